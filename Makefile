@@ -1,0 +1,35 @@
+# `make demo` and `make test` need Python 3.11 to 3.13 and a C++17 compiler; all else goes into a virtual environment here.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+# What the installed module is made from: a change of any of them installs anew. Python files are used where they lie.
+INPUTS := pyproject.toml CMakeLists.txt $(wildcard mlirfuse/runtime/*.cpp mlirfuse/runtime/*.h)
+
+.PHONY: demo test clean
+
+demo: $(VENV)/.installed
+	$(BIN)/python examples/demo.py
+
+# Both suites run whatever the first one says; either failure fails the target.
+test: $(VENV)/.installed-test
+	@status=0; \
+	$(BIN)/python -m pytest test/py || status=1; \
+	$(BIN)/lit -v test/lit || status=1; \
+	exit $$status
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: $(INPUTS) | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet -e .
+	@touch $@
+
+# Tests that need torch skip without it: no CPU build for a platform is no failure.
+$(VENV)/.installed-test: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet -e '.[test]'
+	-$(BIN)/python -m pip install --quiet 'torch>=2.10'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build mlirfuse/_native*.so

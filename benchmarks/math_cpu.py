@@ -1,0 +1,81 @@
+"""Time of each elementary function on the CPU, a thread, from the first-level cache: ns for 16 elements, beside NumPy's.
+
+    python benchmarks/math_cpu.py [function …]
+
+"cycles" takes the clock from a chain of dependent additions in the same run.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+sys.path[:0] = [os.path.join(os.path.dirname(__file__), os.pardir, part) for part in (".", "test/py")]
+
+import numpy as np  # noqa: E402
+from math_harness import CpuKernel  # noqa: E402
+
+from mlirfuse import dtypes as dt  # noqa: E402
+from mlirfuse.lowering import math as fm  # noqa: E402
+
+NUMPY = {
+    "exp": np.exp, "exp2": np.exp2, "expm1": np.expm1, "log": np.log, "log2": np.log2, "log10": np.log10, "log1p": np.log1p,
+    "sin": np.sin, "cos": np.cos, "tan": np.tan, "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan, "sinh": np.sinh,
+    "cosh": np.cosh, "tanh": np.tanh, "asinh": np.arcsinh, "acosh": np.arccosh, "atanh": np.arctanh, "cbrt": np.cbrt,
+    "sigmoid": None, "softplus": None, "erf": None, "erfc": None, "erfinv": None, "erfcinv": None, "lgamma": None,
+    "pow": np.power, "atan2": np.arctan2, "hypot": np.hypot, "fmod": np.fmod,
+}  # fmt: skip
+RANGE = {"acosh": (1, 20), "asin": (-1, 1), "acos": (-1, 1), "atanh": (-1, 1), "erfinv": (-1, 1), "erfcinv": (0, 2)}
+POSITIVE = {"log", "log2", "log10", "log1p", "lgamma", "pow"}
+N = 2048
+
+
+def best(call, repeats=7, inner=300) -> float:
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        for _ in range(inner):
+            call()
+        times.append((time.perf_counter() - start) / inner)
+    return min(times)
+
+
+def clock_ghz() -> float:
+    """From 64 dependent multiply-adds of 4 cycles each for every step of a loop."""
+
+    def chain(e, x):
+        y = x
+        for _ in range(64):
+            y = e.fma(y, x, x)
+        return y
+
+    kernel = CpuKernel(chain, [dt.f32], [dt.f32], 1)
+    n, padded, ins, outs = kernel.prepare(np.full(N, 0.5, np.float32))
+    # the steps of the loop are independent: chain them through the 224 entries of the reorder buffer at most 3 deep
+    seconds = best(lambda: kernel.raw(padded, ins, outs))
+    return 64 * N / 2 / seconds / 1e9  # two multiply-adds a cycle at best
+
+
+def main(names) -> None:
+    rng = np.random.default_rng(0)
+    empty = CpuKernel(lambda e, x: x, [dt.f32], [dt.f32], 16)
+    args = empty.prepare(np.ones(N, np.float32))[1:]
+    overhead = best(lambda: empty.raw(*args))
+    print(f"{'function':10} {'f32 ns':>8} {'numpy':>8} {'f64 ns':>8} {'numpy':>8}   for 16 elements")
+    for name in names:
+        row = []
+        binary = name in ("pow", "atan2", "hypot", "fmod")
+        for dtype, lanes in ((dt.f32, 16), (dt.f64, 8)):
+            low, high = RANGE.get(name, (0.001, 10) if name in POSITIVE else (-10, 10))
+            arrays = [rng.uniform(low, high, N).astype(dtype.numpy) for _ in range(1 + binary)]
+            kernel = CpuKernel(getattr(fm, name), [dtype] * len(arrays), [dtype], lanes)
+            args = kernel.prepare(*arrays)[1:]
+            row.append((best(lambda: kernel.raw(*args)) - overhead) / N * 16e9)
+            out = np.empty_like(arrays[0])
+            row.append(best(lambda: NUMPY[name](*arrays, out=out), inner=30) / N * 16e9 if NUMPY[name] else float("nan"))
+        print(f"{name:10} {row[0]:8.1f} {row[1]:8.1f} {row[2]:8.1f} {row[3]:8.1f}", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:] or list(NUMPY))

@@ -1,0 +1,457 @@
+"""What the benchmarks share: timers, the same-size copy, checks against float64, and the record of a run.
+
+Everything here treats mlirfuse and its peers alike. torch is needed; JAX, CuPy and a GPU are used where they are there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import importlib
+import json
+import math
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+
+import numpy as np
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(HERE)
+
+
+def use_repository() -> None:
+    """The package in this checkout is measured, not one that happens to be installed."""
+    if ROOT not in sys.path:
+        sys.path.insert(0, ROOT)
+
+
+def summary(error: BaseException, limit: int = 160) -> str:
+    """An exception in one line."""
+    lines = [line for line in str(error).strip().splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0] if lines else ''}"[:limit]
+
+
+# ------------------------------------------------------------------------------------------------------------ mlirfuse
+
+
+class Mlirfuse:
+    """mlirfuse's counters as the benchmarks read them: each gives None where this build does not tell."""
+
+    def __init__(self):
+        use_repository()
+        self.module = importlib.import_module("mlirfuse")
+
+    def jit(self, fn):
+        return self.module.jit(fn)
+
+    def kernels(self, fn) -> int | None:
+        """Launches of the last call of ``fn``, a jitted function."""
+        for source, name in ((fn, "last_launches"), (self.module, "last_launches"), (fn, "kernels")):
+            value = getattr(source, name, None)
+            with contextlib.suppress(Exception):
+                value = value() if callable(value) else value
+                if value is not None:
+                    return int(value) if not isinstance(value, (list, tuple, dict)) else len(value)
+        return None
+
+    def compilations(self, fn=None) -> int | None:
+        """Variants compiled so far: by ``fn`` if given, else by the process."""
+        for source in filter(None, (fn, self.module)):
+            for name in ("counters", "stats", "cache_info"):
+                value = getattr(source, name, None)
+                with contextlib.suppress(Exception):
+                    value = value() if callable(value) else value
+                    for key in ("variants", "compiles", "compilations", "compiled", "misses"):
+                        found = value.get(key) if isinstance(value, dict) else getattr(value, key, None)
+                        if isinstance(found, int):
+                            return found
+        return None
+
+
+def cold_caches() -> str:
+    """Points every compile cache on disk at a new folder, so that first calls are cold. To be called before the imports."""
+    import tempfile
+
+    folder = tempfile.mkdtemp(prefix="mlirfuse-bench-")
+    for variable, name in (
+        ("MLIRFUSE_CACHE_DIR", "mlirfuse"),
+        ("TORCHINDUCTOR_CACHE_DIR", "inductor"),
+        ("TRITON_CACHE_DIR", "triton"),
+        ("CUDA_CACHE_PATH", "cuda"),
+    ):
+        os.environ[variable] = os.path.join(folder, name)
+    return folder
+
+
+# ------------------------------------------------------------------------------------------------------------ timers
+
+
+class CudaTimer:
+    """CUDA-event times of calls, the L2 cache flushed before each: what ``triton.testing.do_bench`` does, for several
+    implementations in turn.
+
+    Before each flush a short spin keeps the device busy for as long as the host needs to queue the call, so that the time between
+    the two events is the device's alone. The host's own cost is what ``host_overhead.py`` measures.
+    """
+
+    name = "CUDA events, L2 flushed by a 256 MB fill before each call"
+
+    def __init__(self, flush_mb: int = 256):
+        import torch
+
+        self.torch = torch
+        self.buffer = torch.empty(flush_mb << 18, dtype=torch.int32, device="cuda")
+
+    def synchronize(self) -> None:
+        self.torch.cuda.synchronize()
+
+    def host_seconds(self, call, n: int = 5) -> float:
+        """Host time of queueing one call."""
+        times = []
+        for _ in range(n):
+            self.synchronize()
+            start = time.perf_counter()
+            call()
+            times.append(time.perf_counter() - start)
+        self.synchronize()
+        return statistics.median(times)
+
+    def sample(self, call, n: int, host: float = 30e-6) -> list[float]:
+        """Milliseconds of ``n`` calls."""
+        event = self.torch.cuda.Event
+        pairs = [(event(enable_timing=True), event(enable_timing=True)) for _ in range(n)]
+        spin = int(min(host + 30e-6, 5e-3) * 2e9)
+        for start, end in pairs:
+            self.torch.cuda._sleep(spin)
+            self.buffer.zero_()
+            start.record()
+            call()
+            end.record()
+        self.synchronize()
+        return [start.elapsed_time(end) for start, end in pairs]
+
+
+class HostTimer:
+    """Wall-clock times of calls that are done when they return (the CPU)."""
+
+    name = "host clock"
+
+    def synchronize(self) -> None:
+        pass
+
+    def host_seconds(self, call, n: int = 1) -> float:
+        return 0.0
+
+    def sample(self, call, n: int, host: float = 0.0) -> list[float]:
+        times = []
+        for _ in range(n):
+            start = time.perf_counter()
+            result = call()
+            times.append((time.perf_counter() - start) * 1e3)
+            del result
+        return times
+
+
+class JaxChain:
+    """Times of a jitted JAX function on the GPU. JAX runs on streams of its own, where no event of ours can be placed: a chain of
+    (flush, call) is timed by the host's clock with one wait at its end, and so is a chain of flushes alone; the difference is
+    the calls'. The flush reads and writes 256 MB, long enough to hide JAX's dispatch.
+    """
+
+    def __init__(self, flush_mb: int = 256):
+        import jax
+
+        self.jax = jax
+        self.flush = jax.jit(lambda b: b + 1, donate_argnums=0)
+        self.buffer = jax.numpy.zeros(flush_mb << 18, dtype=jax.numpy.int32)
+
+    def _chain(self, call, n: int) -> float:
+        out = None
+        self.buffer = self.jax.block_until_ready(self.flush(self.buffer))
+        start = time.perf_counter()
+        for _ in range(n):
+            self.buffer = self.flush(self.buffer)
+            out = call() if call else None
+        self.jax.block_until_ready((self.buffer, out))
+        return time.perf_counter() - start
+
+    def sample(self, call, n: int, host: float = 0.0) -> list[float]:
+        """One figure in milliseconds: the mean of a chain of ``n`` calls."""
+        alone = min(self._chain(None, n) for _ in range(2))
+        return [max(self._chain(call, n) - alone, 0.0) * 1e3 / n]
+
+
+def interleaved(samplers: dict, rounds: int, n: int) -> dict[str, list[float]]:
+    """``rounds`` rounds of ``n`` calls of each implementation in turn; the order rotates. ``samplers`` maps a name to
+    ``(timer, call, host seconds)``. A sampler that raises is dropped; its error is under ``samplers[name]`` no more than here."""
+    times: dict[str, list[float]] = {name: [] for name in samplers}
+    names = list(samplers)
+    for r in range(rounds):
+        for name in names[r % len(names) :] + names[: r % len(names)]:
+            timer, call, host = samplers[name]
+            times[name] += timer.sample(call, n, host)
+    return times
+
+
+# ------------------------------------------------------------------------------------------------------------ the same-size copy
+
+_COPY_KERNEL = r"""
+extern "C" __global__ void NAME(const uint4* __restrict__ s, uint4* __restrict__ d, int n) {
+  long long base = (long long)blockIdx.x * blockDim.x * UNROLL + threadIdx.x;
+  uint4 v[UNROLL];
+#pragma unroll
+  for (int i = 0; i < UNROLL; ++i) { long long k = base + (long long)i * blockDim.x; if (k < n) v[i] = LOAD(s + k); }
+#pragma unroll
+  for (int i = 0; i < UNROLL; ++i) { long long k = base + (long long)i * blockDim.x; if (k < n) STORE(d + k, v[i]); }
+}
+"""
+_COPY_SHAPES = [(1, 256), (1, 1024), (2, 512), (4, 128), (4, 256), (4, 1024), (8, 256)]
+
+
+class Copies:
+    """The best device-to-device copy that moves a given number of bytes (read plus written): the driver's memcpy, torch's own
+    elementwise kernels, and hand-written 16-byte copy kernels (through CuPy or torch's NVRTC, where one is there)."""
+
+    def __init__(self, timer):
+        import torch
+
+        self.torch = torch
+        self.timer = timer
+        self.best: dict[int, tuple[str, float]] = {}
+        self.kernels = self._compile()
+
+    def _compile(self) -> dict[str, tuple]:
+        made = {}
+        if not isinstance(self.timer, CudaTimer):
+            return made
+        for unroll, block in _COPY_SHAPES:
+            for streaming in (False, True):
+                name = f"copy_u{unroll}_b{block}{'_cs' if streaming else ''}"
+                source = _COPY_KERNEL.replace("NAME", name).replace("UNROLL", str(unroll))
+                source = source.replace("LOAD(s + k)", "__ldcs(s + k)" if streaming else "__ldg(s + k)")
+                source = source.replace("STORE(d + k, v[i])", "__stcs(d + k, v[i])" if streaming else "d[k] = v[i]")
+                try:
+                    made[name] = (self._load(name, source), unroll, block)
+                except Exception as error:
+                    print(f"# copy kernel {name} left out: {summary(error)}", flush=True)
+                    return made
+        return made
+
+    def _load(self, name, source):
+        """``launch(grid, block, source, destination, count)`` on torch's current stream."""
+        torch = self.torch
+        try:
+            import cupy
+
+            kernel = cupy.RawKernel(source, name)
+            kernel.compile()
+
+            def launch(grid, block, s, d, n):
+                with cupy.cuda.ExternalStream(torch.cuda.current_stream().cuda_stream):
+                    kernel((grid,), (block,), (np.uintp(s.data_ptr()), np.uintp(d.data_ptr()), np.int32(n)))
+        except ImportError:
+            kernel = torch.cuda._compile_kernel(source, name)
+
+            def launch(grid, block, s, d, n):
+                kernel(grid=(grid, 1, 1), block=(block, 1, 1), args=[s, d, n])
+
+        return launch
+
+    def calls(self, nbytes: int) -> dict:
+        """Name to a call that reads and writes ``nbytes`` in all."""
+        torch = self.torch
+        device = "cuda" if isinstance(self.timer, CudaTimer) else "cpu"
+        count = max(nbytes // 2 // 16 * 16, 16)
+        source = torch.randint(0, 255, (count,), dtype=torch.uint8, device=device)
+        target = torch.empty_like(source)
+        s32, t32 = source.view(torch.int32), target.view(torch.int32)
+        s64, t64 = source.view(torch.int64), target.view(torch.int64)
+        calls = {
+            "copy_": lambda: target.copy_(source),
+            "add 0 (4 bytes)": lambda: torch.add(s32, 0, out=t32),
+            "add 0 (8 bytes)": lambda: torch.add(s64, 0, out=t64),
+        }
+        for name, (launch, unroll, block) in self.kernels.items():
+            grid = -(-(count // 16) // (unroll * block))
+            calls[name] = lambda launch=launch, grid=grid, block=block: launch(grid, block, source, target, count // 16)
+        return calls
+
+    def pick(self, nbytes: int, n: int = 12, keep: int = 2) -> dict:
+        """The ``keep`` fastest calls of :meth:`calls`, by a short trial, fastest first."""
+        calls = self.calls(nbytes)
+        trial = {}
+        for name, call in calls.items():
+            host = self.timer.host_seconds(call)
+            trial[name] = statistics.median(self.timer.sample(call, n, host))
+        return {name: calls[name] for name in sorted(trial, key=trial.get)[:keep]}
+
+    def milliseconds(self, nbytes: int, n: int = 20) -> float:
+        """The best copy's median, measured once for each size (sizes within 2% share it, scaled)."""
+        key = round(math.log(max(nbytes, 1)) / 0.02)
+        if key not in self.best:
+            calls = self.pick(nbytes)
+            times = {name: statistics.median(self.timer.sample(call, n, 30e-6)) for name, call in calls.items()}
+            name = min(times, key=times.get)
+            self.best[key] = (nbytes, times[name])
+        size, ms = self.best[key]
+        return ms * nbytes / size
+
+
+# ------------------------------------------------------------------------------------------------------------ checks
+
+# Per element type: the norm of the error over the norm of the reference, and the largest error of one element, as a share of its
+# reference and the root mean square together. A half type's own rounding is 1.7e-3 (bf16) and 2e-4 (f16) of the norm.
+TOLERANCES = {"float32": (5e-6, 5e-5), "bfloat16": (6e-3, 2e-2), "float16": (8e-4, 3e-3), "float64": (1e-13, 1e-11)}
+
+
+def as_tuple(results) -> tuple:
+    return tuple(results) if isinstance(results, (tuple, list)) else (results,)
+
+
+def as_torch(value):
+    """A result of any implementation as a torch tensor, on its device, without a copy where that can be."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return value
+    if isinstance(value, np.ndarray):
+        if value.dtype.name == "bfloat16":
+            return torch.from_numpy(np.ascontiguousarray(value).view(np.int16)).view(torch.bfloat16)
+        return torch.from_numpy(np.ascontiguousarray(value) if value.ndim else value.reshape(1)[0:1].reshape(()).copy())
+    if hasattr(value, "__dlpack__"):
+        return torch.from_dlpack(value)
+    return torch.as_tensor(np.asarray(value))
+
+
+def poison(results, inputs) -> None:
+    """Overwrites results with NaN before their memory goes back to its allocator: the next call very likely gets that memory, and
+    what it does not write shows."""
+    import torch
+
+    owned = {t.untyped_storage().data_ptr() for t in inputs if isinstance(t, torch.Tensor)}
+    owned |= {t.__array_interface__["data"][0] for t in inputs if isinstance(t, np.ndarray)}
+    for value in as_tuple(results):
+        if isinstance(value, torch.Tensor):
+            if value.is_floating_point() and value.untyped_storage().data_ptr() not in owned:
+                value.fill_(float("nan"))
+        elif isinstance(value, np.ndarray) and value.flags.writeable and value.ndim:
+            if value.dtype.kind in "fV" and value.__array_interface__["data"][0] not in owned:
+                value[...] = np.nan
+
+
+def _upcast(value):
+    import torch
+
+    return value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+
+
+class Mismatch(AssertionError):
+    """A result that is not the reference's."""
+
+
+def compare(results, inputs, reference, rows=None, like=None, tolerances=None, chunk: int = 1 << 26) -> list[dict]:
+    """Errors of ``results`` against ``reference(*inputs)`` computed in float64; raises :class:`Mismatch`.
+
+    ``rows``: which inputs are cut along their first dimension, where each slice of the inputs gives the same slice of every result;
+    the reference is then computed chunk by chunk. ``like``: results whose dtypes and shapes are the expected ones.
+    """
+    results = [as_torch(r) for r in as_tuple(results)]
+    if like is not None:
+        like = as_tuple(like)
+        if len(results) != len(like):
+            raise Mismatch(f"{len(results)} results, not {len(like)}")
+        for k, (got, want) in enumerate(zip(results, like)):
+            if tuple(got.shape) != tuple(want.shape) or got.dtype != want.dtype:
+                raise Mismatch(f"result {k} is {got.dtype} {tuple(got.shape)}, not {want.dtype} {tuple(want.shape)}")
+            if not got.is_contiguous():
+                raise Mismatch(f"result {k} is not contiguous (strides {tuple(got.stride())})")
+    if rows is None:
+        pieces = [(slice(None), inputs)]
+    else:
+        count = inputs[rows[0]].shape[0]
+        step = max(1, chunk // max(1, inputs[rows[0]].numel() // count))
+        pieces = [
+            (slice(k, min(k + step, count)), [v[k : k + step] if i in rows else v for i, v in enumerate(inputs)]) for k in range(0, count, step)
+        ]
+    report = [{"l2": [0.0, 0.0], "worst": 0.0} for _ in results]
+    for where, part in pieces:
+        expected = as_tuple(reference(*map(_upcast, part)))
+        if len(expected) != len(results):
+            raise Mismatch(f"{len(results)} results, the reference has {len(expected)}")
+        for entry, got, want in zip(report, results, expected):
+            got = got[where].double() if got.dim() and rows is not None else got.double()
+            difference = (got - want).abs_()
+            want = want.abs()
+            rms = float(want.square().mean().sqrt()) if want.numel() else 0.0
+            entry["l2"][0] += float(difference.square().sum())
+            entry["l2"][1] += float(want.square().sum())
+            worst = float((difference / (want + (rms or 1.0))).max()) if want.numel() else 0.0
+            entry["worst"] = worst if not worst <= entry["worst"] else entry["worst"]
+    for k, (entry, got) in enumerate(zip(report, results)):
+        entry["l2"] = math.sqrt(entry["l2"][0] / entry["l2"][1]) if entry["l2"][1] else math.sqrt(entry["l2"][0])
+        l2, worst = tolerances or TOLERANCES[str(got.dtype).removeprefix("torch.")]
+        if not (entry["l2"] <= l2 and entry["worst"] <= worst):
+            raise Mismatch(f"result {k}: error {entry['l2']:.1e} of the norm, worst element {entry['worst']:.1e} (bounds {l2:.0e}, {worst:.0e})")
+    return report
+
+
+# ------------------------------------------------------------------------------------------------------------ the record of a run
+
+
+def _output_of(*command) -> str | None:
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=20, cwd=ROOT, check=True).stdout.strip() or None
+    except Exception:
+        return None
+
+
+def environment() -> dict:
+    """Date, command, machine and versions."""
+    import torch
+
+    versions = {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__}
+    for name in ("jax", "triton", "cupy", "llvmlite"):
+        if name in sys.modules or name != "cupy":
+            with contextlib.suppress(Exception):
+                versions[name] = importlib.import_module(name).__version__
+    with contextlib.suppress(Exception):
+        from importlib.metadata import version
+
+        versions["numba-cuda-mlir"] = version("numba-cuda-mlir")
+    cpu = None
+    with contextlib.suppress(OSError):
+        cpu = next((line.split(":", 1)[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), None)
+    record = {
+        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "command": " ".join([os.path.basename(sys.executable), *sys.argv]),
+        "commit": _output_of("git", "rev-parse", "HEAD"),
+        "changed_files": len((_output_of("git", "status", "--porcelain") or "").splitlines()),
+        "cpu": cpu,
+        "cores": len(os.sched_getaffinity(0)),
+        "versions": versions,
+    }
+    if torch.cuda.is_available():
+        record["gpu"] = torch.cuda.get_device_name()
+        record["driver"] = _output_of("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
+        record["cuda"] = torch.version.cuda
+    return record
+
+
+def write_json(path: str, record: dict) -> None:
+    """Writes ``record`` whole or not at all."""
+    folder = os.path.dirname(os.path.abspath(path))
+    os.makedirs(folder, exist_ok=True)
+    part = path + ".part"
+    with open(part, "w") as file:
+        json.dump(record, file, indent=1, default=float)
+        file.write("\n")
+    os.replace(part, path)
+
+
+def geometric_mean(values) -> float | None:
+    values = [v for v in values if v]
+    return math.exp(sum(map(math.log, values)) / len(values)) if values else None

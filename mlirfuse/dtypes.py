@@ -1,0 +1,89 @@
+"""Element types: their NumPy and MLIR spellings, sizes and classes. The one place that knows them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import ml_dtypes
+import numpy as np
+
+
+@dataclass(frozen=True)
+class DType:
+    """An element type.
+
+    ``kind`` is ``f`` (float), ``i`` (signed), ``u`` (unsigned), ``b`` (bool) or ``c`` (complex); ``bits`` its width in memory.
+    """
+
+    name: str
+    kind: str
+    bits: int
+    numpy: np.dtype
+    mlir: str  # at the fusion level, where integers carry their sign
+
+    @property
+    def bytes(self) -> int:
+        return self.bits // 8
+
+    @property
+    def is_float(self) -> bool:
+        return self.kind == "f"
+
+    @property
+    def is_integer(self) -> bool:
+        return self.kind in "iu"
+
+    @property
+    def is_signed(self) -> bool:
+        return self.kind in "if"
+
+    @property
+    def signless(self) -> str:
+        """MLIR's type below the fusion level: integers without a sign, bools as i1."""
+        return f"i{self.bits}" if self.is_integer else self.mlir
+
+    @property
+    def memory(self) -> str:
+        """MLIR's type in memory: as :attr:`signless`, with bools as bytes."""
+        return "i8" if self.kind == "b" else self.signless
+
+    @property
+    def compute(self) -> DType:
+        """The type that arithmetic runs in: half types compute in float32."""
+        return f32 if self.kind == "f" and self.bits == 16 else self
+
+    def __repr__(self) -> str:
+        return self.name
+
+    __str__ = __repr__
+
+
+f16 = DType("f16", "f", 16, np.dtype(np.float16), "f16")
+bf16 = DType("bf16", "f", 16, np.dtype(ml_dtypes.bfloat16), "bf16")
+f32 = DType("f32", "f", 32, np.dtype(np.float32), "f32")
+f64 = DType("f64", "f", 64, np.dtype(np.float64), "f64")
+i8, i16, i32, i64 = (DType(f"i{b}", "i", b, np.dtype(f"int{b}"), f"si{b}") for b in (8, 16, 32, 64))
+u8, u16, u32, u64 = (DType(f"u{b}", "u", b, np.dtype(f"uint{b}"), f"ui{b}") for b in (8, 16, 32, 64))
+bool_ = DType("bool", "b", 8, np.dtype(np.bool_), "i1")
+c64 = DType("c64", "c", 64, np.dtype(np.complex64), "complex<f32>")
+c128 = DType("c128", "c", 128, np.dtype(np.complex128), "complex<f64>")
+
+ALL = (f16, bf16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64, bool_, c64, c128)
+FLOATS = (f16, bf16, f32, f64)
+INTEGERS = (i8, i16, i32, i64, u8, u16, u32, u64)
+
+BY_NAME = {t.name: t for t in ALL}
+BY_MLIR = {t.mlir: t for t in ALL}
+_BY_NUMPY = {t.numpy: t for t in ALL}
+
+
+def of(numpy_dtype) -> DType:
+    """The element type of a NumPy dtype (or what ``np.dtype`` takes). Raises TypeError for one that is not supported."""
+    if isinstance(numpy_dtype, DType):
+        return numpy_dtype
+    dtype = np.dtype(numpy_dtype)
+    found = _BY_NUMPY.get(dtype) or _BY_NUMPY.get(dtype.newbyteorder("="))
+    if found is None or not (dtype.isnative or dtype.itemsize == 1):
+        names = ", ".join(t.name for t in ALL)
+        raise TypeError(f"dtype {dtype} is not supported: convert the array to one of {names} in native byte order first")
+    return found

@@ -1,0 +1,31 @@
+"""The exceptions that mlirfuse raises, beside Python's own TypeError and ValueError."""
+
+from __future__ import annotations
+
+
+class MlirfuseError(Exception):
+    """Base of mlirfuse's own errors."""
+
+
+class TraceError(MlirfuseError, TypeError):
+    """A function did something while it was traced that cannot be compiled; the message has the user's line and the remedy."""
+
+
+class ShapeError(MlirfuseError, ValueError):
+    """Shapes that do not go together."""
+
+
+class UnsupportedError(MlirfuseError):
+    """Something valid that mlirfuse does not do; the message says what to do instead."""
+
+
+class CompileError(MlirfuseError):
+    """A pass or code generation failed. With ``fallback`` on, the function runs op by op instead."""
+
+
+class CudaError(MlirfuseError):
+    """A CUDA driver call failed; :attr:`name` is the driver's name for it, such as ``CUDA_ERROR_ILLEGAL_ADDRESS``."""
+
+    def __init__(self, message: str, name: str = "CUDA_ERROR_UNKNOWN"):
+        super().__init__(message)
+        self.name = name

@@ -1,0 +1,1111 @@
+"""Tracing: a Python function runs once on stand-ins for its arguments, and what it does to them is written down as a graph.
+
+:func:`trace` gives a :class:`Traced`. The stand-ins are :class:`TracedArray` (an array; :class:`TracedScalar` a number known only at
+run time), and :class:`SymInt` for what ``x.shape`` holds. Sizes stay symbolic until the function decides something by them; then the
+decision is recorded as a :class:`SizeGuard` under which the trace holds. How NumPy's functions become ops is
+:mod:`mlirfuse.frontend.numpy_api`.
+
+Writing into arrays is made functional here: a :class:`Buffer` is the memory that an array and its views share. A view is a path of
+steps from the buffer; it is read by replaying the path and written by inverting it, so that a write through one view is seen through
+all the others, as in NumPy.
+"""
+
+from __future__ import annotations
+
+import linecache
+import math
+import numbers
+import operator
+import os
+import sys
+import threading
+from dataclasses import dataclass, field
+from typing import Any, Callable
+
+import numpy as np
+
+from mlirfuse import dtypes as dt
+from mlirfuse import sizes as sz
+from mlirfuse.builder import Builder
+from mlirfuse.dtypes import DType
+from mlirfuse.errors import ShapeError, TraceError, UnsupportedError
+from mlirfuse.frontend import tree as trees
+from mlirfuse.graph import Block, Graph, Layout, Op, Value, walk
+from mlirfuse.sizes import Expr, Size
+
+# ---------------------------------------------------------------------------------------------------------------- what jit passes in
+
+
+@dataclass(frozen=True)
+class ArgSpec:
+    """An array or number argument. Strides are in elements; ``align`` in bytes.
+
+    ``scalar``: passed by value (a Python or NumPy number, or a 0-d host array beside CUDA arrays). ``weak``: a Python number, by NumPy's
+    promotion. ``writable`` False: writing into it is an error (for a number: ``+=`` makes a new one). ``value`` is the number itself
+    for a scalar, read where the function uses it as a constant.
+    """
+
+    dtype: DType
+    shape: tuple[int, ...] = ()
+    strides: tuple[int, ...] = ()
+    align: int = 1
+    scalar: bool = False
+    weak: bool = False
+    device: str = "cpu"
+    writable: bool = True
+    value: Any = field(default=None, compare=False)
+
+    @staticmethod
+    def of(value) -> ArgSpec | Static:
+        """What a NumPy array or a number is to a trace; anything else is :class:`Static`."""
+        if isinstance(value, np.ndarray):
+            dtype, size = dt.of(value.dtype), value.itemsize
+            if any(s % size for s in value.strides):
+                raise UnsupportedError(f"an array whose strides {value.strides} are no multiples of its items' {size} bytes: pass a copy")
+            address = value.ctypes.data
+            return ArgSpec(dtype, value.shape, tuple(s // size for s in value.strides), (address & -address) & 0xFF or 256,
+                           writable=value.flags.writeable)  # fmt: skip
+        if isinstance(value, np.generic):
+            return ArgSpec(dt.of(value.dtype), scalar=True, writable=False, value=value)
+        if type(value) in _WEAK:
+            return ArgSpec(_WEAK[type(value)], scalar=True, weak=type(value) is not bool, writable=False, value=value)
+        return Static(value)
+
+
+@dataclass(frozen=True)
+class Static:
+    """An argument that is a constant of the compiled function: a string, None, a dtype …"""
+
+    value: Any
+
+
+_WEAK = {bool: dt.bool_, int: dt.i64, float: dt.f64, complex: dt.c128}
+_WEAK_KIND = {"b": None, "i": int, "f": float, "c": complex}
+
+
+def layout_of(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...]:
+    """What compiled code may assume of strides, for each dimension. Part of the key of a call.
+
+    ``k >= 0``: the stride is the product of the extents of the dimensions inside it, ``k`` being the dimension next inside (the rank: it
+    is innermost, stride 1); ``-2 - k``: the same, negated; -1: it can be anything. A dimension of extent 1, and one of stride 0, is 0.
+    """
+    rank = len(shape)
+    out = [0] * rank
+    if 0 in shape:
+        return tuple(out)
+    expected, inner = 1, rank
+    for axis in sorted((a for a in range(rank) if shape[a] != 1 and strides[a] != 0), key=lambda a: (abs(strides[a]), -a)):
+        stride = strides[axis]
+        if abs(stride) == expected:
+            out[axis] = inner + 1 if stride > 0 else -2 - inner
+        else:
+            out[axis] = -1
+        expected, inner = abs(stride) * shape[axis], axis
+    return tuple(out)
+
+
+# ---------------------------------------------------------------------------------------------------------------- what jit gets out
+
+
+@dataclass(frozen=True)
+class SizeGuard:
+    """What must hold of the sizes of a call for the trace to be right: ``left op right``, op being ==, !=, <, <=, > or >=."""
+
+    left: Size
+    op: str
+    right: Size
+
+    def holds(self, values: dict[str, int]) -> bool:
+        """Whether it holds where the symbols have these values."""
+        return _COMPARE[self.op](sz.substitute(self.left, values), sz.substitute(self.right, values))
+
+    def __str__(self) -> str:
+        """Python source over the symbols."""
+        return f"{self.left} {self.op} {self.right}"
+
+
+_COMPARE = {"==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
+_OPPOSITE = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
+
+
+@dataclass(frozen=True)
+class Out:
+    """A leaf of the result.
+
+    ``kind`` "result": the graph's result ``index``; "argument": the caller's own object at leaf ``index``; "size": the size ``value``, an
+    int; "constant": the object ``value``. ``scalar``: np.generic, int, float, bool or complex where NumPy would return a number of that
+    kind and not an array.
+    """
+
+    kind: str
+    index: int = -1
+    value: Any = None
+    scalar: type | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Captured:
+    """An array from outside the function. ``path`` leads to it again (``(root, ((how, key), …))``, how being "attr", "item" or "cell"),
+    None where no way was found and the object is kept."""
+
+    array: Any
+    path: tuple | None = None
+
+    def read(self) -> Any:
+        """The array that is there now. Raises LookupError or AttributeError where there is none."""
+        if self.path is None:
+            return self.array
+        at, steps = self.path
+        for how, key in steps:
+            at = at.cell_contents if how == "cell" else getattr(at, key) if how == "attr" else at[key]
+        return at
+
+
+@dataclass
+class Traced:
+    """A traced function. The trace is right for a call where
+
+    - its arguments have the same dtypes, ranks, extents of 0 and 1 and layouts (:func:`layout_of`),
+    - the leaves in ``static_leaves`` have the same values,
+    - all ``size_guards`` hold, in their order,
+    - all ``equalities`` hold, pairs of sizes (tracing again where one fails raises NumPy's error at the user's line),
+    - every number in ``scalar_ranges`` (by leaf) lies in its range.
+
+    ``symbols``: for each symbol, (the graph's argument, "shape" or "stride", axis) that it is read from. ``arg_leaves``: the leaf of each
+    of the graph's arguments; after them come those of ``captured``. ``mutated``: leaf position to the graph's result with its new value.
+    ``scope``: (namespace, name, value) for the numbers and strings that the function read from around it.
+    """
+
+    graph: Graph
+    out_tree: trees.Tree
+    outs: list[Out]
+    static_leaves: dict[int, Any]
+    size_guards: list[SizeGuard]
+    equalities: list[tuple[Size, Size]]
+    mutated: dict[int, int]
+    captured: list[Captured]
+    symbols: dict[str, tuple[int, str, int]]
+    arg_leaves: list[int]
+    scalar_ranges: dict[int, tuple[int, int]] = field(default_factory=dict)
+    scope: list[tuple[Any, str, Any]] = field(default_factory=list)
+    random: bool = False
+
+
+# ---------------------------------------------------------------------------------------------------------------- the user's line
+
+_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_NUMPYS = os.path.dirname(os.path.abspath(np.__file__)) + os.sep
+_internal: dict[str, bool] = {}
+
+
+def user_frame():
+    """The innermost frame that is neither ours nor NumPy's; None if there is none."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        internal = _internal.get(name)
+        if internal is None:
+            internal = _internal[name] = name.startswith((_OURS, _NUMPYS, "<__array_function__", "<frozen"))
+        if not internal:
+            return frame
+        frame = frame.f_back
+    return None
+
+
+def _location() -> tuple[str, int] | None:
+    frame = user_frame()
+    return None if frame is None else (frame.f_code.co_filename, frame.f_lineno)
+
+
+def located(message: str) -> str:
+    """``message`` with the user's file, line and source."""
+    where = _location()
+    if where is None:
+        return message
+    source = linecache.getline(*where).strip()
+    return f"{message}\n  at {where[0]}:{where[1]}" + (f": {source}" if source else "")
+
+
+def _located_error(error: Exception) -> Exception:
+    if getattr(error, "_located", False):
+        return error
+    made = type(error)(located(str(error)))
+    made._located = True
+    return made
+
+
+def fail(kind: type[Exception], message: str):
+    """Raises ``kind`` with the user's line."""
+    raise _located_error(kind(message))
+
+
+# ---------------------------------------------------------------------------------------------------------------- symbolic ints
+
+
+def _bound(size: Size, low: bool) -> float:
+    """A number that ``size`` is known not to be below (or above), symbols being at least 2."""
+    if isinstance(size, int):
+        return size
+    total = 0.0
+    for factors, coefficient in size.terms:
+        least, most = 1.0, 1.0
+        for atom in factors:
+            a, b = _atom_bounds(atom)
+            if a < 0:
+                return -math.inf if low else math.inf
+            least, most = least * a, math.inf if most == math.inf or b == math.inf else most * b
+        total += coefficient * (least if (coefficient > 0) == low else most)
+        if total != total:
+            return -math.inf if low else math.inf
+    return total
+
+
+def _atom_bounds(atom) -> tuple[float, float]:
+    if atom.op == "sym":
+        return (2, math.inf) if atom.args[0][0] == "s" else (-math.inf, math.inf)
+    a, b = atom.args
+    if atom.op == "mod":
+        return (0, _bound(b, False) - 1) if _bound(b, True) > 0 else (-math.inf, math.inf)
+    if atom.op == "floordiv":
+        if isinstance(b, int) and b > 0:
+            high = _bound(a, False)
+            low = _bound(a, True)
+            return (low // b if low > -math.inf else low, high // b if high < math.inf else high)
+        return (0, math.inf) if _bound(a, True) >= 0 and _bound(b, True) > 0 else (-math.inf, math.inf)
+    choose = max if atom.op == "max" else min
+    return choose(_bound(a, True), _bound(b, True)), choose(_bound(a, False), _bound(b, False))
+
+
+class SymInt:
+    """An extent known only at run time, as ``x.shape`` holds it. Arithmetic stays symbolic; a comparison, ``int()``, ``range()`` or an index
+    fixes what it found as a guard. Used with arrays it is a number computed at run time."""
+
+    __slots__ = ("trace", "size")
+    __array_priority__ = 1000
+
+    def __init__(self, trace: Trace, size: Expr):
+        self.trace = trace
+        self.size = size
+
+    def __int__(self) -> int:
+        return self.trace.concretise(self.size)
+
+    __index__ = __int__
+
+    def __float__(self) -> float:
+        return float(int(self))
+
+    def __complex__(self) -> complex:
+        return complex(int(self))
+
+    def __hash__(self):
+        return hash(int(self))
+
+    def __bool__(self) -> bool:
+        return self.trace.decide(self.size, "!=", 0)
+
+    def __repr__(self) -> str:
+        return f"SymInt({self.size})"
+
+    def __str__(self) -> str:
+        return str(int(self))
+
+    def __format__(self, spec: str) -> str:
+        return format(int(self), spec)
+
+    def __array__(self, dtype=None, copy=None):
+        return np.asarray(int(self), dtype)
+
+    def __array_ufunc__(self, ufunc, method, *inputs, **kwargs):
+        return api.array_ufunc(ufunc, method, inputs, kwargs)
+
+    def __array_function__(self, function, types, args, kwargs):
+        return api.array_function(function, args, kwargs)
+
+    def __neg__(self):
+        return self.trace.sym(sz.mul(self.size, -1))
+
+    def __pos__(self):
+        return self
+
+    def __abs__(self):
+        return self if self.trace.decide(self.size, ">=", 0) else -self
+
+    def __invert__(self):
+        return self.trace.sym(-self.size - 1)
+
+    def __round__(self, digits=None):
+        return self
+
+    def __trunc__(self):
+        return self
+
+    __floor__ = __ceil__ = __trunc__
+
+    def __divmod__(self, other):
+        return self // other, self % other
+
+    def __rdivmod__(self, other):
+        return other // self, other % self
+
+    def __pow__(self, other, modulo=None):
+        if modulo is None and isinstance(other, int) and 0 <= other <= 8:
+            return self.trace.sym(sz.mul(1, *[self.size] * other))
+        return _sym_arith(operator.pow, self, other)
+
+    def __rpow__(self, other):
+        return _sym_arith(operator.pow, other, self)
+
+
+numbers.Integral.register(SymInt)
+
+
+def _size_of(x) -> Size | None:
+    """The size that a Python or NumPy integer or SymInt is, else None."""
+    cls = x.__class__
+    if cls is int or cls is bool:
+        return int(x)
+    if cls is SymInt:
+        return x.size
+    return int(x) if isinstance(x, np.integer) else None
+
+
+def _sym_arith(function, a, b):
+    if isinstance(a, (list, tuple, str)) or isinstance(b, (list, tuple, str)):
+        return function(int(a) if isinstance(a, SymInt) else a, int(b) if isinstance(b, SymInt) else b)
+    if isinstance(a, (numbers.Number, np.generic, SymInt)) and isinstance(b, (numbers.Number, np.generic, SymInt)):
+        return api.scalar_operator(function, a, b)
+    return NotImplemented
+
+
+def _sym_method(function, on_sizes, reflected):
+    def method(self, other):
+        size = _size_of(other)
+        if size is None:
+            return _sym_arith(function, *((other, self) if reflected else (self, other)))
+        a, b = (size, self.size) if reflected else (self.size, size)
+        if function in (operator.floordiv, operator.mod) and b == 0:
+            raise ZeroDivisionError("integer division or modulo by zero")
+        return self.trace.sym(on_sizes(a, b))
+
+    return method
+
+
+for _name, _function, _on_sizes in (
+    ("add", operator.add, lambda a, b: a + b),
+    ("sub", operator.sub, lambda a, b: a - b),
+    ("mul", operator.mul, sz.mul),
+    ("floordiv", operator.floordiv, sz.floordiv),
+    ("mod", operator.mod, sz.mod),
+):
+    setattr(SymInt, f"__{_name}__", _sym_method(_function, _on_sizes, False))
+    setattr(SymInt, f"__r{_name}__", _sym_method(_function, _on_sizes, True))
+
+SymInt.__truediv__ = lambda self, other: _sym_arith(operator.truediv, self, other)
+SymInt.__rtruediv__ = lambda self, other: _sym_arith(operator.truediv, other, self)
+
+
+def _sym_compare(op):
+    function = _COMPARE[op]
+
+    def method(self, other):
+        size = _size_of(other)
+        if size is not None:
+            return self.trace.decide(self.size, op, size)
+        if isinstance(other, float):
+            return function(int(self), other)
+        return NotImplemented
+
+    return method
+
+
+for _name, _op in (("eq", "=="), ("ne", "!="), ("lt", "<"), ("le", "<="), ("gt", ">"), ("ge", ">=")):
+    setattr(SymInt, f"__{_name}__", _sym_compare(_op))
+
+
+# ---------------------------------------------------------------------------------------------------------------- the trace
+
+_current = threading.local()
+
+
+def current() -> Trace | None:
+    """The trace that is being made in this thread."""
+    return getattr(_current, "trace", None)
+
+
+class Trace:
+    """One tracing in progress: the graph so far, the symbols' values in this call, and what has been decided by them."""
+
+    def __init__(self):
+        self.block = Block()
+        self.builder = Builder(self.block, _location)
+        self.hints: dict[str, int] = {}
+        self.substitution: dict[str, Size] = {}
+        self.same: dict[Size, Size] = {}
+        self.guards: dict[SizeGuard, None] = {}
+        self.equalities: list[tuple[Size, Size]] = []
+        self.static_leaves: dict[int, Any] = {}
+        self.scalar_ranges: dict[int, tuple[int, int]] = {}
+        self.symbols: dict[str, tuple[int, str, int]] = {}
+        self.layouts: list[Layout | None] = []
+        self.scalars: set[int] = set()
+        self.captured: dict[int, tuple[Any, TracedArray, tuple | None]] = {}
+        self.roots: list = []
+        self.frames: dict[Any, dict] = {}
+        self._counts = {"s": 0, "t": 0}
+
+    # ---- sizes
+
+    def sym(self, size: Size):
+        """What a user sees of a size: an int or a :class:`SymInt`."""
+        size = self.canonical(size)
+        return size if size.__class__ is int else SymInt(self, size)
+
+    def canonical(self, size: Size) -> Size:
+        """``size`` after all equalities found so far."""
+        if size.__class__ is int:
+            return size
+        if self.substitution:
+            size = sz.substitute(size, self.substitution)
+        return self.same.get(size, size) if self.same else size
+
+    def shape(self, value: Value) -> tuple[Size, ...]:
+        if self.substitution or self.same:
+            return tuple([self.canonical(n) for n in value.shape])
+        return value.shape
+
+    def hint(self, size: Size) -> int:
+        """The size in the call that is being traced."""
+        return size if size.__class__ is int else sz.substitute(size, self.hints)
+
+    def hints_of(self, shape) -> tuple[int, ...]:
+        return tuple([n if n.__class__ is int else self.hint(n) for n in shape])
+
+    def decide(self, left: Size, op: str, right: Size) -> bool:
+        """Whether ``left op right``; recorded as a guard unless it always holds or never."""
+        left, right = self.canonical(left), self.canonical(right)
+        difference = left - right
+        if isinstance(difference, int):
+            return _COMPARE[op](difference, 0)
+        low, high = _bound(difference, True), _bound(difference, False)
+        if op in ("==", "!=") and (low > 0 or high < 0):
+            return op == "!="
+        if op == "<" and (high < 0 or low >= 0):
+            return high < 0
+        if op == "<=" and (high <= 0 or low > 0):
+            return high <= 0
+        if op == ">" and (low > 0 or high <= 0):
+            return low > 0
+        if op == ">=" and (low >= 0 or high < 0):
+            return low >= 0
+        outcome = _COMPARE[op](self.hint(difference), 0)
+        self.guards[SizeGuard(left, op if outcome else _OPPOSITE[op], right)] = None
+        if outcome if op == "==" else (op == "!=" and not outcome):
+            self._learn(left, right)
+        return outcome
+
+    def concretise(self, size: Size) -> int:
+        """The value of ``size`` in this call, to which the trace is fixed from here on."""
+        size = self.canonical(size)
+        if isinstance(size, int):
+            return size
+        value = self.hint(size)
+        self.guards[SizeGuard(size, "==", value)] = None
+        self._learn(size, value)
+        return value
+
+    def extent(self, size: Size) -> Size:
+        """``size`` as an extent of a new shape: 0 and 1, and nothing below, are always ints."""
+        size = self.canonical(size)
+        if isinstance(size, int) or _bound(size, True) >= 2:
+            return size
+        value = self.hint(size)
+        if value <= 1:
+            self.guards[SizeGuard(size, "==", value)] = None
+            self._learn(size, value)
+            return value
+        self.guards[SizeGuard(size, ">", 1)] = None
+        return size
+
+    def unify(self, a: Size, b: Size) -> bool:
+        """False if the sizes differ in this call. Otherwise that they are equal becomes a condition of the trace."""
+        a, b = self.canonical(a), self.canonical(b)
+        if a == b:
+            return True
+        if self.hint(a) != self.hint(b):
+            return False
+        self.equalities.append((a, b))
+        self._learn(a, b)
+        return True
+
+    def _learn(self, a: Size, b: Size) -> None:
+        """Makes equal sizes one: by solving for a symbol where that works, else by naming one expression for the other."""
+        terms_a, terms_b = sz._terms(a), sz._terms(b)
+        if len(terms_a) == 1 and len(terms_b) == 1:  # products: without what they share
+            (left, ca), (right, cb) = terms_a[0], terms_b[0]
+            left, right = list(left), list(right)
+            for factor in [f for f in left if f.op == "sym"]:
+                if factor in right:
+                    left.remove(factor)
+                    right.remove(factor)
+            common = math.gcd(ca, cb) or 1
+            a, b = sz._make({tuple(left): ca // common}), sz._make({tuple(right): cb // common})
+        difference = a - b
+        if isinstance(difference, int):
+            return
+        best = None
+        for factors, coefficient in difference.terms:
+            if len(factors) == 1 and factors[0].op == "sym" and abs(coefficient) == 1:
+                name = factors[0].args[0]
+                rest = sz.mul(difference - sz.mul(sz.symbol(name), coefficient), -coefficient)
+                if name not in sz.symbols(rest) and (best is None or _later(name, best[0])):
+                    best = (name, rest)
+        if best is None:
+            keep, drop = (a, b) if isinstance(a, int) or len(str(a)) <= len(str(b)) else (b, a)
+            if not isinstance(drop, int):
+                self.same[drop] = keep
+            return
+        single = dict([best])
+        self.substitution = {k: sz.substitute(v, single) for k, v in self.substitution.items()} | single
+        if self.same:
+            self.same = {sz.substitute(k, single): sz.substitute(v, single) for k, v in self.same.items()}
+            self.same = {k: v for k, v in self.same.items() if k != v and not isinstance(k, int)}
+
+    # ---- ops
+
+    def emit(self, name: str, *operands: Value, **attrs) -> Value:
+        """Appends an op, with errors that name the user's line."""
+        try:
+            made = self.builder.op(name, *operands, **attrs)
+        except (ShapeError, TypeError) as error:
+            raise _located_error(error) from None
+        if self.substitution or self.same:
+            for value in made if isinstance(made, list) else (made,):
+                self._refresh(value)
+        return made
+
+    def _refresh(self, value: Value) -> None:
+        shape = tuple([self.canonical(n) for n in value.shape])
+        if shape != value.shape:
+            value.shape = shape
+            value.type = Value(value.dtype, shape).type
+
+    # ---- arguments
+
+    def _symbol(self, prefix: str, hint: int, where) -> Expr:
+        name = f"{prefix}{self._counts[prefix]}"
+        self._counts[prefix] += 1
+        self.hints[name] = hint
+        self.symbols[name] = where
+        return sz.symbol(name)
+
+    def argument(self, spec: ArgSpec, name: str | None) -> Value:
+        position = len(self.block.args)
+        shape = tuple(n if n in (0, 1) else self._symbol("s", n, (position, "shape", axis)) for axis, n in enumerate(spec.shape))
+        value = Value(spec.dtype, shape, name=name)
+        self.block.args.append(value)
+        if spec.scalar:
+            self.scalars.add(position)
+            self.layouts.append(None)
+            return value
+        strides: list = list(sz.contiguous_strides(shape))
+        if 0 not in spec.shape:
+            for axis, flag in enumerate(layout_of(spec.shape, spec.strides)):
+                if spec.shape[axis] == 1:
+                    continue
+                if flag == -1:
+                    strides[axis] = None
+                elif flag == 0:
+                    strides[axis] = 0
+            order = sorted((a for a in range(len(shape)) if spec.shape[a] != 1 and spec.strides[a] != 0), key=lambda a: (abs(spec.strides[a]), -a))
+            running: Size = 1
+            for axis in order:
+                if strides[axis] is None:
+                    strides[axis] = running = self._symbol("t", spec.strides[axis], (position, "stride", axis))
+                    running = running if spec.strides[axis] > 0 else -running
+                else:
+                    strides[axis] = running if spec.strides[axis] > 0 else sz.mul(running, -1)
+                running = sz.mul(running, shape[axis])
+            for axis in reversed(range(len(shape))):
+                if spec.shape[axis] == 1:
+                    strides[axis] = sz.mul(strides[axis + 1], shape[axis + 1]) if axis + 1 < len(shape) else 1
+        self.layouts.append(Layout(tuple(strides), spec.align))
+        return value
+
+    def capture(self, array) -> TracedArray:
+        """An array from outside the function, as an argument that the function's caller does not see."""
+        found = self.captured.get(id(array))
+        if found is None:
+            spec = api.spec_of(array)
+            name, path = _find(array, self.roots + _frame_roots())
+            position = len(self.block.args)
+            made = TracedArray(self, self.argument(spec, name), Buffer(captured=position, writable=False))
+            found = self.captured[id(array)] = (array, made, path)
+        return found[1]
+
+
+def _later(a: str, b: str) -> bool:
+    return (a[0], int(a[1:])) > (b[0], int(b[1:]))
+
+
+def _frame_roots() -> list:
+    """Where the user's code at work may have got an array from: (name, root, steps, value)."""
+    out = []
+    frame = user_frame()
+    while frame is not None and len(out) < 256:
+        code = frame.f_code
+        if not code.co_filename.startswith(_OURS):
+            for name in code.co_names:
+                if name in frame.f_globals:
+                    out.append((name, frame.f_globals, (("item", name),), frame.f_globals[name]))
+        elif code.co_name == "trace":
+            break
+        frame = frame.f_back
+    return out
+
+
+def _find(array, roots) -> tuple[str | None, tuple | None]:
+    """A name for a captured array, and a way to it from one of the roots."""
+    seen, queue, budget = set(), list(roots), 2000
+    while queue and budget:
+        budget -= 1
+        name, root, steps, value = queue.pop(0)
+        if value is array:
+            return name, (root, steps)
+        if id(value) in seen or len(steps) > 4 or isinstance(value, (str, bytes, int, float, type, type(os), np.ndarray)) or callable(value) and not hasattr(value, "__dict__"):  # fmt: skip
+            continue
+        seen.add(id(value))
+        if isinstance(value, dict):
+            queue.extend((f"{name}[{k!r}]", root, (*steps, ("item", k)), v) for k, v in list(value.items())[:256])
+        elif isinstance(value, (list, tuple)):
+            queue.extend((f"{name}[{k}]", root, (*steps, ("item", k)), v) for k, v in enumerate(value[:256]))
+        elif hasattr(value, "__dict__") and not isinstance(value, TracedArray):
+            queue.extend((f"{name}.{k}", root, (*steps, ("attr", k)), v) for k, v in list(vars(value).items())[:256])
+    return None, None
+
+
+# ---------------------------------------------------------------------------------------------------------------- traced arrays
+
+
+class Buffer:
+    """The memory of an array and its views. ``value`` is what it holds now; ``version`` counts the writes.
+
+    ``leaf``: the position of the argument that it belongs to. ``aliased``: an operation was used of which NumPy decides by the memory's
+    layout whether it gives a view; the copies so made must not outlive a write.
+    """
+
+    __slots__ = ("value", "version", "leaf", "captured", "writable")
+
+    def __init__(self, value: Value | None = None, leaf: int | None = None, captured: int | None = None, writable: bool = True):
+        self.value = value
+        self.version = 0
+        self.leaf = leaf
+        self.captured = captured
+        self.writable = writable
+
+
+class TracedArray:
+    """Stands for an array while a function is traced. Has NumPy's operators, methods and attributes."""
+
+    __slots__ = ("_trace", "_value", "_buffer", "_path", "_version", "_scalar", "__weakref__")
+    __array_priority__ = 1000
+    _weak: type | None = None
+
+    def __init__(self, trace: Trace, value: Value, buffer: Buffer | None = None, path: tuple = (), scalar: bool = False):
+        self._trace = trace
+        self._value = value
+        if buffer is None:
+            buffer = Buffer(value)
+        elif buffer.value is None:
+            buffer.value = value
+        self._buffer = buffer
+        self._path = path
+        self._version = buffer.version
+        self._scalar = scalar  # NumPy would have a number here, no 0-d array
+
+    # ---- value
+
+    @property
+    def value(self) -> Value:
+        """What the array holds at this point of the function."""
+        if self._version != self._buffer.version:
+            value = self._buffer.value
+            for step in self._path:
+                value = step.read(self._trace, value)
+            self._value, self._version = value, self._buffer.version
+        return self._value
+
+    def view(self, step, scalar: bool = False) -> TracedArray:
+        """The view that one more step makes."""
+        value = step.read(self._trace, self.value)
+        return TracedArray(self._trace, value, self._buffer, (*self._path, step))
+
+    def assign(self, new: Value) -> None:
+        """Makes the memory of this array hold ``new``, which has its dtype and shape."""
+        buffer = self._buffer
+        if self._scalar:
+            fail(TypeError, "a number cannot be assigned to: it is no array")
+        if buffer.captured is not None:
+            fail(TraceError, "writing into an array from outside the function: pass it as an argument, or write into a copy of it")
+        if not buffer.writable:
+            fail(ValueError, "assignment destination is read-only")
+        buffer.value = self._written(buffer.value, 0, new)
+        buffer.version += 1
+        if not self._path:
+            self._value, self._version = new, buffer.version
+
+    def _written(self, base: Value, depth: int, new: Value) -> Value:
+        if depth == len(self._path):
+            return new
+        step = self._path[depth]
+        inner = self._written(step.read(self._trace, base), depth + 1, new) if depth + 1 < len(self._path) else new
+        return step.write(self._trace, base, inner)
+
+    # ---- attributes
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self._value.dtype.numpy
+
+    @property
+    def shape(self) -> tuple:
+        trace = self._trace
+        return tuple([n if n.__class__ is int else trace.sym(n) for n in self._value.shape])
+
+    @property
+    def ndim(self) -> int:
+        return len(self._value.shape)
+
+    @property
+    def size(self):
+        return self._trace.sym(self._value.numel)
+
+    @property
+    def itemsize(self) -> int:
+        return self._value.dtype.bytes
+
+    @property
+    def nbytes(self):
+        return self.size * self.itemsize
+
+    def __len__(self) -> int:
+        if not self._value.shape:
+            raise TypeError("len() of unsized object")
+        return self._trace.concretise(self._value.shape[0])
+
+    def __iter__(self):
+        if not self._value.shape:
+            raise TypeError("iteration over a 0-d array")
+        return (self[k] for k in range(len(self)))
+
+    def __repr__(self) -> str:
+        return f"TracedArray({self._value.dtype}[{', '.join(map(str, self._trace.shape(self._value)))}])"
+
+    def __getattr__(self, name: str):
+        if not name.startswith("_") and hasattr(np.ndarray, name):
+            fail(UnsupportedError, f"the array method or attribute '{name}' is not supported in a compiled function{api.suggestion(name)}")
+        raise AttributeError(f"'TracedArray' object has no attribute '{name}'")
+
+    # ---- what a traced array cannot be
+
+    def __bool__(self) -> bool:
+        fail(TraceError, f"the truth of a traced array ({self!r}) is not known while the function is compiled: it cannot decide an 'if', "
+             "'while', 'and' or 'assert'. Use np.where(condition, a, b), or np.logical_and / & and | for conditions")  # fmt: skip
+
+    def _no_number(self, what: str):
+        fail(TraceError, f"{what} needs a number, and the value of a traced array ({self!r}) is not known while the function is compiled. "
+             "Keep it as an array, or compute the number outside the function and pass it as an argument")  # fmt: skip
+
+    def __float__(self):
+        self._no_number("float()")
+
+    def __int__(self):
+        self._no_number("int()")
+
+    def __complex__(self):
+        self._no_number("complex()")
+
+    def __index__(self):
+        self._no_number("an index, a shape or range()")
+
+    def item(self, *args):
+        self._no_number("item()")
+
+    def tolist(self):
+        self._no_number("tolist()")
+
+    __hash__ = None
+
+    def __array__(self, dtype=None, copy=None):
+        fail(TraceError, f"a traced array ({self!r}) cannot become a NumPy array while the function is compiled. np.array and np.asarray "
+             "of traced values: use mlirfuse.numpy.asarray, or np.stack for a list of them; a function of another library: call it "
+             "outside the compiled function")  # fmt: skip
+
+    def __array_ufunc__(self, ufunc, method, *inputs, **kwargs):
+        return api.array_ufunc(ufunc, method, inputs, kwargs)
+
+    def __array_function__(self, function, types, args, kwargs):
+        return api.array_function(function, args, kwargs)
+
+
+class TracedScalar(TracedArray):
+    """A number that is an argument, or computed from such: known at run time. Where the function needs it while it is traced (as an axis, a
+    shape, a condition …) its value in this call becomes a constant that calls are checked for."""
+
+    __slots__ = ("_weak", "_thunk")
+
+    def __init__(self, trace: Trace, value: Value, weak: type | None, thunk: Callable[[], Any]):
+        super().__init__(trace, value, scalar=True)
+        self._weak = weak
+        self._thunk = thunk
+
+    def concrete(self):
+        """Its value in this call, to which the trace is fixed from here on."""
+        return self._thunk()
+
+    def __bool__(self) -> bool:
+        return bool(self.concrete())
+
+    def __int__(self) -> int:
+        return int(self.concrete())
+
+    def __float__(self) -> float:
+        return float(self.concrete())
+
+    def __complex__(self) -> complex:
+        return complex(self.concrete())
+
+    def __index__(self) -> int:
+        return operator.index(self.concrete())
+
+    def __hash__(self) -> int:
+        return hash(self.concrete())
+
+    def __str__(self) -> str:
+        return str(self.concrete())
+
+    def __format__(self, spec: str) -> str:
+        return format(self.concrete(), spec)
+
+    def __round__(self, digits=None):
+        return round(self.concrete(), digits)
+
+    def __trunc__(self):
+        return math.trunc(self.concrete())
+
+    def __floor__(self):
+        return math.floor(self.concrete())
+
+    def __ceil__(self):
+        return math.ceil(self.concrete())
+
+    def item(self, *args):
+        return self.concrete().item() if isinstance(self.concrete(), np.generic) else self.concrete()
+
+    tolist = item
+
+    def is_integer(self) -> bool:
+        return self.concrete().is_integer()
+
+    def bit_length(self) -> int:
+        return self.concrete().bit_length()
+
+    def __array__(self, dtype=None, copy=None):
+        return np.asarray(self.concrete(), dtype)
+
+
+numbers.Number.register(TracedScalar)
+
+
+def leaf_scalar(trace: Trace, value: Value, spec: ArgSpec, leaf: int) -> TracedScalar:
+    def thunk():
+        if spec.value is None:
+            fail(TraceError, "the value of this number is not known here")
+        trace.static_leaves[leaf] = spec.value
+        return spec.value
+
+    return TracedScalar(trace, value, _WEAK_KIND[spec.dtype.kind] if spec.weak else None, thunk)
+
+
+# ---------------------------------------------------------------------------------------------------------------- tracing
+
+
+def trace(fn, leaves, tree: trees.Tree, name: str | None = None, aliases: dict[int, int] | None = None) -> Traced:
+    """Traces ``fn`` on arguments whose tree is ``((positional…), {keyword…})``.
+
+    ``aliases`` maps a leaf to an earlier one that is the same memory in the same layout. Raises TraceError, ShapeError, UnsupportedError
+    or what the function itself raises.
+    """
+    t = Trace()
+    paths = _argument_names(fn, tree)
+    stand_ins, arg_leaves, arrays = [], [], {}
+    device = "cpu"
+    for leaf, spec in enumerate(leaves):
+        if isinstance(spec, Static):
+            stand_ins.append(spec.value)
+            continue
+        arg_leaves.append(leaf)
+        value = t.argument(spec, paths[leaf] or None)
+        if spec.device != "cpu":
+            device = spec.device
+        if spec.scalar and not spec.writable:
+            stand_ins.append(leaf_scalar(t, value, spec, leaf))
+            continue
+        origin = (aliases or {}).get(leaf)
+        buffer = arrays[origin]._buffer if origin in arrays else Buffer(value, leaf, writable=spec.writable)
+        arrays[leaf] = TracedArray(t, value, buffer)
+        stand_ins.append(arrays[leaf])
+        if spec.scalar:
+            buffer.writable = False
+    position = {leaf: k for k, leaf in enumerate(arg_leaves)}
+    args, kwargs = tree.unflatten(stand_ins)
+    t.roots = _roots(fn)
+    outer = current()
+    _current.trace = t
+    generators = _generator_states(t.roots)
+    try:
+        result = fn(*args, **kwargs)
+    finally:
+        _current.trace = outer
+    if _generator_states(t.roots) != generators:
+        raise TraceError(
+            f"{getattr(fn, '__name__', 'the function')} draws NumPy random numbers: they would be drawn once, when it is compiled. "
+            "Use mlirfuse.numpy.uniform, normal or dropout with a seed that is an argument, or draw outside and pass the array"
+        )
+    out_leaves, out_tree = trees.flatten(result)
+    returns: list[Value] = []
+    where: dict[int, int] = {}
+    identity = {id(stand_in): leaf for leaf, stand_in in enumerate(stand_ins) if isinstance(stand_in, TracedArray)}
+
+    def add(value: Value, own: bool) -> int:
+        if own and (value.op is None or value in returns):
+            value = t.emit("copy", value)
+        returns.append(value)
+        return len(returns) - 1
+
+    outs = []
+    for x in out_leaves:
+        if isinstance(x, TracedArray):
+            if x._trace is not t:
+                raise TraceError("the function returns a traced array of another compiled function's trace: it was kept from there")
+            if id(x) in identity:
+                outs.append(Out("argument", identity[id(x)], scalar=_number_type(x)))
+                continue
+            if id(x) not in where:
+                where[id(x)] = add(x.value, True)
+            outs.append(Out("result", where[id(x)], scalar=_number_type(x)))
+        elif isinstance(x, SymInt):
+            size = t.canonical(x.size)
+            outs.append(Out("constant", value=size, scalar=int) if isinstance(size, int) else Out("size", value=size, scalar=int))
+        else:
+            outs.append(Out("constant", value=x))
+    graph_aliases, mutated = {}, {}
+    for leaf, array in arrays.items():
+        buffer = array._buffer
+        if buffer.version and buffer.leaf == leaf and buffer.value is not t.block.args[position[leaf]]:
+            result_position = add(buffer.value, True)
+            graph_aliases[result_position] = position[leaf]
+            mutated[leaf] = result_position
+    t.block.returns = returns
+    graph = Graph(name or getattr(fn, "__name__", "f").replace("<", "").replace(">", ""), t.block, t.layouts, t.scalars, graph_aliases, device)
+    _finish(t, graph)
+    captured = [Captured(array, path) for array, _, path in t.captured.values()]
+    _move_captured_last(graph, t, arg_leaves)
+    return Traced(graph, out_tree, outs, t.static_leaves, list(t.guards), t.equalities, mutated, captured, t.symbols, arg_leaves,
+                  t.scalar_ranges, _scope(t))  # fmt: skip
+
+
+def _number_type(x: TracedArray) -> type | None:
+    if x._weak is not None:
+        return x._weak
+    return np.generic if x._scalar else None
+
+
+def _finish(t: Trace, graph: Graph) -> None:
+    """Writes the equalities into the whole graph, so that equal sizes are one symbol everywhere."""
+    if not t.substitution and not t.same:
+        return
+    from mlirfuse.dialects.fusion import SIZE_ATTRS
+
+    canonical = t.canonical
+    for value in graph.args:
+        t._refresh(value)
+    graph.layouts = [layout and Layout(tuple(map(canonical, layout.strides)), layout.align) for layout in graph.layouts]
+    for op in walk(graph.body):
+        for value in op.results:
+            t._refresh(value)
+        for key, attr in op.attrs.items():
+            if key in SIZE_ATTRS:
+                op.attrs[key] = tuple(map(canonical, attr))
+            elif key == "value" and op.name == "size":
+                op.attrs[key] = canonical(attr)
+
+
+def _move_captured_last(graph: Graph, t: Trace, arg_leaves: list[int]) -> None:
+    """Arguments come first and captured arrays last by construction: arguments are made before the function runs."""
+    assert len(graph.args) == len(arg_leaves) + len(t.captured)
+
+
+def _argument_names(fn, tree: trees.Tree) -> list[str]:
+    code = getattr(getattr(fn, "__func__", fn), "__code__", None)
+    names = list(code.co_varnames[: code.co_argcount]) if code else []
+    if hasattr(fn, "__func__") and names:
+        names = names[1:]
+    positional, keyword = tree.children
+    out = []
+    for k, child in enumerate(positional.children):
+        out += child.paths(names[k] if k < len(names) else f"args[{k - len(names)}]")
+    for key, child in zip(keyword.keys or (), keyword.children):
+        out += child.paths(str(key))
+    return out
+
+
+def _roots(fn) -> list:
+    """Where ``fn`` itself may have got an array from."""
+    out = []
+    receiver = getattr(fn, "__self__", None)
+    if receiver is not None:
+        out.append(("self", receiver, (), receiver))
+    function = getattr(fn, "__func__", fn)
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return [*out, ("self", function, (), function)]
+    for name, cell in zip(code.co_freevars, function.__closure__ or ()):
+        try:
+            out.append((name, cell, (("cell", None),), cell.cell_contents))
+        except ValueError:
+            continue
+    scope = function.__globals__
+    out += [(name, scope, (("item", name),), scope[name]) for name in code.co_names if name in scope]
+    for k, value in enumerate(function.__defaults__ or ()):
+        out.append((f"default{k}", function, (("attr", "__defaults__"), ("item", k)), value))
+    return out
+
+
+def _scope(t: Trace) -> list:
+    """The numbers and strings among the names that the function reads from around it."""
+    kinds = (int, float, bool, complex, str, np.generic)
+    return [(root, name, value) for name, root, steps, value in t.roots if len(steps) == 1 and steps[0][0] != "attr" and isinstance(value, kinds)]
+
+
+def _generator_states(roots) -> list:
+    """What tells whether NumPy random numbers were drawn."""
+    out = [_legacy_position()]
+    for _, _, _, value in roots:
+        if isinstance(value, np.random.Generator):
+            out.append(str(value.bit_generator.state))
+        elif isinstance(value, np.random.RandomState):
+            out.append(str(value.get_state()))
+    return out
+
+
+def _legacy_position():
+    module = sys.modules.get("numpy.random.mtrand")
+    if module is None:
+        return None
+    state = module._rand.get_state(legacy=False)
+    return state["state"]["pos"], int(state["state"]["key"][0]), state["has_gauss"], state["gauss"]
+
+
+from mlirfuse.frontend import numpy_api as api  # noqa: E402  (it needs the classes above)
+

@@ -1,0 +1,391 @@
+"""Writes MLIR text with typed values: the arithmetic that kernels and linalg bodies are made of.
+
+Text, parsed once, costs about a microsecond an op; building through the bindings costs tens. A :class:`Val` is an SSA name with
+an element type and a number of lanes (1: a scalar, more: a ``vector<…>``). Methods take Vals or Python numbers, splat scalars to
+the other operand's lanes, and pick the float, signed or unsigned form of the op from the element type.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from dataclasses import dataclass
+
+from mlirfuse import dtypes as dt
+from mlirfuse.dtypes import DType
+
+
+@dataclass(frozen=True, slots=True)
+class Val:
+    """An SSA value: ``name`` as printed, element type, and lanes (1 for a scalar)."""
+
+    name: str
+    dtype: DType
+    lanes: int = 1
+
+    @property
+    def type(self) -> str:
+        element = self.dtype.signless
+        return element if self.lanes == 1 else f"vector<{self.lanes}x{element}>"
+
+    def __str__(self) -> str:
+        return self.name
+
+
+_FLOAT_CMP = {"eq": "oeq", "ne": "une", "lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge", "uno": "uno", "ord": "ord"}
+_INTRINSICS = {"absf": "fabs"}  # where LLVM's name differs from the math dialect's
+_INT_CMP = {"eq": "eq", "ne": "ne"}
+
+
+class Emitter:
+    """Collects the lines of one function's body.
+
+    ``target`` is ``"cpu"`` or ``"gpu"``; only what differs in instructions asks for it. Constants are gathered at the function's
+    entry (:attr:`entry`), so that they dominate every use whatever region asked for them first.
+    """
+
+    def __init__(self, target: str = "cpu"):
+        self.target = target
+        self.entry: list[str] = []
+        self.lines: list[str] = []
+        self.depth = 1
+        self._count = 0
+        self._constants: dict[tuple, Val] = {}
+
+    # ---- lines and names
+
+    def fresh(self) -> str:
+        self._count += 1
+        return f"%v{self._count}"
+
+    def line(self, text: str) -> None:
+        self.lines.append("  " * self.depth + text)
+
+    def op(self, text: str, dtype: DType, lanes: int = 1) -> Val:
+        """Emits ``%new = text`` and gives the new value."""
+        name = self.fresh()
+        self.line(f"{name} = {text}")
+        return Val(name, dtype, lanes)
+
+    def text(self) -> str:
+        return "\n".join(self.entry + self.lines)
+
+    # ---- constants and lanes
+
+    def const(self, value, dtype: DType, lanes: int = 1) -> Val:
+        """A constant of ``dtype``. ``value`` is a Python or NumPy number; NaN and infinities are kept."""
+        bits = _literal(value, dtype)
+        key = (bits, dtype, lanes)
+        found = self._constants.get(key)
+        if found is None:
+            name = f"%c{len(self._constants)}"
+            found = self._constants[key] = Val(name, dtype, lanes)
+            if lanes == 1:
+                self.entry.append(f"  {name} = arith.constant {bits}" + (f" : {found.type}" if dtype.kind != "b" else ""))
+            else:
+                self.entry.append(f"  {name} = arith.constant dense<{bits}> : {found.type}")
+        return found
+
+    def splat(self, v: Val, lanes: int) -> Val:
+        """``v`` in every one of ``lanes`` lanes."""
+        if v.lanes == lanes:
+            return v
+        assert v.lanes == 1, (v, lanes)
+        return self.op(f"vector.broadcast {v} : {v.type} to vector<{lanes}x{v.dtype.signless}>", v.dtype, lanes)
+
+    def extract(self, v: Val, lane: int) -> Val:
+        """Lane ``lane`` of a vector."""
+        return v if v.lanes == 1 else self.op(f"vector.extract {v}[{lane}] : {v.dtype.signless} from {v.type}", v.dtype)
+
+    def from_lanes(self, scalars: list[Val]) -> Val:
+        """The vector of these scalars."""
+        if len(scalars) == 1:
+            return scalars[0]
+        names = ", ".join(s.name for s in scalars)
+        dtype = scalars[0].dtype
+        type_ = f"vector<{len(scalars)}x{dtype.signless}>"
+        return self.op(f"vector.from_elements {names} : {type_}", dtype, len(scalars))
+
+    def per_lane(self, function, *vals: Val) -> Val:
+        """``function`` applied to each lane's scalars: for instructions that have no vector form."""
+        lanes = max(v.lanes for v in vals)
+        vals = [self.splat(v, lanes) for v in vals]
+        return self.from_lanes([function(*(self.extract(v, k) for v in vals)) for k in range(lanes)])
+
+    def iota(self, dtype: DType, lanes: int) -> Val:
+        """0, 1, 2, … in the lanes."""
+        key = ("iota", dtype, lanes)
+        found = self._constants.get(key)
+        if found is None:
+            if lanes == 1:
+                return self.const(0, dtype)
+            found = self._constants[key] = Val(f"%c{len(self._constants)}", dtype, lanes)
+            values = ", ".join(str(k) for k in range(lanes))
+            self.entry.append(f"  {found} = arith.constant dense<[{values}]> : {found.type}")
+        return found
+
+    def _pair(self, a, b) -> tuple[Val, Val]:
+        if not isinstance(a, Val):
+            a = self.const(a, b.dtype, b.lanes)
+        elif not isinstance(b, Val):
+            b = self.const(b, a.dtype, a.lanes)
+        if a.lanes != b.lanes:
+            lanes = max(a.lanes, b.lanes)
+            a, b = self.splat(a, lanes), self.splat(b, lanes)
+        assert a.dtype == b.dtype, (a, b)
+        return a, b
+
+    def _binary(self, name: str, a, b) -> Val:
+        a, b = self._pair(a, b)
+        return self.op(f"{name} {a}, {b} : {a.type}", a.dtype, a.lanes)
+
+    # ---- arithmetic
+
+    def add(self, a, b) -> Val:
+        a, b = self._pair(a, b)
+        return self._binary("arith.addf" if a.dtype.is_float else "arith.addi", a, b)
+
+    def sub(self, a, b) -> Val:
+        a, b = self._pair(a, b)
+        return self._binary("arith.subf" if a.dtype.is_float else "arith.subi", a, b)
+
+    def mul(self, a, b) -> Val:
+        a, b = self._pair(a, b)
+        return self._binary("arith.mulf" if a.dtype.is_float else "arith.muli", a, b)
+
+    def div(self, a, b) -> Val:
+        """The quotient; of integers truncated toward zero, and undefined for a divisor of 0."""
+        a, b = self._pair(a, b)
+        return self._binary({"f": "arith.divf", "i": "arith.divsi"}.get(a.dtype.kind, "arith.divui"), a, b)
+
+    def rem(self, a, b) -> Val:
+        """The remainder of :meth:`div`, for integers."""
+        a, b = self._pair(a, b)
+        return self._binary("arith.remsi" if a.dtype.kind == "i" else "arith.remui", a, b)
+
+    def neg(self, a: Val) -> Val:
+        if a.dtype.is_float:
+            return self.op(f"arith.negf {a} : {a.type}", a.dtype, a.lanes)
+        return self.sub(0, a)
+
+    def fma(self, a, b, c) -> Val:
+        """``a * b + c`` of floats, rounded once."""
+        given = [v for v in (a, b, c) if isinstance(v, Val)]
+        dtype, lanes = given[0].dtype, max(v.lanes for v in given)
+        a, b, c = (self.splat(v, lanes) if isinstance(v, Val) else self.const(v, dtype, lanes) for v in (a, b, c))
+        if self.target == "gpu":
+            return self.intrinsic("llvm.fma", a, b, c)
+        return self.op(f"math.fma {a}, {b}, {c} : {a.type}", a.dtype, lanes)
+
+    def min(self, a, b) -> Val:
+        """The smaller one; of floats NaN if either is NaN."""
+        a, b = self._pair(a, b)
+        return self._binary({"f": "arith.minimumf", "i": "arith.minsi"}.get(a.dtype.kind, "arith.minui"), a, b)
+
+    def max(self, a, b) -> Val:
+        """The larger one; of floats NaN if either is NaN."""
+        a, b = self._pair(a, b)
+        return self._binary({"f": "arith.maximumf", "i": "arith.maxsi"}.get(a.dtype.kind, "arith.maxui"), a, b)
+
+    def _unary(self, name: str, a: Val) -> Val:
+        return self.op(f"{name} {a} : {a.type}", a.dtype, a.lanes)
+
+    def _math(self, name: str, a: Val) -> Val:
+        # convert-gpu-to-nvvm turns these ops of the math dialect into calls of libdevice; LLVM's intrinsics are instructions.
+        if self.target == "gpu":
+            return self.intrinsic(f"llvm.{_INTRINSICS.get(name, name)}", a)
+        return self._unary(f"math.{name}", a)
+
+    def intrinsic(self, name: str, *vals: Val) -> Val:
+        """LLVM's intrinsic ``name`` (without its suffix of types) of operands and result of one type."""
+        types = ", ".join(v.type for v in vals)
+        operands = ", ".join(v.name for v in vals)
+        return self.op(f'llvm.call_intrinsic "{name}"({operands}) : ({types}) -> {vals[0].type}', vals[0].dtype, vals[0].lanes)
+
+    def sqrt(self, a: Val) -> Val:
+        return self._math("sqrt", a)
+
+    def abs(self, a: Val) -> Val:
+        if a.dtype.kind in "ub":
+            return a
+        if a.dtype.is_float:
+            return self._math("absf", a)
+        if self.target == "gpu":
+            return self.op(f"\"llvm.intr.abs\"({a}) <{{is_int_min_poison = false}}> : ({a.type}) -> {a.type}", a.dtype, a.lanes)
+        return self._unary("math.absi", a)
+
+    def floor(self, a: Val) -> Val:
+        return self._math("floor", a) if a.dtype.is_float else a
+
+    def ceil(self, a: Val) -> Val:
+        return self._math("ceil", a) if a.dtype.is_float else a
+
+    def trunc(self, a: Val) -> Val:
+        return self._math("trunc", a) if a.dtype.is_float else a
+
+    def rint(self, a: Val) -> Val:
+        """To the nearest integer, halves to even."""
+        return self._math("roundeven", a) if a.dtype.is_float else a
+
+    def copysign(self, magnitude, sign) -> Val:
+        if self.target != "gpu":
+            return self._binary("math.copysign", magnitude, sign)
+        return self.intrinsic("llvm.copysign", *self._pair(magnitude, sign))
+
+    # ---- bits and logic (bools are i1)
+
+    def and_(self, a, b) -> Val:
+        return self._binary("arith.andi", a, b)
+
+    def or_(self, a, b) -> Val:
+        return self._binary("arith.ori", a, b)
+
+    def xor(self, a, b) -> Val:
+        return self._binary("arith.xori", a, b)
+
+    def not_(self, a: Val) -> Val:
+        return self.xor(a, True if a.dtype is dt.bool_ else -1)
+
+    def shl(self, a, b) -> Val:
+        return self._binary("arith.shli", a, b)
+
+    def shr(self, a, b) -> Val:
+        """Shift right: arithmetic for signed integers, logical for unsigned."""
+        a, b = self._pair(a, b)
+        return self._binary("arith.shrsi" if a.dtype.kind == "i" else "arith.shrui", a, b)
+
+    def cmp(self, predicate: str, a, b) -> Val:
+        """``eq ne lt le gt ge``; of floats ordered (false with NaN), but ``ne`` true with NaN; ``uno``: either is NaN."""
+        a, b = self._pair(a, b)
+        if a.dtype.is_float:
+            text = f"arith.cmpf {_FLOAT_CMP[predicate]}, {a}, {b} : {a.type}"
+        else:
+            signed = "s" if a.dtype.kind == "i" else "u"
+            text = f"arith.cmpi {_INT_CMP.get(predicate) or signed + predicate}, {a}, {b} : {a.type}"
+        return self.op(text, dt.bool_, a.lanes)
+
+    def select(self, condition: Val, a, b) -> Val:
+        """``a`` where ``condition``, else ``b``, lane by lane."""
+        a, b = self._pair(a, b)
+        lanes = max(condition.lanes, a.lanes)
+        a, b, condition = self.splat(a, lanes), self.splat(b, lanes), self.splat(condition, lanes)
+        if lanes == 1:
+            return self.op(f"arith.select {condition}, {a}, {b} : {a.type}", a.dtype)
+        return self.op(f"arith.select {condition}, {a}, {b} : {condition.type}, {a.type}", a.dtype, lanes)
+
+    def isnan(self, a: Val) -> Val:
+        return self.cmp("uno", a, a)
+
+    # ---- types
+
+    def bitcast(self, a: Val, dtype: DType) -> Val:
+        """The same bits as another type of the same width."""
+        to = Val("", dtype, a.lanes)
+        if to.type == a.type:
+            return Val(a.name, dtype, a.lanes)
+        return self.op(f"arith.bitcast {a} : {a.type} to {to.type}", dtype, a.lanes)
+
+    def cast(self, a: Val, dtype: DType) -> Val:
+        """Conversion as C does it, with what C leaves undefined made defined where NumPy defines it.
+
+        To bool: ``a != 0`` (NaN is true). Float to integer: toward zero; out of range is target-dependent as in NumPy, but
+        never undefined behaviour. Complex values do not come here.
+        """
+        source = a.dtype
+        if source == dtype:
+            return a
+        to = Val("", dtype, a.lanes)
+        convert = lambda name: self.op(f"{name} {a} : {a.type} to {to.type}", dtype, a.lanes)  # noqa: E731
+        if dtype is dt.bool_:
+            return self.cmp("ne", a, 0)
+        if source is dt.bool_:
+            return convert("arith.uitofp" if dtype.is_float else "arith.extui")
+        if source.is_float and dtype.is_float:
+            return self._cast_float(a, dtype, convert)
+        if source.is_float:
+            return self._float_to_int(a, dtype)
+        if dtype.is_float:
+            if dtype.bits == 16:  # through float32: one rounding for 8 and 16 bits, two for wider ones
+                wide = dt.f32 if source.bits <= 16 else dt.f64
+                return self.cast(self.cast(a, wide), dtype)
+            return convert("arith.sitofp" if source.kind == "i" else "arith.uitofp")
+        if source.bits == dtype.bits:
+            return Val(a.name, dtype, a.lanes)
+        if source.bits > dtype.bits:
+            return convert("arith.trunci")
+        return convert("arith.extsi" if source.kind == "i" else "arith.extui")
+
+    def _cast_float(self, a: Val, dtype: DType, convert) -> Val:
+        if a.dtype.bits == dtype.bits:  # f16 <-> bf16
+            return self.cast(self.cast(a, dt.f32), dtype)
+        if self.target == "cpu" and a.dtype is dt.bf16:  # without AVX512-BF16 these become library calls
+            return self.cast(self._bf16_to_f32(a), dtype)
+        if self.target == "cpu" and dtype is dt.bf16:
+            return self._f32_to_bf16(self._round_to_odd(a) if a.dtype is dt.f64 else a)
+        if a.dtype is dt.f64 and dtype.bits == 16:
+            return self.cast(self._round_to_odd(a), dtype)
+        return convert("arith.extf" if dtype.bits > a.dtype.bits else "arith.truncf")
+
+    def _bf16_to_f32(self, a: Val) -> Val:
+        wide = self.cast(self.bitcast(a, dt.u16), dt.u32)
+        return self.bitcast(self.shl(wide, 16), dt.f32)
+
+    def _f32_to_bf16(self, a: Val) -> Val:
+        bits = self.bitcast(a, dt.u32)
+        odd = self.and_(self.shr(bits, 16), 1)
+        rounded = self.shr(self.add(bits, self.add(odd, 0x7FFF)), 16)
+        quiet = self.or_(self.shr(bits, 16), 0x40)
+        bits = self.select(self.isnan(a), quiet, rounded)
+        return self.bitcast(self.cast(bits, dt.u16), dt.bf16)
+
+    def _round_to_odd(self, a: Val) -> Val:
+        """float64 to float32 rounded to odd, after which rounding to a half type rounds once in effect."""
+        near = self.op(f"arith.truncf {a} : {a.type} to {Val('', dt.f32, a.lanes).type}", dt.f32, a.lanes)
+        back = self.cast(near, dt.f64)
+        bits = self.bitcast(near, dt.u32)
+        even = self.cmp("eq", self.and_(bits, 1), 0)
+        inexact = self.cmp("ne", back, a)  # NaN compares unequal and stays NaN below: it is excluded by `ordered`
+        too_small = self.cmp("lt", self.abs(back), self.abs(a))
+        step = self.select(too_small, self.add(bits, 1), self.sub(bits, 1))
+        finite = self.cmp("lt", self.abs(a), math.inf)
+        fix = self.and_(self.and_(even, inexact), finite)
+        return self.bitcast(self.select(fix, step, bits), dt.f32)
+
+    def _float_to_int(self, a: Val, dtype: DType) -> Val:
+        # fptosi of a value out of range is poison: clamp to what the wide type holds, then truncate as x86 does.
+        if a.dtype.bits == 16:
+            a = self.cast(a, dt.f32)
+        wide = dt.i64 if dtype.bits >= 32 or a.dtype is dt.f64 else dt.i32
+        low = float(-(2 ** (wide.bits - 1)))
+        inside = self.and_(self.cmp("ge", a, low), self.cmp("lt", a, -low))
+        safe = self.select(inside, a, 0.0)
+        to = Val("", wide, a.lanes)
+        value = self.op(f"arith.fptosi {safe} : {safe.type} to {to.type}", wide, a.lanes)
+        if dtype is dt.u64:  # 2^63 and above
+            shifted = self.select(self.and_(self.cmp("ge", a, -low), self.cmp("lt", a, -2 * low)), self.sub(a, -low), 0.0)
+            high = self.op(f"arith.fptosi {shifted} : {shifted.type} to {to.type}", wide, a.lanes)
+            high = self.xor(high, -(2**63))
+            value = self.select(self.cmp("ge", a, -low), high, value)
+            inside = self.and_(self.cmp("ge", a, low), self.cmp("lt", a, -2 * low))
+        value = self.select(inside, value, -(2 ** (wide.bits - 1)))
+        return self.cast(value, dtype)
+
+
+def _literal(value, dtype: DType) -> str:
+    """How MLIR's parser reads ``value`` as a constant of ``dtype``, bit for bit."""
+    if dtype.kind == "b":
+        return "true" if value else "false"
+    if dtype.is_integer:
+        value = int(value)
+        if value >= 2 ** (dtype.bits - 1):
+            value -= 2**dtype.bits
+        return str(value)
+    value = float(value)
+    if math.isfinite(value) and dtype.bits >= 32:
+        value = struct.unpack("<f", struct.pack("<f", value))[0] if dtype.bits == 32 and abs(value) < 3.5e38 else value
+        text = repr(value)
+        return text if "." in text or "e" not in text else text.replace("e", ".0e")
+    import numpy as np
+
+    raw = np.asarray(value).astype(dtype.numpy).tobytes()[::-1].hex().upper()
+    return f"0x{raw}"

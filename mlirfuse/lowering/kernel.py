@@ -1,0 +1,495 @@
+"""Writes one kernel's body: the value of any tensor of a segment at any index.
+
+A scheduler lays out loops and threads and then asks :meth:`Kernel.value` for elements. It evaluates producers recursively: an
+elementwise op at the same index, a view at the index it maps to, an input by a load. What was computed for an index once is not
+computed again inside the region where it is visible. A reduction's value must have been given with :meth:`Kernel.bind`.
+
+An index (:class:`Index`) is a scalar, or one a lane: affine lanes (``base + lane * step``) stay affine through strides, slices and
+splits, so that a load of step 1 is one vector load, of step 0 one scalar load, and others gather.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from mlirfuse import dtypes as dt
+from mlirfuse import ops
+from mlirfuse import sizes as sz
+from mlirfuse.errors import CompileError
+from mlirfuse.graph import Op, Value
+from mlirfuse.lowering import math as m
+from mlirfuse.lowering.emitter import Emitter, Val
+from mlirfuse.schedule.axes import Axes, Axis
+from mlirfuse.sizes import Size
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """A position along an axis: lane k is ``base + k * step``, or ``vector``'s lane k where that is set."""
+
+    base: Val | int
+    step: Size = 0
+    lanes: int = 1
+    vector: Val | None = None
+
+
+ZERO = Index(0)
+Env = dict[Axis, Index]
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Where a tensor lies: an SSA pointer, strides in elements, and the alignment in bytes of every vector access."""
+
+    pointer: str
+    strides: tuple[Size, ...]
+    dtype: dt.DType
+    align: int
+    read_only: bool = False
+
+
+class Kernel:
+    """``axes`` are the segment's; ``memories`` its inputs' and outputs' places; ``size`` gives a size as a Val of the index type;
+    ``scalar`` a by-value argument. ``index`` is i32 or i64. ``known_multiples``: sizes known to be multiples of the lanes."""
+
+    def __init__(self, e: Emitter, axes: Axes, memories: dict[Value, Memory], size, index: dt.DType, inside: set[Op], scalar=None,
+                 known_multiples=frozenset()):  # fmt: skip
+        self.e, self.axes, self.memories, self.index_type = e, axes, memories, index
+        self._size_of, self._scalar, self.inside, self.known_multiples = size, scalar, inside, known_multiples
+        self.pointer_type = "!llvm.ptr<1>" if e.target == "gpu" else "!llvm.ptr"
+        self._memo: list[dict] = [{}]
+        self._dims: dict[Value, list[tuple[Axis, ...]]] = {}
+        self.mask: Val | None = None  # lanes that exist (CPU tails); loads and stores respect it
+
+    # ---- scopes
+
+    @contextmanager
+    def region(self, head: str, tail: str = "}"):
+        """A nested region: values computed in it are not seen after it. ``head`` is its opening line."""
+        self.e.line(head)
+        self.e.depth += 1
+        self._memo.append({})
+        yield
+        self._memo.pop()
+        self.e.depth -= 1
+        self.e.line(tail)
+
+    @contextmanager
+    def forget(self):
+        """Values computed in here are computed again after it: keeps fewer alive."""
+        self._memo.append({})
+        yield
+        self._memo.pop()
+
+    @contextmanager
+    def masked(self, mask: Val | None):
+        """Loads and stores in here touch only the lanes of ``mask``; the others' values are 0."""
+        saved, self.mask = self.mask, mask
+        self._memo.append({})
+        yield
+        self._memo.pop()
+        self.mask = saved
+
+    def dims(self, value: Value) -> list[tuple[Axis, ...]]:
+        found = self._dims.get(value)
+        if found is None:
+            found = self._dims[value] = [tuple(d) for d in self.axes.dims(value)]
+        return found
+
+    def _key(self, value: Value, env: Env):
+        return value, tuple(env.get(axis, ZERO) for dim in self.dims(value) for axis in dim)
+
+    def bind(self, value: Value, env: Env, val: Val) -> None:
+        """Says what ``value`` is at ``env``: a reduction's result."""
+        self._memo[-1][self._key(value, env)] = val
+
+    # ---- indices
+
+    def size(self, size: Size) -> Val:
+        return self.e.const(size, self.index_type) if isinstance(size, int) else self._size_of(size)
+
+    def scalar(self, base) -> Val:
+        return base if isinstance(base, Val) else self.e.const(base, self.index_type)
+
+    def materialize(self, i: Index) -> Val:
+        """The index as a scalar, or a vector of its lanes."""
+        if i.vector is not None:
+            return i.vector
+        base = self.scalar(i.base)
+        if i.lanes == 1 or i.step == 0:
+            return base
+        lanes = self.e.iota(self.index_type, i.lanes)
+        if i.step != 1:
+            lanes = self.e.mul(lanes, self.size(i.step))
+        return self.e.add(self.e.splat(base, i.lanes), lanes)
+
+    def _of_val(self, val: Val) -> Index:
+        return Index(val) if val.lanes == 1 else Index(0, 0, val.lanes, val)
+
+    def add(self, i: Index, j: Index) -> Index:
+        if i == ZERO:
+            return j
+        if j == ZERO:
+            return i
+        if i.vector is not None or j.vector is not None:
+            return self._of_val(self.e.add(self.materialize(i), self.materialize(j)))
+        if isinstance(i.base, int) and isinstance(j.base, int):
+            base = i.base + j.base
+        elif i.base == 0 and isinstance(i.base, int):
+            base = j.base
+        elif j.base == 0 and isinstance(j.base, int):
+            base = i.base
+        else:
+            base = self.e.add(self.scalar(i.base), self.scalar(j.base))
+        return Index(base, i.step + j.step, max(i.lanes, j.lanes))
+
+    def scale(self, i: Index, by: Size) -> Index:
+        if by == 1 or i == ZERO:
+            return i
+        if by == 0:
+            return ZERO
+        if i.vector is not None:
+            return self._of_val(self.e.mul(i.vector, self.size(by)))
+        if isinstance(i.base, int) and (i.base == 0 or isinstance(by, int)):
+            base = i.base * by if i.base else 0
+        else:
+            base = self.e.mul(self.scalar(i.base), self.size(by))
+        return Index(base, sz.mul(i.step, by), i.lanes)
+
+    def divmod(self, i: Index, by: Size) -> tuple[Index, Index]:
+        """Quotient and remainder of an index that is not negative."""
+        if i == ZERO:
+            return ZERO, ZERO
+        if i.step != 0 and i.step == 1 and self._is_multiple(by, i.lanes):
+            q, r = self.divmod(Index(i.base), by)  # lanes do not cross a multiple of `by`
+            return q, Index(r.base, 1, i.lanes)
+        value, divisor = self.materialize(i), self.size(by)
+        unsigned = dt.u32 if self.index_type is dt.i32 else dt.u64
+        a, b = self.e.bitcast(value, unsigned), self.e.bitcast(divisor, unsigned)
+        q = self.e.div(a, b)
+        r = self.e.sub(a, self.e.mul(q, b))
+        return self._of_val(self.e.bitcast(q, self.index_type)), self._of_val(self.e.bitcast(r, self.index_type))
+
+    def _is_multiple(self, size: Size, lanes: int) -> bool:
+        return size % lanes == 0 if isinstance(size, int) else size in self.known_multiples
+
+    def dim_index(self, dim, env: Env) -> Index:
+        """The index along a dimension of these axes."""
+        out = ZERO
+        for axis in dim:
+            out = self.add(self.scale(out, axis.size), env.get(axis, ZERO))
+        return out
+
+    def spread(self, dim, index: Index, env: Env) -> None:
+        """Sets the axes of a dimension from the index along it."""
+        for axis in reversed(dim[1:]):
+            index, env[axis] = self.divmod(index, axis.size)
+        if dim:
+            env[dim[0]] = index
+
+    # ---- values
+
+    def value(self, value: Value, env: Env) -> Val:
+        """The element of ``value`` at ``env``, in its compute type (:attr:`DType.compute`)."""
+        key = self._key(value, env)
+        for scope in reversed(self._memo):
+            if key in scope:
+                return scope[key]
+        op = value.op
+        if op is None or op not in self.inside:
+            val = self.load(value, env)
+        elif ops.TABLE[op.name].kind == "reduce":
+            if self.axes.reduced(op):
+                raise CompileError(f"{op.name} is used before it is computed: this segment's scheduler cannot take it")
+            val = self._reduce_of_one(op, env)
+        else:
+            val = getattr(self, f"_{op.name}", self._elementwise)(op, env)
+        self._memo[-1][key] = val
+        return val
+
+    def _reduce_of_one(self, op: Op, env: Env) -> Val:
+        """A reduction over extents of 1 only."""
+        if op.name in ("argmax", "argmin"):
+            return self.e.const(0, dt.i64)
+        val = self.value(op.operands[0], self._through(op, env, self._kept(op)))
+        return self.e.cmp("ne", val, 0) if op.name in ("any", "all") and val.dtype is not dt.bool_ else val
+
+    def _kept(self, op: Op):
+        """(operand dim, result dim) pairs of a reduction."""
+        axes, keep = ops._axes(op.attrs, op.operands[0].rank), op.attrs.get("keepdims")
+        out, at = [], 0
+        for d in range(op.operands[0].rank):
+            if d not in axes or keep:
+                out.append((d, at))
+                at += 1
+        return out
+
+    def _through(self, op: Op, env: Env, pairs, operand: int = 0) -> Env:
+        """The env of an operand whose dimension j is the result's dimension k, for (j, k) in ``pairs``."""
+        source, target = self.dims(op.operands[operand]), self.dims(op.result)
+        new = env
+        for j, k in pairs:
+            if source[j] and source[j] != target[k]:
+                if new is env:
+                    new = dict(env)
+                self.spread(source[j], self.dim_index(target[k], env), new)
+        return new
+
+    def _elementwise(self, op: Op, env: Env) -> Val:
+        vals = []
+        for k, operand in enumerate(op.operands):
+            inner = self._through(op, env, [(d, d) for d in range(operand.rank)], k)
+            vals.append(self.value(operand, inner))
+        return self._typed(op.result, ops.TABLE[op.name].emit(self.e, *vals))
+
+    def _typed(self, value: Value, val: Val) -> Val:
+        assert val.dtype is value.dtype.compute, (value, val)
+        return val
+
+    def _cast(self, op: Op, env: Env) -> Val:
+        operand = op.operands[0]
+        val = self.value(operand, self._through(op, env, [(d, d) for d in range(operand.rank)]))
+        to = op.attrs["to"]
+        return self.e.cast(self.e.cast(val, to), to.compute)
+
+    def _constant(self, op: Op, env: Env) -> Val:
+        dtype = op.attrs["dtype"]
+        return self.e.const(op.attrs["value"], dtype.compute)
+
+    def _size(self, op: Op, env: Env) -> Val:
+        return self.e.cast(self.size(op.attrs["value"]), dt.i64)
+
+    def _full(self, op: Op, env: Env) -> Val:
+        return self.value(op.operands[0], env)
+
+    def _iota(self, op: Op, env: Env) -> Val:
+        i = self.dim_index(self.dims(op.result)[op.attrs["axis"]], env)
+        dtype = op.attrs["dtype"]
+        return self.e.cast(self.e.cast(self.materialize(i), dtype), dtype.compute)
+
+    def _broadcast_in_dim(self, op: Op, env: Env) -> Val:
+        return self.value(op.operands[0], self._through(op, env, list(enumerate(op.attrs["dims"]))))
+
+    def _permute(self, op: Op, env: Env) -> Val:
+        return self.value(op.operands[0], self._through(op, env, [(d, k) for k, d in enumerate(op.attrs["dims"])]))
+
+    def _squeeze(self, op: Op, env: Env) -> Val:
+        kept = [d for d in range(op.operands[0].rank) if d not in op.attrs["axes"]]
+        return self.value(op.operands[0], self._through(op, env, [(d, k) for k, d in enumerate(kept)]))
+
+    def _expand_dims(self, op: Op, env: Env) -> Val:
+        kept = [k for k in range(op.result.rank) if k not in op.attrs["axes"]]
+        return self.value(op.operands[0], self._through(op, env, list(enumerate(kept))))
+
+    def _reshape(self, op: Op, env: Env) -> Val:
+        operand = op.operands[0]
+        source = [a for d in self.dims(operand) for a in d]
+        target = [a for d in self.dims(op.result) for a in d]
+        if source != target:
+            env = dict(env)
+            self.spread(source, self.dim_index(target, env), env)
+        return self.value(operand, env)
+
+    def _slice(self, op: Op, env: Env) -> Val:
+        operand = op.operands[0]
+        new = dict(env)
+        source, target = self.dims(operand), self.dims(op.result)
+        for j in range(operand.rank):
+            if source[j] and source[j] != target[j]:
+                i = self.scale(self.dim_index(target[j], env), op.attrs["step"][j])
+                self.spread(source[j], self.add(i, self._constant_index(op.attrs["start"][j])), new)
+        return self.value(operand, new)
+
+    def _constant_index(self, size: Size) -> Index:
+        return Index(size if isinstance(size, int) else self.size(size))
+
+    def _split(self, op: Op, env: Env) -> Val:
+        raise CompileError("fusion.split reaches a kernel: run fusion-decompose before fusion-segment")
+
+    def _clamp(self, i: Index, low: Size, size: Size) -> tuple[Index, Val | None]:
+        """``i - low`` held inside ``0 … size-1``, and whether it was inside (None: a whole index space of one)."""
+        i = self.add(i, self._constant_index(sz.mul(low, -1)))
+        whole = i.vector is None and (i.lanes == 1 or i.step == 0)
+        uniform = i.step == 1 and self._is_multiple(low, i.lanes) and self._is_multiple(size, i.lanes)
+        e = self.e
+        if whole or uniform:  # all lanes are inside or none is
+            base = self.scalar(i.base)
+            last = self.size(size - (i.lanes if uniform else 1))
+            inside = e.and_(e.cmp("ge", base, 0), e.cmp("le", base, last))
+            held = e.max(e.min(base, last), 0)
+            return Index(held, i.step, i.lanes), inside
+        value, last = self.materialize(i), self.size(size - 1)
+        inside = e.and_(e.cmp("ge", value, 0), e.cmp("le", value, last))
+        return self._of_val(e.max(e.min(value, last), 0)), inside
+
+    def _pad(self, op: Op, env: Env) -> Val:
+        operand, fill = op.operands
+        source, target = self.dims(operand), self.dims(op.result)
+        new, inside = dict(env), None
+        for j, (low, high) in enumerate(zip(op.attrs["low"], op.attrs["high"])):
+            if source[j] != target[j] or low != 0 or high != 0:
+                held, here = self._clamp(self.dim_index(target[j], env), low, operand.shape[j])
+                self.spread(source[j], held, new)
+                inside = here if inside is None else self.e.and_(self.e.splat(inside, max(here.lanes, inside.lanes)), here)
+        val, other = self.value(operand, new), self.value(fill, env)
+        return val if inside is None else self.e.select(inside, val, other)
+
+    def _concatenate(self, op: Op, env: Env) -> Val:
+        axis = op.attrs["axis"]
+        target = self.dims(op.result)
+        start: Size = 0
+        result = None
+        for k, operand in enumerate(op.operands):
+            extent = operand.shape[axis]
+            inner = dict(self._through(op, env, [(d, d) for d in range(operand.rank) if d != axis], k))
+            held, _ = self._clamp(self.dim_index(target[axis], env), start, extent)
+            self.spread(self.dims(operand)[axis], held, inner)
+            val = self.value(operand, inner)
+            if result is None:
+                result = val
+            else:
+                i = self.dim_index(target[axis], env)
+                uniform = i.vector is None and i.step == 1 and self._is_multiple(start, i.lanes)
+                at = self.scalar(i.base) if uniform else self.materialize(i)
+                result = self.e.select(self.e.cmp("ge", at, self.size(start)), val, result)
+            start = start + extent
+        return result
+
+    def _held_index(self, val: Val, extent: Size) -> Index:
+        """An index out of an array: negative ones count from the end, out of range is clamped."""
+        e = self.e
+        n = e.cast(self.size(extent), val.dtype)
+        val = e.select(e.cmp("lt", val, 0), e.add(val, n), val)
+        val = e.max(e.min(val, e.sub(n, 1)), 0)
+        return self._of_val(e.cast(val, self.index_type))
+
+    def _take(self, op: Op, env: Env) -> Val:
+        operand, indices = op.operands
+        axis, rank = op.attrs["axis"], indices.rank
+        at = self._through(op, env, [(d, axis + d) for d in range(rank)], 1)
+        index = self._held_index(self.value(indices, at), operand.shape[axis])
+        pairs = [(d, d if d < axis else d + rank - 1) for d in range(operand.rank) if d != axis]
+        inner = dict(self._through(op, env, pairs))
+        self.spread(self.dims(operand)[axis], index, inner)
+        return self.value(operand, inner)
+
+    def _take_along_axis(self, op: Op, env: Env) -> Val:
+        operand, indices = op.operands
+        axis = op.attrs["axis"]
+        index = self._held_index(self.value(indices, env), operand.shape[axis])
+        inner = dict(env)
+        source, target = self.dims(operand), self.dims(op.result)
+        for d in range(operand.rank):
+            if d != axis and source[d]:
+                self.spread(source[d], self.dim_index(target[d], env), inner)
+        self.spread(source[axis], index, inner)
+        return self.value(operand, inner)
+
+    def _random_words(self, op: Op, env: Env) -> list[Val]:
+        seed, offset = (self.e.cast(self.value(v, env), dt.u64) for v in op.operands)
+        i = self._offset(op.result, sz.contiguous_strides(op.result.shape), env)
+        position = self.e.cast(self.materialize(i), dt.u64)
+        return m.philox4x32(self.e, position, offset, seed)
+
+    def _uniform(self, op: Op, env: Env) -> Val:
+        dtype = op.attrs["dtype"]
+        val = m.uniform_from_bits(self.e, self._random_words(op, env), dtype.compute)
+        return self.e.cast(self.e.cast(val, dtype), dtype.compute)
+
+    def _normal(self, op: Op, env: Env) -> Val:
+        dtype = op.attrs["dtype"]
+        val = m.normal_from_bits(self.e, self._random_words(op, env), dtype.compute)
+        return self.e.cast(self.e.cast(val, dtype), dtype.compute)
+
+    # ---- memory
+
+    def _offset(self, value: Value, strides, env: Env) -> Index:
+        out = ZERO
+        for dim, stride in zip(self.dims(value), strides):
+            for axis in reversed(dim):
+                out = self.add(out, self.scale(env.get(axis, ZERO), stride))
+                stride = sz.mul(stride, axis.size)
+        return out
+
+    def address(self, memory: Memory, offset: Val) -> str:
+        if isinstance(offset, int):
+            offset = self.scalar(offset)
+        name = self.e.fresh()
+        kind = self.pointer_type if offset.lanes == 1 else f"vector<{offset.lanes}x{self.pointer_type}>"
+        self.e.line(f"{name} = llvm.getelementptr {memory.pointer}[{offset}] : ({self.pointer_type}, {offset.type}) -> {kind}, {memory.dtype.memory}")
+        return name
+
+    def load(self, value: Value, env: Env) -> Val:
+        if value in self.memories:
+            memory = self.memories[value]
+            return self._from_memory(self._load(memory, self._offset(value, memory.strides, env)), value.dtype)
+        return self._scalar(value)
+
+    def _from_memory(self, val: Val, dtype: dt.DType) -> Val:
+        if dtype is dt.bool_:
+            return self.e.cmp("ne", val, 0)
+        return self.e.cast(val, dtype.compute)
+
+    def _load(self, memory: Memory, offset: Index) -> Val:
+        e, dtype = self.e, dt.u8 if memory.dtype is dt.bool_ else memory.dtype
+        scalar = offset.vector is None and (offset.lanes == 1 or offset.step == 0)
+        flags = " invariant" if memory.read_only and e.target == "gpu" else ""
+        if scalar:
+            address = self.address(memory, offset.base)
+            return e.op(f"llvm.load {address}{flags} {{alignment = {dtype.bytes} : i64}} : {self.pointer_type} -> {dtype.memory}", dtype)
+        lanes = offset.lanes
+        type_ = Val("", dtype, lanes).type
+        if offset.vector is None and offset.step == 1:
+            address = self.address(memory, offset.base)
+            if self.mask is not None:
+                mask, zero = e.splat(self.mask, lanes), e.const(0, dtype, lanes)
+                text = f"llvm.intr.masked.load {address}, {mask}, {zero} {{alignment = {dtype.bytes} : i32}}"
+                return e.op(f"{text} : ({self.pointer_type}, {mask.type}, {type_}) -> {type_}", dtype, lanes)
+            align = min(memory.align, lanes * dtype.bytes)
+            return e.op(f"llvm.load {address}{flags} {{alignment = {align} : i64}} : {self.pointer_type} -> {type_}", dtype, lanes)
+        if e.target == "cpu":
+            addresses = self.address(memory, self.materialize(offset))
+            mask, zero = e.splat(self.mask or e.const(True, dt.bool_), lanes), e.const(0, dtype, lanes)
+            text = f"llvm.intr.masked.gather {addresses}, {mask}, {zero} {{alignment = {dtype.bytes} : i32}}"
+            return e.op(f"{text} : (vector<{lanes}x{self.pointer_type}>, {mask.type}, {type_}) -> {type_}", dtype, lanes)
+        return e.from_lanes([self._load(memory, Index(self._lane(offset, k))) for k in range(lanes)])
+
+    def _lane(self, i: Index, lane: int) -> Val | int:
+        if i.vector is not None:
+            return self.e.extract(i.vector, lane)
+        if lane == 0 or i.step == 0:
+            return i.base
+        return self.add(Index(i.base), self.scale(Index(lane), i.step)).base
+
+    def store(self, value: Value, env: Env, val: Val, memory: Memory | None = None, lanes: int = 1) -> None:
+        """Stores the element of ``value`` at ``env``; ``lanes`` of it where the index is one a lane."""
+        e = self.e
+        memory = memory or self.memories[value]
+        val = e.cast(val, dt.u8) if memory.dtype is dt.bool_ else e.cast(val, memory.dtype)
+        offset = self._offset(value, memory.strides, env)
+        if offset.vector is None and (offset.lanes == 1 or offset.step == 0):
+            address = self.address(memory, offset.base)
+            val = e.extract(val, 0)
+            e.line(f"llvm.store {val}, {address} {{alignment = {val.dtype.bytes} : i64}} : {val.type}, {self.pointer_type}")
+            return
+        lanes = offset.lanes
+        val = e.splat(val, lanes)
+        if offset.vector is None and offset.step == 1:
+            address = self.address(memory, offset.base)
+            if self.mask is not None:
+                mask = e.splat(self.mask, lanes)
+                e.line(f"llvm.intr.masked.store {val}, {address}, {mask} {{alignment = {val.dtype.bytes} : i32}} : {val.type}, {mask.type} into {self.pointer_type}")
+                return
+            align = min(memory.align, lanes * val.dtype.bytes)
+            e.line(f"llvm.store {val}, {address} {{alignment = {align} : i64}} : {val.type}, {self.pointer_type}")
+            return
+        if e.target == "cpu":
+            addresses = self.address(memory, self.materialize(offset))
+            mask = e.splat(self.mask or e.const(True, dt.bool_), lanes)
+            e.line(f"llvm.intr.masked.scatter {val}, {addresses}, {mask} {{alignment = {val.dtype.bytes} : i32}} : {val.type}, {mask.type} into vector<{lanes}x{self.pointer_type}>")
+            return
+        for k in range(lanes):
+            address = self.address(memory, self._lane(offset, k))
+            lane = e.extract(val, k)
+            e.line(f"llvm.store {lane}, {address} {{alignment = {lane.dtype.bytes} : i64}} : {lane.type}, {self.pointer_type}")

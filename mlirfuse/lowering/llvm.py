@@ -1,0 +1,91 @@
+"""From MLIR to running host code: MLIR's conversions, LLVM IR, llvmlite's code generator and its JIT.
+
+Compiled objects are kept on disk by their source text (:mod:`mlirfuse.runtime.cache`), so that a second process only loads them.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+
+import llvmlite.binding as llvm
+
+from mlirfuse import mlir
+from mlirfuse.errors import CompileError
+from mlirfuse.runtime import cache
+
+PIPELINE = (
+    "builtin.module(convert-scf-to-cf,convert-vector-to-llvm,convert-math-to-llvm,convert-arith-to-llvm,"
+    "convert-func-to-llvm,convert-cf-to-llvm,reconcile-unrealized-casts)"
+)
+_lock = threading.Lock()  # llvmlite's LLVM state is one for the process
+
+
+@functools.cache
+def target_machine():
+    """Code generation for this machine's processor."""
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    target = llvm.Target.from_default_triple()
+    return target.create_target_machine(cpu=llvm.get_host_cpu_name(), features=_features(), opt=3, jit=True)
+
+
+@functools.cache
+def _features() -> str:
+    # LLVM avoids 512-bit registers on many processors by default; our vectors are written for them where they exist.
+    features = llvm.get_host_cpu_features()
+    return ",".join([features.flatten()] + (["-prefer-256-bit"] if features.get("avx512f") else []))
+
+
+def to_llvm_dialect(text: str):
+    """The MLIR module ``text`` in the LLVM dialect."""
+    with mlir.context():
+        module = mlir.ir.Module.parse(text)
+    mlir.run_passes(module, PIPELINE)
+    return module
+
+
+def to_llvm_ir(text: str) -> str:
+    """LLVM IR of the MLIR module ``text``. Raises :class:`CompileError`."""
+    try:
+        module = to_llvm_dialect(text)
+    except mlir.MLIRError as error:
+        raise CompileError(f"lowering to LLVM failed: {error}") from error
+    left = [op.operation.name for op in mlir.walk(module) if not op.operation.name.startswith(("llvm.", "builtin."))]
+    if left:  # handing LLVM's translation anything else ends the process
+        raise CompileError(f"lowering to LLVM left {', '.join(sorted(set(left)))}")
+    return mlir.translate_module_to_llvmir(module.operation)
+
+
+def compile_object(text: str) -> bytes:
+    """Native code of the MLIR module ``text``, from the disk cache where it is there."""
+    key = cache.key("object", text, llvm.get_host_cpu_name(), _features(), llvm.llvm_version_info)
+    found = cache.load(key)
+    if found is not None:
+        return found
+    ir = to_llvm_ir(text)
+    with _lock:
+        module = llvm.parse_assembly(ir)
+        machine = target_machine()
+        module.triple, module.data_layout = machine.triple, str(machine.target_data)
+        builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=2))
+        builder.getModulePassManager().run(module, builder)
+        code = machine.emit_object(module)
+    cache.store(key, code)
+    return code
+
+
+class HostCode:
+    """Loaded native code; ``address(name)`` of its functions. Keep it alive while they may run."""
+
+    def __init__(self, code: bytes, symbols: dict[str, int]):
+        with _lock:
+            for name, address in symbols.items():
+                llvm.add_symbol(name, address)
+            self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), target_machine())
+            self._engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+            self._engine.finalize_object()
+
+    def address(self, name: str) -> int:
+        with _lock:
+            return self._engine.get_function_address(name)

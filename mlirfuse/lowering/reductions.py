@@ -1,0 +1,105 @@
+"""How each reduction accumulates: identity, combination of accumulators, and what goes in and comes out.
+
+An accumulator is a tuple of Vals: one for most reductions, (value, position) for argmax and argmin. Sums of half types accumulate
+in float32, as all arithmetic on them does.
+"""
+
+from __future__ import annotations
+
+import math
+
+from mlirfuse import dtypes as dt
+from mlirfuse.graph import Op
+from mlirfuse.lowering.emitter import Emitter, Val
+
+
+def accumulator_types(op: Op) -> list[dt.DType]:
+    """The element types of the accumulator's parts."""
+    source = op.operands[0].dtype.compute
+    if op.name in ("any", "all"):
+        return [dt.bool_]
+    return [source, dt.i64] if op.name in ("argmax", "argmin") else [source]
+
+
+def _extreme(dtype: dt.DType, largest: bool):
+    if dtype.is_float:
+        return math.inf if largest else -math.inf
+    if dtype is dt.bool_:
+        return largest
+    low, high = (-(2 ** (dtype.bits - 1)), 2 ** (dtype.bits - 1) - 1) if dtype.kind == "i" else (0, 2**dtype.bits - 1)
+    return high if largest else low
+
+
+def identity(e: Emitter, op: Op, lanes: int) -> tuple[Val, ...]:
+    """The accumulator of nothing."""
+    value = {
+        "sum": 0, "prod": 1, "any": False, "all": True,
+        "max": _extreme(op.operands[0].dtype, False), "argmax": _extreme(op.operands[0].dtype, False),
+        "min": _extreme(op.operands[0].dtype, True), "argmin": _extreme(op.operands[0].dtype, True),
+    }[op.name]  # fmt: skip
+    types = accumulator_types(op)
+    parts = [e.const(value, types[0], lanes)]
+    if len(types) == 2:
+        parts.append(e.const(2**63 - 1, dt.i64, lanes))
+    return tuple(parts)
+
+
+def element(e: Emitter, op: Op, value: Val, position: Val | None) -> tuple[Val, ...]:
+    """The accumulator of one element; ``position`` (i64) is its place along the reduced axes, for argmax and argmin."""
+    if op.name in ("any", "all") and value.dtype is not dt.bool_:
+        value = e.cmp("ne", value, 0)
+    if op.name in ("argmax", "argmin"):
+        return value, e.splat(position, value.lanes)
+    return (value,)
+
+
+def combine(e: Emitter, op: Op, a: tuple[Val, ...], b: tuple[Val, ...]) -> tuple[Val, ...]:
+    """The accumulator of both."""
+    name = op.name
+    if name == "sum":
+        return (e.add(a[0], b[0]) if a[0].dtype is not dt.bool_ else e.or_(a[0], b[0]),)
+    if name == "prod":
+        return (e.mul(a[0], b[0]) if a[0].dtype is not dt.bool_ else e.and_(a[0], b[0]),)
+    if name in ("max", "min"):
+        return (_extreme_of(e, name, a[0], b[0]),)
+    if name == "any":
+        return (e.or_(a[0], b[0]),)
+    if name == "all":
+        return (e.and_(a[0], b[0]),)
+    # The better value; of equals, and of NaNs, the earlier position.
+    better = e.cmp("gt" if name == "argmax" else "lt", b[0], a[0])
+    tied = e.cmp("eq", a[0], b[0])
+    if a[0].dtype.is_float:
+        nan_a, nan_b = e.isnan(a[0]), e.isnan(b[0])
+        better = e.or_(better, e.and_(nan_b, e.not_(nan_a)))
+        better = e.and_(better, e.not_(nan_a))
+        tied = e.or_(tied, e.and_(nan_a, nan_b))
+    take = e.or_(better, e.and_(tied, e.cmp("lt", b[1], a[1])))
+    return e.select(take, b[0], a[0]), e.select(take, b[1], a[1])
+
+
+def _extreme_of(e: Emitter, name: str, a: Val, b: Val) -> Val:
+    if a.dtype is dt.bool_:
+        return e.or_(a, b) if name == "max" else e.and_(a, b)
+    return e.max(a, b) if name == "max" else e.min(a, b)
+
+
+def across_lanes(e: Emitter, op: Op, a: tuple[Val, ...]) -> tuple[Val, ...]:
+    """Combines a vector accumulator's lanes, by halves: the order of pairwise summation."""
+    while a[0].lanes > 1:
+        half = a[0].lanes // 2
+        a = combine(e, op, tuple(_part(e, v, 0, half) for v in a), tuple(_part(e, v, half, half) for v in a))
+    return a
+
+
+def _part(e: Emitter, v: Val, start: int, count: int) -> Val:
+    if count == 1:
+        return e.extract(v, start)
+    to = f"vector<{count}x{v.dtype.signless}>"
+    text = f"vector.extract_strided_slice {v} {{offsets = [{start}], sizes = [{count}], strides = [1]}} : {v.type} to {to}"
+    return e.op(text, v.dtype, count)
+
+
+def result(e: Emitter, op: Op, a: tuple[Val, ...]) -> Val:
+    """The reduction's value from its accumulator."""
+    return a[1] if op.name in ("argmax", "argmin") else a[0]

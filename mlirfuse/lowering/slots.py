@@ -1,0 +1,141 @@
+"""Where kernels find their arguments: the numbering of pointers and integers that one compiled program passes around.
+
+A call fills two arrays: ``ptrs`` (arguments in memory, then outputs, then the workspace) and ``ints`` (sizes and strides, grid
+dimensions, offsets into the workspace, and the bits of scalar arguments). CPU kernels read them directly; for a GPU kernel the host
+function passes those that the kernel uses as its parameters.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from mlirfuse import dtypes as dt
+from mlirfuse import sizes as sz
+from mlirfuse.graph import Value
+from mlirfuse.lowering.emitter import Emitter, Val
+from mlirfuse.sizes import Size
+
+
+@dataclass
+class Slots:
+    """``pointers``: tensors in the order of ``ptrs``, and ``temporaries`` in the workspace, each with the slot of its byte offset in
+    ``ints``. ``sizes``: expressions to be evaluated for each new set of sizes into ``ints``. ``scalars``: by-value arguments' slots."""
+
+    pointers: dict[Value, int] = field(default_factory=dict)
+    temporaries: dict[object, int] = field(default_factory=dict)  # Value or key of a scheduler's own buffer -> index of its offset
+    temporary_bytes: dict[object, Size] = field(default_factory=dict)
+    ints: dict[object, int] = field(default_factory=dict)
+
+    def size(self, size: Size) -> int:
+        """The slot of a size expression."""
+        return self.ints.setdefault(("size", size), len(self.ints))
+
+    def scalar(self, value: Value) -> int:
+        """The slot of a by-value argument's bits."""
+        return self.ints.setdefault(("scalar", value), len(self.ints))
+
+    def temporary(self, key, nbytes: Size) -> int:
+        """The slot of the byte offset of a buffer in the workspace."""
+        if key not in self.temporaries:
+            self.temporaries[key] = self.ints.setdefault(("offset", key), len(self.ints))
+            self.temporary_bytes[key] = nbytes
+        return self.temporaries[key]
+
+    def place(self, value: Value) -> tuple[str, int]:
+        """Where a tensor lies: ("pointer", slot) or ("temporary", slot of its offset)."""
+        if value in self.pointers:
+            return "pointer", self.pointers[value]
+        return "temporary", self.temporary(value, sz.mul(value.numel, value.dtype.bytes))
+
+    @property
+    def workspace(self) -> int:
+        return len(self.pointers)
+
+
+class CpuArguments:
+    """A CPU kernel's arguments, loaded from ``ctx`` (a pointer to {ptrs, ints}) at its entry."""
+
+    def __init__(self, e: Emitter, slots: Slots, index: dt.DType):
+        self.e, self.slots, self.index = e, slots, index
+        self._made: dict[object, str] = {}
+        e.entry += [
+            "  %ptrs = llvm.load %ctx : !llvm.ptr -> !llvm.ptr",
+            "  %ints_at = llvm.getelementptr %ctx[1] : (!llvm.ptr) -> !llvm.ptr, !llvm.ptr",
+            "  %ints = llvm.load %ints_at : !llvm.ptr -> !llvm.ptr",
+        ]
+
+    def _load(self, array: str, slot: int, type_: str) -> str:
+        key = (array, slot, type_)
+        if key not in self._made:
+            name = self._made[key] = f"%{array}{slot}_{len(self._made)}"
+            self.e.entry.append(f"  {name}_at = llvm.getelementptr %{array}[{slot}] : (!llvm.ptr) -> !llvm.ptr, {type_}")
+            self.e.entry.append(f"  {name} = llvm.load {name}_at : !llvm.ptr -> {type_}")
+        return self._made[key]
+
+    def place(self, value: Value) -> str:
+        """The pointer to a tensor."""
+        kind, slot = self.slots.place(value)
+        if kind == "pointer":
+            return self._load("ptrs", slot, "!llvm.ptr")
+        return self.temporary(value, self.slots.temporary_bytes[value])
+
+    def temporary(self, key, nbytes: Size) -> str:
+        """The pointer to a buffer in the workspace."""
+        made = ("temporary", key)
+        if made not in self._made:
+            base = self._load("ptrs", self.slots.workspace, "!llvm.ptr")
+            offset = self._load("ints", self.slots.temporary(key, nbytes), "i64")
+            name = self._made[made] = f"%temp{len(self._made)}"
+            self.e.entry.append(f"  {name} = llvm.getelementptr {base}[{offset}] : (!llvm.ptr, i64) -> !llvm.ptr, i8")
+        return self._made[made]
+
+    def size(self, size: Size) -> Val:
+        return Val(self._load("ints", self.slots.size(size), "i64"), dt.i64)
+
+    def scalar(self, value: Value) -> Val:
+        return decode_scalar(self.e, self._load("ints", self.slots.scalar(value), "i64"), value.dtype)
+
+
+class GpuArguments:
+    """A GPU kernel's parameters: what it asked for, in order. ``passed`` says where the host finds each."""
+
+    def __init__(self, e: Emitter, slots: Slots, index: dt.DType):
+        self.e, self.slots, self.index = e, slots, index
+        self.passed: dict[tuple, tuple[str, str]] = {}  # (kind, slot) -> (name, type)
+
+    def _parameter(self, kind: str, slot, type_: str) -> str:
+        key = (kind, slot)
+        if key not in self.passed:
+            self.passed[key] = (f"%p{len(self.passed)}", type_)
+        return self.passed[key][0]
+
+    def place(self, value: Value) -> str:
+        """The pointer to a tensor."""
+        kind, slot = self.slots.place(value)
+        return self._parameter(kind, slot, "!llvm.ptr<1>")
+
+    def temporary(self, key, nbytes: Size) -> str:
+        """The pointer to a buffer in the workspace."""
+        return self._parameter("temporary", self.slots.temporary(key, nbytes), "!llvm.ptr<1>")
+
+    def size(self, size: Size) -> Val:
+        return Val(self._parameter("size", self.slots.size(size), self.index.signless), self.index)
+
+    def scalar(self, value: Value) -> Val:
+        return decode_scalar(self.e, self._parameter("scalar", self.slots.scalar(value), "i64"), value.dtype)
+
+
+def decode_scalar(e: Emitter, name: str, dtype: dt.DType) -> Val:
+    """A by-value argument of ``dtype`` from its 64 bits: floats travel as doubles, integers as i64."""
+    key = ("scalar", name, dtype)
+    if key not in e._constants:
+        lines, e.lines, depth, e.depth = e.lines, [], e.depth, 1
+        bits = Val(name, dt.i64)
+        if dtype.is_float:
+            val = e.cast(e.cast(e.bitcast(bits, dt.f64), dtype), dtype.compute)
+        else:
+            val = e.cast(bits, dtype)
+        e.entry += e.lines
+        e.lines, e.depth = lines, depth
+        e._constants[key] = val
+    return e._constants[key]

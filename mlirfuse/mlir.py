@@ -1,0 +1,119 @@
+"""The one place that imports MLIR's Python bindings.
+
+They come from the package ``numba_cuda_mlir`` (see docs/architecture.md). Importing that package runs its whole
+``__init__``, a CUDA compiler of its own, which takes 0.3 s; so a bare stand-in for it is put into ``sys.modules`` and only
+the bindings underneath are loaded. Its own ``__init__`` loads its libraries with ``RTLD_DEEPBIND`` so that another LLVM in
+the process (llvmlite's, torch's) cannot take over their symbols; the same is done here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.machinery
+import importlib.util
+import os
+import sys
+import threading
+import types
+
+_PACKAGE = "numba_cuda_mlir"
+
+
+def _load_bindings() -> list[ctypes.CDLL]:
+    if _PACKAGE in sys.modules:
+        return []
+    spec = importlib.util.find_spec(_PACKAGE)
+    if spec is None:
+        raise ImportError("mlirfuse needs MLIR's Python bindings: pip install 'numba-cuda-mlir>=0.6,<0.7'")
+    stand_in = types.ModuleType(_PACKAGE)
+    stand_in.__path__ = list(spec.submodule_search_locations)
+    stand_in.__spec__ = spec
+    libraries = os.path.join(stand_in.__path__[0], "_mlir", "_mlir_libs")
+    mode = os.RTLD_NOW | os.RTLD_LOCAL | getattr(os, "RTLD_DEEPBIND", 0)
+    names = ("libMLIRPythonCAPI.so", "libMLIRPythonSupport-numba_cuda_mlir.so")
+    handles = [ctypes.CDLL(os.path.join(libraries, name), mode=mode) for name in names]
+    sys.modules[_PACKAGE] = stand_in
+    return handles
+
+
+_handles = _load_bindings()
+
+from numba_cuda_mlir._mlir import ir, passmanager  # noqa: E402
+from numba_cuda_mlir._mlir._mlir_libs import _mlirDialectsLLVM as _llvm  # noqa: E402
+from numba_cuda_mlir._mlir.dialects import ext  # noqa: E402
+
+PassManager = passmanager.PassManager
+MLIRError = ir.MLIRError
+translate_module_to_llvmir = _llvm.translate_module_to_llvmir
+
+_local = threading.local()
+
+
+def context() -> ir.Context:
+    """This thread's MLIR context with the fusion dialect loaded. One a thread: contexts are not shared between threads."""
+    found = getattr(_local, "context", None)
+    if found is None:
+        found = _local.context = ir.Context()
+        found.enable_multithreading(False)
+        from mlirfuse.dialects import fusion
+
+        fusion.load(found)
+    return found
+
+
+def parse(text: str) -> ir.Module:
+    """The module that ``text`` spells, verified. Raises :class:`MLIRError` where it does not parse or verify, and the fusion
+    dialect's ``FusionIRError`` for what MLIR's verifier cannot see."""
+    from mlirfuse.dialects import fusion
+
+    with context():
+        module = ir.Module.parse(text)
+    fusion.verify(module)
+    return module
+
+
+def run_passes(module: ir.Module, pipeline: str) -> None:
+    """Runs MLIR's own passes, ``pipeline`` spelled as for ``mlir-opt``, on ``module`` in place."""
+    with module.context:
+        PassManager.parse(pipeline).run(module.operation)
+
+
+class _StringRef(ctypes.Structure):
+    _fields_ = [("data", ctypes.c_char_p), ("length", ctypes.c_size_t)]
+
+
+def allow_unknown_ops(context: ir.Context, namespace: str) -> None:
+    """Lets the loaded dialect ``namespace`` hold operations that are not registered with MLIR.
+
+    C++ dialects do this with ``allowUnknownOperations()``; neither the bindings nor MLIR's C API have it, and IRDL cannot declare an
+    op whose variadic operands differ in type, which ``fusion.group`` needs. So the flag is set where ``mlir::Dialect`` keeps it, behind
+    its name, type id and context, and only if those are found in their places.
+    """
+    library = ctypes.CDLL(os.path.join(os.path.dirname(_llvm.__file__), "libMLIRPythonCAPI.so"))
+    get_dialect = library.mlirContextGetOrLoadDialect
+    get_dialect.restype, get_dialect.argtypes = ctypes.c_void_p, [ctypes.c_void_p, _StringRef]
+    unwrap, capsule_name = ctypes.pythonapi.PyCapsule_GetPointer, ctypes.pythonapi.PyCapsule_GetName
+    unwrap.restype, unwrap.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    capsule_name.restype, capsule_name.argtypes = ctypes.c_char_p, [ctypes.py_object]
+    capsule = context._CAPIPtr
+    pointer = unwrap(capsule, capsule_name(capsule))
+    spelled = namespace.encode()
+    address = get_dialect(pointer, _StringRef(spelled, len(spelled)))
+    words = (ctypes.c_uint64 * 5).from_address(address)
+    if words[2] != len(spelled) or words[4] != pointer or ctypes.string_at(words[1], words[2]) != spelled:
+        raise ImportError("this build of MLIR lays out mlir::Dialect differently: install numba-cuda-mlir>=0.6,<0.7")
+    flags = ctypes.c_uint8.from_address(address + 5 * 8)
+    flags.value |= 1
+
+
+def walk(module: ir.Module):
+    """All operations of ``module``, each before those nested in it."""
+
+    def visit(op):
+        yield op
+        for region in op.operation.regions:
+            for block in region.blocks:
+                for nested in block.operations:
+                    yield from visit(nested)
+
+    yield from visit(module.operation)

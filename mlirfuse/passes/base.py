@@ -1,0 +1,495 @@
+"""The pass framework: what a pass is, the registry, pipeline strings, and how a pipeline runs.
+
+A pass is a class whose annotated fields are its options and whose docstring is its reference::
+
+    @register
+    class DeadCode(Pass):
+        \"\"\"Removes ops whose results nobody uses. ...\"\"\"
+
+        name = "fusion-dce"
+        constants: bool = True  # fusion-dce{constants=false}
+
+        def run(self, graph: Graph) -> None: ...
+
+Every module of this package is imported once by :func:`discover`, and what they register can be named in a pipeline string, beside MLIR's
+own passes: ``builtin.module(fusion-group{horizontal=true},cse,canonicalize)``. Passes of ours work on :class:`Graph` snapshots, MLIR's on
+the module; :class:`Program` holds the one that was changed last and makes the other when it is asked for.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+import importlib
+import inspect
+import pkgutil
+import re
+import time
+import types
+import typing
+from dataclasses import dataclass
+from typing import Any, Callable, ClassVar, Iterable, Iterator
+
+from mlirfuse.errors import MlirfuseError
+from mlirfuse.graph import Block, Graph, walk
+
+
+class PipelineError(MlirfuseError, ValueError):
+    """A pipeline string that does not parse, or names a pass or an option that does not exist."""
+
+
+class PassError(MlirfuseError):
+    """A pass cannot do what it was asked for; ``loc`` is the (file, line) of the op that it is about."""
+
+    def __init__(self, message: str, loc: tuple[str, int] | None = None):
+        super().__init__(message)
+        self.loc = loc
+
+
+# ---------------------------------------------------------------------------------------------------------------- programs
+
+
+class Program:
+    """A program as graphs or as an MLIR module, whichever was changed last; the other is made when it is asked for.
+
+    Who asks for :attr:`graphs` may change them; who asks for :attr:`module` may change that: each makes the other stale.
+    """
+
+    def __init__(self, source):
+        self._graphs: list[Graph] | None = None
+        self._module = None
+        self._kept: list[str] = []  # what the module holds beside functions, as text
+        if isinstance(source, Graph):
+            self._graphs = [source]
+        elif isinstance(source, (list, tuple)):
+            self._graphs = list(source)
+        else:
+            self._module = source
+
+    @property
+    def graphs(self) -> list[Graph]:
+        if self._graphs is None:
+            from mlirfuse.dialects import fusion
+
+            self._graphs, self._kept = fusion.read(self._module), fusion.not_read(self._module)
+        self._module = None
+        return self._graphs
+
+    @graphs.setter
+    def graphs(self, graphs: Iterable[Graph]) -> None:
+        self._graphs, self._module = list(graphs), None
+
+    @property
+    def module(self):
+        if self._module is None:
+            from mlirfuse import mlir
+
+            self._module = mlir.parse(self._text())
+        self._graphs = None
+        return self._module
+
+    @module.setter
+    def module(self, module) -> None:
+        self._graphs, self._module, self._kept = None, module, []
+
+    def _text(self, locations: bool = True) -> str:
+        from mlirfuse.dialects import fusion
+
+        return fusion.to_module_text(self._graphs, locations, self._kept)
+
+    def as_text(self, locations: bool = False) -> str:
+        """The program as MLIR spells it; with ``locations``, each op with the line that it came from."""
+        if self._module is None:
+            from mlirfuse import mlir
+
+            module = mlir.parse(self._text(locations))  # printed by MLIR, so that every dump looks the same
+        else:
+            module = self._module
+        return module.operation.get_asm(enable_debug_info=locations, use_local_scope=locations).rstrip("\n") + "\n"
+
+
+# ---------------------------------------------------------------------------------------------------------------- passes
+
+PASSES: dict[str, type[Pass]] = {}
+PIPELINES: dict[str, NamedPipeline] = {}
+
+
+class Pass:
+    """A step of the compiler. Fields are its options; :meth:`run` changes a graph in place.
+
+    A pass that works on the MLIR module defines :meth:`run_on_module` instead, one that needs both forms :meth:`run_on_program`.
+    ``generates_code`` says that it hands IR to LLVM's code generators, which end the process when they are not content: `mlirfuse-opt`
+    runs such passes in a process of their own.
+    """
+
+    name: ClassVar[str]
+    generates_code: ClassVar[bool] = False
+
+    def run(self, graph: Graph) -> None:
+        raise NotImplementedError
+
+    def run_on_module(self, module):
+        """Changes or replaces ``module``; gives the result."""
+        raise NotImplementedError
+
+    def run_on_program(self, program: Program) -> None:
+        if type(self).run_on_module is not Pass.run_on_module:
+            program.module = self.run_on_module(program.module)
+        else:
+            for graph in program.graphs:
+                self.run(graph)
+
+    def __str__(self) -> str:
+        given = [(f.name, getattr(self, f.name)) for f in dataclasses.fields(self)]
+        text = " ".join(f"{_dashed(key)}={_spell(value)}" for key, value in given if value != _default(type(self), key))
+        return self.name + (f"{{{text}}}" if text else "")
+
+
+@typing.dataclass_transform()
+def register(cls: type) -> type:
+    """Makes ``cls`` a dataclass and known by its name."""
+    cls = dataclass(cls)
+    cls.__str__ = Pass.__str__
+    PASSES[cls.name] = cls
+    return cls
+
+
+@dataclass
+class NamedPipeline:
+    """A pipeline with a name of its own; ``build(**options)`` gives the pipeline string that it stands for."""
+
+    name: str
+    build: Callable[..., str]
+
+    @property
+    def __doc__(self):
+        return self.build.__doc__
+
+
+def register_pipeline(name: str) -> Callable:
+    """Registers the decorated function, which gives a pipeline string, under ``name``; its keyword parameters are the options::
+
+        @register_pipeline("fusion-to-ptx")
+        def fusion_to_ptx(chip: str = "sm_90") -> str:
+            \"\"\"All the way to PTX.\"\"\"
+            return f"fusion-group,fusion-segment,fusion-to-gpu{{chip={chip}}}"
+    """
+
+    def decorate(build):
+        PIPELINES[name] = NamedPipeline(name, build)
+        return build
+
+    return decorate
+
+
+@functools.cache
+def discover() -> None:
+    """Imports every module of this package, so that all passes and pipelines are registered."""
+    import mlirfuse.passes as package
+
+    for module in pkgutil.iter_modules(package.__path__):
+        importlib.import_module(f"mlirfuse.passes.{module.name}")
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option as on the command line: its name with dashes, its type and its default (``...``: it must be given)."""
+
+    name: str
+    type: Any
+    default: Any
+
+
+def options(item: type[Pass] | NamedPipeline) -> list[Option]:
+    """The options of a pass or a named pipeline."""
+    if isinstance(item, NamedPipeline):
+        hints = typing.get_type_hints(item.build)
+        return [
+            Option(_dashed(p.name), hints.get(p.name, str), ... if p.default is p.empty else p.default)
+            for p in inspect.signature(item.build).parameters.values()
+        ]
+    hints = typing.get_type_hints(item)
+    return [Option(_dashed(f.name), hints[f.name], _default(item, f.name)) for f in dataclasses.fields(item)]
+
+
+def _default(cls, name):
+    (field,) = (f for f in dataclasses.fields(cls) if f.name == name)
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return ... if field.default is dataclasses.MISSING else field.default
+
+
+def _dashed(name: str) -> str:
+    return name.replace("_", "-")
+
+
+def _spell(value) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    text = str(value)
+    return f'"{text}"' if re.search(r"[\s{},()]", text) else text
+
+
+# ---------------------------------------------------------------------------------------------------------------- pipeline strings
+
+
+@dataclass(frozen=True)
+class Item:
+    """A name in a pipeline string, with the text between its braces and the items between its parentheses (None: it has none)."""
+
+    name: str
+    options: str | None = None
+    nested: tuple[Item, ...] | None = None
+
+    def __str__(self) -> str:
+        braces = f"{{{self.options}}}" if self.options is not None else ""
+        return self.name + braces + ("" if self.nested is None else f"({','.join(map(str, self.nested))})")
+
+
+@functools.lru_cache(maxsize=256)
+def parse_pipeline(text: str) -> tuple[Item, ...]:
+    """The items of a pipeline string. Raises :class:`PipelineError` with the place where it cannot be read."""
+    items, end = _parse_items(text, 0)
+    if end != len(text):
+        raise _syntax(text, end, f"'{text[end]}' is not expected here")
+    return items
+
+
+def _syntax(text: str, at: int, message: str) -> PipelineError:
+    return PipelineError(f"pipeline:1:{at + 1}: {message}\n  {text}\n  {' ' * at}^")
+
+
+def _skip(text: str, at: int) -> int:
+    while at < len(text) and text[at].isspace():
+        at += 1
+    return at
+
+
+def _parse_items(text: str, at: int) -> tuple[tuple[Item, ...], int]:
+    items = []
+    at = _skip(text, at)
+    while True:
+        name = re.compile(r"[A-Za-z_][\w.\-]*").match(text, at)
+        if name is None:
+            if not items and (at == len(text) or text[at] == ")"):
+                return (), at  # an empty list of passes
+            raise _syntax(text, at, "the name of a pass is expected here")
+        at = _skip(text, name.end())
+        given, nested = None, None
+        if at < len(text) and text[at] == "{":
+            end = _closing(text, at)
+            given, at = text[at + 1 : end].strip(), _skip(text, end + 1)
+        if at < len(text) and text[at] == "(":
+            nested, end = _parse_items(text, at + 1)
+            if end == len(text) or text[end] != ")":
+                raise _syntax(text, at, "this parenthesis is not closed")
+            at = _skip(text, end + 1)
+        items.append(Item(name.group(), given, nested))
+        if at == len(text) or text[at] != ",":
+            return tuple(items), at
+        at = _skip(text, at + 1)
+
+
+def _closing(text: str, start: int) -> int:
+    """Where the brace that opens at ``start`` closes; braces and quoted text nest within."""
+    depth, quote = 0, None
+    for at in range(start, len(text)):
+        c = text[at]
+        if quote:
+            quote = None if c == quote else quote
+        elif c in "\"'":
+            quote = c
+        elif c in "{[":
+            depth += 1
+        elif c in "}]":
+            depth -= 1
+            if not depth:
+                return at
+    raise _syntax(text, start, "this brace is not closed")
+
+
+def _split_options(text: str) -> Iterator[tuple[str, str | None]]:
+    """``a=1 b="x y" c`` as (name, value or None) pairs."""
+    at = _skip(text, 0)
+    while at < len(text):
+        name = re.compile(r"[\w\-]+").match(text, at)
+        if name is None:
+            raise PipelineError(f"'{text[at:]}' is no option; they are spelled name=value, with blanks between them")
+        at, value = name.end(), None
+        if at < len(text) and text[at] == "=":
+            start = at = at + 1
+            while at < len(text) and not text[at].isspace():
+                if text[at] in "\"'":
+                    end = text.find(text[at], at + 1)
+                    at = end if end > 0 else len(text) - 1
+                elif text[at] in "{[":
+                    at = _closing(text, at)
+                at += 1
+            value = text[start:at]
+            if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'":
+                value = value[1:-1]
+        yield name.group(), value
+        at = _skip(text, at)
+
+
+def _convert(owner: str, option: Option, value: str | None):
+    """The text of an option's value as its type."""
+    accepted = [t for t in (typing.get_args(option.type) or (option.type,)) if t is not types.NoneType]
+    for kind in accepted:
+        if kind is bool:
+            if value is None or value.lower() in ("true", "1", "on"):
+                return True
+            if value.lower() in ("false", "0", "off"):
+                return False
+        elif value is not None:
+            try:
+                return kind(value)
+            except ValueError:
+                pass
+    wanted = " or ".join({bool: "true or false", int: "an integer", float: "a number"}.get(k, "a value") for k in accepted)
+    got = f"got '{value}'" if value is not None else "none is given"
+    raise PipelineError(f"{owner}: option '{option.name}' takes {wanted}; {got}")
+
+
+def parse_options(item: type[Pass] | NamedPipeline, text: str | None) -> dict[str, Any]:
+    """Option values by Python name. Raises :class:`PipelineError` for an unknown option, naming those that are near."""
+    known = {option.name: option for option in options(item)}
+    out = {}
+    for name, value in _split_options(text or ""):
+        option = known.get(_dashed(name))
+        if option is None:
+            has = f"its options are {', '.join(known)}" if known else "it has no options"
+            raise PipelineError(f"{item.name}: unknown option '{name}'{_near(_dashed(name), known)}; {has}")
+        out[option.name.replace("-", "_")] = _convert(item.name, option, value)
+    missing = [o.name for o in known.values() if o.default is ... and o.name.replace("-", "_") not in out]
+    if missing:
+        raise PipelineError(f"{item.name}: option '{missing[0]}' must be given")
+    return out
+
+
+# MLIR cannot be asked for the names of its passes. These are suggested when a name is misspelled; any other works as well.
+_SUGGESTED = """canonicalize cse symbol-dce inline loop-invariant-code-motion mem2reg sccp strip-debuginfo remove-dead-values
+convert-linalg-to-loops convert-scf-to-cf convert-to-llvm convert-arith-to-llvm convert-cf-to-llvm convert-func-to-llvm
+convert-gpu-to-nvvm convert-index-to-llvm convert-math-to-llvm convert-nvvm-to-llvm convert-vector-to-llvm expand-strided-metadata
+gpu-module-to-binary gpu-kernel-outlining linalg-fuse-elementwise-ops linalg-generalize-named-ops lower-affine
+nvvm-attach-target one-shot-bufferize reconcile-unrealized-casts""".split()
+_ANCHORS = ["builtin.module", "func.func", "gpu.module", "gpu.func", "llvm.func", "any"]
+
+
+def _near(name: str, known: Iterable[str]) -> str:
+    found = difflib.get_close_matches(name, list(known), 3, 0.6)
+    return f"; did you mean {' or '.join(repr(n) for n in found)}?" if found else ""
+
+
+# ---------------------------------------------------------------------------------------------------------------- running
+
+
+@dataclass
+class MLIRPasses:
+    """A step of MLIR's own: a pass, in the operations that it is nested in."""
+
+    text: str  # with its anchors: "builtin.module(func.func(cse))"
+    name: str
+    manager: Any
+
+    # What only rewrites IR by itself. Conversions and everything that serializes count as code generation.
+    generates_code: bool = True
+
+    def run_on_program(self, program: Program) -> None:
+        module = program.module
+        written = _written_in_place(module)
+        if written:
+            raise PassError(
+                f"{self.name}: '{written}' writes into its first operand, and MLIR's passes take tensors as unchanging values; "
+                "run fusion-remove-inplace first"
+            )
+        with module.context:
+            self.manager.run(module.operation)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+_REWRITES_ONLY = {"canonicalize", "cse", "symbol-dce", "inline", "loop-invariant-code-motion", "sccp", "strip-debuginfo", "remove-dead-values"}
+
+
+def _written_in_place(module) -> str | None:
+    from mlirfuse.dialects import fusion
+
+    return fusion.written_in_place(module)
+
+
+def build(pipeline: str) -> list[Pass | MLIRPasses]:
+    """The steps that a pipeline string spells. Raises :class:`PipelineError` for what does not exist, before anything has run."""
+    discover()
+    steps: list[Pass | MLIRPasses] = []
+
+    def add(item: Item, anchors: tuple[str, ...]) -> None:
+        if item.name in PASSES or item.name in PIPELINES:
+            if item.nested is not None:
+                raise PipelineError(f"'{item.name}' is a pass: it holds no other passes")
+            if item.name in PASSES:
+                steps.append(PASSES[item.name](**parse_options(PASSES[item.name], item.options)))
+                return
+            named = PIPELINES[item.name]
+            expand(parse_pipeline(named.build(**parse_options(named, item.options))), ())
+        elif item.nested is not None:
+            expand(item.nested, (*anchors, str(Item(item.name, item.options))))
+        else:
+            steps.append(_mlir_step(item, anchors or ("builtin.module",)))
+
+    def expand(items: tuple[Item, ...], anchors: tuple[str, ...]) -> None:
+        for item in items:
+            add(item, anchors)
+
+    expand(parse_pipeline(pipeline.strip()), ())
+    return steps
+
+
+def _mlir_step(item: Item, anchors: tuple[str, ...]) -> MLIRPasses:
+    from mlirfuse import mlir
+
+    if anchors[0] not in ("builtin.module", "any"):
+        anchors = ("builtin.module", *anchors)
+    text = "(".join((*anchors, str(item))) + ")" * len(anchors)
+    try:
+        with mlir.context():
+            manager = mlir.PassManager.parse(text)
+    except ValueError as error:
+        message = str(error)
+        if "does not refer to a registered pass" in message:
+            message = f"unknown pass '{item.name}'{_near(item.name, [*PASSES, *PIPELINES, *_SUGGESTED])}"
+            message += "" if "did you mean" in message else "; mlirfuse-opt --list-passes lists ours"
+        elif "no such option" in message:
+            message = f"{item.name}: unknown option in '{item.options}' ({message.strip().splitlines()[0]})"
+        elif "failed to add" in message:
+            message = f"{item.name}: its options '{item.options}' are not understood"
+        else:
+            message = f"{item}: {' '.join(message.split())}"
+        raise PipelineError(message) from error
+    return MLIRPasses(text, str(item), manager, item.name not in _REWRITES_ONLY)
+
+
+def run_pipeline(source, pipeline: str, after: Callable[[Any, Program, float], None] | None = None) -> Program:
+    """Runs ``pipeline`` over ``source``: graphs, an MLIR module or a :class:`Program`, which is changed and given back.
+
+    ``after(step, program, seconds)`` is called after each step, for dumps and timing. Graphs are changed in place.
+    """
+    program = source if isinstance(source, Program) else Program(source)
+    for step in build(pipeline):
+        start = time.perf_counter()
+        step.run_on_program(program)
+        if after is not None:
+            after(step, program, time.perf_counter() - start)
+    return program
+
+
+# ---------------------------------------------------------------------------------------------------------------- for passes
+
+
+def blocks(graph: Graph) -> Iterator[Block]:
+    """All blocks of a graph, each before those nested in its ops."""
+    yield graph.body
+    for op in walk(graph.body):
+        yield from op.blocks

@@ -1,0 +1,292 @@
+"""fusion-group: which ops are compiled together."""
+
+from __future__ import annotations
+
+from mlirfuse import ops as table
+from mlirfuse.effects import memory_order, writes_in_place
+from mlirfuse.graph import Block, Graph, Group, Op, Value, topological, uses
+from mlirfuse.passes.base import Pass, blocks, register
+
+FUSIBLE = {"elementwise", "reduce", "shape", "index", "create", "random"}
+_NOTES = 8  # printed a group; more are counted
+
+
+@register
+class GroupOps(Pass):
+    """Gathers ops that may be fused into groups: producers are merged into their consumers from the last op to the first, and groups
+    with groups, as long as no cycle through an op outside arises. Ops that run through a library, write in place or come from another
+    dialect stay out, and say why in ``note``; a refused merge is told in the group's ``notes``.
+
+    ``horizontal`` also merges ops that only share a tensor input; ``single-op`` makes groups of one op; a group whose inputs and outputs
+    together would pass ``max-args`` is not made.
+
+    Before::
+
+        %0 = "fusion.exp"(%x)
+        %1 = "fusion.matmul"(%x, %w)
+        %2 = "fusion.add"(%0, %1)
+        return %2
+
+    After::
+
+        %0 = "fusion.matmul"(%x, %w) {note = "runs through a library"}
+        %1 = "fusion.group"(%x, %0) ({
+        ^bb0(%a, %b):
+          %2 = "fusion.exp"(%a)
+          %3 = "fusion.add"(%2, %b)
+          "fusion.yield"(%3)
+        })
+        return %1
+
+    Constants and sizes are copied into every group that uses them.
+    """
+
+    name = "fusion-group"
+    horizontal: bool = False
+    single_op: bool = False
+    max_args: int = 128
+
+    def run(self, graph: Graph) -> None:
+        scalars = {graph.args[k] for k in graph.scalars}
+        for block in list(blocks(graph)):
+            _Grouping(block, scalars, self).run()
+
+
+def left_out(op: Op) -> str | None:
+    """Why ``op`` cannot be in a group, or None if it can."""
+    row = table.TABLE.get(op.name)
+    if row is None:
+        return "is no tensor op"
+    if writes_in_place(op):
+        return "writes into its first operand"
+    if row.kind == "library":
+        return "runs through a library"
+    if row.kind == "composite":
+        return "is composite: fusion-decompose takes it apart"
+    return None if row.kind in FUSIBLE else f"{row.kind} ops are not fused"
+
+
+class _Node:
+    """A group in the making, or an op outside: a node of the contracted graph.
+
+    ``mask`` has the bits of its ops, ``below`` those of (at least one op of) every node that it reaches.
+    """
+
+    __slots__ = ("ops", "mask", "below", "followers", "ins", "outs", "fusible", "position")
+
+    def __init__(self, position: int, op: Op, fusible: bool):
+        self.position = position
+        self.ops = [op]
+        self.mask = 1 << position
+        self.below = 0
+        self.followers: set[Op] = set()
+        self.ins: set[Value] = set()
+        self.outs: set[Value] = set()
+        self.fusible = fusible
+
+
+class _Grouping:
+    def __init__(self, block: Block, scalars: set[Value], options: GroupOps):
+        self.block = block
+        self.scalars = scalars
+        self.options = options
+        self.returned = set(block.returns)
+        self.users = block.users()
+        self.node: dict[Op, _Node] = {}
+        self.nodes: dict[_Node, None] = {}  # those that are not merged into another, last op first
+        self.refused: list[tuple[Op, Op, str]] = []
+        self.why = {op: left_out(op) for op in block.ops}
+        # What takes no input is computed again wherever it is used: it connects nothing.
+        self.free: set[Op] = set()
+        for op in block.ops:
+            row = table.TABLE.get(op.name)
+            if row is not None and row.kind == "create" and all(v.op in self.free for v in op.operands):
+                self.free.add(op)
+
+    def run(self) -> None:
+        for op in self.block.ops:
+            op.group = op.segment = None
+            op.attrs.pop("note", None)
+        followers: dict[Op, list[Op]] = {}
+        for op, preceding in memory_order(self.block.ops).items():
+            for earlier in preceding:
+                followers.setdefault(earlier, []).append(op)
+        for position in range(len(self.block.ops) - 1, -1, -1):
+            op = self.block.ops[position]
+            if op not in self.free:
+                self.place(op, position, followers.get(op, ()))
+        while self.merge_neighbours():
+            pass
+        if self.options.horizontal:
+            self.merge_siblings()
+        self.label()
+
+    def place(self, op: Op, position: int, followers) -> None:
+        """Adds ``op``, whose users all have their nodes, and merges it with them."""
+        node = self.node[op] = _Node(position, op, self.why[op] is None)
+        node.followers.update(u for v in op.results for u in self.users.get(v, ()))
+        node.followers.update(followers)
+        for follower in {self.node[u] for u in node.followers}:
+            node.below |= follower.below | follower.mask
+        node.ins = {v for v in uses(op) if v.op not in self.free}
+        node.outs = {v for v in op.results if v in self.returned or v in self.users}
+        self.nodes[node] = None
+        if node.fusible:
+            self.merge_into_consumers(op)
+
+    def merge_into_consumers(self, op: Op) -> bool:
+        """Merges the group of ``op`` with those of its consumers, the next one in the program first."""
+        merged = False
+        consumers = {self.node[u]: u for v in op.results for u in reversed(self.users.get(v, ()))}
+        for consumer, user in sorted(consumers.items(), key=lambda item: item[0].position):
+            if consumer.fusible and self.node[user] is not self.node[op]:
+                merged |= self.merge(op, user)
+        return merged
+
+    def merge_neighbours(self) -> bool:
+        """Once more over what was refused: another merge may have taken the cycle away. True if that changed anything."""
+        again, self.refused = self.refused, []
+        changed = False
+        for a, b, _ in again:
+            if self.node[a] is not self.node[b]:
+                changed |= self.merge(a, b)
+        return changed
+
+    def merge_siblings(self) -> None:
+        for value in dict.fromkeys(v for op in self.block.ops for v in op.operands):
+            if value in self.scalars or value.dtype is None or value.op in self.free:
+                continue  # a scalar costs nothing to read again
+            heads: list[Op] = []
+            for user in self.users[value]:
+                if user in self.node and self.node[user].fusible:
+                    if not any(self.node[user] is self.node[head] or self.merge(head, user) for head in heads):
+                        heads.append(user)
+
+    def merge(self, a: Op, b: Op) -> bool:
+        """Merges the groups of ``a`` and ``b`` if that is legal, and notes it if not."""
+        first, second = self.node[a], self.node[b]
+        if self.path_between(first, second) or self.path_between(second, first):
+            self.refused.append((a, b, "cycle"))
+            return False
+        big, small = (first, second) if len(first.ops) >= len(second.ops) else (second, first)
+        both = (big, small)
+
+        def seen_outside(value: Value) -> bool:
+            return value in self.returned or any(self.node[u] not in both for u in self.users.get(value, ()))
+
+        gained = {v for v in small.ins if self.node.get(v.op) is not big and v not in big.ins}
+        lost = small.outs & big.ins
+        inner = {v for v in small.ins if self.node.get(v.op) is big and not seen_outside(v)}
+        shown = {v for v in small.outs if seen_outside(v)}
+        count = len(big.ins) + len(gained) - len(lost) + len(big.outs) - len(inner) + len(shown)
+        if count > self.options.max_args:
+            self.refused.append((a, b, f"{count} inputs and outputs together pass max-args={self.options.max_args}"))
+            return False
+        self.spread(first, second)
+        self.spread(second, first)
+        big.ins |= gained
+        big.ins -= lost
+        big.outs |= shown
+        big.outs -= inner
+        big.below |= small.below
+        big.mask |= small.mask
+        big.followers |= small.followers
+        big.ops += small.ops
+        big.position = min(big.position, small.position)
+        for op in small.ops:
+            self.node[op] = big
+        del self.nodes[small]
+        return True
+
+    def path_between(self, source: _Node, target: _Node) -> bool:
+        """Does ``source`` reach ``target`` through a third node? Merging the two would close a cycle."""
+        if not source.below & target.mask:
+            return False
+        source.followers = {self.node[u].ops[0] for u in source.followers}  # one op for each node is enough
+        for op in source.followers:
+            between = self.node[op]
+            if between is not source and between is not target and between.below & target.mask:
+                return True
+        return False
+
+    def spread(self, source: _Node, target: _Node) -> None:
+        """What reaches ``target`` will reach all below ``source``, too."""
+        new = source.below & ~(target.below | target.mask | source.mask)
+        if new:
+            for node in self.nodes:
+                if node.below & target.mask:
+                    node.below |= new
+
+    def label(self) -> None:
+        """Writes groups and notes to the ops, copies what is free into the groups, and brings groups together in the block."""
+        groups: dict[_Node, Group] = {}
+        for op in self.block.ops:
+            node = self.node.get(op)
+            if node is None:
+                continue
+            if not node.fusible:
+                if op.name in table.TABLE:
+                    op.attrs["note"] = self.why[op]
+            elif len(node.ops) > 1 or self.options.single_op:
+                op.group = groups.setdefault(node, Group())
+            else:
+                op.attrs["note"] = "is alone: no neighbour can be fused with it, and single-op is off"
+        self.explain(groups)
+        self.copy_free()
+        self.block.ops = topological(self.block.ops, {op: op.group for op in self.block.ops if op.group is not None})
+
+    def explain(self, groups: dict[_Node, Group]) -> None:
+        told: dict[tuple[_Node, _Node, bool], None] = {}
+        for a, b, reason in self.refused:
+            first, second = self.node[a], self.node[b]
+            key = (first, second, reason == "cycle")
+            if first is second or key in told:
+                continue
+            told[key] = None
+            if reason == "cycle":
+                reason = f"a cycle would arise through {self.between(first, second) or self.between(second, first)}"
+            for group in {groups.get(first): None, groups.get(second): None}:
+                if group is not None:
+                    group.notes.append(f"{a.name} was not merged with {b.name}: {reason}")
+        for group in groups.values():
+            if len(group.notes) > _NOTES:
+                group.notes[_NOTES:] = [f"and {len(group.notes) - _NOTES} more"]
+
+    def between(self, source: _Node, target: _Node) -> str | None:
+        """An op outside all groups on a path from ``source`` to ``target``, for a note."""
+        at, visited = source, {source}
+        while True:
+            nexts = {self.node[u] for u in at.followers} - visited - {target}
+            step = next((n for n in nexts if n.below & target.mask), None)
+            if step is None:
+                return None if at is source else "another group"
+            if not step.fusible:
+                return step.ops[0].name
+            visited.add(step)
+            at = step
+
+    def copy_free(self) -> None:
+        """Gives each group its own copy of the constants that it uses; what is used outside keeps the original."""
+        placed: dict[Op, list[Op]] = {}
+        for op in reversed(self.block.ops):
+            if op not in self.free:
+                continue
+            users: dict[Group | None, list[Op]] = {}
+            for user in self.users.get(op.result, ()):
+                for copy in placed.get(user, [user]):
+                    users.setdefault(copy.group, []).append(copy)
+            outside = None in users or op.result in self.returned or not users
+            if outside and self.options.single_op and (op.result in self.returned or op.result.rank):
+                op.group = Group()
+            copies = placed[op] = [op] if outside else []
+            for group, members in users.items():
+                if group is None:
+                    continue
+                copy = op
+                if copies:
+                    copy = Op(op.name, op.operands, op.attrs, [Value(v.dtype, v.shape) for v in op.results], loc=op.loc)
+                    for member in members:
+                        member.operands = [copy.result if v is op.result else v for v in member.operands]
+                copy.group = group
+                copies.append(copy)
+        self.block.ops = [copy for op in self.block.ops for copy in placed.get(op, [op])]

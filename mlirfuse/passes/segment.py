@@ -1,0 +1,256 @@
+"""``fusion-segment``: cuts each group into as few kernels as schedulers can take.
+
+Before::
+
+    "fusion.group"(%x) ({ … %m = fusion.max … %s = fusion.sum … %t = fusion.sum over another axis … })
+
+After::
+
+    "fusion.group"(%x) ({
+      %a = "fusion.segment"(%x) ({ … max, sum, and what is computed from them over the same rows … }) {scheduler = "normalization"}
+      %b = "fusion.segment"(%a) ({ … the sum over the other axis … }) {scheduler = "reduction", why = "reduces other axes than …"}
+    })
+
+Every op starts as a segment of its own; segments merge along values, then between siblings that read the same tensor, as long as one
+scheduler can take the result and no cycle arises, until nothing changes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from mlirfuse import ops as table
+from mlirfuse.graph import Block, Graph, Group, Op, Segment, Value
+from mlirfuse.passes.base import Pass, register
+from mlirfuse.schedule.analysis import is_reduction
+from mlirfuse.schedule.axes import Axes
+
+
+@dataclass(eq=False)
+class _Part:
+    """A segment in the making. Axis sets are bit masks over the group's axes."""
+
+    ops: list[Op]
+    first: int  # smallest position of an op in the block
+    reduced: int = 0  # axes reduced, 0 if there is no reduction
+    domain: int = 0  # axes of the reductions' operands
+    why: str = ""
+    ins: dict[Value, None] = field(default_factory=dict)
+    outs: dict[Value, None] = field(default_factory=dict)  # values used outside of it
+
+
+class _Segmenter:
+    def __init__(self, members: list[Op], block: Block, users: dict[Value, list[Op]], returned: set[Value]):
+        self.axes = Axes(members)
+        self.bits: dict[object, int] = {}
+        self.mask: dict[Value, int] = {}
+        self.users, self.returned = users, returned
+        self.members = set(members)
+        self.part: dict[Op, _Part] = {}
+        self.depends: set[Value] = set()  # values that depend on a reduction of the group
+        self.parts: list[_Part] = []
+        for position, op in enumerate(members):
+            self.parts.append(self._single(op, position))
+            self.part[op] = self.parts[-1]
+        self.order = {op: k for k, op in enumerate(members)}
+
+    def axis_mask(self, value: Value) -> int:
+        found = self.mask.get(value)
+        if found is None:
+            found = 0
+            for axis in self.axes.flat(value):
+                found |= self.bits.setdefault(axis, 1 << len(self.bits))
+            self.mask[value] = found
+        return found
+
+    def _single(self, op: Op, position: int) -> _Part:
+        part = _Part([op], position)
+        if is_reduction(op):
+            for axis in self.axes.reduced(op):
+                part.reduced |= self.bits.setdefault(axis, 1 << len(self.bits))
+            part.domain = self.axis_mask(op.operands[0]) if part.reduced else 0
+        part.ins = dict.fromkeys(op.operands)
+        part.outs = {v: None for v in op.results if self._leaves(v, part)}
+        return part
+
+    def _leaves(self, value: Value, part: _Part) -> bool:
+        return value in self.returned or any(self.part.get(u) is not part for u in self.users.get(value, ()))
+
+    def _outs(self, parts) -> list[Value]:
+        both = set(parts)
+        candidates = [v for p in parts for v in p.outs]
+        return [v for v in candidates if v in self.returned or any(self.part.get(u) not in both for u in self.users.get(v, ()))]
+
+    def refusal(self, a: _Part, b: _Part) -> str | None:
+        """Why no scheduler takes ``a`` and ``b`` (a before b) as one, or None."""
+        if a.reduced and b.reduced:
+            if a.reduced != b.reduced:
+                return "reduces other axes than the segment before it"
+            if a.domain != b.domain:
+                return "iterates over other axes than the segment before it"
+        outs = self._outs((a, b))
+        domain, reduced = a.domain | b.domain, a.reduced | b.reduced
+        if not reduced:
+            if not outs:
+                return None
+            domain = max((self.axis_mask(v) for v in outs), key=lambda m: m.bit_count())
+        for value in outs:
+            if self.axis_mask(value) & ~domain:
+                return "its results run over other axes than the segment before it"
+        if reduced:
+            return self._reduction_refusal(a.ops + b.ops, domain, outs)
+        return None
+
+    def _reduction_refusal(self, members: list[Op], domain: int, outs: list[Value]) -> str | None:
+        """Values that depend on a reduction must stay inside its domain, at the same index."""
+        late: set[Value] = set()
+        for op in members:
+            after = any(v in late for v in op.operands)
+            if is_reduction(op) and self.axes.reduced(op):
+                after = True
+            elif after:
+                if any(self.axis_mask(v) & ~domain for v in op.results):
+                    return "uses a reduction's result over other axes"
+                if not self._same_index(op, late):
+                    return f"{op.name} moves a reduction's result to another index"
+            if after:
+                late.update(op.results)
+        return None
+
+    def _same_index(self, op: Op, late: set[Value]) -> bool:
+        if op.name not in table.TABLE:
+            return False
+        kind = table.TABLE[op.name].kind
+        if kind == "elementwise":
+            return all(
+                v.shape[d] == 1 or self.axes.dims(v)[d] == self.axes.dims(op.result)[d]
+                for v in op.operands if v in late for d in range(v.rank)
+            )  # fmt: skip
+        if op.name == "reshape":
+            return self.axes.flat(op.operands[0]) == self.axes.flat(op.result)
+        if op.name == "broadcast_in_dim":
+            operand = op.operands[0]
+            return all(
+                n == 1 or self.axes.dims(operand)[k] == self.axes.dims(op.result)[d]
+                for k, (d, n) in enumerate(zip(op.attrs["dims"], operand.shape))
+            )  # fmt: skip
+        if kind == "reduce":
+            return not self.axes.reduced(op)
+        return op.name in ("permute", "squeeze", "expand_dims", "full")
+
+    def cycle(self, a: _Part, b: _Part) -> bool:
+        """Whether a path leads from ``a`` to ``b`` through another segment."""
+        seen: set[int] = set()
+        stack = [self.part[u] for v in a.outs for u in self.users.get(v, ()) if u in self.members]
+        stack = [p for p in stack if p is not a and p is not b]
+        while stack:
+            p = stack.pop()
+            if id(p) in seen:
+                continue
+            seen.add(id(p))
+            for v in p.outs:
+                for u in self.users.get(v, ()):
+                    target = self.part.get(u)
+                    if target is b:
+                        return True
+                    if target is not None and target is not p and target is not a:
+                        stack.append(target)
+        return False
+
+    def merge(self, a: _Part, b: _Part) -> None:
+        a.outs = dict.fromkeys(self._outs((a, b)))
+        a.ops = sorted(a.ops + b.ops, key=self.order.__getitem__)
+        a.reduced |= b.reduced
+        a.domain |= b.domain
+        a.first = min(a.first, b.first)
+        for op in b.ops:
+            self.part[op] = a
+        made = {v for op in a.ops for v in op.results}
+        a.ins = {v: None for v in list(a.ins) + list(b.ins) if v not in made}
+        a.why = a.why or b.why
+        b.ops = []
+
+    def run(self) -> list[_Part]:
+        changed = True
+        while changed:
+            changed = self._along_values() | self._siblings()
+        return [p for p in self.parts if p.ops]
+
+    def _along_values(self) -> bool:
+        changed = False
+        for part in self.parts:
+            if not part.ops:
+                continue
+            again = True
+            while again:
+                again = False
+                for value in reversed(list(part.ins)):
+                    producer = self.part.get(value.op) if value.op is not None else None
+                    if producer is None or producer is part or not producer.ops:
+                        continue
+                    why = self.refusal(producer, part)
+                    if why is None and not self.cycle(producer, part):
+                        target = producer
+                        self.merge(producer, part)
+                        part, again, changed = target, True, True
+                        break
+                    part.why = part.why or why or "merging it would make a cycle"
+        return changed
+
+    def _siblings(self) -> bool:
+        """Segments that read the same tensor over the same axes become one: the tensor is read once."""
+        changed = False
+        readers: dict[Value, list[_Part]] = {}
+        for part in self.parts:
+            for value in part.ins if part.ops else ():
+                if value.rank:
+                    readers.setdefault(value, []).append(part)
+        for value, parts in readers.items():
+            for first, second in zip(parts, parts[1:]):
+                if not first.ops or not second.ops or first is second:
+                    continue
+                if self.refusal(first, second) is None and not self.cycle(first, second) and not self.cycle(second, first):
+                    self.merge(first, second)
+                    changed = True
+        return changed
+
+
+def scheduler_of(members: list[Op], axes: Axes) -> str:
+    """The kind of scheduler that takes these ops."""
+    reductions = [op for op in members if is_reduction(op) and axes.reduced(op)]
+    if not reductions:
+        return "pointwise"
+    late = {v for op in reductions for v in op.results}
+    for op in members:
+        if op not in reductions and any(v in late for v in op.operands):
+            late.update(op.results)
+    reduced = {a for op in reductions for a in axes.reduced(op)}
+    again = any(v in late for op in reductions for v in op.operands)
+    wide = any(reduced & set(axes.flat(v)) for op in members for v in op.results if v in late)
+    return "normalization" if again or wide else "reduction"
+
+
+@register
+class SegmentPass(Pass):
+    """Cuts each group into as few kernels as schedulers can take; see the module's docstring."""
+
+    name = "fusion-segment"
+
+    def run(self, graph: Graph) -> None:
+        self._block(graph.body)
+
+    def _block(self, block: Block) -> None:
+        users = block.users()
+        returned = set(block.returns)
+        groups: dict[Group, list[Op]] = {}
+        for op in block.ops:
+            for nested in op.blocks:
+                self._block(nested)
+            if op.group is not None:
+                groups.setdefault(op.group, []).append(op)
+        for group, members in groups.items():
+            segmenter = _Segmenter(members, block, users, returned)
+            for k, part in enumerate(segmenter.run()):
+                segment = Segment(group, scheduler_of(part.ops, segmenter.axes), {}, part.why if k else "")
+                for op in part.ops:
+                    op.segment = segment

@@ -1,0 +1,154 @@
+"""A segmented graph made executable: kernels of each segment, the host function that launches them, the plan of a call.
+
+One :class:`Program` stands for a kind of call; each :class:`Variant` of it is one choice of schedule parameters, compiled once. The
+plan evaluates what depends on the sizes of a call: output shapes, grid dimensions, the workspace.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import Any
+
+from mlirfuse import counters
+from mlirfuse import dtypes as dt
+from mlirfuse import graph as gr
+from mlirfuse import sizes as sz
+from mlirfuse.errors import CompileError
+from mlirfuse.graph import Graph, Op, Segment, Value
+from mlirfuse.lowering.slots import Slots
+from mlirfuse.schedule import analysis as an
+from mlirfuse.sizes import Size
+
+
+@dataclass
+class Step:
+    """One segment in order of execution, analysed."""
+
+    segment: Segment
+    analysis: an.Analysis
+
+
+@dataclass
+class Plan:
+    """What one set of sizes needs: ``ints`` for the host function, shapes of the outputs, bytes of workspace."""
+
+    ints: list[int]
+    shapes: list[tuple[int, ...]]
+    workspace: int
+
+
+@dataclass
+class Variant:
+    """Compiled code for one choice of parameters. ``ints`` and ``shapes`` of a plan come from ``evaluate(env)``."""
+
+    params: tuple
+    text: dict[str, str]  # level -> IR, for people
+    launch: int  # address of the host function
+    slots: Slots
+    kernels: int
+    keep: Any
+    evaluate: Any = None
+    offsets: list[tuple[int, int, int, int]] = field(default_factory=list)  # (ints slot, size position, first step, last step)
+
+
+class Program:
+    """``graph`` is segmented; ``hint``: the sizes of the call it was made for; ``target``: a :class:`mlirfuse.targets.Target`."""
+
+    def __init__(self, graph: Graph, target, hint: dict[str, int]):
+        self.graph, self.target = graph, target
+        self.symbols = sorted({s for v in graph.args for n in v.shape for s in sz.symbols(n)}
+                              | {s for l in graph.layouts if l for n in l.strides for s in sz.symbols(n)} | set(hint))  # fmt: skip
+        self.pointer_args = [k for k in range(len(graph.args)) if k not in graph.scalars]
+        self.outputs = list(dict.fromkeys(v for v in graph.returns))
+        self.variants: dict[tuple, Variant] = {}
+        self._lock = threading.Lock()
+        self.steps = self._steps(hint)
+
+    # ---- segments
+
+    def _steps(self, hint) -> list[Step]:
+        graph = self.graph
+        scalars = {graph.args[k] for k in graph.scalars}
+        layouts = {v: layout for v, layout in zip(graph.args, graph.layouts) if layout}
+        users = graph.body.users()
+        returned = set(graph.returns)
+        loose = [op for op in graph.ops if op.segment is None]
+        if loose:
+            raise CompileError(f"{loose[0].name} is in no segment")
+        ordered = gr.topological(graph.ops, {op: op.segment for op in graph.ops})
+        members: dict[Segment, list[Op]] = {}
+        for op in ordered:
+            members.setdefault(op.segment, []).append(op)
+        steps = []
+        for segment, ops in members.items():
+            inside = set(ops)
+            outs = [v for op in ops for v in op.results if v in returned or any(u not in inside for u in users.get(v, ()))]
+            steps.append(Step(segment, an.analyze(ops, outs, layouts, scalars, hint)))
+        return steps
+
+    # ---- variants
+
+    def variant(self, env: dict[str, int], alignments: dict[Value, int]) -> Variant:
+        """The compiled variant for these sizes, compiled now if it is new. ``alignments``: bytes, of each argument's address."""
+        params = self.target.parameters(self, env, alignments)
+        found = self.variants.get(params)
+        if found is None:
+            with self._lock:
+                found = self.variants.get(params)
+                if found is None:
+                    counters.variants += 1
+                    found = self._compile(params, env)
+                    self.variants[params] = found
+        return found
+
+    def _compile(self, params: tuple, env) -> Variant:
+        slots = Slots()
+        for k in self.pointer_args:
+            slots.pointers[self.graph.args[k]] = len(slots.pointers)
+        for value in self.outputs:
+            slots.pointers.setdefault(value, len(slots.pointers))
+        variant = self.target.compile(self, params, slots)
+        self._add_plan(variant)
+        return variant
+
+    def _add_plan(self, variant: Variant) -> None:
+        """Compiles the expressions of the plan to one Python function of the sizes."""
+        slots = variant.slots
+        exprs: list[str] = []
+        for key in slots.ints:
+            exprs.append(str(key[1]) if key[0] == "size" else "0")
+        shapes = [f"({''.join(f'{n},' for n in v.shape)})" for v in self.outputs]
+        nbytes = [str(slots.temporary_bytes[k]) for k in slots.temporaries]
+        source = f"lambda {', '.join(self.symbols)}: ([{', '.join(exprs)}], [{', '.join(shapes)}], [{', '.join(nbytes)}])"
+        variant.evaluate = eval(compile(source, "<plan>", "eval"), {"max": max, "min": min})
+        spans = self._lifetimes(slots)
+        variant.offsets = [(slot, at, *spans.get(key, (0, len(self.steps)))) for at, (key, slot) in enumerate(slots.temporaries.items())]
+
+    def _lifetimes(self, slots: Slots) -> dict[object, tuple[int, int]]:
+        """First and last step that a value in the workspace is needed in; a scheduler's own buffer lives in its step."""
+        spans: dict[object, tuple[int, int]] = {}
+        for at, step in enumerate(self.steps):
+            for value in step.analysis.inputs + step.analysis.outputs:
+                first, _ = spans.get(value, (at, at))
+                spans[value] = first, at
+            for key in slots.temporaries:
+                if isinstance(key, tuple) and key[0] in step.analysis.ops:
+                    spans[key] = at, at
+        return spans
+
+    def plan(self, variant: Variant, env: dict[str, int]) -> Plan:
+        """What a call with these sizes needs."""
+        ints, shapes, nbytes = variant.evaluate(*(env[s] for s in self.symbols))
+        workspace = 0
+        placed: list[tuple[int, int, int, int]] = []  # (offset, end, first, last)
+        for slot, at, first, last in variant.offsets:
+            size = (nbytes[at] + 255) // 256 * 256
+            offset = 0
+            for start, end, f, l in sorted(placed):
+                if f <= last and first <= l and start < offset + size and offset < end:
+                    offset = end
+            placed.append((offset, offset + size, first, last))
+            ints[slot] = offset
+            workspace = max(workspace, offset + size)
+        return Plan(ints, shapes, workspace)

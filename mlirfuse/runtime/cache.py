@@ -1,0 +1,94 @@
+"""The compile cache on disk: PTX and host objects by everything that decides them.
+
+It lies in ``$MLIRFUSE_CACHE_DIR``, else ``$XDG_CACHE_HOME/mlirfuse``, else ``~/.cache/mlirfuse``; ``MLIRFUSE_CACHE=0`` switches it off.
+Entries are written to a file of their own and then renamed, so that several processes may write at once; each carries a checksum, and
+a damaged one is removed and built again. Where the folder cannot be written, compilation goes on without it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+import warnings
+from functools import cache as _once
+from importlib import metadata
+from pathlib import Path
+
+hits = 0
+misses = 0
+
+
+def enabled() -> bool:
+    return os.environ.get("MLIRFUSE_CACHE", "1") not in ("0", "off", "false")
+
+
+def folder() -> Path:
+    """Where entries lie."""
+    named = os.environ.get("MLIRFUSE_CACHE_DIR")
+    if named:
+        return Path(named)
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "mlirfuse"
+
+
+@_once
+def _versions() -> str:
+    found = []
+    for package in ("mlirfuse", "numba-cuda-mlir", "llvmlite"):
+        try:
+            found.append(f"{package}={metadata.version(package)}")
+        except metadata.PackageNotFoundError:
+            found.append(f"{package}=?")
+    return ";".join(found)
+
+
+def key(kind: str, *parts) -> str:
+    """The name of the entry for what is compiled from ``parts``."""
+    digest = hashlib.sha256(_versions().encode())
+    for part in parts:
+        digest.update(b"\0" + (part if isinstance(part, bytes) else str(part).encode()))
+    return f"{kind}-{digest.hexdigest()}"
+
+
+def load(name: str) -> bytes | None:
+    """The entry, or None if it is not there or damaged."""
+    global hits, misses
+    if not enabled():
+        return None
+    path = folder() / name
+    try:
+        data = path.read_bytes()
+    except OSError:
+        misses += 1
+        return None
+    checksum, body = data[:32], data[32:]
+    if hashlib.sha256(body).digest() != checksum:
+        try:
+            path.unlink()
+        except OSError:
+            pass
+        misses += 1
+        return None
+    hits += 1
+    return body
+
+
+def store(name: str, body: bytes) -> None:
+    """Keeps an entry; a folder that cannot be written is told once and otherwise ignored."""
+    if not enabled():
+        return
+    try:
+        where = folder()
+        where.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=where, prefix=".writing-")
+        with os.fdopen(handle, "wb") as file:
+            file.write(hashlib.sha256(body).digest() + body)
+        os.replace(temporary, where / name)
+    except OSError as error:
+        _tell(str(error))
+
+
+@_once
+def _tell(problem: str) -> None:
+    warnings.warn(f"mlirfuse's compile cache cannot be written ({problem}); set MLIRFUSE_CACHE_DIR to a folder that can", stacklevel=2)

@@ -1,0 +1,94 @@
+// The arguments of a call, read: what each leaf is, and for arrays where their memory lies and how it is laid out.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "dlpack.h"
+#include "python.h"
+
+namespace mlirfuse {
+
+enum class LeafKind : uint8_t {
+  Array,
+  Scalar,  // a Python number or a NumPy scalar
+  Value,   // anything else
+};
+
+enum class Framework : uint8_t {
+  NumPy,
+  Exchange,   // speaks DLPack's C exchange API (torch)
+  Interface,  // speaks __cuda_array_interface__ or __dlpack__ through Python (CuPy, our DeviceArray)
+};
+
+// What is known of an array type; found once, kept for good.
+struct ArrayType {
+  Framework framework;
+  const dlpack::ExchangeAPI* api;  // Framework::Exchange
+  bool has_cuda_interface;         // Framework::Interface
+  bool has_requires_grad;
+  bool has_lazy_views;  // torch: is_neg and is_conj views, whose memory holds other values than the tensor
+  bool is_cupy;
+};
+
+struct Leaf {
+  PyObject* object;  // borrowed from the call
+  LeafKind kind;
+  Framework framework;
+  uint8_t alignment;  // log2 of the data pointer's, at most 6
+  bool writable;
+  bool requires_grad;
+  bool lazy_view;
+  bool strides_in_bytes;  // NumPy; in elements otherwise
+  int32_t ndim;
+  int32_t device_type;  // DLPack's
+  int32_t device_id;
+  int64_t dtype_key;  // equal for equal dtypes; see also Leaves::dtype_object
+  int64_t item_bytes;
+  char* data;
+  const int64_t* shape;
+  const int64_t* strides;
+  dlpack::DataType dtype;       // not NumPy
+  const ArrayType* array_type;  // not NumPy
+  int64_t stream;               // Framework::Interface: the stream its producer asks for, -1 where it names none
+
+  bool on_cuda() const { return device_type == dlpack::kCUDA || device_type == dlpack::kCUDAManaged; }
+  PyArrayObject* numpy() const { return reinterpret_cast<PyArrayObject*>(object); }
+};
+
+class Leaves {
+ public:
+  Leaves() = default;
+  ~Leaves();
+  Leaves(const Leaves&) = delete;
+  Leaves& operator=(const Leaves&) = delete;
+
+  // False with an exception set where a leaf cannot be read.
+  bool read(PyObject* const* objects, size_t count);
+
+  size_t size() const { return leaves_.size(); }
+  const Leaf& operator[](size_t i) const { return leaves_[i]; }
+  bool any_cuda() const { return any_cuda_; }
+  // A host scalar in a call on CUDA: an array of no dimensions, passed by value.
+  bool by_value(const Leaf& leaf) const { return any_cuda_ && leaf.ndim == 0 && !leaf.on_cuda(); }
+
+ private:
+  bool read_one(PyObject* object, Leaf* leaf);
+  void read_numpy(Leaf* leaf);
+  bool read_exchange(Leaf* leaf);
+  bool read_interface(Leaf* leaf);
+  bool read_cuda_interface(Leaf* leaf);
+  bool read_dlpack_capsule(Leaf* leaf);
+  void set_tensor(const dlpack::Tensor& tensor, Leaf* leaf);
+  int64_t* make_dims(size_t count);
+
+  SmallBuffer<Leaf, 12> leaves_;
+  std::vector<std::unique_ptr<int64_t[]>> dims_;
+  std::vector<PyObject*> capsules_;  // keep what Interface leaves describe
+  bool any_cuda_ = false;
+};
+
+// The stream that CuPy has current in this thread; false with an exception set on failure.
+bool cupy_current_stream(void** stream);
+
+}  // namespace mlirfuse

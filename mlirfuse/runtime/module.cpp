@@ -1,0 +1,107 @@
+// The extension module `mlirfuse._native`.
+#define MLIRFUSE_IMPORT_ARRAY
+#include "python.h"
+
+#include "arrays.h"
+#include "buffer_pool.h"
+#include "cuda_api.h"
+#include "cuda_runtime_wrappers.h"
+#include "dispatcher.h"
+#include "record.h"
+#include "thread_pool.h"
+
+namespace mlirfuse {
+namespace {
+
+PyObject* symbols(PyObject*, PyObject*) {
+  Ref dict(PyDict_New());
+  const auto add = [&dict](const char* name, void* address) {
+    Ref value(PyLong_FromVoidPtr(address));
+    return dict && value && PyDict_SetItemString(dict.get(), name, value.get()) == 0;
+  };
+  for (const Symbol* symbol = cuda_runtime_symbols; symbol->name; ++symbol)
+    if (!add(symbol->name, symbol->address)) return nullptr;
+  if (!add("mlirfuse_parallel_for", reinterpret_cast<void*>(&mlirfuse_parallel_for))) return nullptr;
+  return dict.release();
+}
+
+PyObject* pool_stats_dict(PyObject*, PyObject*) {
+  const PoolStats stats = pool_stats();
+  return Py_BuildValue("{s:K,s:K,s:K,s:K,s:K,s:K}", "live_bytes", stats.live_bytes, "idle_bytes", stats.idle_bytes,
+                       "idle_buffers", stats.idle_buffers, "idle_limit", stats.idle_limit, "reused", stats.reused, "fresh",
+                       stats.fresh);
+}
+
+PyObject* num_threads_py(PyObject*, PyObject*) { return PyLong_FromLong(num_threads()); }
+
+PyObject* set_num_threads_py(PyObject*, PyObject* args) {
+  int count = 0;
+  if (!PyArg_ParseTuple(args, "i:set_num_threads", &count)) return nullptr;
+  if (count < 1) {
+    PyErr_SetString(PyExc_ValueError, "the number of threads is at least 1");
+    return nullptr;
+  }
+  Py_BEGIN_ALLOW_THREADS
+  set_num_threads(count);
+  Py_END_ALLOW_THREADS
+  Py_RETURN_NONE;
+}
+
+PyObject* empty(PyObject*, PyObject* args, PyObject* kwargs) {
+  static const char* names[] = {"shape", "dtype", "strides", nullptr};
+  PyObject *shape = nullptr, *dtype = nullptr, *strides = Py_None;
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO|O:empty", const_cast<char**>(names), &shape, &dtype, &strides))
+    return nullptr;
+  ArraySpec spec;
+  if (!spec.parse(shape, Py_None, dtype)) return nullptr;
+  if (strides != Py_None) {
+    ArraySpec in_bytes;
+    if (!in_bytes.parse(shape, strides, dtype)) return nullptr;
+    // Parsed as if they counted elements: `extent` then spans bytes, up to the start of the last element.
+    const size_t bytes = in_bytes.extent ? static_cast<size_t>(in_bytes.extent - 1 + spec.item_bytes) : 0;
+    for (int64_t stride : in_bytes.strides) {
+      if (stride >= 0) continue;
+      PyErr_SetString(PyExc_ValueError, "a new array has no negative strides");
+      return nullptr;
+    }
+    return make_pool_array(reinterpret_cast<PyArray_Descr*>(spec.descr.get()), static_cast<int>(spec.shape.size()),
+                           spec.shape.data(), in_bytes.strides.data(), bytes);
+  }
+  void* data = nullptr;
+  return make_array(Placement(), spec, nullptr, nullptr, &data);
+}
+
+PyMethodDef methods[] = {
+    {"symbols", symbols, METH_NOARGS,
+     "symbols()\n--\n\nThe addresses of what compiled host code calls: MLIR's CUDA runtime and mlirfuse_parallel_for."},
+    {"pool_stats", pool_stats_dict, METH_NOARGS, "pool_stats()\n--\n\nWhat the pool of CPU buffers holds, as a dict."},
+    {"num_threads", num_threads_py, METH_NOARGS, "num_threads()\n--\n\nThe CPU threads that a parallel loop may use."},
+    {"set_num_threads", set_num_threads_py, METH_VARARGS, "set_num_threads(count)\n--\n\n"},
+    {"empty", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(empty)), METH_VARARGS | METH_KEYWORDS,
+     "empty(shape, dtype, strides=None)\n--\n\nAn uninitialized array over the pool; strides are in bytes."},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+PyModuleDef definition = {PyModuleDef_HEAD_INIT,
+                          "mlirfuse._native",
+                          "The native runtime: CUDA driver, CPU threads, buffers and the hot call.",
+                          -1,
+                          methods,
+                          nullptr,
+                          nullptr,
+                          nullptr,
+                          nullptr};
+
+}  // namespace
+}  // namespace mlirfuse
+
+PyMODINIT_FUNC PyInit__native() {
+  using namespace mlirfuse;
+  import_array();
+  Ref module(PyModule_Create(&definition));
+  if (!module || PyModule_AddFunctions(module.get(), cuda_methods) < 0 || !register_buffer_type(module.get()) ||
+      !register_record_type(module.get()) || !register_dispatcher_type(module.get()) ||
+      !register_module_type(module.get()))
+    return nullptr;
+  return module.release();
+}

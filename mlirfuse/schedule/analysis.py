@@ -1,0 +1,176 @@
+"""What a scheduler needs to know of a segment: its iteration domain, its reductions in phases, what it reads and writes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from mlirfuse import ops
+from mlirfuse import sizes as sz
+from mlirfuse.graph import Layout, Op, Value
+from mlirfuse.schedule.axes import Axes, Axis
+from mlirfuse.sizes import Size
+
+INDEXED = {"slice", "concatenate", "pad", "take", "take_along_axis", "iota"}  # ops that need an index along one dimension
+RANDOM = {"uniform", "normal"}
+
+
+@dataclass
+class Analysis:
+    """A segment, analysed.
+
+    ``kept`` and ``reduced`` are the axes of the domain, outermost first; ``phases`` the reductions by dependency: those of one phase
+    depend only on earlier phases. ``strides`` are those of every tensor in memory (inputs and outputs).
+    """
+
+    ops: list[Op]
+    inputs: list[Value]
+    outputs: list[Value]
+    scalars: list[Value]
+    axes: Axes
+    kept: list[Axis]
+    reduced: list[Axis]
+    phases: list[list[Op]]
+    strides: dict[Value, tuple[Size, ...]]
+    pinned: set[Axis] = field(default_factory=set)  # axes whose own index is needed: they are not merged with others
+
+    @property
+    def domain(self) -> list[Axis]:
+        return self.kept + self.reduced
+
+    def axis_stride(self, value: Value, axis: Axis) -> Size:
+        """How many elements of memory a step along ``axis`` is for a tensor in memory; 0 where it does not have the axis."""
+        for dim, stride in zip(self.axes.dims(value), self.strides[value]):
+            for a in reversed(dim):
+                if a is axis:
+                    return stride
+                stride = sz.mul(stride, a.size)
+        return 0
+
+    def loops(self, axes: list[Axis]) -> list[list[Axis]]:
+        """``axes`` merged into as few loops as memory admits: neighbours merge where every tensor steps through both as through one."""
+        loops: list[list[Axis]] = []
+        tensors = [v for v in self.inputs + self.outputs if self._direct(v)]
+        rows = [(lambda a, v=v: self.axis_stride(v, a)) for v in tensors]
+        for op in self.ops:
+            if op.name in RANDOM:  # counts elements in row-major order: as a tensor in memory would
+                strides = sz.contiguous_strides(op.result.shape)
+                rows.append(lambda a, v=op.result, s=strides: _axis_stride(self.axes, v, s, a))
+        for axis in axes:
+            if loops:
+                outer = loops[-1][-1]
+                fits = outer not in self.pinned and axis not in self.pinned
+                if fits and all(row(outer) == sz.mul(row(axis), axis.size) for row in rows):
+                    loops[-1].append(axis)
+                    continue
+            loops.append([axis])
+        return loops
+
+    def _direct(self, value: Value) -> bool:
+        domain = set(self.domain)
+        return any(a in domain for dim in self.axes.dims(value) for a in dim)
+
+
+def _axis_stride(axes: Axes, value: Value, strides, axis: Axis) -> Size:
+    for dim, stride in zip(axes.dims(value), strides):
+        for a in reversed(dim):
+            if a is axis:
+                return stride
+            stride = sz.mul(stride, a.size)
+    return 0
+
+
+def size_of(loop: list[Axis]) -> Size:
+    """How often a loop over merged axes runs."""
+    return sz.product(a.size for a in loop)
+
+
+def is_reduction(op: Op) -> bool:
+    return op.name in ops.TABLE and ops.TABLE[op.name].kind == "reduce"
+
+
+def phases_of(program: list[Op], axes: Axes) -> list[list[Op]]:
+    """The reductions of ``program`` by depth: how many reductions each one's operand depends on in a chain."""
+    depth: dict[Value, int] = {}
+    phases: list[list[Op]] = []
+    for op in program:
+        level = max((depth.get(v, 0) for v in op.operands), default=0)
+        if is_reduction(op) and axes.reduced(op):
+            while len(phases) <= level:
+                phases.append([])
+            phases[level].append(op)
+            level += 1
+        for result in op.results:
+            depth[result] = level
+    return phases
+
+
+def analyze(program: list[Op], outputs: list[Value], layouts: dict[Value, Layout], scalars: set[Value], hint: dict[str, int]) -> Analysis:
+    """Analyses one segment. ``layouts`` has the strides of values in memory; those not in it are contiguous. ``hint``: the sizes of
+    one call, for the order of axes."""
+    axes = Axes(program)
+    made = {v for op in program for v in op.results}
+    read = list(dict.fromkeys(v for op in program for v in op.operands if v not in made))
+    inputs = [v for v in read if v not in scalars]
+    for value in outputs:
+        if value not in made:
+            inputs.append(value)
+    strides = {}
+    for value in inputs + outputs:
+        layout = layouts.get(value)
+        strides[value] = layout.strides if layout else sz.contiguous_strides(value.shape)
+        strides[value] = tuple(0 if n == 1 else s for n, s in zip(value.shape, strides[value]))
+    phases = phases_of(program, axes)
+    if phases:
+        first = phases[0][0]
+        reduced = axes.reduced(first)
+        full = axes.flat(first.operands[0])
+        kept = [a for a in full if a not in reduced]
+    else:
+        widest = max(outputs, key=lambda v: len(axes.flat(v)))
+        kept, reduced = axes.flat(widest), []
+    analysis = Analysis(program, inputs, outputs, [v for v in read if v in scalars], axes, kept, reduced, phases, strides)
+    analysis.pinned = _pinned(program, axes)
+    _order(analysis, hint)
+    return analysis
+
+
+def _pinned(program: list[Op], axes: Axes) -> set[Axis]:
+    pinned: set[Axis] = set()
+    for op in program:
+        if op.name in INDEXED:
+            dims = list(axes.dims(op.result))
+            for operand in op.operands:
+                for d, dim in enumerate(axes.dims(operand)):
+                    if d >= len(dims) or dim != dims[d]:
+                        pinned.update(dim)
+            for d, dim in enumerate(dims):
+                same = op.operands and op.operands[0].rank == len(dims) and axes.dims(op.operands[0])[d] == dim
+                if not same:
+                    pinned.update(dim)
+            if op.name == "take":
+                pinned.update(a for dim in axes.dims(op.operands[1]) for a in dim)
+        elif op.name == "reshape":
+            if axes.flat(op.operands[0]) != axes.flat(op.result):
+                pinned.update(axes.flat(op.result))
+        elif op.name in ops.TABLE and ops.TABLE[op.name].kind == "elementwise":
+            for operand in op.operands:
+                for d in range(operand.rank):
+                    if operand.shape[d] != 1 and axes.dims(operand)[d] != axes.dims(op.result)[d]:
+                        pinned.update(axes.dims(op.result)[d])
+        elif op.name == "broadcast_in_dim":
+            for k, d in enumerate(op.attrs["dims"]):
+                if op.operands[0].shape[k] != 1 and axes.dims(op.operands[0])[k] != axes.dims(op.result)[d]:
+                    pinned.update(axes.dims(op.result)[d])
+        elif op.name in ("argmax", "argmin"):
+            pinned.update(axes.reduced(op))
+    return pinned
+
+
+def _order(analysis: Analysis, hint: dict[str, int]) -> None:
+    """The domain's axes in memory order: the reduced ones in that of the largest input, the kept ones in that of the first output
+    over them. ``hint`` gives sizes of one call; all calls of a kind have the same order of strides."""
+    for axes, tensors in ((analysis.reduced, analysis.inputs), (analysis.kept, analysis.outputs)):
+        covering = [v for v in tensors if set(axes) <= set(analysis.axes.flat(v))]
+        if covering and axes:
+            main = max(covering, key=lambda v: len(analysis.axes.flat(v)))
+            axes.sort(key=lambda a: -abs(sz.substitute(analysis.axis_stride(main, a), hint)))

@@ -1,0 +1,250 @@
+"""Symbolic sizes: polynomials over the symbols that stand for the extents and strides of a function's arguments.
+
+A size is a Python int or an :class:`Expr`. Exprs are normalized, so that equal polynomials compare equal: `s0*s1 == s1*s0`.
+They are spelled on the IR as strings (``"s0*64"``) which :func:`parse` reads back, and turned into Python source by
+:func:`str` for the plan of a call.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Union
+
+Size = Union[int, "Expr"]
+
+
+@dataclass(frozen=True, slots=True)
+class Atom:
+    """A symbol (``op == "sym"``), or an operation that polynomials cannot express, on sizes."""
+
+    op: str  # sym, floordiv, mod, max, min
+    args: tuple
+
+    def __str__(self) -> str:
+        if self.op == "sym":
+            return self.args[0]
+        if self.op in ("max", "min"):
+            return f"{self.op}({', '.join(map(str, self.args))})"
+        a, b = (f"({x})" if isinstance(x, Expr) and not x.is_symbol else str(x) for x in self.args)
+        return f"({a}{'//' if self.op == 'floordiv' else '%'}{b})"
+
+
+@dataclass(frozen=True, slots=True, eq=True)
+class Expr:
+    """A polynomial: a sorted tuple of (factors, coefficient), factors a sorted tuple of Atoms."""
+
+    terms: tuple[tuple[tuple[Atom, ...], int], ...]
+
+    @property
+    def is_symbol(self) -> bool:
+        return len(self.terms) == 1 and self.terms[0][1] == 1 and len(self.terms[0][0]) == 1 and self.terms[0][0][0].op == "sym"
+
+    def __add__(self, other):
+        return _sum(((self, 1), (other, 1)))
+
+    __radd__ = __add__
+
+    def __sub__(self, other):
+        return _sum(((self, 1), (other, -1)))
+
+    def __rsub__(self, other):
+        return _sum(((other, 1), (self, -1)))
+
+    def __mul__(self, other):
+        return mul(self, other)
+
+    __rmul__ = __mul__
+
+    def __neg__(self):
+        return mul(self, -1)
+
+    def __str__(self) -> str:
+        pieces = []
+        for factors, coefficient in self.terms:
+            body = "*".join(map(str, factors))
+            if not factors:
+                body = str(coefficient)
+            elif coefficient != 1:
+                body = f"{body}*{coefficient}" if coefficient > 0 else f"{coefficient}*{body}"
+            pieces.append(body)
+        return "+".join(pieces).replace("+-", "-")
+
+    __repr__ = __str__
+
+
+def symbol(name: str) -> Expr:
+    return Expr((((Atom("sym", (name,)),), 1),))
+
+
+def _terms(size: Size):
+    if isinstance(size, Expr):
+        return size.terms
+    return (((), int(size)),) if size else ()
+
+
+def _make(terms: dict) -> Size:
+    kept = sorted(((f, c) for f, c in terms.items() if c), key=lambda t: (-len(t[0]), str(t[0])))
+    if not kept:
+        return 0
+    if len(kept) == 1 and not kept[0][0]:
+        return kept[0][1]
+    return Expr(tuple(kept))
+
+
+def _sum(parts) -> Size:
+    out: dict = {}
+    for size, sign in parts:
+        for factors, coefficient in _terms(size):
+            out[factors] = out.get(factors, 0) + sign * coefficient
+    return _make(out)
+
+
+def mul(*sizes: Size) -> Size:
+    """The product."""
+    out: dict = {(): 1}
+    for size in sizes:
+        following: dict = {}
+        for f, c in out.items():
+            for g, d in _terms(size):
+                key = tuple(sorted(f + g, key=str))
+                following[key] = following.get(key, 0) + c * d
+        out = following
+    return _make(out)
+
+
+def quotient(a: Size, b: Size) -> Size | None:
+    """``a / b`` where that is known to be exact, else None. ``b`` must be a single product."""
+    if a == b:
+        return 1
+    if b == 0:
+        return None
+    divisor = _terms(b)
+    if len(divisor) != 1:
+        return None
+    (factors, coefficient), out = divisor[0], {}
+    for f, c in _terms(a):
+        rest = list(f)
+        for g in factors:
+            if g not in rest:
+                return None
+            rest.remove(g)
+        if c % coefficient:
+            return None
+        out[tuple(rest)] = c // coefficient
+    return _make(out)
+
+
+def floordiv(a: Size, b: Size) -> Size:
+    exact = quotient(a, b)
+    if exact is not None:
+        return exact
+    if isinstance(a, int) and isinstance(b, int):
+        return a // b
+    return Expr((((Atom("floordiv", (a, b)),), 1),))
+
+
+def mod(a: Size, b: Size) -> Size:
+    if quotient(a, b) is not None:
+        return 0
+    if isinstance(a, int) and isinstance(b, int):
+        return a % b
+    return Expr((((Atom("mod", (a, b)),), 1),))
+
+
+def ceildiv(a: Size, b: Size) -> Size:
+    exact = quotient(a, b)
+    return exact if exact is not None else floordiv(a + (b - 1), b)
+
+
+def maximum(a: Size, b: Size) -> Size:
+    if a == b or (isinstance(a, int) and isinstance(b, int)):
+        return a if a == b else max(a, b)
+    return Expr((((Atom("max", (a, b)),), 1),))
+
+
+def minimum(a: Size, b: Size) -> Size:
+    if a == b or (isinstance(a, int) and isinstance(b, int)):
+        return a if a == b else min(a, b)
+    return Expr((((Atom("min", (a, b)),), 1),))
+
+
+def symbols(size: Size) -> set[str]:
+    """The names of the symbols in ``size``."""
+    out: set[str] = set()
+    for factors, _ in _terms(size):
+        for atom in factors:
+            if atom.op == "sym":
+                out.add(atom.args[0])
+            else:
+                for argument in atom.args:
+                    out |= symbols(argument)
+    return out
+
+
+def substitute(size: Size, values: dict[str, Size]) -> Size:
+    """``size`` with symbols replaced; an int where every symbol has one."""
+    if isinstance(size, int):
+        return size
+    total: Size = 0
+    for factors, coefficient in size.terms:
+        term: Size = coefficient
+        for atom in factors:
+            term = mul(term, _substitute_atom(atom, values))
+        total = _sum(((total, 1), (term, 1)))
+    return total
+
+
+_FUNCTIONS = {"floordiv": floordiv, "mod": mod, "max": maximum, "min": minimum}
+
+
+def _substitute_atom(atom: Atom, values) -> Size:
+    if atom.op == "sym":
+        return values.get(atom.args[0], Expr((((atom,), 1),)))
+    return _FUNCTIONS[atom.op](*(substitute(a, values) for a in atom.args))
+
+
+def product(sizes) -> Size:
+    return mul(1, *sizes)
+
+
+def contiguous_strides(shape) -> tuple[Size, ...]:
+    """Row-major strides, in elements."""
+    strides, running = [], 1
+    for size in reversed(shape):
+        strides.append(running)
+        running = mul(running, size)
+    return tuple(reversed(strides))
+
+
+@lru_cache(maxsize=65536)
+def parse(text: str) -> Size:
+    """Reads what ``str`` of a size printed. Raises ValueError for anything else."""
+    try:
+        return _from_ast(ast.parse(text, mode="eval").body)
+    except (SyntaxError, KeyError, AttributeError, TypeError) as error:
+        raise ValueError(f"'{text}' is not a size expression") from error
+
+
+_BINARY = {
+    ast.Add: lambda a, b: _sum(((a, 1), (b, 1))),
+    ast.Sub: lambda a, b: _sum(((a, 1), (b, -1))),
+    ast.Mult: mul,
+    ast.FloorDiv: floordiv,
+    ast.Mod: mod,
+}
+
+
+def _from_ast(node) -> Size:
+    if isinstance(node, ast.Constant) and type(node.value) is int:
+        return node.value
+    if isinstance(node, ast.Name):
+        return symbol(node.id)
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        return mul(_from_ast(node.operand), -1)
+    if isinstance(node, ast.BinOp):
+        return _BINARY[type(node.op)](_from_ast(node.left), _from_ast(node.right))
+    if isinstance(node, ast.Call) and not node.keywords:
+        return _FUNCTIONS[node.func.id](*map(_from_ast, node.args))
+    raise ValueError(f"'{ast.unparse(node)}' is not a size expression")

@@ -1,0 +1,95 @@
+"""What code is made for: a CPU or an NVIDIA GPU. A target chooses parameters, writes a variant's kernels and its host function."""
+
+from __future__ import annotations
+
+import functools
+
+from mlirfuse import sizes as sz
+from mlirfuse.lowering import llvm
+from mlirfuse.lowering.slots import Slots
+from mlirfuse.program import Program, Variant
+from mlirfuse.schedule import pointwise, rows
+from mlirfuse.schedule.cpu import CpuKernel
+
+
+class CpuTarget:
+    """This machine's processor."""
+
+    name = "cpu"
+
+    @functools.cached_property
+    def threads(self) -> int:
+        from mlirfuse import _native
+
+        return _native.num_threads()
+
+    def parameters(self, program: Program, env, alignments) -> tuple:
+        """For each segment: (outer, split), or () for a pointwise one."""
+        out = []
+        for step in program.steps:
+            analysis = step.analysis
+            if not analysis.phases:
+                out.append(())
+                continue
+            outer = rows.is_outer(analysis, env)
+            out.append((outer, self._split(analysis, env, outer)))
+        return tuple(out)
+
+    def _split(self, analysis, env, outer: bool) -> int:
+        """Parts of the reduced range: enough tasks for all threads, where rows alone are too few and there is work to share."""
+        if not rows.can_split(analysis) or self.threads == 1:
+            return 1
+        kept = sz.substitute(sz.product(a.size for a in analysis.kept), env)
+        reduced = sz.substitute(sz.product(a.size for a in analysis.reduced), env)
+        tasks = -(-kept // 128) if outer else kept
+        if kept * reduced < 1 << 16 or tasks >= 2 * self.threads:
+            return 1
+        return min(4 * self.threads, 64)
+
+    def compile(self, program: Program, params: tuple, slots: Slots) -> Variant:
+        from mlirfuse import _native
+
+        kernels: list[CpuKernel] = []
+        for at, (step, choice) in enumerate(zip(program.steps, params)):
+            name = f"kernel{at}"
+            if step.analysis.phases:
+                kernels += rows.cpu(name, step.analysis, slots, *choice)
+            else:
+                kernels += pointwise.cpu(name, step.analysis, slots)
+        tiled = "module {\n" + "\n".join(k.text for k in kernels) + "\n}\n"
+        host = _host(kernels, slots)
+        text = "module {\n" + "\n".join(k.text for k in kernels) + "\n" + host + "\n}\n"
+        code = llvm.HostCode(llvm.compile_object(text), _native.symbols())
+        return Variant(params, {"tiled": tiled, "host": host}, code.address("launch"), slots, len(kernels), code)
+
+
+def _host(kernels: list[CpuKernel], slots: Slots) -> str:
+    """The function that a call runs: each kernel's tasks shared by the thread pool, in order."""
+    lines = [
+        "func.func private @mlirfuse_parallel_for(!llvm.ptr, !llvm.ptr, i64, i64)",
+        "func.func @launch(%ptrs: !llvm.ptr, %ints: !llvm.ptr, %stream: !llvm.ptr) -> i32 {",
+        "  %two = llvm.mlir.constant(2 : i64) : i64",
+        "  %ctx = llvm.alloca %two x !llvm.ptr : (i64) -> !llvm.ptr",
+        "  llvm.store %ptrs, %ctx : !llvm.ptr, !llvm.ptr",
+        "  %second = llvm.getelementptr %ctx[1] : (!llvm.ptr) -> !llvm.ptr, !llvm.ptr",
+        "  llvm.store %ints, %second : !llvm.ptr, !llvm.ptr",
+    ]
+    for k, kernel in enumerate(kernels):
+        counts = []
+        for what, size in (("tasks", kernel.tasks), ("grain", kernel.grain)):
+            slot = slots.size(size)
+            lines.append(f"  %{what}{k}_at = llvm.getelementptr %ints[{slot}] : (!llvm.ptr) -> !llvm.ptr, i64")
+            lines.append(f"  %{what}{k} = llvm.load %{what}{k}_at : !llvm.ptr -> i64")
+            counts.append(f"%{what}{k}")
+        lines += [
+            f"  %function{k} = func.constant @{kernel.name} : (i64, i64, !llvm.ptr) -> ()",
+            f"  %pointer{k} = builtin.unrealized_conversion_cast %function{k} : (i64, i64, !llvm.ptr) -> () to !llvm.ptr",
+            f"  func.call @mlirfuse_parallel_for(%pointer{k}, %ctx, {', '.join(counts)}) : (!llvm.ptr, !llvm.ptr, i64, i64) -> ()",
+        ]
+    lines += ["  %ok = llvm.mlir.constant(0 : i32) : i32", "  return %ok : i32", "}"]
+    return "\n".join(lines)
+
+
+@functools.cache
+def cpu() -> CpuTarget:
+    return CpuTarget()

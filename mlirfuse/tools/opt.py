@@ -1,0 +1,266 @@
+"""mlirfuse-opt: runs a pipeline of our passes and MLIR's own over an ``.mlir`` file and prints the result.
+
+    mlirfuse-opt FILE --pass-pipeline='builtin.module(fusion-group{horizontal=true},canonicalize)'
+
+Errors go to stderr as ``FILE:LINE:COLUMN: error: …`` and the exit status is 1. Passes that generate code run in a child process, because
+LLVM ends the process when it is handed something that it cannot take: that becomes an error like any other, with status 128 + signal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import signal
+import sys
+import tempfile
+import textwrap
+import traceback
+from dataclasses import dataclass
+
+from mlirfuse.errors import MlirfuseError
+from mlirfuse.passes import base
+
+_SPLIT = re.compile(r"^// -----.*$", re.MULTILINE)
+_LOCATION = re.compile(r'"((?:[^"\\]|\\.)*)":(\d+):(\d+)')
+_DEEPEST = 500  # brackets within brackets: parsers recurse, and the stack is finite
+
+
+@dataclass(frozen=True)
+class Diagnostic:
+    """A message about a place in the input; line 0 is the file as a whole."""
+
+    severity: str  # error, warning, remark, note
+    message: str
+    line: int = 0
+    column: int = 0
+
+    def show(self, file: str) -> str:
+        return f"{file}:{self.line}:{self.column}: {self.severity}: {self.message}" if self.line else f"{file}: {self.severity}: {self.message}"
+
+
+def _diagnostic(severity: str, message: str, location: str | None) -> Diagnostic:
+    place = _LOCATION.search(location or "")
+    return Diagnostic(severity, message, *(map(int, place.groups()[1:]) if place else ()))
+
+
+def _from_mlir(diagnostic) -> list[Diagnostic]:
+    severity = str(diagnostic.severity).rpartition(".")[2].lower()
+    out = [_diagnostic(severity, diagnostic.message, str(diagnostic.location))]
+    for note in diagnostic.notes:
+        out += _from_mlir(note)
+    return out
+
+
+def _from_exception(error: Exception) -> list[Diagnostic]:
+    """What went wrong, for people. What no pass should raise is reported as an internal error."""
+    found = [d for e in getattr(error, "error_diagnostics", ()) for d in _from_mlir(e)]
+    if found:
+        return found
+    location = getattr(error, "location", None)
+    if location:
+        return [_diagnostic("error", error.message, location)]
+    if getattr(error, "loc", None):
+        return [Diagnostic("error", str(error), error.loc[1], 1)]
+    if isinstance(error, MlirfuseError):
+        return [Diagnostic("error", str(error))]
+    if type(error).__name__ == "MLIRError":
+        return [Diagnostic("error", " ".join(str(error).split()))]
+    return [Diagnostic("error", f"internal error: {type(error).__name__}: {error}")]
+
+
+@dataclass
+class Settings:
+    """What the command line asks for."""
+
+    pipeline: str = ""
+    print_after_all: bool = False
+    timing: bool = False
+    locations: bool = False
+    verify_diagnostics: bool = False
+    debug: bool = False
+
+
+def process(text: str, settings: Settings, out, err) -> list[Diagnostic]:
+    """Runs one module through the pipeline and prints it to ``out``; gives what there is to say about it."""
+    from mlirfuse import mlir
+
+    said: list[Diagnostic] = []
+    times: list[tuple[str, float]] = []
+
+    def heard(diagnostic) -> bool:
+        said.extend(_from_mlir(diagnostic))
+        return True
+
+    def after(step, program, seconds):
+        times.append((str(step), seconds))
+        if settings.print_after_all:
+            err.write(f"// -----// IR Dump After {step} //----- //\n{program.as_text(settings.locations)}\n")
+
+    handler = mlir.context().attach_diagnostic_handler(heard)
+    try:
+        if _depth(text) > _DEEPEST:
+            return [Diagnostic("error", f"brackets are nested more than {_DEEPEST} deep")]
+        program = base.run_pipeline(mlir.parse(text), settings.pipeline, after)
+        said = [d for d in said if d.severity != "error"]  # a pass that succeeded has dealt with what it heard
+        out.write(program.as_text(settings.locations))
+    except Exception as error:
+        if settings.debug:
+            traceback.print_exc(file=err)
+        found = _from_exception(error)
+        said += [d for d in found if d not in said]
+    finally:
+        handler.detach()
+    if settings.timing:
+        total = sum(t for _, t in times) or 1e-9
+        err.write("===- Pass execution timing report -===\n  ----Wall Time----  ----Name----\n")
+        for name, seconds in [*times, ("Total", total)]:
+            err.write(f"  {seconds:9.4f} ({100 * seconds / total:5.1f}%)  {name}\n")
+    return said
+
+
+def _depth(text: str) -> int:
+    depth = deepest = 0
+    for bracket in re.findall(r"[()\[\]{}]", text):
+        depth += 1 if bracket in "([{" else -1
+        deepest = max(deepest, depth)
+    return deepest
+
+
+_EXPECTED = re.compile(r"expected-(error|warning|remark|note)(-re)?(?:@([+-]\d+|above|below))?\s*(\d+|\+)?\s*\{\{(.*?)\}\}")
+
+
+def check_expected(text: str, said: list[Diagnostic], whole_file: int) -> list[Diagnostic]:
+    """What of the ``expected-error {{…}}`` comments did not happen, and what happened without one."""
+    problems, left = [], list(said)
+    for number, line in enumerate(text.split("\n"), 1):
+        for severity, regex, offset, _, wanted in _EXPECTED.findall(line):
+            at = number + {"": 0, "above": -1, "below": 1}.get(offset, int(offset) if offset.lstrip("+-").isdigit() else 0)
+            matches = re.compile(wanted).search if regex else lambda message, wanted=wanted: wanted in message
+            # A message about the file as a whole is expected at the first line of its part.
+            hit = next((d for d in left if d.severity == severity and (d.line or whole_file) == at and matches(d.message)), None)
+            if hit is None:
+                problems.append(Diagnostic("error", f'expected {severity} "{wanted}" was not produced', at, 1))
+            else:
+                left.remove(hit)
+    return problems + [Diagnostic("error", f"unexpected {d.severity}: {d.message}", d.line, d.column) for d in left]
+
+
+def run(text: str, settings: Settings, file: str, out, err, split: bool = False) -> int:
+    """Runs the whole of ``text``, in parts if ``split``. Gives the exit status; writes the result and the diagnostics."""
+    status, line, printed = 0, 1, 0
+    for part in _SPLIT.split(text) if split else [text]:
+        padded = "\n" * (line - 1) + part  # so that diagnostics count the lines of the file
+        buffer = _Buffer()
+        said = process(padded, settings, buffer, err)
+        if settings.verify_diagnostics:
+            said = check_expected(padded, said, line)
+        for diagnostic in said:
+            err.write(diagnostic.show(file) + "\n")
+        if any(d.severity == "error" for d in said):
+            status = 1
+        if buffer.text:
+            out.write(("// -----\n" if printed else "") + buffer.text)
+            printed += 1
+        line += part.count("\n")
+    return status
+
+
+class _Buffer:
+    def __init__(self):
+        self.text = ""
+
+    def write(self, text: str) -> None:
+        self.text += text
+
+
+def run_in_child(text: str, settings: Settings, file: str, out, err, split: bool = False) -> int:
+    """As :func:`run`, in a forked process, so that a crash of native code is an error message here."""
+    out.flush(), err.flush()
+    with tempfile.TemporaryFile() as child_out, tempfile.TemporaryFile() as child_err:
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                os.dup2(child_out.fileno(), 1)
+                os.dup2(child_err.fileno(), 2)
+                with open(1, "w", closefd=False) as o, open(2, "w", closefd=False) as e:
+                    status = run(text, settings, file, o, e, split)
+            finally:
+                os._exit(status)
+        _, waited = os.waitpid(child, 0)
+        child_out.seek(0), child_err.seek(0)
+        out.write(child_out.read().decode(errors="replace"))
+        native = child_err.read().decode(errors="replace")
+    if not os.WIFSIGNALED(waited):
+        err.write(native)
+        return os.WEXITSTATUS(waited)
+    number = os.WTERMSIG(waited)
+    cause = [line for line in native.splitlines() if re.search(r"LLVM ERROR|[Aa]ssert|UNREACHABLE|error:|[Cc]annot select", line)]
+    name = signal.Signals(number).name if number in signal.Signals._value2member_map_ else f"signal {number}"
+    message = f"code generation ended with {name}" + (f": {cause[-1].strip()}" if cause else "")
+    err.write(f"{file}: error: {message}; --mlir-print-ir-after-all --in-process shows how far it came\n")
+    return 128 + number
+
+
+def list_passes(out) -> None:
+    """Names, options and what they are for."""
+    base.discover()
+    for title, items in (("passes", base.PASSES), ("pipelines", base.PIPELINES)):
+        out.write(f"{title}:\n" if items else "")
+        for name in sorted(items):
+            doc = " ".join((items[name].__doc__ or "").strip().split("\n\n")[0].split())
+            out.write(f"  {name}\n{textwrap.fill(doc, 110, initial_indent='      ', subsequent_indent='      ')}\n")
+            for option in base.options(items[name]):
+                kind = getattr(option.type, "__name__", str(option.type))
+                default = "must be given" if option.default is ... else f"default {base._spell(option.default)}"
+                out.write(f"      {option.name}: {kind}, {default}\n")
+    out.write("MLIR's own passes can be named as well: canonicalize, cse, …\n")
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="mlirfuse-opt", description="Runs mlirfuse's and MLIR's passes over an .mlir file.", allow_abbrev=False)
+    parser.add_argument("file", nargs="?", default="-", help="the file to read; - is standard input (the default)")
+    parser.add_argument("--pass-pipeline", default="", metavar="PIPELINE", help="such as 'builtin.module(fusion-group,canonicalize)'")
+    parser.add_argument("-o", dest="output", default="-", metavar="FILE", help="where the result goes; - is standard output (the default)")
+    parser.add_argument("--split-input-file", action="store_true", help="take the parts between lines of '// -----' one by one")
+    parser.add_argument("--verify-diagnostics", action="store_true", help="check the diagnostics against expected-error {{…}} comments")
+    parser.add_argument("--mlir-print-ir-after-all", action="store_true", help="print the IR to stderr after each pass")
+    parser.add_argument("--mlir-timing", action="store_true", help="print to stderr how long each pass took")
+    parser.add_argument("--show-locations", action="store_true", help="print each op with the place that it came from")
+    parser.add_argument("--in-process", action="store_true", help="generate code in this process, where a crash ends it")
+    parser.add_argument("--list-passes", action="store_true", help="list the passes and their options")
+    parser.add_argument("--debug", action="store_true", help="print Python's traceback for errors")
+    args = parser.parse_args(argv)
+    if args.list_passes:
+        list_passes(sys.stdout)
+        return 0
+    settings = Settings(args.pass_pipeline, args.mlir_print_ir_after_all, args.mlir_timing, args.show_locations, args.verify_diagnostics, args.debug)
+    try:
+        generates_code = any(step.generates_code for step in base.build(settings.pipeline))
+    except MlirfuseError as error:
+        sys.stderr.write(f"mlirfuse-opt: error: {error}\n")
+        return 1
+    file = "<stdin>" if args.file == "-" else args.file
+    try:
+        data = sys.stdin.buffer.read() if args.file == "-" else open(args.file, "rb").read()
+        text = data.decode()
+    except OSError as error:
+        sys.stderr.write(f"{file}: error: cannot be read: {error.strerror}\n")
+        return 1
+    except UnicodeDecodeError as error:
+        sys.stderr.write(f"{file}: error: is not UTF-8 text: byte {error.start} is {data[error.start]:#04x}\n")
+        return 1
+    in_child = generates_code and not args.in_process and hasattr(os, "fork")
+    try:
+        out = sys.stdout if args.output == "-" else open(args.output, "w")
+    except OSError as error:
+        sys.stderr.write(f"{args.output}: error: cannot be written: {error.strerror}\n")
+        return 1
+    status = (run_in_child if in_child else run)(text, settings, file, out, sys.stderr, args.split_input_file)
+    out.flush()
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())
