@@ -171,6 +171,7 @@ class Worker:
             try:
                 fn, fresh, given, bind = self._build(name, w, inputs)
                 call = bind(given)
+                variants = self.mlirfuse.variants() or 0 if name == "mlirfuse" else 0
                 self.timer.synchronize()
                 start = time.perf_counter()
                 results = call()
@@ -180,6 +181,7 @@ class Worker:
                 entry["first_ms"] = (time.perf_counter() - start) * 1e3
                 if name == "mlirfuse":
                     entry["kernels"] = self.mlirfuse.kernels(fn)
+                    entry["variants"] = (self.mlirfuse.variants() or 0) - variants
                 if w.check:
                     del results
                     errors = w.check(fresh, inputs)
@@ -196,7 +198,7 @@ class Worker:
             except Exception as error:
                 entry["error"] = timing.summary(error)
                 if not isinstance(error, (timing.Mismatch, AssertionError)):
-                    traceback.print_exc(limit=-4)
+                    trace(error)
                 self._healthy()
             if self.cuda:
                 torch.cuda.empty_cache()
@@ -227,13 +229,19 @@ class Worker:
             try:
                 row = self.row(table[index], without)
             except Exception as error:
-                traceback.print_exc(limit=-4)
+                trace(error)
                 w = table[index]
                 row = {"name": w.name, "shape": w.shape, "dtype": w.dtype, "target": w.target, "error": timing.summary(error)}
                 self._healthy()
             self.emit(row=row, index=index)
             if self.cuda:
                 self.torch.cuda.empty_cache()
+
+
+def trace(error) -> None:
+    """The last frames of an error that is no mismatch, for whoever repairs it."""
+    text = "".join(traceback.format_exception(error, limit=-4))
+    print(text if len(text) < 1500 else text[:700] + " [...] " + text[-700:], flush=True)
 
 
 def to_numpy(tensor):
@@ -326,7 +334,7 @@ def line_of(row) -> str:
         if not entry:
             continue
         if "ms" not in entry:
-            parts.append(f"{LABELS[name]} n/a ({entry.get('error')})")
+            parts.append(f"{LABELS[name]} n/a ({entry.get('error', '')[:100]})")
             continue
         text = f"{LABELS[name]} {entry['ms']:.4f} ms {entry['share']:.0%}"
         if name == "mlirfuse":
@@ -414,7 +422,7 @@ def plot(record, path: str) -> None:
     axes.set_yticks(range(len(rows)), [f"{r['name']}  {r['shape']} {r['dtype']}" for r in rows], fontsize=8)
     axes.set_ylim(len(rows) - 0.4, -0.6)
     right = max([1.05] + [row[n]["share"] * 1.03 for row in rows for n in IMPLEMENTATIONS if "share" in (row.get(n) or {})])
-    axes.set_xlim(0, min(right, 3))
+    axes.set_xlim(0, min(right, 1.3))
     axes.xaxis.set_major_formatter(matplotlib.ticker.PercentFormatter(1.0))
     axes.set_xlabel("share of a copy of the same bytes (more is better)", fontsize=9)
     axes.tick_params(axis="x", labelsize=8)

@@ -21,7 +21,7 @@ class Builder:
         self._constants: dict[tuple, Value] = {}
 
     def op(self, name: str, *operands: Value, **attrs) -> Value | list[Value]:
-        """Appends the op ``name``; gives its result, or the list of them for an op with several.
+        """Appends the op ``name``; gives its result, or the list of them where there are several.
 
         Raises TypeError or :class:`ShapeError` where the operands do not fit the op's row.
         """
@@ -37,7 +37,7 @@ class Builder:
         shapes = ops.result_shapes(row, [v.shape for v in operands], full)
         made = Op(name, operands, full, [Value(d, s) for d, s in zip(dtypes, shapes)], loc=self.loc())
         self.block.ops.append(made)
-        return made.results if name == "split" else made.result
+        return made.results if name == "split" or len(made.results) != 1 else made.result
 
     def constant(self, value, dtype: DType) -> Value:
         """A 0-d constant; equal ones are one value."""

@@ -117,3 +117,10 @@ def walk(module: ir.Module):
                     yield from visit(nested)
 
     yield from visit(module.operation)
+
+
+def gpu_object(attribute) -> bytes:
+    """The contents of a ``#gpu.object``."""
+    from numba_cuda_mlir._mlir.dialects import gpu
+
+    return gpu.ObjectAttr(attribute).object

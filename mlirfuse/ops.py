@@ -31,7 +31,8 @@ class OpDef:
     """A row of the table.
 
     ``kind``: elementwise, reduce, shape, index, create, random, library, composite, update. ``takes``: the dtype kinds of its
-    operands (:attr:`DType.kind`). ``result``: "same", "bool", "i64", "to" (the attribute) or "real". ``operands``: names; a trailing
+    operands (:attr:`DType.kind`). ``result``: "same", "bool", "i64", "to" (the attribute) or a
+    function of (dtypes, attrs) that gives the type of each result. ``operands``: names; a trailing
     ``*`` marks a variable number. ``attrs``: name to default (``...``: required). ``infer(shapes, attrs)`` gives the results' shapes.
     ``ref`` computes it on NumPy arrays; ``emit`` in a kernel. ``numpy`` and ``nvfuser``: the names front ends know it by.
     ``expand(b, *values, **attrs)`` rewrites a composite into other ops through a :class:`mlirfuse.builder.Builder`. ``cost``: roughly
@@ -43,7 +44,7 @@ class OpDef:
     operands: tuple[str, ...]
     doc: str
     takes: str = ANY
-    result: str = "same"
+    result: str | Callable = "same"
     attrs: dict[str, Any] = field(default_factory=dict)
     infer: Callable | None = None
     ref: Callable | None = None
@@ -53,6 +54,11 @@ class OpDef:
     nvfuser: tuple[str, ...] = ()
     cost: int = 1
     operand_dtypes: Callable | None = None  # (dtypes, attrs) -> error text or None, where "one element type" is not the rule
+
+    @property
+    def several(self) -> bool:
+        """May have more than one result."""
+        return self.name == "split" or callable(self.result)
 
 
 EXPENSIVE = 8
@@ -570,7 +576,9 @@ _row("where", "elementwise", "condition a b", "a where condition, else b", ref=n
 _row("cast", "elementwise", "x", "conversion to another element type", result="to", attrs={"to": ...}, takes=ANY + COMPLEX,
      ref=_quietly(lambda x, to: x.astype(to.numpy)), emit=None, nvfuser="cast")  # fmt: skip
 _row("copy", "elementwise", "x", "the same values in memory of their own", ref=np.copy, emit=lambda e, x: x, takes=ANY + COMPLEX,
-     numpy="copy", nvfuser="set segment_set")  # fmt: skip
+     numpy="copy", nvfuser="set")  # fmt: skip
+_row("segment_set", "elementwise", "x", "the same values; its operand and its users go into different kernels", ref=np.copy,
+     emit=lambda e, x: x, takes=ANY + COMPLEX, nvfuser="segment_set")  # fmt: skip
 
 # ---------------------------------------------------------------------------------------------------------------- reductions
 
@@ -749,6 +757,60 @@ _row("matmul", "library", "a b", "matrix product, as NumPy's", takes=ALL_TYPES, 
 _row("linear", "library", "x w bias*", "x times w transposed, plus bias", takes=FLOAT, infer=_linear, ref=_linear_ref, nvfuser="linear")
 
 
+def _scattered_dtypes(dtypes, attrs):
+    if dtypes[1] not in (dt.i32, dt.i64):
+        return f"the indices are {dtypes[1]}, not i32 or i64"
+    return None if dtypes[0] is dtypes[2] else f"the values are {dtypes[2]}, not {dtypes[0]}"
+
+
+def _scan_ref(function):
+    def ref(x, axis):
+        wide = x.astype(np.float32) if x.dtype.itemsize == 2 and dt.of(x.dtype).is_float else x
+        with np.errstate(all="ignore"):
+            return function(wide, axis=axis).astype(x.dtype)
+
+    return ref
+
+
+def _argsort_ref(x, axis, descending):
+    """Stable; NaN counts as the largest."""
+    if not descending:
+        return np.argsort(x, axis=axis, kind="stable").astype(np.int64)
+    flipped = np.flip(x, axis)
+    last = x.shape[axis] - 1
+    return np.flip(last - np.argsort(flipped, axis=axis, kind="stable"), axis).astype(np.int64)
+
+
+def _scatter_ref(x, indices, values, axis):
+    out = x.copy()
+    where = list(np.ix_(*map(np.arange, indices.shape))) if indices.ndim else []
+    if where:
+        where[axis] = indices
+        out[tuple(where)] = values if values.ndim == 0 else values[tuple(slice(0, n) for n in indices.shape)]
+    return out
+
+
+def _index_put_accumulate_ref(x, indices, values):
+    out = x.astype(np.float32) if x.dtype.itemsize == 2 and dt.of(x.dtype).is_float else x.copy()
+    np.add.at(out, indices, values.astype(out.dtype))
+    return out.astype(x.dtype)
+
+
+for _name, _doc, _function, _takes in (
+    ("cumsum", "running sums along axis", np.cumsum, NUMBER),
+    ("cumprod", "running products along axis", np.cumprod, NUMBER),
+    ("cummax", "running maxima along axis; NaN from the first NaN on", np.maximum.accumulate, ANY),
+    ("cummin", "running minima along axis; NaN from the first NaN on", np.minimum.accumulate, ANY),
+):
+    _row(_name, "library", "x", _doc, takes=_takes, attrs={"axis": ...}, infer=_same, ref=_scan_ref(_function), nvfuser=_name)
+_row("argsort", "library", "x", "the positions that sort along axis; stable; NaN counts as the largest", result="i64",
+     attrs={"axis": ..., "descending": False}, infer=_same, ref=_argsort_ref, nvfuser="argsort topk")  # fmt: skip
+_row("scatter", "library", "x indices values", "x with values, of the indices' shape or 0-d, put at indices along axis, the other coordinates kept",
+     takes=ALL_TYPES, attrs={"axis": ...}, infer=_same, ref=_scatter_ref, operand_dtypes=_scattered_dtypes, nvfuser="scatter")  # fmt: skip
+_row("index_put_accumulate", "library", "x indices values", "x with values[k] added to row indices[k]", takes=NUMBER, infer=_same,
+     ref=_index_put_accumulate_ref, operand_dtypes=_scattered_dtypes, nvfuser="index_put_accumulate index_accumulate")  # fmt: skip
+
+
 def result_dtypes(row: OpDef, operand_dtypes, attrs) -> list[DType]:
     """The element types of the results. Raises TypeError, naming operand and rule, where operands do not fit."""
     if row.operand_dtypes:
@@ -760,6 +822,8 @@ def result_dtypes(row: OpDef, operand_dtypes, attrs) -> list[DType]:
     if not row.operand_dtypes and operand_dtypes and operand_dtypes[0].kind not in row.takes:
         kinds = {"f": "floats", "i": "integers", "u": "unsigned integers", "b": "bools", "c": "complex"}
         raise TypeError(f"{row.name}: operand 0 is {operand_dtypes[0]}; it takes {', '.join(kinds[k] for k in row.takes)}")
+    if callable(row.result):
+        return row.result(operand_dtypes, attrs)
     if row.result == "same":
         dtype = operand_dtypes[-1]
         if row.kind == "index" or row.name == "pad":
@@ -772,3 +836,6 @@ def result_dtypes(row: OpDef, operand_dtypes, attrs) -> list[DType]:
 def result_shapes(row: OpDef, shapes, attrs) -> list[tuple]:
     """The symbolic shapes of the results. Raises :class:`ShapeError`."""
     return (row.infer or _elementwise)(list(shapes), attrs)
+
+
+from mlirfuse import composites  # noqa: E402, F401  (the composite rows of the same table)

@@ -15,10 +15,14 @@ from mlirfuse import dtypes as dt
 from mlirfuse import graph as gr
 from mlirfuse import sizes as sz
 from mlirfuse.errors import CompileError
-from mlirfuse.graph import Graph, Op, Segment, Value
+from mlirfuse.graph import Graph, Group, Op, Segment, Value
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule import analysis as an
+from mlirfuse.schedule import noop
 from mlirfuse.sizes import Size
+
+
+WRITES_ARGUMENT = "writes an argument that others still read"
 
 
 @dataclass
@@ -27,6 +31,16 @@ class Step:
 
     segment: Segment
     analysis: an.Analysis
+
+
+def _live(ops: list[Op], outputs: list[Value]) -> list[Op]:
+    """The ops that ``outputs`` need."""
+    needed, out = set(outputs), []
+    for op in reversed(ops):
+        if any(v in needed for v in op.results):
+            needed.update(op.operands)
+            out.append(op)
+    return out[::-1]
 
 
 @dataclass
@@ -60,19 +74,36 @@ class Program:
         self.symbols = sorted({s for v in graph.args for n in v.shape for s in sz.symbols(n)}
                               | {s for l in graph.layouts if l for n in l.strides for s in sz.symbols(n)} | set(hint))  # fmt: skip
         self.pointer_args = [k for k in range(len(graph.args)) if k not in graph.scalars]
-        self.outputs = list(dict.fromkeys(v for v in graph.returns))
+        self.outputs = list(dict.fromkeys(graph.returns))
+        self.views = self._views()
         self.variants: dict[tuple, Variant] = {}
         self._lock = threading.Lock()
         self.steps = self._steps(hint)
+        if self._write_late():
+            self.outputs = list(dict.fromkeys(graph.returns))
+            self.steps = self._steps(hint)
 
     # ---- segments
+
+    def _views(self) -> dict[Value, noop.View]:
+        """Results that are views of an argument, or of another result: they need no kernel."""
+        graph = self.graph
+        strides = {v: l.strides for v, l in zip(graph.args, graph.layouts) if l is not None}
+        aliased = {graph.returns[k] for k in graph.aliases} | {graph.args[k] for k in graph.aliases.values()}
+        out = {}
+        for value in self.outputs:
+            found = noop.view_of(value, strides) if value.op is not None else None
+            if found is not None and value not in aliased and found[0] not in aliased:
+                out[value] = found
+        return out
 
     def _steps(self, hint) -> list[Step]:
         graph = self.graph
         scalars = {graph.args[k] for k in graph.scalars}
         layouts = {v: layout for v, layout in zip(graph.args, graph.layouts) if layout}
+        layouts |= {graph.returns[k]: graph.layouts[a] for k, a in graph.aliases.items()}
         users = graph.body.users()
-        returned = set(graph.returns)
+        returned = set(graph.returns) - set(self.views)
         loose = [op for op in graph.ops if op.segment is None]
         if loose:
             raise CompileError(f"{loose[0].name} is in no segment")
@@ -84,8 +115,35 @@ class Program:
         for segment, ops in members.items():
             inside = set(ops)
             outs = [v for op in ops for v in op.results if v in returned or any(u not in inside for u in users.get(v, ()))]
-            steps.append(Step(segment, an.analyze(ops, outs, layouts, scalars, hint)))
-        return steps
+            if outs:
+                steps.append(Step(segment, an.analyze(_live(ops, outs), outs, layouts, scalars, hint)))
+        return sorted(steps, key=lambda step: step.segment.why == WRITES_ARGUMENT)
+
+    def _write_late(self) -> bool:
+        """Where an argument's new value cannot be written as it is computed, it is computed aside and copied at the end."""
+        graph, changed = self.graph, False
+        for k, argument in graph.aliases.items():
+            value = graph.returns[k]
+            if not self._in_place(value, graph.args[argument]):
+                copy = Op("copy", [value], {}, [Value(value.dtype, value.shape)])
+                copy.group = Group()
+                copy.segment = Segment(copy.group, "pointwise", {}, WRITES_ARGUMENT)
+                graph.ops.append(copy)
+                graph.returns[k] = copy.result
+                changed = True
+        return changed
+
+    def _in_place(self, value: Value, argument: Value) -> bool:
+        """Whether ``value`` can be written over ``argument`` as it is computed: nothing else still needs the old elements.
+
+        So it is where only the kernel that computes ``value`` reads the argument, element by element at the place it writes.
+        """
+        if value in self.graph.args or self.graph.returns.count(value) > 1:
+            return False
+        readers = [s for s in self.steps if argument in s.analysis.inputs]
+        if any(value not in s.analysis.outputs or s.analysis.phases or s.analysis.pinned for s in readers):
+            return False
+        return all(s.analysis.axes.dims(argument) == s.analysis.axes.dims(value) for s in readers)
 
     # ---- variants
 
@@ -106,8 +164,12 @@ class Program:
         slots = Slots()
         for k in self.pointer_args:
             slots.pointers[self.graph.args[k]] = len(slots.pointers)
-        for value in self.outputs:
-            slots.pointers.setdefault(value, len(slots.pointers))
+        for k, argument in self.graph.aliases.items():
+            slots.pointers[self.graph.returns[k]] = slots.pointers[self.graph.args[argument]]
+        made = [v for v in self.outputs if v not in slots.pointers and v not in self.views]
+        for k, value in enumerate(made):
+            slots.pointers[value] = len(self.pointer_args) + k
+        slots.workspace = len(self.pointer_args) + len(made)
         variant = self.target.compile(self, params, slots)
         self._add_plan(variant)
         return variant
@@ -117,7 +179,7 @@ class Program:
         slots = variant.slots
         exprs: list[str] = []
         for key in slots.ints:
-            exprs.append(str(key[1]) if key[0] == "size" else "0")
+            exprs.append(str(key[1]) if key[0] in ("size", "handle") else "0")
         shapes = [f"({''.join(f'{n},' for n in v.shape)})" for v in self.outputs]
         nbytes = [str(slots.temporary_bytes[k]) for k in slots.temporaries]
         source = f"lambda {', '.join(self.symbols)}: ([{', '.join(exprs)}], [{', '.join(shapes)}], [{', '.join(nbytes)}])"

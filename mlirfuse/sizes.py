@@ -223,7 +223,7 @@ def parse(text: str) -> Size:
     """Reads what ``str`` of a size printed. Raises ValueError for anything else."""
     try:
         return _from_ast(ast.parse(text, mode="eval").body)
-    except (SyntaxError, KeyError, AttributeError, TypeError) as error:
+    except (SyntaxError, KeyError, AttributeError, TypeError, ArithmeticError, RecursionError, MemoryError) as error:
         raise ValueError(f"'{text}' is not a size expression") from error
 
 

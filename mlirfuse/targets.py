@@ -5,10 +5,12 @@ from __future__ import annotations
 import functools
 
 from mlirfuse import sizes as sz
-from mlirfuse.lowering import llvm
+from mlirfuse.errors import UnsupportedError
+from mlirfuse.lowering import llvm, ptx
+from mlirfuse.lowering.host import gpu_host
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.program import Program, Variant
-from mlirfuse.schedule import pointwise, rows
+from mlirfuse.schedule import gpu_choice, pointwise, rows
 from mlirfuse.schedule.cpu import CpuKernel
 
 
@@ -90,6 +92,81 @@ def _host(kernels: list[CpuKernel], slots: Slots) -> str:
     return "\n".join(lines)
 
 
+class GpuTarget:
+    """An NVIDIA GPU: a device of this machine, or (``device`` None) an architecture to compile for."""
+
+    name = "cuda"
+
+    def __init__(self, machine, device: int | None):
+        self.machine, self.device = machine, device
+
+    def parameters(self, program: Program, env, alignments) -> tuple:
+        """For each segment its scheduler's parameters."""
+        return tuple(gpu_choice.choose(step.analysis, env, alignments, self.machine) for step in program.steps)
+
+    def kernels(self, program: Program, params: tuple, slots: Slots) -> tuple[list, str]:
+        """The kernels of a variant and the module that holds them."""
+        kernels = []
+        for at, (step, choice) in enumerate(zip(program.steps, params)):
+            kernels += gpu_choice.emit(f"kernel{at}", step.analysis, slots, choice)
+        return kernels, "module {\ngpu.module @kernels {\n" + "\n".join(k.text for k in kernels) + "\n}\n}\n"
+
+    def compile(self, program: Program, params: tuple, slots: Slots) -> Variant:
+        from mlirfuse import _native
+
+        if self.device is None:
+            raise UnsupportedError(f"target {self.machine.chip} is no device of this machine: only its code can be looked at")
+        kernels, tiled = self.kernels(program, params, slots)
+        text, keep = {"tiled": tiled}, []
+        host = ""
+        if kernels:
+            text["ptx"] = ptx.to_ptx(tiled, self.machine.chip)
+            module = _native.Module(text["ptx"].encode() + b"\0", self.device)
+            handles = [slots.ints.setdefault(("handle", module.function(k.name, 0, k.cluster > 8)), len(slots.ints)) for k in kernels]
+            host = gpu_host(kernels, handles, slots)
+            code = llvm.HostCode(llvm.compile_object("module {\n" + host + "\n}\n"), _native.symbols())
+            keep = [module, code]
+        launch = code.address("launch") if kernels else 0
+        return Variant(params, text | {"host": host}, launch, slots, len(kernels), keep)
+
+
 @functools.cache
 def cpu() -> CpuTarget:
     return CpuTarget()
+
+
+def of(name: str):
+    """The target named "cpu", "cuda" (this machine's GPU) or "cuda:sm_90" (any GPU, for looking at its code)."""
+    if name == "cpu":
+        return cpu()
+    if name == "cuda":
+        return gpu(0)
+    if name.startswith("cuda:sm_"):
+        from mlirfuse.machine import Machine
+
+        return GpuTarget(Machine.of_architecture(name.removeprefix("cuda:")), None)
+    raise UnsupportedError(f"no target '{name}': there are 'cpu', 'cuda' and 'cuda:sm_90' with any architecture from sm_70 on")
+
+
+@functools.cache
+def gpu(device: int):
+    """The GPU ``device``. Raises :class:`UnsupportedError` where there is none."""
+    from mlirfuse import _native
+    from mlirfuse.machine import Machine
+
+    if not _native.cuda_available():
+        raise UnsupportedError(f"no CUDA device: {_native.cuda_error()}")
+    return GpuTarget(Machine.of_device(device), device)
+
+
+def for_arrays(leaves):
+    """The target that the arrays lie on."""
+    from mlirfuse.frontend import arrays
+
+    for leaf in leaves:
+        device = arrays.device_of(leaf)
+        if device is not None and device[0] == "cuda":
+            return gpu(device[1])
+        if device is not None and device[0] != "cpu":
+            raise UnsupportedError(f"device {device[0]} is not supported: move the array to the CPU or a CUDA GPU")
+    return cpu()

@@ -26,7 +26,7 @@ from mlirfuse.graph import Block, Graph, Group, Layout, Op, Segment, Value
 from mlirfuse.mlir import allow_unknown_ops, ext, ir
 
 SIZE_ATTRS = {"shape", "size", "start", "sizes", "low", "high"}  # arrays of sizes, as strings where not plain ints
-INT_ATTRS = {"axes", "dims", "step"}  # arrays of ints
+INT_ATTRS = {"axes", "dims", "step", "stride", "padding", "dilation"}  # arrays of ints
 
 
 class FusionIRError(MlirfuseError, ValueError):
@@ -88,7 +88,7 @@ def _define(row) -> type:
 
 
 def _is_variadic(row) -> bool:
-    return row.name == "split" or any(name.endswith("*") for name in row.operands)
+    return row.several or any(name.endswith("*") for name in row.operands)
 
 
 # IRDL, on which Python-defined ops rest, gives all values of a variadic field one type. Ops with a variable number of operands or
@@ -256,7 +256,7 @@ class _Printer:
         types = ", ".join(v.type for v in operands)
         out = ", ".join(v.type for v in results)
         out = out if len(results) == 1 else f"({out})"
-        where = f' loc("{loc[0]}":{loc[1]}:0)' if loc and self.locations else ""
+        where = (f' loc("{loc[0]}":{loc[1]}:0)' if loc else " loc(unknown)") if self.locations else ""
         used = ", ".join(self.name(v) for v in operands)
         self.lines.append(f'{indent}{left}"{name}"({used}){regions}{tail} : ({types}) -> {out}{where}')
 

@@ -113,7 +113,10 @@ class Printer:
         if self.canonical:
             for value in record.results:
                 self.name(value)
-        left = ", ".join(self.name(v) for v in record.results)
+        returned = record.returned if isinstance(record.returned, (list, tuple)) else [record.returned]
+        left = ", ".join("_" if v is None else self.name(v) for v in returned)
+        if len(returned) == 1 and returned[0] is not record.returned:
+            left += ","
         self.lines.append(f"{left} = fd.ops.{record.name}({', '.join(pieces)})")
 
     def program(self) -> list[str]:
@@ -123,6 +126,8 @@ class Printer:
         for record in live_records(definition.records, [o.value for o in definition.outputs]):
             self.op(record)
         for output in definition.outputs:
+            if output.hidden:
+                continue
             text = self.name(output.value)
             if output.alias is not None:
                 text += f", {self.name(output.alias)}"

@@ -30,7 +30,8 @@ from mlirfuse.builder import Builder
 from mlirfuse.dtypes import DType
 from mlirfuse.errors import ShapeError, TraceError, UnsupportedError
 from mlirfuse.frontend import tree as trees
-from mlirfuse.graph import Block, Graph, Layout, Op, Value, walk
+from mlirfuse.frontend.views import reshapes_are_views
+from mlirfuse.graph import Block, Graph, Layout, Value, walk
 from mlirfuse.sizes import Expr, Size
 
 # ---------------------------------------------------------------------------------------------------------------- what jit passes in
@@ -169,7 +170,7 @@ class Traced:
     - the leaves in ``static_leaves`` have the same values,
     - all ``size_guards`` hold, in their order,
     - all ``equalities`` hold, pairs of sizes (tracing again where one fails raises NumPy's error at the user's line),
-    - every number in ``scalar_ranges`` (by leaf) lies in its range.
+    - every number in ``scalar_ranges`` and ``index_ranges`` (by leaf) lies in its ranges, both ends in them.
 
     ``symbols``: for each symbol, (the graph's argument, "shape" or "stride", axis) that it is read from. ``arg_leaves``: the leaf of each
     of the graph's arguments; after them come those of ``captured``. ``mutated``: leaf position to the graph's result with its new value.
@@ -186,9 +187,32 @@ class Traced:
     captured: list[Captured]
     symbols: dict[str, tuple[int, str, int]]
     arg_leaves: list[int]
-    scalar_ranges: dict[int, tuple[int, int]] = field(default_factory=dict)
+    scalar_ranges: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    index_ranges: dict[int, list[tuple[Size, Size]]] = field(default_factory=dict)
     scope: list[tuple[Any, str, Any]] = field(default_factory=list)
-    random: bool = False
+
+    def sizes(self, arrays) -> dict[str, int]:
+        """The symbols' values in a call, from the NumPy arrays of the graph's arguments."""
+        out = {}
+        for name, (position, what, axis) in self.symbols.items():
+            array = arrays[position]
+            out[name] = array.shape[axis] if what == "shape" else array.strides[axis] // array.itemsize
+        return out
+
+    def result(self, results, leaves, sizes: dict[str, int]):
+        """What the function returns, from the graph's results, the leaves of the call and the symbols' values."""
+        out = []
+        for o in self.outs:
+            if o.kind == "result":
+                x = results[o.index]
+                if o.scalar is not None and isinstance(x, np.ndarray):
+                    x = x[()] if o.scalar is np.generic else o.scalar(x[()])
+                out.append(x)
+            elif o.kind == "argument":
+                out.append(leaves[o.index])
+            else:
+                out.append(sz.substitute(o.value, sizes) if o.kind == "size" else o.value)
+        return self.out_tree.unflatten(out)
 
 
 # ---------------------------------------------------------------------------------------------------------------- the user's line
@@ -442,16 +466,20 @@ class Trace:
         self.hints: dict[str, int] = {}
         self.substitution: dict[str, Size] = {}
         self.same: dict[Size, Size] = {}
+        self.learned = False  # whether the two above hold anything
+        self._canonical: dict[Size, Size] = {}
+        self._hints: dict[Size, int] = {}
         self.guards: dict[SizeGuard, None] = {}
         self.equalities: list[tuple[Size, Size]] = []
         self.static_leaves: dict[int, Any] = {}
-        self.scalar_ranges: dict[int, tuple[int, int]] = {}
+        self.scalar_ranges: dict[int, set[tuple[int, int]]] = {}
+        self.index_ranges: dict[int, list[tuple[Size, Size]]] = {}
         self.symbols: dict[str, tuple[int, str, int]] = {}
         self.layouts: list[Layout | None] = []
         self.scalars: set[int] = set()
         self.captured: dict[int, tuple[Any, TracedArray, tuple | None]] = {}
+        self.contiguous: set[Value] = set()  # arguments that are row-major without gaps
         self.roots: list = []
-        self.frames: dict[Any, dict] = {}
         self._counts = {"s": 0, "t": 0}
 
     # ---- sizes
@@ -463,20 +491,30 @@ class Trace:
 
     def canonical(self, size: Size) -> Size:
         """``size`` after all equalities found so far."""
-        if size.__class__ is int:
+        if size.__class__ is int or not self.learned:
             return size
-        if self.substitution:
-            size = sz.substitute(size, self.substitution)
-        return self.same.get(size, size) if self.same else size
+        found = self._canonical.get(size)
+        if found is None:
+            if size.is_symbol:
+                found = self.substitution.get(size.terms[0][0][0].args[0], size)
+            else:
+                found = sz.substitute(size, self.substitution)
+            if self.same:
+                found = self.same.get(found, found)
+            self._canonical[size] = found
+        return found
 
     def shape(self, value: Value) -> tuple[Size, ...]:
-        if self.substitution or self.same:
-            return tuple([self.canonical(n) for n in value.shape])
-        return value.shape
+        return tuple([self.canonical(n) for n in value.shape]) if self.learned else value.shape
 
     def hint(self, size: Size) -> int:
         """The size in the call that is being traced."""
-        return size if size.__class__ is int else sz.substitute(size, self.hints)
+        if size.__class__ is int:
+            return size
+        found = self._hints.get(size)
+        if found is None:
+            found = self._hints[size] = sz.substitute(size, self.hints)
+        return found
 
     def hints_of(self, shape) -> tuple[int, ...]:
         return tuple([n if n.__class__ is int else self.hint(n) for n in shape])
@@ -498,7 +536,7 @@ class Trace:
             return low > 0
         if op == ">=" and (low >= 0 or high < 0):
             return low >= 0
-        outcome = _COMPARE[op](self.hint(difference), 0)
+        outcome = _COMPARE[op](self.hint(left) - self.hint(right), 0)
         self.guards[SizeGuard(left, op if outcome else _OPPOSITE[op], right)] = None
         if outcome if op == "==" else (op == "!=" and not outcome):
             self._learn(left, right)
@@ -540,6 +578,11 @@ class Trace:
 
     def _learn(self, a: Size, b: Size) -> None:
         """Makes equal sizes one: by solving for a symbol where that works, else by naming one expression for the other."""
+        self.learned = True
+        self._canonical = {}
+        if isinstance(a, Expr) and a.is_symbol and (isinstance(b, int) or b.is_symbol):
+            self._substitute(*((str(a), b) if isinstance(b, int) or _later(str(a), str(b)) else (str(b), a)))
+            return
         terms_a, terms_b = sz._terms(a), sz._terms(b)
         if len(terms_a) == 1 and len(terms_b) == 1:  # products: without what they share
             (left, ca), (right, cb) = terms_a[0], terms_b[0]
@@ -565,8 +608,11 @@ class Trace:
             if not isinstance(drop, int):
                 self.same[drop] = keep
             return
-        single = dict([best])
-        self.substitution = {k: sz.substitute(v, single) for k, v in self.substitution.items()} | single
+        self._substitute(*best)
+
+    def _substitute(self, name: str, size: Size) -> None:
+        single, old = {name: size}, sz.symbol(name)
+        self.substitution = {k: size if v == old else v if isinstance(v, int) else sz.substitute(v, single) for k, v in self.substitution.items()} | single
         if self.same:
             self.same = {sz.substitute(k, single): sz.substitute(v, single) for k, v in self.same.items()}
             self.same = {k: v for k, v in self.same.items() if k != v and not isinstance(k, int)}
@@ -579,7 +625,7 @@ class Trace:
             made = self.builder.op(name, *operands, **attrs)
         except (ShapeError, TypeError) as error:
             raise _located_error(error) from None
-        if self.substitution or self.same:
+        if self.learned:
             for value in made if isinstance(made, list) else (made,):
                 self._refresh(value)
         return made
@@ -597,7 +643,9 @@ class Trace:
         self._counts[prefix] += 1
         self.hints[name] = hint
         self.symbols[name] = where
-        return sz.symbol(name)
+        symbol = sz.symbol(name)
+        self._hints[symbol] = hint
+        return symbol
 
     def argument(self, spec: ArgSpec, name: str | None) -> Value:
         position = len(self.block.args)
@@ -630,6 +678,8 @@ class Trace:
                 if spec.shape[axis] == 1:
                     strides[axis] = sz.mul(strides[axis + 1], shape[axis + 1]) if axis + 1 < len(shape) else 1
         self.layouts.append(Layout(tuple(strides), spec.align))
+        if tuple(strides) == sz.contiguous_strides(shape):
+            self.contiguous.add(value)
         return value
 
     def capture(self, array) -> TracedArray:
@@ -690,14 +740,14 @@ def _find(array, roots) -> tuple[str | None, tuple | None]:
 class Buffer:
     """The memory of an array and its views. ``value`` is what it holds now; ``version`` counts the writes.
 
-    ``leaf``: the position of the argument that it belongs to. ``aliased``: an operation was used of which NumPy decides by the memory's
-    layout whether it gives a view; the copies so made must not outlive a write.
+    ``origin`` is what it held first, ``leaf`` the position of the argument that it belongs to, ``captured`` that of an array from outside
+    among the graph's arguments.
     """
 
-    __slots__ = ("value", "version", "leaf", "captured", "writable")
+    __slots__ = ("value", "origin", "version", "leaf", "captured", "writable")
 
     def __init__(self, value: Value | None = None, leaf: int | None = None, captured: int | None = None, writable: bool = True):
-        self.value = value
+        self.value = self.origin = value
         self.version = 0
         self.leaf = leaf
         self.captured = captured
@@ -717,7 +767,7 @@ class TracedArray:
         if buffer is None:
             buffer = Buffer(value)
         elif buffer.value is None:
-            buffer.value = value
+            buffer.value = buffer.origin = value
         self._buffer = buffer
         self._path = path
         self._version = buffer.version
@@ -729,16 +779,21 @@ class TracedArray:
     def value(self) -> Value:
         """What the array holds at this point of the function."""
         if self._version != self._buffer.version:
+            self._check_reshapes()
             value = self._buffer.value
             for step in self._path:
                 value = step.read(self._trace, value)
             self._value, self._version = value, self._buffer.version
         return self._value
 
-    def view(self, step, scalar: bool = False) -> TracedArray:
-        """The view that one more step makes."""
-        value = step.read(self._trace, self.value)
-        return TracedArray(self._trace, value, self._buffer, (*self._path, step))
+    def step(self, step) -> TracedArray:
+        """The view that is one step (see :mod:`mlirfuse.frontend.views`) from this one."""
+        return TracedArray(self._trace, step.read(self._trace, self.value), self._buffer, (*self._path, step))
+
+    def _check_reshapes(self) -> None:
+        if not reshapes_are_views(self._trace, self._buffer.origin, self._path):
+            fail(TraceError, "an array and a reshape of it are written and read here, and whether NumPy made the reshape a view or a copy depends on how "
+                 "the array lies in memory: write into the array before it is reshaped, or reshape a copy of it (x.copy().reshape(...))")  # fmt: skip
 
     def assign(self, new: Value) -> None:
         """Makes the memory of this array hold ``new``, which has its dtype and shape."""
@@ -749,6 +804,7 @@ class TracedArray:
             fail(TraceError, "writing into an array from outside the function: pass it as an argument, or write into a copy of it")
         if not buffer.writable:
             fail(ValueError, "assignment destination is read-only")
+        self._check_reshapes()
         buffer.value = self._written(buffer.value, 0, new)
         buffer.version += 1
         if not self._path:
@@ -917,14 +973,19 @@ class TracedScalar(TracedArray):
 numbers.Number.register(TracedScalar)
 
 
-def leaf_scalar(trace: Trace, value: Value, spec: ArgSpec, leaf: int) -> TracedScalar:
-    def thunk():
-        if spec.value is None:
-            fail(TraceError, "the value of this number is not known here")
-        trace.static_leaves[leaf] = spec.value
-        return spec.value
+class LeafScalar(TracedScalar):
+    """A number that is an argument itself."""
 
-    return TracedScalar(trace, value, _WEAK_KIND[spec.dtype.kind] if spec.weak else None, thunk)
+    __slots__ = ("spec", "leaf")
+
+    def __init__(self, trace: Trace, value: Value, spec: ArgSpec, leaf: int):
+        super().__init__(trace, value, (bool if spec.dtype.kind == "b" else _WEAK_KIND[spec.dtype.kind]) if spec.weak or spec.value.__class__ is bool else None, None)
+        self.spec = spec
+        self.leaf = leaf
+
+    def concrete(self):
+        self._trace.static_leaves[self.leaf] = self.spec.value
+        return self.spec.value
 
 
 # ---------------------------------------------------------------------------------------------------------------- tracing
@@ -949,7 +1010,7 @@ def trace(fn, leaves, tree: trees.Tree, name: str | None = None, aliases: dict[i
         if spec.device != "cpu":
             device = spec.device
         if spec.scalar and not spec.writable:
-            stand_ins.append(leaf_scalar(t, value, spec, leaf))
+            stand_ins.append(LeafScalar(t, value, spec, leaf))
             continue
         origin = (aliases or {}).get(leaf)
         buffer = arrays[origin]._buffer if origin in arrays else Buffer(value, leaf, writable=spec.writable)
@@ -967,7 +1028,7 @@ def trace(fn, leaves, tree: trees.Tree, name: str | None = None, aliases: dict[i
         result = fn(*args, **kwargs)
     finally:
         _current.trace = outer
-    if _generator_states(t.roots) != generators:
+    if generators and _generator_states(t.roots) != generators:
         raise TraceError(
             f"{getattr(fn, '__name__', 'the function')} draws NumPy random numbers: they would be drawn once, when it is compiled. "
             "Use mlirfuse.numpy.uniform, normal or dropout with a seed that is an argument, or draw outside and pass the array"
@@ -1010,9 +1071,8 @@ def trace(fn, leaves, tree: trees.Tree, name: str | None = None, aliases: dict[i
     graph = Graph(name or getattr(fn, "__name__", "f").replace("<", "").replace(">", ""), t.block, t.layouts, t.scalars, graph_aliases, device)
     _finish(t, graph)
     captured = [Captured(array, path) for array, _, path in t.captured.values()]
-    _move_captured_last(graph, t, arg_leaves)
     return Traced(graph, out_tree, outs, t.static_leaves, list(t.guards), t.equalities, mutated, captured, t.symbols, arg_leaves,
-                  t.scalar_ranges, _scope(t))  # fmt: skip
+                  {k: sorted(v) for k, v in t.scalar_ranges.items()}, t.index_ranges, _scope(t))  # fmt: skip
 
 
 def _number_type(x: TracedArray) -> type | None:
@@ -1023,7 +1083,7 @@ def _number_type(x: TracedArray) -> type | None:
 
 def _finish(t: Trace, graph: Graph) -> None:
     """Writes the equalities into the whole graph, so that equal sizes are one symbol everywhere."""
-    if not t.substitution and not t.same:
+    if not t.learned:
         return
     from mlirfuse.dialects.fusion import SIZE_ATTRS
 
@@ -1039,11 +1099,6 @@ def _finish(t: Trace, graph: Graph) -> None:
                 op.attrs[key] = tuple(map(canonical, attr))
             elif key == "value" and op.name == "size":
                 op.attrs[key] = canonical(attr)
-
-
-def _move_captured_last(graph: Graph, t: Trace, arg_leaves: list[int]) -> None:
-    """Arguments come first and captured arrays last by construction: arguments are made before the function runs."""
-    assert len(graph.args) == len(arg_leaves) + len(t.captured)
 
 
 def _argument_names(fn, tree: trees.Tree) -> list[str]:
@@ -1089,22 +1144,18 @@ def _scope(t: Trace) -> list:
 
 
 def _generator_states(roots) -> list:
-    """What tells whether NumPy random numbers were drawn."""
-    out = [_legacy_position()]
+    """What tells whether NumPy random numbers were drawn: from NumPy's own generator, or one that the function can see."""
+    module = sys.modules.get("numpy.random.mtrand")
+    if module is None:
+        return []
+    state = module._rand.get_state(legacy=False)
+    out = [(state["state"]["pos"], int(state["state"]["key"][0]), state["has_gauss"], state["gauss"])] if "key" in state["state"] else []
     for _, _, _, value in roots:
         if isinstance(value, np.random.Generator):
             out.append(str(value.bit_generator.state))
         elif isinstance(value, np.random.RandomState):
             out.append(str(value.get_state()))
     return out
-
-
-def _legacy_position():
-    module = sys.modules.get("numpy.random.mtrand")
-    if module is None:
-        return None
-    state = module._rand.get_state(legacy=False)
-    return state["state"]["pos"], int(state["state"]["key"][0]), state["has_gauss"], state["gauss"]
 
 
 from mlirfuse.frontend import numpy_api as api  # noqa: E402  (it needs the classes above)

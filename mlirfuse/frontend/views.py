@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mlirfuse import dtypes as dt
-from mlirfuse import sizes as sz
 from mlirfuse.graph import Value
 from mlirfuse.sizes import Size
 
@@ -13,6 +12,9 @@ from mlirfuse.sizes import Size
 @dataclass(frozen=True)
 class Permute:
     dims: tuple[int, ...]
+
+    def out(self, shape) -> tuple[Size, ...]:
+        return tuple(shape[d] for d in self.dims)
 
     def read(self, t, x: Value) -> Value:
         return t.emit("permute", x, dims=self.dims)
@@ -26,6 +28,9 @@ class Permute:
 class Reshape:
     shape: tuple[Size, ...]
 
+    def out(self, shape) -> tuple[Size, ...]:
+        return self.shape
+
     def read(self, t, x: Value) -> Value:
         return t.emit("reshape", x, shape=tuple(map(t.canonical, self.shape)))
 
@@ -37,6 +42,12 @@ class Reshape:
 class ExpandDims:
     axes: tuple[int, ...]
 
+    def out(self, shape) -> tuple[Size, ...]:
+        out = list(shape)
+        for a in self.axes:
+            out.insert(a, 1)
+        return tuple(out)
+
     def read(self, t, x: Value) -> Value:
         return t.emit("expand_dims", x, axes=self.axes)
 
@@ -47,6 +58,9 @@ class ExpandDims:
 @dataclass(frozen=True)
 class Squeeze:
     axes: tuple[int, ...]
+
+    def out(self, shape) -> tuple[Size, ...]:
+        return tuple(n for k, n in enumerate(shape) if k not in self.axes)
 
     def read(self, t, x: Value) -> Value:
         return t.emit("squeeze", x, axes=self.axes)
@@ -61,59 +75,19 @@ class Slice:
     size: tuple[Size, ...]
     step: tuple[int, ...]
 
+    def out(self, shape) -> tuple[Size, ...]:
+        return self.size
+
     def read(self, t, x: Value) -> Value:
         start, size = (tuple(map(t.canonical, part)) for part in (self.start, self.size))
         return t.emit("slice", x, start=start, size=size, step=self.step)
 
     def write(self, t, base: Value, new: Value) -> Value:
-        """Elementwise: where an element lies in the region, the one of ``new`` that belongs there, else its own."""
-        shape = t.shape(base)
         if 0 in self.size:
             return base
-        everywhere = new.op is not None and new.op.name in ("broadcast_in_dim", "full") and new.op.operands[0].rank == 0
-        source = new.op.operands[0] if everywhere else new
-        mask = None
-        low, high = [0] * len(shape), [0] * len(shape)
-        for axis, (start, size, step, extent) in enumerate(zip(self.start, self.size, self.step, shape)):
-            start, size = t.canonical(start), t.canonical(size)
-            if start == 0 and step == 1 and size == extent:
-                continue
-            last = start + sz.mul(size - 1, step)
-            position = t.emit("iota", shape=tuple(n if k == axis else 1 for k, n in enumerate(shape)), axis=axis, dtype=dt.i64)
-            first, final = (start, last) if step > 0 else (last, start)
-            inside = None
-            if size == 1:
-                inside = t.emit("eq", position, t.builder.size(start))
-            else:
-                if first != 0:
-                    inside = t.emit("ge", position, t.builder.size(first))
-                if final + 1 != extent:
-                    upper = t.emit("le", position, t.builder.size(final))
-                    inside = upper if inside is None else t.emit("logical_and", inside, upper)
-            if abs(step) != 1 and size != 1:
-                offset = t.emit("sub", position, t.builder.size(first))
-                hit = t.emit("eq", t.emit("mod", offset, t.builder.size(abs(step))), t.builder.size(0))
-                inside = hit if inside is None else t.emit("logical_and", inside, hit)
-            mask = inside if mask is None else t.emit("logical_and", mask, inside) if inside is not None else mask
-            if everywhere:
-                continue
-            if step < 0 and size != 1:
-                steps = tuple(-1 if k == axis else 1 for k in range(len(shape)))
-                begin = tuple(size - 1 if k == axis else 0 for k in range(len(shape)))
-                source = t.emit("slice", source, start=begin, size=t.shape(source), step=steps)
-            if abs(step) != 1 and size != 1:
-                flat = t.emit("iota", shape=(extent,), axis=0, dtype=dt.i64)
-                nearest = t.emit("floor_div", t.emit("sub", flat, t.builder.size(first)), t.builder.size(abs(step)))
-                nearest = t.emit("maximum", nearest, t.builder.size(0))
-                source = t.emit("take", source, t.emit("minimum", nearest, t.builder.size(size - 1)), axis=axis)
-            elif size != 1:  # an extent of 1 broadcasts to where the mask wants it
-                low[axis], high[axis] = first, extent - size - first
-        if mask is None:
-            return source if not everywhere else new
-        if any(n != 0 for n in low + high):
-            source = t.emit("pad", source, t.builder.constant(0, source.dtype), low=tuple(low), high=tuple(high))
-        made = t.emit("where", mask, source, base)
-        return made
+        filled = new.op is not None and new.op.name in ("broadcast_in_dim", "full") and new.op.operands[0].rank == 0
+        start, size = (tuple(map(t.canonical, part)) for part in (self.start, self.size))
+        return t.emit("set_slice", base, new.op.operands[0] if filled else new, start=start, size=size, step=self.step)
 
 
 @dataclass(frozen=True)
@@ -122,6 +96,9 @@ class At:
 
     axis: int
     index: Value
+
+    def out(self, shape) -> tuple[Size, ...]:
+        return shape[: self.axis] + shape[self.axis + 1 :]
 
     def read(self, t, x: Value) -> Value:
         return t.emit("take", x, self.index, axis=self.axis)
@@ -141,6 +118,9 @@ class Broadcast:
     """Repeated; NumPy makes it read-only."""
 
     shape: tuple[Size, ...]
+
+    def out(self, shape) -> tuple[Size, ...]:
+        return self.shape
 
     def read(self, t, x: Value) -> Value:
         shape = tuple(map(t.canonical, self.shape))
@@ -163,3 +143,25 @@ def keeps_order(step, shape) -> bool:
     partial = [a for a in range(len(shape)) if (step.start[a], step.size[a], step.step[a]) != (0, shape[a], 1)]
     last = max(partial, default=-1)
     return last < 0 or (all(n == 1 for n in step.size[:last]) and (step.step[last] == 1 or step.size[last] == 1))
+
+
+def reshapes_are_views(t, origin: Value, path) -> bool:
+    """Whether NumPy makes a view of every reshape in the path from a buffer; where the buffer's layout is not known, False."""
+    if not any(isinstance(step, Reshape) for step in path):
+        return True
+    contiguous, shape = in_order(t, origin) and (origin.op is not None or origin in t.contiguous), origin.shape
+    for step in path:
+        if isinstance(step, Reshape) and not contiguous:
+            return False
+        contiguous = contiguous and keeps_order(step, shape)
+        shape = step.out(shape)
+    return True
+
+
+def in_order(t, value: Value) -> bool:
+    """Whether NumPy has the array's dimensions in row-major order in memory."""
+    if value.rank < 2 or value in t.contiguous:
+        return True
+    if value.op is None or value.op.name == "permute":
+        return False
+    return all(in_order(t, v) for v in value.op.operands)

@@ -40,12 +40,14 @@ _INT_CMP = {"eq": "eq", "ne": "ne"}
 class Emitter:
     """Collects the lines of one function's body.
 
-    ``target`` is ``"cpu"`` or ``"gpu"``; only what differs in instructions asks for it. Constants are gathered at the function's
-    entry (:attr:`entry`), so that they dominate every use whatever region asked for them first.
+    ``target`` is ``"cpu"`` or ``"gpu"``; only what differs in instructions asks for it. ``features`` may name features of the CPU
+    as LLVM spells them: with ``avx512f`` and ``avx512vl``, code may use instructions that x86 has only there. Constants are
+    gathered at the function's entry (:attr:`entry`), so that they dominate every use whatever region asked for them first.
     """
 
-    def __init__(self, target: str = "cpu"):
+    def __init__(self, target: str = "cpu", features=()):
         self.target = target
+        self.features = frozenset(features)
         self.entry: list[str] = []
         self.lines: list[str] = []
         self.depth = 1

@@ -421,10 +421,20 @@ class Kernel:
         return name
 
     def load(self, value: Value, env: Env) -> Val:
-        if value in self.memories:
-            memory = self.memories[value]
-            return self._from_memory(self._load(memory, self._offset(value, memory.strides, env)), value.dtype)
-        return self._scalar(value)
+        if value not in self.memories:
+            return self._scalar(value)
+        return self._from_memory(self.preload(value, env), value.dtype)
+
+    def preload(self, value: Value, env: Env) -> Val:
+        """Loads an input's element as it is in memory; a later :meth:`value` converts it. Inside :meth:`forget`, what was loaded
+        before is still known."""
+        key = ("loaded", self._key(value, env))
+        for scope in reversed(self._memo):
+            if key in scope:
+                return scope[key]
+        memory = self.memories[value]
+        val = self._memo[-1][key] = self._load(memory, self._offset(value, memory.strides, env))
+        return val
 
     def _from_memory(self, val: Val, dtype: dt.DType) -> Val:
         if dtype is dt.bool_:

@@ -22,12 +22,15 @@ _lock = threading.Lock()  # llvmlite's LLVM state is one for the process
 
 
 @functools.cache
-def target_machine():
-    """Code generation for this machine's processor."""
+def _target():
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
-    target = llvm.Target.from_default_triple()
-    return target.create_target_machine(cpu=llvm.get_host_cpu_name(), features=_features(), opt=3, jit=True)
+    return llvm.Target.from_default_triple()
+
+
+def target_machine():
+    """Code generation for this machine's processor. A JIT engine takes the one it is given: make one for each."""
+    return _target().create_target_machine(cpu=llvm.get_host_cpu_name(), features=_features(), opt=3, jit=True)
 
 
 @functools.cache

@@ -129,6 +129,37 @@ def scale(e: Emitter, x: Val, n: Val, offset: int = 0) -> Val:
     return e.mul(e.mul(x, first), second)
 
 
+def _scale_magic(e: Emitter, x: Val, t: Val, offset: int = 0) -> Val:
+    """:func:`scale` by n where ``t`` is n plus :attr:`Format.magic`."""
+    f = format_of(x)
+    if _x86_vector(e, x):
+        return _scalef(e, x, e.sub(t, f.magic - offset))
+    return scale(e, x, e.bitcast(t, f.uint), offset)
+
+
+def _x86_vector(e: Emitter, x: Val) -> bool:
+    """Whether AVX-512 has instructions for vectors of this type."""
+    return {"avx512f", "avx512vl"} <= e.features and e.target == "cpu" and x.lanes * x.dtype.bits in (128, 256, 512)
+
+
+def _scalef(e: Emitter, x: Val, n: Val) -> Val:
+    """``x * 2**n`` for whole floats n, rounded once: one instruction."""
+    width = x.lanes * x.dtype.bits
+    letter = "s" if x.dtype is dt.f32 else "d"
+    mask = e.const(-1, dt.i16 if x.lanes == 16 else dt.i8)
+    rounding = (f", {e.const(4, dt.i32)}", ", i32") if width == 512 else ("", "")
+    name = f"llvm.x86.avx512.mask.scalef.p{letter}.{width}"
+    operands, types = f"{x}, {n}, {x}, {mask}{rounding[0]}", f"{x.type}, {x.type}, {x.type}, {mask.type}{rounding[1]}"
+    return e.op(f'llvm.call_intrinsic "{name}"({operands}) : ({types}) -> {x.type}', x.dtype, x.lanes)
+
+
+def _to_float(e: Emitter, k: Val, f: Format) -> Val:
+    """Small integers as floats; of 64 bits by :attr:`Format.magic`, for want of an instruction on AVX2."""
+    if f.bits == 32:
+        return e.cast(k, f.dtype)
+    return e.sub(e.bitcast(e.add(k, _bits_of(f.magic, f)), f.dtype), f.magic)
+
+
 def _below(e: Emitter, x: Val, bound: float) -> Val:
     """The smaller of ``x`` and ``bound``; NaN stays. One instruction on x86."""
     return e.select(e.cmp("gt", x, bound), bound, x)
@@ -225,31 +256,32 @@ def two_product(e: Emitter, a: Val, b) -> tuple[Val, Val]:
 
 
 def _exp_reduce(e: Emitter, x: Val, low: Val | None = None) -> tuple[Val, Val]:
-    """``x + low = n ln2 + r``, ``|r| <= 0.35``: r and n, the latter in the low bits of an unsigned integer."""
+    """``x + low = n ln2 + r``, ``|r| <= 0.35``: r, and n plus :attr:`Format.magic`."""
     f = format_of(x)
     t = e.fma(x, co.LOG2E, f.magic)
     n = e.sub(t, f.magic)
     r = e.fma(n, -f.ln2[0], x)  # exact
     r = e.fma(n, -f.ln2[1], r)
-    return (r if low is None else e.add(r, low)), e.bitcast(t, f.uint)
+    return (r if low is None else e.add(r, low)), t
 
 
 def _exp_poly(e: Emitter, r: Val) -> Val:
-    """exp(r) for small r as 1 + (r + r² P(r))."""
-    p = poly(e, r, co.EXPM1[r.dtype.bits])
-    return e.add(e.fma(e.mul(r, r), p, r), 1.0)
+    """exp(r) for small r as 1 + r (1 + r P(r))."""
+    return poly(e, r, (1.0, 1.0, *co.EXPM1[r.dtype.bits]))
 
 
 def _exp_inside(e: Emitter, x: Val) -> Val:
     """exp for arguments whose result is a normal number."""
     f = format_of(x)
     if _hardware(e, x):
-        t = e.fma(x, co.LOG2E, f.magic)
-        n = e.sub(t, f.magic)
+        n = e.floor(e.mul(x, co.LOG2E))
         r = e.fma(x, co.LOG2E_F32[1], e.fma(x, co.LOG2E_F32[0], e.neg(n)))
-        return e.mul(_ex2(e, r), pow2(e, e.bitcast(t, f.uint), f))
-    r, n = _exp_reduce(e, x)
+        return e.mul(_ex2(e, r), pow2(e, e.bitcast(e.add(n, f.magic), f.uint), f))
+    r, t = _exp_reduce(e, x)
+    if _x86_vector(e, x):
+        return _scale_magic(e, _exp_poly(e, r), t)
     # the power of two is added to the exponent
+    n = e.bitcast(t, f.uint)
     return e.bitcast(e.add(e.bitcast(_exp_poly(e, r), f.uint), e.shl(n, f.mantissa)), f.dtype)
 
 
@@ -259,9 +291,9 @@ def _exp_scaled(e: Emitter, x: Val, low: Val | None = None, factor: Val | None =
     x = _above(e, _below(e, x, f.exp_high + 1), f.exp_low - 4)
     if low is not None:
         low = e.select(e.cmp("lt", e.abs(low), 1.0), low, 0.0)
-    r, n = _exp_reduce(e, x, low)
+    r, t = _exp_reduce(e, x, low)
     p = _exp_poly(e, r)
-    return scale(e, p if factor is None else e.mul(p, factor), n, offset)
+    return _scale_magic(e, p if factor is None else e.mul(p, factor), t, offset)
 
 
 def exp(e: Emitter, x: Val) -> Val:
@@ -271,39 +303,39 @@ def exp(e: Emitter, x: Val) -> Val:
     """
     f = format_of(x)
     if _hardware(e, x):
-        # n stays where 2**n is normal; the hardware's exponential takes what is left over, up to infinity and down to 0
-        n = e.rint(e.mul(x, co.LOG2E))
-        n = _clamp(e, n, -126.0, 127.0)
+        # ex2.approx is at its best, 1.4 ulp, on [0, 1); n stays where 2**n is normal, and the hardware's exponential takes what is
+        # left over, up to infinity and down to 0
+        n = _clamp(e, e.floor(e.mul(x, co.LOG2E)), -126.0, 127.0)
         r = e.fma(x, co.LOG2E_F32[0], e.neg(n))
         r = e.fma(x, co.LOG2E_F32[1], r)
         power = pow2(e, e.bitcast(e.add(n, f.magic), f.uint), f)
         return e.mul(_ex2(e, r), power)
     x = _above(e, _below(e, x, f.exp_high), f.exp_low)
-    r, n = _exp_reduce(e, x)
-    return scale(e, _exp_poly(e, r), n)
+    r, t = _exp_reduce(e, x)
+    return _scale_magic(e, _exp_poly(e, r), t)
 
 
 def exp2(e: Emitter, x: Val) -> Val:
     """2**x, within 1 ulp (2 on the GPU in float32); exact for integers. ``2**(n + r) = 2**n (1 + r P(r))``."""
     f = format_of(x)
     if _hardware(e, x):
-        n = _clamp(e, e.rint(x), -126.0, 127.0)
+        n = _clamp(e, e.floor(x), -126.0, 127.0)
         power = pow2(e, e.bitcast(e.add(n, f.magic), f.uint), f)
         return e.mul(_ex2(e, e.sub(x, n)), power)
     x = _above(e, _below(e, x, f.bias + 2.0), -(f.bias + f.mantissa + 2.0))
     t = e.add(x, f.magic)
     r = e.sub(x, e.sub(t, f.magic))
     p = e.fma(poly(e, r, co.EXP2[f.bits]), r, 1.0)
-    return scale(e, p, e.bitcast(t, f.uint))
+    return _scale_magic(e, p, t)
 
 
 def _expm1_half(e: Emitter, x: Val) -> Val:
     """(e**x - 1) / 2 for x of which neither tiny nor negative-zero values matter; infinite above the range of exp."""
     f = format_of(x)
     x = _above(e, _below(e, x, f.exp_high), -2.0 * f.mantissa)
-    r, n = _exp_reduce(e, x)
+    r, t = _exp_reduce(e, x)
     q = e.fma(e.mul(r, r), poly(e, r, co.EXPM1[f.bits]), r)
-    half = e.bitcast(e.add(e.shl(n, f.mantissa), f.one - (1 << f.mantissa)), f.dtype)
+    half = e.bitcast(e.add(e.shl(e.bitcast(t, f.uint), f.mantissa), f.one - (1 << f.mantissa)), f.dtype)
     return e.fma(half, q, e.sub(half, 0.5))
 
 
@@ -326,7 +358,7 @@ def _log_reduce(e: Emitter, x: Val) -> tuple[Val, Val]:
     bits = e.bitcast(x, f.int)
     k = e.shr(e.sub(bits, _bits_of(2 / 3, f)), f.mantissa)
     m = e.bitcast(e.sub(bits, e.shl(k, f.mantissa)), f.dtype)
-    n = e.cast(k, f.dtype)
+    n = _to_float(e, k, f)
     n = e.select(subnormal, e.sub(n, float(f.mantissa)), n)
     return e.sub(m, 1.0), n
 
@@ -384,7 +416,7 @@ def _log1p_inside(e: Emitter, x: Val) -> Val:
     four = e.bitcast(e.sub(f.one + (2 << f.mantissa), e.shl(k, f.mantissa)), f.dtype)  # 4 * 2**-n is normal for every n
     quarter = e.mul(x, 0.25)
     r = e.fma(quarter, four, e.fma(four, 0.25, -1.0))
-    return _log_finish(e, r, e.cast(k, f.dtype))
+    return _log_finish(e, r, _to_float(e, k, f))
 
 
 def log1p(e: Emitter, x: Val) -> Val:
@@ -724,14 +756,14 @@ def _erfc_parts(e: Emitter, a: Val) -> tuple[Val, Val, Val]:
 def erfc(e: Emitter, x: Val) -> Val:
     """1 - erf(x), within 4 ulp, also where it is subnormal.
 
-    ``exp(-x²) P(t) / (1 + 2x)`` with ``t = (x - k) / (x + k)`` and x² taken as a pair; below 1/2, ``1 - erf(x)``.
+    ``exp(-x²) P(t) / (1 + 2x)`` with ``t = (x - k) / (x + k)`` and x² taken as a pair; below 0.65, ``1 - erf(x)``.
     """
     a = e.abs(x)
     s, low, factor = _erfc_parts(e, a)
     y = _exp_scaled(e, s, low, factor)
     y = e.select(e.cmp("lt", x, 0.0), e.sub(2.0, y), y)
     near = e.sub(1.0, e.fma(x, poly(e, e.mul(x, x), co.ERF[x.dtype.bits]), x))
-    return e.select(e.cmp("lt", a, 0.5), near, y)
+    return e.select(e.cmp("lt", a, 0.65), near, y)
 
 
 def erf(e: Emitter, x: Val) -> Val:
@@ -767,7 +799,7 @@ def _log_pair(e: Emitter, x: Val) -> tuple[Val, Val]:
     bits = e.bitcast(x, f.int)
     k = e.shr(e.sub(bits, _bits_of(math.sqrt(0.5), f)), f.mantissa)
     m = e.bitcast(e.sub(bits, e.shl(k, f.mantissa)), f.dtype)
-    n = e.cast(k, f.dtype)
+    n = _to_float(e, k, f)
     n = e.select(subnormal, e.sub(n, float(f.mantissa)), n)
     num = e.sub(m, 1.0)
     den = e.add(m, 1.0)
@@ -790,17 +822,40 @@ def _log_pair(e: Emitter, x: Val) -> tuple[Val, Val]:
     return fast_two_sum(e, top, e.add(top_low, e.fma(n, f.ln2_short[1], low)))
 
 
+def _pow_wide(e: Emitter, x: Val, y: Val) -> Val:
+    """x**y of float32 x > 0 in float64: ``2**(y log2(x))``, the logarithm as in :func:`_log_pair`."""
+    f = F64
+    x, y = e.cast(x, dt.f64), e.cast(y, dt.f64)
+    bits = e.bitcast(x, f.int)
+    k = e.shr(e.sub(bits, _bits_of(math.sqrt(0.5), f)), f.mantissa)
+    m = e.bitcast(e.sub(bits, e.shl(k, f.mantissa)), f.dtype)
+    s = e.div(e.sub(m, 1.0), e.add(m, 1.0))
+    z = e.mul(s, s)
+    logarithm = e.fma(e.mul(s, e.fma(z, poly(e, z, co.LOG_ATANH[32]), 2.0)), co.LOG2E, _to_float(e, k, f))
+    p = _above(e, _below(e, e.mul(logarithm, y), 200.0), -200.0)
+    t = e.add(p, f.magic)
+    r = e.sub(p, e.sub(t, f.magic))
+    power = e.fma(poly(e, r, co.EXP2[32]), r, 1.0)
+    power = e.bitcast(e.add(e.bitcast(power, f.uint), e.shl(e.bitcast(t, f.uint), f.mantissa)), f.dtype)
+    return e.cast(power, dt.f32)
+
+
 def pow(e: Emitter, x: Val, y: Val) -> Val:
-    """x**y, within 2 ulp: ``exp(y log|x|)``, the logarithm and the product as pairs. Special values as C's pow."""
+    """x**y, within 2 ulp: ``exp(y log|x|)``, the logarithm and the product as pairs (in float64 for float32 on the CPU).
+
+    Special values as C's pow.
+    """
     f = format_of(x)
     ax, ay = e.abs(x), e.abs(y)
-    high, low = _log_pair(e, ax)
-    # beyond 2**(bias/2), where the product's parts could overflow, the result is 0, 1 or infinite: a smaller y gives the same
-    limit = 2.0 ** (f.bias // 2)
-    yy = _above(e, _below(e, y, limit), -limit)
-    p, p_low = two_product(e, high, yy)
-    p_low = e.fma(low, yy, p_low)
-    r = _exp_scaled(e, p, p_low)
+    if f.bits == 32 and e.target == "cpu":
+        r = _pow_wide(e, ax, y)
+    else:
+        high, low = _log_pair(e, ax)
+        # beyond 2**(bias/2), where the product's parts could overflow, the result is 0 or infinite: a smaller y gives the same
+        limit = 2.0 ** (f.bias // 2)
+        yy = _above(e, _below(e, y, limit), -limit)
+        p, p_low = two_product(e, high, yy)
+        r = _exp_scaled(e, p, e.fma(low, yy, p_low))
     # zeros and infinities: |x|**y is 0 or infinite by whether |x| < 1 and y < 0 differ
     grows = e.cmp("eq", e.cmp("gt", ax, 1.0), e.cmp("gt", y, 0.0))
     extreme = e.select(grows, e.const(INF, x.dtype, x.lanes), 0.0)
@@ -956,37 +1011,40 @@ def ldexp(e: Emitter, x: Val, n: Val) -> Val:
 # ---- inverse error functions and the logarithm of the gamma function
 
 
-def _erfinv_parts(e: Emitter, x: Val, t: Val, regions: int) -> Val:
-    """``x g(w)`` with ``w = -log(t)``: the inverse error function of x, where ``t = 1 - x²``.
-
-    g is a polynomial in w at first and polynomials in sqrt(w) from there on, as many as ``regions`` says.
-    """
-    tables = co.ERFINV[x.dtype.bits][:regions]
-    w = e.neg(_log_positive(e, t))
-    end, center, coefficients = tables[0]
-    y = poly(e, e.sub(w, center), coefficients)
-    s = e.sqrt(e.max(w, 0.0))
-    for next_end, center, coefficients in tables[1:]:
+def _erfinv_parts(e: Emitter, x: Val, w: Val, s: Val) -> Val:
+    """``x g(w)``, the inverse error function of x, where ``w = -log(1 - x²)`` and s its root; w up to that of the last x below 1."""
+    (end, coefficients), *others = co.ERFINV[x.dtype.bits]
+    y = poly(e, w, coefficients)
+    for next_end, center, coefficients in others:
         y = e.select(e.cmp("lt", w, end), y, poly(e, e.sub(s, center), coefficients))
         end = next_end
     return e.mul(x, y)
 
 
 def erfinv(e: Emitter, x: Val) -> Val:
-    """The inverse of erf, within 4 ulp: ``x g(-log(1 - x²))``."""
+    """The inverse of erf, within 4 ulp: ``x g(-log(1 - x²))``, g by polynomials in the logarithm or its root."""
     t = e.fma(e.neg(x), x, 1.0)
-    y = _erfinv_parts(e, x, t, 2 if x.dtype is dt.f32 else 3)
+    w = e.neg(_log_positive(e, t))
+    y = _erfinv_parts(e, x, w, e.sqrt(e.max(w, 0.0)))
     y = e.select(e.cmp("eq", t, 0.0), e.mul(x, INF), y)
     return e.select(e.cmp("ge", t, 0.0), y, e.const(NAN, x.dtype, x.lanes))
 
 
 def erfcinv(e: Emitter, x: Val) -> Val:
-    """The inverse of erfc, within 4 ulp, also for subnormal x: as :func:`erfinv` of 1 - x, with ``t = x (2 - x)``."""
+    """The inverse of erfc, within 4 ulp, also for subnormal x: as :func:`erfinv` of 1 - x, with ``w = -log(x (2 - x))``.
+
+    For w beyond what erfinv meets, a polynomial in ``(s - k) / (s + k)`` with s the root of w.
+    """
     f = format_of(x)
     u = e.sub(1.0, x)
     # near 1, t is 1 - u² rounded once; near 0, x (2 - x) keeps x's bits
     t = e.select(e.cmp("lt", e.abs(u), 0.5), e.fma(e.neg(u), u, 1.0), e.mul(x, e.sub(2.0, x)))
-    y = _erfinv_parts(e, u, t, len(co.ERFINV[f.bits]))
+    w = e.neg(_log_positive(e, t))
+    s = e.sqrt(e.max(w, 0.0))
+    y = _erfinv_parts(e, u, w, s)
+    start, center, coefficients = co.ERFCINV_FAR[f.bits]
+    far = e.mul(s, poly(e, quotient(e, e.sub(s, center), e.add(s, center)), coefficients))
+    y = e.select(e.cmp("gt", w, start), far, y)
     y = e.select(e.cmp("eq", t, 0.0), e.mul(u, INF), y)
     return e.select(e.cmp("ge", t, 0.0), y, e.const(NAN, x.dtype, x.lanes))
 

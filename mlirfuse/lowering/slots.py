@@ -25,6 +25,7 @@ class Slots:
     temporaries: dict[object, int] = field(default_factory=dict)  # Value or key of a scheduler's own buffer -> index of its offset
     temporary_bytes: dict[object, Size] = field(default_factory=dict)
     ints: dict[object, int] = field(default_factory=dict)
+    workspace: int = 0  # the workspace's slot in ptrs
 
     def size(self, size: Size) -> int:
         """The slot of a size expression."""
@@ -46,10 +47,6 @@ class Slots:
         if value in self.pointers:
             return "pointer", self.pointers[value]
         return "temporary", self.temporary(value, sz.mul(value.numel, value.dtype.bytes))
-
-    @property
-    def workspace(self) -> int:
-        return len(self.pointers)
 
 
 class CpuArguments:

@@ -13,7 +13,7 @@ A pass is a class whose annotated fields are its options and whose docstring is 
 
 Every module of this package is imported once by :func:`discover`, and what they register can be named in a pipeline string, beside MLIR's
 own passes: ``builtin.module(fusion-group{horizontal=true},cse,canonicalize)``. Passes of ours work on :class:`Graph` snapshots, MLIR's on
-the module; :class:`Program` holds the one that was changed last and makes the other when it is asked for.
+the module; :class:`IR` holds the one that was changed last and makes the other when it is asked for.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class PassError(MlirfuseError):
 # ---------------------------------------------------------------------------------------------------------------- programs
 
 
-class Program:
+class IR:
     """A program as graphs or as an MLIR module, whichever was changed last; the other is made when it is asked for.
 
     Who asks for :attr:`graphs` may change them; who asks for :attr:`module` may change that: each makes the other stale.
@@ -118,7 +118,7 @@ PIPELINES: dict[str, NamedPipeline] = {}
 class Pass:
     """A step of the compiler. Fields are its options; :meth:`run` changes a graph in place.
 
-    A pass that works on the MLIR module defines :meth:`run_on_module` instead, one that needs both forms :meth:`run_on_program`.
+    A pass that works on the MLIR module defines :meth:`run_on_module` instead, one that needs both forms :meth:`run_on_ir`.
     ``generates_code`` says that it hands IR to LLVM's code generators, which end the process when they are not content: `mlirfuse-opt`
     runs such passes in a process of their own.
     """
@@ -133,11 +133,11 @@ class Pass:
         """Changes or replaces ``module``; gives the result."""
         raise NotImplementedError
 
-    def run_on_program(self, program: Program) -> None:
+    def run_on_ir(self, ir: IR) -> None:
         if type(self).run_on_module is not Pass.run_on_module:
-            program.module = self.run_on_module(program.module)
+            ir.module = self.run_on_module(ir.module)
         else:
-            for graph in program.graphs:
+            for graph in ir.graphs:
                 self.run(graph)
 
     def __str__(self) -> str:
@@ -378,7 +378,7 @@ _ANCHORS = ["builtin.module", "func.func", "gpu.module", "gpu.func", "llvm.func"
 
 
 def _near(name: str, known: Iterable[str]) -> str:
-    found = difflib.get_close_matches(name, list(known), 3, 0.6)
+    found = difflib.get_close_matches(name, list(known), 2, 0.75)
     return f"; did you mean {' or '.join(repr(n) for n in found)}?" if found else ""
 
 
@@ -396,8 +396,8 @@ class MLIRPasses:
     # What only rewrites IR by itself. Conversions and everything that serializes count as code generation.
     generates_code: bool = True
 
-    def run_on_program(self, program: Program) -> None:
-        module = program.module
+    def run_on_ir(self, ir: IR) -> None:
+        module = ir.module
         written = _written_in_place(module)
         if written:
             raise PassError(
@@ -471,18 +471,18 @@ def _mlir_step(item: Item, anchors: tuple[str, ...]) -> MLIRPasses:
     return MLIRPasses(text, str(item), manager, item.name not in _REWRITES_ONLY)
 
 
-def run_pipeline(source, pipeline: str, after: Callable[[Any, Program, float], None] | None = None) -> Program:
-    """Runs ``pipeline`` over ``source``: graphs, an MLIR module or a :class:`Program`, which is changed and given back.
+def run_pipeline(source, pipeline: str, after: Callable[[Any, IR, float], None] | None = None) -> IR:
+    """Runs ``pipeline`` over ``source``: graphs, an MLIR module or a :class:`IR`, which is changed and given back.
 
-    ``after(step, program, seconds)`` is called after each step, for dumps and timing. Graphs are changed in place.
+    ``after(step, ir, seconds)`` is called after each step, for dumps and timing. Graphs are changed in place.
     """
-    program = source if isinstance(source, Program) else Program(source)
+    ir = source if isinstance(source, IR) else IR(source)
     for step in build(pipeline):
         start = time.perf_counter()
-        step.run_on_program(program)
+        step.run_on_ir(ir)
         if after is not None:
-            after(step, program, time.perf_counter() - start)
-    return program
+            after(step, ir, time.perf_counter() - start)
+    return ir
 
 
 # ---------------------------------------------------------------------------------------------------------------- for passes

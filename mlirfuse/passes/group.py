@@ -69,10 +69,11 @@ def left_out(op: Op) -> str | None:
 class _Node:
     """A group in the making, or an op outside: a node of the contracted graph.
 
-    ``mask`` has the bits of its ops, ``below`` those of (at least one op of) every node that it reaches.
+    ``mask`` has the bits of its ops, ``below`` those of (at least one op of) every node that it reaches. ``followers`` has one op or more of
+    each node that must come right after it, ``leaders`` of those right before it.
     """
 
-    __slots__ = ("ops", "mask", "below", "followers", "ins", "outs", "fusible", "position")
+    __slots__ = ("ops", "mask", "below", "followers", "leaders", "ins", "outs", "fusible", "position")
 
     def __init__(self, position: int, op: Op, fusible: bool):
         self.position = position
@@ -80,6 +81,7 @@ class _Node:
         self.mask = 1 << position
         self.below = 0
         self.followers: set[Op] = set()
+        self.leaders: set[Op] = set()
         self.ins: set[Value] = set()
         self.outs: set[Value] = set()
         self.fusible = fusible
@@ -93,14 +95,14 @@ class _Grouping:
         self.returned = set(block.returns)
         self.users = block.users()
         self.node: dict[Op, _Node] = {}
-        self.nodes: dict[_Node, None] = {}  # those that are not merged into another, last op first
         self.refused: list[tuple[Op, Op, str]] = []
         self.why = {op: left_out(op) for op in block.ops}
-        # What takes no input is computed again wherever it is used: it connects nothing.
+        # What takes no input, and scalars made of that, are computed again wherever they are used: they connect nothing.
         self.free: set[Op] = set()
         for op in block.ops:
             row = table.TABLE.get(op.name)
-            if row is not None and row.kind == "create" and all(v.op in self.free for v in op.operands):
+            cheap = row is not None and (row.kind == "create" or row.kind == "elementwise" and not op.result.shape)
+            if cheap and "inplace" not in op.attrs and all(v.op in self.free for v in op.operands):
                 self.free.add(op)
 
     def run(self) -> None:
@@ -128,9 +130,9 @@ class _Grouping:
         node.followers.update(followers)
         for follower in {self.node[u] for u in node.followers}:
             node.below |= follower.below | follower.mask
+            follower.leaders.add(op)
         node.ins = {v for v in uses(op) if v.op not in self.free}
         node.outs = {v for v in op.results if v in self.returned or v in self.users}
-        self.nodes[node] = None
         if node.fusible:
             self.merge_into_consumers(op)
 
@@ -191,11 +193,11 @@ class _Grouping:
         big.below |= small.below
         big.mask |= small.mask
         big.followers |= small.followers
+        big.leaders |= small.leaders
         big.ops += small.ops
         big.position = min(big.position, small.position)
         for op in small.ops:
             self.node[op] = big
-        del self.nodes[small]
         return True
 
     def path_between(self, source: _Node, target: _Node) -> bool:
@@ -212,10 +214,15 @@ class _Grouping:
     def spread(self, source: _Node, target: _Node) -> None:
         """What reaches ``target`` will reach all below ``source``, too."""
         new = source.below & ~(target.below | target.mask | source.mask)
-        if new:
-            for node in self.nodes:
-                if node.below & target.mask:
-                    node.below |= new
+        pending = [target] if new else []
+        while pending:
+            node = pending.pop()
+            node.leaders = {self.node[op].ops[0] for op in node.leaders}
+            for op in node.leaders:
+                leader = self.node[op]
+                if leader is not source and leader is not target and leader.below & new != new:
+                    leader.below |= new
+                    pending.append(leader)
 
     def label(self) -> None:
         """Writes groups and notes to the ops, copies what is free into the groups, and brings groups together in the block."""

@@ -97,7 +97,8 @@ PyObject* mem_alloc(PyObject*, PyObject* args) {
 PyObject* mem_free(PyObject*, PyObject* args) {
   unsigned long long pointer = 0;
   if (!PyArg_ParseTuple(args, "K:mem_free", &pointer)) return nullptr;
-  return none_if(!pointer || without_gil([&] { return cuda::ensure_context() && MLIRFUSE_CUDA(mem_free, as_pointer(pointer)); }));
+  return none_if(!pointer ||
+                 without_gil([&] { return cuda::ensure_context() && MLIRFUSE_CUDA(mem_free, as_pointer(pointer)); }));
 }
 
 // A contiguous buffer, released with the scope.

@@ -299,8 +299,8 @@ bool register_dispatcher_type(PyObject* module) {
       {Py_sq_length, reinterpret_cast<void*>(dispatcher_length)},
       {Py_tp_doc, const_cast<char*>(
                       "Dispatcher(miss, max_entries=4096)\n--\n\n"
-                      "Calls the Record kept for the signature of the arguments. Where there is none, miss(arguments) makes it;\n"
-                      "anything else that it returns is the call's result and is not kept.")},
+                      "Calls the Record kept for the signature of the arguments. Where there is none, miss(arguments)\n"
+                      "makes it; anything else that it returns is the call's result and is not kept.")},
       {0, nullptr},
   };
   static PyType_Spec spec = {

@@ -47,8 +47,10 @@ ArrayType probe(PyTypeObject* type_object, bool* is_array) {
   found.framework = found.api ? Framework::Exchange : Framework::Interface;
   found.has_requires_grad = *is_array && has_attribute(type, "requires_grad");
   found.has_lazy_views = found.api && has_attribute(type, "is_neg") && has_attribute(type, "is_conj");
-  found.is_cupy = std::strcmp(type_object->tp_name, "cupy.ndarray") == 0 ||
-                  std::strcmp(type_object->tp_name, "cupy._core.core.ndarray") == 0;
+  Ref module(PyObject_GetAttrString(type, "__module__"));
+  const char* home = module ? PyUnicode_AsUTF8(module.get()) : nullptr;
+  if (!home) PyErr_Clear();
+  found.is_cupy = home && std::strncmp(home, "cupy", 4) == 0;
   return found;
 }
 
@@ -72,6 +74,14 @@ bool ask(PyObject* object, PyObject* name) {
   Ref answer(PyObject_CallMethodNoArgs(object, name));
   if (!answer) PyErr_Clear();
   return answer.get() == Py_True;
+}
+
+// Whether autograd would record an operation on a tensor now.
+bool grad_is_enabled() {
+  static PyObject* question = import_name("torch", "is_grad_enabled").release();
+  Ref answer(question ? PyObject_CallNoArgs(question) : nullptr);
+  if (!answer) PyErr_Clear();
+  return answer.get() != Py_False;
 }
 
 // torch's negated and conjugated views are views of complex tensors, whose strides are even (in real numbers); asking every
@@ -190,7 +200,7 @@ bool Leaves::read_one(PyObject* object, Leaf* leaf) {
     static Name name("requires_grad");
     Ref answer(PyObject_GetAttr(object, name.get()));
     if (!answer) return false;
-    leaf->requires_grad = answer.get() == Py_True;
+    leaf->requires_grad = answer.get() == Py_True && grad_is_enabled();
   }
   return true;
 }

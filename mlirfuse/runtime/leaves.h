@@ -37,7 +37,7 @@ struct Leaf {
   Framework framework;
   uint8_t alignment;  // log2 of the data pointer's, at most 6
   bool writable;
-  bool requires_grad;
+  bool requires_grad;  // and gradients are enabled
   bool lazy_view;
   bool strides_in_bytes;  // NumPy; in elements otherwise
   int32_t ndim;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -361,12 +362,6 @@ int32_t call_launch(const RecordData& data, void** pointers, const int64_t* ints
   return status;
 }
 
-bool launch(const RecordData& data, void** pointers, const int64_t* ints, void* stream) {
-  if (!data.placement.cuda) return check_status(call_launch(data, pointers, ints, stream));
-  cuda::ContextScope context(data.placement.device_id);
-  return check_status(context.ok() ? call_launch(data, pointers, ints, stream) : -1);
-}
-
 }  // namespace
 
 PyObject* run_record(PyObject* record, const Leaves& leaves) {
@@ -376,6 +371,15 @@ PyObject* run_record(PyObject* record, const Leaves& leaves) {
     return nullptr;
   }
   const Leaf* prototype = find_prototype(data, leaves);
+  // Current from here on, as CuPy allocates on the current device.
+  std::optional<cuda::ContextScope> context;
+  if (data.placement.cuda && data.launch) {
+    context.emplace(data.placement.device_id);
+    if (!context->ok()) {
+      raise_cuda_error();
+      return nullptr;
+    }
+  }
   void* stream = nullptr;
   if (!check_prototype(data, prototype) || !current_stream(data, prototype, &stream)) return nullptr;
 
@@ -408,7 +412,7 @@ PyObject* run_record(PyObject* record, const Leaves& leaves) {
         if (!read_scalar(leaves[scalar.leaf], scalar.kind, copy + scalar.slot)) return nullptr;
       ints = copy;
     }
-    if (!launch(data, pointers.data(), ints, stream)) return nullptr;
+    if (!check_status(call_launch(data, pointers.data(), ints, stream))) return nullptr;
   }
   return finish(data, &outputs);
 }

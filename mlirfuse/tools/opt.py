@@ -92,18 +92,18 @@ def process(text: str, settings: Settings, out, err) -> list[Diagnostic]:
         said.extend(_from_mlir(diagnostic))
         return True
 
-    def after(step, program, seconds):
+    def after(step, ir, seconds):
         times.append((str(step), seconds))
         if settings.print_after_all:
-            err.write(f"// -----// IR Dump After {step} //----- //\n{program.as_text(settings.locations)}\n")
+            err.write(f"// -----// IR Dump After {step} //----- //\n{ir.as_text(settings.locations)}\n")
 
     handler = mlir.context().attach_diagnostic_handler(heard)
     try:
         if _depth(text) > _DEEPEST:
             return [Diagnostic("error", f"brackets are nested more than {_DEEPEST} deep")]
-        program = base.run_pipeline(mlir.parse(text), settings.pipeline, after)
+        result = base.run_pipeline(mlir.parse(text), settings.pipeline, after)
         said = [d for d in said if d.severity != "error"]  # a pass that succeeded has dealt with what it heard
-        out.write(program.as_text(settings.locations))
+        out.write(result.as_text(settings.locations))
     except Exception as error:
         if settings.debug:
             traceback.print_exc(file=err)

@@ -21,6 +21,7 @@ GPU_PIPELINE = (
     "gpu.module(convert-gpu-to-nvvm{index-bitwidth=32}),convert-vector-to-llvm,convert-cf-to-llvm,convert-arith-to-llvm,"
     "convert-math-to-llvm,convert-nvvm-to-llvm,reconcile-unrealized-casts,gpu-module-to-binary{format=isa})"
 )
+HOST_FEATURES = frozenset(name for name, there in llvm.get_host_cpu_features().items() if there)
 
 
 @functools.cache
@@ -42,9 +43,9 @@ def _load(e: Emitter, pointer: str, dtype: dt.DType, lanes: int) -> Val:
     return e.cast(v, dtype)
 
 
-def cpu_text(function, inputs, outputs, lanes: int = 16) -> str:
+def cpu_text(function, inputs, outputs, lanes: int = 16, features=None) -> str:
     """MLIR of ``k(n, in…, out…)`` that runs ``function(e, *inputs)`` over ``n`` elements, ``lanes`` at a time."""
-    e = Emitter("cpu")
+    e = Emitter("cpu", HOST_FEATURES if features is None else features)
     names = [f"%p{k}" for k in range(len(inputs) + len(outputs))]
     e.line("%zero = arith.constant 0 : i64")
     e.line(f"%step = arith.constant {lanes} : i64")
@@ -79,9 +80,9 @@ def llvm_ir(text: str) -> str:
 class CpuKernel:
     """``function(e, *vals)`` over NumPy arrays: call it with one array for each of ``inputs``; gives the outputs."""
 
-    def __init__(self, function, inputs, outputs, lanes: int = 16):
+    def __init__(self, function, inputs, outputs, lanes: int = 16, features=None):
         self.inputs, self.outputs, self.lanes = tuple(inputs), tuple(outputs), lanes
-        self.mlir = cpu_text(function, self.inputs, self.outputs, lanes)
+        self.mlir = cpu_text(function, self.inputs, self.outputs, lanes, features)
         self.ir = llvm_ir(self.mlir)
         machine = _target_machine()
         module = llvm.parse_assembly(self.ir)

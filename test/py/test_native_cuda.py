@@ -102,7 +102,8 @@ int cuMemcpyDtoH_v2(void* d, ptr s, size_t n) { ENTER memcpy(d, (void*)s, n); re
 int cuMemsetD32Async(ptr d, unsigned v, size_t n, void* s) { for (size_t i = 0; i < n; ++i) ((unsigned*)d)[i] = v; return 0; }
 int cuMemsetD16Async(ptr d, unsigned short v, size_t n, void* s) {
   for (size_t i = 0; i < n; ++i) ((unsigned short*)d)[i] = v; return 0; }
-int cuPointerGetAttribute(void* v, int a, ptr p) { *(int*)v = getenv("FAKE_DEVICE") ? atoi(getenv("FAKE_DEVICE")) : 0; return 0; }
+int cuPointerGetAttribute(void* v, int a, ptr p) {
+  *(int*)v = getenv("FAKE_DEVICE") ? atoi(getenv("FAKE_DEVICE")) : 0; return 0; }
 /* cuMemHostRegister_v2, cuMemHostUnregister, cuMemAllocManaged and cuTensorMapEncodeTiled are missing: an old driver. */
 """
 

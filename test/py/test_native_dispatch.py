@@ -228,7 +228,9 @@ def test_outputs_and_host_scalars_of_every_dtype(dtype):
         return 0
 
     call = _native.Dispatcher(
-        lambda leaves: make_record(read, ints=[0, 0], scalars=[(0, 0, kind)], outputs=[("new", (2, 0, 3), None, dtype)], result=None)
+        lambda leaves: make_record(
+            read, ints=[0, 0], scalars=[(0, 0, kind)], outputs=[("new", (2, 0, 3), None, dtype)], result=None
+        )
     )
     value = 1 if dtype.kind == "b" else 3
     for scalar in (np.array(value, dtype), np.array(value, dtype)[()]):
@@ -310,7 +312,8 @@ def test_workspace_comes_last_and_goes_back():
         ctypes.memset(pointers[2], 1, 1 << 20)
         return 0
 
-    call = _native.Dispatcher(lambda leaves: make_record(run, arg_slots=[0], outputs=[("new", (3,), None, F4)], workspace=1 << 20))
+    output = ("new", (3,), None, F4)
+    call = _native.Dispatcher(lambda leaves: make_record(run, arg_slots=[0], outputs=[output], workspace=1 << 20))
     x = np.zeros(3)
     live = _native.pool_stats()["live_bytes"]
     call(x)

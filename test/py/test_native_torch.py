@@ -52,9 +52,12 @@ def test_signature():
     x = torch.zeros(4, 6)
     call(x)
     assert is_hit(call, x)
-    for other in (x.T, x[:, ::2], x.double(), x.bfloat16(), x.half(), x[None], x.clone().requires_grad_(), torch.nn.Parameter(x)):
+    others = x.T, x[:, ::2], x.double(), x.bfloat16(), x.half(), x[None], x.clone().requires_grad_(), torch.nn.Parameter(x)
+    for other in others:
         assert not is_hit(call, other)
         assert is_hit(call, other)
+    with torch.no_grad():
+        assert is_hit(call, x.clone().requires_grad_())
     z = torch.zeros(4, dtype=torch.complex64)
     assert not is_hit(call, z) and not is_hit(call, z.conj())
     assert not is_hit(call, z.imag) and not is_hit(call, z.conj().imag)

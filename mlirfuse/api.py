@@ -1,0 +1,394 @@
+"""``mlirfuse.jit``: a Python function over arrays, compiled for the kinds of arguments that it is called with.
+
+A call goes to a dispatcher in C++ (:mod:`mlirfuse._native`), which knows what to run for a signature that it has seen. For a new one
+it asks here: is there a kind (a trace) that holds for these arguments, and a variant compiled for these sizes? Only what is new is
+compiled.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+import threading
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mlirfuse import _native, config, counters, targets
+from mlirfuse import sizes as sz
+from mlirfuse.errors import CompileError, MlirfuseError, ShapeError, TraceError, UnsupportedError
+from mlirfuse.executor import Empty, Executor
+from mlirfuse.frontend import arrays, tracing
+from mlirfuse.frontend import tree as trees
+from mlirfuse.frontend.tracing import ArgSpec, Static, Traced
+
+log = logging.getLogger("mlirfuse")
+PIPELINE = "builtin.module(fusion-decompose,fusion-cse,fusion-dce,fusion-group{{single-op=true{horizontal}}},fusion-segment)"
+
+
+@dataclass(eq=False)
+class Kind:
+    """One trace, with what runs it. ``executor`` is None where compilation failed and the fallback runs."""
+
+    traced: Traced
+    executor: Executor | None
+    leaves: int  # without captured arrays
+    problem: str = ""
+
+    def env(self, specs) -> dict[str, int]:
+        """The symbols' values for arguments with these specs (captured ones behind the leaves)."""
+        out = {}
+        for name, (argument, what, axis) in self.traced.symbols.items():
+            spec = specs[self.leaf_of_arg[argument]]
+            out[name] = (spec.shape if what == "shape" else spec.strides)[axis]
+        return out
+
+    @functools.cached_property
+    def leaf_of_arg(self) -> list[int]:
+        traced = self.traced
+        return list(traced.arg_leaves) + [self.leaves + k for k in range(len(traced.captured))]
+
+    def holds(self, leaves, env) -> bool:
+        """Whether the trace is right for a call with these leaves and sizes, of the kind's own key."""
+        traced = self.traced
+        if any(not guard.holds(env) for guard in traced.size_guards):
+            return False
+        if any(sz.substitute(a, env) != sz.substitute(b, env) for a, b in traced.equalities):
+            return False
+        for leaf, ranges in traced.scalar_ranges.items():
+            if not all(low <= leaves[leaf] <= high for low, high in ranges):
+                return False
+        for leaf, ranges in traced.index_ranges.items():
+            if not all(sz.substitute(low, env) <= leaves[leaf] <= sz.substitute(high, env) for low, high in ranges):
+                return False
+        return all(_same(leaves[leaf], value) for leaf, value in traced.static_leaves.items())
+
+
+def _same(a, b) -> bool:
+    if type(a) is not type(b):
+        return False
+    return bool(np.array_equal(a, b)) if isinstance(a, np.ndarray) else bool(a == b)
+
+
+class _Entry:
+    """What a function has for one structure of arguments: its dispatcher and the arrays captured from around it."""
+
+    def __init__(self, owner: Jitted, tree: trees.Tree):
+        self.owner, self.tree = owner, tree
+        self.captured: list[tracing.Captured] = []
+        self.dispatch = _native.Dispatcher(self.miss)
+        self.dispatch.set_alias_sensitive(False)
+        self.kinds: dict[tuple, list[Kind]] = {}
+
+    def miss(self, leaves):
+        """What runs a call with this signature: a Record, or its result where it does not run compiled."""
+        return self.owner._miss(self, leaves)
+
+
+class Jitted:
+    """A function made by :func:`jit`. Call it as the function; :meth:`lower` shows what becomes of it."""
+
+    def __init__(self, fn, static_argnames=(), target: str | None = None, fallback: bool | None = None):
+        functools.update_wrapper(self, fn)
+        self.fn = fn
+        self.static = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
+        self.target = target
+        self.fallback = fallback
+        self._entries: dict[trees.Tree, _Entry] = {}
+        self._plain: dict[int, _Entry] = {}  # by number of positional arguments, all of them leaves
+        self._watch: list[tuple[Any, str, Any]] = []
+        self._lock = threading.RLock()
+        self._names = [] if not self.static else list(inspect.signature(fn).parameters)
+        self._keys: dict[tuple, threading.Lock] = {}
+
+    # ---- calls
+
+    def __call__(self, *args, **kwargs):
+        if self._watch:
+            self._check_scope()
+        if not kwargs:
+            entry = self._plain.get(len(args))
+            if entry is not None:
+                for a in args:
+                    kind = a.__class__
+                    if kind is tuple or kind is list or kind is dict or (kind not in _LEAVES and isinstance(a, (tuple, dict))):
+                        break
+                else:
+                    if entry.captured:
+                        return entry.dispatch(*args, *[c.read() for c in entry.captured])
+                    return entry.dispatch(*args)
+        return self._call(args, kwargs)
+
+    def __get__(self, instance, owner=None):
+        return self if instance is None else functools.partial(self, instance)
+
+    def _call(self, args, kwargs):
+        leaves, tree = trees.flatten((args, kwargs))
+        entry = self._entry(tree)
+        if not kwargs and all(child.kind == "leaf" for child in tree.children[0].children):
+            self._plain[len(args)] = entry
+        return entry.dispatch(*leaves, *[c.read() for c in entry.captured])
+
+    def _entry(self, tree) -> _Entry:
+        entry = self._entries.get(tree)
+        if entry is None:
+            with self._lock:
+                entry = self._entries.setdefault(tree, _Entry(self, tree))
+                for leaf in self._static_leaves(tree):
+                    entry.dispatch.set_static(leaf)
+        return entry
+
+    def _static_leaves(self, tree) -> list[int]:
+        """The leaves of the arguments named in ``static_argnames``."""
+        if not self.static:
+            return []
+        positional, keyword = tree.children
+        out, at = [], 0
+        for k, child in enumerate(positional.children):
+            if k < len(self._names) and self._names[k] in self.static:
+                out += range(at, at + child.leaves)
+            at += child.leaves
+        for name, child in zip(keyword.keys or (), keyword.children):
+            if name in self.static:
+                out += range(at, at + child.leaves)
+            at += child.leaves
+        return out
+
+    def _check_scope(self) -> None:
+        for namespace, name, value in self._watch:
+            try:
+                now = namespace[name] if isinstance(namespace, dict) else namespace.cell_contents if name == "cell_contents" else getattr(namespace, name)
+            except (KeyError, AttributeError, ValueError):
+                now = None
+            if now is not value and not _same(now, value):
+                self._entries, self._plain, self._watch = {}, {}, []
+                return
+
+    # ---- new signatures
+
+    def _miss(self, entry: _Entry, leaves):
+        count = entry.tree.leaves
+        specs = [self._describe(leaf, k, entry) for k, leaf in enumerate(leaves)]
+        if not config.enabled_for(_device_name(specs)):
+            return self._plainly(entry, leaves[:count])
+        _one_device(leaves)
+        key = tuple(_key(spec) for spec in specs)
+        with self._lock:
+            lock = self._keys.setdefault((entry.tree, key), threading.Lock())
+        with lock:
+            kind = self._find(entry, key, leaves, specs)
+            if kind is None:
+                kind = self._trace(entry, key, leaves, specs)
+                if len(kind.traced.captured) and len(leaves) == count:
+                    return entry.dispatch(*leaves, *[c.read() for c in entry.captured])
+            env = kind.env(specs)
+            return self._run(kind, leaves, env)
+
+    def _describe(self, leaf, position: int, entry: _Entry):
+        spec = arrays.describe(leaf)
+        if isinstance(spec, ArgSpec) and spec.scalar and position in self._static_leaves(entry.tree):
+            return Static(leaf)
+        return spec
+
+    def _find(self, entry, key, leaves, specs) -> Kind | None:
+        for kind in entry.kinds.get(key, ()):
+            if kind.holds(leaves, kind.env(specs)):
+                return kind
+        return None
+
+    def _trace(self, entry: _Entry, key, leaves, specs) -> Kind:
+        count = entry.tree.leaves
+        if sum(map(len, entry.kinds.values())) >= config.max_kinds:
+            log.warning("%s has been compiled for %d kinds of arguments; new ones run op by op", self.__name__, config.max_kinds)
+            traced = tracing.trace(self.fn, specs[:count], entry.tree, aliases=_aliases(leaves[:count]))
+            return Kind(traced, None, count, "too many kinds")
+        traced = tracing.trace(self.fn, specs[:count], entry.tree, aliases=_aliases(leaves[:count]))
+        counters.kinds += 1
+        for leaf in list(traced.static_leaves) + list(traced.scalar_ranges) + list(traced.index_ranges):
+            entry.dispatch.set_static(leaf)
+        if traced.mutated:
+            entry.dispatch.set_alias_sensitive(True)
+        for watched in traced.scope:
+            if not any(w[0] is watched[0] and w[1] == watched[1] for w in self._watch):
+                self._watch.append(watched)
+        if traced.captured and not entry.captured:
+            entry.captured = list(traced.captured)
+            leaves = (*leaves, *[c.read() for c in entry.captured])
+            specs = specs + [arrays.describe(c.read()) for c in entry.captured]
+            key = tuple(_key(spec) for spec in specs)
+        kind = Kind(traced, None, count)
+        env = kind.env(specs)
+        try:
+            graph = lower_to_segments(traced.graph)
+            kind.executor = Executor(graph, self._target(leaves), env)
+        except (TraceError, ShapeError):
+            raise
+        except Exception as error:
+            self._failed(kind, error)
+        entry.kinds.setdefault(key, []).append(kind)
+        return kind
+
+    def _target(self, leaves):
+        return targets.of(self.target) if self.target else targets.for_arrays(leaves)
+
+    def _failed(self, kind: Kind, error: Exception) -> None:
+        """With the fallback on, a warning; else an error."""
+        allowed = config.fallback if self.fallback is None else self.fallback
+        if not allowed:
+            raise error if isinstance(error, MlirfuseError) else CompileError(f"compiling {self.__name__} failed: {error}") from error
+        kind.executor, kind.problem = None, str(error)
+        warnings.warn(f"mlirfuse could not compile {self.__name__} and runs it op by op: {type(error).__name__}: {error}", stacklevel=6)
+
+    def _run(self, kind: Kind, leaves, env):
+        traced = kind.traced
+        finish = _finisher(traced, env, leaves)
+        if kind.executor is not None:
+            try:
+                kind.executor.check(env)
+                if kind.executor.pieces is not None:
+                    return finish(kind.executor.pieces.run(leaves, kind.leaf_of_arg, env))
+                simple = len(traced.outs) == 1 and traced.out_tree.kind == "leaf" and traced.outs[0].kind == "result" and traced.outs[0].scalar is None
+                simple = simple and len(traced.graph.returns) == 1
+                return kind.executor.record(leaves, kind.leaf_of_arg, env, None if simple else _keyed(traced, env, leaves))
+            except Empty:
+                pass
+            except (ShapeError, _native_cuda_error()):
+                raise
+            except Exception as error:
+                self._failed(kind, error)
+        else:
+            counters.fallbacks += 1
+        executor = kind.executor or _reference_only(traced.graph)
+        return finish(executor.reference(leaves, kind.leaf_of_arg, env))
+
+    def _plainly(self, entry, leaves):
+        args, kwargs = entry.tree.unflatten(leaves)
+        return self.fn(*args, **kwargs)
+
+    # ---- looking inside
+
+    def lower(self, *args, **kwargs):
+        """What becomes of a call with these arguments: see :class:`mlirfuse.lowered.Lowered`. Compiles nothing yet."""
+        from mlirfuse.lowered import Lowered
+
+        leaves, tree = trees.flatten((args, kwargs))
+        entry = self._entry(tree)
+        specs = [self._describe(leaf, k, entry) for k, leaf in enumerate(leaves)]
+        traced = tracing.trace(self.fn, specs, tree, aliases=_aliases(leaves))
+        leaves += [c.read() for c in traced.captured]
+        specs += [arrays.describe(c.read()) for c in traced.captured]
+        kind = Kind(traced, None, tree.leaves)
+        return Lowered(self, kind, leaves, kind.env(specs), self._target(leaves))
+
+
+_LEAVES = {np.ndarray, int, float, bool, complex, type(None), str}
+
+
+def _native_cuda_error():
+    from mlirfuse.errors import CudaError
+
+    return CudaError
+
+
+def _reference_only(graph):
+    executor = Executor.__new__(Executor)
+    executor.graph = graph
+    return executor
+
+
+def _key(spec) -> tuple:
+    """What of an argument decides the kind."""
+    if isinstance(spec, Static):
+        return "static", type(spec.value).__name__, repr(spec.value)
+    extents = tuple(n if n in (0, 1) else -1 for n in spec.shape)
+    layout = tracing.layout_of(spec.shape, spec.strides)
+    return spec.dtype.name, extents, layout, spec.scalar, spec.weak, spec.device, spec.writable
+
+
+def _device_name(specs) -> str:
+    return next((s.device for s in specs if isinstance(s, ArgSpec) and s.device != "cpu"), "cpu")
+
+
+def _one_device(leaves) -> None:
+    """Raises where arrays lie on two devices; 0-d CPU arrays go anywhere."""
+    found = {}
+    for position, leaf in enumerate(leaves):
+        device = arrays.device_of(leaf)
+        if device is not None and not (device == ("cpu",) and getattr(leaf, "ndim", 1) == 0):
+            found.setdefault(device, position)
+    if len(found) > 1:
+        (a, i), (b, j) = list(found.items())[:2]
+        raise UnsupportedError(f"arguments {i} and {j} are on two devices, {_show(a)} and {_show(b)}: move one of them first")
+
+
+def _show(device) -> str:
+    return ":".join(map(str, device))
+
+
+def _aliases(leaves) -> dict[int, int]:
+    """Leaves that are the same memory as an earlier one."""
+    out, seen = {}, {}
+    for position, leaf in enumerate(leaves):
+        if arrays.framework(leaf) is not None:
+            spec = arrays.describe(leaf)
+            address = leaf.ctypes.data if isinstance(leaf, np.ndarray) else leaf.data_ptr() if hasattr(leaf, "data_ptr") else id(leaf)
+            key = (address, spec.shape, spec.strides, spec.dtype.name)
+            if key in seen:
+                out[position] = seen[key]
+            else:
+                seen[key] = position
+    return out
+
+
+def _finisher(traced: Traced, env, leaves):
+    """Puts the graph's results together as the function returned them."""
+
+    def finish(results):
+        out = []
+        for o in traced.outs:
+            if o.kind == "result":
+                out.append(_number(results[o.index], o.scalar))
+            elif o.kind == "argument":
+                out.append(_number(leaves[o.index], o.scalar))
+            else:
+                out.append(sz.substitute(o.value, env) if o.kind == "size" else o.value)
+        return traced.out_tree.unflatten(out)
+
+    return finish
+
+
+def _keyed(traced: Traced, env, leaves):
+    """The finisher of a Record: it must not hold on to the arguments of the call that made it."""
+    if any(o.kind == "argument" for o in traced.outs):
+        raise CompileError("a result is an argument itself")
+    return _finisher(traced, env, ())
+
+
+def _number(value, scalar):
+    """A result that NumPy would give as a number."""
+    if scalar is None or not isinstance(value, np.ndarray):
+        return value
+    return value[()] if scalar is np.generic else scalar(value[()])
+
+
+def lower_to_segments(graph):
+    """Runs the tensor-level passes of ``jit`` on a traced graph, in place."""
+    from mlirfuse.passes.base import run_pipeline
+
+    horizontal = " horizontal=true" if config.horizontal else ""
+    return run_pipeline([graph], PIPELINE.format(horizontal=horizontal)).graphs[0]
+
+
+def jit(fn=None, *, static_argnames=(), target: str | None = None, fallback: bool | None = None):
+    """Compiles ``fn``, a function of arrays written with NumPy, for each kind of arguments it is called with.
+
+    ``static_argnames``: arguments whose values are constants of the compiled code. ``target``: "cpu", "cuda" or "cuda:sm_90"; the
+    default follows the arrays. ``fallback``: what happens where compiling fails: run op by op with a warning (True), raise (False), or
+    as :data:`mlirfuse.config.fallback` says (None). Usable as a decorator with and without arguments.
+    """
+    if fn is None:
+        return lambda f: Jitted(f, static_argnames, target, fallback)
+    return Jitted(fn, static_argnames, target, fallback)

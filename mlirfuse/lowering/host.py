@@ -1,0 +1,60 @@
+"""The host function of a GPU program: launches the kernels in order on the caller's stream, through MLIR's CUDA runtime.
+
+``launch(ptrs, ints, stream)``: kernels' handles, grid dimensions and parameters come out of ``ints`` and ``ptrs`` (see
+:mod:`mlirfuse.lowering.slots`), so that its code holds nothing of one process and can be kept on disk.
+"""
+
+from __future__ import annotations
+
+from mlirfuse.lowering.slots import Slots
+from mlirfuse.schedule.gpu import GpuKernel
+
+
+def gpu_host(kernels: list[GpuKernel], handles: list[int], slots: Slots) -> str:
+    """The MLIR text of the host function; ``handles``: the slot in ``ints`` of each kernel's CUfunction."""
+    lines: list[str] = []
+    count = 0
+
+    def value(text: str) -> str:
+        nonlocal count
+        count += 1
+        lines.append(f"  %h{count} = {text}")
+        return f"%h{count}"
+
+    def constant(number: int) -> str:
+        return value(f"llvm.mlir.constant({number} : i64) : i64")
+
+    def int_at(slot: int) -> str:
+        at = value(f"llvm.getelementptr %ints[{slot}] : (!llvm.ptr) -> !llvm.ptr, i64")
+        return value(f"llvm.load {at} : !llvm.ptr -> i64")
+
+    def pointer_at(slot: int) -> str:
+        at = value(f"llvm.getelementptr %ptrs[{slot}] : (!llvm.ptr) -> !llvm.ptr, !llvm.ptr")
+        return value(f"llvm.load {at} : !llvm.ptr -> !llvm.ptr")
+
+    one, zero = constant(1), value("llvm.mlir.constant(0 : i32) : i32")
+    null = value("llvm.mlir.zero : !llvm.ptr")
+    for kernel, handle in zip(kernels, handles):
+        function = value(f"llvm.inttoptr {int_at(handle)} : i64 to !llvm.ptr")
+        params = value(f"llvm.alloca {constant(max(1, len(kernel.passed)))} x !llvm.ptr : (i64) -> !llvm.ptr")
+        for at, ((kind, slot), (_, type_)) in enumerate(kernel.passed.items()):
+            if kind == "pointer":
+                source, held = pointer_at(slot), "!llvm.ptr"
+            elif kind == "temporary":
+                base, offset = pointer_at(slots.workspace), int_at(slot)
+                source, held = value(f"llvm.getelementptr {base}[{offset}] : (!llvm.ptr, i64) -> !llvm.ptr, i8"), "!llvm.ptr"
+            elif type_ == "i32":
+                source, held = value(f"llvm.trunc {int_at(slot)} : i64 to i32"), "i32"
+            else:
+                source, held = int_at(slot), "i64"
+            cell = value(f"llvm.alloca {one} x {held} : (i64) -> !llvm.ptr")
+            lines.append(f"  llvm.store {source}, {cell} : {held}, !llvm.ptr")
+            slot_of = value(f"llvm.getelementptr {params}[{at}] : (!llvm.ptr) -> !llvm.ptr, !llvm.ptr")
+            lines.append(f"  llvm.store {cell}, {slot_of} : !llvm.ptr, !llvm.ptr")
+        grid, threads = int_at(slots.size(kernel.grid)), constant(kernel.threads)
+        sizes = f"{grid}, {one}, {one}, {threads}, {one}, {one}, {zero}, %stream, {params}, {null}, {constant(len(kernel.passed))}"
+        types = "!llvm.ptr, i64, i64, i64, i64, i64, i64, i32, !llvm.ptr, !llvm.ptr, !llvm.ptr, i64"
+        lines.append(f"  func.call @mgpuLaunchKernel({function}, {sizes}) : ({types}) -> ()")
+    types = "!llvm.ptr, i64, i64, i64, i64, i64, i64, i32, !llvm.ptr, !llvm.ptr, !llvm.ptr, i64"
+    head = [f"func.func private @mgpuLaunchKernel({types})", "func.func @launch(%ptrs: !llvm.ptr, %ints: !llvm.ptr, %stream: !llvm.ptr) -> i32 {"]
+    return "\n".join(head + lines + [f"  return {zero} : i32", "}"])

@@ -1,0 +1,60 @@
+"""From gpu.func to PTX, through MLIR's own conversions and the NVPTX target inside the bindings."""
+
+from __future__ import annotations
+
+from mlirfuse import mlir
+from mlirfuse.errors import CompileError
+from mlirfuse.runtime import cache
+
+_TO_NVVM = (
+    "convert-scf-to-cf,gpu.module(convert-gpu-to-nvvm{index-bitwidth=32}),convert-vector-to-llvm,convert-cf-to-llvm,"
+    "convert-arith-to-llvm,convert-math-to-llvm,convert-nvvm-to-llvm,reconcile-unrealized-casts"
+)
+PTX_VERSIONS = {70: 70, 75: 70, 80: 70, 86: 71, 89: 78, 90: 80, 100: 86, 103: 88, 120: 87, 121: 88}  # lowest that knows the chip
+
+
+def to_nvvm(text: str, chip: str):
+    """The module with gpu.modules ``text``, its kernels in the NVVM dialect, for ``chip`` ("sm_90")."""
+    architecture = int(chip.removeprefix("sm_").rstrip("af"))
+    if architecture not in PTX_VERSIONS:
+        raise CompileError(f"unknown GPU architecture {chip}; known: {', '.join(f'sm_{a}' for a in PTX_VERSIONS)}")
+    with mlir.context():
+        module = mlir.ir.Module.parse(text)
+    target = f"nvvm-attach-target{{chip={chip} O=3 features=+ptx{PTX_VERSIONS[architecture]}}}"
+    mlir.run_passes(module, f"builtin.module({target},{_TO_NVVM})")
+    return module
+
+
+def to_ptx(text: str, chip: str) -> str:
+    """PTX of the gpu.modules in ``text``. Raises :class:`CompileError`."""
+    key = cache.key("ptx", text, chip)
+    found = cache.load(key)
+    if found is not None:
+        return found.decode()
+    try:
+        module = to_nvvm(text, chip)
+        check_legal(module)
+        mlir.run_passes(module, "builtin.module(gpu-module-to-binary{format=isa})")
+    except mlir.MLIRError as error:
+        raise CompileError(f"lowering to PTX failed: {error}") from error
+    ptx = binary_of(module)
+    cache.store(key, ptx.encode())
+    return ptx
+
+
+def check_legal(module) -> None:
+    """What is not in the LLVM or NVVM dialect would end the process in LLVM's translation."""
+    left = {op.operation.name for op in mlir.walk(module)}
+    left = {n for n in left if not n.startswith(("llvm.", "nvvm.", "builtin.", "gpu.module"))}
+    if left:
+        raise CompileError(f"lowering to PTX left {', '.join(sorted(left))}")
+
+
+def binary_of(module) -> str:
+    """The PTX inside the ``gpu.binary`` of ``module``."""
+    for op in module.body.operations:
+        if op.operation.name == "gpu.binary":
+            (target,) = op.operation.attributes["objects"]
+            text = mlir.gpu_object(target)
+            return (text.decode() if isinstance(text, bytes) else text).rstrip("\0")
+    raise CompileError("no gpu.binary was made")

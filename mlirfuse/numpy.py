@@ -1,0 +1,470 @@
+"""NumPy's names, and those NumPy lacks: ``import mlirfuse.numpy as mnp``.
+
+Inside a compiled function they build its program; on plain arrays outside one they compute at once. NumPy's own functions work inside a
+compiled function too: ``mnp.exp`` is ``np.exp``. What is different here are the functions that make arrays (``zeros``, ``arange`` …), which may
+take sizes of traced arrays without fixing them, and those below that NumPy does not have.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from types import SimpleNamespace
+
+import ml_dtypes
+import numpy as np
+
+from mlirfuse import dtypes as dt
+from mlirfuse.errors import ShapeError
+from mlirfuse.frontend import numpy_api as api
+from mlirfuse.frontend import tracing as tr
+from mlirfuse.frontend import tree as trees
+from mlirfuse.frontend.numpy_api import asarray as _traced
+from mlirfuse.frontend.tracing import TracedArray, fail
+
+bfloat16 = ml_dtypes.bfloat16
+_own: list[str] = ["bfloat16", "random"]
+
+
+def __getattr__(name: str):
+    return getattr(np, name)
+
+
+def __dir__():
+    return sorted({*_own, *dir(np)})
+
+
+def _public(function):
+    """A function of this module: traced inside a trace, computed at once outside one."""
+    _own.append(function.__name__)
+
+    @functools.wraps(function)
+    def call(*args, **kwargs):
+        if tr.current() is not None or api.contains_traced(args):
+            return function(*args, **kwargs)
+        return _at_once(function, args, kwargs)
+
+    return call
+
+
+def _at_once(function, args, kwargs):
+    """Traced, and run through the table's references."""
+    from mlirfuse import interpreter
+
+    leaves, tree = trees.flatten((args, kwargs))
+    specs = [tr.ArgSpec.of(x) if isinstance(x, np.ndarray) else tr.Static(x) for x in leaves]
+    traced = tr.trace(function, specs, tree)
+    arrays = [leaves[k] for k in traced.arg_leaves] + [c.array for c in traced.captured]
+    sizes = traced.sizes(arrays)
+    results = interpreter.run(traced.graph, arrays, sizes)
+    for leaf, position in traced.mutated.items():
+        leaves[leaf][...] = results[position]
+    return traced.result(results, leaves, sizes)
+
+
+def _floating(x) -> TracedArray:
+    """``x`` as a traced array of floats: integers become float64, as in NumPy."""
+    x = _traced(x)
+    return x if x._value.dtype.is_float else _traced(x, np.float64)
+
+
+def _emit(name: str, *arrays, **attrs) -> TracedArray:
+    """One op on arrays, its first result."""
+    t = arrays[0]._trace
+    made = t.emit(name, *[x.value for x in arrays], **attrs)
+    return api.wrap(t, made[0] if isinstance(made, list) else made)
+
+
+# ---------------------------------------------------------------------------------------------------------------- elementwise
+
+
+def _elementwise(name: str, doc: str, row: str | None = None):
+    def function(x):
+        return _emit(row or name, _floating(x))
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = doc
+    globals()[name] = _public(function)
+
+
+_elementwise("rsqrt", "1 / sqrt(x).")
+_elementwise("erf", "The error function.")
+_elementwise("erfc", "1 - erf(x), without cancellation.")
+_elementwise("erfinv", "The inverse of erf.")
+_elementwise("erfcinv", "The inverse of erfc.")
+_elementwise("lgamma", "The logarithm of the absolute value of the gamma function.")
+_elementwise("sigmoid", "1 / (1 + exp(-x)).")
+_elementwise("silu", "x * sigmoid(x).")
+
+
+@_public
+def relu(x):
+    """The larger of x and 0; NaN stays."""
+    x = _traced(x)
+    return _emit("relu", x if x._value.dtype is not dt.bool_ else _traced(x, np.int8))
+
+
+@_public
+def gelu(x, approximate="none"):
+    """x times the normal distribution function of x; ``approximate`` is "none" (with erf) or "tanh"."""
+    approximate = {True: "tanh", False: "none"}.get(approximate, approximate)
+    if approximate not in ("none", "tanh"):
+        fail(ValueError, f"gelu: approximate is {approximate!r}; it is 'none' or 'tanh'")
+    return _emit("gelu", _floating(x), approximate=approximate)
+
+
+@_public
+def softplus(x):
+    """log(1 + exp(x))."""
+    return np.logaddexp(_floating(x), 0)
+
+
+@_public
+def leaky_relu(x, negative_slope=0.01):
+    """x where it is positive, else x * negative_slope."""
+    x = _floating(x)
+    return np.where(x >= 0, x, x * negative_slope)
+
+
+@_public
+def elu(x, alpha=1.0):
+    """x where it is positive, else alpha * (exp(x) - 1)."""
+    x = _floating(x)
+    return np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0)))
+
+
+@_public
+def cast(x, dtype):
+    """x converted to another element type."""
+    return _traced(x).astype(dtype)
+
+
+# ---------------------------------------------------------------------------------------------------------------- over axes
+
+
+def _axis(x, axis) -> int:
+    return api.axis_of(axis, x.ndim)
+
+
+@_public
+def softmax(x, axis=-1):
+    """exp(x) over its sum along ``axis``."""
+    x = _floating(x)
+    return _emit("softmax", x, axis=_axis(x, axis))
+
+
+@_public
+def log_softmax(x, axis=-1):
+    """The logarithm of softmax."""
+    x = _floating(x)
+    return _emit("log_softmax", x, axis=_axis(x, axis))
+
+
+@_public
+def logsumexp(x, axis=None, keepdims=False):
+    """log(sum(exp(x))), without overflow."""
+    x = _floating(x)
+    wide = _traced(x, x._value.dtype.compute.numpy)
+    high = np.max(wide, axis=axis, keepdims=True)
+    high = np.where(np.isfinite(high), high, wide.dtype.type(0))
+    result = np.log(np.sum(np.exp(wide - high), axis=axis, keepdims=True)) + high
+    if not keepdims:
+        result = np.squeeze(result, tuple(range(x.ndim)) if axis is None else axis)
+    return api.wrap(x._trace, _traced(result, x.dtype).value)
+
+
+def _tail(x, axis) -> tuple[int, ...]:
+    return tuple(sorted(api.axes_of(axis if isinstance(axis, (tuple, list)) else (axis,), x.ndim)))
+
+
+def _parameters(x, axes, **given):
+    """The optional operands of a norm: their names and values, of the extents of ``axes``."""
+    t, names, values = x._trace, [], []
+    for name, p in given.items():
+        if p is None:
+            continue
+        p = _floating(p)
+        extents = tuple(x._value.shape[a] for a in axes)
+        own = t.shape(p._value)
+        if len(own) != len(extents) or not all(t.unify(n, m) for n, m in zip(own, extents)):
+            fail(ShapeError, f"{name} has shape {t.hints_of(own)}; the normalized axes have extents {t.hints_of(extents)}")
+        names.append(name)
+        values.append(p)
+    return tuple(names), values
+
+
+def _consecutive_tail(x, axes) -> bool:
+    return axes == tuple(range(x.ndim - len(axes), x.ndim))
+
+
+@_public
+def layer_norm(x, weight=None, bias=None, axis=-1, eps=1e-5):
+    """x less its mean, over its standard deviation, along ``axis``; then times weight, plus bias, which have the axes' extents."""
+    x = _floating(x)
+    axes = _tail(x, axis)
+    names, values = _parameters(x, axes, weight=weight, bias=bias)
+    if not _consecutive_tail(x, axes) and values:
+        values = [np.reshape(p, tuple(x.shape[k] if k in axes else 1 for k in range(x.ndim))) for p in values]
+    return _emit("layer_norm", x, *values, axes=axes, eps=float(eps), has=names)
+
+
+@_public
+def rms_norm(x, weight=None, axis=-1, eps=1e-5):
+    """x over its root mean square along ``axis``; then times weight, which has the axes' extents."""
+    x = _floating(x)
+    axes = _tail(x, axis)
+    names, values = _parameters(x, axes, weight=weight)
+    if not _consecutive_tail(x, axes) and values:
+        values = [np.reshape(p, tuple(x.shape[k] if k in axes else 1 for k in range(x.ndim))) for p in values]
+    return _emit("rms_norm", x, *values, axes=axes, eps=float(eps), has=names)
+
+
+@_public
+def group_norm(x, groups, weight=None, bias=None, eps=1e-5):
+    """[N, C, …] normalized over groups of channels; weight and bias have an element a channel."""
+    x = _floating(x)
+    names, values = _parameters(x, (1,), weight=weight, bias=bias)
+    t, groups = x._trace, operator.index(groups)
+    if t.hint(x._value.shape[1]) % groups:
+        fail(ShapeError, f"{t.hint(x._value.shape[1])} channels cannot be split into {groups} groups")
+    from mlirfuse import sizes as sz
+
+    t.unify(sz.mod(t.shape(x._value)[1], groups), 0)
+    return _emit("group_norm", x, *values, groups=groups, eps=float(eps), has=names)
+
+
+@_public
+def batch_norm(x, weight=None, bias=None, running_mean=None, running_var=None, training=True, momentum=0.1, eps=1e-5):
+    """[N, C, …] normalized over all but the channels. In training the statistics are those of x, and the running ones, where they are given,
+    are moved toward them in place; otherwise the running ones are used."""
+    x = _floating(x)
+    names, values = _parameters(x, (1,), weight=weight, bias=bias, running_mean=running_mean, running_var=running_var)
+    if (running_mean is None) != (running_var is None) or (not training and running_mean is None):
+        fail(ValueError, "batch_norm: running_mean and running_var are given both or neither, and without training they are needed")
+    t = x._trace
+    made = t.emit("batch_norm", x.value, *[v.value for v in values], training=bool(training), momentum=float(momentum), eps=float(eps), has=names)
+    if not isinstance(made, list):
+        return TracedArray(t, made)
+    if running_mean is not None and training:
+        for target, fresh in zip((running_mean, running_var), made[3:]):
+            if isinstance(target, TracedArray):
+                api.store(t, target, fresh, "batch_norm")
+    return TracedArray(t, made[0])
+
+
+@_public
+def cross_entropy(logits, target, axis=-1, ignore_index=-100):
+    """Minus the logarithm of softmax along ``axis`` at the target class, an integer; 0 where the target is ``ignore_index``."""
+    logits, target = _floating(logits), _traced(target)
+    axis = _axis(logits, axis)
+    if not target._value.dtype.is_integer:
+        fail(TypeError, f"cross_entropy: targets are integers, not {target.dtype}")
+    target = target if target._value.dtype in (dt.i32, dt.i64) else _traced(target, np.int64)
+    t = logits._trace
+    rest = tuple(n for k, n in enumerate(t.shape(logits._value)) if k != axis)
+    own = t.shape(target._value)
+    if len(own) != len(rest) or not all(t.unify(n, m) for n, m in zip(own, rest)):
+        fail(ShapeError, f"cross_entropy: targets of shape {t.hints_of(own)} for logits of shape {t.hints_of(t.shape(logits._value))}")
+    if logits.ndim > 1 and axis != 1:
+        logits = np.moveaxis(logits, axis, 1)
+    return _emit("cross_entropy", logits, target, reduction="none", ignore_index=operator.index(ignore_index))
+
+
+@_public
+def embedding(weight, indices):
+    """The rows of ``weight`` at ``indices``."""
+    return np.take(_traced(weight), _traced(indices), axis=0)
+
+
+@_public
+def one_hot(x, num_classes, dtype=np.float32):
+    """1 where the last axis, of extent ``num_classes``, is at x, else 0."""
+    x = _traced(x)
+    return (np.expand_dims(x, -1) == arange(num_classes, dtype=x.dtype)).astype(dtype)
+
+
+# ---------------------------------------------------------------------------------------------------------------- shapes
+
+
+@_public
+def broadcast_in_dim(x, shape, broadcast_dimensions):
+    """x with dimension k as dimension ``broadcast_dimensions[k]`` of ``shape``; the others repeat."""
+    x = _traced(x)
+    t = x._trace
+    target = api.shape_of(t, shape)
+    dims = tuple(operator.index(d) for d in broadcast_dimensions)
+    for d, n in zip(dims, t.shape(x._value)):
+        if 0 <= d < len(target) and n != 1 and not t.unify(n, target[d]):
+            fail(ShapeError, f"broadcast_in_dim: extent {t.hint(n)} does not broadcast to {t.hint(target[d])} in dimension {d}")
+    return TracedArray(t, t.emit("broadcast_in_dim", x.value, shape=tuple(map(t.canonical, target)), dims=dims))
+
+
+# ---------------------------------------------------------------------------------------------------------------- random numbers
+
+
+def _seed(t, x):
+    x = api.operand(t, x)
+    if x.__class__ is int and x >= 2**63:
+        return api.value_of(t, x, dt.u64)
+    x = _traced(x)
+    if not x._value.dtype.is_integer or x.ndim:
+        fail(TypeError, "a seed or an offset is one integer")
+    return x.value if x._value.dtype in (dt.i64, dt.u64) else api.value_of(t, x, dt.i64)
+
+
+def _random(row: str, shape, seed, offset, dtype):
+    t = api.trace_of(shape, seed, offset)
+    extents = tuple(t.extent(n) for n in api.shape_of(t, shape))
+    return TracedArray(t, t.emit(row, _seed(t, seed), _seed(t, offset), shape=extents, dtype=api.dtype_of(dtype)))
+
+
+@_public
+def uniform(shape, seed, offset=0, dtype=np.float32):
+    """Numbers in [0, 1): element i draws from block i of Philox with this seed and offset, the same on every target."""
+    return _random("uniform", shape, seed, offset, dtype)
+
+
+@_public
+def normal(shape, seed, offset=0, dtype=np.float32):
+    """Standard normal numbers, from Philox."""
+    return _random("normal", shape, seed, offset, dtype)
+
+
+@_public
+def dropout(x, p, seed, offset=0):
+    """x with elements zeroed with probability p and the others over 1 - p, drawn by seed and offset."""
+    x = _floating(x)
+    t = x._trace
+    if isinstance(p, TracedArray):
+        kept = uniform(x.shape, seed, offset) < 1 - p
+        return np.where(kept, x * np.asarray(1, x.dtype)[()] / _traced(1 - p, x.dtype), x.dtype.type(0))
+    if not 0 <= p <= 1:
+        fail(ValueError, f"dropout: the probability is {p}, not in [0, 1]")
+    return api.wrap(t, t.emit("dropout", x.value, _seed(t, seed), _seed(t, offset), p=float(p))[0])
+
+
+random = SimpleNamespace(uniform=uniform, normal=normal, dropout=dropout)
+
+# ---------------------------------------------------------------------------------------------------------------- arrays made from nothing
+
+
+def _creation(function):
+    """A function that NumPy has too: NumPy's outside a trace."""
+    _own.append(function.__name__)
+    eager = getattr(np, function.__name__)
+
+    @functools.wraps(function)
+    def call(*args, **kwargs):
+        if tr.current() is None and not api.contains_traced(args):
+            return eager(*args, **kwargs)
+        return function(*args, **kwargs)
+
+    return call
+
+
+@_creation
+def full(shape, fill_value, dtype=None):
+    """An array of ``fill_value``; the shape may hold extents of traced arrays."""
+    return api.full(shape, fill_value, dtype)
+
+
+@_creation
+def zeros(shape, dtype=float):
+    """An array of zeros; the shape may hold extents of traced arrays."""
+    return api.full(shape, 0, dtype)
+
+
+@_creation
+def ones(shape, dtype=float):
+    """An array of ones; the shape may hold extents of traced arrays."""
+    return api.full(shape, 1, dtype)
+
+
+@_creation
+def empty(shape, dtype=float):
+    """An array of any contents, here zeros."""
+    return api.full(shape, 0, dtype)
+
+
+@_creation
+def arange(start, stop=None, step=None, dtype=None):
+    """start, start + step, … up to but without stop; extents of traced arrays stay symbolic."""
+    if stop is None:
+        start, stop = 0, start
+    t = api.trace_of(start, stop, step)
+    step = 1 if step is None else step
+    if any(isinstance(x, (float, np.floating)) or isinstance(x, TracedArray) and not x._value.dtype.is_integer for x in (start, stop, step)):
+        return t.capture(np.arange(*[api.concrete(x) for x in (start, stop, step)], dtype=dtype))
+    step = operator.index(step)
+    first, last = api.size_of(t, start), api.size_of(t, stop)
+    from mlirfuse import sizes as sz
+
+    span = last - first if step > 0 else first - last
+    count = t.extent(sz.ceildiv(span, abs(step))) if t.decide(span, ">", 0) else 0
+    to = dt.i64 if dtype is None else api.dtype_of(dtype)
+    wide = to if to.is_float and to.bits > 16 or to is dt.i64 else dt.i64
+    value = t.emit("iota", shape=(count,), axis=0, dtype=wide)
+    if step != 1:
+        value = t.emit("mul", value, t.builder.constant(step, wide))
+    if first != 0:
+        value = t.emit("add", value, api.value_of(t, t.sym(first), wide))
+    return TracedArray(t, t.builder.cast(value, to))
+
+
+@_creation
+def linspace(start, stop, num=50, endpoint=True, retstep=False, dtype=None):
+    """``num`` evenly spaced numbers from start to stop."""
+    num = operator.index(num)
+    t = api.trace_of(start, stop)
+    div = num - 1 if endpoint else num
+    position = TracedArray(t, t.emit("iota", shape=(num,), axis=0, dtype=dt.f64))
+    step = (np.asarray(stop)[()] - start if not api.contains_traced((start, stop)) else stop - start) / div if div else np.nan
+    result = position * step + start if div else position * 0.0 + start
+    if endpoint and num > 1:
+        result = np.where(position == num - 1, stop * 1.0, result)
+    result = result if dtype is None else result.astype(dtype)
+    return (result, step) if retstep else result
+
+
+@_creation
+def eye(N, M=None, k=0, dtype=float):
+    """Ones on the k-th diagonal, else zeros."""
+    t = api.trace_of(N, M, k)
+    n = t.extent(api.size_of(t, N))
+    m = n if M is None else t.extent(api.size_of(t, M))
+    row = t.emit("iota", shape=(n, 1), axis=0, dtype=dt.i64)
+    column = t.emit("iota", shape=(1, m), axis=1, dtype=dt.i64)
+    on = t.emit("eq", column, t.emit("add", row, api.value_of(t, api.operand(t, k), dt.i64)))
+    return TracedArray(t, t.builder.cast(on, api.dtype_of(dtype)))
+
+
+@_creation
+def identity(n, dtype=float):
+    """Ones on the diagonal, else zeros."""
+    return eye(n, dtype=dtype)
+
+
+@_creation
+def tri(N, M=None, k=0, dtype=float):
+    """Ones on and below the k-th diagonal, else zeros."""
+    return np.tril(ones((N, N if M is None else M), dtype), k)
+
+
+@_creation
+def asarray(a, dtype=None):
+    """``a`` as an array; lists of traced values are stacked."""
+    return _traced(a, dtype)
+
+
+@_creation
+def array(a, dtype=None, copy=True, ndmin=0):
+    """``a`` as a new array; lists of traced values are stacked."""
+    x = _traced(a, dtype)
+    x = np.expand_dims(x, tuple(range(ndmin - x.ndim))) if x.ndim < ndmin else x
+    return api.copy(x) if copy else x
+
+
+@_creation
+def ascontiguousarray(a, dtype=None):
+    """``a`` itself: how arrays lie in memory is the compiler's choice."""
+    return _traced(a, dtype)

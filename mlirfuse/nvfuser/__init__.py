@@ -1,0 +1,36 @@
+"""nvFuser's names: a script runs here with its import line changed.
+
+``from nvfuser import FusionDefinition, DataType`` (or ``nvfuser_direct``, or ``torch._C._nvfuser``) becomes
+``from mlirfuse.nvfuser import FusionDefinition, DataType``. docs/nvfuser-api.md lists what there is and what is not.
+"""
+
+from __future__ import annotations
+
+from mlirfuse.frontend.definition import (
+    DefinitionError,
+    DefinitionTypeError,
+    Fusion,
+    FusionDefinition,
+    InputError,
+    LRUCache,
+    Scalar,
+    Tensor,
+    Vector,
+    compute_contiguity,
+    compute_tensor_descriptor,
+)
+from mlirfuse.frontend.nvfuser_promotion import DataType
+from mlirfuse.nvfuser import pytorch_utils
+
+__version__ = "0.2.36"  # of the nvFuser API that is followed
+
+
+def version() -> str:
+    """The version of nvFuser's API that is followed."""
+    return __version__
+
+
+__all__ = [
+    "DataType", "DefinitionError", "DefinitionTypeError", "Fusion", "FusionDefinition", "InputError", "LRUCache", "Scalar", "Tensor", "Vector",
+    "compute_contiguity", "compute_tensor_descriptor", "pytorch_utils", "version",
+]  # fmt: skip

@@ -1,0 +1,27 @@
+"""nvFuser's helpers for torch: element types from torch's and Python's."""
+
+from __future__ import annotations
+
+from mlirfuse.errors import UnsupportedError
+from mlirfuse.frontend.definition import torch_dtypes
+from mlirfuse.frontend.nvfuser_promotion import DataType, from_dtype
+
+_OF_PYTHON = {complex: DataType.ComplexDouble, float: DataType.Double, int: DataType.Int, bool: DataType.Bool}
+
+
+def torch_dtype_to_nvfuser_dtype(dtype) -> DataType:
+    """nvFuser's name for a torch dtype, or for bool, int, float or complex."""
+    if dtype in _OF_PYTHON:
+        return _OF_PYTHON[dtype]
+    ours = torch_dtypes().get(dtype)
+    if ours is None:
+        for name in ("float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2"):
+            if str(dtype) == f"torch.{name}":
+                return DataType[name.capitalize()]
+        raise UnsupportedError(f"{dtype} has no nvFuser DataType")
+    return from_dtype(ours)
+
+
+def python_scalar_to_nvfuser_dtype(value) -> DataType:
+    """nvFuser's name for the type of a Python number."""
+    return _OF_PYTHON[type(value)]

@@ -1,0 +1,80 @@
+"""fusion-cse: what is computed twice is computed once; equal constants become one."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mlirfuse.effects import has_effect
+from mlirfuse.graph import Block, Graph, Op, Value
+from mlirfuse.passes.base import Pass, register
+
+
+@register
+class CommonSubexpressions(Pass):
+    """Replaces an op by an earlier one of the same name, operands and attributes. Only ops of one group are merged with each other, so that no
+    value starts to travel between groups; nothing is merged across an op with an effect.
+
+    Before::
+
+        %0 = "fusion.exp"(%x)
+        %1 = "fusion.exp"(%x)
+        %2 = "fusion.add"(%0, %1)
+
+    After::
+
+        %0 = "fusion.exp"(%x)
+        %1 = "fusion.add"(%0, %0)
+
+    ``pool-constants`` also moves constants and sizes to the beginning of the function, so that those of nested blocks are shared, too.
+    MLIR's ``cse`` does the rest of this on the module, but would pull values of the surroundings into a group's region.
+    """
+
+    name = "fusion-cse"
+    pool_constants: bool = True
+
+    def run(self, graph: Graph) -> None:
+        if self.pool_constants:
+            pooled: list[Op] = []
+            _pool(graph.body, pooled)
+            graph.body.ops = pooled + graph.body.ops
+        _number(graph.body, {}, {})
+
+
+def _pool(block: Block, pooled: list[Op]) -> None:
+    """Takes out of ``block`` and what is nested in it the ops that have no operands and are in no group."""
+    kept = []
+    for op in block.ops:
+        (pooled if op.name in ("constant", "size") and op.group is None else kept).append(op)
+        for nested in op.blocks:
+            _pool(nested, pooled)
+    block.ops = kept
+
+
+def _number(block: Block, seen: dict, new: dict[Value, Value]) -> None:
+    kept = []
+    for op in block.ops:
+        op.operands = [new.get(v, v) for v in op.operands]
+        if has_effect(op):
+            seen = {}
+        elif not op.blocks:
+            first = seen.setdefault((op.name, tuple(map(id, op.operands)), _frozen(op.attrs), op.group, op.segment), op)
+            if first is not op:
+                new.update(zip(op.results, first.results))
+                continue
+        kept.append(op)
+        for nested in op.blocks:
+            _number(nested, dict(seen), new)
+    block.ops = kept
+    block.returns = [new.get(v, v) for v in block.returns]
+
+
+def _frozen(value):
+    """An attribute as a key: numbers by their bits, so that -0.0 and 0.0 differ and NaN equals itself."""
+    if isinstance(value, dict):
+        return tuple((k, _frozen(v)) for k, v in sorted(value.items()) if k != "note")
+    if isinstance(value, (list, tuple)):
+        return tuple(map(_frozen, value))
+    if isinstance(value, (float, np.generic)):
+        value = np.asarray(value)
+        return value.dtype, value.tobytes()
+    return type(value), value

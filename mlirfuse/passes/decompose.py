@@ -1,0 +1,87 @@
+"""fusion-decompose: composite ops in terms of others."""
+
+from __future__ import annotations
+
+from mlirfuse import ops as table
+from mlirfuse.builder import Builder
+from mlirfuse.composites import STATISTICS
+from mlirfuse.errors import ShapeError
+from mlirfuse.graph import Block, Graph, Op, Value
+from mlirfuse.passes.base import Pass, PassError, register
+
+
+@register
+class Decompose(Pass):
+    """Takes composite ops apart: softmax, the norms, GELU, dropout, cross entropy, their backwards, and what the op table gives an expansion
+    for; linear and conv with a bias become one without and an add, so that the add can be fused.
+
+    ``statistics`` also takes mean, var and std apart, into sums; ``keep`` names ops, with colons between them, that stay whole because a
+    scheduler takes them so.
+
+    Before::
+
+        %0 = "fusion.softmax"(%x) {axis = 1 : i64}
+
+    After::
+
+        %0 = "fusion.max"(%x) {axes = [1], keepdims = true}
+        %1 = "fusion.sub"(%x, %0)
+        %2 = "fusion.exp"(%1)
+        %3 = "fusion.sum"(%2) {axes = [1], keepdims = true}
+        %4 = "fusion.div"(%2, %3)
+    """
+
+    name = "fusion-decompose"
+    statistics: bool = True
+    keep: str = ""
+
+    def run(self, graph: Graph) -> None:
+        kept = set(filter(None, self.keep.split(":")))
+        unknown = kept - set(table.TABLE)
+        if unknown:
+            raise PassError(f"fusion-decompose: keep names '{sorted(unknown)[0]}', which is no op of the table")
+        self.kept = kept if self.statistics else kept | set(STATISTICS)
+        self.block(graph.body, {}, {})
+
+    def block(self, block: Block, new: dict[Value, Value], constants: dict) -> None:
+        """``new`` maps results of ops that were taken apart to what takes their place; ``constants`` are those of the blocks around."""
+        builder = Builder(block)
+        builder._constants.update(constants)
+        out: list[Op] = []
+        for op in block.ops:
+            op.operands = [new.get(v, v) for v in op.operands]
+            self.op(op, builder, new, out)
+            for nested in op.blocks:
+                self.block(nested, new, builder._constants)
+        block.ops = out
+        block.returns = [new.get(v, v) for v in block.returns]
+
+    def op(self, op: Op, builder: Builder, new: dict[Value, Value], out: list[Op]) -> None:
+        made = None if op.name in self.kept or "inplace" in op.attrs else expand(op, builder)
+        if made is None:
+            out.append(op)
+            return
+        ops, results = made
+        for inner in ops:  # which may be composite in their turn
+            inner.operands = [new.get(v, v) for v in inner.operands]
+            inner.group, inner.segment = op.group, op.segment
+            self.op(inner, builder, new, out)
+        for old, value in zip(op.results, results):
+            new[old] = new.get(value, value)
+
+
+def expand(op: Op, builder: Builder) -> tuple[list[Op], list[Value]] | None:
+    """The ops that ``op`` is spelled in by the op table, and its results; None if it is no composite. Constants are ``builder``'s."""
+    row = table.TABLE.get(op.name)
+    if row is None or row.expand is None:
+        return None
+    block, builder.block, builder.loc = builder.block, Block(), lambda: op.loc
+    try:
+        results = row.expand(builder, *op.operands, **{key: op.attrs[key] for key in row.attrs})
+        if results is None:
+            return None
+        return builder.block.ops, results if isinstance(results, list) else [results]
+    except (TypeError, ShapeError) as error:
+        raise PassError(f"fusion-decompose: {op.name}: {error}", op.loc) from error
+    finally:
+        builder.block = block

@@ -1,0 +1,273 @@
+"""Threads of GPU kernels: block and thread indices, reductions across lanes, warps, blocks and clusters.
+
+A kernel is a ``gpu.func`` whose parameters are the pointers and sizes that it uses. Shared memory is one static array a kernel.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from mlirfuse import dtypes as dt
+from mlirfuse import sizes as sz
+from mlirfuse.graph import Op, Value
+from mlirfuse.lowering import reductions as red
+from mlirfuse.lowering.emitter import Emitter, Val
+from mlirfuse.lowering.kernel import Env, Index, Kernel, Memory
+from mlirfuse.lowering.slots import GpuArguments, Slots
+from mlirfuse.schedule.analysis import Analysis, size_of
+from mlirfuse.schedule.axes import Axis
+from mlirfuse.sizes import Size
+
+
+@dataclass
+class GpuKernel:
+    """A kernel's text and how it is launched: ``grid`` in blocks (expressions), threads a block, blocks a cluster."""
+
+    name: str
+    text: str
+    grid: Size
+    threads: int
+    cluster: int
+    passed: dict[tuple, tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Access:
+    """What a variant may assume of memory: ``index`` is i32 or i64, ``lanes`` elements a vector access, ``aligns`` the alignment in bytes
+    of each input's and output's vector accesses, ``multiples`` the sizes known to be multiples of the lanes."""
+
+    index: dt.DType
+    lanes: int
+    aligns: tuple[int, ...]
+    multiples: frozenset = field(default_factory=frozenset)
+
+
+class GpuBody:
+    """What the schedulers of GPU kernels share."""
+
+    def __init__(self, name: str, analysis: Analysis, slots: Slots, access: Access, threads: int, cluster: int = 1, inside=None):
+        self.name, self.analysis, self.access, self.threads, self.cluster = name, analysis, access, threads, cluster
+        self.e = Emitter("gpu")
+        self.e.depth = 2
+        self.index = access.index
+        self.args = GpuArguments(self.e, slots, self.index)
+        self.shared_bytes = 0
+        memories = {}
+        written = set(analysis.outputs)
+        places = [slots.place(v) for v in analysis.outputs]
+        for value, align in zip(analysis.inputs + analysis.outputs, access.aligns):
+            if value not in memories:
+                read_only = value not in written and slots.place(value) not in places
+                memories[value] = Memory(self.args.place(value), analysis.strides[value], value.dtype, align, read_only)
+        members = set(analysis.ops) if inside is None else inside
+        self.k = Kernel(self.e, analysis.axes, memories, self.args.size, self.index, members, self.args.scalar, access.multiples)
+        self.block = self._special("ctaid.x")
+        self.thread = self._special("tid.x")
+
+    def _special(self, register: str) -> Val:
+        val = Val(self.e.fresh(), dt.i32)
+        self.e.entry.append(f"  {val} = nvvm.read.ptx.sreg.{register} : i32")
+        return val
+
+    def wide(self, val: Val) -> Val:
+        """An i32 as the index type."""
+        return self.e.cast(val, self.index)
+
+    def size(self, size: Size) -> Val:
+        return self.k.size(size)
+
+    def finish(self, grid: Size) -> GpuKernel:
+        shared = f"  llvm.mlir.global internal @{self.name}_shared() {{addr_space = 3 : i32, alignment = 16 : i64}} : !llvm.array<{self.shared_bytes} x i8>\n"
+        parameters = ", ".join(f"{name}: {type_}" + (" {llvm.noalias}" if "ptr" in type_ else "") for name, type_ in self.args.passed.values())
+        attributes = f"known_block_size = array<i32: {self.threads}, 1, 1>"
+        attributes += f", nvvm.maxntid = array<i32: {self.threads}, 1, 1>"
+        if self.cluster > 1:
+            attributes += f", nvvm.cluster_dim = array<i32: {self.cluster}, 1, 1>"
+        text = (shared if self.shared_bytes else "") + f"  gpu.func @{self.name}({parameters}) kernel attributes {{{attributes}}} {{\n{self.e.text()}\n    gpu.return\n  }}"
+        return GpuKernel(self.name, text, sz.mul(grid, self.cluster), self.threads, self.cluster, dict(self.args.passed))
+
+    # ---- loops and conditions
+
+    def loop(self, low: Val, high: Val, step, carried: list[Val], body) -> list[Val]:
+        """``scf.for`` over the index type, carrying values; as :meth:`mlirfuse.schedule.cpu.CpuBody.loop`."""
+        e = self.e
+        by = step if isinstance(step, Val) else e.const(step, self.index)
+        i, kind = e.fresh(), self.index.signless
+        if not carried:
+            with self.k.region(f"scf.for {i} = {low} to {high} step {by} : {kind} {{"):
+                body(Val(i, self.index), [])
+            return []
+        inner = [Val(e.fresh(), v.dtype, v.lanes) for v in carried]
+        name, types = e.fresh(), ", ".join(v.type for v in carried)
+        pairs = ", ".join(f"{a} = {b}" for a, b in zip(inner, carried))
+        with self.k.region(f"{name}:{len(carried)} = scf.for {i} = {low} to {high} step {by} iter_args({pairs}) -> ({types}) : {kind} {{"):
+            following = body(Val(i, self.index), inner)
+            e.line(f"scf.yield {', '.join(v.name for v in following)} : {types}")
+        return [Val(f"{name}#{k}", v.dtype, v.lanes) for k, v in enumerate(carried)]
+
+    def set_loop(self, env: Env, loop: list[Axis], index: Index) -> None:
+        """The env of a loop over merged axes: all of its index is on the innermost one."""
+        for axis in loop[:-1]:
+            env[axis] = Index(0)
+        if loop:
+            env[loop[-1]] = index
+
+    def unlinear(self, env: Env, loops: list[list[Axis]], index: Index) -> None:
+        """Sets the loops' indices from one index over all of them, row-major."""
+        for k, loop in reversed(list(enumerate(loops))):
+            if k == 0:
+                self.set_loop(env, loop, index)
+            else:
+                index, here = self.k.divmod(index, size_of(loop))
+                self.set_loop(env, loop, here)
+
+    # ---- memory shared by a block
+
+    def barrier(self) -> None:
+        self.e.line("gpu.barrier")
+
+    def reserve(self, nbytes: int) -> int:
+        """Reserves shared memory; gives its byte offset."""
+        offset = (self.shared_bytes + 15) // 16 * 16
+        self.shared_bytes = offset + nbytes
+        return offset
+
+    def shared_address(self, offset: int, index: Val, nbytes: int) -> str:
+        """The address of element ``index`` (i32, elements of ``nbytes``) behind ``offset`` in shared memory."""
+        base = self.e.fresh()
+        self.e.line(f"{base} = llvm.mlir.addressof @{self.name}_shared : !llvm.ptr<3>")
+        at = self.e.add(self.e.mul(index, nbytes), offset)
+        name = self.e.fresh()
+        self.e.line(f"{name} = llvm.getelementptr {base}[{at}] : (!llvm.ptr<3>, i32) -> !llvm.ptr<3>, i8")
+        return name
+
+    def shared_store(self, address: str, val: Val, align: int = 0, space: int = 3) -> None:
+        val = self.e.cast(val, dt.u8) if val.dtype is dt.bool_ else val
+        self.e.line(f"llvm.store {val}, {address} {{alignment = {align or val.dtype.bytes} : i64}} : {val.type}, !llvm.ptr<{space}>")
+
+    def shared_load(self, address: str, dtype: dt.DType, lanes: int = 1, align: int = 0) -> Val:
+        stored = dt.u8 if dtype is dt.bool_ else dtype
+        type_ = Val("", stored, lanes).type
+        val = self.e.op(f"llvm.load {address} {{alignment = {align or stored.bytes} : i64}} : !llvm.ptr<3> -> {type_}", stored, lanes)
+        return self.e.cmp("ne", val, 0) if dtype is dt.bool_ else val
+
+    # ---- reductions across threads
+
+    def shuffle(self, val: Val, offset: int) -> Val:
+        """The value of the lane whose number differs by ``offset``'s bit."""
+        e, dtype = self.e, val.dtype
+        if dtype.bits == 64:
+            bits = e.bitcast(val, dt.u64)
+            low, high = e.cast(bits, dt.u32), e.cast(e.shr(bits, 32), dt.u32)
+            low, high = self.shuffle(low, offset), self.shuffle(high, offset)
+            return e.bitcast(e.or_(e.cast(low, dt.u64), e.shl(e.cast(high, dt.u64), 32)), dtype)
+        if dtype.bits < 32:
+            return e.cast(self.shuffle(e.cast(val, dt.u32 if dtype.kind in "ub" else dt.i32), offset), dtype)
+        everyone, by, clamp = e.const(-1, dt.i32), e.const(offset, dt.i32), e.const(31, dt.i32)
+        kind = val.type
+        return e.op(f"nvvm.shfl.sync bfly {everyone}, {val}, {by}, {clamp} : {kind} -> {kind}", dtype)
+
+    def across_warp(self, ops: list[Op], accumulators: list[tuple[Val, ...]], width: int) -> list[tuple[Val, ...]]:
+        """Each group of ``width`` neighbouring lanes (a power of two up to 32) combined; all of them get the result."""
+        offset = width // 2
+        while offset:
+            accumulators = [red.combine(self.e, op, a, tuple(self.shuffle(v, offset) for v in a)) for op, a in zip(ops, accumulators)]
+            offset //= 2
+        return accumulators
+
+    def across_block(self, ops: list[Op], accumulators: list[tuple[Val, ...]], width: int) -> list[tuple[Val, ...]]:
+        """Each group of ``width`` neighbouring threads (a power of two) of the block combined; all of them get the result."""
+        accumulators = self.across_warp(ops, accumulators, min(width, 32))
+        warps = width // 32
+        if warps <= 1:
+            return accumulators
+        e = self.e
+        lane, warp = e.and_(self.thread, 31), self.thread_warp()
+        with self.leader(e.cmp("eq", lane, 0)):
+            offsets = []
+            for a in accumulators:
+                for v in a:
+                    offsets.append(self.reserve(self.threads // 32 * 8))
+                    self.shared_store(self.shared_address(offsets[-1], warp, 8), v)
+        self.barrier()
+        first = e.and_(warp, -warps)  # this group's first warp
+        source = e.add(first, e.and_(lane, warps - 1))
+        loaded, at = [], 0
+        for a in accumulators:
+            parts = []
+            for v in a:
+                parts.append(self.shared_load(self.shared_address(offsets[at], source, 8), v.dtype))
+                at += 1
+            loaded.append(tuple(parts))
+        return self.across_warp(ops, loaded, warps)
+
+    def thread_warp(self) -> Val:
+        return self.e.bitcast(self.e.shr(self.e.bitcast(self.thread, dt.u32), 5), dt.i32)
+
+    def leader(self, condition: Val):
+        return self.k.region(f"scf.if {condition} {{")
+
+    def cluster_rank(self) -> Val:
+        return self._special("cluster.ctarank")
+
+    def cluster_barrier(self) -> None:
+        self.e.line("nvvm.cluster.arrive {aligned}")
+        self.e.line("nvvm.cluster.wait {aligned}")
+
+    def across_cluster(self, ops: list[Op], accumulators: list[tuple[Val, ...]], rank: Val) -> list[tuple[Val, ...]]:
+        """Combines the blocks' results: each block writes its own into every block's shared memory."""
+        e, offsets = self.e, []
+        with self.leader(e.cmp("lt", self.thread, self.cluster)):
+            for a in accumulators:
+                for v in a:
+                    offsets.append(self.reserve(self.cluster * 8))
+                    here, there = self.shared_address(offsets[-1], rank, 8), e.fresh()
+                    e.line(f"{there} = nvvm.mapa {here}, {self.thread} : !llvm.ptr<3> -> !llvm.ptr<7>")
+                    self.shared_store(there, v, space=7)
+        self.cluster_barrier()
+        out, at = [], 0
+        for op, a in zip(ops, accumulators):
+            sources = offsets[at : at + len(a)]
+            at += len(a)
+            parts = [tuple(self.shared_load(self.shared_address(o, e.const(b, dt.i32), 8), v.dtype) for o, v in zip(sources, a)) for b in range(self.cluster)]
+            while len(parts) > 1:
+                parts = [red.combine(e, op, parts[i], parts[i + 1]) if i + 1 < len(parts) else parts[i] for i in range(0, len(parts), 2)]
+            out.append(parts[0])
+        return out
+
+    def position(self, op: Op, env: Env) -> Val | None:
+        """The place along the reduced dimensions, row-major, for argmax and argmin."""
+        if op.name not in ("argmax", "argmin"):
+            return None
+        index = Index(0)
+        for axis in self.analysis.axes.reduced(op):
+            index = self.k.add(self.k.scale(index, axis.size), env.get(axis, Index(0)))
+        return self.e.cast(self.k.materialize(index), dt.i64)
+
+    def store_at(self, outputs: list[Value], env: Env, domain: list[Axis], valid: Val | None) -> None:
+        """Stores ``outputs`` at ``env`` where ``valid``. One that lacks axes of the domain is stored where these are at 0."""
+        k, e = self.k, self.e
+        vals = [k.value(v, env) for v in outputs]  # before any store: nothing then waits for one
+        plain, partial = [], []
+        for value, val in zip(outputs, vals):
+            own = {a for dim in k.dims(value) for a in dim}
+            missing = [env[a] for a in domain if a not in own and a in env and env[a] != Index(0)]
+            (partial if missing else plain).append((value, val, missing))
+
+        def store_all(rows):
+            for value, val, missing in rows:
+                condition = None
+                for index in missing:
+                    at_zero = e.cmp("eq", k.scalar(index.base), 0)
+                    condition = at_zero if condition is None else e.and_(condition, at_zero)
+                if condition is None:
+                    k.store(value, env, val)
+                else:
+                    with k.region(f"scf.if {condition} {{"):
+                        k.store(value, env, val)
+
+        if valid is None:
+            store_all(plain + partial)
+        else:
+            with k.region(f"scf.if {valid} {{"):
+                store_all(plain + partial)

@@ -1,0 +1,103 @@
+"""Pointwise segments on a GPU.
+
+The domain is an inner loop (columns, contiguous where possible) and everything outside of it (rows). A block takes a tile of
+``ty * unroll_rows`` rows by ``tx * lanes * unroll_columns`` columns; a thread evaluates all of its elements before it stores any, so
+that its loads are in flight together. Threads past the edge compute a clamped element and store nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mlirfuse import dtypes as dt
+from mlirfuse import sizes as sz
+from mlirfuse.lowering.kernel import Index
+from mlirfuse.lowering.slots import Slots
+from mlirfuse.schedule.analysis import Analysis, size_of
+from mlirfuse.schedule.gpu import Access, GpuBody, GpuKernel
+
+
+@dataclass(frozen=True)
+class Params:
+    """Threads along columns and rows, and how many vectors of each a thread takes."""
+
+    access: Access
+    tx: int
+    ty: int
+    unroll_columns: int
+    unroll_rows: int
+
+
+def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
+    """The kernel that computes ``analysis``."""
+    body = GpuBody(name, analysis, slots, p.access, p.tx * p.ty)
+    e, k = body.e, body.k
+    loops = analysis.loops(analysis.kept)
+    inner, outer = (loops[-1], loops[:-1]) if loops else ([], [])
+    columns, rows = size_of(inner), sz.product(size_of(loop) for loop in outer)
+    lanes = p.access.lanes
+    tile_columns, tile_rows = p.tx * lanes * p.unroll_columns, p.ty * p.unroll_rows
+    across = sz.ceildiv(columns, tile_columns)
+    block = body.wide(body.block)
+    if across == 1 or not outer:
+        block_row, block_column = (block, e.const(0, body.index)) if across == 1 and outer else (e.const(0, body.index), block)
+    else:
+        q, r = k.divmod(Index(block), across)
+        block_row, block_column = k.scalar(q.base), k.scalar(r.base)
+    t = body.thread
+    x = e.and_(t, p.tx - 1) if p.ty > 1 else t
+    y = e.bitcast(e.shr(e.bitcast(t, dt.u32), p.tx.bit_length() - 1), dt.i32) if p.ty > 1 else e.const(0, dt.i32)
+    first_column = e.add(e.mul(block_column, tile_columns), body.wide(e.mul(x, lanes)))
+    first_row = e.add(e.mul(block_row, tile_rows), body.wide(y))
+
+    places = []
+    for u in range(p.unroll_rows):
+        row = e.add(first_row, u * p.ty) if u else first_row
+        row_inside = e.cmp("lt", row, body.size(rows)) if outer else None
+        held_row = e.min(row, e.sub(body.size(rows), 1)) if outer else None
+        for w in range(p.unroll_columns):
+            column = e.add(first_column, w * p.tx * lanes) if w else first_column
+            env = {}
+            valid = row_inside
+            if inner:
+                inside = e.cmp("lt", column, body.size(columns))
+                valid = inside if valid is None else e.and_(valid, inside)
+                held = e.min(column, e.sub(body.size(columns), lanes))
+                body.set_loop(env, inner, Index(held, 1, lanes) if lanes > 1 else Index(held))
+            else:
+                valid = e.cmp("eq", t, 0)
+            if outer:
+                body.unlinear(env, outer, Index(held_row))
+            places.append((env, valid))
+    for env, _ in places:
+        for value in analysis.outputs:
+            k.value(value, env)
+    for env, valid in places:
+        body.store_at(analysis.outputs, env, analysis.kept, valid)
+    grid = sz.mul(across, sz.ceildiv(rows, tile_rows)) if loops else 1
+    return [body.finish(grid)]
+
+
+def choose(analysis: Analysis, access: Access, env: dict[str, int], machine) -> Params:
+    """Tiles of about 1024 to 2048 elements that fit the columns; several vectors a thread where there is work for all of them."""
+    loops = analysis.loops(analysis.kept)
+    columns = sz.substitute(size_of(loops[-1]), env) if loops else 1
+    rows = sz.substitute(sz.product(size_of(loop) for loop in loops[:-1]), env) if loops else 1
+    vectors = -(-columns // access.lanes)
+    threads = 256
+    tx = 1
+    while tx < threads and tx < vectors:
+        tx *= 2
+    ty = threads // tx
+    biggest = max(v.dtype.bytes for v in analysis.inputs + analysis.outputs) if analysis.inputs + analysis.outputs else 4
+    tensors = len(analysis.inputs)
+    in_flight = max(1, min(4, 64 // max(1, access.lanes * biggest * tensors)))  # bytes a thread has under way
+    full = machine.sm_count * (machine.threads_per_sm // threads)
+    unroll_columns, unroll_rows = 1, 1
+    if tx == threads:
+        while unroll_columns < in_flight and vectors * rows // (threads * unroll_columns * 2) >= full and vectors >= threads * unroll_columns * 2:
+            unroll_columns *= 2
+    else:
+        while unroll_rows < in_flight and rows // (ty * unroll_rows * 2) >= full:
+            unroll_rows *= 2
+    return Params(access, tx, ty, unroll_columns, unroll_rows)

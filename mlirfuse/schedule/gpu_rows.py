@@ -1,0 +1,306 @@
+"""Inner reductions and normalizations on a GPU: a row (the reduced axes, contiguous) belongs to a warp, a block or a cluster.
+
+*Persistent*: each thread keeps its part of the row in registers (``chunks`` vectors): memory is read once, however many phases of
+reductions there are. A row longer than a block can hold is spread over a cluster of blocks that combine through each other's shared
+memory. *Looped* (``chunks == 0``): every phase passes over the row again. *Split*: a single phase with few rows is spread over
+several blocks a row, whose accumulators a second kernel combines.
+
+Threads past the row's end read a clamped vector whose lanes are replaced by the reduction's identity.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mlirfuse import dtypes as dt
+from mlirfuse import sizes as sz
+from mlirfuse.graph import Op, Value
+from mlirfuse.lowering import reductions as red
+from mlirfuse.lowering.emitter import Val
+from mlirfuse.lowering.kernel import Env, Index, Memory
+from mlirfuse.lowering.slots import Slots
+from mlirfuse.schedule.analysis import Analysis, size_of
+from mlirfuse.schedule.gpu import Access, GpuBody, GpuKernel
+
+
+@dataclass(frozen=True)
+class Params:
+    """``tx`` threads along a row and ``ty`` rows a block; ``chunks`` vectors a thread (0: looped); ``cluster`` blocks a row;
+    ``split`` blocks a row that combine in a second kernel; ``exact``: the threads' vectors cover the row with none left over;
+    ``recompute``: values are computed again in each phase from what was loaded, which needs fewer registers."""
+
+    access: Access
+    tx: int
+    ty: int
+    chunks: int
+    cluster: int = 1
+    split: int = 1
+    exact: bool = False
+    recompute: bool = False
+
+
+UNROLL = 4  # vectors in flight of the looped form
+
+
+def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
+    """The kernels that compute ``analysis``: two if it is split."""
+    body = GpuBody(name, analysis, slots, p.access, p.tx * p.ty, p.cluster)
+    e, k = body.e, body.k
+    lanes = p.access.lanes
+    kept_loops, loops = analysis.loops(analysis.kept), analysis.loops(analysis.reduced)
+    kept, length = sz.product(a.size for a in analysis.kept), sz.product(a.size for a in analysis.reduced)
+    reduced = set(analysis.reduced)
+    full = [v for v in analysis.outputs if reduced & set(analysis.axes.flat(v))]
+    small = [v for v in analysis.outputs if v not in full]
+
+    rank = body.cluster_rank() if p.cluster > 1 else None
+    block = body.block
+    if p.cluster > 1:
+        body.cluster_barrier()  # the other blocks must run before their shared memory is written
+        block = e.bitcast(e.shr(e.bitcast(block, dt.u32), p.cluster.bit_length() - 1), dt.i32)
+    block, part = body.wide(block), None
+    if p.split > 1:
+        q, r = k.divmod(Index(block), p.split)
+        block, part = k.scalar(q.base), k.scalar(r.base)
+    t = body.thread
+    x = e.and_(t, p.tx - 1) if p.ty > 1 else t
+    row = block
+    if p.ty > 1:
+        row = e.add(e.mul(block, p.ty), body.wide(e.bitcast(e.shr(e.bitcast(t, dt.u32), p.tx.bit_length() - 1), dt.i32)))
+    row_inside = e.cmp("lt", row, body.size(kept)) if p.ty > 1 else None
+    held_row = e.min(row, e.sub(body.size(kept), 1)) if p.ty > 1 else row
+    base_env: Env = {}
+    body.unlinear(base_env, kept_loops, Index(held_row))
+    x_base = body.wide(e.mul(x, lanes))
+
+    def at(column: Val) -> tuple[Env, Val | None]:
+        """The env of a vector at this column, and whether it is inside the row."""
+        env = dict(base_env)
+        inside, held = None, column
+        if not p.exact:
+            inside = e.cmp("lt", column, body.size(length))
+            held = e.min(column, e.sub(body.size(length), lanes))
+        body.unlinear(env, loops, Index(held, 1, lanes) if lanes > 1 else Index(held))
+        return env, inside
+
+    def contribution(op: Op, env: Env, inside: Val | None) -> tuple[Val, ...]:
+        val = e.splat(k.value(op.operands[0], env), lanes)
+        new = red.element(e, op, val, body.position(op, env))
+        if inside is not None:
+            new = tuple(e.select(inside, a, b) for a, b in zip(new, red.identity(e, op, lanes)))
+        return new
+
+    def across(phase: list[Op], totals: list[tuple[Val, ...]]) -> list[tuple[Val, ...]]:
+        totals = [red.across_lanes(e, op, a) for op, a in zip(phase, totals)]
+        totals = body.across_block(phase, totals, p.tx)
+        return body.across_cluster(phase, totals, rank) if p.cluster > 1 else totals
+
+    if p.chunks:
+        stride = p.tx * lanes * p.cluster
+        start = x_base if rank is None else e.add(x_base, body.wide(e.mul(rank, p.tx * lanes)))
+        places = [at(e.add(start, c * stride) if c else start) for c in range(p.chunks)]
+        wide_inputs = [v for v in analysis.inputs if reduced & set(analysis.axes.flat(v))]
+        for env, _ in places:
+            for value in wide_inputs:
+                k.preload(value, env)
+
+        def run(phase: list[Op]) -> list[tuple[Val, ...]]:
+            totals = []
+            for op in phase:
+                parts = [contribution(op, env, inside) for env, inside in places]
+                while len(parts) > 1:
+                    parts = [red.combine(e, op, parts[i], parts[i + 1]) if i + 1 < len(parts) else parts[i] for i in range(0, len(parts), 2)]
+                totals.append(parts[0])
+            return totals
+
+        for phase in analysis.phases:
+            if p.recompute:
+                with k.forget():
+                    totals = run(phase)
+            else:
+                totals = run(phase)
+            for op, total in zip(phase, across(phase, totals)):
+                k.bind(op.result, base_env, red.result(e, op, total))
+        if full:
+            for env, inside in places:
+                valid = inside if row_inside is None else row_inside if inside is None else e.and_(row_inside, inside)
+                body.store_at(full, env, analysis.domain, valid)
+    else:
+        step = p.tx * lanes
+        limit = body.size(length)
+        low, high = e.const(0, body.index), limit
+        if part is not None:
+            length_of_part = body.size(sz.mul(sz.ceildiv(length, p.split * step * UNROLL), step * UNROLL))
+            low = e.min(e.mul(part, length_of_part), limit)
+            high = e.min(e.add(low, length_of_part), limit)
+        span = step * UNROLL
+
+        def vectors(i: Val, count: int):
+            return [at(e.add(e.add(i, x_base), u * step) if u else e.add(i, x_base)) for u in range(count)]
+
+        for phase in analysis.phases:
+            start = [v for _ in range(UNROLL) for op in phase for v in red.identity(e, op, lanes)]
+
+            def iteration(i, state, phase=phase):
+                width = len(state) // UNROLL
+                places = vectors(i, UNROLL)
+                for env, _ in places:
+                    for op in phase:
+                        k.value(op.operands[0], env)
+                out = []
+                for u, (env, inside) in enumerate(places):
+                    if part is not None:
+                        column = e.add(e.add(i, x_base), u * step)
+                        here = e.cmp("lt", column, high)
+                        inside = here if inside is None else e.and_(inside, here)
+                    at_ = u * width
+                    for op in phase:
+                        w = len(red.accumulator_types(op))
+                        out += red.combine(e, op, tuple(state[at_ : at_ + w]), contribution(op, env, inside))
+                        at_ += w
+                return out
+
+            done = body.loop(low, high, span, start, iteration)
+            width = len(done) // UNROLL
+            totals, at_ = [], 0
+            for op in phase:
+                w = len(red.accumulator_types(op))
+                parts = [tuple(done[u * width + at_ : u * width + at_ + w]) for u in range(UNROLL)]
+                at_ += w
+                while len(parts) > 1:
+                    parts = [red.combine(e, op, parts[i], parts[i + 1]) for i in range(0, len(parts), 2)]
+                totals.append(parts[0])
+            totals = across(phase, totals)
+            if p.split > 1:
+                with body.leader(e.cmp("eq", x, 0)):
+                    for op, total in zip(phase, totals):
+                        for which, v in enumerate(total):
+                            memory = partial_memory(body, op, which, sz.mul(kept, p.split))
+                            store_partial(body, memory, e.add(e.mul(part, body.size(kept)), row), v)
+            else:
+                for op, total in zip(phase, totals):
+                    k.bind(op.result, base_env, red.result(e, op, total))
+        if full:
+
+            def write(i, state):
+                for env, inside in vectors(i, UNROLL):
+                    for value in full:
+                        k.value(value, env)
+                for env, inside in vectors(i, UNROLL):
+                    valid = inside if row_inside is None else row_inside if inside is None else e.and_(row_inside, inside)
+                    body.store_at(full, env, analysis.domain, valid)
+                return []
+
+            body.loop(low, high, span, [], write)
+    if small and p.split == 1:
+        first = e.cmp("eq", x, 0)
+        if rank is not None:
+            first = e.and_(first, e.cmp("eq", rank, 0))
+        if row_inside is not None:
+            first = e.and_(first, row_inside)
+        body.store_at(small, base_env, analysis.kept, first)
+    grid = sz.mul(sz.ceildiv(kept, p.ty), p.split)
+    kernels = [body.finish(grid)]
+    if p.split > 1:
+        kernels.append(finish(f"{name}_finish", analysis, slots, p.access, p.split))
+    return kernels
+
+
+def partial_memory(body: GpuBody, op: Op, part: int, count: sz.Size) -> Memory:
+    """The buffer of one part of a split reduction's accumulators: [split, kept]."""
+    dtype = red.accumulator_types(op)[part]
+    stored = dt.u8 if dtype is dt.bool_ else dtype
+    return Memory(body.args.temporary((op, part), sz.mul(count, stored.bytes)), (), stored, stored.bytes)
+
+
+def store_partial(body: GpuBody, memory: Memory, offset: Val, val: Val) -> None:
+    val = body.e.cast(val, memory.dtype)
+    address = body.k.address(memory, offset)
+    body.e.line(f"llvm.store {val}, {address} {{alignment = {memory.dtype.bytes} : i64}} : {val.type}, !llvm.ptr<1>")
+
+
+def load_partial(body: GpuBody, memory: Memory, offset: Val, dtype: dt.DType) -> Val:
+    address = body.k.address(memory, offset)
+    val = body.e.op(f"llvm.load {address} {{alignment = {memory.dtype.bytes} : i64}} : !llvm.ptr<1> -> {memory.dtype.memory}", memory.dtype)
+    return body.e.cast(val, dtype)
+
+
+def finish(name: str, analysis: Analysis, slots: Slots, access: Access, split: int) -> GpuKernel:
+    """Combines the parts of a split reduction, a warp a kept point, and computes what depends on it."""
+    access = Access(access.index, 1, tuple(v.dtype.bytes for v in analysis.inputs + analysis.outputs))
+    body = GpuBody(name, analysis, slots, access, 128)
+    e, k = body.e, body.k
+    kept = sz.product(a.size for a in analysis.kept)
+    (phase,) = analysis.phases
+    lane = e.and_(body.thread, 31)
+    point = e.add(e.mul(body.wide(body.block), 4), body.wide(body.thread_warp()))
+    inside = e.cmp("lt", point, body.size(kept))
+    held = e.min(point, e.sub(body.size(kept), 1))
+    env: Env = {}
+    body.unlinear(env, analysis.loops(analysis.kept), Index(held))
+
+    def add(i, state):
+        out, at = [], 0
+        for op in phase:
+            types = red.accumulator_types(op)
+            offset = e.add(e.mul(i, body.size(kept)), held)
+            parts = tuple(load_partial(body, partial_memory(body, op, w, sz.mul(kept, split)), offset, d) for w, d in enumerate(types))
+            out += red.combine(e, op, tuple(state[at : at + len(types)]), parts)
+            at += len(types)
+        return out
+
+    done = body.loop(body.wide(lane), e.const(split, body.index), 32, [v for op in phase for v in red.identity(e, op, 1)], add)
+    totals, at = [], 0
+    for op in phase:
+        w = len(red.accumulator_types(op))
+        totals.append(tuple(done[at : at + w]))
+        at += w
+    for op, total in zip(phase, body.across_warp(phase, totals, 32)):
+        k.bind(op.result, env, red.result(e, op, total))
+    body.store_at(analysis.outputs, env, analysis.kept, e.and_(inside, e.cmp("eq", lane, 0)))
+    return body.finish(sz.ceildiv(kept, 4))
+
+
+def choose(analysis: Analysis, access: Access, env: dict[str, int], machine) -> Params:
+    """Rows up to a warp's reach go to parts of a warp, longer ones to a block or a cluster; see docs/performance.md."""
+    kept = sz.substitute(sz.product(a.size for a in analysis.kept), env)
+    length = sz.substitute(sz.product(a.size for a in analysis.reduced), env)
+    lanes = access.lanes
+    vectors = max(1, -(-length // lanes))
+    reduced = set(analysis.reduced)
+    wide = [v for v in analysis.inputs if reduced & set(analysis.axes.flat(v))]
+    full_outputs = [v for v in analysis.outputs if reduced & set(analysis.axes.flat(v))]
+    # 32-bit registers that one chunk of the row takes: what is kept of it between phases
+    registers = max(1, sum(lanes * v.dtype.bytes for v in wide) // 4)
+    per_thread = max(1, 32 // registers)  # chunks that fit in about 32 registers
+    single = len(analysis.phases) == 1 and not full_outputs
+    if not single or vectors <= 32 * per_thread:
+        tx = 1
+        while tx < 1024 and vectors > tx * max(1, min(per_thread, 4)):
+            tx *= 2
+        cluster = 1
+        if tx == 1024:
+            tx = 1024 if vectors > 512 * per_thread else 512
+            while machine.clusters and cluster < 8 and vectors > tx * per_thread * cluster:
+                cluster *= 2
+        chunks = -(-vectors // (tx * cluster))
+        if chunks <= per_thread * 2 and chunks * registers <= 64:
+            threads = max(tx, 128)
+            ty = max(1, threads // tx)
+            while ty > 1 and kept // ty < machine.sm_count:
+                ty //= 2
+            if tx * ty < 32:
+                ty = 32 // tx
+            exact = chunks * tx * cluster * lanes == length
+            return Params(access, tx, ty, chunks, cluster, 1, exact, recompute=chunks * lanes > 16)
+    tx = 32
+    while tx < 512 and vectors > tx * UNROLL:
+        tx *= 2
+    split = 1
+    blocks = machine.sm_count * (machine.threads_per_sm // tx)
+    if single and kept < blocks:
+        most = max(1, vectors // (tx * UNROLL * 2))
+        while split * 2 <= most and split * kept < blocks:
+            split *= 2
+    ty = max(1, 128 // tx) if split == 1 else 1
+    return Params(access, tx, ty, 0, 1, split, exact=False)
