@@ -6,12 +6,12 @@ NumPy function each one stands for; :mod:`mlirfuse.numpy` makes the public names
 
 from __future__ import annotations
 
-import builtins
 import difflib
 import functools
 import math
 import operator
 
+import ml_dtypes
 import numpy as np
 
 from mlirfuse import dtypes as dt
@@ -28,7 +28,7 @@ from mlirfuse.sizes import Size
 HANDLED: dict = {}  # NumPy function -> ours
 UFUNCS: dict = {}  # ufunc -> (trace, values, input dtypes, output dtypes) -> value or values
 
-_sum, _max, _min, _abs, _all, _any, _round, _pow, _slice = sum, max, min, abs, all, any, round, pow, slice
+_sum, _max, _min = sum, max, min  # sum, max, min and round are NumPy's below
 
 
 def implements(*numpy_functions):
@@ -117,9 +117,6 @@ def contains_traced(x) -> bool:
     return isinstance(x, (list, tuple)) and any(contains_traced(item) for item in x)
 
 
-any = _any
-
-
 def kind_of(x):
     """What NumPy's promotion knows of an operand: a dtype, or int or float for a Python number."""
     if isinstance(x, TracedArray):
@@ -136,13 +133,14 @@ def kind_of(x):
     return x.__class__
 
 
-def value_of(t, x, dtype: DType) -> Value:
-    """``x`` as a value of ``dtype``."""
+def value_of(t, x, dtype: DType, wrapping: bool = False) -> Value:
+    """``x`` as a value of ``dtype``. A Python int that does not fit is an OverflowError unless ``wrapping``."""
     if isinstance(x, TracedArray):
         value = x.value
         if value.dtype is dtype:
             return value
-        _check_weak_int(t, x, dtype)
+        if not wrapping:
+            _check_weak_int(t, x, dtype)
         return t.emit("cast", value, to=dtype)
     if x.__class__ is SymInt:
         value = t.builder.size(t.canonical(x.size))
@@ -150,7 +148,9 @@ def value_of(t, x, dtype: DType) -> Value:
     if x.__class__ is int and dtype.is_integer:
         low, high = _int_range(dtype)
         if not low <= x <= high:
-            fail(OverflowError, f"Python integer {x} out of bounds for {dtype.numpy.name}")
+            if not wrapping:
+                fail(OverflowError, f"Python integer {x} out of bounds for {dtype.numpy.name}")
+            x = (x - low) % 2**dtype.bits + low
     try:
         return t.builder.constant(x, dtype)
     except OverflowError as error:
@@ -205,9 +205,16 @@ def loop_types(ufunc, kinds: tuple) -> tuple[DType, ...]:
 
 
 @functools.lru_cache(maxsize=None)
+def _result_type(kinds: tuple) -> DType:
+    return dt.of(np.result_type(*[{int: 0, float: 0.0}.get(k, k) for k in kinds]))
+
+
 def result_type_of(kinds: tuple) -> DType:
-    samples = [{int: 0, float: 0.0}.get(k, k) for k in kinds]
-    return dt.of(np.result_type(*samples))
+    """NumPy's common type of dtypes and of int and float for Python numbers."""
+    try:
+        return _result_type(kinds)
+    except TypeError as error:
+        fail(TypeError, str(error))
 
 
 # ---------------------------------------------------------------------------------------------------------------- broadcasting
@@ -347,10 +354,10 @@ def _modf(t, values, ins, outs):
 @_ufunc(np.lcm)
 def _lcm(t, values, ins, outs):
     a, b = aligned(t, values)
-    zero, one = t.builder.constant(0, ins[0]), t.builder.constant(1, ins[0])
+    one = t.builder.constant(1, ins[0])
     divisor = t.emit("maximum", t.emit("gcd", a, b), one)
     product = t.emit("mul", t.emit("trunc_div", a, divisor), b)
-    return product if ins[0].kind == "u" else t.emit("abs", product) if zero else product
+    return product if ins[0].kind == "u" else t.emit("abs", product)
 
 
 @_ufunc(np.heaviside)
@@ -508,7 +515,7 @@ def store(t, target: TracedArray, value: Value, name: str, casting: str = "same_
     """Makes ``target`` hold ``value``, by the rules for a ufunc's output."""
     dtype = target._value.dtype
     if not np.can_cast(value.dtype.numpy, dtype.numpy, casting):
-        fail(np.exceptions.DTypePromotionError if False else TypeError,
+        fail(TypeError,
              f"Cannot cast ufunc '{name}' output from dtype('{value.dtype.numpy}') to dtype('{dtype.numpy}') with casting rule '{casting}'")  # fmt: skip
     target_shape, shape = t.shape(target._value), t.shape(value)
     if shape != target_shape:
@@ -614,6 +621,8 @@ _OPERATOR_UFUNCS = {f: u for group in (_OPERATORS, _COMPARE_OPERATORS, _UNARY_OP
 
 def _binary_method(ufunc, function, reflected: bool):
     def method(self, other):
+        if ufunc is np.power and not reflected and other.__class__ is int and other == 2 and self._value.dtype is dt.bool_ and self._weak is None:
+            return call_ufunc(np.square, (self,))  # bools to the second are int8, to any other power int64
         if other.__class__ not in _PLAIN:
             if not (isinstance(other, (TracedArray, np.generic, np.ndarray, int, float, list, tuple)) or is_array(other)):
                 return NotImplemented
@@ -753,7 +762,7 @@ def axes_of(axis, rank: int) -> tuple[int, ...] | None:
     """Axes as users give them (None, a number, a tuple), made non-negative; None stays."""
     if axis is None:
         return None
-    if isinstance(axis, (tuple, list)):
+    if isinstance(axis, (tuple, list, range, np.ndarray)):
         axes = tuple(axis_of(a, rank) for a in axis)
         if len(set(axes)) != len(axes):
             fail(ValueError, "duplicate value in 'axis'")
@@ -1061,8 +1070,11 @@ def where(condition, *branches):
     condition = asarray(condition, bool)
     a, b = (operand(t, x) for x in branches)
     to = result_type_of((kind_of(a), kind_of(b)))
-    values = aligned(t, [condition.value, value_of(t, a, to), value_of(t, b, to)])
+    values = aligned(t, [condition.value, value_of(t, a, to, True), value_of(t, b, to, True)])
     return wrap(t, t.emit("where", *values))
+
+
+_CLIP = np._core.umath.clip  # what np.clip promotes by, with both bounds
 
 
 @implements(np.clip)
@@ -1073,7 +1085,16 @@ def clip(a, a_min=np._NoValue, a_max=np._NoValue, out=None, *, min=np._NoValue, 
     t = trace_of(a, low, high)
     x = operand(t, a)
     bounds = [None if y is None else operand(t, y) for y in (low, high)]
-    to = result_type_of(tuple(kind_of(y) for y in (x, *bounds) if y is not None)) if dtype is None else dtype_of(dtype)
+    if kind_of(x) not in (int, float) and dt.of(kind_of(x)).is_integer:  # a Python int beyond the type bounds nothing
+        low, high = _int_range(dt.of(kind_of(x)))
+        bounds = [None if y.__class__ is int and (y <= low if k == 0 else y >= high) else y for k, y in enumerate(bounds)]
+    given = [y for y in (x, *bounds) if y is not None]
+    if dtype is not None:
+        to = dtype_of(dtype)
+    elif len(given) == 1:
+        to = result_type_of((kind_of(x),))
+    else:
+        to = _resolve(_CLIP if len(given) == 3 else np.maximum, given)[-1]
     value = value_of(t, x, to)
     for row, bound in zip(("maximum", "minimum"), bounds):
         if bound is not None:
@@ -1097,7 +1118,7 @@ def round(a, decimals=0, out=None):
         return _finish_reduction(half, out, "round")
     if decimals == 0:
         return _finish_reduction(wrap(t, t.emit("round", x.value)), out, "round")
-    unit = t.builder.constant(10.0 ** _abs(decimals), to)
+    unit = t.builder.constant(10.0 ** abs(decimals), to)
     first, second = ("mul", "div") if decimals > 0 else ("div", "mul")
     return _finish_reduction(wrap(t, t.emit(second, t.emit("round", t.emit(first, x.value, unit)), unit)), out, "round")
 
@@ -1150,7 +1171,7 @@ def nan_to_num(x, copy=True, nan=0.0, posinf=None, neginf=None):
     x = asarray(x)
     if not x._value.dtype.is_float:
         return wrap(x._trace, _fresh(x._trace, x.value))
-    info = tr.np.finfo(x.dtype) if x._value.dtype is not dt.bf16 else __import__("ml_dtypes").finfo(x.dtype)
+    info = ml_dtypes.finfo(x.dtype)
     kind = x.dtype.type
     y = where(call_ufunc(np.isnan, (x,)), kind(nan), x)
     y = where(isposinf(x), kind(info.max if posinf is None else posinf), y)
@@ -1267,7 +1288,7 @@ def size(a, axis=None):
 def reshape(a, /, shape=None, order="C", *, copy=None):
     x = asarray(a)
     t = x._trace
-    if order == "F" or (order == "A" and False):
+    if order == "F":
         target = shape if isinstance(shape, (tuple, list)) else (shape,)
         return transpose(reshape(transpose(x), tuple(reversed(target))))
     target = list(shape_of(t, shape))
@@ -1614,7 +1635,7 @@ def roll(a, shift, axis=None):
         s = size_of(t, s)
         if extent in (0, 1) or s == 0:
             continue
-        if isinstance(s, int) and t.decide(extent, ">", _abs(s)):
+        if isinstance(s, int) and t.decide(extent, ">", abs(s)):
             cut = s if s > 0 else extent + s
         else:
             cut = t.concretise(s) % t.concretise(extent)
@@ -1680,14 +1701,14 @@ def pad(array, pad_width, mode="constant", constant_values=0, **kwargs):
     flat = {id(v): v for pair in values for v in pair}
     if len({repr(v) for v in flat.values()}) == 1:
         low, high = zip(*widths) if widths else ((), ())
-        fill = value_of(t, operand(t, next(iter(flat.values()))), x._value.dtype)
+        fill = value_of(t, operand(t, next(iter(flat.values()))), x._value.dtype, True)
         return TracedArray(t, _sized(t, t.emit("pad", result, fill, low=tuple(low), high=tuple(high))))
     for k in range(len(shape)):
         for side in (0, 1):
             if widths[k][side] != 0:
                 low = tuple(widths[k][0] if side == 0 and d == k else 0 for d in range(len(shape)))
                 high = tuple(widths[k][1] if side == 1 and d == k else 0 for d in range(len(shape)))
-                result = t.emit("pad", result, value_of(t, operand(t, values[k][side]), x._value.dtype), low=low, high=high)
+                result = t.emit("pad", result, value_of(t, operand(t, values[k][side]), x._value.dtype, True), low=low, high=high)
     return TracedArray(t, _sized(t, result))
 
 
@@ -1754,7 +1775,7 @@ def diff(a, n=1, axis=-1, prepend=np._NoValue, append=np._NoValue):
     parts = [p for p in (ends[0], x, ends[1]) if p is not None]
     x = concatenate(parts, axis) if len(parts) > 1 else x
     for _ in range(operator.index(n)):
-        after, before = (x[(_slice(None),) * axis + (_slice(*bounds),)] for bounds in ((1, None), (None, -1)))
+        after, before = (x[(slice(None),) * axis + (slice(*bounds),)] for bounds in ((1, None), (None, -1)))
         x = call_ufunc(np.not_equal if x._value.dtype is dt.bool_ else np.subtract, (after, before))
     return x
 
@@ -1779,7 +1800,7 @@ def tril(m, k=0):
 
 @implements(np.triu)
 def triu(m, k=0):
-    return where(_band_mask_below(m, k), asarray(m).dtype.type(0), m) if False else _band(m, k, False)
+    return _band(m, k, False)
 
 
 @implements(np.diagonal, np.linalg.diagonal)
@@ -1808,7 +1829,7 @@ def diag(v, k=0):
         fail(ValueError, "Input must be 1- or 2-d.")
     t, k = x._trace, operator.index(k)
     n = t.shape(x._value)[0]
-    side = t.extent(n + _abs(k))
+    side = t.extent(n + abs(k))
     row = t.emit("iota", shape=(side, 1), axis=0, dtype=dt.i64)
     column = t.emit("iota", shape=(1, side), axis=1, dtype=dt.i64)
     on = t.emit("eq", column, t.emit("add", row, t.builder.constant(k, dt.i64)))
@@ -2021,7 +2042,7 @@ def slice_of(t, s, extent: Size) -> tuple[Size, Size, int]:
         span = start - stop
     if not t.decide(span, ">", 0):
         return 0, 0, 1
-    count = t.extent(sz.ceildiv(t.canonical(span), _abs(step)))
+    count = t.extent(sz.ceildiv(t.canonical(span), abs(step)))
     return (start, 1, 1) if count == 1 else (t.canonical(start), count, step)
 
 
@@ -2043,12 +2064,12 @@ def _index_parts(x, key) -> list:
     if used > x.ndim:
         fail(IndexError, f"too many indices for array: array is {x.ndim}-dimensional, but {used} were indexed")
     at = next((i for i, k in enumerate(key) if k is Ellipsis), None)
-    fill = [_slice(None)] * (x.ndim - used)
+    fill = [slice(None)] * (x.ndim - used)
     if at is None:
         key += fill
     else:
         key[at : at + 1] = fill
-        if builtins.any(k is Ellipsis for k in key):
+        if any(k is Ellipsis for k in key):
             fail(IndexError, "an index can only have a single ellipsis ('...')")
     return key
 
@@ -2062,12 +2083,12 @@ def getitem(self, key):
     t = self._trace
     parts = _index_parts(self, key)
     for k in parts:
-        if _is_mask(k) or isinstance(k, (bool, np.bool_)) or isinstance(k, list) and builtins.any(isinstance(b, (bool, np.bool_)) for b in k):
+        if _is_mask(k) or isinstance(k, (bool, np.bool_)) or isinstance(k, list) and any(isinstance(b, (bool, np.bool_)) for b in k):
             fail(TraceError, "an index that is an array of bools gives as many elements as are true, a shape that depends on values: use "
                  "np.where(mask, x, 0), or multiply by the mask, and keep the shape")  # fmt: skip
-    view = _basic(self, [_slice(None) if _is_index_array(k) else k for k in parts]) if not builtins.all(map(_is_index_array, parts)) or not parts else self
+    view = _basic(self, [slice(None) if _is_index_array(k) else k for k in parts]) if not all(map(_is_index_array, parts)) or not parts else self
     if not any(_is_index_array(k) for k in parts):
-        if parts and builtins.all(not isinstance(k, _slice) and k is not None for k in parts) and Ellipsis not in _plain(key):
+        if parts and all(not isinstance(k, slice) and k is not None for k in parts) and Ellipsis not in _plain(key):
             return TracedArray(t, view.value, scalar=True)
         return view
     return _gather(self, view, parts)
@@ -2090,7 +2111,7 @@ def _basic(x, parts) -> TracedArray:
             kept += 1
             continue
         extent = shape[axis]
-        if isinstance(k, _slice):
+        if isinstance(k, slice):
             s, n, p = slice_of(t, k, extent)
             kept += 1
         elif isinstance(k, tr.LeafScalar) and k._value.dtype.is_integer and extent not in (0, 1):
@@ -2157,9 +2178,9 @@ def _gather(x, view, parts) -> TracedArray:
         if _is_index_array(k):
             arrays.append((axis, k))
             axis += 1
-        elif k is None or isinstance(k, _slice):
+        elif k is None or isinstance(k, slice):
             axis += 1
-    advanced = [i for i, k in enumerate(parts) if _is_index_array(k) or not (k is None or isinstance(k, _slice))]
+    advanced = [i for i, k in enumerate(parts) if _is_index_array(k) or not (k is None or isinstance(k, slice))]
     together = advanced == list(range(advanced[0], advanced[-1] + 1))
     axes = [a for a, _ in arrays]
     if len(arrays) > 1 and axes != list(range(axes[0], axes[-1] + 1)):
@@ -2191,7 +2212,7 @@ def setitem(self, key, new) -> None:
         _set_masked(self, key[0] if isinstance(key, tuple) else key, new)
         return
     parts = _index_parts(self, key)
-    if builtins.any(_is_mask(k) or _is_index_array(k) for k in parts):
+    if any(_is_mask(k) or _is_index_array(k) for k in parts):
         fail(UnsupportedError, "assignment to positions given by an array is a scatter, which is not supported in a compiled function: assign to slices, "
              "or use np.where with a condition on positions (mlirfuse.numpy.arange(n) == k)")  # fmt: skip
     target = _basic(self, parts)
@@ -2204,7 +2225,7 @@ def setitem(self, key, new) -> None:
     while len(own) > len(shape) and own[0] == 1:
         value = t.emit("squeeze", value, axes=(0,))
         own = own[1:]
-    if len(own) > len(shape) or builtins.any(n != 1 and not t.unify(n, m) for n, m in zip(reversed(own), reversed(shape))):
+    if len(own) > len(shape) or any(n != 1 and not t.unify(n, m) for n, m in zip(reversed(own), reversed(shape))):
         fail(ShapeError, f"could not broadcast input array from shape {t.hints_of(own)} into shape {t.hints_of(shape)}")
     target.assign(broadcast_value(t, value, t.shape(target._value)))
 
@@ -2233,7 +2254,7 @@ def take(a, indices, axis=None, out=None, mode="raise"):
     extent = t.shape(x._value)[axis]
     scalar_index = isinstance(indices, (int, np.integer, SymInt)) and not isinstance(indices, bool)
     if scalar_index:
-        return x[(_slice(None),) * axis + (indices,)]
+        return x[(slice(None),) * axis + (indices,)]
     if isinstance(indices, (tuple, list, np.ndarray)) and not contains_traced(indices) and mode == "raise":
         index = _indices(t, np.asarray(indices), extent)
     else:

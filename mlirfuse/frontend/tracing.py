@@ -174,7 +174,8 @@ class Traced:
 
     ``symbols``: for each symbol, (the graph's argument, "shape" or "stride", axis) that it is read from. ``arg_leaves``: the leaf of each
     of the graph's arguments; after them come those of ``captured``. ``mutated``: leaf position to the graph's result with its new value.
-    ``scope``: (namespace, name, value) for the numbers and strings that the function read from around it.
+    ``scope``: (globals or cell, name, value) for the numbers and strings that the function reads from around it, which are constants in the
+    trace, and for arrays that others were computed from before they met a traced one (to be compared by identity).
     """
 
     graph: Graph
@@ -1138,8 +1139,11 @@ def _roots(fn) -> list:
 
 
 def _scope(t: Trace) -> list:
-    """The numbers and strings among the names that the function reads from around it."""
-    kinds = (int, float, bool, complex, str, np.generic)
+    """The numbers and strings among the names that the function reads from around it, and, where arrays were computed from outside ones while
+    the function was traced, the arrays."""
+    kinds: tuple = (int, float, bool, complex, str, np.generic)
+    if any(path is None for _, _, path in t.captured.values()):
+        kinds += (np.ndarray,)
     return [(root, name, value) for name, root, steps, value in t.roots if len(steps) == 1 and steps[0][0] != "attr" and isinstance(value, kinds)]
 
 

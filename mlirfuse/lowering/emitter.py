@@ -8,8 +8,9 @@ the other operand's lanes, and pick the float, signed or unsigned form of the op
 from __future__ import annotations
 
 import math
-import struct
 from dataclasses import dataclass
+
+import numpy as np
 
 from mlirfuse import dtypes as dt
 from mlirfuse.dtypes import DType
@@ -301,6 +302,8 @@ class Emitter:
         if dtype is dt.bool_:
             return self.cmp("ne", a, 0)
         if source is dt.bool_:
+            if dtype.is_float and dtype.bits == 16:  # a library call for bfloat16
+                return self.cast(self.cast(a, dt.f32), dtype)
             return convert("arith.uitofp" if dtype.is_float else "arith.extui")
         if source.is_float and dtype.is_float:
             return self._cast_float(a, dtype, convert)
@@ -382,12 +385,9 @@ def _literal(value, dtype: DType) -> str:
         if value >= 2 ** (dtype.bits - 1):
             value -= 2**dtype.bits
         return str(value)
-    value = float(value)
-    if math.isfinite(value) and dtype.bits >= 32:
-        value = struct.unpack("<f", struct.pack("<f", value))[0] if dtype.bits == 32 and abs(value) < 3.5e38 else value
-        text = repr(value)
+    with np.errstate(over="ignore"):
+        exact = np.asarray(float(value)).astype(dtype.numpy)
+    if dtype.bits >= 32 and np.isfinite(exact):
+        text = repr(float(exact))
         return text if "." in text or "e" not in text else text.replace("e", ".0e")
-    import numpy as np
-
-    raw = np.asarray(value).astype(dtype.numpy).tobytes()[::-1].hex().upper()
-    return f"0x{raw}"
+    return f"0x{exact.tobytes()[::-1].hex().upper()}"

@@ -1,0 +1,506 @@
+"""Each operation of fd.ops that the op table names, on each element type that it takes, against torch; and on those it does not."""
+
+import inspect
+import math
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from mlirfuse import dtypes as dt  # noqa: E402
+from mlirfuse import ops as table  # noqa: E402
+from mlirfuse.frontend import definition_ops  # noqa: E402
+from mlirfuse.frontend.nvfuser_promotion import common_dtype, to_dtype  # noqa: E402
+from mlirfuse.nvfuser import DataType, DefinitionError, DefinitionTypeError, FusionDefinition, InputError  # noqa: E402
+from mlirfuse.nvfuser.pytorch_utils import torch_dtype_to_nvfuser_dtype  # noqa: E402
+
+DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.bool]
+F = torch.nn.functional
+KIND = {torch.float64: "f", torch.float32: "f", torch.float16: "f", torch.bfloat16: "f", torch.int64: "i", torch.int32: "i", torch.bool: "b"}
+HALVES = (torch.float16, torch.bfloat16)
+
+TORCH = {
+    "neg": torch.neg, "set": torch.clone, "segment_set": torch.clone, "silu": F.silu, "relu": torch.relu, "mod": torch.fmod,
+    "erfcinv": lambda x: -torch.special.ndtri(x.double() / 2) / math.sqrt(2), "ceil_div": lambda a, b: -torch.div(-a, b, rounding_mode="floor"),
+    "trunc_div": lambda a, b: torch.div(a, b, rounding_mode="trunc"), "logical_right_shift": lambda a, b: _logical_right_shift(a, b),
+    "div": lambda a, b: torch.div(a, b, rounding_mode=None if a.is_floating_point() else "trunc"),
+    "truediv": torch.true_divide, "reciprocal": torch.reciprocal, "add": torch.add, "mul": torch.mul,
+}  # fmt: skip
+
+
+def _logical_right_shift(a, b):
+    bits = 8 * a.element_size()
+    mask = torch.where(b == 0, torch.full_like(a, -1), (torch.ones_like(a) << (bits - b).clamp(max=bits - 1)) - 1)
+    return (a >> b) & mask
+
+
+def reference(name):
+    return TORCH.get(name) or getattr(torch, name)
+
+
+ELEMENTWISE = [(row, name) for row in table.TABLE.values() if row.kind == "elementwise" and len(row.operands) in (1, 2) for name in row.nvfuser
+               if row.name != "cast"]  # fmt: skip
+REDUCTIONS = [(row, name) for row in table.TABLE.values() if row.kind == "reduce" for name in row.nvfuser]
+
+SPECIAL = [0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 3.25, 1e-4, -1e-4, 0.999, 7.0, -7.5, 60.0, math.inf, -math.inf, math.nan]
+NEAR = [0.25, -0.75, 0.1, 1.25, 2.0, -3.0, 5.5]
+
+
+def samples(dtype, count, name=""):
+    """``count`` operands that go through all pairs of special values."""
+    generator = torch.Generator().manual_seed(7)
+    if KIND[dtype] == "f":
+        values = torch.cat([torch.tensor(SPECIAL + NEAR, dtype=torch.float64), torch.randn(22, generator=generator, dtype=torch.float64)])
+        values = values.to(dtype)
+    elif dtype is torch.bool:
+        values = torch.tensor([True, False])
+    else:
+        info = torch.iinfo(dtype)
+        values = torch.tensor([0, 1, -1, 2, 3, -3, 7, -10, 12, 100, 12345, info.max, info.min + 1], dtype=dtype)
+    if count == 1:
+        return [values]
+    first, second = torch.meshgrid(values, values, indexing="ij")
+    first, second = first.reshape(-1), second.reshape(-1)
+    if KIND[dtype] == "i":
+        if "shift" in name:
+            first, second = first, second.abs() % 31
+        elif name == "pow":
+            first, second = first % 11, second.abs() % 8
+        elif name in ("div", "trunc_div", "ceil_div", "mod", "fmod", "remainder"):
+            second = torch.where(second == 0, torch.full_like(second, 5), second)
+    if dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64) and name in ("ceil_div", "trunc_div"):
+        keep = torch.isfinite(first) & torch.isfinite(second) & (second != 0)
+        first, second = first[keep], second[keep]
+    return [first.contiguous(), second.contiguous()]
+
+
+def execute(inputs, body):
+    """The results of ``body(fd, *tensors)``, the printed form checked to give the same program."""
+    with FusionDefinition() as fd:
+        returned = body(fd, *[fd.from_pytorch(x) for x in inputs])
+        for out in returned if isinstance(returned, (list, tuple)) else [returned]:
+            fd.add_output(out)
+    names = {"FusionDefinition": FusionDefinition, "DataType": DataType}
+    exec(repr(fd), names)
+    with FusionDefinition() as again:
+        names["nvfuser_fusion"](again)
+    assert again._finished() is fd._finished(), repr(fd)
+    outs = fd.execute(list(inputs))
+    return outs if isinstance(returned, (list, tuple)) else outs[0]
+
+
+def close(given, wanted, dtype=None, scale=1.0):
+    assert given.dtype is (dtype or wanted.dtype), f"{given.dtype}, not {dtype or wanted.dtype}"
+    assert given.shape == wanted.shape
+    tolerance = {torch.float64: 1e-11, torch.float32: 4e-6, torch.float16: 2e-3, torch.bfloat16: 1.6e-2, torch.complex64: 4e-6}.get(given.dtype, 0)
+    wide = torch.complex128 if given.dtype.is_complex else torch.float64 if given.is_floating_point() else given.dtype
+    torch.testing.assert_close(given.to(wide), wanted.to(wide), rtol=tolerance * scale, atol=tolerance * scale, equal_nan=True)
+
+
+def promoted(row, dtype, operands) -> torch.dtype:
+    """What nvFuser computes in: float32 for half types, and for integers in float ops; the operand's type for the plain ops."""
+    rule = definition_ops._rule(row)
+    if rule is definition_ops._PLAIN or rule is definition_ops._TO_BOOL:
+        return dtype
+    ours = to_dtype(torch_dtype_to_nvfuser_dtype(dtype))
+    common = common_dtype([(ours, "tensor")] * operands, **rule)
+    return {dt.f64: torch.float64, dt.f32: torch.float32, dt.i64: torch.int64, dt.i32: torch.int32, dt.bool_: torch.bool}[common]
+
+
+def taken(row, name, dtype) -> bool:
+    try:
+        computed = promoted(row, dtype, len(row.operands))
+    except TypeError:
+        return False
+    if definition_ops._rule(row) is definition_ops._TO_BOOL:
+        return True
+    kinds = row.takes + ("i" if name == "div" else "b" if name == "truediv" else "")
+    return KIND[computed] in kinds and not (name == "truediv" and KIND[computed] != "f")
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("row, name", ELEMENTWISE, ids=lambda v: v if isinstance(v, str) else "")
+def test_elementwise(row, name, dtype):
+    count = len(row.operands)
+    inputs = samples(dtype, count, name)
+    if name == "truediv":
+        computed = promoted(table.TABLE["atan2"], dtype, 2)
+    elif not taken(row, name, dtype):
+        with pytest.raises(DefinitionTypeError, match=f"fd.ops.{name}: "):
+            execute(inputs, lambda fd, *x: getattr(fd.ops, name)(*x))
+        return
+    else:
+        computed = promoted(row, dtype, count)
+    out = execute(inputs, lambda fd, *x: getattr(fd.ops, name)(*x))
+    exact = computed in HALVES
+    operands = [x.to(torch.float32 if exact else computed) for x in inputs]
+    wanted = reference(name)(*operands)
+    result = torch.bool if row.result == "bool" else computed
+    scale = 50 if name in ("lgamma", "erfcinv", "erfinv", "acosh", "tan", "pow", "silu") else 1
+    close(out, wanted.to(result), result, scale)
+
+
+@pytest.mark.parametrize("name", sorted({name for row, name in ELEMENTWISE if len(row.operands) == 2}))
+def test_a_scalar_beside_a_tensor(name):
+    row = next(r for r, n in ELEMENTWISE if n == name)
+    dtype = torch.float32 if "f" in row.takes else torch.int32
+    x = torch.tensor([1.5, -2.5, 4.0, 0.5]) if dtype is torch.float32 else torch.tensor([6, -9, 4, 1], dtype=dtype)
+    s = 2.5 if dtype is torch.float32 else 2
+    other = torch.tensor(s, dtype=dtype)
+    y = x.abs() if dtype is torch.float32 or "shift" not in name else torch.tensor([0, 1, 2, 3], dtype=dtype)
+    right, left = execute([x, y], lambda fd, a, b: [getattr(fd.ops, name)(a, s), getattr(fd.ops, name)(fd.define_scalar(s), b)])
+    wanted = reference(name)(x, other.expand(4)), reference(name)(other.expand(4), y)
+    for out, expected in zip((right, left), wanted):
+        close(out, expected.to(out.dtype))
+        assert out.dtype in (dtype, torch.bool)
+    if row.takes != "f" and dtype is torch.int32:
+        return
+    value = 3.5
+    scalar = execute([x], lambda fd, a: fd.ops.full([2], getattr(fd.ops, name)(fd.define_scalar(value), fd.define_scalar(1.25)), DataType.Double))
+    expected = reference(name)(torch.tensor(value, dtype=torch.float64), torch.tensor(1.25, dtype=torch.float64))
+    close(scalar, expected.double().expand(2).contiguous())
+
+
+@pytest.mark.parametrize(
+    "a, b, common",
+    [
+        (torch.float16, torch.float16, torch.float32),
+        (torch.float16, torch.bfloat16, torch.float32),
+        (torch.float16, torch.float64, torch.float64),
+        (torch.int32, torch.float16, torch.float32),
+        (torch.int32, torch.int64, torch.int64),
+        (torch.bool, torch.int32, torch.int32),
+        (torch.int64, torch.float32, torch.float32),
+        (torch.bool, torch.bool, torch.bool),
+    ],
+)
+def test_promotion_of_tensors(a, b, common):
+    x, y = torch.ones(3).to(a), torch.ones(3).to(b)
+    out = execute([x, y], lambda fd, s, t: fd.ops.mul(s, t))
+    close(out, torch.ones(3).to(common))
+
+
+def test_promotion_with_scalars_and_rank_zero():
+    x, i, h, z = torch.ones(3), torch.ones(3, dtype=torch.int32), torch.ones(3).half(), torch.tensor(2.0, dtype=torch.float64)
+
+    def body(fd, x, i, h, z):
+        double = fd.define_scalar(2.0)
+        return [fd.ops.mul(x, double), fd.ops.mul(i, 2), fd.ops.mul(i, double), fd.ops.mul(h, double), fd.ops.mul(x, z), fd.ops.mul(z, double),
+                fd.ops.mul(i, z), fd.ops.where(fd.ops.gt(h, 0.0), h, h), fd.ops.relu(h), fd.ops.exp(i), fd.ops.mul(i, fd.define_scalar(True))]  # fmt: skip
+
+    kinds = [out.dtype for out in execute([x, i, h, z], body)]
+    assert kinds == [torch.float32, torch.int32, torch.float64, torch.float32, torch.float32, torch.float64,
+                     torch.float64, torch.float16, torch.float16, torch.float32, torch.int32]  # fmt: skip
+
+
+# ---------------------------------------------------------------------------------------------------------------- reductions
+
+
+@pytest.mark.parametrize("dims, keepdim", [([0], False), ([-1], True), ([0, 2], False), ([0, 1, 2], False), (1, True)], ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("row, name", REDUCTIONS, ids=lambda v: v if isinstance(v, str) else "")
+def test_reductions(row, name, dtype, dims, keepdim):
+    x = (torch.randn(3, 4, 5) * (1 if KIND[dtype] == "f" else 3)).to(dtype)
+    if name in ("mean", "var", "std") and KIND[dtype] != "f":
+        with pytest.raises(DefinitionTypeError, match="cast to a float type"):
+            execute([x], lambda fd, t: getattr(fd.ops, name)(t, dims))
+        return
+    out = execute([x], lambda fd, t: getattr(fd.ops, name)(t, dims, keepdim=keepdim))
+    axes = (dims,) if isinstance(dims, int) else tuple(d % 3 for d in dims)
+    wide = x.double() if KIND[dtype] == "f" else x.long() if name in ("sum", "prod") else x
+    if name in ("max", "min"):
+        wanted, result = getattr(torch, f"a{name}")(x, axes, keepdim), dtype
+    elif name == "prod":
+        wanted = wide
+        for d in sorted(axes, reverse=True):
+            wanted = wanted.prod(d, keepdim)
+        result = dtype if KIND[dtype] == "f" else torch.int64
+    else:
+        wanted = getattr(torch, name)(wide, axes, keepdim=keepdim)
+        result = dtype if KIND[dtype] == "f" else torch.int64
+        if name != "sum" and dtype in HALVES:
+            result = torch.float32
+    close(out, wanted.to(result), result, 4)
+
+
+def test_reductions_over_all_and_as_another_type():
+    x = torch.randn(3, 4).half()
+
+    def body(fd, t):
+        return [fd.ops.sum(t, DataType.Float), fd.ops.sum(t, [0], dtype=DataType.Double), fd.ops.max(t), fd.ops.prod(t, 1, False, DataType.Float),
+                fd.ops.sum(t, dim=1), fd.ops.sum(t, axes=[1], keep_dim=True)]  # fmt: skip
+
+    total, double, most, prod, by_dim, kept = execute([x], body)
+    close(total, x.float().sum())
+    close(double, x.double().sum(0))
+    close(most, x.max())
+    close(prod, x.float().prod(1))
+    close(by_dim, x.sum(1))
+    close(kept, x.sum(1, keepdim=True))
+
+
+def test_nan_and_empty_reductions():
+    x = torch.tensor([[1.0, math.nan], [2.0, 3.0]])
+    high, low = execute([x], lambda fd, t: [fd.ops.max(t, [1]), fd.ops.min(t, [1])])
+    close(high, x.amax(1))
+    close(low, x.amin(1))
+    total, product = execute([torch.ones(0, 3)], lambda fd, t: [fd.ops.sum(t, [0]), fd.ops.prod(t, [0])])
+    close(total, torch.zeros(3))
+    close(product, torch.ones(3))
+
+
+@pytest.mark.parametrize("correction", [0, 1])
+@pytest.mark.parametrize("dims, keepdim", [([-1], False), ([0, 2], True)])
+def test_moments(correction, dims, keepdim):
+    x = torch.randn(3, 4, 5)
+    variance, mean = execute([x], lambda fd, t: fd.ops.var_mean(t, dims, correction, keepdim))
+    wanted = torch.var_mean(x, dims, correction=correction, keepdim=keepdim)
+    close(variance, wanted[0])
+    close(mean, wanted[1])
+    average, squares, count = execute([x], lambda fd, t: fd.ops.welford(t, dims))
+    variance, mean = torch.var_mean(x, dims, correction=0)
+    n = math.prod(x.shape[d] for d in dims)
+    close(average, mean)
+    close(squares, variance * n, scale=4)
+    assert (count == n).all() and count.dtype is torch.int64
+    close(execute([x], lambda fd, t: fd.ops.var(t, dims, correction, keepdim)), torch.var(x, dims, correction=correction, keepdim=keepdim))
+
+
+# ---------------------------------------------------------------------------------------------------------------- composed
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+def test_ternary(dtype):
+    a, b, c = (torch.randn(4, 5, dtype=dtype) for _ in range(3))
+
+    def body(fd, x, y, z):
+        return [fd.ops.addcmul(x, y, z, 0.1), fd.ops.lerp(x, y, z), fd.ops.lerp(x, y, 0.25), fd.ops.clamp(x, -0.5, 0.5), fd.ops.clamp(x, max=0.25),
+                fd.ops.threshold(x, 0.1, 7.0), fd.ops.rsub(x, y), fd.ops.add_alpha(x, y, 2.5), fd.ops.sub_alpha(x, y, 2.5),
+                fd.ops.where(fd.ops.gt(x, y), x, 0.0)]  # fmt: skip
+
+    wanted = [torch.addcmul(a, b, c, value=0.1), torch.lerp(a, b, c), torch.lerp(a, b, 0.25), a.clamp(-0.5, 0.5), a.clamp(max=0.25),
+              F.threshold(a, 0.1, 7.0), torch.rsub(a, b), torch.add(a, b, alpha=2.5), torch.sub(a, b, alpha=2.5), torch.where(a > b, a, 0.0)]  # fmt: skip
+    for given, expected in zip(execute([a, b, c], body), wanted):
+        close(given, expected, scale=2)
+
+
+def test_where_of_scalars():
+    condition = torch.tensor([False, True])
+    cases = [(3.0, 5.0, None, torch.float64), (3.0, 5.0, DataType.Float, torch.float32), (3, 5, DataType.Int32, torch.int32), (3, 5, None, torch.int64),
+             (True, False, DataType.Bool, torch.bool), (3.0 + 0j, 5.0 + 0j, None, torch.complex128),
+             (3.0 + 0j, 5.0 + 0j, DataType.ComplexFloat, torch.complex64)]  # fmt: skip
+    outs = execute([condition], lambda fd, c: [fd.ops.where(c, fd.define_scalar(a, t), fd.define_scalar(b, t)) for a, b, t, _ in cases])
+    for out, (a, b, _, dtype) in zip(outs, cases):
+        close(out, torch.tensor([b, a], dtype=dtype))
+
+
+@pytest.mark.parametrize("source", DTYPES, ids=str)
+@pytest.mark.parametrize("target", DTYPES, ids=str)
+def test_cast(source, target):
+    x = torch.tensor([0.0, 1.0, 2.0, 100.0]).to(source)
+    close(execute([x], lambda fd, t: fd.ops.cast(t, torch_dtype_to_nvfuser_dtype(target))), x.to(target))
+
+
+# ---------------------------------------------------------------------------------------------------------------- random numbers
+
+
+def test_random_numbers():
+    shape = (64, 1000)
+    x = torch.empty(shape)
+
+    def body(fd, t):
+        seeded = {"rng_seed": fd.define_scalar(5), "rng_offset": fd.define_scalar(3)}
+        return [fd.ops.uniform(1.5, 4.5, t.shape(), DataType.Float), fd.ops.normal(3.0, 2.0, t.shape(), dtype=DataType.Double),
+                fd.ops.uniform(0.0, 1.0, t.shape(), **seeded), fd.ops.uniform(0.0, 1.0, t.shape(), **seeded), fd.ops.rand_like(t), fd.ops.randn_like(t)]  # fmt: skip
+
+    torch.manual_seed(0)
+    first = execute([x], body)
+    torch.manual_seed(0)
+    again = execute([x], body)
+    third = execute([x], body)
+    flat, normal, s1, s2, like, randn = first
+    assert 1.5 <= flat.min() and flat.max() < 4.5 and abs(flat.mean() - 3) < 0.02 and flat.dtype is torch.float32
+    assert normal.dtype is torch.float64 and abs(normal.mean() - 3) < 0.05 and abs(normal.std() - 2) < 0.05
+    assert torch.equal(s1, s2) and 0 <= like.min() < 0.001 and abs(randn.std() - 1) < 0.02
+    for a, b, c in zip(first, again, third):
+        assert torch.equal(a, b)
+        assert (c is s1) or torch.equal(a, c) == (a is s1 or a is s2)
+    assert not torch.equal(flat / 3 - 0.5, like)
+
+
+def test_dropout():
+    x = torch.randn(100, 100)
+    out, mask = execute([x], lambda fd, t: fd.ops.dropout(t, 0.75))
+    assert mask.dtype is torch.bool and abs(mask.float().mean() - 0.75) < 0.02
+    close(out, torch.where(mask, x / 0.75, 0.0))
+
+
+# ---------------------------------------------------------------------------------------------------------------- indexing
+
+
+def test_indexing():
+    x, i, j = torch.randn(8, 16), torch.randint(0, 8, (6,)), torch.randint(0, 8, (4, 4))
+    k, wide, scalar = torch.randint(0, 8, (8, 16)), torch.randint(0, 8, (3, 16)), torch.tensor(2)
+    for dim in (0, 1):
+
+        def body(fd, x, i, j, k, s):
+            return [fd.ops.index_select(x, i, dim), fd.ops.gather(x, j, dim), fd.ops.take_along_axis(x, k, dim), fd.ops.select(x, 3, dim),
+                    fd.ops.index_select(x, s, dim), fd.ops.index_select(fd.ops.neg(x), fd.ops.cast(i, DataType.Int32), dim)]  # fmt: skip
+
+        outs = execute([x, i, j, k, scalar.reshape(1)], body)
+        wanted = [x.index_select(dim, i), x.gather(dim, j), x.gather(dim, k), x.select(dim, 3), x.index_select(dim, scalar), -x.index_select(dim, i)]
+        for given, expected in zip(outs, wanted):
+            close(given, expected)
+    close(execute([x, wide], lambda fd, x, k: fd.ops.take_along_axis(x, k, 0)), torch.take_along_dim(x, wide, 0))
+    with FusionDefinition() as fd:
+        t, s = fd.from_pytorch(x), fd.define_scalar(DataType.Int)
+        fd.add_output(fd.ops.select(t, s, 1))
+    for n in (0, 5):
+        close(fd.execute([x, n])[0], x[:, n])
+    with pytest.raises(InputError):
+        execute([x, torch.randint(0, 8, (3, 15))], lambda fd, x, k: fd.ops.take_along_axis(x, k, 0))
+
+
+def test_scatter_and_accumulation():
+    x, src = torch.randn(8, 5), torch.randn(3, 5)
+    index = torch.stack([torch.randperm(8)[:3] for _ in range(5)], 1)
+    close(execute([x, index, src], lambda fd, x, i, s: fd.ops.sigmoid(fd.ops.scatter(x, i, s, 0))), x.scatter(0, index, src).sigmoid())
+    close(execute([x, index], lambda fd, x, i: fd.ops.scatter(x, i, 1.5, 0)), x.scatter(0, index, 1.5))
+    acc, rows, value = torch.randn(6, 4), torch.tensor([1, 1, 5, 0, 1]), torch.randn(5, 4)
+    out = execute([acc, rows, value], lambda fd, a, i, v: fd.ops.index_put_accumulate(a, i, v))
+    close(out, acc.index_put((rows,), value, accumulate=True))
+
+
+@pytest.mark.parametrize("max_norm, norm_type", [(None, None), (1.0, None), (0.5, 1.0)])
+def test_embedding(max_norm, norm_type):
+    index, weight = torch.randint(0, 10, (3, 4)), torch.randn(10, 6)
+    out = execute([index, weight], lambda fd, i, w: fd.ops.embedding_fwd(i, w, None, max_norm, norm_type))
+    close(out, F.embedding(index, weight.clone(), None, max_norm, norm_type or 2.0), scale=2)
+    grad = torch.randn(3, 4, 6)
+    for padding in (None, 3, -2):
+        given = execute([grad, index], lambda fd, g, i: fd.ops.embedding_bwd(g, i, 10, padding))
+        w = weight.clone().requires_grad_()
+        F.embedding(index, w, padding).backward(grad)
+        close(given, w.grad)
+
+
+@pytest.mark.parametrize("diagonal", [0, -1, 3])
+def test_triu(diagonal):
+    for x in (torch.randn(4, 16).half(), torch.randn(2, 3, 3), torch.ones(3, 3, dtype=torch.bool)):
+        close(execute([x], lambda fd, t: fd.ops.triu(t, diagonal)), x.triu(diagonal))
+
+
+@pytest.mark.parametrize("dim", [0, -1])
+def test_scans_and_sorting(dim):
+    x = torch.randn(6, 7)
+    outs = execute([x], lambda fd, t: [fd.ops.cumsum(t, dim), fd.ops.cumprod(t, dim), fd.ops.cummax(t, dim), fd.ops.cummin(t, dim),
+                                       fd.ops.argsort(t, dim), fd.ops.argsort(t, dim, True), *fd.ops.topk(t, 3, dim), *fd.ops.topk(t, 2, dim, False)])  # fmt: skip
+    wanted = [x.cumsum(dim), x.cumprod(dim), x.cummax(dim)[0], x.cummin(dim)[0], x.argsort(dim), x.argsort(dim, descending=True),
+              *x.topk(3, dim), *x.topk(2, dim, False)]  # fmt: skip
+    for given, expected in zip(outs, wanted):
+        close(given, expected, scale=4)
+    i = torch.randint(-5, 5, (6, 7), dtype=torch.int32)
+    close(execute([i], lambda fd, t: fd.ops.cumsum(t, dim)), i.cumsum(dim))
+
+
+def test_matmul_and_linear():
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        a, b, w, bias = (torch.randn(*s).to(dtype) for s in ((24, 8), (8, 16), (16, 8), (16,)))
+        outs = execute([a, b, w, bias], lambda fd, a, b, w, c: [fd.ops.relu(fd.ops.matmul(a, b)), fd.ops.linear(a, w), fd.ops.linear(a, w, c)])
+        for given, expected in zip(outs, [(a @ b).relu(), F.linear(a, w), F.linear(a, w, bias)]):
+            close(given, expected, scale=10)
+
+
+# ---------------------------------------------------------------------------------------------------------------- normalizations
+
+
+def gradients(function, dy, *operands):
+    operands = [x.clone().requires_grad_() for x in operands]
+    function(*operands).backward(dy)
+    return [x.grad for x in operands]
+
+
+def all_close(given, wanted):
+    assert len(given) == len(wanted)
+    for a, b in zip(given, wanted):
+        close(a, b, scale=10)
+
+
+def test_layer_norm():
+    x, w, b, dy = torch.randn(4, 3, 8), torch.randn(3, 8), torch.randn(3, 8), torch.randn(4, 3, 8)
+    y, mean, rstd = execute([x, w, b], lambda fd, x, w, b: fd.ops.layer_norm(x, [3, 8], w, b, 1e-4))
+    wanted = torch.native_layer_norm(x, (3, 8), w, b, 1e-4)
+    all_close([y, mean, rstd], wanted)
+    given = execute([dy, x, mean, rstd, w, b], lambda fd, dy, x, m, r, w, b: fd.ops.layer_norm_backward(dy, x, [3, 8], m, r, w, b))
+    all_close(given, gradients(lambda x, w, b: F.layer_norm(x, (3, 8), w, b, 1e-4), dy, x, w, b))
+
+
+def test_rms_norm():
+    x, w, dy = torch.randn(4, 8), torch.randn(8), torch.randn(4, 8)
+    y, rstd = execute([x, w], lambda fd, x, w: fd.ops.rms_norm(x, 1, w, 1e-4))
+    close(y, F.rms_norm(x, (8,), w, 1e-4), scale=4)
+    given = execute([dy, x, rstd, w], lambda fd, dy, x, r, w: fd.ops.rms_norm_backward(dy, x, 1, r, w))
+    all_close(given, gradients(lambda x, w: F.rms_norm(x, (8,), w, 1e-4), dy, x, w))
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_batch_norm(training, channels_last):
+    x, w, b, dy = torch.randn(4, 3, 5, 2), torch.randn(3), torch.randn(3), torch.randn(4, 3, 5, 2)
+    mean, var = torch.randn(3), torch.rand(3) + 0.5
+    given_mean, given_var, wanted_mean, wanted_var = mean.clone(), var.clone(), mean.clone(), var.clone()
+    last = (lambda t: t.permute(0, 2, 3, 1).contiguous()) if channels_last else (lambda t: t)
+    back = (lambda t: t.permute(0, 3, 1, 2)) if channels_last else (lambda t: t)
+
+    def forward(fd, x, w, b, m, v):
+        return fd.ops.batch_norm(x, w, b, m, v, 0.1, 1e-5, training, channels_last)
+
+    with FusionDefinition() as fd:
+        tensors = [fd.from_pytorch(t) for t in (last(x), w, b, given_mean, given_var)]
+        for out in forward(fd, *tensors):
+            fd.add_output(out)
+    y, save_mean, save_rstd = fd.execute([last(x), w, b, given_mean, given_var])
+    wanted = F.batch_norm(x, wanted_mean, wanted_var, w, b, training, 0.1, 1e-5)
+    all_close([back(y), given_mean, given_var], [wanted, wanted_mean, wanted_var])
+    grads = execute(
+        [last(x), last(dy), w, mean, var, save_mean, save_rstd],
+        lambda fd, x, dy, w, m, v, sm, sr: fd.ops.batch_norm_backward(x, dy, w, m, v, sm, sr, training, 1e-5, channels_last=channels_last),
+    )
+    expected = gradients(lambda x, w, b: F.batch_norm(x, mean.clone(), var.clone(), w, b, training, 0.1, 1e-5), dy, x, w, b)
+    all_close([back(grads[0]), *grads[1:]], expected)
+
+
+def test_instance_and_group_norm():
+    x, w, b, dy = torch.randn(4, 6, 5, 2), torch.randn(6), torch.randn(6), torch.randn(4, 6, 5, 2)
+    y, mean, rstd = execute([x, w, b], lambda fd, x, w, b: fd.ops.instance_norm(x, w, b, None, None, 0.1, 1e-5))
+    close(y, F.instance_norm(x, weight=w, bias=b), scale=10)
+    given = execute([x, dy, w, mean, rstd], lambda fd, x, dy, w, m, r: fd.ops.instance_norm_backward(x, dy, w, m, r))
+    all_close(given, gradients(lambda x, w, b: F.instance_norm(x, weight=w, bias=b), dy, x, w, b))
+    y, mean, rstd = execute([x, w, b], lambda fd, x, w, b: fd.ops.group_norm(x, 3, w, b))
+    close(y, F.group_norm(x, 3, w, b), scale=10)
+    given = execute([dy, x, mean, rstd, w], lambda fd, dy, x, m, r, w: fd.ops.group_norm_backward(dy, x, 3, m, r, w))
+    all_close(given, gradients(lambda x, w, b: F.group_norm(x, 3, w, b), dy, x, w, b))
+    running = [torch.zeros(6), torch.ones(6)]
+    wanted = [t.clone() for t in running]
+    execute([x, *running], lambda fd, x, m, v: fd.ops.instance_norm(x, None, None, m, v, 0.1, 1e-5)[0])
+    F.instance_norm(x, *wanted, use_input_stats=True, momentum=0.1)
+    all_close(running, wanted)
+
+
+# ---------------------------------------------------------------------------------------------------------------- the list itself
+
+
+def test_all_operations_are_documented_and_checked():
+    for name in definition_ops.names():
+        function = getattr(definition_ops.Operators, name)
+        assert function.__doc__, name
+        if name not in ("shape", "tensor_sizes", "at"):
+            assert getattr(function, "operation", False), name
+            with FusionDefinition() as fd:
+                with pytest.raises(DefinitionError, match=r"test_definition_ops.py:\d+"):
+                    getattr(fd.ops, name)(*["x"] * sum(p.default is p.empty for p in list(inspect.signature(function).parameters.values())[1:]))
+
+
+def test_the_tables_names_are_operations():
+    missing = {n for row in table.TABLE.values() for n in row.nvfuser} - set(definition_ops.names())
+    assert not missing

@@ -1,0 +1,153 @@
+"""On a GPU: the same functions on torch and CuPy arrays against float64, on other streams, captured in CUDA graphs."""
+
+import numpy as np
+import pytest
+
+import mlirfuse
+import mlirfuse.numpy as mnp
+
+torch = pytest.importorskip("torch")
+if not torch.cuda.is_available():
+    pytest.skip("no CUDA device", allow_module_level=True)
+
+BOUND = {torch.float32: 2e-6, torch.bfloat16: 8e-3, torch.float16: 1e-3, torch.float64: 1e-14}
+
+
+def check(fn, *inputs, bound=None, scale=None):
+    """``fn`` compiled, on the GPU, against the same function of NumPy on float64 copies; error relative to the result's size."""
+    compiled = mlirfuse.jit(fn, fallback=False)
+    out = compiled(*inputs)
+    outs = out if isinstance(out, (tuple, list)) else [out]
+    wide = [t.detach().double().cpu().numpy() if isinstance(t, torch.Tensor) and t.is_floating_point()
+            else t.cpu().numpy() if isinstance(t, torch.Tensor) else t for t in inputs]  # fmt: skip
+    expected = fn(*wide)
+    expected = expected if isinstance(expected, (tuple, list)) else [expected]
+    for got, want in zip(outs, expected):
+        want = np.asarray(want)
+        assert tuple(got.shape) == want.shape
+        if not got.is_floating_point():
+            assert np.array_equal(got.cpu().numpy(), want)
+            continue
+        error = np.abs(got.double().cpu().numpy() - want).max() / max(1e-30, np.abs(want).max()) if want.size else 0
+        assert error <= (bound or 4 * BOUND[got.dtype]), error
+    return out
+
+
+def softmax(x):
+    e = np.exp(x - x.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+def norm(x, w, b):
+    d = x - x.mean(-1, keepdims=True)
+    return w * (d / np.sqrt((d * d).mean(-1, keepdims=True) + 1e-5)) + b
+
+
+ROWS = [(1, 1), (3, 5), (16, 32), (7, 257), (33, 770), (64, 1024), (5, 8191), (9, 8192), (4, 16384), (3, 40000), (2, 131072), (2, 262144), (1000, 16)]
+
+
+@pytest.mark.parametrize("shape", ROWS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_rows(shape, dtype):
+    x = torch.randn(shape, device="cuda").to(dtype)
+    w, b = (torch.randn(shape[1], device="cuda").to(dtype) for _ in range(2))
+    check(softmax, x)
+    check(norm, x, w, b)
+    check(lambda x: x.max(-1), x)
+    check(lambda x: x.sum(-1, dtype=x.dtype if x.dtype == np.float64 else None), x, bound=2e-2 if dtype != torch.float32 else 2e-5)
+
+
+@pytest.mark.parametrize("shape", [(1, 7), (5, 3), (257, 33), (1024, 1024), (4096, 8), (8, 4096), (3000, 770), (100000, 4), (2, 300, 257)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_columns(shape, dtype):
+    x = torch.randn(shape, device="cuda").to(dtype)
+    bound = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float64: 1e-13}[dtype]
+    axis = len(shape) - 2
+    check(lambda x: x.sum(axis), x, bound=bound)
+    check(lambda x: x.max(axis), x)
+    check(lambda x: x - x.mean(axis, keepdims=True), x, bound=bound)
+    check(lambda x: x.sum(), x, bound=bound * 10)
+    check(lambda x: (x.max(), x.min()), x)
+
+
+@pytest.mark.parametrize("shape", [(5,), (1024,), (1 << 20,), (33, 770), (4, 3, 257), (1000, 3), (3, 100000)])
+def test_pointwise(shape):
+    x, y = torch.randn(2, *shape, device="cuda")
+    w = torch.randn(shape[-1], device="cuda")
+    check(lambda x, y: np.tanh(x * 2 + y), x, y)
+    check(lambda x, w: np.exp(x + w) * 0.5, x, w)
+    check(lambda x: (x > 0, np.where(x > 0, x, -x), x.astype(np.int32)), x)
+    check(lambda x, k: x * k, x, 2.5)
+
+
+def test_views_and_strides():
+    x = torch.randn(64, 48, 40, device="cuda")
+    check(lambda x: x.transpose(2, 0, 1) + 1, x)
+    check(lambda x: np.concatenate([-x[..., 20:], x[..., :20]], -1) * 2, x)
+    check(lambda x: x[::2, ::-1, 1:-1].sum(0), x, bound=1e-5)
+    check(lambda x: x.reshape(64 * 48, 40) * 3, x)
+    check(lambda x: x * 3, x.permute(1, 2, 0))
+    check(lambda x: x * 3, x[1:, 3:, ::3])
+    check(lambda x: x + x[:1], x[:, :, 1:])
+    square = torch.randn(100, 100, device="cuda")
+    check(lambda x: x + x.T, square)
+    channels = torch.randn(8, 16, 14, 14, device="cuda")
+    check(lambda x: (x - x.mean((0, 2, 3), keepdims=True)) / np.sqrt(x.var((0, 2, 3), keepdims=True) + 1e-5), channels)
+
+
+def test_argmax_and_integers():
+    x = torch.randn(50, 3000, device="cuda")
+    check(lambda x: (x.argmax(-1), x.argmin(0), x.argmax()), x)
+    i = torch.randint(-100, 100, (33, 500), device="cuda")
+    check(lambda i: (i.sum(-1), i // 7, i % 7, i.max(0), i << 2), i)
+
+
+def test_take():
+    x = torch.randn(1000, 64, device="cuda")
+    i = torch.randint(0, 1000, (77,), device="cuda")
+    check(lambda x, i: np.take(x, i, 0) * 2, x, i)
+
+
+def test_writing_into_an_argument():
+    x = torch.arange(12.0, device="cuda").reshape(3, 4)
+
+    @mlirfuse.jit(fallback=False)
+    def f(x):
+        x += 1
+        x[0] = 5
+        return x.sum()
+
+    total = f(x)
+    assert x[0].tolist() == [5] * 4 and x[1].tolist() == [5, 6, 7, 8] and float(total) == x.sum().item()
+
+
+def test_streams_and_graphs():
+    f = mlirfuse.jit(lambda x: np.exp(x).sum(0), fallback=False)
+    x = torch.randn(512, 512, device="cuda")
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        y = f(x)
+    stream.synchronize()
+    assert torch.allclose(y, x.exp().sum(0), rtol=1e-5)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        z = f(x)
+    x.copy_(torch.randn_like(x))
+    graph.replay()
+    torch.cuda.synchronize()
+    assert torch.allclose(z, x.exp().sum(0), rtol=1e-5)
+
+
+def test_cupy():
+    cupy = pytest.importorskip("cupy")
+    x = cupy.random.standard_normal((100, 257)).astype(np.float32)
+    y = mlirfuse.jit(softmax, fallback=False)(x)
+    assert isinstance(y, cupy.ndarray)
+    assert np.allclose(y.get(), softmax(x.get().astype(np.float64)), atol=1e-6)
+
+
+def test_dropout_is_the_same_on_the_cpu():
+    f = mlirfuse.jit(lambda x: mnp.dropout(x, 0.3, seed=7), fallback=False)
+    x = np.ones((37, 65), np.float32)
+    assert np.array_equal(f(torch.from_numpy(x).cuda()).cpu().numpy(), f(x))
