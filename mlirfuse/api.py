@@ -11,6 +11,7 @@ import functools
 import inspect
 import logging
 import threading
+import types
 import warnings
 from dataclasses import dataclass
 from typing import Any
@@ -65,6 +66,15 @@ class Kind:
             if not all(sz.substitute(low, env) <= leaves[leaf] <= sz.substitute(high, env) for low, high in ranges):
                 return False
         return all(_same(leaves[leaf], value) for leaf, value in traced.static_leaves.items())
+
+
+def _read(namespace, name: str):
+    try:
+        if type(namespace) is dict:
+            return namespace[name]
+        return namespace.cell_contents if type(namespace) is types.CellType else getattr(namespace, name)
+    except (LookupError, AttributeError, ValueError):
+        return None
 
 
 def _same(a, b) -> bool:
@@ -158,11 +168,9 @@ class Jitted:
         return out
 
     def _check_scope(self) -> None:
+        """Forgets everything if a number or string that the function reads from around it is another now."""
         for namespace, name, value in self._watch:
-            try:
-                now = namespace[name] if isinstance(namespace, dict) else namespace.cell_contents if name == "cell_contents" else getattr(namespace, name)
-            except (KeyError, AttributeError, ValueError):
-                now = None
+            now = _read(namespace, name)
             if now is not value and not _same(now, value):
                 self._entries, self._plain, self._watch = {}, {}, []
                 return

@@ -251,7 +251,7 @@ def _erfinv(y):
     t = 2 / (pymath.pi * 0.147) + w / 2
     x = pymath.copysign(pymath.sqrt(pymath.sqrt(t * t - w / 0.147) - t), y)
     for _ in range(4):
-        error = pymath.erf(x) - y if abs(y) < 0.5 else pymath.copysign((1 - abs(y)) - pymath.erfc(abs(x)), y)
+        error = pymath.erf(x) - y if abs(y) < 0.5 else ((1 - abs(y)) - pymath.erfc(abs(x))) * pymath.copysign(1, y)
         x -= error / (2 / pymath.sqrt(pymath.pi) * pymath.exp(-x * x))
     return x
 
@@ -281,7 +281,7 @@ _floats("log10", np.log10, m.log10, "logarithm to base 10")
 _floats("log1p", np.log1p, m.log1p, "log(1 + x) without cancellation", 14)
 _floats("sqrt", np.sqrt, lambda e, x: e.sqrt(x), "square root", 6)
 _floats("rsqrt", lambda x: (1 / np.sqrt(x)).astype(x.dtype), lambda e, x: e.div(1.0, e.sqrt(x)), "1 / sqrt(x)", 8)
-_floats("cbrt", np.cbrt, m.cbrt, "cube root", 14)
+_floats("cbrt", np.cbrt, m.cbrt, "cube root", 14, nvfuser="")
 _floats("sin", np.sin, m.sin, "sine", 20)
 _floats("cos", np.cos, m.cos, "cosine", 20)
 _floats("tan", np.tan, m.tan, "tangent", 24)
@@ -330,13 +330,17 @@ def _signbit_emit(e, x):
     return e.cmp("lt", e.bitcast(x, bits), 0)
 
 
+def _rounding(function):
+    return lambda x: np.copy(x) if x.dtype.kind in "iu" else function(x).astype(x.dtype)
+
+
 _unary("neg", "-x", np.negative, lambda e, x: e.neg(x), NUMBER, numpy="negative")
 _unary("abs", "absolute value", np.abs, lambda e, x: e.abs(x), NUMBER, numpy="absolute abs fabs")
 _unary("sign", "-1, 0 or 1; NaN stays", np.sign, _sign, NUMBER, nvfuser="sign")
-_unary("floor", "largest integer not above x", lambda x: np.floor(x).astype(x.dtype), lambda e, x: e.floor(x), NUMBER)
-_unary("ceil", "smallest integer not below x", lambda x: np.ceil(x).astype(x.dtype), lambda e, x: e.ceil(x), NUMBER)
-_unary("trunc", "toward zero", lambda x: np.trunc(x).astype(x.dtype), lambda e, x: e.trunc(x), NUMBER, numpy="trunc fix")
-_unary("round", "to the nearest integer, halves to even", lambda x: np.rint(x).astype(x.dtype), lambda e, x: e.rint(x), NUMBER,
+_unary("floor", "largest integer not above x", _rounding(np.floor), lambda e, x: e.floor(x), NUMBER)
+_unary("ceil", "smallest integer not below x", _rounding(np.ceil), lambda e, x: e.ceil(x), NUMBER)
+_unary("trunc", "toward zero", _rounding(np.trunc), lambda e, x: e.trunc(x), NUMBER, numpy="trunc fix")
+_unary("round", "to the nearest integer, halves to even", _rounding(np.rint), lambda e, x: e.rint(x), NUMBER,
        numpy="rint")  # fmt: skip
 _unary("relu", "the larger of x and 0; NaN stays", lambda x: np.maximum(x, x.dtype.type(0)), lambda e, x: e.max(x, 0), NUMBER, numpy="")
 _unary("isnan", "is NaN", np.isnan, _is_float(lambda e, x: e.isnan(x), False), ANY, "bool")
@@ -711,35 +715,44 @@ def philox(counter: np.ndarray, key: int) -> np.ndarray:
     return np.stack(c, 1).astype(np.uint32)
 
 
-def random_words(seed, offset, numel: int) -> np.ndarray:
-    """[numel, 4] words: element i draws the block with counter (i low, i high, offset low, offset high) and key seed."""
-    i = np.arange(numel, dtype=np.uint64)
+def random_words(seed, offset, numel: int, count: int) -> np.ndarray:
+    """[numel, count] words (count 1, 2 or 4). A Philox block serves 4 / count elements in turn; block b has counter (b low, b high,
+    offset low, offset high) and key seed."""
+    share = 4 // count
+    b = np.arange(-(-numel // share), dtype=np.uint64)
     offset = int(offset) & 0xFFFFFFFFFFFFFFFF
-    counter = np.stack([i & np.uint64(0xFFFFFFFF), i >> np.uint64(32), np.full_like(i, offset & 0xFFFFFFFF), np.full_like(i, offset >> 32)], 1)
-    return philox(counter, int(seed) & 0xFFFFFFFFFFFFFFFF)
+    counter = np.stack([b & np.uint64(0xFFFFFFFF), b >> np.uint64(32), np.full_like(b, offset & 0xFFFFFFFF), np.full_like(b, offset >> 32)], 1)
+    return philox(counter, int(seed) & 0xFFFFFFFFFFFFFFFF).reshape(-1, count)[:numel]
+
+
+def _join(low, high):
+    return low.astype(np.uint64) | (high.astype(np.uint64) << np.uint64(32))
 
 
 def _uniform_ref(seed, offset, shape, dtype):
-    words = random_words(seed, offset, pymath.prod(shape))
+    words = random_words(seed, offset, pymath.prod(shape), 2 if dtype is dt.f64 else 1)
     if dtype is dt.f64:
-        value = ((words[:, 0].astype(np.uint64) << np.uint64(21)) ^ (words[:, 1].astype(np.uint64) >> np.uint64(11))).astype(np.float64) * 2.0**-53
+        value = (_join(words[:, 0], words[:, 1]) >> np.uint64(11)).astype(np.float64) * 2.0**-53
     else:
         value = (words[:, 0] >> np.uint32(8)).astype(np.float32) * np.float32(2.0**-24)
     return value.reshape(shape).astype(dtype.numpy)
 
 
 def _normal_ref(seed, offset, shape, dtype):
-    words = random_words(seed, offset, pymath.prod(shape))
-    u = ((words[:, 0] >> np.uint32(8)).astype(np.float64) + 1) * 2.0**-24
-    v = (words[:, 1] >> np.uint32(8)).astype(np.float64) * 2.0**-24
-    return (np.sqrt(-2 * np.log(u)) * np.cos(2 * np.pi * v)).reshape(shape).astype(dtype.numpy)
+    words = random_words(seed, offset, pymath.prod(shape), 4 if dtype is dt.f64 else 2)
+    if dtype is dt.f64:
+        a, b, unit = _join(words[:, 0], words[:, 1]), _join(words[:, 2], words[:, 3]), 2.0**-64
+    else:
+        a, b, unit = words[:, 0], words[:, 1], 2.0**-32
+    u, turns = (a.astype(np.float64) + 0.5) * unit, b.astype(np.float64) * unit
+    return (np.sqrt(-2 * np.log(u)) * np.cos(2 * np.pi * turns)).reshape(shape).astype(dtype.numpy)
 
 
 def _random_dtypes(dtypes, attrs):
     return None if set(dtypes) <= {dt.i64, dt.u64} else "seed and offset must be 64-bit integers"
 
 
-_row("uniform", "random", "seed offset", "uniform in [0, 1): element i draws Philox block i of the seed at the offset, on every target", takes=INT,
+_row("uniform", "random", "seed offset", "uniform in [0, 1), by Philox: the same numbers for a seed and an offset on every target", takes=INT,
      result="dtype", attrs={"shape": ..., "dtype": ...}, infer=_given_shape, ref=_uniform_ref, operand_dtypes=_random_dtypes, cost=60)  # fmt: skip
 _row("normal", "random", "seed offset", "standard normal, by Box and Muller from Philox", takes=INT, result="dtype",
      attrs={"shape": ..., "dtype": ...}, infer=_given_shape, ref=_normal_ref, operand_dtypes=_random_dtypes, cost=100)  # fmt: skip

@@ -309,6 +309,16 @@ class Operators:
             raise TypeError("it takes floats and integers, not bools")
         return self._elementwise("div" if common.kind in "fc" else "trunc_div", operands, common, "div")
 
+    @_operation
+    def sign(self, x):
+        """-1, 0 or 1; 0 for NaN, as in torch."""
+        x = self._fd.as_val(x)
+        kind = x.value.dtype if isinstance(x, Tensor) else x.dtype
+        if kind.kind not in table.NUMBER:
+            raise TypeError(f"it takes floats and integers, not {promotion.from_name(kind)}")
+        zero = self._number(0, kind)
+        return self.where(self.gt(x, zero), self._number(1, kind), self.where(self.lt(x, zero), self._number(-1, kind), zero))
+
     def _number(self, value, dtype) -> Scalar:
         return Scalar(self._fd, from_dtype(dtype), {"f": float, "c": complex, "b": bool}.get(dtype.kind, int)(value))
 

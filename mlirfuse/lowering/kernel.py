@@ -386,20 +386,41 @@ class Kernel:
         self.spread(source[axis], index, inner)
         return self.value(operand, inner)
 
-    def _random_words(self, op: Op, env: Env) -> list[Val]:
-        seed, offset = (self.e.cast(self.value(v, env), dt.u64) for v in op.operands)
+    def _random_words(self, op: Op, env: Env, count: int) -> list[Val]:
+        """``count`` (1, 2 or 4) random u32 for an element: see :func:`mlirfuse.ops.random_words`."""
+        e = self.e
+        seed, offset = (e.cast(self.value(v, env), dt.u64) for v in op.operands)
         i = self._offset(op.result, sz.contiguous_strides(op.result.shape), env)
-        position = self.e.cast(self.materialize(i), dt.u64)
-        return m.philox4x32(self.e, position, offset, seed)
+        share = 4 // count  # elements of one block
+        extent = op.result.shape[-1] if op.result.rank else 1
+        if i.vector is None and i.step == 1 and i.lanes % share == 0 and self._is_multiple(extent, i.lanes):
+            # The lanes are whole blocks: each is drawn once.
+            blocks = [e.add(e.shr(e.cast(self.scalar(i.base), dt.u64), share.bit_length() - 1), b) for b in range(i.lanes // share)]
+            drawn = [m.philox4x32(e, (block, offset), seed) for block in blocks]
+            return [e.from_lanes([words[part * count + w] for words in drawn for part in range(share)]) for w in range(count)]
+        position = e.cast(self.materialize(i), dt.u64)
+        words = m.philox4x32(e, (e.shr(position, share.bit_length() - 1), offset), seed)
+        which = e.cast(e.and_(position, share - 1), dt.u32)
+        out = []
+        for w in range(count):
+            word = words[w]
+            for part in range(1, share):
+                word = e.select(e.cmp("eq", which, part), words[part * count + w], word)
+            out.append(word)
+        return out
 
     def _uniform(self, op: Op, env: Env) -> Val:
         dtype = op.attrs["dtype"]
-        val = m.uniform_from_bits(self.e, self._random_words(op, env), dtype.compute)
+        words = self._random_words(op, env, 2 if dtype is dt.f64 else 1)
+        val = m.uniform_from_bits(self.e, words[0], dtype.compute, *words[1:])
         return self.e.cast(self.e.cast(val, dtype), dtype.compute)
 
     def _normal(self, op: Op, env: Env) -> Val:
         dtype = op.attrs["dtype"]
-        val = m.normal_from_bits(self.e, self._random_words(op, env), dtype.compute)
+        words = self._random_words(op, env, 4 if dtype is dt.f64 else 2)
+        if dtype is dt.f64:
+            words = [self.e.or_(self.e.cast(a, dt.u64), self.e.shl(self.e.cast(b, dt.u64), 32)) for a, b in (words[:2], words[2:])]
+        val, _ = m.normal_from_bits(self.e, *words, dtype.compute)
         return self.e.cast(self.e.cast(val, dtype), dtype.compute)
 
     # ---- memory

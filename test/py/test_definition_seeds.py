@@ -1,0 +1,236 @@
+"""The programs of nvFuser's users that mlirfuse started from, with only the import line and the device changed, against torch.
+
+Sizes are those of the programs divided by a factor where the whole would take long op by op.
+"""
+
+import itertools
+import math
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from mlirfuse.nvfuser import DataType, DefinitionError, Fusion, FusionDefinition, InputError  # noqa: E402
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+close = torch.testing.assert_close
+
+SEGMENTED = '''
+def nvfuser_fusion_id6(fd : FusionDefinition) -> None :
+    T4 = fd.define_tensor(shape=[-1, -1, -1], contiguity=[True, True, True], dtype=DataType.Float, is_cpu=False)
+    T6 = fd.define_tensor(shape=[-1, -1, -1], contiguity=[True, True, True], dtype=DataType.Float, is_cpu=False)
+    S7 = fd.define_scalar(0.500000, dtype=DataType.Double)
+    T8 = fd.ops.mul(S7, T6)
+    S9 = fd.define_scalar(3.00000, dtype=DataType.Double)
+    T10 = fd.ops.pow(T6, S9)
+    T19 = fd.ops.sum(T4, axes=[0, 1], keepdim=False, dtype=DataType.Null)
+    fd.add_output(T19)
+    fd.add_output(T10)
+'''
+
+GELU_BACKWARD = '''
+def nvfuser_fusion_id6(fd : FusionDefinition) -> None :
+    S0 = fd.define_scalar(None, dtype=DataType.Double)
+    S1 = fd.define_scalar(None, dtype=DataType.Double)
+    S2 = fd.define_scalar(None, dtype=DataType.Double)
+    S3 = fd.define_scalar(None, dtype=DataType.Double)
+    T4 = fd.define_tensor(shape=[-1, -1, -1], contiguity=[True, True, True], dtype=DataType.Float, is_cpu=False)
+    T5 = fd.define_tensor(shape=[-1, -1, -1], contiguity=[True, True, True], dtype=DataType.Float, is_cpu=False)
+    T6 = fd.define_tensor(shape=[-1, -1, -1], contiguity=[True, True, True], dtype=DataType.Float, is_cpu=False)
+    S7 = fd.define_scalar(0.500000, dtype=DataType.Double)
+    T8 = fd.ops.mul(S7, T6)
+    S9 = fd.define_scalar(3.00000, dtype=DataType.Double)
+    T10 = fd.ops.pow(T6, S9)
+    S11 = fd.define_scalar(0.0447150, dtype=DataType.Double)
+    T12 = fd.ops.mul(S11, T10)
+    T13 = fd.ops.add(T6, T12)
+    S14 = fd.define_scalar(0.797885, dtype=DataType.Double)
+    T15 = fd.ops.mul(S14, T13)
+    T16 = fd.ops.tanh(T15)
+    S17 = fd.define_scalar(1.00000, dtype=DataType.Double)
+    T18 = fd.ops.add(S17, T16)
+    T19 = fd.ops.sum(T4, axes=[0, 1], keepdim=False, dtype=DataType.Null)
+    T20 = fd.ops.mul(T5, T18)
+    T21 = fd.ops.mul(T5, T8)
+    S22 = fd.define_scalar(1.00000, dtype=DataType.Double)
+    T23 = fd.ops.mul(S22, T21)
+    T24 = fd.ops.mul(T16, T16)
+    S25 = fd.define_scalar(1.00000, dtype=DataType.Double)
+    T26 = fd.ops.sub(S25, T24)
+    T27 = fd.ops.mul(T23, T26)
+    T28 = fd.ops.mul(T27, S3)
+    S29 = fd.define_scalar(1.00000, dtype=DataType.Double)
+    T30 = fd.ops.mul(S29, T28)
+    T31 = fd.ops.mul(T30, S2)
+    T32 = fd.ops.mul(T31, S1)
+    S33 = fd.define_scalar(2.00000, dtype=DataType.Double)
+    T34 = fd.ops.pow(T6, S33)
+    T35 = fd.ops.mul(T32, T34)
+    T36 = fd.ops.add(T30, T35)
+    T37 = fd.ops.mul(T20, S0)
+    T38 = fd.ops.add(T36, T37)
+    fd.add_output(T19)
+    fd.add_output(T38)
+'''
+
+TRANSPOSE_WITH_VIEWS = '''
+def nvfuser_fusion_id0(fd : FusionDefinition) -> None :
+    T0 = fd.define_tensor(symbolic_sizes=[-1, -1, -1], contiguous=[True, True, True], dtype=DataType.Float)
+    T1 = fd.ops.view(T0, original_shape=[768, 128, 64], new_shape=[64, 12, 128, 64])
+    T2 = fd.ops.permute(T1, dims=[0, 2, 1, 3])
+    T3 = fd.ops.set(T2)
+    T4 = fd.ops.view(T3, original_shape=[64, 128, 12, 64], new_shape=[64, 128, 768])
+    T5 = fd.ops.view(T4, original_shape=[64, 128, 768], new_shape=[8192, 768])
+    fd.add_output(T5)
+'''
+
+GELU_WITH_VIEWS = '''
+def nvfuser_fusion_id0(fd : FusionDefinition) -> None :
+    T0 = fd.define_tensor(symbolic_sizes=[-1, -1], contiguous=[True, True], dtype=DataType.Float)
+    T1 = fd.ops.view(T0, original_shape=[8192, 3072], new_shape=[64, 128, 3072])
+    S2 = fd.define_constant(0.500000)
+    T3 = fd.ops.mul(T1, S2)
+    S4 = fd.define_constant(0.707107)
+    T5 = fd.ops.mul(T1, S4)
+    T6 = fd.ops.erf(T5)
+    S7 = fd.define_constant(1.00000)
+    T8 = fd.ops.add(T6, S7)
+    T9 = fd.ops.mul(T3, T8)
+    T10 = fd.ops.view(T9, original_shape=[64, 128, 3072], new_shape=[8192, 3072])
+    fd.add_output(T10)
+'''
+
+GELU_WITHOUT_VIEWS = '''
+def nvfuser_fusion_id0(fd : FusionDefinition) -> None :
+    T0 = fd.define_tensor(symbolic_sizes=[-1, -1, -1], contiguous=[True, True, True], dtype=DataType.Float)
+    S2 = fd.define_constant(0.500000)
+    T3 = fd.ops.mul(T0, S2)
+    S4 = fd.define_constant(0.707107)
+    T5 = fd.ops.mul(T0, S4)
+    T6 = fd.ops.erf(T5)
+    S7 = fd.define_constant(1.00000)
+    T8 = fd.ops.add(T6, S7)
+    T9 = fd.ops.mul(T3, T8)
+    fd.add_output(T9)
+'''
+
+
+def function(text):
+    names = {"FusionDefinition": FusionDefinition, "DataType": DataType}
+    exec(text, names)
+    return next(v for k, v in names.items() if k.startswith("nvfuser_fusion"))
+
+
+def gelu(x):
+    return (x * 0.5) * (torch.erf(x * 0.707107) + 1.0)
+
+
+def test_segmented_fusion():
+    inputs = [torch.randn(16, 16, 64, device=DEVICE), torch.randn(16, 16, 64, device=DEVICE)]
+    with FusionDefinition() as fd:
+        function(SEGMENTED)(fd)
+    for _ in range(5):
+        out = fd.execute(inputs)
+    close(out[0], inputs[0].sum([0, 1]), rtol=1e-4, atol=1e-4)
+    close(out[1], inputs[1].pow(3))
+
+
+def test_gelu_backward_and_bias_gradient():
+    inputs = [1.0, 2.0, 3.0, 4.0] + [torch.randn(16, 16, 64, device=DEVICE) for _ in range(3)]
+    with FusionDefinition() as fd:
+        function(GELU_BACKWARD)(fd)
+    for _ in range(5):
+        out = fd.execute(inputs)
+    s0, s1, s2, s3, t4, t5, t6 = inputs
+    t16 = torch.tanh(0.797885 * (t6 + 0.0447150 * t6**3))
+    t30 = t5 * (0.5 * t6) * (1 - t16 * t16) * s3
+    wanted = t30 + t30 * s2 * s1 * t6**2 + t5 * (1 + t16) * s0
+    close(out[0], t4.sum([0, 1]), rtol=1e-4, atol=1e-4)
+    close(out[1], wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_transpose_with_views_around_it():
+    fs = Fusion()
+    with FusionDefinition(fs) as fd:
+        function(TRANSPOSE_WITH_VIEWS)(fd)
+    x = torch.randn(768, 128, 64, device=DEVICE)
+    for _ in range(2):
+        (out,) = fs.execute([x])
+    close(out, x.view(64, 12, 128, 64).permute(0, 2, 1, 3).reshape(8192, 768))
+    with pytest.raises(InputError):
+        fs.execute([torch.randn(384, 128, 64, device=DEVICE)])
+
+
+@pytest.mark.parametrize("also_the_view", [False, True])
+def test_gelu_with_views_around_it(also_the_view):
+    text = GELU_WITH_VIEWS.replace("8192", "256").replace("[64, 128, 3072]", "[8, 32, 3072]").replace("3072", "64")
+    if also_the_view:
+        text = text.replace("    fd.add_output(T10)", "    fd.add_output(T1)\n    fd.add_output(T10)")
+    fs = Fusion()
+    with FusionDefinition(fs) as fd:
+        function(text)(fd)
+    x = torch.randn(256, 64, device=DEVICE)
+    for _ in range(2):
+        out = fs.execute([x])
+    close(out[-1], gelu(x), rtol=1e-5, atol=1e-5)
+    if also_the_view:
+        close(out[0], x.view(8, 32, 64))
+
+
+def test_gelu_without_views():
+    fs = Fusion()
+    with FusionDefinition(fs) as fd:
+        function(GELU_WITHOUT_VIEWS)(fd)
+    x = torch.randn(8, 32, 64, device=DEVICE)
+    (out,) = fs.execute([x])
+    close(out, gelu(x), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("views", list(itertools.product([True, False], repeat=3)), ids=str)
+def test_views_between_pointwise_ops(views):
+    """The study of segmentation: any of the views A, B and C may be left out."""
+
+    def simple_fusion(fd: FusionDefinition) -> None:
+        T = fd.define_tensor(symbolic_sizes=[-1, -1], contiguous=[True, True], dtype=DataType.Float)
+        shapes = [[256, 64], [8, 32, 64]]
+
+        def insert_view(_T, wanted):
+            if not wanted:
+                return _T
+            shapes.reverse()
+            return fd.ops.view(_T, original_shape=shapes[1], new_shape=shapes[0])
+
+        T = insert_view(T, views[0])
+        T = fd.ops.add(T, T)
+        T = insert_view(T, views[1])
+        T = fd.ops.mul(T, T)
+        T = insert_view(T, views[2])
+        fd.add_output(T)
+
+    fs = Fusion()
+    with FusionDefinition(fs) as fd:
+        simple_fusion(fd)
+    x = torch.randn(256, 64, device=DEVICE)
+    (out,) = fs.execute([x])
+    wanted = (x + x) * (x + x)
+    close(out, wanted.view(out.shape))
+    assert out.dim() == (3 if sum(views) % 2 else 2) and out.numel() == math.prod(x.shape)
+
+
+def test_the_program_with_a_typing_error():
+    """``fd.permute(T1)`` without dims: the message says what to write."""
+    with FusionDefinition() as fd:
+        T0 = fd.define_tensor(symbolic_sizes=[-1, -1, -1], contiguous=[True, True, True], dtype=DataType.Float)
+        T1 = fd.ops.view(T0, original_shape=[768, 128, 64], new_shape=[64, 12, 128, 64])
+        with pytest.raises(AttributeError, match=r"operations are in fd.ops, write fd.ops.permute\("):
+            fd.permute(T1)
+        with pytest.raises(DefinitionError, match=r"fd.ops.permute: missing a required argument: 'dims'; it takes \(arg, dims\)"):
+            fd.ops.permute(T1)
+
+
+def test_torchscript_example():
+    """``relu(x + 1.0)``, which nvFuser's first users fused through TorchScript."""
+    x = torch.rand(2, 4, 16, 32, device=DEVICE)
+    with FusionDefinition() as fd:
+        fd.add_output(fd.ops.relu(fd.ops.add(fd.from_pytorch(x), 1.0)))
+    close(fd.execute([x])[0], (x + 1.0).relu())
