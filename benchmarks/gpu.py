@@ -257,7 +257,7 @@ def to_numpy(tensor):
 # ------------------------------------------------------------------------------------------------------------ the parent
 
 
-def supervise(options, count: int, indices: list[int]) -> tuple[dict, dict]:
+def supervise(options, indices: list[int]) -> tuple[dict, dict]:
     """Runs the rows in a child, again after a crash. Gives the environment and the rows by index."""
     environment: dict = {}
     rows: dict[int, dict] = {}
@@ -288,6 +288,9 @@ def supervise(options, count: int, indices: list[int]) -> tuple[dict, dict]:
                     elif "crash" in event:
                         crash = event["crash"]
                     elif "row" in event:
+                        why = environment.get("crashes", {}).get(str(event["index"]))
+                        if why and "error" in event["row"].get("mlirfuse", {}):
+                            event["row"]["mlirfuse"]["error"] = why
                         rows[event["index"]] = event["row"]
                         pending = [p for p in pending if int(p.rstrip("-")) != event["index"]]
                         current = None
@@ -477,7 +480,7 @@ def main() -> int:
         print("gpu.py: no row has that name; the rows are: " + "; ".join(f"{w.name} {w.shape} {w.dtype}" for w in table), file=sys.stderr)
         return 2
     begin = time.monotonic()
-    environment, rows = supervise(options, len(table), indices)
+    environment, rows = supervise(options, indices)
     ordered = [{**{"name": table[i].name, "shape": table[i].shape, "dtype": table[i].dtype}, **rows[i]} if i in rows else None for i in indices]
     ordered = [r for r in ordered if r]
     for row, i in zip(ordered, [i for i in indices if i in rows]):

@@ -9,8 +9,8 @@ returns, which is what torch.compile does; torch eager rounds after every op, an
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass, field
-from typing import Any, Callable
+from dataclasses import dataclass
+from typing import Callable
 
 import numpy as np
 import torch
@@ -42,8 +42,8 @@ class Workload:
     eager one, ``compiled`` the one for torch.compile where it differs, ``jax`` the JAX one or None. ``reference`` runs on the inputs
     in float64 (``torch`` unless given). ``rows``: the inputs whose first dimension is also every result's (see
     :func:`timing.compare`). ``target``: the share of a same-size copy to reach. ``extra``: arguments for mlirfuse alone, after the
-    inputs. ``check`` replaces the comparison for functions that draw random numbers. ``before`` restores inputs that the torch code
-    changes.
+    inputs. ``check(call, inputs)`` replaces the comparison for functions that draw random numbers. ``numpy``: the NumPy peer, where it is not
+    ``fused`` itself.
     """
 
     name: str
@@ -61,8 +61,6 @@ class Workload:
     check: Callable | None = None
     tolerances: tuple[float, float] | None = None
     numpy: Callable | None = None
-    notes: str = ""
-    parameters: dict[str, Any] = field(default_factory=dict)
 
     def reference_function(self) -> Callable:
         return self.reference or self.torch

@@ -27,7 +27,7 @@ from mlirfuse.frontend import tree as trees
 from mlirfuse.frontend.tracing import ArgSpec, Static, Traced
 
 log = logging.getLogger("mlirfuse")
-PIPELINE = "builtin.module(fusion-decompose,fusion-cse,fusion-dce,fusion-group{{single-op=true{horizontal}}},fusion-segment)"
+PIPELINE = "builtin.module(fusion-decompose,fusion-cse,fusion-dce,fusion-group{{single-op=true{horizontal}}}{extra},fusion-segment)"
 
 
 @dataclass(eq=False)
@@ -230,8 +230,8 @@ class Jitted:
         kind = Kind(traced, None, count)
         env = kind.env(specs)
         try:
-            graph = lower_to_segments(traced.graph)
-            kind.executor = Executor(graph, self._target(leaves), env)
+            target = self._target(leaves)
+            kind.executor = Executor(lower_to_segments(traced.graph, target), target, env)
         except (TraceError, ShapeError):
             raise
         except Exception as error:
@@ -382,12 +382,12 @@ def _number(value, scalar):
     return value[()] if scalar is np.generic else scalar(value[()])
 
 
-def lower_to_segments(graph):
-    """Runs the tensor-level passes of ``jit`` on a traced graph, in place."""
+def lower_to_segments(graph, target):
+    """Runs the tensor-level passes of ``jit`` for ``target`` on a traced graph, in place."""
     from mlirfuse.passes.base import run_pipeline
 
     horizontal = " horizontal=true" if config.horizontal else ""
-    return run_pipeline([graph], PIPELINE.format(horizontal=horizontal)).graphs[0]
+    return run_pipeline([graph], PIPELINE.format(horizontal=horizontal, extra=target.passes)).graphs[0]
 
 
 def jit(fn=None, *, static_argnames=(), target: str | None = None, fallback: bool | None = None):

@@ -100,14 +100,14 @@ def _elementwise(shapes, attrs):
     return [broadcast_shapes(shapes)]
 
 
-def _axes(attrs, rank) -> tuple[int, ...]:
+def axes_of(attrs, rank) -> tuple[int, ...]:
     axes = attrs["axes"]
     return tuple(range(rank)) if axes is None else tuple(a % rank for a in axes)
 
 
 def _reduced(shapes, attrs):
     (shape,) = shapes
-    axes = _axes(attrs, len(shape))
+    axes = axes_of(attrs, len(shape))
     if attrs.get("keepdims"):
         return [tuple(1 if k in axes else n for k, n in enumerate(shape))]
     return [tuple(n for k, n in enumerate(shape) if k not in axes)]
@@ -625,6 +625,21 @@ _reduction("argmin", "position of the first smallest; of the first NaN if there 
 _reduction("mean", "arithmetic mean", np.mean, FLOAT)
 _reduction("var", "variance, divisor n - correction", lambda x, correction, **k: np.var(x, ddof=correction, **k), FLOAT, correction=0)
 _reduction("std", "standard deviation, divisor n - correction", lambda x, correction, **k: np.std(x, ddof=correction, **k), FLOAT, correction=0)
+
+
+
+def _partial(shapes, attrs):
+    (shape,) = shapes
+    return [(attrs["parts"],) + tuple(n for k, n in enumerate(shape) if k not in attrs["axes"])]
+
+
+def _partial_ref(x, axes, parts):
+    rows = np.moveaxis(x, axes, range(len(axes))).reshape((-1,) + tuple(n for k, n in enumerate(x.shape) if k not in axes))
+    return np.stack([np.sum(rows[p::parts], axis=0, dtype=x.dtype) for p in range(parts)])
+
+
+_row("partial_sum", "partial", "x", "sums over axes in parts: part p has every parts-th row from row p on; a further sum over the parts is the sum",
+     takes=NUMBER, attrs={"axes": ..., "parts": ...}, infer=_partial, ref=_partial_ref)  # fmt: skip
 
 # ---------------------------------------------------------------------------------------------------------------- shapes
 

@@ -18,6 +18,7 @@ class CpuTarget:
     """This machine's processor."""
 
     name = "cpu"
+    passes = ""  # tensor-level passes beside the common ones
 
     @functools.cached_property
     def threads(self) -> int:
@@ -96,6 +97,11 @@ class GpuTarget:
     """An NVIDIA GPU: a device of this machine, or (``device`` None) an architecture to compile for."""
 
     name = "cuda"
+
+    @property
+    def passes(self) -> str:
+        """Tensor-level passes beside the common ones."""
+        return f",fusion-inner-outer{{parts={2 * self.machine.sm_count}}}"
 
     def __init__(self, machine, device: int | None):
         self.machine, self.device = machine, device

@@ -593,6 +593,13 @@ class FusionDefinition:
             self.block.args.append(found[0])
         return found
 
+    def example_argument(self) -> None:
+        """Where no input is an array, one more argument, an empty array that results are made like."""
+        value = Value(dt.f32, (0,), name="like")
+        self.hidden.append(lambda bindings: bindings.example)
+        self.layouts.append(Layout((1,)))
+        self.block.args.append(value)
+
     def update_input(self, value: Tensor, target: Tensor) -> None:
         """For ops with a side effect: writes ``value``, computed in the op, into an input."""
         self._extras.append(value)
@@ -637,6 +644,8 @@ class FusionDefinition:
             self._reproducers = [printing.input_text(v) for v in inputs]
         if print_repro:
             print(self.repro_script_for(inputs))
+        if not isinstance(inputs, (list, tuple)):
+            raise InputError(f"inputs must be a list or a tuple, not {type(inputs).__name__}")
         return program.execute(inputs, device)
 
     def validate(self, inputs, reference_outputs=None, **options) -> list:
@@ -732,6 +741,7 @@ class Bindings:
 
     inputs: list
     symbols: dict[str, int]
+    example: Any = None  # an empty array that results are made like, where no input is an array
 
     def size(self, size: Size) -> int:
         return size if isinstance(size, int) else sz.substitute(size, self.symbols)
@@ -748,17 +758,28 @@ class _Replay:
 @dataclass(eq=False)
 class Planned:
     """A graph of a program. ``hidden`` compute the arguments that follow the inputs; ``outputs`` says for each output of the
-    definition where it comes from: ("input", k), or ("result", k, permutation or None). ``compiled`` belongs to the engine."""
+    definition which of the graph's returns it is, and in which order its dimensions are to be put back (None: as they are).
+    ``compiled`` holds what runs it, by kind of device."""
 
-    program: Program
     graph: Graph
-    hidden: list[Callable[[Bindings], int]]
-    outputs: list[tuple]
-    compiled: Any = None
+    hidden: list[Callable[[Bindings], Any]]
+    outputs: list[tuple[int, tuple[int, ...] | None]]
+    compiled: dict[str, Any] = field(default_factory=dict)
+
+    def collect(self, results) -> list:
+        """The definition's outputs, from the graph's results."""
+        out = []
+        for k, order in self.outputs:
+            value = results[k]
+            if order is not None:
+                value = value.permute(*order) if _is_torch(value) else value.transpose(order)
+            out.append(value)
+        return out
 
 
 _programs: OrderedDict[str, Program] = OrderedDict()
 _lock = threading.Lock()
+RANDOM = {"uniform", "normal", "rand_like", "randn_like", "dropout"}  # operations that draw a seed at each call unless given one
 MAX_PROGRAMS = 8192
 MAX_SIGNATURES = 1024
 
@@ -776,11 +797,18 @@ class Program:
         self.planned: dict[tuple, Planned] = {}
         self._signatures: OrderedDict[tuple, tuple[Planned, dict[str, int]]] = OrderedDict()
         self._lock = threading.RLock()
+        self._runner: Callable[[list], list] | None = None
+        self.inputs = len(definition.inputs)
+        self.has_arrays = any(isinstance(v, Tensor) for v in definition.inputs)
+        self.aliased = any(o.alias is not None for o in definition.outputs)
         self.live = printing.live_records(definition.records, [o.value for o in definition.outputs])
         live = {r.index for r in self.live}
         self.guards = {k: v for k, v in definition.guards.items() if k[0] in live}
         self.evaluated = {k: v for k, v in definition.evaluated_sizes.items() if k in live}
         self.sizes = _unify(definition.equalities)
+        self.computes = bool(self.evaluated) or any(r.name in RANDOM and r.call.get("rng_seed") is None for r in self.live) or not any(
+            isinstance(v, Tensor) and not v.declaration.is_cpu for v in definition.inputs
+        )
         self.extents = sorted(
             {s for v in definition.graph_arguments for n in v.shape for s in sz.symbols(n)} | {f"v{k}" for k in definition.size_arguments},
             key=lambda s: (s[0], int(s[1:])),
@@ -853,16 +881,43 @@ class Program:
                 mapped[id(value)] = made
                 if isinstance(made, Scalar):
                     made.origin = record.index
-        return _planned(self, fd, source, mapped)
+        if not any(isinstance(v, Tensor) and not v.declaration.is_cpu for v in source.inputs):
+            fd.example_argument()
+        return _planned(fd, source, mapped)
 
     # -- calls
 
     def execute(self, inputs, device=None) -> list:
-        flat = _flatten(inputs)
-        planned, bindings = self._bind(flat, device)
-        arguments = flat + [compute(bindings) for compute in planned.hidden]
-        results = run(planned, arguments, device)
-        return [self._output(o, flat, results) for o in planned.outputs]
+        flat = inputs
+        for value in inputs:
+            kind = value.__class__
+            if kind is list or kind is tuple or isinstance(value, np.generic):
+                flat = _flatten(inputs)
+                break
+        if len(flat) != self.inputs:
+            raise _wrong_number(self.inputs, flat)
+        if device is not None and self.has_arrays:
+            _check_device(flat, device)
+        if self.computes:
+            flat = [*flat, *self.computed(flat, device)]
+        return self.runner()(flat)
+
+    def computed(self, flat, device) -> list:
+        """The arguments that are computed at each call."""
+        planned, bindings = self._bind(list(flat), device)
+        if not self.has_arrays:
+            bindings.example = example(device)
+        return [compute(bindings) for compute in planned.hidden]
+
+    def runner(self):
+        """What runs calls: compiled, or the reference (``MLIRFUSE_DEFINITIONS=reference`` in the environment)."""
+        found = self._runner
+        if found is None:
+            with self._lock:
+                if self._runner is None:
+                    self._runner = _make_runner(self)
+                found = self._runner
+        return found
 
     def planned_for(self, inputs) -> Planned:
         """The graph that a call with ``inputs`` runs."""
@@ -907,56 +962,41 @@ class Program:
         d = describe(value)
         return (type(value), d.shape, d.strides, d.dtype, d.device) if d else (type(value), value)
 
-    @staticmethod
-    def _output(where, flat, results):
-        if where[0] == "input":
-            return flat[where[1]]
-        result = results[where[1]]
-        if where[2] is None:
-            return result
-        return result.permute(*where[2]) if _is_torch(result) else result.transpose(where[2])
 
-
-def _planned(program: Program, fd: FusionDefinition, source: FusionDefinition, mapped) -> Planned:
+def _planned(fd: FusionDefinition, source: FusionDefinition, mapped) -> Planned:
     """The outputs of a replayed definition as the graph's returns, those in another memory order permuted to be row-major."""
-    arguments = {value: k for k, value in enumerate(fd.graph_arguments)}
-    aliased: dict[Value, int] = {}
-    for output in source.outputs:
-        if output.alias is not None:
-            aliased[mapped[id(output.value)].value] = source.inputs.index(output.alias)
+    arguments = set(fd.graph_arguments)
     returns: list[Value] = []
     aliases: dict[int, int] = {}
-    outputs: list[tuple] = []
+    outputs: list[tuple[int, tuple[int, ...] | None]] = []
     positions: dict[tuple, int] = {}
-    for value, k in aliased.items():
-        aliases[len(returns)] = k
-        returns.append(value)
+    for output in source.outputs:
+        if output.alias is not None:
+            value = mapped[id(output.value)].value
+            if value in arguments or value in returns:  # each argument is written from a value of its own
+                value = fd.builder.op("copy", value)
+            else:
+                positions[value, None] = len(returns)
+            aliases[len(returns)] = source.inputs.index(output.alias)
+            returns.append(value)
     for output in source.outputs:
         if output.alias is not None:
             continue
         tensor = mapped[id(output.value)]
-        order = output.stride_order or tensor.stride_order
-        if tensor.value in aliased:
-            outputs.append(("input", aliased[tensor.value]))
-            continue
-        if tensor.value in arguments and order is None:
-            outputs.append(("input", arguments[tensor.value]))
-            continue
-        value, back = tensor.value, None
-        if order is not None and list(order) != list(range(value.rank - 1, -1, -1)):
-            memory = [0] * value.rank
-            for dim, place in enumerate(order):
-                memory[value.rank - 1 - place] = dim
+        order, value, back = output.stride_order or tensor.stride_order, tensor.value, None
+        if order is not None and (value, None) not in positions and list(order) != list(range(value.rank - 1, -1, -1)):
+            memory = Declaration((0,) * value.rank, (), DataType.Null, False, tuple(order), None).memory_order
             back = tuple(memory.index(d) for d in range(value.rank))
-        key = (value, back)
-        if key not in positions:
-            positions[key] = len(returns)
-            returns.append(value if back is None else fd.builder.permute(value, memory))
-        outputs.append(("result", positions[key], back))
+        if (value, back) not in positions:
+            positions[value, back] = len(returns)
+            if back is not None:
+                value = fd.builder.permute(value if tensor.stride_order is not None else fd.builder.op("copy", value), memory)
+            returns.append(value)
+        outputs.append((positions[tensor.value, back], back))
     fd.block.returns = returns
     graph = Graph("fusion", fd.block, list(fd.layouts), set(fd.scalar_arguments), aliases)
     _remove_dead(graph)
-    return Planned(program, graph, list(fd.hidden), outputs)
+    return Planned(graph, list(fd.hidden), outputs)
 
 
 def _remove_dead(graph: Graph) -> None:
@@ -1054,8 +1094,6 @@ def describe(value) -> Description | None:
 
 def _flatten(inputs) -> list:
     """The inputs with vectors, given as lists or tuples of numbers, spread out."""
-    if not isinstance(inputs, (list, tuple)):
-        raise InputError(f"inputs must be a list or a tuple, not {type(inputs).__name__}")
     flat: list = []
     for value in inputs:
         if isinstance(value, (list, tuple)):
@@ -1072,7 +1110,7 @@ def _check(definition: FusionDefinition, flat: list, device) -> dict[str, int]:
     """Raises :class:`InputError` unless ``flat`` are inputs of ``definition``; gives the values of its symbols."""
     declared = definition.inputs
     if len(flat) != len(declared):
-        raise InputError(f"Number of inputs does not match: this fusion has {len(declared)} inputs, but received {len(flat)}")
+        raise _wrong_number(len(declared), flat)
     symbols: dict[str, int] = {}
     devices: dict[str, int] = {}
     for k, (val, given) in enumerate(zip(declared, flat)):
@@ -1099,12 +1137,20 @@ def _check(definition: FusionDefinition, flat: list, device) -> dict[str, int]:
     if len(devices) > 1:
         where = ", ".join(f"input {k} on {name}" for name, k in devices.items())
         raise InputError(f"the inputs are on several devices: {where}; nothing is copied between devices (a CPU scalar tensor needs is_cpu=True)")
-    if device is not None and devices:
-        (found,) = devices
-        wanted = _device_text(device)
-        if wanted != found and not (wanted == "cuda" and found.startswith("cuda")):
-            raise InputError(f"the inputs are on {found}, but device={wanted} was asked for")
     return symbols
+
+
+def _wrong_number(expected: int, flat) -> InputError:
+    return InputError(f"Number of inputs does not match: this fusion has {expected} inputs, but received {len(flat)}")
+
+
+def _check_device(flat, device) -> None:
+    """Raises :class:`InputError` where an array, but for CPU scalars, is not on ``device``."""
+    wanted = _device_text(device)
+    for k, value in enumerate(flat):
+        d = describe(value)
+        if d is not None and (d.shape or d.device != "cpu") and d.device != wanted and not (wanted == "cuda" and d.device.startswith("cuda")):
+            raise InputError(f"input {k} is on {d.device}, but device={wanted} was asked for")
 
 
 def _has_name(dtype: DType) -> bool:
@@ -1170,90 +1216,74 @@ def _check_layout(definition, k, val: Tensor, d: Description, name, symbols) -> 
 # ---------------------------------------------------------------------------------------------------------------- running
 
 
-def as_numpy(value) -> Any:
-    """A CPU array over the same memory; numbers stay."""
-    if not _is_torch(value):
-        return value
-    import torch
-
-    value = value.detach()
-    if value.is_cuda:
-        raise InputError("the reference path runs on the CPU only")
-    if value.dtype is torch.bfloat16:
-        return value.view(torch.int16).numpy().view(dt.bf16.numpy)
-    ours = torch_dtypes()[value.dtype]
-    return value.view(torch.uint8).numpy().view(ours.numpy) if value.dtype.itemsize == 1 and ours.is_float else value.numpy()
+def example(device):
+    """An empty array that results are made like: torch's if torch is loaded, on ``device`` or on the GPU if there is one."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        if device is not None and _device_text(device) != "cpu":
+            raise InputError(f"device={_device_text(device)} needs torch where no input is an array: import torch first")
+        return np.empty(0, np.float32)
+    if device is None:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.empty(0, dtype=torch.float32, device=_device_text(device))
 
 
-def from_numpy(array: np.ndarray, torch_wanted: bool):
-    """The array as the inputs' framework has it."""
-    if not torch_wanted:
-        return array
-    import torch
+def _make_runner(program: Program):
+    if os.environ.get("MLIRFUSE_DEFINITIONS") == "reference":
+        return lambda leaves: _reference_call(program, leaves)
+    from mlirfuse.frontend.definition_engine import Compiled
 
-    dtype = dt.of(array.dtype)
-    native = {v: k for k, v in torch_dtypes().items()}[dtype]
-    if array.ndim == 0:
-        array = array.reshape(1)
-        return from_numpy(array, True).reshape(())
-    if any(s < 0 for s in array.strides) or not array.flags.writeable:
-        array = array.copy()
-    if dtype is dt.bf16:
-        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
-    if dtype.is_float and dtype.bits == 8:
-        return torch.from_numpy(array.view(np.uint8)).view(native)
-    return torch.from_numpy(array)
+    return Compiled(program)
 
 
-def wants_torch(arguments, device) -> bool:
-    """Whether results are torch tensors: they are what the inputs are; without arrays, torch's if torch is loaded."""
-    arrays = [a for a in arguments if not isinstance(a, (bool, int, float, complex, np.generic))]
-    return any(map(_is_torch, arrays)) if arrays else "torch" in sys.modules
+def _reference_call(program: Program, leaves) -> list:
+    planned, bindings = program._bind(list(leaves[: program.inputs]), None)
+    from mlirfuse.frontend.definition_engine import environment
+
+    return planned.collect(run_reference(planned, list(leaves), environment(planned, bindings, leaves)))
 
 
-def run(planned: Planned, arguments: list, device) -> list:
-    """THE MEETING POINT with the engine: runs ``planned.graph`` on ``arguments``, one for each of the graph's, and gives one result for
-    each of its returns, in the framework of the inputs. Results are row-major, or views of an argument. Those with an alias have been written into
-    that argument.
-
-    Replaced by compiled execution through :func:`set_engine`; this is the reference path, on the CPU, op by op.
-    """
-    if _engine is not None:
-        return _engine(planned, arguments, device)
-    return run_reference(planned, arguments, device)
-
-
-def run_reference(planned: Planned, arguments: list, device) -> list:
+def run_reference(planned: Planned, leaves: list, env: dict[str, int]) -> list:
+    """The results of the graph op by op through the table's references, on the CPU, in the framework and on the device of the inputs.
+    Those with an alias are written into that argument; those that are an argument are it."""
     from mlirfuse import interpreter
+    from mlirfuse.frontend import arrays
 
     graph = planned.graph
-    arrays = [np.asarray(as_numpy(a), dtype=v.dtype.numpy) if not v.shape else as_numpy(a) for a, v in zip(arguments, graph.args)]
-    sizes = {f"v{k}": int(arguments[k]) for k in graph.scalars if graph.args[k].dtype.is_integer}
-    results = interpreter.run(graph, arrays, sizes)
-    torch_wanted = wants_torch(arguments, device)
+    given = [np.asarray(arrays.to_numpy(leaf)).astype(v.dtype.numpy, copy=False) for leaf, v in zip(leaves, graph.args)]
+    results = interpreter.run(graph, given, env)
+    like = next(leaf for leaf, v in zip(leaves, graph.args) if arrays.framework(leaf) and v.shape != ()) if any(v.shape for v in graph.args) else (
+        next(leaf for leaf in leaves if arrays.framework(leaf))
+    )
+    position = {v: k for k, v in enumerate(graph.args)}
+    written = {k: np.array(results[k], copy=True) for k in graph.aliases}
     out = []
-    values = {}
-    for k in graph.aliases:
-        values[k] = np.array(results[k], copy=True)
-    for k, result in enumerate(results):
+    for k, (value, result) in enumerate(zip(graph.returns, results)):
         if k in graph.aliases:
-            target = as_numpy(arguments[graph.aliases[k]])
-            np.copyto(target, values[k].reshape(target.shape))
-            out.append(arguments[graph.aliases[k]])
+            target = leaves[graph.aliases[k]]
+            arrays.write_into(target, written[k].reshape(given[graph.aliases[k]].shape))
+            out.append(target)
+        elif value in position:
+            out.append(leaves[position[value]])
         else:
-            if not any(np.may_share_memory(result, a) for a in arrays):
-                result = np.ascontiguousarray(result).reshape(result.shape)
-            out.append(from_numpy(result, torch_wanted))
+            own = any(result is a or np.may_share_memory(result, a) for a in given) and result.flags.writeable
+            result = result if own else np.array(result, copy=True, order="C")
+            out.append(_shared(result, like))
     return out
 
 
-_engine: Callable | None = None
+def _shared(array: np.ndarray, like):
+    """``array`` as the framework of ``like`` has it, over the same memory where that can be."""
+    from mlirfuse.frontend import arrays
 
+    if not _is_torch(like) or like.is_cuda or not array.ndim or any(s < 0 for s in array.strides):
+        return arrays.from_numpy(array, like)
+    import torch
 
-def set_engine(engine: Callable[[Planned, list, Any], list] | None) -> None:
-    """What runs planned graphs instead of the reference path: ``engine(planned, arguments, device) -> results``."""
-    global _engine
-    _engine = engine
+    dtype = dt.of(array.dtype)
+    if dtype is dt.bf16:
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
 
 
 @dataclass

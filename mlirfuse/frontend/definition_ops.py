@@ -606,7 +606,14 @@ class Operators:
         for n in sizes:
             total = total + n
         self._fd.equal(total, arg.value.shape[axis], "split")
-        return [self._make(v) for v in self._b.op("split", arg.value, axis=axis, sizes=tuple(sizes))]
+        return self._pieces(arg, axis, sizes)
+
+    def _pieces(self, arg, axis, sizes) -> list[Tensor]:
+        out, start = [], 0
+        for n in sizes:
+            out.append(self._make(self._b.slice(arg.value, axis, start, n)))
+            start = start + n
+        return out
 
     @_operation
     def chunk(self, arg, chunks, dim=0):
@@ -620,7 +627,7 @@ class Operators:
             sizes = [min(step, extent - at) for at in range(0, extent, step)] if extent else [0] * chunks
         else:
             sizes = [step] * (chunks - 1) + [extent - sz.mul(step, chunks - 1)]
-        return [self._make(v) for v in self._b.op("split", arg.value, axis=axis, sizes=tuple(sizes))]
+        return self._pieces(arg, axis, sizes)
 
     @_operation
     def flip(self, arg, dims):

@@ -8,7 +8,8 @@ import numpy as np
 
 from mlirfuse import dtypes as dt
 from mlirfuse import sizes as sz
-from mlirfuse.frontend.definition import Program, _flatten, _is_torch, as_numpy
+from mlirfuse.frontend import arrays as frameworks
+from mlirfuse.frontend.definition import Program, _flatten
 from mlirfuse.graph import Block, Graph, Op, Value
 
 _WIDE = {dt.f16: dt.f64, dt.bf16: dt.f64, dt.f32: dt.f64, dt.c64: dt.c128}
@@ -37,24 +38,18 @@ def widened(graph: Graph) -> Graph:
     return Graph(graph.name, body, list(graph.layouts), set(graph.scalars), dict(graph.aliases))
 
 
-def _on_cpu(value):
-    return as_numpy(value.detach().cpu()) if _is_torch(value) else value.get() if hasattr(value, "get") else value
-
-
 def reference(program: Program, inputs) -> list[np.ndarray]:
     """The outputs for ``inputs``, in double precision."""
     from mlirfuse import interpreter
+    from mlirfuse.frontend.definition_engine import environment
 
     flat = _flatten(inputs)
     planned, bindings = program._bind(flat, None)
-    arguments = flat + [compute(bindings) for compute in planned.hidden]
-    graph = widened(planned.graph)
-    sizes = {f"v{k}": int(arguments[k]) for k in graph.scalars if graph.args[k].dtype.is_integer}
-    arrays = [np.array(_on_cpu(a), dtype=v.dtype.numpy) for a, v in zip(arguments, graph.args)]
+    arguments = flat + (program.computed(flat, None) if program.computes else [])
+    graph, sizes = widened(planned.graph), environment(planned, bindings, arguments)
+    arrays = [np.array(frameworks.to_numpy(a), dtype=v.dtype.numpy) for a, v in zip(arguments, graph.args)]
     results = [np.asarray(r) for r in interpreter.run(graph, arrays, sizes)]
-    for k, position in graph.aliases.items():
-        arrays[position] = results[k]
-    return [arrays[o[1]] if o[0] == "input" else results[o[1]].transpose(o[2]) if o[2] else results[o[1]] for o in planned.outputs]
+    return planned.collect(results)
 
 
 def reduced_elements(program: Program, inputs) -> int:
@@ -76,7 +71,7 @@ def compare(program: Program, inputs, outputs, expected) -> None:
     assert len(outputs) == len(expected), f"Expected {len(outputs)} reference outputs for validation, got {len(expected)}."
     scale = math.sqrt(reduced_elements(program, inputs))
     for k, (given, wanted) in enumerate(zip(outputs, expected)):
-        a, b = np.asarray(_on_cpu(given)), np.asarray(_on_cpu(wanted))
+        a, b = np.asarray(frameworks.to_numpy(given)), np.asarray(frameworks.to_numpy(wanted))
         assert a.shape == b.shape, f"output {k} has shape {a.shape}, the reference {b.shape}"
         dtype = dt.of(a.dtype)
         if dtype.kind not in "fc":

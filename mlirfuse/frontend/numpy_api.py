@@ -43,15 +43,14 @@ def implements(*numpy_functions):
 
 
 _HINTS = {
-    "sort": "sort outside the compiled function", "argsort": "sort outside the compiled function",
-    "cumsum": "it is a scan: compute it outside, or as a product with a triangular matrix",
     "nonzero": "its result's shape depends on values; use np.where(condition, a, b)",
     "argwhere": "its result's shape depends on values; use np.where(condition, a, b)",
     "flatnonzero": "its result's shape depends on values; use np.where(condition, a, b)",
     "unique": "its result's shape depends on values", "compress": "use np.where(condition, a, b)",
-    "extract": "use np.where(condition, a, b)", "einsum": "use np.matmul, np.transpose and elementwise products with sums",
+    "extract": "use np.where(condition, a, b)",
     "copyto": "use x[...] = y", "put": "use np.where", "putmask": "use np.where", "place": "use np.where",
-    "tofile": "write the result outside the compiled function", "sum_": "",
+    "tofile": "write the result outside the compiled function",
+    "fft": "transforms are computed outside the compiled function",
 }  # fmt: skip
 
 
@@ -143,6 +142,8 @@ def value_of(t, x, dtype: DType, wrapping: bool = False) -> Value:
             _check_weak_int(t, x, dtype)
         return t.emit("cast", value, to=dtype)
     if x.__class__ is SymInt:
+        if dtype.is_integer and dtype.bits < 64 and not wrapping and not t.decide(x.size, "<=", _int_range(dtype)[1]):
+            fail(OverflowError, f"Python integer {t.hint(x.size)} out of bounds for {dtype.numpy.name}")
         value = t.builder.size(t.canonical(x.size))
         return value if dtype is dt.i64 else t.emit("cast", value, to=dtype)
     if x.__class__ is int and dtype.is_integer:
@@ -167,9 +168,14 @@ def _check_weak_int(t, x, dtype: DType) -> None:
         return
     low, high = _int_range(dtype)
     if isinstance(x, tr.LeafScalar):
-        if not low <= x.spec.value <= high:
-            fail(OverflowError, f"Python integer {x.spec.value} out of bounds for {dtype.numpy.name}")
+        value = x.spec.value
         t.scalar_ranges.setdefault(x.leaf, set()).add((low, high))
+    elif dtype is dt.i64:
+        return
+    else:
+        value = x.concrete()
+    if not low <= value <= high:
+        fail(OverflowError, f"Python integer {value} out of bounds for {dtype.numpy.name}")
 
 
 def wrap(t, value: Value) -> TracedArray:
@@ -542,9 +548,9 @@ def _compare_with_big_int(t, ufunc, operands):
                 outcome = bool(ufunc(*((number, 0) if k == 0 else (0, number)))) if abs(number) < 2**62 else bool(ufunc(float(smaller), float(larger)))
                 return wrap(t, broadcast_value(t, t.builder.constant(outcome, dt.bool_), other._value.shape))
         if isinstance(number, TracedScalar) and number._weak is int and isinstance(other, TracedArray) and other._weak is None:
-            if other._value.dtype.is_integer and other._value.dtype not in (dt.i64, dt.u64):
-                wide = [value_of(t, x, dt.i64) for x in operands]
-                return wrap(t, t.emit(_COMPARISONS[ufunc], *aligned(t, wide)))
+            if other._value.dtype.is_integer and other._value.dtype is not dt.i64:
+                wide = [x.value if x._value.dtype is dt.u64 else value_of(t, x, dt.i64) for x in operands]
+                return wrap(t, UFUNCS[ufunc](t, wide, [v.dtype for v in wide], ()))
     return None
 
 
@@ -714,10 +720,15 @@ def array_ufunc(ufunc, method: str, inputs, kwargs):
         axis = kwargs.pop("axis", 0)
         out = kwargs.pop("out", None)
         return _REDUCTIONS[ufunc](inputs[0], axis=axis, out=out[0] if isinstance(out, tuple) else out, **kwargs)
+    if method == "accumulate" and ufunc in _SCANS:
+        axis, out = kwargs.pop("axis", 0), kwargs.pop("out", None)
+        return _SCANS[ufunc](inputs[0], axis=axis, out=out[0] if isinstance(out, tuple) else out, **kwargs)
+    if method == "at" and ufunc is np.add:
+        return _add_at(*inputs)
     if method == "outer":
         a, b = (asarray(x) for x in inputs)
         return call_ufunc(ufunc, (reshape(a, a.shape + (1,) * b.ndim), b), kwargs)
-    fail(UnsupportedError, f"np.{ufunc.__name__}.{method} is not supported in a compiled function" + suggestion("cumsum" if method == "accumulate" else method))
+    fail(UnsupportedError, f"np.{ufunc.__name__}.{method} is not supported in a compiled function: compute it outside")
 
 
 def array_function(function, args, kwargs):
@@ -1056,6 +1067,71 @@ for _f in _REDUCTIONS_WITHOUT_DTYPE:
         return result
 
     _REDUCTIONS[_f] = _reduction_of
+
+
+# ---------------------------------------------------------------------------------------------------------------- scans and sorts
+
+
+def _scan(row: str, a, axis, to: DType | None, out):
+    x = asarray(a)
+    if axis is None:
+        x, axis = reshape(x, -1), 0
+    t = x._trace
+    value = t.emit(row, value_of(t, x, to or x._value.dtype), axis=axis_of(axis, x.ndim))
+    return _finish_reduction(TracedArray(t, value), out, row)
+
+
+@implements(np.cumsum)
+def cumsum(a, axis=None, dtype=None, out=None):
+    return _scan("cumsum", a, axis, _accumulation_type(asarray(a), np.add, dtype), out)
+
+
+@implements(np.cumprod)
+def cumprod(a, axis=None, dtype=None, out=None):
+    return _scan("cumprod", a, axis, _accumulation_type(asarray(a), np.multiply, dtype), out)
+
+
+def _cummax(a, axis=0, dtype=None, out=None):
+    return _scan("cummax", a, axis, None if dtype is None else dtype_of(dtype), out)
+
+
+def _cummin(a, axis=0, dtype=None, out=None):
+    return _scan("cummin", a, axis, None if dtype is None else dtype_of(dtype), out)
+
+
+_SCANS = {np.add: cumsum, np.multiply: cumprod, np.maximum: _cummax, np.minimum: _cummin}
+
+
+@implements(np.argsort)
+def argsort(a, axis=-1, kind=None, order=None, *, stable=None):
+    x = asarray(a)
+    if axis is None:
+        x, axis = reshape(x, -1), 0
+    return TracedArray(x._trace, x._trace.emit("argsort", x.value, axis=axis_of(axis, x.ndim)))
+
+
+@implements(np.sort)
+def sort(a, axis=-1, kind=None, order=None, *, stable=None):
+    x = asarray(a)
+    if axis is None:
+        x, axis = reshape(x, -1), 0
+    return take_along_axis(x, argsort(x, axis), axis)
+
+
+@implements(np.median)
+def median(a, axis=None, out=None, overwrite_input=False, keepdims=False):
+    x = asarray(a)
+    axes = tuple(range(x.ndim)) if axis is None else axes_of(axis, x.ndim)
+    kept = [k for k in range(x.ndim) if k not in axes]
+    flat = reshape(transpose(x, (*kept, *axes)), tuple(x.shape[k] for k in kept) + (-1,))
+    ordered = sort(flat, -1)
+    n = ordered.shape[-1]
+    middle = mean(ordered[..., (n - 1) // 2 : n // 2 + 1], -1)
+    if x._value.dtype.is_float:
+        middle = where(isnan_(ordered[..., -1]), middle.dtype.type(np.nan), middle)
+    if keepdims:
+        middle = reshape(middle, tuple(1 if k in axes else m for k, m in enumerate(x.shape)))
+    return _finish_reduction(middle, out, "median")
 
 
 # ---------------------------------------------------------------------------------------------------------------- elementwise functions
@@ -1903,6 +1979,75 @@ def tensordot(a, b, axes=2):
     return wrap(t, result.value)
 
 
+@implements(np.einsum)
+def einsum(subscripts, *operands, out=None, optimize=False, **kwargs):
+    refuse("einsum", **kwargs)
+    if not isinstance(subscripts, str):
+        fail(UnsupportedError, "np.einsum with lists of labels: give the subscripts as a string")
+    spec = subscripts.replace(" ", "")
+    if "." in spec:
+        fail(UnsupportedError, "np.einsum with an ellipsis is not supported in a compiled function: name all axes")
+    terms, _, result = spec.partition("->")
+    terms = terms.split(",")
+    if "->" not in spec:
+        result = "".join(sorted(c for c in set("".join(terms)) if _sum(term.count(c) for term in terms) == 1))
+    t, arrays, to = _joined(operands)
+    if len(terms) != len(arrays) or any(len(term) != x.ndim for term, x in zip(terms, arrays)):
+        fail(ValueError, f"einsum: subscripts '{subscripts}' do not fit operands of ranks {[x.ndim for x in arrays]}")
+    if any(len(set(term)) != len(term) for term in terms):
+        fail(UnsupportedError, "np.einsum with a label twice in one operand takes a diagonal: use np.diagonal first")
+    extents: dict = {}
+    for term, x in zip(terms, arrays):
+        for label, n in zip(term, t.shape(x._value)):
+            if not t.unify(extents.setdefault(label, n), n):
+                fail(ShapeError, f"einsum: operands could not be broadcast together: label '{label}' has extents {t.hint(extents[label])} and {t.hint(n)}")
+    arrays = [TracedArray(t, value_of(t, x, to)) for x in arrays]
+    have, left = "", None
+    for k, (term, x) in enumerate(zip(terms, arrays)):
+        later = set(result).union(*terms[k + 1 :])
+        x, term = _sum_out(x, term, later | set(have), to)
+        if left is None:
+            left, have = _sum_out(x, term, later, to)
+            continue
+        both, mine, theirs = [c for c in have if c in term], [c for c in have if c not in term], [c for c in term if c not in have]
+        gone, batch = [c for c in both if c not in later], [c for c in both if c in later]
+        if gone and mine and theirs:
+            one = reshape(transpose(left, [have.index(c) for c in batch + mine + gone]), [*(left.shape[have.index(c)] for c in batch), _span(left, have, mine), _span(left, have, gone)])  # fmt: skip
+            two = reshape(transpose(x, [term.index(c) for c in batch + gone + theirs]), [*(x.shape[term.index(c)] for c in batch), _span(x, term, gone), _span(x, term, theirs)])  # fmt: skip
+            shape = [left.shape[have.index(c)] for c in batch + mine] + [x.shape[term.index(c)] for c in theirs]
+            left, have = reshape(call_ufunc(np.matmul, (one, two)), shape), "".join(batch + mine + theirs)
+        else:
+            labels = batch + mine + theirs + gone
+            one, two = (reshape(transpose(y, [s.index(c) for c in labels if c in s]), [y.shape[s.index(c)] if c in s else 1 for c in labels])
+                        for y, s in ((left, have), (x, term)))  # fmt: skip
+            left, have = _sum_out(call_ufunc(np.multiply, (one, two)), "".join(labels), later, to)
+    left = transpose(left, [have.index(c) for c in result])
+    return _finish_reduction(wrap(t, _fresh(t, left.value) if left.value.op is None else left.value), out, "einsum")
+
+
+def _sum_out(x, labels: str, keep, to: DType):
+    """``x`` summed over the axes whose labels are not kept."""
+    axes = tuple(k for k, c in enumerate(labels) if c not in keep)
+    if axes:
+        x = _reduce(x, "any" if to is dt.bool_ else "sum", axes)
+    return x, "".join(c for c in labels if c in keep)
+
+
+def _span(x, labels: str, some) -> SymInt | int:
+    return x._trace.sym(sz.product(x._value.shape[labels.index(c)] for c in some))
+
+
+@implements(np.trapezoid)
+def trapezoid(y, x=None, dx=1.0, axis=-1):
+    y = asarray(y)
+    axis = axis_of(axis, y.ndim)
+    if x is not None:
+        d = diff(x, axis=-1 if asarray(x).ndim == 1 else axis)
+        dx = reshape(d, tuple(-1 if k == axis else 1 for k in range(y.ndim))) if d.ndim == 1 else d
+    before, after = (slice(None),) * axis + (slice(None, -1),), (slice(None),) * axis + (slice(1, None),)
+    return sum(dx * (y[after] + y[before]) / 2.0, axis)
+
+
 @implements(np.linalg.vecdot)
 def vecdot(x1, x2, /, *, axis=-1):
     return sum(asarray(x1) * asarray(x2), axis)
@@ -2170,8 +2315,9 @@ def _indices(t, k, extent: Size) -> TracedArray:
     return k if k._value.dtype in (dt.i64, dt.i32) else asarray(k, np.int64)
 
 
-def _gather(x, view, parts) -> TracedArray:
-    """``view`` is ``x`` indexed by the ints and slices of ``parts``; what is left are the arrays of positions."""
+def _merged_indices(x, view, parts) -> tuple:
+    """For a view indexed by ints and slices and the arrays of positions that are left: the view, its value with the arrays' axes made one, the
+    position array for that axis, the axis, and whether NumPy puts the arrays' dimensions in place (else first)."""
     t = x._trace
     arrays, axis = [], 0
     for k in parts:
@@ -2181,28 +2327,105 @@ def _gather(x, view, parts) -> TracedArray:
         elif k is None or isinstance(k, slice):
             axis += 1
     advanced = [i for i, k in enumerate(parts) if _is_index_array(k) or not (k is None or isinstance(k, slice))]
-    together = advanced == list(range(advanced[0], advanced[-1] + 1))
+    in_place = advanced == list(range(advanced[0], advanced[-1] + 1))
     axes = [a for a, _ in arrays]
     if len(arrays) > 1 and axes != list(range(axes[0], axes[-1] + 1)):
         view = moveaxis(view, axes, range(len(axes)))
-        axes, together = list(range(len(axes))), False
+        axes, in_place = list(range(len(axes))), False
     shape = t.shape(view._value)
     indices = [_indices(t, k, shape[a]) for a, (_, k) in zip(axes, arrays)]
     value, index = view.value, indices[0].value
     if len(indices) > 1:
         flat, merged = None, sz.product(shape[a] for a in axes)
         for a, k in zip(axes, indices):
-            at = value_of(t, k, dt.i64)
-            at = t.emit("where", t.emit("lt", at, t.builder.size(0)), t.emit("add", at, t.builder.size(shape[a])), at)
-            flat = at if flat is None else t.emit("add", *aligned(t, [t.emit("mul", flat, t.builder.size(shape[a])), at], "shape mismatch: indexing arrays could not be broadcast together"))  # fmt: skip
+            at = _from_start(t, value_of(t, k, dt.i64), shape[a])
+            if flat is not None:
+                words = "shape mismatch: indexing arrays could not be broadcast together"
+                at = t.emit("add", *aligned(t, [t.emit("mul", flat, t.builder.size(shape[a])), at], words))
+            flat = at
         value = t.emit("reshape", value, shape=shape[: axes[0]] + (t.extent(merged),) + shape[axes[-1] + 1 :])
         index = flat
-    value = t.emit("take", value, index, axis=axes[0])
-    result = TracedArray(t, value)
-    if not together and axes[0] != 0:
-        result = moveaxis(result, range(axes[0], axes[0] + index.rank), range(index.rank))
-        result = TracedArray(t, result.value)
+    return view, value, index, axes[0], in_place
+
+
+def _from_start(t, index: Value, extent: Size) -> Value:
+    """Positions with negative ones counted from the end."""
+    size = t.builder.cast(t.builder.size(extent), index.dtype)
+    return t.emit("where", t.emit("lt", index, t.builder.constant(0, index.dtype)), t.emit("add", index, size), index)
+
+
+def _gather(x, view, parts) -> TracedArray:
+    """``view`` is ``x`` indexed by the ints and slices of ``parts``; what is left are the arrays of positions."""
+    t = x._trace
+    _, value, index, axis, in_place = _merged_indices(x, view, parts)
+    result = TracedArray(t, t.emit("take", value, index, axis=axis))
+    if not in_place and axis != 0:
+        result = moveaxis(result, range(axis, axis + index.rank), range(index.rank))
     return wrap(t, result.value)
+
+
+def _scatter(x, parts, new) -> None:
+    """``x[parts] = new`` with arrays of positions among the parts."""
+    t = x._trace
+    view, value, index, axis, in_place = _merged_indices(x, _basic(x, [slice(None) if _is_index_array(k) else k for k in parts]), parts)
+    shape = t.shape(value)
+    inner = shape[:axis] + t.shape(index) + shape[axis + 1 :]
+    source = TracedArray(t, value_of(t, operand(t, new), value.dtype))
+    if not in_place and axis != 0:  # NumPy's result has the positions' dimensions first
+        rank = index.rank
+        first = broadcast_to(source, [t.sym(n) for n in t.shape(index) + shape[:axis] + shape[axis + 1 :]])
+        source = moveaxis(first, range(rank), range(axis, axis + rank))
+    own = t.shape(source._value)
+    while len(own) > len(inner) and own[0] == 1:
+        source = squeeze(source, 0)
+        own = own[1:]
+    if len(own) > len(inner) or any(n != 1 and not t.unify(n, m) for n, m in zip(reversed(own), reversed(inner))):
+        fail(ShapeError, f"shape mismatch: value array of shape {t.hints_of(own)} could not be broadcast to indexing result of shape {t.hints_of(inner)}")
+    count = t.extent(sz.product(t.shape(index)))
+    flat_shape = shape[:axis] + (count,) + shape[axis + 1 :]
+    values = t.builder.reshape(broadcast_value(t, source.value, tuple(map(t.canonical, inner))), flat_shape) if own else source.value
+    index = t.builder.reshape(_from_start(t, index, shape[axis]), (count,))
+    index = t.emit("broadcast_in_dim", index, shape=flat_shape, dims=(axis,)) if len(flat_shape) > 1 else index
+    made = t.emit("scatter", value, index, values, axis=axis)
+    view.assign(t.builder.reshape(made, t.shape(view._value)))
+
+
+@implements(np.put_along_axis)
+def put_along_axis(arr, indices, values, axis):
+    x, index = asarray(arr), asarray(indices)
+    t = x._trace
+    if axis is None:
+        x, axis = reshape(x, -1), 0
+    axis = axis_of(axis, x.ndim)
+    if index.ndim != x.ndim:
+        fail(ValueError, "`indices` and `arr` must have the same number of dimensions")
+    shape, given = t.shape(x._value), list(t.shape(index._value))
+    for k in range(x.ndim):
+        if k != axis and given[k] != shape[k]:
+            given[k] = broadcast_shape(t, [(shape[k],), (given[k],)])[0]
+    at = broadcast_value(t, _from_start(t, _indices(t, index, shape[axis]).value, shape[axis]), given)
+    source = value_of(t, operand(t, values), x._value.dtype)
+    if source.rank:
+        source = broadcast_to(TracedArray(t, source), [t.sym(n) for n in given]).value
+    x.assign(t.emit("scatter", x.value, at, source, axis=axis))
+
+
+def _add_at(a, indices, b) -> None:
+    """np.add.at for positions along the first axis."""
+    if not isinstance(a, TracedArray):
+        fail(TraceError, "np.add.at would write traced values into an array from outside the function: make it an argument")
+    t = a._trace
+    if isinstance(indices, tuple) and len(indices) == 1:
+        indices = indices[0]
+    if isinstance(indices, tuple) or not _is_index_array(indices):
+        fail(UnsupportedError, "np.add.at with indices other than one array of positions is not supported in a compiled function")
+    extent = t.shape(a._value)[0]
+    index = _from_start(t, _indices(t, indices, extent).value, extent)
+    rest = t.shape(a._value)[1:]
+    values = broadcast_to(asarray(b, a.dtype), [t.sym(n) for n in t.shape(index) + rest])
+    count = t.extent(sz.product(t.shape(index)))
+    made = t.emit("index_put_accumulate", a.value, t.builder.reshape(index, (count,)), t.builder.reshape(values.value, (count, *rest)))
+    a.assign(made)
 
 
 def setitem(self, key, new) -> None:
@@ -2212,9 +2435,11 @@ def setitem(self, key, new) -> None:
         _set_masked(self, key[0] if isinstance(key, tuple) else key, new)
         return
     parts = _index_parts(self, key)
-    if any(_is_mask(k) or _is_index_array(k) for k in parts):
-        fail(UnsupportedError, "assignment to positions given by an array is a scatter, which is not supported in a compiled function: assign to slices, "
-             "or use np.where with a condition on positions (mlirfuse.numpy.arange(n) == k)")  # fmt: skip
+    if any(_is_mask(k) or isinstance(k, (bool, np.bool_)) for k in parts):
+        fail(UnsupportedError, "assignment to a mask beside other indices is not supported in a compiled function: use x[...] = np.where(mask, new, x)")
+    if any(_is_index_array(k) for k in parts):
+        _scatter(self, parts, new)
+        return
     target = _basic(self, parts)
     if isinstance(new, TracedArray) and new._buffer is target._buffer and new._path == target._path and not new._scalar:
         return  # the second half of x[k] += y, which has been written
@@ -2301,7 +2526,7 @@ TracedArray.__getitem__ = getitem
 TracedArray.__setitem__ = setitem
 for _name, _f in {"sum": sum, "prod": prod, "max": max, "min": min, "any": any_, "all": all_, "mean": mean, "var": var, "std": std, "argmax": argmax,
                   "argmin": argmin, "clip": clip, "round": round, "ravel": ravel, "squeeze": squeeze, "swapaxes": swapaxes, "dot": dot, "take": take,
-                  "repeat": repeat, "diagonal": diagonal, "trace": trace}.items():  # fmt: skip
+                  "repeat": repeat, "diagonal": diagonal, "trace": trace, "cumsum": cumsum, "cumprod": cumprod, "argsort": argsort}.items():  # fmt: skip
     setattr(TracedArray, _name, _f)
 TracedArray.T = property(lambda self: transpose(self))
 TracedArray.mT = property(lambda self: matrix_transpose(self))
@@ -2344,6 +2569,11 @@ def _copy_method(self, order="C"):
 def _flatten(self, order="C"):
     x = reshape(self, -1, order)
     return TracedArray(x._trace, _fresh(x._trace, x.value) if x.value is self.value else x.value)
+
+
+@_method("sort")
+def _sort_method(self, axis=-1, kind=None, order=None, *, stable=None):
+    self.assign(sort(self, axis).value)
 
 
 @_method("fill")

@@ -12,6 +12,7 @@ all the others, as in NumPy.
 
 from __future__ import annotations
 
+import collections
 import linecache
 import math
 import numbers
@@ -19,6 +20,7 @@ import operator
 import os
 import sys
 import threading
+import types
 from dataclasses import dataclass, field
 from typing import Any, Callable
 
@@ -43,7 +45,7 @@ class ArgSpec:
 
     ``scalar``: passed by value (a Python or NumPy number, or a 0-d host array beside CUDA arrays). ``weak``: a Python number, by NumPy's
     promotion. ``writable`` False: writing into it is an error (for a number: ``+=`` makes a new one). ``value`` is the number itself
-    for a scalar, read where the function uses it as a constant.
+    for a scalar or a 0-d host array, read where the function uses it as a constant.
     """
 
     dtype: DType
@@ -65,10 +67,10 @@ class ArgSpec:
                 raise UnsupportedError(f"an array whose strides {value.strides} are no multiples of its items' {size} bytes: pass a copy")
             address = value.ctypes.data
             return ArgSpec(dtype, value.shape, tuple(s // size for s in value.strides), (address & -address) & 0xFF or 256,
-                           writable=value.flags.writeable)  # fmt: skip
+                           writable=value.flags.writeable, value=None if value.ndim else value[()])  # fmt: skip
         if isinstance(value, np.generic):
             return ArgSpec(dt.of(value.dtype), scalar=True, writable=False, value=value)
-        if type(value) in _WEAK:
+        if type(value) in _WEAK and not (type(value) is int and not -(2**63) <= value < 2**63):
             return ArgSpec(_WEAK[type(value)], scalar=True, weak=type(value) is not bool, writable=False, value=value)
         return Static(value)
 
@@ -146,20 +148,28 @@ class Out:
 
 @dataclass(frozen=True, eq=False)
 class Captured:
-    """An array from outside the function. ``path`` leads to it again (``(root, ((how, key), …))``, how being "attr", "item" or "cell"),
-    None where no way was found and the object is kept."""
+    """An array from outside the function. ``paths`` are the ways to it that the function may have taken, each ``(root, ((how, key), …))``, how
+    being "attr", "item" or "cell"; none where none was found (it was computed while the function was traced) and the array is kept."""
 
     array: Any
-    path: tuple | None = None
+    paths: tuple = ()
 
     def read(self) -> Any:
-        """The array that is there now. Raises LookupError or AttributeError where there is none."""
-        if self.path is None:
+        """The array that is there now. Raises LookupError or AttributeError where that is not certain: then the function is to be traced again."""
+        if not self.paths:
             return self.array
-        at, steps = self.path
-        for how, key in steps:
-            at = at.cell_contents if how == "cell" else getattr(at, key) if how == "attr" else at[key]
-        return at
+        found = _follow(self.paths[0])
+        for path in self.paths[1:]:
+            if _follow(path) is not found:
+                raise LookupError("the ways to a captured array lead to different arrays now")
+        return found
+
+
+def _follow(path):
+    at, steps = path
+    for how, key in steps:
+        at = at.cell_contents if how == "cell" else getattr(at, key) if how == "attr" else at[key]
+    return at
 
 
 @dataclass
@@ -174,8 +184,8 @@ class Traced:
 
     ``symbols``: for each symbol, (the graph's argument, "shape" or "stride", axis) that it is read from. ``arg_leaves``: the leaf of each
     of the graph's arguments; after them come those of ``captured``. ``mutated``: leaf position to the graph's result with its new value.
-    ``scope``: (globals or cell, name, value) for the numbers and strings that the function reads from around it, which are constants in the
-    trace, and for arrays that others were computed from before they met a traced one (to be compared by identity).
+    ``scope``: (dict or cell, key, value) for the numbers and strings that the function reads from around it, which are constants in the
+    trace, and for arrays that others were computed from before they met a traced one; :meth:`scope_holds` checks it.
     """
 
     graph: Graph
@@ -191,6 +201,14 @@ class Traced:
     scalar_ranges: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     index_ranges: dict[int, list[tuple[Size, Size]]] = field(default_factory=dict)
     scope: list[tuple[Any, str, Any]] = field(default_factory=list)
+
+    def scope_holds(self) -> bool:
+        """Whether what the function read from around it is there still."""
+        for root, key, value in self.scope:
+            now = root.get(key, root) if isinstance(root, dict) else root.cell_contents
+            if now is not value and (now.__class__ is not value.__class__ or isinstance(value, np.ndarray) or now != value):
+                return False
+        return True
 
     def sizes(self, arrays) -> dict[str, int]:
         """The symbols' values in a call, from the NumPy arrays of the graph's arguments."""
@@ -229,12 +247,17 @@ def user_frame():
     while frame is not None:
         name = frame.f_code.co_filename
         internal = _internal.get(name)
-        if internal is None:
-            internal = _internal[name] = name.startswith((_OURS, _NUMPYS, "<__array_function__", "<frozen"))
-        if not internal:
+        if not (_is_internal(name) if internal is None else internal):
             return frame
         frame = frame.f_back
     return None
+
+
+def _is_internal(file: str) -> bool:
+    found = _internal.get(file)
+    if found is None:
+        found = _internal[file] = file.startswith((_OURS, _NUMPYS, "<__array_function__", "<frozen"))
+    return found
 
 
 def _location() -> tuple[str, int] | None:
@@ -249,6 +272,10 @@ def located(message: str) -> str:
         return message
     source = linecache.getline(*where).strip()
     return f"{message}\n  at {where[0]}:{where[1]}" + (f": {source}" if source else "")
+
+
+class UnsupportedAttribute(UnsupportedError, AttributeError):
+    """An attribute of arrays that traced arrays do not have."""
 
 
 def _located_error(error: Exception) -> Exception:
@@ -478,7 +505,8 @@ class Trace:
         self.symbols: dict[str, tuple[int, str, int]] = {}
         self.layouts: list[Layout | None] = []
         self.scalars: set[int] = set()
-        self.captured: dict[int, tuple[Any, TracedArray, tuple | None]] = {}
+        self.captured: dict[int, tuple[Any, TracedArray, tuple]] = {}
+        self.device = "cpu"
         self.contiguous: set[Value] = set()  # arguments that are row-major without gaps
         self.roots: list = []
         self._counts = {"s": 0, "t": 0}
@@ -688,10 +716,12 @@ class Trace:
         found = self.captured.get(id(array))
         if found is None:
             spec = api.spec_of(array)
-            name, path = _find(array, self.roots + _frame_roots())
+            if spec.device != self.device and spec.shape:
+                fail(TraceError, f"an array on {spec.device} from outside the function is used with arguments on {self.device}: move it there before")
+            name, paths = _find(array, self.roots + _frame_roots())
             position = len(self.block.args)
             made = TracedArray(self, self.argument(spec, name), Buffer(captured=position, writable=False))
-            found = self.captured[id(array)] = (array, made, path)
+            found = self.captured[id(array)] = (array, made, paths)
         return found[1]
 
 
@@ -706,33 +736,37 @@ def _frame_roots() -> list:
     while frame is not None and len(out) < 256:
         code = frame.f_code
         if not code.co_filename.startswith(_OURS):
-            for name in code.co_names:
-                if name in frame.f_globals:
-                    out.append((name, frame.f_globals, (("item", name),), frame.f_globals[name]))
+            out += [(name, frame.f_globals, (("item", name),), frame.f_globals[name]) for name in code.co_names if name in frame.f_globals]
         elif code.co_name == "trace":
             break
         frame = frame.f_back
     return out
 
 
-def _find(array, roots) -> tuple[str | None, tuple | None]:
-    """A name for a captured array, and a way to it from one of the roots."""
-    seen, queue, budget = set(), list(roots), 2000
-    while queue and budget:
+_PLAIN_TYPES = (str, bytes, int, float, complex, type(None), type, np.ndarray, np.dtype, np.generic, types.ModuleType, types.BuiltinFunctionType, np.ufunc)
+
+
+def _find(array, roots) -> tuple[str | None, tuple]:
+    """A name for a captured array, and the ways to it from the roots."""
+    seen, queue, found, first = set(), collections.deque(roots), {}, None
+    budget = 2000
+    while queue and budget and len(found) < 8:
         budget -= 1
-        name, root, steps, value = queue.pop(0)
+        name, root, steps, value = queue.popleft()
         if value is array:
-            return name, (root, steps)
-        if id(value) in seen or len(steps) > 4 or isinstance(value, (str, bytes, int, float, type, type(os), np.ndarray)) or callable(value) and not hasattr(value, "__dict__"):  # fmt: skip
+            found[id(root), steps] = (root, steps)
+            first = first or name
+            continue
+        if isinstance(value, (*_PLAIN_TYPES, TracedArray)) or id(value) in seen or len(steps) > 4:
             continue
         seen.add(id(value))
         if isinstance(value, dict):
             queue.extend((f"{name}[{k!r}]", root, (*steps, ("item", k)), v) for k, v in list(value.items())[:256])
         elif isinstance(value, (list, tuple)):
             queue.extend((f"{name}[{k}]", root, (*steps, ("item", k)), v) for k, v in enumerate(value[:256]))
-        elif hasattr(value, "__dict__") and not isinstance(value, TracedArray):
+        elif isinstance(getattr(value, "__dict__", None), dict):
             queue.extend((f"{name}.{k}", root, (*steps, ("attr", k)), v) for k, v in list(vars(value).items())[:256])
-    return None, None
+    return first, tuple(found.values())
 
 
 # ---------------------------------------------------------------------------------------------------------------- traced arrays
@@ -860,7 +894,7 @@ class TracedArray:
 
     def __getattr__(self, name: str):
         if not name.startswith("_") and hasattr(np.ndarray, name):
-            fail(UnsupportedError, f"the array method or attribute '{name}' is not supported in a compiled function{api.suggestion(name)}")
+            fail(UnsupportedAttribute, f"the array method or attribute '{name}' is not supported in a compiled function{api.suggestion(name)}")
         raise AttributeError(f"'TracedArray' object has no attribute '{name}'")
 
     # ---- what a traced array cannot be
@@ -989,6 +1023,35 @@ class LeafScalar(TracedScalar):
         return self.spec.value
 
 
+class LeafArray(TracedArray):
+    """A 0-d array on the host that is an argument. Until it is written into, it can become a constant as a number can."""
+
+    __slots__ = ("spec", "leaf")
+
+    def concrete(self):
+        """Its value in this call, to which the trace is fixed from here on; None where it is not known."""
+        if self._buffer.version or self.spec.value is None:
+            return None
+        self._trace.static_leaves[self.leaf] = self.spec.value
+        return self.spec.value
+
+
+def _or_concrete(name: str, convert):
+    general = getattr(TracedArray, name)
+
+    def method(self, *args):
+        value = self.concrete()
+        return general(self) if value is None else convert(value)
+
+    setattr(LeafArray, name, method)
+
+
+for _name, _convert in (("__bool__", bool), ("__int__", int), ("__float__", float), ("__complex__", complex), ("__index__", operator.index)):
+    _or_concrete(_name, _convert)
+for _name in ("item", "tolist"):
+    _or_concrete(_name, lambda value: value.item())
+
+
 # ---------------------------------------------------------------------------------------------------------------- tracing
 
 
@@ -1015,10 +1078,18 @@ def trace(fn, leaves, tree: trees.Tree, name: str | None = None, aliases: dict[i
             continue
         origin = (aliases or {}).get(leaf)
         buffer = arrays[origin]._buffer if origin in arrays else Buffer(value, leaf, writable=spec.writable)
-        arrays[leaf] = TracedArray(t, value, buffer)
+        arrays[leaf] = LeafArray(t, value, buffer) if spec.value is not None else TracedArray(t, value, buffer)
+        if spec.value is not None:
+            arrays[leaf].spec, arrays[leaf].leaf = spec, leaf
         stand_ins.append(arrays[leaf])
         if spec.scalar:
             buffer.writable = False
+    t.device = device
+    if device != "cpu":
+        for leaf, spec in enumerate(leaves):
+            if isinstance(spec, ArgSpec) and not spec.scalar and spec.device != device:
+                fail(TraceError, f"arguments on two devices: '{paths[leaf]}' is on {spec.device}, others on {device}. Move them to one; only numbers and "
+                     "0-d arrays may stay on the host")  # fmt: skip
     position = {leaf: k for k, leaf in enumerate(arg_leaves)}
     args, kwargs = tree.unflatten(stand_ins)
     t.roots = _roots(fn)
@@ -1071,7 +1142,7 @@ def trace(fn, leaves, tree: trees.Tree, name: str | None = None, aliases: dict[i
     t.block.returns = returns
     graph = Graph(name or getattr(fn, "__name__", "f").replace("<", "").replace(">", ""), t.block, t.layouts, t.scalars, graph_aliases, device)
     _finish(t, graph)
-    captured = [Captured(array, path) for array, _, path in t.captured.values()]
+    captured = [Captured(array, paths) for array, _, paths in t.captured.values()]
     return Traced(graph, out_tree, outs, t.static_leaves, list(t.guards), t.equalities, mutated, captured, t.symbols, arg_leaves,
                   {k: sorted(v) for k, v in t.scalar_ranges.items()}, t.index_ranges, _scope(t))  # fmt: skip
 
@@ -1117,34 +1188,60 @@ def _argument_names(fn, tree: trees.Tree) -> list[str]:
 
 
 def _roots(fn) -> list:
-    """Where ``fn`` itself may have got an array from."""
-    out = []
-    receiver = getattr(fn, "__self__", None)
-    if receiver is not None:
-        out.append(("self", receiver, (), receiver))
-    function = getattr(fn, "__func__", fn)
-    code = getattr(function, "__code__", None)
-    if code is None:
-        return [*out, ("self", function, (), function)]
-    for name, cell in zip(code.co_freevars, function.__closure__ or ()):
-        try:
-            out.append((name, cell, (("cell", None),), cell.cell_contents))
-        except ValueError:
+    """What ``fn``, and the user's functions that it can call, read from around them: (name, root, steps, value)."""
+    out, seen, queue = [], set(), [fn]
+    while queue and len(seen) < 32:
+        fn = queue.pop(0)
+        receiver, function = getattr(fn, "__self__", None), getattr(fn, "__func__", fn)
+        if receiver is not None:
+            out.append(("self", receiver, (), receiver))
+        if not isinstance(function, types.FunctionType):
+            out.append(("self", function, (), function))
+            function = getattr(type(function), "__call__", None)
+            if not isinstance(function, types.FunctionType):
+                continue
+        code = function.__code__
+        if code in seen or _is_internal(code.co_filename):
             continue
-    scope = function.__globals__
-    out += [(name, scope, (("item", name),), scope[name]) for name in code.co_names if name in scope]
-    for k, value in enumerate(function.__defaults__ or ()):
-        out.append((f"default{k}", function, (("attr", "__defaults__"), ("item", k)), value))
+        seen.add(code)
+        first = len(out)
+        for name, cell in zip(code.co_freevars, function.__closure__ or ()):
+            try:
+                out.append((name, cell, (("cell", None),), cell.cell_contents))
+            except ValueError:
+                continue
+        scope = function.__globals__
+        out += [(name, scope, (("item", name),), scope[name]) for name in code.co_names if name in scope]
+        for k, value in enumerate(function.__defaults__ or ()):
+            out.append((f"default{k}", function, (("attr", "__defaults__"), ("item", k)), value))
+        names = set(code.co_names)
+        for name, root, steps, value in out[first:] + [r for r in out[:first] if r[0] == "self"]:
+            if isinstance(value, (types.FunctionType, types.MethodType)):
+                queue.append(value)
+            elif isinstance(value, types.ModuleType) and not _is_internal(getattr(value, "__file__", None) or "<frozen"):
+                inside = vars(value)
+                out += [(f"{name}.{k}", inside, (("item", k),), inside[k]) for k in names if k in inside]
+                queue += [inside[k] for k in names if isinstance(inside.get(k), types.FunctionType)]
+            elif not isinstance(value, _PLAIN_TYPES) and isinstance(getattr(value, "__dict__", None), dict):
+                queue += [getattr(value, k) for k in names if isinstance(getattr(type(value), k, None), types.FunctionType)]
     return out
 
 
 def _scope(t: Trace) -> list:
-    """The numbers and strings among the names that the function reads from around it, and, where arrays were computed from outside ones while
-    the function was traced, the arrays."""
+    """The numbers and strings among what the function reads from around it, and, where arrays were computed from outside ones while the function
+    was traced, the arrays."""
     kinds: tuple = (int, float, bool, complex, str, np.generic)
-    if any(path is None for _, _, path in t.captured.values()):
+    if any(not paths for _, _, paths in t.captured.values()):
         kinds += (np.ndarray,)
-    return [(root, name, value) for name, root, steps, value in t.roots if len(steps) == 1 and steps[0][0] != "attr" and isinstance(value, kinds)]
+    out = {}
+    for name, root, steps, value in t.roots:
+        if isinstance(value, kinds):
+            if len(steps) == 1 and steps[0][0] != "attr":
+                out[id(root), name] = (root, steps[0][1], value)
+        elif not isinstance(value, (*_PLAIN_TYPES, types.FunctionType)) and isinstance(getattr(value, "__dict__", None), dict):
+            inside = vars(value)
+            out.update({(id(inside), k): (inside, k, v) for k, v in inside.items() if isinstance(v, kinds)})
+    return list(out.values())
 
 
 def _generator_states(roots) -> list:

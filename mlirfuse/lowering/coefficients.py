@@ -1,8 +1,8 @@
 """Constants of :mod:`mlirfuse.lowering.math`: minimax polynomials and splits of constants.
 
 Made by ``python -m mlirfuse.tools.fit_coefficients``, by Remez's exchange in 60 digits. Coefficients come lowest power first, by
-the bits of the float type. The comment before a polynomial says what it stands for, where, and its largest error relative to the
-function that it serves, before rounding in its evaluation.
+the bits of the float type. The comment before a polynomial says what it stands for and where; the power of two is its largest
+error, relative to the function that it serves, in exact arithmetic with the coefficients as rounded here.
 """
 
 LOG2E = 1.4426950408889634
@@ -16,12 +16,43 @@ LN2_SHORT_F64 = (0.6931471805601177, -1.7239444525614835e-13)
 LOG10_2_SHORT = {32: (0.3010254, 4.605039e-06), 64: (0.3010299956640665, -8.532344317057107e-14)}
 PI_2_F32 = (1.5707964, -4.371139e-08, -1.7151245e-15)
 PI_2_F64 = (1.5707963267948966, 6.123233995736766e-17, -1.4973849048591698e-33)
-# beyond these the reduction by parts of pi/2 gives way to the one by bits of 2/pi
+# beyond these, the reduction by parts of pi/2 gives way to the one by bits of 2/pi
 TRIG_LIMIT = {32: 80000.0, 64: 800000.0}
-# the bits of 2/pi, after zeros (WORDS_ZEROS) 
-TWO_OVER_PI_32 = [0x00000028, 0xBE60DB93, 0x91054A7F, 0x09D5F47D, 0x4D377036, 0xD8A5664F, 0x10E4107F, 0x9458EAF7]
-TWO_OVER_PI_64 = [0x0000000000000000, 0x28BE60DB9391054A, 0x7F09D5F47D4D3770, 0x36D8A5664F10E410, 0x7F9458EAF7AEF158, 0x6DC91B8E909374B8, 0x01924BBA82746487, 0x3F877AC72C4A69CF, 0xBA208D7D4BAED121, 0x3A671C09AD17DF90, 0x4E64758E60D4CE7D, 0x272117E2EF7E4A0E, 0xC7FE25FFF7816603, 0xFBCBC462D6829B47, 0xDB4D9FB3C9F2C26D, 0xD3D18FD9A797FA8B, 0x5D49EEB1FAF97C5E, 0xCF41CE7DE294A4BA, 0x9AFED7EC47E35742, 0x1580CC11BF1EDAEA]
-# (exp(r) - 1 - r) / r² on [-0.35, 0.35]
+# 26 zeros, then the bits of 2/pi
+TWO_OVER_PI_32 = (
+    0x00000028,
+    0xBE60DB93,
+    0x91054A7F,
+    0x09D5F47D,
+    0x4D377036,
+    0xD8A5664F,
+    0x10E4107F,
+    0x9458EAF7,
+)
+# 66 zeros, then the bits of 2/pi
+TWO_OVER_PI_64 = (
+    0x0000000000000000,
+    0x28BE60DB9391054A,
+    0x7F09D5F47D4D3770,
+    0x36D8A5664F10E410,
+    0x7F9458EAF7AEF158,
+    0x6DC91B8E909374B8,
+    0x01924BBA82746487,
+    0x3F877AC72C4A69CF,
+    0xBA208D7D4BAED121,
+    0x3A671C09AD17DF90,
+    0x4E64758E60D4CE7D,
+    0x272117E2EF7E4A0E,
+    0xC7FE25FFF7816603,
+    0xFBCBC462D6829B47,
+    0xDB4D9FB3C9F2C26D,
+    0xD3D18FD9A797FA8B,
+    0x5D49EEB1FAF97C5E,
+    0xCF41CE7DE294A4BA,
+    0x9AFED7EC47E35742,
+    0x1580CC11BF1EDAEA,
+)
+# (exp(r) - 1 - r) / r² on [-0.35, 0.35], relative to exp(r) - 1
 EXPM1 = {
     # 2^-26.0
     32: (
@@ -306,7 +337,26 @@ ERF = {
         1.41679603221845e-10,
     ),
 }
-# -log(erfc(x)) / x on [0.9, 4], float32: 2^-31.9
+# x^(-1/3) on [1, 2]
+RCBRT = {
+    # 2^-11.9
+    32: (
+        1.541891,
+        -0.8099672,
+        0.3177606,
+        -0.049937405,
+    ),
+    # 2^-17.4
+    64: (
+        1.78106243045721,
+        -1.5660435907650945,
+        1.243803616191858,
+        -0.5978833907633339,
+        0.1560745450654179,
+        -0.01701935443319831,
+    ),
+}
+# -log(erfc(x)) / x on [0.9, 4], float32, relative to erf: 2^-31.9
 ERF_HIGH = (
     1.1285449,
     0.63565636,
@@ -317,10 +367,9 @@ ERF_HIGH = (
     -4.8158276e-05,
     5.1466013e-06,
 )
-# (1 + 2x) exp(x²) erfc(x) in (x - k) / (x + k), for x up to the limit, with k the center
+# (1 + 2x) exp(x²) erfc(x) in (x - center) / (x + center), for x up to the limit
 ERFC_CENTER = {32: 2.0, 64: 3.0}
 ERFC_LIMIT = {32: 10.1, 64: 27.3}
-# the same
 ERFC = {
     # 2^-25.2
     32: (
@@ -360,25 +409,6 @@ ERFC = {
         3.368081240643691e-08,
         -9.863823851857888e-09,
         -4.74779157591256e-09,
-    ),
-}
-# x^(-1/3) on [1, 2]
-RCBRT = {
-    # 2^-11.9
-    32: (
-        1.541891,
-        -0.8099672,
-        0.3177606,
-        -0.049937405,
-    ),
-    # 2^-17.4
-    64: (
-        1.78106243045721,
-        -1.5660435907650945,
-        1.243803616191858,
-        -0.5978833907633339,
-        0.1560745450654179,
-        -0.01701935443319831,
     ),
 }
 # y / erf(y), where w = -log(1 - erf(y)²): in w up to the first number; then in sqrt(w) - center, up to w = the number
@@ -527,7 +557,7 @@ ERFCINV_FAR = {
         0.3633024689832405,
     )),
 }
-# lgamma(t + 2) / (t (t + 1)) on [-1, 1]; for results in float32 and in float64
+# lgamma(t + 2) / (t (t + 1)) on [-1, 1]; in float64, for results in float32 and in float64
 LGAMMA_NEAR = {
     # 2^-29.4
     32: (
@@ -577,7 +607,7 @@ LGAMMA_NEAR = {
         1.6948525290558882e-09,
     ),
 }
-# lgamma(t + 5.5) on [-2.5, 2.5]; for results in float32 and in float64
+# lgamma(t + 5.5) on [-2.5, 2.5]; in float64, for results in float32 and in float64
 LGAMMA_MIDDLE = {
     # 2^-30.5
     32: (
@@ -624,7 +654,7 @@ LGAMMA_MIDDLE = {
         3.89294127894557e-19,
     ),
 }
-# z times the rest of Stirling's series in 1/z², z above 8; for results in float32 and in float64
+# z times the rest of Stirling's series in 1/z², z above 8; in float64, for results in float32 and in float64
 LGAMMA_FAR = {
     # 2^-40.8
     32: (

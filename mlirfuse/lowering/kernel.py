@@ -217,7 +217,7 @@ class Kernel:
 
     def _kept(self, op: Op):
         """(operand dim, result dim) pairs of a reduction."""
-        axes, keep = ops._axes(op.attrs, op.operands[0].rank), op.attrs.get("keepdims")
+        axes, keep = ops.axes_of(op.attrs, op.operands[0].rank), op.attrs.get("keepdims")
         out, at = [], 0
         for d in range(op.operands[0].rank):
             if d not in axes or keep:
@@ -457,13 +457,27 @@ class Kernel:
         val = self._memo[-1][key] = self._load(memory, self._offset(value, memory.strides, env))
         return val
 
+    def bind_loaded(self, value: Value, env: Env, val: Val) -> None:
+        """Says what loading ``value`` at ``env`` gives: what a scheduler staged elsewhere."""
+        self._memo[-1]["loaded", self._key(value, env)] = val
+
     def _from_memory(self, val: Val, dtype: dt.DType) -> Val:
         if dtype is dt.bool_:
             return self.e.cmp("ne", val, 0)
         return self.e.cast(val, dtype.compute)
 
+    def held(self, dtype: dt.DType) -> dt.DType:
+        """The type that elements are loaded and stored as: bools as bytes; half types on the CPU as bits, since LLVM makes a masked
+        access of vectors of them into calls of conversions that nobody provides."""
+        if dtype is dt.bool_:
+            return dt.u8
+        return dt.u16 if dtype.is_float and dtype.bits == 16 and self.e.target == "cpu" else dtype
+
     def _load(self, memory: Memory, offset: Index) -> Val:
-        e, dtype = self.e, dt.u8 if memory.dtype is dt.bool_ else memory.dtype
+        e, dtype = self.e, self.held(memory.dtype)
+        if dtype is not memory.dtype and memory.dtype is not dt.bool_:
+            as_bits = Memory(memory.pointer, memory.strides, dtype, memory.align, memory.read_only)
+            return e.bitcast(self._load(as_bits, offset), memory.dtype)
         scalar = offset.vector is None and (offset.lanes == 1 or offset.step == 0)
         flags = " invariant" if memory.read_only and e.target == "gpu" else ""
         if scalar:
@@ -497,7 +511,7 @@ class Kernel:
         """Stores the element of ``value`` at ``env``; ``lanes`` of it where the index is one a lane."""
         e = self.e
         memory = memory or self.memories[value]
-        val = e.cast(val, dt.u8) if memory.dtype is dt.bool_ else e.cast(val, memory.dtype)
+        val = e.cast(val, dt.u8) if memory.dtype is dt.bool_ else e.bitcast(e.cast(val, memory.dtype), self.held(memory.dtype))
         offset = self._offset(value, memory.strides, env)
         if offset.vector is None and (offset.lanes == 1 or offset.step == 0):
             address = self.address(memory, offset.base)

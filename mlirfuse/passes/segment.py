@@ -34,6 +34,7 @@ class _Part:
     first: int  # smallest position of an op in the block
     reduced: int = 0  # axes reduced, 0 if there is no reduction
     domain: int = 0  # axes of the reductions' operands
+    rows: int = 0  # axes that partial sums go over
     why: str = ""
     ins: dict[Value, None] = field(default_factory=dict)
     outs: dict[Value, None] = field(default_factory=dict)  # values used outside of it
@@ -69,6 +70,11 @@ class _Segmenter:
             for axis in self.axes.reduced(op):
                 part.reduced |= self.bits.setdefault(axis, 1 << len(self.bits))
             part.domain = self.axis_mask(op.operands[0]) if part.reduced else 0
+        if op.name == "partial_sum":
+            part.domain = self.axis_mask(op.operands[0])
+            for d in op.attrs["axes"]:
+                for axis in self.axes.dims(op.operands[0])[d]:
+                    part.rows |= self.bits.setdefault(axis, 1 << len(self.bits))
         part.ins = dict.fromkeys(op.operands)
         part.outs = {v: None for v in op.results if self._leaves(v, part)}
         return part
@@ -89,17 +95,30 @@ class _Segmenter:
             if a.domain != b.domain:
                 return "iterates over other axes than the segment before it"
         outs = self._outs((a, b))
-        domain, reduced = a.domain | b.domain, a.reduced | b.reduced
-        if not reduced:
+        domain, reduced, rows = a.domain | b.domain, a.reduced | b.reduced, a.rows | b.rows
+        if rows:
+            if (a.rows and b.rows and a.rows != b.rows) or (a.domain and b.domain and a.domain != b.domain):
+                return "its partial sums go over other axes than the segment before it"
+            if reduced and reduced != domain & ~rows:
+                return "its partial sums do not go over the rows of the segment before it"
+            if any(op.name == "partial_sum" and v in b.ins for op in a.ops for v in op.results):
+                return "partial sums are complete only after their kernel"
+            outs = [v for v in outs if v.op.name != "partial_sum"]
+            if any(not self._leads_a_row(v, domain) for v in outs):
+                return "its results are not rows"
+        if not reduced and not rows:
             if not outs:
                 return None
             domain = max((self.axis_mask(v) for v in outs), key=lambda m: m.bit_count())
         for value in outs:
             if self.axis_mask(value) & ~domain:
                 return "its results run over other axes than the segment before it"
-        if reduced:
-            return self._reduction_refusal(a.ops + b.ops, domain, outs)
+        if reduced or rows:
+            return self._reduction_refusal([op for op in a.ops + b.ops if op.name != "partial_sum"], domain, outs)
         return None
+
+    def _leads_a_row(self, value: Value, domain: int) -> bool:
+        return not self.axis_mask(value) & ~domain
 
     def _reduction_refusal(self, members: list[Op], domain: int, outs: list[Value]) -> str | None:
         """Values that depend on a reduction must stay inside its domain, at the same index."""
@@ -162,6 +181,7 @@ class _Segmenter:
         a.ops = sorted(a.ops + b.ops, key=self.order.__getitem__)
         a.reduced |= b.reduced
         a.domain |= b.domain
+        a.rows |= b.rows
         a.first = min(a.first, b.first)
         for op in b.ops:
             self.part[op] = a
@@ -218,6 +238,8 @@ class _Segmenter:
 def scheduler_of(members: list[Op], axes: Axes) -> str:
     """The kind of scheduler that takes these ops."""
     reductions = [op for op in members if is_reduction(op) and axes.reduced(op)]
+    if any(op.name == "partial_sum" for op in members):
+        return "inner-outer"
     if not reductions:
         return "pointwise"
     late = {v for op in reductions for v in op.results}

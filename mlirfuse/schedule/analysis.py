@@ -31,6 +31,7 @@ class Analysis:
     reduced: list[Axis]
     phases: list[list[Op]]
     strides: dict[Value, tuple[Size, ...]]
+    partials: list[Op] = field(default_factory=list)  # partial sums over the kept axes (rows), see gpu_inner_outer
     pinned: set[Axis] = field(default_factory=set)  # axes whose own index is needed: they are not merged with others
 
     @property
@@ -120,15 +121,20 @@ def analyze(program: list[Op], outputs: list[Value], layouts: dict[Value, Layout
         strides[value] = layout.strides if layout else sz.contiguous_strides(value.shape)
         strides[value] = tuple(0 if n == 1 else s for n, s in zip(value.shape, strides[value]))
     phases = phases_of(program, axes)
+    partials = [op for op in program if op.name == "partial_sum"]
     if phases:
         first = phases[0][0]
         reduced = axes.reduced(first)
         full = axes.flat(first.operands[0])
         kept = [a for a in full if a not in reduced]
+    elif partials:
+        full = axes.flat(partials[0].operands[0])
+        kept = [a for d in partials[0].attrs["axes"] for a in axes.dims(partials[0].operands[0])[d]]
+        reduced = [a for a in full if a not in kept]
     else:
         widest = max(outputs, key=lambda v: len(axes.flat(v)))
         kept, reduced = axes.flat(widest), []
-    analysis = Analysis(program, inputs, outputs, [v for v in read if v in scalars], axes, kept, reduced, phases, strides)
+    analysis = Analysis(program, inputs, outputs, [v for v in read if v in scalars], axes, kept, reduced, phases, strides, partials)
     analysis.pinned = _pinned(program, axes)
     _order(analysis, hint)
     return analysis

@@ -132,7 +132,7 @@ class Axes:
         """The axes that the reduction ``op`` reduces."""
         operand = op.operands[0]
         dims = self.dims(operand)
-        return [axis for d in ops._axes(op.attrs, operand.rank) for axis in dims[d]]
+        return [axis for d in ops.axes_of(op.attrs, operand.rank) for axis in dims[d]]
 
     def _set(self, value: Value, dims) -> None:
         dims = [leaves(dim) for dim in dims]
@@ -152,7 +152,7 @@ class Axes:
         elif kind == "elementwise":
             self._elementwise(op)
         elif kind == "reduce":
-            dims, axes = self._dims[op.operands[0]], ops._axes(op.attrs, op.operands[0].rank)
+            dims, axes = self._dims[op.operands[0]], ops.axes_of(op.attrs, op.operands[0].rank)
             keep = op.attrs.get("keepdims")
             self._set(op.result, [[] if k in axes else dim for k, dim in enumerate(dims) if keep or k not in axes])
         else:
@@ -188,6 +188,10 @@ class Axes:
             if n != 1:
                 dims[d] = dim
         self._set(out, dims)
+
+    def _partial_sum(self, op: Op) -> None:
+        kept = [dim for d, dim in enumerate(self._dims[op.operands[0]]) if d not in op.attrs["axes"]]
+        self._set(op.result, [[Axis(op.attrs["parts"])]] + kept)
 
     def _reshape(self, op: Op) -> None:
         flat = self.flat(op.operands[0])

@@ -6,28 +6,32 @@ from mlirfuse import dtypes as dt
 from mlirfuse import sizes as sz
 from mlirfuse.graph import Value
 from mlirfuse.lowering.slots import Slots
-from mlirfuse.schedule import gpu_columns, gpu_pointwise, gpu_rows
-from mlirfuse.schedule.analysis import INDEXED, Analysis
+from mlirfuse.schedule import gpu_columns, gpu_inner_outer, gpu_pointwise, gpu_rows, gpu_transpose
+from mlirfuse.schedule.analysis import INDEXED, Analysis, size_of
 from mlirfuse.schedule.gpu import Access, GpuKernel
 from mlirfuse.schedule.rows import is_outer
 
+_EMITTERS = {m.Params: m.emit for m in (gpu_columns, gpu_inner_outer, gpu_pointwise, gpu_rows, gpu_transpose)}
 WIDEST = 16  # bytes of the widest access
 
 
 def choose(analysis: Analysis, env: dict[str, int], alignments: dict[Value, int], machine):
     """The parameters of the scheduler that takes ``analysis``; their class tells which one."""
+    if analysis.partials:
+        access = access_of(analysis, analysis.loops(analysis.reduced), env, alignments)
+        return gpu_inner_outer.choose(analysis, access, env, machine)
     outer = bool(analysis.phases) and is_outer(analysis, env)
     loops = analysis.loops(analysis.kept if outer or not analysis.phases else analysis.reduced)
     access = access_of(analysis, loops, env, alignments)
     if not analysis.phases:
-        return gpu_pointwise.choose(analysis, access, env, machine)
+        across = gpu_transpose.choose(analysis, access, env, alignments, machine)
+        return across or gpu_pointwise.choose(analysis, access, env, machine)
     return (gpu_columns if outer else gpu_rows).choose(analysis, access, env, machine)
 
 
 def emit(name: str, analysis: Analysis, slots: Slots, params) -> list[GpuKernel]:
     """The kernels of the scheduler that ``params`` belong to."""
-    module = {gpu_pointwise.Params: gpu_pointwise, gpu_rows.Params: gpu_rows, gpu_columns.Params: gpu_columns}[type(params)]
-    return module.emit(name, analysis, slots, params)
+    return _EMITTERS[type(params)](name, analysis, slots, params)
 
 
 def access_of(analysis: Analysis, loops, env: dict[str, int], alignments: dict[Value, int]) -> Access:
@@ -83,9 +87,8 @@ def _symbolic_lengths(analysis: Analysis) -> set:
                 start = start + operand.shape[op.attrs["axis"]]
                 out |= {start} if not isinstance(start, int) else set()
             out |= {n for v in op.operands for n in v.shape if not isinstance(n, int)}
-    for axis in analysis.domain:
-        if not isinstance(axis.size, int):
-            out.add(axis.size)
+    for loop in analysis.loops(analysis.kept) + analysis.loops(analysis.reduced):
+        out |= {n for n in [size_of(loop), *(a.size for a in loop)] if not isinstance(n, int)}
     return out
 
 

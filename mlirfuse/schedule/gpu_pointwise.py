@@ -50,30 +50,44 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
     first_column = e.add(e.mul(block_column, tile_columns), body.wide(e.mul(x, lanes)))
     first_row = e.add(e.mul(block_row, tile_rows), body.wide(y))
 
-    places = []
-    for u in range(p.unroll_rows):
-        row = e.add(first_row, u * p.ty) if u else first_row
-        row_inside = e.cmp("lt", row, body.size(rows)) if outer else None
-        held_row = e.min(row, e.sub(body.size(rows), 1)) if outer else None
-        for w in range(p.unroll_columns):
-            column = e.add(first_column, w * p.tx * lanes) if w else first_column
-            env = {}
-            valid = row_inside
-            if inner:
-                inside = e.cmp("lt", column, body.size(columns))
-                valid = inside if valid is None else e.and_(valid, inside)
-                held = e.min(column, e.sub(body.size(columns), lanes))
-                body.set_loop(env, inner, Index(held, 1, lanes) if lanes > 1 else Index(held))
-            else:
-                valid = e.cmp("eq", t, 0)
-            if outer:
-                body.unlinear(env, outer, Index(held_row))
-            places.append((env, valid))
-    for env, _ in places:
-        for value in analysis.outputs:
-            k.value(value, env)
-    for env, valid in places:
-        body.store_at(analysis.outputs, env, analysis.kept, valid)
+    def at(u: int, w: int, held: bool):
+        """The env of a thread's vector ``w`` in its row ``u``, clamped to the domain if ``held``, and whether it is inside."""
+        env, valid = {}, None
+        if outer:
+            row = e.add(first_row, u * p.ty) if u else first_row
+            if held:
+                valid = e.cmp("lt", row, body.size(rows))
+                row = e.min(row, e.sub(body.size(rows), 1))
+            body.unlinear(env, outer, Index(row))
+        if not inner:
+            return env, e.cmp("eq", t, 0)
+        column = e.add(first_column, w * p.tx * lanes) if w else first_column
+        if held:
+            inside = e.cmp("lt", column, body.size(columns))
+            valid = inside if valid is None else e.and_(valid, inside)
+            column = e.min(column, e.sub(body.size(columns), lanes))
+        body.set_loop(env, inner, Index(column, 1, lanes) if lanes > 1 else Index(column))
+        return env, valid
+
+    def tile(held: bool) -> None:
+        places = [at(u, w, held) for u in range(p.unroll_rows) for w in range(p.unroll_columns)]
+        for env, _ in places:
+            for value in analysis.outputs:
+                k.value(value, env)
+        for env, valid in places:
+            body.store_at(analysis.outputs, env, analysis.kept, valid)
+
+    if p.unroll_rows * p.unroll_columns == 1:
+        tile(True)
+    else:  # a tile inside the domain needs no check a vector, which would keep its loads from being in flight together
+        last_column = e.add(e.mul(block_column, tile_columns), tile_columns)
+        whole = e.cmp("le", last_column, body.size(columns))
+        if outer:
+            whole = e.and_(whole, e.cmp("le", e.add(e.mul(block_row, tile_rows), tile_rows), body.size(rows)))
+        with k.region(f"scf.if {whole} {{", "} else {"):
+            tile(False)
+        with k.region("", "}"):
+            tile(True)
     grid = sz.mul(across, sz.ceildiv(rows, tile_rows)) if loops else 1
     return [body.finish(grid)]
 

@@ -1,6 +1,6 @@
-"""Derives the polynomials of ``mlirfuse/lowering/coefficients.py``: ``python -m mlirfuse.tools.fit_coefficients > …``.
+"""Derives ``mlirfuse/lowering/coefficients.py``: ``python -m mlirfuse.tools.fit_coefficients > mlirfuse/lowering/coefficients.py``.
 
-Needs mpmath. Each polynomial is the minimax one for a weighted error, found by Remez's exchange in 60 digits. Coefficients are
+Needs mpmath, and some minutes. Each polynomial is the minimax one for a weighted error, found by Remez's exchange in 60 digits. Coefficients are
 rounded to the working precision one at a time, lowest power first, each time fitting the rest again; so what is left of a
 coefficient's rounding is taken up by the others. The error printed beside each table is that of the rounded polynomial in exact
 arithmetic, as a power of two, relative to the function that it serves.
@@ -103,3 +103,260 @@ def fit(name, f, weight, degree, a, b, bits):
     log_error = float(mp.log(best[1], 2))
     print(f"{name} f{bits} degree {degree} on [{float(a):.4g}, {float(b):.4g}]: 2^{log_error:.1f}", file=sys.stderr)
     return best[0], log_error
+
+
+# ---- the functions
+
+
+def over_odd(function, first):
+    """``(function(x) / x - first) / z`` in ``z = x²``, for an odd function, and the weight that makes its error relative."""
+
+    def f(z):
+        x = mp.sqrt(z)
+        return (function(x) / x - first) / z
+
+    def weight(z):
+        x = mp.sqrt(z)
+        return z * x / function(x)
+
+    return f, weight
+
+
+def inverse_erf_ratio(w):
+    """``y / erf(y)`` with ``-log(1 - erf(y)²) = w``, by Newton's method."""
+    if w < mpf("1e-25"):
+        return mp.sqrt(mp.pi) / 2
+    y = mp.sqrt(w) * mpf("0.886") if w < 2 else mp.sqrt(w - mp.log(w + 1) / 2 - mpf("0.3"))
+    for _ in range(60):
+        c = mp.erfc(y)
+        value = mp.log(c * (2 - c)) + w
+        slope = -2 / mp.sqrt(mp.pi) * mp.exp(-y * y) * (2 - 2 * c) / (c * (2 - c))
+        step = value / slope
+        y -= step
+        if abs(step) < y * mpf("1e-45"):
+            break
+    return y / mp.erf(y)
+
+
+def remembered(f):
+    memory = {}
+
+    def g(x):
+        if x not in memory:
+            memory[x] = f(x)
+        return memory[x]
+
+    return g
+
+
+def relative(f):
+    f = remembered(f)
+    return f, lambda x: 1 / f(x)
+
+
+def mobius(function, center):
+    """``function`` of x in ``t = (x - center) / (x + center)``, and the map of x to t."""
+    center = mpf(center)
+    return (lambda t: function(center * (1 + t) / (1 - t))), (lambda x: (mpf(x) - center) / (mpf(x) + center))
+
+
+def scaled_erfc(x):
+    return (1 + 2 * x) * mp.exp(x * x) * mp.erfc(x)
+
+
+def tail_ratio(s):
+    return inverse_erf_ratio(s * s) / s
+
+
+def stirling_rest(q):
+    z = 1 / mp.sqrt(q)
+    return (mp.loggamma(z) - ((z - mpf("0.5")) * (mp.log(z) - 1) + mp.log(2 * mp.pi) / 2 - mpf("0.5"))) * z
+
+
+ZERO = mpf("1e-20")
+SMALL = mp.log(2) / 2 * mpf("1.01")  # half a step of the exponential's reduction, and a little
+ANGLE = (mp.pi / 4 * mpf("1.02")) ** 2
+THIRD = mpf(1) / 3
+
+# name, comment, (function, weight), range, degree by bits
+TABLES = [
+    (
+        "EXPM1",
+        "(exp(r) - 1 - r) / r² on [-0.35, 0.35], relative to exp(r) - 1",
+        (lambda r: (mp.expm1(r) - r) / r**2, lambda r: r**2 / mp.expm1(r)),
+        (-SMALL, SMALL),
+        {32: 4, 64: 10},
+    ),
+    ("EXP2", "(2^r - 1) / r on [-1/2, 1/2]", (lambda r: (mpf(2) ** r - 1) / r, lambda r: r), (-0.5, 0.5), {32: 5, 64: 10}),
+    (
+        "LOG",
+        "(log(1 + r) - r + r²/2) / r³ on [-1/3, 1/3]",
+        (lambda r: (mp.log1p(r) - r + r * r / 2) / r**3, lambda r: r**3 / mp.log1p(r)),
+        (-THIRD, THIRD),
+        {32: 7, 64: 18},
+    ),
+    (
+        "LOG_ATANH",
+        "(2 atanh(s) - 2s) / s³ in s², s up to 0.1717",
+        (over_odd(lambda s: 2 * mp.atanh(s), 2)[0], lambda z: z),
+        (ZERO, mpf("0.1717") ** 2),
+        {32: 3, 64: 8},
+    ),
+    ("SIN", "(sin(r) - r) / r³ in r², r up to 0.8", over_odd(mp.sin, 1), (mpf("1e-30"), ANGLE), {32: 2, 64: 5}),
+    (
+        "COS",
+        "(cos(r) - 1 + r²/2) / r⁴ in r², r up to 0.8",
+        (lambda z: (mp.cos(mp.sqrt(z)) - 1 + z / 2) / z**2, lambda z: z**2 / mp.cos(mp.sqrt(z))),
+        (mpf("1e-12"), ANGLE),
+        {32: 2, 64: 5},
+    ),
+    ("ATAN", "(atan(t) - t) / t³ in t² on [0, 1]", over_odd(mp.atan, 1), (ZERO, 1), {32: 8, 64: 18}),
+    ("ASIN", "(asin(t) - t) / t³ in t² on [0, 1/2]", over_odd(mp.asin, 1), (ZERO, 0.25), {32: 4, 64: 12}),
+    ("TANH", "(tanh(x) - x) / x³ in x² on [0, 0.6]", over_odd(mp.tanh, 1), (ZERO, mpf("0.36")), {32: 4, 64: 11}),
+    ("SINH", "(sinh(x) - x) / x³ in x² on [0, 1]", over_odd(mp.sinh, 1), (ZERO, mpf("1.01")), {32: 3, 64: 7}),
+    (
+        "ERF",
+        "erf(x) / x - 1 in x² on [0, 1]",
+        (lambda z: mp.erf(mp.sqrt(z)) / mp.sqrt(z) - 1, lambda z: mp.sqrt(z) / mp.erf(mp.sqrt(z))),
+        (ZERO, 1),
+        {32: 6, 64: 12},
+    ),
+    ("RCBRT", "x^(-1/3) on [1, 2]", relative(lambda x: x ** (-THIRD)), (1, 2), {32: 3, 64: 5}),
+]
+
+
+def number(x, bits: int) -> str:
+    """The shortest decimal that gives ``x`` back."""
+    if bits == 64:
+        return repr(float(x))
+    for digits in range(1, 10):
+        text = f"{float(x):.{digits}g}"
+        if round_to(mpf(text), 32) == x:
+            return repr(float(text))
+    raise AssertionError(x)
+
+
+def split(x, bits: int, count: int, short: int | None = None) -> list:
+    """``x`` as a sum of ``count`` floats, the first of them of ``short`` bits if given."""
+    parts, x = [], mpf(x)
+    for k in range(count):
+        if k == 0 and short:
+            unit = mpf(2) ** (mp.floor(mp.log(abs(x), 2)) + 1 - short)
+            part = mp.nint(x / unit) * unit
+        else:
+            part = round_to(x, bits)
+        parts.append(part)
+        x -= part
+    return parts
+
+
+def pair(x, bits, count, short=None) -> str:
+    return "(" + ", ".join(number(v, bits) for v in split(x, bits, count, short)) + ")"
+
+
+def words_of_two_over_pi(zeros: int, width: int, count: int) -> str:
+    """The first words of 2/pi after ``zeros`` zero bits."""
+    total = width * count
+    with mp.workdps(500):
+        bits = int(mp.floor(2 / mp.pi * mpf(2) ** (total - zeros)))
+    words = [(bits >> (total - width * (k + 1))) & ((1 << width) - 1) for k in range(count)]
+    return "\n".join(f"    0x{w:0{width // 4}X}," for w in words)
+
+
+def rows(coefficients, bits, indent) -> str:
+    return "\n".join(f"{' ' * indent}{number(c, bits)}," for c in coefficients)
+
+
+HEADER = '''"""Constants of :mod:`mlirfuse.lowering.math`: minimax polynomials and splits of constants.
+
+Made by ``python -m mlirfuse.tools.fit_coefficients``, by Remez's exchange in 60 digits. Coefficients come lowest power first, by
+the bits of the float type. The comment before a polynomial says what it stands for and where; the power of two is its largest
+error, relative to the function that it serves, in exact arithmetic with the coefficients as rounded here.
+"""
+'''
+
+
+def main() -> None:
+    ln2 = mp.log(2)
+    print(HEADER)
+    print(f"LOG2E = {float(1 / ln2)!r}")
+    print(f"LOG10E = {float(mp.log10(mp.e))!r}")
+    print(f"LOG2E_F32 = {pair(1 / ln2, 32, 2)}")
+    for bits in (32, 64):
+        print(f"LN2_F{bits} = {pair(ln2, bits, 2)}")
+    print("# with a first part so short that its product with an exponent is exact")
+    for bits, short in ((32, 15), (64, 41)):
+        print(f"LN2_SHORT_F{bits} = {pair(ln2, bits, 2, short)}")
+    print(f"LOG10_2_SHORT = {{32: {pair(mp.log10(2), 32, 2, 15)}, 64: {pair(mp.log10(2), 64, 2, 41)}}}")
+    for bits in (32, 64):
+        print(f"PI_2_F{bits} = {pair(mp.pi / 2, bits, 3)}")
+    print("# beyond these, the reduction by parts of pi/2 gives way to the one by bits of 2/pi")
+    print("TRIG_LIMIT = {32: 80000.0, 64: 800000.0}")
+    for width, zeros, count in ((32, 26, 8), (64, 66, 20)):
+        print(f"# {zeros} zeros, then the bits of 2/pi")
+        print(f"TWO_OVER_PI_{width} = (\n{words_of_two_over_pi(zeros, width, count)}\n)")
+    for name, comment, (f, weight), (a, b), degrees in TABLES:
+        print(f"# {comment}")
+        print(f"{name} = {{")
+        for bits, degree in degrees.items():
+            c, error = fit(name, f, weight, degree, a, b, bits)
+            print(f"    # 2^{error:.1f}\n    {bits}: (\n{rows(c, bits, 8)}\n    ),")
+        print("}")
+
+    c, error = fit("ERF_HIGH", lambda x: -mp.log(mp.erfc(x)) / x, lambda x: x * mp.erfc(x), 7, 0.9, 4, 32)
+    print(f"# -log(erfc(x)) / x on [0.9, 4], float32, relative to erf: 2^{error:.1f}\nERF_HIGH = (\n{rows(c, 32, 4)}\n)")
+
+    print("# (1 + 2x) exp(x²) erfc(x) in (x - center) / (x + center), for x up to the limit")
+    print("ERFC_CENTER = {32: 2.0, 64: 3.0}\nERFC_LIMIT = {32: 10.1, 64: 27.3}\nERFC = {")
+    for bits, center, limit, degree in ((32, 2, "10.1", 9), (64, 3, "27.3", 22)):
+        f, to_t = mobius(scaled_erfc, center)
+        c, error = fit("ERFC", *relative(f), degree, -1, to_t(limit), bits)
+        print(f"    # 2^{error:.1f}\n    {bits}: (\n{rows(c, bits, 8)}\n    ),")
+    print("}")
+
+    print("# y / erf(y), where w = -log(1 - erf(y)²): in w up to the first number; then in sqrt(w) - center, up to w = the number")
+    print("ERFINV = {")
+    regions = {
+        32: [(0, 5, None, 9, "5.0"), (2.236, 4.1, 3.25, 9, "16.8")],
+        64: [(0, 6.25, None, 24, "6.25"), (2.5, 4, 3.25, 20, "16.0"), (4, 6.1, 5.0, 18, "37.2")],
+    }
+    for bits, parts in regions.items():
+        print(f"    {bits}: (")
+        for a, b, center, degree, end in parts:
+            if center is None:
+                f, low, high = inverse_erf_ratio, mpf(a), mpf(b)
+            else:
+                f = lambda t, k=mpf(center): inverse_erf_ratio((t + k) ** 2)  # noqa: E731
+                low, high = mpf(a) - mpf(center), mpf(b) - mpf(center)
+            c, error = fit("ERFINV", *relative(f), degree, low, high, bits)
+            head = f"({end}, (" if center is None else f"({end}, {center}, ("
+            print(f"        # 2^{error:.1f}\n        {head}\n{rows(c, bits, 12)}\n        )),")
+        print("    ),")
+    print("}")
+    print("# the same over s = sqrt(w), in (s - center) / (s + center), from w = the first number on")
+    print("ERFCINV_FAR = {")
+    for bits, a, b, center, degree, start in ((32, 4.1, 10.3, 6.5, 6, "16.8"), (64, 6.1, 27.4, 13.0, 22, "37.2")):
+        f, to_t = mobius(tail_ratio, center)
+        c, error = fit("ERFCINV_FAR", *relative(f), degree, to_t(a), to_t(b), bits)
+        print(f"    # 2^{error:.1f}\n    {bits}: ({start}, {center}, (\n{rows(c, bits, 8)}\n    )),")
+    print("}")
+
+    near = relative(lambda t: mp.loggamma(t + 2) / ((t + 1) * t))
+    middle = relative(lambda t: mp.loggamma(t + mpf("5.5")))
+    far = (remembered(stirling_rest), lambda q: mp.sqrt(q) / 8)
+    for name, comment, (f, weight), (a, b), degrees in (
+        ("LGAMMA_NEAR", "lgamma(t + 2) / (t (t + 1)) on [-1, 1]", near, (-1 + mpf("1e-15"), 1), {32: 13, 64: 26}),
+        ("LGAMMA_MIDDLE", "lgamma(t + 5.5) on [-2.5, 2.5]", middle, (-2.5, 2.5), {32: 12, 64: 24}),
+        ("LGAMMA_FAR", "z times the rest of Stirling's series in 1/z², z above 8", far, (mpf("1e-10"), mpf(1) / 64), {32: 2, 64: 4}),
+    ):
+        print(f"# {comment}; in float64, for results in float32 and in float64")
+        print(f"{name} = {{")
+        for bits, degree in degrees.items():
+            c, error = fit(name, f, weight, degree, a, b, 64)
+            print(f"    # 2^{error:.1f}\n    {bits}: (\n{rows(c, 64, 8)}\n    ),")
+        print("}")
+    print(f"LGAMMA_CONSTANT = {float(mp.log(2 * mp.pi) / 2 - mpf('0.5'))!r}  # log(2 pi) / 2 - 1/2")
+
+
+if __name__ == "__main__":
+    main()

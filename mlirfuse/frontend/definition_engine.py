@@ -1,0 +1,144 @@
+"""Compiled execution of a :class:`mlirfuse.frontend.definition.Program`: its graphs go through ``jit``'s pipeline and dispatcher.
+
+A call goes to a dispatcher in C++, which knows what to run for a signature that it has seen. For a new one it comes back here: the
+inputs are checked against the definition, the graph for them is found or made, and what runs it is recorded.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import warnings
+
+import numpy as np
+
+from mlirfuse import _native, config, counters, targets
+from mlirfuse.api import lower_to_segments
+from mlirfuse.errors import CompileError, CudaError, MlirfuseError, ShapeError
+from mlirfuse.executor import Empty, Executor
+from mlirfuse.frontend import arrays
+from mlirfuse.frontend.definition import Bindings, Planned, Program, run_reference
+from mlirfuse.graph import Block, Graph
+
+log = logging.getLogger("mlirfuse")
+
+
+class Compiled:
+    """What runs a program's calls. ``device`` is where results are made if no input is an array."""
+
+    def __init__(self, program: Program):
+        self.program = program
+        self.lock = threading.RLock()
+        self.dispatch = _native.Dispatcher(self._miss)
+        count = len(program.definition.inputs)
+        for k in range(count):
+            if k in program.definition.size_arguments or (program.evaluated and not program.definition.inputs[k].is_tensor()):
+                self.dispatch.set_static(k)
+        if program.aliased:
+            self.dispatch.set_alias_sensitive(True)
+
+    def __call__(self, leaves) -> list:
+        return self.dispatch(*leaves)
+
+    def _miss(self, leaves):
+        program = self.program
+        count = len(program.definition.inputs)
+        inputs = list(leaves[:count])
+        planned, bindings = program._bind(inputs, None)
+        env = environment(planned, bindings, leaves)
+        device = next((arrays.describe(leaf).device for leaf in leaves if arrays.framework(leaf)), "cpu")
+        if not config.enabled_for(device) or (planned.graph.aliases and _overlap(planned, leaves)):
+            return planned.collect(self._reference(planned, leaves, env))
+        executor = self._executor(planned, device, leaves, env)
+        if executor is None:
+            counters.fallbacks += 1
+            return planned.collect(self._reference(planned, leaves, env))
+        try:
+            executor.check(env)
+            where = list(range(len(planned.graph.args)))
+            if executor.pieces is not None:
+                return planned.collect(executor.pieces.run(leaves, where, env))
+            return executor.record(leaves, where, env, planned.collect)
+        except Empty:
+            return planned.collect(self._reference(planned, leaves, env))
+        except (ShapeError, CudaError):
+            raise
+        except Exception as error:
+            self._failed(planned, device, error)
+            return planned.collect(self._reference(planned, leaves, env))
+
+    def _executor(self, planned: Planned, device: str, leaves, env) -> Executor | None:
+        """The compiled form of a graph for a kind of device; None where compiling failed and the fallback is on."""
+        with self.lock:
+            if device not in planned.compiled:
+                counters.kinds += 1
+                try:
+                    planned.compiled[device] = Executor(lower_to_segments(_copy(planned.graph)), targets.for_arrays(leaves), env)
+                except ShapeError:
+                    raise
+                except Exception as error:
+                    self._failed(planned, device, error)
+            return planned.compiled[device]
+
+    def _failed(self, planned: Planned, device: str, error: Exception) -> None:
+        if not config.fallback:
+            raise error if isinstance(error, MlirfuseError) else CompileError(f"compiling a fusion failed: {error}") from error
+        planned.compiled[device] = None
+        warnings.warn(f"mlirfuse could not compile a fusion and runs it op by op: {type(error).__name__}: {error}", stacklevel=4)
+
+    @staticmethod
+    def _reference(planned: Planned, leaves, env) -> list:
+        return run_reference(planned, list(leaves), env)
+
+
+def environment(planned: Planned, bindings: Bindings, leaves) -> dict[str, int]:
+    """The values of the graph's symbols: those of the definition's, and of what is computed at the call."""
+    env = dict(bindings.symbols)
+    count = len(bindings.inputs)
+    for k in range(count, len(leaves)):
+        if planned.graph.args[k].dtype.is_integer and k in planned.graph.scalars:
+            env[f"v{k}"] = int(leaves[k])
+    return env
+
+
+def _copy(graph: Graph) -> Graph:
+    """``graph`` for a pipeline to change: ops are copied, values shared."""
+    from mlirfuse.graph import Op
+
+    made = []
+    for op in graph.ops:
+        new = Op.__new__(Op)
+        new.name, new.operands, new.attrs, new.results = op.name, list(op.operands), dict(op.attrs), list(op.results)
+        new.blocks, new.loc, new.group, new.segment = list(op.blocks), op.loc, None, None
+        made.append(new)
+    for new in made:
+        for result in new.results:
+            result.op = new
+    return Graph(graph.name, Block(list(graph.args), made, list(graph.returns)), list(graph.layouts), set(graph.scalars), dict(graph.aliases), graph.device)
+
+
+def _overlap(planned: Planned, leaves) -> bool:
+    """Whether an argument that is written shares memory with another: then all is computed before anything is written."""
+    written = set(planned.graph.aliases.values())
+    spans = []
+    for k, leaf in enumerate(leaves):
+        if arrays.framework(leaf) is None or k in planned.graph.scalars:
+            continue
+        low, high = _span(leaf)
+        spans.append((k, low, high))
+    return any(a != b and low < end and start < high for a, low, high in spans if a in written for b, start, end in spans)
+
+
+def _span(leaf) -> tuple[int, int]:
+    spec = arrays.describe(leaf)
+    if isinstance(leaf, np.ndarray):
+        address = leaf.ctypes.data
+    elif hasattr(leaf, "data_ptr"):
+        address = leaf.data_ptr()
+    else:
+        address = leaf.__cuda_array_interface__["data"][0]
+    if 0 in spec.shape:
+        return address, address
+    size = spec.dtype.bytes
+    offsets = [(n - 1) * s * size for n, s in zip(spec.shape, spec.strides)]
+    return address + sum(o for o in offsets if o < 0), address + sum(o for o in offsets if o > 0) + size

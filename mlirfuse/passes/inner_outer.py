@@ -1,0 +1,97 @@
+"""fusion-inner-outer: sums over the rows that share a kernel with reductions within the rows."""
+
+from __future__ import annotations
+
+from mlirfuse.builder import Builder
+from mlirfuse.graph import Block, Graph, Group, Op, Value
+from mlirfuse.passes.base import Pass, blocks, register
+from mlirfuse.schedule.analysis import is_reduction
+from mlirfuse.schedule.axes import Axes
+
+
+@register
+class InnerOuter(Pass):
+    """Splits sums over the rows of a tensor whose rows are also normalized, or written, in the same group, into partial sums and a sum of
+    those: the partial sums then run in the kernel that has the rows at hand, and the tensor is read once. So the backward of layer norm
+    becomes one pass over its inputs, and a small kernel for the gradients of weight and bias. ``parts``: how many partial sums, one for
+    each block of the kernel.
+
+    Before::
+
+        %m = "fusion.sum"(%a) {axes = [1]}            // within the rows
+        %dx = … of %m, over the rows
+        %dw = "fusion.sum"(%b) {axes = [0]}           // over the rows
+
+    After::
+
+        %m = "fusion.sum"(%a) {axes = [1]}
+        %dx = …
+        %p = "fusion.partial_sum"(%b) {axes = [0], parts = 264}
+        %dw = "fusion.sum"(%p) {axes = [0]}
+    """
+
+    name = "fusion-inner-outer"
+    parts: int = 264
+
+    def run(self, graph: Graph) -> None:
+        for block in list(blocks(graph)):
+            groups: dict[Group, list[Op]] = {}
+            for op in block.ops:
+                if op.group is not None:
+                    groups.setdefault(op.group, []).append(op)
+            for members in groups.values():
+                self._group(block, members)
+
+    def _group(self, block: Block, members: list[Op]) -> None:
+        axes = Axes(members)
+        reads = _sources(members)
+        inner = [op for op in members if is_reduction(op) and axes.reduced(op) and self._within_rows(op, axes)]
+        for op in list(members):
+            if op.name != "sum" or op.attrs["keepdims"] or not axes.reduced(op) or self._within_rows(op, axes):
+                continue
+            operand = op.operands[0]
+            full, over = axes.flat(operand), axes.reduced(op)
+            if len(full) == len(over) or full[: len(over)] != over:
+                continue
+            companions = [
+                other for other in inner
+                if set(axes.reduced(other)) == set(full) - set(over) and set(axes.flat(other.operands[0])) == set(full)
+                and _shared(reads[operand] & reads[other.operands[0]])
+            ]  # fmt: skip
+            if companions:
+                self._split(block, op)
+
+    def _within_rows(self, op: Op, axes: Axes) -> bool:
+        full = axes.flat(op.operands[0])
+        return bool(full) and full[-1] in axes.reduced(op)
+
+    def _split(self, block: Block, op: Op) -> None:
+        scratch = Builder(Block(), lambda: op.loc)
+        rank = op.operands[0].rank
+        rows = tuple(a % rank for a in op.attrs["axes"])
+        partial = scratch.op("partial_sum", op.operands[0], axes=rows, parts=self.parts)
+        total = scratch.op("sum", partial, axes=(0,))
+        at = block.ops.index(op)
+        for new in scratch.block.ops:
+            new.group = op.group
+        block.ops[at : at + 1] = scratch.block.ops
+        block.replace(op.result, total)
+
+
+def _shared(sources: set[Value]) -> bool:
+    return any(v.rank > 1 for v in sources)
+
+
+def _sources(members: list[Op]) -> dict[Value, set[Value]]:
+    """For each value, the group's inputs that it is computed from element by element: not through reductions."""
+    out: dict[Value, set[Value]] = {}
+    for op in members:
+        found: set[Value] = set()
+        for v in op.operands:
+            found |= out.get(v, {v})
+        for result in op.results:
+            out[result] = set() if is_reduction(op) else found
+    for op in members:
+        for v in op.operands:
+            out.setdefault(v, {v})
+    return out

@@ -1,0 +1,153 @@
+"""Pointwise segments that read along one loop and write along another, on a GPU.
+
+A block takes a tile of ``tile`` by ``tile`` elements of the two loops. The inputs that are contiguous along the *reading* loop are
+loaded along it into shared memory; after a barrier each thread picks its elements from there, reads whatever else it needs directly,
+and writes along the *writing* loop. Rows of the shared tile are padded by one word, so that both sides spread over the banks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mlirfuse import dtypes as dt
+from mlirfuse import sizes as sz
+from mlirfuse.graph import Value
+from mlirfuse.lowering.emitter import Val
+from mlirfuse.lowering.kernel import Index
+from mlirfuse.lowering.slots import Slots
+from mlirfuse.schedule.analysis import Analysis, size_of
+from mlirfuse.schedule.gpu import Access, GpuBody, GpuKernel
+
+THREADS = 256
+
+
+@dataclass(frozen=True)
+class Params:
+    """``reading``: which loop the staged inputs are contiguous along; ``read_lanes`` elements a vector of it; ``staged``: which inputs,
+    by position."""
+
+    access: Access
+    tile: int
+    reading: int
+    read_lanes: int
+    staged: tuple[int, ...]
+
+
+def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
+    """The kernel that computes ``analysis``."""
+    body = GpuBody(name, analysis, slots, p.access, THREADS)
+    e, k = body.e, body.k
+    loops = analysis.loops(analysis.kept)
+    writing, reading = loops[-1], loops[p.reading]
+    outer = [loop for n, loop in enumerate(loops[:-1]) if n != p.reading]
+    width, height = size_of(writing), size_of(reading)
+    lanes = p.access.lanes
+    staged = [analysis.inputs[n] for n in p.staged]
+
+    rest, block_w = k.divmod(Index(body.wide(body.block)), sz.ceildiv(width, p.tile))
+    above, block_r = k.divmod(rest, sz.ceildiv(height, p.tile))
+    base_w, base_r = (e.mul(k.scalar(b.base), p.tile) for b in (block_w, block_r))
+    base_env: dict = {}
+    body.unlinear(base_env, outer, above)
+    pitch = {v: p.tile + max(1, 4 // v.dtype.bytes) for v in staged}
+    offsets = {v: body.reserve(p.tile * pitch[v] * v.dtype.bytes) for v in staged}
+
+    def at(w: Val, r: Val, lanes_w: int, lanes_r: int, held: bool):
+        env = dict(base_env)
+        inside = e.and_(e.cmp("lt", w, body.size(width)), e.cmp("lt", r, body.size(height)))
+        if held:
+            w, r = e.min(w, e.sub(body.size(width), lanes_w)), e.min(r, e.sub(body.size(height), lanes_r))
+        body.set_loop(env, writing, Index(w, 1, lanes_w) if lanes_w > 1 else Index(w))
+        body.set_loop(env, reading, Index(r, 1, lanes_r) if lanes_r > 1 else Index(r))
+        return env, inside
+
+    def split(vectors: int) -> tuple[Val, Val]:
+        """A thread's vector along a line of the tile, and its line."""
+        along = e.and_(body.thread, vectors - 1)
+        return along, e.bitcast(e.shr(e.bitcast(body.thread, dt.u32), vectors.bit_length() - 1), dt.i32)
+
+    # Into shared memory: vectors along the reading loop, lines are positions of the writing loop.
+    vectors = p.tile // p.read_lanes
+    along, line = split(vectors)
+    step = THREADS // vectors
+    local_r = e.mul(along, p.read_lanes)
+    loaded = []
+    for n in range(p.tile // step):
+        local_w = e.add(line, n * step)
+        env, _ = at(e.add(base_w, body.wide(local_w)), e.add(base_r, body.wide(local_r)), 1, p.read_lanes, True)
+        for value in staged:
+            loaded.append((value, local_w, k.preload(value, env)))
+    for value, local_w, val in loaded:
+        for lane in range(p.read_lanes):
+            index = e.add(e.mul(local_w, pitch[value]), e.add(local_r, lane))
+            body.shared_store(body.shared_address(offsets[value], index, value.dtype.bytes), e.extract(val, lane))
+    body.barrier()
+
+    # Out of it: vectors along the writing loop, lines are positions of the reading loop.
+    vectors = p.tile // lanes
+    along, line = split(vectors)
+    step = THREADS // vectors
+    local_w = e.mul(along, lanes)
+    places = []
+    for n in range(p.tile // step):
+        local_r = e.add(line, n * step)
+        env, inside = at(e.add(base_w, body.wide(local_w)), e.add(base_r, body.wide(local_r)), lanes, 1, True)
+        for value in staged:
+            parts = []
+            for lane in range(lanes):
+                index = e.add(e.mul(e.add(local_w, lane), pitch[value]), local_r)
+                dtype = dt.u8 if value.dtype is dt.bool_ else value.dtype
+                parts.append(body.shared_load(body.shared_address(offsets[value], index, value.dtype.bytes), dtype))
+            k.bind_loaded(value, env, e.from_lanes(parts))
+        places.append((env, inside))
+    for env, inside in places:
+        for value in analysis.outputs:
+            k.value(value, env)
+    for env, inside in places:
+        body.store_at(analysis.outputs, env, analysis.kept, inside)
+    grid = sz.mul(sz.product(size_of(loop) for loop in outer), sz.ceildiv(width, p.tile), sz.ceildiv(height, p.tile))
+    return [body.finish(grid)]
+
+
+def choose(analysis: Analysis, access: Access, env: dict[str, int], alignments: dict[Value, int], machine) -> Params | None:
+    """Parameters where an input over the whole domain is contiguous along another loop than the output's innermost; else None."""
+    loops = analysis.loops(analysis.kept)
+    if len(loops) < 2:
+        return None
+    writing = loops[-1][-1]
+    domain = set(analysis.kept)
+    tensors = [v for v in analysis.inputs if _direct(analysis, v, domain)]
+    for n, loop in reversed(list(enumerate(loops[:-1]))):
+        axis = loop[-1]
+        staged = [
+            v for v in tensors
+            if sz.substitute(analysis.axis_stride(v, axis), env) == 1 and sz.substitute(analysis.axis_stride(v, writing), env) not in (0, 1)
+        ]  # fmt: skip
+        extent, width = (sz.substitute(size_of(x), env) for x in (loop, loops[-1]))
+        if not staged or min(extent, width) < 16 or extent * width < 4096:
+            continue
+        widest = max(v.dtype.bytes for v in staged)
+        tile = 64 if widest <= 4 else 32
+        room = machine.shared_per_block // 2 if machine.shared_per_block < 96 << 10 else 48 << 10
+        staged = staged[: max(1, min(room, 48 << 10) // (tile * (tile + 4) * widest))]
+        lanes = max(1, 16 // widest)
+        for v in staged:
+            limit = alignments.get(v, 256)
+            for stride in analysis.strides[v]:
+                value = sz.substitute(stride, env) * v.dtype.bytes
+                limit = min(limit, value & -value if value and stride != 1 else 256)
+            while lanes > 1 and (extent % lanes or lanes * v.dtype.bytes > max(limit, v.dtype.bytes)):
+                lanes //= 2
+        positions = tuple(analysis.inputs.index(v) for v in staged)
+        write_lanes = min(access.lanes, 8)
+        aligns = list(access.aligns)
+        for position, v in zip(positions, staged):
+            aligns[position] = lanes * v.dtype.bytes
+        access = Access(access.index, write_lanes, tuple(aligns), access.multiples)
+        return Params(access, tile, n, lanes, positions)
+    return None
+
+
+def _direct(analysis: Analysis, value: Value, domain: set) -> bool:
+    axes = set(analysis.axes.flat(value))
+    return axes <= domain and not axes & analysis.pinned and len(axes) > 1
