@@ -289,7 +289,7 @@ class Jitted:
         leaves += [c.read() for c in traced.captured]
         specs += [arrays.describe(c.read()) for c in traced.captured]
         kind = Kind(traced, None, tree.leaves)
-        return Lowered(self, kind, leaves, kind.env(specs), self._target(leaves))
+        return Lowered(self, kind, tree, leaves, kind.env(specs), self._target(leaves))
 
 
 _LEAVES = {np.ndarray, int, float, bool, complex, type(None), str}
@@ -382,12 +382,12 @@ def _number(value, scalar):
     return value[()] if scalar is np.generic else scalar(value[()])
 
 
-def lower_to_segments(graph, target):
-    """Runs the tensor-level passes of ``jit`` for ``target`` on a traced graph, in place."""
+def lower_to_segments(graph, target, after=None):
+    """Runs the tensor-level passes of ``jit`` for ``target`` on a traced graph, in place; ``after`` as for :func:`run_pipeline`."""
     from mlirfuse.passes.base import run_pipeline
 
     horizontal = " horizontal=true" if config.horizontal else ""
-    return run_pipeline([graph], PIPELINE.format(horizontal=horizontal, extra=target.passes)).graphs[0]
+    return run_pipeline([graph], PIPELINE.format(horizontal=horizontal, extra=target.passes), after).graphs[0]
 
 
 def jit(fn=None, *, static_argnames=(), target: str | None = None, fallback: bool | None = None):

@@ -45,14 +45,18 @@ class Executor:
             if extent == 0:
                 raise Empty
 
+    def variant(self, leaves, leaf_of_arg: list[int], env: dict[str, int]):
+        """The compiled variant for these arguments, compiled now if it is new; for a graph without library ops."""
+        alignments = {}
+        for k, value in enumerate(self.graph.args):
+            if k not in self.graph.scalars:
+                alignments[value] = arrays.describe(leaves[leaf_of_arg[k]]).align
+        return self.program.variant(env, alignments)
+
     def record(self, leaves, leaf_of_arg: list[int], env: dict[str, int], result=None):
         """The Record for arguments with this signature. ``leaf_of_arg``: each graph argument's position among ``leaves``."""
         graph, program = self.graph, self.program
-        alignments = {}
-        for k, value in enumerate(graph.args):
-            if k not in graph.scalars:
-                alignments[value] = arrays.describe(leaves[leaf_of_arg[k]]).align
-        variant = program.variant(env, alignments)
+        variant = self.variant(leaves, leaf_of_arg, env)
         plan = program.plan(variant, env)
         scalars = []
         for key, slot in variant.slots.ints.items():

@@ -424,6 +424,8 @@ def _fmod_emit(e, a, b):
 
 
 def _ceil_div(a, b):
+    if a.dtype.kind not in "iu":
+        return np.ceil(a / b)
     return -((-a) // b) if a.dtype.kind != "u" else np.where(b == 0, 0, (a // np.maximum(b, 1)) + (a % np.maximum(b, 1) != 0)).astype(a.dtype)
 
 

@@ -160,7 +160,8 @@ class Program:
                     self.variants[params] = found
         return found
 
-    def _compile(self, params: tuple, env) -> Variant:
+    def slots(self) -> Slots:
+        """Where a variant's kernels find arguments, outputs and the workspace."""
         slots = Slots()
         for k in self.pointer_args:
             slots.pointers[self.graph.args[k]] = len(slots.pointers)
@@ -170,7 +171,10 @@ class Program:
         for k, value in enumerate(made):
             slots.pointers[value] = len(self.pointer_args) + k
         slots.workspace = len(self.pointer_args) + len(made)
-        variant = self.target.compile(self, params, slots)
+        return slots
+
+    def _compile(self, params: tuple, env) -> Variant:
+        variant = self.target.compile(self, params, self.slots())
         self._add_plan(variant)
         return variant
 

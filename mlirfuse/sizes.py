@@ -205,6 +205,21 @@ def _substitute_atom(atom: Atom, values) -> Size:
     return _FUNCTIONS[atom.op](*(substitute(a, values) for a in atom.args))
 
 
+def function(source: str, symbols, **names):
+    """A function of a dict with the symbols' values, that gives what the Python expression ``source`` says. Sizes stand in it as ``str``
+    spells them; ``names`` are what else it may name. Compiled once, a size costs some tens of nanoseconds a call, not microseconds."""
+    lines = ["def evaluate(env):", *(f"    {name} = env[{name!r}]" for name in sorted(symbols)), f"    return {source}"]
+    scope = {"max": max, "min": min, **names}
+    exec(compile("\n".join(lines), "<sizes>", "exec"), scope)
+    return scope["evaluate"]
+
+
+def tuple_function(sizes):
+    """A function of a dict with the symbols' values, that gives the values of these sizes as a tuple."""
+    sizes = list(sizes)
+    return function(f"({''.join(f'{n},' for n in sizes)})", set().union(*map(symbols, sizes)) if sizes else ())
+
+
 def product(sizes) -> Size:
     return mul(1, *sizes)
 

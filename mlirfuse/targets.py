@@ -49,9 +49,8 @@ class CpuTarget:
             return 1
         return min(4 * self.threads, 64)
 
-    def compile(self, program: Program, params: tuple, slots: Slots) -> Variant:
-        from mlirfuse import _native
-
+    def kernels(self, program: Program, params: tuple, slots: Slots) -> tuple[list[CpuKernel], str]:
+        """The kernels of a variant and the module that holds them."""
         kernels: list[CpuKernel] = []
         for at, (step, choice) in enumerate(zip(program.steps, params)):
             name = f"kernel{at}"
@@ -59,11 +58,24 @@ class CpuTarget:
                 kernels += rows.cpu(name, step.analysis, slots, *choice)
             else:
                 kernels += pointwise.cpu(name, step.analysis, slots)
-        tiled = "module {\n" + "\n".join(k.text for k in kernels) + "\n}\n"
-        host = _host(kernels, slots)
-        text = "module {\n" + "\n".join(k.text for k in kernels) + "\n" + host + "\n}\n"
-        code = llvm.HostCode(llvm.compile_object(text), _native.symbols())
+        return kernels, "module {\n" + "\n".join(k.text for k in kernels) + "\n}\n"
+
+    def host(self, kernels: list[CpuKernel], slots: Slots) -> str:
+        """The host function of a variant."""
+        return _host(kernels, slots)
+
+    def compile(self, program: Program, params: tuple, slots: Slots) -> Variant:
+        from mlirfuse import _native
+
+        kernels, tiled = self.kernels(program, params, slots)
+        host = self.host(kernels, slots)
+        code = llvm.HostCode(llvm.compile_object(whole(tiled, host)), _native.symbols())
         return Variant(params, {"tiled": tiled, "host": host}, code.address("launch"), slots, len(kernels), code)
+
+
+def whole(tiled: str, host: str) -> str:
+    """One module of a CPU variant's kernels and its host function."""
+    return tiled.removesuffix("}\n") + host + "\n}\n"
 
 
 def _host(kernels: list[CpuKernel], slots: Slots) -> str:
@@ -128,12 +140,17 @@ class GpuTarget:
         if kernels:
             text["ptx"] = ptx.to_ptx(tiled, self.machine.chip)
             module = _native.Module(text["ptx"].encode() + b"\0", self.device)
-            handles = [slots.ints.setdefault(("handle", module.function(k.name, 0, k.cluster > 8)), len(slots.ints)) for k in kernels]
-            host = gpu_host(kernels, handles, slots)
+            host = self.host(kernels, slots, [module.function(k.name, 0, k.cluster > 8) for k in kernels])
             code = llvm.HostCode(llvm.compile_object("module {\n" + host + "\n}\n"), _native.symbols())
             keep = [module, code]
         launch = code.address("launch") if kernels else 0
         return Variant(params, text | {"host": host}, launch, slots, len(kernels), keep)
+
+    def host(self, kernels: list, slots: Slots, functions=None) -> str:
+        """The host function of a variant; ``functions``: the kernels' CUfunctions, or None to look at its code only."""
+        functions = functions or [k.name for k in kernels]
+        handles = [slots.ints.setdefault(("handle", f), len(slots.ints)) for f in functions]
+        return gpu_host(kernels, handles, slots)
 
 
 @functools.cache

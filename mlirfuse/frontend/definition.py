@@ -24,6 +24,7 @@ from mlirfuse import ops as table
 from mlirfuse import sizes as sz
 from mlirfuse.builder import Builder
 from mlirfuse.dtypes import DType
+from mlirfuse.effects import VIEWS
 from mlirfuse.errors import MlirfuseError, ShapeError
 from mlirfuse.frontend import definition_printing as printing
 from mlirfuse.frontend.nvfuser_promotion import DataType, from_dtype, to_dtype
@@ -989,6 +990,8 @@ def _planned(fd: FusionDefinition, source: FusionDefinition, mapped) -> Planned:
             back = tuple(memory.index(d) for d in range(value.rank))
         if (value, back) not in positions:
             positions[value, back] = len(returns)
+            if back is None and _reversed(value):
+                value = fd.builder.op("copy", value)  # no view: torch has no negative strides
             if back is not None:
                 value = fd.builder.permute(value if tensor.stride_order is not None else fd.builder.op("copy", value), memory)
             returns.append(value)
@@ -997,6 +1000,15 @@ def _planned(fd: FusionDefinition, source: FusionDefinition, mapped) -> Planned:
     graph = Graph("fusion", fd.block, list(fd.layouts), set(fd.scalar_arguments), aliases)
     _remove_dead(graph)
     return Planned(graph, list(fd.hidden), outputs)
+
+
+def _reversed(value: Value) -> bool:
+    """Whether ``value`` may be a view of an argument with dimensions in reverse."""
+    while value.op is not None and value.op.name in VIEWS:
+        if any(step < 0 for step in value.op.attrs.get("step", ())):
+            return True
+        value = value.op.operands[0]
+    return False
 
 
 def _remove_dead(graph: Graph) -> None:

@@ -73,7 +73,8 @@ class Compiled:
             if device not in planned.compiled:
                 counters.kinds += 1
                 try:
-                    planned.compiled[device] = Executor(lower_to_segments(_copy(planned.graph)), targets.for_arrays(leaves), env)
+                    target = targets.for_arrays(leaves)
+                    planned.compiled[device] = Executor(lower_to_segments(_copy(planned.graph), target), target, env)
                 except ShapeError:
                     raise
                 except Exception as error:

@@ -32,11 +32,13 @@ _sum, _max, _min = sum, max, min  # sum, max, min and round are NumPy's below
 
 
 def implements(*numpy_functions):
-    """Decorator: the function stands for these NumPy functions."""
+    """Decorator: the function stands for these NumPy functions (a name, for what older NumPys lack)."""
 
     def mark(function):
         for f in numpy_functions:
-            HANDLED[f] = function
+            f = getattr(np, f, None) if isinstance(f, str) else f
+            if f is not None:
+                HANDLED[f] = function
         return function
 
     return mark
@@ -555,17 +557,20 @@ def _compare_with_big_int(t, ufunc, operands):
 
 
 def _power(t, operands):
-    """Small constant exponents without a power function, as NumPy has it for 2, 0.5 and -1."""
+    """Constant exponents for which there is something better than the power function."""
     base, exponent = operands
     if isinstance(exponent, TracedScalar) and exponent._weak is int and isinstance(base, TracedArray) and base._value.dtype.is_integer:
         exponent = exponent.concrete()  # its sign decides whether the power exists
-    if exponent.__class__ not in (int, float) or not isinstance(base, TracedArray) or isinstance(base, TracedScalar):
+    if not isinstance(base, TracedArray) or isinstance(base, TracedScalar):
         return None
-    (dtype, _, _) = _resolve(np.power, (base, exponent))
+    if isinstance(exponent, np.floating) and exponent == 0.5 or exponent.__class__ in (int, float):
+        (dtype, _, _) = _resolve(np.power, (base, exponent))
+    else:
+        return None
+    if exponent == 0.5 and dtype in (dt.f32, dt.f64):  # as NumPy has it, down to -0.0 and -inf
+        return wrap(t, t.emit("sqrt", value_of(t, base, dtype)))
     if dtype.is_integer and exponent < 0:
         fail(ValueError, "Integers to negative integer powers are not allowed.")
-    if exponent == 0.5 and dtype.is_float:
-        return wrap(t, t.emit("sqrt", value_of(t, base, dtype)))
     if exponent == -1 and dtype.is_float:
         return wrap(t, t.emit("reciprocal", value_of(t, base, dtype)))
     if exponent not in (1, 2, 3, 4) and not (dtype.is_integer and 0 < exponent <= 64):
@@ -629,6 +634,8 @@ def _binary_method(ufunc, function, reflected: bool):
     def method(self, other):
         if ufunc is np.power and not reflected and other.__class__ is int and other == 2 and self._value.dtype is dt.bool_ and self._weak is None:
             return call_ufunc(np.square, (self,))  # bools to the second are int8, to any other power int64
+        if ufunc is np.power and not reflected and other.__class__ is float and other == 0.5 and self._value.dtype is dt.f16:
+            return call_ufunc(np.sqrt, (self,))  # np.power has the power here, which differs at -0.0 and -inf
         if other.__class__ not in _PLAIN:
             if not (isinstance(other, (TracedArray, np.generic, np.ndarray, int, float, list, tuple)) or is_array(other)):
                 return NotImplemented
@@ -1305,7 +1312,7 @@ def select(condlist, choicelist, default=0):
     return result
 
 
-@implements(np.astype)
+@implements("astype")
 def astype(x, dtype, /, *, copy=True, device=None):
     return x.astype(dtype, copy=copy)
 
@@ -1393,7 +1400,7 @@ def reshape(a, /, shape=None, order="C", *, copy=None):
     else:
         target = [t.canonical(n) for n in target]
     if tuple(target) == t.shape(x._value):
-        return TracedArray(t, x.value, x._buffer, x._path)
+        return x.alias()
     if copy:
         x = TracedArray(t, _fresh(t, x.value))
     return x.step(Reshape(tuple(target)))
@@ -1414,7 +1421,7 @@ def transpose(a, axes=None):
     axes = axes_of(tuple(axes), x.ndim)
     if len(axes) != x.ndim:
         fail(ValueError, "axes don't match array")
-    return TracedArray(x._trace, x.value, x._buffer, x._path) if axes == tuple(range(x.ndim)) else x.step(Permute(axes))
+    return x.alias() if axes == tuple(range(x.ndim)) else x.step(Permute(axes))
 
 
 @implements(np.swapaxes)
@@ -1468,7 +1475,7 @@ def squeeze(a, axis=None):
     axes = tuple(k for k, n in enumerate(extents) if n == 1) if axis is None else axes_of(axis, x.ndim)
     if any(extents[k] != 1 for k in axes):
         fail(ShapeError, "cannot select an axis to squeeze out which has size not equal to one")
-    return x.step(Squeeze(tuple(sorted(axes)))) if axes else TracedArray(x._trace, x.value, x._buffer, x._path)
+    return x.step(Squeeze(tuple(sorted(axes)))) if axes else x.alias()
 
 
 @implements(np.broadcast_to)
@@ -1483,7 +1490,7 @@ def broadcast_to(array, shape, subok=False):
         fail(ShapeError, "operands could not be broadcast together with remapped shapes [original->remapped]: "
              f"{t.hints_of(own)} and requested shape {t.hints_of(target)}")  # fmt: skip
     target = tuple(map(t.canonical, target))
-    return x.step(Broadcast(target)) if t.shape(x._value) != target else TracedArray(t, x.value, x._buffer, x._path)
+    return x.step(Broadcast(target)) if t.shape(x._value) != target else x.alias()
 
 
 @implements(np.broadcast_arrays)
@@ -1655,7 +1662,7 @@ def dsplit(ary, indices_or_sections):
     return split(ary, indices_or_sections, 2)
 
 
-@implements(np.unstack)
+@implements("unstack")
 def unstack(x, /, *, axis=0):
     x = moveaxis(x, axis, 0)
     return tuple(x[k] for k in range(len(x)))
@@ -1667,7 +1674,7 @@ def flip(m, axis=None):
     t, shape = x._trace, x._trace.shape(asarray(m)._value)
     axes = axes_of(axis, x.ndim) if axis is not None else tuple(range(x.ndim))
     if not axes or not shape:
-        return TracedArray(t, x.value, x._buffer, x._path)
+        return x.alias()
     start = tuple(n - 1 if k in axes and n != 0 else 0 for k, n in enumerate(shape))
     step = tuple(-1 if k in axes and n not in (0, 1) else 1 for k, n in enumerate(shape))
     return x.step(Slice(start, shape, step))
@@ -2295,7 +2302,7 @@ def _basic(x, parts) -> TracedArray:
         view = view.step(At(a - len([r for r in removed if r < a]), value_of(t, k, dt.i64)))
     if new:
         view = view.step(ExpandDims(tuple(new)))
-    return TracedArray(t, view.value, view._buffer, view._path) if view is x else view
+    return x.alias() if view is x else view
 
 
 def _indices(t, k, extent: Size) -> TracedArray:
@@ -2584,7 +2591,7 @@ def _fill(self, value):
 @_method("view")
 def _view_method(self, dtype=None, type=None):
     if dtype is None:
-        return TracedArray(self._trace, self.value, self._buffer, self._path)
+        return self.alias()
     fail(UnsupportedError, "x.view(dtype) reads the bits of an array as another type, which is not supported in a compiled function: use x.astype(dtype)")
 
 

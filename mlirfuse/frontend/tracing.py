@@ -823,7 +823,12 @@ class TracedArray:
 
     def step(self, step) -> TracedArray:
         """The view that is one step (see :mod:`mlirfuse.frontend.views`) from this one."""
-        return TracedArray(self._trace, step.read(self._trace, self.value), self._buffer, (*self._path, step))
+        value = step.read(self._trace, self.value)
+        return TracedArray(self._trace, value) if self._scalar else TracedArray(self._trace, value, self._buffer, (*self._path, step))
+
+    def alias(self) -> TracedArray:
+        """Another array with the same memory (of a number: one with its value)."""
+        return TracedArray(self._trace, self.value) if self._scalar else TracedArray(self._trace, self.value, self._buffer, self._path)
 
     def _check_reshapes(self) -> None:
         if not reshapes_are_views(self._trace, self._buffer.origin, self._path):

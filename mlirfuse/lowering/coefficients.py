@@ -654,7 +654,7 @@ LGAMMA_MIDDLE = {
         3.89294127894557e-19,
     ),
 }
-# z times the rest of Stirling's series in 1/z², z above 8; in float64, for results in float32 and in float64
+# z times the rest of Stirling's series in 1/z², z >= 8; in float64, for results in float32 and in float64
 LGAMMA_FAR = {
     # 2^-40.8
     32: (

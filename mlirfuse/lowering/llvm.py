@@ -54,9 +54,15 @@ def to_llvm_ir(text: str) -> str:
         module = to_llvm_dialect(text)
     except mlir.MLIRError as error:
         raise CompileError(f"lowering to LLVM failed: {error}") from error
-    left = [op.operation.name for op in mlir.walk(module) if not op.operation.name.startswith(("llvm.", "builtin."))]
+    return translate(module)
+
+
+def translate(module) -> str:
+    """LLVM IR of a module in the LLVM dialect. Raises :class:`CompileError` where something is in another dialect."""
+    left = {op.operation.name for op in mlir.walk(module)}
+    left = {n for n in left if not n.startswith("llvm.") and n != "builtin.module"}
     if left:  # handing LLVM's translation anything else ends the process
-        raise CompileError(f"lowering to LLVM left {', '.join(sorted(set(left)))}")
+        raise CompileError(f"lowering to LLVM left {', '.join(sorted(left))}")
     return mlir.translate_module_to_llvmir(module.operation)
 
 

@@ -6,22 +6,34 @@ from mlirfuse import mlir
 from mlirfuse.errors import CompileError
 from mlirfuse.runtime import cache
 
-_TO_NVVM = (
-    "convert-scf-to-cf,gpu.module(convert-gpu-to-nvvm{index-bitwidth=32}),convert-vector-to-llvm,convert-cf-to-llvm,"
+TO_NVVM = (
+    "gpu.module(convert-gpu-to-nvvm{index-bitwidth=32}),convert-vector-to-llvm,convert-cf-to-llvm,"
     "convert-arith-to-llvm,convert-math-to-llvm,convert-nvvm-to-llvm,reconcile-unrealized-casts"
 )
 PTX_VERSIONS = {70: 70, 75: 70, 80: 70, 86: 71, 89: 78, 90: 80, 100: 86, 103: 88, 120: 87, 121: 88}  # lowest that knows the chip
 
 
-def to_nvvm(text: str, chip: str):
-    """The module with gpu.modules ``text``, its kernels in the NVVM dialect, for ``chip`` ("sm_90")."""
-    architecture = int(chip.removeprefix("sm_").rstrip("af"))
-    if architecture not in PTX_VERSIONS:
+def to_gpu_passes(chip: str) -> str:
+    """The passes that give the kernels their target and turn their loops into branches. Raises :class:`CompileError`."""
+    architecture = chip.removeprefix("sm_").rstrip("af")
+    if not architecture.isdigit() or int(architecture) not in PTX_VERSIONS:
         raise CompileError(f"unknown GPU architecture {chip}; known: {', '.join(f'sm_{a}' for a in PTX_VERSIONS)}")
+    return f"nvvm-attach-target{{chip={chip} O=3 features=+ptx{PTX_VERSIONS[int(architecture)]}}},convert-scf-to-cf"
+
+
+def to_gpu(text: str, chip: str):
+    """The module with gpu.modules ``text``, given its target ``chip`` ("sm_90"), its loops as branches."""
+    passes = to_gpu_passes(chip)
     with mlir.context():
         module = mlir.ir.Module.parse(text)
-    target = f"nvvm-attach-target{{chip={chip} O=3 features=+ptx{PTX_VERSIONS[architecture]}}}"
-    mlir.run_passes(module, f"builtin.module({target},{_TO_NVVM})")
+    mlir.run_passes(module, f"builtin.module({passes})")
+    return module
+
+
+def to_nvvm(text: str, chip: str):
+    """The module with gpu.modules ``text``, its kernels in the NVVM dialect, for ``chip`` ("sm_90")."""
+    module = to_gpu(text, chip)
+    mlir.run_passes(module, f"builtin.module({TO_NVVM})")
     return module
 
 
@@ -32,14 +44,18 @@ def to_ptx(text: str, chip: str) -> str:
     if found is not None:
         return found.decode()
     try:
-        module = to_nvvm(text, chip)
-        check_legal(module)
-        mlir.run_passes(module, "builtin.module(gpu-module-to-binary{format=isa})")
+        ptx = assemble(to_nvvm(text, chip))
     except mlir.MLIRError as error:
         raise CompileError(f"lowering to PTX failed: {error}") from error
-    ptx = binary_of(module)
     cache.store(key, ptx.encode())
     return ptx
+
+
+def assemble(module) -> str:
+    """PTX of the gpu.modules of a module in the NVVM dialect. Raises :class:`CompileError` where something is in another dialect."""
+    check_legal(module)
+    mlir.run_passes(module, "builtin.module(gpu-module-to-binary{format=isa})")
+    return binary_of(module)
 
 
 def check_legal(module) -> None:

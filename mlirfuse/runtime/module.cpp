@@ -7,6 +7,7 @@
 #include "cuda_api.h"
 #include "cuda_runtime_wrappers.h"
 #include "dispatcher.h"
+#include "kind.h"
 #include "record.h"
 #include "thread_pool.h"
 
@@ -72,6 +73,7 @@ PyObject* empty(PyObject*, PyObject* args, PyObject* kwargs) {
 }
 
 PyMethodDef methods[] = {
+    {"describe", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(describe)), METH_FASTCALL, describe_doc},
     {"symbols", symbols, METH_NOARGS,
      "symbols()\n--\n\nThe addresses of what compiled host code calls: MLIR's CUDA runtime and mlirfuse_parallel_for."},
     {"pool_stats", pool_stats_dict, METH_NOARGS, "pool_stats()\n--\n\nWhat the pool of CPU buffers holds, as a dict."},

@@ -1,9 +1,8 @@
 """Derives ``mlirfuse/lowering/coefficients.py``: ``python -m mlirfuse.tools.fit_coefficients > mlirfuse/lowering/coefficients.py``.
 
-Needs mpmath, and some minutes. Each polynomial is the minimax one for a weighted error, found by Remez's exchange in 60 digits. Coefficients are
-rounded to the working precision one at a time, lowest power first, each time fitting the rest again; so what is left of a
-coefficient's rounding is taken up by the others. The error printed beside each table is that of the rounded polynomial in exact
-arithmetic, as a power of two, relative to the function that it serves.
+Needs mpmath, and some minutes. Each polynomial is the minimax one for a weighted error, found by Remez's exchange in 60 digits.
+The first coefficients are rounded to the working precision one at a time, lowest power first, each time fitting the rest again; so
+what is left of a coefficient's rounding is taken up by the others.
 """
 
 from __future__ import annotations
@@ -347,7 +346,7 @@ def main() -> None:
     for name, comment, (f, weight), (a, b), degrees in (
         ("LGAMMA_NEAR", "lgamma(t + 2) / (t (t + 1)) on [-1, 1]", near, (-1 + mpf("1e-15"), 1), {32: 13, 64: 26}),
         ("LGAMMA_MIDDLE", "lgamma(t + 5.5) on [-2.5, 2.5]", middle, (-2.5, 2.5), {32: 12, 64: 24}),
-        ("LGAMMA_FAR", "z times the rest of Stirling's series in 1/z², z above 8", far, (mpf("1e-10"), mpf(1) / 64), {32: 2, 64: 4}),
+        ("LGAMMA_FAR", "z times the rest of Stirling's series in 1/z², z >= 8", far, (mpf("1e-10"), mpf(1) / 64), {32: 2, 64: 4}),
     ):
         print(f"# {comment}; in float64, for results in float32 and in float64")
         print(f"{name} = {{")

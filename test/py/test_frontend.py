@@ -247,6 +247,8 @@ def test_python_operators():
     check(lambda x, y: (x & y, x | y, x ^ y, ~x, x << 1, x >> 1, 7 & x, x == y, x != y, x < y), array((3,), np.int32), array((3,), np.int32, seed=3))
     check(lambda x: (x**3, x**0.5, x**-1, x**1, x**2.0, 2.0**x, x**4), abs(X) + 1)
     check(lambda x: (x**3, x**0, x**5, x**1), array((5,), np.int16))
+    for dtype in "efd":
+        check(lambda x: (x**0.5, np.power(x, 0.5), x ** np.float32(0.5), x**-1, x**2, x**3), np.array([-np.inf, -0.0, 0.0, np.inf, np.nan, 4], dtype))
     with pytest.raises(TypeError, match="boolean subtract"):
         trace(lambda x: x - x, array(3, bool))
     check(lambda x, y: (np.divmod(x, y), np.modf(x), np.clip(x, -1, 1), np.round(x, 1), x.round(), np.fix(x)), X, Y)
