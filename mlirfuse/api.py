@@ -13,7 +13,7 @@ import logging
 import threading
 import types
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from mlirfuse.executor import Empty, Executor
 from mlirfuse.frontend import arrays, tracing
 from mlirfuse.frontend import tree as trees
 from mlirfuse.frontend.tracing import ArgSpec, Static, Traced
+from mlirfuse.recall import Recall
 
 log = logging.getLogger("mlirfuse")
 PIPELINE = "builtin.module(fusion-decompose,fusion-cse,fusion-dce,fusion-group{{single-op=true{horizontal}}}{extra},fusion-segment)"
@@ -38,6 +39,10 @@ class Kind:
     executor: Executor | None
     leaves: int  # without captured arrays
     problem: str = ""
+    captured_at: list[int] = field(default_factory=list)  # its captured arrays' places among those of the entry
+    captured_key: tuple = ()
+    aliases: dict[int, int] = field(default_factory=dict)  # leaves that were the same memory as an earlier one
+    statics: list[tuple[int, Any]] = field(default_factory=list)  # the leaves that are no arrays or numbers
 
     def env(self, specs) -> dict[str, int]:
         """The symbols' values for arguments with these specs (captured ones behind the leaves)."""
@@ -50,7 +55,7 @@ class Kind:
     @functools.cached_property
     def leaf_of_arg(self) -> list[int]:
         traced = self.traced
-        return list(traced.arg_leaves) + [self.leaves + k for k in range(len(traced.captured))]
+        return list(traced.arg_leaves) + [self.leaves + k for k in self.captured_at]
 
     def holds(self, leaves, env) -> bool:
         """Whether the trace is right for a call with these leaves and sizes, of the kind's own key."""
@@ -59,13 +64,34 @@ class Kind:
             return False
         if any(sz.substitute(a, env) != sz.substitute(b, env) for a, b in traced.equalities):
             return False
+        return self.holds_values(leaves, env)
+
+    def holds_values(self, leaves, env) -> bool:
+        """Whether the numbers and constants among the leaves are such that the trace is right."""
+        traced = self.traced
         for leaf, ranges in traced.scalar_ranges.items():
             if not all(low <= leaves[leaf] <= high for low, high in ranges):
                 return False
         for leaf, ranges in traced.index_ranges.items():
             if not all(sz.substitute(low, env) <= leaves[leaf] <= sz.substitute(high, env) for low, high in ranges):
                 return False
-        return all(_same(leaves[leaf], value) for leaf, value in traced.static_leaves.items())
+        return all(_same(leaves[leaf], value) for leaf, value in [*traced.static_leaves.items(), *self.statics])
+
+    @functools.cached_property
+    def own(self) -> list[int]:
+        """The leaves that the function gives back as they are."""
+        return list(dict.fromkeys(o.index for o in self.traced.outs if o.kind == "argument"))
+
+    @functools.cached_property
+    def simple(self) -> bool:
+        """Whether the function returns the graph's only result as it is."""
+        outs = self.traced.outs
+        alone = len(outs) == 1 and self.traced.out_tree.kind == "leaf" and len(self.traced.graph.returns) == 1
+        return alone and outs[0].kind == "result" and outs[0].scalar is None
+
+    def finisher(self, env):
+        """What a Record calls with the results; None where it returns them as they are."""
+        return None if self.simple else _keyed(self.traced, env, self.own)
 
 
 def _read(namespace, name: str):
@@ -78,9 +104,16 @@ def _read(namespace, name: str):
 
 
 def _same(a, b) -> bool:
+    if a is b:
+        return True
     if type(a) is not type(b):
         return False
-    return bool(np.array_equal(a, b)) if isinstance(a, np.ndarray) else bool(a == b)
+    if isinstance(a, (float, complex, np.inexact)):  # 0.0 and -0.0 are two values, and a NaN is one
+        return np.asarray(a).tobytes() == np.asarray(b).tobytes()
+    try:
+        return bool(np.array_equal(a, b)) if isinstance(a, np.ndarray) else bool(a == b)
+    except Exception:  # whatever the objects' own comparison does
+        return False
 
 
 class _Entry:
@@ -92,10 +125,20 @@ class _Entry:
         self.dispatch = _native.Dispatcher(self.miss)
         self.dispatch.set_alias_sensitive(False)
         self.kinds: dict[tuple, list[Kind]] = {}
+        self.recall = Recall()
 
     def miss(self, leaves):
         """What runs a call with this signature: a Record, or its result where it does not run compiled."""
         return self.owner._miss(self, leaves)
+
+    def place(self, captured: tracing.Captured) -> int:
+        """The position of a captured array among those that every call brings."""
+        ways = {(id(root), steps) for root, steps in captured.paths}
+        for k, known in enumerate(self.captured):
+            if known.array is captured.array or (ways and ways == {(id(root), steps) for root, steps in known.paths}):
+                return k
+        self.captured = [*self.captured, captured]
+        return len(self.captured) - 1
 
 
 class Jitted:
@@ -112,7 +155,7 @@ class Jitted:
         self._watch: list[tuple[Any, str, Any]] = []
         self._lock = threading.RLock()
         self._names = [] if not self.static else list(inspect.signature(fn).parameters)
-        self._keys: dict[tuple, threading.Lock] = {}
+        self._keys: dict[tuple, threading.RLock] = {}
 
     # ---- calls
 
@@ -124,12 +167,10 @@ class Jitted:
             if entry is not None:
                 for a in args:
                     kind = a.__class__
-                    if kind is tuple or kind is list or kind is dict or (kind not in _LEAVES and isinstance(a, (tuple, dict))):
+                    if kind is tuple or kind is list or kind is dict or (kind not in _LEAVES and isinstance(a, _NO_LEAVES)):
                         break
                 else:
-                    if entry.captured:
-                        return entry.dispatch(*args, *[c.read() for c in entry.captured])
-                    return entry.dispatch(*args)
+                    return self._dispatch(entry, args) if entry.captured else entry.dispatch(*args)
         return self._call(args, kwargs)
 
     def __get__(self, instance, owner=None):
@@ -137,17 +178,29 @@ class Jitted:
 
     def _call(self, args, kwargs):
         leaves, tree = trees.flatten((args, kwargs))
+        if any(isinstance(leaf, _TRACED) for leaf in leaves):  # called by a function that is being traced: a part of it
+            return self.fn(*args, **kwargs)
         entry = self._entry(tree)
         if not kwargs and all(child.kind == "leaf" for child in tree.children[0].children):
             self._plain[len(args)] = entry
-        return entry.dispatch(*leaves, *[c.read() for c in entry.captured])
+        return self._dispatch(entry, leaves)
+
+    def _dispatch(self, entry, leaves):
+        """Calls with the arrays captured from around the function behind the leaves."""
+        try:
+            captured = [c.read() for c in entry.captured]
+        except (LookupError, AttributeError, ValueError):  # they are not where they were: trace again
+            self._forget()
+            entry, captured = self._entry(entry.tree), []
+        return entry.dispatch(*leaves, *captured)
 
     def _entry(self, tree) -> _Entry:
         entry = self._entries.get(tree)
         if entry is None:
             with self._lock:
                 entry = self._entries.setdefault(tree, _Entry(self, tree))
-                for leaf in self._static_leaves(tree):
+                entry.recall.statics = tuple(self._static_leaves(tree))
+                for leaf in entry.recall.statics:
                     entry.dispatch.set_static(leaf)
         return entry
 
@@ -172,28 +225,50 @@ class Jitted:
         for namespace, name, value in self._watch:
             now = _read(namespace, name)
             if now is not value and not _same(now, value):
-                self._entries, self._plain, self._watch = {}, {}, []
+                self._forget()
                 return
+
+    def _forget(self) -> None:
+        self._entries, self._plain, self._watch = {}, {}, []
 
     # ---- new signatures
 
     def _miss(self, entry: _Entry, leaves):
+        record = entry.recall.record(leaves)
+        if record is not None:
+            return record
         count = entry.tree.leaves
         specs = [self._describe(leaf, k, entry) for k, leaf in enumerate(leaves)]
         if not config.enabled_for(_device_name(specs)):
             return self._plainly(entry, leaves[:count])
         _one_device(leaves)
-        key = tuple(_key(spec) for spec in specs)
+        key = tuple(_key(spec) for spec in specs[:count])
+        aliases = _aliases(leaves[:count])
         with self._lock:
-            lock = self._keys.setdefault((entry.tree, key), threading.Lock())
+            lock = self._keys.setdefault((entry.tree, key), threading.RLock())
         with lock:
-            kind = self._find(entry, key, leaves, specs)
+            kind = self._find(entry, key, leaves, specs, aliases)
             if kind is None:
-                kind = self._trace(entry, key, leaves, specs)
-                if len(kind.traced.captured) and len(leaves) == count:
-                    return entry.dispatch(*leaves, *[c.read() for c in entry.captured])
-            env = kind.env(specs)
-            return self._run(kind, leaves, env)
+                kind = self._trace(entry, key, leaves, specs, aliases)
+            if len(leaves) == count + len(entry.captured):
+                return self._run_kind(entry, kind, leaves, specs)
+        # The trace found arrays around the function that this call did not bring.
+        return self._dispatch(entry, leaves[:count])
+
+    def _run_kind(self, entry: _Entry, kind: Kind, leaves, specs):
+        together = _overlap(kind, leaves) if kind.traced.mutated else None
+        if together is None:
+            found = self._run(kind, leaves, kind.env(specs))
+            if not kind.traced.mutated:
+                entry.recall.add(kind, leaves)
+            return found
+        i, j, shared = together
+        if not all(arrays.framework(leaf) in ("numpy", None) for leaf in leaves):
+            raise UnsupportedError(f"arguments {i} and {j} overlap in memory, and {self.__name__} writes into one of them: pass a copy of the other")
+        if shared:  # what is read after a write depends on how they overlap: as NumPy does it
+            return self._plainly(entry, leaves[: kind.leaves])
+        record = self._run(kind, leaves, kind.env(specs))  # not to be kept: the next arrays with this signature may share elements
+        return _native.Dispatcher(lambda _: record)(*leaves) if isinstance(record, _native.Record) else record
 
     def _describe(self, leaf, position: int, entry: _Entry):
         spec = arrays.describe(leaf)
@@ -201,20 +276,29 @@ class Jitted:
             return Static(leaf)
         return spec
 
-    def _find(self, entry, key, leaves, specs) -> Kind | None:
+    def _find(self, entry, key, leaves, specs, aliases) -> Kind | None:
         for kind in entry.kinds.get(key, ()):
-            if kind.holds(leaves, kind.env(specs)):
+            if any(kind.leaves + k >= len(specs) for k in kind.captured_at):
+                continue
+            if kind.captured_key != tuple(_key(specs[kind.leaves + k]) for k in kind.captured_at):
+                continue
+            if (not kind.traced.mutated or kind.aliases == aliases) and kind.holds(leaves, kind.env(specs)):
                 return kind
         return None
 
-    def _trace(self, entry: _Entry, key, leaves, specs) -> Kind:
+    def _trace(self, entry: _Entry, key, leaves, specs, aliases) -> Kind:
         count = entry.tree.leaves
-        if sum(map(len, entry.kinds.values())) >= config.max_kinds:
+        full = sum(map(len, entry.kinds.values())) >= config.max_kinds
+        traced = tracing.trace(self.fn, specs[:count], entry.tree, aliases=aliases)
+        statics = [(k, spec.value) for k, spec in enumerate(specs[:count]) if isinstance(spec, Static)]
+        captured_at = [entry.place(c) for c in traced.captured]
+        captured_specs = [arrays.describe(c.array) for c in traced.captured]
+        kind = Kind(traced, None, count, "", captured_at, tuple(map(_key, captured_specs)), aliases, statics)
+        if full:
             log.warning("%s has been compiled for %d kinds of arguments; new ones run op by op", self.__name__, config.max_kinds)
-            traced = tracing.trace(self.fn, specs[:count], entry.tree, aliases=_aliases(leaves[:count]))
-            return Kind(traced, None, count, "too many kinds")
-        traced = tracing.trace(self.fn, specs[:count], entry.tree, aliases=_aliases(leaves[:count]))
-        counters.kinds += 1
+            kind.problem = "too many kinds"
+        else:
+            counters.kinds += 1
         for leaf in list(traced.static_leaves) + list(traced.scalar_ranges) + list(traced.index_ranges):
             entry.dispatch.set_static(leaf)
         if traced.mutated:
@@ -222,13 +306,12 @@ class Jitted:
         for watched in traced.scope:
             if not any(w[0] is watched[0] and w[1] == watched[1] for w in self._watch):
                 self._watch.append(watched)
-        if traced.captured and not entry.captured:
-            entry.captured = list(traced.captured)
-            leaves = (*leaves, *[c.read() for c in entry.captured])
-            specs = specs + [arrays.describe(c.read()) for c in entry.captured]
-            key = tuple(_key(spec) for spec in specs)
-        kind = Kind(traced, None, count)
+        specs = specs[:count] + [arrays.describe(c.array) for c in entry.captured]
+        for k, spec in zip(captured_at, captured_specs):
+            specs[count + k] = spec
         env = kind.env(specs)
+        if full:
+            return kind
         try:
             target = self._target(leaves)
             kind.executor = Executor(lower_to_segments(traced.graph, target), target, env)
@@ -252,15 +335,13 @@ class Jitted:
 
     def _run(self, kind: Kind, leaves, env):
         traced = kind.traced
-        finish = _finisher(traced, env, leaves)
+        finish = _finisher(traced, env, lambda results, leaf: leaves[leaf])
         if kind.executor is not None:
             try:
                 kind.executor.check(env)
                 if kind.executor.pieces is not None:
                     return finish(kind.executor.pieces.run(leaves, kind.leaf_of_arg, env))
-                simple = len(traced.outs) == 1 and traced.out_tree.kind == "leaf" and traced.outs[0].kind == "result" and traced.outs[0].scalar is None
-                simple = simple and len(traced.graph.returns) == 1
-                return kind.executor.record(leaves, kind.leaf_of_arg, env, None if simple else _keyed(traced, env, leaves))
+                return kind.executor.record(leaves, kind.leaf_of_arg, env, kind.finisher(env), kind.own)
             except Empty:
                 pass
             except (ShapeError, _native_cuda_error()):
@@ -278,6 +359,18 @@ class Jitted:
 
     # ---- looking inside
 
+    def kind_of(self, *args):
+        """The kind that a call with these arguments, which has run before, belongs to; its leaves and sizes. Raises LookupError."""
+        leaves, tree = trees.flatten((args, {}))
+        entry = self._entries[tree]
+        leaves += [c.read() for c in entry.captured]
+        specs = [self._describe(leaf, k, entry) for k, leaf in enumerate(leaves)]
+        key = tuple(_key(spec) for spec in specs[: tree.leaves])
+        kind = self._find(entry, key, leaves, specs, _aliases(leaves[: tree.leaves]))
+        if kind is None:
+            raise LookupError(f"{self.__name__} has not run with such arguments")
+        return kind, leaves, kind.env(specs)
+
     def lower(self, *args, **kwargs):
         """What becomes of a call with these arguments: see :class:`mlirfuse.lowered.Lowered`. Compiles nothing yet."""
         from mlirfuse.lowered import Lowered
@@ -293,6 +386,8 @@ class Jitted:
 
 
 _LEAVES = {np.ndarray, int, float, bool, complex, type(None), str}
+_TRACED = (tracing.TracedArray, tracing.SymInt)
+_NO_LEAVES = (tuple, dict, *_TRACED)
 
 
 def _native_cuda_error():
@@ -342,8 +437,7 @@ def _aliases(leaves) -> dict[int, int]:
     for position, leaf in enumerate(leaves):
         if arrays.framework(leaf) is not None:
             spec = arrays.describe(leaf)
-            address = leaf.ctypes.data if isinstance(leaf, np.ndarray) else leaf.data_ptr() if hasattr(leaf, "data_ptr") else id(leaf)
-            key = (address, spec.shape, spec.strides, spec.dtype.name)
+            key = (_address(leaf), spec.shape, spec.strides, spec.dtype.name, spec.writable)
             if key in seen:
                 out[position] = seen[key]
             else:
@@ -351,8 +445,49 @@ def _aliases(leaves) -> dict[int, int]:
     return out
 
 
-def _finisher(traced: Traced, env, leaves):
-    """Puts the graph's results together as the function returned them."""
+def _overlap(kind: Kind, leaves) -> tuple[int, int, bool] | None:
+    """Two arguments of which one is written into and that lie over each other without being the same array, and whether they (may) share elements."""
+    spans: dict[int, tuple[int, int]] = {}
+    for position in kind.leaf_of_arg:
+        leaf = leaves[position]
+        if arrays.framework(leaf) is None or 0 in leaf.shape:
+            continue
+        spec, address = arrays.describe(leaf), _address(leaf)
+        reach = [(n - 1) * s * spec.dtype.bytes for n, s in zip(spec.shape, spec.strides)]
+        spans[position] = address + sum(r for r in reach if r < 0), address + sum(r for r in reach if r > 0) + spec.dtype.bytes
+        if position in kind.traced.mutated and _overlaps_itself(spec):
+            return position, position, True
+    for i in kind.traced.mutated:
+        for j, (low, high) in spans.items():
+            same = kind.aliases.get(i, i) == kind.aliases.get(j, j)
+            if i in spans and not same and low < spans[i][1] and spans[i][0] < high:
+                return i, j, not isinstance(leaves[i], np.ndarray) or not isinstance(leaves[j], np.ndarray) or _share(leaves[i], leaves[j])
+    return None
+
+
+def _share(a, b) -> bool:
+    try:
+        return np.shares_memory(a, b, max_work=100_000)
+    except RuntimeError:  # too hard to tell
+        return True
+
+
+def _overlaps_itself(spec: ArgSpec) -> bool:
+    """Whether two elements of an array may be one in memory."""
+    reach = 0
+    for stride, extent in sorted((abs(s), n) for s, n in zip(spec.strides, spec.shape) if n > 1):
+        if stride <= reach:
+            return True
+        reach += stride * (extent - 1)
+    return False
+
+
+def _address(leaf) -> int:
+    return leaf.ctypes.data if isinstance(leaf, np.ndarray) else leaf.data_ptr() if hasattr(leaf, "data_ptr") else leaf.__cuda_array_interface__["data"][0]
+
+
+def _finisher(traced: Traced, env, argument):
+    """Puts the graph's results together as the function returned them; ``argument(results, leaf)`` gives an argument."""
 
     def finish(results):
         out = []
@@ -360,7 +495,7 @@ def _finisher(traced: Traced, env, leaves):
             if o.kind == "result":
                 out.append(_number(results[o.index], o.scalar))
             elif o.kind == "argument":
-                out.append(_number(leaves[o.index], o.scalar))
+                out.append(_number(argument(results, o.index), o.scalar))
             else:
                 out.append(sz.substitute(o.value, env) if o.kind == "size" else o.value)
         return traced.out_tree.unflatten(out)
@@ -368,11 +503,10 @@ def _finisher(traced: Traced, env, leaves):
     return finish
 
 
-def _keyed(traced: Traced, env, leaves):
-    """The finisher of a Record: it must not hold on to the arguments of the call that made it."""
-    if any(o.kind == "argument" for o in traced.outs):
-        raise CompileError("a result is an argument itself")
-    return _finisher(traced, env, ())
+def _keyed(traced: Traced, env, own: list[int]):
+    """The finisher of a Record, which gives the arguments ``own`` behind the graph's results: it must not hold on to those of one call."""
+    place = {leaf: len(traced.graph.returns) + k for k, leaf in enumerate(own)}
+    return _finisher(traced, env, lambda results, leaf: results[place[leaf]])
 
 
 def _number(value, scalar):

@@ -7,10 +7,11 @@ exact signature, compiling the variant if it is new.
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 
 from mlirfuse import _native, interpreter
-from mlirfuse import dtypes as dt
 from mlirfuse import graph as gr
 from mlirfuse import ops as table
 from mlirfuse import sizes as sz
@@ -33,6 +34,7 @@ class Executor:
         self.empty = any(n == 0 for op in graph.ops for v in op.results + op.operands for n in v.shape)
         self.pieces = None if all(op.group is not None for op in graph.ops) else _Pieces(graph, target, hint)
         self.program = Program(graph, target, hint) if self.pieces is None else None
+        self._forms: dict[tuple, _Form] = {}
 
     def check(self, env: dict[str, int]) -> None:
         """Raises :class:`Empty` where a tensor has no elements, :class:`ShapeError` where an extent is negative."""
@@ -47,44 +49,40 @@ class Executor:
 
     def variant(self, leaves, leaf_of_arg: list[int], env: dict[str, int]):
         """The compiled variant for these arguments, compiled now if it is new; for a graph without library ops."""
-        alignments = {}
+        return self.program.variant(env, self.alignments(leaves, leaf_of_arg))
+
+    def alignments(self, leaves, leaf_of_arg: list[int]) -> dict[Value, int]:
+        """The alignment in bytes of each array argument's address."""
+        found = {}
         for k, value in enumerate(self.graph.args):
             if k not in self.graph.scalars:
-                alignments[value] = arrays.describe(leaves[leaf_of_arg[k]]).align
-        return self.program.variant(env, alignments)
+                found[value] = arrays.describe(leaves[leaf_of_arg[k]]).align
+        return found
 
-    def record(self, leaves, leaf_of_arg: list[int], env: dict[str, int], result=None):
-        """The Record for arguments with this signature. ``leaf_of_arg``: each graph argument's position among ``leaves``."""
-        graph, program = self.graph, self.program
-        variant = self.variant(leaves, leaf_of_arg, env)
-        plan = program.plan(variant, env)
-        scalars = []
-        for key, slot in variant.slots.ints.items():
-            if key[0] == "scalar":
-                position = graph.args.index(key[1])
-                scalars.append((leaf_of_arg[position], slot, "f" if key[1].dtype.is_float else "i"))
-        first = next((leaf_of_arg[k] for k in range(len(graph.args)) if k not in graph.scalars), None)
-        outputs = []
-        own = {v: k for k, v in enumerate(graph.args)}
-        own |= {graph.returns[k]: argument for k, argument in graph.aliases.items()}
-        position = {}
-        for value, shape in zip(program.outputs, plan.shapes):
-            if value in own:
-                outputs.append(("arg", leaf_of_arg[own[value]]))
-            elif value in program.views:
-                root, strides, offset = program.views[value]
-                strides = tuple(sz.substitute(s, env) for s in strides)
-                source = ("arg", leaf_of_arg[own[root]]) if root in own else ("out", position[root])
-                outputs.append(("view", source, shape, strides, sz.substitute(offset, env) * value.dtype.bytes, _dtype(value.dtype)))
-            else:
-                outputs.append(("new", shape, tuple(sz.contiguous_strides(shape)), _dtype(value.dtype)))
-            position[value] = len(outputs) - 1
-        slots = [leaf_of_arg[k] for k in program.pointer_args]
-        device, proto = _device(leaves, first)
-        where = [program.outputs.index(v) for v in graph.returns]
-        single = result is None and len(where) == 1
-        finish = None if single else _collect(where, result)
-        return _native.Record(variant.launch if variant.kernels else 0, plan.ints, slots, scalars, outputs, plan.workspace, device, finish, variant, proto)
+    def record(self, leaves, leaf_of_arg: list[int], env: dict[str, int], result=None, own=()):
+        """The Record for arguments with this signature. ``leaf_of_arg``: each graph argument's position among ``leaves``; ``own``: leaves
+        that are given to ``result`` behind the graph's results."""
+        return self.form(leaf_of_arg, own).record(self.variant(leaves, leaf_of_arg, env), leaves, env, result)
+
+    def known_record(self, leaves, leaf_of_arg: list[int], env: dict[str, int], alignments, result=None, own=()):
+        """As :meth:`record`, but None where the variant is not compiled yet or a tensor has no elements. ``alignments``: of each leaf."""
+        if self.empty or self.pieces is not None or (self.extents and min(self._extent_values(env)) <= 0):
+            return None
+        graph = self.graph
+        variant = self.program.known(env, {v: alignments[leaf_of_arg[k]] for k, v in enumerate(graph.args) if k not in graph.scalars})
+        return None if variant is None else self.form(leaf_of_arg, own).record(variant, leaves, env, result)
+
+    @functools.cached_property
+    def _extent_values(self):
+        return sz.tuple_function(self.extents)
+
+    def form(self, leaf_of_arg: list[int], own=()) -> _Form:
+        """What is the same in all records of calls that bring the graph's arguments at these leaves."""
+        key = tuple(leaf_of_arg), tuple(own)
+        found = self._forms.get(key)
+        if found is None:
+            found = self._forms[key] = _Form(self.graph, self.program, leaf_of_arg, own)
+        return found
 
     def reference(self, leaves, leaf_of_arg: list[int], env) -> list:
         """The results op by op through the table's reference, in the arguments' framework."""
@@ -103,15 +101,68 @@ class Executor:
         return out
 
 
-def _dtype(dtype: dt.DType):
-    return dtype.numpy
+class _Form:
+    """What records of a program have in common, whatever the sizes: where arguments lie, and the outputs as a function of the sizes."""
+
+    def __init__(self, graph: Graph, program: Program, leaf_of_arg: list[int], own):
+        self.graph, self.program, self.leaf_of_arg = graph, program, leaf_of_arg
+        self.slots = [leaf_of_arg[k] for k in program.pointer_args]
+        self.first = self.slots[0] if self.slots else None
+        self.where = [program.outputs.index(v) for v in graph.returns] + [len(program.outputs) + k for k in range(len(own))]
+        self.in_order = self.where == list(range(len(self.where)))
+        self.outputs = self._outputs(own)
+        self._scalars: dict[tuple, list[tuple[int, int, str]]] = {}
+
+    def _outputs(self, own):
+        """A function of the sizes that says how each output is made, in the words of :class:`mlirfuse._native.Record`."""
+        graph, program, leaf_of_arg = self.graph, self.program, self.leaf_of_arg
+        mine = {v: k for k, v in enumerate(graph.args)}
+        mine |= {graph.returns[k]: argument for k, argument in graph.aliases.items()}
+        spelled, used, dtypes, position = [], set(), {}, {}
+        for value in program.outputs:
+            position[value] = len(spelled)
+            dtypes[dtype := f"dtype_{value.dtype}"] = value.dtype.numpy
+            if value in mine:
+                spelled.append(f"('arg', {leaf_of_arg[mine[value]]})")
+                continue
+            sizes = [*value.shape]
+            if value in program.views:
+                root, strides, offset = program.views[value]
+                source = ("arg", leaf_of_arg[mine[root]]) if root in mine else ("out", position[root])
+                spelled.append(f"('view', {source}, {_tuple(value.shape)}, {_tuple(strides)}, ({offset})*{value.dtype.bytes}, {dtype})")
+                sizes += [*strides, offset]
+            else:
+                spelled.append(f"('new', {_tuple(value.shape)}, None, {dtype})")
+            used.update(*map(sz.symbols, sizes))
+        spelled += [f"('arg', {leaf})" for leaf in own]
+        return sz.function(f"[{', '.join(spelled)}]", used, **dtypes)
+
+    def scalars(self, variant) -> list[tuple[int, int, str]]:
+        """(leaf, slot, kind) of each argument passed by value."""
+        found = self._scalars.get(variant.params)
+        if found is None:
+            at = {v: self.leaf_of_arg[k] for k, v in enumerate(self.graph.args)}
+            slots = [(key[1], slot) for key, slot in variant.slots.ints.items() if key[0] == "scalar"]
+            found = self._scalars[variant.params] = [(at[v], slot, "f" if v.dtype.is_float else "i") for v, slot in slots]
+        return found
+
+    def record(self, variant, leaves, env: dict[str, int], result):
+        """The Record of a call with these sizes."""
+        plan = self.program.plan(variant, env)
+        device, proto = _device(leaves, self.first)
+        finish = None if result is None and len(self.where) == 1 else self._collect(result or list)
+        launch = variant.launch if variant.kernels else 0
+        scalars = self.scalars(variant)
+        return _native.Record(launch, plan.ints, self.slots, scalars, self.outputs(env), plan.workspace, device, finish, variant, proto)
+
+    def _collect(self, result):
+        """Gives the graph's results, in order, to ``result``: outputs are made once each."""
+        where = self.where
+        return result if self.in_order else lambda outputs: result([outputs[k] for k in where])
 
 
-def _collect(where: list[int], result):
-    """Gives the graph's results, in order, to ``result``: outputs are stored once each."""
-    if where == list(range(len(where))):
-        return result or (lambda outputs: list(outputs))
-    return lambda outputs: (result or list)([outputs[k] for k in where])
+def _tuple(sizes) -> str:
+    return f"({''.join(f'{n},' for n in sizes)})"
 
 
 def _device(leaves, proto):

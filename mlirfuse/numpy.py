@@ -17,6 +17,7 @@ import numpy as np
 from mlirfuse import dtypes as dt
 from mlirfuse.errors import ShapeError
 from mlirfuse.frontend import numpy_api as api
+from mlirfuse.frontend import numpy_functions as functions
 from mlirfuse.frontend import tracing as tr
 from mlirfuse.frontend import tree as trees
 from mlirfuse.frontend.numpy_api import asarray as _traced
@@ -365,25 +366,25 @@ def _creation(function):
 @_creation
 def full(shape, fill_value, dtype=None):
     """An array of ``fill_value``; the shape may hold extents of traced arrays."""
-    return api.full(shape, fill_value, dtype)
+    return functions.full(shape, fill_value, dtype)
 
 
 @_creation
 def zeros(shape, dtype=float):
     """An array of zeros; the shape may hold extents of traced arrays."""
-    return api.full(shape, 0, dtype)
+    return functions.full(shape, 0, dtype)
 
 
 @_creation
 def ones(shape, dtype=float):
     """An array of ones; the shape may hold extents of traced arrays."""
-    return api.full(shape, 1, dtype)
+    return functions.full(shape, 1, dtype)
 
 
 @_creation
 def empty(shape, dtype=float):
     """An array of any contents, here zeros."""
-    return api.full(shape, 0, dtype)
+    return functions.full(shape, 0, dtype)
 
 
 @_creation
@@ -461,7 +462,7 @@ def array(a, dtype=None, copy=True, ndmin=0):
     """``a`` as a new array; lists of traced values are stacked."""
     x = _traced(a, dtype)
     x = np.expand_dims(x, tuple(range(ndmin - x.ndim))) if x.ndim < ndmin else x
-    return api.copy(x) if copy else x
+    return functions.copy(x) if copy else x
 
 
 @_creation

@@ -625,6 +625,8 @@ _reduction("all", "are all nonzero", np.all, ANY, "bool", nvfuser="")
 _reduction("argmax", "position of the first largest; of the first NaN if there is one", _arg(np.argmax), ANY, "i64", nvfuser="")
 _reduction("argmin", "position of the first smallest; of the first NaN if there is one", _arg(np.argmin), ANY, "i64", nvfuser="")
 _reduction("mean", "arithmetic mean", np.mean, FLOAT)
+_reduction("m2", "sum of squared deviations from the mean, in one pass (Welford; Chan, Golub and LeVeque 1979)",
+           lambda x, axis, **k: np.sum((x - np.mean(x, axis, keepdims=True)) ** 2, axis, **k), FLOAT, numpy="", nvfuser="")  # fmt: skip
 _reduction("var", "variance, divisor n - correction", lambda x, correction, **k: np.var(x, ddof=correction, **k), FLOAT, correction=0)
 _reduction("std", "standard deviation, divisor n - correction", lambda x, correction, **k: np.std(x, ddof=correction, **k), FLOAT, correction=0)
 

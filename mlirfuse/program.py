@@ -6,6 +6,7 @@ plan evaluates what depends on the sizes of a call: output shapes, grid dimensio
 
 from __future__ import annotations
 
+import functools
 import threading
 from dataclasses import dataclass, field
 from typing import Any
@@ -45,16 +46,15 @@ def _live(ops: list[Op], outputs: list[Value]) -> list[Op]:
 
 @dataclass
 class Plan:
-    """What one set of sizes needs: ``ints`` for the host function, shapes of the outputs, bytes of workspace."""
+    """What one set of sizes needs: ``ints`` for the host function, bytes of workspace."""
 
     ints: list[int]
-    shapes: list[tuple[int, ...]]
     workspace: int
 
 
 @dataclass
 class Variant:
-    """Compiled code for one choice of parameters. ``ints`` and ``shapes`` of a plan come from ``evaluate(env)``."""
+    """Compiled code for one choice of parameters. The ``ints`` of a plan and the sizes of its buffers come from ``evaluate(env)``."""
 
     params: tuple
     text: dict[str, str]  # level -> IR, for people
@@ -77,6 +77,7 @@ class Program:
         self.outputs = list(dict.fromkeys(graph.returns))
         self.views = self._views()
         self.variants: dict[tuple, Variant] = {}
+        self.tuned: dict[tuple, tuple] = {}  # by sizes_key: parameters that were measured to be best
         self._lock = threading.Lock()
         self.steps = self._steps(hint)
         if self._write_late():
@@ -143,7 +144,22 @@ class Program:
         readers = [s for s in self.steps if argument in s.analysis.inputs]
         if any(value not in s.analysis.outputs or s.analysis.phases or s.analysis.pinned for s in readers):
             return False
-        return all(s.analysis.axes.dims(argument) == s.analysis.axes.dims(value) for s in readers)
+        # One element of the domain writes an element and no other reads it: the value has all the domain's axes.
+        return all(
+            s.analysis.axes.dims(argument) == s.analysis.axes.dims(value) and set(s.analysis.domain) <= set(s.analysis.axes.flat(value))
+            for s in readers
+        )
+
+    def sizes_key(self, env: dict[str, int]) -> tuple:
+        """The sizes of a call as a key."""
+        return tuple(env[s] for s in self.symbols)
+
+    @functools.cached_property
+    def text(self) -> str:
+        """The segmented graph as MLIR."""
+        from mlirfuse.dialects import fusion
+
+        return fusion.to_text(self.graph)
 
     # ---- variants
 
@@ -159,6 +175,10 @@ class Program:
                     found = self._compile(params, env)
                     self.variants[params] = found
         return found
+
+    def known(self, env: dict[str, int], alignments: dict[Value, int]) -> Variant | None:
+        """The variant for these sizes where it is compiled already."""
+        return self.variants.get(self.target.parameters(self, env, alignments))
 
     def slots(self) -> Slots:
         """Where a variant's kernels find arguments, outputs and the workspace."""
@@ -184,10 +204,10 @@ class Program:
         exprs: list[str] = []
         for key in slots.ints:
             exprs.append(str(key[1]) if key[0] in ("size", "handle") else "0")
-        shapes = [f"({''.join(f'{n},' for n in v.shape)})" for v in self.outputs]
         nbytes = [str(slots.temporary_bytes[k]) for k in slots.temporaries]
-        source = f"lambda {', '.join(self.symbols)}: ([{', '.join(exprs)}], [{', '.join(shapes)}], [{', '.join(nbytes)}])"
-        variant.evaluate = eval(compile(source, "<plan>", "eval"), {"max": max, "min": min})
+        sizes = [key[1] for key in slots.ints if key[0] == "size"] + [slots.temporary_bytes[k] for k in slots.temporaries]
+        symbols = set().union(*map(sz.symbols, sizes))
+        variant.evaluate = sz.function(f"([{', '.join(exprs)}], [{', '.join(nbytes)}])", symbols)
         spans = self._lifetimes(slots)
         variant.offsets = [(slot, at, *spans.get(key, (0, len(self.steps)))) for at, (key, slot) in enumerate(slots.temporaries.items())]
 
@@ -205,7 +225,7 @@ class Program:
 
     def plan(self, variant: Variant, env: dict[str, int]) -> Plan:
         """What a call with these sizes needs."""
-        ints, shapes, nbytes = variant.evaluate(*(env[s] for s in self.symbols))
+        ints, nbytes = variant.evaluate(env)
         workspace = 0
         placed: list[tuple[int, int, int, int]] = []  # (offset, end, first, last)
         for slot, at, first, last in variant.offsets:
@@ -217,4 +237,4 @@ class Program:
             placed.append((offset, offset + size, first, last))
             ints[slot] = offset
             workspace = max(workspace, offset + size)
-        return Plan(ints, shapes, workspace)
+        return Plan(ints, workspace)

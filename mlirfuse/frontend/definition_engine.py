@@ -17,7 +17,8 @@ from mlirfuse.api import lower_to_segments
 from mlirfuse.errors import CompileError, CudaError, MlirfuseError, ShapeError
 from mlirfuse.executor import Empty, Executor
 from mlirfuse.frontend import arrays
-from mlirfuse.frontend.definition import Bindings, Planned, Program, run_reference
+from mlirfuse.frontend.definition_program import Planned, Program, run_reference
+from mlirfuse.frontend.definition_values import Bindings
 from mlirfuse.graph import Block, Graph
 
 log = logging.getLogger("mlirfuse")
@@ -83,7 +84,7 @@ class Compiled:
 
     def _failed(self, planned: Planned, device: str, error: Exception) -> None:
         if not config.fallback:
-            raise error if isinstance(error, MlirfuseError) else CompileError(f"compiling a fusion failed: {error}") from error
+            raise (error if isinstance(error, MlirfuseError) else CompileError(f"compiling a fusion failed: {error}")) from error
         planned.compiled[device] = None
         warnings.warn(f"mlirfuse could not compile a fusion and runs it op by op: {type(error).__name__}: {error}", stacklevel=4)
 
@@ -109,13 +110,20 @@ def _copy(graph: Graph) -> Graph:
     made = []
     for op in graph.ops:
         new = Op.__new__(Op)
-        new.name, new.operands, new.attrs, new.results = op.name, list(op.operands), dict(op.attrs), list(op.results)
-        new.blocks, new.loc, new.group, new.segment = list(op.blocks), op.loc, None, None
+        new.name, new.operands, new.attrs, new.results = (op.name, list(op.operands), dict(op.attrs), list(op.results))
+        new.blocks, new.loc, new.group, new.segment = (list(op.blocks), op.loc, None, None)
         made.append(new)
     for new in made:
         for result in new.results:
             result.op = new
-    return Graph(graph.name, Block(list(graph.args), made, list(graph.returns)), list(graph.layouts), set(graph.scalars), dict(graph.aliases), graph.device)
+    return Graph(
+        graph.name,
+        Block(list(graph.args), made, list(graph.returns)),
+        list(graph.layouts),
+        set(graph.scalars),
+        dict(graph.aliases),
+        graph.device,
+    )
 
 
 def _overlap(planned: Planned, leaves) -> bool:

@@ -6,85 +6,19 @@ graph. Methods call each other freely; only the outermost call is recorded.
 
 from __future__ import annotations
 
-import functools
-import inspect
-
 import numpy as np
 
 from mlirfuse import dtypes as dt
 from mlirfuse import ops as table
 from mlirfuse import sizes as sz
-from mlirfuse.errors import MlirfuseError, ShapeError
 from mlirfuse.frontend import nvfuser_promotion as promotion
-from mlirfuse.frontend.definition import DefinitionError, DefinitionTypeError, Scalar, Tensor, Val, Vector, at_line, user_line
+from mlirfuse.frontend.definition_norms import Normalizations
+from mlirfuse.frontend.definition_operation import operation
+from mlirfuse.frontend.definition_values import DefinitionError, DefinitionTypeError, Scalar, Tensor, Val, Vector, at_line, user_line
 from mlirfuse.frontend.nvfuser_promotion import DataType, from_dtype, to_dtype
 
-# Names of arguments in other versions of nvFuser's API.
-_SYNONYMS = {"axes": "dims", "keep_dim": "keepdim", "dim": "dims", "dims": "dim"}
 
-
-def _operation(function):
-    """A method of :class:`Operators` as an operation."""
-    signature = inspect.signature(function)
-    parameters = list(signature.parameters.values())[1:]
-    names = [p.name for p in parameters]
-
-    @functools.wraps(function)
-    def call(self, *args, **kwargs):
-        fd = self._fd
-        if fd._depth:
-            fd._depth += 1
-            try:
-                return function(self, *args, **kwargs)
-            finally:
-                fd._depth -= 1
-        for key in list(kwargs):
-            if key not in names and _SYNONYMS.get(key) in names:
-                kwargs[_SYNONYMS[key]] = kwargs.pop(key)
-        try:
-            bound = signature.bind(self, *args, **kwargs)
-        except TypeError as error:
-            raise DefinitionTypeError(f"{at_line(user_line())}fd.ops.{function.__name__}: {error}; it takes ({', '.join(names)})") from error
-        given = dict(list(bound.arguments.items())[1:])
-        fd._depth += 1
-        fd._shown, fd._extras = {}, []
-        try:
-            given = {key: self._operand(value) for key, value in given.items()}
-            returned = function(self, **given)
-        except DefinitionError:
-            raise
-        except (MlirfuseError, TypeError, ValueError) as error:
-            kind = DefinitionTypeError if isinstance(error, TypeError) else DefinitionError
-            raise kind(f"{at_line(user_line())}fd.ops.{function.__name__}: {error}") from error
-        finally:
-            fd._depth -= 1
-        fd.record_op(function.__name__, _shown(parameters, {**given, **fd._shown}), given, returned)
-        return returned
-
-    call.operation = True
-    return call
-
-
-def _shown(parameters, given) -> list:
-    """The arguments as printed: tensors and scalars in front by position, the others by name unless they are the default."""
-    out, positional = [], True
-    for k, p in enumerate(parameters):
-        value = given.get(p.name, p.default)
-        is_operand = isinstance(value, Val) or (k == 0 and isinstance(value, (list, tuple)) and any(isinstance(v, Tensor) for v in value))
-        if positional and is_operand:
-            out.append((None, value))
-            continue
-        positional = False
-        if value is not inspect.Parameter.empty and not (p.default is not inspect.Parameter.empty and _same(value, p.default)):
-            out.append((p.name, value))
-    return out
-
-
-def _same(a, b) -> bool:
-    return a is b or (type(a) is type(b) and not isinstance(a, Val) and a == b)
-
-
-class Operators:
+class Operators(Normalizations):
     """The operations of a definition; those of the op table's elementwise rows are added below the class."""
 
     def __init__(self, definition):
@@ -133,9 +67,7 @@ class Operators:
         out = [self._size(v) for v in values]
         for k, n in enumerate(out):
             if check and isinstance(n, int) and n < -1:
-                raise ValueError(
-                    f"The value {n} at index {k} was neither symbolic(-1), zero_element(0), broadcast(1), or static(>1)."
-                )
+                raise ValueError(f"The value {n} at index {k} was neither symbolic(-1), zero_element(0), broadcast(1), or static(>1).")
         return out
 
     def _dim(self, dim, rank, what="dim") -> int:
@@ -197,7 +129,7 @@ class Operators:
 
     # -- casts and copies
 
-    @_operation
+    @operation
     def cast(self, arg, dtype):
         """``arg`` as another element type."""
         arg, target = self._fd.as_val(arg), to_dtype(dtype)
@@ -211,7 +143,7 @@ class Operators:
         out.data_type = dtype
         return out
 
-    @_operation
+    @operation
     def set(self, x):
         """The same values."""
         x = self._fd.as_val(x)
@@ -219,12 +151,12 @@ class Operators:
             return self._scalar("copy", [x], x.dtype, {})
         return self._make(self._b.op("copy", x.value))
 
-    @_operation
+    @operation
     def segment_set(self, x):
         """The same values; what makes them and what uses them go into different kernels."""
         return self._make(self._b.op("segment_set", self._tensor(x).value))
 
-    @_operation
+    @operation
     def stride_order(self, arg, stride_order):
         """The same values; as an output they lie in memory in this order (0: innermost)."""
         arg = self._tensor(arg)
@@ -233,7 +165,7 @@ class Operators:
 
     # -- ternary and derived elementwise operations
 
-    @_operation
+    @operation
     def where(self, condition, x, y):
         """``x`` where condition, else ``y``. Half types stay."""
         condition, x, y = self._operands(condition, x, y)
@@ -249,12 +181,12 @@ class Operators:
         self._equal_shapes(values, "where")
         return self._make(self._b.elementwise("where", *values))
 
-    @_operation
+    @operation
     def addcmul(self, x, y, z, alpha):
         """``x + alpha * y * z``."""
         return self.add(x, self.mul(self.mul(alpha, y), z))
 
-    @_operation
+    @operation
     def lerp(self, x, y, weight):
         """``x + weight * (y - x)``, exact at both ends."""
         operands = self._operands(x, y, weight)
@@ -264,7 +196,7 @@ class Operators:
         far = self.sub(end, self.mul(self.sub(end, start), self.sub(self._number(1.0, common), w)))
         return self.where(self.lt(self.abs(w), self._number(0.5, common)), near, far)
 
-    @_operation
+    @operation
     def clamp(self, x, min=None, max=None):
         """``x`` within [min, max]; NaN stays."""
         x = self._fd.as_val(x)
@@ -276,31 +208,31 @@ class Operators:
                 out = self._elementwise(row, [out, bound], common)
         return out if out is not x else self.set(x)
 
-    @_operation
+    @operation
     def threshold(self, x, threshold, value):
         """``value`` where ``x <= threshold``, else ``x``."""
         x, threshold, value = self._operands(x, threshold, value)
         kept = self._common([x, value], halves_to_float=False)
         below = self._elementwise("le", [x, threshold], self._common([x, threshold]))
-        x, value = self.cast(x, from_dtype(kept)), self.cast(value, from_dtype(kept)) if isinstance(value, Scalar) else value
+        x, value = (self.cast(x, from_dtype(kept)), self.cast(value, from_dtype(kept)) if isinstance(value, Scalar) else value)
         return self.where(below, value, x)
 
-    @_operation
+    @operation
     def rsub(self, x, y):
         """``y - x``."""
         return self.sub(y, x)
 
-    @_operation
+    @operation
     def add_alpha(self, x, y, alpha):
         """``x + alpha * y``."""
         return self.add(x, self.mul(alpha, y))
 
-    @_operation
+    @operation
     def sub_alpha(self, x, y, alpha):
         """``x - alpha * y``."""
         return self.sub(x, self.mul(alpha, y))
 
-    @_operation
+    @operation
     def div(self, lhs, rhs):
         """``lhs / rhs``; of integers, truncated toward zero."""
         operands = self._operands(lhs, rhs)
@@ -309,7 +241,7 @@ class Operators:
             raise TypeError("it takes floats and integers, not bools")
         return self._elementwise("div" if common.kind in "fc" else "trunc_div", operands, common, "div")
 
-    @_operation
+    @operation
     def sign(self, x):
         """-1, 0 or 1; 0 for NaN, as in torch."""
         x = self._fd.as_val(x)
@@ -344,12 +276,12 @@ class Operators:
             self._fd._shown["dtype"] = from_dtype(computed)
         return self._reduce(row, arg, dims, keepdim, computed)
 
-    @_operation
+    @operation
     def sum(self, arg, dims=None, keepdim=False, dtype=DataType.Null):
         """The sum over ``dims`` (all unless given), computed and returned as ``dtype``; of integers and bools as Int."""
         return self._sum_like("sum", arg, dims, keepdim, dtype)
 
-    @_operation
+    @operation
     def prod(self, arg, dims=None, keepdim=False, dtype=DataType.Null):
         """The product over ``dims`` (all unless given), typed as a sum."""
         return self._sum_like("prod", arg, dims, keepdim, dtype)
@@ -359,12 +291,12 @@ class Operators:
             dims = None
         return self._reduce(row, arg, dims, keepdim)
 
-    @_operation
+    @operation
     def max(self, arg, dims=None, keepdim=False, dtype=DataType.Null):
         """The largest over ``dims`` (all unless given); NaN if any is. ``dtype`` is not used."""
         return self._extremum("max", arg, dims, keepdim)
 
-    @_operation
+    @operation
     def min(self, arg, dims=None, keepdim=False, dtype=DataType.Null):
         """The smallest over ``dims`` (all unless given); NaN if any is. ``dtype`` is not used."""
         return self._extremum("min", arg, dims, keepdim)
@@ -379,28 +311,28 @@ class Operators:
             return self.cast(arg, DataType.Float)
         return arg
 
-    @_operation
+    @operation
     def mean(self, arg, dims=None, keepdim=False):
         """The arithmetic mean over ``dims`` (all unless given); of half types as Float."""
         return self._reduce("mean", self._moments_input(arg, "mean", True), dims, keepdim)
 
-    @_operation
+    @operation
     def var(self, arg, dims=None, correction=1, keepdim=False):
         """The variance over ``dims``: squares of deviations divided by the count minus ``correction``."""
         return self._reduce("var", self._moments_input(arg, "var", True), dims, keepdim, correction=int(correction))
 
-    @_operation
+    @operation
     def std(self, arg, dims=None, correction=1, keepdim=False):
         """The standard deviation over ``dims``."""
         return self._reduce("std", self._moments_input(arg, "std", True), dims, keepdim, correction=int(correction))
 
-    @_operation
+    @operation
     def var_mean(self, arg, dims=None, correction=1, keepdim=False):
         """Variance and mean over ``dims``."""
         arg = self._moments_input(arg, "variance_mean", False)
         return self._reduce("var", arg, dims, keepdim, correction=int(correction)), self._reduce("mean", arg, dims, keepdim)
 
-    @_operation
+    @operation
     def welford(self, arg, dims):
         """Mean, sum of squared deviations and count (an Int scalar's tensor) over ``dims``."""
         arg = self._moments_input(arg, "welford", False)
@@ -415,7 +347,7 @@ class Operators:
 
     # -- shapes
 
-    @_operation
+    @operation
     def broadcast(self, arg, is_broadcast_dim):
         """New dimensions of extent 1 where flagged."""
         arg, flags = self._tensor(arg), [bool(f) for f in is_broadcast_dim]
@@ -424,10 +356,10 @@ class Operators:
         axes = tuple(k for k, f in enumerate(flags) if f)
         return self._make(self._b.op("expand_dims", arg.value, axes=axes) if axes else arg.value)
 
-    @_operation
+    @operation
     def broadcast_in_dim(self, arg, shape, broadcast_dims):
         """``arg``'s dimension k becomes dimension ``broadcast_dims[k]`` of a tensor of this shape, repeated along the others."""
-        arg, sizes, dims = self._tensor(arg), self._sizes(shape, "shape"), [int(d) for d in broadcast_dims]
+        arg, sizes, dims = (self._tensor(arg), self._sizes(shape, "shape"), [int(d) for d in broadcast_dims])
         if len(sizes) < len(dims):
             raise ValueError("broadcast_dims vector size is too big for output shape!")
         if arg.ndim != len(dims):
@@ -440,7 +372,7 @@ class Operators:
             self._fd._number("tv")  # nvFuser makes a tensor for the broadcast and one for the expansion
         return self._expanded(arg, sizes, dims)
 
-    @_operation
+    @operation
     def expand(self, arg, shape):
         """Dimensions of extent 1 repeated to ``shape``; -1 keeps one as it is."""
         arg, sizes = self._tensor(arg), self._sizes(shape, "shape")
@@ -465,7 +397,7 @@ class Operators:
         expanded = [k for k in range(len(out)) if out[k] != 1 and (k not in back or back[k] == 1)]
         return self._make(self._b.op("broadcast_in_dim", arg.value, shape=tuple(out), dims=tuple(dims)), expanded=expanded)
 
-    @_operation
+    @operation
     def squeeze(self, arg, dims, squeeze_expanded=False):
         """Without ``dims``, which broadcast; with ``squeeze_expanded`` also expanded ones."""
         arg = self._tensor(arg)
@@ -478,13 +410,15 @@ class Operators:
             if squeeze_expanded and a in arg.expanded:
                 value = self._b.slice(value, a, 0, 1)
             elif isinstance(n, int) or _is_input_extent(n):
-                raise ValueError(f"Squeeze dimension should be of extent 1: dimension {a} is {'not broadcast' if not isinstance(n, int) else n}")
+                raise ValueError(
+                    f"Squeeze dimension should be of extent 1: dimension {a} is {'not broadcast' if not isinstance(n, int) else n}"
+                )
             else:
                 self._fd.equal(n, 1, "squeeze")
                 value = self._b.reshape(value, [1 if k == a else m for k, m in enumerate(value.shape)])
         return self._make(self._b.op("squeeze", value, axes=tuple(sorted(axes))) if axes else value)
 
-    @_operation
+    @operation
     def permute(self, arg, dims):
         """Dimension k of the result is dimension ``dims[k]`` of ``arg``."""
         arg = self._tensor(arg)
@@ -492,7 +426,7 @@ class Operators:
             raise ValueError("Operator permute expects `dims` argument to have the same length as input!")
         return self._make(self._b.permute(arg.value, self._dims(dims, arg.ndim)))
 
-    @_operation
+    @operation
     def reshape(self, arg, new_shape):
         """The same elements in row-major order in another shape; one extent may be -1."""
         arg = self._tensor(arg)
@@ -518,7 +452,7 @@ class Operators:
             self._fd.equal(wanted, total, "reshape")
         return self._b.reshape(value, tuple(sizes))
 
-    @_operation
+    @operation
     def view(self, arg, original_shape, new_shape):
         """The older API's reshape: ``arg`` must have ``original_shape``."""
         arg = self._tensor(arg)
@@ -529,7 +463,7 @@ class Operators:
             self._fd.equal(n, m, "view")
         return self._make(self._reshaped(arg.value, self._sizes(new_shape, "new_shape")))
 
-    @_operation
+    @operation
     def slice(self, arg, start_indices, end_indices, strides=None, manual_normalization=False):
         """Elements from start to before end of each dimension; both are clamped to the extents unless ``manual_normalization``."""
         arg = self._tensor(arg)
@@ -563,15 +497,15 @@ class Operators:
             return self._make(arg.value, expanded=arg.expanded)
         return self._make(self._b.op("slice", arg.value, start=tuple(from_), size=tuple(sizes), step=tuple(steps)))
 
-    @_operation
+    @operation
     def pad(self, arg, pad_widths, value=None):
         """``value`` (0 unless given) added around: ``pad_widths`` are before and after the last dimension, then the one before it, …"""
-        arg, widths = self._tensor(arg), self._sizes(pad_widths, "pad_widths", check=False)
+        arg, widths = (self._tensor(arg), self._sizes(pad_widths, "pad_widths", check=False))
         if len(widths) % 2 or len(widths) > 2 * arg.ndim:
             raise ValueError(f"Number of pad widths must be at most twice the input dimension, and even: {len(widths)} for rank {arg.ndim}")
         low, high = [0] * arg.ndim, [0] * arg.ndim
         for k in range(len(widths) // 2):
-            low[arg.ndim - 1 - k], high[arg.ndim - 1 - k] = widths[2 * k], widths[2 * k + 1]
+            low[arg.ndim - 1 - k], high[arg.ndim - 1 - k] = (widths[2 * k], widths[2 * k + 1])
         if all(n == 0 for n in low + high):
             return self._make(arg.value)
         fill = self._fd.as_val(0 if value is None else value)
@@ -579,7 +513,7 @@ class Operators:
             raise TypeError("pad: value must be a scalar")
         return self._make(self._b.op("pad", arg.value, self._at(fill, arg.value.dtype), low=tuple(low), high=tuple(high)))
 
-    @_operation
+    @operation
     def cat(self, tensors, dim=0, manual_padding=False):
         """Tensors joined along ``dim``; types are promoted."""
         tensors = [self._tensor(t, "tensors") for t in tensors]
@@ -597,7 +531,7 @@ class Operators:
                     self._fd.equal(values[0].shape[k], v.shape[k], "cat")
         return self._make(self._b.op("concatenate", *values, axis=axis) if len(values) > 1 else self._b.op("copy", values[0]))
 
-    @_operation
+    @operation
     def split(self, arg, sizes, dim=0):
         """Consecutive pieces of these sizes along ``dim``."""
         arg = self._tensor(arg)
@@ -615,11 +549,11 @@ class Operators:
             start = start + n
         return out
 
-    @_operation
+    @operation
     def chunk(self, arg, chunks, dim=0):
         """``chunks`` pieces along ``dim``, equal but for the last; fewer where the extent is known to be too small, as in torch."""
         arg = self._tensor(arg)
-        axis, extent = self._dim(dim, arg.ndim), arg.value.shape[self._dim(dim, arg.ndim)]
+        axis, extent = (self._dim(dim, arg.ndim), arg.value.shape[self._dim(dim, arg.ndim)])
         if chunks < 1:
             raise ValueError(f"chunk expects chunks to be positive, not {chunks}")
         step = sz.ceildiv(extent, chunks)
@@ -629,7 +563,7 @@ class Operators:
             sizes = [step] * (chunks - 1) + [extent - sz.mul(step, chunks - 1)]
         return self._pieces(arg, axis, sizes)
 
-    @_operation
+    @operation
     def flip(self, arg, dims):
         """Elements of ``dims`` in reverse order."""
         arg = self._tensor(arg)
@@ -640,7 +574,7 @@ class Operators:
 
     # -- sizes
 
-    @_operation
+    @operation
     def size(self, arg, dim):
         """The extent of a dimension, as a scalar."""
         arg = self._tensor(arg)
@@ -660,7 +594,7 @@ class Operators:
 
     # -- creation
 
-    @_operation
+    @operation
     def full(self, shape, fill_value, dtype=None):
         """``fill_value`` everywhere."""
         fill, sizes = self._fd.as_val(fill_value), self._sizes(shape, "shape")
@@ -671,7 +605,7 @@ class Operators:
         kind = fill.value.dtype if isinstance(fill, Tensor) else fill.dtype
         return self._make(self._b.op("full", self._at(fill, kind if dtype is None else to_dtype(dtype)), shape=tuple(sizes)))
 
-    @_operation
+    @operation
     def iota(self, length, start=None, step=None, dtype=DataType.Int):
         """``start + k * step`` for k below ``length``; from 0 in steps of 1 unless given."""
         n, target = self._size(length), to_dtype(dtype)
@@ -713,13 +647,13 @@ class Operators:
             out = self._b.op("add", out, self._at(shift, made))
         return self._make(self._b.cast(out, target))
 
-    @_operation
+    @operation
     def uniform(self, minval, maxval, shape, dtype=DataType.Float, rng_seed=None, rng_offset=None):
         """Uniform in [minval, maxval). Without a seed, another each call, from torch's generator."""
         minval, maxval = self._operands(minval, maxval)
         return self._random("uniform", shape, dtype, rng_seed, rng_offset, self.sub(maxval, minval), minval)
 
-    @_operation
+    @operation
     def normal(self, mean, std, shape, dtype=DataType.Float, rng_seed=None, rng_offset=None):
         """Normally distributed. Without a seed, another each call, from torch's generator."""
         mean, std = self._operands(mean, std)
@@ -728,19 +662,19 @@ class Operators:
     def _shape_of(self, arg) -> list[Scalar]:
         return [Scalar(self._fd, DataType.Int, size=n) for n in arg.value.shape]
 
-    @_operation
+    @operation
     def rand_like(self, x, rng_seed=None, rng_offset=None):
         """Uniform in [0, 1), of the shape and type of ``x``."""
         x = self._tensor(x)
         return self._random("uniform", self._shape_of(x), x.dtype, rng_seed, rng_offset, None, None)
 
-    @_operation
+    @operation
     def randn_like(self, x, rng_seed=None, rng_offset=None):
         """Standard normal, of the shape and type of ``x``."""
         x = self._tensor(x)
         return self._random("normal", self._shape_of(x), x.dtype, rng_seed, rng_offset, None, None)
 
-    @_operation
+    @operation
     def dropout(self, x, prob, scale=None, rng_seed=None, rng_offset=None):
         """``x`` times ``scale`` where a uniform number is below ``prob`` (that of keeping), else 0; and the mask. ``scale`` is 1 / prob unless
         given."""
@@ -760,7 +694,7 @@ class Operators:
             raise TypeError(f"index must be Int or Int32, not {promotion.from_name(kind)}")
         return index
 
-    @_operation
+    @operation
     def index_select(self, arg, index, dim):
         """Slices of ``arg`` at ``index``, of rank 0 or 1, along ``dim``."""
         arg, index = self._tensor(arg), self._indices(self._tensor(index, "index"))
@@ -771,7 +705,7 @@ class Operators:
             indices = self._b.reshape(indices, (1,))
         return self._make(self._b.op("take", arg.value, indices, axis=axis))
 
-    @_operation
+    @operation
     def select(self, arg, index, dim):
         """The slice of ``arg`` at a scalar ``index`` along ``dim``, without that dimension."""
         arg, index = self._tensor(arg), self._indices(index)
@@ -780,7 +714,7 @@ class Operators:
         value = index.value if isinstance(index, Tensor) else index.as_value(dt.i64)
         return self._make(self._b.op("take", arg.value, value, axis=self._dim(dim, arg.ndim)))
 
-    @_operation
+    @operation
     def gather(self, arg, index, dim):
         """``out[i, j] = arg[index[i, j], j]`` for dim 0; ``index`` may be smaller than ``arg`` in the other dimensions."""
         arg, index = self._tensor(arg), self._indices(self._tensor(index, "index"))
@@ -792,7 +726,7 @@ class Operators:
                 value = self._b.slice(value, k, 0, n)
         return self._make(self._b.op("take_along_axis", value, index.value, axis=axis))
 
-    @_operation
+    @operation
     def take_along_axis(self, arg, index, dim):
         """As gather, where ``index`` has ``arg``'s extents, or 1, in the other dimensions."""
         arg, index = self._tensor(arg), self._indices(self._tensor(index, "index"))
@@ -809,20 +743,20 @@ class Operators:
         lookup, indices = (self._b.broadcast_to(v, s) for v, s in zip((arg.value, index.value), shape))
         return self._make(self._b.op("take_along_axis", lookup, indices, axis=axis))
 
-    @_operation
+    @operation
     def scatter(self, arg, index, src, dim):
         """``arg`` with ``out[index[i, j], j] = src[i, j]`` for dim 0; ``src`` may be a scalar."""
-        arg, index, src = self._tensor(arg), self._indices(self._tensor(index, "index")), self._fd.as_val(src)
+        arg, index, src = (self._tensor(arg), self._indices(self._tensor(index, "index")), self._fd.as_val(src))
         if arg.ndim != index.ndim or (isinstance(src, Tensor) and src.ndim != arg.ndim):
             raise ValueError("arg, index and src must have one rank")
         if isinstance(src, Tensor) and src.value.dtype is not arg.value.dtype:
             raise TypeError(f"arg and src must have one type, not {arg.dtype} and {src.dtype}")
         return self._make(self._b.op("scatter", arg.value, index.value, self._at(src, arg.value.dtype), axis=self._dim(dim, arg.ndim)))
 
-    @_operation
+    @operation
     def index_put_accumulate(self, acc, index, value):
         """``acc`` with row ``value[k]`` added to its row ``index[k]``."""
-        acc, index, value = self._tensor(acc), self._indices(self._tensor(index, "index")), self._tensor(value)
+        acc, index, value = (self._tensor(acc), self._indices(self._tensor(index, "index")), self._tensor(value))
         if acc.ndim != value.ndim or index.ndim != 1 or not acc.ndim:
             raise ValueError(f"acc and value must have one rank and index rank 1, not {acc.ndim}, {value.ndim} and {index.ndim}")
         if acc.value.dtype is not value.value.dtype:
@@ -834,38 +768,43 @@ class Operators:
 
     index_accumulate = index_put_accumulate
 
-    @_operation
+    @operation
     def embedding_fwd(self, input, weight, padding_idx=None, max_norm=None, norm_type=None, scale_grad_by_freq=None, sparse=None):
         """Rows of ``weight`` at ``input``, scaled down to ``max_norm`` where longer by the ``norm_type``-norm. The others matter only backward;
         ``weight`` itself is not changed."""
-        input, weight = self._indices(self._tensor(input, "input")), self._tensor(weight, "weight")
+        input, weight = (self._indices(self._tensor(input, "input")), self._tensor(weight, "weight"))
         if weight.ndim != 2:
             raise ValueError(f"weight must have rank 2, not {weight.ndim}")
         rows = self._make(self._b.op("take", weight.value, input.value, axis=0))
         if max_norm is None:
             return rows
-        size, order = self.abs(self.cast(rows, DataType.Float)), 2.0 if norm_type is None else norm_type
+        size, order = (self.abs(self.cast(rows, DataType.Float)), 2.0 if norm_type is None else norm_type)
         norm = self.pow(self.sum(self.pow(size, order), [-1], True), self.reciprocal(self._fd.as_val(order)))
         scale = self.div(max_norm, self.add(norm, 1e-7))
         return self.cast(self.mul(rows, self.where(self.gt(norm, max_norm), scale, 1.0)), rows.dtype)
 
-    @_operation
+    @operation
     def embedding_bwd(self, grad, input, num_embeddings, padding_idx=None):
         """The gradient of an embedding's weight: rows of ``grad`` added up by index, none for ``padding_idx``."""
-        grad, input = self._tensor(grad, "grad"), self._indices(self._tensor(input, "input"))
+        grad, input = (self._tensor(grad, "grad"), self._indices(self._tensor(input, "input")))
         width = grad.value.shape[-1]
         value = self._b.reshape(grad.value, (sz.product(grad.value.shape[:-1]), width))
         index = self._b.reshape(input.value, (input.value.numel,))
         if padding_idx is not None:
             pad = self._at(self._fd.as_val(padding_idx), input.value.dtype)
             n = self._size(num_embeddings)
-            pad = self._b.op("where", self._b.op("lt", pad, self._b.constant(0, pad.dtype)), self._b.op("add", pad, self._b.cast(self._b.size(n), pad.dtype)), pad)
+            pad = self._b.op(
+                "where",
+                self._b.op("lt", pad, self._b.constant(0, pad.dtype)),
+                self._b.op("add", pad, self._b.cast(self._b.size(n), pad.dtype)),
+                pad,
+            )
             keep = self._b.op("expand_dims", self._b.op("ne", index, pad), axes=(1,))
             value = self._b.op("where", keep, value, self._b.constant(0, value.dtype))
         zeros = self._b.op("full", self._b.constant(0, value.dtype), shape=(self._size(num_embeddings), width))
         return self._make(self._b.op("index_put_accumulate", zeros, index, value))
 
-    @_operation
+    @operation
     def triu(self, input, diagonal=0):
         """Zeros below the given diagonal of the last two dimensions."""
         input, offset = self._tensor(input, "input"), self._fd.as_val(diagonal)
@@ -884,33 +823,33 @@ class Operators:
         value = arg.value if dtype is None else self._b.cast(arg.value, dtype)
         return self._make(self._b.op(row, value, axis=self._dim(dim, arg.ndim)))
 
-    @_operation
+    @operation
     def cumsum(self, arg, dim):
         """Running sums along ``dim``; of integers and bools as Int."""
         return self._scan("cumsum", arg, dim, promotion.reduction_dtype(self._tensor(arg).value.dtype, DataType.Null))
 
-    @_operation
+    @operation
     def cumprod(self, arg, dim):
         """Running products along ``dim``; of integers and bools as Int."""
         return self._scan("cumprod", arg, dim, promotion.reduction_dtype(self._tensor(arg).value.dtype, DataType.Null))
 
-    @_operation
+    @operation
     def cummax(self, arg, dim):
         """Running maxima along ``dim``."""
         return self._scan("cummax", arg, dim)
 
-    @_operation
+    @operation
     def cummin(self, arg, dim):
         """Running minima along ``dim``."""
         return self._scan("cummin", arg, dim)
 
-    @_operation
+    @operation
     def argsort(self, arg, dim=-1, descending=False, stable=False):
         """The order that sorts ``arg`` along ``dim``."""
         arg = self._tensor(arg)
         return self._make(self._b.op("argsort", arg.value, axis=self._dim(dim, arg.ndim), descending=bool(descending)))
 
-    @_operation
+    @operation
     def topk(self, arg, k, dim=-1, largest=True, sorted=True):
         """The ``k`` largest (or smallest) along ``dim`` in order, and their positions."""
         arg, axis = self._tensor(arg), self._dim(dim, self._tensor(arg).ndim)
@@ -922,7 +861,7 @@ class Operators:
         indices = self._b.slice(order, axis, 0, count)
         return self._make(self._b.op("take_along_axis", arg.value, indices, axis=axis)), self._make(indices)
 
-    @_operation
+    @operation
     def matmul(self, arg1, arg2):
         """The matrix product, as torch's."""
         a, b = self._tensor(arg1, "arg1").value, self._tensor(arg2, "arg2").value
@@ -932,7 +871,7 @@ class Operators:
             self._fd.equal(a.shape[-1], b.shape[-2] if b.rank > 1 else b.shape[0], "matmul")
         return self._make(self._b.op("matmul", a, b))
 
-    @_operation
+    @operation
     def linear(self, arg1, arg2, bias=None):
         """``arg1`` times ``arg2`` transposed, plus ``bias``."""
         values = [self._tensor(t).value for t in (arg1, arg2, bias) if t is not None]
@@ -943,219 +882,6 @@ class Operators:
         if len(values) == 3 and values[2].rank and values[1].rank > 1:
             self._fd.equal(values[1].shape[0], values[2].shape[0], "linear")
         return self._make(self._b.op("linear", *values))
-
-    # -- normalizations
-
-    def _full_precision(self, x) -> Tensor:
-        return self.cast(x, DataType.Float) if x.value.dtype.bits == 16 else x
-
-    def _norm_dims(self, x, norm_shape) -> list[int]:
-        """The inner dimensions that ``norm_shape`` (or how many, as an integer) covers."""
-        count = norm_shape if isinstance(norm_shape, int) else len(norm_shape)
-        if not 0 < count <= x.ndim:
-            raise ValueError(f"the normalized shape has {count} dimensions, the input {x.ndim}")
-        if not isinstance(norm_shape, int):
-            for n, m in zip(self._sizes(norm_shape, "norm_shape"), x.value.shape[x.ndim - count :]):
-                if n != -1:
-                    self._fd.equal(n, m, "norm_shape")
-        return list(range(x.ndim - count, x.ndim))
-
-    def _count(self, x, dims) -> Scalar:
-        return Scalar(self._fd, DataType.Int, size=sz.product(x.value.shape[d] for d in dims))
-
-    def _along(self, v, x, dims) -> Tensor:
-        """A tensor over ``dims`` of ``x``, with 1 elsewhere."""
-        if v.ndim != len(dims):
-            raise ValueError(f"a parameter of rank {v.ndim} does not fit {len(dims)} dimensions")
-        return self.broadcast(v, [d not in dims for d in range(x.ndim)])
-
-    @_operation
-    def layer_norm(self, x, norm_shape, weight=None, bias=None, eps=1e-5):
-        """The normalized and scaled ``x``, its mean and reciprocal standard deviation over the dimensions of ``norm_shape``."""
-        x = self._full_precision(self._tensor(x))
-        dims = self._norm_dims(x, norm_shape)
-        variance, mean = self.var_mean(x, dims, 0, True)
-        rstd = self.rsqrt(self.add(variance, eps))
-        out = self.mul(self.sub(x, mean), rstd)
-        out = out if weight is None else self.mul(out, self._along(self._tensor(weight), x, dims))
-        return out if bias is None else self.add(out, self._along(self._tensor(bias), x, dims)), mean, rstd
-
-    @_operation
-    def layer_norm_backward(self, dy, x, norm_shape, mean, rstd, weight=None, bias=None, output_mask=(True, True, True)):
-        """The gradients by x, weight and bias (None where the mask says so)."""
-        dy, x = self._full_precision(self._tensor(dy)), self._full_precision(self._tensor(x))
-        inner = self._norm_dims(x, norm_shape)
-        outer = [d for d in range(x.ndim) if d not in inner]
-        centered = self.mul(self.sub(x, mean), rstd)
-        grad = dy if weight is None else self.mul(dy, self._along(self._tensor(weight), x, inner))
-        dx = dw = db = None
-        if output_mask[0]:
-            first = self.mean(grad, inner, True)
-            second = self.mean(self.mul(grad, centered), inner, True)
-            dx = self.mul(self.sub(self.sub(grad, first), self.mul(centered, second)), rstd)
-        if output_mask[1] and weight is not None:
-            dw = self.sum(self.mul(dy, centered), outer) if outer else self.mul(dy, centered)
-        if output_mask[2] and bias is not None:
-            db = self.sum(dy, outer) if outer else self.set(dy)
-        return dx, dw, db
-
-    @_operation
-    def rms_norm(self, x, norm_shape, weight=None, eps=1e-5):
-        """``x`` over its root mean square, scaled; and the reciprocal of that root."""
-        x = self._full_precision(self._tensor(x))
-        dims = self._norm_dims(x, norm_shape)
-        rstd = self.rsqrt(self.add(self.mean(self.mul(x, x), dims, True), eps))
-        out = self.mul(x, rstd)
-        return out if weight is None else self.mul(out, self._along(self._tensor(weight), x, dims)), rstd
-
-    @_operation
-    def rms_norm_backward(self, dy, x, norm_shape, rstd, weight=None, output_mask=(True, True)):
-        """The gradients by x and weight (None where the mask says so)."""
-        dy, x = self._full_precision(self._tensor(dy)), self._full_precision(self._tensor(x))
-        inner = self._norm_dims(x, norm_shape)
-        outer = [d for d in range(x.ndim) if d not in inner]
-        scaled = self.mul(x, rstd)
-        grad = dy if weight is None else self.mul(dy, self._along(self._tensor(weight), x, inner))
-        dx = dw = None
-        if output_mask[0]:
-            dx = self.mul(self.sub(grad, self.mul(scaled, self.mean(self.mul(grad, scaled), inner, True))), rstd)
-        if output_mask[1] and weight is not None:
-            dw = self.sum(self.mul(dy, scaled), outer) if outer else self.mul(dy, scaled)
-        return dx, dw
-
-    def _statistics(self, x, dims, running_mean, running_var, momentum, eps, training, over):
-        """Mean and 1/std over ``dims``, of the batch or as they run; in training the running ones are updated where they are inputs.
-        ``over``: the dimensions that running statistics keep."""
-        if not training:
-            mean = self._along(self._full_precision(running_mean), x, over)
-            return mean, self.rsqrt(self.add(self._along(self._full_precision(running_var), x, over), eps))
-        variance, mean = self.var_mean(x, dims, 0, True)
-        if running_mean is not None:
-            count = self._count(x, dims)
-            unbiased = self.mul(self.squeeze(variance, dims), self.div(self.cast(count, DataType.Double), self.sub(self.cast(count, DataType.Double), 1.0)))
-            batch = [self.squeeze(mean, dims), unbiased]
-            for running, now in zip((running_mean, running_var), batch):
-                if running is None:
-                    continue
-                extra = [k for k in range(now.ndim - running.ndim)]
-                now = self.mean(now, extra) if extra else now
-                updated = self.add(self.mul(running, self.sub(1.0, momentum)), self.mul(now, momentum))
-                if running.declaration is not None:
-                    self._fd.update_input(self.cast(updated, running.dtype), running)
-        return mean, self.rsqrt(self.add(variance, eps))
-
-    @_operation
-    def batch_norm(self, arg, weight, bias, running_mean, running_var, momentum, eps, training, channels_last=False):
-        """The normalized and scaled input, the mean and 1/std of each channel; in training, running statistics that are inputs are updated."""
-        x = self._full_precision(self._tensor(arg))
-        channel = x.ndim - 1 if channels_last else 1
-        dims = [d for d in range(x.ndim) if d != channel]
-        mean, rstd = self._statistics(x, dims, running_mean, running_var, momentum, eps, training, [channel])
-        out = self.mul(self.sub(x, mean), rstd)
-        out = out if weight is None else self.mul(out, self._along(self._tensor(weight), x, [channel]))
-        out = out if bias is None else self.add(out, self._along(self._tensor(bias), x, [channel]))
-        return out, self.squeeze(mean, dims), self.squeeze(rstd, dims)
-
-    @_operation
-    def batch_norm_backward(self, input, grad_output, weight, running_mean, running_var, save_mean, save_invstd, training, eps,
-                            output_mask=(True, True, True), channels_last=False):  # fmt: skip
-        """The gradients by input, weight and bias (None where the mask says so)."""
-        x, dy = self._full_precision(self._tensor(input)), self._full_precision(self._tensor(grad_output, "grad_output"))
-        channel = x.ndim - 1 if channels_last else 1
-        dims = [d for d in range(x.ndim) if d != channel]
-        if training:
-            mean, rstd = self._along(save_mean, x, [channel]), self._along(save_invstd, x, [channel])
-        else:
-            mean = self._along(self._full_precision(running_mean), x, [channel])
-            rstd = self.rsqrt(self.add(self._along(self._full_precision(running_var), x, [channel]), eps))
-        centered = self.mul(self.sub(x, mean), rstd)
-        scale = rstd if weight is None else self.mul(rstd, self._along(self._tensor(weight), x, [channel]))
-        dx = dw = db = None
-        if output_mask[0]:
-            dx = dy
-            if training:
-                dx = self.sub(self.sub(dy, self.mean(dy, dims, True)), self.mul(centered, self.mean(self.mul(dy, centered), dims, True)))
-            dx = self.mul(dx, scale)
-        if output_mask[1]:
-            dw = self.sum(self.mul(dy, centered), dims)
-        if output_mask[2]:
-            db = self.sum(dy, dims)
-        return dx, dw, db
-
-    @_operation
-    def instance_norm(self, arg, weight, bias, running_mean, running_var, momentum, eps, use_input_stats=True, channels_last=False):
-        """As batch_norm, with statistics of each channel of each sample."""
-        x = self._full_precision(self._tensor(arg))
-        channel = x.ndim - 1 if channels_last else 1
-        dims = [d for d in range(1, x.ndim) if d != channel]
-        mean, rstd = self._statistics(x, dims, running_mean, running_var, momentum, eps, use_input_stats, [channel])
-        out = self.mul(self.sub(x, mean), rstd)
-        out = out if weight is None else self.mul(out, self._along(self._tensor(weight), x, [channel]))
-        out = out if bias is None else self.add(out, self._along(self._tensor(bias), x, [channel]))
-        return out, self.squeeze(mean, dims), self.squeeze(rstd, dims)
-
-    @_operation
-    def instance_norm_backward(self, input, grad_output, weight, save_mean, save_invstd, output_mask=(True, True, True), channels_last=False):
-        """The gradients by input, weight and bias (None where the mask says so)."""
-        x, dy = self._full_precision(self._tensor(input)), self._full_precision(self._tensor(grad_output, "grad_output"))
-        channel = x.ndim - 1 if channels_last else 1
-        dims = [d for d in range(1, x.ndim) if d != channel]
-        kept = [0, channel]
-        mean, rstd = self._along(save_mean, x, kept), self._along(save_invstd, x, kept)
-        centered = self.mul(self.sub(x, mean), rstd)
-        dx = dw = db = None
-        if output_mask[0]:
-            inner = self.sub(self.sub(dy, self.mean(dy, dims, True)), self.mul(centered, self.mean(self.mul(dy, centered), dims, True)))
-            dx = self.mul(inner, rstd if weight is None else self.mul(rstd, self._along(self._tensor(weight), x, [channel])))
-        every = [d for d in range(x.ndim) if d != channel]
-        if output_mask[1]:
-            dw = self.sum(self.mul(dy, centered), every)
-        if output_mask[2]:
-            db = self.sum(dy, every)
-        return dx, dw, db
-
-    def _grouped(self, x, groups):
-        n, c, *rest = x.value.shape
-        each = sz.floordiv(c, groups)
-        if isinstance(c, int) and c % groups:
-            raise ShapeError(f"{c} channels do not divide into {groups} groups")
-        self._fd.equal(sz.mul(each, groups), c, "group_norm")
-        return self._make(self._b.reshape(x.value, (n, groups, each, *rest)))
-
-    @_operation
-    def group_norm(self, x, num_groups, weight=None, bias=None, eps=1e-5):
-        """The normalized and scaled ``x``, mean and 1/std of each group of channels of each sample."""
-        x = self._full_precision(self._tensor(x))
-        grouped = self._grouped(x, int(num_groups))
-        dims = list(range(2, grouped.ndim))
-        variance, mean = self.var_mean(grouped, dims, 0, True)
-        rstd = self.rsqrt(self.add(variance, eps))
-        out = self._make(self._b.reshape(self.mul(self.sub(grouped, mean), rstd).value, x.value.shape))
-        out = out if weight is None else self.mul(out, self._along(self._tensor(weight), x, [1]))
-        out = out if bias is None else self.add(out, self._along(self._tensor(bias), x, [1]))
-        return out, self.squeeze(mean, dims), self.squeeze(rstd, dims)
-
-    @_operation
-    def group_norm_backward(self, dy, x, num_groups, mean, rstd, weight=None, output_mask=(True, True, True)):
-        """The gradients by x, weight and bias (None where the mask says so)."""
-        dy, x = self._full_precision(self._tensor(dy)), self._full_precision(self._tensor(x))
-        groups = int(num_groups)
-        grouped = self._grouped(x, groups)
-        dims = list(range(2, grouped.ndim))
-        mean, rstd = (self._along(v, grouped, [0, 1]) for v in (mean, rstd))
-        centered = self.mul(self.sub(grouped, mean), rstd)
-        dx = dw = db = None
-        if output_mask[0]:
-            grad = dy if weight is None else self.mul(dy, self._along(self._tensor(weight), x, [1]))
-            grad = self._grouped(grad, groups)
-            inner = self.sub(self.sub(grad, self.mean(grad, dims, True)), self.mul(centered, self.mean(self.mul(grad, centered), dims, True)))
-            dx = self._make(self._b.reshape(self.mul(inner, rstd).value, x.value.shape))
-        every = [d for d in range(x.ndim) if d != 1]
-        if output_mask[1]:
-            dw = self.sum(self.mul(dy, self._make(self._b.reshape(centered.value, x.value.shape))), every)
-        if output_mask[2]:
-            db = self.sum(dy, every)
-        return dx, dw, db
 
 
 class _Choice(Scalar):
@@ -1243,7 +969,7 @@ def _from_row(row, name):
     call.__name__ = name
     call.__qualname__ = f"Operators.{name}"
     call.__doc__ = f"{row.doc[0].upper()}{row.doc[1:]}."
-    return _operation(call)
+    return operation(call)
 
 
 def _derive() -> None:
@@ -1256,7 +982,7 @@ def _derive() -> None:
     Operators.ceilDiv = Operators.ceil_div
 
 
-@_operation
+@operation
 def truediv(self, lhs, rhs):
     """``lhs / rhs`` as floats."""
     operands = self._operands(lhs, rhs)

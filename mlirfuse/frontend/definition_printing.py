@@ -188,5 +188,7 @@ def repro(definition, inputs=None) -> str:
     out += "from mlirfuse import FusionDefinition, DataType\n" + text(definition)
     out += "with FusionDefinition() as fd:\n    nvfuser_fusion(fd)\n"
     if inputs is not None:
-        out += "\ninputs = [\n" + "".join(f"    {v if isinstance(v, str) else input_text(v)},\n" for v in inputs) + "]\nfd.execute(inputs)\n"
+        out += (
+            "\ninputs = [\n" + "".join(f"    {v if isinstance(v, str) else input_text(v)},\n" for v in inputs) + "]\nfd.execute(inputs)\n"
+        )
     return out

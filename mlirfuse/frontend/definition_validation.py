@@ -9,7 +9,8 @@ import numpy as np
 from mlirfuse import dtypes as dt
 from mlirfuse import sizes as sz
 from mlirfuse.frontend import arrays as frameworks
-from mlirfuse.frontend.definition import Program, _flatten
+from mlirfuse.frontend.definition_inputs import flatten
+from mlirfuse.frontend.definition_program import Program
 from mlirfuse.graph import Block, Graph, Op, Value
 
 _WIDE = {dt.f16: dt.f64, dt.bf16: dt.f64, dt.f32: dt.f64, dt.c64: dt.c128}
@@ -43,7 +44,7 @@ def reference(program: Program, inputs) -> list[np.ndarray]:
     from mlirfuse import interpreter
     from mlirfuse.frontend.definition_engine import environment
 
-    flat = _flatten(inputs)
+    flat = flatten(inputs)
     planned, bindings = program._bind(flat, None)
     arguments = flat + (program.computed(flat, None) if program.computes else [])
     graph, sizes = widened(planned.graph), environment(planned, bindings, arguments)
@@ -54,7 +55,7 @@ def reference(program: Program, inputs) -> list[np.ndarray]:
 
 def reduced_elements(program: Program, inputs) -> int:
     """How many elements the largest reduction adds up."""
-    planned, bindings = program._bind(_flatten(inputs), None)
+    planned, bindings = program._bind(flatten(inputs), None)
     largest = 1
     for op in planned.graph.ops:
         if op.name in ("sum", "prod", "mean", "var", "std"):
@@ -71,7 +72,7 @@ def compare(program: Program, inputs, outputs, expected) -> None:
     assert len(outputs) == len(expected), f"Expected {len(outputs)} reference outputs for validation, got {len(expected)}."
     scale = math.sqrt(reduced_elements(program, inputs))
     for k, (given, wanted) in enumerate(zip(outputs, expected)):
-        a, b = np.asarray(frameworks.to_numpy(given)), np.asarray(frameworks.to_numpy(wanted))
+        a, b = (np.asarray(frameworks.to_numpy(given)), np.asarray(frameworks.to_numpy(wanted)))
         assert a.shape == b.shape, f"output {k} has shape {a.shape}, the reference {b.shape}"
         dtype = dt.of(a.dtype)
         if dtype.kind not in "fc":

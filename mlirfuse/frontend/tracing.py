@@ -1082,7 +1082,10 @@ def trace(fn, leaves, tree: trees.Tree, name: str | None = None, aliases: dict[i
             stand_ins.append(LeafScalar(t, value, spec, leaf))
             continue
         origin = (aliases or {}).get(leaf)
-        buffer = arrays[origin]._buffer if origin in arrays else Buffer(value, leaf, writable=spec.writable)
+        if origin in arrays:  # the same memory: one value, so that what is written through one is read through the other
+            value, buffer = arrays[origin]._value, arrays[origin]._buffer
+        else:
+            buffer = Buffer(value, leaf, writable=spec.writable)
         arrays[leaf] = LeafArray(t, value, buffer) if spec.value is not None else TracedArray(t, value, buffer)
         if spec.value is not None:
             arrays[leaf].spec, arrays[leaf].leaf = spec, leaf
@@ -1264,5 +1267,6 @@ def _generator_states(roots) -> list:
     return out
 
 
-from mlirfuse.frontend import numpy_api as api  # noqa: E402  (it needs the classes above)
+from mlirfuse.frontend import numpy_api as api  # noqa: E402  (these need the classes above)
+from mlirfuse.frontend import numpy_functions, numpy_indexing  # noqa: E402, F401
 

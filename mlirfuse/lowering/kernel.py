@@ -11,7 +11,7 @@ splits, so that a load of step 1 is one vector load, of step 0 one scalar load, 
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mlirfuse import dtypes as dt
 from mlirfuse import ops
@@ -26,15 +26,20 @@ from mlirfuse.sizes import Size
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """A position along an axis: lane k is ``base + k * step``, or ``vector``'s lane k where that is set."""
+    """A position along an axis: lane k is ``base + k * step``, or ``vector``'s lane k where that is set.
+
+    ``divisor``: a power of two that is known to divide ``base``; 0: the lanes, as in the indices that schedulers make.
+    """
 
     base: Val | int
     step: Size = 0
     lanes: int = 1
     vector: Val | None = None
+    divisor: int = field(default=0, compare=False)
 
 
 ZERO = Index(0)
+_MOST = 64  # what is known of powers of two is counted up to here
 Env = dict[Axis, Index]
 
 
@@ -142,7 +147,7 @@ class Kernel:
             base = i.base
         else:
             base = self.e.add(self.scalar(i.base), self.scalar(j.base))
-        return Index(base, i.step + j.step, max(i.lanes, j.lanes))
+        return Index(base, i.step + j.step, max(i.lanes, j.lanes), divisor=min(self._divisor(i), self._divisor(j)))
 
     def scale(self, i: Index, by: Size) -> Index:
         if by == 1 or i == ZERO:
@@ -155,13 +160,13 @@ class Kernel:
             base = i.base * by if i.base else 0
         else:
             base = self.e.mul(self.scalar(i.base), self.size(by))
-        return Index(base, sz.mul(i.step, by), i.lanes)
+        return Index(base, sz.mul(i.step, by), i.lanes, divisor=min(self._divisor(i) * self._power_in(by), _MOST))
 
     def divmod(self, i: Index, by: Size) -> tuple[Index, Index]:
         """Quotient and remainder of an index that is not negative."""
         if i == ZERO:
             return ZERO, ZERO
-        if i.step != 0 and i.step == 1 and self._is_multiple(by, i.lanes):
+        if i.step != 0 and i.step == 1 and self._is_multiple(by, i.lanes) and self._divisor(i) >= i.lanes:
             q, r = self.divmod(Index(i.base), by)  # lanes do not cross a multiple of `by`
             return q, Index(r.base, 1, i.lanes)
         value, divisor = self.materialize(i), self.size(by)
@@ -173,6 +178,14 @@ class Kernel:
 
     def _is_multiple(self, size: Size, lanes: int) -> bool:
         return size % lanes == 0 if isinstance(size, int) else size in self.known_multiples
+
+    def _power_in(self, size: Size) -> int:
+        """A power of two that is known to divide a size."""
+        return min(size & -size, _MOST) or _MOST if isinstance(size, int) else _MOST if size in self.known_multiples else 1
+
+    def _divisor(self, i: Index) -> int:
+        """A power of two that is known to divide the base of an index."""
+        return self._power_in(i.base) if isinstance(i.base, int) else i.divisor or i.lanes
 
     def dim_index(self, dim, env: Env) -> Index:
         """The index along a dimension of these axes."""
@@ -302,23 +315,24 @@ class Kernel:
         return self.value(operand, new)
 
     def _constant_index(self, size: Size) -> Index:
-        return Index(size if isinstance(size, int) else self.size(size))
+        return Index(size if isinstance(size, int) else self.size(size), divisor=self._power_in(size))
 
     def _split(self, op: Op, env: Env) -> Val:
         raise CompileError("fusion.split reaches a kernel: run fusion-decompose before fusion-segment")
 
     def _clamp(self, i: Index, low: Size, size: Size) -> tuple[Index, Val | None]:
         """``i - low`` held inside ``0 … size-1``, and whether it was inside (None: a whole index space of one)."""
+        lanes = i.lanes
+        uniform = i.step == 1 and self._divisor(i) >= lanes and self._is_multiple(low, lanes) and self._is_multiple(size, lanes)
         i = self.add(i, self._constant_index(sz.mul(low, -1)))
         whole = i.vector is None and (i.lanes == 1 or i.step == 0)
-        uniform = i.step == 1 and self._is_multiple(low, i.lanes) and self._is_multiple(size, i.lanes)
         e = self.e
         if whole or uniform:  # all lanes are inside or none is
             base = self.scalar(i.base)
             last = self.size(size - (i.lanes if uniform else 1))
             inside = e.and_(e.cmp("ge", base, 0), e.cmp("le", base, last))
             held = e.max(e.min(base, last), 0)
-            return Index(held, i.step, i.lanes), inside
+            return Index(held, i.step, i.lanes, divisor=lanes if uniform else 1), inside
         value, last = self.materialize(i), self.size(size - 1)
         inside = e.and_(e.cmp("ge", value, 0), e.cmp("le", value, last))
         return self._of_val(e.max(e.min(value, last), 0)), inside
@@ -350,7 +364,7 @@ class Kernel:
                 result = val
             else:
                 i = self.dim_index(target[axis], env)
-                uniform = i.vector is None and i.step == 1 and self._is_multiple(start, i.lanes)
+                uniform = i.vector is None and i.step == 1 and self._is_multiple(start, i.lanes) and self._divisor(i) >= i.lanes
                 at = self.scalar(i.base) if uniform else self.materialize(i)
                 result = self.e.select(self.e.cmp("ge", at, self.size(start)), val, result)
             start = start + extent
@@ -393,7 +407,7 @@ class Kernel:
         i = self._offset(op.result, sz.contiguous_strides(op.result.shape), env)
         share = 4 // count  # elements of one block
         extent = op.result.shape[-1] if op.result.rank else 1
-        if i.vector is None and i.step == 1 and i.lanes % share == 0 and self._is_multiple(extent, i.lanes):
+        if i.vector is None and i.step == 1 and i.lanes % share == 0 and self._is_multiple(extent, i.lanes) and self._divisor(i) >= share:
             # The lanes are whole blocks: each is drawn once.
             blocks = [e.add(e.shr(e.cast(self.scalar(i.base), dt.u64), share.bit_length() - 1), b) for b in range(i.lanes // share)]
             drawn = [m.philox4x32(e, (block, offset), seed) for block in blocks]

@@ -137,20 +137,34 @@ def _scale_magic(e: Emitter, x: Val, t: Val, offset: int = 0) -> Val:
     return scale(e, x, e.bitcast(t, f.uint), offset)
 
 
+def _scale_normal(e: Emitter, x: Val, t: Val) -> Val:
+    """As :func:`_scale_magic` where the result is a normal number: the power of two is added to the exponent."""
+    if _x86_vector(e, x):
+        return _scale_magic(e, x, t)
+    f = format_of(x)
+    return e.bitcast(e.add(e.bitcast(x, f.uint), e.shl(e.bitcast(t, f.uint), f.mantissa)), f.dtype)
+
+
 def _x86_vector(e: Emitter, x: Val) -> bool:
     """Whether AVX-512 has instructions for vectors of this type."""
     return {"avx512f", "avx512vl"} <= e.features and e.target == "cpu" and x.lanes * x.dtype.bits in (128, 256, 512)
 
 
+def _x86(e: Emitter, name: str, *operands: Val) -> Val:
+    """AVX-512's instruction ``name`` on all lanes; where one is masked, the last float operand or the first stands in: none is."""
+    x = operands[0]
+    width = x.lanes * x.dtype.bits
+    operands += (e.const(-1, dt.i16 if x.lanes == 16 else dt.i8),)
+    if width == 512:
+        operands += (e.const(4, dt.i32),)  # as the processor is set
+    full = f"llvm.x86.avx512.mask.{name}.p{'s' if x.dtype is dt.f32 else 'd'}.{width}"
+    types = ", ".join(v.type for v in operands)
+    return e.op(f'llvm.call_intrinsic "{full}"({", ".join(map(str, operands))}) : ({types}) -> {x.type}', x.dtype, x.lanes)
+
+
 def _scalef(e: Emitter, x: Val, n: Val) -> Val:
     """``x * 2**n`` for whole floats n, rounded once: one instruction."""
-    width = x.lanes * x.dtype.bits
-    letter = "s" if x.dtype is dt.f32 else "d"
-    mask = e.const(-1, dt.i16 if x.lanes == 16 else dt.i8)
-    rounding = (f", {e.const(4, dt.i32)}", ", i32") if width == 512 else ("", "")
-    name = f"llvm.x86.avx512.mask.scalef.p{letter}.{width}"
-    operands, types = f"{x}, {n}, {x}, {mask}{rounding[0]}", f"{x.type}, {x.type}, {x.type}, {mask.type}{rounding[1]}"
-    return e.op(f'llvm.call_intrinsic "{name}"({operands}) : ({types}) -> {x.type}', x.dtype, x.lanes)
+    return _x86(e, "scalef", x, n, x)
 
 
 def _to_float(e: Emitter, k: Val, f: Format) -> Val:
@@ -273,11 +287,7 @@ def _exp_inside(e: Emitter, x: Val) -> Val:
         r = e.fma(x, co.LOG2E_F32[1], e.fma(x, co.LOG2E_F32[0], e.neg(n)))
         return e.mul(_ex2(e, r), pow2(e, e.bitcast(e.add(n, f.magic), f.uint), f))
     r, t = _exp_reduce(e, x)
-    if _x86_vector(e, x):
-        return _scale_magic(e, _exp_poly(e, r), t)
-    # the power of two is added to the exponent
-    n = e.bitcast(t, f.uint)
-    return e.bitcast(e.add(e.bitcast(_exp_poly(e, r), f.uint), e.shl(n, f.mantissa)), f.dtype)
+    return _scale_normal(e, _exp_poly(e, r), t)
 
 
 def _exp_scaled(e: Emitter, x: Val, low: Val | None = None, factor: Val | None = None, offset: int = 0) -> Val:
@@ -324,6 +334,16 @@ def exp2(e: Emitter, x: Val) -> Val:
     return _scale_magic(e, p, t)
 
 
+def _exp2_inside(e: Emitter, x: Val) -> Val:
+    """exp2 for arguments whose result is a normal number."""
+    f = format_of(x)
+    if _hardware(e, x):
+        return _ex2(e, x)
+    t = e.add(x, f.magic)
+    r = e.sub(x, e.sub(t, f.magic))
+    return _scale_normal(e, e.fma(poly(e, r, co.EXP2[f.bits]), r, 1.0), t)
+
+
 def _expm1_half(e: Emitter, x: Val) -> Val:
     """(e**x - 1) / 2 for x of which neither tiny nor negative-zero values matter; infinite above the range of exp."""
     f = format_of(x)
@@ -348,6 +368,10 @@ def expm1(e: Emitter, x: Val) -> Val:
 def _log_reduce(e: Emitter, x: Val) -> tuple[Val, Val]:
     """``x = 2**n (1 + r)``, r in [-1/3, 1/3]: r (exact) and n as a float, for x positive; subnormal ones are scaled up."""
     f = format_of(x)
+    if _x86_vector(e, x):  # the exponent of 3/4 x is n - 1; subnormal numbers are no exception
+        part = e.mul(x, 0.75)
+        down = e.sub(-1.0, _x86(e, "getexp", part, part))
+        return e.sub(_scalef(e, x, down), 1.0), e.neg(down)
     subnormal = e.cmp("lt", x, f.smallest_normal)
     x = e.select(subnormal, e.mul(x, 2.0**f.mantissa), x)
     bits = e.bitcast(x, f.int)
@@ -374,6 +398,10 @@ def _log_finish(e: Emitter, r: Val, n: Val) -> Val:
 
 def _log_special(e: Emitter, x: Val, y: Val) -> Val:
     """``y`` with the special values of a logarithm of ``x``."""
+    if _x86_vector(e, x):
+        # what to put, by the class of x: NaN 2 (itself), 0 4 (-inf), -inf and negative 3 (NaN), inf 5 (itself), else 0 (y)
+        table = e.const(0x03530422, dt.i32 if x.dtype is dt.f32 else dt.i64, x.lanes)
+        return _x86(e, "fixupimm", y, x, table, e.const(0, dt.i32))
     y = e.select(e.cmp("lt", x, INF), y, x)
     return e.select(e.cmp("gt", x, 0.0), y, e.select(e.cmp("eq", x, 0.0), -INF, e.const(NAN, x.dtype, x.lanes)))
 
@@ -762,18 +790,14 @@ def erfc(e: Emitter, x: Val) -> Val:
 
 
 def erf(e: Emitter, x: Val) -> Val:
-    """The error function, within 2 ulp: an odd polynomial below 1; above it ``1 - exp(-P(x))`` in float32, 1 - erfc in float64."""
+    """The error function, within 2 ulp: an odd polynomial below 1; above it ``1 - 2**P(x)`` in float32, 1 - erfc in float64."""
     f = format_of(x)
     a = e.abs(x)
     aa = e.mul(a, a)
     near = e.fma(a, poly(e, aa, co.ERF[f.bits]), a)
     if f.bits == 32:
         top = _below(e, a, 4.0)
-        g = e.mul(top, poly(e, top, co.ERF_HIGH))
-        if _hardware(e, x):
-            far = e.sub(1.0, _ex2(e, e.mul(g, -co.LOG2E)))
-        else:
-            far = e.sub(1.0, _exp_inside(e, e.neg(g)))
+        far = e.sub(1.0, _exp2_inside(e, e.mul(top, poly(e, top, co.ERF_HIGH))))
     else:
         s, low, factor = _erfc_parts(e, _below(e, a, 6.0))
         far = e.sub(1.0, e.mul(_exp_inside(e, s), e.mul(factor, e.add(low, 1.0))))

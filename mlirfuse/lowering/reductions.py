@@ -1,6 +1,7 @@
 """How each reduction accumulates: identity, combination of accumulators, and what goes in and comes out.
 
-An accumulator is a tuple of Vals: one for most reductions, (value, position) for argmax and argmin. Sums of half types accumulate
+An accumulator is a tuple of Vals: one for most reductions, (value, position) for argmax and argmin, (count, mean, squared deviations) for
+m2. Sums of half types accumulate
 in float32, as all arithmetic on them does.
 """
 
@@ -18,6 +19,8 @@ def accumulator_types(op: Op) -> list[dt.DType]:
     source = op.operands[0].dtype.compute
     if op.name in ("any", "all"):
         return [dt.bool_]
+    if op.name == "m2":
+        return [source] * 3
     return [source, dt.i64] if op.name in ("argmax", "argmin") else [source]
 
 
@@ -33,13 +36,15 @@ def _extreme(dtype: dt.DType, largest: bool):
 def identity(e: Emitter, op: Op, lanes: int) -> tuple[Val, ...]:
     """The accumulator of nothing."""
     value = {
-        "sum": 0, "prod": 1, "any": False, "all": True,
+        "sum": 0, "m2": 0, "prod": 1, "any": False, "all": True,
         "max": _extreme(op.operands[0].dtype, False), "argmax": _extreme(op.operands[0].dtype, False),
         "min": _extreme(op.operands[0].dtype, True), "argmin": _extreme(op.operands[0].dtype, True),
     }[op.name]  # fmt: skip
     types = accumulator_types(op)
     parts = [e.const(value, types[0], lanes)]
-    if len(types) == 2:
+    if op.name == "m2":
+        parts *= 3
+    elif len(types) == 2:
         parts.append(e.const(2**63 - 1, dt.i64, lanes))
     return tuple(parts)
 
@@ -50,6 +55,8 @@ def element(e: Emitter, op: Op, value: Val, position: Val | None) -> tuple[Val, 
         value = e.cmp("ne", value, 0)
     if op.name in ("argmax", "argmin"):
         return value, e.splat(position, value.lanes)
+    if op.name == "m2":
+        return e.const(1.0, value.dtype, value.lanes), value, e.const(0.0, value.dtype, value.lanes)
     return (value,)
 
 
@@ -66,6 +73,8 @@ def combine(e: Emitter, op: Op, a: tuple[Val, ...], b: tuple[Val, ...]) -> tuple
         return (e.or_(a[0], b[0]),)
     if name == "all":
         return (e.and_(a[0], b[0]),)
+    if name == "m2":
+        return _combine_m2(e, a, b)
     # The better value; of equals, and of NaNs, the earlier position.
     better = e.cmp("gt" if name == "argmax" else "lt", b[0], a[0])
     tied = e.cmp("eq", a[0], b[0])
@@ -78,10 +87,54 @@ def combine(e: Emitter, op: Op, a: tuple[Val, ...], b: tuple[Val, ...]) -> tuple
     return e.select(take, b[0], a[0]), e.select(take, b[1], a[1])
 
 
+def _combine_m2(e: Emitter, a: tuple[Val, ...], b: tuple[Val, ...]) -> tuple[Val, ...]:
+    """Chan, Golub and LeVeque's update of counts, means and squared deviations."""
+    count = e.add(a[0], b[0])
+    share = e.select(e.cmp("eq", count, 0.0), e.const(0.0, count.dtype), e.div(b[0], count))
+    apart = e.sub(b[1], a[1])
+    mean = e.fma(apart, share, a[1])
+    return count, mean, e.fma(e.mul(apart, apart), e.mul(a[0], share), e.add(a[2], b[2]))
+
+
 def _extreme_of(e: Emitter, name: str, a: Val, b: Val) -> Val:
     if a.dtype is dt.bool_:
         return e.or_(a, b) if name == "max" else e.and_(a, b)
     return e.max(a, b) if name == "max" else e.min(a, b)
+
+
+def total(e: Emitter, op: Op, rows) -> tuple[Val, ...]:
+    """The accumulator of several vectors: ``rows`` of (elements, position, mask or None), combined pairwise."""
+    if op.name == "m2":
+        return _total_m2(e, op, rows)
+    parts = []
+    for value, position, inside in rows:
+        new = element(e, op, value, position)
+        if inside is not None:
+            new = tuple(e.select(inside, a, b) for a, b in zip(new, identity(e, op, value.lanes)))
+        parts.append(new)
+    while len(parts) > 1:
+        parts = [combine(e, op, parts[i], parts[i + 1]) if i + 1 < len(parts) else parts[i] for i in range(0, len(parts), 2)]
+    return parts[0]
+
+
+def _total_m2(e: Emitter, op: Op, rows) -> tuple[Val, ...]:
+    """The deviations of all elements of a thread from their own mean: two passes over registers, and one division."""
+    dtype, lanes = rows[0][0].dtype, rows[0][0].lanes
+    one, zero = e.const(1.0, dtype, lanes), e.const(0.0, dtype, lanes)
+    ones = [one if inside is None else e.select(inside, one, zero) for _, _, inside in rows]
+    held = [value if inside is None else e.select(inside, value, zero) for value, _, inside in rows]
+    certain = all(inside is None for _, _, inside in rows)
+    count = e.const(float(len(rows)), dtype, lanes) if certain else _sum(e, ones)
+    inverse = e.const(1.0 / len(rows), dtype, lanes) if certain else e.div(1.0, e.max(count, 1.0))
+    mean = e.mul(_sum(e, held), inverse)
+    apart = [e.mul(e.sub(value, mean), flag) if inside is not None else e.sub(value, mean) for value, flag, (_, _, inside) in zip(held, ones, rows)]
+    return count, mean, _sum(e, [e.mul(d, d) for d in apart])
+
+
+def _sum(e: Emitter, vals: list[Val]) -> Val:
+    while len(vals) > 1:
+        vals = [e.add(vals[i], vals[i + 1]) if i + 1 < len(vals) else vals[i] for i in range(0, len(vals), 2)]
+    return vals[0]
 
 
 def across_lanes(e: Emitter, op: Op, a: tuple[Val, ...]) -> tuple[Val, ...]:
@@ -102,4 +155,4 @@ def _part(e: Emitter, v: Val, start: int, count: int) -> Val:
 
 def result(e: Emitter, op: Op, a: tuple[Val, ...]) -> Val:
     """The reduction's value from its accumulator."""
-    return a[1] if op.name in ("argmax", "argmin") else a[0]
+    return a[-1] if op.name in ("argmax", "argmin", "m2") else a[0]

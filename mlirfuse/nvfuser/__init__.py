@@ -6,19 +6,10 @@
 
 from __future__ import annotations
 
-from mlirfuse.frontend.definition import (
-    DefinitionError,
-    DefinitionTypeError,
-    Fusion,
-    FusionDefinition,
-    InputError,
-    LRUCache,
-    Scalar,
-    Tensor,
-    Vector,
-    compute_contiguity,
-    compute_tensor_descriptor,
-)
+from mlirfuse.frontend.definition import Fusion, FusionDefinition
+from mlirfuse.frontend.definition_inputs import compute_contiguity, compute_tensor_descriptor
+from mlirfuse.frontend.definition_program import LRUCache
+from mlirfuse.frontend.definition_values import DefinitionError, DefinitionTypeError, InputError, Scalar, Tensor, Vector
 from mlirfuse.frontend.nvfuser_promotion import DataType
 from mlirfuse.nvfuser import pytorch_utils
 

@@ -220,12 +220,17 @@ class _Segmenter:
     def _siblings(self) -> bool:
         """Segments that read the same tensor over the same axes become one: the tensor is read once."""
         changed = False
-        readers: dict[Value, list[_Part]] = {}
+        readers: dict[object, list[_Part]] = {}
         for part in self.parts:
             for value in part.ins if part.ops else ():
                 if value.rank:
                     readers.setdefault(value, []).append(part)
-        for value, parts in readers.items():
+        for part in self.parts:  # reductions of what one segment makes, over the same axes, share a kernel too
+            for value in part.ins if part.ops and part.reduced else ():
+                producer = self.part.get(value.op) if value.op is not None else None
+                if producer is not None:
+                    readers.setdefault(("reductions of", id(producer), part.reduced), []).append(part)
+        for parts in readers.values():
             for first, second in zip(parts, parts[1:]):
                 if not first.ops or not second.ops or first is second:
                     continue

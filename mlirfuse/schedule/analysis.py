@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any, Callable, Iterable
 
 from mlirfuse import ops
 from mlirfuse import sizes as sz
@@ -33,22 +34,50 @@ class Analysis:
     strides: dict[Value, tuple[Size, ...]]
     partials: list[Op] = field(default_factory=list)  # partial sums over the kept axes (rows), see gpu_inner_outer
     pinned: set[Axis] = field(default_factory=set)  # axes whose own index is needed: they are not merged with others
+    _strides: dict[tuple[Value, Axis], Size] = field(default_factory=dict)
+    _loops: dict[tuple[Axis, ...], list[list[Axis]]] = field(default_factory=dict)
+    _once: dict[object, Any] = field(default_factory=dict)
 
     @property
     def domain(self) -> list[Axis]:
         return self.kept + self.reduced
 
+    def once(self, function: Callable[[Analysis], Any]) -> Any:
+        """``function(self)``, computed once: for what does not depend on the sizes of a call."""
+        if function not in self._once:
+            self._once[function] = function(self)
+        return self._once[function]
+
+    def values(self, function: Callable[[Analysis], Iterable[Size]], env: dict[str, int]) -> tuple[int, ...]:
+        """The values, for the sizes of a call, of the sizes that ``function(self)`` lists: they are compiled into one function of ``env``."""
+        key = "values", function
+        if key not in self._once:
+            self._once[key] = sz.tuple_function(function(self))
+        return self._once[key](env)
+
+    def late_values(self) -> set[Value]:
+        """The values that depend on a reduction of the segment."""
+        late: set[Value] = {op.result for phase in self.phases for op in phase}
+        for op in self.ops:
+            if any(v in late for v in op.operands):
+                late.update(op.results)
+        return late
+
     def axis_stride(self, value: Value, axis: Axis) -> Size:
         """How many elements of memory a step along ``axis`` is for a tensor in memory; 0 where it does not have the axis."""
-        for dim, stride in zip(self.axes.dims(value), self.strides[value]):
-            for a in reversed(dim):
-                if a is axis:
-                    return stride
-                stride = sz.mul(stride, a.size)
-        return 0
+        found = self._strides.get((value, axis))
+        if found is None:
+            found = self._strides[value, axis] = _axis_stride(self.axes, value, self.strides[value], axis)
+        return found
 
     def loops(self, axes: list[Axis]) -> list[list[Axis]]:
         """``axes`` merged into as few loops as memory admits: neighbours merge where every tensor steps through both as through one."""
+        key = tuple(axes)
+        if key not in self._loops:
+            self._loops[key] = self._merged(axes)
+        return self._loops[key]
+
+    def _merged(self, axes: list[Axis]) -> list[list[Axis]]:
         loops: list[list[Axis]] = []
         tensors = [v for v in self.inputs + self.outputs if self._direct(v)]
         rows = [(lambda a, v=v: self.axis_stride(v, a)) for v in tensors]

@@ -115,6 +115,7 @@ class Axes:
 
     def __init__(self, program: list[Op]):
         self._dims: dict[Value, list[list[Axis]]] = {}
+        self._parts: dict[tuple, Axis] = {}
         for op in program:
             for value in op.operands:
                 if value not in self._dims:
@@ -190,8 +191,11 @@ class Axes:
         self._set(out, dims)
 
     def _partial_sum(self, op: Op) -> None:
-        kept = [dim for d, dim in enumerate(self._dims[op.operands[0]]) if d not in op.attrs["axes"]]
-        self._set(op.result, [[Axis(op.attrs["parts"])]] + kept)
+        dims = self._dims[op.operands[0]]
+        kept = [dim for d, dim in enumerate(dims) if d not in op.attrs["axes"]]
+        rows = tuple(axis for d in op.attrs["axes"] for axis in leaves(dims[d]))
+        parts = self._parts.setdefault((op.attrs["parts"], rows), Axis(op.attrs["parts"]))  # one for all sums over the same rows
+        self._set(op.result, [[parts]] + kept)
 
     def _reshape(self, op: Op) -> None:
         flat = self.flat(op.operands[0])

@@ -185,10 +185,10 @@ def lanes_of(analysis: Analysis) -> int:
 def store_outputs(body: CpuBody, outputs: list[Value], env: Env, domain: list[Axis]) -> None:
     """Stores ``outputs`` at ``env``. One that lacks some of the domain's axes is stored where these are at 0."""
     k, e = body.k, body.e
-    for value in outputs:
+    vals = [k.value(value, env) for value in outputs]  # before any store: an output may be written over an input
+    for value, val in zip(outputs, vals):
         own = {a for dim in k.dims(value) for a in dim}
         missing = [env[a] for a in domain if a not in own and a in env and env[a] != Index(0)]
-        val = k.value(value, env)
         condition = None
         for index in missing:
             at_zero = e.cmp("eq", k.scalar(index.base), 0)

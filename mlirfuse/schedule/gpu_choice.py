@@ -17,16 +17,21 @@ WIDEST = 16  # bytes of the widest access
 
 def choose(analysis: Analysis, env: dict[str, int], alignments: dict[Value, int], machine):
     """The parameters of the scheduler that takes ``analysis``; their class tells which one."""
+    return candidates(analysis, env, alignments, machine)[0]
+
+
+def candidates(analysis: Analysis, env: dict[str, int], alignments: dict[Value, int], machine) -> list:
+    """Parameters worth measuring for these sizes, the model's choice first."""
     if analysis.partials:
         access = access_of(analysis, analysis.loops(analysis.reduced), env, alignments)
-        return gpu_inner_outer.choose(analysis, access, env, machine)
+        return gpu_inner_outer.candidates(analysis, access, env, machine)
     outer = bool(analysis.phases) and is_outer(analysis, env)
     loops = analysis.loops(analysis.kept if outer or not analysis.phases else analysis.reduced)
     access = access_of(analysis, loops, env, alignments)
-    if not analysis.phases:
-        across = gpu_transpose.choose(analysis, access, env, alignments, machine)
-        return across or gpu_pointwise.choose(analysis, access, env, machine)
-    return (gpu_columns if outer else gpu_rows).choose(analysis, access, env, machine)
+    if analysis.phases:
+        return (gpu_columns if outer else gpu_rows).candidates(analysis, access, env, machine)
+    pointwise = gpu_pointwise.candidates(analysis, access, env, machine)
+    return gpu_transpose.candidates(analysis, access, env, alignments, machine) + pointwise
 
 
 def emit(name: str, analysis: Analysis, slots: Slots, params) -> list[GpuKernel]:

@@ -21,6 +21,9 @@ from mlirfuse.schedule.gpu import Access, GpuBody, GpuKernel
 from mlirfuse.schedule.gpu_rows import finish, partial_memory
 
 
+SHARED = 48 << 10  # bytes a block may use without asking
+
+
 @dataclass(frozen=True)
 class Params:
     """``tx`` threads along columns and ``ty`` along rows, ``unroll`` rows in flight a thread, ``split`` blocks along the rows."""
@@ -42,8 +45,10 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
     kept, rows = sz.product(a.size for a in analysis.kept), sz.product(a.size for a in analysis.reduced)
     columns = size_of(inner)
     reduced = set(analysis.reduced)
-    full = [v for v in analysis.outputs if reduced & set(analysis.axes.flat(v))]
-    small = [v for v in analysis.outputs if v not in full]
+    wide = [v for v in analysis.outputs if reduced & set(analysis.axes.flat(v))]
+    small = [v for v in analysis.outputs if v not in wide]
+    late = analysis.late_values()
+    early, full = [v for v in wide if v not in late], [v for v in wide if v in late]
 
     tile = p.tx * lanes
     across = sz.ceildiv(columns, tile)
@@ -71,41 +76,40 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
         return env
 
     def over_rows(phase: list[Op]) -> list[tuple[Val, ...]]:
-        """Each thread's accumulators over its rows."""
-        start = [v for _ in range(p.unroll) for op in phase for v in red.identity(e, op, lanes)]
-        last = e.sub(high, 1)
+        """Each thread's accumulators over its rows; on the way, outputs that need no reduction are written."""
+        start = [v for op in phase for v in red.identity(e, op, lanes)]
 
-        def iteration(i, state):
-            width = len(state) // p.unroll
-            places = []
-            for u in range(p.unroll):
-                row = e.add(i, u * p.ty) if u else i
-                places.append((at(e.min(row, last) if u else row), e.cmp("lt", row, high) if u else None))
-            for env, _ in places:
+        def visit(rows_here: list[Val], state: list[Val]) -> list[Val]:
+            envs = [at(row) for row in rows_here]
+            for env in envs:
                 for op in phase:
                     k.value(op.operands[0], env)
-            out = []
-            for u, (env, here) in enumerate(places):
-                at_ = u * width
-                for op in phase:
-                    w = len(red.accumulator_types(op))
-                    new = red.element(e, op, e.splat(k.value(op.operands[0], env), lanes), body.position(op, env))
-                    if here is not None:
-                        new = tuple(e.select(here, a, b) for a, b in zip(new, red.identity(e, op, lanes)))
-                    out += red.combine(e, op, tuple(state[at_ : at_ + w]), new)
-                    at_ += w
+            out, base = [], 0
+            for op in phase:
+                width = len(red.accumulator_types(op))
+                elements = [(e.splat(k.value(op.operands[0], env), lanes), body.position(op, env), None) for env in envs]
+                out += red.combine(e, op, tuple(state[base : base + width]), red.total(e, op, elements))
+                base += width
+            if phase is analysis.phases[0]:
+                for env in envs:
+                    body.store_at(early, env, analysis.domain, inside)
             return out
 
-        done = body.loop(first, high, p.ty * p.unroll, start, iteration)
-        width, totals, at_ = len(done) // p.unroll, [], 0
+        done, totals, base = down_rows(start, visit), [], 0
         for op in phase:
-            w = len(red.accumulator_types(op))
-            parts = [tuple(done[u * width + at_ : u * width + at_ + w]) for u in range(p.unroll)]
-            at_ += w
-            while len(parts) > 1:
-                parts = [red.combine(e, op, parts[i], parts[i + 1]) for i in range(0, len(parts), 2)]
-            totals.append(parts[0])
+            width = len(red.accumulator_types(op))
+            totals.append(tuple(done[base : base + width]))
+            base += width
         return totals
+
+    def down_rows(carried: list[Val], visit) -> list[Val]:
+        """Visits this thread's rows, ``unroll`` at a time and then what is left one by one."""
+        span = p.ty * p.unroll
+        last_start = e.sub(high, (p.unroll - 1) * p.ty)
+        turns = e.div(e.max(e.add(e.sub(last_start, first), span - 1), 0), span)
+        rest = e.add(first, e.mul(turns, span))
+        carried = body.loop(first, rest, span, carried, lambda i, state: visit([e.add(i, u * p.ty) if u else i for u in range(p.unroll)], state))
+        return body.loop(rest, high, p.ty, carried, lambda i, state: visit([i], state)) if p.unroll > 1 else carried
 
     def down_block(phase: list[Op], totals: list[tuple[Val, ...]]) -> list[tuple[Val, ...]]:
         """Combines the block's rows; every thread gets its columns' result."""
@@ -172,18 +176,16 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
                         e.line(f"llvm.store {v}, {k.address(memory, offset)} {{alignment = {align} : i64}} : {v.type}, !llvm.ptr<1>")
     if full:
 
-        def write(i, state):
-            places = [(e.add(i, u * p.ty) if u else i) for u in range(p.unroll)]
-            last = e.sub(high, 1)
-            envs = [(at(e.min(row, last)), e.cmp("lt", row, high)) for row in places]
-            for env, _ in envs:
+        def write(rows_here, state):
+            envs = [at(row) for row in rows_here]
+            for env in envs:
                 for value in full:
                     k.value(value, env)
-            for env, here in envs:
-                body.store_at(full, env, analysis.domain, e.and_(inside, here))
+            for env in envs:
+                body.store_at(full, env, analysis.domain, inside)
             return []
 
-        body.loop(first, high, p.ty * p.unroll, [], write)
+        down_rows([], write)
     if small and p.split == 1:
         body.store_at(small, base_env, analysis.kept, e.and_(inside, e.cmp("eq", y, 0)))
     grid = sz.mul(sz.product(size_of(loop) for loop in outer), across, p.split)
@@ -193,30 +195,38 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
     return kernels
 
 
-def choose(analysis: Analysis, access: Access, env: dict[str, int], machine) -> Params:
-    """A warp's columns or what there is of them, rows for the other threads, and a split until the machine is full."""
+def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine) -> list[Params]:
+    """Parameters worth trying, the model's choice first: a warp's columns or what there is of them, rows for the other threads, and a
+    split until the machine is full. Few rows are taken all at once: a second kernel would take longer than they do."""
     loops = analysis.loops(analysis.kept)
     columns = sz.substitute(size_of(loops[-1]), env)
     above = sz.substitute(sz.product(size_of(loop) for loop in loops[:-1]), env)
     rows = sz.substitute(sz.product(a.size for a in analysis.reduced), env)
     vectors = -(-columns // access.lanes)
-    reduced = set(analysis.reduced)
+    reduced, late = set(analysis.reduced), analysis.late_values()
+    wide = [v for v in analysis.outputs if reduced & set(analysis.axes.flat(v))]
+    single = len(analysis.phases) == 1 and not any(v in late for v in wide)
+    held = [d for op in analysis.phases[0] for d in red.accumulator_types(op)]
     tx = 1
     while tx < 32 and tx < vectors:
         tx *= 2
-    parts = sum(len(red.accumulator_types(op)) for op in analysis.phases[0])
-    threads = 256 if access.lanes * parts <= 8 else 128
-    ty = max(1, threads // tx)
-    while ty > 1 and ty > rows:
-        ty //= 2
-    unroll = 4
-    while unroll > 1 and ty * unroll > rows:
-        unroll //= 2
     blocks = -(-vectors // tx) * above
-    full = any(reduced & set(analysis.axes.flat(v)) for v in analysis.outputs)
-    split = 1
-    if len(analysis.phases) == 1 and not full:
-        wanted = machine.sm_count * (machine.threads_per_sm // (tx * ty))
-        while split * 2 * blocks <= wanted and rows // (split * 2) >= ty * unroll * 2:
-            split *= 2
-    return Params(access, tx, ty, unroll, split)
+
+    def params(tx: int, threads: int, unroll: int, full: float = 1.0) -> Params:
+        ty = max(1, threads // tx)
+        while ty > 1 and (ty > rows or ty * tx * access.lanes * sum(d.bytes for d in held) > SHARED):
+            ty //= 2
+        while unroll > 1 and ty * unroll > rows:
+            unroll //= 2
+        split = 1
+        if single and not wide and threads < 1024:
+            wanted = full * machine.sm_count * (machine.threads_per_sm // (tx * ty))
+            while split * 2 * blocks <= wanted and rows // (split * 2) >= ty * unroll * 2:
+                split *= 2
+        return Params(access, tx, ty, unroll, split)
+
+    normal = params(tx, 256 if access.lanes * len(held) <= 8 else 128, 4)
+    at_once = params(tx, 1024, 8)
+    first = [at_once, normal] if single and rows <= 1024 and blocks < machine.sm_count else [normal, at_once]
+    others = [params(x, threads, unroll, full) for x in (tx, max(1, tx // 2)) for threads in (128, 256, 512) for unroll in (2, 4, 8) for full in (1.0, 2.0)]
+    return list(dict.fromkeys(first + others))

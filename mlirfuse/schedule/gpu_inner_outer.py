@@ -198,17 +198,18 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
     return [body.finish(blocks)]
 
 
-def choose(analysis: Analysis, access: Access, env: dict[str, int], machine) -> Params:
-    """As many threads a row as keep a thread's share of inputs and accumulators in registers."""
+def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine) -> list[Params]:
+    """Parameters worth trying, the model's choice first: as many threads a row as keep a thread's share of inputs (this row's and the
+    next one's) and accumulators in about 48 registers."""
     length = sz.substitute(sz.product(a.size for a in analysis.reduced), env)
     vectors = -(-length // access.lanes)
-    columns = set(analysis.reduced)
-    wide = [v for v in analysis.inputs if columns & set(analysis.axes.flat(v))]
+    columns, rows = set(analysis.reduced), set(analysis.kept)
+    wide = [v for v in analysis.inputs if columns & set(analysis.axes.flat(v)) and rows & set(analysis.axes.flat(v))]
     registers = access.lanes * len(analysis.partials) + 2 * sum(access.lanes * v.dtype.bytes for v in wide) // 4
-    tx = 32
-    while tx < 1024 and vectors > tx * max(1, 48 // registers):
-        tx *= 2
-    chunks = -(-vectors // tx)
-    if chunks * registers > 96:
-        return Params(access, min(tx, 512), 0, False)
-    return Params(access, tx, chunks, chunks * tx * access.lanes == length)
+    found = []
+    for tx in (1024, 512, 256, 128, 64, 32):
+        chunks = -(-vectors // tx)
+        if chunks * registers <= 96 and (tx == 32 or tx < 2 * vectors):
+            found.append(Params(access, tx, chunks, chunks * tx * access.lanes == length))
+    found.sort(key=lambda p: (p.chunks * registers > 48, p.tx if p.chunks * registers <= 48 else -p.tx))
+    return found + [Params(access, 512 if vectors > 256 else 128, 0, False)]

@@ -92,26 +92,31 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
     return [body.finish(grid)]
 
 
-def choose(analysis: Analysis, access: Access, env: dict[str, int], machine) -> Params:
-    """Tiles of about 1024 to 2048 elements that fit the columns; several vectors a thread where there is work for all of them."""
+def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine) -> list[Params]:
+    """Parameters worth trying, the model's choice first: blocks of 256 threads over the columns, or over several rows where those are
+    short; several vectors a thread where a vector is short and there is work for all threads."""
     loops = analysis.loops(analysis.kept)
     columns = sz.substitute(size_of(loops[-1]), env) if loops else 1
     rows = sz.substitute(sz.product(size_of(loop) for loop in loops[:-1]), env) if loops else 1
     vectors = -(-columns // access.lanes)
-    threads = 256
-    tx = 1
-    while tx < threads and tx < vectors:
-        tx *= 2
-    ty = threads // tx
-    biggest = max(v.dtype.bytes for v in analysis.inputs + analysis.outputs) if analysis.inputs + analysis.outputs else 4
-    tensors = len(analysis.inputs)
-    in_flight = max(1, min(4, 64 // max(1, access.lanes * biggest * tensors)))  # bytes a thread has under way
-    full = machine.sm_count * (machine.threads_per_sm // threads)
-    unroll_columns, unroll_rows = 1, 1
-    if tx == threads:
-        while unroll_columns < in_flight and vectors * rows // (threads * unroll_columns * 2) >= full and vectors >= threads * unroll_columns * 2:
-            unroll_columns *= 2
-    else:
-        while unroll_rows < in_flight and rows // (ty * unroll_rows * 2) >= full:
-            unroll_rows *= 2
-    return Params(access, tx, ty, unroll_columns, unroll_rows)
+
+    def params(threads: int, wanted: int) -> Params:
+        tx = 1
+        while tx < threads and tx < vectors:
+            tx *= 2
+        ty = threads // tx
+        full = machine.sm_count * (machine.threads_per_sm // threads)
+        across, down = 1, 1
+        while across * down < wanted:
+            if tx == threads and vectors >= tx * across * 2 and vectors * rows // (threads * across * 2) >= full:
+                across *= 2
+            elif tx < threads and rows // (ty * down * 2) >= full:
+                down *= 2
+            else:
+                break
+        return Params(access, tx, ty, across, down)
+
+    inputs = [v for v in analysis.inputs if set(loops[-1]) & set(analysis.axes.flat(v))] if loops else []
+    a_vector = access.lanes * max((v.dtype.bytes for v in inputs), default=4) * max(1, len(inputs))
+    model = max(1, min(4, 64 // a_vector))  # about 64 bytes a thread under way
+    return list(dict.fromkeys(params(threads, wanted) for threads in (256, 128, 512) for wanted in (model, 1, 2, 4, 8)))

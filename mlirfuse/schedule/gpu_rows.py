@@ -26,8 +26,8 @@ from mlirfuse.schedule.gpu import Access, GpuBody, GpuKernel
 @dataclass(frozen=True)
 class Params:
     """``tx`` threads along a row and ``ty`` rows a block; ``chunks`` vectors a thread (0: looped); ``cluster`` blocks a row;
-    ``split`` blocks a row that combine in a second kernel; ``exact``: the threads' vectors cover the row with none left over;
-    ``recompute``: values are computed again in each phase from what was loaded, which needs fewer registers."""
+    ``split`` blocks a row that combine in a second kernel; ``whole``: how many of the chunks lie inside the row for every thread, so that
+    they need no check; ``recompute``: values are computed again in each phase from what was loaded, which needs fewer registers."""
 
     access: Access
     tx: int
@@ -35,7 +35,7 @@ class Params:
     chunks: int
     cluster: int = 1
     split: int = 1
-    exact: bool = False
+    whole: int = 0
     recompute: bool = False
 
 
@@ -73,22 +73,20 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
     body.unlinear(base_env, kept_loops, Index(held_row))
     x_base = body.wide(e.mul(x, lanes))
 
-    def at(column: Val) -> tuple[Env, Val | None]:
-        """The env of a vector at this column, and whether it is inside the row."""
+    def at(column: Val, checked: bool = True) -> tuple[Env, Val | None]:
+        """The env of a vector at this column, and whether it is inside the row (None: it is)."""
         env = dict(base_env)
         inside, held = None, column
-        if not p.exact:
+        if checked:
             inside = e.cmp("lt", column, body.size(length))
             held = e.min(column, e.sub(body.size(length), lanes))
         body.unlinear(env, loops, Index(held, 1, lanes) if lanes > 1 else Index(held))
         return env, inside
 
-    def contribution(op: Op, env: Env, inside: Val | None) -> tuple[Val, ...]:
-        val = e.splat(k.value(op.operands[0], env), lanes)
-        new = red.element(e, op, val, body.position(op, env))
-        if inside is not None:
-            new = tuple(e.select(inside, a, b) for a, b in zip(new, red.identity(e, op, lanes)))
-        return new
+    def total_of(op: Op, places) -> tuple[Val, ...]:
+        """The accumulator of the elements at these places."""
+        rows = [(e.splat(k.value(op.operands[0], env), lanes), body.position(op, env), inside) for env, inside in places]
+        return red.total(e, op, rows)
 
     def across(phase: list[Op], totals: list[tuple[Val, ...]]) -> list[tuple[Val, ...]]:
         totals = [red.across_lanes(e, op, a) for op, a in zip(phase, totals)]
@@ -98,20 +96,14 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
     if p.chunks:
         stride = p.tx * lanes * p.cluster
         start = x_base if rank is None else e.add(x_base, body.wide(e.mul(rank, p.tx * lanes)))
-        places = [at(e.add(start, c * stride) if c else start) for c in range(p.chunks)]
+        places = [at(e.add(start, c * stride) if c else start, c >= p.whole) for c in range(p.chunks)]
         wide_inputs = [v for v in analysis.inputs if reduced & set(analysis.axes.flat(v))]
         for env, _ in places:
             for value in wide_inputs:
                 k.preload(value, env)
 
         def run(phase: list[Op]) -> list[tuple[Val, ...]]:
-            totals = []
-            for op in phase:
-                parts = [contribution(op, env, inside) for env, inside in places]
-                while len(parts) > 1:
-                    parts = [red.combine(e, op, parts[i], parts[i + 1]) if i + 1 < len(parts) else parts[i] for i in range(0, len(parts), 2)]
-                totals.append(parts[0])
-            return totals
+            return [total_of(op, places) for op in phase]
 
         for phase in analysis.phases:
             if p.recompute:
@@ -135,41 +127,43 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
             high = e.min(e.add(low, length_of_part), limit)
         span = step * UNROLL
 
-        def vectors(i: Val, count: int):
-            return [at(e.add(e.add(i, x_base), u * step) if u else e.add(i, x_base)) for u in range(count)]
+        # Whole spans first, without checks; what is left over in one more turn, checked.
+        middle = e.add(low, e.mul(e.div(e.sub(high, low), span), span))
+
+        def vectors(i: Val, checked: bool):
+            return [at(e.add(e.add(i, x_base), u * step) if u else e.add(i, x_base), checked) for u in range(UNROLL)]
+
+        def over_row(carried: list[Val], visit) -> list[Val]:
+            carried = body.loop(low, middle, span, carried, lambda i, state: visit(vectors(i, False), state))
+
+            def last(i, state):
+                places = vectors(i, True)
+                if part is not None:
+                    ends = [e.cmp("lt", e.add(e.add(i, x_base), u * step), high) for u in range(UNROLL)]
+                    places = [(env, e.and_(inside, end)) for (env, inside), end in zip(places, ends)]
+                return visit(places, state)
+
+            return body.loop(middle, high, span, carried, last)
 
         for phase in analysis.phases:
-            start = [v for _ in range(UNROLL) for op in phase for v in red.identity(e, op, lanes)]
 
-            def iteration(i, state, phase=phase):
-                width = len(state) // UNROLL
-                places = vectors(i, UNROLL)
+            def add(places, state, phase=phase):
                 for env, _ in places:
                     for op in phase:
                         k.value(op.operands[0], env)
-                out = []
-                for u, (env, inside) in enumerate(places):
-                    if part is not None:
-                        column = e.add(e.add(i, x_base), u * step)
-                        here = e.cmp("lt", column, high)
-                        inside = here if inside is None else e.and_(inside, here)
-                    at_ = u * width
-                    for op in phase:
-                        w = len(red.accumulator_types(op))
-                        out += red.combine(e, op, tuple(state[at_ : at_ + w]), contribution(op, env, inside))
-                        at_ += w
+                out, base = [], 0
+                for op in phase:
+                    w = len(red.accumulator_types(op))
+                    out += red.combine(e, op, tuple(state[base : base + w]), total_of(op, places))
+                    base += w
                 return out
 
-            done = body.loop(low, high, span, start, iteration)
-            width = len(done) // UNROLL
-            totals, at_ = [], 0
+            done = over_row([v for op in phase for v in red.identity(e, op, lanes)], add)
+            totals, base = [], 0
             for op in phase:
                 w = len(red.accumulator_types(op))
-                parts = [tuple(done[u * width + at_ : u * width + at_ + w]) for u in range(UNROLL)]
-                at_ += w
-                while len(parts) > 1:
-                    parts = [red.combine(e, op, parts[i], parts[i + 1]) for i in range(0, len(parts), 2)]
-                totals.append(parts[0])
+                totals.append(tuple(done[base : base + w]))
+                base += w
             totals = across(phase, totals)
             if p.split > 1:
                 with body.leader(e.cmp("eq", x, 0)):
@@ -182,16 +176,16 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
                     k.bind(op.result, base_env, red.result(e, op, total))
         if full:
 
-            def write(i, state):
-                for env, inside in vectors(i, UNROLL):
+            def write(places, state):
+                for env, _ in places:
                     for value in full:
                         k.value(value, env)
-                for env, inside in vectors(i, UNROLL):
+                for env, inside in places:
                     valid = inside if row_inside is None else row_inside if inside is None else e.and_(row_inside, inside)
                     body.store_at(full, env, analysis.domain, valid)
                 return []
 
-            body.loop(low, high, span, [], write)
+            over_row([], write)
     if small and p.split == 1:
         first = e.cmp("eq", x, 0)
         if rank is not None:
@@ -261,46 +255,65 @@ def finish(name: str, analysis: Analysis, slots: Slots, access: Access, split: i
     return body.finish(sz.ceildiv(kept, 4))
 
 
-def choose(analysis: Analysis, access: Access, env: dict[str, int], machine) -> Params:
-    """Rows up to a warp's reach go to parts of a warp, longer ones to a block or a cluster; see docs/performance.md."""
+def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine) -> list[Params]:
+    """Parameters worth trying for these sizes, the model's choice first.
+
+    The model: a thread keeps up to 32 registers of the row, so that two blocks of 512 threads, or more smaller ones, fit a multiprocessor
+    and load while another computes. A block is as small as that admits; a row that needs more than 512 threads takes a cluster.
+    """
     kept = sz.substitute(sz.product(a.size for a in analysis.kept), env)
     length = sz.substitute(sz.product(a.size for a in analysis.reduced), env)
     lanes = access.lanes
     vectors = max(1, -(-length // lanes))
-    reduced = set(analysis.reduced)
+    reduced, rows = set(analysis.reduced), set(analysis.kept)
     wide = [v for v in analysis.inputs if reduced & set(analysis.axes.flat(v))]
+    streamed = [v for v in wide if not rows or rows & set(analysis.axes.flat(v))] or wide
     full_outputs = [v for v in analysis.outputs if reduced & set(analysis.axes.flat(v))]
-    # 32-bit registers that one chunk of the row takes: what is kept of it between phases
-    registers = max(1, sum(lanes * v.dtype.bytes for v in wide) // 4)
-    per_thread = max(1, 32 // registers)  # chunks that fit in about 32 registers
+    registers = max(1, sum(lanes * v.dtype.bytes for v in streamed) // 4)  # of one chunk
     single = len(analysis.phases) == 1 and not full_outputs
-    if not single or vectors <= 32 * per_thread:
-        tx = 1
-        while tx < 1024 and vectors > tx * max(1, min(per_thread, 4)):
-            tx *= 2
-        cluster = 1
-        if tx == 1024:
-            tx = 1024 if vectors > 512 * per_thread else 512
-            while machine.clusters and cluster < 8 and vectors > tx * per_thread * cluster:
-                cluster *= 2
+
+    def persistent(tx: int, cluster: int) -> Params:
         chunks = -(-vectors // (tx * cluster))
-        if chunks <= per_thread * 2 and chunks * registers <= 64:
-            threads = max(tx, 128)
-            ty = max(1, threads // tx)
-            while ty > 1 and kept // ty < machine.sm_count:
-                ty //= 2
-            if tx * ty < 32:
-                ty = 32 // tx
-            exact = chunks * tx * cluster * lanes == length
-            return Params(access, tx, ty, chunks, cluster, 1, exact, recompute=chunks * lanes > 16)
+        ty = max(1, 128 // tx)
+        while ty > 1 and ty * tx > 32 and kept // ty < machine.sm_count:
+            ty //= 2
+        whole = length // (tx * cluster * lanes)
+        return Params(access, tx, ty, chunks, cluster, 1, whole, chunks * lanes > 16)
+
+    def looped(tx: int) -> Params:
+        blocks = machine.sm_count * (machine.threads_per_sm // tx)
+        split = 1
+        if single and kept < blocks:
+            most = max(1, vectors // (tx * UNROLL * 2))
+            while split * 2 <= most and split * kept < blocks:
+                split *= 2
+        return Params(access, tx, max(1, 128 // tx) if split == 1 else 1, 0, 1, split)
+
     tx = 32
     while tx < 512 and vectors > tx * UNROLL:
         tx *= 2
-    split = 1
-    blocks = machine.sm_count * (machine.threads_per_sm // tx)
-    if single and kept < blocks:
-        most = max(1, vectors // (tx * UNROLL * 2))
-        while split * 2 <= most and split * kept < blocks:
-            split *= 2
-    ty = max(1, 128 // tx) if split == 1 else 1
-    return Params(access, tx, ty, 0, 1, split, exact=False)
+    while tx < 1024 and tx * 2 <= vectors // UNROLL and kept * tx < machine.sm_count * machine.threads_per_sm // 2 and not single:
+        tx *= 2
+    loop = looped(tx)
+    found = []
+    tx = 1
+    while tx <= 1024:
+        cluster = 1
+        while cluster <= (16 if machine.clusters else 1):
+            chunks = -(-vectors // (tx * cluster))
+            fits = chunks * registers <= (64 if tx <= 512 else 32) and (cluster == 1 or tx >= 256) and (tx * cluster < 2 * vectors or tx == 1)
+            if fits:
+                found.append((persistent(tx, cluster), chunks * registers))
+            cluster *= 2
+        tx *= 2
+
+    def cost(item) -> tuple:
+        p, held = item
+        wanted = 16 if p.tx <= 256 else 32
+        return (held > 32, p.tx > 512, p.cluster > 8, p.cluster * max(1, p.tx // 256) if held <= 32 else 0, abs(held - wanted), p.tx)
+
+    found.sort(key=cost)
+    ordered = [p for p, _ in found]
+    if single and (not found or vectors > 32 * 8):
+        return [loop] + ordered  # one pass: nothing to keep
+    return ordered + [loop]

@@ -109,11 +109,11 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
     return [body.finish(grid)]
 
 
-def choose(analysis: Analysis, access: Access, env: dict[str, int], alignments: dict[Value, int], machine) -> Params | None:
-    """Parameters where an input over the whole domain is contiguous along another loop than the output's innermost; else None."""
+def candidates(analysis: Analysis, access: Access, env: dict[str, int], alignments: dict[Value, int], machine) -> list[Params]:
+    """Parameters where an input over the whole domain is contiguous along another loop than the output's innermost; else none."""
     loops = analysis.loops(analysis.kept)
     if len(loops) < 2:
-        return None
+        return []
     writing = loops[-1][-1]
     domain = set(analysis.kept)
     tensors = [v for v in analysis.inputs if _direct(analysis, v, domain)]
@@ -144,8 +144,8 @@ def choose(analysis: Analysis, access: Access, env: dict[str, int], alignments: 
         for position, v in zip(positions, staged):
             aligns[position] = lanes * v.dtype.bytes
         access = Access(access.index, write_lanes, tuple(aligns), access.multiples)
-        return Params(access, tile, n, lanes, positions)
-    return None
+        return [Params(access, size, n, lanes, positions) for size in (tile, tile // 2) if size >= 4 * max(lanes, write_lanes)]
+    return []
 
 
 def _direct(analysis: Analysis, value: Value, domain: set) -> bool:

@@ -302,8 +302,8 @@ def main() -> None:
             print(f"    # 2^{error:.1f}\n    {bits}: (\n{rows(c, bits, 8)}\n    ),")
         print("}")
 
-    c, error = fit("ERF_HIGH", lambda x: -mp.log(mp.erfc(x)) / x, lambda x: x * mp.erfc(x), 7, 0.9, 4, 32)
-    print(f"# -log(erfc(x)) / x on [0.9, 4], float32, relative to erf: 2^{error:.1f}\nERF_HIGH = (\n{rows(c, 32, 4)}\n)")
+    c, error = fit("ERF_HIGH", lambda x: mp.log(mp.erfc(x), 2) / x, lambda x: x * mp.erfc(x) * mp.log(2), 6, 0.9, 4, 32)
+    print(f"# log2(erfc(x)) / x on [0.9, 4], float32, relative to erf: 2^{error:.1f}\nERF_HIGH = (\n{rows(c, 32, 4)}\n)")
 
     print("# (1 + 2x) exp(x²) erfc(x) in (x - center) / (x + center), for x up to the limit")
     print("ERFC_CENTER = {32: 2.0, 64: 3.0}\nERFC_LIMIT = {32: 10.1, 64: 27.3}\nERFC = {")

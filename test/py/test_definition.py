@@ -7,7 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from mlirfuse.frontend import definition as d  # noqa: E402
+from mlirfuse.frontend import definition_program as d  # noqa: E402
 from mlirfuse.nvfuser import (  # noqa: E402
     DataType,
     DefinitionError,
@@ -151,7 +151,7 @@ def test_static_sizes():
 
 def test_scalars_at_run_time():
     def body(fd):
-        t, s, k = fd.define_tensor([-1], [True]), fd.define_scalar(DataType.Double), fd.define_scalar(None, dtype=DataType.Int)
+        t, s, k = (fd.define_tensor([-1], [True]), fd.define_scalar(DataType.Double), fd.define_scalar(None, dtype=DataType.Int))
         fd.add_output(fd.ops.add(fd.ops.mul(t, s), k))
 
     x = rand(7)
@@ -254,7 +254,7 @@ def test_not_contiguous_and_expanded_inputs():
 @pytest.mark.parametrize("shape", [(0, 3), (3, 0), (0, 0), (1, 5), (5, 1), (1, 1)])
 def test_extents_of_zero_and_one_at_run_time(shape):
     def body(fd):
-        a, b = fd.define_tensor([-1, -1], [True, True]), fd.define_tensor([-1, -1], [True, True])
+        a, b = (fd.define_tensor([-1, -1], [True, True]), fd.define_tensor([-1, -1], [True, True]))
         c = fd.ops.add(a, b)
         fd.add_output(c)
         fd.add_output(fd.ops.sum(c, [1]))
@@ -297,7 +297,7 @@ def test_equal_extents_share_a_symbol():
 def test_dynamic_reshape():
     def body(fd):
         x = fd.define_tensor([-1, -1], [True, True])
-        d1, d2 = fd.define_scalar(dtype=DataType.Int32), fd.define_scalar(dtype=DataType.Int32)
+        d1, d2 = (fd.define_scalar(dtype=DataType.Int32), fd.define_scalar(dtype=DataType.Int32))
         fd.add_output(fd.ops.reshape(x, [fd.ops.size(x, 0), d1, d2]))
 
     fd, x = define(body), rand(3, 4)

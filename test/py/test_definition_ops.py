@@ -16,12 +16,20 @@ from mlirfuse.nvfuser.pytorch_utils import torch_dtype_to_nvfuser_dtype  # noqa:
 
 DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.bool]
 F = torch.nn.functional
-KIND = {torch.float64: "f", torch.float32: "f", torch.float16: "f", torch.bfloat16: "f", torch.int64: "i", torch.int32: "i", torch.bool: "b"}
+KIND = {
+    torch.float64: "f",
+    torch.float32: "f",
+    torch.float16: "f",
+    torch.bfloat16: "f",
+    torch.int64: "i",
+    torch.int32: "i",
+    torch.bool: "b",
+}
 HALVES = (torch.float16, torch.bfloat16)
 
 TORCH = {
     "neg": torch.neg, "set": torch.clone, "segment_set": torch.clone, "silu": F.silu, "relu": torch.relu, "mod": torch.fmod,
-    "erfcinv": lambda x: -torch.special.ndtri(x.double() / 2) / math.sqrt(2), "ceil_div": lambda a, b: -torch.div(-a, b, rounding_mode="floor"),
+    "erfcinv": lambda x: -torch.special.ndtri(x.double() / 2) / math.sqrt(2), "ceil_div": lambda a, b: torch.ceil(a / b) if a.is_floating_point() else -torch.div(-a, b, rounding_mode="floor"),
     "trunc_div": lambda a, b: torch.div(a, b, rounding_mode="trunc"), "logical_right_shift": lambda a, b: _logical_right_shift(a, b),
     "div": lambda a, b: torch.div(a, b, rounding_mode=None if a.is_floating_point() else "trunc"),
     "truediv": torch.true_divide, "reciprocal": torch.reciprocal, "add": torch.add, "mul": torch.mul,
@@ -92,7 +100,9 @@ def execute(inputs, body):
 def close(given, wanted, dtype=None, scale=1.0):
     assert given.dtype is (dtype or wanted.dtype), f"{given.dtype}, not {dtype or wanted.dtype}"
     assert given.shape == wanted.shape
-    tolerance = {torch.float64: 1e-11, torch.float32: 4e-6, torch.float16: 2e-3, torch.bfloat16: 1.6e-2, torch.complex64: 4e-6}.get(given.dtype, 0)
+    tolerance = {torch.float64: 1e-11, torch.float32: 4e-6, torch.float16: 2e-3, torch.bfloat16: 1.6e-2, torch.complex64: 4e-6}.get(
+        given.dtype, 0
+    )
     wide = torch.complex128 if given.dtype.is_complex else torch.float64 if given.is_floating_point() else given.dtype
     torch.testing.assert_close(given.to(wide), wanted.to(wide), rtol=tolerance * scale, atol=tolerance * scale, equal_nan=True)
 
@@ -156,7 +166,9 @@ def test_a_scalar_beside_a_tensor(name):
     if row.takes != "f" and dtype is torch.int32:
         return
     value = 3.5
-    scalar = execute([x], lambda fd, a: fd.ops.full([2], getattr(fd.ops, name)(fd.define_scalar(value), fd.define_scalar(1.25)), DataType.Double))
+    scalar = execute(
+        [x], lambda fd, a: fd.ops.full([2], getattr(fd.ops, name)(fd.define_scalar(value), fd.define_scalar(1.25)), DataType.Double)
+    )
     expected = reference(name)(torch.tensor(value, dtype=torch.float64), torch.tensor(1.25, dtype=torch.float64))
     close(scalar, expected.double().expand(2).contiguous())
 
@@ -181,7 +193,7 @@ def test_promotion_of_tensors(a, b, common):
 
 
 def test_promotion_with_scalars_and_rank_zero():
-    x, i, h, z = torch.ones(3), torch.ones(3, dtype=torch.int32), torch.ones(3).half(), torch.tensor(2.0, dtype=torch.float64)
+    x, i, h, z = (torch.ones(3), torch.ones(3, dtype=torch.int32), torch.ones(3).half(), torch.tensor(2.0, dtype=torch.float64))
 
     def body(fd, x, i, h, z):
         double = fd.define_scalar(2.0)
@@ -340,7 +352,7 @@ def test_dropout():
 
 def test_indexing():
     x, i, j = torch.randn(8, 16), torch.randint(0, 8, (6,)), torch.randint(0, 8, (4, 4))
-    k, wide, scalar = torch.randint(0, 8, (8, 16)), torch.randint(0, 8, (3, 16)), torch.tensor(2)
+    k, wide, scalar = (torch.randint(0, 8, (8, 16)), torch.randint(0, 8, (3, 16)), torch.tensor(2))
     for dim in (0, 1):
 
         def body(fd, x, i, j, k, s):
@@ -348,7 +360,14 @@ def test_indexing():
                     fd.ops.index_select(x, s, dim), fd.ops.index_select(fd.ops.neg(x), fd.ops.cast(i, DataType.Int32), dim)]  # fmt: skip
 
         outs = execute([x, i, j, k, scalar.reshape(1)], body)
-        wanted = [x.index_select(dim, i), x.gather(dim, j), x.gather(dim, k), x.select(dim, 3), x.index_select(dim, scalar), -x.index_select(dim, i)]
+        wanted = [
+            x.index_select(dim, i),
+            x.gather(dim, j),
+            x.gather(dim, k),
+            x.select(dim, 3),
+            x.index_select(dim, scalar),
+            -x.index_select(dim, i),
+        ]
         for given, expected in zip(outs, wanted):
             close(given, expected)
     close(execute([x, wide], lambda fd, x, k: fd.ops.take_along_axis(x, k, 0)), torch.take_along_dim(x, wide, 0))
@@ -366,7 +385,7 @@ def test_scatter_and_accumulation():
     index = torch.stack([torch.randperm(8)[:3] for _ in range(5)], 1)
     close(execute([x, index, src], lambda fd, x, i, s: fd.ops.sigmoid(fd.ops.scatter(x, i, s, 0))), x.scatter(0, index, src).sigmoid())
     close(execute([x, index], lambda fd, x, i: fd.ops.scatter(x, i, 1.5, 0)), x.scatter(0, index, 1.5))
-    acc, rows, value = torch.randn(6, 4), torch.tensor([1, 1, 5, 0, 1]), torch.randn(5, 4)
+    acc, rows, value = (torch.randn(6, 4), torch.tensor([1, 1, 5, 0, 1]), torch.randn(5, 4))
     out = execute([acc, rows, value], lambda fd, a, i, v: fd.ops.index_put_accumulate(a, i, v))
     close(out, acc.index_put((rows,), value, accumulate=True))
 
@@ -406,7 +425,9 @@ def test_scans_and_sorting(dim):
 def test_matmul_and_linear():
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
         a, b, w, bias = (torch.randn(*s).to(dtype) for s in ((24, 8), (8, 16), (16, 8), (16,)))
-        outs = execute([a, b, w, bias], lambda fd, a, b, w, c: [fd.ops.relu(fd.ops.matmul(a, b)), fd.ops.linear(a, w), fd.ops.linear(a, w, c)])
+        outs = execute(
+            [a, b, w, bias], lambda fd, a, b, w, c: [fd.ops.relu(fd.ops.matmul(a, b)), fd.ops.linear(a, w), fd.ops.linear(a, w, c)]
+        )
         for given, expected in zip(outs, [(a @ b).relu(), F.linear(a, w), F.linear(a, w, bias)]):
             close(given, expected, scale=10)
 
@@ -427,7 +448,7 @@ def all_close(given, wanted):
 
 
 def test_layer_norm():
-    x, w, b, dy = torch.randn(4, 3, 8), torch.randn(3, 8), torch.randn(3, 8), torch.randn(4, 3, 8)
+    x, w, b, dy = (torch.randn(4, 3, 8), torch.randn(3, 8), torch.randn(3, 8), torch.randn(4, 3, 8))
     y, mean, rstd = execute([x, w, b], lambda fd, x, w, b: fd.ops.layer_norm(x, [3, 8], w, b, 1e-4))
     wanted = torch.native_layer_norm(x, (3, 8), w, b, 1e-4)
     all_close([y, mean, rstd], wanted)
@@ -446,9 +467,9 @@ def test_rms_norm():
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("channels_last", [False, True])
 def test_batch_norm(training, channels_last):
-    x, w, b, dy = torch.randn(4, 3, 5, 2), torch.randn(3), torch.randn(3), torch.randn(4, 3, 5, 2)
+    x, w, b, dy = (torch.randn(4, 3, 5, 2), torch.randn(3), torch.randn(3), torch.randn(4, 3, 5, 2))
     mean, var = torch.randn(3), torch.rand(3) + 0.5
-    given_mean, given_var, wanted_mean, wanted_var = mean.clone(), var.clone(), mean.clone(), var.clone()
+    given_mean, given_var, wanted_mean, wanted_var = (mean.clone(), var.clone(), mean.clone(), var.clone())
     last = (lambda t: t.permute(0, 2, 3, 1).contiguous()) if channels_last else (lambda t: t)
     back = (lambda t: t.permute(0, 3, 1, 2)) if channels_last else (lambda t: t)
 
@@ -471,7 +492,7 @@ def test_batch_norm(training, channels_last):
 
 
 def test_instance_and_group_norm():
-    x, w, b, dy = torch.randn(4, 6, 5, 2), torch.randn(6), torch.randn(6), torch.randn(4, 6, 5, 2)
+    x, w, b, dy = (torch.randn(4, 6, 5, 2), torch.randn(6), torch.randn(6), torch.randn(4, 6, 5, 2))
     y, mean, rstd = execute([x, w, b], lambda fd, x, w, b: fd.ops.instance_norm(x, w, b, None, None, 0.1, 1e-5))
     close(y, F.instance_norm(x, weight=w, bias=b), scale=10)
     given = execute([x, dy, w, mean, rstd], lambda fd, x, dy, w, m, r: fd.ops.instance_norm_backward(x, dy, w, m, r))
@@ -498,7 +519,9 @@ def test_all_operations_are_documented_and_checked():
             assert getattr(function, "operation", False), name
             with FusionDefinition() as fd:
                 with pytest.raises(DefinitionError, match=r"test_definition_ops.py:\d+"):
-                    getattr(fd.ops, name)(*["x"] * sum(p.default is p.empty for p in list(inspect.signature(function).parameters.values())[1:]))
+                    getattr(fd.ops, name)(
+                        *["x"] * sum(p.default is p.empty for p in list(inspect.signature(function).parameters.values())[1:])
+                    )
 
 
 def test_the_tables_names_are_operations():

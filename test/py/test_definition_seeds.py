@@ -15,7 +15,7 @@ from mlirfuse.nvfuser import DataType, DefinitionError, Fusion, FusionDefinition
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 close = torch.testing.assert_close
 
-SEGMENTED = '''
+SEGMENTED = """
 def nvfuser_fusion_id6(fd : FusionDefinition) -> None :
     T4 = fd.define_tensor(shape=[-1, -1, -1], contiguity=[True, True, True], dtype=DataType.Float, is_cpu=False)
     T6 = fd.define_tensor(shape=[-1, -1, -1], contiguity=[True, True, True], dtype=DataType.Float, is_cpu=False)
@@ -26,9 +26,9 @@ def nvfuser_fusion_id6(fd : FusionDefinition) -> None :
     T19 = fd.ops.sum(T4, axes=[0, 1], keepdim=False, dtype=DataType.Null)
     fd.add_output(T19)
     fd.add_output(T10)
-'''
+"""
 
-GELU_BACKWARD = '''
+GELU_BACKWARD = """
 def nvfuser_fusion_id6(fd : FusionDefinition) -> None :
     S0 = fd.define_scalar(None, dtype=DataType.Double)
     S1 = fd.define_scalar(None, dtype=DataType.Double)
@@ -71,9 +71,9 @@ def nvfuser_fusion_id6(fd : FusionDefinition) -> None :
     T38 = fd.ops.add(T36, T37)
     fd.add_output(T19)
     fd.add_output(T38)
-'''
+"""
 
-TRANSPOSE_WITH_VIEWS = '''
+TRANSPOSE_WITH_VIEWS = """
 def nvfuser_fusion_id0(fd : FusionDefinition) -> None :
     T0 = fd.define_tensor(symbolic_sizes=[-1, -1, -1], contiguous=[True, True, True], dtype=DataType.Float)
     T1 = fd.ops.view(T0, original_shape=[768, 128, 64], new_shape=[64, 12, 128, 64])
@@ -82,9 +82,9 @@ def nvfuser_fusion_id0(fd : FusionDefinition) -> None :
     T4 = fd.ops.view(T3, original_shape=[64, 128, 12, 64], new_shape=[64, 128, 768])
     T5 = fd.ops.view(T4, original_shape=[64, 128, 768], new_shape=[8192, 768])
     fd.add_output(T5)
-'''
+"""
 
-GELU_WITH_VIEWS = '''
+GELU_WITH_VIEWS = """
 def nvfuser_fusion_id0(fd : FusionDefinition) -> None :
     T0 = fd.define_tensor(symbolic_sizes=[-1, -1], contiguous=[True, True], dtype=DataType.Float)
     T1 = fd.ops.view(T0, original_shape=[8192, 3072], new_shape=[64, 128, 3072])
@@ -98,9 +98,9 @@ def nvfuser_fusion_id0(fd : FusionDefinition) -> None :
     T9 = fd.ops.mul(T3, T8)
     T10 = fd.ops.view(T9, original_shape=[64, 128, 3072], new_shape=[8192, 3072])
     fd.add_output(T10)
-'''
+"""
 
-GELU_WITHOUT_VIEWS = '''
+GELU_WITHOUT_VIEWS = """
 def nvfuser_fusion_id0(fd : FusionDefinition) -> None :
     T0 = fd.define_tensor(symbolic_sizes=[-1, -1, -1], contiguous=[True, True, True], dtype=DataType.Float)
     S2 = fd.define_constant(0.500000)
@@ -112,7 +112,7 @@ def nvfuser_fusion_id0(fd : FusionDefinition) -> None :
     T8 = fd.ops.add(T6, S7)
     T9 = fd.ops.mul(T3, T8)
     fd.add_output(T9)
-'''
+"""
 
 
 def function(text):

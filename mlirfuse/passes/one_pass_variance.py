@@ -1,0 +1,90 @@
+"""fusion-one-pass-variance: squared deviations from the mean without waiting for the mean."""
+
+from __future__ import annotations
+
+from mlirfuse import sizes as sz
+from mlirfuse.graph import Block, Graph, Op, Value
+from mlirfuse.ops import axes_of
+from mlirfuse.passes.base import Pass, blocks, register
+
+_VIEWS = {"reshape", "expand_dims", "squeeze", "broadcast_in_dim"}
+
+
+@register
+class OnePassVariance(Pass):
+    """Recognizes the sum of squared deviations of a tensor from its own mean, however mean, var or a norm spelled it, and makes it one
+    reduction that needs no mean beforehand (``fusion.m2``). Mean and variance then take one pass, or one exchange between threads, not
+    two. Schedulers accumulate it by Welford's and Chan's updates, which are at least as accurate as two passes.
+
+    Before::
+
+        %s = "fusion.sum"(%x) {axes = [1], keepdims = true}
+        %m = "fusion.div"(%s, %n)                   // %n: the number of elements
+        %d = "fusion.sub"(%x, %m)
+        %q = "fusion.mul"(%d, %d)
+        %v = "fusion.sum"(%q) {axes = [1]}
+
+    After::
+
+        %v = "fusion.m2"(%x) {axes = [1]}
+    """
+
+    name = "fusion-one-pass-variance"
+
+    def run(self, graph: Graph) -> None:
+        for block in list(blocks(graph)):
+            for op in list(block.ops):
+                source = _deviations_of(op)
+                if source is not None:
+                    self._replace(block, op, source)
+
+    def _replace(self, block: Block, op: Op, source: Value) -> None:
+        new = Op("m2", [source], dict(op.attrs), [Value(op.result.dtype, op.result.shape)], loc=op.loc)
+        new.group, new.segment = op.group, op.segment
+        block.ops[block.ops.index(op)] = new
+        block.replace(op.result, new.result)
+
+
+def _deviations_of(op: Op) -> Value | None:
+    """The tensor whose squared deviations from its mean ``op`` sums, or None."""
+    if op.name != "sum" or not op.operands[0].dtype.is_float:
+        return None
+    square = op.operands[0].op
+    if square is None or square.name != "mul" or square.operands[0] is not square.operands[1]:
+        return None
+    difference = square.operands[0].op
+    if difference is None or difference.name != "sub":
+        return None
+    source, mean = difference.operands
+    if source.shape != op.operands[0].shape:
+        return None
+    axes = axes_of(op.attrs, source.rank)
+    while mean.op is not None and mean.op.name in _VIEWS:
+        mean = mean.op.operands[0]
+    quotient = mean.op
+    if quotient is None or quotient.name not in ("div", "mul"):
+        return None
+    total, count = quotient.operands
+    if total.op is None or total.op.name != "sum" or total.op.operands[0] is not source or axes_of(total.op.attrs, source.rank) != axes:
+        return None
+    number = sz.product(source.shape[a] for a in axes)
+    return source if _is_number(count, number, quotient.name == "mul") and _aligned(difference.operands[1], total, source, axes) else None
+
+
+def _is_number(value: Value, number: sz.Size, inverted: bool) -> bool:
+    """Whether ``value`` is ``number``, or its reciprocal if ``inverted``."""
+    while value.op is not None and value.op.name == "cast":
+        value = value.op.operands[0]
+    if value.op is None:
+        return False
+    if value.op.name == "size":
+        return not inverted and value.op.attrs["value"] == number
+    if value.op.name == "constant" and isinstance(number, int):
+        held = value.op.attrs["value"]
+        return held == type(held)(1 / number if inverted else number)
+    return False
+
+
+def _aligned(mean: Value, total: Value, source: Value, axes) -> bool:
+    """Whether the mean stands beside the tensor with extent 1 in place of the axes: then it is each row's own."""
+    return mean.shape == tuple(1 if d in axes else n for d, n in enumerate(source.shape)) and sz.product(mean.shape) == total.numel
