@@ -27,7 +27,7 @@ NUMPY = {
     "sigmoid": None, "softplus": None, "erf": None, "erfc": None, "erfinv": None, "erfcinv": None, "lgamma": None,
     "pow": np.power, "atan2": np.arctan2, "hypot": np.hypot, "fmod": np.fmod,
 }  # fmt: skip
-RANGE = {"acosh": (1, 20), "asin": (-1, 1), "acos": (-1, 1), "atanh": (-1, 1), "erfinv": (-1, 1), "erfcinv": (0, 2)}
+RANGE = {"acosh": (1, 20), "asin": (-1, 1), "acos": (-1, 1), "atanh": (-1, 1), "erfinv": (-1, 1), "erfcinv": (0, 2), "erfc": (-9, 9)}
 POSITIVE = {"log", "log2", "log10", "log1p", "lgamma", "pow"}
 N = 4096  # 32 KiB of arguments and results in float32
 

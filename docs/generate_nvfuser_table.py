@@ -85,7 +85,8 @@ def _signature(name: str) -> str:
 
 
 def _first_sentence(function) -> str:
-    return " ".join(inspect.getdoc(function).split("\n\n")[0].split()).replace("|", "\\|")
+    text = " ".join(inspect.getdoc(function).split("\n\n")[0].split())
+    return text.replace("``", "`").replace("|", "\\|").removesuffix("::")
 
 
 _FUSED = {"elementwise", "reduce", "shape", "index", "create", "random", "composite"}

@@ -25,9 +25,11 @@ from mlirfuse.executor import Empty, Executor
 from mlirfuse.frontend import arrays, tracing
 from mlirfuse.frontend import tree as trees
 from mlirfuse.frontend.tracing import ArgSpec, Static, Traced
+from mlirfuse.passes.base import discover, run_pipeline
 from mlirfuse.recall import Recall
 
 log = logging.getLogger("mlirfuse")
+discover()  # the passes, now rather than at the first call
 PIPELINE = "builtin.module(fusion-decompose,fusion-cse,fusion-dce,fusion-group{{single-op=true{horizontal}}}{extra},fusion-segment)"
 
 
@@ -381,7 +383,7 @@ class Jitted:
         traced = tracing.trace(self.fn, specs, tree, aliases=_aliases(leaves))
         leaves += [c.read() for c in traced.captured]
         specs += [arrays.describe(c.read()) for c in traced.captured]
-        kind = Kind(traced, None, tree.leaves)
+        kind = Kind(traced, None, tree.leaves, captured_at=list(range(len(traced.captured))))
         return Lowered(self, kind, tree, leaves, kind.env(specs), self._target(leaves))
 
 
@@ -518,8 +520,6 @@ def _number(value, scalar):
 
 def lower_to_segments(graph, target, after=None):
     """Runs the tensor-level passes of ``jit`` for ``target`` on a traced graph, in place; ``after`` as for :func:`run_pipeline`."""
-    from mlirfuse.passes.base import run_pipeline
-
     horizontal = " horizontal=true" if config.horizontal else ""
     return run_pipeline([graph], PIPELINE.format(horizontal=horizontal, extra=target.passes), after).graphs[0]
 

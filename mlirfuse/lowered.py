@@ -285,6 +285,8 @@ class Compiled:
                 f"{self._owner.__name__} was compiled for another kind of arguments (dtypes, ranks, layouts, extents of 0 and 1, "
                 "values taken as constants): call the jitted function itself, which compiles what is new"
             )
+        if self._kind.traced.mutated and self._api._overlap(self._kind, leaves) is not None:
+            raise UnsupportedError(f"arguments that {self._owner.__name__} writes into overlap others in memory: call the jitted function itself")
         return self._owner._run(self._kind, leaves, env)
 
 

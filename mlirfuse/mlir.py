@@ -12,6 +12,7 @@ import ctypes
 import importlib.machinery
 import importlib.util
 import os
+import re
 import sys
 import threading
 import types
@@ -58,6 +59,15 @@ def context() -> ir.Context:
         from mlirfuse.dialects import fusion
 
         fusion.load(found)
+    return found
+
+
+def plain_context() -> ir.Context:
+    """This thread's MLIR context without the fusion dialect, whose loading takes longer than compiling a small kernel."""
+    found = getattr(_local, "plain", None)
+    if found is None:
+        found = _local.plain = ir.Context()
+        found.enable_multithreading(False)
     return found
 
 
@@ -117,6 +127,15 @@ def walk(module: ir.Module):
                     yield from visit(nested)
 
     yield from visit(module.operation)
+
+
+_OPERATION = re.compile(r'^ *(?:%[\w:, %]+ = )?"([\w.]+)"', re.MULTILINE)  # in the generic form, where every name is quoted
+
+
+def operation_names(module: ir.Module) -> set[str]:
+    """The names of all operations in ``module``. Read from its text: to hand out one operation, the bindings load the Python classes
+    of its dialect, which takes 50 ms for LLVM's."""
+    return set(_OPERATION.findall(module.operation.get_asm(print_generic_op_form=True)))
 
 
 def gpu_object(attribute) -> bytes:

@@ -24,6 +24,7 @@ from mlirfuse.lowering import math as m
 FLOAT, INT, BOOL, COMPLEX = "f", "iu", "b", "c"
 NUMBER = FLOAT + INT
 ANY = NUMBER + BOOL
+SIZE_ATTRS = {"shape", "size", "start", "sizes", "low", "high"}  # attributes that hold sizes
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from mlirfuse.graph import Graph, Group, Op, Segment, Value
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule import analysis as an
 from mlirfuse.schedule import noop
+from mlirfuse.schedule.axes import Axes
 from mlirfuse.sizes import Size
 
 
@@ -112,12 +113,12 @@ class Program:
         members: dict[Segment, list[Op]] = {}
         for op in ordered:
             members.setdefault(op.segment, []).append(op)
-        steps = []
+        steps, around = [], Axes(ordered)
         for segment, ops in members.items():
             inside = set(ops)
             outs = [v for op in ops for v in op.results if v in returned or any(u not in inside for u in users.get(v, ()))]
             if outs:
-                steps.append(Step(segment, an.analyze(_live(ops, outs), outs, layouts, scalars, hint)))
+                steps.append(Step(segment, an.analyze(_live(ops, outs), outs, layouts, scalars, hint, around)))
         return sorted(steps, key=lambda step: step.segment.why == WRITES_ARGUMENT)
 
     def _write_late(self) -> bool:

@@ -24,8 +24,8 @@ from mlirfuse import sizes as sz
 from mlirfuse.errors import MlirfuseError
 from mlirfuse.graph import Block, Graph, Group, Layout, Op, Segment, Value
 from mlirfuse.mlir import allow_unknown_ops, ext, ir
+from mlirfuse.ops import SIZE_ATTRS
 
-SIZE_ATTRS = {"shape", "size", "start", "sizes", "low", "high"}  # arrays of sizes, as strings where not plain ints
 INT_ATTRS = {"axes", "dims", "step", "stride", "padding", "dilation"}  # arrays of ints
 
 

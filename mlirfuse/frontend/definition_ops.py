@@ -11,6 +11,7 @@ import numpy as np
 from mlirfuse import dtypes as dt
 from mlirfuse import ops as table
 from mlirfuse import sizes as sz
+from mlirfuse.errors import ShapeError
 from mlirfuse.frontend import nvfuser_promotion as promotion
 from mlirfuse.frontend.definition_norms import Normalizations
 from mlirfuse.frontend.definition_operation import operation

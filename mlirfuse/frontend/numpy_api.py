@@ -316,7 +316,8 @@ def _identity_for_bools(name):
     lower = _row_ufunc(name)
 
     def either(t, values, ins, outs):
-        return fresh(t, values[0]) if ins[0] is dt.bool_ or (ins[0].is_integer and name in ("floor", "ceil", "trunc")) else lower(t, values, ins, outs)
+        same = ins[0] is dt.bool_ or (ins[0].is_integer and name != "abs")
+        return fresh(t, values[0]) if same else lower(t, values, ins, outs)
 
     return either
 
@@ -492,9 +493,8 @@ def call_ufunc(ufunc, inputs, kwargs=None):
         targets = out if isinstance(out, tuple) else (out,)
         results = [_store(t, v, target, where_, ufunc.__name__) for v, target in zip(values, targets)]
     elif all(_is_number(x) for x in operands):
-        results = [
-            TracedScalar(t, v, None, lambda k=k: _nth(ufunc(*[concrete(x) for x in operands]), k if len(values) > 1 else None)) for k, v in enumerate(values)
-        ]
+        several = len(values) > 1
+        results = [TracedScalar(t, v, None, lambda k=k: _nth(ufunc(*map(concrete, operands)), k if several else None)) for k, v in enumerate(values)]
     else:
         results = [wrap(t, v) for v in values]
     return tuple(results) if len(results) > 1 else results[0]
@@ -521,8 +521,8 @@ def store(t, target: TracedArray, value: Value, name: str, casting: str = "same_
     """Makes ``target`` hold ``value``, by the rules for a ufunc's output."""
     dtype = target._value.dtype
     if not np.can_cast(value.dtype.numpy, dtype.numpy, casting):
-        fail(TypeError,
-             f"Cannot cast ufunc '{name}' output from dtype('{value.dtype.numpy}') to dtype('{dtype.numpy}') with casting rule '{casting}'")  # fmt: skip
+        given, kept = f"dtype('{value.dtype.numpy}')", f"dtype('{dtype.numpy}')"
+        fail(TypeError, f"Cannot cast ufunc '{name}' output from {given} to {kept} with casting rule '{casting}'")
     target_shape, shape = t.shape(target._value), t.shape(value)
     if shape != target_shape:
         message = (
@@ -554,8 +554,7 @@ def _compare_with_big_int(t, ufunc, operands):
         if number.__class__ is int and isinstance(other, TracedArray) and other._weak is None and other._value.dtype.is_integer:
             low, high = int_range(other._value.dtype)
             if not low <= number <= high:
-                smaller, larger = (number, 0) if k == 0 else (0, number)
-                outcome = bool(ufunc(*((number, 0) if k == 0 else (0, number)))) if abs(number) < 2**62 else bool(ufunc(float(smaller), float(larger)))
+                outcome = bool(ufunc(*((number, 0) if k == 0 else (0, number))))
                 return wrap(t, broadcast_value(t, t.builder.constant(outcome, dt.bool_), other._value.shape))
         if isinstance(number, TracedScalar) and number._weak is int and isinstance(other, TracedArray) and other._weak is None:
             if other._value.dtype.is_integer and other._value.dtype is not dt.i64:
@@ -599,7 +598,7 @@ def scalar_operator(function, *inputs):
     t = trace_of(*inputs)
     ufunc = _OPERATOR_UFUNCS[function]
     operands = [operand(t, x) for x in inputs]
-    weak = [x._weak if isinstance(x, TracedArray) else int if x.__class__ is SymInt else None if isinstance(x, np.generic) else x.__class__ for x in operands]
+    weak = [_weak_kind(x) for x in operands]
     if any(w is None for w in weak):
         return call_ufunc(ufunc, operands)
     if ufunc is np.power and weak[1] is int and operands[1].__class__ is not int:
@@ -618,6 +617,13 @@ def scalar_operator(function, *inputs):
 
 
 _PROTOTYPES = {int: 1, float: 1.0, bool: True}
+
+
+def _weak_kind(x) -> type | None:
+    """The Python type of a Python number; None for NumPy's numbers and arrays."""
+    if isinstance(x, TracedArray):
+        return x._weak
+    return int if x.__class__ is SymInt else None if isinstance(x, np.generic) else x.__class__
 
 
 # ---------------------------------------------------------------------------------------------------------------- Python's operators

@@ -998,7 +998,8 @@ def repeat(a, repeats, axis=None):
     if isinstance(repeats, TracedArray) and repeats.ndim or isinstance(repeats, (list, tuple, np.ndarray)) and np.size(repeats) != 1:
         fail(UnsupportedError, "np.repeat with an array of counts has a shape that depends on values: use one count")
     t = x._trace
-    axis, count = axis_of(axis, x.ndim), size_of(t, repeats if not isinstance(repeats, (list, tuple, np.ndarray)) else int(np.asarray(repeats).item()))
+    repeats = np.asarray(repeats).item() if isinstance(repeats, (list, tuple, np.ndarray)) else repeats
+    axis, count = axis_of(axis, x.ndim), size_of(t, repeats)
     shape = t.shape(x._value)
     between = shape[: axis + 1] + (count,) + shape[axis + 1 :]
     dims = tuple(k if k <= axis else k + 1 for k in range(len(shape)))
@@ -1137,7 +1138,8 @@ def diagonal(a, offset=0, axis1=0, axis2=1):
     n, m = (n, m - offset) if offset >= 0 else (n + offset, m)
     length = t.extent(n if t.decide(n, "<=", m) else m)
     columns = t.emit("iota", shape=(length,), axis=0, dtype=dt.i64)
-    rows_at, columns_at = (columns, t.emit("add", columns, t.builder.size(offset))) if offset >= 0 else (t.emit("sub", columns, t.builder.size(offset)), columns)  # fmt: skip
+    shifted = t.emit("add", columns, t.builder.size(abs(offset)))
+    rows_at, columns_at = (columns, shifted) if offset >= 0 else (shifted, columns)
     width = t.shape(x._value)[-1]
     flat = reshape(x, x.shape[:-2] + (-1,))
     index = t.emit("add", t.emit("mul", rows_at, t.builder.size(width)), columns_at)
@@ -1248,7 +1250,7 @@ def einsum(subscripts, *operands, out=None, optimize=False, **kwargs):
     for term, x in zip(terms, arrays):
         for label, n in zip(term, t.shape(x._value)):
             if not t.unify(extents.setdefault(label, n), n):
-                fail(ShapeError, f"einsum: operands could not be broadcast together: label '{label}' has extents {t.hint(extents[label])} and {t.hint(n)}")
+                fail(ShapeError, f"einsum: label '{label}' has extents {t.hint(extents[label])} and {t.hint(n)}")
     arrays = [TracedArray(t, value_of(t, x, to)) for x in arrays]
     have, left = "", None
     for k, (term, x) in enumerate(zip(terms, arrays)):
@@ -1260,8 +1262,7 @@ def einsum(subscripts, *operands, out=None, optimize=False, **kwargs):
         both, mine, theirs = [c for c in have if c in term], [c for c in have if c not in term], [c for c in term if c not in have]
         gone, batch = [c for c in both if c not in later], [c for c in both if c in later]
         if gone and mine and theirs:
-            one = reshape(transpose(left, [have.index(c) for c in batch + mine + gone]), [*(left.shape[have.index(c)] for c in batch), _span(left, have, mine), _span(left, have, gone)])  # fmt: skip
-            two = reshape(transpose(x, [term.index(c) for c in batch + gone + theirs]), [*(x.shape[term.index(c)] for c in batch), _span(x, term, gone), _span(x, term, theirs)])  # fmt: skip
+            one, two = _as_matrices(left, have, batch, mine, gone), _as_matrices(x, term, batch, gone, theirs)
             shape = [left.shape[have.index(c)] for c in batch + mine] + [x.shape[term.index(c)] for c in theirs]
             left, have = reshape(call_ufunc(np.matmul, (one, two)), shape), "".join(batch + mine + theirs)
         else:
@@ -1281,8 +1282,11 @@ def _sum_out(x, labels: str, keep, to: DType):
     return x, "".join(c for c in labels if c in keep)
 
 
-def _span(x, labels: str, some) -> SymInt | int:
-    return x._trace.sym(sz.product(x._value.shape[labels.index(c)] for c in some))
+def _as_matrices(x, labels: str, batch, rows, columns) -> TracedArray:
+    """``x`` with the axes of ``rows`` made one and those of ``columns`` too, behind those of ``batch``."""
+    t, extents = x._trace, dict(zip(labels, x._value.shape))
+    shape = [extents[c] for c in batch] + [sz.product(extents[c] for c in some) for some in (rows, columns)]
+    return reshape(transpose(x, [labels.index(c) for c in batch + rows + columns]), [t.sym(n) for n in shape])
 
 
 @implements(np.trapezoid)
@@ -1406,7 +1410,8 @@ def empty_like(prototype, dtype=None, order="K", subok=True, shape=None, *, devi
 @implements(np.full_like)
 def full_like(a, fill_value, dtype=None, order="K", subok=True, shape=None, *, device=None):
     x = asarray(a)
-    return full(x.shape if shape is None else shape, asarray(fill_value, x.dtype if dtype is None else dtype) if isinstance(fill_value, TracedArray) else fill_value, x.dtype if dtype is None else dtype)  # fmt: skip
+    dtype = x.dtype if dtype is None else dtype
+    return full(x.shape if shape is None else shape, asarray(fill_value, dtype) if isinstance(fill_value, TracedArray) else fill_value, dtype)
 
 
 # ---------------------------------------------------------------------------------------------------------------- array methods
@@ -1421,7 +1426,8 @@ def _method(name):
 
 
 for _name, _f in {"sum": sum, "prod": prod, "max": max, "min": min, "any": any_, "all": all_, "mean": mean, "var": var, "std": std, "argmax": argmax,
-                  "argmin": argmin, "clip": clip, "round": round, "ravel": ravel, "squeeze": squeeze, "swapaxes": swapaxes, "dot": dot, "repeat": repeat, "diagonal": diagonal, "trace": trace, "cumsum": cumsum, "cumprod": cumprod, "argsort": argsort}.items():  # fmt: skip
+                  "argmin": argmin, "clip": clip, "round": round, "ravel": ravel, "squeeze": squeeze, "swapaxes": swapaxes, "dot": dot,
+                  "repeat": repeat, "diagonal": diagonal, "trace": trace, "cumsum": cumsum, "cumprod": cumprod, "argsort": argsort}.items():  # fmt: skip
     setattr(TracedArray, _name, _f)
 TracedArray.T = property(lambda self: transpose(self))
 TracedArray.mT = property(lambda self: matrix_transpose(self))
@@ -1475,4 +1481,4 @@ def _sort_method(self, axis=-1, kind=None, order=None, *, stable=None):
 def _view_method(self, dtype=None, type=None):
     if dtype is None:
         return self.alias()
-    fail(UnsupportedError, "x.view(dtype) reads the bits of an array as another type, which is not supported in a compiled function: use x.astype(dtype)")
+    fail(UnsupportedError, "x.view(dtype), the bits of an array as another type, is not supported in a compiled function: use x.astype(dtype)")

@@ -63,7 +63,9 @@ def _back_bound(t, bound: Size, extent: Size) -> Size:
 
 
 def _is_index_array(k) -> bool:
-    return isinstance(k, (list, np.ndarray)) or (isinstance(k, TracedArray) and not isinstance(k, TracedScalar)) or is_array(k) and not isinstance(k, np.generic)
+    if isinstance(k, (TracedArray, np.generic)):
+        return isinstance(k, TracedArray) and not isinstance(k, TracedScalar)
+    return isinstance(k, list) or is_array(k)
 
 
 def _index_parts(x, key) -> list:
@@ -140,7 +142,8 @@ def _basic(x, parts) -> TracedArray:
             if t.decide(n, "<", 0):
                 n = n + extent
             if not t.decide(n, "<", extent) or not t.decide(n, ">=", 0):
-                fail(IndexError, f"index {t.hint(k.size if isinstance(k, SymInt) else operator.index(k))} is out of bounds for axis {axis} with size {t.hint(extent)}")  # fmt: skip
+                given = t.hint(k.size) if isinstance(k, SymInt) else operator.index(k)
+                fail(IndexError, f"index {given} is out of bounds for axis {axis} with size {t.hint(extent)}")
             s, n, p = t.canonical(n), 1, 1
             drop.append(axis)
         start.append(s)
@@ -244,7 +247,8 @@ def _scatter(x, parts, new) -> None:
         source = squeeze(source, 0)
         own = own[1:]
     if len(own) > len(inner) or any(n != 1 and not t.unify(n, m) for n, m in zip(reversed(own), reversed(inner))):
-        fail(ShapeError, f"shape mismatch: value array of shape {t.hints_of(own)} could not be broadcast to indexing result of shape {t.hints_of(inner)}")
+        fail(ShapeError, f"shape mismatch: value array of shape {t.hints_of(own)} could not be broadcast to indexing result of shape "
+             f"{t.hints_of(inner)}")  # fmt: skip
     count = t.extent(sz.product(t.shape(index)))
     flat_shape = shape[:axis] + (count,) + shape[axis + 1 :]
     values = t.builder.reshape(broadcast_value(t, source.value, tuple(map(t.canonical, inner))), flat_shape) if own else source.value
@@ -305,7 +309,7 @@ def setitem(self, key, new) -> None:
         return
     parts = _index_parts(self, key)
     if any(_is_mask(k) or isinstance(k, (bool, np.bool_)) for k in parts):
-        fail(UnsupportedError, "assignment to a mask beside other indices is not supported in a compiled function: use x[...] = np.where(mask, new, x)")
+        fail(UnsupportedError, "assignment to a mask beside other indices is not supported in a compiled function: use np.where(mask, new, x)")
     if any(_is_index_array(k) for k in parts):
         _scatter(self, parts, new)
         return

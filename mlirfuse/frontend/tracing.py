@@ -34,6 +34,7 @@ from mlirfuse.errors import ShapeError, TraceError, UnsupportedError
 from mlirfuse.frontend import tree as trees
 from mlirfuse.frontend.views import reshapes_are_views
 from mlirfuse.graph import Block, Graph, Layout, Value, walk
+from mlirfuse.ops import SIZE_ATTRS
 from mlirfuse.sizes import Expr, Size
 
 # ---------------------------------------------------------------------------------------------------------------- what jit passes in
@@ -83,7 +84,6 @@ class Static:
 
 
 _WEAK = {bool: dt.bool_, int: dt.i64, float: dt.f64, complex: dt.c128}
-_WEAK_KIND = {"b": None, "i": int, "f": float, "c": complex}
 
 
 def layout_of(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...]:
@@ -641,7 +641,8 @@ class Trace:
 
     def _substitute(self, name: str, size: Size) -> None:
         single, old = {name: size}, sz.symbol(name)
-        self.substitution = {k: size if v == old else v if isinstance(v, int) else sz.substitute(v, single) for k, v in self.substitution.items()} | single
+        renewed = {k: size if v == old else v if isinstance(v, int) else sz.substitute(v, single) for k, v in self.substitution.items()}
+        self.substitution = renewed | single
         if self.same:
             self.same = {sz.substitute(k, single): sz.substitute(v, single) for k, v in self.same.items()}
             self.same = {k: v for k, v in self.same.items() if k != v and not isinstance(k, int)}
@@ -743,7 +744,8 @@ def _frame_roots() -> list:
     return out
 
 
-_PLAIN_TYPES = (str, bytes, int, float, complex, type(None), type, np.ndarray, np.dtype, np.generic, types.ModuleType, types.BuiltinFunctionType, np.ufunc)
+_PLAIN_TYPES = (str, bytes, int, float, complex, type(None), type, np.ndarray, np.dtype, np.generic, np.ufunc, types.ModuleType,
+                types.BuiltinFunctionType)  # fmt: skip
 
 
 def _find(array, roots) -> tuple[str | None, tuple]:
@@ -832,8 +834,8 @@ class TracedArray:
 
     def _check_reshapes(self) -> None:
         if not reshapes_are_views(self._trace, self._buffer.origin, self._path):
-            fail(TraceError, "an array and a reshape of it are written and read here, and whether NumPy made the reshape a view or a copy depends on how "
-                 "the array lies in memory: write into the array before it is reshaped, or reshape a copy of it (x.copy().reshape(...))")  # fmt: skip
+            fail(TraceError, "an array and a reshape of it are written and read here, and whether NumPy made the reshape a view or a copy depends "
+                 "on how the array lies in memory: write into the array before it is reshaped, or reshape a copy of it")  # fmt: skip
 
     def assign(self, new: Value) -> None:
         """Makes the memory of this array hold ``new``, which has its dtype and shape."""
@@ -1019,7 +1021,8 @@ class LeafScalar(TracedScalar):
     __slots__ = ("spec", "leaf")
 
     def __init__(self, trace: Trace, value: Value, spec: ArgSpec, leaf: int):
-        super().__init__(trace, value, (bool if spec.dtype.kind == "b" else _WEAK_KIND[spec.dtype.kind]) if spec.weak or spec.value.__class__ is bool else None, None)
+        is_python = spec.weak or spec.value.__class__ is bool
+        super().__init__(trace, value, {"b": bool, "i": int, "f": float, "c": complex}[spec.dtype.kind] if is_python else None, None)
         self.spec = spec
         self.leaf = leaf
 
@@ -1096,8 +1099,8 @@ def trace(fn, leaves, tree: trees.Tree, name: str | None = None, aliases: dict[i
     if device != "cpu":
         for leaf, spec in enumerate(leaves):
             if isinstance(spec, ArgSpec) and not spec.scalar and spec.device != device:
-                fail(TraceError, f"arguments on two devices: '{paths[leaf]}' is on {spec.device}, others on {device}. Move them to one; only numbers and "
-                     "0-d arrays may stay on the host")  # fmt: skip
+                fail(TraceError, f"arguments on two devices: '{paths[leaf]}' is on {spec.device}, others on {device}. Move them to one; only "
+                     "numbers and 0-d arrays may stay on the host")  # fmt: skip
     position = {leaf: k for k, leaf in enumerate(arg_leaves)}
     args, kwargs = tree.unflatten(stand_ins)
     t.roots = _roots(fn)
@@ -1165,8 +1168,6 @@ def _finish(t: Trace, graph: Graph) -> None:
     """Writes the equalities into the whole graph, so that equal sizes are one symbol everywhere."""
     if not t.learned:
         return
-    from mlirfuse.dialects.fusion import SIZE_ATTRS
-
     canonical = t.canonical
     for value in graph.args:
         t._refresh(value)

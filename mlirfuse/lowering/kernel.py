@@ -226,6 +226,8 @@ class Kernel:
         if op.name in ("argmax", "argmin"):
             return self.e.const(0, dt.i64)
         val = self.value(op.operands[0], self._through(op, env, self._kept(op)))
+        if op.name == "m2":  # of one number: 0, or NaN where it is none or infinite
+            return self.e.sub(val, val)
         return self.e.cmp("ne", val, 0) if op.name in ("any", "all") and val.dtype is not dt.bool_ else val
 
     def _kept(self, op: Op):

@@ -42,7 +42,7 @@ def _features() -> str:
 
 def to_llvm_dialect(text: str):
     """The MLIR module ``text`` in the LLVM dialect."""
-    with mlir.context():
+    with mlir.plain_context():
         module = mlir.ir.Module.parse(text)
     mlir.run_passes(module, PIPELINE)
     return module
@@ -59,8 +59,7 @@ def to_llvm_ir(text: str) -> str:
 
 def translate(module) -> str:
     """LLVM IR of a module in the LLVM dialect. Raises :class:`CompileError` where something is in another dialect."""
-    left = {op.operation.name for op in mlir.walk(module)}
-    left = {n for n in left if not n.startswith("llvm.") and n != "builtin.module"}
+    left = {n for n in mlir.operation_names(module) if not n.startswith("llvm.") and n != "builtin.module"}
     if left:  # handing LLVM's translation anything else ends the process
         raise CompileError(f"lowering to LLVM left {', '.join(sorted(left))}")
     return mlir.translate_module_to_llvmir(module.operation)

@@ -368,10 +368,10 @@ def expm1(e: Emitter, x: Val) -> Val:
 def _log_reduce(e: Emitter, x: Val) -> tuple[Val, Val]:
     """``x = 2**n (1 + r)``, r in [-1/3, 1/3]: r (exact) and n as a float, for x positive; subnormal ones are scaled up."""
     f = format_of(x)
-    if _x86_vector(e, x):  # the exponent of 3/4 x is n - 1; subnormal numbers are no exception
-        part = e.mul(x, 0.75)
-        down = e.sub(-1.0, _x86(e, "getexp", part, part))
-        return e.sub(_scalef(e, x, down), 1.0), e.neg(down)
+    if _x86_vector(e, x):  # these know subnormal numbers
+        m, n = _x86(e, "getmant", x, e.const(0, dt.i32), x), _x86(e, "getexp", x, x)
+        large = e.cmp("gt", m, 4 / 3)  # m is in [1, 2)
+        return e.sub(e.select(large, e.mul(m, 0.5), m), 1.0), e.select(large, e.add(n, 1.0), n)
     subnormal = e.cmp("lt", x, f.smallest_normal)
     x = e.select(subnormal, e.mul(x, 2.0**f.mantissa), x)
     bits = e.bitcast(x, f.int)

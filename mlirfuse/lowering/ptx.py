@@ -24,7 +24,7 @@ def to_gpu_passes(chip: str) -> str:
 def to_gpu(text: str, chip: str):
     """The module with gpu.modules ``text``, given its target ``chip`` ("sm_90"), its loops as branches."""
     passes = to_gpu_passes(chip)
-    with mlir.context():
+    with mlir.plain_context():
         module = mlir.ir.Module.parse(text)
     mlir.run_passes(module, f"builtin.module({passes})")
     return module
@@ -60,8 +60,7 @@ def assemble(module) -> str:
 
 def check_legal(module) -> None:
     """What is not in the LLVM or NVVM dialect would end the process in LLVM's translation."""
-    left = {op.operation.name for op in mlir.walk(module)}
-    left = {n for n in left if not n.startswith(("llvm.", "nvvm.", "builtin.", "gpu.module"))}
+    left = {n for n in mlir.operation_names(module) if not n.startswith(("llvm.", "nvvm.", "builtin.", "gpu.module"))}
     if left:
         raise CompileError(f"lowering to PTX left {', '.join(sorted(left))}")
 

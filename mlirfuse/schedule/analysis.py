@@ -134,10 +134,11 @@ def phases_of(program: list[Op], axes: Axes) -> list[list[Op]]:
     return phases
 
 
-def analyze(program: list[Op], outputs: list[Value], layouts: dict[Value, Layout], scalars: set[Value], hint: dict[str, int]) -> Analysis:
+def analyze(program: list[Op], outputs: list[Value], layouts: dict[Value, Layout], scalars: set[Value], hint: dict[str, int],
+            around: Axes | None = None) -> Analysis:  # fmt: skip
     """Analyses one segment. ``layouts`` has the strides of values in memory; those not in it are contiguous. ``hint``: the sizes of
-    one call, for the order of axes."""
-    axes = Axes(program)
+    one call, for the order of axes; ``around``: the axes of the program that it is a part of."""
+    axes = Axes(program, around)
     made = {v for op in program for v in op.results}
     read = list(dict.fromkeys(v for op in program for v in op.operands if v not in made))
     inputs = [v for v in read if v not in scalars]

@@ -111,16 +111,30 @@ def _regroup(flat, shape) -> list[list[Axis]] | None:
 
 
 class Axes:
-    """The axes of ``ops`` and of the values they use. ``dims(v)`` gives each dimension's axes."""
+    """The axes of ``ops`` and of the values they use. ``dims(v)`` gives each dimension's axes.
 
-    def __init__(self, program: list[Op]):
+    ``around``: the axes of the whole program, for ops that are a part of it. Values that come in from outside then share the axes that
+    they share there, though no op of the part connects them.
+    """
+
+    def __init__(self, program: list[Op], around: Axes | None = None):
         self._dims: dict[Value, list[list[Axis]]] = {}
         self._parts: dict[tuple, Axis] = {}
+        self._around, self._images = around, {}
         for op in program:
             for value in op.operands:
                 if value not in self._dims:
-                    self._fresh(value)
+                    self._enter(value)
             self._visit(op)
+
+    def _enter(self, value: Value) -> None:
+        """A value that no op here makes."""
+        if self._around is None or value not in self._around._dims:
+            self._fresh(value)
+            return
+        images = self._images
+        dims = self._around.dims(value)
+        self._set(value, [[images.setdefault(axis, Axis(axis.size)) for axis in dim] for dim in dims])
 
     def dims(self, value: Value) -> list[list[Axis]]:
         return [leaves(dim) for dim in self._dims[value]]

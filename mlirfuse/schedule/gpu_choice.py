@@ -7,7 +7,7 @@ from mlirfuse import sizes as sz
 from mlirfuse.graph import Value
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule import gpu_columns, gpu_inner_outer, gpu_pointwise, gpu_rows, gpu_transpose
-from mlirfuse.schedule.analysis import INDEXED, Analysis, size_of
+from mlirfuse.schedule.analysis import INDEXED, RANDOM, Analysis, size_of
 from mlirfuse.schedule.gpu import Access, GpuKernel
 from mlirfuse.schedule.rows import is_outer
 
@@ -67,7 +67,7 @@ def access_of(analysis: Analysis, loops, env: dict[str, int], alignments: dict[V
         lanes = min(lanes, max(1, min((_power(n) for n in lengths), default=lanes)))
     for value in tensors:
         aligns[value] = min(aligns[value], _power(lanes * value.dtype.bytes), WIDEST)
-    known = frozenset(n for n in _symbolic_lengths(analysis) if sz.substitute(n, env) % lanes == 0) if lanes > 1 else frozenset()
+    known = frozenset(n for n in _symbolic_lengths(analysis, loops[-1] if loops else []) if sz.substitute(n, env) % lanes == 0) if lanes > 1 else frozenset()
     biggest = max((_reach(analysis, v, env) for v in tensors), default=0)
     domain = sz.substitute(sz.product(a.size for a in analysis.domain), env)
     index = dt.i32 if max(biggest, domain) + 2**20 < 2**31 else dt.i64
@@ -80,8 +80,9 @@ def _power(n: int) -> int:
     return min(n & -n, 256) if n else 256
 
 
-def _symbolic_lengths(analysis: Analysis) -> set:
-    """Sizes that vectors must not cross where an op indexes along a dimension: starts, extents and paddings."""
+def _symbolic_lengths(analysis: Analysis, inner) -> set:
+    """Sizes that vectors along the loop ``inner`` must not cross: its extents, and starts, extents and paddings of ops that index along a
+    dimension. No others: each that is a multiple or not makes another variant."""
     out = {a.size for a in analysis.pinned if not isinstance(a.size, int)}
     for op in analysis.ops:
         if op.name in INDEXED:
@@ -92,9 +93,10 @@ def _symbolic_lengths(analysis: Analysis) -> set:
                 start = start + operand.shape[op.attrs["axis"]]
                 out |= {start} if not isinstance(start, int) else set()
             out |= {n for v in op.operands for n in v.shape if not isinstance(n, int)}
-    for loop in analysis.loops(analysis.kept) + analysis.loops(analysis.reduced):
-        out |= {n for n in [size_of(loop), *(a.size for a in loop)] if not isinstance(n, int)}
-    return out
+        elif op.name in RANDOM and op.result.rank:
+            out |= {op.result.shape[-1]} - {1}
+    out |= {size_of(inner), *(a.size for a in inner)}
+    return {n for n in out if not isinstance(n, int)}
 
 
 def _indexed_lengths(analysis: Analysis, env) -> list[int]:

@@ -7,6 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from mlirfuse import config  # noqa: E402
 from mlirfuse.frontend import definition_program as d  # noqa: E402
 from mlirfuse.nvfuser import (  # noqa: E402
     DataType,
@@ -22,6 +23,13 @@ from mlirfuse.nvfuser import (  # noqa: E402
 )
 
 close = torch.testing.assert_close
+
+
+@pytest.fixture(autouse=True)
+def compiled_or_failed():
+    """What cannot be compiled fails, instead of running op by op."""
+    with config.override(fallback=False):
+        yield
 
 
 def define(body):

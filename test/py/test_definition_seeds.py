@@ -10,10 +10,19 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from mlirfuse import config  # noqa: E402
 from mlirfuse.nvfuser import DataType, DefinitionError, Fusion, FusionDefinition, InputError  # noqa: E402
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 close = torch.testing.assert_close
+
+
+@pytest.fixture(autouse=True)
+def compiled_or_failed():
+    """What cannot be compiled fails, instead of running op by op."""
+    with config.override(fallback=False):
+        yield
+
 
 SEGMENTED = """
 def nvfuser_fusion_id6(fd : FusionDefinition) -> None :

@@ -1,0 +1,215 @@
+"""The linalg level means what the function means: MLIR's own passes lower it to loops, which run on the CPU and agree with NumPy."""
+
+import ctypes
+
+import llvmlite.binding as llvm
+import ml_dtypes
+import numpy as np
+import pytest
+
+import mlirfuse
+import mlirfuse.numpy as mnp
+from mlirfuse import mlir
+from mlirfuse.lowering import llvm as code
+
+LOOPS = (
+    "builtin.module(one-shot-bufferize{bufferize-function-boundaries=true function-boundary-type-conversion=identity-layout-map},"
+    "convert-linalg-to-loops,expand-strided-metadata,lower-affine,arith-expand,convert-scf-to-cf,finalize-memref-to-llvm,"
+    "convert-math-to-llvm,convert-index-to-llvm,convert-arith-to-llvm,convert-func-to-llvm,convert-cf-to-llvm,reconcile-unrealized-casts)"
+)
+
+
+def descriptor(rank):
+    """MLIR's memref descriptor."""
+    sizes = [("sizes", ctypes.c_int64 * rank), ("strides", ctypes.c_int64 * rank)] if rank else []
+    fields = [("allocated", ctypes.c_void_p), ("aligned", ctypes.c_void_p), ("offset", ctypes.c_int64), *sizes]
+    return type(f"Memref{rank}", (ctypes.Structure,), {"_fields_": fields})
+
+
+def describe(array):
+    made = descriptor(array.ndim)(array.ctypes.data, array.ctypes.data, 0)
+    if array.ndim:
+        made.sizes[:] = array.shape
+        made.strides[:] = [s // array.itemsize for s in array.strides]
+    return made
+
+
+def as_array(made, dtype, rank):
+    shape = tuple(made.sizes) if rank else ()
+    strides = tuple(s * dtype.itemsize for s in made.strides) if rank else ()
+    out = np.empty(shape, dtype)
+    if out.size:
+        span = sum((n - 1) * s for n, s in zip(shape, strides)) + dtype.itemsize
+        raw = ctypes.string_at(made.aligned + made.offset * dtype.itemsize, span)
+        out[...] = np.ndarray(shape, dtype, raw, 0, strides)
+    return out
+
+
+class Unranked(ctypes.Structure):
+    _fields_ = [("rank", ctypes.c_int64), ("descriptor", ctypes.c_void_p)]
+
+
+@ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.POINTER(Unranked), ctypes.POINTER(Unranked))
+def memref_copy(nbytes, source, target):
+    """What MLIR calls to copy between strided buffers."""
+    views = []
+    for unranked in (source.contents, target.contents):
+        rank = unranked.rank
+        d = descriptor(rank).from_address(unranked.descriptor)
+        shape, strides = tuple(d.sizes) if rank else (), tuple(s * nbytes for s in d.strides) if rank else ()
+        span = sum((n - 1) * s for n, s in zip(shape, strides)) + nbytes if 0 not in shape else 0
+        buffer = (ctypes.c_char * span).from_address(d.aligned + d.offset * nbytes)
+        views.append(np.ndarray(shape, np.dtype(f"V{nbytes}"), buffer, 0, strides))
+    views[1][...] = views[0]
+
+
+_keep = []
+
+
+def run_linalg(text, name, args, results):
+    """Runs ``@name`` of a module of linalg on tensors. ``results``: (dtype, rank) of each result."""
+    module = mlir.parse(text)
+    for op in module.body.operations:
+        if op.operation.attributes["sym_name"].value == name:
+            with module.context:
+                op.operation.attributes["llvm.emit_c_interface"] = mlir.ir.UnitAttr.get()
+    mlir.run_passes(module, LOOPS)
+    compiled = llvm.parse_assembly(code.translate(module))
+    llvm.add_symbol("memrefCopy", ctypes.cast(memref_copy, ctypes.c_void_p).value)
+    engine = llvm.create_mcjit_compiler(compiled, code.target_machine())
+    engine.finalize_object()
+    _keep.append(engine)
+    address = engine.get_function_address(f"_mlir_ciface_{name}")
+    kinds = [descriptor(rank) for _, rank in results]
+    together = type("Results", (ctypes.Structure,), {"_fields_": [(f"r{k}", kind) for k, kind in enumerate(kinds)]})()
+    given = [describe(a) for a in args]
+    ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * (len(given) + 1))(address)(ctypes.byref(together), *[ctypes.byref(d) for d in given])
+    return [as_array(getattr(together, f"r{k}"), np.dtype(dtype), rank) for k, (dtype, rank) in enumerate(results)]
+
+
+def check(fn, *args, target="cpu", tolerance=1e-6, exact=None):
+    """``fn`` by way of its linalg level against ``fn`` itself on float64 copies; ``exact``: against these results."""
+    args = tuple(np.asarray(a) for a in args)
+    lowered = mlirfuse.jit(fn, target=target).lower(*args)
+    text = lowered.as_text("linalg")
+    reparsed = mlir.parse(text)
+    assert str(mlir.parse(str(reparsed))) == str(reparsed)
+    wide = [a.astype(np.float64) if a.dtype.kind == "f" or a.dtype == ml_dtypes.bfloat16 else a for a in args]
+    expected = exact if exact is not None else fn(*wide)
+    expected = [np.asarray(e) for e in (expected if isinstance(expected, (tuple, list)) else [expected])]
+    actual = mlirfuse.jit(fn)(*args)
+    actual = [np.asarray(a) for a in (actual if isinstance(actual, (tuple, list)) else [actual])]
+    name = lowered._graph.name
+    given = [np.asarray(lowered._leaves[k]) for k in lowered._kind.leaf_of_arg]
+    got = run_linalg(text, name, given, [(a.dtype, a.ndim) for a in actual])
+    for g, a, e in zip(got, actual, expected):
+        assert g.shape == e.shape and g.dtype == a.dtype
+        if a.dtype.kind in "iub":
+            assert np.array_equal(g, e), fn
+        else:
+            bound = {2: 1e-2, 4: tolerance, 8: 1e-12}[a.dtype.itemsize]
+            np.testing.assert_allclose(g.astype(np.float64), e, rtol=bound, atol=bound * max(1.0, np.abs(e).max(initial=0)))
+    return text
+
+
+def floats(*shape, dtype=np.float32, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+def norm(x, r, w, b1, b2):
+    n = x + b1 + r
+    d = n - n.mean(-1, keepdims=True)
+    return w * (d / np.sqrt((d * d).mean(-1, keepdims=True) + 1e-12)) + b2
+
+
+@pytest.mark.parametrize("target", ["cpu", "cuda:sm_90"])
+def test_norm(target):
+    w, b1, b2 = floats(3, 40)
+    text = check(norm, floats(4, 5, 40), floats(4, 5, 40, seed=1), w, b1, b2, target=target, tolerance=1e-5)
+    assert text.count("func.func private") == 1 and '"reduction"' in text and "fusion.scheduler" in text
+
+
+def softmax(x):
+    e = np.exp(x - x.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, ml_dtypes.bfloat16])
+def test_softmax(dtype):
+    check(softmax, floats(7, 33, dtype=dtype))
+
+
+def gelu(x):
+    return 0.5 * x * (1 + np.tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)))
+
+
+FUNCTIONS = {
+    "gelu": (gelu, lambda: [floats(5, 9)]),
+    "reductions": (lambda x: (x.sum(), x.max(0), x.min(1, keepdims=True), x.prod(1), (x > 0).any(0), (x > 9).all()), lambda: [floats(4, 6)]),
+    "positions": (lambda x: (x.argmax(), x.argmin(1), x.argmax(0)), lambda: [floats(5, 7)]),
+    "variance": (lambda x: (x.var(0), x.std(1, ddof=1)), lambda: [floats(6, 5)]),
+    "integers": (lambda i: (i // 7, i % 7, i << 2, -i, i.max(0), i.sum(1)), lambda: [np.arange(-10, 10).reshape(4, 5)]),
+    "unsigned": (lambda i: (i // np.uint8(7), i > 100, i.max()), lambda: [np.arange(236, 256, dtype=np.uint8).reshape(4, 5)]),
+    "bools": (lambda x, y: (np.where(x > y, x, y), (x > 0) & (y > 0), ~(x > 0)), lambda: [floats(3, 4), floats(3, 4, seed=1)]),
+    "broadcasts": (lambda x, w: (x[:, None] * (w + 1)).sum(0), lambda: [floats(6), floats(5)]),
+    "transposed": (lambda x: x + x.T, lambda: [floats(6, 6)]),
+    "permuted": (lambda x: np.exp(x.transpose(2, 0, 1)).sum(1), lambda: [floats(3, 4, 5)]),
+    "reshaped": (lambda x: (x.reshape(12, 5).sum(1), (x + 1).reshape(-1), x.reshape(3, 2, 2, 5) * 2), lambda: [floats(3, 4, 5)]),
+    "whole_reshape": (lambda x: (x * 2).reshape(4, 9) + 1, lambda: [floats(6, 6)]),
+    "one_element": (lambda x: (x.reshape(()), x.sum().reshape(1, 1), x.squeeze() + 1), lambda: [floats(1, 1)]),
+    "unit_axes": (lambda x: (x.max(1), x.sum((0, 2), keepdims=True)), lambda: [floats(4, 1, 5)]),
+    "slices": (lambda x: (x[1:3, ::2] * 2, x[::-1], (x + 1)[..., -1]), lambda: [floats(4, 6)]),
+    "rotated": (lambda x: np.concatenate([-x[..., 3:], x[..., :3]], -1) * 2, lambda: [floats(4, 6)]),
+    "padded": (lambda x: np.pad(x + 1, ((1, 2), (0, 3))) * 2, lambda: [floats(3, 4)]),
+    "stacked": (lambda x, y: np.stack([x, y], 1), lambda: [floats(3, 4), floats(3, 4, seed=1)]),
+    "taken": (lambda x, i: np.take(x, i, 0) + 1, lambda: [floats(5, 3), np.array([0, -1, 4, 2])]),
+    "taken_along": (lambda x, i: np.take_along_axis(x, i, 1), lambda: [floats(2, 5), np.array([[0, 4], [3, -1]])]),
+    "sizes": (lambda x: x * x.shape[0] + mnp.arange(x.shape[1]).astype(x.dtype) + np.ones_like(x), lambda: [floats(4, 6)]),
+    "scalars": (lambda x, k: x * k + 1, lambda: [floats(4, 6), np.float32(2.5)]),
+    "cast": (lambda x: (x.astype(np.int32), x.astype(np.float64) / 3, (x * 100).astype(np.int8)), lambda: [floats(4, 6)]),
+    "products": (lambda x, w: np.tanh(x @ w) * 2, None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [n for n in FUNCTIONS if FUNCTIONS[n][1]])
+def test_function(name):
+    fn, args = FUNCTIONS[name]
+    check(fn, *args(), tolerance=1e-5)
+
+
+def test_half_precision_between_generics():
+    """Values between the generics of a segment are not rounded to the half type."""
+    x = floats(8, 64, dtype=np.float16)
+    text = check(lambda x: (x * 1.001 - (x * 1.001).mean(-1, keepdims=True)), x)
+    assert text.count("tensor.empty") == 4 and len([line for line in text.splitlines() if "tensor.empty" in line and "f16" in line]) == 1
+
+
+def test_random_numbers():
+    x = np.ones((5, 7), np.float32)
+    fn = lambda x: mnp.dropout(x, 0.3, seed=7)  # noqa: E731
+    check(fn, x, exact=mlirfuse.jit(fn)(x))
+
+
+def test_partial_sums():
+    """What the GPU's passes split: the backward of a layer norm."""
+
+    def backward(g, x, w, mean, rstd):
+        h = (x - mean) * rstd
+        gw = g * w
+        dx = rstd * (gw - gw.mean(-1, keepdims=True) - h * (gw * h).mean(-1, keepdims=True))
+        return dx, (g * h).sum(0), g.sum(0)
+
+    n = 300
+    args = [floats(n, 32, seed=k) for k in range(2)] + [floats(32), floats(n, 1), np.abs(floats(n, 1)) + 1]
+    assert "partial_sum" in mlirfuse.jit(backward, target="cuda:sm_90").lower(*args).as_text("segmented")
+    check(backward, *args, target="cuda:sm_90", tolerance=1e-4)
+
+
+def test_library_ops_are_calls():
+    text = mlirfuse.jit(FUNCTIONS["products"][0]).lower(floats(4, 5), floats(5, 6)).as_text("linalg")
+    assert 'fusion.op = "matmul"' in text and text.count(" call @") == 2
+
+
+def test_a_level_that_cannot_be():
+    with pytest.raises(mlirfuse.MlirfuseError, match="complex"):
+        mlirfuse.jit(lambda x: x.copy()).lower(np.ones(3, np.complex64)).as_text("linalg")
