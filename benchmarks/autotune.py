@@ -10,7 +10,7 @@ for w in workloads.gpu_table(False):
     try:
         ins = [*w.make("cuda"), *w.extra]
         f = mlirfuse.jit(w.fused, fallback=False)
-        for r in autotune(f, *ins, repeat=9, limit=20, keep=False):
+        for r in autotune(f, *ins, repeat=9, limit=36, keep=False):
             print(w.name, w.shape, r, flush=True)
         del ins, f
     except Exception as ex:

@@ -2,7 +2,26 @@
 
 from mlirfuse import config, counters
 from mlirfuse.api import jit
+from mlirfuse.autotune import autotune  # the module of this name is loaded with jit; here the name is the function's
 from mlirfuse.errors import CompileError, CudaError, MlirfuseError, ShapeError, TraceError, UnsupportedError
 
 __version__ = "0.1.0"
-__all__ = ["CompileError", "CudaError", "MlirfuseError", "ShapeError", "TraceError", "UnsupportedError", "config", "counters", "jit"]
+__all__ = [
+    "CompileError", "CudaError", "DataType", "FusionDefinition", "MlirfuseError", "ShapeError", "TraceError", "UnsupportedError", "autotune",
+    "config", "counters", "jit",
+]  # fmt: skip
+
+_LATE = {"DataType": "mlirfuse.frontend.nvfuser_promotion", "FusionDefinition": "mlirfuse.frontend.definition"}  # imported at first use
+
+
+def __getattr__(name: str):
+    if name not in _LATE:
+        raise AttributeError(f"module 'mlirfuse' has no attribute '{name}'")
+    import importlib
+
+    found = globals()[name] = getattr(importlib.import_module(_LATE[name]), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -316,6 +316,7 @@ class Jitted:
             return kind
         try:
             target = self._target(leaves)
+            targets.check_place(target, leaves)
             kind.executor = Executor(lower_to_segments(traced.graph, target), target, env)
         except (TraceError, ShapeError):
             raise
@@ -385,6 +386,10 @@ class Jitted:
         specs += [arrays.describe(c.read()) for c in traced.captured]
         kind = Kind(traced, None, tree.leaves, captured_at=list(range(len(traced.captured))))
         return Lowered(self, kind, tree, leaves, kind.env(specs), self._target(leaves))
+
+    def kernels(self, *args, **kwargs) -> int:
+        """How many kernels a call with these arguments launches."""
+        return self.lower(*args, **kwargs).kernels
 
 
 _LEAVES = {np.ndarray, int, float, bool, complex, type(None), str}

@@ -50,7 +50,7 @@ def _short(params) -> str:
     return f"{type(params).__module__.split('.')[-1]} lanes={params.access.lanes} " + " ".join(f"{k}={v}" for k, v in fields.items())
 
 
-def autotune(fn, *args, repeat: int = 15, limit: int = 24, keep: bool = True) -> list[Tuned]:
+def autotune(fn, *args, repeat: int = 15, limit: int = 40, keep: bool = True) -> list[Tuned]:
     """Measures at most ``limit`` candidates of each segment of ``fn`` (made by :func:`mlirfuse.jit`) on ``args``, which lie on a GPU.
 
     Gives one :class:`Tuned` a segment. Raises :class:`UnsupportedError` for a call that does not run as one program on a GPU.

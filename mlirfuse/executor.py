@@ -216,11 +216,28 @@ class _Pieces:
             given = [values[v] for v in step.graph.args]
             record = step.record(given, list(range(len(given))), env, list)
             outs = _native.Dispatcher(lambda _, r=record: r)(*given)
-            values.update(zip(step.graph.returns, outs))
-        for k, v in self.graph.aliases.items():
-            target = leaves[leaf_of_arg[v]]
-            target[...] = values[self.graph.returns[k]]
-        return [values[v] for v in self.graph.returns]
+            values.update(zip(step.graph.returns, map(_contiguous, outs)))  # a view of an argument has strides of its own
+        results = [values[v] for v in self.graph.returns]
+        targets = {k: leaves[leaf_of_arg[v]] for k, v in self.graph.aliases.items()}
+        results = [_apart(x, targets.values()) for x in results]
+        for k, target in targets.items():
+            target[...] = results[k]
+        return results
+
+
+def _contiguous(x):
+    if isinstance(x, np.ndarray):
+        return x if x.flags.c_contiguous else x.copy(order="C")
+    return x.contiguous() if hasattr(x, "contiguous") else x
+
+
+def _apart(x, written):
+    """``x``, or a copy of it where it may lie in an array that is written."""
+    if not written or not hasattr(x, "__array__") and not hasattr(x, "__cuda_array_interface__"):
+        return x
+    if isinstance(x, np.ndarray):
+        return x.copy() if any(np.may_share_memory(x, target) for target in written) else x
+    return x.clone() if hasattr(x, "clone") else x.copy()
 
 
 def _library(op, given) -> list:
@@ -235,7 +252,8 @@ def _library(op, given) -> list:
     if kind == "cupy" and op.name == "matmul":
         return [given[0] @ given[1]]
     row = table.TABLE[op.name]
-    results = row.ref(*(arrays.to_numpy(a) for a in given), **op.attrs)
+    with np.errstate(all="ignore"):
+        results = row.ref(*(np.asarray(arrays.to_numpy(a), v.dtype.numpy) for a, v in zip(given, op.operands)), **{k: op.attrs[k] for k in row.attrs})
     results = results if len(op.results) > 1 else [results]
     like = next((a for a in given if arrays.framework(a)), np.empty(0))
-    return [arrays.from_numpy(np.ascontiguousarray(np.asarray(r, v.dtype.numpy)), like) for r, v in zip(results, op.results)]
+    return [arrays.from_numpy(np.asarray(r, v.dtype.numpy, order="C"), like) for r, v in zip(results, op.results)]

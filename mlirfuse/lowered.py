@@ -20,7 +20,7 @@ import dataclasses
 
 import numpy as np
 
-from mlirfuse import _native
+from mlirfuse import _native, targets
 from mlirfuse.errors import CompileError, UnsupportedError
 from mlirfuse.executor import Empty, Executor
 from mlirfuse.frontend import arrays
@@ -82,7 +82,7 @@ class Lowered:
         """The call compiled, as a callable for arguments of this kind. Raises where this machine cannot run it."""
         self._tensor_levels()
         executor, kernels = self._executor(), 0
-        _check_place(self._target, self._leaves)
+        targets.check_place(self._target, self._leaves)
         try:
             executor.check(self._env)
             if executor.pieces is None:
@@ -185,17 +185,11 @@ class _Part:
         if level == "tiled":
             return self.heads + self.tiled
         if level == "llvm":
-            return llvm.to_llvm_ir(_whole(self))
+            return llvm.to_llvm_ir(targets.whole(self.tiled, self.host))
         chip = self.target.machine.chip
         if level == "ptx":
             return ptx.to_ptx(self.tiled, chip) if self.kernels else "// no kernel: every result is a view\n"
         return _as_text((ptx.to_gpu if level == "gpu" else ptx.to_nvvm)(self.tiled, chip))
-
-
-def _whole(part: _Part) -> str:
-    from mlirfuse.targets import whole
-
-    return whole(part.tiled, part.host)
 
 
 def _heads(program, params, kernels) -> str:
@@ -288,15 +282,3 @@ class Compiled:
         if self._kind.traced.mutated and self._api._overlap(self._kind, leaves) is not None:
             raise UnsupportedError(f"arguments that {self._owner.__name__} writes into overlap others in memory: call the jitted function itself")
         return self._owner._run(self._kind, leaves, env)
-
-
-def _check_place(target, leaves) -> None:
-    """Raises where the arguments do not lie where the target computes."""
-    for position, leaf in enumerate(leaves):
-        device = arrays.device_of(leaf)
-        if device is None or (device == ("cpu",) and getattr(leaf, "ndim", 1) == 0 and target.name != "cpu"):
-            continue
-        if target.name == "cpu" and device[0] != "cpu":
-            raise UnsupportedError(f"the target is the CPU, and argument {position} lies on {device[0]}: pass a host array")
-        if target.name != "cpu" and target.device is not None and device != ("cuda", target.device):
-            raise UnsupportedError(f"the target is CUDA device {target.device}, and argument {position} lies on {':'.join(map(str, device))}: move it there")

@@ -129,83 +129,6 @@ class GpuTarget:
                 return program.tuned[key]
         return tuple(gpu_choice.choose(step.analysis, env, alignments, self.machine) for step in program.steps)
 
-    def kernels(self, program: Program, params: tuple, slots: Slots) -> tuple[list[CpuKernel], str]:
-        """The kernels of a variant and the module that holds them."""
-        kernels: list[CpuKernel] = []
-        for at, (step, choice) in enumerate(zip(program.steps, params)):
-            name = f"kernel{at}"
-            if step.analysis.phases:
-                kernels += rows.cpu(name, step.analysis, slots, *choice)
-            else:
-                kernels += pointwise.cpu(name, step.analysis, slots)
-        return kernels, "module {\n" + "\n".join(k.text for k in kernels) + "\n}\n"
-
-    def host(self, kernels: list[CpuKernel], slots: Slots) -> str:
-        """The host function of a variant."""
-        return _host(kernels, slots)
-
-    def compile(self, program: Program, params: tuple, slots: Slots) -> Variant:
-        from mlirfuse import _native
-
-        kernels, tiled = self.kernels(program, params, slots)
-        host = self.host(kernels, slots)
-        code = llvm.HostCode(llvm.compile_object(whole(tiled, host)), _native.symbols())
-        return Variant(params, {"tiled": tiled, "host": host}, code.address("launch"), slots, len(kernels), code)
-
-
-def whole(tiled: str, host: str) -> str:
-    """One module of a CPU variant's kernels and its host function."""
-    return tiled.removesuffix("}\n") + host + "\n}\n"
-
-
-def _host(kernels: list[CpuKernel], slots: Slots) -> str:
-    """The function that a call runs: each kernel's tasks shared by the thread pool, in order."""
-    lines = [
-        "func.func private @mlirfuse_parallel_for(!llvm.ptr, !llvm.ptr, i64, i64)",
-        "func.func @launch(%ptrs: !llvm.ptr, %ints: !llvm.ptr, %stream: !llvm.ptr) -> i32 {",
-        "  %two = llvm.mlir.constant(2 : i64) : i64",
-        "  %ctx = llvm.alloca %two x !llvm.ptr : (i64) -> !llvm.ptr",
-        "  llvm.store %ptrs, %ctx : !llvm.ptr, !llvm.ptr",
-        "  %second = llvm.getelementptr %ctx[1] : (!llvm.ptr) -> !llvm.ptr, !llvm.ptr",
-        "  llvm.store %ints, %second : !llvm.ptr, !llvm.ptr",
-    ]
-    for k, kernel in enumerate(kernels):
-        counts = []
-        for what, size in (("tasks", kernel.tasks), ("grain", kernel.grain)):
-            slot = slots.size(size)
-            lines.append(f"  %{what}{k}_at = llvm.getelementptr %ints[{slot}] : (!llvm.ptr) -> !llvm.ptr, i64")
-            lines.append(f"  %{what}{k} = llvm.load %{what}{k}_at : !llvm.ptr -> i64")
-            counts.append(f"%{what}{k}")
-        lines += [
-            f"  %function{k} = func.constant @{kernel.name} : (i64, i64, !llvm.ptr) -> ()",
-            f"  %pointer{k} = builtin.unrealized_conversion_cast %function{k} : (i64, i64, !llvm.ptr) -> () to !llvm.ptr",
-            f"  func.call @mlirfuse_parallel_for(%pointer{k}, %ctx, {', '.join(counts)}) : (!llvm.ptr, !llvm.ptr, i64, i64) -> ()",
-        ]
-    lines += ["  %ok = llvm.mlir.constant(0 : i32) : i32", "  return %ok : i32", "}"]
-    return "\n".join(lines)
-
-
-class GpuTarget:
-    """An NVIDIA GPU: a device of this machine, or (``device`` None) an architecture to compile for."""
-
-    name = "cuda"
-
-    @property
-    def passes(self) -> str:
-        """Tensor-level passes beside the common ones."""
-        return f",fusion-one-pass-variance,fusion-dce,fusion-inner-outer{{parts={2 * self.machine.sm_count}}}"
-
-    def __init__(self, machine, device: int | None):
-        self.machine, self.device = machine, device
-
-    def parameters(self, program: Program, env, alignments) -> tuple:
-        """For each segment its scheduler's parameters: what autotune found for these sizes, else the model's choice."""
-        if program.tuned:
-            found = program.tuned.get(program.sizes_key(env))
-            if found is not None:
-                return found
-        return tuple(gpu_choice.choose(step.analysis, env, alignments, self.machine) for step in program.steps)
-
     def kernels(self, program: Program, params: tuple, slots: Slots) -> tuple[list, str]:
         """The kernels of a variant and the module that holds them."""
         kernels = []
@@ -277,3 +200,18 @@ def for_arrays(leaves):
         if device is not None and device[0] != "cpu":
             raise UnsupportedError(f"device {device[0]} is not supported: move the array to the CPU or a CUDA GPU")
     return cpu()
+
+
+def check_place(target, leaves) -> None:
+    """Raises :class:`UnsupportedError` where the arguments do not lie where ``target`` computes."""
+    from mlirfuse.frontend import arrays
+
+    for position, leaf in enumerate(leaves):
+        device = arrays.device_of(leaf)
+        if device is None or (device == ("cpu",) and leaf.ndim == 0):
+            continue
+        where = ":".join(map(str, device))
+        if target.name == "cpu" and device[0] != "cpu":
+            raise UnsupportedError(f"the target is the CPU, and argument {position} lies on {where}: pass a host array")
+        if target.name != "cpu" and target.device is not None and device != ("cuda", target.device):
+            raise UnsupportedError(f"the target is CUDA device {target.device}, and argument {position} lies on {where}: move it there")

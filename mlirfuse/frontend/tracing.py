@@ -506,6 +506,7 @@ class Trace:
         self.layouts: list[Layout | None] = []
         self.scalars: set[int] = set()
         self.captured: dict[int, tuple[Any, TracedArray, tuple]] = {}
+        self.alive: list = []  # arrays whose ids are keys of `captured`
         self.device = "cpu"
         self.contiguous: set[Value] = set()  # arguments that are row-major without gaps
         self.roots: list = []
@@ -715,15 +716,30 @@ class Trace:
     def capture(self, array) -> TracedArray:
         """An array from outside the function, as an argument that the function's caller does not see."""
         found = self.captured.get(id(array))
+        if found is not None and not found[2] and found[0] is not array and not _same_elements(found[0], array):
+            # Written into since: what it is now is another array. (The captured arrays stay in their order.)
+            self.captured = {id(f[0]) if f is found else key: f for key, f in self.captured.items()}
+            found = None
         if found is None:
             spec = api.spec_of(array)
             if spec.device != self.device and spec.shape:
                 fail(TraceError, f"an array on {spec.device} from outside the function is used with arguments on {self.device}: move it there before")
             name, paths = _find(array, self.roots + _frame_roots())
-            position = len(self.block.args)
+            position, key = len(self.block.args), id(array)
+            if not paths and isinstance(array, np.ndarray) and array.nbytes <= _SNAPSHOT:  # made while the function is traced: it may change yet
+                self.alive.append(array)
+                array = array.copy(order="K")
+                spec = api.spec_of(array)
             made = TracedArray(self, self.argument(spec, name), Buffer(captured=position, writable=False))
-            found = self.captured[id(array)] = (array, made, paths)
+            found = self.captured[key] = (array, made, paths)
         return found[1]
+
+
+_SNAPSHOT = 64 << 20  # bytes; larger arrays made while a function is traced are not copied
+
+
+def _same_elements(a, b) -> bool:
+    return a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes()
 
 
 def _later(a: str, b: str) -> bool:

@@ -34,6 +34,12 @@ def target_machine():
 
 
 @functools.cache
+def host_features() -> frozenset[str]:
+    """The features of this machine's processor, as LLVM names them."""
+    return frozenset(name for name, there in llvm.get_host_cpu_features().items() if there)
+
+
+@functools.cache
 def _features() -> str:
     # LLVM avoids 512-bit registers on many processors by default; our vectors are written for them where they exist.
     features = llvm.get_host_cpu_features()

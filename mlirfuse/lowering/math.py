@@ -279,13 +279,28 @@ def _exp_poly(e: Emitter, r: Val) -> Val:
     return poly(e, r, (1.0, 1.0, *co.EXPM1[r.dtype.bits]))
 
 
+_POWER = 1.5 * 2.0**23 + 127.0  # added to n, it leaves the exponent of the float32 2**n in the low bits
+
+
+def _fma_down(e: Emitter, a: Val, b: float, c: float) -> Val:
+    """``a * b + c`` in float32 on the GPU, rounded down: with a ``c`` like :data:`_POWER`, the floor of the product."""
+    b, c = e.const(b, dt.f32), e.const(c, dt.f32)
+    return e.per_lane(lambda lane: e.op(f'llvm.call_intrinsic "llvm.nvvm.fma.rm.f"({lane}, {b}, {c}) : (f32, f32, f32) -> f32', dt.f32), a)
+
+
+def _exp_hardware(e: Emitter, x: Val, t: Val) -> Val:
+    """exp(x) where ``t`` is n plus :data:`_POWER`. ex2.approx is at its best, 1.4 ulp, on [0, 1), hence the floor."""
+    r = e.fma(x, co.LOG2E_F32[0], e.sub(_POWER, t))
+    r = e.fma(x, co.LOG2E_F32[1], r)
+    power = e.bitcast(e.shl(e.bitcast(t, dt.u32), 23), dt.f32)
+    return e.mul(_ex2(e, r), power)
+
+
 def _exp_inside(e: Emitter, x: Val) -> Val:
     """exp for arguments whose result is a normal number."""
     f = format_of(x)
     if _hardware(e, x):
-        n = e.floor(e.mul(x, co.LOG2E))
-        r = e.fma(x, co.LOG2E_F32[1], e.fma(x, co.LOG2E_F32[0], e.neg(n)))
-        return e.mul(_ex2(e, r), pow2(e, e.bitcast(e.add(n, f.magic), f.uint), f))
+        return _exp_hardware(e, x, _fma_down(e, x, co.LOG2E, _POWER))
     r, t = _exp_reduce(e, x)
     return _scale_normal(e, _exp_poly(e, r), t)
 
@@ -308,13 +323,8 @@ def exp(e: Emitter, x: Val) -> Val:
     """
     f = format_of(x)
     if _hardware(e, x):
-        # ex2.approx is at its best, 1.4 ulp, on [0, 1); n stays where 2**n is normal, and the hardware's exponential takes what is
-        # left over, up to infinity and down to 0
-        n = _clamp(e, e.floor(e.mul(x, co.LOG2E)), -126.0, 127.0)
-        r = e.fma(x, co.LOG2E_F32[0], e.neg(n))
-        r = e.fma(x, co.LOG2E_F32[1], r)
-        power = pow2(e, e.bitcast(e.add(n, f.magic), f.uint), f)
-        return e.mul(_ex2(e, r), power)
+        # n stays where 2**n is normal; the hardware's exponential takes what is left over, up to infinity and down to 0
+        return _exp_hardware(e, x, _clamp(e, _fma_down(e, x, co.LOG2E, _POWER), _POWER - 126.0, _POWER + 127.0))
     x = _above(e, _below(e, x, f.exp_high), f.exp_low)
     r, t = _exp_reduce(e, x)
     return _scale_magic(e, _exp_poly(e, r), t)

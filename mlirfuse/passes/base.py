@@ -53,10 +53,12 @@ class PassError(MlirfuseError):
 class IR:
     """A program as graphs or as an MLIR module, whichever was changed last; the other is made when it is asked for.
 
-    Who asks for :attr:`graphs` may change them; who asks for :attr:`module` may change that: each makes the other stale.
+    Who asks for :attr:`graphs` may change them; who asks for :attr:`module` may change that: each makes the other stale. The last pass of a
+    pipeline may :meth:`emit` what is no MLIR any more.
     """
 
     def __init__(self, source):
+        self._emitted: tuple[str, str] | None = None
         self._graphs: list[Graph] | None = None
         self._module = None
         self._kept: list[str] = []  # what the module holds beside functions, as text
@@ -67,8 +69,17 @@ class IR:
         else:
             self._module = source
 
+    def emit(self, what: str, text: str) -> None:
+        """The program has become ``text``, which is ``what``: PTX, LLVM IR."""
+        self._graphs, self._module, self._kept, self._emitted = None, None, [], (what, text)
+
+    def _check_is_mlir(self) -> None:
+        if self._emitted is not None:
+            raise PassError(f"the program has become {self._emitted[0]}: no pass can come after that")
+
     @property
     def graphs(self) -> list[Graph]:
+        self._check_is_mlir()
         if self._graphs is None:
             from mlirfuse.dialects import fusion
 
@@ -82,6 +93,7 @@ class IR:
 
     @property
     def module(self):
+        self._check_is_mlir()
         if self._module is None:
             from mlirfuse import mlir
 
@@ -99,7 +111,9 @@ class IR:
         return fusion.to_module_text(self._graphs, locations, self._kept)
 
     def as_text(self, locations: bool = False) -> str:
-        """The program as MLIR spells it; with ``locations``, each op with the line that it came from."""
+        """The program as MLIR spells it, or as it was emitted; with ``locations``, each op with the line that it came from."""
+        if self._emitted is not None:
+            return self._emitted[1].rstrip("\n") + "\n"
         if self._module is None:
             from mlirfuse import mlir
 

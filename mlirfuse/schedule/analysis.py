@@ -185,6 +185,8 @@ def _pinned(program: list[Op], axes: Axes) -> set[Axis]:
                     pinned.update(dim)
             if op.name == "take":
                 pinned.update(a for dim in axes.dims(op.operands[1]) for a in dim)
+            if op.name == "take_along_axis":
+                pinned.update(axes.dims(op.operands[0])[op.attrs["axis"]] + dims[op.attrs["axis"]])
         elif op.name == "reshape":
             if axes.flat(op.operands[0]) != axes.flat(op.result):
                 pinned.update(axes.flat(op.result))

@@ -24,7 +24,7 @@ class Axis:
     def __init__(self, size: Size):
         self.size = size
         self.into: list[Axis] | None = None
-        self.values: set[int] = set()  # ids of values that have this axis: two axes of one value never become one
+        self.values: set[int] = set()  # ids of values that have this axis or are indexed from it: two axes of one value never become one
 
     def __repr__(self) -> str:
         return f"Axis({self.size})"
@@ -113,8 +113,8 @@ def _regroup(flat, shape) -> list[list[Axis]] | None:
 class Axes:
     """The axes of ``ops`` and of the values they use. ``dims(v)`` gives each dimension's axes.
 
-    ``around``: the axes of the whole program, for ops that are a part of it. Values that come in from outside then share the axes that
-    they share there, though no op of the part connects them.
+    ``around``: the axes of the whole program, for ops that are a part of it. Values then share the axes that they share there, though no op
+    of the part connects them.
     """
 
     def __init__(self, program: list[Op], around: Axes | None = None):
@@ -125,10 +125,14 @@ class Axes:
             for value in op.operands:
                 if value not in self._dims:
                     self._enter(value)
-            self._visit(op)
+            if around is not None and all(value in around._dims for value in op.results):
+                for value in op.results:
+                    self._enter(value)
+            else:
+                self._visit(op)
 
     def _enter(self, value: Value) -> None:
-        """A value that no op here makes."""
+        """A value that no op here makes, or that has its axes from around."""
         if self._around is None or value not in self._around._dims:
             self._fresh(value)
             return
@@ -235,7 +239,7 @@ class Axes:
     def _slice(self, op: Op) -> None:
         operand, out = op.operands[0], op.result
         whole = zip(operand.shape, out.shape, op.attrs["start"], op.attrs["step"], self._dims[operand])
-        self._set(out, [dim if n == m and s == 0 and p == 1 else ([] if m == 1 else [Axis(m)]) for n, m, s, p, dim in whole])
+        self._set(out, [dim if n == m and s == 0 and p == 1 else self._indexed(m, operand) for n, m, s, p, dim in whole])
 
     def _concatenate(self, op: Op) -> None:
         axis = op.attrs["axis"]
@@ -245,7 +249,7 @@ class Axes:
             if n == 1:
                 dims.append([])
             elif d == axis:
-                dims.append([Axis(n)])
+                dims.append(self._indexed(n, *op.operands))
             else:
                 dims.append(self._dims[op.operands[0]][d])
         self._set(out, dims)
@@ -257,13 +261,13 @@ class Axes:
     def _pad(self, op: Op) -> None:
         operand, out = op.operands[0], op.result
         rows = zip(out.shape, op.attrs["low"], op.attrs["high"], self._dims[operand])
-        self._set(out, [dim if lo == 0 and hi == 0 else ([] if n == 1 else [Axis(n)]) for n, lo, hi, dim in rows])
+        self._set(out, [dim if lo == 0 and hi == 0 else self._indexed(n, operand) for n, lo, hi, dim in rows])
 
     def _split(self, op: Op) -> None:
         axis = op.attrs["axis"]
         for out in op.results:
             dims = list(self._dims[op.operands[0]])
-            dims[axis] = [] if out.shape[axis] == 1 else [Axis(out.shape[axis])]
+            dims[axis] = self._indexed(out.shape[axis], op.operands[0])
             self._set(out, dims)
 
     def _take(self, op: Op) -> None:
@@ -274,6 +278,14 @@ class Axes:
 
     def _take_along_axis(self, op: Op) -> None:
         self._set(op.result, self._dims[op.operands[1]])
+
+    def _indexed(self, extent: Size, *operands: Value) -> list[Axis]:
+        """A dimension whose index is mapped to another one of the operands: it never becomes one with an axis of theirs."""
+        if extent == 1:
+            return []
+        axis = Axis(extent)
+        axis.values.update(map(id, operands))
+        return [axis]
 
     def _apart(self, dims, shape) -> list[list[Axis]]:
         """``dims`` with an axis that stands twice replaced by a fresh one at its second place."""

@@ -11,6 +11,7 @@ from typing import Callable
 from mlirfuse import dtypes as dt
 from mlirfuse import sizes as sz
 from mlirfuse.graph import Op, Value
+from mlirfuse.lowering import llvm
 from mlirfuse.lowering import reductions as red
 from mlirfuse.lowering.emitter import Emitter, Val
 from mlirfuse.lowering.kernel import Env, Index, Kernel, Memory
@@ -37,7 +38,7 @@ class CpuBody:
 
     def __init__(self, name: str, analysis: Analysis, slots: Slots, inside=None):
         self.name, self.analysis = name, analysis
-        self.e = Emitter("cpu")
+        self.e = Emitter("cpu", llvm.host_features())
         self.args = CpuArguments(self.e, slots, I64)
         self.e.depth = 2
         memories = {}

@@ -45,8 +45,8 @@ class Access:
 class GpuBody:
     """What the schedulers of GPU kernels share."""
 
-    def __init__(self, name: str, analysis: Analysis, slots: Slots, access: Access, threads: int, cluster: int = 1, inside=None):
-        self.name, self.analysis, self.access, self.threads, self.cluster = name, analysis, access, threads, cluster
+    def __init__(self, name: str, analysis: Analysis, slots: Slots, access: Access, threads: int, cluster: int = 1, resident: int = 1):
+        self.name, self.analysis, self.access, self.threads, self.cluster, self.resident = name, analysis, access, threads, cluster, resident
         self.e = Emitter("gpu")
         self.e.depth = 2
         self.index = access.index
@@ -59,8 +59,7 @@ class GpuBody:
             if value not in memories:
                 read_only = value not in written and slots.place(value) not in places
                 memories[value] = Memory(self.args.place(value), analysis.strides[value], value.dtype, align, read_only)
-        members = set(analysis.ops) if inside is None else inside
-        self.k = Kernel(self.e, analysis.axes, memories, self.args.size, self.index, members, self.args.scalar, access.multiples)
+        self.k = Kernel(self.e, analysis.axes, memories, self.args.size, self.index, set(analysis.ops), self.args.scalar, access.multiples)
         self.block = self._special("ctaid.x")
         self.thread = self._special("tid.x")
 
@@ -81,6 +80,8 @@ class GpuBody:
         parameters = ", ".join(f"{name}: {type_}" + (" {llvm.noalias}" if "ptr" in type_ else "") for name, type_ in self.args.passed.values())
         attributes = f"known_block_size = array<i32: {self.threads}, 1, 1>"
         attributes += f", nvvm.maxntid = array<i32: {self.threads}, 1, 1>"
+        if self.resident > 1:
+            attributes += f", nvvm.minctasm = {self.resident} : i32"
         if self.cluster > 1:
             attributes += f", nvvm.cluster_dim = array<i32: {self.cluster}, 1, 1>"
         text = (shared if self.shared_bytes else "") + f"  gpu.func @{self.name}({parameters}) kernel attributes {{{attributes}}} {{\n{self.e.text()}\n    gpu.return\n  }}"
@@ -120,6 +121,21 @@ class GpuBody:
             else:
                 index, here = self.k.divmod(index, size_of(loop))
                 self.set_loop(env, loop, here)
+
+    def opaque(self, val: Val) -> Val:
+        """The same bits, as far as the compiler knows others: what was computed from ``val`` before is not kept for what is computed from
+        this. For half types, whose widened values would take twice the registers."""
+        e = self.e
+        words = val.lanes * val.dtype.bits // 32
+        if not words:
+            return val
+        cast = (lambda v, a, b: e.op(f"llvm.bitcast {v} : {a} to {b}", dt.u32, words))
+        kind = "i32" if words == 1 else f"vector<{words}xi32>"
+        held = cast(val, val.type, kind)
+        parts = [e.op(f'llvm.inline_asm "", "=r,0" {e.extract(held, w)} : (i32) -> i32', dt.u32) for w in range(words)]
+        name = e.fresh()
+        e.line(f"{name} = llvm.bitcast {e.from_lanes(parts)} : {kind} to {val.type}")
+        return Val(name, val.dtype, val.lanes)
 
     # ---- memory shared by a block
 

@@ -7,7 +7,7 @@ accumulators a second kernel combines.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mlirfuse import dtypes as dt
 from mlirfuse import sizes as sz
@@ -219,14 +219,14 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
         while unroll > 1 and ty * unroll > rows:
             unroll //= 2
         split = 1
-        if single and not wide and threads < 1024:
+        if single and not wide:
             wanted = full * machine.sm_count * (machine.threads_per_sm // (tx * ty))
             while split * 2 * blocks <= wanted and rows // (split * 2) >= ty * unroll * 2:
                 split *= 2
         return Params(access, tx, ty, unroll, split)
 
     normal = params(tx, 256 if access.lanes * len(held) <= 8 else 128, 4)
-    at_once = params(tx, 1024, 8)
+    at_once = replace(params(min(tx, 16), 512, 8), split=1)
     first = [at_once, normal] if single and rows <= 1024 and blocks < machine.sm_count else [normal, at_once]
     others = [params(x, threads, unroll, full) for x in (tx, max(1, tx // 2)) for threads in (128, 256, 512) for unroll in (2, 4, 8) for full in (1.0, 2.0)]
     return list(dict.fromkeys(first + others))

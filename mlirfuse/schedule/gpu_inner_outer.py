@@ -200,7 +200,7 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
 
 def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine) -> list[Params]:
     """Parameters worth trying, the model's choice first: as many threads a row as keep a thread's share of inputs (this row's and the
-    next one's) and accumulators in about 48 registers."""
+    next one's) and accumulators in about 64 registers."""
     length = sz.substitute(sz.product(a.size for a in analysis.reduced), env)
     vectors = -(-length // access.lanes)
     columns, rows = set(analysis.reduced), set(analysis.kept)
@@ -211,5 +211,5 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
         chunks = -(-vectors // tx)
         if chunks * registers <= 96 and (tx == 32 or tx < 2 * vectors):
             found.append(Params(access, tx, chunks, chunks * tx * access.lanes == length))
-    found.sort(key=lambda p: (p.chunks * registers > 48, p.tx if p.chunks * registers <= 48 else -p.tx))
+    found.sort(key=lambda p: (p.chunks * registers > 64, p.tx if p.chunks * registers <= 64 else -p.tx))
     return found + [Params(access, 512 if vectors > 256 else 128, 0, False)]

@@ -10,7 +10,7 @@ Threads past the row's end read a clamped vector whose lanes are replaced by the
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mlirfuse import dtypes as dt
 from mlirfuse import sizes as sz
@@ -27,7 +27,8 @@ from mlirfuse.schedule.gpu import Access, GpuBody, GpuKernel
 class Params:
     """``tx`` threads along a row and ``ty`` rows a block; ``chunks`` vectors a thread (0: looped); ``cluster`` blocks a row;
     ``split`` blocks a row that combine in a second kernel; ``whole``: how many of the chunks lie inside the row for every thread, so that
-    they need no check; ``recompute``: values are computed again in each phase from what was loaded, which needs fewer registers."""
+    they need no check; ``recompute``: values are computed again in each phase from what was loaded, which needs fewer registers;
+    ``resident``: blocks that shall fit a multiprocessor at a time, which bounds their registers."""
 
     access: Access
     tx: int
@@ -37,6 +38,7 @@ class Params:
     split: int = 1
     whole: int = 0
     recompute: bool = False
+    resident: int = 1
 
 
 UNROLL = 4  # vectors in flight of the looped form
@@ -44,7 +46,7 @@ UNROLL = 4  # vectors in flight of the looped form
 
 def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
     """The kernels that compute ``analysis``: two if it is split."""
-    body = GpuBody(name, analysis, slots, p.access, p.tx * p.ty, p.cluster)
+    body = GpuBody(name, analysis, slots, p.access, p.tx * p.ty, p.cluster, p.resident)
     e, k = body.e, body.k
     lanes = p.access.lanes
     kept_loops, loops = analysis.loops(analysis.kept), analysis.loops(analysis.reduced)
@@ -113,6 +115,10 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
                 totals = run(phase)
             for op, total in zip(phase, across(phase, totals)):
                 k.bind(op.result, base_env, red.result(e, op, total))
+            if p.recompute:
+                for value in (v for v in wide_inputs if v.dtype.bits == 16):
+                    for env, _ in places:
+                        k.bind_loaded(value, env, body.opaque(k.preload(value, env)))
         if full:
             for env, inside in places:
                 valid = inside if row_inside is None else row_inside if inside is None else e.and_(row_inside, inside)
@@ -258,8 +264,9 @@ def finish(name: str, analysis: Analysis, slots: Slots, access: Access, split: i
 def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine) -> list[Params]:
     """Parameters worth trying for these sizes, the model's choice first.
 
-    The model: a thread keeps up to 32 registers of the row, so that two blocks of 512 threads, or more smaller ones, fit a multiprocessor
-    and load while another computes. A block is as small as that admits; a row that needs more than 512 threads takes a cluster.
+    The model: a thread keeps about 16 registers of the row, so that several blocks fit a multiprocessor and load while another computes.
+    A row that needs more than a block of 512 threads with 32 registers each takes a cluster of blocks of 256 threads, which exchange
+    less often the more of the row a thread has; one that eight such blocks cannot hold is read again in each phase.
     """
     kept = sz.substitute(sz.product(a.size for a in analysis.kept), env)
     length = sz.substitute(sz.product(a.size for a in analysis.reduced), env)
@@ -278,7 +285,8 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
         while ty > 1 and ty * tx > 32 and kept // ty < machine.sm_count:
             ty //= 2
         whole = length // (tx * cluster * lanes)
-        return Params(access, tx, ty, chunks, cluster, 1, whole, chunks * lanes > 16)
+        resident = 3 if cluster > 1 and tx == 256 and 32 < chunks * registers <= 64 else 1
+        return Params(access, tx, ty, chunks, cluster, 1, whole, chunks * lanes > 16, resident)
 
     def looped(tx: int) -> Params:
         blocks = machine.sm_count * (machine.threads_per_sm // tx)
@@ -301,7 +309,7 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
         cluster = 1
         while cluster <= (16 if machine.clusters else 1):
             chunks = -(-vectors // (tx * cluster))
-            fits = chunks * registers <= (64 if tx <= 512 else 32) and (cluster == 1 or tx >= 256) and (tx * cluster < 2 * vectors or tx == 1)
+            fits = chunks * registers <= (64 if tx <= 256 else 32) and (cluster == 1 or tx >= 256) and (tx * cluster < 2 * vectors or tx == 1)
             if fits:
                 found.append((persistent(tx, cluster), chunks * registers))
             cluster *= 2
@@ -309,11 +317,15 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
 
     def cost(item) -> tuple:
         p, held = item
-        wanted = 16 if p.tx <= 256 else 32
-        return (held > 32, p.tx > 512, p.cluster > 8, p.cluster * max(1, p.tx // 256) if held <= 32 else 0, abs(held - wanted), p.tx)
+        if p.cluster == 1:
+            return (held > 32, p.tx > 512, abs(held - 16), p.tx)
+        return (held > 64, p.tx > 256, p.cluster > 8, abs(held - 64))
 
-    found.sort(key=cost)
-    ordered = [p for p, _ in found]
+    alone = [item for item in found if item[0].cluster == 1 and item[1] <= 32]
+    shared = [item for item in found if item not in alone]
+    ordered = [p for p, _ in sorted(alone, key=cost) + sorted(shared, key=cost)]
+    ordered += [replace(p, resident=r) for p in ordered if p.cluster > 1 for r in (1, 2, 3, 4) if r != p.resident and r * p.tx <= 1024]
     if single and (not found or vectors > 32 * 8):
         return [loop] + ordered  # one pass: nothing to keep
-    return ordered + [loop]
+    reach = 8 * 1024 * max(1, 32 // registers)  # vectors that eight blocks of a cluster hold with room for another cluster
+    return ordered + [loop] if vectors <= reach else [loop] + ordered

@@ -299,8 +299,7 @@ def test_narrow_ints_and_sizes():
 
 def test_an_index_stays_a_number():
     traced = check(lambda x, i: x[i] * 2 + x[:, 1].sum(), X, 1)
-    assert not traced.static_leaves and traced.index_ranges
-    assert [str(n) for pair in traced.index_ranges[1] for n in pair] == ["-1*s0", "s0-1"] or True
+    assert not traced.static_leaves and [str(n) for pair in traced.index_ranges[1] for n in pair] == ["-1*s0", "s0-1"]
     same(call(traced, X, -1), X[-1] * 2 + X[:, 1].sum())
     with pytest.raises(IndexError):
         trace(lambda x, i: x[i], X, 3)
@@ -559,7 +558,7 @@ def test_writing_types():
 
 def test_writing_is_recorded():
     traced = trace(w_add, X.copy(), Y)
-    assert traced.mutated == {0: 0} and traced.graph.aliases == {0: 0} and len(traced.graph.returns) == 2 or traced.mutated
+    assert traced.mutated == {0: 1} and traced.graph.aliases == {1: 0} and len(traced.graph.returns) == 2
     assert trace(lambda x: x + 1, X).mutated == {}
 
 
