@@ -30,7 +30,7 @@ from mlirfuse.recall import Recall
 
 log = logging.getLogger("mlirfuse")
 discover()  # the passes, now rather than at the first call
-PIPELINE = "builtin.module(fusion-decompose,fusion-cse,fusion-dce,fusion-group{{single-op=true{horizontal}}}{extra},fusion-segment)"
+PIPELINE = "builtin.module(fusion-decompose,fusion-cse,fusion-dce,fusion-group{{{options}}}{extra},fusion-segment)"
 
 
 @dataclass(eq=False)
@@ -128,6 +128,12 @@ class _Entry:
         self.dispatch.set_alias_sensitive(False)
         self.kinds: dict[tuple, list[Kind]] = {}
         self.recall = Recall()
+        config.listen(self)
+
+    def switched(self) -> None:
+        """A switch of :mod:`mlirfuse.config` has changed: every signature is looked up anew."""
+        self.dispatch.clear()
+        self.recall.clear()
 
     def miss(self, leaves):
         """What runs a call with this signature: a Record, or its result where it does not run compiled."""
@@ -158,6 +164,7 @@ class Jitted:
         self._lock = threading.RLock()
         self._names = [] if not self.static else list(inspect.signature(fn).parameters)
         self._keys: dict[tuple, threading.RLock] = {}
+        self._full = False  # it has been said that there are too many kinds
 
     # ---- calls
 
@@ -224,7 +231,7 @@ class Jitted:
 
     def _check_scope(self) -> None:
         """Forgets everything if a number or string that the function reads from around it is another now."""
-        for namespace, name, value in self._watch:
+        for namespace, name, value in self._watch if config.guards else ():
             now = _read(namespace, name)
             if now is not value and not _same(now, value):
                 self._forget()
@@ -241,10 +248,10 @@ class Jitted:
             return record
         count = entry.tree.leaves
         specs = [self._describe(leaf, k, entry) for k, leaf in enumerate(leaves)]
-        if not config.enabled_for(_device_name(specs)):
+        if not config.enabled_for(_device_name(specs)) and all(arrays.framework(leaf) in ("numpy", None) for leaf in leaves):
             return self._plainly(entry, leaves[:count])
         _one_device(leaves)
-        key = tuple(_key(spec) for spec in specs[:count])
+        key = (*(_key(spec) for spec in specs[:count]), config.compiled_as())
         aliases = _aliases(leaves[:count])
         with self._lock:
             lock = self._keys.setdefault((entry.tree, key), threading.RLock())
@@ -284,20 +291,24 @@ class Jitted:
                 continue
             if kind.captured_key != tuple(_key(specs[kind.leaves + k]) for k in kind.captured_at):
                 continue
-            if (not kind.traced.mutated or kind.aliases == aliases) and kind.holds(leaves, kind.env(specs)):
+            if (not kind.traced.mutated or kind.aliases == aliases) and (not config.guards or kind.holds(leaves, kind.env(specs))):
                 return kind
         return None
 
     def _trace(self, entry: _Entry, key, leaves, specs, aliases) -> Kind:
         count = entry.tree.leaves
-        full = sum(map(len, entry.kinds.values())) >= config.max_kinds
+        enabled = config.enabled_for(_device_name(specs))
+        full = enabled and sum(len(kinds) for e in list(self._entries.values()) for kinds in e.kinds.values()) >= config.max_kinds
+        if full:
+            self._too_many()
         traced = tracing.trace(self.fn, specs[:count], entry.tree, aliases=aliases)
         statics = [(k, spec.value) for k, spec in enumerate(specs[:count]) if isinstance(spec, Static)]
         captured_at = [entry.place(c) for c in traced.captured]
         captured_specs = [arrays.describe(c.array) for c in traced.captured]
         kind = Kind(traced, None, count, "", captured_at, tuple(map(_key, captured_specs)), aliases, statics)
-        if full:
-            log.warning("%s has been compiled for %d kinds of arguments; new ones run op by op", self.__name__, config.max_kinds)
+        if not enabled:
+            kind.problem = "fusion is switched off"
+        elif full:
             kind.problem = "too many kinds"
         else:
             counters.kinds += 1
@@ -314,6 +325,9 @@ class Jitted:
         env = kind.env(specs)
         if full:
             return kind
+        if not enabled:
+            entry.kinds.setdefault(key, []).append(kind)
+            return kind
         try:
             target = self._target(leaves)
             targets.check_place(target, leaves)
@@ -328,10 +342,21 @@ class Jitted:
     def _target(self, leaves):
         return targets.of(self.target) if self.target else targets.for_arrays(leaves)
 
+    def _may_fall_back(self) -> bool:
+        return config.fallback if self.fallback is None else self.fallback
+
+    def _too_many(self) -> None:
+        """The bound on kinds is reached: a warning in the log, once; an error with the fallback off."""
+        limit = f"has been compiled for {config.max_kinds} kinds of arguments, as many as config.max_kinds admits"
+        if not self._may_fall_back():
+            raise CompileError(f"{self.__name__} {limit}, and the fallback is off")
+        if not self._full:
+            self._full = True
+            log.warning("%s %s; new ones run op by op", self.__name__, limit)
+
     def _failed(self, kind: Kind, error: Exception) -> None:
         """With the fallback on, a warning; else an error."""
-        allowed = config.fallback if self.fallback is None else self.fallback
-        if not allowed:
+        if not self._may_fall_back():
             raise error if isinstance(error, MlirfuseError) else CompileError(f"compiling {self.__name__} failed: {error}") from error
         kind.executor, kind.problem = None, str(error)
         warnings.warn(f"mlirfuse could not compile {self.__name__} and runs it op by op: {type(error).__name__}: {error}", stacklevel=6)
@@ -368,7 +393,7 @@ class Jitted:
         entry = self._entries[tree]
         leaves += [c.read() for c in entry.captured]
         specs = [self._describe(leaf, k, entry) for k, leaf in enumerate(leaves)]
-        key = tuple(_key(spec) for spec in specs[: tree.leaves])
+        key = (*(_key(spec) for spec in specs[: tree.leaves]), config.compiled_as())
         kind = self._find(entry, key, leaves, specs, _aliases(leaves[: tree.leaves]))
         if kind is None:
             raise LookupError(f"{self.__name__} has not run with such arguments")
@@ -525,8 +550,8 @@ def _number(value, scalar):
 
 def lower_to_segments(graph, target, after=None):
     """Runs the tensor-level passes of ``jit`` for ``target`` on a traced graph, in place; ``after`` as for :func:`run_pipeline`."""
-    horizontal = " horizontal=true" if config.horizontal else ""
-    return run_pipeline([graph], PIPELINE.format(horizontal=horizontal, extra=target.passes), after).graphs[0]
+    options = "".join(f" {name}={str(on).lower()}" for name, on in (("single-op", config.single_op), ("horizontal", config.horizontal)))
+    return run_pipeline([graph], PIPELINE.format(options=options.strip(), extra=target.passes), after).graphs[0]
 
 
 def jit(fn=None, *, static_argnames=(), target: str | None = None, fallback: bool | None = None):

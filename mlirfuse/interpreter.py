@@ -129,7 +129,9 @@ class _Run:
                     return carried
                 carried = self.block(after, dict(values) | dict(zip(after.args, carried)))
         if op.name == "guard":
-            return [True]  # the interpreter has no assumptions that could fail
+            from mlirfuse.passes.guard import failed_assumption
+
+            return [failed_assumption(op, operands, self.symbols) is None]
         if op.name == "arith.constant":
             text = str(op.attrs["value"])
             return [text == "true" if text in ("true", "false") else float(text.split()[0]) if "." in text else int(text.split()[0])]

@@ -31,7 +31,7 @@ SIZE_ATTRS = {"shape", "size", "start", "sizes", "low", "high"}  # attributes th
 class OpDef:
     """A row of the table.
 
-    ``kind``: elementwise, reduce, shape, index, create, random, library, composite, update. ``takes``: the dtype kinds of its
+    ``kind``: elementwise, reduce, shape, index, create, random, library, composite, update, query, query. ``takes``: the dtype kinds of its
     operands (:attr:`DType.kind`). ``result``: "same", "bool", "i64", "to" (the attribute) or a
     function of (dtypes, attrs) that gives the type of each result. ``operands``: names; a trailing
     ``*`` marks a variable number. ``attrs``: name to default (``...``: required). ``infer(shapes, attrs)`` gives the results' shapes.
@@ -104,6 +104,10 @@ def _elementwise(shapes, attrs):
 def axes_of(attrs, rank) -> tuple[int, ...]:
     axes = attrs["axes"]
     return tuple(range(rank)) if axes is None else tuple(a % rank for a in axes)
+
+
+def _no_axis(shape, axis):
+    raise ShapeError(f"axis {axis} is out of range for an operand of rank {len(shape)}")
 
 
 def _reduced(shapes, attrs):
@@ -719,6 +723,12 @@ _row("iota", "create", "", "the position along axis", result="dtype", takes=NUMB
      .astype(dtype.numpy), nvfuser="iota")  # fmt: skip
 _row("size", "create", "", "a size as a 0-d i64", result="i64", attrs={"value": ...}, infer=lambda s, a: [()],
      ref=lambda value: np.asarray(value, np.int64), nvfuser="size")  # fmt: skip
+
+_row("extent", "query", "x", "the extent of a dimension as a 0-d i64; the elements are not read", result="i64", takes=ALL_TYPES, attrs={"axis": ...},
+     infer=lambda s, a: [()] if -len(s[0]) <= a["axis"] < len(s[0]) else _no_axis(s[0], a["axis"]),
+     ref=lambda x, axis: np.asarray(x.shape[axis], np.int64))  # fmt: skip
+_row("dtype_of", "query", "x", "the element type as a 0-d i64, its place in dtypes.ALL; the elements are not read", result="i64", takes=ALL_TYPES,
+     infer=lambda s, a: [()], ref=lambda x: np.asarray(dt.ALL.index(dt.of(x.dtype)), np.int64))  # fmt: skip
 
 _M0, _M1, _W0, _W1 = 0xD2511F53, 0xCD9E8D57, 0x9E3779B9, 0xBB67AE85
 

@@ -113,7 +113,7 @@ class Program:
         members: dict[Segment, list[Op]] = {}
         for op in ordered:
             members.setdefault(op.segment, []).append(op)
-        steps, around = [], Axes(ordered)
+        steps, around = [], Axes(graph.ops)  # as fusion-segment saw them
         for segment, ops in members.items():
             inside = set(ops)
             outs = [v for op in ops for v in op.results if v in returned or any(u not in inside for u in users.get(v, ()))]

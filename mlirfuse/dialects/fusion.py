@@ -218,7 +218,8 @@ def _constant_attribute(value, dtype) -> str:
         return f'"{complex(value)}"'
     if dtype is dt.bool_:
         return "true" if value else "false"
-    return f"{_literal(value, dtype)} : {dtype.mlir}"
+    spelled = str(int(value)) if dtype.kind == "u" else _literal(value, dtype)  # types that carry a sign take it literally
+    return f"{spelled} : {dtype.mlir}"
 
 
 class _Printer:
@@ -415,6 +416,8 @@ class _Reader:
                     raise FusionIRError(f"{op.name}: attribute '{key}': {error}") from error
         if "note" in given:  # why a pass left the op as it is
             out["note"] = str(_python(given.pop("note"), "note", row.name))
+        if "extents" in given:  # the results' sizes, for people; fusion-shapes writes them
+            out["extents"] = _python(given.pop("extents"), "extents", row.name)
         if "inplace" in given and row.kind in ("elementwise", "composite"):  # the result is written into operand 0
             if bool(_python(given.pop("inplace"), "inplace", row.name)):
                 out["inplace"] = True

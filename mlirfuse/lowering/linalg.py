@@ -90,7 +90,7 @@ class _Function:
     """Writes the body of one ``func.func``. ``symbol`` gives the ``index`` value of a size symbol."""
 
     def __init__(self, members: list[Op], symbol):
-        self.e = Emitter("cpu")
+        self.e = Emitter("linalg")  # neither a CPU's nor a GPU's instructions: plain arith and math
         self.symbol = symbol
         self.tensors: dict[Value, Tensor] = {}
         self.body: _Body | None = None
@@ -194,7 +194,7 @@ class _Function:
         """``value`` as a tensor of all of its dimensions, of ``dtype`` if that is given."""
         if dtype is not None and value.rank and value not in self.tensors and self._in_body(value):
             return self.generic(value, dtype)
-        if value.rank == 0 and value not in self.tensors:
+        if value.rank == 0 and value not in self.tensors and self._in_body(value):
             scalar = self.scalar(value)
             with self.outside():
                 scalar = self.e.cast(scalar, dtype or value.dtype.compute)

@@ -71,7 +71,7 @@ def _number(block: Block, seen: dict, new: dict[Value, Value]) -> None:
 def _frozen(value):
     """An attribute as a key: numbers by their bits, so that -0.0 and 0.0 differ and NaN equals itself."""
     if isinstance(value, dict):
-        return tuple((k, _frozen(v)) for k, v in sorted(value.items()) if k != "note")
+        return tuple((k, _frozen(v)) for k, v in sorted(value.items()) if k not in ("note", "extents"))
     if isinstance(value, (list, tuple)):
         return tuple(map(_frozen, value))
     if isinstance(value, (float, np.generic)):

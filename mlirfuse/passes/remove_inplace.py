@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mlirfuse import ops as table
 from mlirfuse.builder import Builder
 from mlirfuse.effects import VIEWS, has_effect, writes_in_place
 from mlirfuse.graph import Block, Graph, Op, Value, uses
@@ -147,7 +148,7 @@ class _Functional:
     def write(self, op: Op, builder: Builder) -> None:
         target, *others = op.operands
         before = self.read(target, builder)
-        attrs = {k: v for k, v in op.attrs.items() if k not in ("inplace", "note")}
+        attrs = {key: op.attrs[key] for key in table.TABLE[op.name].attrs}
         name = "set_slice" if op.name == "update" else op.name
         new = builder.op(name, before, *(self.read(v, builder) for v in others), **attrs)
         root, path = self.tensors.root_of(target), self.tensors.path.get(target, ())
@@ -160,7 +161,7 @@ class _Functional:
 
 
 def _view(builder: Builder, view: Op, k: int, source: Value) -> Value:
-    made = builder.op(view.name, source, **{key: view.attrs[key] for key in view.attrs if key != "note"})
+    made = builder.op(view.name, source, **{key: view.attrs[key] for key in table.TABLE[view.name].attrs})
     return made[k] if isinstance(made, list) else made
 
 

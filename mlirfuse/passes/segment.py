@@ -26,6 +26,9 @@ from mlirfuse.schedule.analysis import is_reduction
 from mlirfuse.schedule.axes import Axes
 
 
+ASKED = "segment_set"  # the op by which a user asks for a cut, and the reason of the cut
+
+
 @dataclass(eq=False)
 class _Part:
     """A segment in the making. Axis sets are bit masks over the group's axes."""
@@ -41,8 +44,8 @@ class _Part:
 
 
 class _Segmenter:
-    def __init__(self, members: list[Op], block: Block, users: dict[Value, list[Op]], returned: set[Value]):
-        self.axes = Axes(members)
+    def __init__(self, members: list[Op], axes: Axes, users: dict[Value, list[Op]], returned: set[Value]):
+        self.axes = axes
         self.bits: dict[object, int] = {}
         self.mask: dict[Value, int] = {}
         self.users, self.returned = users, returned
@@ -89,6 +92,8 @@ class _Segmenter:
 
     def refusal(self, a: _Part, b: _Part) -> str | None:
         """Why no scheduler takes ``a`` and ``b`` (a before b) as one, or None."""
+        if self._asked(a, b) or self._asked(b, a):
+            return ASKED
         if a.reduced and b.reduced:
             if a.reduced != b.reduced:
                 return "reduces other axes than the segment before it"
@@ -116,6 +121,11 @@ class _Segmenter:
         if reduced or rows:
             return self._reduction_refusal([op for op in a.ops + b.ops if op.name != "partial_sum"], domain, outs)
         return None
+
+    @staticmethod
+    def _asked(a: _Part, b: _Part) -> bool:
+        """Whether the user put a cut between ``a`` and what reads it in ``b``. With :meth:`cycle`, nothing crosses the cut."""
+        return any(v.op is not None and v.op.name == ASKED and v.op in a.ops for v in b.ins)
 
     def _leads_a_row(self, value: Value, domain: int) -> bool:
         return not self.axis_mask(value) & ~domain
@@ -187,7 +197,7 @@ class _Segmenter:
             self.part[op] = a
         made = {v for op in a.ops for v in op.results}
         a.ins = {v: None for v in list(a.ins) + list(b.ins) if v not in made}
-        a.why = a.why or b.why
+        a.why = b.why if b.why == ASKED else a.why or b.why
         b.ops = []
 
     def run(self) -> list[_Part]:
@@ -214,7 +224,7 @@ class _Segmenter:
                         self.merge(producer, part)
                         part, again, changed = target, True, True
                         break
-                    part.why = part.why or why or "merging it would make a cycle"
+                    part.why = why if why == ASKED else part.why or why or "merging it would make a cycle"
         return changed
 
     def _siblings(self) -> bool:
@@ -264,20 +274,60 @@ class SegmentPass(Pass):
     name = "fusion-segment"
 
     def run(self, graph: Graph) -> None:
-        self._block(graph.body)
+        self._block(graph.body, {graph.args[k] for k in graph.scalars})
 
-    def _block(self, block: Block) -> None:
+    def _block(self, block: Block, scalars: set[Value]) -> None:
         users = block.users()
         returned = set(block.returns)
         groups: dict[Group, list[Op]] = {}
         for op in block.ops:
             for nested in op.blocks:
-                self._block(nested)
+                self._block(nested, scalars)
             if op.group is not None:
                 groups.setdefault(op.group, []).append(op)
+        axes = Axes(block.ops)  # of the whole block: a program's kernels are made with the same ones
+        copies: dict[Op, list[Op]] = {}
         for group, members in groups.items():
-            segmenter = _Segmenter(members, block, users, returned)
+            free = self._free(members, users, returned, scalars)
+            segmenter = _Segmenter([op for op in members if op not in free], axes, users, returned)
             for k, part in enumerate(segmenter.run()):
-                segment = Segment(group, scheduler_of(part.ops, segmenter.axes), {}, part.why if k else "")
+                why = part.why if k or part.why == ASKED else ""
+                segment = Segment(group, scheduler_of(part.ops, segmenter.axes), {}, why)
                 for op in part.ops:
                     op.segment = segment
+            copies |= self._copied(free, users)
+        block.ops = [copy for op in block.ops for copy in copies.get(op, [op])]
+
+    @staticmethod
+    def _free(members: list[Op], users, returned: set[Value], scalars: set[Value]) -> dict[Op, None]:
+        """What costs nothing to make again: constants, sizes, positions, and scalars computed of those and of scalar arguments. They
+        connect nothing, and no memory passes them on."""
+        inside, out = set(members), {}
+        for op in members:
+            row = table.TABLE[op.name]
+            cheap = row.kind == "create" or row.kind == "elementwise" and not op.result.shape and op.name != ASKED
+            if cheap and all(v in scalars or v.op in out for v in op.operands):
+                readers = users.get(op.result, ())
+                if readers and op.result not in returned and inside.issuperset(readers):
+                    out[op] = None
+        return out
+
+    @staticmethod
+    def _copied(free: dict[Op, None], users) -> dict[Op, list[Op]]:
+        """Gives each segment its own copy of the ops in ``free`` that it uses; the copies of each."""
+        copies: dict[Op, list[Op]] = {}
+        for op in reversed(free):
+            readers: dict[Segment, list[Op]] = {}
+            for user in users[op.result]:
+                for reader in copies.get(user, [user]):
+                    readers.setdefault(reader.segment, []).append(reader)
+            made = copies[op] = []
+            for segment, members in readers.items():
+                copy = op
+                if made:
+                    copy = Op(op.name, op.operands, op.attrs, [Value(op.result.dtype, op.result.shape)], loc=op.loc)
+                    for member in members:
+                        member.operands = [copy.result if v is op.result else v for v in member.operands]
+                copy.group, copy.segment = op.group, segment
+                made.append(copy)
+        return copies

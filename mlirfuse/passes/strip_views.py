@@ -71,6 +71,7 @@ def _strip(block: Block, contiguous: dict[Value, bool]) -> None:
         outside = source.op is None or source.op.group is not op.group
         if outside and (op.name in _ANY_LAYOUT or op.name == "slice" or op.name == "reshape" and is_contiguous(source)):
             leave(op)
+    stays: set[Op] = set()
     for op in reversed(block.ops):  # at the outputs
         if op.group is None or not op.operands:
             continue
@@ -78,6 +79,8 @@ def _strip(block: Block, contiguous: dict[Value, bool]) -> None:
             continue
         source = op.operands[0]
         seen = source in returned or any(user.group is not op.group for user in users.get(source, ()))
-        if op.name in _ANY_LAYOUT or op.name == "reshape" or (op.name == "slice" and seen):
+        if op not in stays and (op.name in _ANY_LAYOUT or op.name == "reshape" or (op.name == "slice" and seen)):
+            if op.name == "reshape" and source.op is not None and source.op.name in ("permute", "slice", "broadcast_in_dim", "split"):
+                stays.add(source.op)  # what is reshaped outside has to be stored contiguously
             leave(op)
     block.ops = topological(block.ops, {op: op.group for op in block.ops if op.group is not None})

@@ -197,7 +197,8 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
 
 def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine) -> list[Params]:
     """Parameters worth trying, the model's choice first: a warp's columns or what there is of them, rows for the other threads, and a
-    split until the machine is full. Few rows are taken all at once: a second kernel would take longer than they do."""
+    split until the machine is full. Where there are blocks for every multiprocessor without a split, or few rows, there is none: a
+    second kernel costs more than it helps."""
     loops = analysis.loops(analysis.kept)
     columns = sz.substitute(size_of(loops[-1]), env)
     above = sz.substitute(sz.product(size_of(loop) for loop in loops[:-1]), env)
@@ -227,6 +228,8 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
 
     normal = params(tx, 256 if access.lanes * len(held) <= 8 else 128, 4)
     at_once = replace(params(min(tx, 16), 512, 8), split=1)
-    first = [at_once, normal] if single and rows <= 1024 and blocks < machine.sm_count else [normal, at_once]
+    few_rows = rows <= 1024 and blocks < machine.sm_count
+    filled = -(-vectors // at_once.tx) * above >= machine.sm_count  # without a split
+    first = [at_once, normal] if single and (few_rows or filled) else [normal, at_once]
     others = [params(x, threads, unroll, full) for x in (tx, max(1, tx // 2)) for threads in (128, 256, 512) for unroll in (2, 4, 8) for full in (1.0, 2.0)]
     return list(dict.fromkeys(first + others))

@@ -119,5 +119,5 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
     inputs = [v for v in analysis.inputs if set(loops[-1]) & set(analysis.axes.flat(v))] if loops else []
     a_vector = access.lanes * max((v.dtype.bytes for v in inputs), default=4) * max(1, len(inputs))
     several_rows = vectors < 256  # a block spans rows: more of them a thread only lengthens its address arithmetic
-    model = 1 if several_rows else max(1, min(4, 64 // a_vector))  # else about 64 bytes a thread under way
+    model = 1 if several_rows or len(inputs) < 2 else max(1, min(4, 64 // a_vector))  # else about 64 bytes a thread under way
     return list(dict.fromkeys(params(threads, wanted) for threads in (256, 128, 512) for wanted in (model, 1, 2, 4, 8)))

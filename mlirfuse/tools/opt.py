@@ -127,7 +127,7 @@ def _depth(text: str) -> int:
     return deepest
 
 
-_EXPECTED = re.compile(r"expected-(error|warning|remark|note)(-re)?(?:@([+-]\d+|above|below))?\s*(\d+|\+)?\s*\{\{(.*?)\}\}")
+_EXPECTED = re.compile(r"expected-(error|warning|remark|note)(-re)?\s*(?:@([+-]\d+|above|below))?\s*(\d+|\+)?\s*\{\{(.*?)\}\}")
 
 
 def check_expected(text: str, said: list[Diagnostic], whole_file: int) -> list[Diagnostic]:

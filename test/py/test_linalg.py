@@ -14,7 +14,7 @@ from mlirfuse.lowering import llvm as code
 
 LOOPS = (
     "builtin.module(one-shot-bufferize{bufferize-function-boundaries=true function-boundary-type-conversion=identity-layout-map},"
-    "convert-linalg-to-loops,expand-strided-metadata,lower-affine,arith-expand,convert-scf-to-cf,finalize-memref-to-llvm,"
+    "convert-linalg-to-loops,expand-strided-metadata,lower-affine,arith-expand{include-bf16=true},convert-scf-to-cf,finalize-memref-to-llvm,"
     "convert-math-to-llvm,convert-index-to-llvm,convert-arith-to-llvm,convert-func-to-llvm,convert-cf-to-llvm,reconcile-unrealized-casts)"
 )
 

@@ -1,0 +1,166 @@
+"""fusion-guard: a compiled group is entered only under the assumptions it was compiled with."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from mlirfuse import dtypes as dt
+from mlirfuse import sizes as sz
+from mlirfuse.graph import Block, Graph, Group, Op, Value, topological, uses
+from mlirfuse.passes.base import Pass, blocks, register
+
+
+@register
+class Guard(Pass):
+    """Puts each group behind a ``fusion.guard``, in an ``scf.if`` whose other branch has the same ops unfused. The guard names what the group
+    takes for granted about its inputs: ``types`` and ranks with the extents that are constant (1 for a broadcast dimension), ``strides``
+    and ``aligns`` where a layout is known, ``equal`` sizes of views, and ``constants``: axes, view sizes and other attributes that were
+    values once. A group of a function whose device is not known gets the fallback alone.
+
+    Before::
+
+        %0 = "fusion.group"(%x) ({ … "fusion.exp" … "fusion.sum" {axes = [1]} … })
+
+    After::
+
+        %0 = "fusion.guard"(%x) {types = ["f32[s0, s1]"], constants = ["sum axes = [1]"], …} : (tensor<?x?xf32>) -> i1
+        %1 = scf.if %0 -> tensor<?xf32> {
+          %2 = "fusion.group"(%x) ({ … "fusion.exp" … "fusion.sum" … })
+          scf.yield %2
+        } else {
+          %2 = "fusion.exp"(%x)
+          %3 = "fusion.sum"(%2) {axes = [1]}
+          scf.yield %3
+        }
+    """
+
+    name = "fusion-guard"
+
+    def run(self, graph: Graph) -> None:
+        layouts = dict(zip(graph.args, graph.layouts))
+        for block in list(blocks(graph)):
+            if graph.device is None:
+                for op in block.ops:
+                    if op.group is not None:
+                        op.group = op.segment = None
+                        op.attrs["note"] = "runs unfused: the device is not known"
+            else:
+                _guard(block, layouts)
+
+
+def _guard(block: Block, layouts) -> None:
+    block.ops = topological(block.ops, {op: op.group for op in block.ops if op.group is not None})
+    groups: dict[Group, list[Op]] = {}
+    for op in block.ops:
+        if op.group is not None:
+            groups.setdefault(op.group, []).append(op)
+    users = block.users()
+    returned = set(block.returns)
+    last = {members[-1]: members for members in groups.values()}
+    ops = []
+    for op in block.ops:
+        if op.group is None:
+            ops.append(op)
+        elif op in last:
+            ops += _guarded(block, last[op], layouts, users, returned)
+    block.ops = ops
+
+
+def _guarded(block: Block, members: list[Op], layouts, users, returned) -> list[Op]:
+    """The guard and the branch that take the place of a group."""
+    inside = set(members)
+    made = {v for op in members for v in op.results}
+    inputs = list(dict.fromkeys(v for op in members for v in uses(op) if v not in made and v.dtype is not None))
+    if not inputs:
+        return members
+    outputs = [v for op in members for v in op.results if v in returned or any(u not in inside for u in users.get(v, ()))]
+    condition = Value(None, type="i1")
+    guard = Op("guard", inputs, _assumptions(inputs, members, layouts), [condition], loc=members[0].loc)
+    copies: dict[Value, Value] = {}
+    fallback = Block()
+    for op in members:
+        copy = Op(op.name, [copies.get(v, v) for v in op.operands], op.attrs, [Value(v.dtype, v.shape) for v in op.results], loc=op.loc)
+        copies.update(zip(op.results, copy.results))
+        fallback.ops.append(copy)
+    results = [Value(v.dtype, v.shape, name=v.name) for v in outputs]
+    fallback.returns = [copies[v] for v in outputs]
+    branch = Op("scf.if", [condition], {}, results, [Block((), members, outputs), fallback], loc=members[0].loc)
+    # Who uses the group's results now uses those of the branch.
+    new = dict(zip(outputs, results))
+    for op in {u: None for v in outputs for u in users.get(v, ()) if u not in inside}:
+        op.operands = [new.get(v, v) for v in op.operands]
+        for nested in op.blocks:
+            for old, value in new.items():
+                nested.replace(old, value)
+    block.returns = [new.get(v, v) for v in block.returns]
+    for op in (u for v in outputs for u in users.get(v, ())):
+        for value in new.values():
+            users.setdefault(value, []).append(op)
+    returned.update(new[v] for v in outputs if v in returned)
+    return [guard, branch]
+
+
+_TAKEN = {"axes", "keepdims", "axis", "shape", "dims", "start", "size", "step", "sizes", "low", "high", "correction", "to"}
+
+
+def _assumptions(inputs: list[Value], members: list[Op], layouts) -> dict:
+    out: dict = {"types": [f"{v.dtype}[{', '.join(map(str, v.shape))}]" for v in inputs]}
+    known = [layouts.get(v) for v in inputs]
+    if any(known):
+        out["strides"] = [f"[{', '.join(map(str, layout.strides))}]" if layout else "any" for layout in known]
+        out["aligns"] = [layout.align if layout else 1 for layout in known]
+    equal = []
+    for op in members:
+        if op.name == "reshape":
+            a, b = op.operands[0].numel, op.result.numel
+            if a != b:
+                equal.append(f"{a} == {b}")
+    if equal:
+        out["equal"] = list(dict.fromkeys(equal))
+    constants = [f"{op.name} {k} = {_spelled(v)}" for op in members for k, v in op.attrs.items() if k in _TAKEN and v is not None]
+    if constants:
+        out["constants"] = list(dict.fromkeys(constants))
+    return out
+
+
+def _spelled(value) -> str:
+    return f"[{', '.join(map(str, value))}]" if isinstance(value, (list, tuple)) else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def failed_assumption(guard: Op, arrays: list[np.ndarray], symbols: dict[str, int]) -> str | None:
+    """What of a guard's assumptions ``arrays`` do not meet, or None. ``symbols`` has the sizes of the call."""
+    for k, (text, array) in enumerate(zip(guard.attrs["types"], arrays)):
+        dtype, _, extents = text.partition("[")
+        shape = [sz.parse(n) for n in extents.rstrip("]").split(", ") if n]
+        if dt.of(array.dtype).name != dtype:
+            return f"input {k} is {dt.of(array.dtype)}, not {dtype}"
+        if len(shape) != array.ndim:
+            return f"input {k} has rank {array.ndim}, not {len(shape)}"
+        for axis, (size, extent) in enumerate(zip(shape, array.shape)):
+            expected = sz.substitute(size, symbols)
+            if isinstance(expected, int) and expected != extent:
+                return f"input {k} has extent {extent} in dimension {axis}, not {expected}"
+        if "strides" in guard.attrs:
+            problem = _layout_problem(array, guard.attrs["strides"][k], guard.attrs["aligns"][k], symbols)
+            if problem:
+                return f"input {k} {problem}"
+    for text in guard.attrs.get("equal", ()):
+        a, b = (sz.substitute(sz.parse(side), symbols) for side in text.split(" == "))
+        if a != b:
+            return f"{text} does not hold: {a} against {b}"
+    return None
+
+
+def _layout_problem(array: np.ndarray, strides: str, align: int, symbols) -> str | None:
+    address = array.__array_interface__["data"][0]
+    if array.size and math.gcd(address, align) != align:
+        return f"is not aligned to {align} bytes"
+    if strides == "any":
+        return None
+    expected = [sz.substitute(sz.parse(n), symbols) for n in strides.strip("[]").split(", ") if n]
+    for axis, (stride, given, extent) in enumerate(zip(expected, array.strides, array.shape)):
+        if isinstance(stride, int) and extent > 1 and stride * array.itemsize != given:
+            return f"has stride {given // array.itemsize} in dimension {axis}, not {stride}"
+    return None

@@ -1,0 +1,120 @@
+"""fusion-move-chunks: splits move above the ops that make what they split."""
+
+from __future__ import annotations
+
+from mlirfuse import ops as table
+from mlirfuse.effects import writes_in_place
+from mlirfuse.graph import Block, Graph, Op, Value, uses
+from mlirfuse.passes.base import Pass, blocks, register
+
+
+@register
+class MoveChunks(Pass):
+    """Moves a split that stands between an elementwise producer and its one consumer above the producer, so that producer and consumer stand
+    next to each other and whoever cannot take a split can still fuse them. It does so if all pieces go to that consumer (an op, or a
+    group) and the producer is otherwise used only for its size, which is then taken from the size expressions. The producer's inputs are
+    broadcast explicitly first, so that every input can be split; the last piece may be of another size. Splits move over several
+    producers in a row.
+
+    Before::
+
+        %0 = "fusion.mul"(%x, %w)                    // %x: 4x6, %w: 1x6
+        %1:2 = "fusion.split"(%0) {axis = 1, sizes = ["4", "2"]}
+        %2 = "fusion.concatenate"(%1#1, %1#0) {axis = 1}
+
+    After::
+
+        %0 = "fusion.broadcast_in_dim"(%w) {shape = ["4", "6"], dims = [0, 1]}
+        %1:2 = "fusion.split"(%x) {axis = 1, sizes = ["4", "2"]}
+        %2:2 = "fusion.split"(%0) {axis = 1, sizes = ["4", "2"]}
+        %3 = "fusion.mul"(%1#0, %2#0)
+        %4 = "fusion.mul"(%1#1, %2#1)
+        %5 = "fusion.concatenate"(%4, %3) {axis = 1}
+    """
+
+    name = "fusion-move-chunks"
+
+    def run(self, graph: Graph) -> None:
+        for block in list(blocks(graph)):
+            _Mover(block).run()
+
+
+class _Mover:
+    def __init__(self, block: Block):
+        self.block = block
+        self.users = block.users()
+        self.returned = set(block.returns)
+        self.belongs: dict[Op, object] = {}  # pieces of a producer belong to the consumer of the split that they came from
+        self.new: dict[Value, Value] = {}
+        self.gone: set[Op] = set()
+        self.before: dict[Op, list[Op]] = {}  # what takes the place of a split
+
+    def run(self) -> None:
+        pending = [op for op in self.block.ops if op.name == "split"]
+        while pending:
+            pending += self.move(pending.pop())
+        self.block.ops = list(self.placed(self.block.ops))
+
+    def placed(self, ops):
+        for op in ops:
+            yield from self.placed(self.before.get(op, ()))
+            if op not in self.gone:
+                op.operands = [self.new.get(v, v) for v in op.operands]
+                for nested in op.blocks:
+                    for old, new in self.new.items():
+                        nested.replace(old, new)
+                yield op
+
+    def consumer(self, split: Op) -> object | None:
+        """The op or group that all pieces go to, or None if there are several or a piece is a result."""
+        found = {self.belongs.get(u) or u.group or u for v in split.results for u in self.users.get(v, ())}
+        return found.pop() if len(found) == 1 and not self.returned & set(split.results) else None
+
+    def move(self, split: Op) -> list[Op]:
+        """Moves ``split`` over its producer if that may be; gives the new splits, which may move on."""
+        whole = split.operands[0]
+        producer, consumer = whole.op, self.consumer(split)
+        row = table.TABLE.get(producer.name) if producer is not None else None
+        if consumer is None or row is None or row.kind != "elementwise" or writes_in_place(producer) or producer in self.gone:
+            return []
+        others = [u for u in self.users[whole] if u is not split]
+        if whole in self.returned or any(u.name != "extent" for u in others) or not all(_fusible(u) for v in split.results for u in self.users[v]):
+            return []
+        axis = split.attrs["axis"] % whole.rank
+        made, splits, pieces = [], [], {}
+        for value in dict.fromkeys(producer.operands):
+            if value.shape == ():
+                pieces[value] = [value] * len(split.results)
+                continue
+            source = value
+            if value.shape != whole.shape:
+                attrs = {"shape": whole.shape, "dims": tuple(range(whole.rank))}
+                made.append(Op("broadcast_in_dim", [value], attrs, [Value(value.dtype, whole.shape)], loc=producer.loc))
+                source = made[-1].result
+            splits.append(Op("split", [source], split.attrs, [Value(value.dtype, r.shape) for r in split.results], loc=split.loc))
+            pieces[value] = splits[-1].results
+            made.append(splits[-1])
+        clones = []
+        for k, piece in enumerate(split.results):
+            clone = Op(producer.name, [pieces[v][k] for v in producer.operands], producer.attrs, [Value(piece.dtype, piece.shape)], loc=producer.loc)
+            self.new[piece] = clone.result
+            self.users[clone.result] = self.users.get(piece, [])
+            self.belongs[clone] = consumer
+            clones.append(clone)
+        self.before[split] = made + clones
+        for op in made + clones:
+            op.group, op.segment = producer.group, producer.segment
+            for value in uses(op):
+                self.users.setdefault(value, []).append(op)
+        for value in dict.fromkeys(producer.operands):
+            self.users[value] = [u for u in self.users[value] if u is not producer]
+        self.gone |= {split, producer}
+        for query in others:  # the producer's size, from the size expression
+            extent = whole.shape[query.attrs["axis"]]
+            query.name, query.operands, query.attrs = "size", [], {"value": extent}
+        return splits
+
+
+def _fusible(op: Op) -> bool:
+    row = table.TABLE.get(op.name)
+    return row is not None and row.kind in ("elementwise", "reduce", "shape", "index") and not writes_in_place(op)

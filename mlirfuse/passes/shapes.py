@@ -1,0 +1,108 @@
+"""fusion-shapes: where every size comes from."""
+
+from __future__ import annotations
+
+from mlirfuse import ops as table
+from mlirfuse import sizes as sz
+from mlirfuse.dialects.fusion import SIZE_ATTRS
+from mlirfuse.graph import Graph, Op, Value, walk
+from mlirfuse.passes.base import Pass, register
+from mlirfuse.sizes import Size
+
+
+@register
+class Shapes(Pass):
+    """Gives every result a size expression over the sizes of the arguments, and queries of a size (``fusion.extent``) that expression's value
+    instead of the tensor. Sizes that are broadcast against each other are the same size from then on: a symbol that stands for another
+    one, or for a constant, is replaced by it everywhere, the arguments' declarations included, so that a call checks it. A size that the
+    arguments do not determine is asked of the first tensor that has it and is stored anyway.
+
+    ``annotate`` writes the expressions on the ops, as ``extents``.
+
+    Before::
+
+        func.func @f(%x: tensor<?x?xf32>, %y: tensor<?x?xf32>) {
+          %0 = "fusion.add"(%x, %y)
+          %1 = "fusion.extent"(%0) {axis = 1}
+
+    After::
+
+        func.func @f(%x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}, %y: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}) {
+          %0 = "fusion.add"(%x, %y) {extents = [["s0", "s1"]]}
+          %1 = "fusion.size"() {value = "s1"}
+    """
+
+    name = "fusion-shapes"
+    annotate: bool = True
+
+    def run(self, graph: Graph) -> None:
+        same = _equalities(graph)
+        if same:
+            for value in [v for op in walk(graph.body) for v in op.results] + graph.args:
+                _resize(value, same)
+            for layout in graph.layouts:
+                if layout is not None:
+                    layout.strides = tuple(sz.substitute(n, same) for n in layout.strides)
+            for op in walk(graph.body):
+                op.attrs.update((k, _substituted(v, same)) for k, v in op.attrs.items() if k in SIZE_ATTRS and v is not None)
+                if op.name == "size":
+                    op.attrs["value"] = sz.substitute(op.attrs["value"], same)
+        known = {s for value in graph.args for n in value.shape for s in sz.symbols(n)}
+        stored: dict[Size, tuple[Value, int]] = {}
+        for op in walk(graph.body):
+            if op.name == "extent":
+                _answer(op, known, stored)
+            if op.name not in table.TABLE or table.TABLE[op.name].kind == "library":
+                stored = {n: (v, k) for v in op.results for k, n in enumerate(v.shape) if v.dtype is not None} | stored
+            if self.annotate and op.name in table.TABLE and any(v.shape for v in op.results):
+                op.attrs["extents"] = [[n if isinstance(n, int) else str(n) for n in v.shape] for v in op.results]
+
+
+def _answer(op: Op, known: set[str], stored: dict[Size, tuple[Value, int]]) -> None:
+    axis = op.attrs["axis"] % op.operands[0].rank
+    extent = op.operands[0].shape[axis]
+    if sz.symbols(extent) <= known:
+        op.name, op.operands, op.attrs = "size", [], {"value": extent}
+    elif extent in stored:
+        value, axis = stored[extent]
+        op.operands, op.attrs = [value], op.attrs | {"axis": axis}
+
+
+def _equalities(graph: Graph) -> dict[str, Size]:
+    """Symbols that must be equal to another symbol, or to a constant, because they are broadcast against it."""
+    same: dict[str, Size] = {}
+
+    def settled(size: Size) -> Size:
+        while isinstance(size, sz.Expr) and size.is_symbol and str(size) in same:
+            size = same[str(size)]
+        return size
+
+    rank = {str(n): k for k, n in enumerate(n for v in graph.args for n in v.shape if isinstance(n, sz.Expr) and n.is_symbol)}
+    for op in walk(graph.body):
+        row = table.TABLE.get(op.name)
+        if row is None or row.kind != "elementwise":
+            continue
+        shapes = [v.shape for v in (*op.operands, *op.results) if v.shape]
+        for extents in zip(*shapes):
+            sizes = list(dict.fromkeys(settled(n) for n in extents if n != 1))
+            symbols = [n for n in sizes if isinstance(n, sz.Expr) and n.is_symbol]
+            constants = [n for n in sizes if isinstance(n, int)]
+            if constants:  # only an argument can be compiled for a constant
+                symbols = [n for n in symbols if str(n) in rank]
+            if len(sizes) < 2 or not symbols:
+                continue
+            # The first symbol that the arguments declare stands for all.
+            chosen = constants[0] if constants else min(symbols, key=lambda n: rank.get(str(n), len(rank)))
+            for symbol in symbols:
+                if symbol != chosen:
+                    same[str(symbol)] = chosen
+    return {name: settled(size) for name, size in same.items()}
+
+
+def _substituted(value, same):
+    return tuple(sz.substitute(n, same) for n in value) if isinstance(value, (list, tuple)) else sz.substitute(value, same)
+
+
+def _resize(value: Value, same) -> None:
+    if value.dtype is not None and any(isinstance(n, sz.Expr) for n in value.shape):
+        value.__init__(value.dtype, (sz.substitute(n, same) for n in value.shape), value.op, value.name)
