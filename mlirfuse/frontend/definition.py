@@ -464,6 +464,13 @@ class FusionDefinition:
 
         return to_text(self.graph())
 
+    def lower(self, inputs, target: str | None = None):
+        """What becomes of a call with ``inputs``: ``fd.lower(inputs).as_text(level)`` prints it at any level (fusion, grouped, segmented, …),
+        ``.kernels`` counts its launches. ``target`` is "cpu", "cuda" or "cuda:sm_90"; the default follows the inputs."""
+        from mlirfuse.frontend.definition_engine import LoweredDefinition
+
+        return LoweredDefinition(self._finished(), inputs, target)
+
     def id(self) -> int | None:
         """A number that definitions of equal content share; None before the first execution."""
         return None if self._program is None else self._program.id

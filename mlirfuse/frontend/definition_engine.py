@@ -9,17 +9,20 @@ from __future__ import annotations
 import logging
 import threading
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 
 from mlirfuse import _native, config, counters, targets
 from mlirfuse.api import lower_to_segments
-from mlirfuse.errors import CompileError, CudaError, MlirfuseError, ShapeError
+from mlirfuse.errors import CompileError, CudaError, MlirfuseError, ShapeError, UnsupportedError
 from mlirfuse.executor import Empty, Executor
 from mlirfuse.frontend import arrays
+from mlirfuse.frontend.definition_inputs import flatten, wrong_number
 from mlirfuse.frontend.definition_program import Planned, Program, run_reference
 from mlirfuse.frontend.definition_values import Bindings
 from mlirfuse.graph import Block, Graph
+from mlirfuse.lowered import Lowered
 
 log = logging.getLogger("mlirfuse")
 
@@ -91,6 +94,27 @@ class Compiled:
     @staticmethod
     def _reference(planned: Planned, leaves, env) -> list:
         return run_reference(planned, list(leaves), env)
+
+
+class LoweredDefinition(Lowered):
+    """What becomes of a call of a definition, level by level: see :mod:`mlirfuse.lowered`."""
+
+    def __init__(self, program: Program, inputs, target: str | None):
+        leaves = flatten(inputs)
+        if len(leaves) != program.inputs:
+            raise wrong_number(program.inputs, leaves)
+        if program.computes:
+            leaves += program.computed(leaves, None)
+        planned, bindings = program._bind(leaves[: program.inputs], None)
+        env = environment(planned, bindings, leaves)
+        graph = _copy(planned.graph)
+        kind = SimpleNamespace(traced=SimpleNamespace(graph=graph), executor=None, leaf_of_arg=list(range(len(graph.args))))
+        owner = SimpleNamespace(__name__="this fusion")
+        super().__init__(owner, kind, None, leaves, env, targets.of(target) if target else targets.for_arrays(leaves))
+
+    def compile(self):
+        """There is none: ``fd.execute`` compiles."""
+        raise UnsupportedError("a definition is compiled by fd.execute(inputs); fd.lower(inputs) shows what that runs")
 
 
 def environment(planned: Planned, bindings: Bindings, leaves) -> dict[str, int]:

@@ -226,10 +226,22 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
                 split *= 2
         return Params(access, tx, ty, unroll, split)
 
+    def narrow() -> list[Params]:
+        """Narrower vectors, so that a block for each multiprocessor needs no split."""
+        out, lanes = [], access.lanes
+        while lanes > 1:
+            lanes //= 2
+            blocks_now = -(-columns // (lanes * 32)) * above
+            if machine.sm_count // 2 <= blocks_now < 4 * machine.sm_count and single and columns % lanes == 0:
+                aligns = tuple(min(a, lanes * v.dtype.bytes) for a, v in zip(access.aligns, analysis.inputs + analysis.outputs))
+                narrower = replace(access, lanes=lanes, aligns=aligns)
+                out += [replace(params(32, threads, unroll), access=narrower, split=1) for threads in (1024, 512) for unroll in (8, 16)]
+        return out
+
     normal = params(tx, 256 if access.lanes * len(held) <= 8 else 128, 4)
     at_once = replace(params(min(tx, 16), 512, 8), split=1)
     few_rows = rows <= 1024 and blocks < machine.sm_count
     filled = -(-vectors // at_once.tx) * above >= machine.sm_count  # without a split
     first = [at_once, normal] if single and (few_rows or filled) else [normal, at_once]
     others = [params(x, threads, unroll, full) for x in (tx, max(1, tx // 2)) for threads in (128, 256, 512) for unroll in (2, 4, 8) for full in (1.0, 2.0)]
-    return list(dict.fromkeys(first + others))
+    return list(dict.fromkeys(first + narrow() + others))

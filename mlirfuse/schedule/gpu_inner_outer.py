@@ -7,7 +7,7 @@ at the end as its part. A row too long for that (``chunks == 0``) is passed over
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mlirfuse import dtypes as dt
 from mlirfuse import sizes as sz
@@ -22,17 +22,19 @@ from mlirfuse.schedule.gpu import Access, GpuBody, GpuKernel
 
 @dataclass(frozen=True)
 class Params:
-    """``tx`` threads a row, ``chunks`` vectors a thread (0: looped); ``exact``: they cover the row with none left over."""
+    """``tx`` threads a row, ``chunks`` vectors a thread (0: looped); ``exact``: they cover the row with none left over; ``resident``: blocks
+    that shall fit a multiprocessor at a time."""
 
     access: Access
     tx: int
     chunks: int
     exact: bool
+    resident: int = 1
 
 
 def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
     """The kernel that computes ``analysis``."""
-    body = GpuBody(name, analysis, slots, p.access, p.tx)
+    body = GpuBody(name, analysis, slots, p.access, p.tx, 1, p.resident)
     e, k = body.e, body.k
     lanes, partials = p.access.lanes, analysis.partials
     blocks = partials[0].attrs["parts"]
@@ -212,4 +214,5 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
         if chunks * registers <= 96 and (tx == 32 or tx < 2 * vectors):
             found.append(Params(access, tx, chunks, chunks * tx * access.lanes == length))
     found.sort(key=lambda p: (p.chunks * registers > 64, p.tx if p.chunks * registers <= 64 else -p.tx))
+    found += [replace(p, resident=r) for p in found for r in (2, 3, 4) if r * p.tx <= 1024]
     return found + [Params(access, 512 if vectors > 256 else 128, 0, False)]

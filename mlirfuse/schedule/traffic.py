@@ -6,12 +6,12 @@ Of a tensor that is read through slices and gathers alone, their results count. 
 from __future__ import annotations
 
 from mlirfuse import sizes as sz
-from mlirfuse.graph import Graph, Op, Segment, Value
+from mlirfuse.graph import Block, Graph, Op, Segment, Value
 from mlirfuse.schedule import noop
 from mlirfuse.sizes import Size
 
 _SAME_ELEMENTS = {"reshape", "permute", "squeeze", "expand_dims"}
-_ALIASES = "bytes_read", "bytes_written"  # their names among a segment's params
+NAMES = "bytes_read", "bytes_written"  # among a segment's params
 
 
 def result_views(graph: Graph) -> dict[Value, noop.View]:
@@ -64,13 +64,16 @@ def of_segment(ops: list[Op], inputs: list[Value], outputs: list[Value], strides
 
 def annotate(graph: Graph) -> None:
     """Writes to each segment's params what it reads and writes, and names the scheduler of those that launch nothing "no-op"."""
-    views = result_views(graph)
-    scalars = {graph.args[k] for k in graph.scalars}
     strides = {v: layout.strides for v, layout in zip(graph.args, graph.layouts) if layout is not None}
-    returned = set(graph.returns) - set(views)
-    users = graph.body.users()
+    _annotate(graph.body, set(graph.returns) - set(result_views(graph)), {graph.args[k] for k in graph.scalars}, strides)
+
+
+def _annotate(block: Block, returned: set[Value], scalars: set[Value], strides) -> None:
+    users = block.users()
     members: dict[Segment, list[Op]] = {}
-    for op in graph.ops:
+    for op in block.ops:
+        for nested in op.blocks:
+            _annotate(nested, set(nested.returns), scalars, strides)
         if op.segment is not None:
             members.setdefault(op.segment, []).append(op)
     for segment, ops in members.items():
@@ -97,7 +100,7 @@ def live(ops: list[Op], outputs: list[Value]) -> list[Op]:
 
 def spelled(read: Size, written: Size) -> dict[str, int | str]:
     """A segment's params for these bytes: numbers, or expressions over the symbols as text."""
-    return {name: size if isinstance(size, int) else str(size) for name, size in zip(_ALIASES, (read, written))}
+    return {name: size if isinstance(size, int) else str(size) for name, size in zip(NAMES, (read, written))}
 
 
 def of_step(step, env: dict[str, int]) -> tuple[int, int]:
