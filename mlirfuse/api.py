@@ -412,6 +412,12 @@ class Jitted:
         kind = Kind(traced, None, tree.leaves, captured_at=list(range(len(traced.captured))))
         return Lowered(self, kind, tree, leaves, kind.env(specs), self._target(leaves))
 
+    def explain(self, *args, **kwargs):
+        """What becomes of a call with these arguments, for people: see :class:`mlirfuse.explain.Explanation`."""
+        from mlirfuse.explain import Explanation
+
+        return Explanation.of(self.lower(*args, **kwargs))
+
     def kernels(self, *args, **kwargs) -> int:
         """How many kernels a call with these arguments launches."""
         return self.lower(*args, **kwargs).kernels

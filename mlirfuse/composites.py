@@ -601,10 +601,13 @@ def _set_slice(b, x, value, start, size, step):
         at = b.op("iota", shape=tuple(extent if k == axis else 1 for k in range(x.rank)), axis=axis, dtype=dt.i64)
         offset = b.op("sub", at, b.size(first)) if stride > 0 else b.op("sub", b.size(first), at)
         index = b.op("floor_div", offset, b.constant(abs(stride), dt.i64)) if abs(stride) != 1 else offset
-        within = b.op("logical_and", b.op("ge", offset, b.constant(0, dt.i64)), b.op("lt", index, b.size(count)))
+        conditions = [] if first == 0 and stride > 0 else [b.op("ge", offset, b.constant(0, dt.i64))]
+        if stride != 1 or first + count != extent:
+            conditions.append(b.op("lt", index, b.size(count)))
         if abs(stride) != 1:
-            within = b.op("logical_and", within, b.op("eq", b.op("mul", index, b.constant(abs(stride), dt.i64)), offset))
-        inside = within if inside is None else b.op("logical_and", inside, within)
+            conditions.append(b.op("eq", b.op("mul", index, b.constant(abs(stride), dt.i64)), offset))
+        for condition in conditions:
+            inside = condition if inside is None else b.op("logical_and", inside, condition)
         if stride == 1:
             value = _place(b, value, axis, first, extent)
         elif count != 0:

@@ -29,38 +29,79 @@ def has_effect(op: Op) -> bool:
     return op.name not in _PURE_OPS and op.name.split(".")[0] not in _PURE_DIALECTS
 
 
+def only_writes_in_place(op: Op) -> bool:
+    """The effects of ``op`` are writes into tensors that it names, itself or in its blocks."""
+    if op.name in _STRUCTURED:
+        return all(only_writes_in_place(nested) for block in op.blocks for nested in block.ops if has_effect(nested))
+    return writes_in_place(op)
+
+
 def memory_order(ops: list[Op]) -> dict[Op, list[Op]]:
     """For each op, earlier ones that it must come after although it does not use their results.
 
     A write into a tensor stays after what read the tensor before, and before what reads it later; an op with an unknown effect stays where
-    it is. Empty where nothing has an effect, which is the usual case.
+    it is among those that read tensors. Empty where nothing has an effect, which is the usual case.
     """
     effects = {op for op in ops if has_effect(op)}
     if not effects:
         return {}
-    roots: dict[Value, Value] = {}
+    memory = _memories(ops)
     after: dict[Op, list[Op]] = {}
     fence: list[Op] = []
     since_fence: list[Op] = []
     writers: dict[Value, Op] = {}
     readers: dict[Value, list[Op]] = {}
+    constant: set[Value] = set()  # what no write can change
     for op in ops:
-        touched = {roots.get(v, v) for v in uses(op)}
-        preceding = fence + [writers[r] for r in touched if r in writers]
-        if op in effects and writes_in_place(op):
-            root = roots.get(op.operands[0], op.operands[0])
-            preceding += readers.pop(root, [])
-            writers[root] = op
-            roots.update((v, root) for v in op.results)
+        touched = {memory(v) for v in uses(op) if v not in constant}
+        if not touched and op not in effects:
+            constant.update(op.results)
+            continue
+        preceding = fence + [writers[m] for m in touched if m in writers]
+        if op in effects and only_writes_in_place(op):
+            for m in {memory(op.operands[0])} if writes_in_place(op) else touched:
+                preceding += readers.pop(m, [])
+                writers[m] = op
         elif op in effects:
             preceding += since_fence
             fence, since_fence, writers, readers = [op], [], {}, {}
-        elif op.name in VIEWS:
-            roots.update((v, roots.get(op.operands[0], op.operands[0])) for v in op.results)
         if op not in fence:
             since_fence.append(op)
-            for root in touched:
-                readers.setdefault(root, []).append(op)
+            for m in touched:
+                readers.setdefault(m, []).append(op)
         if preceding:
-            after[op] = preceding
+            after[op] = list(dict.fromkeys(preceding))
     return after
+
+
+def _memories(ops: list[Op]):
+    """A function that gives values which may share memory the same value."""
+    parent: dict[Value, Value] = {}
+
+    def find(value: Value) -> Value:
+        while value in parent:
+            value = parent[value]
+        return value
+
+    def join(values) -> None:
+        first, *rest = map(find, values)
+        for other in rest:
+            other = find(other)
+            if other is not first:
+                parent[other] = first
+
+    def visit(op: Op) -> None:
+        for block in op.blocks:
+            for nested in block.ops:
+                visit(nested)
+        if op.name in VIEWS or writes_in_place(op):
+            join([op.operands[0], *op.results])
+        elif op.blocks or op.name not in table.TABLE:  # what it gives may be what it was given, or a view of that
+            tensors = [*op.operands, *op.results, *(v for block in op.blocks for v in (*block.args, *block.returns))]
+            tensors = [v for v in tensors if v.dtype is not None]
+            if tensors:
+                join(tensors)
+
+    for op in ops:
+        visit(op)
+    return find

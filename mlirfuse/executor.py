@@ -19,6 +19,7 @@ from mlirfuse.errors import ShapeError
 from mlirfuse.frontend import arrays
 from mlirfuse.graph import Block, Graph, Layout, Value
 from mlirfuse.program import Program
+from mlirfuse.schedule.axes import Axes
 
 
 class Empty(Exception):
@@ -26,14 +27,15 @@ class Empty(Exception):
 
 
 class Executor:
-    """``graph`` on ``target``; ``hint``: the sizes of the first call. Values for the graph's symbols come as ``env``."""
+    """``graph`` on ``target``; ``hint``: the sizes of the first call; ``axes``: see :class:`Program`. Values for the graph's symbols come as
+    ``env``."""
 
-    def __init__(self, graph: Graph, target, hint: dict[str, int]):
+    def __init__(self, graph: Graph, target, hint: dict[str, int], axes: Axes | None = None):
         self.graph, self.target = graph, target
         self.extents = sorted({n for op in graph.ops for v in op.results for n in v.shape if not isinstance(n, int)}, key=str)
         self.empty = any(n == 0 for op in graph.ops for v in op.results + op.operands for n in v.shape)
         self.pieces = None if all(op.group is not None for op in graph.ops) else _Pieces(graph, target, hint)
-        self.program = Program(graph, target, hint) if self.pieces is None else None
+        self.program = Program(graph, target, hint, axes) if self.pieces is None else None
         self._forms: dict[tuple, _Form] = {}
 
     def check(self, env: dict[str, int]) -> None:
@@ -180,6 +182,7 @@ class _Pieces:
 
     def __init__(self, graph: Graph, target, hint):
         self.graph = graph
+        self.axes = Axes(graph.ops)
         self.steps: list[tuple[str, object]] = []
         ordered = gr.topological(graph.ops, {op: op.group for op in graph.ops if op.group is not None})
         run: list = []
@@ -204,7 +207,7 @@ class _Pieces:
         layouts = [graph.layouts[own[v]] if v in own and own[v] < len(graph.layouts) else Layout(sz.contiguous_strides(v.shape), 16) for v in needed]
         scalars = {k for k, v in enumerate(needed) if v in own and own[v] in graph.scalars}
         sub = Graph(f"{graph.name}_{len(self.steps)}", Block(needed, ops, outs), layouts, scalars, {}, graph.device)
-        return Executor(sub, target, hint)
+        return Executor(sub, target, hint, self.axes)
 
     def run(self, leaves, leaf_of_arg, env) -> list:
         values: dict[Value, object] = {v: leaves[leaf_of_arg[k]] for k, v in enumerate(self.graph.args)}

@@ -183,6 +183,37 @@ class Graph:
     def returns(self) -> list[Value]:
         return self.body.returns
 
+    def copy(self) -> Graph:
+        """A graph of its own with the same ops, groups and segments; attributes are shared, as nothing changes them in place."""
+        values: dict[Value, Value] = {}
+        labels: dict[Any, Any] = {None: None}
+
+        def value(v: Value) -> Value:
+            if v not in values:
+                values[v] = Value(v.dtype, v.shape, None, v.name, v.type)
+            return values[v]
+
+        def group(g: Group) -> Group:
+            if g not in labels:
+                labels[g] = Group(list(g.notes))
+            return labels[g]
+
+        def segment(s: Segment) -> Segment:
+            if s not in labels:
+                labels[s] = Segment(group(s.group), s.scheduler, dict(s.params), s.why)
+            return labels[s]
+
+        def block(b: Block) -> Block:
+            return Block(map(value, b.args), map(op, b.ops), map(value, b.returns), b.terminator)
+
+        def op(o: Op) -> Op:
+            made = Op(o.name, map(value, o.operands), o.attrs, map(value, o.results), map(block, o.blocks), o.loc)
+            made.group, made.segment = o.group and group(o.group), o.segment and segment(o.segment)
+            return made
+
+        layouts = [layout and Layout(tuple(layout.strides), layout.align) for layout in self.layouts]
+        return Graph(self.name, block(self.body), layouts, set(self.scalars), dict(self.aliases), self.device)
+
 
 def topological(ops, clusters=None) -> list[Op]:
     """``ops`` so ordered that producers come first, stable; ops with the same ``clusters[op]`` become neighbours.

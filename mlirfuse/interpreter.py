@@ -56,6 +56,7 @@ def bind(graph: Graph, arrays, sizes: dict[str, int] | None = None) -> dict[str,
 class _Run:
     def __init__(self, symbols: dict[str, int], written: bool):
         self.symbols = symbols
+        self.declared = set(symbols)  # by the arguments; the others belong to results of control flow
         self.written = written  # some op writes in place, so that views have to share memory
         self.known: dict = {}
 
@@ -80,24 +81,39 @@ class _Run:
     def op(self, op: Op, operands: list[np.ndarray], values: dict) -> list:
         row = table.TABLE.get(op.name)
         if row is None:
-            return self.foreign(op, operands, values)
+            results = self.foreign(op, operands, values)
+            self.learn(op.results, results)
+            return results
         if row.ref is None:
             out = self.composite(op, row, operands)
         else:
-            result = row.ref(*operands, **{key: self.attribute(key, op.attrs[key], op.name) for key in row.attrs})
+            attrs = {key: self.attribute(key, op.attrs[key], op.name) for key in row.attrs}
+            if writes_in_place(op) and not operands[0].flags.writeable:
+                raise UnsupportedError(f"{_place(op)}{op.name} writes into an array that is read-only, or whose elements lie on each other")
+            try:
+                result = row.ref(*operands, **attrs)
+            except ValueError as error:  # NumPy's word for shapes that do not go together
+                raise ShapeError(f"{_place(op)}{op.name} of {_shapes(operands)}: {error}") from error
             out = list(result) if row.several else [result]
         out = [np.asarray(a).astype(v.dtype.numpy, copy=False) for a, v in zip(out, op.results)]
         for value, array in zip(op.results, out):
             expected = tuple(map(self.size, value.shape))
             if array.shape != expected:  # NumPy repeats an extent of 1 that the program takes to be equal to another
-                shapes = ", ".join(str(a.shape) for a in operands)
-                raise ShapeError(f"{op.name} of {shapes} gives {array.shape}, the program was compiled for {expected}")
+                raise ShapeError(f"{_place(op)}{op.name} of {_shapes(operands)} gives {array.shape}, the program was compiled for {expected}")
         if "inplace" in op.attrs:
             operands[0][...] = out[0]
             return operands[:1]
         if self.written and op.name in VIEWS and any(a.size and not np.may_share_memory(a, operands[0]) for a in out):
             raise UnsupportedError(f"{op.name} of an array of strides {operands[0].strides} is no view: copy it before it is written into")
         return out
+
+    def learn(self, values: list[Value], arrays) -> None:
+        """Sizes that only the result of control flow tells, anew each time."""
+        for value, array in zip(values, arrays):
+            for size, extent in zip(value.shape, np.shape(array)):
+                if isinstance(size, sz.Expr) and size.is_symbol and str(size) not in self.declared and self.symbols.get(str(size)) != extent:
+                    self.symbols[str(size)] = extent
+                    self.known.clear()
 
     def attribute(self, key: str, value, name: str):
         if key in _SIZED and value is not None:
@@ -118,15 +134,18 @@ class _Run:
         if op.name == "scf.for":
             carried = operands[3:]
             for k in range(int(operands[0]), int(operands[1]), int(operands[2])):
+                self.learn(op.blocks[0].args, [k, *carried])
                 carried = self.block(op.blocks[0], dict(values) | dict(zip(op.blocks[0].args, [k, *carried])))
             return carried
         if op.name == "scf.while":
             before, after = op.blocks
             carried = operands
             while True:
+                self.learn(before.args, carried)
                 condition, *carried = self.block(before, dict(values) | dict(zip(before.args, carried)))
                 if not condition:
                     return carried
+                self.learn(after.args, carried)
                 carried = self.block(after, dict(values) | dict(zip(after.args, carried)))
         if op.name == "guard":
             from mlirfuse.passes.guard import failed_assumption
@@ -142,12 +161,21 @@ class _Run:
         raise UnsupportedError(f"the interpreter does not know '{op.name}'")
 
 
+def _place(op: Op) -> str:
+    return f"{op.loc[0]}:{op.loc[1]}: " if op.loc else ""
+
+
+def _shapes(arrays) -> str:
+    return ", ".join(str(np.shape(a)) for a in arrays)
+
+
 _COMPARISONS = [operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge] + [operator.lt, operator.le, operator.gt, operator.ge]
 _SCALARS = {
     "arith.addi": operator.add,
     "arith.subi": operator.sub,
     "arith.muli": operator.mul,
     "arith.index_cast": operator.pos,
+    "arith.select": lambda condition, a, b: a if condition else b,
     "tensor.extract": lambda x, *index: x[tuple(index)][()].item(),
     "tensor.dim": lambda x, axis: x.shape[axis],
 }

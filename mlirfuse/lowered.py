@@ -28,6 +28,7 @@ from mlirfuse.frontend import tree as trees
 from mlirfuse.graph import Graph, Segment
 from mlirfuse.lowering import llvm, ptx
 from mlirfuse.passes.base import IR
+from mlirfuse.schedule import traffic
 
 TENSOR_LEVELS = ("fusion", "grouped", "segmented", "linalg")
 CPU_LEVELS = (*TENSOR_LEVELS, "tiled", "host", "llvm")
@@ -92,6 +93,32 @@ class Lowered:
             pass  # nothing to launch
         return Compiled(self._owner, self._kind, self._tree, self._leaves, kernels)
 
+    # ---- for explanations and dumps
+
+    @property
+    def name(self) -> str:
+        """The function's."""
+        return self._owner.__name__
+
+    @property
+    def target(self):
+        """What code is made for: see :mod:`mlirfuse.targets`."""
+        return self._target
+
+    @property
+    def env(self) -> dict[str, int]:
+        """The values of the size symbols in this call."""
+        return self._env
+
+    def segmented(self) -> Graph:
+        """The graph at the segmented level, with what was chosen for this call's sizes."""
+        self._tensor_levels()
+        return self._graph
+
+    def parts(self) -> list[_Part]:
+        """The code of the programs between library ops. Raises where a segment cannot be compiled, or a tensor has no elements."""
+        return self._code()
+
     # ---- the tensor levels
 
     def _tensor_levels(self) -> None:
@@ -125,7 +152,7 @@ class Lowered:
         """Writes what was chosen for these sizes to the segments."""
         for program, params in self._choices():
             for step, choice in zip(program.steps, params):
-                step.segment.params = parameters(choice)
+                step.segment.params = traffic.spelled(*traffic.of_step(step, self._env)) | parameters(choice)
 
     # ---- below
 
@@ -173,11 +200,16 @@ class _Part:
     """The code of one program for one choice of parameters; nothing of it is loaded."""
 
     def __init__(self, target, program, params):
-        self.target = target
+        self.target, self.program, self.params = target, program, params
         slots = program.slots()
         self.kernels, self.tiled = target.kernels(program, params, slots)
         self.host = target.host(self.kernels, slots)
         self.heads = _heads(program, params, self.kernels)
+
+    def steps(self) -> list[tuple]:
+        """(step, its parameters by name, its kernels) for each segment that launches, in order."""
+        steps = enumerate(zip(self.program.steps, self.params))
+        return [(step, parameters(choice), kernels_of(at, self.kernels)) for at, (step, choice) in steps]
 
     def text(self, level: str) -> str:
         if level == "host":
@@ -199,10 +231,13 @@ def _heads(program, params, kernels) -> str:
         segment: Segment = step.segment
         given = ", ".join(f"{k} = {v}" for k, v in parameters(choice).items())
         lines.append(f"// segment {at}: {segment.scheduler}" + (f" {{{given}}}" if given else "") + (f": {segment.why}" if segment.why else ""))
-        for kernel in kernels:
-            if kernel.name == f"kernel{at}" or kernel.name.startswith(f"kernel{at}_"):
-                lines.append(f"//   @{kernel.name}: {_launched(kernel)}")
+        lines += [f"//   @{kernel.name}: {_launched(kernel)}" for kernel in kernels_of(at, kernels)]
     return "".join(line + "\n" for line in lines)
+
+
+def kernels_of(step: int, kernels) -> list:
+    """Those of ``kernels`` that belong to a program's step."""
+    return [k for k in kernels if k.name == f"kernel{step}" or k.name.startswith(f"kernel{step}_")]
 
 
 def _launched(kernel) -> str:

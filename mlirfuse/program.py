@@ -19,7 +19,7 @@ from mlirfuse.errors import CompileError
 from mlirfuse.graph import Graph, Group, Op, Segment, Value
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule import analysis as an
-from mlirfuse.schedule import noop
+from mlirfuse.schedule import noop, traffic
 from mlirfuse.schedule.axes import Axes
 from mlirfuse.sizes import Size
 
@@ -33,16 +33,6 @@ class Step:
 
     segment: Segment
     analysis: an.Analysis
-
-
-def _live(ops: list[Op], outputs: list[Value]) -> list[Op]:
-    """The ops that ``outputs`` need."""
-    needed, out = set(outputs), []
-    for op in reversed(ops):
-        if any(v in needed for v in op.results):
-            needed.update(op.operands)
-            out.append(op)
-    return out[::-1]
 
 
 @dataclass
@@ -68,9 +58,10 @@ class Variant:
 
 
 class Program:
-    """``graph`` is segmented; ``hint``: the sizes of the call it was made for; ``target``: a :class:`mlirfuse.targets.Target`."""
+    """``graph`` is segmented; ``hint``: the sizes of the call it was made for; ``target``: a :class:`mlirfuse.targets.Target`; ``axes``: those
+    that `fusion-segment` saw, where the graph is a part of the block that it cut."""
 
-    def __init__(self, graph: Graph, target, hint: dict[str, int]):
+    def __init__(self, graph: Graph, target, hint: dict[str, int], axes: Axes | None = None):
         self.graph, self.target = graph, target
         self.symbols = sorted({s for v in graph.args for n in v.shape for s in sz.symbols(n)}
                               | {s for l in graph.layouts if l for n in l.strides for s in sz.symbols(n)} | set(hint))  # fmt: skip
@@ -80,6 +71,7 @@ class Program:
         self.variants: dict[tuple, Variant] = {}
         self.tuned: dict[tuple, tuple] = {}  # by sizes_key: parameters that were measured to be best
         self._lock = threading.Lock()
+        self.axes = axes or Axes(graph.ops)
         self.steps = self._steps(hint)
         if self._write_late():
             self.outputs = list(dict.fromkeys(graph.returns))
@@ -89,15 +81,7 @@ class Program:
 
     def _views(self) -> dict[Value, noop.View]:
         """Results that are views of an argument, or of another result: they need no kernel."""
-        graph = self.graph
-        strides = {v: l.strides for v, l in zip(graph.args, graph.layouts) if l is not None}
-        aliased = {graph.returns[k] for k in graph.aliases} | {graph.args[k] for k in graph.aliases.values()}
-        out = {}
-        for value in self.outputs:
-            found = noop.view_of(value, strides) if value.op is not None else None
-            if found is not None and value not in aliased and found[0] not in aliased:
-                out[value] = found
-        return out
+        return traffic.result_views(self.graph)
 
     def _steps(self, hint) -> list[Step]:
         graph = self.graph
@@ -113,12 +97,12 @@ class Program:
         members: dict[Segment, list[Op]] = {}
         for op in ordered:
             members.setdefault(op.segment, []).append(op)
-        steps, around = [], Axes(graph.ops)  # as fusion-segment saw them
+        steps = []
         for segment, ops in members.items():
             inside = set(ops)
             outs = [v for op in ops for v in op.results if v in returned or any(u not in inside for u in users.get(v, ()))]
             if outs:
-                steps.append(Step(segment, an.analyze(_live(ops, outs), outs, layouts, scalars, hint, around)))
+                steps.append(Step(segment, an.analyze(traffic.live(ops, outs), outs, layouts, scalars, hint, self.axes)))
         return sorted(steps, key=lambda step: step.segment.why == WRITES_ARGUMENT)
 
     def _write_late(self) -> bool:

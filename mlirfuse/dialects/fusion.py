@@ -414,13 +414,13 @@ class _Reader:
                     out[key] = _python(given.pop(key), key, row.name)
                 except ValueError as error:
                     raise FusionIRError(f"{op.name}: attribute '{key}': {error}") from error
+        if "inplace" in given and row.kind in ("elementwise", "composite"):  # the result is written into operand 0
+            if bool(_python(given.pop("inplace"), "inplace", row.name)):
+                out["inplace"] = True
         if "note" in given:  # why a pass left the op as it is
             out["note"] = str(_python(given.pop("note"), "note", row.name))
         if "extents" in given:  # the results' sizes, for people; fusion-shapes writes them
             out["extents"] = _python(given.pop("extents"), "extents", row.name)
-        if "inplace" in given and row.kind in ("elementwise", "composite"):  # the result is written into operand 0
-            if bool(_python(given.pop("inplace"), "inplace", row.name)):
-                out["inplace"] = True
         unknown = set(given) - set(row.attrs) - {"operandSegmentSizes", "resultSegmentSizes"}
         if unknown:
             raise FusionIRError(f"{op.name}: unknown attribute '{sorted(unknown)[0]}'; it has {', '.join(row.attrs) or 'none'}")
@@ -519,6 +519,11 @@ class _Reader:
             if len(region.blocks):
                 self.block(region.blocks[0], inner, None, None)
             made.blocks.append(inner)
+        if name in ("scf.if", "arith.select"):  # the sizes of what they choose from
+            choices = [b.returns for b in made.blocks] if name == "scf.if" else [[v] for v in operands[1:]]
+            for result, *chosen in zip(made.results, *choices):
+                if result.dtype is not None and all(v.shape == chosen[0].shape and v.type == result.type for v in chosen):
+                    result.shape = chosen[0].shape
         for value, result in zip(op.results, made.results):
             self.values[value] = result
         target.ops.append(made)

@@ -471,6 +471,12 @@ class FusionDefinition:
 
         return LoweredDefinition(self._finished(), inputs, target)
 
+    def explain(self, inputs, target: str | None = None):
+        """What becomes of a call with ``inputs``, for people: ``print`` it, or ``.save("fusion.html")`` draws it. ``target`` as for :meth:`lower`."""
+        from mlirfuse.explain import Explanation
+
+        return Explanation.of(self.lower(inputs, target))
+
     def id(self) -> int | None:
         """A number that definitions of equal content share; None before the first execution."""
         return None if self._program is None else self._program.id

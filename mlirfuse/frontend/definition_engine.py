@@ -21,7 +21,6 @@ from mlirfuse.frontend import arrays
 from mlirfuse.frontend.definition_inputs import flatten, wrong_number
 from mlirfuse.frontend.definition_program import Planned, Program, run_reference
 from mlirfuse.frontend.definition_values import Bindings
-from mlirfuse.graph import Block, Graph
 from mlirfuse.lowered import Lowered
 
 log = logging.getLogger("mlirfuse")
@@ -78,7 +77,7 @@ class Compiled:
                 counters.kinds += 1
                 try:
                     target = targets.for_arrays(leaves)
-                    planned.compiled[device] = Executor(lower_to_segments(_copy(planned.graph), target), target, env)
+                    planned.compiled[device] = Executor(lower_to_segments(planned.graph.copy(), target), target, env)
                 except ShapeError:
                     raise
                 except Exception as error:
@@ -107,7 +106,7 @@ class LoweredDefinition(Lowered):
             leaves += program.computed(leaves, None)
         planned, bindings = program._bind(leaves[: program.inputs], None)
         env = environment(planned, bindings, leaves)
-        graph = _copy(planned.graph)
+        graph = planned.graph.copy()
         kind = SimpleNamespace(traced=SimpleNamespace(graph=graph), executor=None, leaf_of_arg=list(range(len(graph.args))))
         owner = SimpleNamespace(__name__="this fusion")
         super().__init__(owner, kind, None, leaves, env, targets.of(target) if target else targets.for_arrays(leaves))
@@ -125,29 +124,6 @@ def environment(planned: Planned, bindings: Bindings, leaves) -> dict[str, int]:
         if planned.graph.args[k].dtype.is_integer and k in planned.graph.scalars:
             env[f"v{k}"] = int(leaves[k])
     return env
-
-
-def _copy(graph: Graph) -> Graph:
-    """``graph`` for a pipeline to change: ops are copied, values shared."""
-    from mlirfuse.graph import Op
-
-    made = []
-    for op in graph.ops:
-        new = Op.__new__(Op)
-        new.name, new.operands, new.attrs, new.results = (op.name, list(op.operands), dict(op.attrs), list(op.results))
-        new.blocks, new.loc, new.group, new.segment = (list(op.blocks), op.loc, None, None)
-        made.append(new)
-    for new in made:
-        for result in new.results:
-            result.op = new
-    return Graph(
-        graph.name,
-        Block(list(graph.args), made, list(graph.returns)),
-        list(graph.layouts),
-        set(graph.scalars),
-        dict(graph.aliases),
-        graph.device,
-    )
 
 
 def _overlap(planned: Planned, leaves) -> bool:

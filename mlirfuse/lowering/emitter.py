@@ -41,7 +41,7 @@ _INT_CMP = {"eq": "eq", "ne": "ne"}
 class Emitter:
     """Collects the lines of one function's body.
 
-    ``target`` is ``"cpu"`` or ``"gpu"``; only what differs in instructions asks for it. ``features`` may name features of the CPU
+    ``target`` is ``"cpu"``, ``"gpu"`` or ``"linalg"`` (neither); only what differs in instructions asks for it. ``features`` may name features of the CPU
     as LLVM spells them: with ``avx512f`` and ``avx512vl``, code may use instructions that x86 has only there. Constants are
     gathered at the function's entry (:attr:`entry`), so that they dominate every use whatever region asked for them first.
     """

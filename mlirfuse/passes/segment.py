@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from mlirfuse import ops as table
 from mlirfuse.graph import Block, Graph, Group, Op, Segment, Value
 from mlirfuse.passes.base import Pass, register
+from mlirfuse.schedule import traffic
 from mlirfuse.schedule.analysis import is_reduction
 from mlirfuse.schedule.axes import Axes
 
@@ -275,6 +276,7 @@ class SegmentPass(Pass):
 
     def run(self, graph: Graph) -> None:
         self._block(graph.body, {graph.args[k] for k in graph.scalars})
+        traffic.annotate(graph)
 
     def _block(self, block: Block, scalars: set[Value]) -> None:
         users = block.users()

@@ -7,6 +7,7 @@ from typing import Any, Callable, Iterable
 
 from mlirfuse import ops
 from mlirfuse import sizes as sz
+from mlirfuse.errors import CompileError
 from mlirfuse.graph import Layout, Op, Value
 from mlirfuse.schedule.axes import Axes, Axis
 from mlirfuse.sizes import Size
@@ -165,6 +166,11 @@ def analyze(program: list[Op], outputs: list[Value], layouts: dict[Value, Layout
         widest = max(outputs, key=lambda v: len(axes.flat(v)))
         kept, reduced = axes.flat(widest), []
     analysis = Analysis(program, inputs, outputs, [v for v in read if v in scalars], axes, kept, reduced, phases, strides, partials)
+    for value in outputs:
+        if value.op in partials:
+            continue
+        if not set(axes.flat(value)) <= set(analysis.domain):
+            raise CompileError(f"{value!r} runs over axes that its segment does not: fusion-segment and the kernels see different axes")
     analysis.pinned = _pinned(program, axes)
     _order(analysis, hint)
     return analysis

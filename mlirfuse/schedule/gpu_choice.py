@@ -47,11 +47,16 @@ def access_of(analysis: Analysis, loops, env: dict[str, int], alignments: dict[V
     lengths = _indexed_lengths(analysis, env)
     aligns: dict[Value, int] = {}
     wanted = 1
+    steps = [loop[-1] for loop in analysis.loops(analysis.kept) + analysis.loops(analysis.reduced)]
+    domain = set(analysis.domain)
     for value in tensors:
         size = value.dtype.bytes
-        strides = [sz.substitute(s, env) for s in analysis.strides[value]]
+        if domain.issuperset(analysis.axes.flat(value)) and not analysis.pinned.intersection(analysis.axes.flat(value)):
+            strides = [sz.substitute(analysis.axis_stride(value, axis), env) for axis in steps]  # what the kernel steps by
+        else:
+            strides = [sz.substitute(s, env) for s in analysis.strides[value]]
         limit = min(alignments.get(value, 256), WIDEST)
-        unit = lane is not None and any(sz.substitute(analysis.axis_stride(value, a), env) == 1 for a in [lane])
+        unit = lane is not None and sz.substitute(analysis.axis_stride(value, lane), env) == 1
         for s in strides:
             if s not in (0, 1):
                 limit = min(limit, _power(s * size))

@@ -195,6 +195,11 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
     return kernels
 
 
+def _element(analysis: Analysis) -> int:
+    """Bytes of an element of the widest input."""
+    return max((v.dtype.bytes for v in analysis.inputs if set(analysis.reduced) & set(analysis.axes.flat(v))), default=4)
+
+
 def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine) -> list[Params]:
     """Parameters worth trying, the model's choice first: a warp's columns or what there is of them, rows for the other threads, and a
     split until the machine is full. Where there are blocks for every multiprocessor without a split, or few rows, there is none: a
@@ -238,8 +243,13 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
                 out += [replace(params(32, threads, unroll), access=narrower, split=1) for threads in (1024, 512) for unroll in (8, 16)]
         return out
 
-    normal = params(tx, 256 if access.lanes * len(held) <= 8 else 128, 4)
-    at_once = replace(params(min(tx, 16), 512, 8), split=1)
+    segment = max(16, min(64, 256 // (access.lanes * _element(analysis))))  # threads that read 256 bytes of a row
+    while segment > 16 and segment >= 2 * vectors:
+        segment //= 2
+    normal = params(max(tx, min(segment, vectors)), 256 if access.lanes * len(held) <= 8 else 128, 4)
+    at_once = replace(params(min(segment, max(tx, vectors)), 512, 8), split=1)
+    if vectors * above >= machine.sm_count * 128:  # columns enough for all threads: none needs to share its own
+        at_once = replace(params(128, 128, 8), split=1)
     few_rows = rows <= 1024 and blocks < machine.sm_count
     filled = -(-vectors // at_once.tx) * above >= machine.sm_count  # without a split
     first = [at_once, normal] if single and (few_rows or filled) else [normal, at_once]

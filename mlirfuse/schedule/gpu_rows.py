@@ -100,8 +100,13 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
         start = x_base if rank is None else e.add(x_base, body.wide(e.mul(rank, p.tx * lanes)))
         places = [at(e.add(start, c * stride) if c else start, c >= p.whole) for c in range(p.chunks)]
         wide_inputs = [v for v in analysis.inputs if reduced & set(analysis.axes.flat(v))]
-        for env, _ in places:
-            for value in wide_inputs:
+        rows = set(analysis.kept)
+        streamed = [v for v in wide_inputs if rows & set(analysis.axes.flat(v))] or wide_inputs
+        shared = [v for v in wide_inputs if v not in streamed]  # weights and the like: in the cache; kept only if there is room
+        if p.chunks * lanes * sum(v.dtype.bytes for v in shared) > 4 * 24:
+            shared = []
+        for value in (*streamed, *shared):
+            for env, _ in places:
                 k.preload(value, env)
 
         def run(phase: list[Op]) -> list[tuple[Val, ...]]:
@@ -116,7 +121,7 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
             for op, total in zip(phase, across(phase, totals)):
                 k.bind(op.result, base_env, red.result(e, op, total))
             if p.recompute:
-                for value in (v for v in wide_inputs if v.dtype.bits == 16):
+                for value in (v for v in streamed if v.dtype.bits == 16):
                     for env, _ in places:
                         k.bind_loaded(value, env, body.opaque(k.preload(value, env)))
         if full:
@@ -315,17 +320,23 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
             cluster *= 2
         tx *= 2
 
+    small = kept * vectors < machine.sm_count * 1024  # not a vector for each thread of half the machine: all in parallel
+
     def cost(item) -> tuple:
         p, held = item
+        if small:
+            return (p.cluster * p.tx > 16 * 1024, p.chunks > 4, p.cluster, p.chunks, p.tx)
         if p.cluster == 1:
             return (held > 32, p.tx > 512, abs(held - 16), p.tx)
         return (held > 64, p.tx > 256, p.cluster > 8, abs(held - 64))
 
-    alone = [item for item in found if item[0].cluster == 1 and item[1] <= 32]
+    alone = [item for item in found if item[0].cluster == 1 and item[1] <= 32 and (item[0].tx <= 512 or not machine.clusters)]
     shared = [item for item in found if item not in alone]
     ordered = [p for p, _ in sorted(alone, key=cost) + sorted(shared, key=cost)]
     ordered += [replace(p, resident=r) for p in ordered if p.cluster > 1 for r in (1, 2, 3, 4) if r != p.resident and r * p.tx <= 1024]
-    if single and (not found or vectors > 32 * 8):
+    if single and small and found and kept < machine.sm_count // 16 and max(p.chunks for p in ordered[:1]) <= 8:
+        return ordered + [loop]  # a cluster at a time is sooner done than two kernels
+    if single and (not alone or vectors > 2048):
         return [loop] + ordered  # one pass: nothing to keep
     reach = 8 * 1024 * max(1, 32 // registers)  # vectors that eight blocks of a cluster hold with room for another cluster
     return ordered + [loop] if vectors <= reach else [loop] + ordered

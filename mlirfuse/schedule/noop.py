@@ -59,6 +59,9 @@ def _reshape(shape, strides, new) -> tuple[Size, ...] | None:
             runs[-1] = [sz.mul(runs[-1][0], n), s]
         else:
             runs.append([n, s])
+    if len(runs) == 1:  # memory holds it as one: any reshape is a view
+        inner = sz.contiguous_strides(new)
+        return tuple(0 if n == 1 else sz.mul(s, runs[0][1]) for n, s in zip(new, inner))
     out: list[Size] = []
     for n in reversed(new):
         if n == 1:

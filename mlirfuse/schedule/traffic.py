@@ -26,16 +26,18 @@ def result_views(graph: Graph) -> dict[Value, noop.View]:
     return out
 
 
-def _elements(value: Value, users: dict[Value, list[Op]], strides) -> Size:
-    """How many elements of ``value`` its ``users`` need."""
+def _elements(value: Value, users: dict[Value, list[Op]], strides, outputs) -> Size:
+    """How many elements of ``value`` its ``users`` need; all where it is stored."""
     steps = strides.get(value)
     all_of_it = value.numel if steps is None else sz.product(n for n, s in zip(value.shape, steps) if s != 0)
+    if value in outputs:
+        return all_of_it
     total: Size = 0
     for op in users.get(value, ()):
         if op.name in _SAME_ELEMENTS or op.name == "slice":
-            part = _elements(op.result, users, {})
+            part = _elements(op.result, users, {}, outputs)
         elif op.name == "split":
-            part = sum((_elements(v, users, {}) for v in op.results), 0)
+            part = sum((_elements(v, users, {}, outputs) for v in op.results), 0)
         elif op.name in ("take", "take_along_axis") and op.operands[1] is not value:
             part = op.result.numel
         else:
@@ -54,8 +56,7 @@ def of_segment(ops: list[Op], inputs: list[Value], outputs: list[Value], strides
             users.setdefault(value, []).append(op)
     read: Size = 0
     for value in inputs:
-        count = value.numel if value in outputs else _elements(value, users, strides)
-        read = read + sz.mul(count, value.dtype.bytes)
+        read = read + sz.mul(_elements(value, users, strides, outputs), value.dtype.bytes)
     written: Size = 0
     for value in dict.fromkeys(outputs):
         written = written + sz.mul(value.numel, value.dtype.bytes)

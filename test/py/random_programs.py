@@ -723,6 +723,8 @@ def run_statements(program: RandomProgram, call, wide: bool, types: dict[str, st
         else:
             exec(s.code, env)
         x = env[s.target]
+        if wide and NAMES.get(np.asarray(x).dtype) in ("f16", "bf16", "f32"):  # made of bools or narrow integers
+            x = env[s.target] = x.astype(np.float64)
         if not wide:
             seen[k] = type_name(x) if np.asarray(x).dtype in NAMES else "f64"
             inner = [type_name(env[n]) for n in s.uses() if n in env and isinstance(env[n], (np.ndarray, np.generic)) and np.asarray(env[n]).dtype in NAMES]
@@ -837,16 +839,22 @@ def check(program: RandomProgram, compiled=None) -> tuple[str, dict] | None:
 # ---------------------------------------------------------------------------------------------------------------- reduction
 
 
-def reduce_program(program: RandomProgram, call, budget: int = 150) -> RandomProgram:
+def reduce_program(program: RandomProgram, call, message: str, budget: int = 150) -> RandomProgram:
     """A smaller program that still fails on this call (run once before on the program's first call, as a failure may need that)."""
+
+    def kind_of(message: str) -> str:
+        return re.sub(r"^call \d+: |result \d+ \(\w+\)|argument \w+|\d+", "", message)[:18]
 
     def fails(candidate: RandomProgram) -> bool:
         try:
             reference(candidate, candidate.calls[-1])
-        except Exception:
-            return False
-        return check(candidate) is not None
+        except Exception as e:
+            if not raises or type(e).__name__ not in message:
+                return False
+        failure = check(candidate)
+        return failure is not None and kind_of(failure[0]) == kind_of(message)
 
+    raises = "NumPy raises" in message
     best = copy.copy(program)
     for calls in ([call], [program.calls[0], call]):
         best.calls = calls
@@ -896,7 +904,7 @@ def reduce_program(program: RandomProgram, call, budget: int = 150) -> RandomPro
 def report(program: RandomProgram, failure: tuple[str, dict]) -> str:
     """The failure, the program and its reduction, to be read."""
     message, call = failure
-    smaller = reduce_program(program, call)
+    smaller = reduce_program(program, call, message)
     again = check(smaller)
     return f"seed {program.seed}: {message}\n{program.show(call)}\n\nreduced ({len(smaller.calls)} calls): {again and again[0]}\n{smaller.show(smaller.calls[-1])}"
 

@@ -1,13 +1,15 @@
 """FusionDefinition: declaring inputs and outputs, sizes, aliases, printing, caching, errors."""
 
 import itertools
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from mlirfuse import config  # noqa: E402
+from mlirfuse import MlirfuseError, config  # noqa: E402
 from mlirfuse.frontend import definition_program as d  # noqa: E402
 from mlirfuse.nvfuser import (  # noqa: E402
     DataType,
@@ -686,3 +688,70 @@ def test_validate():
         fd.validate(inputs, [torch.zeros(2, 4)])
     with pytest.raises(AssertionError, match="shape"):
         fd.validate(inputs, [torch.zeros(2)])
+
+
+# ---------------------------------------------------------------------------------------------------------------- kernels
+
+
+def kernels(fd, *inputs) -> tuple[int, int]:
+    """Launches on the CPU and on an sm_90 GPU."""
+    return tuple(fd.lower(list(inputs), target).kernels for target in ("cpu", "cuda:sm_90"))
+
+
+def test_segment_set_cuts():
+    def chain(fd, cuts):
+        t = fd.define_tensor([-1, -1], [True, True])
+        for k, function in enumerate((fd.ops.exp, fd.ops.sin, fd.ops.tanh, fd.ops.neg)):
+            t = function(t)
+            t = fd.ops.segment_set(t) if k in cuts else t
+        fd.add_output(t)
+
+    x = rand(6, 40)
+    for cuts in ((), (1,), (0, 2), (0, 1, 2), (3,)):
+        fd = define(lambda fd, cuts=cuts: chain(fd, cuts))
+        close(fd.execute([x])[0], -x.exp().sin().tanh())
+        count = 1 + sum(k != 3 for k in cuts)
+        assert kernels(fd, x) == (count, count), cuts
+        assert fd.lower([x]).as_text().count('why = "segment_set"') == count - 1
+
+
+def test_segment_set_in_a_normalization():
+    """The whole is one kernel; cut behind the mean, it is two."""
+
+    def body(fd, cut):
+        x = fd.define_tensor([-1, -1], [True, True])
+        mean = fd.ops.mean(x, [1], True)
+        centred = fd.ops.sub(x, fd.ops.segment_set(mean) if cut else mean)
+        fd.add_output(fd.ops.mul(centred, fd.ops.rsqrt(fd.ops.add(fd.ops.mean(fd.ops.mul(centred, centred), [1], True), 1e-5))))
+
+    x = rand(8, 96)
+    for cut in (False, True):
+        fd = define(lambda fd, cut=cut: body(fd, cut))
+        close(fd.execute([x])[0], torch.nn.functional.layer_norm(x, (96,)), rtol=1e-5, atol=1e-5)
+        assert kernels(fd, x) == (1 + cut, 1 + cut)
+
+
+def test_levels_of_a_definition():
+    fd = define(basic)
+    inputs = [rand(2, 4, 8), rand(2, 4, 8)]
+    lowered = fd.lower(inputs)
+    assert 'scheduler = "reduction"' in lowered.as_text("segmented") and "llvm" in lowered.levels
+    ptx = fd.lower(inputs, "cuda:sm_90").as_text("ptx")
+    assert ".entry kernel0" in ptx or ".visible .entry" in ptx
+    (out,) = fd.execute(inputs)  # looking at it changed nothing
+    close(out, ((inputs[0] + inputs[1]) * 3).sum(-1))
+    with pytest.raises(InputError, match="Number of inputs"):
+        fd.lower(inputs[:1])
+    with pytest.raises(MlirfuseError, match="fd.execute"):
+        lowered.compile()
+
+
+def test_the_packages_names():
+    import mlirfuse
+
+    assert mlirfuse.FusionDefinition is FusionDefinition and mlirfuse.DataType is DataType and callable(mlirfuse.autotune)
+    assert {"FusionDefinition", "DataType", "autotune"} <= set(dir(mlirfuse))
+    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
+        mlirfuse.Nothing
+    code = "import sys, mlirfuse; assert not any('definition' in m or m == 'torch' for m in sys.modules), 'imported early'"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

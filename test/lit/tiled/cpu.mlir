@@ -1,0 +1,53 @@
+// What the CPU's schedulers write: tasks begin … end - 1 of a parallel loop, vectors along memory, a masked tail, carried accumulators.
+// RUN: mlirfuse-opt %s --split-input-file --pass-pipeline='builtin.module(fusion-to-tiled)' | FileCheck %s
+
+// CHECK: func.func @kernel0(%[[BEGIN:.*]]: i64, %[[END:.*]]: i64, %{{.*}}: !llvm.ptr)
+// CHECK: scf.for %{{.*}} = %[[BEGIN]] to %[[END]] step
+// CHECK: scf.for
+// CHECK: llvm.load %{{.*}} {alignment = 4 : i64} : !llvm.ptr -> vector<[[N:[0-9]+]]xf32>
+// CHECK: arith.negf %{{.*}} : vector<[[N]]xf32>
+// CHECK: llvm.store %{{.*}} : vector<[[N]]xf32>, !llvm.ptr
+// CHECK: scf.if
+// CHECK: llvm.intr.masked.load
+// CHECK: llvm.intr.masked.store
+func.func @pointwise(%x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}) -> tensor<?x?xf32> {
+  %0 = "fusion.neg"(%x) : (tensor<?x?xf32>) -> tensor<?x?xf32>
+  return %0 : tensor<?x?xf32>
+}
+
+// -----
+
+// A task is a row; its sum goes through vectors of accumulators.
+// CHECK: // -----
+// CHECK: func.func @kernel0(
+// CHECK: iter_args(%{{.*}} = %{{.*}}) -> (vector<[[N:[0-9]+]]xf32>) : i64 {
+// CHECK: arith.addf %{{.*}}, %{{.*}} : vector<[[N]]xf32>
+// CHECK: scf.yield %{{.*}} : vector<[[N]]xf32>
+func.func @rows(%x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}) -> tensor<?x?xf32> {
+  %0 = "fusion.sum"(%x) {axes = [1], keepdims = true} : (tensor<?x?xf32>) -> tensor<?x1xf32>
+  %1 = "fusion.sub"(%x, %0) : (tensor<?x?xf32>, tensor<?x1xf32>) -> tensor<?x?xf32>
+  return %1 : tensor<?x?xf32>
+}
+
+// -----
+
+// An operand whose memory runs along another dimension is gathered, or its tile is transposed.
+// CHECK: // -----
+// CHECK: func.func @kernel0(
+// CHECK: vector<{{[0-9]+}}xf32>
+func.func @columns(%x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}) -> tensor<?xf32> {
+  %0 = "fusion.sum"(%x) {axes = [0]} : (tensor<?x?xf32>) -> tensor<?xf32>
+  return %0 : tensor<?xf32>
+}
+
+// -----
+
+// Half types are computed in float32.
+// CHECK: // -----
+// CHECK: func.func @kernel0(
+// CHECK: arith.mulf %{{.*}} : vector<{{[0-9]+}}xf32>
+// CHECK-NOT: arith.mulf %{{.*}}bf16
+func.func @half(%x: tensor<?xbf16> {fusion.shape = ["s0"]}) -> tensor<?xbf16> {
+  %0 = "fusion.mul"(%x, %x) : (tensor<?xbf16>, tensor<?xbf16>) -> tensor<?xbf16>
+  return %0 : tensor<?xbf16>
+}

@@ -1,0 +1,49 @@
+// What the GPU's schedulers write: block and thread indices, vectors as wide as the alignment admits, shuffles, barriers.
+// RUN: mlirfuse-opt %s --split-input-file --pass-pipeline='builtin.module(fusion-to-tiled{target=cuda:sm_90})' | FileCheck %s
+// RUN: mlirfuse-opt %s --split-input-file --pass-pipeline='builtin.module(fusion-to-tiled{target=cuda:sm_90 sizes=s0:4,s1:131072})' | FileCheck %s --check-prefix=LONG
+
+// CHECK: gpu.module @kernels
+// CHECK: gpu.func @kernel0(%{{.*}}: !llvm.ptr<1> {llvm.noalias}, %{{.*}}: !llvm.ptr<1> {llvm.noalias}, %{{.*}}: i32) kernel attributes
+// CHECK-SAME: known_block_size = array<i32: [[T:[0-9]+]], 1, 1>
+// CHECK-SAME: nvvm.maxntid = array<i32: [[T]], 1, 1>
+// CHECK-DAG: nvvm.read.ptx.sreg.ctaid.x
+// CHECK-DAG: nvvm.read.ptx.sreg.tid.x
+// CHECK: llvm.load %{{.*}} invariant {alignment = 16 : i64} : !llvm.ptr<1> -> vector<4xf32>
+// CHECK: arith.negf %{{.*}} : vector<4xf32>
+// CHECK: llvm.store %{{.*}} {alignment = 16 : i64} : vector<4xf32>, !llvm.ptr<1>
+// LONG: gpu.func @kernel0(
+func.func @pointwise(%x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}) -> tensor<?x?xf32> {
+  %0 = "fusion.neg"(%x) : (tensor<?x?xf32>) -> tensor<?x?xf32>
+  return %0 : tensor<?x?xf32>
+}
+
+// -----
+
+// CHECK: // -----
+// CHECK: gpu.func @kernel0(
+// CHECK-NOT: cluster
+// CHECK: nvvm.shfl.sync bfly
+// LONG: // -----
+// LONG: gpu.func @kernel0(
+// LONG-SAME: nvvm.cluster_dim = array<i32: {{[248]}}, 1, 1>
+// LONG: nvvm.shfl.sync bfly
+// LONG: gpu.barrier
+// LONG: nvvm.mapa
+// LONG: nvvm.cluster.wait
+func.func @rows(%x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}) -> tensor<?x?xf32> {
+  %0 = "fusion.sum"(%x) {axes = [1], keepdims = true} : (tensor<?x?xf32>) -> tensor<?x1xf32>
+  %1 = "fusion.sub"(%x, %0) : (tensor<?x?xf32>, tensor<?x1xf32>) -> tensor<?x?xf32>
+  return %1 : tensor<?x?xf32>
+}
+
+// -----
+
+// Offsets that may pass 2^31 are computed in 64 bits.
+// CHECK: // -----
+// CHECK: gpu.func @kernel0({{.*}}: i32) kernel
+// LONG: // -----
+// LONG: gpu.func @kernel0({{.*}}: i64) kernel
+func.func @big(%x: tensor<?x?x32768xf32> {fusion.shape = ["s0", "s1", "32768"]}) -> tensor<?x?x32768xf32> {
+  %0 = "fusion.neg"(%x) : (tensor<?x?x32768xf32>) -> tensor<?x?x32768xf32>
+  return %0 : tensor<?x?x32768xf32>
+}
