@@ -63,7 +63,7 @@ def autotune(fn, *args, repeat: int = 15, limit: int = 40, keep: bool = True) ->
     program, leaf_of_arg = executor.program, kind.leaf_of_arg
     timer = _Timer(executor.target.device)
     alignments = executor.alignments(leaves, leaf_of_arg)
-    chosen = list(executor.target.parameters(program, env, alignments))
+    chosen = list(program.parameters(env, alignments))
     out = []
     try:
         for at, step in enumerate(program.steps):

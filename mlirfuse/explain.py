@@ -47,6 +47,11 @@ class Kernel:
     why: str  # why it is cut from the segment before it
     segment: Segment = field(repr=False)
 
+    @property
+    def chosen(self) -> str:
+        """The parameters that are on, as text."""
+        return ", ".join(f"{key}={value}" for key, value in self.params.items() if value is not False)
+
 
 @dataclass
 class Outside:
@@ -118,8 +123,7 @@ class Explanation:
             out.append(listing.table(rows, "  ", headings))
         for k in self.kernels:
             head = f"kernel {k.number}, {k.scheduler}: {', '.join(k.reads) or 'nothing'} -> {', '.join(k.writes) or 'aliases'}"
-            chosen = ", ".join(f"{key}={value}" for key, value in k.params.items())
-            out.append(head + (f"\n  chosen: {chosen}" if chosen else "") + "\n" + _lines(k.ops))
+            out.append(head + (f"\n  chosen: {k.chosen}" if k.chosen else "") + "\n" + _lines(k.ops))
         if self.outside:
             out.append("outside of kernels:\n" + listing.table([(o.line.text, o.line.type, o.why, o.line.place) for o in self.outside], "  "))
         if self.views:
@@ -171,8 +175,8 @@ def _explain(lowered) -> Explanation:
             members.setdefault(op.segment, []).append(op)
     kernels: list[Kernel] = []
 
-    def kernel(segment: Segment, launches, reads, writes, nbytes, params) -> None:
-        ops = [line(op) for op in members.get(segment, ()) if not listing.is_literal(op)]
+    def kernel(segment: Segment, ops, launches, reads, writes, nbytes, params) -> None:
+        ops = [line(op) for op in ops if not listing.is_literal(op)]
         kernels.append(Kernel(len(kernels), segment.scheduler, launches, ops, reads, writes, *nbytes, params, segment.why, segment))
 
     launched = set()
@@ -183,17 +187,21 @@ def _explain(lowered) -> Explanation:
             launches = [Launch(k.name, threads_text(k, env)) for k in made]
             reads = {names.of(v): names.type(v) for v in dict.fromkeys(analysis.inputs + analysis.scalars)}
             writes = {names.of(v): names.type(v) for v in analysis.outputs}
-            kernel(step.segment, launches, reads, writes, traffic.of_step(step, env), choice)
-    aliases = traffic.result_views(graph)
-    for segment in members:
-        if segment not in launched and (segment.scheduler == "no-op" or problem):
-            kernel(segment, [], {}, {}, (0, 0), {})
+            kernel(step.segment, analysis.ops, launches, reads, writes, traffic.of_step(step, env), choice)
+    aliases = {value: view for part in parts for value, view in part.program.views.items()}
+    for segment, ops in members.items():
+        if segment not in launched:
+            segment.scheduler = segment.scheduler if problem else "no-op"
+            kernel(segment, ops, [], {}, {}, (0, 0), {})
     in_order = {segment: at for at, segment in enumerate(members)}
     kernels.sort(key=lambda k: in_order.get(k.segment, len(in_order)))
     for number, made in enumerate(kernels):
         made.number = number
     number_of = {k.segment: k.number for k in kernels}
-    outside = [Outside(line(op), _why_outside(op)) for op in graph.ops if op.group is None and op.name not in listing.VIEWS]
+    outside = []
+    for op in graph.ops:
+        if op.group is None and op.name not in listing.VIEWS and not listing.is_literal(op):
+            outside.append(Outside(line(op), _why_outside(op)))
     views = []
     for op in graph.ops:
         if op.name in listing.VIEWS and not (op.name == "broadcast_in_dim" and not op.operands[0].rank):
@@ -222,4 +230,4 @@ def threads_text(kernel, env: dict[str, int]) -> str:
         cluster = f" in clusters of {kernel.cluster}" if kernel.cluster > 1 else ""
         return f"{_count(blocks, 'block')} of {kernel.threads} threads{cluster}"
     tasks, grain = sz.substitute(kernel.tasks, env), sz.substitute(kernel.grain, env)
-    return f"{_count(tasks, 'task')}, {grain} at a time" if grain > 1 else _count(tasks, "task")
+    return f"{_count(tasks, 'task')}, {grain} at a time" if 1 < grain < tasks else _count(tasks, "task")

@@ -40,13 +40,20 @@ class Names:
         found = self._names.get(value)
         if found is None:
             op = value.op
-            if op is not None and op.name in ("constant", "size") and not value.shape:
-                found = literal(op.attrs["value"]) if op.name == "constant" else str(sz.substitute(op.attrs["value"], self.env))
+            if op is not None and is_literal(op):
+                found = self._literal(op)
             else:
                 found = self._free(f"t{self._count}")
                 self._count += 1
             self._names[value] = found
         return found
+
+    def _literal(self, op: Op) -> str:
+        if op.name == "constant":
+            return literal(op.attrs["value"])
+        if op.name == "size":
+            return str(sz.substitute(op.attrs["value"], self.env))
+        return self.of(op.operands[0])
 
     def type(self, value: Value) -> str:
         """``f32[64, 256]``; a scalar is ``f32``."""
@@ -77,8 +84,12 @@ class Names:
 
 
 def is_literal(op: Op) -> bool:
-    """Whether :class:`Names` spells the op out where it is used."""
-    return op.name in ("constant", "size") and not op.result.shape
+    """Whether :class:`Names` spells the op out where it is used: a number, a size, either as another type."""
+    if len(op.results) != 1 or op.result.shape:
+        return False
+    if op.name == "cast":
+        return op.operands[0].op is not None and is_literal(op.operands[0].op)
+    return op.name in ("constant", "size")
 
 
 def literal(value) -> str:

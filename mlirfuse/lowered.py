@@ -170,7 +170,7 @@ class Lowered:
         out = []
         for piece in pieces:
             known = {v: aligned.get(v, 256) for v in piece.program.graph.args}
-            out.append((piece.program, self._target.parameters(piece.program, self._env, known)))
+            out.append((piece.program, piece.program.parameters(self._env, known)))
         return out
 
     def _alignments(self) -> dict:
@@ -213,7 +213,8 @@ class _Part:
 
     def text(self, level: str) -> str:
         if level == "host":
-            return f"module {{\n{self.host}\n}}\n"
+            declared = "".join(f"func.func private @{k.name}(i64, i64, !llvm.ptr)\n" for k in self.kernels) if self.target.name == "cpu" else ""
+            return f"module {{\n{declared}{self.host}\n}}\n"
         if level == "tiled":
             return self.heads + self.tiled
         if level == "llvm":
@@ -308,8 +309,9 @@ class Compiled:
 
     def _miss(self, leaves):
         specs = self._specs(leaves)
-        env = self._kind.env(specs) if len(specs) == len(self._key) else {}
-        if tuple(self._api._key(spec) for spec in specs) != self._key or not self._kind.holds(leaves, env):
+        same = tuple(self._api._key(spec) for spec in specs) == self._key
+        env = self._kind.env(specs) if same else {}
+        if not same or not self._kind.holds(leaves, env):
             raise TypeError(
                 f"{self._owner.__name__} was compiled for another kind of arguments (dtypes, ranks, layouts, extents of 0 and 1, "
                 "values taken as constants): call the jitted function itself, which compiles what is new"

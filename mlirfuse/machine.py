@@ -1,7 +1,9 @@
-"""What schedulers know of a GPU: read from the device, or typical of an architecture where there is none."""
+"""What schedulers know of a machine: a GPU, read from the device or typical of an architecture where there is none, and the host."""
 
 from __future__ import annotations
 
+import functools
+import os
 from dataclasses import dataclass
 
 
@@ -36,3 +38,38 @@ class Machine:
             "sm_86": (84, 1536, 99 << 10, 6 << 20), "sm_89": (142, 1536, 99 << 10, 96 << 20), "sm_90": (132, 2048, 227 << 10, 50 << 20),
         }  # fmt: skip
         return Machine(chip, *typical.get(chip, (148, 2048, 227 << 10, 126 << 20)))
+
+
+@dataclass(frozen=True)
+class Host:
+    """The processor that CPU code is made for: its ``features`` as LLVM names them, the threads of a parallel loop, and the bytes of cache that
+    a core has for itself and of the last one, which all share."""
+
+    features: frozenset[str]
+    threads: int
+    own_cache: int
+    last_cache: int
+
+    @property
+    def vector_bytes(self) -> int:
+        """The width of its vector registers."""
+        if {"avx512f", "avx512vl", "avx512bw"} <= self.features:
+            return 64
+        return 32 if "avx2" in self.features else 16
+
+    @staticmethod
+    def here() -> Host:
+        """This machine."""
+        from mlirfuse import _native
+        from mlirfuse.lowering import llvm
+
+        return Host(llvm.host_features(), _native.num_threads(), _cache_bytes(2, 1 << 20), _cache_bytes(3, 16 << 20))
+
+
+@functools.cache
+def _cache_bytes(level: int, otherwise: int) -> int:
+    name = f"SC_LEVEL{level}_CACHE_SIZE"
+    try:
+        return os.sysconf(name) if name in os.sysconf_names and os.sysconf(name) > 0 else otherwise
+    except OSError:
+        return otherwise

@@ -126,14 +126,26 @@ class Program:
         """
         if value in self.graph.args or self.graph.returns.count(value) > 1:
             return False
-        readers = [s for s in self.steps if argument in s.analysis.inputs]
-        if any(value not in s.analysis.outputs or s.analysis.phases or s.analysis.pinned for s in readers):
+        readers = [s.analysis for s in self.steps if argument in s.analysis.inputs]
+        return all(self._overwrites(a, value, argument) for a in readers)
+
+    @staticmethod
+    def _overwrites(analysis: an.Analysis, value: Value, argument: Value) -> bool:
+        """Whether a kernel that reads ``argument`` may write ``value`` over it."""
+        axes = analysis.axes
+        if value not in analysis.outputs or analysis.pinned or analysis.partials or axes.dims(argument) != axes.dims(value):
             return False
-        # One element of the domain writes an element and no other reads it: the value has all the domain's axes.
-        return all(
-            s.analysis.axes.dims(argument) == s.analysis.axes.dims(value) and set(s.analysis.domain) <= set(s.analysis.axes.flat(value))
-            for s in readers
-        )
+        written = set(axes.flat(value))
+        if not analysis.phases:  # one element of the domain writes an element and no other reads it: the value has all the domain's axes
+            return set(analysis.domain) <= written
+        # A row's one element: written by one thread once the row is done, and read for nothing else.
+        reached = {argument}
+        for op in analysis.ops:
+            if any(v in reached for v in op.operands):
+                if an.is_reduction(op) and axes.reduced(op):
+                    return False
+                reached.update(op.results)
+        return written == set(analysis.kept) and reached.intersection(analysis.outputs) == {value}
 
     def sizes_key(self, env: dict[str, int]) -> tuple:
         """The sizes of a call as a key."""
@@ -150,7 +162,7 @@ class Program:
 
     def variant(self, env: dict[str, int], alignments: dict[Value, int]) -> Variant:
         """The compiled variant for these sizes, compiled now if it is new. ``alignments``: bytes, of each argument's address."""
-        params = self.target.parameters(self, env, alignments)
+        params = self.parameters(env, alignments)
         found = self.variants.get(params)
         if found is None:
             with self._lock:
@@ -163,7 +175,14 @@ class Program:
 
     def known(self, env: dict[str, int], alignments: dict[Value, int]) -> Variant | None:
         """The variant for these sizes where it is compiled already."""
-        return self.variants.get(self.target.parameters(self, env, alignments))
+        return self.variants.get(self.parameters(env, alignments))
+
+    def parameters(self, env: dict[str, int], alignments: dict[Value, int]) -> tuple:
+        """For each segment its scheduler's parameters for these sizes. ``alignments``: bytes, of each argument's address."""
+        graph = self.graph
+        if graph.aliases:  # what is written over an argument is aligned as that is
+            alignments = alignments | {graph.returns[k]: alignments[graph.args[a]] for k, a in graph.aliases.items() if graph.args[a] in alignments}
+        return self.target.parameters(self, env, alignments)
 
     def slots(self) -> Slots:
         """Where a variant's kernels find arguments, outputs and the workspace."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 
 from mlirfuse import autotune
-from mlirfuse import sizes as sz
 from mlirfuse.errors import UnsupportedError
 from mlirfuse.lowering import llvm, ptx
 from mlirfuse.lowering.host import gpu_host
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.program import Program, Variant
-from mlirfuse.schedule import gpu_choice, pointwise, rows
+from mlirfuse.machine import Host
+from mlirfuse.schedule import cpu_choice, gpu_choice
 from mlirfuse.schedule.cpu import CpuKernel
 
 
@@ -22,43 +22,19 @@ class CpuTarget:
     passes = ""  # tensor-level passes beside the common ones
 
     @functools.cached_property
-    def threads(self) -> int:
-        from mlirfuse import _native
-
-        return _native.num_threads()
+    def machine(self) -> Host:
+        """The processor."""
+        return Host.here()
 
     def parameters(self, program: Program, env, alignments) -> tuple:
-        """For each segment: (outer, split), or () for a pointwise one."""
-        out = []
-        for step in program.steps:
-            analysis = step.analysis
-            if not analysis.phases:
-                out.append(())
-                continue
-            outer = rows.is_outer(analysis, env)
-            out.append((outer, self._split(analysis, env, outer)))
-        return tuple(out)
-
-    def _split(self, analysis, env, outer: bool) -> int:
-        """Parts of the reduced range: enough tasks for all threads, where rows alone are too few and there is work to share."""
-        if not rows.can_split(analysis) or self.threads == 1:
-            return 1
-        kept = sz.substitute(sz.product(a.size for a in analysis.kept), env)
-        reduced = sz.substitute(sz.product(a.size for a in analysis.reduced), env)
-        tasks = -(-kept // 128) if outer else kept
-        if kept * reduced < 1 << 16 or tasks >= 2 * self.threads:
-            return 1
-        return min(4 * self.threads, 64)
+        """For each segment its scheduler's parameters."""
+        return tuple([cpu_choice.choose(step.analysis, env, alignments, self.machine) for step in program.steps])
 
     def kernels(self, program: Program, params: tuple, slots: Slots) -> tuple[list[CpuKernel], str]:
         """The kernels of a variant and the module that holds them."""
         kernels: list[CpuKernel] = []
         for at, (step, choice) in enumerate(zip(program.steps, params)):
-            name = f"kernel{at}"
-            if step.analysis.phases:
-                kernels += rows.cpu(name, step.analysis, slots, *choice)
-            else:
-                kernels += pointwise.cpu(name, step.analysis, slots)
+            kernels += cpu_choice.emit(f"kernel{at}", step.analysis, slots, choice, self.machine)
         return kernels, "module {\n" + "\n".join(k.text for k in kernels) + "\n}\n"
 
     def host(self, kernels: list[CpuKernel], slots: Slots) -> str:

@@ -315,6 +315,8 @@ def setitem(self, key, new) -> None:
         return
     target = _basic(self, parts)
     if isinstance(new, TracedArray) and new._buffer is target._buffer and new._path == target._path and not new._scalar:
+        if not target._buffer.writable and target._buffer.captured is None:
+            fail(ValueError, "assignment destination is read-only")
         return  # the second half of x[k] += y, which has been written
     source = operand(t, new)
     dtype = target._value.dtype

@@ -30,7 +30,7 @@ def _target():
 
 def target_machine():
     """Code generation for this machine's processor. A JIT engine takes the one it is given: make one for each."""
-    return _target().create_target_machine(cpu=llvm.get_host_cpu_name(), features=_features(), opt=3, jit=True)
+    return _target().create_target_machine(cpu=llvm.get_host_cpu_name(), features=_features(), opt=2, jit=True)
 
 
 @functools.cache
@@ -44,6 +44,12 @@ def _features() -> str:
     # LLVM avoids 512-bit registers on many processors by default; our vectors are written for them where they exist.
     features = llvm.get_host_cpu_features()
     return ",".join([features.flatten()] + (["-prefer-256-bit"] if features.get("avx512f") else []))
+
+
+@functools.cache
+def host_features() -> frozenset[str]:
+    """The features of this machine's processor, as LLVM names them."""
+    return frozenset(name for name, there in llvm.get_host_cpu_features().items() if there)
 
 
 def to_llvm_dialect(text: str):
@@ -71,6 +77,20 @@ def translate(module) -> str:
     return mlir.translate_module_to_llvmir(module.operation)
 
 
+def optimize(module, machine) -> None:
+    """LLVM's passes that are worth their time here: kernels come with their loops tiled, vectorized and unrolled, and without repeated
+    expressions, so that the standard pipeline, which takes four times as long, finds nothing more."""
+    module.triple, module.data_layout = machine.triple, str(machine.target_data)
+    builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=1))
+    passes = llvm.create_new_module_pass_manager()
+    passes.add_simplify_cfg_pass()
+    passes.add_instruction_combine_pass()
+    passes.add_new_gvn_pass()
+    passes.add_instruction_combine_pass()
+    passes.add_simplify_cfg_pass()
+    passes.run(module, builder)
+
+
 def compile_object(text: str) -> bytes:
     """Native code of the MLIR module ``text``, from the disk cache where it is there."""
     key = cache.key("object", text, llvm.get_host_cpu_name(), _features(), llvm.llvm_version_info)
@@ -79,11 +99,8 @@ def compile_object(text: str) -> bytes:
         return found
     ir = to_llvm_ir(text)
     with _lock:
-        module = llvm.parse_assembly(ir)
-        machine = target_machine()
-        module.triple, module.data_layout = machine.triple, str(machine.target_data)
-        builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=2))
-        builder.getModulePassManager().run(module, builder)
+        module, machine = llvm.parse_assembly(ir), target_machine()
+        optimize(module, machine)
         code = machine.emit_object(module)
     cache.store(key, code)
     return code

@@ -8,6 +8,7 @@ from mlirfuse.graph import Block, Graph, Group, Op, Value, topological, uses
 from mlirfuse.passes.base import Pass, blocks, register
 
 FUSIBLE = {"elementwise", "reduce", "shape", "index", "create", "random"}
+_ALONE = "is alone: no neighbour can be fused with it, and single-op is off"
 _NOTES = 8  # printed a group; more are counted
 
 
@@ -237,7 +238,7 @@ class _Grouping:
             elif len(node.ops) > 1 or self.options.single_op:
                 op.group = groups.setdefault(node, Group())
             else:
-                op.attrs["note"] = "is alone: no neighbour can be fused with it, and single-op is off"
+                op.attrs["note"] = _ALONE
         self.explain(groups)
         self.copy_free()
         self.block.ops = topological(self.block.ops, {op: op.group for op in self.block.ops if op.group is not None})
@@ -252,9 +253,12 @@ class _Grouping:
             told[key] = None
             if reason == "cycle":
                 reason = f"a cycle would arise through {self.between(first, second) or self.between(second, first)}"
-            for group in {groups.get(first): None, groups.get(second): None}:
-                if group is not None:
-                    group.notes.append(f"{a.name} was not merged with {b.name}: {reason}")
+            text = f"{a.name} was not merged with {b.name}: {reason}"
+            for node in (first, second):
+                if node in groups:
+                    groups[node].notes.append(text)
+                elif node.fusible and _ALONE in node.ops[0].attrs["note"]:
+                    node.ops[0].attrs["note"] = f"is alone: {text}"
         for group in groups.values():
             if len(group.notes) > _NOTES:
                 group.notes[_NOTES:] = [f"and {len(group.notes) - _NOTES} more"]

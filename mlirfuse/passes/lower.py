@@ -132,7 +132,7 @@ def code_text(graph: Graph, target, env: dict[str, int], host: bool) -> str:
     program = Program(graph, target, env)
     alignments = {v: layout.align for v, layout in zip(graph.args, graph.layouts) if layout is not None}
     slots = program.slots()
-    kernels, text = target.kernels(program, target.parameters(program, env, alignments), slots)
+    kernels, text = target.kernels(program, program.parameters(env, alignments), slots)
     return whole(text, target.host(kernels, slots)) if host else text
 
 

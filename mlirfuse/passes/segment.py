@@ -245,9 +245,12 @@ class _Segmenter:
             for first, second in zip(parts, parts[1:]):
                 if not first.ops or not second.ops or first is second:
                     continue
-                if self.refusal(first, second) is None and not self.cycle(first, second) and not self.cycle(second, first):
+                why = self.refusal(first, second)
+                if why is None and not self.cycle(first, second) and not self.cycle(second, first):
                     self.merge(first, second)
                     changed = True
+                else:
+                    second.why = second.why or why or "merging it would make a cycle"
         return changed
 
 

@@ -35,6 +35,8 @@ class Analysis:
     strides: dict[Value, tuple[Size, ...]]
     partials: list[Op] = field(default_factory=list)  # partial sums over the kept axes (rows), see gpu_inner_outer
     pinned: set[Axis] = field(default_factory=set)  # axes whose own index is needed: they are not merged with others
+    hint: dict[str, int] = field(default_factory=dict)  # the sizes of one call, for orders that are the same in all
+    passed_on: frozenset[Value] = frozenset()  # reductions' results that kernels of one segment hand to each other
     _strides: dict[tuple[Value, Axis], Size] = field(default_factory=dict)
     _loops: dict[tuple[Axis, ...], list[list[Axis]]] = field(default_factory=dict)
     _once: dict[object, Any] = field(default_factory=dict)
@@ -171,7 +173,7 @@ def analyze(program: list[Op], outputs: list[Value], layouts: dict[Value, Layout
             continue
         if not set(axes.flat(value)) <= set(analysis.domain):
             raise CompileError(f"{value!r} runs over axes that its segment does not: fusion-segment and the kernels see different axes")
-    analysis.pinned = _pinned(program, axes)
+    analysis.pinned, analysis.hint = _pinned(program, axes), hint
     _order(analysis, hint)
     return analysis
 

@@ -1,4 +1,4 @@
-"""Loops of CPU kernels: tasks shared by the thread pool, vector lanes, masked tails, carried accumulators.
+"""Loops of CPU kernels: tasks shared by the thread pool, vector lanes, masked ends, carried accumulators.
 
 Every CPU kernel is ``func.func @name(%begin: i64, %end: i64, %ctx: !llvm.ptr)`` and works off the tasks ``begin … end - 1``.
 """
@@ -9,18 +9,22 @@ from dataclasses import dataclass
 from typing import Callable
 
 from mlirfuse import dtypes as dt
+from mlirfuse import ops as table
 from mlirfuse import sizes as sz
 from mlirfuse.graph import Op, Value
-from mlirfuse.lowering import llvm
 from mlirfuse.lowering import reductions as red
 from mlirfuse.lowering.emitter import Emitter, Val
-from mlirfuse.lowering.kernel import Env, Index, Kernel, Memory
+from mlirfuse.lowering.kernel import ZERO, Env, Index, Kernel, Memory
 from mlirfuse.lowering.slots import CpuArguments, Slots
-from mlirfuse.schedule.analysis import Analysis, size_of
+from mlirfuse.machine import Host
+from mlirfuse.schedule.analysis import Analysis, is_reduction, size_of
 from mlirfuse.schedule.axes import Axis
 from mlirfuse.sizes import Size
 
 I64 = dt.i64
+TILE = 8192  # elements that a task of a pointwise kernel works on, about
+SHORT = 64  # loops shorter than this can share a vector with the loop around them (see Flat)
+_SHIFT = 19  # TILE * SHORT == 1 << _SHIFT: for which division by multiplication is exact
 
 
 @dataclass
@@ -33,40 +37,102 @@ class CpuKernel:
     grain: Size
 
 
+@dataclass(frozen=True)
+class Flat:
+    """Two loops, one inside the other, whose elements the lanes of a vector run across: ``index`` counts them row-major, from ``origin`` of
+    the outer loop on; ``outer`` and ``inner`` are each lane's positions in the two."""
+
+    loops: tuple[Axis, Axis]  # their innermost axes
+    extent: Size  # of the inner loop
+    origin: Val
+    index: Index
+    outer: Index
+    inner: Index
+
+
+class Elements(Kernel):
+    """:class:`Kernel` with what only CPU kernels do: stores past the caches, and vectors that run across two loops."""
+
+    streamed: frozenset[Value] = frozenset()  # outputs that are too large to be in a cache when they are used next
+    flat: Flat | None = None
+
+    def _offset(self, value: Value, strides, env: Env) -> Index:
+        flat = self.flat
+        if flat is not None and env.get(flat.loops[0]) is flat.outer and env.get(flat.loops[1]) is flat.inner:
+            steps = {axis: stride for dim, stride in zip(self.dims(value), strides) for axis, stride in self._steps(dim, stride)}
+            outer, inner = (steps.get(axis, 0) for axis in flat.loops)
+            if inner != 0 and outer == sz.mul(inner, flat.extent):  # memory runs through both loops as through one
+                rest = {**env, flat.loops[0]: Index(flat.origin), flat.loops[1]: ZERO}
+                return self.add(super()._offset(value, strides, rest), self.scale(flat.index, inner))
+        return super()._offset(value, strides, env)
+
+    @staticmethod
+    def _steps(dim, stride: Size):
+        for axis in reversed(dim):
+            yield axis, stride
+            stride = sz.mul(stride, axis.size)
+
+    def store(self, value: Value, env: Env, val: Val, memory: Memory | None = None, lanes: int = 1) -> None:
+        memory = memory or self.memories[value]
+        if value in self.streamed and self.mask is None and val.lanes > 1:
+            offset = self._offset(value, memory.strides, env)
+            if offset.vector is None and offset.step == 1:
+                e = self.e
+                val = e.cast(val, dt.u8) if memory.dtype is dt.bool_ else e.bitcast(e.cast(val, memory.dtype), self.held(memory.dtype))
+                address = self.address(memory, offset.base)
+                align = val.lanes * memory.dtype.bytes
+                e.line(f"llvm.store {val}, {address} {{alignment = {align} : i64, nontemporal}} : {val.type}, {self.pointer_type}")
+                return
+        super().store(value, env, val, memory, lanes)
+
+
 class CpuBody:
     """What the schedulers of CPU kernels share: the function, its arguments, loops."""
 
-    def __init__(self, name: str, analysis: Analysis, slots: Slots, inside=None):
-        self.name, self.analysis = name, analysis
-        self.e = Emitter("cpu", llvm.host_features())
+    def __init__(self, name: str, analysis: Analysis, slots: Slots, host: Host, streamed=frozenset()):
+        self.name, self.analysis, self.host = name, analysis, host
+        self.e = Emitter("cpu", host.features)
         self.args = CpuArguments(self.e, slots, I64)
         self.e.depth = 2
-        memories = {}
-        for value in analysis.inputs + analysis.outputs:
-            memories[value] = Memory(self.args.place(value), analysis.strides[value], value.dtype, value.dtype.bytes)
-        self.k = Kernel(self.e, analysis.axes, memories, self.args.size, I64, set(analysis.ops) if inside is None else inside, self.args.scalar)
+        memories = {value: self.memory(value) for value in analysis.inputs + analysis.outputs}
+        self.k = Elements(self.e, analysis.axes, memories, self.args.size, I64, set(analysis.ops), self.args.scalar)
+        self.k.streamed = frozenset(streamed)
+
+    def memory(self, value: Value) -> Memory:
+        """Where a tensor lies. What the kernels of one segment pass on is kept as it was computed, half types in float32."""
+        strides, dtype = self.analysis.strides[value], value.dtype
+        if value not in self.analysis.passed_on:
+            return Memory(self.args.place(value), strides, dtype, dtype.bytes)
+        held = dtype.compute
+        pointer = self.args.temporary((value.op, "result"), sz.mul(value.numel, held.bytes))
+        return Memory(pointer, strides, held, held.bytes)
 
     def size(self, size: Size) -> Val:
         return self.k.size(size)
 
+    def constant(self, value: int) -> Val:
+        return self.e.const(value, I64)
+
     def finish(self, tasks: Size, grain: Size) -> CpuKernel:
+        if self.k.streamed:  # stores past the caches are seen by other threads only after a fence
+            self.e.line('llvm.call_intrinsic "llvm.x86.sse.sfence"() : () -> ()')
         body = self.e.text()
-        text = (
-            f"func.func @{self.name}(%begin: i64, %end: i64, %ctx: !llvm.ptr) {{\n{body}\n  return\n}}"
-        )
+        text = f"func.func @{self.name}(%begin: i64, %end: i64, %ctx: !llvm.ptr) {{\n{body}\n  return\n}}"
         return CpuKernel(self.name, text, tasks, grain)
+
+    # ---- loops
 
     def tasks(self, body: Callable[[Val], None]) -> None:
         """The loop over this call's tasks."""
-        one = self.e.const(1, I64)
+        one = self.constant(1)
         self.e.depth = 1
         with self.k.region(f"scf.for %task = %begin to %end step {one} : i64 {{"):
             body(Val("%task", I64))
 
-    def loop(self, low: Val, high: Val, step: int, carried: list[Val], body: Callable[[Val, list[Val]], list[Val]]) -> list[Val]:
+    def loop(self, low: Val, high: Val, step: int | Val, carried: list[Val], body: Callable[[Val, list[Val]], list[Val]]) -> list[Val]:
         """``scf.for`` carrying ``carried``; ``body(index, carried)`` gives their next values. Returns their last ones."""
         e = self.e
-        by = e.const(step, I64)
+        by = step if isinstance(step, Val) else self.constant(step)
         i = e.fresh()
         if not carried:
             with self.k.region(f"scf.for {i} = {low} to {high} step {by} : i64 {{"):
@@ -81,24 +147,10 @@ class CpuBody:
             e.line(f"scf.yield {', '.join(v.name for v in following)} : {types}")
         return [Val(f"{name}#{k}", v.dtype, v.lanes) for k, v in enumerate(carried)]
 
-    def when(self, condition: Val, carried: list[Val], body: Callable[[], list[Val]]) -> list[Val]:
-        """``scf.if``: ``body``'s values where the condition holds, else ``carried``."""
-        e = self.e
-        if not carried:
-            with self.k.region(f"scf.if {condition} {{"):
-                body()
-            return []
-        name, types = e.fresh(), ", ".join(v.type for v in carried)
-        with self.k.region(f"{name}:{len(carried)} = scf.if {condition} -> ({types}) {{", "} else {"):
-            e.line(f"scf.yield {', '.join(v.name for v in body())} : {types}")
-        e.line(f"  scf.yield {', '.join(v.name for v in carried)} : {types}")
-        e.line("}")
-        return [Val(f"{name}#{k}", v.dtype, v.lanes) for k, v in enumerate(carried)]
-
     def set_loop(self, env: Env, loop: list[Axis], index: Index) -> None:
         """The env of a loop over merged axes: all of its index is on the innermost one."""
         for axis in loop[:-1]:
-            env[axis] = Index(0)
+            env[axis] = ZERO
         env[loop[-1]] = index
 
     def unlinear(self, env: Env, loops: list[list[Axis]], linear: Val) -> None:
@@ -111,96 +163,179 @@ class CpuBody:
                 index, here = self.k.divmod(index, size_of(loop))
                 self.set_loop(env, loop, here)
 
-    def vectors(self, low: Val, high: Val, lanes: int, carried: list[Val], body, unroll: int = 1) -> list[Val]:
-        """Runs ``body(index, mask, carried) -> carried`` over ``low … high`` in vectors of ``lanes``, the last one masked.
+    def below(self, count: Val, lanes: int) -> Val:
+        """The lanes below ``count``, which is small."""
+        dtype = dt.i32 if lanes <= 16 else dt.i16
+        return self.e.cmp("lt", self.e.iota(dtype, lanes), self.e.splat(self.e.cast(count, dtype), lanes))
 
-        With ``unroll`` > 1, ``carried`` are that many sets of accumulators, one for each of as many vectors in flight.
-        """
-        e = self.e
-        width = len(carried) // unroll
-        step = lanes * unroll
-        span = e.sub(high, low)
-        whole = e.mul(e.div(span, e.const(step, I64)), step)
-        middle = e.add(low, whole)
+    def vectors(self, low: Val, high: Val, lanes: int, carried: list[Val], body, unroll: int = 1, exact: bool = False) -> list[Val]:
+        """Runs ``body(indices, mask, carried) -> carried`` over ``low … high``: ``unroll`` vectors of ``lanes`` at a time, then the rest one by one,
+        masked. ``exact``: there is no rest."""
+        e, step = self.e, lanes * unroll
+        middle = high if exact else e.add(low, e.and_(e.sub(high, low), -step)) if step > 1 else high
 
         def wide(i, state):
-            out = []
-            for u in range(unroll):
-                at = i if u == 0 else e.add(i, u * lanes)
-                out += body(Index(at, 1, lanes) if lanes > 1 else Index(at), None, state[u * width : (u + 1) * width])
-            return out
+            return body([Index(e.add(i, u * lanes) if u else i, int(lanes > 1), lanes) for u in range(unroll)], None, state)
 
         carried = self.loop(low, middle, step, carried, wide)
-        if unroll > 1:
-            first = self.loop(
-                middle, e.add(low, e.mul(e.div(span, e.const(lanes, I64)), lanes)), lanes, carried[:width],
-                lambda i, state: body(Index(i, 1, lanes), None, state),
-            )  # fmt: skip
-            carried = first + carried[width:]
-            middle = e.add(low, e.mul(e.div(span, e.const(lanes, I64)), lanes))
-        if lanes == 1:
+        if exact or step == 1:
             return carried
-        left = e.sub(high, middle)
 
-        def tail():
-            mask = e.cmp("lt", e.iota(I64, lanes), e.splat(left, lanes))
+        def narrow(i, state):
+            if lanes == 1:
+                return body([Index(i)], None, state)
+            mask = self.below(e.sub(high, i), lanes)
             with self.k.masked(mask):
-                return body(Index(middle, 1, lanes), mask, carried[:width])
+                return body([Index(i, 1, lanes)], mask, state)
 
-        first = self.when(e.cmp("gt", left, 0), carried[:width], tail)
-        return (first or []) + carried[width:]
+        return self.loop(middle, high, lanes, carried, narrow)
 
-    def accumulate(self, reductions: list[Op], env: Env, mask: Val | None, state: list[Val], lanes: int) -> list[Val]:
-        """Adds the elements at ``env`` to the accumulators ``state`` of ``reductions``."""
-        out, at = [], 0
+    def flat(self, loops: tuple[list[Axis], list[Axis]], origin: Val, index: Index, env: Env) -> Flat:
+        """Lanes across two loops; sets them in ``env``. ``index`` is below TILE and the inner loop shorter than SHORT."""
+        e, lanes, extent = self.e, index.lanes, size_of(loops[1])
+        at = e.cast(self.k.materialize(index), dt.u32)
+        size = e.cast(self.size(extent), dt.u32)
+        inverse = e.div(e.add(size, (1 << _SHIFT) - 1), size)  # a scalar: LLVM moves it out of the loop
+        row = e.shr(e.mul(at, e.splat(inverse, lanes)), _SHIFT)
+        column = e.sub(at, e.mul(row, e.splat(size, lanes)))
+        row = e.add(e.bitcast(e.cast(row, dt.u64), I64), e.splat(origin, lanes))
+        as_index = lambda v: Index(0, 0, lanes, v)  # noqa: E731
+        outer, inner = as_index(row), as_index(e.bitcast(e.cast(column, dt.u64), I64))
+        for loop, position in zip(loops, (outer, inner)):
+            self.set_loop(env, loop, position)
+        return Flat((loops[0][-1], loops[1][-1]), extent, origin, index, outer, inner)
+
+    # ---- buffers of a kernel's own
+
+    def buffer(self, key, count: Size, dtype: dt.DType) -> Memory:
+        """A buffer in the workspace."""
+        held = dt.u8 if dtype is dt.bool_ else dtype
+        return Memory(self.args.temporary(key, sz.mul(count, held.bytes)), (), held, held.bytes)
+
+    def stack(self, count: Size, dtype: dt.DType) -> Memory:
+        """A buffer on the stack, for as long as the function runs."""
+        held = dt.u8 if dtype is dt.bool_ else dtype
+        size, name = self.size(count), f"%stack{len(self.e.entry)}"
+        self.e.entry.append(f"  {name} = llvm.alloca {size} x {held.memory} {{alignment = 64 : i64}} : (i64) -> !llvm.ptr")
+        return Memory(name, (), held, held.bytes)
+
+    def put(self, memory: Memory, offset: Val, val: Val) -> None:
+        """Stores ``val`` in a buffer, from ``offset`` on."""
+        val, address, mask = self.e.cast(val, memory.dtype), self.k.address(memory, offset), self.k.mask
+        if mask is None or val.lanes == 1:
+            self.e.line(f"llvm.store {val}, {address} {{alignment = {memory.align} : i64}} : {val.type}, !llvm.ptr")
+        else:
+            text = f"llvm.intr.masked.store {val}, {address}, {mask} {{alignment = {memory.align} : i32}}"
+            self.e.line(f"{text} : {val.type}, {mask.type} into !llvm.ptr")
+
+    def get(self, memory: Memory, offset: Val, dtype: dt.DType, lanes: int) -> Val:
+        """Loads ``lanes`` elements of a buffer, from ``offset`` on."""
+        e, mask, address = self.e, self.k.mask, self.k.address(memory, offset)
+        type_ = Val("", memory.dtype, lanes).type
+        if mask is None or lanes == 1:
+            val = e.op(f"llvm.load {address} {{alignment = {memory.align} : i64}} : !llvm.ptr -> {type_}", memory.dtype, lanes)
+        else:
+            text = f"llvm.intr.masked.load {address}, {mask}, {e.const(0, memory.dtype, lanes)} {{alignment = {memory.align} : i32}}"
+            val = e.op(f"{text} : (!llvm.ptr, {mask.type}, {type_}) -> {type_}", memory.dtype, lanes)
+        return e.cast(val, dtype)
+
+    # ---- reductions
+
+    def total(self, reductions: list[Op], envs: list[Env], mask: Val | None, lanes: int) -> list[Val]:
+        """The accumulators of the elements at ``envs``, one env a vector."""
+        out: list[Val] = []
         for op in reductions:
-            width = len(red.accumulator_types(op))
-            val = self.e.splat(self.k.value(op.operands[0], env), lanes)
-            new = red.element(self.e, op, val, self.position(op, env))
-            if mask is not None:
-                nothing = red.identity(self.e, op, lanes)
-                new = tuple(self.e.select(mask, a, b) for a, b in zip(new, nothing))
-            out += red.combine(self.e, op, tuple(state[at : at + width]), new)
-            at += width
+            rows = [(self.e.splat(self.k.value(op.operands[0], env), lanes), self.position(op, env), mask) for env in envs]
+            out += red.total(self.e, op, rows)
         return out
+
+    def merge(self, reductions: list[Op], a: list[Val], b: list[Val]) -> list[Val]:
+        """The accumulators of both."""
+        pairs = zip(reductions, grouped(reductions, a), grouped(reductions, b))
+        return [v for op, x, y in pairs for v in red.combine(self.e, op, x, y)]
 
     def position(self, op: Op, env: Env) -> Val | None:
         """The place along the reduced dimensions, row-major, for argmax and argmin."""
         if op.name not in ("argmax", "argmin"):
             return None
-        index = Index(0)
+        index = ZERO
         for axis in self.analysis.axes.reduced(op):
-            index = self.k.add(self.k.scale(index, axis.size), env.get(axis, Index(0)))
+            index = self.k.add(self.k.scale(index, axis.size), env.get(axis, ZERO))
         return self.e.cast(self.k.materialize(index), I64)
 
     def identities(self, reductions: list[Op], lanes: int) -> list[Val]:
         return [v for op in reductions for v in red.identity(self.e, op, lanes)]
 
+    def hoist(self, env: Env, among) -> None:
+        """Computes here what of ``among`` has none of the axes that loops inside run over."""
+        for value in among:
+            self.k.value(value, env)
 
-def lanes_of(analysis: Analysis) -> int:
-    """Vector lanes: 64 bytes of the widest element that is computed with."""
+
+def grouped(reductions: list[Op], flat: list[Val]) -> list[tuple[Val, ...]]:
+    """The accumulators of each reduction in a list of them all."""
+    out, at = [], 0
+    for op in reductions:
+        width = len(red.accumulator_types(op))
+        out.append(tuple(flat[at : at + width]))
+        at += width
+    return out
+
+
+def lanes_of(analysis: Analysis, host: Host) -> int:
+    """Vector lanes: a register of the widest element that is computed with."""
     widest = max(v.dtype.compute.bits for op in analysis.ops for v in list(op.operands) + list(op.results))
-    return 64 // max(widest // 8, 4)
+    return host.vector_bytes * 8 // widest
+
+
+def cost_of(analysis: Analysis) -> int:
+    """About how many instructions the segment takes for an element."""
+    return sum(table.TABLE[op.name].cost for op in analysis.ops if op.name in table.TABLE)
+
+
+def unroll_of(analysis: Analysis) -> int:
+    """Vectors in flight: several where an element takes few instructions, one where there is enough to overlap anyway."""
+    cost = cost_of(analysis)
+    return 4 if cost < 12 else 2 if cost < 30 else 1
 
 
 def store_outputs(body: CpuBody, outputs: list[Value], env: Env, domain: list[Axis]) -> None:
     """Stores ``outputs`` at ``env``. One that lacks some of the domain's axes is stored where these are at 0."""
+    store_all(body, outputs, [env], domain)
+
+
+def store_all(body: CpuBody, outputs: list[Value], envs: list[Env], domain: list[Axis]) -> None:
+    """Stores ``outputs`` at all of ``envs``. All is computed before any store: an output may be written over an input."""
+    vals = [[body.k.value(value, env) for value in outputs] for env in envs]
+    for env, here in zip(envs, vals):
+        for value, val in zip(outputs, here):
+            _store_where(body, value, val, env, domain)
+
+
+def _store_where(body: CpuBody, value: Value, val: Val, env: Env, domain: list[Axis]) -> None:
     k, e = body.k, body.e
-    vals = [k.value(value, env) for value in outputs]  # before any store: an output may be written over an input
-    for value, val in zip(outputs, vals):
-        own = {a for dim in k.dims(value) for a in dim}
-        missing = [env[a] for a in domain if a not in own and a in env and env[a] != Index(0)]
-        condition = None
-        for index in missing:
+    own = {a for dim in k.dims(value) for a in dim}
+    condition = None
+    for axis in domain:
+        index = env.get(axis, ZERO)
+        if axis not in own and index != ZERO:
             at_zero = e.cmp("eq", k.scalar(index.base), 0)
             condition = at_zero if condition is None else e.and_(condition, at_zero)
-        if condition is None:
+    if condition is None:
+        k.store(value, env, val)
+    else:
+        with k.region(f"scf.if {condition} {{"):
             k.store(value, env, val)
-        else:
-            with k.region(f"scf.if {condition} {{"):
-                k.store(value, env, val)
+
+
+def depends_on(analysis: Analysis, axes) -> set[Value]:
+    """The values of the segment with any of ``axes``."""
+    axes = set(axes)
+    return {v for op in analysis.ops for v in op.results if axes & set(analysis.axes.flat(v))}
 
 
 def rows_grain(elements_a_task: Size, target: int = 16384) -> Size:
     """Tasks a thread takes at a time, so that it has about ``target`` elements."""
     return sz.maximum(1, sz.floordiv(target, sz.maximum(1, elements_a_task)))
+
+

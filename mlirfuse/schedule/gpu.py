@@ -78,8 +78,7 @@ class GpuBody:
     def finish(self, grid: Size) -> GpuKernel:
         shared = f"  llvm.mlir.global internal @{self.name}_shared() {{addr_space = 3 : i32, alignment = 16 : i64}} : !llvm.array<{self.shared_bytes} x i8>\n"
         parameters = ", ".join(f"{name}: {type_}" + (" {llvm.noalias}" if "ptr" in type_ else "") for name, type_ in self.args.passed.values())
-        attributes = f"known_block_size = array<i32: {self.threads}, 1, 1>"
-        attributes += f", nvvm.maxntid = array<i32: {self.threads}, 1, 1>"
+        attributes = f"known_block_size = array<i32: {self.threads}, 1, 1>"  # becomes nvvm.maxntid
         if self.resident > 1:
             attributes += f", nvvm.minctasm = {self.resident} : i32"
         if self.cluster > 1:

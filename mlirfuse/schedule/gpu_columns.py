@@ -243,12 +243,10 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
                 out += [replace(params(32, threads, unroll), access=narrower, split=1) for threads in (1024, 512) for unroll in (8, 16)]
         return out
 
-    segment = max(16, min(64, 256 // (access.lanes * _element(analysis))))  # threads that read 256 bytes of a row
-    while segment > 16 and segment >= 2 * vectors:
-        segment //= 2
-    normal = params(max(tx, min(segment, vectors)), 256 if access.lanes * len(held) <= 8 else 128, 4)
-    at_once = replace(params(min(segment, max(tx, vectors)), 512, 8), split=1)
-    if vectors * above >= machine.sm_count * 128:  # columns enough for all threads: none needs to share its own
+    in_flight = max(4, min(16, 64 // (access.lanes * _element(analysis))))  # rows that make 64 bytes a thread
+    normal = params(tx, 256 if access.lanes * len(held) <= 8 else 128, in_flight)
+    at_once = replace(params(min(tx, 16) if access.lanes > 1 else tx, 512, max(8, in_flight)), split=1)
+    if vectors * above >= machine.sm_count * 128 and rows <= 64:  # columns enough for all threads: none needs to share its own
         at_once = replace(params(128, 128, 8), split=1)
     few_rows = rows <= 1024 and blocks < machine.sm_count
     filled = -(-vectors // at_once.tx) * above >= machine.sm_count  # without a split

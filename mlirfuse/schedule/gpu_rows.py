@@ -41,7 +41,14 @@ class Params:
     resident: int = 1
 
 
-UNROLL = 4  # vectors in flight of the looped form
+UNROLL = 4  # vectors in flight of the looped form, more where a vector is short
+
+
+def _unroll(analysis: Analysis, lanes: int) -> int:
+    """Vectors in flight of the looped form: at least 32 bytes of each input a thread."""
+    reduced = set(analysis.reduced)
+    widest = max((v.dtype.bytes for v in analysis.inputs if reduced & set(analysis.axes.flat(v))), default=4)
+    return max(UNROLL, min(16, 32 // (lanes * widest)))
 
 
 def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
@@ -129,20 +136,20 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
                 valid = inside if row_inside is None else row_inside if inside is None else e.and_(row_inside, inside)
                 body.store_at(full, env, analysis.domain, valid)
     else:
-        step = p.tx * lanes
+        step, unroll = p.tx * lanes, _unroll(analysis, lanes)
         limit = body.size(length)
         low, high = e.const(0, body.index), limit
         if part is not None:
-            length_of_part = body.size(sz.mul(sz.ceildiv(length, p.split * step * UNROLL), step * UNROLL))
+            length_of_part = body.size(sz.mul(sz.ceildiv(length, p.split * step * unroll), step * unroll))
             low = e.min(e.mul(part, length_of_part), limit)
             high = e.min(e.add(low, length_of_part), limit)
-        span = step * UNROLL
+        span = step * unroll
 
         # Whole spans first, without checks; what is left over in one more turn, checked.
         middle = e.add(low, e.mul(e.div(e.sub(high, low), span), span))
 
         def vectors(i: Val, checked: bool):
-            return [at(e.add(e.add(i, x_base), u * step) if u else e.add(i, x_base), checked) for u in range(UNROLL)]
+            return [at(e.add(e.add(i, x_base), u * step) if u else e.add(i, x_base), checked) for u in range(unroll)]
 
         def over_row(carried: list[Val], visit) -> list[Val]:
             carried = body.loop(low, middle, span, carried, lambda i, state: visit(vectors(i, False), state))
@@ -150,7 +157,7 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
             def last(i, state):
                 places = vectors(i, True)
                 if part is not None:
-                    ends = [e.cmp("lt", e.add(e.add(i, x_base), u * step), high) for u in range(UNROLL)]
+                    ends = [e.cmp("lt", e.add(e.add(i, x_base), u * step), high) for u in range(unroll)]
                     places = [(env, e.and_(inside, end)) for (env, inside), end in zip(places, ends)]
                 return visit(places, state)
 
@@ -324,11 +331,14 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
 
     def cost(item) -> tuple:
         p, held = item
+        if vectors >= 32 and p.tx < 32:  # less than a warp along a row spreads its accesses
+            return (True, 0)
         if small:
-            return (p.cluster * p.tx > 16 * 1024, p.chunks > 4, p.cluster, p.chunks, p.tx)
+            return (False, p.cluster * p.tx > 16 * 1024, p.chunks > 4, p.cluster, p.chunks, p.tx)
         if p.cluster == 1:
-            return (held > 32, p.tx > 512, abs(held - 16), p.tx)
-        return (held > 64, p.tx > 256, p.cluster > 8, abs(held - 64))
+            return (False, held > 32, p.tx > 512, abs(held - 16), p.tx)
+        idle = kept * p.cluster * p.tx < machine.sm_count * 512
+        return (False, held > 64, p.tx > 256, p.cluster > 8, idle, abs(held - 64))
 
     alone = [item for item in found if item[0].cluster == 1 and item[1] <= 32 and (item[0].tx <= 512 or not machine.clusters)]
     shared = [item for item in found if item not in alone]

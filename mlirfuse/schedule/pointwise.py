@@ -1,46 +1,129 @@
-"""Pointwise segments: every output element from input elements, no reductions.
+"""Pointwise segments on the CPU: every output element from input elements, no reductions.
 
-The domain's axes merge into as few loops as memory admits. On the CPU a task is a chunk of the innermost loop, in vectors.
+The domain's axes merge into as few loops as memory admits. A task is a tile of the two innermost loops: a piece of one row where rows
+are long, several rows where they are short. Rows shorter than a vector share vectors (``flat``).
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from mlirfuse import sizes as sz
-from mlirfuse.lowering.kernel import Index
+from mlirfuse.graph import Value
+from mlirfuse.lowering.kernel import Env, Index
 from mlirfuse.lowering.slots import Slots
+from mlirfuse.machine import Host
 from mlirfuse.schedule.analysis import Analysis, size_of
-from mlirfuse.schedule.cpu import CpuBody, CpuKernel, lanes_of, rows_grain, store_outputs
-
-CHUNK = 8192  # elements of the innermost loop a CPU task works on
+from mlirfuse.schedule.cpu import SHORT, TILE, CpuBody, CpuKernel, depends_on, lanes_of, rows_grain, store_all, unroll_of
 
 
-def cpu(name: str, analysis: Analysis, slots: Slots) -> list[CpuKernel]:
-    """The kernel that computes ``analysis`` on the CPU."""
-    body = CpuBody(name, analysis, slots)
+@dataclass(frozen=True)
+class Params:
+    """``flat``: the lanes of a vector run across the two innermost loops. ``streamed``: outputs are stored past the caches."""
+
+    flat: bool = False
+    streamed: bool = False
+
+
+def flattens(analysis: Analysis, host: Host, extents: tuple[int, ...]) -> bool:
+    """Whether vectors should run across the two innermost loops, which have these ``extents``, innermost last."""
     loops = analysis.loops(analysis.kept)
-    inner, outer = (loops[-1], loops[:-1]) if loops else ([], [])
-    extent = size_of(inner)
-    chunks = sz.ceildiv(extent, CHUNK) if loops else 1
-    lanes = lanes_of(analysis) if loops else 1
+    if len(loops) < 2 or extents[-1] >= min(lanes_of(analysis, host), SHORT):
+        return False
+    lanes = set(loops[-1]) | set(loops[-2])
+    return all(lanes <= set(analysis.axes.flat(v)) for v in analysis.outputs)
+
+
+def cpu(name: str, analysis: Analysis, slots: Slots, params: Params, host: Host) -> list[CpuKernel]:
+    """The kernel that computes ``analysis``."""
+    body = CpuBody(name, analysis, slots, host, analysis.outputs if params.streamed else ())
+    loops = analysis.loops(analysis.kept)
+    if not loops:
+        body.tasks(lambda index: store_all(body, analysis.outputs, [{}], []))
+        return [body.finish(1, 1)]
+    if len(loops) == 1:
+        return [_line(body, loops[0])]
+    return [_tiles(body, loops, params)]
+
+
+def _line(body: CpuBody, loop) -> CpuKernel:
+    """One loop: a task is a piece of it."""
+    extent = size_of(loop)
 
     def task(index):
-        env = {}
-        at, chunk = body.k.divmod(Index(index), chunks) if loops else (Index(index), Index(0))
-        body.unlinear(env, outer, body.k.scalar(at.base))
-        if not loops:
-            store_outputs(body, analysis.outputs, env, [])
-            return
-        low = body.e.mul(body.k.scalar(chunk.base), CHUNK)
-        high = body.e.min(body.e.add(low, CHUNK), body.size(extent))
-
-        def step(i, mask, state):
-            inside = dict(env)
-            body.set_loop(inside, inner, i)
-            store_outputs(body, analysis.outputs, inside, analysis.kept)
-            return []
-
-        body.vectors(low, high, lanes, [], step)
+        low = body.e.mul(index, TILE)
+        _columns(body, {}, loop, low, body.e.min(body.e.add(low, TILE), body.size(extent)))
 
     body.tasks(task)
-    tasks = sz.mul(sz.product(size_of(loop) for loop in outer), chunks)
-    return [body.finish(tasks, rows_grain(sz.minimum(extent, CHUNK)))]
+    return body.finish(sz.ceildiv(extent, TILE), 2)
+
+
+def _tiles(body: CpuBody, loops, params: Params) -> CpuKernel:
+    """Several loops: a task is a tile of the two innermost ones."""
+    e, k = body.e, body.k
+    *outer, middle, inner = loops
+    rows, columns = size_of(middle), size_of(inner)
+    height, width = sz.maximum(1, sz.floordiv(TILE, columns)), sz.minimum(columns, TILE)
+    down, across = sz.ceildiv(rows, height), sz.ceildiv(columns, width)
+
+    def task(index):
+        env: Env = {}
+        at, column = k.divmod(Index(index), across)
+        at, row = k.divmod(at, down)
+        body.unlinear(env, outer, k.scalar(at.base))
+        top = e.mul(k.scalar(row.base), body.size(height))
+        bottom = e.min(e.add(top, body.size(height)), body.size(rows))
+        if params.flat:
+            _flat(body, env, middle, inner, top, bottom)
+            return
+        left = e.mul(k.scalar(column.base), body.size(width))
+        right = e.min(e.add(left, body.size(width)), body.size(columns))
+
+        def line(i, _):
+            body.set_loop(env, middle, Index(i))
+            body.hoist(env, invariant)
+            _columns(body, env, inner, left, right)
+            return []
+
+        body.loop(top, bottom, 1, [], line)
+
+    invariant = _invariant(body.analysis, inner)
+    body.tasks(task)
+    tasks = sz.mul(sz.product(size_of(loop) for loop in outer), down, across)
+    return body.finish(tasks, rows_grain(sz.mul(height, width)))
+
+
+def _invariant(analysis: Analysis, inner) -> list[Value]:
+    """What is the same along the innermost loop."""
+    varying = depends_on(analysis, inner)
+    return [v for op in analysis.ops for v in op.results if v not in varying]
+
+
+def _columns(body: CpuBody, env: Env, loop, low, high) -> None:
+    analysis = body.analysis
+    lanes = lanes_of(analysis, body.host)
+
+    def step(indices, mask, state):
+        envs = [dict(env) for _ in indices]
+        for here, i in zip(envs, indices):
+            body.set_loop(here, loop, i)
+        store_all(body, analysis.outputs, envs, analysis.kept)
+        return []
+
+    body.vectors(low, high, lanes, [], step, unroll_of(analysis))
+
+
+def _flat(body: CpuBody, env: Env, middle, inner, top, bottom) -> None:
+    """The rows ``top … bottom`` in vectors that do not stop where a row ends."""
+    e, analysis = body.e, body.analysis
+    high = e.mul(e.sub(bottom, top), body.size(size_of(inner)))
+
+    def step(indices, mask, state):
+        for index in indices:
+            here = dict(env)
+            body.k.flat = body.flat((middle, inner), top, index, here)
+            store_all(body, analysis.outputs, [here], analysis.kept)
+            body.k.flat = None
+        return []
+
+    body.vectors(body.constant(0), high, lanes_of(analysis, body.host), [], step)

@@ -1,347 +1,314 @@
-"""Reductions and normalizations on the CPU.
+"""Reductions and normalizations along contiguous memory on the CPU: a task is a row, a point of the kept axes.
 
-*Inner*: the reduced axes are the contiguous ones. A task is a row (one point of the kept axes); each phase of reductions passes over
-the row, which stays in the cache, and so does the writing of full-size outputs.
+Each phase of reductions passes over the row, which stays in the cache, and so does the writing of full-size outputs. What is expensive
+to compute and needed again is kept in a buffer of the row's length (``stash``). Rows of a few vectors stay in registers (``held``).
 
-*Outer*: a kept axis is the contiguous one. A task is a block of columns, whose accumulators stay in registers while the rows go by.
+Where there are too few rows to share, a task takes a part of one and stores its accumulators (``split``); see :mod:`partial`.
 
-*Split*: where there are too few tasks to share, a task takes a part of the reduced range and stores its accumulators; a second
-kernel combines them. Only for a single phase whose outputs are all over the kept axes.
-
-Sums run in blocks of :data:`BLOCK` vectors that are added up, which keeps the error near that of pairwise summation.
+Sums add up the vectors in flight, then blocks of :data:`BLOCK` of those, then the lanes: the error stays near that of pairwise summation.
 """
 
 from __future__ import annotations
 
-from mlirfuse import dtypes as dt
+from dataclasses import dataclass
+
 from mlirfuse import ops as table
 from mlirfuse import sizes as sz
 from mlirfuse.graph import Op, Value
 from mlirfuse.lowering import reductions as red
 from mlirfuse.lowering.emitter import Val
-from mlirfuse.lowering.kernel import Env, Index, Memory
+from mlirfuse.lowering.kernel import ZERO, Env, Index
 from mlirfuse.lowering.slots import Slots
-from mlirfuse.schedule.analysis import Analysis, size_of
-from mlirfuse.schedule.cpu import I64, CpuBody, CpuKernel, lanes_of, rows_grain, store_outputs
+from mlirfuse.machine import Host
+from mlirfuse.schedule import partial
+from mlirfuse.schedule.analysis import Analysis, is_reduction, size_of
+from mlirfuse.schedule.cpu import CpuBody, CpuKernel, depends_on, grouped, lanes_of, rows_grain, store_all, unroll_of
 
 BLOCK = 64
+HELD = 4  # vectors of a row that stay in registers, at most
+STASH = 12  # instructions from which on it pays to keep a value
+STASH_BYTES = 128 << 10  # of a row's buffers, which lie on the stack
+
+
+@dataclass(frozen=True)
+class Params:
+    """``split``: parts of the reduced range. ``held``: the row is that many vectors, kept in registers; 0: it is passed over. ``stash``: keep
+    expensive values; ``streamed``: full-size outputs are stored past the caches."""
+
+    split: int = 1
+    held: int = 0
+    stash: bool = False
+    streamed: bool = False
 
 
 def is_outer(analysis: Analysis, hint: dict[str, int]) -> bool:
     """Whether memory runs along a kept axis: the smallest stride of the widest input is not a reduced axis'."""
-    if not analysis.kept:
+    kept, reduced = analysis.once(_main_axes)
+    if not kept or not reduced:
         return False
+    strides = [abs(n) or 1 << 62 for n in analysis.values(_main_strides, hint)]
+    return min(strides[: len(kept)]) < min(strides[len(kept) :])
+
+
+def _main_axes(analysis: Analysis):
+    """The kept and the reduced axes, where there is an input with a reduced axis."""
+    found = _main_input(analysis)
+    return (analysis.kept, analysis.reduced) if found is not None else ([], [])
+
+
+def _main_input(analysis: Analysis) -> Value | None:
     inputs = [v for v in analysis.inputs if set(analysis.reduced) & set(analysis.axes.flat(v))]
-    if not inputs:
-        return False
-    main = max(inputs, key=lambda v: len(analysis.axes.flat(v)))
-
-    def stride(axis):
-        value = abs(sz.substitute(analysis.axis_stride(main, axis), hint))
-        return value or 1 << 62
-
-    return min(map(stride, analysis.kept)) < min(map(stride, analysis.reduced))
+    return max(inputs, key=lambda v: len(analysis.axes.flat(v)), default=None)
 
 
-def _late_outputs(analysis: Analysis) -> tuple[list[Value], list[Value]]:
-    """Outputs over the whole domain (or with a reduced axis), and outputs over kept axes only."""
+def _main_strides(analysis: Analysis):
+    main = _main_input(analysis)
+    return [analysis.axis_stride(main, axis) for axis in analysis.kept + analysis.reduced]
+
+
+def late_outputs(analysis: Analysis) -> tuple[list[Value], list[Value]]:
+    """Outputs with a reduced axis, and outputs over kept axes only."""
     reduced = set(analysis.reduced)
     full = [v for v in analysis.outputs if reduced & set(analysis.axes.flat(v))]
     return full, [v for v in analysis.outputs if v not in full]
 
 
-def can_split(analysis: Analysis) -> bool:
-    return len(analysis.phases) == 1 and not _late_outputs(analysis)[0]
+def stashed(analysis: Analysis) -> list[tuple[int, Value]]:
+    """(phase, value): what is expensive, computed in a phase, and needed again after it. The last phase is the writing of outputs."""
+    varying = depends_on(analysis, analysis.reduced)
+    stages = [[op.operands[0] for op in phase] for phase in analysis.phases] + [late_outputs(analysis)[0]]
+    known: set[Value] = set()
+    found: list[tuple[int, Value]] = []
+
+    def costs(value: Value) -> int:
+        op = value.op
+        if value not in varying or op not in inside or is_reduction(op) or value in kept:
+            return 0
+        return table.TABLE[op.name].cost + sum(map(costs, op.operands))
+
+    def visit(value: Value, at: int) -> None:
+        op = value.op
+        if value not in varying or op not in inside or is_reduction(op) or value in seen:
+            return
+        seen.add(value)
+        if value in known and costs(value) >= STASH and table.TABLE[op.name].kind == "elementwise":
+            first = next(k for k, values in enumerate(computed) if value in values)
+            if value not in kept:
+                kept.add(value)
+                found.append((first, value))
+            return
+        for operand in op.operands:
+            visit(operand, at)
+
+    inside, kept = set(analysis.ops), set()
+    computed: list[set[Value]] = []
+    for at, values in enumerate(stages):
+        seen: set[Value] = set()
+        for value in values:
+            visit(value, at)
+        computed.append(set(seen))
+        known |= seen
+    return found
 
 
-def cpu(name: str, analysis: Analysis, slots: Slots, outer: bool, split: int) -> list[CpuKernel]:
-    """The kernels that compute ``analysis`` on the CPU; two if ``split`` > 1, the number of parts of the reduced range."""
-    first = (_columns if outer else _rows)(name, analysis, slots, split)
-    return [first] if split == 1 else [first, _finish(f"{name}_finish", analysis, slots, split)]
+def cpu(name: str, analysis: Analysis, slots: Slots, params: Params, host: Host) -> list[CpuKernel]:
+    """The kernels that compute ``analysis``; with ``split``, one that reduces parts and one that combines them."""
+    if params.split > 1:
+        return [_split_rows(name, analysis, slots, params, host), partial.finish(f"{name}_finish", analysis, slots, params.split, host)]
+    if params.held:
+        return [_held_rows(name, analysis, slots, params, host)]
+    return [_long_rows(name, analysis, slots, params, host)]
 
 
-def _cost(reductions: list[Op], analysis: Analysis) -> int:
-    return sum(table.TABLE[op.name].cost for op in analysis.ops if op.name in table.TABLE)
+class _Rows(CpuBody):
+    """Loops over a row."""
 
+    def __init__(self, name, analysis, slots, host, streamed=(), stash=False):
+        super().__init__(name, analysis, slots, host, streamed)
+        self.loops = analysis.loops(analysis.reduced)
+        self.lanes = lanes_of(analysis, host)
+        self.unroll = unroll_of(analysis)
+        self.invariant = _invariant(analysis)
+        length = sz.product(a.size for a in analysis.reduced)
+        self.kept = [(phase, value, self.stack(length, value.dtype.compute)) for phase, value in stashed(analysis)] if stash else []
 
-def _partials(body: CpuBody, reductions: list[Op], kept: sz.Size, split: int) -> list[tuple[Op, int, Memory]]:
-    """The buffers of a split reduction's accumulators: [split, kept] each."""
-    out = []
-    for op in reductions:
-        for part, dtype in enumerate(red.accumulator_types(op)):
-            stored = dt.u8 if dtype is dt.bool_ else dtype
-            nbytes = sz.mul(kept, split, stored.bytes)
-            out.append((op, part, Memory(body.args.temporary((op, part), nbytes), (), stored, stored.bytes)))
-    return out
+    def over(self, env: Env, carried, step, low=None, high=None, block=None) -> list[Val]:
+        """``step(envs, mask, carried)`` over the row, its innermost loop in vectors; ``low`` and ``high`` bound the outermost loop. ``block``: the
+        reductions whose accumulators are carried; they are added up in blocks."""
+        zero = self.constant(0)
 
-
-def _rows(name: str, analysis: Analysis, slots: Slots, split: int) -> CpuKernel:
-    body = CpuBody(name, analysis, slots)
-    e, k = body.e, body.k
-    kept_loops, loops = analysis.loops(analysis.kept), analysis.loops(analysis.reduced)
-    kept = sz.product(a.size for a in analysis.kept)
-    lanes = lanes_of(analysis)
-    full, small = _late_outputs(analysis)
-    unroll = 4 if _cost([], analysis) < 24 else 1
-
-    def span(low, high, part):
-        """The range of the outermost reduced loop that this task takes."""
-        if split == 1:
-            return low, high
-        step = body.size(sz.mul(sz.ceildiv(size_of(loops[0]), split * lanes), lanes) if len(loops) == 1 else sz.ceildiv(size_of(loops[0]), split))
-        start = e.min(e.mul(part, step), high)
-        return start, e.min(e.add(start, step), high)
-
-    def over_row(env: Env, carried, step, part, blocked=False):
-        """Runs ``step(env, mask, carried)`` over the reduced axes, the innermost in vectors."""
-
-        def nest(depth, env, carried):
-            low, high = e.const(0, I64), body.size(size_of(loops[depth]))
-            if depth == 0:
-                low, high = span(low, high, part)
-            if depth < len(loops) - 1:
+        def nest(depth: int, env: Env, carried):
+            loop, extent = self.loops[depth], size_of(self.loops[depth])
+            start, stop = (low, high) if depth == 0 and low is not None else (zero, self.size(extent))
+            if depth < len(self.loops) - 1:
 
                 def inside(i, state):
                     deeper = dict(env)
-                    body.set_loop(deeper, loops[depth], Index(i))
+                    self.set_loop(deeper, loop, Index(i))
                     return nest(depth + 1, deeper, state)
 
-                return body.loop(low, high, 1, carried, inside)
+                return self.loop(start, stop, 1, carried, inside)
 
-            def vector(i, mask, state):
-                here = dict(env)
-                body.set_loop(here, loops[depth], i)
-                return step(here, mask, state)
+            def vectors(indices, mask, state):
+                envs = [dict(env) for _ in indices]
+                for here, i in zip(envs, indices):
+                    self.set_loop(here, loop, i)
+                return step(envs, mask, state)
 
-            if not blocked:
-                return body.vectors(low, high, lanes, carried, vector, unroll if carried else 1)
-            return body.loop(low, high, BLOCK * lanes * unroll, carried, lambda i, state: block(i, high, state, vector))
+            if block is None:
+                return self.vectors(start, stop, self.lanes, carried, vectors, self.unroll)
+            length = BLOCK * self.lanes * self.unroll
 
-        def block(i, high, state, vector):
-            stop = e.min(e.add(i, BLOCK * lanes * unroll), high)
-            fresh = [v for _ in range(unroll) for v in body.identities(blocked, lanes)]
-            done = body.vectors(i, stop, lanes, fresh, vector, unroll)
-            return _merge(e, blocked, state, _fold(e, blocked, done, unroll))
+            def one(i, state):
+                end = self.e.min(self.e.add(i, length), stop)
+                done = self.vectors(i, end, self.lanes, self.identities(block, self.lanes), vectors, self.unroll)
+                return self.merge(block, state, done)
 
-        return nest(0, env, carried)
-
-    def task(index):
-        part = e.const(0, I64)
-        if split > 1:
-            at, which = k.divmod(Index(index), split)
-            index, part = k.scalar(at.base), k.scalar(which.base)
-        env: Env = {}
-        body.unlinear(env, kept_loops, index)
-        for phase in analysis.phases:
-            start = body.identities(phase, lanes)
-            done = over_row(env, start, lambda here, mask, state: body.accumulate(phase, here, mask, state, lanes), part, phase)
-            for op, accumulator in zip(phase, _grouped(phase, done)):
-                total = red.across_lanes(e, op, accumulator)
-                if split == 1:
-                    k.bind(op.result, env, red.result(e, op, total))
-                else:
-                    for (owner, p, memory) in partials:
-                        if owner is op:
-                            _store_partial(body, memory, e.add(e.mul(part, body.size(kept)), index), total[p])
-        if full:
-
-            def write(here, mask, state):
-                store_outputs(body, full, here, analysis.domain)
-                return []
-
-            over_row(env, [], write, part)
-        if small and split == 1:
-            store_outputs(body, small, env, analysis.kept)
-
-    partials = _partials(body, analysis.phases[0], kept, split) if split > 1 else []
-    body.tasks(task)
-    length = sz.product(a.size for a in analysis.reduced)
-    return body.finish(sz.mul(kept, split), rows_grain(length) if split == 1 else 1)
-
-
-def _columns(name: str, analysis: Analysis, slots: Slots, split: int) -> CpuKernel:
-    body = CpuBody(name, analysis, slots)
-    e, k = body.e, body.k
-    kept_loops, loops = analysis.loops(analysis.kept), analysis.loops(analysis.reduced)
-    kept = sz.product(a.size for a in analysis.kept)
-    inner, outer = kept_loops[-1], kept_loops[:-1]
-    lanes = lanes_of(analysis)
-    vectors = 8 if sum(len(red.accumulator_types(op)) for op in analysis.phases[0]) == 1 and lanes > 1 else 2
-    block = lanes * vectors
-    blocks = sz.ceildiv(size_of(inner), block)
-    full, small = _late_outputs(analysis)
-    partials = _partials(body, analysis.phases[0], kept, split) if split > 1 else []
-
-    def over_rows(env, carried, step, part):
-        def nest(depth, env, carried):
-            low, high = e.const(0, I64), body.size(size_of(loops[depth]))
-            if depth == 0 and split > 1:
-                length = body.size(sz.ceildiv(size_of(loops[0]), split))
-                low = e.min(e.mul(part, length), high)
-                high = e.min(e.add(low, length), high)
-
-            def inside(i, state):
-                deeper = dict(env)
-                body.set_loop(deeper, loops[depth], Index(i))
-                return step(deeper, state) if depth == len(loops) - 1 else nest(depth + 1, deeper, state)
-
-            if depth == len(loops) - 1 and carried:  # blocked, as in rows: the carried sums stay near each other in size
-
-                def one_block(i, state):
-                    stop = e.min(e.add(i, BLOCK * 4), high)
-                    width = len(state) // len(body.identities(analysis.phases[0], lanes)) if state else 1
-                    fresh = [v for _ in range(width) for v in body.identities(current[0], lanes)]
-                    done = body.loop(i, stop, 1, fresh, inside)
-                    return [x for w in range(width) for x in _merge(e, current[0], state[w * per() : (w + 1) * per()], done[w * per() : (w + 1) * per()])]
-
-                return body.loop(low, high, BLOCK * 4, carried, one_block)
-            return body.loop(low, high, 1, carried, inside)
+            return self.loop(start, stop, length, carried, one)
 
         return nest(0, env, carried)
 
-    current: list[list[Op]] = [analysis.phases[0]]
+    def reduce(self, env: Env, at: int, low=None, high=None) -> list[tuple[Val, ...]]:
+        """The accumulators, over the row, of each reduction of phase ``at``."""
+        phase = self.analysis.phases[at]
+        self.hoist(env, self.invariant[at])
 
-    def per():
-        return len(body.identities(current[0], lanes))
+        def step(envs, mask, state):
+            self.recall(envs, at)
+            new = self.total(phase, envs, mask, self.lanes)
+            self.keep(envs, at)
+            return self.merge(phase, state, new)
 
-    def columns(env, starts, mask, part, index_base):
-        """All phases and outputs for some vectors of columns; ``starts``: each vector's index along the inner kept loop."""
+        done = self.over(env, self.identities(phase, self.lanes), step, low, high, phase)
+        return [red.across_lanes(self.e, op, a) for op, a in zip(phase, grouped(phase, done))]
 
-        def at(here, start):
-            new = dict(here)
-            body.set_loop(new, inner, start)
-            return new
+    def write(self, env: Env, outputs: list[Value]) -> None:
+        """Stores full-size outputs."""
+        last = len(self.analysis.phases)
+        self.hoist(env, self.invariant[last])
 
-        for phase in analysis.phases:
-            current[0] = phase
-            carried = [v for _ in starts for v in body.identities(phase, lanes)]
-            width = per()
-
-            def step(here, state):
-                out = []
-                for w, start in enumerate(starts):
-                    out += body.accumulate(phase, at(here, start), mask, state[w * width : (w + 1) * width], lanes)
-                return out
-
-            done = over_rows(env, carried, step, part)
-            for w, start in enumerate(starts):
-                for op, total in zip(phase, _grouped(phase, done[w * width : (w + 1) * width])):
-                    if split == 1:
-                        k.bind(op.result, at(env, start), red.result(e, op, total))
-                    else:
-                        for owner, p, memory in partials:
-                            if owner is op:
-                                offset = e.add(e.add(e.mul(part, body.size(kept)), index_base), k.scalar(start.base))
-                                _store_partial(body, memory, offset, total[p], mask)
-        if full:
-
-            def write(here, state):
-                for start in starts:
-                    store_outputs(body, full, at(here, start), analysis.domain)
-                return []
-
-            over_rows(env, [], write, part)
-        if small and split == 1:
-            for start in starts:
-                store_outputs(body, small, at(env, start), analysis.kept)
-
-    def task(index):
-        part = e.const(0, I64)
-        if split > 1:
-            rest, which = k.divmod(Index(index), split)
-            index, part = k.scalar(rest.base), k.scalar(which.base)
-        row, column = k.divmod(Index(index), blocks)
-        env: Env = {}
-        body.unlinear(env, outer, k.scalar(row.base))
-        low = e.mul(k.scalar(column.base), block)
-        extent = body.size(size_of(inner))
-        base = e.mul(k.scalar(row.base), extent)
-        whole = e.cmp("le", e.add(low, block), extent)
-        with k.region(f"scf.if {whole} {{", "} else {"):
-            columns(env, [Index(e.add(low, w * lanes), 1, lanes) for w in range(vectors)], None, part, base)
-        e.depth += 1
-        k._memo.append({})
-
-        def edge(i, mask, state):
-            columns(env, [i], mask, part, base)
+        def step(envs, mask, state):
+            self.recall(envs, last)
+            store_all(self, outputs, envs, self.analysis.domain)
             return []
 
-        body.vectors(low, extent, lanes, [], edge)
-        k._memo.pop()
-        e.depth -= 1
-        e.line("}")
+        self.over(env, [], step)
 
-    body.tasks(task)
-    rows = sz.product(a.size for a in analysis.reduced)
-    tasks = sz.mul(sz.product(size_of(loop) for loop in outer), blocks, split)
-    return body.finish(tasks, rows_grain(sz.mul(rows, block)) if split == 1 else 1)
+    def keep(self, envs: list[Env], at: int) -> None:
+        """Puts away what is needed again after phase ``at``."""
+        for phase, value, memory in self.kept:
+            if phase == at:
+                for env in envs:
+                    self.put(memory, self._place(env), self.k.value(value, env))
+
+    def recall(self, envs: list[Env], at: int) -> None:
+        """Gets what was put away before phase ``at``."""
+        for phase, value, memory in self.kept:
+            if phase < at:
+                for env in envs:
+                    self.k.bind(value, env, self.get(memory, self._place(env), value.dtype.compute, self.lanes))
+
+    def _place(self, env: Env) -> Val:
+        """Where in the row ``env`` is."""
+        place = ZERO
+        for loop in self.loops:
+            place = self.k.add(self.k.scale(place, size_of(loop)), env[loop[-1]])
+        return self.k.scalar(place.base)
 
 
-def _finish(name: str, analysis: Analysis, slots: Slots, split: int) -> CpuKernel:
-    """Combines the parts of a split reduction and computes what depends on it: a task is a point of the kept axes."""
-    body = CpuBody(name, analysis, slots)
-    e = body.e
-    kept = sz.product(a.size for a in analysis.kept)
-    (phase,) = analysis.phases
-    partials = _partials(body, phase, kept, split)
+def _invariant(analysis: Analysis) -> list[list[Value]]:
+    """For each phase, and for the writing of outputs after them, what it needs that is the same along the row and known only now."""
+    varying = depends_on(analysis, analysis.reduced)
+    level: dict[Value, int] = {op.result: at + 1 for at, phase in enumerate(analysis.phases) for op in phase}
+    out: list[list[Value]] = [[] for _ in range(len(analysis.phases) + 1)]
+    for op in analysis.ops:
+        found = max((level.get(v, 0) for v in op.operands), default=0)
+        for value in op.results:
+            if value not in level:
+                level[value] = found
+                if value not in varying:
+                    out[found].append(value)
+    return out
+
+
+def _long_rows(name: str, analysis: Analysis, slots: Slots, params: Params, host: Host) -> CpuKernel:
+    full, small = late_outputs(analysis)
+    body = _Rows(name, analysis, slots, host, full if params.streamed else (), params.stash)
 
     def task(index):
         env: Env = {}
         body.unlinear(env, analysis.loops(analysis.kept), index)
-
-        def add(i, state):
-            out, at = [], 0
-            for op in phase:
-                width = len(red.accumulator_types(op))
-                offset = e.add(e.mul(i, body.size(kept)), index)
-                parts = tuple(_load_partial(body, memory, offset, red.accumulator_types(op)[p]) for owner, p, memory in partials if owner is op)
-                out += red.combine(e, op, tuple(state[at : at + width]), parts)
-                at += width
-            return out
-
-        done = body.loop(e.const(0, I64), e.const(split, I64), 1, body.identities(phase, 1), add)
-        for op, total in zip(phase, _grouped(phase, done)):
-            body.k.bind(op.result, env, red.result(e, op, total))
-        store_outputs(body, analysis.outputs, env, analysis.kept)
+        for at, phase in enumerate(analysis.phases):
+            for op, total in zip(phase, body.reduce(env, at)):
+                body.k.bind(op.result, env, red.result(body.e, op, total))
+        if full:
+            body.write(env, full)
+        if small:
+            store_all(body, small, [env], analysis.kept)
 
     body.tasks(task)
-    return body.finish(kept, rows_grain(split))
+    return body.finish(sz.product(a.size for a in analysis.kept), _grain(analysis))
 
 
-def _store_partial(body: CpuBody, memory: Memory, offset: Val, val: Val, mask: Val | None = None) -> None:
-    e = body.e
-    val = e.cast(val, memory.dtype)
-    address = body.k.address(memory, offset)
-    if mask is None or val.lanes == 1:
-        e.line(f"llvm.store {val}, {address} {{alignment = {memory.dtype.bytes} : i64}} : {val.type}, !llvm.ptr")
-    else:
-        e.line(f"llvm.intr.masked.store {val}, {address}, {mask} {{alignment = {memory.dtype.bytes} : i32}} : {val.type}, {mask.type} into !llvm.ptr")
+def _held_rows(name: str, analysis: Analysis, slots: Slots, params: Params, host: Host) -> CpuKernel:
+    """Rows of one loop of at most ``held`` vectors: what is computed of an element once is known to the end."""
+    full, small = late_outputs(analysis)
+    body = _Rows(name, analysis, slots, host)
+    e, k, lanes = body.e, body.k, body.lanes
+    (loop,) = body.loops
+    masks = [body.below(e.sub(body.size(size_of(loop)), u * lanes), lanes) for u in range(params.held)]
+
+    def row_of(op: Op, env: Env, mask: Val):
+        k.mask = mask
+        return e.splat(k.value(op.operands[0], env), lanes), body.position(op, env), mask
+
+    def task(index):
+        env: Env = {}
+        body.unlinear(env, analysis.loops(analysis.kept), index)
+        envs = []
+        for u in range(params.held):
+            envs.append(dict(env))
+            body.set_loop(envs[-1], loop, Index(body.constant(u * lanes), 1, lanes))
+        for phase in analysis.phases:
+            rows = [[row_of(op, here, mask) for here, mask in zip(envs, masks)] for op in phase]
+            k.mask = None
+            for op, row in zip(phase, rows):
+                total = red.across_lanes(e, op, red.total(e, op, row))
+                k.bind(op.result, env, red.result(e, op, total))
+        for here, mask in zip(envs, masks):
+            k.mask = mask
+            store_all(body, full, [here], analysis.domain)
+        k.mask = None
+        store_all(body, small, [env], analysis.kept)
+
+    body.tasks(task)
+    return body.finish(sz.product(a.size for a in analysis.kept), _grain(analysis))
 
 
-def _load_partial(body: CpuBody, memory: Memory, offset: Val, dtype: dt.DType) -> Val:
-    address = body.k.address(memory, offset)
-    val = body.e.op(f"llvm.load {address} : !llvm.ptr -> {memory.dtype.memory}", memory.dtype)
-    return body.e.cast(val, dtype)
+def _split_rows(name: str, analysis: Analysis, slots: Slots, params: Params, host: Host) -> CpuKernel:
+    """A task is a part of a row: its accumulators go to the workspace."""
+    body = _Rows(name, analysis, slots, host)
+    e, k, split = body.e, body.k, params.split
+    (phase,) = analysis.phases
+    first = size_of(body.loops[0])
+    unit = body.lanes if len(body.loops) == 1 else 1
+    length = sz.mul(sz.ceildiv(first, split * unit), unit)
+    kept = sz.product(a.size for a in analysis.kept)
+    buffers = partial.buffers(body, phase, kept, split)
+
+    def task(index):
+        at, part = (k.scalar(i.base) for i in k.divmod(Index(index), split))
+        env: Env = {}
+        body.unlinear(env, analysis.loops(analysis.kept), at)
+        low = e.min(e.mul(part, body.size(length)), body.size(first))
+        high = e.min(e.add(low, body.size(length)), body.size(first))
+        for total, memories in zip(body.reduce(env, 0, low, high), buffers):
+            for val, memory in zip(total, memories):
+                body.put(memory, e.add(e.mul(part, body.size(kept)), at), val)
+
+    body.tasks(task)
+    return body.finish(sz.mul(kept, split), 1)
 
 
-def _grouped(reductions: list[Op], flat: list[Val]) -> list[tuple[Val, ...]]:
-    out, at = [], 0
-    for op in reductions:
-        width = len(red.accumulator_types(op))
-        out.append(tuple(flat[at : at + width]))
-        at += width
-    return out
-
-
-def _merge(e, reductions: list[Op], a: list[Val], b: list[Val]) -> list[Val]:
-    pairs = zip(reductions, _grouped(reductions, a), _grouped(reductions, b))
-    return [v for op, x, y in pairs for v in red.combine(e, op, x, y)]
-
-
-def _fold(e, reductions: list[Op], flat: list[Val], sets: int) -> list[Val]:
-    """Combines ``sets`` sets of accumulators pairwise."""
-    width = len(flat) // sets
-    groups = [flat[i * width : (i + 1) * width] for i in range(sets)]
-    while len(groups) > 1:
-        groups = [_merge(e, reductions, groups[i], groups[i + 1]) if i + 1 < len(groups) else groups[i] for i in range(0, len(groups), 2)]
-    return groups[0]
+def _grain(analysis: Analysis) -> sz.Size:
+    return rows_grain(sz.product(a.size for a in analysis.reduced))

@@ -1,6 +1,6 @@
 // RUN: mlirfuse-opt %s --pass-pipeline='builtin.module(fusion-dce)' | FileCheck %s
 // RUN: not mlirfuse-opt %s --pass-pipeline='builtin.module(fusion-dc)' 2>&1 | FileCheck %s --check-prefix=ERR
-// ERR: unknown pass 'fusion-dc'; did you mean 'fusion-dce'?
+// ERR: unknown pass 'fusion-dc'; did you mean 'fusion-dce'
 
 // CHECK-LABEL: func.func @unused
 // CHECK-SAME: (%[[X:.*]]: tensor<4xf32>

@@ -8,6 +8,7 @@
 // Pointwise.
 // CHECK: .target sm_90
 // CHECK: .visible .entry kernel0(
+// CHECK: .maxntid
 // CHECK-NOT: .local
 // CHECK: ld.global{{[a-z0-9.]*}}.v4.b32
 // CHECK: ld.global{{[a-z0-9.]*}}.v4.b32

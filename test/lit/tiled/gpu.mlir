@@ -4,8 +4,7 @@
 
 // CHECK: gpu.module @kernels
 // CHECK: gpu.func @kernel0(%{{.*}}: !llvm.ptr<1> {llvm.noalias}, %{{.*}}: !llvm.ptr<1> {llvm.noalias}, %{{.*}}: i32) kernel attributes
-// CHECK-SAME: known_block_size = array<i32: [[T:[0-9]+]], 1, 1>
-// CHECK-SAME: nvvm.maxntid = array<i32: [[T]], 1, 1>
+// CHECK-SAME: known_block_size = array<i32: {{[0-9]+}}, 1, 1>
 // CHECK-DAG: nvvm.read.ptx.sreg.ctaid.x
 // CHECK-DAG: nvvm.read.ptx.sreg.tid.x
 // CHECK: llvm.load %{{.*}} invariant {alignment = 16 : i64} : !llvm.ptr<1> -> vector<4xf32>

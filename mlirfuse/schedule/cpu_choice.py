@@ -1,0 +1,128 @@
+"""Which CPU scheduler takes a segment, with which parameters for the sizes of a call."""
+
+from __future__ import annotations
+
+import math
+
+from mlirfuse import sizes as sz
+from mlirfuse.graph import Value
+from mlirfuse.lowering.slots import Slots
+from mlirfuse.machine import Host
+from mlirfuse.schedule import columns, pointwise, rows, staged
+from mlirfuse.schedule.analysis import Analysis, size_of
+from mlirfuse.schedule.cpu import CpuKernel, lanes_of
+from mlirfuse.schedule.rows import late_outputs
+
+ALIGNED = 64  # bytes: what results and the workspace are aligned to
+ENOUGH = 1 << 16  # elements from which on work is shared between threads
+
+
+def choose(analysis: Analysis, env: dict[str, int], alignments: dict[Value, int], host: Host):
+    """The parameters of the scheduler that takes ``analysis``; their class tells which one."""
+    if not analysis.phases:
+        return _pointwise(analysis, env, alignments, host)
+    if rows.is_outer(analysis, env):
+        return _columns(analysis, env, alignments, host)
+    return _rows(analysis, env, alignments, host)
+
+
+def emit(name: str, analysis: Analysis, slots: Slots, params, host: Host) -> list[CpuKernel]:
+    """The kernels of the scheduler that ``params`` belong to."""
+    if isinstance(params, staged.Params):
+        parts = enumerate(zip(staged.stages(analysis), params.stages))
+        return [kernel for at, (stage, given) in parts for kernel in emit(f"{name}_{at}", stage, slots, given, host)]
+    module = {pointwise.Params: pointwise, rows.Params: rows, columns.Params: columns}[type(params)]
+    return module.cpu(name, analysis, slots, params, host)
+
+
+def _pointwise(analysis: Analysis, env, alignments, host: Host) -> pointwise.Params:
+    extents = analysis.values(_kept_extents, env)
+    if pointwise.flattens(analysis, host, extents):
+        return pointwise.Params(flat=True)
+    return pointwise.Params(streamed=_streams(analysis, analysis.outputs, env, alignments, host))
+
+
+def _rows(analysis: Analysis, env, alignments, host: Host):
+    kept, reduced = analysis.values(_extents, env)
+    full, _ = late_outputs(analysis)
+    if kept < 2 * host.threads and kept * reduced >= ENOUGH and host.threads > 1:
+        if not full and len(analysis.phases) == 1:
+            return rows.Params(split=_parts(host))
+        if kept * reduced >= 2 * ENOUGH and staged.possible(analysis):
+            return _staged(analysis, env, alignments, host)
+    vectors = math.ceil(reduced / lanes_of(analysis, host))
+    if vectors <= rows.HELD and len(analysis.loops(analysis.reduced)) == 1:
+        return rows.Params(held=1 << (vectors - 1).bit_length())
+    length = reduced * analysis.once(_stash_bytes)
+    streamed = _streams(analysis, full, env, alignments, host)
+    return rows.Params(stash=0 < length <= rows.STASH_BYTES, streamed=streamed)
+
+
+def _columns(analysis: Analysis, env, alignments, host: Host):
+    kept, reduced, width, height = analysis.values(_column_extents, env)
+    full, _ = late_outputs(analysis)
+    if full or len(analysis.phases) > 1:
+        blocks = kept // width * -(-width // (lanes_of(analysis, host) * columns.block_vectors(analysis)))
+        if blocks < 2 * host.threads and kept * reduced >= 2 * ENOUGH and staged.possible(analysis):
+            return _staged(analysis, env, alignments, host)
+        return columns.Params(split=0, streamed=_streams(analysis, full, env, alignments, host))
+    folded = columns.folds(analysis, (height, width))
+    tasks = kept // width * (1 if folded else -(-width // columns.STRETCH))
+    few = tasks < 4 * host.threads and kept * reduced >= ENOUGH and reduced >= 16 * _parts(host)
+    return columns.Params(split=_parts(host) if few and host.threads > 1 else 1, folded=folded)
+
+
+def _staged(analysis: Analysis, env, alignments, host: Host) -> staged.Params:
+    return staged.Params(tuple(choose(stage, env, alignments, host) for stage in staged.stages(analysis)))
+
+
+def _parts(host: Host) -> int:
+    """Parts that a reduction is split into: several a thread, so that one that is late does not hold up the others."""
+    return min(4 * host.threads, 64)
+
+
+# ---- sizes that choices depend on
+
+
+def _kept_extents(analysis: Analysis):
+    return [size_of(loop) for loop in analysis.loops(analysis.kept)]
+
+
+def _extents(analysis: Analysis):
+    return [sz.product(a.size for a in analysis.kept), sz.product(a.size for a in analysis.reduced)]
+
+
+def _column_extents(analysis: Analysis):
+    return [*_extents(analysis), size_of(analysis.loops(analysis.kept)[-1]), size_of(analysis.loops(analysis.reduced)[-1])]
+
+
+def _stash_bytes(analysis: Analysis) -> int:
+    """Bytes of an element in the buffers for values that are kept."""
+    return sum(value.dtype.compute.bytes for _, value in rows.stashed(analysis))
+
+
+# ---- stores past the caches
+
+
+def _streams(analysis: Analysis, outputs: list[Value], env, alignments, host: Host) -> bool:
+    """Whether ``outputs`` should be stored past the caches: together they do not stay there, and every vector of them is aligned."""
+    if not outputs or host.vector_bytes < 32:
+        return False
+    lanes = lanes_of(analysis, host)
+    sizes = analysis.values(_output_sizes, env)
+    total, at = 0, 0
+    for value in analysis.outputs:
+        numel, strides = sizes[at], sizes[at + 1 : at + 1 + value.rank]
+        at += 1 + value.rank
+        if value not in outputs:
+            continue
+        total += numel * value.dtype.bytes
+        vector = lanes * value.dtype.bytes
+        aligned = all(s * value.dtype.bytes % vector == 0 for s in strides if s != 1)
+        if vector < 16 or not aligned or min(alignments.get(value, ALIGNED), ALIGNED) < vector:
+            return False
+    return total > host.last_cache // 2
+
+
+def _output_sizes(analysis: Analysis):
+    return [n for v in analysis.outputs for n in (v.numel, *analysis.strides[v])]

@@ -1,0 +1,317 @@
+"""The CPU schedulers against NumPy in float64: odd sizes, dtypes, strides, and that each scheduler is met by some shape."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import mlirfuse
+from mlirfuse import config, counters
+
+SIZES = [1, 2, 3, 15, 16, 17, 31, 33, 100, 257, 770, 1023]
+FLOATS = [np.float16, ml_dtypes.bfloat16, np.float32, np.float64]
+EPS = {2: 2e-2, 4: 2e-5, 8: 1e-12}
+
+
+@pytest.fixture(autouse=True)
+def no_fallback():
+    with config.override(fallback=False):
+        yield
+
+
+def data(shape, dtype=np.float32, seed=0, low=-2.0, high=2.0):
+    rng = np.random.default_rng(seed)
+    dtype = np.dtype(dtype)
+    if dtype == bool:
+        return rng.random(shape) < 0.5
+    if dtype.kind in "iu":
+        return rng.integers(0 if dtype.kind == "u" else -9, 10, shape).astype(dtype)
+    return rng.uniform(low, high, shape).astype(dtype)
+
+
+def wide(x):
+    return x.astype(np.float64) if x.dtype.kind == "f" or x.dtype == ml_dtypes.bfloat16 else x
+
+
+def check(jitted, fn, *args, rtol=None, scale=1.0):
+    got = jitted(*args)
+    with np.errstate(all="ignore"):
+        expected = fn(*[wide(a) if isinstance(a, np.ndarray) else a for a in args])
+    for g, e in zip(got if isinstance(got, tuple) else (got,), expected if isinstance(expected, tuple) else (expected,)):
+        assert np.shape(g) == np.shape(e)
+        g = np.asarray(g)
+        if g.dtype.kind in "iub" and g.dtype != ml_dtypes.bfloat16:
+            np.testing.assert_array_equal(g, e)
+        else:
+            bound = (rtol or EPS[g.dtype.itemsize]) * scale
+            np.testing.assert_allclose(g.astype(np.float64), e, rtol=bound, atol=bound)
+
+
+# ---- functions
+
+
+def relu(x, y):
+    return np.maximum((x + y) * 1.5, 0)
+
+
+def bias(x, b):
+    return np.exp(x) * 0.5 + b
+
+
+def softmax(x, axis=-1):
+    e = np.exp(x - x.max(axis, keepdims=True))
+    return e / e.sum(axis, keepdims=True)
+
+
+def layer_norm(x, w, b):
+    d = x - x.mean(-1, keepdims=True)
+    return w * (d / np.sqrt((d * d).mean(-1, keepdims=True) + 1e-5)) + b
+
+
+def batch_norm(x, w, b):
+    mean = x.mean((0, 2), keepdims=True)
+    d = x - mean
+    variance = (d * d).mean((0, 2), keepdims=True)
+    return w[:, None] * d / np.sqrt(variance + 1e-5) + b[:, None], mean[0, :, 0]
+
+
+def gelu_norm(x):
+    g = 0.5 * x * (1 + np.tanh(x))
+    return g / np.sqrt((g * g).mean(-1, keepdims=True) + 1e-6)
+
+
+# ---- pointwise
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, np.int32, np.int64, np.uint8], ids=str)
+def test_pointwise_lines(dtype):
+    f = mlirfuse.jit(lambda x, y: np.maximum(x + y, x - y))
+    for n in [*SIZES, 8191, 8193, 20011]:
+        x, y = data(n, dtype, 1), data(n, dtype, 2)
+        check(f, lambda x, y: np.maximum(x + y, x - y), x, y)
+
+
+def test_pointwise_bool():
+    f = mlirfuse.jit(lambda x, y, m: np.where(m & (x < y), x, y))
+    for n in SIZES:
+        x, y, m = data(n, seed=1), data(n, seed=2), data(n, bool)
+        check(f, lambda x, y, m: np.where(m & (x < y), x, y), x, y, m)
+    g = mlirfuse.jit(lambda m, k: (m ^ k) | ~m)
+    for n in [*SIZES, 9001]:
+        m, k = data(n, bool, 1), data(n, bool, 2)
+        check(g, lambda m, k: (m ^ k) | ~m, m, k)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("columns", [1, 2, 3, 5, 15, 16, 17, 63, 64, 65, 770, 9000])
+def test_pointwise_rows(columns, dtype):
+    f = mlirfuse.jit(bias)
+    for rows in (1, 2, 17, 300):
+        check(f, bias, data((rows, columns), dtype), data(columns, dtype, 1))
+        check(f, bias, data((rows, columns), dtype), data((rows, 1), dtype, 1))
+
+
+def test_pointwise_small_inner_loops():
+    f = mlirfuse.jit(lambda x, b: x * 2 + b)
+    for shape in [(50, 3, 3), (7, 2, 2), (1000, 4, 3), (3, 1000, 2), (9, 5, 40)]:
+        x = data(shape)
+        check(f, lambda x, b: x * 2 + b, x, data(shape[-1], seed=1))
+        check(f, lambda x, b: x * 2 + b, x, data((shape[1], 1), seed=1))
+        check(f, lambda x, b: x * 2 + b, x, data((shape[0], 1, 1), seed=1))
+
+
+def strided(shape, how, dtype=np.float32):
+    if how == "transposed":
+        return data(shape[::-1], dtype).T
+    if how == "steps":
+        return data([2 * n + 1 for n in shape], dtype)[tuple(slice(1, None, 2) for _ in shape)]
+    if how == "negative":
+        return data(shape, dtype)[tuple(slice(None, None, -1) for _ in shape)]
+    if how == "misaligned":
+        flat = data(int(np.prod(shape)) + 3, dtype)[3:]
+        return flat.reshape(shape)
+    return np.broadcast_to(data((*shape[:-1], 1), dtype), shape)
+
+
+@pytest.mark.parametrize("how", ["transposed", "steps", "negative", "misaligned", "zero"])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.int8], ids=str)
+def test_strides(how, dtype):
+    f, s, r = mlirfuse.jit(lambda x, y: x + y), mlirfuse.jit(lambda x: x.sum(-1)), mlirfuse.jit(lambda x: x.max(0))
+    for shape in [(5, 7), (33, 17), (64, 64), (100, 257), (3, 20, 31)]:
+        x, y = strided(shape, how, dtype), data(shape, dtype, 3)
+        check(f, lambda x, y: x + y, x, y)
+        check(s, lambda x: x.sum(-1), x, scale=4)
+        check(r, lambda x: x.max(0), x)
+
+
+# ---- transposes
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, np.int8, np.int16, np.int32, bool], ids=str)
+def test_transposes(dtype):
+    f = mlirfuse.jit(lambda x: x.T.copy())
+    for shape in [(1, 5), (3, 3), (16, 16), (17, 33), (64, 64), (100, 257), (130, 70), (1023, 31)]:
+        check(f, lambda x: x.T, data(shape, dtype))
+
+
+@pytest.mark.parametrize("order", [(0, 2, 1), (2, 1, 0), (1, 0, 2), (1, 2, 0), (2, 0, 1)])
+def test_permutes(order):
+    f = mlirfuse.jit(lambda x, y: (np.transpose(x + 1, order) * y))
+    for shape in [(3, 5, 7), (16, 32, 48), (20, 33, 65), (2, 300, 40)]:
+        x = data(shape)
+        y = data([shape[k] for k in order], seed=1)
+        check(f, lambda x, y: np.transpose(x + 1, order) * y, x, y)
+
+
+def test_transposed_inputs_of_several_kinds():
+    f = mlirfuse.jit(lambda a, b, c, d: (np.exp(a + b).T + c) * d)
+    for n, m in [(16, 16), (40, 70), (65, 129)]:
+        args = data((n, m)), data((n, m), seed=1), data((m, n), seed=2), data(n, seed=3)
+        check(f, lambda a, b, c, d: (np.exp(a + b).T + c) * d, *args)
+    g = mlirfuse.jit(lambda a: (a.T * 2, a.T + a[0, 0]))
+    check(g, lambda a: (a.T * 2, a.T + a[0, 0]), data((50, 90)))
+    h = mlirfuse.jit(lambda a: a + a.T)
+    check(h, lambda a: a + a.T, data((77, 77)))
+
+
+def test_transpose_in_place():
+    def f(x, y):
+        x += y.T
+        return x
+
+    jitted = mlirfuse.jit(f)
+    for n, m in [(17, 33), (64, 64), (100, 50)]:
+        x, y = data((n, m)), data((m, n), seed=1)
+        expected = x + y.T
+        jitted(x, y)
+        np.testing.assert_allclose(x, expected, rtol=1e-6)
+
+
+# ---- reductions
+
+
+@pytest.mark.parametrize("name", ["sum", "max", "min", "prod", "mean", "any", "all", "argmax", "argmin", "var"])
+@pytest.mark.parametrize("axis", [-1, 0, 1, None])
+def test_reductions(name, axis):
+    fn = lambda x: getattr(x, name)(axis)  # noqa: E731
+    f = mlirfuse.jit(fn)
+    for shape in [(1, 1, 5), (3, 17, 16), (2, 33, 31), (7, 5, 257), (257, 3, 2), (40, 50, 60)]:
+        x = data(shape, np.float64, low=0.9, high=1.1) if name == "prod" else np.round(data(shape, np.float64), 2)
+        check(f, fn, x, scale=1000)
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, np.int32, np.uint8, bool], ids=str)
+def test_reduction_dtypes(dtype):
+    for fn in (lambda x: x.sum(0), lambda x: x.sum(1), lambda x: x.max(0), lambda x: x.max(1), lambda x: x.argmin(0), lambda x: x.argmax(1)):
+        f = mlirfuse.jit(fn)
+        for shape in [(5, 3), (100, 17), (33, 770), (300, 64)]:
+            check(f, fn, data(shape, dtype), scale=20)
+
+
+@pytest.mark.parametrize("columns", [1, 2, 3, 7, 16, 17, 63, 64, 100, 2047, 2049, 5000])
+def test_sums_down_columns(columns):
+    f = mlirfuse.jit(lambda x: (x * 2).sum(0))
+    for rows in (1, 2, 7, 8, 9, 100, 1023):
+        x = data((rows, columns))
+        check(f, lambda x: (x * 2).sum(0), x, scale=20)
+    g = mlirfuse.jit(lambda x, w: (x * w).sum((0, 2)))
+    for shape in [(3, columns, 5), (20, columns, 17)]:
+        check(g, lambda x, w: (x * w).sum((0, 2)), data(shape), data(shape[-1], seed=1), scale=20)
+
+
+def test_split_reductions():
+    for fn in (lambda x: x.sum(), lambda x: x.sum(0), lambda x: x.sum(1), lambda x: x.max(0), lambda x: x.argmax(0), lambda x: (x * x).mean(-1)):
+        f = mlirfuse.jit(fn)
+        for shape in [(2, 100003), (100003, 2), (70001, 3), (3000, 70), (1, 262144)]:
+            check(f, fn, data(shape), scale=100)
+
+
+def test_sums_are_as_accurate_as_pairwise():
+    f = mlirfuse.jit(lambda x: x.sum(-1))
+    g = mlirfuse.jit(lambda x: x.sum(0))
+    x = data((1 << 20,), low=0.0, high=1.0)
+    exact = x.astype(np.float64).sum()
+    assert abs(f(x[None])[0] - exact) / exact < 2e-7
+    assert abs(g(x[:, None])[0] - exact) / exact < 2e-7
+    assert abs(g(np.stack([x] * 20, 1))[7] - exact) / exact < 4e-7
+
+
+# ---- normalizations
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("axis", [-1, 0, 1])
+def test_softmax(axis, dtype):
+    f = mlirfuse.jit(softmax, static_argnames=("axis",))
+    shapes = [(2, 3, n) for n in SIZES] + [(2, n, 5) for n in SIZES] + [(n, 2, 40) for n in SIZES]
+    for shape in shapes[:: 1 if dtype == np.float32 else 5]:
+        check(f, softmax, data(shape, dtype), axis)
+
+
+@pytest.mark.parametrize("n", SIZES + [5000, 40000])
+def test_layer_norm(n):
+    f = mlirfuse.jit(layer_norm)
+    for rows in (1, 5, 40):
+        check(f, layer_norm, data((rows, n)), data(n, seed=1), data(n, seed=2), scale=10)
+
+
+def test_batch_norm():
+    f = mlirfuse.jit(batch_norm)
+    for shape in [(2, 3, 5), (8, 3, 100), (16, 40, 49), (64, 2, 3136), (300, 5, 1)]:
+        check(f, batch_norm, data(shape), data(shape[1], seed=1), data(shape[1], seed=2), scale=10)
+
+
+def test_expensive_values_are_kept():
+    f = mlirfuse.jit(gelu_norm)
+    for n in [*SIZES, 5000, 40000]:
+        check(f, gelu_norm, data((3, n)), scale=10)
+
+
+@pytest.mark.parametrize("shape", [(1, 262144), (2, 65537), (262144, 1), (70000, 3), (3000, 70)])
+def test_normalizations_in_stages(shape):
+    for axis in (0, 1):
+        fn = lambda x: softmax(x, axis)  # noqa: B023, E731
+        check(mlirfuse.jit(fn), fn, data(shape), scale=4)
+    check(mlirfuse.jit(lambda x: x / x.sum()), lambda x: x / x.sum(), data(shape, low=0.5, high=1.0), scale=4)
+    g = lambda x: (x - x.mean(0), x.std(0))  # noqa: E731
+    check(mlirfuse.jit(g), g, data(shape), scale=20)
+
+
+def test_half_types_stay_wide_between_stages():
+    fn = lambda x: x - x.sum(-1, keepdims=True)  # noqa: E731
+    x = data((1, 1 << 18), np.float16, low=0.0, high=0.001)
+    check(mlirfuse.jit(fn), fn, x)
+
+
+# ---- outputs that do not fit the caches
+
+
+@pytest.mark.parametrize("shape", [(1 << 23,), (3001, 2048), (1500, 4001)])
+def test_large_outputs(shape):
+    f = mlirfuse.jit(relu)
+    x, y = data(shape), data(shape, seed=1)
+    np.testing.assert_allclose(f(x, y), relu(x, y), rtol=1e-6)
+    x = x.reshape(-1, x.shape[-1])[:64]
+
+
+def test_large_output_over_a_misaligned_argument():
+    def add(x, y):
+        x += y
+
+    buffer = np.zeros((1 << 23) + 1, np.float32)
+    x = buffer[1:]
+    f = mlirfuse.jit(add)
+    f(x, np.ones(1 << 23, np.float32))
+    assert x.min() == x.max() == 1
+
+
+# ---- calls
+
+
+def test_new_sizes_compile_nothing():
+    f = mlirfuse.jit(layer_norm)
+    for n in (300, 500):
+        f(data((20, n)), data(n), data(n))
+    before = counters.snapshot()
+    for rows, n in [(21, 301), (64, 1024), (100, 400)]:
+        check(f, layer_norm, data((rows, n)), data(n, seed=1), data(n, seed=2), scale=10)
+    assert counters.snapshot() == before
