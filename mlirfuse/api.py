@@ -302,6 +302,8 @@ class Jitted:
         if full:
             self._too_many()
         traced = tracing.trace(self.fn, specs[:count], entry.tree, aliases=aliases)
+        if aliases and not traced.mutated:  # then it makes no difference, and the trace serves other arrays too
+            traced = tracing.trace(self.fn, specs[:count], entry.tree)
         statics = [(k, spec.value) for k, spec in enumerate(specs[:count]) if isinstance(spec, Static)]
         captured_at = [entry.place(c) for c in traced.captured]
         captured_specs = [arrays.describe(c.array) for c in traced.captured]

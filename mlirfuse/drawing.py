@@ -269,7 +269,7 @@ class _Picture:
         return text if len(text) <= 34 else text[:33] + "…"
 
     def op_node(self, op: Op, layer: int) -> Node:
-        return Node(op, max(len(self.label(op)), len(self.result(op)), 8) * CHAR + 18, 40, layer)
+        return Node(op, max(len(self.label(op)), len(self.result(op)), 8) * CHAR + 26, 40, layer)
 
     # ---- drawing
 

@@ -6,6 +6,7 @@ extents of 0 and 1 are constants.
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import threading
@@ -88,6 +89,7 @@ class Program:
         self.guards = {k: v for k, v in definition.guards.items() if k[0] in live}
         self.evaluated = {k: v for k, v in definition.evaluated_sizes.items() if k in live}
         self.sizes = _unify(definition.equalities)
+        self.rules = [rule for a, b in definition.equalities if (rule := _rule(a, b))]
         self.computes = (
             bool(self.evaluated)
             or any(r.name in RANDOM and r.call.get("rng_seed") is None for r in self.live)
@@ -117,17 +119,15 @@ class Program:
     def general(self) -> Planned:
         return self._plan((), {}, {})
 
-    def _plan(self, constants: tuple[tuple[str, int], ...], guards: dict, evaluated: dict) -> Planned:
-        """The graph where these extents are constants (0 or 1) and the guards hold or not."""
-        key = (constants, tuple(sorted(guards.items())), tuple(sorted(evaluated.items())))
+    def _plan(self, constants: tuple[tuple[str, int], ...], guards: dict, evaluated: dict, divided=()) -> Planned:
+        """The graph where these extents are constants (0, 1, or what a reshape fixes) and the guards hold or not. ``divided`` has pairs of an
+        extent ``s<k>`` and a divisor: it is written as that many times ``q<k>``."""
+        key = (constants, tuple(sorted(guards.items())), tuple(sorted(evaluated.items())), divided)
         with self._lock:
             found = self.planned.get(key)
             if found is None:
-                sizes = dict(self.sizes)
-                for name, value in constants:
-                    sizes[name] = value
-                for name, target in list(sizes.items()):
-                    sizes[name] = sz.substitute(target, dict(constants))
+                known = dict(constants) | {name: sz.mul(by, sz.symbol(f"q{name[1:]}")) for name, by in divided}
+                sizes = {name: sz.substitute(target, known) for name, target in self.sizes.items()} | known
                 found = self.planned[key] = self._replayed(Replay(sizes, guards, evaluated))
         return found
 
@@ -225,18 +225,44 @@ class Program:
                         f"{at_line(loc)}fd.ops.{what} needs equal sizes ({a} and {b}), got {bindings.size(a)} and {bindings.size(b)} "
                         f"from inputs of shapes {[tuple(d.shape) for d in map(describe, flat) if d]}"
                     )
-            constants = tuple(
-                (s, symbols[s]) for s in self.extents if symbols[s] in (0, 1) and not isinstance(self.sizes.get(s), (int, sz.Expr))
-            )
+            constants, divided = self._concrete(symbols)
+            symbols.update({f"q{name[1:]}": symbols[name] // by for name, by in divided})
             guards = {k: bindings.size(a) <= bindings.size(b) for k, (a, b) in self.guards.items()}
             evaluated = {k: symbols[f"h{k}"] for k in self.evaluated if symbols[f"h{k}"] in (0, 1)}
-            found = (self._plan(constants, {k: v for k, v in guards.items() if not v}, evaluated), symbols)
+            found = (self._plan(constants, {k: v for k, v in guards.items() if not v}, evaluated, divided), symbols)
             if signature is not None:
                 with self._lock:
                     self._signatures[signature] = found
                     while len(self._signatures) > MAX_SIGNATURES:
                         self._signatures.popitem(last=False)
         return found[0], Bindings(flat, found[1])
+
+    def _concrete(self, symbols: dict[str, int]) -> tuple[tuple, tuple]:
+        """Which extents are constants for a call with these sizes, and which are written as a multiple: so that the dimensions on both sides
+        of a reshape are seen to be the same. There are few of them: sizes that no reshape fixes stay symbols."""
+
+        def own(name: str) -> bool:  # no other symbol or constant stands for it
+            return not isinstance(self.sizes.get(name), (int, sz.Expr))
+
+        constants = {s: symbols[s] for s in self.extents if symbols[s] in (0, 1) and own(s)}
+        divided: dict[str, int] = {}
+        for cancelled, names, divisor in self.rules:
+            if any(symbols[s] == 0 for s in cancelled):
+                continue
+            names = [str(self.sizes.get(s, s)) for s in names]
+            names = [s for s in names if s in symbols and own(s) and s[0] == "s"]
+            if divisor is None:
+                constants.update((s, symbols[s]) for s in names)
+                continue
+            for s in names:
+                by = divisor if s not in divided else math.lcm(divisor, divided[s])
+                if symbols[s] % by == 0:
+                    if symbols[s] // by <= 1:
+                        constants[s] = symbols[s]
+                    elif s not in constants:
+                        divided[s] = by
+                    break
+        return tuple(sorted(constants.items())), tuple(sorted((s, by) for s, by in divided.items() if s not in constants))
 
     def _signature(self, k: int, value):
         """What of an input decides which graph runs and whether it passes the checks."""
@@ -304,6 +330,32 @@ def _remove_dead(graph: Graph) -> None:
             kept.append(op)
             needed.update(op.operands)
     graph.body.ops = kept[::-1]
+
+
+def _rule(a: Size, b: Size) -> tuple[list[str], list[str], int | None] | None:
+    """What of the equality of two products says how dimensions go together in a reshape: the symbols that cancel; those whose values it
+    fixes, or, with a divisor, of whose product it is one, from the innermost dimension out. None where it says nothing."""
+    if isinstance(a, int) or (not isinstance(b, int) and any(f.op != "sym" for f in b.terms[0][0])):
+        a, b = b, a
+    if any(isinstance(x, sz.Expr) and len(x.terms) != 1 for x in (a, b)):
+        return None
+    left, right = (list(x.terms[0][0]) if isinstance(x, sz.Expr) else [] for x in (a, b))
+    cancelled = []
+    for factor in list(left):
+        if factor in right and factor.op == "sym":
+            left.remove(factor), right.remove(factor), cancelled.append(factor.args[0])
+    if not left:
+        left, right = right, left
+    names = [f.args[0] for f in left if f.op == "sym"]
+    if not right and names and len(names) == len(left):
+        return cancelled, names, None
+    if len(left) == 1 and left[0].op == "floordiv":
+        left, right, a, b = right, left, b, a
+    if len(right) == 1 and right[0].op == "floordiv" and not cancelled:
+        whole, by = right[0].args
+        if isinstance(by, int) and b.terms[0][1] == by and whole == a and all(f.op == "sym" for f in left):
+            return [], sorted((f.args[0] for f in left), key=lambda s: -int(s[1:])), by
+    return None
 
 
 def _unify(equalities) -> dict[str, Size]:

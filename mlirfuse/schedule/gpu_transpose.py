@@ -1,8 +1,8 @@
 """Pointwise segments that read along one loop and write along another, on a GPU.
 
-A block takes a tile of ``tile`` by ``tile`` elements of the two loops. The inputs that are contiguous along the *reading* loop are
-loaded along it into shared memory; after a barrier each thread picks its elements from there, reads whatever else it needs directly,
-and writes along the *writing* loop. Rows of the shared tile are padded by one word, so that both sides spread over the banks.
+A block takes a tile of ``tile`` by ``tile`` elements of the two loops. What comes of inputs that are contiguous along the *reading* loop
+alone is computed along it and put into shared memory; after a barrier each thread picks its elements from there, reads whatever else it
+needs directly, and writes along the *writing* loop. Rows of the shared tile are padded by one word, so that both sides spread over the banks.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mlirfuse import dtypes as dt
+from mlirfuse import ops
 from mlirfuse import sizes as sz
 from mlirfuse.graph import Value
 from mlirfuse.lowering.emitter import Val
@@ -23,8 +24,8 @@ THREADS = 256
 
 @dataclass(frozen=True)
 class Params:
-    """``reading``: which loop the staged inputs are contiguous along; ``read_lanes`` elements a vector of it; ``staged``: which inputs,
-    by position."""
+    """``reading``: which loop the staged values are contiguous along; ``read_lanes`` elements a vector of it; ``staged``: which values, by
+    their position among the inputs and then the ops' results."""
 
     access: Access
     tile: int
@@ -42,15 +43,16 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
     outer = [loop for n, loop in enumerate(loops[:-1]) if n != p.reading]
     width, height = size_of(writing), size_of(reading)
     lanes = p.access.lanes
-    staged = [analysis.inputs[n] for n in p.staged]
+    staged = [_nodes(analysis)[n] for n in p.staged]
+    held = {v: _held(v, analysis) for v in staged}
 
     rest, block_w = k.divmod(Index(body.wide(body.block)), sz.ceildiv(width, p.tile))
     above, block_r = k.divmod(rest, sz.ceildiv(height, p.tile))
     base_w, base_r = (e.mul(k.scalar(b.base), p.tile) for b in (block_w, block_r))
     base_env: dict = {}
     body.unlinear(base_env, outer, above)
-    pitch = {v: p.tile + max(1, 4 // v.dtype.bytes) for v in staged}
-    offsets = {v: body.reserve(p.tile * pitch[v] * v.dtype.bytes) for v in staged}
+    pitch = {v: p.tile + max(1, 4 // held[v].bytes) for v in staged}
+    offsets = {v: body.reserve(p.tile * pitch[v] * held[v].bytes) for v in staged}
 
     def at(w: Val, r: Val, lanes_w: int, lanes_r: int, held: bool):
         env = dict(base_env)
@@ -76,11 +78,11 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
         local_w = e.add(line, n * step)
         env, _ = at(e.add(base_w, body.wide(local_w)), e.add(base_r, body.wide(local_r)), 1, p.read_lanes, True)
         for value in staged:
-            loaded.append((value, local_w, k.preload(value, env)))
+            loaded.append((value, local_w, k.preload(value, env) if value in k.memories else k.value(value, env)))
     for value, local_w, val in loaded:
         for lane in range(p.read_lanes):
             index = e.add(e.mul(local_w, pitch[value]), e.add(local_r, lane))
-            body.shared_store(body.shared_address(offsets[value], index, value.dtype.bytes), e.extract(val, lane))
+            body.shared_store(body.shared_address(offsets[value], index, held[value].bytes), e.extract(val, lane))
     body.barrier()
 
     # Out of it: vectors along the writing loop, lines are positions of the reading loop.
@@ -96,9 +98,8 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
             parts = []
             for lane in range(lanes):
                 index = e.add(e.mul(e.add(local_w, lane), pitch[value]), local_r)
-                dtype = dt.u8 if value.dtype is dt.bool_ else value.dtype
-                parts.append(body.shared_load(body.shared_address(offsets[value], index, value.dtype.bytes), dtype))
-            k.bind_loaded(value, env, e.from_lanes(parts))
+                parts.append(body.shared_load(body.shared_address(offsets[value], index, held[value].bytes), held[value]))
+            (k.bind_loaded if value in analysis.inputs else k.bind)(value, env, e.from_lanes(parts))
         places.append((env, inside))
     for env, inside in places:
         for value in analysis.outputs:
@@ -126,26 +127,54 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], alignmen
         extent, width = (sz.substitute(size_of(x), env) for x in (loop, loops[-1]))
         if not staged or min(extent, width) < 16 or extent * width < 4096:
             continue
-        widest = max(v.dtype.bytes for v in staged)
+        inputs = staged
+        staged = _frontier(analysis, staged)
+        widest = max(_held(v, analysis).bytes for v in staged)
         tile = 64 if widest <= 4 else 32
         room = machine.shared_per_block // 2 if machine.shared_per_block < 96 << 10 else 48 << 10
         staged = staged[: max(1, min(room, 48 << 10) // (tile * (tile + 4) * widest))]
-        lanes = max(1, 16 // widest)
-        for v in staged:
+        lanes = max(1, 16 // max(v.dtype.bytes for v in inputs))
+        for v in inputs:
             limit = alignments.get(v, 256)
             for stride in analysis.strides[v]:
                 value = sz.substitute(stride, env) * v.dtype.bytes
                 limit = min(limit, value & -value if value and stride != 1 else 256)
             while lanes > 1 and (extent % lanes or lanes * v.dtype.bytes > max(limit, v.dtype.bytes)):
                 lanes //= 2
-        positions = tuple(analysis.inputs.index(v) for v in staged)
+        positions = tuple(_nodes(analysis).index(v) for v in staged)
         write_lanes = min(access.lanes, 8)
         aligns = list(access.aligns)
-        for position, v in zip(positions, staged):
-            aligns[position] = lanes * v.dtype.bytes
+        for v in inputs:
+            aligns[analysis.inputs.index(v)] = lanes * v.dtype.bytes
         access = Access(access.index, write_lanes, tuple(aligns), access.multiples)
         return [Params(access, size, n, lanes, positions) for size in (tile, tile // 2) if size >= 4 * max(lanes, write_lanes)]
     return []
+
+
+def _nodes(analysis: Analysis) -> list[Value]:
+    return analysis.inputs + [v for op in analysis.ops for v in op.results]
+
+
+def _held(value: Value, analysis: Analysis) -> dt.DType:
+    """How a staged value is kept: an input as it is in memory, what is computed as it is computed."""
+    dtype = value.dtype if value in analysis.inputs else value.dtype.compute
+    return dt.u8 if dtype is dt.bool_ and value in analysis.inputs else dtype
+
+
+def _frontier(analysis: Analysis, staged: list[Value]) -> list[Value]:
+    """Instead of inputs, the last values that come of them alone, if those are fewer: each needs a tile."""
+    alone, needed = set(staged), []
+    for op in analysis.ops:
+        if ops.TABLE[op.name].kind in ("elementwise", "create") and all(v in alone or not v.rank for v in op.operands) and op.operands:
+            alone.update(op.results)
+        elif op.name == "constant":
+            continue
+        else:
+            needed += [v for v in op.operands if v in alone and v.rank]
+    needed += [v for v in analysis.outputs if v in alone]
+    needed = list(dict.fromkeys(needed))
+    fewer = sum(_held(v, analysis).bytes for v in needed) <= sum(v.dtype.bytes for v in staged)
+    return needed if needed and fewer else staged
 
 
 def _direct(analysis: Analysis, value: Value, domain: set) -> bool:
