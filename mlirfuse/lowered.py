@@ -73,6 +73,10 @@ class Lowered:
             raise ValueError(f"level '{level}' is none that {only}; {there}")
         if level in TENSOR_LEVELS:
             self._tensor_levels()
+            if level == "linalg" and (level, locations) not in self._texts:
+                from mlirfuse.lowering.linalg import to_linalg
+
+                self._texts[level, locations] = _as_text(to_linalg([self._graph]), locations)
             return self._texts[level, locations]
         key = (level, False)
         if key not in self._texts:
@@ -122,7 +126,7 @@ class Lowered:
     # ---- the tensor levels
 
     def _tensor_levels(self) -> None:
-        if ("linalg", False) in self._texts:
+        if ("segmented", False) in self._texts:
             return
         from mlirfuse import api
 
@@ -139,10 +143,6 @@ class Lowered:
         except (CompileError, UnsupportedError, Empty):
             pass  # no scheduler takes it: told where a level below is asked for
         self._keep("segmented", self._graph)
-        from mlirfuse.lowering.linalg import to_linalg
-
-        for locations in (False, True):
-            self._texts["linalg", locations] = _as_text(to_linalg([self._graph]), locations)
 
     def _keep(self, level: str, graph: Graph) -> None:
         for locations in (False, True):

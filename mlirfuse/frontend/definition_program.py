@@ -7,6 +7,7 @@ extents of 0 and 1 are constants.
 from __future__ import annotations
 
 import math
+import math
 import os
 import sys
 import threading
@@ -89,6 +90,7 @@ class Program:
         self.guards = {k: v for k, v in definition.guards.items() if k[0] in live}
         self.evaluated = {k: v for k, v in definition.evaluated_sizes.items() if k in live}
         self.sizes = _unify(definition.equalities)
+        self.rules = [rule for a, b in definition.equalities if (rule := _rule(a, b))]
         self.rules = [rule for a, b in definition.equalities if (rule := _rule(a, b))]
         self.computes = (
             bool(self.evaluated)
@@ -264,6 +266,33 @@ class Program:
                     break
         return tuple(sorted(constants.items())), tuple(sorted((s, by) for s, by in divided.items() if s not in constants))
 
+    def _concrete(self, symbols: dict[str, int]) -> tuple[tuple, tuple]:
+        """Which extents are constants for a call with these sizes, and which are written as a multiple: so that the dimensions on both sides
+        of a reshape are seen to be the same. There are few of them: sizes that no reshape fixes stay symbols."""
+
+        def own(name: str) -> bool:  # no other symbol or constant stands for it
+            return not isinstance(self.sizes.get(name), (int, sz.Expr))
+
+        constants = {s: symbols[s] for s in self.extents if symbols[s] in (0, 1) and own(s)}
+        divided: dict[str, int] = {}
+        for cancelled, names, divisor in self.rules:
+            if any(symbols[s] == 0 for s in cancelled):
+                continue
+            names = [str(self.sizes.get(s, s)) for s in names]
+            names = [s for s in names if s in symbols and own(s) and s[0] == "s"]
+            if divisor is None:
+                constants.update((s, symbols[s]) for s in names)
+                continue
+            for s in names:
+                by = divisor if s not in divided else math.lcm(divisor, divided[s])
+                if symbols[s] % by == 0:
+                    if symbols[s] // by <= 1:
+                        constants[s] = symbols[s]
+                    elif s not in constants:
+                        divided[s] = by
+                    break
+        return tuple(sorted(constants.items())), tuple(sorted((s, by) for s, by in divided.items() if s not in constants))
+
     def _signature(self, k: int, value):
         """What of an input decides which graph runs and whether it passes the checks."""
         if isinstance(value, (bool, int, float, complex)):
@@ -330,6 +359,32 @@ def _remove_dead(graph: Graph) -> None:
             kept.append(op)
             needed.update(op.operands)
     graph.body.ops = kept[::-1]
+
+
+def _rule(a: Size, b: Size) -> tuple[list[str], list[str], int | None] | None:
+    """What of the equality of two products says how dimensions go together in a reshape: the symbols that cancel; those whose values it
+    fixes, or, with a divisor, of whose product it is one, from the innermost dimension out. None where it says nothing."""
+    if isinstance(a, int) or (not isinstance(b, int) and any(f.op != "sym" for f in b.terms[0][0])):
+        a, b = b, a
+    if any(isinstance(x, sz.Expr) and len(x.terms) != 1 for x in (a, b)):
+        return None
+    left, right = (list(x.terms[0][0]) if isinstance(x, sz.Expr) else [] for x in (a, b))
+    cancelled = []
+    for factor in list(left):
+        if factor in right and factor.op == "sym":
+            left.remove(factor), right.remove(factor), cancelled.append(factor.args[0])
+    if not left:
+        left, right = right, left
+    names = [f.args[0] for f in left if f.op == "sym"]
+    if not right and names and len(names) == len(left):
+        return cancelled, names, None
+    if len(left) == 1 and left[0].op == "floordiv":
+        left, right, a, b = right, left, b, a
+    if len(right) == 1 and right[0].op == "floordiv" and not cancelled:
+        whole, by = right[0].args
+        if isinstance(by, int) and b.terms[0][1] == by and whole == a and all(f.op == "sym" for f in left):
+            return [], sorted((f.args[0] for f in left), key=lambda s: -int(s[1:])), by
+    return None
 
 
 def _rule(a: Size, b: Size) -> tuple[list[str], list[str], int | None] | None:

@@ -713,13 +713,15 @@ class _Program:
     def __init__(self, graph: Graph):
         self.graph = graph
         self.functions: list[str] = []
-        self.where: dict[str, tuple[int, int]] = {}
+        self.where: dict[str, tuple[int, int, int]] = {}  # argument, dimension, and how many times the symbol that extent is
         for k, value in enumerate(graph.args):
             if value.dtype is None:
                 raise PassError(f"fusion-to-linalg: argument {k} of {graph.name} is no tensor")
             for d, n in enumerate(value.shape):
-                if isinstance(n, sz.Expr) and n.is_symbol:
-                    self.where.setdefault(str(n), (k, d))
+                for name in sz.symbols(n):
+                    by = sz.quotient(n, sz.symbol(name))
+                    if isinstance(by, int) and (name not in self.where or by < self.where[name][2]):
+                        self.where[name] = k, d, by
         for op in graph.ops:
             _check(op)
 
@@ -772,10 +774,13 @@ class _Program:
         if key not in main.indices:
             if name not in self.where:
                 raise PassError(f"fusion-to-linalg: size symbol {name} is the extent of no argument of {self.graph.name}")
-            k, d = self.where[name]
+            k, d, by = self.where[name]
             value, axis = self.graph.args[k], main.index(d)
             main.indices[key] = f"%{name}"
-            main.e.entry.append(f"  %{name} = tensor.dim %arg{k}, {axis} : {type_of(value.shape, value.dtype)}")
+            extent = f"%{name}" if by == 1 else f"%{name}_times_{by}"
+            main.e.entry.append(f"  {extent} = tensor.dim %arg{k}, {axis} : {type_of(value.shape, value.dtype)}")
+            if by != 1:
+                main.e.entry.append(f"  %{name} = arith.divui {extent}, {main.index(by)} : index")
         return main.indices[key]
 
     def _segment(self, segment: Segment, members: list[Op], outs: list[Value]) -> None:

@@ -27,7 +27,12 @@ from mlirfuse.schedule.analysis import is_reduction
 from mlirfuse.schedule.axes import Axes
 
 
+CYCLE = "merging it would make a cycle"
+APART = "shares no tensor with the segments before it"
 ASKED = "segment_set"  # the op by which a user asks for a cut, and the reason of the cut
+
+
+Decision = tuple[list[Op], list[Op], str | None]  # two segments in the making, and why they were not merged (None: they were)
 
 
 @dataclass(eq=False)
@@ -54,6 +59,7 @@ class _Segmenter:
         self.part: dict[Op, _Part] = {}
         self.depends: set[Value] = set()  # values that depend on a reduction of the group
         self.parts: list[_Part] = []
+        self.log: list[Decision] = []
         for position, op in enumerate(members):
             self.parts.append(self._single(op, position))
             self.part[op] = self.parts[-1]
@@ -188,6 +194,7 @@ class _Segmenter:
         return False
 
     def merge(self, a: _Part, b: _Part) -> None:
+        self.log.append((a.ops, b.ops, None))
         a.outs = dict.fromkeys(self._outs((a, b)))
         a.ops = sorted(a.ops + b.ops, key=self.order.__getitem__)
         a.reduced |= b.reduced
@@ -225,7 +232,9 @@ class _Segmenter:
                         self.merge(producer, part)
                         part, again, changed = target, True, True
                         break
-                    part.why = why if why == ASKED else part.why or why or "merging it would make a cycle"
+                    why = why or CYCLE
+                    self.log.append((producer.ops, part.ops, why))
+                    part.why = why if why == ASKED else part.why or why
         return changed
 
     def _siblings(self) -> bool:
@@ -250,7 +259,9 @@ class _Segmenter:
                     self.merge(first, second)
                     changed = True
                 else:
-                    second.why = second.why or why or "merging it would make a cycle"
+                    why = why or CYCLE
+                    self.log.append((first.ops, second.ops, why))
+                    second.why = second.why or why
         return changed
 
 
@@ -278,6 +289,7 @@ class SegmentPass(Pass):
     name = "fusion-segment"
 
     def run(self, graph: Graph) -> None:
+        self.log: list[Decision] = []  # what was tried, for those who look at it after the pass
         self._block(graph.body, {graph.args[k] for k in graph.scalars})
         traffic.annotate(graph)
 
@@ -296,10 +308,11 @@ class SegmentPass(Pass):
             free = self._free(members, users, returned, scalars)
             segmenter = _Segmenter([op for op in members if op not in free], axes, users, returned)
             for k, part in enumerate(segmenter.run()):
-                why = part.why if k or part.why == ASKED else ""
+                why = (part.why or APART) if k else part.why if part.why == ASKED else ""
                 segment = Segment(group, scheduler_of(part.ops, segmenter.axes), {}, why)
                 for op in part.ops:
                     op.segment = segment
+            self.log += segmenter.log
             copies |= self._copied(free, users)
         block.ops = [copy for op in block.ops for copy in copies.get(op, [op])]
 

@@ -110,6 +110,14 @@ def _regroup(flat, shape) -> list[list[Axis]] | None:
     return out if not leaves(left) else None
 
 
+def _made_of(value: Value):
+    """What is the same for copies of a value that is computed of nothing but constants, sizes and values from outside."""
+    op = value.op
+    if op is None or op.name not in ops.TABLE or ops.TABLE[op.name].kind not in ("create", "elementwise"):
+        return id(value)
+    return op.name, repr(sorted(op.attrs.items())), tuple(map(_made_of, op.operands))
+
+
 class Axes:
     """The axes of ``ops`` and of the values they use. ``dims(v)`` gives each dimension's axes.
 
@@ -120,6 +128,7 @@ class Axes:
     def __init__(self, program: list[Op], around: Axes | None = None):
         self._dims: dict[Value, list[list[Axis]]] = {}
         self._parts: dict[tuple, Axis] = {}
+        self._created: dict[object, Value] = {}
         self._around, self._images = around, {}
         for op in program:
             for value in op.operands:
@@ -174,6 +183,13 @@ class Axes:
             dims, axes = self._dims[op.operands[0]], ops.axes_of(op.attrs, op.operands[0].rank)
             keep = op.attrs.get("keepdims")
             self._set(op.result, [[] if k in axes else dim for k, dim in enumerate(dims) if keep or k not in axes])
+        elif kind == "create" and op.result.rank:
+            # Each kernel has its own copy of what is made of nothing: copies share their axes, as the one value did.
+            same = self._created.setdefault(_made_of(op.result), op.result)
+            if same is op.result:
+                self._fresh(op.result)
+            else:
+                self._set(op.result, self._dims[same])
         else:
             for result in op.results:
                 self._fresh(result)

@@ -2,13 +2,14 @@
 
 // Over two producers in a row; the inputs are broadcast first, a scalar is not split, the last piece is smaller.
 // CHECK-LABEL: func.func @moves
-// CHECK: %[[W:.*]] = "fusion.broadcast_in_dim"(%arg1) {dims = [0, 1], shape = ["4", "5"]}
-// CHECK: %[[B:.*]]:2 = "fusion.split"(%[[W]]) {axis = 1 : i64, sizes = ["3", "2"]}
-// CHECK: "fusion.mul"(%{{.*}}#0, %arg2)
-// CHECK: "fusion.mul"(%{{.*}}#1, %arg2)
-// CHECK: "fusion.add"(%{{.*}}, %[[B]]#0) : (tensor<4x3xf32>
-// CHECK: "fusion.add"(%{{.*}}, %[[B]]#1) : (tensor<4x2xf32>
-// CHECK-NEXT: "fusion.concatenate"
+// CHECK-NEXT: %[[X:.*]]:2 = "fusion.split"(%arg0) {axis = 1 : i64, sizes = ["3", "2"]}
+// CHECK-NEXT: %[[M:.*]] = "fusion.mul"(%[[X]]#0, %arg2) : (tensor<4x3xf32>
+// CHECK-NEXT: %[[N:.*]] = "fusion.mul"(%[[X]]#1, %arg2) : (tensor<4x2xf32>
+// CHECK-NEXT: %[[W:.*]] = "fusion.broadcast_in_dim"(%arg1) {dims = [0, 1], shape = ["4", "5"]}
+// CHECK-NEXT: %[[B:.*]]:2 = "fusion.split"(%[[W]]) {axis = 1 : i64, sizes = ["3", "2"]}
+// CHECK-NEXT: %[[P:.*]] = "fusion.add"(%[[M]], %[[B]]#0)
+// CHECK-NEXT: %[[Q:.*]] = "fusion.add"(%[[N]], %[[B]]#1)
+// CHECK-NEXT: "fusion.concatenate"(%[[Q]], %[[P]])
 func.func @moves(%x: tensor<4x5xf32>, %w: tensor<1x5xf32>, %s: tensor<f32>) -> tensor<4x5xf32> {
   %0 = "fusion.mul"(%x, %s) : (tensor<4x5xf32>, tensor<f32>) -> tensor<4x5xf32>
   %1 = "fusion.add"(%0, %w) : (tensor<4x5xf32>, tensor<1x5xf32>) -> tensor<4x5xf32>

@@ -2,7 +2,6 @@
 
 // Used only for its size: not computed. Used only for its type: a constant on the guarded path, a query on the other.
 // CHECK-LABEL: func.func @outputs
-// CHECK: %[[S:.*]] = "fusion.size"() {value = "s0"}
 // CHECK: scf.if %{{.*}} -> (tensor<si64>, tensor<?xf32>) {
 // CHECK: "fusion.group"(%arg0)
 // CHECK-NOT: fusion.tanh
@@ -12,6 +11,8 @@
 // CHECK: %[[E:.*]] = "fusion.exp"(%arg0)
 // CHECK: %[[Q:.*]] = "fusion.dtype_of"(%[[E]])
 // CHECK: scf.yield %[[Q]]
+// CHECK: %[[S:.*]] = "fusion.size"() {value = "s0"}
+// CHECK-NEXT: return %{{.*}}, %[[S]],
 func.func @outputs(%x: tensor<?xf32>) -> (tensor<?xf32>, tensor<si64>, tensor<si64>) attributes {fusion.device = "cuda"} {
   %0 = "fusion.exp"(%x) : (tensor<?xf32>) -> tensor<?xf32>
   %1 = "fusion.tanh"(%0) : (tensor<?xf32>) -> tensor<?xf32>

@@ -6,7 +6,8 @@
 // CHECK-DAG: #[[ID:.*]] = affine_map<(d0) -> (d0)>
 
 // CHECK-LABEL: func.func private @chain_segment0(
-// CHECK-SAME: %[[W:.*]]: tensor<?xf32>, %[[X:.*]]: tensor<?x?xf32>, %[[S0:.*]]: index, %[[S1:.*]]: index) -> tensor<?x?xf32> attributes {fusion.scheduler = "pointwise"}
+// CHECK-SAME: %[[W:.*]]: tensor<?xf32>, %[[X:.*]]: tensor<?x?xf32>, %[[S0:.*]]: index, %[[S1:.*]]: index) -> tensor<?x?xf32>
+// CHECK-SAME: fusion.scheduler = "pointwise"
 // CHECK: %[[OUT:.*]] = tensor.empty(%[[S0]], %[[S1]]) : tensor<?x?xf32>
 // CHECK-NEXT: %[[R:.*]] = linalg.generic {indexing_maps = [#[[ALL]], #[[COLUMN]], #[[ALL]]], iterator_types = ["parallel", "parallel"]} ins(%[[X]], %[[W]] :
 // CHECK-NEXT: ^bb0(%[[A:.*]]: f32, %[[B:.*]]: f32, %{{.*}}: f32):

@@ -1,5 +1,5 @@
 // RUN: mlirfuse-opt %s --pass-pipeline='builtin.module(fusion-dce,func.func(cse))' --mlir-print-ir-after-all --mlir-timing 2>&1 | FileCheck %s --check-prefix=AFTER
-// RUN: cat %s | mlirfuse-opt - --show-locations | FileCheck %s --check-prefix=LOCATIONS
+// RUN: mlirfuse-opt - --show-locations < %s | FileCheck %s --check-prefix=LOCATIONS
 // RUN: mlirfuse-opt --list-passes | FileCheck %s --check-prefix=LIST
 // RUN: not mlirfuse-opt %s.missing 2>&1 | FileCheck %s --check-prefix=MISSING
 // RUN: not mlirfuse-opt %s --verify-diagnostics 2>&1 | FileCheck %s --check-prefix=VERIFY
