@@ -258,12 +258,8 @@ class Program:
                 continue
             for s in names:
                 by = divisor if s not in divided else math.lcm(divisor, divided[s])
-                if symbols[s] % by == 0:
-                    if symbols[s] // by <= 1:
-                        constants[s] = symbols[s]
-                    elif s not in constants:
-                        divided[s] = by
-                    break
+                if symbols[s] % by == 0 and s not in constants:
+                    (constants if symbols[s] == by else divided)[s] = by
         return tuple(sorted(constants.items())), tuple(sorted((s, by) for s, by in divided.items() if s not in constants))
 
     def _concrete(self, symbols: dict[str, int]) -> tuple[tuple, tuple]:
@@ -285,12 +281,8 @@ class Program:
                 continue
             for s in names:
                 by = divisor if s not in divided else math.lcm(divisor, divided[s])
-                if symbols[s] % by == 0:
-                    if symbols[s] // by <= 1:
-                        constants[s] = symbols[s]
-                    elif s not in constants:
-                        divided[s] = by
-                    break
+                if symbols[s] % by == 0 and s not in constants:
+                    (constants if symbols[s] == by else divided)[s] = by
         return tuple(sorted(constants.items())), tuple(sorted((s, by) for s, by in divided.items() if s not in constants))
 
     def _signature(self, k: int, value):
@@ -362,8 +354,8 @@ def _remove_dead(graph: Graph) -> None:
 
 
 def _rule(a: Size, b: Size) -> tuple[list[str], list[str], int | None] | None:
-    """What of the equality of two products says how dimensions go together in a reshape: the symbols that cancel; those whose values it
-    fixes, or, with a divisor, of whose product it is one, from the innermost dimension out. None where it says nothing."""
+    """What the equality of two products says of how dimensions go together in a reshape: the symbols that cancel, where they are not 0; and
+    the symbols whose values it fixes, or, with a divisor, the one that is a multiple of it if all is well. None where it says nothing."""
     if isinstance(a, int) or (not isinstance(b, int) and any(f.op != "sym" for f in b.terms[0][0])):
         a, b = b, a
     if any(isinstance(x, sz.Expr) and len(x.terms) != 1 for x in (a, b)):
@@ -382,34 +374,9 @@ def _rule(a: Size, b: Size) -> tuple[list[str], list[str], int | None] | None:
         left, right, a, b = right, left, b, a
     if len(right) == 1 and right[0].op == "floordiv" and not cancelled:
         whole, by = right[0].args
-        if isinstance(by, int) and b.terms[0][1] == by and whole == a and all(f.op == "sym" for f in left):
-            return [], sorted((f.args[0] for f in left), key=lambda s: -int(s[1:])), by
-    return None
-
-
-def _rule(a: Size, b: Size) -> tuple[list[str], list[str], int | None] | None:
-    """What of the equality of two products says how dimensions go together in a reshape: the symbols that cancel; those whose values it
-    fixes, or, with a divisor, of whose product it is one, from the innermost dimension out. None where it says nothing."""
-    if isinstance(a, int) or (not isinstance(b, int) and any(f.op != "sym" for f in b.terms[0][0])):
-        a, b = b, a
-    if any(isinstance(x, sz.Expr) and len(x.terms) != 1 for x in (a, b)):
-        return None
-    left, right = (list(x.terms[0][0]) if isinstance(x, sz.Expr) else [] for x in (a, b))
-    cancelled = []
-    for factor in list(left):
-        if factor in right and factor.op == "sym":
-            left.remove(factor), right.remove(factor), cancelled.append(factor.args[0])
-    if not left:
-        left, right = right, left
-    names = [f.args[0] for f in left if f.op == "sym"]
-    if not right and names and len(names) == len(left):
-        return cancelled, names, None
-    if len(left) == 1 and left[0].op == "floordiv":
-        left, right, a, b = right, left, b, a
-    if len(right) == 1 and right[0].op == "floordiv" and not cancelled:
-        whole, by = right[0].args
-        if isinstance(by, int) and b.terms[0][1] == by and whole == a and all(f.op == "sym" for f in left):
-            return [], sorted((f.args[0] for f in left), key=lambda s: -int(s[1:])), by
+        if isinstance(by, int) and b.terms[0][1] == by and whole == a and left and all(f.op == "sym" for f in left):
+            innermost = max((f.args[0] for f in left), key=lambda s: int(s[1:]))
+            return [], [innermost], by // math.gcd(by, a.terms[0][1])
     return None
 
 

@@ -29,8 +29,12 @@ def _target():
 
 
 def target_machine():
-    """Code generation for this machine's processor. A JIT engine takes the one it is given: make one for each."""
-    return _target().create_target_machine(cpu=llvm.get_host_cpu_name(), features=_features(), opt=2, jit=True)
+    """Code generation for this machine's processor. A JIT engine takes the one it is given: make one for each.
+
+    Code lies beside its constants (HostCode sees to that), so that it finds them relative to itself: the JIT's own code model loads the
+    address of each of them in an instruction of its own.
+    """
+    return _target().create_target_machine(cpu=llvm.get_host_cpu_name(), features=_features(), opt=2, reloc="pic", codemodel="small")
 
 
 @functools.cache
@@ -83,10 +87,10 @@ def optimize(module, machine) -> None:
     module.triple, module.data_layout = machine.triple, str(machine.target_data)
     builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=1))
     passes = llvm.create_new_module_pass_manager()
+    passes.add_loop_rotate_pass()  # only then are constants and the like moved out of loops
     passes.add_simplify_cfg_pass()
     passes.add_instruction_combine_pass()
     passes.add_new_gvn_pass()
-    passes.add_instruction_combine_pass()
     passes.add_simplify_cfg_pass()
     passes.run(module, builder)
 
@@ -113,7 +117,7 @@ class HostCode:
         with _lock:
             for name, address in symbols.items():
                 llvm.add_symbol(name, address)
-            self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), target_machine())
+            self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), target_machine(), use_lmm=True)
             self._engine.add_object_file(llvm.ObjectFileRef.from_data(code))
             self._engine.finalize_object()
 

@@ -168,3 +168,30 @@ def test_functions_to_the_last_places(name, bound):
     error = ((y - want).abs() / place)[finite & torch.isfinite(y)].max().item()
     assert error <= bound, error
     assert torch.equal(torch.isnan(y), torch.isnan(want)) and torch.equal(torch.isinf(y) & ~finite, torch.isinf(rounded))
+
+
+@pytest.mark.parametrize("shape", [(64, 64), (65, 1000), (257, 770), (1024, 512)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_transposes(shape, dtype):
+    x, y = (torch.randn(shape, device="cuda").to(dtype) for _ in range(2))
+    z = torch.randn(shape[::-1], device="cuda").to(dtype)
+    check(lambda x, y: (x + y).T * 2, x, y)
+    check(lambda x, z: np.exp(x).T + z, x, z)
+    check(lambda x: (x > 0).T, x)
+    check(lambda x, y: (x + y).T, x, y.T.contiguous().T)
+
+
+@pytest.mark.parametrize("shape", [(100, 96), (7, 4096), (513, 770), (64, 40000)])
+def test_norm_backward(shape):
+    """Rows normalized and summed over in one kernel."""
+
+    def backward(dy, x, w, mean, rstd):
+        xh = (x - mean) * rstd
+        g = dy * w
+        dx = (g - xh * (g * xh).mean(-1, keepdims=True) - g.mean(-1, keepdims=True)) * rstd
+        return dx, (dy * xh).sum(0), dy.sum(0)
+
+    dy, x = torch.randn(2, *shape, device="cuda")
+    w = torch.randn(shape[1], device="cuda")
+    mean, rstd = x.mean(-1, keepdim=True), 1 / x.std(-1, keepdim=True)
+    check(backward, dy, x, w, mean, rstd, bound=2e-5)
