@@ -137,6 +137,8 @@ def quotient(a: Size, b: Size) -> Size | None:
 
 
 def floordiv(a: Size, b: Size) -> Size:
+    if b == 0:
+        raise ZeroDivisionError("a size divided by 0")
     exact = quotient(a, b)
     if exact is not None:
         return exact
@@ -146,6 +148,8 @@ def floordiv(a: Size, b: Size) -> Size:
 
 
 def mod(a: Size, b: Size) -> Size:
+    if b == 0:
+        raise ZeroDivisionError("a size divided by 0")
     if quotient(a, b) is not None:
         return 0
     if isinstance(a, int) and isinstance(b, int):

@@ -7,7 +7,7 @@ import functools
 from mlirfuse import autotune
 from mlirfuse.errors import UnsupportedError
 from mlirfuse.lowering import llvm, ptx
-from mlirfuse.lowering.host import gpu_host
+from mlirfuse.lowering.host import gpu_host, runtime_function
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.program import Program, Variant
 from mlirfuse.machine import Host
@@ -46,7 +46,7 @@ class CpuTarget:
 
         kernels, tiled = self.kernels(program, params, slots)
         host = self.host(kernels, slots)
-        code = llvm.HostCode(llvm.compile_object(whole(tiled, host)), _native.symbols())
+        code = llvm.HostCode(llvm.compile_object(whole(tiled, host)))
         return Variant(params, {"tiled": tiled, "host": host}, code.address("launch"), slots, len(kernels), code)
 
 
@@ -58,13 +58,13 @@ def whole(tiled: str, host: str) -> str:
 def _host(kernels: list[CpuKernel], slots: Slots) -> str:
     """The function that a call runs: each kernel's tasks shared by the thread pool, in order."""
     lines = [
-        "func.func private @mlirfuse_parallel_for(!llvm.ptr, !llvm.ptr, i64, i64)",
         "func.func @launch(%ptrs: !llvm.ptr, %ints: !llvm.ptr, %stream: !llvm.ptr) -> i32 {",
         "  %two = llvm.mlir.constant(2 : i64) : i64",
         "  %ctx = llvm.alloca %two x !llvm.ptr : (i64) -> !llvm.ptr",
         "  llvm.store %ptrs, %ctx : !llvm.ptr, !llvm.ptr",
         "  %second = llvm.getelementptr %ctx[1] : (!llvm.ptr) -> !llvm.ptr, !llvm.ptr",
         "  llvm.store %ints, %second : !llvm.ptr, !llvm.ptr",
+        *runtime_function("mlirfuse_parallel_for", slots),
     ]
     for k, kernel in enumerate(kernels):
         counts = []
@@ -76,7 +76,7 @@ def _host(kernels: list[CpuKernel], slots: Slots) -> str:
         lines += [
             f"  %function{k} = func.constant @{kernel.name} : (i64, i64, !llvm.ptr) -> ()",
             f"  %pointer{k} = builtin.unrealized_conversion_cast %function{k} : (i64, i64, !llvm.ptr) -> () to !llvm.ptr",
-            f"  func.call @mlirfuse_parallel_for(%pointer{k}, %ctx, {', '.join(counts)}) : (!llvm.ptr, !llvm.ptr, i64, i64) -> ()",
+            f"  llvm.call %mlirfuse_parallel_for(%pointer{k}, %ctx, {', '.join(counts)}) : !llvm.ptr, (!llvm.ptr, !llvm.ptr, i64, i64) -> ()",
         ]
     lines += ["  %ok = llvm.mlir.constant(0 : i32) : i32", "  return %ok : i32", "}"]
     return "\n".join(lines)
@@ -124,7 +124,7 @@ class GpuTarget:
             text["ptx"] = ptx.to_ptx(tiled, self.machine.chip)
             module = _native.Module(text["ptx"].encode() + b"\0", self.device)
             host = self.host(kernels, slots, [module.function(k.name, 0, k.cluster > 8) for k in kernels])
-            code = llvm.HostCode(llvm.compile_object("module {\n" + host + "\n}\n"), _native.symbols())
+            code = llvm.HostCode(llvm.compile_object("module {\n" + host + "\n}\n"))
             keep = [module, code]
         launch = code.address("launch") if kernels else 0
         return Variant(params, text | {"host": host}, launch, slots, len(kernels), keep)

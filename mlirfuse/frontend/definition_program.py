@@ -262,29 +262,6 @@ class Program:
                     (constants if symbols[s] == by else divided)[s] = by
         return tuple(sorted(constants.items())), tuple(sorted((s, by) for s, by in divided.items() if s not in constants))
 
-    def _concrete(self, symbols: dict[str, int]) -> tuple[tuple, tuple]:
-        """Which extents are constants for a call with these sizes, and which are written as a multiple: so that the dimensions on both sides
-        of a reshape are seen to be the same. There are few of them: sizes that no reshape fixes stay symbols."""
-
-        def own(name: str) -> bool:  # no other symbol or constant stands for it
-            return not isinstance(self.sizes.get(name), (int, sz.Expr))
-
-        constants = {s: symbols[s] for s in self.extents if symbols[s] in (0, 1) and own(s)}
-        divided: dict[str, int] = {}
-        for cancelled, names, divisor in self.rules:
-            if any(symbols[s] == 0 for s in cancelled):
-                continue
-            names = [str(self.sizes.get(s, s)) for s in names]
-            names = [s for s in names if s in symbols and own(s) and s[0] == "s"]
-            if divisor is None:
-                constants.update((s, symbols[s]) for s in names)
-                continue
-            for s in names:
-                by = divisor if s not in divided else math.lcm(divisor, divided[s])
-                if symbols[s] % by == 0 and s not in constants:
-                    (constants if symbols[s] == by else divided)[s] = by
-        return tuple(sorted(constants.items())), tuple(sorted((s, by) for s, by in divided.items() if s not in constants))
-
     def _signature(self, k: int, value):
         """What of an input decides which graph runs and whether it passes the checks."""
         if isinstance(value, (bool, int, float, complex)):

@@ -860,9 +860,9 @@ class TracedArray:
             fail(TypeError, "a number cannot be assigned to: it is no array")
         if buffer.captured is not None:
             fail(TraceError, "writing into an array from outside the function: pass it as an argument, or write into a copy of it")
+        self._check_reshapes()
         if not buffer.writable:
             fail(ValueError, "assignment destination is read-only")
-        self._check_reshapes()
         buffer.value = self._written(buffer.value, 0, new)
         buffer.version += 1
         if not self._path:

@@ -10,6 +10,19 @@ from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu import GpuKernel
 
 
+def runtime_function(name: str, slots: Slots) -> list[str]:
+    """Lines that make ``%name`` the address of a function of the runtime. It comes out of ``ints`` like everything else: code that refers to
+    nothing outside needs no linking."""
+    from mlirfuse import _native
+
+    slot = slots.ints.setdefault(("handle", _native.symbols()[name]), len(slots.ints))
+    return [
+        f"  %{name}_at = llvm.getelementptr %ints[{slot}] : (!llvm.ptr) -> !llvm.ptr, i64",
+        f"  %{name}_bits = llvm.load %{name}_at : !llvm.ptr -> i64",
+        f"  %{name} = llvm.inttoptr %{name}_bits : i64 to !llvm.ptr",
+    ]
+
+
 def gpu_host(kernels: list[GpuKernel], handles: list[int], slots: Slots) -> str:
     """The MLIR text of the host function; ``handles``: the slot in ``ints`` of each kernel's CUfunction."""
     lines: list[str] = []
@@ -54,7 +67,6 @@ def gpu_host(kernels: list[GpuKernel], handles: list[int], slots: Slots) -> str:
         grid, threads = int_at(slots.size(kernel.grid)), constant(kernel.threads)
         sizes = f"{grid}, {one}, {one}, {threads}, {one}, {one}, {zero}, %stream, {params}, {null}, {constant(len(kernel.passed))}"
         types = "!llvm.ptr, i64, i64, i64, i64, i64, i64, i32, !llvm.ptr, !llvm.ptr, !llvm.ptr, i64"
-        lines.append(f"  func.call @mgpuLaunchKernel({function}, {sizes}) : ({types}) -> ()")
-    types = "!llvm.ptr, i64, i64, i64, i64, i64, i64, i32, !llvm.ptr, !llvm.ptr, !llvm.ptr, i64"
-    head = [f"func.func private @mgpuLaunchKernel({types})", "func.func @launch(%ptrs: !llvm.ptr, %ints: !llvm.ptr, %stream: !llvm.ptr) -> i32 {"]
+        lines.append(f"  llvm.call %mgpuLaunchKernel({function}, {sizes}) : !llvm.ptr, ({types}) -> ()")
+    head = ["func.func @launch(%ptrs: !llvm.ptr, %ints: !llvm.ptr, %stream: !llvm.ptr) -> i32 {", *runtime_function("mgpuLaunchKernel", slots)]
     return "\n".join(head + lines + [f"  return {zero} : i32", "}"])

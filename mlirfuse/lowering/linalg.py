@@ -74,7 +74,7 @@ def type_of(shape, dtype: DType) -> str:
 Index = int | Dim | Val
 
 RENAMING = {"broadcast_in_dim", "permute", "squeeze", "expand_dims"}
-IN_BODIES = RENAMING | {"full", "iota", "constant", "size", "take", "take_along_axis", "uniform", "normal"}
+IN_BODIES = RENAMING | {"full", "iota", "constant", "size", "extent", "dtype_of", "take", "take_along_axis", "uniform", "normal"}
 
 
 class _Body:
@@ -529,6 +529,12 @@ class _Function:
 
     def _at_size(self, op: Op, index) -> Val:
         return self.size(op.attrs["value"])
+
+    def _at_extent(self, op: Op, index) -> Val:
+        return self.size(op.operands[0].shape[op.attrs["axis"]])
+
+    def _at_dtype_of(self, op: Op, index) -> Val:
+        return self.e.const(dt.ALL.index(op.operands[0].dtype), I64)
 
     def _at_full(self, op: Op, index) -> Val:
         return self.value(op.operands[0], ())

@@ -50,12 +50,6 @@ def _features() -> str:
     return ",".join([features.flatten()] + (["-prefer-256-bit"] if features.get("avx512f") else []))
 
 
-@functools.cache
-def host_features() -> frozenset[str]:
-    """The features of this machine's processor, as LLVM names them."""
-    return frozenset(name for name, there in llvm.get_host_cpu_features().items() if there)
-
-
 def to_llvm_dialect(text: str):
     """The MLIR module ``text`` in the LLVM dialect."""
     with mlir.plain_context():
@@ -111,12 +105,10 @@ def compile_object(text: str) -> bytes:
 
 
 class HostCode:
-    """Loaded native code; ``address(name)`` of its functions. Keep it alive while they may run."""
+    """Loaded native code that refers to nothing outside; ``address(name)`` of its functions. Keep it alive while they may run."""
 
-    def __init__(self, code: bytes, symbols: dict[str, int]):
+    def __init__(self, code: bytes):
         with _lock:
-            for name, address in symbols.items():
-                llvm.add_symbol(name, address)
             self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), target_machine(), use_lmm=True)
             self._engine.add_object_file(llvm.ObjectFileRef.from_data(code))
             self._engine.finalize_object()

@@ -1,19 +1,4 @@
-"""``fusion-segment``: cuts each group into as few kernels as schedulers can take.
-
-Before::
-
-    "fusion.group"(%x) ({ … %m = fusion.max … %s = fusion.sum … %t = fusion.sum over another axis … })
-
-After::
-
-    "fusion.group"(%x) ({
-      %a = "fusion.segment"(%x) ({ … max, sum, and what is computed from them over the same rows … }) {scheduler = "normalization"}
-      %b = "fusion.segment"(%a) ({ … the sum over the other axis … }) {scheduler = "reduction", why = "reduces other axes than …"}
-    })
-
-Every op starts as a segment of its own; segments merge along values, then between siblings that read the same tensor, as long as one
-scheduler can take the result and no cycle arises, until nothing changes.
-"""
+"""fusion-segment: groups are cut into kernels."""
 
 from __future__ import annotations
 
@@ -32,7 +17,7 @@ APART = "shares no tensor with the segments before it"
 ASKED = "segment_set"  # the op by which a user asks for a cut, and the reason of the cut
 
 
-Decision = tuple[list[Op], list[Op], str | None]  # two segments in the making, and why they were not merged (None: they were)
+Decision = tuple[Op, int, Op, int, str | None]  # an op of each of two segments, how many ops they had, and why they were not merged (None: they were)
 
 
 @dataclass(eq=False)
@@ -113,7 +98,7 @@ class _Segmenter:
                 return "its partial sums go over other axes than the segment before it"
             if reduced and reduced != domain & ~rows:
                 return "its partial sums do not go over the rows of the segment before it"
-            if any(op.name == "partial_sum" and v in b.ins for op in a.ops for v in op.results):
+            if any(op.name == "partial_sum" and v in y.ins for x, y in ((a, b), (b, a)) for op in x.ops for v in op.results):
                 return "partial sums are complete only after their kernel"
             outs = [v for v in outs if v.op.name != "partial_sum"]
             if any(not self._leads_a_row(v, domain) for v in outs):
@@ -126,7 +111,8 @@ class _Segmenter:
             if self.axis_mask(value) & ~domain:
                 return "its results run over other axes than the segment before it"
         if reduced or rows:
-            return self._reduction_refusal([op for op in a.ops + b.ops if op.name != "partial_sum"], domain, outs)
+            members = sorted(a.ops + b.ops, key=self.order.__getitem__)  # of siblings, either may use the other's results
+            return self._reduction_refusal([op for op in members if op.name != "partial_sum"], domain, outs)
         return None
 
     @staticmethod
@@ -194,7 +180,7 @@ class _Segmenter:
         return False
 
     def merge(self, a: _Part, b: _Part) -> None:
-        self.log.append((a.ops, b.ops, None))
+        self.log.append((a.ops[-1], len(a.ops), b.ops[0], len(b.ops), None))
         a.outs = dict.fromkeys(self._outs((a, b)))
         a.ops = sorted(a.ops + b.ops, key=self.order.__getitem__)
         a.reduced |= b.reduced
@@ -233,7 +219,7 @@ class _Segmenter:
                         part, again, changed = target, True, True
                         break
                     why = why or CYCLE
-                    self.log.append((producer.ops, part.ops, why))
+                    self.log.append((producer.ops[-1], len(producer.ops), part.ops[0], len(part.ops), why))
                     part.why = why if why == ASKED else part.why or why
         return changed
 
@@ -260,7 +246,7 @@ class _Segmenter:
                     changed = True
                 else:
                     why = why or CYCLE
-                    self.log.append((first.ops, second.ops, why))
+                    self.log.append((first.ops[-1], len(first.ops), second.ops[0], len(second.ops), why))
                     second.why = second.why or why
         return changed
 
@@ -284,7 +270,34 @@ def scheduler_of(members: list[Op], axes: Axes) -> str:
 
 @register
 class SegmentPass(Pass):
-    """Cuts each group into as few kernels as schedulers can take; see the module's docstring."""
+    """Cuts each group into as few kernels as schedulers can take. Every op starts as a segment of its own; segments merge along values, then
+    between siblings that read the same tensor, as long as one scheduler can take the result and no cycle arises, until nothing changes.
+    Each segment names its scheduler, and ``why`` it is cut from the one before it.
+
+    Before::
+
+        "fusion.group"(%x) ({
+          %m = "fusion.max"(%a) {axes = [1], keepdims = true}
+          %d = "fusion.sub"(%a, %m)
+          %s = "fusion.sum"(%a) {axes = [0]}
+          "fusion.yield"(%d, %s)
+        })
+
+    After::
+
+        "fusion.group"(%x) ({
+          %0 = "fusion.segment"(%a) ({
+            %m = "fusion.max"(%b) {axes = [1], keepdims = true}
+            %d = "fusion.sub"(%b, %m)
+            "fusion.yield"(%d)
+          }) {scheduler = "normalization"}
+          %1 = "fusion.segment"(%a) ({
+            %s = "fusion.sum"(%b) {axes = [0]}
+            "fusion.yield"(%s)
+          }) {scheduler = "reduction", why = "reduces other axes than the segment before it"}
+          "fusion.yield"(%0, %1)
+        })
+    """
 
     name = "fusion-segment"
 

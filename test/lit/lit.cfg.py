@@ -18,7 +18,7 @@ config.environment["PYTHONDONTWRITEBYTECODE"] = os.environ.get("PYTHONDONTWRITEB
 
 python = sys.executable
 # PyPI's filecheck understands LLVM's CHECK, -NEXT, -SAME, -DAG, -NOT, -LABEL, -COUNT, variables and regexes. Unlike LLVM's it has no
-# --implicit-check-not, and numeric expressions ([[#N+1]]) are limited to what it documents.
+# --implicit-check-not and no [[#@LINE]] expressions, and a label's line must be matched in the order of the labels.
 config.substitutions += [
     ("%{python}", f"'{python}'"),
     ("mlirfuse-opt", f"'{python}' -m mlirfuse.tools.opt"),
