@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from mlirfuse import _native, config, counters, targets
+from mlirfuse import _native, config, counters, dump, targets
 from mlirfuse import sizes as sz
 from mlirfuse.errors import CompileError, MlirfuseError, ShapeError, TraceError, UnsupportedError
 from mlirfuse.executor import Empty, Executor
@@ -245,6 +245,8 @@ class Jitted:
     def _miss(self, entry: _Entry, leaves):
         record = entry.recall.record(leaves)
         if record is not None:
+            if config.dump:
+                dump.found(self, self.__name__)
             return record
         count = entry.tree.leaves
         specs = [self._describe(leaf, k, entry) for k, leaf in enumerate(leaves)]
@@ -259,6 +261,8 @@ class Jitted:
             kind = self._find(entry, key, leaves, specs, aliases)
             if kind is None:
                 kind = self._trace(entry, key, leaves, specs, aliases)
+            elif config.dump:
+                dump.found(self, self.__name__)
             if len(leaves) == count + len(entry.captured):
                 return self._run_kind(entry, kind, leaves, specs)
         # The trace found arrays around the function that this call did not bring.
@@ -333,7 +337,11 @@ class Jitted:
         try:
             target = self._target(leaves)
             targets.check_place(target, leaves)
-            kind.executor = Executor(lower_to_segments(traced.graph, target), target, env)
+            watch = dump.Compilation(self, self.__name__, traced.graph) if config.dump else None
+            kind.executor = Executor(lower_to_segments(traced.graph, target, watch and watch.after), target, env)
+            if watch:
+                brought = [*leaves[:count], *(c.array for c in entry.captured)]
+                watch.made(kind.executor, brought, kind.leaf_of_arg, env, dump.guards_of(self, entry, kind, key))
         except (TraceError, ShapeError):
             raise
         except Exception as error:

@@ -81,13 +81,13 @@ class Where:
 _opened: set[str] = set()
 
 
-def write(what: str, where: Where, text: str) -> None:
-    """Gives out one dump, under its header or in its file."""
+def write(what: str, where: Where, text: str, append: bool = False) -> None:
+    """Gives out one dump, under its header or in its file; with ``append``, behind what this process has written there."""
     with _lock:
         if not config.dump_dir:
             sys.stderr.write(f"{_comment(what)}===---- mlirfuse {what}: {where} ----===\n{text.rstrip()}\n\n")
             return
-        _file(f"{where.file}.{what}.{SUFFIXES.get(what, 'txt')}", text, append=False)
+        _file(f"{where.file}.{what}.{SUFFIXES.get(what, 'txt')}", text, append)
 
 
 def log(what: str, where: Where, line: str) -> None:
@@ -126,6 +126,18 @@ def function(owner, name: str) -> Where:
         if owner not in known:
             known[owner] = next(_numbers.setdefault(name, itertools.count(1)))
         return Where(name if known[owner] == 1 else f"{name}-{known[owner]}")
+
+
+def found(owner, name: str) -> None:
+    """For ``cache``: a call with new sizes or addresses belongs to a kind that there is."""
+    if "cache" in config.dump:
+        log("cache", function(owner, name), "new signature, of a known kind")
+
+
+def disk(name: str, what: str) -> None:
+    """For ``cache``: what happened to an entry of the disk cache."""
+    if "cache" in config.dump:
+        log("cache", Where("disk"), f"{name[:24]} {what}")
 
 
 # ---------------------------------------------------------------------------------------------------------------- a kind
@@ -190,7 +202,8 @@ def _attempt(make) -> str:
 def _text(graph: Graph) -> str:
     from mlirfuse.passes.base import IR
 
-    return IR([graph]).as_text(locations=True)
+    text = IR([graph]).as_text(locations=True)
+    return re.sub(r' loc\((?:"-":\d+:\d+|unknown)\)', "", text)  # the user's lines stay
 
 
 def _segmented(executor, pieces, leaves, leaf_of_arg, env) -> str:
@@ -205,7 +218,7 @@ def _segmented(executor, pieces, leaves, leaf_of_arg, env) -> str:
         found = executor.alignments(leaves, leaf_of_arg)
         for piece in pieces:
             known = {v: found.get(v, 256) for v in piece.program.graph.args}
-            for step, choice in zip(piece.program.steps, executor.target.parameters(piece.program, env, known)):
+            for step, choice in zip(piece.program.steps, piece.program.parameters(env, known)):
                 saved.append((step.segment, step.segment.params))
                 step.segment.params = traffic.spelled(*traffic.of_step(step, env)) | parameters(choice)
         return ""
@@ -278,9 +291,11 @@ def math(graph: Graph) -> str:
     return "".join(out)
 
 
-def guards_of(kind, names: list[str]) -> str:
-    """What a :class:`mlirfuse.api.Kind` assumes of a call. ``names``: of the leaves, as Python spells the way to them."""
-    traced = kind.traced
+def guards_of(owner, entry, kind, key) -> str:
+    """What a new :class:`mlirfuse.api.Kind` assumes of a call, and what keeps the call from those that there were."""
+    if "guards" not in config.dump:
+        return ""
+    traced, names = kind.traced, _leaf_names(owner, entry.tree)
     graph = traced.graph
     shown, out = Names(graph), ["arguments:\n"]
     rows = []
@@ -289,7 +304,8 @@ def guards_of(kind, names: list[str]) -> str:
         rows.append((shown.of(value), shown.type(value), strides))
     out.append(listing.table(rows, "  ") if rows else "")
     lines = [f"{symbol} is {shown.of(graph.args[argument])}.{what}[{axis}]" for symbol, (argument, what, axis) in traced.symbols.items()]
-    lines += [f"{symbol} is neither 0 nor 1" for symbol, (_, what, _) in traced.symbols.items() if what == "shape"]
+    extents = [symbol for symbol, (_, what, _) in traced.symbols.items() if what == "shape"]
+    lines += [f"{', '.join(extents)}: neither 0 nor 1"] if extents else []
     lines += [str(guard) for guard in traced.size_guards]
     lines += [f"{a} == {b}" for a, b in traced.equalities]
     for leaf, ranges in [*traced.scalar_ranges.items(), *traced.index_ranges.items()]:
@@ -297,7 +313,44 @@ def guards_of(kind, names: list[str]) -> str:
     lines += [f"{_leaf(names, leaf)} is {value!r}" for leaf, value in [*traced.static_leaves.items(), *kind.statics]]
     lines += [f"{name} around the function is {value!r}" for _, name, value in traced.scope if not hasattr(value, "shape")]
     out.append("holds where:\n" + "".join(f"  {line}\n" for line in dict.fromkeys(lines)))
+    known = [(other, k) for other, kinds in entry.kinds.items() for k in kinds]
+    if known:
+        out.append("the kinds before it are for other calls:\n")
+        out += [f"  kind {at}: {_difference(other, key, names)}\n" for at, (other, _) in enumerate(known)]
     return "".join(out)
+
+
+_PARTS = ("dtype", "extents of 0 and 1", "layout", "by value", "a Python number", "device", "writable")
+
+
+def _difference(old: tuple, new: tuple, names: list[str]) -> str:
+    """What distinguishes two keys of kinds."""
+    out = []
+    for leaf, (a, b) in enumerate(zip(old[:-1], new[:-1])):
+        if len(a) == len(b) == len(_PARTS):
+            out += [f"{_leaf(names, leaf)}: {what} {x}, now {y}" for what, x, y in zip(_PARTS, a, b) if x != y]
+        elif a != b:
+            out.append(f"{_leaf(names, leaf)}: {a[-1]}, now {b[-1]}")
+    if old[-1] != new[-1]:
+        out.append("the switches were others")
+    return "; ".join(out) or "sizes, values or aliases that it does not hold for"
+
+
+def _leaf_names(owner, tree) -> list[str]:
+    """What the leaves of a call are called: by the function's parameters."""
+    import inspect
+
+    try:
+        parameters = list(inspect.signature(owner.fn).parameters)
+    except (TypeError, ValueError):
+        parameters = []
+    positional, keyword = tree.children
+    out = []
+    for k, child in enumerate(positional.children):
+        out += child.paths(parameters[k] if k < len(parameters) else f"args[{k}]")
+    for name, child in zip(keyword.keys or (), keyword.children):
+        out += child.paths(name)
+    return out
 
 
 def _leaf(names: list[str], leaf: int) -> str:
@@ -311,14 +364,18 @@ def _where(program) -> Where:
     return _programs.get(program) or Where(program.graph.name)
 
 
-def variant(program, params: tuple, env, found=None) -> None:
-    """Dumps a variant of ``program``: before it is compiled, and with ``found``, the compiled one, after."""
+def compiling(program, params: tuple, env, compile_):
+    """Compiles a new variant of ``program`` by ``compile_(params, env)``, dumps it and gives it."""
     where = replace(_where(program), variant=len(program.variants))
-    if found is None:
-        _code(program, params, env, where)
-    elif "occupancy" in config.dump:
+    _code(program, params, env, where)
+    start = time.perf_counter()
+    found = compile_(params, env)
+    if "cache" in config.dump:
+        log("cache", where, f"compiled in {1e3 * (time.perf_counter() - start):.1f} ms, {found.kernels} launches")
+    if "occupancy" in config.dump:
         for segment, kernels in _by_segment(program, _kernels(program, params)[0], where):
             write("occupancy", segment, _attempt(lambda kernels=kernels: occupancy(program, found, kernels, env)))
+    return found
 
 
 def _kernels(program, params) -> tuple:
@@ -387,11 +444,13 @@ def launch_params(kernels, params: dict, env) -> str:
 def occupancy(program, compiled, kernels, env) -> str:
     """What of the machine a segment's kernels can use."""
     if program.target.name == "cpu":
-        out = []
+        from mlirfuse import _native
+
+        out, there = [], _native.num_threads()
         for k in kernels:
             tasks, grain = sz.substitute(k.tasks, env), sz.substitute(k.grain, env)
-            threads = min(program.target.threads, -(-tasks // max(grain, 1)))
-            out.append(f"{k.name}: {threads} of {program.target.threads} threads busy, {tasks / max(threads, 1):.4g} tasks each")
+            threads = min(there, -(-tasks // max(grain, 1)))
+            out.append(f"{k.name}: {threads} of {there} threads busy, {tasks / max(threads, 1):.4g} tasks each")
         return "\n".join(out)
     module, out = compiled.keep[0], []
     machine = program.target.machine
@@ -438,7 +497,13 @@ _LAUNCH = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.POINTER(ctypes.c_void_p), ctyp
 
 def watched(program, compiled, env) -> tuple[int, object]:
     """In place of a variant's host function: one that says what kernels get and how long they take. Gives its address, and what to keep."""
-    watch = _Watch(program, compiled, env)
+    known = vars(program).setdefault("_watches", {})  # they go with the program
+    key = compiled.params, program.sizes_key(env)
+    try:
+        watch = known.get(key) or known.setdefault(key, _Watch(program, compiled, env))
+    except Exception as error:  # the call itself can go on
+        sys.stderr.write(f"mlirfuse dump: {_where(program)} cannot be watched: {type(error).__name__}: {error}\n")
+        return compiled.launch, compiled
     return ctypes.cast(watch.entry, ctypes.c_void_p).value, watch
 
 
@@ -464,22 +529,18 @@ class _Watch:
             texts.append(text if not at else text[text.index("func.func @launch") :])
         host = "\n".join(texts)
         module = f"module {{\n{host}\n}}\n" if self.gpu else tiled.removesuffix("}\n") + host + "\n}\n"
-        self.code = llvm.HostCode(llvm.compile_object(module), _native.symbols())
+        self.code = llvm.HostCode(llvm.compile_object(module))
         self.launches = [_LAUNCH(self.code.address(f"launch{at}")) for at in range(len(kernels))]
         self.events = [_native.event_create(program.target.device) for _ in range(len(kernels) + 1)] if self.gpu else []
+        for event in self.events:
+            weakref.finalize(self, _native.event_destroy, event).atexit = False
         self.entry = _LAUNCH(self.run)
-
-    def __del__(self):
-        from mlirfuse import _native
-
-        for event in getattr(self, "events", ()):
-            _native.event_destroy(event)
 
     def run(self, pointers, ints, stream) -> int:
         try:
             if "kernel-args" in config.dump:
                 for segment, kernels in self.segments:
-                    write("kernel-args", segment, self.arguments(segment.segment, kernels, pointers, ints, stream))
+                    write("kernel-args", segment, self.arguments(segment.segment, kernels, pointers, ints, stream), append=True)
             status, times = (self.timed_gpu if self.gpu else self.timed_cpu)(pointers, ints, stream)
             if "effective-bandwidth" in config.dump:
                 self.bandwidth(times)

@@ -11,9 +11,8 @@ import functools
 
 import numpy as np
 
-from mlirfuse import _native, interpreter
+from mlirfuse import _native, config, dump, interpreter, library
 from mlirfuse import graph as gr
-from mlirfuse import ops as table
 from mlirfuse import sizes as sz
 from mlirfuse.errors import ShapeError
 from mlirfuse.frontend import arrays
@@ -153,9 +152,11 @@ class _Form:
         plan = self.program.plan(variant, env)
         device, proto = _device(leaves, self.first)
         finish = None if result is None and len(self.where) == 1 else self._collect(result or list)
-        launch = variant.launch if variant.kernels else 0
+        launch, keep = variant.launch if variant.kernels else 0, variant
+        if launch and not dump.EACH_CALL.isdisjoint(config.dump):
+            launch, keep = dump.watched(self.program, variant, env)
         scalars = self.scalars(variant)
-        return _native.Record(launch, plan.ints, self.slots, scalars, self.outputs(env), plan.workspace, device, finish, variant, proto)
+        return _native.Record(launch, plan.ints, self.slots, scalars, self.outputs(env), plan.workspace, device, finish, keep, proto)
 
     def _collect(self, result):
         """Gives the graph's results, in order, to ``result``: outputs are made once each."""
@@ -169,6 +170,8 @@ def _tuple(sizes) -> str:
 
 def _device(leaves, proto):
     """The dispatcher's word for where results are made, and the leaf that they are made like."""
+    if proto is None:  # the kernels read no array: where the call's arrays are
+        proto = max((k for k, leaf in enumerate(leaves) if arrays.framework(leaf)), key=lambda k: arrays.device_of(leaves[k]) != ("cpu",), default=None)
     if proto is None:
         return ("cpu", "numpy"), -1
     kind, device = arrays.framework(leaves[proto]), arrays.device_of(leaves[proto])
@@ -211,13 +214,17 @@ class _Pieces:
 
     def run(self, leaves, leaf_of_arg, env) -> list:
         values: dict[Value, object] = {v: leaves[leaf_of_arg[k]] for k, v in enumerate(self.graph.args)}
+        like = library.like(leaves)
         for kind, step in self.steps:
             if kind == "library":
-                results = _library(step, [values[v] for v in step.operands])
+                results = library.run(step, [values[v] for v in step.operands], env, like)
                 values.update(zip(step.results, results))
                 continue
             given = [values[v] for v in step.graph.args]
-            record = step.record(given, list(range(len(given))), env, list)
+            where = list(range(len(given)))
+            if not any(map(arrays.framework, given)):
+                given.append(like)  # made where the call's arrays are
+            record = step.record(given, where, env, list)
             outs = _native.Dispatcher(lambda _, r=record: r)(*given)
             values.update(zip(step.graph.returns, map(_contiguous, outs)))  # a view of an argument has strides of its own
         results = [values[v] for v in self.graph.returns]
@@ -241,22 +248,3 @@ def _apart(x, written):
     if isinstance(x, np.ndarray):
         return x.copy() if any(np.may_share_memory(x, target) for target in written) else x
     return x.clone() if hasattr(x, "clone") else x.copy()
-
-
-def _library(op, given) -> list:
-    """Runs an op through the arrays' own framework where that has it, else through the table's reference."""
-    kind = next((arrays.framework(a) for a in given if arrays.framework(a)), "numpy")
-    if kind == "torch":
-        import torch
-
-        functions = {"matmul": torch.matmul, "linear": torch.nn.functional.linear}
-        if op.name in functions:
-            return [functions[op.name](*given).contiguous()]
-    if kind == "cupy" and op.name == "matmul":
-        return [given[0] @ given[1]]
-    row = table.TABLE[op.name]
-    with np.errstate(all="ignore"):
-        results = row.ref(*(np.asarray(arrays.to_numpy(a), v.dtype.numpy) for a, v in zip(given, op.operands)), **{k: op.attrs[k] for k in row.attrs})
-    results = results if len(op.results) > 1 else [results]
-    like = next((a for a in given if arrays.framework(a)), np.empty(0))
-    return [arrays.from_numpy(np.asarray(r, v.dtype.numpy, order="C"), like) for r, v in zip(results, op.results)]

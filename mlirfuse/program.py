@@ -11,7 +11,7 @@ import threading
 from dataclasses import dataclass, field
 from typing import Any
 
-from mlirfuse import counters
+from mlirfuse import config, counters, dump
 from mlirfuse import dtypes as dt
 from mlirfuse import graph as gr
 from mlirfuse import sizes as sz
@@ -169,7 +169,7 @@ class Program:
                 found = self.variants.get(params)
                 if found is None:
                     counters.variants += 1
-                    found = self._compile(params, env)
+                    found = dump.compiling(self, params, env, self._compile) if config.dump else self._compile(params, env)
                     self.variants[params] = found
         return found
 

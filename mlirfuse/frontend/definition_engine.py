@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from mlirfuse import _native, config, counters, targets
+from mlirfuse import _native, config, counters, dump, targets
 from mlirfuse.api import lower_to_segments
 from mlirfuse.errors import CompileError, CudaError, MlirfuseError, ShapeError, UnsupportedError
 from mlirfuse.executor import Empty, Executor
@@ -39,6 +39,11 @@ class Compiled:
                 self.dispatch.set_static(k)
         if program.aliased:
             self.dispatch.set_alias_sensitive(True)
+        config.listen(self)
+
+    def switched(self) -> None:
+        """A switch of :mod:`mlirfuse.config` has changed: every signature is looked up anew."""
+        self.dispatch.clear()
 
     def __call__(self, leaves) -> list:
         return self.dispatch(*leaves)
@@ -72,22 +77,27 @@ class Compiled:
 
     def _executor(self, planned: Planned, device: str, leaves, env) -> Executor | None:
         """The compiled form of a graph for a kind of device; None where compiling failed and the fallback is on."""
+        key = (device, config.compiled_as())
         with self.lock:
-            if device not in planned.compiled:
+            if key not in planned.compiled:
                 counters.kinds += 1
                 try:
                     target = targets.for_arrays(leaves)
-                    planned.compiled[device] = Executor(lower_to_segments(planned.graph.copy(), target), target, env)
+                    graph = planned.graph.copy()
+                    watch = dump.Compilation(self.program, f"fusion{self.program.id}", graph) if config.dump else None
+                    executor = planned.compiled[key] = Executor(lower_to_segments(graph, target, watch and watch.after), target, env)
+                    if watch:
+                        watch.made(executor, leaves, list(range(len(graph.args))), env)
                 except ShapeError:
                     raise
                 except Exception as error:
                     self._failed(planned, device, error)
-            return planned.compiled[device]
+            return planned.compiled[key]
 
     def _failed(self, planned: Planned, device: str, error: Exception) -> None:
         if not config.fallback:
             raise (error if isinstance(error, MlirfuseError) else CompileError(f"compiling a fusion failed: {error}")) from error
-        planned.compiled[device] = None
+        planned.compiled[device, config.compiled_as()] = None
         warnings.warn(f"mlirfuse could not compile a fusion and runs it op by op: {type(error).__name__}: {error}", stacklevel=4)
 
     @staticmethod

@@ -62,7 +62,8 @@ class Decompose(Pass):
             out.append(op)
             return
         ops, results = made
-        for inner in ops:  # which may be composite in their turn
+        # They may be composite in their turn, and share constants with what those become: constants go first.
+        for inner in sorted(ops, key=lambda made: made.name != "constant"):
             inner.operands = [new.get(v, v) for v in inner.operands]
             inner.group, inner.segment = op.group, op.segment
             self.op(inner, builder, new, out)

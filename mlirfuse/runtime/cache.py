@@ -15,6 +15,8 @@ from functools import cache as _once
 from importlib import metadata
 from pathlib import Path
 
+from mlirfuse import config, dump
+
 hits = 0
 misses = 0
 
@@ -61,6 +63,8 @@ def load(name: str) -> bytes | None:
         data = path.read_bytes()
     except OSError:
         misses += 1
+        if config.dump:
+            dump.disk(name, "is not there")
         return None
     checksum, body = data[:32], data[32:]
     if hashlib.sha256(body).digest() != checksum:
@@ -69,8 +73,12 @@ def load(name: str) -> bytes | None:
         except OSError:
             pass
         misses += 1
+        if config.dump:
+            dump.disk(name, "is damaged and was removed")
         return None
     hits += 1
+    if config.dump:
+        dump.disk(name, f"found, {len(body)} bytes")
     return body
 
 
@@ -85,6 +93,8 @@ def store(name: str, body: bytes) -> None:
         with os.fdopen(handle, "wb") as file:
             file.write(hashlib.sha256(body).digest() + body)
         os.replace(temporary, where / name)
+        if config.dump:
+            dump.disk(name, f"stored, {len(body)} bytes")
     except OSError as error:
         _tell(str(error))
 

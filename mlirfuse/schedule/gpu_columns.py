@@ -249,7 +249,7 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
     if vectors * above >= machine.sm_count * 128 and rows <= 64:  # columns enough for all threads: none needs to share its own
         at_once = replace(params(128, 128, 8), split=1)
     few_rows = rows <= 1024 and blocks < machine.sm_count
-    filled = -(-vectors // at_once.tx) * above >= machine.sm_count  # without a split
+    filled = access.lanes * _element(analysis) >= 8 and -(-vectors // at_once.tx) * above >= machine.sm_count  # without a split
     first = [at_once, normal] if single and (few_rows or filled) else [normal, at_once]
     others = [params(x, threads, unroll, full) for x in (tx, max(1, tx // 2)) for threads in (128, 256, 512) for unroll in (2, 4, 8) for full in (1.0, 2.0)]
     return list(dict.fromkeys(first + narrow() + others))

@@ -78,7 +78,7 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
         local_w = e.add(line, n * step)
         env, _ = at(e.add(base_w, body.wide(local_w)), e.add(base_r, body.wide(local_r)), 1, p.read_lanes, True)
         for value in staged:
-            loaded.append((value, local_w, k.preload(value, env) if value in k.memories else k.value(value, env)))
+            loaded.append((value, local_w, k.preload(value, env) if value in analysis.inputs else k.value(value, env)))
     for value, local_w, val in loaded:
         for lane in range(p.read_lanes):
             index = e.add(e.mul(local_w, pitch[value]), e.add(local_r, lane))

@@ -233,7 +233,7 @@ def test_halves_are_rounded_once():
 def test_set_slice():
     r = np.random.default_rng(1)
     for _ in range(200):
-        shape = tuple(r.integers(1, 7, size=r.integers(1, 4)))
+        shape = tuple(map(int, r.integers(1, 7, size=r.integers(1, 4))))
         x, window, size = r.normal(size=shape), [], []
         for n in shape:
             step = int(r.choice([1, 1, 2, 3, -1, -2]))

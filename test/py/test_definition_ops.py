@@ -4,6 +4,7 @@ import importlib.util
 import inspect
 import math
 import pathlib
+import re
 import warnings
 
 import pytest
@@ -520,6 +521,61 @@ def test_instance_and_group_norm():
     execute([x, *running], lambda fd, x, m, v: fd.ops.instance_norm(x, None, None, m, v, 0.1, 1e-5)[0])
     F.instance_norm(x, *wanted, use_input_stats=True, momentum=0.1)
     all_close(running, wanted)
+
+
+# ---------------------------------------------------------------------------------------------------------------- kernels
+
+
+def _made(*shape):
+    return torch.zeros(shape)
+
+
+def _kernel_cases():
+    """Operation, arguments, launches on an sm_90 GPU, library ops."""
+    x, i, j, c = _made(64, 512), torch.zeros(32, dtype=torch.int64), torch.zeros(32, 512, dtype=torch.int64), _made(512)
+    images, channel, row, sample, group = _made(8, 16, 14, 14), _made(16), _made(64, 1), _made(8, 16), _made(8, 4)
+    fused = {
+        "index_select": (lambda o, x, i: o.neg(o.index_select(o.exp(x), i, 0)), (x, i)),
+        "select": (lambda o, x: o.exp(o.select(x, 3, 0)), (x,)),
+        "gather": (lambda o, x, j: o.exp(o.gather(x, j, 0)), (x, j)),
+        "take_along_axis": (lambda o, x, j: o.exp(o.take_along_axis(x, j, 0)), (x, j)),
+        "embedding_fwd": (lambda o, i, w: o.neg(o.embedding_fwd(i, w)), (i, x)),
+        "embedding_fwd with max_norm": (lambda o, i, w: o.embedding_fwd(i, w, None, 1.0), (i, x)),
+        "triu": (lambda o, x: o.neg(o.triu(o.exp(x))), (x,)),
+        "rand_like": (lambda o, x: o.mul(x, o.rand_like(x)), (x,)),
+        "randn_like": (lambda o, x: o.mul(x, o.randn_like(x)), (x,)),
+        "dropout": (lambda o, x: o.dropout(x, 0.9), (x,)),
+        "layer_norm": (lambda o, x, w, b: o.layer_norm(x, [512], w, b), (x, c, c)),
+        "rms_norm": (lambda o, x, w: o.rms_norm(x, [512], w), (x, c)),
+        "batch_norm": (lambda o, x, w, b, m, v: o.batch_norm(x, w, b, m, v, 0.1, 1e-5, True), (images, channel, channel, channel, channel)),
+        "batch_norm in evaluation": (lambda o, x, w, b, m, v: o.batch_norm(x, w, b, m, v, 0.1, 1e-5, False)[0], (images, channel, channel, channel, channel)),
+        "batch_norm_backward": (lambda o, x, dy, w, m, v, s, r: o.batch_norm_backward(x, dy, w, m, v, s, r, True, 1e-5), (images, images, *[channel] * 5)),
+        "instance_norm": (lambda o, x, w, b: o.instance_norm(x, w, b, None, None, 0.1, 1e-5), (images, channel, channel)),
+        "group_norm": (lambda o, x, w, b: o.group_norm(x, 4, w, b), (images, channel, channel)),
+    }  # fmt: skip
+    for name, (body, inputs) in fused.items():
+        yield name, body, inputs, 1, []
+    yield "layer_norm_backward", lambda o, dy, x, m, r, w, b: o.layer_norm_backward(dy, x, [512], m, r, w, b), (x, x, row, row, c, c), 2, []
+    yield "rms_norm_backward", lambda o, dy, x, r, w: o.rms_norm_backward(dy, x, [512], r, w), (x, x, row, c), 2, []
+    yield "instance_norm_backward", lambda o, x, dy, w, m, r: o.instance_norm_backward(x, dy, w, m, r), (images, images, channel, sample, sample), 3, []
+    yield "group_norm_backward", lambda o, dy, x, m, r, w: o.group_norm_backward(dy, x, 4, m, r, w), (images, images, group, group, channel), 3, []
+    yield "cumsum", lambda o, x: o.neg(o.cumsum(o.exp(x), 1)), (x,), 2, ["cumsum"]
+    yield "topk", lambda o, x: o.topk(o.exp(x), 3), (x,), 2, ["argsort"]
+    yield "scatter", lambda o, x, j: o.neg(o.scatter(x, j, 1.5, 0)), (x, j), 1, ["scatter"]
+    yield "index_put_accumulate", lambda o, x, i, v: o.neg(o.index_put_accumulate(x, i, v)), (x, i, _made(32, 512)), 1, ["index_put_accumulate"]
+    yield "linear", lambda o, x, w, b: o.relu(o.linear(x, w, b)), (x, x, row.reshape(64)), 1, ["linear"]
+
+
+@pytest.mark.parametrize("name, body, inputs, launches, libraries", _kernel_cases(), ids=lambda v: v if isinstance(v, str) else "")
+def test_kernels_of_tier_2(name, body, inputs, launches, libraries):
+    """What is fused and what runs in between through a library. Nothing is run: no GPU is needed."""
+    with FusionDefinition() as fd:
+        returned = body(fd.ops, *[fd.from_pytorch(t) for t in inputs])
+        for out in returned if isinstance(returned, (list, tuple)) else [returned]:
+            fd.add_output(out)
+    lowered = fd.lower(list(inputs), "cuda:sm_90")
+    assert lowered.kernels == launches, lowered.as_text()
+    assert re.findall(r'"fusion\.(\w+)"[^\n]*note = "runs through a library"', lowered.as_text()) == libraries
 
 
 # ---------------------------------------------------------------------------------------------------------------- the list itself

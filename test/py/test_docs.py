@@ -35,6 +35,12 @@ def test_links(page):
             assert (page.parent / target).exists(), f"{page.name} links to {target}, which is not there"
 
 
+def test_the_map_names_files_that_are_there():
+    names = {path.name for folder in ("mlirfuse", "test", "docs") for path in (ROOT / folder).rglob("*") if path.is_file()}
+    for name in re.findall(r"[\w/]+\.(?:py|cpp)\b", (ROOT / "docs" / "architecture.md").read_text()):
+        assert name.rpartition("/")[2] in names, f"docs/architecture.md names {name}, which is not there"
+
+
 @pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "docs" / "tutorial.md"], ids=lambda p: p.name)
 def test_code_runs(page, capsys):
     """A page's blocks run one after the other."""

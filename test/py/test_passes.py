@@ -42,6 +42,8 @@ PIPELINES = [
     "fusion-group{single-op=true},fusion-guard,fusion-prune-outputs,fusion-cse",
     "fusion-decompose,fusion-cse,fusion-dce,fusion-group{single-op=true horizontal=true},fusion-separate-views,fusion-guard",
     "fusion-decompose,canonicalize,cse,fusion-group{single-op=true},fusion-dce",
+    "fusion-decompose,fusion-cse,fusion-dce,fusion-group{single-op=true horizontal=true},fusion-segment",
+    "fusion-decompose,fusion-cse,fusion-group{single-op=true},fusion-one-pass-variance,fusion-dce,fusion-inner-outer{parts=2},fusion-segment",
 ]
 
 
@@ -72,12 +74,16 @@ def check(make, pipeline: str, seed: int) -> None:
         wanted = outcome(candidate.copy(), values, len(candidate.returns))
         count = len(candidate.returns)
         try:
-            return differ(wanted, outcome(run_pipeline(candidate, pipeline).graphs[0], values, count))
+            after = run_pipeline(candidate, pipeline).graphs[0]
+            mlir.parse(fusion.to_module_text([after]))
+            return differ(wanted, outcome(after, values, count))
         except Exception:
             return True
 
     try:
         after = run_pipeline(graph, pipeline).graphs[0]
+        if seed % 5 == 0:
+            mlir.parse(fusion.to_module_text([after]))
         wrong = differ(expected, outcome(after, args, results))
         problem = "gives another result" if wrong else None
     except Exception as error:

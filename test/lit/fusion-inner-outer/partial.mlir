@@ -1,0 +1,37 @@
+// Sums over the rows share the kernel that has the rows at hand, as partial sums.
+// RUN: mlirfuse-opt %s --pass-pipeline='builtin.module(fusion-group{single-op=true horizontal=true},fusion-inner-outer{parts=8},fusion-segment)' | FileCheck %s
+
+// CHECK-LABEL: func.func @backward(
+// CHECK: %[[S:.*]]:2 = "fusion.segment"
+// CHECK: "fusion.sum"({{.*}}) {axes = [1], keepdims = true}
+// CHECK: "fusion.partial_sum"({{.*}}) {axes = [0], parts = 8 : i64} : (tensor<?x?xf32>) -> tensor<8x?xf32>
+// CHECK: scheduler = "inner-outer"
+// CHECK: "fusion.segment"(%[[S]]#{{[01]}}) ({
+// CHECK: "fusion.sum"({{.*}}) {axes = [0], keepdims = false} : (tensor<8x?xf32>) -> tensor<?xf32>
+// CHECK: scheduler = "reduction", why = "
+func.func @backward(%g: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}, %x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}) -> (tensor<?x?xf32>, tensor<?xf32>) {
+  %0 = "fusion.mul"(%g, %x) : (tensor<?x?xf32>, tensor<?x?xf32>) -> tensor<?x?xf32>
+  %1 = "fusion.sum"(%0) {axes = [1], keepdims = true} : (tensor<?x?xf32>) -> tensor<?x1xf32>
+  %2 = "fusion.sub"(%g, %1) : (tensor<?x?xf32>, tensor<?x1xf32>) -> tensor<?x?xf32>
+  %3 = "fusion.sum"(%0) {axes = [0]} : (tensor<?x?xf32>) -> tensor<?xf32>
+  return %2, %3 : tensor<?x?xf32>, tensor<?xf32>
+}
+
+// Without a reduction within the rows, a sum over them stays whole.
+// CHECK-LABEL: func.func @alone(
+// CHECK-NOT: fusion.partial_sum
+// CHECK: return
+func.func @alone(%x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}) -> tensor<?xf32> {
+  %0 = "fusion.sum"(%x) {axes = [0]} : (tensor<?x?xf32>) -> tensor<?xf32>
+  return %0 : tensor<?xf32>
+}
+
+// Reductions of different tensors do not share rows.
+// CHECK-LABEL: func.func @strangers(
+// CHECK-NOT: fusion.partial_sum
+// CHECK: return
+func.func @strangers(%x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}, %y: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}) -> (tensor<?xf32>, tensor<?xf32>) {
+  %0 = "fusion.sum"(%x) {axes = [0]} : (tensor<?x?xf32>) -> tensor<?xf32>
+  %1 = "fusion.sum"(%y) {axes = [1]} : (tensor<?x?xf32>) -> tensor<?xf32>
+  return %0, %1 : tensor<?xf32>, tensor<?xf32>
+}
