@@ -29,7 +29,7 @@ KINDS = {
     "update": ("Updates", "Write in place; `fusion-remove-inplace` makes them functional."),
 }
 TYPES = {"f": "floats", "i": "integers", "u": "unsigned", "b": "bools", "c": "complex"}
-RESULTS = {"same": "as operand", "bool": "bool", "i64": "i64", "to": "`to`", "dtype": "`dtype`"}
+RESULTS = {"same": "as operand", "bool": "bool", "i64": "i64", "to": "`to`", "dtype": "`dtype`", "real": "its real type", "complex": "its complex type"}
 
 
 def _takes(row) -> str:

@@ -224,7 +224,7 @@ class _Box:
     def _head(self, columns: int) -> list[tuple[str, str]]:
         """Lines of text with their classes."""
         k = self.kernel
-        out = [("title", f"{'kernel' if k.launches or not k.scheduler == 'no-op' else 'segment'} {k.number}: {k.scheduler}")]
+        out = [("title", k.title)]
         if not k.launches:
             return [*out, ("fact", "only changes metadata: nothing to launch")] if k.scheduler == "no-op" else out
         facts = [f"reads {listing.bytes_text(k.bytes_read)}, writes {listing.bytes_text(k.bytes_written)}"]
@@ -490,6 +490,7 @@ _PAGE = Template("""<!DOCTYPE html>
 body { font: 13px/1.45 system-ui, sans-serif; margin: 20px 24px; color: #1c2430; background: #fff; }
 h1 { font-size: 17px; margin: 0 0 10px; } h2 { font-size: 14px; margin: 22px 0 6px; }
 table { border-collapse: collapse; font-size: 12.5px; } th { text-align: left; font-weight: 600; color: #5a6675; }
+table.kernels td:not(:nth-last-child(-n+2)) { white-space: nowrap; }
 th, td { padding: 3px 14px 3px 0; vertical-align: top; border-bottom: 1px solid #e8ebef; }
 table.ops td, .tip, table td:first-child { font-family: ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, monospace; font-size: 11.5px; white-space: pre; }
 table.ops tr.on td { background: #fff3c4; }

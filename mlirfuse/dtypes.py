@@ -52,6 +52,16 @@ class DType:
         """The type that arithmetic runs in: half types compute in float32."""
         return f32 if self.kind == "f" and self.bits == 16 else self
 
+    @property
+    def real(self) -> DType:
+        """The type of a complex number's parts; of others, themselves."""
+        return {"c64": f32, "c128": f64}.get(self.name, self)
+
+    @property
+    def complex(self) -> DType:
+        """The complex type whose parts are of this float type; a complex type itself."""
+        return c128 if self.bits == 64 and self.kind == "f" else self if self.kind == "c" else c64
+
     def __repr__(self) -> str:
         return self.name
 

@@ -202,8 +202,7 @@ def _attempt(make) -> str:
 def _text(graph: Graph) -> str:
     from mlirfuse.passes.base import IR
 
-    text = IR([graph]).as_text(locations=True)
-    return re.sub(r' loc\((?:"-":\d+:\d+|unknown)\)', "", text)  # the user's lines stay
+    return IR([graph]).as_text(locations=True)
 
 
 def _segmented(executor, pieces, leaves, leaf_of_arg, env) -> str:
@@ -592,6 +591,8 @@ class _Watch:
         return 2e3 * facts.get("memory_clock_khz", 0) * facts.get("bus_width", 0) / 8e9
 
     def arguments(self, at: int, kernels, pointers, ints, stream) -> str:
+        from mlirfuse.explain import threads_text
+
         slots, analysis = self.compiled.slots, self.program.steps[at].analysis
         size = lambda n: sz.substitute(n, self.env)  # noqa: E731
         rows = []
@@ -612,10 +613,9 @@ class _Watch:
             if self.gpu:
                 spelled = {slot: key for key, slot in slots.ints.items()}
                 passed = [f"{name} = {ints[slot]}" + self._meaning(spelled[slot]) for (kind, slot), (name, _) in k.passed.items() if kind == "size"]
-                cluster = f" in clusters of {k.cluster}" if k.cluster > 1 else ""
-                out.append(f"{k.name}: {size(k.grid)} blocks of {k.threads} threads{cluster}, stream {stream or 0:#x}" + (f"; {', '.join(passed)}" if passed else "") + "\n")
+                out.append(f"{k.name}: {threads_text(k, self.env)}, stream {stream or 0:#x}" + (f"; {', '.join(passed)}" if passed else "") + "\n")
             else:
-                out.append(f"{k.name}: {size(k.tasks)} tasks, {size(k.grain)} at a time\n")
+                out.append(f"{k.name}: {threads_text(k, self.env)}\n")
         return "".join(out)
 
     @staticmethod

@@ -48,6 +48,10 @@ class Kernel:
     segment: Segment = field(repr=False)
 
     @property
+    def title(self) -> str:
+        return f"{'segment' if self.scheduler == 'no-op' else 'kernel'} {self.number}, {self.scheduler}"
+
+    @property
     def chosen(self) -> str:
         """The parameters that are on, as text."""
         return ", ".join(f"{key}={value}" for key, value in self.params.items() if value is not False)
@@ -122,7 +126,7 @@ class Explanation:
                 rows, headings = [row[:-1] for row in rows], headings[:-1]
             out.append(listing.table(rows, "  ", headings))
         for k in self.kernels:
-            head = f"kernel {k.number}, {k.scheduler}: {', '.join(k.reads) or 'nothing'} -> {', '.join(k.writes) or 'aliases'}"
+            head = f"{k.title}: {', '.join(k.reads) or 'nothing'} -> {', '.join(k.writes)}" if k.launches else f"{k.title}: nothing to launch"
             out.append(head + (f"\n  chosen: {k.chosen}" if k.chosen else "") + "\n" + _lines(k.ops))
         if self.outside:
             out.append("outside of kernels:\n" + listing.table([(o.line.text, o.line.type, o.why, o.line.place) for o in self.outside], "  "))
@@ -179,11 +183,11 @@ def _explain(lowered) -> Explanation:
         ops = [line(op) for op in ops if not listing.is_literal(op)]
         kernels.append(Kernel(len(kernels), segment.scheduler, launches, ops, reads, writes, *nbytes, params, segment.why, segment))
 
-    launched = set()
+    launched: dict[Segment, set[Op]] = {}
     for part in parts:
         for step, choice, made in part.steps():
-            launched.add(step.segment)
             analysis = step.analysis
+            launched[step.segment] = set(analysis.ops)
             launches = [Launch(k.name, threads_text(k, env)) for k in made]
             reads = {names.of(v): names.type(v) for v in dict.fromkeys(analysis.inputs + analysis.scalars)}
             writes = {names.of(v): names.type(v) for v in analysis.outputs}
@@ -197,6 +201,8 @@ def _explain(lowered) -> Explanation:
     kernels.sort(key=lambda k: in_order.get(k.segment, len(in_order)))
     for number, made in enumerate(kernels):
         made.number = number
+        if number and not made.why:
+            made.why = _why_another_group(made, members[made.segment]) if made.segment in members else ""
     number_of = {k.segment: k.number for k in kernels}
     outside = []
     for op in graph.ops:
@@ -205,18 +211,28 @@ def _explain(lowered) -> Explanation:
     views = []
     for op in graph.ops:
         if op.name in listing.VIEWS and not (op.name == "broadcast_in_dim" and not op.operands[0].rank):
-            if any(v in aliases for v in op.results):
-                root = next(aliases[v][0] for v in op.results if v in aliases)
-                views.append(Outside(line(op), f"the result is an alias of {names.of(root)}"))
-            elif op.segment in number_of:
+            root = next((aliases[v][0] for v in op.results if v in aliases), None)
+            if root is not None:
+                views.append(Outside(line(op), f"an alias of {names.of(root)}"))
+            elif op in launched.get(op.segment, ()):
                 views.append(Outside(line(op), f"other indices inside kernel {number_of[op.segment]}"))
-            elif op.group is None:
-                views.append(Outside(line(op), "an alias outside of kernels"))
+            elif not problem:
+                views.append(Outside(line(op), f"an alias of {names.of(op.operands[0])}"))
     notes = [note for group in dict.fromkeys(op.group for op in graph.ops if op.group is not None) for note in group.notes]
     where = target.name if target.name == "cpu" else f"{target.name}:{target.machine.chip}"
     inputs = {names.of(v): names.type(v) for v in graph.args}
     outputs = {names.of(v): names.type(v) for v in graph.returns}
     return Explanation(lowered.name, where, inputs, outputs, kernels, outside, views, notes, problem, graph, names)
+
+
+def _why_another_group(kernel: Kernel, ops: list[Op]) -> str:
+    inside = set(ops)
+    for op in ops:
+        for v in op.operands:
+            if v.op is not None and v.op not in inside and v.op.group is None and v.op.name not in listing.VIEWS and not listing.is_literal(v.op):
+                return f"another group: it reads what {v.op.name} gives, which {_why_outside(v.op)}"
+    notes = kernel.segment.group.notes
+    return f"another group: {notes[0]}" if notes else "another group: shares no tensor with those before it"
 
 
 def _why_outside(op: Op) -> str:

@@ -161,7 +161,8 @@ class Graph:
 
     ``layouts`` belongs to ``body.args``, one each (None: not known); ``scalars`` are the arguments passed by value, as 0-d
     tensors. ``aliases`` maps a result's position to the argument that it is written into. ``device`` is "cpu", "cuda" or None where
-    it is not known.
+    it is not known. ``parts`` and ``result_parts`` say by position which arguments and results are the "re" or the "im" of a complex
+    tensor, reinterpreted as two real ones with doubled strides; an "im" follows its "re" (`fusion-split-complex`).
     """
 
     name: str
@@ -170,6 +171,8 @@ class Graph:
     scalars: set[int] = field(default_factory=set)
     aliases: dict[int, int] = field(default_factory=dict)
     device: str | None = None
+    parts: dict[int, str] = field(default_factory=dict)
+    result_parts: dict[int, str] = field(default_factory=dict)
 
     @property
     def args(self) -> list[Value]:
@@ -212,7 +215,7 @@ class Graph:
             return made
 
         layouts = [layout and Layout(tuple(layout.strides), layout.align) for layout in self.layouts]
-        return Graph(self.name, block(self.body), layouts, set(self.scalars), dict(self.aliases), self.device)
+        return Graph(self.name, block(self.body), layouts, set(self.scalars), dict(self.aliases), self.device, dict(self.parts), dict(self.result_parts))
 
 
 def topological(ops, clusters=None) -> list[Op]:

@@ -32,7 +32,7 @@ class OpDef:
     """A row of the table.
 
     ``kind``: elementwise, reduce, shape, index, create, random, library, composite, update, query, query. ``takes``: the dtype kinds of its
-    operands (:attr:`DType.kind`). ``result``: "same", "bool", "i64", "to" (the attribute) or a
+    operands (:attr:`DType.kind`). ``result``: "same", "bool", "i64", "real" or "complex" (of the operand), "to" (the attribute) or a
     function of (dtypes, attrs) that gives the type of each result. ``operands``: names; a trailing
     ``*`` marks a variable number. ``attrs``: name to default (``...``: required). ``infer(shapes, attrs)`` gives the results' shapes.
     ``ref`` computes it on NumPy arrays; ``emit`` in a kernel. ``numpy`` and ``nvfuser``: the names front ends know it by.
@@ -222,8 +222,8 @@ def _linear(shapes, attrs):
 # ---------------------------------------------------------------------------------------------------------------- elementwise
 
 
-def _floats(name, ref, emit, doc, cost=10, numpy=None, nvfuser=None):
-    _row(name, "elementwise", "x", doc, takes=FLOAT, ref=ref, emit=emit, cost=cost,
+def _floats(name, ref, emit, doc, cost=10, numpy=None, nvfuser=None, takes=FLOAT):
+    _row(name, "elementwise", "x", doc, takes=takes, ref=ref, emit=emit, cost=cost,
          numpy=name if numpy is None else numpy, nvfuser=name if nvfuser is None else nvfuser)  # fmt: skip
 
 
@@ -243,7 +243,10 @@ def _lgamma(x):
         return pymath.inf
     if x <= 0 and x == int(x):
         return pymath.inf
-    return pymath.lgamma(x)
+    try:
+        return pymath.lgamma(x)
+    except OverflowError:
+        return pymath.inf
 
 
 def _erfinv(y):
@@ -277,15 +280,15 @@ def _sigmoid(x):
         return (1 / (1 + np.exp(-x))).astype(x.dtype)
 
 
-_floats("exp", np.exp, m.exp, "e to the x")
+_floats("exp", np.exp, m.exp, "e to the x", takes=FLOAT + COMPLEX)
 _floats("exp2", np.exp2, m.exp2, "2 to the x")
 _floats("expm1", np.expm1, m.expm1, "exp(x) - 1 without cancellation", 14)
 _floats("log", np.log, m.log, "natural logarithm")
 _floats("log2", np.log2, m.log2, "logarithm to base 2")
 _floats("log10", np.log10, m.log10, "logarithm to base 10")
 _floats("log1p", np.log1p, m.log1p, "log(1 + x) without cancellation", 14)
-_floats("sqrt", np.sqrt, lambda e, x: e.sqrt(x), "square root", 6)
-_floats("rsqrt", lambda x: (1 / np.sqrt(x)).astype(x.dtype), lambda e, x: e.div(1.0, e.sqrt(x)), "1 / sqrt(x)", 8)
+_floats("sqrt", np.sqrt, lambda e, x: e.sqrt(x), "square root", 6, takes=FLOAT + COMPLEX)
+_floats("rsqrt", lambda x: (1 / np.sqrt(x)).astype(x.dtype), lambda e, x: e.div(1.0, e.sqrt(x)), "1 / sqrt(x)", 8, takes=FLOAT + COMPLEX)
 _floats("cbrt", np.cbrt, m.cbrt, "cube root", 14, nvfuser="")
 _floats("sin", np.sin, m.sin, "sine", 20)
 _floats("cos", np.cos, m.cos, "cosine", 20)
@@ -306,7 +309,7 @@ _floats("erfcinv", _via_f64(_erfcinv), m.erfcinv, "inverse of erfc", 24, "")
 _floats("lgamma", _via_f64(_lgamma), m.lgamma, "logarithm of the absolute value of the gamma function", 40, "")
 _floats("sigmoid", _sigmoid, m.sigmoid, "1 / (1 + exp(-x))", 14, "")
 _floats("silu", lambda x: x * _sigmoid(x), lambda e, x: e.mul(x, m.sigmoid(e, x)), "x * sigmoid(x)", 15, "")
-_floats("reciprocal", lambda x: (1 / x).astype(x.dtype), lambda e, x: e.div(1.0, x), "1 / x", 4)
+_floats("reciprocal", lambda x: (1 / x).astype(x.dtype), lambda e, x: e.div(1.0, x), "1 / x", 4, takes=FLOAT + COMPLEX)
 _floats("frac", lambda x: x - np.trunc(x), lambda e, x: e.sub(x, e.trunc(x)), "x - trunc(x)", 2, "")
 
 
@@ -339,8 +342,8 @@ def _rounding(function):
     return lambda x: np.copy(x) if x.dtype.kind in "iu" else function(x).astype(x.dtype)
 
 
-_unary("neg", "-x", np.negative, lambda e, x: e.neg(x), NUMBER, numpy="negative")
-_unary("abs", "absolute value", np.abs, lambda e, x: e.abs(x), NUMBER, numpy="absolute abs fabs")
+_unary("neg", "-x", np.negative, lambda e, x: e.neg(x), NUMBER + COMPLEX, numpy="negative")
+_unary("abs", "absolute value", np.abs, lambda e, x: e.abs(x), NUMBER + COMPLEX, "real", numpy="absolute abs fabs")
 _unary("sign", "-1, 0 or 1; NaN stays", np.sign, _sign, NUMBER, nvfuser="sign")
 _unary("floor", "largest integer not above x", _rounding(np.floor), lambda e, x: e.floor(x), NUMBER)
 _unary("ceil", "smallest integer not below x", _rounding(np.ceil), lambda e, x: e.ceil(x), NUMBER)
@@ -348,12 +351,12 @@ _unary("trunc", "toward zero", _rounding(np.trunc), lambda e, x: e.trunc(x), NUM
 _unary("round", "to the nearest integer, halves to even", _rounding(np.rint), lambda e, x: e.rint(x), NUMBER,
        numpy="rint")  # fmt: skip
 _unary("relu", "the larger of x and 0; NaN stays", lambda x: np.maximum(x, x.dtype.type(0)), lambda e, x: e.max(x, 0), NUMBER, numpy="")
-_unary("isnan", "is NaN", np.isnan, _is_float(lambda e, x: e.isnan(x), False), ANY, "bool")
-_unary("isinf", "is +inf or -inf", np.isinf, _is_float(lambda e, x: e.cmp("eq", e.abs(x), pymath.inf), False), ANY, "bool")
-_unary("isfinite", "is neither NaN nor infinite", np.isfinite, _is_float(lambda e, x: e.cmp("lt", e.abs(x), pymath.inf), True), ANY, "bool")
+_unary("isnan", "is NaN", np.isnan, _is_float(lambda e, x: e.isnan(x), False), ANY + COMPLEX, "bool")
+_unary("isinf", "is +inf or -inf", np.isinf, _is_float(lambda e, x: e.cmp("eq", e.abs(x), pymath.inf), False), ANY + COMPLEX, "bool")
+_unary("isfinite", "is neither NaN nor infinite", np.isfinite, _is_float(lambda e, x: e.cmp("lt", e.abs(x), pymath.inf), True), ANY + COMPLEX, "bool")
 _unary("isposinf", "is +inf", lambda x: x == np.inf, _is_float(lambda e, x: e.cmp("eq", x, pymath.inf), False), ANY, "bool")
 _unary("isneginf", "is -inf", lambda x: x == -np.inf, _is_float(lambda e, x: e.cmp("eq", x, -pymath.inf), False), ANY, "bool")
-_unary("isreal", "has no imaginary part", np.isreal, lambda e, x: e.const(True, dt.bool_, x.lanes), ANY, "bool")
+_unary("isreal", "has no imaginary part", np.isreal, lambda e, x: e.const(True, dt.bool_, x.lanes), ANY + COMPLEX, "bool")
 _unary("signbit", "has its sign bit set", lambda x: np.signbit(x) if x.dtype.kind not in "iub" else x < 0, _signbit_emit, NUMBER, "bool")
 _unary("logical_not", "is zero", np.logical_not, lambda e, x: e.cmp("eq", x, 0) if x.dtype is not dt.bool_ else e.not_(x), ANY, "bool")
 _unary("bitwise_not", "bits inverted", np.invert, lambda e, x: e.not_(x), INT + BOOL, numpy="invert bitwise_not bitwise_invert")
@@ -431,7 +434,7 @@ def _fmod_emit(e, a, b):
 def _ceil_div(a, b):
     if a.dtype.kind not in "iu":
         return np.ceil(a / b)
-    return -((-a) // b) if a.dtype.kind != "u" else np.where(b == 0, 0, (a // np.maximum(b, 1)) + (a % np.maximum(b, 1) != 0)).astype(a.dtype)
+    return -((-a) // b) if a.dtype.kind not in "iu" else np.where(b == 0, 0, (a // b) + (a % b != 0)).astype(a.dtype)
 
 
 def _ceil_div_emit(e, a, b):
@@ -532,10 +535,10 @@ def _logaddexp_emit(e, a, b):
     return value
 
 
-_binary("add", "a + b", np.add, lambda e, a, b: e.add(a, b) if a.dtype is not dt.bool_ else e.or_(a, b), ANY)
-_binary("sub", "a - b", np.subtract, lambda e, a, b: e.sub(a, b), NUMBER, numpy="subtract")
-_binary("mul", "a * b", np.multiply, lambda e, a, b: e.mul(a, b) if a.dtype is not dt.bool_ else e.and_(a, b), ANY, numpy="multiply")
-_binary("div", "a / b of floats", _quietly(np.divide), lambda e, a, b: e.div(a, b), FLOAT, numpy="divide true_divide", nvfuser="div truediv", cost=4)
+_binary("add", "a + b", np.add, lambda e, a, b: e.add(a, b) if a.dtype is not dt.bool_ else e.or_(a, b), ANY + COMPLEX)
+_binary("sub", "a - b", np.subtract, lambda e, a, b: e.sub(a, b), NUMBER + COMPLEX, numpy="subtract")
+_binary("mul", "a * b", np.multiply, lambda e, a, b: e.mul(a, b) if a.dtype is not dt.bool_ else e.and_(a, b), ANY + COMPLEX, numpy="multiply")
+_binary("div", "a / b of floats", _quietly(np.divide), lambda e, a, b: e.div(a, b), FLOAT + COMPLEX, numpy="divide true_divide", nvfuser="div truediv", cost=4)
 _binary("trunc_div", "a / b rounded toward zero; integers by 0 give 0", _quietly(_trunc_div), _trunc_div_emit, cost=8, numpy="")
 _binary("floor_div", "a / b rounded down; integers by 0 give 0", _quietly(np.floor_divide), _floor_div_emit, cost=20, numpy="floor_divide", nvfuser="")
 _binary("ceil_div", "a / b rounded up; integers by 0 give 0", _quietly(_ceil_div), _ceil_div_emit, cost=10, numpy="")
@@ -555,7 +558,8 @@ _binary("fmin", "the smaller; NaN if both are", np.fmin, lambda e, a, b: _minmax
 _binary("gcd", "greatest common divisor", np.gcd, _gcd_emit, INT, cost=400)
 for _name, _numpy, _function in (("eq", "equal", np.equal), ("ne", "not_equal", np.not_equal), ("lt", "less", np.less),
                                  ("le", "less_equal", np.less_equal), ("gt", "greater", np.greater), ("ge", "greater_equal", np.greater_equal)):  # fmt: skip
-    _binary(_name, f"a {_name} b", _function, lambda e, a, b, p=_name: e.cmp(p, a, b), ANY, "bool", numpy=_numpy)
+    _takes = ANY + COMPLEX if _name in ("eq", "ne") else ANY
+    _binary(_name, f"a {_name} b", _function, lambda e, a, b, p=_name: e.cmp(p, a, b), _takes, "bool", numpy=_numpy)
 
 
 def _truth(e, x):
@@ -576,11 +580,22 @@ _binary("shift_right_logical", "a shifted right by b bits, zeros coming in", _sh
         nvfuser="logical_right_shift")  # fmt: skip
 
 
+def _complex_ref(a, b):
+    out = np.empty(np.broadcast_shapes(a.shape, b.shape), dt.of(a.dtype).complex.numpy)
+    out.real, out.imag = a, b
+    return out
+
+
 def _where_dtypes(dtypes, attrs):
     if dtypes[0] is not dt.bool_:
         return f"the condition is {dtypes[0]}, not bool"
     return None if dtypes[1] is dtypes[2] else f"the branches are {dtypes[1]} and {dtypes[2]}, not of one element type"
 
+
+_unary("real", "the real part", np.real, lambda e, x: x, ANY + COMPLEX, "real", numpy="")
+_unary("imag", "the imaginary part", np.imag, lambda e, x: x, COMPLEX, "real", numpy="")
+_unary("conj", "the complex conjugate", np.conj, lambda e, x: x, NUMBER + COMPLEX, numpy="", nvfuser="")
+_binary("complex", "the complex number a + b i", _complex_ref, None, FLOAT, "complex", numpy="")
 
 _row("where", "elementwise", "condition a b", "a where condition, else b", ref=np.where, emit=lambda e, c, a, b: e.select(c, a, b),
      operand_dtypes=_where_dtypes, numpy="where", nvfuser="where")  # fmt: skip
@@ -621,7 +636,7 @@ def _arg(function):
     return ref
 
 
-_reduction("sum", "sum", lambda x, **k: np.sum(x, dtype=x.dtype, **k))
+_reduction("sum", "sum", lambda x, **k: np.sum(x, dtype=x.dtype, **k), NUMBER + COMPLEX)
 _reduction("prod", "product", lambda x, **k: np.prod(x, dtype=x.dtype, **k))
 _reduction("max", "largest; NaN if any is", np.max, ANY, numpy="max amax")
 _reduction("min", "smallest; NaN if any is", np.min, ANY, numpy="min amin")
@@ -679,6 +694,14 @@ def _split_ref(x, axis, sizes):
     return np.split(x, np.cumsum(sizes)[:-1], axis) if sizes else []
 
 
+def _split_slices(b, x, axis, sizes):
+    out, start = [], 0
+    for size in sizes:
+        out.append(b.slice(x, axis, start, size))
+        start = start + size
+    return out
+
+
 def _index_dtypes(dtypes, attrs):
     return None if dtypes[1] in (dt.i32, dt.i64) else f"the indices are {dtypes[1]}, not i32 or i64"
 
@@ -703,7 +726,7 @@ _shape("concatenate", "x*", "operands joined along axis", _concatenate, lambda *
        numpy="concatenate concat", nvfuser="cat")  # fmt: skip
 _shape("pad", "x value", "low and high elements of value added on each side of each dimension; negative ones cut off", _pad, _pad_ref,
        {"low": ..., "high": ...}, numpy="pad", nvfuser="pad")  # fmt: skip
-_shape("split", "x", "consecutive pieces of these sizes along axis", _split, _split_ref, {"axis": ..., "sizes": ...}, numpy="split array_split",
+_shape("split", "x", "consecutive pieces of these sizes along axis", _split, _split_ref, {"axis": ..., "sizes": ...}, expand=_split_slices, numpy="split array_split",
        nvfuser="split chunk")  # fmt: skip
 _shape("take", "x indices", "slices at indices along axis; negative indices count from the end; out of range is clamped", _take,
        lambda x, i, axis: np.take(x, np.where(i < 0, i + x.shape[axis], i), axis, mode="clip"), {"axis": ...}, kind="index",
@@ -872,8 +895,12 @@ def result_dtypes(row: OpDef, operand_dtypes, attrs) -> list[DType]:
         if row.kind == "index" or row.name == "pad":
             dtype = operand_dtypes[0]
     else:
-        dtype = {"bool": dt.bool_, "i64": dt.i64}.get(row.result) or attrs[{"to": "to", "dtype": "dtype"}[row.result]]
+        dtype = {"bool": dt.bool_, "i64": dt.i64}.get(row.result) or _of_operand(row, operand_dtypes) or attrs[row.result]
     return [dtype] * len(attrs["sizes"]) if row.name == "split" else [dtype]
+
+
+def _of_operand(row: OpDef, dtypes) -> DType | None:
+    return getattr(dtypes[0], row.result) if row.result in ("real", "complex") else None
 
 
 def result_shapes(row: OpDef, shapes, attrs) -> list[tuple]:

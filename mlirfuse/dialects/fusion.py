@@ -352,11 +352,15 @@ def to_text(graph: Graph, locations: bool = False) -> str:
             attrs.append(f"fusion.align = {layout.align} : i64")
         if k in graph.scalars:
             attrs.append("fusion.scalar")
+        if k in graph.parts:
+            attrs.append(f'fusion.part = "{graph.parts[k]}"')
         head.append(f"%arg{k}: {value.type}" + (" {" + ", ".join(attrs) + "}" if attrs else ""))
     results = []
     for k, value in enumerate(graph.returns):
-        alias = f" {{fusion.alias = {graph.aliases[k]} : i64}}" if k in graph.aliases else ""
-        results.append(f"{value.type}{alias}")
+        attrs = [f"fusion.alias = {graph.aliases[k]} : i64"] if k in graph.aliases else []
+        if k in graph.result_parts:
+            attrs.append(f'fusion.part = "{graph.result_parts[k]}"')
+        results.append(value.type + (f" {{{', '.join(attrs)}}}" if attrs else ""))
     printer.block(graph.body, "    ", "func.return")
     arrow = f" -> ({', '.join(results)})" if results else ""
     device = f' attributes {{fusion.device = "{graph.device}"}}' if graph.device else ""
@@ -370,6 +374,13 @@ def to_module_text(graphs, locations: bool = False, kept=()) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------------------- reading
+
+
+def _part(attr, what: str) -> str:
+    name = ir.StringAttr(attr).value
+    if name not in ("re", "im"):
+        raise FusionIRError(f'{what}: fusion.part = "{name}" is neither "re" nor "im"')
+    return name
 
 
 class _Reader:
@@ -458,6 +469,8 @@ class _Reader:
                 layout = Layout(strides, align)
             if "fusion.scalar" in given:
                 graph.scalars.add(k)
+            if "fusion.part" in given:
+                graph.parts[k] = _part(given["fusion.part"], f"argument {k}")
             graph.layouts.append(layout)
             self.values[argument] = value
             body.args.append(value)
@@ -468,6 +481,8 @@ class _Reader:
                 named = {a.name: a.attr for a in _named(given)}
                 if "fusion.alias" in named:
                     graph.aliases[k] = ir.IntegerAttr(named["fusion.alias"]).value
+                if "fusion.part" in named:
+                    graph.result_parts[k] = _part(named["fusion.part"], f"result {k}")
         if "fusion.device" in func.attributes:
             graph.device = ir.StringAttr(func.attributes["fusion.device"]).value
         return graph

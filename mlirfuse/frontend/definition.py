@@ -155,6 +155,8 @@ class FusionDefinition:
             raise self._error(f"Length of contiguity argument ({len(contiguity)}) must match that of shape argument ({rank})")
         contiguity = tuple(None if c is None or shape[d] == 1 else bool(c) for c, d in zip(contiguity, memory))
         element = self._dtype(dtype)
+        if is_cpu and element.kind == "c":
+            raise self._error("a complex CPU scalar tensor is not supported: pass a number, to define_scalar(None, DataType.ComplexDouble)")
         declaration = Declaration(tuple(shape), contiguity, dtype, bool(is_cpu), order, user_line())
         extents = tuple(self._substituted(self._symbol("s")) if n == -1 else n for n in shape)
         strides_: list[Size] = [0] * rank
@@ -346,18 +348,26 @@ class FusionDefinition:
         self.evaluated_sizes[scalar.origin] = scalar
         return sz.symbol(f"h{scalar.origin}")
 
-    def hidden_argument(self, key, compute: Callable[[Bindings], int]) -> tuple[Value, int]:
-        """One more i64 argument after the inputs, computed at each call; the same for the same ``key``."""
+    def hidden_argument(self, key, compute: Callable[[Bindings], Any], dtype: DType = dt.i64) -> tuple[Value, int]:
+        """One more number as an argument after the inputs, computed at each call; the same for the same ``key``."""
         found = self._hidden_values.get(key)
         if found is None and self._replay is None:
-            found = self._hidden_values[key] = (Value(dt.i64, ()), -1)  # the record is only replayed
+            found = self._hidden_values[key] = (Value(dtype, ()), -1)  # the record is only replayed
         elif found is None:
-            found = self._hidden_values[key] = (Value(dt.i64, ()), len(self.inputs) + len(self.hidden))
+            found = self._hidden_values[key] = (Value(dtype, ()), len(self.inputs) + len(self.hidden))
             self.scalar_arguments.add(found[1])
             self.hidden.append(compute)
             self.layouts.append(None)
             self.block.args.append(found[0])
         return found
+
+    def complex_argument(self, index: int) -> Value:
+        """A complex number among the inputs, put together from its parts: those can be passed by value."""
+
+        def part(name):
+            return self.hidden_argument((name, index), lambda bindings: getattr(complex(bindings.inputs[index]), name), dt.f64)[0]
+
+        return self.builder.cast(self.builder.op("complex", part("real"), part("imag")), self.inputs[index].dtype)
 
     def example_argument(self) -> None:
         """Where no input is an array, one more argument, an empty array that results are made like."""

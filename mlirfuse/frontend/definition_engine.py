@@ -18,10 +18,12 @@ from mlirfuse.api import lower_to_segments
 from mlirfuse.errors import CompileError, CudaError, MlirfuseError, ShapeError, UnsupportedError
 from mlirfuse.executor import Empty, Executor
 from mlirfuse.frontend import arrays
+from mlirfuse.frontend.definition_complex import Split, SplitExecutor
 from mlirfuse.frontend.definition_inputs import flatten, wrong_number
 from mlirfuse.frontend.definition_program import Planned, Program, run_reference
 from mlirfuse.frontend.definition_values import Bindings
 from mlirfuse.lowered import Lowered
+from mlirfuse.passes.split_complex import is_complex
 
 log = logging.getLogger("mlirfuse")
 
@@ -63,6 +65,8 @@ class Compiled:
             return planned.collect(self._reference(planned, leaves, env))
         try:
             executor.check(env)
+            if isinstance(executor, SplitExecutor):
+                return planned.collect(executor.run(leaves, env))
             where = list(range(len(planned.graph.args)))
             if executor.pieces is not None:
                 return planned.collect(executor.pieces.run(leaves, where, env))
@@ -84,6 +88,9 @@ class Compiled:
                 try:
                     target = targets.for_arrays(leaves)
                     graph = planned.graph.copy()
+                    if is_complex(graph):
+                        planned.compiled[key] = SplitExecutor(graph, target, env)
+                        return planned.compiled[key]
                     watch = dump.Compilation(self.program, f"fusion{self.program.id}", graph) if config.dump else None
                     executor = planned.compiled[key] = Executor(lower_to_segments(graph, target, watch and watch.after), target, env)
                     if watch:
@@ -117,7 +124,12 @@ class LoweredDefinition(Lowered):
         planned, bindings = program._bind(leaves[: program.inputs], None)
         env = environment(planned, bindings, leaves)
         graph = planned.graph.copy()
-        kind = SimpleNamespace(traced=SimpleNamespace(graph=graph), executor=None, leaf_of_arg=list(range(len(graph.args))))
+        where = list(range(len(graph.args)))
+        if is_complex(graph):  # the levels are those of the real graph, and what it writes to stands behind the leaves
+            split = Split(graph)
+            where = [k if what == "argument" else len(leaves) + k for what, k, _ in split.sources]
+            leaves += [np.empty(0, v.dtype.numpy) for v in split.made]
+        kind = SimpleNamespace(traced=SimpleNamespace(graph=graph), executor=None, leaf_of_arg=where)
         owner = SimpleNamespace(__name__="this fusion")
         super().__init__(owner, kind, None, leaves, env, targets.of(target) if target else targets.for_arrays(leaves))
 

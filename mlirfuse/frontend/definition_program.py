@@ -85,7 +85,8 @@ class Program:
         self.inputs = len(definition.inputs)
         self.has_arrays = any(isinstance(v, Tensor) for v in definition.inputs)
         self.aliased = any(o.alias is not None for o in definition.outputs)
-        self.live = printing.live_records(definition.records, [o.value for o in definition.outputs])
+        # In the user's order: dumps and explanations show ops in the order of the graph.
+        self.live = sorted(printing.live_records(definition.records, [o.value for o in definition.outputs]), key=lambda r: r.index)
         live = {r.index for r in self.live}
         self.guards = {k: v for k, v in definition.guards.items() if k[0] in live}
         self.evaluated = {k: v for k, v in definition.evaluated_sizes.items() if k in live}
@@ -96,6 +97,7 @@ class Program:
             bool(self.evaluated)
             or any(r.name in RANDOM and r.call.get("rng_seed") is None for r in self.live)
             or not any(isinstance(v, Tensor) and not v.declaration.is_cpu for v in definition.inputs)
+            or any(isinstance(v, Scalar) and v.dtype.kind == "c" for v in definition.inputs)
         )
         self.extents = sorted(
             {s for v in definition.graph_arguments for n in v.shape for s in sz.symbols(n)} | {f"v{k}" for k in definition.size_arguments},

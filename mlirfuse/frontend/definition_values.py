@@ -175,7 +175,9 @@ class Scalar(Val):
         if self.constant is not None:
             return b.constant(self.constant, dtype)
         if self._value is None:
-            if self.argument is not None:
+            if self.argument is not None and self.dtype.kind == "c":
+                self._value = self.definition.complex_argument(self.argument)
+            elif self.argument is not None:
                 self._value = self.definition.graph_arguments[self.argument]
             elif self.size is not None:
                 self._value = b.cast(b.size(self.size), self.dtype)

@@ -318,8 +318,8 @@ def setitem(self, key, new) -> None:
         if not target._buffer.writable and target._buffer.captured is None:
             fail(ValueError, "assignment destination is read-only")
         return  # the second half of x[k] += y, which has been written
-    source = operand(t, new)
     dtype = target._value.dtype
+    source = _whole(operand(t, new), dtype)
     value = value_of(t, source, dtype)
     shape, own = t.shape(target._value), t.shape(value)
     while len(own) > len(shape) and own[0] == 1:
@@ -330,10 +330,19 @@ def setitem(self, key, new) -> None:
     target.assign(broadcast_value(t, value, t.shape(target._value)))
 
 
+def _whole(source, dtype):
+    """A Python float as what NumPy stores of it in an array of integers: an int, which must fit."""
+    if not dtype.is_integer:
+        return source
+    if isinstance(source, TracedScalar) and source._weak is float:
+        source = source.concrete()
+    return int(source) if source.__class__ is float else source
+
+
 def _set_masked(self, mask, new) -> None:
     t = self._trace
     mask = asarray(mask)
-    source = operand(t, new)
+    source = _whole(operand(t, new), self._value.dtype)
     if isinstance(source, TracedArray) and source.ndim:
         fail(TraceError, "x[mask] = values takes as many values as the mask has true elements, a number that depends on values: use "
              "x[...] = np.where(mask, values_of_the_shape_of_x, x); a single number can be assigned")  # fmt: skip

@@ -285,21 +285,18 @@ class _Function:
         """Runs of dimensions with one number of elements are collapsed and expanded again."""
         source, shape = self.full(op.operands[0]), op.result.shape
         runs = _runs(source.shape, shape)
-        middle = [sz.product(source.shape[d] for d in old) for old, _ in runs]
-        dims = tuple(range(len(shape)))
-        if len(middle) < len(source.shape):
-            groups = [old for old, _ in runs]
-            collapsed = [n if all(isinstance(source.shape[d], int) for d in old) else None for n, (old, _) in zip(middle, runs)]
-            to = type_of([n if isinstance(n, int) else "?" for n in collapsed], source.dtype)
-            name = self.emit(f"tensor.collapse_shape {source.name} {groups} : {source.type} into {to}")
-            source = Tensor(name, source.dtype, tuple(middle), tuple(range(len(middle))))
-            wanted = [sz.product(shape[d] for d in new) for _, new in runs]
-            source = self._cast_type(source, to, wanted)
-        if len(middle) < len(shape):
-            return self._expand(source, [new for _, new in runs], shape)
-        return Tensor(source.name, source.dtype, tuple(shape), dims)
+        given = source.type
+        if len(runs) < len(source.shape):
+            extents = [[source.shape[d] for d in old] for old, _ in runs]
+            collapsed = [sz.product(run) if all(isinstance(n, int) for n in run) else "?" for run in extents]
+            given = type_of(collapsed, source.dtype)
+            name = self.emit(f"tensor.collapse_shape {source.name} {[old for old, _ in runs]} : {source.type} into {given}")
+            source = Tensor(name, source.dtype, tuple(map(sz.product, extents)), tuple(range(len(runs))))
+        source = self._cast_type(source, given, [sz.product(shape[d] for d in new) for _, new in runs])
+        return self._expand(source, [new for _, new in runs], shape) if len(runs) < len(shape) else source
 
     def _cast_type(self, tensor: Tensor, given: str, wanted) -> Tensor:
+        """``tensor``, whose type is ``given``, with the ``wanted`` extents: one may be known where the other is a symbol."""
         to = type_of(wanted, tensor.dtype)
         name = tensor.name if to == given else self.emit(f"tensor.cast {tensor.name} : {given} to {to}")
         return Tensor(name, tensor.dtype, tuple(wanted), tensor.dims)

@@ -1018,6 +1018,20 @@ def nextafter(e: Emitter, x: Val, y: Val) -> Val:
     return e.select(e.cmp("uno", x, y), e.const(NAN, x.dtype, x.lanes), result)
 
 
+def nextafter_half(e: Emitter, x: Val, y: Val, dtype: dt.DType) -> Val:
+    """:func:`nextafter` among the numbers of a half type, of float32 values that are such numbers."""
+    unsigned = dt.u16
+    bits = e.bitcast(e.cast(x, dtype), unsigned)
+    away = e.cmp("eq", e.cmp("lt", x, y), e.cmp("gt", x, 0.0))
+    stepped = e.select(away, e.add(bits, 1), e.sub(bits, 1))
+    smallest = e.or_(e.and_(e.bitcast(e.cast(y, dtype), unsigned), 1 << 15), 1)
+    stepped = e.select(e.cmp("eq", x, 0.0), smallest, stepped)
+    equal = bits if dtype is dt.f16 else e.bitcast(e.cast(y, dtype), unsigned)  # of two zeros NumPy gives x for float16, y for the others
+    stepped = e.select(e.cmp("eq", x, y), equal, stepped)
+    stepped = e.select(e.cmp("uno", x, y), e.bitcast(e.const(NAN, dtype, x.lanes), unsigned), stepped)
+    return e.bitcast(stepped, dtype)
+
+
 def ldexp(e: Emitter, x: Val, n: Val) -> Val:
     """``x * 2**n`` for an i32 ``n``, rounded once."""
     f = format_of(x)
@@ -1116,7 +1130,8 @@ def _lgamma(e: Emitter, x: Val, precision: int) -> Val:
     argument = e.select(negative, reflected, a)
     logarithm = e.select(e.cmp("eq", argument, 0.0), -INF, _log_positive(e, argument))
     y = e.select(small, e.sub(e.select(negative, e.neg(y), y), logarithm), y)
-    y = e.select(e.cmp("eq", a, INF), INF, y)
+    pole = e.or_(e.cmp("eq", a, INF), e.and_(negative, e.cmp("eq", argument, 0.0)))
+    y = e.select(pole, INF, y)
     return e.select(e.isnan(x), x, y)
 
 

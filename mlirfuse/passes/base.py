@@ -118,9 +118,11 @@ class IR:
             from mlirfuse import mlir
 
             module = mlir.parse(self._text(locations))  # printed by MLIR, so that every dump looks the same
+            text = module.operation.get_asm(enable_debug_info=locations, use_local_scope=locations)
+            text = re.sub(r' loc\((?:"-":\d+:\d+|unknown)\)', "", text)  # places in the text itself say nothing
         else:
-            module = self._module
-        return module.operation.get_asm(enable_debug_info=locations, use_local_scope=locations).rstrip("\n") + "\n"
+            text = self._module.operation.get_asm(enable_debug_info=locations, use_local_scope=locations)
+        return text.rstrip("\n") + "\n"
 
 
 # ---------------------------------------------------------------------------------------------------------------- passes

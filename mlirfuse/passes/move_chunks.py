@@ -78,7 +78,7 @@ class _Mover:
         if consumer is None or row is None or row.kind != "elementwise" or writes_in_place(producer) or producer in self.gone:
             return []
         others = [u for u in self.users[whole] if u is not split]
-        if whole in self.returned or any(u.name != "extent" for u in others) or not all(_fusible(u) for v in split.results for u in self.users[v]):
+        if whole in self.returned or any(u.name != "extent" for u in others) or not all(_fusible(u) for v in split.results for u in self.users.get(v, ())):
             return []
         axis = split.attrs["axis"] % whole.rank
         made, splits, pieces = [], [], {}

@@ -87,11 +87,15 @@ class _Tensors:
                     self.shared[root] = "elements of the view lie on each other"
             elif op.blocks:
                 self.shared.update((v, f"the tensor comes out of {op.name}") for v in op.results)
+                self.shared.update((self.root_of(v), f"the tensor is carried by {op.name}") for v in op.operands)
             elif has_effect(op):
                 self.shared.update((self.root_of(v), f"{op.name} may keep the tensor") for v in [*op.operands, *op.results])
             local.update(op.results)
             for nested in op.blocks:
-                self.scan(nested, set(), op.name)
+                own: set[Value] = set()
+                self.scan(nested, own, op.name)
+                given_on = (root for root in map(self.root_of, nested.returns) if root not in own)
+                self.shared.update((root, f"the tensor comes out of {op.name}, too") for root in given_on)
 
 
 class _Functional:

@@ -59,11 +59,11 @@ def _reshape(shape, strides, new) -> tuple[Size, ...] | None:
             runs[-1] = [sz.mul(runs[-1][0], n), s]
         else:
             runs.append([n, s])
-    if len(runs) == 1:  # memory holds it as one: any reshape is a view
-        inner = sz.contiguous_strides(new)
-        return tuple(0 if n == 1 else sz.mul(s, runs[0][1]) for n, s in zip(new, inner))
     out: list[Size] = []
-    for n in reversed(new):
+    for k, n in reversed(list(enumerate(new))):
+        if len(runs) == 1 and n != 1:  # all that is left lies in one run, whose extent is the product of what is left of the new shape
+            inner = sz.contiguous_strides(new[: k + 1])
+            return *(0 if m == 1 else sz.mul(s, runs[0][1]) for m, s in zip(new, inner)), *reversed(out)
         if n == 1:
             out.append(0)
             continue

@@ -820,7 +820,8 @@ def classify(x):
     return np.where(np.isnan(x), 1, np.where(np.isposinf(x), 2, np.where(np.isneginf(x), 3, 0)))
 
 
-REFUSALS = ("whether NumPy made the reshape a view or a copy", "into an array from outside the function", "cannot become a NumPy array")
+REFUSALS = ("whether NumPy made the reshape a view or a copy", "into an array from outside the function", "cannot become a NumPy array",
+            "out of bounds for an axis with size 0")
 
 
 def check(program: RandomProgram, compiled=None) -> tuple[str, dict] | None:

@@ -566,7 +566,7 @@ def _kernel_cases():
     yield "linear", lambda o, x, w, b: o.relu(o.linear(x, w, b)), (x, x, row.reshape(64)), 1, ["linear"]
 
 
-@pytest.mark.parametrize("name, body, inputs, launches, libraries", _kernel_cases(), ids=lambda v: v if isinstance(v, str) else "")
+@pytest.mark.parametrize("name, body, inputs, launches, libraries", list(_kernel_cases()), ids=lambda v: v if isinstance(v, str) else "")
 def test_kernels_of_tier_2(name, body, inputs, launches, libraries):
     """What is fused and what runs in between through a library. Nothing is run: no GPU is needed."""
     with FusionDefinition() as fd:

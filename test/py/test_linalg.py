@@ -9,8 +9,14 @@ import pytest
 
 import mlirfuse
 import mlirfuse.numpy as mnp
-from mlirfuse import mlir
+from mlirfuse import dtypes as dt
+from mlirfuse import mlir, ops
+from mlirfuse import sizes as sz
+from mlirfuse.builder import Builder
+from mlirfuse.graph import Block, Graph, Value
 from mlirfuse.lowering import llvm as code
+from mlirfuse.lowering.linalg import to_linalg
+from mlirfuse.passes.base import run_pipeline
 
 LOOPS = (
     "builtin.module(one-shot-bufferize{bufferize-function-boundaries=true function-boundary-type-conversion=identity-layout-map},"
@@ -213,3 +219,38 @@ def test_library_ops_are_calls():
 def test_a_level_that_cannot_be():
     with pytest.raises(mlirfuse.MlirfuseError, match="complex"):
         mlirfuse.jit(lambda x: x.copy()).lower(np.ones(3, np.complex64)).as_text("linalg")
+
+
+def every_elementwise(dtype):
+    """A graph of every elementwise op that takes ``dtype``, on arguments between 0 and 1, and what NumPy gives."""
+    rng = np.random.default_rng(3)
+    inputs = [rng.uniform(0.1, 0.9, (3, 5)) for _ in range(2)]
+    inputs = [(a * 10).astype(dtype.numpy) if not dtype.is_float else a.astype(dtype.numpy) for a in inputs]
+    if dtype is dt.bool_:
+        inputs = [rng.uniform(size=(3, 5)) > 0.5 for _ in range(2)]
+    args = [Value(dtype, (sz.symbol("s0"), sz.symbol("s1"))) for _ in inputs]
+    block = Block(args)
+    builder, expected = Builder(block), []
+    for row in ops.TABLE.values():
+        if row.kind != "elementwise" or row.operand_dtypes or dtype.kind not in row.takes or "to" in row.attrs or row.name == "acosh":
+            continue
+        operands = args[: len(row.operands)]
+        block.returns.append(builder.op(row.name, *operands))
+        with np.errstate(all="ignore"):
+            expected.append((row.name, np.asarray(row.ref(*inputs[: len(operands)]))))
+    return Graph("every", block, [None, None]), inputs, expected
+
+
+@pytest.mark.parametrize("dtype", [dt.f32, dt.f16, dt.i32, dt.u64, dt.bool_], ids=str)
+def test_every_elementwise_op(dtype):
+    graph, inputs, expected = every_elementwise(dtype)
+    assert len(expected) > (15 if dtype is dt.bool_ else 30)
+    run_pipeline([graph], "builtin.module(fusion-group{single-op=true horizontal=true},fusion-segment)")
+    text = str(to_linalg([graph]))
+    kinds = [(v.dtype.numpy, v.rank) for v in graph.returns]
+    for (name, want), got, (kind, _) in zip(expected, run_linalg(text, "every", inputs, kinds), kinds):
+        if np.dtype(kind).kind in "iub":
+            assert np.array_equal(got, want.astype(kind)), name
+        else:
+            bound = {2: 3e-3, 4: 3e-6, 8: 1e-13}[np.dtype(kind).itemsize]
+            np.testing.assert_allclose(got.astype(np.float64), want.astype(np.float64), rtol=bound, atol=bound, err_msg=name)

@@ -44,7 +44,8 @@ ELSEWHERE = {
     "update": "writes into its operand's memory: jit makes writes functional; test_passes.py",
     "partial_sum": "made by fusion-inner-outer for GPU kernels; test_gpu.py",
     "m2": "made by fusion-one-pass-variance for GPU kernels; test_gpu.py",
-    "dtype_of": "a query that FusionDefinition makes; test_definition.py",
+    "dtype_of": "a query that passes make; test_passes.py",
+    "extent": "a query that passes make; test_passes.py",
 }
 
 
@@ -226,9 +227,11 @@ ELEMENTWISE = [n for n, r in table.TABLE.items() if r.kind == "elementwise" and 
 
 
 def out_of_reach(name: str, t: dt.DType, arrays) -> list[np.ndarray]:
-    """The arrays without operands for which NumPy's own result is not defined."""
+    """The arrays without operands for which NumPy's own result is not defined, or the reference is not good enough."""
     if name == "gcd" and t.kind == "i":  # the absolute value of the smallest integer does not fit
         return [np.where(a == np.iinfo(t.numpy).min, 12, a).astype(t.numpy) for a in arrays]
+    if name == "erfcinv" and t is dt.f64:  # the reference's Newton steps need a normal erfc
+        return [np.where((a > 0) & (a < 1e-300), 1e-300, a) for a in arrays]
     return arrays
 
 
@@ -360,6 +363,8 @@ def test_reduction(name):
         for j, (shape, axes) in enumerate([((5, 1, 33), None), ((4, 3, 17), (0, 2)), ((70, 18), (0,)), ((), None), ((1, 9), (0,)), ((3, 2, 600), (2,))]):
             if j % 2 != k:
                 continue
+            if name in ("argmax", "argmin") and axes is not None and len(axes) > 1:  # as in NumPy, of one axis or of all
+                axes = axes[:1]
             x = random_values(g, t, max(1, math.prod(shape)))
             x = lay_out(g, (x.astype(np.float64) / 64).astype(t.numpy) if t.is_float and name == "prod" else x, shape, LAYOUTS[(j + REDUCTIONS.index(name)) % len(LAYOUTS)])
             ((got,),) = compiled(name, [[x]], axes=axes, keepdims=bool(j % 3), **({"correction": 0} if correction else {}))
@@ -557,7 +562,7 @@ def _composite_cases(g, t):
         return (x - mean[..., None]) / np.sqrt(var[..., None] + 1e-5), mean, 1 / np.sqrt(var + 1e-5)
 
     def cross_entropy(x):
-        losses = -np.log(softmax(x, 1))[np.arange(5), targets]
+        losses = -np.log(softmax(x, 1))[np.arange(5), np.maximum(targets, 0)]
         return losses[targets != -100].mean()
 
     return {

@@ -55,3 +55,16 @@ func.func @two_consumers(%x: tensor<4xf32>) -> tensor<2xf32> {
   %3 = "fusion.mul"(%2, %1#1) : (tensor<2xf32>, tensor<2xf32>) -> tensor<2xf32>
   return %3 : tensor<2xf32>
 }
+
+// -----
+
+// A producer that writes in place is not repeated.
+// CHECK-LABEL: func.func @in_place
+// CHECK-NEXT: "fusion.exp"(%arg0) {inplace = true}
+// CHECK-NEXT: "fusion.split"
+func.func @in_place(%x: tensor<4xf32>) -> tensor<2xf32> {
+  %0 = "fusion.exp"(%x) {inplace = true} : (tensor<4xf32>) -> tensor<4xf32>
+  %1:2 = "fusion.split"(%0) {axis = 0 : i64, sizes = [2, 2]} : (tensor<4xf32>) -> (tensor<2xf32>, tensor<2xf32>)
+  %2 = "fusion.mul"(%1#0, %1#1) : (tensor<2xf32>, tensor<2xf32>) -> tensor<2xf32>
+  return %2 : tensor<2xf32>
+}

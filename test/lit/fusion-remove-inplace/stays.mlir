@@ -64,3 +64,19 @@ func.func @own(%x: tensor<8xf32>, %c: i1) -> tensor<8xf32> {
   }
   return %0 : tensor<8xf32>
 }
+
+// -----
+
+// What control flow gives on may be the tensor itself: its reader sees the write.
+// CHECK-LABEL: func.func @given_on
+// CHECK: scf.if
+// CHECK: "fusion.relu"(%arg0) {inplace = true, note = "stays in place: the tensor comes out of scf.if, too"}
+func.func @given_on(%x: tensor<8xf32>, %y: tensor<8xf32>, %c: i1) -> tensor<8xf32> {
+  %0 = scf.if %c -> tensor<8xf32> {
+    scf.yield %x : tensor<8xf32>
+  } else {
+    scf.yield %y : tensor<8xf32>
+  }
+  %1 = "fusion.relu"(%x) {inplace = true} : (tensor<8xf32>) -> tensor<8xf32>
+  return %0 : tensor<8xf32>
+}

@@ -1,0 +1,119 @@
+"""Definitions with complex tensors: compiled as real ones on the parts, which lie in memory by turns.
+
+What is compiled takes each complex argument as two real views of its memory, and writes each complex result through two views of a
+tensor that is made here.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+
+from mlirfuse import _native, library
+from mlirfuse import sizes as sz
+from mlirfuse.errors import UnsupportedError
+from mlirfuse.executor import Executor
+from mlirfuse.frontend import arrays
+from mlirfuse.graph import Graph, Layout, Value
+from mlirfuse.passes.base import run_pipeline
+
+PARTS = {"c": ("re", "im")}  # of a tensor, by the kind of its type; others have one, None
+
+
+class Split:
+    """``graph``, changed in place into one of real tensors.
+
+    ``sources``: where each of its arguments comes from, ("argument" or "made", index, part). ``results``: where each result of the definition
+    is, ("argument", "made" or "result", index); what is made are the complex tensors ``made``.
+    """
+
+    def __init__(self, graph: Graph):
+        self.graph = graph
+        self.made: list[Value] = []
+        self.results: list[tuple[str, int]] = []
+        self.sources: list[tuple[str, int, str | None]] = []
+        for k, value in enumerate(graph.args):
+            parts = (None,) if k in graph.scalars else PARTS.get(value.dtype.kind, (None,))
+            self.sources += [("argument", k, part) for part in parts]
+        position = 0
+        kept, aliases, written = [], {}, []
+        for k, value in enumerate(graph.returns):
+            parts = PARTS.get(value.dtype.kind, (None,))
+            if k in graph.aliases:
+                aliases[len(kept)] = graph.aliases[k]
+                self.results.append(("argument", graph.aliases[k]))
+            elif value in graph.args:
+                self.results.append(("argument", graph.args.index(value)))
+                continue
+            elif parts == (None,):
+                self.results.append(("result", position))
+            else:
+                self.results.append(("made", len(self.made)))
+                written.append((position, len(self.made)))
+                self.made.append(value)
+            kept.append(value)
+            position += len(parts)
+        graph.body.returns, graph.aliases = kept, aliases
+        run_pipeline([graph], "builtin.module(fusion-decompose,fusion-split-complex)")
+        for position, index in written:
+            value = self.made[index]
+            for n, part in enumerate(("re", "im")):
+                graph.aliases[position + n] = len(graph.args)
+                graph.parts[len(graph.args)] = part
+                self.sources.append(("made", index, part))
+                strides = tuple(sz.mul(s, 2) for s in sz.contiguous_strides(value.shape))
+                graph.layouts.append(Layout(strides, value.dtype.real.bytes))
+                graph.body.args.append(Value(value.dtype.real, value.shape))
+
+
+class SplitExecutor:
+    """Runs the graph of a definition that has complex tensors. As :class:`mlirfuse.executor.Executor`, for what a definition needs of it."""
+
+    def __init__(self, graph: Graph, target, hint: dict[str, int]):
+        from mlirfuse.api import lower_to_segments
+
+        self.split = Split(graph)
+        self.executor = Executor(lower_to_segments(graph, target), target, hint)
+        self.program = self.executor.program
+
+    def check(self, env: dict[str, int]) -> None:
+        self.executor.check(env)
+
+    def run(self, leaves, env: dict[str, int]) -> list:
+        """The results of the definition's graph."""
+        like = library.like(leaves)
+        made = [_empty(tuple(sz.substitute(n, env) for n in v.shape), v.dtype, like) for v in self.split.made]
+        whole = {"argument": leaves, "made": made}
+        given = [_part(whole[what][k], part) for what, k, part in self.split.sources]
+        where, results = list(range(len(given))), []
+        if self.executor.pieces is not None:
+            results = self.executor.pieces.run(given, where, env)
+        elif self.executor.graph.returns:
+            record = self.executor.record(given, where, env, list)
+            results = _native.Dispatcher(lambda _: record)(*given)
+        whole["result"] = results
+        return [whole[what][k] for what, k in self.split.results]
+
+
+def _part(array, part: str | None):
+    """The real numbers of a complex array, or the imaginary ones, as a view."""
+    if part is None:
+        return array
+    kind = arrays.framework(array)
+    if kind == "torch":
+        return sys.modules["torch"].view_as_real(array.resolve_conj()).select(-1, int(part == "im"))
+    if kind == "own":
+        raise UnsupportedError("complex arrays of this framework are not supported: pass torch tensors, or CuPy or NumPy arrays")
+    return array.imag if part == "im" else array.real
+
+
+def _empty(shape, dtype, like):
+    kind = arrays.framework(like)
+    if kind == "torch":
+        return sys.modules["torch"].empty(shape, dtype=arrays.torch_dtype(dtype), device=like.device)
+    if kind == "cupy":
+        import cupy
+
+        return cupy.empty(shape, dtype.numpy)
+    return np.empty(shape, dtype.numpy)

@@ -1,0 +1,257 @@
+"""fusion-split-complex: complex tensors as two real ones."""
+
+from __future__ import annotations
+
+from mlirfuse import dtypes as dt
+from mlirfuse import ops as table
+from mlirfuse import sizes as sz
+from mlirfuse.builder import Builder
+from mlirfuse.graph import Graph, Layout, Op, Value
+from mlirfuse.passes.base import Pass, PassError, register
+
+Pair = tuple[Value, Value]  # real and imaginary parts
+
+
+@register
+class SplitComplex(Pass):
+    """Takes complex ops apart into real ones, so that nothing below sees a complex number: vectors have none.
+
+    A complex argument becomes two, marked ``fusion.part = "re"`` and ``"im"``: its memory reinterpreted as real tensors with doubled strides,
+    the second starting one real number later. A complex result becomes two likewise. Division scales by the larger part of the divisor (Smith
+    1962) and ``abs`` is ``hypot``, so that no square overflows.
+
+    Before::
+
+        func.func @f(%x: tensor<?xcomplex<f32>> {fusion.shape = ["s0"]}, %y: tensor<?xcomplex<f32>> {…}) -> tensor<?xf32> {
+          %0 = "fusion.mul"(%x, %y)
+          %1 = "fusion.real"(%0)
+
+    After::
+
+        func.func @f(%x_re: tensor<?xf32> {fusion.shape = ["s0"], fusion.strides = ["2"], fusion.part = "re"}, %x_im: … "im"}, …) {
+          %0 = "fusion.mul"(%x_re, %y_re)
+          %1 = "fusion.mul"(%x_im, %y_im)
+          %2 = "fusion.sub"(%0, %1)
+    """
+
+    name = "fusion-split-complex"
+
+    def run(self, graph: Graph) -> None:
+        if is_complex(graph):
+            _Split(graph).run()
+
+
+def is_complex(graph: Graph) -> bool:
+    """Whether there is a complex tensor in ``graph``."""
+    values = [*graph.args, *(v for op in graph.ops for v in op.results)]
+    return any(v.dtype is not None and v.dtype.kind == "c" for v in values)
+
+
+class _Split:
+    def __init__(self, graph: Graph):
+        self.graph = graph
+        self.pairs: dict[Value, Pair] = {}
+        self.new: dict[Value, Value] = {}  # real values that take another's place
+        self.b = Builder(graph.body)
+
+    def run(self) -> None:
+        graph = self.graph
+        places = self.arguments()
+        ops, graph.body.ops = graph.body.ops, []
+        for op in ops:
+            if op.blocks:
+                raise PassError("fusion-split-complex: control flow around complex values is not supported", op.loc)
+            self.op(op)
+        returns, aliases = [], {}
+        for k, value in enumerate(graph.returns):
+            pair = self.pairs.get(value)
+            targets = [places[graph.aliases[k]] + n for n in range(2)] if k in graph.aliases else []
+            for n, part in enumerate(pair or [self.new.get(value, value)]):
+                if targets:
+                    aliases[len(returns)] = targets[n]
+                if pair:
+                    graph.result_parts[len(returns)] = ("re", "im")[n]
+                returns.append(part)
+        graph.body.returns, graph.aliases = returns, aliases
+
+    def arguments(self) -> list[int]:
+        """Replaces the complex ones; where each original one begins."""
+        graph, places = self.graph, []
+        args, layouts, scalars = [], [], set()
+        for k, value in enumerate(graph.args):
+            places.append(len(args))
+            layout = graph.layouts[k] if k < len(graph.layouts) else None
+            if k in graph.scalars:
+                scalars.add(len(args))
+            if value.dtype is None or value.dtype.kind != "c" or k in graph.scalars:
+                args.append(value)
+                layouts.append(layout)
+                continue
+            real = value.dtype.real
+            strides = layout.strides if layout else sz.contiguous_strides(value.shape)
+            align = min(layout.align if layout else 1, real.bytes)
+            parts = []
+            for part in ("re", "im"):
+                graph.parts[len(args)] = part
+                parts.append(Value(real, value.shape, name=f"{value.name}_{part}" if value.name else None))
+                args.append(parts[-1])
+                layouts.append(Layout(tuple(sz.mul(s, 2) for s in strides), align))
+            self.pairs[value] = tuple(parts)
+        graph.body.args, graph.layouts, graph.scalars = args, layouts, scalars
+        return places
+
+    # ---- ops
+
+    def op(self, op: Op) -> None:
+        if not any(v.dtype is not None and v.dtype.kind == "c" for v in (*op.operands, *op.results)):
+            op.operands = [self.new.get(v, v) for v in op.operands]
+            self.graph.body.ops.append(op)
+            return
+        row = table.TABLE.get(op.name)
+        rule = getattr(self, f"_{op.name}", None)
+        if rule is None and (row is None or row.kind not in ("shape", "index") and op.name not in ("copy", "segment_set", "full", "sum")):
+            raise PassError(f"fusion-split-complex: {op.name} of complex values is not split into real ops", op.loc)
+        self.b.loc = lambda: op.loc
+        results = rule(op, *op.operands) if rule else self.each(op)
+        for old, made in zip(op.results, results if isinstance(results, list) else [results]):
+            if isinstance(made, tuple):
+                self.pairs[old] = made
+            else:
+                self.new[old] = made
+
+    def pair(self, value: Value) -> Pair:
+        """The parts of a value; of a real one, itself and zeros."""
+        if value.dtype.kind == "c":
+            if value not in self.pairs:
+                raise PassError("fusion-split-complex: a complex number passed by value is not split: pass its parts")
+            return self.pairs[value]
+        value = self.new.get(value, value)
+        zero = self.b.constant(0, value.dtype)
+        return value, self.b.op("full", zero, shape=value.shape) if value.shape else zero
+
+    def each(self, op: Op) -> list:
+        """The op on the real and on the imaginary parts."""
+        made = []
+        for n in range(2):
+            operands = [self.pair(v)[n] if v.dtype.kind == "c" else self.new.get(v, v) for v in op.operands]
+            out = self.b.op(op.name, *operands, **{k: op.attrs[k] for k in table.TABLE[op.name].attrs})
+            made.append(out if isinstance(out, list) else [out])
+        return list(zip(*made))
+
+    def __getattr__(self, name: str):
+        """Real ops by name, on values and numbers: ``self.mul(a, 2.0)``."""
+        if name.startswith("_") or name not in table.TABLE:
+            raise AttributeError(name)
+
+        def make(*operands, **attrs):
+            dtype = next(v.dtype for v in reversed(operands) if isinstance(v, Value))
+            return self.b.op(name, *(v if isinstance(v, Value) else self.b.constant(v, dtype) for v in operands), **attrs)
+
+        return make
+
+    def _constant(self, op):
+        real = op.result.dtype.real
+        return self.b.constant(op.attrs["value"].real, real), self.b.constant(op.attrs["value"].imag, real)
+
+    def _complex(self, op, a, b):
+        a, b = (self.new.get(v, v) for v in (a, b))
+        shape = op.result.shape  # both as the result: what moves elements takes each part by itself
+        return tuple(v if v.shape == shape else self.b.broadcast_to(v, shape) for v in (a, b))
+
+    def _cast(self, op, x):
+        to, (re, im) = op.attrs["to"], self.pair(x)
+        if to.kind == "c":
+            return self.b.cast(re, to.real), self.b.cast(im, to.real)
+        return self.logical_or(self.ne(re, 0), self.ne(im, 0)) if to is dt.bool_ else self.b.cast(re, to)
+
+    def _real(self, op, x):
+        return self.pair(x)[0]
+
+    def _imag(self, op, x):
+        return self.pair(x)[1]
+
+    def _conj(self, op, x):
+        re, im = self.pair(x)
+        return re, self.neg(im)
+
+    def _neg(self, op, x):
+        re, im = self.pair(x)
+        return self.neg(re), self.neg(im)
+
+    def _abs(self, op, x):
+        return self.hypot(*self.pair(x))
+
+    def _add(self, op, x, y):
+        (a, b), (c, d) = self.pair(x), self.pair(y)
+        return self.add(a, c), self.add(b, d)
+
+    def _sub(self, op, x, y):
+        (a, b), (c, d) = self.pair(x), self.pair(y)
+        return self.sub(a, c), self.sub(b, d)
+
+    def _mul(self, op, x, y):
+        (a, b), (c, d) = self.pair(x), self.pair(y)
+        return self.sub(self.mul(a, c), self.mul(b, d)), self.add(self.mul(a, d), self.mul(b, c))
+
+    def _div(self, op, x, y):
+        return self.quotient(self.pair(x), self.pair(y))
+
+    def _reciprocal(self, op, x):
+        return self.quotient(self.pair(self.b.constant(1, op.result.dtype.real)), self.pair(x))
+
+    def quotient(self, x: Pair, y: Pair) -> Pair:
+        (a, b), (c, d) = x, y
+        first = self.ge(self.abs(c), self.abs(d))
+        big, small = self.where(first, c, d), self.where(first, d, c)
+        ratio = self.where(self.eq(big, 0), big, self.div(small, big))  # of 0 / 0: what dividing by it then gives is an infinity or NaN
+        over = self.add(big, self.mul(small, ratio))
+        near, far = self.where(first, a, b), self.where(first, b, a)
+        real = self.add(near, self.mul(far, ratio))
+        # The imaginary part is (b - a * ratio) or (b * ratio - a).
+        imag = self.sub(self.where(first, b, self.mul(b, ratio)), self.where(first, self.mul(a, ratio), a))
+        return self.div(real, over), self.div(imag, over)
+
+    def root(self, x: Pair) -> tuple[Value, Value, Value]:
+        """The parts of the principal square root, and the absolute value of ``x``."""
+        re, im = x
+        size = self.hypot(re, im)
+        long = self.sqrt(self.mul(self.add(self.abs(re), size), 0.5))
+        short = self.where(self.eq(long, 0), long, self.div(self.mul(self.abs(im), 0.5), long))
+        right = self.ge(re, 0)
+        return self.where(right, long, short), self.copysign(self.where(right, short, long), im), size
+
+    def _sqrt(self, op, x):
+        return self.root(self.pair(x))[:2]
+
+    def _rsqrt(self, op, x):
+        re, im, size = self.root(self.pair(x))
+        return self.div(re, size), self.div(self.neg(im), size)
+
+    def _exp(self, op, x):
+        re, im = self.pair(x)
+        scale = self.exp(re)
+        return self.mul(scale, self.cos(im)), self.mul(scale, self.sin(im))
+
+    def _eq(self, op, x, y):
+        (a, b), (c, d) = self.pair(x), self.pair(y)
+        return self.logical_and(self.eq(a, c), self.eq(b, d))
+
+    def _ne(self, op, x, y):
+        (a, b), (c, d) = self.pair(x), self.pair(y)
+        return self.logical_or(self.ne(a, c), self.ne(b, d))
+
+    def _where(self, op, condition, x, y):
+        condition = self.new.get(condition, condition)
+        return tuple(self.where(condition, a, b) for a, b in zip(self.pair(x), self.pair(y)))
+
+    def _isreal(self, op, x):
+        return self.eq(self.pair(x)[1], 0)
+
+    def _isnan(self, op, x):
+        return self.logical_or(*map(self.isnan, self.pair(x)))
+
+    def _isinf(self, op, x):
+        return self.logical_or(*map(self.isinf, self.pair(x)))
+
+    def _isfinite(self, op, x):
+        return self.logical_and(*map(self.isfinite, self.pair(x)))
