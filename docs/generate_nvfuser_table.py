@@ -36,26 +36,21 @@ OPERATIONS = {
 }
 
 NOT_THERE = {
-    "imag": "complex arithmetic is not fused yet; complex tensors can be cast, moved, selected and reshaped",
-    "real": "as imag",
-    "complex": "as imag",
     "grouped_mm": "a library's product for mixtures of experts; call it outside of the definition",
     "scaled_grouped_mm": "as grouped_mm",
     "scaled_mm": "as grouped_mm",
-    "sdpfa_fwd": "attention is not fused; call the framework's outside of the definition",
-    "sdpfa_bwd": "as sdpfa_fwd",
     "nv_block_quantize": "float4 and block-scaled types are not supported",
     "preprocess_grouped_matmul_input_sf": "as nv_block_quantize",
 }
 
 DEFINITION = (
     "add_output define_constant define_null_tensor define_scalar define_tensor define_vector definition execute from_pytorch fusion fusion_ir id "
-    "last_repro_script ops repro_script_for validate getReproString"
+    "last_repro_script lower ops repro_script_for validate getReproString"
 )
 DEFINITION_NOT_THERE = {
     "clone": "make the definition again: equal ones share what is compiled",
-    "cuda_code_for": "kernels are MLIR and PTX; see docs/architecture.md for how to print each level",
-    "debug_output": "nothing is captured; IR is printed on request",
+    "cuda_code_for": "kernels are MLIR and PTX: `fd.lower(inputs).as_text(\"ptx\")`, and every level above it",
+    "debug_output": "nothing is captured: `fd.lower(inputs).as_text(level)` prints",
     "fec": "there is no separate executor cache object; `fd` and `fd.fusion` execute",
     "last_cuda_code": "as cuda_code_for",
     "last_scheduled_fusion_ir": "as cuda_code_for",
@@ -64,7 +59,7 @@ DEFINITION_NOT_THERE = {
     "profile": "use the framework's profiler; mlirfuse.counters counts what was compiled",
     "schedule": "as manual_execute",
     "scheduled_fusion_ir_for": "as cuda_code_for",
-    "segment": "segments are regions of the printed program (fusion_ir), not definitions of their own",
+    "segment": "segments are regions of the printed program, `fd.lower(inputs).as_text(\"segmented\")`, not definitions of their own",
 }
 MODULE = "DataType Fusion FusionDefinition LRUCache compute_contiguity compute_tensor_descriptor pytorch_utils version"
 MODULE_NOT_THERE = {
@@ -95,7 +90,7 @@ _FUSED = {"elementwise", "reduce", "shape", "index", "create", "random", "compos
 def _runs(name: str) -> str:
     """Where an operation runs: fused into kernels, or as a library's."""
     rows = [row for row in table.TABLE.values() if name in row.nvfuser]
-    if name == "embedding_bwd" or any(row.kind not in _FUSED for row in rows):
+    if name in ("embedding_bwd", "sdpfa_bwd") or any(row.kind not in _FUSED for row in rows):
         return "library"
     return "fused"
 

@@ -11,7 +11,6 @@ import functools
 import inspect
 import logging
 import threading
-import types
 import warnings
 from dataclasses import dataclass, field
 from typing import Any
@@ -77,7 +76,7 @@ class Kind:
         for leaf, ranges in traced.index_ranges.items():
             if not all(sz.substitute(low, env) <= leaves[leaf] <= sz.substitute(high, env) for low, high in ranges):
                 return False
-        return all(_same(leaves[leaf], value) for leaf, value in [*traced.static_leaves.items(), *self.statics])
+        return all(tracing.same_value(leaves[leaf], value) for leaf, value in [*traced.static_leaves.items(), *self.statics])
 
     @functools.cached_property
     def own(self) -> list[int]:
@@ -94,28 +93,6 @@ class Kind:
     def finisher(self, env):
         """What a Record calls with the results; None where it returns them as they are."""
         return None if self.simple else _keyed(self.traced, env, self.own)
-
-
-def _read(namespace, name: str):
-    try:
-        if type(namespace) is dict:
-            return namespace[name]
-        return namespace.cell_contents if type(namespace) is types.CellType else getattr(namespace, name)
-    except (LookupError, AttributeError, ValueError):
-        return None
-
-
-def _same(a, b) -> bool:
-    if a is b:
-        return True
-    if type(a) is not type(b):
-        return False
-    if isinstance(a, (float, complex, np.inexact)):  # 0.0 and -0.0 are two values, and a NaN is one
-        return np.asarray(a).tobytes() == np.asarray(b).tobytes()
-    try:
-        return bool(np.array_equal(a, b)) if isinstance(a, np.ndarray) else bool(a == b)
-    except Exception:  # whatever the objects' own comparison does
-        return False
 
 
 class _Entry:
@@ -182,6 +159,9 @@ class Jitted:
                     return self._dispatch(entry, args) if entry.captured else entry.dispatch(*args)
         return self._call(args, kwargs)
 
+    def __reduce__(self):  # a decorated function is pickled by its name, as functions are
+        return self.__qualname__
+
     def __get__(self, instance, owner=None):
         return self if instance is None else functools.partial(self, instance)
 
@@ -232,8 +212,8 @@ class Jitted:
     def _check_scope(self) -> None:
         """Forgets everything if a number or string that the function reads from around it is another now."""
         for namespace, name, value in self._watch if config.guards else ():
-            now = _read(namespace, name)
-            if now is not value and not _same(now, value):
+            now = tracing.read_scope(namespace, name)
+            if now is not value and not tracing.unchanged(now, value):
                 self._forget()
                 return
 
@@ -284,7 +264,12 @@ class Jitted:
         return _native.Dispatcher(lambda _: record)(*leaves) if isinstance(record, _native.Record) else record
 
     def _describe(self, leaf, position: int, entry: _Entry):
-        spec = arrays.describe(leaf)
+        try:
+            spec = arrays.describe(leaf)
+        except (TypeError, UnsupportedError) as error:
+            names = tracing.argument_names(self.fn, entry.tree)
+            which = f"argument '{names[position]}'" if position < len(names) else "an array from around the function"
+            raise UnsupportedError(f"{which} of {self.__name__}: {error}") from None
         if isinstance(spec, ArgSpec) and spec.scalar and position in self._static_leaves(entry.tree):
             return Static(leaf)
         return spec
@@ -318,7 +303,7 @@ class Jitted:
             kind.problem = "too many kinds"
         else:
             counters.kinds += 1
-        for leaf in list(traced.static_leaves) + list(traced.scalar_ranges) + list(traced.index_ranges):
+        for leaf in list(traced.static_leaves) + list(traced.scalar_ranges) + list(traced.index_ranges) + [k for k, _ in statics]:
             entry.dispatch.set_static(leaf)
         if traced.mutated:
             entry.dispatch.set_alias_sensitive(True)
@@ -416,7 +401,10 @@ class Jitted:
         leaves, tree = trees.flatten((args, kwargs))
         entry = self._entry(tree)
         specs = [self._describe(leaf, k, entry) for k, leaf in enumerate(leaves)]
-        traced = tracing.trace(self.fn, specs, tree, aliases=_aliases(leaves))
+        aliases = _aliases(leaves)
+        traced = tracing.trace(self.fn, specs, tree, aliases=aliases)
+        if aliases and not traced.mutated:  # as for a call
+            traced = tracing.trace(self.fn, specs, tree)
         leaves += [c.read() for c in traced.captured]
         specs += [arrays.describe(c.read()) for c in traced.captured]
         kind = Kind(traced, None, tree.leaves, captured_at=list(range(len(traced.captured))))

@@ -12,7 +12,8 @@ import numpy as np
 class DType:
     """An element type.
 
-    ``kind`` is ``f`` (float), ``i`` (signed), ``u`` (unsigned), ``b`` (bool) or ``c`` (complex); ``bits`` its width in memory.
+    ``kind`` is ``f`` (float), ``i`` (signed), ``u`` (unsigned), ``b`` (bool), ``c`` (complex) or ``n`` (narrow: a float of a byte, which is
+    only moved and cast); ``bits`` its width in memory.
     """
 
     name: str
@@ -78,13 +79,17 @@ bool_ = DType("bool", "b", 8, np.dtype(np.bool_), "i1")
 c64 = DType("c64", "c", 64, np.dtype(np.complex64), "complex<f32>")
 c128 = DType("c128", "c", 128, np.dtype(np.complex128), "complex<f64>")
 
+f8e4m3fn = DType("f8e4m3fn", "n", 8, np.dtype(ml_dtypes.float8_e4m3fn), "f8E4M3FN")
+f8e5m2 = DType("f8e5m2", "n", 8, np.dtype(ml_dtypes.float8_e5m2), "f8E5M2")
+
 ALL = (f16, bf16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64, bool_, c64, c128)
 FLOATS = (f16, bf16, f32, f64)
 INTEGERS = (i8, i16, i32, i64, u8, u16, u32, u64)
+NARROW = (f8e4m3fn, f8e5m2)  # known to definitions only: see the pass fusion-narrow-floats
 
-BY_NAME = {t.name: t for t in ALL}
-BY_MLIR = {t.mlir: t for t in ALL}
-_BY_NUMPY = {t.numpy: t for t in ALL}
+BY_NAME = {t.name: t for t in ALL + NARROW}
+BY_MLIR = {t.mlir: t for t in ALL + NARROW}
+_BY_NUMPY = {t.numpy: t for t in ALL + NARROW}
 
 
 def of(numpy_dtype) -> DType:

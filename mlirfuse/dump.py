@@ -23,6 +23,7 @@ nothing. The two that print at each call make calls slower while they are on: ke
 from __future__ import annotations
 
 import ctypes
+import functools
 import itertools
 import os
 import re
@@ -87,7 +88,8 @@ def write(what: str, where: Where, text: str, append: bool = False) -> None:
         if not config.dump_dir:
             sys.stderr.write(f"{_comment(what)}===---- mlirfuse {what}: {where} ----===\n{text.rstrip()}\n\n")
             return
-        _file(f"{where.file}.{what}.{SUFFIXES.get(what, 'txt')}", text, append)
+        suffix = SUFFIXES.get(what, "txt")
+        _file(f"{where.file}.{what}" + (f".{suffix}" if suffix != what else ""), text, append)
 
 
 def log(what: str, where: Where, line: str) -> None:
@@ -116,7 +118,21 @@ def _file(name: str, text: str, append: bool) -> None:
 _owners: dict[str, weakref.WeakKeyDictionary] = {}
 _numbers: dict[str, itertools.count] = {}
 _kinds: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
-_programs: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()  # a Program's Where
+_programs: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()  # a Program's Where, and the graph that it is a part of
+
+
+def _harmless(method):
+    """``method``, a failure of which is told and stops nothing."""
+
+    @functools.wraps(method)
+    def call(*args, **kwargs):
+        try:
+            return method(*args, **kwargs)
+        except Exception as error:
+            sys.stderr.write(f"mlirfuse dump: {method.__name__} failed: {type(error).__name__}: {error}\n")
+            return ""
+
+    return call
 
 
 def function(owner, name: str) -> Where:
@@ -154,6 +170,7 @@ class Compilation:
         self.start = time.perf_counter()
         self._level("fusion")
 
+    @_harmless
     def after(self, step, ir, seconds) -> None:
         """Called after each pass."""
         if step.name == "fusion-group":
@@ -163,15 +180,17 @@ class Compilation:
         if step.name == "fusion-segment" and "segmenter-log" in config.dump:
             write("segmenter-log", self.where, segmenter_log(step.log, self.graph))
 
+    @_harmless
     def _level(self, level: str) -> None:
         if level in config.dump:
             write(level, self.where, _text(self.graph))
 
+    @_harmless
     def made(self, executor, leaves, leaf_of_arg, env, guards: str = "") -> None:
         """Called with what was made of the graph, and the first call."""
         pieces = [executor] if executor.pieces is None else [step for what, step in executor.pieces.steps if what == "kernels"]
         for at, piece in enumerate(pieces):
-            _programs[piece.program] = replace(self.where, part=at if executor.pieces is not None else None)
+            _programs[piece.program] = replace(self.where, part=at if executor.pieces is not None else None), executor.graph
         if "cache" in config.dump:
             log("cache", self.where, f"traced and segmented in {1e3 * (time.perf_counter() - self.start):.1f} ms")
         if "guards" in config.dump and guards:
@@ -290,11 +309,14 @@ def math(graph: Graph) -> str:
     return "".join(out)
 
 
+@_harmless
 def guards_of(owner, entry, kind, key) -> str:
     """What a new :class:`mlirfuse.api.Kind` assumes of a call, and what keeps the call from those that there were."""
     if "guards" not in config.dump:
         return ""
-    traced, names = kind.traced, _leaf_names(owner, entry.tree)
+    from mlirfuse.frontend import tracing
+
+    traced, names = kind.traced, tracing.argument_names(owner.fn, entry.tree)
     graph = traced.graph
     shown, out = Names(graph), ["arguments:\n"]
     rows = []
@@ -310,7 +332,7 @@ def guards_of(owner, entry, kind, key) -> str:
     for leaf, ranges in [*traced.scalar_ranges.items(), *traced.index_ranges.items()]:
         lines += [f"{low} <= {_leaf(names, leaf)} <= {high}" for low, high in ranges]
     lines += [f"{_leaf(names, leaf)} is {value!r}" for leaf, value in [*traced.static_leaves.items(), *kind.statics]]
-    lines += [f"{name} around the function is {value!r}" for _, name, value in traced.scope if not hasattr(value, "shape")]
+    lines += [f"{name} around the function is {value!r}" for _, name, value in traced.scope if isinstance(value, (int, float, complex, str))]
     out.append("holds where:\n" + "".join(f"  {line}\n" for line in dict.fromkeys(lines)))
     known = [(other, k) for other, kinds in entry.kinds.items() for k in kinds]
     if known:
@@ -335,23 +357,6 @@ def _difference(old: tuple, new: tuple, names: list[str]) -> str:
     return "; ".join(out) or "sizes, values or aliases that it does not hold for"
 
 
-def _leaf_names(owner, tree) -> list[str]:
-    """What the leaves of a call are called: by the function's parameters."""
-    import inspect
-
-    try:
-        parameters = list(inspect.signature(owner.fn).parameters)
-    except (TypeError, ValueError):
-        parameters = []
-    positional, keyword = tree.children
-    out = []
-    for k, child in enumerate(positional.children):
-        out += child.paths(parameters[k] if k < len(parameters) else f"args[{k}]")
-    for name, child in zip(keyword.keys or (), keyword.children):
-        out += child.paths(name)
-    return out
-
-
 def _leaf(names: list[str], leaf: int) -> str:
     return names[leaf] if leaf < len(names) else f"leaf {leaf}"
 
@@ -360,7 +365,11 @@ def _leaf(names: list[str], leaf: int) -> str:
 
 
 def _where(program) -> Where:
-    return _programs.get(program) or Where(program.graph.name)
+    return _programs[program][0] if program in _programs else Where(program.graph.name)
+
+
+def _graph(program) -> Graph:
+    return _programs[program][1] if program in _programs else program.graph
 
 
 def compiling(program, params: tuple, env, compile_):
@@ -372,9 +381,14 @@ def compiling(program, params: tuple, env, compile_):
     if "cache" in config.dump:
         log("cache", where, f"compiled in {1e3 * (time.perf_counter() - start):.1f} ms, {found.kernels} launches")
     if "occupancy" in config.dump:
-        for segment, kernels in _by_segment(program, _kernels(program, params)[0], where):
-            write("occupancy", segment, _attempt(lambda kernels=kernels: occupancy(program, found, kernels, env)))
+        _occupancy(program, params, env, where, found)
     return found
+
+
+@_harmless
+def _occupancy(program, params, env, where: Where, found) -> None:
+    for segment, kernels in _by_segment(program, _kernels(program, params)[0], where):
+        write("occupancy", segment, occupancy(program, found, kernels, env))
 
 
 def _kernels(program, params) -> tuple:
@@ -386,10 +400,12 @@ def _kernels(program, params) -> tuple:
 def _by_segment(program, kernels, where: Where):
     from mlirfuse.lowered import kernels_of
 
+    number = {segment: at for at, segment in enumerate(dict.fromkeys(op.segment for op in _graph(program).ops if op.segment is not None))}
     for at, step in enumerate(program.steps):
-        yield replace(where, segment=at, scheduler=step.segment.scheduler), kernels_of(at, kernels)
+        yield replace(where, segment=number.get(step.segment, at), scheduler=step.segment.scheduler), kernels_of(at, kernels)
 
 
+@_harmless
 def _code(program, params, env, where: Where) -> None:
     target, wanted = program.target, config.dump
     gpu = target.name != "cpu"
@@ -515,7 +531,7 @@ class _Watch:
 
         self.program, self.compiled, self.env = program, compiled, env
         self.where = replace(_where(program), variant=list(program.variants.values()).index(compiled) if compiled in program.variants.values() else None)
-        self.names = Names(program.graph, env)
+        self.names = Names(_graph(program), env)
         kernels, tiled, _ = _kernels(program, compiled.params)
         self.gpu = program.target.name != "cpu"
         self.segments = list(_by_segment(program, kernels, self.where))
@@ -538,8 +554,8 @@ class _Watch:
     def run(self, pointers, ints, stream) -> int:
         try:
             if "kernel-args" in config.dump:
-                for segment, kernels in self.segments:
-                    write("kernel-args", segment, self.arguments(segment.segment, kernels, pointers, ints, stream), append=True)
+                for at, (segment, kernels) in enumerate(self.segments):
+                    write("kernel-args", segment, self.arguments(at, kernels, pointers, ints, stream), append=True)
             status, times = (self.timed_gpu if self.gpu else self.timed_cpu)(pointers, ints, stream)
             if "effective-bandwidth" in config.dump:
                 self.bandwidth(times)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Callable
+
 from mlirfuse import ops as table
 from mlirfuse.graph import Op, Value, uses
 
@@ -72,6 +74,27 @@ def memory_order(ops: list[Op]) -> dict[Op, list[Op]]:
         if preceding:
             after[op] = list(dict.fromkeys(preceding))
     return after
+
+
+def written_memory(ops: list[Op]) -> Callable[[Value], bool]:
+    """Says of a value whether ``ops``, or what is nested in them, may write into its memory."""
+    writers: list[Op] = []
+
+    def visit(op: Op) -> None:
+        if has_effect(op):
+            if not op.blocks:
+                writers.append(op)
+            for block in op.blocks:
+                for nested in block.ops:
+                    visit(nested)
+
+    for op in ops:
+        visit(op)
+    if not writers:
+        return lambda value: False
+    memory = _memories(ops)
+    written = {memory(v) for op in writers for v in (op.operands[:1] if writes_in_place(op) else op.operands)}
+    return lambda value: memory(value) in written
 
 
 def _memories(ops: list[Op]):

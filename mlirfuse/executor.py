@@ -214,19 +214,21 @@ class _Pieces:
 
     def run(self, leaves, leaf_of_arg, env) -> list:
         values: dict[Value, object] = {v: leaves[leaf_of_arg[k]] for k, v in enumerate(self.graph.args)}
+        own = set(values)
         like = library.like(leaves)
         for kind, step in self.steps:
             if kind == "library":
                 results = library.run(step, [values[v] for v in step.operands], env, like)
                 values.update(zip(step.results, results))
                 continue
-            given = [values[v] for v in step.graph.args]
+            # Kernels take what is no argument to lie row-major; library ops take views of any strides as they are.
+            given = [values[v] if v in own else _contiguous(values[v]) for v in step.graph.args]
             where = list(range(len(given)))
             if not any(map(arrays.framework, given)):
                 given.append(like)  # made where the call's arrays are
             record = step.record(given, where, env, list)
             outs = _native.Dispatcher(lambda _, r=record: r)(*given)
-            values.update(zip(step.graph.returns, map(_contiguous, outs)))  # a view of an argument has strides of its own
+            values.update(zip(step.graph.returns, outs))
         results = [values[v] for v in self.graph.returns]
         targets = {k: leaves[leaf_of_arg[v]] for k, v in self.graph.aliases.items()}
         results = [_apart(x, targets.values()) for x in results]

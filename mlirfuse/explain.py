@@ -201,8 +201,8 @@ def _explain(lowered) -> Explanation:
     kernels.sort(key=lambda k: in_order.get(k.segment, len(in_order)))
     for number, made in enumerate(kernels):
         made.number = number
-        if number and not made.why:
-            made.why = _why_another_group(made, members[made.segment]) if made.segment in members else ""
+        if any(k.launches for k in kernels[:number]) and made.launches and not made.why and made.segment in members:
+            made.why = _why_another_group(made, members[made.segment])
     number_of = {k.segment: k.number for k in kernels}
     outside = []
     for op in graph.ops:

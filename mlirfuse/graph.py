@@ -161,8 +161,9 @@ class Graph:
 
     ``layouts`` belongs to ``body.args``, one each (None: not known); ``scalars`` are the arguments passed by value, as 0-d
     tensors. ``aliases`` maps a result's position to the argument that it is written into. ``device`` is "cpu", "cuda" or None where
-    it is not known. ``parts`` and ``result_parts`` say by position which arguments and results are the "re" or the "im" of a complex
-    tensor, reinterpreted as two real ones with doubled strides; an "im" follows its "re" (`fusion-split-complex`).
+    it is not known. ``parts`` and ``result_parts`` say by position which arguments and results are other tensors' memory reinterpreted:
+    the "re" or the "im" of a complex tensor, two real ones with doubled strides, an "im" behind its "re" (`fusion-split-complex`); the
+    "bits" of floats of a byte (`fusion-narrow-floats`).
     """
 
     name: str

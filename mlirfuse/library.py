@@ -110,6 +110,7 @@ _TORCH = {
     "matmul": lambda a, b: _torch().matmul(a, b),
     "linear": lambda x, w, *bias: _torch().nn.functional.linear(x, w, *bias),
     "conv": _conv,
+    "attention": lambda q, k, v, causal, scale: _torch().nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale),
     "cumsum": _widened(lambda x, axis: x.cumsum(axis, dtype=x.dtype)),
     "cumprod": _widened(lambda x, axis: x.cumprod(axis, dtype=x.dtype)),
     "cummax": lambda x, axis: x.cummax(axis).values,

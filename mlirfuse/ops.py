@@ -21,7 +21,7 @@ from mlirfuse.dtypes import DType
 from mlirfuse.errors import ShapeError
 from mlirfuse.lowering import math as m
 
-FLOAT, INT, BOOL, COMPLEX = "f", "iu", "b", "c"
+FLOAT, INT, BOOL, COMPLEX, NARROW = "f", "iu", "b", "c", "n"
 NUMBER = FLOAT + INT
 ANY = NUMBER + BOOL
 SIZE_ATTRS = {"shape", "size", "start", "sizes", "low", "high"}  # attributes that hold sizes
@@ -586,6 +586,53 @@ def _complex_ref(a, b):
     return out
 
 
+# Of a float of a byte: bits of the mantissa, bias of the exponent, the largest number, the bits of a NaN.
+NARROW_FORMATS = {dt.f8e4m3fn: (3, 7, 448.0, 0x7F), dt.f8e5m2: (2, 15, 57344.0, 0x7E)}
+
+
+def _cast_ref(x, to):
+    if to.kind == "n":
+        x = np.clip(x.astype(np.float32), *(sign * np.float32(NARROW_FORMATS[to][2]) for sign in (-1, 1)))
+    return x.astype(to.numpy)
+
+
+def _decode_emit(dtype):
+    mantissa, bias, _, nan = NARROW_FORMATS[dtype]
+
+    def emit(e, x):
+        wide = e.cast(x, dt.u32)
+        if dtype is dt.f8e5m2:  # the upper half of an f16
+            return e.cast(e.bitcast(e.cast(e.shl(wide, 8), dt.u16), dt.f16), dt.f32)
+        size, sign = e.and_(wide, 0x7F), e.shl(e.and_(wide, 0x80), 24)
+        normal = e.add(e.shl(size, 23 - mantissa), (127 - bias) << 23)
+        small = e.bitcast(e.mul(e.cast(size, dt.f32), 2.0 ** (1 - bias - mantissa)), dt.u32)
+        bits = e.select(e.cmp("lt", size, 1 << mantissa), small, normal)
+        bits = e.select(e.cmp("eq", size, nan), e.const(0x7FC00000, dt.u32), bits)
+        return e.bitcast(e.or_(bits, sign), dt.f32)
+
+    return emit
+
+
+def _encode_emit(dtype):
+    mantissa, bias, largest, nan = NARROW_FORMATS[dtype]
+    shift, step = 23 - mantissa, 2.0 ** (1 - bias - mantissa)
+
+    def emit(e, x):
+        x = e.cast(x, dt.f32)
+        sign = e.and_(e.shr(e.bitcast(x, dt.u32), 24), 0x80)
+        held = e.min(e.abs(x), largest)
+        bits = e.bitcast(held, dt.u32)
+        even = e.add(e.and_(e.shr(bits, shift), 1), (1 << shift - 1) - 1)  # rounds halves to even
+        normal = e.sub(e.shr(e.add(bits, even), shift), (127 - bias) << mantissa)
+        magic = np.float32(step * 2.0**23)  # numbers that large are multiples of the smallest one
+        small = e.sub(e.bitcast(e.add(held, float(magic)), dt.u32), int(magic.view(np.uint32)))
+        out = e.select(e.cmp("lt", held, 2.0 ** (1 - bias)), small, normal)
+        out = e.select(e.isnan(x), e.const(nan, dt.u32), out)
+        return e.cast(e.or_(out, sign), dt.u8)
+
+    return emit
+
+
 def _where_dtypes(dtypes, attrs):
     if dtypes[0] is not dt.bool_:
         return f"the condition is {dtypes[0]}, not bool"
@@ -599,12 +646,17 @@ _binary("complex", "the complex number a + b i", _complex_ref, None, FLOAT, "com
 
 _row("where", "elementwise", "condition a b", "a where condition, else b", ref=np.where, emit=lambda e, c, a, b: e.select(c, a, b),
      operand_dtypes=_where_dtypes, numpy="where", nvfuser="where")  # fmt: skip
-_row("cast", "elementwise", "x", "conversion to another element type", result="to", attrs={"to": ...}, takes=ANY + COMPLEX,
-     ref=_quietly(lambda x, to: x.astype(to.numpy)), emit=None, nvfuser="cast")  # fmt: skip
-_row("copy", "elementwise", "x", "the same values in memory of their own", ref=np.copy, emit=lambda e, x: x, takes=ANY + COMPLEX,
+_row("cast", "elementwise", "x", "conversion to another element type", result="to", attrs={"to": ...}, takes=ANY + COMPLEX + NARROW,
+     ref=_quietly(_cast_ref), emit=None, nvfuser="cast")  # fmt: skip
+_row("copy", "elementwise", "x", "the same values in memory of their own", ref=np.copy, emit=lambda e, x: x, takes=ANY + COMPLEX + NARROW,
      numpy="copy", nvfuser="set")  # fmt: skip
 _row("segment_set", "elementwise", "x", "the same values; its operand and its users go into different kernels", ref=np.copy,
-     emit=lambda e, x: x, takes=ANY + COMPLEX, nvfuser="segment_set")  # fmt: skip
+     emit=lambda e, x: x, takes=ANY + COMPLEX + NARROW, nvfuser="segment_set")  # fmt: skip
+for _dtype, (_mantissa, _bias, _largest, _) in NARROW_FORMATS.items():
+    _row(f"decode_{_dtype.name[2:]}", "elementwise", "x", f"the f32 number whose {_dtype} has these bits", takes="u", result="to", attrs={"to": dt.f32},
+         ref=lambda x, to, t=_dtype: np.asarray(x, np.uint8).view(t.numpy).astype(to.numpy), emit=_decode_emit(_dtype), cost=8)  # fmt: skip
+    _row(f"encode_{_dtype.name[2:]}", "elementwise", "x", f"the bits of the nearest {_dtype}; what is larger than all, infinities too, as the largest",
+         takes=FLOAT, result="to", attrs={"to": dt.u8}, ref=lambda x, to, t=_dtype: _cast_ref(x, t).view(np.uint8), emit=_encode_emit(_dtype), cost=12)  # fmt: skip
 
 # ---------------------------------------------------------------------------------------------------------------- reductions
 
@@ -667,12 +719,13 @@ _row("partial_sum", "partial", "x", "sums over axes in parts: part p has every p
 
 # ---------------------------------------------------------------------------------------------------------------- shapes
 
-ALL_TYPES = ANY + COMPLEX
+ALL_TYPES = ANY + COMPLEX + NARROW
 
 
 def _slice_ref(x, start, size, step):
-    index = [np.arange(n) * p + s for s, n, p in zip(start, size, step)]
-    return x[np.ix_(*index)] if index else x
+    """A view, which matters where it is written into."""
+    stops = [s + n * p for s, n, p in zip(start, size, step)]
+    return x[tuple(slice(s, stop if stop >= 0 else None, p) for s, stop, p in zip(start, stops, step))]
 
 
 def _pad_ref(x, value, low, high):
@@ -823,6 +876,27 @@ _row("matmul", "library", "a b", "matrix product, as NumPy's", takes=ALL_TYPES, 
 _row("linear", "library", "x w bias*", "x times w transposed, plus bias", takes=FLOAT, infer=_linear, ref=_linear_ref, nvfuser="linear")
 
 
+def _attention(shapes, attrs):
+    q, k, v = shapes
+    if not 2 < len(q) == len(k) == len(v):
+        raise ShapeError(f"attention: query, key and value must have one rank of at least 3, not {len(q)}, {len(k)} and {len(v)}")
+    return [q[:-1] + v[-1:]]
+
+
+def _attention_ref(q, k, v, causal, scale):
+    wide = np.float64 if q.dtype == np.float64 else np.float32
+    scores = q.astype(wide) @ np.swapaxes(k, -1, -2).astype(wide) * (1 / pymath.sqrt(q.shape[-1]) if scale is None else scale)
+    if causal:
+        scores = np.where(np.tri(*scores.shape[-2:], dtype=bool), scores, -np.inf)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    return (weights / weights.sum(-1, keepdims=True) @ v.astype(wide)).astype(q.dtype)
+
+
+_row("attention", "library", "query key value", "softmax(query key^T * scale) value over the last two dimensions; scale is 1 / sqrt(width) where it "
+     "is None; causal: position i sees up to i", takes=FLOAT, attrs={"causal": False, "scale": None}, infer=_attention, ref=_attention_ref,
+     nvfuser="sdpfa_fwd")  # fmt: skip
+
+
 def _scattered_dtypes(dtypes, attrs):
     if dtypes[1] not in (dt.i32, dt.i64):
         return f"the indices are {dtypes[1]}, not i32 or i64"
@@ -886,7 +960,7 @@ def result_dtypes(row: OpDef, operand_dtypes, attrs) -> list[DType]:
     elif len(set(operand_dtypes)) > 1:
         raise TypeError(f"{row.name}: operands are {', '.join(map(str, operand_dtypes))}; all must have one element type")
     if not row.operand_dtypes and operand_dtypes and operand_dtypes[0].kind not in row.takes:
-        kinds = {"f": "floats", "i": "integers", "u": "unsigned integers", "b": "bools", "c": "complex"}
+        kinds = {"f": "floats", "i": "integers", "u": "unsigned integers", "b": "bools", "c": "complex", "n": "floats of a byte"}
         raise TypeError(f"{row.name}: operand 0 is {operand_dtypes[0]}; it takes {', '.join(kinds[k] for k in row.takes)}")
     if callable(row.result):
         return row.result(operand_dtypes, attrs)

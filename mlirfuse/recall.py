@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from mlirfuse import _native, config
 from mlirfuse import sizes as sz
+from mlirfuse.frontend import arrays
 
 
 class Recall:
@@ -51,13 +52,14 @@ class _Known:
         self.kind = kind
         traced = kind.traced
         starts, at = [], 0
-        for leaf in leaves:
+        ranks = [len(arrays.describe(leaf).shape) if arrays.framework(leaf) else 0 for leaf in leaves]  # others may have a shape, but no sizes
+        for rank in ranks:
             starts.append(at)
-            at += 2 * getattr(leaf, "ndim", 0) if hasattr(leaf, "shape") else 0
+            at += 2 * rank
         places = []
         for name, (argument, what, axis) in traced.symbols.items():
             leaf = kind.leaf_of_arg[argument]
-            places.append(f"{name!r}: sizes[{starts[leaf] + axis + (leaves[leaf].ndim if what == 'stride' else 0)}]")
+            places.append(f"{name!r}: sizes[{starts[leaf] + axis + (ranks[leaf] if what == 'stride' else 0)}]")
         self.env = eval(f"lambda sizes: {{{', '.join(places)}}}")
         conditions = [f"({g.left}) {g.op} ({g.right})" for g in traced.size_guards] + [f"({a}) == ({b})" for a, b in traced.equalities]
         sizes = [n for g in traced.size_guards for n in (g.left, g.right)] + [n for pair in traced.equalities for n in pair]

@@ -19,7 +19,7 @@ class CpuTarget:
     """This machine's processor."""
 
     name = "cpu"
-    passes = ""  # tensor-level passes beside the common ones
+    passes = ",fusion-sigmoid,fusion-dce"  # tensor-level passes beside the common ones
 
     @functools.cached_property
     def machine(self) -> Host:
@@ -46,6 +46,8 @@ class CpuTarget:
 
         kernels, tiled = self.kernels(program, params, slots)
         host = self.host(kernels, slots)
+        if not kernels:
+            return Variant(params, {"tiled": tiled, "host": host}, 0, slots, 0, None)
         code = llvm.HostCode(llvm.compile_object(whole(tiled, host)))
         return Variant(params, {"tiled": tiled, "host": host}, code.address("launch"), slots, len(kernels), code)
 

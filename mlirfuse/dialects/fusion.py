@@ -257,7 +257,7 @@ class _Printer:
         types = ", ".join(v.type for v in operands)
         out = ", ".join(v.type for v in results)
         out = out if len(results) == 1 else f"({out})"
-        where = (f' loc("{loc[0]}":{loc[1]}:0)' if loc else " loc(unknown)") if self.locations else ""
+        where = (f' loc({_quoted(loc[0])}:{loc[1]}:0)' if loc else " loc(unknown)") if self.locations else ""
         used = ", ".join(self.name(v) for v in operands)
         self.lines.append(f'{indent}{left}"{name}"({used}){regions}{tail} : ({types}) -> {out}{where}')
 
@@ -378,8 +378,8 @@ def to_module_text(graphs, locations: bool = False, kept=()) -> str:
 
 def _part(attr, what: str) -> str:
     name = ir.StringAttr(attr).value
-    if name not in ("re", "im"):
-        raise FusionIRError(f'{what}: fusion.part = "{name}" is neither "re" nor "im"')
+    if name not in ("re", "im", "bits"):
+        raise FusionIRError(f'{what}: fusion.part = "{name}" is none of "re", "im" and "bits"')
     return name
 
 

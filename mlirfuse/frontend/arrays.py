@@ -32,6 +32,7 @@ def torch_dtype(dtype: dt.DType):
     if not _torch_dtypes:
         names = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64", "bool": "bool", "c64": "complex64", "c128": "complex128"}
         names |= {f"i{b}": f"int{b}" for b in (8, 16, 32, 64)} | {f"u{b}": f"uint{b}" for b in (8, 16, 32, 64)}
+        names |= {"f8e4m3fn": "float8_e4m3fn", "f8e5m2": "float8_e5m2"}
         _torch_dtypes.update({dt.BY_NAME[ours]: getattr(torch, theirs) for ours, theirs in names.items() if hasattr(torch, theirs)})
     return _torch_dtypes[dtype]
 
@@ -70,6 +71,8 @@ def describe(value) -> ArgSpec | Static:
                 running *= n
         address, read_only = interface["data"]
         return ArgSpec(dtype, shape, tuple(s // dtype.bytes for s in strides), alignment(address), device="cuda", writable=not read_only)
+    if isinstance(value, (np.ma.MaskedArray, np.matrix)):
+        raise UnsupportedError(f"a {type(value).__name__} has rules of its own: pass the plain array in it (np.ma.getdata(x), np.asarray(x))")
     return ArgSpec.of(value)
 
 
@@ -93,6 +96,8 @@ def to_numpy(value) -> np.ndarray:
         host = value.detach().cpu()
         if host.dtype == sys.modules["torch"].bfloat16:
             return host.view(sys.modules["torch"].int16).numpy().view(dt.bf16.numpy)
+        if host.dtype.is_floating_point and host.element_size() == 1:
+            return host.view(sys.modules["torch"].uint8).numpy().view(_of_torch(host.dtype).numpy)
         return host.numpy()
     if kind == "cupy":
         return value.get()
@@ -111,6 +116,8 @@ def from_numpy(array: np.ndarray, like):
         array = np.ascontiguousarray(array) if array.ndim else array.copy()
         if array.dtype == dt.bf16.numpy:
             host = torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+        elif dt.of(array.dtype).kind == "n":
+            host = torch.from_numpy(array.view(np.uint8)).view(torch_dtype(dt.of(array.dtype)))
         else:
             host = torch.from_numpy(array)
         return host.to(like.device)

@@ -43,7 +43,7 @@ from mlirfuse.frontend.nvfuser_promotion import DataType, from_dtype, to_dtype
 from mlirfuse.graph import Block, Graph, Layout, Value
 from mlirfuse.sizes import Size
 
-_KIND_TO_TYPE = {"f": float, "i": int, "u": int, "b": bool, "c": complex}
+_KIND_TO_TYPE = {"f": float, "i": int, "u": int, "b": bool, "c": complex, "n": float}
 
 
 # ---------------------------------------------------------------------------------------------------------------- the definition
@@ -155,8 +155,8 @@ class FusionDefinition:
             raise self._error(f"Length of contiguity argument ({len(contiguity)}) must match that of shape argument ({rank})")
         contiguity = tuple(None if c is None or shape[d] == 1 else bool(c) for c, d in zip(contiguity, memory))
         element = self._dtype(dtype)
-        if is_cpu and element.kind == "c":
-            raise self._error("a complex CPU scalar tensor is not supported: pass a number, to define_scalar(None, DataType.ComplexDouble)")
+        if is_cpu and element.kind in "cn":
+            raise self._error(f"a CPU scalar tensor of {dtype} is not supported: pass a number, to define_scalar")
         declaration = Declaration(tuple(shape), contiguity, dtype, bool(is_cpu), order, user_line())
         extents = tuple(self._substituted(self._symbol("s")) if n == -1 else n for n in shape)
         strides_: list[Size] = [0] * rank
@@ -196,6 +196,8 @@ class FusionDefinition:
         if value is None:
             data_type = dtype or DataType.Double
             element = self._dtype(data_type)
+            if element.kind == "n":
+                raise self._error(f"define_scalar: a number of {data_type} is not supported: pass a Float and cast it", DefinitionTypeError)
             index = len(self.inputs)
             size = self._substituted(sz.symbol(f"v{index}")) if element.kind in "iu" else None
             scalar = Scalar(self, data_type, size=None if isinstance(size, int) else size, argument=index)
@@ -239,7 +241,7 @@ class FusionDefinition:
         d = describe(tensor)
         if d is None:
             raise self._error(f"from_pytorch takes a tensor or an array, not {type(tensor).__name__}", DefinitionTypeError)
-        is_cpu = d.device == "cpu" and not d.shape and is_torch(tensor)
+        is_cpu = d.device == "cpu" and not d.shape and is_torch(tensor) and d.dtype.kind not in "cn"
         return self.define_tensor(sizes=d.shape, strides=d.strides, dtype=from_dtype(d.dtype), static_sizes=static_sizes, is_cpu=is_cpu)
 
     def _add_input(self, val: Val, value: Value, layout, scalar: bool) -> None:

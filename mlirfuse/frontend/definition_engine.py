@@ -18,12 +18,11 @@ from mlirfuse.api import lower_to_segments
 from mlirfuse.errors import CompileError, CudaError, MlirfuseError, ShapeError, UnsupportedError
 from mlirfuse.executor import Empty, Executor
 from mlirfuse.frontend import arrays
-from mlirfuse.frontend.definition_complex import Split, SplitExecutor
+from mlirfuse.frontend.definition_parts import Split, SplitExecutor, is_split
 from mlirfuse.frontend.definition_inputs import flatten, wrong_number
 from mlirfuse.frontend.definition_program import Planned, Program, run_reference
 from mlirfuse.frontend.definition_values import Bindings
 from mlirfuse.lowered import Lowered
-from mlirfuse.passes.split_complex import is_complex
 
 log = logging.getLogger("mlirfuse")
 
@@ -35,6 +34,7 @@ class Compiled:
         self.program = program
         self.lock = threading.RLock()
         self.dispatch = _native.Dispatcher(self._miss)
+        self.narrow = any(v.is_tensor() and v.value.dtype.kind == "n" for v in program.definition.inputs)  # the dispatcher does not know them
         count = len(program.definition.inputs)
         for k in range(count):
             if k in program.definition.size_arguments or (program.evaluated and not program.definition.inputs[k].is_tensor()):
@@ -48,7 +48,7 @@ class Compiled:
         self.dispatch.clear()
 
     def __call__(self, leaves) -> list:
-        return self.dispatch(*leaves)
+        return self._miss(leaves) if self.narrow else self.dispatch(*leaves)
 
     def _miss(self, leaves):
         program = self.program
@@ -88,7 +88,7 @@ class Compiled:
                 try:
                     target = targets.for_arrays(leaves)
                     graph = planned.graph.copy()
-                    if is_complex(graph):
+                    if is_split(graph):
                         planned.compiled[key] = SplitExecutor(graph, target, env)
                         return planned.compiled[key]
                     watch = dump.Compilation(self.program, f"fusion{self.program.id}", graph) if config.dump else None
@@ -125,7 +125,7 @@ class LoweredDefinition(Lowered):
         env = environment(planned, bindings, leaves)
         graph = planned.graph.copy()
         where = list(range(len(graph.args)))
-        if is_complex(graph):  # the levels are those of the real graph, and what it writes to stands behind the leaves
+        if is_split(graph):  # the levels are those of the real graph, and what it writes to stands behind the leaves
             split = Split(graph)
             where = [k if what == "argument" else len(leaves) + k for what, k, _ in split.sources]
             leaves += [np.empty(0, v.dtype.numpy) for v in split.made]

@@ -444,7 +444,7 @@ def _shared(array: np.ndarray, like):
     """``array`` as the framework of ``like`` has it, over the same memory where that can be."""
     from mlirfuse.frontend import arrays
 
-    if not is_torch(like) or like.is_cuda or not array.ndim or any(s < 0 for s in array.strides):
+    if not is_torch(like) or like.is_cuda or not array.ndim or any(s < 0 for s in array.strides) or dt.of(array.dtype).kind == "n":
         return arrays.from_numpy(array, like)
     import torch
 

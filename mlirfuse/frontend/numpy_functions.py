@@ -45,7 +45,7 @@ from mlirfuse.frontend.numpy_api import (
     wrap,
 )
 from mlirfuse.frontend.tracing import SymInt, TracedArray, fail
-from mlirfuse.frontend.views import Broadcast, ExpandDims, Permute, Reshape, Slice, Squeeze
+from mlirfuse.frontend.views import Broadcast, ExpandDims, Permute, Reshape, Slice, Squeeze, reshapes_are_views
 from mlirfuse.graph import Value
 
 # ---------------------------------------------------------------------------------------------------------------- reductions
@@ -651,7 +651,11 @@ def reshape(a, /, shape=None, order="C", *, copy=None):
 def ravel(a, order="C"):
     if order not in ("C", "K", "A"):
         return reshape(a, -1, order)
-    return reshape(a, -1)
+    x = asarray(a)
+    if x.ndim == 1:  # unlike reshape, a copy where it is not contiguous
+        step = Reshape(x._trace.shape(x._value))
+        return x.alias() if reshapes_are_views(x._trace, x._buffer.origin, (*x._path, step)) else x.step(step)
+    return reshape(x, -1)
 
 
 @implements(np.transpose, np.permute_dims)

@@ -89,6 +89,8 @@ def promote_types(a: DType, b: DType) -> DType:
     """The smallest type that both convert to, as ``torch.promote_types``."""
     if a is b:
         return a
+    if "n" in (a.kind, b.kind):
+        raise PromotionError(f"{from_name(a)} and {from_name(b)} have no common type: floats of a byte are cast before they are computed with")
     high, low = (a, b) if _RANK[a.kind] >= _RANK[b.kind] else (b, a)
     if high.kind == "c":
         return dt.c128 if dt.c128 in (a, b) or dt.f64 in (a, b) else dt.c64

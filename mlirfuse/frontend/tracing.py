@@ -30,6 +30,7 @@ from mlirfuse import dtypes as dt
 from mlirfuse import sizes as sz
 from mlirfuse.builder import Builder
 from mlirfuse.dtypes import DType
+from mlirfuse.effects import VIEWS
 from mlirfuse.errors import ShapeError, TraceError, UnsupportedError
 from mlirfuse.frontend import tree as trees
 from mlirfuse.frontend.views import reshapes_are_views
@@ -204,11 +205,7 @@ class Traced:
 
     def scope_holds(self) -> bool:
         """Whether what the function read from around it is there still."""
-        for root, key, value in self.scope:
-            now = root.get(key, root) if isinstance(root, dict) else root.cell_contents
-            if now is not value and (now.__class__ is not value.__class__ or isinstance(value, np.ndarray) or now != value):
-                return False
-        return True
+        return all(unchanged(read_scope(namespace, key), value) for namespace, key, value in self.scope)
 
     def sizes(self, arrays) -> dict[str, int]:
         """The symbols' values in a call, from the NumPy arrays of the graph's arguments."""
@@ -510,6 +507,7 @@ class Trace:
         self.device = "cpu"
         self.contiguous: set[Value] = set()  # arguments that are row-major without gaps
         self.roots: list = []
+        self.words: set[str] = set()  # the names and strings in the code that is traced
         self._counts = {"s": 0, "t": 0}
 
     # ---- sizes
@@ -1086,7 +1084,7 @@ def trace(fn, leaves, tree: trees.Tree, name: str | None = None, aliases: dict[i
     or what the function itself raises.
     """
     t = Trace()
-    paths = _argument_names(fn, tree)
+    paths = argument_names(fn, tree)
     stand_ins, arg_leaves, arrays = [], [], {}
     device = "cpu"
     for leaf, spec in enumerate(leaves):
@@ -1119,7 +1117,8 @@ def trace(fn, leaves, tree: trees.Tree, name: str | None = None, aliases: dict[i
                      "numbers and 0-d arrays may stay on the host")  # fmt: skip
     position = {leaf: k for k, leaf in enumerate(arg_leaves)}
     args, kwargs = tree.unflatten(stand_ins)
-    t.roots = _roots(fn)
+    objects = [spec.value for spec in leaves if isinstance(spec, Static) and not isinstance(spec.value, _PLAIN_TYPES)]
+    t.roots, t.words = _roots(fn, objects)
     outer = current()
     _current.trace = t
     generators = _generator_states(t.roots)
@@ -1152,7 +1151,10 @@ def trace(fn, leaves, tree: trees.Tree, name: str | None = None, aliases: dict[i
                 outs.append(Out("argument", identity[id(x)], scalar=_number_type(x)))
                 continue
             if id(x) not in where:
-                where[id(x)] = add(x.value, True)
+                value, buffer = x.value, x._buffer
+                if buffer.leaf is None and buffer.captured is None and _in_argument(value):  # new memory in NumPy: flatten, np.tile(x, 1)
+                    value = t.emit("copy", value)
+                where[id(x)] = add(value, True)
             outs.append(Out("result", where[id(x)], scalar=_number_type(x)))
         elif isinstance(x, SymInt):
             size = t.canonical(x.size)
@@ -1172,6 +1174,13 @@ def trace(fn, leaves, tree: trees.Tree, name: str | None = None, aliases: dict[i
     captured = [Captured(array, paths) for array, _, paths in t.captured.values()]
     return Traced(graph, out_tree, outs, t.static_leaves, list(t.guards), t.equalities, mutated, captured, t.symbols, arg_leaves,
                   {k: sorted(v) for k, v in t.scalar_ranges.items()}, t.index_ranges, _scope(t))  # fmt: skip
+
+
+def _in_argument(value: Value) -> bool:
+    """Whether an array of these elements could be a view of an argument."""
+    while value.op is not None and value.op.name in VIEWS:
+        value = value.op.operands[0]
+    return value.op is None
 
 
 def _number_type(x: TracedArray) -> type | None:
@@ -1198,7 +1207,8 @@ def _finish(t: Trace, graph: Graph) -> None:
                 op.attrs[key] = canonical(attr)
 
 
-def _argument_names(fn, tree: trees.Tree) -> list[str]:
+def argument_names(fn, tree: trees.Tree) -> list[str]:
+    """What to call each leaf of the arguments of ``fn``."""
     code = getattr(getattr(fn, "__func__", fn), "__code__", None)
     names = list(code.co_varnames[: code.co_argcount]) if code else []
     if hasattr(fn, "__func__") and names:
@@ -1212,9 +1222,11 @@ def _argument_names(fn, tree: trees.Tree) -> list[str]:
     return out
 
 
-def _roots(fn) -> list:
-    """What ``fn``, and the user's functions that it can call, read from around them: (name, root, steps, value)."""
-    out, seen, queue = [], set(), [fn]
+def _roots(fn, objects=()) -> tuple[list, set[str]]:
+    """What ``fn``, and the user's functions that it can call, read from around them: (name, root, steps, value). And the names in their code.
+    ``objects``: arguments that are neither arrays nor numbers, whose attributes they read."""
+    out, seen, words = [("self", value, (), value) for value in objects], set(), set()
+    queue = [fn, *(value for value in objects if callable(value))]
     while queue and len(seen) < 32:
         fn = queue.pop(0)
         receiver, function = getattr(fn, "__self__", None), getattr(fn, "__func__", fn)
@@ -1229,6 +1241,7 @@ def _roots(fn) -> list:
         if code in seen or _is_internal(code.co_filename):
             continue
         seen.add(code)
+        words |= _words(code)
         first = len(out)
         for name, cell in zip(code.co_freevars, function.__closure__ or ()):
             try:
@@ -1239,7 +1252,7 @@ def _roots(fn) -> list:
         out += [(name, scope, (("item", name),), scope[name]) for name in code.co_names if name in scope]
         for k, value in enumerate(function.__defaults__ or ()):
             out.append((f"default{k}", function, (("attr", "__defaults__"), ("item", k)), value))
-        names = set(code.co_names)
+        names = _words(code)
         for name, root, steps, value in out[first:] + [r for r in out[:first] if r[0] == "self"]:
             if isinstance(value, (types.FunctionType, types.MethodType)):
                 queue.append(value)
@@ -1248,25 +1261,109 @@ def _roots(fn) -> list:
                 out += [(f"{name}.{k}", inside, (("item", k),), inside[k]) for k in names if k in inside]
                 queue += [inside[k] for k in names if isinstance(inside.get(k), types.FunctionType)]
             elif not isinstance(value, _PLAIN_TYPES) and isinstance(getattr(value, "__dict__", None), dict):
+                if isinstance(value.__dict__.get("__wrapped__"), types.FunctionType):  # another compiled function
+                    queue.append(value.__wrapped__)
                 queue += [getattr(value, k) for k in names if isinstance(getattr(type(value), k, None), types.FunctionType)]
-    return out
+    return out, words
+
+
+_SCALARS = (int, float, bool, complex, str, bytes, type(None), np.generic, np.dtype, np.ufunc, types.FunctionType, types.BuiltinFunctionType)
 
 
 def _scope(t: Trace) -> list:
-    """The numbers and strings among what the function reads from around it, and, where arrays were computed from outside ones while the function
-    was traced, the arrays."""
-    kinds: tuple = (int, float, bool, complex, str, np.generic)
-    if any(not paths for _, _, paths in t.captured.values()):
-        kinds += (np.ndarray,)
-    out = {}
-    for name, root, steps, value in t.roots:
-        if isinstance(value, kinds):
-            if len(steps) == 1 and steps[0][0] != "attr":
-                out[id(root), name] = (root, steps[0][1], value)
-        elif not isinstance(value, (*_PLAIN_TYPES, types.FunctionType)) and isinstance(getattr(value, "__dict__", None), dict):
-            inside = vars(value)
-            out.update({(id(inside), k): (inside, k, v) for k, v in inside.items() if isinstance(v, kinds)})
+    """What the function reads from around it and could find changed at a later call: (namespace, key, value) for numbers, strings and functions,
+    and for the containers and objects that lead to them; where arrays were computed from outside ones while the function was traced, the
+    arrays, too. A key is an attribute's name, an item's key or, for its length, ``len``."""
+    kinds = _SCALARS + ((np.ndarray,) if any(not paths for _, _, paths in t.captured.values()) else ())
+    out: dict[tuple, tuple] = {}
+    seen: set[int] = set()
+    queue: collections.deque = collections.deque()
+
+    def meet(namespace, key, value, depth):
+        container = isinstance(value, (dict, list, tuple)) or _namespace(value) is not None
+        if namespace is not None and (isinstance(value, kinds) or container):
+            out[id(namespace), key] = (namespace, key, value)
+        if container and depth < 4 and id(value) not in seen:
+            seen.add(id(value))
+            queue.append((value, depth + 1))
+
+    for _, root, steps, value in t.roots:
+        if not steps:
+            meet(None, None, value, 0)
+        elif len(steps) == 1 and steps[0][0] != "attr":
+            meet(root, steps[0][1], value, 0)
+    while queue and len(out) < 1024:
+        value, depth = queue.popleft()
+        if isinstance(value, dict):
+            out[id(value), len] = (value, len, len(value))
+            for k, v in list(value.items())[:256]:
+                if not isinstance(k, str) or k in t.words or t.words & {"items", "values"}:
+                    meet(value, k, v, depth)
+        elif isinstance(value, (list, tuple)):
+            if isinstance(value, list):
+                out[id(value), len] = (value, len, len(value))
+            for k, v in enumerate(value[:256]):
+                meet(None if isinstance(value, tuple) else value, k, v, depth)
+        else:
+            namespace = _namespace(value)
+            inside = vars(value) if isinstance(value, type) else namespace
+            for k in t.words:
+                if k in inside:
+                    meet(namespace, k, inside[k], depth)
     return list(out.values())
+
+
+def read_scope(namespace, key):
+    """What is now where the scope of a trace says; ``read_scope`` itself where nothing is."""
+    try:
+        if key is len:
+            return len(namespace)
+        if type(namespace) is dict or type(namespace) is list:
+            return namespace[key]
+        return namespace.cell_contents if type(namespace) is types.CellType else getattr(namespace, key)
+    except (LookupError, AttributeError, ValueError):
+        return read_scope
+
+
+def unchanged(now, value) -> bool:
+    """Whether what a trace read is the same now. Containers, objects and arrays are told by identity: what they hold is watched by itself,
+    or read at each call."""
+    return now is value or isinstance(value, _SCALARS) and same_value(now, value)
+
+
+def same_value(a, b) -> bool:
+    """Whether two constants are one. 0.0 and -0.0 are two, and a NaN is one."""
+    if a is b:
+        return True
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, (float, complex, np.inexact)):
+        return np.asarray(a).tobytes() == np.asarray(b).tobytes()
+    try:
+        return bool(np.array_equal(a, b)) if isinstance(a, np.ndarray) else bool(a == b)
+    except Exception:  # whatever the objects' own comparison does
+        return False
+
+
+def _namespace(value):
+    """Where the attributes of a user's object or class are read from; None for anything else."""
+    if isinstance(value, type):
+        return value if not _is_internal(getattr(sys.modules.get(value.__module__), "__file__", None) or "<frozen") else None
+    if isinstance(value, (*_PLAIN_TYPES, types.FunctionType, types.MethodType)):
+        return None
+    inside = getattr(value, "__dict__", None)
+    return inside if isinstance(inside, dict) else None
+
+
+def _words(code) -> set[str]:
+    """The names and strings in a function's code and the functions within it."""
+    out = set(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, str):
+            out.add(constant)
+        elif isinstance(constant, types.CodeType):
+            out |= _words(constant)
+    return out
 
 
 def _generator_states(roots) -> list:

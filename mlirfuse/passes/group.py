@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Callable
+
 from mlirfuse import ops as table
-from mlirfuse.effects import memory_order, writes_in_place
+from mlirfuse.effects import VIEWS, memory_order, writes_in_place, written_memory
 from mlirfuse.graph import Block, Graph, Group, Op, Value, topological, uses
 from mlirfuse.passes.base import Pass, blocks, register
 
@@ -49,8 +51,9 @@ class GroupOps(Pass):
 
     def run(self, graph: Graph) -> None:
         scalars = {graph.args[k] for k in graph.scalars}
+        written = written_memory(graph.ops)
         for block in list(blocks(graph)):
-            _Grouping(block, scalars, self).run()
+            _Grouping(block, scalars, written, self).run()
 
 
 def left_out(op: Op) -> str | None:
@@ -89,7 +92,7 @@ class _Node:
 
 
 class _Grouping:
-    def __init__(self, block: Block, scalars: set[Value], options: GroupOps):
+    def __init__(self, block: Block, scalars: set[Value], written: Callable[[Value], bool], options: GroupOps):
         self.block = block
         self.scalars = scalars
         self.options = options
@@ -98,6 +101,9 @@ class _Grouping:
         self.node: dict[Op, _Node] = {}
         self.refused: list[tuple[Op, Op, str]] = []
         self.why = {op: left_out(op) for op in block.ops}
+        for op in block.ops:  # a kernel would give a copy
+            if op.name in VIEWS and written(op.operands[0]):
+                self.why[op] = "is a view of a tensor that is written in place"
         # What takes no input, and scalars made of that, are computed again wherever they are used: they connect nothing.
         self.free: set[Op] = set()
         for op in block.ops:

@@ -58,6 +58,14 @@ bool hash_value(PyObject* object, int64_t* hash) {
   return !(*hash == -1 && PyErr_Occurred());
 }
 
+// A Python integer that does not fit a 64-bit one is a constant of the compiled code.
+bool too_wide(const Leaf& leaf) {
+  if (leaf.kind != LeafKind::Scalar || !PyLong_CheckExact(leaf.object)) return false;
+  int overflow = 0;
+  PyLong_AsLongLongAndOverflow(leaf.object, &overflow);
+  return overflow != 0;
+}
+
 // What the first word of a leaf says first.
 enum Tag : int64_t { kArrayTag = 1, kHostScalarTag, kScalarTag, kValueTag };
 
@@ -159,7 +167,7 @@ bool Signature::build(const Leaves& leaves, const SignatureOptions& options) {
   for (size_t i = 0; i < leaves.size(); ++i) {
     const Leaf& leaf = leaves[i];
     if (leaf.kind != LeafKind::Array) {
-      if (leaf.kind == LeafKind::Value || options.static_at(i)) {
+      if (leaf.kind == LeafKind::Value || options.static_at(i) || too_wide(leaf)) {
         if (!add_value(leaf.object, i)) return false;
         continue;
       }

@@ -293,10 +293,9 @@ def cost_of(analysis: Analysis) -> int:
     return sum(table.TABLE[op.name].cost for op in analysis.ops if op.name in table.TABLE)
 
 
-def unroll_of(analysis: Analysis) -> int:
-    """Vectors in flight: several where an element takes few instructions, one where there is enough to overlap anyway."""
-    cost = cost_of(analysis)
-    return 4 if cost < 12 else 2 if cost < 30 else 1
+def unroll_for(cost: int) -> int:
+    """Vectors in flight where an element takes ``cost`` instructions: the fewer, the more it takes to keep the processor busy."""
+    return 4 if cost < 8 else 2 if cost < 40 else 1
 
 
 def store_outputs(body: CpuBody, outputs: list[Value], env: Env, domain: list[Axis]) -> None:

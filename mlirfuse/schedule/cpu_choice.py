@@ -8,7 +8,7 @@ from mlirfuse import sizes as sz
 from mlirfuse.graph import Value
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.machine import Host
-from mlirfuse.schedule import columns, pointwise, rows, staged
+from mlirfuse.schedule import columns, pointwise, rows, staged, transpose
 from mlirfuse.schedule.analysis import Analysis, size_of
 from mlirfuse.schedule.cpu import CpuKernel, lanes_of
 from mlirfuse.schedule.rows import late_outputs
@@ -31,11 +31,14 @@ def emit(name: str, analysis: Analysis, slots: Slots, params, host: Host) -> lis
     if isinstance(params, staged.Params):
         parts = enumerate(zip(staged.stages(analysis), params.stages))
         return [kernel for at, (stage, given) in parts for kernel in emit(f"{name}_{at}", stage, slots, given, host)]
-    module = {pointwise.Params: pointwise, rows.Params: rows, columns.Params: columns}[type(params)]
+    module = {pointwise.Params: pointwise, transpose.Params: transpose, rows.Params: rows, columns.Params: columns}[type(params)]
     return module.cpu(name, analysis, slots, params, host)
 
 
-def _pointwise(analysis: Analysis, env, alignments, host: Host) -> pointwise.Params:
+def _pointwise(analysis: Analysis, env, alignments, host: Host):
+    reading = transpose.reading_loop(analysis, host, env)
+    if reading is not None:
+        return transpose.Params(reading, _streams(analysis, analysis.outputs, env, alignments, host))
     extents = analysis.values(_kept_extents, env)
     if pointwise.flattens(analysis, host, extents):
         return pointwise.Params(flat=True)
@@ -98,7 +101,7 @@ def _column_extents(analysis: Analysis):
 
 def _stash_bytes(analysis: Analysis) -> int:
     """Bytes of an element in the buffers for values that are kept."""
-    return sum(value.dtype.compute.bytes for _, value in rows.stashed(analysis))
+    return sum(value.dtype.compute.bytes for stage in rows.stages(analysis, True) for value in stage.kept)
 
 
 # ---- stores past the caches

@@ -14,7 +14,7 @@ from mlirfuse.lowering.kernel import Env, Index
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.machine import Host
 from mlirfuse.schedule.analysis import Analysis, size_of
-from mlirfuse.schedule.cpu import SHORT, TILE, CpuBody, CpuKernel, depends_on, lanes_of, rows_grain, store_all, unroll_of
+from mlirfuse.schedule.cpu import SHORT, TILE, CpuBody, CpuKernel, cost_of, depends_on, lanes_of, rows_grain, store_all, unroll_for
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def _columns(body: CpuBody, env: Env, loop, low, high) -> None:
         store_all(body, analysis.outputs, envs, analysis.kept)
         return []
 
-    body.vectors(low, high, lanes, [], step, unroll_of(analysis))
+    body.vectors(low, high, lanes, [], step, unroll_for(cost_of(analysis)))
 
 
 def _flat(body: CpuBody, env: Env, middle, inner, top, bottom) -> None:

@@ -22,11 +22,11 @@ from mlirfuse.lowering.slots import Slots
 from mlirfuse.machine import Host
 from mlirfuse.schedule import partial
 from mlirfuse.schedule.analysis import Analysis, is_reduction, size_of
-from mlirfuse.schedule.cpu import CpuBody, CpuKernel, depends_on, grouped, lanes_of, rows_grain, store_all, unroll_of
+from mlirfuse.schedule.cpu import CpuBody, CpuKernel, depends_on, grouped, lanes_of, rows_grain, store_all, unroll_for
 
 BLOCK = 64
 HELD = 4  # vectors of a row that stay in registers, at most
-STASH = 12  # instructions from which on it pays to keep a value
+STASH = 8  # instructions from which on it pays to keep a value
 STASH_BYTES = 128 << 10  # of a row's buffers, which lie on the stack
 
 
@@ -73,42 +73,59 @@ def late_outputs(analysis: Analysis) -> tuple[list[Value], list[Value]]:
     return full, [v for v in analysis.outputs if v not in full]
 
 
-def stashed(analysis: Analysis) -> list[tuple[int, Value]]:
-    """(phase, value): what is expensive, computed in a phase, and needed again after it. The last phase is the writing of outputs."""
+@dataclass
+class Stage:
+    """One pass over a row: a phase of reductions, or after the last of them the writing of outputs. ``kept``: values that later stages get from
+    a buffer; ``cost``: about how many instructions an element takes."""
+
+    kept: list[Value]
+    cost: int
+
+
+def stages(analysis: Analysis, stash: bool) -> list[Stage]:
+    """The passes over a row; with ``stash``, what is expensive and needed again is kept."""
+    return analysis.once(_stages_with if stash else _stages_without)
+
+
+def _stages_with(analysis: Analysis) -> list[Stage]:
+    return _stages(analysis, STASH)
+
+
+def _stages_without(analysis: Analysis) -> list[Stage]:
+    return _stages(analysis, None)
+
+
+def _stages(analysis: Analysis, threshold: int | None) -> list[Stage]:
     varying = depends_on(analysis, analysis.reduced)
-    stages = [[op.operands[0] for op in phase] for phase in analysis.phases] + [late_outputs(analysis)[0]]
-    known: set[Value] = set()
-    found: list[tuple[int, Value]] = []
+    expensive = set() if threshold is None else _expensive(analysis, varying, threshold)
+    roots = [[op.operands[0] for op in phase] for phase in analysis.phases] + [late_outputs(analysis)[0]]
+    first: dict[Value, Stage] = {}  # the stage that computes a value first
+    out: list[Stage] = []
+    for values in roots:
+        stage, needed = Stage([], 0), set(values)
+        for op in reversed(analysis.ops):
+            value = next((v for v in op.results if v in needed and v in varying), None)
+            if value is None or is_reduction(op):
+                continue
+            if value in first and value in expensive:
+                kept = first[value].kept
+                kept += [value] if value not in kept else []
+                continue
+            first.setdefault(value, stage)
+            stage.cost += table.TABLE[op.name].cost
+            needed.update(op.operands)
+        out.append(stage)
+    return out
 
-    def costs(value: Value) -> int:
-        op = value.op
-        if value not in varying or op not in inside or is_reduction(op) or value in kept:
-            return 0
-        return table.TABLE[op.name].cost + sum(map(costs, op.operands))
 
-    def visit(value: Value, at: int) -> None:
-        op = value.op
-        if value not in varying or op not in inside or is_reduction(op) or value in seen:
-            return
-        seen.add(value)
-        if value in known and costs(value) >= STASH and table.TABLE[op.name].kind == "elementwise":
-            first = next(k for k, values in enumerate(computed) if value in values)
-            if value not in kept:
-                kept.add(value)
-                found.append((first, value))
-            return
-        for operand in op.operands:
-            visit(operand, at)
-
-    inside, kept = set(analysis.ops), set()
-    computed: list[set[Value]] = []
-    for at, values in enumerate(stages):
-        seen: set[Value] = set()
-        for value in values:
-            visit(value, at)
-        computed.append(set(seen))
-        known |= seen
-    return found
+def _expensive(analysis: Analysis, varying: set[Value], threshold: int) -> set[Value]:
+    """The results of elementwise ops that take ``threshold`` instructions or more to compute from inputs and reductions."""
+    total: dict[Value, int] = {}
+    for op in analysis.ops:
+        for value in op.results if not is_reduction(op) else ():
+            if value in varying:
+                total[value] = min(threshold, table.TABLE[op.name].cost + sum(total.get(v, 0) for v in op.operands))
+    return {v for v, cost in total.items() if cost == threshold and table.TABLE[v.op.name].kind == "elementwise"}
 
 
 def cpu(name: str, analysis: Analysis, slots: Slots, params: Params, host: Host) -> list[CpuKernel]:
@@ -127,15 +144,15 @@ class _Rows(CpuBody):
         super().__init__(name, analysis, slots, host, streamed)
         self.loops = analysis.loops(analysis.reduced)
         self.lanes = lanes_of(analysis, host)
-        self.unroll = unroll_of(analysis)
         self.invariant = _invariant(analysis)
+        self.stages = stages(analysis, stash)
         length = sz.product(a.size for a in analysis.reduced)
-        self.kept = [(phase, value, self.stack(length, value.dtype.compute)) for phase, value in stashed(analysis)] if stash else []
+        self.kept = [(at, v, self.stack(length, v.dtype.compute)) for at, stage in enumerate(self.stages) for v in stage.kept]
 
-    def over(self, env: Env, carried, step, low=None, high=None, block=None) -> list[Val]:
-        """``step(envs, mask, carried)`` over the row, its innermost loop in vectors; ``low`` and ``high`` bound the outermost loop. ``block``: the
-        reductions whose accumulators are carried; they are added up in blocks."""
-        zero = self.constant(0)
+    def over(self, env: Env, at: int, carried, step, low=None, high=None, block=None) -> list[Val]:
+        """Stage ``at``: ``step(envs, mask, carried)`` over the row, its innermost loop in vectors; ``low`` and ``high`` bound the outermost loop.
+        ``block``: the reductions whose accumulators are carried; they are added up in blocks."""
+        zero, unroll = self.constant(0), unroll_for(self.stages[at].cost)
 
         def nest(depth: int, env: Env, carried):
             loop, extent = self.loops[depth], size_of(self.loops[depth])
@@ -156,12 +173,12 @@ class _Rows(CpuBody):
                 return step(envs, mask, state)
 
             if block is None:
-                return self.vectors(start, stop, self.lanes, carried, vectors, self.unroll)
-            length = BLOCK * self.lanes * self.unroll
+                return self.vectors(start, stop, self.lanes, carried, vectors, unroll)
+            length = BLOCK * self.lanes * unroll
 
             def one(i, state):
                 end = self.e.min(self.e.add(i, length), stop)
-                done = self.vectors(i, end, self.lanes, self.identities(block, self.lanes), vectors, self.unroll)
+                done = self.vectors(i, end, self.lanes, self.identities(block, self.lanes), vectors, unroll)
                 return self.merge(block, state, done)
 
             return self.loop(start, stop, length, carried, one)
@@ -179,7 +196,7 @@ class _Rows(CpuBody):
             self.keep(envs, at)
             return self.merge(phase, state, new)
 
-        done = self.over(env, self.identities(phase, self.lanes), step, low, high, phase)
+        done = self.over(env, at, self.identities(phase, self.lanes), step, low, high, phase)
         return [red.across_lanes(self.e, op, a) for op, a in zip(phase, grouped(phase, done))]
 
     def write(self, env: Env, outputs: list[Value]) -> None:
@@ -192,14 +209,14 @@ class _Rows(CpuBody):
             store_all(self, outputs, envs, self.analysis.domain)
             return []
 
-        self.over(env, [], step)
+        self.over(env, last, [], step)
 
     def keep(self, envs: list[Env], at: int) -> None:
         """Puts away what is needed again after phase ``at``."""
         for phase, value, memory in self.kept:
             if phase == at:
                 for env in envs:
-                    self.put(memory, self._place(env), self.k.value(value, env))
+                    self.put(memory, self._place(env), self.e.splat(self.k.value(value, env), self.lanes))
 
     def recall(self, envs: list[Env], at: int) -> None:
         """Gets what was put away before phase ``at``."""

@@ -66,10 +66,14 @@ def of_segment(ops: list[Op], inputs: list[Value], outputs: list[Value], strides
 def annotate(graph: Graph) -> None:
     """Writes to each segment's params what it reads and writes, and names the scheduler of those that launch nothing "no-op"."""
     strides = {v: layout.strides for v, layout in zip(graph.args, graph.layouts) if layout is not None}
-    _annotate(graph.body, set(graph.returns) - set(result_views(graph)), {graph.args[k] for k in graph.scalars}, strides)
+    outside = [op for op in graph.ops if op.group is None]
+    roots = strides | {v: sz.contiguous_strides(v.shape) for op in outside for v in op.results}
+    views = set(result_views(graph)) | {v for op in outside for v in op.operands if v.op is not None and noop.view_of(v, roots) is not None}
+    _annotate(graph.body, set(graph.returns) - views, {graph.args[k] for k in graph.scalars}, strides, views)
 
 
-def _annotate(block: Block, returned: set[Value], scalars: set[Value], strides) -> None:
+def _annotate(block: Block, returned: set[Value], scalars: set[Value], strides, views=frozenset()) -> None:
+    """``views``: what is only another view for its users outside of groups."""
     users = block.users()
     members: dict[Segment, list[Op]] = {}
     for op in block.ops:
@@ -79,7 +83,11 @@ def _annotate(block: Block, returned: set[Value], scalars: set[Value], strides) 
             members.setdefault(op.segment, []).append(op)
     for segment, ops in members.items():
         inside = set(ops)
-        outs = [v for op in ops for v in op.results if v in returned or any(u not in inside for u in users.get(v, ()))]
+        outs = []
+        for v in [v for op in ops for v in op.results]:
+            elsewhere = [u for u in users.get(v, ()) if u not in inside and not (v in views and u.group is None)]
+            if v in returned or elsewhere:
+                outs.append(v)
         made = {v for op in ops for v in op.results}
         needed = live(ops, outs)
         ins = [v for v in dict.fromkeys(v for op in needed for v in op.operands) if v not in made and v not in scalars]

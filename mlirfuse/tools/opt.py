@@ -81,7 +81,7 @@ class Settings:
     debug: bool = False
 
 
-def process(text: str, settings: Settings, out, err) -> list[Diagnostic]:
+def process(text: str, settings: Settings, file: str, out, err) -> list[Diagnostic]:
     """Runs one module through the pipeline and prints it to ``out``; gives what there is to say about it."""
     from mlirfuse import mlir
 
@@ -101,7 +101,10 @@ def process(text: str, settings: Settings, out, err) -> list[Diagnostic]:
     try:
         if _depth(text) > _DEEPEST:
             return [Diagnostic("error", f"brackets are nested more than {_DEEPEST} deep")]
-        result = base.run_pipeline(mlir.parse(text), settings.pipeline, after)
+        result = base.IR(mlir.parse(text))
+        if settings.locations:
+            _name_source(result, file)
+        base.run_pipeline(result, settings.pipeline, after)
         said = [d for d in said if d.severity != "error"]  # a pass that succeeded has dealt with what it heard
         out.write(result.as_text(settings.locations))
     except Exception as error:
@@ -117,6 +120,21 @@ def process(text: str, settings: Settings, out, err) -> list[Diagnostic]:
         for name, seconds in [*times, ("Total", total)]:
             err.write(f"  {seconds:9.4f} ({100 * seconds / total:5.1f}%)  {name}\n")
     return said
+
+
+def _name_source(ir: base.IR, file: str) -> None:
+    """MLIR calls text that it parses "-": ops get the file's name. A module that is no fusion program stays as it is."""
+    from mlirfuse.dialects.fusion import FusionIRError, read
+    from mlirfuse.graph import walk
+
+    try:
+        graphs = read(ir.module)
+    except FusionIRError:
+        return
+    if graphs:
+        for op in (op for graph in ir.graphs for op in walk(graph.body)):
+            if op.loc is not None and op.loc[0] == "-":
+                op.loc = (file, op.loc[1])
 
 
 def _depth(text: str) -> int:
@@ -152,7 +170,7 @@ def run(text: str, settings: Settings, file: str, out, err, split: bool = False)
     for part in _SPLIT.split(text) if split else [text]:
         padded = "\n" * (line - 1) + part  # so that diagnostics count the lines of the file
         buffer = _Buffer()
-        said = process(padded, settings, buffer, err)
+        said = process(padded, settings, file, buffer, err)
         if settings.verify_diagnostics:
             said = check_expected(padded, said, line)
         for diagnostic in said:

@@ -7,6 +7,7 @@ import pathlib
 import re
 import warnings
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -52,7 +53,7 @@ def reference(name):
 
 
 ELEMENTWISE = [(row, name) for row in table.TABLE.values() if row.kind == "elementwise" and len(row.operands) in (1, 2) for name in row.nvfuser
-               if row.name != "cast"]  # fmt: skip
+               if row.name not in ("cast", "complex")]  # fmt: skip
 REDUCTIONS = [(row, name) for row in table.TABLE.values() if row.kind == "reduce" for name in row.nvfuser]
 
 
@@ -95,6 +96,19 @@ def samples(dtype, count, name=""):
     return [first.contiguous(), second.contiguous()]
 
 
+DEVICE = "cpu"  # where the arguments are put: test_gpu_definition.py changes it
+
+
+def run(fd, inputs):
+    """``fd.execute`` on DEVICE; what is written into the inputs shows in them."""
+    there = [t.to(DEVICE) if isinstance(t, torch.Tensor) and not (t.ndim == 0 and fd.inputs[k].declaration.is_cpu) else t for k, t in enumerate(inputs)]
+    outs = fd.execute(there)
+    for given, moved in zip(inputs, there):
+        if moved is not given:
+            given.copy_(moved)
+    return [out.cpu() if isinstance(out, torch.Tensor) else out for out in outs]
+
+
 def execute(inputs, body):
     """The results of ``body(fd, *tensors)``, the printed form checked to give the same program."""
     with FusionDefinition() as fd:
@@ -106,7 +120,7 @@ def execute(inputs, body):
     with FusionDefinition() as again:
         names["nvfuser_fusion"](again)
     assert again._finished() is fd._finished(), repr(fd)
-    outs = fd.execute(list(inputs))
+    outs = run(fd, inputs)
     return outs if isinstance(returned, (list, tuple)) else outs[0]
 
 
@@ -141,49 +155,98 @@ def taken(row, name, dtype) -> bool:
     return KIND[computed] in kinds and not (name == "truediv" and KIND[computed] != "f")
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("row, name", ELEMENTWISE, ids=lambda v: v if isinstance(v, str) else "")
-def test_elementwise(row, name, dtype):
+BATCH = 12  # operations a definition: compiling one each would take minutes
+
+
+def operand_kind(name, dtype) -> str:
+    """Operations with the same one take the same samples."""
+    integer = ("shift", "pow", "div", "mod", "remainder")
+    return next((k for k in (integer if KIND[dtype] == "i" else ("ceil_div", "trunc_div")) if k in name), "")
+
+
+def batches(rows):
+    """(dtype, operations) that are tested in one definition."""
+    for dtype in DTYPES:
+        kinds: dict = {}
+        for row, name in rows:
+            if name == "truediv" or taken(row, name, dtype):
+                kinds.setdefault((len(row.operands), operand_kind(name, dtype)), []).append((row, name))
+        for (count, kind), members in kinds.items():
+            for k in range(0, len(members), BATCH):
+                yield dtype, members[k : k + BATCH]
+
+
+def batch_name(value):
+    return "-".join(name for _, name in value) if isinstance(value, list) else str(value).removeprefix("torch.")
+
+
+def check_elementwise(row, name, dtype, inputs, out):
     count = len(row.operands)
-    inputs = samples(dtype, count, name)
-    if name == "truediv":
-        computed = promoted(table.TABLE["atan2"], dtype, 2)
-    elif not taken(row, name, dtype):
-        with pytest.raises(DefinitionTypeError, match=f"fd.ops.{name}: "):
-            execute(inputs, lambda fd, *x: getattr(fd.ops, name)(*x))
-        return
-    else:
-        computed = promoted(row, dtype, count)
-    out = execute(inputs, lambda fd, *x: getattr(fd.ops, name)(*x))
-    exact = computed in HALVES
-    operands = [x.to(torch.float32 if exact else computed) for x in inputs]
+    computed = promoted(table.TABLE["atan2"] if name == "truediv" else row, dtype, count)
+    operands = [x.to(torch.float32 if computed in HALVES else computed) for x in inputs]
     wanted = reference(name)(*operands)
     result = torch.bool if row.result == "bool" else computed
     scale = 50 if name in ("lgamma", "erfcinv", "erfinv", "acosh", "tan", "pow", "silu") else 1
     close(out, wanted.to(result), result, scale)
 
 
-@pytest.mark.parametrize("name", sorted({name for row, name in ELEMENTWISE if len(row.operands) == 2}))
-def test_a_scalar_beside_a_tensor(name):
-    row = next(r for r, n in ELEMENTWISE if n == name)
-    dtype = torch.float32 if "f" in row.takes else torch.int32
+@pytest.mark.parametrize("dtype, members", list(batches(ELEMENTWISE)), ids=batch_name)
+def test_elementwise(dtype, members):
+    """Each operation on each element type that it takes."""
+    inputs = samples(dtype, len(members[0][0].operands), members[0][1])
+    outs = execute(inputs, lambda fd, *x: [getattr(fd.ops, name)(*x) for _, name in members])
+    problems = []
+    for (row, name), out in zip(members, outs):
+        try:
+            check_elementwise(row, name, dtype, inputs, out)
+        except AssertionError as error:
+            problems.append(f"fd.ops.{name} on {dtype}: {error}")
+    assert not problems, "\n".join(problems)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_elementwise_operations_on_types_that_they_do_not_take(dtype):
+    refused = [(row, name) for row, name in ELEMENTWISE if name != "truediv" and not taken(row, name, dtype)]
+    for row, name in refused:
+        with FusionDefinition() as fd:
+            x = fd.from_pytorch(torch.ones(2).to(dtype))
+            with pytest.raises(DefinitionTypeError, match=rf"test_definition_ops.py:\d+: fd.ops.{name}: "):
+                getattr(fd.ops, name)(*[x] * len(row.operands))
+    assert refused or dtype in (torch.float64, torch.float32, *HALVES)
+
+
+BINARY = {name: row for row, name in ELEMENTWISE if len(row.operands) == 2}
+BINARY_BATCHES = [[(BINARY[name], name) for name in names[k : k + BATCH]] for floats in (True, False)
+                  for names in [sorted(n for n, row in BINARY.items() if ("f" in row.takes) == floats)] for k in range(0, len(names), BATCH)]  # fmt: skip
+
+
+@pytest.mark.parametrize("members", BINARY_BATCHES, ids=batch_name)
+def test_a_scalar_beside_a_tensor(members):
+    """A number on either side, which decides no type; and two numbers, computed on the host."""
+    dtype = torch.float32 if "f" in members[0][0].takes else torch.int32
     x = torch.tensor([1.5, -2.5, 4.0, 0.5]) if dtype is torch.float32 else torch.tensor([6, -9, 4, 1], dtype=dtype)
     s = 2.5 if dtype is torch.float32 else 2
-    other = torch.tensor(s, dtype=dtype)
-    y = x.abs() if dtype is torch.float32 or "shift" not in name else torch.tensor([0, 1, 2, 3], dtype=dtype)
-    right, left = execute([x, y], lambda fd, a, b: [getattr(fd.ops, name)(a, s), getattr(fd.ops, name)(fd.define_scalar(s), b)])
-    wanted = reference(name)(x, other.expand(4)), reference(name)(other.expand(4), y)
-    for out, expected in zip((right, left), wanted):
-        close(out, expected.to(out.dtype))
-        assert out.dtype in (dtype, torch.bool)
-    if row.takes != "f" and dtype is torch.int32:
+    other = torch.tensor(s, dtype=dtype).expand(4)
+    y = x.abs() if dtype is torch.float32 else torch.tensor([0, 1, 2, 3], dtype=dtype)
+
+    def body(fd, a, b):
+        return [out for _, name in members for out in (getattr(fd.ops, name)(a, s), getattr(fd.ops, name)(fd.define_scalar(s), b))]
+
+    outs = execute([x, y], body)
+    for (_, name), right, left in zip(members, outs[::2], outs[1::2]):
+        for out, wanted in ((right, reference(name)(x, other)), (left, reference(name)(other, y))):
+            close(out, wanted.to(out.dtype))
+            assert out.dtype in (dtype, torch.bool), name
+    if dtype is torch.int32:
         return
-    value = 3.5
-    scalar = execute(
-        [x], lambda fd, a: fd.ops.full([2], getattr(fd.ops, name)(fd.define_scalar(value), fd.define_scalar(1.25)), DataType.Double)
-    )
-    expected = reference(name)(torch.tensor(value, dtype=torch.float64), torch.tensor(1.25, dtype=torch.float64))
-    close(scalar, expected.double().expand(2).contiguous())
+
+    def numbers(fd, a):
+        pair = fd.define_scalar(3.5), fd.define_scalar(1.25)
+        return [fd.ops.full([2], getattr(fd.ops, name)(*pair), DataType.Double) for _, name in members]
+
+    for (_, name), out in zip(members, execute([x], numbers)):
+        wanted = reference(name)(torch.tensor(3.5, dtype=torch.float64), torch.tensor(1.25, dtype=torch.float64))
+        close(out, wanted.double().expand(2).contiguous())
 
 
 @pytest.mark.parametrize(
@@ -223,29 +286,33 @@ def test_promotion_with_scalars_and_rank_zero():
 
 @pytest.mark.parametrize("dims, keepdim", [([0], False), ([-1], True), ([0, 2], False), ([0, 1, 2], False), (1, True)], ids=str)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("row, name", REDUCTIONS, ids=lambda v: v if isinstance(v, str) else "")
-def test_reductions(row, name, dtype, dims, keepdim):
+def test_reductions(dtype, dims, keepdim):
     x = (torch.randn(3, 4, 5) * (1 if KIND[dtype] == "f" else 3)).to(dtype)
-    if name in ("mean", "var", "std") and KIND[dtype] != "f":
-        with pytest.raises(DefinitionTypeError, match="cast to a float type"):
-            execute([x], lambda fd, t: getattr(fd.ops, name)(t, dims))
-        return
-    out = execute([x], lambda fd, t: getattr(fd.ops, name)(t, dims, keepdim=keepdim))
+    names = []
+    for _, name in REDUCTIONS:
+        if name in ("mean", "var", "std") and KIND[dtype] != "f":
+            with pytest.raises(DefinitionTypeError, match="cast to a float type"):
+                execute([x], lambda fd, t: getattr(fd.ops, name)(t, dims))
+        else:
+            names.append(name)
+    outs = execute([x], lambda fd, t: [getattr(fd.ops, name)(t, dims, keepdim=keepdim) for name in names])
     axes = (dims,) if isinstance(dims, int) else tuple(d % 3 for d in dims)
-    wide = x.double() if KIND[dtype] == "f" else x.long() if name in ("sum", "prod") else x
-    if name in ("max", "min"):
-        wanted, result = getattr(torch, f"a{name}")(x, axes, keepdim), dtype
-    elif name == "prod":
-        wanted = wide
-        for d in sorted(axes, reverse=True):
-            wanted = wanted.prod(d, keepdim)
-        result = dtype if KIND[dtype] == "f" else torch.int64
-    else:
-        wanted = getattr(torch, name)(wide, axes, keepdim=keepdim)
-        result = dtype if KIND[dtype] == "f" else torch.int64
-        if name != "sum" and dtype in HALVES:
+    wide = x.double() if KIND[dtype] == "f" else x
+    for name, out in zip(names, outs):
+        result = dtype
+        if name in ("max", "min"):
+            wanted = getattr(torch, f"a{name}")(x, axes, keepdim)
+        elif name == "prod":
+            wanted = wide if KIND[dtype] == "f" else x.long()
+            for d in sorted(axes, reverse=True):
+                wanted = wanted.prod(d, keepdim)
+        else:
+            wanted = getattr(torch, name)(wide if KIND[dtype] == "f" else x.long(), axes, keepdim=keepdim)
+        if KIND[dtype] != "f" and name in ("sum", "prod"):
+            result = torch.int64
+        if name in ("mean", "var", "std") and dtype in HALVES:
             result = torch.float32
-    close(out, wanted.to(result), result, 4)
+        close(out, wanted.to(result), result, 4)
 
 
 def test_reductions_over_all_and_as_another_type():
@@ -322,10 +389,11 @@ def test_where_of_scalars():
 
 
 @pytest.mark.parametrize("source", DTYPES, ids=str)
-@pytest.mark.parametrize("target", DTYPES, ids=str)
-def test_cast(source, target):
+def test_cast(source):
     x = torch.tensor([0.0, 1.0, 2.0, 100.0]).to(source)
-    close(execute([x], lambda fd, t: fd.ops.cast(t, torch_dtype_to_nvfuser_dtype(target))), x.to(target))
+    outs = execute([x], lambda fd, t: [fd.ops.cast(t, torch_dtype_to_nvfuser_dtype(target)) for target in DTYPES])
+    for out, target in zip(outs, DTYPES):
+        close(out, x.to(target))
 
 
 # ---------------------------------------------------------------------------------------------------------------- random numbers
@@ -390,7 +458,7 @@ def test_indexing():
         t, s = fd.from_pytorch(x), fd.define_scalar(DataType.Int)
         fd.add_output(fd.ops.select(t, s, 1))
     for n in (0, 5):
-        close(fd.execute([x, n])[0], x[:, n])
+        close(run(fd, [x, n])[0], x[:, n])
     with pytest.raises(InputError):
         execute([x, torch.randint(0, 8, (3, 15))], lambda fd, x, k: fd.ops.take_along_axis(x, k, 0))
 
@@ -447,6 +515,21 @@ def test_matmul_and_linear():
             close(given, expected, scale=10)
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention(causal):
+    q, k, v, dy = (torch.randn(2, 3, 8, 16) for _ in range(4))
+    out, logs, *state = execute([q, k, v], lambda fd, q, k, v: fd.ops.sdpfa_fwd(q, k, v, None, causal))
+    wanted = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+    close(out, wanted, scale=4)
+    scores = (q @ k.transpose(-1, -2) / 4).masked_fill(~torch.ones(8, 8, dtype=torch.bool).tril() if causal else torch.tensor(False), -math.inf)
+    close(logs, scores.logsumexp(-1), scale=4)
+    assert all(t.dtype is torch.int64 and t.ndim == 0 for t in state)
+    given = execute([dy, q, k, v, out, logs], lambda fd, *t: fd.ops.sdpfa_bwd(*t, None, causal))
+    all_close(given, gradients(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=causal), dy, q, k, v))
+    with pytest.raises(DefinitionError, match="dropout_p must be 0"):
+        execute([q, k, v], lambda fd, q, k, v: fd.ops.sdpfa_fwd(q, k, v, 0.1))
+
+
 # ---------------------------------------------------------------------------------------------------------------- normalizations
 
 
@@ -495,7 +578,7 @@ def test_batch_norm(training, channels_last):
         tensors = [fd.from_pytorch(t) for t in (last(x), w, b, given_mean, given_var)]
         for out in forward(fd, *tensors):
             fd.add_output(out)
-    y, save_mean, save_rstd = fd.execute([last(x), w, b, given_mean, given_var])
+    y, save_mean, save_rstd = run(fd, [last(x), w, b, given_mean, given_var])
     wanted = F.batch_norm(x, wanted_mean, wanted_var, w, b, training, 0.1, 1e-5)
     all_close([back(y), given_mean, given_var], [wanted, wanted_mean, wanted_var])
     grads = execute(
@@ -521,6 +604,89 @@ def test_instance_and_group_norm():
     execute([x, *running], lambda fd, x, m, v: fd.ops.instance_norm(x, None, None, m, v, 0.1, 1e-5)[0])
     F.instance_norm(x, *wanted, use_input_stats=True, momentum=0.1)
     all_close(running, wanted)
+
+
+# ---------------------------------------------------------------------------------------------------------------- complex numbers
+
+COMPLEX = [(row, name) for row, name in ELEMENTWISE if table.COMPLEX in row.takes]
+
+
+def complex_samples(dtype, count):
+    values = [complex(a, b) for a in (0.0, 1.0, -1.5, 2.5, -1e-3, 40.0) for b in (0.0, 0.5, -2.0, 7.0)]
+    values = torch.tensor(values, dtype=dtype)
+    if count == 1:
+        return [values]
+    first, second = torch.meshgrid(values, values[1:], indexing="ij")
+    return [first.reshape(-1).contiguous(), second.reshape(-1).contiguous()]
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128], ids=str)
+@pytest.mark.parametrize("count", [1, 2])
+def test_complex_elementwise(count, dtype):
+    members = [name for row, name in COMPLEX if len(row.operands) == count]
+    inputs = complex_samples(dtype, count)
+    outs = execute(inputs, lambda fd, *x: [getattr(fd.ops, name)(*x) for name in members])
+    tolerance = 2e-6 if dtype is torch.complex64 else 1e-14
+    for name, out in zip(members, outs):
+        function = {"div": torch.div, "truediv": torch.div}.get(name) or reference(name)
+        wanted = function(*inputs)
+        if name in ("rsqrt", "reciprocal"):
+            out, wanted = out[1:], wanted[1:]  # of 0, frameworks give different infinities and NaNs
+        assert out.dtype is wanted.dtype and out.shape == wanted.shape, name
+        torch.testing.assert_close(out, wanted, rtol=tolerance, atol=tolerance, msg=lambda text: f"fd.ops.{name}: {text}")
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128], ids=str)
+def test_complex_programs(dtype):
+    x, y, real = torch.randn(6, 7, dtype=dtype), torch.randn(6, 7, dtype=dtype), torch.randn(6, 7)
+
+    def body(fd, x, y, r):
+        o = fd.ops
+        product = o.mul(x, y)
+        return [o.sum(product, [1]), o.sum(product, [0], True), o.permute(product, [1, 0]), o.mul(x, r), o.add(x, 2.0), o.mul(1 - 2j, x),
+                o.where(o.gt(o.real(x), 0.0), x, y), o.cast(r, x.dtype), o.complex(o.real(x), o.imag(y)), x, o.cat([x, y], 1), o.slice(product, [1, 2], [5, 7]),
+                o.reshape(product, [42]), o.abs(o.sum(x)), o.full([3], fd.define_scalar(0.5 + 1j), x.dtype), o.flip(x, [0])]  # fmt: skip
+
+    wanted = [(x * y).sum(1), (x * y).sum(0, keepdim=True), (x * y).T, x * real.to(x.real.dtype), x + 2, (1 - 2j) * x,
+              torch.where(x.real > 0, x, y), real.to(dtype), torch.complex(x.real, y.imag), x, torch.cat([x, y], 1), (x * y)[1:5, 2:7],
+              (x * y).reshape(42), x.sum().abs(), torch.full([3], 0.5 + 1j, dtype=dtype), x.flip(0)]  # fmt: skip
+    for given, expected in zip(execute([x, y, real], body), wanted):
+        assert given.dtype is expected.dtype
+        torch.testing.assert_close(given, expected)
+
+
+def test_complex_arguments_as_they_lie_in_memory():
+    wide = torch.randn(8, 10, dtype=torch.complex64)
+    for x in (wide[:, ::2], wide.T, wide[3], wide[:0], wide[2:3, 4:5], wide[1, 1], wide[:, :1].expand(8, 5)):
+        close(execute([x], lambda fd, t: fd.ops.mul(t, t)), x * x)
+    array = wide.numpy()[1:, ::3]
+    (out,) = execute([array], lambda fd, t: [fd.ops.mul(t, t)])
+    assert isinstance(out, np.ndarray) and np.allclose(out, array * array)
+    out = execute([wide], lambda fd, t: fd.ops.stride_order(fd.ops.neg(t), [0, 1]))
+    assert out.stride() == (1, 8) and torch.equal(out, -wide)
+
+
+def test_complex_numbers_and_aliases():
+    x = torch.randn(5, 4, dtype=torch.complex64)
+    with FusionDefinition() as fd:
+        t, s = fd.from_pytorch(x), fd.define_scalar(None, DataType.ComplexDouble)
+        new = fd.ops.mul(t, s)
+        fd.add_output(new, alias_input=t)
+        fd.add_output(fd.ops.real(new))
+    for number in (2 - 1j, 0.5j, 3):
+        expected = x * number
+        (part,) = run(fd, [x, number])
+        torch.testing.assert_close(x, expected)
+        torch.testing.assert_close(part, expected.real)
+    assert fd.lower([x, 1j]).kernels == 1 and fd.lower([x, 1j], "cuda:sm_90").kernels == 1
+
+
+@pytest.mark.parametrize("name", ["sin", "floor", "lt", "maximum", "atan2", "bitwise_and", "sigmoid"])
+def test_complex_numbers_that_an_operation_does_not_take(name):
+    x = torch.ones(2, dtype=torch.complex64)
+    row = next(r for r, n in ELEMENTWISE if n == name)
+    with pytest.raises(DefinitionTypeError, match=f"fd.ops.{name}: "):
+        execute([x] * len(row.operands), lambda fd, *t: getattr(fd.ops, name)(*t))
 
 
 # ---------------------------------------------------------------------------------------------------------------- kernels

@@ -154,3 +154,16 @@ def test_views_around_a_normalization(norm):
     compiled = mlirfuse.jit(function, fallback=False)
     assert compiled.explain(x).launches == 1
     np.testing.assert_allclose(compiled(x), norm(x).swapaxes(0, 1), rtol=1e-4, atol=1e-5)
+
+
+def test_library_ops_take_views_as_they_are(monkeypatch):
+    from mlirfuse import library
+
+    seen, run = [], library.run
+    monkeypatch.setattr(library, "run", lambda op, given, *rest: (seen.append(given), run(op, given, *rest))[1])
+    x, w = array(FLAT), array((24, 40))
+    compiled = mlirfuse.jit(lambda x, w: x.reshape(-1, 40) @ w.T, fallback=False)
+    assert compiled.explain(x, w).launches == 0
+    np.testing.assert_allclose(compiled(x, w), x @ w.T, rtol=1e-5)
+    for given, argument in zip(seen[0], (x, w)):
+        assert np.shares_memory(given, argument)

@@ -48,3 +48,19 @@ func.func @cycle_through_effect(%x: tensor<8xf32>, %y: tensor<8xf32>) -> tensor<
   %4 = "fusion.mul"(%0, %3) : (tensor<8xf32>, tensor<8xf32>) -> tensor<8xf32>
   return %4 : tensor<8xf32>
 }
+
+// -----
+
+// A kernel would give a copy of the view; the write has to reach the tensor.
+// CHECK-LABEL: func.func @view_written
+// CHECK-SAME: (%[[X:[^:]*]]
+// CHECK: %[[V:.*]] = "fusion.slice"(%[[X]]) {{.*}}note = "is a view of a tensor that is written in place"
+// CHECK: "fusion.group"(%[[V]])
+// CHECK: "fusion.neg"(%[[V]]) {inplace = true
+func.func @view_written(%x: tensor<8xf32>) -> tensor<4xf32> {
+  %0 = "fusion.slice"(%x) {start = [0], size = [4], step = [1]} : (tensor<8xf32>) -> tensor<4xf32>
+  %1 = "fusion.exp"(%0) : (tensor<4xf32>) -> tensor<4xf32>
+  %2 = "fusion.abs"(%1) : (tensor<4xf32>) -> tensor<4xf32>
+  %3 = "fusion.neg"(%0) {inplace = true} : (tensor<4xf32>) -> tensor<4xf32>
+  return %2 : tensor<4xf32>
+}

@@ -30,6 +30,7 @@ func.func @product(%x: tensor<?x?xcomplex<f32>> {fusion.shape = ["s0", "s1"], fu
 }
 
 // A result that is written into an argument; a real number has no imaginary part.
+// KERNEL-LABEL: func.func @alias(
 // CHECK-LABEL: func.func @alias(
 // CHECK-SAME: %[[R:[a-z0-9]+]]: tensor<?xf64>
 // CHECK-SAME: %[[A:[a-z0-9]+]]: tensor<?xf64> {fusion.part = "re"

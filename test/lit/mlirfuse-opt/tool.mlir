@@ -12,7 +12,9 @@
 // AFTER: Pass execution timing report
 // AFTER: fusion-dce
 // AFTER: Total
-// LOCATIONS: "fusion.neg"(%arg0) : (tensor<4xf32>) -> tensor<4xf32> loc("-":{{[0-9]+}}:8)
+// RUN: mlirfuse-opt %s --show-locations --pass-pipeline='builtin.module(fusion-dce,cse)' | FileCheck %s --check-prefix=FILE
+// LOCATIONS: "fusion.neg"(%arg0) : (tensor<4xf32>) -> tensor<4xf32> loc("<stdin>":{{[0-9]+}}:0)
+// FILE: "fusion.neg"(%arg0) : (tensor<4xf32>) -> tensor<4xf32> loc("{{.*}}tool.mlir":{{[0-9]+}}:0)
 // LIST: fusion-group
 // LIST: max-args: int, default 128
 // LIST: pipelines:

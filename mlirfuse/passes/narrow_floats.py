@@ -1,0 +1,82 @@
+"""fusion-narrow-floats: floats of a byte as their bits."""
+
+from __future__ import annotations
+
+from mlirfuse import dtypes as dt
+from mlirfuse import ops as table
+from mlirfuse.builder import Builder
+from mlirfuse.graph import Graph, Op, Value
+from mlirfuse.passes.base import Pass, PassError, register
+
+
+@register
+class NarrowFloats(Pass):
+    """Takes casts from and to f8E4M3FN and f8E5M2 apart into integer ops on bytes, which every target has; all else only moves such numbers, and
+    moves the bytes. Arguments and results become ui8, marked ``fusion.part = "bits"``: their memory reinterpreted.
+
+    A number that is too large, and an infinity, becomes the largest one, as the hardware's conversions and nvFuser's do.
+
+    Before::
+
+        func.func @f(%x: tensor<?xf8E4M3FN> {fusion.shape = ["s0"]}) -> tensor<?xf8E5M2> {
+          %0 = "fusion.cast"(%x) {to = f32}
+          %1 = "fusion.exp"(%0)
+          %2 = "fusion.cast"(%1) {to = f8E5M2}
+
+    After::
+
+        func.func @f(%x: tensor<?xui8> {fusion.part = "bits", fusion.shape = ["s0"]}) -> (tensor<?xui8> {fusion.part = "bits"}) {
+          %0 = "fusion.decode_e4m3fn"(%x) {to = f32}
+          %1 = "fusion.exp"(%0)
+          %2 = "fusion.encode_e5m2"(%1) {to = ui8}
+    """
+
+    name = "fusion-narrow-floats"
+
+    def run(self, graph: Graph) -> None:
+        if not is_narrow(graph):
+            return
+        new: dict[Value, Value] = {}
+        for k, value in enumerate(graph.args):
+            if narrow(value):
+                new[value] = graph.args[k] = Value(dt.u8, value.shape, name=value.name)
+                graph.parts[k] = "bits"
+        ops, graph.body.ops = graph.body.ops, []
+        builder = Builder(graph.body)
+        for op in ops:
+            if op.blocks:
+                raise PassError("fusion-narrow-floats: control flow is not supported", op.loc)
+            builder.loc = lambda op=op: op.loc
+            operands = [new.get(v, v) for v in op.operands]
+            if not any(map(narrow, (*op.operands, *op.results))):
+                op.operands = operands
+                graph.body.ops.append(op)
+                continue
+            made = self.op(builder, op, operands)
+            new.update(zip(op.results, made if isinstance(made, list) else [made]))
+        for k, value in enumerate(graph.returns):
+            if narrow(value):
+                graph.result_parts[k] = "bits"
+        graph.body.returns = [new.get(v, v) for v in graph.returns]
+
+    def op(self, b: Builder, op: Op, operands: list[Value]):
+        row = table.TABLE.get(op.name)
+        if op.name == "cast":
+            (given,), (x,), to = op.operands, operands, op.attrs["to"]
+            if narrow(given):
+                x = b.op(f"decode_{given.dtype.name[2:]}", x)
+            return b.op(f"encode_{to.name[2:]}", b.cast(x, dt.f32)) if to.kind == "n" else b.cast(x, to)
+        if op.name == "constant":
+            return b.constant(op.attrs["value"].view("u1"), dt.u8)
+        if row is None or row.kind not in ("shape", "index") and op.name not in ("copy", "segment_set", "full", "where"):
+            raise PassError(f"fusion-narrow-floats: {op.name} of {op.operands[0].dtype}: such numbers are only moved and cast", op.loc)
+        return b.op(op.name, *operands, **{k: op.attrs[k] for k in row.attrs})
+
+
+def narrow(value: Value) -> bool:
+    return value.dtype is not None and value.dtype.kind == "n"
+
+
+def is_narrow(graph: Graph) -> bool:
+    """Whether there is a float of a byte in ``graph``."""
+    return any(map(narrow, [*graph.args, *(v for op in graph.ops for v in op.results)]))

@@ -1,0 +1,175 @@
+"""The switches of ``mlirfuse.config``: each does what it says, also for functions that have been compiled before."""
+
+import itertools
+import logging
+import os
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import pytest
+
+import mlirfuse
+from mlirfuse import api, config, counters
+from mlirfuse.errors import CompileError
+from mlirfuse.nvfuser import DataType, FusionDefinition
+
+
+def test_override_sets_for_a_while():
+    with config.override(horizontal=False, max_kinds=3):
+        assert (config.horizontal, config.max_kinds) == (False, 3)
+    assert (config.horizontal, config.max_kinds) == (True, 256)
+    with pytest.raises(TypeError, match="no switch 'fuse_tpu'; there are fuse_cpu"), config.override(fuse_tpu=True):
+        pass
+
+
+def test_override_comes_back_after_an_error():
+    with pytest.raises(ValueError), config.override(fallback=False, dump="nothing"):
+        pass
+    assert config.fallback is True
+
+
+def test_switches_from_the_environment():
+    script = "from mlirfuse import config; print(config.fuse_cpu, config.guards, config.max_kinds)"
+    environment = {**os.environ, "MLIRFUSE_FUSE_CPU": "off", "MLIRFUSE_MAX_KINDS": "7"}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
+    assert done.stdout.split() == ["False", "True", "7"]
+
+
+def test_fuse_cpu():
+    calls = itertools.count()
+
+    @mlirfuse.jit
+    def function(x):
+        next(calls)
+        return np.exp(x) + 1
+
+    x = np.ones(4)
+    function(x)  # traced
+    with config.override(fuse_cpu=False):
+        for _ in range(2):
+            assert np.allclose(function(x), np.exp(x) + 1)  # the function itself
+    function(x)  # what was compiled is still there
+    assert next(calls) == 3
+
+
+def test_fuse_cpu_for_definitions():
+    with FusionDefinition() as fd:
+        x = fd.define_tensor(shape=[-1], contiguity=[True], dtype=DataType.Float)
+        fd.add_output(fd.ops.cosh(fd.ops.exp(x)))
+    variants = counters.variants
+    with config.override(fuse_cpu=False):
+        (result,) = fd.execute([np.ones(3, np.float32)])
+    assert counters.variants == variants
+    np.testing.assert_allclose(result, np.cosh(np.exp(np.ones(3))), rtol=1e-6)
+    fd.execute([np.ones(3, np.float32)])
+    assert counters.variants == variants + 1
+
+
+def test_fuse_gpu():
+    assert config.enabled_for("cuda")
+    with config.override(fuse_gpu=False):
+        assert not config.enabled_for("cuda") and config.enabled_for("cpu")
+
+
+def test_fuse_gpu_runs_op_by_op():
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    compiled = mlirfuse.jit(lambda x: np.exp(x) + 1, fallback=False)
+    x = torch.ones(5, device="cuda")
+    variants, fallbacks = counters.variants, counters.fallbacks
+    with config.override(fuse_gpu=False):
+        result = compiled(x)
+    assert result.is_cuda and torch.allclose(result, torch.exp(x) + 1)
+    assert (counters.variants, counters.fallbacks) == (variants, fallbacks + 1)
+
+
+def test_single_op():
+    compiled = mlirfuse.jit(lambda x, w: np.exp(x @ w), fallback=False)
+    x = np.random.default_rng(0).random((4, 4))
+    assert compiled.explain(x, x).launches == 1
+    with config.override(single_op=False):
+        explained = compiled.explain(x, x)
+        assert explained.launches == 0 and "alone" in explained.outside[1].why
+        assert np.allclose(compiled(x, x), np.exp(x @ x))
+    assert np.allclose(compiled(x, x), np.exp(x @ x))
+
+
+def test_horizontal():
+    compiled = mlirfuse.jit(lambda x: (np.exp(x), x * 2), fallback=False)
+    x = np.ones((4, 5))
+    assert compiled.explain(x).launches == 1
+    with config.override(horizontal=False):
+        assert compiled.explain(x).launches == 2
+        kinds = counters.kinds
+        a, b = compiled(x)
+        assert np.allclose(a, np.exp(x)) and np.array_equal(b, 2 * x)
+        assert counters.kinds == kinds + 1
+    compiled(x)
+
+
+def test_guards_off_runs_the_first_trace():
+    @mlirfuse.jit(fallback=False)
+    def function(x, n):
+        return x * 2 if n > 3 else x + 100
+
+    x = np.ones(4)
+    assert np.array_equal(function(x, 5), 2 * x)
+    with config.override(guards=False):
+        assert np.array_equal(function(x, 1), 2 * x)  # wrong, as asked for
+        assert np.array_equal(function(x.astype(np.float32), 5), 2 * x)  # other dtypes are other code
+    assert np.array_equal(function(x, 1), x + 100)
+
+
+def test_guards_off_for_sizes_and_closures():
+    factor = 2
+
+    @mlirfuse.jit(fallback=False)
+    def function(x):
+        return x * factor if x.shape[0] > 4 else x
+
+    assert np.array_equal(function(np.ones(6)), np.full(6, 2.0))
+    with config.override(guards=False):
+        factor = 3
+        assert np.array_equal(function(np.ones(3)), np.full(3, 2.0))
+        assert np.array_equal(function(np.ones(7)), np.full(7, 2.0))
+    assert np.array_equal(function(np.ones(3)), np.ones(3))
+    assert np.array_equal(function(np.ones(7)), np.full(7, 3.0))
+
+
+def fail(*_, **__):
+    raise CompileError("no scheduler today")
+
+
+def test_fallback(monkeypatch):
+    x = np.arange(4.0)
+    monkeypatch.setattr(api, "lower_to_segments", fail)
+    compiled = mlirfuse.jit(lambda x: np.exp(x) + 1)
+    with config.override(fallback=False), pytest.raises(CompileError, match="no scheduler today"):
+        compiled(x)
+    fallbacks = counters.fallbacks
+    with pytest.warns(UserWarning, match="could not compile .* and runs it op by op: CompileError: no scheduler today"):
+        assert np.allclose(compiled(x), np.exp(x) + 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # it is said once
+        assert np.allclose(compiled(x), np.exp(x) + 1)
+    assert counters.fallbacks == fallbacks + 2
+    with pytest.raises(CompileError), config.override(fallback=False):
+        mlirfuse.jit(lambda x: np.exp(x) + 1)(x)
+
+
+def test_max_kinds(caplog):
+    compiled = mlirfuse.jit(lambda x: np.sqrt(x) + 1)
+    arrays = [np.ones((2,) * rank, dtype) for rank in (1, 2) for dtype in (np.float32, np.float64)]
+    with config.override(max_kinds=2), caplog.at_level(logging.WARNING, "mlirfuse"):
+        kinds, fallbacks = counters.kinds, counters.fallbacks
+        for x in arrays * 2:
+            assert np.array_equal(compiled(x), np.sqrt(x) + 1)
+        assert counters.kinds == kinds + 2 and counters.fallbacks == fallbacks + 4
+        assert len(caplog.records) == 1 and "as many as config.max_kinds admits" in caplog.text
+        with config.override(fallback=False), pytest.raises(CompileError, match="2 kinds of arguments"):
+            compiled(arrays[-1])
+    compiled(arrays[-1])  # now there is room
+    assert counters.kinds == kinds + 3

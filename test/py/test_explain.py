@@ -1,0 +1,219 @@
+"""``explain``: what a call becomes, in words and as a page."""
+
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+import mlirfuse
+from mlirfuse import listing
+from mlirfuse.nvfuser import DataType, FusionDefinition
+
+
+def layer_norm(x, w, b):
+    m = x.mean(-1, keepdims=True)
+    v = ((x - m) ** 2).mean(-1, keepdims=True)
+    return (x - m) / np.sqrt(v + 1e-5) * w + b
+
+
+def arguments():
+    return np.ones((64, 256), np.float32), np.ones(256, np.float32), np.ones(256, np.float32)
+
+
+def two_layers(x, w, b):
+    h = np.maximum(x @ w + b, 0)
+    return np.exp(h @ w.T), h.sum(), h.T
+
+
+@pytest.mark.parametrize("target", ["cpu", "cuda:sm_70", "cuda:sm_90"])
+def test_one_kernel(target):
+    explained = mlirfuse.jit(layer_norm, target=target).explain(*arguments())
+    assert (len(explained.kernels), explained.launches) == (1, 1)
+    (kernel,) = explained.kernels
+    assert kernel.scheduler == "normalization" and kernel.why == ""
+    assert (kernel.bytes_read, kernel.bytes_written) == (64 * 256 * 4 + 2 * 256 * 4, 64 * 256 * 4)
+    assert list(kernel.reads) == ["x", "w", "b"] and list(kernel.writes.values()) == ["f32[64, 256]"]
+    assert kernel.params and kernel.launches[0].threads.split()[1] in ("tasks", "blocks")
+    text = str(explained)
+    assert text.startswith(f"layer_norm for {target}: 1 kernel, 1 launch, 67.6 kB read and 65.5 kB written\n")
+    assert "m = x.mean(-1, keepdims=True)" in text and "sum(x, axes=[1], keepdims=True)" in text
+
+
+def test_each_op_has_its_line():
+    first = layer_norm.__code__.co_firstlineno
+    explained = mlirfuse.jit(layer_norm).explain(*arguments())
+    lines = {op.op.name: op.place for op in explained.kernels[0].ops}
+    assert lines["mul"].startswith("test_explain.py:") and lines["sqrt"] == f"test_explain.py:{first + 3}"
+    sources = [op.source for op in explained.kernels[0].ops]
+    assert sources[0] == "m = x.mean(-1, keepdims=True)" and sources[-1].startswith("return (x - m)")
+
+
+def test_library_ops_and_views():
+    x, w, b = np.ones((64, 256), np.float32), np.ones((256, 32), np.float32), np.ones(32, np.float32)
+    explained = mlirfuse.jit(two_layers).explain(x, w, b)
+    assert [o.line.op.name for o in explained.outside] == ["matmul", "matmul"]
+    assert {o.why for o in explained.outside} == {"runs through a library"}
+    views = {o.line.op.name: o.why for o in explained.views}
+    assert views["expand_dims"] == "other indices inside kernel 0"
+    assert "an alias of w" in {o.why for o in explained.views}
+    last = explained.kernels[-1]
+    assert last.why == "another group: it reads what matmul gives, which runs through a library"
+    text = str(explained)
+    for heading in ("outside of kernels:", "views, which cost no kernel:", "why it is cut from the one before"):
+        assert heading in text
+
+
+def test_why_segments_are_cut():
+    explained = mlirfuse.jit(lambda x: ((x + 1).sum(0), (x + 1).sum(1))).explain(np.ones((64, 48)))
+    assert [k.scheduler for k in explained.kernels] == ["reduction", "reduction"]
+    assert explained.kernels[1].why == "reduces other axes than the segment before it"
+
+
+def test_a_split_reduction_launches_twice():
+    explained = mlirfuse.jit(lambda x: x.sum(), target="cuda:sm_80").explain(np.ones(1 << 22, np.float32))
+    assert len(explained.kernels) == 1 and explained.launches == 2
+
+
+def test_on_the_gpu_that_is_there():
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    explained = mlirfuse.jit(layer_norm).explain(*(torch.from_numpy(a).cuda() for a in arguments()))
+    assert explained.target.startswith("cuda:sm_") and explained.launches == 1
+    assert "blocks of" in str(explained)
+
+
+def test_nothing_to_compile():
+    assert "no elements" in str(mlirfuse.jit(lambda x: np.exp(x)).explain(np.empty((0, 3))))
+    explained = mlirfuse.jit(lambda x: x).explain(np.ones(3))
+    assert explained.launches == 0 and str(explained) == "<lambda> for cpu: 0 kernels, 0 launches\n"
+
+
+def test_definitions():
+    with FusionDefinition() as fd:
+        x = fd.define_tensor(shape=[-1, -1], contiguity=[True, True], dtype=DataType.Float)
+        s = fd.ops.sum(x, axes=[1], keepdim=True)
+        fd.add_output(fd.ops.div(x, s))
+    explained = fd.explain([np.ones((8, 16), np.float32)], target="cuda:sm_90")
+    assert explained.launches == 1 and explained.kernels[0].scheduler == "normalization"
+    assert "s = fd.ops.sum(x, axes=[1], keepdim=True)" in str(explained)
+
+
+def test_ops_stand_in_the_users_order():
+    with FusionDefinition() as fd:
+        x = fd.define_tensor(shape=[-1, -1], contiguity=[True, True], dtype=DataType.Float)
+        outs = [fd.ops.exp(x), fd.ops.sin(x), fd.ops.cos(x)]
+        for out in reversed(outs):
+            fd.add_output(out)
+    (kernel,) = fd.explain([np.ones((8, 16), np.float32)]).kernels
+    assert [line.op.name for line in kernel.ops] == ["exp", "sin", "cos"]
+
+
+# ---------------------------------------------------------------------------------------------------------------- on the IR
+
+
+def params(text):
+    return [{k: v for k, v in re.findall(r"(\w+) = ([^,]+?)(?: : i64)?(?:, |$)", found)} for found in re.findall(r"params = \{([^}]*)\}", text)]
+
+
+def test_segments_carry_what_was_chosen():
+    text = mlirfuse.jit(layer_norm, target="cuda:sm_90").lower(*arguments()).as_text("segmented")
+    (found,) = params(text)
+    assert found["bytes_read"] == str(64 * 256 * 4 + 2 * 256 * 4) and found["bytes_written"] == str(64 * 256 * 4)
+    assert {"tx", "ty", "lanes"} <= found.keys() and 'scheduler = "normalization"' in text
+
+
+def test_bytes_are_symbolic_before_sizes_are_known():
+    from mlirfuse import mlir
+    from mlirfuse.passes.base import run_pipeline
+
+    text = """
+      func.func @f(%x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"], fusion.strides = ["s1", "1"]}) -> (tensor<?x?xf32>, tensor<?x?xf32>) {
+        %0 = "fusion.slice"(%x) {start = ["2", "0"], size = ["s0-2", "s1"], step = [1, 1]} : (tensor<?x?xf32>) -> tensor<?x?xf32>
+        %1 = "fusion.exp"(%0) : (tensor<?x?xf32>) -> tensor<?x?xf32>
+        %2 = "fusion.permute"(%x) {dims = [1, 0]} : (tensor<?x?xf32>) -> tensor<?x?xf32>
+        return %1, %2 : tensor<?x?xf32>, tensor<?x?xf32>
+      }"""
+    text = run_pipeline(mlir.parse(text), "fusion-group{single-op=true},fusion-segment").as_text()
+    kernel, nothing = params(text)
+    assert kernel == {"bytes_read": '"s0*s1*4-8*s1"', "bytes_written": '"s0*s1*4-8*s1"'}
+    assert nothing == {"bytes_read": "0", "bytes_written": "0"} and 'scheduler = "no-op"' in text
+
+
+# ---------------------------------------------------------------------------------------------------------------- pages
+
+
+class Page(HTMLParser):
+    """What is on a page: tags with their attributes, and whether they are closed."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.open = [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag not in ("meta", "br"):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag, tag
+
+
+@pytest.fixture
+def page(tmp_path):
+    x, w, b = np.ones((64, 256), np.float32), np.ones((256, 32), np.float32), np.ones(32, np.float32)
+    explained = mlirfuse.jit(two_layers).explain(x, w, b)
+    explained.save(tmp_path / "page.html")
+    return explained, (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
+def test_the_page_needs_nothing_from_elsewhere(page):
+    _, text = page
+    parsed = Page(text)
+    assert not parsed.open
+    assert not [a for tag, a in parsed.tags if a.get("src") or tag in ("link", "iframe", "img")]
+    assert set(re.findall(r"https?://[^\"' )]+", text)) <= {"http://www.w3.org/2000/svg"}
+    assert "@import" not in text and "fetch(" not in text
+
+
+def test_the_page_shows_every_op_and_segment(page):
+    explained, text = page
+    ids = {a["id"] for _, a in Page(text).tags if "id" in a}
+    ops = [op for op in explained.graph.ops if not listing.is_literal(op)]
+    assert {f"op{k}" for k in range(len(ops))} <= ids
+    assert {f"box{k.number}" for k in explained.kernels} <= ids
+    assert {"arg0", "arg1", "arg2", "result0", "result1", "result2"} <= ids
+    assert "h = np.maximum(x @ w + b, 0)" in text  # where an op is hovered over
+    for kernel in explained.kernels:
+        assert kernel.title in text
+
+
+def rectangles(text):
+    """(kind, x, y, width, height) of the boxes and of the nodes."""
+    out = []
+    for kind, rest in re.findall(r'<g (?:id="[^"]*" )?class="(\w+)[^>]*>(.*?<rect [^>]*>)', text, re.DOTALL):
+        out.append((kind, *(float(n) for n in re.search(r'x="([-\d.]+)" y="([-\d.]+)" width="([\d.]+)" height="([\d.]+)"', rest).groups())))
+    return out
+
+
+def forty_ops(x, y):
+    for k in range(10):
+        x = np.tanh(x * y + k) if k % 2 else x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-6)
+        y = np.maximum(y, x.min()) if k == 5 else y
+    return x, x.sum(0), y
+
+
+def test_nothing_overlaps():
+    explained = mlirfuse.jit(forty_ops).explain(np.ones((32, 64), np.float32), np.ones((32, 64), np.float32))
+    assert sum(len(k.ops) for k in explained.kernels) >= 40
+    for group in ("node", "box"):
+        found = [r[1:] for r in rectangles(explained.to_html()) if r[0] == group]
+        assert len(found) >= (40 if group == "node" else len(explained.kernels))
+        for i, (x, y, w, h) in enumerate(found):
+            for a, b, c, d in found[:i]:
+                assert x + w <= a or a + c <= x or y + h <= b or b + d <= y, "two rectangles lie over each other"

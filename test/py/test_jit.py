@@ -1,0 +1,988 @@
+"""The contract of ``jit``: what a call may look like, what is compiled again and what is not, and what goes wrong in which words."""
+
+from __future__ import annotations
+
+import collections
+import copy
+import gc
+import os
+import pathlib
+import pickle
+import re
+import subprocess
+import sys
+import threading
+import time
+import warnings
+import weakref
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import mlirfuse
+from mlirfuse import api, config, counters
+from mlirfuse.errors import CompileError, TraceError, UnsupportedError
+from mlirfuse.frontend import tracing
+
+HERE = pathlib.Path(__file__)
+ROOT = HERE.parents[2]
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("MLIRFUSE_CACHE_DIR", str(tmp_path / "cache"))
+
+
+def floats(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def strict(fn, **options):
+    return mlirfuse.jit(fn, fallback=False, **options)
+
+
+def close(got, want, tolerance=1e-5):
+    """Of the same types, shapes and, within the tolerance, values; nested."""
+    if isinstance(want, dict):
+        assert list(got) == list(want)
+        got, want = list(got.values()), list(want.values())
+    if isinstance(want, (tuple, list)):
+        assert len(got) == len(want) and (isinstance(got, type(want)) or isinstance(want, list))
+        for a, b in zip(got, want):
+            close(a, b, tolerance)
+        return
+    assert type(got) is type(want), f"a {type(got).__name__}, not a {type(want).__name__}"
+    if not isinstance(want, (np.ndarray, np.generic)):
+        assert got == want or got is want or got != got and want != want
+        return
+    assert got.dtype == want.dtype and got.shape == want.shape, f"{got.dtype}{got.shape}, not {want.dtype}{want.shape}"
+    if want.dtype.kind in "fV" or want.dtype == ml_dtypes.bfloat16:
+        np.testing.assert_allclose(np.asarray(got, np.float64), np.asarray(want, np.float64), rtol=tolerance, atol=tolerance)
+    else:
+        np.testing.assert_array_equal(got, want)
+
+
+def agree(fn, *calls, compiled=None):
+    """Compiled and plain give the same results and change their arguments in the same way, call after call."""
+    compiled = compiled or strict(fn)
+    for args in calls:
+        mine, theirs = copied(args), copied(args)
+        want, got = fn(*theirs), compiled(*mine)
+        close(got, want)
+        close(tuple(mine), tuple(theirs))
+    return compiled
+
+
+def copied(args):
+    """Copies of the arrays, in the same layout; what is one array stays one."""
+    done: dict[int, object] = {}
+    out = []
+    for a in args:
+        if id(a) not in done:
+            done[id(a)] = a.copy(order="K") if isinstance(a, np.ndarray) else a
+        out.append(done[id(a)])
+    return out
+
+
+class compiles:
+    """``with compiles(kinds=0, variants=0):`` what is compiled inside."""
+
+    def __init__(self, **expected):
+        self.expected = expected
+
+    def __enter__(self):
+        self.before = counters.snapshot()
+        return self
+
+    def __exit__(self, kind, *_):
+        if kind is None:
+            now = counters.snapshot()
+            assert {k: now[k] - self.before[k] for k in self.expected} == self.expected
+
+
+# ---------------------------------------------------------------------------------------------------------------- sizes and numbers
+
+
+def norm(x, r, w, b1, b2):
+    n = x + b1 + r
+    d = n - n.mean(-1, keepdims=True)
+    return w * (d / np.sqrt((d * d).mean(-1, keepdims=True) + 1e-12)) + b2
+
+
+def test_random_sizes_run_on_one_compilation():
+    """The tutorial's chapter on dynamic shapes: 20 random batch and sequence sizes."""
+    compiled, hidden, g = strict(norm), 96, np.random.default_rng(0)
+    w, b1, b2 = (floats(hidden, seed=k) for k in range(3))
+    sizes = [(int(g.integers(2, 7)), int(g.integers(8, 60))) for _ in range(20)]
+    inputs = [(floats(b, s, hidden), floats(b, s, hidden, seed=1)) for b, s in sizes]
+    with compiles(kinds=1, variants=1, fallbacks=0):
+        for x, r in inputs:
+            np.testing.assert_allclose(compiled(x, r, w, b1, b2), norm(x, r, w, b1, b2), rtol=2e-5, atol=2e-5)
+
+
+def test_new_sizes_compile_nothing_where_they_are_alike():
+    compiled = strict(lambda x, y: np.tanh(x) * y.sum(0) + x.shape[0])
+    x, y = floats(5, 7), floats(9, 7)
+    close(compiled(x, y), np.tanh(x) * y.sum(0) + 5)
+    with compiles(kinds=0, variants=0):
+        for n, m, k in ((4, 3, 2), (6, 2, 9), (5, 5, 5), (8, 4, 11)):
+            x, y = floats(n, k), floats(m, k)
+            close(compiled(x, y), np.tanh(x) * y.sum(0) + n)
+    before = counters.snapshot()
+    for n, m, k in ((50, 2, 70), (300, 2, 1000), (2, 3000, 20), (1000, 90, 3), (2, 2, 2)):
+        x, y = floats(n, k), floats(m, k)
+        close(compiled(x, y), np.tanh(x) * y.sum(0) + n, 1e-4)
+    assert counters.kinds == before["kinds"] and counters.variants <= before["variants"] + 4  # schedules for many or few rows
+
+
+@pytest.mark.parametrize("shapes", [((1, 7), (5, 1)), ((1, 1), (5, 7)), ((5, 7), (5, 7)), ((1, 7), (1, 7)), ((5, 1), (1, 1)), ((2, 7), (1, 1))])
+def test_sizes_that_become_one(shapes):
+    compiled = strict(lambda x, y: (x - y).sum(0) + (x * y).max())
+    agree(lambda x, y: (x - y).sum(0) + (x * y).max(), (floats(5, 7), floats(5, 7)), tuple(map(floats_of, shapes)), compiled=compiled)
+
+
+def floats_of(shape):
+    return floats(*shape)
+
+
+def test_equal_sizes_once_do_not_stay_equal():
+    agree(lambda x, y: np.concatenate([x, y]) * 2, (floats(5), floats(5)), (floats(5), floats(8)), (floats(1), floats(8)))
+    agree(lambda x, y: (x.T + x if x.shape[0] == x.shape[1] else x) * y, (floats(4, 4), floats(4)), (floats(3, 4), floats(4)), (floats(5, 5), floats(5)))
+
+
+def test_sizes_in_arithmetic_and_conditions():
+    def f(x):
+        n = x.shape[0]
+        y = x.reshape(n * 2, -1) if n > 4 else x[: n // 2]
+        return y * x.size + len(x) + x.ndim, y.shape, x.dtype
+
+    agree(f, (floats(6, 4),), (floats(10, 8),), (floats(3, 4),), (floats(4, 4),), (floats(7, 2),))
+
+
+def test_numbers_are_passed_at_run_time():
+    def f(x, s):
+        return x * s + 1
+
+    x = floats(33)
+    for kind, values in ((float, [0.5, -2.0, np.inf, 3.0]), (int, [2, 0, -7, 12345]), (np.float32, [1.5, 2.5]), (np.float64, [1.5, 0.1]), (np.int8, [3, -4]),
+                         (np.bool_, [True, False])):  # fmt: skip
+        compiled = agree(f, (x, kind(values[0])))
+        with compiles(kinds=0, variants=0):
+            agree(f, *[(x, kind(v)) for v in values[1:]], compiled=compiled)
+    compiled = agree(f, (x, np.array(2.0)))
+    with compiles(kinds=0, variants=0):
+        agree(f, (x, np.array(3.0)), (x, np.array(-0.0)), compiled=compiled)
+
+
+def test_numbers_that_do_not_fit():
+    u8 = np.arange(5, dtype=np.uint8)
+    agree(lambda x, n: x + n, (u8, 3), (u8, 255))
+    compiled = strict(lambda x, n: x + n)
+    for n in (256, -1, 2**70):
+        with pytest.raises(OverflowError):
+            compiled(u8, n)
+        close(compiled(u8, 7), u8 + 7)
+    agree(lambda x, n: x * n, (floats(3), 3), (floats(3), 2**63), (floats(3), -(2**70)), (floats(3), 2**64), (floats(3), 4))
+    agree(lambda x, n: x * n, (np.ones(3, np.uint64), 2**63), (np.ones(3, np.uint64), 3), (np.ones(3, np.uint64), 2**64 - 1))
+
+    def store(x, s):
+        x[1:] = s
+        return x
+
+    agree(store, (u8, 1.75), (u8, 3))
+    with pytest.raises(OverflowError):
+        strict(store)(u8.copy(), -1.5)
+
+
+# ---------------------------------------------------------------------------------------------------------------- constants
+
+
+def test_axes_shapes_strings_and_conditions_are_guarded():
+    x = floats(3, 4)
+    agree(lambda x, a: x.sum(axis=a), *[(x, a) for a in (0, 1, 0, -1, None, (0, 1), 1)])
+    agree(lambda x, k: x.max(0, keepdims=k), (x, True), (x, False), (x, True))
+    agree(lambda x, m: x * 2 if m == "double" else x + 1, (x, "double"), (x, "other"), (x, "double"))
+    agree(lambda x, n: x.reshape(n, -1), (x, 2), (x, 3), (x, 6), (x, 2))
+    agree(lambda x, s: x.reshape(s), (x, (2, 6)), (x, (12,)), (x, (4, 3)))
+    agree(lambda x, d: x.astype(d), (x, np.float64), (x, np.dtype("i4")), (x, "f2"), (x, np.float64))
+    agree(lambda x, n: sum(x * k for k in range(1, n)), (x, 3), (x, 5), (x, 3))
+    agree(lambda x, s: np.abs(x) if s < 0 else x, (x, -1), (x, 1), (x, -2.5), (x, 0))
+    agree(lambda x, s: x * (0.0 if s != s else 1.0), (x, np.nan), (x, 1.0), (x, np.nan))
+    agree(lambda x, i: x[i], (x, 1), (x, 2), (x, -1), (x, 0))
+
+
+def test_the_sign_of_a_constant_zero():
+    compiled = strict(lambda x, s: x * s if s == 0 else x)
+    for s in (0.0, -0.0, 0.0):
+        np.testing.assert_array_equal(np.signbit(compiled(np.ones(3), s)), [np.signbit(s)] * 3)
+
+
+def test_a_constant_value_compiles_once():
+    compiled, x = strict(lambda x, a: x.sum(axis=a)), floats(3, 4)
+    with compiles(kinds=2):
+        for a in (0, 1, 0, 1, 0):
+            compiled(x, a)
+
+
+def test_static_argnames():
+    def f(x, n, *, scale=1):
+        return x * (scale + n)
+
+    compiled = strict(f, static_argnames=("n", "scale"))
+    x = floats(5)
+    with compiles(kinds=3):
+        for n, scale in ((1, 2), (3, 2), (1, 5), (3, 2)):
+            close(compiled(x, n, scale=scale), f(x, n, scale=scale))
+    close(compiled(x, n=1, scale=2), f(x, 1, scale=2))
+    assert strict(f, static_argnames="n")(x, 2).dtype == np.float32
+
+
+class Scaled:
+    """Its repr says nothing of its state."""
+
+    def __init__(self, scale):
+        self.scale = scale
+
+    def __repr__(self):
+        return "Scaled"
+
+    def __call__(self, x):
+        return x * self.scale
+
+
+def test_objects_as_arguments():
+    compiled = strict(lambda x, how: how(x) + 1)
+    x, one, two = floats(5), Scaled(2.0), Scaled(3.0)
+    for how in (one, two, one):
+        close(compiled(x, how), how(x) + 1)
+    one.scale = 7.0
+    close(compiled(x, one), one(x) + 1)
+    close(compiled(x, two), two(x) + 1)
+    with pytest.raises(TypeError, match="argument leaf 1 of type 'set'.*pass an array, a number or a hashable value"):
+        compiled(x, {1, 2})
+
+
+# ---------------------------------------------------------------------------------------------------------------- ways to call
+
+
+def test_keywords_and_defaults():
+    def f(x, y=2.0, *rest, scale=1.0, **more):
+        out = x * y * scale
+        for r in rest:
+            out = out + r
+        return out + more.get("shift", 0)
+
+    compiled, x = strict(f), floats(4)
+    for args, kwargs in (((x,), {}), ((x, 3.0), {}), ((x, x, x, x), {}), ((x,), dict(scale=2.0)), ((x,), dict(shift=x, scale=x)), ((x,), dict(scale=x, shift=x)), ((), dict(x=x))):
+        close(compiled(*args, **kwargs), f(*args, **kwargs))
+
+
+Pair = collections.namedtuple("Pair", "a b")
+
+
+def test_containers():
+    def f(d, pair, nested):
+        return {"sum": d["x"] + pair.a, "more": [nested[0][0] * 2, (pair.b, d["n"])], "pair": Pair(d["x"], None), "size": d["x"].shape[0]}
+
+    agree(f, ({"x": floats(3), "n": 4}, Pair(floats(3), floats(1)), [(floats(2),)]))
+    compiled = strict(lambda d: d["a"] - d["b"])
+    x, y = floats(3), floats(3, seed=1)
+    close(compiled({"a": x, "b": y}), x - y)
+    close(compiled({"b": y, "a": x}), x - y)
+    assert strict(lambda *xs: xs)() == ()
+
+
+def test_results_that_are_arguments_numbers_or_nothing():
+    x = floats(4)
+    agree(lambda x, y: (y, x + 1, x, None, "s", 3, 2.5, True, x.shape), (x, 2.0))
+    for argument in (x, 3, 2.5, "a", None, True, np.float32(3)):
+        assert strict(lambda x: x)(argument) is argument
+    assert strict(lambda x: None)(x) is None
+    y, z = strict(lambda x: (lambda r: (r, r))(x * 2))(x)
+    close(y, z)
+
+
+def test_numbers_in_numbers_out():
+    agree(lambda x, y: (x + y, x * 2.0, -x, abs(y)), (np.float64(3), 4.0), (np.array(3.0), np.array(4.0)), (np.float32(3), 4), (3, 4), (2.5, 4), (True, 2))
+    agree(lambda x: (x.sum(), x.mean(), x.argmax(), x.any()), (floats(3, 4),), (floats(1),))
+
+
+class Model:
+    def __init__(self, scale, weight):
+        self.scale, self.weight, self.parts = scale, weight, {"bias": 1.0}
+
+    @mlirfuse.jit
+    def forward(self, x):
+        return np.maximum(x * self.scale + self.weight, 0) + self.parts["bias"]
+
+
+def test_methods():
+    x = floats(5)
+    first, second = Model(2.0, floats(5, seed=1)), Model(-3.0, floats(5, seed=2))
+
+    def check():
+        for model in (first, second, first):
+            close(model.forward(x), np.maximum(x * model.scale + model.weight, 0) + model.parts["bias"])
+
+    check()
+    first.scale = 5.0
+    check()
+    first.weight = floats(5, seed=3)
+    check()
+    first.weight[2] = 9
+    check()
+    second.scale = np.float64(0.5)
+    check()
+    second.parts["bias"] = -4.0
+    check()
+    first.parts = {"bias": 8.0}
+    check()
+    assert Model.forward.__name__ == "forward"
+
+
+SCALE = 2.0
+WEIGHT = np.arange(5, dtype=np.float32)
+CONFIG = {"scale": 1.0, "list": [1.0, 2.0]}
+
+
+def test_globals_and_closures():
+    global SCALE, WEIGHT, CONFIG
+    x, inner, offset, act = floats(5), 3.0, floats(5), np.tanh
+
+    def helper(y):
+        return y + CONFIG["scale"] + sum(CONFIG["list"])
+
+    def f(x):
+        return act(helper(x * SCALE * inner + WEIGHT + offset))
+
+    compiled = strict(f)
+    changes = [
+        lambda: globals().update(SCALE=4.0), lambda: globals().update(SCALE=np.float32(3)), lambda: globals().update(WEIGHT=WEIGHT + 1),
+        lambda: WEIGHT.__setitem__(slice(2), 7), lambda: CONFIG.update(scale=-1.0), lambda: CONFIG["list"].append(3.0),
+        lambda: globals().update(CONFIG={"scale": 0.5, "list": []}), lambda: globals().update(WEIGHT=np.float64(2)),
+    ]  # fmt: skip
+    close(compiled(x), f(x))
+    for change in changes:
+        change()
+        close(compiled(x), f(x))
+    inner = 0.25
+    close(compiled(x), f(x))
+    inner = floats(5)
+    close(compiled(x), f(x))
+    offset[1:] = 2
+    close(compiled(x), f(x))
+    act = np.exp
+    close(compiled(x), f(x))
+    with compiles(kinds=0, variants=0):
+        close(compiled(x), f(x))
+
+
+FIRST, SECOND = np.arange(4, dtype=np.float32), np.ones((3, 4), np.float32)
+
+
+def test_kinds_that_capture_different_arrays():
+    def f(x):
+        return x * FIRST if x.ndim == 1 else x * SECOND + FIRST
+
+    agree(f, (floats(4),), (floats(3, 4),), (floats(4),), (floats(3, 4),), (floats(3, 4).astype(np.float64),))
+
+
+def test_arrays_made_while_it_is_traced():
+    def f(x):
+        v = np.arange(x.shape[0]).astype(np.float32)
+        y = x + v
+        v += 1
+        return y, x + v, v
+
+    compiled = strict(f)
+    for n in (9, 4, 9):
+        for got, want in zip(compiled(floats(n))[:2], f(floats(n))[:2]):
+            close(got, want)
+
+
+def test_compiled_functions_in_compiled_functions():
+    inner = strict(lambda x, k: np.tanh(x) * k)
+
+    @mlirfuse.jit(fallback=False)
+    def halve(x):
+        return x if x.shape[0] < 2 else halve(x[: x.shape[0] // 2]) + inner(x[:1], 2.0)
+
+    def plain(x):
+        return x if x.shape[0] < 2 else plain(x[: x.shape[0] // 2]) + np.tanh(x[:1]) * 2.0
+
+    for n in (1, 2, 9, 8):
+        close(halve(floats(n)), plain(floats(n)))
+    outer = strict(lambda x: {"a": inner(x, 3.0), "b": inner(x, 3.0).sum()})
+    x = floats(6)
+    close(outer(x), {"a": np.tanh(x) * 3, "b": (np.tanh(x) * 3).sum()})
+
+
+# ---------------------------------------------------------------------------------------------------------------- layouts, empties, dtypes
+
+
+def layouts():
+    whole = floats(12, 14, 3)
+    buffer = bytearray(4 * 7 * 5 + 1)
+    odd = np.frombuffer(buffer, np.float32, 35, offset=1).reshape(5, 7)
+    odd[...] = floats(5, 7)
+    return {
+        "contiguous": floats(5, 7), "transposed": floats(7, 5).T, "reversed": floats(5, 7)[::-1, ::-1], "every second": whole[::2, ::2, 0][:5, :7],
+        "repeated": np.broadcast_to(floats(7), (5, 7)), "repeated inside": np.broadcast_to(floats(5, 1), (5, 7)), "one element": np.broadcast_to(np.float32(3), (5, 7)),
+        "misaligned": odd, "a window": whole[2:7, 3:10, 1], "Fortran, reversed": np.asfortranarray(floats(5, 7))[:, ::-1],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("layout", layouts())
+def test_layouts(layout):
+    """Each as the first and as the second argument, beside a contiguous one."""
+
+    def f(x, y):
+        return x * 2 + y, x.T - y.T, (x * y).sum(0), (x + y).max(1, keepdims=True), x[1:, ::2].mean()
+
+    x, y = layouts()[layout], floats(5, 7, seed=9)
+    compiled = strict(f)
+    for pair in ((x, y), (y, x), (x, x)):
+        close(compiled(*pair), f(*pair))
+
+
+def test_empty_and_0d():
+    agree(lambda x: (x * 2, x.sum(0), x.sum(), x.T, x[:0]), (np.zeros((0, 3)),), (np.zeros((3, 0)),), (np.zeros((2, 3)),), (np.zeros((0, 0)),))
+    agree(lambda x, y: np.concatenate([x, y]), (floats(0), floats(3)), (floats(3), floats(0)), (floats(2), floats(3)))
+    agree(lambda x: (x.sum(), x + 1, x.reshape(1, 1)), (np.array(2.5),), (np.array(2.5, np.float32),))
+    compiled = strict(lambda x: x.max(0))
+    assert compiled(np.zeros((3, 0))).shape == (0,)
+    with pytest.raises(ValueError, match="zero-size"):
+        compiled(np.zeros((0, 3)))
+    close(compiled(floats(2, 3)), floats(2, 3).max(0))
+
+    def fill(x, y):
+        x[...] = y
+        x[1:1] = 5
+
+    agree(fill, (np.zeros((0, 3)), np.ones(3)), (np.zeros((2, 3)), np.ones(3)))
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float64, np.int8, np.uint16, np.int64, np.uint64, np.bool_])
+def test_dtypes(dtype):
+    x = (floats(5, 9) * 5).astype(dtype)
+    tolerance = {2: 2e-2}.get(np.dtype(dtype).itemsize, 1e-6) if np.dtype(dtype).kind not in "iub" else 0
+    f = lambda x: (x + x, x * 2, x > 1, x.max(0), np.where(x != 0, x, x + 1), x.astype(np.float32).sum())  # noqa: E731
+    close(strict(f)(x), f(x), tolerance or 1e-5)
+
+
+def test_integers_overflow_and_divide_as_in_numpy():
+    extremes = np.array([-128, -127, -1, 0, 1, 5, 127] * 5, np.int8)
+    a, b = (g.reshape(-1) for g in np.meshgrid(extremes, extremes))
+    with np.errstate(all="ignore"):
+        for k in range(8):  # every length of the last vector, all of whose lanes divide by 0
+            agree(lambda a, b: (a + b, a * b, a // b, a % b, np.fmod(a, b), -a, np.abs(a)), (a[k:], b[k:]), (a[: 7 + k].astype(np.int64), np.zeros(7 + k, np.int64)))
+        big = np.array([2**63 - 1, -(2**63), 5])
+        agree(lambda x: (x + x, x * x, x.sum(), (x // -1)), (big,))
+
+
+def test_floats_out_of_range_of_integers():
+    """No value is defined for these, but nothing traps, and the others are right."""
+    x = np.array([np.nan, np.inf, -np.inf, 1e30, -1e30, 2.5, -2.5], np.float32)
+    for dtype in (np.int8, np.uint8, np.int32, np.int64, np.uint64):
+        got = strict(lambda x: x.astype(dtype))(x)  # noqa: B023
+        assert got[5] == 2 and (got[6] == -2 or np.dtype(dtype).kind == "u")
+
+
+@pytest.mark.skipif(not os.environ.get("MLIRFUSE_TEST_HUGE"), reason="takes 10 GB: set MLIRFUSE_TEST_HUGE=1")
+def test_more_than_2_31_elements():
+    n = 2**31 + 17
+    x = np.ones(n, np.int8)
+    x[-1] = 5
+    compiled = strict(lambda x: (x + 1, x.astype(np.int64).sum(), x.argmax()))
+    y, total, where = compiled(x)
+    assert y[-1] == 6 and y[0] == 2 and total == n + 4 and where == n - 1
+
+
+# ---------------------------------------------------------------------------------------------------------------- writing into arguments
+
+
+def test_writing():
+    def f(x, y):
+        x += y
+        x[1:, ::2] *= 2
+        y[...] = x.sum(0)
+        return x[0] + 1, y.max()
+
+    agree(f, (floats(5, 7), floats(7)), (floats(3, 9), floats(9)), (floats(7, 5).T, floats(7)), (floats(10, 14)[::2, ::-2], floats(14)[::-2]))
+
+
+def test_writing_what_others_still_read():
+    def outer(x, w):
+        z = w[:, None] * x[None, :]
+        x += 1
+        return z
+
+    def first_written(x, y):
+        t = y * 3
+        z = x * 2
+        x[...] = t
+        return z
+
+    def swap(x, y):
+        t = x * 2
+        x[...] = y + 1
+        y[...] = t
+
+    def swap_through_a_library(x, y, w):
+        t = x.copy()
+        x[...] = y.T
+        y[...] = t.T
+        return x @ w
+
+    def shifted(x):
+        x[1:] += x[:-1]
+        return x
+
+    def transposed(x):
+        x += x.T
+        return x.sum()
+
+    def twice(x, y):
+        x[...] = y
+        y[...] = x + 1
+        return x
+
+    agree(outer, (floats(33), floats(5)))
+    agree(first_written, (floats(33), floats(33, seed=1)))
+    agree(swap, (floats(33), floats(33, seed=1)))
+    agree(swap_through_a_library, (floats(5, 5), floats(5, 5, seed=1), floats(5, 3)))
+    agree(shifted, (floats(40),), (floats(40)[::-1],))
+    agree(transposed, (floats(7, 7),))
+    agree(twice, (floats(6), floats(6, seed=1)))
+
+
+def add_one(x, y):
+    x += 1
+    return y * 2, x, y
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (1, 0, 2), (2, 1, 0), (2, 0, 1)])
+def test_arguments_that_overlap(order):
+    """Disjoint, the same array, and views that overlap, whichever comes first."""
+    compiled = strict(add_one)
+    for k in order + order:
+        mine, theirs = floats(21), floats(21)
+        views = {0: lambda a: (a[:10], a[10:20]), 1: lambda a: (a, a), 2: lambda a: (a[1:], a[:-1])}[k]
+        close(compiled(*views(mine)), add_one(*views(theirs)))
+        close(mine, theirs)
+    for views in (lambda a: (a, a[::-1]), lambda a: (a[::2], a[1::2]), lambda a: (a[:10].reshape(2, 5), a[5:15].reshape(2, 5)), lambda a: (a[:5], np.broadcast_to(a[2:3], (5,)))):
+        mine, theirs = floats(20), floats(20)
+        close(compiled(*views(mine)), add_one(*views(theirs)))
+        close(mine, theirs)
+
+
+def test_two_names_for_one_array_that_is_only_read():
+    compiled = strict(lambda x, y: (x * 2 + y, y.sum()))
+    x, y = floats(9), floats(9, seed=1)
+    for pair in ((x, x), (x, y), (y, x), (y, y)):
+        close(compiled(*pair), (pair[0] * 2 + pair[1], pair[1].sum()))
+
+
+def test_read_only():
+    def f(x):
+        x += 1
+
+    def same(x):
+        x[:] = x
+        return x + 1
+
+    x = floats(4)
+    x.flags.writeable = False
+    for fn in (f, same):
+        compiled = strict(fn)
+        for _ in range(2):
+            with pytest.raises(ValueError, match=r"read-only[\s\S]*test_jit.py:\d+: x"):
+                compiled(x)
+            compiled(floats(4))
+    np.testing.assert_array_equal(x, floats(4))
+    close(strict(lambda x: x + 1)(x), x + 1)
+
+
+@pytest.mark.parametrize("fn", [
+    lambda x: x + 0, lambda x: x.copy(), lambda x: x.astype(x.dtype), lambda x: np.array(x.shape) * 1.0 + x[0, 0], lambda x: x.flatten(), lambda x: np.concatenate([x]),
+    lambda x: np.where(x == x, x, x), lambda x: np.pad(x, 0), lambda x: np.roll(x, 0), lambda x: np.tile(x, 1), lambda x: np.repeat(x, 1), lambda x: np.copy(x).T,
+    lambda x: np.abs(np.abs(x)), lambda x: x[[0, 1]], lambda x: np.take(x, [0, 1], 0), lambda x: x.sum(0, keepdims=True), lambda x: np.stack([x])[0],
+    lambda x: np.clip(x, -9, 9), lambda x: +x, lambda x: np.tril(x) + np.triu(x, 1),
+])  # fmt: skip
+def test_results_share_memory_with_arguments_only_where_numpys_do(fn):
+    x = floats(4, 4)
+    got, want = strict(fn)(x), fn(x)
+    close(got, want)
+    assert np.shares_memory(got, x) <= np.shares_memory(want, x)
+
+
+def test_views_are_views():
+    x = floats(4, 6)
+    for fn in (lambda x: x.T, lambda x: x[1:, ::-2], lambda x: x.reshape(6, 4), lambda x: x[None, :, None], lambda x: np.broadcast_to(x, (2, 4, 6)), lambda x: x.ravel()):
+        got = strict(fn)(x)
+        close(got, fn(x))
+        assert np.shares_memory(got, x)
+
+
+# ---------------------------------------------------------------------------------------------------------------- memory
+
+
+def test_results_are_not_overwritten():
+    """Buffers come from a pool and are used again, but not while anything of them is alive: a view of a view counts."""
+    compiled, inputs = strict(lambda x: (x * 2, (x + 1).T, x.sum(0))), [floats(40, 50, seed=k) for k in range(30)]
+    kept = []
+    for x in inputs:
+        a, b, c = compiled(x)
+        kept.append((a[3:, ::2].T[1:], b[5], memoryview(c)))
+        del a, b, c
+    gc.collect()
+    for x, (a, b, c) in zip(inputs, kept):
+        np.testing.assert_array_equal(a, (x * 2)[3:, ::2].T[1:])
+        np.testing.assert_allclose(b, (x + 1).T[5])
+        np.testing.assert_allclose(np.asarray(c), x.sum(0), rtol=1e-5, atol=1e-5)
+
+
+def test_results_are_the_callers():
+    compiled, x = strict(lambda x: x * 2), floats(9)
+    first = compiled(x)
+    assert first.flags.writeable and first.flags.aligned
+    first[...] = 7
+    close(compiled(x), x * 2)
+    close(first, np.full(9, 7, np.float32))
+
+
+def test_arguments_and_results_are_let_go():
+    compiled = strict(lambda x: x * 2 + 1)
+    x = floats(1000)
+    argument, result = weakref.ref(x), compiled(x)
+    got = weakref.ref(result)
+    del x, result
+    gc.collect()
+    assert argument() is None and got() is None
+
+
+# ---------------------------------------------------------------------------------------------------------------- errors
+
+
+def here(error, code: str) -> None:
+    """The error names a line of this file, which holds ``code``."""
+    found = re.search(r"at (.*test_jit\.py):(\d+)", str(error.value))
+    assert found, str(error.value)
+    assert code in HERE.read_text().splitlines()[int(found[2]) - 1]
+
+
+def test_branching_on_an_array():
+    def f(x):
+        if x.sum() > 0:
+            return x
+        return -x
+
+    with pytest.raises(TraceError, match="np.where") as error:
+        strict(f)(floats(4))
+    here(error, "if x.sum() > 0")
+
+
+def test_shapes_that_do_not_broadcast():
+    def f(x, y):
+        return np.exp(x) + y
+
+    compiled = strict(f)
+    close(compiled(floats(3), floats(3)), f(floats(3), floats(3)))
+    for shapes in ((3, 4), (2, 3)):
+        with pytest.raises(ValueError, match=rf"shapes \({shapes[0]},\) \({shapes[1]},\)") as error:
+            compiled(floats(shapes[0]), floats(shapes[1]))
+        here(error, "np.exp(x) + y")
+    close(compiled(floats(1), floats(4)), f(floats(1), floats(4)))
+
+
+@pytest.mark.parametrize("fn, words", [
+    (lambda x: np.linalg.svd(x), "svd"), (lambda x: np.unique(x), "unique.*shape depends on values"), (lambda x: float(x.sum()), "needs a number"),
+    (lambda x: x[x > 0], "mask"), (lambda x: np.array(x), "np.stack|asarray"), (lambda x: x.sum().item(), "needs a number"), (lambda x: [0, 1][x[0, 0]], "index"),
+])  # fmt: skip
+def test_what_cannot_be_traced(fn, words):
+    with pytest.raises((TraceError, UnsupportedError, TypeError), match=words) as error:
+        strict(fn)(floats(3, 4))
+    here(error, "lambda x")
+
+
+@pytest.mark.parametrize("array", [
+    np.arange(3, dtype=">f4"), np.array([1, None], object), np.array(["2020-01-01"], "M8[D]"), np.arange(3, dtype=np.longdouble), np.array(["a"]),
+    np.zeros(3, [("a", "f4"), ("b", "i4")]), np.ma.masked_array(floats(3), [0, 1, 0]), np.matrix([[1.0, 2.0]]),
+    np.lib.stride_tricks.as_strided(np.zeros(8, np.float32), (3,), (6,)),
+], ids=str)  # fmt: skip
+def test_arrays_that_are_not_supported(array):
+    """The argument is named, and what to do."""
+    compiled = strict(lambda first, second: first)
+    with pytest.raises(UnsupportedError, match=r"argument 'second' of .*(convert|pass)"):
+        compiled(floats(2), array)
+    close(compiled(floats(2), floats(2)), floats(2))
+
+
+class OnGpu:
+    """An array that says it lies on a GPU."""
+
+    def __init__(self, array):
+        self.array, self.shape, self.dtype, self.ndim = array, array.shape, array.dtype, array.ndim
+
+    @property
+    def __cuda_array_interface__(self):
+        return {"shape": self.shape, "typestr": self.dtype.str, "data": (0, False), "version": 3, "strides": None}
+
+
+def test_arrays_on_two_devices():
+    with pytest.raises((UnsupportedError, TraceError), match="two devices.*(move|Move)"):
+        strict(lambda x, y: x + y)(floats(3), OnGpu(floats(3)))
+
+
+def test_targets():
+    with pytest.raises(UnsupportedError, match="no target 'tpu'"):
+        strict(lambda x: x + 1, target="tpu")(floats(3))
+    with pytest.raises(UnsupportedError, match="only its code can be looked at"):
+        strict(lambda x: x + 1, target="cuda:sm_90")(floats(3))
+
+
+def test_errors_of_the_function_pass_through_and_leave_nothing_behind():
+    hot = [True]
+
+    def f(x):
+        y = x * 2
+        if hot[0]:
+            raise KeyError("mine")
+        return y
+
+    compiled = strict(f)
+    for _ in range(2):
+        with pytest.raises(KeyError, match="mine"):
+            compiled(floats(3))
+        assert tracing.current() is None
+    hot[0] = False
+    close(compiled(floats(3)), floats(3) * 2)
+
+
+def test_nothing_warns():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        x = np.array([0.0, -1.0, np.nan, np.inf, 1e30], np.float32)
+        strict(lambda x: (np.log(x), 1 / x, np.sqrt(x), x.astype(np.int32), np.exp(x * x), x.mean()))(x)
+
+
+# ---------------------------------------------------------------------------------------------------------------- fallback
+
+
+def broken(monkeypatch):
+    def fails(*_):
+        raise RuntimeError("out of luck")
+
+    monkeypatch.setattr(api, "lower_to_segments", fails)
+
+
+def test_fallback(monkeypatch):
+    broken(monkeypatch)
+
+    def f(x, s):
+        x *= s
+        return x.sum(0), np.tanh(x)[1:], x
+
+    compiled = mlirfuse.jit(f, fallback=True)
+    mine, theirs = floats(3, 4), floats(3, 4)
+    with pytest.warns(UserWarning, match="could not compile f and runs it op by op: RuntimeError: out of luck"):
+        close(compiled(mine, 2.0), f(theirs, 2.0))
+    close(mine, theirs)
+    before = counters.fallbacks
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # once is enough
+        close(compiled(floats(5, 2), 3.0), f(floats(5, 2), 3.0))
+    assert counters.fallbacks == before + 1
+
+
+def test_fallback_off(monkeypatch):
+    broken(monkeypatch)
+    for compiled, context in ((strict(lambda x: x + 1), config.override()), (mlirfuse.jit(lambda x: x + 1), config.override(fallback=False))):
+        with context, pytest.raises(CompileError, match="out of luck"):
+            compiled(floats(3))
+
+
+def test_code_generation_that_fails(monkeypatch):
+    from mlirfuse.lowering import llvm
+
+    def fails(*_):
+        raise CompileError("no such instruction")
+
+    monkeypatch.setattr(llvm, "compile_object", fails)
+    with pytest.warns(UserWarning, match="no such instruction"):
+        close(mlirfuse.jit(lambda x: x * 3, fallback=True)(floats(4)), floats(4) * 3)
+    with pytest.raises(CompileError, match="no such instruction"):
+        strict(lambda x: x * 3)(floats(4))
+    monkeypatch.undo()
+
+
+def test_more_kinds_than_are_allowed():
+    def f(x, k):
+        return x.sum(axis=k % x.ndim) * k if k > -100 else x
+
+    compiled, x = mlirfuse.jit(f, fallback=True), floats(3, 4)
+    with config.override(max_kinds=3), compiles(kinds=3):
+        for k in (0, 1, 2, 3, 4, 5, 0, 1, 5):
+            close(compiled(x, k), f(x, k))
+    with config.override(max_kinds=2), pytest.raises(CompileError, match="max_kinds"):
+        compiled = strict(f)
+        for k in range(3):
+            compiled(x, k)
+
+
+def test_switched_off():
+    with config.override(fuse_cpu=False), compiles(kinds=0):
+        close(strict(lambda x: np.tanh(x).sum(0))(floats(3, 4)), np.tanh(floats(3, 4)).sum(0))
+    with pytest.raises(TypeError, match="no switch 'fuse'"), config.override(fuse=True):
+        pass
+
+
+# ---------------------------------------------------------------------------------------------------------------- threads, processes, the cache
+
+
+def test_eight_threads_call_a_new_function_at_once():
+    for shapes in ([(50, 40)] * 8, [(50 + k % 2, 40 + k) for k in range(8)]):
+        compiled = strict(lambda x, y: np.exp(x) * y + x.sum(-1, keepdims=True))
+        inputs, results, barrier = [floats(*s, seed=k) for k, s in enumerate(shapes)], [None] * 8, threading.Barrier(8)
+
+        def run(k):
+            barrier.wait()  # noqa: B023
+            results[k] = [compiled(inputs[k], inputs[k]) for _ in range(3)]  # noqa: B023
+
+        with compiles(kinds=1, variants=1):
+            threads = [threading.Thread(target=run, args=(k,)) for k in range(8)]
+            for t in threads:
+                t.start()
+            for t in threads:
+                t.join(60)
+            assert not any(t.is_alive() for t in threads)
+        for x, mine in zip(inputs, results):
+            for r in mine:
+                np.testing.assert_allclose(r, np.exp(x) * x + x.sum(-1, keepdims=True), rtol=1e-5, atol=1e-5)
+
+
+def test_threads_with_numbers_and_writes():
+    def f(x, s):
+        x += s
+        return x * 2
+
+    compiled, failures = strict(f), []
+
+    def run(k):
+        try:
+            for j in range(60):
+                x = np.full(10 + j % 3, float(k))
+                r = compiled(x, float(j))
+                assert (x == k + j).all() and (r == 2 * (k + j)).all()
+        except BaseException as error:  # noqa: BLE001
+            failures.append(error)
+
+    threads = [threading.Thread(target=run, args=(k,)) for k in range(8)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join(60)
+    assert not failures and not any(t.is_alive() for t in threads)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_fork():
+    compiled, x = strict(lambda x: np.tanh(x) @ x.T), floats(200, 200)
+    want = compiled(x)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads
+        child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            known = np.allclose(compiled(x), want)
+            new = np.allclose(strict(lambda x: np.exp(x).sum(0))(x), np.exp(x).sum(0), rtol=1e-4)
+            status = 0 if known and new else 2
+        finally:
+            os._exit(status)
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            assert os.waitstatus_to_exitcode(status) == 0
+            break
+        time.sleep(0.02)
+    else:
+        os.kill(child, 9)
+        pytest.fail("the child hangs")
+    close(compiled(x), want)
+
+
+def test_pickling_and_copying():
+    assert pickle.loads(pickle.dumps(decorated)) is decorated
+    assert copy.deepcopy(decorated) is decorated
+    with pytest.raises((pickle.PicklingError, AttributeError), match="Can't pickle|local object|not found|not the same object"):
+        pickle.dumps(strict(lambda x: x))
+
+
+@mlirfuse.jit
+def decorated(x):
+    """Twice x."""
+    return x * 2
+
+
+def test_looks_like_the_function():
+    assert decorated.__name__ == "decorated" and decorated.__doc__ == "Twice x." and decorated.__wrapped__ is decorated.fn
+
+
+PROGRAM = """
+import numpy as np, mlirfuse, warnings
+warnings.simplefilter("error")
+from mlirfuse.runtime import cache
+x = np.arange(2000, dtype=np.float32).reshape(40, 50) / 1000
+f = mlirfuse.jit(lambda x: np.exp(x) * x.sum(0) + 1, fallback=False)
+assert np.allclose(f(x), np.exp(x) * x.sum(0) + 1, rtol=1e-5)
+print(cache.hits, cache.misses)
+"""
+
+
+def program(**env):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "MLIRFUSE_CACHE": "1", **env}
+    return subprocess.Popen([sys.executable, "-c", PROGRAM], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def finish(process) -> tuple[int, int]:
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    return tuple(map(int, out.split()))
+
+
+def test_cache(tmp_path):
+    """Written by two processes at once, read by a third; entries that are damaged are made again."""
+    folder = tmp_path / "a folder" / "to be made"
+    for first in [program(MLIRFUSE_CACHE_DIR=str(folder)) for _ in range(2)]:
+        assert finish(first)[0] >= 0
+    entries = [p for p in folder.iterdir()]
+    assert entries and not [p for p in entries if "tmp" in p.name]
+    hits, misses = finish(program(MLIRFUSE_CACHE_DIR=str(folder)))
+    assert hits and not misses
+    for damage in (lambda b: b[: len(b) // 2], lambda b: b"", lambda b: b[:-9] + b"123456789", lambda b: b"\\0" * len(b)):
+        for entry in entries:
+            entry.write_bytes(damage(entry.read_bytes()))
+        hits, misses = finish(program(MLIRFUSE_CACHE_DIR=str(folder)))
+        assert misses and not hits
+        assert finish(program(MLIRFUSE_CACHE_DIR=str(folder)))[1] == 0
+    for entry in entries:
+        entry.unlink()
+        entry.mkdir()  # something in its place that is no file
+    finish(program(MLIRFUSE_CACHE_DIR=str(folder)))
+
+
+def test_cache_that_cannot_be_written(tmp_path):
+    blocked = tmp_path / "file"
+    blocked.write_text("no folder")
+    for folder in (blocked, blocked / "below", "/proc/no/such", "/dev/null"):
+        process = program(MLIRFUSE_CACHE_DIR=str(folder), PYTHONWARNINGS="")
+        out, err = process.communicate(timeout=120)
+        assert process.returncode == 0 or "cache" in err, err  # at most a warning, which the program makes an error
+
+
+def test_cache_switched_off(tmp_path):
+    finish(program(MLIRFUSE_CACHE_DIR=str(tmp_path / "none"), MLIRFUSE_CACHE="0"))
+    assert not (tmp_path / "none").exists()
