@@ -28,7 +28,7 @@ KINDS = {
     "library": ("Library", "Not generated: they run through the arrays' own framework, or the table's NumPy reference, and groups form around them."),
     "update": ("Updates", "Write in place; `fusion-remove-inplace` makes them functional."),
 }
-TYPES = {"f": "floats", "i": "integers", "u": "unsigned", "b": "bools", "c": "complex"}
+TYPES = {"n": "8-bit floats", "f": "floats", "i": "integers", "u": "unsigned", "b": "bools", "c": "complex"}
 RESULTS = {"same": "as operand", "bool": "bool", "i64": "i64", "to": "`to`", "dtype": "`dtype`", "real": "its real type", "complex": "its complex type"}
 
 
