@@ -72,7 +72,7 @@ def test_nothing_goes_through_the_host():
 
     fd, inputs = define(body, x, rows, values, index), [x, rows, values, index]
     wanted = [-x.exp().cumsum(1), x.cummax(0).values, x.index_add(0, rows, values), torch.zeros_like(x).index_add(0, rows, values),
-              x.scatter(0, index, 1.5), x.argsort(1, stable=True), *x.topk(3, 1), (x @ x.T).relu()]  # fmt: skip
+              x.scatter(0, index, 1.5), x.argsort(dim=1, stable=True), *x.topk(3, 1), (x @ x.T).relu()]  # fmt: skip
     outs = fd.execute(inputs)
     for given, expected in zip(outs, wanted):
         assert given.is_cuda
