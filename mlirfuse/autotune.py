@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import hashlib
+import itertools
 import json
 import statistics
 from dataclasses import dataclass
@@ -69,7 +70,7 @@ def autotune(fn, *args, repeat: int = 15, limit: int = 40, keep: bool = True) ->
         for at, step in enumerate(program.steps):
             result = Tuned(step.segment.scheduler, chosen[at], {})
             others = gpu_choice.candidates(step.analysis, env, alignments, executor.target.machine)
-            for params in dict.fromkeys([chosen[at], *others[:limit]]):
+            for params in dict.fromkeys([chosen[at], *itertools.islice(others, limit)]):
                 program.tuned[program.sizes_key(env)] = tuple(chosen[:at] + [params] + chosen[at + 1 :])
                 try:
                     record = executor.record(leaves, leaf_of_arg, env, list)
@@ -129,7 +130,12 @@ def _save(program, env, chosen) -> None:
 @functools.cache
 def any_remembered() -> bool:
     """Whether an earlier process left any results."""
-    return cache.enabled() and any(cache.folder().glob("tuned-*"))
+    return cache.enabled() and _any_in(cache.folder())
+
+
+@functools.cache
+def _any_in(folder) -> bool:
+    return any(folder.glob("tuned-*"))
 
 
 def remembered(program, env, alignments, machine) -> tuple | None:

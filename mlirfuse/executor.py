@@ -130,10 +130,10 @@ class _Form:
             if value in program.views:
                 root, strides, offset = program.views[value]
                 source = ("arg", leaf_of_arg[mine[root]]) if root in mine else ("out", position[root])
-                spelled.append(f"('view', {source}, {_tuple(value.shape)}, {_tuple(strides)}, ({offset})*{value.dtype.bytes}, {dtype})")
+                spelled.append(f"('view', {source}, {sz.spelled(value.shape)}, {sz.spelled(strides)}, ({offset})*{value.dtype.bytes}, {dtype})")
                 sizes += [*strides, offset]
             else:
-                spelled.append(f"('new', {_tuple(value.shape)}, None, {dtype})")
+                spelled.append(f"('new', {sz.spelled(value.shape)}, None, {dtype})")
             used.update(*map(sz.symbols, sizes))
         spelled += [f"('arg', {leaf})" for leaf in own]
         return sz.function(f"[{', '.join(spelled)}]", used, **dtypes)
@@ -162,10 +162,6 @@ class _Form:
         """Gives the graph's results, in order, to ``result``: outputs are made once each."""
         where = self.where
         return result if self.in_order else lambda outputs: result([outputs[k] for k in where])
-
-
-def _tuple(sizes) -> str:
-    return f"({''.join(f'{n},' for n in sizes)})"
 
 
 def _device(leaves, proto):

@@ -210,7 +210,7 @@ class Program:
             exprs.append(str(key[1]) if key[0] in ("size", "handle") else "0")
         nbytes = [str(slots.temporary_bytes[k]) for k in slots.temporaries]
         sizes = [key[1] for key in slots.ints if key[0] == "size"] + [slots.temporary_bytes[k] for k in slots.temporaries]
-        symbols = set().union(*map(sz.symbols, sizes))
+        symbols = sz.symbols_of(sizes)
         variant.evaluate = sz.function(f"([{', '.join(exprs)}], [{', '.join(nbytes)}])", symbols)
         spans = self._lifetimes(slots)
         variant.offsets = [(slot, at, *spans.get(key, (0, len(self.steps)))) for at, (key, slot) in enumerate(slots.temporaries.items())]

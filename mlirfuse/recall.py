@@ -63,7 +63,7 @@ class _Known:
         self.env = eval(f"lambda sizes: {{{', '.join(places)}}}")
         conditions = [f"({g.left}) {g.op} ({g.right})" for g in traced.size_guards] + [f"({a}) == ({b})" for a, b in traced.equalities]
         sizes = [n for g in traced.size_guards for n in (g.left, g.right)] + [n for pair in traced.equalities for n in pair]
-        self.holds = sz.function(" and ".join(conditions) or "True", set().union(*map(sz.symbols, sizes)))
+        self.holds = sz.function(" and ".join(conditions) or "True", sz.symbols_of(sizes))
 
     def record(self, leaves, env, alignments):
         kind = self.kind

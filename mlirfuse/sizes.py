@@ -8,7 +8,7 @@ They are spelled on the IR as strings (``"s0*64"``) which :func:`parse` reads ba
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Union
 
@@ -36,6 +36,13 @@ class Expr:
     """A polynomial: a sorted tuple of (factors, coefficient), factors a sorted tuple of Atoms."""
 
     terms: tuple[tuple[tuple[Atom, ...], int], ...]
+    _hash: int = field(init=False, repr=False, compare=False)  # computed once: exprs are keys everywhere
+
+    def __post_init__(self):
+        object.__setattr__(self, "_hash", hash(self.terms))
+
+    def __hash__(self) -> int:
+        return self._hash
 
     @property
     def is_symbol(self) -> bool:
@@ -221,7 +228,17 @@ def function(source: str, symbols, **names):
 def tuple_function(sizes):
     """A function of a dict with the symbols' values, that gives the values of these sizes as a tuple."""
     sizes = list(sizes)
-    return function(f"({''.join(f'{n},' for n in sizes)})", set().union(*map(symbols, sizes)) if sizes else ())
+    return function(spelled(sizes), symbols_of(sizes))
+
+
+def spelled(sizes) -> str:
+    """The Python source of a tuple of sizes, for :func:`function`."""
+    return f"({''.join(f'{n},' for n in sizes)})"
+
+
+def symbols_of(sizes) -> set[str]:
+    """The names of the symbols in any of ``sizes``."""
+    return set().union(*map(symbols, sizes))
 
 
 def product(sizes) -> Size:

@@ -45,11 +45,12 @@ class Analysis:
     def domain(self) -> list[Axis]:
         return self.kept + self.reduced
 
-    def once(self, function: Callable[[Analysis], Any]) -> Any:
-        """``function(self)``, computed once: for what does not depend on the sizes of a call."""
-        if function not in self._once:
-            self._once[function] = function(self)
-        return self._once[function]
+    def once(self, function: Callable[..., Any], *args) -> Any:
+        """``function(self, *args)``, computed once: for what does not depend on the sizes of a call."""
+        key = function, args
+        if key not in self._once:
+            self._once[key] = function(self, *args)
+        return self._once[key]
 
     def values(self, function: Callable[[Analysis], Iterable[Size]], env: dict[str, int]) -> tuple[int, ...]:
         """The values, for the sizes of a call, of the sizes that ``function(self)`` lists: they are compiled into one function of ``env``."""

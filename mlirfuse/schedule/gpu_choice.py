@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from typing import Iterator
+
 from mlirfuse import dtypes as dt
 from mlirfuse import sizes as sz
 from mlirfuse.graph import Value
@@ -17,21 +20,20 @@ WIDEST = 16  # bytes of the widest access
 
 def choose(analysis: Analysis, env: dict[str, int], alignments: dict[Value, int], machine):
     """The parameters of the scheduler that takes ``analysis``; their class tells which one."""
-    return candidates(analysis, env, alignments, machine)[0]
+    return next(candidates(analysis, env, alignments, machine))
 
 
-def candidates(analysis: Analysis, env: dict[str, int], alignments: dict[Value, int], machine) -> list:
-    """Parameters worth measuring for these sizes, the model's choice first."""
+def candidates(analysis: Analysis, env: dict[str, int], alignments: dict[Value, int], machine) -> Iterator:
+    """Parameters worth measuring for these sizes, the model's choice first; the others are made when they are asked for."""
     if analysis.partials:
-        access = access_of(analysis, analysis.loops(analysis.reduced), env, alignments)
+        access = access_of(analysis, False, env, alignments)
         return gpu_inner_outer.candidates(analysis, access, env, machine)
     outer = bool(analysis.phases) and is_outer(analysis, env)
-    loops = analysis.loops(analysis.kept if outer or not analysis.phases else analysis.reduced)
-    access = access_of(analysis, loops, env, alignments)
+    access = access_of(analysis, outer or not analysis.phases, env, alignments)
     if analysis.phases:
         return (gpu_columns if outer else gpu_rows).candidates(analysis, access, env, machine)
     pointwise = gpu_pointwise.candidates(analysis, access, env, machine)
-    return gpu_transpose.candidates(analysis, access, env, alignments, machine) + pointwise
+    return itertools.chain(gpu_transpose.candidates(analysis, access, env, alignments, machine), pointwise)
 
 
 def emit(name: str, analysis: Analysis, slots: Slots, params) -> list[GpuKernel]:
@@ -39,44 +41,61 @@ def emit(name: str, analysis: Analysis, slots: Slots, params) -> list[GpuKernel]
     return _EMITTERS[type(params)](name, analysis, slots, params)
 
 
-def access_of(analysis: Analysis, loops, env: dict[str, int], alignments: dict[Value, int]) -> Access:
-    """How wide accesses can be along the innermost of ``loops``, and whether offsets fit 32 bits."""
-    tensors = list(dict.fromkeys(analysis.inputs + analysis.outputs))
-    lane = loops[-1][-1] if loops else None
-    extent = sz.substitute(sz.product(a.size for a in loops[-1]), env) if loops else 1
-    lengths = _indexed_lengths(analysis, env)
-    aligns: dict[Value, int] = {}
-    wanted = 1
-    steps = [loop[-1] for loop in analysis.loops(analysis.kept) + analysis.loops(analysis.reduced)]
-    domain = set(analysis.domain)
-    for value in tensors:
-        size = value.dtype.bytes
-        if domain.issuperset(analysis.axes.flat(value)) and not analysis.pinned.intersection(analysis.axes.flat(value)):
-            strides = [sz.substitute(analysis.axis_stride(value, axis), env) for axis in steps]  # what the kernel steps by
-        else:
-            strides = [sz.substitute(s, env) for s in analysis.strides[value]]
-        limit = min(alignments.get(value, 256), WIDEST)
-        unit = lane is not None and sz.substitute(analysis.axis_stride(value, lane), env) == 1
-        for s in strides:
+class _Reach:
+    """What decides how a segment's tensors can be accessed along the innermost loop of its kept or its reduced axes; ``evaluate(env)`` gives
+    what depends on the sizes: the loop's extent, the largest offset in elements, starts and lengths of pieces that vectors must not cross,
+    the sizes that may be multiples of a vector, and for each tensor its stride along the loop and all strides that the kernel steps by."""
+
+    def __init__(self, analysis: Analysis, along_kept: bool):
+        loops = analysis.loops(analysis.kept if along_kept else analysis.reduced)
+        inner = loops[-1] if loops else []
+        lane = inner[-1] if inner else None
+        both = analysis.inputs + analysis.outputs
+        self.tensors = list(dict.fromkeys(both))
+        self.places = [self.tensors.index(v) for v in both]
+        self.pinned = lane in analysis.pinned
+        self.multiples = sorted(_symbolic_lengths(analysis, inner), key=str)
+        ends = [loop[-1] for loop in analysis.loops(analysis.kept) + analysis.loops(analysis.reduced)]
+        domain = set(analysis.domain)
+        strides, offsets = [], [sz.product(a.size for a in analysis.domain)]
+        for value in self.tensors:
+            axes = analysis.axes.flat(value)
+            plain = domain.issuperset(axes) and not analysis.pinned.intersection(axes)
+            along = analysis.axis_stride(value, lane) if lane else 0
+            strides.append((along, *([analysis.axis_stride(value, a) for a in ends] if plain else analysis.strides[value])))
+            offsets.append("+".join(f"({n}-1)*abs({s})" for n, s in zip(value.shape, analysis.strides[value])) or 0)
+        pieces = _pieces(analysis)
+        numbers = [size_of(inner), *pieces, *self.multiples, *(s for row in strides for s in row)]
+        numbers += [n for v in self.tensors for n in (*v.shape, *analysis.strides[v])] + offsets[:1]
+        rows = ", ".join(map(sz.spelled, strides))
+        source = f"{size_of(inner)}, max({sz.spelled(offsets)}), {sz.spelled(pieces)}, {sz.spelled(self.multiples)}, ({rows},)"
+        self.evaluate = sz.function(source, sz.symbols_of(numbers))
+
+
+def access_of(analysis: Analysis, along_kept: bool, env: dict[str, int], alignments: dict[Value, int]) -> Access:
+    """How wide accesses can be along the innermost loop of the kept or the reduced axes, and whether offsets fit 32 bits."""
+    reach = analysis.once(_Reach, along_kept)
+    extent, largest, pieces, sizes, strides = reach.evaluate(env)
+    piece = min(map(_power, pieces), default=256)
+    aligns, wanted = [], 1
+    for value, (along, *steps) in zip(reach.tensors, strides):
+        nbytes = value.dtype.bytes
+        limit = min(alignments.get(value, 256), WIDEST, piece * nbytes)
+        for s in steps:
             if s not in (0, 1):
-                limit = min(limit, _power(s * size))
-        for n in lengths:
-            limit = min(limit, _power(n * size))
-        aligns[value] = max(size, limit)
-        if unit or value in analysis.outputs:
-            wanted = max(wanted, limit // size)
+                limit = min(limit, _power(s * nbytes))
+        aligns.append(max(nbytes, limit))
+        if along == 1 or value in analysis.outputs:
+            wanted = max(wanted, limit // nbytes)
     lanes = min(wanted, 8)
     while lanes > 1 and extent % lanes:
         lanes //= 2
-    if lane in analysis.pinned:
-        lanes = min(lanes, max(1, min((_power(n) for n in lengths), default=lanes)))
-    for value in tensors:
-        aligns[value] = min(aligns[value], _power(lanes * value.dtype.bytes), WIDEST)
-    known = frozenset(n for n in _symbolic_lengths(analysis, loops[-1] if loops else []) if sz.substitute(n, env) % lanes == 0) if lanes > 1 else frozenset()
-    biggest = max((_reach(analysis, v, env) for v in tensors), default=0)
-    domain = sz.substitute(sz.product(a.size for a in analysis.domain), env)
-    index = dt.i32 if max(biggest, domain) + 2**20 < 2**31 else dt.i64
-    return Access(index, lanes, tuple(aligns[v] for v in analysis.inputs + analysis.outputs), known)
+    if reach.pinned:
+        lanes = min(lanes, piece)
+    aligns = [min(align, lanes * value.dtype.bytes, WIDEST) for value, align in zip(reach.tensors, aligns)]
+    known = frozenset([n for n, value in zip(reach.multiples, sizes) if value % lanes == 0] if lanes > 1 else ())
+    index = dt.i32 if largest + 2**20 < 2**31 else dt.i64
+    return Access(index, lanes, tuple([aligns[k] for k in reach.places]), known)
 
 
 def _power(n: int) -> int:
@@ -104,20 +123,13 @@ def _symbolic_lengths(analysis: Analysis, inner) -> set:
     return {n for n in out if not isinstance(n, int)}
 
 
-def _indexed_lengths(analysis: Analysis, env) -> list[int]:
-    """Values of the starts, paddings and pieces of ops that index along a dimension."""
-    out = []
+def _pieces(analysis: Analysis) -> list:
+    """The starts, paddings and pieces of ops that index along a dimension."""
+    out: list = []
     for op in analysis.ops:
         if op.name in ("slice", "pad"):
             for key in ("start", "low"):
-                out += [sz.substitute(n, env) for n in op.attrs.get(key, ()) if n != 0]
+                out += [n for n in op.attrs.get(key, ()) if n != 0]
         elif op.name == "concatenate":
-            out += [sz.substitute(v.shape[op.attrs["axis"]], env) for v in op.operands]
+            out += [v.shape[op.attrs["axis"]] for v in op.operands]
     return out
-
-
-def _reach(analysis: Analysis, value: Value, env) -> int:
-    """The largest offset in elements that indexing ``value`` reaches."""
-    extents = (sz.substitute(n, env) for n in value.shape)
-    strides = (abs(sz.substitute(s, env)) for s in analysis.strides[value])
-    return sum((n - 1) * s for n, s in zip(extents, strides))

@@ -8,6 +8,7 @@ accumulators a second kernel combines.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Iterator
 
 from mlirfuse import dtypes as dt
 from mlirfuse import sizes as sz
@@ -195,24 +196,29 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
     return kernels
 
 
-def _element(analysis: Analysis) -> int:
-    """Bytes of an element of the widest input."""
-    return max((v.dtype.bytes for v in analysis.inputs if set(analysis.reduced) & set(analysis.axes.flat(v))), default=4)
+def _extents(analysis: Analysis) -> tuple:
+    """Columns, what is above each other of them among the kept axes, rows."""
+    loops = analysis.loops(analysis.kept)
+    return size_of(loops[-1]), sz.product(size_of(loop) for loop in loops[:-1]), sz.product(a.size for a in analysis.reduced)
 
 
-def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine) -> list[Params]:
+def _work(analysis: Analysis) -> tuple[bool, bool, int, int, int]:
+    """Whether one pass over the columns does; whether it writes elements too; how many accumulators a column has, and their bytes; the bytes of
+    the widest input's elements."""
+    reduced, late = set(analysis.reduced), analysis.late_values()
+    wide = [v for v in analysis.outputs if reduced & set(analysis.axes.flat(v))]
+    held = [d for op in analysis.phases[0] for d in red.accumulator_types(op)]
+    element = max((v.dtype.bytes for v in analysis.inputs if reduced & set(analysis.axes.flat(v))), default=4)
+    return len(analysis.phases) == 1 and late.isdisjoint(wide), bool(wide), len(held), sum(d.bytes for d in held), element
+
+
+def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine) -> Iterator[Params]:
     """Parameters worth trying, the model's choice first: a warp's columns or what there is of them, rows for the other threads, and a
     split until the machine is full. Where there are blocks for every multiprocessor without a split, or few rows, there is none: a
     second kernel costs more than it helps."""
-    loops = analysis.loops(analysis.kept)
-    columns = sz.substitute(size_of(loops[-1]), env)
-    above = sz.substitute(sz.product(size_of(loop) for loop in loops[:-1]), env)
-    rows = sz.substitute(sz.product(a.size for a in analysis.reduced), env)
+    columns, above, rows = analysis.values(_extents, env)
     vectors = -(-columns // access.lanes)
-    reduced, late = set(analysis.reduced), analysis.late_values()
-    wide = [v for v in analysis.outputs if reduced & set(analysis.axes.flat(v))]
-    single = len(analysis.phases) == 1 and not any(v in late for v in wide)
-    held = [d for op in analysis.phases[0] for d in red.accumulator_types(op)]
+    single, writes, accumulators, held_bytes, element = analysis.once(_work)
     tx = 1
     while tx < 32 and tx < vectors:
         tx *= 2
@@ -220,12 +226,12 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
 
     def params(tx: int, threads: int, unroll: int, full: float = 1.0) -> Params:
         ty = max(1, threads // tx)
-        while ty > 1 and (ty > rows or ty * tx * access.lanes * sum(d.bytes for d in held) > SHARED):
+        while ty > 1 and (ty > rows or ty * tx * access.lanes * held_bytes > SHARED):
             ty //= 2
         while unroll > 1 and ty * unroll > rows:
             unroll //= 2
         split = 1
-        if single and not wide:
+        if single and not writes:
             wanted = full * machine.sm_count * (machine.threads_per_sm // (tx * ty))
             while split * 2 * blocks <= wanted and rows // (split * 2) >= ty * unroll * 2:
                 split *= 2
@@ -243,13 +249,14 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
                 out += [replace(params(32, threads, unroll), access=narrower, split=1) for threads in (1024, 512) for unroll in (8, 16)]
         return out
 
-    in_flight = max(4, min(16, 64 // (access.lanes * _element(analysis))))  # rows that make 64 bytes a thread
-    normal = params(tx, 256 if access.lanes * len(held) <= 8 else 128, in_flight)
+    in_flight = max(4, min(16, 64 // (access.lanes * element)))  # rows that make 64 bytes a thread
+    normal = params(tx, 256 if access.lanes * accumulators <= 8 else 128, in_flight)
     at_once = replace(params(min(tx, 16) if access.lanes > 1 else tx, 512, max(8, in_flight)), split=1)
     if vectors * above >= machine.sm_count * 128 and rows <= 64:  # columns enough for all threads: none needs to share its own
         at_once = replace(params(128, 128, 8), split=1)
     few_rows = rows <= 1024 and blocks < machine.sm_count
-    filled = access.lanes * _element(analysis) >= 8 and -(-vectors // at_once.tx) * above >= machine.sm_count  # without a split
+    filled = access.lanes * element >= 8 and -(-vectors // at_once.tx) * above >= machine.sm_count  # without a split
     first = [at_once, normal] if single and (few_rows or filled) else [normal, at_once]
+    yield first[0]
     others = [params(x, threads, unroll, full) for x in (tx, max(1, tx // 2)) for threads in (128, 256, 512) for unroll in (2, 4, 8) for full in (1.0, 2.0)]
-    return list(dict.fromkeys(first + narrow() + others))
+    yield from (p for p in dict.fromkeys([first[1], *narrow(), *others]) if p != first[0])

@@ -8,6 +8,7 @@ at the end as its part. A row too long for that (``chunks == 0``) is passed over
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Iterator
 
 from mlirfuse import dtypes as dt
 from mlirfuse import sizes as sz
@@ -200,19 +201,28 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
     return [body.finish(blocks)]
 
 
-def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine) -> list[Params]:
+def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine) -> Iterator[Params]:
     """Parameters worth trying, the model's choice first: as many threads a row as keep a thread's share of inputs (this row's and the
     next one's) and accumulators in about 64 registers."""
-    length = sz.substitute(sz.product(a.size for a in analysis.reduced), env)
+    (length,) = analysis.values(_length, env)
     vectors = -(-length // access.lanes)
-    columns, rows = set(analysis.reduced), set(analysis.kept)
-    wide = [v for v in analysis.inputs if columns & set(analysis.axes.flat(v)) and rows & set(analysis.axes.flat(v))]
-    registers = access.lanes * len(analysis.partials) + 2 * sum(access.lanes * v.dtype.bytes for v in wide) // 4
+    registers = access.lanes * len(analysis.partials) + 2 * access.lanes * analysis.once(_row_bytes) // 4
     found = []
     for tx in (1024, 512, 256, 128, 64, 32):
         chunks = -(-vectors // tx)
         if chunks * registers <= 96 and (tx == 32 or tx < 2 * vectors):
             found.append(Params(access, tx, chunks, chunks * tx * access.lanes == length))
     found.sort(key=lambda p: (p.chunks * registers > 64, p.tx if p.chunks * registers <= 64 else -p.tx))
-    found += [replace(p, resident=r) for p in found for r in (2, 3, 4) if r * p.tx <= 1024]
-    return found + [Params(access, 512 if vectors > 256 else 128, 0, False)]
+    yield from found
+    yield from (replace(p, resident=r) for p in found for r in (2, 3, 4) if r * p.tx <= 1024)
+    yield Params(access, 512 if vectors > 256 else 128, 0, False)
+
+
+def _length(analysis: Analysis) -> tuple:
+    return (sz.product(a.size for a in analysis.reduced),)
+
+
+def _row_bytes(analysis: Analysis) -> int:
+    """The bytes of a row's elements at one place, of inputs that are not the same for all rows."""
+    columns, rows = set(analysis.reduced), set(analysis.kept)
+    return sum(v.dtype.bytes for v in analysis.inputs if columns & set(analysis.axes.flat(v)) and rows & set(analysis.axes.flat(v)))

@@ -8,6 +8,7 @@ that its loads are in flight together. Threads past the edge compute a clamped e
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Iterator
 
 from mlirfuse import dtypes as dt
 from mlirfuse import sizes as sz
@@ -92,12 +93,10 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
     return [body.finish(grid)]
 
 
-def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine) -> list[Params]:
+def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine) -> Iterator[Params]:
     """Parameters worth trying, the model's choice first: blocks of 256 threads over the columns, or over several rows where those are
     short; several vectors a thread where a vector is short and there is work for all threads."""
-    loops = analysis.loops(analysis.kept)
-    columns = sz.substitute(size_of(loops[-1]), env) if loops else 1
-    rows = sz.substitute(sz.product(size_of(loop) for loop in loops[:-1]), env) if loops else 1
+    columns, rows = analysis.values(_extents, env)
     vectors = -(-columns // access.lanes)
 
     def params(threads: int, wanted: int) -> Params:
@@ -116,8 +115,24 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
                 break
         return Params(access, tx, ty, across, down)
 
-    inputs = [v for v in analysis.inputs if set(loops[-1]) & set(analysis.axes.flat(v))] if loops else []
-    a_vector = access.lanes * max((v.dtype.bytes for v in inputs), default=4) * max(1, len(inputs))
+    inputs, widest = analysis.once(_along_columns)
+    a_vector = access.lanes * widest * max(1, inputs)
     several_rows = vectors < 256  # a block spans rows: more of them a thread only lengthens its address arithmetic
-    model = 1 if several_rows or len(inputs) < 2 else max(1, min(4, 64 // a_vector))  # else about 64 bytes a thread under way
-    return list(dict.fromkeys(params(threads, wanted) for threads in (256, 128, 512) for wanted in (model, 1, 2, 4, 8)))
+    model = 1 if several_rows or inputs < 2 else max(1, min(4, 64 // a_vector))  # else about 64 bytes a thread under way
+    first = params(256, model)
+    yield first
+    others = (params(threads, wanted) for threads in (256, 128, 512) for wanted in (1, 2, 4, 8))
+    yield from (p for p in dict.fromkeys(others) if p != first)
+
+
+def _extents(analysis: Analysis) -> tuple:
+    """Columns and rows."""
+    loops = analysis.loops(analysis.kept)
+    return (size_of(loops[-1]), sz.product(size_of(loop) for loop in loops[:-1])) if loops else (1, 1)
+
+
+def _along_columns(analysis: Analysis) -> tuple[int, int]:
+    """How many inputs run along the columns, and the bytes of their widest element."""
+    columns = set((analysis.loops(analysis.kept) or [[]])[-1])
+    inputs = [v for v in analysis.inputs if columns & set(analysis.axes.flat(v))]
+    return len(inputs), max((v.dtype.bytes for v in inputs), default=4)

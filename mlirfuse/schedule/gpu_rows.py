@@ -11,6 +11,7 @@ Threads past the row's end read a clamped vector whose lanes are replaced by the
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Iterator
 
 from mlirfuse import dtypes as dt
 from mlirfuse import sizes as sz
@@ -273,26 +274,42 @@ def finish(name: str, analysis: Analysis, slots: Slots, access: Access, split: i
     return body.finish(sz.ceildiv(kept, 4))
 
 
-def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine) -> list[Params]:
+def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine) -> Iterator[Params]:
     """Parameters worth trying for these sizes, the model's choice first.
 
     The model: a thread keeps about 16 registers of the row, so that several blocks fit a multiprocessor and load while another computes.
     A row that needs more than a block of 512 threads with 32 registers each takes a cluster of blocks of 256 threads, which exchange
     less often the more of the row a thread has; one that eight such blocks cannot hold is read again in each phase.
     """
-    kept = sz.substitute(sz.product(a.size for a in analysis.kept), env)
-    length = sz.substitute(sz.product(a.size for a in analysis.reduced), env)
+    kept, length = analysis.values(_extents, env)
     lanes = access.lanes
     vectors = max(1, -(-length // lanes))
-    reduced, rows = set(analysis.reduced), set(analysis.kept)
-    wide = [v for v in analysis.inputs if reduced & set(analysis.axes.flat(v))]
-    streamed = [v for v in wide if not rows or rows & set(analysis.axes.flat(v))] or wide
-    full_outputs = [v for v in analysis.outputs if reduced & set(analysis.axes.flat(v))]
-    registers = max(1, sum(lanes * v.dtype.bytes for v in streamed) // 4)  # of one chunk
-    single = len(analysis.phases) == 1 and not full_outputs
+    row_bytes, single = analysis.once(_row)
+    registers = max(1, lanes * row_bytes // 4)  # of one chunk
+    small = kept * vectors < machine.sm_count * 1024  # not a vector for each thread of half the machine: all in parallel
 
-    def persistent(tx: int, cluster: int) -> Params:
-        chunks = -(-vectors // (tx * cluster))
+    alone, shared = [], []  # (threads along the row, blocks a cluster, chunks a thread)
+    for tx in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024):
+        for cluster in (1, 2, 4, 8, 16) if tx >= 256 and machine.clusters else (1,):
+            chunks = -(-vectors // (tx * cluster))
+            held = chunks * registers
+            if held <= (64 if tx <= 256 else 32) and (tx * cluster < 2 * vectors or tx == 1):
+                by_itself = cluster == 1 and held <= 32 and (tx <= 512 or not machine.clusters)
+                (alone if by_itself else shared).append((tx, cluster, chunks))
+
+    def cost(place) -> tuple:
+        tx, cluster, chunks = place
+        held = chunks * registers
+        if vectors >= 32 and tx < 32:  # less than a warp along a row spreads its accesses
+            return (True,)
+        if small:
+            return (False, cluster * tx > 16 * 1024, chunks > 4, cluster, chunks, tx)
+        if cluster == 1:
+            return (False, held > 32, tx > 512, abs(held - 16), tx)
+        idle = kept * cluster * tx < machine.sm_count * 512
+        return (False, held > 64, tx > 256, cluster > 8, idle, abs(held - 64))
+
+    def persistent(tx: int, cluster: int, chunks: int) -> Params:
         ty = max(1, 128 // tx)
         while ty > 1 and ty * tx > 32 and kept // ty < machine.sm_count:
             ty //= 2
@@ -300,7 +317,12 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
         resident = 3 if cluster > 1 and tx == 256 and 32 < chunks * registers <= 64 else 1
         return Params(access, tx, ty, chunks, cluster, 1, whole, chunks * lanes > 16, resident)
 
-    def looped(tx: int) -> Params:
+    def looped() -> Params:
+        tx = 32
+        while tx < 512 and vectors > tx * UNROLL:
+            tx *= 2
+        while tx < 1024 and tx * 2 <= vectors // UNROLL and kept * tx < machine.sm_count * machine.threads_per_sm // 2 and not single:
+            tx *= 2
         blocks = machine.sm_count * (machine.threads_per_sm // tx)
         split = 1
         if single and kept < blocks:
@@ -309,44 +331,35 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
                 split *= 2
         return Params(access, tx, max(1, 128 // tx) if split == 1 else 1, 0, 1, split)
 
-    tx = 32
-    while tx < 512 and vectors > tx * UNROLL:
-        tx *= 2
-    while tx < 1024 and tx * 2 <= vectors // UNROLL and kept * tx < machine.sm_count * machine.threads_per_sm // 2 and not single:
-        tx *= 2
-    loop = looped(tx)
-    found = []
-    tx = 1
-    while tx <= 1024:
-        cluster = 1
-        while cluster <= (16 if machine.clusters else 1):
-            chunks = -(-vectors // (tx * cluster))
-            fits = chunks * registers <= (64 if tx <= 256 else 32) and (cluster == 1 or tx >= 256) and (tx * cluster < 2 * vectors or tx == 1)
-            if fits:
-                found.append((persistent(tx, cluster), chunks * registers))
-            cluster *= 2
-        tx *= 2
+    best = min(alone or shared, key=cost, default=None)
+    if single and small and best and kept < machine.sm_count // 16 and best[2] <= 8:
+        loop_first = False  # a cluster at a time is sooner done than two kernels
+    elif single and (not alone or vectors > 2048):
+        loop_first = True  # one pass: nothing to keep
+    else:
+        loop_first = vectors > 8 * 1024 * max(1, 32 // registers)  # more than eight blocks of a cluster hold with room for another cluster
+    if loop_first:
+        yield looped()
+    elif best:
+        yield persistent(*best)
+    ordered = [persistent(*place) for place in sorted(alone, key=cost) + sorted(shared, key=cost)]
+    yield from ordered if loop_first else ordered[1:]
+    for p in ordered:
+        if p.cluster > 1:
+            yield from (replace(p, resident=r) for r in (1, 2, 3, 4) if r != p.resident and r * p.tx <= 1024)
+    if not loop_first:
+        yield looped()
 
-    small = kept * vectors < machine.sm_count * 1024  # not a vector for each thread of half the machine: all in parallel
 
-    def cost(item) -> tuple:
-        p, held = item
-        if vectors >= 32 and p.tx < 32:  # less than a warp along a row spreads its accesses
-            return (True, 0)
-        if small:
-            return (False, p.cluster * p.tx > 16 * 1024, p.chunks > 4, p.cluster, p.chunks, p.tx)
-        if p.cluster == 1:
-            return (False, held > 32, p.tx > 512, abs(held - 16), p.tx)
-        idle = kept * p.cluster * p.tx < machine.sm_count * 512
-        return (False, held > 64, p.tx > 256, p.cluster > 8, idle, abs(held - 64))
+def _extents(analysis: Analysis) -> tuple:
+    """Rows and their length."""
+    return sz.product(a.size for a in analysis.kept), sz.product(a.size for a in analysis.reduced)
 
-    alone = [item for item in found if item[0].cluster == 1 and item[1] <= 32 and (item[0].tx <= 512 or not machine.clusters)]
-    shared = [item for item in found if item not in alone]
-    ordered = [p for p, _ in sorted(alone, key=cost) + sorted(shared, key=cost)]
-    ordered += [replace(p, resident=r) for p in ordered if p.cluster > 1 for r in (1, 2, 3, 4) if r != p.resident and r * p.tx <= 1024]
-    if single and small and found and kept < machine.sm_count // 16 and max(p.chunks for p in ordered[:1]) <= 8:
-        return ordered + [loop]  # a cluster at a time is sooner done than two kernels
-    if single and (not alone or vectors > 2048):
-        return [loop] + ordered  # one pass: nothing to keep
-    reach = 8 * 1024 * max(1, 32 // registers)  # vectors that eight blocks of a cluster hold with room for another cluster
-    return ordered + [loop] if vectors <= reach else [loop] + ordered
+
+def _row(analysis: Analysis) -> tuple[int, bool]:
+    """The bytes of a row's elements at one place, of inputs that are not the same for all rows; whether the rows are only reduced, once."""
+    reduced, rows = set(analysis.reduced), set(analysis.kept)
+    wide = [v for v in analysis.inputs if reduced & set(analysis.axes.flat(v))]
+    streamed = [v for v in wide if not rows or rows & set(analysis.axes.flat(v))] or wide
+    written = any(reduced & set(analysis.axes.flat(v)) for v in analysis.outputs)
+    return sum(v.dtype.bytes for v in streamed), len(analysis.phases) == 1 and not written

@@ -7,7 +7,9 @@ needs directly, and writes along the *writing* loop. Rows of the shared tile are
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
+from typing import Iterator
 
 from mlirfuse import dtypes as dt
 from mlirfuse import ops
@@ -110,45 +112,59 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
     return [body.finish(grid)]
 
 
-def candidates(analysis: Analysis, access: Access, env: dict[str, int], alignments: dict[Value, int], machine) -> list[Params]:
+def candidates(analysis: Analysis, access: Access, env: dict[str, int], alignments: dict[Value, int], machine) -> Iterator[Params]:
     """Parameters where an input over the whole domain is contiguous along another loop than the output's innermost; else none."""
-    loops = analysis.loops(analysis.kept)
-    if len(loops) < 2:
-        return []
-    writing = loops[-1][-1]
-    domain = set(analysis.kept)
-    tensors = [v for v in analysis.inputs if _direct(analysis, v, domain)]
-    for n, loop in reversed(list(enumerate(loops[:-1]))):
-        axis = loop[-1]
-        staged = [
-            v for v in tensors
-            if sz.substitute(analysis.axis_stride(v, axis), env) == 1 and sz.substitute(analysis.axis_stride(v, writing), env) not in (0, 1)
-        ]  # fmt: skip
-        extent, width = (sz.substitute(size_of(x), env) for x in (loop, loops[-1]))
-        if not staged or min(extent, width) < 16 or extent * width < 4096:
+    inputs = analysis.once(_whole_inputs)
+    if not inputs:
+        return
+    extents, rows = analysis.once(_numbers)(env)
+    width = extents[-1]
+    for n, extent in reversed(list(enumerate(extents[:-1]))):
+        read = [(v, strides) for v, (along, strides) in zip(inputs, rows) if along[n] == 1 and along[-1] not in (0, 1)]
+        if not read or min(extent, width) < 16 or extent * width < 4096:
             continue
-        inputs = staged
-        staged = _frontier(analysis, staged)
-        widest = max(_held(v, analysis).bytes for v in staged)
+        positions, widest = analysis.once(_staged, tuple([v for v, _ in read]))
         tile = 64 if widest <= 4 else 32
         room = machine.shared_per_block // 2 if machine.shared_per_block < 96 << 10 else 48 << 10
-        staged = staged[: max(1, min(room, 48 << 10) // (tile * (tile + 4) * widest))]
-        lanes = max(1, 16 // max(v.dtype.bytes for v in inputs))
-        for v in inputs:
+        positions = positions[: max(1, min(room, 48 << 10) // (tile * (tile + 4) * widest))]
+        lanes = max(1, 16 // max(v.dtype.bytes for v, _ in read))
+        for v, strides in read:
             limit = alignments.get(v, 256)
-            for stride in analysis.strides[v]:
-                value = sz.substitute(stride, env) * v.dtype.bytes
-                limit = min(limit, value & -value if value and stride != 1 else 256)
+            for stride in strides:
+                step = stride * v.dtype.bytes
+                limit = min(limit, step & -step if step and stride != 1 else 256)
             while lanes > 1 and (extent % lanes or lanes * v.dtype.bytes > max(limit, v.dtype.bytes)):
                 lanes //= 2
-        positions = tuple(_nodes(analysis).index(v) for v in staged)
         write_lanes = min(access.lanes, 8)
         aligns = list(access.aligns)
-        for v in inputs:
+        for v, _ in read:
             aligns[analysis.inputs.index(v)] = lanes * v.dtype.bytes
         access = Access(access.index, write_lanes, tuple(aligns), access.multiples)
-        return [Params(access, size, n, lanes, positions) for size in (tile, tile // 2) if size >= 4 * max(lanes, write_lanes)]
-    return []
+        yield from (Params(access, size, n, lanes, positions) for size in (tile, tile // 2) if size >= 4 * max(lanes, write_lanes))
+        return
+
+
+def _whole_inputs(analysis: Analysis) -> list[Value]:
+    """The inputs that may be read along another loop than the innermost."""
+    domain = set(analysis.kept)
+    return [v for v in analysis.inputs if _direct(analysis, v, domain)] if len(analysis.loops(analysis.kept)) > 1 else []
+
+
+def _numbers(analysis: Analysis):
+    """A function of the sizes: the loops' extents, and for each whole input its strides along them and its strides in memory."""
+    loops = analysis.loops(analysis.kept)
+    extents = [size_of(loop) for loop in loops]
+    along = [[analysis.axis_stride(v, loop[-1]) for loop in loops] for v in analysis.once(_whole_inputs)]
+    strides = [analysis.strides[v] for v in analysis.once(_whole_inputs)]
+    pairs = ", ".join(f"({sz.spelled(a)}, {sz.spelled(s)})" for a, s in zip(along, strides))
+    return sz.function(f"{sz.spelled(extents)}, ({pairs},)", sz.symbols_of([*extents, *itertools.chain(*along, *strides)]))
+
+
+def _staged(analysis: Analysis, read: tuple[Value, ...]) -> tuple[tuple[int, ...], int]:
+    """Where the values stand that are put into shared memory for these inputs, and the bytes of the widest one's elements."""
+    staged = _frontier(analysis, list(read))
+    nodes = _nodes(analysis)
+    return tuple([nodes.index(v) for v in staged]), max(_held(v, analysis).bytes for v in staged)
 
 
 def _nodes(analysis: Analysis) -> list[Value]:
