@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import tempfile
 import warnings
 from functools import cache as _once
@@ -61,17 +62,16 @@ def load(name: str) -> bytes | None:
     path = folder() / name
     try:
         data = path.read_bytes()
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         misses += 1
         if config.dump:
             dump.disk(name, "is not there")
         return None
+    except OSError:  # there is something that cannot be read
+        data = b""
     checksum, body = data[:32], data[32:]
     if hashlib.sha256(body).digest() != checksum:
-        try:
-            path.unlink()
-        except OSError:
-            pass
+        _remove(path)
         misses += 1
         if config.dump:
             dump.disk(name, "is damaged and was removed")
@@ -86,6 +86,7 @@ def store(name: str, body: bytes) -> None:
     """Keeps an entry; a folder that cannot be written is told once and otherwise ignored."""
     if not enabled():
         return
+    temporary = None
     try:
         where = folder()
         where.mkdir(parents=True, exist_ok=True)
@@ -96,7 +97,20 @@ def store(name: str, body: bytes) -> None:
         if config.dump:
             dump.disk(name, f"stored, {len(body)} bytes")
     except OSError as error:
+        if temporary is not None:
+            _remove(Path(temporary))
         _tell(str(error))
+
+
+def _remove(path: Path) -> None:
+    """Takes away what lies at ``path``, a folder too; what cannot be removed stays."""
+    try:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink()
+    except OSError:
+        pass
 
 
 @_once
