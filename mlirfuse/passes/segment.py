@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import heapq
 from dataclasses import dataclass, field
+from typing import Iterator
 
 from mlirfuse import ops as table
 from mlirfuse.graph import Block, Graph, Group, Op, Segment, Value
@@ -24,31 +26,37 @@ Decision = tuple[Op, int, Op, int, str | None]  # an op of each of two segments,
 class _Part:
     """A segment in the making. Axis sets are bit masks over the group's axes."""
 
-    ops: list[Op]
-    first: int  # smallest position of an op in the block
+    ops: list[Op]  # in no order until all is merged
+    first: int  # the smallest and the largest position of its ops in the group
+    last: int
     reduced: int = 0  # axes reduced, 0 if there is no reduction
     domain: int = 0  # axes of the reductions' operands
     rows: int = 0  # axes that partial sums go over
     why: str = ""
-    ins: dict[Value, None] = field(default_factory=dict)
-    outs: dict[Value, None] = field(default_factory=dict)  # values used outside of it
+    ins: dict[Value, int] = field(default_factory=dict)  # how many of its ops read it
+    outs: dict[Value, int] = field(default_factory=dict)  # values used outside of it: by how many ops, and by the block's end
+    masks: dict[int, int] = field(default_factory=dict)  # how many of ``outs``, partial sums aside, have these axes
+    late: set[Value] = field(default_factory=set)  # values that depend on one of its reductions
+    into: _Part | None = None  # what it was merged into
 
 
 class _Segmenter:
+    """Merges the ``members`` of a group. A merge costs what the smaller side and its border are worth, not what has been merged before:
+    a part keeps counts of its uses, and only values that begin to depend on a reduction are looked at."""
+
     def __init__(self, members: list[Op], axes: Axes, users: dict[Value, list[Op]], returned: set[Value]):
         self.axes = axes
         self.bits: dict[object, int] = {}
         self.mask: dict[Value, int] = {}
+        self.dims: dict[Value, list] = {}
         self.users, self.returned = users, returned
-        self.members = set(members)
-        self.part: dict[Op, _Part] = {}
-        self.depends: set[Value] = set()  # values that depend on a reduction of the group
-        self.parts: list[_Part] = []
-        self.log: list[Decision] = []
-        for position, op in enumerate(members):
-            self.parts.append(self._single(op, position))
-            self.part[op] = self.parts[-1]
+        self.members = members
         self.order = {op: k for k, op in enumerate(members)}
+        self.asked = [v for op in members if op.name == ASKED for v in op.results]
+        self.partial = [v for op in members if op.name == "partial_sum" for v in op.results]
+        self.log: list[Decision] = []
+        self.parts = [self._single(op, position) for position, op in enumerate(members)]
+        self.part = dict(zip(members, self.parts))
 
     def axis_mask(self, value: Value) -> int:
         found = self.mask.get(value)
@@ -59,195 +67,255 @@ class _Segmenter:
             self.mask[value] = found
         return found
 
+    def axes_of(self, value: Value) -> list:
+        """The axes of each dimension."""
+        found = self.dims.get(value)
+        if found is None:
+            found = self.dims[value] = self.axes.dims(value)
+        return found
+
     def _single(self, op: Op, position: int) -> _Part:
-        part = _Part([op], position)
+        part = _Part([op], position, position)
         if is_reduction(op):
             for axis in self.axes.reduced(op):
                 part.reduced |= self.bits.setdefault(axis, 1 << len(self.bits))
-            part.domain = self.axis_mask(op.operands[0]) if part.reduced else 0
+            if part.reduced:
+                part.domain = self.axis_mask(op.operands[0])
+                part.late.update(op.results)
         if op.name == "partial_sum":
             part.domain = self.axis_mask(op.operands[0])
             for d in op.attrs["axes"]:
-                for axis in self.axes.dims(op.operands[0])[d]:
+                for axis in self.axes_of(op.operands[0])[d]:
                     part.rows |= self.bits.setdefault(axis, 1 << len(self.bits))
-        part.ins = dict.fromkeys(op.operands)
-        part.outs = {v: None for v in op.results if self._leaves(v, part)}
+        part.ins = dict.fromkeys(op.operands, 1)
+        for value in op.results:
+            uses = len(self.users.get(value, ())) + (value in self.returned)
+            if uses:
+                part.outs[value] = uses
+                if op.name != "partial_sum":
+                    part.masks[self.axis_mask(value)] = part.masks.get(self.axis_mask(value), 0) + 1
         return part
 
-    def _leaves(self, value: Value, part: _Part) -> bool:
-        return value in self.returned or any(self.part.get(u) is not part for u in self.users.get(value, ()))
+    def part_of(self, op: Op | None) -> _Part | None:
+        part = self.part.get(op)
+        if part is None or part.into is None:
+            return part
+        root = part.into
+        while root.into is not None:
+            root = root.into
+        while part is not root:
+            part.into, part = root, part.into
+        self.part[op] = root
+        return root
 
-    def _outs(self, parts) -> list[Value]:
-        both = set(parts)
-        candidates = [v for p in parts for v in p.outs]
-        return [v for v in candidates if v in self.returned or any(self.part.get(u) not in both for u in self.users.get(v, ()))]
+    @staticmethod
+    def _between(a: _Part, b: _Part) -> list[tuple[_Part, _Part, Value, int]]:
+        """The values that one of the two makes and the other reads, and how many uses are left when the two are one."""
+        found = []
+        for maker, reader in ((a, b), (b, a)):
+            few, many = (maker.outs, reader.ins) if len(maker.outs) <= len(reader.ins) else (reader.ins, maker.outs)
+            found += [(maker, reader, v, maker.outs[v] - reader.ins[v]) for v in few if v in many]
+        return found
 
     def refusal(self, a: _Part, b: _Part) -> str | None:
         """Why no scheduler takes ``a`` and ``b`` (a before b) as one, or None."""
-        if self._asked(a, b) or self._asked(b, a):
+        if any(self._passes(v, a, b) for v in self.asked):
             return ASKED
         if a.reduced and b.reduced:
             if a.reduced != b.reduced:
                 return "reduces other axes than the segment before it"
             if a.domain != b.domain:
                 return "iterates over other axes than the segment before it"
-        outs = self._outs((a, b))
         domain, reduced, rows = a.domain | b.domain, a.reduced | b.reduced, a.rows | b.rows
+        between = self._between(a, b)
+        outs = a.masks.copy()
+        for mask, count in b.masks.items():
+            outs[mask] = outs.get(mask, 0) + count
+        for _, _, value, uses in between:
+            if not uses and value.op.name != "partial_sum":
+                outs[self.axis_mask(value)] -= 1
+        masks = [mask for mask, count in outs.items() if count]
         if rows:
             if (a.rows and b.rows and a.rows != b.rows) or (a.domain and b.domain and a.domain != b.domain):
                 return "its partial sums go over other axes than the segment before it"
             if reduced and reduced != domain & ~rows:
                 return "its partial sums do not go over the rows of the segment before it"
-            if any(op.name == "partial_sum" and v in y.ins for x, y in ((a, b), (b, a)) for op in x.ops for v in op.results):
+            if any(self._passes(v, a, b) for v in self.partial):
                 return "partial sums are complete only after their kernel"
-            outs = [v for v in outs if v.op.name != "partial_sum"]
-            if any(not self._leads_a_row(v, domain) for v in outs):
+            if any(mask & ~domain for mask in masks):
                 return "its results are not rows"
         if not reduced and not rows:
-            if not outs:
+            if not masks:
                 return None
-            domain = max((self.axis_mask(v) for v in outs), key=lambda m: m.bit_count())
-        for value in outs:
-            if self.axis_mask(value) & ~domain:
-                return "its results run over other axes than the segment before it"
-        if reduced or rows:
-            members = sorted(a.ops + b.ops, key=self.order.__getitem__)  # of siblings, either may use the other's results
-            return self._reduction_refusal([op for op in members if op.name != "partial_sum"], domain, outs)
-        return None
+            domain = max(masks, key=int.bit_count)
+        if any(mask & ~domain for mask in masks):
+            return "its results run over other axes than the segment before it"
+        found = self._becoming_late(a, b, between)
+        return found if isinstance(found, str) else None
 
-    @staticmethod
-    def _asked(a: _Part, b: _Part) -> bool:
-        """Whether the user put a cut between ``a`` and what reads it in ``b``. With :meth:`cycle`, nothing crosses the cut."""
-        return any(v.op is not None and v.op.name == ASKED and v.op in a.ops for v in b.ins)
+    def _passes(self, value: Value, a: _Part, b: _Part) -> bool:
+        """Whether ``value`` goes from one of the two to the other. For what a user cut off, :meth:`cycle` sees to it that nothing else crosses."""
+        maker = self.part_of(value.op)
+        return maker is a and value in b.ins or maker is b and value in a.ins
 
-    def _leads_a_row(self, value: Value, domain: int) -> bool:
-        return not self.axis_mask(value) & ~domain
-
-    def _reduction_refusal(self, members: list[Op], domain: int, outs: list[Value]) -> str | None:
-        """Values that depend on a reduction must stay inside its domain, at the same index."""
-        late: set[Value] = set()
-        for op in members:
-            after = any(v in late for v in op.operands)
-            if is_reduction(op) and self.axes.reduced(op):
-                after = True
-            elif after:
+    def _becoming_late(self, a: _Part, b: _Part, between) -> set[Value] | str:
+        """What depends on a reduction once ``a`` and ``b`` are one and did not before; or why that cannot be: such values have to stay
+        inside the reduction's domain, at the same index. What was late before has been looked at."""
+        domain = a.domain | b.domain
+        made: set[Value] = set()
+        pending = [self.order[op] for maker, reader, v, _ in between if v in maker.late for op in self._readers(v, (reader,))]
+        heapq.heapify(pending)
+        previous = None
+        while pending:  # in the program's order, so that all that an op reads has been decided
+            op = self.members[heapq.heappop(pending)]
+            if op is previous or op.name == "partial_sum":
+                continue
+            previous = op
+            if not (is_reduction(op) and self.axes.reduced(op)):
                 if any(self.axis_mask(v) & ~domain for v in op.results):
                     return "uses a reduction's result over other axes"
-                if not self._same_index(op, late):
+                if not self._same_index(op, [v for v in op.operands if v in a.late or v in b.late or v in made]):
                     return f"{op.name} moves a reduction's result to another index"
-            if after:
-                late.update(op.results)
-        return None
+            for value in op.results:
+                if value not in a.late and value not in b.late:
+                    made.add(value)
+                    for reader in self._readers(value, (a, b)):
+                        heapq.heappush(pending, self.order[reader])
+        return made
 
-    def _same_index(self, op: Op, late: set[Value]) -> bool:
+    def _readers(self, value: Value, parts) -> list[Op]:
+        """The ops of ``parts`` that read ``value``."""
+        users = self.users.get(value, ())
+        if len(users) > sum(len(p.ops) for p in parts):
+            return [op for p in parts for op in p.ops if value in op.operands]
+        return [op for op in users if self.part_of(op) in parts]
+
+    def _same_index(self, op: Op, late: list[Value]) -> bool:
+        """Whether ``op`` uses each of its operands ``late`` at the index at which it gives a result."""
         if op.name not in table.TABLE:
             return False
         kind = table.TABLE[op.name].kind
         if kind == "elementwise":
-            return all(
-                v.shape[d] == 1 or self.axes.dims(v)[d] == self.axes.dims(op.result)[d]
-                for v in op.operands if v in late for d in range(v.rank)
-            )  # fmt: skip
+            out = self.axes_of(op.result)
+            return all(n == 1 or dim == out[d] for v in late for d, (n, dim) in enumerate(zip(v.shape, self.axes_of(v))))
         if op.name == "reshape":
             return self.axes.flat(op.operands[0]) == self.axes.flat(op.result)
         if op.name == "broadcast_in_dim":
-            operand = op.operands[0]
-            return all(
-                n == 1 or self.axes.dims(operand)[k] == self.axes.dims(op.result)[d]
-                for k, (d, n) in enumerate(zip(op.attrs["dims"], operand.shape))
-            )  # fmt: skip
+            operand, out = op.operands[0], self.axes_of(op.result)
+            return all(n == 1 or dim == out[d] for d, n, dim in zip(op.attrs["dims"], operand.shape, self.axes_of(operand)))
         if kind == "reduce":
             return not self.axes.reduced(op)
         return op.name in ("permute", "squeeze", "expand_dims", "full")
 
     def cycle(self, a: _Part, b: _Part) -> bool:
-        """Whether a path leads from ``a`` to ``b`` through another segment."""
-        seen: set[int] = set()
-        stack = [self.part[u] for v in a.outs for u in self.users.get(v, ()) if u in self.members]
-        stack = [p for p in stack if p is not a and p is not b]
-        while stack:
-            p = stack.pop()
-            if id(p) in seen:
-                continue
-            seen.add(id(p))
-            for v in p.outs:
-                for u in self.users.get(v, ()):
-                    target = self.part.get(u)
-                    if target is b:
-                        return True
-                    if target is not None and target is not p and target is not a:
-                        stack.append(target)
-        return False
+        """Whether a path leads from ``a`` to ``b`` through another segment. It is looked for from both ends, a step of each at a time: often one
+        of them has few ways to go, and when it has gone all, there is no path."""
+
+        def after(p: _Part):
+            return (self.part_of(u) for v in p.outs for u in self.users.get(v, ()))
+
+        def before(p: _Part):
+            return (self.part_of(v.op) for v in p.ins)
+
+        steps = zip(self._search(a, b, after, lambda p: p.first < b.last), self._search(b, a, before, lambda p: p.last > a.first))
+        return any(forward or backward for forward, backward in steps)
+
+    @staticmethod
+    def _search(start: _Part, target: _Part, nexts, may_reach) -> Iterator[bool]:
+        """Yields for each way from one part to the next, beginning at ``start``, whether it reaches ``target``, but not straight."""
+        seen, pending = {start, target, None}, [start]
+        while pending:
+            part = pending.pop()
+            for p in nexts(part):
+                if p not in seen and may_reach(p):
+                    seen.add(p)
+                    pending.append(p)
+                yield p is target and part is not start
 
     def merge(self, a: _Part, b: _Part) -> None:
-        self.log.append((a.ops[-1], len(a.ops), b.ops[0], len(b.ops), None))
-        a.outs = dict.fromkeys(self._outs((a, b)))
-        a.ops = sorted(a.ops + b.ops, key=self.order.__getitem__)
+        self.log.append((self.members[a.last], len(a.ops), self.members[b.first], len(b.ops), None))
+        between = self._between(a, b)
+        late = self._becoming_late(a, b, between)
+        a.late, fewer = (a.late, b.late) if len(a.late) >= len(b.late) else (b.late, a.late)
+        a.late.update(fewer, late)
+        a.outs |= b.outs
+        for mask, count in b.masks.items():
+            a.masks[mask] = a.masks.get(mask, 0) + count
+        for value, count in b.ins.items():
+            a.ins[value] = a.ins.get(value, 0) + count
+        for _, _, value, uses in between:
+            del a.ins[value]
+            a.outs[value] = uses
+            if not uses:
+                del a.outs[value]
+                if value.op.name != "partial_sum":
+                    a.masks[self.axis_mask(value)] -= 1
+        a.ops, fewer = (a.ops, b.ops) if len(a.ops) >= len(b.ops) else (b.ops, a.ops)
+        a.ops += fewer
         a.reduced |= b.reduced
         a.domain |= b.domain
         a.rows |= b.rows
-        a.first = min(a.first, b.first)
-        for op in b.ops:
-            self.part[op] = a
-        made = {v for op in a.ops for v in op.results}
-        a.ins = {v: None for v in list(a.ins) + list(b.ins) if v not in made}
+        a.first, a.last = min(a.first, b.first), max(a.last, b.last)
         a.why = b.why if b.why == ASKED else a.why or b.why
-        b.ops = []
+        b.into = a
 
     def run(self) -> list[_Part]:
         changed = True
         while changed:
             changed = self._along_values() | self._siblings()
-        return [p for p in self.parts if p.ops]
+        parts = [p for p in self.parts if p.into is None]
+        for part in parts:
+            part.ops.sort(key=self.order.__getitem__)
+        return parts
 
     def _along_values(self) -> bool:
         changed = False
         for part in self.parts:
-            if not part.ops:
+            if part.into is not None:
                 continue
             again = True
             while again:
                 again = False
                 for value in reversed(list(part.ins)):
-                    producer = self.part.get(value.op) if value.op is not None else None
-                    if producer is None or producer is part or not producer.ops:
+                    producer = self.part_of(value.op)
+                    if producer is None:
                         continue
                     why = self.refusal(producer, part)
                     if why is None and not self.cycle(producer, part):
-                        target = producer
                         self.merge(producer, part)
-                        part, again, changed = target, True, True
+                        part, again, changed = producer, True, True
                         break
-                    why = why or CYCLE
-                    self.log.append((producer.ops[-1], len(producer.ops), part.ops[0], len(part.ops), why))
-                    part.why = why if why == ASKED else part.why or why
+                    self._refused(producer, part, why or CYCLE)
         return changed
+
+    def _refused(self, a: _Part, b: _Part, why: str) -> None:
+        self.log.append((self.members[a.last], len(a.ops), self.members[b.first], len(b.ops), why))
+        b.why = why if why == ASKED else b.why or why
 
     def _siblings(self) -> bool:
         """Segments that read the same tensor over the same axes become one: the tensor is read once."""
         changed = False
         readers: dict[object, list[_Part]] = {}
-        for part in self.parts:
-            for value in part.ins if part.ops else ():
+        alive = [part for part in self.parts if part.into is None]
+        for part in alive:
+            for value in part.ins:
                 if value.rank:
                     readers.setdefault(value, []).append(part)
-        for part in self.parts:  # reductions of what one segment makes, over the same axes, share a kernel too
-            for value in part.ins if part.ops and part.reduced else ():
-                producer = self.part.get(value.op) if value.op is not None else None
+        for part in alive:  # reductions of what one segment makes, over the same axes, share a kernel too
+            for value in part.ins if part.reduced else ():
+                producer = self.part_of(value.op)
                 if producer is not None:
-                    readers.setdefault(("reductions of", id(producer), part.reduced), []).append(part)
+                    readers.setdefault((producer, part.reduced), []).append(part)
         for parts in readers.values():
             for first, second in zip(parts, parts[1:]):
-                if not first.ops or not second.ops or first is second:
+                if first is second or first.into is not None or second.into is not None:
                     continue
                 why = self.refusal(first, second)
                 if why is None and not self.cycle(first, second) and not self.cycle(second, first):
                     self.merge(first, second)
                     changed = True
                 else:
-                    why = why or CYCLE
-                    self.log.append((first.ops[-1], len(first.ops), second.ops[0], len(second.ops), why))
-                    second.why = second.why or why
+                    self._refused(first, second, why or CYCLE)
         return changed
 
 

@@ -45,10 +45,11 @@ def leaves(axes) -> list[Axis]:
 def _union(a: Axis, b: Axis) -> bool:
     if a is b:
         return True
-    if a.values & b.values:
+    if not a.values.isdisjoint(b.values):
         return False
     b.into = [a]
-    a.values |= b.values
+    a.values, fewer = (a.values, b.values) if len(a.values) >= len(b.values) else (b.values, a.values)
+    a.values |= fewer
     if isinstance(b.size, int):
         a.size = b.size
     return True
@@ -73,9 +74,9 @@ def unify(first, second) -> bool:
         if len(a) == 1 and len(b) == 1 or a[0].size == b[0].size:
             if not _union(a[0], b[0]):
                 return False
-        elif len(a) == 1 and not (a[0].values & set().union(*(x.values for x in b))):
+        elif len(a) == 1 and all(a[0].values.isdisjoint(x.values) for x in b):
             _split(a[0], b[0].size, sz.product(x.size for x in b[1:]))
-        elif len(b) == 1 and not (b[0].values & set().union(*(x.values for x in a))):
+        elif len(b) == 1 and all(b[0].values.isdisjoint(x.values) for x in a):
             _split(b[0], a[0].size, sz.product(x.size for x in a[1:]))
         elif (inner := sz.quotient(a[0].size, b[0].size)) is not None:
             _split(a[0], b[0].size, inner)
