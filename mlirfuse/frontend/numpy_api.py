@@ -203,7 +203,29 @@ def dtype_of(dtype) -> DType:
         fail(UnsupportedError, str(error))
 
 
-@functools.lru_cache(maxsize=None)
+def _bfloat16_as_half(find):
+    """``find(…, kinds)``, which asks NumPy for types, with bfloat16 promoted as float16 is; the two together are float32.
+
+    NumPy asks ml_dtypes about bfloat16 as about any foreign type, and agrees but in two things: a Python float counts as a float16 there, so that
+    ``x * 2.0`` would be float32 where ``x * 2`` is bfloat16; and functions without a loop for bfloat16 (matmul, clip, degrees) give float32.
+    """
+
+    @functools.lru_cache(maxsize=None)
+    @functools.wraps(find)
+    def types(*given):
+        *what, kinds = given
+        if _BFLOAT16 not in kinds or _HALF in kinds:
+            return find(*what, kinds)
+        found = find(*what, tuple(_HALF if k == _BFLOAT16 else k for k in kinds))
+        return tuple(dt.bf16 if d is dt.f16 else d for d in found)
+
+    return types
+
+
+_BFLOAT16, _HALF = dt.bf16.numpy, dt.f16.numpy
+
+
+@_bfloat16_as_half
 def loop_types(ufunc, kinds: tuple) -> tuple[DType, ...]:
     """The types that NumPy computes the ufunc in and gives: inputs, then outputs."""
     outputs = (None,) * (ufunc.nin + ufunc.nout - len(kinds))
@@ -213,15 +235,15 @@ def loop_types(ufunc, kinds: tuple) -> tuple[DType, ...]:
     return tuple(dt.of(d) for d in found)
 
 
-@functools.lru_cache(maxsize=None)
-def _result_type(kinds: tuple) -> DType:
-    return dt.of(np.result_type(*[{int: 0, float: 0.0}.get(k, k) for k in kinds]))
+@_bfloat16_as_half
+def _result_type(kinds: tuple) -> tuple[DType]:
+    return (dt.of(np.result_type(*[{int: 0, float: 0.0}.get(k, k) for k in kinds])),)
 
 
 def result_type_of(kinds: tuple) -> DType:
     """NumPy's common type of dtypes and of int and float for Python numbers."""
     try:
-        return _result_type(kinds)
+        return _result_type(kinds)[0]
     except TypeError as error:
         fail(TypeError, str(error))
 

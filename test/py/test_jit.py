@@ -473,6 +473,19 @@ def test_dtypes(dtype):
     close(strict(f)(x), f(x), tolerance or 1e-5)
 
 
+def test_numbers_beside_half_types_of_torch():
+    """The tensor's type stays, as in torch, also where the number is known only at run time."""
+    torch = pytest.importorskip("torch")
+    for dtype in (torch.bfloat16, torch.float16):
+        x = torch.from_numpy(floats(5, 5)).to(dtype)
+        for fn in (lambda x: x * 2.0, lambda x: 1.5 - x, lambda x: x + 3, lambda x: x @ x, lambda x: x.mean() * 0.5):
+            got, want = strict(fn)(x), fn(x)
+            assert got.dtype == want.dtype == dtype
+            torch.testing.assert_close(got, want)
+        assert strict(lambda x, s: x * s)(x, 2.5).dtype == dtype
+        assert strict(lambda x: np.where(x > 0, x, 0.0))(x).dtype == strict(lambda x: np.clip(x, -1.0, 1))(x).dtype == dtype
+
+
 def test_integers_overflow_and_divide_as_in_numpy():
     extremes = np.array([-128, -127, -1, 0, 1, 5, 127] * 5, np.int8)
     a, b = (g.reshape(-1) for g in np.meshgrid(extremes, extremes))
