@@ -130,12 +130,7 @@ def _save(program, env, chosen) -> None:
 @functools.cache
 def any_remembered() -> bool:
     """Whether an earlier process left any results."""
-    return cache.enabled() and _any_in(cache.folder())
-
-
-@functools.cache
-def _any_in(folder) -> bool:
-    return any(folder.glob("tuned-*"))
+    return cache.enabled() and any(cache.folder().glob("tuned-*"))
 
 
 def remembered(program, env, alignments, machine) -> tuple | None:

@@ -65,13 +65,12 @@ class Executor:
         that are given to ``result`` behind the graph's results."""
         return self.form(leaf_of_arg, own).record(self.variant(leaves, leaf_of_arg, env), leaves, env, result)
 
-    def known_record(self, leaves, leaf_of_arg: list[int], env: dict[str, int], alignments, result=None, own=()):
-        """As :meth:`record`, but None where the variant is not compiled yet or a tensor has no elements. ``alignments``: of each leaf."""
+    def known_variant(self, leaf_of_arg: list[int], env: dict[str, int], alignments):
+        """As :meth:`variant`, but None where it is not compiled yet or a tensor has no elements. ``alignments``: of each leaf."""
         if self.empty or self.pieces is not None or (self.extents and min(self._extent_values(env)) <= 0):
             return None
-        graph = self.graph
-        variant = self.program.known(env, {v: alignments[leaf_of_arg[k]] for k, v in enumerate(graph.args) if k not in graph.scalars})
-        return None if variant is None else self.form(leaf_of_arg, own).record(variant, leaves, env, result)
+        args = self.graph.args
+        return self.program.known(env, {args[k]: alignments[leaf_of_arg[k]] for k in self.program.pointer_args})
 
     @functools.cached_property
     def _extent_values(self):
@@ -147,13 +146,17 @@ class _Form:
             found = self._scalars[variant.params] = [(at[v], slot, "f" if v.dtype.is_float else "i") for v, slot in slots]
         return found
 
-    def record(self, variant, leaves, env: dict[str, int], result):
-        """The Record of a call with these sizes."""
+    def place(self, leaves) -> tuple:
+        """The dispatcher's word for where results are made, and the leaf that they are made like."""
+        return _device(leaves, self.first)
+
+    def record(self, variant, leaves, env: dict[str, int], result, place=None):
+        """The Record of a call with these sizes; ``place``: as :meth:`place` gives it for such arguments."""
         plan = self.program.plan(variant, env)
-        device, proto = _device(leaves, self.first)
+        device, proto = place or self.place(leaves)
         finish = None if result is None and len(self.where) == 1 else self._collect(result or list)
         launch, keep = variant.launch if variant.kernels else 0, variant
-        if launch and not dump.EACH_CALL.isdisjoint(config.dump):
+        if launch and config.dump and not dump.EACH_CALL.isdisjoint(config.dump):
             launch, keep = dump.watched(self.program, variant, env)
         scalars = self.scalars(variant)
         return _native.Record(launch, plan.ints, self.slots, scalars, self.outputs(env), plan.workspace, device, finish, keep, proto)

@@ -69,7 +69,8 @@ class Program:
         self.outputs = list(dict.fromkeys(graph.returns))
         self.views = self._views()
         self.variants: dict[tuple, Variant] = {}
-        self.tuned: dict[tuple, tuple] = {}  # by sizes_key: parameters that were measured to be best
+        self.tuned: dict[tuple, tuple | None] = {}  # by sizes_key: parameters that were measured to be best
+        self.tuned_before: bool | None = None  # whether earlier processes left any such; None: not looked for yet
         self._lock = threading.Lock()
         self.axes = axes or Axes(graph.ops)
         self.steps = self._steps(hint)

@@ -63,10 +63,13 @@ class _Known:
         self.env = eval(f"lambda sizes: {{{', '.join(places)}}}")
         conditions = [f"({g.left}) {g.op} ({g.right})" for g in traced.size_guards] + [f"({a}) == ({b})" for a, b in traced.equalities]
         sizes = [n for g in traced.size_guards for n in (g.left, g.right)] + [n for pair in traced.equalities for n in pair]
+        self.form = kind.executor.form(kind.leaf_of_arg, kind.own)
+        self.place = self.form.place(leaves)  # the same for all arguments of these types and devices
         self.holds = sz.function(" and ".join(conditions) or "True", sz.symbols_of(sizes))
 
     def record(self, leaves, env, alignments):
         kind = self.kind
         if kind.executor is None:  # it has failed meanwhile
             return None
-        return kind.executor.known_record(leaves, kind.leaf_of_arg, env, alignments, kind.finisher(env), kind.own)
+        variant = kind.executor.known_variant(kind.leaf_of_arg, env, alignments)
+        return None if variant is None else self.form.record(variant, leaves, env, kind.finisher(env), self.place)

@@ -99,13 +99,15 @@ class GpuTarget:
 
     def parameters(self, program: Program, env, alignments) -> tuple:
         """For each segment its scheduler's parameters: what autotune found for these sizes, else the model's choice."""
-        if program.tuned or autotune.any_remembered():
+        if program.tuned_before is None:
+            program.tuned_before = autotune.any_remembered()
+        if program.tuned or program.tuned_before:
             key = program.sizes_key(env)
             if key not in program.tuned:
                 program.tuned[key] = autotune.remembered(program, env, alignments, self.machine)
             if program.tuned[key] is not None:
                 return program.tuned[key]
-        return tuple(gpu_choice.choose(step.analysis, env, alignments, self.machine) for step in program.steps)
+        return tuple([gpu_choice.choose(step.analysis, env, alignments, self.machine) for step in program.steps])
 
     def kernels(self, program: Program, params: tuple, slots: Slots) -> tuple[list, str]:
         """The kernels of a variant and the module that holds them."""

@@ -69,14 +69,15 @@ bool add_array(const Leaf& leaf, Description* d) {
   if (!d->usual) return true;
 
   const int32_t rank = leaf.ndim;
-  int64_t* words = d->words.extend(2 + 2 * static_cast<size_t>(rank));
+  int64_t* words = d->words.extend(3 + 2 * static_cast<size_t>(rank));
   int64_t* sizes = d->sizes.extend(2 * static_cast<size_t>(rank));
   if (!words || !sizes) return false;
   words[0] = kArrayTag | int64_t(leaf.writable) << 4 | int64_t(rank) << 8 | device << 16;
   words[1] = dtype.code | int64_t(dtype.bits) << 8 | int64_t(dtype.lanes) << 16;
+  words[2] = reinterpret_cast<int64_t>(Py_TYPE(leaf.object));
   std::copy(leaf.shape, leaf.shape + rank, sizes);
   for (int32_t k = 0; k < rank; ++k) {
-    words[2 + k] = std::min<int64_t>(leaf.shape[k], 2);
+    words[3 + k] = std::min<int64_t>(leaf.shape[k], 2);
     int64_t stride = leaf.strides[k];
     if (leaf.strides_in_bytes) {
       if (stride % leaf.item_bytes) d->usual = false;
@@ -84,7 +85,7 @@ bool add_array(const Leaf& leaf, Description* d) {
     }
     sizes[rank + k] = stride;
   }
-  layout_of(sizes, sizes + rank, rank, words + 2 + rank);
+  layout_of(sizes, sizes + rank, rank, words + 3 + rank);
   return d->alignments.push(int64_t(1) << leaf.alignment);
 }
 
@@ -125,8 +126,8 @@ PyObject* key_of(const Description& d) {
 
 const char* describe_doc =
     "describe(leaves, static_leaves)\n--\n\n"
-    "What decides how a call is compiled, as (key, sizes, alignments): a hashable key of its kind (dtypes, ranks, extents of 0 and\n"
-    "1, layouts, device, types of numbers, constants and the values of the numbers in `static_leaves`); the extents and then the\n"
+    "What decides how a call is compiled, as (key, sizes, alignments): a hashable key of its kind (types, dtypes, ranks, extents of 0\n"
+    "and 1, layouts, device, types of numbers, constants and the values of the numbers in `static_leaves`); the extents and then the\n"
     "strides in elements of each array leaf in turn; for each leaf the bytes that its address is aligned to, at most 64. None for\n"
     "what compiled code does not take: other dtypes or devices, odd strides, tensors that require grad, arrays on two devices.";
 

@@ -42,60 +42,60 @@ def emit(name: str, analysis: Analysis, slots: Slots, params) -> list[GpuKernel]
 
 
 class _Reach:
-    """What decides how a segment's tensors can be accessed along the innermost loop of its kept or its reduced axes; ``evaluate(env)`` gives
-    what depends on the sizes: the loop's extent, the largest offset in elements, starts and lengths of pieces that vectors must not cross,
-    the sizes that may be multiples of a vector, and for each tensor its stride along the loop and all strides that the kernel steps by."""
+    """What decides how a segment's tensors can be accessed along the innermost loop of its kept or its reduced axes. ``evaluate(env)`` gives
+    what depends on the sizes: the loop's extent; the largest offset in elements; starts and lengths of pieces that vectors must not cross,
+    or-ed; the sizes that may be multiples of a vector; for each tensor its stride along the loop and, or-ed, the strides but 1 that the
+    kernel steps by. The lowest bit of numbers or-ed is the largest power of two that divides them all."""
 
     def __init__(self, analysis: Analysis, along_kept: bool):
         loops = analysis.loops(analysis.kept if along_kept else analysis.reduced)
         inner = loops[-1] if loops else []
         lane = inner[-1] if inner else None
         both = analysis.inputs + analysis.outputs
-        self.tensors = list(dict.fromkeys(both))
-        self.places = [self.tensors.index(v) for v in both]
+        tensors = list(dict.fromkeys(both))
+        self.tensors = [(v, v.dtype.bytes, v in analysis.outputs) for v in tensors]
+        self.places = [tensors.index(v) for v in both]
         self.pinned = lane in analysis.pinned
         self.multiples = sorted(_symbolic_lengths(analysis, inner), key=str)
         ends = [loop[-1] for loop in analysis.loops(analysis.kept) + analysis.loops(analysis.reduced)]
         domain = set(analysis.domain)
-        strides, offsets = [], [sz.product(a.size for a in analysis.domain)]
-        for value in self.tensors:
-            axes = analysis.axes.flat(value)
+        pieces = _pieces(analysis)
+        numbers = [size_of(inner), sz.product(a.size for a in analysis.domain), *pieces, *self.multiples]
+        offsets, rows = [numbers[1]], []
+        for value in tensors:
+            axes, strides = analysis.axes.flat(value), analysis.strides[value]
             plain = domain.issuperset(axes) and not analysis.pinned.intersection(axes)
             along = analysis.axis_stride(value, lane) if lane else 0
-            strides.append((along, *([analysis.axis_stride(value, a) for a in ends] if plain else analysis.strides[value])))
-            offsets.append("+".join(f"({n}-1)*abs({s})" for n, s in zip(value.shape, analysis.strides[value])) or 0)
-        pieces = _pieces(analysis)
-        numbers = [size_of(inner), *pieces, *self.multiples, *(s for row in strides for s in row)]
-        numbers += [n for v in self.tensors for n in (*v.shape, *analysis.strides[v])] + offsets[:1]
-        rows = ", ".join(map(sz.spelled, strides))
-        source = f"{size_of(inner)}, max({sz.spelled(offsets)}), {sz.spelled(pieces)}, {sz.spelled(self.multiples)}, ({rows},)"
+            steps = [analysis.axis_stride(value, a) for a in ends] if plain else strides
+            rows.append(f"({along}, {_ored(f'({s} if {s} != 1 else 0)' for s in dict.fromkeys(steps) if s not in (0, 1))})")
+            offsets.append("+".join(f"({n}-1)*abs({s})" for n, s in zip(value.shape, strides)) or 0)
+            numbers += [along, *steps, *value.shape, *strides]
+        source = f"{numbers[0]}, max({sz.spelled(offsets)}), {_ored(f'({n})' for n in pieces)}, {sz.spelled(self.multiples)}, ({', '.join(rows)},)"
         self.evaluate = sz.function(source, sz.symbols_of(numbers))
+
+
+def _ored(numbers) -> str:
+    return "|".join(numbers) or "0"
 
 
 def access_of(analysis: Analysis, along_kept: bool, env: dict[str, int], alignments: dict[Value, int]) -> Access:
     """How wide accesses can be along the innermost loop of the kept or the reduced axes, and whether offsets fit 32 bits."""
     reach = analysis.once(_Reach, along_kept)
     extent, largest, pieces, sizes, strides = reach.evaluate(env)
-    piece = min(map(_power, pieces), default=256)
     aligns, wanted = [], 1
-    for value, (along, *steps) in zip(reach.tensors, strides):
-        nbytes = value.dtype.bytes
-        limit = min(alignments.get(value, 256), WIDEST, piece * nbytes)
-        for s in steps:
-            if s not in (0, 1):
-                limit = min(limit, _power(s * nbytes))
+    for (value, nbytes, written), (along, steps) in zip(reach.tensors, strides):
+        limit = min(alignments.get(value, WIDEST), WIDEST, _power((steps | pieces) * nbytes))
         aligns.append(max(nbytes, limit))
-        if along == 1 or value in analysis.outputs:
+        if along == 1 or written:
             wanted = max(wanted, limit // nbytes)
     lanes = min(wanted, 8)
-    while lanes > 1 and extent % lanes:
+    while extent % lanes:
         lanes //= 2
     if reach.pinned:
-        lanes = min(lanes, piece)
-    aligns = [min(align, lanes * value.dtype.bytes, WIDEST) for value, align in zip(reach.tensors, aligns)]
-    known = frozenset([n for n, value in zip(reach.multiples, sizes) if value % lanes == 0] if lanes > 1 else ())
-    index = dt.i32 if largest + 2**20 < 2**31 else dt.i64
-    return Access(index, lanes, tuple([aligns[k] for k in reach.places]), known)
+        lanes = min(lanes, _power(pieces))
+    aligns = [min(align, lanes * nbytes) for align, (_, nbytes, _) in zip(aligns, reach.tensors)]
+    known = frozenset([n for n, value in zip(reach.multiples, sizes) if not value % lanes] if lanes > 1 else ())
+    return Access(dt.i32 if largest + 2**20 < 2**31 else dt.i64, lanes, tuple([aligns[k] for k in reach.places]), known)
 
 
 def _power(n: int) -> int:
