@@ -102,8 +102,9 @@ def _elementwise(shapes, attrs):
 
 
 def axes_of(attrs, rank) -> tuple[int, ...]:
+    """The axes that a reduction of an operand of this rank is over, in the order of its dimensions."""
     axes = attrs["axes"]
-    return tuple(range(rank)) if axes is None else tuple(a % rank for a in axes)
+    return tuple(range(rank)) if axes is None else tuple(sorted(a % rank for a in axes))
 
 
 def _no_axis(shape, axis):
@@ -271,7 +272,12 @@ def _erfcinv(y):
         return _erfinv(1 - y)
     x = pymath.sqrt(-pymath.log(y * pymath.sqrt(pymath.pi * -pymath.log(y))))
     for _ in range(8):
-        x += (pymath.erfc(x) - y) / (2 / pymath.sqrt(pymath.pi) * pymath.exp(-x * x))
+        if y > 1e-290:
+            x += (pymath.erfc(x) - y) / (2 / pymath.sqrt(pymath.pi) * pymath.exp(-x * x))
+        else:  # erfc becomes subnormal, with few digits left: the logarithm of its asymptotic series
+            u = 1 / (2 * x * x)
+            log = -x * x - pymath.log(x * pymath.sqrt(pymath.pi)) + pymath.log1p(u * (-1 + u * (3 + u * (-15 + u * 105))))
+            x += (log - pymath.log(y)) / (2 * x + 1 / x)
     return x
 
 
@@ -308,7 +314,7 @@ _floats("erfinv", _via_f64(_erfinv), m.erfinv, "inverse of erf", 24, "")
 _floats("erfcinv", _via_f64(_erfcinv), m.erfcinv, "inverse of erfc", 24, "")
 _floats("lgamma", _via_f64(_lgamma), m.lgamma, "logarithm of the absolute value of the gamma function", 40, "")
 _floats("sigmoid", _sigmoid, m.sigmoid, "1 / (1 + exp(-x))", 14, "")
-_floats("silu", lambda x: x * _sigmoid(x), lambda e, x: e.mul(x, m.sigmoid(e, x)), "x * sigmoid(x)", 15, "")
+_floats("silu", lambda x: x * _sigmoid(x), m.silu, "x * sigmoid(x)", 15, "")
 _floats("reciprocal", lambda x: (1 / x).astype(x.dtype), lambda e, x: e.div(1.0, x), "1 / x", 4, takes=FLOAT + COMPLEX)
 _floats("frac", lambda x: x - np.trunc(x), lambda e, x: e.sub(x, e.trunc(x)), "x - trunc(x)", 2, "")
 
@@ -680,10 +686,11 @@ def _same_dtype(function):
 
 def _arg(function):
     def ref(x, axis, keepdims):
-        if len(axis) == x.ndim:  # over all: the position in row-major order
-            flat = function(x.reshape(-1))
-            return np.asarray(flat).reshape((1,) * x.ndim if keepdims else ()).astype(np.int64)
-        return function(x, axis=axis[0], keepdims=keepdims).astype(np.int64)
+        axes = sorted(a % x.ndim for a in axis)
+        kept = tuple(n for k, n in enumerate(x.shape) if k not in axes)
+        rows = np.moveaxis(x, axes, range(-len(axes), 0)) if axes else x
+        found = function(rows.reshape(kept + (pymath.prod(x.shape[a] for a in axes),)), axis=-1).astype(np.int64)
+        return found.reshape(tuple(1 if k in axes else n for k, n in enumerate(x.shape))) if keepdims else found
 
     return ref
 
@@ -694,8 +701,8 @@ _reduction("max", "largest; NaN if any is", np.max, ANY, numpy="max amax")
 _reduction("min", "smallest; NaN if any is", np.min, ANY, numpy="min amin")
 _reduction("any", "is any nonzero", np.any, ANY, "bool", nvfuser="")
 _reduction("all", "are all nonzero", np.all, ANY, "bool", nvfuser="")
-_reduction("argmax", "position of the first largest; of the first NaN if there is one", _arg(np.argmax), ANY, "i64", nvfuser="")
-_reduction("argmin", "position of the first smallest; of the first NaN if there is one", _arg(np.argmin), ANY, "i64", nvfuser="")
+_reduction("argmax", "position in row-major order along the axes, of the first largest; of the first NaN if there is one", _arg(np.argmax), ANY, "i64", nvfuser="")
+_reduction("argmin", "position in row-major order along the axes, of the first smallest; of the first NaN if there is one", _arg(np.argmin), ANY, "i64", nvfuser="")
 _reduction("mean", "arithmetic mean", np.mean, FLOAT)
 _reduction("m2", "sum of squared deviations from the mean, in one pass (Welford; Chan, Golub and LeVeque 1979)",
            lambda x, axis, **k: np.sum((x - np.mean(x, axis, keepdims=True)) ** 2, axis, **k), FLOAT, numpy="", nvfuser="")  # fmt: skip

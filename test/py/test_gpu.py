@@ -154,14 +154,15 @@ def test_dropout_is_the_same_on_the_cpu():
     assert np.array_equal(f(torch.from_numpy(x).cuda()).cpu().numpy(), f(x))
 
 
-@pytest.mark.parametrize("name, bound", [("exp", 2), ("log", 2), ("tanh", 2), ("sqrt", 0.5001), ("sin", 4), ("erf", 4), ("expm1", 4), ("log1p", 4), ("sigmoid", 4)])
+@pytest.mark.parametrize("name, bound", [("exp", 2), ("log", 2), ("tanh", 2), ("sqrt", 0.5001), ("sin", 4), ("erf", 4), ("expm1", 4), ("log1p", 4), ("sigmoid", 4),
+                                         ("silu", 4)])  # fmt: skip
 def test_functions_to_the_last_places(name, bound):
     """A sample of all float32, against float64, in units of the last place of the rounded result."""
     bits = torch.arange(0, 2**32, 4099, dtype=torch.int64, device="cuda").to(torch.int32)
     x = bits.view(torch.float32)
-    function = getattr(mnp, name) if name in ("erf", "sigmoid") else getattr(np, name)
+    function = getattr(mnp, name) if name in ("erf", "sigmoid", "silu") else getattr(np, name)
     y = mlirfuse.jit(function, fallback=False)(x).double()
-    want = getattr(torch, name)(x.double())
+    want = getattr(torch if name != "silu" else torch.nn.functional, name)(x.double())
     rounded = want.float()
     finite = torch.isfinite(rounded) & ~torch.isnan(want)
     place = torch.maximum(torch.ldexp(torch.ones_like(want), torch.frexp(rounded.double().abs())[1] - 24), torch.tensor(2.0**-149, device="cuda"))

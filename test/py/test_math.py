@@ -35,6 +35,7 @@ UNARY = {
     "acosh": (2.2, 2.3),
     "atanh": (2.3, 2.3),
     "sigmoid": (2.5, 2.5),
+    "silu": (3.0, 3.0),
     "softplus": (2.1, 2.1),
     "cbrt": (0.75, 0.75),
     "erf": (1.2, 1.2),
@@ -58,6 +59,8 @@ def reference(name: str, x: np.ndarray) -> np.ndarray:
     """``name`` of ``x`` in x's own type, which is wider than the one tested; erf and its kin in float64 by the C library."""
     if name == "sigmoid":
         return np.exp(np.minimum(x, 0)) / (1 + np.exp(-np.abs(x)))
+    if name == "silu":
+        return x * reference("sigmoid", x)
     if name == "softplus":
         return np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))
     if name in ("erf", "erfc"):
