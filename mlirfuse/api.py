@@ -18,7 +18,9 @@ from typing import Any
 import numpy as np
 
 from mlirfuse import _native, config, counters, dump, targets
+from mlirfuse import ops as table
 from mlirfuse import sizes as sz
+from mlirfuse.effects import VIEWS
 from mlirfuse.errors import CompileError, MlirfuseError, ShapeError, TraceError, UnsupportedError
 from mlirfuse.executor import Empty, Executor
 from mlirfuse.frontend import arrays, tracing
@@ -554,8 +556,18 @@ def _number(value, scalar):
 
 def lower_to_segments(graph, target, after=None):
     """Runs the tensor-level passes of ``jit`` for ``target`` on a traced graph, in place; ``after`` as for :func:`run_pipeline`."""
+    _refuse_complex(graph)
     options = "".join(f" {name}={str(on).lower()}" for name, on in (("single-op", config.single_op), ("horizontal", config.horizontal)))
     return run_pipeline([graph], PIPELINE.format(options=options.strip(), extra=target.passes), after).graphs[0]
+
+
+def _refuse_complex(graph) -> None:
+    """Raises :class:`UnsupportedError` where a kernel would have to compute with complex numbers; views of them and library ops need none."""
+    found = [op for op in graph.ops if op.name not in VIEWS and any(v.dtype is not None and v.dtype.kind == "c" for v in (*op.operands, *op.results))]
+    found = [op for op in found if table.TABLE[op.name].kind != "library"]
+    op = next((op for op in found if table.TABLE[op.name].kind != "create"), found[0] if found else None)  # not a number that it is used with
+    if op is not None:
+        raise UnsupportedError(tracing.located(f"{op.name} of complex numbers is not compiled: compute with arrays of the real and the imaginary parts", op.loc))
 
 
 def jit(fn=None, *, static_argnames=(), target: str | None = None, fallback: bool | None = None):

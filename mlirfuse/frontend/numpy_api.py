@@ -332,9 +332,14 @@ def fresh(t, value: Value) -> Value:
     return t.emit("copy", value)
 
 
-@_ufunc(np.positive, np.conjugate)
+@_ufunc(np.positive)
 def _positive(t, values, ins, outs):
     return fresh(t, values[0])
+
+
+@_ufunc(np.conjugate)
+def _conjugate(t, values, ins, outs):
+    return t.emit("conj", values[0]) if ins[0].kind == "c" else fresh(t, values[0])
 
 
 def _identity_for_bools(name):

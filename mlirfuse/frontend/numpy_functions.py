@@ -472,12 +472,14 @@ def isreal(x):
 
 @implements(np.real)
 def real(val):
-    return asarray(val)
+    x = asarray(val)
+    return wrap(x._trace, x._trace.emit("real", x.value)) if iscomplexobj(x) else x
 
 
 @implements(np.imag)
 def imag(val):
-    return zeros_like(val)
+    x = asarray(val)
+    return wrap(x._trace, x._trace.emit("imag", x.value)) if iscomplexobj(x) else zeros_like(x)
 
 
 @implements(np.iscomplexobj)
@@ -1435,7 +1437,8 @@ for _name, _f in {"sum": sum, "prod": prod, "max": max, "min": min, "any": any_,
     setattr(TracedArray, _name, _f)
 TracedArray.T = property(lambda self: transpose(self))
 TracedArray.mT = property(lambda self: matrix_transpose(self))
-TracedArray.real = property(lambda self: self)
+TracedArray.real = property(real)
+TracedArray.imag = property(imag)
 TracedArray.conj = TracedArray.conjugate = lambda self: call_ufunc(np.conjugate, (self,))
 TracedArray.__copy__ = lambda self: copy(self)
 TracedArray.__deepcopy__ = lambda self, memo: copy(self)

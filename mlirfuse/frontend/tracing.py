@@ -262,9 +262,9 @@ def _location() -> tuple[str, int] | None:
     return None if frame is None else (frame.f_code.co_filename, frame.f_lineno)
 
 
-def located(message: str) -> str:
-    """``message`` with the user's file, line and source."""
-    where = _location()
+def located(message: str, where: tuple[str, int] | None = None) -> str:
+    """``message`` with the user's file, line and source: those that an op came from, or those that run now."""
+    where = where or _location()
     if where is None:
         return message
     source = linecache.getline(*where).strip()

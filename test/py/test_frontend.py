@@ -272,6 +272,12 @@ def test_a_python_int_must_fit():
     agree(lambda x: (x < 300, x == 300, -1 < x, x >= -1), array(3, np.uint8))
 
 
+def test_parts_of_real_and_complex_numbers():
+    z = X + 1j * Y
+    for x in (X, z, z.astype(np.complex64), array(3, np.int32)):
+        check(lambda x: (x.real, x.imag, np.real(x), np.imag(x), x.conj(), np.conjugate(x), np.isreal(x), np.iscomplexobj(x)), x, exact=True)
+
+
 def test_int64_against_uint64():
     a = np.array([-1, 0, 5, 2**62], np.int64)
     b = np.array([2**64 - 1, 0, 4, 2**62], np.uint64)
