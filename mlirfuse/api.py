@@ -475,7 +475,7 @@ def _aliases(leaves) -> dict[int, int]:
     for position, leaf in enumerate(leaves):
         if arrays.framework(leaf) is not None:
             spec = arrays.describe(leaf)
-            key = (_address(leaf), spec.shape, spec.strides, spec.dtype.name, spec.writable)
+            key = (arrays.address_of(leaf), spec.shape, spec.strides, spec.dtype.name, spec.writable)
             if key in seen:
                 out[position] = seen[key]
             else:
@@ -490,7 +490,7 @@ def _overlap(kind: Kind, leaves) -> tuple[int, int, bool] | None:
         leaf = leaves[position]
         if arrays.framework(leaf) is None or 0 in leaf.shape:
             continue
-        spec, address = arrays.describe(leaf), _address(leaf)
+        spec, address = arrays.describe(leaf), arrays.address_of(leaf)
         reach = [(n - 1) * s * spec.dtype.bytes for n, s in zip(spec.shape, spec.strides)]
         spans[position] = address + sum(r for r in reach if r < 0), address + sum(r for r in reach if r > 0) + spec.dtype.bytes
         if position in kind.traced.mutated and _overlaps_itself(spec):
@@ -518,10 +518,6 @@ def _overlaps_itself(spec: ArgSpec) -> bool:
             return True
         reach += stride * (extent - 1)
     return False
-
-
-def _address(leaf) -> int:
-    return leaf.ctypes.data if isinstance(leaf, np.ndarray) else leaf.data_ptr() if hasattr(leaf, "data_ptr") else leaf.__cuda_array_interface__["data"][0]
 
 
 def _finisher(traced: Traced, env, argument):

@@ -50,6 +50,14 @@ def alignment(address: int) -> int:
     return min(address & -address, 256) if address else 256
 
 
+def address_of(value) -> int:
+    """Where an array's first element lies."""
+    kind = framework(value)
+    if kind == "numpy":
+        return value.ctypes.data
+    return value.data_ptr() if kind == "torch" else value.__cuda_array_interface__["data"][0]
+
+
 def describe(value) -> ArgSpec | Static:
     """The :class:`ArgSpec` of an argument; :class:`Static` for what is no array or number. Raises :class:`UnsupportedError`."""
     kind = framework(value)
@@ -58,10 +66,11 @@ def describe(value) -> ArgSpec | Static:
             raise UnsupportedError("a tensor that requires grad: mlirfuse records no gradients; pass tensor.detach() or call under torch.no_grad()")
         if value.layout is not sys.modules["torch"].strided:
             raise UnsupportedError(f"a tensor of layout {value.layout}: pass tensor.to_dense()")
-        return ArgSpec(_of_torch(value.dtype), tuple(value.shape), tuple(value.stride()), alignment(value.data_ptr()), device=value.device.type)
+        return ArgSpec(_of_torch(value.dtype), tuple(value.shape), tuple(value.stride()), alignment(address_of(value)), device=value.device.type)
     if kind in ("cupy", "own"):
         interface = value.__cuda_array_interface__
-        dtype = dt.of(value.dtype if kind == "cupy" else np.dtype(interface["typestr"]))
+        own = getattr(value, "dtype", None)  # which may be bfloat16; the interface's words have none for that
+        dtype = dt.of(own if isinstance(own, np.dtype) else np.dtype(interface["typestr"]))
         shape = tuple(interface["shape"])
         strides = interface.get("strides")
         if strides is None:

@@ -161,13 +161,7 @@ def _overlap(planned: Planned, leaves) -> bool:
 
 
 def _span(leaf) -> tuple[int, int]:
-    spec = arrays.describe(leaf)
-    if isinstance(leaf, np.ndarray):
-        address = leaf.ctypes.data
-    elif hasattr(leaf, "data_ptr"):
-        address = leaf.data_ptr()
-    else:
-        address = leaf.__cuda_array_interface__["data"][0]
+    spec, address = arrays.describe(leaf), arrays.address_of(leaf)
     if 0 in spec.shape:
         return address, address
     size = spec.dtype.bytes

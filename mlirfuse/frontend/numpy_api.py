@@ -18,6 +18,7 @@ from mlirfuse import dtypes as dt
 from mlirfuse import ops
 from mlirfuse.dtypes import DType
 from mlirfuse.errors import ShapeError, TraceError, UnsupportedError
+from mlirfuse.frontend import arrays
 from mlirfuse.frontend import tracing as tr
 from mlirfuse.frontend.tracing import SymInt, TracedArray, TracedScalar, fail
 from mlirfuse.graph import Value
@@ -858,18 +859,7 @@ def slice_bound(t, bound: Size, extent: Size) -> Size:
 
 def spec_of(array):
     """The :class:`ArgSpec` of an array from outside the function. Raises UnsupportedError."""
-    if isinstance(array, np.ndarray):
-        try:
-            return tr.ArgSpec.of(array)
-        except TypeError as error:
-            fail(UnsupportedError, str(error))
-    name = str(array.dtype).rpartition(".")[2]
-    found = dtype_of(np.dtype(name) if name != "bfloat16" else dt.bf16)
-    shape = tuple(int(n) for n in array.shape)
-    strides = array.stride() if hasattr(array, "stride") and callable(array.stride) else None
-    if strides is None:
-        given = getattr(array, "strides", None)
-        strides = tuple(s // found.bytes for s in given) if given else tuple(math.prod(shape[k + 1 :]) for k in range(len(shape)))
-    device = "cuda" if hasattr(array, "__cuda_array_interface__") or "cuda" in str(getattr(array, "device", "")) else "cpu"
-    address = array.data_ptr() if hasattr(array, "data_ptr") else 16
-    return tr.ArgSpec(found, shape, tuple(strides), (address & -address) & 0xFF or 256, device=device)
+    try:
+        return arrays.describe(array)
+    except (TypeError, UnsupportedError) as error:
+        fail(UnsupportedError, str(error))

@@ -40,7 +40,13 @@ int cuGetErrorString(int c, const char** n) { *n = "what it means"; return 0; }
 int cuDeviceGetCount(int* n) { *n = 2; return 0; }
 int cuDeviceGet(int* d, int i) { *d = i; return i < 2 ? 0 : 101; }
 int cuDeviceGetName(char* n, int l, int d) { snprintf(n, l, "Fake %d", d); return 0; }
-int cuDeviceGetAttribute(int* v, int a, int d) { *v = a == 75 ? 9 : a == 76 ? 0 : a; return 0; }
+/* FAKE_KERNELS: a device of sm_80 whose kernels have any names and do nothing, so that functions can be compiled for it. */
+static int any_kernel(void) { return getenv("FAKE_KERNELS") != 0; }
+int cuDeviceGetAttribute(int* v, int a, int d) {
+  *v = a == 75 ? 9 : a == 76 ? 0 : a;
+  if (any_kernel()) *v = a == 75 ? 8 : a == 76 ? 0 : a == 39 ? 2048 : a == 97 ? 163 << 10 : a == 38 ? 40 << 20 : 108;
+  return 0;
+}
 int cuDeviceTotalMem_v2(size_t* b, int d) { *b = (size_t)80 << 30; return 0; }
 int cuDevicePrimaryCtxRetain(void** c, int d) { *c = &contexts[d]; return 0; }
 int cuCtxGetCurrent(void** c) { *c = current; return 0; }
@@ -49,6 +55,7 @@ int cuCtxPushCurrent_v2(void* c) { fake_switches++; current = c; return 0; }
 int cuCtxPopCurrent_v2(void** c) { *c = current; current = &contexts[0]; return 0; }
 int cuCtxSynchronize(void) { ENTER fake_syncs++; return 0; }
 int cuModuleLoadDataEx(void** m, const void* image, unsigned n, int* options, void** values) {
+  ENTER
   if (strncmp(image, "bad", 3) == 0) {
     for (unsigned i = 0; i < n; ++i) if (options[i] == 5) strcpy(values[i], "line 3: no such instruction");
     return 218;
@@ -56,14 +63,14 @@ int cuModuleLoadDataEx(void** m, const void* image, unsigned n, int* options, vo
   *m = malloc(1); return current ? 0 : 201;
 }
 int cuModuleUnload(void* m) { free(m); return 0; }
-int cuModuleGetFunction(void** f, void* m, const char* name) { *f = &function; return strcmp(name, "axpy") ? 500 : 0; }
+int cuModuleGetFunction(void** f, void* m, const char* name) { *f = &function; return strcmp(name, "axpy") && !any_kernel() ? 500 : 0; }
 int cuFuncGetAttribute(int* v, int a, void* f) { *v = a == 8 ? dynamic_shared : 10 + a; return 0; }
 int cuFuncSetAttribute(void* f, int a, int v) { ENTER if (a == 8) dynamic_shared = v; return 0; }
 int cuOccupancyMaxActiveBlocksPerMultiprocessor(int* b, void* f, int t, size_t s) { *b = 2048 / t; return 0; }
 static int launch(void** p, void* stream) {
   if (!current) return 201;
   fake_launches++; fake_stream = stream;
-  if (p) {
+  if (p && !any_kernel()) {
     float *x = *(float**)p[0], *y = *(float**)p[1], a = *(float*)p[2]; int64_t n = *(int64_t*)p[3];
     for (int64_t i = 0; i < n; ++i) y[i] = a * x[i] + 1;
   }
@@ -204,6 +211,18 @@ def test_no_driver():
             raise AssertionError
     assert ctypes.CFUNCTYPE(ctypes.c_void_p)(_native.symbols()["mgpuStreamCreate"])() is None
     assert _native.take_cuda_error()[0] == "CUDA_ERROR_NOT_INITIALIZED" and _native.take_cuda_error() is None
+
+    import numpy as np
+    import mlirfuse
+    f, x = lambda x: np.exp(x) * 2, np.ones(5, "f4")
+    try:
+        mlirfuse.jit(f, target="cuda", fallback=False)(x)
+    except mlirfuse.UnsupportedError as error:
+        assert "no CUDA device" in str(error) and "/no/such/libcuda" in str(error), error
+    else:
+        raise AssertionError
+    assert np.allclose(mlirfuse.jit(f)(x), f(x))
+    assert ".visible .entry" in mlirfuse.jit(f, target="cuda:sm_90").lower(x).as_text("ptx")
     """
     environment = {**os.environ, "MLIRFUSE_LIBCUDA": "/no/such/libcuda.so.1"}
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], env=environment, capture_output=True, text=True)
@@ -377,6 +396,35 @@ def test_driver_errors_in_mid_run(run):
         fail("", 0)
         assert call(x, 2.0).numpy().tolist() == [1] * 4
     """)
+
+
+def test_driver_errors_in_a_compiled_function(run):
+    """Raised under the driver's name while a module is loaded, memory is taken and a kernel launched, with the fallback on or off; what comes after
+    the failure runs."""
+    run(
+        """
+        import warnings
+        import mlirfuse
+        warnings.simplefilter("error")
+        failed = set()
+        x = DeviceArray.from_numpy(np.ones((300, 40), "f4"))
+        for fallback in (False, True):
+            f = mlirfuse.jit(lambda x: np.tanh(x) * x.sum(0), fallback=fallback)
+            for call in ("cuModuleLoadDataEx", "cuMemAlloc_v2", "cuMemAllocAsync", "cuLaunchKernel", "cuLaunchKernelEx"):
+                fail(call, 2)
+                try:
+                    f(x)
+                except CudaError as error:
+                    assert error.name == "CUDA_ERROR_OUT_OF_MEMORY" and "what it means" in str(error), error
+                    failed.add(call)
+                fail("", 0)
+            before = read("fake_launches")
+            y = f(x)
+            assert y.shape == (300, 40) and y.dtype == np.float32 and read("fake_launches") > before
+        assert failed >= {"cuModuleLoadDataEx", "cuMemAlloc_v2", "cuLaunchKernel"}, failed
+        """.replace("import warnings", "failed = set()\n        import warnings", 1),
+        FAKE_KERNELS="1",
+    )
 
 
 def test_foreign_arrays(run):
