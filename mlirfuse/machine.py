@@ -21,6 +21,11 @@ class Machine:
     def clusters(self) -> bool:
         return int(self.chip.removeprefix("sm_").rstrip("af")) >= 90
 
+    @property
+    def early_launch(self) -> bool:
+        """Whether a kernel may be launched before the one before it has ended (programmatic dependent launch)."""
+        return self.clusters
+
     @staticmethod
     def of_device(index: int) -> Machine:
         """The machine that CUDA device ``index`` is."""

@@ -111,9 +111,19 @@ class GpuTarget:
 
     def kernels(self, program: Program, params: tuple, slots: Slots) -> tuple[list, str]:
         """The kernels of a variant and the module that holds them."""
-        kernels = []
+        kernels: list = []
+        read, written = set(), set()  # places in memory
         for at, (step, choice) in enumerate(zip(program.steps, params)):
-            kernels += gpu_choice.emit(f"kernel{at}", step.analysis, slots, choice)
+            fresh = not slots.temporaries  # no memory that an earlier kernel still uses can be used again
+            reads, writes = ({slots.place(v) for v in values} for values in (step.analysis.inputs, step.analysis.outputs))
+            waits = "after" if fresh and written.isdisjoint(reads | writes) and read.isdisjoint(writes) else "before"
+            for kernel in gpu_choice.emit(f"kernel{at}", step.analysis, slots, choice):
+                if kernels and self.machine.early_launch:
+                    kernels[-1].lets, kernel.waits = True, waits
+                kernels.append(kernel)
+                waits = "before"
+            read |= reads
+            written |= writes
         return kernels, "module {\ngpu.module @kernels {\n" + "\n".join(k.text for k in kernels) + "\n}\n}\n"
 
     def compile(self, program: Program, params: tuple, slots: Slots) -> Variant:

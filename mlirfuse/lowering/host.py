@@ -67,6 +67,12 @@ def gpu_host(kernels: list[GpuKernel], handles: list[int], slots: Slots) -> str:
         grid, threads = int_at(slots.size(kernel.grid)), constant(kernel.threads)
         sizes = f"{grid}, {one}, {one}, {threads}, {one}, {one}, {zero}, %stream, {params}, {null}, {constant(len(kernel.passed))}"
         types = "!llvm.ptr, i64, i64, i64, i64, i64, i64, i32, !llvm.ptr, !llvm.ptr, !llvm.ptr, i64"
-        lines.append(f"  llvm.call %mgpuLaunchKernel({function}, {sizes}) : !llvm.ptr, ({types}) -> ()")
-    head = ["func.func @launch(%ptrs: !llvm.ptr, %ints: !llvm.ptr, %stream: !llvm.ptr) -> i32 {", *runtime_function("mgpuLaunchKernel", slots)]
+        lines.append(f"  llvm.call %{_launch(kernel)}({function}, {sizes}) : !llvm.ptr, ({types}) -> ()")
+    head = ["func.func @launch(%ptrs: !llvm.ptr, %ints: !llvm.ptr, %stream: !llvm.ptr) -> i32 {"]
+    for name in dict.fromkeys(map(_launch, kernels)):
+        head += runtime_function(name, slots)
     return "\n".join(head + lines + [f"  return {zero} : i32", "}"])
+
+
+def _launch(kernel: GpuKernel) -> str:
+    return "mlirfuse_launch_early" if kernel.waits else "mgpuLaunchKernel"

@@ -335,6 +335,31 @@ def exp(e: Emitter, x: Val) -> Val:
     return _scale_magic(e, _exp_poly(e, r), t)
 
 
+def sum_of_exp(e: Emitter, xs: list[Val], base: Val) -> Val:
+    """The sum of ``exp(x - base)`` over ``xs``, none above ``base``; x may be -inf.
+
+    On the GPU in float32, the hardware's exponential of the rounded ``t = (x - base) log2(e)``, and apart from it the sum of what the
+    rounding left over: a term is within ``(2 + |t| / 8)`` ulp of its own.
+    """
+    low = -130.0  # the exponential is 0 from here on, and its corrections are finite
+    if not _hardware(e, base):
+        return _pairwise(e, [exp(e, e.sub(x, base)) for x in xs])
+    powers, rest = [], None
+    for x in xs:
+        d = e.max(e.sub(x, base), low)
+        t = e.mul(d, co.LOG2E)
+        powers.append(_ex2(e, t))
+        left = e.fma(d, co.LOG2E, e.neg(t))
+        rest = e.mul(powers[-1], left) if rest is None else e.fma(powers[-1], left, rest)
+    return e.fma(rest, math.log(2), _pairwise(e, powers))
+
+
+def _pairwise(e: Emitter, vals: list[Val]) -> Val:
+    while len(vals) > 1:
+        vals = [e.add(vals[i], vals[i + 1]) if i + 1 < len(vals) else vals[i] for i in range(0, len(vals), 2)]
+    return vals[0]
+
+
 def exp2(e: Emitter, x: Val) -> Val:
     """2**x, within 1 ulp (1.7 on the GPU in float32); exact for integers. ``2**(n + r) = 2**n (1 + r P(r))``."""
     f = format_of(x)

@@ -1,17 +1,28 @@
 """How each reduction accumulates: identity, combination of accumulators, and what goes in and comes out.
 
 An accumulator is a tuple of Vals: one for most reductions, (value, position) for argmax and argmin, (count, mean, squared deviations) for
-m2. Sums of half types accumulate
-in float32, as all arithmetic on them does.
+m2. Sums of half types accumulate in float32, as all arithmetic on them does.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from mlirfuse import dtypes as dt
-from mlirfuse.graph import Op
+from mlirfuse.graph import Op, Value
 from mlirfuse.lowering.emitter import Emitter, Val
+from mlirfuse.lowering.math import exp, sum_of_exp
+
+
+@dataclass(eq=False)
+class MaxSumExp:
+    """Stands for a maximum ``m`` over rows and the sum of ``exp(x - m)``, its ``results``, accumulated in one pass: (m, sum), where the sum is
+    that for the m so far (Milakov and Gimelshein, Online normalizer calculation for softmax, 2018)."""
+
+    operands: list[Value]
+    results: list[Value]
+    name: str = "max_sum_exp"
 
 
 def accumulator_types(op: Op) -> list[dt.DType]:
@@ -21,6 +32,8 @@ def accumulator_types(op: Op) -> list[dt.DType]:
         return [dt.bool_]
     if op.name == "m2":
         return [source] * 3
+    if isinstance(op, MaxSumExp):
+        return [source] * 2
     return [source, dt.i64] if op.name in ("argmax", "argmin") else [source]
 
 
@@ -36,7 +49,7 @@ def _extreme(dtype: dt.DType, largest: bool):
 def identity(e: Emitter, op: Op, lanes: int) -> tuple[Val, ...]:
     """The accumulator of nothing."""
     value = {
-        "sum": 0, "m2": 0, "prod": 1, "any": False, "all": True,
+        "sum": 0, "m2": 0, "max_sum_exp": -math.inf, "prod": 1, "any": False, "all": True,
         "max": _extreme(op.operands[0].dtype, False), "argmax": _extreme(op.operands[0].dtype, False),
         "min": _extreme(op.operands[0].dtype, True), "argmin": _extreme(op.operands[0].dtype, True),
     }[op.name]  # fmt: skip
@@ -44,6 +57,8 @@ def identity(e: Emitter, op: Op, lanes: int) -> tuple[Val, ...]:
     parts = [e.const(value, types[0], lanes)]
     if op.name == "m2":
         parts *= 3
+    elif isinstance(op, MaxSumExp):
+        parts.append(e.const(0.0, types[1], lanes))
     elif len(types) == 2:
         parts.append(e.const(2**63 - 1, dt.i64, lanes))
     return tuple(parts)
@@ -57,6 +72,8 @@ def element(e: Emitter, op: Op, value: Val, position: Val | None) -> tuple[Val, 
         return value, e.splat(position, value.lanes)
     if op.name == "m2":
         return e.const(1.0, value.dtype, value.lanes), value, e.const(0.0, value.dtype, value.lanes)
+    if isinstance(op, MaxSumExp):
+        return value, e.const(1.0, value.dtype, value.lanes)
     return (value,)
 
 
@@ -75,6 +92,10 @@ def combine(e: Emitter, op: Op, a: tuple[Val, ...], b: tuple[Val, ...]) -> tuple
         return (e.and_(a[0], b[0]),)
     if name == "m2":
         return _combine_m2(e, a, b)
+    if name == "max_sum_exp":
+        top = e.max(a[0], b[0])
+        base = _base(e, top)
+        return top, e.fma(a[1], exp(e, e.sub(a[0], base)), e.mul(b[1], exp(e, e.sub(b[0], base))))
     # The better value; of equals, and of NaNs, the earlier position.
     better = e.cmp("gt" if name == "argmax" else "lt", b[0], a[0])
     tied = e.cmp("eq", a[0], b[0])
@@ -96,6 +117,11 @@ def _combine_m2(e: Emitter, a: tuple[Val, ...], b: tuple[Val, ...]) -> tuple[Val
     return count, mean, e.fma(e.mul(apart, apart), e.mul(a[0], share), e.add(a[2], b[2]))
 
 
+def _base(e: Emitter, top: Val) -> Val:
+    """What exponents are counted from: the maximum, but something finite where all is -inf so far."""
+    return e.select(e.cmp("eq", top, -math.inf), 0.0, top)
+
+
 def _extreme_of(e: Emitter, name: str, a: Val, b: Val) -> Val:
     if a.dtype is dt.bool_:
         return e.or_(a, b) if name == "max" else e.and_(a, b)
@@ -106,6 +132,8 @@ def total(e: Emitter, op: Op, rows) -> tuple[Val, ...]:
     """The accumulator of several vectors: ``rows`` of (elements, position, mask or None), combined pairwise."""
     if op.name == "m2":
         return _total_m2(e, op, rows)
+    if isinstance(op, MaxSumExp):
+        return accumulate(e, op, None, rows)
     parts = []
     for value, position, inside in rows:
         new = element(e, op, value, position)
@@ -115,6 +143,37 @@ def total(e: Emitter, op: Op, rows) -> tuple[Val, ...]:
     while len(parts) > 1:
         parts = [combine(e, op, parts[i], parts[i + 1]) if i + 1 < len(parts) else parts[i] for i in range(0, len(parts), 2)]
     return parts[0]
+
+
+def accumulate(e: Emitter, op: Op, state: tuple[Val, ...] | None, rows) -> tuple[Val, ...]:
+    """The accumulator of ``state`` and several vectors: ``rows`` as for :func:`total`. The state of a :class:`MaxSumExp` may have one lane: what
+    the vectors' lanes have in common."""
+    if not isinstance(op, MaxSumExp):
+        return combine(e, op, state, total(e, op, rows))
+    held = [value if inside is None else e.select(inside, value, -math.inf) for value, _, inside in rows]
+    top = _tree(e.max, held)
+    narrow = state is not None and state[0].lanes < top.lanes
+    if narrow:
+        top = _tree(e.max, [e.extract(top, lane) for lane in range(top.lanes)])
+    if state is not None:
+        top = e.max(top, state[0])
+    base = _base(e, top)
+    new = sum_of_exp(e, held, e.splat(base, held[0].lanes) if narrow else base)
+    if narrow:
+        new = _tree(e.add, [e.extract(new, lane) for lane in range(new.lanes)])
+    return top, new if state is None else e.fma(state[1], exp(e, e.sub(state[0], base)), new)
+
+
+def state_lanes(op: Op, lanes: int) -> int:
+    """The lanes of the accumulator that all elements of vectors along a row go into."""
+    return 1 if isinstance(op, MaxSumExp) else lanes
+
+
+def _tree(combine, vals: list[Val]) -> Val:
+    """Vals combined pairwise."""
+    while len(vals) > 1:
+        vals = [combine(vals[i], vals[i + 1]) if i + 1 < len(vals) else vals[i] for i in range(0, len(vals), 2)]
+    return vals[0]
 
 
 def _total_m2(e: Emitter, op: Op, rows) -> tuple[Val, ...]:
@@ -132,9 +191,7 @@ def _total_m2(e: Emitter, op: Op, rows) -> tuple[Val, ...]:
 
 
 def _sum(e: Emitter, vals: list[Val]) -> Val:
-    while len(vals) > 1:
-        vals = [e.add(vals[i], vals[i + 1]) if i + 1 < len(vals) else vals[i] for i in range(0, len(vals), 2)]
-    return vals[0]
+    return _tree(e.add, vals)
 
 
 def across_lanes(e: Emitter, op: Op, a: tuple[Val, ...]) -> tuple[Val, ...]:
@@ -156,3 +213,10 @@ def _part(e: Emitter, v: Val, start: int, count: int) -> Val:
 def result(e: Emitter, op: Op, a: tuple[Val, ...]) -> Val:
     """The reduction's value from its accumulator."""
     return a[-1] if op.name in ("argmax", "argmin", "m2") else a[0]
+
+
+def results(e: Emitter, op: Op | MaxSumExp, a: tuple[Val, ...]) -> tuple[Val, ...]:
+    """The reduction's values from its accumulator."""
+    if isinstance(op, MaxSumExp):  # of nothing but -inf the sum is one of NaNs
+        return a[0], e.select(e.cmp("eq", a[0], -math.inf), math.nan, a[1])
+    return (result(e, op, a),)

@@ -38,6 +38,7 @@ constexpr unsigned kEventDefault = 0;
 constexpr unsigned kEventDisableTiming = 2;
 constexpr unsigned kMemAttachGlobal = 1;
 constexpr int kLaunchAttributeClusterDimension = 4;
+constexpr int kLaunchAttributeProgrammaticStreamSerialization = 6;
 
 struct LaunchAttribute {
   int32_t id;
@@ -45,6 +46,7 @@ struct LaunchAttribute {
   union {
     char bytes[64];
     uint32_t cluster[3];
+    int32_t allowed;
   } value;
 };
 

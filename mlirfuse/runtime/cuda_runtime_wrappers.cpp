@@ -96,6 +96,25 @@ MLIRFUSE_EXPORT void mgpuLaunchClusterKernel(cuda::Function function, intptr_t c
   (void)MLIRFUSE_CUDA(launch_ex, &config, function, params, extra);
 }
 
+// As mgpuLaunchKernel, but blocks may start once all blocks of the kernel before it on the stream have started: programmatic dependent
+// launch. What needs that kernel's results waits for its end itself. For sm_90 on, with kernels of one call only.
+MLIRFUSE_EXPORT void mlirfuse_launch_early(cuda::Function function, intptr_t grid_x, intptr_t grid_y, intptr_t grid_z,
+                                           intptr_t block_x, intptr_t block_y, intptr_t block_z, int32_t shared_bytes,
+                                           cuda::Stream stream, void** params, void** extra, size_t /*params_count*/) {
+  if (!cuda::ensure_context() || !allow_dynamic_shared(function, shared_bytes)) return;
+  cuda::LaunchAttribute early = {};
+  early.id = cuda::kLaunchAttributeProgrammaticStreamSerialization;
+  early.value.allowed = 1;
+  const cuda::LaunchConfig config = {
+      {static_cast<uint32_t>(grid_x), static_cast<uint32_t>(grid_y), static_cast<uint32_t>(grid_z)},
+      {static_cast<uint32_t>(block_x), static_cast<uint32_t>(block_y), static_cast<uint32_t>(block_z)},
+      static_cast<uint32_t>(shared_bytes),
+      stream,
+      &early,
+      1};
+  (void)MLIRFUSE_CUDA(launch_ex, &config, function, params, extra);
+}
+
 MLIRFUSE_EXPORT cuda::Stream mgpuStreamCreate() {
   cuda::Stream stream = nullptr;
   if (cuda::ensure_context()) (void)MLIRFUSE_CUDA(stream_create, &stream, cuda::kStreamNonBlocking);
@@ -224,6 +243,7 @@ const Symbol mlirfuse::cuda_runtime_symbols[] = {
     MLIRFUSE_SYMBOL(mgpuModuleGetFunction),
     MLIRFUSE_SYMBOL(mgpuLaunchKernel),
     MLIRFUSE_SYMBOL(mgpuLaunchClusterKernel),
+    MLIRFUSE_SYMBOL(mlirfuse_launch_early),
     MLIRFUSE_SYMBOL(mgpuStreamCreate),
     MLIRFUSE_SYMBOL(mgpuStreamDestroy),
     MLIRFUSE_SYMBOL(mgpuStreamSynchronize),

@@ -21,14 +21,29 @@ from mlirfuse.sizes import Size
 
 @dataclass
 class GpuKernel:
-    """A kernel's text and how it is launched: ``grid`` in blocks (expressions), threads a block, blocks a cluster."""
+    """A kernel's code and how it is launched: ``grid`` in blocks (expressions), threads a block, blocks a cluster.
+
+    One that ``waits`` is launched before the kernel before it in the call has ended, as soon as all blocks of that one have started if it
+    ``lets`` it. It waits for that end before it begins ("before"), or, where it has nothing to do with earlier kernels, when it is done
+    ("after"): a kernel's end always means that those before it have ended too.
+    """
 
     name: str
-    text: str
+    head: str
+    body: str
     grid: Size
     threads: int
     cluster: int
     passed: dict[tuple, tuple[str, str]]
+    lets: bool = False
+    waits: str = ""
+
+    @property
+    def text(self) -> str:
+        """The kernel as a ``gpu.func``."""
+        wait = "    nvvm.griddepcontrol wait"
+        lines = [self.head, *["    nvvm.griddepcontrol launch_dependents"] * self.lets, *[wait] * (self.waits == "before"), self.body]
+        return "\n".join([*lines, *[wait] * (self.waits == "after"), "    gpu.return", "  }"])
 
 
 @dataclass(frozen=True)
@@ -83,8 +98,8 @@ class GpuBody:
             attributes += f", nvvm.minctasm = {self.resident} : i32"
         if self.cluster > 1:
             attributes += f", nvvm.cluster_dim = array<i32: {self.cluster}, 1, 1>"
-        text = (shared if self.shared_bytes else "") + f"  gpu.func @{self.name}({parameters}) kernel attributes {{{attributes}}} {{\n{self.e.text()}\n    gpu.return\n  }}"
-        return GpuKernel(self.name, text, sz.mul(grid, self.cluster), self.threads, self.cluster, dict(self.args.passed))
+        head = (shared if self.shared_bytes else "") + f"  gpu.func @{self.name}({parameters}) kernel attributes {{{attributes}}} {{"
+        return GpuKernel(self.name, head, self.e.text(), sz.mul(grid, self.cluster), self.threads, self.cluster, dict(self.args.passed))
 
     # ---- loops and conditions
 
@@ -182,10 +197,16 @@ class GpuBody:
         kind = val.type
         return e.op(f"nvvm.shfl.sync bfly {everyone}, {val}, {by}, {clamp} : {kind} -> {kind}", dtype)
 
-    def across_warp(self, ops: list[Op], accumulators: list[tuple[Val, ...]], width: int) -> list[tuple[Val, ...]]:
-        """Each group of ``width`` neighbouring lanes (a power of two up to 32) combined; all of them get the result."""
+    def bind(self, ops: list[Op], totals: list[tuple[Val, ...]], env: Env) -> None:
+        """The reductions' results at ``env`` from their accumulators."""
+        for op, total in zip(ops, totals):
+            for value, val in zip(op.results, red.results(self.e, op, total)):
+                self.k.bind(value, env, val)
+
+    def across_warp(self, ops: list[Op], accumulators: list[tuple[Val, ...]], width: int, step: int = 1) -> list[tuple[Val, ...]]:
+        """Each group of ``width`` neighbouring lanes (a power of two up to 32) combined, every ``step``-th of them; all get their result."""
         offset = width // 2
-        while offset:
+        while offset >= step:
             accumulators = [red.combine(self.e, op, a, tuple(self.shuffle(v, offset) for v in a)) for op, a in zip(ops, accumulators)]
             offset //= 2
         return accumulators

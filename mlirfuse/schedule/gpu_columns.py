@@ -19,7 +19,8 @@ from mlirfuse.lowering.kernel import Env, Index
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.analysis import Analysis, size_of
 from mlirfuse.schedule.gpu import Access, GpuBody, GpuKernel
-from mlirfuse.schedule.gpu_rows import finish, partial_memory
+from mlirfuse.schedule import online
+from mlirfuse.schedule.gpu_partial import finish, partial_memory
 
 
 SHARED = 48 << 10  # bytes a block may use without asking
@@ -50,6 +51,7 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
     small = [v for v in analysis.outputs if v not in wide]
     late = analysis.late_values()
     early, full = [v for v in wide if v not in late], [v for v in wide if v in late]
+    phases = analysis.once(online.phases)
 
     tile = p.tx * lanes
     across = sz.ceildiv(columns, tile)
@@ -89,9 +91,9 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
             for op in phase:
                 width = len(red.accumulator_types(op))
                 elements = [(e.splat(k.value(op.operands[0], env), lanes), body.position(op, env), None) for env in envs]
-                out += red.combine(e, op, tuple(state[base : base + width]), red.total(e, op, elements))
+                out += red.accumulate(e, op, tuple(state[base : base + width]), elements)
                 base += width
-            if phase is analysis.phases[0]:
+            if phase is phases[0]:
                 for env in envs:
                     body.store_at(early, env, analysis.domain, inside)
             return out
@@ -144,7 +146,7 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
                 lower = e.cmp("lt", y, half)
                 combined.append(tuple(e.select(lower, a, b) for a, b in zip(merged, total)))
             totals = combined
-        if full or len(analysis.phases) > 1:
+        if full or len(phases) > 1:
             zero = e.const(0, dt.i32)
             with k.region(f"scf.if {e.cmp('eq', y, 0)} {{"):
                 for offset, v in zip(offsets, [v for total in totals for v in total]):
@@ -160,11 +162,10 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
             totals = shared
         return totals
 
-    for phase in analysis.phases:
+    for phase in phases:
         totals = down_block(phase, over_rows(phase))
         if p.split == 1:
-            for op, total in zip(phase, totals):
-                k.bind(op.result, base_env, red.result(e, op, total))
+            body.bind(phase, totals, base_env)
         else:
             writes = e.and_(inside, e.cmp("eq", y, 0))
             with k.region(f"scf.if {writes} {{"):
@@ -192,7 +193,7 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
     grid = sz.mul(sz.product(size_of(loop) for loop in outer), across, p.split)
     kernels = [body.finish(grid)]
     if p.split > 1:
-        kernels.append(finish(f"{name}_finish", analysis, slots, p.access, p.split))
+        kernels.append(finish(f"{name}_finish", analysis, slots, p.access, p.split, phases[0], points=8))
     return kernels
 
 
@@ -202,14 +203,13 @@ def _extents(analysis: Analysis) -> tuple:
     return size_of(loops[-1]), sz.product(size_of(loop) for loop in loops[:-1]), sz.product(a.size for a in analysis.reduced)
 
 
-def _work(analysis: Analysis) -> tuple[bool, bool, int, int, int]:
-    """Whether one pass over the columns does; whether it writes elements too; how many accumulators a column has, and their bytes; the bytes of
-    the widest input's elements."""
-    reduced, late = set(analysis.reduced), analysis.late_values()
+def _work(analysis: Analysis) -> tuple[bool, int, int, int]:
+    """Whether one pass over the columns does; how many accumulators a column has, and their bytes; the bytes of the widest input's elements."""
+    reduced, late, phases = set(analysis.reduced), analysis.late_values(), analysis.once(online.phases)
     wide = [v for v in analysis.outputs if reduced & set(analysis.axes.flat(v))]
-    held = [d for op in analysis.phases[0] for d in red.accumulator_types(op)]
+    held = [d for op in phases[0] for d in red.accumulator_types(op)]
     element = max((v.dtype.bytes for v in analysis.inputs if reduced & set(analysis.axes.flat(v))), default=4)
-    return len(analysis.phases) == 1 and late.isdisjoint(wide), bool(wide), len(held), sum(d.bytes for d in held), element
+    return len(phases) == 1 and late.isdisjoint(wide), len(held), sum(d.bytes for d in held), element
 
 
 def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine) -> Iterator[Params]:
@@ -218,7 +218,7 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
     second kernel costs more than it helps."""
     columns, above, rows = analysis.values(_extents, env)
     vectors = -(-columns // access.lanes)
-    single, writes, accumulators, held_bytes, element = analysis.once(_work)
+    single, accumulators, held_bytes, element = analysis.once(_work)
     tx = 1
     while tx < 32 and tx < vectors:
         tx *= 2
@@ -231,7 +231,7 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
         while unroll > 1 and ty * unroll > rows:
             unroll //= 2
         split = 1
-        if single and not writes:
+        if single:
             wanted = full * machine.sm_count * (machine.threads_per_sm // (tx * ty))
             while split * 2 * blocks <= wanted and rows // (split * 2) >= ty * unroll * 2:
                 split *= 2

@@ -18,10 +18,12 @@ from mlirfuse import sizes as sz
 from mlirfuse.graph import Op, Value
 from mlirfuse.lowering import reductions as red
 from mlirfuse.lowering.emitter import Val
-from mlirfuse.lowering.kernel import Env, Index, Memory
+from mlirfuse.lowering.kernel import Env, Index
 from mlirfuse.lowering.slots import Slots
-from mlirfuse.schedule.analysis import Analysis, size_of
+from mlirfuse.schedule import online
+from mlirfuse.schedule.analysis import Analysis
 from mlirfuse.schedule.gpu import Access, GpuBody, GpuKernel
+from mlirfuse.schedule.gpu_partial import finish, partial_memory, store_partial
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,8 @@ class Params:
     """``tx`` threads along a row and ``ty`` rows a block; ``chunks`` vectors a thread (0: looped); ``cluster`` blocks a row;
     ``split`` blocks a row that combine in a second kernel; ``whole``: how many of the chunks lie inside the row for every thread, so that
     they need no check; ``recompute``: values are computed again in each phase from what was loaded, which needs fewer registers;
-    ``resident``: blocks that shall fit a multiprocessor at a time, which bounds their registers."""
+    ``resident``: blocks that shall fit a multiprocessor at a time, which bounds their registers; ``online``: softmax's maximum and sum are one
+    reduction."""
 
     access: Access
     tx: int
@@ -40,6 +43,7 @@ class Params:
     whole: int = 0
     recompute: bool = False
     resident: int = 1
+    online: bool = False
 
 
 UNROLL = 4  # vectors in flight of the looped form, more where a vector is short
@@ -62,6 +66,7 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
     reduced = set(analysis.reduced)
     full = [v for v in analysis.outputs if reduced & set(analysis.axes.flat(v))]
     small = [v for v in analysis.outputs if v not in full]
+    phases = analysis.once(online.phases) if p.online else analysis.phases
 
     rank = body.cluster_rank() if p.cluster > 1 else None
     block = body.block
@@ -93,10 +98,9 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
         body.unlinear(env, loops, Index(held, 1, lanes) if lanes > 1 else Index(held))
         return env, inside
 
-    def total_of(op: Op, places) -> tuple[Val, ...]:
-        """The accumulator of the elements at these places."""
-        rows = [(e.splat(k.value(op.operands[0], env), lanes), body.position(op, env), inside) for env, inside in places]
-        return red.total(e, op, rows)
+    def elements_of(op: Op, places) -> list[tuple]:
+        """What ``op`` reduces at these places, as :func:`mlirfuse.lowering.reductions.total` takes it."""
+        return [(e.splat(k.value(op.operands[0], env), lanes), body.position(op, env), inside) for env, inside in places]
 
     def across(phase: list[Op], totals: list[tuple[Val, ...]]) -> list[tuple[Val, ...]]:
         totals = [red.across_lanes(e, op, a) for op, a in zip(phase, totals)]
@@ -118,16 +122,15 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
                 k.preload(value, env)
 
         def run(phase: list[Op]) -> list[tuple[Val, ...]]:
-            return [total_of(op, places) for op in phase]
+            return [red.total(e, op, elements_of(op, places)) for op in phase]
 
-        for phase in analysis.phases:
+        for phase in phases:
             if p.recompute:
                 with k.forget():
                     totals = run(phase)
             else:
                 totals = run(phase)
-            for op, total in zip(phase, across(phase, totals)):
-                k.bind(op.result, base_env, red.result(e, op, total))
+            body.bind(phase, across(phase, totals), base_env)
             if p.recompute:
                 for value in (v for v in streamed if v.dtype.bits == 16):
                     for env, _ in places:
@@ -164,7 +167,7 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
 
             return body.loop(middle, high, span, carried, last)
 
-        for phase in analysis.phases:
+        for phase in phases:
 
             def add(places, state, phase=phase):
                 for env, _ in places:
@@ -173,11 +176,11 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
                 out, base = [], 0
                 for op in phase:
                     w = len(red.accumulator_types(op))
-                    out += red.combine(e, op, tuple(state[base : base + w]), total_of(op, places))
+                    out += red.accumulate(e, op, tuple(state[base : base + w]), elements_of(op, places))
                     base += w
                 return out
 
-            done = over_row([v for op in phase for v in red.identity(e, op, lanes)], add)
+            done = over_row([v for op in phase for v in red.identity(e, op, red.state_lanes(op, lanes))], add)
             totals, base = [], 0
             for op in phase:
                 w = len(red.accumulator_types(op))
@@ -191,8 +194,7 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
                             memory = partial_memory(body, op, which, sz.mul(kept, p.split))
                             store_partial(body, memory, e.add(e.mul(part, body.size(kept)), row), v)
             else:
-                for op, total in zip(phase, totals):
-                    k.bind(op.result, base_env, red.result(e, op, total))
+                body.bind(phase, totals, base_env)
         if full:
 
             def write(places, state):
@@ -215,63 +217,8 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
     grid = sz.mul(sz.ceildiv(kept, p.ty), p.split)
     kernels = [body.finish(grid)]
     if p.split > 1:
-        kernels.append(finish(f"{name}_finish", analysis, slots, p.access, p.split))
+        kernels.append(finish(f"{name}_finish", analysis, slots, p.access, p.split, phases[0], points=1))
     return kernels
-
-
-def partial_memory(body: GpuBody, op: Op, part: int, count: sz.Size) -> Memory:
-    """The buffer of one part of a split reduction's accumulators: [split, kept]."""
-    dtype = red.accumulator_types(op)[part]
-    stored = dt.u8 if dtype is dt.bool_ else dtype
-    return Memory(body.args.temporary((op, part), sz.mul(count, stored.bytes)), (), stored, stored.bytes)
-
-
-def store_partial(body: GpuBody, memory: Memory, offset: Val, val: Val) -> None:
-    val = body.e.cast(val, memory.dtype)
-    address = body.k.address(memory, offset)
-    body.e.line(f"llvm.store {val}, {address} {{alignment = {memory.dtype.bytes} : i64}} : {val.type}, !llvm.ptr<1>")
-
-
-def load_partial(body: GpuBody, memory: Memory, offset: Val, dtype: dt.DType) -> Val:
-    address = body.k.address(memory, offset)
-    val = body.e.op(f"llvm.load {address} {{alignment = {memory.dtype.bytes} : i64}} : !llvm.ptr<1> -> {memory.dtype.memory}", memory.dtype)
-    return body.e.cast(val, dtype)
-
-
-def finish(name: str, analysis: Analysis, slots: Slots, access: Access, split: int) -> GpuKernel:
-    """Combines the parts of a split reduction, a warp a kept point, and computes what depends on it."""
-    access = Access(access.index, 1, tuple(v.dtype.bytes for v in analysis.inputs + analysis.outputs))
-    body = GpuBody(name, analysis, slots, access, 128)
-    e, k = body.e, body.k
-    kept = sz.product(a.size for a in analysis.kept)
-    (phase,) = analysis.phases
-    lane = e.and_(body.thread, 31)
-    point = e.add(e.mul(body.wide(body.block), 4), body.wide(body.thread_warp()))
-    inside = e.cmp("lt", point, body.size(kept))
-    held = e.min(point, e.sub(body.size(kept), 1))
-    env: Env = {}
-    body.unlinear(env, analysis.loops(analysis.kept), Index(held))
-
-    def add(i, state):
-        out, at = [], 0
-        for op in phase:
-            types = red.accumulator_types(op)
-            offset = e.add(e.mul(i, body.size(kept)), held)
-            parts = tuple(load_partial(body, partial_memory(body, op, w, sz.mul(kept, split)), offset, d) for w, d in enumerate(types))
-            out += red.combine(e, op, tuple(state[at : at + len(types)]), parts)
-            at += len(types)
-        return out
-
-    done = body.loop(body.wide(lane), e.const(split, body.index), 32, [v for op in phase for v in red.identity(e, op, 1)], add)
-    totals, at = [], 0
-    for op in phase:
-        w = len(red.accumulator_types(op))
-        totals.append(tuple(done[at : at + w]))
-        at += w
-    for op, total in zip(phase, body.across_warp(phase, totals, 32)):
-        k.bind(op.result, env, red.result(e, op, total))
-    body.store_at(analysis.outputs, env, analysis.kept, e.and_(inside, e.cmp("eq", lane, 0)))
-    return body.finish(sz.ceildiv(kept, 4))
 
 
 def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine) -> Iterator[Params]:
@@ -284,7 +231,7 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
     kept, length = analysis.values(_extents, env)
     lanes = access.lanes
     vectors = max(1, -(-length // lanes))
-    row_bytes, single = analysis.once(_row)
+    row_bytes, single, shorter = analysis.once(_row)
     registers = max(1, lanes * row_bytes // 4)  # of one chunk
     small = kept * vectors < machine.sm_count * 1024  # not a vector for each thread of half the machine: all in parallel
 
@@ -315,7 +262,7 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
             ty //= 2
         whole = length // (tx * cluster * lanes)
         resident = 3 if cluster > 1 and tx == 256 and 32 < chunks * registers <= 64 else 1
-        return Params(access, tx, ty, chunks, cluster, 1, whole, chunks * lanes > 16, resident)
+        return Params(access, tx, ty, chunks, cluster, 1, whole, chunks * lanes > 16, resident, shorter and cluster > 1)
 
     def looped() -> Params:
         tx = 32
@@ -329,7 +276,7 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
             most = max(1, vectors // (tx * UNROLL * 2))
             while split * 2 <= most and split * kept < blocks:
                 split *= 2
-        return Params(access, tx, max(1, 128 // tx) if split == 1 else 1, 0, 1, split)
+        return Params(access, tx, max(1, 128 // tx) if split == 1 else 1, 0, 1, split, online=shorter)
 
     best = min(alone or shared, key=cost, default=None)
     if single and small and best and kept < machine.sm_count // 16 and best[2] <= 8:
@@ -356,10 +303,12 @@ def _extents(analysis: Analysis) -> tuple:
     return sz.product(a.size for a in analysis.kept), sz.product(a.size for a in analysis.reduced)
 
 
-def _row(analysis: Analysis) -> tuple[int, bool]:
-    """The bytes of a row's elements at one place, of inputs that are not the same for all rows; whether the rows are only reduced, once."""
+def _row(analysis: Analysis) -> tuple[int, bool, bool]:
+    """The bytes of a row's elements at one place, of inputs that are not the same for all rows; whether the rows are only reduced, in one pass
+    at most; whether online forms make it fewer passes."""
     reduced, rows = set(analysis.reduced), set(analysis.kept)
     wide = [v for v in analysis.inputs if reduced & set(analysis.axes.flat(v))]
     streamed = [v for v in wide if not rows or rows & set(analysis.axes.flat(v))] or wide
     written = any(reduced & set(analysis.axes.flat(v)) for v in analysis.outputs)
-    return sum(v.dtype.bytes for v in streamed), len(analysis.phases) == 1 and not written
+    phases = analysis.once(online.phases)
+    return sum(v.dtype.bytes for v in streamed), len(phases) == 1 and not written, len(phases) < len(analysis.phases)

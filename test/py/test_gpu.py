@@ -196,3 +196,58 @@ def test_norm_backward(shape):
     w = torch.randn(shape[1], device="cuda")
     mean, rstd = x.mean(-1, keepdim=True), 1 / x.std(-1, keepdim=True)
     check(backward, dy, x, w, mean, rstd, bound=2e-5)
+
+
+def logsumexp(axis):
+    return lambda x: np.log(np.exp(x - x.max(axis, keepdims=True)).sum(axis)) + x.max(axis)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (3, 5), (33, 770), (4, 3000), (600, 40000), (2, 300001), (9000, 31), (70000, 8)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_maximum_and_sum_in_one_pass(shape, dtype, axis):
+    x = (30 * torch.randn(shape, device="cuda")).to(dtype)
+    check(logsumexp(axis), x)
+    check(lambda x: np.exp(x - x.max(axis, keepdims=True)).sum(axis), x, bound=1e-5 if dtype == torch.float32 else 2e-2)
+
+
+@pytest.mark.parametrize("shape", [(4, 100), (4, 5000), (4, 100_003), (5000, 4)])
+def test_infinities_in_one_pass(shape):
+    """Rows that are all -inf, begin with -inf, hold +inf or NaN: as in two passes."""
+    axis = int(shape[0] < shape[1])
+    x = torch.randn(shape, device="cuda")
+    rows = x if axis else x.T
+    rows[0] = -torch.inf
+    rows[1, : rows.shape[1] - 1] = -torch.inf
+    rows[2, 3] = torch.inf
+    rows[3, 1] = torch.nan
+    for fn in (logsumexp(axis), lambda x: np.exp(x - x.max(axis, keepdims=True)).sum(axis)):
+        with np.errstate(all="ignore"):
+            want = fn(x.double().cpu().numpy())
+        np.testing.assert_allclose(mlirfuse.jit(fn)(x).cpu().numpy(), want, rtol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (300, 257), (8192, 4096), (100_000, 8), (33, 100_001)])
+def test_elements_and_their_sums_over_columns(shape):
+    """The gradient of a bias beside the elements that it sums: written in the same pass, also where the rows are split over blocks."""
+    g, x = (torch.randn(shape, device="cuda") for _ in range(2))
+    check(lambda g, x: (g * np.tanh(x), (g * np.tanh(x)).sum(0)), g, x, bound=1e-5)
+
+
+def test_kernels_of_one_call_that_overlap():
+    """Kernels start before the ones before them have ended: those that need their results wait, and the call's end is the end of all."""
+    x, y = torch.randn(4096, 4096, device="cuda"), torch.randn(8192, 2048, device="cuda")
+    fn = mlirfuse.jit(lambda x, y: (np.tanh(x) * 2, y.sum(0), np.exp(y - y.sum(0)), x.sum()))
+    want = fn(x, y)
+    reference = torch.tanh(x.double()) * 2
+    assert (want[0] - reference).abs().max() < 1e-5 and (want[1] - y.double().sum(0)).abs().max() < 1e-3
+    for _ in range(200):
+        for given, expected in zip(fn(x, y), want):
+            assert torch.equal(given, expected)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = fn(x, y)
+    x.normal_(), y.normal_()
+    graph.replay()
+    for given, expected in zip(captured, fn(x, y)):
+        assert torch.equal(given, expected)
