@@ -174,6 +174,12 @@ def test_a_crash_is_an_error(monkeypatch, capfd, tmp_path):
         ('func.func @f(%x: tensor<?xf32> {fusion.shape = ["s0//0"]}) { return }', "is not a size expression"),
         ("func.func @f(%x: tensor<4xf32> {fusion.align = 3 : i64}) { return }", "fusion.align = 3 is no power of two"),
         ("func.func @f(%x: tensor<*xf32>) { return }", "a ranked tensor"),
+        ('func.func @f(%x: tensor<4xf32>) -> tensor<4xf32> {\n  %0 = "fusion.exp"(%x', "bad.mlir:2:22: error: expected ')'"),
+        ("func.func @f(%x: tensor<4xf32>) -> tens", "bad.mlir:1:35: error: "),
+        ('func.func @f(%x: tensor<4xf32>) -> tensor<4xf64> {\n  %0 = "fusion.exp"(%x) : (tensor<4xf32>) -> tensor<4xf64>\n  return %0 : tensor<4xf64>\n}',
+         "bad.mlir:2:8: error: 'fusion.exp' op"),
+        ('func.func @f(%x: tensor<4xi1>) -> tensor<4xi1> {\n  %0 = "fusion.exp"(%x) : (tensor<4xi1>) -> tensor<4xi1>\n  return %0 : tensor<4xi1>\n}',
+         "operand 0 is bool; it takes floats"),
         ("func.func @f(%x: memref<4xf32>) { cf.br ^bb1\n^bb1:\n return }", "region of several blocks"),
     ],
 )
@@ -181,3 +187,25 @@ def test_messages(text, message):
     err = io.StringIO()
     assert opt.run(text, opt.Settings("fusion-dce"), "bad.mlir", io.StringIO(), err) == 1
     assert message in err.getvalue() and "internal error" not in err.getvalue(), err.getvalue()
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["x.mlir", "--pass-pipeline=fusion-dc"], "unknown pass 'fusion-dc'; did you mean 'fusion-dce'"),
+        (["x.mlir", "--pass-pipeline=fusion-group{max-arg=3}"], "unknown option 'max-arg'; did you mean 'max-args'"),
+        (["x.mlir", "--pass-pipeline=fusion-group{max-args=many}"], "max-args"),
+        (["x.mlir", "--frobnicate"], "unrecognized arguments: --frobnicate"),
+        (["missing.mlir"], "missing.mlir: error: cannot be read: No such file"),
+        (["bytes.mlir"], "bytes.mlir: error: is not UTF-8 text"),
+        (["x.mlir", "-o", "no/such/folder/y.mlir"], "y.mlir"),
+    ],
+)
+def test_the_command_says_what_is_wrong(arguments, message, tmp_path):
+    """On standard error, with a status that is not zero, and nothing on standard output."""
+    (tmp_path / "x.mlir").write_text("func.func @f() { return }")
+    (tmp_path / "bytes.mlir").write_bytes(b"\xff\xfe")
+    environment = {**os.environ, "PYTHONPATH": str(LIT.parents[1])}
+    done = subprocess.run([sys.executable, "-m", "mlirfuse.tools.opt", *arguments], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode in (1, 2) and not done.stdout, done
+    assert "error: " in done.stderr and message in done.stderr and "Traceback" not in done.stderr, done.stderr
