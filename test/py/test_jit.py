@@ -577,18 +577,24 @@ def add_one(x, y):
     return y * 2, x, y
 
 
+def add(x, y):
+    x += y
+    return y * 2, x, y
+
+
+@pytest.mark.parametrize("fn", [add_one, add])
 @pytest.mark.parametrize("order", [(0, 1, 2), (1, 0, 2), (2, 1, 0), (2, 0, 1)])
-def test_arguments_that_overlap(order):
+def test_arguments_that_overlap(fn, order):
     """Disjoint, the same array, and views that overlap, whichever comes first."""
-    compiled = strict(add_one)
+    compiled = strict(fn)
     for k in order + order:
         mine, theirs = floats(21), floats(21)
         views = {0: lambda a: (a[:10], a[10:20]), 1: lambda a: (a, a), 2: lambda a: (a[1:], a[:-1])}[k]
-        close(compiled(*views(mine)), add_one(*views(theirs)))
+        close(compiled(*views(mine)), fn(*views(theirs)))
         close(mine, theirs)
     for views in (lambda a: (a, a[::-1]), lambda a: (a[::2], a[1::2]), lambda a: (a[:10].reshape(2, 5), a[5:15].reshape(2, 5)), lambda a: (a[:5], np.broadcast_to(a[2:3], (5,)))):
         mine, theirs = floats(20), floats(20)
-        close(compiled(*views(mine)), add_one(*views(theirs)))
+        close(compiled(*views(mine)), fn(*views(theirs)))
         close(mine, theirs)
 
 
