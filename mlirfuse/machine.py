@@ -22,6 +22,11 @@ class Machine:
         return int(self.chip.removeprefix("sm_").rstrip("af")) >= 90
 
     @property
+    def async_copies(self) -> bool:
+        """Whether threads can copy from memory into shared memory without waiting (``cp.async``)."""
+        return int(self.chip.removeprefix("sm_").rstrip("af")) >= 80
+
+    @property
     def early_launch(self) -> bool:
         """Whether a kernel may be launched before the one before it has ended (programmatic dependent launch)."""
         return self.clusters

@@ -27,7 +27,7 @@ from mlirfuse.sizes import Size
 WRITES_ARGUMENT = "writes an argument that others still read"
 
 
-@dataclass
+@dataclass(eq=False)
 class Step:
     """One segment in order of execution, analysed."""
 
@@ -55,6 +55,18 @@ class Variant:
     keep: Any
     evaluate: Any = None
     offsets: list[tuple[int, int, int, int]] = field(default_factory=list)  # (ints slot, size position, first step, last step)
+
+
+def _reductions_first(steps: list[Step]) -> list[Step]:
+    """``steps`` in an order where reductions come before what does not need them: it hides the end of their last, small kernel."""
+    made_by = {v: step for step in steps for v in step.analysis.outputs}
+    left, out = list(steps), []
+    while left:
+        ready = [s for s in left if all(made_by.get(v, s) in (*out, s) for v in s.analysis.inputs)]
+        step = next((s for s in ready if s.analysis.phases), ready[0])
+        left.remove(step)
+        out.append(step)
+    return out
 
 
 class Program:
@@ -104,6 +116,8 @@ class Program:
             outs = [v for op in ops for v in op.results if v in returned or any(u not in inside for u in users.get(v, ()))]
             if outs:
                 steps.append(Step(segment, an.analyze(traffic.live(ops, outs), outs, layouts, scalars, hint, self.axes)))
+        if self.target.early_launch:
+            steps = _reductions_first(steps)
         return sorted(steps, key=lambda step: step.segment.why == WRITES_ARGUMENT)
 
     def _write_late(self) -> bool:

@@ -19,6 +19,7 @@ class CpuTarget:
     """This machine's processor."""
 
     name = "cpu"
+    early_launch = False
     passes = ",fusion-sigmoid,fusion-dce"  # tensor-level passes beside the common ones
 
     @functools.cached_property
@@ -95,7 +96,7 @@ class GpuTarget:
         return f",fusion-one-pass-variance,fusion-dce,fusion-inner-outer{{parts={2 * self.machine.sm_count}}}"
 
     def __init__(self, machine, device: int | None):
-        self.machine, self.device = machine, device
+        self.machine, self.device, self.early_launch = machine, device, machine.early_launch
 
     def parameters(self, program: Program, env, alignments) -> tuple:
         """For each segment its scheduler's parameters: what autotune found for these sizes, else the model's choice."""
@@ -118,7 +119,7 @@ class GpuTarget:
             reads, writes = ({slots.place(v) for v in values} for values in (step.analysis.inputs, step.analysis.outputs))
             waits = "after" if fresh and written.isdisjoint(reads | writes) and read.isdisjoint(writes) else "before"
             for kernel in gpu_choice.emit(f"kernel{at}", step.analysis, slots, choice):
-                if kernels and self.machine.early_launch:
+                if kernels and self.early_launch:
                     kernels[-1].lets, kernel.waits = True, waits
                 kernels.append(kernel)
                 waits = "before"

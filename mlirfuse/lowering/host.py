@@ -65,7 +65,8 @@ def gpu_host(kernels: list[GpuKernel], handles: list[int], slots: Slots) -> str:
             slot_of = value(f"llvm.getelementptr {params}[{at}] : (!llvm.ptr) -> !llvm.ptr, !llvm.ptr")
             lines.append(f"  llvm.store {cell}, {slot_of} : !llvm.ptr, !llvm.ptr")
         grid, threads = int_at(slots.size(kernel.grid)), constant(kernel.threads)
-        sizes = f"{grid}, {one}, {one}, {threads}, {one}, {one}, {zero}, %stream, {params}, {null}, {constant(len(kernel.passed))}"
+        shared = value(f"llvm.mlir.constant({kernel.dynamic_shared} : i32) : i32")
+        sizes = f"{grid}, {one}, {one}, {threads}, {one}, {one}, {shared}, %stream, {params}, {null}, {constant(len(kernel.passed))}"
         types = "!llvm.ptr, i64, i64, i64, i64, i64, i64, i32, !llvm.ptr, !llvm.ptr, !llvm.ptr, i64"
         lines.append(f"  llvm.call %{_launch(kernel)}({function}, {sizes}) : !llvm.ptr, ({types}) -> ()")
     head = ["func.func @launch(%ptrs: !llvm.ptr, %ints: !llvm.ptr, %stream: !llvm.ptr) -> i32 {"]

@@ -467,6 +467,11 @@ class Kernel:
         self.e.line(f"{name} = llvm.getelementptr {memory.pointer}[{offset}] : ({self.pointer_type}, {offset.type}) -> {kind}, {memory.dtype.memory}")
         return name
 
+    def place(self, value: Value, env: Env) -> str:
+        """The address of an input's element, of a vector the first one's."""
+        memory = self.memories[value]
+        return self.address(memory, self._offset(value, memory.strides, env).base)
+
     def load(self, value: Value, env: Env) -> Val:
         if value not in self.memories:
             return self._scalar(value)

@@ -288,12 +288,12 @@ def _fma_down(e: Emitter, a: Val, b: float, c: float) -> Val:
     return e.per_lane(lambda lane: e.op(f'llvm.call_intrinsic "llvm.nvvm.fma.rm.f"({lane}, {b}, {c}) : (f32, f32, f32) -> f32', dt.f32), a)
 
 
-def _exp_hardware(e: Emitter, x: Val, t: Val) -> tuple[Val, Val]:
-    """exp(x) as a number in [1, 2) and a power of two, where ``t`` is n plus :data:`_POWER`. ex2.approx is at its best, 1.4 ulp, on [0, 1), hence
-    the floor."""
+def _exp_hardware(e: Emitter, x: Val, t: Val, lift: int = 0) -> tuple[Val, Val]:
+    """exp(x) as a number in [1, 2) and a power of two, ``2**lift`` times as large, where ``t`` is n plus :data:`_POWER`. ex2.approx is at its best,
+    1.4 ulp, on [0, 1), hence the floor."""
     r = e.fma(x, co.LOG2E_F32[0], e.sub(_POWER, t))
     r = e.fma(x, co.LOG2E_F32[1], r)
-    return _ex2(e, r), e.bitcast(e.shl(e.bitcast(t, dt.u32), 23), dt.f32)
+    return _ex2(e, r), e.bitcast(e.shl(e.bitcast(e.add(t, float(lift)) if lift else t, dt.u32), 23), dt.f32)
 
 
 def _power_of(e: Emitter, x: Val) -> Val:
@@ -343,21 +343,33 @@ def sum_of_exp(e: Emitter, xs: list[Val], base: Val) -> Val:
     """
     low = -130.0  # the exponential is 0 from here on, and its corrections are finite
     if not _hardware(e, base):
-        return _pairwise(e, [exp(e, e.sub(x, base)) for x in xs])
-    powers, rest = [], None
-    for x in xs:
+        return _pairwise(e, (exp(e, e.sub(x, base)) for x in xs))
+    rest = None
+
+    def power(x: Val) -> Val:
+        nonlocal rest
         d = e.max(e.sub(x, base), low)
         t = e.mul(d, co.LOG2E)
-        powers.append(_ex2(e, t))
-        left = e.fma(d, co.LOG2E, e.neg(t))
-        rest = e.mul(powers[-1], left) if rest is None else e.fma(powers[-1], left, rest)
-    return e.fma(rest, math.log(2), _pairwise(e, powers))
+        y, left = _ex2(e, t), e.fma(d, co.LOG2E, e.neg(t))
+        rest = e.mul(y, left) if rest is None else e.fma(y, left, rest)
+        return y
+
+    total = _pairwise(e, map(power, xs))
+    return e.fma(rest, math.log(2), total)
 
 
-def _pairwise(e: Emitter, vals: list[Val]) -> Val:
-    while len(vals) > 1:
-        vals = [e.add(vals[i], vals[i + 1]) if i + 1 < len(vals) else vals[i] for i in range(0, len(vals), 2)]
-    return vals[0]
+def _pairwise(e: Emitter, vals) -> Val:
+    """The sum of vals, pairwise; each is added as soon as its partner is there, so that few are held."""
+    sums: list[tuple[int, Val]] = []  # of so many vals each
+    for val in vals:
+        count = 1
+        while sums and sums[-1][0] == count:
+            val, count = e.add(sums.pop()[1], val), 2 * count
+        sums.append((count, val))
+    total = sums.pop()[1]
+    while sums:
+        total = e.add(sums.pop()[1], total)
+    return total
 
 
 def exp2(e: Emitter, x: Val) -> Val:
@@ -804,7 +816,8 @@ def silu(e: Emitter, x: Val) -> Val:
     held = _above(e, x, f.exp_low - 16)  # below, the result is 0
     down = e.neg(e.abs(held))
     if _hardware(e, x):
-        p, power = _exp_hardware(e, down, _power_of(e, down))
+        p, lifted = _exp_hardware(e, down, _above(e, _fma_down(e, down, co.LOG2E, _POWER), _POWER - 149.0), 32)
+        power = e.mul(lifted, 2.0**-32)  # exact, down to the least subnormal number
         t, product = e.mul(p, power), e.mul(e.mul(p, held), power)
     else:
         r, n = _exp_reduce(e, _above(e, down, f.exp_low - 16))

@@ -146,21 +146,16 @@ def total(e: Emitter, op: Op, rows) -> tuple[Val, ...]:
 
 
 def accumulate(e: Emitter, op: Op, state: tuple[Val, ...] | None, rows) -> tuple[Val, ...]:
-    """The accumulator of ``state`` and several vectors: ``rows`` as for :func:`total`. The state of a :class:`MaxSumExp` may have one lane: what
-    the vectors' lanes have in common."""
+    """The accumulator of ``state`` and several vectors: ``rows`` as for :func:`total`. That of a :class:`MaxSumExp` has one lane, for what the
+    vectors' lanes have in common, unless ``state`` has more."""
     if not isinstance(op, MaxSumExp):
         return combine(e, op, state, total(e, op, rows))
     held = [value if inside is None else e.select(inside, value, -math.inf) for value, _, inside in rows]
-    top = _tree(e.max, held)
-    narrow = state is not None and state[0].lanes < top.lanes
-    if narrow:
-        top = _tree(e.max, [e.extract(top, lane) for lane in range(top.lanes)])
-    if state is not None:
-        top = e.max(top, state[0])
+    if state is None or state[0].lanes < held[0].lanes:
+        held = [e.extract(value, lane) for value in held for lane in range(value.lanes)]
+    top = _tree(e.max, held if state is None else [*held, state[0]])
     base = _base(e, top)
-    new = sum_of_exp(e, held, e.splat(base, held[0].lanes) if narrow else base)
-    if narrow:
-        new = _tree(e.add, [e.extract(new, lane) for lane in range(new.lanes)])
+    new = sum_of_exp(e, held, base)
     return top, new if state is None else e.fma(state[1], exp(e, e.sub(state[0], base)), new)
 
 

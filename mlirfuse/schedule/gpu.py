@@ -21,7 +21,8 @@ from mlirfuse.sizes import Size
 
 @dataclass
 class GpuKernel:
-    """A kernel's code and how it is launched: ``grid`` in blocks (expressions), threads a block, blocks a cluster.
+    """A kernel's code and how it is launched: ``grid`` in blocks (expressions), threads a block, blocks a cluster, bytes of
+    shared memory.
 
     One that ``waits`` is launched before the kernel before it in the call has ended, as soon as all blocks of that one have started if it
     ``lets`` it. It waits for that end before it begins ("before"), or, where it has nothing to do with earlier kernels, when it is done
@@ -35,6 +36,8 @@ class GpuKernel:
     threads: int
     cluster: int
     passed: dict[tuple, tuple[str, str]]
+    static_shared: int = 0
+    dynamic_shared: int = 0
     lets: bool = False
     waits: str = ""
 
@@ -66,7 +69,8 @@ class GpuBody:
         self.e.depth = 2
         self.index = access.index
         self.args = GpuArguments(self.e, slots, self.index)
-        self.shared_bytes = 0
+        self.shared_bytes = self.dynamic_bytes = 0
+        self.cluster_begun = False
         memories = {}
         written = set(analysis.outputs)
         places = [slots.place(v) for v in analysis.outputs]
@@ -91,15 +95,18 @@ class GpuBody:
         return self.k.size(size)
 
     def finish(self, grid: Size) -> GpuKernel:
-        shared = f"  llvm.mlir.global internal @{self.name}_shared() {{addr_space = 3 : i32, alignment = 16 : i64}} : !llvm.array<{self.shared_bytes} x i8>\n"
+        shared = ""
+        for what, linkage, count, used in (("shared", "internal", self.shared_bytes, self.shared_bytes), ("dynamic", "external", 0, self.dynamic_bytes)):
+            if used:
+                shared += f"  llvm.mlir.global {linkage} @{self.name}_{what}() {{addr_space = 3 : i32, alignment = 16 : i64}} : !llvm.array<{count} x i8>\n"
         parameters = ", ".join(f"{name}: {type_}" + (" {llvm.noalias}" if "ptr" in type_ else "") for name, type_ in self.args.passed.values())
         attributes = f"known_block_size = array<i32: {self.threads}, 1, 1>"  # becomes nvvm.maxntid
         if self.resident > 1:
             attributes += f", nvvm.minctasm = {self.resident} : i32"
         if self.cluster > 1:
             attributes += f", nvvm.cluster_dim = array<i32: {self.cluster}, 1, 1>"
-        head = (shared if self.shared_bytes else "") + f"  gpu.func @{self.name}({parameters}) kernel attributes {{{attributes}}} {{"
-        return GpuKernel(self.name, head, self.e.text(), sz.mul(grid, self.cluster), self.threads, self.cluster, dict(self.args.passed))
+        head = shared + f"  gpu.func @{self.name}({parameters}) kernel attributes {{{attributes}}} {{"
+        return GpuKernel(self.name, head, self.e.text(), sz.mul(grid, self.cluster), self.threads, self.cluster, dict(self.args.passed), self.shared_bytes, self.dynamic_bytes)
 
     # ---- loops and conditions
 
@@ -161,6 +168,19 @@ class GpuBody:
         offset = (self.shared_bytes + 15) // 16 * 16
         self.shared_bytes = offset + nbytes
         return offset
+
+    def reserve_dynamic(self, nbytes: int) -> int:
+        """Reserves shared memory whose size is given at launch, which may be more; gives its byte offset."""
+        offset = (self.dynamic_bytes + 15) // 16 * 16
+        self.dynamic_bytes = offset + nbytes
+        return offset
+
+    def dynamic_address(self, base: int, offset: Val) -> str:
+        """The address of the byte ``offset`` (i32) behind ``base`` in the memory of :meth:`reserve_dynamic`."""
+        memory, name = self.e.fresh(), self.e.fresh()
+        self.e.line(f"{memory} = llvm.mlir.addressof @{self.name}_dynamic : !llvm.ptr<3>")
+        self.e.line(f"{name} = llvm.getelementptr {memory}[{self.e.add(offset, base)}] : (!llvm.ptr<3>, i32) -> !llvm.ptr<3>, i8")
+        return name
 
     def shared_address(self, offset: int, index: Val, nbytes: int) -> str:
         """The address of element ``index`` (i32, elements of ``nbytes``) behind ``offset`` in shared memory."""
@@ -246,13 +266,21 @@ class GpuBody:
     def cluster_rank(self) -> Val:
         return self._special("cluster.ctarank")
 
-    def cluster_barrier(self) -> None:
+    def cluster_arrive(self) -> None:
+        """Half of a barrier of the cluster: says that this block has come here."""
         self.e.line("nvvm.cluster.arrive {aligned}")
+
+    def cluster_wait(self) -> None:
+        """The other half: all blocks have."""
         self.e.line("nvvm.cluster.wait {aligned}")
 
     def across_cluster(self, ops: list[Op], accumulators: list[tuple[Val, ...]], rank: Val) -> list[tuple[Val, ...]]:
-        """Combines the blocks' results: each block writes its own into every block's shared memory."""
+        """Combines the blocks' results: each block writes its own into every block's shared memory. All must have begun to run before that:
+        they have said so by :meth:`cluster_arrive` before the first of these."""
         e, offsets = self.e, []
+        if not self.cluster_begun:
+            self.cluster_wait()
+            self.cluster_begun = True
         with self.leader(e.cmp("lt", self.thread, self.cluster)):
             for a in accumulators:
                 for v in a:
@@ -260,7 +288,8 @@ class GpuBody:
                     here, there = self.shared_address(offsets[-1], rank, 8), e.fresh()
                     e.line(f"{there} = nvvm.mapa {here}, {self.thread} : !llvm.ptr<3> -> !llvm.ptr<7>")
                     self.shared_store(there, v, space=7)
-        self.cluster_barrier()
+        self.cluster_arrive()
+        self.cluster_wait()
         out, at = [], 0
         for op, a in zip(ops, accumulators):
             sources = offsets[at : at + len(a)]

@@ -246,7 +246,7 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
             if machine.sm_count // 2 <= blocks_now < 4 * machine.sm_count and single and columns % lanes == 0:
                 aligns = tuple(min(a, lanes * v.dtype.bytes) for a, v in zip(access.aligns, analysis.inputs + analysis.outputs))
                 narrower = replace(access, lanes=lanes, aligns=aligns)
-                out += [replace(params(32, threads, unroll), access=narrower, split=1) for threads in (1024, 512) for unroll in (8, 16)]
+                out += [replace(params(32, threads, unroll), access=narrower, split=1) for threads in (1024, 512) for unroll in (16, 8)]
         return out
 
     in_flight = max(4, min(16, 64 // (access.lanes * element)))  # rows that make 64 bytes a thread
@@ -257,6 +257,9 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
     few_rows = rows <= 1024 and blocks < machine.sm_count
     filled = access.lanes * element >= 8 and -(-vectors // at_once.tx) * above >= machine.sm_count  # without a split
     first = [at_once, normal] if single and (few_rows or filled) else [normal, at_once]
+    narrower = narrow()
+    if few_rows and narrower:
+        first.insert(0, narrower[-1])
     yield first[0]
     others = [params(x, threads, unroll, full) for x in (tx, max(1, tx // 2)) for threads in (128, 256, 512) for unroll in (2, 4, 8) for full in (1.0, 2.0)]
-    yield from (p for p in dict.fromkeys([first[1], *narrow(), *others]) if p != first[0])
+    yield from (p for p in dict.fromkeys([*first[1:], *narrower, *others]) if p != first[0])

@@ -12,25 +12,28 @@ from typing import Iterator
 
 from mlirfuse import dtypes as dt
 from mlirfuse import sizes as sz
-from mlirfuse.graph import Op
+from mlirfuse.graph import Op, Value
 from mlirfuse.lowering import reductions as red
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.analysis import Analysis
+from mlirfuse.schedule import gpu_staging
 from mlirfuse.schedule.gpu import Access, GpuBody, GpuKernel
+from mlirfuse.schedule.gpu_staging import Staging
 
 
 @dataclass(frozen=True)
 class Params:
     """``tx`` threads a row, ``chunks`` vectors a thread (0: looped); ``exact``: they cover the row with none left over; ``resident``: blocks
-    that shall fit a multiprocessor at a time."""
+    that shall fit a multiprocessor at a time; ``stages``: rows that are in or on their way to shared memory (0: the next one to registers)."""
 
     access: Access
     tx: int
     chunks: int
     exact: bool
     resident: int = 1
+    stages: int = 0
 
 
 def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
@@ -89,33 +92,46 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
         wide = [v for v in by_row if columns & set(analysis.axes.flat(v))]
         narrow = [v for v in by_row if v not in wide]
 
-        def loads(env: Env) -> list[Val]:
-            out = [k.preload(v, env) for v in narrow]
-            for start in starts:
-                here, _ = at(env, start)
-                out += [k.preload(v, here) for v in wide]
-            return out
+        staging = Staging(body, wide * len(starts), lanes, p.stages) if p.stages else None
+
+        def vectors(env: Env) -> list[tuple[Value, Env]]:
+            """A row's vectors of this thread and where they lie."""
+            return [(v, at(env, start)[0]) for start in starts for v in wide]
+
+        def ahead(row: Val, rows_: int) -> Env:
+            """The place of the row that this block takes so many turns later, or of the last one."""
+            return row_env(e.min(e.add(row, rows_ * blocks) if rows_ else row, e.sub(body.size(rows), 1)))
+
+        def loads(row: Val, turns: int) -> list[Val]:
+            """What registers hold of the row ``turns`` later: all of it, but for what is staged."""
+            with k.forget():
+                env = ahead(row, turns)
+                return [k.preload(v, env) for v in narrow] + ([] if staging else [k.preload(v, here) for v, here in vectors(env)])
 
         for start in starts:
             for v in by_column:
                 k.preload(v, at(first_env, start)[0])
         zeros = [e.const(0, op.operands[0].dtype.compute, lanes) for op in partials for _ in starts]
-        with k.forget():
-            initial = loads(first_env)
+        initial = loads(block, 0)
+        if staging:
+            for turn in range(p.stages - 1):
+                staging.start(e.const(turn, dt.i32), vectors(ahead(block, turn)))
+            initial += [e.const(0, dt.i32), e.const(p.stages - 1, dt.i32)]  # the stage of this turn, and that of what is started in it
         count = len(zeros)
 
         def row_loop(row: Val, state: list[Val]) -> list[Val]:
             accumulators, loaded = state[:count], state[count:]
-            with k.forget():
-                following = loads(row_env(e.min(e.add(row, blocks), e.sub(body.size(rows), 1))))
+            following = loads(row, 1)
             env = row_env(row)
             places = [at(env, start) for start in starts]
-            held = iter(loaded)
-            for v in narrow:
-                k.bind_loaded(v, env, next(held))
-            for here, _ in places:
-                for v in wide:
-                    k.bind_loaded(v, here, next(held))
+            if staging:
+                stage, free = loaded[-2:]
+                staging.start(free, vectors(ahead(row, p.stages - 1)))
+                staging.wait()
+                loaded = loaded[:-2] + staging.read(stage)
+                following += [staging.next(stage), staging.next(free)]
+            for (v, here), val in zip([(v, env) for v in narrow] + vectors(env), loaded):
+                k.bind_loaded(v, here, val)
             for phase in analysis.phases:
                 totals = []
                 for op in phase:
@@ -206,13 +222,19 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
     next one's) and accumulators in about 64 registers."""
     (length,) = analysis.values(_length, env)
     vectors = -(-length // access.lanes)
-    registers = access.lanes * len(analysis.partials) + 2 * access.lanes * analysis.once(_row_bytes) // 4
+    registers = access.lanes * len(analysis.partials) + 2 * access.lanes * sum(v.dtype.bytes for v in analysis.once(_wide_inputs)) // 4
     found = []
     for tx in (1024, 512, 256, 128, 64, 32):
         chunks = -(-vectors // tx)
         if chunks * registers <= 96 and (tx == 32 or tx < 2 * vectors):
             found.append(Params(access, tx, chunks, chunks * tx * access.lanes == length))
     found.sort(key=lambda p: (p.chunks * registers > 64, p.tx if p.chunks * registers <= 64 else -p.tx))
+    wide, lane = analysis.once(_wide_inputs), analysis.loops(analysis.reduced)[-1][-1]
+    if gpu_staging.possible(analysis, access, wide, lane, machine):
+        for p in found:
+            turn = p.tx * p.chunks * access.lanes * sum(v.dtype.bytes for v in wide)
+            room = machine.shared_per_block // 2 - 2048  # two blocks a multiprocessor
+            yield from (replace(p, stages=n) for n in (4, 3, 2, 6) if n * turn <= room)
     yield from found
     yield from (replace(p, resident=r) for p in found for r in (2, 3, 4) if r * p.tx <= 1024)
     yield Params(access, 512 if vectors > 256 else 128, 0, False)
@@ -222,7 +244,7 @@ def _length(analysis: Analysis) -> tuple:
     return (sz.product(a.size for a in analysis.reduced),)
 
 
-def _row_bytes(analysis: Analysis) -> int:
-    """The bytes of a row's elements at one place, of inputs that are not the same for all rows."""
+def _wide_inputs(analysis: Analysis) -> list[Value]:
+    """The inputs with elements of their own for each row and column."""
     columns, rows = set(analysis.reduced), set(analysis.kept)
-    return sum(v.dtype.bytes for v in analysis.inputs if columns & set(analysis.axes.flat(v)) and rows & set(analysis.axes.flat(v)))
+    return [v for v in analysis.inputs if columns & set(analysis.axes.flat(v)) and rows & set(analysis.axes.flat(v))]

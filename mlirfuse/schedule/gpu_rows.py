@@ -71,7 +71,7 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
     rank = body.cluster_rank() if p.cluster > 1 else None
     block = body.block
     if p.cluster > 1:
-        body.cluster_barrier()  # the other blocks must run before their shared memory is written
+        body.cluster_arrive()  # waited for before the other blocks' shared memory is written: loads go first
         block = e.bitcast(e.shr(e.bitcast(block, dt.u32), p.cluster.bit_length() - 1), dt.i32)
     block, part = body.wide(block), None
     if p.split > 1:

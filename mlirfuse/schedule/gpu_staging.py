@@ -1,0 +1,68 @@
+"""Vectors on their way from memory into shared memory (``cp.async``), several turns of a loop ahead of their use.
+
+Each thread copies what it will itself read: it waits for its own copies, and needs no barrier.
+"""
+
+from __future__ import annotations
+
+from mlirfuse import dtypes as dt
+from mlirfuse.graph import Value
+from mlirfuse.lowering.emitter import Val
+from mlirfuse.lowering.kernel import Env
+from mlirfuse.schedule.analysis import Analysis
+from mlirfuse.schedule.axes import Axis
+from mlirfuse.schedule.gpu import Access, GpuBody
+
+SIZES = (4, 8, 16)  # bytes that one copy can have
+
+
+class Staging:
+    """Shared memory for ``stages`` turns of a loop, in each of which a thread brings the vectors of ``values``, in this order."""
+
+    def __init__(self, body: GpuBody, values: list[Value], lanes: int, stages: int):
+        self.body, self.lanes, self.stages = body, lanes, stages
+        self.memories = [body.k.memories[v] for v in values]
+        self.offsets, self.turn_bytes = [], 0
+        for memory in self.memories:
+            self.offsets.append(self.turn_bytes)
+            self.turn_bytes += body.threads * lanes * memory.dtype.bytes
+        self.base = body.reserve_dynamic(stages * self.turn_bytes)
+
+    def start(self, stage: Val, places: list[tuple[Value, Env]]) -> None:
+        """Starts the copies of one turn into ``stage`` (i32): each vector from where it lies."""
+        e, k = self.body.e, self.body.k
+        for at, ((value, env), memory) in enumerate(zip(places, self.memories)):
+            nbytes = self.lanes * memory.dtype.bytes
+            cache = "cg" if nbytes == 16 else "ca"
+            e.line(f"nvvm.cp.async.shared.global {self._address(stage, at)}, {k.place(value, env)}, {nbytes}, cache =  {cache} : !llvm.ptr<3>, !llvm.ptr<1>")
+        e.line("nvvm.cp.async.commit.group")
+
+    def wait(self) -> None:
+        """Waits for the oldest turn that was started when ``stages`` of them are under way."""
+        self.body.e.line(f"nvvm.cp.async.wait.group {self.stages - 1}")
+
+    def read(self, stage: Val) -> list[Val]:
+        """The vectors of the turn in ``stage``, as they are in memory."""
+        found = []
+        for at, memory in enumerate(self.memories):
+            dtype = self.body.k.held(memory.dtype)
+            found.append(self.body.shared_load(self._address(stage, at), dtype, self.lanes, self.lanes * dtype.bytes))
+        return found
+
+    def next(self, stage: Val) -> Val:
+        """The stage of the next turn."""
+        e = self.body.e
+        following = e.add(stage, 1)
+        return e.select(e.cmp("eq", following, self.stages), e.const(0, dt.i32), following)
+
+    def _address(self, stage: Val, at: int) -> str:
+        e, nbytes = self.body.e, self.lanes * self.memories[at].dtype.bytes
+        offset = e.add(e.mul(stage, self.turn_bytes), self.offsets[at])
+        return self.body.dynamic_address(self.base, e.add(offset, e.mul(self.body.thread, nbytes)))
+
+
+def possible(analysis: Analysis, access: Access, values: list[Value], lane: Axis, machine) -> bool:
+    """Whether every vector of these inputs along ``lane`` can be copied at once."""
+    known = dict(zip(analysis.inputs, access.aligns))
+    whole = all(access.lanes * v.dtype.bytes in SIZES and known[v] >= access.lanes * v.dtype.bytes for v in values)
+    return machine.async_copies and bool(values) and whole and all(analysis.axis_stride(v, lane) == 1 for v in values)
