@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Callable
+
 import numpy as np
 
-from mlirfuse.effects import has_effect
+from mlirfuse.effects import VIEWS, has_effect, written_memory
 from mlirfuse.graph import Block, Graph, Op, Value
 from mlirfuse.passes.base import Pass, register
 
@@ -12,7 +14,7 @@ from mlirfuse.passes.base import Pass, register
 @register
 class CommonSubexpressions(Pass):
     """Replaces an op by an earlier one of the same name, operands and attributes. Only ops of one group are merged with each other, so that no
-    value starts to travel between groups; nothing is merged across an op with an effect.
+    value starts to travel between groups; nothing is merged across an op with an effect, nor tensors of which one is written in place.
 
     Before::
 
@@ -37,7 +39,7 @@ class CommonSubexpressions(Pass):
             pooled: list[Op] = []
             _pool(graph.body, pooled)
             graph.body.ops = pooled + graph.body.ops
-        _number(graph.body, {}, {})
+        _number(graph.body, {}, {}, written_memory(graph.ops))
 
 
 def _pool(block: Block, pooled: list[Op]) -> None:
@@ -50,20 +52,20 @@ def _pool(block: Block, pooled: list[Op]) -> None:
     block.ops = kept
 
 
-def _number(block: Block, seen: dict, new: dict[Value, Value]) -> None:
+def _number(block: Block, seen: dict, new: dict[Value, Value], written: Callable[[Value], bool]) -> None:
     kept = []
     for op in block.ops:
         op.operands = [new.get(v, v) for v in op.operands]
         if has_effect(op):
             seen = {}
-        elif not op.blocks:
+        elif not op.blocks and (op.name in VIEWS or not any(map(written, op.results))):  # equal views are one memory anyway
             first = seen.setdefault((op.name, tuple(map(id, op.operands)), _frozen(op.attrs), op.group, op.segment), op)
             if first is not op:
                 new.update(zip(op.results, first.results))
                 continue
         kept.append(op)
         for nested in op.blocks:
-            _number(nested, dict(seen), new)
+            _number(nested, dict(seen), new, written)
     block.ops = kept
     block.returns = [new.get(v, v) for v in block.returns]
 

@@ -49,6 +49,27 @@ func.func @different(%x: tensor<8x8xf32>, %y: tensor<8x8xf32>) -> (tensor<8xf32>
 
 // -----
 
+// Not two tensors of which one is written later: what reads the other still finds the old elements. Two views of it are the same memory.
+// CHECK-LABEL: func.func @written
+// CHECK: %[[A:.*]] = "fusion.matmul"
+// CHECK: %[[B:.*]] = "fusion.matmul"
+// CHECK: %[[V:.*]] = "fusion.permute"(%[[A]])
+// CHECK-NOT: fusion.permute
+// CHECK: "fusion.tanh"(%[[A]]) {inplace = true}
+// CHECK: "fusion.sub"(%[[V]], %[[B]])
+// CHECK: return %{{.*}}, %[[V]]
+func.func @written(%x: tensor<8x8xf32>) -> (tensor<8x8xf32>, tensor<8x8xf32>) {
+  %0 = "fusion.matmul"(%x, %x) : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
+  %1 = "fusion.matmul"(%x, %x) : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
+  %2 = "fusion.permute"(%0) {dims = [1, 0]} : (tensor<8x8xf32>) -> tensor<8x8xf32>
+  %3 = "fusion.permute"(%0) {dims = [1, 0]} : (tensor<8x8xf32>) -> tensor<8x8xf32>
+  %4 = "fusion.tanh"(%0) {inplace = true} : (tensor<8x8xf32>) -> tensor<8x8xf32>
+  %5 = "fusion.sub"(%2, %1) : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
+  return %5, %3 : tensor<8x8xf32>, tensor<8x8xf32>
+}
+
+// -----
+
 // No value starts to travel from one group to another: each group keeps its own exp.
 // GROUPED-LABEL: func.func @groups
 // GROUPED: "fusion.group"(%arg0)
