@@ -42,6 +42,8 @@ from mlirfuse import config, listing
 from mlirfuse import sizes as sz
 from mlirfuse.graph import Graph, Op
 from mlirfuse.listing import Names
+from mlirfuse.passes.segment import COPIED
+from mlirfuse.schedule.gpu import GpuKernel
 
 SUFFIXES = {"ptx": "ptx", "llvm": "ll", "groups": "py"} | dict.fromkeys(("fusion", "grouped", "segmented", "linalg", "tiled", "gpu", "nvvm", "host"), "mlir")
 EACH_CALL = {"kernel-args", "effective-bandwidth"}
@@ -267,10 +269,10 @@ def group_log(graph: Graph) -> str:
 
 
 def segmenter_log(decisions, graph: Graph) -> str:
-    """What was merged and what was not, in the order in which it was tried."""
+    """What was merged, what was not and what is computed again, in the order in which it was decided."""
     names, out, told = Names(graph), [], set()
     for a, count_a, b, count_b, why in decisions:
-        line = f"{'merged  ' if why is None else 'not     '} {_of(a, count_a, names)} + {_of(b, count_b, names)}" + (f": {why}" if why else "")
+        line = f"{'merged  ' if why is None else 'again   ' if why == COPIED else 'not     '} {_of(a, count_a, names)} + {_of(b, count_b, names)}" + (f": {why}" if why else "")
         if why is None or line not in told:
             out.append(line)
         told.add(line)
@@ -447,11 +449,10 @@ def launch_params(kernels, params: dict, env) -> str:
     """How a segment's kernels are launched."""
     from mlirfuse.explain import threads_text
 
-    out = [f"{k.name}: {threads_text(k, env)}" for k in kernels]
+    out = []
     for k in kernels:
-        shared = re.search(r"!llvm\.array<(\d+) x i8>", k.text) if hasattr(k, "grid") else None
-        if shared:
-            out[kernels.index(k)] += f", {shared.group(1)} bytes of shared memory"
+        shared = k.static_shared + k.dynamic_shared if isinstance(k, GpuKernel) else 0
+        out.append(f"{k.name}: {threads_text(k, env)}" + (f", {shared} bytes of shared memory" if shared else ""))
     out += [f"  {name} = {value}" for name, value in params.items()]
     return "\n".join(out)
 
@@ -471,11 +472,11 @@ def occupancy(program, compiled, kernels, env) -> str:
     machine = program.target.machine
     for k in kernels:
         handle = module.function(k.name, 0, k.cluster > 8)
-        facts, blocks = module.attributes(handle), module.occupancy(handle, k.threads, 0)
+        facts, blocks = module.attributes(handle), module.occupancy(handle, k.threads, k.dynamic_shared)
         grid = sz.substitute(k.grid, env)
         waves = grid / (blocks * machine.sm_count) if blocks else float("inf")
         out.append(
-            f"{k.name}: {facts['registers']} registers, {facts['shared_bytes']} bytes of shared memory, {facts['local_bytes']} bytes spilled; "
+            f"{k.name}: {facts['registers']} registers, {facts['shared_bytes'] + k.dynamic_shared} bytes of shared memory, {facts['local_bytes']} bytes spilled; "
             f"{blocks} blocks of {k.threads} threads a multiprocessor, {blocks * k.threads / machine.threads_per_sm:.0%} of its threads; "
             f"{grid} blocks are {waves:.2f} waves on {machine.sm_count} multiprocessors"
         )

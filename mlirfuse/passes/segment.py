@@ -7,19 +7,24 @@ from dataclasses import dataclass, field
 from typing import Iterator
 
 from mlirfuse import ops as table
+from mlirfuse import sizes as sz
 from mlirfuse.graph import Block, Graph, Group, Op, Segment, Value
 from mlirfuse.passes.base import Pass, register
 from mlirfuse.schedule import traffic
 from mlirfuse.schedule.analysis import is_reduction
-from mlirfuse.schedule.axes import Axes
+from mlirfuse.schedule.axes import Axes, may_be_copied
 
 
+COPIED = "computed again there, which moves fewer bytes than storing it"
 CYCLE = "merging it would make a cycle"
 APART = "shares no tensor with the segments before it"
+_FEW = 8  # ops that are computed again rather than stored
+_COPIES = 1 << 20  # more than a group has: a copy's position is the original's and a fraction
+_TRIES = 8  # how often a segment is tried with others that read the same tensor, so that the number of readers does not count
 ASKED = "segment_set"  # the op by which a user asks for a cut, and the reason of the cut
 
 
-Decision = tuple[Op, int, Op, int, str | None]  # an op of each of two segments, how many ops they had, and why they were not merged (None: they were)
+Decision = tuple[Op, int, Op, int, str | None]  # an op of each of two segments, how many ops they had, and why they were not merged (None: they were), or COPIED
 
 
 @dataclass(eq=False)
@@ -27,8 +32,8 @@ class _Part:
     """A segment in the making. Axis sets are bit masks over the group's axes."""
 
     ops: list[Op]  # in no order until all is merged
-    first: int  # the smallest and the largest position of its ops in the group
-    last: int
+    first: float  # the smallest and the largest position of its ops in the group
+    last: float
     reduced: int = 0  # axes reduced, 0 if there is no reduction
     domain: int = 0  # axes of the reductions' operands
     rows: int = 0  # axes that partial sums go over
@@ -39,19 +44,26 @@ class _Part:
     late: set[Value] = field(default_factory=set)  # values that depend on one of its reductions
     into: _Part | None = None  # what it was merged into
 
+    @property
+    def kind(self) -> tuple[int, int, int]:
+        """Segments with reductions can only become one where these are the same."""
+        return self.reduced, self.domain, self.rows
+
 
 class _Segmenter:
     """Merges the ``members`` of a group. A merge costs what the smaller side and its border are worth, not what has been merged before:
     a part keeps counts of its uses, and only values that begin to depend on a reduction are looked at."""
 
-    def __init__(self, members: list[Op], axes: Axes, users: dict[Value, list[Op]], returned: set[Value]):
+    def __init__(self, members: list[Op], axes: Axes, users: dict[Value, list[Op]], returned: set[Value], unread: set[Value], written: set[Value]):
+        """``unread``: values that come from no memory; ``written``: arguments that the program gives new values to."""
         self.axes = axes
         self.bits: dict[object, int] = {}
         self.mask: dict[Value, int] = {}
         self.dims: dict[Value, list] = {}
-        self.users, self.returned = users, returned
-        self.members = members
-        self.order = {op: k for k, op in enumerate(members)}
+        self.users, self.returned, self.unread, self.written = users, returned, unread, written
+        self.members: dict[float, Op] = dict(enumerate(members))
+        self.order: dict[Op, float] = {op: k for k, op in enumerate(members)}
+        self.original: dict[Op, Op] = {}  # of an op that was copied into a segment, which does not read the result from memory
         self.asked = [v for op in members if op.name == ASKED for v in op.results]
         self.partial = [v for op in members if op.name == "partial_sum" for v in op.results]
         self.log: list[Decision] = []
@@ -262,16 +274,19 @@ class _Segmenter:
     def run(self) -> list[_Part]:
         changed = True
         while changed:
-            changed = self._along_values() | self._siblings()
-        parts = [p for p in self.parts if p.into is None]
-        for part in parts:
+            while changed:
+                changed = self._along_values() | self._siblings()
+            changed = self._compute_again()
+        self._share_copies()
+        self.parts = [p for p in self.parts if p.into is None and p.ops]
+        for part in self.parts:
             part.ops.sort(key=self.order.__getitem__)
-        return parts
+        return self.parts
 
     def _along_values(self) -> bool:
         changed = False
         for part in self.parts:
-            if part.into is not None:
+            if part.into is not None or not part.ops:
                 continue
             again = True
             while again:
@@ -296,7 +311,7 @@ class _Segmenter:
         """Segments that read the same tensor over the same axes become one: the tensor is read once."""
         changed = False
         readers: dict[object, list[_Part]] = {}
-        alive = [part for part in self.parts if part.into is None]
+        alive = [part for part in self.parts if part.into is None and part.ops]
         for part in alive:
             for value in part.ins:
                 if value.rank:
@@ -307,16 +322,163 @@ class _Segmenter:
                 if producer is not None:
                     readers.setdefault((producer, part.reduced), []).append(part)
         for parts in readers.values():
-            for first, second in zip(parts, parts[1:]):
-                if first is second or first.into is not None or second.into is not None:
+            heads: dict[tuple, _Part] = {}  # the last segment of each kind of reduction, the latest at the end
+            tries: dict[_Part, int] = {}
+            for part in parts:
+                if part.into is not None:
                     continue
-                why = self.refusal(first, second)
-                if why is None and not self.cycle(first, second) and not self.cycle(second, first):
-                    self.merge(first, second)
-                    changed = True
-                else:
-                    self._refused(first, second, why or CYCLE)
+                for head in list(reversed(heads.values()))[:_TRIES]:
+                    if head.into is not None or head is part or tries.get(head) == _TRIES:
+                        continue
+                    if self._merged(head, part):
+                        part, changed = head, True
+                        break
+                    tries[head] = tries.get(head, 0) + 1
+                heads.pop(part.kind, None)
+                heads[part.kind] = part
         return changed
+
+    def _merged(self, a: _Part, b: _Part) -> bool:
+        """Merges two segments that read the same, if that is legal."""
+        why = self.refusal(a, b)
+        if why is None and (self.cycle(a, b) or self.cycle(b, a)):
+            why = CYCLE
+        if why is None:
+            self.merge(a, b)
+        else:
+            self._refused(a, b, why)
+        return why is None
+
+    # ---- what is computed again rather than stored
+
+    def _compute_again(self) -> bool:
+        """Where a segment reads what few cheap ops make of things that are in memory anyway, it gets its own copy of those ops if that
+        moves fewer bytes."""
+        changed = False
+        for part in self.parts:
+            if part.into is None:
+                for value in list(part.outs):
+                    changed |= self._copies_for_readers(value, part)
+        return changed
+
+    def _copies_for_readers(self, value: Value, part: _Part) -> bool:
+        cone = self._cheap_ops(value, part)
+        if cone is None:
+            return False
+        inside = {op.result for op in cone}
+        sources = [v for v in dict.fromkeys(v for op in cone for v in op.operands) if v not in inside]
+        readers = dict.fromkeys(self.part_of(op) for op in self.users.get(value, ()))
+        others = [p for p in readers if p is not None and p is not part]
+        stored = _bytes(value)
+        costs = {p: sum(_bytes(v) for v in sources if v not in self.unread and v not in p.ins) for p in others}
+        if value in self.returned or None in readers or sum(costs.values()) >= stored * (len(others) + 1):
+            others = [p for p in others if costs[p] < stored]  # it is stored in any case, for some of its readers
+        for reader in others:
+            first, count = self.members[reader.first], len(reader.ops)
+            self._copy(cone, value, part, reader)
+            self.log.append((next(reversed(self.original)), len(cone), first, count, COPIED))
+        return bool(others)
+
+    def _cheap_ops(self, value: Value, part: _Part) -> list[Op] | None:
+        """The ops of ``part`` that compute ``value`` from what is in memory, in order; None if they are not few and cheap."""
+        found: set[Op] = set()
+        pending = [value.op]
+        while pending:
+            op = pending.pop()
+            if op in found:
+                continue
+            if not may_be_copied(op) or op.name == ASKED or len(found) == _FEW:
+                return None
+            found.add(op)
+            for v in op.operands:
+                if self.part_of(v.op) is part and v not in part.outs:
+                    pending.append(v.op)
+                elif v in self.written:
+                    return None
+        return sorted(found, key=self.order.__getitem__)
+
+    def _copy(self, cone: list[Op], value: Value, part: _Part, reader: _Part) -> None:
+        """Gives ``reader`` its own ``value``."""
+        made: dict[Value, Value] = {}
+        for op in cone:
+            copy = Op(op.name, [made.get(v, v) for v in op.operands], op.attrs, [Value(op.result.dtype, op.result.shape)], loc=op.loc)
+            copy.group = op.group
+            made[op.result] = copy.result
+            self.axes.share(copy.result, op.result)
+            self.original[copy] = self.original.get(op, op)
+            position = self.order[copy] = int(self.order[op]) + len(self.original) / _COPIES
+            self.members[position] = copy
+            self.part[copy] = reader
+            reader.ops.append(copy)
+            reader.first, reader.last = min(reader.first, position), max(reader.last, position)
+            for v in dict.fromkeys(copy.operands):
+                self.users.setdefault(v, []).append(copy)
+                if self.part_of(v.op) is not reader:
+                    reader.ins[v] = reader.ins.get(v, 0) + 1
+                    self._uses(v, 1)
+        for op in [op for op in self.users[value] if self.part_of(op) is reader]:
+            self._replace(op, value, made[value])
+        self._uses(value, -reader.ins.pop(value))
+        self._drop_unused(value.op)
+
+    def _replace(self, user: Op, old: Value, new: Value) -> None:
+        user.operands = [new if v is old else v for v in user.operands]
+        self.users[old].remove(user)
+        self.users.setdefault(new, []).append(user)
+
+    def _uses(self, value: Value, more: int) -> None:
+        """``value`` has so many more uses outside of the segment that makes it."""
+        part = self.part_of(value.op)
+        if part is None:
+            return
+        part.outs[value] += more
+        if not part.outs[value]:
+            del part.outs[value]
+            part.masks[self.axis_mask(value)] -= 1
+
+    def _drop_unused(self, op: Op) -> None:
+        """Removes ``op`` if nobody uses it any more, and what is then unused of that from which it was computed."""
+        part = self.part_of(op)
+        if part is None or self.users.get(op.result) or op.result in self.returned:
+            return
+        part.ops.remove(op)
+        del self.part[op]
+        for v in dict.fromkeys(op.operands):
+            self.users[v].remove(op)
+            if v in part.ins:
+                part.ins[v] -= 1
+                self._uses(v, -1)
+                if not part.ins[v]:
+                    del part.ins[v]
+            if v.op is not None:
+                self._drop_unused(v.op)
+
+    def _share_copies(self) -> None:
+        """Segments that have become one since need one copy."""
+        kept: dict[tuple[_Part, Op], Op] = {}
+        for copy, op in self.original.items():
+            part = self.part_of(copy)
+            if part is None:
+                continue
+            same = op if self.part_of(op) is part else kept.setdefault((part, op), copy)
+            if same is not copy and same.operands == copy.operands:
+                for user in list(self.users.get(copy.result, ())):
+                    self._replace(user, copy.result, same.result)
+                self._drop_unused(copy)
+
+    def in_order(self) -> dict[Op, list[Op]]:
+        """For ops that have been removed or copied: what stands in their place, after :meth:`run`."""
+        out: dict[Op, list[Op]] = {op: [op] if op in self.part else [] for op in self.original.values()}
+        for copy, op in self.original.items():
+            if copy in self.part:
+                out[op].append(copy)
+        return out
+
+
+def _bytes(value: Value) -> int:
+    """How many bytes ``value`` has where all sizes are large: to compare tensors with each other."""
+    size = sz.mul(value.numel, value.dtype.bytes)
+    return sz.substitute(size, dict.fromkeys(sz.symbols(size), 1024))
 
 
 def scheduler_of(members: list[Op], axes: Axes) -> str:
@@ -340,7 +502,8 @@ def scheduler_of(members: list[Op], axes: Axes) -> str:
 class SegmentPass(Pass):
     """Cuts each group into as few kernels as schedulers can take. Every op starts as a segment of its own; segments merge along values, then
     between siblings that read the same tensor, as long as one scheduler can take the result and no cycle arises, until nothing changes.
-    Each segment names its scheduler, and ``why`` it is cut from the one before it.
+    What a few cheap ops make of tensors that are in memory anyway is computed again in the segments that need it, where that moves fewer
+    bytes than to store it and read it. Each segment names its scheduler, and ``why`` it is cut from the one before it.
 
     Before::
 
@@ -371,30 +534,31 @@ class SegmentPass(Pass):
 
     def run(self, graph: Graph) -> None:
         self.log: list[Decision] = []  # what was tried, for those who look at it after the pass
-        self._block(graph.body, {graph.args[k] for k in graph.scalars})
+        self._block(graph.body, {graph.args[k] for k in graph.scalars}, {graph.args[k] for k in graph.aliases.values()})
         traffic.annotate(graph)
 
-    def _block(self, block: Block, scalars: set[Value]) -> None:
+    def _block(self, block: Block, scalars: set[Value], written: set[Value]) -> None:
         users = block.users()
         returned = set(block.returns)
         groups: dict[Group, list[Op]] = {}
         for op in block.ops:
             for nested in op.blocks:
-                self._block(nested, scalars)
+                self._block(nested, scalars, written)
             if op.group is not None:
                 groups.setdefault(op.group, []).append(op)
         axes = Axes(block.ops)  # of the whole block: a program's kernels are made with the same ones
         copies: dict[Op, list[Op]] = {}
         for group, members in groups.items():
             free = self._free(members, users, returned, scalars)
-            segmenter = _Segmenter([op for op in members if op not in free], axes, users, returned)
+            unread = scalars.union(op.result for op in free)
+            segmenter = _Segmenter([op for op in members if op not in free], axes, users, returned, unread, written)
             for k, part in enumerate(segmenter.run()):
                 why = (part.why or APART) if k else part.why if part.why == ASKED else ""
                 segment = Segment(group, scheduler_of(part.ops, segmenter.axes), {}, why)
                 for op in part.ops:
                     op.segment = segment
             self.log += segmenter.log
-            copies |= self._copied(free, users)
+            copies |= segmenter.in_order() | self._copied(free, users)
         block.ops = [copy for op in block.ops for copy in copies.get(op, [op])]
 
     @staticmethod

@@ -111,12 +111,10 @@ def _regroup(flat, shape) -> list[list[Axis]] | None:
     return out if not leaves(left) else None
 
 
-def _made_of(value: Value):
-    """What is the same for copies of a value that is computed of nothing but constants, sizes and values from outside."""
-    op = value.op
-    if op is None or op.name not in ops.TABLE or ops.TABLE[op.name].kind not in ("create", "elementwise"):
-        return id(value)
-    return op.name, repr(sorted(op.attrs.items())), tuple(map(_made_of, op.operands))
+def may_be_copied(op: Op) -> bool:
+    """Whether `fusion-segment` may give several segments a copy of ``op``, which then have the same axes."""
+    row = ops.TABLE.get(op.name)
+    return row is not None and (row.kind in ("create", "elementwise") or op.name in ("reshape", "squeeze", "expand_dims", "broadcast_in_dim"))
 
 
 class Axes:
@@ -129,7 +127,8 @@ class Axes:
     def __init__(self, program: list[Op], around: Axes | None = None):
         self._dims: dict[Value, list[list[Axis]]] = {}
         self._parts: dict[tuple, Axis] = {}
-        self._created: dict[object, Value] = {}
+        self._first: dict[tuple, Value] = {}  # by what computes it
+        self._same: dict[Value, Value] = {}  # for copies of it
         self._around, self._images = around, {}
         for op in program:
             for value in op.operands:
@@ -163,6 +162,10 @@ class Axes:
         dims = self.dims(operand)
         return [axis for d in ops.axes_of(op.attrs, operand.rank) for axis in dims[d]]
 
+    def share(self, value: Value, other: Value) -> None:
+        """Gives ``value``, the result of a copy of the op that makes ``other``, the same axes."""
+        self._set(value, self._dims[other])
+
     def _set(self, value: Value, dims) -> None:
         dims = [leaves(dim) for dim in dims]
         self._dims[value] = dims
@@ -176,7 +179,9 @@ class Axes:
     def _visit(self, op: Op) -> None:
         rule = getattr(self, f"_{op.name}", None)
         kind = ops.TABLE[op.name].kind if op.name in ops.TABLE else None
-        if rule is not None:
+        if may_be_copied(op) and self._is_copy(op):
+            self.share(op.result, self._same[op.result])
+        elif rule is not None:
             rule(op)
         elif kind == "elementwise":
             self._elementwise(op)
@@ -184,16 +189,18 @@ class Axes:
             dims, axes = self._dims[op.operands[0]], ops.axes_of(op.attrs, op.operands[0].rank)
             keep = op.attrs.get("keepdims")
             self._set(op.result, [[] if k in axes else dim for k, dim in enumerate(dims) if keep or k not in axes])
-        elif kind == "create" and op.result.rank:
-            # Each kernel has its own copy of what is made of nothing: copies share their axes, as the one value did.
-            same = self._created.setdefault(_made_of(op.result), op.result)
-            if same is op.result:
-                self._fresh(op.result)
-            else:
-                self._set(op.result, self._dims[same])
         else:
             for result in op.results:
                 self._fresh(result)
+
+    def _is_copy(self, op: Op) -> bool:
+        """Whether an op before computes the same."""
+        key = op.name, repr(sorted(op.attrs.items())) if op.attrs else "", *(self._same.get(v, v) for v in op.operands)
+        first = self._first.setdefault(key, op.result)
+        if first is op.result:
+            return False
+        self._same[op.result] = first
+        return True
 
     def _elementwise(self, op: Op) -> None:
         # Each result dimension takes over an operand's axes, and the other operands' are made the same where that is possible. Two
