@@ -242,13 +242,15 @@ class RandomProgram:
 
 
 class Maker:
-    """Makes one program, running it as it grows: what NumPy refuses, or what grows too large, is not taken in."""
+    """Makes one program, running it as it grows: what NumPy refuses, or what grows too large, is not taken in. ``large``: on arrays of tens of
+    thousands of elements and more."""
 
-    def __init__(self, seed: int, length: tuple[int, int] = (5, 40), special: bool | None = None):
+    def __init__(self, seed: int, length: tuple[int, int] = (5, 40), special: bool | None = None, large: bool = False):
         self.rng = rng = random.Random(seed)
         self.seed = seed
         self.special = rng.random() < 0.12 if special is None else special
-        self.sizes = {n: rng.choice((1, 2, 3, 4, 5, 7, 8, 16, 17, 33)) for n in "ABC"}
+        self.most = (150_000, 400_000) if large else (6000, 20_000)  # elements of an argument, and of a value
+        self.sizes = {n: rng.choice((64, 129, 300, 700) if large else (1, 2, 3, 4, 5, 7, 8, 16, 17, 33)) for n in "ABC"}
         self.args = self.arguments()
         self.first = make_call(rng, self.args, self.sizes, self.special)
         self.env: dict[str, object] = {"np": np} | TYPES
@@ -266,7 +268,7 @@ class Maker:
         for k in range(rng.randint(1, 4)):
             rank = rng.choices((0, 1, 2, 3, 4), (4, 25, 45, 20, 6))[0]
             dims = tuple(rng.choice("ABC") for _ in range(rank))
-            while math.prod(self.sizes[d] for d in dims) > 6000:
+            while math.prod(self.sizes[d] for d in dims) > self.most[0]:
                 dims = dims[1:]
             dtype = main if main != "mixed" else rng.choice(everything)
             if rng.random() < 0.12:
@@ -321,7 +323,7 @@ class Maker:
             warnings.simplefilter("ignore")
             try:
                 exec(statement.code, self.env)
-                good = self.acceptable(self.env[target], kind)
+                good = self.acceptable(self.env[target], kind) and (kind == "write" or self.promotes_as_half(statement))
             except Exception:
                 good = False
         if good:
@@ -336,8 +338,18 @@ class Maker:
         else:
             self.env.pop(target, None)
 
+    def promotes_as_half(self, statement: Statement) -> bool:
+        """Whether NumPy promotes bfloat16 here as float16, which compiled functions always do: not beside a Python float, for one."""
+        types = {n: type_name(self.env[n]) for n in statement.uses() if isinstance(self.env.get(n), (np.ndarray, np.generic))}
+        if "bf16" not in types.values() or "f16" in types.values():
+            return True
+        env = self.env | {n: self.env[n].astype(np.float16) for n, t in types.items() if t == "bf16"}
+        exec(statement.code, env)
+        made, half = (type_name(found[statement.target]) for found in (self.env, env))
+        return made == ("bf16" if half == "f16" else half)
+
     def acceptable(self, x, kind) -> bool:
-        if not isinstance(x, (np.ndarray, np.generic)) or np.asarray(x).dtype not in NAMES or np.size(x) > 20000 or np.ndim(x) > 6:
+        if not isinstance(x, (np.ndarray, np.generic)) or np.asarray(x).dtype not in NAMES or np.size(x) > self.most[1] or np.ndim(x) > 6:
             return False
         if np.size(x) == 0:
             return False
