@@ -1,6 +1,7 @@
 """Writes docs/debugging.md and docs/segmented-ir.md: runs the pages' programs and quotes what was printed.
 
-Run it from the repository: ``python docs/generate_debugging.py``. What needs a GPU is quoted from a run on an H100, at the end of this file.
+Run it from the repository: ``python docs/generate_debugging.py``. What needs a GPU is quoted from a run on an H100, further down in this file.
+The processor that code is shown for is the same wherever this runs; what differs from run to run is left out of comparisons (:func:`settled`).
 """
 
 from __future__ import annotations
@@ -17,6 +18,16 @@ sys.path.insert(0, ROOT)
 from mlirfuse import config  # noqa: E402
 
 PAGE = os.path.join(ROOT, "docs", "debugging.md")
+SEGMENTED_PAGE = os.path.join(ROOT, "docs", "segmented-ir.md")
+
+# Runs a program as if on this processor.
+RUN = """
+import runpy
+from mlirfuse.machine import Host
+host = Host(frozenset(("avx2", "avx512f", "avx512vl", "avx512bw")), 2, 2 << 20, 32 << 20)
+Host.here = staticmethod(lambda: host)
+runpy.run_path("scores.py", run_name="__main__")
+"""
 
 PROGRAM = '''import numpy as np
 
@@ -71,14 +82,16 @@ For this program, `scores.py`,
    stays outside and cuts the program in two; what is alone stays outside with `single_op` off. `MLIRFUSE_DUMP=group-log` adds the merges
    that were refused, such as one that would have closed a cycle through a library op.
 3. **Why are there several kernels?** `why` in the table, on the IR, and in `MLIRFUSE_DUMP=segmenter-log`, which lists every merge that was
-   tried. The usual reasons: reductions over different axes, a result that runs over other axes than the kernel, a reduction's result that is
-   needed at another index. Two launches of one kernel are a split reduction: the second one adds up what blocks found.
+   tried, and what is computed again rather than stored. The usual reasons: reductions over different axes, a result that runs over other axes
+   than the kernel, a reduction's result that is needed at another index. Two launches of one kernel are a split reduction: the second one
+   adds up what blocks found.
 4. **Is it compiled again and again?** `MLIRFUSE_DUMP=cache` tells kinds, variants and entries of the disk cache apart; `guards` says what a kind
    assumes and what the new call did not fulfil. A plain number that the function branches on is a part of the kind: pass what varies as an array.
 5. **Is it slow?** `MLIRFUSE_DUMP=effective-bandwidth` gives each kernel's share of the memory's bandwidth, `occupancy` how much of the GPU it can
    use, `launch-params` what was chosen; [`mlirfuse.autotune`](../mlirfuse/autotune.py) measures the other candidates.
 6. **Is it wrong?** `MLIRFUSE_DUMP=groups` writes each group as a Python program that compares itself with NumPy: the smallest thing to send in a
-   report. `config.fuse_cpu = False` runs the function as it is, which tells a wrong kernel from a wrong program.
+   report. `config.fuse_cpu = False` runs the function as it is, which tells a wrong kernel from a wrong program. Of a wrong pass,
+   `mlirfuse.tools.reduce` makes the smallest graph that still fails.
 
 ## Switches
 
@@ -119,7 +132,7 @@ DUMPS = {
     "math": ("The ops of each segment, without its schedule.", "", 30),
     "groups": ("Each group as a Python program, which runs by itself and compares what `jit` makes of it with NumPy.", "group 1", 44),
     "group-log": ("What grouping left out and which merges it refused, with the reasons.", "", 10),
-    "segmenter-log": ("Each merge that was tried, in order, and why those that failed did.", "", 16),
+    "segmenter-log": ("Each merge that was tried, in order, and why those that failed did; `again`: what a segment computes again rather than to read it.", "", 16),
     "guards": ("What the kind assumes of a call; for a new kind, what kept the call from those before it.", "", 24),
     "cache": (
         "What was found and what was made: kinds, variants, and entries of the cache on disk. A call with new sizes that needs nothing new says "
@@ -147,13 +160,24 @@ DUMPS = {
 
 def run(environment: dict[str, str], more: str = "") -> subprocess.CompletedProcess:
     with tempfile.TemporaryDirectory() as folder:
-        path = os.path.join(folder, "scores.py")
-        with open(path, "w") as file:
+        with open(os.path.join(folder, "scores.py"), "w") as file:
             file.write(PROGRAM + more)
-        environment = {**os.environ, "PYTHONPATH": ROOT, "MLIRFUSE_CACHE_DIR": folder, **environment}
-        done = subprocess.run([sys.executable, path], env=environment, capture_output=True, text=True, check=True)
+        environment = {**clean_environment(), "MLIRFUSE_CACHE_DIR": folder, "MLIRFUSE_NUM_THREADS": "2", **environment}
+        done = subprocess.run([sys.executable, "-c", RUN], cwd=folder, env=environment, capture_output=True, text=True, check=True)
     done.stdout, done.stderr = (text.replace(folder + os.sep, "") for text in (done.stdout, done.stderr))
     return done
+
+
+def clean_environment() -> dict[str, str]:
+    """Without settings of mlirfuse's, for this checkout."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("MLIRFUSE_")} | {"PYTHONPATH": ROOT}
+
+
+def settled(text: str) -> str:
+    """``text`` without what differs from run to run: times, rates, addresses, entries of the cache."""
+    text = re.sub(r"0x[0-9a-f]+", "0x…", text)
+    text = re.sub(r"[\d.]+ (ms|GB/s)|(kernel\w+) [\d.]+", r"… \1\2", text)
+    return re.sub(r"object-\w+( stored, \d+)?", r"object-…", text)
 
 
 def outputs() -> dict[str, list[str]]:
@@ -172,6 +196,7 @@ def quoted(pieces: list[str], about: str, lines: int) -> str:
         return "".join(pieces[:lines]).rstrip()
     text = next(piece for piece in pieces if about in piece.splitlines()[0]).rstrip().split("\n")
     width = 320 if lines >= 50 else 170
+    text = [re.sub(r"align = \d+", "align = 16", line) for line in text]  # as NumPy's allocations happen to be: a cut line stays the same
     cut = [line if len(line) <= width else line[: width - 2] + " …" for line in text]
     return "\n".join(cut[:lines] + (["…"] if len(cut) > lines else []))
 
@@ -191,6 +216,7 @@ def switches() -> str:
 
 
 def page() -> str:
+    """docs/debugging.md."""
     explained = run({}, "print(scores.explain(q, k, bias))\n").stdout.rstrip()
     text = INTRODUCTION.replace("@PROGRAM@", PROGRAM.rstrip()).replace("@EXPLAIN@", explained).replace("@SWITCHES@", switches())
     found = outputs()
@@ -324,12 +350,12 @@ to a second one:
 
 def example(name: str) -> str:
     """What an example prints."""
-    environment = {**os.environ, "PYTHONPATH": ROOT}
-    done = subprocess.run([sys.executable, os.path.join(ROOT, "examples", name)], env=environment, capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, os.path.join(ROOT, "examples", name)], env=clean_environment(), capture_output=True, text=True, check=True)
     return done.stdout.replace(ROOT + os.sep, "").rstrip()
 
 
 def segmented_page() -> str:
+    """docs/segmented-ir.md."""
     source = open(os.path.join(ROOT, "examples", "segmented_ir_small.py")).read()
     define = source[source.index("def define") : source.index("def main")].rstrip()
     text = SEGMENTED.replace("@SMALL@", define).replace("@SMALL_OUT@", example("segmented_ir_small.py"))
@@ -337,6 +363,6 @@ def segmented_page() -> str:
 
 
 if __name__ == "__main__":
-    for path, text in ((PAGE, page()), (os.path.join(ROOT, "docs", "segmented-ir.md"), segmented_page())):
+    for path, text in ((PAGE, page()), (SEGMENTED_PAGE, segmented_page())):
         with open(path, "w", encoding="utf-8") as file:
             file.write(text)
