@@ -54,6 +54,7 @@ class Emitter:
         self.depth = 1
         self._count = 0
         self._constants: dict[tuple, Val] = {}
+        self._known: dict[str, object] = {}  # by name: constants' values
 
     # ---- lines and names
 
@@ -83,11 +84,16 @@ class Emitter:
         if found is None:
             name = f"%c{len(self._constants)}"
             found = self._constants[key] = Val(name, dtype, lanes)
+            self._known[name] = value
             if lanes == 1:
                 self.entry.append(f"  {name} = arith.constant {bits}" + (f" : {found.type}" if dtype.kind != "b" else ""))
             else:
                 self.entry.append(f"  {name} = arith.constant dense<{bits}> : {found.type}")
         return found
+
+    def known(self, v: Val):
+        """The value of a constant; None of anything else."""
+        return self._known.get(v.name)
 
     def splat(self, v: Val, lanes: int) -> Val:
         """``v`` in every one of ``lanes`` lanes."""

@@ -258,6 +258,22 @@ class Kernel:
             vals.append(self.value(operand, inner))
         return self._typed(op.result, ops.TABLE[op.name].emit(self.e, *vals))
 
+    def _div(self, op: Op, env: Env) -> Val:
+        """On a GPU, what a float32 divides that is the same along a vector or more is inverted once: within 2 ulp."""
+        axes = self.axes.flat
+        one_for_many = set(axes(op.operands[1])) < set(axes(op.result)) and not (op.operands[1].op and op.operands[1].op.name == "constant")
+        if self.e.target != "gpu" or op.result.dtype.compute is not dt.f32 or not one_for_many:
+            return self._elementwise(op, env)
+        a, b = (self._through(op, env, [(d, d) for d in range(v.rank)], k) for k, v in enumerate(op.operands))
+        key = "inverse", self._key(op.operands[1], b)
+        found = next((scope[key] for scope in reversed(self._memo) if key in scope), None)
+        if found is None:
+            divisor = self.value(op.operands[1], b)
+            if divisor.lanes > 1:
+                return self._elementwise(op, env)
+            found = self._memo[-1][key] = m.inverse(self.e, divisor)
+        return self.e.mul(self.e.mul(self.value(op.operands[0], a), found[0]), found[1])
+
     def _typed(self, value: Value, val: Val) -> Val:
         assert val.dtype is value.dtype.compute, (value, val)
         return val

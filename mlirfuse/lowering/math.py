@@ -216,6 +216,14 @@ def quotient(e: Emitter, a, b: Val) -> Val:
     return e.fma(e.fma(e.neg(q), b, a), r, q)
 
 
+def inverse(e: Emitter, b: Val) -> tuple[Val, Val]:
+    """A power of two ``s`` and ``r`` with ``(a * s) * r = a / b`` within 1.5 ulp, for all float32 ``a``: ``b s`` lies in [1/2, 1), so that only a
+    quotient that overflows does so on the way, and none that is normal loses places."""
+    exponent = e.and_(e.bitcast(b, dt.i32), 0x7F800000)
+    s = e.bitcast(e.max(e.sub(0x7E800000, exponent), 0x00800000), dt.f32)
+    return s, e.div(1.0, e.mul(b, s))
+
+
 def _rare(e: Emitter, condition: Val, then, otherwise: list[Val]) -> list[Val]:
     """``then()`` where ``condition`` holds, else ``otherwise``; ``then`` is only run if any lane needs it."""
     any_lane = condition

@@ -25,6 +25,15 @@ class MaxSumExp:
     name: str = "max_sum_exp"
 
 
+@dataclass(eq=False)
+class Moments:
+    """Stands for a sum and the squared deviations of the same elements, its ``results``: accumulated as m2 alone is, whose mean gives the sum."""
+
+    operands: list[Value]
+    results: list[Value]
+    name: str = "m2"
+
+
 def accumulator_types(op: Op) -> list[dt.DType]:
     """The element types of the accumulator's parts."""
     source = op.operands[0].dtype.compute
@@ -109,12 +118,19 @@ def combine(e: Emitter, op: Op, a: tuple[Val, ...], b: tuple[Val, ...]) -> tuple
 
 
 def _combine_m2(e: Emitter, a: tuple[Val, ...], b: tuple[Val, ...]) -> tuple[Val, ...]:
-    """Chan, Golub and LeVeque's update of counts, means and squared deviations."""
-    count = e.add(a[0], b[0])
-    share = e.select(e.cmp("eq", count, 0.0), e.const(0.0, count.dtype), e.div(b[0], count))
+    """Chan, Golub and LeVeque's update of counts, means and squared deviations. The mean is weighted from both, so that of infinities it is what
+    their sum is."""
+    known = e.known(a[0]), e.known(b[0])
     apart = e.sub(b[1], a[1])
-    mean = e.fma(apart, share, a[1])
-    return count, mean, e.fma(e.mul(apart, apart), e.mul(a[0], share), e.add(a[2], b[2]))
+    if None not in known and sum(known):  # as many elements in every thread
+        weight, dtype, lanes = known[1] / sum(known), a[0].dtype, a[0].lanes
+        count, share, rest, scale = (e.const(float(n), dtype, lanes) for n in (sum(known), weight, 1 - weight, known[0] * weight))
+    else:
+        count = e.add(a[0], b[0])
+        share = e.select(e.cmp("eq", count, 0.0), e.const(0.0, count.dtype), e.div(b[0], count))
+        rest, scale = e.sub(1.0, share), e.mul(a[0], share)
+    mean = e.fma(b[1], share, e.mul(a[1], rest))
+    return count, mean, e.fma(e.mul(apart, apart), scale, e.add(a[2], b[2]))
 
 
 def _base(e: Emitter, top: Val) -> Val:
@@ -182,7 +198,15 @@ def _total_m2(e: Emitter, op: Op, rows) -> tuple[Val, ...]:
     inverse = e.const(1.0 / len(rows), dtype, lanes) if certain else e.div(1.0, e.max(count, 1.0))
     mean = e.mul(_sum(e, held), inverse)
     apart = [e.mul(e.sub(value, mean), flag) if inside is not None else e.sub(value, mean) for value, flag, (_, _, inside) in zip(held, ones, rows)]
-    return count, mean, _sum(e, [e.mul(d, d) for d in apart])
+    return count, mean, _sum(e, [_squares(e, apart[i : i + 4]) for i in range(0, len(apart), 4)])
+
+
+def _squares(e: Emitter, vals: list[Val]) -> Val:
+    """The sum of a few squares."""
+    total = e.mul(vals[0], vals[0])
+    for val in vals[1:]:
+        total = e.fma(val, val, total)
+    return total
 
 
 def _sum(e: Emitter, vals: list[Val]) -> Val:
@@ -198,6 +222,9 @@ def across_lanes(e: Emitter, op: Op, a: tuple[Val, ...]) -> tuple[Val, ...]:
 
 
 def _part(e: Emitter, v: Val, start: int, count: int) -> Val:
+    known = e.known(v)
+    if known is not None:
+        return e.const(known, v.dtype, count)
     if count == 1:
         return e.extract(v, start)
     to = f"vector<{count}x{v.dtype.signless}>"
@@ -210,8 +237,10 @@ def result(e: Emitter, op: Op, a: tuple[Val, ...]) -> Val:
     return a[-1] if op.name in ("argmax", "argmin", "m2") else a[0]
 
 
-def results(e: Emitter, op: Op | MaxSumExp, a: tuple[Val, ...]) -> tuple[Val, ...]:
+def results(e: Emitter, op: Op | MaxSumExp | Moments, a: tuple[Val, ...]) -> tuple[Val, ...]:
     """The reduction's values from its accumulator."""
     if isinstance(op, MaxSumExp):  # of nothing but -inf the sum is one of NaNs
         return a[0], e.select(e.cmp("eq", a[0], -math.inf), math.nan, a[1])
+    if isinstance(op, Moments):
+        return e.mul(a[1], a[0]), a[2]
     return (result(e, op, a),)

@@ -206,6 +206,8 @@ class GpuBody:
     def shuffle(self, val: Val, offset: int) -> Val:
         """The value of the lane whose number differs by ``offset``'s bit."""
         e, dtype = self.e, val.dtype
+        if e.known(val) is not None:
+            return val
         if dtype.bits == 64:
             bits = e.bitcast(val, dt.u64)
             low, high = e.cast(bits, dt.u32), e.cast(e.shr(bits, 32), dt.u32)
@@ -239,23 +241,20 @@ class GpuBody:
             return accumulators
         e = self.e
         lane, warp = e.and_(self.thread, 31), self.thread_warp()
+        moving = self._differing(accumulators)
+        offsets = {v: self.reserve(self.threads // 32 * 8) for v in moving}
         with self.leader(e.cmp("eq", lane, 0)):
-            offsets = []
-            for a in accumulators:
-                for v in a:
-                    offsets.append(self.reserve(self.threads // 32 * 8))
-                    self.shared_store(self.shared_address(offsets[-1], warp, 8), v)
+            for v in moving:
+                self.shared_store(self.shared_address(offsets[v], warp, 8), v)
         self.barrier()
         first = e.and_(warp, -warps)  # this group's first warp
         source = e.add(first, e.and_(lane, warps - 1))
-        loaded, at = [], 0
-        for a in accumulators:
-            parts = []
-            for v in a:
-                parts.append(self.shared_load(self.shared_address(offsets[at], source, 8), v.dtype))
-                at += 1
-            loaded.append(tuple(parts))
-        return self.across_warp(ops, loaded, warps)
+        loaded = {v: self.shared_load(self.shared_address(offsets[v], source, 8), v.dtype) for v in moving}
+        return self.across_warp(ops, [tuple(loaded.get(v, v) for v in a) for a in accumulators], warps)
+
+    def _differing(self, accumulators: list[tuple[Val, ...]]) -> list[Val]:
+        """The parts of accumulators that differ between threads: all but constants."""
+        return list(dict.fromkeys(v for a in accumulators for v in a if self.e.known(v) is None))
 
     def thread_warp(self) -> Val:
         return self.e.bitcast(self.e.shr(self.e.bitcast(self.thread, dt.u32), 5), dt.i32)
@@ -277,24 +276,24 @@ class GpuBody:
     def across_cluster(self, ops: list[Op], accumulators: list[tuple[Val, ...]], rank: Val) -> list[tuple[Val, ...]]:
         """Combines the blocks' results: each block writes its own into every block's shared memory. All must have begun to run before that:
         they have said so by :meth:`cluster_arrive` before the first of these."""
-        e, offsets = self.e, []
+        e = self.e
         if not self.cluster_begun:
             self.cluster_wait()
             self.cluster_begun = True
+        moving = self._differing(accumulators)
+        offsets = {v: self.reserve(self.cluster * 8) for v in moving}
         with self.leader(e.cmp("lt", self.thread, self.cluster)):
-            for a in accumulators:
-                for v in a:
-                    offsets.append(self.reserve(self.cluster * 8))
-                    here, there = self.shared_address(offsets[-1], rank, 8), e.fresh()
-                    e.line(f"{there} = nvvm.mapa {here}, {self.thread} : !llvm.ptr<3> -> !llvm.ptr<7>")
-                    self.shared_store(there, v, space=7)
+            for v in moving:
+                here, there = self.shared_address(offsets[v], rank, 8), e.fresh()
+                e.line(f"{there} = nvvm.mapa {here}, {self.thread} : !llvm.ptr<3> -> !llvm.ptr<7>")
+                self.shared_store(there, v, space=7)
         self.cluster_arrive()
         self.cluster_wait()
-        out, at = [], 0
+        blocks = [e.const(b, dt.i32) for b in range(self.cluster)]
+        loaded = {v: [self.shared_load(self.shared_address(offsets[v], b, 8), v.dtype) for b in blocks] for v in moving}
+        out = []
         for op, a in zip(ops, accumulators):
-            sources = offsets[at : at + len(a)]
-            at += len(a)
-            parts = [tuple(self.shared_load(self.shared_address(o, e.const(b, dt.i32), 8), v.dtype) for o, v in zip(sources, a)) for b in range(self.cluster)]
+            parts = [tuple(loaded[v][b] if v in loaded else v for v in a) for b in range(self.cluster)]
             while len(parts) > 1:
                 parts = [red.combine(e, op, parts[i], parts[i + 1]) if i + 1 < len(parts) else parts[i] for i in range(0, len(parts), 2)]
             out.append(parts[0])

@@ -31,7 +31,9 @@ def candidates(analysis: Analysis, env: dict[str, int], alignments: dict[Value, 
     outer = bool(analysis.phases) and is_outer(analysis, env)
     access = access_of(analysis, outer or not analysis.phases, env, alignments)
     if analysis.phases:
-        return (gpu_columns if outer else gpu_rows).candidates(analysis, access, env, machine)
+        if outer:
+            return gpu_columns.candidates(analysis, access, env, alignments, machine)
+        return gpu_rows.candidates(analysis, access, env, machine)
     pointwise = gpu_pointwise.candidates(analysis, access, env, machine)
     return itertools.chain(gpu_transpose.candidates(analysis, access, env, alignments, machine), pointwise)
 

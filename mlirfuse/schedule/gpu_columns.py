@@ -2,7 +2,8 @@
 
 ``tx`` threads lie along the columns, each with a vector of them, ``ty`` along the rows; a thread walks down its rows with several loads
 in flight, and the block's threads of one column combine through shared memory. Few columns are split over several blocks, whose
-accumulators a second kernel combines.
+accumulators a second kernel combines. Rows of odd lengths are *folded*: several of them, one behind the other, are one row of a length
+that vectors divide; the second kernel combines what came of each column in them.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ from typing import Iterator
 
 from mlirfuse import dtypes as dt
 from mlirfuse import sizes as sz
-from mlirfuse.graph import Op
+from mlirfuse.graph import Op, Value
 from mlirfuse.lowering import reductions as red
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.analysis import Analysis, size_of
 from mlirfuse.schedule.gpu import Access, GpuBody, GpuKernel
-from mlirfuse.schedule import online
+from mlirfuse.schedule import joint
 from mlirfuse.schedule.gpu_partial import finish, partial_memory
 
 
@@ -28,13 +29,15 @@ SHARED = 48 << 10  # bytes a block may use without asking
 
 @dataclass(frozen=True)
 class Params:
-    """``tx`` threads along columns and ``ty`` along rows, ``unroll`` rows in flight a thread, ``split`` blocks along the rows."""
+    """``tx`` threads along columns and ``ty`` along rows, ``unroll`` rows in flight a thread, ``split`` blocks along the rows; ``fold`` rows are
+    taken as one."""
 
     access: Access
     tx: int
     ty: int
     unroll: int
     split: int = 1
+    fold: int = 1
 
 
 def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
@@ -45,13 +48,15 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
     kept_loops, loops = analysis.loops(analysis.kept), analysis.loops(analysis.reduced)
     inner, outer = kept_loops[-1], kept_loops[:-1]
     kept, rows = sz.product(a.size for a in analysis.kept), sz.product(a.size for a in analysis.reduced)
-    columns = size_of(inner)
+    columns, parts = size_of(inner), p.split * p.fold
+    if p.fold > 1:
+        columns, rows = sz.mul(columns, p.fold), sz.floordiv(rows, p.fold)
     reduced = set(analysis.reduced)
     wide = [v for v in analysis.outputs if reduced & set(analysis.axes.flat(v))]
     small = [v for v in analysis.outputs if v not in wide]
     late = analysis.late_values()
     early, full = [v for v in wide if v not in late], [v for v in wide if v in late]
-    phases = analysis.once(online.phases)
+    phases = analysis.once(joint.online)
 
     tile = p.tx * lanes
     across = sz.ceildiv(columns, tile)
@@ -75,6 +80,9 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
 
     def at(row: Val) -> Env:
         env = dict(base_env)
+        if p.fold > 1:  # memory is one row: a place in it stands for row and column
+            body.set_loop(env, inner, Index(e.add(e.mul(row, body.size(columns)), held), 1, lanes))
+            return env
         body.unlinear(env, loops, Index(row))
         return env
 
@@ -164,15 +172,16 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
 
     for phase in phases:
         totals = down_block(phase, over_rows(phase))
-        if p.split == 1:
+        if parts == 1:
             body.bind(phase, totals, base_env)
         else:
             writes = e.and_(inside, e.cmp("eq", y, 0))
             with k.region(f"scf.if {writes} {{"):
                 for op, total in zip(phase, totals):
                     for which, v in enumerate(total):
-                        memory = partial_memory(body, op, which, sz.mul(kept, p.split))
-                        offset = e.add(e.mul(k.scalar(part.base), body.size(kept)), e.add(e.mul(k.scalar(above.base), body.size(columns)), held))
+                        memory = partial_memory(body, op, which, sz.mul(kept, parts))
+                        of_part = body.size(sz.mul(kept, p.fold))
+                        offset = e.add(e.mul(k.scalar(part.base), of_part), e.add(e.mul(k.scalar(above.base), body.size(columns)), held))
                         v = e.cast(v, memory.dtype)
                         align = memory.dtype.bytes
                         e.line(f"llvm.store {v}, {k.address(memory, offset)} {{alignment = {align} : i64}} : {v.type}, !llvm.ptr<1>")
@@ -188,12 +197,12 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
             return []
 
         down_rows([], write)
-    if small and p.split == 1:
+    if small and parts == 1:
         body.store_at(small, base_env, analysis.kept, e.and_(inside, e.cmp("eq", y, 0)))
     grid = sz.mul(sz.product(size_of(loop) for loop in outer), across, p.split)
     kernels = [body.finish(grid)]
-    if p.split > 1:
-        kernels.append(finish(f"{name}_finish", analysis, slots, p.access, p.split, phases[0], points=8))
+    if parts > 1:
+        kernels.append(finish(f"{name}_finish", analysis, slots, p.access, parts, phases[0], points=8))
     return kernels
 
 
@@ -205,20 +214,48 @@ def _extents(analysis: Analysis) -> tuple:
 
 def _work(analysis: Analysis) -> tuple[bool, int, int, int]:
     """Whether one pass over the columns does; how many accumulators a column has, and their bytes; the bytes of the widest input's elements."""
-    reduced, late, phases = set(analysis.reduced), analysis.late_values(), analysis.once(online.phases)
+    reduced, late, phases = set(analysis.reduced), analysis.late_values(), analysis.once(joint.online)
     wide = [v for v in analysis.outputs if reduced & set(analysis.axes.flat(v))]
     held = [d for op in phases[0] for d in red.accumulator_types(op)]
     element = max((v.dtype.bytes for v in analysis.inputs if reduced & set(analysis.axes.flat(v))), default=4)
     return len(phases) == 1 and late.isdisjoint(wide), len(held), sum(d.bytes for d in held), element
 
 
-def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine) -> Iterator[Params]:
+def _folds(analysis: Analysis) -> bool:
+    """Whether rows can be folded: all that is read lies in memory row behind row, and only sums over the columns come of it."""
+    kept, reduced = analysis.loops(analysis.kept), analysis.loops(analysis.reduced)
+    if len(kept) != 1 or len(reduced) != 1 or analysis.pinned or any(op.name in ("argmax", "argmin") for op in analysis.phases[0]):
+        return False
+    domain, size = set(analysis.domain), size_of(kept[0])
+    steps = [(analysis.axis_stride(v, kept[0][-1]), analysis.axis_stride(v, reduced[0][-1])) for v in analysis.inputs if v.rank]
+    wide = any(set(analysis.reduced) & set(analysis.axes.flat(v)) for v in analysis.outputs)
+    return not wide and all(s == (1, size) for s in steps) and all(domain == set(analysis.axes.flat(v)) for v in analysis.inputs if v.rank)
+
+
+def _folded(analysis: Analysis, access: Access, env: dict[str, int], alignments: dict[Value, int]) -> tuple[int, Access]:
+    """How many rows to take as one so that vectors of 16 bytes divide it, and the access then; 1 where that is not to be had."""
+    columns, above, rows = analysis.values(_extents, env)
+    wide = [v for v in analysis.inputs if v.rank]
+    lanes = min(16 // max((v.dtype.bytes for v in wide), default=16), 8)
+    fold = lanes // min(columns & -columns, lanes)
+    aligned = all(alignments.get(v, 16) >= lanes * v.dtype.bytes for v in wide)
+    if fold == 1 or access.lanes >= lanes or rows % fold or rows < 64 * fold or not aligned or not analysis.once(_folds):
+        return 1, access
+    aligns = [lanes * v.dtype.bytes if v in wide else v.dtype.bytes for v in analysis.inputs] + [v.dtype.bytes for v in analysis.outputs]
+    return fold, Access(access.index, lanes, tuple(aligns))
+
+
+def candidates(analysis: Analysis, access: Access, env: dict[str, int], alignments: dict[Value, int], machine) -> Iterator[Params]:
     """Parameters worth trying, the model's choice first: a warp's columns or what there is of them, rows for the other threads, and a
     split until the machine is full. Where there are blocks for every multiprocessor without a split, or few rows, there is none: a
     second kernel costs more than it helps."""
     columns, above, rows = analysis.values(_extents, env)
     vectors = -(-columns // access.lanes)
     single, accumulators, held_bytes, element = analysis.once(_work)
+    fold, access = _folded(analysis, access, env, alignments) if single else (1, access)
+    if fold > 1:
+        columns, rows = columns * fold, rows // fold
+        vectors = columns // access.lanes
     tx = 1
     while tx < 32 and tx < vectors:
         tx *= 2
@@ -235,7 +272,7 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
             wanted = full * machine.sm_count * (machine.threads_per_sm // (tx * ty))
             while split * 2 * blocks <= wanted and rows // (split * 2) >= ty * unroll * 2:
                 split *= 2
-        return Params(access, tx, ty, unroll, split)
+        return Params(access, tx, ty, unroll, split, fold)
 
     def narrow() -> list[Params]:
         """Narrower vectors, so that a block for each multiprocessor needs no split."""
@@ -250,14 +287,14 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
         return out
 
     in_flight = max(4, min(16, 64 // (access.lanes * element)))  # rows that make 64 bytes a thread
-    normal = params(tx, 256 if access.lanes * accumulators <= 8 else 128, in_flight)
+    normal = params(tx, 512 if access.lanes * accumulators <= 8 else 128, in_flight)
     at_once = replace(params(min(tx, 16) if access.lanes > 1 else tx, 512, max(8, in_flight)), split=1)
     if vectors * above >= machine.sm_count * 128 and rows <= 64:  # columns enough for all threads: none needs to share its own
         at_once = replace(params(128, 128, 8), split=1)
-    few_rows = rows <= 1024 and blocks < machine.sm_count
+    few_rows = rows <= 1024 and blocks < machine.sm_count and fold == 1
     filled = access.lanes * element >= 8 and -(-vectors // at_once.tx) * above >= machine.sm_count  # without a split
     first = [at_once, normal] if single and (few_rows or filled) else [normal, at_once]
-    narrower = narrow()
+    narrower = narrow() if fold == 1 else []
     if few_rows and narrower:
         first.insert(0, narrower[-1])
     yield first[0]

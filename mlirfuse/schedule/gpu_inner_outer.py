@@ -234,7 +234,7 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
         for p in found:
             turn = p.tx * p.chunks * access.lanes * sum(v.dtype.bytes for v in wide)
             room = machine.shared_per_block // 2 - 2048  # two blocks a multiprocessor
-            yield from (replace(p, stages=n) for n in (4, 3, 2, 6) if n * turn <= room)
+            yield from (replace(p, stages=n) for n in (2, 3, 4, 6) if n * turn <= room)
     yield from found
     yield from (replace(p, resident=r) for p in found for r in (2, 3, 4) if r * p.tx <= 1024)
     yield Params(access, 512 if vectors > 256 else 128, 0, False)

@@ -20,7 +20,7 @@ from mlirfuse.lowering import reductions as red
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index
 from mlirfuse.lowering.slots import Slots
-from mlirfuse.schedule import online
+from mlirfuse.schedule import joint
 from mlirfuse.schedule.analysis import Analysis
 from mlirfuse.schedule.gpu import Access, GpuBody, GpuKernel
 from mlirfuse.schedule.gpu_partial import finish, partial_memory, store_partial
@@ -66,7 +66,7 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
     reduced = set(analysis.reduced)
     full = [v for v in analysis.outputs if reduced & set(analysis.axes.flat(v))]
     small = [v for v in analysis.outputs if v not in full]
-    phases = analysis.once(online.phases) if p.online else analysis.phases
+    phases = analysis.once(joint.online if p.online else joint.in_phases)
 
     rank = body.cluster_rank() if p.cluster > 1 else None
     block = body.block
@@ -155,8 +155,16 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
         def vectors(i: Val, checked: bool):
             return [at(e.add(e.add(i, x_base), u * step) if u else e.add(i, x_base), checked) for u in range(unroll)]
 
-        def over_row(carried: list[Val], visit) -> list[Val]:
-            carried = body.loop(low, middle, span, carried, lambda i, state: visit(vectors(i, False), state))
+        last_span = e.sub(e.add(low, middle), span)
+
+        def over_row(carried: list[Val], visit, backwards: bool = False) -> list[Val]:
+            """Visits the row; every second pass goes backwards, so that it finds in the cache what the pass before it read last."""
+
+            def whole(carried):
+                return body.loop(low, middle, span, carried, lambda i, state: visit(vectors(e.sub(last_span, i) if backwards else i, False), state))
+
+            if not backwards:
+                carried = whole(carried)
 
             def last(i, state):
                 places = vectors(i, True)
@@ -165,9 +173,10 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
                     places = [(env, e.and_(inside, end)) for (env, inside), end in zip(places, ends)]
                 return visit(places, state)
 
-            return body.loop(middle, high, span, carried, last)
+            carried = body.loop(middle, high, span, carried, last)
+            return whole(carried) if backwards else carried
 
-        for phase in phases:
+        for passes, phase in enumerate(phases):
 
             def add(places, state, phase=phase):
                 for env, _ in places:
@@ -180,7 +189,7 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
                     base += w
                 return out
 
-            done = over_row([v for op in phase for v in red.identity(e, op, red.state_lanes(op, lanes))], add)
+            done = over_row([v for op in phase for v in red.identity(e, op, red.state_lanes(op, lanes))], add, passes % 2 == 1)
             totals, base = [], 0
             for op in phase:
                 w = len(red.accumulator_types(op))
@@ -206,7 +215,7 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
                     body.store_at(full, env, analysis.domain, valid)
                 return []
 
-            over_row([], write)
+            over_row([], write, len(phases) % 2 == 1)
     if small and p.split == 1:
         first = e.cmp("eq", x, 0)
         if rank is not None:
@@ -224,14 +233,15 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
 def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine) -> Iterator[Params]:
     """Parameters worth trying for these sizes, the model's choice first.
 
-    The model: a thread keeps about 16 registers of the row, so that several blocks fit a multiprocessor and load while another computes.
+    The model: a thread keeps about 16 registers of the row, so that several blocks fit a multiprocessor and load while another computes; 32
+    where it reads weights of half types too, whose share of its instructions falls with the threads that a row has.
     A row that needs more than a block of 512 threads with 32 registers each takes a cluster of blocks of 256 threads, which exchange
     less often the more of the row a thread has; one that eight such blocks cannot hold is read again in each phase.
     """
     kept, length = analysis.values(_extents, env)
     lanes = access.lanes
     vectors = max(1, -(-length // lanes))
-    row_bytes, single, shorter = analysis.once(_row)
+    row_bytes, single, shorter, wanted = analysis.once(_row)
     registers = max(1, lanes * row_bytes // 4)  # of one chunk
     small = kept * vectors < machine.sm_count * 1024  # not a vector for each thread of half the machine: all in parallel
 
@@ -252,7 +262,7 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
         if small:
             return (False, cluster * tx > 16 * 1024, chunks > 4, cluster, chunks, tx)
         if cluster == 1:
-            return (False, held > 32, tx > 512, abs(held - 16), tx)
+            return (False, held > 32, tx > 512, abs(held - wanted), tx)
         idle = kept * cluster * tx < machine.sm_count * 512
         return (False, held > 64, tx > 256, cluster > 8, idle, abs(held - 64))
 
@@ -274,6 +284,8 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
         split = 1
         if single and kept < blocks:
             most = max(1, vectors // (tx * UNROLL * 2))
+            if kept == 1:  # a block for each place that the machine has, and no second wave
+                split = min(most, blocks)
             while split * 2 <= most and split * kept < blocks:
                 split *= 2
         return Params(access, tx, max(1, 128 // tx) if split == 1 else 1, 0, 1, split, online=shorter)
@@ -303,12 +315,13 @@ def _extents(analysis: Analysis) -> tuple:
     return sz.product(a.size for a in analysis.kept), sz.product(a.size for a in analysis.reduced)
 
 
-def _row(analysis: Analysis) -> tuple[int, bool, bool]:
+def _row(analysis: Analysis) -> tuple[int, bool, bool, int]:
     """The bytes of a row's elements at one place, of inputs that are not the same for all rows; whether the rows are only reduced, in one pass
-    at most; whether online forms make it fewer passes."""
+    at most; whether online forms make it fewer passes; the registers of a row that a thread shall have."""
     reduced, rows = set(analysis.reduced), set(analysis.kept)
     wide = [v for v in analysis.inputs if reduced & set(analysis.axes.flat(v))]
     streamed = [v for v in wide if not rows or rows & set(analysis.axes.flat(v))] or wide
     written = any(reduced & set(analysis.axes.flat(v)) for v in analysis.outputs)
-    phases = analysis.once(online.phases)
-    return sum(v.dtype.bytes for v in streamed), len(phases) == 1 and not written, len(phases) < len(analysis.phases)
+    phases = analysis.once(joint.online)
+    weights = any(v.dtype.bits == 16 for v in wide if v not in streamed)
+    return sum(v.dtype.bytes for v in streamed), len(phases) == 1 and not written, len(phases) < len(analysis.phases), 32 if weights else 16

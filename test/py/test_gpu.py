@@ -251,3 +251,50 @@ def test_kernels_of_one_call_that_overlap():
     graph.replay()
     for given, expected in zip(captured, fn(x, y)):
         assert torch.equal(given, expected)
+
+
+def test_division_by_what_many_share():
+    """A divisor that is the same along rows or columns is inverted once: within 2 ulp over all magnitudes, special values as in a division."""
+    places = torch.tensor([0.0, 1e-45, 1e-40, 1.2e-38, 1e-30, 0.3, 1.0, 1.9999999, 3.0, 1e30, 1.7e38, 3.4e38, torch.inf, torch.nan], device="cuda")
+    values = torch.cat([places, -places])
+    a = torch.cat([values, torch.ldexp(torch.rand(4000, device="cuda") + 1, torch.randint(-149, 128, (4000,), device="cuda"))])
+    for fn, x, y in ((lambda a, b: a / b, a[None, :], values[:, None]), (lambda a, b: a / b, a[:, None], values[None, :])):
+        got = mlirfuse.jit(fn)(x.contiguous(), y.contiguous()).double()
+        want = x.double() / y.double()
+        rounded = want.float()
+        assert torch.equal(got.isnan(), rounded.isnan())
+        exponent = torch.frexp(rounded.double().abs())[1].clamp(min=-125)
+        off = (got - want).abs() / torch.ldexp(torch.ones_like(want), exponent - 24)
+        finite = rounded.isfinite() & got.isfinite()
+        assert off[finite].max() <= 2
+        edge = want.abs() > 3.4028234e38 * (1 - 2.0**-22)  # where rounding decides between the largest number and infinity
+        assert torch.equal((got == rounded)[~finite & ~edge & ~rounded.isnan()], torch.ones_like(got[~finite & ~edge & ~rounded.isnan()], dtype=torch.bool))
+
+
+@pytest.mark.parametrize("shape", [(7, 64), (5, 4096), (5, 4099), (3, 70000), (2, 1_000_003)])
+def test_means_beside_variances(shape):
+    """A mean comes with the deviations from it, also where rows hold infinities or numbers far from 0."""
+    x = torch.randn(shape, device="cuda") + 1000
+    check(lambda x: (x.mean(-1), x.var(-1), x.sum(-1)), x, bound=2e-5)
+    x[0, 1] = x[0, 3] = torch.inf
+    x[1, 2], x[1, 5] = torch.inf, -torch.inf
+    mean, var = mlirfuse.jit(lambda x: (x.mean(-1), x.var(-1)))(x)
+    assert mean[0] == torch.inf and mean[1].isnan() and var[0].isnan() and var[1].isnan() and mean[2:].isfinite().all()
+
+
+@pytest.mark.parametrize("shape", [(4096, 8191), (4096, 770), (8192, 257), (2048, 33), (640, 1), (4095, 8191)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.int8])
+def test_columns_of_odd_rows(shape, dtype):
+    """Several rows of an odd length are taken as one that vectors divide; not where rows are left over, or the memory is not aligned."""
+    x = torch.randint(-50, 50, shape, device="cuda").to(dtype)
+    y = torch.randint(-50, 50, (shape[0] + 1, shape[1]), device="cuda").to(dtype)[1:]
+    bound = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 2e-2, torch.int8: 0}[dtype]
+    for a in (x, y):
+        check(lambda a: a.max(0), a)
+        check(lambda a: (a * 2).min(0), a)
+        if dtype != torch.int8:
+            check(lambda a: a.sum(0), a, bound=bound)
+            check(lambda a: a.var(0), a, bound=bound)
+            check(logsumexp(0), a, bound=bound)
+    check(lambda a, b: (a > b).sum(0), x, y)
+    check(lambda a: a.argmax(0), x)

@@ -1,31 +1,46 @@
-"""Softmax's maximum and its sum of exponentials as one reduction: one pass over memory, or one exchange between threads, instead of two."""
+"""Reductions that GPU schedulers accumulate together, as one: a sum beside squared deviations, which come with the mean; and softmax's maximum
+and its sum of exponentials, which then take one pass over memory, or one exchange between threads, instead of two."""
 
 from __future__ import annotations
 
 from mlirfuse.graph import Op, Value
-from mlirfuse.lowering.reductions import MaxSumExp
+from mlirfuse.lowering.reductions import MaxSumExp, Moments
 from mlirfuse.schedule.analysis import Analysis
 from mlirfuse.schedule.axes import Axes
 
 _SAME_ELEMENTS = ("expand_dims", "squeeze", "broadcast_in_dim", "reshape", "permute")
 
 
-def phases(analysis: Analysis) -> list[list[Op | MaxSumExp]]:
-    """The phases of ``analysis`` with each ``max(x)`` and ``sum(exp(x - max(x)))`` as one :class:`MaxSumExp` in the phase of the maximum, where
-    that leaves fewer phases; else as they are."""
-    pairs = {}
+def in_phases(analysis: Analysis) -> list[list]:
+    """The phases of ``analysis`` with each ``sum(x)`` beside ``m2(x)`` as one :class:`Moments`."""
+    return [_with_moments(phase) for phase in analysis.phases]
+
+
+def online(analysis: Analysis) -> list[list]:
+    """As :func:`in_phases`, and each ``max(x)`` and ``sum(exp(x - max(x)))`` as one :class:`MaxSumExp` in the phase of the maximum, where that
+    leaves fewer phases."""
+    pairs: dict[Op, Op] = {}
     for first, second in zip(analysis.phases, analysis.phases[1:]):
         for total in second:
             top = _maximum_of(total, analysis.axes)
             if top in first and top not in pairs.values():
                 pairs[total] = top
     merged = {top: MaxSumExp(top.operands, [top.result, total.result]) for total, top in pairs.items()}
+    phases = [[merged.get(op, op) for op in phase if op not in pairs] for phase in analysis.phases]
+    return [_with_moments(phase) for phase in phases if phase] if not all(phases) else in_phases(analysis)
+
+
+def _with_moments(phase: list) -> list:
+    deviations = {op.operands[0]: op for op in phase if op.name == "m2"}
+    totals = {op.operands[0]: op for op in phase if op.name == "sum" and op.operands[0] in deviations}
     out = []
-    for phase in analysis.phases:
-        rest = [merged.get(op, op) for op in phase if op not in pairs]
-        if rest:
-            out.append(rest)
-    return out if len(out) < len(analysis.phases) else analysis.phases
+    for op in phase:
+        total = totals.get(op.operands[0])
+        if op.name == "m2" and total is not None:
+            out.append(Moments(op.operands, [total.result, op.result]))
+        elif op is not total:
+            out.append(op)
+    return out
 
 
 def _maximum_of(total: Op, axes: Axes) -> Op | None:
