@@ -26,7 +26,8 @@ SWEEPS = 16
 
 @dataclass(eq=False)
 class Node:
-    """Something with a size at a place: its middle is at ``x``, its upper edge at ``y``. Edges that pass a layer have nodes without ``key``."""
+    """Something with a size at a place: its middle is at ``x``, its upper edge at ``y``, the lower edge of its layer at ``floor``. Edges that pass
+    a layer have nodes without ``key``. A ``light`` one goes to where its neighbours are, and does not draw them."""
 
     key: object
     width: float
@@ -34,6 +35,8 @@ class Node:
     layer: int = 0
     x: float = 0
     y: float = 0
+    floor: float = 0
+    light: bool = False
 
 
 @dataclass(eq=False)
@@ -48,11 +51,12 @@ class Edge:
     path: list[Node] = field(default_factory=list)
 
     def points(self) -> list[tuple[float, float]]:
-        """Where it goes: down through its places, straight within a layer."""
+        """Where it goes: down through its places, straight within a layer, so that it passes between the layer's nodes."""
         first, *between, last = self.path
-        out = [(first.x + self.start, first.y + first.height)]
+        x = first.x + self.start
+        out = [(x, first.y + first.height), (x, first.floor)]
         for node in between:
-            out += [(node.x, node.y), (node.x, node.y + node.height)]
+            out += [(node.x, node.y), (node.x, node.floor)]
         return [*out, (last.x + self.end, last.y)]
 
 
@@ -80,9 +84,7 @@ def lay_out(nodes: list[Node], edges: list[Edge], rise: float = RISE) -> tuple[f
     for layer in layers:
         height = max((n.height for n in layer), default=0)
         for node in layer:
-            node.y = y
-            if node.key is None:
-                node.height = height
+            node.y, node.floor = y, y + height
         y += height + rise
     left = min((n.x - n.width / 2 for layer in layers for n in layer), default=0)
     right = max((n.x + n.width / 2 for layer in layers for n in layer), default=0)
@@ -146,7 +148,7 @@ def _place(layers, above, below) -> None:
 
 def _pull(node: Node, neighbour: Node, there: float, here: float) -> tuple[float, float]:
     """Where ``node`` would stand for a straight edge, and how much that matters: most where an edge only passes."""
-    return neighbour.x + there - here, (1.0, 3.0, 9.0)[(node.key is None) + (neighbour.key is None)]
+    return neighbour.x + there - here, 0.05 if neighbour.light else (1.0, 3.0, 9.0)[(node.key is None) + (neighbour.key is None)]
 
 
 def _apart(layer: list[Node], wanted: list[tuple[float, float]]) -> None:
@@ -218,6 +220,7 @@ class _Box:
         for node in {n for e in self.edges for n in e.path} | set(self.nodes.values()):
             node.x += shift
             node.y += top
+            node.floor += top
         for node in self.entries.values():  # they are on the box's upper edge, above its text
             node.y = top
 
@@ -269,7 +272,8 @@ class _Picture:
         return text if len(text) <= 34 else text[:33] + "…"
 
     def op_node(self, op: Op, layer: int) -> Node:
-        return Node(op, max(len(self.label(op)), len(self.result(op)), 8) * CHAR + 26, 40, layer)
+        margin = 9 + 5 * len(str(self.number[op]))  # the number stands in a corner
+        return Node(op, max(len(self.label(op)), len(self.result(op)), 8) * CHAR + 2 * margin, 40, layer)
 
     # ---- drawing
 
@@ -280,6 +284,8 @@ class _Picture:
         (x, y), d = points[0], []
         d.append(f"M{x:.1f} {y:.1f}")
         for a, b in points[1:]:
+            if (a, b) == (x, y):
+                continue
             if abs(a - x) < 0.5:
                 d.append(f"L{a:.1f} {b:.1f}")
             else:
@@ -322,8 +328,6 @@ class _Picture:
         self.parts.append(f'<rect x="{dx:.1f}" y="{dy:.1f}" width="{box.width:.1f}" height="{box.height:.1f}" rx="8"/>')
         for edge in box.edges:
             points = [(x + dx, y + dy) for x, y in edge.points()]
-            if edge.source.key in box.entries and box.entries[edge.source.key] is edge.source:
-                points = [(points[0][0], dy + box.height - (box.height - edge.source.y)), *points[1:]]
             self.curve(points, "inner", edge.value, arrow=edge.target.key not in box.exits or box.exits.get(edge.target.key) is not edge.target)
         for v, entry in box.entries.items():  # from the box's upper edge, behind its text, to the first layer
             self.parts.append(f'<line x1="{entry.x + dx:.1f}" y1="{dy:.1f}" x2="{entry.x + dx:.1f}" y2="{entry.y + dy:.1f}" class="edge port" data-v="{escape(self.names.of(v))}"/>')
@@ -372,12 +376,12 @@ class _Picture:
                 nodes[item] = self.op_node(item, depth[item])
             else:
                 text = max(len(names.of(item)), len(names.type(item)))
-                nodes[item] = Node(item, text * CHAR + 30, 36, depth[item])
+                nodes[item] = Node(item, text * CHAR + 30, 36, depth[item], light=True)
         last = max(depth.values(), default=0) + 1
         results = []
         for k, value in enumerate(graph.returns):
             title = f"result {k}" + (f", written into {names.of(graph.args[graph.aliases[k]])}" if k in graph.aliases else "")
-            results.append((value, title, Node(("result", k), max(len(title), len(names.type(value))) * CHAR + 30, 36, last)))
+            results.append((value, title, Node(("result", k), max(len(title), len(names.type(value))) * CHAR + 30, 36, last, light=True)))
         edges = []
 
         def end(item, v, leaving) -> float:
@@ -436,7 +440,7 @@ def _topological(items, inputs_of) -> list:
 
 
 _DEFS = (
-    '<defs><marker id="arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
+    '<defs><marker id="arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" markerUnits="userSpaceOnUse" orient="auto">'
     '<path d="M0 0.5 L8 4 L0 7.5 z" class="head"/></marker></defs>'
 )
 
@@ -492,10 +496,10 @@ h1 { font-size: 17px; margin: 0 0 10px; } h2 { font-size: 14px; margin: 22px 0 6
 table { border-collapse: collapse; font-size: 12.5px; } th { text-align: left; font-weight: 600; color: #5a6675; }
 table.kernels td:not(:nth-last-child(-n+2)) { white-space: nowrap; }
 th, td { padding: 3px 14px 3px 0; vertical-align: top; border-bottom: 1px solid #e8ebef; }
-table.ops td, .tip, table td:first-child { font-family: ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, monospace; font-size: 11.5px; white-space: pre; }
+table.ops td, .tip, table td:first-child { font-family: ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, monospace; font-size: 11.5px; white-space: pre-wrap; max-width: 72ch; }
 table.ops tr.on td { background: #fff3c4; }
 .pane { overflow: auto; border: 1px solid #dfe3e8; border-radius: 6px; margin: 14px 0; background: #fbfcfd; text-align: center; position: relative; }
-.zoom { position: sticky; left: 8px; top: 8px; float: left; margin: 8px; z-index: 1; } .zoom button { width: 28px; height: 24px; }
+.zoom { position: sticky; left: 8px; top: 8px; float: left; margin: 8px; z-index: 1; } .zoom button { min-width: 28px; height: 24px; }
 svg text { font: 11px ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, monospace; fill: #1c2430; }
 svg text.type { fill: #5a6675; font-size: 10.5px; } svg text.title { font: 600 13px system-ui, sans-serif; }
 svg text.order { fill: #9aa5b1; font-size: 8px; } svg text.fact { fill: #3d4855; } svg text.why { fill: #a3441b; }
@@ -512,13 +516,17 @@ svg .edge.on { stroke: #d18b00; stroke-width: 2.2; stroke-opacity: 1; }
 </style></head><body>
 <h1>$summary</h1>
 $kernels
-<div class="pane"><div class="zoom"><button data-by="1.25" title="larger">+</button><button data-by="0.8" title="smaller">&minus;</button></div>$svg</div>
+<div class="pane"><div class="zoom"><button data-by="1.25" title="larger">+</button><button data-by="0.8" title="smaller">&minus;</button><button data-by="fit" title="as wide as the page">fit</button></div>$svg</div>
 <h2>The program, in order</h2>
 $listing
 $sections
 <div class="tip"></div>
 <script>
-const tips = $tips, tip = document.querySelector(".tip"), svg = document.getElementById("graph");
+const tips = $tips, tip = document.querySelector(".tip"), svg = document.getElementById("graph"), first = svg.querySelector("g.node, g.box");
+if (first) {  // a wide graph: the beginning is in sight
+  const at = first.getBoundingClientRect(), pane = svg.parentNode.getBoundingClientRect();
+  svg.parentNode.scrollLeft += at.left + at.width / 2 - pane.left - pane.width / 2;
+}
 svg.querySelectorAll("title").forEach(t => t.remove());  // what works without scripts; with them the tip below is quicker
 function light(id, on) {
   document.querySelectorAll('#' + id + ', tr[data-op="' + id + '"]').forEach(e => e.classList.toggle("on", on));
@@ -540,7 +548,8 @@ document.querySelectorAll("tr[data-op]").forEach(r => {
   r.addEventListener("mouseenter", () => light(r.dataset.op, true)); r.addEventListener("mouseleave", () => light(r.dataset.op, false));
 });
 document.querySelectorAll(".zoom button").forEach(b => b.addEventListener("click", () => {
-  for (const side of ["width", "height"]) svg.setAttribute(side, svg.getAttribute(side) * b.dataset.by);
+  const by = b.dataset.by == "fit" ? (svg.parentNode.clientWidth - 2) / svg.getAttribute("width") : b.dataset.by;
+  for (const side of ["width", "height"]) svg.setAttribute(side, svg.getAttribute(side) * by);
 }));
 </script></body></html>
 """)

@@ -548,6 +548,7 @@ class SegmentPass(Pass):
                 groups.setdefault(op.group, []).append(op)
         axes = Axes(block.ops)  # of the whole block: a program's kernels are made with the same ones
         copies: dict[Op, list[Op]] = {}
+        small: set[Op] = set()
         for group, members in groups.items():
             free = self._free(members, users, returned, scalars)
             unread = scalars.union(op.result for op in free)
@@ -558,8 +559,10 @@ class SegmentPass(Pass):
                 for op in part.ops:
                     op.segment = segment
             self.log += segmenter.log
-            copies |= segmenter.in_order() | self._copied(free, users)
-        block.ops = [copy for op in block.ops for copy in copies.get(op, [op])]
+            copied = self._copied(free, users)
+            small.update(op for made in copied.values() for op in made)
+            copies |= segmenter.in_order() | copied
+        block.ops = self._beside_their_segments([copy for op in block.ops for copy in copies.get(op, [op])], small)
 
     @staticmethod
     def _free(members: list[Op], users, returned: set[Value], scalars: set[Value]) -> dict[Op, None]:
@@ -594,3 +597,19 @@ class SegmentPass(Pass):
                 copy.group, copy.segment = op.group, segment
                 made.append(copy)
         return copies
+
+    @staticmethod
+    def _beside_their_segments(ops: list[Op], small: set[Op]) -> list[Op]:
+        """``ops`` with those in ``small`` moved down to the first other op of their segment, so that segments stand in the order of what they do."""
+        waiting: dict[Segment, list[Op]] = {}
+        begun: set[Segment] = set()
+        out = []
+        for op in ops:
+            if op in small and op.segment not in begun:
+                waiting.setdefault(op.segment, []).append(op)
+                continue
+            if op.segment is not None and op.segment not in begun:
+                begun.add(op.segment)
+                out += waiting.pop(op.segment, [])
+            out.append(op)
+        return out

@@ -70,6 +70,22 @@ def test_why_segments_are_cut():
     assert explained.kernels[1].why == "reduces other axes than the segment before it"
 
 
+def test_kernels_stand_in_the_order_of_what_they_do():
+    """A constant that a later kernel uses too stands at the beginning of the program, and says nothing about the kernel's place."""
+
+    def function(x):
+        y = x - x.max(1, keepdims=True) * 2
+        z = y * y.max(0, keepdims=True)
+        return z.max(1) * 2, z
+
+    explained = mlirfuse.jit(function).explain(np.ones((64, 48)))
+    made = set()
+    for kernel in explained.kernels:
+        assert not {name for name in kernel.reads if name.startswith("t")} - made
+        made.update(kernel.writes)
+    assert len(explained.kernels) == 3
+
+
 def test_a_split_reduction_launches_twice():
     explained = mlirfuse.jit(lambda x: x.sum(), target="cuda:sm_80").explain(np.ones(1 << 22, np.float32))
     assert len(explained.kernels) == 1 and explained.launches == 2
@@ -217,3 +233,39 @@ def test_nothing_overlaps():
         for i, (x, y, w, h) in enumerate(found):
             for a, b, c, d in found[:i]:
                 assert x + w <= a or a + c <= x or y + h <= b or b + d <= y, "two rectangles lie over each other"
+
+
+def curves(text, kind):
+    """Points along each edge of the drawing's outer or inner graph."""
+    out = []
+    for d in re.findall(rf'<path d="([^"]*)" class="edge {kind}"', text):
+        points, at = [], (0.0, 0.0)
+        for command, numbers in re.findall(r"([MLC])([-\d. ]+)", d):
+            xs = [float(n) for n in numbers.split()]
+            ends = list(zip(xs[::2], xs[1::2]))
+            p = [at, *ends] if len(ends) == 3 else [at, at, ends[0], ends[0]]
+            if command != "M":
+                for t in np.linspace(0, 1, 20):
+                    weights = (1 - t) ** 3, 3 * t * (1 - t) ** 2, 3 * t * t * (1 - t), t**3
+                    points.append(tuple(sum(w * q[k] for w, q in zip(weights, p)) for k in (0, 1)))
+            at = ends[-1]
+        out.append(points)
+    return out
+
+
+def beside_a_tall_kernel(x, w1, w2):
+    """An argument of a library op stands beside the kernel before it, and is much lower than that."""
+    d = x - x.mean(-1, keepdims=True)
+    h = d / np.sqrt((d * d).mean(-1, keepdims=True) + 1e-6)
+    return np.tanh(h @ w1) @ w2 + x
+
+
+@pytest.mark.parametrize("function", [beside_a_tall_kernel, forty_ops], ids=lambda f: f.__name__)
+def test_edges_pass_between_the_boxes(function):
+    x = np.ones((32, 32), np.float32)
+    text = mlirfuse.jit(function).explain(*[x] * function.__code__.co_argcount).to_html()
+    for kind, group in (("outer", "box"), ("outer", "node"), ("inner", "node")):
+        rects = [r[1:] for r in rectangles(text) if r[0] == group]
+        for points in curves(text, kind):
+            for x, y, w, h in rects:
+                assert not any(x + 1 < a < x + w - 1 and y + 1 < b < y + h - 1 for a, b in points), "an edge runs behind a rectangle"
