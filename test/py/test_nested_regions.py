@@ -43,11 +43,12 @@ BODIES = {
     "fusion-inner-outer": ("fusion-group", """
   %1 = "fusion.mul"(%x, %y) : (T, T) -> T
   %2 = "fusion.sum"(%1) {axes = [1], keepdims = true} : (T) -> tensor<8x1xf32>
-  %3 = "fusion.sum"(%1) {axes = [0], keepdims = true} : (T) -> tensor<1x8xf32>
+  %3 = "fusion.sum"(%1) {axes = [0]} : (T) -> tensor<8xf32>
   %4 = "fusion.sub"(%x, %2) : (T, tensor<8x1xf32>) -> T
-  %5 = "fusion.matmul"(%3, %x) : (tensor<1x8xf32>, T) -> tensor<1x8xf32>
+  %5 = "fusion.cumsum"(%3) {axis = 0 : i64} : (tensor<8xf32>) -> tensor<8xf32>
   %6 = "fusion.matmul"(%4, %x) : (T, T) -> T
-  %r = "fusion.sub"(%6, %5) : (T, tensor<1x8xf32>) -> T"""),
+  %7 = "fusion.expand_dims"(%5) {axes = [0]} : (tensor<8xf32>) -> tensor<1x8xf32>
+  %r = "fusion.sub"(%6, %7) : (T, tensor<1x8xf32>) -> T"""),
     "fusion-move-chunks": ("", """
   %1 = "fusion.tanh"(%x) : (T) -> T
   %2, %3 = "fusion.split"(%1) {axis = 1 : i64, sizes = ["4", "4"]} : (T) -> (tensor<8x4xf32>, tensor<8x4xf32>)
