@@ -6,6 +6,7 @@ MLIRFUSE_FUZZ=5000 runs that many graphs; MLIRFUSE_SEED=17 starts there.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import time
 
@@ -21,6 +22,7 @@ from mlirfuse.dialects import fusion
 from mlirfuse.effects import writes_in_place
 from mlirfuse.errors import ShapeError, UnsupportedError
 from mlirfuse.graph import Block, Graph, Group, Op, Value, uses, walk
+from mlirfuse.passes import base
 from mlirfuse.passes.base import build, run_pipeline
 from mlirfuse.passes.group import GroupOps, left_out
 from mlirfuse.tools.reduce import reduce
@@ -115,6 +117,31 @@ def test_programs_that_write_in_place():
         assert all("stays in place" in op.attrs["note"] for op in left), seed
         assert len(graph.aliases) == len(set(graph.aliases.values())), seed
     assert stayed  # the draw has both
+
+
+def test_a_wrong_pass_is_found_and_its_graph_made_small(monkeypatch):
+    """The test of the test: the seed is told, and the smallest graph that still goes wrong, as MLIR that can be read again."""
+
+    class Wrong(base.Pass):
+        name = "wrong-maximum"
+
+        def run(self, graph):
+            for op in walk(graph.body):
+                op.name = {"maximum": "minimum"}.get(op.name, op.name)
+
+    base.discover()
+    monkeypatch.setitem(base.PASSES, Wrong.name, dataclasses.dataclass(Wrong))
+    large = next(s for s in range(1000) if len(random_graph(s).ops) > 15 and "maximum" in [op.name for op in random_graph(s).ops[:5]])
+    found = None
+    for seed in range(large, large + 50):  # not every maximum reaches a result
+        try:
+            check(random_graph, "fusion-group{single-op=true},wrong-maximum", seed)
+        except pytest.fail.Exception as failure:
+            found = str(failure)
+            break
+    assert found and found.startswith(f"seed {seed}: fusion-group{{single-op=true}},wrong-maximum gives another result; the smallest such program:\n")
+    (smallest,) = fusion.read(mlir.parse(found.partition(":\n")[2]))
+    assert [op.name for op in smallest.ops].count("maximum") == 1 and len(smallest.ops) <= 3 and len(smallest.returns) == 1
 
 
 def test_text_is_read_back():
