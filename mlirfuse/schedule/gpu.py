@@ -5,6 +5,7 @@ A kernel is a ``gpu.func`` whose parameters are the pointers and sizes that it u
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
 
 from mlirfuse import dtypes as dt
@@ -289,14 +290,15 @@ class GpuBody:
                 self.shared_store(there, v, space=7)
         self.cluster_arrive()
         self.cluster_wait()
-        blocks = [e.const(b, dt.i32) for b in range(self.cluster)]
-        loaded = {v: [self.shared_load(self.shared_address(offsets[v], b, 8), v.dtype) for b in blocks] for v in moving}
+
+        def of_block(a: tuple[Val, ...], block: int) -> tuple[Val, ...]:
+            at = e.const(block, dt.i32)
+            return tuple(self.shared_load(self.shared_address(offsets[v], at, 8), v.dtype) if v in offsets else v for v in a)
+
         out = []
-        for op, a in zip(ops, accumulators):
-            parts = [tuple(loaded[v][b] if v in loaded else v for v in a) for b in range(self.cluster)]
-            while len(parts) > 1:
-                parts = [red.combine(e, op, parts[i], parts[i + 1]) if i + 1 < len(parts) else parts[i] for i in range(0, len(parts), 2)]
-            out.append(parts[0])
+        for op, a in zip(ops, accumulators):  # a pair at a time: all of a cluster's parts at once would take many registers
+            pairs = (red.combine(e, op, of_block(a, b), of_block(a, b + 1)) for b in range(0, self.cluster, 2))
+            out.append(functools.reduce(lambda total, pair, op=op: red.combine(e, op, total, pair), pairs))
         return out
 
     def position(self, op: Op, env: Env) -> Val | None:

@@ -280,7 +280,8 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], alignmen
         while lanes > 1:
             lanes //= 2
             blocks_now = -(-columns // (lanes * 32)) * above
-            if machine.sm_count // 2 <= blocks_now < 4 * machine.sm_count and single and columns % lanes == 0:
+            enough = machine.sm_count // 2 <= blocks_now < 4 * machine.sm_count
+            if enough and single and columns % lanes == 0 and lanes * element >= 4:
                 aligns = tuple(min(a, lanes * v.dtype.bytes) for a, v in zip(access.aligns, analysis.inputs + analysis.outputs))
                 narrower = replace(access, lanes=lanes, aligns=aligns)
                 out += [replace(params(32, threads, unroll), access=narrower, split=1) for threads in (1024, 512) for unroll in (16, 8)]
@@ -290,12 +291,12 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], alignmen
     normal = params(tx, 512 if access.lanes * accumulators <= 8 else 128, in_flight)
     at_once = replace(params(min(tx, 16) if access.lanes > 1 else tx, 512, max(8, in_flight)), split=1)
     if vectors * above >= machine.sm_count * 128 and rows <= 64:  # columns enough for all threads: none needs to share its own
-        at_once = replace(params(128, 128, 8), split=1)
+        at_once = replace(params(32, 128, 8), split=1)
     few_rows = rows <= 1024 and blocks < machine.sm_count and fold == 1
     filled = access.lanes * element >= 8 and -(-vectors // at_once.tx) * above >= machine.sm_count  # without a split
     first = [at_once, normal] if single and (few_rows or filled) else [normal, at_once]
     narrower = narrow() if fold == 1 else []
-    if few_rows and narrower:
+    if few_rows and rows <= 512 and narrower:
         first.insert(0, narrower[-1])
     yield first[0]
     others = [params(x, threads, unroll, full) for x in (tx, max(1, tx // 2)) for threads in (128, 256, 512) for unroll in (2, 4, 8) for full in (1.0, 2.0)]

@@ -10,6 +10,7 @@ Threads past the row's end read a clamped vector whose lanes are replaced by the
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Iterator
 
@@ -117,12 +118,28 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
         shared = [v for v in wide_inputs if v not in streamed]  # weights and the like: in the cache; kept only if there is room
         if p.chunks * lanes * sum(v.dtype.bytes for v in shared) > 4 * 24:
             shared = []
+        halves = any(v.dtype.bits == 16 for v in streamed)
         for value in (*streamed, *shared):
             for env, _ in places:
                 k.preload(value, env)
 
         def run(phase: list[Op]) -> list[tuple[Val, ...]]:
-            return [red.total(e, op, elements_of(op, places)) for op in phase]
+            return [total_of(op) for op in phase]
+
+        def total_of(op: Op) -> tuple[Val, ...]:
+            """The accumulator of this thread's part of the row. What looks at elements twice takes some vectors of half types at a time:
+            widened, all of them would need twice the registers."""
+            at_once = p.chunks
+            if halves and isinstance(op, red.MaxSumExp) and p.chunks * lanes > 32:
+                at_once = 1 if p.resident > 3 else 2
+            elif halves and op.name == "m2" and p.chunks * lanes > 64:
+                at_once = 4
+            total = None
+            for at in range(0, p.chunks, at_once):
+                with k.forget() if at_once < p.chunks else nullcontext():
+                    rows = elements_of(op, places[at : at + at_once])
+                    total = red.total(e, op, rows) if total is None else red.accumulate(e, op, total, rows)
+            return total
 
         for phase in phases:
             if p.recompute:
@@ -236,12 +253,12 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
     The model: a thread keeps about 16 registers of the row, so that several blocks fit a multiprocessor and load while another computes; 32
     where it reads weights of half types too, whose share of its instructions falls with the threads that a row has.
     A row that needs more than a block of 512 threads with 32 registers each takes a cluster of blocks of 256 threads, which exchange
-    less often the more of the row a thread has; one that eight such blocks cannot hold is read again in each phase.
+    less often the more of the row a thread has: 64 registers of it, of half types, which take twice as many widened, 32; one that eight such blocks cannot hold is read again in each phase.
     """
     kept, length = analysis.values(_extents, env)
     lanes = access.lanes
     vectors = max(1, -(-length // lanes))
-    row_bytes, single, shorter, wanted = analysis.once(_row)
+    row_bytes, single, shorter, halves, wanted = analysis.once(_row)
     registers = max(1, lanes * row_bytes // 4)  # of one chunk
     small = kept * vectors < machine.sm_count * 1024  # not a vector for each thread of half the machine: all in parallel
 
@@ -264,14 +281,17 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
         if cluster == 1:
             return (False, held > 32, tx > 512, abs(held - wanted), tx)
         idle = kept * cluster * tx < machine.sm_count * 512
-        return (False, held > 64, tx > 256, cluster > 8, idle, abs(held - 64))
+        return (False, held > 64, tx > 256, cluster > 8, idle, abs(held - (32 if halves else 64)))
 
     def persistent(tx: int, cluster: int, chunks: int) -> Params:
         ty = max(1, 128 // tx)
         while ty > 1 and ty * tx > 32 and kept // ty < machine.sm_count:
             ty //= 2
         whole = length // (tx * cluster * lanes)
-        resident = 3 if cluster > 1 and tx == 256 and 32 < chunks * registers <= 64 else 1
+        resident = 1
+        if cluster > 1 and tx == 256:
+            held = chunks * registers
+            resident = (4 if held <= 32 else 2) if halves else 3 if 32 < held <= 64 else 1
         return Params(access, tx, ty, chunks, cluster, 1, whole, chunks * lanes > 16, resident, shorter and cluster > 1)
 
     def looped() -> Params:
@@ -315,13 +335,14 @@ def _extents(analysis: Analysis) -> tuple:
     return sz.product(a.size for a in analysis.kept), sz.product(a.size for a in analysis.reduced)
 
 
-def _row(analysis: Analysis) -> tuple[int, bool, bool, int]:
+def _row(analysis: Analysis) -> tuple[int, bool, bool, bool, int]:
     """The bytes of a row's elements at one place, of inputs that are not the same for all rows; whether the rows are only reduced, in one pass
-    at most; whether online forms make it fewer passes; the registers of a row that a thread shall have."""
+    at most; whether online forms make it fewer passes; whether any elements are of half types; the registers of a row that a thread shall have."""
     reduced, rows = set(analysis.reduced), set(analysis.kept)
     wide = [v for v in analysis.inputs if reduced & set(analysis.axes.flat(v))]
     streamed = [v for v in wide if not rows or rows & set(analysis.axes.flat(v))] or wide
     written = any(reduced & set(analysis.axes.flat(v)) for v in analysis.outputs)
     phases = analysis.once(joint.online)
     weights = any(v.dtype.bits == 16 for v in wide if v not in streamed)
-    return sum(v.dtype.bytes for v in streamed), len(phases) == 1 and not written, len(phases) < len(analysis.phases), 32 if weights else 16
+    single, shorter = len(phases) == 1 and not written, len(phases) < len(analysis.phases)
+    return sum(v.dtype.bytes for v in streamed), single, shorter, any(v.dtype.bits == 16 for v in streamed), 32 if weights else 16
