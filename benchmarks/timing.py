@@ -377,6 +377,8 @@ def compare(results, inputs, reference, rows=None, like=None, tolerances=None, f
     the reference is then computed chunk by chunk. ``like``: results whose dtypes and shapes are the expected ones. ``floor``: the least
     size of a result that errors are a share of (a sum of n normal numbers may be near 0; its error is judged against sqrt(n)).
     """
+    import torch
+
     results = [as_torch(r) for r in as_tuple(results)]
     if like is not None:
         like = as_tuple(like)

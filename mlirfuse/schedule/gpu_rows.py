@@ -304,8 +304,6 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
         split = 1
         if single and kept < blocks:
             most = max(1, vectors // (tx * UNROLL * 2))
-            if kept == 1:  # a block for each place that the machine has, and no second wave
-                split = min(most, blocks)
             while split * 2 <= most and split * kept < blocks:
                 split *= 2
         return Params(access, tx, max(1, 128 // tx) if split == 1 else 1, 0, 1, split, online=shorter)
