@@ -228,6 +228,8 @@ class Kernel:
         val = self.value(op.operands[0], self._through(op, env, self._kept(op)))
         if op.name == "m2":  # of one number: 0, or NaN where it is none or infinite
             return self.e.sub(val, val)
+        if op.name == "sum" and val.dtype.is_float:  # sums begin at 0: that of -0 is 0
+            return self.e.add(val, 0.0)
         return self.e.cmp("ne", val, 0) if op.name in ("any", "all") and val.dtype is not dt.bool_ else val
 
     def _kept(self, op: Op):

@@ -496,6 +496,14 @@ def test_integers_overflow_and_divide_as_in_numpy():
         agree(lambda x: (x + x, x * x, x.sum(), (x // -1)), (big,))
 
 
+def test_sums_of_zeros():
+    """A sum begins at 0, also over extents of 1: that of -0 is 0; a product of one number is that."""
+    for shape in ((), (1,), (1, 3), (2, 1), (4, 5)):
+        x = np.full(shape, -0.0, np.float32)
+        for fn in (lambda x: x.sum(), lambda x: np.sum(x, axis=None, keepdims=True), lambda x: x.prod(), lambda x: x.max()):
+            assert np.array_equal(np.signbit(strict(fn)(x)), np.signbit(fn(x)))
+
+
 def test_floats_out_of_range_of_integers():
     """No value is defined for these, but nothing traps, and the others are right."""
     x = np.array([np.nan, np.inf, -np.inf, 1e30, -1e30, 2.5, -2.5], np.float32)

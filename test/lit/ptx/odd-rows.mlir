@@ -1,0 +1,15 @@
+// Eight rows of an odd number of half-type elements are one row that vectors of 16 bytes divide; where rows are left over, they stay as they are.
+// RUN: mlirfuse-opt %s --pass-pipeline='builtin.module(fusion-to-ptx{chip=sm_90 sizes=s0:4096,s1:8191})' | FileCheck %s
+// RUN: mlirfuse-opt %s --pass-pipeline='builtin.module(fusion-to-ptx{chip=sm_90 sizes=s0:4095,s1:8191})' | FileCheck %s --check-prefix=LEFT
+
+// CHECK: .visible .entry kernel0(
+// CHECK-NOT: .local
+// CHECK: ld.global{{[a-z0-9.]*}}.v4.b32
+// CHECK: .visible .entry kernel0_finish(
+// LEFT: .visible .entry kernel0(
+// LEFT-NOT: .v4
+// LEFT: ld.global{{[a-z0-9.]*}}.b16
+func.func @column_maxima(%x: tensor<?x?xbf16> {fusion.shape = ["s0", "s1"]}) -> tensor<?xbf16> {
+  %0 = "fusion.max"(%x) {axes = [0]} : (tensor<?x?xbf16>) -> tensor<?xbf16>
+  return %0 : tensor<?xbf16>
+}
