@@ -261,10 +261,10 @@ class Kernel:
         return self._typed(op.result, ops.TABLE[op.name].emit(self.e, *vals))
 
     def _div(self, op: Op, env: Env) -> Val:
-        """On a GPU, what a float32 divides that is the same along a vector or more is inverted once: within 2 ulp."""
+        """On a GPU, what divides many numbers that are rounded to half types is inverted once: the quotients are within 2 ulp of float32."""
         axes = self.axes.flat
         one_for_many = set(axes(op.operands[1])) < set(axes(op.result)) and not (op.operands[1].op and op.operands[1].op.name == "constant")
-        if self.e.target != "gpu" or op.result.dtype.compute is not dt.f32 or not one_for_many:
+        if self.e.target != "gpu" or op.result.dtype.compute is not dt.f32 or not one_for_many or not self._becomes_half(op.result):
             return self._elementwise(op, env)
         a, b = (self._through(op, env, [(d, d) for d in range(v.rank)], k) for k, v in enumerate(op.operands))
         key = "inverse", self._key(op.operands[1], b)
@@ -275,6 +275,13 @@ class Kernel:
                 return self._elementwise(op, env)
             found = self._memo[-1][key] = m.inverse(self.e, divisor)
         return self.e.mul(self.e.mul(self.value(op.operands[0], a), found[0]), found[1])
+
+    def _becomes_half(self, value: Value) -> bool:
+        """Whether all that is made of ``value`` is its rounding to a half type."""
+        if value.dtype.bits == 16 or value in self.memories:
+            return value.dtype.bits == 16
+        users = [op for op in self.inside if value in op.operands]
+        return bool(users) and all(op.name == "cast" and op.result.dtype.bits == 16 for op in users)
 
     def _typed(self, value: Value, val: Val) -> Val:
         assert val.dtype is value.dtype.compute, (value, val)

@@ -130,7 +130,7 @@ def _combine_m2(e: Emitter, a: tuple[Val, ...], b: tuple[Val, ...]) -> tuple[Val
         share = e.select(e.cmp("eq", count, 0.0), e.const(0.0, count.dtype), e.div(b[0], count))
         rest, scale = e.sub(1.0, share), e.mul(a[0], share)
     mean = e.fma(b[1], share, e.mul(a[1], rest))
-    return count, mean, e.fma(e.mul(apart, apart), scale, e.add(a[2], b[2]))
+    return count, mean, e.fma(apart, e.mul(apart, scale), e.add(a[2], b[2]))  # 0 for a mean of nothing, however large the other
 
 
 def _base(e: Emitter, top: Val) -> Val:

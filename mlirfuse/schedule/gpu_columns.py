@@ -18,7 +18,7 @@ from mlirfuse.lowering import reductions as red
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index
 from mlirfuse.lowering.slots import Slots
-from mlirfuse.schedule.analysis import Analysis, size_of
+from mlirfuse.schedule.analysis import RANDOM, Analysis, size_of
 from mlirfuse.schedule.gpu import Access, GpuBody, GpuKernel
 from mlirfuse.schedule import joint
 from mlirfuse.schedule.gpu_partial import finish, partial_memory
@@ -213,18 +213,21 @@ def _extents(analysis: Analysis) -> tuple:
 
 
 def _work(analysis: Analysis) -> tuple[bool, int, int, int]:
-    """Whether one pass over the columns does; how many accumulators a column has, and their bytes; the bytes of the widest input's elements."""
+    """Whether one pass over the columns does; how many accumulators a column has in it, and the bytes of those of all passes, each of which has its
+    own shared memory; the bytes of the widest input's elements."""
     reduced, late, phases = set(analysis.reduced), analysis.late_values(), analysis.once(joint.online)
     wide = [v for v in analysis.outputs if reduced & set(analysis.axes.flat(v))]
-    held = [d for op in phases[0] for d in red.accumulator_types(op)]
+    held = [[d for op in phase for d in red.accumulator_types(op)] for phase in phases]
     element = max((v.dtype.bytes for v in analysis.inputs if reduced & set(analysis.axes.flat(v))), default=4)
-    return len(phases) == 1 and late.isdisjoint(wide), len(held), sum(d.bytes for d in held), element
+    return len(phases) == 1 and late.isdisjoint(wide), len(held[0]), sum(d.bytes for phase in held for d in phase), element
 
 
 def _folds(analysis: Analysis) -> bool:
     """Whether rows can be folded: all that is read lies in memory row behind row, and only sums over the columns come of it."""
     kept, reduced = analysis.loops(analysis.kept), analysis.loops(analysis.reduced)
     if len(kept) != 1 or len(reduced) != 1 or analysis.pinned or any(op.name in ("argmax", "argmin") for op in analysis.phases[0]):
+        return False
+    if any(op.name in RANDOM for op in analysis.ops):  # an element's number is counted in its own tensor's shape, from row and column apart
         return False
     domain, size = set(analysis.domain), size_of(kept[0])
     steps = [(analysis.axis_stride(v, kept[0][-1]), analysis.axis_stride(v, reduced[0][-1])) for v in analysis.inputs if v.rank]

@@ -259,22 +259,49 @@ def test_kernels_of_one_call_that_overlap():
         assert torch.equal(given, expected)
 
 
-def test_division_by_what_many_share():
-    """A divisor that is the same along rows or columns is inverted once: within 2 ulp over all magnitudes, special values as in a division."""
-    places = torch.tensor([0.0, 1e-45, 1e-40, 1.2e-38, 1e-30, 0.3, 1.0, 1.9999999, 3.0, 1e30, 1.7e38, 3.4e38, torch.inf, torch.nan], device="cuda")
-    values = torch.cat([places, -places])
-    a = torch.cat([values, torch.ldexp(torch.rand(4000, device="cuda") + 1, torch.randint(-149, 128, (4000,), device="cuda"))])
-    for fn, x, y in ((lambda a, b: a / b, a[None, :], values[:, None]), (lambda a, b: a / b, a[:, None], values[None, :])):
-        got = mlirfuse.jit(fn)(x.contiguous(), y.contiguous()).double()
-        want = x.double() / y.double()
-        rounded = want.float()
-        assert torch.equal(got.isnan(), rounded.isnan())
-        exponent = torch.frexp(rounded.double().abs())[1].clamp(min=-125)
-        off = (got - want).abs() / torch.ldexp(torch.ones_like(want), exponent - 24)
-        finite = rounded.isfinite() & got.isfinite()
-        assert off[finite].max() <= 2
-        edge = want.abs() > 3.4028234e38 * (1 - 2.0**-22)  # where rounding decides between the largest number and infinity
-        assert torch.equal((got == rounded)[~finite & ~edge & ~rounded.isnan()], torch.ones_like(got[~finite & ~edge & ~rounded.isnan()], dtype=torch.bool))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_division_by_what_many_share(dtype):
+    """Float32 is rounded exactly, so that x / x is 1; of half types the divisor is inverted once, which may cost a tie. Special values as in any
+    division."""
+    limits = torch.finfo(dtype)
+    tiny, most = limits.smallest_normal, limits.max
+    places = [0.0, tiny * limits.eps, tiny / 3, tiny, 1e-3, 0.3, 1.0, 1.9375, 3.0, 49.0, most / 2, most, torch.inf, torch.nan]
+    values = torch.tensor(places + [-v for v in places], device="cuda", dtype=torch.float64).to(dtype)
+    spread = (torch.rand(4000, device="cuda") + 1) * torch.exp2(torch.linspace(-14, 14, 4000, device="cuda"))
+    a = torch.cat([values, spread.to(dtype)])
+    for x, y in ((a[None, :], values[:, None]), (a[:, None], values[None, :])):
+        got = mlirfuse.jit(lambda a, b: a / b)(x.contiguous(), y.contiguous())
+        want = (x.double() / y.double()).to(dtype)
+        number = ~want.isnan()
+        assert torch.equal(got.isnan(), want.isnan())
+        if dtype == torch.float32:
+            assert torch.equal(got[number], want[number])
+        else:
+            off = (got.view(torch.int16).int() - want.view(torch.int16).int())[number].abs()
+            assert off.max() <= 1 and (off > 0).float().mean() < 1e-2
+
+
+def test_columns_with_random_numbers():
+    """Random tensors count their elements in their own shapes, also where odd rows could be folded."""
+    x = torch.randn(4096, 33, device="cuda")
+    for shape in ((33,), (4096, 1), (4096, 33)):
+        drawn = torch.from_numpy(np.array(mlirfuse.jit(lambda z: mnp.uniform(shape, 3) + z)(np.zeros(1, np.float32)))).cuda()  # noqa: B023
+        fn = mlirfuse.jit(lambda x: (x * mnp.uniform(shape, 3)).sum(0))  # noqa: B023
+        assert (fn(x).double() - (x.double() * drawn.double()).sum(0)).abs().max() < 1e-3
+
+
+def test_columns_of_many_passes():
+    """Each pass over the columns has shared memory of its own: all of it fits."""
+    x = torch.randn(4096, 1024, device="cuda").to(torch.bfloat16)
+
+    def chain(x):
+        x = x if x.dtype == np.float64 else x.astype(np.float32)
+        d = x - x.max(0)
+        e = d / np.abs(d).sum(0)
+        u = e - (e * e).max(0)
+        return u / (u * u).sum(0)
+
+    check(chain, x, bound=2e-2)
 
 
 @pytest.mark.parametrize("shape", [(7, 64), (5, 4096), (5, 4099), (3, 70000), (2, 1_000_003)])

@@ -1,5 +1,7 @@
 """``jit(f).lower(*args)``: every level's text, and the compiled callable."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -177,3 +179,19 @@ def test_host_arrays_stand_for_cuda_arrays_in_wide_allocations():
     assert "ld.global.nc.v4.b32" in whole.lower(x).as_text("ptx")
     flat = x.reshape(-1)
     assert "ld.global.nc.v4.b32" not in whole.lower(flat[1 : 1 + 1024]).as_text("ptx")
+
+
+def test_shared_memory_of_a_block():
+    """No kernel declares more than the 48 KiB that every GPU gives a block, however many passes over its columns it makes."""
+
+    def chain(x):
+        d = x.astype(np.float32) - x.astype(np.float32).max(0)
+        e = d / np.abs(d).sum(0)
+        u = e - (e * e).max(0)
+        return u / (u * u).sum(0)
+
+    x = np.zeros((4096, 1024), np.float16)
+    for target in ("cuda:sm_70", "cuda:sm_90"):
+        tiled = mlirfuse.jit(chain, target=target).lower(x).as_text("tiled")
+        sizes = [int(n) for n in re.findall(r"_shared\(\).*llvm\.array<(\d+) x i8>", tiled)]
+        assert sizes and max(sizes) <= 48 << 10
