@@ -782,3 +782,28 @@ def test_the_page_of_the_api_is_up_to_date():
 def test_the_tables_names_are_operations():
     missing = {n for row in table.TABLE.values() for n in row.nvfuser} - set(definition_ops.names())
     assert not missing
+
+
+# ---------------------------------------------------------------------------------------------------------------- floats of a byte
+
+
+@pytest.mark.parametrize("narrow, name", [(torch.float8_e4m3fn, "Float8_e4m3fn"), (torch.float8_e5m2, "Float8_e5m2")])
+def test_narrow_floats(narrow, name):
+    """Every value is read as torch reads it, and numbers in range are rounded as torch rounds them; larger ones become the largest, as nvFuser's
+    casts make them."""
+    every = torch.arange(256, dtype=torch.uint8).view(narrow)
+    (read,) = execute([every], lambda fd, x: [fd.ops.add(fd.ops.cast(x, DataType.Float), fd.define_scalar(1.0))])
+    wanted = every.float() + 1
+    assert torch.equal(read.isnan(), wanted.isnan())
+    largest = torch.finfo(narrow).max
+    finite = every.float().abs() <= largest  # neither infinite nor NaN
+    assert torch.equal(read[finite], wanted[finite])
+    steps = every.float()[finite].sort().values
+    x = torch.cat([steps, (steps[1:] + steps[:-1]) / 2, torch.randn(7, 33).flatten() * 100, torch.tensor([-0.0, 1e-30, largest * 1.01, -largest])])
+    written, back = execute([x], lambda fd, x: (lambda y: [y, fd.ops.cast(y, DataType.Float)])(fd.ops.cast(x, getattr(DataType, name))))
+    wanted = x.clamp(-largest, largest).to(narrow)
+    assert written.dtype is narrow and torch.equal(written.view(torch.uint8), wanted.view(torch.uint8))
+    assert torch.equal(back, wanted.float())
+    (far,) = execute([torch.tensor([1e9, -torch.inf, torch.nan])], lambda fd, x: [fd.ops.cast(x, getattr(DataType, name))])
+    far = far.float()
+    assert far[0] == largest and far[1] == -largest and far[2].isnan()

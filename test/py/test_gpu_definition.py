@@ -26,6 +26,7 @@ from test_definition_ops import (  # noqa: E402, F401
     test_matmul_and_linear,
     test_moments,
     test_nan_and_empty_reductions,
+    test_narrow_floats,
     test_promotion_of_tensors,
     test_promotion_with_scalars_and_rank_zero,
     test_random_numbers,
