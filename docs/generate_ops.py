@@ -9,6 +9,9 @@ import os
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+
+from pages import write_or_check  # noqa: E402
 
 from mlirfuse import ops  # noqa: E402
 from mlirfuse.dtypes import DType  # noqa: E402
@@ -87,15 +90,5 @@ def page() -> str:
     return "\n".join(lines) + "\n"
 
 
-def main() -> int:
-    if "--check" in sys.argv[1:]:
-        current = os.path.exists(PAGE) and open(PAGE).read() == page()
-        print("docs/ops.md is up to date" if current else "docs/ops.md is out of date: run docs/generate_ops.py")
-        return 0 if current else 1
-    with open(PAGE, "w") as file:
-        file.write(page())
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write_or_check(PAGE, page(), "generate_ops.py"))

@@ -11,6 +11,9 @@ import re
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+
+from pages import write_or_check  # noqa: E402
 
 from mlirfuse.passes import base  # noqa: E402
 
@@ -82,15 +85,5 @@ def page() -> str:
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).rstrip() + "\n"
 
 
-def main() -> int:
-    if "--check" in sys.argv[1:]:
-        current = os.path.exists(PAGE) and open(PAGE).read() == page()
-        print("docs/passes.md is up to date" if current else "docs/passes.md is out of date: run docs/generate_passes.py")
-        return 0 if current else 1
-    with open(PAGE, "w") as file:
-        file.write(page())
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write_or_check(PAGE, page(), "generate_passes.py"))

@@ -143,11 +143,12 @@ class Pass:
     generates_code: ClassVar[bool] = False
 
     def run(self, graph: Graph) -> None:
-        raise NotImplementedError
+        """Changes ``graph`` in place."""
+        raise NotImplementedError(f"{self.name} defines neither run nor run_on_module nor run_on_ir")
 
     def run_on_module(self, module):
         """Changes or replaces ``module``; gives the result."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{self.name} does not work on modules")
 
     def run_on_ir(self, ir: IR) -> None:
         if type(self).run_on_module is not Pass.run_on_module:

@@ -25,6 +25,24 @@ bool allow_dynamic_shared(cuda::Function function, int32_t bytes) {
   return bytes <= allowed || MLIRFUSE_CUDA(function_set, function, cuda::kFuncAttributeMaxDynamicShared, bytes);
 }
 
+struct Extents {
+  intptr_t x, y, z;
+};
+
+// Launches a kernel with one attribute.
+void launch_with(cuda::LaunchAttribute* attribute, cuda::Function function, Extents grid, Extents block, int32_t shared_bytes,
+                 cuda::Stream stream, void** params, void** extra) {
+  if (!cuda::ensure_context() || !allow_dynamic_shared(function, shared_bytes)) return;
+  const cuda::LaunchConfig config = {
+      {static_cast<uint32_t>(grid.x), static_cast<uint32_t>(grid.y), static_cast<uint32_t>(grid.z)},
+      {static_cast<uint32_t>(block.x), static_cast<uint32_t>(block.y), static_cast<uint32_t>(block.z)},
+      static_cast<uint32_t>(shared_bytes),
+      stream,
+      attribute,
+      1};
+  (void)MLIRFUSE_CUDA(launch_ex, &config, function, params, extra);
+}
+
 // What `memref` lowers to: two pointers and an offset, then `rank` sizes and `rank` strides.
 struct MemRef {
   char* allocated;
@@ -80,20 +98,12 @@ MLIRFUSE_EXPORT void mgpuLaunchClusterKernel(cuda::Function function, intptr_t c
                                              intptr_t cluster_z, intptr_t grid_x, intptr_t grid_y, intptr_t grid_z,
                                              intptr_t block_x, intptr_t block_y, intptr_t block_z, int32_t shared_bytes,
                                              cuda::Stream stream, void** params, void** extra, size_t /*params_count*/) {
-  if (!cuda::ensure_context() || !allow_dynamic_shared(function, shared_bytes)) return;
   cuda::LaunchAttribute cluster = {};
   cluster.id = cuda::kLaunchAttributeClusterDimension;
   cluster.value.cluster[0] = static_cast<uint32_t>(cluster_x);
   cluster.value.cluster[1] = static_cast<uint32_t>(cluster_y);
   cluster.value.cluster[2] = static_cast<uint32_t>(cluster_z);
-  const cuda::LaunchConfig config = {
-      {static_cast<uint32_t>(grid_x), static_cast<uint32_t>(grid_y), static_cast<uint32_t>(grid_z)},
-      {static_cast<uint32_t>(block_x), static_cast<uint32_t>(block_y), static_cast<uint32_t>(block_z)},
-      static_cast<uint32_t>(shared_bytes),
-      stream,
-      &cluster,
-      1};
-  (void)MLIRFUSE_CUDA(launch_ex, &config, function, params, extra);
+  launch_with(&cluster, function, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes, stream, params, extra);
 }
 
 // As mgpuLaunchKernel, but blocks may start once all blocks of the kernel before it on the stream have started: programmatic dependent
@@ -101,18 +111,10 @@ MLIRFUSE_EXPORT void mgpuLaunchClusterKernel(cuda::Function function, intptr_t c
 MLIRFUSE_EXPORT void mlirfuse_launch_early(cuda::Function function, intptr_t grid_x, intptr_t grid_y, intptr_t grid_z,
                                            intptr_t block_x, intptr_t block_y, intptr_t block_z, int32_t shared_bytes,
                                            cuda::Stream stream, void** params, void** extra, size_t /*params_count*/) {
-  if (!cuda::ensure_context() || !allow_dynamic_shared(function, shared_bytes)) return;
   cuda::LaunchAttribute early = {};
   early.id = cuda::kLaunchAttributeProgrammaticStreamSerialization;
   early.value.allowed = 1;
-  const cuda::LaunchConfig config = {
-      {static_cast<uint32_t>(grid_x), static_cast<uint32_t>(grid_y), static_cast<uint32_t>(grid_z)},
-      {static_cast<uint32_t>(block_x), static_cast<uint32_t>(block_y), static_cast<uint32_t>(block_z)},
-      static_cast<uint32_t>(shared_bytes),
-      stream,
-      &early,
-      1};
-  (void)MLIRFUSE_CUDA(launch_ex, &config, function, params, extra);
+  launch_with(&early, function, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes, stream, params, extra);
 }
 
 MLIRFUSE_EXPORT cuda::Stream mgpuStreamCreate() {

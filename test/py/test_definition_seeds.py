@@ -7,6 +7,8 @@ On an sm_90 GPU a call's launches are counted in what would be run there: no GPU
 import dataclasses
 import itertools
 import math
+import pathlib
+import runpy
 
 import pytest
 
@@ -26,63 +28,7 @@ def compiled_or_failed():
         yield
 
 
-SEGMENTED = """
-def nvfuser_fusion_id6(fd : FusionDefinition) -> None :
-    T4 = fd.define_tensor(shape=[-1, -1, -1], contiguity=[True, True, True], dtype=DataType.Float, is_cpu=False)
-    T6 = fd.define_tensor(shape=[-1, -1, -1], contiguity=[True, True, True], dtype=DataType.Float, is_cpu=False)
-    S7 = fd.define_scalar(0.500000, dtype=DataType.Double)
-    T8 = fd.ops.mul(S7, T6)
-    S9 = fd.define_scalar(3.00000, dtype=DataType.Double)
-    T10 = fd.ops.pow(T6, S9)
-    T19 = fd.ops.sum(T4, axes=[0, 1], keepdim=False, dtype=DataType.Null)
-    fd.add_output(T19)
-    fd.add_output(T10)
-"""
-
-GELU_BACKWARD = """
-def nvfuser_fusion_id6(fd : FusionDefinition) -> None :
-    S0 = fd.define_scalar(None, dtype=DataType.Double)
-    S1 = fd.define_scalar(None, dtype=DataType.Double)
-    S2 = fd.define_scalar(None, dtype=DataType.Double)
-    S3 = fd.define_scalar(None, dtype=DataType.Double)
-    T4 = fd.define_tensor(shape=[-1, -1, -1], contiguity=[True, True, True], dtype=DataType.Float, is_cpu=False)
-    T5 = fd.define_tensor(shape=[-1, -1, -1], contiguity=[True, True, True], dtype=DataType.Float, is_cpu=False)
-    T6 = fd.define_tensor(shape=[-1, -1, -1], contiguity=[True, True, True], dtype=DataType.Float, is_cpu=False)
-    S7 = fd.define_scalar(0.500000, dtype=DataType.Double)
-    T8 = fd.ops.mul(S7, T6)
-    S9 = fd.define_scalar(3.00000, dtype=DataType.Double)
-    T10 = fd.ops.pow(T6, S9)
-    S11 = fd.define_scalar(0.0447150, dtype=DataType.Double)
-    T12 = fd.ops.mul(S11, T10)
-    T13 = fd.ops.add(T6, T12)
-    S14 = fd.define_scalar(0.797885, dtype=DataType.Double)
-    T15 = fd.ops.mul(S14, T13)
-    T16 = fd.ops.tanh(T15)
-    S17 = fd.define_scalar(1.00000, dtype=DataType.Double)
-    T18 = fd.ops.add(S17, T16)
-    T19 = fd.ops.sum(T4, axes=[0, 1], keepdim=False, dtype=DataType.Null)
-    T20 = fd.ops.mul(T5, T18)
-    T21 = fd.ops.mul(T5, T8)
-    S22 = fd.define_scalar(1.00000, dtype=DataType.Double)
-    T23 = fd.ops.mul(S22, T21)
-    T24 = fd.ops.mul(T16, T16)
-    S25 = fd.define_scalar(1.00000, dtype=DataType.Double)
-    T26 = fd.ops.sub(S25, T24)
-    T27 = fd.ops.mul(T23, T26)
-    T28 = fd.ops.mul(T27, S3)
-    S29 = fd.define_scalar(1.00000, dtype=DataType.Double)
-    T30 = fd.ops.mul(S29, T28)
-    T31 = fd.ops.mul(T30, S2)
-    T32 = fd.ops.mul(T31, S1)
-    S33 = fd.define_scalar(2.00000, dtype=DataType.Double)
-    T34 = fd.ops.pow(T6, S33)
-    T35 = fd.ops.mul(T32, T34)
-    T36 = fd.ops.add(T30, T35)
-    T37 = fd.ops.mul(T20, S0)
-    T38 = fd.ops.add(T36, T37)
-    fd.add_output(T19)
-    fd.add_output(T38)
-"""
+EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"  # the programs of the issue on segments
 
 TRANSPOSE_WITH_VIEWS = """
 def nvfuser_fusion_id0(fd : FusionDefinition) -> None :
@@ -167,7 +113,7 @@ def ran(fd) -> list[int]:
 def test_segmented_fusion(shape):
     inputs = [torch.randn(shape, device=DEVICE), torch.randn(shape, device=DEVICE)]
     with FusionDefinition() as fd:
-        function(SEGMENTED)(fd)
+        runpy.run_path(str(EXAMPLES / "segmented_ir_small.py"))["define"](fd)
     for _ in range(5 if shape[1] == 16 else 1):
         out = fd.execute(inputs)
     close(out[0], inputs[0].sum([0, 1]), rtol=1e-4, atol=2e-3)
@@ -181,7 +127,7 @@ def test_segmented_fusion(shape):
 def test_gelu_backward_and_bias_gradient(shape):
     inputs = [1.0, 2.0, 3.0, 4.0] + [torch.randn(shape, device=DEVICE) for _ in range(3)]
     with FusionDefinition() as fd:
-        function(GELU_BACKWARD)(fd)
+        runpy.run_path(str(EXAMPLES / "segmented_ir_gelu_backward.py"))["define"](fd)
     for _ in range(5 if shape[1] == 16 else 1):
         out = fd.execute(inputs)
     s0, s1, s2, s3, t4, t5, t6 = inputs

@@ -1,0 +1,16 @@
+"""What the generators of pages share: writing a page, or saying whether it is current."""
+
+import os
+import sys
+
+
+def write_or_check(path: str, text: str, generator: str) -> int:
+    """Writes ``text`` to ``path``; with ``--check`` on the command line, the exit status says whether it is there already."""
+    if "--check" not in sys.argv[1:]:
+        with open(path, "w") as file:
+            file.write(text)
+        return 0
+    current = os.path.exists(path) and open(path).read() == text
+    page = f"docs/{os.path.basename(path)}"
+    print(f"{page} is up to date" if current else f"{page} is out of date: run docs/{generator}")
+    return 0 if current else 1

@@ -1,0 +1,46 @@
+"""convert-fusion-to-linalg: what each segment computes, in linalg on tensors."""
+
+from __future__ import annotations
+
+from mlirfuse.passes.base import IR, Pass, register
+
+
+@register
+class ConvertFusionToLinalg(Pass):
+    """Spells what each segment computes in ``linalg`` on tensors, a function for each segment: chains of elementwise ops and reductions as
+    ``linalg.generic``, other shape ops as ops of ``tensor``. Ops outside of segments are converted in place; library ops become calls of
+    declared functions. The result is for other back ends, and can be checked: MLIR's own passes lower it to loops that run. The
+    schedulers of this project do not start from it; they read the segment itself (fusion-schedule).
+
+    Before::
+
+        %0 = "fusion.segment"(%x, %w) ({
+        ^bb0(%a: tensor<?x?xf32>, %b: tensor<1x?xf32>):
+          %1 = "fusion.add"(%a, %b)
+          %2 = "fusion.sum"(%1) {axes = [1]}
+          "fusion.yield"(%2)
+        })
+
+    After::
+
+        %0 = call @f_segment0(%x, %w, %s0)
+
+        func.func private @f_segment0(%a: tensor<?x?xf32>, %b: tensor<1x?xf32>, %s0: index) -> tensor<?xf32> {
+          %e = tensor.empty(%s0)
+          %f = linalg.fill ins(%zero) outs(%e)
+          %r = linalg.generic {iterator_types = ["parallel", "reduction"], …} ins(%a, %b) outs(%f) {
+          ^bb0(%i: f32, %j: f32, %acc: f32):
+            %1 = arith.addf %i, %j
+            %2 = arith.addf %acc, %1
+            linalg.yield %2
+          }
+          return %r
+    """
+
+    name = "convert-fusion-to-linalg"
+
+    def run_on_ir(self, ir: IR) -> None:
+        from mlirfuse.lowering.linalg import to_linalg
+
+        graphs = ir.graphs
+        ir.module = to_linalg(graphs, ir._kept)

@@ -1,0 +1,27 @@
+"""emit-llvm-ir: a module in the LLVM dialect as LLVM IR."""
+
+from __future__ import annotations
+
+from mlirfuse.passes.base import IR, Pass, register
+
+
+@register
+class EmitLlvmIr(Pass):
+    """Turns a module in the LLVM dialect into LLVM IR. Nothing can come after it.
+
+    Before::
+
+        llvm.func @kernel0(%begin: i64, %end: i64, %ctx: !llvm.ptr) { … }
+
+    After::
+
+        define void @kernel0(i64 %0, i64 %1, ptr %2) { …
+    """
+
+    name = "emit-llvm-ir"
+    generates_code = True
+
+    def run_on_ir(self, ir: IR) -> None:
+        from mlirfuse.lowering import llvm
+
+        ir.emit("LLVM IR", llvm.translate(ir.module))

@@ -1,0 +1,57 @@
+"""Named pipelines: a function all the way to linalg, to scheduled kernels, to PTX, to LLVM IR."""
+
+from __future__ import annotations
+
+from mlirfuse.errors import MlirfuseError
+from mlirfuse.passes.base import PipelineError, register_pipeline
+
+
+def _target(name: str):
+    from mlirfuse import targets
+
+    try:
+        return targets.of(name)
+    except MlirfuseError as error:
+        raise PipelineError(str(error)) from error
+
+
+@register_pipeline("fusion-to-segments")
+def fusion_to_segments(target: str = "cpu") -> str:
+    """The tensor-level passes of ``jit`` for a target: a function's groups and segments."""
+    common = "fusion-remove-inplace,fusion-decompose,fusion-cse,fusion-dce,fusion-group{single-op=true horizontal=true}"
+    return f"{common}{_target(target).passes},fusion-segment"
+
+
+@register_pipeline("fusion-to-linalg")
+def fusion_to_linalg() -> str:
+    """A function to linalg on tensors: fusion-to-segments, then convert-fusion-to-linalg."""
+    return f"{fusion_to_segments()},convert-fusion-to-linalg"
+
+
+@register_pipeline("fusion-to-tiled")
+def fusion_to_tiled(target: str = "cpu", sizes: str = "") -> str:
+    """A function to the kernels that the schedulers write for these sizes: fusion-to-segments, then fusion-schedule."""
+    return f"{fusion_to_segments(target)},fusion-schedule{{target={target} sizes={sizes}}}"
+
+
+@register_pipeline("fusion-to-nvvm")
+def fusion_to_nvvm(chip: str = "sm_90", sizes: str = "") -> str:
+    """A function to kernels in the NVVM dialect for an NVIDIA architecture; ``sizes`` as for fusion-schedule."""
+    from mlirfuse.lowering import ptx
+
+    return f"{fusion_to_tiled(f'cuda:{chip}', sizes)},{ptx.to_gpu_passes(chip)},{ptx.TO_NVVM}"
+
+
+@register_pipeline("fusion-to-ptx")
+def fusion_to_ptx(chip: str = "sm_90", sizes: str = "") -> str:
+    """A function all the way to PTX for an NVIDIA architecture, on a machine with or without a GPU; ``sizes`` as for fusion-schedule."""
+    return f"{fusion_to_nvvm(chip, sizes)},emit-ptx"
+
+
+@register_pipeline("fusion-to-llvm")
+def fusion_to_llvm(sizes: str = "") -> str:
+    """A function all the way to LLVM IR for this machine's processor, its host function included; ``sizes`` as for fusion-schedule."""
+    from mlirfuse.lowering import llvm
+
+    inside = llvm.PIPELINE.removeprefix("builtin.module(").removesuffix(")")
+    return f"{fusion_to_segments()},fusion-schedule{{sizes={sizes} host=true}},{inside},emit-llvm-ir"

@@ -1,0 +1,94 @@
+"""fusion-schedule: the kernels that a target's schedulers write."""
+
+from __future__ import annotations
+
+from mlirfuse import sizes as sz
+from mlirfuse.graph import Graph
+from mlirfuse.passes.base import IR, Pass, PassError, register
+
+
+@register
+class Schedule(Pass):
+    """Lets the schedulers of a target write the kernels of a segmented function, for one set of sizes: ``func.func`` kernels of ``scf``
+    loops and vectors for the CPU, ``gpu.func`` kernels for ``cuda:sm_90`` and others.
+
+    ``target`` is spelled as for ``jit``. ``sizes`` gives the sizes that parameters are chosen for, by symbol: ``sizes=s0:1024,s1:770``. Those that
+    it leaves out are 1024 for the innermost dimension of an argument, 256 for the next one, 8 for the others; strides that are symbols
+    are those of rows without gaps. Alignment is what ``fusion.align`` states; an argument that states nothing about its layout is
+    contiguous and 256-byte aligned. ``host`` adds the function that launches the kernels.
+
+    Before::
+
+        func.func @f(%x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}) -> tensor<?xf32> {
+          %0 = "fusion.group"(%x) ({ … "fusion.segment" … })
+          return %0
+
+    After::
+
+        gpu.module @kernels {
+          gpu.func @kernel0(%p0: !llvm.ptr<1>, %p1: !llvm.ptr<1>, %p2: i32) kernel attributes {…} {
+            …
+    """
+
+    name = "fusion-schedule"
+    target: str = "cpu"
+    sizes: str = ""
+    host: bool = False
+
+    def run_on_ir(self, ir: IR) -> None:
+        from mlirfuse import mlir, targets
+
+        graphs = ir.graphs
+        if len(graphs) != 1:
+            raise PassError(f"fusion-schedule takes a module of one function; this one has {len(graphs)}: give each a part of its own, --split-input-file")
+        (graph,) = graphs
+        for op in graph.ops:
+            if op.segment is None:
+                raise PassError(f"fusion-schedule: {op.name} is in no segment: library ops are called between programs of kernels", op.loc)
+        env = example_sizes(graph, parse_sizes(self.sizes))
+        text = code_text(graph, targets.of(self.target), env, self.host)
+        with mlir.context():
+            ir.module = mlir.ir.Module.parse(text)
+
+
+def parse_sizes(text: str) -> dict[str, int]:
+    """``s0:1024,s1:770`` as a dict. Raises :class:`PassError`."""
+    out = {}
+    for piece in filter(None, text.split(",")):
+        name, _, number = piece.partition(":")
+        if not name or not number.isdigit() or int(number) < 1:
+            raise PassError(f"sizes: '{piece}' is no NAME:NUMBER with a positive number; such as sizes=s0:1024,s1:770")
+        out[name] = int(number)
+    return out
+
+
+def example_sizes(graph: Graph, given: dict[str, int]) -> dict[str, int]:
+    """A value for each size symbol of ``graph``: the ``given`` one, or what :class:`Schedule` says."""
+    env = {}
+    for value in graph.args:
+        for inner, n in enumerate(reversed(value.shape)):
+            for symbol in sorted(sz.symbols(n)):
+                env.setdefault(symbol, (1024, 256)[inner] if inner < 2 else 8)
+    unknown = set(given) - set(env) - {s for layout in graph.layouts if layout for n in layout.strides for s in sz.symbols(n)}
+    if unknown:
+        raise PassError(f"sizes: the function has no symbol '{sorted(unknown)[0]}'; it has {', '.join(sorted(env)) or 'none'}")
+    env |= given
+    for value, layout in zip(graph.args, graph.layouts):
+        running = 1
+        for n, stride in zip(reversed(value.shape), reversed(layout.strides if layout else ())):
+            for symbol in sorted(sz.symbols(stride)):
+                env.setdefault(symbol, running)
+            running *= sz.substitute(n, env)
+    return env
+
+
+def code_text(graph: Graph, target, env: dict[str, int], host: bool) -> str:
+    """The module that the schedulers of ``target`` write for ``graph`` and these sizes; with ``host``, the function that launches too."""
+    from mlirfuse.program import Program
+    from mlirfuse.targets import whole
+
+    program = Program(graph, target, env)
+    alignments = {v: layout.align for v, layout in zip(graph.args, graph.layouts) if layout is not None}
+    slots = program.slots()
+    kernels, text = target.kernels(program, program.parameters(env, alignments), slots)
+    return whole(text, target.host(kernels, slots)) if host else text
