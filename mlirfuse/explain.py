@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from mlirfuse import listing
 from mlirfuse import sizes as sz
 from mlirfuse.errors import CompileError, UnsupportedError
-from mlirfuse.graph import Graph, Op, Segment, Value
+from mlirfuse.graph import Graph, Op, Segment
 from mlirfuse.listing import Names
 from mlirfuse.schedule import traffic
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mlirfuse import config, counters, dump
-from mlirfuse import dtypes as dt
 from mlirfuse import graph as gr
 from mlirfuse import sizes as sz
 from mlirfuse.errors import CompileError
@@ -21,7 +20,6 @@ from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule import analysis as an
 from mlirfuse.schedule import noop, traffic
 from mlirfuse.schedule.axes import Axes
-from mlirfuse.sizes import Size
 
 
 WRITES_ARGUMENT = "writes an argument that others still read"

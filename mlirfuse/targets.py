@@ -43,8 +43,6 @@ class CpuTarget:
         return _host(kernels, slots)
 
     def compile(self, program: Program, params: tuple, slots: Slots) -> Variant:
-        from mlirfuse import _native
-
         kernels, tiled = self.kernels(program, params, slots)
         host = self.host(kernels, slots)
         if not kernels:

@@ -7,7 +7,6 @@ extents of 0 and 1 are constants.
 from __future__ import annotations
 
 import math
-import math
 import os
 import sys
 import threading

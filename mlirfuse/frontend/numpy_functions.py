@@ -44,7 +44,7 @@ from mlirfuse.frontend.numpy_api import (
     value_of,
     wrap,
 )
-from mlirfuse.frontend.tracing import SymInt, TracedArray, fail
+from mlirfuse.frontend.tracing import TracedArray, fail
 from mlirfuse.frontend.views import Broadcast, ExpandDims, Permute, Reshape, Slice, Squeeze, reshapes_are_views
 from mlirfuse.graph import Value
 
@@ -918,7 +918,7 @@ def unstack(x, /, *, axis=0):
 @implements(np.flip)
 def flip(m, axis=None):
     x = asarray(m)
-    t, shape = x._trace, x._trace.shape(asarray(m)._value)
+    shape = x._trace.shape(asarray(m)._value)
     axes = axes_of(axis, x.ndim) if axis is not None else tuple(range(x.ndim))
     if not axes or not shape:
         return x.alias()

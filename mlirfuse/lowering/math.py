@@ -312,7 +312,6 @@ def _power_of(e: Emitter, x: Val) -> Val:
 
 def _exp_inside(e: Emitter, x: Val) -> Val:
     """exp for arguments whose result is a normal number."""
-    f = format_of(x)
     if _hardware(e, x):
         return e.mul(*_exp_hardware(e, x, _fma_down(e, x, co.LOG2E, _POWER)))
     r, t = _exp_reduce(e, x)

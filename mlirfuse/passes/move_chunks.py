@@ -80,7 +80,6 @@ class _Mover:
         others = [u for u in self.users[whole] if u is not split]
         if whole in self.returned or any(u.name != "extent" for u in others) or not all(_fusible(u) for v in split.results for u in self.users.get(v, ())):
             return []
-        axis = split.attrs["axis"] % whole.rank
         made, splits, pieces = [], [], {}
         for value in dict.fromkeys(producer.operands):
             if value.shape == ():

@@ -17,7 +17,7 @@ from mlirfuse.lowering.emitter import Emitter, Val
 from mlirfuse.lowering.kernel import ZERO, Env, Index, Kernel, Memory
 from mlirfuse.lowering.slots import CpuArguments, Slots
 from mlirfuse.machine import Host
-from mlirfuse.schedule.analysis import Analysis, is_reduction, size_of
+from mlirfuse.schedule.analysis import Analysis, size_of
 from mlirfuse.schedule.axes import Axis
 from mlirfuse.sizes import Size
 

@@ -40,7 +40,7 @@ def finish(name: str, analysis: Analysis, slots: Slots, access: Access, split: i
     than one where memory runs along them, are the work of a warp, one alone that of as many threads as there are parts."""
     access = Access(access.index, 1, tuple(v.dtype.bytes for v in analysis.inputs + analysis.outputs))
     body = GpuBody(name, analysis, slots, access, THREADS)
-    e, k = body.e, body.k
+    e = body.e
     kept = sz.product(a.size for a in analysis.kept)
     width = 32 if points > 1 else min(THREADS, max(32, 1 << (split - 1).bit_length()))
     t = e.and_(body.thread, width - 1)

@@ -16,7 +16,7 @@ from typing import Iterator
 
 from mlirfuse import dtypes as dt
 from mlirfuse import sizes as sz
-from mlirfuse.graph import Op, Value
+from mlirfuse.graph import Op
 from mlirfuse.lowering import reductions as red
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mlirfuse import sizes as sz
 from mlirfuse.graph import Op
 from mlirfuse.lowering import reductions as red
-from mlirfuse.lowering.kernel import Env, Index, Memory
+from mlirfuse.lowering.kernel import Env, Memory
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.machine import Host
 from mlirfuse.schedule.analysis import Analysis, size_of
