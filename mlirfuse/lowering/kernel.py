@@ -261,20 +261,24 @@ class Kernel:
         return self._typed(op.result, ops.TABLE[op.name].emit(self.e, *vals))
 
     def _div(self, op: Op, env: Env) -> Val:
-        """On a GPU, what divides many numbers that are rounded to half types is inverted once: the quotients are within 2 ulp of float32."""
+        """On a GPU, what divides many numbers is inverted once. Quotients that are rounded to half types are then within 2 ulp of float32, others
+        are corrected: a division takes twice as many instructions, and a branch."""
         axes = self.axes.flat
         one_for_many = set(axes(op.operands[1])) < set(axes(op.result)) and not (op.operands[1].op and op.operands[1].op.name == "constant")
-        if self.e.target != "gpu" or op.result.dtype.compute is not dt.f32 or not one_for_many or not self._becomes_half(op.result):
+        if self.e.target != "gpu" or op.result.dtype.compute is not dt.f32 or not one_for_many:
             return self._elementwise(op, env)
         a, b = (self._through(op, env, [(d, d) for d in range(v.rank)], k) for k, v in enumerate(op.operands))
+        divisor = self.value(op.operands[1], b)
+        if divisor.lanes > 1:
+            return self._elementwise(op, env)
         key = "inverse", self._key(op.operands[1], b)
         found = next((scope[key] for scope in reversed(self._memo) if key in scope), None)
         if found is None:
-            divisor = self.value(op.operands[1], b)
-            if divisor.lanes > 1:
-                return self._elementwise(op, env)
             found = self._memo[-1][key] = m.inverse(self.e, divisor)
-        return self.e.mul(self.e.mul(self.value(op.operands[0], a), found[0]), found[1])
+        dividend = self.value(op.operands[0], a)
+        if self._becomes_half(op.result):
+            return self.e.mul(self.e.mul(dividend, found[0]), found[1])
+        return m.quotient_by_inverse(self.e, dividend, divisor, *found)
 
     def _becomes_half(self, value: Value) -> bool:
         """Whether all that is made of ``value`` is its rounding to a half type."""

@@ -73,6 +73,16 @@ def identity(e: Emitter, op: Op, lanes: int) -> tuple[Val, ...]:
     return tuple(parts)
 
 
+def grouped(reductions: list[Op], flat: list[Val]) -> list[tuple[Val, ...]]:
+    """The accumulators of each reduction in a list of them all."""
+    out, at = [], 0
+    for op in reductions:
+        width = len(accumulator_types(op))
+        out.append(tuple(flat[at : at + width]))
+        at += width
+    return out
+
+
 def element(e: Emitter, op: Op, value: Val, position: Val | None) -> tuple[Val, ...]:
     """The accumulator of one element; ``position`` (i64) is its place along the reduced axes, for argmax and argmin."""
     if op.name in ("any", "all") and value.dtype is not dt.bool_:
@@ -189,16 +199,36 @@ def _tree(combine, vals: list[Val]) -> Val:
 
 def _total_m2(e: Emitter, op: Op, rows) -> tuple[Val, ...]:
     """The deviations of all elements of a thread from their own mean: two passes over registers, and one division."""
+    count, total = counted(e, rows)
+    mean = mean_of(e, count, total)
+    return count, mean, deviations(e, rows, mean)
+
+
+def counted(e: Emitter, rows) -> tuple[Val, Val]:
+    """The number and the sum of several vectors' elements, lane by lane: ``rows`` as for :func:`total`."""
     dtype, lanes = rows[0][0].dtype, rows[0][0].lanes
     one, zero = e.const(1.0, dtype, lanes), e.const(0.0, dtype, lanes)
-    ones = [one if inside is None else e.select(inside, one, zero) for _, _, inside in rows]
-    held = [value if inside is None else e.select(inside, value, zero) for value, _, inside in rows]
     certain = all(inside is None for _, _, inside in rows)
-    count = e.const(float(len(rows)), dtype, lanes) if certain else _sum(e, ones)
-    inverse = e.const(1.0 / len(rows), dtype, lanes) if certain else e.div(1.0, e.max(count, 1.0))
-    mean = e.mul(_sum(e, held), inverse)
-    apart = [e.mul(e.sub(value, mean), flag) if inside is not None else e.sub(value, mean) for value, flag, (_, _, inside) in zip(held, ones, rows)]
-    return count, mean, _sum(e, [_squares(e, apart[i : i + 4]) for i in range(0, len(apart), 4)])
+    count = e.const(float(len(rows)), dtype, lanes) if certain else _sum(e, [e.select(inside, one, zero) if inside else one for _, _, inside in rows])
+    return count, _sum(e, [value if inside is None else e.select(inside, value, zero) for value, _, inside in rows])
+
+
+def gather(e: Emitter, state: tuple[Val, ...], rows) -> tuple[Val, ...]:
+    """``state``, an m2's accumulator that holds the sum instead of the mean, with several vectors' numbers and sums added."""
+    count, total = counted(e, rows)
+    return e.add(state[0], count), e.add(state[1], total), state[2]
+
+
+def mean_of(e: Emitter, count: Val, total: Val) -> Val:
+    """The mean of so many elements with this sum; 0 of none."""
+    known = e.known(count)
+    return e.mul(total, e.div(1.0, e.max(count, 1.0)) if known is None else e.const(1.0 / known, count.dtype, count.lanes))
+
+
+def deviations(e: Emitter, rows, mean: Val) -> Val:
+    """The sum of several vectors' squared distances from ``mean``, lane by lane."""
+    apart = [e.sub(value, mean) if inside is None else e.select(inside, e.sub(value, mean), 0.0) for value, _, inside in rows]
+    return _sum(e, [_squares(e, apart[i : i + 4]) for i in range(0, len(apart), 4)])
 
 
 def _squares(e: Emitter, vals: list[Val]) -> Val:
@@ -211,6 +241,11 @@ def _squares(e: Emitter, vals: list[Val]) -> Val:
 
 def _sum(e: Emitter, vals: list[Val]) -> Val:
     return _tree(e.add, vals)
+
+
+def sum_of_lanes(e: Emitter, val: Val) -> Val:
+    """The sum of a vector's lanes."""
+    return _sum(e, [e.extract(val, lane) for lane in range(val.lanes)])
 
 
 def across_lanes(e: Emitter, op: Op, a: tuple[Val, ...]) -> tuple[Val, ...]:

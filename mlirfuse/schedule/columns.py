@@ -19,7 +19,7 @@ from mlirfuse.lowering.slots import Slots
 from mlirfuse.machine import Host
 from mlirfuse.schedule import partial
 from mlirfuse.schedule.analysis import Analysis, size_of
-from mlirfuse.schedule.cpu import SHORT, CpuBody, CpuKernel, cost_of, grouped, lanes_of, rows_grain, store_all
+from mlirfuse.schedule.cpu import SHORT, CpuBody, CpuKernel, cost_of, lanes_of, rows_grain, store_all
 from mlirfuse.schedule.rows import late_outputs
 
 STRETCH = 2048  # columns whose accumulators are worked on together
@@ -215,7 +215,7 @@ def _normalize(name: str, analysis: Analysis, slots: Slots, params: Params, host
 
             done = over_rows(env, body.identities(phase, lanes) * len(starts), step, phase)
             for u, here in enumerate(envs):
-                for op, total in zip(phase, grouped(phase, done[u * width : (u + 1) * width])):
+                for op, total in zip(phase, red.grouped(phase, done[u * width : (u + 1) * width])):
                     k.bind(op.result, here, red.result(e, op, total))
         for here in envs:
             body.hoist(here, invariant)

@@ -251,7 +251,7 @@ class CpuBody:
 
     def merge(self, reductions: list[Op], a: list[Val], b: list[Val]) -> list[Val]:
         """The accumulators of both."""
-        pairs = zip(reductions, grouped(reductions, a), grouped(reductions, b))
+        pairs = zip(reductions, red.grouped(reductions, a), red.grouped(reductions, b))
         return [v for op, x, y in pairs for v in red.combine(self.e, op, x, y)]
 
     def position(self, op: Op, env: Env) -> Val | None:
@@ -270,16 +270,6 @@ class CpuBody:
         """Computes here what of ``among`` has none of the axes that loops inside run over."""
         for value in among:
             self.k.value(value, env)
-
-
-def grouped(reductions: list[Op], flat: list[Val]) -> list[tuple[Val, ...]]:
-    """The accumulators of each reduction in a list of them all."""
-    out, at = [], 0
-    for op in reductions:
-        width = len(red.accumulator_types(op))
-        out.append(tuple(flat[at : at + width]))
-        at += width
-    return out
 
 
 def lanes_of(analysis: Analysis, host: Host) -> int:

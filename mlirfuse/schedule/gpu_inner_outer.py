@@ -127,7 +127,7 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
             if staging:
                 stage, free = loaded[-2:]
                 staging.start(free, vectors(ahead(row, p.stages - 1)))
-                staging.wait()
+                staging.wait(p.stages - 1)
                 loaded = loaded[:-2] + staging.read(stage)
                 following += [staging.next(stage), staging.next(free)]
             for (v, here), val in zip([(v, env) for v in narrow] + vectors(env), loaded):

@@ -37,9 +37,9 @@ class Staging:
             e.line(f"nvvm.cp.async.shared.global {self._address(stage, at)}, {k.place(value, env)}, {nbytes}, cache =  {cache} : !llvm.ptr<3>, !llvm.ptr<1>")
         e.line("nvvm.cp.async.commit.group")
 
-    def wait(self) -> None:
-        """Waits for the oldest turn that was started when ``stages`` of them are under way."""
-        self.body.e.line(f"nvvm.cp.async.wait.group {self.stages - 1}")
+    def wait(self, others: int) -> None:
+        """Waits until at most this many of the turns that were started last are under way."""
+        self.body.e.line(f"nvvm.cp.async.wait.group {others}")
 
     def read(self, stage: Val) -> list[Val]:
         """The vectors of the turn in ``stage``, as they are in memory."""

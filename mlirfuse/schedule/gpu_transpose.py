@@ -48,8 +48,8 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
     staged = [_nodes(analysis)[n] for n in p.staged]
     held = {v: _held(v, analysis) for v in staged}
 
-    rest, block_w = k.divmod(Index(body.wide(body.block)), sz.ceildiv(width, p.tile))
-    above, block_r = k.divmod(rest, sz.ceildiv(height, p.tile))
+    rest, block_r = k.divmod(Index(body.wide(body.block)), sz.ceildiv(height, p.tile))  # blocks that run together read along rows
+    above, block_w = k.divmod(rest, sz.ceildiv(width, p.tile))
     base_w, base_r = (e.mul(k.scalar(b.base), p.tile) for b in (block_w, block_r))
     base_env: dict = {}
     body.unlinear(base_env, outer, above)

@@ -9,7 +9,7 @@ from mlirfuse.lowering.kernel import Env, Memory
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.machine import Host
 from mlirfuse.schedule.analysis import Analysis, size_of
-from mlirfuse.schedule.cpu import CpuBody, CpuKernel, grouped, lanes_of, rows_grain, store_all
+from mlirfuse.schedule.cpu import CpuBody, CpuKernel, lanes_of, rows_grain, store_all
 from mlirfuse.sizes import Size
 
 
@@ -58,7 +58,7 @@ def finish(name: str, analysis: Analysis, slots: Slots, split: int, host: Host, 
             return body.loop(body.constant(0), body.size(together), 1, state, one) if together != 1 else one(body.constant(0), state)
 
         done = body.loop(body.constant(0), body.constant(split), 1, body.identities(phase, lanes), add)
-        for op, total in zip(phase, grouped(phase, done)):
+        for op, total in zip(phase, red.grouped(phase, done)):
             body.k.bind(op.result, env, red.result(e, op, total))
         store_all(body, analysis.outputs, [env], analysis.kept)
 

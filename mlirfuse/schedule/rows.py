@@ -22,7 +22,7 @@ from mlirfuse.lowering.slots import Slots
 from mlirfuse.machine import Host
 from mlirfuse.schedule import partial
 from mlirfuse.schedule.analysis import Analysis, is_reduction, size_of
-from mlirfuse.schedule.cpu import CpuBody, CpuKernel, depends_on, grouped, lanes_of, rows_grain, store_all, unroll_for
+from mlirfuse.schedule.cpu import CpuBody, CpuKernel, depends_on, lanes_of, rows_grain, store_all, unroll_for
 
 BLOCK = 64
 HELD = 4  # vectors of a row that stay in registers, at most
@@ -197,7 +197,7 @@ class _Rows(CpuBody):
             return self.merge(phase, state, new)
 
         done = self.over(env, at, self.identities(phase, self.lanes), step, low, high, phase)
-        return [red.across_lanes(self.e, op, a) for op, a in zip(phase, grouped(phase, done))]
+        return [red.across_lanes(self.e, op, a) for op, a in zip(phase, red.grouped(phase, done))]
 
     def write(self, env: Env, outputs: list[Value]) -> None:
         """Stores full-size outputs."""

@@ -1,0 +1,101 @@
+"""Rows of a GPU kernel: where a thread is in them, and how the accumulators of threads come together."""
+
+from __future__ import annotations
+
+from mlirfuse import dtypes as dt
+from mlirfuse import sizes as sz
+from mlirfuse.graph import Op
+from mlirfuse.lowering import reductions as red
+from mlirfuse.lowering.emitter import Val
+from mlirfuse.lowering.kernel import Env, Index
+from mlirfuse.lowering.slots import Slots
+from mlirfuse.schedule import joint
+from mlirfuse.schedule.analysis import Analysis
+from mlirfuse.schedule.gpu import GpuBody
+
+
+class Rows(GpuBody):
+    """A kernel in which ``p.tx`` threads of each of ``p.cluster`` blocks share a row, and a block has ``p.ty`` rows (``p``: the parameters of
+    :mod:`mlirfuse.schedule.gpu_rows`)."""
+
+    def __init__(self, name: str, analysis: Analysis, slots: Slots, p):
+        super().__init__(name, analysis, slots, p.access, p.tx * p.ty, p.cluster, p.resident)
+        self.p, self.lanes = p, p.access.lanes
+        self.kept, self.length = (sz.product(a.size for a in axes) for axes in (analysis.kept, analysis.reduced))
+        reduced, rows = set(analysis.reduced), set(analysis.kept)
+        self.full = [v for v in analysis.outputs if reduced & set(analysis.axes.flat(v))]
+        self.small = [v for v in analysis.outputs if v not in self.full]
+        inputs = [v for v in analysis.inputs if reduced & set(analysis.axes.flat(v))]
+        self.streamed = [v for v in inputs if rows & set(analysis.axes.flat(v))] or inputs
+        self.shared = [v for v in inputs if v not in self.streamed]  # by all rows: weights and the like
+        self.phases = analysis.once(joint.online if p.online else joint.in_phases)
+        self.rank = self.cluster_rank() if p.cluster > 1 else None
+        if self.rank is not None:
+            self.cluster_arrive()  # waited for before the other blocks' shared memory is written: loads go first
+        self.x = self.e.and_(self.thread, p.tx - 1) if p.ty > 1 else self.thread
+        self.x_base = self.wide(self.e.mul(self.x, self.lanes))
+        self.row_inside: Val | None = None  # where a block's rows may be past the last
+
+    def row_of(self, block: Val) -> Val:
+        """The row of this thread in the given block or cluster (of the index type); the last one instead of one past it."""
+        if self.p.ty == 1:
+            return block
+        e = self.e
+        row = e.add(e.mul(block, self.p.ty), self.wide(self._halved(self.thread, self.p.tx)))
+        self.row_inside = e.cmp("lt", row, self.size(self.kept))
+        return e.min(row, e.sub(self.size(self.kept), 1))
+
+    def cluster_index(self) -> Val:
+        """The number of this block's cluster, of the index type."""
+        return self.wide(self.block if self.rank is None else self._halved(self.block, self.p.cluster))
+
+    def _halved(self, val: Val, by: int) -> Val:
+        """A number that is not negative, divided by a power of two."""
+        e = self.e
+        return e.bitcast(e.shr(e.bitcast(val, dt.u32), by.bit_length() - 1), dt.i32)
+
+    def env_of(self, row: Val) -> Env:
+        """The env of a row."""
+        env: Env = {}
+        self.unlinear(env, self.analysis.loops(self.analysis.kept), Index(row))
+        return env
+
+    def at(self, row: Env, column: Val, checked: bool = True) -> tuple[Env, Val | None]:
+        """The env of a vector at this column, and whether it is inside the row (None: it is)."""
+        e, env = self.e, dict(row)
+        inside, held = None, column
+        if checked:
+            inside = e.cmp("lt", column, self.size(self.length))
+            held = e.min(column, e.sub(self.size(self.length), self.lanes))
+        self.unlinear(env, self.analysis.loops(self.analysis.reduced), Index(held, 1, self.lanes) if self.lanes > 1 else Index(held))
+        return env, inside
+
+    def elements_of(self, op: Op, places) -> list[tuple]:
+        """What ``op`` reduces at these places, as :func:`mlirfuse.lowering.reductions.total` takes it."""
+        return [(self.e.splat(self.k.value(op.operands[0], env), self.lanes), self.position(op, env), inside) for env, inside in places]
+
+    def across(self, phase: list[Op], totals: list[tuple[Val, ...]]) -> list[tuple[Val, ...]]:
+        """The rows' accumulators from those of their threads."""
+        totals = [red.across_lanes(self.e, op, a) for op, a in zip(phase, totals)]
+        totals = self.across_block(phase, totals, self.p.tx)
+        return totals if self.rank is None else self.across_cluster(phase, totals, self.rank)
+
+    def write(self, places) -> None:
+        """Stores outputs as long as the rows."""
+        for env, _ in places:
+            for value in self.full:
+                self.k.value(value, env)
+        for env, inside in places:
+            valid = inside if self.row_inside is None else self.row_inside if inside is None else self.e.and_(self.row_inside, inside)
+            self.store_at(self.full, env, self.analysis.domain, valid)
+
+    def write_small(self, row: Env) -> None:
+        """Stores outputs that have one element a row."""
+        if not self.small:
+            return
+        first = self.e.cmp("eq", self.x, 0)
+        if self.rank is not None:
+            first = self.e.and_(first, self.e.cmp("eq", self.rank, 0))
+        if self.row_inside is not None:
+            first = self.e.and_(first, self.row_inside)
+        self.store_at(self.small, row, self.analysis.kept, first)

@@ -1,0 +1,204 @@
+"""What a row is kept in between the passes over it: registers, shared memory, or nothing."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+from mlirfuse import dtypes as dt
+from mlirfuse import sizes as sz
+from mlirfuse.graph import Op
+from mlirfuse.lowering import reductions as red
+from mlirfuse.lowering.emitter import Val
+from mlirfuse.lowering.kernel import Env, Index
+from mlirfuse.schedule.gpu_partial import partial_memory, store_partial
+from mlirfuse.schedule.gpu_row_body import Rows
+from mlirfuse.schedule.gpu_staging import Staging
+
+UNROLL = 4  # vectors in flight of a looped row, more where a vector is short
+
+
+def in_registers(rows: Rows) -> sz.Size:
+    """Each thread keeps its part of the row in registers. Gives the grid."""
+    e, k, p, lanes = rows.e, rows.k, rows.p, rows.lanes
+    here = rows.env_of(rows.row_of(rows.cluster_index()))
+    stride = p.tx * lanes * p.cluster
+    start = rows.x_base if rows.rank is None else e.add(rows.x_base, rows.wide(e.mul(rows.rank, p.tx * lanes)))
+    places = [rows.at(here, e.add(start, c * stride) if c else start, c >= p.whole) for c in range(p.chunks)]
+    shared = rows.shared  # in the cache anyway: kept only if there is room
+    if p.chunks * lanes * sum(v.dtype.bytes for v in shared) > 4 * 24:
+        shared = []
+    halves = any(v.dtype.bits == 16 for v in rows.streamed)
+    for value in (*rows.streamed, *shared):
+        for env, _ in places:
+            k.preload(value, env)
+
+    def total_of(op: Op) -> tuple[Val, ...]:
+        """The accumulator of this thread's part of the row. What looks at elements twice takes some vectors of half types at a time:
+        widened, all of them would need twice the registers."""
+        at_once = p.chunks
+        if halves and isinstance(op, red.MaxSumExp) and p.chunks * lanes > 32:
+            at_once = 1 if p.resident > 3 else 2
+        elif halves and op.name == "m2" and p.chunks * lanes > 64:
+            at_once = 4
+        total = None
+        for at in range(0, p.chunks, at_once):
+            with k.forget() if at_once < p.chunks else nullcontext():
+                found = rows.elements_of(op, places[at : at + at_once])
+                total = red.total(e, op, found) if total is None else red.accumulate(e, op, total, found)
+        return total
+
+    for phase in rows.phases:
+        with k.forget() if p.recompute else nullcontext():
+            totals = [total_of(op) for op in phase]
+        rows.bind(phase, rows.across(phase, totals), here)
+        if p.recompute:
+            for value in (v for v in rows.streamed if v.dtype.bits == 16):
+                for env, _ in places:
+                    k.bind_loaded(value, env, rows.opaque(k.preload(value, env)))
+    if rows.full:
+        rows.write(places)
+    rows.write_small(here)
+    return sz.ceildiv(rows.kept, p.ty)
+
+
+def in_shared(rows: Rows) -> sz.Size:
+    """Each thread copies its part of the row to shared memory, and passes over it there. Gives the grid."""
+    e, k, p, lanes = rows.e, rows.k, rows.p, rows.lanes
+    stride = p.tx * lanes * p.cluster
+    exact = p.whole == p.chunks
+    unroll = min(range(4, 8), key=lambda n: (-p.chunks % n, n)) if p.chunks > 4 else p.chunks  # with few turns in vain
+    start = rows.x_base if rows.rank is None else e.add(rows.x_base, rows.wide(e.mul(rows.rank, p.tx * lanes)))
+    staging = Staging(rows, rows.streamed, lanes, p.chunks)
+    here, zero = rows.env_of(rows.cluster_index()), e.const(0, rows.index)
+
+    def column(chunk: Val) -> Val:
+        return e.add(e.mul(chunk, stride), start)
+
+    def bring(chunk: Val, _) -> list[Val]:
+        """Starts the copy of one vector of each input."""
+        env, _ = rows.at(here, column(chunk), not exact)
+        staging.start(e.cast(chunk, dt.i32), [(v, env) for v in rows.streamed])
+        return []
+
+    def passes(carried: list[Val], visit) -> list[Val]:
+        """``visit(places, carried)`` over the thread's vectors, some at a time."""
+
+        def some(chunk: Val, state: list[Val]) -> list[Val]:
+            places = []
+            for u in range(unroll):
+                at = e.add(chunk, u) if u else chunk
+                env, inside = rows.at(here, column(at), not exact)
+                held = e.min(at, p.chunks - 1) if p.chunks % unroll else at
+                for value, val in zip(rows.streamed, staging.read(e.cast(held, dt.i32))):
+                    k.bind_loaded(value, env, val)
+                places.append((env, inside))
+            return visit(places, state)
+
+        if p.chunks <= unroll:
+            return some(zero, carried)
+        return rows.loop(zero, e.const(p.chunks, rows.index), unroll, carried, some)
+
+    def reduce(phase: list[Op]) -> list[tuple[Val, ...]]:
+        """The accumulators of this thread's part of the row."""
+
+        def add(places, state):
+            for env, _ in places:
+                for op in phase:
+                    k.value(op.operands[0], env)
+            out = []
+            for op, before in zip(phase, red.grouped(phase, state)):
+                found = rows.elements_of(op, places)
+                out += red.gather(e, before, found) if op.name == "m2" else red.accumulate(e, op, before, found)
+            return out
+
+        nothing = [v for op in phase for v in red.identity(e, op, red.state_lanes(op, lanes))]
+        totals = red.grouped(phase, passes(nothing, add))
+        return [deviating(op, *total) if op.name == "m2" else total for op, total in zip(phase, totals)]
+
+    def deviating(op: Op, count: Val, total: Val, nothing: Val) -> tuple[Val, ...]:
+        """The squared deviations from this thread's own mean take another pass."""
+        count = e.const(float(p.chunks * lanes), count.dtype) if exact else red.sum_of_lanes(e, count)
+        mean = red.mean_of(e, count, red.sum_of_lanes(e, total))
+        (squares,) = passes([nothing], lambda places, state: [e.add(*state, red.deviations(e, rows.elements_of(op, places), mean))])
+        return count, mean, red.sum_of_lanes(e, squares)
+
+    rows.loop(zero, e.const(p.chunks, rows.index), 1, [], bring)
+    staging.wait(0)
+    for phase in rows.phases:
+        rows.bind(phase, rows.across(phase, reduce(phase)), here)
+    if rows.full:
+        passes([], lambda places, _: rows.write(places) or [])
+    rows.write_small(here)
+    return rows.kept
+
+
+def in_loops(rows: Rows) -> sz.Size:
+    """Nothing is kept: every phase passes over the row in memory again, or over this block's part of it. Gives the grid."""
+    e, k, p, lanes, phases = rows.e, rows.k, rows.p, rows.lanes, rows.phases
+    row, part = rows.wide(rows.block), None
+    if p.split > 1:
+        q, r = k.divmod(Index(row), p.split)
+        row, part = k.scalar(q.base), k.scalar(r.base)
+    row = rows.row_of(row)
+    here = rows.env_of(row)
+    widest = max((v.dtype.bytes for v in rows.streamed + rows.shared), default=4)
+    step, unroll = p.tx * lanes, max(UNROLL, min(16, 32 // (lanes * widest)))  # at least 32 bytes of each input a thread in flight
+    span = step * unroll
+    limit = rows.size(rows.length)
+    low, high = e.const(0, rows.index), limit
+    if part is not None:
+        length_of_part = rows.size(sz.mul(sz.ceildiv(rows.length, p.split * span), span))
+        low = e.min(e.mul(part, length_of_part), limit)
+        high = e.min(e.add(low, length_of_part), limit)
+
+    # Whole spans first, without checks; what is left over in one more turn, checked.
+    middle = e.add(low, e.mul(e.div(e.sub(high, low), span), span))
+    last_span = e.sub(e.add(low, middle), span)
+
+    def vectors(i: Val, checked: bool):
+        return [rows.at(here, e.add(e.add(i, rows.x_base), u * step) if u else e.add(i, rows.x_base), checked) for u in range(unroll)]
+
+    def over_row(carried: list[Val], visit, backwards: bool = False) -> list[Val]:
+        """Visits the row; every second pass goes backwards, so that it finds in the cache what the pass before it read last."""
+
+        def whole(carried):
+            return rows.loop(low, middle, span, carried, lambda i, state: visit(vectors(e.sub(last_span, i) if backwards else i, False), state))
+
+        if not backwards:
+            carried = whole(carried)
+
+        def last(i, state):
+            places = vectors(i, True)
+            if part is not None:
+                ends = [e.cmp("lt", e.add(e.add(i, rows.x_base), u * step), high) for u in range(unroll)]
+                places = [(env, e.and_(inside, end)) for (env, inside), end in zip(places, ends)]
+            return visit(places, state)
+
+        carried = rows.loop(middle, high, span, carried, last)
+        return whole(carried) if backwards else carried
+
+    for passes, phase in enumerate(phases):
+
+        def add(places, state, phase=phase):
+            for env, _ in places:
+                for op in phase:
+                    k.value(op.operands[0], env)
+            out = []
+            for op, before in zip(phase, red.grouped(phase, state)):
+                out += red.accumulate(e, op, before, rows.elements_of(op, places))
+            return out
+
+        nothing = [v for op in phase for v in red.identity(e, op, red.state_lanes(op, lanes))]
+        totals = rows.across(phase, red.grouped(phase, over_row(nothing, add, passes % 2 == 1)))
+        if p.split > 1:
+            with rows.leader(e.cmp("eq", rows.x, 0)):
+                for op, total in zip(phase, totals):
+                    for which, v in enumerate(total):
+                        memory = partial_memory(rows, op, which, sz.mul(rows.kept, p.split))
+                        store_partial(rows, memory, e.add(e.mul(part, rows.size(rows.kept)), row), v)
+            return sz.mul(rows.kept, p.split)
+        rows.bind(phase, totals, here)
+    if rows.full:
+        over_row([], lambda places, _: rows.write(places) or [], len(phases) % 2 == 1)
+    rows.write_small(here)
+    return sz.ceildiv(rows.kept, p.ty)
