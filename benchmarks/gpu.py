@@ -5,7 +5,8 @@
 
 Every implementation's result is first compared with the reference in float64, computed from the same inputs; results are
 overwritten with NaN and computed again before that, so that what is not written shows. Only what passed is timed. The times are
-medians over interleaved rounds of CUDA-event timings, the L2 cache flushed before each call (JAX: see ``timing.JaxChain``). The copy is
+medians over interleaved rounds of CUDA-event timings, the L2 cache flushed before each call. JAX's are of chains of calls (see
+``timing.Chain``), and so is what mlirfuse is compared with them by. The copy is
 the best of several that move the row's model bytes (each input read once, each output written once), timed in the same rounds.
 
 The rows run in a child process that is started again after a crash or a hang: a row that fails is a line in the table.
@@ -106,6 +107,7 @@ class Worker:
         self.jax = jax
         jax.block_until_ready(jax.jit(lambda a: a * 2 + 1)(jax.dlpack.from_dlpack(x)))
         self.chain = timing.JaxChain() if self.cuda else timing.HostTimer()
+        self.own_chain = timing.TorchChain() if self.cuda else None
 
     def _healthy(self) -> None:
         """After an error of the CUDA context nothing works any more: the process ends, and the parent starts another."""
@@ -202,6 +204,8 @@ class Worker:
                 self._healthy()
             if self.cuda:
                 torch.cuda.empty_cache()
+        if self.cuda and {"mlirfuse", "jax"} <= samplers.keys():
+            samplers["mlirfuse chain"] = (self.own_chain, samplers["mlirfuse"][1], 0.0)
         copies = self.copies.pick(nbytes)
         for name, call in copies.items():
             samplers["copy: " + name] = (self.timer, call, 30e-6)
@@ -209,6 +213,8 @@ class Worker:
         medians = {name: statistics.median(values) for name, values in times.items()}
         best = min((n for n in medians if n.startswith("copy: ")), key=medians.get)
         row["copy"] = {"kind": best.removeprefix("copy: "), "ms": medians[best], "gb_s": nbytes / medians[best] / 1e6}
+        if "mlirfuse chain" in medians:
+            row["mlirfuse"]["chain_ms"] = medians["mlirfuse chain"]
         for name in names:
             if name in medians:
                 ordered = sorted(times[name])
@@ -321,9 +327,17 @@ def supervise(options, indices: list[int]) -> tuple[dict, dict]:
     return environment, rows
 
 
+def speedup(row, name) -> float | None:
+    """How many times faster than a peer mlirfuse is, both by the same clock."""
+    ours, peer = row.get("mlirfuse", {}), row.get(name, {})
+    own = ours.get("chain_ms") if name == "jax" and "chain_ms" in ours else ours.get("ms")
+    return peer["ms"] / own if own and peer.get("ms") else None
+
+
 def best_peer(row) -> tuple[str, float] | None:
-    times = {name: row[name]["ms"] for name in PEERS if row.get(name, {}).get("ms")}
-    return min(times.items(), key=lambda item: item[1]) if times else None
+    """The peer that is fastest beside mlirfuse, and how many times faster than it mlirfuse is."""
+    found = {name: speedup(row, name) for name in PEERS}
+    return min(((n, r) for n, r in found.items() if r), key=lambda item: item[1], default=None)
 
 
 def line_of(row) -> str:
@@ -348,21 +362,22 @@ def line_of(row) -> str:
             text += f", first call {entry['first_ms']:.0f} ms"
         parts.append(text)
     peer = best_peer(row)
-    if peer and "ms" in row.get("mlirfuse", {}):
-        parts.append(f"{peer[1] / row['mlirfuse']['ms']:.2f}x {LABELS[peer[0]]}")
+    if peer:
+        parts.append(f"{peer[1]:.2f}x {LABELS[peer[0]]}")
     return " | ".join(parts)
 
 
 def totals(rows) -> dict:
     """What the table says as a whole."""
     ours = [r for r in rows if r.get("mlirfuse", {}).get("ms")]
-    over = lambda name: timing.geometric_mean(r[name]["ms"] / r["mlirfuse"]["ms"] for r in ours if r.get(name, {}).get("ms"))  # noqa: E731
-    compared = [r for r in ours if best_peer(r)]
+    over = lambda name: timing.geometric_mean(filter(None, (speedup(r, name) for r in ours)))  # noqa: E731
+    compared = [(r, best_peer(r)[1]) for r in ours if best_peer(r)]
     return {
         "rows": len(rows),
         "rows_measured": len(ours),
         "rows_at_target": sum(r["mlirfuse"]["share"] >= r["target"] for r in ours if r.get("target")),
-        "rows_slower_than_best_peer": [r["name"] + " " + r["shape"] for r in compared if r["mlirfuse"]["ms"] > best_peer(r)[1]],
+        "rows_slower_than_best_peer": [f"{r['name']} {r['shape']} {r['dtype']} ({times:.3f})" for r, times in compared if times < 1],
+        "geometric_mean_over_best_peer": timing.geometric_mean(times for _, times in compared),
         "geometric_mean_over": {name: over(name) for name in PEERS},
         "geometric_mean_share": timing.geometric_mean(r["mlirfuse"]["share"] for r in ours),
         "first_call_ms_max": max((r["mlirfuse"]["first_ms"] for r in ours), default=None),
@@ -383,7 +398,7 @@ def show(record) -> None:
             entry = row.get(name) or {}
             cells.append(f"{entry['ms']:9.4f} ms {entry['share']:5.0%}" if "ms" in entry else "FAILED" if entry.get("error") else "-")
         ours, peer = row.get("mlirfuse", {}), best_peer(row)
-        ratio = f"{peer[1] / ours['ms']:.2f}" if peer and "ms" in ours else "-"
+        ratio = f"{peer[1]:.2f}" if peer else "-"
         kernels = "?" if ours.get("kernels") is None else str(ours["kernels"])
         print(f"{row['name']:<{width}.{width}} {row['shape']:>16} {row['dtype']:>4} {row['model_bytes'] / 1e6:6.0f} {row['copy']['ms']:7.4f} "
               + " ".join(f"{c:>18}" for c in cells) + f"  {row.get('target') or 0:8.0%}  {kernels:>7}  {ours.get('first_ms', 0):8.0f}  {ratio:>7}")  # fmt: skip
@@ -392,6 +407,8 @@ def show(record) -> None:
     for name, value in t["geometric_mean_over"].items():
         if value:
             print(f"geometric mean over {LABELS[name]}: {value:.3f}x")
+    if t["geometric_mean_over_best_peer"]:
+        print(f"geometric mean over each row's best peer: {t['geometric_mean_over_best_peer']:.3f}x")
     if t["rows_slower_than_best_peer"]:
         print("slower than the best peer: " + "; ".join(t["rows_slower_than_best_peer"]))
 
@@ -451,6 +468,7 @@ def main() -> int:
     if options.source:
         with open(options.source) as file:
             record = json.load(file)
+        record["totals"] = totals(record["rows"])
         show(record)
         if options.plot:
             plot(record, options.plot)
@@ -491,7 +509,7 @@ def main() -> int:
         "environment": environment,
         "method": {
             "timer": (timing.CudaTimer if options.device == "cuda" else timing.HostTimer).name,
-            "jax": "host clock over chains of (256 MB read and write, call), less a chain without the calls" if options.device == "cuda" else "host clock",
+            "jax": "host clock over chains of (256 MB read and write, call), less a chain without the calls; against mlirfuse's chain_ms" if options.device == "cuda" else "host clock",
             "copy": "the best of the driver's memcpy, torch's elementwise kernels and 16-byte copy kernels, for the same number of bytes",
             "rounds": options.rounds,
             "calls_a_round": options.calls,

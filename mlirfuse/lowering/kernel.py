@@ -268,14 +268,14 @@ class Kernel:
         if self.e.target != "gpu" or op.result.dtype.compute is not dt.f32 or not one_for_many:
             return self._elementwise(op, env)
         a, b = (self._through(op, env, [(d, d) for d in range(v.rank)], k) for k, v in enumerate(op.operands))
-        divisor = self.value(op.operands[1], b)
-        if divisor.lanes > 1:
+        dividend, divisor = self.value(op.operands[0], a), self.value(op.operands[1], b)
+        once = dividend.lanes == 1 and not axes(op.operands[1])  # such as a row's sum over its length
+        if divisor.lanes > 1 or once:
             return self._elementwise(op, env)
         key = "inverse", self._key(op.operands[1], b)
         found = next((scope[key] for scope in reversed(self._memo) if key in scope), None)
         if found is None:
             found = self._memo[-1][key] = m.inverse(self.e, divisor)
-        dividend = self.value(op.operands[0], a)
         if self._becomes_half(op.result):
             return self.e.mul(self.e.mul(dividend, found[0]), found[1])
         return m.quotient_by_inverse(self.e, dividend, divisor, *found)

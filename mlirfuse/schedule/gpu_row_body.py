@@ -81,7 +81,7 @@ class Rows(GpuBody):
         return totals if self.rank is None else self.across_cluster(phase, totals, self.rank)
 
     def write(self, places) -> None:
-        """Stores outputs as long as the rows."""
+        """Stores outputs as long as the rows at these places, all of them computed first."""
         for env, _ in places:
             for value in self.full:
                 self.k.value(value, env)

@@ -55,8 +55,8 @@ def in_registers(rows: Rows) -> sz.Size:
             for value in (v for v in rows.streamed if v.dtype.bits == 16):
                 for env, _ in places:
                     k.bind_loaded(value, env, rows.opaque(k.preload(value, env)))
-    if rows.full:
-        rows.write(places)
+    for place in places:
+        rows.write([place])
     rows.write_small(here)
     return sz.ceildiv(rows.kept, p.ty)
 

@@ -8,6 +8,7 @@ needs directly, and writes along the *writing* loop. Rows of the shared tile are
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import dataclass
 from typing import Iterator
 
@@ -127,7 +128,7 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], alignmen
         tile = 64 if widest <= 4 else 32
         room = machine.shared_per_block // 2 if machine.shared_per_block < 96 << 10 else 48 << 10
         positions = positions[: max(1, min(room, 48 << 10) // (tile * (tile + 4) * widest))]
-        lanes = max(1, 16 // max(v.dtype.bytes for v, _ in read))
+        lanes = min(_widest_lanes(tile), max(1, 16 // max(v.dtype.bytes for v, _ in read)))
         for v, strides in read:
             limit = alignments.get(v, 256)
             for stride in strides:
@@ -135,13 +136,21 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], alignmen
                 limit = min(limit, step & -step if step and stride != 1 else 256)
             while lanes > 1 and (extent % lanes or lanes * v.dtype.bytes > max(limit, v.dtype.bytes)):
                 lanes //= 2
-        write_lanes = min(access.lanes, 8)
+        write_lanes = min(access.lanes, _widest_lanes(tile))
         aligns = list(access.aligns)
         for v, _ in read:
             aligns[analysis.inputs.index(v)] = lanes * v.dtype.bytes
         access = Access(access.index, write_lanes, tuple(aligns), access.multiples)
-        yield from (Params(access, size, n, lanes, positions) for size in (tile, tile // 2) if size >= 4 * max(lanes, write_lanes))
+        sizes = [size for size in (tile, tile // 2) if max(lanes, write_lanes) <= _widest_lanes(size)]
+        if -(-extent // tile) * -(-width // tile) * math.prod(extents[:n] + extents[n + 1 : -1]) < machine.sm_count:
+            sizes.reverse()  # not a tile for each multiprocessor
+        yield from (Params(access, size, n, lanes, positions) for size in sizes)
         return
+
+
+def _widest_lanes(tile: int) -> int:
+    """The widest vectors of which a tile has one for each thread."""
+    return tile * tile // THREADS
 
 
 def _whole_inputs(analysis: Analysis) -> list[Value]:

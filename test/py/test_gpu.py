@@ -5,6 +5,9 @@ import pytest
 
 import mlirfuse
 import mlirfuse.numpy as mnp
+from mlirfuse import _native
+from mlirfuse.errors import CudaError
+from mlirfuse.schedule import gpu_choice
 
 torch = pytest.importorskip("torch")
 if not torch.cuda.is_available():
@@ -186,6 +189,71 @@ def test_transposes(shape, dtype):
     check(lambda x, z: np.exp(x).T + z, x, z)
     check(lambda x: (x > 0).T, x)
     check(lambda x, y: (x + y).T, x, y.T.contiguous().T)
+
+
+def test_transposes_whose_tiles_are_wider_than_their_inputs():
+    """Four inputs of a half type make one staged value of eight bytes: a tile has fewer vectors of them than threads."""
+    parts = [torch.randn(256, 512, device="cuda").half() for _ in range(4)]
+    check(lambda a, b, c, d: (a.astype(np.float64) + b + c + d).T.copy(), *parts)
+    check(lambda a: a.astype(np.float64).T.copy(), torch.arange(-64, 64, device="cuda", dtype=torch.int8).repeat(256, 4))
+
+
+def candidates_of(fn, *inputs):
+    """What each of the schedulers' candidates computes, those that the machine cannot run left out."""
+    compiled = mlirfuse.jit(fn, fallback=False)
+    compiled(*inputs)
+    kind, leaves, env = compiled.kind_of(*inputs)
+    executor, places = kind.executor, kind.leaf_of_arg
+    program = executor.program
+    alignments = executor.alignments(leaves, places)
+    chosen = program.parameters(env, alignments)
+    for at, step in enumerate(program.steps):
+        for params in dict.fromkeys(gpu_choice.candidates(step.analysis, env, alignments, executor.target.machine)):
+            program.tuned[program.sizes_key(env)] = (*chosen[:at], params, *chosen[at + 1 :])
+            try:
+                record = executor.record(leaves, places, env, list)
+                yield params, _native.Dispatcher(lambda _, r=record: r)(*leaves)
+            except CudaError:
+                continue
+
+
+def centred(x, w):
+    d = x - x.mean(-1, keepdims=True)
+    return d / np.sqrt((d * d).mean(-1, keepdims=True) + 1e-5) * w
+
+
+def backward(g, x):
+    dot = (g * x).sum(-1, keepdims=True)
+    return g - x * dot, (g * x).sum(0), g.sum(0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("fn, shapes", [
+    (lambda x: np.tanh(x) * 2, [(300, 770)]),
+    (lambda x: (x + 1).T.copy(), [(264, 520)]),
+    (lambda x: (x + 1).transpose(2, 0, 1).copy(), [(3, 40, 264)]),
+    (softmax, [(37, 4096)]),
+    (softmax, [(5, 40_000)]),
+    (centred, [(33, 2048), (2048,)]),
+    (centred, [(3, 65_536), (65_536,)]),
+    (lambda x: x.sum(-1), [(3, 100_000)]),
+    (lambda x: x.max(0), [(3000, 264)]),
+    (lambda x: (x - x.mean(0)) / np.sqrt(x.var(0) + 1e-5), [(700, 264)]),
+    (backward, [(600, 1024), (600, 1024)]),
+])  # fmt: skip
+def test_every_candidate(fn, shapes, dtype):
+    """Whatever autotune may choose computes the same."""
+    inputs = [torch.randn(shape, device="cuda").to(dtype) for shape in shapes]
+    expected = check(fn, *inputs, bound=4e-2 if dtype == torch.bfloat16 else 1e-4)
+    expected = expected if isinstance(expected, (tuple, list)) else [expected]
+    tried = 0
+    for params, got in candidates_of(fn, *inputs):
+        tried += 1
+        for a, b in zip(got, expected):
+            off = (a.double() - b.double()).abs().max() / max(b.double().abs().max(), 1e-30)
+            assert off < (2e-2 if dtype == torch.bfloat16 else 1e-5), (params, off)
+            a.fill_(torch.nan)  # the next one's memory
+    assert tried > 1
 
 
 @pytest.mark.parametrize("shape", [(100, 96), (7, 4096), (513, 770), (64, 40000)])
