@@ -8,8 +8,7 @@ that vectors divide; the second kernel combines what came of each column in them
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Iterator
+from typing import Iterator, NamedTuple
 
 from mlirfuse import dtypes as dt
 from mlirfuse import sizes as sz
@@ -27,8 +26,7 @@ from mlirfuse.schedule.gpu_partial import finish, partial_memory
 SHARED = 48 << 10  # bytes a block may use without asking
 
 
-@dataclass(frozen=True)
-class Params:
+class Params(NamedTuple):
     """``tx`` threads along columns and ``ty`` along rows, ``unroll`` rows in flight a thread, ``split`` blocks along the rows; ``fold`` rows are
     taken as one."""
 
@@ -286,15 +284,15 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], alignmen
             enough = machine.sm_count // 2 <= blocks_now < 4 * machine.sm_count
             if enough and single and columns % lanes == 0 and lanes * element >= 4:
                 aligns = tuple(min(a, lanes * v.dtype.bytes) for a, v in zip(access.aligns, analysis.inputs + analysis.outputs))
-                narrower = replace(access, lanes=lanes, aligns=aligns)
-                out += [replace(params(32, threads, unroll), access=narrower, split=1) for threads in (1024, 512) for unroll in (16, 8)]
+                narrower = access._replace(lanes=lanes, aligns=aligns)
+                out += [params(32, threads, unroll)._replace(access=narrower, split=1) for threads in (1024, 512) for unroll in (16, 8)]
         return out
 
     in_flight = max(4, min(16, 64 // (access.lanes * element)))  # rows that make 64 bytes a thread
     normal = params(tx, 512 if access.lanes * accumulators <= 8 else 128, in_flight)
-    at_once = replace(params(min(tx, 16) if access.lanes > 1 else tx, 512, max(8, in_flight)), split=1)
+    at_once = params(min(tx, 16) if access.lanes > 1 else tx, 512, max(8, in_flight))._replace(split=1)
     if vectors * above >= machine.sm_count * 128 and rows <= 64:  # columns enough for all threads: none needs to share its own
-        at_once = replace(params(32, 128, 8), split=1)
+        at_once = params(32, 128, 8)._replace(split=1)
     few_rows = rows <= 1024 and blocks < machine.sm_count and fold == 1
     filled = access.lanes * element >= 8 and -(-vectors // at_once.tx) * above >= machine.sm_count  # without a split
     first = [at_once, normal] if single and (few_rows or filled) else [normal, at_once]

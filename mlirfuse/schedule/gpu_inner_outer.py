@@ -7,8 +7,7 @@ at the end as its part. A row too long for that (``chunks == 0``) is passed over
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Iterator
+from typing import Iterator, NamedTuple
 
 from mlirfuse import dtypes as dt
 from mlirfuse import sizes as sz
@@ -23,8 +22,7 @@ from mlirfuse.schedule.gpu import Access, GpuBody, GpuKernel
 from mlirfuse.schedule.gpu_staging import Staging
 
 
-@dataclass(frozen=True)
-class Params:
+class Params(NamedTuple):
     """``tx`` threads a row, ``chunks`` vectors a thread (0: looped); ``exact``: they cover the row with none left over; ``resident``: blocks
     that shall fit a multiprocessor at a time; ``stages``: rows that are in or on their way to shared memory (0: the next one to registers)."""
 
@@ -234,9 +232,9 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
         for p in found:
             turn = p.tx * p.chunks * access.lanes * sum(v.dtype.bytes for v in wide)
             room = machine.shared_per_block // 2 - 2048  # two blocks a multiprocessor
-            yield from (replace(p, stages=n) for n in (2, 3, 4, 6) if n * turn <= room)
+            yield from (p._replace(stages=n) for n in (2, 3, 4, 6) if n * turn <= room)
     yield from found
-    yield from (replace(p, resident=r) for p in found for r in (2, 3, 4) if r * p.tx <= 1024)
+    yield from (p._replace(resident=r) for p in found for r in (2, 3, 4) if r * p.tx <= 1024)
     yield Params(access, 512 if vectors > 256 else 128, 0, False)
 
 

@@ -7,8 +7,7 @@ that its loads are in flight together. Threads past the edge compute a clamped e
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Iterator
+from typing import Iterator, NamedTuple
 
 from mlirfuse import dtypes as dt
 from mlirfuse import sizes as sz
@@ -18,8 +17,7 @@ from mlirfuse.schedule.analysis import Analysis, size_of
 from mlirfuse.schedule.gpu import Access, GpuBody, GpuKernel
 
 
-@dataclass(frozen=True)
-class Params:
+class Params(NamedTuple):
     """Threads along columns and rows, and how many vectors of each a thread takes."""
 
     access: Access
@@ -100,9 +98,7 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
     vectors = -(-columns // access.lanes)
 
     def params(threads: int, wanted: int) -> Params:
-        tx = 1
-        while tx < threads and tx < vectors:
-            tx *= 2
+        tx = min(threads, 1 << max(0, vectors - 1).bit_length())
         ty = threads // tx
         full = machine.sm_count * (machine.threads_per_sm // threads)
         across, down = 1, 1

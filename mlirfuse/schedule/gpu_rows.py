@@ -10,9 +10,9 @@ Threads past the row's end read a clamped vector whose lanes are replaced by the
 
 from __future__ import annotations
 
+import functools
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
-from typing import Iterator
+from typing import Iterator, NamedTuple
 
 from mlirfuse import dtypes as dt
 from mlirfuse import sizes as sz
@@ -27,8 +27,7 @@ from mlirfuse.schedule.gpu import Access, GpuBody, GpuKernel
 from mlirfuse.schedule.gpu_partial import finish, partial_memory, store_partial
 
 
-@dataclass(frozen=True)
-class Params:
+class Params(NamedTuple):
     """``tx`` threads along a row and ``ty`` rows a block; ``chunks`` vectors a thread (0: looped); ``cluster`` blocks a row;
     ``split`` blocks a row that combine in a second kernel; ``whole``: how many of the chunks lie inside the row for every thread, so that
     they need no check; ``recompute``: values are computed again in each phase from what was loaded, which needs fewer registers;
@@ -262,14 +261,7 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
     registers = max(1, lanes * row_bytes // 4)  # of one chunk
     small = kept * vectors < machine.sm_count * 1024  # not a vector for each thread of half the machine: all in parallel
 
-    alone, shared = [], []  # (threads along the row, blocks a cluster, chunks a thread)
-    for tx in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024):
-        for cluster in (1, 2, 4, 8, 16) if tx >= 256 and machine.clusters else (1,):
-            chunks = -(-vectors // (tx * cluster))
-            held = chunks * registers
-            if held <= (64 if tx <= 256 else 32) and (tx * cluster < 2 * vectors or tx == 1):
-                by_itself = cluster == 1 and held <= 32 and (tx <= 512 or not machine.clusters)
-                (alone if by_itself else shared).append((tx, cluster, chunks))
+    alone, shared = _places(vectors, registers, machine.clusters)
 
     def cost(place) -> tuple:
         tx, cluster, chunks = place
@@ -323,9 +315,23 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
     yield from ordered if loop_first else ordered[1:]
     for p in ordered:
         if p.cluster > 1:
-            yield from (replace(p, resident=r) for r in (1, 2, 3, 4) if r != p.resident and r * p.tx <= 1024)
+            yield from (p._replace(resident=r) for r in (1, 2, 3, 4) if r != p.resident and r * p.tx <= 1024)
     if not loop_first:
         yield looped()
+
+
+@functools.lru_cache
+def _places(vectors: int, registers: int, clusters: bool) -> tuple[list, list]:
+    """Places that hold a row of so many vectors, as (threads along the row, blocks a cluster, chunks a thread): in a block alone, and others."""
+    alone, shared = [], []
+    for tx in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024):
+        for cluster in (1, 2, 4, 8, 16) if tx >= 256 and clusters else (1,):
+            chunks = -(-vectors // (tx * cluster))
+            held = chunks * registers
+            if held <= (64 if tx <= 256 else 32) and (tx * cluster < 2 * vectors or tx == 1):
+                by_itself = cluster == 1 and held <= 32 and (tx <= 512 or not clusters)
+                (alone if by_itself else shared).append((tx, cluster, chunks))
+    return alone, shared
 
 
 def _extents(analysis: Analysis) -> tuple:
