@@ -233,14 +233,20 @@ def _folds(analysis: Analysis) -> bool:
     return not wide and all(s == (1, size) for s in steps) and all(domain == set(analysis.axes.flat(v)) for v in analysis.inputs if v.rank)
 
 
+def _widest(analysis: Analysis) -> tuple[list[Value], int]:
+    """The inputs with dimensions, and the elements of each that an access of at most 16 bytes has."""
+    wide = [v for v in analysis.inputs if v.rank]
+    return wide, min(16 // max((v.dtype.bytes for v in wide), default=16), 8)
+
+
 def _folded(analysis: Analysis, access: Access, env: dict[str, int], alignments: dict[Value, int]) -> tuple[int, Access]:
     """How many rows to take as one so that vectors of 16 bytes divide it, and the access then; 1 where that is not to be had."""
     columns, above, rows = analysis.values(_extents, env)
-    wide = [v for v in analysis.inputs if v.rank]
-    lanes = min(16 // max((v.dtype.bytes for v in wide), default=16), 8)
+    wide, lanes = analysis.once(_widest)
     fold = lanes // min(columns & -columns, lanes)
-    aligned = all(alignments.get(v, 16) >= lanes * v.dtype.bytes for v in wide)
-    if fold == 1 or access.lanes >= lanes or rows % fold or rows < 64 * fold or not aligned or not analysis.once(_folds):
+    if fold == 1 or access.lanes >= lanes or rows % fold or rows < 64 * fold or not analysis.once(_folds):
+        return 1, access
+    if any(alignments.get(v, 16) < lanes * v.dtype.bytes for v in wide):
         return 1, access
     aligns = [lanes * v.dtype.bytes if v in wide else v.dtype.bytes for v in analysis.inputs] + [v.dtype.bytes for v in analysis.outputs]
     return fold, Access(access.index, lanes, tuple(aligns))
@@ -277,7 +283,7 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], alignmen
 
     def narrow() -> list[Params]:
         """Narrower vectors, so that a block for each multiprocessor needs no split."""
-        out, lanes = [], access.lanes
+        out, lanes = [], access.lanes if fold == 1 else 1
         while lanes > 1:
             lanes //= 2
             blocks_now = -(-columns // (lanes * 32)) * above
@@ -289,16 +295,15 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], alignmen
         return out
 
     in_flight = max(4, min(16, 64 // (access.lanes * element)))  # rows that make 64 bytes a thread
-    normal = params(tx, 512 if access.lanes * accumulators <= 8 else 128, in_flight)
-    at_once = params(min(tx, 16) if access.lanes > 1 else tx, 512, max(8, in_flight))._replace(split=1)
+    normal = tx, 512 if access.lanes * accumulators <= 8 else 128, in_flight
+    at_once = min(tx, 16) if access.lanes > 1 else tx, 512, max(8, in_flight), 0.0  # without a split
     if vectors * above >= machine.sm_count * 128 and rows <= 64:  # columns enough for all threads: none needs to share its own
-        at_once = params(32, 128, 8)._replace(split=1)
+        at_once = 32, 128, 8, 0.0
     few_rows = rows <= 1024 and blocks < machine.sm_count and fold == 1
-    filled = access.lanes * element >= 8 and -(-vectors // at_once.tx) * above >= machine.sm_count  # without a split
-    first = [at_once, normal] if single and (few_rows or filled) else [normal, at_once]
-    narrower = narrow() if fold == 1 else []
-    if few_rows and rows <= 512 and narrower:
-        first.insert(0, narrower[-1])
-    yield first[0]
+    filled = access.lanes * element >= 8 and -(-vectors // at_once[0]) * above >= machine.sm_count
+    ordered = [at_once, normal] if single and (few_rows or filled) else [normal, at_once]
+    narrower = narrow() if few_rows and rows <= 512 else []
+    first = narrower[-1] if narrower else params(*ordered[0])
+    yield first
     others = [params(x, threads, unroll, full) for x in (tx, max(1, tx // 2)) for threads in (128, 256, 512) for unroll in (2, 4, 8) for full in (1.0, 2.0)]
-    yield from (p for p in dict.fromkeys([*first[1:], *narrower, *others]) if p != first[0])
+    yield from (p for p in dict.fromkeys([*(params(*given) for given in ordered), *narrow(), *others]) if p != first)

@@ -328,7 +328,9 @@ def _places(vectors: int, registers: int, clusters: bool) -> tuple[list, list]:
         for cluster in (1, 2, 4, 8, 16) if tx >= 256 and clusters else (1,):
             chunks = -(-vectors // (tx * cluster))
             held = chunks * registers
-            if held <= (64 if tx <= 256 else 32) and (tx * cluster < 2 * vectors or tx == 1):
+            if tx * cluster >= 2 * vectors and tx > 1:
+                break
+            if held <= (64 if tx <= 256 else 32):
                 by_itself = cluster == 1 and held <= 32 and (tx <= 512 or not clusters)
                 (alone if by_itself else shared).append((tx, cluster, chunks))
     return alone, shared
