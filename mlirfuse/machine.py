@@ -60,7 +60,7 @@ class Host:
     own_cache: int
     last_cache: int
 
-    @property
+    @functools.cached_property
     def vector_bytes(self) -> int:
         """The width of its vector registers."""
         if {"avx512f", "avx512vl", "avx512bw"} <= self.features:
