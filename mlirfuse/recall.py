@@ -32,7 +32,7 @@ class Recall:
         key, sizes, alignments = described
         for known in self._known.get(key, ()):
             env = known.env(sizes)
-            if not config.guards or (known.holds(env) and (not known.values or known.kind.holds_values(leaves, env))):
+            if not config.guards or (known.holds(env) and (not known.looks_at_values or known.kind.holds_values(leaves, env))):
                 return known.record(leaves, env, alignments)
         return None
 
@@ -66,7 +66,7 @@ class _Known:
         self.form = kind.executor.form(kind.leaf_of_arg, kind.own)
         self.place = self.form.place(leaves)  # the same for all arguments of these types and devices
         self.holds = sz.function(" and ".join(conditions) or "True", sz.symbols_of(sizes))
-        self.values = bool(traced.scalar_ranges or traced.index_ranges or traced.static_leaves or kind.statics)  # whether they matter
+        self.looks_at_values = bool(traced.scalar_ranges or traced.index_ranges or traced.static_leaves or kind.statics)
         pointers = {f"arg{k}": k for k in kind.executor.program.pointer_args}
         spelled = ", ".join(f"{name}: alignments[{kind.leaf_of_arg[k]}]" for name, k in pointers.items())
         args = {name: kind.executor.graph.args[k] for name, k in pointers.items()}

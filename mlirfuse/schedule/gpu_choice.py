@@ -48,7 +48,8 @@ class _Reach:
     """What decides how a segment's tensors can be accessed along the innermost loop of its kept or its reduced axes, compiled to one function:
     ``access(env, alignments)``.
 
-    Numbers are or-ed where a power of two must divide them all: the lowest bit of the result is the largest one that does."""
+    Numbers are or-ed where a power of two must divide them all: the lowest bit of the result is the largest one that does. The function's own
+    names begin with an underscore, symbols of sizes do not."""
 
     def __init__(self, analysis: Analysis, along_kept: bool):
         loops = analysis.loops(analysis.kept if along_kept else analysis.reduced)
@@ -60,7 +61,7 @@ class _Reach:
         self.multiples = sorted(_symbolic_lengths(analysis, inner), key=str)
         ends = [loop[-1] for loop in analysis.loops(analysis.kept) + analysis.loops(analysis.reduced)]
         domain = set(analysis.domain)
-        pieces = _pieces(analysis)  # starts and lengths of what vectors must not cross the ends of
+        pieces = _pieces(analysis)  # starts and lengths of what no vector may reach across
         extent, elements = size_of(inner), sz.product(a.size for a in analysis.domain)
         numbers, offsets, lines, wanted = [extent, elements, *pieces, *self.multiples], [elements], [], [1]
         for at, value in enumerate(tensors):

@@ -283,7 +283,7 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], alignmen
 
     def narrow() -> list[Params]:
         """Narrower vectors, so that a block for each multiprocessor needs no split."""
-        out, lanes = [], access.lanes if fold == 1 else 1
+        out, lanes = [], access.lanes if fold == 1 else 1  # folded rows take the lanes that they were folded for
         while lanes > 1:
             lanes //= 2
             blocks_now = -(-columns // (lanes * 32)) * above
