@@ -47,7 +47,7 @@ class Tuned:
 
 
 def _short(params) -> str:
-    fields = {k: v for k, v in vars(params).items() if k != "access"}
+    fields = {k: v for k, v in params._asdict().items() if k != "access"}
     return f"{type(params).__module__.split('.')[-1]} lanes={params.access.lanes} " + " ".join(f"{k}={v}" for k, v in fields.items())
 
 

@@ -8,9 +8,9 @@ import ml_dtypes
 import numpy as np
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class DType:
-    """An element type.
+    """An element type; there is one object of each, and it is compared by identity.
 
     ``kind`` is ``f`` (float), ``i`` (signed), ``u`` (unsigned), ``b`` (bool), ``c`` (complex) or ``n`` (narrow: a float of a byte, which is
     only moved and cast); ``bits`` its width in memory.

@@ -514,7 +514,7 @@ _LAUNCH = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.POINTER(ctypes.c_void_p), ctyp
 def watched(program, compiled, env) -> tuple[int, object]:
     """In place of a variant's host function: one that says what kernels get and how long they take. Gives its address, and what to keep."""
     known = vars(program).setdefault("_watches", {})  # they go with the program
-    key = compiled.params, program.sizes_key(env)
+    key = compiled, program.sizes_key(env)
     try:
         watch = known.get(key) or known.setdefault(key, _Watch(program, compiled, env))
     except Exception as error:  # the call itself can go on

@@ -17,7 +17,7 @@ from mlirfuse import sizes as sz
 from mlirfuse.errors import ShapeError
 from mlirfuse.frontend import arrays
 from mlirfuse.graph import Block, Graph, Layout, Value
-from mlirfuse.program import Program
+from mlirfuse.program import Program, Variant
 from mlirfuse.schedule.axes import Axes
 
 
@@ -65,16 +65,15 @@ class Executor:
         that are given to ``result`` behind the graph's results."""
         return self.form(leaf_of_arg, own).record(self.variant(leaves, leaf_of_arg, env), leaves, env, result)
 
-    def known_variant(self, leaf_of_arg: list[int], env: dict[str, int], alignments):
-        """As :meth:`variant`, but None where it is not compiled yet or a tensor has no elements. ``alignments``: of each leaf."""
-        if self.empty or self.pieces is not None or (self.extents and min(self._extent_values(env)) <= 0):
+    def known_variant(self, env: dict[str, int], alignments: dict[Value, int]):
+        """As :meth:`variant`, but None where it is not compiled yet or a tensor has no elements. ``alignments``: as :meth:`alignments` gives them."""
+        if self.empty or self.pieces is not None or not self._has_elements(env):
             return None
-        args = self.graph.args
-        return self.program.known(env, {args[k]: alignments[leaf_of_arg[k]] for k in self.program.pointer_args})
+        return self.program.known(env, alignments)
 
     @functools.cached_property
-    def _extent_values(self):
-        return sz.tuple_function(self.extents)
+    def _has_elements(self):
+        return sz.function(" and ".join(f"({n}) > 0" for n in self.extents) or "True", sz.symbols_of(self.extents))
 
     def form(self, leaf_of_arg: list[int], own=()) -> _Form:
         """What is the same in all records of calls that bring the graph's arguments at these leaves."""
@@ -111,7 +110,7 @@ class _Form:
         self.where = [program.outputs.index(v) for v in graph.returns] + [len(program.outputs) + k for k in range(len(own))]
         self.in_order = self.where == list(range(len(self.where)))
         self.outputs = self._outputs(own)
-        self._scalars: dict[tuple, list[tuple[int, int, str]]] = {}
+        self._scalars: dict[Variant, list[tuple[int, int, str]]] = {}
 
     def _outputs(self, own):
         """A function of the sizes that says how each output is made, in the words of :class:`mlirfuse._native.Record`."""
@@ -139,11 +138,11 @@ class _Form:
 
     def scalars(self, variant) -> list[tuple[int, int, str]]:
         """(leaf, slot, kind) of each argument passed by value."""
-        found = self._scalars.get(variant.params)
+        found = self._scalars.get(variant)
         if found is None:
             at = {v: self.leaf_of_arg[k] for k, v in enumerate(self.graph.args)}
             slots = [(key[1], slot) for key, slot in variant.slots.ints.items() if key[0] == "scalar"]
-            found = self._scalars[variant.params] = [(at[v], slot, "f" if v.dtype.is_float else "i") for v, slot in slots]
+            found = self._scalars[variant] = [(at[v], slot, "f" if v.dtype.is_float else "i") for v, slot in slots]
         return found
 
     def place(self, leaves) -> tuple:

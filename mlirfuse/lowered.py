@@ -16,8 +16,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 
 from mlirfuse import _native, targets
@@ -250,20 +248,13 @@ def _launched(kernel) -> str:
 
 def parameters(choice) -> dict:
     """A scheduler's parameters by name."""
-    if dataclasses.is_dataclass(choice):
-        out = {}
-        for field in dataclasses.fields(choice):
-            value = getattr(choice, field.name)
-            if field.name == "access":
-                out |= {"lanes": value.lanes, "index": str(value.index)}
-            elif dataclasses.is_dataclass(value):
-                out |= parameters(value)
-            elif isinstance(value, (bool, int, str, float)):
-                out[field.name] = value
-        return out
-    if hasattr(choice, "_asdict"):
-        return dict(choice._asdict())
-    return {"outer": choice[0], "split": choice[1]} if len(choice) == 2 else {f"p{k}": v for k, v in enumerate(choice)}
+    out = {}
+    for name, value in (choice._asdict() if isinstance(choice, tuple) else vars(choice)).items():
+        if name == "access":
+            out |= {"lanes": value.lanes, "index": str(value.index)}
+        elif isinstance(value, (bool, int, str, float)):
+            out[name] = value
+    return out
 
 
 def _as_text(module, locations: bool = False) -> str:

@@ -17,11 +17,11 @@ class Machine:
     shared_per_block: int
     l2_bytes: int
 
-    @property
+    @functools.cached_property
     def clusters(self) -> bool:
         return int(self.chip.removeprefix("sm_").rstrip("af")) >= 90
 
-    @property
+    @functools.cached_property
     def async_copies(self) -> bool:
         """Whether threads can copy from memory into shared memory without waiting (``cp.async``)."""
         return int(self.chip.removeprefix("sm_").rstrip("af")) >= 80
@@ -60,7 +60,7 @@ class Host:
     own_cache: int
     last_cache: int
 
-    @property
+    @functools.cached_property
     def vector_bytes(self) -> int:
         """The width of its vector registers."""
         if {"avx512f", "avx512vl", "avx512bw"} <= self.features:

@@ -41,7 +41,7 @@ class Plan:
     workspace: int
 
 
-@dataclass
+@dataclass(eq=False)
 class Variant:
     """Compiled code for one choice of parameters. The ``ints`` of a plan and the sizes of its buffers come from ``evaluate(env)``."""
 
@@ -53,6 +53,11 @@ class Variant:
     keep: Any
     evaluate: Any = None
     offsets: list[tuple[int, int, int, int]] = field(default_factory=list)  # (ints slot, size position, first step, last step)
+
+
+def _key(params: tuple) -> tuple:
+    """What a variant is found by: parameters of two schedulers may be equal as tuples."""
+    return params, tuple(map(type, params))
 
 
 def _reductions_first(steps: list[Step]) -> list[Step]:
@@ -78,7 +83,7 @@ class Program:
         self.pointer_args = [k for k in range(len(graph.args)) if k not in graph.scalars]
         self.outputs = list(dict.fromkeys(graph.returns))
         self.views = self._views()
-        self.variants: dict[tuple, Variant] = {}
+        self.variants: dict[tuple, Variant] = {}  # by _key
         self.tuned: dict[tuple, tuple | None] = {}  # by sizes_key: parameters that were measured to be best
         self.tuned_before: bool | None = None  # whether earlier processes left any such; None: not looked for yet
         self._lock = threading.Lock()
@@ -176,19 +181,20 @@ class Program:
     def variant(self, env: dict[str, int], alignments: dict[Value, int]) -> Variant:
         """The compiled variant for these sizes, compiled now if it is new. ``alignments``: bytes, of each argument's address."""
         params = self.parameters(env, alignments)
-        found = self.variants.get(params)
+        key = _key(params)
+        found = self.variants.get(key)
         if found is None:
             with self._lock:
-                found = self.variants.get(params)
+                found = self.variants.get(key)
                 if found is None:
                     counters.variants += 1
                     found = dump.compiling(self, params, env, self._compile) if config.dump else self._compile(params, env)
-                    self.variants[params] = found
+                    self.variants[key] = found
         return found
 
     def known(self, env: dict[str, int], alignments: dict[Value, int]) -> Variant | None:
         """The variant for these sizes where it is compiled already."""
-        return self.variants.get(self.parameters(env, alignments))
+        return self.variants.get(_key(self.parameters(env, alignments)))
 
     def parameters(self, env: dict[str, int], alignments: dict[Value, int]) -> tuple:
         """For each segment its scheduler's parameters for these sizes. ``alignments``: bytes, of each argument's address."""

@@ -32,7 +32,7 @@ class Recall:
         key, sizes, alignments = described
         for known in self._known.get(key, ()):
             env = known.env(sizes)
-            if not config.guards or (known.holds(env) and known.kind.holds_values(leaves, env)):
+            if not config.guards or (known.holds(env) and (not known.looks_at_values or known.kind.holds_values(leaves, env))):
                 return known.record(leaves, env, alignments)
         return None
 
@@ -66,10 +66,15 @@ class _Known:
         self.form = kind.executor.form(kind.leaf_of_arg, kind.own)
         self.place = self.form.place(leaves)  # the same for all arguments of these types and devices
         self.holds = sz.function(" and ".join(conditions) or "True", sz.symbols_of(sizes))
+        self.looks_at_values = bool(traced.scalar_ranges or traced.index_ranges or traced.static_leaves or kind.statics)
+        pointers = {f"arg{k}": k for k in kind.executor.program.pointer_args}
+        spelled = ", ".join(f"{name}: alignments[{kind.leaf_of_arg[k]}]" for name, k in pointers.items())
+        args = {name: kind.executor.graph.args[k] for name, k in pointers.items()}
+        self.alignments = eval(f"lambda alignments: {{{spelled}}}", args)
 
     def record(self, leaves, env, alignments):
         kind = self.kind
         if kind.executor is None:  # it has failed meanwhile
             return None
-        variant = kind.executor.known_variant(kind.leaf_of_arg, env, alignments)
+        variant = kind.executor.known_variant(env, self.alignments(alignments))
         return None if variant is None else self.form.record(variant, leaves, env, kind.finisher(env), self.place)

@@ -216,10 +216,12 @@ def _substitute_atom(atom: Atom, values) -> Size:
     return _FUNCTIONS[atom.op](*(substitute(a, values) for a in atom.args))
 
 
-def function(source: str, symbols, **names):
-    """A function of a dict with the symbols' values, that gives what the Python expression ``source`` says. Sizes stand in it as ``str``
-    spells them; ``names`` are what else it may name. Compiled once, a size costs some tens of nanoseconds a call, not microseconds."""
-    lines = ["def evaluate(env):", *(f"    {name} = env[{name!r}]" for name in sorted(symbols)), f"    return {source}"]
+def function(source: str, symbols, first=(), parameters=("env",), **names):
+    """A function of a dict with the symbols' values, that gives what the Python expression ``source`` says, after the statements ``first``.
+    Sizes stand in it as ``str`` spells them; ``parameters`` and ``names`` are what else it may name. Compiled once, a size costs some tens of
+    nanoseconds a call, not microseconds."""
+    read = [f"{name} = env[{name!r}]" for name in sorted(symbols)]
+    lines = [f"def evaluate({', '.join(parameters)}):", *(f"    {line}" for line in [*read, *first]), f"    return {source}"]
     scope = {"max": max, "min": min, **names}
     exec(compile("\n".join(lines), "<sizes>", "exec"), scope)
     return scope["evaluate"]

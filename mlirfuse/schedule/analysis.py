@@ -48,16 +48,18 @@ class Analysis:
     def once(self, function: Callable[..., Any], *args) -> Any:
         """``function(self, *args)``, computed once: for what does not depend on the sizes of a call."""
         key = function, args
-        if key not in self._once:
-            self._once[key] = function(self, *args)
-        return self._once[key]
+        found = self._once.get(key)
+        if found is None:
+            found = self._once[key] = function(self, *args)
+        return found
 
     def values(self, function: Callable[[Analysis], Iterable[Size]], env: dict[str, int]) -> tuple[int, ...]:
         """The values, for the sizes of a call, of the sizes that ``function(self)`` lists: they are compiled into one function of ``env``."""
         key = "values", function
-        if key not in self._once:
-            self._once[key] = sz.tuple_function(function(self))
-        return self._once[key](env)
+        found = self._once.get(key)
+        if found is None:
+            found = self._once[key] = sz.tuple_function(function(self))
+        return found(env)
 
     def late_values(self) -> set[Value]:
         """The values that depend on a reduction of the segment."""

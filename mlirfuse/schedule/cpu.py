@@ -274,8 +274,11 @@ class CpuBody:
 
 def lanes_of(analysis: Analysis, host: Host) -> int:
     """Vector lanes: a register of the widest element that is computed with."""
-    widest = max(v.dtype.compute.bits for op in analysis.ops for v in list(op.operands) + list(op.results))
-    return host.vector_bytes * 8 // widest
+    return host.vector_bytes * 8 // analysis.once(_widest_bits)
+
+
+def _widest_bits(analysis: Analysis) -> int:
+    return max(v.dtype.compute.bits for op in analysis.ops for v in list(op.operands) + list(op.results))
 
 
 def cost_of(analysis: Analysis) -> int:

@@ -111,21 +111,19 @@ def _streams(analysis: Analysis, outputs: list[Value], env, alignments, host: Ho
     """Whether ``outputs`` should be stored past the caches: together they do not stay there, and every vector of them is aligned."""
     if not outputs or host.vector_bytes < 32:
         return False
+    sizes = dict(zip(analysis.outputs, analysis.once(_output_sizes)(env)))
+    if sum([sizes[v][0] for v in outputs]) <= host.last_cache // 2:
+        return False
     lanes = lanes_of(analysis, host)
-    sizes = analysis.values(_output_sizes, env)
-    total, at = 0, 0
-    for value in analysis.outputs:
-        numel, strides = sizes[at], sizes[at + 1 : at + 1 + value.rank]
-        at += 1 + value.rank
-        if value not in outputs:
-            continue
-        total += numel * value.dtype.bytes
-        vector = lanes * value.dtype.bytes
-        aligned = all(s * value.dtype.bytes % vector == 0 for s in strides if s != 1)
+    for value in outputs:
+        nbytes, vector = value.dtype.bytes, lanes * value.dtype.bytes
+        aligned = all(s * nbytes % vector == 0 for s in sizes[value][1] if s != 1)
         if vector < 16 or not aligned or min(alignments.get(value, ALIGNED), ALIGNED) < vector:
             return False
-    return total > host.last_cache // 2
+    return True
 
 
 def _output_sizes(analysis: Analysis):
-    return [n for v in analysis.outputs for n in (v.numel, *analysis.strides[v])]
+    """A function of the sizes: the bytes of each output, and its strides."""
+    pairs = [f"(({v.numel})*{v.dtype.bytes}, {sz.spelled(analysis.strides[v])})" for v in analysis.outputs]
+    return sz.function(sz.spelled(pairs), sz.symbols_of(n for v in analysis.outputs for n in (v.numel, *analysis.strides[v])))

@@ -6,7 +6,8 @@ A kernel is a ``gpu.func`` whose parameters are the pointers and sizes that it u
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from mlirfuse import dtypes as dt
 from mlirfuse import sizes as sz
@@ -50,15 +51,14 @@ class GpuKernel:
         return "\n".join([*lines, *[wait] * (self.waits == "after"), "    gpu.return", "  }"])
 
 
-@dataclass(frozen=True)
-class Access:
+class Access(NamedTuple):
     """What a variant may assume of memory: ``index`` is i32 or i64, ``lanes`` elements a vector access, ``aligns`` the alignment in bytes
     of each input's and output's vector accesses, ``multiples`` the sizes known to be multiples of the lanes."""
 
     index: dt.DType
     lanes: int
     aligns: tuple[int, ...]
-    multiples: frozenset = field(default_factory=frozenset)
+    multiples: frozenset = frozenset()
 
 
 class GpuBody:

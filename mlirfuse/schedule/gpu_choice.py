@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from typing import Iterator
 
@@ -44,10 +45,11 @@ def emit(name: str, analysis: Analysis, slots: Slots, params) -> list[GpuKernel]
 
 
 class _Reach:
-    """What decides how a segment's tensors can be accessed along the innermost loop of its kept or its reduced axes. ``evaluate(env)`` gives
-    what depends on the sizes: the loop's extent; the largest offset in elements; starts and lengths of pieces that vectors must not cross,
-    or-ed; the sizes that may be multiples of a vector; for each tensor its stride along the loop and, or-ed, the strides but 1 that the
-    kernel steps by. The lowest bit of numbers or-ed is the largest power of two that divides them all."""
+    """What decides how a segment's tensors can be accessed along the innermost loop of its kept or its reduced axes, compiled to one function:
+    ``access(env, alignments)``.
+
+    Numbers are or-ed where a power of two must divide them all: the lowest bit of the result is the largest one that does. The function's own
+    names begin with an underscore, symbols of sizes do not."""
 
     def __init__(self, analysis: Analysis, along_kept: bool):
         loops = analysis.loops(analysis.kept if along_kept else analysis.reduced)
@@ -55,55 +57,49 @@ class _Reach:
         lane = inner[-1] if inner else None
         both = analysis.inputs + analysis.outputs
         tensors = list(dict.fromkeys(both))
-        self.tensors = [(v, v.dtype.bytes, v in analysis.outputs) for v in tensors]
-        self.places = [tensors.index(v) for v in both]
-        self.pinned = lane in analysis.pinned
+        self.places = [(tensors.index(v), v.dtype.bytes) for v in both]
         self.multiples = sorted(_symbolic_lengths(analysis, inner), key=str)
         ends = [loop[-1] for loop in analysis.loops(analysis.kept) + analysis.loops(analysis.reduced)]
         domain = set(analysis.domain)
-        pieces = _pieces(analysis)
-        numbers = [size_of(inner), sz.product(a.size for a in analysis.domain), *pieces, *self.multiples]
-        offsets, rows = [numbers[1]], []
-        for value in tensors:
-            axes, strides = analysis.axes.flat(value), analysis.strides[value]
+        pieces = _pieces(analysis)  # starts and lengths of what no vector may reach across
+        extent, elements = size_of(inner), sz.product(a.size for a in analysis.domain)
+        numbers, offsets, lines, wanted = [extent, elements, *pieces, *self.multiples], [elements], [], [1]
+        for at, value in enumerate(tensors):
+            axes, strides, nbytes = analysis.axes.flat(value), analysis.strides[value], value.dtype.bytes
             plain = domain.issuperset(axes) and not analysis.pinned.intersection(axes)
             along = analysis.axis_stride(value, lane) if lane else 0
             steps = [analysis.axis_stride(value, a) for a in ends] if plain else strides
-            rows.append(f"({along}, {_ored(f'({s} if {s} != 1 else 0)' for s in dict.fromkeys(steps) if s not in (0, 1))})")
-            offsets.append("+".join(f"({n}-1)*abs({s})" for n, s in zip(value.shape, strides)) or 0)
+            stepped = [s if isinstance(s, int) else f"({s} if {s} != 1 else 0)" for s in dict.fromkeys(steps) if s not in (0, 1)]
+            lines.append(f"_limit{at} = {_ored(stepped + pieces)} * {nbytes} | _alignments.get(_value{at}, {WIDEST}) | {WIDEST}")
+            lines.append(f"_limit{at} &= -_limit{at}")
+            if along == 1 or value in analysis.outputs:
+                wanted.append(f"_limit{at} // {nbytes}")
+            elif not isinstance(along, int):
+                wanted.append(f"_limit{at} // {nbytes} if {along} == 1 else 1")
+            offsets.append("+".join(f"({n}-1)*{abs(s) if isinstance(s, int) else f'abs({s})'}" for n, s in zip(value.shape, strides)) or 0)
             numbers += [along, *steps, *value.shape, *strides]
-        source = f"{numbers[0]}, max({sz.spelled(offsets)}), {_ored(f'({n})' for n in pieces)}, {sz.spelled(self.multiples)}, ({', '.join(rows)},)"
-        self.evaluate = sz.function(source, sz.symbols_of(numbers))
+        lines.append(f"_lanes = max({sz.spelled(wanted)}) | {_ored([extent, 8, *(pieces if lane in analysis.pinned else ())])}")
+        lines.append("_lanes &= -_lanes")
+        limits, whole = [f"_limit{at}" for at in range(len(tensors))], [f"({n}) % _lanes == 0" for n in self.multiples]
+        source = f"_made(max({sz.spelled(dict.fromkeys(offsets))}) < {2**31 - 2**20}, _lanes, {sz.spelled(limits)}, {sz.spelled(whole)})"
+        names = {f"_value{at}": value for at, value in enumerate(tensors)} | {"_made": functools.lru_cache(self._made)}
+        self.access = sz.function(source, sz.symbols_of(numbers), lines, ("env", "_alignments"), **names)
+
+    def _made(self, narrow: bool, lanes: int, limits: tuple[int, ...], whole: tuple[bool, ...]) -> Access:
+        """The Access with offsets of 32 bits or of 64, that many lanes, vectors of each tensor aligned to at most its limit, and these of the sizes
+        that may be known multiples of the lanes."""
+        aligns = tuple([max(nbytes, min(limits[at], lanes * nbytes)) for at, nbytes in self.places])
+        known = frozenset([n for n, multiple in zip(self.multiples, whole) if multiple] if lanes > 1 else ())
+        return Access(dt.i32 if narrow else dt.i64, lanes, aligns, known)
 
 
 def _ored(numbers) -> str:
-    return "|".join(numbers) or "0"
+    return f"({'|'.join(f'({n})' for n in numbers) or 0})"
 
 
 def access_of(analysis: Analysis, along_kept: bool, env: dict[str, int], alignments: dict[Value, int]) -> Access:
     """How wide accesses can be along the innermost loop of the kept or the reduced axes, and whether offsets fit 32 bits."""
-    reach = analysis.once(_Reach, along_kept)
-    extent, largest, pieces, sizes, strides = reach.evaluate(env)
-    aligns, wanted = [], 1
-    for (value, nbytes, written), (along, steps) in zip(reach.tensors, strides):
-        limit = min(alignments.get(value, WIDEST), WIDEST, _power((steps | pieces) * nbytes))
-        aligns.append(max(nbytes, limit))
-        if along == 1 or written:
-            wanted = max(wanted, limit // nbytes)
-    lanes = min(wanted, 8)
-    while extent % lanes:
-        lanes //= 2
-    if reach.pinned:
-        lanes = min(lanes, _power(pieces))
-    aligns = [min(align, lanes * nbytes) for align, (_, nbytes, _) in zip(aligns, reach.tensors)]
-    known = frozenset([n for n, value in zip(reach.multiples, sizes) if not value % lanes] if lanes > 1 else ())
-    return Access(dt.i32 if largest + 2**20 < 2**31 else dt.i64, lanes, tuple([aligns[k] for k in reach.places]), known)
-
-
-def _power(n: int) -> int:
-    """The largest power of two that divides ``n``, up to 256."""
-    n = abs(n)
-    return min(n & -n, 256) if n else 256
+    return analysis.once(_Reach, along_kept).access(env, alignments)
 
 
 def _symbolic_lengths(analysis: Analysis, inner) -> set:

@@ -8,8 +8,7 @@ that vectors divide; the second kernel combines what came of each column in them
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Iterator
+from typing import Iterator, NamedTuple
 
 from mlirfuse import dtypes as dt
 from mlirfuse import sizes as sz
@@ -27,8 +26,7 @@ from mlirfuse.schedule.gpu_partial import finish, partial_memory
 SHARED = 48 << 10  # bytes a block may use without asking
 
 
-@dataclass(frozen=True)
-class Params:
+class Params(NamedTuple):
     """``tx`` threads along columns and ``ty`` along rows, ``unroll`` rows in flight a thread, ``split`` blocks along the rows; ``fold`` rows are
     taken as one."""
 
@@ -235,14 +233,20 @@ def _folds(analysis: Analysis) -> bool:
     return not wide and all(s == (1, size) for s in steps) and all(domain == set(analysis.axes.flat(v)) for v in analysis.inputs if v.rank)
 
 
+def _widest(analysis: Analysis) -> tuple[list[Value], int]:
+    """The inputs with dimensions, and the elements of each that an access of at most 16 bytes has."""
+    wide = [v for v in analysis.inputs if v.rank]
+    return wide, min(16 // max((v.dtype.bytes for v in wide), default=16), 8)
+
+
 def _folded(analysis: Analysis, access: Access, env: dict[str, int], alignments: dict[Value, int]) -> tuple[int, Access]:
     """How many rows to take as one so that vectors of 16 bytes divide it, and the access then; 1 where that is not to be had."""
     columns, above, rows = analysis.values(_extents, env)
-    wide = [v for v in analysis.inputs if v.rank]
-    lanes = min(16 // max((v.dtype.bytes for v in wide), default=16), 8)
+    wide, lanes = analysis.once(_widest)
     fold = lanes // min(columns & -columns, lanes)
-    aligned = all(alignments.get(v, 16) >= lanes * v.dtype.bytes for v in wide)
-    if fold == 1 or access.lanes >= lanes or rows % fold or rows < 64 * fold or not aligned or not analysis.once(_folds):
+    if fold == 1 or access.lanes >= lanes or rows % fold or rows < 64 * fold or not analysis.once(_folds):
+        return 1, access
+    if any(alignments.get(v, 16) < lanes * v.dtype.bytes for v in wide):
         return 1, access
     aligns = [lanes * v.dtype.bytes if v in wide else v.dtype.bytes for v in analysis.inputs] + [v.dtype.bytes for v in analysis.outputs]
     return fold, Access(access.index, lanes, tuple(aligns))
@@ -279,28 +283,27 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], alignmen
 
     def narrow() -> list[Params]:
         """Narrower vectors, so that a block for each multiprocessor needs no split."""
-        out, lanes = [], access.lanes
+        out, lanes = [], access.lanes if fold == 1 else 1  # folded rows take the lanes that they were folded for
         while lanes > 1:
             lanes //= 2
             blocks_now = -(-columns // (lanes * 32)) * above
             enough = machine.sm_count // 2 <= blocks_now < 4 * machine.sm_count
             if enough and single and columns % lanes == 0 and lanes * element >= 4:
                 aligns = tuple(min(a, lanes * v.dtype.bytes) for a, v in zip(access.aligns, analysis.inputs + analysis.outputs))
-                narrower = replace(access, lanes=lanes, aligns=aligns)
-                out += [replace(params(32, threads, unroll), access=narrower, split=1) for threads in (1024, 512) for unroll in (16, 8)]
+                narrower = access._replace(lanes=lanes, aligns=aligns)
+                out += [params(32, threads, unroll)._replace(access=narrower, split=1) for threads in (1024, 512) for unroll in (16, 8)]
         return out
 
     in_flight = max(4, min(16, 64 // (access.lanes * element)))  # rows that make 64 bytes a thread
-    normal = params(tx, 512 if access.lanes * accumulators <= 8 else 128, in_flight)
-    at_once = replace(params(min(tx, 16) if access.lanes > 1 else tx, 512, max(8, in_flight)), split=1)
+    normal = tx, 512 if access.lanes * accumulators <= 8 else 128, in_flight
+    at_once = min(tx, 16) if access.lanes > 1 else tx, 512, max(8, in_flight), 0.0  # without a split
     if vectors * above >= machine.sm_count * 128 and rows <= 64:  # columns enough for all threads: none needs to share its own
-        at_once = replace(params(32, 128, 8), split=1)
+        at_once = 32, 128, 8, 0.0
     few_rows = rows <= 1024 and blocks < machine.sm_count and fold == 1
-    filled = access.lanes * element >= 8 and -(-vectors // at_once.tx) * above >= machine.sm_count  # without a split
-    first = [at_once, normal] if single and (few_rows or filled) else [normal, at_once]
-    narrower = narrow() if fold == 1 else []
-    if few_rows and rows <= 512 and narrower:
-        first.insert(0, narrower[-1])
-    yield first[0]
+    filled = access.lanes * element >= 8 and -(-vectors // at_once[0]) * above >= machine.sm_count
+    ordered = [at_once, normal] if single and (few_rows or filled) else [normal, at_once]
+    narrower = narrow() if few_rows and rows <= 512 else []
+    first = narrower[-1] if narrower else params(*ordered[0])
+    yield first
     others = [params(x, threads, unroll, full) for x in (tx, max(1, tx // 2)) for threads in (128, 256, 512) for unroll in (2, 4, 8) for full in (1.0, 2.0)]
-    yield from (p for p in dict.fromkeys([*first[1:], *narrower, *others]) if p != first[0])
+    yield from (p for p in dict.fromkeys([*(params(*given) for given in ordered), *narrow(), *others]) if p != first)

@@ -7,8 +7,7 @@ at the end as its part. A row too long for that (``chunks == 0``) is passed over
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Iterator
+from typing import Iterator, NamedTuple
 
 from mlirfuse import dtypes as dt
 from mlirfuse import sizes as sz
@@ -23,8 +22,7 @@ from mlirfuse.schedule.gpu import Access, GpuBody, GpuKernel
 from mlirfuse.schedule.gpu_staging import Staging
 
 
-@dataclass(frozen=True)
-class Params:
+class Params(NamedTuple):
     """``tx`` threads a row, ``chunks`` vectors a thread (0: looped); ``exact``: they cover the row with none left over; ``resident``: blocks
     that shall fit a multiprocessor at a time; ``stages``: rows that are in or on their way to shared memory (0: the next one to registers)."""
 
@@ -222,26 +220,36 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
     next one's) and accumulators in about 64 registers."""
     (length,) = analysis.values(_length, env)
     vectors = -(-length // access.lanes)
-    registers = access.lanes * len(analysis.partials) + 2 * access.lanes * sum(v.dtype.bytes for v in analysis.once(_wide_inputs)) // 4
-    found = []
+    nbytes = sum([v.dtype.bytes for v in analysis.once(_wide_inputs)])
+    registers = access.lanes * len(analysis.partials) + 2 * access.lanes * nbytes // 4
+    places = []  # (threads a row, vectors a thread)
     for tx in (1024, 512, 256, 128, 64, 32):
         chunks = -(-vectors // tx)
         if chunks * registers <= 96 and (tx == 32 or tx < 2 * vectors):
-            found.append(Params(access, tx, chunks, chunks * tx * access.lanes == length))
-    found.sort(key=lambda p: (p.chunks * registers > 64, p.tx if p.chunks * registers <= 64 else -p.tx))
-    wide, lane = analysis.once(_wide_inputs), analysis.loops(analysis.reduced)[-1][-1]
-    if gpu_staging.possible(analysis, access, wide, lane, machine):
-        for p in found:
-            turn = p.tx * p.chunks * access.lanes * sum(v.dtype.bytes for v in wide)
-            room = machine.shared_per_block // 2 - 2048  # two blocks a multiprocessor
-            yield from (replace(p, stages=n) for n in (2, 3, 4, 6) if n * turn <= room)
+            places.append((tx, chunks))
+    places.sort(key=lambda place: (False, place[0]) if place[1] * registers <= 64 else (True, -place[0]))
+
+    def params(tx: int, chunks: int, stages: int = 0) -> Params:
+        return Params(access, tx, chunks, chunks * tx * access.lanes == length, stages=stages)
+
+    if machine.async_copies and analysis.once(_stageable, access):
+        room = machine.shared_per_block // 2 - 2048  # two blocks a multiprocessor
+        for tx, chunks in places:
+            turn = tx * chunks * access.lanes * nbytes
+            yield from (params(tx, chunks, n) for n in (2, 3, 4, 6) if n * turn <= room)
+    found = [params(*place) for place in places]
     yield from found
-    yield from (replace(p, resident=r) for p in found for r in (2, 3, 4) if r * p.tx <= 1024)
+    yield from (p._replace(resident=r) for p in found for r in (2, 3, 4) if r * p.tx <= 1024)
     yield Params(access, 512 if vectors > 256 else 128, 0, False)
 
 
 def _length(analysis: Analysis) -> tuple:
     return (sz.product(a.size for a in analysis.reduced),)
+
+
+def _stageable(analysis: Analysis, access: Access) -> bool:
+    """Whether rows can be brought to shared memory ahead of their turn."""
+    return gpu_staging.possible(analysis, access, analysis.once(_wide_inputs), analysis.loops(analysis.reduced)[-1][-1])
 
 
 def _wide_inputs(analysis: Analysis) -> list[Value]:

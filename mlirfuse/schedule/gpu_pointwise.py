@@ -7,8 +7,7 @@ that its loads are in flight together. Threads past the edge compute a clamped e
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Iterator
+from typing import Iterator, NamedTuple
 
 from mlirfuse import dtypes as dt
 from mlirfuse import sizes as sz
@@ -18,8 +17,7 @@ from mlirfuse.schedule.analysis import Analysis, size_of
 from mlirfuse.schedule.gpu import Access, GpuBody, GpuKernel
 
 
-@dataclass(frozen=True)
-class Params:
+class Params(NamedTuple):
     """Threads along columns and rows, and how many vectors of each a thread takes."""
 
     access: Access
@@ -100,9 +98,7 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
     vectors = -(-columns // access.lanes)
 
     def params(threads: int, wanted: int) -> Params:
-        tx = 1
-        while tx < threads and tx < vectors:
-            tx *= 2
+        tx = threads if vectors >= threads else 1 << max(0, vectors - 1).bit_length()
         ty = threads // tx
         full = machine.sm_count * (machine.threads_per_sm // threads)
         across, down = 1, 1
@@ -115,11 +111,8 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
                 break
         return Params(access, tx, ty, across, down)
 
-    inputs, widest = analysis.once(_along_columns)
-    a_vector = access.lanes * widest * max(1, inputs)
     several_rows = vectors < 256  # a block spans rows: more of them a thread only lengthens its address arithmetic
-    model = 1 if several_rows or inputs < 2 else max(1, min(4, 64 // a_vector))  # else about 64 bytes a thread under way
-    first = params(256, model)
+    first = params(256, 1 if several_rows else analysis.once(_vectors_a_thread, access.lanes))
     yield first
     others = (params(threads, wanted) for threads in (256, 128, 512) for wanted in (1, 2, 4, 8))
     yield from (p for p in dict.fromkeys(others) if p != first)
@@ -131,8 +124,8 @@ def _extents(analysis: Analysis) -> tuple:
     return (size_of(loops[-1]), sz.product(size_of(loop) for loop in loops[:-1])) if loops else (1, 1)
 
 
-def _along_columns(analysis: Analysis) -> tuple[int, int]:
-    """How many inputs run along the columns, and the bytes of their widest element."""
+def _vectors_a_thread(analysis: Analysis, lanes: int) -> int:
+    """How many vectors of the columns a thread shall take: of several inputs, about 64 bytes under way."""
     columns = set((analysis.loops(analysis.kept) or [[]])[-1])
     inputs = [v for v in analysis.inputs if columns & set(analysis.axes.flat(v))]
-    return len(inputs), max((v.dtype.bytes for v in inputs), default=4)
+    return max(1, min(4, 64 // (lanes * max(v.dtype.bytes for v in inputs) * len(inputs)))) if len(inputs) > 1 else 1

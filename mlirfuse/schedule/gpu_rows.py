@@ -10,8 +10,8 @@ Threads past the row's end read a clamped vector whose lanes are replaced by the
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Iterator
+import functools
+from typing import Iterator, NamedTuple
 
 from mlirfuse import sizes as sz
 from mlirfuse.lowering.slots import Slots
@@ -26,8 +26,7 @@ from mlirfuse.schedule.gpu_row_forms import UNROLL, in_loops, in_registers, in_s
 SMALL_SHARED = 2 << 10  # bytes of shared memory that accumulators and the system may need besides
 
 
-@dataclass(frozen=True)
-class Params:
+class Params(NamedTuple):
     """``tx`` threads along a row and ``ty`` rows a block; ``chunks`` vectors a thread (0: looped); ``cluster`` blocks a row;
     ``split`` blocks a row that combine in a second kernel; ``whole``: how many of the chunks lie inside the row for every thread, so that
     they need no check; ``recompute``: values are computed again in each phase from what was loaded, which needs fewer registers;
@@ -74,14 +73,7 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
     registers = max(1, lanes * row_bytes // 4)  # of one chunk
     small = kept * vectors < machine.sm_count * 1024  # not a vector for each thread of half the machine: all in parallel
 
-    alone, shared = [], []  # (threads along the row, blocks a cluster, chunks a thread)
-    for tx in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024):
-        for cluster in (1, 2, 4, 8, 16) if tx >= 256 and machine.clusters else (1,):
-            chunks = -(-vectors // (tx * cluster))
-            held = chunks * registers
-            if held <= (64 if tx <= 256 else 32) and (tx * cluster < 2 * vectors or tx == 1):
-                by_itself = cluster == 1 and held <= 32 and (tx <= 512 or not machine.clusters)
-                (alone if by_itself else shared).append((tx, cluster, chunks))
+    alone, shared = _places(vectors, registers, machine.clusters)
 
     def cost(place) -> tuple:
         tx, cluster, chunks = place
@@ -155,7 +147,23 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
     yield from (*(in_shared_memory or staged())[:8], *ordered, looped())
     for p in ordered:
         if p.cluster > 1:
-            yield from (replace(p, resident=r) for r in (1, 2, 3, 4) if r != p.resident and r * p.tx <= 1024)
+            yield from (p._replace(resident=r) for r in (1, 2, 3, 4) if r != p.resident and r * p.tx <= 1024)
+
+
+@functools.lru_cache
+def _places(vectors: int, registers: int, clusters: bool) -> tuple[list, list]:
+    """Places that hold a row of so many vectors, as (threads along the row, blocks a cluster, chunks a thread): in a block alone, and others."""
+    alone, shared = [], []
+    for tx in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024):
+        for cluster in (1, 2, 4, 8, 16) if tx >= 256 and clusters else (1,):
+            chunks = -(-vectors // (tx * cluster))
+            held = chunks * registers
+            if tx * cluster >= 2 * vectors and tx > 1:
+                break
+            if held <= (64 if tx <= 256 else 32):
+                by_itself = cluster == 1 and held <= 32 and (tx <= 512 or not clusters)
+                (alone if by_itself else shared).append((tx, cluster, chunks))
+    return alone, shared
 
 
 def _extents(analysis: Analysis) -> tuple:

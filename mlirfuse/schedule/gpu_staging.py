@@ -61,8 +61,8 @@ class Staging:
         return self.body.dynamic_address(self.base, e.add(offset, e.mul(self.body.thread, nbytes)))
 
 
-def possible(analysis: Analysis, access: Access, values: list[Value], lane: Axis, machine) -> bool:
-    """Whether every vector of these inputs along ``lane`` can be copied at once."""
+def possible(analysis: Analysis, access: Access, values: list[Value], lane: Axis) -> bool:
+    """Whether every vector of these inputs along ``lane`` can be copied at once, by a machine that has such copies."""
     known = dict(zip(analysis.inputs, access.aligns))
     whole = all(access.lanes * v.dtype.bytes in SIZES and known[v] >= access.lanes * v.dtype.bytes for v in values)
-    return machine.async_copies and bool(values) and whole and all(analysis.axis_stride(v, lane) == 1 for v in values)
+    return bool(values) and whole and all(analysis.axis_stride(v, lane) == 1 for v in values)

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
-from typing import Iterator
+from typing import Iterator, NamedTuple
 
 from mlirfuse import dtypes as dt
 from mlirfuse import ops
@@ -25,8 +24,7 @@ from mlirfuse.schedule.gpu import Access, GpuBody, GpuKernel
 THREADS = 256
 
 
-@dataclass(frozen=True)
-class Params:
+class Params(NamedTuple):
     """``reading``: which loop the staged values are contiguous along; ``read_lanes`` elements a vector of it; ``staged``: which values, by
     their position among the inputs and then the ops' results."""
 

@@ -41,29 +41,20 @@ class Params:
     streamed: bool = False
 
 
-def is_outer(analysis: Analysis, hint: dict[str, int]) -> bool:
+def is_outer(analysis: Analysis, env: dict[str, int]) -> bool:
     """Whether memory runs along a kept axis: the smallest stride of the widest input is not a reduced axis'."""
-    kept, reduced = analysis.once(_main_axes)
-    if not kept or not reduced:
-        return False
-    strides = [abs(n) or 1 << 62 for n in analysis.values(_main_strides, hint)]
-    return min(strides[: len(kept)]) < min(strides[len(kept) :])
+    return analysis.once(_outer)(env)
 
 
-def _main_axes(analysis: Analysis):
-    """The kept and the reduced axes, where there is an input with a reduced axis."""
-    found = _main_input(analysis)
-    return (analysis.kept, analysis.reduced) if found is not None else ([], [])
-
-
-def _main_input(analysis: Analysis) -> Value | None:
+def _outer(analysis: Analysis):
+    """:func:`is_outer` as a function of the sizes."""
     inputs = [v for v in analysis.inputs if set(analysis.reduced) & set(analysis.axes.flat(v))]
-    return max(inputs, key=lambda v: len(analysis.axes.flat(v)), default=None)
-
-
-def _main_strides(analysis: Analysis):
-    main = _main_input(analysis)
-    return [analysis.axis_stride(main, axis) for axis in analysis.kept + analysis.reduced]
+    if not inputs or not analysis.kept or not analysis.reduced:
+        return lambda env: False
+    main = max(inputs, key=lambda v: len(analysis.axes.flat(v)))
+    strides = [[analysis.axis_stride(main, axis) for axis in axes] for axes in (analysis.kept, analysis.reduced)]
+    least = [f"min({sz.spelled(f'abs({n}) or {1 << 62}' for n in some)})" for some in strides]
+    return sz.function(" < ".join(least), sz.symbols_of(strides[0] + strides[1]))
 
 
 def late_outputs(analysis: Analysis) -> tuple[list[Value], list[Value]]:

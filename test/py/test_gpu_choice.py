@@ -1,0 +1,40 @@
+"""What is chosen for a GPU kernel's accesses, for all sizes and alignments; no GPU is needed."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+import mlirfuse
+from mlirfuse import targets
+from mlirfuse.program import Program
+from mlirfuse.schedule import gpu_choice
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, np.int8])
+def test_accesses_are_as_wide_as_sizes_and_alignments_allow(dtype):
+    """Rows of a larger array and a contiguous one: a vector may neither cross a row's end nor lie at an address that it is not aligned to."""
+    function = mlirfuse.jit(lambda x, y: x + y, target="cuda:sm_90")
+    lowered = function.lower(np.ones((8, 48), dtype)[:, :24], np.ones((8, 24), dtype))
+    program = Program(lowered.segmented(), targets.of("cuda:sm_90"), lowered.env)
+    (step,) = program.steps
+    x, y = program.graph.args
+    columns, stride = str(x.shape[1]), str(program.graph.layouts[0].strides[0])
+    nbytes, rng = np.dtype(dtype).itemsize, random.Random(0)
+    for _ in range(300):
+        env = {name: rng.choice([rng.randint(1, 40), 8 * rng.randint(1, 40), 1 << rng.randrange(16)]) for name in program.symbols}
+        env[stride] = max(env[stride], env[columns] + 1)
+        aligned = {x: 1 << rng.randrange(7), y: 1 << rng.randrange(7)}
+
+        def fits(value, lanes: int) -> bool:
+            steps = {x: env[stride], y: env[columns]}.get(value, env[columns])
+            return lanes * nbytes <= min(aligned.get(value, 16), 16) and steps % lanes == 0
+
+        wanted = max([n for n in (1, 2, 4, 8) if any(fits(v, n) for v in (x, y, step.analysis.outputs[0]))], default=1)
+        access = gpu_choice.access_of(step.analysis, True, env, aligned)
+        assert access.lanes == max(n for n in (1, 2, 4, 8) if n <= wanted and env[columns] % n == 0)
+        for value, align in zip((x, y, step.analysis.outputs[0]), access.aligns):
+            widest = max([n for n in (1, 2, 4, 8) if fits(value, n)], default=1)
+            assert align == min(widest, access.lanes) * nbytes
