@@ -45,13 +45,15 @@ Env = dict[Axis, Index]
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Where a tensor lies: an SSA pointer, strides in elements, and the alignment in bytes of every vector access."""
+    """Where a tensor lies: an SSA pointer, strides in elements, and the alignment in bytes of every vector access. ``once``: a kernel on a GPU
+    reads each element once, so that its vectors need no place in the first-level cache."""
 
     pointer: str
     strides: tuple[Size, ...]
     dtype: dt.DType
     align: int
     read_only: bool = False
+    once: bool = False
 
 
 class Kernel:
@@ -552,6 +554,8 @@ class Kernel:
                 text = f"llvm.intr.masked.load {address}, {mask}, {zero} {{alignment = {dtype.bytes} : i32}}"
                 return e.op(f"{text} : ({self.pointer_type}, {mask.type}, {type_}) -> {type_}", dtype, lanes)
             align = min(memory.align, lanes * dtype.bytes)
+            if memory.once and align == lanes * dtype.bytes == 16:
+                return self._load_once(address, type_, dtype, lanes)
             return e.op(f"llvm.load {address}{flags} {{alignment = {align} : i64}} : {self.pointer_type} -> {type_}", dtype, lanes)
         if e.target == "cpu":
             addresses = self.address(memory, self.materialize(offset))
@@ -559,6 +563,14 @@ class Kernel:
             text = f"llvm.intr.masked.gather {addresses}, {mask}, {zero} {{alignment = {dtype.bytes} : i32}}"
             return e.op(f"{text} : (vector<{lanes}x{self.pointer_type}>, {mask.type}, {type_}) -> {type_}", dtype, lanes)
         return e.from_lanes([self._load(memory, Index(self._lane(offset, k))) for k in range(lanes)])
+
+    def _load_once(self, address: str, type_: str, dtype: dt.DType, lanes: int) -> Val:
+        """A load of 16 bytes with a hint to the cache, which LLVM has no instruction for."""
+        e, struct, name = self.e, "!llvm.struct<(i32, i32, i32, i32)>", self.e.fresh()
+        text = "ld.global.nc.L1::no_allocate.v4.b32 {$0, $1, $2, $3}, [$4];"
+        e.line(f'{name} = llvm.inline_asm "{text}", "=r,=r,=r,=r,l" {address} : ({self.pointer_type}) -> {struct}')
+        words = e.from_lanes([e.op(f"llvm.extractvalue {name}[{k}] : {struct}", dt.u32) for k in range(4)])
+        return e.op(f"llvm.bitcast {words} : {words.type} to {type_}", dtype, lanes)
 
     def _lane(self, i: Index, lane: int) -> Val | int:
         if i.vector is not None:

@@ -10,7 +10,7 @@ TO_NVVM = (
     "gpu.module(convert-gpu-to-nvvm{index-bitwidth=32}),convert-vector-to-llvm,convert-cf-to-llvm,"
     "convert-arith-to-llvm,convert-math-to-llvm,convert-nvvm-to-llvm,reconcile-unrealized-casts"
 )
-PTX_VERSIONS = {70: 70, 75: 70, 80: 70, 86: 71, 89: 78, 90: 80, 100: 86, 103: 88, 120: 87, 121: 88}  # lowest that knows the chip
+PTX_VERSIONS = {70: 74, 75: 74, 80: 74, 86: 74, 89: 78, 90: 80, 100: 86, 103: 88, 120: 87, 121: 88}  # lowest that knows the chip and hints to caches
 
 
 def to_gpu_passes(chip: str) -> str:

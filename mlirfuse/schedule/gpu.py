@@ -53,12 +53,14 @@ class GpuKernel:
 
 class Access(NamedTuple):
     """What a variant may assume of memory: ``index`` is i32 or i64, ``lanes`` elements a vector access, ``aligns`` the alignment in bytes
-    of each input's and output's vector accesses, ``multiples`` the sizes known to be multiples of the lanes."""
+    of each input's and output's vector accesses, ``multiples`` the sizes known to be multiples of the lanes; ``once``: inputs shall take no place in the
+    first-level cache."""
 
     index: dt.DType
     lanes: int
     aligns: tuple[int, ...]
     multiples: frozenset = frozenset()
+    once: bool = False
 
 
 class GpuBody:
@@ -73,12 +75,13 @@ class GpuBody:
         self.shared_bytes = self.dynamic_bytes = 0
         self.cluster_begun = False
         memories = {}
-        written = set(analysis.outputs)
+        written, whole = set(analysis.outputs), set(analysis.domain)
         places = [slots.place(v) for v in analysis.outputs]
         for value, align in zip(analysis.inputs + analysis.outputs, access.aligns):
             if value not in memories:
                 read_only = value not in written and slots.place(value) not in places
-                memories[value] = Memory(self.args.place(value), analysis.strides[value], value.dtype, align, read_only)
+                once = access.once and read_only and whole <= set(analysis.axes.flat(value))
+                memories[value] = Memory(self.args.place(value), analysis.strides[value], value.dtype, align, read_only, once)
         self.k = Kernel(self.e, analysis.axes, memories, self.args.size, self.index, set(analysis.ops), self.args.scalar, access.multiples)
         self.block = self._special("ctaid.x")
         self.thread = self._special("tid.x")

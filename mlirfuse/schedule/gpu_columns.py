@@ -249,7 +249,7 @@ def _folded(analysis: Analysis, access: Access, env: dict[str, int], alignments:
     if any(alignments.get(v, 16) < lanes * v.dtype.bytes for v in wide):
         return 1, access
     aligns = [lanes * v.dtype.bytes if v in wide else v.dtype.bytes for v in analysis.inputs] + [v.dtype.bytes for v in analysis.outputs]
-    return fold, Access(access.index, lanes, tuple(aligns))
+    return fold, access._replace(lanes=lanes, aligns=tuple(aligns), multiples=frozenset())
 
 
 def candidates(analysis: Analysis, access: Access, env: dict[str, int], alignments: dict[Value, int], machine) -> Iterator[Params]:

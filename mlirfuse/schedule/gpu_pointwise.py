@@ -92,8 +92,8 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
 
 
 def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine) -> Iterator[Params]:
-    """Parameters worth trying, the model's choice first: blocks of 256 threads over the columns, or over several rows where those are
-    short; several vectors a thread where a vector is short and there is work for all threads."""
+    """Parameters worth trying, the model's choice first: blocks of 512 threads over the columns, of 256 where more of those would have work, or
+    over several rows where columns are few; several vectors a thread where a vector is short and there is work for all threads."""
     columns, rows = analysis.values(_extents, env)
     vectors = -(-columns // access.lanes)
 
@@ -112,7 +112,8 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
         return Params(access, tx, ty, across, down)
 
     several_rows = vectors < 256  # a block spans rows: more of them a thread only lengthens its address arithmetic
-    first = params(256, 1 if several_rows else analysis.once(_vectors_a_thread, access.lanes))
+    threads = 256 if several_rows or -(-vectors // 512) * 2 > -(-vectors // 256) else 512
+    first = params(threads, 1 if several_rows else analysis.once(_vectors_a_thread, access.lanes))
     yield first
     others = (params(threads, wanted) for threads in (256, 128, 512) for wanted in (1, 2, 4, 8))
     yield from (p for p in dict.fromkeys(others) if p != first)
@@ -125,7 +126,7 @@ def _extents(analysis: Analysis) -> tuple:
 
 
 def _vectors_a_thread(analysis: Analysis, lanes: int) -> int:
-    """How many vectors of the columns a thread shall take: of several inputs, about 64 bytes under way."""
+    """How many vectors of the columns a thread shall take: of several inputs, about 32 bytes under way."""
     columns = set((analysis.loops(analysis.kept) or [[]])[-1])
     inputs = [v for v in analysis.inputs if columns & set(analysis.axes.flat(v))]
-    return max(1, min(4, 64 // (lanes * max(v.dtype.bytes for v in inputs) * len(inputs)))) if len(inputs) > 1 else 1
+    return max(1, min(4, 32 // (lanes * max(v.dtype.bytes for v in inputs) * len(inputs)))) if len(inputs) > 1 else 1

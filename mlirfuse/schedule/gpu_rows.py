@@ -100,7 +100,7 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
 
     def staged() -> list[Params]:
         """Rows in shared memory, best first: no multiprocessor idle, two blocks on each, all threads with as many vectors, few blocks a cluster."""
-        if not analysis.once(_copied_whole, access, machine):
+        if not (machine.async_copies and analysis.once(_copied_whole, access)):
             return []
         found = {}
         for tx in (256, 128, 512):
@@ -119,12 +119,12 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
             tx *= 2
         while tx < 1024 and tx * 2 <= vectors // UNROLL and kept * tx < machine.sm_count * machine.threads_per_sm // 2 and not single:
             tx *= 2
-        blocks = machine.sm_count * (machine.threads_per_sm // tx)
         split = 1
-        if single and kept < blocks:
-            most = max(1, vectors // (tx * UNROLL * 2))
-            while split * 2 <= most and split * kept < blocks:
-                split *= 2
+        if single and kept < machine.sm_count * (machine.threads_per_sm // tx):
+            threads = 1024 if vectors >= 4 << 20 else 256
+            while split * 2 * kept <= 32 * machine.sm_count and split * 2 * threads * UNROLL <= vectors:
+                split *= 2  # many parts: a multiprocessor that is sooner done takes more of them
+            tx = threads if split > 1 else tx
         return Params(access, tx, max(1, 128 // tx) if split == 1 else 1, 0, 1, split, online=shorter)
 
     best = min(alone or shared, key=cost, default=None)
@@ -171,14 +171,14 @@ def _extents(analysis: Analysis) -> tuple:
     return sz.product(a.size for a in analysis.kept), sz.product(a.size for a in analysis.reduced)
 
 
-def _copied_whole(analysis: Analysis, access: Access, machine) -> bool:
+def _copied_whole(analysis: Analysis, access: Access) -> bool:
     """Whether what differs from row to row can be copied to shared memory 16 bytes at a time."""
     reduced, rows = set(analysis.reduced), set(analysis.kept)
     wide = [v for v in analysis.inputs if reduced & set(analysis.axes.flat(v))]
     streamed = [v for v in wide if rows & set(analysis.axes.flat(v))] or wide
     lane = analysis.loops(analysis.reduced)[-1][-1]
     widest = max((v.dtype.bytes for v in streamed), default=0)
-    return access.lanes * widest == 16 and gpu_staging.possible(analysis, access, streamed, lane, machine)
+    return access.lanes * widest == 16 and gpu_staging.possible(analysis, access, streamed, lane)
 
 
 def _row(analysis: Analysis) -> tuple[int, bool, bool, bool, int]:

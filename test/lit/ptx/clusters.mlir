@@ -35,9 +35,10 @@
 // WITHOUT-NOT: cluster
 // WITHOUT-NOT: cp.async
 // WITHOUT-NOT: .local
-// WITHOUT: ld.global{{[a-z0-9.]*}}.v4.b32
+// WITHOUT-NOT: no_allocate
+// WITHOUT: ld.global{{[a-zL0-9_:.]*}}.v4.b32
 // WITHOUT: ex2.approx
-// WITHOUT: ld.global{{[a-z0-9.]*}}.v4.b32
+// WITHOUT: ld.global{{[a-zL0-9_:.]*}}.v4.b32
 func.func @softmax(%x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}) -> tensor<?x?xf32> {
   %0 = "fusion.softmax"(%x) {axis = 1 : i64} : (tensor<?x?xf32>) -> tensor<?x?xf32>
   return %0 : tensor<?x?xf32>

@@ -4,7 +4,7 @@
 
 // CHECK: .visible .entry kernel0(
 // CHECK-NOT: .local
-// CHECK: ld.global{{[a-z0-9.]*}}.v4.b32
+// CHECK: ld.global{{[a-zL0-9_:.]*}}.v4.b32
 // CHECK: .visible .entry kernel0_finish(
 // LEFT: .visible .entry kernel0(
 // LEFT-NOT: .v4

@@ -6,10 +6,10 @@
 // CHECK: .visible .entry kernel0(
 // CHECK-NOT: .local
 // The loop over whole spans: loads, and in the same turn maxima and exponentials.
-// CHECK: ld.global{{[a-z0-9.]*}}.v4.b32
+// CHECK: ld.global{{[a-zL0-9_:.]*}}.v4.b32
 // CHECK: ex2.approx
 // What is left over, once more.
-// CHECK: ld.global{{[a-z0-9.]*}}.v4.b32
+// CHECK: ld.global{{[a-zL0-9_:.]*}}.v4.b32
 // CHECK: ex2.approx
 // CHECK: shfl.sync.bfly
 // CHECK-NOT: ld.global

@@ -10,8 +10,8 @@
 // CHECK: .visible .entry kernel0(
 // CHECK: .maxntid
 // CHECK-NOT: .local
-// CHECK: ld.global{{[a-z0-9.]*}}.v4.b32
-// CHECK: ld.global{{[a-z0-9.]*}}.v4.b32
+// CHECK: ld.global{{[a-zL0-9_:.]*}}.v4.b32
+// CHECK: ld.global{{[a-zL0-9_:.]*}}.v4.b32
 // CHECK-NOT: .local
 // CHECK: st.global.v4.b32
 // CHECK-NOT: .local
@@ -33,7 +33,7 @@ func.func @silu_mul(%x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}, %y: tenso
 // CHECK: // -----
 // CHECK: .visible .entry kernel0(
 // CHECK-NOT: .local
-// CHECK: ld.global{{[a-z0-9.]*}}.v4.b32
+// CHECK: ld.global{{[a-zL0-9_:.]*}}.v4.b32
 // CHECK: shfl.sync.bfly.b32
 // CHECK-NOT: .local
 // CHECK: st.global{{[a-z0-9.]*}}.v{{[248]}}.b{{16|32|64}}
@@ -52,11 +52,12 @@ func.func @softmax(%x: tensor<?x?xbf16> {fusion.shape = ["s0", "s1"]}) -> tensor
 
 // -----
 
-// Reduction over columns: threads lie along the columns, and those of one column combine through shared memory.
+// Reduction over columns: threads lie along the columns, and those of one column combine through shared memory. What is read once takes no place
+// in the first-level cache.
 // CHECK: // -----
 // CHECK: .visible .entry kernel0(
 // CHECK-NOT: .local
-// CHECK: ld.global{{[a-z0-9.]*}}.v4.b32
+// CHECK: ld.global.nc.L1::no_allocate.v4.b32
 // CHECK: st.shared
 // CHECK: bar.sync
 // CHECK: ld.shared
