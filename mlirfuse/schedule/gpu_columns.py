@@ -299,6 +299,8 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], alignmen
     at_once = min(tx, 16) if access.lanes > 1 else tx, 512, max(8, in_flight), 0.0  # without a split
     if vectors * above >= machine.sm_count * 128 and rows <= 64:  # columns enough for all threads: none needs to share its own
         at_once = 32, 128, 8, 0.0
+    if rows <= 512 and blocks < machine.sm_count:  # soon done: little code to fetch, and many blocks
+        at_once = min(tx, 16), 512, 4, 0.0
     few_rows = rows <= 1024 and blocks < machine.sm_count and fold == 1
     filled = access.lanes * element >= 8 and -(-vectors // at_once[0]) * above >= machine.sm_count
     ordered = [at_once, normal] if single and (few_rows or filled) else [normal, at_once]

@@ -59,7 +59,8 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
 def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine) -> Iterator[Params]:
     """Parameters worth trying for these sizes, the model's choice first.
 
-    The model: a thread keeps about 16 registers of the row, so that several blocks fit a multiprocessor and load while another computes; 32
+    The model: a thread keeps about 16 registers of the row, so that several blocks fit a multiprocessor and load while another computes; 8 of one
+    shorter than a warp's vectors, whose accesses would lie apart; 32
     where it reads weights of half types too, whose share of its instructions falls with the threads that a row has.
     A row that needs more than a block of 512 threads with 32 registers each is kept in shared memory, half of a multiprocessor's at most, or that
     of a cluster's blocks. Where it cannot be copied there 16 bytes at a time, it takes a cluster of blocks of 256 threads, which exchange less often
@@ -83,7 +84,7 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
         if small:
             return (False, cluster * tx > 16 * 1024, chunks > 4, cluster, chunks, tx)
         if cluster == 1:
-            return (False, held > 32, tx > 512, abs(held - wanted), tx)
+            return (False, held > 32, tx > 512, abs(held - (8 if vectors < 32 else wanted)), tx)
         idle = kept * cluster * tx < machine.sm_count * 512
         return (False, held > 64, tx > 256, cluster > 8, idle, abs(held - (32 if halves else 64)))
 

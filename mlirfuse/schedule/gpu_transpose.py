@@ -120,7 +120,7 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], alignmen
     width = extents[-1]
     for n, extent in reversed(list(enumerate(extents[:-1]))):
         read = [(v, strides) for v, (along, strides) in zip(inputs, rows) if along[n] == 1 and along[-1] not in (0, 1)]
-        if not read or min(extent, width) < 16 or extent * width < 4096:
+        if not read or min(extent, width) <= 16 or extent * width < 4096:
             continue
         positions, widest = analysis.once(_staged, tuple([v for v, _ in read]))
         tile = 64 if widest <= 4 else 32
