@@ -36,9 +36,9 @@ def emit(name: str, analysis: Analysis, slots: Slots, params, host: Host) -> lis
 
 
 def _pointwise(analysis: Analysis, env, alignments, host: Host):
-    reading = transpose.reading_loop(analysis, host, env)
-    if reading is not None:
-        return transpose.Params(reading, _streams(analysis, analysis.outputs, env, alignments, host))
+    block = transpose.block_of(analysis, host, env)
+    if block is not None:
+        return transpose.Params(*block, _streams(analysis, analysis.outputs, env, alignments, host))
     extents = analysis.values(_kept_extents, env)
     if pointwise.flattens(analysis, host, extents):
         return pointwise.Params(flat=True)
