@@ -119,6 +119,32 @@ def test_pointwise_small_inner_loops():
         check(f, lambda x, b: x * 2 + b, x, data((shape[0], 1, 1), seed=1))
 
 
+@pytest.mark.parametrize("dtype", [*FLOATS, np.int8, np.int32, np.uint64, bool], ids=str)
+@pytest.mark.parametrize("columns", [2, 3, 4, 7, 8, 15, 31])
+def test_short_rows_of_several_layouts(columns, dtype):
+    def fn(x, m, row, column, wide, several):
+        return np.where(m, x, row), np.where(m, column, wide[:, 1:-1]), np.where(several > 0, x, several)
+
+    f = mlirfuse.jit(fn)
+    for rows in (1, 2, 67, 1025, 2000):
+        m, row, column = data((rows, columns), bool), data(columns, dtype, 2), data((rows, 1), dtype, 3)
+        check(f, fn, data((rows, columns), dtype, 1), m, row, column, data((rows, columns + 2), dtype, 4), data((3, 1, columns), dtype, 5))
+
+
+def test_short_rows_in_place():
+    def fn(x, b, c):
+        x *= b
+        x += c
+
+    f = mlirfuse.jit(fn)
+    for rows, columns in [(5, 3), (1500, 7), (400, 15)]:
+        whole = data((rows, columns + 3))
+        x, b, c = whole[:, :columns], data(columns, seed=1), data((rows, 1), seed=2)
+        expected = np.concatenate([x * b + c, whole[:, columns:]], 1)
+        f(x, b, c)
+        np.testing.assert_allclose(whole, expected, rtol=1e-6, atol=1e-6)
+
+
 def strided(shape, how, dtype=np.float32):
     if how == "transposed":
         return data(shape[::-1], dtype).T
@@ -153,10 +179,20 @@ def test_transposes(dtype):
         check(f, lambda x: x.T, data(shape, dtype))
 
 
+@pytest.mark.parametrize("dtype", [*FLOATS, np.int8, np.int16, np.int32, bool], ids=str)
+@pytest.mark.parametrize("short", [2, 3, 4, 5, 8, 9, 15, 16, 17])
+def test_transposes_of_short_rows_and_columns(short, dtype):
+    f = mlirfuse.jit(lambda x: x.T.copy())
+    for long in (2, 16, 17, 100, 5003):
+        check(f, lambda x: x.T, data((long, short), dtype))
+        check(f, lambda x: x.T, data((short, long), dtype))
+        check(f, lambda x: x.T, data((2 * long, short + 3), dtype)[::2, 1:-2])
+
+
 @pytest.mark.parametrize("order", [(0, 2, 1), (2, 1, 0), (1, 0, 2), (1, 2, 0), (2, 0, 1)])
 def test_permutes(order):
     f = mlirfuse.jit(lambda x, y: (np.transpose(x + 1, order) * y))
-    for shape in [(3, 5, 7), (16, 32, 48), (20, 33, 65), (2, 300, 40)]:
+    for shape in [(3, 5, 7), (16, 32, 48), (20, 33, 65), (2, 300, 40), (3, 300, 4), (50, 2, 9), (5, 17, 130)]:
         x = data(shape)
         y = data([shape[k] for k in order], seed=1)
         check(f, lambda x, y: np.transpose(x + 1, order) * y, x, y)
@@ -164,7 +200,7 @@ def test_permutes(order):
 
 def test_transposed_inputs_of_several_kinds():
     f = mlirfuse.jit(lambda a, b, c, d: (np.exp(a + b).T + c) * d)
-    for n, m in [(16, 16), (40, 70), (65, 129)]:
+    for n, m in [(16, 16), (40, 70), (65, 129), (3, 200), (200, 3)]:
         args = data((n, m)), data((n, m), seed=1), data((m, n), seed=2), data(n, seed=3)
         check(f, lambda a, b, c, d: (np.exp(a + b).T + c) * d, *args)
     g = mlirfuse.jit(lambda a: (a.T * 2, a.T + a[0, 0]))
@@ -179,7 +215,7 @@ def test_transpose_in_place():
         return x
 
     jitted = mlirfuse.jit(f)
-    for n, m in [(17, 33), (64, 64), (100, 50)]:
+    for n, m in [(17, 33), (64, 64), (100, 50), (3, 70), (70, 3)]:
         x, y = data((n, m)), data((m, n), seed=1)
         expected = x + y.T
         jitted(x, y)
