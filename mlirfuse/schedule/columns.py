@@ -20,6 +20,7 @@ from mlirfuse.machine import Host
 from mlirfuse.schedule import partial
 from mlirfuse.schedule.analysis import Analysis, size_of
 from mlirfuse.schedule.cpu import SHORT, CpuBody, CpuKernel, cost_of, grouped, lanes_of, rows_grain, store_all
+from mlirfuse.schedule.packed import Packed
 from mlirfuse.schedule.rows import late_outputs
 
 STRETCH = 2048  # columns whose accumulators are worked on together
@@ -72,6 +73,7 @@ def _reduce(name: str, analysis: Analysis, slots: Slots, params: Params, host: H
     at_once = max(1, min(ROWS, 48 // max(1, cost_of(analysis))))
     stretch = sz.mul(columns, together) if params.folded else sz.minimum(columns, STRETCH)
     stretches = 1 if params.folded else sz.ceildiv(columns, STRETCH)
+    packed = Packed(body, (loops[-1], inner), FOLDED * at_once, lanes, -(-SHORT // lanes)) if params.folded else None
 
     def task(index):
         at, part = k.divmod(Index(index), split)
@@ -92,6 +94,8 @@ def _reduce(name: str, analysis: Analysis, slots: Slots, params: Params, host: H
 
         def add(here: Env, low, high, count: int):
             """Adds ``count`` rows from ``low`` on (folded: of as many as there are below ``high``) to the accumulators."""
+            if packed:
+                packed.pack(here, low, e.min(e.add(low, e.mul(body.size(together), count)), high))
 
             def step(indices, mask, state):
                 (i,) = indices
@@ -101,6 +105,7 @@ def _reduce(name: str, analysis: Analysis, slots: Slots, params: Params, host: H
                     if params.folded:
                         origin = e.add(low, e.mul(body.size(together), u)) if u else low
                         flats.append(body.flat((loops[-1], inner), origin, i, envs[-1]))
+                        packed.bind(envs[-1], k.scalar(i.base), e.sub(origin, low))
                     else:
                         body.set_loop(envs[-1], loops[-1], Index(e.add(low, u) if u else low))
                         body.set_loop(envs[-1], inner, i)
@@ -144,6 +149,8 @@ def _reduce(name: str, analysis: Analysis, slots: Slots, params: Params, host: H
                 body.loop(low, high, 1, [], inside)
                 return
             group = e.mul(body.size(together), at_once)
+            if packed:
+                packed.pack_same(here, body.size(together))
             middle = e.sub(high, e.rem(e.sub(high, low), group))
             if at_once > 1:
                 body.loop(low, middle, group, [], lambda i, _: add(here, i, high, at_once) or [])

@@ -1,15 +1,13 @@
 """Pointwise segments on the CPU: every output element from input elements, no reductions.
 
 The domain's axes merge into as few loops as memory admits. A task is a tile of the two innermost loops: a piece of one row where rows
-are long, several rows where they are short. Rows shorter than a vector share vectors (``flat``); tensors that are laid out otherwise are packed for
-them in a buffer that stays in the first cache, since gathering single elements takes several times as long.
+are long, several rows where they are short. Rows shorter than a vector share vectors (``flat``).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mlirfuse import dtypes as dt
 from mlirfuse import sizes as sz
 from mlirfuse.graph import Value
 from mlirfuse.lowering.kernel import Env, Index
@@ -17,8 +15,9 @@ from mlirfuse.lowering.slots import Slots
 from mlirfuse.machine import Host
 from mlirfuse.schedule.analysis import Analysis, size_of
 from mlirfuse.schedule.cpu import SHORT, TILE, CpuBody, CpuKernel, cost_of, depends_on, lanes_of, rows_grain, store_all, unroll_for
+from mlirfuse.schedule.packed import Packed
 
-PACKED = 1024  # elements that are packed at a time
+PACKED = 1024  # elements that are packed at a time: a few such buffers stay in the first cache
 
 
 @dataclass(frozen=True)
@@ -120,54 +119,25 @@ def _columns(body: CpuBody, env: Env, loop, low, high) -> None:
 def _flat(body: CpuBody, env: Env, middle, inner, top, bottom) -> None:
     """The rows ``top … bottom`` in vectors that do not stop where a row ends."""
     e, k, analysis = body.e, body.k, body.analysis
-    lanes, extent = lanes_of(analysis, body.host), body.size(size_of(inner))
-    rows = body.size(sz.floordiv(PACKED, size_of(inner)))
-    buffers = {value: body.stack(PACKED + lanes, k.held(value.dtype)) for value in _packed(analysis, middle, inner)}
-    same = [value for value in buffers if analysis.axis_stride(value, middle[-1]) == 0]  # in every row
-    in_row = body.below(extent, lanes)
-
-    def pack(values, first, end) -> None:
-        def row(i, _):
-            here = dict(env)
-            body.set_loop(here, middle, Index(i))
-            body.set_loop(here, inner, Index(0, 1, lanes))
-            for value in values:
-                with k.masked(in_row):
-                    val = e.splat(k.preload(value, here), lanes)
-                buffer = buffers[value]  # what a vector has beyond its row, the next one overwrites
-                body.put(buffer, e.mul(e.sub(i, first), extent), e.bitcast(val, buffer.dtype))
-            return []
-
-        if values:
-            body.loop(first, end, 1, [], row)
+    lanes, extent = lanes_of(analysis, body.host), size_of(inner)
+    rows = body.size(sz.floordiv(PACKED, extent))
+    packed = Packed(body, (middle, inner), PACKED, lanes)
 
     def some(first, _):
         end = e.min(e.add(first, rows), bottom)
-        pack([value for value in buffers if value not in same], first, end)
+        packed.pack(env, first, end)
 
         def step(indices, mask, state):
             [index] = indices
             here = dict(env)
             k.flat = body.flat((middle, inner), first, index, here)
-            for value, buffer in buffers.items():
-                val = body.get(buffer, index.base, buffer.dtype, lanes)
-                k.bind_loaded(value, here, val if value.dtype is dt.bool_ else e.bitcast(val, value.dtype))
+            packed.bind(here, index.base)
             store_all(body, analysis.outputs, [here], analysis.kept)
             k.flat = None
             return []
 
-        body.vectors(body.constant(0), e.mul(e.sub(end, first), extent), lanes, [], step)
+        body.vectors(body.constant(0), e.mul(e.sub(end, first), body.size(extent)), lanes, [], step)
         return []
 
-    pack(same, top, e.min(e.add(top, rows), bottom))
+    packed.pack_same(env, e.min(rows, e.sub(bottom, top)))
     body.loop(top, bottom, rows, [], some)
-
-
-def _packed(analysis: Analysis, middle, inner) -> list[Value]:
-    """The inputs that are contiguous, or the same, along the inner loop, but do not run through both loops as through one."""
-    out = []
-    for value in analysis.inputs:
-        outer, along = (analysis.axis_stride(value, loop[-1]) for loop in (middle, inner))
-        if along in (0, 1) and outer != sz.mul(along, size_of(inner)) and set(analysis.axes.flat(value)) <= set(analysis.kept):
-            out.append(value)
-    return out
