@@ -54,9 +54,9 @@ def cpu(name: str, analysis: Analysis, slots: Slots, params: Params, host: Host)
 
 
 def _together(analysis: Analysis, params: Params) -> sz.Size:
-    """Rows that are taken as one."""
-    columns = size_of(analysis.loops(analysis.kept)[-1])
-    return sz.maximum(1, sz.floordiv(FOLDED, columns)) if params.folded else 1
+    """Rows that are taken as one: so many of those that some are left to be added up."""
+    rows, columns = size_of(analysis.loops(analysis.reduced)[-1]), size_of(analysis.loops(analysis.kept)[-1])
+    return sz.maximum(1, sz.minimum(sz.floordiv(FOLDED, columns), sz.floordiv(rows, ROWS))) if params.folded else 1
 
 
 def _reduce(name: str, analysis: Analysis, slots: Slots, params: Params, host: Host) -> CpuKernel:
