@@ -123,7 +123,7 @@ def _reduce(name: str, analysis: Analysis, slots: Slots, params: Params, host: H
                     for u, here in enumerate(envs):
                         k.flat = flats[u - len(envs)] if params.folded else None
                         elements.append((e.splat(k.value(op.operands[0], here), lanes), body.position(op, here), mask))
-                    out += red.total(e, op, elements)
+                    out += red.total(e, op, elements, body.in_order(op))
                 k.flat = None
                 return out
 

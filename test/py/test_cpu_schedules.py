@@ -243,6 +243,21 @@ def test_reduction_dtypes(dtype):
             check(f, fn, data(shape, dtype), scale=20)
 
 
+@pytest.mark.parametrize("name", ["argmax", "argmin"])
+def test_positions_of_ties_nans_and_infinities(name):
+    rng = np.random.default_rng(0)
+    values = np.array([-np.inf, np.inf, -1, 0, 1, np.nan])
+    for axis in (0, 1, None):
+        fn = lambda x: getattr(x, name)(axis)  # noqa: B023, E731
+        f, g = mlirfuse.jit(fn), mlirfuse.jit(lambda x: fn(x.T))  # noqa: B023
+        for shape in [(3, 40), (200, 5), (33, 100), (9, 3000), (70000, 2)]:
+            for known in (1, 2, 5, 6):  # -inf alone, both infinities, no NaN, all
+                x = values[rng.integers(0, known, shape)].astype(np.float32)
+                check(f, fn, x)
+                check(g, lambda x: fn(x.T), x)  # noqa: B023
+            check(f, fn, np.full(shape, np.iinfo(np.int32).min, np.int32))
+
+
 @pytest.mark.parametrize("columns", [1, 2, 3, 7, 16, 17, 63, 64, 100, 2047, 2049, 5000])
 def test_sums_down_columns(columns):
     f = mlirfuse.jit(lambda x: (x * 2).sum(0))
@@ -252,6 +267,18 @@ def test_sums_down_columns(columns):
     g = mlirfuse.jit(lambda x, w: (x * w).sum((0, 2)))
     for shape in [(3, columns, 5), (20, columns, 17)]:
         check(g, lambda x, w: (x * w).sum((0, 2)), data(shape), data(shape[-1], seed=1), scale=20)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.int8], ids=str)
+def test_sums_down_columns_beside_biases(dtype):
+    def fn(x, row, column, wide):
+        return (x * row - column * wide[:, :, 1:-1]).sum(1)
+
+    f = mlirfuse.jit(fn)
+    for n, rows, columns in [(1, 5, 3), (3, 64, 4), (2, 1000, 2), (5, 100, 31), (1, 9001, 15), (2, 17, 63)]:
+        x, row, column = data((n, rows, columns), dtype), data((n, 1, columns), dtype, 1), data((rows, 1), dtype, 2)
+        wide = data((n, rows, columns + 2), dtype, 3)
+        check(f, fn, x, row, column, wide, scale=rows)
 
 
 def test_split_reductions():
@@ -308,8 +335,12 @@ def test_normalizations_in_stages(shape):
         fn = lambda x: softmax(x, axis)  # noqa: B023, E731
         check(mlirfuse.jit(fn), fn, data(shape), scale=4)
     check(mlirfuse.jit(lambda x: x / x.sum()), lambda x: x / x.sum(), data(shape, low=0.5, high=1.0), scale=4)
-    g = lambda x: (x - x.mean(0), x.std(0))  # noqa: E731
-    check(mlirfuse.jit(g), g, data(shape), scale=20)
+    for g in (
+        lambda x: (x - x.mean(0), x.std(0)),
+        lambda x: (x - x.mean(0), x.mean(0)),
+        lambda x: (x / (1 + x.max(0) ** 2), np.sqrt((x * x).sum(0)), x > x.mean(0)),
+    ):
+        check(mlirfuse.jit(g), g, data(shape), scale=20)
 
 
 def test_half_types_stay_wide_between_stages():
