@@ -21,7 +21,7 @@ from mlirfuse.machine import Host
 from mlirfuse.schedule.analysis import Analysis, size_of
 from mlirfuse.schedule.cpu import CpuBody, CpuKernel, lanes_of, rows_grain, store_all
 
-TILE = 64  # elements along each side of a task's tile, where both loops are that long
+TILE_ROWS, TILE_COLUMNS = 64, 256  # elements of a task's tile along the reading and the writing loop, where these are as long
 WIDEST = 16  # elements along each side of a block, at most: that many vectors are in registers
 
 
@@ -94,7 +94,8 @@ def cpu(name: str, analysis: Analysis, slots: Slots, params: Params, host: Host)
     outer = [loop for n, loop in enumerate(loops[:-1]) if n != params.reading]
     rows, columns = size_of(reading), size_of(writing)
     # A tile has as many elements where one of the loops is short.
-    tile_rows, tile_columns = (TILE * sz.floordiv(TILE, sz.minimum(other, TILE)) for other in (columns, rows))
+    tile_rows = TILE_ROWS * sz.floordiv(TILE_COLUMNS, sz.minimum(columns, TILE_COLUMNS))
+    tile_columns = TILE_COLUMNS * sz.floordiv(TILE_ROWS, sz.minimum(rows, TILE_ROWS))
     staged = _staged(analysis, reading, writing)
 
     def at(env: Env, r: Index, w: Index) -> Env:
@@ -137,15 +138,16 @@ def cpu(name: str, analysis: Analysis, slots: Slots, params: Params, host: Host)
         middle_r = e.add(low_r, e.and_(e.sub(high_r, low_r), -params.height))
         middle_w = e.add(low_w, e.and_(e.sub(high_w, low_w), -params.width))
 
-        def blocks(w, first, end, *ends):
-            body.loop(first, end, params.height, [], lambda r, _: block(env, r, w, *ends) or [])
+        # A block writes on where the one before it ended: a cache line that both have a part of is still there.
+        def blocks(r, first, end, *ends):
+            body.loop(first, end, params.width, [], lambda w, _: block(env, r, w, *ends) or [])
             return []
 
-        def edge(w, _):
-            return blocks(w, e.select(e.cmp("lt", w, middle_w), middle_r, low_r), high_r, high_r, high_w)
+        def edge(r, _):
+            return blocks(r, e.select(e.cmp("lt", r, middle_r), middle_w, low_w), high_w, high_r, high_w)
 
-        body.loop(low_w, middle_w, params.width, [], lambda w, _: blocks(w, low_r, middle_r))
-        body.loop(low_w, high_w, params.width, [], edge)
+        body.loop(low_r, middle_r, params.height, [], lambda r, _: blocks(r, low_w, middle_w))
+        body.loop(low_r, high_r, params.height, [], edge)
 
     body.tasks(task)
     tasks = sz.mul(sz.product(size_of(loop) for loop in outer), sz.ceildiv(rows, tile_rows), sz.ceildiv(columns, tile_columns))
