@@ -4,7 +4,8 @@
 rows are added to them a few at a time, so that memory is read in order. A task takes a part of the rows (``split``). Where there are few
 columns, several rows are taken as one (``folded``): accumulators ``[rows together, columns]``, combined at the end like parts.
 
-*Normalizations*: a task is a block of columns with its accumulators in registers; each phase, and the writing, passes over its rows.
+*Normalizations*, and reductions of few rows: a task is a block of columns with its accumulators in registers; each phase, and the writing, passes
+over its rows.
 """
 
 from __future__ import annotations
@@ -26,13 +27,14 @@ from mlirfuse.schedule.rows import late_outputs
 STRETCH = 2048  # columns whose accumulators are worked on together
 FOLDED = 512  # columns that rows taken as one come to, about
 ROWS = 8  # rows added up in registers before they go to the accumulators
+FEW = 16  # rows of a reduction that accumulators in registers pass over, at most
 BLOCK = 256  # rows after which a normalization's accumulators are added up
 
 
 @dataclass(frozen=True)
 class Params:
-    """``split``: parts of the rows (0: a normalization). ``folded``: several rows are taken as one. ``streamed``: full-size outputs are stored past
-    the caches."""
+    """``split``: parts of the rows (0: accumulators in registers). ``folded``: several rows are taken as one. ``streamed``: full-size outputs are
+    stored past the caches."""
 
     split: int = 1
     folded: bool = False
@@ -48,7 +50,7 @@ def folds(analysis: Analysis, extents: tuple[int, int]) -> bool:
 def cpu(name: str, analysis: Analysis, slots: Slots, params: Params, host: Host) -> list[CpuKernel]:
     """The kernels that compute ``analysis``."""
     if params.split == 0:
-        return [_normalize(name, analysis, slots, params, host)]
+        return [_in_registers(name, analysis, slots, params, host)]
     first = _reduce(name, analysis, slots, params, host)
     return [first, partial.finish(f"{name}_finish", analysis, slots, params.split, host, _together(analysis, params))]
 
@@ -165,7 +167,7 @@ def _reduce(name: str, analysis: Analysis, slots: Slots, params: Params, host: H
     return body.finish(tasks, 1)
 
 
-def _normalize(name: str, analysis: Analysis, slots: Slots, params: Params, host: Host) -> CpuKernel:
+def _in_registers(name: str, analysis: Analysis, slots: Slots, params: Params, host: Host) -> CpuKernel:
     """Blocks of columns with their accumulators in registers."""
     full, small = late_outputs(analysis)
     body = CpuBody(name, analysis, slots, host, full if params.streamed else ())

@@ -70,6 +70,8 @@ def _columns(analysis: Analysis, env, alignments, host: Host):
             return _staged(analysis, env, alignments, host)
         return columns.Params(split=0, streamed=_streams(analysis, full, env, alignments, host))
     folded = columns.folds(analysis, (height, width))
+    if reduced <= columns.FEW and not folded:
+        return columns.Params(split=0)
     tasks = kept // width * (1 if folded else -(-width // columns.STRETCH))
     few = tasks < 4 * host.threads and kept * reduced >= ENOUGH and reduced >= 16 * _parts(host)
     return columns.Params(split=_parts(host) if few and host.threads > 1 else 1, folded=folded)
