@@ -68,8 +68,8 @@ def identity(e: Emitter, op: Op, lanes: int) -> tuple[Val, ...]:
         parts *= 3
     elif isinstance(op, MaxSumExp):
         parts.append(e.const(0.0, types[1], lanes))
-    elif len(types) == 2:
-        parts.append(e.const(2**63 - 1, dt.i64, lanes))
+    elif len(types) == 2:  # where nothing is better than this value, all elements are this value: the first of them is the answer
+        parts.append(e.const(0, dt.i64, lanes))
     return tuple(parts)
 
 
@@ -96,8 +96,8 @@ def element(e: Emitter, op: Op, value: Val, position: Val | None) -> tuple[Val, 
     return (value,)
 
 
-def combine(e: Emitter, op: Op, a: tuple[Val, ...], b: tuple[Val, ...]) -> tuple[Val, ...]:
-    """The accumulator of both."""
+def combine(e: Emitter, op: Op, a: tuple[Val, ...], b: tuple[Val, ...], in_order: bool = False) -> tuple[Val, ...]:
+    """The accumulator of both. ``in_order``: in each lane, ``a``'s elements come before ``b``'s."""
     name = op.name
     if name == "sum":
         return (e.add(a[0], b[0]) if a[0].dtype is not dt.bool_ else e.or_(a[0], b[0]),)
@@ -116,7 +116,12 @@ def combine(e: Emitter, op: Op, a: tuple[Val, ...], b: tuple[Val, ...]) -> tuple
         base = _base(e, top)
         return top, e.fma(a[1], exp(e, e.sub(a[0], base)), e.mul(b[1], exp(e, e.sub(b[0], base))))
     # The better value; of equals, and of NaNs, the earlier position.
-    better = e.cmp("gt" if name == "argmax" else "lt", b[0], a[0])
+    better, no_worse = ("gt", "ge") if name == "argmax" else ("lt", "le")
+    if in_order:
+        take = e.not_(e.cmp(no_worse, a[0], b[0]))
+        take = e.and_(take, e.cmp("ord", a[0], a[0])) if a[0].dtype.is_float else take
+        return e.select(take, b[0], a[0]), e.select(take, b[1], a[1])
+    better = e.cmp(better, b[0], a[0])
     tied = e.cmp("eq", a[0], b[0])
     if a[0].dtype.is_float:
         nan_a, nan_b = e.isnan(a[0]), e.isnan(b[0])
@@ -154,8 +159,8 @@ def _extreme_of(e: Emitter, name: str, a: Val, b: Val) -> Val:
     return e.max(a, b) if name == "max" else e.min(a, b)
 
 
-def total(e: Emitter, op: Op, rows) -> tuple[Val, ...]:
-    """The accumulator of several vectors: ``rows`` of (elements, position, mask or None), combined pairwise."""
+def total(e: Emitter, op: Op, rows, in_order: bool = False) -> tuple[Val, ...]:
+    """The accumulator of several vectors: ``rows`` of (elements, position, mask or None), combined pairwise. ``in_order``: as for :func:`combine`."""
     if op.name == "m2":
         return _total_m2(e, op, rows)
     if isinstance(op, MaxSumExp):
@@ -167,7 +172,7 @@ def total(e: Emitter, op: Op, rows) -> tuple[Val, ...]:
             new = tuple(e.select(inside, a, b) for a, b in zip(new, identity(e, op, value.lanes)))
         parts.append(new)
     while len(parts) > 1:
-        parts = [combine(e, op, parts[i], parts[i + 1]) if i + 1 < len(parts) else parts[i] for i in range(0, len(parts), 2)]
+        parts = [combine(e, op, *parts[i : i + 2], in_order) if i + 1 < len(parts) else parts[i] for i in range(0, len(parts), 2)]
     return parts[0]
 
 

@@ -36,7 +36,7 @@ class Analysis:
     partials: list[Op] = field(default_factory=list)  # partial sums over the kept axes (rows), see gpu_inner_outer
     pinned: set[Axis] = field(default_factory=set)  # axes whose own index is needed: they are not merged with others
     hint: dict[str, int] = field(default_factory=dict)  # the sizes of one call, for orders that are the same in all
-    passed_on: frozenset[Value] = frozenset()  # reductions' results that kernels of one segment hand to each other
+    passed_on: frozenset[Value] = frozenset()  # what the kernels of one segment hand to each other
     _strides: dict[tuple[Value, Axis], Size] = field(default_factory=dict)
     _loops: dict[tuple[Axis, ...], list[list[Axis]]] = field(default_factory=dict)
     _once: dict[object, Any] = field(default_factory=dict)

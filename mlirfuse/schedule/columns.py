@@ -4,7 +4,8 @@
 rows are added to them a few at a time, so that memory is read in order. A task takes a part of the rows (``split``). Where there are few
 columns, several rows are taken as one (``folded``): accumulators ``[rows together, columns]``, combined at the end like parts.
 
-*Normalizations*: a task is a block of columns with its accumulators in registers; each phase, and the writing, passes over its rows.
+*Normalizations*, and reductions of few rows: a task is a block of columns with its accumulators in registers; each phase, and the writing, passes
+over its rows.
 """
 
 from __future__ import annotations
@@ -20,18 +21,20 @@ from mlirfuse.machine import Host
 from mlirfuse.schedule import partial
 from mlirfuse.schedule.analysis import Analysis, size_of
 from mlirfuse.schedule.cpu import SHORT, CpuBody, CpuKernel, cost_of, lanes_of, rows_grain, store_all
+from mlirfuse.schedule.packed import Packed
 from mlirfuse.schedule.rows import late_outputs
 
 STRETCH = 2048  # columns whose accumulators are worked on together
 FOLDED = 512  # columns that rows taken as one come to, about
 ROWS = 8  # rows added up in registers before they go to the accumulators
+FEW = 16  # rows of a reduction that accumulators in registers pass over, at most
 BLOCK = 256  # rows after which a normalization's accumulators are added up
 
 
 @dataclass(frozen=True)
 class Params:
-    """``split``: parts of the rows (0: a normalization). ``folded``: several rows are taken as one. ``streamed``: full-size outputs are stored past
-    the caches."""
+    """``split``: parts of the rows (0: accumulators in registers). ``folded``: several rows are taken as one. ``streamed``: full-size outputs are
+    stored past the caches."""
 
     split: int = 1
     folded: bool = False
@@ -47,15 +50,15 @@ def folds(analysis: Analysis, extents: tuple[int, int]) -> bool:
 def cpu(name: str, analysis: Analysis, slots: Slots, params: Params, host: Host) -> list[CpuKernel]:
     """The kernels that compute ``analysis``."""
     if params.split == 0:
-        return [_normalize(name, analysis, slots, params, host)]
+        return [_in_registers(name, analysis, slots, params, host)]
     first = _reduce(name, analysis, slots, params, host)
     return [first, partial.finish(f"{name}_finish", analysis, slots, params.split, host, _together(analysis, params))]
 
 
 def _together(analysis: Analysis, params: Params) -> sz.Size:
-    """Rows that are taken as one."""
-    columns = size_of(analysis.loops(analysis.kept)[-1])
-    return sz.maximum(1, sz.floordiv(FOLDED, columns)) if params.folded else 1
+    """Rows that are taken as one: so many of those that some are left to be added up."""
+    rows, columns = size_of(analysis.loops(analysis.reduced)[-1]), size_of(analysis.loops(analysis.kept)[-1])
+    return sz.maximum(1, sz.minimum(sz.floordiv(FOLDED, columns), sz.floordiv(rows, ROWS))) if params.folded else 1
 
 
 def _reduce(name: str, analysis: Analysis, slots: Slots, params: Params, host: Host) -> CpuKernel:
@@ -72,6 +75,7 @@ def _reduce(name: str, analysis: Analysis, slots: Slots, params: Params, host: H
     at_once = max(1, min(ROWS, 48 // max(1, cost_of(analysis))))
     stretch = sz.mul(columns, together) if params.folded else sz.minimum(columns, STRETCH)
     stretches = 1 if params.folded else sz.ceildiv(columns, STRETCH)
+    packed = Packed(body, (loops[-1], inner), FOLDED * at_once, lanes, -(-SHORT // lanes)) if params.folded else None
 
     def task(index):
         at, part = k.divmod(Index(index), split)
@@ -92,6 +96,8 @@ def _reduce(name: str, analysis: Analysis, slots: Slots, params: Params, host: H
 
         def add(here: Env, low, high, count: int):
             """Adds ``count`` rows from ``low`` on (folded: of as many as there are below ``high``) to the accumulators."""
+            if packed:
+                packed.pack(here, low, e.min(e.add(low, e.mul(body.size(together), count)), high))
 
             def step(indices, mask, state):
                 (i,) = indices
@@ -101,6 +107,7 @@ def _reduce(name: str, analysis: Analysis, slots: Slots, params: Params, host: H
                     if params.folded:
                         origin = e.add(low, e.mul(body.size(together), u)) if u else low
                         flats.append(body.flat((loops[-1], inner), origin, i, envs[-1]))
+                        packed.bind(envs[-1], k.scalar(i.base), e.sub(origin, low))
                     else:
                         body.set_loop(envs[-1], loops[-1], Index(e.add(low, u) if u else low))
                         body.set_loop(envs[-1], inner, i)
@@ -118,7 +125,7 @@ def _reduce(name: str, analysis: Analysis, slots: Slots, params: Params, host: H
                     for u, here in enumerate(envs):
                         k.flat = flats[u - len(envs)] if params.folded else None
                         elements.append((e.splat(k.value(op.operands[0], here), lanes), body.position(op, here), mask))
-                    out += red.total(e, op, elements)
+                    out += red.total(e, op, elements, body.in_order(op))
                 k.flat = None
                 return out
 
@@ -144,6 +151,8 @@ def _reduce(name: str, analysis: Analysis, slots: Slots, params: Params, host: H
                 body.loop(low, high, 1, [], inside)
                 return
             group = e.mul(body.size(together), at_once)
+            if packed:
+                packed.pack_same(here, body.size(together))
             middle = e.sub(high, e.rem(e.sub(high, low), group))
             if at_once > 1:
                 body.loop(low, middle, group, [], lambda i, _: add(here, i, high, at_once) or [])
@@ -158,7 +167,7 @@ def _reduce(name: str, analysis: Analysis, slots: Slots, params: Params, host: H
     return body.finish(tasks, 1)
 
 
-def _normalize(name: str, analysis: Analysis, slots: Slots, params: Params, host: Host) -> CpuKernel:
+def _in_registers(name: str, analysis: Analysis, slots: Slots, params: Params, host: Host) -> CpuKernel:
     """Blocks of columns with their accumulators in registers."""
     full, small = late_outputs(analysis)
     body = CpuBody(name, analysis, slots, host, full if params.streamed else ())

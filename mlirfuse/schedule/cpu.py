@@ -246,13 +246,17 @@ class CpuBody:
         out: list[Val] = []
         for op in reductions:
             rows = [(self.e.splat(self.k.value(op.operands[0], env), lanes), self.position(op, env), mask) for env in envs]
-            out += red.total(self.e, op, rows)
+            out += red.total(self.e, op, rows, self.in_order(op))
         return out
 
     def merge(self, reductions: list[Op], a: list[Val], b: list[Val]) -> list[Val]:
-        """The accumulators of both."""
+        """The accumulators of both, where loops met the elements of ``a`` before those of ``b``."""
         pairs = zip(reductions, red.grouped(reductions, a), red.grouped(reductions, b))
-        return [v for op, x, y in pairs for v in red.combine(self.e, op, x, y)]
+        return [v for op, x, y in pairs for v in red.combine(self.e, op, x, y, self.in_order(op))]
+
+    def in_order(self, op: Op) -> bool:
+        """Whether loops meet the elements that ``op`` reduces in the order of their positions."""
+        return self.analysis.reduced == self.analysis.axes.reduced(op)
 
     def position(self, op: Op, env: Env) -> Val | None:
         """The place along the reduced dimensions, row-major, for argmax and argmin."""

@@ -36,9 +36,9 @@ def emit(name: str, analysis: Analysis, slots: Slots, params, host: Host) -> lis
 
 
 def _pointwise(analysis: Analysis, env, alignments, host: Host):
-    reading = transpose.reading_loop(analysis, host, env)
-    if reading is not None:
-        return transpose.Params(reading, _streams(analysis, analysis.outputs, env, alignments, host))
+    block = transpose.block_of(analysis, host, env)
+    if block is not None:
+        return transpose.Params(*block, _streams(analysis, analysis.outputs, env, alignments, host))
     extents = analysis.values(_kept_extents, env)
     if pointwise.flattens(analysis, host, extents):
         return pointwise.Params(flat=True)
@@ -66,10 +66,12 @@ def _columns(analysis: Analysis, env, alignments, host: Host):
     full, _ = late_outputs(analysis)
     if full or len(analysis.phases) > 1:
         blocks = kept // width * -(-width // (lanes_of(analysis, host) * columns.block_vectors(analysis)))
-        if blocks < 2 * host.threads and kept * reduced >= 2 * ENOUGH and staged.possible(analysis):
+        if blocks < 2 * host.threads and kept * reduced >= ENOUGH // 8 and staged.possible(analysis):
             return _staged(analysis, env, alignments, host)
         return columns.Params(split=0, streamed=_streams(analysis, full, env, alignments, host))
     folded = columns.folds(analysis, (height, width))
+    if reduced <= columns.FEW and not folded:
+        return columns.Params(split=0)
     tasks = kept // width * (1 if folded else -(-width // columns.STRETCH))
     few = tasks < 4 * host.threads and kept * reduced >= ENOUGH and reduced >= 16 * _parts(host)
     return columns.Params(split=_parts(host) if few and host.threads > 1 else 1, folded=folded)

@@ -15,6 +15,9 @@ from mlirfuse.lowering.slots import Slots
 from mlirfuse.machine import Host
 from mlirfuse.schedule.analysis import Analysis, size_of
 from mlirfuse.schedule.cpu import SHORT, TILE, CpuBody, CpuKernel, cost_of, depends_on, lanes_of, rows_grain, store_all, unroll_for
+from mlirfuse.schedule.packed import Packed
+
+PACKED = 1024  # elements that are packed at a time: a few such buffers stay in the first cache
 
 
 @dataclass(frozen=True)
@@ -115,15 +118,26 @@ def _columns(body: CpuBody, env: Env, loop, low, high) -> None:
 
 def _flat(body: CpuBody, env: Env, middle, inner, top, bottom) -> None:
     """The rows ``top … bottom`` in vectors that do not stop where a row ends."""
-    e, analysis = body.e, body.analysis
-    high = e.mul(e.sub(bottom, top), body.size(size_of(inner)))
+    e, k, analysis = body.e, body.k, body.analysis
+    lanes, extent = lanes_of(analysis, body.host), size_of(inner)
+    rows = body.size(sz.floordiv(PACKED, extent))
+    packed = Packed(body, (middle, inner), PACKED, lanes)
 
-    def step(indices, mask, state):
-        for index in indices:
+    def some(first, _):
+        end = e.min(e.add(first, rows), bottom)
+        packed.pack(env, first, end)
+
+        def step(indices, mask, state):
+            [index] = indices
             here = dict(env)
-            body.k.flat = body.flat((middle, inner), top, index, here)
+            k.flat = body.flat((middle, inner), first, index, here)
+            packed.bind(here, index.base)
             store_all(body, analysis.outputs, [here], analysis.kept)
-            body.k.flat = None
+            k.flat = None
+            return []
+
+        body.vectors(body.constant(0), e.mul(e.sub(end, first), body.size(extent)), lanes, [], step)
         return []
 
-    body.vectors(body.constant(0), high, lanes_of(analysis, body.host), [], step)
+    packed.pack_same(env, e.min(rows, e.sub(bottom, top)))
+    body.loop(top, bottom, rows, [], some)

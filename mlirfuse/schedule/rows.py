@@ -281,7 +281,7 @@ def _held_rows(name: str, analysis: Analysis, slots: Slots, params: Params, host
             rows = [[row_of(op, here, mask) for here, mask in zip(envs, masks)] for op in phase]
             k.mask = None
             for op, row in zip(phase, rows):
-                total = red.across_lanes(e, op, red.total(e, op, row))
+                total = red.across_lanes(e, op, red.total(e, op, row, body.in_order(op)))
                 k.bind(op.result, env, red.result(e, op, total))
         for here, mask in zip(envs, masks):
             k.mask = mask

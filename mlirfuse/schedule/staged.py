@@ -1,5 +1,6 @@
 """Normalizations in stages, on the CPU: where there are too few rows to share, each phase of reductions is a reduction in parts of its own,
-and the outputs are written by a pointwise kernel. The stages hand the reductions' results on in the workspace.
+and the outputs are written by a pointwise kernel. What follows from the reductions alone is computed once, after them, and handed on in the
+workspace.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from typing import Any
 
 from mlirfuse.graph import Layout, Op, Value
 from mlirfuse.schedule.analysis import Analysis, analyze
+from mlirfuse.schedule.cpu import depends_on
 from mlirfuse.schedule.rows import late_outputs
 
 
@@ -31,15 +33,28 @@ def possible(analysis: Analysis) -> bool:
 
 
 def _stages(analysis: Analysis) -> list[Analysis]:
-    passed_on = frozenset(op.result for phase in analysis.phases for op in phase)
+    phase_of = {op: at for at, phase in enumerate(analysis.phases) for op in phase}
+    level: dict[Value, int] = {}  # the phase after which a value is known
+    for op in analysis.ops:
+        level.update(dict.fromkeys(op.results, phase_of.get(op, max((level.get(v, -1) for v in op.operands), default=-1))))
+    passed_on = _passed_on(analysis)
     known: set[Value] = set()
     out = []
-    for phase in analysis.phases:
-        results = [op.result for op in phase]
+    for at in range(len(analysis.phases)):
+        results = [v for v in level if v in passed_on and level[v] == at]
         out.append(_stage(analysis, results, known))
         known.update(results)
     out += [_stage(analysis, outputs, known) for outputs in late_outputs(analysis) if outputs]
     return [replace(stage, passed_on=passed_on) for stage in out]
+
+
+def _passed_on(analysis: Analysis) -> frozenset[Value]:
+    """What ops along the reduced axes take of the values that follow from the reductions; and the reductions that are needed beside those."""
+    varying = depends_on(analysis, analysis.reduced)
+    constant = analysis.late_values() - varying - set(analysis.outputs)
+    taken = {v for op in analysis.ops if varying & set(op.results) for v in op.operands if v in constant}
+    reductions = {op for phase in analysis.phases for op in phase}
+    return frozenset(taken | {op.result for op in _live(analysis.ops, analysis.outputs, taken) if op in reductions})
 
 
 def _stage(analysis: Analysis, outputs: list[Value], known: set[Value]) -> Analysis:

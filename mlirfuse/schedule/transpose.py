@@ -1,12 +1,13 @@
 """Pointwise segments on the CPU that read along one loop and write along another.
 
-A task is a tile of the two loops, taken in square blocks of as many elements as a vector has. What comes of inputs that are contiguous
-along the *reading* loop alone is computed in vectors along it; the block is then transposed in registers, and the rest is computed and
-stored in vectors along the *writing* loop. What is left over at the edges is gathered.
+A task is a tile of the two loops, taken in blocks of as many elements along each as a vector has, or fewer along a loop that is shorter.
+What comes of inputs that are contiguous along the *reading* loop alone is computed in vectors along it; the block is then transposed in
+registers, and the rest is computed and stored in vectors along the *writing* loop. Blocks at the edges are masked.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mlirfuse import dtypes as dt
@@ -20,25 +21,24 @@ from mlirfuse.machine import Host
 from mlirfuse.schedule.analysis import Analysis, size_of
 from mlirfuse.schedule.cpu import CpuBody, CpuKernel, lanes_of, rows_grain, store_all
 
-TILE = 64  # elements along each side of a task's tile
+TILE_ROWS, TILE_COLUMNS = 64, 256  # elements of a task's tile along the reading and the writing loop, where these are as long
 WIDEST = 16  # elements along each side of a block, at most: that many vectors are in registers
 
 
 @dataclass(frozen=True)
 class Params:
-    """``reading``: which loop the inputs are contiguous along. ``streamed``: outputs are stored past the caches."""
+    """``reading``: which loop the inputs are contiguous along. ``height``, ``width``: a block's elements along the reading and along the
+    writing loop. ``streamed``: outputs are stored past the caches."""
 
     reading: int
+    height: int
+    width: int
     streamed: bool = False
 
 
-def side_of(analysis: Analysis, host: Host) -> int:
-    """The side of a block."""
-    return min(lanes_of(analysis, host), WIDEST)
-
-
-def reading_loop(analysis: Analysis, host: Host, env: dict[str, int]) -> int | None:
-    """The loop that most of what is read is contiguous along, where that is not the one that is written along and a block fits; else None."""
+def block_of(analysis: Analysis, host: Host, env: dict[str, int]) -> tuple[int, int, int] | None:
+    """The loop that most of what is read is contiguous along, where that is not the one that is written along and one of the two is as long
+    as a vector; and the sides of a block. Else None."""
     loops = analysis.loops(analysis.kept)
     if len(loops) < 2:
         return None
@@ -51,8 +51,11 @@ def reading_loop(analysis: Analysis, host: Host, env: dict[str, int]) -> int | N
         if here[-1] not in (0, 1) and 1 in here:
             votes[here.index(1)] += value.dtype.bytes
     best = max(range(len(loops)), key=votes.__getitem__)
-    side = side_of(analysis, host)
-    return best if votes[best] and min(extents[best], extents[-1]) >= side > 1 else None
+    side = min(lanes_of(analysis, host), WIDEST)
+    if not votes[best] or not max(extents[best], extents[-1]) >= side > 1:
+        return None
+    height, width = (min(side, 1 << (extent - 1).bit_length()) for extent in (extents[best], extents[-1]))
+    return best, height, width
 
 
 def _whole_inputs(analysis: Analysis) -> list[Value]:
@@ -89,8 +92,10 @@ def cpu(name: str, analysis: Analysis, slots: Slots, params: Params, host: Host)
     loops = analysis.loops(analysis.kept)
     writing, reading = loops[-1], loops[params.reading]
     outer = [loop for n, loop in enumerate(loops[:-1]) if n != params.reading]
-    width, height = size_of(writing), size_of(reading)
-    side = side_of(analysis, host)
+    rows, columns = size_of(reading), size_of(writing)
+    # A tile has as many elements where one of the loops is short.
+    tile_rows = TILE_ROWS * sz.floordiv(TILE_COLUMNS, sz.minimum(columns, TILE_COLUMNS))
+    tile_columns = TILE_COLUMNS * sz.floordiv(TILE_ROWS, sz.minimum(rows, TILE_ROWS))
     staged = _staged(analysis, reading, writing)
 
     def at(env: Env, r: Index, w: Index) -> Env:
@@ -99,54 +104,85 @@ def cpu(name: str, analysis: Analysis, slots: Slots, params: Params, host: Host)
         body.set_loop(here, writing, w)
         return here
 
-    def block(env: Env, r: Val, w: Val) -> None:
-        across = [at(env, Index(e.add(r, u) if u else r), Index(w, 1, side)) for u in range(side)]
-        along = [at(env, Index(r, 1, side), Index(e.add(w, u) if u else w)) for u in range(side)]
-        for value in staged:
-            read = value in analysis.inputs
-            rows = [e.splat(k.preload(value, here) if read else k.value(value, here), side) for here in along]
-            for here, row in zip(across, transposed(e, rows)):
-                (k.bind_loaded if read else k.bind)(value, here, row)
-        for here in across:
-            store_all(body, analysis.outputs, [here], analysis.kept)
+    def block(env: Env, r: Val, w: Val, high_r: Val | None = None, high_w: Val | None = None) -> None:
+        """A block from ``r``, ``w`` on; ``high_r``, ``high_w``: what it ends before, where it may reach that."""
+        edge = high_r is not None
+        down, along = ([e.add(low, u) if u else low for u in range(n)] for low, n in ((r, params.height), (w, params.width)))
+        if edge:  # columns that are not there are read as the last one that is
+            last = e.sub(high_w, 1)
+            along = [e.min(here, last) for here in along]
+        across = [at(env, Index(here), Index(w, 1, params.width)) for here in down]
+        with k.masked(body.below(e.sub(high_r, r), params.height) if edge else None):
+            read = [[(value, at(env, Index(r, 1, params.height), Index(here))) for here in along] for value in staged]
+            read = [[e.splat((k.preload if value in analysis.inputs else k.value)(value, here), params.height) for value, here in of] for of in read]
+        for value, vectors in zip(staged, read):
+            for here, val in zip(across, transposed(e, vectors)):
+                (k.bind_loaded if value in analysis.inputs else k.bind)(value, here, val)
+        mask = body.below(e.sub(high_w, w), params.width) if edge else None
+        for at_row, here in zip(down, across):
+            if not edge:
+                store_all(body, analysis.outputs, [here], analysis.kept)
+                continue
+            with k.region(f"scf.if {e.cmp('lt', at_row, high_r)} {{"), k.masked(mask):
+                store_all(body, analysis.outputs, [here], analysis.kept)
 
     def task(index):
         env: Env = {}
-        place, r_tile = k.divmod(Index(index), sz.ceildiv(height, TILE))
-        place, w_tile = k.divmod(place, sz.ceildiv(width, TILE))
+        place, r_tile = k.divmod(Index(index), sz.ceildiv(rows, tile_rows))
+        place, w_tile = k.divmod(place, sz.ceildiv(columns, tile_columns))
         body.unlinear(env, outer, k.scalar(place.base))
-        low_r, low_w = (e.mul(k.scalar(tile.base), TILE) for tile in (r_tile, w_tile))
-        high_r, high_w = (e.min(e.add(low, TILE), body.size(n)) for low, n in ((low_r, height), (low_w, width)))
-        middle_r, middle_w = (e.add(low, e.and_(e.sub(high, low), -side)) for low, high in ((low_r, high_r), (low_w, high_w)))
-        body.loop(low_w, middle_w, side, [], lambda w, _: body.loop(low_r, middle_r, side, [], lambda r, _: block(env, r, w) or []))
-        body.loop(low_r, high_r, 1, [], lambda r, _: edge(env, r, e.select(e.cmp("lt", r, middle_r), middle_w, low_w), high_w) or [])
+        low_r, low_w = (e.mul(k.scalar(tile.base), body.size(n)) for tile, n in ((r_tile, tile_rows), (w_tile, tile_columns)))
+        high_r = e.min(e.add(low_r, body.size(tile_rows)), body.size(rows))
+        high_w = e.min(e.add(low_w, body.size(tile_columns)), body.size(columns))
 
-    def edge(env: Env, r: Val, low: Val, high: Val) -> None:
-        def some(w, _):
-            with k.masked(body.below(e.sub(high, w), side)):
-                store_all(body, analysis.outputs, [at(env, Index(r), Index(w, 1, side))], analysis.kept)
+        middle_r = e.add(low_r, e.and_(e.sub(high_r, low_r), -params.height))
+        middle_w = e.add(low_w, e.and_(e.sub(high_w, low_w), -params.width))
+
+        # A block writes on where the one before it ended: a cache line that both have a part of is still there.
+        def blocks(r, first, end, *ends):
+            body.loop(first, end, params.width, [], lambda w, _: block(env, r, w, *ends) or [])
             return []
 
-        body.loop(low, high, side, [], some)
+        def edge(r, _):
+            return blocks(r, e.select(e.cmp("lt", r, middle_r), middle_w, low_w), high_w, high_r, high_w)
+
+        body.loop(low_r, middle_r, params.height, [], lambda r, _: blocks(r, low_w, middle_w))
+        body.loop(low_r, high_r, params.height, [], edge)
 
     body.tasks(task)
-    tasks = sz.mul(sz.product(size_of(loop) for loop in outer), sz.ceildiv(height, TILE), sz.ceildiv(width, TILE))
-    return [body.finish(tasks, rows_grain(TILE * TILE))]
+    tasks = sz.mul(sz.product(size_of(loop) for loop in outer), sz.ceildiv(rows, tile_rows), sz.ceildiv(columns, tile_columns))
+    return [body.finish(tasks, rows_grain(sz.mul(sz.minimum(rows, tile_rows), sz.minimum(columns, tile_columns))))]
 
 
 def transposed(e: Emitter, rows: list[Val]) -> list[Val]:
-    """The columns of a square block. Elements are first zipped inside of 128 bits, then pieces of 128 bits are sorted: both are single
-    instructions on x86, unlike what moves elements further."""
-    dtype, side = rows[0].dtype, len(rows)
+    """The columns of a block, whose sides are powers of two. Elements are first zipped inside of 128 bits, then pieces of 128 bits are
+    sorted: both are single instructions on x86, unlike what moves elements further. Short rows are joined to vectors before that, long
+    ones taken apart after it."""
+    dtype, height, width = rows[0].dtype, rows[0].lanes, len(rows)
     word = {8: dt.u8, 16: dt.u16, 32: dt.u32, 64: dt.u64}[dtype.bits]
     rows = [e.cast(v, dt.u8) if dtype is dt.bool_ else e.bitcast(v, word) for v in rows]
-    piece = min(side, 128 // dtype.bits)
-    groups = [_zipped(e, rows[g : g + piece], piece) for g in range(0, side, piece)]
-    out: list[Val | None] = [None] * side
+    piece = min(height, width, 128 // dtype.bits)
+    if height < width:
+        together = width // height
+        starts = [g + i for g in range(0, width, piece * together) for i in range(piece)]
+        rows = [_joined(e, [rows[s + c * piece] for c in range(together)]) for s in starts]
+    groups = [_zipped(e, rows[g : g + piece], piece) for g in range(0, len(rows), piece)]
+    out: list[Val | None] = [None] * height
     for n in range(piece):
-        for c, v in enumerate(_sorted(e, [group[n] for group in groups], piece)):
-            out[c * piece + n] = v
+        of = [group[n] for group in groups]
+        if height <= width:
+            parts = _sorted(e, of, piece)
+        else:
+            parts = [_joined(e, [_shuffle(e, v, v, range(s, s + piece)) for v in of]) for s in range(0, height, piece)]
+        out[n::piece] = parts
     return [e.cmp("ne", v, 0) if dtype is dt.bool_ else e.bitcast(v, dtype) for v in out]
+
+
+def _joined(e: Emitter, rows: list[Val]) -> Val:
+    """Vectors one after the other in one."""
+    while len(rows) > 1:
+        rows = [_shuffle(e, a, b, range(2 * a.lanes)) for a, b in zip(rows[::2], rows[1::2])]
+    return rows[0]
 
 
 def _zipped(e: Emitter, rows: list[Val], piece: int) -> list[Val]:
@@ -174,5 +210,5 @@ def _sorted(e: Emitter, rows: list[Val], piece: int) -> list[Val]:
     return [v for pair in zip(evens, odds) for v in pair]
 
 
-def _shuffle(e: Emitter, a: Val, b: Val, lanes: list[int]) -> Val:
+def _shuffle(e: Emitter, a: Val, b: Val, lanes: Sequence[int]) -> Val:
     return e.op(f"vector.shuffle {a}, {b} [{', '.join(map(str, lanes))}] : {a.type}, {b.type}", a.dtype, len(lanes))

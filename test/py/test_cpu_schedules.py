@@ -119,6 +119,32 @@ def test_pointwise_small_inner_loops():
         check(f, lambda x, b: x * 2 + b, x, data((shape[0], 1, 1), seed=1))
 
 
+@pytest.mark.parametrize("dtype", [*FLOATS, np.int8, np.int32, np.uint64, bool], ids=str)
+@pytest.mark.parametrize("columns", [2, 3, 4, 7, 8, 15, 31])
+def test_short_rows_of_several_layouts(columns, dtype):
+    def fn(x, m, row, column, wide, several):
+        return np.where(m, x, row), np.where(m, column, wide[:, 1:-1]), np.where(several > 0, x, several)
+
+    f = mlirfuse.jit(fn)
+    for rows in (1, 2, 67, 1025, 2000):
+        m, row, column = data((rows, columns), bool), data(columns, dtype, 2), data((rows, 1), dtype, 3)
+        check(f, fn, data((rows, columns), dtype, 1), m, row, column, data((rows, columns + 2), dtype, 4), data((3, 1, columns), dtype, 5))
+
+
+def test_short_rows_in_place():
+    def fn(x, b, c):
+        x *= b
+        x += c
+
+    f = mlirfuse.jit(fn)
+    for rows, columns in [(5, 3), (1500, 7), (400, 15)]:
+        whole = data((rows, columns + 3))
+        x, b, c = whole[:, :columns], data(columns, seed=1), data((rows, 1), seed=2)
+        expected = np.concatenate([x * b + c, whole[:, columns:]], 1)
+        f(x, b, c)
+        np.testing.assert_allclose(whole, expected, rtol=1e-6, atol=1e-6)
+
+
 def strided(shape, how, dtype=np.float32):
     if how == "transposed":
         return data(shape[::-1], dtype).T
@@ -153,10 +179,20 @@ def test_transposes(dtype):
         check(f, lambda x: x.T, data(shape, dtype))
 
 
+@pytest.mark.parametrize("dtype", [*FLOATS, np.int8, np.int16, np.int32, bool], ids=str)
+@pytest.mark.parametrize("short", [2, 3, 4, 5, 8, 9, 15, 16, 17])
+def test_transposes_of_short_rows_and_columns(short, dtype):
+    f = mlirfuse.jit(lambda x: x.T.copy())
+    for long in (2, 16, 17, 100, 5003):
+        check(f, lambda x: x.T, data((long, short), dtype))
+        check(f, lambda x: x.T, data((short, long), dtype))
+        check(f, lambda x: x.T, data((2 * long, short + 3), dtype)[::2, 1:-2])
+
+
 @pytest.mark.parametrize("order", [(0, 2, 1), (2, 1, 0), (1, 0, 2), (1, 2, 0), (2, 0, 1)])
 def test_permutes(order):
     f = mlirfuse.jit(lambda x, y: (np.transpose(x + 1, order) * y))
-    for shape in [(3, 5, 7), (16, 32, 48), (20, 33, 65), (2, 300, 40)]:
+    for shape in [(3, 5, 7), (16, 32, 48), (20, 33, 65), (2, 300, 40), (3, 300, 4), (50, 2, 9), (5, 17, 130)]:
         x = data(shape)
         y = data([shape[k] for k in order], seed=1)
         check(f, lambda x, y: np.transpose(x + 1, order) * y, x, y)
@@ -164,7 +200,7 @@ def test_permutes(order):
 
 def test_transposed_inputs_of_several_kinds():
     f = mlirfuse.jit(lambda a, b, c, d: (np.exp(a + b).T + c) * d)
-    for n, m in [(16, 16), (40, 70), (65, 129)]:
+    for n, m in [(16, 16), (40, 70), (65, 129), (3, 200), (200, 3)]:
         args = data((n, m)), data((n, m), seed=1), data((m, n), seed=2), data(n, seed=3)
         check(f, lambda a, b, c, d: (np.exp(a + b).T + c) * d, *args)
     g = mlirfuse.jit(lambda a: (a.T * 2, a.T + a[0, 0]))
@@ -179,7 +215,7 @@ def test_transpose_in_place():
         return x
 
     jitted = mlirfuse.jit(f)
-    for n, m in [(17, 33), (64, 64), (100, 50)]:
+    for n, m in [(17, 33), (64, 64), (100, 50), (3, 70), (70, 3)]:
         x, y = data((n, m)), data((m, n), seed=1)
         expected = x + y.T
         jitted(x, y)
@@ -207,6 +243,21 @@ def test_reduction_dtypes(dtype):
             check(f, fn, data(shape, dtype), scale=20)
 
 
+@pytest.mark.parametrize("name", ["argmax", "argmin"])
+def test_positions_of_ties_nans_and_infinities(name):
+    rng = np.random.default_rng(0)
+    values = np.array([-np.inf, np.inf, -1, 0, 1, np.nan])
+    for axis in (0, 1, None):
+        fn = lambda x: getattr(x, name)(axis)  # noqa: B023, E731
+        f, g = mlirfuse.jit(fn), mlirfuse.jit(lambda x: fn(x.T))  # noqa: B023
+        for shape in [(3, 40), (200, 5), (33, 100), (9, 3000), (70000, 2)]:
+            for known in (1, 2, 5, 6):  # -inf alone, both infinities, no NaN, all
+                x = values[rng.integers(0, known, shape)].astype(np.float32)
+                check(f, fn, x)
+                check(g, lambda x: fn(x.T), x)  # noqa: B023
+            check(f, fn, np.full(shape, np.iinfo(np.int32).min, np.int32))
+
+
 @pytest.mark.parametrize("columns", [1, 2, 3, 7, 16, 17, 63, 64, 100, 2047, 2049, 5000])
 def test_sums_down_columns(columns):
     f = mlirfuse.jit(lambda x: (x * 2).sum(0))
@@ -216,6 +267,18 @@ def test_sums_down_columns(columns):
     g = mlirfuse.jit(lambda x, w: (x * w).sum((0, 2)))
     for shape in [(3, columns, 5), (20, columns, 17)]:
         check(g, lambda x, w: (x * w).sum((0, 2)), data(shape), data(shape[-1], seed=1), scale=20)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.int8], ids=str)
+def test_sums_down_columns_beside_biases(dtype):
+    def fn(x, row, column, wide):
+        return (x * row - column * wide[:, :, 1:-1]).sum(1)
+
+    f = mlirfuse.jit(fn)
+    for n, rows, columns in [(1, 5, 3), (3, 64, 4), (2, 1000, 2), (5, 100, 31), (1, 9001, 15), (2, 17, 63)]:
+        x, row, column = data((n, rows, columns), dtype), data((n, 1, columns), dtype, 1), data((rows, 1), dtype, 2)
+        wide = data((n, rows, columns + 2), dtype, 3)
+        check(f, fn, x, row, column, wide, scale=rows)
 
 
 def test_split_reductions():
@@ -272,8 +335,12 @@ def test_normalizations_in_stages(shape):
         fn = lambda x: softmax(x, axis)  # noqa: B023, E731
         check(mlirfuse.jit(fn), fn, data(shape), scale=4)
     check(mlirfuse.jit(lambda x: x / x.sum()), lambda x: x / x.sum(), data(shape, low=0.5, high=1.0), scale=4)
-    g = lambda x: (x - x.mean(0), x.std(0))  # noqa: E731
-    check(mlirfuse.jit(g), g, data(shape), scale=20)
+    for g in (
+        lambda x: (x - x.mean(0), x.std(0)),
+        lambda x: (x - x.mean(0), x.mean(0)),
+        lambda x: (x / (1 + x.max(0) ** 2), np.sqrt((x * x).sum(0)), x > x.mean(0)),
+    ):
+        check(mlirfuse.jit(g), g, data(shape), scale=20)
 
 
 def test_half_types_stay_wide_between_stages():
