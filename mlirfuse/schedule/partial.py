@@ -53,8 +53,8 @@ def finish(name: str, analysis: Analysis, slots: Slots, split: int, host: Host, 
 
             def one(k, state):
                 offset = e.add(start, e.add(e.mul(k, body.size(columns)), column))
-                parts = grouped(phase, load(body, phase, memories, offset, lanes))
-                return [v for op, a, b in zip(phase, grouped(phase, state), parts) for v in red.combine(e, op, a, b)]
+                parts = red.grouped(phase, load(body, phase, memories, offset, lanes))
+                return [v for op, a, b in zip(phase, red.grouped(phase, state), parts) for v in red.combine(e, op, a, b)]
 
             return body.loop(body.constant(0), body.size(together), 1, state, one) if together != 1 else one(body.constant(0), state)
 
