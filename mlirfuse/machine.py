@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Machine:
-    """``chip`` as LLVM names it; shared memory in bytes; ``clusters``: has thread-block clusters."""
+    """``chip`` as LLVM names it; shared memory in bytes."""
 
     chip: str
     sm_count: int
@@ -18,18 +18,26 @@ class Machine:
     l2_bytes: int
 
     @functools.cached_property
-    def clusters(self) -> bool:
-        return int(self.chip.removeprefix("sm_").rstrip("af")) >= 90
+    def architecture(self) -> int:
+        """Its number, 90 for sm_90."""
+        return int(self.chip.removeprefix("sm_").rstrip("af"))
+
+    @functools.cached_property
+    def cluster_sizes(self) -> tuple[int, ...]:
+        """How many blocks a cluster can have: 8 wherever there are clusters, 16 on the large chips."""
+        if self.architecture < 90:
+            return (1,)
+        return (1, 2, 4, 8, 16) if self.architecture in (90, 100, 103) else (1, 2, 4, 8)
 
     @functools.cached_property
     def async_copies(self) -> bool:
         """Whether threads can copy from memory into shared memory without waiting (``cp.async``)."""
-        return int(self.chip.removeprefix("sm_").rstrip("af")) >= 80
+        return self.architecture >= 80
 
     @property
     def early_launch(self) -> bool:
         """Whether a kernel may be launched before the one before it has ended (programmatic dependent launch)."""
-        return self.clusters
+        return self.architecture >= 90
 
     @staticmethod
     def of_device(index: int) -> Machine:
@@ -46,6 +54,7 @@ class Machine:
         typical = {
             "sm_70": (80, 2048, 96 << 10, 6 << 20), "sm_75": (72, 1024, 64 << 10, 6 << 20), "sm_80": (108, 2048, 163 << 10, 40 << 20),
             "sm_86": (84, 1536, 99 << 10, 6 << 20), "sm_89": (142, 1536, 99 << 10, 96 << 20), "sm_90": (132, 2048, 227 << 10, 50 << 20),
+            "sm_120": (170, 1536, 99 << 10, 96 << 20), "sm_121": (48, 1536, 99 << 10, 24 << 20),
         }  # fmt: skip
         return Machine(chip, *typical.get(chip, (148, 2048, 227 << 10, 126 << 20)))
 

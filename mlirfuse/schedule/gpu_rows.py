@@ -74,7 +74,7 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
     registers = max(1, lanes * row_bytes // 4)  # of one chunk
     small = kept * vectors < machine.sm_count * 1024  # not a vector for each thread of half the machine: all in parallel
 
-    alone, shared = _places(vectors, registers, machine.clusters)
+    alone, shared = _places(vectors, registers, machine.cluster_sizes)
 
     def cost(place) -> tuple:
         tx, cluster, chunks = place
@@ -105,7 +105,7 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
             return []
         found = {}
         for tx in (256, 128, 512):
-            for cluster in (1, 2, 4, 8, 16) if machine.clusters else (1,):
+            for cluster in machine.cluster_sizes:
                 chunks = -(-vectors // (tx * cluster))
                 nbytes = chunks * tx * lanes * row_bytes + SMALL_SHARED
                 if chunks > 4 and nbytes <= machine.shared_per_block:
@@ -152,17 +152,17 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
 
 
 @functools.lru_cache
-def _places(vectors: int, registers: int, clusters: bool) -> tuple[list, list]:
+def _places(vectors: int, registers: int, cluster_sizes: tuple[int, ...]) -> tuple[list, list]:
     """Places that hold a row of so many vectors, as (threads along the row, blocks a cluster, chunks a thread): in a block alone, and others."""
     alone, shared = [], []
     for tx in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024):
-        for cluster in (1, 2, 4, 8, 16) if tx >= 256 and clusters else (1,):
+        for cluster in cluster_sizes if tx >= 256 else (1,):
             chunks = -(-vectors // (tx * cluster))
             held = chunks * registers
             if tx * cluster >= 2 * vectors and tx > 1:
                 break
             if held <= (64 if tx <= 256 else 32):
-                by_itself = cluster == 1 and held <= 32 and (tx <= 512 or not clusters)
+                by_itself = cluster == 1 and held <= 32 and (tx <= 512 or len(cluster_sizes) == 1)
                 (alone if by_itself else shared).append((tx, cluster, chunks))
     return alone, shared
 
