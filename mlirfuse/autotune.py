@@ -64,14 +64,14 @@ def autotune(fn, *args, repeat: int = 15, limit: int = 40, keep: bool = True) ->
     program, leaf_of_arg = executor.program, kind.leaf_of_arg
     timer = _Timer(executor.target.device)
     alignments = executor.alignments(leaves, leaf_of_arg)
-    chosen = list(program.parameters(env, alignments))
+    chosen, key = list(program.parameters(env, alignments)), program.call_key(env, alignments)
     out = []
     try:
         for at, step in enumerate(program.steps):
             result = Tuned(step.segment.scheduler, chosen[at], {})
             others = gpu_choice.candidates(step.analysis, env, alignments, executor.target.machine)
             for params in dict.fromkeys([chosen[at], *itertools.islice(others, limit)]):
-                program.tuned[program.sizes_key(env)] = tuple(chosen[:at] + [params] + chosen[at + 1 :])
+                program.tuned[key] = tuple(chosen[:at] + [params] + chosen[at + 1 :])
                 try:
                     record = executor.record(leaves, leaf_of_arg, env, list)
                     dispatch = _native.Dispatcher(lambda _, r=record: r)
@@ -81,7 +81,7 @@ def autotune(fn, *args, repeat: int = 15, limit: int = 40, keep: bool = True) ->
             chosen[at] = result.best
             out.append(result)
     finally:
-        program.tuned[program.sizes_key(env)] = tuple(chosen)
+        program.tuned[key] = tuple(chosen)
         timer.close()
     if keep:
         _save(program, env, chosen)

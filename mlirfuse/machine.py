@@ -24,10 +24,10 @@ class Machine:
 
     @functools.cached_property
     def cluster_sizes(self) -> tuple[int, ...]:
-        """How many blocks a cluster can have: 8 wherever there are clusters, 16 on the large chips."""
+        """How many blocks a cluster can have: 8 wherever there are clusters, 16 on the large chips, unless this is a slice of one."""
         if self.architecture < 90:
             return (1,)
-        return (1, 2, 4, 8, 16) if self.architecture in (90, 100, 103) else (1, 2, 4, 8)
+        return (1, 2, 4, 8, 16) if self.architecture in (90, 100, 103) and self.sm_count >= 100 else (1, 2, 4, 8)
 
     @functools.cached_property
     def async_copies(self) -> bool:

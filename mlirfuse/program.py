@@ -84,7 +84,7 @@ class Program:
         self.outputs = list(dict.fromkeys(graph.returns))
         self.views = self._views()
         self.variants: dict[tuple, Variant] = {}  # by _key
-        self.tuned: dict[tuple, tuple | None] = {}  # by sizes_key: parameters that were measured to be best
+        self.tuned: dict[tuple, tuple | None] = {}  # by call_key: parameters that were measured to be best
         self.tuned_before: bool | None = None  # whether earlier processes left any such; None: not looked for yet
         self._lock = threading.Lock()
         self.axes = axes or Axes(graph.ops)
@@ -168,6 +168,10 @@ class Program:
     def sizes_key(self, env: dict[str, int]) -> tuple:
         """The sizes of a call as a key."""
         return tuple(env[s] for s in self.symbols)
+
+    def call_key(self, env: dict[str, int], alignments: dict[Value, int]) -> tuple:
+        """The sizes and alignments of a call as a key."""
+        return self.sizes_key(env), tuple(alignments.get(self.graph.args[k]) for k in self.pointer_args)
 
     @functools.cached_property
     def text(self) -> str:

@@ -101,7 +101,7 @@ class GpuTarget:
         if program.tuned_before is None:
             program.tuned_before = autotune.any_remembered()
         if program.tuned or program.tuned_before:
-            key = program.sizes_key(env)
+            key = program.call_key(env, alignments)
             if key not in program.tuned:
                 program.tuned[key] = autotune.remembered(program, env, alignments, self.machine)
             if program.tuned[key] is not None:

@@ -66,7 +66,7 @@ def in_shared(rows: Rows) -> sz.Size:
     e, k, p, lanes = rows.e, rows.k, rows.p, rows.lanes
     stride = p.tx * lanes * p.cluster
     exact = p.whole == p.chunks
-    unroll = min(range(4, 8), key=lambda n: (-p.chunks % n, n)) if p.chunks > 4 else p.chunks  # with few turns in vain
+    unroll = min(range(4, 8), key=lambda n: (p.chunks % n, n))  # vectors at a time, so that few are left over
     start = rows.x_base if rows.rank is None else e.add(rows.x_base, rows.wide(e.mul(rows.rank, p.tx * lanes)))
     staging = Staging(rows, rows.streamed, lanes, p.chunks)
     here, zero = rows.env_of(rows.cluster_index()), e.const(0, rows.index)
@@ -83,20 +83,20 @@ def in_shared(rows: Rows) -> sz.Size:
     def passes(carried: list[Val], visit) -> list[Val]:
         """``visit(places, carried)`` over the thread's vectors, some at a time."""
 
-        def some(chunk: Val, state: list[Val]) -> list[Val]:
+        def some(chunk: Val, count: int, state: list[Val]) -> list[Val]:
             places = []
-            for u in range(unroll):
+            for u in range(count):
                 at = e.add(chunk, u) if u else chunk
                 env, inside = rows.at(here, column(at), not exact)
-                held = e.min(at, p.chunks - 1) if p.chunks % unroll else at
-                for value, val in zip(rows.streamed, staging.read(e.cast(held, dt.i32))):
+                for value, val in zip(rows.streamed, staging.read(e.cast(at, dt.i32))):
                     k.bind_loaded(value, env, val)
                 places.append((env, inside))
             return visit(places, state)
 
-        if p.chunks <= unroll:
-            return some(zero, carried)
-        return rows.loop(zero, e.const(p.chunks, rows.index), unroll, carried, some)
+        whole, rest = p.chunks // unroll * unroll, p.chunks % unroll
+        if whole:
+            carried = rows.loop(zero, e.const(whole, rows.index), unroll, carried, lambda chunk, state: some(chunk, unroll, state))
+        return some(e.const(whole, rows.index), rest, carried) if rest else carried
 
     def reduce(phase: list[Op]) -> list[tuple[Val, ...]]:
         """The accumulators of this thread's part of the row."""

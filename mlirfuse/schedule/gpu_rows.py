@@ -14,6 +14,7 @@ import functools
 from typing import Iterator, NamedTuple
 
 from mlirfuse import sizes as sz
+from mlirfuse.lowering import reductions as red
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule import gpu_staging, joint
 from mlirfuse.schedule.analysis import Analysis
@@ -23,7 +24,7 @@ from mlirfuse.schedule.gpu_row_body import Rows
 from mlirfuse.schedule.gpu_row_forms import UNROLL, in_loops, in_registers, in_shared
 
 
-SMALL_SHARED = 2 << 10  # bytes of shared memory that accumulators and the system may need besides
+SYSTEM_SHARED = 1 << 10  # bytes of shared memory that the system takes for each block
 
 
 class Params(NamedTuple):
@@ -82,7 +83,7 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
         if vectors >= 32 and tx < 32:  # less than a warp along a row spreads its accesses
             return (True,)
         if small:
-            return (False, cluster * tx > 16 * 1024, chunks > 4, cluster, chunks, tx)
+            return (False, cluster * tx > 16 * 1024, chunks > 4, cluster, abs(chunks - 2.5), tx)
         if cluster == 1:
             return (False, held > 32, tx > 512, abs(held - (8 if vectors < 32 else wanted)), tx)
         idle = kept * cluster * tx < machine.sm_count * 512
@@ -100,18 +101,19 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
         return Params(access, tx, ty, chunks, cluster, 1, whole, chunks * lanes > 16, resident, shorter and cluster > 1)
 
     def staged() -> list[Params]:
-        """Rows in shared memory, best first: no multiprocessor idle, two blocks on each, all threads with as many vectors, few blocks a cluster."""
+        """Rows in shared memory, best first: few multiprocessors idle, two blocks on each, all threads with as many vectors, few blocks a cluster."""
         if not (machine.async_copies and analysis.once(_copied_whole, access)):
             return []
         found = {}
         for tx in (256, 128, 512):
             for cluster in machine.cluster_sizes:
                 chunks = -(-vectors // (tx * cluster))
-                nbytes = chunks * tx * lanes * row_bytes + SMALL_SHARED
+                nbytes = chunks * tx * lanes * row_bytes + analysis.once(_accumulators) * (16 + tx // 4 + cluster * 8)
                 if chunks > 4 and nbytes <= machine.shared_per_block:
                     exact = chunks * tx * cluster * lanes == length
                     p = Params(access, tx, 1, chunks, cluster, whole=chunks if exact else 0, online=shorter, staged=True)
-                    found[p] = kept * cluster < machine.sm_count, 2 * nbytes > machine.shared_per_block, not exact, cluster
+                    alone_there = 2 * (nbytes + SYSTEM_SHARED) > machine.shared_per_block + SYSTEM_SHARED
+                    found[p] = max(0, machine.sm_count - kept * cluster), alone_there, not exact, cluster
         return sorted(found, key=found.get)
 
     def looped() -> Params:
@@ -170,6 +172,11 @@ def _places(vectors: int, registers: int, cluster_sizes: tuple[int, ...]) -> tup
 def _extents(analysis: Analysis) -> tuple:
     """Rows and their length."""
     return sz.product(a.size for a in analysis.kept), sz.product(a.size for a in analysis.reduced)
+
+
+def _accumulators(analysis: Analysis) -> int:
+    """How many numbers threads may exchange for a row, each of which has shared memory of its own."""
+    return sum(len(red.accumulator_types(op)) for phase in analysis.phases for op in phase)
 
 
 def _copied_whole(analysis: Analysis, access: Access) -> bool:

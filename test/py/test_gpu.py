@@ -209,7 +209,7 @@ def candidates_of(fn, *inputs):
     chosen = program.parameters(env, alignments)
     for at, step in enumerate(program.steps):
         for params in dict.fromkeys(gpu_choice.candidates(step.analysis, env, alignments, executor.target.machine)):
-            program.tuned[program.sizes_key(env)] = (*chosen[:at], params, *chosen[at + 1 :])
+            program.tuned[program.call_key(env, alignments)] = (*chosen[:at], params, *chosen[at + 1 :])
             try:
                 record = executor.record(leaves, places, env, list)
                 yield params, _native.Dispatcher(lambda _, r=record: r)(*leaves)
@@ -234,6 +234,8 @@ def backward(g, x):
     (lambda x: (x + 1).transpose(2, 0, 1).copy(), [(3, 40, 264)]),
     (softmax, [(37, 4096)]),
     (softmax, [(5, 40_000)]),
+    (softmax, [(3, 19_456)]),
+    (lambda x: (x.sum(-1), x.var(-1)), [(2, 37_888)]),
     (centred, [(33, 2048), (2048,)]),
     (centred, [(3, 65_536), (65_536,)]),
     (lambda x: x.sum(-1), [(3, 100_000)]),
@@ -390,7 +392,7 @@ def standardized(x, axes):
     return d / np.sqrt(x.var(axes, keepdims=True) + 1e-5)
 
 
-@pytest.mark.parametrize("shape", [(3, 20_004), (5, 24_576), (300, 40_000), (2, 131_072), (3, 200_004), (2, 401_408), (2, 802_820)])
+@pytest.mark.parametrize("shape", [(3, 20_004), (5, 24_576), (300, 40_000), (7, 19_456), (3, 37_888), (2, 131_072), (3, 200_004), (2, 401_408), (2, 802_820)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 def test_rows_in_shared_memory(shape, dtype):
     """Rows that a block's registers do not hold, in one block or a cluster, each thread with as many vectors or not."""
