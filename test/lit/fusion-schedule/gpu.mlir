@@ -24,7 +24,7 @@ func.func @pointwise(%x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}) -> tenso
 // CHECK: nvvm.shfl.sync bfly
 // LONG: // -----
 // LONG: gpu.func @kernel0(
-// LONG-SAME: nvvm.cluster_dim = array<i32: {{[248]}}, 1, 1>
+// LONG-SAME: nvvm.cluster_dim = array<i32: {{2|4|8|16}}, 1, 1>
 // LONG: nvvm.shfl.sync bfly
 // LONG: gpu.barrier
 // LONG: nvvm.mapa
