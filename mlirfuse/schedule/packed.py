@@ -22,7 +22,8 @@ class Packed:
 
     def __init__(self, body: CpuBody, loops: tuple[list[Axis], list[Axis]], count: int, lanes: int, vectors: int = 1):
         self.body, self.loops, self.lanes, self.vectors = body, loops, lanes, vectors
-        self._buffers = {value: body.stack(count + vectors * lanes, body.k.held(value.dtype)) for value in _gathered(body.analysis, loops)}
+        held = {value: body.k.held(body.k.memories[value].dtype) for value in gathered(body.analysis, loops)}
+        self._buffers = {value: body.stack(count + vectors * lanes, dtype) for value, dtype in held.items()}
         self._same = [value for value in self._buffers if body.analysis.axis_stride(value, loops[0][-1]) == 0]
 
     def pack_same(self, env: Env, rows: Val) -> None:
@@ -61,10 +62,10 @@ class Packed:
         later = e.add(offset, e.mul(row, body.size(size_of(self.loops[1])))) if row is not None else offset
         for value, buffer in self._buffers.items():
             val = body.get(buffer, offset if value in self._same else later, buffer.dtype, self.lanes)
-            k.bind_loaded(value, env, val if value.dtype is dt.bool_ else e.bitcast(val, value.dtype))
+            k.bind_loaded(value, env, val if value.dtype is dt.bool_ else e.bitcast(val, k.memories[value].dtype))
 
 
-def _gathered(analysis: Analysis, loops) -> list[Value]:
+def gathered(analysis: Analysis, loops) -> list[Value]:
     """The inputs that are contiguous, or the same, along the inner loop, but do not run through both as through one."""
     outer, inner = loops
     out = []

@@ -15,9 +15,10 @@ from mlirfuse.lowering.slots import Slots
 from mlirfuse.machine import Host
 from mlirfuse.schedule.analysis import Analysis, size_of
 from mlirfuse.schedule.cpu import SHORT, TILE, CpuBody, CpuKernel, cost_of, depends_on, lanes_of, rows_grain, store_all, unroll_for
-from mlirfuse.schedule.packed import Packed
+from mlirfuse.schedule.packed import Packed, gathered
 
 PACKED = 1024  # elements that are packed at a time: a few such buffers stay in the first cache
+PACKED_BYTES = 64 << 10  # of all buffers together, which lie on the stack
 
 
 @dataclass(frozen=True)
@@ -120,8 +121,10 @@ def _flat(body: CpuBody, env: Env, middle, inner, top, bottom) -> None:
     """The rows ``top … bottom`` in vectors that do not stop where a row ends."""
     e, k, analysis = body.e, body.k, body.analysis
     lanes, extent = lanes_of(analysis, body.host), size_of(inner)
-    rows = body.size(sz.floordiv(PACKED, extent))
-    packed = Packed(body, (middle, inner), PACKED, lanes)
+    element = sum(v.dtype.bytes for v in gathered(analysis, (middle, inner)))
+    count = max(2 * lanes, min(PACKED, PACKED_BYTES // max(1, element)))  # a row is shorter than a vector
+    rows = body.size(sz.floordiv(count, extent))
+    packed = Packed(body, (middle, inner), count, lanes)
 
     def some(first, _):
         end = e.min(e.add(first, rows), bottom)

@@ -1,5 +1,8 @@
 """The CPU schedulers against NumPy in float64: odd sizes, dtypes, strides, and that each scheduler is met by some shape."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -347,6 +350,35 @@ def test_half_types_stay_wide_between_stages():
     fn = lambda x: x - x.sum(-1, keepdims=True)  # noqa: E731
     x = data((1, 1 << 18), np.float16, low=0.0, high=0.001)
     check(mlirfuse.jit(fn), fn, x)
+
+
+@pytest.mark.parametrize("shape", [(3001, 16), (5000, 8), (1000, 40), (4001, 3)])
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_half_types_down_few_columns_in_stages(shape, dtype):
+    def scaled(x):
+        d = x - x.max(0)
+        return d / (np.abs(d).max(0) + 1)
+
+    def standardized(x):
+        d = x - x.mean(0)
+        return d / np.sqrt((d * d).mean(0) + 1)
+
+    for fn in (scaled, standardized):
+        check(mlirfuse.jit(fn, fallback=False), fn, data(shape, dtype))
+
+
+def test_many_packed_inputs():
+    """Their buffers share a bounded piece of the stack."""
+    first, rows = data((4000, 14), np.float64)[:, :7], [data((7,), np.float64, seed) for seed in range(60)]
+    total = mlirfuse.jit(lambda *values: sum(values[1:], values[0]))
+    total(first, *rows)  # compiled on a stack as large as usual
+    before = threading.stack_size(256 << 10)
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            got = pool.submit(total, first, *rows).result()
+    finally:
+        threading.stack_size(before)
+    np.testing.assert_allclose(got, sum(rows, first), rtol=1e-13)
 
 
 # ---- outputs that do not fit the caches
