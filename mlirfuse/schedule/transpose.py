@@ -28,17 +28,18 @@ WIDEST = 16  # elements along each side of a block, at most: that many vectors a
 @dataclass(frozen=True)
 class Params:
     """``reading``: which loop the inputs are contiguous along. ``height``, ``width``: a block's elements along the reading and along the
-    writing loop. ``streamed``: outputs are stored past the caches."""
+    writing loop, of which both are multiples if they are ``whole``. ``streamed``: outputs are stored past the caches."""
 
     reading: int
     height: int
     width: int
+    whole: bool
     streamed: bool = False
 
 
-def block_of(analysis: Analysis, host: Host, env: dict[str, int]) -> tuple[int, int, int] | None:
+def block_of(analysis: Analysis, host: Host, env: dict[str, int]) -> tuple[int, int, int, bool] | None:
     """The loop that most of what is read is contiguous along, where that is not the one that is written along and one of the two is as long
-    as a vector; and the sides of a block. Else None."""
+    as a vector; the sides of a block; and whether blocks leave nothing over. Else None."""
     loops = analysis.loops(analysis.kept)
     if len(loops) < 2:
         return None
@@ -55,7 +56,7 @@ def block_of(analysis: Analysis, host: Host, env: dict[str, int]) -> tuple[int, 
     if not votes[best] or not max(extents[best], extents[-1]) >= side > 1:
         return None
     height, width = (min(side, 1 << (extent - 1).bit_length()) for extent in (extents[best], extents[-1]))
-    return best, height, width
+    return best, height, width, extents[best] % height == 0 and extents[-1] % width == 0
 
 
 def _whole_inputs(analysis: Analysis) -> list[Value]:
@@ -147,7 +148,8 @@ def cpu(name: str, analysis: Analysis, slots: Slots, params: Params, host: Host)
             return blocks(r, e.select(e.cmp("lt", r, middle_r), middle_w, low_w), high_w, high_r, high_w)
 
         body.loop(low_r, middle_r, params.height, [], lambda r, _: blocks(r, low_w, middle_w))
-        body.loop(low_r, high_r, params.height, [], edge)
+        if not params.whole:
+            body.loop(low_r, high_r, params.height, [], edge)
 
     body.tasks(task)
     tasks = sz.mul(sz.product(size_of(loop) for loop in outer), sz.ceildiv(rows, tile_rows), sz.ceildiv(columns, tile_columns))
