@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mlirfuse import dtypes as dt
 from mlirfuse import sizes as sz
-from mlirfuse.graph import Op
+from mlirfuse.graph import Op, Value
 from mlirfuse.lowering import reductions as red
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index
@@ -22,12 +22,10 @@ class Rows(GpuBody):
         super().__init__(name, analysis, slots, p.access, p.tx * p.ty, p.cluster, p.resident)
         self.p, self.lanes = p, p.access.lanes
         self.kept, self.length = (sz.product(a.size for a in axes) for axes in (analysis.kept, analysis.reduced))
-        reduced, rows = set(analysis.reduced), set(analysis.kept)
+        reduced = set(analysis.reduced)
         self.full = [v for v in analysis.outputs if reduced & set(analysis.axes.flat(v))]
         self.small = [v for v in analysis.outputs if v not in self.full]
-        inputs = [v for v in analysis.inputs if reduced & set(analysis.axes.flat(v))]
-        self.streamed = [v for v in inputs if rows & set(analysis.axes.flat(v))] or inputs
-        self.shared = [v for v in inputs if v not in self.streamed]  # by all rows: weights and the like
+        self.streamed, self.shared = analysis.once(row_inputs)
         self.phases = analysis.once(joint.online if p.online else joint.in_phases)
         self.rank = self.cluster_rank() if p.cluster > 1 else None
         if self.rank is not None:
@@ -74,6 +72,21 @@ class Rows(GpuBody):
         """What ``op`` reduces at these places, as :func:`mlirfuse.lowering.reductions.total` takes it."""
         return [(self.e.splat(self.k.value(op.operands[0], env), self.lanes), self.position(op, env), inside) for env, inside in places]
 
+    def nothing(self, phase: list[Op]) -> list[Val]:
+        """The accumulators of nothing, as a loop carries them."""
+        return [v for op in phase for v in red.identity(self.e, op, red.state_lanes(op, self.lanes))]
+
+    def accumulated(self, phase: list[Op], places, state: list[Val], gather: bool = False) -> list[Val]:
+        """``state`` with what lies at these places; with ``gather``, an m2's has the sum in place of the mean."""
+        for env, _ in places:
+            for op in phase:
+                self.k.value(op.operands[0], env)
+        out: list[Val] = []
+        for op, before in zip(phase, red.grouped(phase, state)):
+            found = self.elements_of(op, places)
+            out += red.gather(self.e, before, found) if gather and op.name == "m2" else red.accumulate(self.e, op, before, found)
+        return out
+
     def across(self, phase: list[Op], totals: list[tuple[Val, ...]]) -> list[tuple[Val, ...]]:
         """The rows' accumulators from those of their threads."""
         totals = [red.across_lanes(self.e, op, a) for op, a in zip(phase, totals)]
@@ -99,3 +112,11 @@ class Rows(GpuBody):
         if self.row_inside is not None:
             first = self.e.and_(first, self.row_inside)
         self.store_at(self.small, row, self.analysis.kept, first)
+
+
+def row_inputs(analysis: Analysis) -> tuple[list[Value], list[Value]]:
+    """The inputs with elements along the rows: those that differ from row to row, and what all rows share, weights and the like."""
+    reduced, rows = set(analysis.reduced), set(analysis.kept)
+    inputs = [v for v in analysis.inputs if reduced & set(analysis.axes.flat(v))]
+    streamed = [v for v in inputs if rows & set(analysis.axes.flat(v))] or inputs
+    return streamed, [v for v in inputs if v not in streamed]

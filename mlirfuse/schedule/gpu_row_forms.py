@@ -9,7 +9,7 @@ from mlirfuse import sizes as sz
 from mlirfuse.graph import Op
 from mlirfuse.lowering import reductions as red
 from mlirfuse.lowering.emitter import Val
-from mlirfuse.lowering.kernel import Env, Index
+from mlirfuse.lowering.kernel import Index
 from mlirfuse.schedule.gpu_partial import partial_memory, store_partial
 from mlirfuse.schedule.gpu_row_body import Rows
 from mlirfuse.schedule.gpu_staging import Staging
@@ -100,19 +100,7 @@ def in_shared(rows: Rows) -> sz.Size:
 
     def reduce(phase: list[Op]) -> list[tuple[Val, ...]]:
         """The accumulators of this thread's part of the row."""
-
-        def add(places, state):
-            for env, _ in places:
-                for op in phase:
-                    k.value(op.operands[0], env)
-            out = []
-            for op, before in zip(phase, red.grouped(phase, state)):
-                found = rows.elements_of(op, places)
-                out += red.gather(e, before, found) if op.name == "m2" else red.accumulate(e, op, before, found)
-            return out
-
-        nothing = [v for op in phase for v in red.identity(e, op, red.state_lanes(op, lanes))]
-        totals = red.grouped(phase, passes(nothing, add))
+        totals = red.grouped(phase, passes(rows.nothing(phase), lambda places, state: rows.accumulated(phase, places, state, True)))
         return [deviating(op, *total) if op.name == "m2" else total for op, total in zip(phase, totals)]
 
     def deviating(op: Op, count: Val, total: Val, nothing: Val) -> tuple[Val, ...]:
@@ -178,18 +166,8 @@ def in_loops(rows: Rows) -> sz.Size:
         return whole(carried) if backwards else carried
 
     for passes, phase in enumerate(phases):
-
-        def add(places, state, phase=phase):
-            for env, _ in places:
-                for op in phase:
-                    k.value(op.operands[0], env)
-            out = []
-            for op, before in zip(phase, red.grouped(phase, state)):
-                out += red.accumulate(e, op, before, rows.elements_of(op, places))
-            return out
-
-        nothing = [v for op in phase for v in red.identity(e, op, red.state_lanes(op, lanes))]
-        totals = rows.across(phase, red.grouped(phase, over_row(nothing, add, passes % 2 == 1)))
+        add = lambda places, state, phase=phase: rows.accumulated(phase, places, state)  # noqa: E731
+        totals = rows.across(phase, red.grouped(phase, over_row(rows.nothing(phase), add, passes % 2 == 1)))
         if p.split > 1:
             with rows.leader(e.cmp("eq", rows.x, 0)):
                 for op, total in zip(phase, totals):

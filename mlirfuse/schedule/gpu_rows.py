@@ -20,7 +20,7 @@ from mlirfuse.schedule import gpu_staging, joint
 from mlirfuse.schedule.analysis import Analysis
 from mlirfuse.schedule.gpu import Access, GpuKernel
 from mlirfuse.schedule.gpu_partial import finish
-from mlirfuse.schedule.gpu_row_body import Rows
+from mlirfuse.schedule.gpu_row_body import Rows, row_inputs
 from mlirfuse.schedule.gpu_row_forms import UNROLL, in_loops, in_registers, in_shared
 
 
@@ -181,9 +181,7 @@ def _accumulators(analysis: Analysis) -> int:
 
 def _copied_whole(analysis: Analysis, access: Access) -> bool:
     """Whether what differs from row to row can be copied to shared memory 16 bytes at a time."""
-    reduced, rows = set(analysis.reduced), set(analysis.kept)
-    wide = [v for v in analysis.inputs if reduced & set(analysis.axes.flat(v))]
-    streamed = [v for v in wide if rows & set(analysis.axes.flat(v))] or wide
+    streamed, _ = analysis.once(row_inputs)
     lane = analysis.loops(analysis.reduced)[-1][-1]
     widest = max((v.dtype.bytes for v in streamed), default=0)
     return access.lanes * widest == 16 and gpu_staging.possible(analysis, access, streamed, lane)
@@ -192,11 +190,10 @@ def _copied_whole(analysis: Analysis, access: Access) -> bool:
 def _row(analysis: Analysis) -> tuple[int, bool, bool, bool, int]:
     """The bytes of a row's elements at one place, of inputs that are not the same for all rows; whether the rows are only reduced, in one pass
     at most; whether online forms make it fewer passes; whether any elements are of half types; the registers of a row that a thread shall have."""
-    reduced, rows = set(analysis.reduced), set(analysis.kept)
-    wide = [v for v in analysis.inputs if reduced & set(analysis.axes.flat(v))]
-    streamed = [v for v in wide if not rows or rows & set(analysis.axes.flat(v))] or wide
+    reduced = set(analysis.reduced)
+    streamed, shared = analysis.once(row_inputs)
     written = any(reduced & set(analysis.axes.flat(v)) for v in analysis.outputs)
     phases = analysis.once(joint.online)
-    weights = any(v.dtype.bits == 16 for v in wide if v not in streamed)
+    weights = any(v.dtype.bits == 16 for v in shared)
     single, shorter = len(phases) == 1 and not written, len(phases) < len(analysis.phases)
     return sum(v.dtype.bytes for v in streamed), single, shorter, any(v.dtype.bits == 16 for v in streamed), 32 if weights else 16
