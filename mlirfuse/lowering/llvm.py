@@ -6,6 +6,7 @@ Compiled objects are kept on disk by their source text (:mod:`mlirfuse.runtime.c
 from __future__ import annotations
 
 import functools
+import struct
 import threading
 
 import llvmlite.binding as llvm
@@ -100,8 +101,26 @@ def compile_object(text: str) -> bytes:
         module, machine = llvm.parse_assembly(ir), target_machine()
         optimize(module, machine)
         code = machine.emit_object(module)
+    if missing := called_outside(code):  # to load it would end the process
+        raise CompileError(f"this processor ({llvm.get_host_cpu_name()}) needs help for what the code does: {', '.join(missing)}; use float32 for float16")
     cache.store(key, code)
     return code
+
+
+def called_outside(code: bytes) -> list[str]:
+    """The functions that an object file (64-bit ELF) needs and does not have."""
+    word, long = (lambda at: int.from_bytes(code[at : at + 4], "little")), (lambda at: int.from_bytes(code[at : at + 8], "little"))
+    start, size, count = long(0x28), *struct.unpack_from("<HH", code, 0x3A)
+    sections = [start + k * size for k in range(count)]
+    found = []
+    for section in sections:
+        if word(section + 4) == 2:  # a table of symbols, and that of their names
+            names = long(sections[word(section + 0x28)] + 0x18)
+            for at in range(long(section + 0x18), long(section + 0x18) + long(section + 0x20), 24):
+                name, _, _, home = struct.unpack_from("<IBBH", code, at)
+                if name and not home:
+                    found.append(code[names + name : code.index(b"\0", names + name)].decode())
+    return sorted(set(found) - {"_GLOBAL_OFFSET_TABLE_"})
 
 
 class HostCode:

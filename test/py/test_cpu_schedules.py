@@ -1,5 +1,6 @@
 """The CPU schedulers against NumPy in float64: odd sizes, dtypes, strides, and that each scheduler is met by some shape."""
 
+import platform
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -9,6 +10,8 @@ import pytest
 
 import mlirfuse
 from mlirfuse import config, counters
+from mlirfuse.errors import CompileError
+from mlirfuse.lowering import llvm
 
 SIZES = [1, 2, 3, 15, 16, 17, 31, 33, 100, 257, 770, 1023]
 FLOATS = [np.float16, ml_dtypes.bfloat16, np.float32, np.float64]
@@ -365,6 +368,21 @@ def test_half_types_down_few_columns_in_stages(shape, dtype):
 
     for fn in (scaled, standardized):
         check(mlirfuse.jit(fn, fallback=False), fn, data(shape, dtype))
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the features are x86's")
+def test_a_processor_that_cannot_convert_half_types(monkeypatch):
+    """Code that would call a library's conversions is not loaded: an error, or with the fallback on a warning and the right result."""
+    baseline = lambda: llvm._target().create_target_machine(cpu="x86-64", features="", opt=2, reloc="pic", codemodel="small")  # noqa: E731
+    monkeypatch.setattr(llvm, "target_machine", baseline)
+    monkeypatch.setattr(llvm, "_features", lambda: "none")
+    fn = lambda x: np.maximum(x * 2, 1)  # noqa: E731
+    check(mlirfuse.jit(fn), fn, data((1000,), np.float32))
+    x = data((1000,), np.float16)
+    with pytest.raises(CompileError, match="__extendhfsf2"):
+        mlirfuse.jit(fn)(x)
+    with pytest.warns(UserWarning, match="op by op"):
+        np.testing.assert_array_equal(mlirfuse.jit(fn, fallback=True)(x), fn(x))
 
 
 def test_many_packed_inputs():
