@@ -294,13 +294,14 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], alignmen
                 out += [params(32, threads, unroll)._replace(access=narrower, split=1) for threads in (1024, 512) for unroll in (16, 8)]
         return out
 
-    in_flight = max(4, min(16, 128 // (access.lanes * element)))  # rows that make 128 bytes a thread
+    bytes_a_thread = 128 if vectors * above * rows >= 512 << 10 else 64
+    in_flight = max(4, min(16, bytes_a_thread // (access.lanes * element)))  # rows that make so many bytes
     normal = tx, 512 if access.lanes * accumulators <= 8 else 128, in_flight
     at_once = min(tx, 16) if access.lanes > 1 else tx, 512, max(8, in_flight), 0.0  # without a split
     if vectors * above >= machine.sm_count * 128 and rows <= 64:  # columns enough for all threads: none needs to share its own
         at_once = 32, 128, 8, 0.0
-    if rows <= 1024 and blocks < machine.sm_count:  # soon done: little code to fetch, and many blocks
-        at_once = (min(tx, 16), 512, 4, 0.0) if rows <= 512 else (min(tx, 16), 128, 2, 1.0)
+    if rows <= 512 and blocks < machine.sm_count:  # soon done: little code to fetch, and many blocks
+        at_once = min(tx, 16), 512, 4, 0.0
     few_rows = rows <= 1024 and blocks < machine.sm_count and fold == 1
     filled = access.lanes * element >= 8 and -(-vectors // at_once[0]) * above >= 0.9 * machine.sm_count
     ordered = [at_once, normal] if single and (few_rows or filled) else [normal, at_once]

@@ -122,12 +122,11 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
             tx *= 2
         while tx < 1024 and tx * 2 <= vectors // UNROLL and kept * tx < machine.sm_count * machine.threads_per_sm // 2 and not single:
             tx *= 2
-        split = 1
-        if single and kept < machine.sm_count * (machine.threads_per_sm // tx):
-            threads = 1024 if vectors >= 4 << 20 else 256
-            while split * 2 * kept <= 32 * machine.sm_count and split * 2 * threads * UNROLL <= vectors:
-                split *= 2  # many parts: a multiprocessor that is sooner done takes more of them
-            tx = threads if split > 1 else tx
+        split, blocks, most = 1, machine.sm_count * (machine.threads_per_sm // tx), vectors // (tx * UNROLL * 2)
+        if single and vectors >= 4 << 20:  # many parts: a multiprocessor that is sooner done takes more of them
+            tx, blocks, most = 1024, 16 * machine.sm_count, vectors // (1024 * UNROLL)
+        while single and split * 2 <= most and split * kept < blocks:
+            split *= 2
         return Params(access, tx, max(1, 128 // tx) if split == 1 else 1, 0, 1, split, online=shorter)
 
     best = min(alone or shared, key=cost, default=None)

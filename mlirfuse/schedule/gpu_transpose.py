@@ -26,13 +26,14 @@ THREADS = 256
 
 class Params(NamedTuple):
     """``reading``: which loop the staged values are contiguous along; ``read_lanes`` elements a vector of it; ``staged``: which values, by
-    their position among the inputs and then the ops' results."""
+    their position among the inputs and then the ops' results; ``along_reading``: blocks follow each other along the reading loop."""
 
     access: Access
     tile: int
     reading: int
     read_lanes: int
     staged: tuple[int, ...]
+    along_reading: bool
 
 
 def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
@@ -47,8 +48,13 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
     staged = [_nodes(analysis)[n] for n in p.staged]
     held = {v: _held(v, analysis) for v in staged}
 
-    rest, block_r = k.divmod(Index(body.wide(body.block)), sz.ceildiv(height, p.tile))  # blocks that run together read along rows
-    above, block_w = k.divmod(rest, sz.ceildiv(width, p.tile))
+    block, across, down = Index(body.wide(body.block)), sz.ceildiv(width, p.tile), sz.ceildiv(height, p.tile)
+    if p.along_reading:
+        rest, block_r = k.divmod(block, down)
+        above, block_w = k.divmod(rest, across)
+    else:
+        rest, block_w = k.divmod(block, across)
+        above, block_r = k.divmod(rest, down)
     base_w, base_r = (e.mul(k.scalar(b.base), p.tile) for b in (block_w, block_r))
     base_env: dict = {}
     body.unlinear(base_env, outer, above)
@@ -142,7 +148,8 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], alignmen
         sizes = [size for size in (tile, tile // 2) if max(lanes, write_lanes) <= _widest_lanes(size)]
         if -(-extent // tile) * -(-width // tile) * math.prod(extents[:n] + extents[n + 1 : -1]) < machine.sm_count:
             sizes.reverse()  # not a tile for each multiprocessor
-        yield from (Params(access, size, n, lanes, positions) for size in sizes)
+        along_reading = extent <= 4 * width  # else, those that run together would write to too many places
+        yield from (Params(access, size, n, lanes, positions, first) for size in sizes for first in (along_reading, not along_reading))
         return
 
 
