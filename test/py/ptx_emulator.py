@@ -1,0 +1,479 @@
+"""Runs the PTX of the GPU kernels on NumPy: all threads of a launch at once, without a GPU.
+
+What it models: grids, blocks and clusters in one dimension, registers, shared memory (static, dynamic, and that of other blocks in a cluster),
+global memory, asynchronous copies (done at once), shuffles, divergent branches. What it checks: alignment of every access, global addresses
+that lie in no allocation (each is followed by a red zone), global writes to what may only be read, addresses past the end of shared memory.
+
+What it does not model: races and missing barriers, as the threads that are furthest behind always go first and barriers do nothing; the
+approximate instructions' errors (``ex2.approx`` is exact, but for rounding); subnormals flushed to zero; time. Of PTX it knows what the tests
+need: anything else is an :class:`EmulationError` that names the opcode.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Callable, NamedTuple
+
+import numpy as np
+
+UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+TYPES = {
+    "f16": np.float16, "f32": np.float32, "f64": np.float64,
+    "s8": np.int8, "s16": np.int16, "s32": np.int32, "s64": np.int64,
+    "u8": np.uint8, "u16": np.uint16, "u32": np.uint32, "u64": np.uint64,
+    "b8": np.uint8, "b16": np.uint16, "b32": np.uint32, "b64": np.uint64,
+}  # fmt: skip
+REGISTERS = [("%rd", np.uint64), ("%rs", np.uint16), ("%fd", np.uint64), ("%r", np.uint32), ("%f", np.uint32), ("%p", np.bool_)]
+WARP = 32
+ENDED = 1 << 40  # the program counter of a thread that has returned
+RED_ZONE = 1 << 16  # bytes after each allocation that nothing may touch
+MOST_STEPS = 400_000
+
+
+class EmulationError(Exception):
+    """The kernel does what it must not, or what the emulator does not know."""
+
+
+class Instruction(NamedTuple):
+    """One instruction: ``parts`` are the opcode's, between its dots."""
+
+    guard: str | None
+    negated: bool
+    opcode: str
+    parts: list[str]
+    operands: list[str]
+
+    @property
+    def type(self) -> str:
+        """The type at the opcode's end."""
+        return self.parts[-1]
+
+
+@dataclass
+class Kernel:
+    """A kernel's instructions, the places of its labels among them, and the bytes of its static shared arrays."""
+
+    name: str
+    instructions: list[Instruction]
+    labels: dict[str, int]
+    shared: dict[str, int]
+
+
+def parse(text: str) -> dict[str, Kernel]:
+    """The kernels of a PTX module by name."""
+    kernels = {}
+    for name, body in re.findall(r"\.visible \.entry (\w+)\(.*?\)\n(.*?)\n\}\n", text, re.S):
+        shared = {array: int(size) for array, size in re.findall(r"\.shared \.align \d+ \.b8 (\w+)\[(\d+)\]", body)}
+        kernel = Kernel(name, [], {}, shared)
+        for statement in re.split(r"(?<=;)|\n", re.sub(r"//.*", "", body)):
+            statement = statement.strip()
+            if statement.endswith(":"):
+                kernel.labels[statement[:-1]] = len(kernel.instructions)
+            elif statement and statement not in "{}" and not statement.startswith("."):
+                kernel.instructions.append(_instruction(statement.rstrip(";")))
+        kernels[name] = kernel
+    return kernels
+
+
+def _instruction(statement: str) -> Instruction:
+    negated, guard, opcode, rest = re.match(r"(?:@(!?)(%p\d+)\s+)?(\S+)\s*(.*)$", statement, re.S).groups()
+    operands = re.findall(r"\{[^}]*\}|\[[^\]]*\]|[^,\s]+", rest)
+    name, *modifiers = opcode.split(".")
+    if name not in OPERATIONS or not KNOWN.get(name, CALCULATED).issuperset(modifiers):
+        raise EmulationError(f"unknown opcode {opcode}")
+    return Instruction(guard, bool(negated), opcode, [name, *modifiers], operands)
+
+
+class Memory:
+    """Global memory of ``size`` bytes: allocations with red zones between them."""
+
+    def __init__(self, size: int):
+        self.bytes = np.zeros(size, np.uint8)
+        self.readable = np.zeros(size, bool)
+        self.writable = np.zeros(size, bool)
+        self.top = 4096
+
+    def allocate(self, data: np.ndarray, writable: bool) -> int:
+        """The address of a copy of ``data``."""
+        raw = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+        start, end = self.top, self.top + raw.size
+        self.bytes[start:end] = raw
+        self.readable[start:end] = True
+        self.writable[start:end] = writable
+        self.top = (end + RED_ZONE + 255) // 256 * 256
+        if self.top > self.bytes.size:
+            raise EmulationError(f"global memory of {self.bytes.size} bytes is too small")
+        return start
+
+    def fetch(self, address: int, shape: tuple[int, ...], dtype) -> np.ndarray:
+        """A copy of the array at ``address``."""
+        count = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        return self.bytes[address : address + count].copy().view(dtype).reshape(shape)
+
+
+class Launch:
+    """One launch of a kernel. Registers are arrays with an element for each thread of the grid; all else is done for an array of threads
+    (their numbers in the grid) at a time."""
+
+    def __init__(self, kernel: Kernel, memory: Memory, params: list[int], grid: int, threads: int, dynamic_shared: int = 0, cluster: int = 1):
+        self.kernel, self.memory, self.params = kernel, memory, params
+        self.threads, self.cluster = threads, cluster
+        self.registers: dict[str, np.ndarray] = {}
+        self.symbols: dict[str, int] = {}  # addresses in shared memory
+        top = 0
+        for name, size in (kernel.shared | {kernel.name + "_dynamic": dynamic_shared}).items():
+            self.symbols[name] = (top + 15) // 16 * 16
+            top = self.symbols[name] + size
+        self.shared_size = top
+        self.shared = np.full(grid * top, 0xFF, np.uint8)
+        everyone = np.arange(grid * threads)
+        self.special = {
+            "%tid.x": everyone % threads,
+            "%ctaid.x": everyone // threads,
+            "%cluster_ctarank": everyone // threads % cluster,
+        }
+        self.counters = np.zeros(grid * threads, np.int64)
+
+    def run(self) -> None:
+        """Runs all threads to their ends: always the instruction that the threads furthest behind are at."""
+        kernel = self.kernel
+        with np.errstate(all="ignore"):
+            for _ in range(MOST_STEPS):
+                at = int(self.counters.min())
+                if at >= len(kernel.instructions):
+                    return
+                self._step(kernel.instructions[at], np.nonzero(self.counters == at)[0], at)
+        raise EmulationError("too many steps")
+
+    def _step(self, instruction: Instruction, threads: np.ndarray, at: int) -> None:
+        self.counters[threads] = at + 1
+        if instruction.guard:
+            holds = self.register(instruction.guard)[threads]
+            threads = threads[holds != instruction.negated]
+            if not threads.size:
+                return
+        OPERATIONS[instruction.parts[0]](self, instruction, threads)
+
+    # ---- registers and operands
+
+    def register(self, name: str) -> np.ndarray:
+        """The register of all threads; predicates are bool, all others unsigned."""
+        if name not in self.registers:
+            dtype = next((dtype for prefix, dtype in REGISTERS if re.fullmatch(prefix + r"\d+", name)), None)
+            if dtype is None:
+                raise EmulationError(f"unknown register {name}")
+            self.registers[name] = np.zeros(self.counters.size, dtype)
+        return self.registers[name]
+
+    def bits(self, operand: str, size: int, threads: np.ndarray) -> np.ndarray:
+        """A register, number or address as unsigned integers of ``size`` bytes."""
+        if operand in self.special:
+            return self.special[operand][threads].astype(UNSIGNED[size])
+        if operand.startswith("%"):
+            return self.register(operand)[threads].astype(UNSIGNED[size])
+        if operand in self.symbols:
+            number = self.symbols[operand]
+        elif operand.startswith(("0f", "0d")):
+            number = int(operand[2:], 16)
+        else:
+            number = int(operand.rstrip("U"), 0) & ((1 << 8 * size) - 1)
+        return np.full(threads.size, number, UNSIGNED[size])
+
+    def read(self, operand: str, type: str, threads: np.ndarray) -> np.ndarray:
+        """An operand as ``type``."""
+        if type == "pred":
+            return self.bits(operand, 1, threads) != 0
+        dtype = np.dtype(TYPES[type])
+        return self.bits(operand, dtype.itemsize, threads).view(dtype)
+
+    def write(self, name: str, values: np.ndarray, threads: np.ndarray) -> None:
+        """Sets a register; two columns are packed, short integers extended as their type says."""
+        register = self.register(name)
+        if values.ndim == 2:
+            values = np.ascontiguousarray(values).view(UNSIGNED[2 * values.itemsize]).reshape(-1)
+        if values.dtype.kind == "f":
+            values = values.view(UNSIGNED[values.itemsize])
+        register[threads] = values.astype(register.dtype)
+
+    # ---- memory
+
+    def address(self, operand: str, threads: np.ndarray) -> np.ndarray:
+        """The address that an operand like ``[%rd1+16]`` stands for."""
+        base, offset = re.fullmatch(r"\[([^+]+?)(?:\+(-?\d+))?\]", operand).groups()
+        return self.bits(base, 8, threads).astype(np.int64) + int(offset or 0)
+
+    def global_places(self, operand: str, size: int, threads: np.ndarray, allowed: np.ndarray) -> np.ndarray:
+        """Where in global memory each of the ``size`` bytes lies, once checked."""
+        address = self.address(operand, threads)
+        self._check(address % size == 0, "misaligned global access", size, address, threads)
+        self._check((address >= 0) & (address + size <= allowed.size), "global access out of bounds", size, address, threads)
+        places = address[:, None] + np.arange(size)
+        self._check(allowed[places].all(1), "global access out of bounds", size, address, threads)
+        return places
+
+    def shared_places(self, operand: str, size: int, threads: np.ndarray) -> np.ndarray:
+        """Where in the shared memory of all blocks each of the ``size`` bytes lies, once checked."""
+        address = self.address(operand, threads)
+        other, offset = address >> 32, address & 0xFFFFFFFF  # the upper half is a block of the cluster, see _mapa
+        self._check(offset % size == 0, "misaligned shared access", size, offset, threads)
+        self._check(offset + size <= self.shared_size, "shared access out of bounds", size, offset, threads)
+        block = np.where(other > 0, other - 1, threads // self.threads)
+        return (block * self.shared_size + offset)[:, None] + np.arange(size)
+
+    def _check(self, fine: np.ndarray, what: str, size: int, address: np.ndarray, threads: np.ndarray) -> None:
+        if fine.all():
+            return
+        bad = np.nonzero(~fine)[0]
+        block, thread = divmod(int(threads[bad[0]]), self.threads)
+        raise EmulationError(f"{self.kernel.name}: {what} of {size} bytes at {address[bad[0]]}, block {block}, thread {thread}; {bad.size} threads")
+
+
+# ---- control
+
+
+def _nothing(launch: Launch, instruction: Instruction, threads: np.ndarray) -> None:
+    """Barriers and fences: all threads that are behind go first anyway."""
+
+
+def _branch(launch: Launch, instruction: Instruction, threads: np.ndarray) -> None:
+    launch.counters[threads] = launch.kernel.labels[instruction.operands[0]]
+
+
+def _return(launch: Launch, instruction: Instruction, threads: np.ndarray) -> None:
+    launch.counters[threads] = ENDED
+
+
+# ---- memory
+
+
+def _access(instruction: Instruction) -> tuple[int, int]:
+    """Bytes of an element, and of the whole vector."""
+    size = np.dtype(TYPES[instruction.type]).itemsize
+    count = next((int(part[1]) for part in instruction.parts if re.fullmatch(r"v\d", part)), 1)
+    return size, size * count
+
+
+def _load(launch: Launch, instruction: Instruction, threads: np.ndarray) -> None:
+    target, source = instruction.operands
+    size, whole = _access(instruction)
+    space = instruction.parts[1]
+    if space == "param":
+        value = launch.params[int(re.search(r"param_(\d+)", source)[1])] & ((1 << 8 * size) - 1)
+        launch.write(target, np.full(threads.size, value, UNSIGNED[size]), threads)
+        return
+    if space == "global":
+        raw = launch.memory.bytes[launch.global_places(source, whole, threads, launch.memory.readable)]
+    else:
+        raw = launch.shared[launch.shared_places(source, whole, threads)]
+    values = raw.view(TYPES[instruction.type])
+    for lane, name in enumerate(re.findall(r"%\w+", target)):
+        launch.write(name, values[:, lane], threads)
+
+
+def _store(launch: Launch, instruction: Instruction, threads: np.ndarray) -> None:
+    target, source = instruction.operands
+    size, whole = _access(instruction)
+    lanes = [launch.bits(name, size, threads) for name in re.findall(r"[%\w.-]+", source)]
+    raw = np.stack(lanes, 1).view(np.uint8)
+    if instruction.parts[1] == "global":
+        launch.memory.bytes[launch.global_places(target, whole, threads, launch.memory.writable)] = raw
+    else:
+        launch.shared[launch.shared_places(target, whole, threads)] = raw
+
+
+def _copy(launch: Launch, instruction: Instruction, threads: np.ndarray) -> None:
+    """cp.async: a copy from global to shared memory; its commit and wait do nothing, as it is done at once."""
+    if instruction.parts[2] in ("commit_group", "wait_group", "wait_all"):
+        return
+    size = int(instruction.operands[2])
+    places = launch.global_places(instruction.operands[1], size, threads, launch.memory.readable)
+    launch.shared[launch.shared_places(instruction.operands[0], size, threads)] = launch.memory.bytes[places]
+
+
+def _mapa(launch: Launch, instruction: Instruction, threads: np.ndarray) -> None:
+    """The address of another block's shared memory: that block's number in the grid, from 1, is put in the upper half."""
+    target, address, rank = instruction.operands
+    first = threads // launch.threads // launch.cluster * launch.cluster
+    block = first + launch.bits(rank, 4, threads).astype(np.int64)
+    launch.write(target, launch.bits(address, 8, threads) + ((block + 1) << 32).astype(np.uint64), threads)
+
+
+# ---- moves and conversions
+
+
+def _shuffle(launch: Launch, instruction: Instruction, threads: np.ndarray) -> None:
+    target, source, distance = instruction.operands[:3]
+    partners = threads // WARP * WARP + (threads % WARP ^ int(distance))
+    launch.write(target, launch.register(source)[partners], threads)
+
+
+def _move(launch: Launch, instruction: Instruction, threads: np.ndarray) -> None:
+    target, source = instruction.operands
+    if target.startswith("{"):  # splits a register
+        names = re.findall(r"[%\w]+", target)
+        whole = launch.read(source, instruction.type, threads)
+        lanes = whole.view(UNSIGNED[whole.itemsize // len(names)]).reshape(threads.size, -1)
+        for lane, name in enumerate(names):
+            if name != "_":
+                launch.write(name, lanes[:, lane], threads)
+    elif source.startswith("{"):  # packs registers
+        names = re.findall(r"[%\w]+", source)
+        size = np.dtype(TYPES[instruction.type]).itemsize
+        lanes = np.stack([launch.bits(name, size // len(names), threads) for name in names], 1)
+        launch.write(target, lanes.view(UNSIGNED[size]).reshape(-1), threads)
+    else:
+        launch.write(target, launch.read(source, instruction.type, threads), threads)
+
+
+def _convert(launch: Launch, instruction: Instruction, threads: np.ndarray) -> None:
+    target, *sources = instruction.operands
+    to, of = instruction.parts[-2:]
+    values = [launch.read(source, of, threads) for source in sources]
+    if to.endswith("x2"):  # the first operand goes to the upper half
+        launch.write(target, np.stack(values[::-1], 1).astype(TYPES[to[:-2]]), threads)
+        return
+    (value,) = values
+    launch.write(target, value.astype(TYPES[to]), threads)
+
+
+def _select(launch: Launch, instruction: Instruction, threads: np.ndarray) -> None:
+    target, first, second, condition = instruction.operands
+    values = [launch.read(operand, instruction.type, threads) for operand in (first, second)]
+    launch.write(target, np.where(launch.register(condition)[threads], *values), threads)
+
+
+COMPARISONS = {"eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal}
+
+
+def _compare(launch: Launch, instruction: Instruction, threads: np.ndarray) -> None:
+    target, *sources = instruction.operands
+    x, y = (launch.read(source, instruction.type, threads) for source in sources)
+    comparison = instruction.parts[1]
+    unordered = (x != x) | (y != y)  # where one of them is NaN
+    if comparison in ("nan", "num"):
+        found = unordered == (comparison == "nan")
+    else:
+        found = COMPARISONS[comparison](x, y) & ~unordered
+    launch.write(target, found, threads)
+
+
+# ---- arithmetic: functions of the opcode's parts and of the operands' values
+
+
+def _fused(parts: list[str], x, y, z):
+    """In float64, where the product of two float32 is exact: rounded once, but for the sum's own rounding."""
+    exact = x.astype(np.float64) * y.astype(np.float64) + z.astype(np.float64)
+    rounded = exact.astype(x.dtype)
+    if "rm" in parts:
+        return np.where(rounded > exact, np.nextafter(rounded, x.dtype.type(-np.inf)), rounded)
+    return rounded
+
+
+def _extreme(of_numbers: Callable, of_all: Callable) -> Callable:
+    """max or min: of a NaN and a number it is the number, unless the opcode says NaN."""
+    return lambda parts, x, y: of_all(x, y) if "NaN" in parts else of_numbers(x, y)
+
+
+def _divide(parts: list[str], x, y):
+    return x // y if x.dtype.kind == "u" else x / y
+
+
+def _shift_left(parts: list[str], x, count):
+    bits = 8 * x.itemsize
+    return np.where(count >= bits, 0, x << np.minimum(count, bits - 1).astype(x.dtype)).astype(x.dtype)
+
+
+def _shift_right(parts: list[str], x, count):
+    bits = 8 * x.itemsize
+    moved = x >> np.minimum(count, bits - 1).astype(x.dtype)
+    return moved if x.dtype.kind == "i" else np.where(count >= bits, 0, moved).astype(x.dtype)
+
+
+def _extract_bits(parts: list[str], x, start, count):
+    one = x.dtype.type(1)
+    return (x >> start.astype(x.dtype)) & ((one << count.astype(x.dtype)) - one)
+
+
+def _permute(parts: list[str], x, y, selector):
+    """Each half-byte of the selector names one of 8 bytes; its upper bit asks for that byte's sign instead."""
+    candidates = np.stack([x, y], 1).view(np.uint8)
+    result = np.zeros_like(x)
+    for at in range(4):
+        choice = (selector >> np.uint32(4 * at)) & 15
+        byte = candidates[np.arange(x.size), choice & 7]
+        byte = np.where(choice & 8, np.where(byte & 128, 255, 0), byte)
+        result |= byte.astype(np.uint32) << np.uint32(8 * at)
+    return result
+
+
+def _rounded(function: Callable) -> Callable:
+    """In float64, then rounded: NumPy's float32 functions are less exact."""
+    return lambda parts, x: function(x.astype(np.float64)).astype(x.dtype)
+
+
+ARITHMETIC = {
+    "add": lambda parts, x, y: x + y,
+    "sub": lambda parts, x, y: x - y,
+    "mul": lambda parts, x, y: x * y,
+    "mad": lambda parts, x, y, z: x * y + z,
+    "fma": _fused,
+    "neg": lambda parts, x: -x,
+    "max": _extreme(np.fmax, np.maximum),
+    "min": _extreme(np.fmin, np.minimum),
+    "div": _divide,
+    "rem": lambda parts, x, y: x % y,
+    "rcp": _rounded(np.reciprocal),
+    "sqrt": _rounded(np.sqrt),
+    "ex2": _rounded(np.exp2),
+    "and": lambda parts, x, y: x & y,
+    "or": lambda parts, x, y: x | y,
+    "xor": lambda parts, x, y: x ^ y,
+    "not": lambda parts, x: ~x,
+    "shl": _shift_left,
+    "shr": _shift_right,
+    "bfe": _extract_bits,
+    "prmt": _permute,
+}
+WIDER = {"s16": "s32", "u16": "u32", "s32": "s64", "u32": "u64"}
+
+
+def _arithmetic(launch: Launch, instruction: Instruction, threads: np.ndarray) -> None:
+    target, *sources = instruction.operands
+    parts, type = instruction.parts, instruction.type
+    types = [type] * len(sources)
+    if parts[0] in ("shl", "shr"):
+        types[1] = "u32"
+    if "wide" in parts:
+        types[2:] = [WIDER[type]] * len(types[2:])
+    values = [launch.read(source, t, threads) for source, t in zip(sources, types)]
+    dtype = values[0].dtype
+    if "wide" in parts:
+        dtype = np.dtype(TYPES[WIDER[type]])
+        values = [value.astype(dtype) for value in values]
+    result = ARITHMETIC[parts[0]](parts, *values)
+    launch.write(target, result.astype(dtype), threads)
+
+
+OPERATIONS = dict.fromkeys(("bar", "barrier", "griddepcontrol"), _nothing) | dict.fromkeys(ARITHMETIC, _arithmetic)
+OPERATIONS |= {"bra": _branch, "ret": _return, "ld": _load, "st": _store, "cp": _copy, "mapa": _mapa, "shfl": _shuffle}
+OPERATIONS |= {"mov": _move, "cvt": _convert, "selp": _select, "setp": _compare}
+
+# What opcodes may have after their names: anything else, as .hi or .sat, may mean something that is not done here.
+MEMORY = {"global", "shared", "shared::cluster", "param", "nc", "L1::no_allocate", "v2", "v4", *TYPES}
+CALCULATED = {"rn", "rm", "approx", "ftz", "NaN", "lo", "wide", "pred", *TYPES}
+KNOWN = {
+    "bar": {"sync"},
+    "barrier": {"cluster", "arrive", "wait", "aligned"},
+    "griddepcontrol": {"launch_dependents", "wait"},
+    "bra": {"uni"},
+    "ld": MEMORY,
+    "st": MEMORY,
+    "cp": {"async", "ca", "cg", "shared", "global", "commit_group", "wait_group", "wait_all"},
+    "mapa": {"shared::cluster", "u64"},
+    "shfl": {"sync", "bfly", "b32"},
+    "cvt": {"rn", "f16x2", *TYPES},
+    "div": {"rn", "f32", "f64", "u32", "u64"},
+    "rem": {"u32", "u64"},
+    "setp": {"nan", "num", *COMPARISONS, *TYPES},
+}

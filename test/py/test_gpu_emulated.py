@@ -1,0 +1,221 @@
+"""GPU kernels without a GPU: the PTX of several candidates of each segment, run by test support's emulator, against NumPy on float64."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from ptx_emulator import EmulationError, Launch, Memory, parse
+
+import mlirfuse
+from mlirfuse import sizes as sz
+from mlirfuse import targets
+from mlirfuse.lowering import ptx
+from mlirfuse.program import Program, Variant
+from mlirfuse.schedule import gpu_choice
+
+BOUND = {2: 2e-3, 4: 1e-5}  # by bytes of the first input's element, relative to the largest result
+
+
+def run(program: Program, env: dict[str, int], params: tuple, inputs) -> list[np.ndarray]:
+    """The program's outputs, computed by its kernels with these schedule parameters; what they do not write stays 0xFF, which is NaN."""
+    target, slots = program.target, program.slots()
+    kernels, text = target.kernels(program, params, slots)
+    code = parse(ptx.to_ptx(text, target.machine.chip))
+    target.host(kernels, slots, list(range(len(kernels))))  # gives the grids' sizes their slots
+    variant = Variant(params, {}, 0, slots, len(kernels), None)
+    program._add_plan(variant)
+    plan = program.plan(variant, env)
+
+    memory = Memory(1 << 22)
+    addresses = {}
+    for position, data in zip(program.pointer_args, inputs):
+        addresses[slots.pointers[program.graph.args[position]]] = memory.allocate(data, writable=False)
+    outputs = []
+    for value in program.outputs:
+        shape = tuple(sz.substitute(n, env) for n in value.shape)
+        unset = np.full(int(np.prod(shape)) * value.dtype.bytes, 0xFF, np.uint8)
+        addresses[slots.pointers[value]] = memory.allocate(unset, writable=True)
+        outputs.append((addresses[slots.pointers[value]], shape, value.dtype.numpy))
+    workspace = memory.allocate(np.full(max(plan.workspace, 1), 0xFF, np.uint8), writable=True)
+
+    for kernel in kernels:
+        assert kernel.static_shared + kernel.dynamic_shared <= target.machine.shared_per_block
+        passed = []
+        for kind, slot in kernel.passed:
+            if kind == "pointer":
+                passed.append(addresses[slot])
+            elif kind == "temporary":
+                passed.append(workspace + plan.ints[slot])
+            else:
+                passed.append(plan.ints[slot])
+        grid = plan.ints[slots.size(kernel.grid)]
+        Launch(code[kernel.name], memory, passed, grid, kernel.threads, kernel.dynamic_shared, kernel.cluster).run()
+    return [memory.fetch(*output) for output in outputs]
+
+
+def check(fn, *inputs, candidates: int = 4, chip: str = "sm_90") -> None:
+    """Runs ``fn`` with the first ``candidates`` of each segment, the other segments as chosen, and compares with NumPy."""
+    lowered = mlirfuse.jit(fn, target=f"cuda:{chip}").lower(*inputs)
+    target = targets.of(f"cuda:{chip}")
+    env = lowered.env
+    program = Program(lowered.segmented(), target, env)
+    expected = fn(*[x.astype(np.float64) if x.dtype.kind == "f" else x for x in inputs])
+    expected = expected if isinstance(expected, tuple) else (expected,)
+    chosen = [gpu_choice.choose(step.analysis, env, {}, target.machine) for step in program.steps]
+    for at, step in enumerate(program.steps):
+        several = dict.fromkeys(itertools.islice(gpu_choice.candidates(step.analysis, env, {}, target.machine), candidates))
+        for params in several:
+            results = run(program, env, (*chosen[:at], params, *chosen[at + 1 :]), inputs)
+            for got, want in zip(results, expected, strict=True):
+                compare(got, np.asarray(want), BOUND.get(inputs[0].itemsize, 0), str(params))
+
+
+def compare(got: np.ndarray, want: np.ndarray, bound: float, which: str) -> None:
+    """Integers are the same, floats within the bound, NaN and infinities at the same places."""
+    assert got.shape == want.shape, which
+    if want.dtype.kind != "f":
+        assert np.array_equal(got, want), which
+        return
+    got = got.astype(np.float64)
+    finite = np.isfinite(want)
+    np.testing.assert_array_equal(np.where(finite, 0, want), np.where(np.isfinite(got), 0, got), which)
+    if finite.any():
+        assert np.abs(got[finite] - want[finite]).max() <= bound * np.abs(want[finite]).max(), which
+
+
+def softmax(x):
+    e = np.exp(x - x.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+def sum_and_variance(x):
+    return x.sum(-1) + x.var(-1)
+
+
+def layer_norm(x, weight, bias):
+    centred = x - x.mean(-1, keepdims=True)
+    return centred / np.sqrt((centred * centred).mean(-1, keepdims=True) + 1e-5) * weight + bias
+
+
+def centre(x):
+    return x - x.mean(-1, keepdims=True)
+
+
+def norm_backward(g, x):
+    return g - x * (g * x).sum(-1, keepdims=True), (g * x).sum(0)
+
+
+def normal(*shape, dtype=np.float32):
+    return np.random.default_rng(0).standard_normal(shape).astype(dtype)
+
+
+@pytest.mark.parametrize(
+    "fn, inputs",
+    [
+        (softmax, [normal(2, 19456)]),
+        (softmax, [normal(3, 20004)]),  # the last turn is not for all threads
+        (sum_and_variance, [normal(2, 17408)]),
+        (layer_norm, [normal(2, 19456), normal(19456), normal(19456)]),
+        (centre, [normal(1, 37888, dtype=np.float16)]),
+    ],
+)
+def test_long_rows(fn, inputs):
+    """Rows in shared memory, which are the first candidates; in some of them the vectors are a number that no unrolling divides."""
+    check(fn, *inputs, candidates=9)
+
+
+def test_every_form_of_long_rows():
+    """Also in registers, whole and with values computed again, and in loops."""
+    check(softmax, normal(2, 19456), candidates=21)
+
+
+def test_short_rows():
+    check(softmax, normal(5, 300), candidates=6)
+
+
+def test_another_architecture():
+    check(softmax, normal(5, 300), candidates=3, chip="sm_80")
+
+
+@pytest.mark.parametrize("fn", [lambda x: x.sum(-1), lambda x: x.max(-1)])
+def test_reduced_rows(fn):
+    check(fn, np.abs(normal(5, 7000)), candidates=14)
+
+
+@pytest.mark.parametrize("shape", [(300, 257), (300, 264), (1000, 12)])
+def test_reduced_columns(shape):
+    check(lambda x: x.sum(0), np.abs(normal(*shape)), candidates=3)
+
+
+def test_all_reduced():
+    """Also in two kernels."""
+    check(lambda x: x.sum(), np.abs(normal(1 << 16)), candidates=19)
+
+
+def test_argmax_with_nan_and_infinities():
+    x = normal(3, 4096)
+    x[0] = -np.inf
+    x[1, [70, 3000]] = np.nan
+    x[2, ::2] = -np.inf
+    check(lambda x: x.argmax(-1), x, candidates=14)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int8])
+def test_transposes(dtype):
+    x = np.random.default_rng(0).integers(-100, 100, (72, 136)).astype(dtype)
+    check(lambda x: x.T.copy(), x)
+
+
+def test_pointwise():
+    check(lambda x, y: x * y + 1, normal(33, 70), normal(70))
+
+
+def test_two_segments():
+    check(norm_backward, normal(40, 256), normal(40, 256) + 1)
+
+
+# ---- what the emulator finds
+
+
+COPY = """.visible .entry copy(.param .u64 copy_param_0, .param .u64 copy_param_1)
+{
+    ld.param.u64 %rd1, [copy_param_0];
+    ld.param.u64 %rd2, [copy_param_1];
+    mov.u32 %r1, %tid.x;
+    mad.wide.u32 %rd3, %r1, 4, %rd1;
+    mad.wide.u32 %rd4, %r1, 4, %rd2;
+    INSTRUCTION
+    st.global.b32 [%rd4], %r2;
+    ret;
+}
+"""
+
+
+@pytest.mark.parametrize(
+    "instruction, message",
+    [
+        ("ld.global.b32 %r2, [%rd3];", None),
+        ("ld.global.b32 %r2, [%rd3+4];", "out of bounds of 4 bytes at 4224, block 0, thread 31"),
+        ("ld.global.b32 %r2, [%rd3+-2];", "misaligned"),
+        ("ld.shared.b32 %r2, [%rd3];", "shared access out of bounds"),
+        ("st.global.b32 [%rd3], %r1;", "out of bounds"),  # the input may only be read
+        ("vote.sync.any.pred %p1, %p2, -1;", "unknown opcode vote.sync.any.pred"),
+        ("mul.hi.u32 %r2, %r1, %r1;", "unknown opcode mul.hi.u32"),
+    ],
+)
+def test_the_emulator_finds_errors(instruction, message):
+    memory, x = Memory(1 << 18), np.arange(32, dtype=np.int32)
+    source = memory.allocate(x, writable=False)
+    target = memory.allocate(np.full_like(x, -1), writable=True)
+
+    def launch():
+        Launch(parse(COPY.replace("INSTRUCTION", instruction))["copy"], memory, [source, target], 1, 32).run()
+
+    if message is None:
+        launch()
+        assert np.array_equal(memory.fetch(target, x.shape, x.dtype), x)
+    else:
+        with pytest.raises(EmulationError, match=message):
+            launch()
