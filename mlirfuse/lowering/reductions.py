@@ -214,7 +214,7 @@ def counted(e: Emitter, rows) -> tuple[Val, Val]:
     dtype, lanes = rows[0][0].dtype, rows[0][0].lanes
     one, zero = e.const(1.0, dtype, lanes), e.const(0.0, dtype, lanes)
     certain = all(inside is None for _, _, inside in rows)
-    count = e.const(float(len(rows)), dtype, lanes) if certain else _sum(e, [e.select(inside, one, zero) if inside else one for _, _, inside in rows])
+    count = e.const(float(len(rows)), dtype, lanes) if certain else _sum(e, [one if inside is None else e.select(inside, one, zero) for _, _, inside in rows])
     return count, _sum(e, [value if inside is None else e.select(inside, value, zero) for value, _, inside in rows])
 
 

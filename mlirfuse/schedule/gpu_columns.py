@@ -93,23 +93,16 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
             for env in envs:
                 for op in phase:
                     k.value(op.operands[0], env)
-            out, base = [], 0
-            for op in phase:
-                width = len(red.accumulator_types(op))
+            out = []
+            for op, before in zip(phase, red.grouped(phase, state)):
                 elements = [(e.splat(k.value(op.operands[0], env), lanes), body.position(op, env), None) for env in envs]
-                out += red.accumulate(e, op, tuple(state[base : base + width]), elements)
-                base += width
+                out += red.accumulate(e, op, before, elements)
             if phase is phases[0]:
                 for env in envs:
                     body.store_at(early, env, analysis.domain, inside)
             return out
 
-        done, totals, base = down_rows(start, visit), [], 0
-        for op in phase:
-            width = len(red.accumulator_types(op))
-            totals.append(tuple(done[base : base + width]))
-            base += width
-        return totals
+        return red.grouped(phase, down_rows(start, visit))
 
     def down_rows(carried: list[Val], visit) -> list[Val]:
         """Visits this thread's rows, ``unroll`` at a time and then what is left one by one."""

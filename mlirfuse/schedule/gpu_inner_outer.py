@@ -179,20 +179,11 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
             for phase in analysis.phases:
 
                 def add(here, inside, state, phase=phase):
-                    out, base = [], 0
-                    for op in phase:
-                        width = len(red.accumulator_types(op))
-                        out += red.combine(e, op, tuple(state[base : base + width]), contribution(op, here, inside))
-                        base += width
-                    return out
+                    pairs = zip(phase, red.grouped(phase, state))
+                    return [v for op, before in pairs for v in red.combine(e, op, before, contribution(op, here, inside))]
 
                 done = over_row(env, [v for op in phase for v in red.identity(e, op, lanes)], add)
-                totals, base = [], 0
-                for op in phase:
-                    width = len(red.accumulator_types(op))
-                    totals.append(tuple(done[base : base + width]))
-                    base += width
-                finish_phase(phase, totals, env)
+                finish_phase(phase, red.grouped(phase, done), env)
 
             def write(here, inside, state):
                 for op in partials:

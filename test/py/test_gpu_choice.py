@@ -38,3 +38,15 @@ def test_accesses_are_as_wide_as_sizes_and_alignments_allow(dtype):
         for value, align in zip((x, y, step.analysis.outputs[0]), access.aligns):
             widest = max([n for n in (1, 2, 4, 8) if fits(value, n)], default=1)
             assert align == min(widest, access.lanes) * nbytes
+
+
+def test_measured_parameters_are_for_these_alignments():
+    """What was measured on aligned arrays is not used for arrays of the same sizes that are not."""
+    lowered = mlirfuse.jit(lambda x: x + 1, target="cuda:sm_90").lower(np.ones(4096, np.float32))
+    program = Program(lowered.segmented(), targets.of("cuda:sm_90"), lowered.env)
+    (step,), (x,), machine = program.steps, program.graph.args, program.target.machine
+    measured = list(gpu_choice.candidates(step.analysis, lowered.env, {x: 16}, machine))[1]
+    program.tuned[program.call_key(lowered.env, {x: 16})] = (measured,)
+    assert program.parameters(lowered.env, {x: 16}) == (measured,)
+    (other,) = program.parameters(lowered.env, {x: 4})
+    assert max(other.access.aligns[:1]) == 4
