@@ -113,10 +113,13 @@ class GpuTarget:
         kernels: list = []
         read, written = set(), set()  # places in memory
         for at, (step, choice) in enumerate(zip(program.steps, params)):
-            fresh = not slots.temporaries  # no memory that an earlier kernel still uses can be used again
+            fresh = not slots.temporaries
             reads, writes = ({slots.place(v) for v in values} for values in (step.analysis.inputs, step.analysis.outputs))
-            waits = "after" if fresh and written.isdisjoint(reads | writes) and read.isdisjoint(writes) else "before"
-            for kernel in gpu_choice.emit(f"kernel{at}", step.analysis, slots, choice):
+            made = gpu_choice.emit(f"kernel{at}", step.analysis, slots, choice)
+            # What an earlier kernel still uses of the workspace may lie where this step's part of it does.
+            apart = fresh or not any(kind == "temporary" for kernel in made for kind, _ in kernel.passed)
+            waits = "after" if apart and written.isdisjoint(reads | writes) and read.isdisjoint(writes) else "before"
+            for kernel in made:
                 if kernels and self.early_launch:
                     kernels[-1].lets, kernel.waits = True, waits
                 kernels.append(kernel)

@@ -46,9 +46,24 @@ class GpuKernel:
     @property
     def text(self) -> str:
         """The kernel as a ``gpu.func``."""
-        wait = "    nvvm.griddepcontrol wait"
-        lines = [self.head, *["    nvvm.griddepcontrol launch_dependents"] * self.lets, *[wait] * (self.waits == "before"), self.body]
-        return "\n".join([*lines, *[wait] * (self.waits == "after"), "    gpu.return", "  }"])
+        lines = [self.head]
+        if self.lets:
+            lines.append("    nvvm.griddepcontrol launch_dependents")
+        if self.waits == "before":
+            lines.append("    nvvm.griddepcontrol wait")
+        lines.append(self.body)
+        if self.waits == "after":  # the last block alone: others make room for the next ones
+            lines += [
+                "    %waiting = nvvm.read.ptx.sreg.ctaid.x : i32",
+                "    %waited_for = nvvm.read.ptx.sreg.nctaid.x : i32",
+                "    %one_block = arith.constant 1 : i32",
+                "    %last_block = arith.subi %waited_for, %one_block : i32",
+                "    %is_last = arith.cmpi eq, %waiting, %last_block : i32",
+                "    scf.if %is_last {",
+                "      nvvm.griddepcontrol wait",
+                "    }",
+            ]
+        return "\n".join([*lines, "    gpu.return", "  }"])
 
 
 class Access(NamedTuple):

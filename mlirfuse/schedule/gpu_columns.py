@@ -28,7 +28,7 @@ SHARED = 48 << 10  # bytes a block may use without asking
 
 class Params(NamedTuple):
     """``tx`` threads along columns and ``ty`` along rows, ``unroll`` rows in flight a thread, ``split`` blocks along the rows; ``fold`` rows are
-    taken as one."""
+    taken as one; ``checked``: each turn sees to it that its rows are there, so that what is left over takes one turn and not one a row."""
 
     access: Access
     tx: int
@@ -36,6 +36,7 @@ class Params(NamedTuple):
     unroll: int
     split: int = 1
     fold: int = 1
+    checked: bool = False
 
 
 def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
@@ -88,30 +89,43 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
         """Each thread's accumulators over its rows; on the way, outputs that need no reduction are written."""
         start = [v for op in phase for v in red.identity(e, op, lanes)]
 
-        def visit(rows_here: list[Val], state: list[Val]) -> list[Val]:
-            envs = [at(row) for row in rows_here]
-            for env in envs:
+        def visit(places: list[tuple[Env, Val | None]], state: list[Val]) -> list[Val]:
+            for env, _ in places:
                 for op in phase:
                     k.value(op.operands[0], env)
             out = []
             for op, before in zip(phase, red.grouped(phase, state)):
-                elements = [(e.splat(k.value(op.operands[0], env), lanes), body.position(op, env), None) for env in envs]
+                elements = [(e.splat(k.value(op.operands[0], env), lanes), body.position(op, env), there) for env, there in places]
                 out += red.accumulate(e, op, before, elements)
             if phase is phases[0]:
-                for env in envs:
-                    body.store_at(early, env, analysis.domain, inside)
+                store(early, places)
             return out
 
         return red.grouped(phase, down_rows(start, visit))
 
+    def store(values: list[Value], places: list[tuple[Env, Val | None]]) -> None:
+        for env, there in places:
+            body.store_at(values, env, analysis.domain, inside if there is None else e.and_(inside, there))
+
     def down_rows(carried: list[Val], visit) -> list[Val]:
-        """Visits this thread's rows, ``unroll`` at a time and then what is left one by one."""
+        """Visits this thread's rows, ``unroll`` at a time: where each is, and whether it is one of the rows (None: it is)."""
         span = p.ty * p.unroll
+
+        def rows_from(i: Val) -> list[Val]:
+            return [e.add(i, u * p.ty) if u else i for u in range(p.unroll)]
+
+        if p.checked:
+            last = e.sub(high, 1)
+
+            def turn(i: Val, state: list[Val]) -> list[Val]:
+                return visit([(at(i), None), *((at(e.min(row, last)), e.cmp("lt", row, high)) for row in rows_from(i)[1:])], state)
+
+            return body.loop(first, high, span, carried, turn)
         last_start = e.sub(high, (p.unroll - 1) * p.ty)
         turns = e.div(e.max(e.add(e.sub(last_start, first), span - 1), 0), span)
         rest = e.add(first, e.mul(turns, span))
-        carried = body.loop(first, rest, span, carried, lambda i, state: visit([e.add(i, u * p.ty) if u else i for u in range(p.unroll)], state))
-        return body.loop(rest, high, p.ty, carried, lambda i, state: visit([i], state)) if p.unroll > 1 else carried
+        carried = body.loop(first, rest, span, carried, lambda i, state: visit([(at(row), None) for row in rows_from(i)], state))
+        return body.loop(rest, high, p.ty, carried, lambda i, state: visit([(at(i), None)], state)) if p.unroll > 1 else carried
 
     def down_block(phase: list[Op], totals: list[tuple[Val, ...]]) -> list[tuple[Val, ...]]:
         """Combines the block's rows; every thread gets its columns' result."""
@@ -174,17 +188,15 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
                         of_part = body.size(sz.mul(kept, p.fold))
                         offset = e.add(e.mul(k.scalar(part.base), of_part), e.add(e.mul(k.scalar(above.base), body.size(columns)), held))
                         v = e.cast(v, memory.dtype)
-                        align = memory.dtype.bytes
+                        align = min(16, lanes * memory.dtype.bytes)  # lanes divide the columns
                         e.line(f"llvm.store {v}, {k.address(memory, offset)} {{alignment = {align} : i64}} : {v.type}, !llvm.ptr<1>")
     if full:
 
-        def write(rows_here, state):
-            envs = [at(row) for row in rows_here]
-            for env in envs:
+        def write(places, state):
+            for env, _ in places:
                 for value in full:
                     k.value(value, env)
-            for env in envs:
-                body.store_at(full, env, analysis.domain, inside)
+            store(full, places)
             return []
 
         down_rows([], write)
@@ -274,6 +286,15 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], alignmen
                 split *= 2
         return Params(access, tx, ty, unroll, split, fold)
 
+    def in_one_turn(given: list[Params]) -> Iterator[Params]:
+        """Parameters with as many rows a turn as a thread has, where those are few."""
+        for p in given:
+            for threads in (p.tx * p.ty, 1024):
+                ty, lanes = threads // p.tx, p.access.lanes
+                unroll = next((n for n in (2, 4, 8, 12, 16) if ty * n >= rows), 0)
+                if unroll and ty <= 2 * rows and threads * lanes * held_bytes <= SHARED and unroll * lanes * element <= 128:
+                    yield p._replace(ty=ty, unroll=unroll, split=1, checked=True)
+
     def narrow() -> list[Params]:
         """Narrower vectors, so that a block for each multiprocessor needs no split."""
         out, lanes = [], access.lanes if fold == 1 else 1  # folded rows take the lanes that they were folded for
@@ -287,14 +308,16 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], alignmen
                 out += [params(32, threads, unroll)._replace(access=narrower, split=1) for threads in (1024, 512) for unroll in (16, 8)]
         return out
 
-    bytes_a_thread = 128 if vectors * above * rows >= 512 << 10 else 64
-    in_flight = max(4, min(16, bytes_a_thread // (access.lanes * element)))  # rows that make so many bytes
+    work = vectors * above * rows
+    bytes_a_thread, least = (128, 4) if work >= 512 << 10 else (64, 4) if work >= 256 << 10 else (32, 2)
+    in_flight = max(least, min(16, bytes_a_thread // (access.lanes * element)))  # rows that make so many bytes
     normal = tx, 512 if access.lanes * accumulators <= 8 else 128, in_flight
     at_once = min(tx, 16) if access.lanes > 1 else tx, 512, max(8, in_flight), 0.0  # without a split
     if vectors * above >= machine.sm_count * 128 and rows <= 64:  # columns enough for all threads: none needs to share its own
         at_once = 32, 128, 8, 0.0
-    if rows <= 512 and blocks < machine.sm_count:  # soon done: little code to fetch, and many blocks
-        at_once = min(tx, 16), 512, 4, 0.0
+    if rows <= 512 and blocks < machine.sm_count:  # soon done: little code to fetch, many blocks, and threads for four rows each
+        along = at_once[0]
+        at_once = along, min(512, along << (-(-rows // 4) - 1).bit_length()), 4, 0.0
     few_rows = rows <= 1024 and blocks < machine.sm_count and fold == 1
     filled = access.lanes * element >= 8 and -(-vectors // at_once[0]) * above >= 0.9 * machine.sm_count
     ordered = [at_once, normal] if single and (few_rows or filled) else [normal, at_once]
@@ -302,4 +325,5 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], alignmen
     first = narrower[-1] if narrower else params(*ordered[0])
     yield first
     others = [params(x, threads, unroll, full) for x in (tx, max(1, tx // 2)) for threads in (128, 256, 512) for unroll in (2, 4, 8) for full in (1.0, 2.0)]
-    yield from (p for p in dict.fromkeys([*(params(*given) for given in ordered), *narrow(), *others]) if p != first)
+    modelled = [*(params(*given) for given in ordered), *narrow()]
+    yield from (p for p in dict.fromkeys([*modelled, *in_one_turn([first, *modelled]), *others]) if p != first)

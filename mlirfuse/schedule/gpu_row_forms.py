@@ -114,8 +114,16 @@ def in_shared(rows: Rows) -> sz.Size:
     staging.wait(0)
     for phase in rows.phases:
         rows.bind(phase, rows.across(phase, reduce(phase)), here)
+
+    def write(places, _) -> list[Val]:
+        for value in rows.shared:  # all under way before the first is used
+            for env, _ in places:
+                k.preload(value, env)
+        rows.write(places)
+        return []
+
     if rows.full:
-        passes([], lambda places, _: rows.write(places) or [])
+        passes([], write)
     rows.write_small(here)
     return rows.kept
 

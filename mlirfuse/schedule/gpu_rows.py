@@ -85,7 +85,8 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
         if small:
             return (False, cluster * tx > 16 * 1024, chunks > 4, cluster, abs(chunks - 2.5), tx)
         if cluster == 1:
-            return (False, held > 32, tx > 512, abs(held - (8 if vectors < 32 else wanted)), tx)
+            idle = kept * tx < 0.75 * machine.sm_count * machine.threads_per_sm
+            return (False, held > 32, tx > 512, idle, abs(held - (8 if vectors < 32 else wanted)), tx)
         idle = kept * cluster * tx < machine.sm_count * 512
         return (False, held > 64, tx > 256, cluster > 8, idle, abs(held - (32 if halves else 64)))
 
@@ -133,7 +134,7 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
     in_shared_memory: list[Params] = []
     if single and small and best and kept < machine.sm_count // 16 and best[2] <= 8:
         yield persistent(*best)  # a cluster at a time is sooner done than two kernels
-    elif single and (not alone or vectors > 2048):
+    elif single and (not alone or vectors > 2048 and (lanes > 1 or kept > 2 * machine.sm_count)):
         yield looped()  # one pass: nothing to keep
     elif alone:
         yield persistent(*best)

@@ -10,6 +10,10 @@
 // CHECK: .visible .entry [[SUM]]_finish(
 // CHECK: griddepcontrol.wait
 // CHECK: ld.global
+// CHECK: .visible .entry kernel{{[01]}}(
+// CHECK-NOT: griddepcontrol
+// CHECK: st.global
+// CHECK: griddepcontrol.wait
 // BEFORE: .visible .entry kernel0(
 // BEFORE-NOT: griddepcontrol
 func.func @sum_and_pointwise(%x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}, %y: tensor<?x?xf32> {fusion.shape = ["s2", "s3"]}) -> (tensor<?x?xf32>, tensor<?xf32>) {
