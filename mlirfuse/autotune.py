@@ -70,14 +70,17 @@ def autotune(fn, *args, repeat: int = 15, limit: int = 40, keep: bool = True) ->
         for at, step in enumerate(program.steps):
             result = Tuned(step.segment.scheduler, chosen[at], {})
             others = gpu_choice.candidates(step.analysis, env, alignments, executor.target.machine)
+            calls = {}
             for params in dict.fromkeys([chosen[at], *itertools.islice(others, limit)]):
                 program.tuned[key] = tuple(chosen[:at] + [params] + chosen[at + 1 :])
                 try:
                     record = executor.record(leaves, leaf_of_arg, env, list)
                     dispatch = _native.Dispatcher(lambda _, r=record: r)
-                    result.times[params] = timer.measure(lambda d=dispatch: d(*leaves), repeat)
+                    dispatch(*leaves)
+                    calls[params] = lambda d=dispatch: d(*leaves)
                 except (CompileError, CudaError):
                     continue  # more shared memory or registers than the machine has
+            result.times.update(timer.medians(calls, repeat))
             chosen[at] = result.best
             out.append(result)
     finally:
@@ -98,19 +101,18 @@ class _Timer:
         self.fill = signature(_native.symbols()["mgpuMemset32"])
         self.events = [_native.event_create(device) for _ in range(2)]
 
-    def measure(self, call, repeat: int) -> float:
-        """The median time of ``call`` on the default stream, in milliseconds."""
-        call()
-        _native.synchronize(self.device)
-        times = []
-        for k in range(repeat):
-            self.fill(self.buffer, k, FLUSH_BYTES // 4, None)
-            _native.event_record(self.events[0], 0)
-            call()
-            _native.event_record(self.events[1], 0)
-            _native.synchronize(self.device)
-            times.append(_native.event_elapsed_ms(*self.events))
-        return statistics.median(times)
+    def medians(self, calls: dict, repeat: int) -> dict:
+        """The median time of each call on the default stream, in milliseconds; all of them in turns, since the first to run is slower."""
+        times = {name: [] for name in calls}
+        for k in range(repeat + 1):
+            for name, call in calls.items():
+                self.fill(self.buffer, k, FLUSH_BYTES // 4, None)
+                _native.event_record(self.events[0], 0)
+                call()
+                _native.event_record(self.events[1], 0)
+                _native.synchronize(self.device)
+                times[name].append(_native.event_elapsed_ms(*self.events))
+        return {name: statistics.median(measured[1:]) for name, measured in times.items()}
 
     def close(self) -> None:
         for event in self.events:

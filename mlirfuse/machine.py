@@ -35,6 +35,11 @@ class Machine:
         return self.architecture >= 80
 
     @property
+    def cache_policies(self) -> bool:
+        """Whether an access can say how long its line shall stay in the second-level cache."""
+        return self.architecture >= 80
+
+    @property
     def early_launch(self) -> bool:
         """Whether a kernel may be launched before the one before it has ended (programmatic dependent launch)."""
         return self.architecture >= 90

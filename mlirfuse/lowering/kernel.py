@@ -42,18 +42,23 @@ ZERO = Index(0)
 _MOST = 64  # what is known of powers of two is counted up to here
 Env = dict[Axis, Index]
 
+# What a GPU's caches do with vectors that are read once.
+PASS_L1 = "pass L1"  # they take no place in the first-level cache
+STAY_L2 = "stay in L2"  # what is written leaves the second-level cache before them
+_HINTED = {PASS_L1: "ld.global.nc.L1::no_allocate.v4.b32 {$0, $1, $2, $3}, [$4];", STAY_L2: "ld.global.nc.L2::cache_hint.v4.b32 {$0, $1, $2, $3}, [$4], $5;"}
+
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Where a tensor lies: an SSA pointer, strides in elements, and the alignment in bytes of every vector access. ``once``: a kernel on a GPU
-    reads each element once, so that its vectors need no place in the first-level cache."""
+    """Where a tensor lies: an SSA pointer, strides in elements, the alignment in bytes of every vector access, and how a GPU's caches shall treat
+    its vectors, ``PASS_L1`` or ``STAY_L2``."""
 
     pointer: str
     strides: tuple[Size, ...]
     dtype: dt.DType
     align: int
     read_only: bool = False
-    once: bool = False
+    hint: str = ""
 
 
 class Kernel:
@@ -67,6 +72,7 @@ class Kernel:
         self.pointer_type = "!llvm.ptr<1>" if e.target == "gpu" else "!llvm.ptr"
         self._memo: list[dict] = [{}]
         self._dims: dict[Value, list[tuple[Axis, ...]]] = {}
+        self._policy: str | None = None
         self.mask: Val | None = None  # lanes that exist (CPU tails); loads and stores respect it
 
     # ---- scopes
@@ -554,8 +560,8 @@ class Kernel:
                 text = f"llvm.intr.masked.load {address}, {mask}, {zero} {{alignment = {dtype.bytes} : i32}}"
                 return e.op(f"{text} : ({self.pointer_type}, {mask.type}, {type_}) -> {type_}", dtype, lanes)
             align = min(memory.align, lanes * dtype.bytes)
-            if memory.once and align == lanes * dtype.bytes == 16:
-                return self._load_once(address, type_, dtype, lanes)
+            if memory.hint and align == lanes * dtype.bytes == 16:
+                return self._load_hinted(address, type_, dtype, lanes, memory.hint)
             return e.op(f"llvm.load {address}{flags} {{alignment = {align} : i64}} : {self.pointer_type} -> {type_}", dtype, lanes)
         if e.target == "cpu":
             addresses = self.address(memory, self.materialize(offset))
@@ -564,13 +570,21 @@ class Kernel:
             return e.op(f"{text} : (vector<{lanes}x{self.pointer_type}>, {mask.type}, {type_}) -> {type_}", dtype, lanes)
         return e.from_lanes([self._load(memory, Index(self._lane(offset, k))) for k in range(lanes)])
 
-    def _load_once(self, address: str, type_: str, dtype: dt.DType, lanes: int) -> Val:
-        """A load of 16 bytes with a hint to the cache, which LLVM has no instruction for."""
+    def _load_hinted(self, address: str, type_: str, dtype: dt.DType, lanes: int, hint: str) -> Val:
+        """A load of 16 bytes with a hint to the caches, which LLVM has no instruction for."""
         e, struct, name = self.e, "!llvm.struct<(i32, i32, i32, i32)>", self.e.fresh()
-        text = "ld.global.nc.L1::no_allocate.v4.b32 {$0, $1, $2, $3}, [$4];"
-        e.line(f'{name} = llvm.inline_asm "{text}", "=r,=r,=r,=r,l" {address} : ({self.pointer_type}) -> {struct}')
+        policy, also = (f", {self.policy()}", ("l", ", i64")) if hint == STAY_L2 else ("", ("", ""))
+        constraints = ",".join(filter(None, ("=r,=r,=r,=r,l", also[0])))
+        e.line(f'{name} = llvm.inline_asm "{_HINTED[hint]}", "{constraints}" {address}{policy} : ({self.pointer_type}{also[1]}) -> {struct}')
         words = e.from_lanes([e.op(f"llvm.extractvalue {name}[{k}] : {struct}", dt.u32) for k in range(4)])
         return e.op(f"llvm.bitcast {words} : {words.type} to {type_}", dtype, lanes)
+
+    def policy(self) -> str:
+        """What accesses with the hint ``STAY_L2`` take: a number that the GPU makes."""
+        if self._policy is None:
+            self._policy = self.e.fresh()
+            self.e.entry.append(f'  {self._policy} = llvm.inline_asm "createpolicy.fractional.L2::evict_last.b64 $0, 1.0;", "=l" : () -> i64')
+        return self._policy
 
     def _lane(self, i: Index, lane: int) -> Val | int:
         if i.vector is not None:

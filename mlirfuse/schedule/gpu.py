@@ -46,12 +46,16 @@ class GpuKernel:
     @property
     def text(self) -> str:
         """The kernel as a ``gpu.func``."""
-        lines = [self.head]
+        head, lines = self.head, []
         if self.lets:
             lines.append("    nvvm.griddepcontrol launch_dependents")
         if self.waits == "before":
             lines.append("    nvvm.griddepcontrol wait")
-        lines.append(self.body)
+            for name, type_ in self.passed.values():
+                if "ptr" in type_:  # known only now, so that no load of what never changes, as LLVM sees it, comes before the wait
+                    head = head.replace(f"{name}: ", f"{name}_early: ")
+                    lines.append(f'    {name} = llvm.inline_asm has_side_effects "mov.b64 $0, $1;", "=l,l" {name}_early : ({type_}) -> {type_}')
+        lines = [head, *lines, self.body]
         if self.waits == "after":  # the last block alone: others make room for the next ones
             lines += [
                 "    %waiting = nvvm.read.ptx.sreg.ctaid.x : i32",
@@ -68,14 +72,14 @@ class GpuKernel:
 
 class Access(NamedTuple):
     """What a variant may assume of memory: ``index`` is i32 or i64, ``lanes`` elements a vector access, ``aligns`` the alignment in bytes
-    of each input's and output's vector accesses, ``multiples`` the sizes known to be multiples of the lanes; ``once``: inputs shall take no place in the
-    first-level cache."""
+    of each input's and output's vector accesses, ``multiples`` the sizes known to be multiples of the lanes; ``hint``: how caches shall treat inputs that are
+    read once (see :mod:`mlirfuse.lowering.kernel`)."""
 
     index: dt.DType
     lanes: int
     aligns: tuple[int, ...]
     multiples: frozenset = frozenset()
-    once: bool = False
+    hint: str = ""
 
 
 class GpuBody:
@@ -95,13 +99,14 @@ class GpuBody:
         for value, align in zip(analysis.inputs + analysis.outputs, access.aligns):
             if value not in memories:
                 read_only = value not in written and slots.place(value) not in places
-                once = access.once and read_only and whole <= set(analysis.axes.flat(value))
-                memories[value] = Memory(self.args.place(value), analysis.strides[value], value.dtype, align, read_only, once)
+                once = read_only and whole <= set(analysis.axes.flat(value))
+                memories[value] = Memory(self.args.place(value), analysis.strides[value], value.dtype, align, read_only, access.hint if once else "")
         self.k = Kernel(self.e, analysis.axes, memories, self.args.size, self.index, set(analysis.ops), self.args.scalar, access.multiples)
-        self.block = self._special("ctaid.x")
-        self.thread = self._special("tid.x")
+        self.block = self.special("ctaid.x")
+        self.thread = self.special("tid.x")
 
-    def _special(self, register: str) -> Val:
+    def special(self, register: str) -> Val:
+        """A special register of a thread."""
         val = Val(self.e.fresh(), dt.i32)
         self.e.entry.append(f"  {val} = nvvm.read.ptx.sreg.{register} : i32")
         return val
@@ -282,11 +287,11 @@ class GpuBody:
         return self.k.region(f"scf.if {condition} {{")
 
     def cluster_rank(self) -> Val:
-        return self._special("cluster.ctarank")
+        return self.special("cluster.ctarank")
 
-    def cluster_arrive(self) -> None:
-        """Half of a barrier of the cluster: says that this block has come here."""
-        self.e.line("nvvm.cluster.arrive {aligned}")
+    def cluster_arrive(self, orders: bool = True) -> None:
+        """Half of a barrier of the cluster: says that this block has come here, and, if it ``orders`` memory, has written what it wrote before."""
+        self.e.line(f"nvvm.cluster.arrive{'' if orders else '.relaxed'} {{aligned}}")
 
     def cluster_wait(self) -> None:
         """The other half: all blocks have."""

@@ -9,6 +9,7 @@ from typing import Iterator
 from mlirfuse import dtypes as dt
 from mlirfuse import sizes as sz
 from mlirfuse.graph import Value
+from mlirfuse.lowering.kernel import PASS_L1, STAY_L2
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule import gpu_columns, gpu_inner_outer, gpu_pointwise, gpu_rows, gpu_transpose, joint
 from mlirfuse.schedule.analysis import INDEXED, RANDOM, Analysis, size_of
@@ -17,7 +18,8 @@ from mlirfuse.schedule.rows import is_outer
 
 _EMITTERS = {m.Params: m.emit for m in (gpu_columns, gpu_inner_outer, gpu_pointwise, gpu_rows, gpu_transpose)}
 WIDEST = 16  # bytes of the widest access
-PASSING = 4  # caches full of input that a reduction reads past the first-level cache; more, and it is slower (-12% for one, +4% for twenty)
+PASSING = 4  # second-level caches full of input that a reduction reads past the first-level one; more, and it is slower (-12% of time for one, +4% for twenty)
+STAYING = 5  # second-level caches full that a kernel reads and writes, from which on what it reads stays there: a copy of four is 1 to 3% slower so, of twenty 0.5% faster
 
 
 def choose(analysis: Analysis, env: dict[str, int], alignments: dict[Value, int], machine):
@@ -27,16 +29,15 @@ def choose(analysis: Analysis, env: dict[str, int], alignments: dict[Value, int]
 
 def candidates(analysis: Analysis, env: dict[str, int], alignments: dict[Value, int], machine) -> Iterator:
     """Parameters worth measuring for these sizes, the model's choice first; the others are made when they are asked for."""
+    hint = _hint(analysis, env, machine)
     if analysis.partials:
-        access = access_of(analysis, False, env, alignments)
+        access = access_of(analysis, False, env, alignments)._replace(hint=hint)
         return gpu_inner_outer.candidates(analysis, access, env, machine)
     outer = bool(analysis.phases) and is_outer(analysis, env)
-    access = access_of(analysis, outer or not analysis.phases, env, alignments)
+    access = access_of(analysis, outer or not analysis.phases, env, alignments)._replace(hint=hint)
+    if outer:
+        return gpu_columns.candidates(analysis, access, env, alignments, machine)
     if analysis.phases:
-        if analysis.once(_only_reduces) and analysis.values(_input_bytes, env)[0] <= PASSING * machine.l2_bytes:
-            access = access._replace(once=True)
-        if outer:
-            return gpu_columns.candidates(analysis, access, env, alignments, machine)
         return gpu_rows.candidates(analysis, access, env, machine)
     pointwise = gpu_pointwise.candidates(analysis, access, env, machine)
     return itertools.chain(gpu_transpose.candidates(analysis, access, env, alignments, machine), pointwise)
@@ -53,8 +54,17 @@ def _only_reduces(analysis: Analysis) -> bool:
     return len(analysis.once(joint.online)) == 1 and not any(reduced & set(analysis.axes.flat(v)) for v in analysis.outputs)
 
 
-def _input_bytes(analysis: Analysis) -> tuple:
-    return (sum((sz.mul(v.numel, v.dtype.bytes) for v in analysis.inputs), 0),)
+def _hint(analysis: Analysis, env: dict[str, int], machine) -> str:
+    """How the caches shall treat what is read once."""
+    read, written = analysis.values(_bytes, env)
+    if analysis.phases and analysis.once(_only_reduces):
+        return PASS_L1 if read <= PASSING * machine.l2_bytes else ""
+    return STAY_L2 if read + written >= STAYING * machine.l2_bytes and machine.cache_policies else ""
+
+
+def _bytes(analysis: Analysis) -> tuple:
+    """The bytes of inputs and of outputs."""
+    return tuple(sum((sz.mul(v.numel, v.dtype.bytes) for v in values), 0) for values in (analysis.inputs, analysis.outputs))
 
 
 class _Reach:

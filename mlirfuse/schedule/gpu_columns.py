@@ -308,21 +308,25 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], alignmen
                 out += [params(32, threads, unroll)._replace(access=narrower, split=1) for threads in (1024, 512) for unroll in (16, 8)]
         return out
 
+    # Rows under way that make so many bytes, and threads a block: of little work, blocks that are soon done.
     work = vectors * above * rows
-    bytes_a_thread, least = (128, 4) if work >= 512 << 10 else (64, 4) if work >= 256 << 10 else (32, 2)
-    in_flight = max(least, min(16, bytes_a_thread // (access.lanes * element)))  # rows that make so many bytes
-    normal = tx, 512 if access.lanes * accumulators <= 8 else 128, in_flight
+    bytes_a_thread, threads = 128 if work >= 2 << 20 else 64, 512 if work >= 256 << 10 else 256
+    in_flight = max(4, min(16, bytes_a_thread // (access.lanes * element)))
+    normal = tx, threads if access.lanes * accumulators <= 8 else 128, in_flight
     at_once = min(tx, 16) if access.lanes > 1 else tx, 512, max(8, in_flight), 0.0  # without a split
     if vectors * above >= machine.sm_count * 128 and rows <= 64:  # columns enough for all threads: none needs to share its own
         at_once = 32, 128, 8, 0.0
+    most, alone = (512 if access.lanes <= 4 else 256), -(-vectors // 16) * above  # rows that a block is soon done with, and blocks without a split
+    few_rows = blocks < machine.sm_count and fold == 1 and (rows <= most or rows <= 1024 and alone >= machine.sm_count // 5)
     if rows <= 512 and blocks < machine.sm_count:  # soon done: little code to fetch, many blocks, and threads for four rows each
-        along = at_once[0]
-        at_once = along, min(512, along << (-(-rows // 4) - 1).bit_length()), 4, 0.0
-    few_rows = rows <= 1024 and blocks < machine.sm_count and fold == 1
+        along = min(tx, 16)
+        at_once = along, max(128, min(512, along << (-(-rows // 4) - 1).bit_length())), 4, 0.0
     filled = access.lanes * element >= 8 and -(-vectors // at_once[0]) * above >= 0.9 * machine.sm_count
     ordered = [at_once, normal] if single and (few_rows or filled) else [normal, at_once]
     narrower = narrow() if few_rows and rows <= 512 else []
     first = narrower[-1] if narrower else params(*ordered[0])
+    if few_rows and not narrower and access.lanes > 1 and 128 < rows <= most:
+        first = next((p for p in in_one_turn([first]) if p.tx * p.ty == 1024), first)
     yield first
     others = [params(x, threads, unroll, full) for x in (tx, max(1, tx // 2)) for threads in (128, 256, 512) for unroll in (2, 4, 8) for full in (1.0, 2.0)]
     modelled = [*(params(*given) for given in ordered), *narrow()]

@@ -29,7 +29,7 @@ class Rows(GpuBody):
         self.phases = analysis.once(joint.online if p.online else joint.in_phases)
         self.rank = self.cluster_rank() if p.cluster > 1 else None
         if self.rank is not None:
-            self.cluster_arrive()  # waited for before the other blocks' shared memory is written: loads go first
+            self.cluster_arrive(orders=False)  # waited for before the other blocks' shared memory is written: loads go first
         self.x = self.e.and_(self.thread, p.tx - 1) if p.ty > 1 else self.thread
         self.x_base = self.wide(self.e.mul(self.x, self.lanes))
         self.row_inside: Val | None = None  # where a block's rows may be past the last

@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 from typing import Iterator, NamedTuple
 
+from mlirfuse import dtypes as dt
 from mlirfuse import sizes as sz
 from mlirfuse.lowering import reductions as red
 from mlirfuse.lowering.slots import Slots
@@ -60,9 +61,10 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
 def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine) -> Iterator[Params]:
     """Parameters worth trying for these sizes, the model's choice first.
 
-    The model: a thread keeps about 16 registers of the row, so that several blocks fit a multiprocessor and load while another computes; 8 of one
-    shorter than a warp's vectors, whose accesses would lie apart; 32
-    where it reads weights of half types too, whose share of its instructions falls with the threads that a row has.
+    The model: a thread keeps about 16 registers of the row, so that several blocks fit a multiprocessor and load while another computes; 32
+    where it reads weights too, whose share of its instructions falls with the threads that a row has; 8 of one that is short, and 4 of half types
+    that are only reduced, in one pass.
+
     A row that needs more than a block of 512 threads with 32 registers each is kept in shared memory, half of a multiprocessor's at most, or that
     of a cluster's blocks. Where it cannot be copied there 16 bytes at a time, it takes a cluster of blocks of 256 threads, which exchange less often
     the more of the row a thread has: 64 registers of it, of half types, which take twice as many widened, 32. One that nothing holds is
@@ -71,7 +73,11 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
     kept, length = analysis.values(_extents, env)
     lanes = access.lanes
     vectors = max(1, -(-length // lanes))
-    row_bytes, single, shorter, halves, wanted = analysis.once(_row)
+    row_bytes, widest, single, shorter, halves, weights, converted = analysis.once(_row)
+    if vectors < 32 or halves and not single and vectors < 256:
+        wanted = 8
+    else:
+        wanted = 32 if weights else 4 if halves and single else 16
     registers = max(1, lanes * row_bytes // 4)  # of one chunk
     small = kept * vectors < machine.sm_count * 1024  # not a vector for each thread of half the machine: all in parallel
 
@@ -80,13 +86,12 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
     def cost(place) -> tuple:
         tx, cluster, chunks = place
         held = chunks * registers
-        if vectors >= 32 and tx < 32:  # less than a warp along a row spreads its accesses
+        if vectors >= 32 and tx * lanes * widest < 128:  # less than a line of the cache spreads a warp's accesses
             return (True,)
         if small:
             return (False, cluster * tx > 16 * 1024, chunks > 4, cluster, abs(chunks - 2.5), tx)
         if cluster == 1:
-            idle = kept * tx < 0.75 * machine.sm_count * machine.threads_per_sm
-            return (False, held > 32, tx > 512, idle, abs(held - (8 if vectors < 32 else wanted)), tx)
+            return (False, held > 32, tx > 512, abs(held - wanted), tx)
         idle = kept * cluster * tx < machine.sm_count * 512
         return (False, held > 64, tx > 256, cluster > 8, idle, abs(held - (32 if halves else 64)))
 
@@ -139,7 +144,7 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
     elif alone:
         yield persistent(*best)
     else:
-        in_shared_memory = staged()
+        in_shared_memory = [] if converted else staged()
         if in_shared_memory:
             yield in_shared_memory[0]
         elif not best or vectors > 8 * 1024 * max(1, 32 // registers):  # more than eight blocks hold with room for another cluster
@@ -187,13 +192,33 @@ def _copied_whole(analysis: Analysis, access: Access) -> bool:
     return access.lanes * widest == 16 and gpu_staging.possible(analysis, access, streamed, lane)
 
 
-def _row(analysis: Analysis) -> tuple[int, bool, bool, bool, int]:
-    """The bytes of a row's elements at one place, of inputs that are not the same for all rows; whether the rows are only reduced, in one pass
-    at most; whether online forms make it fewer passes; whether any elements are of half types; the registers of a row that a thread shall have."""
+class _Row(NamedTuple):
+    """What is read of a row, and what for: ``row_bytes`` of its elements at one place, of inputs that are not the same for all rows, and ``widest``, of one
+    of these; ``single``: rows are only reduced, in one pass; ``shorter``: online forms make it fewer passes; ``halves``: some elements are of half types;
+    ``weights``: what all rows share is much of it; ``converted``: from float16, which takes an instruction each time that an element is read."""
+
+    row_bytes: int
+    widest: int
+    single: bool
+    shorter: bool
+    halves: bool
+    weights: bool
+    converted: bool
+
+
+def _row(analysis: Analysis) -> _Row:
     reduced = set(analysis.reduced)
     streamed, shared = analysis.once(row_inputs)
     written = any(reduced & set(analysis.axes.flat(v)) for v in analysis.outputs)
     phases = analysis.once(joint.online)
-    weights = any(v.dtype.bits == 16 for v in shared)
-    single, shorter = len(phases) == 1 and not written, len(phases) < len(analysis.phases)
-    return sum(v.dtype.bytes for v in streamed), single, shorter, any(v.dtype.bits == 16 for v in streamed), 32 if weights else 16
+    halves, half_weights = (any(v.dtype.bits == 16 for v in values) for values in (streamed, shared))
+    nbytes = [v.dtype.bytes for v in streamed]
+    return _Row(
+        sum(nbytes),
+        max(nbytes, default=4),
+        len(phases) == 1 and not written,
+        len(phases) < len(analysis.phases),
+        halves,
+        half_weights or bool(shared) and len(streamed) == 1,
+        half_weights and any(v.dtype is dt.f16 for v in streamed),
+    )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from mlirfuse import dtypes as dt
 from mlirfuse.graph import Value
 from mlirfuse.lowering.emitter import Val
-from mlirfuse.lowering.kernel import Env
+from mlirfuse.lowering.kernel import STAY_L2, Env
 from mlirfuse.schedule.analysis import Analysis
 from mlirfuse.schedule.axes import Axis
 from mlirfuse.schedule.gpu import Access, GpuBody
@@ -27,6 +27,9 @@ class Staging:
             self.offsets.append(self.turn_bytes)
             self.turn_bytes += body.threads * lanes * memory.dtype.bytes
         self.base = body.reserve_dynamic(stages * self.turn_bytes)
+        if any(memory.hint == STAY_L2 for memory in self.memories):
+            self.nothing = body.e.shr(body.e.bitcast(body.special("lanemask.lt"), dt.u32), 31)  # no lane is less than itself
+            self.nothing = body.e.bitcast(self.nothing, dt.i32)
 
     def start(self, stage: Val, places: list[tuple[Value, Env]]) -> None:
         """Starts the copies of one turn into ``stage`` (i32): each vector from where it lies."""
@@ -34,8 +37,19 @@ class Staging:
         for at, ((value, env), memory) in enumerate(zip(places, self.memories)):
             nbytes = self.lanes * memory.dtype.bytes
             cache = "cg" if nbytes == 16 else "ca"
+            if memory.hint == STAY_L2 and nbytes == 16:
+                self._start_hinted(self._address(stage, at), k.place(value, env))
+                continue
             e.line(f"nvvm.cp.async.shared.global {self._address(stage, at)}, {k.place(value, env)}, {nbytes}, cache =  {cache} : !llvm.ptr<3>, !llvm.ptr<1>")
         e.line("nvvm.cp.async.commit.group")
+
+    def _start_hinted(self, there: str, here: str) -> None:
+        """One copy whose source stays in the second-level cache. ptxas (13.0) makes an illegal instruction of one with a policy and with an address
+        that is partly uniform: so each address goes through what only the threads know to be nothing."""
+        e = self.body.e
+        address = e.xor(e.op(f"llvm.ptrtoint {there} : !llvm.ptr<3> to i32", dt.i32), self.nothing)
+        text = "cp.async.cg.shared.global.L2::cache_hint [$0], [$1], 16, $2;"
+        e.line(f'llvm.inline_asm has_side_effects "{text}", "r,l,l" {address}, {here}, {self.body.k.policy()} : (i32, !llvm.ptr<1>, i64) -> ()')
 
     def wait(self, others: int) -> None:
         """Waits until at most this many of the turns that were started last are under way."""

@@ -21,12 +21,10 @@ from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.analysis import Analysis, size_of
 from mlirfuse.schedule.gpu import Access, GpuBody, GpuKernel
 
-THREADS = 256
-
 
 class Params(NamedTuple):
     """``reading``: which loop the staged values are contiguous along; ``read_lanes`` elements a vector of it; ``staged``: which values, by
-    their position among the inputs and then the ops' results; ``along_reading``: blocks follow each other along the reading loop."""
+    their position among the inputs and then the ops' results; ``along_reading``: blocks follow each other along the reading loop; ``threads`` a block."""
 
     access: Access
     tile: int
@@ -34,11 +32,12 @@ class Params(NamedTuple):
     read_lanes: int
     staged: tuple[int, ...]
     along_reading: bool
+    threads: int = 256
 
 
 def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
     """The kernel that computes ``analysis``."""
-    body = GpuBody(name, analysis, slots, p.access, THREADS)
+    body = GpuBody(name, analysis, slots, p.access, p.threads)
     e, k = body.e, body.k
     loops = analysis.loops(analysis.kept)
     writing, reading = loops[-1], loops[p.reading]
@@ -78,7 +77,7 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
     # Into shared memory: vectors along the reading loop, lines are positions of the writing loop.
     vectors = p.tile // p.read_lanes
     along, line = split(vectors)
-    step = THREADS // vectors
+    step = p.threads // vectors
     local_r = e.mul(along, p.read_lanes)
     loaded = []
     for n in range(p.tile // step):
@@ -95,7 +94,7 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
     # Out of it: vectors along the writing loop, lines are positions of the reading loop.
     vectors = p.tile // lanes
     along, line = split(vectors)
-    step = THREADS // vectors
+    step = p.threads // vectors
     local_w = e.mul(along, lanes)
     places = []
     for n in range(p.tile // step):
@@ -132,7 +131,7 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], alignmen
         tile = 64 if widest <= 4 else 32
         room = machine.shared_per_block // 2 if machine.shared_per_block < 96 << 10 else 48 << 10
         positions = positions[: max(1, min(room, 48 << 10) // (tile * (tile + 4) * widest))]
-        lanes = min(_widest_lanes(tile), max(1, 16 // max(v.dtype.bytes for v, _ in read)))
+        lanes = max(1, 16 // max(v.dtype.bytes for v, _ in read))
         for v, strides in read:
             limit = alignments.get(v, 256)
             for stride in strides:
@@ -140,22 +139,21 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], alignmen
                 limit = min(limit, step & -step if step and stride != 1 else 256)
             while lanes > 1 and (extent % lanes or lanes * v.dtype.bytes > max(limit, v.dtype.bytes)):
                 lanes //= 2
-        write_lanes = min(access.lanes, _widest_lanes(tile))
-        aligns = list(access.aligns)
-        for v, _ in read:
-            aligns[analysis.inputs.index(v)] = lanes * v.dtype.bytes
-        access = Access(access.index, write_lanes, tuple(aligns), access.multiples)
-        sizes = [size for size in (tile, tile // 2) if max(lanes, write_lanes) <= _widest_lanes(size)]
-        if -(-extent // tile) * -(-width // tile) * math.prod(extents[:n] + extents[n + 1 : -1]) < machine.sm_count:
-            sizes.reverse()  # not a tile for each multiprocessor
+        tiles = -(-extent // tile) * -(-width // tile) * math.prod(extents[:n] + extents[n + 1 : -1])
+        places = [(tile, 256), (tile // 2, 256), (tile, 512)]  # and threads
+        if tiles < machine.sm_count:
+            places = [places[1], places[0]]  # not a tile for each multiprocessor
+        elif tiles >= 8 * machine.sm_count and tile * tile * widest >= 512 * 32:  # 32 bytes a thread
+            places = [places[2], *places[:2]]
         along_reading = extent <= 4 * width  # else, those that run together would write to too many places
-        yield from (Params(access, size, n, lanes, positions, first) for size in sizes for first in (along_reading, not along_reading))
+        for (size, threads), first in itertools.product(places, (along_reading, not along_reading)):
+            most = size * size // threads  # lanes of vectors of which a tile has one for each thread
+            read_lanes, aligns = min(lanes, most), list(access.aligns)
+            for v, _ in read:
+                aligns[analysis.inputs.index(v)] = read_lanes * v.dtype.bytes
+            narrowed = access._replace(lanes=min(access.lanes, most), aligns=tuple(aligns))
+            yield Params(narrowed, size, n, read_lanes, positions, first, threads)
         return
-
-
-def _widest_lanes(tile: int) -> int:
-    """The widest vectors of which a tile has one for each thread."""
-    return tile * tile // THREADS
 
 
 def _whole_inputs(analysis: Analysis) -> list[Value]:

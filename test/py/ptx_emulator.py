@@ -131,6 +131,7 @@ class Launch:
         self.special = {
             "%tid.x": everyone % threads,
             "%ctaid.x": everyone // threads,
+            "%lanemask_lt": (1 << everyone % WARP) - 1,
             "%cluster_ctarank": everyone // threads % cluster,
         }
         self.counters = np.zeros(grid * threads, np.int64)
@@ -255,7 +256,7 @@ def _access(instruction: Instruction) -> tuple[int, int]:
 
 
 def _load(launch: Launch, instruction: Instruction, threads: np.ndarray) -> None:
-    target, source = instruction.operands
+    target, source = instruction.operands[:2]  # a third is the cache's business
     size, whole = _access(instruction)
     space = instruction.parts[1]
     if space == "param":
@@ -289,6 +290,11 @@ def _copy(launch: Launch, instruction: Instruction, threads: np.ndarray) -> None
     size = int(instruction.operands[2])
     places = launch.global_places(instruction.operands[1], size, threads, launch.memory.readable)
     launch.shared[launch.shared_places(instruction.operands[0], size, threads)] = launch.memory.bytes[places]
+
+
+def _policy(launch: Launch, instruction: Instruction, threads: np.ndarray) -> None:
+    """How a cache shall treat accesses: they are the same whatever it is."""
+    launch.write(instruction.operands[0], np.zeros(threads.size, np.uint64), threads)
 
 
 def _mapa(launch: Launch, instruction: Instruction, threads: np.ndarray) -> None:
@@ -456,20 +462,21 @@ def _arithmetic(launch: Launch, instruction: Instruction, threads: np.ndarray) -
 
 
 OPERATIONS = dict.fromkeys(("bar", "barrier", "griddepcontrol"), _nothing) | dict.fromkeys(ARITHMETIC, _arithmetic)
-OPERATIONS |= {"bra": _branch, "ret": _return, "ld": _load, "st": _store, "cp": _copy, "mapa": _mapa, "shfl": _shuffle}
+OPERATIONS |= {"bra": _branch, "ret": _return, "ld": _load, "st": _store, "cp": _copy, "mapa": _mapa, "createpolicy": _policy, "shfl": _shuffle}
 OPERATIONS |= {"mov": _move, "cvt": _convert, "selp": _select, "setp": _compare}
 
 # What opcodes may have after their names: anything else, as .hi or .sat, may mean something that is not done here.
-MEMORY = {"global", "shared", "shared::cluster", "param", "nc", "L1::no_allocate", "v2", "v4", *TYPES}
+MEMORY = {"global", "shared", "shared::cluster", "param", "nc", "L1::no_allocate", "L2::cache_hint", "v2", "v4", *TYPES}
 CALCULATED = {"rn", "rm", "approx", "ftz", "NaN", "lo", "wide", "pred", *TYPES}
 KNOWN = {
     "bar": {"sync"},
-    "barrier": {"cluster", "arrive", "wait", "aligned"},
+    "barrier": {"cluster", "arrive", "relaxed", "wait", "aligned"},
     "griddepcontrol": {"launch_dependents", "wait"},
     "bra": {"uni"},
     "ld": MEMORY,
     "st": MEMORY,
-    "cp": {"async", "ca", "cg", "shared", "global", "commit_group", "wait_group", "wait_all"},
+    "cp": {"async", "ca", "cg", "shared", "global", "L2::cache_hint", "commit_group", "wait_group", "wait_all"},
+    "createpolicy": {"fractional", "L2::evict_last", "b64"},
     "mapa": {"shared::cluster", "u64"},
     "shfl": {"sync", "bfly", "b32"},
     "cvt": {"rn", "f16x2", *TYPES},

@@ -90,6 +90,11 @@ def softmax(x):
     return e / e.sum(-1, keepdims=True)
 
 
+def softmax_of_columns(x):
+    e = np.exp(x - x.max(0))
+    return e / e.sum(0)
+
+
 def sum_and_variance(x):
     return x.sum(-1) + x.var(-1)
 
@@ -170,6 +175,30 @@ def test_transposes(dtype):
 
 def test_pointwise():
     check(lambda x, y: x * y + 1, normal(33, 70), normal(70))
+
+
+@pytest.mark.parametrize(
+    "fn, inputs",
+    [
+        (softmax, [normal(5, 300)]),  # in registers
+        (softmax, [normal(2, 19456)]),  # in shared memory
+        (lambda x: x.T.copy(), [normal(72, 136)]),
+        (lambda x, y: x * y + 1, [normal(33, 72), normal(33, 72)]),
+        (norm_backward, [normal(40, 256), normal(40, 256) + 1]),
+    ],
+)
+def test_inputs_that_stay_in_the_cache(fn, inputs, monkeypatch):
+    """What large tensors' kernels do, done on small ones."""
+    monkeypatch.setattr(gpu_choice, "STAYING", 0)
+    assert "createpolicy" in mlirfuse.jit(fn, target="cuda:sm_90").lower(*inputs).as_text("ptx")
+    check(fn, *inputs, candidates=2)
+
+
+def test_columns_in_one_turn():
+    """Rows that no number of threads divides, all in one turn of a loop."""
+    check(lambda x: x.sum(0), np.abs(normal(300, 512)), candidates=1)
+    check(lambda x: (x.argmax(0), x.sum(0)), normal(300, 512), candidates=1)
+    check(softmax_of_columns, normal(70, 64), candidates=5)
 
 
 def test_two_segments():
