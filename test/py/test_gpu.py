@@ -258,6 +258,22 @@ def test_every_candidate(fn, shapes, dtype):
     assert tried > 1
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("fn, shapes", [
+    (lambda x: np.tanh(x) * 2, [(300, 776)]),
+    (lambda x: (x + 1).T.copy(), [(264, 520)]),
+    (softmax, [(37, 4096)]),
+    (softmax, [(5, 40_000)]),
+    (softmax, [(3, 19_456)]),
+    (centred, [(3, 65_536), (65_536,)]),
+    (backward, [(600, 1024), (600, 1024)]),
+])  # fmt: skip
+def test_inputs_that_stay_in_the_cache(fn, shapes, dtype, monkeypatch):
+    """What kernels of large tensors do, done on small ones."""
+    monkeypatch.setattr(gpu_choice, "STAYING", 0)
+    test_every_candidate(fn, shapes, dtype)
+
+
 @pytest.mark.parametrize("shape", [(100, 96), (7, 4096), (513, 770), (64, 40000)])
 def test_norm_backward(shape):
     """Rows normalized and summed over in one kernel."""
