@@ -42,8 +42,8 @@ ZERO = Index(0)
 _MOST = 64  # what is known of powers of two is counted up to here
 Env = dict[Axis, Index]
 
-# What a GPU's caches do with vectors that are read once.
-PASS_L1 = "pass L1"  # they take no place in the first-level cache
+# What a GPU's caches do with vectors that are read.
+PASS_L1 = "pass L1"  # they take no place in the first-level cache: for what is read once
 STAY_L2 = "stay in L2"  # what is written leaves the second-level cache before them
 _HINTED = {PASS_L1: "ld.global.nc.L1::no_allocate.v4.b32 {$0, $1, $2, $3}, [$4];", STAY_L2: "ld.global.nc.L2::cache_hint.v4.b32 {$0, $1, $2, $3}, [$4], $5;"}
 

@@ -14,7 +14,7 @@ from mlirfuse import sizes as sz
 from mlirfuse.graph import Op, Value
 from mlirfuse.lowering import reductions as red
 from mlirfuse.lowering.emitter import Emitter, Val
-from mlirfuse.lowering.kernel import Env, Index, Kernel, Memory
+from mlirfuse.lowering.kernel import STAY_L2, Env, Index, Kernel, Memory
 from mlirfuse.lowering.slots import GpuArguments, Slots
 from mlirfuse.schedule.analysis import Analysis, size_of
 from mlirfuse.schedule.axes import Axis
@@ -72,8 +72,8 @@ class GpuKernel:
 
 class Access(NamedTuple):
     """What a variant may assume of memory: ``index`` is i32 or i64, ``lanes`` elements a vector access, ``aligns`` the alignment in bytes
-    of each input's and output's vector accesses, ``multiples`` the sizes known to be multiples of the lanes; ``hint``: how caches shall treat inputs that are
-    read once (see :mod:`mlirfuse.lowering.kernel`)."""
+    of each input's and output's vector accesses, ``multiples`` the sizes known to be multiples of the lanes; ``hint``: how caches shall treat inputs (see
+    :mod:`mlirfuse.lowering.kernel`): ``PASS_L1`` those that are read once, ``STAY_L2`` all."""
 
     index: dt.DType
     lanes: int
@@ -99,8 +99,8 @@ class GpuBody:
         for value, align in zip(analysis.inputs + analysis.outputs, access.aligns):
             if value not in memories:
                 read_only = value not in written and slots.place(value) not in places
-                once = read_only and whole <= set(analysis.axes.flat(value))
-                memories[value] = Memory(self.args.place(value), analysis.strides[value], value.dtype, align, read_only, access.hint if once else "")
+                hinted = read_only and (access.hint == STAY_L2 or whole <= set(analysis.axes.flat(value)))
+                memories[value] = Memory(self.args.place(value), analysis.strides[value], value.dtype, align, read_only, access.hint if hinted else "")
         self.k = Kernel(self.e, analysis.axes, memories, self.args.size, self.index, set(analysis.ops), self.args.scalar, access.multiples)
         self.block = self.special("ctaid.x")
         self.thread = self.special("tid.x")

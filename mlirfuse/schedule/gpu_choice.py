@@ -18,8 +18,10 @@ from mlirfuse.schedule.rows import is_outer
 
 _EMITTERS = {m.Params: m.emit for m in (gpu_columns, gpu_inner_outer, gpu_pointwise, gpu_rows, gpu_transpose)}
 WIDEST = 16  # bytes of the widest access
-PASSING = 4  # second-level caches full of input that a reduction reads past the first-level one; more, and it is slower (-12% of time for one, +4% for twenty)
-STAYING = 5  # second-level caches full that a kernel reads and writes, from which on what it reads stays there: a copy of four is 1 to 3% slower so, of twenty 0.5% faster
+# Second-level caches full that a kernel reads and writes, where hints begin to help or to hurt.
+REDUCED = 4  # up to here what is only reduced passes the first-level cache: time -12% for one, +3% for twenty
+PASSING = 0.5, 2.5  # from and up to here what else is read passes it: a copy of one or two takes 1% less, of four 1% more
+STAYING = 5  # from here on it stays in the second-level one: a copy of four takes 1 to 3% more, of twenty 0.5% less
 
 
 def choose(analysis: Analysis, env: dict[str, int], alignments: dict[Value, int], machine):
@@ -58,8 +60,10 @@ def _hint(analysis: Analysis, env: dict[str, int], machine) -> str:
     """How the caches shall treat what is read once."""
     read, written = analysis.values(_bytes, env)
     if analysis.phases and analysis.once(_only_reduces):
-        return PASS_L1 if read <= PASSING * machine.l2_bytes else ""
-    return STAY_L2 if read + written >= STAYING * machine.l2_bytes and machine.cache_policies else ""
+        return PASS_L1 if read <= REDUCED * machine.l2_bytes else ""
+    if read + written >= STAYING * machine.l2_bytes and machine.cache_policies:
+        return STAY_L2
+    return PASS_L1 if PASSING[0] <= (read + written) / machine.l2_bytes <= PASSING[1] else ""
 
 
 def _bytes(analysis: Analysis) -> tuple:

@@ -227,7 +227,7 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
         room = machine.shared_per_block // 2 - 2048  # two blocks a multiprocessor
         for tx, chunks in places:
             turn = tx * chunks * access.lanes * nbytes
-            yield from (params(tx, chunks, n) for n in (2, 3, 4, 6) if n * turn <= room)
+            yield from (params(tx, chunks, n) for n in (3, 2, 4, 6) if n * turn <= room)
     found = [params(*place) for place in places]
     yield from found
     yield from (p._replace(resident=r) for p in found for r in (2, 3, 4) if r * p.tx <= 1024)
