@@ -310,14 +310,15 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], alignmen
 
     # Rows under way that make so many bytes, and threads a block: of little work, blocks that are soon done.
     work = vectors * above * rows
-    bytes_a_thread, threads = 128 if work >= 2 << 20 else 64, 512 if work >= 1 << 20 else 256 if work >= 64 << 10 else 128
+    bytes_a_thread = 128 if work * access.lanes * element >= 12 << 20 else 64
+    threads = 512 if work >= 1 << 20 else 256 if work >= 64 << 10 else 128
     in_flight = max(4, min(16, bytes_a_thread // (access.lanes * element)))
     normal = tx, threads if access.lanes * accumulators <= 8 else 128, in_flight
     at_once = min(tx, 16) if access.lanes > 1 else tx, 512, max(8, in_flight), 0.0  # without a split
     if vectors * above >= machine.sm_count * 128 and rows <= 64:  # columns enough for all threads: none needs to share its own
         at_once = 32, 128, 8, 0.0
-    most, alone = (512 if access.lanes <= 4 else 256), -(-vectors // 16) * above  # rows that a block is soon done with, and blocks without a split
-    few_rows = blocks < machine.sm_count and fold == 1 and (rows <= most or rows <= 1024 and alone >= machine.sm_count // 5)
+    alone, short = -(-vectors // 16) * above, access.lanes * element < 16 or element < 4  # blocks without a split; whether a row of one is soon read
+    few_rows = blocks < machine.sm_count and fold == 1 and (rows <= 512 or rows <= 1024 and (short or alone >= machine.sm_count // 5))
     if rows <= 512 and blocks < machine.sm_count:  # soon done: little code to fetch, many blocks, and threads for four rows each
         along = min(tx, 16)
         at_once = along, max(128, min(512, along << (-(-rows // 4) - 1).bit_length())), 4, 0.0
@@ -325,7 +326,7 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], alignmen
     ordered = [at_once, normal] if single and (few_rows or filled) else [normal, at_once]
     narrower = narrow() if few_rows and rows <= 512 else []
     first = narrower[-1] if narrower else params(*ordered[0])
-    if few_rows and not narrower and access.lanes > 1 and 128 < rows <= most:
+    if few_rows and not narrower and not short and 128 < rows <= 512:
         first = next((p for p in in_one_turn([first]) if p.tx * p.ty == 1024), first)
     yield first
     others = [params(x, threads, unroll, full) for x in (tx, max(1, tx // 2)) for threads in (128, 256, 512) for unroll in (2, 4, 8) for full in (1.0, 2.0)]

@@ -62,7 +62,7 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
     """Parameters worth trying for these sizes, the model's choice first.
 
     The model: a thread keeps about 16 registers of the row, so that several blocks fit a multiprocessor and load while another computes; 32
-    where it reads weights too, whose share of its instructions falls with the threads that a row has; 8 of one that is short, and 4 of half types
+    where it reads as many weights too, whose share of its instructions falls with the threads that a row has; 8 of one that is short, and 4 of half types
     that are only reduced, in one pass.
 
     A row that needs more than a block of 512 threads with 32 registers each is kept in shared memory, half of a multiprocessor's at most, or that
@@ -73,11 +73,14 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
     kept, length = analysis.values(_extents, env)
     lanes = access.lanes
     vectors = max(1, -(-length // lanes))
-    row_bytes, widest, single, shorter, halves, weights, converted = analysis.once(_row)
+    row_bytes, widest, single, shorter, halves, weights, half_weights, converted = analysis.once(_row)
+    wide = lanes * widest == 16
     if vectors < 32 or halves and not single and vectors < 256:
         wanted = 8
+    elif halves and single and wide:
+        wanted = 4
     else:
-        wanted = 32 if weights else 4 if halves and single else 16
+        wanted = 32 if half_weights or weights and wide else 16
     registers = max(1, lanes * row_bytes // 4)  # of one chunk
     small = kept * vectors < machine.sm_count * 1024  # not a vector for each thread of half the machine: all in parallel
 
@@ -86,7 +89,7 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
     def cost(place) -> tuple:
         tx, cluster, chunks = place
         held = chunks * registers
-        if vectors >= 32 and tx * lanes * widest < 128:  # less than a line of the cache spreads a warp's accesses
+        if vectors >= 32 and tx < 32 and tx * lanes * widest < 128:  # less than a line of the cache spreads a warp's accesses
             return (True,)
         if small:
             return (False, cluster * tx > 16 * 1024, chunks > 4, cluster, abs(chunks - 2.5), tx)
@@ -195,7 +198,8 @@ def _copied_whole(analysis: Analysis, access: Access) -> bool:
 class _Row(NamedTuple):
     """What is read of a row, and what for: ``row_bytes`` of its elements at one place, of inputs that are not the same for all rows, and ``widest``, of one
     of these; ``single``: rows are only reduced, in one pass; ``shorter``: online forms make it fewer passes; ``halves``: some elements are of half types;
-    ``weights``: what all rows share is much of it; ``converted``: from float16, which takes an instruction each time that an element is read."""
+    ``weights``: what all rows share is as much as what is read of one; ``half_weights``: it is of half types; ``converted``: it is float16, each read of
+    which takes an instruction more."""
 
     row_bytes: int
     widest: int
@@ -203,6 +207,7 @@ class _Row(NamedTuple):
     shorter: bool
     halves: bool
     weights: bool
+    half_weights: bool
     converted: bool
 
 
@@ -219,6 +224,7 @@ def _row(analysis: Analysis) -> _Row:
         len(phases) == 1 and not written,
         len(phases) < len(analysis.phases),
         halves,
-        half_weights or bool(shared) and len(streamed) == 1,
+        bool(shared) and len(streamed) == 1,
+        half_weights,
         half_weights and any(v.dtype is dt.f16 for v in streamed),
     )
