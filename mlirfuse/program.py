@@ -16,7 +16,7 @@ from mlirfuse import graph as gr
 from mlirfuse import sizes as sz
 from mlirfuse.errors import CompileError
 from mlirfuse.graph import Graph, Group, Op, Segment, Value
-from mlirfuse.lowering.slots import Slots
+from mlirfuse.lowering.slots import Slots, inverse_of
 from mlirfuse.schedule import analysis as an
 from mlirfuse.schedule import noop, traffic
 from mlirfuse.schedule.axes import Axes
@@ -230,11 +230,11 @@ class Program:
         slots = variant.slots
         exprs: list[str] = []
         for key in slots.ints:
-            exprs.append(str(key[1]) if key[0] in ("size", "handle") else "0")
+            exprs.append(str(key[1]) if key[0] in ("size", "handle") else f"_inverse_of({key[1]})" if key[0] == "inverse" else "0")
         nbytes = [str(slots.temporary_bytes[k]) for k in slots.temporaries]
-        sizes = [key[1] for key in slots.ints if key[0] == "size"] + [slots.temporary_bytes[k] for k in slots.temporaries]
+        sizes = [key[1] for key in slots.ints if key[0] in ("size", "inverse")] + [slots.temporary_bytes[k] for k in slots.temporaries]
         symbols = sz.symbols_of(sizes)
-        variant.evaluate = sz.function(f"([{', '.join(exprs)}], [{', '.join(nbytes)}])", symbols)
+        variant.evaluate = sz.function(f"([{', '.join(exprs)}], [{', '.join(nbytes)}])", symbols, _inverse_of=inverse_of)
         spans = self._lifetimes(slots)
         variant.offsets = [(slot, at, *spans.get(key, (0, len(self.steps)))) for at, (key, slot) in enumerate(slots.temporaries.items())]
 

@@ -19,7 +19,7 @@ from mlirfuse.sizes import Size
 @dataclass
 class Slots:
     """``pointers``: tensors in the order of ``ptrs``, and ``temporaries`` in the workspace, each with the slot of its byte offset in
-    ``ints``. ``sizes``: expressions to be evaluated for each new set of sizes into ``ints``. ``scalars``: by-value arguments' slots."""
+    ``ints``. ``ints``: what is evaluated for each new set of sizes. ``scalars``: by-value arguments' slots."""
 
     pointers: dict[Value, int] = field(default_factory=dict)
     temporaries: dict[object, int] = field(default_factory=dict)  # Value or key of a scheduler's own buffer -> index of its offset
@@ -30,6 +30,10 @@ class Slots:
     def size(self, size: Size) -> int:
         """The slot of a size expression."""
         return self.ints.setdefault(("size", size), len(self.ints))
+
+    def inverse(self, size: Size) -> int:
+        """The slot of what indices are multiplied by instead of being divided by a size: see :func:`inverse_of`."""
+        return self.ints.setdefault(("inverse", size), len(self.ints))
 
     def scalar(self, value: Value) -> int:
         """The slot of a by-value argument's bits."""
@@ -118,8 +122,19 @@ class GpuArguments:
     def size(self, size: Size) -> Val:
         return Val(self._parameter("size", self.slots.size(size), self.index.signless), self.index)
 
+    def inverse(self, size: Size) -> Val:
+        return Val(self._parameter("inverse", self.slots.inverse(size), "i64"), dt.u64)
+
     def scalar(self, value: Value) -> Val:
         return decode_scalar(self.e, self._parameter("scalar", self.slots.scalar(value), "i64"), value.dtype)
+
+
+def inverse_of(size: int) -> int:
+    """``factor | shift << 32``, such that ``n * factor >> shift`` is ``n // size`` for 0 <= n < 2**31 (Granlund and Montgomery, Division by invariant
+    integers using multiplication, 1994)."""
+    size = max(size, 1)  # of an empty tensor nothing is divided
+    shift = 31 + (size - 1).bit_length()
+    return (1 << shift) // size + 1 | shift << 32
 
 
 def decode_scalar(e: Emitter, name: str, dtype: dt.DType) -> Val:

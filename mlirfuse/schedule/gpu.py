@@ -101,7 +101,7 @@ class GpuBody:
                 read_only = value not in written and slots.place(value) not in places
                 hinted = read_only and (access.hint == STAY_L2 or whole <= set(analysis.axes.flat(value)))
                 memories[value] = Memory(self.args.place(value), analysis.strides[value], value.dtype, align, read_only, access.hint if hinted else "")
-        self.k = Kernel(self.e, analysis.axes, memories, self.args.size, self.index, set(analysis.ops), self.args.scalar, access.multiples)
+        self.k = Kernel(self.e, analysis.axes, memories, self.args.size, self.index, set(analysis.ops), self.args.scalar, access.multiples, self.args.inverse)
         self.block = self.special("ctaid.x")
         self.thread = self.special("tid.x")
 

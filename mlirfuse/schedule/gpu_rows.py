@@ -110,7 +110,8 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
         return Params(access, tx, ty, chunks, cluster, 1, whole, chunks * lanes > 16, resident, shorter and cluster > 1)
 
     def staged() -> list[Params]:
-        """Rows in shared memory, best first: few multiprocessors idle, two blocks on each, all threads with as many vectors, few blocks a cluster."""
+        """Rows in shared memory, best first: few multiprocessors idle, clusters that find room anywhere, two blocks on each multiprocessor, all threads
+        with as many vectors, few blocks a cluster."""
         if not (machine.async_copies and analysis.once(_copied_whole, access)):
             return []
         found = {}
@@ -122,7 +123,7 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
                     exact = chunks * tx * cluster * lanes == length
                     p = Params(access, tx, 1, chunks, cluster, whole=chunks if exact else 0, online=shorter, staged=True)
                     alone_there = 2 * (nbytes + SYSTEM_SHARED) > machine.shared_per_block + SYSTEM_SHARED
-                    found[p] = max(0, machine.sm_count - kept * cluster), alone_there, not exact, cluster
+                    found[p] = max(0, machine.sm_count - kept * cluster), cluster > 8, alone_there, not exact, cluster
         return sorted(found, key=found.get)
 
     def looped() -> Params:

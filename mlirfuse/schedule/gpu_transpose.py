@@ -16,7 +16,7 @@ from mlirfuse import ops
 from mlirfuse import sizes as sz
 from mlirfuse.graph import Value
 from mlirfuse.lowering.emitter import Val
-from mlirfuse.lowering.kernel import PASS_L1, Index
+from mlirfuse.lowering.kernel import Index
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.analysis import Analysis, size_of
 from mlirfuse.schedule.gpu import Access, GpuBody, GpuKernel
@@ -50,10 +50,10 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
     block, across, down = Index(body.wide(body.block)), sz.ceildiv(width, p.tile), sz.ceildiv(height, p.tile)
     if p.along_reading:
         rest, block_r = k.divmod(block, down)
-        above, block_w = k.divmod(rest, across)
+        above, block_w = k.divmod(rest, across) if outer else (Index(0), rest)
     else:
         rest, block_w = k.divmod(block, across)
-        above, block_r = k.divmod(rest, down)
+        above, block_r = k.divmod(rest, down) if outer else (Index(0), rest)
     base_w, base_r = (e.mul(k.scalar(b.base), p.tile) for b in (block_w, block_r))
     base_env: dict = {}
     body.unlinear(base_env, outer, above)
@@ -123,8 +123,6 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], alignmen
         return
     extents, rows = analysis.once(_numbers)(env)
     width = extents[-1]
-    if access.hint == PASS_L1:
-        access = access._replace(hint="")  # tiles have pieces of lines
     for n, extent in reversed(list(enumerate(extents[:-1]))):
         read = [(v, strides) for v, (along, strides) in zip(inputs, rows) if along[n] == 1 and along[-1] not in (0, 1)]
         if not read or min(extent, width) <= 16 or extent * width < 4096:

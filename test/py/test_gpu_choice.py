@@ -9,6 +9,7 @@ import pytest
 
 import mlirfuse
 from mlirfuse import targets
+from mlirfuse.lowering.slots import inverse_of
 from mlirfuse.program import Program
 from mlirfuse.schedule import gpu_choice
 
@@ -50,3 +51,18 @@ def test_measured_parameters_are_for_these_alignments():
     assert program.parameters(lowered.env, {x: 16}) == (measured,)
     (other,) = program.parameters(lowered.env, {x: 4})
     assert max(other.access.aligns[:1]) == 4
+
+
+def test_division_by_a_product_and_a_shift():
+    """Whatever index, up to the largest: around multiples of the size, and at the ends."""
+    rng = random.Random(0)
+    sizes = [1, 2, 3, 5, 7, 641, 65535, 65536, 65537, 2**30 - 1, 2**30, 2**30 + 1, 2**31 - 1, *(rng.randint(1, 2 ** rng.randint(1, 31) - 1) for _ in range(500))]
+    for size in sizes:
+        packed = inverse_of(size)
+        factor, shift = packed & 0xFFFFFFFF, packed >> 32
+        assert packed < 2**63 and shift < 64
+        many = (2**31 - 1) // size
+        for n in {0, 1, 2**31 - 1, *(k * size + d for k in (1, 2, many // 2, many) for d in (-1, 0, 1))}:
+            if 0 <= n < 2**31:
+                assert n * factor < 2**64 and n * factor >> shift == n // size, (n, size)
+    assert inverse_of(0) == inverse_of(1)
