@@ -208,7 +208,7 @@ class Worker:
             samplers["mlirfuse chain"] = (self.own_chain, samplers["mlirfuse"][1], 0.0)
         copies = self.copies.pick(nbytes)
         for name, call in copies.items():
-            samplers["copy: " + name] = (self.timer, call, 30e-6)
+            samplers["copy: " + name] = (self.timer, call, self.timer.host_seconds(call))
         times = timing.interleaved(samplers, self.options.rounds, self.options.calls)
         medians = {name: statistics.median(values) for name, values in times.items()}
         best = min((n for n in medians if n.startswith("copy: ")), key=medians.get)

@@ -147,7 +147,7 @@ class Sweep:
         times = timing.interleaved(samplers, 2, -(-self.options.calls // 2))
         copy = self.copies.milliseconds(nbytes)
         for name, values in times.items():
-            point["ms" if name == "mlirfuse" else "peer_ms"] = statistics.median(values)
+            point["ms" if name == "mlirfuse" else "peer_ms"] = timing.steady(values)
         point["copy_ms"] = copy
         if "ms" in point:
             point["share"] = copy / point["ms"]
@@ -236,6 +236,7 @@ def main() -> int:
                     print(f"# the CUDA context is gone after {op} {dtype} {rows}×{columns}: {timing.summary(error)}")
                     break
     flag(points, options.resolution_us / 1e3)
+    sweep.copies.best.clear()
     for at, p in enumerate(points):
         if p.get("cliff") or p.get("slower"):
             points[at] = again(sweep, p, fused)

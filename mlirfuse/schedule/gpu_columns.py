@@ -311,7 +311,7 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], alignmen
     # Rows under way that make so many bytes, and threads a block: of little work, blocks that are soon done.
     work = vectors * above * rows
     bytes_a_thread = 128 if work * access.lanes * element >= 12 << 20 else 64
-    threads = 512 if work >= 1 << 20 else 256 if work >= 64 << 10 else 128
+    threads = 512 if work >= 1 << 20 or blocks >= machine.sm_count else 256 if work >= 64 << 10 else 128
     in_flight = max(4, min(16, bytes_a_thread // (access.lanes * element)))
     normal = tx, threads if access.lanes * accumulators <= 8 else 128, in_flight
     at_once = min(tx, 16) if access.lanes > 1 else tx, 512, max(8, in_flight), 0.0  # without a split

@@ -74,15 +74,17 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
     lanes = access.lanes
     vectors = max(1, -(-length // lanes))
     row_bytes, widest, single, shorter, halves, weights, half_weights, converted = analysis.once(_row)
+    registers = max(1, lanes * row_bytes // 4)  # of one chunk
+    small = kept * vectors < machine.sm_count * 1024  # not a vector for each thread of half the machine: all in parallel
+
     wide = lanes * widest == 16
     if vectors < 32 or halves and not single and vectors < 256:
         wanted = 8
     elif halves and single and wide:
         wanted = 4
     else:
-        wanted = 32 if half_weights or weights and wide else 16
-    registers = max(1, lanes * row_bytes // 4)  # of one chunk
-    small = kept * vectors < machine.sm_count * 1024  # not a vector for each thread of half the machine: all in parallel
+        many = kept * vectors * registers // 32 >= machine.sm_count * machine.threads_per_sm // 3  # threads, if each has 32
+        wanted = 32 if half_weights or weights and wide and many else 16
 
     alone, shared = _places(vectors, registers, machine.cluster_sizes)
 
@@ -110,8 +112,8 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
         return Params(access, tx, ty, chunks, cluster, 1, whole, chunks * lanes > 16, resident, shorter and cluster > 1)
 
     def staged() -> list[Params]:
-        """Rows in shared memory, best first: few multiprocessors idle, clusters that find room anywhere, two blocks on each multiprocessor, all threads
-        with as many vectors, few blocks a cluster."""
+        """Rows in shared memory, best first: few multiprocessors idle, not one block on each with fewer threads than several would have, all threads
+        with as many vectors, few blocks a cluster, which find room sooner."""
         if not (machine.async_copies and analysis.once(_copied_whole, access)):
             return []
         found = {}
@@ -122,9 +124,14 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
                 if chunks > 4 and nbytes <= machine.shared_per_block:
                     exact = chunks * tx * cluster * lanes == length
                     p = Params(access, tx, 1, chunks, cluster, whole=chunks if exact else 0, online=shorter, staged=True)
-                    alone_there = 2 * (nbytes + SYSTEM_SHARED) > machine.shared_per_block + SYSTEM_SHARED
-                    found[p] = max(0, machine.sm_count - kept * cluster), cluster > 8, alone_there, not exact, cluster
-        return sorted(found, key=found.get)
+                    found[p] = max(0, machine.sm_count - kept * cluster), (machine.shared_per_block + SYSTEM_SHARED) // (nbytes + SYSTEM_SHARED), exact
+        together = max((blocks * p.tx for p, (_, blocks, exact) in found.items() if blocks > 1 and exact), default=0)
+
+        def cost(p: Params) -> tuple:
+            idle, blocks, exact = found[p]
+            return idle, blocks == 1 and p.tx < together, not exact, p.cluster
+
+        return sorted(found, key=cost)
 
     def looped() -> Params:
         tx = 32
@@ -148,7 +155,7 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
     elif alone:
         yield persistent(*best)
     else:
-        in_shared_memory = [] if converted else staged()
+        in_shared_memory = [] if converted and kept >= machine.sm_count else staged()
         if in_shared_memory:
             yield in_shared_memory[0]
         elif not best or vectors > 8 * 1024 * max(1, 32 // registers):  # more than eight blocks hold with room for another cluster

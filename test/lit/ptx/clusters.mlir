@@ -11,6 +11,7 @@
 // CHECK: .reqnctapercluster 8
 // CHECK-NOT: .local
 // CHECK-NOT: ld.global
+// CHECK: barrier.cluster.arrive.relaxed
 // CHECK: cp.async.cg.shared.global
 // CHECK: cp.async.wait_group 0
 // CHECK: ld.shared.v4.b32
