@@ -272,6 +272,8 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], alignmen
     while tx < 32 and tx < vectors:
         tx *= 2
     blocks = -(-vectors // tx) * above
+    work = vectors * above * rows
+    little = work <= 256 << 10 and blocks < machine.sm_count  # many small blocks for it, but not many parts to finish
 
     def params(tx: int, threads: int, unroll: int, full: float = 1.0) -> Params:
         ty = max(1, threads // tx)
@@ -281,7 +283,7 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], alignmen
             unroll //= 2
         split = 1
         if single:
-            wanted = full * machine.sm_count * (machine.threads_per_sm // (tx * ty))
+            wanted = min(full * machine.sm_count * (machine.threads_per_sm // (tx * ty)), 64 * blocks if little else 1 << 30)
             while split * 2 * blocks <= wanted and rows // (split * 2) >= ty * unroll * 2:
                 split *= 2
         return Params(access, tx, ty, unroll, split, fold)
@@ -308,17 +310,15 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], alignmen
                 out += [params(32, threads, unroll)._replace(access=narrower, split=1) for threads in (1024, 512) for unroll in (16, 8)]
         return out
 
-    # Rows under way that make so many bytes, and threads a block: of little work, blocks that are soon done.
-    work = vectors * above * rows
-    bytes_a_thread = 128 if work * access.lanes * element >= 12 << 20 else 64
-    threads = 512 if work >= 1 << 20 or blocks >= machine.sm_count else 256 if work >= 64 << 10 else 128
-    in_flight = max(4, min(16, bytes_a_thread // (access.lanes * element)))
+    bytes_a_thread = 32 if little else 128 if work * access.lanes * element >= 12 << 20 else 64  # of rows under way
+    threads = 512 if work >= 1 << 20 or blocks >= machine.sm_count else 256
+    in_flight = max(2 if little else 4, min(16, bytes_a_thread // (access.lanes * element)))
     normal = tx, threads if access.lanes * accumulators <= 8 else 128, in_flight
     at_once = min(tx, 16) if access.lanes > 1 else tx, 512, max(8, in_flight), 0.0  # without a split
     if vectors * above >= machine.sm_count * 128 and rows <= 64:  # columns enough for all threads: none needs to share its own
         at_once = 32, 128, 8, 0.0
     alone, short = -(-vectors // 16) * above, access.lanes * element < 16 or element < 4  # blocks without a split; whether a row of one is soon read
-    few_rows = blocks < machine.sm_count and fold == 1 and (rows <= 512 or rows <= 1024 and (short or alone >= machine.sm_count // 5))
+    few_rows = blocks < machine.sm_count and fold == 1 and (rows <= 512 or rows <= 1024 and (work <= 4096 or alone >= machine.sm_count // 5))
     if rows <= 512 and blocks < machine.sm_count:  # soon done: little code to fetch, many blocks, and threads for four rows each
         along = min(tx, 16)
         at_once = along, max(128, min(512, along << (-(-rows // 4) - 1).bit_length())), 4, 0.0
