@@ -73,7 +73,7 @@ class GpuKernel:
 class Access(NamedTuple):
     """What a variant may assume of memory: ``index`` is i32 or i64, ``lanes`` elements a vector access, ``aligns`` the alignment in bytes
     of each input's and output's vector accesses, ``multiples`` the sizes known to be multiples of the lanes; ``hint``: how caches shall treat inputs (see
-    :mod:`mlirfuse.lowering.kernel`): ``PASS_L1`` those that are read once, ``STAY_L2`` all."""
+    :mod:`mlirfuse.lowering.kernel`): ``PASS_L1`` those that are read once, ``STAY_L2`` also those whose pieces are."""
 
     index: dt.DType
     lanes: int
@@ -99,7 +99,7 @@ class GpuBody:
         for value, align in zip(analysis.inputs + analysis.outputs, access.aligns):
             if value not in memories:
                 read_only = value not in written and slots.place(value) not in places
-                hinted = read_only and (access.hint == STAY_L2 or whole <= set(analysis.axes.flat(value)))
+                hinted = read_only and (whole - analysis.pinned if access.hint == STAY_L2 else whole) <= set(analysis.axes.flat(value))
                 memories[value] = Memory(self.args.place(value), analysis.strides[value], value.dtype, align, read_only, access.hint if hinted else "")
         self.k = Kernel(self.e, analysis.axes, memories, self.args.size, self.index, set(analysis.ops), self.args.scalar, access.multiples, self.args.inverse)
         self.block = self.special("ctaid.x")
