@@ -66,3 +66,28 @@ def test_division_by_a_product_and_a_shift():
             if 0 <= n < 2**31:
                 assert n * factor < 2**64 and n * factor >> shift == n // size, (n, size)
     assert inverse_of(0) == inverse_of(1)
+
+
+def sum_and_write(x, y):
+    y[...] = np.tanh(y)
+    return x.sum(0)
+
+
+@pytest.mark.parametrize(
+    "fn, waits",
+    [
+        (lambda x, y: (x.sum(0), np.tanh(y)), ["", "before", "after"]),  # a split sum, its second half, and what has nothing to do with them
+        (lambda x, y: (x.sum(0), y.sum(0)), ["", "before", "before", "before"]),  # both leave their parts in the workspace, maybe at the same place
+        (lambda x, y: (x.sum(0), np.tanh(y) + x.sum(0)), ["", "before", "before"]),  # reads the sum
+        (sum_and_write, ["", "before", "after"]),  # over an argument that nothing else reads
+        (lambda x, y: (np.tanh(x), np.exp(y)), ["", "after"]),
+    ],
+)
+def test_kernels_of_a_call_wait_for_those_that_they_depend_on(fn, waits):
+    x, y = np.ones((8192, 512), np.float32), np.ones((8192, 512), np.float32)
+    lowered = mlirfuse.jit(fn, target="cuda:sm_90").lower(x, y[:4096] if "exp" in fn.__code__.co_names else y)
+    target = targets.of("cuda:sm_90")
+    program = Program(lowered.segmented(), target, lowered.env)
+    kernels, _ = target.kernels(program, program.parameters(lowered.env, {}), program.slots())
+    assert [kernel.waits for kernel in kernels] == waits
+    assert [kernel.lets for kernel in kernels] == [True] * (len(kernels) - 1) + [False]
