@@ -326,7 +326,7 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], alignmen
     ordered = [at_once, normal] if single and (few_rows or filled) else [normal, at_once]
     narrower = narrow() if few_rows and rows <= 512 else []
     first = narrower[-1] if narrower else params(*ordered[0])
-    if few_rows and not narrower and not short and 128 < rows <= 512:
+    if single and few_rows and not narrower and not short and 128 < rows <= 512:
         first = next((p for p in in_one_turn([first]) if p.tx * p.ty == 1024), first)
     yield first
     others = [params(x, threads, unroll, full) for x in (tx, max(1, tx // 2)) for threads in (128, 256, 512) for unroll in (2, 4, 8) for full in (1.0, 2.0)]
