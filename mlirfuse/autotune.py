@@ -77,6 +77,7 @@ def autotune(fn, *args, repeat: int = 15, limit: int = 40, keep: bool = True) ->
                     record = executor.record(leaves, leaf_of_arg, env, list)
                     dispatch = _native.Dispatcher(lambda _, r=record: r)
                     dispatch(*leaves)
+                    _native.synchronize(executor.target.device)
                     calls[params] = lambda d=dispatch: d(*leaves)
                 except (CompileError, CudaError):
                     continue  # more shared memory or registers than the machine has

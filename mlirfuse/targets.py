@@ -115,6 +115,7 @@ class GpuTarget:
         for at, (step, choice) in enumerate(zip(program.steps, params)):
             fresh = not slots.temporaries
             reads, writes = ({slots.place(v) for v in values} for values in (step.analysis.inputs, step.analysis.outputs))
+            slots.written = frozenset(written)
             made = gpu_choice.emit(f"kernel{at}", step.analysis, slots, choice)
             # What an earlier kernel still uses of the workspace may lie where this step's part of it does.
             apart = fresh or not any(kind == "temporary" for kernel in made for kind, _ in kernel.passed)

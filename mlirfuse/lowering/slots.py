@@ -26,6 +26,7 @@ class Slots:
     temporary_bytes: dict[object, Size] = field(default_factory=dict)
     ints: dict[object, int] = field(default_factory=dict)
     workspace: int = 0  # the workspace's slot in ptrs
+    written: frozenset = frozenset()  # places that earlier kernels of the call write: what is read there is not the same for a kernel's whole life
 
     def size(self, size: Size) -> int:
         """The slot of a size expression."""

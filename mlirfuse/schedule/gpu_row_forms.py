@@ -145,7 +145,7 @@ def in_loops(rows: Rows) -> sz.Size:
     if part is not None:
         length_of_part = rows.size(sz.mul(sz.ceildiv(rows.length, p.split * span), span))
         low = e.min(e.mul(part, length_of_part), limit)
-        high = e.min(e.add(low, length_of_part), limit)
+        high = e.add(low, e.min(length_of_part, e.sub(limit, low)))  # in this order: the sum of both may be past the largest index
 
     # Whole spans first, without checks; what is left over in one more turn, checked.
     middle = e.add(low, e.mul(e.div(e.sub(high, low), span), span))

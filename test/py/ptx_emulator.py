@@ -1,11 +1,11 @@
 """Runs the PTX of the GPU kernels on NumPy: all threads of a launch at once, without a GPU.
 
 What it models: grids, blocks and clusters in one dimension, registers, shared memory (static, dynamic, and that of other blocks in a cluster),
-global memory, asynchronous copies (done at once), shuffles, divergent branches. What it checks: alignment of every access, global addresses
-that lie in no allocation (each is followed by a red zone), global writes to what may only be read, addresses past the end of shared memory.
+global memory, asynchronous copies (done at once), shuffles, divergent branches, barriers of blocks and clusters. What it checks: alignment of
+every access, global addresses that lie in no allocation (each is followed by a red zone), global writes to what may only be read, addresses past
+the end of shared memory, threads that wait for ever.
 
-What it does not model: races and missing barriers, as the threads that are furthest behind always go first and barriers do nothing; the
-approximate instructions' errors (``ex2.approx`` is exact, but for rounding); subnormals flushed to zero; time. Of PTX it knows what the tests
+What it does not model: races, as the threads that are furthest behind always go first; kernels that overlap; the approximate instructions' errors (``ex2.approx`` is exact, but for rounding); subnormals flushed to zero; time. Of PTX it knows what the tests
 need: anything else is an :class:`EmulationError` that names the opcode.
 """
 
@@ -82,6 +82,8 @@ def _instruction(statement: str) -> Instruction:
     name, *modifiers = opcode.split(".")
     if name not in OPERATIONS or not KNOWN.get(name, CALCULATED).issuperset(modifiers):
         raise EmulationError(f"unknown opcode {opcode}")
+    if name in ARITHMETIC and len(set(modifiers).intersection(TYPES)) > 1:
+        raise EmulationError(f"unknown opcode {opcode}")  # of operands that differ
     return Instruction(guard, bool(negated), opcode, [name, *modifiers], operands)
 
 
@@ -131,21 +133,35 @@ class Launch:
         self.special = {
             "%tid.x": everyone % threads,
             "%ctaid.x": everyone // threads,
+            "%nctaid.x": np.full(grid * threads, grid),
             "%lanemask_lt": (1 << everyone % WARP) - 1,
             "%cluster_ctarank": everyone // threads % cluster,
         }
         self.counters = np.zeros(grid * threads, np.int64)
+        self.at_barrier = np.zeros(grid * threads, bool)
+        self.arrivals, self.waits = (np.zeros(grid * threads, np.int64) for _ in range(2))  # at the cluster's barrier
 
     def run(self) -> None:
-        """Runs all threads to their ends: always the instruction that the threads furthest behind are at."""
+        """Runs all threads to their ends: always the instruction that the threads furthest behind are at, of those that no barrier holds."""
         kernel = self.kernel
         with np.errstate(all="ignore"):
             for _ in range(MOST_STEPS):
-                at = int(self.counters.min())
+                counters = np.where(self._held(), ENDED, self.counters)
+                at = int(counters.min())
                 if at >= len(kernel.instructions):
+                    if (self.counters < len(kernel.instructions)).any():
+                        raise EmulationError(f"{kernel.name}: threads wait for ever at a barrier")
                     return
-                self._step(kernel.instructions[at], np.nonzero(self.counters == at)[0], at)
+                self._step(kernel.instructions[at], np.nonzero(counters == at)[0], at)
         raise EmulationError("too many steps")
+
+    def _held(self) -> np.ndarray:
+        """Which threads are at a barrier where others of their block or cluster, if these have not ended, are still to come."""
+        ended = self.counters >= len(self.kernel.instructions)
+        blocks = (self.at_barrier | ended).reshape(-1, self.threads).all(1)
+        self.at_barrier &= ~np.repeat(blocks, self.threads)
+        arrivals = np.where(ended, MOST_STEPS, self.arrivals).reshape(-1, self.threads * self.cluster).min(1)
+        return self.at_barrier | (self.waits > np.repeat(arrivals, self.threads * self.cluster))
 
     def _step(self, instruction: Instruction, threads: np.ndarray, at: int) -> None:
         self.counters[threads] = at + 1
@@ -234,7 +250,15 @@ class Launch:
 
 
 def _nothing(launch: Launch, instruction: Instruction, threads: np.ndarray) -> None:
-    """Barriers and fences: all threads that are behind go first anyway."""
+    """Waiting for earlier kernels: they have ended."""
+
+
+def _block_barrier(launch: Launch, instruction: Instruction, threads: np.ndarray) -> None:
+    launch.at_barrier[threads] = True
+
+
+def _cluster_barrier(launch: Launch, instruction: Instruction, threads: np.ndarray) -> None:
+    (launch.waits if "wait" in instruction.parts else launch.arrivals)[threads] += 1
 
 
 def _branch(launch: Launch, instruction: Instruction, threads: np.ndarray) -> None:
@@ -461,7 +485,7 @@ def _arithmetic(launch: Launch, instruction: Instruction, threads: np.ndarray) -
     launch.write(target, result.astype(dtype), threads)
 
 
-OPERATIONS = dict.fromkeys(("bar", "barrier", "griddepcontrol"), _nothing) | dict.fromkeys(ARITHMETIC, _arithmetic)
+OPERATIONS = {"griddepcontrol": _nothing, "bar": _block_barrier, "barrier": _cluster_barrier} | dict.fromkeys(ARITHMETIC, _arithmetic)
 OPERATIONS |= {"bra": _branch, "ret": _return, "ld": _load, "st": _store, "cp": _copy, "mapa": _mapa, "createpolicy": _policy, "shfl": _shuffle}
 OPERATIONS |= {"mov": _move, "cvt": _convert, "selp": _select, "setp": _compare}
 

@@ -201,8 +201,14 @@ def test_columns_in_one_turn():
     check(softmax_of_columns, normal(70, 64), candidates=5)
 
 
-def test_two_segments():
-    check(norm_backward, normal(40, 256), normal(40, 256) + 1)
+@pytest.mark.parametrize("rows", [40, 64])
+def test_two_segments(rows):
+    check(norm_backward, normal(rows, 256), normal(rows, 256) + 1, candidates=6)
+
+
+def test_segments_that_have_nothing_to_do_with_each_other():
+    """The last block of the second one's kernel waits for the first."""
+    check(lambda x, y: (x.sum(0), y * 2), np.abs(normal(1000, 40)), normal(1000, 40))
 
 
 # ---- what the emulator finds
@@ -232,6 +238,8 @@ COPY = """.visible .entry copy(.param .u64 copy_param_0, .param .u64 copy_param_
         ("st.global.b32 [%rd3], %r1;", "out of bounds"),  # the input may only be read
         ("vote.sync.any.pred %p1, %p2, -1;", "unknown opcode vote.sync.any.pred"),
         ("mul.hi.u32 %r2, %r1, %r1;", "unknown opcode mul.hi.u32"),
+        ("add.rn.f32.f16 %r2, %r1, %r1;", "unknown opcode add.rn.f32.f16"),
+        ("setp.lt.s32 %p1, %r1, 16; @%p1 bar.sync 0; @!%p1 barrier.cluster.wait; ld.global.b32 %r2, [%rd3];", "wait for ever"),
     ],
 )
 def test_the_emulator_finds_errors(instruction, message):

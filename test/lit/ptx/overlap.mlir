@@ -9,7 +9,9 @@
 // CHECK: bar.sync
 // CHECK: .visible .entry [[SUM]]_finish(
 // CHECK: griddepcontrol.wait
+// CHECK-NOT: ld.global.nc
 // CHECK: ld.global
+// CHECK-NOT: ld.global.nc
 // CHECK: .visible .entry kernel{{[01]}}(
 // CHECK-NOT: griddepcontrol
 // CHECK: st.global
