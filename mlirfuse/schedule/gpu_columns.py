@@ -294,7 +294,8 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], alignmen
             for threads in (p.tx * p.ty, 1024):
                 ty, lanes = threads // p.tx, p.access.lanes
                 unroll = next((n for n in (2, 4, 8, 12, 16) if ty * n >= rows), 0)
-                if unroll and ty <= 2 * rows and threads * lanes * held_bytes <= SHARED and unroll * lanes * element <= 128:
+                registers = unroll * lanes * element // 4 + lanes * held_bytes // 2  # of the rows, and of accumulators before and after
+                if unroll and ty <= 2 * rows and threads * lanes * held_bytes <= SHARED and registers <= 48:
                     yield p._replace(ty=ty, unroll=unroll, split=1, checked=True)
 
     def narrow() -> list[Params]:
