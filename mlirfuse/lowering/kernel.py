@@ -45,7 +45,10 @@ Env = dict[Axis, Index]
 # What a GPU's caches do with vectors that are read.
 PASS_L1 = "pass L1"  # they take no place in the first-level cache: for what is read once
 STAY_L2 = "stay in L2"  # what is written leaves the second-level cache before them
-_HINTED = {PASS_L1: "ld.global.nc.L1::no_allocate.v4.b32 {$0, $1, $2, $3}, [$4];", STAY_L2: "ld.global.nc.L2::cache_hint.v4.b32 {$0, $1, $2, $3}, [$4], $5;"}
+_HINTED = {
+    PASS_L1: "ld.global.nc.L1::no_allocate.v4.b32 {$0, $1, $2, $3}, [$4];",
+    STAY_L2: "ld.global.nc.L2::cache_hint.v4.b32 {$0, $1, $2, $3}, [$4], $5;",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +66,8 @@ class Memory:
 
 class Kernel:
     """``axes`` are the segment's; ``memories`` its inputs' and outputs' places; ``size`` gives a size as a Val of the index type;
-    ``scalar`` a by-value argument, ``inverse`` what divides by a size where that pays. ``index`` is i32 or i64. ``known_multiples``: sizes known to be multiples of the lanes."""
+    ``scalar`` a by-value argument, ``inverse`` what divides by a size where that pays. ``index`` is i32 or i64. ``known_multiples``: sizes known to
+    be multiples of the lanes."""
 
     def __init__(self, e: Emitter, axes: Axes, memories: dict[Value, Memory], size, index: dt.DType, inside: set[Op], scalar=None,
                  known_multiples=frozenset(), inverse=None):  # fmt: skip
@@ -579,9 +583,10 @@ class Kernel:
     def _load_hinted(self, address: str, type_: str, dtype: dt.DType, lanes: int, hint: str) -> Val:
         """A load of 16 bytes with a hint to the caches, which LLVM has no instruction for."""
         e, struct, name = self.e, "!llvm.struct<(i32, i32, i32, i32)>", self.e.fresh()
-        policy, also = (f", {self.policy()}", ("l", ", i64")) if hint == STAY_L2 else ("", ("", ""))
-        constraints = ",".join(filter(None, ("=r,=r,=r,=r,l", also[0])))
-        e.line(f'{name} = llvm.inline_asm "{_HINTED[hint]}", "{constraints}" {address}{policy} : ({self.pointer_type}{also[1]}) -> {struct}')
+        operands, constraints, types = address, "=r,=r,=r,=r,l", self.pointer_type
+        if hint == STAY_L2:
+            operands, constraints, types = f"{operands}, {self.policy()}", constraints + ",l", types + ", i64"
+        e.line(f'{name} = llvm.inline_asm "{_HINTED[hint]}", "{constraints}" {operands} : ({types}) -> {struct}')
         words = e.from_lanes([e.op(f"llvm.extractvalue {name}[{k}] : {struct}", dt.u32) for k in range(4)])
         return e.op(f"llvm.bitcast {words} : {words.type} to {type_}", dtype, lanes)
 

@@ -28,8 +28,8 @@ class Staging:
             self.turn_bytes += body.threads * lanes * memory.dtype.bytes
         self.base = body.reserve_dynamic(stages * self.turn_bytes)
         if any(memory.hint == STAY_L2 for memory in self.memories):
-            self.nothing = body.e.shr(body.e.bitcast(body.special("lanemask.lt"), dt.u32), 31)  # no lane is less than itself
-            self.nothing = body.e.bitcast(self.nothing, dt.i32)
+            lower_lanes = body.e.bitcast(body.special("lanemask.lt"), dt.u32)
+            self.nothing = body.e.bitcast(body.e.shr(lower_lanes, 31), dt.i32)  # the last lane is lower than none
 
     def start(self, stage: Val, places: list[tuple[Value, Env]]) -> None:
         """Starts the copies of one turn into ``stage`` (i32): each vector from where it lies."""

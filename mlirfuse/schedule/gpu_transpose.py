@@ -32,7 +32,7 @@ class Params(NamedTuple):
     read_lanes: int
     staged: tuple[int, ...]
     along_reading: bool
-    threads: int = 256
+    threads: int
 
 
 def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
