@@ -55,8 +55,8 @@ def run(program: Program, env: dict[str, int], params: tuple, inputs) -> list[np
     return [memory.fetch(*output) for output in outputs]
 
 
-def check(fn, *inputs, candidates: int = 4, chip: str = "sm_90") -> None:
-    """Runs ``fn`` with the first ``candidates`` of each segment, the other segments as chosen, and compares with NumPy."""
+def check(fn, *inputs, candidates: int = 4, chip: str = "sm_90", only=lambda params: True) -> None:
+    """Runs ``fn`` with the first ``candidates`` of each segment that are ``only`` such ones, the other segments as chosen, and compares with NumPy."""
     lowered = mlirfuse.jit(fn, target=f"cuda:{chip}").lower(*inputs)
     target = targets.of(f"cuda:{chip}")
     env = lowered.env
@@ -65,7 +65,9 @@ def check(fn, *inputs, candidates: int = 4, chip: str = "sm_90") -> None:
     expected = expected if isinstance(expected, tuple) else (expected,)
     chosen = [gpu_choice.choose(step.analysis, env, {}, target.machine) for step in program.steps]
     for at, step in enumerate(program.steps):
-        several = dict.fromkeys(itertools.islice(gpu_choice.candidates(step.analysis, env, {}, target.machine), candidates))
+        found = dict.fromkeys(filter(only, gpu_choice.candidates(step.analysis, env, {}, target.machine)))
+        several = list(itertools.islice(found, candidates))
+        assert several, "no such candidate"
         for params in several:
             results = run(program, env, (*chosen[:at], params, *chosen[at + 1 :]), inputs)
             for got, want in zip(results, expected, strict=True):
@@ -152,11 +154,16 @@ def test_reduced_rows(fn):
 @pytest.mark.parametrize("shape", [(300, 257), (300, 264), (1000, 12)])
 def test_reduced_columns(shape):
     check(lambda x: x.sum(0), np.abs(normal(*shape)), candidates=3)
+    check(lambda x: x.sum(0), np.abs(normal(*shape)), only=lambda params: params.split > 1, candidates=2)
 
 
 def test_all_reduced():
-    """Also in two kernels."""
-    check(lambda x: x.sum(), np.abs(normal(1 << 16)), candidates=19)
+    check(lambda x: x.sum(), np.abs(normal(1 << 16)), candidates=18)
+
+
+@pytest.mark.parametrize("count", [1 << 16, 70_004])
+def test_all_reduced_in_two_kernels(count):
+    check(lambda x: x.sum(), np.abs(normal(count)), only=lambda params: params.split > 1)
 
 
 def test_argmax_with_nan_and_infinities():
@@ -196,9 +203,9 @@ def test_inputs_that_stay_in_the_cache(fn, inputs, monkeypatch):
 
 def test_columns_in_one_turn():
     """Rows that no number of threads divides, all in one turn of a loop."""
-    check(lambda x: x.sum(0), np.abs(normal(300, 512)), candidates=1)
-    check(lambda x: (x.argmax(0), x.sum(0)), normal(300, 512), candidates=1)
-    check(softmax_of_columns, normal(70, 64), candidates=5)
+    for fn in (lambda x: x.sum(0), lambda x: (x.argmax(0), x.sum(0)), softmax_of_columns):
+        check(fn, np.abs(normal(70, 64)), only=lambda params: params.checked)
+    check(lambda x: x.sum(0), np.abs(normal(300, 512)), only=lambda params: params.checked, candidates=2)
 
 
 @pytest.mark.parametrize("rows", [40, 64])
