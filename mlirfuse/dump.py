@@ -540,8 +540,7 @@ class _Watch:
         # Each kernel with a host function of its own. The slots are the variant's: its plan has filled them.
         texts = []
         for at, k in enumerate(kernels):
-            handles = [[compiled.keep[0].function(k.name, 0, k.cluster > 8)]] if self.gpu else []
-            text = program.target.host([k], compiled.slots, *handles).replace("@launch(", f"@launch{at}(")
+            text = program.target.host([k], compiled.slots).replace("@launch(", f"@launch{at}(")
             texts.append(text if not at else text[text.index("func.func @launch") :])
         host = "\n".join(texts)
         module = f"module {{\n{host}\n}}\n" if self.gpu else tiled.removesuffix("}\n") + host + "\n}\n"

@@ -88,6 +88,21 @@ def run_passes(module: ir.Module, pipeline: str) -> None:
         PassManager.parse(pipeline).run(module.operation)
 
 
+def _library() -> ctypes.CDLL:
+    """MLIR's and LLVM's C API, in the library that the bindings use."""
+    return ctypes.CDLL(os.path.join(os.path.dirname(_llvm.__file__), "libMLIRPythonCAPI.so"))
+
+
+def _set_llvm_options(*options: str) -> None:
+    """Sets LLVM's options as on a command line; they hold for the process."""
+    words = [b"mlirfuse", *(option.encode() for option in options)]
+    _library().LLVMParseCommandLineOptions(len(words), (ctypes.c_char_p * len(words))(*words), None)
+
+
+# Kernels are written in vectors: LLVM's search for more finds none, and took up to half of the time of the whole lowering to PTX.
+_set_llvm_options("-vectorize-slp=false")
+
+
 class _StringRef(ctypes.Structure):
     _fields_ = [("data", ctypes.c_char_p), ("length", ctypes.c_size_t)]
 
@@ -99,7 +114,7 @@ def allow_unknown_ops(context: ir.Context, namespace: str) -> None:
     op whose variadic operands differ in type, which ``fusion.group`` needs. So the flag is set where ``mlir::Dialect`` keeps it, behind
     its name, type id and context, and only if those are found in their places.
     """
-    library = ctypes.CDLL(os.path.join(os.path.dirname(_llvm.__file__), "libMLIRPythonCAPI.so"))
+    library = _library()
     get_dialect = library.mlirContextGetOrLoadDialect
     get_dialect.restype, get_dialect.argtypes = ctypes.c_void_p, [ctypes.c_void_p, _StringRef]
     unwrap, capsule_name = ctypes.pythonapi.PyCapsule_GetPointer, ctypes.pythonapi.PyCapsule_GetName

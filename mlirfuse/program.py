@@ -230,7 +230,8 @@ class Program:
         slots = variant.slots
         exprs: list[str] = []
         for key in slots.ints:
-            exprs.append(str(key[1]) if key[0] in ("size", "handle") else f"_inverse_of({key[1]})" if key[0] == "inverse" else "0")
+            kind, what = key
+            exprs.append({"size": str(what), "handle": str(slots.functions.get(what, what)), "inverse": f"_inverse_of({what})"}.get(kind, "0"))
         nbytes = [str(slots.temporary_bytes[k]) for k in slots.temporaries]
         sizes = [key[1] for key in slots.ints if key[0] in ("size", "inverse")] + [slots.temporary_bytes[k] for k in slots.temporaries]
         symbols = sz.symbols_of(sizes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from concurrent.futures import ThreadPoolExecutor
 
 from mlirfuse import autotune
 from mlirfuse.errors import UnsupportedError
@@ -135,22 +136,20 @@ class GpuTarget:
         if self.device is None:
             raise UnsupportedError(f"target {self.machine.chip} is no device of this machine: only its code can be looked at")
         kernels, tiled = self.kernels(program, params, slots)
-        text, keep = {"tiled": tiled}, []
-        host = ""
-        if kernels:
-            text["ptx"] = ptx.to_ptx(tiled, self.machine.chip)
-            module = _native.Module(text["ptx"].encode() + b"\0", self.device)
-            host = self.host(kernels, slots, [module.function(k.name, 0, k.cluster > 8) for k in kernels])
-            code = llvm.HostCode(llvm.compile_object("module {\n" + host + "\n}\n"))
-            keep = [module, code]
-        launch = code.address("launch") if kernels else 0
-        return Variant(params, text | {"host": host}, launch, slots, len(kernels), keep)
+        if not kernels:
+            return Variant(params, {"tiled": tiled, "host": ""}, 0, slots, 0, None)
+        code = ptx.to_ptx(tiled, self.machine.chip)
+        host = self.host(kernels, slots)
+        with ThreadPoolExecutor(1) as beside:  # while the driver compiles the kernels
+            loading = beside.submit(_native.Module, code.encode() + b"\0", self.device)
+            launch = llvm.HostCode(llvm.compile_object("module {\n" + host + "\n}\n"))
+            module = loading.result()
+        slots.functions = {k.name: module.function(k.name, 0, k.cluster > 8) for k in kernels}
+        return Variant(params, {"tiled": tiled, "ptx": code, "host": host}, launch.address("launch"), slots, len(kernels), [module, launch])
 
-    def host(self, kernels: list, slots: Slots, functions=None) -> str:
-        """The host function of a variant; ``functions``: the kernels' CUfunctions, or None to look at its code only."""
-        functions = functions or [k.name for k in kernels]
-        handles = [slots.ints.setdefault(("handle", f), len(slots.ints)) for f in functions]
-        return gpu_host(kernels, handles, slots)
+    def host(self, kernels: list, slots: Slots) -> str:
+        """The host function of a variant."""
+        return gpu_host(kernels, slots)
 
 
 @functools.cache

@@ -15,7 +15,7 @@ def runtime_function(name: str, slots: Slots) -> list[str]:
     nothing outside needs no linking."""
     from mlirfuse import _native
 
-    slot = slots.ints.setdefault(("handle", _native.symbols()[name]), len(slots.ints))
+    slot = slots.handle(_native.symbols()[name])
     return [
         f"  %{name}_at = llvm.getelementptr %ints[{slot}] : (!llvm.ptr) -> !llvm.ptr, i64",
         f"  %{name}_bits = llvm.load %{name}_at : !llvm.ptr -> i64",
@@ -23,8 +23,8 @@ def runtime_function(name: str, slots: Slots) -> list[str]:
     ]
 
 
-def gpu_host(kernels: list[GpuKernel], handles: list[int], slots: Slots) -> str:
-    """The MLIR text of the host function; ``handles``: the slot in ``ints`` of each kernel's CUfunction."""
+def gpu_host(kernels: list[GpuKernel], slots: Slots) -> str:
+    """The MLIR text of the host function."""
     lines: list[str] = []
     count = 0
 
@@ -47,8 +47,8 @@ def gpu_host(kernels: list[GpuKernel], handles: list[int], slots: Slots) -> str:
 
     one, zero = constant(1), value("llvm.mlir.constant(0 : i32) : i32")
     null = value("llvm.mlir.zero : !llvm.ptr")
-    for kernel, handle in zip(kernels, handles):
-        function = value(f"llvm.inttoptr {int_at(handle)} : i64 to !llvm.ptr")
+    for kernel in kernels:
+        function = value(f"llvm.inttoptr {int_at(slots.handle(kernel.name))} : i64 to !llvm.ptr")
         params = value(f"llvm.alloca {constant(max(1, len(kernel.passed)))} x !llvm.ptr : (i64) -> !llvm.ptr")
         for at, ((kind, slot), (_, type_)) in enumerate(kernel.passed.items()):
             if kind == "pointer":

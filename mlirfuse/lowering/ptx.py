@@ -44,25 +44,21 @@ def to_ptx(text: str, chip: str) -> str:
     if found is not None:
         return found.decode()
     try:
-        ptx = assemble(to_nvvm(text, chip))
+        nvvm = to_nvvm(text, chip)
     except mlir.MLIRError as error:
         raise CompileError(f"lowering to PTX failed: {error}") from error
+    ptx = assemble(nvvm)
     cache.store(key, ptx.encode())
     return ptx
 
 
 def assemble(module) -> str:
     """PTX of the gpu.modules of a module in the NVVM dialect. Raises :class:`CompileError` where something is in another dialect."""
-    check_legal(module)
-    mlir.run_passes(module, "builtin.module(gpu-module-to-binary{format=isa})")
+    try:
+        mlir.run_passes(module, "builtin.module(gpu-module-to-binary{format=isa})")
+    except mlir.MLIRError as error:
+        raise CompileError(f"translation to PTX failed: {error}") from error
     return binary_of(module)
-
-
-def check_legal(module) -> None:
-    """What is not in the LLVM or NVVM dialect would end the process in LLVM's translation."""
-    left = {n for n in mlir.operation_names(module) if not n.startswith(("llvm.", "nvvm.", "builtin.", "gpu.module"))}
-    if left:
-        raise CompileError(f"lowering to PTX left {', '.join(sorted(left))}")
 
 
 def binary_of(module) -> str:

@@ -19,12 +19,13 @@ from mlirfuse.sizes import Size
 @dataclass
 class Slots:
     """``pointers``: tensors in the order of ``ptrs``, and ``temporaries`` in the workspace, each with the slot of its byte offset in
-    ``ints``. ``ints``: what is evaluated for each new set of sizes. ``scalars``: by-value arguments' slots."""
+    ``ints``. ``ints``: what is evaluated for each new set of sizes. ``functions``: addresses of kernels by name, once they are loaded."""
 
     pointers: dict[Value, int] = field(default_factory=dict)
     temporaries: dict[object, int] = field(default_factory=dict)  # Value or key of a scheduler's own buffer -> index of its offset
     temporary_bytes: dict[object, Size] = field(default_factory=dict)
     ints: dict[object, int] = field(default_factory=dict)
+    functions: dict[str, int] = field(default_factory=dict)
     workspace: int = 0  # the workspace's slot in ptrs
     written: frozenset = frozenset()  # places that earlier kernels of the call write: what is read there is not the same for a kernel's whole life
 
@@ -39,6 +40,10 @@ class Slots:
     def scalar(self, value: Value) -> int:
         """The slot of a by-value argument's bits."""
         return self.ints.setdefault(("scalar", value), len(self.ints))
+
+    def handle(self, function: str | int) -> int:
+        """The slot of a function's address: of a kernel, by name, or a known one."""
+        return self.ints.setdefault(("handle", function), len(self.ints))
 
     def temporary(self, key, nbytes: Size) -> int:
         """The slot of the byte offset of a buffer in the workspace."""

@@ -20,6 +20,9 @@ from mlirfuse.schedule.analysis import Analysis, size_of
 from mlirfuse.schedule.axes import Axis
 from mlirfuse.sizes import Size
 
+# How a loop ends. Schedulers unroll as far as it is of use: where LLVM and ptxas unroll what is left, code takes up to three times as long to compile.
+AS_IT_IS = "} {loop_annotation = #llvm.loop_annotation<unroll = <disable = true>>}"
+
 
 @dataclass
 class GpuKernel:
@@ -140,13 +143,13 @@ class GpuBody:
         by = step if isinstance(step, Val) else e.const(step, self.index)
         i, kind = e.fresh(), self.index.signless
         if not carried:
-            with self.k.region(f"scf.for {i} = {low} to {high} step {by} : {kind} {{"):
+            with self.k.region(f"scf.for {i} = {low} to {high} step {by} : {kind} {{", AS_IT_IS):
                 body(Val(i, self.index), [])
             return []
         inner = [Val(e.fresh(), v.dtype, v.lanes) for v in carried]
         name, types = e.fresh(), ", ".join(v.type for v in carried)
         pairs = ", ".join(f"{a} = {b}" for a, b in zip(inner, carried))
-        with self.k.region(f"{name}:{len(carried)} = scf.for {i} = {low} to {high} step {by} iter_args({pairs}) -> ({types}) : {kind} {{"):
+        with self.k.region(f"{name}:{len(carried)} = scf.for {i} = {low} to {high} step {by} iter_args({pairs}) -> ({types}) : {kind} {{", AS_IT_IS):
             following = body(Val(i, self.index), inner)
             e.line(f"scf.yield {', '.join(v.name for v in following)} : {types}")
         return [Val(f"{name}#{k}", v.dtype, v.lanes) for k, v in enumerate(carried)]

@@ -23,7 +23,8 @@ def run(program: Program, env: dict[str, int], params: tuple, inputs) -> list[np
     target, slots = program.target, program.slots()
     kernels, text = target.kernels(program, params, slots)
     code = parse(ptx.to_ptx(text, target.machine.chip))
-    target.host(kernels, slots, list(range(len(kernels))))  # gives the grids' sizes their slots
+    target.host(kernels, slots)  # gives the grids' sizes their slots
+    slots.functions = {k.name: 0 for k in kernels}
     variant = Variant(params, {}, 0, slots, len(kernels), None)
     program._add_plan(variant)
     plan = program.plan(variant, env)
