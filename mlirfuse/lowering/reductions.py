@@ -253,11 +253,36 @@ def sum_of_lanes(e: Emitter, val: Val) -> Val:
     return _sum(e, [e.extract(val, lane) for lane in range(val.lanes)])
 
 
+def across(e: Emitter, op: Op, a: tuple[Val, ...], pairwise, fold) -> tuple[Val, ...]:
+    """Combines what ``a`` has many of, lanes or threads. ``pairwise(combine, a)`` does so two accumulators at a time, ``fold(function, val)`` for
+    single values.
+
+    A :class:`MaxSumExp` takes an exponential a part this way, where two parts at a time take two; an m2 of numbers that are not known while
+    compiling takes one division.
+    """
+    if isinstance(op, MaxSumExp):
+        top = fold(e.max, a[0])
+        return top, fold(e.add, e.mul(a[1], exp(e, e.sub(a[0], _base(e, top)))))
+    if op.name == "m2" and e.known(a[0]) is None:
+        count = fold(e.add, a[0])
+        mean = mean_of(e, count, fold(e.add, e.mul(a[0], a[1])))
+        apart = e.sub(a[1], mean)
+        return count, mean, fold(e.add, e.fma(apart, e.mul(apart, a[0]), a[2]))  # 0 from a part of nothing, however large the mean
+    return pairwise(lambda x, y: combine(e, op, x, y), a)
+
+
 def across_lanes(e: Emitter, op: Op, a: tuple[Val, ...]) -> tuple[Val, ...]:
-    """Combines a vector accumulator's lanes, by halves: the order of pairwise summation."""
+    """Combines a vector accumulator's lanes."""
+    if a[0].lanes == 1:
+        return a
+    return across(e, op, a, lambda combine, a: _by_halves(e, combine, a), lambda function, val: _tree(function, [e.extract(val, k) for k in range(val.lanes)]))
+
+
+def _by_halves(e: Emitter, combine, a: tuple[Val, ...]) -> tuple[Val, ...]:
+    """A vector accumulator's lanes in the order of pairwise summation."""
     while a[0].lanes > 1:
         half = a[0].lanes // 2
-        a = combine(e, op, tuple(_part(e, v, 0, half) for v in a), tuple(_part(e, v, half, half) for v in a))
+        a = combine(tuple(_part(e, v, 0, half) for v in a), tuple(_part(e, v, half, half) for v in a))
     return a
 
 

@@ -254,11 +254,15 @@ class GpuBody:
 
     def across_warp(self, ops: list[Op], accumulators: list[tuple[Val, ...]], width: int, step: int = 1) -> list[tuple[Val, ...]]:
         """Each group of ``width`` neighbouring lanes (a power of two up to 32) combined, every ``step``-th of them; all get their result."""
-        offset = width // 2
-        while offset >= step:
-            accumulators = [red.combine(self.e, op, a, tuple(self.shuffle(v, offset) for v in a)) for op, a in zip(ops, accumulators)]
-            offset //= 2
-        return accumulators
+        offsets = [1 << k for k in reversed(range(step.bit_length() - 1, width.bit_length() - 1))]
+
+        def pairwise(combine, a: tuple[Val, ...]) -> tuple[Val, ...]:
+            return functools.reduce(lambda a, offset: combine(a, tuple(self.shuffle(v, offset) for v in a)), offsets, a)
+
+        def fold(function, val: Val) -> Val:
+            return functools.reduce(lambda val, offset: function(val, self.shuffle(val, offset)), offsets, val)
+
+        return [red.across(self.e, op, a, pairwise, fold) if offsets else a for op, a in zip(ops, accumulators)]
 
     def across_block(self, ops: list[Op], accumulators: list[tuple[Val, ...]], width: int) -> list[tuple[Val, ...]]:
         """Each group of ``width`` neighbouring threads (a power of two) of the block combined; all of them get the result."""
@@ -317,15 +321,13 @@ class GpuBody:
         self.cluster_arrive()
         self.cluster_wait()
 
-        def of_block(a: tuple[Val, ...], block: int) -> tuple[Val, ...]:
-            at = e.const(block, dt.i32)
-            return tuple(self.shared_load(self.shared_address(offsets[v], at, 8), v.dtype) if v in offsets else v for v in a)
+        def of_blocks(v: Val) -> Val:
+            """``v`` of each block in a lane."""
+            if v not in offsets:
+                return e.const(e.known(v), v.dtype, self.cluster)
+            return e.from_lanes([self.shared_load(self.shared_address(offsets[v], e.const(block, dt.i32), 8), v.dtype) for block in range(self.cluster)])
 
-        out = []
-        for op, a in zip(ops, accumulators):  # a pair at a time: all of a cluster's parts at once would take many registers
-            pairs = (red.combine(e, op, of_block(a, b), of_block(a, b + 1)) for b in range(0, self.cluster, 2))
-            out.append(functools.reduce(lambda total, pair, op=op: red.combine(e, op, total, pair), pairs))
-        return out
+        return [red.across_lanes(e, op, tuple(map(of_blocks, a))) for op, a in zip(ops, accumulators)]
 
     def position(self, op: Op, env: Env) -> Val | None:
         """The place along the reduced dimensions, row-major, for argmax and argmin."""
