@@ -359,8 +359,11 @@ class Kernel:
         source = [a for d in self.dims(operand) for a in d]
         target = [a for d in self.dims(op.result) for a in d]
         if source != target:
+            index, memory = self.dim_index(target, env), self.memories.get(operand)
+            if memory and operand.op not in self.inside and tuple(memory.strides) == sz.contiguous_strides(operand.shape):
+                return self._from_memory(self._load(memory, index), operand.dtype)  # the same place in memory, whatever the shape
             env = dict(env)
-            self.spread(source, self.dim_index(target, env), env)
+            self.spread(source, index, env)
         return self.value(operand, env)
 
     def _slice(self, op: Op, env: Env) -> Val:

@@ -156,6 +156,7 @@ def analyze(program: list[Op], outputs: list[Value], layouts: dict[Value, Layout
         layout = layouts.get(value)
         strides[value] = layout.strides if layout else sz.contiguous_strides(value.shape)
         strides[value] = tuple(0 if n == 1 else s for n, s in zip(value.shape, strides[value]))
+    _adopt_reshapes(program, [v for v in inputs if v not in outputs], strides, axes)
     phases = phases_of(program, axes)
     partials = [op for op in program if op.name == "partial_sum"]
     if phases:
@@ -179,6 +180,17 @@ def analyze(program: list[Op], outputs: list[Value], layouts: dict[Value, Layout
     analysis.pinned, analysis.hint = _pinned(program, axes), hint
     _order(analysis, hint)
     return analysis
+
+
+def _adopt_reshapes(program: list[Op], inputs: list[Value], strides: dict[Value, tuple], axes: Axes) -> None:
+    """A contiguous input of which only one reshape is used lies in memory as that does: it gets the axes of the reshape, where it has others."""
+    for value in inputs:
+        users = [op for op in program if value in op.operands]
+        plain = tuple(0 if n == 1 else s for n, s in zip(value.shape, sz.contiguous_strides(value.shape)))
+        if strides[value] == plain and any(n != 1 for n in value.shape) and all(op.name == "reshape" for op in users):
+            flat = axes.flat(users[0].result)
+            if flat != axes.flat(value) and all(axes.flat(op.result) == flat for op in users[1:]):
+                axes.adopt(value, users[0].result)
 
 
 def _pinned(program: list[Op], axes: Axes) -> set[Axis]:

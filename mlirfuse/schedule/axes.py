@@ -162,6 +162,12 @@ class Axes:
         dims = self.dims(operand)
         return [axis for d in ops.axes_of(op.attrs, operand.rank) for axis in dims[d]]
 
+    def adopt(self, value: Value, other: Value) -> None:
+        """Gives ``value``, a contiguous input that only its reshape ``other`` is made of, the axes of that: its last dimension has them all, since a
+        step along that one is a step in memory."""
+        last = max(d for d, n in enumerate(value.shape) if n != 1)
+        self._set(value, [self.flat(other) if d == last else [] for d in range(value.rank)])
+
     def share(self, value: Value, other: Value) -> None:
         """Gives ``value``, the result of a copy of the op that makes ``other``, the same axes."""
         self._set(value, self._dims[other])

@@ -102,7 +102,8 @@ class GpuBody:
         for value, align in zip(analysis.inputs + analysis.outputs, access.aligns):
             if value not in memories:
                 read_only = value not in written and slots.place(value) not in places and slots.place(value) not in slots.written
-                hinted = read_only and (whole - analysis.pinned if access.hint == STAY_L2 else whole) <= set(analysis.axes.flat(value))
+                along = whole - analysis.pinned if access.hint == STAY_L2 else whole
+                hinted = read_only and (not analysis.phases or along <= set(analysis.axes.flat(value)))  # for weights, rows have no register left
                 memories[value] = Memory(self.args.place(value), analysis.strides[value], value.dtype, align, read_only, access.hint if hinted else "")
         self.k = Kernel(self.e, analysis.axes, memories, self.args.size, self.index, set(analysis.ops), self.args.scalar, access.multiples, self.args.inverse)
         self.block = self.special("ctaid.x")

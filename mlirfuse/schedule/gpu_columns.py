@@ -311,10 +311,11 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], alignmen
                 out += [params(32, threads, unroll)._replace(access=narrower, split=1) for threads in (1024, 512) for unroll in (16, 8)]
         return out
 
+    a_thread = work // (blocks * 64 * 256) if little else 0  # vectors, with as many parts as there are then
     bytes_a_thread = 32 if little else 128 if work * access.lanes * element >= 12 << 20 else 64  # of rows under way
-    threads = 512 if work >= 1 << 20 or blocks >= machine.sm_count else 256
-    in_flight = max(2 if little else 4, min(16, bytes_a_thread // (access.lanes * element)))
-    normal = tx, threads if access.lanes * accumulators <= 8 else 128, in_flight
+    threads = 512 if work >= 1 << 20 or blocks >= machine.sm_count or a_thread >= 16 else 256
+    in_flight = max(2 if little and a_thread < 8 else 4, min(16, bytes_a_thread // (access.lanes * element)))
+    normal = tx // 2 if a_thread >= 2 and tx > 2 else tx, threads if access.lanes * accumulators <= 8 else 128, in_flight
     at_once = min(tx, 16) if access.lanes > 1 else tx, 512, max(8, in_flight), 0.0  # without a split
     if vectors * above >= machine.sm_count * 128 and rows <= 64:  # columns enough for all threads: none needs to share its own
         at_once = 32, 128, 8, 0.0

@@ -148,11 +148,13 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
 
     best = min(alone or shared, key=cost, default=None)
     in_shared_memory: list[Params] = []
+    # In registers, half types widened and what the online form does without would leave a multiprocessor to one block.
+    crowded = shorter and halves and wide and not small and best and best[2] * registers > 20
     if single and small and best and kept < machine.sm_count // 16 and best[2] <= 8:
         yield persistent(*best)  # a cluster at a time is sooner done than two kernels
     elif single and (not alone or vectors > 2048 and (lanes > 1 or kept > 2 * machine.sm_count)):
         yield looped()  # one pass: nothing to keep
-    elif alone:
+    elif alone and not crowded:
         yield persistent(*best)
     else:
         in_shared_memory = [] if converted and kept >= machine.sm_count else staged()

@@ -437,6 +437,16 @@ def _permute(parts: list[str], x, y, selector):
     return result
 
 
+def _multiply(parts: list[str], x, y):
+    """With .hi, the upper half of a product of 32 bits each."""
+    if "hi" not in parts:
+        return x * y
+    if x.itemsize != 4:
+        raise EmulationError(f"unknown opcode {'.'.join(parts)}")
+    wide = np.dtype(f"{x.dtype.kind}8")
+    return x.astype(wide) * y.astype(wide) >> wide.type(32)
+
+
 def _rounded(function: Callable) -> Callable:
     """In float64, then rounded: NumPy's float32 functions are less exact."""
     return lambda parts, x: function(x.astype(np.float64)).astype(x.dtype)
@@ -445,7 +455,7 @@ def _rounded(function: Callable) -> Callable:
 ARITHMETIC = {
     "add": lambda parts, x, y: x + y,
     "sub": lambda parts, x, y: x - y,
-    "mul": lambda parts, x, y: x * y,
+    "mul": _multiply,
     "mad": lambda parts, x, y, z: x * y + z,
     "fma": _fused,
     "neg": lambda parts, x: -x,
@@ -493,6 +503,7 @@ OPERATIONS |= {"mov": _move, "cvt": _convert, "selp": _select, "setp": _compare}
 MEMORY = {"global", "shared", "shared::cluster", "param", "nc", "L1::no_allocate", "L2::cache_hint", "v2", "v4", *TYPES}
 CALCULATED = {"rn", "rm", "approx", "ftz", "NaN", "lo", "wide", "pred", *TYPES}
 KNOWN = {
+    "mul": CALCULATED | {"hi"},
     "bar": {"sync"},
     "barrier": {"cluster", "arrive", "relaxed", "wait", "aligned"},
     "griddepcontrol": {"launch_dependents", "wait"},

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import mlirfuse
+import mlirfuse.numpy as mnp
 from mlirfuse import targets
 from mlirfuse.lowering.slots import inverse_of
 from mlirfuse.program import Program
@@ -102,3 +103,32 @@ def test_what_earlier_kernels_write_is_no_constant():
         rows, sums = sums, rows
     assert "ld.global" in sums and "ld.global.nc" not in sums and "no_allocate" not in sums
     assert "cp.async" in rows or "ld.global.nc" in rows
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: mnp.softmax(x),
+        lambda x: x.sum(0),
+        lambda x: x.T * 2,
+        lambda x: x + 1,
+    ],
+)
+def test_a_reshaped_argument_is_scheduled_as_if_it_came_so(fn):
+    """Whatever shape a contiguous argument has, a reshape of it to constant sizes is read as an array of that shape is."""
+    target = targets.of("cuda:sm_90")
+
+    def chosen(fn, x):
+        lowered = mlirfuse.jit(fn, target="cuda:sm_90").lower(x)
+        program = Program(lowered.segmented(), target, lowered.env)
+        return [p._replace(access=p.access._replace(multiples=())) for p in program.parameters(lowered.env, {})]
+
+    shape = 8192, 1024
+    assert chosen(lambda x: fn(x.reshape(shape)), np.empty((256, 32768), np.float32)) == chosen(fn, np.empty(shape, np.float32))
+
+
+def test_long_rows_of_half_types_leave_room_for_other_blocks():
+    """A softmax's rows of 32768 half-type elements are kept in shared memory: in registers, one block would fill a multiprocessor."""
+    lowered = mlirfuse.jit(mnp.softmax, target="cuda:sm_90").lower(np.empty((4096, 32768), np.float16))
+    (params,) = Program(lowered.segmented(), targets.of("cuda:sm_90"), lowered.env).parameters(lowered.env, {})
+    assert params.staged

@@ -245,7 +245,7 @@ COPY = """.visible .entry copy(.param .u64 copy_param_0, .param .u64 copy_param_
         ("ld.shared.b32 %r2, [%rd3];", "shared access out of bounds"),
         ("st.global.b32 [%rd3], %r1;", "out of bounds"),  # the input may only be read
         ("vote.sync.any.pred %p1, %p2, -1;", "unknown opcode vote.sync.any.pred"),
-        ("mul.hi.u32 %r2, %r1, %r1;", "unknown opcode mul.hi.u32"),
+        ("mad.hi.u32 %r2, %r1, %r1, %r1;", "unknown opcode mad.hi.u32"),
         ("add.rn.f32.f16 %r2, %r1, %r1;", "unknown opcode add.rn.f32.f16"),
         ("setp.lt.s32 %p1, %r1, 16; @%p1 bar.sync 0; @!%p1 barrier.cluster.wait; ld.global.b32 %r2, [%rd3];", "wait for ever"),
     ],
@@ -264,3 +264,19 @@ def test_the_emulator_finds_errors(instruction, message):
     else:
         with pytest.raises(EmulationError, match=message):
             launch()
+
+
+@pytest.mark.parametrize(
+    "fn, x",
+    [
+        (lambda x: softmax(x.reshape(12, 1024)), normal(24, 512)),
+        (lambda x: x.reshape(4, 12, 256).sum(1), normal(24, 512)),
+        (lambda x: x.reshape(3, 64, 64).transpose(0, 2, 1) * 2, normal(24, 512)),
+        (lambda x: x.reshape(3, 4, 8, 64).transpose(0, 2, 1, 3).reshape(24, 256), normal(12, 8, 64)),
+        (lambda x: x.reshape(3, 4, 8, 64)[:, 1:, :, 4:] + 1, normal(12, 8, 64)),
+        (lambda x: (x.reshape(48, 256).sum(1), x * 2), normal(24, 512)),
+    ],
+)
+def test_reshapes_to_constants(fn, x):
+    """Of an argument whose sizes are not known to divide those."""
+    check(fn, x, candidates=4)

@@ -167,3 +167,29 @@ def test_library_ops_take_views_as_they_are(monkeypatch):
     np.testing.assert_allclose(compiled(x, w), x @ w.T, rtol=1e-5)
     for given, argument in zip(seen[0], (x, w)):
         assert np.shares_memory(given, argument)
+
+
+RESHAPES = {
+    "alone": lambda x: x.reshape(6, 8, 40) + 1,
+    "rows": lambda x: mnp.softmax(x.reshape(96, 20)),
+    "columns": lambda x: x.reshape(6, 8, 40).sum(1),
+    "the outermost": lambda x: x.reshape(6, 320).sum(0),
+    "permuted": lambda x: x.reshape(6, 8, 40).transpose(2, 0, 1) * 2,
+    "with extents of one": lambda x: x.reshape(1, 96, 1, 20) * 2,
+    "twice the same": lambda x: x.reshape(96, 20) + x.reshape(96, 20) * 2,
+    "two shapes": lambda x: (x.reshape(96, 20).sum(1), x.reshape(6, 320).sum(0)),
+    "beside itself": lambda x: (x.reshape(6, 320).sum(0), x * 2),
+    "sliced": lambda x: x.reshape(6, 8, 40)[:, 1:, 3:] * 2,
+    "and again": lambda x: (x.reshape(96, 20) + 1).reshape(6, 320).sum(1),
+    "of what is computed": lambda x: (x.sum(1, keepdims=True) * x).reshape(96, 20).sum(1),
+}
+
+
+@pytest.mark.parametrize("which", RESHAPES)
+@pytest.mark.parametrize("layout", ["contiguous", "transposed", "every other row"])
+def test_reshapes_to_constants(which, layout):
+    """Sizes that are not known to divide each other, contiguous arguments and others: the same elements as NumPy's."""
+    x = {"contiguous": array((48, 40)), "transposed": array((40, 48)).T, "every other row": array((96, 40))[::2]}[layout]
+    found, wanted = mlirfuse.jit(RESHAPES[which])(x), RESHAPES[which](x.astype(np.float64))
+    for got, want in zip(*(r if isinstance(r, tuple) else (r,) for r in (found, wanted)), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
