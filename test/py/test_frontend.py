@@ -191,6 +191,8 @@ def agree(fn, *args):
             want = plain(fn, args)
     except (TypeError, OverflowError, ValueError):
         want = None
+    if want is None and {BF16, np.dtype(np.float16)} <= {getattr(x, "dtype", None) for x in args}:
+        return  # beside float16, `plain` has nothing to compute bfloat16 in for which NumPy knows a common type with integers
     if want is None:
         with pytest.raises((TypeError, OverflowError, ValueError, MlirfuseError)):
             trace(fn, *args)
