@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from concurrent.futures import ThreadPoolExecutor
+import threading
 
 from mlirfuse import autotune
 from mlirfuse.errors import UnsupportedError
@@ -84,6 +84,28 @@ def _host(kernels: list[CpuKernel], slots: Slots) -> str:
     return "\n".join(lines)
 
 
+class _Beside(threading.Thread):
+    """``function()`` in a thread of its own. Executors take nothing more once the interpreter waits for its last threads; threads still start."""
+
+    def __init__(self, function):
+        super().__init__()
+        self._function, self._error = function, None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self._found = self._function()
+        except BaseException as error:
+            self._error = error
+
+    def result(self):
+        """What the function gave; raises what it raised."""
+        self.join()
+        if self._error is not None:
+            raise self._error
+        return self._found
+
+
 class GpuTarget:
     """An NVIDIA GPU: a device of this machine, or (``device`` None) an architecture to compile for."""
 
@@ -140,9 +162,10 @@ class GpuTarget:
             return Variant(params, {"tiled": tiled, "host": ""}, 0, slots, 0, None)
         code = ptx.to_ptx(tiled, self.machine.chip)
         host = self.host(kernels, slots)
-        with ThreadPoolExecutor(1) as beside:  # while the driver compiles the kernels
-            loading = beside.submit(_native.Module, code.encode() + b"\0", self.device)
-            launch = llvm.HostCode(llvm.compile_object("module {\n" + host + "\n}\n"))
+        loading = _Beside(lambda: _native.Module(code.encode() + b"\0", self.device))
+        try:
+            launch = llvm.HostCode(llvm.compile_object("module {\n" + host + "\n}\n"))  # while the driver compiles the kernels
+        finally:
             module = loading.result()
         slots.functions = {k.name: module.function(k.name, 0, k.cluster > 8) for k in kernels}
         return Variant(params, {"tiled": tiled, "ptx": code, "host": host}, launch.address("launch"), slots, len(kernels), [module, launch])

@@ -11,7 +11,7 @@ splits, so that a load of step 1 is one vector load, of step 0 one scalar load, 
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from mlirfuse import dtypes as dt
 from mlirfuse import ops
@@ -361,7 +361,8 @@ class Kernel:
         if source != target:
             index, memory = self.dim_index(target, env), self.memories.get(operand)
             if memory and operand.op not in self.inside and tuple(memory.strides) == sz.contiguous_strides(operand.shape):
-                return self._from_memory(self._load(memory, index), operand.dtype)  # the same place in memory, whatever the shape
+                aligned = min(memory.align, self._divisor(index) * operand.dtype.bytes)
+                return self._from_memory(self._load(replace(memory, align=aligned), index), operand.dtype)  # the same place, whatever the shape
             env = dict(env)
             self.spread(source, index, env)
         return self.value(operand, env)

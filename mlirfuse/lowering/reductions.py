@@ -265,7 +265,7 @@ def across(e: Emitter, op: Op, a: tuple[Val, ...], pairwise, fold) -> tuple[Val,
         return top, fold(e.add, e.mul(a[1], exp(e, e.sub(a[0], _base(e, top)))))
     if op.name == "m2" and e.known(a[0]) is None:
         count = fold(e.add, a[0])
-        mean = mean_of(e, count, fold(e.add, e.mul(a[0], a[1])))
+        mean = fold(e.add, e.mul(a[1], e.mul(a[0], e.div(1.0, e.max(count, 1.0)))))  # weighted before it is summed: a total may overflow
         apart = e.sub(a[1], mean)
         return count, mean, fold(e.add, e.fma(apart, e.mul(apart, a[0]), a[2]))  # 0 from a part of nothing, however large the mean
     return pairwise(lambda x, y: combine(e, op, x, y), a)

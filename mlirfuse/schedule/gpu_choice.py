@@ -92,7 +92,7 @@ class _Reach:
             axes, strides, nbytes = analysis.axes.flat(value), analysis.strides[value], value.dtype.bytes
             plain = domain.issuperset(axes) and not analysis.pinned.intersection(axes)
             along = analysis.axis_stride(value, lane) if lane else 0
-            steps = [analysis.axis_stride(value, a) for a in ends] if plain else strides
+            steps = [analysis.axis_stride(value, a) for a in (ends if plain else axes)]
             stepped = [s if isinstance(s, int) else f"({s} if {s} != 1 else 0)" for s in dict.fromkeys(steps) if s not in (0, 1)]
             lines.append(f"_limit{at} = {_ored(stepped + pieces)} * {nbytes} | _alignments.get(_value{at}, {WIDEST}) | {WIDEST}")
             lines.append(f"_limit{at} &= -_limit{at}")

@@ -134,6 +134,18 @@ def test_long_rows(fn, inputs):
     check(fn, *inputs, candidates=9)
 
 
+@pytest.mark.parametrize("columns", [770, 4099])
+def test_variances_of_large_numbers(columns):
+    """A variance past the largest float32 is infinite, not NaN, also where the sum of the numbers is past it."""
+    x = (normal(2, columns) + np.array([[0], [100]], np.float32)) * np.float32(1e35)
+    lowered = mlirfuse.jit(lambda x: x.var(1), target="cuda:sm_90").lower(x)
+    program = Program(lowered.segmented(), targets.of("cuda:sm_90"), lowered.env)
+    (step,) = program.steps
+    for params in itertools.islice(gpu_choice.candidates(step.analysis, lowered.env, {}, program.target.machine), 6):
+        (variance,) = run(program, lowered.env, (params,), [x])
+        assert np.isposinf(variance).all(), params
+
+
 def test_every_form_of_long_rows():
     """Also in registers, whole and with values computed again, and in loops."""
     check(softmax, normal(2, 19456), candidates=21)
@@ -275,6 +287,14 @@ def test_the_emulator_finds_errors(instruction, message):
         (lambda x: x.reshape(3, 4, 8, 64).transpose(0, 2, 1, 3).reshape(24, 256), normal(12, 8, 64)),
         (lambda x: x.reshape(3, 4, 8, 64)[:, 1:, :, 4:] + 1, normal(12, 8, 64)),
         (lambda x: (x.reshape(48, 256).sum(1), x * 2), normal(24, 512)),
+        # Rows that vectors do not divide, of which as much is read as vectors do.
+        (lambda x: x.reshape(4, 6)[:, :4] * 2, normal(6, 4)),
+        (lambda x: x.reshape(2048, 6)[:, :4].sum(1), normal(24, 512)),
+        (lambda x: x.reshape(2048, 6)[:, :4] + 1 + x[:1, :4], normal(24, 512)),
+        (lambda x: softmax(x.reshape(48, 258)[:, :256]), normal(24, 516)),
+        (lambda x: x.reshape(8, 3, 6)[:, :, :4].transpose(1, 0, 2) * 2, normal(9, 16)),
+        (lambda x: x.sum(0).reshape(64, 6)[:, :4] * 2, normal(4, 8, 48)),
+        (lambda x: x.reshape(-1, 6)[:, :4] + 1, normal(12288)),
     ],
 )
 def test_reshapes_to_constants(fn, x):
