@@ -421,8 +421,10 @@ def _shift_right(parts: list[str], x, count):
 
 
 def _extract_bits(parts: list[str], x, start, count):
-    one = x.dtype.type(1)
-    return (x >> start.astype(x.dtype)) & ((one << count.astype(x.dtype)) - one)
+    """Of a signed number, the uppermost one is the sign of the result."""
+    one, start, count = x.dtype.type(1), start.astype(x.dtype), count.astype(x.dtype)
+    bits = (x >> start) & ((one << count) - one)
+    return bits - ((bits >> (count - one)) << count) if x.dtype.kind == "i" else bits
 
 
 def _permute(parts: list[str], x, y, selector):

@@ -295,6 +295,7 @@ def test_the_emulator_finds_errors(instruction, message):
         (lambda x: x.reshape(8, 3, 6)[:, :, :4].transpose(1, 0, 2) * 2, normal(9, 16)),
         (lambda x: x.sum(0).reshape(64, 6)[:, :4] * 2, normal(4, 8, 48)),
         (lambda x: x.reshape(-1, 6)[:, :4] + 1, normal(12288)),
+        (lambda x: x.reshape(8, 48, 32) - x.reshape(8, 48, 32).max((0, 2), keepdims=True), normal(12288)),  # a bit of the index extends to all
     ],
 )
 def test_reshapes_to_constants(fn, x):
