@@ -374,6 +374,7 @@ def _select(launch: Launch, instruction: Instruction, threads: np.ndarray) -> No
 
 
 COMPARISONS = {"eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal}
+UNORDERED = {f"{name}u" for name in ("eq", "ne", "lt", "le", "gt", "ge")}  # also true of NaNs
 
 
 def _compare(launch: Launch, instruction: Instruction, threads: np.ndarray) -> None:
@@ -383,6 +384,8 @@ def _compare(launch: Launch, instruction: Instruction, threads: np.ndarray) -> N
     unordered = (x != x) | (y != y)  # where one of them is NaN
     if comparison in ("nan", "num"):
         found = unordered == (comparison == "nan")
+    elif comparison in UNORDERED:
+        found = COMPARISONS[comparison[:-1]](x, y) | unordered
     else:
         found = COMPARISONS[comparison](x, y) & ~unordered
     launch.write(target, found, threads)
@@ -401,8 +404,13 @@ def _fused(parts: list[str], x, y, z):
 
 
 def _extreme(of_numbers: Callable, of_all: Callable) -> Callable:
-    """max or min: of a NaN and a number it is the number, unless the opcode says NaN."""
-    return lambda parts, x, y: of_all(x, y) if "NaN" in parts else of_numbers(x, y)
+    """max or min: of a NaN and a number it is the number, unless the opcode says NaN; relu takes 0 for what is negative."""
+
+    def extreme(parts: list[str], x, y):
+        result = of_all(x, y) if "NaN" in parts else of_numbers(x, y)
+        return np.maximum(result, x.dtype.type(0)) if "relu" in parts else result
+
+    return extreme
 
 
 def _divide(parts: list[str], x, y):
@@ -461,6 +469,7 @@ ARITHMETIC = {
     "mad": lambda parts, x, y, z: x * y + z,
     "fma": _fused,
     "neg": lambda parts, x: -x,
+    "abs": lambda parts, x: np.abs(x),
     "max": _extreme(np.fmax, np.maximum),
     "min": _extreme(np.fmin, np.minimum),
     "div": _divide,
@@ -506,6 +515,8 @@ MEMORY = {"global", "shared", "shared::cluster", "param", "nc", "L1::no_allocate
 CALCULATED = {"rn", "rm", "approx", "ftz", "NaN", "lo", "wide", "pred", *TYPES}
 KNOWN = {
     "mul": CALCULATED | {"hi"},
+    "max": CALCULATED | {"relu"},
+    "min": CALCULATED | {"relu"},
     "bar": {"sync"},
     "barrier": {"cluster", "arrive", "relaxed", "wait", "aligned"},
     "griddepcontrol": {"launch_dependents", "wait"},
@@ -519,5 +530,5 @@ KNOWN = {
     "cvt": {"rn", "f16x2", *TYPES},
     "div": {"rn", "f32", "f64", "u32", "u64"},
     "rem": {"u32", "u64"},
-    "setp": {"nan", "num", *COMPARISONS, *TYPES},
+    "setp": {"nan", "num", *COMPARISONS, *UNORDERED, *TYPES},
 }
