@@ -427,6 +427,27 @@ def test_driver_errors_in_a_compiled_function(run):
     )
 
 
+def test_first_call_of_a_thread_that_outlives_the_main_one(run):
+    """The interpreter then waits for it, and code can still be compiled and loaded."""
+    run(
+        """
+        import mlirfuse
+        x = DeviceArray.from_numpy(np.ones((300, 40), "f4"))
+
+        def late():
+            threading.main_thread().join()
+            try:
+                assert mlirfuse.jit(lambda x: x * 3 + 1, fallback=False)(x).shape == (300, 40) and read("fake_launches") == 1
+            except BaseException as error:
+                print(error, flush=True)
+                os._exit(1)
+
+        threading.Thread(target=late).start()
+        """,
+        FAKE_KERNELS="1",
+    )
+
+
 def test_foreign_arrays(run):
     run("""
         class Foreign:
