@@ -229,9 +229,9 @@ class Program:
         """Compiles the expressions of the plan to one Python function of the sizes."""
         slots = variant.slots
         exprs: list[str] = []
-        for key in slots.ints:
-            kind, what = key
-            exprs.append({"size": str(what), "handle": str(slots.functions.get(what, what)), "inverse": f"_inverse_of({what})"}.get(kind, "0"))
+        for kind, what in slots.ints:
+            what = slots.functions.get(what, what) if kind == "handle" else what
+            exprs.append(str(what) if kind in ("size", "handle") else f"_inverse_of({what})" if kind == "inverse" else "0")
         nbytes = [str(slots.temporary_bytes[k]) for k in slots.temporaries]
         sizes = [key[1] for key in slots.ints if key[0] in ("size", "inverse")] + [slots.temporary_bytes[k] for k in slots.temporaries]
         symbols = sz.symbols_of(sizes)

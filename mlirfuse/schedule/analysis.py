@@ -184,13 +184,16 @@ def analyze(program: list[Op], outputs: list[Value], layouts: dict[Value, Layout
 
 def _adopt_reshapes(program: list[Op], inputs: list[Value], strides: dict[Value, tuple], axes: Axes) -> None:
     """A contiguous input of which only one reshape is used lies in memory as that does: it gets the axes of the reshape, where it has others."""
+    reshaped = {op.operands[0] for op in program if op.name == "reshape"}
     for value in inputs:
-        users = [op for op in program if value in op.operands]
+        if value not in reshaped:
+            continue
+        first, *others = [op for op in program if value in op.operands]
         plain = tuple(0 if n == 1 else s for n, s in zip(value.shape, sz.contiguous_strides(value.shape)))
-        if strides[value] == plain and any(n != 1 for n in value.shape) and all(op.name == "reshape" for op in users):
-            flat = axes.flat(users[0].result)
-            if flat != axes.flat(value) and all(axes.flat(op.result) == flat for op in users[1:]):
-                axes.adopt(value, users[0].result)
+        if strides[value] == plain and any(n != 1 for n in value.shape) and all(op.name == "reshape" for op in (first, *others)):
+            flat = axes.flat(first.result)
+            if flat != axes.flat(value) and all(axes.flat(op.result) == flat for op in others):
+                axes.adopt(value, first.result)
 
 
 def _pinned(program: list[Op], axes: Axes) -> set[Axis]:
