@@ -317,3 +317,15 @@ def test_pipeline_errors():
             build(text)
     steps = build("builtin.module(func.func(cse,fusion-dce),any(canonicalize{max-iterations=2 top-down=false}), fusion-group{max-args=7 horizontal})")
     assert [str(s) for s in steps] == ["cse", "fusion-dce", "canonicalize{max-iterations=2 top-down=false}", "fusion-group{horizontal=true max-args=7}"]
+
+
+def test_a_pass_that_defines_nothing_says_what_it_lacks():
+    """For who writes one: what to define, and which form of the IR a pass does not take."""
+
+    class Nothing(base.Pass):
+        name = "test-nothing"
+
+    with pytest.raises(NotImplementedError, match="test-nothing defines neither run nor run_on_module nor run_on_ir"):
+        Nothing().run(None)
+    with pytest.raises(NotImplementedError, match="test-nothing does not work on modules"):
+        Nothing().run_on_module(None)
