@@ -5,7 +5,7 @@
 
 Every implementation's result is first compared with the reference in float64, computed from the same inputs; results are
 overwritten with NaN and computed again before that, so that what is not written shows. Only what passed is timed. The times are
-medians over interleaved rounds of CUDA-event timings, the L2 cache flushed before each call. JAX's are of chains of calls (see
+medians over interleaved rounds of CUDA-event timings, the L2 cache flushed before each call, small inputs others each time (``timing.turns``). JAX's are of chains of calls (see
 ``timing.Chain``), and so is what mlirfuse is compared with them by. The copy is
 the best of several that move the row's model bytes (each input read once, each output written once), timed in the same rounds.
 
@@ -15,6 +15,7 @@ The rows run in a child process that is started again after a crash or a hang: a
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import statistics
@@ -121,14 +122,15 @@ class Worker:
 
     # -- one row
 
-    def _build(self, name, w, inputs):
-        """The call of an implementation: a function of fresh inputs, and those inputs as it takes them."""
+    def _build(self, name, w):
+        """An implementation: its function, one that takes torch tensors and waits, what makes its own inputs of torch tensors, and what calls it with
+        such inputs."""
         torch = self.torch
+        same = lambda t: t  # noqa: E731
         if name == "mlirfuse":
             fn = self.mlirfuse.jit(w.fused)
-            convert = (lambda t: t) if self.cuda else to_numpy
-            extra = w.extra
-            return fn, lambda *args: fn(*[convert(a) for a in args], *extra), [convert(t) for t in inputs], lambda given: (lambda: fn(*given, *extra))
+            convert = same if self.cuda else to_numpy
+            return fn, lambda *args: fn(*map(convert, args), *w.extra), convert, lambda given: fn(*given, *w.extra)
         if name == "eager":
             fn = w.torch
         elif name == "compile":
@@ -138,14 +140,15 @@ class Worker:
             fn = self.jax.jit(w.jax)
             convert = lambda t: self.jax.dlpack.from_dlpack(t.int() if t.dtype == torch.int64 else t)  # noqa: E731
             wait = self.jax.block_until_ready
-            if self.cuda:
-                return fn, lambda *args: wait(fn(*map(convert, args))), [convert(t) for t in inputs], lambda given: (lambda: fn(*given))
-            return fn, lambda *args: wait(fn(*map(convert, args))), [convert(t) for t in inputs], lambda given: (lambda: wait(fn(*given)))
-        return fn, fn, inputs, lambda given: (lambda: fn(*given))
+            return fn, lambda *args: wait(fn(*map(convert, args))), convert, lambda given: fn(*given) if self.cuda else wait(fn(*given))
+        return fn, fn, same, lambda given: fn(*given)
 
     def row(self, w, without_mlirfuse: bool) -> dict:
         torch = self.torch
         inputs = w.make(self.options.device)
+        others = []  # further inputs, which calls take in turn
+        if self.cuda:
+            others = [w.make("cuda", seed) for seed in range(1, timing.turns(sum(t.numel() * t.element_size() for t in inputs)))]
         like, nbytes = None, None
         try:
             like = timing.as_tuple(w.torch(*inputs))
@@ -171,8 +174,9 @@ class Worker:
                 continue
             call = None
             try:
-                fn, fresh, given, bind = self._build(name, w, inputs)
-                call = bind(given)
+                fn, fresh, convert, run = self._build(name, w)
+                calls = [functools.partial(run, [convert(t) for t in given]) for given in (inputs, *others)]
+                call = calls[0]
                 variants = self.mlirfuse.variants() or 0 if name == "mlirfuse" else 0
                 self.timer.synchronize()
                 start = time.perf_counter()
@@ -193,6 +197,7 @@ class Worker:
                     del results
                     errors = timing.compare(call(), inputs, w.reference_function(), w.rows, like, w.tolerances)
                 entry["errors"] = errors
+                call = timing.in_turn(calls)
                 if name == "jax" and self.cuda:
                     samplers[name] = (self.chain, call, 0.0)
                 else:

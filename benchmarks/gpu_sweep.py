@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import functools
 import os
 import random
 import statistics
@@ -78,15 +79,16 @@ class Sweep:
         self.mlirfuse = None
         self.store: dict = {}
 
-    def matrix(self, name, dtype, rows, columns):
-        """A matrix over random data made once for each dtype: 256 distinct megabytes of elements, repeated."""
+    def matrix(self, name, dtype, rows, columns, turn):
+        """A matrix over random data made once for each dtype: 256 distinct megabytes of elements, repeated. Of another ``turn``, another part of them."""
         torch = self.torch
         need = rows * columns
+        start = turn * (need + -need % 128)
         have = self.store.get((name, dtype))
-        if have is None or have.numel() < need:
+        if have is None or have.numel() < start + need:
             self.store.pop((name, dtype), None)
             cap = int(self.options.cap_mb * 1e6) // dtype.itemsize
-            size = min(cap, max(need, 1 << 24)) if not self.cuda else max(cap, need)
+            size = min(cap, max(start + need, 1 << 24)) if not self.cuda else max(cap, start + need)
             draw = torch.empty(size, dtype=dtype, device=self.options.device)
             generator = torch.Generator(device=self.options.device).manual_seed(len(self.store) + 1)
             step = 1 << 26
@@ -94,14 +96,19 @@ class Sweep:
                 part = draw[k : k + step]
                 part.copy_(torch.randn(part.numel(), device=self.options.device, generator=generator))
             self.store[name, dtype] = have = draw
-        return have[:need].view(rows, columns)
+        return have[start : start + need].view(rows, columns)
+
+    def inputs(self, kinds, dtype, rows, columns, turn=0) -> list:
+        made = [self.matrix(k, dtype, *((1, columns) if k in "wb" else (rows, columns)), turn) for k in kinds]
+        return [t.view(-1) if k in "wb" else t for k, t in zip(kinds, made)]
 
     def point(self, op, dtype_name, rows, columns, fused, with_peer) -> dict:
         torch = self.torch
         dtype = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}[dtype_name]
         _, torch_fn, chunk_rows, kinds = operations()[op]
-        inputs = [self.matrix(k, dtype, *((1, columns) if k in "wb" else (rows, columns))) for k in kinds]
-        inputs = [t.view(-1) if k in "wb" else t for k, t in zip(kinds, inputs)]
+        inputs = self.inputs(kinds, dtype, rows, columns)
+        turns = timing.turns(sum(t.numel() * t.element_size() for t in inputs)) if self.cuda else 1
+        sets = [inputs, *(self.inputs(kinds, dtype, rows, columns, turn) for turn in range(1, turns))]
         point = {"op": op, "dtype": dtype_name, "rows": rows, "columns": columns}
         samplers = {}
         like = timing.as_tuple(torch_fn(*inputs))
@@ -114,8 +121,8 @@ class Sweep:
                 fused[op] = self.mlirfuse.jit(operations()[op][0])
             from gpu import to_numpy
 
-            given = inputs if self.cuda else [to_numpy(t) for t in inputs]
-            call = lambda: fused[op](*given)  # noqa: E731
+            calls = [functools.partial(fused[op], *(given if self.cuda else map(to_numpy, given))) for given in sets]
+            call = calls[0]
             variants = self.mlirfuse.variants() or 0
             start = time.perf_counter()
             results = call()
@@ -127,6 +134,7 @@ class Sweep:
                 del results
                 terms = {"sum 1": columns, "sum 0": rows, "sum": rows * columns}.get(op, 0)
                 point["errors"] = timing.compare(call(), inputs, torch_fn, chunk_rows, like, floor=terms**0.5)
+            call = timing.in_turn(calls)
             samplers["mlirfuse"] = (self.timer, call, self.timer.host_seconds(call))
         except Exception as error:
             point["error"] = timing.summary(error)
@@ -138,7 +146,7 @@ class Sweep:
             if self.options.peer == "compile":
                 torch._dynamo.reset()
                 fn = torch.compile(torch_fn, dynamic=False)
-            peer = lambda: fn(*inputs)  # noqa: E731
+            peer = timing.in_turn([functools.partial(fn, *given) for given in sets])
             try:
                 peer()
                 samplers["peer"] = (self.timer, peer, self.timer.host_seconds(peer))

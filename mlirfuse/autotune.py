@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from mlirfuse import _native
 from mlirfuse.errors import CompileError, CudaError, UnsupportedError
 from mlirfuse.runtime import cache
-from mlirfuse.schedule import gpu_choice
+from mlirfuse.schedule import gpu_choice, staged
 
 FLUSH_BYTES = 256 << 20
 
@@ -47,6 +47,8 @@ class Tuned:
 
 
 def _short(params) -> str:
+    if isinstance(params, staged.Params):
+        return "staged " + "; ".join(map(_short, params.stages))
     fields = {k: v for k, v in params._asdict().items() if k != "access"}
     return f"{type(params).__module__.split('.')[-1]} lanes={params.access.lanes} " + " ".join(f"{k}={v}" for k, v in fields.items())
 

@@ -26,7 +26,7 @@ from mlirfuse.frontend import tree as trees
 from mlirfuse.graph import Graph, Segment
 from mlirfuse.lowering import llvm, ptx
 from mlirfuse.passes.base import IR
-from mlirfuse.schedule import traffic
+from mlirfuse.schedule import staged, traffic
 
 TENSOR_LEVELS = ("fusion", "grouped", "segmented", "linalg")
 CPU_LEVELS = (*TENSOR_LEVELS, "tiled", "host", "llvm")
@@ -248,6 +248,8 @@ def _launched(kernel) -> str:
 
 def parameters(choice) -> dict:
     """A scheduler's parameters by name."""
+    if isinstance(choice, staged.Params):
+        return {"stages": len(choice.stages)}
     out = {}
     for name, value in (choice._asdict() if isinstance(choice, tuple) else vars(choice)).items():
         if name == "access":

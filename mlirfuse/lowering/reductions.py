@@ -18,10 +18,12 @@ from mlirfuse.lowering.math import exp, sum_of_exp
 @dataclass(eq=False)
 class MaxSumExp:
     """Stands for a maximum ``m`` over rows and the sum of ``exp(x - m)``, its ``results``, accumulated in one pass: (m, sum), where the sum is
-    that for the m so far (Milakov and Gimelshein, Online normalizer calculation for softmax, 2018)."""
+    that for the m so far (Milakov and Gimelshein, Online normalizer calculation for softmax, 2018). ``guarded``: the sum is of ``exp(x)`` where m is
+    not finite."""
 
     operands: list[Value]
     results: list[Value]
+    guarded: bool = False
     name: str = "max_sum_exp"
 
 
@@ -304,6 +306,8 @@ def result(e: Emitter, op: Op, a: tuple[Val, ...]) -> Val:
 
 def results(e: Emitter, op: Op | MaxSumExp | Moments, a: tuple[Val, ...]) -> tuple[Val, ...]:
     """The reduction's values from its accumulator."""
+    if isinstance(op, MaxSumExp) and op.guarded:  # exp(m) is the sum of what is not finite
+        return a[0], e.select(e.cmp("lt", e.abs(a[0]), math.inf), a[1], exp(e, a[0]))
     if isinstance(op, MaxSumExp):  # of nothing but -inf the sum is one of NaNs
         return a[0], e.select(e.cmp("eq", a[0], -math.inf), math.nan, a[1])
     if isinstance(op, Moments):

@@ -7,6 +7,7 @@ from typing import Any, Callable, Iterable
 
 from mlirfuse import ops
 from mlirfuse import sizes as sz
+from mlirfuse.dtypes import DType
 from mlirfuse.errors import CompileError
 from mlirfuse.graph import Layout, Op, Value
 from mlirfuse.schedule.axes import Axes, Axis
@@ -68,6 +69,11 @@ class Analysis:
             if any(v in late for v in op.operands):
                 late.update(op.results)
         return late
+
+    def stored(self, value: Value) -> DType:
+        """The type that a tensor's elements have in memory. What the kernels of one segment pass on is kept as it was computed, half types in
+        float32."""
+        return value.dtype.compute if value in self.passed_on else value.dtype
 
     def axis_stride(self, value: Value, axis: Axis) -> Size:
         """How many elements of memory a step along ``axis`` is for a tensor in memory; 0 where it does not have the axis."""

@@ -99,13 +99,13 @@ class CpuBody:
         self.k.streamed = frozenset(streamed)
 
     def memory(self, value: Value) -> Memory:
-        """Where a tensor lies. What the kernels of one segment pass on is kept as it was computed, half types in float32."""
-        strides, dtype = self.analysis.strides[value], value.dtype
-        if value not in self.analysis.passed_on:
-            return Memory(self.args.place(value), strides, dtype, dtype.bytes)
-        held = dtype.compute
-        pointer = self.args.temporary((value.op, "result"), sz.mul(value.numel, held.bytes))
-        return Memory(pointer, strides, held, held.bytes)
+        """Where a tensor lies."""
+        dtype = self.analysis.stored(value)
+        if value in self.analysis.passed_on:
+            pointer = self.args.temporary((value.op, "result"), sz.mul(value.numel, dtype.bytes))
+        else:
+            pointer = self.args.place(value)
+        return Memory(pointer, self.analysis.strides[value], dtype, dtype.bytes)
 
     def size(self, size: Size) -> Val:
         return self.k.size(size)

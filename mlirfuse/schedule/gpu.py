@@ -98,9 +98,13 @@ class GpuBody:
         self.cluster_begun = False
         memories = {}
         written, whole = set(analysis.outputs), set(analysis.domain)
-        places = [slots.place(v) for v in analysis.outputs]
+        places = [slots.place(v) for v in written - analysis.passed_on]
         for value, align in zip(analysis.inputs + analysis.outputs, access.aligns):
-            if value not in memories:
+            if value in analysis.passed_on:
+                dtype = analysis.stored(value)
+                pointer = self.args.temporary((value.op, "result"), sz.mul(value.numel, dtype.bytes))
+                memories[value] = Memory(pointer, analysis.strides[value], dtype, align)
+            elif value not in memories:
                 read_only = value not in written and slots.place(value) not in places and slots.place(value) not in slots.written
                 along = whole - analysis.pinned if access.hint == STAY_L2 else whole
                 hinted = read_only and (not analysis.phases or along <= set(analysis.axes.flat(value)))  # for weights, rows have no register left

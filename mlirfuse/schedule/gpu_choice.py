@@ -11,13 +11,14 @@ from mlirfuse import sizes as sz
 from mlirfuse.graph import Value
 from mlirfuse.lowering.kernel import PASS_L1, STAY_L2
 from mlirfuse.lowering.slots import Slots
-from mlirfuse.schedule import gpu_columns, gpu_inner_outer, gpu_pointwise, gpu_rows, gpu_transpose, joint
+from mlirfuse.schedule import gpu_columns, gpu_inner_outer, gpu_pointwise, gpu_rows, gpu_transpose, joint, staged
 from mlirfuse.schedule.analysis import INDEXED, RANDOM, Analysis, size_of
 from mlirfuse.schedule.gpu import Access, GpuKernel
 from mlirfuse.schedule.rows import is_outer
 
-_EMITTERS = {m.Params: m.emit for m in (gpu_columns, gpu_inner_outer, gpu_pointwise, gpu_rows, gpu_transpose)}
+_SCHEDULERS = {m.Params: m for m in (gpu_columns, gpu_inner_outer, gpu_pointwise, gpu_rows, gpu_transpose)}
 WIDEST = 16  # bytes of the widest access
+MUCH = 512 << 10  # bytes for one block to read several times: a few launches more take less time
 # Second-level caches full that a kernel reads and writes, where hints begin to help or to hurt.
 REDUCED = 4  # up to here what is only reduced passes the first-level cache: time -12% for one, +3% for twenty
 STAYING = 1.5  # from here on what else is read stays in the second-level one: copies -0.5%, transposes -1%, softmax -0.8 to -1.5%
@@ -30,23 +31,49 @@ def choose(analysis: Analysis, env: dict[str, int], alignments: dict[Value, int]
 
 def candidates(analysis: Analysis, env: dict[str, int], alignments: dict[Value, int], machine) -> Iterator:
     """Parameters worth measuring for these sizes, the model's choice first; the others are made when they are asked for."""
-    hint = _hint(analysis, env, machine)
+    read, written = (nbytes / machine.l2_bytes for nbytes in analysis.values(_bytes, env))
+    hint = _hint(analysis, read, written, machine)
     if analysis.partials:
         access = access_of(analysis, False, env, alignments)._replace(hint=hint)
         return gpu_inner_outer.candidates(analysis, access, env, machine)
     outer = bool(analysis.phases) and is_outer(analysis, env)
     access = access_of(analysis, outer or not analysis.phases, env, alignments)._replace(hint=hint)
-    if outer:
-        return gpu_columns.candidates(analysis, access, env, alignments, machine)
     if analysis.phases:
-        return gpu_rows.candidates(analysis, access, env, machine)
-    pointwise = gpu_pointwise.candidates(analysis, access, env, machine)
+        if outer:
+            whole = gpu_columns.candidates(analysis, access, env, alignments, machine)
+        else:
+            whole = gpu_rows.candidates(analysis, access, env, machine)
+        return _with_staged(whole, analysis, env, alignments, machine)
+    pointwise = gpu_pointwise.candidates(analysis, access, env, machine, read + written < STAYING)
     return itertools.chain(gpu_transpose.candidates(analysis, access, env, alignments, machine), pointwise)
 
 
 def emit(name: str, analysis: Analysis, slots: Slots, params) -> list[GpuKernel]:
     """The kernels of the scheduler that ``params`` belong to."""
-    return _EMITTERS[type(params)](name, analysis, slots, params)
+    if isinstance(params, staged.Params):
+        parts = enumerate(zip(staged.stages(analysis, joint.online), params.stages))
+        return [kernel for at, (stage, given) in parts for kernel in emit(f"{name}_{at}", stage, slots, given)]
+    return _SCHEDULERS[type(params)].emit(name, analysis, slots, params)
+
+
+def _with_staged(whole: Iterator, analysis: Analysis, env: dict[str, int], alignments: dict[Value, int], machine) -> Iterator:
+    """``whole``, candidates that leave a row or column to a block or a cluster, and where these are few, the same work in stages: before them where a
+    block would have much to read, several times."""
+    first = next(whole)
+    blocks = _SCHEDULERS[type(first)].blocks(analysis, first, env)
+    if analysis.once(_only_reduces) or blocks >= machine.sm_count // 2 or not staged.possible(analysis):
+        yield first
+    else:
+        held = isinstance(first, gpu_rows.Params) and first.chunks > 0
+        read, _ = analysis.values(_bytes, env)
+        stages = staged.stages(analysis, joint.online)
+        if not held and read >= MUCH * blocks:
+            yield staged.Params(tuple(choose(stage, env, alignments, machine) for stage in stages))
+            yield first
+        else:
+            yield first
+            yield staged.Params(tuple(choose(stage, env, alignments, machine) for stage in stages))
+    yield from whole
 
 
 def _only_reduces(analysis: Analysis) -> bool:
@@ -55,12 +82,11 @@ def _only_reduces(analysis: Analysis) -> bool:
     return len(analysis.once(joint.online)) == 1 and not any(reduced & set(analysis.axes.flat(v)) for v in analysis.outputs)
 
 
-def _hint(analysis: Analysis, env: dict[str, int], machine) -> str:
-    """How the caches shall treat what is read once."""
-    read, written = analysis.values(_bytes, env)
+def _hint(analysis: Analysis, read: float, written: float, machine) -> str:
+    """How the caches shall treat what is read once, if so many second-level caches full are read and written."""
     if analysis.phases and analysis.once(_only_reduces):
-        return PASS_L1 if read <= REDUCED * machine.l2_bytes else ""
-    return STAY_L2 if read + written >= STAYING * machine.l2_bytes and machine.cache_policies else ""
+        return PASS_L1 if read <= REDUCED else ""
+    return STAY_L2 if read + written >= STAYING and machine.cache_policies else ""
 
 
 def _bytes(analysis: Analysis) -> tuple:
@@ -81,7 +107,7 @@ class _Reach:
         lane = inner[-1] if inner else None
         both = analysis.inputs + analysis.outputs
         tensors = list(dict.fromkeys(both))
-        self.places = [(tensors.index(v), v.dtype.bytes) for v in both]
+        self.places = [(tensors.index(v), analysis.stored(v).bytes) for v in both]
         self.multiples = sorted(_symbolic_lengths(analysis, inner), key=str)
         ends = [loop[-1] for loop in analysis.loops(analysis.kept) + analysis.loops(analysis.reduced)]
         domain = set(analysis.domain)
@@ -89,7 +115,7 @@ class _Reach:
         extent, elements = size_of(inner), sz.product(a.size for a in analysis.domain)
         numbers, offsets, lines, wanted = [extent, elements, *pieces, *self.multiples], [elements], [], [1]
         for at, value in enumerate(tensors):
-            axes, strides, nbytes = analysis.axes.flat(value), analysis.strides[value], value.dtype.bytes
+            axes, strides, nbytes = analysis.axes.flat(value), analysis.strides[value], analysis.stored(value).bytes
             plain = domain.issuperset(axes) and not analysis.pinned.intersection(axes)
             along = analysis.axis_stride(value, lane) if lane else 0
             steps = [analysis.axis_stride(value, a) for a in (ends if plain else axes)]

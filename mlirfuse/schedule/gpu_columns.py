@@ -209,6 +209,12 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
     return kernels
 
 
+def blocks(analysis: Analysis, p: Params, env: dict[str, int]) -> int:
+    """How many blocks there are for these sizes."""
+    columns, above, _ = analysis.values(_extents, env)
+    return -(-columns * p.fold // (p.tx * p.access.lanes)) * above * p.split
+
+
 def _extents(analysis: Analysis) -> tuple:
     """Columns, what is above each other of them among the kept axes, rows."""
     loops = analysis.loops(analysis.kept)

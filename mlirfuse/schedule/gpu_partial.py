@@ -36,7 +36,7 @@ def load_partial(body: GpuBody, memory: Memory, offset: Val, dtype: dt.DType) ->
 
 
 def finish(name: str, analysis: Analysis, slots: Slots, access: Access, split: int, phase: list[Op], points: int) -> GpuKernel:
-    """Combines the ``split`` parts of the reductions of ``phase`` and computes what depends on them. ``points`` neighbouring kept points, more
+    """Combines the ``split`` parts (a power of two) of the reductions of ``phase`` and computes what depends on them. ``points`` neighbouring kept points, more
     than one where memory runs along them, are the work of a warp, one alone that of as many threads as there are parts."""
     access = Access(access.index, 1, tuple(v.dtype.bytes for v in analysis.inputs + analysis.outputs))
     body = GpuBody(name, analysis, slots, access, THREADS)
@@ -68,15 +68,22 @@ def finish(name: str, analysis: Analysis, slots: Slots, access: Access, split: i
             for at in places:
                 loaded = part(op, e.min(at, split - 1))
                 found.append(tuple(e.select(e.cmp("lt", at, split), a, b) for a, b in zip(loaded, nothing)))
-            while len(found) > 1:
-                found = [red.combine(e, op, *found[i : i + 2]) if i + 1 < len(found) else found[i] for i in range(0, len(found), 2)]
-            out.append(red.combine(e, op, before, found[0]))
+            together = red.across_lanes(e, op, tuple(map(e.from_lanes, zip(*found))))
+            out.append(red.combine(e, op, before, together))
         return out
 
+    def turn(i: Val, state: list[Val]) -> list[Val]:
+        return [v for a in some(e.add(e.cast(i, dt.i32), first), AT_ONCE, red.grouped(phase, state)) for v in a]
+
+    assert split & (split - 1) == 0
     turns = -(-split // lanes)
+    whole = turns // AT_ONCE * AT_ONCE
     state = [red.identity(e, op, 1) for op in phase]
-    for begin in range(0, turns, AT_ONCE):
-        state = some(e.add(first, begin * lanes) if begin else first, min(AT_ONCE, turns - begin), state)
+    if whole:
+        flat = [v for a in state for v in a]
+        state = red.grouped(phase, body.loop(e.const(0, body.index), e.const(whole * lanes, body.index), AT_ONCE * lanes, flat, turn))
+    if turns > whole:
+        state = some(e.add(first, whole * lanes) if whole else first, turns - whole, state)
     body.bind(phase, body.across_block(phase, state, width) if points == 1 else body.across_warp(phase, state, 32, points), env)
     reduced = set(analysis.reduced)
     small = [v for v in analysis.outputs if not reduced & set(analysis.axes.flat(v))]

@@ -91,10 +91,10 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
     return [body.finish(grid)]
 
 
-def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine) -> Iterator[Params]:
+def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine, cached: bool) -> Iterator[Params]:
     """Parameters worth trying, the model's choice first: blocks of 512 threads over the columns, of 256 where there is little to do or more of
     those would have work, or over several rows where columns are few; several vectors a thread where a vector is short and there is work
-    for all threads."""
+    for all threads, or where the second-level cache holds much of what is moved (``cached``) and memory is not what threads wait for."""
     columns, rows = analysis.values(_extents, env)
     vectors = -(-columns // access.lanes)
 
@@ -112,10 +112,10 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
                 break
         return Params(access, tx, ty, across, down)
 
-    several_rows = vectors < 256  # a block spans rows: more of them a thread only lengthens its address arithmetic
+    several_rows = vectors < 256  # a block spans rows
     few = vectors * rows < machine.sm_count * machine.threads_per_sm
     threads = 256 if several_rows or few or -(-vectors // 512) * 2 > -(-vectors // 256) else 512
-    first = params(threads, 1 if several_rows else analysis.once(_vectors_a_thread, access.lanes))
+    first = params(threads, (2 if cached else 1) if several_rows else analysis.once(_vectors_a_thread, access.lanes))
     yield first
     others = (params(threads, wanted) for threads in (256, 128, 512) for wanted in (1, 2, 4, 8))
     yield from (p for p in dict.fromkeys(others) if p != first)

@@ -15,6 +15,7 @@ from mlirfuse.schedule.gpu_row_body import Rows
 from mlirfuse.schedule.gpu_staging import Staging
 
 UNROLL = 4  # vectors in flight of a looped row, more where a vector is short
+EXPONENTIALS = 16  # elements whose exponentials are computed at once: of more the code grows, and with it the time to compile it
 
 
 def in_registers(rows: Rows) -> sz.Size:
@@ -66,7 +67,7 @@ def in_shared(rows: Rows) -> sz.Size:
     e, k, p, lanes = rows.e, rows.k, rows.p, rows.lanes
     stride = p.tx * lanes * p.cluster
     exact = p.whole == p.chunks
-    unroll = min(range(4, 8), key=lambda n: (p.chunks % n, n))  # vectors at a time, so that few are left over
+    unroll = min((2, 3) if p.online else range(4, 8), key=lambda n: (p.chunks % n, n))  # vectors at a time, so that few are left over
     start = rows.x_base if rows.rank is None else e.add(rows.x_base, rows.wide(e.mul(rows.rank, p.tx * lanes)))
     staging = Staging(rows, rows.streamed, lanes, p.chunks)
     here, zero = rows.env_of(rows.cluster_index()), e.const(0, rows.index)
@@ -139,6 +140,8 @@ def in_loops(rows: Rows) -> sz.Size:
     here = rows.env_of(row)
     widest = max((v.dtype.bytes for v in rows.streamed + rows.shared), default=4)
     step, unroll = p.tx * lanes, max(UNROLL, min(16, 32 // (lanes * widest)))  # at least 32 bytes of each input a thread in flight
+    if p.online:
+        unroll = min(unroll, max(1, EXPONENTIALS // lanes))
     span = step * unroll
     limit = rows.size(rows.length)
     low, high = e.const(0, rows.index), limit

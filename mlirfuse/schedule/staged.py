@@ -1,16 +1,16 @@
-"""Normalizations in stages, on the CPU: where there are too few rows to share, each phase of reductions is a reduction in parts of its own,
-and the outputs are written by a pointwise kernel. What follows from the reductions alone is computed once, after them, and handed on in the
-workspace.
+"""Normalizations in stages: where there are too few rows for all threads, each phase of reductions is a reduction in parts of its own, and the
+outputs are written by a pointwise kernel. What follows from the reductions alone is computed once, after them, and handed on in the workspace.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Callable
 
 from mlirfuse.graph import Layout, Op, Value
 from mlirfuse.schedule.analysis import Analysis, analyze
 from mlirfuse.schedule.cpu import depends_on
+from mlirfuse.schedule.joint import in_phases
 from mlirfuse.schedule.rows import late_outputs
 
 
@@ -21,9 +21,10 @@ class Params:
     stages: tuple[Any, ...]
 
 
-def stages(analysis: Analysis) -> list[Analysis]:
-    """The segment's stages, each as a segment of its own."""
-    return analysis.once(_stages)
+def stages(analysis: Analysis, phases: Callable[[Analysis], list[list]] = in_phases) -> list[Analysis]:
+    """The segment's stages, each as a segment of its own: one for each of its ``phases``, then one for the outputs along the rows and one for the
+    others."""
+    return analysis.once(_stages, phases)
 
 
 def possible(analysis: Analysis) -> bool:
@@ -32,15 +33,16 @@ def possible(analysis: Analysis) -> bool:
     return not reductions & set(analysis.outputs)
 
 
-def _stages(analysis: Analysis) -> list[Analysis]:
-    phase_of = {op: at for at, phase in enumerate(analysis.phases) for op in phase}
+def _stages(analysis: Analysis, phases: Callable[[Analysis], list[list]]) -> list[Analysis]:
+    together = analysis.once(phases)
+    phase_of = {value.op: at for at, phase in enumerate(together) for reduction in phase for value in reduction.results}
     level: dict[Value, int] = {}  # the phase after which a value is known
     for op in analysis.ops:
         level.update(dict.fromkeys(op.results, phase_of.get(op, max((level.get(v, -1) for v in op.operands), default=-1))))
     passed_on = _passed_on(analysis)
     known: set[Value] = set()
     out = []
-    for at in range(len(analysis.phases)):
+    for at in range(len(together)):
         results = [v for v in level if v in passed_on and level[v] == at]
         out.append(_stage(analysis, results, known))
         known.update(results)
@@ -60,7 +62,7 @@ def _passed_on(analysis: Analysis) -> frozenset[Value]:
 def _stage(analysis: Analysis, outputs: list[Value], known: set[Value]) -> Analysis:
     """What computes ``outputs`` from the inputs and the values that are ``known``."""
     layouts = {v: Layout(strides, 1) for v, strides in analysis.strides.items()}
-    return analyze(_live(analysis.ops, outputs, known), outputs, layouts, set(analysis.scalars), analysis.hint)
+    return analyze(_live(analysis.ops, outputs, known), outputs, layouts, set(analysis.scalars), analysis.hint, analysis.axes)
 
 
 def _live(ops: list[Op], outputs: list[Value], known: set[Value]) -> list[Op]:

@@ -345,6 +345,7 @@ def test_normalizations_in_stages(shape):
         lambda x: (x - x.mean(0), x.std(0)),
         lambda x: (x - x.mean(0), x.mean(0)),
         lambda x: (x / (1 + x.max(0) ** 2), np.sqrt((x * x).sum(0)), x > x.mean(0)),
+        lambda x: ((x - x.mean(-1, keepdims=True)) / x.std(-1, keepdims=True), x.mean(-1, keepdims=True), x.std(-1, keepdims=True)),
     ):
         check(mlirfuse.jit(g), g, data(shape), scale=20)
 

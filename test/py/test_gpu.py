@@ -450,3 +450,35 @@ def test_columns_of_odd_rows(shape, dtype):
             check(logsumexp(0), a, bound=bound)
     check(lambda a, b: (a > b).sum(0), x, y)
     check(lambda a: a.argmax(0), x)
+
+
+@pytest.mark.parametrize("shape", [(1, 1 << 22), (2, 3_000_001), (5, 900_001), (60, 850_004), (1 << 19, 1), (1 << 18, 24), (300_001, 7), (70_001, 130)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_few_rows_or_columns(shape, dtype):
+    """In stages, each over all of the machine. One call behind the other: the workspace is used again."""
+    x = torch.randn(shape, device="cuda").to(dtype)
+    axis = 0 if shape[0] > shape[1] else 1
+    softmax = lambda x: np.exp(x - x.max(axis, keepdims=True)) / np.exp(x - x.max(axis, keepdims=True)).sum(axis, keepdims=True)  # noqa: E731
+
+    def standardized(x):
+        mean = x.mean(axis, keepdims=True)
+        variance = ((x - mean) ** 2).mean(axis, keepdims=True)
+        return (x - mean) / np.sqrt(variance + 1e-5), mean, variance
+
+    check(softmax, x)
+    check(standardized, x, scale=0.1)
+    check(lambda x: x / np.abs(x).max(), x)
+    again = mlirfuse.jit(lambda x: standardized(softmax(x) * 1e4)[0], fallback=False)
+    first = again(x)
+    assert all(torch.equal(again(x), first) for _ in range(5))
+
+
+@pytest.mark.parametrize("shape", [(32, 56, 56, 64), (8, 112, 112, 24), (64, 7, 7, 512)])
+def test_batch_norm_with_channels_last(shape):
+    def batch_norm(x, weight, bias):
+        mean = x.mean((0, 1, 2))
+        variance = x.var((0, 1, 2))
+        return (x - mean) / np.sqrt(variance + 1e-5) * weight + bias, mean, variance
+
+    x, weight, bias = torch.randn(shape, device="cuda") + 3, torch.rand(shape[-1], device="cuda"), torch.randn(shape[-1], device="cuda")
+    check(batch_norm, x, weight, bias)

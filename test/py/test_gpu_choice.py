@@ -132,3 +132,10 @@ def test_long_rows_of_half_types_leave_room_for_other_blocks():
     lowered = mlirfuse.jit(mnp.softmax, target="cuda:sm_90").lower(np.empty((4096, 32768), np.float16))
     (params,) = Program(lowered.segmented(), targets.of("cuda:sm_90"), lowered.env).parameters(lowered.env, {})
     assert params.staged
+
+
+@pytest.mark.parametrize("fn, shape", [(mnp.softmax, (16384, 8192)), (mnp.softmax, (4096, 16384)), (lambda x: mnp.logsumexp(x, -1), (4096, 131072))])
+def test_few_exponentials_are_computed_at_once(fn, shape):
+    """A thread's code has at most some 40 of them, however long its row is: 70 took the driver twice as long to compile, and were no faster."""
+    text = mlirfuse.jit(fn, target="cuda:sm_90").lower(np.empty(shape, np.float16)).as_text("ptx")
+    assert 8 <= text.count("ex2.approx") <= 40

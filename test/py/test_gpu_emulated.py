@@ -13,7 +13,7 @@ from mlirfuse import sizes as sz
 from mlirfuse import targets
 from mlirfuse.lowering import ptx
 from mlirfuse.program import Program, Variant
-from mlirfuse.schedule import gpu_choice
+from mlirfuse.schedule import gpu_choice, joint, staged
 
 BOUND = {2: 2e-3, 4: 1e-5}  # by bytes of the first input's element, relative to the largest result
 
@@ -217,8 +217,8 @@ def test_inputs_that_stay_in_the_cache(fn, inputs, monkeypatch):
 def test_columns_in_one_turn():
     """Rows that no number of threads divides, all in one turn of a loop."""
     for fn in (lambda x: x.sum(0), lambda x: (x.argmax(0), x.sum(0)), softmax_of_columns):
-        check(fn, np.abs(normal(70, 64)), only=lambda params: params.checked)
-    check(lambda x: x.sum(0), np.abs(normal(300, 512)), only=lambda params: params.checked, candidates=2)
+        check(fn, np.abs(normal(70, 64)), only=lambda params: getattr(params, "checked", False))
+    check(lambda x: x.sum(0), np.abs(normal(300, 512)), only=lambda params: getattr(params, "checked", False), candidates=2)
 
 
 @pytest.mark.parametrize("rows", [40, 64])
@@ -229,6 +229,61 @@ def test_two_segments(rows):
 def test_segments_that_have_nothing_to_do_with_each_other():
     """The last block of the second one's kernel waits for the first."""
     check(lambda x, y: (x.sum(0), y * 2), np.abs(normal(1000, 40)), normal(1000, 40))
+
+
+def standardized(x):
+    """With what it was standardized by."""
+    mean = x.mean(-1, keepdims=True)
+    variance = ((x - mean) ** 2).mean(-1, keepdims=True)
+    return (x - mean) / np.sqrt(variance + 1e-5), mean, 1 / np.sqrt(variance + 1e-5)
+
+
+def batch_norm(x, weight, bias):
+    centred = x - x.mean((0, 1), keepdims=True)
+    return centred / np.sqrt((centred * centred).mean((0, 1), keepdims=True) + 1e-5) * weight + bias
+
+
+@pytest.mark.parametrize(
+    "fn, inputs",
+    [
+        (softmax, [normal(3, 5000)]),
+        (softmax, [normal(2, 4099, dtype=np.float16)]),
+        (lambda x: softmax(x.reshape(-1)), [normal(30, 129)]),
+        (standardized, [normal(3, 2048) + 5]),
+        (standardized, [normal(2, 2050, dtype=np.float16)]),
+        (lambda x: x / x.sum(-1, keepdims=True), [normal(2, 2050, dtype=np.float16) + np.float16(40)]),  # past the largest number in half precision
+        (lambda x: x / np.abs(x).max(), [normal(50, 70)]),
+        (lambda x: np.where(x > x.mean(), x, 0), [normal(4000)]),
+        (lambda x: (x - x.max(-1, keepdims=True)) * (x * x).sum(-1, keepdims=True), [normal(2, 3000)]),
+        (layer_norm, [normal(2, 3001), normal(3001), normal(3001)]),
+        (softmax_of_columns, [normal(900, 24)]),
+        (softmax_of_columns, [normal(301, 7, dtype=np.float16)]),
+        (batch_norm, [normal(20, 30, 24) + 3, normal(24), normal(24)]),
+        (lambda x: x - x.transpose(1, 0, 2).reshape(12, -1).mean(-1)[:, None], [normal(6, 12, 70)]),  # rows of several pieces
+    ],
+)
+def test_few_rows_in_stages(fn, inputs):
+    """A reduction in parts for each phase and a pointwise kernel, where a block for each row would be too few."""
+    check(fn, *inputs, only=lambda params: isinstance(params, staged.Params))
+
+
+@pytest.mark.parametrize("columns", [700, 40000])
+def test_logarithms_of_sums_that_are_not_finite(columns):
+    """Rows with infinities or NaN, or of nothing but -inf: in one pass, as in two."""
+    x = normal(6, columns)
+    x[1, 5], x[2, 7], x[3, 3], x[4] = np.inf, -np.inf, np.nan, -np.inf
+    x[5, 1:3] = np.inf, -np.inf
+
+    def logsumexp(x):
+        high = x.max(-1, keepdims=True)
+        high = np.where(np.isfinite(high), high, 0)
+        return (np.log(np.exp(x - high).sum(-1, keepdims=True)) + high)[:, 0]
+
+    with np.errstate(all="ignore"):
+        check(logsumexp, x, candidates=3)
+    lowered = mlirfuse.jit(logsumexp, target="cuda:sm_90").lower(x)
+    (step,) = Program(lowered.segmented(), targets.of("cuda:sm_90"), lowered.env).steps
+    assert len(joint.online(step.analysis)) == 1
 
 
 # ---- what the emulator finds
