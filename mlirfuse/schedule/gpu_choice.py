@@ -18,7 +18,6 @@ from mlirfuse.schedule.rows import is_outer
 
 _SCHEDULERS = {m.Params: m for m in (gpu_columns, gpu_inner_outer, gpu_pointwise, gpu_rows, gpu_transpose)}
 WIDEST = 16  # bytes of the widest access
-MUCH = 512 << 10  # bytes for one block to read several times: a few launches more take less time
 # Second-level caches full that a kernel reads and writes, where hints begin to help or to hurt.
 REDUCED = 4  # up to here what is only reduced passes the first-level cache: time -12% for one, +3% for twenty
 STAYING = 1.5  # from here on what else is read stays in the second-level one: copies -0.5%, transposes -1%, softmax -0.8 to -1.5%
@@ -57,34 +56,43 @@ def emit(name: str, analysis: Analysis, slots: Slots, params) -> list[GpuKernel]
 
 
 def _with_staged(whole: Iterator, analysis: Analysis, env: dict[str, int], alignments: dict[Value, int], machine) -> Iterator:
-    """``whole``, candidates that leave a row or column to a block or a cluster, and where these are few, the same work in stages: before them where a
-    block would have much to read, several times."""
+    """``whole``, candidates that pass several times over a row or a column, or over what is kept of it; and the same work in stages, each of which
+    has all of the machine: first where the model says so."""
     first = next(whole)
-    blocks = _SCHEDULERS[type(first)].blocks(analysis, first, env)
-    if analysis.once(_only_reduces) or blocks >= machine.sm_count // 2 or not staged.possible(analysis):
+    if _SCHEDULERS[type(first)].in_one_pass(analysis) or not staged.possible(analysis):
         yield first
     else:
-        held = isinstance(first, gpu_rows.Params) and first.chunks > 0
-        read, _ = analysis.values(_bytes, env)
+        better = _better_in_stages(first, analysis, env, machine)
+        if not better:
+            yield first
         stages = staged.stages(analysis, joint.online)
-        if not held and read >= MUCH * blocks:
-            yield staged.Params(tuple(choose(stage, env, alignments, machine) for stage in stages))
+        yield staged.Params(tuple(choose(stage, env, alignments, machine) for stage in stages))
+        if better:
             yield first
-        else:
-            yield first
-            yield staged.Params(tuple(choose(stage, env, alignments, machine) for stage in stages))
     yield from whole
 
 
-def _only_reduces(analysis: Analysis) -> bool:
-    """Whether all that is read is read in one pass, and nothing as large is written."""
-    reduced = set(analysis.reduced)
-    return len(analysis.once(joint.online)) == 1 and not any(reduced & set(analysis.axes.flat(v)) for v in analysis.outputs)
+def _better_in_stages(whole, analysis: Analysis, env: dict[str, int], machine) -> bool:
+    """Whether stages, with some launches more and the input read once more, take less time: where blocks are few and each has much to read. A block
+    walks down columns slowly, with a few rows under way."""
+    blocks = _SCHEDULERS[type(whole)].blocks(analysis, whole, env)
+    read, _ = analysis.values(_bytes, env)
+    if isinstance(whole, gpu_columns.Params):
+        (rows,) = analysis.values(_rows, env)
+        return rows >= 32 and (blocks < machine.sm_count or rows >= 1024)
+    if whole.chunks:  # in registers, or a cluster's shared memory
+        return blocks <= machine.sm_count // 4 and read >= 100_000 * blocks
+    return blocks < machine.sm_count // 2 and read >= 250_000 * blocks
+
+
+def _rows(analysis: Analysis) -> tuple:
+    """The length of the reduced axes."""
+    return (sz.product(a.size for a in analysis.reduced),)
 
 
 def _hint(analysis: Analysis, read: float, written: float, machine) -> str:
     """How the caches shall treat what is read once, if so many second-level caches full are read and written."""
-    if analysis.phases and analysis.once(_only_reduces):
+    if analysis.phases and gpu_rows.in_one_pass(analysis):
         return PASS_L1 if read <= REDUCED else ""
     return STAY_L2 if read + written >= STAYING and machine.cache_policies else ""
 

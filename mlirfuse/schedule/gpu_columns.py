@@ -205,8 +205,18 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
     grid = sz.mul(sz.product(size_of(loop) for loop in outer), across, p.split)
     kernels = [body.finish(grid)]
     if parts > 1:
-        kernels.append(finish(f"{name}_finish", analysis, slots, p.access, parts, phases[0], points=8))
+        kernels.append(finish(f"{name}_finish", analysis, slots, p.access, parts, phases[0], _points_a_warp(p)))
     return kernels
+
+
+def _points_a_warp(p: Params) -> int:
+    """How many neighbouring columns a warp finishes: one where columns are few and have many parts, each with threads of its own."""
+    return 1 if p.tx < 32 and p.split * p.fold >= 64 else 8
+
+
+def in_one_pass(analysis: Analysis) -> bool:
+    """Whether one pass over the columns does."""
+    return analysis.once(_work)[0]
 
 
 def blocks(analysis: Analysis, p: Params, env: dict[str, int]) -> int:

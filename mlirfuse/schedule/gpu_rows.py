@@ -176,6 +176,11 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
             yield from (p._replace(resident=r) for r in (1, 2, 3, 4) if r != p.resident and r * p.tx <= 1024)
 
 
+def in_one_pass(analysis: Analysis) -> bool:
+    """Whether rows are only reduced, in one pass: nothing as long is written."""
+    return analysis.once(_row).single
+
+
 def blocks(analysis: Analysis, p: Params, env: dict[str, int]) -> int:
     """How many blocks there are for these sizes."""
     kept, _ = analysis.values(_extents, env)
