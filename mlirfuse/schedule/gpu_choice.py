@@ -79,7 +79,7 @@ def _better_in_stages(whole, analysis: Analysis, env: dict[str, int], machine) -
     read, _ = analysis.values(_bytes, env)
     if isinstance(whole, gpu_columns.Params):
         (rows,) = analysis.values(_rows, env)
-        return rows >= 32 and (blocks < machine.sm_count or rows >= 1024)
+        return not whole.held and rows >= 32 and (blocks < machine.sm_count or rows >= 1024)
     if whole.chunks:  # in registers, or a cluster's shared memory
         return blocks <= machine.sm_count // 4 and read >= 100_000 * blocks
     return blocks < machine.sm_count // 2 and read >= 250_000 * blocks

@@ -3,7 +3,8 @@
 ``tx`` threads lie along the columns, each with a vector of them, ``ty`` along the rows; a thread walks down its rows with several loads
 in flight, and the block's threads of one column combine through shared memory. Few columns are split over several blocks, whose
 accumulators a second kernel combines. Rows of odd lengths are *folded*: several of them, one behind the other, are one row of a length
-that vectors divide; the second kernel combines what came of each column in them.
+that vectors divide; the second kernel combines what came of each column in them. Columns that a block's registers hold are read once, however many
+phases there are.
 """
 
 from __future__ import annotations
@@ -24,11 +25,13 @@ from mlirfuse.schedule.gpu_partial import finish, partial_memory
 
 
 SHARED = 48 << 10  # bytes a block may use without asking
+KEPT = 32  # elements of columns that a thread keeps in registers
 
 
 class Params(NamedTuple):
     """``tx`` threads along columns and ``ty`` along rows, ``unroll`` rows in flight a thread, ``split`` blocks along the rows; ``fold`` rows are
-    taken as one; ``checked``: each turn sees to it that its rows are there, so that what is left over takes one turn and not one a row."""
+    taken as one; ``checked``: each turn sees to it that its rows are there, so that what is left over takes one turn and not one a row; ``held``: all rows
+    are taken in one turn, and kept in registers."""
 
     access: Access
     tx: int
@@ -37,6 +40,7 @@ class Params(NamedTuple):
     split: int = 1
     fold: int = 1
     checked: bool = False
+    held: bool = False
 
 
 def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
@@ -114,13 +118,13 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
         def rows_from(i: Val) -> list[Val]:
             return [e.add(i, u * p.ty) if u else i for u in range(p.unroll)]
 
+        def clamped(row: Val) -> tuple[Env, Val]:
+            return at(e.min(row, e.sub(high, 1))), e.cmp("lt", row, high)
+
+        if p.held:
+            return visit([clamped(row) for row in rows_from(first)], carried)
         if p.checked:
-            last = e.sub(high, 1)
-
-            def turn(i: Val, state: list[Val]) -> list[Val]:
-                return visit([(at(i), None), *((at(e.min(row, last)), e.cmp("lt", row, high)) for row in rows_from(i)[1:])], state)
-
-            return body.loop(first, high, span, carried, turn)
+            return body.loop(first, high, span, carried, lambda i, state: visit([(at(i), None), *map(clamped, rows_from(i)[1:])], state))
         last_start = e.sub(high, (p.unroll - 1) * p.ty)
         turns = e.div(e.max(e.add(e.sub(last_start, first), span - 1), 0), span)
         rest = e.add(first, e.mul(turns, span))
@@ -128,52 +132,48 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
         return body.loop(rest, high, p.ty, carried, lambda i, state: visit([(at(i), None)], state)) if p.unroll > 1 else carried
 
     def down_block(phase: list[Op], totals: list[tuple[Val, ...]]) -> list[tuple[Val, ...]]:
-        """Combines the block's rows; every thread gets its columns' result."""
+        """Combines the block's rows; every thread gets its columns' result. Through shared memory each column's accumulators come to neighbouring
+        threads, as many to a thread as it has columns, and its result goes back."""
         if p.ty == 1:
             return totals
-        offsets = []
-        for total in totals:
-            for v in total:
-                offsets.append(body.reserve(p.ty * tile * v.dtype.bytes))
-        steps = p.ty.bit_length() - 1
+        moving = list(dict.fromkeys(v for total in totals for v in total if e.known(v) is None))
+        threads = min(32, max(1, p.ty // lanes))  # of a column
+        parts, at_once = p.ty // threads, min(tile, p.tx * p.ty // threads)
+        stride = tile + 1  # no two rows of a column in the same bank
+        given = {v: body.reserve(p.ty * stride * v.dtype.bytes) for v in moving}
+        found = [[body.reserve(tile * v.dtype.bytes) if v in given else None for v in total] for total in totals]
+        own = e.mul(x, lanes)
+        for v in moving:
+            for lane in range(lanes):
+                index = e.add(e.add(e.mul(y, stride), own), lane)
+                body.shared_store(body.shared_address(given[v], index, v.dtype.bytes), e.extract(v, lane))
+        body.barrier()
+        first = e.and_(t, threads - 1)
+        for start in range(0, tile, at_once):
+            column = e.add(e.and_(e.bitcast(e.shr(e.bitcast(t, dt.u32), threads.bit_length() - 1), dt.i32), at_once - 1), start)
 
-        def slot(offset, row, v):
-            index = e.add(e.mul(row, p.tx), x)
-            return body.shared_address(offset, index, v.dtype.bytes * lanes)
+            def parts_of(v: Val) -> Val:
+                if v not in given:
+                    return e.const(e.known(v), v.dtype, parts)
+                rows_ = [e.add(first, n * threads) for n in range(parts)]
+                places = [body.shared_address(given[v], e.add(e.mul(row, stride), column), v.dtype.bytes) for row in rows_]
+                return e.from_lanes([body.shared_load(place, v.dtype) for place in places])
 
-        for s in range(steps):  # the upper half hands its accumulators to the lower half
-            half = p.ty >> (s + 1)
-            upper = e.and_(e.cmp("ge", y, half), e.cmp("lt", y, 2 * half))
-            with k.region(f"scf.if {upper} {{"):
-                for offset, v in zip(offsets, [v for total in totals for v in total]):
-                    body.shared_store(slot(offset, y, v), v, min(16, v.dtype.bytes * lanes))
-            body.barrier()
-            other = e.min(e.add(y, half), p.ty - 1)
-            combined, at_ = [], 0
-            for op, total in zip(phase, totals):
-                loaded = []
-                for v in total:
-                    loaded.append(body.shared_load(slot(offsets[at_], other, v), v.dtype, lanes, min(16, v.dtype.bytes * lanes)))
-                    at_ += 1
-                merged = red.combine(e, op, total, tuple(loaded))
-                lower = e.cmp("lt", y, half)
-                combined.append(tuple(e.select(lower, a, b) for a, b in zip(merged, total)))
-            totals = combined
-        if full or len(phases) > 1:
-            zero = e.const(0, dt.i32)
-            with k.region(f"scf.if {e.cmp('eq', y, 0)} {{"):
-                for offset, v in zip(offsets, [v for total in totals for v in total]):
-                    body.shared_store(slot(offset, zero, v), v, min(16, v.dtype.bytes * lanes))
-            body.barrier()
-            shared, at_ = [], 0
-            for total in totals:
-                parts = []
-                for v in total:
-                    parts.append(body.shared_load(slot(offsets[at_], zero, v), v.dtype, lanes, min(16, v.dtype.bytes * lanes)))
-                    at_ += 1
-                shared.append(tuple(parts))
-            totals = shared
-        return totals
+            combined = [red.across_lanes(e, op, tuple(map(parts_of, total))) for op, total in zip(phase, totals)]
+            combined = body.across_warp(phase, combined, threads)
+            with body.leader(e.cmp("eq", first, 0)):
+                for offsets, done in zip(found, combined):
+                    for offset, val in zip(offsets, done):
+                        if offset is not None:
+                            body.shared_store(body.shared_address(offset, column, val.dtype.bytes), val)
+        body.barrier()
+
+        def result_of(offset: int | None, done: Val) -> Val:
+            if offset is None:  # as many rows in every column
+                return e.splat(done, lanes)
+            return body.shared_load(body.shared_address(offset, own, done.dtype.bytes), done.dtype, lanes, min(16, done.dtype.bytes * lanes))
+
+        return [tuple(map(result_of, offsets, done)) for offsets, done in zip(found, combined)]
 
     for phase in phases:
         totals = down_block(phase, over_rows(phase))
@@ -231,14 +231,15 @@ def _extents(analysis: Analysis) -> tuple:
     return size_of(loops[-1]), sz.product(size_of(loop) for loop in loops[:-1]), sz.product(a.size for a in analysis.reduced)
 
 
-def _work(analysis: Analysis) -> tuple[bool, int, int, int]:
+def _work(analysis: Analysis) -> tuple[bool, int, int, int, int]:
     """Whether one pass over the columns does; how many accumulators a column has in it, and the bytes of those of all passes, each of which has its
-    own shared memory; the bytes of the widest input's elements."""
+    own shared memory; the bytes of the widest input's elements; how many inputs have elements of their own along the columns."""
     reduced, late, phases = set(analysis.reduced), analysis.late_values(), analysis.once(joint.online)
     wide = [v for v in analysis.outputs if reduced & set(analysis.axes.flat(v))]
     held = [[d for op in phase for d in red.accumulator_types(op)] for phase in phases]
-    element = max((v.dtype.bytes for v in analysis.inputs if reduced & set(analysis.axes.flat(v))), default=4)
-    return len(phases) == 1 and late.isdisjoint(wide), len(held[0]), sum(d.bytes for phase in held for d in phase), element
+    down = [v.dtype.bytes for v in analysis.inputs if reduced & set(analysis.axes.flat(v))]
+    one_pass = len(phases) == 1 and late.isdisjoint(wide)
+    return one_pass, len(held[0]), sum(d.bytes for phase in held for d in phase), max(down, default=4), max(1, len(down))
 
 
 def _folds(analysis: Analysis) -> bool:
@@ -279,7 +280,7 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], alignmen
     second kernel costs more than it helps."""
     columns, above, rows = analysis.values(_extents, env)
     vectors = -(-columns // access.lanes)
-    single, accumulators, held_bytes, element = analysis.once(_work)
+    single, accumulators, held_bytes, element, inputs = analysis.once(_work)
     fold, access = _folded(analysis, access, env, alignments) if single else (1, access)
     if fold > 1:
         columns, rows = columns * fold, rows // fold
@@ -293,7 +294,7 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], alignmen
 
     def params(tx: int, threads: int, unroll: int, full: float = 1.0) -> Params:
         ty = max(1, threads // tx)
-        while ty > 1 and (ty > rows or ty * tx * access.lanes * held_bytes > SHARED):
+        while ty > 1 and (ty > rows or (ty + 2) * (tx * access.lanes + 1) * held_bytes > SHARED):
             ty //= 2
         while unroll > 1 and ty * unroll > rows:
             unroll //= 2
@@ -311,7 +312,7 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], alignmen
                 ty, lanes = threads // p.tx, p.access.lanes
                 unroll = next((n for n in (2, 4, 8, 12, 16) if ty * n >= rows), 0)
                 registers = unroll * lanes * element // 4 + lanes * held_bytes // 2  # of the rows, and of accumulators before and after
-                if unroll and ty <= 2 * rows and threads * lanes * held_bytes <= SHARED and registers <= 48:
+                if unroll and ty <= 2 * rows and (ty + 2) * (p.tx * lanes + 1) * held_bytes <= SHARED and registers <= 48:
                     yield p._replace(ty=ty, unroll=unroll, split=1, checked=True)
 
     def narrow() -> list[Params]:
@@ -327,6 +328,26 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], alignmen
                 out += [params(32, threads, unroll)._replace(access=narrower, split=1) for threads in (1024, 512) for unroll in (16, 8)]
         return out
 
+    def in_registers() -> list[Params]:
+        """Parameters that keep columns in registers, as few threads as do it: first where a block's rows are 128 bytes, of half types 64; longer
+        where there are few rows, so that a thread has some vectors under way, but not so long that multiprocessors have no block."""
+        wanted = max(8 if element >= 4 else 4, min(32, 512 // rows))
+        while wanted > 4 and -(-vectors // wanted) * above < machine.sm_count:
+            wanted //= 2
+        out = []
+        for x in dict.fromkeys(min(tx, x) for x in (wanted, 8, 16, 4, 32)):
+            if x < tx and x * access.lanes * element < 64:  # two sectors of memory
+                continue
+            for threads in (128, 256, 512, 1024):
+                unroll = 1 << (-(-rows * x // threads) - 1).bit_length()
+                most = KEPT // (access.lanes * inputs) // (2 if threads == 1024 else 1)
+                if unroll <= min(max(1, most), 16) and (threads // x + 2) * (x * access.lanes + 1) * held_bytes <= SHARED:
+                    out.append(Params(access, x, threads // x, unroll, held=True))
+                    break
+        return out
+
+    if not single:
+        yield from in_registers()
     a_thread = work // (blocks * 64 * 256) if little else 0  # vectors, with as many parts as there are then
     bytes_a_thread = 32 if little else 128 if work * access.lanes * element >= 12 << 20 else 64  # of rows under way
     threads = 512 if work >= 1 << 20 or blocks >= machine.sm_count or a_thread >= 16 else 256

@@ -221,6 +221,18 @@ def test_columns_in_one_turn():
     check(lambda x: x.sum(0), np.abs(normal(300, 512)), only=lambda params: getattr(params, "checked", False), candidates=2)
 
 
+@pytest.mark.parametrize("shape, dtype", [((70, 64), np.float32), ((5, 256), np.float32), ((300, 12), np.float32), ((33, 77), np.float32), ((65, 40), np.float16), ((2, 512), np.float32)])
+def test_columns_in_registers(shape, dtype):
+    """Rows that no number of threads divides, or fewer than there are threads, read once for all passes."""
+
+    def standardized(x):
+        apart = x - x.mean(0)
+        return apart / np.sqrt((apart * apart).mean(0) + 1e-5), x.argmax(0)
+
+    for fn in (softmax_of_columns, standardized, lambda x: (x > x.mean(0)) & (x != x.max(0))):
+        check(fn, normal(*shape, dtype=dtype) + dtype(1), only=lambda params: getattr(params, "held", False), candidates=3)
+
+
 @pytest.mark.parametrize("rows", [40, 64])
 def test_two_segments(rows):
     check(norm_backward, normal(rows, 256), normal(rows, 256) + 1, candidates=6)
