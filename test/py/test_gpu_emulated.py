@@ -13,7 +13,7 @@ from mlirfuse import sizes as sz
 from mlirfuse import targets
 from mlirfuse.lowering import ptx
 from mlirfuse.program import Program, Variant
-from mlirfuse.schedule import gpu_choice, joint, staged
+from mlirfuse.schedule import gpu_choice, gpu_columns, joint, staged
 
 BOUND = {2: 2e-3, 4: 1e-5}  # by bytes of the first input's element, relative to the largest result
 
@@ -221,7 +221,7 @@ def test_columns_in_one_turn():
     check(lambda x: x.sum(0), np.abs(normal(300, 512)), only=lambda params: getattr(params, "checked", False), candidates=2)
 
 
-@pytest.mark.parametrize("shape, dtype", [((70, 64), np.float32), ((5, 256), np.float32), ((300, 12), np.float32), ((33, 77), np.float32), ((65, 40), np.float16), ((2, 512), np.float32)])
+@pytest.mark.parametrize("shape, dtype", [((70, 64), np.float32), ((5, 256), np.float32), ((300, 12), np.float32), ((33, 77), np.float32), ((65, 40), np.float16), ((4, 512), np.float32)])
 def test_columns_in_registers(shape, dtype):
     """Rows that no number of threads divides, or fewer than there are threads, read once for all passes."""
 
@@ -231,6 +231,13 @@ def test_columns_in_registers(shape, dtype):
 
     for fn in (softmax_of_columns, standardized, lambda x: (x > x.mean(0)) & (x != x.max(0))):
         check(fn, normal(*shape, dtype=dtype) + dtype(1), only=lambda params: getattr(params, "held", False), candidates=3)
+
+
+def test_columns_with_more_lanes_than_rows_of_threads():
+    """A block has fewer threads than columns to combine."""
+    few = lambda params: isinstance(params, gpu_columns.Params) and 1 < params.ty < params.access.lanes  # noqa: E731
+    check(softmax_of_columns, normal(40, 512, dtype=np.float16), only=few, candidates=2)
+    check(lambda x: x.sum(0), np.abs(normal(300, 512, dtype=np.float16)), only=few, candidates=2)
 
 
 @pytest.mark.parametrize("rows", [40, 64])
