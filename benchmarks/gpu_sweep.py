@@ -39,6 +39,7 @@ def operations():
 
     return {
         "softmax": (lambda x: mnp.softmax(x, axis=-1), lambda x: F.softmax(x, -1), (0,), "x"),
+        "softmax 0": (lambda x: mnp.softmax(x, axis=0), lambda x: F.softmax(x, 0), None, "x"),
         "layer norm": (lambda x, w, b: mnp.layer_norm(x, w, b, eps=EPS), lambda x, w, b: F.layer_norm(x, (x.shape[-1],), w, b, EPS), (0,), "xwb"),
         "sum 1": (lambda x: x.sum(1), lambda x: x.sum(1), (0,), "x"),
         "sum 0": (lambda x: x.sum(0), lambda x: x.sum(0), None, "x"),
@@ -53,7 +54,7 @@ def arguments(argv=None):
     parser.add_argument("--json", help="write every figure to this file")
     parser.add_argument("--peer", default="eager", choices=("eager", "compile", "none"))
     parser.add_argument("--sample", type=int, default=0, help="compare with the peer at about this many points only (0: eager at all, compile at 60)")
-    parser.add_argument("--ops", default="", help="only these, by commas: " + ", ".join(("softmax", "layer norm", "sum 1", "sum 0", "sum", "pointwise",
+    parser.add_argument("--ops", default="", help="only these, by commas: " + ", ".join(("softmax", "softmax 0", "layer norm", "sum 1", "sum 0", "sum", "pointwise",
                                                                                          "transpose")))  # fmt: skip
     parser.add_argument("--dtypes", default=",".join(DTYPES))
     parser.add_argument("--rows", default=",".join(map(str, ROWS)))

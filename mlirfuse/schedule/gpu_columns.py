@@ -131,11 +131,39 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
         carried = body.loop(first, rest, span, carried, lambda i, state: visit([(at(row), None) for row in rows_from(i)], state))
         return body.loop(rest, high, p.ty, carried, lambda i, state: visit([(at(i), None)], state)) if p.unroll > 1 else carried
 
-    def down_block(phase: list[Op], totals: list[tuple[Val, ...]]) -> list[tuple[Val, ...]]:
-        """Combines the block's rows; every thread gets its columns' result. Through shared memory each column's accumulators come to neighbouring
-        threads, as many to a thread as it has columns, and its result goes back."""
-        if p.ty == 1:
-            return totals
+    def halved(phase: list[Op], vals: list[Val]) -> list[Val]:
+        """Each column's accumulators of one part, the lower half of the rows' with the upper half's until one is left; every thread gets its columns'
+        result if there is something to do with it."""
+        offsets = [body.reserve(p.ty * tile * v.dtype.bytes) for v in vals]
+
+        def place(offset: int, row: Val, v: Val) -> str:
+            return body.shared_address(offset, e.add(e.mul(row, p.tx), x), v.dtype.bytes * lanes)
+
+        def store(row: Val) -> None:
+            for offset, v in zip(offsets, vals):
+                body.shared_store(place(offset, row, v), v, min(16, v.dtype.bytes * lanes))
+
+        def load(offset: int, row: Val, v: Val) -> Val:
+            return body.shared_load(place(offset, row, v), v.dtype, lanes, min(16, v.dtype.bytes * lanes))
+
+        half = p.ty
+        while half > 1:
+            half //= 2
+            with k.region(f"scf.if {e.and_(e.cmp('ge', y, half), e.cmp('lt', y, 2 * half))} {{"):
+                store(y)
+            body.barrier()
+            other, lower = e.min(e.add(y, half), p.ty - 1), e.cmp("lt", y, half)
+            vals = [e.select(lower, *red.combine(e, op, (v,), (load(offset, other, v),)), v) for op, offset, v in zip(phase, offsets, vals)]
+        if full or len(phases) > 1:
+            with k.region(f"scf.if {e.cmp('eq', y, 0)} {{"):
+                store(y)
+            body.barrier()
+            vals = [load(offset, e.const(0, dt.i32), v) for offset, v in zip(offsets, vals)]
+        return vals
+
+    def exchanged(phase: list[Op], totals: list[tuple[Val, ...]]) -> list[tuple[Val, ...]]:
+        """Each column's accumulators, brought to neighbouring threads, as many to a thread as it has columns, and combined; every thread gets its columns'
+        result."""
         moving = list(dict.fromkeys(v for total in totals for v in total if e.known(v) is None))
         threads = min(32, max(1, p.ty // lanes))  # of a column
         parts, at_once = p.ty // threads, min(tile, p.tx * p.ty // threads)
@@ -174,6 +202,14 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
             return body.shared_load(body.shared_address(offset, own, done.dtype.bytes), done.dtype, lanes, min(16, done.dtype.bytes * lanes))
 
         return [tuple(map(result_of, offsets, done)) for offsets, done in zip(found, combined)]
+
+    def down_block(phase: list[Op], totals: list[tuple[Val, ...]]) -> list[tuple[Val, ...]]:
+        """Combines the block's rows through shared memory: by halves where a step is one instruction a lane, else in one exchange."""
+        if p.ty == 1:
+            return totals
+        if all(len(total) == 1 for total in totals):
+            return [(v,) for v in halved(phase, [v for (v,) in totals])]
+        return exchanged(phase, totals)
 
     for phase in phases:
         totals = down_block(phase, over_rows(phase))

@@ -83,9 +83,9 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
         wanted = 8
     elif halves and single and wide:
         wanted = 4
-    elif halves and not weights:
+    elif halves and wide and not weights:
         wanted = 8
-    elif halves and weights > inputs:
+    elif halves and wide and weights > inputs:
         wanted = 16
     else:
         many = kept * vectors * registers // 32 >= machine.sm_count * machine.threads_per_sm // 3  # threads, if each has 32
@@ -114,7 +114,7 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
         if cluster > 1 and tx == 256:
             held = chunks * registers
             resident = (4 if held <= 32 else 2) if halves else 3 if 32 < held <= 64 else 1
-        return Params(access, tx, ty, chunks, cluster, 1, whole, chunks * lanes > 32, resident, shorter and cluster > 1)
+        return Params(access, tx, ty, chunks, cluster, 1, whole, chunks * lanes > (32 if wide else 16), resident, shorter and cluster > 1)
 
     def staged() -> list[Params]:
         """Rows in shared memory, best first: few multiprocessors idle, not one block on each with fewer threads than several would have, all threads
