@@ -67,7 +67,8 @@ def in_shared(rows: Rows) -> sz.Size:
     e, k, p, lanes = rows.e, rows.k, rows.p, rows.lanes
     stride = p.tx * lanes * p.cluster
     exact = p.whole == p.chunks
-    unroll = min((2, 3) if p.online else range(4, 8), key=lambda n: (p.chunks % n, n))  # vectors at a time, so that few are left over
+    few = p.online or not rows.shared  # no weights to load beside them: more only lengthen the code
+    unroll = min((2, 3) if few else range(4, 8), key=lambda n: (p.chunks % n, n))  # vectors at a time, so that few are left over
     start = rows.x_base if rows.rank is None else e.add(rows.x_base, rows.wide(e.mul(rows.rank, p.tx * lanes)))
     staging = Staging(rows, rows.streamed, lanes, p.chunks)
     here, zero = rows.env_of(rows.cluster_index()), e.const(0, rows.index)

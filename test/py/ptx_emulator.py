@@ -3,9 +3,9 @@
 What it models: grids, blocks and clusters in one dimension, registers, shared memory (static, dynamic, and that of other blocks in a cluster),
 global memory, asynchronous copies (done at once), shuffles, divergent branches, barriers of blocks and clusters. What it checks: alignment of
 every access, global addresses that lie in no allocation (each is followed by a red zone), global writes to what may only be read, addresses past
-the end of shared memory, threads that wait for ever.
+the end of shared memory, threads that wait for ever, races in shared memory.
 
-What it does not model: races, as the threads that are furthest behind always go first; kernels that overlap; the approximate instructions' errors (``ex2.approx`` is exact, but for rounding); subnormals flushed to zero; time. Of PTX it knows what the tests
+What it does not model: races in global memory, as the threads that are furthest behind always go first; kernels that overlap; the approximate instructions' errors (``ex2.approx`` is exact, but for rounding); subnormals flushed to zero; time. Of PTX it knows what the tests
 need: anything else is an :class:`EmulationError` that names the opcode.
 """
 
@@ -29,6 +29,7 @@ WARP = 32
 ENDED = 1 << 40  # the program counter of a thread that has returned
 RED_ZONE = 1 << 16  # bytes after each allocation that nothing may touch
 MOST_STEPS = 400_000
+NOBODY, SEVERAL = -1, -2  # in place of a thread
 
 
 class EmulationError(Exception):
@@ -114,6 +115,14 @@ class Memory:
         return self.bytes[address : address + count].copy().view(dtype).reshape(shape)
 
 
+class LastAccess:
+    """For each byte of shared memory the thread that accessed it last, and how many barriers, and how many of its cluster, it had passed by then."""
+
+    def __init__(self, size: int):
+        self.by = np.full(size, NOBODY, np.int64)
+        self.barriers, self.waits = (np.zeros(size, np.int64) for _ in range(2))
+
+
 class Launch:
     """One launch of a kernel. Registers are arrays with an element for each thread of the grid; all else is done for an array of threads
     (their numbers in the grid) at a time."""
@@ -129,6 +138,7 @@ class Launch:
             top = self.symbols[name] + size
         self.shared_size = top
         self.shared = np.full(grid * top, 0xFF, np.uint8)
+        self.written, self.read_ = (LastAccess(grid * top) for _ in range(2))
         everyone = np.arange(grid * threads)
         self.special = {
             "%tid.x": everyone % threads,
@@ -139,6 +149,7 @@ class Launch:
         }
         self.counters = np.zeros(grid * threads, np.int64)
         self.at_barrier = np.zeros(grid * threads, bool)
+        self.barriers = np.zeros(grid * threads, np.int64)  # of its block that each thread has passed
         self.arrivals, self.waits = (np.zeros(grid * threads, np.int64) for _ in range(2))  # at the cluster's barrier
 
     def run(self) -> None:
@@ -159,7 +170,9 @@ class Launch:
         """Which threads are at a barrier where others of their block or cluster, if these have not ended, are still to come."""
         ended = self.counters >= len(self.kernel.instructions)
         blocks = (self.at_barrier | ended).reshape(-1, self.threads).all(1)
-        self.at_barrier &= ~np.repeat(blocks, self.threads)
+        passing = self.at_barrier & np.repeat(blocks, self.threads)
+        self.barriers[passing] += 1
+        self.at_barrier &= ~passing
         arrivals = np.where(ended, MOST_STEPS, self.arrivals).reshape(-1, self.threads * self.cluster).min(1)
         return self.at_barrier | (self.waits > np.repeat(arrivals, self.threads * self.cluster))
 
@@ -238,6 +251,38 @@ class Launch:
         block = np.where(other > 0, other - 1, threads // self.threads)
         return (block * self.shared_size + offset)[:, None] + np.arange(size)
 
+    def load_shared(self, operand: str, size: int, threads: np.ndarray) -> np.ndarray:
+        """``size`` bytes of shared memory for each thread. Raises where another thread wrote them, with no barrier since."""
+        places = self.shared_places(operand, size, threads)
+        bytes_, by = places.ravel(), np.repeat(threads, size)
+        self._check(~self._at_once(self.written, bytes_, by).reshape(places.shape).any(1), "race: reads what another thread writes,", size, places[:, 0], threads)
+        several = self._at_once(self.read_, bytes_, by)
+        self._note(self.read_, bytes_, by)
+        self.read_.by[bytes_[several | (self.read_.by[bytes_] != by)]] = SEVERAL
+        return self.shared[places]
+
+    def store_shared(self, operand: str, size: int, threads: np.ndarray, raw: np.ndarray) -> None:
+        """Puts ``size`` bytes of each thread into shared memory. Raises where that changes what another thread reads or wrote, with no barrier since."""
+        places = self.shared_places(operand, size, threads)
+        bytes_, by = places.ravel(), np.repeat(threads, size)
+        racing = (self._at_once(self.written, bytes_, by) | self._at_once(self.read_, bytes_, by)).reshape(places.shape)
+        self._check(~(racing & (self.shared[places] != raw)).any(1), "race: changes what another thread reads or writes,", size, places[:, 0], threads)
+        self.shared[places] = raw
+        self._check((self.shared[places] == raw).all(1), "race: several threads write,", size, places[:, 0], threads)
+        self._note(self.written, bytes_, by)
+
+    def _note(self, last: LastAccess, bytes_: np.ndarray, by: np.ndarray) -> None:
+        last.by[bytes_], last.barriers[bytes_], last.waits[bytes_] = by, self.barriers[by] + self.waits[by], self.waits[by]
+
+    def _at_once(self, last: LastAccess, bytes_: np.ndarray, by: np.ndarray) -> np.ndarray:
+        """Whether the last access to each byte was another thread's, with no barrier that both have passed between that and now: of threads of several
+        blocks, no barrier of their cluster."""
+        other, own = last.by[bytes_], bytes_ // self.shared_size
+        block = np.where(other == SEVERAL, own, other // self.threads)
+        within = last.barriers[bytes_] == self.barriers[by] + self.waits[by]
+        across = last.waits[bytes_] == self.waits[by]
+        return (other != NOBODY) & (other != by) & np.where(block == by // self.threads, within, across)
+
     def _check(self, fine: np.ndarray, what: str, size: int, address: np.ndarray, threads: np.ndarray) -> None:
         if fine.all():
             return
@@ -290,7 +335,7 @@ def _load(launch: Launch, instruction: Instruction, threads: np.ndarray) -> None
     if space == "global":
         raw = launch.memory.bytes[launch.global_places(source, whole, threads, launch.memory.readable)]
     else:
-        raw = launch.shared[launch.shared_places(source, whole, threads)]
+        raw = launch.load_shared(source, whole, threads)
     values = raw.view(TYPES[instruction.type])
     for lane, name in enumerate(re.findall(r"%\w+", target)):
         launch.write(name, values[:, lane], threads)
@@ -304,7 +349,7 @@ def _store(launch: Launch, instruction: Instruction, threads: np.ndarray) -> Non
     if instruction.parts[1] == "global":
         launch.memory.bytes[launch.global_places(target, whole, threads, launch.memory.writable)] = raw
     else:
-        launch.shared[launch.shared_places(target, whole, threads)] = raw
+        launch.store_shared(target, whole, threads, raw)
 
 
 def _copy(launch: Launch, instruction: Instruction, threads: np.ndarray) -> None:
@@ -313,7 +358,7 @@ def _copy(launch: Launch, instruction: Instruction, threads: np.ndarray) -> None
         return
     size = int(instruction.operands[2])
     places = launch.global_places(instruction.operands[1], size, threads, launch.memory.readable)
-    launch.shared[launch.shared_places(instruction.operands[0], size, threads)] = launch.memory.bytes[places]
+    launch.store_shared(instruction.operands[0], size, threads, launch.memory.bytes[places])
 
 
 def _policy(launch: Launch, instruction: Instruction, threads: np.ndarray) -> None:

@@ -352,6 +352,48 @@ def test_the_emulator_finds_errors(instruction, message):
             launch()
 
 
+EXCHANGE = """.visible .entry exchange(.param .u64 exchange_param_0)
+{
+    .shared .align 16 .b8 buffer[256];
+    ld.param.u64 %rd1, [exchange_param_0];
+    mov.u32 %r1, %tid.x;
+    mul.lo.s32 %r2, %r1, 4;
+    xor.b32 %r3, %r2, 252;
+    cvt.u64.u32 %rd2, %r2;
+    cvt.u64.u32 %rd3, %r3;
+    mov.b64 %rd4, buffer;
+    add.s64 %rd5, %rd4, %rd2;
+    add.s64 %rd6, %rd4, %rd3;
+    BODY
+    add.s64 %rd7, %rd1, %rd2;
+    st.global.b32 [%rd7], %r4;
+    ret;
+}
+"""
+
+
+@pytest.mark.parametrize(
+    "body, message",
+    [
+        ("st.shared.b32 [%rd5], %r1; bar.sync 0; ld.shared.b32 %r4, [%rd6];", None),
+        ("st.shared.b32 [%rd5], %r1; ld.shared.b32 %r4, [%rd5]; bar.sync 0; ld.shared.b32 %r4, [%rd6];", None),
+        ("st.shared.b32 [%rd5], %r1; ld.shared.b32 %r4, [%rd6];", "race: reads"),
+        ("st.shared.b32 [%rd5], %r1; bar.sync 0; ld.shared.b32 %r4, [%rd6]; st.shared.b32 [%rd5], %r2;", "race: changes"),
+        ("st.shared.b32 [%rd4], %r1; bar.sync 0; ld.shared.b32 %r4, [%rd4];", "race: several"),
+        ("st.shared.b32 [%rd4], 5; bar.sync 0; ld.shared.b32 %r4, [%rd4]; st.shared.b32 [%rd4], 5;", None),  # all the same
+    ],
+)
+def test_the_emulator_finds_races(body, message):
+    memory = Memory(1 << 18)
+    target = memory.allocate(np.full(64, -1, np.int32), writable=True)
+    launch = Launch(parse(EXCHANGE.replace("BODY", body))["exchange"], memory, [target], 1, 64)
+    if message is None:
+        launch.run()
+        return
+    with pytest.raises(EmulationError, match=message):
+        launch.run()
+
+
 @pytest.mark.parametrize(
     "fn, x",
     [
