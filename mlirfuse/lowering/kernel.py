@@ -77,6 +77,7 @@ class Kernel:
         self._memo: list[dict] = [{}]
         self._dims: dict[Value, list[tuple[Axis, ...]]] = {}
         self._policy: str | None = None
+        self.copies: dict[Value, Memory] = {}  # second places of what is stored
         self.mask: Val | None = None  # lanes that exist (CPU tails); loads and stores respect it
 
     # ---- scopes
@@ -608,10 +609,14 @@ class Kernel:
             return i.base
         return self.add(Index(i.base), self.scale(Index(lane), i.step)).base
 
-    def store(self, value: Value, env: Env, val: Val, memory: Memory | None = None, lanes: int = 1) -> None:
-        """Stores the element of ``value`` at ``env``; ``lanes`` of it where the index is one a lane."""
+    def store(self, value: Value, env: Env, val: Val) -> None:
+        """Stores the element of ``value`` at ``env``, wherever it belongs."""
+        self._store(value, env, val, self.memories[value])
+        if value in self.copies:
+            self._store(value, env, val, self.copies[value])
+
+    def _store(self, value: Value, env: Env, val: Val, memory: Memory) -> None:
         e = self.e
-        memory = memory or self.memories[value]
         val = e.cast(val, dt.u8) if memory.dtype is dt.bool_ else e.bitcast(e.cast(val, memory.dtype), self.held(memory.dtype))
         offset = self._offset(value, memory.strides, env)
         if offset.vector is None and (offset.lanes == 1 or offset.step == 0):

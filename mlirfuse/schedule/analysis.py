@@ -38,6 +38,7 @@ class Analysis:
     pinned: set[Axis] = field(default_factory=set)  # axes whose own index is needed: they are not merged with others
     hint: dict[str, int] = field(default_factory=dict)  # the sizes of one call, for orders that are the same in all
     passed_on: frozenset[Value] = frozenset()  # what the kernels of one segment hand to each other
+    results: dict[Value, tuple[Size, ...]] = field(default_factory=dict)  # those among them that are outputs too, and their strides as such
     _strides: dict[tuple[Value, Axis], Size] = field(default_factory=dict)
     _loops: dict[tuple[Axis, ...], list[list[Axis]]] = field(default_factory=dict)
     _once: dict[object, Any] = field(default_factory=dict)

@@ -72,8 +72,7 @@ class Elements(Kernel):
             yield axis, stride
             stride = sz.mul(stride, axis.size)
 
-    def store(self, value: Value, env: Env, val: Val, memory: Memory | None = None, lanes: int = 1) -> None:
-        memory = memory or self.memories[value]
+    def _store(self, value: Value, env: Env, val: Val, memory: Memory) -> None:
         if value in self.streamed and self.mask is None and val.lanes > 1:
             offset = self._offset(value, memory.strides, env)
             if offset.vector is None and offset.step == 1:
@@ -83,7 +82,7 @@ class Elements(Kernel):
                 align = val.lanes * memory.dtype.bytes
                 e.line(f"llvm.store {val}, {address} {{alignment = {align} : i64, nontemporal}} : {val.type}, {self.pointer_type}")
                 return
-        super().store(value, env, val, memory, lanes)
+        super()._store(value, env, val, memory)
 
 
 class CpuBody:
@@ -97,6 +96,8 @@ class CpuBody:
         memories = {value: self.memory(value) for value in analysis.inputs + analysis.outputs}
         self.k = Elements(self.e, analysis.axes, memories, self.args.size, I64, set(analysis.ops), self.args.scalar)
         self.k.streamed = frozenset(streamed)
+        for value, strides in analysis.results.items():
+            self.k.copies[value] = Memory(self.args.place(value), strides, value.dtype, value.dtype.bytes)
 
     def memory(self, value: Value) -> Memory:
         """Where a tensor lies."""

@@ -51,7 +51,7 @@ def _rows(analysis: Analysis, env, alignments, host: Host):
     if kept < 2 * host.threads and kept * reduced >= ENOUGH and host.threads > 1:
         if not full and len(analysis.phases) == 1:
             return rows.Params(split=_parts(host))
-        if kept * reduced >= 2 * ENOUGH and staged.possible(analysis):
+        if kept * reduced >= 2 * ENOUGH:
             return _staged(analysis, env, alignments, host)
     vectors = math.ceil(reduced / lanes_of(analysis, host))
     if vectors <= rows.HELD and len(analysis.loops(analysis.reduced)) == 1:
@@ -66,7 +66,7 @@ def _columns(analysis: Analysis, env, alignments, host: Host):
     full, _ = late_outputs(analysis)
     if full or len(analysis.phases) > 1:
         blocks = kept // width * -(-width // (lanes_of(analysis, host) * columns.block_vectors(analysis)))
-        if blocks < 2 * host.threads and kept * reduced >= ENOUGH // 8 and staged.possible(analysis):
+        if blocks < 2 * host.threads and kept * reduced >= ENOUGH // 8:
             return _staged(analysis, env, alignments, host)
         return columns.Params(split=0, streamed=_streams(analysis, full, env, alignments, host))
     folded = columns.folds(analysis, (height, width))

@@ -98,7 +98,7 @@ class GpuBody:
         self.cluster_begun = False
         memories = {}
         written, whole = set(analysis.outputs), set(analysis.domain)
-        places = [slots.place(v) for v in written - analysis.passed_on]
+        places = [slots.place(v) for v in [*(written - analysis.passed_on), *analysis.results]]
         for value, align in zip(analysis.inputs + analysis.outputs, access.aligns):
             if value in analysis.passed_on:
                 dtype = analysis.stored(value)
@@ -110,6 +110,8 @@ class GpuBody:
                 hinted = read_only and (not analysis.phases or along <= set(analysis.axes.flat(value)))  # for weights, rows have no register left
                 memories[value] = Memory(self.args.place(value), analysis.strides[value], value.dtype, align, read_only, access.hint if hinted else "")
         self.k = Kernel(self.e, analysis.axes, memories, self.args.size, self.index, set(analysis.ops), self.args.scalar, access.multiples, self.args.inverse)
+        for value, strides in analysis.results.items():
+            self.k.copies[value] = Memory(self.args.place(value), strides, value.dtype, value.dtype.bytes)
         self.block = self.special("ctaid.x")
         self.thread = self.special("tid.x")
 

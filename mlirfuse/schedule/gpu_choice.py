@@ -59,7 +59,7 @@ def _with_staged(whole: Iterator, analysis: Analysis, env: dict[str, int], align
     """``whole``, candidates that pass several times over a row or a column, or over what is kept of it; and the same work in stages, each of which
     has all of the machine: first where the model says so."""
     first = next(whole)
-    if _SCHEDULERS[type(first)].in_one_pass(analysis) or not staged.possible(analysis):
+    if _SCHEDULERS[type(first)].in_one_pass(analysis):
         yield first
     else:
         better = _better_in_stages(first, analysis, env, machine)

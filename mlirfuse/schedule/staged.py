@@ -27,12 +27,6 @@ def stages(analysis: Analysis, phases: Callable[[Analysis], list[list]] = in_pha
     return analysis.once(_stages, phases)
 
 
-def possible(analysis: Analysis) -> bool:
-    """Whether the segment can be cut into stages."""
-    reductions = {op.result for phase in analysis.phases for op in phase}
-    return not reductions & set(analysis.outputs)
-
-
 def _stages(analysis: Analysis, phases: Callable[[Analysis], list[list]]) -> list[Analysis]:
     together = analysis.once(phases)
     phase_of = {value.op: at for at, phase in enumerate(together) for reduction in phase for value in reduction.results}
@@ -44,10 +38,10 @@ def _stages(analysis: Analysis, phases: Callable[[Analysis], list[list]]) -> lis
     out = []
     for at in range(len(together)):
         results = [v for v in level if v in passed_on and level[v] == at]
-        out.append(_stage(analysis, results, known))
+        out.append(_stage(analysis, results, known, passed_on))
         known.update(results)
-    out += [_stage(analysis, outputs, known) for outputs in late_outputs(analysis) if outputs]
-    return [replace(stage, passed_on=passed_on) for stage in out]
+    left = [[v for v in outputs if v not in passed_on] for outputs in late_outputs(analysis)]
+    return out + [_stage(analysis, outputs, known, passed_on) for outputs in left if outputs]
 
 
 def _passed_on(analysis: Analysis) -> frozenset[Value]:
@@ -59,10 +53,12 @@ def _passed_on(analysis: Analysis) -> frozenset[Value]:
     return frozenset(taken | {op.result for op in _live(analysis.ops, analysis.outputs, taken) if op in reductions})
 
 
-def _stage(analysis: Analysis, outputs: list[Value], known: set[Value]) -> Analysis:
+def _stage(analysis: Analysis, outputs: list[Value], known: set[Value], passed_on: frozenset[Value]) -> Analysis:
     """What computes ``outputs`` from the inputs and the values that are ``known``."""
-    layouts = {v: Layout(strides, 1) for v, strides in analysis.strides.items()}
-    return analyze(_live(analysis.ops, outputs, known), outputs, layouts, set(analysis.scalars), analysis.hint, analysis.axes)
+    layouts = {v: Layout(strides, 1) for v, strides in analysis.strides.items() if v not in passed_on}
+    stage = analyze(_live(analysis.ops, outputs, known), outputs, layouts, set(analysis.scalars), analysis.hint, analysis.axes)
+    results = {v: analysis.strides[v] for v in outputs if v in passed_on and v in analysis.outputs}
+    return replace(stage, passed_on=passed_on, results=results)
 
 
 def _live(ops: list[Op], outputs: list[Value], known: set[Value]) -> list[Op]:

@@ -346,6 +346,7 @@ def test_normalizations_in_stages(shape):
         lambda x: (x - x.mean(0), x.mean(0)),
         lambda x: (x / (1 + x.max(0) ** 2), np.sqrt((x * x).sum(0)), x > x.mean(0)),
         lambda x: ((x - x.mean(-1, keepdims=True)) / x.std(-1, keepdims=True), x.mean(-1, keepdims=True), x.std(-1, keepdims=True)),
+        lambda x: (x.max(0), x / (1 + x.max(0) ** 2), x.max()),
     ):
         check(mlirfuse.jit(g), g, data(shape), scale=20)
 
@@ -354,6 +355,8 @@ def test_half_types_stay_wide_between_stages():
     fn = lambda x: x - x.sum(-1, keepdims=True)  # noqa: E731
     x = data((1, 1 << 18), np.float16, low=0.0, high=0.001)
     check(mlirfuse.jit(fn), fn, x)
+    both = lambda x: (x / x.sum(-1, keepdims=True), x.sum(-1))  # noqa: E731
+    check(mlirfuse.jit(both), both, x)
 
 
 @pytest.mark.parametrize("shape", [(3001, 16), (5000, 8), (1000, 40), (4001, 3)])

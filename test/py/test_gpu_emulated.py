@@ -278,6 +278,9 @@ def batch_norm(x, weight, bias):
         (softmax_of_columns, [normal(900, 24)]),
         (softmax_of_columns, [normal(301, 7, dtype=np.float16)]),
         (batch_norm, [normal(20, 30, 24) + 3, normal(24), normal(24)]),
+        (lambda x: (x / x.max(-1, keepdims=True), x.max(-1, keepdims=True), (x * x).sum(-1)), [normal(3, 1025)]),  # reductions that are results too
+        (lambda x: (x / x.sum(-1, keepdims=True), x.sum(-1, keepdims=True)), [np.abs(normal(2, 520, dtype=np.float16))]),
+        (lambda g, x: (g.sum(0), (g * x).sum(0), g - g.sum(0) / 500 - x * (g * x).sum(0) / 500), [normal(500, 24) + 1, normal(500, 24)]),
         (lambda x: x - x.transpose(1, 0, 2).reshape(12, -1).mean(-1)[:, None], [normal(6, 12, 70)]),  # rows of several pieces
     ],
 )
