@@ -92,7 +92,7 @@ def _rows(analysis: Analysis) -> tuple:
 
 def _hint(analysis: Analysis, read: float, written: float, machine) -> str:
     """How the caches shall treat what is read once, if so many second-level caches full are read and written."""
-    if analysis.phases and gpu_rows.in_one_pass(analysis):
+    if analysis.phases and gpu_rows.only_reduces(analysis):
         return PASS_L1 if read <= REDUCED else ""
     return STAY_L2 if read + written >= STAYING and machine.cache_policies else ""
 

@@ -25,6 +25,8 @@ class Rows(GpuBody):
         reduced = set(analysis.reduced)
         self.full = [v for v in analysis.outputs if reduced & set(analysis.axes.flat(v))]
         self.small = [v for v in analysis.outputs if v not in self.full]
+        late = analysis.late_values()
+        self.early = [v for v in self.full if v not in late]  # which need no reduction
         self.streamed, self.shared = analysis.once(row_inputs)
         self.phases = analysis.once(joint.online if p.online else joint.in_phases)
         self.rank = self.cluster_rank() if p.cluster > 1 else None
@@ -93,14 +95,14 @@ class Rows(GpuBody):
         totals = self.across_block(phase, totals, self.p.tx)
         return totals if self.rank is None else self.across_cluster(phase, totals, self.rank)
 
-    def write(self, places) -> None:
+    def write(self, values: list[Value], places) -> None:
         """Stores outputs as long as the rows at these places, all of them computed first."""
         for env, _ in places:
-            for value in self.full:
+            for value in values:
                 self.k.value(value, env)
         for env, inside in places:
             valid = inside if self.row_inside is None else self.row_inside if inside is None else self.e.and_(self.row_inside, inside)
-            self.store_at(self.full, env, self.analysis.domain, valid)
+            self.store_at(values, env, self.analysis.domain, valid)
 
     def write_small(self, row: Env) -> None:
         """Stores outputs that have one element a row."""

@@ -57,7 +57,7 @@ def in_registers(rows: Rows) -> sz.Size:
                 for env, _ in places:
                     k.bind_loaded(value, env, rows.opaque(k.preload(value, env)))
     for place in places:
-        rows.write([place])
+        rows.write(rows.full, [place])
     rows.write_small(here)
     return sz.ceildiv(rows.kept, p.ty)
 
@@ -121,7 +121,7 @@ def in_shared(rows: Rows) -> sz.Size:
         for value in rows.shared:  # all under way before the first is used
             for env, _ in places:
                 k.preload(value, env)
-        rows.write(places)
+        rows.write(rows.full, places)
         return []
 
     if rows.full:
@@ -178,7 +178,13 @@ def in_loops(rows: Rows) -> sz.Size:
         return whole(carried) if backwards else carried
 
     for passes, phase in enumerate(phases):
-        add = lambda places, state, phase=phase: rows.accumulated(phase, places, state)  # noqa: E731
+
+        def add(places, state: list[Val], phase=phase) -> list[Val]:
+            state = rows.accumulated(phase, places, state)
+            if phase is phases[0] and rows.early:
+                rows.write(rows.early, places)
+            return state
+
         totals = rows.across(phase, red.grouped(phase, over_row(rows.nothing(phase), add, passes % 2 == 1)))
         if p.split > 1:
             with rows.leader(e.cmp("eq", rows.x, 0)):
@@ -188,7 +194,8 @@ def in_loops(rows: Rows) -> sz.Size:
                         store_partial(rows, memory, e.add(e.mul(part, rows.size(rows.kept)), row), v)
             return sz.mul(rows.kept, p.split)
         rows.bind(phase, totals, here)
-    if rows.full:
-        over_row([], lambda places, _: rows.write(places) or [], len(phases) % 2 == 1)
+    late = [v for v in rows.full if v not in rows.early]
+    if late:
+        over_row([], lambda places, _: rows.write(late, places) or [], len(phases) % 2 == 1)
     rows.write_small(here)
     return sz.ceildiv(rows.kept, p.ty)

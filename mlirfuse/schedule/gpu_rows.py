@@ -74,7 +74,7 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
     kept, length = analysis.values(_extents, env)
     lanes = access.lanes
     vectors = max(1, -(-length // lanes))
-    row_bytes, widest, single, shorter, halves, inputs, weights, half_weights, converted = analysis.once(_row)
+    row_bytes, widest, single, one_pass, shorter, halves, inputs, weights, half_weights, converted = analysis.once(_row)
     registers = max(1, lanes * row_bytes // 4)  # of one chunk
     small = kept * vectors < machine.sm_count * 1024  # not a vector for each thread of half the machine: all in parallel
 
@@ -145,9 +145,9 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
         while tx < 1024 and tx * 2 <= vectors // UNROLL and kept * tx < machine.sm_count * machine.threads_per_sm // 2 and not single:
             tx *= 2
         split, blocks, most = 1, machine.sm_count * (machine.threads_per_sm // tx), vectors // (tx * UNROLL * 2)
-        if single and vectors >= 4 << 20:  # many parts: a multiprocessor that is sooner done takes more of them
+        if one_pass and vectors >= 4 << 20:  # many parts: a multiprocessor that is sooner done takes more of them
             tx, blocks, most = 1024, 16 * machine.sm_count, vectors // (1024 * UNROLL)
-        while single and split * 2 <= most and split * kept < blocks:
+        while one_pass and split * 2 <= most and split * kept < blocks:
             split *= 2
         return Params(access, tx, max(1, 128 // tx) if split == 1 else 1, 0, 1, split, online=shorter)
 
@@ -157,8 +157,8 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
     crowded = shorter and halves and wide and not small and best and best[2] * registers > 20
     if single and small and best and kept < machine.sm_count // 16 and best[2] <= 8:
         yield persistent(*best)  # a cluster at a time is sooner done than two kernels
-    elif single and (not alone or vectors > 2048 and (lanes > 1 or kept > 2 * machine.sm_count)):
-        yield looped()  # one pass: nothing to keep
+    elif one_pass and not alone or single and vectors > 2048 and (lanes > 1 or kept > 2 * machine.sm_count):
+        yield looped()  # nothing to keep
     elif alone and not crowded:
         yield persistent(*best)
     else:
@@ -176,9 +176,14 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
             yield from (p._replace(resident=r) for r in (1, 2, 3, 4) if r != p.resident and r * p.tx <= 1024)
 
 
-def in_one_pass(analysis: Analysis) -> bool:
+def only_reduces(analysis: Analysis) -> bool:
     """Whether rows are only reduced, in one pass: nothing as long is written."""
     return analysis.once(_row).single
+
+
+def in_one_pass(analysis: Analysis) -> bool:
+    """Whether one pass over the rows does, in which what is as long as they are may be written."""
+    return analysis.once(_row).one_pass
 
 
 def blocks(analysis: Analysis, p: Params, env: dict[str, int]) -> int:
@@ -223,13 +228,14 @@ def _copied_whole(analysis: Analysis, access: Access) -> bool:
 
 class _Row(NamedTuple):
     """What is read of a row, and what for: ``row_bytes`` of its elements at one place, of inputs that are not the same for all rows, and ``widest``, of one
-    of these; ``single``: rows are only reduced, in one pass; ``shorter``: online forms make it fewer passes; ``halves``: some elements are of half types;
+    of these; ``single``: rows are only reduced, in one pass; ``one_pass``: what else is written needs no reduction; ``shorter``: online forms make it fewer passes; ``halves``: some elements are of half types;
     ``weights``: what all rows share is as much as what is read of one; ``half_weights``: it is of half types; ``converted``: it is float16, each read of
     which takes an instruction more."""
 
     row_bytes: int
     widest: int
     single: bool
+    one_pass: bool
     shorter: bool
     halves: bool
     inputs: int
@@ -241,7 +247,7 @@ class _Row(NamedTuple):
 def _row(analysis: Analysis) -> _Row:
     reduced = set(analysis.reduced)
     streamed, shared = analysis.once(row_inputs)
-    written = any(reduced & set(analysis.axes.flat(v)) for v in analysis.outputs)
+    written = [v for v in analysis.outputs if reduced & set(analysis.axes.flat(v))]
     phases = analysis.once(joint.online)
     halves, half_weights = (any(v.dtype.bits == 16 for v in values) for values in (streamed, shared))
     nbytes = [v.dtype.bytes for v in streamed]
@@ -249,6 +255,7 @@ def _row(analysis: Analysis) -> _Row:
         sum(nbytes),
         max(nbytes, default=4),
         len(phases) == 1 and not written,
+        len(phases) == 1 and analysis.late_values().isdisjoint(written),
         len(phases) < len(analysis.phases),
         halves,
         len(streamed),

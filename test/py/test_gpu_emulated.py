@@ -13,7 +13,7 @@ from mlirfuse import sizes as sz
 from mlirfuse import targets
 from mlirfuse.lowering import ptx
 from mlirfuse.program import Program, Variant
-from mlirfuse.schedule import gpu_choice, gpu_columns, joint, staged
+from mlirfuse.schedule import gpu_choice, gpu_columns, gpu_rows, joint, staged
 
 BOUND = {2: 2e-3, 4: 1e-5}  # by bytes of the first input's element, relative to the largest result
 
@@ -287,6 +287,19 @@ def batch_norm(x, weight, bias):
 def test_few_rows_in_stages(fn, inputs):
     """A reduction in parts for each phase and a pointwise kernel, where a block for each row would be too few."""
     check(fn, *inputs, only=lambda params: isinstance(params, staged.Params))
+
+
+@pytest.mark.parametrize("shape", [(3, 40_000), (1, 70_001), (2, 33_000), (70_000,)])
+def test_rows_that_are_written_as_they_are_reduced(shape):
+    """In one pass, by parts of each row where rows are few."""
+    relu = lambda x: np.maximum(x, 0)  # noqa: E731
+    in_parts = lambda params: isinstance(params, gpu_rows.Params) and params.chunks == 0  # noqa: E731
+    for fn in (lambda x: (relu(x), relu(x).sum(-1)), lambda x: (x * 2, (x * x).mean(-1, keepdims=True), x.max(-1))):
+        check(fn, normal(*shape), candidates=1)
+        check(fn, normal(*shape), candidates=1, only=in_parts)
+    lowered = mlirfuse.jit(lambda x: (relu(x), relu(x).sum()), target="cuda:sm_90").lower(np.empty((4096, 4096), np.float32))
+    (params,) = Program(lowered.segmented(), targets.of("cuda:sm_90"), lowered.env).parameters(lowered.env, {})
+    assert params.split > 100
 
 
 @pytest.mark.parametrize("columns", [700, 40000])
