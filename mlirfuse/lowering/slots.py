@@ -46,10 +46,12 @@ class Slots:
         return self.ints.setdefault(("handle", function), len(self.ints))
 
     def temporary(self, key, nbytes: Size) -> int:
-        """The slot of the byte offset of a buffer in the workspace."""
+        """The slot of the byte offset of a buffer in the workspace, with room for as many bytes as any kernel asks for."""
         if key not in self.temporaries:
             self.temporaries[key] = self.ints.setdefault(("offset", key), len(self.ints))
             self.temporary_bytes[key] = nbytes
+        elif self.temporary_bytes[key] != nbytes:
+            self.temporary_bytes[key] = sz.maximum(self.temporary_bytes[key], nbytes)
         return self.temporaries[key]
 
     def place(self, value: Value) -> tuple[str, int]:

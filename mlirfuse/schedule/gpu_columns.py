@@ -29,7 +29,7 @@ KEPT = 32  # elements of columns that a thread keeps in registers
 
 
 class Params(NamedTuple):
-    """``tx`` threads along columns and ``ty`` along rows, ``unroll`` rows in flight a thread, ``split`` blocks along the rows; ``fold`` rows are
+    """``tx`` threads along columns and ``ty`` along rows, both powers of two; ``unroll`` rows in flight a thread, ``split`` blocks along the rows; ``fold`` rows are
     taken as one; ``checked``: each turn sees to it that its rows are there, so that what is left over takes one turn and not one a row; ``held``: all rows
     are taken in one turn, and kept in registers."""
 
@@ -45,6 +45,7 @@ class Params(NamedTuple):
 
 def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
     """The kernels that compute ``analysis``: two if it is split."""
+    assert p.tx & p.tx - 1 == p.ty & p.ty - 1 == 0
     body = GpuBody(name, analysis, slots, p.access, p.tx * p.ty)
     e, k = body.e, body.k
     lanes = p.access.lanes
@@ -367,7 +368,7 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], alignmen
     def in_registers() -> list[Params]:
         """Parameters that keep columns in registers, as few threads as do it: first where a block's rows are 128 bytes, of half types 64; longer
         where there are few rows, so that a thread has some vectors under way, but not so long that multiprocessors have no block."""
-        wanted = max(8 if element >= 4 else 4, min(32, 512 // rows))
+        wanted = max(8 if element >= 4 else 4, min(32, 1 << max(512 // max(rows, 1), 1).bit_length() - 1))
         while wanted > 4 and -(-vectors // wanted) * above < machine.sm_count:
             wanted //= 2
         out = []

@@ -33,7 +33,7 @@ def _stages(analysis: Analysis, phases: Callable[[Analysis], list[list]]) -> lis
     level: dict[Value, int] = {}  # the phase after which a value is known
     for op in analysis.ops:
         level.update(dict.fromkeys(op.results, phase_of.get(op, max((level.get(v, -1) for v in op.operands), default=-1))))
-    passed_on = _passed_on(analysis)
+    passed_on = _passed_on(analysis, level)
     known: set[Value] = set()
     out = []
     for at in range(len(together)):
@@ -44,13 +44,19 @@ def _stages(analysis: Analysis, phases: Callable[[Analysis], list[list]]) -> lis
     return out + [_stage(analysis, outputs, known, passed_on) for outputs in left if outputs]
 
 
-def _passed_on(analysis: Analysis) -> frozenset[Value]:
-    """What ops along the reduced axes take of the values that follow from the reductions; and the reductions that are needed beside those."""
+def _passed_on(analysis: Analysis, level: dict[Value, int]) -> frozenset[Value]:
+    """What ops along the reduced axes take of the values that follow from the reductions; and the reductions that outputs need beside those, or later
+    ones of those."""
     varying = depends_on(analysis, analysis.reduced)
     constant = analysis.late_values() - varying - set(analysis.outputs)
     taken = {v for op in analysis.ops if varying & set(op.results) for v in op.operands if v in constant}
-    reductions = {op for phase in analysis.phases for op in phase}
-    return frozenset(taken | {op.result for op in _live(analysis.ops, analysis.outputs, taken) if op in reductions})
+    reductions = {op.result for phase in analysis.phases for op in phase}
+
+    def needed(values, known: set[Value]) -> set[Value]:
+        return {v for op in _live(analysis.ops, values, known) for v in op.results if v in reductions}
+
+    later = {r for v in taken for r in needed([v], taken - {v}) if level[r] < level[v]}
+    return frozenset(taken | needed(analysis.outputs, taken) | later)
 
 
 def _stage(analysis: Analysis, outputs: list[Value], known: set[Value], passed_on: frozenset[Value]) -> Analysis:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import numpy as np
@@ -12,7 +13,7 @@ import mlirfuse.numpy as mnp
 from mlirfuse import targets
 from mlirfuse.lowering.slots import inverse_of
 from mlirfuse.program import Program
-from mlirfuse.schedule import gpu_choice
+from mlirfuse.schedule import gpu_choice, gpu_columns
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, np.int8])
@@ -139,3 +140,15 @@ def test_few_exponentials_are_computed_at_once(fn, shape):
     """A thread's code has at most some 40 of them, however long its row is: 70 took the driver twice as long to compile, and were no faster."""
     text = mlirfuse.jit(fn, target="cuda:sm_90").lower(np.empty(shape, np.float16)).as_text("ptx")
     assert 8 <= text.count("ex2.approx") <= 40
+
+
+def test_columns_take_powers_of_two_of_threads():
+    """Whatever the number of rows: threads find their place by shifts and masks."""
+    lowered = mlirfuse.jit(lambda x: x - x.mean(0), target="cuda:sm_90").lower(np.empty((64, 4096), np.float32))
+    program = Program(lowered.segmented(), targets.of("cuda:sm_90"), lowered.env)
+    rows, columns = map(str, program.graph.args[0].shape)
+    for n in range(1, 1100):
+        for m in (24, 4096, 80_000):
+            for params in itertools.islice(gpu_choice.candidates(program.steps[0].analysis, {rows: n, columns: m}, {}, program.target.machine), 4):
+                if isinstance(params, gpu_columns.Params):
+                    assert all(k & (k - 1) == 0 for k in (params.tx, params.ty, params.unroll, params.split)) and params.tx * params.ty <= 1024

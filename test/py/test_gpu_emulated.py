@@ -221,7 +221,7 @@ def test_columns_in_one_turn():
     check(lambda x: x.sum(0), np.abs(normal(300, 512)), only=lambda params: getattr(params, "checked", False), candidates=2)
 
 
-@pytest.mark.parametrize("shape, dtype", [((70, 64), np.float32), ((5, 256), np.float32), ((300, 12), np.float32), ((33, 77), np.float32), ((65, 40), np.float16), ((4, 512), np.float32)])
+@pytest.mark.parametrize("shape, dtype", [((70, 64), np.float32), ((20, 3300), np.float32), ((5, 256), np.float32), ((300, 12), np.float32), ((33, 77), np.float32), ((65, 40), np.float16), ((4, 512), np.float32)])
 def test_columns_in_registers(shape, dtype):
     """Rows that no number of threads divides, or fewer than there are threads, read once for all passes."""
 
@@ -257,6 +257,13 @@ def standardized(x):
     return (x - mean) / np.sqrt(variance + 1e-5), mean, 1 / np.sqrt(variance + 1e-5)
 
 
+def deviations(x):
+    """The sum is needed again after the reductions that depend on the mean."""
+    total = x.sum(0)
+    apart = np.abs(x - total / x.shape[0])
+    return x * (total * apart.sum(0) + apart.max(0))
+
+
 def batch_norm(x, weight, bias):
     centred = x - x.mean((0, 1), keepdims=True)
     return centred / np.sqrt((centred * centred).mean((0, 1), keepdims=True) + 1e-5) * weight + bias
@@ -278,6 +285,7 @@ def batch_norm(x, weight, bias):
         (softmax_of_columns, [normal(900, 24)]),
         (softmax_of_columns, [normal(301, 7, dtype=np.float16)]),
         (batch_norm, [normal(20, 30, 24) + 3, normal(24), normal(24)]),
+        (deviations, [normal(900, 64)]),
         (lambda x: (x / x.max(-1, keepdims=True), x.max(-1, keepdims=True), (x * x).sum(-1)), [normal(3, 1025)]),  # reductions that are results too
         (lambda x: (x / x.sum(-1, keepdims=True), x.sum(-1, keepdims=True)), [np.abs(normal(2, 520, dtype=np.float16))]),
         (lambda g, x: (g.sum(0), (g * x).sum(0), g - g.sum(0) / 500 - x * (g * x).sum(0) / 500), [normal(500, 24) + 1, normal(500, 24)]),
