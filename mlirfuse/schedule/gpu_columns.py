@@ -19,8 +19,9 @@ from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.analysis import RANDOM, Analysis, size_of
-from mlirfuse.schedule.gpu import Access, GpuBody, GpuKernel
 from mlirfuse.schedule import joint
+from mlirfuse.schedule.gpu import Access, GpuBody, GpuKernel
+from mlirfuse.schedule.gpu_block_columns import BlockColumns
 from mlirfuse.schedule.gpu_partial import finish, partial_memory
 
 
@@ -81,6 +82,7 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
         low = e.min(e.mul(k.scalar(part.base), length), high)
         high = e.min(e.add(low, length), high)
     first = e.add(low, body.wide(y))
+    block = BlockColumns(body, p.tx, p.ty, x, y)
 
     def at(row: Val) -> Env:
         env = dict(base_env)
@@ -132,88 +134,9 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
         carried = body.loop(first, rest, span, carried, lambda i, state: visit([(at(row), None) for row in rows_from(i)], state))
         return body.loop(rest, high, p.ty, carried, lambda i, state: visit([(at(i), None)], state)) if p.unroll > 1 else carried
 
-    def halved(phase: list[Op], vals: list[Val]) -> list[Val]:
-        """Each column's accumulators of one part, the lower half of the rows' with the upper half's until one is left; every thread gets its columns'
-        result if there is something to do with it."""
-        offsets = [body.reserve(p.ty * tile * v.dtype.bytes) for v in vals]
-
-        def place(offset: int, row: Val, v: Val) -> str:
-            return body.shared_address(offset, e.add(e.mul(row, p.tx), x), v.dtype.bytes * lanes)
-
-        def store(row: Val) -> None:
-            for offset, v in zip(offsets, vals):
-                body.shared_store(place(offset, row, v), v, min(16, v.dtype.bytes * lanes))
-
-        def load(offset: int, row: Val, v: Val) -> Val:
-            return body.shared_load(place(offset, row, v), v.dtype, lanes, min(16, v.dtype.bytes * lanes))
-
-        half = p.ty
-        while half > 1:
-            half //= 2
-            with k.region(f"scf.if {e.and_(e.cmp('ge', y, half), e.cmp('lt', y, 2 * half))} {{"):
-                store(y)
-            body.barrier()
-            other, lower = e.min(e.add(y, half), p.ty - 1), e.cmp("lt", y, half)
-            vals = [e.select(lower, *red.combine(e, op, (v,), (load(offset, other, v),)), v) for op, offset, v in zip(phase, offsets, vals)]
-        if full or len(phases) > 1:
-            with k.region(f"scf.if {e.cmp('eq', y, 0)} {{"):
-                store(y)
-            body.barrier()
-            vals = [load(offset, e.const(0, dt.i32), v) for offset, v in zip(offsets, vals)]
-        return vals
-
-    def exchanged(phase: list[Op], totals: list[tuple[Val, ...]]) -> list[tuple[Val, ...]]:
-        """Each column's accumulators, brought to neighbouring threads, as many to a thread as it has columns, and combined; every thread gets its columns'
-        result."""
-        moving = list(dict.fromkeys(v for total in totals for v in total if e.known(v) is None))
-        threads = min(32, max(1, p.ty // lanes))  # of a column
-        parts, at_once = p.ty // threads, min(tile, p.tx * p.ty // threads)
-        stride = tile + 1  # no two rows of a column in the same bank
-        given = {v: body.reserve(p.ty * stride * v.dtype.bytes) for v in moving}
-        found = [[body.reserve(tile * v.dtype.bytes) if v in given else None for v in total] for total in totals]
-        own = e.mul(x, lanes)
-        for v in moving:
-            for lane in range(lanes):
-                index = e.add(e.add(e.mul(y, stride), own), lane)
-                body.shared_store(body.shared_address(given[v], index, v.dtype.bytes), e.extract(v, lane))
-        body.barrier()
-        first = e.and_(t, threads - 1)
-        for start in range(0, tile, at_once):
-            column = e.add(e.and_(e.bitcast(e.shr(e.bitcast(t, dt.u32), threads.bit_length() - 1), dt.i32), at_once - 1), start)
-
-            def parts_of(v: Val) -> Val:
-                if v not in given:
-                    return e.const(e.known(v), v.dtype, parts)
-                rows_ = [e.add(first, n * threads) for n in range(parts)]
-                places = [body.shared_address(given[v], e.add(e.mul(row, stride), column), v.dtype.bytes) for row in rows_]
-                return e.from_lanes([body.shared_load(place, v.dtype) for place in places])
-
-            combined = [red.across_lanes(e, op, tuple(map(parts_of, total))) for op, total in zip(phase, totals)]
-            combined = body.across_warp(phase, combined, threads)
-            with body.leader(e.cmp("eq", first, 0)):
-                for offsets, done in zip(found, combined):
-                    for offset, val in zip(offsets, done):
-                        if offset is not None:
-                            body.shared_store(body.shared_address(offset, column, val.dtype.bytes), val)
-        body.barrier()
-
-        def result_of(offset: int | None, done: Val) -> Val:
-            if offset is None:  # as many rows in every column
-                return e.splat(done, lanes)
-            return body.shared_load(body.shared_address(offset, own, done.dtype.bytes), done.dtype, lanes, min(16, done.dtype.bytes * lanes))
-
-        return [tuple(map(result_of, offsets, done)) for offsets, done in zip(found, combined)]
-
-    def down_block(phase: list[Op], totals: list[tuple[Val, ...]]) -> list[tuple[Val, ...]]:
-        """Combines the block's rows through shared memory: by halves where a step is one instruction a lane, else in one exchange."""
-        if p.ty == 1:
-            return totals
-        if all(len(total) == 1 for total in totals):
-            return [(v,) for v in halved(phase, [v for (v,) in totals])]
-        return exchanged(phase, totals)
-
+    needed = bool(full) or len(phases) > 1  # by all threads, not only by those that store it
     for phase in phases:
-        totals = down_block(phase, over_rows(phase))
+        totals = block.combine(phase, over_rows(phase), needed)
         if parts == 1:
             body.bind(phase, totals, base_env)
         else:
