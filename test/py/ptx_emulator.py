@@ -65,7 +65,7 @@ def parse(text: str) -> dict[str, Kernel]:
     """The kernels of a PTX module by name."""
     kernels = {}
     for name, body in re.findall(r"\.visible \.entry (\w+)\(.*?\)\n(.*?)\n\}\n", text, re.S):
-        shared = {array: int(size) for array, size in re.findall(r"\.shared \.align \d+ \.b8 (\w+)\[(\d+)\]", body)}
+        shared = {array: int(size) for array, size in re.findall(r"\.shared \.align \d+ \.b8 ([\w$]+)\[(\d+)\]", body)}
         kernel = Kernel(name, [], {}, shared)
         for statement in re.split(r"(?<=;)|\n", re.sub(r"//.*", "", body)):
             statement = statement.strip()
