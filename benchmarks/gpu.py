@@ -5,8 +5,8 @@
 
 Every implementation's result is first compared with the reference in float64, computed from the same inputs; results are
 overwritten with NaN and computed again before that, so that what is not written shows. Only what passed is timed. The times are
-medians over interleaved rounds of CUDA-event timings, the L2 cache flushed before each call, small inputs others each time (``timing.turns``). JAX's are of chains of calls (see
-``timing.Chain``), and so is what mlirfuse is compared with them by. The copy is
+medians over interleaved rounds of CUDA-event timings, the L2 cache flushed before each call, small inputs others each time
+(``timing.turns``). JAX's are of chains of calls (see ``timing.Chain``), and so is what mlirfuse is compared with them by. The copy is
 the best of several that move the row's model bytes (each input read once, each output written once), timed in the same rounds.
 
 The rows run in a child process that is started again after a crash or a hang: a row that fails is a line in the table.

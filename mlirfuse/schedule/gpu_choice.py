@@ -56,13 +56,13 @@ def emit(name: str, analysis: Analysis, slots: Slots, params) -> list[GpuKernel]
 
 
 def _with_staged(whole: Iterator, analysis: Analysis, env: dict[str, int], alignments: dict[Value, int], machine) -> Iterator:
-    """``whole``, candidates that pass several times over a row or a column, or over what is kept of it; and the same work in stages, each of which
-    has all of the machine: first where the model says so."""
+    """``whole``, candidates that pass several times over a row or a column, or over what is kept of it; and the same work in stages, which have all of
+    the machine, but some launches more and the input to read once more: first where the model says so."""
     first = next(whole)
     if _SCHEDULERS[type(first)].in_one_pass(analysis):
         yield first
     else:
-        better = _better_in_stages(first, analysis, env, machine)
+        better = _SCHEDULERS[type(first)].better_in_stages(analysis, first, env, machine)
         if not better:
             yield first
         stages = staged.stages(analysis, joint.online)
@@ -70,24 +70,6 @@ def _with_staged(whole: Iterator, analysis: Analysis, env: dict[str, int], align
         if better:
             yield first
     yield from whole
-
-
-def _better_in_stages(whole, analysis: Analysis, env: dict[str, int], machine) -> bool:
-    """Whether stages, with some launches more and the input read once more, take less time: where blocks are few and each has much to read. A block
-    walks down columns slowly, with a few rows under way."""
-    blocks = _SCHEDULERS[type(whole)].blocks(analysis, whole, env)
-    read, _ = analysis.values(_bytes, env)
-    if isinstance(whole, gpu_columns.Params):
-        (rows,) = analysis.values(_rows, env)
-        return not whole.held and rows >= 32 and (blocks < machine.sm_count or rows >= 1024)
-    if whole.chunks:  # in registers, or a cluster's shared memory
-        return blocks <= machine.sm_count // 4 and read >= 100_000 * blocks
-    return blocks < machine.sm_count // 2 and read >= 250_000 * blocks
-
-
-def _rows(analysis: Analysis) -> tuple:
-    """The length of the reduced axes."""
-    return (sz.product(a.size for a in analysis.reduced),)
 
 
 def _hint(analysis: Analysis, read: float, written: float, machine) -> str:

@@ -30,9 +30,9 @@ KEPT = 32  # elements of columns that a thread keeps in registers
 
 
 class Params(NamedTuple):
-    """``tx`` threads along columns and ``ty`` along rows, both powers of two; ``unroll`` rows in flight a thread, ``split`` blocks along the rows; ``fold`` rows are
-    taken as one; ``checked``: each turn sees to it that its rows are there, so that what is left over takes one turn and not one a row; ``held``: all rows
-    are taken in one turn, and kept in registers."""
+    """``tx`` threads along columns and ``ty`` along rows, both powers of two; ``unroll`` rows in flight a thread, ``split`` blocks along the rows;
+    ``fold`` rows are taken as one; ``checked``: each turn sees to it that its rows are there, so that what is left over takes one turn and not one a
+    row; ``held``: all rows are taken in one turn, and kept in registers."""
 
     access: Access
     tx: int
@@ -179,10 +179,11 @@ def in_one_pass(analysis: Analysis) -> bool:
     return analysis.once(_work)[0]
 
 
-def blocks(analysis: Analysis, p: Params, env: dict[str, int]) -> int:
-    """How many blocks there are for these sizes."""
-    columns, above, _ = analysis.values(_extents, env)
-    return -(-columns * p.fold // (p.tx * p.access.lanes)) * above * p.split
+def better_in_stages(analysis: Analysis, p: Params, env: dict[str, int], machine) -> bool:
+    """Whether stages take less time than what is chosen for the columns as a whole: a block walks down them slowly, with a few rows under way."""
+    columns, above, rows = analysis.values(_extents, env)
+    blocks = -(-columns // (p.tx * p.access.lanes)) * above
+    return not p.held and rows >= 32 and (blocks < machine.sm_count or rows >= 1024)
 
 
 def _extents(analysis: Analysis) -> tuple:
@@ -288,13 +289,12 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], alignmen
                 out += [params(32, threads, unroll)._replace(access=narrower, split=1) for threads in (1024, 512) for unroll in (16, 8)]
         return out
 
-    def in_registers() -> list[Params]:
+    def in_registers() -> Iterator[Params]:
         """Parameters that keep columns in registers, as few threads as do it: first where a block's rows are 128 bytes, of half types 64; longer
         where there are few rows, so that a thread has some vectors under way, but not so long that multiprocessors have no block."""
         wanted = max(8 if element >= 4 else 4, min(32, 1 << max(512 // max(rows, 1), 1).bit_length() - 1))
         while wanted > 4 and -(-vectors // wanted) * above < machine.sm_count:
             wanted //= 2
-        out = []
         for x in dict.fromkeys(min(tx, x) for x in (wanted, 8, 16, 4, 32)):
             if x < tx and x * access.lanes * element < 64:  # two sectors of memory
                 continue
@@ -302,9 +302,8 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], alignmen
                 unroll = 1 << (-(-rows * x // threads) - 1).bit_length()
                 most = KEPT // (access.lanes * inputs) // (2 if threads == 1024 else 1)
                 if unroll <= min(max(1, most), 16) and (threads // x + 2) * (x * access.lanes + 1) * held_bytes <= SHARED:
-                    out.append(Params(access, x, threads // x, unroll, held=True))
+                    yield Params(access, x, threads // x, unroll, held=True)
                     break
-        return out
 
     if not single:
         yield from in_registers()

@@ -36,8 +36,8 @@ def load_partial(body: GpuBody, memory: Memory, offset: Val, dtype: dt.DType) ->
 
 
 def finish(name: str, analysis: Analysis, slots: Slots, access: Access, split: int, phase: list[Op], points: int) -> GpuKernel:
-    """Combines the ``split`` parts (a power of two) of the reductions of ``phase`` and computes what depends on them. ``points`` neighbouring kept points, more
-    than one where memory runs along them, are the work of a warp, one alone that of as many threads as there are parts."""
+    """Combines the ``split`` parts (a power of two) of the reductions of ``phase`` and computes what depends on them. ``points`` neighbouring kept
+    points, more than one where memory runs along them, are the work of a warp, one alone that of as many threads as there are parts."""
     access = Access(access.index, 1, tuple(v.dtype.bytes for v in analysis.inputs + analysis.outputs))
     body = GpuBody(name, analysis, slots, access, THREADS)
     e = body.e

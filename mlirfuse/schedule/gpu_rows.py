@@ -186,10 +186,14 @@ def in_one_pass(analysis: Analysis) -> bool:
     return analysis.once(_row).one_pass
 
 
-def blocks(analysis: Analysis, p: Params, env: dict[str, int]) -> int:
-    """How many blocks there are for these sizes."""
-    kept, _ = analysis.values(_extents, env)
-    return -(-kept // p.ty) * p.cluster * p.split
+def better_in_stages(analysis: Analysis, p: Params, env: dict[str, int], machine) -> bool:
+    """Whether stages take less time than what is chosen for the rows as a whole: where blocks are few and each has much to read."""
+    kept, length = analysis.values(_extents, env)
+    blocks = -(-kept // p.ty) * p.cluster
+    nbytes = kept * length * analysis.once(_row).row_bytes
+    if p.chunks:  # in registers, or a cluster's shared memory
+        return blocks <= machine.sm_count // 4 and nbytes >= 100_000 * blocks
+    return blocks < machine.sm_count // 2 and nbytes >= 250_000 * blocks
 
 
 @functools.lru_cache
@@ -228,9 +232,9 @@ def _copied_whole(analysis: Analysis, access: Access) -> bool:
 
 class _Row(NamedTuple):
     """What is read of a row, and what for: ``row_bytes`` of its elements at one place, of inputs that are not the same for all rows, and ``widest``, of one
-    of these; ``single``: rows are only reduced, in one pass; ``one_pass``: what else is written needs no reduction; ``shorter``: online forms make it fewer passes; ``halves``: some elements are of half types;
-    ``weights``: what all rows share is as much as what is read of one; ``half_weights``: it is of half types; ``converted``: it is float16, each read of
-    which takes an instruction more."""
+    of these; ``single``: rows are only reduced, in one pass; ``one_pass``: what else is written needs no reduction; ``shorter``: online forms make it
+    fewer passes; ``halves``: some elements are of half types; ``inputs`` and ``weights``: how many there are that differ from row to row, and that all
+    rows share; ``half_weights``: some of these are of half types; ``converted``: of float16, each read of which takes an instruction more."""
 
     row_bytes: int
     widest: int

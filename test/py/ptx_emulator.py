@@ -255,7 +255,8 @@ class Launch:
         """``size`` bytes of shared memory for each thread. Raises where another thread wrote them, with no barrier since."""
         places = self.shared_places(operand, size, threads)
         bytes_, by = places.ravel(), np.repeat(threads, size)
-        self._check(~self._at_once(self.written, bytes_, by).reshape(places.shape).any(1), "race: reads what another thread writes,", size, places[:, 0], threads)
+        racing = self._at_once(self.written, bytes_, by).reshape(places.shape)
+        self._check(~racing.any(1), "race: reads what another thread writes,", size, places[:, 0], threads)
         several = self._at_once(self.read_, bytes_, by)
         self._note(self.read_, bytes_, by)
         self.read_.by[bytes_[several | (self.read_.by[bytes_] != by)]] = SEVERAL

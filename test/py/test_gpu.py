@@ -483,7 +483,8 @@ def test_batch_norm_with_channels_last(shape):
     check(batch_norm, x, weight, bias)
 
 
-@pytest.mark.parametrize("shape", [(12, 5000), (16, 70_000), (20, 40_000), (40, 8008), (63, 1024), (64, 1001), (257, 8192), (500, 770), (1024, 333), (1000, 4096)])
+@pytest.mark.parametrize("shape", [(12, 5000), (16, 70_000), (20, 40_000), (40, 8008), (63, 1024), (64, 1001), (257, 8192), (500, 770), (1024, 333),
+                                   (1000, 4096)])  # fmt: skip
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 def test_columns_in_registers(shape, dtype):
     """Columns that are normalized, all rows of them in registers."""

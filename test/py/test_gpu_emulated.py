@@ -221,7 +221,11 @@ def test_columns_in_one_turn():
     check(lambda x: x.sum(0), np.abs(normal(300, 512)), only=lambda params: getattr(params, "checked", False), candidates=2)
 
 
-@pytest.mark.parametrize("shape, dtype", [((70, 64), np.float32), ((20, 3300), np.float32), ((5, 256), np.float32), ((300, 12), np.float32), ((33, 77), np.float32), ((65, 40), np.float16), ((4, 512), np.float32)])
+@pytest.mark.parametrize(
+    "shape, dtype",
+    [((70, 64), np.float32), ((20, 3300), np.float32), ((5, 256), np.float32), ((300, 12), np.float32), ((33, 77), np.float32), ((65, 40), np.float16),
+     ((4, 512), np.float32)],
+)  # fmt: skip
 def test_columns_in_registers(shape, dtype):
     """Rows that no number of threads divides, or fewer than there are threads, read once for all passes."""
 
