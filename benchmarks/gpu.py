@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import gc
 import json
 import os
 import statistics
@@ -179,6 +180,7 @@ class Worker:
                 call = calls[0]
                 variants = self.mlirfuse.variants() or 0 if name == "mlirfuse" else 0
                 self.timer.synchronize()
+                gc.collect()  # a collection of what the others left behind is no part of this call
                 start = time.perf_counter()
                 results = call()
                 if name == "jax":

@@ -128,7 +128,7 @@ class _Entry:
         return len(self.captured) - 1
 
 
-class Jitted:
+class Jitted(_native.Function):
     """A function made by :func:`jit`. Call it as the function; :meth:`lower` shows what becomes of it."""
 
     def __init__(self, fn, static_argnames=(), target: str | None = None, fallback: bool | None = None):
@@ -138,7 +138,6 @@ class Jitted:
         self.target = target
         self.fallback = fallback
         self._entries: dict[trees.Tree, _Entry] = {}
-        self._plain: dict[int, _Entry] = {}  # by number of positional arguments, all of them leaves
         self._watch: list[tuple[Any, str, Any]] = []
         self._lock = threading.RLock()
         self._names = [] if not self.static else list(inspect.signature(fn).parameters)
@@ -147,20 +146,6 @@ class Jitted:
 
     # ---- calls
 
-    def __call__(self, *args, **kwargs):
-        if self._watch:
-            self._check_scope()
-        if not kwargs:
-            entry = self._plain.get(len(args))
-            if entry is not None:
-                for a in args:
-                    kind = a.__class__
-                    if kind is tuple or kind is list or kind is dict or (kind not in _LEAVES and isinstance(a, _NO_LEAVES)):
-                        break
-                else:
-                    return self._dispatch(entry, args) if entry.captured else entry.dispatch(*args)
-        return self._call(args, kwargs)
-
     def __reduce__(self):  # a decorated function is pickled by its name, as functions are
         return self.__qualname__
 
@@ -168,12 +153,13 @@ class Jitted:
         return self if instance is None else functools.partial(self, instance)
 
     def _call(self, args, kwargs):
+        """Any call; those that :meth:`_set_plain` covers come here only the first time."""
         leaves, tree = trees.flatten((args, kwargs))
         if any(isinstance(leaf, _TRACED) for leaf in leaves):  # called by a function that is being traced: a part of it
             return self.fn(*args, **kwargs)
         entry = self._entry(tree)
         if not kwargs and all(child.kind == "leaf" for child in tree.children[0].children):
-            self._plain[len(args)] = entry
+            self._set_plain(len(args), (lambda *leaves: self._dispatch(entry, leaves)) if entry.captured else entry.dispatch)
         return self._dispatch(entry, leaves)
 
     def _dispatch(self, entry, leaves):
@@ -220,17 +206,22 @@ class Jitted:
                 return
 
     def _forget(self) -> None:
-        self._entries, self._plain, self._watch = {}, {}, []
+        self._entries, self._watch = {}, []
+        self._clear_plain()
+        self._set_watched(False)
 
     # ---- new signatures
 
     def _miss(self, entry: _Entry, leaves):
+        count = entry.tree.leaves
+        if len(leaves) < count + len(entry.captured):  # the call was made plain before a trace found them
+            self._clear_plain()
+            return self._dispatch(entry, leaves[:count])
         record = entry.recall.record(leaves)
         if record is not None:
             if config.dump:
                 dump.found(self, self.__name__)
             return record
-        count = entry.tree.leaves
         specs = [self._describe(leaf, k, entry) for k, leaf in enumerate(leaves)]
         if not config.enabled_for(_device_name(specs)) and all(arrays.framework(leaf) in ("numpy", None) for leaf in leaves):
             return self._plainly(entry, leaves[:count])
@@ -312,6 +303,7 @@ class Jitted:
         for watched in traced.scope:
             if not any(w[0] is watched[0] and w[1] == watched[1] for w in self._watch):
                 self._watch.append(watched)
+                self._set_watched(True)
         specs = specs[:count] + [arrays.describe(c.array) for c in entry.captured]
         for k, spec in zip(captured_at, captured_specs):
             specs[count + k] = spec
@@ -423,9 +415,7 @@ class Jitted:
         return self.lower(*args, **kwargs).kernels
 
 
-_LEAVES = {np.ndarray, int, float, bool, complex, type(None), str}
 _TRACED = (tracing.TracedArray, tracing.SymInt)
-_NO_LEAVES = (tuple, dict, *_TRACED)
 
 
 def _native_cuda_error():

@@ -10,6 +10,7 @@ splits, so that a load of step 1 is one vector load, of step 0 one scalar load, 
 
 from __future__ import annotations
 
+import functools
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -64,6 +65,19 @@ class Memory:
     hint: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Flat:
+    """Two loops, one inside the other, whose elements the lanes of a vector run across: ``index`` counts them row-major, from ``origin`` of
+    the outer loop on; ``outer`` and ``inner`` are each lane's positions in the two."""
+
+    loops: tuple[Axis, Axis]  # their innermost axes
+    extent: Size  # of the inner loop
+    origin: Val | int
+    index: Index
+    outer: Index
+    inner: Index
+
+
 class Kernel:
     """``axes`` are the segment's; ``memories`` its inputs' and outputs' places; ``size`` gives a size as a Val of the index type;
     ``scalar`` a by-value argument, ``inverse`` what divides by a size where that pays. ``index`` is i32 or i64. ``known_multiples``: sizes known to
@@ -79,6 +93,7 @@ class Kernel:
         self._policy: str | None = None
         self.copies: dict[Value, Memory] = {}  # second places of what is stored
         self.mask: Val | None = None  # lanes that exist (CPU tails); loads and stores respect it
+        self.flat: Flat | None = None  # vectors run across two loops where their positions are those of the env
 
     # ---- scopes
 
@@ -504,12 +519,24 @@ class Kernel:
     # ---- memory
 
     def _offset(self, value: Value, strides, env: Env) -> Index:
-        out = ZERO
+        steps = self._steps(value, strides)
+        flat, start = self.flat, ZERO
+        if flat is not None and env.get(flat.loops[0]) is flat.outer and env.get(flat.loops[1]) is flat.inner:
+            step_of = dict(steps)
+            outer, inner = (step_of.get(axis, 0) for axis in flat.loops)
+            if inner != 0 and outer == sz.mul(inner, flat.extent):  # memory runs through both loops as through one
+                env = {**env, flat.loops[0]: Index(flat.origin), flat.loops[1]: ZERO}
+                start = self.scale(flat.index, inner)
+        return functools.reduce(lambda out, step: self.add(out, self.scale(env.get(step[0], ZERO), step[1])), steps, start)
+
+    def _steps(self, value: Value, strides) -> list[tuple[Axis, Size]]:
+        """How far a step along each axis of a tensor is in memory."""
+        steps = []
         for dim, stride in zip(self.dims(value), strides):
             for axis in reversed(dim):
-                out = self.add(out, self.scale(env.get(axis, ZERO), stride))
+                steps.append((axis, stride))
                 stride = sz.mul(stride, axis.size)
-        return out
+        return steps
 
     def address(self, memory: Memory, offset: Val) -> str:
         if isinstance(offset, int):

@@ -144,6 +144,14 @@ int64_t key_of(dlpack::DataType type) {
 
 }  // namespace
 
+bool surely_leaf(PyObject* object) {
+  PyTypeObject* type = Py_TYPE(object);
+  if (PyArray_Check(object) || type == &PyFloat_Type || type == &PyLong_Type || type == &PyBool_Type ||
+      type == &PyComplex_Type || type == &PyUnicode_Type || object == Py_None || PyArray_IsScalar(object, Generic))
+    return true;
+  return !PyTuple_Check(object) && !PyDict_Check(object) && array_type(type);
+}
+
 bool cupy_current_stream(void** stream) {
   static Name get("get_current_stream"), ptr("ptr");
   Ref module(PyImport_ImportModule("cupy.cuda"));

@@ -7,6 +7,7 @@
 #include "cuda_api.h"
 #include "cuda_runtime_wrappers.h"
 #include "dispatcher.h"
+#include "function.h"
 #include "kind.h"
 #include "record.h"
 #include "thread_pool.h"
@@ -103,7 +104,7 @@ PyMODINIT_FUNC PyInit__native() {
   Ref module(PyModule_Create(&definition));
   if (!module || PyModule_AddFunctions(module.get(), cuda_methods) < 0 || !register_buffer_type(module.get()) ||
       !register_record_type(module.get()) || !register_dispatcher_type(module.get()) ||
-      !register_module_type(module.get()))
+      !register_function_type(module.get()) || !register_module_type(module.get()))
     return nullptr;
   return module.release();
 }

@@ -14,7 +14,7 @@ from mlirfuse import sizes as sz
 from mlirfuse.graph import Op, Value
 from mlirfuse.lowering import reductions as red
 from mlirfuse.lowering.emitter import Emitter, Val
-from mlirfuse.lowering.kernel import ZERO, Env, Index, Kernel, Memory
+from mlirfuse.lowering.kernel import Env, Flat, Index, Kernel, Memory
 from mlirfuse.lowering.slots import CpuArguments, Slots
 from mlirfuse.machine import Host
 from mlirfuse.schedule.analysis import Analysis, size_of
@@ -37,40 +37,10 @@ class CpuKernel:
     grain: Size
 
 
-@dataclass(frozen=True)
-class Flat:
-    """Two loops, one inside the other, whose elements the lanes of a vector run across: ``index`` counts them row-major, from ``origin`` of
-    the outer loop on; ``outer`` and ``inner`` are each lane's positions in the two."""
-
-    loops: tuple[Axis, Axis]  # their innermost axes
-    extent: Size  # of the inner loop
-    origin: Val
-    index: Index
-    outer: Index
-    inner: Index
-
-
 class Elements(Kernel):
-    """:class:`Kernel` with what only CPU kernels do: stores past the caches, and vectors that run across two loops."""
+    """:class:`Kernel` with what only CPU kernels do: stores past the caches."""
 
     streamed: frozenset[Value] = frozenset()  # outputs that are too large to be in a cache when they are used next
-    flat: Flat | None = None
-
-    def _offset(self, value: Value, strides, env: Env) -> Index:
-        flat = self.flat
-        if flat is not None and env.get(flat.loops[0]) is flat.outer and env.get(flat.loops[1]) is flat.inner:
-            steps = {axis: stride for dim, stride in zip(self.dims(value), strides) for axis, stride in self._steps(dim, stride)}
-            outer, inner = (steps.get(axis, 0) for axis in flat.loops)
-            if inner != 0 and outer == sz.mul(inner, flat.extent):  # memory runs through both loops as through one
-                rest = {**env, flat.loops[0]: Index(flat.origin), flat.loops[1]: ZERO}
-                return self.add(super()._offset(value, strides, rest), self.scale(flat.index, inner))
-        return super()._offset(value, strides, env)
-
-    @staticmethod
-    def _steps(dim, stride: Size):
-        for axis in reversed(dim):
-            yield axis, stride
-            stride = sz.mul(stride, axis.size)
 
     def _store(self, value: Value, env: Env, val: Val, memory: Memory) -> None:
         if value in self.streamed and self.mask is None and val.lanes > 1:

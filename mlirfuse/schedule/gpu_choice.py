@@ -43,7 +43,7 @@ def candidates(analysis: Analysis, env: dict[str, int], alignments: dict[Value, 
         else:
             whole = gpu_rows.candidates(analysis, access, env, machine)
         return _with_staged(whole, analysis, env, alignments, machine)
-    pointwise = gpu_pointwise.candidates(analysis, access, env, machine, read + written < STAYING)
+    pointwise = gpu_pointwise.candidates(analysis, access, env, alignments, machine, read + written < STAYING)
     return itertools.chain(gpu_transpose.candidates(analysis, access, env, alignments, machine), pointwise)
 
 

@@ -494,13 +494,10 @@ def _permute(parts: list[str], x, y, selector):
 
 
 def _multiply(parts: list[str], x, y):
-    """With .hi, the upper half of a product of 32 bits each."""
+    """With .hi, the upper half of the product."""
     if "hi" not in parts:
         return x * y
-    if x.itemsize != 4:
-        raise EmulationError(f"unknown opcode {'.'.join(parts)}")
-    wide = np.dtype(f"{x.dtype.kind}8")
-    return x.astype(wide) * y.astype(wide) >> wide.type(32)
+    return (x.astype(object) * y.astype(object) >> 8 * x.itemsize).astype(x.dtype)
 
 
 def _rounded(function: Callable) -> Callable:

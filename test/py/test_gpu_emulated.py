@@ -200,6 +200,31 @@ def test_pointwise():
 @pytest.mark.parametrize(
     "fn, inputs",
     [
+        (lambda x, b: x * b + 1, [normal(40, 71), normal(71)]),
+        (lambda x, b: x * b + 1, [normal(40, 71, dtype=np.float16), normal(71, dtype=np.float16)]),
+        (lambda x, b: x * b + 1, [normal(700, 3), normal(3)]),  # a vector spans rows
+        (lambda x, b: x * b, [normal(5, 24, 7), normal(5, 1, 7)]),  # rows of rows
+        (lambda x, c, b: x * c + b, [normal(56, 33), normal(56, 1), normal(33)]),
+        (lambda x, y, b: (x - b, (x > y).astype(np.int8)), [normal(64, 19), normal(64, 19), normal(19)]),
+        (lambda x, b: x.reshape(16, 3, 19) + b, [normal(48, 19), normal(3, 19)]),
+    ],
+)
+def test_vectors_across_rows(fn, inputs):
+    check(fn, *inputs, only=lambda p: p.fold != 1 and p.access.lanes > 1, candidates=4)
+
+
+@pytest.mark.parametrize("fn, inputs", [
+    (lambda x, b: x * b, [normal(41, 71), normal(71)]),  # no vector divides the elements
+    (lambda x, b: x[:, 1:] * b, [normal(40, 72), normal(71)]),
+    (lambda x, b: x[:, :71] * b, [normal(40, 72), normal(71)]),
+])  # fmt: skip
+def test_elements_where_vectors_cannot_cross_rows(fn, inputs):
+    check(fn, *inputs, only=lambda p: p.access.lanes == 1, candidates=3)
+
+
+@pytest.mark.parametrize(
+    "fn, inputs",
+    [
         (softmax, [normal(5, 300)]),  # in registers
         (softmax, [normal(2, 19456)]),  # in shared memory
         (lambda x: x.T.copy(), [normal(72, 136)]),

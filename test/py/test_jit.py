@@ -383,6 +383,22 @@ def test_globals_and_closures():
 FIRST, SECOND = np.arange(4, dtype=np.float32), np.ones((3, 4), np.float32)
 
 
+def test_a_kind_that_captures_after_one_that_does_not():
+    weight = np.full(4, 3, "f4")
+
+    @mlirfuse.jit
+    def scaled(x):
+        return x * weight if x.ndim == 2 else x + 1
+
+    x, y = np.ones(4, "f4"), np.ones((3, 4), "f4")
+    scaled(x), scaled(y), scaled(y)
+    before = counters.snapshot()
+    for factor in (5, 7):
+        weight = np.full(4, factor, "f4")
+        assert scaled(x)[0] == 2 and scaled(y)[0, 0] == factor
+    assert counters.snapshot() == before
+
+
 def test_kinds_that_capture_different_arrays():
     def f(x):
         return x * FIRST if x.ndim == 1 else x * SECOND + FIRST

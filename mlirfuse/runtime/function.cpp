@@ -1,0 +1,139 @@
+#include "function.h"
+
+#include <structmember.h>
+
+#include <vector>
+
+#include "leaves.h"
+
+namespace mlirfuse {
+namespace {
+
+struct FunctionState {
+  std::vector<Ref> plain;  // by the number of arguments; null where none is known
+  bool watched = false;
+};
+
+struct FunctionObject {
+  PyObject_HEAD
+  vectorcallfunc vectorcall;
+  FunctionState* state;
+};
+
+FunctionState& state_of(PyObject* self) { return *reinterpret_cast<FunctionObject*>(self)->state; }
+
+// self._call(args, kwargs)
+PyObject* call_any(PyObject* self, PyObject* const* args, size_t count, PyObject* names) {
+  static Name call("_call");
+  Ref positional(PyTuple_New(static_cast<Py_ssize_t>(count))), keyword(PyDict_New());
+  if (!positional || !keyword) return nullptr;
+  for (size_t i = 0; i < count; ++i) PyTuple_SET_ITEM(positional.get(), static_cast<Py_ssize_t>(i), Py_NewRef(args[i]));
+  for (Py_ssize_t i = 0; names && i < PyTuple_GET_SIZE(names); ++i)
+    if (PyDict_SetItem(keyword.get(), PyTuple_GET_ITEM(names, i), args[count + static_cast<size_t>(i)]) < 0) return nullptr;
+  PyObject* arguments[] = {self, positional.get(), keyword.get()};
+  return PyObject_VectorcallMethod(call.get(), arguments, 3, nullptr);
+}
+
+PyObject* function_call(PyObject* self, PyObject* const* args, size_t nargsf, PyObject* names) {
+  static Name check_scope("_check_scope");
+  const auto count = static_cast<size_t>(PyVectorcall_NARGS(nargsf));
+  const FunctionState& state = state_of(self);
+  if (state.watched && !Ref(PyObject_CallMethodNoArgs(self, check_scope.get()))) return nullptr;
+  if ((names && PyTuple_GET_SIZE(names)) || count >= state.plain.size() || !state.plain[count])
+    return call_any(self, args, count, names);
+  for (size_t i = 0; i < count; ++i)
+    if (!surely_leaf(args[i])) return call_any(self, args, count, names);
+  const Ref target = Ref::borrow(state.plain[count].get());  // the call may set another one
+  return PyObject_Vectorcall(target.get(), args, count, nullptr);
+}
+
+PyObject* function_new(PyTypeObject* type, PyObject*, PyObject*) {
+  auto* self = reinterpret_cast<FunctionObject*>(type->tp_alloc(type, 0));
+  if (!self) return nullptr;
+  self->vectorcall = function_call;
+  self->state = new FunctionState;
+  return reinterpret_cast<PyObject*>(self);
+}
+
+int function_traverse(PyObject* self, visitproc visit, void* arg) {
+  Py_VISIT(Py_TYPE(self));
+  for (const Ref& target : state_of(self).plain) Py_VISIT(target.get());
+  return 0;
+}
+
+int function_clear(PyObject* self) {
+  std::vector<Ref> dropped;
+  dropped.swap(state_of(self).plain);
+  return 0;
+}
+
+void function_dealloc(PyObject* self) {
+  PyObject_GC_UnTrack(self);
+  PyTypeObject* type = Py_TYPE(self);
+  delete reinterpret_cast<FunctionObject*>(self)->state;
+  type->tp_free(self);
+  Py_DECREF(type);
+}
+
+PyObject* set_plain(PyObject* self, PyObject* args) {
+  Py_ssize_t count = 0;
+  PyObject* target = nullptr;
+  if (!PyArg_ParseTuple(args, "nO:_set_plain", &count, &target)) return nullptr;
+  if (count < 0 || !PyCallable_Check(target)) {
+    PyErr_SetString(PyExc_TypeError, "_set_plain(count, target) takes a number of arguments and a callable");
+    return nullptr;
+  }
+  std::vector<Ref>& plain = state_of(self).plain;
+  if (plain.size() <= static_cast<size_t>(count)) plain.resize(static_cast<size_t>(count) + 1);
+  Ref former = Ref::borrow(target);
+  std::swap(plain[static_cast<size_t>(count)], former);  // dropped when the table is whole again
+  Py_RETURN_NONE;
+}
+
+PyObject* clear_plain(PyObject* self, PyObject*) {
+  function_clear(self);
+  Py_RETURN_NONE;
+}
+
+PyObject* set_watched(PyObject* self, PyObject* on) {
+  const int value = PyObject_IsTrue(on);
+  if (value < 0) return nullptr;
+  state_of(self).watched = value == 1;
+  Py_RETURN_NONE;
+}
+
+}  // namespace
+
+bool register_function_type(PyObject* module) {
+  static PyMethodDef methods[] = {
+      {"_set_plain", set_plain, METH_VARARGS,
+       "_set_plain(count, target)\n--\n\nFrom now on calls with `count` positional leaves are target(*leaves)."},
+      {"_clear_plain", clear_plain, METH_NOARGS, "_clear_plain()\n--\n\nForget what _set_plain has said."},
+      {"_set_watched", set_watched, METH_O, "_set_watched(on)\n--\n\nWhether each call begins with self._check_scope()."},
+      {nullptr, nullptr, 0, nullptr},
+  };
+  static PyMemberDef members[] = {
+      {"__vectorcalloffset__", T_PYSSIZET, offsetof(FunctionObject, vectorcall), READONLY, nullptr},
+      {nullptr, 0, 0, 0, nullptr},
+  };
+  static PyType_Slot slots[] = {
+      {Py_tp_new, reinterpret_cast<void*>(function_new)},
+      {Py_tp_dealloc, reinterpret_cast<void*>(function_dealloc)},
+      {Py_tp_traverse, reinterpret_cast<void*>(function_traverse)},
+      {Py_tp_clear, reinterpret_cast<void*>(function_clear)},
+      {Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},
+      {Py_tp_methods, methods},
+      {Py_tp_members, members},
+      {Py_tp_doc, const_cast<char*>("A callable to derive from. Calls go to self._call(args, kwargs), but for those whose arguments are all\n"
+                                    "positional and no containers, once _set_plain has said what runs as many.")},
+      {0, nullptr},
+  };
+  static PyType_Spec spec = {"mlirfuse._native.Function", sizeof(FunctionObject), 0,
+                             Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL |
+                                 Py_TPFLAGS_IMMUTABLETYPE,
+                             slots};
+  Ref type(PyType_FromSpec(&spec));
+  return type && PyModule_AddObjectRef(module, "Function", type.get()) == 0;
+}
+
+}  // namespace mlirfuse
