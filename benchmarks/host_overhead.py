@@ -30,8 +30,11 @@ def functions():
     }
 
 
-def _hot(call, synchronize, calls: int) -> float:
-    """Microseconds of a call: the median over batches of 100 calls, the device waited for between batches."""
+ROUNDS = 5  # of all implementations in turn: a shared host is slower for a while
+
+
+def _hot(call, synchronize, calls: int) -> list[float]:
+    """Microseconds of a call, for each batch of 100 calls, the device waited for between batches."""
     for _ in range(50):
         call()
     synchronize()
@@ -42,21 +45,48 @@ def _hot(call, synchronize, calls: int) -> float:
             call()
         times.append((time.perf_counter() - start) * 1e4)
         synchronize()
-    return statistics.median(times)
+    return times
 
 
-def _new_sizes(fn, make, synchronize, count: int) -> float:
-    """Microseconds of the first call with a size: the median over ``count`` sizes never seen before."""
-    arguments = [make(1024 + 256 * (k + 3)) for k in range(count)]
-    fn(*make(1024 + 512))  # the variant is known from here on
-    synchronize()
+def _first_calls(fn, arguments, synchronize) -> list[float]:
+    """Microseconds of the first call with each of these arguments."""
     times = []
     for given in arguments:
         start = time.perf_counter()
         fn(*given)
         times.append((time.perf_counter() - start) * 1e6)
         synchronize()
-    return statistics.median(times)
+    return times
+
+
+class Measured:
+    """One implementation: ``fn`` for hot calls, ``varying`` for sizes not seen before (None: not measured), ``make`` its arguments of a size."""
+
+    def __init__(self, entry: dict, fn, make, synchronize, varying=None):
+        self.entry, self.fn, self.make, self.synchronize, self.varying = entry, fn, make, synchronize, varying
+        given = make(1024)
+        synchronize()
+        start = time.perf_counter()
+        fn(*given)
+        synchronize()
+        entry["first_ms"] = (time.perf_counter() - start) * 1e3
+        self.call = lambda: fn(*given)
+
+    def grow(self, sizes: list[int]) -> list[float]:
+        return _first_calls(self.varying, [self.make(n) for n in sizes], self.synchronize)
+
+
+def _in_turn(measured: list[Measured], measure) -> dict[Measured, float]:
+    """The medians over rounds of all implementations; what fails is left out, with the error in its entry."""
+    times: dict[Measured, list[float]] = {m: [] for m in measured}
+    for turn in range(ROUNDS):
+        for m in list(times):
+            try:
+                times[m] += measure(m, turn)
+            except Exception as error:
+                m.entry["error"] = timing.summary(error)
+                del times[m]
+    return {m: statistics.median(t) for m, t in times.items()}
 
 
 def measure(device: str, peers=("eager", "compile", "jax"), calls: int = 5000, sizes: int = 200) -> dict:
@@ -69,74 +99,65 @@ def measure(device: str, peers=("eager", "compile", "jax"), calls: int = 5000, s
     tensors = lambda n: [torch.linspace(k - 1, 1, n, device=device) for k in (0, 1)]  # noqa: E731
     arrays = lambda n: [np.linspace(k - 1, 1, n, dtype=np.float32) for k in (0, 1)]  # noqa: E731
     out: dict = {"device": device, "elements": 1024, "implementations": {}}
+    found: list[Measured] = []
 
-    def record(name, body):
+    def record(name, build):
         entry = out["implementations"][name] = {}
         try:
-            body(entry)
+            found.append(build(entry))
         except Exception as error:
             entry["error"] = timing.summary(error)
 
-    def ours(entry, make):
-        mlirfuse = timing.Mlirfuse()
-        fn = mlirfuse.jit(fns["mlirfuse"])
-        given = make(1024)
-        mlirfuse.jit(lambda a: a + 1)(given[0])  # what the process pays once is not this function's first call
-        synchronize()
-        start = time.perf_counter()
-        fn(*given)
-        synchronize()
-        entry["first_ms"] = (time.perf_counter() - start) * 1e3
-        entry["hot_us"] = _hot(lambda: fn(*given), synchronize, calls)
-        fn(*make(1024 + 512))
-        before = mlirfuse.variants()
-        entry["new_size_us"] = _new_sizes(fn, make, synchronize, sizes)
-        after = mlirfuse.variants()
-        entry["variants_compiled_for_new_sizes"] = None if before is None else after - before
+    def hot(some: list[Measured]) -> None:
+        for m, median in _in_turn(some, lambda m, _: _hot(m.call, m.synchronize, calls // ROUNDS)).items():
+            m.entry["hot_us"] = median
 
-    def theirs(entry, compiled):
-        given = tensors(1024)
-        fn = fns["torch"]
-        if compiled:
-            torch.compile(lambda a: a + 1)(given[0])
-            torch._dynamo.reset()
-            fn = torch.compile(fn, dynamic=False)
-        else:
-            fn(*given)
-        start = time.perf_counter()
-        fn(*given)
-        synchronize()
-        entry["first_ms"] = (time.perf_counter() - start) * 1e3
-        entry["hot_us"] = _hot(lambda: fn(*given), synchronize, calls)
-        if compiled:
-            torch._dynamo.reset()
-            fn = torch.compile(fns["torch"], dynamic=True)
-            fn(*given)
-        entry["new_size_us"] = _new_sizes(fn, tensors, synchronize, sizes)
+    mlirfuse = timing.Mlirfuse()
+
+    def ours(entry, make):
+        fn = mlirfuse.jit(fns["mlirfuse"])
+        mlirfuse.jit(lambda a: a + 1)(make(1024)[0])  # what the process pays once is not this function's first call
+        return Measured(entry, fn, make, synchronize, fn)
+
+    def compiled(entry):
+        torch.compile(lambda a: a + 1)(tensors(1024)[0])
+        torch._dynamo.reset()
+        varying = torch.compile(lambda x, y: fns["torch"](x, y), dynamic=True)
+        return Measured(entry, torch.compile(fns["torch"], dynamic=False), tensors, synchronize, varying)
 
     def jaxs(entry):
         import jax
 
         fn = jax.jit(lambda x, y: jax.nn.relu((x + y) * 1.5))
-        given = [jax.numpy.asarray(a) for a in arrays(1024)]
-        start = time.perf_counter()
-        jax.block_until_ready(fn(*given))
-        entry["first_ms"] = (time.perf_counter() - start) * 1e3
-        entry["hot_us"] = _hot(lambda: fn(*given), lambda: jax.block_until_ready(fn(*given)), calls)
+        make = lambda n: [jax.numpy.asarray(a) for a in arrays(n)]  # noqa: E731
+        small, after = make(1)[0], jax.jit(lambda a: a + 1)
+        return Measured(entry, fn, make, lambda: jax.block_until_ready(after(small)))  # kernels of a device run one after the other
 
     if device == "cuda":
         record("mlirfuse", lambda entry: ours(entry, tensors))
     else:
         record("mlirfuse", lambda entry: ours(entry, arrays))
         record("mlirfuse, torch tensors", lambda entry: ours(entry, tensors))
-        given = arrays(1024)
-        record("NumPy", lambda entry: entry.update(hot_us=_hot(lambda: fns["mlirfuse"](*given), synchronize, calls)))
+        record("NumPy", lambda entry: Measured(entry, fns["mlirfuse"], arrays, synchronize))
     if "eager" in peers:
-        record("torch eager", lambda entry: theirs(entry, False))
+        record("torch eager", lambda entry: Measured(entry, fns["torch"], tensors, synchronize, fns["torch"]))
     if "compile" in peers:
-        record("torch.compile", lambda entry: theirs(entry, True))
-    if "jax" in peers:
+        record("torch.compile", compiled)
+    hot(found)
+    varying = [m for m in found if m.varying]
+    for m in varying:  # the variant is known from here on
+        m.grow([1024, 1024 + 512])
+    before = mlirfuse.variants()
+    share = sizes // ROUNDS
+    for m, median in _in_turn(varying, lambda m, turn: m.grow([1024 + 256 * (3 + turn * share + k) for k in range(share)])).items():
+        m.entry["new_size_us"] = median
+    after = mlirfuse.variants()
+    if "jax" in peers:  # by itself: its threads would take the others' cores
         record("JAX/XLA", jaxs)
+        hot(found[-1:])
+    for m in found:
+        if m.entry is out["implementations"]["mlirfuse"]:
+            m.entry["variants_compiled_for_new_sizes"] = None if before is None else after - before
     return out
 
 

@@ -304,6 +304,8 @@ class Kernel:
         a, b = (self._through(op, env, [(d, d) for d in range(v.rank)], k) for k, v in enumerate(op.operands))
         dividend, divisor = self.value(op.operands[0], a), self.value(op.operands[1], b)
         once = dividend.lanes == 1 and not axes(op.operands[1])  # such as a row's sum over its length
+        if self._becomes_half(op.result) and (divisor.lanes > 1 or once):
+            return m.rough_quotient(self.e, dividend, divisor)
         if divisor.lanes > 1 or once:
             return self._elementwise(op, env)
         key = "inverse", self._key(op.operands[1], b)

@@ -224,6 +224,13 @@ def inverse(e: Emitter, b: Val) -> tuple[Val, Val]:
     return s, e.div(1.0, e.mul(b, s))
 
 
+def rough_quotient(e: Emitter, a: Val, b: Val) -> Val:
+    """``a / b`` within 2 ulp for all float32: `div.full` of a GPU, in half the instructions of a division that rounds."""
+    a, b = e._pair(a, b)
+    lanes = [e.op(f'llvm.inline_asm "div.full.f32 $0, $1, $2;", "=f,f,f" {e.extract(a, k)}, {e.extract(b, k)} : (f32, f32) -> f32', a.dtype) for k in range(a.lanes)]
+    return e.from_lanes(lanes)
+
+
 def quotient_by_inverse(e: Emitter, a: Val, b: Val, s: Val, r: Val) -> Val:
     """``a / b`` with ``s`` and ``r`` of :func:`inverse`: a quotient corrected by what it leaves (Markstein, 1990). It is rounded as the division's but
     for about one in 2^22, and within 1 ulp below 2^-100, where what is left is not exact. Infinities and zeros leave nothing to correct by."""

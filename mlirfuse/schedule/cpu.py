@@ -14,7 +14,7 @@ from mlirfuse import sizes as sz
 from mlirfuse.graph import Op, Value
 from mlirfuse.lowering import reductions as red
 from mlirfuse.lowering.emitter import Emitter, Val
-from mlirfuse.lowering.kernel import Env, Flat, Index, Kernel, Memory
+from mlirfuse.lowering.kernel import ZERO, Env, Flat, Index, Kernel, Memory
 from mlirfuse.lowering.slots import CpuArguments, Slots
 from mlirfuse.machine import Host
 from mlirfuse.schedule.analysis import Analysis, size_of

@@ -21,15 +21,19 @@ from mlirfuse.schedule.gpu import Access, GpuBody, GpuKernel
 from mlirfuse.sizes import Size
 
 
+MANY = 1 << 20  # elements from which on rows are folded to several parts
+
+
 class Params(NamedTuple):
-    """Threads along columns and rows, and how many vectors of each a thread takes; ``fold``: how many rows are taken as one (0: all of them)."""
+    """Threads along columns and rows, and how many vectors of each a thread takes; ``parts``: the rows are folded to so many (0: they are not), of
+    each of which a thread takes a vector at the same place."""
 
     access: Access
     tx: int
     ty: int
     unroll_columns: int
     unroll_rows: int
-    fold: int = 1
+    parts: int = 0
 
 
 def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
@@ -37,10 +41,13 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
     body = GpuBody(name, analysis, slots, p.access, p.tx * p.ty)
     e, k = body.e, body.k
     loops = analysis.loops(analysis.kept)
-    columns, rows = _extents(analysis, p.fold)
-    outer = loops[:-2] if p.fold == 0 else loops[:-1]
+    columns, rows = _extents(analysis, p.parts)
+    inner, outer = loops[-1:], loops[:-1]
+    if p.parts:
+        *outer, middle = outer
+        length = sz.floordiv(size_of(middle), p.parts)  # of a part, in rows
     lanes = p.access.lanes
-    tile_columns, tile_rows = p.tx * lanes * p.unroll_columns, p.ty * p.unroll_rows
+    tile_columns, tile_rows = p.tx * lanes * p.unroll_columns, p.ty * (1 if p.parts > 1 else p.unroll_rows)
     across = sz.ceildiv(columns, tile_columns)
     block = body.wide(body.block)
     if across == 1 or not outer:
@@ -54,47 +61,45 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
     first_column = e.add(e.mul(block_column, tile_columns), body.wide(e.mul(x, lanes)))
     first_row = e.add(e.mul(block_row, tile_rows), body.wide(y))
 
+    def row_of(u: int, held: bool):
+        """The env of a thread's row ``u`` without its columns, held inside the domain if ``held``, and whether it is inside (None: it is)."""
+        env, row, inside = {}, first_row, None
+        if p.parts > 1:
+            body.set_loop(env, middle, k.scale(Index(u), length))
+        elif outer:
+            row = e.add(first_row, u * p.ty) if u else first_row
+            if held:
+                inside = e.cmp("lt", row, body.size(rows))
+                row = e.min(row, e.sub(body.size(rows), 1))
+        body.unlinear(env, outer, Index(row))
+        return env, inside
+
     def column_of(w: int, held: bool):
-        """The positions of a thread's vector ``w`` in a row, held inside it if ``held``, and whether they are inside."""
+        """The positions of a thread's vector ``w`` in a row, held inside it if ``held``, and whether they are inside (None: they are)."""
         column, inside = e.add(first_column, w * p.tx * lanes) if w else first_column, None
         if held:
             inside = e.cmp("lt", column, body.size(columns))
             column = e.min(column, e.sub(body.size(columns), lanes))
-        index = Index(column, 1, lanes) if lanes > 1 else Index(column)
-        return index, inside, k.divmod(index, size_of(loops[-1])) if p.fold != 1 else (ZERO, index)
-
-    def row_of(u: int, held: bool):
-        """The env of a thread's row ``u`` without its columns, held inside the domain if ``held``, and whether it is inside."""
-        env, row, inside = {}, e.add(first_row, u * p.ty) if u else first_row, None
-        if held:
-            inside = e.cmp("lt", row, body.size(rows))
-            row = e.min(row, e.sub(body.size(rows), 1))
-        index, above = Index(row), outer
-        if p.fold > 1:
-            above, folded = outer[:-1], index
-            if above:
-                index, folded = k.divmod(index, sz.floordiv(size_of(loops[-2]), p.fold))
-            body.set_loop(env, loops[-2], k.scale(folded, p.fold))
-        body.unlinear(env, above, index)
-        return env, inside
+        return Index(column, 1, lanes) if lanes > 1 else Index(column), inside
 
     def at(row, column):
         """The env at a row and a column, whether it is inside, and how its vectors run across rows."""
-        (env, row_inside), (index, inside, (down, along)) = row, column
-        env, flat = dict(env), None
-        if p.fold != 1:
-            origin = env.get(loops[-2][-1], ZERO).base
-            body.set_loop(env, loops[-2], k.add(Index(origin), down))
-            flat = Flat((loops[-2][-1], loops[-1][-1]), size_of(loops[-1]), origin, index, env[loops[-2][-1]], along)
-        body.set_loop(env, loops[-1], along)
+        (env, row_inside), (index, inside) = row, column
+        env, flat, along = dict(env), None, index
+        if p.parts:
+            origin = env.get(middle[-1], ZERO).base
+            down, along = k.divmod(index, size_of(inner[0]))
+            body.set_loop(env, middle, k.add(Index(origin), down))
+            flat = Flat((middle[-1], inner[0][-1]), size_of(inner[0]), origin, index, env[middle[-1]], along)
+        body.set_loop(env, inner[0], along)
         return env, inside if row_inside is None else row_inside if inside is None else e.and_(row_inside, inside), flat
 
     def places(held: bool) -> list:
         if not loops:
             return [({}, e.cmp("eq", t, 0), None)]
-        rows = [row_of(u, held) for u in range(p.unroll_rows)] if outer else [({}, None)]
-        columns = [column_of(w, held) for w in range(p.unroll_columns)]
-        return [at(row, column) for row in rows for column in columns]
+        rows_here = [row_of(u, held) for u in range(p.unroll_rows)]
+        columns_here = [column_of(w, held) for w in range(p.unroll_columns)]
+        return [at(row, column) for row in rows_here for column in columns_here]
 
     def tile(held: bool) -> None:
         here = places(held)
@@ -110,7 +115,7 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
     else:  # a tile inside the domain needs no check a vector, which would keep its loads from being in flight together
         last_column = e.add(e.mul(block_column, tile_columns), tile_columns)
         whole = e.cmp("le", last_column, body.size(columns))
-        if outer:
+        if outer and p.parts <= 1:
             whole = e.and_(whole, e.cmp("le", e.add(e.mul(block_row, tile_rows), tile_rows), body.size(rows)))
         with k.region(f"scf.if {whole} {{", "} else {"):
             tile(False)
@@ -125,11 +130,9 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], alignmen
     those would have work, or over several rows where columns are few; several vectors a thread where a vector is short and there is work
     for all threads, or where the second-level cache holds much of what is moved (``cached``) and memory is not what threads wait for."""
     columns, rows = analysis.values(_plain_extents, env)
-    fold, access = _folded(analysis, access, env, alignments) if columns % 8 else (1, access)
-    if fold == 0:
+    parts, access = _folded(analysis, access, env, alignments) if columns % 8 else (0, access)
+    if parts:
         columns, rows = analysis.values(_flat_extents, env)
-    elif fold > 1:
-        columns, rows = columns * fold, rows // fold
     vectors = -(-columns // access.lanes)
 
     def params(threads: int, wanted: int) -> Params:
@@ -144,29 +147,36 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], alignmen
                 down *= 2
             else:
                 break
-        return Params(access, tx, ty, across, down, fold)
+        return Params(access, tx, ty, across, down, min(parts, 1))
 
     several_rows = vectors < 256  # a block spans rows
     few = vectors * rows < machine.sm_count * machine.threads_per_sm
     threads = 256 if several_rows or few or -(-vectors // 512) * 2 > -(-vectors // 256) else 512
     first = params(threads, (2 if cached else 1) if several_rows else analysis.once(_vectors_a_thread, access.lanes))
+    if parts > 1:
+        yield Params(access, 256, 1, 1, parts, parts)
     yield first
     others = (params(threads, wanted) for threads in (256, 128, 512) for wanted in (1, 2, 4, 8))
     yield from (p for p in dict.fromkeys(others) if p != first)
 
 
 def _folded(analysis: Analysis, access: Access, env: dict[str, int], alignments: dict[Value, int]) -> tuple[int, Access]:
-    """How many rows to take as one for vectors that are longer than what rows admit, and the access then; 1 where there are none."""
+    """In how many parts to fold rows for vectors that are longer than what rows admit, and the access then; 0 where there are none. One part, but where
+    much is read by elements, of half types: several, which share that."""
     wide = analysis.once(_in_one_line)
     if not wide:
-        return 1, access
+        return 0, access
     lanes = min(16 // max(analysis.stored(v).bytes for v in wide), 8)
-    limits = [*analysis.values(_steps_across, env), *(alignments.get(v, 16) // analysis.stored(v).bytes for v in wide), lanes]
+    rows, *steps = analysis.values(_steps_across, env)
+    elements = analysis.values(_flat_extents, env)[0]
+    limits = [elements, *steps, *(alignments.get(v, 16) // analysis.stored(v).bytes for v in wide), lanes]
     lanes = min(n & -n for n in limits if n)
     if lanes <= access.lanes:
-        return 1, access
+        return 0, access
     aligns = tuple(analysis.stored(v).bytes * (lanes if v in wide else 1) for v in analysis.inputs + analysis.outputs)
-    return 0, access._replace(lanes=lanes, aligns=aligns, multiples=frozenset())
+    several = lanes == 8 and analysis.once(_by_elements) > 1 and elements >= MANY
+    parts = next((n for n in (4, 2) if elements % (n * lanes) == 0 and rows % n == 0), 1) if several else 1
+    return parts, access._replace(lanes=lanes, aligns=aligns, multiples=frozenset())
 
 
 def _in_one_line(analysis: Analysis) -> list[Value]:
@@ -181,27 +191,33 @@ def _in_one_line(analysis: Analysis) -> list[Value]:
     return wide if set(analysis.outputs) <= set(wide) else []
 
 
+def _by_elements(analysis: Analysis) -> int:
+    """How many inputs have elements of their own along the columns, and none along the rows."""
+    inner = analysis.loops(analysis.kept)[-1][-1]
+    return sum(analysis.axis_stride(v, inner) != 0 and v not in analysis.once(_in_one_line) for v in analysis.inputs)
+
+
 def _steps_across(analysis: Analysis) -> tuple:
-    """What vectors across rows must divide: the elements of the two innermost loops, and the steps along the others in what they read and write."""
-    loops = analysis.loops(analysis.kept)
-    steps = [analysis.axis_stride(v, loop[-1]) for v in analysis.once(_in_one_line) for loop in loops[:-2]]
-    return (sz.product(size_of(loop) for loop in loops[-2:]), *dict.fromkeys(steps))
+    """The rows of the innermost loop but one, and how far steps along the loops around are in what vectors across rows read and write."""
+    *above, middle, _ = analysis.loops(analysis.kept)
+    steps = [analysis.axis_stride(v, loop[-1]) for v in analysis.once(_in_one_line) for loop in above]
+    return (size_of(middle), *dict.fromkeys(steps))
 
 
-def _extents(analysis: Analysis, fold: int) -> tuple[Size, Size]:
-    """Columns and rows, so many of them taken as one."""
+def _extents(analysis: Analysis, parts: int) -> tuple[Size, Size]:
+    """Columns and rows, the latter folded to so many parts."""
     sizes = [size_of(loop) for loop in analysis.loops(analysis.kept)] or [1]
-    if fold == 0:
-        return sz.mul(*sizes[-2:]), sz.product(sizes[:-2])
-    return sz.mul(sizes[-1], fold), sz.product([*sizes[:-2], *(sz.floordiv(n, fold) if fold > 1 else n for n in sizes[-2:-1])])
+    if parts:
+        return sz.mul(sizes[-1], sz.floordiv(sizes[-2], parts)), sz.product(sizes[:-2])
+    return sizes[-1], sz.product(sizes[:-1])
 
 
 def _plain_extents(analysis: Analysis) -> tuple:
-    return _extents(analysis, 1)
+    return _extents(analysis, 0)
 
 
 def _flat_extents(analysis: Analysis) -> tuple:
-    return _extents(analysis, 0) if len(analysis.loops(analysis.kept)) > 1 else (1, 1)
+    return _extents(analysis, 1)
 
 
 def _vectors_a_thread(analysis: Analysis, lanes: int) -> int:

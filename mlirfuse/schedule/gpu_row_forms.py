@@ -68,7 +68,8 @@ def in_shared(rows: Rows) -> sz.Size:
     stride = p.tx * lanes * p.cluster
     exact = p.whole == p.chunks
     few = p.online or not rows.shared  # no weights to load beside them: more only lengthen the code
-    unroll = min((2, 3) if few else range(4, 8), key=lambda n: (p.chunks % n, n))  # vectors at a time, so that few are left over
+    halves = any(v.dtype.bits == 16 for v in rows.streamed)
+    unroll = min((2, 3) if few else range(6, 10) if halves else range(4, 8), key=lambda n: (p.whole % n, n))  # vectors at a time, so that few are left over
     start = rows.x_base if rows.rank is None else e.add(rows.x_base, rows.wide(e.mul(rows.rank, p.tx * lanes)))
     staging = Staging(rows, rows.streamed, lanes, p.chunks)
     here, zero = rows.env_of(rows.cluster_index()), e.const(0, rows.index)
@@ -76,29 +77,29 @@ def in_shared(rows: Rows) -> sz.Size:
     def column(chunk: Val) -> Val:
         return e.add(e.mul(chunk, stride), start)
 
-    def bring(chunk: Val, _) -> list[Val]:
+    def bring(chunk: Val, checked: bool) -> list[Val]:
         """Starts the copy of one vector of each input."""
-        env, _ = rows.at(here, column(chunk), not exact)
+        env, _ = rows.at(here, column(chunk), checked)
         staging.start(e.cast(chunk, dt.i32), [(v, env) for v in rows.streamed])
         return []
 
     def passes(carried: list[Val], visit) -> list[Val]:
         """``visit(places, carried)`` over the thread's vectors, some at a time."""
 
-        def some(chunk: Val, count: int, state: list[Val]) -> list[Val]:
+        def some(chunk: Val, count: int, state: list[Val], unchecked: int) -> list[Val]:
             places = []
             for u in range(count):
                 at = e.add(chunk, u) if u else chunk
-                env, inside = rows.at(here, column(at), not exact)
+                env, inside = rows.at(here, column(at), u >= unchecked)
                 for value, val in zip(rows.streamed, staging.read(e.cast(at, dt.i32))):
                     k.bind_loaded(value, env, val)
                 places.append((env, inside))
             return visit(places, state)
 
-        whole, rest = p.chunks // unroll * unroll, p.chunks % unroll
-        if whole:
-            carried = rows.loop(zero, e.const(whole, rows.index), unroll, carried, lambda chunk, state: some(chunk, unroll, state))
-        return some(e.const(whole, rows.index), rest, carried) if rest else carried
+        turns = p.whole // unroll * unroll
+        if turns:
+            carried = rows.loop(zero, e.const(turns, rows.index), unroll, carried, lambda chunk, state: some(chunk, unroll, state, unroll))
+        return some(e.const(turns, rows.index), p.chunks - turns, carried, p.whole - turns) if turns < p.chunks else carried
 
     def reduce(phase: list[Op]) -> list[tuple[Val, ...]]:
         """The accumulators of this thread's part of the row."""
@@ -112,7 +113,9 @@ def in_shared(rows: Rows) -> sz.Size:
         (squares,) = passes([nothing], lambda places, state: [e.add(*state, red.deviations(e, rows.elements_of(op, places), mean))])
         return count, mean, red.sum_of_lanes(e, squares)
 
-    rows.loop(zero, e.const(p.chunks, rows.index), 1, [], bring)
+    rows.loop(zero, e.const(p.whole, rows.index), 1, [], lambda chunk, _: bring(chunk, False))
+    if not exact:
+        bring(e.const(p.whole, rows.index), True)
     staging.wait(0)
     for phase in rows.phases:
         rows.bind(phase, rows.across(phase, reduce(phase)), here)

@@ -67,14 +67,14 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
     rows, 16 are 0.4% slower than 32 and compile in 0.6 of the time.
 
     A row that needs more than a block of 512 threads with 32 registers each is kept in shared memory, half of a multiprocessor's at most, or that
-    of a cluster's blocks. Where it cannot be copied there 16 bytes at a time, it takes a cluster of blocks of 256 threads, which exchange less often
-    the more of the row a thread has: 64 registers of it, of half types, which take twice as many widened, 32. One that nothing holds is
-    read again in each phase.
+    of a cluster's blocks; beside weights in a cluster's registers, if all threads have as much of it. Where it cannot be copied there 16 bytes at a
+    time, it takes a cluster of blocks of 256 threads, which exchange less often the more of the row a thread has: 64 registers of it, of half types,
+    which take twice as many widened, 32. One that nothing holds is read again in each phase.
     """
     kept, length = analysis.values(_extents, env)
     lanes = access.lanes
     vectors = max(1, -(-length // lanes))
-    row_bytes, widest, single, one_pass, shorter, halves, inputs, weights, half_weights, converted = analysis.once(_row)
+    row_bytes, widest, single, one_pass, shorter, halves, inputs, weights, half_weights = analysis.once(_row)
     registers = max(1, lanes * row_bytes // 4)  # of one chunk
     small = kept * vectors < machine.sm_count * 1024  # not a vector for each thread of half the machine: all in parallel
 
@@ -93,6 +93,10 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
 
     alone, shared = _places(vectors, registers, machine.cluster_sizes)
 
+    def exact(place) -> bool:
+        tx, cluster, chunks = place
+        return tx * cluster * chunks * lanes == length
+
     def cost(place) -> tuple:
         tx, cluster, chunks = place
         held = chunks * registers
@@ -102,8 +106,14 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
             return (False, cluster * tx > 16 * 1024, chunks > 4, cluster, abs(chunks - 2.5), tx)
         if cluster == 1:
             return (False, held > 32, tx > 512, abs(held - wanted), tx)
+        if weights and wide:
+            return (False, held > 64, cluster * tx > 4096, not exact(place), cluster > 8, held > 32, tx > 256, abs(held - 32))
         idle = kept * cluster * tx < machine.sm_count * 512
-        return (False, held > 64, tx > 256, cluster > 8, idle, abs(held - (32 if halves else 64)))
+        return (False, held > (64 if wide else 56), tx > 256, cluster > 8, idle, abs(held - (32 if halves else 64)))
+
+    def weights_late() -> bool:
+        """Whether a row beside weights belongs into registers, where all of the weights are loaded at once when the row's reductions are done."""
+        return bool(weights and wide and best and not small and not crowded and exact(best) and best[2] * registers <= (32 if halves else 64))
 
     def persistent(tx: int, cluster: int, chunks: int) -> Params:
         ty = max(1, 128 // tx)
@@ -118,7 +128,8 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
 
     def staged() -> list[Params]:
         """Rows in shared memory, best first: few multiprocessors idle, not one block on each with fewer threads than several would have, all threads
-        with as many vectors, few blocks a cluster, which find room sooner."""
+        with as many vectors, few blocks a cluster, which find room sooner. Where threads cannot have as many: several blocks on a multiprocessor, in
+        clusters of at most eight."""
         if not (machine.async_copies and analysis.once(_copied_whole, access)):
             return []
         found = {}
@@ -128,12 +139,16 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
                 nbytes = chunks * tx * lanes * row_bytes + analysis.once(_accumulators) * (16 + tx // 4 + cluster * 8)
                 if chunks > 4 and nbytes <= machine.shared_per_block:
                     exact = chunks * tx * cluster * lanes == length
-                    p = Params(access, tx, 1, chunks, cluster, whole=chunks if exact else 0, online=shorter, staged=True)
+                    p = Params(access, tx, 1, chunks, cluster, whole=chunks - (not exact), online=shorter, staged=True)
                     found[p] = max(0, machine.sm_count - kept * cluster), (machine.shared_per_block + SYSTEM_SHARED) // (nbytes + SYSTEM_SHARED), exact
-        together = max((blocks * p.tx for p, (_, blocks, exact) in found.items() if blocks > 1 and exact), default=0)
+        evenly = [p for p, (_, _, exact) in found.items() if exact]
+        together = max((found[p][1] * p.tx for p in evenly if found[p][1] > 1), default=0)
 
         def cost(p: Params) -> tuple:
             idle, blocks, exact = found[p]
+            if not evenly:
+                roomy = blocks * p.tx >= 768 and (weights or p.tx == 256)
+                return idle, p.cluster > 8, not roomy, p.tx != 256, blocks == 1, p.cluster
             return idle, blocks == 1 and p.tx < together, not exact, p.cluster
 
         return sorted(found, key=cost)
@@ -157,12 +172,12 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
     crowded = shorter and halves and wide and not small and best and best[2] * registers > 20
     if single and small and best and kept < machine.sm_count // 16 and best[2] <= 8:
         yield persistent(*best)  # a cluster at a time is sooner done than two kernels
-    elif one_pass and not alone or single and vectors > 2048 and (lanes > 1 or kept > 2 * machine.sm_count):
+    elif one_pass and not alone or single and vectors > 2048 and wide:
         yield looped()  # nothing to keep
     elif alone and not crowded:
         yield persistent(*best)
     else:
-        in_shared_memory = [] if converted and kept >= machine.sm_count else staged()
+        in_shared_memory = [] if weights_late() else staged()
         if in_shared_memory:
             yield in_shared_memory[0]
         elif not best or vectors > 8 * 1024 * max(1, 32 // registers):  # more than eight blocks hold with room for another cluster
@@ -234,7 +249,7 @@ class _Row(NamedTuple):
     """What is read of a row, and what for: ``row_bytes`` of its elements at one place, of inputs that are not the same for all rows, and ``widest``, of one
     of these; ``single``: rows are only reduced, in one pass; ``one_pass``: what else is written needs no reduction; ``shorter``: online forms make it
     fewer passes; ``halves``: some elements are of half types; ``inputs`` and ``weights``: how many there are that differ from row to row, and that all
-    rows share; ``half_weights``: some of these are of half types; ``converted``: of float16, each read of which takes an instruction more."""
+    rows share; ``half_weights``: some of these are of half types."""
 
     row_bytes: int
     widest: int
@@ -245,7 +260,6 @@ class _Row(NamedTuple):
     inputs: int
     weights: int
     half_weights: bool
-    converted: bool
 
 
 def _row(analysis: Analysis) -> _Row:
@@ -265,5 +279,4 @@ def _row(analysis: Analysis) -> _Row:
         len(streamed),
         len(shared),
         half_weights,
-        half_weights and any(v.dtype is dt.f16 for v in streamed),
     )

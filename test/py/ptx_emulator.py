@@ -571,7 +571,7 @@ KNOWN = {
     "mapa": {"shared::cluster", "u64"},
     "shfl": {"sync", "bfly", "b32"},
     "cvt": {"rn", "f16x2", *TYPES},
-    "div": {"rn", "f32", "f64", "u32", "u64"},
+    "div": {"rn", "full", "f32", "f64", "u32", "u64"},
     "rem": {"u32", "u64"},
     "setp": {"nan", "num", *COMPARISONS, *UNORDERED, *TYPES},
 }

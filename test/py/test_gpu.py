@@ -452,6 +452,39 @@ def test_columns_of_odd_rows(shape, dtype):
     check(lambda a: a.argmax(0), x)
 
 
+@pytest.mark.parametrize("shape", [(4096, 8191), (1000, 257), (70_000, 3), (33, 7), (12, 50257), (64, 1024, 5), (3, 256, 129)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64, torch.int8])
+def test_vectors_across_rows(shape, dtype):
+    """Pointwise kernels over rows that no vector divides, with what is the same in all rows or all along one; contiguous, aligned or not."""
+    x = torch.randint(-50, 50, shape, device="cuda").to(dtype)
+    odd = torch.randint(-50, 50, (x.numel() + 1,), device="cuda").to(dtype)[1:].reshape(shape)
+    bias, column = (torch.randint(1, 9, n, device="cuda").to(dtype) for n in (shape[-1:], (*shape[:-1], 1)))
+    for a in (x, odd, x.mT.contiguous().mT):
+        check(lambda a, b: a + b, a, bias)
+        check(lambda a, b, c: (a * c + b, a > b), a, bias, column)
+    if dtype.is_floating_point:
+        shift, scale = torch.randn(shape[-1], device="cuda"), torch.rand(shape[-1], device="cuda") + 0.5
+        check(lambda a, m, s: ((a - m) / s).astype(a.dtype), x, shift, scale, bound=1e-2 if dtype == torch.bfloat16 else 1e-6)
+
+
+@pytest.mark.parametrize("shape", [(40, 32768), (20, 49152), (9, 65536), (5, 100_000), (3, 150_000), (3, 262_144), (4, 12_345), (3, 32_001), (3, 50_257)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_long_rows_beside_weights(shape, dtype):
+    """In the registers of a cluster where its threads have as much each, otherwise in shared memory or, of odd rows, in registers."""
+    x, w, b = (torch.randn(n, device="cuda").to(dtype) for n in (shape, shape[1], shape[1]))
+    check(norm, x, w, b)
+    check(lambda x, w: x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-5) * w, x, w)
+    check(lambda x, w: (x * w).sum(-1), x, w, scale=3 * shape[1] ** 0.5)
+
+
+@pytest.mark.parametrize("shape", [(3000, 2049), (1000, 3001), (500, 12_345), (300, 6002)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_reduced_rows_that_vectors_do_not_divide(shape, dtype):
+    x = torch.randn(shape, device="cuda").to(dtype)
+    check(lambda x: (x.sum(-1), x.max(-1)), x, scale=3 * shape[1] ** 0.5)
+    check(lambda x: x.argmin(-1), x)
+
+
 @pytest.mark.parametrize("shape", [(1, 1 << 21), (3, 1_700_001), (1 << 18, 1), (1 << 17, 24), (100_001, 7), (20_001, 130)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_few_rows_or_columns(shape, dtype):

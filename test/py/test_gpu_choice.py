@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -133,6 +134,55 @@ def test_long_rows_of_half_types_leave_room_for_other_blocks():
     lowered = mlirfuse.jit(mnp.softmax, target="cuda:sm_90").lower(np.empty((4096, 32768), np.float16))
     (params,) = Program(lowered.segmented(), targets.of("cuda:sm_90"), lowered.env).parameters(lowered.env, {})
     assert params.staged
+
+
+def first_choice(fn, *shapes, dtype=np.float32):
+    """What is chosen for the only segment of a function of arrays of these shapes on an H100."""
+    lowered = mlirfuse.jit(fn, target="cuda:sm_90").lower(*(np.empty(shape, dtype) for shape in shapes))
+    (params,) = Program(lowered.segmented(), targets.of("cuda:sm_90"), lowered.env).parameters(lowered.env, {})
+    return params
+
+
+def layer_norm(x, w, b):
+    return mnp.layer_norm(x, w, b, eps=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("length", [49152, 65536, 131072])
+def test_long_rows_beside_weights_are_in_registers(length, dtype):
+    """All weights are loaded at once there; from shared memory, some at a time. Without weights, and where some threads have less than others,
+    shared memory takes less time."""
+    rows, bias = (1024, length), (length,)
+    params = first_choice(layer_norm, rows, bias, bias, dtype=dtype)
+    assert not params.staged and params.cluster > 1 and params.whole == params.chunks
+    assert first_choice(mnp.softmax, rows, dtype=dtype).staged
+    assert first_choice(layer_norm, (1024, 100_000), (100_000,), (100_000,), dtype=dtype).staged
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("length", [100_000, 150_000, 200_000])
+def test_rows_that_threads_cannot_share_evenly_leave_room_for_other_blocks(length, dtype):
+    """In shared memory, of which a block takes at most half of a multiprocessor's."""
+    params = first_choice(mnp.softmax, (512, length), dtype=dtype)
+    assert params.staged and params.cluster <= 8
+    assert params.chunks * params.tx * 16 <= 113 << 10
+
+
+@pytest.mark.parametrize("length, looped", [(2049, False), (4099, False), (12_345, False), (32_768, True), (200_001, True)])
+def test_odd_rows_that_are_only_reduced_are_loaded_at_once(length, looped):
+    """Elements one by one keep too little of memory busy in a loop of some turns."""
+    assert (first_choice(lambda x: x.sum(-1), (8192, length), dtype=np.float16).chunks == 0) == looped
+
+
+@pytest.mark.parametrize("dtype, parts", [(np.float32, 1), (np.float16, 4)])
+def test_several_rows_share_what_is_read_by_elements(dtype, parts):
+    def standardized(x, mean, scale):
+        return ((x - mean) * scale).astype(x.dtype)
+
+    columns = (8191,)
+    assert first_choice(standardized, (4096, *columns), columns, columns, dtype=dtype).parts == parts
+    assert first_choice(lambda x, b: x + b, (4096, *columns), columns, dtype=dtype).parts == 1
+    assert first_choice(lambda x, b: x + b, (4096, 8192), (8192,), dtype=dtype).parts == 0
 
 
 @pytest.mark.parametrize("fn, shape", [(mnp.softmax, (16384, 8192)), (mnp.softmax, (4096, 16384)), (lambda x: mnp.logsumexp(x, -1), (4096, 131072))])

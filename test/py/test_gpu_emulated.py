@@ -13,7 +13,7 @@ from mlirfuse import sizes as sz
 from mlirfuse import targets
 from mlirfuse.lowering import ptx
 from mlirfuse.program import Program, Variant
-from mlirfuse.schedule import gpu_choice, gpu_columns, gpu_rows, joint, staged
+from mlirfuse.schedule import gpu_choice, gpu_pointwise, gpu_columns, gpu_rows, joint, staged
 
 BOUND = {2: 2e-3, 4: 1e-5}  # by bytes of the first input's element, relative to the largest result
 
@@ -210,7 +210,16 @@ def test_pointwise():
     ],
 )
 def test_vectors_across_rows(fn, inputs):
-    check(fn, *inputs, only=lambda p: p.fold != 1 and p.access.lanes > 1, candidates=4)
+    check(fn, *inputs, only=lambda p: p.parts and p.access.lanes > 1, candidates=4)
+
+
+@pytest.mark.parametrize("shape, weights", [((64, 71), (71,)), ((3, 64, 35), (3, 1, 35)), ((2, 36, 42), (1, 42))])
+@pytest.mark.parametrize("several", [1, 2])
+def test_rows_in_parts(shape, weights, several, monkeypatch):
+    """What large tensors of half types take, done on small ones."""
+    monkeypatch.setattr(gpu_pointwise, "MANY", several * 8)
+    inputs = [normal(*shape, dtype=np.float16), normal(*weights), normal(*weights)]
+    check(lambda x, m, s: ((x - m) * s).astype(np.float16), *inputs, only=lambda p: p.parts > 1, candidates=1)
 
 
 @pytest.mark.parametrize("fn, inputs", [
