@@ -152,7 +152,8 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], alignmen
     several_rows = vectors < 256  # a block spans rows
     few = vectors * rows < machine.sm_count * machine.threads_per_sm
     threads = 256 if several_rows or few or -(-vectors // 512) * 2 > -(-vectors // 256) else 512
-    first = params(threads, (2 if cached else 1) if several_rows else analysis.once(_vectors_a_thread, access.lanes))
+    rows_a_thread = (4 if len(analysis.inputs) == 1 else 2) if cached else 1
+    first = params(threads, rows_a_thread if several_rows else analysis.once(_vectors_a_thread, access.lanes))
     if parts > 1:
         yield Params(access, 256, 1, 1, parts, parts)
     yield first

@@ -62,9 +62,9 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
     """Parameters worth trying for these sizes, the model's choice first.
 
     The model: a thread keeps about 16 registers of the row, so that several blocks fit a multiprocessor and load while another computes; 32
-    where it reads as many weights too, whose share of its instructions falls with the threads that a row has; 8 of one that is short, or of half types
-    without weights, and 4 of half types that are only reduced, in one pass. Of half types a register is two elements to compute: with more weights than
-    rows, 16 are 0.4% slower than 32 and compile in 0.6 of the time.
+    where it reads as many weights too, whose share of its instructions falls with the threads that a row has; 8 of one that is short, of half types
+    without weights, or beside weights where the machine has a thread for each vector; and 4 of half types that are only reduced, in one pass. Of half
+    types a register is two elements to compute: with more weights than rows, 16 are 0.4% slower than 32 and compile in 0.6 of the time.
 
     A row that needs more than a block of 512 threads with 32 registers each is kept in shared memory, half of a multiprocessor's at most, or that
     of a cluster's blocks; beside weights in a cluster's registers, if all threads have as much of it. Where it cannot be copied there 16 bytes at a
@@ -83,7 +83,7 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
         wanted = 8
     elif halves and single and wide:
         wanted = 4
-    elif halves and wide and not weights:
+    elif halves and wide and not weights or weights and wide and kept * vectors <= machine.sm_count * machine.threads_per_sm:
         wanted = 8
     elif halves and wide and weights > inputs:
         wanted = 16
