@@ -4,8 +4,8 @@
     python benchmarks/gpu_sweep.py --json benchmarks/results/gpu-sweep-h100.json
     python benchmarks/gpu_sweep.py --peer compile --sample 60
 
-Rows 16 to 131072 by columns 32 to 262144 (257, 770 and 8191 among them), in f32, bf16 and f16: softmax, layer norm, sums over each axis
-and over all, pointwise, transpose. Each point is checked against float64 and timed beside the peer with CUDA events, the L2 cache
+Rows 16 to 131072 by columns 32 to 262144 (257, 770, 8191 and 50257 among them), in f32, bf16 and f16: softmax over each axis, layer norm, sums
+over each axis and over all, pointwise, a bias, transpose. Each point is checked against float64 and timed beside the peer with CUDA events, the L2 cache
 flushed before each call. A point is flagged where its share of a same-size copy is under 70% of the median of its neighbours' (the
 next sizes up and down in rows and in columns), and where it takes more than 5% longer than the peer; flagged points are measured again, and
 count if they are flagged then too. The number of variants that
@@ -26,7 +26,7 @@ import time
 import timing
 
 ROWS = (16, 64, 256, 1024, 4096, 8192, 32768, 131072)
-COLUMNS = (32, 128, 257, 512, 770, 1024, 2048, 4096, 8191, 8192, 16384, 65536, 131072, 262144)
+COLUMNS = (32, 128, 257, 512, 770, 1024, 2048, 4096, 8191, 8192, 16384, 50257, 65536, 131072, 262144)
 DTYPES = ("f32", "bf16", "f16")
 
 
@@ -45,6 +45,7 @@ def operations():
         "sum 0": (lambda x: x.sum(0), lambda x: x.sum(0), None, "x"),
         "sum": (lambda x: x.sum(), lambda x: x.sum(), None, "x"),
         "pointwise": (lambda x, y: np.maximum((x + y) * 1.5, 0), lambda x, y: F.relu((x + y) * 1.5), (0, 1), "xy"),
+        "bias": (lambda x, b: np.maximum(x + b, 0), lambda x, b: F.relu(x + b), (0,), "xb"),
         "transpose": (lambda x: x.T.copy(), lambda x: x.t().contiguous(), None, "x"),
     }
 
@@ -54,7 +55,7 @@ def arguments(argv=None):
     parser.add_argument("--json", help="write every figure to this file")
     parser.add_argument("--peer", default="eager", choices=("eager", "compile", "none"))
     parser.add_argument("--sample", type=int, default=0, help="compare with the peer at about this many points only (0: eager at all, compile at 60)")
-    parser.add_argument("--ops", default="", help="only these, by commas: " + ", ".join(("softmax", "softmax 0", "layer norm", "sum 1", "sum 0", "sum", "pointwise",
+    parser.add_argument("--ops", default="", help="only these, by commas: " + ", ".join(("softmax", "softmax 0", "layer norm", "sum 1", "sum 0", "sum", "pointwise", "bias",
                                                                                          "transpose")))  # fmt: skip
     parser.add_argument("--dtypes", default=",".join(DTYPES))
     parser.add_argument("--rows", default=",".join(map(str, ROWS)))
