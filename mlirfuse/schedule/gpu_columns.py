@@ -26,6 +26,7 @@ from mlirfuse.schedule.gpu_partial import finish, partial_memory
 
 
 SHARED = 48 << 10  # bytes a block may use without asking
+FOLDED = 64  # rows that are worth folding, as one
 KEPT = 32  # elements of columns that a thread keeps in registers
 
 
@@ -227,7 +228,7 @@ def _folded(analysis: Analysis, access: Access, env: dict[str, int], alignments:
     columns, above, rows = analysis.values(_extents, env)
     wide, lanes = analysis.once(_widest)
     fold = lanes // min(columns & -columns, lanes)
-    if fold == 1 or access.lanes >= lanes or rows % fold or rows < 64 * fold or not analysis.once(_folds):
+    if fold == 1 or access.lanes >= lanes or rows % fold or rows < FOLDED * fold or not analysis.once(_folds):
         return 1, access
     if any(alignments.get(v, 16) < lanes * v.dtype.bytes for v in wide):
         return 1, access

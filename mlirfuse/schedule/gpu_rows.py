@@ -83,13 +83,13 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
         wanted = 8
     elif halves and single and wide:
         wanted = 4
-    elif halves and wide and not weights or weights and wide and kept * vectors <= machine.sm_count * machine.threads_per_sm:
+    elif halves and lanes > 1 and not weights or weights and wide and kept * vectors <= machine.sm_count * machine.threads_per_sm:
         wanted = 8
     elif halves and wide and weights > inputs:
         wanted = 16
     else:
         many = kept * vectors * registers // 32 >= machine.sm_count * machine.threads_per_sm // 3  # threads, if each has 32
-        wanted = 32 if half_weights or weights and inputs == 1 and wide and many else 16
+        wanted = 32 if half_weights and kept > machine.sm_count or weights and inputs == 1 and wide and many else 16
 
     alone, shared = _places(vectors, registers, machine.cluster_sizes)
 
@@ -107,7 +107,8 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
         if cluster == 1:
             return (False, held > 32, tx > 512, abs(held - wanted), tx)
         if weights and wide:
-            return (False, held > 64, cluster * tx > 4096, not exact(place), cluster > 8, held > 32, tx > 256, abs(held - 32))
+            wider = tx > 256  # of half types, costs more than blocks that wait for each other
+            return (False, held > 64, cluster * tx > 4096, not exact(place), held > 32, halves and wider, cluster > 8, wider, abs(held - 32))
         idle = kept * cluster * tx < machine.sm_count * 512
         return (False, held > (64 if wide else 56), tx > 256, cluster > 8, idle, abs(held - (32 if halves else 64)))
 
