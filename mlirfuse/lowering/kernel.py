@@ -46,6 +46,7 @@ Env = dict[Axis, Index]
 # What a GPU's caches do with vectors that are read.
 PASS_L1 = "pass L1"  # they take no place in the first-level cache: for what is read once
 STAY_L2 = "stay in L2"  # what is written leaves the second-level cache before them
+_VIEWS = ("reshape", "permute", "squeeze", "expand_dims", "broadcast_in_dim")
 _HINTED = {
     PASS_L1: "ld.global.nc.L1::no_allocate.v4.b32 {$0, $1, $2, $3}, [$4];",
     STAY_L2: "ld.global.nc.L2::cache_hint.v4.b32 {$0, $1, $2, $3}, [$4], $5;",
@@ -318,10 +319,15 @@ class Kernel:
 
     def _becomes_half(self, value: Value) -> bool:
         """Whether all that is made of ``value`` is its rounding to a half type."""
-        if value.dtype.bits == 16 or value in self.memories:
-            return value.dtype.bits == 16
         users = [op for op in self.inside if value in op.operands]
-        return bool(users) and all(op.name == "cast" and op.result.dtype.bits == 16 for op in users)
+        if value in self.memories and not (value.dtype.is_float and value.dtype.bits == 16):
+            return False
+        return bool(users or value in self.memories) and all(self._rounds_to_half(op) for op in users)
+
+    def _rounds_to_half(self, op: Op) -> bool:
+        if op.name == "cast":
+            return op.result.dtype.is_float and op.result.dtype.bits == 16
+        return op.name in _VIEWS and self._becomes_half(op.result)
 
     def _typed(self, value: Value, val: Val) -> Val:
         assert val.dtype is value.dtype.compute, (value, val)

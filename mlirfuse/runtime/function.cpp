@@ -41,9 +41,9 @@ PyObject* function_call(PyObject* self, PyObject* const* args, size_t nargsf, Py
   if (state.watched && !Ref(PyObject_CallMethodNoArgs(self, check_scope.get()))) return nullptr;
   if ((names && PyTuple_GET_SIZE(names)) || count >= state.plain.size() || !state.plain[count])
     return call_any(self, args, count, names);
+  const Ref target = Ref::borrow(state.plain[count].get());  // whatever runs from here on may forget it
   for (size_t i = 0; i < count; ++i)
     if (!surely_leaf(args[i])) return call_any(self, args, count, names);
-  const Ref target = Ref::borrow(state.plain[count].get());  // the call may set another one
   return PyObject_Vectorcall(target.get(), args, count, nullptr);
 }
 

@@ -137,7 +137,7 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], alignmen
 
     def params(threads: int, wanted: int) -> Params:
         tx = threads if vectors >= threads else 1 << max(0, vectors - 1).bit_length()
-        ty = threads // tx
+        ty = threads // tx if rows > 1 else 1  # no element is two threads': what is written over an argument is read once
         full = machine.sm_count * (machine.threads_per_sm // threads)
         across, down = 1, 1
         while across * down < wanted:

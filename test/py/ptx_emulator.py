@@ -138,6 +138,7 @@ class Launch:
             top = self.symbols[name] + size
         self.shared_size = top
         self.shared = np.full(grid * top, 0xFF, np.uint8)
+        self.stored_by = np.full(memory.bytes.size, NOBODY, np.int32)
         self.written, self.read_ = (LastAccess(grid * top) for _ in range(2))
         everyone = np.arange(grid * threads)
         self.special = {
@@ -262,6 +263,14 @@ class Launch:
         self.read_.by[bytes_[several | (self.read_.by[bytes_] != by)]] = SEVERAL
         return self.shared[places]
 
+    def claim(self, places: np.ndarray, size: int, threads: np.ndarray) -> None:
+        """Says that these threads store to global memory there. Raises where another one has: if it is over an argument, one of them may have read
+        what the other stored."""
+        before = self.stored_by[places]
+        self._check(((before == NOBODY) | (before == threads[:, None])).all(1), "race: another thread stores", size, places[:, 0], threads)
+        self.stored_by[places] = threads[:, None]
+        self._check((self.stored_by[places] == threads[:, None]).all(1), "race: another thread stores", size, places[:, 0], threads)
+
     def store_shared(self, operand: str, size: int, threads: np.ndarray, raw: np.ndarray) -> None:
         """Puts ``size`` bytes of each thread into shared memory. Raises where that changes what another thread reads or wrote, with no barrier since."""
         places = self.shared_places(operand, size, threads)
@@ -348,7 +357,9 @@ def _store(launch: Launch, instruction: Instruction, threads: np.ndarray) -> Non
     lanes = [launch.bits(name, size, threads) for name in re.findall(r"[%\w.-]+", source)]
     raw = np.stack(lanes, 1).view(np.uint8)
     if instruction.parts[1] == "global":
-        launch.memory.bytes[launch.global_places(target, whole, threads, launch.memory.writable)] = raw
+        places = launch.global_places(target, whole, threads, launch.memory.writable)
+        launch.claim(places, whole, threads)
+        launch.memory.bytes[places] = raw
     else:
         launch.store_shared(target, whole, threads, raw)
 
@@ -402,6 +413,9 @@ def _move(launch: Launch, instruction: Instruction, threads: np.ndarray) -> None
         launch.write(target, launch.read(source, instruction.type, threads), threads)
 
 
+WHOLE = {"rzi": np.trunc, "rni": np.rint, "rmi": np.floor, "rpi": np.ceil}  # to a whole number, that of an integer type the nearest it has
+
+
 def _convert(launch: Launch, instruction: Instruction, threads: np.ndarray) -> None:
     target, *sources = instruction.operands
     to, of = instruction.parts[-2:]
@@ -410,6 +424,11 @@ def _convert(launch: Launch, instruction: Instruction, threads: np.ndarray) -> N
         launch.write(target, np.stack(values[::-1], 1).astype(TYPES[to[:-2]]), threads)
         return
     (value,) = values
+    for rounded in WHOLE.keys() & set(instruction.parts):
+        value = WHOLE[rounded](value)
+        if np.dtype(TYPES[to]).kind != "f":
+            limits = np.iinfo(TYPES[to])
+            value = np.clip(np.nan_to_num(value.astype(np.float64), nan=0), limits.min, limits.max)
     launch.write(target, value.astype(TYPES[to]), threads)
 
 
@@ -460,6 +479,9 @@ def _extreme(of_numbers: Callable, of_all: Callable) -> Callable:
 
 
 def _divide(parts: list[str], x, y):
+    """With .full, not rounded as a division is: within 2 ulp."""
+    if "full" in parts:
+        return x * (np.float32(1) / y)
     return x // y if x.dtype.kind == "u" else x / y
 
 
@@ -570,7 +592,7 @@ KNOWN = {
     "createpolicy": {"fractional", "L2::evict_last", "b64"},
     "mapa": {"shared::cluster", "u64"},
     "shfl": {"sync", "bfly", "b32"},
-    "cvt": {"rn", "f16x2", *TYPES},
+    "cvt": {"rn", "f16x2", *WHOLE, *TYPES},
     "div": {"rn", "full", "f32", "f64", "u32", "u64"},
     "rem": {"u32", "u64"},
     "setp": {"nan", "num", *COMPARISONS, *UNORDERED, *TYPES},

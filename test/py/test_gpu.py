@@ -467,6 +467,32 @@ def test_vectors_across_rows(shape, dtype):
         check(lambda a, m, s: ((a - m) / s).astype(a.dtype), x, shift, scale, bound=1e-2 if dtype == torch.bfloat16 else 1e-6)
 
 
+@pytest.mark.parametrize("shape", [(1,), (10,), (300,), (4, 7), (3, 4, 6)])
+def test_few_elements_are_written_over_once(shape):
+    """Fewer than a block may have threads: each element is added to by one of them."""
+
+    def add(x, b):
+        x += b
+
+    compiled = mlirfuse.jit(add, fallback=False)
+    x, b = torch.zeros(shape, device="cuda"), torch.ones(shape[-1], device="cuda")
+    for _ in range(200):
+        compiled(x, b)
+    assert (x == 200).all()
+
+
+@pytest.mark.parametrize("columns", [64, 71, 1000])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("along", [0, 1])
+def test_exact_quotients(columns, dtype, along):
+    """Whole numbers that are quotients of whole numbers stay such until they are rounded to integers."""
+    divisor = torch.arange(1, (columns if along else 64) + 1, device="cuda").clamp(max=128).to(dtype).unsqueeze(1 - along)
+    x = 8 * divisor * torch.ones(64, columns, device="cuda", dtype=dtype)
+    check(lambda x, d: (np.floor(x / d).astype(np.int8), (x / d).astype(np.int16), x / d == 8), x, divisor)
+    check(lambda x: np.floor(x / x.max(0)).astype(np.int8), x)
+    check(lambda x: np.floor(x / x.max(-1, keepdims=True)).astype(np.int8), x)
+
+
 @pytest.mark.parametrize("shape", [(40, 32768), (20, 49152), (9, 65536), (5, 100_000), (3, 150_000), (3, 262_144), (4, 12_345), (3, 32_001), (3, 50_257)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_long_rows_beside_weights(shape, dtype):

@@ -197,6 +197,28 @@ def test_pointwise():
     check(lambda x, y: x * y + 1, normal(33, 70), normal(70))
 
 
+@pytest.mark.parametrize("shape", [(10,), (4, 7), (3, 4, 6), (300,)])
+def test_every_element_is_one_threads(shape):
+    """Fewer elements than a block has threads: the emulator refuses two threads that store the same one."""
+    check(lambda x, b: x + b, normal(*shape), normal(*shape[-1:]), candidates=8)
+
+
+def quotients(x, divisor):
+    """Exact ones, as integers: an inverse that is off by a bit makes others of them."""
+    return np.floor(x / divisor).astype(np.int8), (x / divisor).astype(np.int16)
+
+
+@pytest.mark.parametrize("along", [0, 1])
+@pytest.mark.parametrize("columns", [64, 71])
+def test_quotients_of_half_types_that_are_not_rounded(along, columns):
+    divisor = np.expand_dims(np.arange(1, (columns if along else 64) + 1, dtype=np.float16), 1 - along)
+    x = np.float16(8) * divisor * np.ones((64, columns), np.float16)
+    check(quotients, x, divisor)
+    if columns == 71:  # the emulator has no maxima of pairs
+        check(lambda x: np.floor(x / x.max(0)).astype(np.int8), x)
+        check(lambda x: np.floor(x / x.max(-1, keepdims=True)).astype(np.int8), x)
+
+
 @pytest.mark.parametrize(
     "fn, inputs",
     [

@@ -118,6 +118,26 @@ def test_a_target_that_replaces_itself_is_kept_while_it_runs():
     assert [function(-1), function(-1)] == [0, 1]
 
 
+def test_a_target_that_is_forgotten_while_arguments_are_looked_at_is_kept():
+    function = make()
+
+    class Meta(type):
+        def __getattr__(cls, name):
+            function._clear_plain()
+            gc.collect()
+            raise AttributeError(name)
+
+    class Foreign(metaclass=Meta):
+        def __dlpack__(self):
+            raise AssertionError("not read here")
+
+        def __dlpack_device__(self):
+            raise AssertionError("not read here")
+
+    x = Foreign()
+    assert function(x, 2) == ("plain", x, 2) and function(x, 2) == "any"
+
+
 def test_cycles_are_collected():
     function = make()
     function._set_plain(1, lambda x: function)
