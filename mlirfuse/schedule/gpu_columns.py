@@ -26,7 +26,7 @@ from mlirfuse.schedule.gpu_partial import finish, partial_memory
 
 
 SHARED = 48 << 10  # bytes a block may use without asking
-FOLDED = 64  # rows that are worth folding, as one
+FOLDED, MANY = 64, 8 << 20  # folded rows that are worth it; elements of which a quarter as many are
 KEPT = 32  # elements of columns that a thread keeps in registers
 
 
@@ -228,7 +228,8 @@ def _folded(analysis: Analysis, access: Access, env: dict[str, int], alignments:
     columns, above, rows = analysis.values(_extents, env)
     wide, lanes = analysis.once(_widest)
     fold = lanes // min(columns & -columns, lanes)
-    if fold == 1 or access.lanes >= lanes or rows % fold or rows < FOLDED * fold or not analysis.once(_folds):
+    fewest = FOLDED // 4 if rows * columns >= MANY else FOLDED
+    if fold == 1 or access.lanes >= lanes or rows % fold or rows < fewest * fold or not analysis.once(_folds):
         return 1, access
     if any(alignments.get(v, 16) < lanes * v.dtype.bytes for v in wide):
         return 1, access

@@ -174,6 +174,11 @@ def test_odd_rows_that_are_only_reduced_are_loaded_at_once(length, looped):
     assert (first_choice(lambda x: x.sum(-1), (8192, length), dtype=np.float16).chunks == 0) == looped
 
 
+@pytest.mark.parametrize("shape, fold", [((256, 50257), 8), ((256, 8191), 1), ((4096, 8191), 8), ((4096, 8192), 1), ((4095, 8191), 1)])
+def test_few_odd_rows_are_folded_where_there_are_many_elements(shape, fold):
+    assert first_choice(lambda x: x.sum(0), shape, dtype=np.float16).fold == fold
+
+
 @pytest.mark.parametrize("dtype, parts", [(np.float32, 1), (np.float16, 4)])
 def test_several_rows_share_what_is_read_by_elements(dtype, parts):
     def standardized(x, mean, scale):

@@ -235,6 +235,13 @@ def test_vectors_across_rows(fn, inputs):
     check(fn, *inputs, only=lambda p: p.parts and p.access.lanes > 1, candidates=4)
 
 
+@pytest.mark.parametrize("shape, dtype", [((128, 33), np.float16), ((64, 35), np.float32), ((144, 31), np.float16)])
+def test_few_odd_rows_that_are_folded(shape, dtype, monkeypatch):
+    """As they are of many elements, done on few."""
+    monkeypatch.setattr(gpu_columns, "MANY", 0)
+    check(lambda x: (x.sum(0), x.max(0)), normal(*shape, dtype=dtype), only=lambda p: p.fold > 1)
+
+
 @pytest.mark.parametrize("shape, weights", [((64, 71), (71,)), ((3, 64, 35), (3, 1, 35)), ((2, 36, 42), (1, 42))])
 @pytest.mark.parametrize("several", [1, 2])
 def test_rows_in_parts(shape, weights, several, monkeypatch):
