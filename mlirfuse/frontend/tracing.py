@@ -13,6 +13,7 @@ all the others, as in NumPy.
 from __future__ import annotations
 
 import collections
+import inspect
 import linecache
 import math
 import numbers
@@ -1117,7 +1118,8 @@ def trace(fn, leaves, tree: trees.Tree, name: str | None = None, aliases: dict[i
                      "numbers and 0-d arrays may stay on the host")  # fmt: skip
     position = {leaf: k for k, leaf in enumerate(arg_leaves)}
     args, kwargs = tree.unflatten(stand_ins)
-    objects = [spec.value for spec in leaves if isinstance(spec, Static) and not isinstance(spec.value, _PLAIN_TYPES)]
+    statics = [spec.value for spec in leaves if isinstance(spec, Static)]
+    objects = [value for value in statics if not isinstance(value, _PLAIN_TYPES) or isinstance(value, type) and _namespace(value) is not None]
     t.roots, t.words = _roots(fn, objects)
     outer = current()
     _current.trace = t
@@ -1263,8 +1265,22 @@ def _roots(fn, objects=()) -> tuple[list, set[str]]:
             elif not isinstance(value, _PLAIN_TYPES) and isinstance(getattr(value, "__dict__", None), dict):
                 if isinstance(value.__dict__.get("__wrapped__"), types.FunctionType):  # another compiled function
                     queue.append(value.__wrapped__)
-                queue += [getattr(value, k) for k in names if isinstance(getattr(type(value), k, None), types.FunctionType)]
+                queue += _methods(value, type(value), names)
+            elif isinstance(value, type) and _namespace(value) is not None:
+                queue += _methods(value, value, names)
     return out, words
+
+
+def _methods(value, kind: type, names) -> list:
+    """The functions behind attributes with these names of ``value``, which finds them in the class ``kind``: methods and properties."""
+    out = []
+    for name in names:
+        found = inspect.getattr_static(kind, name, None)
+        if isinstance(found, (types.FunctionType, classmethod, staticmethod)):
+            out.append(getattr(value, name))
+        elif isinstance(found, property) and value is not kind and isinstance(found.fget, types.FunctionType):
+            out.append(types.MethodType(found.fget, value))
+    return out
 
 
 _SCALARS = (int, float, bool, complex, str, bytes, type(None), np.generic, np.dtype, np.ufunc, types.FunctionType, types.BuiltinFunctionType)
@@ -1305,11 +1321,10 @@ def _scope(t: Trace) -> list:
             for k, v in enumerate(value[:256]):
                 meet(None if isinstance(value, tuple) else value, k, v, depth)
         else:
-            namespace = _namespace(value)
-            inside = vars(value) if isinstance(value, type) else namespace
             for k in t.words:
-                if k in inside:
-                    meet(namespace, k, inside[k], depth)
+                namespace, found = _attribute(value, k)
+                if namespace is not None:
+                    meet(namespace, k, found, depth)
     return list(out.values())
 
 
@@ -1353,6 +1368,21 @@ def _namespace(value):
         return None
     inside = getattr(value, "__dict__", None)
     return inside if isinstance(inside, dict) else None
+
+
+def _attribute(value, name: str) -> tuple:
+    """Where :func:`read_scope` finds an attribute of a user's object or class, and what it is; None twice for what running code alone can tell, as of
+    properties."""
+    inside = {} if isinstance(value, type) else _namespace(value)
+    if name in inside:
+        return inside, inside[name]
+    for kind in (value if isinstance(value, type) else type(value)).__mro__:
+        if name in vars(kind):
+            found = vars(kind)[name]
+            if isinstance(found, types.FunctionType):
+                return kind, found
+            return (None, None) if hasattr(type(found), "__get__") else (value, found)  # of the object: it may get one of its own
+    return None, None
 
 
 def _words(code) -> set[str]:

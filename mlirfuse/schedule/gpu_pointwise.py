@@ -14,6 +14,7 @@ from typing import Iterator, NamedTuple
 
 from mlirfuse import dtypes as dt
 from mlirfuse import sizes as sz
+from mlirfuse.graph import Value
 from mlirfuse.lowering.kernel import ZERO, Flat, Index
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.analysis import Analysis, size_of
@@ -75,20 +76,21 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
         return env, inside
 
     def column_of(w: int, held: bool):
-        """The positions of a thread's vector ``w`` in a row, held inside it if ``held``, and whether they are inside (None: they are)."""
+        """A thread's vector ``w``, held inside the row if ``held``: its positions, whether they are inside (None: they are), and of folded rows which
+        row and column each position is."""
         column, inside = e.add(first_column, w * p.tx * lanes) if w else first_column, None
         if held:
             inside = e.cmp("lt", column, body.size(columns))
             column = e.min(column, e.sub(body.size(columns), lanes))
-        return Index(column, 1, lanes) if lanes > 1 else Index(column), inside
+        index = Index(column, 1, lanes) if lanes > 1 else Index(column)
+        return index, inside, *(k.divmod(index, size_of(inner[0])) if p.parts else (ZERO, index))
 
     def at(row, column):
         """The env at a row and a column, whether it is inside, and how its vectors run across rows."""
-        (env, row_inside), (index, inside) = row, column
-        env, flat, along = dict(env), None, index
+        (env, row_inside), (index, inside, down, along) = row, column
+        env, flat = dict(env), None
         if p.parts:
             origin = env.get(middle[-1], ZERO).base
-            down, along = k.divmod(index, size_of(inner[0]))
             body.set_loop(env, middle, k.add(Index(origin), down))
             flat = Flat((middle[-1], inner[0][-1]), size_of(inner[0]), origin, index, env[middle[-1]], along)
         body.set_loop(env, inner[0], along)

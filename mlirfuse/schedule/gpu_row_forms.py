@@ -69,7 +69,8 @@ def in_shared(rows: Rows) -> sz.Size:
     exact = p.whole == p.chunks
     few = p.online or not rows.shared  # no weights to load beside them: more only lengthen the code
     halves = any(v.dtype.bits == 16 for v in rows.streamed)
-    unroll = min((2, 3) if few else range(6, 10) if halves else range(4, 8), key=lambda n: (p.whole % n, n))  # vectors at a time, so that few are left over
+    at_once = (2, 3) if few else range(6, 10) if halves else range(4, 8)  # vectors
+    unroll = min(at_once, key=lambda n: (p.whole % n, n))  # so that few are left over
     start = rows.x_base if rows.rank is None else e.add(rows.x_base, rows.wide(e.mul(rows.rank, p.tx * lanes)))
     staging = Staging(rows, rows.streamed, lanes, p.chunks)
     here, zero = rows.env_of(rows.cluster_index()), e.const(0, rows.index)

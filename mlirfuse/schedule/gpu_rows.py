@@ -13,7 +13,6 @@ from __future__ import annotations
 import functools
 from typing import Iterator, NamedTuple
 
-from mlirfuse import dtypes as dt
 from mlirfuse import sizes as sz
 from mlirfuse.lowering import reductions as red
 from mlirfuse.lowering.slots import Slots

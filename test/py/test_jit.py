@@ -383,6 +383,67 @@ def test_globals_and_closures():
 FIRST, SECOND = np.arange(4, dtype=np.float32), np.ones((3, 4), np.float32)
 
 
+class Factor:
+    """Numbers that a class has, its objects may have of their own, and methods and properties give."""
+
+    scale = 2.0
+
+    @mlirfuse.jit
+    def method(self, x):
+        return x * self.scale
+
+    @classmethod
+    @mlirfuse.jit
+    def of_class(cls, x):
+        return x * cls.scale
+
+    @classmethod
+    def doubled(cls):
+        return 2 * cls.scale
+
+    @property
+    def halved(self):
+        return self.scale / 2
+
+    def squared(self):
+        return self.scale**2
+
+
+class OwnFactor(Factor):
+    pass
+
+
+def test_numbers_of_classes():
+    x, thing = np.ones(3, "f4"), OwnFactor()
+    fns = {
+        "class": (lambda x: x * OwnFactor.scale, 1),
+        "object": (lambda x: x * thing.scale, 1),
+        "class method": (lambda x: x * OwnFactor.doubled(), 2),
+        "property": (lambda x: x * thing.halved, 0.5),
+        "method": (lambda x: x * thing.squared(), 0),
+    }
+    compiled = {name: mlirfuse.jit(fn) for name, (fn, _) in fns.items()}
+    try:
+        for scale in (2.0, 3.0, 5.0):
+            Factor.scale = scale
+            for name, (_, factor) in fns.items():
+                assert compiled[name](x)[0] == (factor * scale or scale**2), name
+            assert thing.method(x)[0] == OwnFactor.of_class(x)[0] == scale
+        with compiles(kinds=0, variants=0):
+            for fn in compiled.values():
+                fn(x)
+        thing.scale = 7.0
+        assert compiled["object"](x)[0] == thing.method(x)[0] == 7 and compiled["property"](x)[0] == 3.5
+        assert compiled["class"](x)[0] == OwnFactor.of_class(x)[0] == 5
+        OwnFactor.scale = 11.0
+        assert compiled["class"](x)[0] == OwnFactor.of_class(x)[0] == 11 and compiled["object"](x)[0] == 7
+        assert OwnFactor().method(x)[0] == 11
+    finally:
+        Factor.scale = 2.0
+        if "scale" in vars(OwnFactor):
+            del OwnFactor.scale
+
+
 def test_a_kind_that_captures_after_one_that_does_not():
     weight = np.full(4, 3, "f4")
 

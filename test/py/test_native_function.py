@@ -140,7 +140,7 @@ def test_a_target_that_is_forgotten_while_arguments_are_looked_at_is_kept():
 
 def test_cycles_are_collected():
     function = make()
-    function._set_plain(1, lambda x: function)
+    function._set_plain(1, function._call)
     gone = weakref.ref(function)
     del function
     gc.collect()
