@@ -774,16 +774,28 @@ def _find(array, roots) -> tuple[str | None, tuple]:
             found[id(root), steps] = (root, steps)
             first = first or name
             continue
-        if isinstance(value, (*_PLAIN_TYPES, TracedArray)) or id(value) in seen or len(steps) > 4:
+        plain = isinstance(value, (*_PLAIN_TYPES, TracedArray)) and not (isinstance(value, type) and _namespace(value) is not None)
+        if plain or id(value) in seen or len(steps) > 4:
             continue
         seen.add(id(value))
         if isinstance(value, dict):
             queue.extend((f"{name}[{k!r}]", root, (*steps, ("item", k)), v) for k, v in list(value.items())[:256])
         elif isinstance(value, (list, tuple)):
             queue.extend((f"{name}[{k}]", root, (*steps, ("item", k)), v) for k, v in enumerate(value[:256]))
-        elif isinstance(getattr(value, "__dict__", None), dict):
-            queue.extend((f"{name}.{k}", root, (*steps, ("attr", k)), v) for k, v in list(vars(value).items())[:256])
+        elif isinstance(value, type) or isinstance(getattr(value, "__dict__", None), dict):
+            queue.extend((f"{name}.{k}", root, (*steps, ("attr", k)), v) for k, v in _data(value)[:256])
     return first, tuple(found.values())
+
+
+def _data(value) -> list[tuple]:
+    """The attributes of an object or a class that are no methods, properties or the like: its own, then those of its classes."""
+    out = {} if isinstance(value, type) else dict(vars(value))
+    for kind in (value if isinstance(value, type) else type(value)).__mro__:
+        if _namespace(kind) is not None:
+            for name, held in vars(kind).items():
+                if not hasattr(type(held), "__get__"):
+                    out.setdefault(name, held)
+    return list(out.items())
 
 
 # ---------------------------------------------------------------------------------------------------------------- traced arrays

@@ -444,6 +444,37 @@ def test_numbers_of_classes():
             del OwnFactor.scale
 
 
+class Weights:
+    first = np.full(3, 2, "f4")
+
+
+class MoreWeights(Weights):
+    second = np.full(3, 3, "f4")
+
+    @mlirfuse.jit
+    def apply(self, x):
+        return x * self.first + self.second
+
+
+def test_arrays_of_classes():
+    """They are read at each call: assigned anew or written to, in the class, a base of it or the object."""
+    x, thing = np.ones(3, "f4"), MoreWeights()
+    of_class = mlirfuse.jit(lambda x: x * MoreWeights.first + MoreWeights.second)
+    of_object = mlirfuse.jit(lambda x: x * thing.first + thing.second)
+
+    def results():
+        return [fn(x)[0] for fn in (of_class, of_object, thing.apply)]
+
+    assert results() == [5, 5, 5]
+    with compiles(kinds=0, variants=0):
+        Weights.first = np.full(3, 4, "f4")
+        assert results() == [7, 7, 7]
+        MoreWeights.second[:] = 10
+        assert results() == [14, 14, 14]
+    thing.second = np.full(3, 20, "f4")
+    assert results() == [14, 24, 24]
+
+
 def test_a_kind_that_captures_after_one_that_does_not():
     weight = np.full(4, 3, "f4")
 
