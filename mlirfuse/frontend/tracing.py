@@ -13,6 +13,7 @@ all the others, as in NumPy.
 from __future__ import annotations
 
 import collections
+import functools
 import inspect
 import linecache
 import math
@@ -789,13 +790,17 @@ def _find(array, roots) -> tuple[str | None, tuple]:
 
 def _data(value) -> list[tuple]:
     """The attributes of an object or a class that are no methods, properties or the like: its own, then those of its classes."""
-    out = {} if isinstance(value, type) else dict(vars(value))
-    for kind in (value if isinstance(value, type) else type(value)).__mro__:
-        if _namespace(kind) is not None:
-            for name, held in vars(kind).items():
-                if not hasattr(type(held), "__get__"):
-                    out.setdefault(name, held)
-    return list(out.items())
+    kind = value if isinstance(value, type) else type(value)
+    own = {} if kind is value else vars(value)
+    names = _class_data(kind, sum(len(vars(base)) for base in kind.__mro__))
+    return [*own.items(), *((name, getattr(kind, name)) for name in names if name not in own)]
+
+
+@functools.lru_cache
+def _class_data(kind: type, attributes: int) -> list[str]:
+    """The names of the data that a user's class, with so many attributes, holds."""
+    found = {name: held for base in reversed(kind.__mro__) if _namespace(base) is not None for name, held in vars(base).items()}
+    return [name for name, held in found.items() if not name.startswith("__") and not hasattr(type(held), "__get__")]
 
 
 # ---------------------------------------------------------------------------------------------------------------- traced arrays
