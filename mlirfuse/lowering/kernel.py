@@ -305,15 +305,14 @@ class Kernel:
         a, b = (self._through(op, env, [(d, d) for d in range(v.rank)], k) for k, v in enumerate(op.operands))
         dividend, divisor = self.value(op.operands[0], a), self.value(op.operands[1], b)
         once = dividend.lanes == 1 and not axes(op.operands[1])  # such as a row's sum over its length
-        if self._becomes_half(op.result) and (divisor.lanes > 1 or once):
-            return m.rough_quotient(self.e, dividend, divisor)
+        half = self._becomes_half(op.result)
         if divisor.lanes > 1 or once:
-            return self._elementwise(op, env)
+            return m.rough_quotient(self.e, dividend, divisor) if half else self._elementwise(op, env)
         key = "inverse", self._key(op.operands[1], b)
         found = next((scope[key] for scope in reversed(self._memo) if key in scope), None)
         if found is None:
             found = self._memo[-1][key] = m.inverse(self.e, divisor)
-        if self._becomes_half(op.result):
+        if half:
             return self.e.mul(self.e.mul(dividend, found[0]), found[1])
         return m.quotient_by_inverse(self.e, dividend, divisor, *found)
 

@@ -222,14 +222,6 @@ int dispatcher_clear(PyObject* self) {
   return 0;
 }
 
-void dispatcher_dealloc(PyObject* self) {
-  PyObject_GC_UnTrack(self);
-  PyTypeObject* type = Py_TYPE(self);
-  delete reinterpret_cast<DispatcherObject*>(self)->state;
-  type->tp_free(self);
-  Py_DECREF(type);
-}
-
 PyObject* set_static(PyObject* self, PyObject* index) {
   const Py_ssize_t i = PyNumber_AsSsize_t(index, PyExc_IndexError);
   if (i == -1 && PyErr_Occurred()) return nullptr;
@@ -289,7 +281,7 @@ bool register_dispatcher_type(PyObject* module) {
   };
   static PyType_Slot slots[] = {
       {Py_tp_new, reinterpret_cast<void*>(dispatcher_new)},
-      {Py_tp_dealloc, reinterpret_cast<void*>(dispatcher_dealloc)},
+      {Py_tp_dealloc, reinterpret_cast<void*>(dealloc_with_state<DispatcherObject>)},
       {Py_tp_traverse, reinterpret_cast<void*>(dispatcher_traverse)},
       {Py_tp_clear, reinterpret_cast<void*>(dispatcher_clear)},
       {Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},

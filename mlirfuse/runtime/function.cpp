@@ -67,14 +67,6 @@ int function_clear(PyObject* self) {
   return 0;
 }
 
-void function_dealloc(PyObject* self) {
-  PyObject_GC_UnTrack(self);
-  PyTypeObject* type = Py_TYPE(self);
-  delete reinterpret_cast<FunctionObject*>(self)->state;
-  type->tp_free(self);
-  Py_DECREF(type);
-}
-
 PyObject* set_plain(PyObject* self, PyObject* args) {
   Py_ssize_t count = 0;
   PyObject* target = nullptr;
@@ -118,7 +110,7 @@ bool register_function_type(PyObject* module) {
   };
   static PyType_Slot slots[] = {
       {Py_tp_new, reinterpret_cast<void*>(function_new)},
-      {Py_tp_dealloc, reinterpret_cast<void*>(function_dealloc)},
+      {Py_tp_dealloc, reinterpret_cast<void*>(dealloc_with_state<FunctionObject>)},
       {Py_tp_traverse, reinterpret_cast<void*>(function_traverse)},
       {Py_tp_clear, reinterpret_cast<void*>(function_clear)},
       {Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},

@@ -93,6 +93,16 @@ class SmallBuffer {
   size_t capacity_ = N;
 };
 
+// tp_dealloc of a collected type whose objects own their C++ part, `state`.
+template <class Object>
+void dealloc_with_state(PyObject* self) {
+  PyObject_GC_UnTrack(self);
+  PyTypeObject* type = Py_TYPE(self);
+  delete reinterpret_cast<Object*>(self)->state;
+  type->tp_free(self);
+  Py_DECREF(type);
+}
+
 // An attribute's name, interned once: `static Name name("shape"); PyObject_GetAttr(object, name.get())`.
 class Name {
  public:

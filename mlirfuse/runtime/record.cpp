@@ -56,10 +56,10 @@ struct RecordData {
 
 struct RecordObject {
   PyObject_HEAD
-  RecordData* data;
+  RecordData* state;
 };
 
-RecordData& data_of(PyObject* record) { return *reinterpret_cast<RecordObject*>(record)->data; }
+RecordData& data_of(PyObject* record) { return *reinterpret_cast<RecordObject*>(record)->state; }
 
 // ---- construction
 
@@ -225,7 +225,7 @@ PyObject* record_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
       parse_result(result, d);
   if (!parsed) return nullptr;
   auto* self = reinterpret_cast<RecordObject*>(type->tp_alloc(type, 0));
-  if (self) self->data = data.release();
+  if (self) self->state = data.release();
   return reinterpret_cast<PyObject*>(self);
 }
 
@@ -244,14 +244,6 @@ int record_clear(PyObject* self) {
   data.result = Ref();
   data.keep = Ref();
   return 0;
-}
-
-void record_dealloc(PyObject* self) {
-  PyObject_GC_UnTrack(self);
-  PyTypeObject* type = Py_TYPE(self);
-  delete reinterpret_cast<RecordObject*>(self)->data;
-  type->tp_free(self);
-  Py_DECREF(type);
 }
 
 // ---- execution
@@ -420,7 +412,7 @@ PyObject* run_record(PyObject* record, const Leaves& leaves) {
 bool register_record_type(PyObject* module) {
   static PyType_Slot slots[] = {
       {Py_tp_new, reinterpret_cast<void*>(record_new)},
-      {Py_tp_dealloc, reinterpret_cast<void*>(record_dealloc)},
+      {Py_tp_dealloc, reinterpret_cast<void*>(dealloc_with_state<RecordObject>)},
       {Py_tp_traverse, reinterpret_cast<void*>(record_traverse)},
       {Py_tp_clear, reinterpret_cast<void*>(record_clear)},
       {Py_tp_doc, const_cast<char*>(
