@@ -304,6 +304,17 @@ class Emitter:
             return Val(a.name, dtype, a.lanes)
         return self.op(f"arith.bitcast {a} : {a.type} to {to.type}", dtype, a.lanes)
 
+    def words(self, a: Val) -> list[Val]:
+        """The bits of a vector, of whole words together, as u32."""
+        count = a.lanes * a.dtype.bits // 32
+        held = self.op(f"llvm.bitcast {a} : {a.type} to {Val('', dt.u32, count).type}", dt.u32, count)
+        return [self.extract(held, w) for w in range(count)]
+
+    def of_words(self, words: list[Val], dtype: DType, lanes: int) -> Val:
+        """The vector with these bits."""
+        held = self.from_lanes(words)
+        return self.op(f"llvm.bitcast {held} : {held.type} to {Val('', dtype, lanes).type}", dtype, lanes)
+
     def cast(self, a: Val, dtype: DType) -> Val:
         """Conversion as C does it, with what C leaves undefined made defined where NumPy defines it.
 

@@ -555,8 +555,16 @@ class Kernel:
 
     def place(self, value: Value, env: Env) -> str:
         """The address of an input's element, of a vector the first one's."""
+        return self.address(self.memories[value], self.offset(value, env).base)
+
+    def offset(self, value: Value, env: Env) -> Index:
+        """How many elements of an input or output ``env`` is behind its first one."""
+        return self._offset(value, self.memories[value].strides, env)
+
+    def load_aligned(self, value: Value, offset: Val, lanes: int) -> Val:
+        """Loads an input's vector at an offset that is a multiple of its lanes, as it is in memory, which is aligned for such."""
         memory = self.memories[value]
-        return self.address(memory, self._offset(value, memory.strides, env).base)
+        return self._load(replace(memory, align=min(16, lanes * memory.dtype.bytes)), Index(offset, 1, lanes))
 
     def load(self, value: Value, env: Env) -> Val:
         if value not in self.memories:
@@ -570,8 +578,7 @@ class Kernel:
         for scope in reversed(self._memo):
             if key in scope:
                 return scope[key]
-        memory = self.memories[value]
-        val = self._memo[-1][key] = self._load(memory, self._offset(value, memory.strides, env))
+        val = self._memo[-1][key] = self._load(self.memories[value], self.offset(value, env))
         return val
 
     def bind_loaded(self, value: Value, env: Env, val: Val) -> None:
@@ -610,7 +617,7 @@ class Kernel:
                 return e.op(f"{text} : ({self.pointer_type}, {mask.type}, {type_}) -> {type_}", dtype, lanes)
             align = min(memory.align, lanes * dtype.bytes)
             if memory.hint and align == lanes * dtype.bytes == 16:
-                return self._load_hinted(address, type_, dtype, lanes, memory.hint)
+                return self._load_hinted(address, dtype, lanes, memory.hint)
             return e.op(f"llvm.load {address}{flags} {{alignment = {align} : i64}} : {self.pointer_type} -> {type_}", dtype, lanes)
         if e.target == "cpu":
             addresses = self.address(memory, self.materialize(offset))
@@ -619,15 +626,14 @@ class Kernel:
             return e.op(f"{text} : (vector<{lanes}x{self.pointer_type}>, {mask.type}, {type_}) -> {type_}", dtype, lanes)
         return e.from_lanes([self._load(memory, Index(self._lane(offset, k))) for k in range(lanes)])
 
-    def _load_hinted(self, address: str, type_: str, dtype: dt.DType, lanes: int, hint: str) -> Val:
+    def _load_hinted(self, address: str, dtype: dt.DType, lanes: int, hint: str) -> Val:
         """A load of 16 bytes with a hint to the caches, which LLVM has no instruction for."""
         e, struct, name = self.e, "!llvm.struct<(i32, i32, i32, i32)>", self.e.fresh()
         operands, constraints, types = address, "=r,=r,=r,=r,l", self.pointer_type
         if hint == STAY_L2:
             operands, constraints, types = f"{operands}, {self.policy()}", constraints + ",l", types + ", i64"
         e.line(f'{name} = llvm.inline_asm "{_HINTED[hint]}", "{constraints}" {operands} : ({types}) -> {struct}')
-        words = e.from_lanes([e.op(f"llvm.extractvalue {name}[{k}] : {struct}", dt.u32) for k in range(4)])
-        return e.op(f"llvm.bitcast {words} : {words.type} to {type_}", dtype, lanes)
+        return e.of_words([e.op(f"llvm.extractvalue {name}[{k}] : {struct}", dt.u32) for k in range(4)], dtype, lanes)
 
     def policy(self) -> str:
         """What accesses with the hint ``STAY_L2`` take: a number that the GPU makes."""

@@ -161,6 +161,17 @@ class GpuBody:
             e.line(f"scf.yield {', '.join(v.name for v in following)} : {types}")
         return [Val(f"{name}#{k}", v.dtype, v.lanes) for k, v in enumerate(carried)]
 
+    def where(self, condition: Val, this, that, like: list[Val]) -> list[Val]:
+        """What ``this()`` gives where ``condition`` holds, else what ``that()`` does: values of the types of ``like``. A thread runs one of the two."""
+        name, types = self.e.fresh(), ", ".join(v.type for v in like)
+        count = f":{len(like)}" if len(like) > 1 else ""
+        head = f"{name}{count} = scf.if {condition} -> ({types}) {{" if like else f"scf.if {condition} {{"
+        for opening, computed, closing in ((head, this, "} else {"), ("", that, "}")):
+            with self.k.region(opening, closing):
+                found = computed()
+                self.e.line(f"scf.yield {', '.join(v.name for v in found)} : {types}" if like else "")
+        return [Val(f"{name}#{k}" if count else name, v.dtype, v.lanes) for k, v in enumerate(like)]
+
     def set_loop(self, env: Env, loop: list[Axis], index: Index) -> None:
         """The env of a loop over merged axes: all of its index is on the innermost one."""
         for axis in loop[:-1]:
@@ -181,16 +192,10 @@ class GpuBody:
         """The same bits, as far as the compiler knows others: what was computed from ``val`` before is not kept for what is computed from
         this. For half types, whose widened values would take twice the registers."""
         e = self.e
-        words = val.lanes * val.dtype.bits // 32
-        if not words:
+        if val.lanes * val.dtype.bits < 32:
             return val
-        cast = (lambda v, a, b: e.op(f"llvm.bitcast {v} : {a} to {b}", dt.u32, words))
-        kind = "i32" if words == 1 else f"vector<{words}xi32>"
-        held = cast(val, val.type, kind)
-        parts = [e.op(f'llvm.inline_asm "", "=r,0" {e.extract(held, w)} : (i32) -> i32', dt.u32) for w in range(words)]
-        name = e.fresh()
-        e.line(f"{name} = llvm.bitcast {e.from_lanes(parts)} : {kind} to {val.type}")
-        return Val(name, val.dtype, val.lanes)
+        held = [e.op(f'llvm.inline_asm "", "=r,0" {word} : (i32) -> i32', dt.u32) for word in e.words(val)]
+        return e.of_words(held, val.dtype, val.lanes)
 
     # ---- memory shared by a block
 

@@ -41,7 +41,7 @@ def candidates(analysis: Analysis, env: dict[str, int], alignments: dict[Value, 
         if outer:
             whole = gpu_columns.candidates(analysis, access, env, alignments, machine)
         else:
-            whole = gpu_rows.candidates(analysis, access, env, machine)
+            whole = gpu_rows.candidates(analysis, access, env, alignments, machine)
         return _with_staged(whole, analysis, env, alignments, machine)
     pointwise = gpu_pointwise.candidates(analysis, access, env, alignments, machine, read + written < STAYING)
     return itertools.chain(gpu_transpose.candidates(analysis, access, env, alignments, machine), pointwise)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from mlirfuse import dtypes as dt
 from mlirfuse import sizes as sz
 from mlirfuse.graph import Op, Value
@@ -12,6 +14,15 @@ from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule import joint
 from mlirfuse.schedule.analysis import Analysis
 from mlirfuse.schedule.gpu import GpuBody
+
+
+class Place(NamedTuple):
+    """Where a vector is: its env, and whether it is inside the row (None: it is). Of one of which a part may be, ``inside`` is so of each lane; ``env`` has
+    elements of the row in place of those outside, and ``whole`` is the env of the vector as it lies in memory."""
+
+    env: Env
+    inside: Val | None
+    whole: Env | None = None
 
 
 class Rows(GpuBody):
@@ -60,19 +71,28 @@ class Rows(GpuBody):
         self.unlinear(env, self.analysis.loops(self.analysis.kept), Index(row))
         return env
 
-    def at(self, row: Env, column: Val, checked: bool = True) -> tuple[Env, Val | None]:
-        """The env of a vector at this column, and whether it is inside the row (None: it is)."""
-        e, env = self.e, dict(row)
+    def at(self, row: Env, column: Val, checked: bool = True) -> Place:
+        """The vector at this column."""
+        e = self.e
         inside, held = None, column
         if checked:
             inside = e.cmp("lt", column, self.size(self.length))
             held = e.min(column, e.sub(self.size(self.length), self.lanes))
-        self.unlinear(env, self.analysis.loops(self.analysis.reduced), Index(held, 1, self.lanes) if self.lanes > 1 else Index(held))
-        return env, inside
+        return Place(self.along(row, Index(held, 1, self.lanes) if self.lanes > 1 else Index(held)), inside)
+
+    def along(self, row: Env, index: Index) -> Env:
+        """The env of what lies along a row at this index."""
+        env = dict(row)
+        self.unlinear(env, self.analysis.loops(self.analysis.reduced), index)
+        return env
+
+    def load_shared(self, value: Value, place: Place) -> None:
+        """Loads a vector of what all rows share, for a later use."""
+        self.k.preload(value, place.env)
 
     def elements_of(self, op: Op, places) -> list[tuple]:
         """What ``op`` reduces at these places, as :func:`mlirfuse.lowering.reductions.total` takes it."""
-        return [(self.e.splat(self.k.value(op.operands[0], env), self.lanes), self.position(op, env), inside) for env, inside in places]
+        return [(self.e.splat(self.k.value(op.operands[0], p.env), self.lanes), self.position(op, p.env), p.inside) for p in places]
 
     def nothing(self, phase: list[Op]) -> list[Val]:
         """The accumulators of nothing, as a loop carries them."""
@@ -80,9 +100,9 @@ class Rows(GpuBody):
 
     def accumulated(self, phase: list[Op], places, state: list[Val], gather: bool = False) -> list[Val]:
         """``state`` with what lies at these places; with ``gather``, an m2's has the sum in place of the mean."""
-        for env, _ in places:
+        for place in places:
             for op in phase:
-                self.k.value(op.operands[0], env)
+                self.k.value(op.operands[0], place.env)
         out: list[Val] = []
         for op, before in zip(phase, red.grouped(phase, state)):
             found = self.elements_of(op, places)
@@ -97,12 +117,16 @@ class Rows(GpuBody):
 
     def write(self, values: list[Value], places) -> None:
         """Stores outputs as long as the rows at these places, all of them computed first."""
-        for env, _ in places:
+        for place in places:
             for value in values:
-                self.k.value(value, env)
-        for env, inside in places:
-            valid = inside if self.row_inside is None else self.row_inside if inside is None else self.e.and_(self.row_inside, inside)
-            self.store_at(values, env, self.analysis.domain, valid)
+                self.k.value(value, place.env)
+        for place in places:
+            self.store(values, place)
+
+    def store(self, values: list[Value], place: Place) -> None:
+        """Stores outputs at one place."""
+        valid = place.inside if self.row_inside is None else self.row_inside if place.inside is None else self.e.and_(self.row_inside, place.inside)
+        self.store_at(values, place.env, self.analysis.domain, valid)
 
     def write_small(self, row: Env) -> None:
         """Stores outputs that have one element a row."""

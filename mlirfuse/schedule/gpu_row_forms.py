@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 from contextlib import nullcontext
 
 from mlirfuse import dtypes as dt
 from mlirfuse import sizes as sz
-from mlirfuse.graph import Op
+from mlirfuse.graph import Op, Value
 from mlirfuse.lowering import reductions as red
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Index
 from mlirfuse.schedule.gpu_partial import partial_memory, store_partial
-from mlirfuse.schedule.gpu_row_body import Rows
+from mlirfuse.schedule.gpu_row_body import Place, Rows
 from mlirfuse.schedule.gpu_staging import Staging
 
 UNROLL = 4  # vectors in flight of a looped row, more where a vector is short
@@ -30,8 +31,8 @@ def in_registers(rows: Rows) -> sz.Size:
         shared = []
     halves = any(v.dtype.bits == 16 for v in rows.streamed)
     for value in (*rows.streamed, *shared):
-        for env, _ in places:
-            k.preload(value, env)
+        for place in places:
+            k.preload(value, place.env)
 
     def total_of(op: Op) -> tuple[Val, ...]:
         """The accumulator of this thread's part of the row. What looks at elements twice takes some vectors of half types at a time:
@@ -54,8 +55,8 @@ def in_registers(rows: Rows) -> sz.Size:
         rows.bind(phase, rows.across(phase, totals), here)
         if p.recompute:
             for value in (v for v in rows.streamed if v.dtype.bits == 16):
-                for env, _ in places:
-                    k.bind_loaded(value, env, rows.opaque(k.preload(value, env)))
+                for place in places:
+                    k.bind_loaded(value, place.env, rows.opaque(k.preload(value, place.env)))
     for place in places:
         rows.write(rows.full, [place])
     rows.write_small(here)
@@ -63,14 +64,22 @@ def in_registers(rows: Rows) -> sz.Size:
 
 
 def in_shared(rows: Rows) -> sz.Size:
-    """Each thread copies its part of the row to shared memory, and passes over it there. Gives the grid."""
+    """Each thread copies its part of the row to shared memory, and passes over it there. Gives the grid.
+
+    ``shifted``: the row may begin at any element (``rows`` are :class:`mlirfuse.schedule.gpu_row_shift.ShiftedRows`).
+    """
     e, k, p, lanes = rows.e, rows.k, rows.p, rows.lanes
     stride = p.tx * lanes * p.cluster
     exact = p.whole == p.chunks
-    few = p.online or not rows.shared  # no weights to load beside them: more only lengthen the code
-    halves = any(v.dtype.bits == 16 for v in rows.streamed)
-    at_once = (2, 3) if few else range(6, 10) if halves else range(4, 8)  # vectors
-    unroll = min(at_once, key=lambda n: (p.whole % n, n))  # so that few are left over
+    inner = range(int(p.shifted), p.whole)  # chunks that lie inside the row
+    edges = [c for c in range(p.chunks) if c not in inner]
+    if p.online or not rows.shared:  # no weights to load beside them: more vectors at once only lengthen the code
+        at_once = (2, 3)
+    elif p.shifted:  # each vector of weights is two to load
+        at_once = (2, 3) if len(rows.shared) == 1 else (1,)
+    else:
+        at_once = range(6, 10) if any(v.dtype.bits == 16 for v in rows.streamed) else range(4, 8)
+    unroll = min(at_once, key=lambda n: (len(inner) % n, n))  # so that few are left over
     start = rows.x_base if rows.rank is None else e.add(rows.x_base, rows.wide(e.mul(rows.rank, p.tx * lanes)))
     staging = Staging(rows, rows.streamed, lanes, p.chunks)
     here, zero = rows.env_of(rows.cluster_index()), e.const(0, rows.index)
@@ -80,56 +89,77 @@ def in_shared(rows: Rows) -> sz.Size:
 
     def bring(chunk: Val, checked: bool) -> list[Val]:
         """Starts the copy of one vector of each input."""
-        env, _ = rows.at(here, column(chunk), checked)
-        staging.start(e.cast(chunk, dt.i32), [(v, env) for v in rows.streamed])
+        place = rows.at(here, column(chunk), checked)
+        staging.start(e.cast(chunk, dt.i32), [(v, place.env) for v in rows.streamed])
         return []
 
-    def passes(carried: list[Val], visit) -> list[Val]:
-        """``visit(places, carried)`` over the thread's vectors, some at a time."""
+    def bring_end(chunk: Val) -> list[Val]:
+        """As :func:`bring`, of a vector that may end behind the row, where the tensor may end: its elements one by one."""
+        stage, place = e.cast(chunk, dt.i32), rows.at(here, column(chunk))
+        with k.region(f"scf.if {e.extract(place.inside, lanes - 1)} {{", "} else {"):
+            staging.start(stage, [(v, place.whole) for v in rows.streamed])
+        with k.region("", "}"), k.region(f"scf.if {rows.has(column(chunk))} {{"):
+            staging.put(stage, [k.preload(v, place.env) for v in rows.streamed])
+        return []
 
-        def some(chunk: Val, count: int, state: list[Val], unchecked: int) -> list[Val]:
-            places = []
-            for u in range(count):
-                at = e.add(chunk, u) if u else chunk
-                env, inside = rows.at(here, column(at), u >= unchecked)
-                for value, val in zip(rows.streamed, staging.read(e.cast(at, dt.i32))):
-                    k.bind_loaded(value, env, val)
-                places.append((env, inside))
+    def passes(carried: list[Val], visit, weights: list[Value] = ()) -> list[Val]:
+        """``visit(places, carried)`` over the thread's vectors, some at a time, beside vectors of ``weights``, all under way before the first is used."""
+
+        def some(chunks: list[Val], checked: list[bool], state: list[Val]) -> list[Val]:
+            places = [rows.at(here, column(chunk), check) for chunk, check in zip(chunks, checked)]
+            for chunk, place in zip(chunks, places):
+                for value, val in zip(rows.streamed, staging.read(e.cast(chunk, dt.i32))):
+                    k.bind_loaded(value, place.env, val)
+            for value in weights:
+                for place in places:
+                    rows.load_shared(value, place)
             return visit(places, state)
 
-        turns = p.whole // unroll * unroll
+        def turn(chunk: Val, state: list[Val]) -> list[Val]:
+            return some([chunk, *(e.add(chunk, u) for u in range(1, unroll))], [False] * unroll, state)
+
+        def edge(chunk: Val, state: list[Val]) -> list[Val]:
+            """A vector that many threads do not have, if it is the last."""
+            return rows.where(rows.has(column(chunk)), lambda: some([chunk], [True], state), lambda: state, state)
+
+        def consts(chunks) -> list[Val]:
+            return [e.const(c, rows.index) for c in chunks]
+
+        if p.shifted:
+            rows.load_last_parts(weights)
+        turns = len(inner) // unroll * unroll
         if turns:
-            carried = rows.loop(zero, e.const(turns, rows.index), unroll, carried, lambda chunk, state: some(chunk, unroll, state, unroll))
-        return some(e.const(turns, rows.index), p.chunks - turns, carried, p.whole - turns) if turns < p.chunks else carried
+            carried = rows.loop(*consts([inner.start, inner.start + turns]), unroll, carried, turn)
+        rest = [*inner[turns:], *([] if p.shifted else edges)]
+        if rest:
+            carried = some(consts(rest), [c in edges for c in rest], carried)
+        return functools.reduce(lambda state, chunk: edge(chunk, state), consts(edges) if p.shifted else [], carried)
+
+    def weights_of(phase: list[Op]) -> list[Value]:
+        """The weights that must not be loaded by elements."""
+        return rows.shared_by(op.operands[0] for op in phase) if p.shifted else []
 
     def reduce(phase: list[Op]) -> list[tuple[Val, ...]]:
         """The accumulators of this thread's part of the row."""
-        totals = red.grouped(phase, passes(rows.nothing(phase), lambda places, state: rows.accumulated(phase, places, state, True)))
+        totals = red.grouped(phase, passes(rows.nothing(phase), lambda places, state: rows.accumulated(phase, places, state, True), weights_of(phase)))
         return [deviating(op, *total) if op.name == "m2" else total for op, total in zip(phase, totals)]
 
     def deviating(op: Op, count: Val, total: Val, nothing: Val) -> tuple[Val, ...]:
         """The squared deviations from this thread's own mean take another pass."""
         count = e.const(float(p.chunks * lanes), count.dtype) if exact else red.sum_of_lanes(e, count)
-        mean = red.mean_of(e, count, red.sum_of_lanes(e, total))
-        (squares,) = passes([nothing], lambda places, state: [e.add(*state, red.deviations(e, rows.elements_of(op, places), mean))])
+        mean = red.sum_of_lanes(e, red.mean_of(e, count, total))  # weighted before it is summed: a total may overflow
+        (squares,) = passes([nothing], lambda places, state: [e.add(*state, red.deviations(e, rows.elements_of(op, places), mean))], weights_of([op]))
         return count, mean, red.sum_of_lanes(e, squares)
 
     rows.loop(zero, e.const(p.whole, rows.index), 1, [], lambda chunk, _: bring(chunk, False))
-    if not exact:
-        bring(e.const(p.whole, rows.index), True)
+    for c in range(p.whole, p.chunks):
+        bring_end(e.const(c, rows.index)) if p.shifted else bring(e.const(c, rows.index), True)
     staging.wait(0)
     for phase in rows.phases:
         rows.bind(phase, rows.across(phase, reduce(phase)), here)
 
-    def write(places, _) -> list[Val]:
-        for value in rows.shared:  # all under way before the first is used
-            for env, _ in places:
-                k.preload(value, env)
-        rows.write(rows.full, places)
-        return []
-
     if rows.full:
-        passes([], write)
+        passes([], lambda places, _: rows.write(rows.full, places) or [], rows.shared)
     rows.write_small(here)
     return rows.kept
 
@@ -175,7 +205,7 @@ def in_loops(rows: Rows) -> sz.Size:
             places = vectors(i, True)
             if part is not None:
                 ends = [e.cmp("lt", e.add(e.add(i, rows.x_base), u * step), high) for u in range(unroll)]
-                places = [(env, e.and_(inside, end)) for (env, inside), end in zip(places, ends)]
+                places = [place._replace(inside=e.and_(place.inside, end)) for place, end in zip(places, ends)]
             return visit(places, state)
 
         carried = rows.loop(middle, high, span, carried, last)

@@ -22,8 +22,10 @@ from mlirfuse.schedule.gpu import Access, GpuKernel
 from mlirfuse.schedule.gpu_partial import finish
 from mlirfuse.schedule.gpu_row_body import Rows, row_inputs
 from mlirfuse.schedule.gpu_row_forms import UNROLL, in_loops, in_registers, in_shared
+from mlirfuse.schedule.gpu_row_shift import ShiftedRows
 
 
+SHIFTED = 6 << 10  # elements of the shortest rows whose vectors may begin before them
 SYSTEM_SHARED = 1 << 10  # bytes of shared memory that the system takes for each block
 
 
@@ -32,7 +34,8 @@ class Params(NamedTuple):
     ``split`` blocks a row that combine in a second kernel; ``whole``: how many of the chunks lie inside the row for every thread, so that
     they need no check; ``recompute``: values are computed again in each phase from what was loaded, which needs fewer registers;
     ``resident``: blocks that shall fit a multiprocessor at a time, which bounds their registers; ``online``: softmax's maximum and sum are one
-    reduction; ``staged``: the vectors are kept in shared memory, not in registers."""
+    reduction; ``staged``: the vectors are kept in shared memory, not in registers;
+    ``shifted``: they begin before the row, where memory is aligned for them."""
 
     access: Access
     tx: int
@@ -45,11 +48,12 @@ class Params(NamedTuple):
     resident: int = 1
     online: bool = False
     staged: bool = False
+    shifted: bool = False
 
 
 def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
     """The kernels that compute ``analysis``: two if it is split."""
-    rows = Rows(name, analysis, slots, p)
+    rows = (ShiftedRows if p.shifted else Rows)(name, analysis, slots, p)
     form = in_shared if p.staged else in_registers if p.chunks else in_loops
     kernels = [rows.finish(form(rows))]
     if p.split > 1:
@@ -57,7 +61,7 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
     return kernels
 
 
-def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine) -> Iterator[Params]:
+def candidates(analysis: Analysis, access: Access, env: dict[str, int], alignments: dict[Value, int], machine) -> Iterator[Params]:
     """Parameters worth trying for these sizes, the model's choice first.
 
     The model: a thread keeps about 16 registers of the row, so that several blocks fit a multiprocessor and load while another computes; 32
@@ -68,12 +72,13 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
     A row that needs more than a block of 512 threads with 32 registers each is kept in shared memory, half of a multiprocessor's at most, or that
     of a cluster's blocks; beside weights in a cluster's registers, if all threads have as much of it. Where it cannot be copied there 16 bytes at a
     time, it takes a cluster of blocks of 256 threads, which exchange less often the more of the row a thread has: 64 registers of it, of half types,
-    which take twice as many widened, 32. One that nothing holds is read again in each phase.
+    which take twice as many widened, 32. Long rows that vectors of 16 bytes do not divide are copied by such as begin before the row. One that nothing
+    holds is read again in each phase.
     """
     kept, length = analysis.values(_extents, env)
     lanes = access.lanes
     vectors = max(1, -(-length // lanes))
-    row_bytes, widest, single, one_pass, shorter, halves, inputs, weights, half_weights = analysis.once(_row)
+    row_bytes, widest, single, one_pass, shorter, halves, inputs, weights, half_weights, _ = analysis.once(_row)
     registers = max(1, lanes * row_bytes // 4)  # of one chunk
     small = kept * vectors < machine.sm_count * 1024  # not a vector for each thread of half the machine: all in parallel
 
@@ -126,32 +131,26 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
             resident = (4 if held <= 32 else 2) if halves else 3 if 32 < held <= 64 else 1
         return Params(access, tx, ty, chunks, cluster, 1, whole, chunks * lanes > (32 if wide else 16), resident, shorter and cluster > 1)
 
-    def staged() -> list[Params]:
+    def staged() -> list[_Place]:
         """Rows in shared memory, best first: few multiprocessors idle, not one block on each with fewer threads than several would have, all threads
         with as many vectors, few blocks a cluster, which find room sooner. Where threads cannot have as many: several blocks on a multiprocessor, in
         clusters of at most eight."""
         if not (machine.async_copies and analysis.once(_copied_whole, access)):
             return []
-        found = {}
-        for tx in (256, 128, 512):
-            for cluster in machine.cluster_sizes:
-                chunks = -(-vectors // (tx * cluster))
-                nbytes = chunks * tx * lanes * row_bytes + analysis.once(_accumulators) * (16 + tx // 4 + cluster * 8)
-                if chunks > 4 and nbytes <= machine.shared_per_block:
-                    exact = chunks * tx * cluster * lanes == length
-                    p = Params(access, tx, 1, chunks, cluster, whole=chunks - (not exact), online=shorter, staged=True)
-                    found[p] = max(0, machine.sm_count - kept * cluster), (machine.shared_per_block + SYSTEM_SHARED) // (nbytes + SYSTEM_SHARED), exact
-        evenly = [p for p, (_, _, exact) in found.items() if exact]
-        together = max((found[p][1] * p.tx for p in evenly if found[p][1] > 1), default=0)
+        places = [p for p in _shared_places(analysis, vectors, lanes, kept, machine) if p.chunks > 4]
+        evenly = [p for p in places if exact(p[:3])]
+        together = max((p.blocks * p.tx for p in evenly if p.blocks > 1), default=0)
 
-        def cost(p: Params) -> tuple:
-            idle, blocks, exact = found[p]
+        def cost(p: _Place) -> tuple:
             if not evenly:
-                roomy = blocks * p.tx >= 768 and (weights or p.tx == 256)
-                return idle, p.cluster > 8, not roomy, p.tx != 256, blocks == 1, p.cluster
-            return idle, blocks == 1 and p.tx < together, not exact, p.cluster
+                roomy = p.blocks * p.tx >= 768 and (weights or p.tx == 256)
+                return p.idle, p.cluster > 8, not roomy, p.tx != 256, p.blocks == 1, p.cluster
+            return p.idle, p.blocks == 1 and p.tx < together, p not in evenly, p.cluster
 
-        return sorted(found, key=cost)
+        return sorted(places, key=cost)
+
+    def in_shared_memory(p: _Place) -> Params:
+        return Params(access, p.tx, 1, p.chunks, p.cluster, whole=p.chunks - (not exact(p[:3])), online=shorter, staged=True)
 
     def looped() -> Params:
         tx = 32
@@ -167,25 +166,29 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
         return Params(access, tx, max(1, 128 // tx) if split == 1 else 1, 0, 1, split, online=shorter)
 
     best = min(alone or shared, key=cost, default=None)
-    in_shared_memory: list[Params] = []
+    places: list[_Place] = []
     # In registers, half types widened and what the online form does without would leave a multiprocessor to one block.
     crowded = shorter and halves and wide and not small and best and best[2] * registers > 20
-    if single and small and best and kept < machine.sm_count // 16 and best[2] <= 8:
+    before = None if wide or length < SHIFTED else next(_shifted(analysis, access, env, alignments, machine), None)
+    if before and _better_shifted(analysis, before, bool(alone), env, machine, lanes):
+        yield before
+    elif single and small and best and kept < machine.sm_count // 16 and best[2] <= 8:
         yield persistent(*best)  # a cluster at a time is sooner done than two kernels
     elif one_pass and not alone or single and vectors > 2048 and wide:
         yield looped()  # nothing to keep
     elif alone and not crowded:
         yield persistent(*best)
     else:
-        in_shared_memory = [] if weights_late() else staged()
-        if in_shared_memory:
-            yield in_shared_memory[0]
+        places = [] if weights_late() else staged()
+        if places:
+            yield in_shared_memory(places[0])
         elif not best or vectors > 8 * 1024 * max(1, 32 // registers):  # more than eight blocks hold with room for another cluster
             yield looped()
         else:
             yield persistent(*best)
     ordered = [persistent(*place) for place in sorted(alone, key=cost) + sorted(shared, key=cost)]
-    yield from (*(in_shared_memory or staged())[:8], *ordered, looped())
+    yield from map(in_shared_memory, (places or staged())[:8])
+    yield from (*_shifted(analysis, access, env, alignments, machine), *ordered, looped())
     for p in ordered:
         if p.cluster > 1:
             yield from (p._replace(resident=r) for r in (1, 2, 3, 4) if r != p.resident and r * p.tx <= 1024)
@@ -245,11 +248,92 @@ def _copied_whole(analysis: Analysis, access: Access) -> bool:
     return access.lanes * widest == 16 and gpu_staging.possible(analysis, access, streamed, lane)
 
 
+class _Place(NamedTuple):
+    """Where a row in shared memory is: threads of a block, blocks of a cluster, vectors a thread; multiprocessors that have none of it, and how many such
+    blocks find room on one."""
+
+    tx: int
+    cluster: int
+    chunks: int
+    idle: int
+    blocks: int
+
+
+def _shared_places(analysis: Analysis, vectors: int, lanes: int, kept: int, machine) -> list[_Place]:
+    """The places whose shared memory holds rows of so many vectors."""
+    row_bytes, accumulators, found = analysis.once(_row).row_bytes, analysis.once(_accumulators), []
+    for tx in (256, 128, 512):
+        for cluster in machine.cluster_sizes:
+            chunks = -(-vectors // (tx * cluster))
+            nbytes = chunks * tx * lanes * row_bytes + accumulators * (16 + tx // 4 + cluster * 8)
+            if nbytes <= machine.shared_per_block:
+                blocks = (machine.shared_per_block + SYSTEM_SHARED) // (nbytes + SYSTEM_SHARED)
+                found.append(_Place(tx, cluster, chunks, max(0, machine.sm_count - kept * cluster), blocks))
+    return found
+
+
+def _shifted(analysis: Analysis, access: Access, env: dict[str, int], alignments: dict[Value, int], machine) -> Iterator[Params]:
+    """Rows in shared memory whose vectors are wider than ``access`` has them, since they begin before the row, best first: few multiprocessors idle; two
+    blocks on each, or clusters of at least four of which four are on each; enough threads for those blocks; in a cluster a dozen vectors for each."""
+    wider = _shifted_access(analysis, access, env, alignments) if machine.async_copies else access
+    (kept, length), row, lanes = analysis.values(_extents, env), analysis.once(_row), wider.lanes
+    if not access.lanes < lanes <= length // 2:
+        return
+
+    def cost(p: _Place) -> tuple:
+        if p.cluster == 1:
+            return p.idle, p.blocks < 2, 1, p.tx != (512 if row.single or p.blocks <= 3 else 256)
+        return p.idle, p.blocks < 4 or p.cluster < 4, p.cluster, p.tx > 256, p.chunks < 12, -p.tx
+
+    places = _shared_places(analysis, -(-(length + lanes - 1) // lanes), lanes, kept, machine)
+    for p in sorted((p for p in places if p.cluster == 1 or p.chunks > 4), key=cost):
+        whole = (length - lanes) // (p.tx * lanes * p.cluster)
+        yield Params(wider, p.tx, 1, p.chunks, p.cluster, whole=whole, online=row.shorter, staged=True, shifted=True)
+
+
+def _better_shifted(analysis: Analysis, p: Params, alone: bool, env: dict[str, int], machine, lanes: int) -> bool:
+    """Whether rows take less time so than by vectors of so many ``lanes``; ``alone``: the registers of a block hold them."""
+    (kept, length), row = analysis.values(_extents, env), analysis.once(_row)
+    if kept * p.cluster < machine.sm_count or row.wider_weights:  # of wider weights two vectors each are more to load than their elements
+        return False
+    if row.single:
+        return length >= 24 << 10
+    if row.weights > 1:
+        return not alone if lanes * row.widest <= 2 else length >= 64 << 10
+    return length >= 12 << 10 or kept >= 16 * machine.sm_count
+
+
+def _shifted_access(analysis: Analysis, access: Access, env: dict[str, int], alignments: dict[Value, int]) -> Access:
+    """``access`` with the widest vectors for rows that may begin at any element, of which those begin before it; as it is where there are none."""
+    lanes, like, steps = analysis.once(_shiftable)
+    if lanes <= access.lanes or any(step < 0 for step in steps(env)):
+        return access
+    if any(alignments.get(v, 16) < min(16, lanes * v.dtype.bytes) for v in analysis.inputs + like if v.rank):
+        return access
+    aligns = [min(16, lanes * v.dtype.bytes) if v in like and v in analysis.outputs else analysis.stored(v).bytes for v in analysis.inputs + analysis.outputs]
+    return access._replace(lanes=lanes, aligns=tuple(aligns), multiples=frozenset())
+
+
+def _shiftable(analysis: Analysis) -> tuple:
+    """The lanes of vectors that may begin before a row (0: they may not), the inputs and outputs that they are of, and these's steps from row to row, given
+    the sizes of a call: all lie along the rows alike, so that they begin as far before it."""
+    reduced, loops = set(analysis.reduced), analysis.loops(analysis.reduced)
+    streamed, shared = analysis.once(row_inputs)
+    like = [v for v in dict.fromkeys(streamed + analysis.outputs) if reduced & set(analysis.axes.flat(v))]
+    kept = [loop[-1] for loop in analysis.loops(analysis.kept)]
+    steps = {tuple(analysis.axis_stride(v, axis) for axis in kept) for v in like}
+    plain = all(set(analysis.axes.flat(v)) <= set(analysis.domain) and v not in analysis.passed_on for v in like)
+    along = all(analysis.axis_stride(v, loops[-1][-1]) == 1 for v in like + shared) and len(loops) == 1
+    widest = max((v.dtype.bytes for v in streamed), default=8)
+    lanes = min(8, 16 // widest) if widest <= 4 and min(v.dtype.bytes for v in streamed) * min(8, 16 // widest) in gpu_staging.SIZES else 0
+    return (lanes if plain and along and len(steps) == 1 else 0), like, sz.tuple_function(next(iter(steps), ()))
+
+
 class _Row(NamedTuple):
     """What is read of a row, and what for: ``row_bytes`` of its elements at one place, of inputs that are not the same for all rows, and ``widest``, of one
     of these; ``single``: rows are only reduced, in one pass; ``one_pass``: what else is written needs no reduction; ``shorter``: online forms make it
     fewer passes; ``halves``: some elements are of half types; ``inputs`` and ``weights``: how many there are that differ from row to row, and that all
-    rows share; ``half_weights``: some of these are of half types."""
+    rows share; ``half_weights``: some of these are of half types; ``wider_weights``: some are wider than what is read of a row."""
 
     row_bytes: int
     widest: int
@@ -260,6 +344,7 @@ class _Row(NamedTuple):
     inputs: int
     weights: int
     half_weights: bool
+    wider_weights: bool
 
 
 def _row(analysis: Analysis) -> _Row:
@@ -279,4 +364,5 @@ def _row(analysis: Analysis) -> _Row:
         len(streamed),
         len(shared),
         half_weights,
+        any(v.dtype.bytes > max(nbytes, default=4) for v in shared),
     )

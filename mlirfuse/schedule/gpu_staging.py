@@ -51,6 +51,11 @@ class Staging:
         text = "cp.async.cg.shared.global.L2::cache_hint [$0], [$1], 16, $2;"
         e.line(f'llvm.inline_asm has_side_effects "{text}", "r,l,l" {address}, {here}, {self.body.k.policy()} : (i32, !llvm.ptr<1>, i64) -> ()')
 
+    def put(self, stage: Val, vals: list[Val]) -> None:
+        """Stores vectors that were loaded, as they are in memory, where :meth:`start` would copy them to."""
+        for at, val in enumerate(vals):
+            self.body.shared_store(self._address(stage, at), val, self.lanes * val.dtype.bytes)
+
     def wait(self, others: int) -> None:
         """Waits until at most this many of the turns that were started last are under way."""
         self.body.e.line(f"nvvm.cp.async.wait.group {others}")

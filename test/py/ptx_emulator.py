@@ -496,6 +496,13 @@ def _shift_right(parts: list[str], x, count):
     return moved if x.dtype.kind == "i" else np.where(count >= bits, 0, moved).astype(x.dtype)
 
 
+def _funnel(parts: list[str], low, high, count):
+    """A word of the 64 bits that two make, so many bits further."""
+    pair = (high.astype(np.uint64) << np.uint64(32)) | low
+    count = count.astype(np.uint64) & np.uint64(31)
+    return (pair >> count if "r" in parts else pair << count >> np.uint64(32)).astype(np.uint32)
+
+
 def _extract_bits(parts: list[str], x, start, count):
     """Of a signed number, the uppermost one is the sign of the result."""
     one, start, count = x.dtype.type(1), start.astype(x.dtype), count.astype(x.dtype)
@@ -548,6 +555,7 @@ ARITHMETIC = {
     "not": lambda parts, x: ~x,
     "shl": _shift_left,
     "shr": _shift_right,
+    "shf": _funnel,
     "bfe": _extract_bits,
     "prmt": _permute,
 }
@@ -557,7 +565,7 @@ WIDER = {"s16": "s32", "u16": "u32", "s32": "s64", "u32": "u64"}
 def _arithmetic(launch: Launch, instruction: Instruction, threads: np.ndarray) -> None:
     target, *sources = instruction.operands
     parts, type = instruction.parts, instruction.type
-    types = [type] * len(sources)
+    types = ["u32" if parts[0] == "shf" else type] * len(sources)
     if parts[0] in ("shl", "shr"):
         types[1] = "u32"
     if "wide" in parts:
@@ -591,6 +599,7 @@ KNOWN = {
     "cp": {"async", "ca", "cg", "shared", "global", "L2::cache_hint", "commit_group", "wait_group", "wait_all"},
     "createpolicy": {"fractional", "L2::evict_last", "b64"},
     "mapa": {"shared::cluster", "u64"},
+    "shf": {"l", "r", "wrap", "b32"},
     "shfl": {"sync", "bfly", "b32"},
     "cvt": {"rn", "f16x2", *WHOLE, *TYPES},
     "div": {"rn", "full", "f32", "f64", "u32", "u64"},

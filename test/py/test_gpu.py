@@ -202,8 +202,8 @@ def test_transposes_whose_tiles_are_wider_than_their_inputs():
     check(lambda a: a.astype(np.float64).T.copy(), torch.arange(-64, 64, device="cuda", dtype=torch.int8).repeat(256, 4))
 
 
-def candidates_of(fn, *inputs):
-    """What each of the schedulers' candidates computes, those that the machine cannot run left out."""
+def candidates_of(fn, *inputs, only=lambda params: True):
+    """What each of the schedulers' candidates that are ``only`` such ones computes, those that the machine cannot run left out."""
     compiled = mlirfuse.jit(fn, fallback=False)
     compiled(*inputs)
     kind, leaves, env = compiled.kind_of(*inputs)
@@ -212,13 +212,28 @@ def candidates_of(fn, *inputs):
     alignments = executor.alignments(leaves, places)
     chosen = program.parameters(env, alignments)
     for at, step in enumerate(program.steps):
-        for params in dict.fromkeys(gpu_choice.candidates(step.analysis, env, alignments, executor.target.machine)):
+        for params in dict.fromkeys(filter(only, gpu_choice.candidates(step.analysis, env, alignments, executor.target.machine))):
             program.tuned[program.call_key(env, alignments)] = (*chosen[:at], params, *chosen[at + 1 :])
             try:
                 record = executor.record(leaves, places, env, list)
                 yield params, _native.Dispatcher(lambda _, r=record: r)(*leaves)
             except CudaError:
                 continue
+
+
+def check_candidates(fn, *inputs, only=lambda params: True, fewest=2):
+    """That at least so many candidates are there and compute the same, which float64 confirms."""
+    half = inputs[0].dtype == torch.bfloat16
+    expected = check(fn, *inputs, bound=4e-2 if half else 1e-4)
+    expected = expected if isinstance(expected, (tuple, list)) else [expected]
+    tried = 0
+    for params, got in candidates_of(fn, *inputs, only=only):
+        tried += 1
+        for a, b in zip(got, expected):
+            off = (a.double() - b.double()).abs().max() / max(b.double().abs().max(), 1e-30)
+            assert off < (2e-2 if half else 1e-5), (params, off)
+            a.fill_(torch.nan if a.is_floating_point() else -1)  # the next one's memory
+    assert tried >= fewest
 
 
 def centred(x, w):
@@ -249,17 +264,7 @@ def backward(g, x):
 ])  # fmt: skip
 def test_every_candidate(fn, shapes, dtype):
     """Whatever autotune may choose computes the same."""
-    inputs = [torch.randn(shape, device="cuda").to(dtype) for shape in shapes]
-    expected = check(fn, *inputs, bound=4e-2 if dtype == torch.bfloat16 else 1e-4)
-    expected = expected if isinstance(expected, (tuple, list)) else [expected]
-    tried = 0
-    for params, got in candidates_of(fn, *inputs):
-        tried += 1
-        for a, b in zip(got, expected):
-            off = (a.double() - b.double()).abs().max() / max(b.double().abs().max(), 1e-30)
-            assert off < (2e-2 if dtype == torch.bfloat16 else 1e-5), (params, off)
-            a.fill_(torch.nan)  # the next one's memory
-    assert tried > 1
+    check_candidates(fn, *[torch.randn(shape, device="cuda").to(dtype) for shape in shapes])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -423,6 +428,22 @@ def test_rows_in_shared_memory(shape, dtype):
     check(lambda x, w: (standardized(x, -1) * w, x.max(-1)), x, w)
     check(lambda g, x: x * (g - (g * x).sum(-1, keepdims=True) / x.shape[-1]), g, x)
     check(lambda x: (x / np.abs(x).max(-1, keepdims=True), x.argmax(-1)), x)
+
+
+@pytest.mark.parametrize("shape", [(9, 4099), (300, 12_345), (17, 50_257), (3, 5, 32_001), (5, 24_002), (2, 100_001), (3, 200_003), (2, 401_409)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8])
+def test_rows_that_begin_at_any_element(shape, dtype):
+    """Every candidate whose vectors begin before the row computes the same: nothing before the row or behind it is in its results."""
+    x, g = (torch.randint(-50, 50, shape, device="cuda").to(dtype) for _ in range(2))
+    w, b = (torch.randint(-50, 50, shape[-1:], device="cuda").to(torch.float32 if dtype is torch.int8 else dtype) for _ in range(2))
+    shifted = lambda params: getattr(params, "shifted", False)  # noqa: E731
+    check_candidates(lambda x: (x.sum(-1), x.argmax(-1)), x, only=shifted, fewest=1)
+    if dtype is not torch.int8:
+        x, g, w, b = (v / 16 for v in (x, g, w, b))
+        check_candidates(softmax, x, only=shifted, fewest=1)
+        check_candidates(lambda x, w, b: standardized(x, -1) * w + b, x, w, b, only=shifted, fewest=1)
+        check_candidates(lambda x, w: standardized(x, -1) * w, x, w.float(), only=shifted, fewest=1)
+        check_candidates(lambda g, x: (x * (g - (g * x).sum(-1, keepdims=True)), x.max(-1)), g, x, only=shifted, fewest=1)
 
 
 @pytest.mark.parametrize("shape", [(128, 3, 56, 56), (33, 5, 50, 52), (64, 2, 112, 112), (256, 7, 7, 7), (7, 4, 129, 36)])

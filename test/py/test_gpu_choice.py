@@ -168,7 +168,35 @@ def test_rows_that_threads_cannot_share_evenly_leave_room_for_other_blocks(lengt
     assert params.chunks * params.tx * 16 <= 113 << 10
 
 
-@pytest.mark.parametrize("length, looped", [(2049, False), (4099, False), (12_345, False), (32_768, True), (200_001, True)])
+def rows_of_half_types(columns, w=np.float16):
+    return [np.empty((4096, columns), np.float16), np.empty(columns, w), np.empty(columns, w)]
+
+
+@pytest.mark.parametrize("fn, inputs, shifted", [
+    (mnp.softmax, rows_of_half_types(50_257)[:1], True),
+    (mnp.softmax, rows_of_half_types(12_345)[:1], True),
+    (mnp.softmax, rows_of_half_types(50_256)[:1], False),  # vectors divide them
+    (mnp.softmax, rows_of_half_types(4_099)[:1], False),
+    (mnp.softmax, [np.empty((8, 50_257), np.float16)], False),  # most multiprocessors would have nothing
+    (lambda x: mnp.softmax(x[:, :-3]), rows_of_half_types(50_260)[:1], False),  # rows of what is read begin elsewhere than of what is written
+    (mnp.softmax, [np.empty((4096, 50_264), np.float16)[:, :50_257]], False),
+    (lambda x: x.sum(-1), [np.empty((4096, 50_264), np.float16)[:, :50_257]], True),
+    (lambda x: x.sum(-1), rows_of_half_types(50_257)[:1], True),
+    (layer_norm, rows_of_half_types(50_257), True),
+    (layer_norm, rows_of_half_types(12_345), False),  # a block's registers hold it
+    (layer_norm, rows_of_half_types(50_257, np.float32), False),
+])  # fmt: skip
+def test_vectors_begin_before_long_rows_that_they_do_not_divide(fn, inputs, shifted):
+    lowered = mlirfuse.jit(fn, target="cuda:sm_90").lower(*inputs)
+    program = Program(lowered.segmented(), targets.of("cuda:sm_90"), lowered.env)
+    (params,) = program.parameters(lowered.env, {})
+    assert params.shifted == shifted
+    (step,) = program.steps
+    (params,) = program.parameters(lowered.env, {v: 2 for v in step.analysis.inputs})
+    assert not params.shifted  # where arrays are not aligned
+
+
+@pytest.mark.parametrize("length, looped", [(2049, False), (4099, False), (12_345, False), (32_768, True), (200_001, False)])
 def test_odd_rows_that_are_only_reduced_are_loaded_at_once(length, looped):
     """Elements one by one keep too little of memory busy in a loop of some turns."""
     assert (first_choice(lambda x: x.sum(-1), (8192, length), dtype=np.float16).chunks == 0) == looped

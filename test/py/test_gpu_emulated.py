@@ -134,10 +134,51 @@ def test_long_rows(fn, inputs):
     check(fn, *inputs, candidates=9)
 
 
-@pytest.mark.parametrize("columns", [770, 4099])
+def shifted(params):
+    return getattr(params, "shifted", False)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.int8])
+@pytest.mark.parametrize("columns", [17, 1025, 4099, 6002])
+def test_rows_that_begin_at_any_element(columns, dtype):
+    """By vectors that begin before the row: what of them is outside is in no result, and is not read where nothing lies."""
+    x = (normal(5, columns) * 20).astype(dtype)
+    x[0, -1] = x[2, 0] = 100  # beside the first and the last of the rows between them
+    check(lambda x: (x.argmax(-1), x.sum(-1)), x, only=shifted)
+    if dtype is not np.int8:
+        w, b = normal(columns, dtype=dtype), normal(columns, dtype=dtype)
+        for fn, inputs in ((softmax, [x]), (sum_and_variance, [x]), (layer_norm, [x, w, b]), (lambda x, w: w * x - (w * x).mean(-1, keepdims=True), [x, w])):
+            check(fn, *inputs, only=shifted, candidates=3)
+
+
+@pytest.mark.parametrize("inputs", [
+    [normal(3, 2, 2049), normal(2049, dtype=np.float16)],  # weights of another type
+    [normal(3, 2, 2049, dtype=np.float16), normal(2049)],
+    [normal(3, 2, 2049), normal(3, 2, 2049, dtype=np.float16)],
+    [normal(3, 2, 2049), normal(2, 1)],
+])  # fmt: skip
+def test_rows_that_begin_at_any_element_beside_others(inputs):
+    check(lambda x, y: x * y - (x * y).max(-1, keepdims=True), *inputs, only=shifted, candidates=3)
+
+
+def test_elements_of_rows_that_begin_at_any_element():
+    """What is read of a row once more, at an index, is no vector; nor is what lies along the rows otherwise."""
+    x, at = normal(6, 1031, dtype=np.float16), np.array([[0], [1030], [5], [7], [8], [1029]])
+
+    def cross_entropy(x, at):
+        top = x.max(-1, keepdims=True)
+        return np.log(np.exp(x - top).sum(-1)) + (top - np.take_along_axis(x, at, -1))[:, 0]
+
+    check(cross_entropy, x, at, only=shifted, candidates=3)
+    check(lambda x: x.max(-1) + x[:, 3], x, only=shifted, candidates=3)
+    joined = lambda x, a, b: x * np.concatenate([a.reshape(2048), b.reshape(2051)]) - x.max(-1, keepdims=True)  # noqa: E731
+    check(joined, normal(3, 4099), normal(2, 1024), normal(7, 293), only=shifted, candidates=3)
+
+
+@pytest.mark.parametrize("columns", [770, 4099, 17_408])
 def test_variances_of_large_numbers(columns):
     """A variance past the largest float32 is infinite, not NaN, also where the sum of the numbers is past it."""
-    x = (normal(2, columns) + np.array([[0], [100]], np.float32)) * np.float32(1e35)
+    x = (normal(2, columns) + np.array([[0], [100]], np.float32)) * np.float32(1e35 if columns < 10_000 else 1e36 / 17)
     lowered = mlirfuse.jit(lambda x: x.var(1), target="cuda:sm_90").lower(x)
     program = Program(lowered.segmented(), targets.of("cuda:sm_90"), lowered.env)
     (step,) = program.steps
@@ -275,6 +316,11 @@ def test_inputs_that_stay_in_the_cache(fn, inputs, monkeypatch):
     monkeypatch.setattr(gpu_choice, "STAYING", 0)
     assert "createpolicy" in mlirfuse.jit(fn, target="cuda:sm_90").lower(*inputs).as_text("ptx")
     check(fn, *inputs, candidates=2)
+
+
+def test_rows_that_begin_at_any_element_stay_in_the_cache(monkeypatch):
+    monkeypatch.setattr(gpu_choice, "STAYING", 0)
+    check(softmax, normal(3, 2049, dtype=np.float16), only=lambda p: shifted(p) and p.access.hint, candidates=3)
 
 
 def test_columns_in_one_turn():

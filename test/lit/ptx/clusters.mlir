@@ -1,8 +1,8 @@
-// A row longer than a block shall hold is spread over the shared memory of a cluster of blocks, which combine through it; one that cannot be copied
-// there 16 bytes at a time, over the registers of a cluster. Without clusters, a row is in one block's shared memory, or every phase passes over
+// A row longer than a block shall hold is spread over the shared memory of a cluster of blocks, which combine through it; one that vectors of
+// 16 bytes do not divide, where rows are few, over the registers of a cluster. Without clusters, a row is in one block's shared memory, or every phase passes over
 // it again. Loops are as the schedule wrote them: ptxas unrolls none.
 // RUN: mlirfuse-opt %s --pass-pipeline='builtin.module(fusion-to-ptx{chip=sm_90 sizes=s0:4096,s1:131072})' | FileCheck %s
-// RUN: mlirfuse-opt %s --pass-pipeline='builtin.module(fusion-to-ptx{chip=sm_90 sizes=s0:4096,s1:50257})' | FileCheck %s --check-prefix=ODD
+// RUN: mlirfuse-opt %s --pass-pipeline='builtin.module(fusion-to-ptx{chip=sm_90 sizes=s0:8,s1:50257})' | FileCheck %s --check-prefix=ODD
 // RUN: mlirfuse-opt %s --pass-pipeline='builtin.module(fusion-to-ptx{chip=sm_80 sizes=s0:4096,s1:36864})' | FileCheck %s --check-prefix=ALONE
 // RUN: mlirfuse-opt %s --pass-pipeline='builtin.module(fusion-to-ptx{chip=sm_80 sizes=s0:4096,s1:131072})' | FileCheck %s --check-prefix=WITHOUT
 
