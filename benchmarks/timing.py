@@ -95,10 +95,17 @@ def cold_caches() -> str:
         ("MLIRFUSE_CACHE_DIR", "mlirfuse"),
         ("TORCHINDUCTOR_CACHE_DIR", "inductor"),
         ("TRITON_CACHE_DIR", "triton"),
-        ("CUDA_CACHE_PATH", "cuda"),
     ):
         os.environ[variable] = os.path.join(folder, name)
+    os.environ["CUDA_CACHE_DISABLE"] = "1"
     return folder
+
+
+def empty_cache() -> None:
+    """Points mlirfuse's cache at another new folder in that of :func:`cold_caches`."""
+    import tempfile
+
+    os.environ["MLIRFUSE_CACHE_DIR"] = tempfile.mkdtemp(dir=os.path.dirname(os.environ["MLIRFUSE_CACHE_DIR"]))
 
 
 # ------------------------------------------------------------------------------------------------------------ timers
