@@ -19,10 +19,12 @@ import functools
 import gc
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import traceback
 
@@ -289,8 +291,11 @@ def supervise(options, indices: list[int]) -> tuple[dict, dict]:
     environment: dict = {}
     rows: dict[int, dict] = {}
     pending = [str(i) for i in indices]
-    deadline = time.monotonic() + options.time_limit
-    while pending and time.monotonic() < deadline:
+    deadline, ended = time.monotonic() + options.time_limit, threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):  # what is done by then is reported
+        signal.signal(number, lambda *_: ended.set())
+    over = lambda: time.monotonic() > deadline or ended.is_set()  # noqa: E731
+    while pending and not over():
         handle, path = tempfile.mkstemp(suffix=".jsonl")
         os.close(handle)
         command = [sys.executable, "-u", os.path.abspath(__file__), *sys.argv[1:], "--worker", path, "--rows", ",".join(pending)]
@@ -324,8 +329,8 @@ def supervise(options, indices: list[int]) -> tuple[dict, dict]:
                         print(line_of(event["row"]), flush=True)
             if done:
                 break
-            if time.monotonic() - last > options.row_timeout or time.monotonic() > deadline:
-                crash = "no progress" if time.monotonic() < deadline else "the time limit of the run"
+            if time.monotonic() - last > options.row_timeout or over():
+                crash = "no progress" if not over() else "the end of the run"
                 child.kill()
             time.sleep(0.1)
         os.unlink(path)

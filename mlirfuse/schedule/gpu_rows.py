@@ -298,8 +298,8 @@ def _better_shifted(analysis: Analysis, p: Params, alone: bool, env: dict[str, i
         return False
     if row.single:
         return length >= 24 << 10
-    if row.weights > 1:
-        return not alone if lanes * row.widest <= 2 else length >= 64 << 10
+    if row.weights > 1:  # of few rows a cluster's registers hold more at once
+        return kept >= machine.sm_count and (not alone if lanes * row.widest <= 2 else length >= 64 << 10)
     return length >= 12 << 10 or kept >= 16 * machine.sm_count
 
 
