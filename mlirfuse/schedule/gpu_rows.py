@@ -274,7 +274,8 @@ def _shared_places(analysis: Analysis, vectors: int, lanes: int, kept: int, mach
 
 def _shifted(analysis: Analysis, access: Access, env: dict[str, int], alignments: dict[Value, int], machine) -> Iterator[Params]:
     """Rows in shared memory whose vectors are wider than ``access`` has them, since they begin before the row, best first: few multiprocessors idle; two
-    blocks on each, or clusters of at least four of which four are on each; enough threads for those blocks; in a cluster a dozen vectors for each."""
+    blocks on each, or clusters of at least four of which four are on each; enough threads for those blocks, but each with more vectors than the few at the ends,
+    in a cluster a dozen."""
     wider = _shifted_access(analysis, access, env, alignments) if machine.async_copies else access
     (kept, length), row, lanes = analysis.values(_extents, env), analysis.once(_row), wider.lanes
     if not access.lanes < lanes <= length // 2:
@@ -282,7 +283,7 @@ def _shifted(analysis: Analysis, access: Access, env: dict[str, int], alignments
 
     def cost(p: _Place) -> tuple:
         if p.cluster == 1:
-            return p.idle, p.blocks < 2, 1, p.tx != (512 if row.single or p.blocks <= 3 else 256)
+            return p.idle, p.blocks < 2, 1, p.tx != (512 if row.single or p.blocks <= 3 else 256 if length > 6 * 256 * lanes else 128)
         return p.idle, p.blocks < 4 or p.cluster < 4, p.cluster, p.tx > 256, p.chunks < 12, -p.tx
 
     places = _shared_places(analysis, -(-(length + lanes - 1) // lanes), lanes, kept, machine)

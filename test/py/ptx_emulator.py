@@ -511,8 +511,10 @@ def _extract_bits(parts: list[str], x, start, count):
 
 
 def _permute(parts: list[str], x, y, selector):
-    """Each half-byte of the selector names one of 8 bytes; its upper bit asks for that byte's sign instead."""
+    """Each half-byte of the selector names one of 8 bytes; its upper bit asks for that byte's sign instead. With .f4e, four bytes from the selector's on."""
     candidates = np.stack([x, y], 1).view(np.uint8)
+    if "f4e" in parts:
+        selector = (selector & 3) * np.uint32(0x1111) + np.uint32(0x3210)
     result = np.zeros_like(x)
     for at in range(4):
         choice = (selector >> np.uint32(4 * at)) & 15
@@ -565,7 +567,7 @@ WIDER = {"s16": "s32", "u16": "u32", "s32": "s64", "u32": "u64"}
 def _arithmetic(launch: Launch, instruction: Instruction, threads: np.ndarray) -> None:
     target, *sources = instruction.operands
     parts, type = instruction.parts, instruction.type
-    types = ["u32" if parts[0] == "shf" else type] * len(sources)
+    types = ["u32" if parts[0] in ("shf", "prmt") else type] * len(sources)
     if parts[0] in ("shl", "shr"):
         types[1] = "u32"
     if "wide" in parts:
@@ -599,6 +601,7 @@ KNOWN = {
     "cp": {"async", "ca", "cg", "shared", "global", "L2::cache_hint", "commit_group", "wait_group", "wait_all"},
     "createpolicy": {"fractional", "L2::evict_last", "b64"},
     "mapa": {"shared::cluster", "u64"},
+    "prmt": {"b32", "f4e"},
     "shf": {"l", "r", "wrap", "b32"},
     "shfl": {"sync", "bfly", "b32"},
     "cvt": {"rn", "f16x2", *WHOLE, *TYPES},

@@ -154,6 +154,7 @@ def test_rows_that_begin_at_any_element(columns, dtype):
 @pytest.mark.parametrize("inputs", [
     [normal(3, 2, 2049), normal(2049, dtype=np.float16)],  # weights of another type
     [normal(3, 2, 2049, dtype=np.float16), normal(2049)],
+    [normal(3, 2, 2049, dtype=np.float16), (normal(2049) * 5).astype(np.int8)],
     [normal(3, 2, 2049), normal(3, 2, 2049, dtype=np.float16)],
     [normal(3, 2, 2049), normal(2, 1)],
 ])  # fmt: skip
