@@ -102,7 +102,10 @@ def cases(elements: int):
         yield "transpose", rows(1024), dtype, (), _transpose((1, 0))
     for name in ("exp", "tanh", "log", "sin", "sqrt"):
         yield name, (elements,), f32, (), _elementwise(getattr(np, name), lambda torch, name=name: getattr(torch, name))
-    yield "x[:, ::2] + y", rows(1024), f32, (elements // 1024, 512), _elementwise(lambda x, y: x[:, ::2] + y)
+    for dtype in (f32, "uint8"):
+        yield "x[:, ::2] + y", rows(1024), dtype, (elements // 1024, 512), _elementwise(lambda x, y: x[:, ::2] + y)
+        yield "x[:, ::3] + y", rows(1536), dtype, (elements // 1536, 512), _elementwise(lambda x, y: x[:, ::3] + y)
+        yield "x[:, ::-1] + y", rows(1024), dtype, rows(1024), _elementwise(lambda x, y: x[:, ::-1] + y, lambda torch: lambda x, y: x.flip(1) + y)
     yield "where(x > 0, x, y)", (elements,), f32, (elements,), _elementwise(lambda x, y: np.where(x > 0, x, y), lambda torch: lambda x, y: torch.where(x > 0, x, y))
 
 

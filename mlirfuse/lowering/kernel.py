@@ -40,6 +40,7 @@ class Index:
 
 
 ZERO = Index(0)
+PICKED = (2, 3, 4, -1, -2, -3, -4)  # steps of vectors that are picked out of whole ones
 _MOST = 64  # what is known of powers of two is counted up to here
 Env = dict[Axis, Index]
 
@@ -619,12 +620,28 @@ class Kernel:
             if memory.hint and align == lanes * dtype.bytes == 16:
                 return self._load_hinted(address, dtype, lanes, memory.hint)
             return e.op(f"llvm.load {address}{flags} {{alignment = {align} : i64}} : {self.pointer_type} -> {type_}", dtype, lanes)
+        if e.target == "cpu" and offset.vector is None and self.mask is None and offset.step in PICKED:
+            return self._load_picked(memory, offset)
         if e.target == "cpu":
             addresses = self.address(memory, self.materialize(offset))
             mask, zero = e.splat(self.mask or e.const(True, dt.bool_), lanes), e.const(0, dtype, lanes)
             text = f"llvm.intr.masked.gather {addresses}, {mask}, {zero} {{alignment = {dtype.bytes} : i32}}"
             return e.op(f"{text} : (vector<{lanes}x{self.pointer_type}>, {mask.type}, {type_}) -> {type_}", dtype, lanes)
         return e.from_lanes([self._load(memory, Index(self._lane(offset, k))) for k in range(lanes)])
+
+    def _load_picked(self, memory: Memory, offset: Index) -> Val:
+        """A vector of every second to fourth element, or of elements backwards, out of whole vectors over what it spans, and not past that. To gather them
+        takes four times as long."""
+        e, dtype, lanes, step = self.e, self.held(memory.dtype), offset.lanes, offset.step
+        span = abs(step) * (lanes - 1) + 1
+        low = self.add(Index(offset.base), Index(min(step, 0) * (lanes - 1)))
+        places = [k * step if step > 0 else span - 1 + k * step for k in range(lanes)]
+        found = None
+        for start in (*range(0, span - lanes, lanes), span - lanes):
+            vector = self._load(memory, Index(self.add(low, Index(start)).base, 1, lanes))
+            picked = ", ".join(str(lanes + at - start if start <= at < start + lanes else k) for k, at in enumerate(places))
+            found = e.op(f"vector.shuffle {found or vector}, {vector} [{picked}] : {vector.type}, {vector.type}", dtype, lanes)
+        return found
 
     def _load_hinted(self, address: str, dtype: dt.DType, lanes: int, hint: str) -> Val:
         """A load of 16 bytes with a hint to the caches, which LLVM has no instruction for."""

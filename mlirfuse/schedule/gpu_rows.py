@@ -259,17 +259,22 @@ class _Place(NamedTuple):
     blocks: int
 
 
-def _shared_places(analysis: Analysis, vectors: int, lanes: int, kept: int, machine) -> list[_Place]:
+def _shared_places(analysis: Analysis, vectors: int, lanes: int, kept: int, machine) -> tuple[_Place, ...]:
     """The places whose shared memory holds rows of so many vectors."""
-    row_bytes, accumulators, found = analysis.once(_row).row_bytes, analysis.once(_accumulators), []
+    return _places_in_shared(vectors, lanes * analysis.once(_row).row_bytes, analysis.once(_accumulators), min(kept, machine.sm_count), machine)
+
+
+@functools.lru_cache
+def _places_in_shared(vectors: int, vector_bytes: int, accumulators: int, kept: int, machine) -> tuple[_Place, ...]:
+    found = []
     for tx in (256, 128, 512):
         for cluster in machine.cluster_sizes:
             chunks = -(-vectors // (tx * cluster))
-            nbytes = chunks * tx * lanes * row_bytes + accumulators * (16 + tx // 4 + cluster * 8)
+            nbytes = chunks * tx * vector_bytes + accumulators * (16 + tx // 4 + cluster * 8)
             if nbytes <= machine.shared_per_block:
                 blocks = (machine.shared_per_block + SYSTEM_SHARED) // (nbytes + SYSTEM_SHARED)
                 found.append(_Place(tx, cluster, chunks, max(0, machine.sm_count - kept * cluster), blocks))
-    return found
+    return tuple(found)
 
 
 def _shifted(analysis: Analysis, access: Access, env: dict[str, int], alignments: dict[Value, int], machine) -> Iterator[Params]:

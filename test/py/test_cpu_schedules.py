@@ -1,5 +1,7 @@
 """The CPU schedulers against NumPy in float64: odd sizes, dtypes, strides, and that each scheduler is met by some shape."""
 
+import ctypes
+import mmap
 import platform
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -176,6 +178,26 @@ def test_strides(how, dtype):
 
 
 # ---- transposes
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int8, ml_dtypes.bfloat16])
+def test_every_second_to_fifth_element_and_backwards(dtype):
+    """Vectors of them are picked out of whole ones: of what they span nothing else is read, where memory ends behind or before it."""
+    page = mmap.PAGESIZE
+    memory = mmap.mmap(-1, 4 * page)
+    protect = ctypes.CDLL(None, use_errno=True).mprotect
+    start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    for at in (0, 3):
+        assert protect(ctypes.c_void_p(start + at * page), ctypes.c_size_t(page), 0) == 0
+    size = np.dtype(dtype).itemsize
+    for start, step in ((0, 2), (1, 2), (0, 3), (2, 3), (0, 4), (3, 4), (0, 5), (None, -1), (None, -2), (-2, -2), (None, -3), (None, -4), (-4, -4)):
+        fn = lambda x, start=start, step=step: x[:, start::step] + x[:, start::step]  # noqa: E731
+        compiled = mlirfuse.jit(fn, fallback=False)
+        for columns in (40, 41, 64, 65, 127, 130, 131, 132, 133):
+            for offset in (page, 3 * page - 3 * columns * size):  # right behind what may not be read, and right before
+                x = np.frombuffer(memory, dtype, 3 * columns, offset).reshape(3, columns)
+                x[...] = np.arange(3 * columns).reshape(3, columns) % 60
+                assert np.array_equal(compiled(x), fn(x))
 
 
 @pytest.mark.parametrize("dtype", [*FLOATS, np.int8, np.int16, np.int32, bool], ids=str)

@@ -83,7 +83,7 @@ def run_linalg(text, name, args, results):
     mlir.run_passes(module, LOOPS)
     compiled = llvm.parse_assembly(code.translate(module))
     llvm.add_symbol("memrefCopy", ctypes.cast(memref_copy, ctypes.c_void_p).value)
-    engine = llvm.create_mcjit_compiler(compiled, code.target_machine())
+    engine = llvm.create_mcjit_compiler(compiled, code.target_machine(), use_lmm=True)  # sections near each other, as small code needs them
     engine.finalize_object()
     _keep.append(engine)
     address = engine.get_function_address(f"_mlir_ciface_{name}")
