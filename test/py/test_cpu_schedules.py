@@ -309,6 +309,23 @@ def test_sums_down_columns_beside_biases(dtype):
         check(f, fn, x, row, column, wide, scale=rows)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.float64, np.int32], ids=str)
+@pytest.mark.parametrize("shape, axes", [((1000, 2), -1), ((77, 3), -1), ((16, 4), -1), ((5, 40, 3), -1), ((9, 33, 4), (0, 2)), ((6, 300, 8), (0, 2)), ((4, 5, 20, 2), (1, 3))])
+def test_reduced_short_rows(shape, axes, dtype):
+    """Vectors run across rows of 2 to 8 elements that lie one behind the other; not where there is something between them."""
+    x, apart = data(shape, dtype), data((*shape[:-1], shape[-1] + 3), dtype)[..., : shape[-1]]
+    x.reshape(-1, shape[-1])[3] = x.reshape(-1, shape[-1])[4, 0]  # equal ones
+    for given in (x, apart):
+        check(mlirfuse.jit(lambda x: x.max(axes)), lambda x: x.max(axes), given)
+        check(mlirfuse.jit(lambda x: x - x.max(axes, keepdims=True)), lambda x: x - x.max(axes, keepdims=True), given)
+        check(mlirfuse.jit(lambda x: x.sum(axes)), lambda x: x.sum(axes), given, scale=8)
+        if axes == -1:
+            check(mlirfuse.jit(lambda x: x.argmin(-1)), lambda x: x.argmin(-1), given)
+        if np.dtype(dtype).kind == "f":
+            check(mlirfuse.jit(lambda x: softmax(x)), softmax, given)
+            check(mlirfuse.jit(lambda x: x - x.mean(axes, keepdims=True)), lambda x: x - x.mean(axes, keepdims=True), given, scale=8)
+
+
 def test_split_reductions():
     for fn in (lambda x: x.sum(), lambda x: x.sum(0), lambda x: x.sum(1), lambda x: x.max(0), lambda x: x.argmax(0), lambda x: (x * x).mean(-1)):
         f = mlirfuse.jit(fn)
