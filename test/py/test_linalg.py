@@ -83,7 +83,9 @@ def run_linalg(text, name, args, results):
     mlir.run_passes(module, LOOPS)
     compiled = llvm.parse_assembly(code.translate(module))
     llvm.add_symbol("memrefCopy", ctypes.cast(memref_copy, ctypes.c_void_p).value)
-    engine = llvm.create_mcjit_compiler(compiled, code.target_machine(), use_lmm=True)  # sections near each other, as small code needs them
+    host = dict(cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten())
+    machine = llvm.Target.from_default_triple().create_target_machine(**host, codemodel="large")  # its sections may lie far from each other
+    engine = llvm.create_mcjit_compiler(compiled, machine)
     engine.finalize_object()
     _keep.append(engine)
     address = engine.get_function_address(f"_mlir_ciface_{name}")
