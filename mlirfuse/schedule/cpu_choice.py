@@ -84,19 +84,18 @@ def _across_short_rows(analysis: Analysis, env) -> bool:
     if not analysis.kept:
         return False
     kept, reduced, width, height = analysis.values(_column_extents, env)
-    (step,) = analysis.values(_row_step, env)
-    if step != height or width < ACROSS:
+    if height > 8 or width < ACROSS or analysis.values(_row_steps, env) != (height,):
         return False
     if reduced > height:  # each row in pieces
-        return height <= 8 and kept * reduced >= 8 * ENOUGH
+        return kept * reduced >= 8 * ENOUGH
     names = {op.name for phase in analysis.phases for op in phase}
     return names != {"sum"} and height <= (4 if names & {"argmax", "argmin"} else 3)
 
 
-def _row_step(analysis: Analysis):
-    """How far apart rows are in memory, of the input with the most dimensions."""
-    main = max(analysis.inputs, key=lambda v: len(analysis.axes.flat(v)), default=None)
-    return [analysis.axis_stride(main, analysis.loops(analysis.kept)[-1][-1]) if main else 0]
+def _row_steps(analysis: Analysis):
+    """How far apart rows lie in memory, each such distance once."""
+    row, lane = analysis.loops(analysis.kept)[-1][-1], analysis.loops(analysis.reduced)[-1][-1]
+    return list(dict.fromkeys(analysis.axis_stride(v, row) for v in analysis.inputs if analysis.axis_stride(v, lane) != 0))
 
 
 def _staged(analysis: Analysis, env, alignments, host: Host) -> staged.Params:

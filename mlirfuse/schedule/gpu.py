@@ -169,7 +169,8 @@ class GpuBody:
         for opening, computed, closing in ((head, this, "} else {"), ("", that, "}")):
             with self.k.region(opening, closing):
                 found = computed()
-                self.e.line(f"scf.yield {', '.join(v.name for v in found)} : {types}" if like else "")
+                if like:
+                    self.e.line(f"scf.yield {', '.join(v.name for v in found)} : {types}")
         return [Val(f"{name}#{k}" if count else name, v.dtype, v.lanes) for k, v in enumerate(like)]
 
     def set_loop(self, env: Env, loop: list[Axis], index: Index) -> None:

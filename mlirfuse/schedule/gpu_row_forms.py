@@ -125,7 +125,7 @@ def in_shared(rows: Rows) -> sz.Size:
         def consts(chunks) -> list[Val]:
             return [e.const(c, rows.index) for c in chunks]
 
-        if p.shifted:
+        if p.shifted and weights:
             rows.load_last_parts(weights)
         turns = len(inner) // unroll * unroll
         if turns:

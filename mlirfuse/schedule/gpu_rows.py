@@ -321,8 +321,8 @@ def _shifted_access(analysis: Analysis, access: Access, env: dict[str, int], ali
 
 
 def _shiftable(analysis: Analysis) -> tuple:
-    """The lanes of vectors that may begin before a row (0: they may not), the inputs and outputs that they are of, and these's steps from row to row, given
-    the sizes of a call: all lie along the rows alike, so that they begin as far before it."""
+    """The lanes of vectors that may begin before a row (0: they may not), the inputs and outputs that they are of, and how far apart their rows are,
+    given the sizes of a call: all lie along the rows alike, so that they begin as far before it."""
     reduced, loops = set(analysis.reduced), analysis.loops(analysis.reduced)
     streamed, shared = analysis.once(row_inputs)
     like = [v for v in dict.fromkeys(streamed + analysis.outputs) if reduced & set(analysis.axes.flat(v))]
@@ -330,9 +330,10 @@ def _shiftable(analysis: Analysis) -> tuple:
     steps = {tuple(analysis.axis_stride(v, axis) for axis in kept) for v in like}
     plain = all(set(analysis.axes.flat(v)) <= set(analysis.domain) and v not in analysis.passed_on for v in like)
     along = all(analysis.axis_stride(v, loops[-1][-1]) == 1 for v in like + shared) and len(loops) == 1
-    widest = max((v.dtype.bytes for v in streamed), default=8)
-    lanes = min(8, 16 // widest) if widest <= 4 and min(v.dtype.bytes for v in streamed) * min(8, 16 // widest) in gpu_staging.SIZES else 0
-    return (lanes if plain and along and len(steps) == 1 else 0), like, sz.tuple_function(next(iter(steps), ()))
+    sizes = {v.dtype.bytes for v in streamed}
+    lanes = min(8, 16 // max(sizes, default=8))
+    copied = all(nbytes <= 4 and lanes * nbytes in gpu_staging.SIZES for nbytes in sizes)
+    return (lanes if sizes and copied and plain and along and len(steps) == 1 else 0), like, sz.tuple_function(next(iter(steps), ()))
 
 
 class _Row(NamedTuple):
