@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 
 import mlirfuse
-from mlirfuse import config, counters
+from mlirfuse import config, counters, targets
 from mlirfuse.errors import CompileError
 from mlirfuse.lowering import llvm
+from mlirfuse.program import Program
+from mlirfuse.schedule import columns, rows
 
 SIZES = [1, 2, 3, 15, 16, 17, 31, 33, 100, 257, 770, 1023]
 FLOATS = [np.float16, ml_dtypes.bfloat16, np.float32, np.float64]
@@ -324,6 +326,22 @@ def test_reduced_short_rows(shape, axes, dtype):
         if np.dtype(dtype).kind == "f":
             check(mlirfuse.jit(lambda x: softmax(x)), softmax, given)
             check(mlirfuse.jit(lambda x: x - x.mean(axes, keepdims=True)), lambda x: x - x.mean(axes, keepdims=True), given, scale=8)
+
+
+@pytest.mark.parametrize("fn, x, across", [
+    (lambda x: x.max(-1), np.ones((5000, 2), np.float32), True),
+    (lambda x: x.max(-1), np.ones((5000, 4), np.float32)[:, :2], False),  # something between them
+    (lambda x: x.max(-1), np.ones((5000, 5), np.float32), False),
+    (lambda x: x.max(-1), np.ones((10, 2), np.float32), False),
+    (lambda x: x.argmax(-1), np.ones((5000, 4), np.float32), True),
+    (lambda x: x.sum(-1), np.ones((5000, 2), np.float32), False),
+    (lambda x: x.sum((0, 2)), np.ones((256, 1024, 4), np.float32), True),
+    (lambda x: x.sum((0, 2)), np.ones((64, 256, 4), np.float32), False),
+])  # fmt: skip
+def test_vectors_run_across_short_rows(fn, x, across):
+    lowered = mlirfuse.jit(fn, target="cpu").lower(x)
+    (params,) = Program(lowered.segmented(), targets.of("cpu"), lowered.env).parameters(lowered.env, {})
+    assert isinstance(params, columns.Params if across else rows.Params)
 
 
 def test_split_reductions():
