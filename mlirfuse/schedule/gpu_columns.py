@@ -261,10 +261,10 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], alignmen
             ty //= 2
         while unroll > 1 and ty * unroll > rows:
             unroll //= 2
-        split = 1
+        split, across = 1, -(-vectors // tx) * above
         if single:
-            wanted = min(full * machine.sm_count * (machine.threads_per_sm // (tx * ty)), 64 * blocks if little else 1 << 30)
-            while split * 2 * blocks <= wanted and rows // (split * 2) >= ty * unroll * 2:
+            wanted = min(full * machine.sm_count * (machine.threads_per_sm // (tx * ty)), 64 * across if little else 1 << 30)
+            while split * 2 * across <= wanted and rows // (split * 2) >= ty * unroll * 2:
                 split *= 2
         return Params(access, tx, ty, unroll, split, fold)
 
@@ -313,22 +313,27 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], alignmen
     bytes_a_thread = 32 if little else 128 if work * access.lanes * element >= 12 << 20 else 64  # of rows under way
     threads = 512 if work >= 1 << 20 or blocks >= machine.sm_count or a_thread >= 16 else 256
     in_flight = max(2 if little and a_thread < 8 else 4, min(16, bytes_a_thread // (access.lanes * element)))
-    normal = tx // 2 if a_thread >= 2 and tx > 2 else tx, threads if access.lanes * accumulators <= 8 else 128, in_flight
+    halved = 2 if a_thread >= 2 and tx > 2 else 1
+    normal = tx // halved, threads if access.lanes * accumulators <= 8 else 128, in_flight, float(halved)
+    if single and not little and blocks < machine.sm_count and access.lanes * accumulators <= 8:  # 256 bytes along; all parts run at once, none waits
+        along = max(1, min(tx, 256 // (access.lanes * element)))
+        normal = along, 512 if work >= 2 << 20 else 256, max(4, min(16, 64 // (access.lanes * element))), 0.375
     at_once = min(tx, 16) if access.lanes > 1 else tx, 512, max(8, in_flight), 0.0  # without a split
-    if vectors * above >= machine.sm_count * 128 and rows <= 64:  # columns enough for all threads: none needs to share its own
-        at_once = 32, 128, 8, 0.0
+    many = vectors * above >= machine.sm_count * 32 and rows <= 256  # columns: few threads share one
+    if many:
+        at_once = 32, 256 if rows >= 64 and vectors * above < machine.sm_count * 128 else 128, 4 if fold == 1 else 8, 0.0
     alone, short = -(-vectors // 16) * above, access.lanes * element < 16 or element < 4  # blocks without a split; whether a row of one is soon read
     few_rows = blocks < machine.sm_count and fold == 1 and (rows <= 512 or rows <= 1024 and (work <= 4096 or alone >= machine.sm_count // 5))
     if rows <= 512 and blocks < machine.sm_count:  # soon done: little code to fetch, many blocks, and threads for four rows each
         along = min(tx, 16)
         at_once = along, max(128, min(512, along << (-(-rows // 4) - 1).bit_length())), 4, 0.0
     filled = access.lanes * element >= 8 and -(-vectors // at_once[0]) * above >= 0.9 * machine.sm_count
-    ordered = [at_once, normal] if single and (few_rows or filled) else [normal, at_once]
-    narrower = narrow() if few_rows and rows <= 512 else []
+    ordered = [at_once, normal] if single and (few_rows or filled or many) else [normal, at_once]
+    narrower = narrow() if few_rows and rows <= 512 and (element < 4 or alone < machine.sm_count) else []
     first = narrower[-1] if narrower else params(*ordered[0])
-    if single and few_rows and not narrower and not short and 128 < rows <= 512:
+    if single and few_rows and not narrower and not short and 128 < rows <= 512 and alone < machine.sm_count:
         first = next((p for p in in_one_turn([first]) if p.tx * p.ty == 1024), first)
     yield first
-    others = [params(x, threads, unroll, full) for x in (tx, max(1, tx // 2)) for threads in (128, 256, 512) for unroll in (2, 4, 8) for full in (1.0, 2.0)]
+    others = [params(x, threads, unroll, full) for x in (tx, max(1, tx // 2)) for threads in (128, 256, 512) for unroll in (2, 4, 8) for full in (0.375, 1.0)]
     modelled = [*(params(*given) for given in ordered), *narrow()]
     yield from (p for p in dict.fromkeys([*modelled, *in_one_turn([first, *modelled]), *others]) if p != first)

@@ -207,6 +207,34 @@ def test_few_odd_rows_are_folded_where_there_are_many_elements(shape, fold):
     assert first_choice(lambda x: x.sum(0), shape, dtype=np.float16).fold == fold
 
 
+def sum_of_columns(*shape, dtype=np.float16):
+    return first_choice(lambda x: x.sum(0), shape, dtype=dtype)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("shape", [(16, 50_257), (128, 50_257), (64, 131_072), (256, 262_144)])
+def test_few_threads_share_a_column_of_many(shape, dtype):
+    """There are threads enough without; 16 to a column and one row each took 1.3 times as long."""
+    params = sum_of_columns(*shape, dtype=dtype)
+    assert params.ty <= 8 and params.unroll == 4 and params.split == params.fold == 1
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("rows, columns", [(131_072, 257), (32_768, 770), (8192, 512), (4096, 2048), (131_072, 1024)])
+def test_parts_of_columns_run_at_once(rows, columns, dtype):
+    """A part that waits for another's end takes as long again; and the fewer parts, the sooner they are combined."""
+    params, machine = sum_of_columns(rows, columns, dtype=dtype), targets.of("cuda:sm_90").machine
+    blocks = -(-columns * params.fold // (params.tx * params.access.lanes)) * params.split
+    assert machine.sm_count * 3 // 4 <= blocks <= machine.sm_count * 3
+    assert machine.sm_count * 256 <= blocks * params.tx * params.ty <= machine.sm_count * 768
+
+
+@pytest.mark.parametrize("rows", [16, 64, 256])
+def test_columns_are_read_by_whole_vectors_where_there_are_blocks_enough(rows):
+    assert sum_of_columns(rows, 16_384, dtype=np.float32).access.lanes == 4
+    assert sum_of_columns(rows, 4096, dtype=np.float32).access.lanes < 4
+
+
 @pytest.mark.parametrize("dtype, parts", [(np.float32, 1), (np.float16, 4)])
 def test_several_rows_share_what_is_read_by_elements(dtype, parts):
     def standardized(x, mean, scale):
