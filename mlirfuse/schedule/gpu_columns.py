@@ -11,18 +11,15 @@ from __future__ import annotations
 
 from typing import Iterator, NamedTuple
 
-from mlirfuse import dtypes as dt
 from mlirfuse import sizes as sz
-from mlirfuse.graph import Op, Value
+from mlirfuse.graph import Value
 from mlirfuse.lowering import reductions as red
-from mlirfuse.lowering.emitter import Val
-from mlirfuse.lowering.kernel import Env, Index
 from mlirfuse.lowering.slots import Slots
-from mlirfuse.schedule.analysis import RANDOM, Analysis, size_of
 from mlirfuse.schedule import joint
-from mlirfuse.schedule.gpu import Access, GpuBody, GpuKernel
-from mlirfuse.schedule.gpu_block_columns import BlockColumns
-from mlirfuse.schedule.gpu_partial import finish, partial_memory
+from mlirfuse.schedule.analysis import RANDOM, Analysis, size_of
+from mlirfuse.schedule.gpu import Access, GpuKernel
+from mlirfuse.schedule.gpu_column_body import walk_down
+from mlirfuse.schedule.gpu_partial import finish
 
 
 SHARED = 48 << 10  # bytes a block may use without asking
@@ -46,138 +43,27 @@ class Params(NamedTuple):
 
 
 def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
-    """The kernels that compute ``analysis``: two if it is split."""
-    assert p.tx & p.tx - 1 == p.ty & p.ty - 1 == 0
-    body = GpuBody(name, analysis, slots, p.access, p.tx * p.ty)
-    e, k = body.e, body.k
-    lanes = p.access.lanes
-    kept_loops, loops = analysis.loops(analysis.kept), analysis.loops(analysis.reduced)
-    inner, outer = kept_loops[-1], kept_loops[:-1]
-    kept, rows = sz.product(a.size for a in analysis.kept), sz.product(a.size for a in analysis.reduced)
-    columns, parts = size_of(inner), p.split * p.fold
-    if p.fold > 1:
-        columns, rows = sz.mul(columns, p.fold), sz.floordiv(rows, p.fold)
-    reduced = set(analysis.reduced)
-    wide = [v for v in analysis.outputs if reduced & set(analysis.axes.flat(v))]
-    small = [v for v in analysis.outputs if v not in wide]
-    late = analysis.late_values()
-    early, full = [v for v in wide if v not in late], [v for v in wide if v in late]
-    phases = analysis.once(joint.online)
-
-    tile = p.tx * lanes
-    across = sz.ceildiv(columns, tile)
-    q, part = k.divmod(Index(body.wide(body.block)), p.split) if p.split > 1 else (Index(body.wide(body.block)), Index(0))
-    above, block_column = k.divmod(q, across) if outer else (Index(0), q)
-    t = body.thread
-    x = e.and_(t, p.tx - 1)
-    y = e.bitcast(e.shr(e.bitcast(t, dt.u32), p.tx.bit_length() - 1), dt.i32)
-    column = e.add(e.mul(k.scalar(block_column.base), tile), body.wide(e.mul(x, lanes)))
-    inside = e.cmp("lt", column, body.size(columns))
-    held = e.min(column, e.sub(body.size(columns), lanes))
-    base_env: Env = {}
-    body.unlinear(base_env, outer, above)
-    body.set_loop(base_env, inner, Index(held, 1, lanes) if lanes > 1 else Index(held))
-    low, high = e.const(0, body.index), body.size(rows)
-    if p.split > 1:
-        length = body.size(sz.ceildiv(rows, p.split))
-        low = e.min(e.mul(k.scalar(part.base), length), high)
-        high = e.min(e.add(low, length), high)
-    first = e.add(low, body.wide(y))
-    block = BlockColumns(body, p.tx, p.ty, x, y)
-
-    def at(row: Val) -> Env:
-        env = dict(base_env)
-        if p.fold > 1:  # memory is one row: a place in it stands for row and column
-            body.set_loop(env, inner, Index(e.add(e.mul(row, body.size(columns)), held), 1, lanes))
-            return env
-        body.unlinear(env, loops, Index(row))
-        return env
-
-    def over_rows(phase: list[Op]) -> list[tuple[Val, ...]]:
-        """Each thread's accumulators over its rows; on the way, outputs that need no reduction are written."""
-        start = [v for op in phase for v in red.identity(e, op, lanes)]
-
-        def visit(places: list[tuple[Env, Val | None]], state: list[Val]) -> list[Val]:
-            for env, _ in places:
-                for op in phase:
-                    k.value(op.operands[0], env)
-            out = []
-            for op, before in zip(phase, red.grouped(phase, state)):
-                elements = [(e.splat(k.value(op.operands[0], env), lanes), body.position(op, env), there) for env, there in places]
-                out += red.accumulate(e, op, before, elements)
-            if phase is phases[0]:
-                store(early, places)
-            return out
-
-        return red.grouped(phase, down_rows(start, visit))
-
-    def store(values: list[Value], places: list[tuple[Env, Val | None]]) -> None:
-        for env, there in places:
-            body.store_at(values, env, analysis.domain, inside if there is None else e.and_(inside, there))
-
-    def down_rows(carried: list[Val], visit) -> list[Val]:
-        """Visits this thread's rows, ``unroll`` at a time: where each is, and whether it is one of the rows (None: it is)."""
-        span = p.ty * p.unroll
-
-        def rows_from(i: Val) -> list[Val]:
-            return [e.add(i, u * p.ty) if u else i for u in range(p.unroll)]
-
-        def clamped(row: Val) -> tuple[Env, Val]:
-            return at(e.min(row, e.sub(high, 1))), e.cmp("lt", row, high)
-
-        if p.held:
-            return visit([clamped(row) for row in rows_from(first)], carried)
-        if p.checked:
-            return body.loop(first, high, span, carried, lambda i, state: visit([(at(i), None), *map(clamped, rows_from(i)[1:])], state))
-        last_start = e.sub(high, (p.unroll - 1) * p.ty)
-        turns = e.div(e.max(e.add(e.sub(last_start, first), span - 1), 0), span)
-        rest = e.add(first, e.mul(turns, span))
-        carried = body.loop(first, rest, span, carried, lambda i, state: visit([(at(row), None) for row in rows_from(i)], state))
-        return body.loop(rest, high, p.ty, carried, lambda i, state: visit([(at(i), None)], state)) if p.unroll > 1 else carried
-
-    needed = bool(full) or len(phases) > 1  # by all threads, not only by those that store it
-    for phase in phases:
-        totals = block.combine(phase, over_rows(phase), needed)
-        if parts == 1:
-            body.bind(phase, totals, base_env)
-        else:
-            writes = e.and_(inside, e.cmp("eq", y, 0))
-            with k.region(f"scf.if {writes} {{"):
-                for op, total in zip(phase, totals):
-                    for which, v in enumerate(total):
-                        memory = partial_memory(body, op, which, sz.mul(kept, parts))
-                        of_part = body.size(sz.mul(kept, p.fold))
-                        offset = e.add(e.mul(k.scalar(part.base), of_part), e.add(e.mul(k.scalar(above.base), body.size(columns)), held))
-                        v = e.cast(v, memory.dtype)
-                        align = min(16, lanes * memory.dtype.bytes)  # lanes divide the columns
-                        e.line(f"llvm.store {v}, {k.address(memory, offset)} {{alignment = {align} : i64}} : {v.type}, !llvm.ptr<1>")
-    if full:
-
-        def write(places, state):
-            for env, _ in places:
-                for value in full:
-                    k.value(value, env)
-            store(full, places)
-            return []
-
-        down_rows([], write)
-    if small and parts == 1:
-        body.store_at(small, base_env, analysis.kept, e.and_(inside, e.cmp("eq", y, 0)))
-    grid = sz.mul(sz.product(size_of(loop) for loop in outer), across, p.split)
-    kernels = [body.finish(grid)]
+    """The kernels that compute ``analysis``: two if there are parts."""
+    kernels, parts = [walk_down(name, analysis, slots, p)], p.split * p.fold
     if parts > 1:
-        kernels.append(finish(f"{name}_finish", analysis, slots, p.access, parts, phases[0], _points_a_warp(p)))
+        points = 1 if p.tx < 32 and parts >= 64 else 8  # columns of a warp: one where they are few and have many parts, each with threads of its own
+        kernels.append(finish(f"{name}_finish", analysis, slots, p.access, parts, analysis.once(joint.online)[0], points))
     return kernels
 
 
-def _points_a_warp(p: Params) -> int:
-    """How many neighbouring columns a warp finishes: one where columns are few and have many parts, each with threads of its own."""
-    return 1 if p.tx < 32 and p.split * p.fold >= 64 else 8
+def candidates(analysis: Analysis, access: Access, env: dict[str, int], alignments: dict[Value, int], machine) -> Iterator[Params]:
+    """Parameters worth trying, the model's choice first."""
+    columns = _Columns(analysis, access, env, alignments, machine)
+    if not columns.one_pass:
+        yield from columns.in_registers()
+    first = columns.choice()
+    yield first
+    yield from (p for p in columns.others(first) if p != first)
 
 
 def in_one_pass(analysis: Analysis) -> bool:
     """Whether one pass over the columns does."""
-    return analysis.once(_work)[0]
+    return analysis.once(_needs).one_pass
 
 
 def better_in_stages(analysis: Analysis, p: Params, env: dict[str, int], machine) -> bool:
@@ -193,15 +79,23 @@ def _extents(analysis: Analysis) -> tuple:
     return size_of(loops[-1]), sz.product(size_of(loop) for loop in loops[:-1]), sz.product(a.size for a in analysis.reduced)
 
 
-def _work(analysis: Analysis) -> tuple[bool, int, int, int, int]:
-    """Whether one pass over the columns does; how many accumulators a column has in it, and the bytes of those of all passes, each of which has its
-    own shared memory; the bytes of the widest input's elements; how many inputs have elements of their own along the columns."""
+class _Needs(NamedTuple):
+    """What columns need whatever their sizes."""
+
+    one_pass: bool  # one over the columns does
+    accumulators: int  # of a column in the first pass
+    held_bytes: int  # of the accumulators of all passes, each of which has its own shared memory
+    element: int  # bytes of the widest input's elements
+    inputs: int  # with elements of their own along the columns
+
+
+def _needs(analysis: Analysis) -> _Needs:
     reduced, late, phases = set(analysis.reduced), analysis.late_values(), analysis.once(joint.online)
     wide = [v for v in analysis.outputs if reduced & set(analysis.axes.flat(v))]
     held = [[d for op in phase for d in red.accumulator_types(op)] for phase in phases]
     down = [v.dtype.bytes for v in analysis.inputs if reduced & set(analysis.axes.flat(v))]
     one_pass = len(phases) == 1 and late.isdisjoint(wide)
-    return one_pass, len(held[0]), sum(d.bytes for phase in held for d in phase), max(down, default=4), max(1, len(down))
+    return _Needs(one_pass, len(held[0]), sum(d.bytes for phase in held for d in phase), max(down, default=4), max(1, len(down)))
 
 
 def _folds(analysis: Analysis) -> bool:
@@ -237,103 +131,143 @@ def _folded(analysis: Analysis, access: Access, env: dict[str, int], alignments:
     return fold, access._replace(lanes=lanes, aligns=tuple(aligns), multiples=frozenset())
 
 
-def candidates(analysis: Analysis, access: Access, env: dict[str, int], alignments: dict[Value, int], machine) -> Iterator[Params]:
-    """Parameters worth trying, the model's choice first: a warp's columns or what there is of them, rows for the other threads, and a
-    split until the machine is full. Where there are blocks for every multiprocessor without a split, or few rows, there is none: a
-    second kernel costs more than it helps."""
-    columns, above, rows = analysis.values(_extents, env)
-    vectors = -(-columns // access.lanes)
-    single, accumulators, held_bytes, element, inputs = analysis.once(_work)
-    fold, access = _folded(analysis, access, env, alignments) if single else (1, access)
-    if fold > 1:
-        columns, rows = columns * fold, rows // fold
-        vectors = columns // access.lanes
-    tx = 1
-    while tx < 32 and tx < vectors:
-        tx *= 2
-    blocks = -(-vectors // tx) * above
-    work = vectors * above * rows
-    little = work <= 256 << 10 and blocks < machine.sm_count  # many small blocks for it, but not many parts to finish
+class _Columns:
+    """Columns of given sizes, and the parameters that they may have."""
 
-    def params(tx: int, threads: int, unroll: int, full: float = 1.0) -> Params:
+    def __init__(self, analysis: Analysis, access: Access, env: dict[str, int], alignments: dict[Value, int], machine):
+        self.analysis, self.sm_count, self.threads_per_sm = analysis, machine.sm_count, machine.threads_per_sm
+        self.one_pass, self.accumulators, self.held_bytes, self.element, self.inputs = analysis.once(_needs)
+        self.columns, self.above, self.rows = analysis.values(_extents, env)
+        self.fold, self.access = _folded(analysis, access, env, alignments) if self.one_pass else (1, access)
+        self.columns, self.rows = self.columns * self.fold, self.rows // self.fold
+        self.lanes = self.access.lanes
+        self.nbytes = self.lanes * self.element  # of an access
+        self.vectors = -(-self.columns // self.lanes)
+        self.tx = 1
+        while self.tx < 32 and self.tx < self.vectors:
+            self.tx *= 2
+        self.work = self.vectors * self.above * self.rows
+        self.idle = self.blocks(self.tx) < self.sm_count  # multiprocessors that without parts have no block
+        self.little = self.idle and self.work <= 256 << 10  # many small blocks for it, but not many parts to finish
+        self.turns = self.work // (self.blocks(self.tx) * 64 * 256) if self.little else 0  # of a thread, with 64 parts of 256 threads
+        self.many = self.rows <= 256 and self.vectors * self.above >= self.sm_count * 32  # columns: few threads need to share one
+        few = self.rows <= 512 or self.rows <= 1024 and (self.work <= 4096 or self.blocks(16) >= self.sm_count // 5)
+        self.soon = self.idle and self.fold == 1 and few  # read by what blocks there are
+
+    def blocks(self, tx: int) -> int:
+        """How many there are without parts."""
+        return -(-self.vectors // tx) * self.above
+
+    def fits(self, tx: int, ty: int, lanes: int) -> bool:
+        """Whether the accumulators of a block's threads fit into shared memory."""
+        return (ty + 2) * (tx * lanes + 1) * self.held_bytes <= SHARED
+
+    def params(self, tx: int, threads: int, unroll: int, full: float) -> Params:
+        """Blocks of so many threads; as many parts as fill a share ``full`` of the machine's threads, each of some turns."""
         ty = max(1, threads // tx)
-        while ty > 1 and (ty > rows or (ty + 2) * (tx * access.lanes + 1) * held_bytes > SHARED):
+        while ty > 1 and (ty > self.rows or not self.fits(tx, ty, self.lanes)):
             ty //= 2
-        while unroll > 1 and ty * unroll > rows:
+        while unroll > 1 and ty * unroll > self.rows:
             unroll //= 2
-        split, across = 1, -(-vectors // tx) * above
-        if single:
-            wanted = min(full * machine.sm_count * (machine.threads_per_sm // (tx * ty)), 64 * across if little else 1 << 30)
-            while split * 2 * across <= wanted and rows // (split * 2) >= ty * unroll * 2:
+        split, blocks = 1, self.blocks(tx)
+        if self.one_pass:
+            wanted = full * self.sm_count * (self.threads_per_sm // (tx * ty))
+            if self.little:
+                wanted = min(wanted, 64 * blocks)
+            while split * 2 * blocks <= wanted and self.rows // (split * 2) >= ty * unroll * 2:
                 split *= 2
-        return Params(access, tx, ty, unroll, split, fold)
+        return Params(self.access, tx, ty, unroll, split, self.fold)
 
-    def in_one_turn(given: list[Params]) -> Iterator[Params]:
-        """Parameters with as many rows a turn as a thread has, where those are few."""
+    def choice(self) -> Params:
+        """The model's. Where there are blocks for the multiprocessors without parts, or few rows, there are none: a second kernel costs more than it
+        helps."""
+        if self.soon and self.rows <= 512 and (self.element < 4 or self.blocks(16) < self.sm_count):
+            narrower = self.narrow()
+            if narrower:
+                return narrower[-1]
+        alone = self.alone()
+        if not self.without_parts(alone):
+            return self.in_parts()
+        if self.soon and self.nbytes >= 16 and self.element >= 4 and 128 < self.rows <= 512 and self.blocks(16) < self.sm_count:
+            return next((p for p in self.in_one_turn([alone]) if p.tx * p.ty == 1024), alone)
+        return alone
+
+    def without_parts(self, alone: Params) -> bool:
+        """Whether each column is left to one block, in blocks like ``alone``."""
+        return self.one_pass and (self.soon or self.many or self.nbytes >= 8 and self.blocks(alone.tx) >= 0.9 * self.sm_count)
+
+    def others(self, first: Params) -> Iterator[Params]:
+        """What else is worth trying."""
+        alone, in_parts = self.alone(), self.in_parts()
+        modelled = [alone, in_parts] if self.without_parts(alone) else [in_parts, alone]
+        modelled += self.narrow()
+        tried = [(tx, threads, unroll, full) for tx in (self.tx, max(1, self.tx // 2)) for threads in (128, 256, 512) for unroll in (2, 4, 8) for full in (0.375, 1.0)]
+        return iter(dict.fromkeys([*modelled, *self.in_one_turn([first, *modelled]), *(self.params(*given) for given in tried)]))
+
+    def alone(self) -> Params:
+        """One block for all of a column."""
+        if self.many:
+            threads = 256 if self.rows >= 64 and self.vectors * self.above < self.sm_count * 128 else 128
+            return self.params(32, threads, 4 if self.fold == 1 else 8, 0.0)
+        if self.rows <= 512 and self.idle:  # soon done: little code to fetch, many blocks, and threads for four rows each
+            tx = min(self.tx, 16)
+            return self.params(tx, max(128, min(512, tx << (-(-self.rows // 4) - 1).bit_length())), 4, 0.0)
+        return self.params(min(self.tx, 16) if self.lanes > 1 else self.tx, 512, max(8, self.under_way()), 0.0)
+
+    def in_parts(self) -> Params:
+        """Parts of columns, until the machine is full."""
+        few = self.lanes * self.accumulators <= 8
+        if self.one_pass and self.idle and not self.little and few:  # all parts run at once, none waits; 256 bytes along
+            tx = max(1, min(self.tx, 256 // self.nbytes))
+            return self.params(tx, 512 if self.work >= 2 << 20 else 256, max(4, min(16, 64 // self.nbytes)), 0.375)
+        threads = 512 if self.work >= 1 << 20 or not self.idle or self.turns >= 16 else 256
+        halved = 2 if self.turns >= 2 and self.tx > 2 else 1
+        return self.params(self.tx // halved, threads if few else 128, self.under_way(), float(halved))
+
+    def under_way(self) -> int:
+        """Rows that a thread loads before it takes the first."""
+        nbytes = 32 if self.little else 128 if self.work * self.nbytes >= 12 << 20 else 64
+        return max(2 if self.little and self.turns < 8 else 4, min(16, nbytes // self.nbytes))
+
+    def in_one_turn(self, given: list[Params]) -> Iterator[Params]:
+        """``given`` with as many rows a turn as a thread has, where those are few."""
         for p in given:
             for threads in (p.tx * p.ty, 1024):
                 ty, lanes = threads // p.tx, p.access.lanes
-                unroll = next((n for n in (2, 4, 8, 12, 16) if ty * n >= rows), 0)
-                registers = unroll * lanes * element // 4 + lanes * held_bytes // 2  # of the rows, and of accumulators before and after
-                if unroll and ty <= 2 * rows and (ty + 2) * (p.tx * lanes + 1) * held_bytes <= SHARED and registers <= 48:
+                unroll = next((n for n in (2, 4, 8, 12, 16) if ty * n >= self.rows), 0)
+                registers = unroll * lanes * self.element // 4 + lanes * self.held_bytes // 2  # of the rows, and of accumulators before and after
+                if unroll and ty <= 2 * self.rows and self.fits(p.tx, ty, lanes) and registers <= 48:
                     yield p._replace(ty=ty, unroll=unroll, split=1, checked=True)
 
-    def narrow() -> list[Params]:
-        """Narrower vectors, so that a block for each multiprocessor needs no split."""
-        out, lanes = [], access.lanes if fold == 1 else 1  # folded rows take the lanes that they were folded for
-        while lanes > 1:
+    def narrow(self) -> list[Params]:
+        """Narrower vectors, so that a block for each multiprocessor needs no parts."""
+        out: list[Params] = []
+        if not self.one_pass or self.fold > 1:  # folded rows take the lanes that they were folded for
+            return out
+        lanes = self.lanes // 2
+        while lanes and lanes * self.element >= 4:
+            enough = self.sm_count // 2 <= -(-self.columns // (lanes * 32)) * self.above < 4 * self.sm_count
+            if enough and self.columns % lanes == 0:
+                values = self.analysis.inputs + self.analysis.outputs
+                aligns = tuple(min(a, lanes * v.dtype.bytes) for a, v in zip(self.access.aligns, values))
+                narrower = self.access._replace(lanes=lanes, aligns=aligns)
+                some = [self.params(32, threads, unroll, 1.0) for threads in (1024, 512) for unroll in (16, 8)]
+                out += [p._replace(access=narrower, split=1) for p in some]
             lanes //= 2
-            blocks_now = -(-columns // (lanes * 32)) * above
-            enough = machine.sm_count // 2 <= blocks_now < 4 * machine.sm_count
-            if enough and single and columns % lanes == 0 and lanes * element >= 4:
-                aligns = tuple(min(a, lanes * v.dtype.bytes) for a, v in zip(access.aligns, analysis.inputs + analysis.outputs))
-                narrower = access._replace(lanes=lanes, aligns=aligns)
-                out += [params(32, threads, unroll)._replace(access=narrower, split=1) for threads in (1024, 512) for unroll in (16, 8)]
         return out
 
-    def in_registers() -> Iterator[Params]:
+    def in_registers(self) -> Iterator[Params]:
         """Parameters that keep columns in registers, as few threads as do it: first where a block's rows are 128 bytes, of half types 64; longer
         where there are few rows, so that a thread has some vectors under way, but not so long that multiprocessors have no block."""
-        wanted = max(8 if element >= 4 else 4, min(32, 1 << max(512 // max(rows, 1), 1).bit_length() - 1))
-        while wanted > 4 and -(-vectors // wanted) * above < machine.sm_count:
+        wanted = max(8 if self.element >= 4 else 4, min(32, 1 << max(512 // max(self.rows, 1), 1).bit_length() - 1))
+        while wanted > 4 and self.blocks(wanted) < self.sm_count:
             wanted //= 2
-        for x in dict.fromkeys(min(tx, x) for x in (wanted, 8, 16, 4, 32)):
-            if x < tx and x * access.lanes * element < 64:  # two sectors of memory
+        for tx in dict.fromkeys(min(self.tx, n) for n in (wanted, 8, 16, 4, 32)):
+            if tx < self.tx and tx * self.nbytes < 64:  # two sectors of memory
                 continue
             for threads in (128, 256, 512, 1024):
-                unroll = 1 << (-(-rows * x // threads) - 1).bit_length()
-                most = KEPT // (access.lanes * inputs) // (2 if threads == 1024 else 1)
-                if unroll <= min(max(1, most), 16) and (threads // x + 2) * (x * access.lanes + 1) * held_bytes <= SHARED:
-                    yield Params(access, x, threads // x, unroll, held=True)
+                unroll = 1 << (-(-self.rows * tx // threads) - 1).bit_length()
+                most = KEPT // (self.lanes * self.inputs) // (2 if threads == 1024 else 1)
+                if unroll <= min(max(1, most), 16) and self.fits(tx, threads // tx, self.lanes):
+                    yield Params(self.access, tx, threads // tx, unroll, held=True)
                     break
-
-    if not single:
-        yield from in_registers()
-    a_thread = work // (blocks * 64 * 256) if little else 0  # vectors, with as many parts as there are then
-    bytes_a_thread = 32 if little else 128 if work * access.lanes * element >= 12 << 20 else 64  # of rows under way
-    threads = 512 if work >= 1 << 20 or blocks >= machine.sm_count or a_thread >= 16 else 256
-    in_flight = max(2 if little and a_thread < 8 else 4, min(16, bytes_a_thread // (access.lanes * element)))
-    halved = 2 if a_thread >= 2 and tx > 2 else 1
-    normal = tx // halved, threads if access.lanes * accumulators <= 8 else 128, in_flight, float(halved)
-    if single and not little and blocks < machine.sm_count and access.lanes * accumulators <= 8:  # 256 bytes along; all parts run at once, none waits
-        along = max(1, min(tx, 256 // (access.lanes * element)))
-        normal = along, 512 if work >= 2 << 20 else 256, max(4, min(16, 64 // (access.lanes * element))), 0.375
-    at_once = min(tx, 16) if access.lanes > 1 else tx, 512, max(8, in_flight), 0.0  # without a split
-    many = vectors * above >= machine.sm_count * 32 and rows <= 256  # columns: few threads share one
-    if many:
-        at_once = 32, 256 if rows >= 64 and vectors * above < machine.sm_count * 128 else 128, 4 if fold == 1 else 8, 0.0
-    alone, short = -(-vectors // 16) * above, access.lanes * element < 16 or element < 4  # blocks without a split; whether a row of one is soon read
-    few_rows = blocks < machine.sm_count and fold == 1 and (rows <= 512 or rows <= 1024 and (work <= 4096 or alone >= machine.sm_count // 5))
-    if rows <= 512 and blocks < machine.sm_count:  # soon done: little code to fetch, many blocks, and threads for four rows each
-        along = min(tx, 16)
-        at_once = along, max(128, min(512, along << (-(-rows // 4) - 1).bit_length())), 4, 0.0
-    filled = access.lanes * element >= 8 and -(-vectors // at_once[0]) * above >= 0.9 * machine.sm_count
-    ordered = [at_once, normal] if single and (few_rows or filled or many) else [normal, at_once]
-    narrower = narrow() if few_rows and rows <= 512 and (element < 4 or alone < machine.sm_count) else []
-    first = narrower[-1] if narrower else params(*ordered[0])
-    if single and few_rows and not narrower and not short and 128 < rows <= 512 and alone < machine.sm_count:
-        first = next((p for p in in_one_turn([first]) if p.tx * p.ty == 1024), first)
-    yield first
-    others = [params(x, threads, unroll, full) for x in (tx, max(1, tx // 2)) for threads in (128, 256, 512) for unroll in (2, 4, 8) for full in (0.375, 1.0)]
-    modelled = [*(params(*given) for given in ordered), *narrow()]
-    yield from (p for p in dict.fromkeys([*modelled, *in_one_turn([first, *modelled]), *others]) if p != first)

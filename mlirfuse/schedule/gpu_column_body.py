@@ -1,0 +1,138 @@
+"""The kernel of columns on a GPU: a block's threads walk down them, or keep them in registers (``gpu_columns.py`` chooses)."""
+
+from __future__ import annotations
+
+from mlirfuse import dtypes as dt
+from mlirfuse import sizes as sz
+from mlirfuse.graph import Op, Value
+from mlirfuse.lowering import reductions as red
+from mlirfuse.lowering.emitter import Val
+from mlirfuse.lowering.kernel import Env, Index
+from mlirfuse.lowering.slots import Slots
+from mlirfuse.schedule import joint
+from mlirfuse.schedule.analysis import Analysis, size_of
+from mlirfuse.schedule.gpu import GpuBody, GpuKernel
+from mlirfuse.schedule.gpu_block_columns import BlockColumns
+from mlirfuse.schedule.gpu_partial import partial_memory
+
+
+def walk_down(name: str, analysis: Analysis, slots: Slots, p) -> GpuKernel:
+    """The kernel that computes ``analysis`` with ``p`` (``gpu_columns.Params``), or the accumulators of its parts if there are several."""
+    assert p.tx & p.tx - 1 == p.ty & p.ty - 1 == 0
+    body = GpuBody(name, analysis, slots, p.access, p.tx * p.ty)
+    e, k = body.e, body.k
+    lanes = p.access.lanes
+    kept_loops, loops = analysis.loops(analysis.kept), analysis.loops(analysis.reduced)
+    inner, outer = kept_loops[-1], kept_loops[:-1]
+    kept, rows = sz.product(a.size for a in analysis.kept), sz.product(a.size for a in analysis.reduced)
+    columns, parts = size_of(inner), p.split * p.fold
+    if p.fold > 1:
+        columns, rows = sz.mul(columns, p.fold), sz.floordiv(rows, p.fold)
+    reduced = set(analysis.reduced)
+    wide = [v for v in analysis.outputs if reduced & set(analysis.axes.flat(v))]
+    small = [v for v in analysis.outputs if v not in wide]
+    late = analysis.late_values()
+    early, full = [v for v in wide if v not in late], [v for v in wide if v in late]
+    phases = analysis.once(joint.online)
+
+    tile = p.tx * lanes
+    across = sz.ceildiv(columns, tile)
+    q, part = k.divmod(Index(body.wide(body.block)), p.split) if p.split > 1 else (Index(body.wide(body.block)), Index(0))
+    above, block_column = k.divmod(q, across) if outer else (Index(0), q)
+    t = body.thread
+    x = e.and_(t, p.tx - 1)
+    y = e.bitcast(e.shr(e.bitcast(t, dt.u32), p.tx.bit_length() - 1), dt.i32)
+    column = e.add(e.mul(k.scalar(block_column.base), tile), body.wide(e.mul(x, lanes)))
+    inside = e.cmp("lt", column, body.size(columns))
+    held = e.min(column, e.sub(body.size(columns), lanes))
+    base_env: Env = {}
+    body.unlinear(base_env, outer, above)
+    body.set_loop(base_env, inner, Index(held, 1, lanes) if lanes > 1 else Index(held))
+    low, high = e.const(0, body.index), body.size(rows)
+    if p.split > 1:
+        length = body.size(sz.ceildiv(rows, p.split))
+        low = e.min(e.mul(k.scalar(part.base), length), high)
+        high = e.min(e.add(low, length), high)
+    first = e.add(low, body.wide(y))
+    block = BlockColumns(body, p.tx, p.ty, x, y)
+
+    def at(row: Val) -> Env:
+        env = dict(base_env)
+        if p.fold > 1:  # memory is one row: a place in it stands for row and column
+            body.set_loop(env, inner, Index(e.add(e.mul(row, body.size(columns)), held), 1, lanes))
+            return env
+        body.unlinear(env, loops, Index(row))
+        return env
+
+    def over_rows(phase: list[Op]) -> list[tuple[Val, ...]]:
+        """Each thread's accumulators over its rows; on the way, outputs that need no reduction are written."""
+        start = [v for op in phase for v in red.identity(e, op, lanes)]
+
+        def visit(places: list[tuple[Env, Val | None]], state: list[Val]) -> list[Val]:
+            for env, _ in places:
+                for op in phase:
+                    k.value(op.operands[0], env)
+            out = []
+            for op, before in zip(phase, red.grouped(phase, state)):
+                elements = [(e.splat(k.value(op.operands[0], env), lanes), body.position(op, env), there) for env, there in places]
+                out += red.accumulate(e, op, before, elements)
+            if phase is phases[0]:
+                store(early, places)
+            return out
+
+        return red.grouped(phase, down_rows(start, visit))
+
+    def store(values: list[Value], places: list[tuple[Env, Val | None]]) -> None:
+        for env, there in places:
+            body.store_at(values, env, analysis.domain, inside if there is None else e.and_(inside, there))
+
+    def down_rows(carried: list[Val], visit) -> list[Val]:
+        """Visits this thread's rows, ``unroll`` at a time: where each is, and whether it is one of the rows (None: it is)."""
+        span = p.ty * p.unroll
+
+        def rows_from(i: Val) -> list[Val]:
+            return [e.add(i, u * p.ty) if u else i for u in range(p.unroll)]
+
+        def clamped(row: Val) -> tuple[Env, Val]:
+            return at(e.min(row, e.sub(high, 1))), e.cmp("lt", row, high)
+
+        if p.held:
+            return visit([clamped(row) for row in rows_from(first)], carried)
+        if p.checked:
+            return body.loop(first, high, span, carried, lambda i, state: visit([(at(i), None), *map(clamped, rows_from(i)[1:])], state))
+        last_start = e.sub(high, (p.unroll - 1) * p.ty)
+        turns = e.div(e.max(e.add(e.sub(last_start, first), span - 1), 0), span)
+        rest = e.add(first, e.mul(turns, span))
+        carried = body.loop(first, rest, span, carried, lambda i, state: visit([(at(row), None) for row in rows_from(i)], state))
+        return body.loop(rest, high, p.ty, carried, lambda i, state: visit([(at(i), None)], state)) if p.unroll > 1 else carried
+
+    needed = bool(full) or len(phases) > 1  # by all threads, not only by those that store it
+    for phase in phases:
+        totals = block.combine(phase, over_rows(phase), needed)
+        if parts == 1:
+            body.bind(phase, totals, base_env)
+        else:
+            writes = e.and_(inside, e.cmp("eq", y, 0))
+            with k.region(f"scf.if {writes} {{"):
+                for op, total in zip(phase, totals):
+                    for which, v in enumerate(total):
+                        memory = partial_memory(body, op, which, sz.mul(kept, parts))
+                        of_part = body.size(sz.mul(kept, p.fold))
+                        offset = e.add(e.mul(k.scalar(part.base), of_part), e.add(e.mul(k.scalar(above.base), body.size(columns)), held))
+                        v = e.cast(v, memory.dtype)
+                        align = min(16, lanes * memory.dtype.bytes)  # lanes divide the columns
+                        e.line(f"llvm.store {v}, {k.address(memory, offset)} {{alignment = {align} : i64}} : {v.type}, !llvm.ptr<1>")
+    if full:
+
+        def write(places, state):
+            for env, _ in places:
+                for value in full:
+                    k.value(value, env)
+            store(full, places)
+            return []
+
+        down_rows([], write)
+    if small and parts == 1:
+        body.store_at(small, base_env, analysis.kept, e.and_(inside, e.cmp("eq", y, 0)))
+    grid = sz.mul(sz.product(size_of(loop) for loop in outer), across, p.split)
+    return body.finish(grid)
