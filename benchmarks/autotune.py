@@ -18,7 +18,7 @@ import gpu_sweep
 import timing
 
 SHORT = 0.02  # milliseconds under which a launch's own time is much of it
-SHAPES = [(256, 257), (1024, 1024), (131072, 32), (16384, 770), (4096, 8191), (2048, 16384), (1024, 65536)]
+SHAPES = [(256, 257), (1024, 1024), (131072, 32), (16384, 770), (4096, 8191), (256, 50257), (2048, 16384), (1024, 65536)]
 
 
 def cases(only: list[str]):

@@ -128,6 +128,11 @@ class GpuBody:
     def size(self, size: Size) -> Val:
         return self.k.size(size)
 
+    def quotient(self, val: Val, by: int) -> Val:
+        """An i32 that is not negative, divided by a power of two."""
+        e = self.e
+        return e.bitcast(e.shr(e.bitcast(val, dt.u32), by.bit_length() - 1), dt.i32) if by > 1 else val
+
     def finish(self, grid: Size) -> GpuKernel:
         shared = ""
         for what, linkage, count, used in (("shared", "internal", self.shared_bytes, self.shared_bytes), ("dynamic", "external", 0, self.dynamic_bytes)):

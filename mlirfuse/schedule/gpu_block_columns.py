@@ -73,7 +73,7 @@ class BlockColumns:
                 body.shared_store(body.shared_address(given[v], index, v.dtype.bytes), e.extract(v, lane))
         body.barrier()
         first = e.and_(body.thread, threads - 1)
-        group = e.bitcast(e.shr(e.bitcast(body.thread, dt.u32), threads.bit_length() - 1), dt.i32)
+        group = body.quotient(body.thread, threads)
 
         def parts_of(v: Val, column: Val) -> Val:
             if v not in given:

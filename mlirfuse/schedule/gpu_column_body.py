@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from mlirfuse import dtypes as dt
+from typing import Callable
+
 from mlirfuse import sizes as sz
 from mlirfuse.graph import Op, Value
 from mlirfuse.lowering import reductions as red
@@ -14,6 +15,53 @@ from mlirfuse.schedule.analysis import Analysis, size_of
 from mlirfuse.schedule.gpu import GpuBody, GpuKernel
 from mlirfuse.schedule.gpu_block_columns import BlockColumns
 from mlirfuse.schedule.gpu_partial import partial_memory
+
+
+Place = tuple[Env, Val | None]  # a row's, and whether it is one of the rows (None: it is)
+
+
+def rows_of_part(body: GpuBody, rows: sz.Size, split: int, part: Index) -> tuple[Val, Val]:
+    """The first row of one of ``split`` parts, and the first behind it."""
+    e, low, high = body.e, body.e.const(0, body.index), body.size(rows)
+    if split > 1:
+        length = body.size(sz.ceildiv(rows, split))
+        low = e.min(e.mul(body.k.scalar(part.base), length), high)
+        high = e.min(e.add(low, length), high)
+    return low, high
+
+
+def down_rows(body: GpuBody, p, step: int, rows: tuple[Val, Val], at: Callable[[Val], Env], carried: list[Val], visit) -> list[Val]:
+    """Visits a thread's rows, every ``step``-th from the first of ``rows`` on, ``p.unroll`` at a time."""
+    e, (first, high), span = body.e, rows, step * p.unroll
+
+    def rows_from(i: Val) -> list[Val]:
+        return [e.add(i, u * step) if u else i for u in range(p.unroll)]
+
+    def clamped(row: Val) -> Place:
+        return at(e.min(row, e.sub(high, 1))), e.cmp("lt", row, high)
+
+    if p.held:
+        return visit([clamped(row) for row in rows_from(first)], carried)
+    if p.checked:
+        return body.loop(first, high, span, carried, lambda i, state: visit([(at(i), None), *map(clamped, rows_from(i)[1:])], state))
+    last_start = e.sub(high, (p.unroll - 1) * step)
+    turns = e.div(e.max(e.add(e.sub(last_start, first), span - 1), 0), span)
+    rest = e.add(first, e.mul(turns, span))
+    carried = body.loop(first, rest, span, carried, lambda i, state: visit([(at(row), None) for row in rows_from(i)], state))
+    return body.loop(rest, high, step, carried, lambda i, state: visit([(at(i), None)], state)) if p.unroll > 1 else carried
+
+
+def accumulated(body: GpuBody, phase: list[Op], places: list[Place], state: list[Val]) -> list[Val]:
+    """Accumulators with the elements at ``places``."""
+    e, k = body.e, body.k
+    for env, _ in places:
+        for op in phase:
+            k.value(op.operands[0], env)
+    out = []
+    for op, before in zip(phase, red.grouped(phase, state)):
+        elements = [(e.splat(k.value(op.operands[0], env), body.access.lanes), body.position(op, env), there) for env, there in places]
+        out += red.accumulate(e, op, before, elements)
+    return out
 
 
 def walk_down(name: str, analysis: Analysis, slots: Slots, p) -> GpuKernel:
@@ -41,18 +89,14 @@ def walk_down(name: str, analysis: Analysis, slots: Slots, p) -> GpuKernel:
     above, block_column = k.divmod(q, across) if outer else (Index(0), q)
     t = body.thread
     x = e.and_(t, p.tx - 1)
-    y = e.bitcast(e.shr(e.bitcast(t, dt.u32), p.tx.bit_length() - 1), dt.i32)
+    y = body.quotient(t, p.tx)
     column = e.add(e.mul(k.scalar(block_column.base), tile), body.wide(e.mul(x, lanes)))
     inside = e.cmp("lt", column, body.size(columns))
     held = e.min(column, e.sub(body.size(columns), lanes))
     base_env: Env = {}
     body.unlinear(base_env, outer, above)
     body.set_loop(base_env, inner, Index(held, 1, lanes) if lanes > 1 else Index(held))
-    low, high = e.const(0, body.index), body.size(rows)
-    if p.split > 1:
-        length = body.size(sz.ceildiv(rows, p.split))
-        low = e.min(e.mul(k.scalar(part.base), length), high)
-        high = e.min(e.add(low, length), high)
+    low, high = rows_of_part(body, rows, p.split, part)
     first = e.add(low, body.wide(y))
     block = BlockColumns(body, p.tx, p.ty, x, y)
 
@@ -68,43 +112,17 @@ def walk_down(name: str, analysis: Analysis, slots: Slots, p) -> GpuKernel:
         """Each thread's accumulators over its rows; on the way, outputs that need no reduction are written."""
         start = [v for op in phase for v in red.identity(e, op, lanes)]
 
-        def visit(places: list[tuple[Env, Val | None]], state: list[Val]) -> list[Val]:
-            for env, _ in places:
-                for op in phase:
-                    k.value(op.operands[0], env)
-            out = []
-            for op, before in zip(phase, red.grouped(phase, state)):
-                elements = [(e.splat(k.value(op.operands[0], env), lanes), body.position(op, env), there) for env, there in places]
-                out += red.accumulate(e, op, before, elements)
+        def visit(places: list[Place], state: list[Val]) -> list[Val]:
+            out = accumulated(body, phase, places, state)
             if phase is phases[0]:
                 store(early, places)
             return out
 
-        return red.grouped(phase, down_rows(start, visit))
+        return red.grouped(phase, down_rows(body, p, p.ty, (first, high), at, start, visit))
 
-    def store(values: list[Value], places: list[tuple[Env, Val | None]]) -> None:
+    def store(values: list[Value], places: list[Place]) -> None:
         for env, there in places:
             body.store_at(values, env, analysis.domain, inside if there is None else e.and_(inside, there))
-
-    def down_rows(carried: list[Val], visit) -> list[Val]:
-        """Visits this thread's rows, ``unroll`` at a time: where each is, and whether it is one of the rows (None: it is)."""
-        span = p.ty * p.unroll
-
-        def rows_from(i: Val) -> list[Val]:
-            return [e.add(i, u * p.ty) if u else i for u in range(p.unroll)]
-
-        def clamped(row: Val) -> tuple[Env, Val]:
-            return at(e.min(row, e.sub(high, 1))), e.cmp("lt", row, high)
-
-        if p.held:
-            return visit([clamped(row) for row in rows_from(first)], carried)
-        if p.checked:
-            return body.loop(first, high, span, carried, lambda i, state: visit([(at(i), None), *map(clamped, rows_from(i)[1:])], state))
-        last_start = e.sub(high, (p.unroll - 1) * p.ty)
-        turns = e.div(e.max(e.add(e.sub(last_start, first), span - 1), 0), span)
-        rest = e.add(first, e.mul(turns, span))
-        carried = body.loop(first, rest, span, carried, lambda i, state: visit([(at(row), None) for row in rows_from(i)], state))
-        return body.loop(rest, high, p.ty, carried, lambda i, state: visit([(at(i), None)], state)) if p.unroll > 1 else carried
 
     needed = bool(full) or len(phases) > 1  # by all threads, not only by those that store it
     for phase in phases:
@@ -131,7 +149,7 @@ def walk_down(name: str, analysis: Analysis, slots: Slots, p) -> GpuKernel:
             store(full, places)
             return []
 
-        down_rows([], write)
+        down_rows(body, p, p.ty, (first, high), at, [], write)
     if small and parts == 1:
         body.store_at(small, base_env, analysis.kept, e.and_(inside, e.cmp("eq", y, 0)))
     grid = sz.mul(sz.product(size_of(loop) for loop in outer), across, p.split)

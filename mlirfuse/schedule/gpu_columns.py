@@ -3,12 +3,13 @@
 ``tx`` threads lie along the columns, each with a vector of them, ``ty`` along the rows; a thread walks down its rows with several loads
 in flight, and the block's threads of one column combine through shared memory. Few columns are split over several blocks, whose
 accumulators a second kernel combines. Rows of odd lengths are *folded*: several of them, one behind the other, are one row of a length
-that vectors divide; the second kernel combines what came of each column in them. Columns that a block's registers hold are read once, however many
+that vectors divide; the second kernel combines what came of each column in them, or a block gathers it (``gpu_gathered_columns.py``). Columns that a block's registers hold are read once, however many
 phases there are.
 """
 
 from __future__ import annotations
 
+import itertools
 from typing import Iterator, NamedTuple
 
 from mlirfuse import sizes as sz
@@ -19,6 +20,7 @@ from mlirfuse.schedule import joint
 from mlirfuse.schedule.analysis import RANDOM, Analysis, size_of
 from mlirfuse.schedule.gpu import Access, GpuKernel
 from mlirfuse.schedule.gpu_column_body import walk_down
+from mlirfuse.schedule.gpu_gathered_columns import gather, shared_elements
 from mlirfuse.schedule.gpu_partial import finish
 
 
@@ -29,7 +31,7 @@ KEPT = 32  # elements of columns that a thread keeps in registers
 
 class Params(NamedTuple):
     """``tx`` threads along columns and ``ty`` along rows, both powers of two; ``unroll`` rows in flight a thread, ``split`` blocks along the rows;
-    ``fold`` rows are taken as one; ``checked``: each turn sees to it that its rows are there, so that what is left over takes one turn and not one a
+    ``fold`` rows are taken as one, of which a column's accumulators meet in the second kernel or, ``gathered``, in a block; ``checked``: each turn sees to it that its rows are there, so that what is left over takes one turn and not one a
     row; ``held``: all rows are taken in one turn, and kept in registers."""
 
     access: Access
@@ -40,11 +42,13 @@ class Params(NamedTuple):
     fold: int = 1
     checked: bool = False
     held: bool = False
+    gathered: bool = False
 
 
 def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
     """The kernels that compute ``analysis``: two if there are parts."""
-    kernels, parts = [walk_down(name, analysis, slots, p)], p.split * p.fold
+    kernels = [(gather if p.gathered else walk_down)(name, analysis, slots, p)]
+    parts = p.split if p.gathered else p.split * p.fold
     if parts > 1:
         points = 1 if p.tx < 32 and parts >= 64 else 8  # columns of a warp: one where they are few and have many parts, each with threads of its own
         kernels.append(finish(f"{name}_finish", analysis, slots, p.access, parts, analysis.once(joint.online)[0], points))
@@ -122,8 +126,7 @@ def _folded(analysis: Analysis, access: Access, env: dict[str, int], alignments:
     columns, above, rows = analysis.values(_extents, env)
     wide, lanes = analysis.once(_widest)
     fold = lanes // min(columns & -columns, lanes)
-    fewest = FOLDED // 4 if rows * columns >= MANY else FOLDED
-    if fold == 1 or access.lanes >= lanes or rows % fold or rows < fewest * fold or not analysis.once(_folds):
+    if fold == 1 or access.lanes >= lanes or rows % fold or not analysis.once(_folds):
         return 1, access
     if any(alignments.get(v, 16) < lanes * v.dtype.bytes for v in wide):
         return 1, access
@@ -138,7 +141,11 @@ class _Columns:
         self.analysis, self.sm_count, self.threads_per_sm = analysis, machine.sm_count, machine.threads_per_sm
         self.one_pass, self.accumulators, self.held_bytes, self.element, self.inputs = analysis.once(_needs)
         self.columns, self.above, self.rows = analysis.values(_extents, env)
-        self.fold, self.access = _folded(analysis, access, env, alignments) if self.one_pass else (1, access)
+        self.fold, self.access, self.gathered = 1, access, (1, access)
+        if self.one_pass:
+            self.gathered = _folded(analysis, access, env, alignments)
+            if self.rows >= self.gathered[0] * (FOLDED // 4 if self.rows * self.columns >= MANY else FOLDED):
+                self.fold, self.access = self.gathered
         self.columns, self.rows = self.columns * self.fold, self.rows // self.fold
         self.lanes = self.access.lanes
         self.nbytes = self.lanes * self.element  # of an access
@@ -202,7 +209,7 @@ class _Columns:
         modelled = [alone, in_parts] if self.without_parts(alone) else [in_parts, alone]
         modelled += self.narrow()
         tried = [(tx, threads, unroll, full) for tx in (self.tx, max(1, self.tx // 2)) for threads in (128, 256, 512) for unroll in (2, 4, 8) for full in (0.375, 1.0)]
-        return iter(dict.fromkeys([*modelled, *self.in_one_turn([first, *modelled]), *(self.params(*given) for given in tried)]))
+        return iter(dict.fromkeys([*modelled, *self.in_blocks(), *self.in_one_turn([first, *modelled]), *(self.params(*given) for given in tried)]))
 
     def alone(self) -> Params:
         """One block for all of a column."""
@@ -223,6 +230,24 @@ class _Columns:
         threads = 512 if self.work >= 1 << 20 or not self.idle or self.turns >= 16 else 256
         halved = 2 if self.turns >= 2 and self.tx > 2 else 1
         return self.params(self.tx // halved, threads if few else 128, self.under_way(), float(halved))
+
+    def in_blocks(self) -> Iterator[Params]:
+        """Parameters with which a block gathers what rows that vectors do not divide have of its columns."""
+        fold, access = self.gathered
+        if fold == 1:
+            return
+        lanes, columns, rows = access.lanes, self.columns // self.fold, self.rows * self.fold // fold
+        for tx, more, unroll in itertools.product((32, 64), (1, 2, 4), (4, 8, 2)):
+            ty, tile = max(fold, lanes) * more, (tx - 1) * lanes  # a thread for each of the columns
+            blocks = -(-columns // tile)
+            if tx * ty > 512 or blocks * tile > columns * 1.25 or shared_elements(tx, ty, lanes) * self.held_bytes > SHARED:
+                continue
+            for full in (0.0, 0.375):
+                split = 1
+                while split * 2 * blocks <= full * self.sm_count * (self.threads_per_sm // (tx * ty)) and rows // (split * 2) >= ty // fold * unroll:
+                    split *= 2
+                if ty // fold * unroll <= rows:
+                    yield Params(access, tx, ty, unroll, split, fold, gathered=True)
 
     def under_way(self) -> int:
         """Rows that a thread loads before it takes the first."""

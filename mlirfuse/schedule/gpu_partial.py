@@ -6,7 +6,7 @@ from mlirfuse import dtypes as dt
 from mlirfuse import sizes as sz
 from mlirfuse.graph import Op
 from mlirfuse.lowering import reductions as red
-from mlirfuse.lowering.emitter import Emitter, Val
+from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index, Memory
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.analysis import Analysis
@@ -44,8 +44,8 @@ def finish(name: str, analysis: Analysis, slots: Slots, access: Access, split: i
     kept = sz.product(a.size for a in analysis.kept)
     width = 32 if points > 1 else min(THREADS, max(32, 1 << (split - 1).bit_length()))
     t = e.and_(body.thread, width - 1)
-    first = _shifted(e, t, points)  # of this thread's parts
-    group = e.add(e.mul(_shifted(e, body.thread, width), points), e.and_(t, points - 1)) if width < THREADS else e.const(0, dt.i32)
+    first = body.quotient(t, points)  # of this thread's parts
+    group = e.add(e.mul(body.quotient(body.thread, width), points), e.and_(t, points - 1)) if width < THREADS else e.const(0, dt.i32)
     block_points = THREADS // width * points
     point = e.add(e.mul(body.wide(body.block), block_points), body.wide(group))
     inside = e.cmp("lt", point, body.size(kept))
@@ -89,8 +89,3 @@ def finish(name: str, analysis: Analysis, slots: Slots, access: Access, split: i
     small = [v for v in analysis.outputs if not reduced & set(analysis.axes.flat(v))]
     body.store_at(small, env, analysis.kept, e.and_(inside, e.cmp("lt", t, points)))
     return body.finish(sz.ceildiv(kept, block_points))
-
-
-def _shifted(e: Emitter, val: Val, by: int) -> Val:
-    """A number of threads divided by a power of two."""
-    return e.bitcast(e.shr(e.bitcast(val, dt.u32), by.bit_length() - 1), dt.i32) if by > 1 else val

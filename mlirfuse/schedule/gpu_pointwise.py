@@ -58,7 +58,7 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
         block_row, block_column = k.scalar(q.base), k.scalar(r.base)
     t = body.thread
     x = e.and_(t, p.tx - 1) if p.ty > 1 else t
-    y = e.bitcast(e.shr(e.bitcast(t, dt.u32), p.tx.bit_length() - 1), dt.i32) if p.ty > 1 else e.const(0, dt.i32)
+    y = body.quotient(t, p.tx) if p.ty > 1 else e.const(0, dt.i32)
     first_column = e.add(e.mul(block_column, tile_columns), body.wide(e.mul(x, lanes)))
     first_row = e.add(e.mul(block_row, tile_rows), body.wide(y))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from mlirfuse import dtypes as dt
 from mlirfuse import sizes as sz
 from mlirfuse.graph import Op, Value
 from mlirfuse.lowering import reductions as red
@@ -52,18 +51,13 @@ class Rows(GpuBody):
         if self.p.ty == 1:
             return block
         e = self.e
-        row = e.add(e.mul(block, self.p.ty), self.wide(self._halved(self.thread, self.p.tx)))
+        row = e.add(e.mul(block, self.p.ty), self.wide(self.quotient(self.thread, self.p.tx)))
         self.row_inside = e.cmp("lt", row, self.size(self.kept))
         return e.min(row, e.sub(self.size(self.kept), 1))
 
     def cluster_index(self) -> Val:
         """The number of this block's cluster, of the index type."""
-        return self.wide(self.block if self.rank is None else self._halved(self.block, self.p.cluster))
-
-    def _halved(self, val: Val, by: int) -> Val:
-        """A number that is not negative, divided by a power of two."""
-        e = self.e
-        return e.bitcast(e.shr(e.bitcast(val, dt.u32), by.bit_length() - 1), dt.i32)
+        return self.wide(self.block if self.rank is None else self.quotient(self.block, self.p.cluster))
 
     def env_of(self, row: Val) -> Env:
         """The env of a row."""

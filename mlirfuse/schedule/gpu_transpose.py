@@ -72,7 +72,7 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
     def split(vectors: int) -> tuple[Val, Val]:
         """A thread's vector along a line of the tile, and its line."""
         along = e.and_(body.thread, vectors - 1)
-        return along, e.bitcast(e.shr(e.bitcast(body.thread, dt.u32), vectors.bit_length() - 1), dt.i32)
+        return along, body.quotient(body.thread, vectors)
 
     # Into shared memory: vectors along the reading loop, lines are positions of the writing loop.
     vectors = p.tile // p.read_lanes

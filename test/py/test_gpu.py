@@ -473,6 +473,16 @@ def test_columns_of_odd_rows(shape, dtype):
     check(lambda a: a.argmax(0), x)
 
 
+@pytest.mark.parametrize("shape", [(256, 50_257), (16, 50_257), (4096, 8191), (640, 999), (16, 1, 1978)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8])
+def test_columns_of_odd_rows_that_meet_in_a_block(shape, dtype):
+    gathered = lambda params: getattr(params, "gathered", False)  # noqa: E731
+    x = torch.randint(-50, 50, shape, device="cuda").to(dtype)
+    check_candidates(lambda x: (x.sum(0), x.max(0)), x, only=gathered, fewest=1)
+    if dtype is not torch.int8:
+        check_candidates(lambda x: x.var(0, keepdims=True), x / 16, only=gathered, fewest=1)
+
+
 @pytest.mark.parametrize("shape", [(4096, 8191), (1000, 257), (70_000, 3), (33, 7), (12, 50257), (64, 1024, 5), (3, 256, 129)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64, torch.int8])
 def test_vectors_across_rows(shape, dtype):

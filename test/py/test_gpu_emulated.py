@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -282,6 +283,26 @@ def test_few_odd_rows_that_are_folded(shape, dtype, monkeypatch):
     """As they are of many elements, done on few."""
     monkeypatch.setattr(gpu_columns, "MANY", 0)
     check(lambda x: (x.sum(0), x.max(0)), normal(*shape, dtype=dtype), only=lambda p: p.fold > 1)
+
+
+@pytest.mark.parametrize("shape, dtype, split", [
+    ((24, 999), np.float16, False),
+    ((128, 999), np.float16, False),
+    ((128, 999), np.float16, True),
+    ((64, 122), np.float32, False),
+    ((64, 122), np.float32, True),
+    ((20, 501), np.float32, False),
+    ((16, 1978), np.float16, False),  # every fourth row begins alike
+    ((16, 1, 487), np.int8, False),
+])  # fmt: skip
+def test_rows_of_a_fold_that_meet_in_a_block(shape, dtype, split):
+    """Whichever columns a thread's vectors begin before, with several rows a thread and one, in all of a column and in parts."""
+    some = lambda p: p.gathered and (p.split > 1) == split  # noqa: E731
+    x = (np.arange(math.prod(shape)) % 23 - 11).astype(dtype).reshape(shape)
+    check(lambda x: x.sum(0), x, only=some, candidates=6)
+    if dtype is not np.int8:  # the emulator has no maxima of pairs
+        check(lambda x: (x.var(0), x.max(0) * 2), x, only=some, candidates=3)
+        check(lambda x, y: ((x * y).sum(0, keepdims=True) / 4, (x < 3).all(0)), x / 4, x, only=some, candidates=2)
 
 
 @pytest.mark.parametrize("shape, weights", [((64, 71), (71,)), ((3, 64, 35), (3, 1, 35)), ((2, 36, 42), (1, 42))])
