@@ -143,8 +143,7 @@ class Lowered:
         self._keep("segmented", self._graph)
 
     def _keep(self, level: str, graph: Graph) -> None:
-        for locations in (False, True):
-            self._texts[level, locations] = IR([graph]).as_text(locations)
+        self._texts[level, False], self._texts[level, True] = IR([graph]).as_texts(False, True)
 
     def _name_parameters(self) -> None:
         """Writes what was chosen for these sizes to the segments."""

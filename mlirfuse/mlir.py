@@ -40,8 +40,12 @@ def _load_bindings() -> list[ctypes.CDLL]:
 _handles = _load_bindings()
 
 from numba_cuda_mlir._mlir import ir, passmanager  # noqa: E402
+from numba_cuda_mlir._mlir._mlir_libs import _mlir  # noqa: E402
 from numba_cuda_mlir._mlir._mlir_libs import _mlirDialectsLLVM as _llvm  # noqa: E402
 from numba_cuda_mlir._mlir.dialects import ext  # noqa: E402
+
+# Where the bindings look for a dialect's Python module: for one that is nowhere they look again at each operation, which takes half of a pass's time.
+_mlir.globals.append_dialect_search_prefix("mlirfuse.dialects")
 
 PassManager = passmanager.PassManager
 MLIRError = ir.MLIRError

@@ -13,6 +13,7 @@ declare::
 
 from __future__ import annotations
 
+import functools
 import typing
 
 import numpy as np
@@ -383,6 +384,19 @@ def _part(attr, what: str) -> str:
     return name
 
 
+@functools.lru_cache(maxsize=4096)
+def _dtype_and_extents(text: str) -> tuple[dt.DType, tuple[int | None, ...]]:
+    """A tensor type's, None for what is dynamic. Raises :class:`FusionIRError`."""
+    inside = text[7:-1]
+    *extents, element = inside.split("x") if not inside.startswith("complex") else [inside]
+    if "complex" in inside:
+        head, _, tail = inside.partition("complex")
+        extents, element = [n for n in head.split("x") if n], "complex" + tail
+    if element not in dt.BY_MLIR or any(not (n.isdigit() or n == "?") for n in extents):
+        raise FusionIRError(f"type {text} is not supported: a ranked tensor of {', '.join(dt.BY_MLIR)} is")
+    return dt.BY_MLIR[element], tuple([None if n == "?" else int(n) for n in extents])
+
+
 class _Reader:
     """Turns MLIR into a Graph. Types' dynamic extents become fresh symbols unless something names them."""
 
@@ -403,14 +417,8 @@ class _Reader:
         text = str(type_)
         if not text.startswith("tensor<"):
             return Value(None, type=text, name=name)
-        inside = text[7:-1]
-        *extents, element = inside.split("x") if not inside.startswith("complex") else [inside]
-        if "complex" in inside:
-            head, _, tail = inside.partition("complex")
-            extents, element = [n for n in head.split("x") if n], "complex" + tail
-        if element not in dt.BY_MLIR or any(not (n.isdigit() or n == "?") for n in extents):
-            raise FusionIRError(f"type {text} is not supported: a ranked tensor of {', '.join(dt.BY_MLIR)} is")
-        return Value(dt.BY_MLIR[element], tuple(int(n) if n != "?" else self.symbol() for n in extents), name=name)
+        dtype, extents = _dtype_and_extents(text)
+        return Value(dtype, tuple([self.symbol() if n is None else n for n in extents]), name=name)
 
     def attributes(self, op, row) -> dict:
         out = {}
@@ -563,25 +571,17 @@ class _Reader:
             self.values[value] = inside
 
 
-def _named(attributes):
-    """(name, attr) pairs of an attribute dictionary, whichever of its two Python forms it has."""
+def _named(attributes) -> list:
+    """What has the name and the attribute of each entry of an attribute dictionary, whichever of its two Python forms that has."""
     if isinstance(attributes, ir.DictAttr):
         return [attributes[k] for k in range(len(attributes))]
-    return [ir.NamedAttribute(a) if not hasattr(a, "name") else a for a in _pairs(attributes)]
+    found = [_Named(key, attributes[key]) if isinstance(key, str) else key for key in attributes]
+    return [a if hasattr(a, "name") else ir.NamedAttribute(a) for a in found]
 
 
-def _pairs(attributes):
-    class Pair:
-        def __init__(self, name, attr):
-            self.name, self.attr = name, attr
-
-    out = []
-    for key in attributes:
-        if isinstance(key, str):
-            out.append(Pair(key, attributes[key]))
-        else:
-            out.append(key)
-    return out
+class _Named(typing.NamedTuple):
+    name: str
+    attr: ir.Attribute
 
 
 def _sizes(attr) -> tuple:

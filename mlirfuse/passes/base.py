@@ -105,24 +105,29 @@ class IR:
     def module(self, module) -> None:
         self._graphs, self._module, self._kept = None, module, []
 
-    def _text(self, locations: bool = True) -> str:
+    def _text(self) -> str:
         from mlirfuse.dialects import fusion
 
-        return fusion.to_module_text(self._graphs, locations, self._kept)
+        return fusion.to_module_text(self._graphs, locations=True, kept=self._kept)
 
     def as_text(self, locations: bool = False) -> str:
         """The program as MLIR spells it, or as it was emitted; with ``locations``, each op with the line that it came from."""
+        (text,) = self.as_texts(locations)
+        return text
+
+    def as_texts(self, *locations: bool) -> list[str]:
+        """The program for each of ``locations``: without or with them."""
         if self._emitted is not None:
-            return self._emitted[1].rstrip("\n") + "\n"
-        if self._module is None:
+            return [self._emitted[1].rstrip("\n") + "\n"] * len(locations)
+        module, ours = self._module, self._module is None
+        if ours:
             from mlirfuse import mlir
 
-            module = mlir.parse(self._text(locations))  # printed by MLIR, so that every dump looks the same
-            text = module.operation.get_asm(enable_debug_info=locations, use_local_scope=locations)
-            text = re.sub(r' loc\((?:"-":\d+:\d+|unknown)\)', "", text)  # places in the text itself say nothing
-        else:
-            text = self._module.operation.get_asm(enable_debug_info=locations, use_local_scope=locations)
-        return text.rstrip("\n") + "\n"
+            module = mlir.parse(self._text())  # printed by MLIR, so that every dump looks the same
+        texts = [module.operation.get_asm(enable_debug_info=located, use_local_scope=located) for located in locations]
+        if ours:
+            texts = [re.sub(r' loc\((?:"-":\d+:\d+|unknown)\)', "", text) for text in texts]  # places in the text itself say nothing
+        return [text.rstrip("\n") + "\n" for text in texts]
 
 
 # ---------------------------------------------------------------------------------------------------------------- passes
