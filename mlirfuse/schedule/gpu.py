@@ -290,7 +290,7 @@ class GpuBody:
             return accumulators
         e = self.e
         lane, warp = e.and_(self.thread, 31), self.thread_warp()
-        moving = self._differing(accumulators)
+        moving = self.differing(accumulators)
         offsets = {v: self.reserve(self.threads // 32 * 8) for v in moving}
         with self.leader(e.cmp("eq", lane, 0)):
             for v in moving:
@@ -301,7 +301,7 @@ class GpuBody:
         loaded = {v: self.shared_load(self.shared_address(offsets[v], source, 8), v.dtype) for v in moving}
         return self.across_warp(ops, [tuple(loaded.get(v, v) for v in a) for a in accumulators], warps)
 
-    def _differing(self, accumulators: list[tuple[Val, ...]]) -> list[Val]:
+    def differing(self, accumulators: list[tuple[Val, ...]]) -> list[Val]:
         """The parts of accumulators that differ between threads: all but constants."""
         return list(dict.fromkeys(v for a in accumulators for v in a if self.e.known(v) is None))
 
@@ -329,7 +329,7 @@ class GpuBody:
         if not self.cluster_begun:
             self.cluster_wait()
             self.cluster_begun = True
-        moving = self._differing(accumulators)
+        moving = self.differing(accumulators)
         offsets = {v: self.reserve(self.cluster * 8) for v in moving}
         with self.leader(e.cmp("lt", self.thread, self.cluster)):
             for v in moving:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Callable
+from typing import Callable, NamedTuple
 
 from mlirfuse import sizes as sz
 from mlirfuse.graph import Op, Value
@@ -18,6 +18,29 @@ from mlirfuse.schedule.gpu_partial import partial_memory
 
 
 Place = tuple[Env, Val | None]  # a row's, and whether it is one of the rows (None: it is)
+
+
+class ThreadPlace(NamedTuple):
+    """A thread's place in its block, along the columns and down them, and its vector's first column; whether there is such a column; its env."""
+
+    x: Val
+    y: Val
+    column: Val
+    inside: Val
+    env: Env
+
+
+def place_of(body: GpuBody, p, columns: sz.Size, above: Index, block_column: Index) -> ThreadPlace:
+    """The place of this thread of the ``block_column``-th block along ``columns``. Past the last, it has the last column instead."""
+    e, lanes, loops = body.e, p.access.lanes, body.analysis.loops(body.analysis.kept)
+    x, y = e.and_(body.thread, p.tx - 1), body.quotient(body.thread, p.tx)
+    column = e.add(e.mul(body.k.scalar(block_column.base), p.tx * lanes), body.wide(e.mul(x, lanes)))
+    inside = e.cmp("lt", column, body.size(columns))
+    held = e.min(column, e.sub(body.size(columns), lanes))
+    env: Env = {}
+    body.unlinear(env, loops[:-1], above)
+    body.set_loop(env, loops[-1], Index(held, 1, lanes) if lanes > 1 else Index(held))
+    return ThreadPlace(x, y, held, inside, env)
 
 
 def rows_of_part(body: GpuBody, rows: sz.Size, split: int, part: Index) -> tuple[Val, Val]:
@@ -83,19 +106,10 @@ def walk_down(name: str, analysis: Analysis, slots: Slots, p) -> GpuKernel:
     early, full = [v for v in wide if v not in late], [v for v in wide if v in late]
     phases = analysis.once(joint.online)
 
-    tile = p.tx * lanes
-    across = sz.ceildiv(columns, tile)
+    across = sz.ceildiv(columns, p.tx * lanes)
     q, part = k.divmod(Index(body.wide(body.block)), p.split) if p.split > 1 else (Index(body.wide(body.block)), Index(0))
     above, block_column = k.divmod(q, across) if outer else (Index(0), q)
-    t = body.thread
-    x = e.and_(t, p.tx - 1)
-    y = body.quotient(t, p.tx)
-    column = e.add(e.mul(k.scalar(block_column.base), tile), body.wide(e.mul(x, lanes)))
-    inside = e.cmp("lt", column, body.size(columns))
-    held = e.min(column, e.sub(body.size(columns), lanes))
-    base_env: Env = {}
-    body.unlinear(base_env, outer, above)
-    body.set_loop(base_env, inner, Index(held, 1, lanes) if lanes > 1 else Index(held))
+    x, y, held, inside, base_env = place_of(body, p, columns, above, block_column)
     low, high = rows_of_part(body, rows, p.split, part)
     first = e.add(low, body.wide(y))
     block = BlockColumns(body, p.tx, p.ty, x, y)

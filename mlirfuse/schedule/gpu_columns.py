@@ -3,8 +3,8 @@
 ``tx`` threads lie along the columns, each with a vector of them, ``ty`` along the rows; a thread walks down its rows with several loads
 in flight, and the block's threads of one column combine through shared memory. Few columns are split over several blocks, whose
 accumulators a second kernel combines. Rows of odd lengths are *folded*: several of them, one behind the other, are one row of a length
-that vectors divide; the second kernel combines what came of each column in them, or a block gathers it (``gpu_gathered_columns.py``). Columns that a block's registers hold are read once, however many
-phases there are.
+that vectors divide; the second kernel combines what came of each column in them, or a block gathers it (``gpu_gathered_columns.py``). Columns that a
+block's registers hold, or the shared memory of a cluster's (``gpu_staged_columns.py``), are read once, however many phases there are.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from mlirfuse.schedule.gpu import Access, GpuKernel
 from mlirfuse.schedule.gpu_column_body import walk_down
 from mlirfuse.schedule.gpu_gathered_columns import gather, shared_elements
 from mlirfuse.schedule.gpu_partial import finish
+from mlirfuse.schedule.gpu_staged_columns import in_shared, possible, staged_inputs
 
 
 SHARED = 48 << 10  # bytes a block may use without asking
@@ -32,7 +33,8 @@ KEPT = 32  # elements of columns that a thread keeps in registers
 class Params(NamedTuple):
     """``tx`` threads along columns and ``ty`` along rows, both powers of two; ``unroll`` rows in flight a thread, ``split`` blocks along the rows;
     ``fold`` rows are taken as one, of which a column's accumulators meet in the second kernel or, ``gathered``, in a block; ``checked``: each turn sees to it that its rows are there, so that what is left over takes one turn and not one a
-    row; ``held``: all rows are taken in one turn, and kept in registers."""
+    row; ``held``: all rows are taken in one turn, and kept in registers; ``chunks``: that many rows a thread are kept in shared memory (0: none), of each
+    of ``cluster`` blocks."""
 
     access: Access
     tx: int
@@ -43,10 +45,14 @@ class Params(NamedTuple):
     checked: bool = False
     held: bool = False
     gathered: bool = False
+    chunks: int = 0
+    cluster: int = 1
 
 
 def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
     """The kernels that compute ``analysis``: two if there are parts."""
+    if p.chunks:
+        return [in_shared(name, analysis, slots, p)]
     kernels = [(gather if p.gathered else walk_down)(name, analysis, slots, p)]
     parts = p.split if p.gathered else p.split * p.fold
     if parts > 1:
@@ -102,6 +108,11 @@ def _needs(analysis: Analysis) -> _Needs:
     return _Needs(one_pass, len(held[0]), sum(d.bytes for phase in held for d in phase), max(down, default=4), max(1, len(down)))
 
 
+def _staged_bytes(analysis: Analysis) -> int:
+    """Of one column's elements in a row."""
+    return sum(v.dtype.bytes for v in staged_inputs(analysis))
+
+
 def _folds(analysis: Analysis) -> bool:
     """Whether rows can be folded: all that is read lies in memory row behind row, and only sums over the columns come of it."""
     kept, reduced = analysis.loops(analysis.kept), analysis.loops(analysis.reduced)
@@ -138,7 +149,7 @@ class _Columns:
     """Columns of given sizes, and the parameters that they may have."""
 
     def __init__(self, analysis: Analysis, access: Access, env: dict[str, int], alignments: dict[Value, int], machine):
-        self.analysis, self.sm_count, self.threads_per_sm = analysis, machine.sm_count, machine.threads_per_sm
+        self.analysis, self.machine, self.sm_count, self.threads_per_sm = analysis, machine, machine.sm_count, machine.threads_per_sm
         self.one_pass, self.accumulators, self.held_bytes, self.element, self.inputs = analysis.once(_needs)
         self.columns, self.above, self.rows = analysis.values(_extents, env)
         self.fold, self.access, self.gathered = 1, access, (1, access)
@@ -209,7 +220,7 @@ class _Columns:
         modelled = [alone, in_parts] if self.without_parts(alone) else [in_parts, alone]
         modelled += self.narrow()
         tried = [(tx, threads, unroll, full) for tx in (self.tx, max(1, self.tx // 2)) for threads in (128, 256, 512) for unroll in (2, 4, 8) for full in (0.375, 1.0)]
-        return iter(dict.fromkeys([*modelled, *self.in_blocks(), *self.in_one_turn([first, *modelled]), *(self.params(*given) for given in tried)]))
+        return iter(dict.fromkeys([*modelled, *self.in_blocks(), *self.in_shared(), *self.in_one_turn([first, *modelled]), *(self.params(*given) for given in tried)]))
 
     def alone(self) -> Params:
         """One block for all of a column."""
@@ -296,3 +307,18 @@ class _Columns:
                 if unroll <= min(max(1, most), 16) and self.fits(tx, threads // tx, self.lanes):
                     yield Params(self.access, tx, threads // tx, unroll, held=True)
                     break
+
+    def in_shared(self) -> list[Params]:
+        """Parameters that keep columns in shared memory: of few blocks a cluster, two of them on a multiprocessor, which all have one."""
+        if self.one_pass or not self.machine.async_copies or not self.analysis.once(possible, self.access):
+            return []
+        room, row_bytes, found = self.machine.shared_per_block, self.lanes * self.analysis.once(_staged_bytes), []
+        for tx, threads, cluster in itertools.product((32, 16, 8, 4), (512, 256), self.machine.cluster_sizes):
+            ty = threads // tx
+            chunks = -(-self.rows // (ty * cluster))
+            chunks = -(-chunks // (step := 1 << max(0, chunks.bit_length() - 3))) * step  # few variants: an eighth more than needed, at most
+            nbytes = chunks * threads * row_bytes + (ty + cluster + 2) * (tx * self.lanes + 1) * self.held_bytes
+            if tx <= self.tx and tx * self.nbytes >= 32 and cluster <= ty and self.fits(tx, ty + cluster, self.lanes) and nbytes <= room:
+                cost = self.blocks(tx) * cluster < self.sm_count, nbytes > room // 2, cluster, -tx, threads
+                found.append((cost, Params(self.access, tx, ty, 4, chunks=chunks, cluster=cluster)))
+        return [p for _, p in sorted(found, key=lambda pair: pair[0])][:8]

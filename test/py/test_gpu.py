@@ -7,7 +7,7 @@ import mlirfuse
 import mlirfuse.numpy as mnp
 from mlirfuse import _native
 from mlirfuse.errors import CudaError
-from mlirfuse.schedule import gpu_choice
+from mlirfuse.schedule import gpu_choice, gpu_columns
 
 torch = pytest.importorskip("torch")
 if not torch.cuda.is_available():
@@ -471,6 +471,17 @@ def test_columns_of_odd_rows(shape, dtype):
             check(logsumexp(0), a, bound=bound)
     check(lambda a, b: (a > b).sum(0), x, y)
     check(lambda a: a.argmax(0), x)
+
+
+@pytest.mark.parametrize("shape", [(700, 264), (4096, 1000), (3, 5000, 40), (30_000, 64)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_columns_in_shared_memory(shape, dtype):
+    staged = lambda params: isinstance(params, gpu_columns.Params) and params.chunks  # noqa: E731
+    x = torch.randn(shape, device="cuda").to(dtype)
+    w = torch.randn(shape[-1], device="cuda").to(dtype)
+    along = len(shape) - 2
+    check_candidates(lambda x, w: (standardized(x, along) * w, x.max(along)), x, w, only=staged, fewest=1)
+    check_candidates(lambda x: np.exp(x - x.max(along, keepdims=True)) / np.exp(x - x.max(along, keepdims=True)).sum(along, keepdims=True), x, only=staged, fewest=1)
 
 
 @pytest.mark.parametrize("shape", [(256, 50_257), (16, 50_257), (4096, 8191), (640, 999), (16, 1, 1978)])

@@ -99,6 +99,10 @@ def softmax_of_columns(x):
     return e / e.sum(0)
 
 
+def columns_standardized(x):
+    return (x - x.mean(0)) / np.sqrt(x.var(0) + 1e-5)
+
+
 def sum_and_variance(x):
     return x.sum(-1) + x.var(-1)
 
@@ -303,6 +307,21 @@ def test_rows_of_a_fold_that_meet_in_a_block(shape, dtype, split):
     if dtype is not np.int8:  # the emulator has no maxima of pairs
         check(lambda x: (x.var(0), x.max(0) * 2), x, only=some, candidates=3)
         check(lambda x, y: ((x * y).sum(0, keepdims=True) / 4, (x < 3).all(0)), x / 4, x, only=some, candidates=2)
+
+
+@pytest.mark.parametrize("fn, inputs", [
+    (columns_standardized, [normal(700, 72)]),
+    (columns_standardized, [normal(1500, 40, dtype=np.float16)]),
+    (softmax_of_columns, [normal(333, 41)]),
+    (softmax_of_columns, [normal(700, 72, dtype=np.float16)]),
+    (lambda x: x - x.mean(1, keepdims=True) + x.max(1, keepdims=True), [normal(2, 700, 16)]),
+    (lambda x, w, r: ((x - x.mean(0)) * w + r, x.mean(0), (x * r).sum(0)), [normal(500, 40), normal(40), normal(500, 1)]),
+    (lambda x, y: (x - x.mean(0)) * y, [normal(400, 24), normal(400, 24)]),
+])  # fmt: skip
+@pytest.mark.parametrize("several", [False, True])
+def test_columns_in_shared_memory(fn, inputs, several):
+    """Of a block and of a cluster."""
+    check(fn, *inputs, only=lambda p: isinstance(p, gpu_columns.Params) and p.chunks and (p.cluster > 1) == several, candidates=2)
 
 
 @pytest.mark.parametrize("shape, weights", [((64, 71), (71,)), ((3, 64, 35), (3, 1, 35)), ((2, 36, 42), (1, 42))])

@@ -1,0 +1,127 @@
+"""Columns in the shared memory of a GPU's block, or of a cluster's blocks: memory is read once, however many phases of reductions there are.
+
+Each thread copies its part of the block's columns there and passes over it there. The blocks of a cluster have rows in turn, and exchange
+the accumulators of the columns that they share.
+"""
+
+from __future__ import annotations
+
+import functools
+
+from mlirfuse import sizes as sz
+from mlirfuse.graph import Op, Value
+from mlirfuse.lowering import reductions as red
+from mlirfuse.lowering.emitter import Val
+from mlirfuse.lowering.kernel import Env, Index
+from mlirfuse.lowering.slots import Slots
+from mlirfuse.schedule import gpu_staging, joint
+from mlirfuse.schedule.analysis import Analysis, size_of
+from mlirfuse.schedule.gpu import Access, GpuBody, GpuKernel
+from mlirfuse.schedule.gpu_block_columns import BlockColumns
+from mlirfuse.schedule.gpu_column_body import Place, accumulated, down_rows, place_of
+from mlirfuse.schedule.gpu_staging import Staging
+
+
+def in_shared(name: str, analysis: Analysis, slots: Slots, p) -> GpuKernel:
+    """The kernel that computes ``analysis`` with ``p`` (``gpu_columns.Params``)."""
+    body = GpuBody(name, analysis, slots, p.access, p.tx * p.ty, p.cluster)
+    e, k, lanes = body.e, body.k, p.access.lanes
+    rank = body.cluster_rank() if p.cluster > 1 else e.const(0, body.block.dtype)
+    if p.cluster > 1:
+        body.cluster_arrive(orders=False)  # waited for before other blocks' shared memory is written
+    kept_loops, loops = analysis.loops(analysis.kept), analysis.loops(analysis.reduced)
+    inner, outer = kept_loops[-1], kept_loops[:-1]
+    columns, rows = size_of(inner), sz.product(a.size for a in analysis.reduced)
+    reduced, streamed = set(analysis.reduced), staged_inputs(analysis)
+    wide = [v for v in analysis.outputs if reduced & set(analysis.axes.flat(v))]
+    small = [v for v in analysis.outputs if v not in wide]
+
+    across = sz.ceildiv(columns, p.tx * lanes)
+    number = Index(body.wide(body.quotient(body.block, p.cluster)))
+    above, block_column = k.divmod(number, across) if outer else (Index(0), number)
+    x, y, _, inside, base_env = place_of(body, p, columns, above, block_column)
+    first, step = body.wide(e.add(e.mul(rank, p.ty), y)), p.ty * p.cluster
+    turns = e.div(e.max(e.add(e.sub(body.size(rows), first), step - 1), 0), step)  # of this thread, each a row
+    zero = e.const(0, body.index)
+    staging = Staging(body, streamed, lanes, p.chunks)
+
+    def at(turn: Val) -> Env:
+        env = dict(base_env)
+        body.unlinear(env, loops, Index(e.add(first, e.mul(turn, step))))
+        return env
+
+    def bring(turn: Val, _: list[Val]) -> list[Val]:
+        env = at(turn)
+        staging.start(e.cast(turn, y.dtype), [(v, env) for v in streamed])
+        return []
+
+    def found(turn: Val) -> Env:
+        env = at(turn)
+        for value, val in zip(streamed, staging.read(e.cast(turn, y.dtype))):
+            k.bind_loaded(value, env, val)
+        return env
+
+    body.loop(zero, turns, 1, [], bring)
+    staging.wait(0)
+    block = BlockColumns(body, p.tx, p.ty, x, y)
+    for phase in analysis.once(joint.online):
+        start = [v for op in phase for v in red.identity(e, op, lanes)]
+        state = down_rows(body, p, 1, (zero, turns), found, start, lambda places, state: accumulated(body, phase, places, state))
+        totals = block.combine(phase, red.grouped(phase, state), needed=True)
+        if p.cluster > 1:
+            totals = _across_blocks(body, p, phase, totals, rank, x, y)
+        body.bind(phase, totals, base_env)
+
+    def write(places: list[Place], _: list[Val]) -> list[Val]:
+        for env, there in places:
+            body.store_at(wide, env, analysis.domain, inside)
+        return []
+
+    if wide:
+        down_rows(body, p, 1, (zero, turns), found, [], write)
+    if small:
+        body.store_at(small, base_env, analysis.kept, e.and_(inside, e.cmp("eq", first, 0)))
+    return body.finish(sz.mul(sz.product(size_of(loop) for loop in outer), across))
+
+
+def staged_inputs(analysis: Analysis) -> list[Value]:
+    """The inputs with elements of their own for each row and column."""
+    reduced, kept = set(analysis.reduced), set(analysis.kept)
+    return [v for v in analysis.inputs if reduced & set(analysis.axes.flat(v)) and kept & set(analysis.axes.flat(v))]
+
+
+def possible(analysis: Analysis, access: Access) -> bool:
+    """Whether columns can be copied to shared memory."""
+    return gpu_staging.possible(analysis, access, staged_inputs(analysis), analysis.loops(analysis.kept)[-1][-1])
+
+
+def _across_blocks(body: GpuBody, p, phase: list[Op], totals: list[tuple[Val, ...]], rank: Val, x: Val, y: Val) -> list[tuple[Val, ...]]:
+    """Combines what the blocks of a cluster have of the columns that they share: each row of threads writes its block's accumulators into another
+    block's shared memory."""
+    e, lanes = body.e, p.access.lanes
+    if not body.cluster_begun:
+        body.cluster_wait()
+        body.cluster_begun = True
+    offsets = {v: body.reserve(p.cluster * p.tx * lanes * v.dtype.bytes) for v in body.differing(totals)}
+
+    def place(v: Val, block: Val | int) -> str:
+        return body.shared_address(offsets[v], e.add(e.mul(block, p.tx), x), lanes * v.dtype.bytes)
+
+    with body.leader(e.cmp("lt", y, p.cluster)):
+        for v in offsets:
+            there = e.fresh()
+            e.line(f"{there} = nvvm.mapa {place(v, rank)}, {y} : !llvm.ptr<3> -> !llvm.ptr<7>")
+            body.shared_store(there, v, min(16, lanes * v.dtype.bytes), space=7)
+    body.cluster_arrive()
+    body.cluster_wait()
+
+    def of_block(total: tuple[Val, ...], block: int) -> tuple[Val, ...]:
+        at = e.const(block, y.dtype)
+        return tuple(
+            body.shared_load(place(v, at), v.dtype, lanes, min(16, lanes * v.dtype.bytes)) if v in offsets else e.const(e.known(v), v.dtype, lanes)
+            for v in total
+        )
+
+    return [
+        functools.reduce(functools.partial(red.combine, e, op), [of_block(total, n) for n in range(p.cluster)]) for op, total in zip(phase, totals)
+    ]
