@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 from mlirfuse import dtypes as dt
 from mlirfuse.graph import Op
 from mlirfuse.lowering import reductions as red
@@ -99,3 +101,34 @@ class BlockColumns:
             return body.shared_load(body.shared_address(offset, own, done.dtype.bytes), done.dtype, lanes, min(16, done.dtype.bytes * lanes))
 
         return [tuple(map(result_of, offsets, done)) for offsets, done in zip(found, combined)]
+
+    def across_cluster(self, phase: list[Op], totals: list[tuple[Val, ...]], rank: Val) -> list[tuple[Val, ...]]:
+        """What the blocks of a cluster have of the columns that they share, combined: each row of threads writes its block's accumulators, which all
+        of its threads have, into another block's shared memory. There are as many rows as blocks, at least."""
+        body, e, lanes = self.body, self.body.e, self.lanes
+        if not body.cluster_begun:
+            body.cluster_wait()
+            body.cluster_begun = True
+        offsets = {v: body.reserve(body.cluster * self.tx * lanes * v.dtype.bytes) for v in body.differing(totals)}
+
+        def place(v: Val, block: Val) -> str:
+            return body.shared_address(offsets[v], e.add(e.mul(block, self.tx), self.x), lanes * v.dtype.bytes)
+
+        with body.leader(e.cmp("lt", self.y, body.cluster)):
+            for v in offsets:
+                there = e.fresh()
+                e.line(f"{there} = nvvm.mapa {place(v, rank)}, {self.y} : !llvm.ptr<3> -> !llvm.ptr<7>")
+                body.shared_store(there, v, min(16, lanes * v.dtype.bytes), space=7)
+        body.cluster_arrive()
+        body.cluster_wait()
+
+        def of_block(total: tuple[Val, ...], block: int) -> tuple[Val, ...]:
+            at = e.const(block, dt.i32)
+            return tuple(
+                body.shared_load(place(v, at), v.dtype, lanes, min(16, lanes * v.dtype.bytes)) if v in offsets else e.const(e.known(v), v.dtype, lanes)
+                for v in total
+            )
+
+        return [
+            functools.reduce(functools.partial(red.combine, e, op), [of_block(total, n) for n in range(body.cluster)]) for op, total in zip(phase, totals)
+        ]

@@ -90,9 +90,12 @@ def accumulated(body: GpuBody, phase: list[Op], places: list[Place], state: list
 def walk_down(name: str, analysis: Analysis, slots: Slots, p) -> GpuKernel:
     """The kernel that computes ``analysis`` with ``p`` (``gpu_columns.Params``), or the accumulators of its parts if there are several."""
     assert p.tx & p.tx - 1 == p.ty & p.ty - 1 == 0
-    body = GpuBody(name, analysis, slots, p.access, p.tx * p.ty)
+    body = GpuBody(name, analysis, slots, p.access, p.tx * p.ty, p.cluster)
     e, k = body.e, body.k
     lanes = p.access.lanes
+    rank = body.cluster_rank() if p.cluster > 1 else None
+    if rank is not None:
+        body.cluster_arrive(orders=False)  # waited for before other blocks' shared memory is written
     kept_loops, loops = analysis.loops(analysis.kept), analysis.loops(analysis.reduced)
     inner, outer = kept_loops[-1], kept_loops[:-1]
     kept, rows = sz.product(a.size for a in analysis.kept), sz.product(a.size for a in analysis.reduced)
@@ -107,10 +110,14 @@ def walk_down(name: str, analysis: Analysis, slots: Slots, p) -> GpuKernel:
     phases = analysis.once(joint.online)
 
     across = sz.ceildiv(columns, p.tx * lanes)
-    q, part = k.divmod(Index(body.wide(body.block)), p.split) if p.split > 1 else (Index(body.wide(body.block)), Index(0))
+    q, part = Index(body.wide(body.quotient(body.block, p.cluster))), Index(0)
+    if p.split > 1:
+        q, part = k.divmod(q, p.split)
+    elif rank is not None:
+        part = Index(body.wide(rank))
     above, block_column = k.divmod(q, across) if outer else (Index(0), q)
     x, y, held, inside, base_env = place_of(body, p, columns, above, block_column)
-    low, high = rows_of_part(body, rows, p.split, part)
+    low, high = rows_of_part(body, rows, p.split * p.cluster, part)
     first = e.add(low, body.wide(y))
     block = BlockColumns(body, p.tx, p.ty, x, y)
 
@@ -138,9 +145,11 @@ def walk_down(name: str, analysis: Analysis, slots: Slots, p) -> GpuKernel:
         for env, there in places:
             body.store_at(values, env, analysis.domain, inside if there is None else e.and_(inside, there))
 
-    needed = bool(full) or len(phases) > 1  # by all threads, not only by those that store it
+    needed = bool(full) or len(phases) > 1 or p.cluster > 1  # by all threads, not only by those that store it
     for phase in phases:
         totals = block.combine(phase, over_rows(phase), needed)
+        if rank is not None:
+            totals = block.across_cluster(phase, totals, rank)
         if parts == 1:
             body.bind(phase, totals, base_env)
         else:
@@ -165,6 +174,7 @@ def walk_down(name: str, analysis: Analysis, slots: Slots, p) -> GpuKernel:
 
         down_rows(body, p, p.ty, (first, high), at, [], write)
     if small and parts == 1:
-        body.store_at(small, base_env, analysis.kept, e.and_(inside, e.cmp("eq", y, 0)))
+        stores = e.and_(inside, e.cmp("eq", y if rank is None else e.add(y, rank), 0))
+        body.store_at(small, base_env, analysis.kept, stores)
     grid = sz.mul(sz.product(size_of(loop) for loop in outer), across, p.split)
     return body.finish(grid)

@@ -31,22 +31,19 @@ KEPT = 32  # elements of columns that a thread keeps in registers
 
 
 class Params(NamedTuple):
-    """``tx`` threads along columns and ``ty`` along rows, both powers of two; ``unroll`` rows in flight a thread, ``split`` blocks along the rows;
-    ``fold`` rows are taken as one, of which a column's accumulators meet in the second kernel or, ``gathered``, in a block; ``checked``: each turn sees to it that its rows are there, so that what is left over takes one turn and not one a
-    row; ``held``: all rows are taken in one turn, and kept in registers; ``chunks``: that many rows a thread are kept in shared memory (0: none), of each
-    of ``cluster`` blocks."""
+    """What columns may have; ``tx`` and ``ty`` are powers of two."""
 
     access: Access
-    tx: int
-    ty: int
-    unroll: int
-    split: int = 1
-    fold: int = 1
-    checked: bool = False
-    held: bool = False
-    gathered: bool = False
-    chunks: int = 0
-    cluster: int = 1
+    tx: int  # threads along columns
+    ty: int  # along rows
+    unroll: int  # rows in flight a thread
+    split: int = 1  # blocks along the rows, each a part
+    fold: int = 1  # rows that are taken as one
+    checked: bool = False  # each turn sees to it that its rows are there, so that what is left over takes one turn and not one a row
+    held: bool = False  # all rows are taken in one turn, and kept in registers
+    gathered: bool = False  # the rows of a fold meet in a block, not in the second kernel
+    chunks: int = 0  # rows of a thread that shared memory keeps
+    cluster: int = 1  # blocks that share columns, and what they have of them without a second kernel
 
 
 def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
@@ -219,8 +216,9 @@ class _Columns:
         alone, in_parts = self.alone(), self.in_parts()
         modelled = [alone, in_parts] if self.without_parts(alone) else [in_parts, alone]
         modelled += self.narrow()
-        tried = [(tx, threads, unroll, full) for tx in (self.tx, max(1, self.tx // 2)) for threads in (128, 256, 512) for unroll in (2, 4, 8) for full in (0.375, 1.0)]
-        return iter(dict.fromkeys([*modelled, *self.in_blocks(), *self.in_shared(), *self.in_one_turn([first, *modelled]), *(self.params(*given) for given in tried)]))
+        tried = itertools.product((self.tx, max(1, self.tx // 2)), (128, 256, 512), (2, 4, 8), (0.375, 1.0))
+        found = [*modelled, *self.in_blocks(), *self.in_clusters(), *self.in_shared(), *self.in_one_turn([first, *modelled]), *(self.params(*given) for given in tried)]
+        return iter(dict.fromkeys(found))
 
     def alone(self) -> Params:
         """One block for all of a column."""
@@ -259,6 +257,18 @@ class _Columns:
                     split *= 2
                 if ty // fold * unroll <= rows:
                     yield Params(access, tx, ty, unroll, split, fold, gathered=True)
+
+    def in_clusters(self) -> list[Params]:
+        """Parts whose accumulators meet in a cluster: with few blocks a cluster, for as many multiprocessors as there are."""
+        if not self.one_pass or self.fold > 1:
+            return []
+        found = []
+        for tx, threads, unroll, cluster in itertools.product((8, 16, 32), (256, 512, 128), (4, 8), self.machine.cluster_sizes[1:]):
+            ty, blocks = threads // tx, self.blocks(tx) * cluster
+            if tx <= self.tx and cluster <= ty and self.sm_count // 2 <= blocks <= 4 * self.sm_count and ty * unroll * cluster <= self.rows:
+                if self.fits(tx, ty + cluster, self.lanes):
+                    found.append(Params(self.access, tx, ty, unroll, cluster=cluster))
+        return sorted(found, key=lambda p: (abs(self.blocks(p.tx) * p.cluster - self.sm_count), p.cluster))[:12]
 
     def under_way(self) -> int:
         """Rows that a thread loads before it takes the first."""

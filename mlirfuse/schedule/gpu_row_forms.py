@@ -12,7 +12,7 @@ from mlirfuse.lowering import reductions as red
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Index
 from mlirfuse.schedule.gpu_partial import partial_memory, store_partial
-from mlirfuse.schedule.gpu_row_body import Place, Rows
+from mlirfuse.schedule.gpu_row_body import Rows
 from mlirfuse.schedule.gpu_staging import Staging
 
 UNROLL = 4  # vectors in flight of a looped row, more where a vector is short

@@ -6,10 +6,8 @@ the accumulators of the columns that they share.
 
 from __future__ import annotations
 
-import functools
-
 from mlirfuse import sizes as sz
-from mlirfuse.graph import Op, Value
+from mlirfuse.graph import Value
 from mlirfuse.lowering import reductions as red
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index
@@ -69,7 +67,7 @@ def in_shared(name: str, analysis: Analysis, slots: Slots, p) -> GpuKernel:
         state = down_rows(body, p, 1, (zero, turns), found, start, lambda places, state: accumulated(body, phase, places, state))
         totals = block.combine(phase, red.grouped(phase, state), needed=True)
         if p.cluster > 1:
-            totals = _across_blocks(body, p, phase, totals, rank, x, y)
+            totals = block.across_cluster(phase, totals, rank)
         body.bind(phase, totals, base_env)
 
     def write(places: list[Place], _: list[Val]) -> list[Val]:
@@ -93,35 +91,3 @@ def staged_inputs(analysis: Analysis) -> list[Value]:
 def possible(analysis: Analysis, access: Access) -> bool:
     """Whether columns can be copied to shared memory."""
     return gpu_staging.possible(analysis, access, staged_inputs(analysis), analysis.loops(analysis.kept)[-1][-1])
-
-
-def _across_blocks(body: GpuBody, p, phase: list[Op], totals: list[tuple[Val, ...]], rank: Val, x: Val, y: Val) -> list[tuple[Val, ...]]:
-    """Combines what the blocks of a cluster have of the columns that they share: each row of threads writes its block's accumulators into another
-    block's shared memory."""
-    e, lanes = body.e, p.access.lanes
-    if not body.cluster_begun:
-        body.cluster_wait()
-        body.cluster_begun = True
-    offsets = {v: body.reserve(p.cluster * p.tx * lanes * v.dtype.bytes) for v in body.differing(totals)}
-
-    def place(v: Val, block: Val | int) -> str:
-        return body.shared_address(offsets[v], e.add(e.mul(block, p.tx), x), lanes * v.dtype.bytes)
-
-    with body.leader(e.cmp("lt", y, p.cluster)):
-        for v in offsets:
-            there = e.fresh()
-            e.line(f"{there} = nvvm.mapa {place(v, rank)}, {y} : !llvm.ptr<3> -> !llvm.ptr<7>")
-            body.shared_store(there, v, min(16, lanes * v.dtype.bytes), space=7)
-    body.cluster_arrive()
-    body.cluster_wait()
-
-    def of_block(total: tuple[Val, ...], block: int) -> tuple[Val, ...]:
-        at = e.const(block, y.dtype)
-        return tuple(
-            body.shared_load(place(v, at), v.dtype, lanes, min(16, lanes * v.dtype.bytes)) if v in offsets else e.const(e.known(v), v.dtype, lanes)
-            for v in total
-        )
-
-    return [
-        functools.reduce(functools.partial(red.combine, e, op), [of_block(total, n) for n in range(p.cluster)]) for op, total in zip(phase, totals)
-    ]

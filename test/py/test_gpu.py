@@ -473,6 +473,15 @@ def test_columns_of_odd_rows(shape, dtype):
     check(lambda a: a.argmax(0), x)
 
 
+@pytest.mark.parametrize("shape", [(1024, 512), (4096, 2048), (3, 5000, 264)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_columns_whose_parts_meet_in_a_cluster(shape, dtype):
+    clusters = lambda params: isinstance(params, gpu_columns.Params) and params.cluster > 1 and not params.chunks  # noqa: E731
+    x, along = torch.randn(shape, device="cuda").to(dtype), len(shape) - 2
+    check_candidates(lambda x: (x.max(along), x.var(along)), x, only=clusters, fewest=1)
+    check_candidates(lambda x: (x * 2, abs(x).sum(along)), x, only=clusters, fewest=1)
+
+
 @pytest.mark.parametrize("shape", [(700, 264), (4096, 1000), (3, 5000, 40), (30_000, 64)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_columns_in_shared_memory(shape, dtype):

@@ -324,6 +324,12 @@ def test_columns_in_shared_memory(fn, inputs, several):
     check(fn, *inputs, only=lambda p: isinstance(p, gpu_columns.Params) and p.chunks and (p.cluster > 1) == several, candidates=2)
 
 
+@pytest.mark.parametrize("fn", [lambda x: x.sum(0), lambda x: (x.max(0), x.var(0)), lambda x: (x.astype(np.float32), x.sum(0)), lambda x: x.argmax(0)])
+@pytest.mark.parametrize("shape, dtype", [((700, 264), np.float32), ((1100, 512), np.float16), ((611, 520), np.float32)])
+def test_columns_whose_parts_meet_in_a_cluster(fn, shape, dtype):
+    check(fn, normal(*shape, dtype=dtype), only=lambda p: isinstance(p, gpu_columns.Params) and p.cluster > 1 and not p.chunks, candidates=2)
+
+
 @pytest.mark.parametrize("shape, weights", [((64, 71), (71,)), ((3, 64, 35), (3, 1, 35)), ((2, 36, 42), (1, 42))])
 @pytest.mark.parametrize("several", [1, 2])
 def test_rows_in_parts(shape, weights, several, monkeypatch):
