@@ -160,9 +160,12 @@ class Launch:
             for _ in range(MOST_STEPS):
                 counters = np.where(self._held(), ENDED, self.counters)
                 at = int(counters.min())
+                while at < len(kernel.instructions) and kernel.instructions[at].parts[0] == "shfl" and (apart := (counters == at) & self._apart()).any():
+                    counters = np.where(apart, ENDED, counters)  # until the other lanes are there
+                    at = int(counters.min())
                 if at >= len(kernel.instructions):
                     if (self.counters < len(kernel.instructions)).any():
-                        raise EmulationError(f"{kernel.name}: threads wait for ever at a barrier")
+                        raise EmulationError(f"{kernel.name}: threads wait for ever at a barrier or a shuffle")
                     return
                 self._step(kernel.instructions[at], np.nonzero(counters == at)[0], at)
         raise EmulationError("too many steps")
@@ -176,6 +179,12 @@ class Launch:
         self.at_barrier &= ~passing
         arrivals = np.where(ended, MOST_STEPS, self.arrivals).reshape(-1, self.threads * self.cluster).min(1)
         return self.at_barrier | (self.waits > np.repeat(arrivals, self.threads * self.cluster))
+
+    def _apart(self) -> np.ndarray:
+        """Which threads are elsewhere than another lane of their warp that has not ended."""
+        lanes = self.counters.reshape(-1, min(WARP, self.threads))
+        last = np.where(lanes == ENDED, -1, lanes).max(1)
+        return np.repeat(lanes.min(1) != last, lanes.shape[1])
 
     def _step(self, instruction: Instruction, threads: np.ndarray, at: int) -> None:
         self.counters[threads] = at + 1

@@ -324,6 +324,11 @@ def test_columns_in_shared_memory(fn, inputs, several):
     check(fn, *inputs, only=lambda p: isinstance(p, gpu_columns.Params) and p.chunks and (p.cluster > 1) == several, candidates=2)
 
 
+def test_a_row_after_the_other_with_a_result_each():
+    """One thread of a warp stores a row's result while the others go on to the next row's shuffles, where they wait for it."""
+    check(lambda x: (x.sum(1), x.sum(0)), normal(700, 128))
+
+
 @pytest.mark.parametrize("fn", [lambda x: x.sum(0), lambda x: (x.max(0), x.var(0)), lambda x: (x.astype(np.float32), x.sum(0)), lambda x: x.argmax(0)])
 @pytest.mark.parametrize("shape, dtype", [((700, 264), np.float32), ((1100, 512), np.float16), ((611, 520), np.float32)])
 def test_columns_whose_parts_meet_in_a_cluster(fn, shape, dtype):
