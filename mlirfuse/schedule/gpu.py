@@ -322,13 +322,17 @@ class GpuBody:
         """The other half: all blocks have."""
         self.e.line("nvvm.cluster.wait {aligned}")
 
+    def cluster_begins(self) -> None:
+        """Waits, the first time, until all blocks of the cluster run: their shared memory may be written then."""
+        if not self.cluster_begun:
+            self.cluster_wait()
+            self.cluster_begun = True
+
     def across_cluster(self, ops: list[Op], accumulators: list[tuple[Val, ...]], rank: Val) -> list[tuple[Val, ...]]:
         """Combines the blocks' results: each block writes its own into every block's shared memory. All must have begun to run before that:
         they have said so by :meth:`cluster_arrive` before the first of these."""
         e = self.e
-        if not self.cluster_begun:
-            self.cluster_wait()
-            self.cluster_begun = True
+        self.cluster_begins()
         moving = self.differing(accumulators)
         offsets = {v: self.reserve(self.cluster * 8) for v in moving}
         with self.leader(e.cmp("lt", self.thread, self.cluster)):

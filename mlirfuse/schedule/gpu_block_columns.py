@@ -106,9 +106,7 @@ class BlockColumns:
         """What the blocks of a cluster have of the columns that they share, combined: each row of threads writes its block's accumulators, which all
         of its threads have, into another block's shared memory. There are as many rows as blocks, at least."""
         body, e, lanes = self.body, self.body.e, self.lanes
-        if not body.cluster_begun:
-            body.cluster_wait()
-            body.cluster_begun = True
+        body.cluster_begins()
         offsets = {v: body.reserve(body.cluster * self.tx * lanes * v.dtype.bytes) for v in body.differing(totals)}
 
         def place(v: Val, block: Val) -> str:

@@ -22,7 +22,8 @@ from mlirfuse.schedule.gpu import Access, GpuKernel
 from mlirfuse.schedule.gpu_column_body import walk_down
 from mlirfuse.schedule.gpu_gathered_columns import gather, shared_elements
 from mlirfuse.schedule.gpu_partial import finish
-from mlirfuse.schedule.gpu_staged_columns import in_shared, possible, staged_inputs
+from mlirfuse.schedule.gpu_staged_columns import in_shared, possible
+from mlirfuse.schedule.gpu_staging import streamed_inputs
 
 
 SHARED = 48 << 10  # bytes a block may use without asking
@@ -107,7 +108,7 @@ def _needs(analysis: Analysis) -> _Needs:
 
 def _staged_bytes(analysis: Analysis) -> int:
     """Of one column's elements in a row."""
-    return sum(v.dtype.bytes for v in staged_inputs(analysis))
+    return sum(v.dtype.bytes for v in streamed_inputs(analysis))
 
 
 def _folds(analysis: Analysis) -> bool:
@@ -149,11 +150,11 @@ class _Columns:
         self.analysis, self.machine, self.sm_count, self.threads_per_sm = analysis, machine, machine.sm_count, machine.threads_per_sm
         self.one_pass, self.accumulators, self.held_bytes, self.element, self.inputs = analysis.once(_needs)
         self.columns, self.above, self.rows = analysis.values(_extents, env)
-        self.fold, self.access, self.gathered = 1, access, (1, access)
+        self.fold, self.access, self.foldable = 1, access, (1, access)
         if self.one_pass:
-            self.gathered = _folded(analysis, access, env, alignments)
-            if self.rows >= self.gathered[0] * (FOLDED // 4 if self.rows * self.columns >= MANY else FOLDED):
-                self.fold, self.access = self.gathered
+            self.foldable = _folded(analysis, access, env, alignments)
+            if self.rows >= self.foldable[0] * (FOLDED // 4 if self.rows * self.columns >= MANY else FOLDED):
+                self.fold, self.access = self.foldable
         self.columns, self.rows = self.columns * self.fold, self.rows // self.fold
         self.lanes = self.access.lanes
         self.nbytes = self.lanes * self.element  # of an access
@@ -242,7 +243,7 @@ class _Columns:
 
     def in_blocks(self) -> Iterator[Params]:
         """Parameters with which a block gathers what rows that vectors do not divide have of its columns."""
-        fold, access = self.gathered
+        fold, access = self.foldable
         if fold == 1:
             return
         lanes, columns, rows = access.lanes, self.columns // self.fold, self.rows * self.fold // fold

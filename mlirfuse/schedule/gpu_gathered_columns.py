@@ -27,8 +27,8 @@ from mlirfuse.schedule.gpu_partial import partial_memory, store_partial
 
 
 def gather(name: str, analysis: Analysis, slots: Slots, p) -> GpuKernel:
-    """The kernel that computes ``analysis`` with ``p`` (``gpu_columns.Params``), or the accumulators of its parts if it is split. Blocks share ``p.lanes``
-    columns less than their threads' vectors have."""
+    """The kernel that computes ``analysis`` with ``p`` (``gpu_columns.Params``), or the accumulators of its parts if it is split. A block has as many
+    columns less than its threads' vectors as one vector has."""
     body = GpuBody(name, analysis, slots, p.access, p.tx * p.ty)
     e, k, lanes = body.e, body.k, p.access.lanes
     (loop,), phase = analysis.loops(analysis.kept), analysis.once(joint.online)[0]

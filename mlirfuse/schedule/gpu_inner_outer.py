@@ -19,7 +19,7 @@ from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.analysis import Analysis
 from mlirfuse.schedule import gpu_staging
 from mlirfuse.schedule.gpu import Access, GpuBody, GpuKernel
-from mlirfuse.schedule.gpu_staging import Staging
+from mlirfuse.schedule.gpu_staging import Staging, streamed_inputs
 
 
 class Params(NamedTuple):
@@ -211,7 +211,7 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
     next one's) and accumulators in about 64 registers."""
     (length,) = analysis.values(_length, env)
     vectors = -(-length // access.lanes)
-    nbytes = sum([v.dtype.bytes for v in analysis.once(_wide_inputs)])
+    nbytes = sum([v.dtype.bytes for v in analysis.once(streamed_inputs)])
     registers = access.lanes * len(analysis.partials) + 2 * access.lanes * nbytes // 4
     places = []  # (threads a row, vectors a thread)
     for tx in (1024, 512, 256, 128, 64, 32):
@@ -240,10 +240,4 @@ def _length(analysis: Analysis) -> tuple:
 
 def _stageable(analysis: Analysis, access: Access) -> bool:
     """Whether rows can be brought to shared memory ahead of their turn."""
-    return gpu_staging.possible(analysis, access, analysis.once(_wide_inputs), analysis.loops(analysis.reduced)[-1][-1])
-
-
-def _wide_inputs(analysis: Analysis) -> list[Value]:
-    """The inputs with elements of their own for each row and column."""
-    columns, rows = set(analysis.reduced), set(analysis.kept)
-    return [v for v in analysis.inputs if columns & set(analysis.axes.flat(v)) and rows & set(analysis.axes.flat(v))]
+    return gpu_staging.possible(analysis, access, analysis.once(streamed_inputs), analysis.loops(analysis.reduced)[-1][-1])

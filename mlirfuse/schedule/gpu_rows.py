@@ -14,6 +14,7 @@ import functools
 from typing import Iterator, NamedTuple
 
 from mlirfuse import sizes as sz
+from mlirfuse.graph import Value
 from mlirfuse.lowering import reductions as red
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule import gpu_staging, joint

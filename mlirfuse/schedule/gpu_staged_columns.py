@@ -7,7 +7,6 @@ the accumulators of the columns that they share.
 from __future__ import annotations
 
 from mlirfuse import sizes as sz
-from mlirfuse.graph import Value
 from mlirfuse.lowering import reductions as red
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index
@@ -17,7 +16,7 @@ from mlirfuse.schedule.analysis import Analysis, size_of
 from mlirfuse.schedule.gpu import Access, GpuBody, GpuKernel
 from mlirfuse.schedule.gpu_block_columns import BlockColumns
 from mlirfuse.schedule.gpu_column_body import Place, accumulated, down_rows, place_of
-from mlirfuse.schedule.gpu_staging import Staging
+from mlirfuse.schedule.gpu_staging import Staging, streamed_inputs
 
 
 def in_shared(name: str, analysis: Analysis, slots: Slots, p) -> GpuKernel:
@@ -30,7 +29,7 @@ def in_shared(name: str, analysis: Analysis, slots: Slots, p) -> GpuKernel:
     kept_loops, loops = analysis.loops(analysis.kept), analysis.loops(analysis.reduced)
     inner, outer = kept_loops[-1], kept_loops[:-1]
     columns, rows = size_of(inner), sz.product(a.size for a in analysis.reduced)
-    reduced, streamed = set(analysis.reduced), staged_inputs(analysis)
+    reduced, streamed = set(analysis.reduced), streamed_inputs(analysis)
     wide = [v for v in analysis.outputs if reduced & set(analysis.axes.flat(v))]
     small = [v for v in analysis.outputs if v not in wide]
 
@@ -82,12 +81,6 @@ def in_shared(name: str, analysis: Analysis, slots: Slots, p) -> GpuKernel:
     return body.finish(sz.mul(sz.product(size_of(loop) for loop in outer), across))
 
 
-def staged_inputs(analysis: Analysis) -> list[Value]:
-    """The inputs with elements of their own for each row and column."""
-    reduced, kept = set(analysis.reduced), set(analysis.kept)
-    return [v for v in analysis.inputs if reduced & set(analysis.axes.flat(v)) and kept & set(analysis.axes.flat(v))]
-
-
 def possible(analysis: Analysis, access: Access) -> bool:
     """Whether columns can be copied to shared memory."""
-    return gpu_staging.possible(analysis, access, staged_inputs(analysis), analysis.loops(analysis.kept)[-1][-1])
+    return gpu_staging.possible(analysis, access, streamed_inputs(analysis), analysis.loops(analysis.kept)[-1][-1])

@@ -85,3 +85,9 @@ def possible(analysis: Analysis, access: Access, values: list[Value], lane: Axis
     known = dict(zip(analysis.inputs, access.aligns))
     whole = all(access.lanes * v.dtype.bytes in SIZES and known[v] >= access.lanes * v.dtype.bytes for v in values)
     return bool(values) and whole and all(analysis.axis_stride(v, lane) == 1 for v in values)
+
+
+def streamed_inputs(analysis: Analysis) -> list[Value]:
+    """The inputs with elements of their own for each kept and each reduced index: memory that is read once."""
+    reduced, kept = set(analysis.reduced), set(analysis.kept)
+    return [v for v in analysis.inputs if reduced & set(analysis.axes.flat(v)) and kept & set(analysis.axes.flat(v))]

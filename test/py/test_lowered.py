@@ -1,6 +1,7 @@
 """``jit(f).lower(*args)``: every level's text, and the compiled callable."""
 
 import re
+import sys
 
 import numpy as np
 import pytest
@@ -195,3 +196,17 @@ def test_shared_memory_of_a_block():
         tiled = mlirfuse.jit(chain, target=target).lower(x).as_text("tiled")
         sizes = [int(n) for n in re.findall(r"_shared\(\).*llvm\.array<(\d+) x i8>", tiled)]
         assert sizes and max(sizes) <= 48 << 10
+
+
+def test_the_dialects_module_is_looked_for_once(monkeypatch):
+    """Not at each operation again, which takes longer than all else."""
+
+    class Finder:
+        looked_for = []
+
+        def find_spec(self, name, path=None, target=None):
+            self.looked_for.append(name)
+
+    monkeypatch.setattr(sys, "meta_path", [Finder(), *sys.meta_path])
+    mlirfuse.jit(softmax).lower(np.ones((4, 8), np.float32)).as_text("segmented")
+    assert sum(name.endswith(".fusion") for name in Finder.looked_for) <= 2  # each of two places once
