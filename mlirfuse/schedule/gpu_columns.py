@@ -63,6 +63,9 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], alignmen
     """Parameters worth trying, the model's choice first."""
     columns = _Columns(analysis, access, env, alignments, machine)
     if not columns.one_pass:
+        in_shared = columns.kept_in_shared()
+        if in_shared:
+            yield in_shared
         yield from columns.in_registers()
     first = columns.choice()
     yield first
@@ -78,7 +81,7 @@ def better_in_stages(analysis: Analysis, p: Params, env: dict[str, int], machine
     """Whether stages take less time than what is chosen for the columns as a whole: a block walks down them slowly, with a few rows under way."""
     columns, above, rows = analysis.values(_extents, env)
     blocks = -(-columns // (p.tx * p.access.lanes)) * above
-    return not p.held and rows >= 32 and (blocks < machine.sm_count or rows >= 1024)
+    return not p.held and not p.chunks and rows >= 32 and (blocks < machine.sm_count or rows >= 1024)
 
 
 def _extents(analysis: Analysis) -> tuple:
@@ -95,6 +98,7 @@ class _Needs(NamedTuple):
     held_bytes: int  # of the accumulators of all passes, each of which has its own shared memory
     element: int  # bytes of the widest input's elements
     inputs: int  # with elements of their own along the columns
+    exponentials: bool  # of each element
 
 
 def _needs(analysis: Analysis) -> _Needs:
@@ -103,7 +107,8 @@ def _needs(analysis: Analysis) -> _Needs:
     held = [[d for op in phase for d in red.accumulator_types(op)] for phase in phases]
     down = [v.dtype.bytes for v in analysis.inputs if reduced & set(analysis.axes.flat(v))]
     one_pass = len(phases) == 1 and late.isdisjoint(wide)
-    return _Needs(one_pass, len(held[0]), sum(d.bytes for phase in held for d in phase), max(down, default=4), max(1, len(down)))
+    exponentials = any(op.name == "exp" and reduced & set(analysis.axes.flat(op.result)) for op in analysis.ops)
+    return _Needs(one_pass, len(held[0]), sum(d.bytes for phase in held for d in phase), max(down, default=4), max(1, len(down)), exponentials)
 
 
 def _staged_bytes(analysis: Analysis) -> int:
@@ -148,12 +153,12 @@ class _Columns:
 
     def __init__(self, analysis: Analysis, access: Access, env: dict[str, int], alignments: dict[Value, int], machine):
         self.analysis, self.machine, self.sm_count, self.threads_per_sm = analysis, machine, machine.sm_count, machine.threads_per_sm
-        self.one_pass, self.accumulators, self.held_bytes, self.element, self.inputs = analysis.once(_needs)
+        self.one_pass, self.accumulators, self.held_bytes, self.element, self.inputs, self.exponentials = analysis.once(_needs)
         self.columns, self.above, self.rows = analysis.values(_extents, env)
         self.fold, self.access, self.foldable = 1, access, (1, access)
         if self.one_pass:
             self.foldable = _folded(analysis, access, env, alignments)
-            if self.rows >= self.foldable[0] * (FOLDED // 4 if self.rows * self.columns >= MANY else FOLDED):
+            if self.rows >= (self.foldable[0] * FOLDED // 4 if self.rows * self.columns >= MANY else max(self.foldable[0] * FOLDED, 512)):
                 self.fold, self.access = self.foldable
         self.columns, self.rows = self.columns * self.fold, self.rows // self.fold
         self.lanes = self.access.lanes
@@ -196,17 +201,48 @@ class _Columns:
 
     def choice(self) -> Params:
         """The model's. Where there are blocks for the multiprocessors without parts, or few rows, there are none: a second kernel costs more than it
-        helps."""
+        helps, unless parts meet in a block or a cluster."""
+        met = self.met_in_block() or self.met_in_cluster()
+        if met:
+            return met
         if self.soon and self.rows <= 512 and (self.element < 4 or self.blocks(16) < self.sm_count):
             narrower = self.narrow()
             if narrower:
-                return narrower[-1]
+                return self.at_once(narrower[-1])
         alone = self.alone()
         if not self.without_parts(alone):
             return self.in_parts()
+        if self.one_pass and self.nbytes <= 8 and self.fold == 1 and self.rows <= 256:
+            return self.at_once(alone)
         if self.soon and self.nbytes >= 16 and self.element >= 4 and 128 < self.rows <= 512 and self.blocks(16) < self.sm_count:
             return next((p for p in self.in_one_turn([alone]) if p.tx * p.ty == 1024), alone)
         return alone
+
+    def met_in_block(self) -> Params | None:
+        """Rows that vectors do not divide, gathered by blocks of 512 threads without parts: where a column is soon done, or there are blocks enough."""
+        fold, access = self.foldable
+        rows, enough = self.rows * self.fold, self.gathering(32) >= 0.6 * self.sm_count
+        if fold == 1 or not enough and not (256 < rows <= 512 and self.gathering(32) >= 0.25 * self.sm_count):
+            return None
+        wide = access.lanes <= 4 and self.gathering(64) >= 1.5 * self.sm_count  # fewer rows of threads have enough to do
+        tried = [(64, 8, 4), (64, 8, 2)] if wide else [(32, 16, 4), (32, 16, 2)]
+        tried += [(32, 8, unroll) for unroll in (8, 4, 2) if enough]
+        return next(filter(None, (self.gathered(*given) for given in tried)), None)
+
+    def met_in_cluster(self) -> Params | None:
+        """Few columns, of many rows, in parts that meet in a cluster."""
+        many = self.rows > 512 or self.rows >= 256 and self.element < 4
+        if self.exponentials or self.nbytes < 16 or not many or self.lanes * self.accumulators > 12 or self.work * self.nbytes > 128 << 20:
+            return None
+        if self.blocks(min(self.tx, 16)) >= (0.9 if self.rows > 1024 else 0.4) * self.sm_count:
+            return None
+        p = next(iter(self.in_clusters()), None)
+        enough = p and self.blocks(p.tx) * p.cluster >= 0.7 * self.sm_count and p.cluster * self.rows >= 1024
+        return p if enough and (p.cluster <= 8 or self.accumulators <= 2) else None
+
+    def at_once(self, p: Params) -> Params:
+        """``p`` with as many rows a turn as a thread has, if these are few enough."""
+        return next(self.in_one_turn([p]), p)
 
     def without_parts(self, alone: Params) -> bool:
         """Whether each column is left to one block, in blocks like ``alone``."""
@@ -218,8 +254,8 @@ class _Columns:
         modelled = [alone, in_parts] if self.without_parts(alone) else [in_parts, alone]
         modelled += self.narrow()
         tried = itertools.product((self.tx, max(1, self.tx // 2)), (128, 256, 512), (2, 4, 8), (0.375, 1.0))
-        found = [*modelled, *self.in_blocks(), *self.in_clusters(), *self.in_shared(), *self.in_one_turn([first, *modelled]), *(self.params(*given) for given in tried)]
-        return iter(dict.fromkeys(found))
+        found = [*modelled, *self.in_blocks(), *self.in_clusters(), *self.in_one_turn([first, *modelled])]
+        return iter(dict.fromkeys([*found, *self.in_shared(), *(self.params(*given) for given in tried)]))
 
     def alone(self) -> Params:
         """One block for all of a column."""
@@ -229,47 +265,68 @@ class _Columns:
         if self.rows <= 512 and self.idle:  # soon done: little code to fetch, many blocks, and threads for four rows each
             tx = min(self.tx, 16)
             return self.params(tx, max(128, min(512, tx << (-(-self.rows // 4) - 1).bit_length())), 4, 0.0)
+        if self.fold > 1:
+            return self.params(self.tx, 256, 4, 0.0)
         return self.params(min(self.tx, 16) if self.lanes > 1 else self.tx, 512, max(8, self.under_way()), 0.0)
 
     def in_parts(self) -> Params:
         """Parts of columns, until the machine is full."""
         few = self.lanes * self.accumulators <= 8
-        if self.one_pass and self.idle and not self.little and few:  # all parts run at once, none waits; 256 bytes along
+        if self.one_pass and self.idle and not self.little:  # all parts run at once, none waits; 256 bytes along
+            if not few:
+                return self.params(self.tx, 256, 8, 0.375)
             tx = max(1, min(self.tx, 256 // self.nbytes))
             return self.params(tx, 512 if self.work >= 2 << 20 else 256, max(4, min(16, 64 // self.nbytes)), 0.375)
         threads = 512 if self.work >= 1 << 20 or not self.idle or self.turns >= 16 else 256
         halved = 2 if self.turns >= 2 and self.tx > 2 else 1
         return self.params(self.tx // halved, threads if few else 128, self.under_way(), float(halved))
 
-    def in_blocks(self) -> Iterator[Params]:
-        """Parameters with which a block gathers what rows that vectors do not divide have of its columns."""
+    def gathering(self, tx: int) -> int:
+        """The blocks that gather what rows that vectors do not divide have of their columns, of ``tx`` threads along them."""
+        return -(-self.columns // self.fold // ((tx - 1) * self.foldable[1].lanes))
+
+    def gathered(self, tx: int, ty: int, unroll: int, split: int = 1) -> Params | None:
+        """Such blocks, if there are a thread for each of a block's columns, shared memory, and rows for a turn."""
         fold, access = self.foldable
-        if fold == 1:
-            return
-        lanes, columns, rows = access.lanes, self.columns // self.fold, self.rows * self.fold // fold
-        for tx, more, unroll in itertools.product((32, 64), (1, 2, 4), (4, 8, 2)):
-            ty, tile = max(fold, lanes) * more, (tx - 1) * lanes  # a thread for each of the columns
-            blocks = -(-columns // tile)
-            if tx * ty > 512 or blocks * tile > columns * 1.25 or shared_elements(tx, ty, lanes) * self.held_bytes > SHARED:
+        possible = max(fold, access.lanes) <= ty <= 512 // tx and ty // fold * unroll * split <= self.rows * self.fold // fold
+        if possible and shared_elements(tx, ty, access.lanes) * self.held_bytes <= SHARED:
+            return Params(access, tx, ty, unroll, split, fold, gathered=True)
+        return None
+
+    def in_blocks(self) -> Iterator[Params]:
+        """Such blocks to try."""
+        fold, access = self.foldable
+        for tx, ty, unroll in itertools.product((32, 64), (4, 8, 16), (4, 8, 2)) if fold > 1 else ():
+            blocks = self.gathering(tx)
+            if blocks * (tx - 1) * access.lanes > self.columns // self.fold * 1.25:
                 continue
-            for full in (0.0, 0.375):
-                split = 1
-                while split * 2 * blocks <= full * self.sm_count * (self.threads_per_sm // (tx * ty)) and rows // (split * 2) >= ty // fold * unroll:
-                    split *= 2
-                if ty // fold * unroll <= rows:
-                    yield Params(access, tx, ty, unroll, split, fold, gathered=True)
+            split = 1
+            while split * 2 * blocks <= 0.375 * self.sm_count * (self.threads_per_sm // (tx * ty)) and self.gathered(tx, ty, unroll, split * 2):
+                split *= 2
+            for parts in sorted({1, split}):
+                found = self.gathered(tx, ty, unroll, parts)
+                if found:
+                    yield found
 
     def in_clusters(self) -> list[Params]:
-        """Parts whose accumulators meet in a cluster: with few blocks a cluster, for as many multiprocessors as there are."""
+        """Parts whose accumulators meet in a cluster, the model's first: blocks that read 128 bytes of a row, for most multiprocessors, of few a
+        cluster, and threads that have a turn each."""
         if not self.one_pass or self.fold > 1:
             return []
-        found = []
-        for tx, threads, unroll, cluster in itertools.product((8, 16, 32), (256, 512, 128), (4, 8), self.machine.cluster_sizes[1:]):
-            ty, blocks = threads // tx, self.blocks(tx) * cluster
-            if tx <= self.tx and cluster <= ty and self.sm_count // 2 <= blocks <= 4 * self.sm_count and ty * unroll * cluster <= self.rows:
-                if self.fits(tx, ty + cluster, self.lanes):
-                    found.append(Params(self.access, tx, ty, unroll, cluster=cluster))
-        return sorted(found, key=lambda p: (abs(self.blocks(p.tx) * p.cluster - self.sm_count), p.cluster))[:12]
+        found, unroll = [], max(2, min(8, 32 // (self.lanes * self.inputs)))
+        for widen, cluster in itertools.product((1, 2, 4), self.machine.cluster_sizes[1:]):
+            tx, rows = max(1, widen * 128 // self.nbytes), self.rows // cluster
+            blocks = self.blocks(tx) * cluster
+            at_a_time = -(-blocks // self.sm_count)
+            if tx > self.tx or at_a_time > 3 or blocks < 0.5 * self.sm_count or rows < unroll:
+                continue
+            most = 256 if self.accumulators > 1 else tx * 32 if self.lanes > 4 and rows < 2048 else 512
+            wanted = min(most, 512, tx << (rows // unroll).bit_length() - 1)
+            for other, (threads, turn) in enumerate(((wanted, unroll), (wanted // 2, unroll), (wanted, unroll // 2), (wanted * 2, unroll))):
+                ty = threads // tx
+                if cluster <= ty and threads <= 512 and self.fits(tx, ty + cluster, self.lanes):
+                    found.append(((blocks < 0.7 * self.sm_count, other, at_a_time, cluster, widen), Params(self.access, tx, ty, turn, cluster=cluster)))
+        return [p for _, p in sorted(found, key=lambda pair: pair[0])]
 
     def under_way(self) -> int:
         """Rows that a thread loads before it takes the first."""
@@ -279,7 +336,7 @@ class _Columns:
     def in_one_turn(self, given: list[Params]) -> Iterator[Params]:
         """``given`` with as many rows a turn as a thread has, where those are few."""
         for p in given:
-            for threads in (p.tx * p.ty, 1024):
+            for threads in dict.fromkeys((p.tx * p.ty, 512, 1024)):
                 ty, lanes = threads // p.tx, p.access.lanes
                 unroll = next((n for n in (2, 4, 8, 12, 16) if ty * n >= self.rows), 0)
                 registers = unroll * lanes * self.element // 4 + lanes * self.held_bytes // 2  # of the rows, and of accumulators before and after
@@ -320,16 +377,37 @@ class _Columns:
                     break
 
     def in_shared(self) -> list[Params]:
-        """Parameters that keep columns in shared memory: of few blocks a cluster, two of them on a multiprocessor, which all have one."""
+        """Parameters that keep columns in shared memory, the model's first: 64 bytes of a row, three blocks on a multiprocessor, or six where there are
+        few; of few blocks a cluster."""
         if self.one_pass or not self.machine.async_copies or not self.analysis.once(possible, self.access):
             return []
         room, row_bytes, found = self.machine.shared_per_block, self.lanes * self.analysis.once(_staged_bytes), []
-        for tx, threads, cluster in itertools.product((32, 16, 8, 4), (512, 256), self.machine.cluster_sizes):
+        for widen, threads, cluster in itertools.product((1, 2, 4), (256, 512), self.machine.cluster_sizes):
+            tx = max(1, widen * 64 // self.nbytes)
             ty = threads // tx
             chunks = -(-self.rows // (ty * cluster))
             chunks = -(-chunks // (step := 1 << max(0, chunks.bit_length() - 3))) * step  # few variants: an eighth more than needed, at most
-            nbytes = chunks * threads * row_bytes + (ty + cluster + 2) * (tx * self.lanes + 1) * self.held_bytes
-            if tx <= self.tx and tx * self.nbytes >= 32 and cluster <= ty and self.fits(tx, ty + cluster, self.lanes) and nbytes <= room:
-                cost = self.blocks(tx) * cluster < self.sm_count, nbytes > room // 2, cluster, -tx, threads
-                found.append((cost, Params(self.access, tx, ty, 4, chunks=chunks, cluster=cluster)))
-        return [p for _, p in sorted(found, key=lambda pair: pair[0])][:8]
+            nbytes, blocks = chunks * threads * row_bytes, self.blocks(tx) * cluster
+            if tx > self.tx or cluster > ty or not self.fits(tx, ty + cluster, self.lanes):
+                continue
+            if nbytes + (ty + cluster + 2) * (tx * self.lanes + 1) * self.held_bytes <= room:
+                wanted = room * 3 // 7 if cluster >= 4 else room // 7 if blocks < 1.5 * self.sm_count else room * 2 // 7
+                found.append(((nbytes > wanted, widen, threads, cluster), Params(self.access, tx, ty, 4, chunks=chunks, cluster=cluster)))
+        return [p for _, p in sorted(found, key=lambda pair: pair[0])]
+
+    def kept_in_shared(self) -> Params | None:
+        """Columns in shared memory, where that takes less time than registers, which hold few rows, and than stages, which read them once more: of half
+        types with exponentials, whose instructions take longer than that, few rows only."""
+        p = next(iter(self.in_shared()), None)
+        half = self.element < 4
+        if p is None or p.cluster > (16 if half and not self.exponentials else 8) or self.nbytes < 16:
+            return None
+        if p.chunks * p.tx * p.ty * self.lanes * self.analysis.once(_staged_bytes) > self.machine.shared_per_block * 3 // 7:
+            return None
+        if not half:
+            better = self.rows > 1024 or self.rows > 512 and self.blocks(p.tx) > 2 * self.sm_count
+        elif self.exponentials:
+            better = 512 < self.rows <= 1024 and self.blocks(p.tx) * p.cluster >= self.sm_count
+        else:
+            better = self.rows > 256
+        return p if better else None

@@ -1,7 +1,7 @@
 // Kernels of one call start as the ones before them end: the second half of a split reduction waits for the first before it begins; what has
 // nothing to do with it waits at its own end. Reductions come first. Before sm_90 there is no such launch.
-// RUN: mlirfuse-opt %s --pass-pipeline='builtin.module(fusion-to-ptx{chip=sm_90 sizes=s0:8192,s1:4096,s2:8192,s3:4000})' | FileCheck %s
-// RUN: mlirfuse-opt %s --pass-pipeline='builtin.module(fusion-to-ptx{chip=sm_80 sizes=s0:8192,s1:4096,s2:8192,s3:4000})' | FileCheck %s --check-prefix=BEFORE
+// RUN: mlirfuse-opt %s --pass-pipeline='builtin.module(fusion-to-ptx{chip=sm_90 sizes=s0:65536,s1:64,s2:8192,s3:4000})' | FileCheck %s
+// RUN: mlirfuse-opt %s --pass-pipeline='builtin.module(fusion-to-ptx{chip=sm_80 sizes=s0:65536,s1:64,s2:8192,s3:4000})' | FileCheck %s --check-prefix=BEFORE
 
 // CHECK: .visible .entry [[SUM:kernel[01]]](
 // CHECK: griddepcontrol.launch_dependents
