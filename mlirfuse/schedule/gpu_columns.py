@@ -208,7 +208,7 @@ class _Columns:
         if self.soon and self.rows <= 512 and (self.element < 4 or self.blocks(16) < self.sm_count):
             narrower = self.narrow()
             if narrower:
-                return self.at_once(narrower[-1])
+                return self.at_once(narrower[-1]) if self.element >= 4 else narrower[-1]
         alone = self.alone()
         if not self.without_parts(alone):
             return self.in_parts()
@@ -381,19 +381,23 @@ class _Columns:
         few; of few blocks a cluster."""
         if self.one_pass or not self.machine.async_copies or not self.analysis.once(possible, self.access):
             return []
-        room, row_bytes, found = self.machine.shared_per_block, self.lanes * self.analysis.once(_staged_bytes), []
+        room, found = self.machine.shared_per_block, []
         for widen, threads, cluster in itertools.product((1, 2, 4), (256, 512), self.machine.cluster_sizes):
             tx = max(1, widen * 64 // self.nbytes)
             ty = threads // tx
             chunks = -(-self.rows // (ty * cluster))
             chunks = -(-chunks // (step := 1 << max(0, chunks.bit_length() - 3))) * step  # few variants: an eighth more than needed, at most
-            nbytes, blocks = chunks * threads * row_bytes, self.blocks(tx) * cluster
+            nbytes, blocks = self.staged_bytes(chunks, threads), self.blocks(tx) * cluster
             if tx > self.tx or cluster > ty or not self.fits(tx, ty + cluster, self.lanes):
                 continue
             if nbytes + (ty + cluster + 2) * (tx * self.lanes + 1) * self.held_bytes <= room:
                 wanted = room * 3 // 7 if cluster >= 4 else room // 7 if blocks < 1.5 * self.sm_count else room * 2 // 7
                 found.append(((nbytes > wanted, widen, threads, cluster), Params(self.access, tx, ty, 4, chunks=chunks, cluster=cluster)))
         return [p for _, p in sorted(found, key=lambda pair: pair[0])]
+
+    def staged_bytes(self, chunks: int, threads: int) -> int:
+        """Of shared memory, so many rows for each of a block's threads."""
+        return chunks * threads * self.lanes * self.analysis.once(_staged_bytes)
 
     def kept_in_shared(self) -> Params | None:
         """Columns in shared memory, where that takes less time than registers, which hold few rows, and than stages, which read them once more: of half
@@ -402,12 +406,14 @@ class _Columns:
         half = self.element < 4
         if p is None or p.cluster > (16 if half and not self.exponentials else 8) or self.nbytes < 16:
             return None
-        if p.chunks * p.tx * p.ty * self.lanes * self.analysis.once(_staged_bytes) > self.machine.shared_per_block * 3 // 7:
+        nbytes, room, blocks = self.staged_bytes(p.chunks, p.tx * p.ty), self.machine.shared_per_block, self.blocks(p.tx)
+        if nbytes > room * 3 // 7:
             return None
-        if not half:
-            better = self.rows > 1024 or self.rows > 512 and self.blocks(p.tx) > 2 * self.sm_count
+        if not half:  # long columns want some blocks more
+            many = blocks * p.cluster >= self.sm_count // 2 or nbytes <= room // 7
+            better = self.rows > 1024 and many or self.rows > 512 and blocks > 2 * self.sm_count
         elif self.exponentials:
-            better = 512 < self.rows <= 1024 and self.blocks(p.tx) * p.cluster >= self.sm_count
+            better = 512 < self.rows <= 1024 and blocks * p.cluster >= self.sm_count
         else:
             better = self.rows > 256
         return p if better else None

@@ -1,5 +1,7 @@
 """On a GPU: the same functions on torch and CuPy arrays against float64, on other streams, captured in CUDA graphs."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -202,8 +204,9 @@ def test_transposes_whose_tiles_are_wider_than_their_inputs():
     check(lambda a: a.astype(np.float64).T.copy(), torch.arange(-64, 64, device="cuda", dtype=torch.int8).repeat(256, 4))
 
 
-def candidates_of(fn, *inputs, only=lambda params: True):
-    """What each of the schedulers' candidates that are ``only`` such ones computes, those that the machine cannot run left out."""
+def candidates_of(fn, *inputs, only=lambda params: True, most=None):
+    """What each of the schedulers' candidates that are ``only`` such ones computes, of each segment's the first ``most``; those that the machine cannot
+    run left out."""
     compiled = mlirfuse.jit(fn, fallback=False)
     compiled(*inputs)
     kind, leaves, env = compiled.kind_of(*inputs)
@@ -212,7 +215,8 @@ def candidates_of(fn, *inputs, only=lambda params: True):
     alignments = executor.alignments(leaves, places)
     chosen = program.parameters(env, alignments)
     for at, step in enumerate(program.steps):
-        for params in dict.fromkeys(filter(only, gpu_choice.candidates(step.analysis, env, alignments, executor.target.machine))):
+        found = dict.fromkeys(filter(only, gpu_choice.candidates(step.analysis, env, alignments, executor.target.machine)))
+        for params in itertools.islice(found, most):
             program.tuned[program.call_key(env, alignments)] = (*chosen[:at], params, *chosen[at + 1 :])
             try:
                 record = executor.record(leaves, places, env, list)

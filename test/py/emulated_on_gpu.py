@@ -1,0 +1,39 @@
+"""A pytest plugin: what test_gpu_emulated.py runs in the emulator is run on a GPU instead. Small cases of every kind of kernel, for compute-sanitizer's racecheck,
+which takes too long over those of test_gpu.py:
+
+    PYTHONPATH=test/py compute-sanitizer --tool racecheck python -m pytest -p emulated_on_gpu test/py/test_gpu_emulated.py -k "not emulator"
+"""
+
+import numpy as np
+import pytest
+
+
+def pytest_collection_modifyitems(items):
+    for module in {item.module for item in items}:
+        if module.__name__ == "test_gpu_emulated":
+            module.check = _check_on_gpu
+
+
+def _check_on_gpu(fn, *inputs, candidates=4, chip="sm_90", only=lambda params: True):
+    """As test_gpu_emulated.check, but that all candidates are for the GPU that there is."""
+    import test_gpu
+    from test_gpu_emulated import BOUND, compare
+
+    if chip != "sm_90":
+        pytest.skip("kernels for another GPU")
+    expected = fn(*[x.astype(np.float64) if x.dtype.kind == "f" else x for x in inputs])
+    expected = expected if isinstance(expected, tuple) else (expected,)
+    tried = 0
+    for params, got in test_gpu.candidates_of(fn, *map(_on_gpu, inputs), only=only, most=candidates):
+        tried += 1
+        for tensor, want in zip(got, expected, strict=True):
+            compare(tensor.cpu().numpy(), np.asarray(want), BOUND.get(inputs[0].itemsize, 0), str(params))
+    assert tried, "no such candidate"
+
+
+def _on_gpu(array):
+    """A tensor with the strides of ``array``."""
+    import torch
+
+    there = torch.empty_strided(array.shape, [n // array.itemsize for n in array.strides], dtype=torch.from_numpy(array[:0]).dtype, device="cuda")
+    return there.copy_(torch.from_numpy(array))
