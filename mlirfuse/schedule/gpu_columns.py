@@ -363,16 +363,22 @@ class _Columns:
     def in_registers(self) -> Iterator[Params]:
         """Parameters that keep columns in registers, as few threads as do it: first where a block's rows are 128 bytes, of half types 64; longer
         where there are few rows, so that a thread has some vectors under way, but not so long that multiprocessors have no block."""
-        wanted = max(8 if self.element >= 4 else 4, min(32, 1 << max(512 // max(self.rows, 1), 1).bit_length() - 1))
+        wanted, turns = max(8 if self.element >= 4 else 4, min(32, 1 << max(512 // max(self.rows, 1), 1).bit_length() - 1)), (16,)
         while wanted > 4 and self.blocks(wanted) < self.sm_count:
             wanted //= 2
-        for tx in dict.fromkeys(min(self.tx, n) for n in (wanted, 8, 16, 4, 32)):
-            if tx < self.tx and tx * self.nbytes < 64:  # two sectors of memory
+        if self.nbytes <= 8:  # narrow vectors; of few columns, threads with few rows each
+            wanted = 32
+            while wanted > 8 and wanted * self.nbytes >= 64 and self.blocks(wanted) < self.sm_count * (1.5 if wanted == 32 else 0.5):
+                wanted //= 2
+            if self.blocks(wanted) < self.sm_count:
+                turns = (8 if self.rows > 128 else 4, 16)
+        for tx, turn in itertools.product(dict.fromkeys(min(self.tx, n) for n in (wanted, 8, 16, 4, 32)), turns):
+            if tx < min(self.tx, wanted) and tx * self.nbytes < 64:  # two sectors of memory
                 continue
             for threads in (128, 256, 512, 1024):
                 unroll = 1 << (-(-self.rows * tx // threads) - 1).bit_length()
                 most = KEPT // (self.lanes * self.inputs) // (2 if threads == 1024 else 1)
-                if unroll <= min(max(1, most), 16) and self.fits(tx, threads // tx, self.lanes):
+                if unroll <= min(max(1, most), turn) and self.fits(tx, threads // tx, self.lanes):
                     yield Params(self.access, tx, threads // tx, unroll, held=True)
                     break
 

@@ -296,6 +296,14 @@ def test_few_rows_of_columns_are_held_in_registers(fn):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("columns, tx, unroll", [(50_257, (32,), (16,)), (2049, (16,), (8,)), (257, (8, 16), (8,))])
+def test_narrow_vectors_of_columns_in_registers(columns, tx, unroll, dtype):
+    """Many columns: a warp reads along a row, whose ends share sectors of memory with the next block's. Few: threads enough, which have few rows."""
+    params = first_choice(softmax_of_columns, (256, columns), dtype=dtype)
+    assert params.held and params.access.lanes == 1 and params.tx in tx and params.unroll in unroll
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
 @pytest.mark.parametrize("shape", [(17, 50_257), (127, 50_257), (64, 131_072), (256, 262_144)])
 def test_few_threads_share_a_column_of_many(shape, dtype):
     """There are threads enough without; 16 to a column and one row each took 1.3 times as long."""
