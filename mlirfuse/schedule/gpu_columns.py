@@ -230,15 +230,21 @@ class _Columns:
         return next(filter(None, (self.gathered(*given) for given in tried)), None)
 
     def met_in_cluster(self) -> Params | None:
-        """Few columns, of many rows, in parts that meet in a cluster."""
+        """Few columns, of many rows, in parts that meet in a cluster: for most multiprocessors, of few blocks a cluster."""
         many = self.rows > 512 or self.rows >= 256 and self.element < 4
         if self.exponentials or self.nbytes < 16 or not many or self.lanes * self.accumulators > 12 or self.work * self.nbytes > 128 << 20:
             return None
-        if self.blocks(min(self.tx, 16)) >= (0.9 if self.rows > 1024 else 0.4) * self.sm_count:
+        if not self.one_pass or self.fold > 1 or self.blocks(min(self.tx, 16)) >= (0.9 if self.rows > 1024 else 0.4) * self.sm_count:
             return None
-        p = next(iter(self.in_clusters()), None)
-        enough = p and self.blocks(p.tx) * p.cluster >= 0.7 * self.sm_count and p.cluster * self.rows >= 1024
-        return p if enough and (p.cluster <= 8 or self.accumulators <= 2) else None
+        found = []
+        for widen, cluster in itertools.product((1, 2, 4), self.machine.cluster_sizes[1:]):
+            blocks = self.blocks(tx := widen * 128 // self.nbytes) * cluster
+            if tx <= self.tx and 0.7 * self.sm_count <= blocks <= 3 * self.sm_count:
+                found.append((-(-blocks // self.sm_count), cluster, widen))
+        _, cluster, widen = min(found, default=(0, 0, 0))
+        if cluster * self.rows < 1024 or cluster > 8 and self.accumulators > 2:
+            return None
+        return next(self.of_cluster(widen, cluster), None)
 
     def at_once(self, p: Params) -> Params:
         """``p`` with as many rows a turn as a thread has, if these are few enough."""
@@ -308,25 +314,24 @@ class _Columns:
                 if found:
                     yield found
 
-    def in_clusters(self) -> list[Params]:
-        """Parts whose accumulators meet in a cluster, the model's first: blocks that read 128 bytes of a row, for most multiprocessors, of few a
-        cluster, and threads that have a turn each."""
-        if not self.one_pass or self.fold > 1:
-            return []
-        found, unroll = [], max(2, min(8, 32 // (self.lanes * self.inputs)))
-        for widen, cluster in itertools.product((1, 2, 4), self.machine.cluster_sizes[1:]):
-            tx, rows = max(1, widen * 128 // self.nbytes), self.rows // cluster
-            blocks = self.blocks(tx) * cluster
-            at_a_time = -(-blocks // self.sm_count)
-            if tx > self.tx or at_a_time > 3 or blocks < 0.5 * self.sm_count or rows < unroll:
-                continue
-            most = 256 if self.accumulators > 1 else tx * 32 if self.lanes > 4 and rows < 2048 else 512
-            wanted = min(most, 512, tx << (rows // unroll).bit_length() - 1)
-            for other, (threads, turn) in enumerate(((wanted, unroll), (wanted // 2, unroll), (wanted, unroll // 2), (wanted * 2, unroll))):
-                ty = threads // tx
-                if cluster <= ty and threads <= 512 and self.fits(tx, ty + cluster, self.lanes):
-                    found.append(((blocks < 0.7 * self.sm_count, other, at_a_time, cluster, widen), Params(self.access, tx, ty, turn, cluster=cluster)))
-        return [p for _, p in sorted(found, key=lambda pair: pair[0])]
+    def in_clusters(self) -> Iterator[Params]:
+        """Parts whose accumulators meet in a cluster to try."""
+        if self.one_pass and self.fold == 1:
+            for widen, cluster in itertools.product((1, 2, 4), self.machine.cluster_sizes[1:]):
+                if 0.5 * self.sm_count <= self.blocks(widen * 128 // self.nbytes) * cluster <= 3 * self.sm_count:
+                    yield from self.of_cluster(widen, cluster)
+
+    def of_cluster(self, widen: int, cluster: int) -> Iterator[Params]:
+        """Blocks of a cluster that read so many times 128 bytes of a row: first such whose threads have a turn each."""
+        tx, rows, unroll = widen * 128 // self.nbytes, self.rows // cluster, max(2, min(8, 32 // (self.lanes * self.inputs)))
+        if tx > self.tx or rows < unroll:
+            return
+        most = 256 if self.accumulators > 1 else tx * 32 if self.lanes > 4 and rows < 2048 else 512
+        wanted = min(most, 512, tx << (rows // unroll).bit_length() - 1)
+        for threads, turn in ((wanted, unroll), (wanted // 2, unroll), (wanted, unroll // 2), (wanted * 2, unroll)):
+            ty = threads // tx
+            if cluster <= ty and threads <= 512 and self.fits(tx, ty + cluster, self.lanes):
+                yield Params(self.access, tx, ty, turn, cluster=cluster)
 
     def under_way(self) -> int:
         """Rows that a thread loads before it takes the first."""
@@ -382,24 +387,24 @@ class _Columns:
                     yield Params(self.access, tx, threads // tx, unroll, held=True)
                     break
 
-    def in_shared(self) -> list[Params]:
-        """Parameters that keep columns in shared memory, the model's first: 64 bytes of a row, three blocks on a multiprocessor, or six where there are
-        few; of few blocks a cluster."""
-        if self.one_pass or not self.machine.async_copies or not self.analysis.once(possible, self.access):
-            return []
-        room, found = self.machine.shared_per_block, []
-        for widen, threads, cluster in itertools.product((1, 2, 4), (256, 512), self.machine.cluster_sizes):
-            tx = max(1, widen * 64 // self.nbytes)
-            ty = threads // tx
-            chunks = -(-self.rows // (ty * cluster))
-            chunks = -(-chunks // (step := 1 << max(0, chunks.bit_length() - 3))) * step  # few variants: an eighth more than needed, at most
-            nbytes, blocks = self.staged_bytes(chunks, threads), self.blocks(tx) * cluster
-            if tx > self.tx or cluster > ty or not self.fits(tx, ty + cluster, self.lanes):
-                continue
-            if nbytes + (ty + cluster + 2) * (tx * self.lanes + 1) * self.held_bytes <= room:
-                wanted = room * 3 // 7 if cluster >= 4 else room // 7 if blocks < 1.5 * self.sm_count else room * 2 // 7
-                found.append(((nbytes > wanted, widen, threads, cluster), Params(self.access, tx, ty, 4, chunks=chunks, cluster=cluster)))
-        return [p for _, p in sorted(found, key=lambda pair: pair[0])]
+    def in_shared(self) -> Iterator[Params]:
+        """Parameters that keep columns in shared memory to try."""
+        if not self.one_pass and self.machine.async_copies and self.analysis.once(possible, self.access):
+            for widen, threads, cluster in itertools.product((1, 2, 4), (256, 512), self.machine.cluster_sizes):
+                p = self.shared(widen, threads, cluster)
+                if p:
+                    yield p
+
+    def shared(self, widen: int, threads: int, cluster: int) -> Params | None:
+        """Blocks of a cluster that read so many times 64 bytes of a row, if they have room for the columns."""
+        tx = max(1, widen * 64 // self.nbytes)
+        ty = threads // tx
+        chunks = -(-self.rows // (ty * cluster))
+        chunks = -(-chunks // (step := 1 << max(0, chunks.bit_length() - 3))) * step  # few variants: an eighth more than needed, at most
+        if tx > self.tx or cluster > ty or not self.fits(tx, ty + cluster, self.lanes):
+            return None
+        nbytes = self.staged_bytes(chunks, threads) + (ty + cluster + 2) * (tx * self.lanes + 1) * self.held_bytes
+        return Params(self.access, tx, ty, 4, chunks=chunks, cluster=cluster) if nbytes <= self.machine.shared_per_block else None
 
     def staged_bytes(self, chunks: int, threads: int) -> int:
         """Of shared memory, so many rows for each of a block's threads."""
@@ -407,19 +412,23 @@ class _Columns:
 
     def kept_in_shared(self) -> Params | None:
         """Columns in shared memory, where that takes less time than registers, which hold few rows, and than stages, which read them once more: of half
-        types with exponentials, whose instructions take longer than that, few rows only."""
-        p = next(iter(self.in_shared()), None)
-        half = self.element < 4
-        if p is None or p.cluster > (16 if half and not self.exponentials else 8) or self.nbytes < 16:
+        types with exponentials, whose instructions take longer than that, few rows only. As few blocks a cluster as leave room for three of them on a
+        multiprocessor, for two of large clusters; for seven where they are few."""
+        half, room = self.element < 4, self.machine.shared_per_block
+        if self.nbytes < 16 or self.rows <= (512 if self.exponentials or not half else 256) or half and self.exponentials and self.rows > 1024:
             return None
-        nbytes, room, blocks = self.staged_bytes(p.chunks, p.tx * p.ty), self.machine.shared_per_block, self.blocks(p.tx)
-        if nbytes > room * 3 // 7:
+        if not self.machine.async_copies or not self.analysis.once(possible, self.access):
             return None
-        if not half:  # long columns want some blocks more
-            many = blocks * p.cluster >= self.sm_count // 2 or nbytes <= room // 7
-            better = self.rows > 1024 and many or self.rows > 512 and blocks > 2 * self.sm_count
-        elif self.exponentials:
-            better = 512 < self.rows <= 1024 and blocks * p.cluster >= self.sm_count
+        for cluster in self.machine.cluster_sizes if half and not self.exponentials else self.machine.cluster_sizes[:4]:
+            p = self.shared(1, 256, cluster)
+            blocks = self.blocks(64 // self.nbytes) * cluster
+            wanted = room * 3 // 7 if cluster >= 4 else room // 7 if blocks < 1.5 * self.sm_count else room * 2 // 7
+            if p and (nbytes := self.staged_bytes(p.chunks, 256)) <= wanted:
+                break
         else:
-            better = self.rows > 256
-        return p if better else None
+            return None
+        if half:
+            return p if not self.exponentials or blocks >= self.sm_count else None
+        if self.rows > 1024:  # long columns want some blocks more
+            return p if blocks >= self.sm_count // 2 or nbytes <= room // 7 else None
+        return p if self.blocks(p.tx) > 2 * self.sm_count else None
