@@ -183,8 +183,8 @@ class _Columns:
         """Whether the accumulators of a block's threads fit into shared memory."""
         return (ty + 2) * (tx * lanes + 1) * self.held_bytes <= SHARED
 
-    def params(self, tx: int, threads: int, unroll: int, full: float) -> Params:
-        """Blocks of so many threads; as many parts as fill a share ``full`` of the machine's threads, each of some turns."""
+    def params(self, tx: int, threads: int, unroll: int, full: float, turns: int = 2) -> Params:
+        """Blocks of so many threads; as many parts as fill a share ``full`` of the machine's threads, each of some ``turns`` at least."""
         ty = max(1, threads // tx)
         while ty > 1 and (ty > self.rows or not self.fits(tx, ty, self.lanes)):
             ty //= 2
@@ -195,7 +195,7 @@ class _Columns:
             wanted = full * self.sm_count * (self.threads_per_sm // (tx * ty))
             if self.little:
                 wanted = min(wanted, 64 * blocks)
-            while split * 2 * blocks <= wanted and self.rows // (split * 2) >= ty * unroll * 2:
+            while split * 2 * blocks <= wanted and self.rows // (split * 2) >= ty * unroll * turns:
                 split *= 2
         return Params(self.access, tx, ty, unroll, split, self.fold)
 
@@ -203,8 +203,8 @@ class _Columns:
         """The model's. Where there are blocks for the multiprocessors without parts, or few rows, there are none: a second kernel costs more than it
         helps, unless parts meet in a block or a cluster."""
         met = self.met_in_block() or self.met_in_cluster()
-        if met:
-            return met
+        if met or self.fold > 1:
+            return met or self.folded_in_parts()
         if self.soon and self.rows <= 512 and (self.element < 4 or self.blocks(16) < self.sm_count):
             narrower = self.narrow()
             if narrower:
@@ -258,6 +258,8 @@ class _Columns:
         """What else is worth trying."""
         alone, in_parts = self.alone(), self.in_parts()
         modelled = [alone, in_parts] if self.without_parts(alone) else [in_parts, alone]
+        if self.fold > 1:
+            modelled.insert(0, self.folded_in_parts())
         modelled += self.narrow()
         tried = itertools.product((self.tx, max(1, self.tx // 2)), (128, 256, 512), (2, 4, 8), (0.375, 1.0))
         found = [*modelled, *self.in_blocks(), *self.in_clusters(), *self.in_one_turn([first, *modelled])]
@@ -267,13 +269,18 @@ class _Columns:
         """One block for all of a column."""
         if self.many:
             threads = 256 if self.rows >= 64 and self.vectors * self.above < self.sm_count * 128 else 128
-            return self.params(32, threads, 4 if self.fold == 1 else 8, 0.0)
+            return self.params(32, threads, 4, 0.0)
         if self.rows <= 512 and self.idle:  # soon done: little code to fetch, many blocks, and threads for four rows each
             tx = min(self.tx, 16)
             return self.params(tx, max(128, min(512, tx << (-(-self.rows // 4) - 1).bit_length())), 4, 0.0)
-        if self.fold > 1:
-            return self.params(self.tx, 256, 4, 0.0)
         return self.params(min(self.tx, 16) if self.lanes > 1 else self.tx, 512, max(8, self.under_way()), 0.0)
+
+    def folded_in_parts(self) -> Params:
+        """Folded rows, of which a second kernel makes columns: parts of 550 threads a multiprocessor, which all run at once, small ones where there are
+        many accumulators to exchange."""
+        if self.lanes * self.accumulators <= 8:
+            return self.params(min(self.tx, 32 if self.vectors >= 2048 else 16), 256, 4, 0.27)
+        return self.params(min(self.tx, 16 if self.vectors >= 600 else 8), 128, 4, 0.27, turns=1)
 
     def in_parts(self) -> Params:
         """Parts of columns, until the machine is full."""

@@ -321,6 +321,17 @@ def test_parts_of_columns_run_at_once(rows, columns, dtype):
     assert machine.sm_count * 256 <= blocks * params.tx * params.ty <= machine.sm_count * 768
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("shape", [(32_768, 257), (8192, 770), (8192, 2049), (8192, 4099)])
+def test_parts_of_odd_rows_run_at_once(shape, dtype):
+    """Too many made the kernel that combines them take as long as the other, too few (16384×4099) left most threads of the machine without work."""
+    sm_count = targets.of("cuda:sm_90").machine.sm_count
+    for fn in (lambda x: x.sum(0), lambda x: x.var(0)):
+        params = first_choice(fn, shape, dtype=dtype)
+        blocks = -(-shape[1] * params.fold // (params.tx * params.access.lanes)) * params.split
+        assert params.fold > 1 and 0.5 * sm_count <= blocks and sm_count * 256 <= blocks * params.tx * params.ty <= sm_count * 580
+
+
 @pytest.mark.parametrize("rows", [16, 64, 256])
 def test_columns_are_read_by_whole_vectors_where_there_are_blocks_enough(rows):
     assert sum_of_columns(rows, 16_384, dtype=np.float32).access.lanes == 4
