@@ -2,7 +2,7 @@
 
 ``tx`` threads lie along the columns, each with a vector of them, ``ty`` along the rows; a thread walks down its rows with several loads
 in flight, and the block's threads of one column combine through shared memory. Few columns are split over several blocks, whose
-accumulators a second kernel combines. Rows of odd lengths are *folded*: several of them, one behind the other, are one row of a length
+accumulators meet in a cluster, or are combined by a second kernel. Rows of odd lengths are *folded*: several of them, one behind the other, are one row of a length
 that vectors divide; the second kernel combines what came of each column in them, or a block gathers it (``gpu_gathered_columns.py``). Columns that a
 block's registers hold, or the shared memory of a cluster's (``gpu_staged_columns.py``), are read once, however many phases there are.
 """
@@ -27,12 +27,12 @@ from mlirfuse.schedule.gpu_staging import streamed_inputs
 
 
 SHARED = 48 << 10  # bytes a block may use without asking
-FOLDED, MANY = 64, 8 << 20  # folded rows that are worth it; elements of which a quarter as many are
+FOLDED, MANY = 64, 8 << 20  # folded rows, of 512 rows at least, that are worth it; elements of which a quarter as many are, of any number of rows
 KEPT = 32  # elements of columns that a thread keeps in registers
 
 
 class Params(NamedTuple):
-    """What columns may have; ``tx`` and ``ty`` are powers of two."""
+    """What columns may have; ``tx``, ``ty`` and ``split`` are powers of two."""
 
     access: Access
     tx: int  # threads along columns
@@ -63,9 +63,9 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], alignmen
     """Parameters worth trying, the model's choice first."""
     columns = _Columns(analysis, access, env, alignments, machine)
     if not columns.one_pass:
-        in_shared = columns.kept_in_shared()
-        if in_shared:
-            yield in_shared
+        kept = columns.kept_in_shared()
+        if kept:
+            yield kept
         yield from columns.in_registers()
     first = columns.choice()
     yield first
@@ -155,7 +155,8 @@ class _Columns:
         self.analysis, self.machine, self.sm_count, self.threads_per_sm = analysis, machine, machine.sm_count, machine.threads_per_sm
         self.one_pass, self.accumulators, self.held_bytes, self.element, self.inputs, self.exponentials = analysis.once(_needs)
         self.columns, self.above, self.rows = analysis.values(_extents, env)
-        self.fold, self.access, self.foldable = 1, access, (1, access)
+        self.fold, self.access, self.foldable = 1, access, (1, access)  # foldable: how blocks that gather columns fold them, where that is possible
+        self.all_columns, self.all_rows = self.columns, self.rows  # not folded
         if self.one_pass:
             self.foldable = _folded(analysis, access, env, alignments)
             if self.rows >= (self.foldable[0] * FOLDED // 4 if self.rows * self.columns >= MANY else max(self.foldable[0] * FOLDED, 512)):
@@ -191,8 +192,8 @@ class _Columns:
         while unroll > 1 and ty * unroll > self.rows:
             unroll //= 2
         split, blocks = 1, self.blocks(tx)
-        if self.one_pass:
-            wanted = full * self.sm_count * (self.threads_per_sm // (tx * ty))
+        if self.one_pass and full:
+            wanted = max(full * self.sm_count * (self.threads_per_sm // (tx * ty)), self.sm_count)
             if self.little:
                 wanted = min(wanted, 64 * blocks)
             while split * 2 * blocks <= wanted and self.rows // (split * 2) >= ty * unroll * turns:
@@ -212,17 +213,17 @@ class _Columns:
         alone = self.alone()
         if not self.without_parts(alone):
             return self.in_parts()
-        if self.one_pass and self.nbytes <= 8 and self.fold == 1 and self.rows <= 256:
+        if self.nbytes <= 8 and self.rows <= 256:
             return self.at_once(alone)
         if self.soon and self.nbytes >= 16 and self.element >= 4 and 128 < self.rows <= 512 and self.blocks(16) < self.sm_count:
             return next((p for p in self.in_one_turn([alone]) if p.tx * p.ty == 1024), alone)
         return alone
 
     def met_in_block(self) -> Params | None:
-        """Rows that vectors do not divide, gathered by blocks of 512 threads without parts: where a column is soon done, or there are blocks enough."""
+        """Rows that vectors do not divide, gathered by blocks without parts: where a column is soon done, or there are blocks enough."""
         fold, access = self.foldable
-        rows, enough = self.rows * self.fold, self.gathering(32) >= 0.6 * self.sm_count
-        if fold == 1 or not enough and not (256 < rows <= 512 and self.gathering(32) >= 0.25 * self.sm_count):
+        enough = self.gathering(32) >= 0.6 * self.sm_count
+        if fold == 1 or not enough and not (256 < self.all_rows <= 512 and self.gathering(32) >= 0.25 * self.sm_count):
             return None
         wide = access.lanes <= 4 and self.gathering(64) >= 1.5 * self.sm_count  # fewer rows of threads have enough to do
         tried = [(64, 8, 4), (64, 8, 2)] if wide else [(32, 16, 4), (32, 16, 2)]
@@ -263,7 +264,7 @@ class _Columns:
         modelled += self.narrow()
         tried = itertools.product((self.tx, max(1, self.tx // 2)), (128, 256, 512), (2, 4, 8), (0.375, 1.0))
         found = [*modelled, *self.in_blocks(), *self.in_clusters(), *self.in_one_turn([first, *modelled])]
-        return iter(dict.fromkeys([*found, *self.in_shared(), *(self.params(*given) for given in tried)]))
+        return iter(dict.fromkeys([*found, *self.in_shared_memory(), *(self.params(*given) for given in tried)]))
 
     def alone(self) -> Params:
         """One block for all of a column."""
@@ -276,8 +277,8 @@ class _Columns:
         return self.params(min(self.tx, 16) if self.lanes > 1 else self.tx, 512, max(8, self.under_way()), 0.0)
 
     def folded_in_parts(self) -> Params:
-        """Folded rows, of which a second kernel makes columns: parts of 550 threads a multiprocessor, which all run at once, small ones where there are
-        many accumulators to exchange."""
+        """Folded rows, of which a second kernel makes columns: parts for a quarter of the machine's threads, which all run at once, small ones where
+        there are many accumulators to exchange."""
         if self.lanes * self.accumulators <= 8:
             return self.params(min(self.tx, 32 if self.vectors >= 2048 else 16), 256, 4, 0.27)
         return self.params(min(self.tx, 16 if self.vectors >= 600 else 8), 128, 4, 0.27, turns=1)
@@ -296,13 +297,13 @@ class _Columns:
 
     def gathering(self, tx: int) -> int:
         """The blocks that gather what rows that vectors do not divide have of their columns, of ``tx`` threads along them."""
-        return -(-self.columns // self.fold // ((tx - 1) * self.foldable[1].lanes))
+        return -(-self.all_columns // ((tx - 1) * self.foldable[1].lanes))
 
     def gathered(self, tx: int, ty: int, unroll: int, split: int = 1) -> Params | None:
         """Such blocks, if there are a thread for each of a block's columns, shared memory, and rows for a turn."""
         fold, access = self.foldable
-        possible = max(fold, access.lanes) <= ty <= 512 // tx and ty // fold * unroll * split <= self.rows * self.fold // fold
-        if possible and shared_elements(tx, ty, access.lanes) * self.held_bytes <= SHARED:
+        enough = max(fold, access.lanes) <= ty <= 512 // tx and ty // fold * unroll * split <= self.all_rows // fold
+        if enough and shared_elements(tx, ty, access.lanes) * self.held_bytes <= SHARED:
             return Params(access, tx, ty, unroll, split, fold, gathered=True)
         return None
 
@@ -311,7 +312,7 @@ class _Columns:
         fold, access = self.foldable
         for tx, ty, unroll in itertools.product((32, 64), (4, 8, 16), (4, 8, 2)) if fold > 1 else ():
             blocks = self.gathering(tx)
-            if blocks * (tx - 1) * access.lanes > self.columns // self.fold * 1.25:
+            if blocks * (tx - 1) * access.lanes > self.all_columns * 1.25:
                 continue
             split = 1
             while split * 2 * blocks <= 0.375 * self.sm_count * (self.threads_per_sm // (tx * ty)) and self.gathered(tx, ty, unroll, split * 2):
@@ -330,7 +331,8 @@ class _Columns:
 
     def of_cluster(self, widen: int, cluster: int) -> Iterator[Params]:
         """Blocks of a cluster that read so many times 128 bytes of a row: first such whose threads have a turn each."""
-        tx, rows, unroll = widen * 128 // self.nbytes, self.rows // cluster, max(2, min(8, 32 // (self.lanes * self.inputs)))
+        tx, rows = widen * 128 // self.nbytes, self.rows // cluster
+        unroll = 8 if self.lanes * self.inputs <= 4 else 4 if self.lanes * self.inputs <= 8 else 2
         if tx > self.tx or rows < unroll:
             return
         most = 256 if self.accumulators > 1 else tx * 32 if self.lanes > 4 and rows < 2048 else 512
@@ -394,13 +396,17 @@ class _Columns:
                     yield Params(self.access, tx, threads // tx, unroll, held=True)
                     break
 
-    def in_shared(self) -> Iterator[Params]:
+    def in_shared_memory(self) -> Iterator[Params]:
         """Parameters that keep columns in shared memory to try."""
-        if not self.one_pass and self.machine.async_copies and self.analysis.once(possible, self.access):
+        if self.can_copy():
             for widen, threads, cluster in itertools.product((1, 2, 4), (256, 512), self.machine.cluster_sizes):
                 p = self.shared(widen, threads, cluster)
                 if p:
                     yield p
+
+    def can_copy(self) -> bool:
+        """Whether there is a reason to copy columns to shared memory, and a way."""
+        return not self.one_pass and self.machine.async_copies and self.analysis.once(possible, self.access)
 
     def shared(self, widen: int, threads: int, cluster: int) -> Params | None:
         """Blocks of a cluster that read so many times 64 bytes of a row, if they have room for the columns."""
@@ -420,22 +426,25 @@ class _Columns:
     def kept_in_shared(self) -> Params | None:
         """Columns in shared memory, where that takes less time than registers, which hold few rows, and than stages, which read them once more: of half
         types with exponentials, whose instructions take longer than that, few rows only. As few blocks a cluster as leave room for three of them on a
-        multiprocessor, for two of large clusters; for seven where they are few."""
+        multiprocessor: for two, where a cluster has four or more, and for seven, where it has fewer and there are few columns."""
         half, room = self.element < 4, self.machine.shared_per_block
-        if self.nbytes < 16 or self.rows <= (512 if self.exponentials or not half else 256) or half and self.exponentials and self.rows > 1024:
-            return None
-        if not self.machine.async_copies or not self.analysis.once(possible, self.access):
-            return None
-        for cluster in self.machine.cluster_sizes if half and not self.exponentials else self.machine.cluster_sizes[:4]:
-            p = self.shared(1, 256, cluster)
-            blocks = self.blocks(64 // self.nbytes) * cluster
-            wanted = room * 3 // 7 if cluster >= 4 else room // 7 if blocks < 1.5 * self.sm_count else room * 2 // 7
-            if p and (nbytes := self.staged_bytes(p.chunks, 256)) <= wanted:
-                break
+        if half and self.exponentials:
+            fewest, most, largest = 513, 1024, 8
         else:
+            fewest, most, largest = (257, self.rows, 16) if half else (513, self.rows, 8)
+        if self.nbytes < 16 or not fewest <= self.rows <= most or not self.can_copy():
             return None
-        if half:
-            return p if not self.exponentials or blocks >= self.sm_count else None
-        if self.rows > 1024:  # long columns want some blocks more
-            return p if blocks >= self.sm_count // 2 or nbytes <= room // 7 else None
-        return p if self.blocks(p.tx) > 2 * self.sm_count else None
+        few = self.blocks(64 // self.nbytes)  # without clusters
+        for cluster in self.machine.cluster_sizes:
+            p, blocks = self.shared(1, 256, cluster), few * cluster
+            limit = room * 3 // 7 if cluster >= 4 else room // 7 if blocks < 1.5 * self.sm_count else room * 2 // 7
+            if cluster > largest or p is None or self.staged_bytes(p.chunks, 256) > limit:
+                continue
+            if half:
+                better = not self.exponentials or blocks >= self.sm_count
+            elif self.rows > 1024:  # long columns want some blocks more
+                better = blocks >= self.sm_count // 2 or self.staged_bytes(p.chunks, 256) <= room // 7
+            else:
+                better = few > 2 * self.sm_count
+            return p if better else None
+        return None

@@ -356,13 +356,26 @@ def test_few_exponentials_are_computed_at_once(fn, shape):
     assert 8 <= text.count("ex2.approx") <= 40
 
 
-def test_columns_take_powers_of_two_of_threads():
+@pytest.mark.parametrize("fn, dtype, inputs", [(lambda x: x - x.mean(0), np.float32, 1), (lambda x, y, z: (x * y + z).sum(0), np.float64, 3)])
+def test_columns_take_powers_of_two_of_threads(fn, dtype, inputs):
     """Whatever the number of rows: threads find their place by shifts and masks."""
-    lowered = mlirfuse.jit(lambda x: x - x.mean(0), target="cuda:sm_90").lower(np.empty((64, 4096), np.float32))
+    lowered = mlirfuse.jit(fn, target="cuda:sm_90").lower(*(np.empty((64, 4096), dtype) for _ in range(inputs)))
     program = Program(lowered.segmented(), targets.of("cuda:sm_90"), lowered.env)
     rows, columns = map(str, program.graph.args[0].shape)
     for n in range(1, 1100):
-        for m in (24, 4096, 80_000):
+        for m in (24, 2344, 4096, 80_000):
             for params in itertools.islice(gpu_choice.candidates(program.steps[0].analysis, {rows: n, columns: m}, {}, program.target.machine), 4):
                 if isinstance(params, gpu_columns.Params):
-                    assert all(k & (k - 1) == 0 for k in (params.tx, params.ty, params.unroll, params.split)) and params.tx * params.ty <= 1024
+                    assert all(k & (k - 1) == 0 for k in (params.tx, params.ty, params.split)) and params.tx * params.ty <= 1024
+                    assert params.unroll in (1, 2, 4, 8, 12, 16)
+
+
+@pytest.mark.parametrize("chip", ["sm_75", "sm_80", "sm_86", "sm_90", "sm_120"])
+@pytest.mark.parametrize("shape", [(151_477, 400), (300_000, 257 * 8), (100_000, 1001)])
+def test_parts_of_long_columns_for_all_multiprocessors(shape, chip):
+    """Of machines with half as many threads a multiprocessor too."""
+    target = targets.of(f"cuda:{chip}")
+    lowered = mlirfuse.jit(lambda x: x.sum(0), target=f"cuda:{chip}").lower(np.empty(shape, np.float32))
+    (params,) = Program(lowered.segmented(), target, lowered.env).parameters(lowered.env, {})
+    blocks = -(-shape[1] * params.fold // (params.tx * params.access.lanes)) * params.split * params.cluster
+    assert blocks >= target.machine.sm_count / 2
