@@ -307,6 +307,8 @@ class Kernel:
         dividend, divisor = self.value(op.operands[0], a), self.value(op.operands[1], b)
         once = dividend.lanes == 1 and not axes(op.operands[1])  # such as a row's sum over its length
         half = self._becomes_half(op.result)
+        if once and self._is_size(op.operands[1]):
+            return m.quotient_by_size(self.e, dividend, divisor)
         if divisor.lanes > 1 or once:
             return m.rough_quotient(self.e, dividend, divisor) if half else self._elementwise(op, env)
         key = "inverse", self._key(op.operands[1], b)
@@ -316,6 +318,13 @@ class Kernel:
         if half:
             return self.e.mul(self.e.mul(dividend, found[0]), found[1])
         return m.quotient_by_inverse(self.e, dividend, divisor, *found)
+
+    @staticmethod
+    def _is_size(value: Value) -> bool:
+        """Whether ``value`` is a number of elements."""
+        while value.op is not None and (value.op.name == "cast" or value.op.name in _VIEWS):
+            value = value.op.operands[0]
+        return value.op is not None and value.op.name == "size"
 
     def _becomes_half(self, value: Value) -> bool:
         """Whether all that is made of ``value`` is its rounding to a half type."""

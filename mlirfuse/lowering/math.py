@@ -207,6 +207,16 @@ def reciprocal(e: Emitter, x: Val) -> Val:
     return _rcp(e, x) if _hardware(e, x) else e.div(1.0, x)
 
 
+def rsqrt(e: Emitter, x: Val) -> Val:
+    """``1 / sqrt(x)`` within 1.5 ulp: of a GPU's approximation, within 2 ulp, and one of Newton's steps, which leaves zeros and infinities alone. A square
+    root and a division, each with a branch for subnormals, take three times the instructions."""
+    if not _hardware(e, x):
+        return e.div(1.0, e.sqrt(x))
+    y = e.per_lane(lambda v: e.intrinsic("llvm.nvvm.rsqrt.approx.f", v), x)
+    better = e.fma(e.mul(y, 0.5), e.fma(e.neg(e.mul(x, y)), y, 1.0), y)
+    return e.select(e.isnan(better), y, better)
+
+
 def quotient(e: Emitter, a, b: Val) -> Val:
     """a / b within 1 ulp for finite ``a`` and ``b`` of moderate size."""
     if not _hardware(e, b):
@@ -221,7 +231,10 @@ def inverse(e: Emitter, b: Val) -> tuple[Val, Val]:
     quotient that overflows does so on the way, and none that is normal loses places."""
     exponent = e.and_(e.bitcast(b, dt.i32), 0x7F800000)
     s = e.bitcast(e.max(e.sub(0x7E800000, exponent), 0x00800000), dt.f32)
-    return s, e.div(1.0, e.mul(b, s))
+    b = e.mul(b, s)
+    r = _rcp(e, b)
+    better = e.fma(e.fma(e.neg(b), r, 1.0), r, r)
+    return s, e.select(e.isnan(better), r, better)  # of zeros and infinities the first
 
 
 def rough_quotient(e: Emitter, a: Val, b: Val) -> Val:
@@ -233,8 +246,17 @@ def rough_quotient(e: Emitter, a: Val, b: Val) -> Val:
 
 def quotient_by_inverse(e: Emitter, a: Val, b: Val, s: Val, r: Val) -> Val:
     """``a / b`` with ``s`` and ``r`` of :func:`inverse`: a quotient corrected by what it leaves (Markstein, 1990). It is rounded as the division's but
-    for about one in 2^22, and within 1 ulp below 2^-100, where what is left is not exact. Infinities and zeros leave nothing to correct by."""
-    a, b = e.mul(a, s), e.mul(b, s)
+    for about one in 2^22, and within 1 ulp below 2^-100, where what is left is not exact."""
+    return _corrected(e, e.mul(a, s), e.mul(b, s), r)
+
+
+def quotient_by_size(e: Emitter, a: Val, n: Val) -> Val:
+    """``a / n`` of float32 on a GPU, as exact as :func:`quotient_by_inverse`, where ``n`` is a number of elements, maybe 0."""
+    return _corrected(e, a, n, _rcp(e, n))
+
+
+def _corrected(e: Emitter, a: Val, b: Val, r: Val) -> Val:
+    """``a / b`` from ``r``, about ``1 / b``. Infinities and zeros leave nothing to correct by."""
     q = e.mul(a, r)
     left = e.fma(e.neg(q), b, a)
     corrected = e.fma(left, r, q)

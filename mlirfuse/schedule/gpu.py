@@ -203,6 +203,27 @@ class GpuBody:
         held = [e.op(f'llvm.inline_asm "", "=r,0" {word} : (i32) -> i32', dt.u32) for word in e.words(val)]
         return e.of_words(held, val.dtype, val.lanes)
 
+    def under_way(self, vals: list[Val]) -> list[Val]:
+        """``vals``, whose loads come before all that follows. LLVM would move a load into the branch that uses it, and ptxas beside what uses it, where each
+        is waited for alone; neither moves one that opaque code takes across a branch that may be the kernel's end."""
+        if not vals:
+            return []
+        e = self.e
+        held = [self._pinned(val) for val in vals]
+        never = e.op(f"llvm.ptrtoint {next(iter(self.k.memories.values())).pointer} : {self.k.pointer_type} to i64", dt.i64)
+        with self.k.region(f"scf.if {e.cmp('eq', never, 1)} {{"):
+            e.line('llvm.inline_asm has_side_effects "trap;", "" : () -> ()')
+        return held
+
+    def _pinned(self, val: Val) -> Val:
+        e, bits = self.e, val.lanes * val.dtype.bits
+        if bits < 16:
+            return val
+        words = e.words(val) if bits >= 32 else [e.bitcast(val, dt.u16)]
+        kind = "r" if bits >= 32 else "h"
+        words = [e.op(f'llvm.inline_asm has_side_effects "", "={kind},0" {w} : ({w.type}) -> {w.type}', w.dtype) for w in words]
+        return e.of_words(words, val.dtype, val.lanes) if bits >= 32 else e.bitcast(words[0], val.dtype)
+
     # ---- memory shared by a block
 
     def barrier(self) -> None:

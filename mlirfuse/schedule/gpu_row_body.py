@@ -11,7 +11,7 @@ from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule import joint
-from mlirfuse.schedule.analysis import Analysis
+from mlirfuse.schedule.analysis import Analysis, is_reduction
 from mlirfuse.schedule.gpu import GpuBody
 
 
@@ -140,3 +140,15 @@ def row_inputs(analysis: Analysis) -> tuple[list[Value], list[Value]]:
     inputs = [v for v in analysis.inputs if reduced & set(analysis.axes.flat(v))]
     streamed = [v for v in inputs if rows & set(analysis.axes.flat(v))] or inputs
     return streamed, [v for v in inputs if v not in streamed]
+
+
+def read_by(analysis: Analysis, reductions: list[Op], inputs: list[Value]) -> list[Value]:
+    """What of ``inputs`` these reductions are computed from, but for what depends on others."""
+    needed: set[Value] = set()
+    left = [op.operands[0] for op in reductions]
+    while left:
+        value = left.pop()
+        if value not in needed:
+            needed.add(value)
+            left += [] if value.op not in analysis.ops or is_reduction(value.op) else value.op.operands
+    return [v for v in inputs if v in needed]

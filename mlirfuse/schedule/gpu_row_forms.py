@@ -12,7 +12,7 @@ from mlirfuse.lowering import reductions as red
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Index
 from mlirfuse.schedule.gpu_partial import partial_memory, store_partial
-from mlirfuse.schedule.gpu_row_body import Rows
+from mlirfuse.schedule.gpu_row_body import Rows, read_by
 from mlirfuse.schedule.gpu_staging import Staging
 
 UNROLL = 4  # vectors in flight of a looped row, more where a vector is short
@@ -26,13 +26,15 @@ def in_registers(rows: Rows) -> sz.Size:
     stride = p.tx * lanes * p.cluster
     start = rows.x_base if rows.rank is None else e.add(rows.x_base, rows.wide(e.mul(rows.rank, p.tx * lanes)))
     places = [rows.at(here, e.add(start, c * stride) if c else start, c >= p.whole) for c in range(p.chunks)]
-    shared = rows.shared  # in the cache anyway: kept only if there is room
-    if p.chunks * lanes * sum(v.dtype.bytes for v in shared) > 4 * 24:
-        shared = []
-    halves = any(v.dtype.bits == 16 for v in rows.streamed)
-    for value in (*rows.streamed, *shared):
+    kept = [*rows.streamed, *rows.shared] if p.ahead else rows.streamed
+    first = read_by(rows.analysis, rows.phases[0], kept) if p.ahead else kept
+    for value in first:
         for place in places:
             k.preload(value, place.env)
+    later = [(value, place.env) for value in kept if value not in first for place in places]
+    for (value, env), val in zip(later, rows.under_way([k.preload(value, env) for value, env in later])):
+        k.bind_loaded(value, env, val)
+    halves = any(v.dtype.bits == 16 for v in rows.streamed)
 
     def total_of(op: Op) -> tuple[Val, ...]:
         """The accumulator of this thread's part of the row. What looks at elements twice takes some vectors of half types at a time:
@@ -46,7 +48,7 @@ def in_registers(rows: Rows) -> sz.Size:
         for at in range(0, p.chunks, at_once):
             with k.forget() if at_once < p.chunks else nullcontext():
                 found = rows.elements_of(op, places[at : at + at_once])
-                total = red.total(e, op, found) if total is None else red.accumulate(e, op, total, found)
+                total = red.of_thread(e, op, found) if total is None else red.accumulate(e, op, total, found)
         return total
 
     for phase in rows.phases:
@@ -137,7 +139,7 @@ def in_shared(rows: Rows) -> sz.Size:
 
     def weights_of(phase: list[Op]) -> list[Value]:
         """The weights that must not be loaded by elements."""
-        return rows.shared_by(op.operands[0] for op in phase) if p.shifted else []
+        return read_by(rows.analysis, phase, rows.shared) if p.shifted else []
 
     def reduce(phase: list[Op]) -> list[tuple[Val, ...]]:
         """The accumulators of this thread's part of the row."""
@@ -147,9 +149,11 @@ def in_shared(rows: Rows) -> sz.Size:
     def deviating(op: Op, count: Val, total: Val, nothing: Val) -> tuple[Val, ...]:
         """The squared deviations from this thread's own mean take another pass."""
         count = e.const(float(p.chunks * lanes), count.dtype) if exact else red.sum_of_lanes(e, count)
-        mean = red.sum_of_lanes(e, red.mean_of(e, count, total))  # weighted before it is summed: a total may overflow
-        (squares,) = passes([nothing], lambda places, state: [e.add(*state, red.deviations(e, rows.elements_of(op, places), mean))], weights_of([op]))
-        return count, mean, red.sum_of_lanes(e, squares)
+
+        def deviations_from(mean: Val) -> Val:
+            return passes([nothing], lambda places, state: [e.add(*state, red.deviations(e, rows.elements_of(op, places), mean))], weights_of([op]))[0]
+
+        return red.means_and_deviations(e, count, total, deviations_from)
 
     rows.loop(zero, e.const(p.whole, rows.index), 1, [], lambda chunk, _: bring(chunk, False))
     for c in range(p.whole, p.chunks):

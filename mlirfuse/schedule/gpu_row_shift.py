@@ -16,7 +16,7 @@ from mlirfuse.graph import Value
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index
 from mlirfuse.lowering.slots import Slots
-from mlirfuse.schedule.analysis import Analysis, is_reduction
+from mlirfuse.schedule.analysis import Analysis
 from mlirfuse.schedule.gpu_row_body import Place, Rows
 
 
@@ -64,17 +64,6 @@ class ShiftedRows(Rows):
                         k.store(value, env, e.extract(val, lane))
 
     # ---- what all rows share
-
-    def shared_by(self, values) -> list[Value]:
-        """What of it these values are computed from, reductions apart."""
-        needed: set[Value] = set()
-        left = list(values)
-        while left:
-            value = left.pop()
-            if value not in needed:
-                needed.add(value)
-                left += [] if value.op not in self.analysis.ops or is_reduction(value.op) else value.op.operands
-        return [v for v in self.shared if v in needed]
 
     def load_shared(self, value: Value, place: Place) -> None:
         e, k = self.e, self.k

@@ -21,7 +21,7 @@ from mlirfuse.schedule import gpu_staging, joint
 from mlirfuse.schedule.analysis import Analysis
 from mlirfuse.schedule.gpu import Access, GpuKernel
 from mlirfuse.schedule.gpu_partial import finish
-from mlirfuse.schedule.gpu_row_body import Rows, row_inputs
+from mlirfuse.schedule.gpu_row_body import Rows, read_by, row_inputs
 from mlirfuse.schedule.gpu_row_forms import UNROLL, in_loops, in_registers, in_shared
 from mlirfuse.schedule.gpu_row_shift import ShiftedRows
 
@@ -36,7 +36,8 @@ class Params(NamedTuple):
     they need no check; ``recompute``: values are computed again in each phase from what was loaded, which needs fewer registers;
     ``resident``: blocks that shall fit a multiprocessor at a time, which bounds their registers; ``online``: softmax's maximum and sum are one
     reduction; ``staged``: the vectors are kept in shared memory, not in registers;
-    ``shifted``: they begin before the row, where memory is aligned for them."""
+    ``shifted``: they begin before the row, where memory is aligned for them; ``ahead``: weights, and what else is read for the time after the reductions, are
+    under way before them."""
 
     access: Access
     tx: int
@@ -50,6 +51,7 @@ class Params(NamedTuple):
     online: bool = False
     staged: bool = False
     shifted: bool = False
+    ahead: bool = False
 
 
 def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
@@ -79,7 +81,7 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], alignmen
     kept, length = analysis.values(_extents, env)
     lanes = access.lanes
     vectors = max(1, -(-length // lanes))
-    row_bytes, widest, single, one_pass, shorter, halves, inputs, weights, half_weights, _ = analysis.once(_row)
+    row_bytes, widest, single, one_pass, shorter, halves, inputs, weights, half_weights, _, sizes, late = analysis.once(_row)
     registers = max(1, lanes * row_bytes // 4)  # of one chunk
     small = kept * vectors < machine.sm_count * 1024  # not a vector for each thread of half the machine: all in parallel
 
@@ -130,7 +132,10 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], alignmen
         if cluster > 1 and tx == 256:
             held = chunks * registers
             resident = (4 if held <= 32 else 2) if halves else 3 if 32 < held <= 64 else 1
-        return Params(access, tx, ty, chunks, cluster, 1, whole, chunks * lanes > (32 if wide else 16), resident, shorter and cluster > 1)
+        loaded = chunks * sum(max(1, lanes * size // 4) for size in sizes)  # registers, if all is under way at once
+        few = -(-kept // ty) * ty * cluster * tx <= machine.sm_count * 512
+        ahead = resident == 1 and loaded <= (96 if few else 48)
+        return Params(access, tx, ty, chunks, cluster, 1, whole, chunks * lanes > (32 if wide else 16), resident, shorter and cluster > 1, ahead=ahead)
 
     def staged() -> list[_Place]:
         """Rows in shared memory, best first: few multiprocessors idle, not one block on each with fewer threads than several would have, all threads
@@ -190,6 +195,7 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], alignmen
     ordered = [persistent(*place) for place in sorted(alone, key=cost) + sorted(shared, key=cost)]
     yield from map(in_shared_memory, (places or staged())[:8])
     yield from (*_shifted(analysis, access, env, alignments, machine), *ordered, looped())
+    yield from (p._replace(ahead=not p.ahead) for p in ordered[:2] if late)
     for p in ordered:
         if p.cluster > 1:
             yield from (p._replace(resident=r) for r in (1, 2, 3, 4) if r != p.resident and r * p.tx <= 1024)
@@ -341,7 +347,8 @@ class _Row(NamedTuple):
     """What is read of a row, and what for: ``row_bytes`` of its elements at one place, of inputs that are not the same for all rows, and ``widest``, of one
     of these; ``single``: rows are only reduced, in one pass; ``one_pass``: what else is written needs no reduction; ``shorter``: online forms make it
     fewer passes; ``halves``: some elements are of half types; ``inputs`` and ``weights``: how many there are that differ from row to row, and that all
-    rows share; ``half_weights``: some of these are of half types; ``wider_weights``: some are wider than what is read of a row."""
+    rows share; ``half_weights``: some of these are of half types; ``wider_weights``: some are wider than what is read of a row; ``sizes``: the bytes of
+    an element of each of them; ``late``: some are read after the first reductions only."""
 
     row_bytes: int
     widest: int
@@ -353,6 +360,8 @@ class _Row(NamedTuple):
     weights: int
     half_weights: bool
     wider_weights: bool
+    sizes: tuple[int, ...]
+    late: bool
 
 
 def _row(analysis: Analysis) -> _Row:
@@ -373,4 +382,6 @@ def _row(analysis: Analysis) -> _Row:
         len(shared),
         half_weights,
         any(v.dtype.bytes > max(nbytes, default=4) for v in shared),
+        tuple(v.dtype.bytes for v in streamed + shared),
+        len(read_by(analysis, analysis.phases[0], streamed + shared)) < len(streamed + shared),
     )

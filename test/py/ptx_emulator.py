@@ -5,8 +5,8 @@ global memory, asynchronous copies (done at once), shuffles, divergent branches,
 every access, global addresses that lie in no allocation (each is followed by a red zone), global writes to what may only be read, addresses past
 the end of shared memory, threads that wait for ever, races in shared memory.
 
-What it does not model: races in global memory, as the threads that are furthest behind always go first; kernels that overlap; the approximate instructions' errors (``ex2.approx`` is exact, but for rounding); subnormals flushed to zero; time. Of PTX it knows what the tests
-need: anything else is an :class:`EmulationError` that names the opcode.
+What it does not model: races in global memory, as the threads that are furthest behind always go first; kernels that overlap; the errors of
+``ex2.approx``, which is exact but for rounding; subnormals flushed to zero; time. Of PTX it knows what the tests need: anything else is an :class:`EmulationError` that names the opcode.
 """
 
 from __future__ import annotations
@@ -545,6 +545,18 @@ def _rounded(function: Callable) -> Callable:
     return lambda parts, x: function(x.astype(np.float64)).astype(x.dtype)
 
 
+def _reciprocal(function: Callable) -> Callable:
+    """Of ``.approx`` the float before the result, toward zero, where that is not exact: code must not count on its last bit."""
+
+    def compute(parts, x):
+        exact = function(x.astype(np.float64))
+        result = exact.astype(x.dtype)
+        off = ("approx" in parts) & (result != exact) & np.isfinite(result)
+        return np.where(off, np.nextafter(result, np.zeros_like(result)), result)
+
+    return compute
+
+
 ARITHMETIC = {
     "add": lambda parts, x, y: x + y,
     "sub": lambda parts, x, y: x - y,
@@ -557,7 +569,8 @@ ARITHMETIC = {
     "min": _extreme(np.fmin, np.minimum),
     "div": _divide,
     "rem": lambda parts, x, y: x % y,
-    "rcp": _rounded(np.reciprocal),
+    "rcp": _reciprocal(np.reciprocal),
+    "rsqrt": _reciprocal(lambda x: 1 / np.sqrt(x)),
     "sqrt": _rounded(np.sqrt),
     "ex2": _rounded(np.exp2),
     "and": lambda parts, x, y: x & y,
