@@ -132,10 +132,14 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], alignmen
         if cluster > 1 and tx == 256:
             held = chunks * registers
             resident = (4 if held <= 32 else 2) if halves else 3 if 32 < held <= 64 else 1
-        loaded = chunks * sum(max(1, lanes * size // 4) for size in sizes)  # registers, if all is under way at once
-        few = -(-kept // ty) * ty * cluster * tx <= machine.sm_count * 512
-        ahead = resident == 1 and loaded <= (96 if few else 48)
-        return Params(access, tx, ty, chunks, cluster, 1, whole, chunks * lanes > (32 if wide else 16), resident, shorter and cluster > 1, ahead=ahead)
+        recompute = chunks * lanes > (32 if wide else 16)
+        return Params(access, tx, ty, chunks, cluster, 1, whole, recompute, resident, shorter and cluster > 1, ahead=resident == 1 and loaded_first(tx * cluster, chunks))
+
+    def loaded_first(threads: int, chunks: int) -> bool:
+        """Whether so many threads a row load all of it and its weights before they reduce it: what takes few registers, more where rows are few."""
+        loaded = chunks * sum(max(1, lanes * size // 4) for size in sizes)
+        few = kept * threads <= machine.sm_count * 512
+        return loaded <= (96 if few else 64 if halves and (not wide or inputs > 1) else 48)
 
     def staged() -> list[_Place]:
         """Rows in shared memory, best first: few multiprocessors idle, not one block on each with fewer threads than several would have, all threads
