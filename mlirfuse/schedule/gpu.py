@@ -216,13 +216,14 @@ class GpuBody:
         return held
 
     def _pinned(self, val: Val) -> Val:
+        """``val``, in registers when this is reached."""
         e, bits = self.e, val.lanes * val.dtype.bits
         if bits < 16:
             return val
-        words = e.words(val) if bits >= 32 else [e.bitcast(val, dt.u16)]
-        kind = "r" if bits >= 32 else "h"
-        words = [e.op(f'llvm.inline_asm has_side_effects "", "={kind},0" {w} : ({w.type}) -> {w.type}', w.dtype) for w in words]
-        return e.of_words(words, val.dtype, val.lanes) if bits >= 32 else e.bitcast(words[0], val.dtype)
+        short = bits == 16
+        words = [e.op(f"llvm.bitcast {val} : {val.type} to i16", dt.u16)] if short else e.words(val)
+        held = [e.op(f'llvm.inline_asm has_side_effects "", "={"h" if short else "r"},0" {word} : ({word.type}) -> {word.type}', word.dtype) for word in words]
+        return e.op(f"llvm.bitcast {held[0]} : i16 to {val.type}", val.dtype, val.lanes) if short else e.of_words(held, val.dtype, val.lanes)
 
     # ---- memory shared by a block
 

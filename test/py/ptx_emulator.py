@@ -329,6 +329,10 @@ def _branch(launch: Launch, instruction: Instruction, threads: np.ndarray) -> No
     launch.counters[threads] = launch.kernel.labels[instruction.operands[0]]
 
 
+def _trap(launch: Launch, instruction: Instruction, threads: np.ndarray) -> None:
+    raise EmulationError(f"thread {threads[0]} trapped")
+
+
 def _return(launch: Launch, instruction: Instruction, threads: np.ndarray) -> None:
     launch.counters[threads] = ENDED
 
@@ -604,7 +608,7 @@ def _arithmetic(launch: Launch, instruction: Instruction, threads: np.ndarray) -
 
 
 OPERATIONS = {"griddepcontrol": _nothing, "bar": _block_barrier, "barrier": _cluster_barrier} | dict.fromkeys(ARITHMETIC, _arithmetic)
-OPERATIONS |= {"bra": _branch, "ret": _return, "ld": _load, "st": _store, "cp": _copy, "mapa": _mapa, "createpolicy": _policy, "shfl": _shuffle}
+OPERATIONS |= {"bra": _branch, "ret": _return, "trap": _trap, "ld": _load, "st": _store, "cp": _copy, "mapa": _mapa, "createpolicy": _policy, "shfl": _shuffle}
 OPERATIONS |= {"mov": _move, "cvt": _convert, "selp": _select, "setp": _compare}
 
 # What opcodes may have after their names: anything else, as .hi or .sat, may mean something that is not done here.

@@ -382,6 +382,28 @@ def test_division_by_what_many_share(dtype):
             assert off.max() <= 1 and (off > 0).float().mean() < 1e-2
 
 
+@pytest.mark.parametrize("exponent", [0, -60, 60, -140])
+def test_inverse_square_roots(exponent):
+    """Every float32 in two octaves, here scaled, within 1 ulp; special values as 1 / sqrt(x)."""
+    x = torch.arange(0x3F800000, 0x40800000, device="cuda").to(torch.int32).view(torch.float32)
+    x = (x.double() * 2.0**exponent).float()
+    got, want = mlirfuse.jit(lambda x: mnp.rsqrt(x))(x).double(), 1 / x.double().sqrt()
+    assert ((got - want).abs() <= torch.exp2(torch.floor(torch.log2(want)) - 23)).all()
+    special = torch.tensor([0.0, -0.0, torch.inf, -1.0, torch.nan, -torch.inf], device="cuda")
+    got, want = mlirfuse.jit(lambda x: mnp.rsqrt(x))(special), 1 / special.sqrt()
+    assert torch.equal(got.nan_to_num(7.0), want.nan_to_num(7.0)) and torch.equal(got.isnan(), want.isnan())
+
+
+@pytest.mark.parametrize("columns", [3, 7, 770, 1000, 4099, 65_537])
+def test_means_are_rounded_once(columns):
+    """Sums are divided by the number of elements as a division that rounds does it."""
+    x = torch.randint(-1000, 1000, (512, columns), device="cuda").float()
+    got = mlirfuse.jit(lambda x: (x.mean(1), x - x.mean(1, keepdims=True)))(x)[0]
+    assert torch.equal(got, (x.double().sum(1).float().double() / columns).float())
+    few = mlirfuse.jit(lambda x: x.sum(1) / x.shape[1])(torch.zeros(4, 0, device="cuda"))
+    assert few.isnan().all()
+
+
 def test_columns_with_random_numbers():
     """Random tensors count their elements in their own shapes, also where odd rows could be folded."""
     x = torch.randn(4096, 33, device="cuda")

@@ -379,3 +379,40 @@ def test_parts_of_long_columns_for_all_multiprocessors(shape, chip):
     (params,) = Program(lowered.segmented(), target, lowered.env).parameters(lowered.env, {})
     blocks = -(-shape[1] * params.fold // (params.tx * params.access.lanes)) * params.split * params.cluster
     assert blocks >= target.machine.sm_count / 2
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_weights_are_under_way_before_reductions_where_registers_hold_them(dtype):
+    """All of few rows; of many only what leaves registers for other blocks, which wait for memory meanwhile."""
+
+    def norm(x, weight, bias):
+        return mnp.layer_norm(x, weight, bias)
+
+    for rows, columns in itertools.product((16, 64, 4096, 65_536), (128, 257, 770, 1024, 4096, 8191, 8192, 10_240)):
+        params = first_choice(norm, (rows, columns), (columns,), (columns,), dtype=dtype)
+        if not params.chunks or params.staged:
+            assert not params.ahead
+            continue
+        registers = 3 * params.chunks * max(1, params.access.lanes * np.dtype(dtype).itemsize // 4)
+        if params.ahead:
+            assert params.resident == 1 and registers <= (96 if rows * params.tx * params.cluster <= 132 * 512 else 64)
+        else:
+            assert params.resident > 1 or registers > 48
+    assert first_choice(norm, (16, 8191), (8191,), (8191,), dtype=dtype).ahead
+    long = 8192 if dtype == np.float32 else 8191
+    assert not first_choice(norm, (65_536, long), (long,), (long,), dtype=dtype).ahead
+
+
+def test_loading_first_is_tried_both_ways():
+    """Where something is read after the reductions only."""
+
+    def ways(fn, *shapes) -> set[bool]:
+        lowered = mlirfuse.jit(fn, target="cuda:sm_90").lower(*(np.empty(shape, np.float32) for shape in shapes))
+        program = Program(lowered.segmented(), targets.of("cuda:sm_90"), lowered.env)
+        (step,) = program.steps
+        found = list(gpu_choice.candidates(step.analysis, lowered.env, {}, program.target.machine))
+        return {p.ahead for p in found if isinstance(p, type(found[0])) and p._replace(ahead=False) == found[0]._replace(ahead=False)}
+
+    assert ways(lambda x, w: mnp.rms_norm(x, w), (64, 1024), (1024,)) == {True, False}
+    assert ways(lambda x, y: mnp.softmax(x) * y, (64, 1024), (64, 1024)) == {True, False}
+    assert len(ways(mnp.softmax, (64, 1024))) == 1

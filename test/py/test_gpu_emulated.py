@@ -16,7 +16,7 @@ from mlirfuse.lowering import ptx
 from mlirfuse.program import Program, Variant
 from mlirfuse.schedule import gpu_choice, gpu_pointwise, gpu_columns, gpu_rows, joint, staged
 
-BOUND = {2: 2e-3, 4: 1e-5}  # by bytes of the first input's element, relative to the largest result
+BOUND = {2: 2e-3, 4: 1e-5, 8: 1e-14}  # by bytes of the first input's element, relative to the largest result
 
 
 def run(program: Program, env: dict[str, int], params: tuple, inputs) -> list[np.ndarray]:
@@ -248,6 +248,33 @@ def test_pointwise():
 def test_every_element_is_one_threads(shape):
     """Fewer elements than a block has threads: the emulator refuses two threads that store the same one."""
     check(lambda x, b: x + b, normal(*shape), normal(*shape[-1:]), candidates=8)
+
+
+@pytest.mark.parametrize("ahead", [True, False])
+@pytest.mark.parametrize("columns", [64, 70, 71])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16])
+def test_what_is_read_after_the_reductions(dtype, columns, ahead):
+    """Loaded before them or not: weights of all sizes of vectors, and another tensor of rows."""
+
+    def scaled(x, y, weight, small, mask):
+        return x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-5) * weight * small + y * mask
+
+    small = np.random.default_rng(1).integers(-9, 9, columns).astype(np.int8)
+    inputs = normal(6, columns, dtype=dtype), normal(6, columns, dtype=dtype), normal(columns, dtype=dtype), small, small > 0
+    check(scaled, *inputs, candidates=3, only=lambda params: getattr(params, "ahead", None) is ahead)
+
+
+def whole_means(x):
+    mean = x.mean(-1, keepdims=True)
+    return mean.astype(np.int32), (x - mean).astype(np.int32)
+
+
+@pytest.mark.parametrize("columns", [3, 70, 257, 1000])
+def test_whole_means_are_exact(columns):
+    """The emulator's reciprocal is not: the quotient is corrected by what it leaves."""
+    x = np.random.default_rng(2).integers(-50, 50, (64, columns)).astype(np.float32)
+    x[:, 0] -= x.sum(-1) % columns
+    check(whole_means, x)
 
 
 def quotients(x, divisor):
