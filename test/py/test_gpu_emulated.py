@@ -293,6 +293,15 @@ def test_quotients_of_half_types_that_are_not_rounded(along, columns):
         check(lambda x: np.floor(x / x.max(-1, keepdims=True)).astype(np.int8), x)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_quotients_of_special_values(dtype):
+    places = np.array([0, 0.3, 1, 3, np.inf, np.nan])
+    divisor = np.concatenate([places, -places]).astype(dtype)[:, None]
+    x = np.concatenate([np.linspace(-4, 4, 26), places]).astype(dtype) * np.ones_like(divisor)
+    with np.errstate(all="ignore"):
+        check(lambda x, d: x / d, x, divisor, candidates=1)
+
+
 @pytest.mark.parametrize(
     "fn, inputs",
     [
