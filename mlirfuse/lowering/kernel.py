@@ -95,6 +95,7 @@ class Kernel:
         self._policy: str | None = None
         self.copies: dict[Value, Memory] = {}  # second places of what is stored
         self.mask: Val | None = None  # lanes that exist (CPU tails); loads and stores respect it
+        self.short_means = True  # what is divided by a number of elements takes no branch
         self.flat: Flat | None = None  # vectors run across two loops where their positions are those of the env
 
     # ---- scopes
@@ -307,7 +308,7 @@ class Kernel:
         dividend, divisor = self.value(op.operands[0], a), self.value(op.operands[1], b)
         once = dividend.lanes == 1 and not axes(op.operands[1])  # such as a row's sum over its length
         half = self._becomes_half(op.result)
-        if once and self._is_size(op.operands[1]):
+        if once and self.short_means and self._is_size(op.operands[1]):
             return m.quotient_by_size(self.e, dividend, divisor)
         if divisor.lanes > 1 or once:
             return m.rough_quotient(self.e, dividend, divisor) if half else self._elementwise(op, env)

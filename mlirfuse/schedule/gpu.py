@@ -205,14 +205,14 @@ class GpuBody:
 
     def under_way(self, vals: list[Val]) -> list[Val]:
         """``vals``, whose loads come before all that follows. LLVM would move a load into the branch that uses it, and ptxas beside what uses it, where each
-        is waited for alone; neither moves one that opaque code takes across a branch that may be the kernel's end."""
+        is waited for alone. Neither moves one that opaque code takes across what may be the kernel's end, as far as they know: no tensor is at address 1."""
         if not vals:
             return []
         e = self.e
         held = [self._pinned(val) for val in vals]
-        never = e.op(f"llvm.ptrtoint {next(iter(self.k.memories.values())).pointer} : {self.k.pointer_type} to i64", dt.i64)
-        with self.k.region(f"scf.if {e.cmp('eq', never, 1)} {{"):
-            e.line('llvm.inline_asm has_side_effects "trap;", "" : () -> ()')
+        tensor = next(iter(self.k.memories.values())).pointer
+        never = e.cmp("eq", e.op(f"llvm.ptrtoint {tensor} : {self.k.pointer_type} to i64", dt.i64), 1)
+        e.line(f'llvm.inline_asm has_side_effects "@$0 trap;", "b" {never} : (i1) -> ()')
         return held
 
     def _pinned(self, val: Val) -> Val:

@@ -31,6 +31,7 @@ class Rows(GpuBody):
     def __init__(self, name: str, analysis: Analysis, slots: Slots, p):
         super().__init__(name, analysis, slots, p.access, p.tx * p.ty, p.cluster, p.resident)
         self.p, self.lanes = p, p.access.lanes
+        self.k.short_means = p.resident == 1  # of few registers ptxas spills more where no branch parts the reductions from what follows
         self.kept, self.length = (sz.product(a.size for a in axes) for axes in (analysis.kept, analysis.reduced))
         reduced = set(analysis.reduced)
         self.full = [v for v in analysis.outputs if reduced & set(analysis.axes.flat(v))]

@@ -36,6 +36,9 @@ def in_registers(rows: Rows) -> sz.Size:
         k.bind_loaded(value, env, val)
     halves = any(v.dtype.bits == 16 for v in rows.streamed)
 
+    # Of many elements, deviations from a mean of each lane, which is done with one after the other, need fewer registers.
+    totals_of = red.of_thread if p.chunks * lanes <= (32 if halves else 16) else red.total
+
     def total_of(op: Op) -> tuple[Val, ...]:
         """The accumulator of this thread's part of the row. What looks at elements twice takes some vectors of half types at a time:
         widened, all of them would need twice the registers."""
@@ -48,7 +51,7 @@ def in_registers(rows: Rows) -> sz.Size:
         for at in range(0, p.chunks, at_once):
             with k.forget() if at_once < p.chunks else nullcontext():
                 found = rows.elements_of(op, places[at : at + at_once])
-                total = red.of_thread(e, op, found) if total is None else red.accumulate(e, op, total, found)
+                total = totals_of(e, op, found) if total is None else red.accumulate(e, op, total, found)
         return total
 
     for phase in rows.phases:

@@ -133,12 +133,15 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], alignmen
             held = chunks * registers
             resident = (4 if held <= 32 else 2) if halves else 3 if 32 < held <= 64 else 1
         recompute = chunks * lanes > (32 if wide else 16)
-        return Params(access, tx, ty, chunks, cluster, 1, whole, recompute, resident, shorter and cluster > 1, ahead=resident == 1 and loaded_first(tx * cluster, chunks))
+        return Params(access, tx, ty, chunks, cluster, 1, whole, recompute, resident, shorter and cluster > 1, ahead=resident == 1 and loaded_first(tx, cluster, chunks))
 
-    def loaded_first(threads: int, chunks: int) -> bool:
-        """Whether so many threads a row load all of it and its weights before they reduce it: what takes few registers, more where rows are few."""
+    def loaded_first(tx: int, cluster: int, chunks: int) -> bool:
+        """Whether threads load all of a row and its weights before they reduce it: what takes few registers, more where rows are few. Threads of blocks of
+        512 have half as many, also for half types widened."""
         loaded = chunks * sum(max(1, lanes * size // 4) for size in sizes)
-        few = kept * threads <= machine.sm_count * 512
+        few = kept * cluster * tx <= machine.sm_count * 256
+        if tx > 256:
+            return loaded + halves * chunks * lanes <= (96 if few else 64)
         return loaded <= (96 if few else 64 if halves and (not wide or inputs > 1) else 48)
 
     def staged() -> list[_Place]:

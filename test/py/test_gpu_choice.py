@@ -395,7 +395,7 @@ def test_weights_are_under_way_before_reductions_where_registers_hold_them(dtype
             continue
         registers = 3 * params.chunks * max(1, params.access.lanes * np.dtype(dtype).itemsize // 4)
         if params.ahead:
-            assert params.resident == 1 and registers <= (96 if rows * params.tx * params.cluster <= 132 * 512 else 64)
+            assert params.resident == 1 and registers <= (96 if rows * params.tx * params.cluster <= 132 * 256 else 64)
         else:
             assert params.resident > 1 or registers > 48
     assert first_choice(norm, (16, 8191), (8191,), (8191,), dtype=dtype).ahead
