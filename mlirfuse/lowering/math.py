@@ -253,7 +253,7 @@ def quotient_by_size(e: Emitter, a: Val, n: Val) -> Val:
 
 
 def _corrected(e: Emitter, a: Val, b: Val, r: Val) -> Val:
-    """``a / b`` from ``r``, about ``1 / b``. Infinities and zeros leave nothing to correct by."""
+    """``a / b`` from ``r``, about ``1 / b``. Infinities and zeros leave nothing to correct by; a quotient within an ulp of the largest float may be infinite."""
     q = e.mul(a, r)
     left = e.fma(e.neg(q), b, a)
     corrected = e.fma(left, r, q)

@@ -151,8 +151,10 @@ def _combine_m2(e: Emitter, a: tuple[Val, ...], b: tuple[Val, ...]) -> tuple[Val
 
 
 def _share(e: Emitter, part: Val, count: Val) -> Val:
-    """``part / count``, 0 where both are. No more exact than it need be: squared deviations are those from the mean that comes of it."""
-    return e.mul(part, reciprocal(e, e.max(count, 1.0)))
+    """``part / count``, 0 where both are. A GPU's reciprocal is corrected: squared deviations are taken from what comes of it as from the mean."""
+    count = e.max(count, 1.0)
+    r = reciprocal(e, count)
+    return e.mul(part, r if e.target == "cpu" or count.dtype is not dt.f32 else e.fma(e.fma(e.neg(count), r, 1.0), r, r))
 
 
 def _base(e: Emitter, top: Val) -> Val:

@@ -205,7 +205,8 @@ class GpuBody:
 
     def under_way(self, vals: list[Val]) -> list[Val]:
         """``vals``, whose loads come before all that follows. LLVM would move a load into the branch that uses it, and ptxas beside what uses it, where each
-        is waited for alone. Neither moves one that opaque code takes across what may be the kernel's end, as far as they know: no tensor is at address 1."""
+        is waited for alone. Neither moves one that opaque code takes across what may be the kernel's end, as far as they know: no tensor is at address 1, of
+        which they are not told."""
         if not vals:
             return []
         e = self.e
@@ -216,7 +217,7 @@ class GpuBody:
         return held
 
     def _pinned(self, val: Val) -> Val:
-        """``val``, in registers when this is reached."""
+        """``val``, in registers when this is reached (of 8 bits it may be later)."""
         e, bits = self.e, val.lanes * val.dtype.bits
         if bits < 16:
             return val

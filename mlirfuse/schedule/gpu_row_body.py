@@ -67,7 +67,7 @@ class Rows(GpuBody):
         return env
 
     def at(self, row: Env, column: Val, checked: bool = True) -> Place:
-        """The vector at this column."""
+        """The vector at this column; one past the end is held inside the row. (A row of no elements has no inside: no kernel is launched for one.)"""
         e = self.e
         inside, held = None, column
         if checked:
@@ -144,7 +144,7 @@ def row_inputs(analysis: Analysis) -> tuple[list[Value], list[Value]]:
 
 
 def read_by(analysis: Analysis, reductions: list[Op], inputs: list[Value]) -> list[Value]:
-    """What of ``inputs`` these reductions are computed from, but for what depends on others."""
+    """What of ``inputs`` these reductions read, not through other reductions."""
     needed: set[Value] = set()
     left = [op.operands[0] for op in reductions]
     while left:

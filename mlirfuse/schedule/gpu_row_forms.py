@@ -141,7 +141,7 @@ def in_shared(rows: Rows) -> sz.Size:
         return functools.reduce(lambda state, chunk: edge(chunk, state), consts(edges) if p.shifted else [], carried)
 
     def weights_of(phase: list[Op]) -> list[Value]:
-        """The weights that must not be loaded by elements."""
+        """The weights that the phase itself reads, which must not be loaded by elements."""
         return read_by(rows.analysis, phase, rows.shared) if p.shifted else []
 
     def reduce(phase: list[Op]) -> list[tuple[Val, ...]]:

@@ -27,6 +27,7 @@ from mlirfuse.schedule.gpu_row_shift import ShiftedRows
 
 
 SHIFTED = 6 << 10  # elements of the shortest rows whose vectors may begin before them
+REGISTERS = 64 << 10  # of a multiprocessor
 SYSTEM_SHARED = 1 << 10  # bytes of shared memory that the system takes for each block
 
 
@@ -136,12 +137,12 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], alignmen
         return Params(access, tx, ty, chunks, cluster, 1, whole, recompute, resident, shorter and cluster > 1, ahead=resident == 1 and loaded_first(tx, cluster, chunks))
 
     def loaded_first(tx: int, cluster: int, chunks: int) -> bool:
-        """Whether threads load all of a row and its weights before they reduce it: what takes few registers, more where rows are few. Threads of blocks of
-        512 have half as many, also for half types widened."""
+        """Whether threads load all of a row and its weights before they reduce it: what takes few registers, more where rows are few. Large blocks have
+        fewer, also for half types widened."""
         loaded = chunks * sum(max(1, lanes * size // 4) for size in sizes)
         few = kept * cluster * tx <= machine.sm_count * 256
-        if tx > 256:
-            return loaded + halves * chunks * lanes <= (96 if few else 64)
+        if tx > 256 and loaded + halves * chunks * lanes > (REGISTERS // tx - 32 if few else REGISTERS // 1024):
+            return False
         return loaded <= (96 if few else 64 if halves and (not wide or inputs > 1) else 48)
 
     def staged() -> list[_Place]:
@@ -355,7 +356,7 @@ class _Row(NamedTuple):
     of these; ``single``: rows are only reduced, in one pass; ``one_pass``: what else is written needs no reduction; ``shorter``: online forms make it
     fewer passes; ``halves``: some elements are of half types; ``inputs`` and ``weights``: how many there are that differ from row to row, and that all
     rows share; ``half_weights``: some of these are of half types; ``wider_weights``: some are wider than what is read of a row; ``sizes``: the bytes of
-    an element of each of them; ``late``: some are read after the first reductions only."""
+    an element of each input; ``late``: some inputs are read after the first reductions only."""
 
     row_bytes: int
     widest: int

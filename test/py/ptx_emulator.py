@@ -550,13 +550,13 @@ def _rounded(function: Callable) -> Callable:
 
 
 def _reciprocal(function: Callable) -> Callable:
-    """Of ``.approx`` the float before the result, toward zero, where that is not exact: code must not count on its last bit."""
+    """Of ``.approx`` the float on the other side of the exact result, where that is none: code must not count on the last bit."""
 
     def compute(parts, x):
         exact = function(x.astype(np.float64))
         result = exact.astype(x.dtype)
         off = ("approx" in parts) & (result != exact) & np.isfinite(result)
-        return np.where(off, np.nextafter(result, np.zeros_like(result)), result)
+        return np.where(off, np.nextafter(result, np.where(result < exact, np.inf, -np.inf).astype(x.dtype)), result)
 
     return compute
 

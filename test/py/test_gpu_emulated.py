@@ -277,6 +277,24 @@ def test_whole_means_are_exact(columns):
     check(whole_means, x)
 
 
+@pytest.mark.parametrize("columns", [70, 1000, 3000, 12_000])
+def test_equal_elements_have_no_variance(columns):
+    """However large they are, but for what an ulp of the mean makes: weights that do not add up to 1 would make more of its square."""
+
+    def moments(x):
+        mean, variance = x.mean(-1, keepdims=True), x.var(-1, keepdims=True)
+        return variance, (x - mean) / np.sqrt(variance + 1e-5)
+
+    x = np.full((2, columns), 10_000, np.float32)
+    ulp = float(np.spacing(x[0, 0]))
+    lowered = mlirfuse.jit(moments, target="cuda:sm_90").lower(x)
+    program = Program(lowered.segmented(), targets.of("cuda:sm_90"), lowered.env)
+    (step,) = program.steps
+    for params in itertools.islice(gpu_choice.candidates(step.analysis, lowered.env, {}, program.target.machine), 3):
+        variance, normalized = run(program, lowered.env, (params,), [x])
+        assert variance.max() <= 1.01 * ulp**2 and np.abs(normalized).max() <= 1.01 * ulp / 1e-5**0.5, params
+
+
 def quotients(x, divisor):
     """Exact ones, as integers: an inverse that is off by a bit makes others of them."""
     return np.floor(x / divisor).astype(np.int8), (x / divisor).astype(np.int16)
