@@ -208,7 +208,7 @@ def reciprocal(e: Emitter, x: Val) -> Val:
 
 
 def rsqrt(e: Emitter, x: Val) -> Val:
-    """``1 / sqrt(x)`` within 1.5 ulp: of a GPU's approximation, within 2 ulp, and one of Newton's steps, which leaves zeros and infinities alone. A square
+    """``1 / sqrt(x)`` within 1 ulp: of a GPU's approximation, within 2 ulp, and one of Newton's steps, which leaves zeros and infinities alone. A square
     root and a division, each with a branch for subnormals, take three times the instructions."""
     if not _hardware(e, x):
         return e.div(1.0, e.sqrt(x))
