@@ -207,6 +207,12 @@ def reciprocal(e: Emitter, x: Val) -> Val:
     return _rcp(e, x) if _hardware(e, x) else e.div(1.0, x)
 
 
+def corrected_reciprocal(e: Emitter, x: Val) -> Val:
+    """As :func:`reciprocal`, corrected by one of Newton's steps where that is an approximation: rounded, but in rare cases."""
+    r = reciprocal(e, x)
+    return e.fma(e.fma(e.neg(x), r, 1.0), r, r) if _hardware(e, x) else r
+
+
 def rsqrt(e: Emitter, x: Val) -> Val:
     """``1 / sqrt(x)`` within 1 ulp: of a GPU's approximation, within 2 ulp, and one of Newton's steps, which leaves zeros and infinities alone. A square
     root and a division, each with a branch for subnormals, take three times the instructions."""

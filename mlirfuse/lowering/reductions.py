@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from mlirfuse import dtypes as dt
 from mlirfuse.graph import Op, Value
 from mlirfuse.lowering.emitter import Emitter, Val
-from mlirfuse.lowering.math import exp, reciprocal, sum_of_exp
+from mlirfuse.lowering.math import corrected_reciprocal, exp, sum_of_exp
 
 
 @dataclass(eq=False)
@@ -151,10 +151,8 @@ def _combine_m2(e: Emitter, a: tuple[Val, ...], b: tuple[Val, ...]) -> tuple[Val
 
 
 def _share(e: Emitter, part: Val, count: Val) -> Val:
-    """``part / count``, 0 where both are. A GPU's reciprocal is corrected: squared deviations are taken from what comes of it as from the mean."""
-    count = e.max(count, 1.0)
-    r = reciprocal(e, count)
-    return e.mul(part, r if e.target == "cpu" or count.dtype is not dt.f32 else e.fma(e.fma(e.neg(count), r, 1.0), r, r))
+    """``part / count``, 0 where both are. Squared deviations are taken from what comes of it as from the mean: an ulp would make some of its square."""
+    return e.mul(part, corrected_reciprocal(e, e.max(count, 1.0)))
 
 
 def _base(e: Emitter, top: Val) -> Val:

@@ -27,7 +27,7 @@ from mlirfuse.schedule.gpu_row_shift import ShiftedRows
 
 
 SHIFTED = 6 << 10  # elements of the shortest rows whose vectors may begin before them
-REGISTERS = 64 << 10  # of a multiprocessor
+REGISTERS = 64 << 10  # of a multiprocessor, on every chip
 SYSTEM_SHARED = 1 << 10  # bytes of shared memory that the system takes for each block
 
 
@@ -137,11 +137,12 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], alignmen
         return Params(access, tx, ty, chunks, cluster, 1, whole, recompute, resident, shorter and cluster > 1, ahead=resident == 1 and loaded_first(tx, cluster, chunks))
 
     def loaded_first(tx: int, cluster: int, chunks: int) -> bool:
-        """Whether threads load all of a row and its weights before they reduce it: what takes few registers, more where rows are few. Large blocks have
-        fewer, also for half types widened."""
+        """Whether threads load all of a row and its weights before they reduce it: what takes few registers, more where rows are few. Threads of large
+        blocks have fewer, also for half types widened; where rows are many, two blocks of 512 shall fit a multiprocessor."""
         loaded = chunks * sum(max(1, lanes * size // 4) for size in sizes)
         few = kept * cluster * tx <= machine.sm_count * 256
-        if tx > 256 and loaded + halves * chunks * lanes > (REGISTERS // tx - 32 if few else REGISTERS // 1024):
+        room = REGISTERS // tx - 32
+        if tx > 256 and loaded + halves * chunks * lanes > (room if few else min(room, REGISTERS // 1024)):
             return False
         return loaded <= (96 if few else 64 if halves and (not wide or inputs > 1) else 48)
 
