@@ -401,6 +401,8 @@ def test_weights_are_under_way_before_reductions_where_registers_hold_them(dtype
     assert first_choice(norm, (16, 8191), (8191,), (8191,), dtype=dtype).ahead
     long = 8192 if dtype == np.float32 else 8191
     assert not first_choice(norm, (65_536, long), (long,), (long,), dtype=dtype).ahead
+    bounded = first_choice(lambda x, weight: mnp.rms_norm(x, weight), (4, 36_093), (36_093,), dtype=dtype)  # few rows, but the registers of 2 or 3 blocks
+    assert bounded.resident > 1 and not bounded.ahead
 
 
 def test_loading_first_is_tried_both_ways():
