@@ -33,7 +33,8 @@ def cases(only: list[str]):
             for dtype in (torch.float32, torch.bfloat16):
 
                 def make(shape=shape, dtype=dtype, kinds=kinds):
-                    return [torch.randn(shape if kind in "xy" else shape[1:], device="cuda").to(dtype) for kind in kinds]
+                    made = [torch.randn(gpu_sweep.shape_of(kind, *shape), device="cuda") for kind in kinds]
+                    return [t if kind in "mr" else t.to(dtype) for kind, t in zip(kinds, made)]
 
                 yield f"{name} {shape[0]}×{shape[1]} {str(dtype).removeprefix('torch.')}", fn, make
 

@@ -5,7 +5,7 @@
     python benchmarks/gpu_sweep.py --peer compile --sample 60
 
 Rows 16 to 131072 by columns 32 to 262144 (257, 770, 8191 and 50257 among them), in f32, bf16 and f16: softmax over each axis, layer norm, sums
-over each axis and over all, pointwise, a bias, transpose. Each point is checked against float64 and timed beside the peer with CUDA events, the L2 cache
+over each axis and over all, pointwise, a bias, transpose, the backward of layer norm. Each point is checked against float64 and timed beside the peer with CUDA events, the L2 cache
 flushed before each call. A point is flagged where its share of a same-size copy is under 70% of the median of its neighbours' (the
 next sizes up and down in rows and in columns), and where it takes more than 5% longer than the peer; flagged points are measured again, and
 count if they are flagged then too. The number of variants that
@@ -31,12 +31,13 @@ DTYPES = ("f32", "bf16", "f16")
 
 
 def operations():
-    """Name to (the mlirfuse function, the torch function, the reference's rows, kinds of the inputs: "x" the matrix, "w" and "b" vectors)."""
+    """Name to (the mlirfuse function, the torch function, the reference's rows, kinds of the inputs: see :func:`shape_of`)."""
     import numpy as np
     import torch.nn.functional as F
 
-    from workloads import EPS, mnp
+    from workloads import EPS, layer_norm_backward, mnp
 
+    backward = layer_norm_backward()
     return {
         "softmax": (lambda x: mnp.softmax(x, axis=-1), lambda x: F.softmax(x, -1), (0,), "x"),
         "softmax 0": (lambda x: mnp.softmax(x, axis=0), lambda x: F.softmax(x, 0), None, "x"),
@@ -47,7 +48,13 @@ def operations():
         "pointwise": (lambda x, y: np.maximum((x + y) * 1.5, 0), lambda x, y: F.relu((x + y) * 1.5), (0, 1), "xy"),
         "bias": (lambda x, b: np.maximum(x + b, 0), lambda x, b: F.relu(x + b), (0,), "xb"),
         "transpose": (lambda x: x.T.copy(), lambda x: x.t().contiguous(), None, "x"),
+        "layer norm backward": (backward.fused, backward.torch, None, "xymrw"),
     }
+
+
+def shape_of(kind: str, rows: int, columns: int) -> tuple[int, ...]:
+    """Of an input: "x" and "y" are matrices, "w" and "b" have an element a column, "m" and "r", in float32, one a row."""
+    return (rows, columns) if kind in "xy" else (rows, 1) if kind in "mr" else (columns,)
 
 
 def arguments(argv=None):
@@ -56,7 +63,7 @@ def arguments(argv=None):
     parser.add_argument("--peer", default="eager", choices=("eager", "compile", "none"))
     parser.add_argument("--sample", type=int, default=0, help="compare with the peer at about this many points only (0: eager at all, compile at 60)")
     parser.add_argument("--ops", default="", help="only these, by commas: " + ", ".join(("softmax", "softmax 0", "layer norm", "sum 1", "sum 0", "sum", "pointwise", "bias",
-                                                                                         "transpose")))  # fmt: skip
+                                                                                         "transpose", "layer norm backward")))  # fmt: skip
     parser.add_argument("--dtypes", default=",".join(DTYPES))
     parser.add_argument("--rows", default=",".join(map(str, ROWS)))
     parser.add_argument("--columns", default=",".join(map(str, COLUMNS)))
@@ -101,8 +108,9 @@ class Sweep:
         return have[start : start + need].view(rows, columns)
 
     def inputs(self, kinds, dtype, rows, columns, turn=0) -> list:
-        made = [self.matrix(k, dtype, *((1, columns) if k in "wb" else (rows, columns)), turn) for k in kinds]
-        return [t.view(-1) if k in "wb" else t for k, t in zip(kinds, made)]
+        shapes = [shape_of(k, rows, columns) for k in kinds]
+        types = [self.torch.float32 if k in "mr" else dtype for k in kinds]
+        return [self.matrix(k, of, *(1, *shape)[-2:], turn).view(shape) for k, of, shape in zip(kinds, types, shapes)]
 
     def point(self, op, dtype_name, rows, columns, fused, with_peer) -> dict:
         torch = self.torch
@@ -134,7 +142,7 @@ class Sweep:
             if not self.options.no_check:
                 timing.poison(results, inputs)
                 del results
-                terms = {"sum 1": columns, "sum 0": rows, "sum": rows * columns}.get(op, 0)
+                terms = {"sum 1": columns, "sum 0": rows, "sum": rows * columns, "layer norm backward": rows}.get(op, 0)
                 point["errors"] = timing.compare(call(), inputs, torch_fn, chunk_rows, like, floor=terms**0.5)
             call = timing.in_turn(calls)
             samplers["mlirfuse"] = (self.timer, call, self.timer.host_seconds(call))
@@ -206,7 +214,7 @@ def again(sweep, p, fused) -> dict:
 
 
 def line_of(p) -> str:
-    text = f"{p['op']:<10} {p['dtype']:>4} {p['rows']:>7}×{p['columns']:<7}"
+    text = f"{p['op']:<19} {p['dtype']:>4} {p['rows']:>7}×{p['columns']:<7}"
     if "ms" not in p:
         return f"{text} failed: {p.get('error')}"
     text += f" {p['ms']:8.4f} ms, {p['share']:4.0%} of copy"
@@ -272,7 +280,7 @@ def main() -> int:
     for op, chosen in by_op.items():
         shares = sorted(p["share"] for p in chosen)
         over = timing.geometric_mean(p["peer_ms"] / p["ms"] for p in chosen if "peer_ms" in p)
-        print(f"  {op:<10} variants compiled {sum(p.get('compiled', 0) for p in chosen):>3}, share of copy: least {shares[0]:.0%}, "
+        print(f"  {op:<19} variants compiled {sum(p.get('compiled', 0) for p in chosen):>3}, share of copy: least {shares[0]:.0%}, "
               f"median {statistics.median(shares):.0%}" + (f", {over:.2f}x {options.peer}" if over else ""))  # fmt: skip
     total = sweep.mlirfuse.counters() if sweep.mlirfuse else {}
     print(f"variants compiled over the sweep: {total.get('variants', '?')}, kinds: {total.get('kinds', '?')}, fallbacks: {total.get('fallbacks', '?')}")

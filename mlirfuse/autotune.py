@@ -48,7 +48,7 @@ class Tuned:
 
 def _short(params) -> str:
     if isinstance(params, staged.Params):
-        return "staged " + "; ".join(map(_short, params.stages))
+        return f"staged in {params.form}: " + "; ".join(map(_short, params.stages))
     fields = {k: v for k, v in params._asdict().items() if k != "access"}
     return f"{type(params).__module__.split('.')[-1]} lanes={params.access.lanes} " + " ".join(f"{k}={v}" for k, v in fields.items())
 

@@ -248,7 +248,7 @@ def _launched(kernel) -> str:
 def parameters(choice) -> dict:
     """A scheduler's parameters by name."""
     if isinstance(choice, staged.Params):
-        return {"stages": len(choice.stages)}
+        return {"stages": len(choice.stages)} | ({"form": choice.form} if choice.form != "phases" else {})
     out = {}
     for name, value in (choice._asdict() if isinstance(choice, tuple) else vars(choice)).items():
         if name == "access":

@@ -136,20 +136,23 @@ class GpuTarget:
         kernels: list = []
         read, written = set(), set()  # places in memory
         for at, (step, choice) in enumerate(zip(program.steps, params)):
-            fresh = not slots.temporaries
-            reads, writes = ({slots.place(v) for v in values} for values in (step.analysis.inputs, step.analysis.outputs))
+            fresh, buffers = not slots.temporaries, set()
             slots.written = frozenset(written)
-            made = gpu_choice.emit(f"kernel{at}", step.analysis, slots, choice)
-            # What an earlier kernel still uses of the workspace may lie where this step's part of it does.
-            apart = fresh or not any(kind == "temporary" for kernel in made for kind, _ in kernel.passed)
-            waits = "after" if apart and written.isdisjoint(reads | writes) and read.isdisjoint(writes) else "before"
-            for kernel in made:
-                if kernels and self.early_launch:
-                    kernels[-1].lets, kernel.waits = True, waits
-                kernels.append(kernel)
-                waits = "before"
-            read |= reads
-            written |= writes
+            for stage, made in gpu_choice.kernels(f"kernel{at}", step.analysis, slots, choice):
+                reads = {slots.place(v) for v in stage.inputs if v not in stage.passed_on}
+                writes = {slots.place(v) for v in stage.outputs if v not in stage.passed_on or v in stage.results}
+                # What a kernel of an earlier step still uses of the workspace may lie where this step's part of it does.
+                used = {slot for kernel in made for kind, slot in kernel.passed if kind == "temporary"}
+                apart = not used or fresh and used.isdisjoint(buffers)
+                waits = "after" if apart and written.isdisjoint(reads | writes) and read.isdisjoint(writes) else "before"
+                for kernel in made:
+                    if kernels and self.early_launch:
+                        kernels[-1].lets, kernel.waits = True, waits
+                    kernels.append(kernel)
+                    waits = "before"
+                read |= reads
+                written |= writes
+                buffers |= used
         return kernels, "module {\ngpu.module @kernels {\n" + "\n".join(k.text for k in kernels) + "\n}\n}\n"
 
     def compile(self, program: Program, params: tuple, slots: Slots) -> Variant:

@@ -582,6 +582,10 @@ class Kernel:
             return self._scalar(value)
         return self._from_memory(self.preload(value, env), value.dtype)
 
+    def reload(self, value: Value, env: Env) -> Val:
+        """Loads an output's element, as it was stored last."""
+        return self._from_memory(self._load(self.memories[value], self.offset(value, env)), value.dtype)
+
     def preload(self, value: Value, env: Env) -> Val:
         """Loads an input's element as it is in memory; a later :meth:`value` converts it. Inside :meth:`forget`, what was loaded
         before is still known."""

@@ -277,11 +277,24 @@ class _Segmenter:
             while changed:
                 changed = self._along_values() | self._siblings()
             changed = self._compute_again()
+        self._join_sums()
         self._share_copies()
         self.parts = [p for p in self.parts if p.into is None and p.ops]
         for part in self.parts:
             part.ops.sort(key=self.order.__getitem__)
         return self.parts
+
+    def _join_sums(self) -> None:
+        """What adds up a segment's partial sums joins it, where it needs nothing else of the program's segments: then their scheduler can do without
+        partial sums."""
+        for part in [p for p in self.parts if p.into is None and p.rows]:
+            readers = {self.part_of(user) for v in self.partial if self.part_of(v.op) is part for user in self.users.get(v, ())} - {part}
+            if len(readers) == 1 and None not in readers:
+                (reader,) = readers
+                if reader.why != ASKED and all(self.part_of(v.op) is None or v.op.name == "partial_sum" for v in reader.ins):
+                    why = part.why
+                    self.merge(part, reader)
+                    part.why = why
 
     def _along_values(self) -> bool:
         changed = False

@@ -34,7 +34,8 @@ class Analysis:
     reduced: list[Axis]
     phases: list[list[Op]]
     strides: dict[Value, tuple[Size, ...]]
-    partials: list[Op] = field(default_factory=list)  # partial sums over the kept axes (rows), see gpu_inner_outer
+    partials: list[Op] = field(default_factory=list)  # partial sums over the kept axes (rows), see inner_outer
+    finishing: list[Op] = field(default_factory=list)  # what adds those up, and follows from that
     pinned: set[Axis] = field(default_factory=set)  # axes whose own index is needed: they are not merged with others
     hint: dict[str, int] = field(default_factory=dict)  # the sizes of one call, for orders that are the same in all
     passed_on: frozenset[Value] = frozenset()  # what the kernels of one segment hand to each other
@@ -164,8 +165,9 @@ def analyze(program: list[Op], outputs: list[Value], layouts: dict[Value, Layout
         strides[value] = layout.strides if layout else sz.contiguous_strides(value.shape)
         strides[value] = tuple(0 if n == 1 else s for n, s in zip(value.shape, strides[value]))
     _adopt_reshapes(program, [v for v in inputs if v not in outputs], strides, axes)
-    phases = phases_of(program, axes)
     partials = [op for op in program if op.name == "partial_sum"]
+    finishing = _following(program, partials)
+    phases = phases_of([op for op in program if op not in finishing], axes)
     if phases:
         first = phases[0][0]
         reduced = axes.reduced(first)
@@ -178,15 +180,25 @@ def analyze(program: list[Op], outputs: list[Value], layouts: dict[Value, Layout
     else:
         widest = max(outputs, key=lambda v: len(axes.flat(v)))
         kept, reduced = axes.flat(widest), []
-    analysis = Analysis(program, inputs, outputs, [v for v in read if v in scalars], axes, kept, reduced, phases, strides, partials)
+    analysis = Analysis(program, inputs, outputs, [v for v in read if v in scalars], axes, kept, reduced, phases, strides, partials, finishing)
     for value in outputs:
-        if value.op in partials:
+        if value.op in partials or value.op in finishing:
             continue
         if not set(axes.flat(value)) <= set(analysis.domain):
             raise CompileError(f"{value!r} runs over axes that its segment does not: fusion-segment and the kernels see different axes")
     analysis.pinned, analysis.hint = _pinned(program, axes), hint
     _order(analysis, hint)
     return analysis
+
+
+def _following(program: list[Op], partials: list[Op]) -> list[Op]:
+    """The ops that depend on results of ``partials``."""
+    reached, out = {op.result for op in partials}, []
+    for op in program:
+        if any(v in reached for v in op.operands):
+            reached.update(op.results)
+            out.append(op)
+    return out
 
 
 def _adopt_reshapes(program: list[Op], inputs: list[Value], strides: dict[Value, tuple], axes: Axes) -> None:

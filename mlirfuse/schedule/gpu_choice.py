@@ -11,11 +11,12 @@ from mlirfuse import sizes as sz
 from mlirfuse.graph import Value
 from mlirfuse.lowering.kernel import PASS_L1, STAY_L2
 from mlirfuse.lowering.slots import Slots
-from mlirfuse.schedule import gpu_columns, gpu_inner_outer, gpu_pointwise, gpu_rows, gpu_transpose, joint, staged
+from mlirfuse.schedule import gpu_columns, gpu_inner_outer, gpu_pointwise, gpu_rows, gpu_transpose, inner_outer, joint, staged
 from mlirfuse.schedule.analysis import INDEXED, RANDOM, Analysis, size_of
 from mlirfuse.schedule.gpu import Access, GpuKernel
 from mlirfuse.schedule.rows import is_outer
 
+_STAGES = {"phases": lambda analysis: staged.stages(analysis, joint.online), "together": inner_outer.together, "apart": inner_outer.apart}
 _SCHEDULERS = {m.Params: m for m in (gpu_columns, gpu_inner_outer, gpu_pointwise, gpu_rows, gpu_transpose)}
 WIDEST = 16  # bytes of the widest access
 # Second-level caches full that a kernel reads and writes, where hints begin to help or to hurt.
@@ -30,6 +31,8 @@ def choose(analysis: Analysis, env: dict[str, int], alignments: dict[Value, int]
 
 def candidates(analysis: Analysis, env: dict[str, int], alignments: dict[Value, int], machine) -> Iterator:
     """Parameters worth measuring for these sizes, the model's choice first; the others are made when they are asked for."""
+    if analysis.finishing:
+        return _inner_outer(analysis, env, alignments, machine)
     read, written = (nbytes / machine.l2_bytes for nbytes in analysis.values(_bytes, env))
     hint = _hint(analysis, read, written, machine)
     if analysis.partials:
@@ -47,12 +50,35 @@ def candidates(analysis: Analysis, env: dict[str, int], alignments: dict[Value, 
     return itertools.chain(gpu_transpose.candidates(analysis, access, env, alignments, machine), pointwise)
 
 
-def emit(name: str, analysis: Analysis, slots: Slots, params) -> list[GpuKernel]:
-    """The kernels of the scheduler that ``params`` belong to."""
+def kernels(name: str, analysis: Analysis, slots: Slots, params) -> Iterator[tuple[Analysis, list[GpuKernel]]]:
+    """The kernels of the scheduler that ``params`` belong to; of a segment in stages, those of each, with what it reads and writes."""
     if isinstance(params, staged.Params):
-        parts = enumerate(zip(staged.stages(analysis, joint.online), params.stages))
-        return [kernel for at, (stage, given) in parts for kernel in emit(f"{name}_{at}", stage, slots, given)]
-    return _SCHEDULERS[type(params)].emit(name, analysis, slots, params)
+        for at, (stage, given) in enumerate(zip(analysis.once(_STAGES[params.form]), params.stages)):
+            yield from kernels(f"{name}_{at}", stage, slots, given)
+    else:
+        yield analysis, _SCHEDULERS[type(params)].emit(name, analysis, slots, params)
+
+
+def emit(name: str, analysis: Analysis, slots: Slots, params) -> list[GpuKernel]:
+    """All of them, in order."""
+    return [kernel for _, some in kernels(name, analysis, slots, params) for kernel in some]
+
+
+def _inner_outer(analysis: Analysis, env: dict[str, int], alignments: dict[Value, int], machine) -> Iterator[staged.Params]:
+    """Reductions within rows and sums over them, in one pass over the rows or apart."""
+    rows, sums = analysis.once(inner_outer.together)
+    added_up = choose(sums, env, alignments, machine)
+    apart = staged.Params(tuple(choose(stage, env, alignments, machine) for stage in analysis.once(inner_outer.apart)), "apart")
+    found = candidates(rows, env, alignments, machine)
+    first = next(found)
+    better = gpu_inner_outer.better_apart(rows, first, env, machine)
+    together = (staged.Params((p, added_up), "together") for p in itertools.chain([first], found))
+    if better:
+        yield apart
+    yield next(together)
+    if not better:
+        yield apart
+    yield from together
 
 
 def _with_staged(whole: Iterator, analysis: Analysis, env: dict[str, int], alignments: dict[Value, int], machine) -> Iterator:
@@ -65,8 +91,7 @@ def _with_staged(whole: Iterator, analysis: Analysis, env: dict[str, int], align
         better = _SCHEDULERS[type(first)].better_in_stages(analysis, first, env, machine)
         if not better:
             yield first
-        stages = staged.stages(analysis, joint.online)
-        yield staged.Params(tuple(choose(stage, env, alignments, machine) for stage in stages))
+        yield staged.Params(tuple(choose(stage, env, alignments, machine) for stage in analysis.once(_STAGES["phases"])))
         if better:
             yield first
     yield from whole

@@ -1,8 +1,8 @@
 """Reductions within rows together with partial sums over rows, on a GPU: the backward of layer and RMS norm.
 
-A block takes every ``blocks``-th row: the next row's inputs are loaded before the present one is worked on; within the row it reduces
-and writes as :mod:`mlirfuse.schedule.gpu_rows` does, and adds what is summed over the rows to accumulators in registers, which it stores
-at the end as its part. A row too long for that (``chunks == 0``) is passed over in a loop, and the parts are added up in memory.
+A block takes every ``blocks``-th turn of ``ty`` rows: the next turn's inputs are loaded before the present one is worked on; within a row its threads reduce
+and write as :mod:`mlirfuse.schedule.gpu_rows` does, and add what is summed over the rows to accumulators in registers. At the end the block adds up those of
+its rows, and stores them as its part. A row too long for that (``chunks == 0``) is passed over in a loop, and the parts are added up in memory.
 """
 
 from __future__ import annotations
@@ -16,226 +16,287 @@ from mlirfuse.lowering import reductions as red
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index
 from mlirfuse.lowering.slots import Slots
-from mlirfuse.schedule.analysis import Analysis
 from mlirfuse.schedule import gpu_staging
-from mlirfuse.schedule.gpu import Access, GpuBody, GpuKernel
+from mlirfuse.schedule.analysis import Analysis
+from mlirfuse.schedule.gpu import Access, GpuKernel
+from mlirfuse.schedule.gpu_row_body import Place, Rows, row_inputs
+from mlirfuse.schedule.gpu_rows import REGISTERS
 from mlirfuse.schedule.gpu_staging import Staging, streamed_inputs
 
 
+BEGINNING = 6 << 20  # bytes that an H100 reads in the time (2 µs) that each sum adds to the beginning and the end of blocks
+
+
 class Params(NamedTuple):
-    """``tx`` threads a row, ``chunks`` vectors a thread (0: looped); ``exact``: they cover the row with none left over; ``resident``: blocks
-    that shall fit a multiprocessor at a time; ``stages``: rows that are in or on their way to shared memory (0: the next one to registers)."""
+    """``tx`` threads a row and ``ty`` rows a block at a time, ``chunks`` vectors a thread (0: looped); ``exact``: they cover the row with none left over;
+    ``resident``: blocks that shall fit a multiprocessor at a time; ``stages``: turns that are in or on their way to shared memory (0: the next one to
+    registers)."""
 
     access: Access
     tx: int
+    ty: int
     chunks: int
     exact: bool
     resident: int = 1
     stages: int = 0
 
+    cluster, online = 1, False  # as :class:`Rows` asks for
+
 
 def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
     """The kernel that computes ``analysis``."""
-    body = GpuBody(name, analysis, slots, p.access, p.tx, 1, p.resident)
-    e, k = body.e, body.k
-    lanes, partials = p.access.lanes, analysis.partials
-    blocks = partials[0].attrs["parts"]
-    kept_loops, loops = analysis.loops(analysis.kept), analysis.loops(analysis.reduced)
-    rows, length = sz.product(a.size for a in analysis.kept), sz.product(a.size for a in analysis.reduced)
-    columns, over_rows = set(analysis.reduced), set(analysis.kept)
-    sums = {op.result for op in partials}
-    full = [v for v in analysis.outputs if v not in sums and columns & set(analysis.axes.flat(v))]
-    small = [v for v in analysis.outputs if v not in sums and v not in full]
-    by_row = [v for v in analysis.inputs if over_rows & set(analysis.axes.flat(v))]
-    by_column = [v for v in analysis.inputs if v not in by_row]
-    block = body.wide(body.block)
-    x_base = body.wide(e.mul(body.thread, lanes))
+    rows = (_KeptRows if p.chunks else _LoopedRows)(name, analysis, slots, p)
+    rows.visit()
+    return [rows.finish(rows.blocks)]
 
-    def at(row_env: Env, column: Val) -> tuple[Env, Val | None]:
-        env, inside = dict(row_env), None
-        if not p.exact:
-            inside = e.cmp("lt", column, body.size(length))
-            column = e.min(column, e.sub(body.size(length), lanes))
-        body.unlinear(env, loops, Index(column, 1, lanes) if lanes > 1 else Index(column))
-        return env, inside
 
-    def row_env(row: Val) -> Env:
-        env: Env = {}
-        body.unlinear(env, kept_loops, Index(row))
-        return env
+class _SummedRows(Rows):
+    """A kernel of ``blocks`` blocks, each of which takes a row after the other and has a part of the sums over them."""
 
-    def part_env(env: Env, op: Op) -> Env:
-        """Where this block's part of a partial sum lies for the columns of ``env``."""
-        out = dict(env)
-        for axis in k.dims(op.result)[0]:
-            out[axis] = Index(block)
-        return out
+    def __init__(self, name: str, analysis: Analysis, slots: Slots, p: Params):
+        super().__init__(name, analysis, slots, p)
+        self.partials, self.blocks = analysis.partials, analysis.partials[0].attrs["parts"]
+        sums = {op.result for op in self.partials}
+        self.full = [v for v in self.full if v not in sums]
+        self.number = self.wide(self.block)  # of this block, and its first turn
 
-    def contribution(op: Op, env: Env, inside: Val | None) -> tuple[Val, ...]:
-        new = red.element(e, op, e.splat(k.value(op.operands[0], env), lanes), body.position(op, env))
-        if inside is not None:
-            new = tuple(e.select(inside, a, b) for a, b in zip(new, red.identity(e, op, lanes)))
-        return new
+    def each_turn(self, carried: list[Val], turn) -> list[Val]:
+        """``turn(number, carried)`` for every turn of this block."""
+        return self.loop(self.number, self.size(sz.ceildiv(self.kept, self.p.ty)), self.blocks, carried, turn)
 
-    def finish_phase(phase: list[Op], totals: list[tuple[Val, ...]], env: Env) -> None:
-        totals = body.across_block(phase, [red.across_lanes(e, op, a) for op, a in zip(phase, totals)], p.tx)
-        for op, total in zip(phase, totals):
-            k.bind(op.result, env, red.result(e, op, total))
-        if len(analysis.phases) == 1 and p.tx > 32:
-            body.barrier()  # the next row writes the same shared memory
+    def reduced(self, phase: list[Op], totals: list[tuple[Val, ...]], row: Env) -> None:
+        """Binds the reductions of a row from the accumulators of its threads."""
+        self.bind(phase, self.across(phase, totals), row)
+        if len(self.phases) == 1 and self.p.tx > 32:
+            self.barrier()  # the next turn writes the same shared memory
 
-    def persistent() -> None:
-        starts = [e.add(x_base, c * p.tx * lanes) if c else x_base for c in range(p.chunks)]
-        first_env = row_env(e.min(block, e.sub(body.size(rows), 1)))
-        wide = [v for v in by_row if columns & set(analysis.axes.flat(v))]
-        narrow = [v for v in by_row if v not in wide]
+    def summand(self, op: Op, place: Place) -> Val:
+        """What a sum over rows has of the row at this place."""
+        val = self.e.splat(self.k.value(op.operands[0], place.env), self.lanes)
+        return val if self.row_inside is None else self.e.select(self.row_inside, val, 0)
 
-        staging = Staging(body, wide * len(starts), lanes, p.stages) if p.stages else None
+    def part(self, op: Op, place: Place) -> Env:
+        """Where this block's part of a sum lies, for the columns at this place."""
+        return place.env | {axis: Index(self.number) for axis in self.k.dims(op.result)[0]}
 
-        def vectors(env: Env) -> list[tuple[Value, Env]]:
-            """A row's vectors of this thread and where they lie."""
-            return [(v, at(env, start)[0]) for start in starts for v in wide]
-
-        def ahead(row: Val, rows_: int) -> Env:
-            """The place of the row that this block takes so many turns later, or of the last one."""
-            return row_env(e.min(e.add(row, rows_ * blocks) if rows_ else row, e.sub(body.size(rows), 1)))
-
-        def loads(row: Val, turns: int) -> list[Val]:
-            """What registers hold of the row ``turns`` later: all of it, but for what is staged."""
-            with k.forget():
-                env = ahead(row, turns)
-                return [k.preload(v, env) for v in narrow] + ([] if staging else [k.preload(v, here) for v, here in vectors(env)])
-
-        for start in starts:
-            for v in by_column:
-                k.preload(v, at(first_env, start)[0])
-        zeros = [e.const(0, op.operands[0].dtype.compute, lanes) for op in partials for _ in starts]
-        initial = loads(block, 0)
-        if staging:
-            for turn in range(p.stages - 1):
-                staging.start(e.const(turn, dt.i32), vectors(ahead(block, turn)))
-            initial += [e.const(0, dt.i32), e.const(p.stages - 1, dt.i32)]  # the stage of this turn, and that of what is started in it
-        count = len(zeros)
-
-        def row_loop(row: Val, state: list[Val]) -> list[Val]:
-            accumulators, loaded = state[:count], state[count:]
-            following = loads(row, 1)
-            env = row_env(row)
-            places = [at(env, start) for start in starts]
-            if staging:
-                stage, free = loaded[-2:]
-                staging.start(free, vectors(ahead(row, p.stages - 1)))
-                staging.wait(p.stages - 1)
-                loaded = loaded[:-2] + staging.read(stage)
-                following += [staging.next(stage), staging.next(free)]
-            for (v, here), val in zip([(v, env) for v in narrow] + vectors(env), loaded):
-                k.bind_loaded(v, here, val)
-            for phase in analysis.phases:
-                totals = []
-                for op in phase:
-                    parts = [contribution(op, here, inside) for here, inside in places]
-                    while len(parts) > 1:
-                        parts = [red.combine(e, op, *parts[i : i + 2]) if i + 1 < len(parts) else parts[i] for i in range(0, len(parts), 2)]
-                    totals.append(parts[0])
-                finish_phase(phase, totals, env)
-            out = []
-            for n, op in enumerate(partials):
-                for c, (here, _) in enumerate(places):
-                    out.append(e.add(accumulators[n * len(starts) + c], e.splat(k.value(op.operands[0], here), lanes)))
-            for here, inside in places:
-                body.store_at(full, here, analysis.domain, inside)
-            if small:
-                body.store_at(small, env, analysis.kept, e.cmp("eq", body.thread, 0))
-            return out + following
-
-        done = body.loop(block, body.size(rows), blocks, zeros + initial, row_loop)
-        for n, op in enumerate(partials):
-            for c, start in enumerate(starts):
-                here, inside = at(first_env, start)
-                store_part(op, here, inside, done[n * len(starts) + c])
-
-    def store_part(op: Op, env: Env, inside: Val | None, val: Val) -> None:
-        if inside is None:
-            k.store(op.result, part_env(env, op), val)
+    def store_part(self, op: Op, place: Place, val: Val) -> None:
+        """Stores this block's part of a sum, for the columns at this place."""
+        if place.inside is None:
+            self.k.store(op.result, self.part(op, place), val)
         else:
-            with k.region(f"scf.if {inside} {{"):
-                k.store(op.result, part_env(env, op), val)
+            with self.k.region(f"scf.if {place.inside} {{"):
+                self.k.store(op.result, self.part(op, place), val)
 
-    def looped() -> None:
-        step = p.tx * lanes
 
-        def over_row(env: Env, carried: list[Val], visit) -> list[Val]:
-            return body.loop(e.const(0, body.index), body.size(length), step, carried, lambda i, state: visit(*at(env, e.add(i, x_base)), state))
+class _KeptRows(_SummedRows):
+    """Rows in registers, or on their way to shared memory some turns ahead; the sums over them are in registers."""
 
-        def clear(env, inside, _):
-            for op in partials:
-                store_part(op, env, inside, e.const(0, op.operands[0].dtype.compute, lanes))
+    def __init__(self, name: str, analysis: Analysis, slots: Slots, p: Params):
+        super().__init__(name, analysis, slots, p)
+        self.starts = [self.e.add(self.x_base, c * p.tx * self.lanes) if c else self.x_base for c in range(p.chunks)]
+        self.streamed = analysis.once(streamed_inputs)
+        over_rows = set(analysis.kept)
+        by_row = [v for v in analysis.inputs if over_rows & set(analysis.axes.flat(v))]
+        self.narrow = [v for v in by_row if v not in self.streamed]  # which have an element a row
+        self.same = [v for v in analysis.inputs if v not in by_row]  # for all rows
+        self.staging = Staging(self, self.streamed * p.chunks, self.lanes, p.stages) if p.stages else None
+        self.together: int | None = None  # where in shared memory the sums of a block's rows meet
+
+    def places(self, row: Env) -> list[Place]:
+        """Where this thread's vectors of a row are."""
+        return [self.at(row, start, not self.p.exact) for start in self.starts]
+
+    def vectors(self, row: Env) -> list[tuple[Value, Env]]:
+        """This thread's vectors of a row's inputs."""
+        return [(v, place.env) for place in self.places(row) for v in self.streamed]
+
+    def ahead(self, turn: Val, turns: int) -> Env:
+        """The row that this thread has so many turns later, or the last one."""
+        e, later = self.e, self.e.add(turn, turns * self.blocks) if turns else turn
+        row = self.row_of(later)
+        return self.env_of(row if self.p.ty > 1 else e.min(row, e.sub(self.size(self.kept), 1)))
+
+    def loads(self, turn: Val, turns: int) -> list[Val]:
+        """What registers hold of the row so many turns later: all of it, but for what is staged."""
+        with self.k.forget():
+            env = self.ahead(turn, turns)
+            vectors = [] if self.staging else self.vectors(env)
+            return [self.k.preload(v, here) for v, here in [*((v, env) for v in self.narrow), *vectors]]
+
+    def visit(self) -> None:
+        """Computes all rows of this block."""
+        e, stages = self.e, self.p.stages
+        columns = self.places(self.ahead(self.number, 0))
+        for place in columns:
+            for v in self.same:
+                self.k.preload(v, place.env)
+        sums = [e.const(0, op.operands[0].dtype.compute, self.lanes) for op in self.partials for _ in columns]
+        loaded = self.loads(self.number, 0)
+        if self.staging:
+            for turn in range(stages - 1):
+                self.staging.start(e.const(turn, dt.i32), self.vectors(self.ahead(self.number, turn)))
+            loaded += [e.const(0, dt.i32), e.const(stages - 1, dt.i32)]  # the stage of this turn, and that of what is started in it
+
+        def turn(number: Val, carried: list[Val]) -> list[Val]:
+            following = self.loads(number, 1)
+            here = self.arrived(number, carried[len(sums) :], following)
+            return self.computed(here, carried[: len(sums)]) + following
+
+        done = self.each_turn(sums + loaded, turn)
+        for at, op in enumerate(self.partials):
+            self.store_sums(op, columns, done[at * len(columns) : (at + 1) * len(columns)])
+
+    def arrived(self, turn: Val, loaded: list[Val], following: list[Val]) -> Env:
+        """The env of a turn's row, whose inputs ``loaded`` holds, or shared memory; what of them the next turn needs goes to ``following``."""
+        if self.staging:
+            *loaded, stage, free = loaded
+            self.staging.start(free, self.vectors(self.ahead(turn, self.p.stages - 1)))
+            self.staging.wait(self.p.stages - 1)
+            loaded += self.staging.read(stage)
+            following += [self.staging.next(stage), self.staging.next(free)]
+        here = self.env_of(self.row_of(turn))
+        for (v, env), val in zip([*((v, here) for v in self.narrow), *self.vectors(here)], loaded):
+            self.k.bind_loaded(v, env, val)
+        return here
+
+    def computed(self, row: Env, sums: list[Val]) -> list[Val]:
+        """Reduces and writes a row; gives ``sums`` with what they have of it."""
+        places = self.places(row)
+        for phase in self.phases:
+            self.reduced(phase, [red.total(self.e, op, self.elements_of(op, places)) for op in phase], row)
+        pairs = [(op, place) for op in self.partials for place in places]
+        sums = [self.e.add(before, self.summand(op, place)) for before, (op, place) in zip(sums, pairs)]
+        for place in places:
+            self.store(self.full, place)
+        self.write_small(row)
+        return sums
+
+    def store_sums(self, op: Op, columns: list[Place], sums: list[Val]) -> None:
+        """Stores this block's part of a sum, of which each thread has these vectors for the rows that were its own."""
+        if self.p.ty == 1:
+            for place, val in zip(columns, sums):
+                self.store_part(op, place, val)
+            return
+        e, p, lanes, nbytes = self.e, self.p, self.lanes, sums[0].dtype.bytes
+        if self.together is None:  # the threads' vectors, a row of threads behind the other
+            self.together = self.reserve_dynamic(p.ty * p.tx * p.chunks * lanes * nbytes)
+        elif op is not self.partials[0]:
+            self.barrier()  # the sum before this one has been read
+
+        def address(y: Val, vector: Val) -> str:
+            return self.dynamic_address(self.together, e.mul(e.add(e.mul(y, p.tx * p.chunks), vector), lanes * nbytes))
+
+        for chunk, val in enumerate(sums):
+            self.shared_store(address(self.quotient(self.thread, p.tx), e.add(self.x, chunk * p.tx)), val, min(16, lanes * nbytes))
+        self.barrier()
+        for turn in range(-(-p.chunks // p.ty)):
+            vector = e.add(self.thread, turn * self.threads)
+            place = self.at(self.env_of(e.const(0, self.index)), self.wide(e.mul(vector, lanes)))
+            with self.k.region(f"scf.if {place.inside} {{"):
+                parts = [self.shared_load(address(e.const(y, dt.i32), vector), val.dtype, lanes, min(16, lanes * nbytes)) for y in range(p.ty)]
+                while len(parts) > 1:
+                    parts = [e.add(*parts[i : i + 2]) if i + 1 < len(parts) else parts[i] for i in range(0, len(parts), 2)]
+                self.k.store(op.result, self.part(op, place), parts[0])
+
+
+class _LoopedRows(_SummedRows):
+    """Rows that are read again for each phase; the sums over them are in memory."""
+
+    def along_row(self, row: Env, carried: list[Val], visit) -> list[Val]:
+        """``visit(place, carried)`` along a row."""
+        e, zero = self.e, self.e.const(0, self.index)
+        return self.loop(zero, self.size(self.length), self.p.tx * self.lanes, carried, lambda i, state: visit(self.at(row, e.add(i, self.x_base)), state))
+
+    def visit(self) -> None:
+        """Computes all rows of this block."""
+        self.along_row(self.env_of(self.e.const(0, self.index)), [], self.clear)
+
+        def turn(row: Val, _) -> list[Val]:
+            here = self.env_of(row)
+            for phase in self.phases:
+                done = self.along_row(here, self.nothing(phase), lambda place, state, phase=phase: self.accumulated(phase, [place], state))
+                self.reduced(phase, red.grouped(phase, done), here)
+            self.along_row(here, [], self.write_and_add)
+            self.write_small(here)
             return []
 
-        over_row(row_env(e.const(0, body.index)), [], clear)
+        self.each_turn([], turn)
 
-        def row_loop(row: Val, _):
-            env = row_env(row)
-            for phase in analysis.phases:
+    def clear(self, place: Place, _) -> list[Val]:
+        """Begins the sums of these columns."""
+        for op in self.partials:
+            self.store_part(op, place, self.e.const(0, op.operands[0].dtype.compute, self.lanes))
+        return []
 
-                def add(here, inside, state, phase=phase):
-                    pairs = zip(phase, red.grouped(phase, state))
-                    return [v for op, before in pairs for v in red.combine(e, op, before, contribution(op, here, inside))]
-
-                done = over_row(env, [v for op in phase for v in red.identity(e, op, lanes)], add)
-                finish_phase(phase, red.grouped(phase, done), env)
-
-            def write(here, inside, state):
-                for op in partials:
-                    val = e.splat(k.value(op.operands[0], here), lanes)
-                    memory = k.memories[op.result]
-                    place = part_env(here, op)
-                    before = k._from_memory(k._load(memory, k._offset(op.result, memory.strides, place)), op.result.dtype)
-                    store_part(op, here, inside, e.add(before, val))
-                body.store_at(full, here, analysis.domain, inside)
-                return []
-
-            over_row(env, [], write)
-            if small:
-                body.store_at(small, env, analysis.kept, e.cmp("eq", body.thread, 0))
-            return []
-
-        body.loop(block, body.size(rows), blocks, [], row_loop)
-
-    persistent() if p.chunks else looped()
-    return [body.finish(blocks)]
+    def write_and_add(self, place: Place, _) -> list[Val]:
+        """Writes a row at one place, and adds it to the sums."""
+        for op in self.partials:
+            self.store_part(op, place, self.e.add(self.k.reload(op.result, self.part(op, place)), self.summand(op, place)))
+        self.store(self.full, place)
+        return []
 
 
 def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine) -> Iterator[Params]:
-    """Parameters worth trying, the model's choice first: as many threads a row as keep a thread's share of inputs (this row's and the
-    next one's) and accumulators in about 64 registers."""
-    (length,) = analysis.values(_length, env)
-    vectors = -(-length // access.lanes)
+    """Parameters worth trying, the model's choice first. A thread's share of inputs (this turn's and the next one's) and accumulators is at most 96
+    registers, about 64 where there is a choice: few threads a row, all with as much of it or few with less, and as many rows as make 256 threads; 128 of
+    those that widen much. Where threads have as much, rows come through shared memory three turns ahead; else the bounds of each copy cost more than that
+    gives, as the copies themselves do of the shortest rows."""
+    _, length = analysis.values(_extents, env)
+    lanes = access.lanes
+    vectors = -(-length // lanes)
     nbytes = sum([v.dtype.bytes for v in analysis.once(streamed_inputs)])
-    registers = access.lanes * len(analysis.partials) + 2 * access.lanes * nbytes // 4
-    places = []  # (threads a row, vectors a thread)
-    for tx in (1024, 512, 256, 128, 64, 32):
-        chunks = -(-vectors // tx)
-        if chunks * registers <= 96 and (tx == 32 or tx < 2 * vectors):
-            places.append((tx, chunks))
-    places.sort(key=lambda place: (False, place[0]) if place[1] * registers <= 64 else (True, -place[0]))
+    registers = lanes * len(analysis.partials) + 2 * lanes * nbytes // 4
+    sum_bytes = max(op.result.dtype.compute.bytes for op in analysis.partials)
 
-    def params(tx: int, chunks: int, stages: int = 0) -> Params:
-        return Params(access, tx, chunks, chunks * tx * access.lanes == length, stages=stages)
+    def idle(tx: int, chunks: int) -> int:
+        """Elements behind the row's end that threads have."""
+        return tx * chunks * lanes - length
 
-    if machine.async_copies and analysis.once(_stageable, access):
-        room = machine.shared_per_block // 2 - 2048  # two blocks a multiprocessor
-        for tx, chunks in places:
-            turn = tx * chunks * access.lanes * nbytes
-            yield from (params(tx, chunks, n) for n in (3, 2, 4, 6) if n * turn <= room)
-    found = [params(*place) for place in places]
-    yield from found
-    yield from (p._replace(resident=r) for p in found for r in (2, 3, 4) if r * p.tx <= 1024)
-    yield Params(access, 512 if vectors > 256 else 128, 0, False)
+    def cost(place: tuple[int, int]) -> tuple:
+        (tx, chunks), share, over = place, place[1] * registers, idle(*place)
+        if share > 84 and over or chunks > 16:
+            return (True, 0, -tx)
+        return (False, over, share > 64, tx)
+
+    places = [(tx, -(-vectors // tx)) for tx in (1024, 512, 256, 128, 64, 32, 16, 8)]  # threads a row, vectors a thread
+    places = sorted((p for p in places if p[1] * registers <= 96 and (p[0] == 8 or p[0] < 2 * vectors)), key=cost)
+    shapes = []
+    for tx, chunks in places:
+        wanted = (128, 256, 512) if chunks * lanes > 16 else (256, 512, 128)
+        shapes += [(tx, max(1, threads // tx), chunks) for threads in dict.fromkeys((*wanted, tx)) if tx < 256 or threads == tx]
+
+    def meeting(tx: int, ty: int, chunks: int) -> int:
+        """Bytes of shared memory in which the sums of a block's rows meet."""
+        return tx * ty * chunks * lanes * sum_bytes if ty > 1 else 0
+
+    room = machine.shared_per_block // 2 - 2048  # two blocks a multiprocessor
+    found = [Params(access, tx, ty, chunks, not idle(tx, chunks)) for tx, ty, chunks in shapes if meeting(tx, ty, chunks) <= room]
+    staged = machine.async_copies and analysis.once(_stageable, access)
+    for p in found:
+        turn, others = p.tx * p.ty * p.chunks * lanes * nbytes, meeting(p.tx, p.ty, p.chunks)
+        ahead = [p._replace(stages=n) for n in (3, 2, 4, 6) if staged and n * turn + others <= (room if p.tx < 1024 else 2 * room)]
+        yield from [*ahead, p] if p.exact and p.tx > 8 else [p, *ahead]
+    yield from (p._replace(resident=r) for p in found for r in (2, 3, 4) if r * p.tx * p.ty <= 1024)
+    yield Params(access, 512 if vectors > 256 else 128, 1, 0, False)
 
 
-def _length(analysis: Analysis) -> tuple:
-    return (sz.product(a.size for a in analysis.reduced),)
+def better_apart(analysis: Analysis, p: Params, env: dict[str, int], machine) -> bool:
+    """Whether rows and columns by themselves take less time than one pass over the rows: where a multiprocessor's registers do not hold a row's elements,
+    each input's, each sum's and each weight's, or accesses are short and rows long; or where reading the inputs again takes less than writing and reading
+    the partial sums, and than blocks need to begin and to add up their rows."""
+    rows, length = analysis.values(_extents, env)
+    streamed, shared = analysis.once(row_inputs)
+    held = p.chunks * p.access.lanes * p.tx * (len(streamed) + len(shared) + len(analysis.partials))
+    if not p.chunks or held > REGISTERS or p.tx > 256 and p.access.lanes * max((v.dtype.bytes for v in streamed), default=4) < 4:
+        return True
+    sum_bytes = sum(op.result.dtype.compute.bytes for op in analysis.partials)
+    again = rows * sum(v.dtype.bytes for v in streamed) - 2 * analysis.partials[0].attrs["parts"] * sum_bytes
+    return length * again < BEGINNING * len(analysis.partials)
+
+
+def _extents(analysis: Analysis) -> tuple:
+    """Rows and their length."""
+    return sz.product(a.size for a in analysis.kept), sz.product(a.size for a in analysis.reduced)
 
 
 def _stageable(analysis: Analysis, access: Access) -> bool:

@@ -26,7 +26,7 @@ class Place(NamedTuple):
 
 class Rows(GpuBody):
     """A kernel in which ``p.tx`` threads of each of ``p.cluster`` blocks share a row, and a block has ``p.ty`` rows (``p``: the parameters of
-    :mod:`mlirfuse.schedule.gpu_rows`)."""
+    :mod:`mlirfuse.schedule.gpu_rows` or :mod:`mlirfuse.schedule.gpu_inner_outer`)."""
 
     def __init__(self, name: str, analysis: Analysis, slots: Slots, p):
         super().__init__(name, analysis, slots, p.access, p.tx * p.ty, p.cluster, p.resident)

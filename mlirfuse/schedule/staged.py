@@ -16,9 +16,10 @@ from mlirfuse.schedule.rows import late_outputs
 
 @dataclass(frozen=True)
 class Params:
-    """The parameters of each stage."""
+    """The parameters of each stage; ``form``: what the stages are, "phases" of reductions, or as :mod:`mlirfuse.schedule.inner_outer` says."""
 
     stages: tuple[Any, ...]
+    form: str = "phases"
 
 
 def stages(analysis: Analysis, phases: Callable[[Analysis], list[list]] = in_phases) -> list[Analysis]:
@@ -38,10 +39,10 @@ def _stages(analysis: Analysis, phases: Callable[[Analysis], list[list]]) -> lis
     out = []
     for at in range(len(together)):
         results = [v for v in level if v in passed_on and level[v] == at]
-        out.append(_stage(analysis, results, known, passed_on))
+        out.append(stage(analysis, analysis.ops, results, known, passed_on))
         known.update(results)
     left = [[v for v in outputs if v not in passed_on] for outputs in late_outputs(analysis)]
-    return out + [_stage(analysis, outputs, known, passed_on) for outputs in left if outputs]
+    return out + [stage(analysis, analysis.ops, outputs, known, passed_on) for outputs in left if outputs]
 
 
 def _passed_on(analysis: Analysis, level: dict[Value, int]) -> frozenset[Value]:
@@ -53,21 +54,22 @@ def _passed_on(analysis: Analysis, level: dict[Value, int]) -> frozenset[Value]:
     reductions = {op.result for phase in analysis.phases for op in phase}
 
     def needed(values, known: set[Value]) -> set[Value]:
-        return {v for op in _live(analysis.ops, values, known) for v in op.results if v in reductions}
+        return {v for op in live(analysis.ops, values, known) for v in op.results if v in reductions}
 
     later = {r for v in taken for r in needed([v], taken - {v}) if level[r] < level[v]}
     return frozenset(taken | needed(analysis.outputs, taken) | later)
 
 
-def _stage(analysis: Analysis, outputs: list[Value], known: set[Value], passed_on: frozenset[Value]) -> Analysis:
-    """What computes ``outputs`` from the inputs and the values that are ``known``."""
+def stage(analysis: Analysis, ops: list[Op], outputs: list[Value], known: set[Value], passed_on: frozenset[Value]) -> Analysis:
+    """What computes ``outputs`` by ``ops`` from the inputs and the values that are ``known``. ``passed_on``: what the stages leave in the workspace."""
     layouts = {v: Layout(strides, 1) for v, strides in analysis.strides.items() if v not in passed_on}
-    stage = analyze(_live(analysis.ops, outputs, known), outputs, layouts, set(analysis.scalars), analysis.hint, analysis.axes)
+    found = analyze(live(ops, outputs, known), outputs, layouts, set(analysis.scalars), analysis.hint, analysis.axes)
     results = {v: analysis.strides[v] for v in outputs if v in passed_on and v in analysis.outputs}
-    return replace(stage, passed_on=passed_on, results=results)
+    return replace(found, passed_on=passed_on, results=results)
 
 
-def _live(ops: list[Op], outputs: list[Value], known: set[Value]) -> list[Op]:
+def live(ops: list[Op], outputs: list[Value], known: set[Value]) -> list[Op]:
+    """Those of ``ops`` that compute ``outputs`` from what is ``known``."""
     needed, out = set(outputs), []
     for op in reversed(ops):
         if any(v in needed and v not in known for v in op.results):

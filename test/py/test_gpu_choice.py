@@ -418,3 +418,36 @@ def test_loading_first_is_tried_both_ways():
     assert ways(lambda x, w: mnp.rms_norm(x, w), (64, 1024), (1024,)) == {True, False}
     assert ways(lambda x, y: mnp.softmax(x) * y, (64, 1024), (64, 1024)) == {True, False}
     assert len(ways(mnp.softmax, (64, 1024))) == 1
+
+
+def norm_backward(g, x, w):
+    centred = x - x.mean(-1, keepdims=True)
+    gw = g * w
+    return (gw - centred * (gw * centred).mean(-1, keepdims=True)).astype(x.dtype), (g * centred).sum(0).astype(x.dtype)
+
+
+def backward_choice(rows, columns, dtype=np.float32):
+    return first_choice(norm_backward, (rows, columns), (rows, columns), (columns,), dtype=dtype)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
+def test_many_rows_are_summed_in_the_pass_that_normalizes_them(dtype):
+    """Of short ones a block has several at a time; long ones have all of a block's threads."""
+    short, long = backward_choice(65_536, 256, dtype), backward_choice(16_384, 4096, dtype)
+    assert short.form == long.form == "together"
+    assert short.stages[0].ty >= 4 and short.stages[0].tx <= 32 and short.stages[0].stages
+    assert long.stages[0].ty == 1 and long.stages[0].tx >= 256
+
+
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("rows, columns", [(2, 4096), (64, 1024), (512, 768), (512, 65_536), (4096, 40_000), (16_384, 32_768)])
+def test_few_rows_and_long_ones_are_summed_apart(rows, columns, dtype):
+    """Partial sums would be as much to write as there is to read, or a multiprocessor does not hold a row."""
+    assert backward_choice(rows, columns, dtype).form == "apart"
+
+
+@pytest.mark.parametrize("columns", [257, 770, 5120])
+def test_threads_have_little_behind_the_end_of_rows_that_they_sum_up(columns):
+    for params in (backward_choice(65_536, columns), backward_choice(65_536, columns, ml_dtypes.bfloat16)):
+        p = params.stages[0]
+        assert params.form == "together" and p.tx * p.chunks * p.access.lanes < 1.65 * columns and not p.stages

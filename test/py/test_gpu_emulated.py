@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 
@@ -13,6 +14,7 @@ import mlirfuse
 from mlirfuse import sizes as sz
 from mlirfuse import targets
 from mlirfuse.lowering import ptx
+from mlirfuse.machine import Machine
 from mlirfuse.program import Program, Variant
 from mlirfuse.schedule import gpu_choice, gpu_pointwise, gpu_columns, gpu_rows, joint, staged
 
@@ -459,9 +461,59 @@ def test_columns_with_more_lanes_than_rows_of_threads():
     check(lambda x: x.sum(0), np.abs(normal(300, 512, dtype=np.float16)), only=few, candidates=2)
 
 
-@pytest.mark.parametrize("rows", [40, 64])
-def test_two_segments(rows):
-    check(norm_backward, normal(rows, 256), normal(rows, 256) + 1, candidates=6)
+@pytest.fixture
+def two_multiprocessors(monkeypatch):
+    """The machines have so many: sums over rows have four parts."""
+    typical = Machine.of_architecture
+    monkeypatch.setattr(Machine, "of_architecture", staticmethod(lambda chip: dataclasses.replace(typical(chip), sm_count=2)))
+
+
+def layer_norm_backward(g, x, w):
+    """With the reductions of the rows among what the sums over them need, and a result of the rows themselves."""
+    mean = x.mean(-1, keepdims=True)
+    scale = 1 / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
+    centred, gw = (x - mean) * scale, g * w
+    dot = (gw * centred).mean(-1, keepdims=True)
+    return (gw - gw.mean(-1, keepdims=True) - centred * dot) * scale, (g * centred).sum(0), g.sum(0), dot
+
+
+def sums_of_standardized_rows(g, x, w):
+    """Nothing as long as the rows is written."""
+    return ((x - x.mean(-1, keepdims=True)) * g).sum(0) * w
+
+
+def shapes_of(params):
+    """Of one pass over rows and the sums over them: what differs from one kind of kernel to another."""
+    p = params.stages[0]
+    return p.tx <= 32, p.ty > 1, p.chunks > 1, p.chunks == 0, p.stages, p.resident > 1
+
+
+@pytest.mark.parametrize("fn", [norm_backward, layer_norm_backward, sums_of_standardized_rows])
+@pytest.mark.parametrize("chip, rows, columns", [("sm_90", 40, 256), ("sm_90", 100, 24), ("sm_90", 33, 65), ("sm_90", 3, 1000), ("sm_70", 33, 65)])
+def test_rows_and_sums_over_them(fn, chip, rows, columns, two_multiprocessors):
+    """In one pass: by threads of a warp or more, one row or several at a time, which no number of blocks divides, on their way through shared memory or not,
+    and in loops; and apart."""
+    inputs = [normal(rows, columns), normal(rows, columns) + 1, normal(columns) + 2][: 2 if fn is norm_backward else 3]
+    seen = set()
+
+    def new(params):
+        kind = params.form == "together" and shapes_of(params)
+        return kind not in seen and not seen.add(kind)
+
+    check(fn, *inputs, candidates=100, chip=chip, only=new)
+    assert False in seen and len(seen) > 5
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float64])
+def test_rows_and_sums_over_them_of_other_types(dtype, two_multiprocessors):
+    check(norm_backward, normal(50, 64, dtype=dtype), normal(50, 64, dtype=dtype) + dtype(1), candidates=5)
+
+
+def test_sums_of_many_rows_apart():
+    """Parts of them, whose sums are another kernel's, before the rows."""
+    apart = lambda params: params.form == "apart"  # noqa: E731
+    check(norm_backward, normal(4000, 24), normal(4000, 24) + 1, only=apart)
+    check(sums_of_standardized_rows, normal(4000, 24), normal(4000, 24), normal(24), only=apart)
 
 
 def test_segments_that_have_nothing_to_do_with_each_other():

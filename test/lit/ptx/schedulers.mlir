@@ -115,16 +115,17 @@ func.func @sum_of_all(%x: tensor<?x?x?xf32> {fusion.shape = ["s0", "s1", "s2"]})
 
 // -----
 
-// Sums over the rows beside sums within them: one kernel over the rows, one small one for the partial sums.
+// Sums over the rows beside sums within them: two kernels (norm-backward.mlir).
 // CHECK: // -----
-// CHECK: .visible .entry kernel0(
-// CHECK: shfl.sync.bfly.b32
-// CHECK: .visible .entry kernel1(
+// CHECK: .visible .entry kernel0_0(
+// CHECK-NOT: .local
+// CHECK: .visible .entry kernel0_1(
+// CHECK-NOT: .local
 // CHECK-NOT: .visible
 // EVERY: // -----
 // EVERY: .target sm_{{70|80|100}}
 // EVERY-NOT: .local
-// EVERY: kernel1(
+// EVERY: kernel0_1(
 // EVERY-NOT: .local
 func.func @norm_backward(%g: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}, %x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}) -> (tensor<?x?xf32>, tensor<?xf32>) {
   %0 = "fusion.mul"(%g, %x) : (tensor<?x?xf32>, tensor<?x?xf32>) -> tensor<?x?xf32>
