@@ -298,7 +298,7 @@ class Kernel:
         return self._typed(op.result, ops.TABLE[op.name].emit(self.e, *vals))
 
     def _div(self, op: Op, env: Env) -> Val:
-        """On a GPU, what divides many numbers is inverted once. Quotients that are rounded to half types are then within 2 ulp of float32, others
+        """On a GPU, what divides many numbers is inverted once. Quotients that are rounded to half types are then within 2.5 ulp of float32, others
         are corrected: a division takes twice as many instructions, and a branch."""
         axes = self.axes.flat
         one_for_many = set(axes(op.operands[1])) < set(axes(op.result)) and not (op.operands[1].op and op.operands[1].op.name == "constant")

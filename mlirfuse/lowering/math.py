@@ -233,8 +233,8 @@ def quotient(e: Emitter, a, b: Val) -> Val:
 
 
 def inverse(e: Emitter, b: Val) -> tuple[Val, Val]:
-    """A power of two ``s`` and ``r`` with ``(a * s) * r = a / b`` within 2 ulp on a GPU, for all float32 ``a``: ``b s`` lies in [1/2, 1), so that only a
-    quotient that overflows does so on the way, and none that is normal loses places."""
+    """A power of two ``s`` and ``r`` with ``(a * s) * r = a / b`` within 2.5 ulp on a GPU, for all float32 ``a``: ``b s`` lies in [1/2, 1), for the largest
+    and the smallest ``b`` in [1, 4) and below 1/2, so that only a quotient that overflows does so on the way, and none from 2^-125 on loses places."""
     exponent = e.and_(e.bitcast(b, dt.i32), 0x7F800000)
     s = e.bitcast(e.max(e.sub(0x7E800000, exponent), 0x00800000), dt.f32)
     return s, _rcp(e, e.mul(b, s))
@@ -249,7 +249,7 @@ def rough_quotient(e: Emitter, a: Val, b: Val) -> Val:
 
 def quotient_by_inverse(e: Emitter, a: Val, b: Val, s: Val, r: Val) -> Val:
     """``a / b`` with ``s`` and ``r`` of :func:`inverse`: a quotient corrected by what it leaves (Markstein, 1990). It is rounded as the division's but
-    for about one in 2^22, and within 1 ulp below 2^-100, where what is left is not exact."""
+    for about one in 2^22, and within 1 ulp below 2^-100, 2 below 2^-125, where what is left is not exact."""
     return _corrected(e, e.mul(a, s), e.mul(b, s), r)
 
 

@@ -227,7 +227,7 @@ def means_and_deviations(e: Emitter, count: Val, sums: Val, deviations_from) -> 
 
 
 def _total_m2(e: Emitter, op: Op, rows) -> tuple[Val, ...]:
-    """The deviations of all elements of a thread from their own mean: two passes over registers, and one division."""
+    """The deviations of all elements of a thread from their own mean: two passes over registers."""
     count, sums = counted(e, rows)
     mean = mean_of(e, count, sums)
     return count, mean, deviations(e, rows, mean)
@@ -282,7 +282,7 @@ def across(e: Emitter, op: Op, a: tuple[Val, ...], pairwise, fold) -> tuple[Val,
     single values.
 
     A :class:`MaxSumExp` takes an exponential a part this way, where two parts at a time take two; an m2 of numbers that are not known while
-    compiling takes one division.
+    compiling takes one reciprocal.
     """
     if isinstance(op, MaxSumExp):
         top = fold(e.max, a[0])

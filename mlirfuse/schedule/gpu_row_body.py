@@ -143,6 +143,12 @@ def row_inputs(analysis: Analysis) -> tuple[list[Value], list[Value]]:
     return streamed, [v for v in inputs if v not in streamed]
 
 
+def at_own_index(analysis: Analysis, inputs: list[Value]) -> list[Value]:
+    """Those of ``inputs`` that are read where an element of a row is. Others, through slices and the like, have an index of their own for each use."""
+    domain = set(analysis.domain)
+    return [v for v in inputs if domain.issuperset(analysis.axes.flat(v))]
+
+
 def read_by(analysis: Analysis, reductions: list[Op], inputs: list[Value]) -> list[Value]:
     """What of ``inputs`` these reductions read, not through other reductions."""
     needed: set[Value] = set()

@@ -12,7 +12,7 @@ from mlirfuse.lowering import reductions as red
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Index
 from mlirfuse.schedule.gpu_partial import partial_memory, store_partial
-from mlirfuse.schedule.gpu_row_body import Rows, read_by
+from mlirfuse.schedule.gpu_row_body import Rows, at_own_index, read_by
 from mlirfuse.schedule.gpu_staging import Staging
 
 UNROLL = 4  # vectors in flight of a looped row, more where a vector is short
@@ -26,13 +26,15 @@ def in_registers(rows: Rows) -> sz.Size:
     stride = p.tx * lanes * p.cluster
     start = rows.x_base if rows.rank is None else e.add(rows.x_base, rows.wide(e.mul(rows.rank, p.tx * lanes)))
     places = [rows.at(here, e.add(start, c * stride) if c else start, c >= p.whole) for c in range(p.chunks)]
-    kept = [*rows.streamed, *rows.shared] if p.ahead else rows.streamed
-    first = read_by(rows.analysis, rows.phases[0], kept) if p.ahead else kept
-    for value in first:
+    at_once, under_way = rows.streamed, []
+    if p.ahead:
+        loaded = at_own_index(rows.analysis, [*rows.streamed, *rows.shared])
+        at_once = read_by(rows.analysis, rows.phases[0], loaded)
+        under_way = [(value, place.env) for value in loaded if value not in at_once for place in places]
+    for value in at_once:
         for place in places:
             k.preload(value, place.env)
-    later = [(value, place.env) for value in kept if value not in first for place in places]
-    for (value, env), val in zip(later, rows.under_way([k.preload(value, env) for value, env in later])):
+    for (value, env), val in zip(under_way, rows.under_way([k.preload(value, env) for value, env in under_way])):
         k.bind_loaded(value, env, val)
     halves = any(v.dtype.bits == 16 for v in rows.streamed)
 
@@ -42,15 +44,15 @@ def in_registers(rows: Rows) -> sz.Size:
     def total_of(op: Op) -> tuple[Val, ...]:
         """The accumulator of this thread's part of the row. What looks at elements twice takes some vectors of half types at a time:
         widened, all of them would need twice the registers."""
-        at_once = p.chunks
+        step = p.chunks
         if halves and isinstance(op, red.MaxSumExp) and p.chunks * lanes > 32:
-            at_once = 1 if p.resident > 3 else 2
+            step = 1 if p.resident > 3 else 2
         elif halves and op.name == "m2" and p.chunks * lanes > 64:
-            at_once = 4
+            step = 4
         total = None
-        for at in range(0, p.chunks, at_once):
-            with k.forget() if at_once < p.chunks else nullcontext():
-                found = rows.elements_of(op, places[at : at + at_once])
+        for at in range(0, p.chunks, step):
+            with k.forget() if step < p.chunks else nullcontext():
+                found = rows.elements_of(op, places[at : at + step])
                 total = totals_of(e, op, found) if total is None else red.accumulate(e, op, total, found)
         return total
 

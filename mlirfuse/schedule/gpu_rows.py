@@ -21,7 +21,7 @@ from mlirfuse.schedule import gpu_staging, joint
 from mlirfuse.schedule.analysis import Analysis
 from mlirfuse.schedule.gpu import Access, GpuKernel
 from mlirfuse.schedule.gpu_partial import finish
-from mlirfuse.schedule.gpu_row_body import Rows, read_by, row_inputs
+from mlirfuse.schedule.gpu_row_body import Rows, at_own_index, read_by, row_inputs
 from mlirfuse.schedule.gpu_row_forms import UNROLL, in_loops, in_registers, in_shared
 from mlirfuse.schedule.gpu_row_shift import ShiftedRows
 
@@ -66,148 +66,188 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
 
 
 def candidates(analysis: Analysis, access: Access, env: dict[str, int], alignments: dict[Value, int], machine) -> Iterator[Params]:
-    """Parameters worth trying for these sizes, the model's choice first.
+    """Parameters worth trying for these sizes, the model's choice first."""
+    rows = _Rows(analysis, access, env, alignments, machine)
+    yield rows.choice()
+    yield from rows.others()
 
-    The model: a thread keeps about 16 registers of the row, so that several blocks fit a multiprocessor and load while another computes; 32
-    where it reads as many weights too, whose share of its instructions falls with the threads that a row has; 8 of one that is short, of half types
-    without weights, or beside weights where the machine has a thread for each vector; and 4 of half types that are only reduced, in one pass. Of half
-    types a register is two elements to compute: with more weights than rows, 16 are 0.4% slower than 32 and compile in 0.6 of the time.
 
-    A row that needs more than a block of 512 threads with 32 registers each is kept in shared memory, half of a multiprocessor's at most, or that
-    of a cluster's blocks; beside weights in a cluster's registers, if all threads have as much of it. Where it cannot be copied there 16 bytes at a
-    time, it takes a cluster of blocks of 256 threads, which exchange less often the more of the row a thread has: 64 registers of it, of half types,
-    which take twice as many widened, 32. Long rows that vectors of 16 bytes do not divide are copied by such as begin before the row. One that nothing
-    holds is read again in each phase.
+class _Rows:
+    """Rows of given sizes, and the parameters that they may have.
+
+    The model: a thread keeps about 16 registers of the row, so that several blocks fit a multiprocessor and load while another computes
+    (:meth:`registers_wanted`). A row that needs more than a block of 512 threads with 32 registers each is kept in shared memory, half of a
+    multiprocessor's at most, or that of a cluster's blocks; beside weights in a cluster's registers, if all threads have as much of it. Where it cannot be
+    copied there 16 bytes at a time, it takes a cluster of blocks of 256 threads, which exchange less often the more of the row a thread has: 64 registers
+    of it, of half types, which take twice as many widened, 32. Long rows that vectors of 16 bytes do not divide are copied by such as begin before the row.
+    One that nothing holds is read again in each phase.
     """
-    kept, length = analysis.values(_extents, env)
-    lanes = access.lanes
-    vectors = max(1, -(-length // lanes))
-    row_bytes, widest, single, one_pass, shorter, halves, inputs, weights, half_weights, _, sizes, late = analysis.once(_row)
-    registers = max(1, lanes * row_bytes // 4)  # of one chunk
-    small = kept * vectors < machine.sm_count * 1024  # not a vector for each thread of half the machine: all in parallel
 
-    wide = lanes * widest == 16
-    if vectors < 32 or halves and not single and vectors < 256:
-        wanted = 8
-    elif halves and single and wide:
-        wanted = 4
-    elif halves and lanes > 1 and not weights or weights and wide and kept * vectors <= machine.sm_count * machine.threads_per_sm:
-        wanted = 8
-    elif halves and wide and weights > inputs:
-        wanted = 16
-    else:
-        many = kept * vectors * registers // 32 >= machine.sm_count * machine.threads_per_sm // 3  # threads, if each has 32
-        wanted = 32 if half_weights and kept > machine.sm_count or weights and inputs == 1 and wide and many else 16
+    def __init__(self, analysis: Analysis, access: Access, env: dict[str, int], alignments: dict[Value, int], machine):
+        self.analysis, self.access, self.env, self.alignments, self.machine = analysis, access, env, alignments, machine
+        self.row, self.lanes = analysis.once(_row), access.lanes
+        self.kept, self.length = analysis.values(_extents, env)
+        self.vectors = max(1, -(-self.length // self.lanes))
+        self.registers = max(1, self.lanes * self.row.row_bytes // 4)  # of one chunk
+        self.small = self.kept * self.vectors < machine.sm_count * 1024  # not a vector for each thread of half the machine: all in parallel
+        self.wide = self.lanes * self.row.widest == 16
+        self.wanted = self.registers_wanted()
+        self.alone, self.shared = _places(self.vectors, self.registers, machine.cluster_sizes)
+        self.best = min(self.alone or self.shared, key=self.cost, default=None)
 
-    alone, shared = _places(vectors, registers, machine.cluster_sizes)
+    def registers_wanted(self) -> int:
+        """How many registers of the row a thread shall have: 16; 32 where it reads as many weights too, whose share of its instructions falls with the
+        threads that a row has; 8 of one that is short, of half types without weights, or beside weights where the machine has a thread for each vector;
+        and 4 of half types that are only reduced, in one pass. Of half types a register is two elements to compute: with more weights than rows, 16 are
+        0.4% slower than 32 and compile in 0.6 of the time."""
+        row, sm_count, threads = self.row, self.machine.sm_count, self.machine.sm_count * self.machine.threads_per_sm
+        if self.vectors < 32 or row.halves and not row.single and self.vectors < 256:
+            return 8
+        if row.halves and row.single and self.wide:
+            return 4
+        if row.halves and self.lanes > 1 and not row.weights or row.weights and self.wide and self.kept * self.vectors <= threads:
+            return 8
+        if row.halves and self.wide and row.weights > row.inputs:
+            return 16
+        many = self.kept * self.vectors * self.registers // 32 >= threads // 3  # threads, if each has 32
+        return 32 if row.half_weights and self.kept > sm_count or row.weights and row.inputs == 1 and self.wide and many else 16
 
-    def exact(place) -> bool:
+    def exact(self, place) -> bool:
+        """Whether all threads have as much of a row at (threads along it, blocks a cluster, chunks a thread)."""
         tx, cluster, chunks = place
-        return tx * cluster * chunks * lanes == length
+        return tx * cluster * chunks * self.lanes == self.length
 
-    def cost(place) -> tuple:
+    def cost(self, place) -> tuple:
+        """The order of such places in registers: the least is the best."""
         tx, cluster, chunks = place
-        held = chunks * registers
-        if vectors >= 32 and tx < 32 and tx * lanes * widest < 128:  # less than a line of the cache spreads a warp's accesses
+        held = chunks * self.registers
+        if self.vectors >= 32 and tx < 32 and tx * self.lanes * self.row.widest < 128:  # less than a line of the cache spreads a warp's accesses
             return (True,)
-        if small:
+        if self.small:
             return (False, cluster * tx > 16 * 1024, chunks > 4, cluster, abs(chunks - 2.5), tx)
         if cluster == 1:
-            return (False, held > 32, tx > 512, abs(held - wanted), tx)
-        if weights and wide:
+            return (False, held > 32, tx > 512, abs(held - self.wanted), tx)
+        if self.row.weights and self.wide:
             wider = tx > 256  # of half types, costs more than blocks that wait for each other
-            return (False, held > 64, cluster * tx > 4096, not exact(place), held > 32, halves and wider, cluster > 8, wider, abs(held - 32))
-        idle = kept * cluster * tx < machine.sm_count * 512
-        return (False, held > (64 if wide else 56), tx > 256, cluster > 8, idle, abs(held - (32 if halves else 64)))
+            return (False, held > 64, cluster * tx > 4096, not self.exact(place), held > 32, self.row.halves and wider, cluster > 8, wider, abs(held - 32))
+        idle = self.kept * cluster * tx < self.machine.sm_count * 512
+        return (False, held > (64 if self.wide else 56), tx > 256, cluster > 8, idle, abs(held - (32 if self.row.halves else 64)))
 
-    def weights_late() -> bool:
+    def choice(self) -> Params:
+        """The model's."""
+        row, best = self.row, self.best
+        before = None if self.wide or self.length < SHIFTED else next(self.shifted(), None)
+        if before and _better_shifted(self.analysis, before, bool(self.alone), self.env, self.machine, self.lanes):
+            return before
+        if row.single and self.small and best and self.kept < self.machine.sm_count // 16 and best[2] <= 8:
+            return self.persistent(*best)  # a cluster at a time is sooner done than two kernels
+        if row.one_pass and not self.alone or row.single and self.vectors > 2048 and self.wide:
+            return self.looped()  # nothing to keep
+        if self.alone and not self.crowded:
+            return self.persistent(*best)
+        staged = [] if self.weights_late() else self.staged()
+        if staged:
+            return self.in_shared_memory(staged[0])
+        if not best or self.vectors > 8 * 1024 * max(1, 32 // self.registers):  # more than eight blocks hold with room for another cluster
+            return self.looped()
+        return self.persistent(*best)
+
+    def others(self) -> Iterator[Params]:
+        """What else is worth trying, the model's choice among it."""
+        ordered = [self.persistent(*place) for place in sorted(self.alone, key=self.cost) + sorted(self.shared, key=self.cost)]
+        yield from map(self.in_shared_memory, self.staged()[:8])
+        yield from (*self.shifted(), *ordered, self.looped())
+        yield from (p._replace(ahead=not p.ahead) for p in ordered[:2] if self.row.late)
+        for p in ordered:
+            if p.cluster > 1:
+                yield from (p._replace(resident=r) for r in (1, 2, 3, 4) if r != p.resident and r * p.tx <= 1024)
+
+    @property
+    def crowded(self) -> bool:
+        """Whether a row in registers, half types widened and what the online form does without, would leave a multiprocessor to one block."""
+        row = self.row
+        return bool(row.shorter and row.halves and self.wide and not self.small and self.best and self.best[2] * self.registers > 20)
+
+    def weights_late(self) -> bool:
         """Whether a row beside weights belongs into registers, where all of the weights are loaded at once when the row's reductions are done."""
-        return bool(weights and wide and best and not small and not crowded and exact(best) and best[2] * registers <= (32 if halves else 64))
+        if not (self.row.weights and self.wide and self.best) or self.small or self.crowded:
+            return False
+        return self.exact(self.best) and self.best[2] * self.registers <= (32 if self.row.halves else 64)
 
-    def persistent(tx: int, cluster: int, chunks: int) -> Params:
+    def persistent(self, tx: int, cluster: int, chunks: int) -> Params:
+        """The row in registers."""
         ty = max(1, 128 // tx)
-        while ty > 1 and ty * tx > 32 and kept // ty < machine.sm_count:
+        while ty > 1 and ty * tx > 32 and self.kept // ty < self.machine.sm_count:
             ty //= 2
-        whole = length // (tx * cluster * lanes)
         resident = 1
         if cluster > 1 and tx == 256:
-            held = chunks * registers
-            resident = (4 if held <= 32 else 2) if halves else 3 if 32 < held <= 64 else 1
-        recompute = chunks * lanes > (32 if wide else 16)
-        return Params(access, tx, ty, chunks, cluster, 1, whole, recompute, resident, shorter and cluster > 1, ahead=resident == 1 and loaded_first(tx, cluster, chunks))
+            held = chunks * self.registers
+            resident = (4 if held <= 32 else 2) if self.row.halves else 3 if 32 < held <= 64 else 1
+        return Params(
+            self.access, tx, ty, chunks, cluster,
+            whole=self.length // (tx * cluster * self.lanes),
+            recompute=chunks * self.lanes > (32 if self.wide else 16),
+            resident=resident,
+            online=self.row.shorter and cluster > 1,
+            ahead=resident == 1 and self.loaded_first(tx, cluster, chunks),
+        )  # fmt: skip
 
-    def loaded_first(tx: int, cluster: int, chunks: int) -> bool:
+    def loaded_first(self, tx: int, cluster: int, chunks: int) -> bool:
         """Whether threads load all of a row and its weights before they reduce it: what takes few registers, more where rows are few. Threads of large
         blocks have fewer, also for half types widened; where rows are many, two blocks of 512 shall fit a multiprocessor."""
-        loaded = chunks * sum(max(1, lanes * size // 4) for size in sizes)
-        few = kept * cluster * tx <= machine.sm_count * 256
-        room = REGISTERS // tx - 32
-        if tx > 256 and loaded + halves * chunks * lanes > (room if few else min(room, REGISTERS // 1024)):
+        row = self.row
+        if not (row.late or row.weights):  # there is nothing else to load
             return False
-        return loaded <= (96 if few else 64 if halves and (not wide or inputs > 1) else 48)
+        loaded = chunks * sum(max(1, self.lanes * size // 4) for size in row.sizes)
+        few = self.kept * cluster * tx <= self.machine.sm_count * 256
+        if tx > 256:
+            widened = chunks * self.lanes if row.halves else 0
+            if loaded + widened > (REGISTERS // tx - 32 if few or tx > 512 else REGISTERS // 1024):
+                return False
+        if few:
+            return loaded <= 96
+        return loaded <= (64 if row.halves and (not self.wide or row.inputs > 1) else 48)
 
-    def staged() -> list[_Place]:
+    def staged(self) -> list[_Place]:
         """Rows in shared memory, best first: few multiprocessors idle, not one block on each with fewer threads than several would have, all threads
         with as many vectors, few blocks a cluster, which find room sooner. Where threads cannot have as many: several blocks on a multiprocessor, in
         clusters of at most eight."""
-        if not (machine.async_copies and analysis.once(_copied_whole, access)):
+        if not (self.machine.async_copies and self.analysis.once(_copied_whole, self.access)):
             return []
-        places = [p for p in _shared_places(analysis, vectors, lanes, kept, machine) if p.chunks > 4]
-        evenly = [p for p in places if exact(p[:3])]
+        places = [p for p in _shared_places(self.analysis, self.vectors, self.lanes, self.kept, self.machine) if p.chunks > 4]
+        evenly = [p for p in places if self.exact(p[:3])]
         together = max((p.blocks * p.tx for p in evenly if p.blocks > 1), default=0)
 
         def cost(p: _Place) -> tuple:
             if not evenly:
-                roomy = p.blocks * p.tx >= 768 and (weights or p.tx == 256)
+                roomy = p.blocks * p.tx >= 768 and (self.row.weights or p.tx == 256)
                 return p.idle, p.cluster > 8, not roomy, p.tx != 256, p.blocks == 1, p.cluster
             return p.idle, p.blocks == 1 and p.tx < together, p not in evenly, p.cluster
 
         return sorted(places, key=cost)
 
-    def in_shared_memory(p: _Place) -> Params:
-        return Params(access, p.tx, 1, p.chunks, p.cluster, whole=p.chunks - (not exact(p[:3])), online=shorter, staged=True)
+    def in_shared_memory(self, p: _Place) -> Params:
+        """The row at such a place."""
+        return Params(self.access, p.tx, 1, p.chunks, p.cluster, whole=p.chunks - (not self.exact(p[:3])), online=self.row.shorter, staged=True)
 
-    def looped() -> Params:
+    def shifted(self) -> Iterator[Params]:
+        """Rows whose vectors begin before them."""
+        return _shifted(self.analysis, self.access, self.env, self.alignments, self.machine)
+
+    def looped(self) -> Params:
+        """The row in nothing: in parts, where one pass does and there are few rows."""
+        row, vectors, sm_count, threads_per_sm = self.row, self.vectors, self.machine.sm_count, self.machine.threads_per_sm
         tx = 32
         while tx < 512 and vectors > tx * UNROLL:
             tx *= 2
-        while tx < 1024 and tx * 2 <= vectors // UNROLL and kept * tx < machine.sm_count * machine.threads_per_sm // 2 and not single:
+        while tx < 1024 and tx * 2 <= vectors // UNROLL and self.kept * tx < sm_count * threads_per_sm // 2 and not row.single:
             tx *= 2
-        split, blocks, most = 1, machine.sm_count * (machine.threads_per_sm // tx), vectors // (tx * UNROLL * 2)
-        if one_pass and vectors >= 4 << 20:  # many parts: a multiprocessor that is sooner done takes more of them
-            tx, blocks, most = 1024, 16 * machine.sm_count, vectors // (1024 * UNROLL)
-        while one_pass and split * 2 <= most and split * kept < blocks:
+        split, blocks, most = 1, sm_count * (threads_per_sm // tx), vectors // (tx * UNROLL * 2)
+        if row.one_pass and vectors >= 4 << 20:  # many parts: a multiprocessor that is sooner done takes more of them
+            tx, blocks, most = 1024, 16 * sm_count, vectors // (1024 * UNROLL)
+        while row.one_pass and split * 2 <= most and split * self.kept < blocks:
             split *= 2
-        return Params(access, tx, max(1, 128 // tx) if split == 1 else 1, 0, 1, split, online=shorter)
-
-    best = min(alone or shared, key=cost, default=None)
-    places: list[_Place] = []
-    # In registers, half types widened and what the online form does without would leave a multiprocessor to one block.
-    crowded = shorter and halves and wide and not small and best and best[2] * registers > 20
-    before = None if wide or length < SHIFTED else next(_shifted(analysis, access, env, alignments, machine), None)
-    if before and _better_shifted(analysis, before, bool(alone), env, machine, lanes):
-        yield before
-    elif single and small and best and kept < machine.sm_count // 16 and best[2] <= 8:
-        yield persistent(*best)  # a cluster at a time is sooner done than two kernels
-    elif one_pass and not alone or single and vectors > 2048 and wide:
-        yield looped()  # nothing to keep
-    elif alone and not crowded:
-        yield persistent(*best)
-    else:
-        places = [] if weights_late() else staged()
-        if places:
-            yield in_shared_memory(places[0])
-        elif not best or vectors > 8 * 1024 * max(1, 32 // registers):  # more than eight blocks hold with room for another cluster
-            yield looped()
-        else:
-            yield persistent(*best)
-    ordered = [persistent(*place) for place in sorted(alone, key=cost) + sorted(shared, key=cost)]
-    yield from map(in_shared_memory, (places or staged())[:8])
-    yield from (*_shifted(analysis, access, env, alignments, machine), *ordered, looped())
-    yield from (p._replace(ahead=not p.ahead) for p in ordered[:2] if late)
-    for p in ordered:
-        if p.cluster > 1:
-            yield from (p._replace(resident=r) for r in (1, 2, 3, 4) if r != p.resident and r * p.tx <= 1024)
+        return Params(self.access, tx, max(1, 128 // tx) if split == 1 else 1, 0, split=split, online=row.shorter)
 
 
 def only_reduces(analysis: Analysis) -> bool:
@@ -357,7 +397,7 @@ class _Row(NamedTuple):
     of these; ``single``: rows are only reduced, in one pass; ``one_pass``: what else is written needs no reduction; ``shorter``: online forms make it
     fewer passes; ``halves``: some elements are of half types; ``inputs`` and ``weights``: how many there are that differ from row to row, and that all
     rows share; ``half_weights``: some of these are of half types; ``wider_weights``: some are wider than what is read of a row; ``sizes``: the bytes of
-    an element of each input; ``late``: some inputs are read after the first reductions only."""
+    an element of each input that is read where a row's element is; ``late``: some of those are read after the first reductions only."""
 
     row_bytes: int
     widest: int
@@ -380,6 +420,7 @@ def _row(analysis: Analysis) -> _Row:
     phases = analysis.once(joint.online)
     halves, half_weights = (any(v.dtype.bits == 16 for v in values) for values in (streamed, shared))
     nbytes = [v.dtype.bytes for v in streamed]
+    loaded = at_own_index(analysis, streamed + shared)
     return _Row(
         sum(nbytes),
         max(nbytes, default=4),
@@ -391,6 +432,6 @@ def _row(analysis: Analysis) -> _Row:
         len(shared),
         half_weights,
         any(v.dtype.bytes > max(nbytes, default=4) for v in shared),
-        tuple(v.dtype.bytes for v in streamed + shared),
-        len(read_by(analysis, analysis.phases[0], streamed + shared)) < len(streamed + shared),
+        tuple(v.dtype.bytes for v in loaded),
+        len(read_by(analysis, analysis.phases[0], loaded)) < len(loaded),
     )

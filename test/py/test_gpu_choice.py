@@ -451,3 +451,17 @@ def test_threads_have_little_behind_the_end_of_rows_that_they_sum_up(columns):
     for params in (backward_choice(65_536, columns), backward_choice(65_536, columns, ml_dtypes.bfloat16)):
         p = params.stages[0]
         assert params.form == "together" and p.tx * p.chunks * p.access.lanes < 1.65 * columns and not p.stages
+
+
+@pytest.mark.parametrize("fn, shape", [(lambda x, t, at: (x - x.mean(-1, keepdims=True)) * t[at], (11, 1024)), (lambda x, y, at: (x - x.mean(-1, keepdims=True)) * y[1:], (9, 1024))])
+def test_only_what_lies_where_the_row_does_is_loaded_before_its_reductions(fn, shape):
+    """Of what is taken or sliced there is nothing at the row's own index: the rows that are used are loaded where they are used, and no others."""
+    x, at = np.empty((8, 1024), np.float32), np.arange(8)
+    assert "trap" in mlirfuse.jit(lambda x, y: (x - x.mean(-1, keepdims=True)) * y, target="cuda:sm_90").lower(x, x).as_text("ptx")
+    assert "trap" not in mlirfuse.jit(fn, target="cuda:sm_90").lower(x, np.empty(shape, np.float32), at).as_text("ptx")
+
+
+def test_variants_do_not_differ_by_loads_that_there_are_not():
+    """Without weights, and without anything else to read late, there is one way to load rows."""
+    norm = lambda x: (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)  # noqa: E731
+    assert first_choice(norm, (16, 24_576), dtype=np.float16) == first_choice(norm, (256, 24_576), dtype=np.float16)
