@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Tree:
     """The structure of a nest: ``kind`` is "leaf", "tuple", "list", "dict" or "named"; ``keys`` a dict's keys or a named tuple's class.
 
@@ -17,7 +18,7 @@ class Tree:
     children: tuple[Tree, ...] = ()
     keys: Any = None
 
-    @property
+    @functools.cached_property
     def leaves(self) -> int:
         """How many leaves it has."""
         return 1 if self.kind == "leaf" else sum(c.leaves for c in self.children)

@@ -36,10 +36,10 @@ def candidates(analysis: Analysis, env: dict[str, int], alignments: dict[Value, 
     read, written = (nbytes / machine.l2_bytes for nbytes in analysis.values(_bytes, env))
     hint = _hint(analysis, read, written, machine)
     if analysis.partials:
-        access = access_of(analysis, False, env, alignments)._replace(hint=hint)
+        access = access_of(analysis, False, env, alignments, hint)
         return gpu_inner_outer.candidates(analysis, access, env, machine)
     outer = bool(analysis.phases) and is_outer(analysis, env)
-    access = access_of(analysis, outer or not analysis.phases, env, alignments)._replace(hint=hint)
+    access = access_of(analysis, outer or not analysis.phases, env, alignments, hint)
     if analysis.phases:
         if outer:
             whole = gpu_columns.candidates(analysis, access, env, alignments, machine)
@@ -111,7 +111,7 @@ def _bytes(analysis: Analysis) -> tuple:
 
 class _Reach:
     """What decides how a segment's tensors can be accessed along the innermost loop of its kept or its reduced axes, compiled to one function:
-    ``access(env, alignments)``.
+    ``access(env, alignments, hint)``.
 
     Numbers are or-ed where a power of two must divide them all: the lowest bit of the result is the largest one that does. The function's own
     names begin with an underscore, symbols of sizes do not."""
@@ -146,25 +146,25 @@ class _Reach:
         lines.append(f"_lanes = max({sz.spelled(wanted)}) | {_ored([extent, 8, *(pieces if lane in analysis.pinned else ())])}")
         lines.append("_lanes &= -_lanes")
         limits, whole = [f"_limit{at}" for at in range(len(tensors))], [f"({n}) % _lanes == 0" for n in self.multiples]
-        source = f"_made(max({sz.spelled(dict.fromkeys(offsets))}) < {2**31 - 2**20}, _lanes, {sz.spelled(limits)}, {sz.spelled(whole)})"
+        source = f"_made(max({sz.spelled(dict.fromkeys(offsets))}) < {2**31 - 2**20}, _lanes, {sz.spelled(limits)}, {sz.spelled(whole)}, _hint)"
         names = {f"_value{at}": value for at, value in enumerate(tensors)} | {"_made": functools.lru_cache(self._made)}
-        self.access = sz.function(source, sz.symbols_of(numbers), lines, ("env", "_alignments"), **names)
+        self.access = sz.function(source, sz.symbols_of(numbers), lines, ("env", "_alignments", "_hint"), **names)
 
-    def _made(self, narrow: bool, lanes: int, limits: tuple[int, ...], whole: tuple[bool, ...]) -> Access:
+    def _made(self, narrow: bool, lanes: int, limits: tuple[int, ...], whole: tuple[bool, ...], hint: str) -> Access:
         """The Access with offsets of 32 bits or of 64, that many lanes, vectors of each tensor aligned to at most its limit, and these of the sizes
         that may be known multiples of the lanes."""
         aligns = tuple([max(nbytes, min(limits[at], lanes * nbytes)) for at, nbytes in self.places])
         known = frozenset([n for n, multiple in zip(self.multiples, whole) if multiple] if lanes > 1 else ())
-        return Access(dt.i32 if narrow else dt.i64, lanes, aligns, known)
+        return Access(dt.i32 if narrow else dt.i64, lanes, aligns, known, hint)
 
 
 def _ored(numbers) -> str:
     return f"({'|'.join(f'({n})' for n in numbers) or 0})"
 
 
-def access_of(analysis: Analysis, along_kept: bool, env: dict[str, int], alignments: dict[Value, int]) -> Access:
+def access_of(analysis: Analysis, along_kept: bool, env: dict[str, int], alignments: dict[Value, int], hint: str = "") -> Access:
     """How wide accesses can be along the innermost loop of the kept or the reduced axes, and whether offsets fit 32 bits."""
-    return analysis.once(_Reach, along_kept).access(env, alignments)
+    return analysis.once(_Reach, along_kept).access(env, alignments, hint)
 
 
 def _symbolic_lengths(analysis: Analysis, inner) -> set:
