@@ -164,6 +164,20 @@ def mod(a: Size, b: Size) -> Size:
     return Expr((((Atom("mod", (a, b)),), 1),))
 
 
+def known_multiple(difference: Size) -> tuple[str, Size] | None:
+    """Where a symbol n must be a multiple of an int k for ``difference`` to be 0, as for ``n % k`` and ``n - k * (n // k)``: its name, and ``k * (n // k)``."""
+    for factors, _ in _terms(difference):
+        (atom, *others) = factors or [None]
+        if others or atom is None or atom.op not in ("mod", "floordiv"):
+            continue
+        whole, by = atom.args
+        if isinstance(by, int) and isinstance(whole, Expr) and whole.is_symbol:
+            rounded = mul(by, floordiv(whole, by))
+            if difference in (whole - rounded, rounded - whole) or quotient(difference, mod(whole, by)) is not None:
+                return str(whole), rounded
+    return None
+
+
 def ceildiv(a: Size, b: Size) -> Size:
     exact = quotient(a, b)
     return exact if exact is not None else floordiv(a + (b - 1), b)

@@ -91,7 +91,6 @@ class Program:
         self.evaluated = {k: v for k, v in definition.evaluated_sizes.items() if k in live}
         self.sizes = _unify(definition.equalities)
         self.rules = [rule for a, b in definition.equalities if (rule := _rule(a, b))]
-        self.rules = [rule for a, b in definition.equalities if (rule := _rule(a, b))]
         self.computes = (
             bool(self.evaluated)
             or any(r.name in RANDOM and r.call.get("rng_seed") is None for r in self.live)

@@ -626,6 +626,10 @@ class Trace:
         difference = a - b
         if isinstance(difference, int):
             return
+        multiple = sz.known_multiple(difference)
+        if multiple is not None:
+            self._substitute(*multiple)
+            return
         best = None
         for factors, coefficient in difference.terms:
             if len(factors) == 1 and factors[0].op == "sym" and abs(coefficient) == 1:

@@ -98,6 +98,7 @@ class _Needs(NamedTuple):
     held_bytes: int  # of the accumulators of all passes, each of which has its own shared memory
     element: int  # bytes of the widest input's elements
     inputs: int  # with elements of their own along the columns
+    written: int  # outputs with such
     exponentials: bool  # of each element
 
 
@@ -108,7 +109,7 @@ def _needs(analysis: Analysis) -> _Needs:
     down = [v.dtype.bytes for v in analysis.inputs if reduced & set(analysis.axes.flat(v))]
     one_pass = len(phases) == 1 and late.isdisjoint(wide)
     exponentials = any(op.name == "exp" and reduced & set(analysis.axes.flat(op.result)) for op in analysis.ops)
-    return _Needs(one_pass, len(held[0]), sum(d.bytes for phase in held for d in phase), max(down, default=4), max(1, len(down)), exponentials)
+    return _Needs(one_pass, len(held[0]), sum(d.bytes for phase in held for d in phase), max(down, default=4), max(1, len(down)), len(wide), exponentials)
 
 
 def _staged_bytes(analysis: Analysis) -> int:
@@ -153,7 +154,7 @@ class _Columns:
 
     def __init__(self, analysis: Analysis, access: Access, env: dict[str, int], alignments: dict[Value, int], machine):
         self.analysis, self.machine, self.sm_count, self.threads_per_sm = analysis, machine, machine.sm_count, machine.threads_per_sm
-        self.one_pass, self.accumulators, self.held_bytes, self.element, self.inputs, self.exponentials = analysis.once(_needs)
+        self.one_pass, self.accumulators, self.held_bytes, self.element, self.inputs, self.written, self.exponentials = analysis.once(_needs)
         self.columns, self.above, self.rows = analysis.values(_extents, env)
         self.fold, self.access, self.foldable = 1, access, (1, access)  # foldable: how blocks that gather columns fold them, where that is possible
         self.all_columns, self.all_rows = self.columns, self.rows  # not folded
@@ -233,7 +234,8 @@ class _Columns:
     def met_in_cluster(self) -> Params | None:
         """Few columns, of many rows, in parts that meet in a cluster: for most multiprocessors, of few blocks a cluster."""
         many = self.rows > 512 or self.rows >= 256 and self.element < 4
-        if self.exponentials or self.nbytes < 16 or not many or self.lanes * self.accumulators > 12 or self.work * self.nbytes > 128 << 20:
+        tensors = self.inputs + self.written if self.written else 1
+        if self.exponentials or self.nbytes < 16 or not many or self.lanes * self.accumulators > 12 or self.work * self.nbytes * tensors > 128 << 20:
             return None
         if not self.one_pass or self.fold > 1 or self.blocks(min(self.tx, 16)) >= (0.9 if self.rows > 1024 else 0.4) * self.sm_count:
             return None
@@ -289,8 +291,10 @@ class _Columns:
         if self.one_pass and self.idle and not self.little:  # all parts run at once, none waits; 256 bytes along
             if not few:
                 return self.params(self.tx, 256, 8, 0.375)
-            tx = max(1, min(self.tx, 256 // self.nbytes))
-            return self.params(tx, 512 if self.work >= 2 << 20 else 256, max(4, min(16, 64 // self.nbytes)), 0.375)
+            tx, threads = max(1, min(self.tx, 256 // self.nbytes)), 512 if self.work >= 2 << 20 else 256
+            if self.written:
+                return self.params(tx, threads, self.under_way(), 1.0)
+            return self.params(tx, threads, max(4, min(16, 64 // self.nbytes)), 0.375)
         threads = 512 if self.work >= 1 << 20 or not self.idle or self.turns >= 16 else 256
         halved = 2 if self.turns >= 2 and self.tx > 2 else 1
         return self.params(self.tx // halved, threads if few else 128, self.under_way(), float(halved))
@@ -343,9 +347,10 @@ class _Columns:
                 yield Params(self.access, tx, ty, turn, cluster=cluster)
 
     def under_way(self) -> int:
-        """Rows that a thread loads before it takes the first."""
+        """Rows that a thread loads before it takes the first: fewer where it makes something of all their elements."""
         nbytes = 32 if self.little else 128 if self.work * self.nbytes >= 12 << 20 else 64
-        return max(2 if self.little and self.turns < 8 else 4, min(16, nbytes // self.nbytes))
+        rows = max(2 if self.little and self.turns < 8 else 4, min(16, nbytes // self.nbytes))
+        return min(rows, max(1, 32 // (self.lanes * self.inputs))) if self.written and self.one_pass else rows
 
     def in_one_turn(self, given: list[Params]) -> Iterator[Params]:
         """``given`` with as many rows a turn as a thread has, where those are few."""

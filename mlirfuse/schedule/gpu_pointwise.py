@@ -224,7 +224,7 @@ def _flat_extents(analysis: Analysis) -> tuple:
 
 
 def _vectors_a_thread(analysis: Analysis, lanes: int) -> int:
-    """How many vectors of the columns a thread shall take: of several inputs, about 32 bytes under way."""
-    columns = set((analysis.loops(analysis.kept) or [[]])[-1])
-    inputs = [v for v in analysis.inputs if columns & set(analysis.axes.flat(v))]
+    """How many vectors of the columns a thread shall take: of several inputs, those among them that are sliced or concatenated, about 32 bytes under way."""
+    columns, domain = set((analysis.loops(analysis.kept) or [[]])[-1]), set(analysis.domain)
+    inputs = [v for v in analysis.inputs if columns & set(analysis.axes.flat(v)) or not domain.issuperset(analysis.axes.flat(v))]
     return max(1, min(4, 32 // (lanes * max(v.dtype.bytes for v in inputs) * len(inputs)))) if len(inputs) > 1 else 1

@@ -136,9 +136,11 @@ class Rows(GpuBody):
 
 
 def row_inputs(analysis: Analysis) -> tuple[list[Value], list[Value]]:
-    """The inputs with elements along the rows: those that differ from row to row, and what all rows share, weights and the like."""
-    reduced, rows = set(analysis.reduced), set(analysis.kept)
-    inputs = [v for v in analysis.inputs if reduced & set(analysis.axes.flat(v))]
+    """The inputs with elements along the rows: those that differ from row to row, and what all rows share, weights and the like. What has one for many
+    neighbours, as a group norm's weights of channels, is neither: few bytes, that the first-level cache has."""
+    loops, rows = analysis.loops(analysis.reduced), set(analysis.kept)
+    innermost = set(loops[-1]) if loops else set()
+    inputs = [v for v in analysis.inputs if innermost & set(analysis.axes.flat(v))]
     streamed = [v for v in inputs if rows & set(analysis.axes.flat(v))] or inputs
     return streamed, [v for v in inputs if v not in streamed]
 

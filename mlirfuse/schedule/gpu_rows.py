@@ -121,7 +121,8 @@ class _Rows:
         """The order of such places in registers: the least is the best."""
         tx, cluster, chunks = place
         held = chunks * self.registers
-        if self.vectors >= 32 and tx < 32 and tx * self.lanes * self.row.widest < 128:  # less than a line of the cache spreads a warp's accesses
+        line = 128 if self.wide or self.vectors >= 128 else 64 if self.vectors >= 64 else 32  # of short rows what is beside an access is soon read too
+        if self.vectors >= 32 and tx < 32 and tx * self.lanes * self.row.widest < line:  # less than a line of the cache spreads a warp's accesses
             return (True,)
         if self.small:
             return (False, cluster * tx > 16 * 1024, chunks > 4, cluster, abs(chunks - 2.5), tx)
@@ -209,8 +210,8 @@ class _Rows:
         return loaded <= (64 if row.halves and (not self.wide or row.inputs > 1) else 48)
 
     def staged(self) -> list[_Place]:
-        """Rows in shared memory, best first: few multiprocessors idle, not one block on each with fewer threads than several would have, all threads
-        with as many vectors, few blocks a cluster, which find room sooner. Where threads cannot have as many: several blocks on a multiprocessor, in
+        """Rows in shared memory, best first: few multiprocessors idle, not one block on each with fewer threads than several would have, nor fewer than 512
+        in all without a cluster, all threads with as many vectors, few blocks a cluster, which find room sooner. Where threads cannot have as many: several blocks on a multiprocessor, in
         clusters of at most eight."""
         if not (self.machine.async_copies and self.analysis.once(_copied_whole, self.access)):
             return []
@@ -222,7 +223,8 @@ class _Rows:
             if not evenly:
                 roomy = p.blocks * p.tx >= 768 and (self.row.weights or p.tx == 256)
                 return p.idle, p.cluster > 8, not roomy, p.tx != 256, p.blocks == 1, p.cluster
-            return p.idle, p.blocks == 1 and p.tx < together, p not in evenly, p.cluster
+            threads, uneven = p.blocks * p.tx, p not in evenly
+            return p.idle, p.blocks == 1 and p.tx < together, p.cluster == 1 and threads < 512, uneven, uneven and threads < 768, p.cluster
 
         return sorted(places, key=cost)
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import mlirfuse.numpy as mnp
 from mlirfuse import dtypes as dt
 from mlirfuse import interpreter
+from mlirfuse import sizes as sz
 from mlirfuse.dialects import fusion
 from mlirfuse.errors import MlirfuseError, ShapeError, TraceError, UnsupportedError
 from mlirfuse.frontend import tracing as tr
@@ -36,8 +37,6 @@ def graph_arrays(traced, leaves):
 
 def holds(traced, leaves):
     sizes = traced.sizes(graph_arrays(traced, leaves))
-    from mlirfuse import sizes as sz
-
     return all(g.holds(sizes) for g in traced.size_guards) and all(sz.substitute(a, sizes) == sz.substitute(b, sizes) for a, b in traced.equalities)
 
 
@@ -1030,3 +1029,30 @@ def _timed(time, fn):
     start = time.perf_counter()
     trace(fn, X, Y, V, V, V)
     return time.perf_counter() - start
+
+
+def group_means(x):
+    n, c, *rest = x.shape
+    groups = x.reshape(n, 8, c // 8, *rest)
+    return (groups - groups.mean(2, keepdims=True)).reshape(x.shape)
+
+
+def test_a_size_that_is_split_is_a_multiple_from_then_on():
+    """So that the axes of what is put together again are those of what was split."""
+    x = np.arange(3 * 32 * 5, dtype=np.float32).reshape(3, 32, 5)
+    traced = trace(group_means, x)
+    assert str(traced.graph.args[0].shape[1]) == "(s1//8)*8" == str(traced.graph.returns[0].shape[1])
+    for c in (32, 40, 8000):
+        assert holds(traced, [np.empty((2, c, 7), np.float32)])
+    assert not holds(traced, [np.empty((2, 36, 7), np.float32)])
+    np.testing.assert_allclose(call(traced, x), group_means(x))
+
+
+def test_known_multiples():
+    n, m = sz.symbol("s0"), sz.symbol("s1")
+    eighths = sz.mul(8, sz.floordiv(n, 8))
+    for difference in (sz.mod(n, 8), n - eighths, eighths - n, sz.mul(3, sz.mod(n, 8))):
+        assert sz.known_multiple(difference) == ("s0", eighths)
+    for difference in (0, 3, n, n - m, n - eighths + 1, sz.mod(n, 8) - 3, n - sz.mul(4, sz.floordiv(n, 8)), sz.mod(n, m), sz.mod(sz.mul(n, m), 8), m - eighths):
+        assert sz.known_multiple(difference) is None
+    assert sz.substitute(eighths, {"s0": eighths}) == eighths and sz.mod(eighths, 4) == 0

@@ -465,3 +465,33 @@ def test_variants_do_not_differ_by_loads_that_there_are_not():
     """Without weights, and without anything else to read late, there is one way to load rows."""
     norm = lambda x: (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)  # noqa: E731
     assert first_choice(norm, (16, 24_576), dtype=np.float16) == first_choice(norm, (256, 24_576), dtype=np.float16)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("shape", [(32, 256, 56, 56), (8, 512, 32, 32), (4, 128, 256, 256), (64, 1024, 7, 7)])
+def test_group_norm_reads_its_input_once(shape, dtype):
+    """In one kernel, which keeps a group of channels; weights of channels do not count as rows."""
+    params = first_choice(lambda x, w, b: mnp.group_norm(x, 32, w, b), shape, shape[1:2], shape[1:2], dtype=dtype)
+    assert params.chunks
+    if shape[2] == 56 and dtype is np.float32:  # 100 KB a group: two blocks a multiprocessor, of 512 threads each
+        assert params.staged and params.cluster == 1 and params.tx == 512
+
+
+@pytest.mark.parametrize("columns, tx", [(33, 8), (49, 8), (63, 8), (99, 16), (127, 16), (129, 32)])
+def test_short_odd_rows_have_few_threads(columns, tx):
+    """Each with several elements: lines that a warp's access has a part of are all read soon."""
+    params = first_choice(lambda x: x.sum(-1), (262_144, columns))
+    assert params.tx == tx and params.tx * params.chunks < columns + 8 * params.tx
+
+
+def test_columns_that_are_written_too_are_in_many_parts():
+    """With few rows under way at a time, and not in a cluster: what is made of an element takes registers."""
+    relu = lambda x: (np.maximum(x, 0), np.maximum(x, 0).sum(0))  # noqa: E731
+    params = first_choice(relu, (16_384, 4096), dtype=ml_dtypes.bfloat16)
+    assert params.split >= 8 and params.cluster == 1 and params.unroll * params.access.lanes <= 32
+    assert first_choice(lambda x: x.sum(0), (16_384, 4096), dtype=ml_dtypes.bfloat16).cluster > 1
+
+
+def test_vectors_of_what_is_concatenated_are_several_under_way():
+    params = first_choice(lambda a, b: np.concatenate([a, b], 1) * 2, (8192, 1000), (8192, 2001))
+    assert params.unroll_columns == 4

@@ -22,7 +22,7 @@ import pytest
 
 import mlirfuse
 from mlirfuse import api, config, counters
-from mlirfuse.errors import CompileError, TraceError, UnsupportedError
+from mlirfuse.errors import CompileError, ShapeError, TraceError, UnsupportedError
 from mlirfuse.frontend import tracing
 from mlirfuse.runtime import cache
 
@@ -1191,3 +1191,21 @@ def test_cache_of_several_processes(tmp_path):
         assert sum(finish(first)) == 1
     assert len(list(folder.iterdir())) == 1
     assert finish(start()) == [1, 0]
+
+
+def test_groups_of_channels_are_one_kernel():
+    """What is split and put together again: the sizes are known to be multiples, in calls with others too."""
+
+    @strict
+    def group_norm(x, w):
+        n, c, *rest = x.shape
+        groups = x.reshape(n, 4, c // 4 * rest[0] * rest[1])
+        centred = groups - groups.mean(-1, keepdims=True)
+        return (centred / np.sqrt((centred * centred).mean(-1, keepdims=True) + 1e-5)).reshape(x.shape) * w[:, None, None]
+
+    for shape in ((2, 12, 5, 7), (3, 20, 8, 8), (1, 4, 3, 3)):
+        x, w = floats(*shape), floats(shape[1])
+        close(group_norm(x, w), group_norm.fn(x.astype(np.float64), w.astype(np.float64)).astype(np.float32))
+        assert group_norm.lower(x, w).kernels == 1
+    with pytest.raises(ShapeError, match="cannot reshape array of size 630"):
+        group_norm(floats(2, 9, 5, 7), floats(9))
