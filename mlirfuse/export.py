@@ -62,7 +62,7 @@ class _Program:
                     used |= sz.symbols(n) if isinstance(n, sz.Expr) else set()
         lines, found = [], set()
         for v in self.inputs:
-            names = [str(n) if isinstance(n, sz.Expr) and n.is_symbol and str(n) in used - found else "_" for n in v.shape]
+            names = [name if (name := sz.told_by(n)) in used - found else "_" for n in v.shape]
             names = [n if n not in names[:k] else "_" for k, n in enumerate(names)]
             if set(names) - {"_"}:
                 lines.append(f"{', '.join(names)}{',' if len(names) == 1 else ''} = {self.names.of(v)}.shape")

@@ -44,8 +44,9 @@ def bind(graph: Graph, arrays, sizes: dict[str, int] | None = None) -> dict[str,
         if len(value.shape) != array.ndim:
             raise ShapeError(f"argument {k} of {graph.name} has rank {array.ndim}, it was compiled for rank {len(value.shape)}")
         for size, extent in zip(value.shape, array.shape):
-            if isinstance(size, sz.Expr) and size.is_symbol:
-                symbols.setdefault(str(size), extent)
+            name = sz.told_by(size)
+            if name is not None:
+                symbols.setdefault(name, extent)
     for k, (value, array) in enumerate(zip(graph.args, arrays)):
         expected = tuple(sz.substitute(n, symbols) for n in value.shape)
         if expected != array.shape and all(isinstance(n, int) for n in expected):

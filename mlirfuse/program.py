@@ -18,7 +18,7 @@ from mlirfuse.errors import CompileError
 from mlirfuse.graph import Graph, Group, Op, Segment, Value
 from mlirfuse.lowering.slots import Slots, inverse_of
 from mlirfuse.schedule import analysis as an
-from mlirfuse.schedule import noop, traffic
+from mlirfuse.schedule import inner_outer, noop, traffic
 from mlirfuse.schedule.axes import Axes
 
 
@@ -149,7 +149,10 @@ class Program:
 
     @staticmethod
     def _overwrites(analysis: an.Analysis, value: Value, argument: Value) -> bool:
-        """Whether a kernel that reads ``argument`` may write ``value`` over it."""
+        """Whether the kernels of a segment that reads ``argument`` may write ``value`` over it."""
+        if analysis.finishing:
+            stages = [stage for form in (inner_outer.together, inner_outer.apart) for stage in analysis.once(form)]
+            return all(Program._overwrites(stage, value, argument) for stage in stages if argument in stage.inputs)
         axes = analysis.axes
         if value not in analysis.outputs or analysis.pinned or analysis.partials or axes.dims(argument) != axes.dims(value):
             return False
@@ -247,7 +250,7 @@ class Program:
                 first, _ = spans.get(value, (at, at))
                 spans[value] = first, at
             for key in slots.temporaries:
-                if isinstance(key, tuple) and key[0] in step.analysis.ops:
+                if isinstance(key, tuple) and key[0].results[0].op in step.analysis.ops:
                     spans[key] = at, at
         return spans
 

@@ -178,6 +178,18 @@ def known_multiple(difference: Size) -> tuple[str, Size] | None:
     return None
 
 
+def told_by(extent: Size) -> str | None:
+    """The symbol that has the value of ``extent``: itself, or the n of ``k * (n // k)``, which is written for an n that is a multiple of k."""
+    if isinstance(extent, int):
+        return None
+    if extent.is_symbol:
+        return str(extent)
+    for name in symbols(extent):
+        if known_multiple(symbol(name) - extent):
+            return name
+    return None
+
+
 def ceildiv(a: Size, b: Size) -> Size:
     exact = quotient(a, b)
     return exact if exact is not None else floordiv(a + (b - 1), b)

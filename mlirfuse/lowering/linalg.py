@@ -722,7 +722,7 @@ class _Program:
                 raise PassError(f"fusion-to-linalg: argument {k} of {graph.name} is no tensor")
             for d, n in enumerate(value.shape):
                 for name in sz.symbols(n):
-                    by = sz.quotient(n, sz.symbol(name))
+                    by = 1 if sz.told_by(n) == name else sz.quotient(n, sz.symbol(name))
                     if isinstance(by, int) and (name not in self.where or by < self.where[name][2]):
                         self.where[name] = k, d, by
         for op in graph.ops:

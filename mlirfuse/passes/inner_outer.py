@@ -13,8 +13,9 @@ from mlirfuse.schedule.axes import Axes
 class InnerOuter(Pass):
     """Splits sums over the rows of a tensor whose rows are also normalized, or written, in the same group, into partial sums and a sum of
     those: the partial sums then run in the kernel that has the rows at hand, and the tensor is read once. So the backward of layer norm
-    becomes one pass over its inputs, and a small kernel for the gradients of weight and bias. ``parts``: how many partial sums, one for
-    each block of the kernel.
+    becomes one pass over its inputs, and a small kernel for the gradients of weight and bias. Where sizes make that slower, the scheduler, which
+    `fusion-segment` gives both halves, does without (:mod:`mlirfuse.schedule.inner_outer`). ``parts``: how many partial sums, one for each
+    block of the kernel.
 
     Before::
 
@@ -46,20 +47,21 @@ class InnerOuter(Pass):
         axes = Axes(members)
         reads = _sources(members)
         inner = [op for op in members if is_reduction(op) and axes.reduced(op) and self._within_rows(op, axes)]
-        for op in list(members):
+        chosen = []  # before the first is split: the axes are those of the program as it is
+        for op in members:
             if op.name != "sum" or op.attrs["keepdims"] or not axes.reduced(op) or self._within_rows(op, axes):
                 continue
             operand = op.operands[0]
             full, over = axes.flat(operand), axes.reduced(op)
             if len(full) == len(over) or full[: len(over)] != over:
                 continue
-            companions = [
-                other for other in inner
-                if set(axes.reduced(other)) == set(full) - set(over) and set(axes.flat(other.operands[0])) == set(full)
-                and _shared(reads[operand] & reads[other.operands[0]])
-            ]  # fmt: skip
-            if companions:
-                self._split(block, op)
+            if any(
+                set(axes.reduced(other)) == set(full) - set(over) and set(axes.flat(other.operands[0])) == set(full)
+                and _shared(reads[operand] & reads[other.operands[0]]) for other in inner
+            ):  # fmt: skip
+                chosen.append(op)
+        for op in chosen:
+            self._split(block, op)
 
     def _within_rows(self, op: Op, axes: Axes) -> bool:
         full = axes.flat(op.operands[0])

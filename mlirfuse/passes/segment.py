@@ -285,13 +285,13 @@ class _Segmenter:
         return self.parts
 
     def _join_sums(self) -> None:
-        """What adds up a segment's partial sums joins it, where it needs nothing else of the program's segments: then their scheduler can do without
-        partial sums."""
+        """What adds up a segment's partial sums joins it, where it needs nothing else of that segment, and nothing of others: then their scheduler can do
+        without partial sums."""
         for part in [p for p in self.parts if p.into is None and p.rows]:
             readers = {self.part_of(user) for v in self.partial if self.part_of(v.op) is part for user in self.users.get(v, ())} - {part}
             if len(readers) == 1 and None not in readers:
                 (reader,) = readers
-                if reader.why != ASKED and all(self.part_of(v.op) is None or v.op.name == "partial_sum" for v in reader.ins):
+                if reader.why != ASKED and all(self.part_of(v.op) is None or v in self.partial and self.part_of(v.op) is part for v in reader.ins):
                     why = part.why
                     self.merge(part, reader)
                     part.why = why
@@ -516,7 +516,7 @@ class SegmentPass(Pass):
     """Cuts each group into as few kernels as schedulers can take. Every op starts as a segment of its own; segments merge along values, then
     between siblings that read the same tensor, as long as one scheduler can take the result and no cycle arises, until nothing changes.
     What a few cheap ops make of tensors that are in memory anyway is computed again in the segments that need it, where that moves fewer
-    bytes than to store it and read it. Each segment names its scheduler, and ``why`` it is cut from the one before it.
+    bytes than to store it and read it. What adds up a segment's partial sums joins it. Each segment names its scheduler, and ``why`` it is cut from the one before it.
 
     Before::
 

@@ -16,7 +16,13 @@ from mlirfuse.schedule.analysis import INDEXED, RANDOM, Analysis, size_of
 from mlirfuse.schedule.gpu import Access, GpuKernel
 from mlirfuse.schedule.rows import is_outer
 
-_STAGES = {"phases": lambda analysis: staged.stages(analysis, joint.online), "together": inner_outer.together, "apart": inner_outer.apart}
+
+
+def _phases(analysis: Analysis) -> list[Analysis]:
+    return staged.stages(analysis, joint.online)
+
+
+_STAGES = {"phases": _phases, "together": inner_outer.together, "apart": inner_outer.apart}
 _SCHEDULERS = {m.Params: m for m in (gpu_columns, gpu_inner_outer, gpu_pointwise, gpu_rows, gpu_transpose)}
 WIDEST = 16  # bytes of the widest access
 # Second-level caches full that a kernel reads and writes, where hints begin to help or to hurt.

@@ -19,7 +19,7 @@ from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule import gpu_staging
 from mlirfuse.schedule.analysis import Analysis
 from mlirfuse.schedule.gpu import Access, GpuKernel
-from mlirfuse.schedule.gpu_row_body import Place, Rows, row_inputs
+from mlirfuse.schedule.gpu_row_body import Place, Rows, at_own_index, row_inputs
 from mlirfuse.schedule.gpu_rows import REGISTERS
 from mlirfuse.schedule.gpu_staging import Staging, streamed_inputs
 
@@ -94,13 +94,13 @@ class _KeptRows(_SummedRows):
     def __init__(self, name: str, analysis: Analysis, slots: Slots, p: Params):
         super().__init__(name, analysis, slots, p)
         self.starts = [self.e.add(self.x_base, c * p.tx * self.lanes) if c else self.x_base for c in range(p.chunks)]
-        self.streamed = analysis.once(streamed_inputs)
-        over_rows = set(analysis.kept)
-        by_row = [v for v in analysis.inputs if over_rows & set(analysis.axes.flat(v))]
+        self.streamed = analysis.once(_streamed)
+        over_rows, inputs = set(analysis.kept), at_own_index(analysis, analysis.inputs)
+        by_row = [v for v in inputs if over_rows & set(analysis.axes.flat(v))]
         self.narrow = [v for v in by_row if v not in self.streamed]  # which have an element a row
-        self.same = [v for v in analysis.inputs if v not in by_row]  # for all rows
+        self.same = [v for v in inputs if v not in by_row]  # for all rows
         self.staging = Staging(self, self.streamed * p.chunks, self.lanes, p.stages) if p.stages else None
-        self.together: int | None = None  # where in shared memory the sums of a block's rows meet
+        self.meeting = self.reserve_dynamic(_meeting(analysis, p.access, p.tx, p.ty, p.chunks)) if p.ty > 1 else 0  # of the sums of a block's rows
 
     def places(self, row: Env) -> list[Place]:
         """Where this thread's vectors of a row are."""
@@ -111,7 +111,7 @@ class _KeptRows(_SummedRows):
         return [(v, place.env) for place in self.places(row) for v in self.streamed]
 
     def ahead(self, turn: Val, turns: int) -> Env:
-        """The row that this thread has so many turns later, or the last one."""
+        """The row that this thread has so many turns later, or the last one. (``row_inside`` is then of that row, until :meth:`arrived`.)"""
         e, later = self.e, self.e.add(turn, turns * self.blocks) if turns else turn
         row = self.row_of(later)
         return self.env_of(row if self.p.ty > 1 else e.min(row, e.sub(self.size(self.kept), 1)))
@@ -178,13 +178,12 @@ class _KeptRows(_SummedRows):
                 self.store_part(op, place, val)
             return
         e, p, lanes, nbytes = self.e, self.p, self.lanes, sums[0].dtype.bytes
-        if self.together is None:  # the threads' vectors, a row of threads behind the other
-            self.together = self.reserve_dynamic(p.ty * p.tx * p.chunks * lanes * nbytes)
-        elif op is not self.partials[0]:
+        if op is not self.partials[0]:
             self.barrier()  # the sum before this one has been read
 
         def address(y: Val, vector: Val) -> str:
-            return self.dynamic_address(self.together, e.mul(e.add(e.mul(y, p.tx * p.chunks), vector), lanes * nbytes))
+            """Of a row of threads, behind the one before it, and of a vector in it."""
+            return self.dynamic_address(self.meeting, e.mul(e.add(e.mul(y, p.tx * p.chunks), vector), lanes * nbytes))
 
         for chunk, val in enumerate(sums):
             self.shared_store(address(self.quotient(self.thread, p.tx), e.add(self.x, chunk * p.tx)), val, min(16, lanes * nbytes))
@@ -244,9 +243,8 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
     _, length = analysis.values(_extents, env)
     lanes = access.lanes
     vectors = -(-length // lanes)
-    nbytes = sum([v.dtype.bytes for v in analysis.once(streamed_inputs)])
+    nbytes = sum([v.dtype.bytes for v in analysis.once(_streamed)])
     registers = lanes * len(analysis.partials) + 2 * lanes * nbytes // 4
-    sum_bytes = max(op.result.dtype.compute.bytes for op in analysis.partials)
 
     def idle(tx: int, chunks: int) -> int:
         """Elements behind the row's end that threads have."""
@@ -260,21 +258,18 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
 
     places = [(tx, -(-vectors // tx)) for tx in (1024, 512, 256, 128, 64, 32, 16, 8)]  # threads a row, vectors a thread
     places = sorted((p for p in places if p[1] * registers <= 96 and (p[0] == 8 or p[0] < 2 * vectors)), key=cost)
-    shapes = []
-    for tx, chunks in places:
-        wanted = (128, 256, 512) if chunks * lanes > 16 else (256, 512, 128)
-        shapes += [(tx, max(1, threads // tx), chunks) for threads in dict.fromkeys((*wanted, tx)) if tx < 256 or threads == tx]
-
-    def meeting(tx: int, ty: int, chunks: int) -> int:
-        """Bytes of shared memory in which the sums of a block's rows meet."""
-        return tx * ty * chunks * lanes * sum_bytes if ty > 1 else 0
-
     room = machine.shared_per_block // 2 - 2048  # two blocks a multiprocessor
-    found = [Params(access, tx, ty, chunks, not idle(tx, chunks)) for tx, ty, chunks in shapes if meeting(tx, ty, chunks) <= room]
+    found = []
+    for tx, chunks in places:
+        threads = (128, 256, 512) if chunks * lanes > 16 else (256, 512, 128)
+        for ty in [*(n // tx for n in threads if tx < 256 and n > tx), 1]:  # several rows only where one has few threads
+            if _meeting(analysis, access, tx, ty, chunks) <= room:
+                found.append(Params(access, tx, ty, chunks, not idle(tx, chunks)))
     staged = machine.async_copies and analysis.once(_stageable, access)
     for p in found:
-        turn, others = p.tx * p.ty * p.chunks * lanes * nbytes, meeting(p.tx, p.ty, p.chunks)
-        ahead = [p._replace(stages=n) for n in (3, 2, 4, 6) if staged and n * turn + others <= (room if p.tx < 1024 else 2 * room)]
+        turn, others = p.tx * p.ty * p.chunks * lanes * nbytes, _meeting(analysis, access, p.tx, p.ty, p.chunks)
+        most = room if p.tx < 1024 else 2 * room  # of 1024 threads there is one block, by their registers
+        ahead = [p._replace(stages=n) for n in (3, 2, 4, 6) if staged and n * turn + others <= most]
         yield from [*ahead, p] if p.exact and p.tx > 8 else [p, *ahead]
     yield from (p._replace(resident=r) for p in found for r in (2, 3, 4) if r * p.tx * p.ty <= 1024)
     yield Params(access, 512 if vectors > 256 else 128, 1, 0, False)
@@ -299,6 +294,17 @@ def _extents(analysis: Analysis) -> tuple:
     return sz.product(a.size for a in analysis.kept), sz.product(a.size for a in analysis.reduced)
 
 
+def _streamed(analysis: Analysis) -> list[Value]:
+    """The inputs that rows have elements of, where these lie as the rows do."""
+    return at_own_index(analysis, streamed_inputs(analysis))
+
+
+def _meeting(analysis: Analysis, access: Access, tx: int, ty: int, chunks: int) -> int:
+    """Bytes of shared memory in which the sums of a block's rows meet, one sum after the other."""
+    widest = max(op.operands[0].dtype.compute.bytes for op in analysis.partials)
+    return tx * ty * chunks * access.lanes * widest if ty > 1 else 0
+
+
 def _stageable(analysis: Analysis, access: Access) -> bool:
     """Whether rows can be brought to shared memory ahead of their turn."""
-    return gpu_staging.possible(analysis, access, analysis.once(streamed_inputs), analysis.loops(analysis.reduced)[-1][-1])
+    return gpu_staging.possible(analysis, access, analysis.once(_streamed), analysis.loops(analysis.reduced)[-1][-1])

@@ -30,9 +30,9 @@ def together(analysis: Analysis) -> list[Analysis]:
 def apart(analysis: Analysis) -> list[Analysis]:
     """The rows, if anything is written of them, and the columns: first those that need nothing of the others."""
     within, over = _outputs(analysis)
-    whole = {op.result: op.operands[0] for op in analysis.partials}
-    program = [_over_rows(op, analysis.partials) if op.operands[:1] and op.operands[0] in whole else op for op in analysis.ops]
-    taken = _of_rows(analysis, [whole[v] for v in whole])
+    partials = {op.result: op for op in analysis.partials}
+    program = [_over_rows(op, partials[op.operands[0]]) if set(op.operands) & set(partials) else op for op in analysis.ops]
+    taken = _of_rows(analysis, [op.operands[0] for op in analysis.partials])
     passed_on = frozenset(taken)
     columns = staged.stage(analysis, program, over, set(taken), passed_on)
     if not within + taken:
@@ -47,10 +47,9 @@ def _outputs(analysis: Analysis) -> tuple[list[Value], list[Value]]:
     return [v for v in analysis.outputs if v not in over], [v for v in analysis.outputs if v in over]
 
 
-def _over_rows(op: Op, partials: list[Op]) -> Op:
-    """The sum of partial sums ``op`` as the sum over rows that it is."""
-    (partial,) = [p for p in partials if p.result is op.operands[0]]
-    whole = copy.copy(op)  # with the same result
+def _over_rows(op: Op, partial: Op) -> Op:
+    """The sum ``op`` of partial sums as the sum over rows that it is. Its result is the same value, whose ``op`` is still that of the program."""
+    whole = copy.copy(op)
     whole.operands, whole.attrs = partial.operands, {"axes": partial.attrs["axes"], "keepdims": False}
     return whole
 

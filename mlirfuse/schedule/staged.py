@@ -61,11 +61,13 @@ def _passed_on(analysis: Analysis, level: dict[Value, int]) -> frozenset[Value]:
 
 
 def stage(analysis: Analysis, ops: list[Op], outputs: list[Value], known: set[Value], passed_on: frozenset[Value]) -> Analysis:
-    """What computes ``outputs`` by ``ops`` from the inputs and the values that are ``known``. ``passed_on``: what the stages leave in the workspace."""
-    layouts = {v: Layout(strides, 1) for v, strides in analysis.strides.items() if v not in passed_on}
+    """What computes ``outputs`` by ``ops`` from the inputs and the values that are ``known``. ``passed_on``: what the stages leave in the workspace, beside
+    what ``analysis``, which may be a stage itself, shall leave there."""
+    everything = passed_on | analysis.passed_on
+    layouts = {v: Layout(strides, 1) for v, strides in analysis.strides.items() if v not in everything}
     found = analyze(live(ops, outputs, known), outputs, layouts, set(analysis.scalars), analysis.hint, analysis.axes)
-    results = {v: analysis.strides[v] for v in outputs if v in passed_on and v in analysis.outputs}
-    return replace(found, passed_on=passed_on, results=results)
+    returned = analysis.results | {v: analysis.strides[v] for v in passed_on - analysis.passed_on if v in analysis.outputs}
+    return replace(found, passed_on=everything, results={v: returned[v] for v in outputs if v in returned})
 
 
 def live(ops: list[Op], outputs: list[Value], known: set[Value]) -> list[Op]:

@@ -495,3 +495,23 @@ def test_columns_that_are_written_too_are_in_many_parts():
 def test_vectors_of_what_is_concatenated_are_several_under_way():
     params = first_choice(lambda a, b: np.concatenate([a, b], 1) * 2, (8192, 1000), (8192, 2001))
     assert params.unroll_columns == 4
+
+
+def test_a_gradient_is_added_to_its_weight_in_place():
+    """The rows do not read the weight, so that what makes its gradient writes over it: no kernel more."""
+
+    def step(g, x, w):
+        centred = x - x.mean(-1, keepdims=True)
+        w -= np.float32(0.1) * (g * centred).sum(0)
+        return centred * g
+
+    def step_that_reads_it(g, x, w):
+        centred = x - x.mean(-1, keepdims=True)
+        gradient = (g * centred).sum(0)
+        out = centred * g * w
+        w -= np.float32(0.1) * gradient
+        return out
+
+    arrays = [np.empty(s, np.float32) for s in ((21, 96), (21, 96), 96)]
+    assert mlirfuse.jit(step, target="cuda:sm_90").lower(*arrays).kernels == 2
+    assert mlirfuse.jit(step_that_reads_it, target="cuda:sm_90").lower(*arrays).kernels == 3

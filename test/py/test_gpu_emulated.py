@@ -516,6 +516,50 @@ def test_sums_of_many_rows_apart():
     check(sums_of_standardized_rows, normal(4000, 24), normal(4000, 24), normal(24), only=apart)
 
 
+def test_sums_apart_from_rows_in_stages():
+    """What the rows pass on is known after the first of their stages."""
+
+    def backward(g, x):
+        centred = x - x.mean(-1, keepdims=True)
+        return centred * g, (g * centred).sum(0), x.mean(-1)
+
+    check(backward, normal(4, 32_768), normal(4, 32_768), candidates=1, chip="sm_80")
+
+
+def test_sums_of_different_widths(two_multiprocessors):
+    """One after the other in the same shared memory, the widest last."""
+
+    def backward(g, x):
+        centred = x - x.mean(-1, keepdims=True)
+        return centred * g, (g * centred).sum(0), (g.astype(np.float64) * centred).sum(0)
+
+    several = lambda params: params.form == "together" and params.stages[0].ty > 1  # noqa: E731
+    check(backward, normal(21, 96), normal(21, 96), candidates=4, only=several)
+
+
+def rolled(g, x):
+    y = x * (x * x).sum(-1, keepdims=True)
+    z = np.roll(y, 1, 0)
+    return y, z * (z * g).sum(-1, keepdims=True), (g * y).sum(0) + (g * z).sum(0)
+
+
+def one_needs_the_other(g, x):
+    y = x * (x * x).sum(-1, keepdims=True)
+    z = x - y.max(0)
+    return y, z * (z * g).sum(-1, keepdims=True), (g * y).sum(0) + (g * z).sum(0)
+
+
+def sum_of_sums(g, x):
+    dot = (g * x).sum(-1, keepdims=True)
+    return g - x * dot, (g * x).sum(0).sum()
+
+
+@pytest.mark.parametrize("fn", [rolled, one_needs_the_other, sum_of_sums])
+def test_sums_over_rows_of_several_segments(fn, two_multiprocessors):
+    """What adds up partial sums of two segments joins neither; what sums a sum over rows finds it."""
+    check(fn, normal(21, 96), normal(21, 96), candidates=1)
+
+
 def test_segments_that_have_nothing_to_do_with_each_other():
     """The last block of the second one's kernel waits for the first."""
     check(lambda x, y: (x.sum(0), y * 2), np.abs(normal(1000, 40)), normal(1000, 40))
