@@ -277,16 +277,17 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
 
 def better_apart(analysis: Analysis, p: Params, env: dict[str, int], machine) -> bool:
     """Whether rows and columns by themselves take less time than one pass over the rows: where a multiprocessor's registers do not hold a row's elements,
-    each input's, each sum's and each weight's, or accesses are short and rows long; or where reading the inputs again takes less than writing and reading
-    the partial sums, and than blocks need to begin and to add up their rows."""
+    each input's, each sum's and each weight's; or where reading the inputs again takes less than writing and reading the partial sums, and than blocks need
+    to begin and to add up their rows: eight times as much as of others, or more, of long rows that are read a few bytes at a time."""
     rows, length = analysis.values(_extents, env)
     streamed, shared = analysis.once(row_inputs)
     held = p.chunks * p.access.lanes * p.tx * (len(streamed) + len(shared) + len(analysis.partials))
-    if not p.chunks or held > REGISTERS or p.tx > 256 and p.access.lanes * max((v.dtype.bytes for v in streamed), default=4) < 4:
+    nbytes = p.access.lanes * max((v.dtype.bytes for v in streamed), default=4)  # of an access
+    if not p.chunks or held > REGISTERS or p.tx > 256 and nbytes < 4:
         return True
     sum_bytes = sum(op.result.dtype.compute.bytes for op in analysis.partials)
     again = rows * sum(v.dtype.bytes for v in streamed) - 2 * analysis.partials[0].attrs["parts"] * sum_bytes
-    return length * again < BEGINNING * len(analysis.partials)
+    return length * again < BEGINNING * len(analysis.partials) * (8 if p.tx > 256 and nbytes < 16 else 1)
 
 
 def _extents(analysis: Analysis) -> tuple:

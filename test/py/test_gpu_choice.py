@@ -446,6 +446,11 @@ def test_few_rows_and_long_ones_are_summed_apart(rows, columns, dtype):
     assert backward_choice(rows, columns, dtype).form == "apart"
 
 
+def test_more_rows_of_odd_lengths_are_summed_apart():
+    assert backward_choice(1024, 8191).form == "apart" and backward_choice(1024, 8192).form == "together"
+    assert backward_choice(16_384, 8191).form == "together" and backward_choice(16_384, 8191, ml_dtypes.bfloat16).form == "apart"
+
+
 @pytest.mark.parametrize("columns", [257, 770, 5120])
 def test_threads_have_little_behind_the_end_of_rows_that_they_sum_up(columns):
     for params in (backward_choice(65_536, columns), backward_choice(65_536, columns, ml_dtypes.bfloat16)):
