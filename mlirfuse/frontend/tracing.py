@@ -727,7 +727,8 @@ class Trace:
         if found is None:
             spec = api.spec_of(array)
             if spec.device != self.device and spec.shape:
-                fail(TraceError, f"an array on {spec.device} from outside the function is used with arguments on {self.device}: move it there before")
+                made = "; one that the function makes, make with mlirfuse.numpy (arange, zeros, ...)" if spec.device == "cpu" else ""
+                fail(TraceError, f"an array on {spec.device} from outside the function is used with arguments on {self.device}: move it there before{made}")
             name, paths = _find(array, self.roots + _frame_roots())
             position, key = len(self.block.args), id(array)
             if not paths and isinstance(array, np.ndarray) and array.nbytes <= _SNAPSHOT:  # made while the function is traced: it may change yet
