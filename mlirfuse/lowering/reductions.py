@@ -178,9 +178,7 @@ def total(e: Emitter, op: Op, rows, in_order: bool = False) -> tuple[Val, ...]:
         if inside is not None:
             new = tuple(e.select(inside, a, b) for a, b in zip(new, identity(e, op, value.lanes)))
         parts.append(new)
-    while len(parts) > 1:
-        parts = [combine(e, op, *parts[i : i + 2], in_order) if i + 1 < len(parts) else parts[i] for i in range(0, len(parts), 2)]
-    return parts[0]
+    return in_pairs(lambda a, b: combine(e, op, a, b, in_order), parts)
 
 
 def accumulate(e: Emitter, op: Op, state: tuple[Val, ...] | None, rows) -> tuple[Val, ...]:
@@ -191,7 +189,7 @@ def accumulate(e: Emitter, op: Op, state: tuple[Val, ...] | None, rows) -> tuple
     held = [value if inside is None else e.select(inside, value, -math.inf) for value, _, inside in rows]
     if state is None or state[0].lanes < held[0].lanes:
         held = [e.extract(value, lane) for value in held for lane in range(value.lanes)]
-    top = _tree(e.max, held if state is None else [*held, state[0]])
+    top = in_pairs(e.max, held if state is None else [*held, state[0]])
     base = _base(e, top)
     new = sum_of_exp(e, held, base)
     return top, new if state is None else e.fma(state[1], exp(e, e.sub(state[0], base)), new)
@@ -202,8 +200,8 @@ def state_lanes(op: Op, lanes: int) -> int:
     return 1 if isinstance(op, MaxSumExp) else lanes
 
 
-def _tree(combine, vals: list[Val]) -> Val:
-    """Vals combined pairwise."""
+def in_pairs(combine, vals: list):
+    """Vals, or accumulators, combined pairwise."""
     while len(vals) > 1:
         vals = [combine(vals[i], vals[i + 1]) if i + 1 < len(vals) else vals[i] for i in range(0, len(vals), 2)]
     return vals[0]
@@ -269,7 +267,7 @@ def _squares(e: Emitter, vals: list[Val]) -> Val:
 
 
 def _sum(e: Emitter, vals: list[Val]) -> Val:
-    return _tree(e.add, vals)
+    return in_pairs(e.add, vals)
 
 
 def sum_of_lanes(e: Emitter, val: Val) -> Val:
@@ -299,7 +297,7 @@ def across_lanes(e: Emitter, op: Op, a: tuple[Val, ...]) -> tuple[Val, ...]:
     """Combines a vector accumulator's lanes."""
     if a[0].lanes == 1:
         return a
-    return across(e, op, a, lambda combine, a: _by_halves(e, combine, a), lambda function, val: _tree(function, [e.extract(val, k) for k in range(val.lanes)]))
+    return across(e, op, a, lambda combine, a: _by_halves(e, combine, a), lambda function, val: in_pairs(function, [e.extract(val, k) for k in range(val.lanes)]))
 
 
 def _by_halves(e: Emitter, combine, a: tuple[Val, ...]) -> tuple[Val, ...]:

@@ -65,26 +65,24 @@ def kernels(name: str, analysis: Analysis, slots: Slots, params) -> Iterator[tup
         yield analysis, _SCHEDULERS[type(params)].emit(name, analysis, slots, params)
 
 
-def emit(name: str, analysis: Analysis, slots: Slots, params) -> list[GpuKernel]:
-    """All of them, in order."""
-    return [kernel for _, some in kernels(name, analysis, slots, params) for kernel in some]
-
-
 def _inner_outer(analysis: Analysis, env: dict[str, int], alignments: dict[Value, int], machine) -> Iterator[staged.Params]:
     """Reductions within rows and sums over them, in one pass over the rows or apart."""
     rows, sums = analysis.once(inner_outer.together)
-    added_up = choose(sums, env, alignments, machine)
-    apart = staged.Params(tuple(choose(stage, env, alignments, machine) for stage in analysis.once(inner_outer.apart)), "apart")
     found = candidates(rows, env, alignments, machine)
     first = next(found)
     better = gpu_inner_outer.better_apart(rows, first, env, machine)
-    together = (staged.Params((p, added_up), "together") for p in itertools.chain([first], found))
     if better:
-        yield apart
-    yield next(together)
+        yield _in_stages("apart", analysis, env, alignments, machine)
+    added_up = choose(sums, env, alignments, machine)
+    yield staged.Params((first, added_up), "together")
     if not better:
-        yield apart
-    yield from together
+        yield _in_stages("apart", analysis, env, alignments, machine)
+    yield from (staged.Params((p, added_up), "together") for p in found)
+
+
+def _in_stages(form: str, analysis: Analysis, env: dict[str, int], alignments: dict[Value, int], machine) -> staged.Params:
+    """The stages of this form, each as it is chosen by itself."""
+    return staged.Params(tuple([choose(stage, env, alignments, machine) for stage in analysis.once(_STAGES[form])]), form)
 
 
 def _with_staged(whole: Iterator, analysis: Analysis, env: dict[str, int], alignments: dict[Value, int], machine) -> Iterator:
@@ -97,7 +95,7 @@ def _with_staged(whole: Iterator, analysis: Analysis, env: dict[str, int], align
         better = _SCHEDULERS[type(first)].better_in_stages(analysis, first, env, machine)
         if not better:
             yield first
-        yield staged.Params(tuple(choose(stage, env, alignments, machine) for stage in analysis.once(_STAGES["phases"])))
+        yield _in_stages("phases", analysis, env, alignments, machine)
         if better:
             yield first
     yield from whole

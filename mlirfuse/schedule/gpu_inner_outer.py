@@ -7,6 +7,7 @@ its rows, and stores them as its part. A row too long for that (``chunks == 0``)
 
 from __future__ import annotations
 
+import itertools
 from typing import Iterator, NamedTuple
 
 from mlirfuse import dtypes as dt
@@ -193,9 +194,7 @@ class _KeptRows(_SummedRows):
             place = self.at(self.env_of(e.const(0, self.index)), self.wide(e.mul(vector, lanes)))
             with self.k.region(f"scf.if {place.inside} {{"):
                 parts = [self.shared_load(address(e.const(y, dt.i32), vector), val.dtype, lanes, min(16, lanes * nbytes)) for y in range(p.ty)]
-                while len(parts) > 1:
-                    parts = [e.add(*parts[i : i + 2]) if i + 1 < len(parts) else parts[i] for i in range(0, len(parts), 2)]
-                self.k.store(op.result, self.part(op, place), parts[0])
+                self.k.store(op.result, self.part(op, place), red.in_pairs(e.add, parts))
 
 
 class _LoopedRows(_SummedRows):
@@ -259,19 +258,21 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
     places = [(tx, -(-vectors // tx)) for tx in (1024, 512, 256, 128, 64, 32, 16, 8)]  # threads a row, vectors a thread
     places = sorted((p for p in places if p[1] * registers <= 96 and (p[0] == 8 or p[0] < 2 * vectors)), key=cost)
     room = machine.shared_per_block // 2 - 2048  # two blocks a multiprocessor
-    found = []
-    for tx, chunks in places:
-        threads = (128, 256, 512) if chunks * lanes > 16 else (256, 512, 128)
-        for ty in [*(n // tx for n in threads if tx < 256 and n > tx), 1]:  # several rows only where one has few threads
-            if _meeting(analysis, access, tx, ty, chunks) <= room:
-                found.append(Params(access, tx, ty, chunks, not idle(tx, chunks)))
+
+    def unstaged() -> Iterator[Params]:
+        for tx, chunks in places:
+            threads = (128, 256, 512) if chunks * lanes > 16 else (256, 512, 128)
+            for ty in [*(n // tx for n in threads if tx < 256 and n > tx), 1]:  # several rows only where one has few threads
+                if _meeting(analysis, access, tx, ty, chunks) <= room:
+                    yield Params(access, tx, ty, chunks, not idle(tx, chunks))
+
     staged = machine.async_copies and analysis.once(_stageable, access)
-    for p in found:
+    for p in unstaged():
         turn, others = p.tx * p.ty * p.chunks * lanes * nbytes, _meeting(analysis, access, p.tx, p.ty, p.chunks)
         most = room if p.tx < 1024 else 2 * room  # of 1024 threads there is one block, by their registers
-        ahead = [p._replace(stages=n) for n in (3, 2, 4, 6) if staged and n * turn + others <= most]
-        yield from [*ahead, p] if p.exact and p.tx > 8 else [p, *ahead]
-    yield from (p._replace(resident=r) for p in found for r in (2, 3, 4) if r * p.tx * p.ty <= 1024)
+        ahead = (p._replace(stages=n) for n in (3, 2, 4, 6) if staged and n * turn + others <= most)
+        yield from itertools.chain(ahead, [p]) if p.exact and p.tx > 8 else itertools.chain([p], ahead)
+    yield from (p._replace(resident=r) for p in unstaged() for r in (2, 3, 4) if r * p.tx * p.ty <= 1024)
     yield Params(access, 512 if vectors > 256 else 128, 1, 0, False)
 
 
