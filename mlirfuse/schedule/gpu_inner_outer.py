@@ -7,6 +7,7 @@ its rows, and stores them as its part. A row too long for that (``chunks == 0``)
 
 from __future__ import annotations
 
+import functools
 import itertools
 from typing import Iterator, NamedTuple
 
@@ -29,15 +30,15 @@ BEGINNING = 6 << 20  # bytes that an H100 reads in the time (2 µs) that each su
 
 
 class Params(NamedTuple):
-    """``tx`` threads a row and ``ty`` rows a block at a time, ``chunks`` vectors a thread (0: looped); ``exact``: they cover the row with none left over;
-    ``resident``: blocks that shall fit a multiprocessor at a time; ``stages``: turns that are in or on their way to shared memory (0: the next one to
+    """``tx`` threads a row and ``ty`` rows a block at a time, ``chunks`` vectors a thread (0: looped); ``whole``: how many of them lie inside the row for every
+    thread; ``resident``: blocks that shall fit a multiprocessor at a time; ``stages``: turns that are in or on their way to shared memory (0: the next one to
     registers)."""
 
     access: Access
     tx: int
     ty: int
     chunks: int
-    exact: bool
+    whole: int
     resident: int = 1
     stages: int = 0
 
@@ -94,7 +95,6 @@ class _KeptRows(_SummedRows):
 
     def __init__(self, name: str, analysis: Analysis, slots: Slots, p: Params):
         super().__init__(name, analysis, slots, p)
-        self.starts = [self.e.add(self.x_base, c * p.tx * self.lanes) if c else self.x_base for c in range(p.chunks)]
         self.streamed = analysis.once(_streamed)
         over_rows, inputs = set(analysis.kept), at_own_index(analysis, analysis.inputs)
         by_row = [v for v in inputs if over_rows & set(analysis.axes.flat(v))]
@@ -103,13 +103,17 @@ class _KeptRows(_SummedRows):
         self.staging = Staging(self, self.streamed * p.chunks, self.lanes, p.stages) if p.stages else None
         self.meeting = self.reserve_dynamic(_meeting(analysis, p.access, p.tx, p.ty, p.chunks)) if p.ty > 1 else 0  # of the sums of a block's rows
 
-    def places(self, row: Env) -> list[Place]:
-        """Where this thread's vectors of a row are."""
-        return [self.at(row, start, not self.p.exact) for start in self.starts]
+    # What was loaded a turn ahead is found by its indices: those along a row are computed once, before the first turn.
+
+    @functools.cached_property
+    def columns(self) -> list[Place]:
+        """Where this thread's vectors are in each row."""
+        p = self.p
+        return [self.at({}, self.e.add(self.x_base, chunk * p.tx * self.lanes) if chunk else self.x_base, chunk >= p.whole) for chunk in range(p.chunks)]
 
     def vectors(self, row: Env) -> list[tuple[Value, Env]]:
         """This thread's vectors of a row's inputs."""
-        return [(v, place.env) for place in self.places(row) for v in self.streamed]
+        return [(v, row | place.env) for place in self.columns for v in self.streamed]
 
     def ahead(self, turn: Val, turns: int) -> Env:
         """The row that this thread has so many turns later, or the last one. (``row_inside`` is then of that row, until :meth:`arrived`.)"""
@@ -127,11 +131,10 @@ class _KeptRows(_SummedRows):
     def visit(self) -> None:
         """Computes all rows of this block."""
         e, stages = self.e, self.p.stages
-        columns = self.places(self.ahead(self.number, 0))
-        for place in columns:
+        for place in self.columns:
             for v in self.same:
                 self.k.preload(v, place.env)
-        sums = [e.const(0, op.operands[0].dtype.compute, self.lanes) for op in self.partials for _ in columns]
+        sums = [e.const(0, op.operands[0].dtype.compute, self.lanes) for op in self.partials for _ in self.columns]
         loaded = self.loads(self.number, 0)
         if self.staging:
             for turn in range(stages - 1):
@@ -145,7 +148,7 @@ class _KeptRows(_SummedRows):
 
         done = self.each_turn(sums + loaded, turn)
         for at, op in enumerate(self.partials):
-            self.store_sums(op, columns, done[at * len(columns) : (at + 1) * len(columns)])
+            self.store_sums(op, done[at * self.p.chunks : (at + 1) * self.p.chunks])
 
     def arrived(self, turn: Val, loaded: list[Val], following: list[Val]) -> Env:
         """The env of a turn's row, whose inputs ``loaded`` holds, or shared memory; what of them the next turn needs goes to ``following``."""
@@ -162,7 +165,7 @@ class _KeptRows(_SummedRows):
 
     def computed(self, row: Env, sums: list[Val]) -> list[Val]:
         """Reduces and writes a row; gives ``sums`` with what they have of it."""
-        places = self.places(row)
+        places = [place._replace(env=row | place.env) for place in self.columns]
         for phase in self.phases:
             self.reduced(phase, [red.total(self.e, op, self.elements_of(op, places)) for op in phase], row)
         pairs = [(op, place) for op in self.partials for place in places]
@@ -172,10 +175,10 @@ class _KeptRows(_SummedRows):
         self.write_small(row)
         return sums
 
-    def store_sums(self, op: Op, columns: list[Place], sums: list[Val]) -> None:
+    def store_sums(self, op: Op, sums: list[Val]) -> None:
         """Stores this block's part of a sum, of which each thread has these vectors for the rows that were its own."""
         if self.p.ty == 1:
-            for place, val in zip(columns, sums):
+            for place, val in zip(self.columns, sums):
                 self.store_part(op, place, val)
             return
         e, p, lanes, nbytes = self.e, self.p, self.lanes, sums[0].dtype.bytes
@@ -191,7 +194,7 @@ class _KeptRows(_SummedRows):
         self.barrier()
         for turn in range(-(-p.chunks // p.ty)):
             vector = e.add(self.thread, turn * self.threads)
-            place = self.at(self.env_of(e.const(0, self.index)), self.wide(e.mul(vector, lanes)))
+            place = self.at({}, self.wide(e.mul(vector, lanes)))
             with self.k.region(f"scf.if {place.inside} {{"):
                 parts = [self.shared_load(address(e.const(y, dt.i32), vector), val.dtype, lanes, min(16, lanes * nbytes)) for y in range(p.ty)]
                 self.k.store(op.result, self.part(op, place), red.in_pairs(e.add, parts))
@@ -236,14 +239,15 @@ class _LoopedRows(_SummedRows):
 
 def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine) -> Iterator[Params]:
     """Parameters worth trying, the model's choice first. A thread's share of inputs (this turn's and the next one's) and accumulators is at most 96
-    registers, about 64 where there is a choice: few threads a row, all with as much of it or few with less, and as many rows as make 256 threads; 128 of
-    those that widen much. Where threads have as much, rows come through shared memory three turns ahead; else the bounds of each copy cost more than that
-    gives, as the copies themselves do of the shortest rows."""
+    registers, about 64 where there is a choice, 84 of long odd rows of half types: few threads a row, all with as much of it or few with less, and as many rows
+    as make 256 threads; 128 of those that widen much. What is copied 8 bytes at a time or more comes through shared memory three turns ahead; what is less
+    would cost more instructions than that gives, as copies of the shortest rows do."""
     _, length = analysis.values(_extents, env)
     lanes = access.lanes
     vectors = -(-length // lanes)
     nbytes = sum([v.dtype.bytes for v in analysis.once(_streamed)])
     registers = lanes * len(analysis.partials) + 2 * lanes * nbytes // 4
+    narrow = max([v.dtype.bytes for v in analysis.once(_streamed)], default=4) < 4
 
     def idle(tx: int, chunks: int) -> int:
         """Elements behind the row's end that threads have."""
@@ -251,9 +255,10 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
 
     def cost(place: tuple[int, int]) -> tuple:
         (tx, chunks), share, over = place, place[1] * registers, idle(*place)
-        if share > 84 and over or chunks > 16:
+        more = over and narrow and tx >= 256
+        if share > 84 and over or chunks > (20 if more else 16):
             return (True, 0, -tx)
-        return (False, over, share > 64, tx)
+        return (False, over, share > (84 if more else 64), tx)
 
     places = [(tx, -(-vectors // tx)) for tx in (1024, 512, 256, 128, 64, 32, 16, 8)]  # threads a row, vectors a thread
     places = sorted((p for p in places if p[1] * registers <= 96 and (p[0] == 8 or p[0] < 2 * vectors)), key=cost)
@@ -264,31 +269,31 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
             threads = (128, 256, 512) if chunks * lanes > 16 else (256, 512, 128)
             for ty in [*(n // tx for n in threads if tx < 256 and n > tx), 1]:  # several rows only where one has few threads
                 if _meeting(analysis, access, tx, ty, chunks) <= room:
-                    yield Params(access, tx, ty, chunks, not idle(tx, chunks))
+                    yield Params(access, tx, ty, chunks, chunks - (idle(tx, chunks) > 0))
 
     staged = machine.async_copies and analysis.once(_stageable, access)
+    copied = lanes * min([v.dtype.bytes for v in analysis.once(_streamed)], default=1) >= 8
     for p in unstaged():
         turn, others = p.tx * p.ty * p.chunks * lanes * nbytes, _meeting(analysis, access, p.tx, p.ty, p.chunks)
         most = room if p.tx < 1024 else 2 * room  # of 1024 threads there is one block, by their registers
         ahead = (p._replace(stages=n) for n in (3, 2, 4, 6) if staged and n * turn + others <= most)
-        yield from itertools.chain(ahead, [p]) if p.exact and p.tx > 8 else itertools.chain([p], ahead)
+        yield from itertools.chain(ahead, [p]) if copied and p.tx > 8 else itertools.chain([p], ahead)
     yield from (p._replace(resident=r) for p in unstaged() for r in (2, 3, 4) if r * p.tx * p.ty <= 1024)
-    yield Params(access, 512 if vectors > 256 else 128, 1, 0, False)
+    yield Params(access, 512 if vectors > 256 else 128, 1, 0, 0)
 
 
 def better_apart(analysis: Analysis, p: Params, env: dict[str, int], machine) -> bool:
     """Whether rows and columns by themselves take less time than one pass over the rows: where a multiprocessor's registers do not hold a row's elements,
-    each input's, each sum's and each weight's; or where reading the inputs again takes less than writing and reading the partial sums, and than blocks need
-    to begin and to add up their rows: eight times as much as of others, or more, of long rows that are read a few bytes at a time."""
+    each input's (and the next row's, if those go there), each sum's and each weight's, but for an eighth that is not needed all the time; or where reading the inputs again takes less than writing and reading the partial sums, and than blocks need
+    to begin and to add up their rows."""
     rows, length = analysis.values(_extents, env)
     streamed, shared = analysis.once(row_inputs)
-    held = p.chunks * p.access.lanes * p.tx * (len(streamed) + len(shared) + len(analysis.partials))
-    nbytes = p.access.lanes * max((v.dtype.bytes for v in streamed), default=4)  # of an access
-    if not p.chunks or held > REGISTERS or p.tx > 256 and nbytes < 4:
+    held = p.chunks * p.access.lanes * p.tx * (len(streamed) * (1 if p.stages else 2) + len(shared) + len(analysis.partials))
+    if not p.chunks or held > REGISTERS * 9 // 8:
         return True
     sum_bytes = sum(op.result.dtype.compute.bytes for op in analysis.partials)
     again = rows * sum(v.dtype.bytes for v in streamed) - 2 * analysis.partials[0].attrs["parts"] * sum_bytes
-    return length * again < BEGINNING * len(analysis.partials) * (8 if p.tx > 256 and nbytes < 16 else 1)
+    return length * again < BEGINNING * len(analysis.partials)
 
 
 def _extents(analysis: Analysis) -> tuple:

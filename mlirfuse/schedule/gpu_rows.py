@@ -91,7 +91,7 @@ class _Rows:
         self.registers = max(1, self.lanes * self.row.row_bytes // 4)  # of one chunk
         self.small = self.kept * self.vectors < machine.sm_count * 1024  # not a vector for each thread of half the machine: all in parallel
         self.wide = self.lanes * self.row.widest == 16
-        self.wanted = self.registers_wanted()
+        self.wanted, self.least = self.registers_wanted(), self.least_threads()
         self.alone, self.shared = _places(self.vectors, self.registers, machine.cluster_sizes)
         self.best = min(self.alone or self.shared, key=self.cost, default=None)
 
@@ -112,6 +112,13 @@ class _Rows:
         many = self.kept * self.vectors * self.registers // 32 >= threads // 3  # threads, if each has 32
         return 32 if row.half_weights and self.kept > sm_count or row.weights and row.inputs == 1 and self.wide and many else 16
 
+    def least_threads(self) -> int:
+        """How many threads a row of 32 vectors or more shall have: those that read a line of the cache, of which fewer would spread a warp's accesses; of
+        short rows fewer, since what is beside an access is soon read too."""
+        if self.wide or self.vectors >= 128:
+            return min(32, 128 // (self.lanes * self.row.widest))
+        return 16 if self.vectors >= 64 else 8
+
     def exact(self, place) -> bool:
         """Whether all threads have as much of a row at (threads along it, blocks a cluster, chunks a thread)."""
         tx, cluster, chunks = place
@@ -121,8 +128,7 @@ class _Rows:
         """The order of such places in registers: the least is the best."""
         tx, cluster, chunks = place
         held = chunks * self.registers
-        line = 128 if self.wide or self.vectors >= 128 else 64 if self.vectors >= 64 else 32  # of short rows what is beside an access is soon read too
-        if self.vectors >= 32 and tx < 32 and tx * self.lanes * self.row.widest < line:  # less than a line of the cache spreads a warp's accesses
+        if self.vectors >= 32 and tx < self.least:
             return (True,)
         if self.small:
             return (False, cluster * tx > 16 * 1024, chunks > 4, cluster, abs(chunks - 2.5), tx)

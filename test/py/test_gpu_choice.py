@@ -446,16 +446,31 @@ def test_few_rows_and_long_ones_are_summed_apart(rows, columns, dtype):
     assert backward_choice(rows, columns, dtype).form == "apart"
 
 
-def test_more_rows_of_odd_lengths_are_summed_apart():
-    assert backward_choice(1024, 8191).form == "apart" and backward_choice(1024, 8192).form == "together"
-    assert backward_choice(16_384, 8191).form == "together" and backward_choice(16_384, 8191, ml_dtypes.bfloat16).form == "apart"
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("columns", [4097, 8191])
+def test_rows_of_odd_lengths_are_summed_as_others_are(columns, dtype):
+    assert backward_choice(16_384, columns, dtype).form == "together"
+    assert backward_choice(64, columns, dtype).form == "apart"
+
+
+@pytest.mark.parametrize("columns, dtype", [(257, np.float32), (8191, np.float32), (8190, ml_dtypes.bfloat16)])
+def test_rows_are_loaded_once_though_they_end_within_a_vector(columns, dtype):
+    """A turn before they are needed: what is loaded then is found again. The first row's loads are before the loop, the next one's in it, a weight's before."""
+    x = np.empty((16_384, columns), dtype)
+    p = backward_choice(16_384, columns, dtype).stages[0]
+    kernel = mlirfuse.jit(norm_backward, target="cuda:sm_90").lower(x, x, x[0]).as_text("ptx").split(".entry kernel0_0(")[1].split(".entry")[0]
+    assert p.whole == p.chunks - 1 and not p.stages
+    assert kernel.count("ld.global") == p.chunks * (1 + 2 * 2)
 
 
 @pytest.mark.parametrize("columns", [257, 770, 5120])
 def test_threads_have_little_behind_the_end_of_rows_that_they_sum_up(columns):
-    for params in (backward_choice(65_536, columns), backward_choice(65_536, columns, ml_dtypes.bfloat16)):
+    """Which are copied where a copy is not of few bytes."""
+    for dtype in (np.float32, ml_dtypes.bfloat16):
+        params = backward_choice(65_536, columns, dtype)
         p = params.stages[0]
-        assert params.form == "together" and p.tx * p.chunks * p.access.lanes < 1.65 * columns and not p.stages
+        assert params.form == "together" and p.tx * p.chunks * p.access.lanes < 1.65 * columns
+        assert bool(p.stages) == (p.access.lanes * np.dtype(dtype).itemsize >= 8)
 
 
 @pytest.mark.parametrize("fn, shape", [(lambda x, t, at: (x - x.mean(-1, keepdims=True)) * t[at], (11, 1024)), (lambda x, y, at: (x - x.mean(-1, keepdims=True)) * y[1:], (9, 1024))])
@@ -482,11 +497,12 @@ def test_group_norm_reads_its_input_once(shape, dtype):
         assert params.staged and params.cluster == 1 and params.tx == 512
 
 
-@pytest.mark.parametrize("columns, tx", [(33, 8), (49, 8), (63, 8), (99, 16), (127, 16), (129, 32)])
-def test_short_odd_rows_have_few_threads(columns, tx):
-    """Each with several elements: lines that a warp's access has a part of are all read soon."""
-    params = first_choice(lambda x: x.sum(-1), (262_144, columns))
-    assert params.tx == tx and params.tx * params.chunks < columns + 8 * params.tx
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("columns, tx", [(33, 8), (49, 8), (63, 8), (66, 8), (99, 16), (127, 16), (130, 16), (129, 32)])
+def test_short_odd_rows_have_few_threads(columns, tx, dtype):
+    """Each with several elements: lines that a warp's access has a part of are all read soon. As many whatever an element's bytes are."""
+    params = first_choice(lambda x: x.sum(-1), (262_144, columns), dtype=dtype)
+    assert params.tx == tx and params.tx * params.chunks * params.access.lanes < columns + 8 * params.tx * params.access.lanes
 
 
 def test_columns_that_are_written_too_are_in_many_parts():
