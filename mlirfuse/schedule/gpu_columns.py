@@ -208,9 +208,9 @@ class _Columns:
         if met or self.fold > 1:
             return met or self.folded_in_parts()
         if self.soon and self.rows <= 512 and (self.element < 4 or self.blocks(16) < self.sm_count):
-            narrower = self.narrow()
+            narrower = next(self.narrow(), None)
             if narrower:
-                return self.at_once(narrower[-1]) if self.element >= 4 else narrower[-1]
+                return self.at_once(narrower) if self.element >= 4 else narrower
         alone = self.alone()
         if not self.without_parts(alone):
             return self.in_parts()
@@ -239,11 +239,12 @@ class _Columns:
             return None
         if not self.one_pass or self.fold > 1 or self.blocks(min(self.tx, 16)) >= (0.9 if self.rows > 1024 else 0.4) * self.sm_count:
             return None
-        found = []
-        for widen, cluster in itertools.product((1, 2, 4), self.machine.cluster_sizes[1:]):
-            blocks = self.blocks(tx := widen * 128 // self.nbytes) * cluster
-            if tx <= self.tx and 0.7 * self.sm_count <= blocks <= 3 * self.sm_count:
-                found.append((-(-blocks // self.sm_count), cluster, widen))
+        found, sm_count = [], self.sm_count
+        for widen in (1, 2, 4):
+            tx = widen * 128 // self.nbytes
+            if tx <= self.tx:
+                blocks = self.blocks(tx)
+                found += [(-(-blocks * n // sm_count), n, widen) for n in self.machine.cluster_sizes[1:] if 0.7 * sm_count <= blocks * n <= 3 * sm_count]
         _, cluster, widen = min(found, default=(0, 0, 0))
         if cluster * self.rows < 1024 or cluster > 8 and self.accumulators > 2:
             return None
@@ -362,22 +363,17 @@ class _Columns:
                 if unroll and ty <= 2 * self.rows and self.fits(p.tx, ty, lanes) and registers <= 48:
                     yield p._replace(ty=ty, unroll=unroll, split=1, checked=True)
 
-    def narrow(self) -> list[Params]:
-        """Narrower vectors, so that a block for each multiprocessor needs no parts."""
-        out: list[Params] = []
+    def narrow(self) -> Iterator[Params]:
+        """Narrower vectors, the narrowest first, so that a block for each multiprocessor needs no parts."""
         if not self.one_pass or self.fold > 1:  # folded rows take the lanes that they were folded for
-            return out
-        lanes = self.lanes // 2
-        while lanes and lanes * self.element >= 4:
-            enough = self.sm_count // 2 <= -(-self.columns // (lanes * 32)) * self.above < 4 * self.sm_count
-            if enough and self.columns % lanes == 0:
-                values = self.analysis.inputs + self.analysis.outputs
-                aligns = tuple(min(a, lanes * v.dtype.bytes) for a, v in zip(self.access.aligns, values))
+            return
+        values = self.analysis.inputs + self.analysis.outputs
+        for lanes in (n for n in (1, 2, 4, 8) if n < self.lanes and n * self.element >= 4 and self.columns % n == 0):
+            if self.sm_count // 2 <= -(-self.columns // (lanes * 32)) * self.above < 4 * self.sm_count:
+                aligns = tuple([min(a, lanes * v.dtype.bytes) for a, v in zip(self.access.aligns, values)])
                 narrower = self.access._replace(lanes=lanes, aligns=aligns)
-                some = [self.params(32, threads, unroll, 1.0) for threads in (1024, 512) for unroll in (16, 8)]
-                out += [p._replace(access=narrower, split=1) for p in some]
-            lanes //= 2
-        return out
+                for threads, unroll in itertools.product((512, 1024), (8, 16)):
+                    yield self.params(32, threads, unroll, 1.0)._replace(access=narrower, split=1)
 
     def in_registers(self) -> Iterator[Params]:
         """Parameters that keep columns in registers, as few threads as do it: first where a block's rows are 128 bytes, of half types 64; longer
