@@ -239,15 +239,16 @@ class _LoopedRows(_SummedRows):
 
 def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine) -> Iterator[Params]:
     """Parameters worth trying, the model's choice first. A thread's share of inputs (this turn's and the next one's) and accumulators is at most 96
-    registers, about 64 where there is a choice, 84 of long odd rows of half types: few threads a row, all with as much of it or few with less, and as many rows
-    as make 256 threads; 128 of those that widen much. What is copied 8 bytes at a time or more comes through shared memory three turns ahead; what is less
-    would cost more instructions than that gives, as copies of the shortest rows do."""
+    registers, about 64 where there is a choice but for long odd rows of half types: few threads a row, all with as much of it or few with less, and as many
+    rows as make 256 threads; 128 of those that widen much. Where threads have as much, rows come through shared memory three turns ahead; else two, if they
+    are short ones of half types, or those of 1024 threads, which have no registers for the next: of others the bounds of each copy cost more than that gives,
+    as the copies themselves do of the shortest rows."""
     _, length = analysis.values(_extents, env)
     lanes = access.lanes
     vectors = -(-length // lanes)
     nbytes = sum([v.dtype.bytes for v in analysis.once(_streamed)])
     registers = lanes * len(analysis.partials) + 2 * lanes * nbytes // 4
-    narrow = max([v.dtype.bytes for v in analysis.once(_streamed)], default=4) < 4
+    halves = max([v.dtype.bytes for v in analysis.once(_streamed)], default=4) < 4
 
     def idle(tx: int, chunks: int) -> int:
         """Elements behind the row's end that threads have."""
@@ -255,10 +256,10 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
 
     def cost(place: tuple[int, int]) -> tuple:
         (tx, chunks), share, over = place, place[1] * registers, idle(*place)
-        more = over and narrow and tx >= 256
-        if share > 84 and over or chunks > (20 if more else 16):
+        long = over and halves and tx >= 256
+        if chunks > (32 if long else 16):
             return (True, 0, -tx)
-        return (False, over, share > (84 if more else 64), tx)
+        return (False, over, share > (96 if long else 64), tx)
 
     places = [(tx, -(-vectors // tx)) for tx in (1024, 512, 256, 128, 64, 32, 16, 8)]  # threads a row, vectors a thread
     places = sorted((p for p in places if p[1] * registers <= 96 and (p[0] == 8 or p[0] < 2 * vectors)), key=cost)
@@ -266,34 +267,35 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
 
     def unstaged() -> Iterator[Params]:
         for tx, chunks in places:
-            threads = (128, 256, 512) if chunks * lanes > 16 else (256, 512, 128)
+            threads = (128, 256, 512) if chunks * lanes > 16 or chunks == 16 else (256, 512, 128)
             for ty in [*(n // tx for n in threads if tx < 256 and n > tx), 1]:  # several rows only where one has few threads
                 if _meeting(analysis, access, tx, ty, chunks) <= room:
                     yield Params(access, tx, ty, chunks, chunks - (idle(tx, chunks) > 0))
 
     staged = machine.async_copies and analysis.once(_stageable, access)
-    copied = lanes * min([v.dtype.bytes for v in analysis.once(_streamed)], default=1) >= 8
     for p in unstaged():
         turn, others = p.tx * p.ty * p.chunks * lanes * nbytes, _meeting(analysis, access, p.tx, p.ty, p.chunks)
         most = room if p.tx < 1024 else 2 * room  # of 1024 threads there is one block, by their registers
-        ahead = (p._replace(stages=n) for n in (3, 2, 4, 6) if staged and n * turn + others <= most)
-        yield from itertools.chain(ahead, [p]) if copied and p.tx > 8 else itertools.chain([p], ahead)
+        exact = p.whole == p.chunks
+        ahead = (p._replace(stages=n) for n in ((3, 2, 4, 6) if exact else (2, 3, 4, 6)) if staged and n * turn + others <= most)
+        first = p.tx > 8 if exact else p.tx > 512 and lanes > 1 or p.tx < 256 and lanes > 2 and halves
+        yield from itertools.chain(ahead, [p]) if first else itertools.chain([p], ahead)
     yield from (p._replace(resident=r) for p in unstaged() for r in (2, 3, 4) if r * p.tx * p.ty <= 1024)
     yield Params(access, 512 if vectors > 256 else 128, 1, 0, 0)
 
 
 def better_apart(analysis: Analysis, p: Params, env: dict[str, int], machine) -> bool:
     """Whether rows and columns by themselves take less time than one pass over the rows: where a multiprocessor's registers do not hold a row's elements,
-    each input's (and the next row's, if those go there), each sum's and each weight's, but for an eighth that is not needed all the time; or where reading the inputs again takes less than writing and reading the partial sums, and than blocks need
-    to begin and to add up their rows."""
+    each input's, each sum's and each weight's; or where reading the inputs again takes less than writing and reading the partial sums, and than blocks need
+    to begin and to add up their rows: an eighth of that where rows can only be read by elements, by which other kernels lose more."""
     rows, length = analysis.values(_extents, env)
     streamed, shared = analysis.once(row_inputs)
-    held = p.chunks * p.access.lanes * p.tx * (len(streamed) * (1 if p.stages else 2) + len(shared) + len(analysis.partials))
-    if not p.chunks or held > REGISTERS * 9 // 8:
+    held = p.chunks * p.access.lanes * p.tx * (len(streamed) + len(shared) + len(analysis.partials))
+    if not p.chunks or held > REGISTERS:
         return True
     sum_bytes = sum(op.result.dtype.compute.bytes for op in analysis.partials)
     again = rows * sum(v.dtype.bytes for v in streamed) - 2 * analysis.partials[0].attrs["parts"] * sum_bytes
-    return length * again < BEGINNING * len(analysis.partials)
+    return length * again < BEGINNING * len(analysis.partials) / (8 if p.access.lanes == 1 else 1)
 
 
 def _extents(analysis: Analysis) -> tuple:
