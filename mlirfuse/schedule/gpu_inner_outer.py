@@ -238,39 +238,19 @@ class _LoopedRows(_SummedRows):
 
 
 def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine) -> Iterator[Params]:
-    """Parameters worth trying, the model's choice first. A thread's share of inputs (this turn's and the next one's) and accumulators is at most 96
-    registers, about 64 where there is a choice but for long odd rows of half types: few threads a row, all with as much of it or few with less, and as many
-    rows as make 256 threads; 128 of those that widen much. Where threads have as much, rows come through shared memory three turns ahead; else two, if they
-    are short ones of half types, or those of 1024 threads, which have no registers for the next: of others the bounds of each copy cost more than that gives,
-    as the copies themselves do of the shortest rows."""
+    """Parameters worth trying, the model's choice first: as many rows as make 256 threads, 128 of those that widen much. Where threads have as much, rows come
+    through shared memory three turns ahead; else two, if they are short ones of half types, or those of 1024 threads, which have no registers for the next: of
+    others the bounds of each copy cost more than that gives, as the copies themselves do of the shortest rows."""
     _, length = analysis.values(_extents, env)
-    lanes = access.lanes
-    vectors = -(-length // lanes)
-    nbytes = sum([v.dtype.bytes for v in analysis.once(_streamed)])
-    registers = lanes * len(analysis.partials) + 2 * lanes * nbytes // 4
-    halves = max([v.dtype.bytes for v in analysis.once(_streamed)], default=4) < 4
-
-    def idle(tx: int, chunks: int) -> int:
-        """Elements behind the row's end that threads have."""
-        return tx * chunks * lanes - length
-
-    def cost(place: tuple[int, int]) -> tuple:
-        (tx, chunks), share, over = place, place[1] * registers, idle(*place)
-        long = over and halves and tx >= 256
-        if chunks > (32 if long else 16):
-            return (True, 0, -tx)
-        return (False, over, share > (96 if long else 64), tx)
-
-    places = [(tx, -(-vectors // tx)) for tx in (1024, 512, 256, 128, 64, 32, 16, 8)]  # threads a row, vectors a thread
-    places = sorted((p for p in places if p[1] * registers <= 96 and (p[0] == 8 or p[0] < 2 * vectors)), key=cost)
+    lanes, (registers, nbytes, halves) = access.lanes, analysis.once(_registers)
     room = machine.shared_per_block // 2 - 2048  # two blocks a multiprocessor
 
     def unstaged() -> Iterator[Params]:
-        for tx, chunks in places:
+        for tx, chunks in _places(length, lanes, lanes * registers, halves):
             threads = (128, 256, 512) if chunks * lanes > 16 or chunks == 16 else (256, 512, 128)
             for ty in [*(n // tx for n in threads if tx < 256 and n > tx), 1]:  # several rows only where one has few threads
                 if _meeting(analysis, access, tx, ty, chunks) <= room:
-                    yield Params(access, tx, ty, chunks, chunks - (idle(tx, chunks) > 0))
+                    yield Params(access, tx, ty, chunks, chunks - (tx * chunks * lanes > length))
 
     staged = machine.async_copies and analysis.once(_stageable, access)
     for p in unstaged():
@@ -278,10 +258,34 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
         most = room if p.tx < 1024 else 2 * room  # of 1024 threads there is one block, by their registers
         exact = p.whole == p.chunks
         ahead = (p._replace(stages=n) for n in ((3, 2, 4, 6) if exact else (2, 3, 4, 6)) if staged and n * turn + others <= most)
-        first = p.tx > 8 if exact else p.tx > 512 and lanes > 1 or p.tx < 256 and lanes > 2 and halves
+        first = p.tx > 8 if exact else p.tx > 512 and lanes > 1 or 8 < p.tx < 256 and lanes > 2 and halves
         yield from itertools.chain(ahead, [p]) if first else itertools.chain([p], ahead)
     yield from (p._replace(resident=r) for p in unstaged() for r in (2, 3, 4) if r * p.tx * p.ty <= 1024)
-    yield Params(access, 512 if vectors > 256 else 128, 1, 0, 0)
+    yield Params(access, 512 if length > 256 * lanes else 128, 1, 0, 0)
+
+
+@functools.lru_cache
+def _places(length: int, lanes: int, registers: int, halves: bool) -> list[tuple[int, int]]:
+    """Threads a row and vectors a thread, best first. A thread's share of inputs (this turn's and the next one's) and accumulators, ``registers`` a vector, is at
+    most 96, about 64 where there is a choice but for long odd rows of half types: few threads a row, all with as much of it or few with less."""
+    vectors = -(-length // lanes)
+
+    def cost(place: tuple[int, int]) -> tuple:
+        tx, chunks = place
+        over = tx * chunks * lanes - length  # elements behind the row's end that threads have
+        long = over and halves and tx >= 256
+        if chunks > (32 if long else 16):
+            return (True, 0, -tx)
+        return (False, over, chunks * registers > (96 if long else 64), tx)
+
+    places = [(tx, -(-vectors // tx)) for tx in (1024, 512, 256, 128, 64, 32, 16, 8)]
+    return sorted((p for p in places if p[1] * registers <= 96 and (p[0] == 8 or p[0] < 2 * vectors)), key=cost)
+
+
+def _registers(analysis: Analysis) -> tuple[float, int, bool]:
+    """Of an element of a row in each input and sum: registers of a thread; bytes of the inputs; whether those are of half types."""
+    sizes = [v.dtype.bytes for v in analysis.once(_streamed)]
+    return len(analysis.partials) + sum(sizes) / 2, sum(sizes), max(sizes, default=4) < 4
 
 
 def better_apart(analysis: Analysis, p: Params, env: dict[str, int], machine) -> bool:

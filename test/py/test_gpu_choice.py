@@ -476,6 +476,14 @@ def test_what_threads_have_no_registers_for_is_copied_ahead():
     assert wide.tx == narrow.tx == 1024 and wide.whole < wide.chunks and wide.stages == 2 and not narrow.stages
 
 
+def test_the_shortest_rows_are_not_copied_ahead():
+    """The copies take longer than what they bring."""
+    for dtype in (np.float32, ml_dtypes.bfloat16):
+        for columns in (24, 32):
+            p = backward_choice(262_144, columns, dtype).stages[0]
+            assert p.tx == 8 and not p.stages
+
+
 @pytest.mark.parametrize("fn, shape", [(lambda x, t, at: (x - x.mean(-1, keepdims=True)) * t[at], (11, 1024)), (lambda x, y, at: (x - x.mean(-1, keepdims=True)) * y[1:], (9, 1024))])
 def test_only_what_lies_where_the_row_does_is_loaded_before_its_reductions(fn, shape):
     """Of what is taken or sliced there is nothing at the row's own index: the rows that are used are loaded where they are used, and no others."""
