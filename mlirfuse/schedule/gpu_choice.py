@@ -69,15 +69,19 @@ def _inner_outer(analysis: Analysis, env: dict[str, int], alignments: dict[Value
     """Reductions within rows and sums over them, in one pass over the rows or apart."""
     rows, sums = analysis.once(inner_outer.together)
     found = candidates(rows, env, alignments, machine)
-    first = next(found)
-    better = gpu_inner_outer.better_apart(rows, first, env, machine)
-    if better:
+    apart = gpu_inner_outer.few(rows, env)
+    if not apart:
+        first = next(found)
+        apart = gpu_inner_outer.better_apart(rows, first, env)
+        found = itertools.chain([first], found)
+    if apart:
         yield _in_stages("apart", analysis, env, alignments, machine)
     added_up = choose(sums, env, alignments, machine)
-    yield staged.Params((first, added_up), "together")
-    if not better:
+    together = (staged.Params((p, added_up), "together") for p in found)
+    if not apart:
+        yield next(together)
         yield _in_stages("apart", analysis, env, alignments, machine)
-    yield from (staged.Params((p, added_up), "together") for p in found)
+    yield from together
 
 
 def _in_stages(form: str, analysis: Analysis, env: dict[str, int], alignments: dict[Value, int], machine) -> staged.Params:

@@ -288,18 +288,34 @@ def _registers(analysis: Analysis) -> tuple[float, int, bool]:
     return len(analysis.partials) + sum(sizes) / 2, sum(sizes), max(sizes, default=4) < 4
 
 
-def better_apart(analysis: Analysis, p: Params, env: dict[str, int], machine) -> bool:
+def few(analysis: Analysis, env: dict[str, int]) -> bool:
+    """Whether there are so few rows that reading the inputs again takes no longer than writing and reading partial sums."""
+    return _more_to_read(analysis, env) <= 0
+
+
+def better_apart(analysis: Analysis, p: Params, env: dict[str, int]) -> bool:
     """Whether rows and columns by themselves take less time than one pass over the rows: where a multiprocessor's registers do not hold a row's elements,
     each input's, each sum's and each weight's; or where reading the inputs again takes less than writing and reading the partial sums, and than blocks need
     to begin and to add up their rows: an eighth of that where rows can only be read by elements, by which other kernels lose more."""
-    rows, length = analysis.values(_extents, env)
+    _, length = analysis.values(_extents, env)
     streamed, shared = analysis.once(row_inputs)
     held = p.chunks * p.access.lanes * p.tx * (len(streamed) + len(shared) + len(analysis.partials))
     if not p.chunks or held > REGISTERS:
         return True
-    sum_bytes = sum(op.result.dtype.compute.bytes for op in analysis.partials)
-    again = rows * sum(v.dtype.bytes for v in streamed) - 2 * analysis.partials[0].attrs["parts"] * sum_bytes
-    return length * again < BEGINNING * len(analysis.partials) / (8 if p.access.lanes == 1 else 1)
+    return length * _more_to_read(analysis, env) < BEGINNING * len(analysis.partials) / (8 if p.access.lanes == 1 else 1)
+
+
+def _more_to_read(analysis: Analysis, env: dict[str, int]) -> int:
+    """How many bytes a column reading the inputs again is more than writing and reading partial sums."""
+    rows, _ = analysis.values(_extents, env)
+    row, partial_sums = analysis.once(_column_bytes)
+    return rows * row - 2 * partial_sums
+
+
+def _column_bytes(analysis: Analysis) -> tuple[int, int]:
+    """Of a column's elements in each row, and of its partial sums."""
+    streamed, _ = analysis.once(row_inputs)
+    return sum(v.dtype.bytes for v in streamed), sum(op.attrs["parts"] * op.result.dtype.compute.bytes for op in analysis.partials)
 
 
 def _extents(analysis: Analysis) -> tuple:
