@@ -15,15 +15,17 @@ import re
 from dataclasses import dataclass
 from typing import Callable, NamedTuple
 
+import ml_dtypes
 import numpy as np
 
 UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 TYPES = {
-    "f16": np.float16, "f32": np.float32, "f64": np.float64,
+    "f16": np.float16, "bf16": ml_dtypes.bfloat16, "f32": np.float32, "f64": np.float64,
     "s8": np.int8, "s16": np.int16, "s32": np.int32, "s64": np.int64,
     "u8": np.uint8, "u16": np.uint16, "u32": np.uint32, "u64": np.uint64,
     "b8": np.uint8, "b16": np.uint16, "b32": np.uint32, "b64": np.uint64,
 }  # fmt: skip
+PAIRS = {"f16x2": "f16", "bf16x2": "bf16"}  # of which a register of 32 bits has two
 REGISTERS = [("%rd", np.uint64), ("%rs", np.uint16), ("%fd", np.uint64), ("%r", np.uint32), ("%f", np.uint32), ("%p", np.bool_)]
 WARP = 32
 ENDED = 1 << 40  # the program counter of a thread that has returned
@@ -221,9 +223,11 @@ class Launch:
         return np.full(threads.size, number, UNSIGNED[size])
 
     def read(self, operand: str, type: str, threads: np.ndarray) -> np.ndarray:
-        """An operand as ``type``."""
+        """An operand as ``type``; of a pair, as two columns."""
         if type == "pred":
             return self.bits(operand, 1, threads) != 0
+        if type in PAIRS:
+            return self.bits(operand, 4, threads).view(TYPES[PAIRS[type]]).reshape(-1, 2)
         dtype = np.dtype(TYPES[type])
         return self.bits(operand, dtype.itemsize, threads).view(dtype)
 
@@ -232,7 +236,7 @@ class Launch:
         register = self.register(name)
         if values.ndim == 2:
             values = np.ascontiguousarray(values).view(UNSIGNED[2 * values.itemsize]).reshape(-1)
-        if values.dtype.kind == "f":
+        if values.dtype.kind not in "iub":
             values = values.view(UNSIGNED[values.itemsize])
         register[threads] = values.astype(register.dtype)
 
@@ -433,8 +437,8 @@ def _convert(launch: Launch, instruction: Instruction, threads: np.ndarray) -> N
     target, *sources = instruction.operands
     to, of = instruction.parts[-2:]
     values = [launch.read(source, of, threads) for source in sources]
-    if to.endswith("x2"):  # the first operand goes to the upper half
-        launch.write(target, np.stack(values[::-1], 1).astype(TYPES[to[:-2]]), threads)
+    if to in PAIRS:  # the first operand goes to the upper half
+        launch.write(target, np.stack(values[::-1], 1).astype(TYPES[PAIRS[to]]), threads)
         return
     (value,) = values
     for rounded in WHOLE.keys() & set(instruction.parts):
@@ -613,7 +617,7 @@ OPERATIONS |= {"mov": _move, "cvt": _convert, "selp": _select, "setp": _compare}
 
 # What opcodes may have after their names: anything else, as .hi or .sat, may mean something that is not done here.
 MEMORY = {"global", "shared", "shared::cluster", "param", "nc", "L1::no_allocate", "L2::cache_hint", "v2", "v4", *TYPES}
-CALCULATED = {"rn", "rm", "approx", "ftz", "NaN", "lo", "wide", "pred", *TYPES}
+CALCULATED = {"rn", "rm", "approx", "ftz", "NaN", "lo", "wide", "pred", *TYPES, *PAIRS}
 KNOWN = {
     "mul": CALCULATED | {"hi"},
     "max": CALCULATED | {"relu"},
@@ -630,7 +634,7 @@ KNOWN = {
     "prmt": {"b32", "f4e"},
     "shf": {"l", "r", "wrap", "b32"},
     "shfl": {"sync", "bfly", "b32"},
-    "cvt": {"rn", "f16x2", *WHOLE, *TYPES},
+    "cvt": {"rn", *WHOLE, *TYPES, *PAIRS},
     "div": {"rn", "full", "f32", "f64", "u32", "u64"},
     "rem": {"u32", "u64"},
     "setp": {"nan", "num", *COMPARISONS, *UNORDERED, *TYPES},

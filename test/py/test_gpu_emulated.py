@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import math
 
+import ml_dtypes
 import numpy as np
 import pytest
 from ptx_emulator import EmulationError, Launch, Memory, parse
@@ -18,7 +19,7 @@ from mlirfuse.machine import Machine
 from mlirfuse.program import Program, Variant
 from mlirfuse.schedule import gpu_choice, gpu_pointwise, gpu_columns, gpu_rows, joint, staged
 
-BOUND = {2: 2e-3, 4: 1e-5, 8: 1e-14}  # by bytes of the first input's element, relative to the largest result
+BOUND = {"float16": 2e-3, "bfloat16": 1.6e-2, "float32": 1e-5, "float64": 1e-14}  # by the first input's type, relative to the largest result
 
 
 def run(program: Program, env: dict[str, int], params: tuple, inputs) -> list[np.ndarray]:
@@ -65,7 +66,7 @@ def check(fn, *inputs, candidates: int = 4, chip: str = "sm_90", only=lambda par
     target = targets.of(f"cuda:{chip}")
     env = lowered.env
     program = Program(lowered.segmented(), target, env)
-    expected = fn(*[x.astype(np.float64) if x.dtype.kind == "f" else x for x in inputs])
+    expected = fn(*[x.astype(np.float64) if x.dtype.name in BOUND else x for x in inputs])
     expected = expected if isinstance(expected, tuple) else (expected,)
     chosen = [gpu_choice.choose(step.analysis, env, {}, target.machine) for step in program.steps]
     for at, step in enumerate(program.steps):
@@ -75,7 +76,7 @@ def check(fn, *inputs, candidates: int = 4, chip: str = "sm_90", only=lambda par
         for params in several:
             results = run(program, env, (*chosen[:at], params, *chosen[at + 1 :]), inputs)
             for got, want in zip(results, expected, strict=True):
-                compare(got, np.asarray(want), BOUND.get(inputs[0].itemsize, 0), str(params))
+                compare(got, np.asarray(want), BOUND.get(inputs[0].dtype.name, 0), str(params))
 
 
 def compare(got: np.ndarray, want: np.ndarray, bound: float, which: str) -> None:
@@ -504,7 +505,7 @@ def test_rows_and_sums_over_them(fn, chip, rows, columns, two_multiprocessors):
     assert False in seen and len(seen) > 5
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float64])
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float64])
 def test_rows_and_sums_over_them_of_other_types(dtype, two_multiprocessors):
     check(norm_backward, normal(50, 64, dtype=dtype), normal(50, 64, dtype=dtype) + dtype(1), candidates=5)
 
@@ -642,6 +643,26 @@ def test_logarithms_of_sums_that_are_not_finite(columns):
     lowered = mlirfuse.jit(logsumexp, target="cuda:sm_90").lower(x)
     (step,) = Program(lowered.segmented(), targets.of("cuda:sm_90"), lowered.env).steps
     assert len(joint.online(step.analysis)) == 1
+
+
+@pytest.mark.parametrize("fn, shapes", [
+    (softmax, [(5, 770)]),
+    (softmax, [(2, 19_456)]),
+    (layer_norm, [(7, 1024), (1024,), (1024,)]),
+    (layer_norm, [(7, 1027), (1027,), (1027,)]),
+    (layer_norm_backward, [(33, 256), (33, 256), (256,)]),
+    (lambda x: (x.sum(-1), x.argmax(-1)), [(40, 99)]),
+    (lambda x: (x.max(0), abs(x).sum(0)), [(300, 264)]),
+    (columns_standardized, [(300, 64)]),
+    (lambda x: (x + 1).T.copy(), [(70, 130)]),
+    (lambda x, y: np.maximum(x + y, 0) * 2, [(30, 257), (257,)]),
+    (lambda x, y: np.where(x > y, x, y * x), [(30, 256), (30, 256)]),
+    (lambda x: np.exp(x) * np.tanh(x), [(30, 256)]),
+    (lambda x: (x * 8).astype(np.int8), [(30, 256)]),
+])  # fmt: skip
+def test_bfloat16(fn, shapes):
+    """Computed in float32, but for what loses nothing in pairs of bfloat16."""
+    check(fn, *(normal(*shape).astype(ml_dtypes.bfloat16) for shape in shapes), candidates=6)
 
 
 # ---- what the emulator finds
