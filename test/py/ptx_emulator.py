@@ -90,6 +90,11 @@ def _instruction(statement: str) -> Instruction:
     return Instruction(guard, bool(negated), opcode, [name, *modifiers], operands)
 
 
+def room_for(sizes: list[int]) -> int:
+    """The bytes of a :class:`Memory` for allocations of these sizes in bytes."""
+    return 4096 + sum(size + RED_ZONE + 256 for size in sizes)
+
+
 class Memory:
     """Global memory of ``size`` bytes: allocations with red zones between them."""
 

@@ -9,7 +9,7 @@ import math
 import ml_dtypes
 import numpy as np
 import pytest
-from ptx_emulator import EmulationError, Launch, Memory, parse
+from ptx_emulator import EmulationError, Launch, Memory, parse, room_for
 
 import mlirfuse
 from mlirfuse import sizes as sz
@@ -33,14 +33,15 @@ def run(program: Program, env: dict[str, int], params: tuple, inputs) -> list[np
     program._add_plan(variant)
     plan = program.plan(variant, env)
 
-    memory = Memory(1 << 22)
+    shapes = [tuple(sz.substitute(n, env) for n in value.shape) for value in program.outputs]
+    outputs_bytes = [math.prod(shape) * value.dtype.bytes for shape, value in zip(shapes, program.outputs)]
+    memory = Memory(room_for([x.nbytes for x in inputs] + outputs_bytes + [plan.workspace]))
     addresses = {}
     for position, data in zip(program.pointer_args, inputs):
         addresses[slots.pointers[program.graph.args[position]]] = memory.allocate(data, writable=False)
     outputs = []
-    for value in program.outputs:
-        shape = tuple(sz.substitute(n, env) for n in value.shape)
-        unset = np.full(int(np.prod(shape)) * value.dtype.bytes, 0xFF, np.uint8)
+    for value, shape, nbytes in zip(program.outputs, shapes, outputs_bytes):
+        unset = np.full(nbytes, 0xFF, np.uint8)
         addresses[slots.pointers[value]] = memory.allocate(unset, writable=True)
         outputs.append((addresses[slots.pointers[value]], shape, value.dtype.numpy))
     workspace = memory.allocate(np.full(max(plan.workspace, 1), 0xFF, np.uint8), writable=True)
