@@ -475,7 +475,8 @@ def _compare(launch: Launch, instruction: Instruction, threads: np.ndarray) -> N
         found = COMPARISONS[comparison[:-1]](x, y) | unordered
     else:
         found = COMPARISONS[comparison](x, y) & ~unordered
-    launch.write(target, found, threads)
+    for lane, name in zip(found.reshape(threads.size, -1).T, target.split("|")):  # of a pair, two predicates
+        launch.write(name, lane, threads)
 
 
 # ---- arithmetic: functions of the opcode's parts and of the operands' values
@@ -578,6 +579,7 @@ ARITHMETIC = {
     "fma": _fused,
     "neg": lambda parts, x: -x,
     "abs": lambda parts, x: np.abs(x),
+    "copysign": lambda parts, sign, x: np.copysign(x, sign),
     "max": _extreme(np.fmax, np.maximum),
     "min": _extreme(np.fmin, np.minimum),
     "div": _divide,
@@ -642,5 +644,5 @@ KNOWN = {
     "cvt": {"rn", *WHOLE, *TYPES, *PAIRS},
     "div": {"rn", "full", "f32", "f64", "u32", "u64"},
     "rem": {"u32", "u64"},
-    "setp": {"nan", "num", *COMPARISONS, *UNORDERED, *TYPES},
+    "setp": {"nan", "num", *COMPARISONS, *UNORDERED, *TYPES, *PAIRS},
 }

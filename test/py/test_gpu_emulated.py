@@ -659,6 +659,7 @@ def test_logarithms_of_sums_that_are_not_finite(columns):
     (lambda x, y: np.maximum(x + y, 0) * 2, [(30, 257), (257,)]),
     (lambda x, y: np.where(x > y, x, y * x), [(30, 256), (30, 256)]),
     (lambda x: np.exp(x) * np.tanh(x), [(30, 256)]),
+    (lambda x, y: np.where(x > y, np.tanh(x), x).sum(-1), [(33, 14), (14,)]),
     (lambda x: (x * 8).astype(np.int8), [(30, 256)]),
 ])  # fmt: skip
 def test_bfloat16(fn, shapes):
