@@ -93,7 +93,14 @@ class _Rows:
         self.wide = self.lanes * self.row.widest == 16
         self.wanted, self.least = self.registers_wanted(), self.least_threads()
         self.alone, self.shared = _places(self.vectors, self.registers, machine.cluster_sizes)
-        self.best = min(self.alone or self.shared, key=self.cost, default=None)
+        self._best = ()  # not looked for yet
+
+    @property
+    def best(self) -> tuple[int, int, int] | None:
+        """The best place in registers, if there is any. (Looked for once it is asked for, which long rows in shared memory do without.)"""
+        if self._best == ():
+            self._best = min(self.alone or self.shared, key=self.cost, default=None)
+        return self._best
 
     def registers_wanted(self) -> int:
         """How many registers of the row a thread shall have: 16; 32 where it reads as many weights too, whose share of its instructions falls with the
@@ -142,22 +149,22 @@ class _Rows:
 
     def choice(self) -> Params:
         """The model's."""
-        row, best = self.row, self.best
+        row = self.row
         before = None if self.wide or self.length < SHIFTED else next(self.shifted(), None)
         if before and _better_shifted(self.analysis, before, bool(self.alone), self.env, self.machine, self.lanes):
             return before
-        if row.single and self.small and best and self.kept < self.machine.sm_count // 16 and best[2] <= 8:
-            return self.persistent(*best)  # a cluster at a time is sooner done than two kernels
+        if row.single and self.small and self.kept < self.machine.sm_count // 16 and self.best and self.best[2] <= 8:
+            return self.persistent(*self.best)  # a cluster at a time is sooner done than two kernels
         if row.one_pass and not self.alone or row.single and self.vectors > 2048 and self.wide:
             return self.looped()  # nothing to keep
         if self.alone and not self.crowded:
-            return self.persistent(*best)
+            return self.persistent(*self.best)
         staged = [] if self.weights_late() else self.staged()
         if staged:
             return self.in_shared_memory(staged[0])
-        if not best or self.vectors > 8 * 1024 * max(1, 32 // self.registers):  # more than eight blocks hold with room for another cluster
+        if not self.best or self.vectors > 8 * 1024 * max(1, 32 // self.registers):  # more than eight blocks hold with room for another cluster
             return self.looped()
-        return self.persistent(*best)
+        return self.persistent(*self.best)
 
     def others(self) -> Iterator[Params]:
         """What else is worth trying, the model's choice among it."""
