@@ -17,7 +17,6 @@ from mlirfuse.schedule.gpu import Access, GpuKernel
 from mlirfuse.schedule.rows import is_outer
 
 
-
 def _phases(analysis: Analysis) -> list[Analysis]:
     return staged.stages(analysis, joint.online)
 

@@ -265,7 +265,7 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine)
 
 
 @functools.lru_cache
-def _places(length: int, lanes: int, registers: int, halves: bool) -> list[tuple[int, int]]:
+def _places(length: int, lanes: int, registers: float, halves: bool) -> list[tuple[int, int]]:
     """Threads a row and vectors a thread, best first. A thread's share of inputs (this turn's and the next one's) and accumulators, ``registers`` a vector, is at
     most 96, about 64 where there is a choice but for long odd rows of half types: few threads a row, all with as much of it or few with less."""
     vectors = -(-length // lanes)
