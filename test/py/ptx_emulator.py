@@ -3,7 +3,8 @@
 What it models: grids, blocks and clusters in one dimension, registers, shared memory (static, dynamic, and that of other blocks in a cluster),
 global memory, asynchronous copies (done at once), shuffles, divergent branches, barriers of blocks and clusters. What it checks: alignment of
 every access, global addresses that lie in no allocation (each is followed by a red zone), global writes to what may only be read, addresses past
-the end of shared memory, threads that wait for ever, races in shared memory.
+the end of shared memory, races in shared memory, threads that wait for ever, barriers that a warp's lanes reach apart, or a block's threads at different
+places or not at all.
 
 What it does not model: races in global memory, as the threads that are furthest behind always go first; kernels that overlap; the errors of
 ``ex2.approx``, which is exact but for rounding; subnormals flushed to zero; time. Of PTX it knows what the tests need: anything else is an :class:`EmulationError` that names the opcode.
@@ -51,6 +52,11 @@ class Instruction(NamedTuple):
     def type(self) -> str:
         """The type at the opcode's end."""
         return self.parts[-1]
+
+    @property
+    def by_warp(self) -> bool:
+        """Whether the lanes of a warp do this together."""
+        return self.parts[0] in ("shfl", "bar") or "aligned" in self.parts
 
 
 @dataclass
@@ -167,7 +173,7 @@ class Launch:
             for _ in range(MOST_STEPS):
                 counters = np.where(self._held(), ENDED, self.counters)
                 at = int(counters.min())
-                while at < len(kernel.instructions) and kernel.instructions[at].parts[0] == "shfl" and (apart := (counters == at) & self._apart()).any():
+                while at < len(kernel.instructions) and kernel.instructions[at].by_warp and (apart := (counters == at) & self._apart()).any():
                     counters = np.where(apart, ENDED, counters)  # until the other lanes are there
                     at = int(counters.min())
                 if at >= len(kernel.instructions):
@@ -182,6 +188,9 @@ class Launch:
         ended = self.counters >= len(self.kernel.instructions)
         blocks = (self.at_barrier | ended).reshape(-1, self.threads).all(1)
         passing = self.at_barrier & np.repeat(blocks, self.threads)
+        places = self.counters.reshape(-1, self.threads)[passing.reshape(-1, self.threads).any(1)]
+        if (places != places[:, :1]).any():
+            raise EmulationError(f"{self.kernel.name}: threads of a block are at different barriers, or have ended before one")
         self.barriers[passing] += 1
         self.at_barrier &= ~passing
         arrivals = np.where(ended, MOST_STEPS, self.arrivals).reshape(-1, self.threads * self.cluster).min(1)
@@ -192,6 +201,14 @@ class Launch:
         lanes = self.counters.reshape(-1, min(WARP, self.threads))
         last = np.where(lanes == ENDED, -1, lanes).max(1)
         return np.repeat(lanes.min(1) != last, lanes.shape[1])
+
+    def converged(self, threads: np.ndarray) -> None:
+        """Raises unless all lanes of these threads' warps are among them."""
+        lanes = min(WARP, self.threads)
+        warps, count = np.unique(threads // lanes, return_counts=True)
+        if (count < lanes).any():
+            block, thread = divmod(int(warps[count < lanes][0]) * lanes, self.threads)
+            raise EmulationError(f"{self.kernel.name}: barrier without all lanes of the warp of block {block}, thread {thread}")
 
     def _step(self, instruction: Instruction, threads: np.ndarray, at: int) -> None:
         self.counters[threads] = at + 1
@@ -327,10 +344,13 @@ def _nothing(launch: Launch, instruction: Instruction, threads: np.ndarray) -> N
 
 
 def _block_barrier(launch: Launch, instruction: Instruction, threads: np.ndarray) -> None:
+    launch.converged(threads)
     launch.at_barrier[threads] = True
 
 
 def _cluster_barrier(launch: Launch, instruction: Instruction, threads: np.ndarray) -> None:
+    if "aligned" in instruction.parts:
+        launch.converged(threads)
     (launch.waits if "wait" in instruction.parts else launch.arrivals)[threads] += 1
 
 

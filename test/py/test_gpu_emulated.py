@@ -694,7 +694,7 @@ COPY = """.visible .entry copy(.param .u64 copy_param_0, .param .u64 copy_param_
         ("vote.sync.any.pred %p1, %p2, -1;", "unknown opcode vote.sync.any.pred"),
         ("mad.hi.u32 %r2, %r1, %r1, %r1;", "unknown opcode mad.hi.u32"),
         ("add.rn.f32.f16 %r2, %r1, %r1;", "unknown opcode add.rn.f32.f16"),
-        ("setp.lt.s32 %p1, %r1, 16; @%p1 bar.sync 0; @!%p1 barrier.cluster.wait; ld.global.b32 %r2, [%rd3];", "wait for ever"),
+        ("barrier.cluster.wait; ld.global.b32 %r2, [%rd3];", "wait for ever"),
     ],
 )
 def test_the_emulator_finds_errors(instruction, message):
@@ -748,6 +748,33 @@ def test_the_emulator_finds_races(body, message):
     memory = Memory(1 << 18)
     target = memory.allocate(np.full(64, -1, np.int32), writable=True)
     launch = Launch(parse(EXCHANGE.replace("BODY", body))["exchange"], memory, [target], 1, 64)
+    if message is None:
+        launch.run()
+        return
+    with pytest.raises(EmulationError, match=message):
+        launch.run()
+
+
+@pytest.mark.parametrize(
+    "body, message",
+    [
+        ("@%p1 bra ON; bar.sync 0; ON: bar.sync 0;", "different barriers"),
+        ("@%p2 bra ON; bar.sync 0; ON: bar.sync 0;", "wait for ever"),
+        ("@%p2 bra ON; add.s32 %r2, %r2, 1; ON: bar.sync 0;", None),  # together again
+        ("@%p2 bra AWAY; BACK: bar.sync 0; bra ON; AWAY: bra BACK; ON: add.s32 %r2, %r2, 1;", None),
+        ("@%p2 bar.sync 0;", "all lanes of the warp of block 0, thread 0"),
+        ("@%p1 bar.sync 0;", "ended before one"),
+        ("@%p1 ret; bar.sync 0;", "ended before one"),
+        ("@%p2 ret; bar.sync 0;", "all lanes of the warp of block 0, thread 0"),
+        ("@%p2 barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;", "all lanes"),
+        ("@%p2 barrier.cluster.arrive; @!%p2 barrier.cluster.arrive; barrier.cluster.wait.aligned;", None),
+    ],
+)
+def test_the_emulator_finds_barriers_apart(body, message):
+    """Of two warps, %p1 holds in the second and %p2 in the first's first half."""
+    memory = Memory(1 << 18)
+    body = "setp.ge.s32 %p1, %r1, 32; setp.lt.s32 %p2, %r1, 16; " + body.replace(";", ";\n").replace(":", ":\n")
+    launch = Launch(parse(EXCHANGE.replace("BODY", body))["exchange"], memory, [memory.allocate(np.zeros(64, np.int32), writable=True)], 1, 64)
     if message is None:
         launch.run()
         return
