@@ -89,6 +89,7 @@ For this program, `scores.py`,
    assumes and what the new call did not fulfil. A plain number that the function branches on is a part of the kind: pass what varies as an array.
 5. **Is it slow?** `MLIRFUSE_DUMP=effective-bandwidth` gives each kernel's share of the memory's bandwidth, `occupancy` how much of the GPU it can
    use, `launch-params` what was chosen; [`mlirfuse.autotune`](../mlirfuse/autotune.py) measures the other candidates.
+   In profilers a kernel has its scheduler's name: `mlirfuse_normalization0`, `mlirfuse_reduction1` and its second launch `mlirfuse_reduction1_finish`.
 6. **Is it wrong?** `MLIRFUSE_DUMP=groups` writes each group as a Python program that compares itself with NumPy: the smallest thing to send in a
    report. `config.fuse_cpu = False` runs the function as it is, which tells a wrong kernel from a wrong program. Of a wrong pass,
    `mlirfuse.tools.reduce` makes the smallest graph that still fails.
@@ -176,7 +177,7 @@ def clean_environment() -> dict[str, str]:
 def settled(text: str) -> str:
     """``text`` without what differs from run to run: times, rates, addresses, entries of the cache."""
     text = re.sub(r"0x[0-9a-f]+", "0x…", text)
-    text = re.sub(r"[\d.]+ (ms|GB/s)|(kernel\w+) [\d.]+", r"… \1\2", text)
+    text = re.sub(r"[\d.]+ (ms|GB/s)|(mlirfuse_\w+) [\d.]+", r"… \1\2", text)
     return re.sub(r"object-\w+( stored, \d+)?", r"object-…", text)
 
 
@@ -235,8 +236,8 @@ ON_A_GPU = {
 // ===---- mlirfuse gpu: softmax, kind 0, variant 0, segment 0 (normalization) ----===
 module {
   gpu.module @kernels [#nvvm.target<O = 3, chip = "sm_90", features = "+ptx80">] {
-    llvm.mlir.global internal @kernel0_shared() {addr_space = 3 : i32, alignment = 16 : i64} : !llvm.array<128 x i8>
-    gpu.func @kernel0(%arg0: !llvm.ptr<1> {llvm.noalias}, %arg1: !llvm.ptr<1> {llvm.noalias}, %arg2: i32) kernel attributes {…} {
+    llvm.mlir.global internal @mlirfuse_normalization0_shared() {addr_space = 3 : i32, alignment = 16 : i64} : !llvm.array<128 x i8>
+    gpu.func @mlirfuse_normalization0(%arg0: !llvm.ptr<1> {llvm.noalias}, %arg1: !llvm.ptr<1> {llvm.noalias}, %arg2: i32) kernel attributes {…} {
       %0 = nvvm.read.ptx.sreg.ctaid.x : i32
       %1 = nvvm.read.ptx.sreg.tid.x : i32
       %c4_i32 = arith.constant 4 : i32
@@ -245,8 +246,8 @@ module {
 // ===---- mlirfuse nvvm: softmax, kind 0, variant 0, segment 0 (normalization) ----===
 module {
   gpu.module @kernels [#nvvm.target<O = 3, chip = "sm_90", features = "+ptx80">] {
-    llvm.mlir.global internal @kernel0_shared() {addr_space = 3 : i32, alignment = 16 : i64} : !llvm.array<128 x i8>
-    llvm.func @kernel0(%arg0: !llvm.ptr<1> {llvm.noalias}, %arg1: !llvm.ptr<1> {llvm.noalias}, %arg2: i32) attributes {gpu.kernel, …} {
+    llvm.mlir.global internal @mlirfuse_normalization0_shared() {addr_space = 3 : i32, alignment = 16 : i64} : !llvm.array<128 x i8>
+    llvm.func @mlirfuse_normalization0(%arg0: !llvm.ptr<1> {llvm.noalias}, %arg1: !llvm.ptr<1> {llvm.noalias}, %arg2: i32) attributes {gpu.kernel, …} {
       %0 = llvm.mlir.constant(3 : i32) : i32
 …""",
     "ptx": """
@@ -254,7 +255,7 @@ module {
 .version 8.0
 .target sm_90
 .address_size 64
-.visible .entry kernel0(
+.visible .entry mlirfuse_normalization0(
 …
 	ld.global.nc.v4.b32 	{%r2, %r3, %r4, %r5}, [%rd7];
 	ld.global.nc.v4.b32 	{%r6, %r7, %r8, %r9}, [%rd7+4096];
@@ -265,7 +266,7 @@ module {
 …""",
     "launch-params": """
 ===---- mlirfuse launch-params: softmax, kind 0, variant 0, segment 0 (normalization) ----===
-kernel0: 8192 blocks of 256 threads, 128 bytes of shared memory
+mlirfuse_normalization0: 8192 blocks of 256 threads, 128 bytes of shared memory
   lanes = 4
   index = i32
   tx = 256
@@ -278,12 +279,12 @@ kernel0: 8192 blocks of 256 threads, 128 bytes of shared memory
   resident = 1""",
     "occupancy": """
 ===---- mlirfuse occupancy: softmax, kind 0, variant 0, segment 0 (normalization) ----===
-kernel0: 32 registers, 128 bytes of shared memory, 0 bytes spilled; 8 blocks of 256 threads a multiprocessor, 100% of its threads; 8192 blocks are 7.76 waves on 132 multiprocessors""",
+mlirfuse_normalization0: 32 registers, 128 bytes of shared memory, 0 bytes spilled; 8 blocks of 256 threads a multiprocessor, 100% of its threads; 8192 blocks are 7.76 waves on 132 multiprocessors""",
     "sass": """
 ===---- mlirfuse sass: softmax, kind 0, variant 0, segment 0 (normalization) ----===
 …
-kernel0:
-.text.kernel0:
+mlirfuse_normalization0:
+.text.mlirfuse_normalization0:
         /*0000*/                   LDC R1, c[0x0][0x28] ;
         /*0010*/                   S2R R0, SR_TID.X ;
         /*0020*/                   S2UR UR4, SR_CTAID.X ;
@@ -295,7 +296,7 @@ kernel0:
 ===---- mlirfuse kernel-args: softmax, kind 0, variant 0, segment 0 (normalization) ----===
 in   x   f32[8192, 4096]  strides (4096, 1)  0x7f872e000000
 out  t4  f32[8192, 4096]  strides (4096, 1)  0x7f8722000000
-kernel0: 8192 blocks of 256 threads, stream 0x0; %p2 = 4096 (s1)""",
+mlirfuse_normalization0: 8192 blocks of 256 threads, stream 0x0; %p2 = 4096 (s1)""",
     "effective-bandwidth": """
 mlirfuse effective-bandwidth: softmax, kind 0, variant 0, segment 0 (normalization): 268 MB in 0.1255 ms: 2138.3 GB/s, 64% of 3352 GB/s
 mlirfuse effective-bandwidth: softmax, kind 0, variant 0, segment 0 (normalization): 268 MB in 0.1103 ms: 2434.3 GB/s, 73% of 3352 GB/s

@@ -404,7 +404,7 @@ def _by_segment(program, kernels, where: Where):
 
     number = {segment: at for at, segment in enumerate(dict.fromkeys(op.segment for op in _graph(program).ops if op.segment is not None))}
     for at, step in enumerate(program.steps):
-        yield replace(where, segment=number.get(step.segment, at), scheduler=step.segment.scheduler), kernels_of(at, kernels)
+        yield replace(where, segment=number.get(step.segment, at), scheduler=step.segment.scheduler), kernels_of(step, kernels)
 
 
 @_harmless

@@ -205,8 +205,7 @@ class _Part:
 
     def steps(self) -> list[tuple]:
         """(step, its parameters by name, its kernels) for each segment that launches, in order."""
-        steps = enumerate(zip(self.program.steps, self.params))
-        return [(step, parameters(choice), kernels_of(at, self.kernels)) for at, (step, choice) in steps]
+        return [(step, parameters(choice), kernels_of(step, self.kernels)) for step, choice in zip(self.program.steps, self.params)]
 
     def text(self, level: str) -> str:
         if level == "host":
@@ -229,13 +228,13 @@ def _heads(program, params, kernels) -> str:
         segment: Segment = step.segment
         given = ", ".join(f"{k} = {v}" for k, v in parameters(choice).items())
         lines.append(f"// segment {at}: {segment.scheduler}" + (f" {{{given}}}" if given else "") + (f": {segment.why}" if segment.why else ""))
-        lines += [f"//   @{kernel.name}: {_launched(kernel)}" for kernel in kernels_of(at, kernels)]
+        lines += [f"//   @{kernel.name}: {_launched(kernel)}" for kernel in kernels_of(step, kernels)]
     return "".join(line + "\n" for line in lines)
 
 
-def kernels_of(step: int, kernels) -> list:
+def kernels_of(step, kernels) -> list:
     """Those of ``kernels`` that belong to a program's step."""
-    return [k for k in kernels if k.name == f"kernel{step}" or k.name.startswith(f"kernel{step}_")]
+    return [k for k in kernels if k.name == step.name or k.name.startswith(f"{step.name}_")]
 
 
 def _launched(kernel) -> str:

@@ -7,6 +7,7 @@ plan evaluates what depends on the sizes of a call: output shapes, grid dimensio
 from __future__ import annotations
 
 import functools
+import re
 import threading
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,6 +32,7 @@ class Step:
 
     segment: Segment
     analysis: an.Analysis
+    name: str = ""  # of its kernel, in profiles too; of several, each has more behind an underscore
 
 
 @dataclass
@@ -121,7 +123,10 @@ class Program:
                 steps.append(Step(segment, an.analyze(traffic.live(ops, outs), outs, layouts, scalars, hint, self.axes)))
         if self.target.early_launch:
             steps = _reductions_first(steps)
-        return sorted(steps, key=lambda step: step.segment.why == WRITES_ARGUMENT)
+        steps.sort(key=lambda step: step.segment.why == WRITES_ARGUMENT)
+        for at, step in enumerate(steps):
+            step.name = f"mlirfuse_{re.sub('[^a-z]', '_', step.segment.scheduler) or 'kernel'}{at}"
+        return steps
 
     def _write_late(self) -> bool:
         """Where an argument's new value cannot be written as it is computed, it is computed aside and copied at the end."""

@@ -35,8 +35,8 @@ class CpuTarget:
     def kernels(self, program: Program, params: tuple, slots: Slots) -> tuple[list[CpuKernel], str]:
         """The kernels of a variant and the module that holds them."""
         kernels: list[CpuKernel] = []
-        for at, (step, choice) in enumerate(zip(program.steps, params)):
-            kernels += cpu_choice.emit(f"kernel{at}", step.analysis, slots, choice, self.machine)
+        for step, choice in zip(program.steps, params):
+            kernels += cpu_choice.emit(step.name, step.analysis, slots, choice, self.machine)
         return kernels, "module {\n" + "\n".join(k.text for k in kernels) + "\n}\n"
 
     def host(self, kernels: list[CpuKernel], slots: Slots) -> str:
@@ -135,10 +135,10 @@ class GpuTarget:
         """The kernels of a variant and the module that holds them."""
         kernels: list = []
         read, written = set(), set()  # places in memory
-        for at, (step, choice) in enumerate(zip(program.steps, params)):
+        for step, choice in zip(program.steps, params):
             fresh, buffers = not slots.temporaries, set()
             slots.written = frozenset(written)
-            for stage, made in gpu_choice.kernels(f"kernel{at}", step.analysis, slots, choice):
+            for stage, made in gpu_choice.kernels(step.name, step.analysis, slots, choice):
                 reads = {slots.place(v) for v in stage.inputs if v not in stage.passed_on}
                 writes = {slots.place(v) for v in stage.outputs if v not in stage.passed_on or v in stage.results}
                 # What a kernel of an earlier step still uses of the workspace may lie where this step's part of it does.

@@ -11,11 +11,11 @@ class EmitLlvmIr(Pass):
 
     Before::
 
-        llvm.func @kernel0(%begin: i64, %end: i64, %ctx: !llvm.ptr) { … }
+        llvm.func @mlirfuse_reduction0(%begin: i64, %end: i64, %ctx: !llvm.ptr) { … }
 
     After::
 
-        define void @kernel0(i64 %0, i64 %1, ptr %2) { …
+        define void @mlirfuse_reduction0(i64 %0, i64 %1, ptr %2) { …
     """
 
     name = "emit-llvm-ir"

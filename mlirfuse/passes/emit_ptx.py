@@ -12,14 +12,14 @@ class EmitPtx(Pass):
     Before::
 
         gpu.module @kernels [#nvvm.target<chip = "sm_90">] {
-          llvm.func @kernel0(%p: !llvm.ptr<1>) attributes {nvvm.kernel} { … }
+          llvm.func @mlirfuse_reduction0(%p: !llvm.ptr<1>) attributes {nvvm.kernel} { … }
         }
 
     After::
 
         .version 8.0
         .target sm_90
-        .visible .entry kernel0( …
+        .visible .entry mlirfuse_reduction0( …
     """
 
     name = "emit-ptx"

@@ -26,7 +26,7 @@ class Schedule(Pass):
     After::
 
         gpu.module @kernels {
-          gpu.func @kernel0(%p0: !llvm.ptr<1>, %p1: !llvm.ptr<1>, %p2: i32) kernel attributes {…} {
+          gpu.func @mlirfuse_reduction0(%p0: !llvm.ptr<1>, %p1: !llvm.ptr<1>, %p2: i32) kernel attributes {…} {
             …
     """
 

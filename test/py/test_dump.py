@@ -80,7 +80,7 @@ def test_segments_do_not_mix(capfd, level):
     assert [re.sub(r" \(.*", "", h.split(", ", 2)[2]) for _, h in found[:2]] == text
     pieces = dumped(capfd, level).split("===---- ")[1:]
     for k, piece in enumerate(pieces[:2]):
-        assert f"@kernel{k}" in piece and f"@kernel{1 - k}" not in piece
+        assert f"@mlirfuse_reduction{k}" in piece and f"@mlirfuse_reduction{1 - k}" not in piece
 
 
 def test_host(capfd):
@@ -118,8 +118,8 @@ def test_guards_say_which_values_are_constants(capfd):
 
 def test_launches(capfd):
     text = dumped(capfd, "launch-params,occupancy")
-    assert re.search(r"kernel0: \d+ tasks?", text) and "split = " in text
-    assert re.search(r"kernel0: \d of \d+ threads busy", text)
+    assert re.search(r"mlirfuse_reduction0: \d+ tasks?", text) and "split = " in text
+    assert re.search(r"mlirfuse_reduction0: \d of \d+ threads busy", text)
 
 
 def test_cache(capfd, tmp_path, monkeypatch):
@@ -210,7 +210,7 @@ def test_a_folder_gets_a_file_each(tmp_path):
     expected = {"f.kind0.segmented.mlir", "f.kind0.part0.variant0.segment0.tiled.mlir", "f.kind0.part0.variant0.segment1.tiled.mlir", "f.cache.txt"}
     assert expected <= files.keys()
     assert files["f.kind0.part0.variant0.segment0.tiled.mlir"].startswith("module {")
-    assert files["f.kind0.part0.variant0.segment0.kernel-args.txt"].count("kernel0: ") == 2
+    assert files["f.kind0.part0.variant0.segment0.kernel-args.txt"].count("mlirfuse_reduction0: ") == 2
 
 
 def test_groups_run_by_themselves(tmp_path):
@@ -267,8 +267,9 @@ def test_gpu_code(capfd, torch):
     x = torch.ones((64, 256), device="cuda")
     text = dumped(capfd, "tiled,gpu,nvvm,ptx,host,sass", lambda: mlirfuse.jit(softmax, fallback=False)(x))
     pieces = dict(zip((what for what, _ in headers(text)), text.split("===---- ")[1:]))
-    for what, expected in {"tiled": "gpu.func @kernel0", "gpu": "#nvvm.target", "nvvm": "llvm.func @kernel0", "ptx": ".visible .entry kernel0"}.items():
-        assert expected in pieces[what]
+    for what, expected in {"tiled": "gpu.func @", "nvvm": "llvm.func @", "ptx": ".visible .entry "}.items():
+        assert expected + "mlirfuse_normalization0(" in pieces[what]
+    assert "#nvvm.target" in pieces["gpu"]
     assert "EXIT" in pieces["sass"] or "was not found" in pieces["sass"]
     assert "mgpuLaunchKernel" in pieces["host"]
 
@@ -276,8 +277,8 @@ def test_gpu_code(capfd, torch):
 def test_gpu_launches(capfd, torch):
     x = torch.ones((64, 256), device="cuda")
     text = dumped(capfd, "launch-params,occupancy", lambda: mlirfuse.jit(softmax, fallback=False)(x))
-    assert re.search(r"kernel0: \d+ blocks? of \d+ threads", text) and "cluster = 1" in text
-    assert re.search(r"kernel0: \d+ registers, \d+ bytes of shared memory, 0 bytes spilled; \d+ blocks of \d+ threads a multiprocessor", text)
+    assert re.search(r"mlirfuse_normalization0: \d+ blocks? of \d+ threads", text) and "cluster = 1" in text
+    assert re.search(r"mlirfuse_normalization0: \d+ registers, \d+ bytes of shared memory, 0 bytes spilled; \d+ blocks of \d+ threads a multiprocessor", text)
 
 
 def test_gpu_calls(capfd, torch):

@@ -82,7 +82,7 @@ def test_segments_carry_their_parameters():
     assert 'scheduler = "normalization"' in text and "params = {" in text and "tx = " in text
     assert "why = " in mlirfuse.jit(two).lower(X).as_text("segmented")
     heads = mlirfuse.jit(two, target="cuda:sm_90").lower(X).as_text("tiled")
-    assert heads.startswith("// segment 0: reduction {") and "//   @kernel1" in heads and "threads" in heads
+    assert heads.startswith("// segment 0: reduction {") and "//   @mlirfuse_reduction1" in heads and "threads" in heads
 
 
 def test_clusters_from_sm_90_on():

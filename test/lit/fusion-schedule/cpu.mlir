@@ -1,7 +1,7 @@
 // What the CPU's schedulers write: tasks begin … end - 1 of a parallel loop, vectors along memory, carried accumulators.
 // RUN: mlirfuse-opt %s --split-input-file --pass-pipeline='builtin.module(fusion-to-tiled)' | FileCheck %s
 
-// CHECK: func.func @kernel0(%[[BEGIN:.*]]: i64, %[[END:.*]]: i64, %{{.*}}: !llvm.ptr)
+// CHECK: func.func @mlirfuse_pointwise0(%[[BEGIN:.*]]: i64, %[[END:.*]]: i64, %{{.*}}: !llvm.ptr)
 // CHECK: scf.for %{{.*}} = %[[BEGIN]] to %[[END]] step
 // CHECK: scf.for
 // CHECK: llvm.load %{{.*}} : !llvm.ptr -> vector<[[N:[0-9]+]]xf32>
@@ -16,7 +16,7 @@ func.func @pointwise(%x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}) -> tenso
 
 // A task is a row; its sum goes through vectors of accumulators.
 // CHECK: // -----
-// CHECK: func.func @kernel0(
+// CHECK: func.func @mlirfuse_normalization0(
 // CHECK: iter_args(%{{.*}} = %{{.*}}) -> (vector<[[N:[0-9]+]]xf32>) : i64 {
 // CHECK: arith.addf %{{.*}}, %{{.*}} : vector<[[N]]xf32>
 // CHECK: scf.yield %{{.*}} : vector<[[N]]xf32>
@@ -30,7 +30,7 @@ func.func @rows(%x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}) -> tensor<?x?
 
 // An operand whose memory runs along another dimension is gathered, or its tile is transposed.
 // CHECK: // -----
-// CHECK: func.func @kernel0(
+// CHECK: func.func @mlirfuse_reduction0(
 // CHECK: vector<{{[0-9]+}}xf32>
 func.func @columns(%x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}) -> tensor<?xf32> {
   %0 = "fusion.sum"(%x) {axes = [0]} : (tensor<?x?xf32>) -> tensor<?xf32>
@@ -41,7 +41,7 @@ func.func @columns(%x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}) -> tensor<
 
 // Half types are computed in float32.
 // CHECK: // -----
-// CHECK: func.func @kernel0(
+// CHECK: func.func @mlirfuse_pointwise0(
 // CHECK: arith.mulf %{{.*}} : vector<{{[0-9]+}}xf32>
 // CHECK-NOT: arith.mulf %{{.*}}bf16
 func.func @half(%x: tensor<?xbf16> {fusion.shape = ["s0"]}) -> tensor<?xbf16> {

@@ -3,14 +3,14 @@
 // RUN: mlirfuse-opt %s --split-input-file --pass-pipeline='builtin.module(fusion-to-tiled{target=cuda:sm_90 sizes=s0:4,s1:131072})' | FileCheck %s --check-prefix=LONG
 
 // CHECK: gpu.module @kernels
-// CHECK: gpu.func @kernel0(%{{.*}}: !llvm.ptr<1> {llvm.noalias}, %{{.*}}: !llvm.ptr<1> {llvm.noalias}, %{{.*}}: i32) kernel attributes
+// CHECK: gpu.func @mlirfuse_pointwise0(%{{.*}}: !llvm.ptr<1> {llvm.noalias}, %{{.*}}: !llvm.ptr<1> {llvm.noalias}, %{{.*}}: i32) kernel attributes
 // CHECK-SAME: known_block_size = array<i32: {{[0-9]+}}, 1, 1>
 // CHECK-DAG: nvvm.read.ptx.sreg.ctaid.x
 // CHECK-DAG: nvvm.read.ptx.sreg.tid.x
 // CHECK: llvm.load %{{.*}} invariant {alignment = 16 : i64} : !llvm.ptr<1> -> vector<4xf32>
 // CHECK: arith.negf %{{.*}} : vector<4xf32>
 // CHECK: llvm.store %{{.*}} {alignment = 16 : i64} : vector<4xf32>, !llvm.ptr<1>
-// LONG: gpu.func @kernel0(
+// LONG: gpu.func @mlirfuse_pointwise0(
 func.func @pointwise(%x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}) -> tensor<?x?xf32> {
   %0 = "fusion.neg"(%x) : (tensor<?x?xf32>) -> tensor<?x?xf32>
   return %0 : tensor<?x?xf32>
@@ -19,11 +19,11 @@ func.func @pointwise(%x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}) -> tenso
 // -----
 
 // CHECK: // -----
-// CHECK: gpu.func @kernel0(
+// CHECK: gpu.func @mlirfuse_normalization0(
 // CHECK-NOT: cluster
 // CHECK: nvvm.shfl.sync bfly
 // LONG: // -----
-// LONG: gpu.func @kernel0(
+// LONG: gpu.func @mlirfuse_normalization0(
 // LONG-SAME: nvvm.cluster_dim = array<i32: {{2|4|8|16}}, 1, 1>
 // LONG: nvvm.shfl.sync bfly
 // LONG: gpu.barrier
@@ -39,9 +39,9 @@ func.func @rows(%x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}) -> tensor<?x?
 
 // Offsets that may pass 2^31 are computed in 64 bits.
 // CHECK: // -----
-// CHECK: gpu.func @kernel0({{.*}}: i32) kernel
+// CHECK: gpu.func @mlirfuse_pointwise0({{.*}}: i32) kernel
 // LONG: // -----
-// LONG: gpu.func @kernel0({{.*}}: i64) kernel
+// LONG: gpu.func @mlirfuse_pointwise0({{.*}}: i64) kernel
 func.func @big(%x: tensor<?x?x32768xf32> {fusion.shape = ["s0", "s1", "32768"]}) -> tensor<?x?x32768xf32> {
   %0 = "fusion.neg"(%x) : (tensor<?x?x32768xf32>) -> tensor<?x?x32768xf32>
   return %0 : tensor<?x?x32768xf32>

@@ -4,28 +4,28 @@
 // RUN: mlirfuse-opt %s --pass-pipeline='builtin.module(fusion-to-segments{target=cuda:sm_80},fusion-schedule{target=cuda:sm_80 host=true})' | FileCheck %s --check-prefix=GPU
 // RUN: mlirfuse-opt %s --pass-pipeline='builtin.module(fusion-to-llvm)' | FileCheck %s --check-prefix=LLVM
 
-// CPU: func.func @kernel0(
-// CPU: func.func @kernel1(
+// CPU: func.func @mlirfuse_reduction0(
+// CPU: func.func @mlirfuse_reduction1(
 // CPU: func.func @launch(%{{.*}}: !llvm.ptr, %{{.*}}: !llvm.ptr, %{{.*}}: !llvm.ptr) -> i32
-// CPU: constant @kernel0
+// CPU: constant @mlirfuse_reduction0
 // CPU: llvm.call %{{.*}} : !llvm.ptr, (!llvm.ptr, !llvm.ptr, i64, i64) -> ()
-// CPU: constant @kernel1
+// CPU: constant @mlirfuse_reduction1
 // CPU: llvm.call %{{.*}} : !llvm.ptr, (!llvm.ptr, !llvm.ptr, i64, i64) -> ()
 // CPU: return %{{.*}} : i32
 
 // GPU: gpu.module @kernels
-// GPU: gpu.func @kernel0(
-// GPU: gpu.func @kernel1
+// GPU: gpu.func @mlirfuse_reduction0(
+// GPU: gpu.func @mlirfuse_reduction1
 // GPU: func.func @launch(
 // GPU-COUNT-2: llvm.call %
 // GPU-NOT: llvm.call %
 
-// LLVM: define void @kernel0(i64 %{{.*}}, i64 %{{.*}}, ptr %{{.*}})
+// LLVM: define void @mlirfuse_reduction0(i64 %{{.*}}, i64 %{{.*}}, ptr %{{.*}})
 // LLVM: <{{[0-9]+}} x float>
-// LLVM: define void @kernel1
+// LLVM: define void @mlirfuse_reduction1
 // LLVM: define i32 @launch(ptr %{{.*}}, ptr %{{.*}}, ptr %{{.*}})
-// LLVM: call void %{{[0-9]+}}(ptr @kernel0
-// LLVM: call void %{{[0-9]+}}(ptr @kernel1
+// LLVM: call void %{{[0-9]+}}(ptr @mlirfuse_reduction0
+// LLVM: call void %{{[0-9]+}}(ptr @mlirfuse_reduction1
 func.func @two(%x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}) -> (tensor<?xf32>, tensor<?xf32>) {
   %0 = "fusion.sum"(%x) {axes = [1]} : (tensor<?x?xf32>) -> tensor<?xf32>
   %1 = "fusion.max"(%x) {axes = [0]} : (tensor<?x?xf32>) -> tensor<?xf32>

@@ -2,7 +2,7 @@
 // RUN: mlirfuse-opt %s --pass-pipeline='builtin.module(fusion-to-nvvm{chip=sm_90 sizes=s0:4096})' | FileCheck %s
 // RUN: mlirfuse-opt %s --pass-pipeline='builtin.module(fusion-to-nvvm{chip=sm_80 sizes=s0:4096})' | FileCheck %s --check-prefix=CHIP
 // CHECK: gpu.module @kernels [#nvvm.target<{{.*}}chip = "sm_90"
-// CHECK: llvm.func @kernel0(%{{.*}}: !llvm.ptr<1> {llvm.noalias}, %{{.*}}: !llvm.ptr<1> {llvm.noalias}, %{{.*}}: i32)
+// CHECK: llvm.func @mlirfuse_pointwise0(%{{.*}}: !llvm.ptr<1> {llvm.noalias}, %{{.*}}: !llvm.ptr<1> {llvm.noalias}, %{{.*}}: i32)
 // CHECK-SAME: nvvm.kernel
 // CHECK-NOT: {{(gpu\.func|scf\.|arith\.|vector\.|memref\.)}}
 // CHECK: nvvm.read.ptx.sreg.tid.x

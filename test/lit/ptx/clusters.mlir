@@ -6,7 +6,7 @@
 // RUN: mlirfuse-opt %s --pass-pipeline='builtin.module(fusion-to-ptx{chip=sm_80 sizes=s0:4096,s1:36864})' | FileCheck %s --check-prefix=ALONE
 // RUN: mlirfuse-opt %s --pass-pipeline='builtin.module(fusion-to-ptx{chip=sm_80 sizes=s0:4096,s1:131072})' | FileCheck %s --check-prefix=WITHOUT
 
-// CHECK: .visible .entry kernel0(
+// CHECK: .visible .entry mlirfuse_normalization0(
 // CHECK: .explicitcluster
 // CHECK: .reqnctapercluster 8
 // CHECK-NOT: .local

@@ -5,7 +5,7 @@
 // RUN: mlirfuse-opt %s --pass-pipeline='builtin.module(fusion-to-ptx{chip=sm_70 sizes=s0:4096,s1:4096})' | FileCheck %s --check-prefix=STAGES
 // RUN: mlirfuse-opt %s --pass-pipeline='builtin.module(fusion-to-ptx{chip=sm_90 sizes=s0:65536,s1:4096})' | FileCheck %s --check-prefix=STAGES
 
-// CHECK: .visible .entry kernel0(
+// CHECK: .visible .entry mlirfuse_normalization0(
 // CHECK: .explicitcluster
 // CHECK-NOT: .local
 // CHECK-NOT: ld.global
@@ -20,9 +20,9 @@
 // CHECK: ex2.approx
 // CHECK: st.global.{{v4.b32|v2.b64}}
 // CHECK-NOT: .visible .entry
-// STAGES: .visible .entry kernel0_0(
+// STAGES: .visible .entry mlirfuse_normalization0_0(
 // STAGES: ld.global
-// STAGES: .visible .entry kernel0_1(
+// STAGES: .visible .entry mlirfuse_normalization0_1(
 // STAGES: ld.global
 func.func @softmax(%x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}) -> tensor<?x?xf32> {
   %0 = "fusion.softmax"(%x) {axis = 0 : i64} : (tensor<?x?xf32>) -> tensor<?x?xf32>

@@ -4,7 +4,7 @@
 // RUN: mlirfuse-opt %s --pass-pipeline='builtin.module(fusion-to-ptx{chip=sm_70 sizes=s0:64,s1:8192})' | FileCheck %s --check-prefix=HELD
 // RUN: mlirfuse-opt %s --pass-pipeline='builtin.module(fusion-to-ptx{chip=sm_90 sizes=s0:65536,s1:256})' | FileCheck %s --check-prefix=LONG
 
-// HELD: .visible .entry kernel0(
+// HELD: .visible .entry mlirfuse_normalization0(
 // HELD-NOT: .local
 // HELD-COUNT-4: ld.global{{.*}}.v4.b32
 // HELD-NOT: ld.global
@@ -15,10 +15,10 @@
 // HELD-NOT: ld.global
 // HELD-COUNT-4: st.global.v4.b32
 // HELD-NOT: .visible .entry
-// LONG: .visible .entry kernel0_0(
+// LONG: .visible .entry mlirfuse_normalization0_0(
 // LONG: ld.global{{.*}}.v4.b32
-// LONG: .visible .entry kernel0_0_finish(
-// LONG: .visible .entry kernel0_1(
+// LONG: .visible .entry mlirfuse_normalization0_0_finish(
+// LONG: .visible .entry mlirfuse_normalization0_1(
 // LONG: ld.global{{.*}}.v4.b32
 // LONG: st.global.v4.b32
 // LONG-NOT: .visible .entry

@@ -5,24 +5,24 @@
 // Many rows as long are left to a block each.
 // RUN: mlirfuse-opt %s --pass-pipeline='builtin.module(fusion-to-ptx{chip=sm_90 sizes=s0:4096,s1:4194304})' | FileCheck %s --check-prefix=MANY
 
-// CHECK: .visible .entry kernel0_0(
+// CHECK: .visible .entry mlirfuse_normalization0_0(
 // CHECK-NOT: .local
 // CHECK: .v4.b32
 // CHECK: ex2.approx
 // CHECK: shfl.sync.bfly
 // CHECK: st.global.b32
 // CHECK: ret;
-// CHECK: .visible .entry kernel0_0_finish(
+// CHECK: .visible .entry mlirfuse_normalization0_0_finish(
 // CHECK: ex2.approx
 // CHECK: ret;
-// CHECK: .visible .entry kernel0_1(
+// CHECK: .visible .entry mlirfuse_normalization0_1(
 // CHECK-NOT: shfl
 // CHECK-NOT: .local
 // CHECK: ex2.approx
 // CHECK: st.global.v4.b32
 // CHECK: ret;
 // CHECK-NOT: .visible .entry
-// MANY: .visible .entry kernel0(
+// MANY: .visible .entry mlirfuse_normalization0(
 // MANY: st.global.v4.b32
 // MANY-NOT: .visible .entry
 func.func @softmax(%x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}) -> tensor<?x?xf32> {

@@ -5,7 +5,7 @@
 // RUN: mlirfuse-opt %s --pass-pipeline='builtin.module(fusion-to-ptx{chip=sm_100 sizes=s0:65536,s1:256})' | FileCheck %s --check-prefix=EVERY
 // RUN: mlirfuse-opt %s --pass-pipeline='builtin.module(fusion-to-ptx{chip=sm_90 sizes=s0:64,s1:4096})' | FileCheck %s --check-prefix=APART
 
-// TOGETHER: .visible .entry kernel0_0(
+// TOGETHER: .visible .entry mlirfuse_inner_outer0_0(
 // TOGETHER: ld.shared.v4.b32
 // TOGETHER: shfl.sync.bfly.b32
 // TOGETHER: st.global.v4
@@ -13,21 +13,21 @@
 // TOGETHER: bar.sync
 // TOGETHER: ld.shared.v4.b32
 // TOGETHER: st.global.v4
-// TOGETHER: .visible .entry kernel0_1(
+// TOGETHER: .visible .entry mlirfuse_inner_outer0_1(
 // TOGETHER: griddepcontrol.wait
 // TOGETHER: st.global
 // TOGETHER-NOT: .visible
 
-// EVERY: .visible .entry kernel0_0(
+// EVERY: .visible .entry mlirfuse_inner_outer0_0(
 // EVERY-NOT: .local
-// EVERY: .visible .entry kernel0_1(
+// EVERY: .visible .entry mlirfuse_inner_outer0_1(
 // EVERY-NOT: .local
 
-// APART: .visible .entry kernel0_0(
+// APART: .visible .entry mlirfuse_inner_outer0_0(
 // APART-NOT: shfl
 // APART: bar.sync
 // APART: st.global
-// APART: .visible .entry kernel0_1(
+// APART: .visible .entry mlirfuse_inner_outer0_1(
 // APART-NOT: griddepcontrol.wait
 // APART: shfl.sync.bfly.b32
 // APART: st.global

@@ -5,11 +5,11 @@
 // RUN: mlirfuse-opt %s --pass-pipeline='builtin.module(fusion-to-ptx{chip=sm_90 sizes=s0:256,s1:50257})' | FileCheck %s --check-prefix=MET
 // RUN: mlirfuse-opt %s --pass-pipeline='builtin.module(fusion-to-ptx{chip=sm_80 sizes=s0:256,s1:50257})' | FileCheck %s --check-prefix=MET
 
-// CHECK: .visible .entry kernel0(
+// CHECK: .visible .entry mlirfuse_reduction0(
 // CHECK-NOT: .local
 // CHECK: ld.global{{[a-zL0-9_:.]*}}.v4.b32
-// CHECK: .visible .entry kernel0_finish(
-// MET: .visible .entry kernel0(
+// CHECK: .visible .entry mlirfuse_reduction0_finish(
+// MET: .visible .entry mlirfuse_reduction0(
 // MET-NOT: .local
 // MET-COUNT-4: ld.global{{[a-zL0-9_:.]*}}.v4.b32
 // MET: st.shared
@@ -17,7 +17,7 @@
 // MET: ld.shared
 // MET: st.global
 // MET-NOT: .visible .entry
-// LEFT: .visible .entry kernel0(
+// LEFT: .visible .entry mlirfuse_reduction0(
 // LEFT-NOT: .v4
 // LEFT: ld.global{{[a-z0-9.]*}}.b16
 func.func @column_maxima(%x: tensor<?x?xbf16> {fusion.shape = ["s0", "s1"]}) -> tensor<?xbf16> {

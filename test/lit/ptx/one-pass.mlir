@@ -3,7 +3,7 @@
 // RUN: mlirfuse-opt %s --pass-pipeline='builtin.module(fusion-to-ptx{chip=sm_90 sizes=s0:4096,s1:128256})' | FileCheck %s
 // RUN: mlirfuse-opt %s --pass-pipeline='builtin.module(fusion-to-ptx{chip=sm_70 sizes=s0:4096,s1:128256})' | FileCheck %s
 
-// CHECK: .visible .entry kernel0(
+// CHECK: .visible .entry mlirfuse_normalization0(
 // CHECK-NOT: .local
 // The loop over whole spans: loads, and in the same turn maxima and exponentials.
 // CHECK: ld.global{{[a-zL0-9_:.]*}}.v4.b32

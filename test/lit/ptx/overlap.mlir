@@ -3,20 +3,20 @@
 // RUN: mlirfuse-opt %s --pass-pipeline='builtin.module(fusion-to-ptx{chip=sm_90 sizes=s0:65536,s1:64,s2:8192,s3:4000})' | FileCheck %s
 // RUN: mlirfuse-opt %s --pass-pipeline='builtin.module(fusion-to-ptx{chip=sm_80 sizes=s0:65536,s1:64,s2:8192,s3:4000})' | FileCheck %s --check-prefix=BEFORE
 
-// CHECK: .visible .entry [[SUM:kernel[01]]](
+// CHECK: .visible .entry mlirfuse_reduction0(
 // CHECK: griddepcontrol.launch_dependents
 // CHECK-NOT: griddepcontrol.wait
 // CHECK: bar.sync
-// CHECK: .visible .entry [[SUM]]_finish(
+// CHECK: .visible .entry mlirfuse_reduction0_finish(
 // CHECK: griddepcontrol.wait
 // CHECK-NOT: ld.global.nc
 // CHECK: ld.global
 // CHECK-NOT: ld.global.nc
-// CHECK: .visible .entry kernel{{[01]}}(
+// CHECK: .visible .entry mlirfuse_pointwise1(
 // CHECK-NOT: griddepcontrol
 // CHECK: st.global
 // CHECK: griddepcontrol.wait
-// BEFORE: .visible .entry kernel0(
+// BEFORE: .visible .entry mlirfuse_pointwise0(
 // BEFORE-NOT: griddepcontrol
 func.func @sum_and_pointwise(%x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}, %y: tensor<?x?xf32> {fusion.shape = ["s2", "s3"]}) -> (tensor<?x?xf32>, tensor<?xf32>) {
   %0 = "fusion.exp"(%y) : (tensor<?x?xf32>) -> tensor<?x?xf32>

@@ -4,14 +4,14 @@
 // RUN: mlirfuse-opt %s --pass-pipeline='builtin.module(fusion-to-ptx{chip=sm_70 sizes=s0:4096,s1:257})' | FileCheck %s
 // RUN: mlirfuse-opt %s --pass-pipeline='builtin.module(fusion-to-ptx{chip=sm_90 sizes=s0:4095,s1:257})' | FileCheck %s --check-prefix=SINGLE
 
-// CHECK: .visible .entry kernel0(
+// CHECK: .visible .entry mlirfuse_pointwise0(
 // CHECK-NOT: .local
 // CHECK-COUNT-1: ld.global{{[a-zL0-9_:.]*}}.v4.b32
 // CHECK-COUNT-4: ld.global.nc.b32
 // CHECK-NOT: ld.global
 // CHECK: st.global.v4.b32
 // CHECK-NOT: st.global
-// SINGLE: .visible .entry kernel0(
+// SINGLE: .visible .entry mlirfuse_pointwise0(
 // SINGLE-NOT: .v4
 // SINGLE: st.global.b32
 func.func @biased(%x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}, %b: tensor<?xf32> {fusion.shape = ["s1"]}) -> tensor<?x?xf32> {

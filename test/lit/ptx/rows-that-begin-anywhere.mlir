@@ -6,7 +6,7 @@
 // RUN: mlirfuse-opt %s --pass-pipeline='builtin.module(fusion-to-ptx{chip=sm_100 sizes=s0:4096,s1:50257})' | FileCheck %s
 // RUN: mlirfuse-opt %s --pass-pipeline='builtin.module(fusion-to-ptx{chip=sm_70 sizes=s0:4096,s1:20001})' | FileCheck %s --check-prefix=SINGLE
 
-// CHECK: .visible .entry kernel0(
+// CHECK: .visible .entry mlirfuse_normalization0(
 // CHECK-NOT: .local
 // CHECK: cp.async.cg.shared.global
 // CHECK: ld.shared.v4.b32
@@ -15,7 +15,7 @@
 // CHECK: st.global.v4.b32
 // CHECK: st.global.b16
 // CHECK-NOT: .local
-// SINGLE: .visible .entry kernel0(
+// SINGLE: .visible .entry mlirfuse_normalization0(
 // SINGLE-NOT: cp.async
 // SINGLE-NOT: .v4
 // SINGLE: st.global.b16

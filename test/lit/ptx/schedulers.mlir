@@ -7,7 +7,7 @@
 
 // Pointwise.
 // CHECK: .target sm_90
-// CHECK: .visible .entry kernel0(
+// CHECK: .visible .entry mlirfuse_pointwise0(
 // CHECK: .maxntid
 // CHECK-NOT: .local
 // CHECK: ld.global{{[a-zL0-9_:.]*}}.v4.b32
@@ -18,7 +18,7 @@
 // EVERY: .target sm_{{70|80|100}}
 // EVERY-NOT: .local
 // EVERY-NOT: cluster
-// EVERY: .visible .entry kernel0(
+// EVERY: .visible .entry mlirfuse_pointwise0(
 // EVERY-NOT: .local
 // EVERY-NOT: cluster
 func.func @silu_mul(%x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}, %y: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}) -> tensor<?x?xf32> {
@@ -31,7 +31,7 @@ func.func @silu_mul(%x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}, %y: tenso
 
 // Normalization over rows: the row stays in registers between its reductions.
 // CHECK: // -----
-// CHECK: .visible .entry kernel0(
+// CHECK: .visible .entry mlirfuse_normalization0(
 // CHECK-NOT: .local
 // CHECK: ld.global{{[a-zL0-9_:.]*}}.v4.b32
 // CHECK: shfl.sync.bfly.b32
@@ -55,7 +55,7 @@ func.func @softmax(%x: tensor<?x?xbf16> {fusion.shape = ["s0", "s1"]}) -> tensor
 // Reduction over columns: threads lie along the columns, and those of one column combine through shared memory. What is read once takes no place
 // in the first-level cache.
 // CHECK: // -----
-// CHECK: .visible .entry kernel0(
+// CHECK: .visible .entry mlirfuse_reduction0(
 // CHECK-NOT: .local
 // CHECK: ld.global.nc.L1::no_allocate.v4.b32
 // CHECK: st.shared
@@ -76,7 +76,7 @@ func.func @column_sums(%x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}) -> ten
 
 // Transpose: a tile goes through shared memory, so that reads and writes both run along memory.
 // CHECK: // -----
-// CHECK: .visible .entry kernel0(
+// CHECK: .visible .entry mlirfuse_pointwise0(
 // CHECK-NOT: .local
 // CHECK: ld.global
 // CHECK: st.shared
@@ -99,14 +99,14 @@ func.func @add_transpose(%x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}, %y: 
 
 // A split reduction: the parts are combined by a second kernel of the same segment.
 // CHECK: // -----
-// CHECK: .visible .entry kernel0(
+// CHECK: .visible .entry mlirfuse_reduction0(
 // CHECK: shfl.sync.bfly.b32
-// CHECK: .visible .entry kernel0_finish(
+// CHECK: .visible .entry mlirfuse_reduction0_finish(
 // CHECK-NOT: .local
 // EVERY: // -----
 // EVERY: .target sm_{{70|80|100}}
 // EVERY-NOT: .local
-// EVERY: kernel0_finish(
+// EVERY: mlirfuse_reduction0_finish(
 // EVERY-NOT: .local
 func.func @sum_of_all(%x: tensor<?x?x?xf32> {fusion.shape = ["s0", "s1", "s2"]}) -> tensor<f32> {
   %0 = "fusion.sum"(%x) : (tensor<?x?x?xf32>) -> tensor<f32>
@@ -117,15 +117,15 @@ func.func @sum_of_all(%x: tensor<?x?x?xf32> {fusion.shape = ["s0", "s1", "s2"]})
 
 // Sums over the rows beside sums within them: two kernels (norm-backward.mlir).
 // CHECK: // -----
-// CHECK: .visible .entry kernel0_0(
+// CHECK: .visible .entry mlirfuse_inner_outer0_0(
 // CHECK-NOT: .local
-// CHECK: .visible .entry kernel0_1(
+// CHECK: .visible .entry mlirfuse_inner_outer0_1(
 // CHECK-NOT: .local
 // CHECK-NOT: .visible
 // EVERY: // -----
 // EVERY: .target sm_{{70|80|100}}
 // EVERY-NOT: .local
-// EVERY: kernel0_1(
+// EVERY: mlirfuse_inner_outer0_1(
 // EVERY-NOT: .local
 func.func @norm_backward(%g: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}, %x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}) -> (tensor<?x?xf32>, tensor<?xf32>) {
   %0 = "fusion.mul"(%g, %x) : (tensor<?x?xf32>, tensor<?x?xf32>) -> tensor<?x?xf32>

@@ -5,7 +5,7 @@
 // RUN: mlirfuse-opt %s --pass-pipeline='builtin.module(fusion-to-ptx{chip=sm_70 sizes=s0:16384,s1:4096})' | FileCheck %s --check-prefix=REGISTERS
 
 // CHECK: .extern .shared
-// CHECK: .visible .entry kernel0_0(
+// CHECK: .visible .entry mlirfuse_inner_outer0_0(
 // CHECK-NOT: .local
 // CHECK: cp.async.cg.shared.global
 // CHECK: cp.async.commit_group
