@@ -495,7 +495,7 @@ def sass(text: str, chip: str) -> str:
     disassembler = _tool("nvdisasm") or _tool("cuobjdump")
     if assembler is None or disassembler is None:
         missing = "ptxas" if assembler is None else "nvdisasm or cuobjdump"
-        return f"// {missing} was not found: put the bin folder of a CUDA toolkit on PATH, or name the toolkit in CUDA_HOME"
+        return f"// {missing} was not found: put the bin folder of a CUDA toolkit on PATH, name the toolkit in CUDA_HOME, or install nvidia-cuda-nvcc and nvidia-cuda-nvdisasm"
     with tempfile.TemporaryDirectory() as folder:
         source, image = Path(folder, "kernels.ptx"), Path(folder, "kernels.cubin")
         source.write_text(text.rstrip("\0"))

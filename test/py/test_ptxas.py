@@ -1,0 +1,92 @@
+"""What NVIDIA's assembler says of the kernels' PTX, which needs no GPU: it is valid for every architecture that the assembler knows, and no kernel of the benchmarks'
+table spills registers. The test extra of pyproject.toml has the assembler of the driver that the figures in docs/performance.md are from.
+"""
+
+import pathlib
+import re
+import subprocess
+import sys
+from typing import NamedTuple
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import mlirfuse
+
+PTXAS = pytest.importorskip("cuda.pathfinder").find_nvidia_binary_utility("ptxas")
+pytestmark = pytest.mark.skipif(PTXAS is None, reason="needs ptxas")
+
+
+class Kernel(NamedTuple):
+    """What a kernel takes: registers of a thread, bytes of local memory and of spills."""
+
+    registers: int
+    stack: int
+    spilled: int
+
+
+def assembled(fn, *args, chip: str) -> dict[str, Kernel]:
+    """The kernels of ``fn`` for these arguments by name, as the assembler made them."""
+    text = mlirfuse.jit(fn, target=f"cuda:{chip}").lower(*args).as_text("ptx")
+    found = {}
+    for module in re.split(r"(?=^\.version)", text, flags=re.MULTILINE)[1:]:
+        done = subprocess.run([PTXAS, f"-arch={chip}", "-v", "-", "-o", "/dev/null"], input=module, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        sizes = re.findall(r"properties for (\w+)\n\s+(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads\n.*?Used (\d+) registers", done.stderr)
+        found |= {name: Kernel(int(registers), int(stack), int(stores) + int(loads)) for name, stack, stores, loads, registers in sizes}
+        assert len(sizes) == module.count(".visible .entry ")
+    return found
+
+
+def array(x):
+    """A torch tensor that has no memory as an array that has none yet."""
+    if not hasattr(x, "untyped_storage"):
+        return x
+    name = str(x.dtype).removeprefix("torch.")
+    return np.empty(tuple(x.shape), ml_dtypes.bfloat16 if name == "bfloat16" else name)
+
+
+def table():
+    sys.path.append(str(pathlib.Path(__file__).parents[2] / "benchmarks"))
+    try:
+        import workloads
+    except ImportError:  # torch is not here
+        return []
+    return [pytest.param(w, id=f"{w.name} {w.shape} {w.dtype}") for w in workloads.gpu_table()]
+
+
+@pytest.mark.parametrize("workload", table())
+def test_no_kernel_of_the_table_spills(workload):
+    from torch._subclasses import FakeTensorMode
+
+    with FakeTensorMode():
+        inputs = workload.make("cpu")
+    kernels = assembled(workload.fused, *[array(x) for x in (*inputs, *workload.extra)], chip="sm_90")
+    assert kernels and all(name.startswith("mlirfuse_") for name in kernels)
+    assert all(k.stack == k.spilled == 0 and k.registers <= 128 for k in kernels.values()), kernels
+
+
+def softmax(x):
+    e = np.exp(x - x.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+def norm_backward(g, x):
+    return g - x * (g * x).sum(-1, keepdims=True), (g * x).sum(0)
+
+
+@pytest.mark.parametrize("chip", ["sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"])
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16, np.float16])
+@pytest.mark.parametrize("fn, shapes", [
+    (lambda x, b: np.tanh(x) + b, [(4096, 770), (770,)]),
+    (lambda x: (x + 1).T.copy(), [(4096, 1000)]),
+    (softmax, [(4096, 257)]),
+    (softmax, [(64, 65_536)]),
+    (lambda x: x.sum(0), [(8192, 1024)]),
+    (lambda x: (x - x.mean(0)) / np.sqrt(x.var(0) + 1e-5), [(8192, 1001)]),
+    (lambda x: x.sum(), [(8192, 1024)]),
+    (norm_backward, [(4096, 1024), (4096, 1024)]),
+])  # fmt: skip
+def test_every_architecture(fn, shapes, dtype, chip):
+    assert assembled(fn, *[np.empty(shape, dtype) for shape in shapes], chip=chip)
