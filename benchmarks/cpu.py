@@ -7,7 +7,7 @@ Every implementation's result is first compared with a float64 reference. Then r
 a few times in turn; the figures are medians over all rounds. Each implementation allocates its results as its users' code does, and
 they are let go before the next call. "of copy" is model bytes (each input read once, each output written once) over time, as a share of
 the bandwidth of a copy into a warm buffer, timed in the same rounds. After the table: the hot call on 1024 floats, first calls
-and the time of ``import mlirfuse``, each beside the bound that TARGETS.md sets.
+and the time of ``import mlirfuse``, each beside the bound that it is to keep to.
 """
 
 from __future__ import annotations

@@ -531,7 +531,7 @@ def sum_axis(axis, rows=16384, width=16384, dtype=f32, target=None):
 
 
 def gpu_table(quick: bool = False) -> list[Workload]:
-    """The H100 table of TARGETS.md, in its order; ``quick``: the same rows at sizes for a machine without a GPU."""
+    """The H100 table of docs/performance.md, in its order; ``quick``: the same rows at sizes for a machine without a GPU."""
     q = quick
     norm = dict(batch=4, length=16, width=256) if q else {}
     return [
@@ -562,7 +562,7 @@ def gpu_table(quick: bool = False) -> list[Workload]:
 
 
 def cpu_table(size: int = 4096) -> list[Workload]:
-    """The CPU table of TARGETS.md: float32, ``size`` by ``size``. ``numpy`` is the NumPy peer where it is not ``fused`` itself."""
+    """The CPU table of docs/performance.md: float32, ``size`` by ``size``. ``numpy`` is the NumPy peer where it is not ``fused`` itself."""
     shape, square = _show(size, size), (size, size)
 
     def relu(x, y):

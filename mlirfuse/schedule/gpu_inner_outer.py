@@ -239,7 +239,7 @@ class _LoopedRows(_SummedRows):
 
 def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine) -> Iterator[Params]:
     """Parameters worth trying, the model's choice first: as many rows as make 256 threads, 128 of those that widen much. Where threads have as much, rows come
-    through shared memory three turns ahead; else two, if they are short ones of half types, or those of 1024 threads, which have no registers for the next: of
+    through shared memory two turns ahead; else one, if they are short ones of half types, or those of 1024 threads, which have no registers for the next: of
     others the bounds of each copy cost more than that gives, as the copies themselves do of the shortest rows."""
     _, length = analysis.values(_extents, env)
     lanes, (registers, nbytes, halves) = access.lanes, analysis.once(_registers)
