@@ -763,6 +763,8 @@ def test_the_emulator_finds_races(body, message):
         ("@%p2 bra ON; add.s32 %r2, %r2, 1; ON: bar.sync 0;", None),  # together again
         ("@%p2 bra AWAY; BACK: bar.sync 0; bra ON; AWAY: bra BACK; ON: add.s32 %r2, %r2, 1;", None),
         ("@%p2 bar.sync 0;", "all lanes of the warp of block 0, thread 0"),
+        ("@%p2 bar.sync 0; @!%p2 barrier.cluster.wait;", "all lanes"),
+        ("@%p1 bar.sync 0; @!%p1 barrier.cluster.wait;", "wait for ever"),
         ("@%p1 bar.sync 0;", "ended before one"),
         ("@%p1 ret; bar.sync 0;", "ended before one"),
         ("@%p2 ret; bar.sync 0;", "all lanes of the warp of block 0, thread 0"),
