@@ -48,6 +48,9 @@ def main() -> int:
     options = parser.parse_args()
     import torch
 
+    if not torch.cuda.is_available():
+        print("autotune.py: torch sees no CUDA device here", file=sys.stderr)
+        return 2
     torch.set_grad_enabled(False)
     mlirfuse = timing.Mlirfuse()
     from mlirfuse.autotune import autotune

@@ -8,6 +8,7 @@ with AVX-512, and the figure holds on a busy machine too.
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 import time
@@ -96,4 +97,9 @@ def main(names) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:] or list(NUMPY))
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("function", nargs="*", help=", ".join(NUMPY))
+    given = parser.parse_args().function
+    if not NUMPY.keys() >= set(given):
+        parser.error(f"functions are {', '.join(NUMPY)}")
+    main(given or list(NUMPY))

@@ -1,6 +1,6 @@
 """Writes docs/debugging.md and docs/segmented-ir.md: runs the pages' programs and quotes what was printed.
 
-Run it from the repository: ``python docs/generate_debugging.py``. What needs a GPU is quoted from a run on an H100, further down in this file.
+Run it from the repository: ``python docs/generate_debugging.py``. What needs a GPU is quoted from a run on an H100, further down in this file, with its date.
 The processor that code is shown for is the same wherever this runs; what differs from run to run is left out of comparisons (:func:`settled`).
 """
 
@@ -13,7 +13,9 @@ import sys
 import tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-sys.path.insert(0, ROOT)
+sys.path[:0] = [ROOT, os.path.join(ROOT, "docs")]
+
+from pages import write_or_check  # noqa: E402
 
 from mlirfuse import config  # noqa: E402
 
@@ -46,6 +48,31 @@ rng = np.random.default_rng(0)
 q, k, bias = (rng.standard_normal(shape, np.float32) for shape in ((256, 64), (512, 64), (512,)))
 scores(q, k, bias)
 '''
+
+# Prints the dumps of a softmax for an H100 that need none.
+ON_PAPER = """
+import numpy as np
+import mlirfuse
+import mlirfuse.numpy as mnp
+from mlirfuse import config, dump, targets
+from mlirfuse.program import Program
+
+def softmax(x):
+    return mnp.softmax(x)
+
+lowered = mlirfuse.jit(softmax, target="cuda:sm_90").lower(np.empty((8192, 4096), np.float32))
+program = Program(lowered.segmented(), targets.of("cuda:sm_90"), lowered.env)
+config.dump = "gpu,nvvm,ptx,launch-params"
+dump._code(program, program.parameters(lowered.env, {}), lowered.env, dump.Where("softmax", 0, variant=0))
+"""
+
+#: name: (which lines are quoted of it, beside the first, and how many)
+QUOTED_ON_PAPER = {
+    "gpu": (r"module|gpu\.func|sreg|gpu\.shuffle|nvvm\.shfl", 7),
+    "nvvm": (r"module|llvm\.func|sreg|shfl", 7),
+    "ptx": (r"\.version|\.target|\.entry|\.maxntid|ld\.global|shfl\.sync", 10),
+    "launch-params": ("", 20),
+}
 
 INTRODUCTION = """# Looking inside
 
@@ -144,8 +171,8 @@ DUMPS = {
     "launch-params": ("What the scheduler chose for this call's sizes.", "segment 1", 10),
     "occupancy": ("How much of the machine a kernel can use: threads of the CPU; of a GPU, registers, shared memory, blocks a multiprocessor.", "segment 2", 6),
     "sass": (
-        "For a GPU: machine code, where `ptxas` and `nvdisasm` or `cuobjdump` are on `PATH`, under `CUDA_HOME` or in `/usr/local/cuda`; else it says "
-        "which one is missing.",
+        "For a GPU: machine code, where `ptxas` and `nvdisasm` or `cuobjdump` are on `PATH`, under `CUDA_HOME` or `CUDA_PATH`, in `/usr/local/cuda` or "
+        "in the wheels nvidia-cuda-nvcc and nvidia-cuda-nvdisasm; else it says which one is missing.",
         "",
         0,
     ),
@@ -159,12 +186,12 @@ DUMPS = {
 }
 
 
-def run(environment: dict[str, str], more: str = "") -> subprocess.CompletedProcess:
+def run(environment: dict[str, str], more: str = "", program: str = RUN) -> subprocess.CompletedProcess:
     with tempfile.TemporaryDirectory() as folder:
         with open(os.path.join(folder, "scores.py"), "w") as file:
             file.write(PROGRAM + more)
         environment = {**clean_environment(), "MLIRFUSE_CACHE_DIR": folder, "MLIRFUSE_NUM_THREADS": "2", **environment}
-        done = subprocess.run([sys.executable, "-c", RUN], cwd=folder, env=environment, capture_output=True, text=True, check=True)
+        done = subprocess.run([sys.executable, "-c", program], cwd=folder, env=environment, capture_output=True, text=True, check=True)
     done.stdout, done.stderr = (text.replace(folder + os.sep, "") for text in (done.stdout, done.stderr))
     return done
 
@@ -181,9 +208,8 @@ def settled(text: str) -> str:
     return re.sub(r"object-\w+( stored, \d+)?", r"object-…", text)
 
 
-def outputs() -> dict[str, list[str]]:
-    """What each dump prints."""
-    text = run({"MLIRFUSE_DUMP": ",".join(config.DUMPS)}).stderr
+def outputs(text: str) -> dict[str, list[str]]:
+    """What each dump has printed."""
     found: dict[str, list[str]] = {}
     for piece in re.split(r"(?=^(?:// |# |; )?===---- mlirfuse )|(?=^mlirfuse [\w-]+: )", text, flags=re.MULTILINE):
         name = re.match(r"(?:\S )?(?:\S\S )?(?:===---- )?mlirfuse ([\w-]+):", piece)
@@ -200,6 +226,18 @@ def quoted(pieces: list[str], about: str, lines: int) -> str:
     text = [re.sub(r"align = \d+", "align = 16", line) for line in text]  # as NumPy's allocations happen to be: a cut line stays the same
     cut = [line if len(line) <= width else line[: width - 2] + " …" for line in text]
     return "\n".join(cut[:lines] + (["…"] if len(cut) > lines else []))
+
+
+def excerpt(text: str, pattern: str, most: int) -> str:
+    """The first line of a dump and the first of those with ``pattern`` in them."""
+    out: list[str] = []
+    for at, line in enumerate(text.rstrip().split("\n")):
+        if at == 0 or most and re.search(pattern, line):
+            out.append(line if len(line) <= 170 else line[:168] + " …")
+            most -= 1
+        elif out[-1] != "…":
+            out.append("…")
+    return "\n".join(out)
 
 
 def switches() -> str:
@@ -220,63 +258,22 @@ def page() -> str:
     """docs/debugging.md."""
     explained = run({}, "print(scores.explain(q, k, bias))\n").stdout.rstrip()
     text = INTRODUCTION.replace("@PROGRAM@", PROGRAM.rstrip()).replace("@EXPLAIN@", explained).replace("@SWITCHES@", switches())
-    found = outputs()
+    found = outputs(run({"MLIRFUSE_DUMP": ",".join(config.DUMPS)}).stderr)
+    for_a_gpu = outputs(run({}, program=ON_PAPER).stderr)
+    on_a_gpu = ON_A_GPU | {name: excerpt(for_a_gpu[name][0], *which) for name, which in QUOTED_ON_PAPER.items()}
     assert list(DUMPS) and set(DUMPS) == set(config.DUMPS)
     for name, (what, about, lines) in DUMPS.items():
         text += f"\n### `{name}`\n\n{what}\n"
         if lines:
             text += f"\n```\n{quoted(found[name], about, lines)}\n```\n"
-        if name in ON_A_GPU:
-            text += f"\nA softmax of 8192 rows on an H100:\n\n```\n{ON_A_GPU[name].strip()}\n```\n"
+        if name in on_a_gpu:
+            when = f" ({PRINTED})" if name in ON_A_GPU else ""
+            text += f"\nA softmax of 8192 rows on an H100{when}:\n\n```\n{on_a_gpu[name].strip()}\n```\n"
     return text
 
 
+PRINTED = "printed on 2026-11-21; the kernel has another name since, which is put in"
 ON_A_GPU = {
-    "gpu": """
-// ===---- mlirfuse gpu: softmax, kind 0, variant 0, segment 0 (normalization) ----===
-module {
-  gpu.module @kernels [#nvvm.target<O = 3, chip = "sm_90", features = "+ptx80">] {
-    llvm.mlir.global internal @mlirfuse_normalization0_shared() {addr_space = 3 : i32, alignment = 16 : i64} : !llvm.array<128 x i8>
-    gpu.func @mlirfuse_normalization0(%arg0: !llvm.ptr<1> {llvm.noalias}, %arg1: !llvm.ptr<1> {llvm.noalias}, %arg2: i32) kernel attributes {…} {
-      %0 = nvvm.read.ptx.sreg.ctaid.x : i32
-      %1 = nvvm.read.ptx.sreg.tid.x : i32
-      %c4_i32 = arith.constant 4 : i32
-…""",
-    "nvvm": """
-// ===---- mlirfuse nvvm: softmax, kind 0, variant 0, segment 0 (normalization) ----===
-module {
-  gpu.module @kernels [#nvvm.target<O = 3, chip = "sm_90", features = "+ptx80">] {
-    llvm.mlir.global internal @mlirfuse_normalization0_shared() {addr_space = 3 : i32, alignment = 16 : i64} : !llvm.array<128 x i8>
-    llvm.func @mlirfuse_normalization0(%arg0: !llvm.ptr<1> {llvm.noalias}, %arg1: !llvm.ptr<1> {llvm.noalias}, %arg2: i32) attributes {gpu.kernel, …} {
-      %0 = llvm.mlir.constant(3 : i32) : i32
-…""",
-    "ptx": """
-// ===---- mlirfuse ptx: softmax, kind 0, variant 0, segment 0 (normalization) ----===
-.version 8.0
-.target sm_90
-.address_size 64
-.visible .entry mlirfuse_normalization0(
-…
-	ld.global.nc.v4.b32 	{%r2, %r3, %r4, %r5}, [%rd7];
-	ld.global.nc.v4.b32 	{%r6, %r7, %r8, %r9}, [%rd7+4096];
-	ld.global.nc.v4.b32 	{%r10, %r11, %r12, %r13}, [%rd7+8192];
-	ld.global.nc.v4.b32 	{%r14, %r15, %r16, %r17}, [%rd7+12288];
-…
-	shfl.sync.bfly.b32 	%r56, %r55, 16, 31, -1;
-…""",
-    "launch-params": """
-===---- mlirfuse launch-params: softmax, kind 0, variant 0, segment 0 (normalization) ----===
-mlirfuse_normalization0: 8192 blocks of 256 threads, 128 bytes of shared memory
-  lanes = 4
-  index = i32
-  tx = 256
-  ty = 1
-  chunks = 4
-  cluster = 1
-  split = 1
-  whole = 4
-  recompute = False
-  resident = 1""",
     "occupancy": """
 ===---- mlirfuse occupancy: softmax, kind 0, variant 0, segment 0 (normalization) ----===
 mlirfuse_normalization0: 32 registers, 128 bytes of shared memory, 0 bytes spilled; 8 blocks of 256 threads a multiprocessor, 100% of its threads; 8192 blocks are 7.76 waves on 132 multiprocessors""",
@@ -364,6 +361,4 @@ def segmented_page() -> str:
 
 
 if __name__ == "__main__":
-    for path, text in ((PAGE, page()), (SEGMENTED_PAGE, segmented_page())):
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(text)
+    sys.exit(max([write_or_check(path, made(), "generate_debugging.py", settled) for path, made in ((PAGE, page), (SEGMENTED_PAGE, segmented_page))]))

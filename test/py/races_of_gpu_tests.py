@@ -1,5 +1,5 @@
 """A pytest plugin: what test_gpu.py runs on a GPU runs in the emulator instead, which finds races in shared memory, accesses out of bounds and barriers apart. It needs no GPU,
-and no result is compared: for what compute-sanitizer's racecheck takes too long over.
+and no result is compared: for what compute-sanitizer's racecheck takes long over.
 
     PYTHONPATH=test/py python -m pytest -p races_of_gpu_tests test/py/test_gpu.py -k "rows_that_begin or columns_in_shared"
 
