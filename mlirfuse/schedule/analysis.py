@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
 from typing import Any, Callable, Iterable
 
@@ -55,6 +56,10 @@ class Analysis:
         if found is None:
             found = self._once[key] = function(self, *args)
         return found
+
+    def remembered(self, function: Callable[..., Any], *args) -> Any:
+        """``function(self, *args)``, remembered for the last thousand ``args``: for what few numbers of a call decide."""
+        return self.once(_remembering, function)(*args)
 
     def values(self, function: Callable[[Analysis], Iterable[Size]], env: dict[str, int]) -> tuple[int, ...]:
         """The values, for the sizes of a call, of the sizes that ``function(self)`` lists: they are compiled into one function of ``env``."""
@@ -112,6 +117,10 @@ class Analysis:
     def _direct(self, value: Value) -> bool:
         domain = set(self.domain)
         return any(a in domain for dim in self.axes.dims(value) for a in dim)
+
+
+def _remembering(analysis: Analysis, function: Callable[..., Any]) -> Callable[..., Any]:
+    return functools.lru_cache(1024)(functools.partial(function, analysis))
 
 
 def _axis_stride(axes: Axes, value: Value, strides, axis: Axis) -> Size:

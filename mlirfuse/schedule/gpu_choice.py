@@ -11,6 +11,7 @@ from mlirfuse import sizes as sz
 from mlirfuse.graph import Value
 from mlirfuse.lowering.kernel import PASS_L1, STAY_L2
 from mlirfuse.lowering.slots import Slots
+from mlirfuse.ops import SIZE_ATTRS
 from mlirfuse.schedule import gpu_columns, gpu_inner_outer, gpu_pointwise, gpu_rows, gpu_transpose, inner_outer, joint, staged
 from mlirfuse.schedule.analysis import INDEXED, RANDOM, Analysis, size_of
 from mlirfuse.schedule.gpu import Access, GpuKernel
@@ -75,12 +76,29 @@ def _inner_outer(analysis: Analysis, env: dict[str, int], alignments: dict[Value
         found = itertools.chain([first], found)
     if apart:
         yield _in_stages("apart", analysis, env, alignments, machine)
-    added_up = choose(sums, env, alignments, machine)
+    sizes = tuple([(name, env[name]) for name in sums.once(_symbols)])
+    added_up = sums.remembered(_chosen, sizes, tuple([(v, alignments[v]) for v in sums.inputs + sums.outputs if v in alignments]), machine)
     together = (staged.Params((p, added_up), "together") for p in found)
     if not apart:
         yield next(together)
         yield _in_stages("apart", analysis, env, alignments, machine)
     yield from together
+
+
+def _chosen(analysis: Analysis, sizes, alignments, machine):
+    """As :func:`choose`, of what can be a key."""
+    return choose(analysis, dict(sizes), dict(alignments), machine)
+
+
+def _symbols(analysis: Analysis) -> list[str]:
+    """The symbols that the sizes of a segment are made of."""
+    sizes = [a.size for a in analysis.domain]
+    for op in analysis.ops:
+        for given in [v.shape for v in (*op.operands, *op.results)] + [op.attrs[key] or () for key in SIZE_ATTRS & op.attrs.keys()]:
+            sizes += given
+    for strides in analysis.strides.values():
+        sizes += strides
+    return sorted(sz.symbols_of(sizes))
 
 
 def _in_stages(form: str, analysis: Analysis, env: dict[str, int], alignments: dict[Value, int], machine) -> staged.Params:

@@ -238,10 +238,20 @@ class _LoopedRows(_SummedRows):
 
 
 def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine) -> Iterator[Params]:
-    """Parameters worth trying, the model's choice first: as many rows as make 256 threads, 128 of those that widen much. Where threads have as much, rows come
+    """Parameters worth trying, the model's choice first, which is the same for any number of rows."""
+    _, length = analysis.values(_extents, env)
+    yield analysis.remembered(_first, access, length, machine)
+    yield from itertools.islice(_ordered(analysis, access, length, machine), 1, None)
+
+
+def _first(analysis: Analysis, *given) -> Params:
+    return next(_ordered(analysis, *given))
+
+
+def _ordered(analysis: Analysis, access: Access, length: int, machine) -> Iterator[Params]:
+    """Parameters for rows of this length, best first: as many rows as make 256 threads, 128 of those that widen much. Where threads have as much, rows come
     through shared memory two turns ahead; else one, if they are short ones of half types, or those of 1024 threads, which have no registers for the next: of
     others the bounds of each copy cost more than that gives, as the copies themselves do of the shortest rows."""
-    _, length = analysis.values(_extents, env)
     lanes, (registers, nbytes, halves) = access.lanes, analysis.once(_registers)
     room = machine.shared_per_block // 2 - 2048  # two blocks a multiprocessor
 

@@ -67,13 +67,29 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
 
 def candidates(analysis: Analysis, access: Access, env: dict[str, int], alignments: dict[Value, int], machine) -> Iterator[Params]:
     """Parameters worth trying for these sizes, the model's choice first."""
-    rows = _Rows(analysis, access, env, alignments, machine)
-    yield rows.choice()
-    yield from rows.others()
+    kept, length = analysis.values(_extents, env)
+    may_shift = length >= SHIFTED and access.lanes * analysis.once(_row).widest < 16
+    wider = _shifted_access(analysis, access, env, alignments, machine) if may_shift else access
+    yield analysis.remembered(_choice, access, wider, _leading_bits(kept), length, machine)
+    if not may_shift:
+        wider = _shifted_access(analysis, access, env, alignments, machine)
+    yield from _Rows(analysis, access, wider, kept, length, machine).others()
+
+
+def _choice(analysis: Analysis, *given) -> Params:
+    """The model's for rows that are given as to :class:`_Rows`."""
+    return _Rows(analysis, *given).choice()
+
+
+def _leading_bits(rows: int) -> int:
+    """``rows`` to six bits: for numbers of rows that differ by less than 3% the choice is made once. (Fewer bits would not tell one row for each of 132
+    multiprocessors from fewer.)"""
+    rest = max(0, rows.bit_length() - 6)
+    return rows >> rest << rest
 
 
 class _Rows:
-    """Rows of given sizes, and the parameters that they may have.
+    """Rows of given sizes, and the parameters that they may have. ``wider``: an access by vectors that begin before the rows, where those are wider.
 
     The model: a thread keeps about 16 registers of the row, so that several blocks fit a multiprocessor and load while another computes
     (:meth:`registers_wanted`). A row that needs more than a block of 512 threads with 32 registers each is kept in shared memory, half of a
@@ -83,10 +99,9 @@ class _Rows:
     One that nothing holds is read again in each phase.
     """
 
-    def __init__(self, analysis: Analysis, access: Access, env: dict[str, int], alignments: dict[Value, int], machine):
-        self.analysis, self.access, self.env, self.alignments, self.machine = analysis, access, env, alignments, machine
+    def __init__(self, analysis: Analysis, access: Access, wider: Access, kept: int, length: int, machine):
+        self.analysis, self.access, self.wider, self.kept, self.length, self.machine = analysis, access, wider, kept, length, machine
         self.row, self.lanes = analysis.once(_row), access.lanes
-        self.kept, self.length = analysis.values(_extents, env)
         self.vectors = max(1, -(-self.length // self.lanes))
         self.registers = max(1, self.lanes * self.row.row_bytes // 4)  # of one chunk
         self.small = self.kept * self.vectors < machine.sm_count * 1024  # not a vector for each thread of half the machine: all in parallel
@@ -150,8 +165,8 @@ class _Rows:
     def choice(self) -> Params:
         """The model's."""
         row = self.row
-        before = None if self.wide or self.length < SHIFTED else next(self.shifted(), None)
-        if before and _better_shifted(self.analysis, before, bool(self.alone), self.env, self.machine, self.lanes):
+        before = next(self.shifted(), None)
+        if before and self.better_shifted(before):
             return before
         if row.single and self.small and self.kept < self.machine.sm_count // 16 and self.best and self.best[2] <= 8:
             return self.persistent(*self.best)  # a cluster at a time is sooner done than two kernels
@@ -246,8 +261,32 @@ class _Rows:
         return Params(self.access, p.tx, 1, p.chunks, p.cluster, whole=p.chunks - (not self.exact(p[:3])), online=self.row.shorter, staged=True)
 
     def shifted(self) -> Iterator[Params]:
-        """Rows whose vectors begin before them."""
-        return _shifted(self.analysis, self.access, self.env, self.alignments, self.machine)
+        """Rows in shared memory by the wider vectors, best first: few multiprocessors idle; two blocks on each, or clusters of at least four of which four
+        are on each; enough threads for those blocks, but each with more vectors than the few at the ends, in a cluster a dozen."""
+        length, row, lanes = self.length, self.row, self.wider.lanes
+        if not self.lanes < lanes <= length // 2:
+            return
+
+        def cost(p: _Place) -> tuple:
+            if p.cluster == 1:
+                return p.idle, p.blocks < 2, 1, p.tx != (512 if row.single or p.blocks <= 3 else 256 if length > 6 * 256 * lanes else 128)
+            return p.idle, p.blocks < 4 or p.cluster < 4, p.cluster, p.tx > 256, p.chunks < 12, -p.tx
+
+        places = _shared_places(self.analysis, -(-(length + lanes - 1) // lanes), lanes, self.kept, self.machine)
+        for p in sorted((p for p in places if p.cluster == 1 or p.chunks > 4), key=cost):
+            whole = (length - lanes) // (p.tx * lanes * p.cluster)
+            yield Params(self.wider, p.tx, 1, p.chunks, p.cluster, whole=whole, online=row.shorter, staged=True, shifted=True)
+
+    def better_shifted(self, p: Params) -> bool:
+        """Whether rows take less time so."""
+        row, kept, length, sm_count = self.row, self.kept, self.length, self.machine.sm_count
+        if kept * p.cluster < sm_count or row.wider_weights:  # of wider weights two vectors each are more to load than their elements
+            return False
+        if row.single:
+            return length >= 24 << 10
+        if row.weights > 1:  # of few rows a cluster's registers hold more at once
+            return kept >= sm_count and (not self.alone if self.lanes * row.widest <= 2 else length >= 64 << 10)
+        return length >= 12 << 10 or kept >= 16 * sm_count
 
     def looped(self) -> Params:
         """The row in nothing: in parts, where one pass does and there are few rows."""
@@ -348,42 +387,10 @@ def _places_in_shared(vectors: int, vector_bytes: int, accumulators: int, kept: 
     return tuple(found)
 
 
-def _shifted(analysis: Analysis, access: Access, env: dict[str, int], alignments: dict[Value, int], machine) -> Iterator[Params]:
-    """Rows in shared memory whose vectors are wider than ``access`` has them, since they begin before the row, best first: few multiprocessors idle; two
-    blocks on each, or clusters of at least four of which four are on each; enough threads for those blocks, but each with more vectors than the few at the ends,
-    in a cluster a dozen."""
-    wider = _shifted_access(analysis, access, env, alignments) if machine.async_copies else access
-    (kept, length), row, lanes = analysis.values(_extents, env), analysis.once(_row), wider.lanes
-    if not access.lanes < lanes <= length // 2:
-        return
-
-    def cost(p: _Place) -> tuple:
-        if p.cluster == 1:
-            return p.idle, p.blocks < 2, 1, p.tx != (512 if row.single or p.blocks <= 3 else 256 if length > 6 * 256 * lanes else 128)
-        return p.idle, p.blocks < 4 or p.cluster < 4, p.cluster, p.tx > 256, p.chunks < 12, -p.tx
-
-    places = _shared_places(analysis, -(-(length + lanes - 1) // lanes), lanes, kept, machine)
-    for p in sorted((p for p in places if p.cluster == 1 or p.chunks > 4), key=cost):
-        whole = (length - lanes) // (p.tx * lanes * p.cluster)
-        yield Params(wider, p.tx, 1, p.chunks, p.cluster, whole=whole, online=row.shorter, staged=True, shifted=True)
-
-
-def _better_shifted(analysis: Analysis, p: Params, alone: bool, env: dict[str, int], machine, lanes: int) -> bool:
-    """Whether rows take less time so than by vectors of so many ``lanes``; ``alone``: the registers of a block hold them."""
-    (kept, length), row = analysis.values(_extents, env), analysis.once(_row)
-    if kept * p.cluster < machine.sm_count or row.wider_weights:  # of wider weights two vectors each are more to load than their elements
-        return False
-    if row.single:
-        return length >= 24 << 10
-    if row.weights > 1:  # of few rows a cluster's registers hold more at once
-        return kept >= machine.sm_count and (not alone if lanes * row.widest <= 2 else length >= 64 << 10)
-    return length >= 12 << 10 or kept >= 16 * machine.sm_count
-
-
-def _shifted_access(analysis: Analysis, access: Access, env: dict[str, int], alignments: dict[Value, int]) -> Access:
+def _shifted_access(analysis: Analysis, access: Access, env: dict[str, int], alignments: dict[Value, int], machine) -> Access:
     """``access`` with the widest vectors for rows that may begin at any element, of which those begin before it; as it is where there are none."""
     lanes, like, steps = analysis.once(_shiftable)
-    if lanes <= access.lanes or any(step < 0 for step in steps(env)):
+    if not machine.async_copies or lanes <= access.lanes or any(step < 0 for step in steps(env)):
         return access
     if any(alignments.get(v, 16) < min(16, lanes * v.dtype.bytes) for v in analysis.inputs + like if v.rank):
         return access

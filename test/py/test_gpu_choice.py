@@ -14,7 +14,7 @@ import mlirfuse.numpy as mnp
 from mlirfuse import targets
 from mlirfuse.lowering.slots import inverse_of
 from mlirfuse.program import Program
-from mlirfuse.schedule import gpu_choice, gpu_columns, staged
+from mlirfuse.schedule import gpu_choice, gpu_columns, gpu_inner_outer, gpu_rows, staged
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, np.int8])
@@ -547,3 +547,30 @@ def test_a_gradient_is_added_to_its_weight_in_place():
     arrays = [np.empty(s, np.float32) for s in ((21, 96), (21, 96), 96)]
     assert mlirfuse.jit(step, target="cuda:sm_90").lower(*arrays).kernels == 2
     assert mlirfuse.jit(step_that_reads_it, target="cuda:sm_90").lower(*arrays).kernels == 3
+
+
+@pytest.mark.parametrize("fn, shapes", [(mnp.softmax, [(4096, 1024)]), (lambda x: x.sum(-1), [(4096, 1024)]), (norm_backward, [(4096, 1024), (4096, 1024), 1024])])
+def test_numbers_of_rows_that_differ_little_share_a_choice(fn, shapes, monkeypatch):
+    """A call with some rows more or fewer does not run the model again; one with many fewer does, where their number matters."""
+    worked_out = []
+    for owner, name in ((gpu_rows._Rows, "choice"), (gpu_columns._Columns, "choice"), (gpu_inner_outer, "_ordered")):
+        made = getattr(owner, name)
+        monkeypatch.setattr(owner, name, lambda *given, made=made, name=name: worked_out.append(name) or made(*given))
+    lowered = mlirfuse.jit(fn, target="cuda:sm_90").lower(*(np.empty(shape, np.float32) for shape in shapes))
+    program = Program(lowered.segmented(), targets.of("cuda:sm_90"), lowered.env)
+
+    def chosen(rows):
+        return program.parameters({name: rows if size == 4096 else size for name, size in lowered.env.items()}, {})
+
+    first = chosen(4100)
+    worked_out.clear()
+    assert [chosen(rows) for rows in (4096, 4101, 4220)] == [first] * 3
+    assert not worked_out
+    assert chosen(16) != first
+    assert worked_out
+
+
+def test_numbers_of_rows_are_known_to_a_32nd():
+    for rows in (*range(1, 5000), 10**6, 2**31):
+        assert rows * 31 / 32 < gpu_rows._leading_bits(rows) <= rows
+    assert all(gpu_rows._leading_bits(rows) == rows for rows in (*range(64), 132, 264))
