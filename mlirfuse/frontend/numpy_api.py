@@ -392,8 +392,8 @@ def _modf(t, values, ins, outs):
 @_ufunc(np.lcm)
 def _lcm(t, values, ins, outs):
     a, b = aligned(t, values)
-    one = t.builder.constant(1, ins[0])
-    divisor = t.emit("maximum", t.emit("gcd", a, b), one)
+    divisor = t.emit("gcd", a, b)
+    divisor = t.emit("where", t.emit("eq", divisor, t.builder.constant(0, ins[0])), t.builder.constant(1, ins[0]), divisor)
     product = t.emit("mul", t.emit("trunc_div", a, divisor), b)
     return product if ins[0].kind == "u" else t.emit("abs", product)
 
@@ -506,9 +506,11 @@ def call_ufunc(ufunc, inputs, kwargs=None):
     if lower is None:
         fail(UnsupportedError, f"the function np.{ufunc.__name__} is not supported in a compiled function{suggestion(ufunc.__name__)}")
     if ufunc in _COMPARISONS:
-        early = _compare_with_big_int(t, ufunc, operands)
+        if dtype is not None and dtype_of(dtype) is not dt.bool_:
+            fail(TypeError, f"No loop matching the specified signature and casting was found for ufunc {ufunc.__name__}")
+        early, dtype = _compare_with_big_int(t, ufunc, operands), None
         if early is not None:
-            return early
+            return early if out is None and where_ is True else _store(t, early.value, out[0] if isinstance(out, tuple) else out, where_, ufunc.__name__)
     if ufunc is np.power:
         shortcut = _power(t, operands) if dtype is None and out is None else None
         if shortcut is not None:
@@ -517,7 +519,9 @@ def call_ufunc(ufunc, inputs, kwargs=None):
     ins, outs = types[: ufunc.nin], types[ufunc.nin :]
     if dtype is not None:
         ins = outs = (dtype_of(dtype),) * ufunc.nin
-        outs = outs[: ufunc.nout] if ufunc not in _COMPARISONS else (dt.bool_,)
+        outs = outs[: ufunc.nout]
+        for k, x in enumerate(operands):
+            _check_cast(np.dtype(kind_of(x)) if isinstance(kind_of(x), type) else kind_of(x), ins[0].numpy, f"ufunc '{ufunc.__name__}' input {k}")
     made = lower(t, [value_of(t, x, d) for x, d in zip(operands, ins)], ins, outs)
     values = made if isinstance(made, tuple) else (made,)
     if out is not None or where_ is not True:
@@ -542,18 +546,23 @@ def _store(t, value: Value, target, where_, name: str):
     if not isinstance(target, TracedArray):
         fail(TraceError, f"{name}: out= is an array from outside the function: make it an argument")
     if where_ is not True:
-        old = value_of(t, target, value.dtype)
-        value = t.emit("where", *aligned(t, [asarray(where_, bool).value, value, old]))
+        to = target._value.dtype  # in which the elements that stay are what they were
+        _check_cast(value.dtype.numpy, to.numpy, f"ufunc '{name}' output")
+        value = value if value.dtype is to else t.emit("cast", value, to=to)
+        value = t.emit("where", *aligned(t, [asarray(where_, bool).value, value, target.value]))
     store(t, target, value, name)
     return target
+
+
+def _check_cast(given, kept, what: str, casting: str = "same_kind") -> None:
+    if not np.can_cast(given, kept, casting):
+        fail(TypeError, f"Cannot cast {what} from dtype('{given}') to dtype('{kept}') with casting rule '{casting}'")
 
 
 def store(t, target: TracedArray, value: Value, name: str, casting: str = "same_kind") -> None:
     """Makes ``target`` hold ``value``, by the rules for a ufunc's output."""
     dtype = target._value.dtype
-    if not np.can_cast(value.dtype.numpy, dtype.numpy, casting):
-        given, kept = f"dtype('{value.dtype.numpy}')", f"dtype('{dtype.numpy}')"
-        fail(TypeError, f"Cannot cast ufunc '{name}' output from {given} to {kept} with casting rule '{casting}'")
+    _check_cast(value.dtype.numpy, dtype.numpy, f"ufunc '{name}' output", casting)
     target_shape, shape = t.shape(target._value), t.shape(value)
     if shape != target_shape:
         message = (
@@ -638,6 +647,8 @@ def scalar_operator(function, *inputs):
         kind = type(function(*[_PROTOTYPES[w] if x.__class__ is not int else x for w, x in zip(weak, operands)]))
     except ZeroDivisionError:
         fail(ZeroDivisionError, "division by zero")
+    if ufunc is np.power and kind is float:
+        weak = [float] * 2  # of an integer and a negative one too
     kinds = tuple([int if w is bool and kind is not bool else np.dtype(bool) if w is bool else w for w in weak])
     try:
         types = loop_types(ufunc, kinds)

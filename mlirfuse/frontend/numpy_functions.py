@@ -44,7 +44,7 @@ from mlirfuse.frontend.numpy_api import (
     value_of,
     wrap,
 )
-from mlirfuse.frontend.tracing import TracedArray, fail
+from mlirfuse.frontend.tracing import LeafScalar, TracedArray, fail
 from mlirfuse.frontend.views import Broadcast, ExpandDims, Permute, Reshape, Slice, Squeeze, reshapes_are_views
 from mlirfuse.graph import Value
 
@@ -59,9 +59,11 @@ def _reduce(x, row: str, axis=None, keepdims=False, to: DType | None = None, **a
     return wrap(t, t.emit(row, value, axes=axes, keepdims=keepdims, **attrs))
 
 
-def _accumulation_type(x, ufunc, dtype) -> DType:
+def _accumulation_type(x, dtype, out=None) -> DType:
     if dtype is not None:
         return dtype_of(dtype)
+    if isinstance(out, TracedArray) and np.can_cast(x.dtype, out.dtype, "same_kind"):
+        return out._value.dtype
     kind = x._value.dtype
     if kind.kind in "b":
         return dt.i64
@@ -90,7 +92,7 @@ def _with_initial(result, initial, ufunc):
 @implements(np.sum)
 def sum(a, axis=None, dtype=None, out=None, keepdims=False, initial=np._NoValue, where=True):
     x = asarray(a)
-    to = _accumulation_type(x, np.add, dtype)
+    to = _accumulation_type(x, dtype, out)
     result = _reduce(_selected(x, where, 0, to), "any" if to is dt.bool_ else "sum", axis, keepdims, to)
     return into_out(_with_initial(result, initial, np.add), out, "sum")
 
@@ -98,7 +100,7 @@ def sum(a, axis=None, dtype=None, out=None, keepdims=False, initial=np._NoValue,
 @implements(np.prod)
 def prod(a, axis=None, dtype=None, out=None, keepdims=False, initial=np._NoValue, where=True):
     x = asarray(a)
-    to = _accumulation_type(x, np.multiply, dtype)
+    to = _accumulation_type(x, dtype, out)
     result = _reduce(_selected(x, where, 1, to), "all" if to is dt.bool_ else "prod", axis, keepdims, to)
     return into_out(_with_initial(result, initial, np.multiply), out, "prod")
 
@@ -114,8 +116,8 @@ def _extreme(name: str, row: str, ufunc, a, axis, out, keepdims, initial, where_
     if initial is np._NoValue and any(n == 0 for k, n in enumerate(t.shape(x._value)) if axes is None or k in axes):
         fail(ValueError, f"zero-size array to reduction operation {ufunc.__name__} which has no identity")
     if initial is not np._NoValue and any(n == 0 for n in t.shape(x._value)):
-        shape = [1 if axes is None or k in axes else n for k, n in enumerate(t.shape(x._value)) if keepdims or not (axes is None or k in axes)]
-        return full(tuple(shape), initial, x.dtype)
+        shape = [1 if axes is None or k in axes else n for k, n in enumerate(x.shape) if keepdims or not (axes is None or k in axes)]
+        return into_out(full(tuple(shape), initial, x.dtype), out, name)
     return into_out(_with_initial(_reduce(x, row, axis, keepdims), initial, ufunc), out, name)
 
 
@@ -154,7 +156,7 @@ def _float_type(x, dtype=None) -> DType:
 @implements(np.mean)
 def mean(a, axis=None, dtype=None, out=None, keepdims=False, where=True):
     x = asarray(a)
-    to = _float_type(x, dtype)
+    to = _float_type(x, out.dtype if dtype is None and isinstance(out, TracedArray) and x._value.dtype.is_float else dtype)
     if where is not True and where is not np._NoValue:
         count = sum(broadcast_to(asarray(where, bool), x.shape), axis, to, keepdims=keepdims)
         return into_out(sum(x, axis, to, keepdims=keepdims, where=where) / count, out, "mean")
@@ -228,7 +230,9 @@ def average(a, axis=None, weights=None, returned=False, *, keepdims=False):
         if axis is None:
             fail(TypeError, "Axis must be specified when shapes of a and weights differ.")
         axes = axes_of(axis, x.ndim)
-        w = reshape(w, tuple(x.shape[k] if k in axes else 1 for k in range(x.ndim))) if len(axes) == 1 else w
+        if w.ndim != len(axes) or any(n != x.shape[k] for n, k in zip(w.shape, axes)):
+            fail(ValueError, "Shape of weights must be consistent with shape of a along specified axis.")
+        w = reshape(transpose(w, tuple(np.argsort(axes))), tuple(x.shape[k] if k in axes else 1 for k in range(x.ndim)))
     total = sum(broadcast_to(w, x.shape), axis, to, keepdims=keepdims)
     result = sum(asarray(x, to) * asarray(w, to), axis, keepdims=keepdims) / total
     return (result, total) if returned else result
@@ -259,7 +263,7 @@ def nanmax(a, axis=None, out=None, keepdims=False):
         return max(x, axis, out, keepdims)
     nans = isnan_(x)
     result = max(where(nans, x.dtype.type(-np.inf), x), axis, keepdims=keepdims)
-    return where(all_(nans, axis, keepdims=keepdims), x.dtype.type(np.nan), result)
+    return into_out(where(all_(nans, axis, keepdims=keepdims), x.dtype.type(np.nan), result), out, "nanmax")
 
 
 @implements(np.nanmin)
@@ -269,7 +273,7 @@ def nanmin(a, axis=None, out=None, keepdims=False):
         return min(x, axis, out, keepdims)
     nans = isnan_(x)
     result = min(where(nans, x.dtype.type(np.inf), x), axis, keepdims=keepdims)
-    return where(all_(nans, axis, keepdims=keepdims), x.dtype.type(np.nan), result)
+    return into_out(where(all_(nans, axis, keepdims=keepdims), x.dtype.type(np.nan), result), out, "nanmin")
 
 
 @implements(np.nanmean)
@@ -277,7 +281,7 @@ def nanmean(a, axis=None, dtype=None, out=None, keepdims=False):
     x = asarray(a)
     to = _float_type(x, dtype)
     count = sum(~isnan_(x), axis, to, keepdims=keepdims)
-    return nansum(asarray(x, to), axis, keepdims=keepdims) / count
+    return into_out(nansum(asarray(x, to), axis, keepdims=keepdims) / count, out, "nanmean")
 
 
 @implements(np.nanvar)
@@ -288,12 +292,12 @@ def nanvar(a, axis=None, dtype=None, out=None, ddof=0, keepdims=False):
     count = sum(valid, axis, x.dtype, keepdims=True)
     d = where(valid, x - nansum(x, axis, keepdims=True) / count, x.dtype.type(0))
     left = sum(valid, axis, x.dtype, keepdims=keepdims) - ddof
-    return where(left > 0, sum(d * d, axis, keepdims=keepdims) / left, x.dtype.type(np.nan))
+    return into_out(where(left > 0, sum(d * d, axis, keepdims=keepdims) / left, x.dtype.type(np.nan)), out, "nanvar")
 
 
 @implements(np.nanstd)
 def nanstd(a, axis=None, dtype=None, out=None, ddof=0, keepdims=False):
-    return call_ufunc(np.sqrt, (nanvar(a, axis, dtype, None, ddof, keepdims),))
+    return into_out(call_ufunc(np.sqrt, (nanvar(a, axis, dtype, None, ddof, keepdims),)), out, "nanstd")
 
 
 def _reduction_method(function, typed: bool):
@@ -325,12 +329,12 @@ def _scan(row: str, a, axis, to: DType | None, out):
 
 @implements(np.cumsum)
 def cumsum(a, axis=None, dtype=None, out=None):
-    return _scan("cumsum", a, axis, _accumulation_type(asarray(a), np.add, dtype), out)
+    return _scan("cumsum", a, axis, _accumulation_type(asarray(a), dtype, out), out)
 
 
 @implements(np.cumprod)
 def cumprod(a, axis=None, dtype=None, out=None):
-    return _scan("cumprod", a, axis, _accumulation_type(asarray(a), np.multiply, dtype), out)
+    return _scan("cumprod", a, axis, _accumulation_type(asarray(a), dtype, out), out)
 
 
 def _scan_method(row: str):
@@ -411,6 +415,7 @@ def clip(a, a_min=np._NoValue, a_max=np._NoValue, out=None, *, min=np._NoValue, 
     bounds = [None if y is None else operand(t, y) for y in (low, high)]
     if kind_of(x) not in (int, float) and dt.of(kind_of(x)).is_integer:  # a Python int beyond the type bounds nothing
         low, high = int_range(dt.of(kind_of(x)))
+        bounds = [y.concrete() if isinstance(y, LeafScalar) and y._weak is int and not low <= y.spec.value <= high else y for y in bounds]
         bounds = [None if y.__class__ is int and (y <= low if k == 0 else y >= high) else y for k, y in enumerate(bounds)]
     given = [y for y in (x, *bounds) if y is not None]
     if dtype is not None:
@@ -540,13 +545,18 @@ def array_equal(a1, a2, equal_nan=False):
 def sinc(x):
     x = asarray(x)
     x = x if x._value.dtype.is_float else asarray(x, np.float64)
-    y = np.pi * where(x == 0, x.dtype.type(1.0e-20), x)
-    return call_ufunc(np.sin, (y,)) / y
+    y = np.pi * x
+    return where(x == 0, x.dtype.type(1), call_ufunc(np.sin, (y,)) / y)
 
 
 @implements(np.select)
 def select(condlist, choicelist, default=0):
+    if len(condlist) != len(choicelist):
+        fail(ValueError, "list of cases must be same length as list of conditions")
     t = trace_of(*condlist, *choicelist, default)
+    for k, condition in enumerate(condlist):
+        if asarray(condition)._value.dtype is not dt.bool_:
+            fail(TypeError, f"invalid entry {k} in condlist: should be boolean ndarray")
     choices = [operand(t, x) for x in [*choicelist, default]]
     to = result_type_of(tuple(kind_of(x) for x in choices))
     result = asarray(choices[-1], to)
@@ -850,16 +860,20 @@ def append(arr, values, axis=None):
     return concatenate([arr, values], axis)
 
 
+def _piece(x, axis: int, start, n) -> TracedArray:
+    """``n`` slices along an axis, as a view."""
+    shape = x._trace.shape(x._value)
+    starts = tuple(start if k == axis else 0 for k in range(len(shape)))
+    extents = tuple(x._trace.extent(n) if k == axis else m for k, m in enumerate(shape))
+    return x.step(Slice(starts, extents, (1,) * len(shape)))
+
+
 def _pieces(x, axis: int, sizes) -> list:
     """Consecutive slices, as views."""
-    t, shape = x._trace, x._value.shape
     out, start = [], 0
     for n in sizes:
-        n = t.extent(n)
-        starts = tuple(start if k == axis else 0 for k in range(len(shape)))
-        extents = tuple(n if k == axis else m for k, m in enumerate(t.shape(x._value)))
-        out.append(x.step(Slice(starts, extents, (1,) * len(shape))))
-        start = start + n
+        out.append(_piece(x, axis, start, n))
+        start = start + x._trace.extent(n)
     return out
 
 
@@ -870,8 +884,8 @@ def _split(a, indices_or_sections, axis, even: bool):
     extent = t.shape(x._value)[axis]
     if isinstance(indices_or_sections, (tuple, list, np.ndarray)):
         points = [slice_bound(t, size_of(t, p), extent) for p in indices_or_sections]
-        bounds = [0, *points, extent]
-        return _pieces(x, axis, [b - a if t.decide(a, "<", b) else 0 for a, b in zip(bounds, bounds[1:])])
+        bounds = [0, *points, extent]  # which need not ascend
+        return [_piece(x, axis, a, b - a if t.decide(a, "<", b) else 0) for a, b in zip(bounds, bounds[1:])]
     sections = operator.index(indices_or_sections)
     if sections <= 0:
         fail(ValueError, "number sections must be larger than 0.")
@@ -1029,10 +1043,10 @@ def pad(array, pad_width, mode="constant", constant_values=0, **kwargs):
         fail(UnsupportedError, f"np.pad with mode '{mode}' is not supported in a compiled function: use constant, edge, reflect, symmetric or wrap")
     values = _pairs(constant_values, x.ndim, "constant_values", lambda n: n)
     result, shape = x.value, t.shape(x._value)
-    flat = {id(v): v for pair in values for v in pair}
-    if len({repr(v) for v in flat.values()}) == 1:
+    fills = {id(v) if isinstance(v, TracedArray) else repr(v): v for pair in values for v in pair}
+    if len(fills) == 1:
         low, high = zip(*widths) if widths else ((), ())
-        fill = value_of(t, operand(t, next(iter(flat.values()))), x._value.dtype, True)
+        fill = value_of(t, operand(t, next(iter(fills.values()))), x._value.dtype, True)
         return TracedArray(t, _sized(t, t.emit("pad", result, fill, low=tuple(low), high=tuple(high))))
     for k in range(len(shape)):
         for side in (0, 1):
@@ -1105,6 +1119,8 @@ def diff(a, n=1, axis=-1, prepend=np._NoValue, append=np._NoValue):
     ends = [e if e is None or e.ndim else broadcast_to(e, tuple(1 if k == axis else m for k, m in enumerate(x.shape))) for e in ends]
     parts = [p for p in (ends[0], x, ends[1]) if p is not None]
     x = concatenate(parts, axis) if len(parts) > 1 else x
+    if operator.index(n) < 0:
+        fail(ValueError, f"order must be non-negative but got {n}")
     for _ in range(operator.index(n)):
         after, before = (x[(slice(None),) * axis + (slice(*bounds),)] for bounds in ((1, None), (None, -1)))
         x = call_ufunc(np.not_equal if x._value.dtype is dt.bool_ else np.subtract, (after, before))
@@ -1143,6 +1159,8 @@ def diagonal(a, offset=0, axis1=0, axis2=1):
     n, m = t.shape(x._value)[-2:]
     n, m = (n, m - offset) if offset >= 0 else (n + offset, m)
     length = t.extent(n if t.decide(n, "<=", m) else m)
+    if not t.decide(length, ">", 0):  # the diagonal lies past the edge
+        return full(x.shape[:-2] + (0,), 0, x.dtype)
     columns = t.emit("iota", shape=(length,), axis=0, dtype=dt.i64)
     shifted = t.emit("add", columns, t.builder.size(abs(offset)))
     rows_at, columns_at = (columns, shifted) if offset >= 0 else (shifted, columns)

@@ -601,6 +601,80 @@ def test_writing_types():
         trace(lambda x, y: w_reshape(x.T, y), X, Y)
 
 
+NANS = np.array([[1.0, np.nan, 3.0], [4.0, 5.0, 6.0]])
+OUTPUTS = [
+    *((lambda x, o, f=f: f(x, axis=1, out=o), NANS, np.zeros(2)) for f in (np.nanmax, np.nanmin, np.nanmean, np.nanvar, np.nanstd)),
+    (lambda x, o: np.less(x, 1000, out=o), np.zeros(3, np.int8), np.zeros(3, bool)),
+    (lambda x, n, o: np.less(x, n, out=o), np.zeros(3, np.int32), 5, np.zeros(3, bool)),
+    (lambda x, m, o: np.add(x, x, out=o, where=m), np.ones(2, np.int8), np.array([True, False]), np.array([0, 100_000])),
+    (lambda x, m, o: np.add(x, x, out=o, where=m), np.ones(2, np.float32), np.array([True, False]), np.array([0, 1 / 3])),
+    (lambda x, o: np.prod(x, out=o), np.full(10, 1000), np.zeros(())),
+    (lambda x, o: np.sum(x, axis=0, out=o), np.full((1000, 2), 0.1, np.float32), np.zeros(2)),
+    (lambda x, o: np.mean(x, axis=0, out=o), np.full((1000, 2), 0.1, np.float32), np.zeros(2)),
+    (lambda x, o: np.cumsum(x, out=o), np.full(10, 100, np.int8), np.zeros(10)),
+    (lambda x, o: np.max(x, 0, initial=1.0, out=o), np.zeros((0, 3)), np.zeros(3)),
+]
+
+
+@pytest.mark.parametrize("k", range(len(OUTPUTS)))
+def test_out(k):
+    """``out=`` is written, in its own type, which is also what is added up in; where a mask keeps elements they stay what they were."""
+    fn, *args = OUTPUTS[k]
+    check(fn, *args)
+
+
+def test_pieces_need_not_ascend():
+    check(lambda x: [p * 1.0 for p in np.split(x, [7, 2])], np.arange(10.0))
+    check(lambda x: [p * 1.0 for p in np.array_split(x, [2, 7, 20, -1])], np.arange(10.0))
+
+    def write(x):
+        np.split(x, [7, 2])[2][...] = -1
+
+    check(write, np.arange(10.0))
+
+
+def test_negative_powers_of_integers_are_floats():
+    check(lambda x, a, b: x * a**b, np.ones(2), 2, -1)
+    check(lambda x: x * x.shape[0] ** -1, np.ones(4))
+    check(lambda x: x * 2 ** -x.shape[0], np.ones(4))
+
+
+def test_functions_at_their_edges():
+    check(lambda x, low, high: np.pad(x, 1, constant_values=(low, high)), np.zeros(2), 1.5, 2.5)
+    check(lambda x: np.pad(x, 1, constant_values=(1.0, 2.0)), np.zeros(2))
+    check(lambda x, w: np.average(x, axis=(0, 1), weights=w), np.arange(8.0).reshape(2, 2, 2), np.array([[1.0, 2], [3, 4]]))
+    check(lambda x, w: np.average(x, axis=(2, 0), weights=w), np.arange(12.0).reshape(2, 2, 3), np.arange(6.0).reshape(3, 2) + 1)
+    check(lambda x: np.less(x, 0, dtype=bool), np.array([-1.0, 1.0]))
+    check(lambda x: np.sinc(x), np.array([0, 0.5, -2], np.float16))
+    check(lambda x, y: np.lcm(x, y), np.array([-128, 4, 0, 0], np.int8), np.array([-128, 6, 0, 5], np.int8))
+    check(lambda x: np.max(x, 0, initial=1.0), np.zeros((0, 3)))
+    check(lambda x: np.diagonal(x, 9), np.zeros((3, 3)))
+    check(lambda x, n: np.clip(x, 0, n), np.arange(-3, 4, dtype=np.int8), 300)
+    check(lambda x, n: np.clip(x, 0, n), np.arange(-3, 4, dtype=np.int8), 2)
+
+
+@pytest.mark.parametrize(
+    "fn, args",
+    [
+        (lambda x: np.add(x, x, dtype=np.int32), [np.ones(2)]),
+        (lambda x: np.less(x, x, dtype=np.float64), [np.ones(2)]),
+        (lambda x: np.select([x > 1, x > 2], [x]), [np.ones(2)]),
+        (lambda x: np.select([x], [x]), [np.arange(3)]),
+        (lambda x: np.diff(x, -1), [np.ones(2)]),
+        (lambda x, w: np.average(x, axis=1, weights=w), [np.ones((2, 2, 3)), np.ones(3)]),
+        (lambda x, m, o: np.add(x, x, out=o, where=m), [np.ones(2), np.array([True, False]), np.zeros(2, int)]),
+    ],
+)
+def test_what_numpy_refuses(fn, args):
+    try:
+        fn(*copies(args))
+        raise AssertionError("NumPy does not refuse it")
+    except (TypeError, ValueError) as error:
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+    with pytest.raises(kind):
+        trace(fn, *copies(args))
+
+
 def test_writing_is_recorded():
     traced = trace(w_add, X.copy(), Y)
     assert traced.mutated == {0: 1} and traced.graph.aliases == {1: 0} and len(traced.graph.returns) == 2
