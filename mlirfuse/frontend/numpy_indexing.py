@@ -126,7 +126,7 @@ def _basic(x, parts) -> TracedArray:
             s, n, p = slice_of(t, k, extent)
             kept += 1
         elif isinstance(k, tr.LeafScalar) and k._value.dtype.is_integer and extent not in (0, 1):
-            value = k.spec.value
+            value = int(k.spec.value)  # of a NumPy number: sizes are computed with Python's
             if not t.decide(extent, ">", value) or not t.decide(extent + value, ">=", 0):
                 fail(IndexError, f"index {value} is out of bounds for axis {axis} with size {t.hint(extent)}")
             dynamic.append((axis, k, extent))

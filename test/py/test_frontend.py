@@ -354,6 +354,12 @@ def test_an_index_stays_a_number():
         x[:, i] += 1
 
     check(write, X, 2)
+    for kind in ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"):
+        i = np.dtype(kind).type(2)
+        assert not check(lambda x, i: (x[i], x[1:, i]), X, i).static_leaves
+        check(write, X, i)
+        with pytest.raises(IndexError, match="index 3 is out of bounds"):
+            trace(lambda x, i: x[i], X, i + i.dtype.type(1))
 
 
 # ---------------------------------------------------------------------------------------------------------------- reductions
