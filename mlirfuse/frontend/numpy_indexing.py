@@ -182,9 +182,12 @@ def _indices(t, k, extent: Size) -> TracedArray:
     return k if k._value.dtype in (dt.i64, dt.i32) else asarray(k, np.int64)
 
 
-def _merged_indices(x, view, parts) -> tuple:
+def _merged_indices(x, view, parts, writing: bool) -> tuple:
     """For a view indexed by ints and slices and the arrays of positions that are left: the view, its value with the arrays' axes made one, the
-    position array for that axis, the axis, and whether NumPy puts the arrays' dimensions in place (else first)."""
+    position array for that axis, the axis, and whether NumPy puts the arrays' dimensions in place (else first).
+
+    Of several arrays each is held to its own axis, as one past its end would be an element of the next row: clamped where it is read, and
+    where it is written beyond the end of all, which is an error there."""
     t = x._trace
     arrays, axis = [], 0
     for k in parts:
@@ -204,8 +207,14 @@ def _merged_indices(x, view, parts) -> tuple:
     value, index = view.value, indices[0].value
     if len(indices) > 1:
         flat, merged = None, sz.product(shape[a] for a in axes)
+        zero, end = t.builder.constant(0, dt.i64), t.builder.size(merged)
         for a, k in zip(axes, indices):
             at = _from_start(t, value_of(t, k, dt.i64), shape[a])
+            if writing:
+                at = t.emit("where", t.emit("lt", at, zero), end, at)
+                at = t.emit("where", t.emit("ge", at, t.builder.size(shape[a])), end, at)
+            else:
+                at = t.emit("maximum", t.emit("minimum", at, t.builder.size(shape[a] - 1)), zero)
             if flat is not None:
                 words = "shape mismatch: indexing arrays could not be broadcast together"
                 at = t.emit("add", *aligned(t, [t.emit("mul", flat, t.builder.size(shape[a])), at], words))
@@ -216,15 +225,16 @@ def _merged_indices(x, view, parts) -> tuple:
 
 
 def _from_start(t, index: Value, extent: Size) -> Value:
-    """Positions with negative ones counted from the end."""
-    size = t.builder.cast(t.builder.size(extent), index.dtype)
-    return t.emit("where", t.emit("lt", index, t.builder.constant(0, index.dtype)), t.emit("add", index, size), index)
+    """Positions with negative ones counted from the end. Those before the first element stay what they are, an error where they are written:
+    counted once, they would be counted again."""
+    counted, zero = t.emit("add", index, t.builder.cast(t.builder.size(extent), index.dtype)), t.builder.constant(0, index.dtype)
+    return t.emit("where", t.emit("lt", counted, zero), index, t.emit("where", t.emit("lt", index, zero), counted, index))
 
 
 def _gather(x, view, parts) -> TracedArray:
     """``view`` is ``x`` indexed by the ints and slices of ``parts``; what is left are the arrays of positions."""
     t = x._trace
-    _, value, index, axis, in_place = _merged_indices(x, view, parts)
+    _, value, index, axis, in_place = _merged_indices(x, view, parts, writing=False)
     result = TracedArray(t, t.emit("take", value, index, axis=axis))
     if not in_place and axis != 0:
         result = moveaxis(result, range(axis, axis + index.rank), range(index.rank))
@@ -234,7 +244,8 @@ def _gather(x, view, parts) -> TracedArray:
 def _scatter(x, parts, new) -> None:
     """``x[parts] = new`` with arrays of positions among the parts."""
     t = x._trace
-    view, value, index, axis, in_place = _merged_indices(x, _basic(x, [slice(None) if _is_index_array(k) else k for k in parts]), parts)
+    view = _basic(x, [slice(None) if _is_index_array(k) else k for k in parts])
+    view, value, index, axis, in_place = _merged_indices(x, view, parts, writing=True)
     shape = t.shape(value)
     inner = shape[:axis] + t.shape(index) + shape[axis + 1 :]
     source = TracedArray(t, value_of(t, operand(t, new), value.dtype))

@@ -454,6 +454,49 @@ def test_index_arrays_that_are_traced():
     check(lambda x, i: x[np.arange(3), i], array((3, 4)), np.array([1, 0, 2], np.int8))
 
 
+def _written_at(x, i):
+    x[i] = 9
+
+
+def _written_at_two(x, i, j):
+    x[i, j] = 9
+
+
+def _added_at(x, i):
+    np.add.at(x, i, 1)
+
+
+def _put_along(x, i):
+    np.put_along_axis(x, np.expand_dims(i, 1), 9, 0)
+
+
+@pytest.mark.parametrize("fn", [_written_at, _added_at, _put_along, _written_at_two])
+def test_writing_out_of_range_is_an_error(fn):
+    """And another element is not written: a position before the first is not counted from the end twice, one past a row is not in the next."""
+    rows, columns = 3, 4
+    for i, j in ((3, 0), (-4, 0), (-7, 0), (0, 4), (0, -5), (-4, 4), (-4, -5), (2, -9)):
+        if fn is not _written_at_two and -rows <= i < rows:
+            continue
+        x = np.zeros((rows, columns) if fn is not _put_along else (rows, 1))
+        positions = (np.array([i]), np.array([j]))[: 2 if fn is _written_at_two else 1]
+        with pytest.raises(IndexError):
+            fn(x.copy(), *positions)
+        traced = trace(fn, x, *positions)
+        with pytest.raises(IndexError):
+            call(traced, x, *positions)
+        assert not x.any()
+    for edge in (-rows, rows - 1):
+        check(fn, np.zeros((rows, columns) if fn is not _put_along else (rows, 1)), *[np.array([edge])] * (2 if fn is _written_at_two else 1))
+
+
+def test_reading_at_several_positions_is_clamped_axis_by_axis():
+    """As at one: past the end of a row is not in the next row."""
+    x, i, j = array((3, 4)), np.array([0, 0, -4, 5, -4, -1, 2]), np.array([5, -5, 0, 0, -5, -4, 3])
+    want = x[[0, 0, 0, 2, 0, 2, 2], [3, 0, 0, 0, 0, 0, 3]]
+    same(call(trace(lambda x, i, j: x[i, j], x, i, j), x, i, j), want, True)
+    same(call(trace(lambda x, i, j: x.T[j, None, i], x, i, j), x, i, j), want[:, None], True)
+
+
 def test_scans_and_sorts():
     check(lambda x: (x.cumsum(), np.cumsum(x, 1), np.cumprod(x, 0), np.maximum.accumulate(x, 1), np.add.accumulate(x)), X)
     check(lambda x: np.cumsum(x), array(5, np.int8))
