@@ -15,7 +15,7 @@ from mlirfuse.errors import ShapeError
 from mlirfuse.frontend import nvfuser_promotion as promotion
 from mlirfuse.frontend.definition_norms import Normalizations
 from mlirfuse.frontend.definition_operation import operation
-from mlirfuse.frontend.definition_values import DefinitionError, DefinitionTypeError, Scalar, Tensor, Val, Vector, at_line, user_line
+from mlirfuse.frontend.definition_values import DefinitionError, DefinitionTypeError, InputError, Scalar, Tensor, Val, Vector, at_line, user_line
 from mlirfuse.frontend.nvfuser_promotion import DataType, from_dtype, to_dtype
 
 
@@ -93,6 +93,16 @@ class Operators(Normalizations):
             extents = [n for n in extents if n != 1]
             for n in extents[1:]:
                 self._fd.equal(extents[0], n, what)
+
+    def _within(self, a, b, what, words) -> None:
+        """Notes that ``a <= b``, without which elements beyond a tensor's would be read. Raises where that is known not to be so, as does a call
+        where it is not. ``words`` are the same at every call."""
+        replay, label = self._fd._replay, f"{what}: {words}"
+        if replay is None:
+            if self._fd.at_most(a, b, label) is not a:
+                raise ShapeError(words)
+        elif not replay.guards.get((replay.record, label), True):
+            raise InputError(f"{at_line(self._b.loc())}fd.ops.{label}")
 
     def _operands(self, *values) -> list[Val]:
         return [self._fd.as_val(v) for v in values]
@@ -540,6 +550,8 @@ class Operators(Normalizations):
         total = 0
         for n in sizes:
             total = total + n
+        for k, n in enumerate(sizes):
+            self._within(0, n, "split", f"the size of piece {k} must be 0 or more")
         self._fd.equal(total, arg.value.shape[axis], "split")
         return self._pieces(arg, axis, sizes)
 
@@ -552,16 +564,21 @@ class Operators(Normalizations):
 
     @operation
     def chunk(self, arg, chunks, dim=0):
-        """``chunks`` pieces along ``dim``, equal but for the last; fewer where the extent is known to be too small, as in torch."""
+        """``chunks`` pieces along ``dim``, equal but for the last; fewer where the extent is known to be too small, as in torch. Where it is
+        not known, there are ``chunks``, and a call with an extent that gives fewer is an error."""
         arg = self._tensor(arg)
         axis, extent = (self._dim(dim, arg.ndim), arg.value.shape[self._dim(dim, arg.ndim)])
         if chunks < 1:
             raise ValueError(f"chunk expects chunks to be positive, not {chunks}")
         step = sz.ceildiv(extent, chunks)
+        before = sz.mul(step, chunks - 1)
+        if not isinstance(extent, int) or self._fd._replay is not None:  # an extent may be known in a call alone
+            self._within(before + sz.minimum(extent, 1), extent, "chunk", f"the extent of dimension {axis} makes fewer than {chunks} pieces, as in torch: "
+                         "ask for fewer, or declare the extent")  # fmt: skip
         if isinstance(extent, int):
             sizes = [min(step, extent - at) for at in range(0, extent, step)] if extent else [0] * chunks
         else:
-            sizes = [step] * (chunks - 1) + [extent - sz.mul(step, chunks - 1)]
+            sizes = [step] * (chunks - 1) + [extent - before]
         return self._pieces(arg, axis, sizes)
 
     @operation
@@ -724,6 +741,7 @@ class Operators(Normalizations):
         axis, value = self._dim(dim, arg.ndim), arg.value
         for k, n in enumerate(index.value.shape):
             if k != axis:
+                self._within(n, arg.value.shape[k], "gather", f"index must have at most arg's extent in dimension {k}")
                 value = self._b.slice(value, k, 0, n)
         return self._make(self._b.op("take_along_axis", value, index.value, axis=axis))
 
@@ -856,8 +874,8 @@ class Operators(Normalizations):
         arg, axis = self._tensor(arg), self._dim(dim, self._tensor(arg).ndim)
         count = self._size(k)
         extent = arg.value.shape[axis]
-        if isinstance(count, int) and (count < 0 or (isinstance(extent, int) and count > extent)):
-            raise ValueError(f"k must be within the extent {extent} of dimension {axis}, not {count}")
+        self._within(0, count, "topk", "k must be 0 or more")
+        self._within(count, extent, "topk", f"k must be within the extent of dimension {axis}")
         order = self._b.op("argsort", arg.value, axis=axis, descending=bool(largest))
         indices = self._b.slice(order, axis, 0, count)
         return self._make(self._b.op("take_along_axis", arg.value, indices, axis=axis)), self._make(indices)

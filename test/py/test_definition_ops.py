@@ -516,6 +516,72 @@ def test_scans_and_sorting(dim):
     close(execute([i], lambda fd, t: fd.ops.cumsum(t, dim)), i.cumsum(dim))
 
 
+def unknown(body, rank=1):
+    """A definition of a tensor of extents declared -1."""
+    with FusionDefinition() as fd:
+        for out in body(fd, fd.define_tensor([-1] * rank, [True] * rank, DataType.Double)):
+            fd.add_output(out)
+    return fd
+
+
+def test_pieces_of_an_unknown_extent():
+    """As many as torch makes, or an error that says so."""
+    for chunks in (1, 2, 3, 4, 6):
+        fd = unknown(lambda fd, t: [fd.ops.mul(piece, 2.0) for piece in fd.ops.chunk(t, chunks, 0)])
+        for n in (0, 1, 2, 5, 6, 7, 8, 12, 13):
+            x = torch.arange(n, dtype=torch.float64)
+            wanted = x.chunk(chunks)
+            if len(wanted) < chunks:
+                with pytest.raises(InputError, match=f"test_definition_ops.py.*chunk: the extent of dimension 0 makes fewer than {chunks} pieces"):
+                    fd.execute([x])
+                continue
+            for given, expected in zip(fd.execute([x]), wanted, strict=True):
+                close(given, expected * 2)
+    with FusionDefinition() as fd:
+        t, n = fd.define_tensor([-1], [True], DataType.Double), fd.define_scalar(None, DataType.Int)
+        for piece in fd.ops.split(t, [n, fd.ops.sub(fd.ops.size(t, 0), n)]):
+            fd.add_output(fd.ops.neg(piece))
+    x = torch.arange(5.0, dtype=torch.float64)
+    for n in (0, 1, 2, 5):
+        for given, expected in zip(fd.execute([x, n]), x.split([n, 5 - n])):
+            close(given, -expected)
+    for n, piece in ((6, 1), (-1, 0)):
+        with pytest.raises(InputError, match=f"split: the size of piece {piece} must be 0 or more"):
+            fd.execute([x, n])
+
+
+def test_topk_of_an_unknown_extent():
+    fd = unknown(lambda fd, t: fd.ops.topk(t, 7))
+    for n in (7, 8, 30, 7):
+        x = torch.randn(n, dtype=torch.float64)
+        for given, expected in zip(fd.execute([x]), x.topk(7)):
+            close(given, expected)
+    for n in (0, 1, 5):
+        with pytest.raises(InputError, match="topk: k must be within the extent of dimension 0"):
+            fd.execute([torch.randn(n, dtype=torch.float64)])
+    with FusionDefinition() as fd:
+        t, k = fd.define_tensor([-1], [True], DataType.Double), fd.define_scalar(None, DataType.Int)
+        fd.add_output(fd.ops.topk(t, k)[0])
+    x = torch.randn(5, dtype=torch.float64)
+    for k in (0, 1, 3, 5):
+        close(fd.execute([x, k])[0], x.topk(k)[0])
+    for k in (6, -1):
+        with pytest.raises(InputError, match="topk: k must be"):
+            fd.execute([x, k])
+
+
+def test_gather_by_an_index_larger_than_the_tensor():
+    with FusionDefinition() as fd:
+        t, i = fd.define_tensor([-1, -1], [True, True], DataType.Double), fd.define_tensor([-1, -1], [True, True], DataType.Int)
+        fd.add_output(fd.ops.gather(t, i, 0))
+    x = torch.randn(3, 4, dtype=torch.float64)
+    for columns in (1, 2, 4):
+        i = torch.randint(0, 3, (5, columns))
+        close(fd.execute([x, i])[0], x.gather(0, i))
+    with pytest.raises(InputError, match="gather: index must have at most arg's extent in dimension 1"):
+        fd.execute([x, torch.zeros(5, 6, dtype=torch.int64)])
+
+
 def test_matmul_and_linear():
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
         a, b, w, bias = (torch.randn(*s).to(dtype) for s in ((24, 8), (8, 16), (16, 8), (16,)))
