@@ -372,9 +372,9 @@ def take(a, indices, axis=None, out=None, mode="raise"):
         x, axis = reshape(x, -1), 0
     axis = axis_of(axis, x.ndim)
     extent = t.shape(x._value)[axis]
-    scalar_index = isinstance(indices, (int, np.integer, SymInt)) and not isinstance(indices, bool)
-    if scalar_index:
-        return x[(slice(None),) * axis + (indices,)]
+    number = isinstance(indices, (int, np.integer, SymInt, TracedScalar)) and not isinstance(indices, bool)
+    if number and mode == "raise":
+        return into_out(wrap(t, x[(slice(None),) * axis + (indices,)].value), out, "take")
     if isinstance(indices, (tuple, list, np.ndarray)) and not contains_traced(indices) and mode == "raise":
         index = _indices(t, np.asarray(indices), extent)
     else:

@@ -454,6 +454,26 @@ def test_index_arrays_that_are_traced():
     check(lambda x, i: x[np.arange(3), i], array((3, 4)), np.array([1, 0, 2], np.int8))
 
 
+def test_take_of_one():
+    x = np.arange(12.0).reshape(3, 4)
+    for i in (-1, 2, 17, -25, np.int8(-1), np.uint8(200)):
+        for mode in ("clip", "wrap") if i not in (-1, 2) else ("raise", "clip", "wrap"):
+            for axis in (None, 0, 1):
+                check(lambda x: np.take(x, i, axis, mode=mode), x)
+                check(lambda x, i: np.take(x, i, axis, mode=mode), x, i)
+    check(lambda x: (np.take(x, x.shape[0] - 1, 0), np.take(x, x.shape[0] + 4, 0, mode="wrap")), x)
+    with pytest.raises(IndexError):
+        trace(lambda x, i: np.take(x, i, 0), x, 3)
+
+    def copied(x, out):
+        y = np.take(x, 1, 0)
+        y += 100
+        np.take(x, 2, 0, out=out)
+        return y
+
+    check(copied, x, np.zeros(4))
+
+
 def _written_at(x, i):
     x[i] = 9
 
