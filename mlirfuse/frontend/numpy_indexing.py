@@ -29,7 +29,7 @@ from mlirfuse.frontend.numpy_api import (
 )
 from mlirfuse.frontend.numpy_functions import broadcast_to, moveaxis, reshape, squeeze
 from mlirfuse.frontend.tracing import SymInt, TracedArray, TracedScalar, fail
-from mlirfuse.frontend.views import At, ExpandDims, Slice, Squeeze
+from mlirfuse.frontend.views import At, ExpandDims, Slice, Squeeze, in_order
 from mlirfuse.graph import Value
 from mlirfuse.sizes import Size
 
@@ -238,6 +238,8 @@ def _gather(x, view, parts) -> TracedArray:
     result = TracedArray(t, t.emit("take", value, index, axis=axis))
     if not in_place and axis != 0:
         result = moveaxis(result, range(axis, axis + index.rank), range(index.rank))
+        if in_order(t, value) and in_order(t, index):  # as in memory, where the positions' dimensions are always the first
+            t.contiguous.add(result.value)
     return wrap(t, result.value)
 
 
@@ -384,7 +386,9 @@ def take(a, indices, axis=None, out=None, mode="raise"):
         value = t.emit("mod", value, t.builder.size(extent))
     elif mode == "clip":
         value = t.emit("maximum", value, t.builder.constant(0, value.dtype))
-    return into_out(wrap(t, t.emit("take", x.value, value, axis=axis)), out, "take")
+    taken = t.emit("take", x.value, value, axis=axis)
+    t.contiguous.add(taken)  # unlike indexing's, whatever the order of x
+    return into_out(wrap(t, taken), out, "take")
 
 
 @implements(np.take_along_axis)

@@ -164,4 +164,8 @@ def in_order(t, value: Value) -> bool:
         return True
     if value.op is None or value.op.name == "permute":
         return False
+    if value.op.name == "take" and value.op.operands[1].rank:  # x[:, i]: in memory the positions' dimensions are before those in front of them
+        shape = t.shape(value.op.operands[0])
+        if any(n != 1 for n in shape[: value.op.attrs["axis"]]):
+            return False
     return all(in_order(t, v) for v in value.op.operands)

@@ -474,6 +474,38 @@ def test_take_of_one():
     check(copied, x, np.zeros(4))
 
 
+ROW_MAJOR = [
+    lambda x, i: x[i], lambda x, i: x[0, :, i], lambda x, i: x[:1, i], lambda x, i: x[None, i], lambda x, i: x[i, None], lambda x, i: x[i] * 2,
+    lambda x, i: x[i[:, None], i], lambda x, i: x[:1, i] * x[:1, i], lambda x, i: np.take(x, i, 1), lambda x, i: np.take(x.T, i, 1),
+    lambda x, i: np.take_along_axis(x, x[..., :1].astype(int) * 0, 2),
+]  # fmt: skip
+OTHERWISE = [
+    lambda x, i: x[:, i], lambda x, i: x[:, :, i], lambda x, i: x[:, i, i], lambda x, i: x[:, i] + 1, lambda x, i: x[..., 1][:, i],
+    lambda x, i: x[:, i[:, None] - i],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("fn", ROW_MAJOR + OTHERWISE)
+def test_reshapes_of_what_is_gathered(fn):
+    """Writing into them: NumPy has the positions' dimensions first in memory, wherever they are in the shape."""
+
+    def write(x, i):
+        y = fn(x, i)
+        z = y.reshape(-1)
+        z[1] = 99
+        return y
+
+    x, i = array((3, 4, 5)), np.array([0, 2])
+    gathered = fn(x, i)
+    assert gathered.flags.c_contiguous == (fn in ROW_MAJOR)
+    if fn in ROW_MAJOR:
+        check(write, x, i)
+        return
+    with pytest.raises(TraceError, match="reshape a copy of it"):
+        trace(write, x, i)
+    check(lambda x, i: fn(x, i).reshape(-1) * 2, x, i)
+
+
 def _written_at(x, i):
     x[i] = 9
 
