@@ -281,6 +281,8 @@ def embedding(weight, indices):
 def one_hot(x, num_classes, dtype=np.float32):
     """1 where the last axis, of extent ``num_classes``, is at x, else 0."""
     x = _traced(x)
+    if x.itemsize < 4:  # the type may not have all classes: 300 of them are not in a uint8
+        x = _traced(x, np.float32 if x._value.dtype.is_float else np.int32)
     return (np.expand_dims(x, -1) == arange(num_classes, dtype=x.dtype)).astype(dtype)
 
 

@@ -1039,6 +1039,10 @@ def test_names_beyond_numpy():
     both(lambda x: mnp.cast(x, np.float16), lambda x: x.astype(np.float16), X)
     both(lambda x: mnp.broadcast_in_dim(x, (2, 3, 4), (1, 2)), lambda x: np.broadcast_to(x, (2, 3, 4)).copy(), X)
     both(lambda x: mnp.one_hot(x, 5), lambda x: np.eye(5, dtype=np.float32)[x], np.array([0, 4, 2]))
+    for kind in ("uint8", "int8", "int16", "uint16", "float16", "int32"):
+        x = np.array([3, 0, 100], kind)
+        both(lambda x: mnp.one_hot(x, 3000), lambda x: np.eye(3000, dtype=np.float32)[x.astype(int)], x)
+    both(lambda x: mnp.one_hot(x, 2), lambda x: np.eye(2, dtype=np.float32)[x.astype(int)], np.array([True, False]))
     both(lambda x, i: mnp.embedding(x, i), lambda x, i: x[i], X, np.array([[0, 2], [1, 1]]))
     both(lambda x, i: mnp.cross_entropy(x, i), lambda x, i: -np.log(softmax(x))[np.arange(3), i], X, np.array([0, 3, 1]))
     both(lambda x: mnp.erf(x), lambda x: np.vectorize(__import__("math").erf)(x).astype(np.float32), X)
