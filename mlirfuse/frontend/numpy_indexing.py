@@ -284,7 +284,8 @@ def put_along_axis(arr, indices, values, axis):
     for k in range(x.ndim):
         if k != axis and given[k] != shape[k]:
             given[k] = broadcast_shape(t, [(shape[k],), (given[k],)])[0]
-    at = broadcast_value(t, _from_start(t, _indices(t, index, shape[axis]).value, shape[axis]), given)
+    index = _indices(t, indices if isinstance(indices, np.ndarray) else index, shape[axis])
+    at = broadcast_value(t, _from_start(t, index.value, shape[axis]), given)
     source = value_of(t, operand(t, values), x._value.dtype)
     if source.rank:
         source = broadcast_to(TracedArray(t, source), [t.sym(n) for n in given]).value
@@ -355,6 +356,12 @@ def _whole(source, dtype):
 def _set_masked(self, mask, new) -> None:
     t = self._trace
     mask = asarray(mask)
+    if mask.ndim > self.ndim:
+        fail(IndexError, f"too many indices for array: array is {self.ndim}-dimensional, but {mask.ndim} were indexed")
+    for k, (n, m) in enumerate(zip(t.shape(self._value), t.shape(mask._value))):
+        if not t.unify(n, m):  # a mask does not broadcast
+            fail(IndexError, f"boolean index did not match indexed array along axis {k}; size of axis is {t.hint(n)} but size of corresponding "
+                 f"boolean axis is {t.hint(m)}: use x[...] = np.where(mask, value, x), which broadcasts it")  # fmt: skip
     source = _whole(operand(t, new), self._value.dtype)
     if isinstance(source, TracedArray) and source.ndim:
         fail(TraceError, "x[mask] = values takes as many values as the mask has true elements, a number that depends on values: use "
@@ -400,7 +407,7 @@ def take_along_axis(arr, indices, axis=-1):
     axis = axis_of(axis, x.ndim)
     if index.ndim != x.ndim:
         fail(ValueError, "`indices` and `arr` must have the same number of dimensions")
-    index = _indices(t, index, x.shape[axis])
+    index = _indices(t, indices if isinstance(indices, np.ndarray) else index, t.shape(x._value)[axis])
     own, other = list(t.shape(x._value)), list(t.shape(index._value))
     target, given = list(own), list(other)
     for k in range(x.ndim):

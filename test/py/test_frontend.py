@@ -1,6 +1,7 @@
 """The NumPy front end: a traced function, run by the interpreter, gives what NumPy gives, in values, dtypes, shapes and effects."""
 
 import dataclasses
+import re
 import warnings
 from collections import namedtuple
 
@@ -504,6 +505,34 @@ def test_reshapes_of_what_is_gathered(fn):
     with pytest.raises(TraceError, match="reshape a copy of it"):
         trace(write, x, i)
     check(lambda x, i: fn(x, i).reshape(-1) * 2, x, i)
+
+
+def _masked(x, mask):
+    x[mask] = 9
+
+
+def test_masks_have_the_leading_extents():
+    for shape, extents in (((2, 3), (2,)), ((2, 3), (2, 3)), ((2, 3), ()), ((0, 3), (0,)), ((1,), (1,)), ((4, 1), (4,)), ((3, 4, 5), (3, 4))):
+        check(_masked, np.zeros(shape), array(extents, bool))
+    for shape, extents in (((2, 2), (2, 1)), ((10,), (1,)), ((1,), (2,)), ((3,), (2, 3)), ((3, 4, 5), (4,)), ((3, 4, 5), (3, 1)), ((3, 0), (3, 1))):
+        x, mask = np.zeros(shape), np.ones(extents, bool)
+        with pytest.raises(IndexError) as error:
+            _masked(x, mask)
+        with pytest.raises(IndexError, match=re.escape(str(error.value))):
+            trace(_masked, x, mask)
+    assert not holds(trace(_masked, np.zeros((3, 2)), np.ones(3, bool)), [np.zeros((3, 2)), np.ones(2, bool)])
+
+
+def test_positions_along_an_axis_that_are_known():
+    """Are checked when traced, as in np.take; those that are arguments are clamped."""
+    x, i = array((3, 4)), np.array([[2], [-3], [1]])
+    check(lambda x: np.take_along_axis(x, i, 1), x)
+    check(lambda x: np.put_along_axis(x, i, 9, 1), x)
+    for wrong in (4, -5):
+        i = np.array([[0], [wrong], [1]])
+        for fn in (lambda x: np.take_along_axis(x, i, 1), lambda x: np.put_along_axis(x, i, 9, 1)):
+            with pytest.raises(IndexError, match=f"index {wrong} is out of bounds"):
+                trace(fn, x)
 
 
 def _written_at(x, i):
