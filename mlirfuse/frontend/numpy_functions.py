@@ -1488,7 +1488,10 @@ def _astype(self, dtype, order="K", casting="unsafe", subok=True, copy=True):
 
 @_method("copy")
 def _copy_method(self, order="C"):
-    return TracedArray(self._trace, fresh(self._trace, self.value), scalar=self._scalar)
+    value = fresh(self._trace, self.value)
+    if order == "C":
+        self._trace.contiguous.add(value)
+    return TracedArray(self._trace, value, scalar=self._scalar)
 
 
 @_method("flatten")

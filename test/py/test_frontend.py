@@ -763,6 +763,18 @@ def test_pieces_need_not_ascend():
     check(write, np.arange(10.0))
 
 
+def test_a_copy_is_row_major():
+    """Its reshape is a view, whatever the order of what was copied."""
+
+    def write(x, i):
+        y, z = x[:, i].copy(), x.T.copy()
+        y.reshape(-1)[1] = 99
+        z.reshape(-1)[1] = 99
+        return y, z
+
+    check(write, np.arange(6.0).reshape(2, 3), np.array([0, 2]))
+
+
 def test_negative_powers_of_integers_are_floats():
     check(lambda x, a, b: x * a**b, np.ones(2), 2, -1)
     check(lambda x: x * x.shape[0] ** -1, np.ones(4))
