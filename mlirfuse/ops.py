@@ -791,7 +791,7 @@ _shape("split", "x", "consecutive pieces of these sizes along axis", _split, _sp
 _shape("take", "x indices", "slices at indices along axis; negative indices count from the end; out of range is clamped", _take,
        lambda x, i, axis: np.take(x, np.where(i < 0, i + x.shape[axis], i), axis, mode="clip"), {"axis": ...}, kind="index",
        operand_dtypes=_index_dtypes, numpy="take", nvfuser="index_select")  # fmt: skip
-_shape("take_along_axis", "x indices", "element at indices along axis, the other coordinates kept; negative indices count from the end",
+_shape("take_along_axis", "x indices", "element at indices along axis, the other coordinates kept; negative indices count from the end; out of range is clamped",
        _take_along, lambda x, i, axis: np.take_along_axis(x, np.clip(np.where(i < 0, i + x.shape[axis], i), 0, x.shape[axis] - 1), axis),
        {"axis": ...}, kind="index", operand_dtypes=_index_dtypes, numpy="take_along_axis", nvfuser="gather take_along_axis")  # fmt: skip
 
