@@ -577,12 +577,15 @@ def store(t, target: TracedArray, value: Value, name: str, casting: str = "same_
     target.assign(value if value.dtype is dtype else t.emit("cast", value, to=dtype))
 
 
-def into_out(result, out, name: str):
-    """The result, or ``out`` holding it."""
+def into_out(result, out, name: str, repeats: bool = False):
+    """The result, or ``out`` holding it, of the same shape unless the function ``repeats`` it, as ufuncs do."""
     if out is None:
         return result
     if not isinstance(out, TracedArray):
         fail(TraceError, f"np.{name}: out= is an array from outside the function: make it an argument")
+    shape, given = result._trace.shape(result._value), result._trace.shape(out._value)
+    if not repeats and (len(shape) != len(given) or any(n == 1 != m for n, m in zip(shape, given))):
+        fail(ShapeError, f"np.{name}: out= has the shape {result._trace.hints_of(given)}, the result {result._trace.hints_of(shape)}")
     store(result._trace, out, result.value, name)
     return out
 

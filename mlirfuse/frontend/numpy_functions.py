@@ -430,7 +430,7 @@ def clip(a, a_min=np._NoValue, a_max=np._NoValue, out=None, *, min=np._NoValue, 
             value = t.emit(row, *aligned(t, [value, value_of(t, bound, to)]))
     if bounds == [None, None]:
         value = fresh(t, value)
-    return into_out(wrap(t, value), out, "clip")
+    return into_out(wrap(t, value), out, "clip", True)
 
 
 @implements(np.round, np.around)
@@ -438,35 +438,35 @@ def round(a, decimals=0, out=None):
     x = asarray(a)
     t, to, decimals = x._trace, x._value.dtype, operator.index(decimals)
     if to is dt.bool_:
-        return into_out(wrap(t, value_of(t, x, dt.f16)), out, "round")
+        return into_out(wrap(t, value_of(t, x, dt.f16)), out, "round", True)
     if to.is_integer:
         if decimals >= 0:
-            return into_out(wrap(t, fresh(t, x.value)), out, "round")
+            return into_out(wrap(t, fresh(t, x.value)), out, "round", True)
         unit = 10**-decimals
         half = asarray(call_ufunc(np.rint, (asarray(x, np.float64) / unit,)) * unit, x.dtype)
-        return into_out(half, out, "round")
+        return into_out(half, out, "round", True)
     if decimals == 0:
-        return into_out(wrap(t, t.emit("round", x.value)), out, "round")
+        return into_out(wrap(t, t.emit("round", x.value)), out, "round", True)
     unit = t.builder.constant(10.0 ** abs(decimals), to)
     first, second = ("mul", "div") if decimals > 0 else ("div", "mul")
-    return into_out(wrap(t, t.emit(second, t.emit("round", t.emit(first, x.value, unit)), unit)), out, "round")
+    return into_out(wrap(t, t.emit(second, t.emit("round", t.emit(first, x.value, unit)), unit)), out, "round", True)
 
 
 @implements(np.fix)
 def fix(x, out=None):
-    return into_out(call_ufunc(np.trunc, (x,)), out, "fix")
+    return into_out(call_ufunc(np.trunc, (x,)), out, "fix", True)
 
 
 @implements(np.isposinf)
 def isposinf(x, out=None):
     x = asarray(x)
-    return into_out(wrap(x._trace, x._trace.emit("isposinf", x.value)), out, "isposinf")
+    return into_out(wrap(x._trace, x._trace.emit("isposinf", x.value)), out, "isposinf", True)
 
 
 @implements(np.isneginf)
 def isneginf(x, out=None):
     x = asarray(x)
-    return into_out(wrap(x._trace, x._trace.emit("isneginf", x.value)), out, "isneginf")
+    return into_out(wrap(x._trace, x._trace.emit("isneginf", x.value)), out, "isneginf", True)
 
 
 @implements(np.isreal)
