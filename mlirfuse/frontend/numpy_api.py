@@ -489,7 +489,7 @@ def concrete(x):
     return int(x) if x.__class__ is SymInt else x
 
 
-_NOT_SUPPORTED_KWARGS = {"casting", "order", "subok", "signature", "axes", "axis", "keepdims"}
+_NARROWEST = {int: np.uint8, float: np.float16}  # of Python's numbers, which take on any type of their kind
 
 
 def call_ufunc(ufunc, inputs, kwargs=None):
@@ -520,8 +520,9 @@ def call_ufunc(ufunc, inputs, kwargs=None):
     if dtype is not None:
         ins = outs = (dtype_of(dtype),) * ufunc.nin
         outs = outs[: ufunc.nout]
-        for k, x in enumerate(operands):
-            _check_cast(np.dtype(kind_of(x)) if isinstance(kind_of(x), type) else kind_of(x), ins[0].numpy, f"ufunc '{ufunc.__name__}' input {k}")
+        for k, kind in enumerate(map(kind_of, operands)):
+            if not np.can_cast(_NARROWEST.get(kind, kind), ins[0].numpy, "same_kind"):
+                _check_cast(np.dtype(kind), ins[0].numpy, f"ufunc '{ufunc.__name__}' input {k}")
     made = lower(t, [value_of(t, x, d) for x, d in zip(operands, ins)], ins, outs)
     values = made if isinstance(made, tuple) else (made,)
     if out is not None or where_ is not True:

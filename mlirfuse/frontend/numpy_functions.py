@@ -156,7 +156,7 @@ def _float_type(x, dtype=None) -> DType:
 @implements(np.mean)
 def mean(a, axis=None, dtype=None, out=None, keepdims=False, where=True):
     x = asarray(a)
-    to = _float_type(x, out.dtype if dtype is None and isinstance(out, TracedArray) and x._value.dtype.is_float else dtype)
+    to = _float_type(x, out.dtype if dtype is None and isinstance(out, TracedArray) and x._value.dtype.is_float and out._value.dtype.is_float else dtype)
     if where is not True and where is not np._NoValue:
         count = sum(broadcast_to(asarray(where, bool), x.shape), axis, to, keepdims=keepdims)
         return into_out(sum(x, axis, to, keepdims=keepdims, where=where) / count, out, "mean")

@@ -86,7 +86,7 @@ def _inner_outer(analysis: Analysis, env: dict[str, int], alignments: dict[Value
 
 
 def _chosen(analysis: Analysis, sizes, alignments, machine):
-    """As :func:`choose`, of what can be a key."""
+    """As :func:`choose`, of sizes and alignments as pairs, which can be remembered by."""
     return choose(analysis, dict(sizes), dict(alignments), machine)
 
 

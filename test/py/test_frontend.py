@@ -788,6 +788,8 @@ def test_functions_at_their_edges():
     check(lambda x, w: np.average(x, axis=(0, 1), weights=w), np.arange(8.0).reshape(2, 2, 2), np.array([[1.0, 2], [3, 4]]))
     check(lambda x, w: np.average(x, axis=(2, 0), weights=w), np.arange(12.0).reshape(2, 2, 3), np.arange(6.0).reshape(3, 2) + 1)
     check(lambda x: np.less(x, 0, dtype=bool), np.array([-1.0, 1.0]))
+    check(lambda x, n: (np.add(x, 1, dtype=np.uint8), np.add(x, n, dtype=np.uint8), np.left_shift(x, x.shape[0], dtype=np.uint8)), np.ones(2, np.uint8), 3)
+    check(lambda x: (np.add(x, 1.5, dtype=np.float32), np.negative(x, dtype=np.float64), np.add(x, True, dtype=np.int16)), np.ones(2, np.int8))
     check(lambda x: np.sinc(x), np.array([0, 0.5, -2], np.float16))
     check(lambda x, y: np.lcm(x, y), np.array([-128, 4, 0, 0], np.int8), np.array([-128, 6, 0, 5], np.int8))
     check(lambda x: np.max(x, 0, initial=1.0), np.zeros((0, 3)))
@@ -800,6 +802,8 @@ def test_functions_at_their_edges():
     "fn, args",
     [
         (lambda x: np.add(x, x, dtype=np.int32), [np.ones(2)]),
+        (lambda x: np.add(x, 1.5, dtype=np.int32), [np.ones(2, int)]),
+        (lambda x: np.add(x, x, dtype=np.uint8), [np.ones(2, int)]),
         (lambda x: np.less(x, x, dtype=np.float64), [np.ones(2)]),
         (lambda x: np.select([x > 1, x > 2], [x]), [np.ones(2)]),
         (lambda x: np.select([x], [x]), [np.arange(3)]),
