@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 # What the installed module is made from: a change of any of them installs anew. Python files are used where they lie.
-INPUTS := pyproject.toml CMakeLists.txt $(wildcard mlirfuse/runtime/*.cpp mlirfuse/runtime/*.h)
+INPUTS := pyproject.toml CMakeLists.txt $(wildcard mlirfuse/runtime/native/*.cpp mlirfuse/runtime/native/*.h)
 
 .PHONY: demo test clean
 

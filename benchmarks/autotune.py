@@ -53,7 +53,7 @@ def main() -> int:
         return 2
     torch.set_grad_enabled(False)
     mlirfuse = timing.Mlirfuse()
-    from mlirfuse.autotune import autotune
+    from mlirfuse.runtime.autotune import autotune
 
     found = []
     for name, fn, make in cases(options.only):

@@ -27,10 +27,10 @@ BOUND = (300, 0.2)  # ops, seconds of the total
 
 
 def _start(inputs: int, columns: int = 1024):
-    from mlirfuse import dtypes as dt
-    from mlirfuse import sizes as sz
-    from mlirfuse.builder import Builder
-    from mlirfuse.graph import Block, Graph, Value
+    from mlirfuse.ir import dtypes as dt
+    from mlirfuse.ir import sizes as sz
+    from mlirfuse.ir.builder import Builder
+    from mlirfuse.ir.graph import Block, Graph, Value
 
     rows = sz.symbol("s0")
     block = Block([Value(dt.f32, (rows, columns), name=f"x{k}") for k in range(inputs)])

@@ -18,7 +18,7 @@ sys.path[:0] = [os.path.join(os.path.dirname(__file__), os.pardir, part) for par
 import numpy as np  # noqa: E402
 from math_harness import CpuKernel  # noqa: E402
 
-from mlirfuse import dtypes as dt  # noqa: E402
+from mlirfuse.ir import dtypes as dt  # noqa: E402
 from mlirfuse.lowering import math as fm  # noqa: E402
 
 NUMPY = {

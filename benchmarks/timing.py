@@ -69,7 +69,7 @@ class Mlirfuse:
     def counters(self) -> dict:
         """Kinds and variants compiled so far in this process, and calls that fell back."""
         try:
-            return dict(importlib.import_module("mlirfuse.counters").snapshot())
+            return dict(importlib.import_module("mlirfuse.core.counters").snapshot())
         except Exception:
             return {}
 

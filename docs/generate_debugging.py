@@ -17,7 +17,7 @@ sys.path[:0] = [ROOT, os.path.join(ROOT, "docs")]
 
 from pages import write_or_check  # noqa: E402
 
-from mlirfuse import config  # noqa: E402
+from mlirfuse.core import config  # noqa: E402
 
 PAGE = os.path.join(ROOT, "docs", "debugging.md")
 SEGMENTED_PAGE = os.path.join(ROOT, "docs", "segmented-ir.md")
@@ -25,7 +25,7 @@ SEGMENTED_PAGE = os.path.join(ROOT, "docs", "segmented-ir.md")
 # Runs a program as if on this processor.
 RUN = """
 import runpy
-from mlirfuse.machine import Host
+from mlirfuse.core.machine import Host
 host = Host(frozenset(("avx2", "avx512f", "avx512vl", "avx512bw")), 2, 2 << 20, 32 << 20)
 Host.here = staticmethod(lambda: host)
 runpy.run_path("scores.py", run_name="__main__")
@@ -55,7 +55,7 @@ import numpy as np
 import mlirfuse
 import mlirfuse.numpy as mnp
 from mlirfuse import config, dump, targets
-from mlirfuse.program import Program
+from mlirfuse.runtime.program import Program
 
 def softmax(x):
     return mnp.softmax(x)
@@ -115,7 +115,7 @@ For this program, `scores.py`,
 4. **Is it compiled again and again?** `MLIRFUSE_DUMP=cache` tells kinds, variants and entries of the disk cache apart; `guards` says what a kind
    assumes and what the new call did not fulfil. A plain number that the function branches on is a part of the kind: pass what varies as an array.
 5. **Is it slow?** `MLIRFUSE_DUMP=effective-bandwidth` gives each kernel's share of the memory's bandwidth, `occupancy` how much of the GPU it can
-   use, `launch-params` what was chosen; [`mlirfuse.autotune`](../mlirfuse/autotune.py) measures the other candidates.
+   use, `launch-params` what was chosen; [`mlirfuse.autotune`](../mlirfuse/runtime/autotune.py) measures the other candidates.
    In profilers a kernel has its scheduler's name: `mlirfuse_normalization0`, `mlirfuse_reduction1` and its second launch `mlirfuse_reduction1_finish`.
 6. **Is it wrong?** `MLIRFUSE_DUMP=groups` writes each group as a Python program that compares itself with NumPy: the smallest thing to send in a
    report. `config.fuse_cpu = False` runs the function as it is, which tells a wrong kernel from a wrong program. Of a wrong pass,

@@ -12,8 +12,8 @@ import sys
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 from mlirfuse import nvfuser  # noqa: E402
-from mlirfuse import ops as table  # noqa: E402
-from mlirfuse.frontend import definition_ops  # noqa: E402
+from mlirfuse.ir.ops import table  # noqa: E402
+from mlirfuse.frontend.nvfuser import ops as definition_ops  # noqa: E402
 
 PAGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "nvfuser-api.md")
 

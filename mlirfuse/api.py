@@ -17,17 +17,21 @@ from typing import Any
 
 import numpy as np
 
-from mlirfuse import _native, config, counters, dump, targets
-from mlirfuse import ops as table
-from mlirfuse import sizes as sz
-from mlirfuse.effects import VIEWS
-from mlirfuse.errors import CompileError, MlirfuseError, ShapeError, TraceError, UnsupportedError
-from mlirfuse.executor import Empty, Executor
-from mlirfuse.frontend import arrays, tracing
+from mlirfuse import _native
+from mlirfuse.core import config, counters
+from mlirfuse.inspect import dump
+from mlirfuse.runtime import targets
+from mlirfuse.ir.ops import table
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.effects import VIEWS
+from mlirfuse.core.errors import CompileError, MlirfuseError, ShapeError, TraceError, UnsupportedError
+from mlirfuse.runtime.executor import Empty, Executor
+from mlirfuse.runtime import arrays
+from mlirfuse.frontend.numpy import tracing
 from mlirfuse.frontend import tree as trees
-from mlirfuse.frontend.tracing import ArgSpec, Static, Traced
+from mlirfuse.frontend.numpy.tracing import ArgSpec, Static, Traced
 from mlirfuse.passes.base import discover, run_pipeline
-from mlirfuse.recall import Recall
+from mlirfuse.runtime.recall import Recall
 
 log = logging.getLogger("mlirfuse")
 discover()  # the passes, now rather than at the first call
@@ -389,8 +393,8 @@ class Jitted(_native.Function):
         return kind, leaves, kind.env(specs)
 
     def lower(self, *args, **kwargs):
-        """What becomes of a call with these arguments: see :class:`mlirfuse.lowered.Lowered`. Compiles nothing yet."""
-        from mlirfuse.lowered import Lowered
+        """What becomes of a call with these arguments: see :class:`mlirfuse.inspect.lowered.Lowered`. Compiles nothing yet."""
+        from mlirfuse.inspect.lowered import Lowered
 
         leaves, tree = trees.flatten((args, kwargs))
         entry = self._entry(tree)
@@ -405,8 +409,8 @@ class Jitted(_native.Function):
         return Lowered(self, kind, tree, leaves, kind.env(specs), self._target(leaves))
 
     def explain(self, *args, **kwargs):
-        """What becomes of a call with these arguments, for people: see :class:`mlirfuse.explain.Explanation`."""
-        from mlirfuse.explain import Explanation
+        """What becomes of a call with these arguments, for people: see :class:`mlirfuse.inspect.explain.Explanation`."""
+        from mlirfuse.inspect.explain import Explanation
 
         return Explanation.of(self.lower(*args, **kwargs))
 
@@ -419,7 +423,7 @@ _TRACED = (tracing.TracedArray, tracing.SymInt)
 
 
 def _native_cuda_error():
-    from mlirfuse.errors import CudaError
+    from mlirfuse.core.errors import CudaError
 
     return CudaError
 

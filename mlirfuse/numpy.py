@@ -14,14 +14,14 @@ from types import SimpleNamespace
 import ml_dtypes
 import numpy as np
 
-from mlirfuse import dtypes as dt
-from mlirfuse.errors import ShapeError
-from mlirfuse.frontend import numpy_api as api
-from mlirfuse.frontend import numpy_functions as functions
-from mlirfuse.frontend import tracing as tr
+from mlirfuse.ir import dtypes as dt
+from mlirfuse.core.errors import ShapeError
+from mlirfuse.frontend.numpy import api
+from mlirfuse.frontend.numpy import functions
+from mlirfuse.frontend.numpy import tracing as tr
 from mlirfuse.frontend import tree as trees
-from mlirfuse.frontend.numpy_api import asarray as _traced
-from mlirfuse.frontend.tracing import TracedArray, fail
+from mlirfuse.frontend.numpy.api import asarray as _traced
+from mlirfuse.frontend.numpy.tracing import TracedArray, fail
 
 bfloat16 = ml_dtypes.bfloat16
 _own: list[str] = ["bfloat16", "random"]
@@ -50,7 +50,7 @@ def _public(function):
 
 def _at_once(function, args, kwargs):
     """Traced, and run through the table's references."""
-    from mlirfuse import interpreter
+    from mlirfuse.ir import interpreter
 
     leaves, tree = trees.flatten((args, kwargs))
     specs = [tr.ArgSpec.of(x) if isinstance(x, np.ndarray) else tr.Static(x) for x in leaves]
@@ -228,7 +228,7 @@ def group_norm(x, groups, weight=None, bias=None, eps=1e-5):
     t, groups = x._trace, operator.index(groups)
     if t.hint(x._value.shape[1]) % groups:
         fail(ShapeError, f"{t.hint(x._value.shape[1])} channels cannot be split into {groups} groups")
-    from mlirfuse import sizes as sz
+    from mlirfuse.ir import sizes as sz
 
     t.unify(sz.mod(t.shape(x._value)[1], groups), 0)
     return _emit("group_norm", x, *values, groups=groups, eps=float(eps), has=names)
@@ -400,7 +400,7 @@ def arange(start, stop=None, step=None, dtype=None):
         return t.capture(np.arange(*[api.concrete(x) for x in (start, stop, step)], dtype=dtype))
     step = operator.index(step)
     first, last = api.size_of(t, start), api.size_of(t, stop)
-    from mlirfuse import sizes as sz
+    from mlirfuse.ir import sizes as sz
 
     span = last - first if step > 0 else first - last
     count = t.extent(sz.ceildiv(span, abs(step))) if t.decide(span, ">", 0) else 0

@@ -18,14 +18,14 @@ import typing
 
 import numpy as np
 
-from mlirfuse import dtypes as dt
-from mlirfuse import graph as gr
-from mlirfuse import ops
-from mlirfuse import sizes as sz
-from mlirfuse.errors import MlirfuseError
-from mlirfuse.graph import Block, Graph, Group, Layout, Op, Segment, Value
-from mlirfuse.mlir import allow_unknown_ops, ext, ir
-from mlirfuse.ops import SIZE_ATTRS
+from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir import graph as gr
+from mlirfuse.ir.ops import table as ops
+from mlirfuse.ir import sizes as sz
+from mlirfuse.core.errors import MlirfuseError
+from mlirfuse.ir.graph import Block, Graph, Group, Layout, Op, Segment, Value
+from mlirfuse.core.mlir import allow_unknown_ops, ext, ir
+from mlirfuse.ir.ops.table import SIZE_ATTRS
 
 INT_ATTRS = {"axes", "dims", "step", "stride", "padding", "dilation"}  # arrays of ints
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mlirfuse import dtypes as dt
-from mlirfuse.dtypes import DType
+from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir.dtypes import DType
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from mlirfuse.lowering.slots import Slots
-from mlirfuse.schedule.gpu import GpuKernel
+from mlirfuse.schedule.gpu.kernel import GpuKernel
 
 
 def runtime_function(name: str, slots: Slots) -> list[str]:

@@ -14,15 +14,15 @@ import functools
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from mlirfuse import dtypes as dt
-from mlirfuse import ops
-from mlirfuse import sizes as sz
-from mlirfuse.errors import CompileError
-from mlirfuse.graph import Op, Value
+from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir.ops import table as ops
+from mlirfuse.ir import sizes as sz
+from mlirfuse.core.errors import CompileError
+from mlirfuse.ir.graph import Op, Value
 from mlirfuse.lowering import math as m
 from mlirfuse.lowering.emitter import Emitter, Val
-from mlirfuse.schedule.axes import Axes, Axis
-from mlirfuse.sizes import Size
+from mlirfuse.analysis.axes import Axes, Axis
+from mlirfuse.ir.sizes import Size
 
 
 @dataclass(frozen=True, slots=True)
@@ -498,7 +498,7 @@ class Kernel:
         return self.value(operand, inner)
 
     def _random_words(self, op: Op, env: Env, count: int) -> list[Val]:
-        """``count`` (1, 2 or 4) random u32 for an element: see :func:`mlirfuse.ops.random_words`."""
+        """``count`` (1, 2 or 4) random u32 for an element: see :func:`mlirfuse.ir.ops.table.random_words`."""
         e = self.e
         seed, offset = (e.cast(self.value(v, env), dt.u64) for v in op.operands)
         i = self._offset(op.result, sz.contiguous_strides(op.result.shape), env)

@@ -17,19 +17,19 @@ from __future__ import annotations
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from mlirfuse import dtypes as dt
-from mlirfuse import graph as gr
-from mlirfuse import ops as table
-from mlirfuse import sizes as sz
-from mlirfuse.dtypes import DType
-from mlirfuse.effects import writes_in_place
-from mlirfuse.graph import Graph, Op, Segment, Value
+from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir import graph as gr
+from mlirfuse.ir.ops import table
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.dtypes import DType
+from mlirfuse.ir.effects import writes_in_place
+from mlirfuse.ir.graph import Graph, Op, Segment, Value
 from mlirfuse.lowering import math as m
 from mlirfuse.lowering import reductions as red
 from mlirfuse.lowering.emitter import Emitter, Val
 from mlirfuse.lowering.kernel import Kernel
 from mlirfuse.passes.base import PassError
-from mlirfuse.sizes import Size
+from mlirfuse.ir.sizes import Size
 
 I64 = dt.i64
 
@@ -39,7 +39,7 @@ def to_linalg(graphs: list[Graph], kept=()):
 
     Raises :class:`PassError` for what has no meaning on tensors: writes in place, control flow, composite ops that were not taken apart.
     """
-    from mlirfuse import mlir
+    from mlirfuse.core import mlir
 
     return mlir.parse("module {\n" + "\n".join([*kept, *(_Program(graph).text() for graph in graphs)]) + "\n}\n")
 
@@ -605,7 +605,7 @@ class _Function:
         return self.value(source, tuple(held if d == axis else 0 if source.shape[d] == 1 else i for d, i in enumerate(index)))
 
     def _random_words(self, op: Op, index, count: int) -> list[Val]:
-        """``count`` random u32 for an element: see :func:`mlirfuse.ops.random_words`."""
+        """``count`` random u32 for an element: see :func:`mlirfuse.ir.ops.table.random_words`."""
         e, share = self.e, 4 // count
         seed, offset = (e.cast(self.scalar(v), dt.u64) for v in op.operands)
         position = e.cast(self._linear(index, op.result.shape), dt.u64)

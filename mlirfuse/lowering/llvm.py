@@ -11,8 +11,8 @@ import threading
 
 import llvmlite.binding as llvm
 
-from mlirfuse import mlir
-from mlirfuse.errors import CompileError
+from mlirfuse.core import mlir
+from mlirfuse.core.errors import CompileError
 from mlirfuse.runtime import cache
 
 PIPELINE = (

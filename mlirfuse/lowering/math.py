@@ -16,8 +16,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from mlirfuse import dtypes as dt
-from mlirfuse.dtypes import DType
+from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir.dtypes import DType
 from mlirfuse.lowering import coefficients as co
 from mlirfuse.lowering.emitter import Emitter, Val
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mlirfuse import mlir
-from mlirfuse.errors import CompileError
+from mlirfuse.core import mlir
+from mlirfuse.core.errors import CompileError
 from mlirfuse.runtime import cache
 
 TO_NVVM = (

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from mlirfuse import dtypes as dt
-from mlirfuse.graph import Op, Value
+from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir.graph import Op, Value
 from mlirfuse.lowering.emitter import Emitter, Val
 from mlirfuse.lowering.math import corrected_reciprocal, exp, sum_of_exp
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from mlirfuse import dtypes as dt
-from mlirfuse import sizes as sz
-from mlirfuse.graph import Value
+from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.graph import Value
 from mlirfuse.lowering.emitter import Emitter, Val
-from mlirfuse.sizes import Size
+from mlirfuse.ir.sizes import Size
 
 
 @dataclass

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from mlirfuse.errors import UnsupportedError
-from mlirfuse.frontend.definition_inputs import torch_dtypes
-from mlirfuse.frontend.nvfuser_promotion import DataType, from_dtype
+from mlirfuse.core.errors import UnsupportedError
+from mlirfuse.frontend.nvfuser.inputs import torch_dtypes
+from mlirfuse.frontend.nvfuser.promotion import DataType, from_dtype
 
 _OF_PYTHON = {complex: DataType.ComplexDouble, float: DataType.Double, int: DataType.Int, bool: DataType.Bool}
 

@@ -31,8 +31,8 @@ import typing
 from dataclasses import dataclass
 from typing import Any, Callable, ClassVar, Iterable, Iterator
 
-from mlirfuse.errors import MlirfuseError
-from mlirfuse.graph import Block, Graph, walk
+from mlirfuse.core.errors import MlirfuseError
+from mlirfuse.ir.graph import Block, Graph, walk
 
 
 class PipelineError(MlirfuseError, ValueError):
@@ -95,7 +95,7 @@ class IR:
     def module(self):
         self._check_is_mlir()
         if self._module is None:
-            from mlirfuse import mlir
+            from mlirfuse.core import mlir
 
             self._module = mlir.parse(self._text())
         self._graphs = None
@@ -121,7 +121,7 @@ class IR:
             return [self._emitted[1].rstrip("\n") + "\n"] * len(locations)
         module, ours = self._module, self._module is None
         if ours:
-            from mlirfuse import mlir
+            from mlirfuse.core import mlir
 
             module = mlir.parse(self._text())  # printed by MLIR, so that every dump looks the same
         texts = [module.operation.get_asm(enable_debug_info=located, use_local_scope=located) for located in locations]
@@ -470,7 +470,7 @@ def build(pipeline: str) -> list[Pass | MLIRPasses]:
 
 
 def _mlir_step(item: Item, anchors: tuple[str, ...]) -> MLIRPasses:
-    from mlirfuse import mlir
+    from mlirfuse.core import mlir
 
     if anchors[0] not in ("builtin.module", "any"):
         anchors = ("builtin.module", *anchors)

@@ -6,8 +6,8 @@ from typing import Callable
 
 import numpy as np
 
-from mlirfuse.effects import VIEWS, has_effect, written_memory
-from mlirfuse.graph import Block, Graph, Op, Value
+from mlirfuse.ir.effects import VIEWS, has_effect, written_memory
+from mlirfuse.ir.graph import Block, Graph, Op, Value
 from mlirfuse.passes.base import Pass, register
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from mlirfuse.passes.base import Pass, register
-from mlirfuse.effects import has_effect
-from mlirfuse.graph import Block, Graph, uses
+from mlirfuse.ir.effects import has_effect
+from mlirfuse.ir.graph import Block, Graph, uses
 
 
 @register

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from mlirfuse import ops as table
-from mlirfuse.builder import Builder
-from mlirfuse.composites import STATISTICS
-from mlirfuse.errors import ShapeError
-from mlirfuse.graph import Block, Graph, Op, Value
+from mlirfuse.ir.ops import table
+from mlirfuse.ir.builder import Builder
+from mlirfuse.ir.ops.composites import STATISTICS
+from mlirfuse.core.errors import ShapeError
+from mlirfuse.ir.graph import Block, Graph, Op, Value
 from mlirfuse.passes.base import Pass, PassError, register
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Callable
 
-from mlirfuse import ops as table
-from mlirfuse.effects import VIEWS, memory_order, writes_in_place, written_memory
-from mlirfuse.graph import Block, Graph, Group, Op, Value, topological, uses
+from mlirfuse.ir.ops import table
+from mlirfuse.ir.effects import VIEWS, memory_order, writes_in_place, written_memory
+from mlirfuse.ir.graph import Block, Graph, Group, Op, Value, topological, uses
 from mlirfuse.passes.base import Pass, blocks, register
 
 FUSIBLE = {"elementwise", "reduce", "shape", "index", "create", "random"}

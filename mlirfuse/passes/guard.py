@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 
-from mlirfuse import dtypes as dt
-from mlirfuse import sizes as sz
-from mlirfuse.graph import Block, Graph, Group, Op, Value, topological, uses
+from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.graph import Block, Graph, Group, Op, Value, topological, uses
 from mlirfuse.passes.base import Pass, blocks, register
 
 

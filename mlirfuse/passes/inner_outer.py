@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from mlirfuse.builder import Builder
-from mlirfuse.graph import Block, Graph, Group, Op, Value
+from mlirfuse.ir.builder import Builder
+from mlirfuse.ir.graph import Block, Graph, Group, Op, Value
 from mlirfuse.passes.base import Pass, blocks, register
-from mlirfuse.schedule.analysis import is_reduction
-from mlirfuse.schedule.axes import Axes
+from mlirfuse.analysis.phases import is_reduction
+from mlirfuse.analysis.axes import Axes
 
 
 @register

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from mlirfuse import dtypes as dt
-from mlirfuse import ops as table
-from mlirfuse.builder import Builder
-from mlirfuse.graph import Graph, Op, Value
+from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir.ops import table
+from mlirfuse.ir.builder import Builder
+from mlirfuse.ir.graph import Graph, Op, Value
 from mlirfuse.passes.base import Pass, PassError, register
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from mlirfuse import sizes as sz
-from mlirfuse.graph import Block, Graph, Op, Value
-from mlirfuse.ops import axes_of
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.graph import Block, Graph, Op, Value
+from mlirfuse.ir.ops.table import axes_of
 from mlirfuse.passes.base import Pass, blocks, register
 
 _VIEWS = {"reshape", "expand_dims", "squeeze", "broadcast_in_dim"}

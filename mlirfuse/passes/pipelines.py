@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from mlirfuse.errors import MlirfuseError
+from mlirfuse.core.errors import MlirfuseError
 from mlirfuse.passes.base import PipelineError, register_pipeline
 
 
 def _target(name: str):
-    from mlirfuse import targets
+    from mlirfuse.runtime import targets
 
     try:
         return targets.of(name)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mlirfuse import dtypes as dt
-from mlirfuse.graph import Block, Graph, Op, Value
+from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir.graph import Block, Graph, Op, Value
 from mlirfuse.passes.base import Pass, blocks, register
 from mlirfuse.passes.dce import DeadCode
 from mlirfuse.passes.shapes import Shapes

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from mlirfuse import ops as table
-from mlirfuse.builder import Builder
-from mlirfuse.effects import VIEWS, has_effect, writes_in_place
-from mlirfuse.graph import Block, Graph, Op, Value, uses
+from mlirfuse.ir.ops import table
+from mlirfuse.ir.builder import Builder
+from mlirfuse.ir.effects import VIEWS, has_effect, writes_in_place
+from mlirfuse.ir.graph import Block, Graph, Op, Value, uses
 from mlirfuse.passes.base import Pass, register
 from mlirfuse.passes.dce import DeadCode
-from mlirfuse.sizes import Size
+from mlirfuse.ir.sizes import Size
 
 
 @register

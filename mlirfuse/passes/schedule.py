@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mlirfuse import sizes as sz
-from mlirfuse.graph import Graph
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.graph import Graph
 from mlirfuse.passes.base import IR, Pass, PassError, register
 
 
@@ -36,7 +36,8 @@ class Schedule(Pass):
     host: bool = False
 
     def run_on_ir(self, ir: IR) -> None:
-        from mlirfuse import mlir, targets
+        from mlirfuse.core import mlir
+        from mlirfuse.runtime import targets
 
         graphs = ir.graphs
         if len(graphs) != 1:
@@ -84,8 +85,8 @@ def example_sizes(graph: Graph, given: dict[str, int]) -> dict[str, int]:
 
 def code_text(graph: Graph, target, env: dict[str, int], host: bool) -> str:
     """The module that the schedulers of ``target`` write for ``graph`` and these sizes; with ``host``, the function that launches too."""
-    from mlirfuse.program import Program
-    from mlirfuse.targets import whole
+    from mlirfuse.runtime.program import Program
+    from mlirfuse.runtime.targets import whole
 
     program = Program(graph, target, env)
     alignments = {v: layout.align for v, layout in zip(graph.args, graph.layouts) if layout is not None}

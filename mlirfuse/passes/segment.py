@@ -6,13 +6,13 @@ import heapq
 from dataclasses import dataclass, field
 from typing import Iterator
 
-from mlirfuse import ops as table
-from mlirfuse import sizes as sz
-from mlirfuse.graph import Block, Graph, Group, Op, Segment, Value
+from mlirfuse.ir.ops import table
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.graph import Block, Graph, Group, Op, Segment, Value
 from mlirfuse.passes.base import Pass, register
-from mlirfuse.schedule import traffic
-from mlirfuse.schedule.analysis import is_reduction
-from mlirfuse.schedule.axes import Axes, may_be_copied
+from mlirfuse.analysis import traffic
+from mlirfuse.analysis.phases import is_reduction
+from mlirfuse.analysis.axes import Axes, may_be_copied
 
 
 COPIED = "computed again there, which moves fewer bytes than storing it"

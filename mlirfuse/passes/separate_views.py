@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from mlirfuse.graph import Graph, Op, Value
+from mlirfuse.ir.graph import Graph, Op, Value
 from mlirfuse.passes.base import Pass, blocks, register
-from mlirfuse.sizes import mul
+from mlirfuse.ir.sizes import mul
 
 _RESHAPES = ("reshape", "squeeze", "expand_dims")
 

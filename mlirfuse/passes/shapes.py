@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from mlirfuse import ops as table
-from mlirfuse import sizes as sz
+from mlirfuse.ir.ops import table
+from mlirfuse.ir import sizes as sz
 from mlirfuse.dialects.fusion import SIZE_ATTRS
-from mlirfuse.graph import Graph, Op, Value, walk
+from mlirfuse.ir.graph import Graph, Op, Value, walk
 from mlirfuse.passes.base import Pass, register
-from mlirfuse.sizes import Size
+from mlirfuse.ir.sizes import Size
 
 
 @register

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mlirfuse.graph import Block, Graph, Op, Value
+from mlirfuse.ir.graph import Block, Graph, Op, Value
 from mlirfuse.passes.base import Pass, blocks, register
 
 

@@ -16,7 +16,8 @@ from functools import cache as _once
 from importlib import metadata
 from pathlib import Path
 
-from mlirfuse import config, dump
+from mlirfuse.core import config
+from mlirfuse.inspect import dump
 
 hits = 0
 misses = 0

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import copy
 
-from mlirfuse.graph import Op, Value
+from mlirfuse.ir.graph import Op, Value
 from mlirfuse.schedule import staged
-from mlirfuse.schedule.analysis import Analysis
-from mlirfuse.schedule.cpu import depends_on
+from mlirfuse.analysis.phases import Analysis
+from mlirfuse.schedule.cpu.kernel import depends_on
 
 
 def together(analysis: Analysis) -> list[Analysis]:

@@ -7,11 +7,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Callable
 
-from mlirfuse.graph import Layout, Op, Value
-from mlirfuse.schedule.analysis import Analysis, analyze
-from mlirfuse.schedule.cpu import depends_on
-from mlirfuse.schedule.joint import in_phases
-from mlirfuse.schedule.rows import late_outputs
+from mlirfuse.ir.graph import Layout, Op, Value
+from mlirfuse.analysis.phases import Analysis, analyze
+from mlirfuse.schedule.cpu.kernel import depends_on
+from mlirfuse.analysis.joint import in_phases
+from mlirfuse.schedule.cpu.rows import late_outputs
 
 
 @dataclass(frozen=True)

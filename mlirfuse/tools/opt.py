@@ -18,7 +18,7 @@ import textwrap
 import traceback
 from dataclasses import dataclass
 
-from mlirfuse.errors import MlirfuseError
+from mlirfuse.core.errors import MlirfuseError
 from mlirfuse.passes import base
 
 _SPLIT = re.compile(r"^// -----.*$", re.MULTILINE)
@@ -83,7 +83,7 @@ class Settings:
 
 def process(text: str, settings: Settings, file: str, out, err) -> list[Diagnostic]:
     """Runs one module through the pipeline and prints it to ``out``; gives what there is to say about it."""
-    from mlirfuse import mlir
+    from mlirfuse.core import mlir
 
     said: list[Diagnostic] = []
     times: list[tuple[str, float]] = []
@@ -125,7 +125,7 @@ def process(text: str, settings: Settings, file: str, out, err) -> list[Diagnost
 def _name_source(ir: base.IR, file: str) -> None:
     """MLIR calls text that it parses "-": ops get the file's name. A module that is no fusion program stays as it is."""
     from mlirfuse.dialects.fusion import FusionIRError, read
-    from mlirfuse.graph import walk
+    from mlirfuse.ir.graph import walk
 
     try:
         graphs = read(ir.module)

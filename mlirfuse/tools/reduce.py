@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Callable
 
-from mlirfuse.graph import Graph, uses, walk
+from mlirfuse.ir.graph import Graph, uses, walk
 from mlirfuse.passes.dce import DeadCode
 
 

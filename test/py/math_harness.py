@@ -9,9 +9,9 @@ import re
 import llvmlite.binding as llvm
 import numpy as np
 
-from mlirfuse import dtypes as dt
+from mlirfuse.ir import dtypes as dt
 from mlirfuse.lowering.emitter import Emitter, Val
-from mlirfuse.mlir import PassManager, ir, translate_module_to_llvmir
+from mlirfuse.core.mlir import PassManager, ir, translate_module_to_llvmir
 
 CPU_PIPELINE = (
     "builtin.module(convert-scf-to-cf,convert-vector-to-llvm,convert-math-to-llvm,convert-arith-to-llvm,"

@@ -50,9 +50,9 @@ def _check_candidates(fn, *inputs, only=lambda params: True, fewest=2):
 def _emulate(fn, inputs, only, most) -> int:
     """Runs the first ``most`` candidates of each segment that are ``only`` such ones; gives how many those were."""
     import mlirfuse
-    from mlirfuse import targets
-    from mlirfuse.program import Program
-    from mlirfuse.schedule import gpu_choice
+    from mlirfuse.runtime import targets
+    from mlirfuse.runtime.program import Program
+    from mlirfuse.schedule.gpu import choice as gpu_choice
     from test_gpu_emulated import run
 
     given = [_array(x) for x in inputs]

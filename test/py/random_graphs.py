@@ -7,10 +7,10 @@ import random
 
 import numpy as np
 
-from mlirfuse import dtypes as dt
-from mlirfuse import sizes as sz
-from mlirfuse.builder import Builder
-from mlirfuse.graph import Block, Graph, Layout, Op, Value
+from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.builder import Builder
+from mlirfuse.ir.graph import Block, Graph, Layout, Op, Value
 
 SIZES = {"s0": 3, "s1": 4}
 _UNARY = ["tanh", "neg", "abs", "sin", "sigmoid", "cos", "relu"]

@@ -7,12 +7,12 @@ import math
 import numpy as np
 import pytest
 
-from mlirfuse import dtypes as dt
-from mlirfuse import interpreter
-from mlirfuse import ops as table
-from mlirfuse.builder import Builder
-from mlirfuse.errors import ShapeError
-from mlirfuse.graph import Block, Graph, Value
+from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir import interpreter
+from mlirfuse.ir.ops import table
+from mlirfuse.ir.builder import Builder
+from mlirfuse.core.errors import ShapeError
+from mlirfuse.ir.graph import Block, Graph, Value
 from mlirfuse.passes.base import PassError, run_pipeline
 
 R = np.random.default_rng(0)

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 import mlirfuse
-from mlirfuse import api, config, counters
-from mlirfuse.errors import CompileError
+from mlirfuse import api
+from mlirfuse.core import config, counters
+from mlirfuse.core.errors import CompileError
 from mlirfuse.nvfuser import DataType, FusionDefinition
 
 

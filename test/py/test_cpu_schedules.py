@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 
 import mlirfuse
-from mlirfuse import config, counters, targets
-from mlirfuse.errors import CompileError
+from mlirfuse.core import config, counters
+from mlirfuse.runtime import targets
+from mlirfuse.core.errors import CompileError
 from mlirfuse.lowering import llvm
-from mlirfuse.program import Program
-from mlirfuse.schedule import columns, rows
+from mlirfuse.runtime.program import Program
+from mlirfuse.schedule.cpu import columns, rows
 
 SIZES = [1, 2, 3, 15, 16, 17, 31, 33, 100, 257, 770, 1023]
 FLOATS = [np.float16, ml_dtypes.bfloat16, np.float32, np.float64]

@@ -9,8 +9,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from mlirfuse import MlirfuseError, config  # noqa: E402
-from mlirfuse.frontend import definition_program as d  # noqa: E402
+from mlirfuse import MlirfuseError
+from mlirfuse.core import config  # noqa: E402
+from mlirfuse.frontend.nvfuser import program as d  # noqa: E402
 from mlirfuse.nvfuser import (  # noqa: E402
     DataType,
     DefinitionError,

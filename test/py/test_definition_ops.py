@@ -12,11 +12,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from mlirfuse import config  # noqa: E402
-from mlirfuse import dtypes as dt  # noqa: E402
-from mlirfuse import ops as table  # noqa: E402
-from mlirfuse.frontend import definition_ops  # noqa: E402
-from mlirfuse.frontend.nvfuser_promotion import common_dtype, to_dtype  # noqa: E402
+from mlirfuse.core import config  # noqa: E402
+from mlirfuse.ir import dtypes as dt  # noqa: E402
+from mlirfuse.ir.ops import table  # noqa: E402
+from mlirfuse.frontend.nvfuser import ops as definition_ops  # noqa: E402
+from mlirfuse.frontend.nvfuser.promotion import common_dtype, to_dtype  # noqa: E402
 from mlirfuse.nvfuser import DataType, DefinitionError, DefinitionTypeError, FusionDefinition, InputError  # noqa: E402
 from mlirfuse.nvfuser.pytorch_utils import torch_dtype_to_nvfuser_dtype  # noqa: E402
 

@@ -14,7 +14,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from mlirfuse import DataType, FusionDefinition, config, targets  # noqa: E402
+from mlirfuse import DataType, FusionDefinition
+from mlirfuse.core import config
+from mlirfuse.runtime import targets  # noqa: E402
 from mlirfuse.nvfuser import DefinitionError, Fusion, InputError  # noqa: E402
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import mlirfuse
-from mlirfuse import config, dump, lowered
+from mlirfuse.core import config
+from mlirfuse.inspect import dump, lowered
 from mlirfuse.nvfuser import DataType, FusionDefinition
 
 

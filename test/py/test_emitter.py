@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from math_harness import CpuKernel, ptx
 
-from mlirfuse import dtypes as dt
+from mlirfuse.ir import dtypes as dt
 
 LANES = [1, 16]
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import mlirfuse
-from mlirfuse import listing
+from mlirfuse.inspect import listing
 from mlirfuse.nvfuser import DataType, FusionDefinition
 
 
@@ -141,7 +141,7 @@ def test_segments_carry_what_was_chosen():
 
 
 def test_bytes_are_symbolic_before_sizes_are_known():
-    from mlirfuse import mlir
+    from mlirfuse.core import mlir
     from mlirfuse.passes.base import run_pipeline
 
     text = """

@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mlirfuse.numpy as mnp
-from mlirfuse import dtypes as dt
-from mlirfuse import interpreter
-from mlirfuse import sizes as sz
+from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir import interpreter
+from mlirfuse.ir import sizes as sz
 from mlirfuse.dialects import fusion
-from mlirfuse.errors import MlirfuseError, ShapeError, TraceError, UnsupportedError
-from mlirfuse.frontend import tracing as tr
+from mlirfuse.core.errors import MlirfuseError, ShapeError, TraceError, UnsupportedError
+from mlirfuse.frontend.numpy import tracing as tr
 from mlirfuse.frontend import tree as trees
 
 BF16 = np.dtype(ml_dtypes.bfloat16)

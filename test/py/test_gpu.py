@@ -8,8 +8,8 @@ import pytest
 import mlirfuse
 import mlirfuse.numpy as mnp
 from mlirfuse import _native
-from mlirfuse.errors import CudaError
-from mlirfuse.schedule import gpu_choice, gpu_columns
+from mlirfuse.core.errors import CudaError
+from mlirfuse.schedule.gpu import choice as gpu_choice, columns as gpu_columns
 
 torch = pytest.importorskip("torch")
 if not torch.cuda.is_available():

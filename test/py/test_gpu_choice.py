@@ -11,10 +11,11 @@ import pytest
 
 import mlirfuse
 import mlirfuse.numpy as mnp
-from mlirfuse import targets
+from mlirfuse.runtime import targets
 from mlirfuse.lowering.slots import inverse_of
-from mlirfuse.program import Program
-from mlirfuse.schedule import gpu_choice, gpu_columns, gpu_inner_outer, gpu_rows, staged
+from mlirfuse.runtime.program import Program
+from mlirfuse.schedule.gpu import choice as gpu_choice, columns as gpu_columns, inner_outer as gpu_inner_outer, rows as gpu_rows
+from mlirfuse.schedule import staged
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, np.int8])

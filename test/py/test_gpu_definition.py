@@ -39,7 +39,8 @@ from test_definition_ops import (  # noqa: E402, F401
     test_where_of_scalars,
 )
 
-from mlirfuse import DataType, FusionDefinition, config  # noqa: E402
+from mlirfuse import DataType, FusionDefinition
+from mlirfuse.core import config  # noqa: E402
 from mlirfuse.nvfuser import InputError  # noqa: E402
 
 

@@ -12,12 +12,14 @@ import pytest
 from ptx_emulator import EmulationError, Launch, Memory, parse, room_for
 
 import mlirfuse
-from mlirfuse import sizes as sz
-from mlirfuse import targets
+from mlirfuse.ir import sizes as sz
+from mlirfuse.runtime import targets
 from mlirfuse.lowering import ptx
-from mlirfuse.machine import Machine
-from mlirfuse.program import Program, Variant
-from mlirfuse.schedule import gpu_choice, gpu_pointwise, gpu_columns, gpu_rows, joint, staged
+from mlirfuse.core.machine import Machine
+from mlirfuse.runtime.program import Program, Variant
+from mlirfuse.schedule.gpu import choice as gpu_choice, pointwise as gpu_pointwise, columns as gpu_columns, rows as gpu_rows
+from mlirfuse.analysis import joint
+from mlirfuse.schedule import staged
 
 BOUND = {"float16": 2e-3, "bfloat16": 1.6e-2, "float32": 1e-5, "float64": 1e-14}  # by the first input's type, relative to the largest result
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mlirfuse import interpreter, mlir
+from mlirfuse.ir import interpreter
+from mlirfuse.core import mlir
 from mlirfuse.dialects import fusion
-from mlirfuse.errors import ShapeError
-from mlirfuse.graph import Graph
+from mlirfuse.core.errors import ShapeError
+from mlirfuse.ir.graph import Graph
 from mlirfuse.passes.base import run_pipeline
 from mlirfuse.passes.guard import failed_assumption
 

@@ -21,9 +21,10 @@ import numpy as np
 import pytest
 
 import mlirfuse
-from mlirfuse import api, config, counters
-from mlirfuse.errors import CompileError, ShapeError, TraceError, UnsupportedError
-from mlirfuse.frontend import tracing
+from mlirfuse import api
+from mlirfuse.core import config, counters
+from mlirfuse.core.errors import CompileError, ShapeError, TraceError, UnsupportedError
+from mlirfuse.frontend.numpy import tracing
 from mlirfuse.runtime import cache
 
 HERE = pathlib.Path(__file__)

@@ -10,11 +10,12 @@ import random_programs
 
 import mlirfuse
 import mlirfuse.numpy as mnp
-from mlirfuse import dtypes as dt
-from mlirfuse import mlir, ops
-from mlirfuse import sizes as sz
-from mlirfuse.builder import Builder
-from mlirfuse.graph import Block, Graph, Value
+from mlirfuse.ir import dtypes as dt
+from mlirfuse.core import mlir
+from mlirfuse.ir.ops import table as ops
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.builder import Builder
+from mlirfuse.ir.graph import Block, Graph, Value
 from mlirfuse.lowering import llvm as code
 from mlirfuse.lowering.linalg import to_linalg
 from mlirfuse.passes.base import run_pipeline

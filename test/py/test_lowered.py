@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import mlirfuse
-from mlirfuse import mlir
-from mlirfuse.lowered import CPU_LEVELS, CUDA_LEVELS
+from mlirfuse.core import mlir
+from mlirfuse.inspect.lowered import CPU_LEVELS, CUDA_LEVELS
 
 MLIR_LEVELS = {"fusion", "grouped", "segmented", "linalg", "tiled", "gpu", "nvvm", "host"}
 

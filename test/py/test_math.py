@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from math_harness import HOST_FEATURES, CpuKernel, ptx, ulp_error
 
-from mlirfuse import dtypes as dt
+from mlirfuse.ir import dtypes as dt
 from mlirfuse.lowering import math as fm
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")

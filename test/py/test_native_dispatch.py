@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mlirfuse import _native
-from mlirfuse.errors import MlirfuseError
+from mlirfuse.core.errors import MlirfuseError
 
 LaunchType = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_int64), ctypes.c_void_p)
 F4 = np.dtype("f4")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mlirfuse import _native
-from mlirfuse.errors import CudaError
+from mlirfuse.core.errors import CudaError
 from mlirfuse.runtime.device_array import DeviceArray
 
 if not _native.cuda_available():

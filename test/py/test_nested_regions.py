@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from mlirfuse import mlir
+from mlirfuse.core import mlir
 from mlirfuse.dialects import fusion
-from mlirfuse.graph import Block
+from mlirfuse.ir.graph import Block
 from mlirfuse.passes import base
 from mlirfuse.passes.base import run_pipeline
 

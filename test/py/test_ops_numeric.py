@@ -24,12 +24,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mlirfuse
-from mlirfuse import dtypes as dt
-from mlirfuse import interpreter
-from mlirfuse import ops as table
-from mlirfuse.builder import Builder
-from mlirfuse.frontend import tracing
-from mlirfuse.graph import Block, Value
+from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir import interpreter
+from mlirfuse.ir.ops import table
+from mlirfuse.ir.builder import Builder
+from mlirfuse.frontend.numpy import tracing
+from mlirfuse.ir.graph import Block, Value
 
 REAL = [t for t in dt.ALL if t.kind != "c"]
 WIDE = np.longdouble
@@ -615,7 +615,7 @@ def _expanded(name, arrays, attrs):
     made = Builder(block).op(name, *block.args, **attrs)
     results = made if isinstance(made, list) else [made]
     block.returns = results
-    from mlirfuse.graph import Graph
+    from mlirfuse.ir.graph import Graph
 
     return interpreter.run(Graph("f", block, [None] * len(wide)), wide)
 

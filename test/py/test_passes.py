@@ -14,14 +14,15 @@ import numpy as np
 import pytest
 from random_graphs import arguments, random_graph
 
-from mlirfuse import dtypes as dt
-from mlirfuse import interpreter, mlir
-from mlirfuse import sizes as sz
-from mlirfuse.builder import Builder
+from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir import interpreter
+from mlirfuse.core import mlir
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.builder import Builder
 from mlirfuse.dialects import fusion
-from mlirfuse.effects import writes_in_place
-from mlirfuse.errors import ShapeError, UnsupportedError
-from mlirfuse.graph import Block, Graph, Group, Op, Value, uses, walk
+from mlirfuse.ir.effects import writes_in_place
+from mlirfuse.core.errors import ShapeError, UnsupportedError
+from mlirfuse.ir.graph import Block, Graph, Group, Op, Value, uses, walk
 from mlirfuse.passes import base
 from mlirfuse.passes.base import build, run_pipeline
 from mlirfuse.passes.group import GroupOps, left_out

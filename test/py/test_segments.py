@@ -13,16 +13,16 @@ import numpy as np
 import pytest
 from random_graphs import SIZES, fitting
 
-from mlirfuse import dtypes as dt
-from mlirfuse import interpreter
-from mlirfuse import ops as table
-from mlirfuse import sizes as sz
-from mlirfuse.builder import Builder
+from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir import interpreter
+from mlirfuse.ir.ops import table
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.builder import Builder
 from mlirfuse.dialects import fusion
-from mlirfuse.graph import Block, Graph, Op, Value
+from mlirfuse.ir.graph import Block, Graph, Op, Value
 from mlirfuse.passes.base import build, run_pipeline
 from mlirfuse.passes.segment import SegmentPass
-from mlirfuse.schedule.axes import Axes
+from mlirfuse.analysis.axes import Axes
 
 COUNT = int(os.environ.get("MLIRFUSE_FUZZ", "150"))
 FIRST = int(os.environ.get("MLIRFUSE_SEED", "0"))

@@ -157,7 +157,7 @@ def test_views_around_a_normalization(norm):
 
 
 def test_library_ops_take_views_as_they_are(monkeypatch):
-    from mlirfuse import library
+    from mlirfuse.runtime import library
 
     seen, run = [], library.run
     monkeypatch.setattr(library, "run", lambda op, given, *rest: (seen.append(given), run(op, given, *rest))[1])

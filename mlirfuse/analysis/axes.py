@@ -1,0 +1,330 @@
+"""Iteration axes of a set of ops: which dimensions of which values run together.
+
+Every dimension of every value is a list of :class:`Axis` objects, outermost first, whose sizes multiply to the dimension's extent
+(none for an extent of 1). An elementwise op makes its operands' axes one; a reshape splits axes where its boundaries fall; a permute
+reorders them. So views, however they are chained, cost no index arithmetic: they only name the same axes differently.
+
+Where two dimensions cannot share axes (``x + x.T`` would need one axis for both dimensions of ``x``), they keep their own, and the
+kernel maps the index at that use (see :class:`mlirfuse.lowering.kernel.Kernel`). Axes are an economy, never a condition.
+"""
+
+from __future__ import annotations
+
+from mlirfuse.ir.ops import table as ops
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.graph import Op, Value
+from mlirfuse.ir.sizes import Size
+
+
+class Axis:
+    """One iteration axis. Union-find with splitting: ``into`` is the list of axes that stand for it once merged or split."""
+
+    __slots__ = ("size", "into", "values")
+
+    def __init__(self, size: Size):
+        self.size = size
+        self.into: list[Axis] | None = None
+        self.values: set[int] = set()  # ids of values that have this axis or are indexed from it: two axes of one value never become one
+
+    def __repr__(self) -> str:
+        return f"Axis({self.size})"
+
+
+def leaves(axes) -> list[Axis]:
+    """``axes`` with merged and split ones replaced by what stands for them."""
+    out = []
+    for axis in axes:
+        if axis.into is None:
+            out.append(axis)
+        else:
+            axis.into = leaves(axis.into)
+            out.extend(axis.into)
+    return out
+
+
+def _union(a: Axis, b: Axis) -> bool:
+    if a is b:
+        return True
+    if not a.values.isdisjoint(b.values):
+        return False
+    b.into = [a]
+    a.values, fewer = (a.values, b.values) if len(a.values) >= len(b.values) else (b.values, a.values)
+    a.values |= fewer
+    if isinstance(b.size, int):
+        a.size = b.size
+    return True
+
+
+def _split(axis: Axis, outer: Size, inner: Size) -> None:
+    axis.into = [Axis(outer), Axis(inner)]
+    for part in axis.into:
+        part.values |= axis.values
+
+
+def unify(first, second) -> bool:
+    """Makes two lists of axes one where that is possible; they span the same extent. True if they are the same afterwards."""
+    while True:
+        a, b = leaves(first), leaves(second)
+        while a and b and a[0] is b[0]:
+            del a[0], b[0]
+        if not a and not b:
+            return True
+        if not a or not b:
+            return False
+        if len(a) == 1 and len(b) == 1 or a[0].size == b[0].size:
+            if not _union(a[0], b[0]):
+                return False
+        elif len(a) == 1 and all(a[0].values.isdisjoint(x.values) for x in b):
+            _split(a[0], b[0].size, sz.product(x.size for x in b[1:]))
+        elif len(b) == 1 and all(b[0].values.isdisjoint(x.values) for x in a):
+            _split(b[0], a[0].size, sz.product(x.size for x in a[1:]))
+        elif (inner := sz.quotient(a[0].size, b[0].size)) is not None:
+            _split(a[0], b[0].size, inner)
+        elif (inner := sz.quotient(b[0].size, a[0].size)) is not None:
+            _split(b[0], a[0].size, inner)
+        else:
+            return False
+
+
+def _regroup(flat, shape) -> list[list[Axis]] | None:
+    """The axes ``flat``, in order, as dimensions of ``shape``; splits axes where a boundary falls inside. None if it cannot."""
+    left = list(flat)
+    out = []
+    for extent in shape:
+        dim: list[Axis] = []
+        need = extent
+        while need != 1:
+            left = leaves(left)
+            if not left:
+                return None
+            axis = left[0]
+            rest = sz.quotient(need, axis.size)
+            if rest is not None:
+                dim.append(left.pop(0))
+                need = rest
+                continue
+            inner = sz.quotient(axis.size, need)
+            if inner is None:
+                return None
+            _split(axis, need, inner)
+        out.append(dim)
+    return out if not leaves(left) else None
+
+
+def may_be_copied(op: Op) -> bool:
+    """Whether `fusion-segment` may give several segments a copy of ``op``, which then have the same axes."""
+    row = ops.TABLE.get(op.name)
+    return row is not None and (row.kind in ("create", "elementwise") or op.name in ("reshape", "squeeze", "expand_dims", "broadcast_in_dim"))
+
+
+class Axes:
+    """The axes of ``ops`` and of the values they use. ``dims(v)`` gives each dimension's axes.
+
+    ``around``: the axes of the whole program, for ops that are a part of it. Values then share the axes that they share there, though no op
+    of the part connects them.
+    """
+
+    def __init__(self, program: list[Op], around: Axes | None = None):
+        self._dims: dict[Value, list[list[Axis]]] = {}
+        self._parts: dict[tuple, Axis] = {}
+        self._first: dict[tuple, Value] = {}  # by what computes it
+        self._same: dict[Value, Value] = {}  # for copies of it
+        self._around, self._images = around, {}
+        for op in program:
+            for value in op.operands:
+                if value not in self._dims:
+                    self._enter(value)
+            if around is not None and all(value in around._dims for value in op.results):
+                for value in op.results:
+                    self._enter(value)
+            else:
+                self._visit(op)
+
+    def _enter(self, value: Value) -> None:
+        """A value that no op here makes, or that has its axes from around."""
+        if self._around is None or value not in self._around._dims:
+            self._fresh(value)
+            return
+        images = self._images
+        dims = self._around.dims(value)
+        self._set(value, [[images.setdefault(axis, Axis(axis.size)) for axis in dim] for dim in dims])
+
+    def dims(self, value: Value) -> list[list[Axis]]:
+        return [leaves(dim) for dim in self._dims[value]]
+
+    def flat(self, value: Value) -> list[Axis]:
+        """All axes of ``value`` in row-major order."""
+        return [axis for dim in self._dims[value] for axis in leaves(dim)]
+
+    def reduced(self, op: Op) -> list[Axis]:
+        """The axes that the reduction ``op`` reduces."""
+        operand = op.operands[0]
+        dims = self.dims(operand)
+        return [axis for d in ops.axes_of(op.attrs, operand.rank) for axis in dims[d]]
+
+    def adopt(self, value: Value, other: Value) -> None:
+        """Gives ``value``, a contiguous input that only its reshape ``other`` is made of, the axes of that: its last dimension has them all, since a
+        step along that one is a step in memory."""
+        last = max(d for d, n in enumerate(value.shape) if n != 1)
+        self._set(value, [self.flat(other) if d == last else [] for d in range(value.rank)])
+
+    def share(self, value: Value, other: Value) -> None:
+        """Gives ``value``, the result of a copy of the op that makes ``other``, the same axes."""
+        self._set(value, self._dims[other])
+
+    def _set(self, value: Value, dims) -> None:
+        dims = [leaves(dim) for dim in dims]
+        self._dims[value] = dims
+        for dim in dims:
+            for axis in dim:
+                axis.values.add(id(value))
+
+    def _fresh(self, value: Value) -> None:
+        self._set(value, [[] if n == 1 else [Axis(n)] for n in value.shape])
+
+    def _visit(self, op: Op) -> None:
+        rule = getattr(self, f"_{op.name}", None)
+        kind = ops.TABLE[op.name].kind if op.name in ops.TABLE else None
+        if may_be_copied(op) and self._is_copy(op):
+            self.share(op.result, self._same[op.result])
+        elif rule is not None:
+            rule(op)
+        elif kind == "elementwise":
+            self._elementwise(op)
+        elif kind == "reduce":
+            dims, axes = self._dims[op.operands[0]], ops.axes_of(op.attrs, op.operands[0].rank)
+            keep = op.attrs.get("keepdims")
+            self._set(op.result, [[] if k in axes else dim for k, dim in enumerate(dims) if keep or k not in axes])
+        else:
+            for result in op.results:
+                self._fresh(result)
+
+    def _is_copy(self, op: Op) -> bool:
+        """Whether an op before computes the same."""
+        key = op.name, repr(sorted(op.attrs.items())) if op.attrs else "", *(self._same.get(v, v) for v in op.operands)
+        first = self._first.setdefault(key, op.result)
+        if first is op.result:
+            return False
+        self._same[op.result] = first
+        return True
+
+    def _elementwise(self, op: Op) -> None:
+        # Each result dimension takes over an operand's axes, and the other operands' are made the same where that is possible. Two
+        # dimensions of the result never share an axis: a second use of one gets a fresh axis, to be mapped at the use.
+        dims, taken = [], set()
+        for d, extent in enumerate(op.result.shape):
+            dim = None
+            if extent != 1:
+                sources = [self._dims[v][d] for v in op.operands if v.rank and v.shape[d] != 1]
+                for source in sources:
+                    if not taken.intersection(leaves(source)):
+                        dim = source
+                        break
+                dim = [Axis(extent)] if dim is None else dim
+                taken.update(leaves(dim))
+            dims.append(dim or [])
+        self._set(op.result, dims)
+        for operand in op.operands:
+            if operand.rank:
+                for d, extent in enumerate(operand.shape):
+                    if extent != 1:
+                        unify(self._dims[op.result][d], self._dims[operand][d])
+
+    def _broadcast_in_dim(self, op: Op) -> None:
+        operand, out = op.operands[0], op.result
+        dims = [[] if n == 1 else [Axis(n)] for n in out.shape]
+        for d, n, dim in zip(op.attrs["dims"], operand.shape, self._dims[operand]):
+            if n != 1:
+                dims[d] = dim
+        self._set(out, dims)
+
+    def _partial_sum(self, op: Op) -> None:
+        dims = self._dims[op.operands[0]]
+        kept = [dim for d, dim in enumerate(dims) if d not in op.attrs["axes"]]
+        rows = tuple(axis for d in op.attrs["axes"] for axis in leaves(dims[d]))
+        parts = self._parts.setdefault((op.attrs["parts"], rows), Axis(op.attrs["parts"]))  # one for all sums over the same rows
+        self._set(op.result, [[parts]] + kept)
+
+    def _reshape(self, op: Op) -> None:
+        flat = self.flat(op.operands[0])
+        dims = _regroup(flat, op.result.shape)
+        if dims is None:
+            self._fresh(op.result)
+        else:
+            self._set(op.result, dims)
+
+    def _permute(self, op: Op) -> None:
+        dims = self._dims[op.operands[0]]
+        self._set(op.result, [dims[d] for d in op.attrs["dims"]])
+
+    def _squeeze(self, op: Op) -> None:
+        self._set(op.result, [d for k, d in enumerate(self._dims[op.operands[0]]) if k not in op.attrs["axes"]])
+
+    def _expand_dims(self, op: Op) -> None:
+        dims = list(self._dims[op.operands[0]])
+        for a in sorted(op.attrs["axes"]):
+            dims.insert(a, [])
+        self._set(op.result, dims)
+
+    def _slice(self, op: Op) -> None:
+        operand, out = op.operands[0], op.result
+        whole = zip(operand.shape, out.shape, op.attrs["start"], op.attrs["step"], self._dims[operand])
+        self._set(out, [dim if n == m and s == 0 and p == 1 else self._indexed(m, operand) for n, m, s, p, dim in whole])
+
+    def _concatenate(self, op: Op) -> None:
+        axis = op.attrs["axis"]
+        out = op.result
+        dims = []
+        for d, n in enumerate(out.shape):
+            if n == 1:
+                dims.append([])
+            elif d == axis:
+                dims.append(self._indexed(n, *op.operands))
+            else:
+                dims.append(self._dims[op.operands[0]][d])
+        self._set(out, dims)
+        for operand in op.operands[1:]:
+            for d, n in enumerate(out.shape):
+                if n != 1 and d != axis:
+                    unify(self._dims[out][d], self._dims[operand][d])
+
+    def _pad(self, op: Op) -> None:
+        operand, out = op.operands[0], op.result
+        rows = zip(out.shape, op.attrs["low"], op.attrs["high"], self._dims[operand])
+        self._set(out, [dim if lo == 0 and hi == 0 else self._indexed(n, operand) for n, lo, hi, dim in rows])
+
+    def _split(self, op: Op) -> None:
+        axis = op.attrs["axis"]
+        for out in op.results:
+            dims = list(self._dims[op.operands[0]])
+            dims[axis] = self._indexed(out.shape[axis], op.operands[0])
+            self._set(out, dims)
+
+    def _take(self, op: Op) -> None:
+        operand, indices = op.operands
+        axis = op.attrs["axis"]
+        dims = self._dims[operand][:axis] + self._dims[indices] + self._dims[operand][axis + 1 :]
+        self._set(op.result, self._apart(dims, op.result.shape))
+
+    def _take_along_axis(self, op: Op) -> None:
+        self._set(op.result, self._dims[op.operands[1]])
+
+    def _indexed(self, extent: Size, *operands: Value) -> list[Axis]:
+        """A dimension whose index is mapped to another one of the operands: it never becomes one with an axis of theirs."""
+        if extent == 1:
+            return []
+        axis = Axis(extent)
+        axis.values.update(map(id, operands))
+        return [axis]
+
+    def _apart(self, dims, shape) -> list[list[Axis]]:
+        """``dims`` with an axis that stands twice replaced by a fresh one at its second place."""
+        taken: set[Axis] = set()
+        out = []
+        for dim, n in zip(dims, shape):
+            axes = leaves(dim)
+            if taken.intersection(axes):
+                axes = [] if n == 1 else [Axis(n)]
+            taken.update(axes)
+            out.append(axes)
+        return out

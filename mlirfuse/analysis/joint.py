@@ -1,0 +1,78 @@
+"""Reductions that GPU schedulers accumulate together, as one: a sum beside squared deviations, which come with the mean; and softmax's maximum
+and its sum of exponentials, which then take one pass over memory, or one exchange between threads, instead of two."""
+
+from __future__ import annotations
+
+from mlirfuse.ir.graph import Op, Value
+from mlirfuse.lowering.reductions import MaxSumExp, Moments
+from mlirfuse.analysis.phases import Analysis
+from mlirfuse.analysis.axes import Axes
+
+_SAME_ELEMENTS = ("expand_dims", "squeeze", "broadcast_in_dim", "reshape", "permute")
+
+
+def in_phases(analysis: Analysis) -> list[list]:
+    """The phases of ``analysis`` with each ``sum(x)`` beside ``m2(x)`` as one :class:`Moments`."""
+    return [_with_moments(phase) for phase in analysis.phases]
+
+
+def online(analysis: Analysis) -> list[list]:
+    """As :func:`in_phases`, and each ``max(x)`` and ``sum(exp(x - max(x)))`` as one :class:`MaxSumExp` in the phase of the maximum, where that
+    leaves fewer phases."""
+    pairs: dict[Op, Op] = {}
+    merged: dict[Op, MaxSumExp] = {}
+    for first, second in zip(analysis.phases, analysis.phases[1:]):
+        for total in second:
+            top, guarded = _maximum_of(total, analysis.axes)
+            if top in first and top not in merged:
+                pairs[total] = top
+                merged[top] = MaxSumExp(top.operands, [top.result, total.result], guarded)
+    phases = [[merged.get(op, op) for op in phase if op not in pairs] for phase in analysis.phases]
+    return [_with_moments(phase) for phase in phases if phase] if not all(phases) else in_phases(analysis)
+
+
+def _with_moments(phase: list) -> list:
+    deviations = {op.operands[0]: op for op in phase if op.name == "m2"}
+    totals = {op.operands[0]: op for op in phase if op.name == "sum" and op.operands[0] in deviations}
+    out = []
+    for op in phase:
+        total = totals.get(op.operands[0])
+        if op.name == "m2" and total is not None:
+            out.append(Moments(op.operands, [total.result, op.result]))
+        elif op is not total:
+            out.append(op)
+    return out
+
+
+def _maximum_of(total: Op, axes: Axes) -> tuple[Op | None, bool]:
+    """The maximum m where ``total`` is the sum of ``exp(x - m)`` over the rows of x that m is the maximum of, and whether 0 is taken in place of
+    an m that is not finite."""
+    power = total.operands[0].op if total.name == "sum" else None
+    apart = power.operands[0].op if power is not None and power.name == "exp" else None
+    if apart is None or apart.name != "sub":
+        return None, False
+    rows, top = apart.operands[0], _source(apart.operands[1]).op
+    finite = _finite_or_zero(top)
+    top = finite or top
+    if top is None or top.name != "max" or top.operands[0] is not rows or not rows.dtype.is_float:
+        return None, False
+    reduced = axes.reduced(top)
+    same = reduced == axes.reduced(total) and not set(reduced) & set(axes.flat(apart.operands[1]))
+    return (top, finite is not None) if same else (None, False)
+
+
+def _finite_or_zero(op: Op | None) -> Op | None:
+    """What computes m, where ``op`` is ``where(isfinite(m), m, 0)``."""
+    if op is None or op.name != "where":
+        return None
+    finite, value, other = (_source(v) for v in op.operands)
+    zero = other.op is not None and other.op.name == "constant" and other.op.attrs["value"] == 0
+    guarded = finite.op is not None and finite.op.name == "isfinite" and _source(finite.op.operands[0]) is value
+    return value.op if zero and guarded else None
+
+
+def _source(value: Value) -> Value:
+    """What a value's elements are taken from, whatever its shape."""
+    while value.op is not None and value.op.name in _SAME_ELEMENTS:
+        value = value.op.operands[0]
+    return value

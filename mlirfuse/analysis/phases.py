@@ -1,0 +1,268 @@
+"""What a scheduler needs to know of a segment: its iteration domain, its reductions in phases, what it reads and writes."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, field
+from typing import Any, Callable, Iterable
+
+from mlirfuse.ir.ops import table as ops
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.dtypes import DType
+from mlirfuse.core.errors import CompileError
+from mlirfuse.ir.graph import Layout, Op, Value
+from mlirfuse.analysis.axes import Axes, Axis
+from mlirfuse.ir.sizes import Size
+
+INDEXED = {"slice", "concatenate", "pad", "take", "take_along_axis", "iota"}  # ops that need an index along one dimension
+RANDOM = {"uniform", "normal"}
+
+
+@dataclass
+class Analysis:
+    """A segment, analysed.
+
+    ``kept`` and ``reduced`` are the axes of the domain, outermost first; ``phases`` the reductions by dependency: those of one phase
+    depend only on earlier phases. ``strides`` are those of every tensor in memory (inputs and outputs).
+    """
+
+    ops: list[Op]
+    inputs: list[Value]
+    outputs: list[Value]
+    scalars: list[Value]
+    axes: Axes
+    kept: list[Axis]
+    reduced: list[Axis]
+    phases: list[list[Op]]
+    strides: dict[Value, tuple[Size, ...]]
+    partials: list[Op] = field(default_factory=list)  # partial sums over the kept axes (rows), see inner_outer
+    finishing: list[Op] = field(default_factory=list)  # what adds those up, and follows from that
+    pinned: set[Axis] = field(default_factory=set)  # axes whose own index is needed: they are not merged with others
+    hint: dict[str, int] = field(default_factory=dict)  # the sizes of one call, for orders that are the same in all
+    passed_on: frozenset[Value] = frozenset()  # what the kernels of one segment hand to each other
+    results: dict[Value, tuple[Size, ...]] = field(default_factory=dict)  # those among them that are outputs too, and their strides as such
+    _strides: dict[tuple[Value, Axis], Size] = field(default_factory=dict)
+    _loops: dict[tuple[Axis, ...], list[list[Axis]]] = field(default_factory=dict)
+    _once: dict[object, Any] = field(default_factory=dict)
+
+    @property
+    def domain(self) -> list[Axis]:
+        return self.kept + self.reduced
+
+    def once(self, function: Callable[..., Any], *args) -> Any:
+        """``function(self, *args)``, computed once: for what does not depend on the sizes of a call."""
+        key = function, args
+        found = self._once.get(key)
+        if found is None:
+            found = self._once[key] = function(self, *args)
+        return found
+
+    def remembered(self, function: Callable[..., Any], *args) -> Any:
+        """``function(self, *args)``, remembered for the last thousand ``args``: for what few numbers of a call decide."""
+        return self.once(_remembering, function)(*args)
+
+    def values(self, function: Callable[[Analysis], Iterable[Size]], env: dict[str, int]) -> tuple[int, ...]:
+        """The values, for the sizes of a call, of the sizes that ``function(self)`` lists: they are compiled into one function of ``env``."""
+        key = "values", function
+        found = self._once.get(key)
+        if found is None:
+            found = self._once[key] = sz.tuple_function(function(self))
+        return found(env)
+
+    def late_values(self) -> set[Value]:
+        """The values that depend on a reduction of the segment."""
+        late: set[Value] = {op.result for phase in self.phases for op in phase}
+        for op in self.ops:
+            if any(v in late for v in op.operands):
+                late.update(op.results)
+        return late
+
+    def stored(self, value: Value) -> DType:
+        """The type that a tensor's elements have in memory. What the kernels of one segment pass on is kept as it was computed, half types in
+        float32."""
+        return value.dtype.compute if value in self.passed_on else value.dtype
+
+    def axis_stride(self, value: Value, axis: Axis) -> Size:
+        """How many elements of memory a step along ``axis`` is for a tensor in memory; 0 where it does not have the axis."""
+        found = self._strides.get((value, axis))
+        if found is None:
+            found = self._strides[value, axis] = _axis_stride(self.axes, value, self.strides[value], axis)
+        return found
+
+    def loops(self, axes: list[Axis]) -> list[list[Axis]]:
+        """``axes`` merged into as few loops as memory admits: neighbours merge where every tensor steps through both as through one."""
+        key = tuple(axes)
+        if key not in self._loops:
+            self._loops[key] = self._merged(axes)
+        return self._loops[key]
+
+    def _merged(self, axes: list[Axis]) -> list[list[Axis]]:
+        loops: list[list[Axis]] = []
+        tensors = [v for v in self.inputs + self.outputs if self._direct(v)]
+        rows = [(lambda a, v=v: self.axis_stride(v, a)) for v in tensors]
+        for op in self.ops:
+            if op.name in RANDOM:  # counts elements in row-major order: as a tensor in memory would
+                strides = sz.contiguous_strides(op.result.shape)
+                rows.append(lambda a, v=op.result, s=strides: _axis_stride(self.axes, v, s, a))
+        for axis in axes:
+            if loops:
+                outer = loops[-1][-1]
+                fits = outer not in self.pinned and axis not in self.pinned
+                if fits and all(row(outer) == sz.mul(row(axis), axis.size) for row in rows):
+                    loops[-1].append(axis)
+                    continue
+            loops.append([axis])
+        return loops
+
+    def _direct(self, value: Value) -> bool:
+        domain = set(self.domain)
+        return any(a in domain for dim in self.axes.dims(value) for a in dim)
+
+
+def _remembering(analysis: Analysis, function: Callable[..., Any]) -> Callable[..., Any]:
+    return functools.lru_cache(1024)(functools.partial(function, analysis))
+
+
+def _axis_stride(axes: Axes, value: Value, strides, axis: Axis) -> Size:
+    for dim, stride in zip(axes.dims(value), strides):
+        for a in reversed(dim):
+            if a is axis:
+                return stride
+            stride = sz.mul(stride, a.size)
+    return 0
+
+
+def size_of(loop: list[Axis]) -> Size:
+    """How often a loop over merged axes runs."""
+    return sz.product(a.size for a in loop)
+
+
+def is_reduction(op: Op) -> bool:
+    return op.name in ops.TABLE and ops.TABLE[op.name].kind == "reduce"
+
+
+def phases_of(program: list[Op], axes: Axes) -> list[list[Op]]:
+    """The reductions of ``program`` by depth: how many reductions each one's operand depends on in a chain."""
+    depth: dict[Value, int] = {}
+    phases: list[list[Op]] = []
+    for op in program:
+        level = max((depth.get(v, 0) for v in op.operands), default=0)
+        if is_reduction(op) and axes.reduced(op):
+            while len(phases) <= level:
+                phases.append([])
+            phases[level].append(op)
+            level += 1
+        for result in op.results:
+            depth[result] = level
+    return phases
+
+
+def analyze(program: list[Op], outputs: list[Value], layouts: dict[Value, Layout], scalars: set[Value], hint: dict[str, int],
+            around: Axes | None = None) -> Analysis:  # fmt: skip
+    """Analyses one segment. ``layouts`` has the strides of values in memory; those not in it are contiguous. ``hint``: the sizes of
+    one call, for the order of axes; ``around``: the axes of the program that it is a part of."""
+    axes = Axes(program, around)
+    made = {v for op in program for v in op.results}
+    read = list(dict.fromkeys(v for op in program for v in op.operands if v not in made))
+    inputs = [v for v in read if v not in scalars]
+    for value in outputs:
+        if value not in made:
+            inputs.append(value)
+    strides = {}
+    for value in inputs + outputs:
+        layout = layouts.get(value)
+        strides[value] = layout.strides if layout else sz.contiguous_strides(value.shape)
+        strides[value] = tuple(0 if n == 1 else s for n, s in zip(value.shape, strides[value]))
+    _adopt_reshapes(program, [v for v in inputs if v not in outputs], strides, axes)
+    partials = [op for op in program if op.name == "partial_sum"]
+    finishing = _following(program, partials)
+    phases = phases_of([op for op in program if op not in finishing], axes)
+    if phases:
+        first = phases[0][0]
+        reduced = axes.reduced(first)
+        full = axes.flat(first.operands[0])
+        kept = [a for a in full if a not in reduced]
+    elif partials:
+        full = axes.flat(partials[0].operands[0])
+        kept = [a for d in partials[0].attrs["axes"] for a in axes.dims(partials[0].operands[0])[d]]
+        reduced = [a for a in full if a not in kept]
+    else:
+        widest = max(outputs, key=lambda v: len(axes.flat(v)))
+        kept, reduced = axes.flat(widest), []
+    analysis = Analysis(program, inputs, outputs, [v for v in read if v in scalars], axes, kept, reduced, phases, strides, partials, finishing)
+    for value in outputs:
+        if value.op in partials or value.op in finishing:
+            continue
+        if not set(axes.flat(value)) <= set(analysis.domain):
+            raise CompileError(f"{value!r} runs over axes that its segment does not: fusion-segment and the kernels see different axes")
+    analysis.pinned, analysis.hint = _pinned(program, axes), hint
+    _order(analysis, hint)
+    return analysis
+
+
+def _following(program: list[Op], partials: list[Op]) -> list[Op]:
+    """The ops that depend on results of ``partials``."""
+    reached, out = {op.result for op in partials}, []
+    for op in program:
+        if any(v in reached for v in op.operands):
+            reached.update(op.results)
+            out.append(op)
+    return out
+
+
+def _adopt_reshapes(program: list[Op], inputs: list[Value], strides: dict[Value, tuple], axes: Axes) -> None:
+    """A contiguous input of which only one reshape is used lies in memory as that does: it gets the axes of the reshape, where it has others."""
+    reshaped = {op.operands[0] for op in program if op.name == "reshape"}
+    for value in inputs:
+        if value not in reshaped:
+            continue
+        first, *others = [op for op in program if value in op.operands]
+        plain = tuple(0 if n == 1 else s for n, s in zip(value.shape, sz.contiguous_strides(value.shape)))
+        if strides[value] == plain and any(n != 1 for n in value.shape) and all(op.name == "reshape" for op in (first, *others)):
+            flat = axes.flat(first.result)
+            if flat != axes.flat(value) and all(axes.flat(op.result) == flat for op in others):
+                axes.adopt(value, first.result)
+
+
+def _pinned(program: list[Op], axes: Axes) -> set[Axis]:
+    pinned: set[Axis] = set()
+    for op in program:
+        if op.name in INDEXED:
+            dims = list(axes.dims(op.result))
+            for operand in op.operands:
+                for d, dim in enumerate(axes.dims(operand)):
+                    if d >= len(dims) or dim != dims[d]:
+                        pinned.update(dim)
+            for d, dim in enumerate(dims):
+                same = op.operands and op.operands[0].rank == len(dims) and axes.dims(op.operands[0])[d] == dim
+                if not same:
+                    pinned.update(dim)
+            if op.name == "take":
+                pinned.update(a for dim in axes.dims(op.operands[1]) for a in dim)
+            if op.name == "take_along_axis":
+                pinned.update(axes.dims(op.operands[0])[op.attrs["axis"]] + dims[op.attrs["axis"]])
+        elif op.name == "reshape":
+            if axes.flat(op.operands[0]) != axes.flat(op.result):
+                pinned.update(axes.flat(op.result))
+        elif op.name in ops.TABLE and ops.TABLE[op.name].kind == "elementwise":
+            for operand in op.operands:
+                for d in range(operand.rank):
+                    if operand.shape[d] != 1 and axes.dims(operand)[d] != axes.dims(op.result)[d]:
+                        pinned.update(axes.dims(op.result)[d])
+        elif op.name == "broadcast_in_dim":
+            for k, d in enumerate(op.attrs["dims"]):
+                if op.operands[0].shape[k] != 1 and axes.dims(op.operands[0])[k] != axes.dims(op.result)[d]:
+                    pinned.update(axes.dims(op.result)[d])
+        elif op.name in ("argmax", "argmin"):
+            pinned.update(axes.reduced(op))
+    return pinned
+
+
+def _order(analysis: Analysis, hint: dict[str, int]) -> None:
+    """The domain's axes in memory order: the reduced ones in that of the largest input, the kept ones in that of the first output
+    over them. ``hint`` gives sizes of one call; all calls of a kind have the same order of strides."""
+    for axes, tensors in ((analysis.reduced, analysis.inputs), (analysis.kept, analysis.outputs)):
+        covering = [v for v in tensors if set(axes) <= set(analysis.axes.flat(v))]
+        if covering and axes:
+            main = max(covering, key=lambda v: len(analysis.axes.flat(v)))
+            axes.sort(key=lambda a: -abs(sz.substitute(analysis.axis_stride(main, a), hint)))

@@ -1,0 +1,120 @@
+"""How much memory a segment reads and writes, as symbolic bytes: every tensor once, as a kernel does that keeps what it has read.
+
+Of a tensor that is read through slices and gathers alone, their results count. Buffers of a split reduction and by-value scalars do not.
+"""
+
+from __future__ import annotations
+
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.graph import Block, Graph, Op, Segment, Value
+from mlirfuse.analysis import views as noop
+from mlirfuse.ir.sizes import Size
+
+_SAME_ELEMENTS = {"reshape", "permute", "squeeze", "expand_dims"}
+NAMES = "bytes_read", "bytes_written"  # among a segment's params
+
+
+def result_views(graph: Graph) -> dict[Value, noop.View]:
+    """Results that are views of an argument, or of another result: they need no kernel."""
+    strides = {v: layout.strides for v, layout in zip(graph.args, graph.layouts) if layout is not None}
+    aliased = {graph.returns[k] for k in graph.aliases} | {graph.args[k] for k in graph.aliases.values()}
+    out = {}
+    for value in dict.fromkeys(graph.returns):
+        found = noop.view_of(value, strides) if value.op is not None else None
+        if found is not None and value not in aliased and found[0] not in aliased:
+            out[value] = found
+    return out
+
+
+def _elements(value: Value, users: dict[Value, list[Op]], strides, outputs) -> Size:
+    """How many elements of ``value`` its ``users`` need; all where it is stored."""
+    steps = strides.get(value)
+    all_of_it = value.numel if steps is None else sz.product(n for n, s in zip(value.shape, steps) if s != 0)
+    if value in outputs:
+        return all_of_it
+    total: Size = 0
+    for op in users.get(value, ()):
+        if op.name in _SAME_ELEMENTS or op.name == "slice":
+            part = _elements(op.result, users, {}, outputs)
+        elif op.name == "split":
+            part = sum((_elements(v, users, {}, outputs) for v in op.results), 0)
+        elif op.name in ("take", "take_along_axis") and op.operands[1] is not value:
+            part = op.result.numel
+        else:
+            return all_of_it
+        if part == all_of_it:
+            return all_of_it
+        total = total + part
+    return total if isinstance(total, int) and total == 0 else sz.minimum(total, all_of_it) if len(users.get(value, ())) > 1 else total
+
+
+def of_segment(ops: list[Op], inputs: list[Value], outputs: list[Value], strides: dict[Value, tuple[Size, ...]]) -> tuple[Size, Size]:
+    """(bytes read, bytes written) by a kernel of ``ops``. ``strides``: of arguments, whose extents with stride 0 are one element."""
+    users: dict[Value, list[Op]] = {}
+    for op in ops:
+        for value in dict.fromkeys(op.operands):
+            users.setdefault(value, []).append(op)
+    read: Size = 0
+    for value in inputs:
+        read = read + sz.mul(_elements(value, users, strides, outputs), value.dtype.bytes)
+    written: Size = 0
+    for value in dict.fromkeys(outputs):
+        written = written + sz.mul(value.numel, value.dtype.bytes)
+    return read, written
+
+
+def annotate(graph: Graph) -> None:
+    """Writes to each segment's params what it reads and writes, and names the scheduler of those that launch nothing "no-op"."""
+    strides = {v: layout.strides for v, layout in zip(graph.args, graph.layouts) if layout is not None}
+    outside = [op for op in graph.ops if op.group is None]
+    roots = strides | {v: sz.contiguous_strides(v.shape) for op in outside for v in op.results}
+    views = set(result_views(graph)) | {v for op in outside for v in op.operands if v.op is not None and noop.view_of(v, roots) is not None}
+    _annotate(graph.body, set(graph.returns) - views, {graph.args[k] for k in graph.scalars}, strides, views)
+
+
+def _annotate(block: Block, returned: set[Value], scalars: set[Value], strides, views=frozenset()) -> None:
+    """``views``: what is only another view for its users outside of groups."""
+    users = block.users()
+    members: dict[Segment, list[Op]] = {}
+    for op in block.ops:
+        for nested in op.blocks:
+            _annotate(nested, set(nested.returns), scalars, strides)
+        if op.segment is not None:
+            members.setdefault(op.segment, []).append(op)
+    for segment, ops in members.items():
+        inside = set(ops)
+        outs = []
+        for v in [v for op in ops for v in op.results]:
+            elsewhere = [u for u in users.get(v, ()) if u not in inside and not (v in views and u.group is None)]
+            if v in returned or elsewhere:
+                outs.append(v)
+        made = {v for op in ops for v in op.results}
+        needed = live(ops, outs)
+        ins = [v for v in dict.fromkeys(v for op in needed for v in op.operands) if v not in made and v not in scalars]
+        if not outs:
+            segment.scheduler = "no-op"
+        read, written = of_segment(needed, ins, outs, strides)
+        segment.params |= spelled(read, written)
+
+
+def live(ops: list[Op], outputs: list[Value]) -> list[Op]:
+    """The ops that ``outputs`` need."""
+    needed, out = set(outputs), []
+    for op in reversed(ops):
+        if any(v in needed for v in op.results):
+            needed.update(op.operands)
+            out.append(op)
+    return out[::-1]
+
+
+def spelled(read: Size, written: Size) -> dict[str, int | str]:
+    """A segment's params for these bytes: numbers, or expressions over the symbols as text."""
+    return {name: size if isinstance(size, int) else str(size) for name, size in zip(NAMES, (read, written))}
+
+
+def of_step(step, env: dict[str, int]) -> tuple[int, int]:
+    """(bytes read, bytes written) by an analysed segment in a call with these sizes."""
+    analysis = step.analysis
+    inputs = [v for v in analysis.inputs if v not in analysis.outputs or any(v in op.operands for op in analysis.ops)]
+    read, written = of_segment(analysis.ops, inputs, analysis.outputs, analysis.strides)
+    return sz.substitute(read, env), sz.substitute(written, env)

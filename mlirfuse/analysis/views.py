@@ -1,0 +1,81 @@
+"""Results that are only another view of a tensor: no kernel, an alias.
+
+:func:`view_of` follows views (permute, slice, squeeze, expand_dims, broadcast, and a reshape that strides allow) back to where the
+memory is, with strides and offset as symbolic sizes.
+"""
+
+from __future__ import annotations
+
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.graph import Value
+from mlirfuse.ir.sizes import Size
+
+View = tuple[Value, tuple[Size, ...], Size]  # root, strides in elements, offset in elements
+
+
+def view_of(value: Value, strides: dict[Value, tuple[Size, ...]]) -> View | None:
+    """``value`` as a view of a tensor in ``strides`` (its strides); None where it is computed, or has no strides of its own."""
+    if value in strides:
+        return value, strides[value], 0
+    op = value.op
+    if op is None or len(op.operands) != 1:
+        return None
+    if op.name not in ("permute", "squeeze", "expand_dims", "slice", "broadcast_in_dim", "reshape"):
+        return None
+    found = view_of(op.operands[0], strides)
+    if found is None:
+        return None
+    root, inner, offset = found
+    operand = op.operands[0]
+    if op.name == "permute":
+        return root, tuple(inner[d] for d in op.attrs["dims"]), offset
+    if op.name == "squeeze":
+        return root, tuple(s for d, s in enumerate(inner) if d not in op.attrs["axes"]), offset
+    if op.name == "expand_dims":
+        out = list(inner)
+        for a in sorted(op.attrs["axes"]):
+            out.insert(a, 0)
+        return root, tuple(out), offset
+    if op.name == "slice":
+        for start, stride in zip(op.attrs["start"], inner):
+            offset = offset + sz.mul(start, stride)
+        return root, tuple(sz.mul(s, p) for s, p in zip(inner, op.attrs["step"])), offset
+    if op.name == "broadcast_in_dim":
+        out = [0] * value.rank
+        for d, n, s in zip(op.attrs["dims"], operand.shape, inner):
+            out[d] = 0 if n == 1 else s
+        return root, tuple(out), offset
+    reshaped = _reshape(operand.shape, inner, value.shape)
+    return None if reshaped is None else (root, reshaped, offset)
+
+
+def _reshape(shape, strides, new) -> tuple[Size, ...] | None:
+    """Strides of a reshape without a copy: each run of old dimensions that memory holds as one is cut anew."""
+    runs: list[list[Size]] = []  # [extent, stride of its innermost element]
+    for n, s in zip(shape, strides):
+        if n == 1:
+            continue
+        if runs and runs[-1][1] == sz.mul(n, s):
+            runs[-1] = [sz.mul(runs[-1][0], n), s]
+        else:
+            runs.append([n, s])
+    out: list[Size] = []
+    for k, n in reversed(list(enumerate(new))):
+        if len(runs) == 1 and n != 1:  # all that is left lies in one run, whose extent is the product of what is left of the new shape
+            inner = sz.contiguous_strides(new[: k + 1])
+            return *(0 if m == 1 else sz.mul(s, runs[0][1]) for m, s in zip(new, inner)), *reversed(out)
+        if n == 1:
+            out.append(0)
+            continue
+        if not runs:
+            return None
+        extent, stride = runs[-1]
+        rest = sz.quotient(extent, n)
+        if rest is None:
+            return None
+        out.append(stride)
+        if rest == 1:
+            runs.pop()
+        else:
+            runs[-1] = [rest, sz.mul(stride, n)]
+    return tuple(reversed(out)) if not runs else None

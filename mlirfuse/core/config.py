@@ -1,0 +1,117 @@
+"""Switches, as attributes of this module and as environment variables read at import; :func:`override` sets some for a while.
+
+=============== =========================== ============================================================================================
+attribute       variable                    what it does
+=============== =========================== ============================================================================================
+``fuse_cpu``    ``MLIRFUSE_FUSE_CPU``       compile for the CPU; off: functions run op by op
+``fuse_gpu``    ``MLIRFUSE_FUSE_GPU``       compile for GPUs; off: functions run op by op
+``single_op``   ``MLIRFUSE_SINGLE_OP``      groups of a single op become kernels too; off: such ops run through the framework or the reference
+``horizontal``  ``MLIRFUSE_HORIZONTAL``     fuse siblings that share a tensor input
+``guards``      ``MLIRFUSE_GUARDS``         check what a trace assumed of sizes and values; off, for tests only: the first trace for such
+                                            dtypes, ranks and layouts runs, right or wrong
+``fallback``    ``MLIRFUSE_FALLBACK``       where compiling fails, run op by op with a warning; off: raise
+``max_kinds``   ``MLIRFUSE_MAX_KINDS``      kinds that one function is compiled for; past it, op by op (or, with ``fallback`` off, an error)
+``dump``        ``MLIRFUSE_DUMP``           what to print while compiling, by names with commas between; see :mod:`mlirfuse.inspect.dump`
+``dump_dir``    ``MLIRFUSE_DUMP_DIR``       a folder for dumps, one file each; else they go to stderr
+=============== =========================== ============================================================================================
+
+A switch acts from the next call on, on functions that have been compiled already too: their calls are looked up anew.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import types
+import weakref
+from contextlib import contextmanager
+
+LEVELS = ("fusion", "grouped", "segmented", "linalg", "tiled", "gpu", "nvvm", "ptx", "host", "llvm")
+DUMPS = (*LEVELS, "groups", "group-log", "segmenter-log", "math", "launch-params", "kernel-args", "effective-bandwidth", "occupancy", "sass",
+         "guards", "cache")  # fmt: skip
+NAMES = ("fuse_cpu", "fuse_gpu", "single_op", "horizontal", "guards", "fallback", "max_kinds", "dump", "dump_dir")
+
+_OFF = {"0", "off", "false", "no"}
+_listeners: weakref.WeakSet = weakref.WeakSet()  # objects with a method switched()
+
+
+def _flag(name: str, default: bool) -> bool:
+    value = os.environ.get(name)
+    return default if value is None else value.lower() not in _OFF
+
+
+def dump_names(wanted) -> frozenset[str]:
+    """The names in ``wanted``: text with commas between them, or an iterable. Raises ValueError for one that is none."""
+    names = wanted.split(",") if isinstance(wanted, str) else wanted or ()
+    names = frozenset(name.strip() for name in names if name.strip())
+    unknown = sorted(names - set(DUMPS))
+    if unknown:
+        raise ValueError(f"no dump is called {', '.join(map(repr, unknown))}; there are {', '.join(DUMPS)}")
+    return names
+
+
+def _dump_from_environment() -> frozenset[str]:
+    try:
+        return dump_names(os.environ.get("MLIRFUSE_DUMP", ""))
+    except ValueError as error:
+        raise ValueError(f"MLIRFUSE_DUMP: {error}") from None
+
+
+fuse_cpu = _flag("MLIRFUSE_FUSE_CPU", True)
+fuse_gpu = _flag("MLIRFUSE_FUSE_GPU", True)
+single_op = _flag("MLIRFUSE_SINGLE_OP", True)
+horizontal = _flag("MLIRFUSE_HORIZONTAL", True)
+guards = _flag("MLIRFUSE_GUARDS", True)
+fallback = _flag("MLIRFUSE_FALLBACK", True)
+max_kinds = int(os.environ.get("MLIRFUSE_MAX_KINDS", "256"))
+dump: frozenset[str] = _dump_from_environment()
+dump_dir: str | None = os.environ.get("MLIRFUSE_DUMP_DIR") or None
+
+
+class _Config(types.ModuleType):
+    """This module, so that setting a switch is seen."""
+
+    def __setattr__(self, name: str, value) -> None:
+        if name not in NAMES:
+            return super().__setattr__(name, value)
+        value = dump_names(value) if name == "dump" else value
+        changed = getattr(self, name) != value
+        super().__setattr__(name, value)
+        if changed:
+            for listener in list(_listeners):
+                listener.switched()
+
+
+sys.modules[__name__].__class__ = _Config
+
+
+def listen(listener) -> None:
+    """Calls ``listener.switched()`` after each change of a switch, for as long as the object lives."""
+    _listeners.add(listener)
+
+
+def enabled_for(device: str) -> bool:
+    """Whether functions over arrays of this device ("cpu", "cuda") are compiled."""
+    return fuse_cpu if device == "cpu" else fuse_gpu
+
+
+def compiled_as() -> tuple:
+    """The switches that what is compiled depends on; part of the key of a kind."""
+    return single_op, horizontal, fuse_cpu, fuse_gpu
+
+
+@contextmanager
+def override(**switches):
+    """Sets switches inside a ``with`` block. Raises TypeError for a name that is none."""
+    for name in switches:
+        if name not in NAMES:
+            raise TypeError(f"no switch '{name}'; there are {', '.join(NAMES)}")
+    module = sys.modules[__name__]
+    saved = {name: getattr(module, name) for name in switches}
+    try:
+        for name, value in switches.items():
+            setattr(module, name, value)
+        yield
+    finally:
+        for name, value in saved.items():
+            setattr(module, name, value)

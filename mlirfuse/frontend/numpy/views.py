@@ -1,0 +1,171 @@
+"""The steps that views are made of: each reads a part or another arrangement of an array, and writes such a part back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir.graph import Value
+from mlirfuse.ir.sizes import Size
+
+
+@dataclass(frozen=True)
+class Permute:
+    dims: tuple[int, ...]
+
+    def out(self, shape) -> tuple[Size, ...]:
+        return tuple(shape[d] for d in self.dims)
+
+    def read(self, t, x: Value) -> Value:
+        return t.emit("permute", x, dims=self.dims)
+
+    def write(self, t, base: Value, new: Value) -> Value:
+        inverse = tuple(sorted(range(len(self.dims)), key=self.dims.__getitem__))
+        return t.emit("permute", new, dims=inverse)
+
+
+@dataclass(frozen=True)
+class Reshape:
+    shape: tuple[Size, ...]
+
+    def out(self, shape) -> tuple[Size, ...]:
+        return self.shape
+
+    def read(self, t, x: Value) -> Value:
+        return t.emit("reshape", x, shape=tuple(map(t.canonical, self.shape)))
+
+    def write(self, t, base: Value, new: Value) -> Value:
+        return t.emit("reshape", new, shape=t.shape(base))
+
+
+@dataclass(frozen=True)
+class ExpandDims:
+    axes: tuple[int, ...]
+
+    def out(self, shape) -> tuple[Size, ...]:
+        out = list(shape)
+        for a in self.axes:
+            out.insert(a, 1)
+        return tuple(out)
+
+    def read(self, t, x: Value) -> Value:
+        return t.emit("expand_dims", x, axes=self.axes)
+
+    def write(self, t, base: Value, new: Value) -> Value:
+        return t.emit("squeeze", new, axes=self.axes)
+
+
+@dataclass(frozen=True)
+class Squeeze:
+    axes: tuple[int, ...]
+
+    def out(self, shape) -> tuple[Size, ...]:
+        return tuple(n for k, n in enumerate(shape) if k not in self.axes)
+
+    def read(self, t, x: Value) -> Value:
+        return t.emit("squeeze", x, axes=self.axes)
+
+    def write(self, t, base: Value, new: Value) -> Value:
+        return t.emit("expand_dims", new, axes=self.axes)
+
+
+@dataclass(frozen=True)
+class Slice:
+    start: tuple[Size, ...]
+    size: tuple[Size, ...]
+    step: tuple[int, ...]
+
+    def out(self, shape) -> tuple[Size, ...]:
+        return self.size
+
+    def read(self, t, x: Value) -> Value:
+        start, size = (tuple(map(t.canonical, part)) for part in (self.start, self.size))
+        return t.emit("slice", x, start=start, size=size, step=self.step)
+
+    def write(self, t, base: Value, new: Value) -> Value:
+        if 0 in self.size:
+            return base
+        filled = new.op is not None and new.op.name in ("broadcast_in_dim", "full") and new.op.operands[0].rank == 0
+        start, size = (tuple(map(t.canonical, part)) for part in (self.start, self.size))
+        return t.emit("set_slice", base, new.op.operands[0] if filled else new, start=start, size=size, step=self.step)
+
+
+@dataclass(frozen=True)
+class At:
+    """One position of an axis, known at run time: the axis goes."""
+
+    axis: int
+    index: Value
+
+    def out(self, shape) -> tuple[Size, ...]:
+        return shape[: self.axis] + shape[self.axis + 1 :]
+
+    def read(self, t, x: Value) -> Value:
+        return t.emit("take", x, self.index, axis=self.axis)
+
+    def write(self, t, base: Value, new: Value) -> Value:
+        shape = t.shape(base)
+        extent = shape[self.axis]
+        position = t.emit("iota", shape=tuple(n if k == self.axis else 1 for k, n in enumerate(shape)), axis=self.axis, dtype=dt.i64)
+        negative = t.emit("lt", self.index, t.builder.size(0))
+        index = t.emit("where", negative, t.emit("add", self.index, t.builder.size(extent)), self.index)
+        placed = t.emit("expand_dims", new, axes=(self.axis,))
+        return t.emit("where", t.emit("eq", position, index), placed, base)
+
+
+@dataclass(frozen=True)
+class Broadcast:
+    """Repeated; NumPy makes it read-only."""
+
+    shape: tuple[Size, ...]
+
+    def out(self, shape) -> tuple[Size, ...]:
+        return self.shape
+
+    def read(self, t, x: Value) -> Value:
+        shape = tuple(map(t.canonical, self.shape))
+        return t.emit("broadcast_in_dim", x, shape=shape, dims=tuple(range(len(shape) - x.rank, len(shape))))
+
+    def write(self, t, base: Value, new: Value) -> Value:
+        from mlirfuse.frontend.numpy.tracing import fail
+
+        return fail(ValueError, "assignment destination is read-only: it is a broadcast view")
+
+
+def keeps_order(step, shape) -> bool:
+    """Whether a row-major array without gaps, of this shape, is one still after the step. (Sizes that are not known count as above 1.)"""
+    if isinstance(step, (Reshape, ExpandDims, Squeeze)):
+        return True
+    if isinstance(step, At):
+        return all(n == 1 for n in shape[: step.axis])
+    if not isinstance(step, Slice):
+        return False
+    partial = [a for a in range(len(shape)) if (step.start[a], step.size[a], step.step[a]) != (0, shape[a], 1)]
+    last = max(partial, default=-1)
+    return last < 0 or (all(n == 1 for n in step.size[:last]) and (step.step[last] == 1 or step.size[last] == 1))
+
+
+def reshapes_are_views(t, origin: Value, path) -> bool:
+    """Whether NumPy makes a view of every reshape in the path from a buffer; where the buffer's layout is not known, False."""
+    if not any(isinstance(step, Reshape) for step in path):
+        return True
+    contiguous, shape = in_order(t, origin) and (origin.op is not None or origin in t.contiguous), origin.shape
+    for step in path:
+        if isinstance(step, Reshape) and not contiguous:
+            return False
+        contiguous = contiguous and keeps_order(step, shape)
+        shape = step.out(shape)
+    return True
+
+
+def in_order(t, value: Value) -> bool:
+    """Whether NumPy has the array's dimensions in row-major order in memory."""
+    if value.rank < 2 or value in t.contiguous:
+        return True
+    if value.op is None or value.op.name == "permute":
+        return False
+    if value.op.name == "take" and value.op.operands[1].rank:  # x[:, i]: in memory the positions' dimensions are before those in front of them
+        shape = t.shape(value.op.operands[0])
+        if any(n != 1 for n in shape[: value.op.attrs["axis"]]):
+            return False
+    return all(in_order(t, v) for v in value.op.operands)

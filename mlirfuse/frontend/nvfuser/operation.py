@@ -1,0 +1,75 @@
+"""What makes a method of ``fd.ops`` an operation: its call is checked, recorded for printing and for replay, and then run."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+
+from mlirfuse.core.errors import MlirfuseError
+from mlirfuse.frontend.nvfuser.values import DefinitionError, DefinitionTypeError, Tensor, Val, at_line, user_line
+
+# Names of arguments in other versions of nvFuser's API.
+_SYNONYMS = {"axes": "dims", "keep_dim": "keepdim", "dim": "dims", "dims": "dim"}
+
+
+def operation(function):
+    """A method of :class:`Operators` as an operation."""
+    signature = inspect.signature(function)
+    parameters = list(signature.parameters.values())[1:]
+    names = [p.name for p in parameters]
+
+    @functools.wraps(function)
+    def call(self, *args, **kwargs):
+        fd = self._fd
+        if fd._depth:
+            fd._depth += 1
+            try:
+                return function(self, *args, **kwargs)
+            finally:
+                fd._depth -= 1
+        for key in list(kwargs):
+            if key not in names and _SYNONYMS.get(key) in names:
+                kwargs[_SYNONYMS[key]] = kwargs.pop(key)
+        try:
+            bound = signature.bind(self, *args, **kwargs)
+        except TypeError as error:
+            raise DefinitionTypeError(
+                f"{at_line(user_line())}fd.ops.{function.__name__}: {error}; it takes ({', '.join(names)})"
+            ) from error
+        given = dict(list(bound.arguments.items())[1:])
+        fd._depth += 1
+        fd._shown, fd._extras = {}, []
+        try:
+            given = {key: self._operand(value) for key, value in given.items()}
+            returned = function(self, **given)
+        except DefinitionError:
+            raise
+        except (MlirfuseError, TypeError, ValueError) as error:
+            kind = DefinitionTypeError if isinstance(error, TypeError) else DefinitionError
+            raise kind(f"{at_line(user_line())}fd.ops.{function.__name__}: {error}") from error
+        finally:
+            fd._depth -= 1
+        fd.record_op(function.__name__, _shown(parameters, {**given, **fd._shown}), given, returned)
+        return returned
+
+    call.operation = True
+    return call
+
+
+def _shown(parameters, given) -> list:
+    """The arguments as printed: tensors and scalars in front by position, the others by name unless they are the default."""
+    out, positional = [], True
+    for k, p in enumerate(parameters):
+        value = given.get(p.name, p.default)
+        is_operand = isinstance(value, Val) or (k == 0 and isinstance(value, (list, tuple)) and any(isinstance(v, Tensor) for v in value))
+        if positional and is_operand:
+            out.append((None, value))
+            continue
+        positional = False
+        if value is not inspect.Parameter.empty and not (p.default is not inspect.Parameter.empty and _same(value, p.default)):
+            out.append((p.name, value))
+    return out
+
+
+def _same(a, b) -> bool:
+    return a is b or (type(a) is type(b) and not isinstance(a, Val) and a == b)

@@ -1,0 +1,146 @@
+"""Definitions with tensors that no kernel computes with as they are: complex ones, compiled as real ones on the parts, which lie in memory
+by turns; and floats of a byte, compiled as bytes.
+
+What is compiled takes each complex argument as two real views of its memory, and writes each complex result through two views of a
+tensor that is made here. Floats of a byte are seen as bytes.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+
+from mlirfuse import _native
+from mlirfuse.runtime import library
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.builder import Builder
+from mlirfuse.ir.dtypes import DType
+from mlirfuse.core.errors import UnsupportedError
+from mlirfuse.runtime.executor import Executor
+from mlirfuse.runtime import arrays
+from mlirfuse.ir.graph import Graph, Layout, Value
+from mlirfuse.passes.base import run_pipeline
+from mlirfuse.passes.narrow_floats import is_narrow
+from mlirfuse.passes.split_complex import is_complex
+
+PARTS = {"c": ("re", "im"), "n": ("bits",)}  # of a tensor, by the kind of its type; others have one, None
+
+
+def is_split(graph: Graph) -> bool:
+    """Whether a graph has such tensors."""
+    return is_complex(graph) or is_narrow(graph)
+
+
+class Split:
+    """``graph``, changed in place into one of real tensors.
+
+    ``sources``: where each of its arguments comes from, ("argument" or "made", index, part). ``results``: where each result of the definition
+    is, ("argument", "made" or "result", index); what is made are the complex tensors ``made``. ``types``: what results of bytes are.
+    """
+
+    def __init__(self, graph: Graph):
+        self.graph = graph
+        self.made: list[Value] = []
+        self.results: list[tuple[str, int]] = []
+        self.sources: list[tuple[str, int, str | None]] = []
+        self.types: dict[int, DType] = {}  # by position among the results of what is compiled
+        for k, value in enumerate(graph.args):
+            parts = (None,) if k in graph.scalars else PARTS.get(value.dtype.kind, (None,))
+            self.sources += [("argument", k, part) for part in parts]
+        position = 0
+        kept, aliases, written = [], {}, []
+        for k, value in enumerate(graph.returns):
+            parts = PARTS.get(value.dtype.kind, (None,))
+            if k in graph.aliases:
+                aliases[len(kept)] = graph.aliases[k]
+                self.results.append(("argument", graph.aliases[k]))
+            elif value in graph.args:
+                self.results.append(("argument", graph.args.index(value)))
+                continue
+            elif len(parts) == 1:
+                self.results.append(("result", position))
+                if value.dtype.kind == "n":
+                    self.types[position] = value.dtype
+            else:
+                self.results.append(("made", len(self.made)))
+                written.append((position, len(self.made)))
+                self.made.append(value)
+            kept.append(value)
+            position += len(parts)
+        graph.body.returns, graph.aliases = kept, aliases
+        run_pipeline([graph], "builtin.module(fusion-decompose,fusion-split-complex,fusion-narrow-floats)")
+        for position, index in written:
+            value = self.made[index]
+            for n, part in enumerate(("re", "im")):
+                graph.aliases[position + n] = len(graph.args)
+                graph.parts[len(graph.args)] = part
+                self.sources.append(("made", index, part))
+                strides = tuple(sz.mul(s, 2) for s in sz.contiguous_strides(value.shape))
+                graph.layouts.append(Layout(strides, value.dtype.real.bytes))
+                graph.body.args.append(Value(value.dtype.real, value.shape))
+        builder = Builder(graph.body)
+        for position in graph.aliases:  # what is also given back otherwise is written from a value of its own
+            if graph.returns.count(graph.returns[position]) > 1:
+                graph.returns[position] = builder.op("copy", graph.returns[position])
+
+
+class SplitExecutor:
+    """Runs the graph of a definition that has such tensors. As :class:`mlirfuse.runtime.executor.Executor`, for what a definition needs of it."""
+
+    def __init__(self, graph: Graph, target, hint: dict[str, int]):
+        from mlirfuse.api import lower_to_segments
+
+        self.split = Split(graph)
+        self.executor = Executor(lower_to_segments(graph, target), target, hint)
+        self.program = self.executor.program
+
+    def check(self, env: dict[str, int]) -> None:
+        self.executor.check(env)
+
+    def run(self, leaves, env: dict[str, int]) -> list:
+        """The results of the definition's graph."""
+        like = library.like(leaves)
+        made = [_empty(tuple(sz.substitute(n, env) for n in v.shape), v.dtype, like) for v in self.split.made]
+        whole = {"argument": leaves, "made": made}
+        given = [_part(whole[what][k], part) for what, k, part in self.split.sources]
+        where, results = list(range(len(given))), []
+        if self.executor.pieces is not None:
+            results = self.executor.pieces.run(given, where, env)
+        elif self.executor.graph.returns:
+            record = self.executor.record(given, where, env, list)
+            results = _native.Dispatcher(lambda _: record)(*given)
+        whole["result"] = [_typed(r, self.split.types.get(k)) for k, r in enumerate(results)]
+        return [whole[what][k] for what, k in self.split.results]
+
+
+def _part(array, part: str | None):
+    """The real numbers of a complex array, or the imaginary ones, as a view."""
+    if part is None:
+        return array
+    kind = arrays.framework(array)
+    if part == "bits":
+        return array.view(sys.modules["torch"].uint8 if kind == "torch" else np.uint8)
+    if kind == "torch":
+        return sys.modules["torch"].view_as_real(array.resolve_conj()).select(-1, int(part == "im"))
+    if kind == "own":
+        raise UnsupportedError("complex arrays of this framework are not supported: pass torch tensors, or CuPy or NumPy arrays")
+    return array.imag if part == "im" else array.real
+
+
+def _typed(array, dtype: DType | None):
+    """Bytes as what they are."""
+    if dtype is None:
+        return array
+    return array.view(arrays.torch_dtype(dtype) if arrays.framework(array) == "torch" else dtype.numpy)
+
+
+def _empty(shape, dtype, like):
+    kind = arrays.framework(like)
+    if kind == "torch":
+        return sys.modules["torch"].empty(shape, dtype=arrays.torch_dtype(dtype), device=like.device)
+    if kind == "cupy":
+        import cupy
+
+        return cupy.empty(shape, dtype.numpy)
+    return np.empty(shape, dtype.numpy)

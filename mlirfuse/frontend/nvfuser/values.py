@@ -1,0 +1,277 @@
+"""The values of a definition, and the records of the ops that made them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mlirfuse.ir.ops import table
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.dtypes import DType
+from mlirfuse.core.errors import MlirfuseError
+from mlirfuse.frontend.nvfuser.promotion import DataType, from_dtype, to_dtype
+from mlirfuse.ir.graph import Value
+from mlirfuse.ir.sizes import Size
+
+
+class DefinitionError(MlirfuseError, RuntimeError, ValueError):
+    """A definition that cannot be: the message has the user's line and what is wrong there."""
+
+
+class DefinitionTypeError(DefinitionError, TypeError):
+    """An op on element types, or called with arguments, that it does not take."""
+
+
+class InputError(MlirfuseError, RuntimeError, ValueError):
+    """Inputs that are not what the definition declares: their number, element type, rank, sizes, strides or device."""
+
+
+_HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+
+
+def user_line() -> tuple[str, int] | None:
+    """File and line of the innermost frame outside mlirfuse."""
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_HERE):
+        frame = frame.f_back
+    return (frame.f_code.co_filename, frame.f_lineno) if frame else None
+
+
+def at_line(loc) -> str:
+    return f"{loc[0]}:{loc[1]}: " if loc else ""
+
+
+class Val:
+    """A value of a definition: a tensor or a scalar. ``record`` is the op that made it (None for inputs and constants)."""
+
+    __slots__ = ("definition", "record", "number", "__weakref__")
+
+    def is_tensor(self) -> bool:
+        return isinstance(self, Tensor)
+
+    def __add__(self, other):
+        return self.definition.ops.add(self, other)
+
+    def __radd__(self, other):
+        return self.definition.ops.add(other, self)
+
+    def __sub__(self, other):
+        return self.definition.ops.sub(self, other)
+
+    def __rsub__(self, other):
+        return self.definition.ops.sub(other, self)
+
+    def __mul__(self, other):
+        return self.definition.ops.mul(self, other)
+
+    def __rmul__(self, other):
+        return self.definition.ops.mul(other, self)
+
+    def __truediv__(self, other):
+        return self.definition.ops.div(self, other)
+
+    def __rtruediv__(self, other):
+        return self.definition.ops.div(other, self)
+
+    def __pow__(self, other):
+        return self.definition.ops.pow(self, other)
+
+    def __mod__(self, other):
+        return self.definition.ops.mod(self, other)
+
+    def __neg__(self):
+        return self.definition.ops.neg(self)
+
+    def __abs__(self):
+        return self.definition.ops.abs(self)
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """What ``define_tensor`` said. ``contiguity`` goes by memory order, outermost first; None there: broadcast."""
+
+    shape: tuple[int, ...]
+    contiguity: tuple[bool | None, ...]
+    dtype: DataType
+    is_cpu: bool
+    stride_order: tuple[int, ...]  # for each dimension, its place counted from the innermost in memory
+    loc: tuple[str, int] | None
+
+    @property
+    def memory_order(self) -> list[int]:
+        """The dimensions, outermost in memory first."""
+        order = [0] * len(self.shape)
+        for dim, place in enumerate(self.stride_order):
+            order[len(self.shape) - 1 - place] = dim
+        return order
+
+
+class Tensor(Val):
+    """A tensor of a definition."""
+
+    __slots__ = ("value", "declaration", "stride_order", "expanded")
+
+    def __init__(self, definition, value: Value, declaration=None, stride_order=None, expanded=()):
+        self.definition, self.record, self.value = definition, None, value
+        self.declaration: Declaration | None = declaration
+        self.stride_order = stride_order
+        self.expanded = frozenset(expanded)  # dimensions that repeat one element
+        self.number = definition._number("tv")
+
+    @property
+    def dtype(self) -> DataType:
+        return from_dtype(self.value.dtype)
+
+    @property
+    def ndim(self) -> int:
+        return self.value.rank
+
+    def is_symbolic(self) -> bool:
+        return True
+
+    def size(self, dim: int) -> Scalar:
+        return self.definition.ops.size(self, dim)
+
+    def shape(self) -> Vector:
+        return self.definition.ops.shape(self)
+
+    def __repr__(self) -> str:
+        return f"T{self.number}({self.dtype}[{', '.join(map(str, self.value.shape))}])"
+
+
+class Scalar(Val):
+    """A number of a definition: a constant, an input, a size, or computed from those.
+
+    ``size`` is its value as a symbolic size where it has one. ``expr`` says how it is computed: (row, operands, attributes, type of
+    the operands).
+    """
+
+    __slots__ = ("data_type", "constant", "size", "argument", "expr", "_value", "origin")
+
+    def __init__(self, definition, data_type: DataType, constant=None, size=None, argument=None, expr=None):
+        self.definition, self.record, self.data_type = definition, None, data_type
+        self.constant = constant
+        self.size: Size | None = size
+        self.argument: int | None = argument
+        self.expr = expr
+        self._value: Value | None = None
+        self.origin: int | None = None  # the index of the record that made it
+        self.number = definition._number("c")
+
+    @property
+    def dtype(self) -> DType:
+        return to_dtype(self.data_type)
+
+    def is_symbolic(self) -> bool:
+        return self.constant is None
+
+    def as_value(self, dtype: DType) -> Value:
+        """This scalar as a 0-d value of the graph, of that element type."""
+        b = self.definition.builder
+        if self.constant is not None:
+            return b.constant(self.constant, dtype)
+        if self._value is None:
+            if self.argument is not None and self.dtype.kind == "c":
+                self._value = self.definition.complex_argument(self.argument)
+            elif self.argument is not None:
+                self._value = self.definition.graph_arguments[self.argument]
+            elif self.size is not None:
+                self._value = b.cast(b.size(self.size), self.dtype)
+            else:
+                row, operands, attrs, common = self.expr
+                self._value = b.op(row, *(o.as_value(common) for o in operands), **attrs)
+        return b.cast(self._value, dtype)
+
+    def as_size(self) -> Size:
+        """This scalar as an extent or an offset."""
+        if self.constant is not None:
+            return int(self.constant)
+        if self.size is None:
+            self.size = self.definition._evaluated_size(self)
+        elif self.argument is not None:
+            self.definition.size_arguments.add(self.argument)
+        elif self.expr is not None:
+            for operand in self.expr[1]:
+                operand.as_size()
+        return self.size
+
+    def evaluate(self, bindings: Bindings):
+        """Its value as a NumPy scalar, for the arguments of a call."""
+        if self.constant is not None:
+            return np.asarray(self.constant).astype(self.dtype.numpy)[()]
+        if self.argument is not None:
+            return np.asarray(bindings.inputs[self.argument]).astype(self.dtype.numpy)[()]
+        if self.expr is None:
+            return np.asarray(bindings.size(self.size)).astype(self.dtype.numpy)[()]
+        row, operands, attrs, common = self.expr
+        arrays = [np.asarray(o.evaluate(bindings)).astype(common.numpy) for o in operands]
+        with np.errstate(all="ignore"):
+            return np.asarray(table.TABLE[row].ref(*arrays, **attrs)).astype(self.dtype.numpy)[()]
+
+    def __repr__(self) -> str:
+        return f"S{self.number}({self.data_type}{'' if self.constant is None else f' {self.constant}'})"
+
+
+class Vector(tuple):
+    """Scalars: a shape. ``size`` is how many."""
+
+    @property
+    def size(self) -> int:
+        return len(self)
+
+
+@dataclass(eq=False)
+class Record:
+    """One call of ``fd.ops``: its arguments as they are printed (key None: positional) and as they are called."""
+
+    name: str
+    arguments: list[tuple[str | None, Any]]
+    call: dict[str, Any]
+    results: list[Val]
+    returned: Any
+    index: int
+    loc: tuple[str, int] | None
+
+    def operands(self) -> list[Val]:
+        out: list[Val] = []
+        _collect(list(self.call.values()), out)
+        return out
+
+
+def _collect(value, out) -> None:
+    if isinstance(value, Val):
+        out.append(value)
+    elif isinstance(value, (list, tuple)):
+        for v in value:
+            _collect(v, out)
+
+
+def results_of(returned) -> list[Val]:
+    """The values that an op returned, in order."""
+    out: list[Val] = []
+    _collect([returned], out)
+    return out
+
+
+@dataclass
+class Output:
+    value: Tensor
+    alias: Tensor | None = None
+    stride_order: tuple[int, ...] | None = None
+    hidden: bool = False  # made by an op with a side effect
+
+
+@dataclass
+class Bindings:
+    """The inputs of a call, flattened, and the values of the size symbols."""
+
+    inputs: list
+    symbols: dict[str, int]
+    example: Any = None  # an empty array that results are made like, where no input is an array
+
+    def size(self, size: Size) -> int:
+        return size if isinstance(size, int) else sz.substitute(size, self.symbols)

@@ -1,0 +1,249 @@
+"""What a call becomes, for people: ``print(jit(f).explain(*args))``, and as a drawing in ``.explain(*args).save("f.html")``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from mlirfuse.inspect import listing
+from mlirfuse.ir import sizes as sz
+from mlirfuse.core.errors import CompileError, UnsupportedError
+from mlirfuse.ir.graph import Graph, Op, Segment
+from mlirfuse.inspect.listing import Names
+from mlirfuse.analysis import traffic
+
+
+@dataclass
+class Launch:
+    """A launch of a kernel: its name in the code, and the threads that it gets."""
+
+    name: str
+    threads: str
+
+
+@dataclass
+class Line:
+    """An op: what it computes, the type of what it gives, and where in the user's program it was written ("" where that is not known)."""
+
+    text: str
+    type: str
+    place: str
+    source: str
+    op: Op = field(repr=False)
+
+
+@dataclass
+class Kernel:
+    """A segment: what its scheduler made of it. ``launches`` is empty where it only changes metadata; a split reduction has two."""
+
+    number: int
+    scheduler: str
+    launches: list[Launch]
+    ops: list[Line]
+    reads: dict[str, str]  # names and types
+    writes: dict[str, str]
+    bytes_read: int
+    bytes_written: int
+    params: dict
+    why: str  # why it is cut from the segment before it
+    segment: Segment = field(repr=False)
+
+    @property
+    def title(self) -> str:
+        return f"{'segment' if self.scheduler == 'no-op' else 'kernel'} {self.number}, {self.scheduler}"
+
+    @property
+    def chosen(self) -> str:
+        """The parameters that are on, as text."""
+        return ", ".join(f"{key}={value}" for key, value in self.params.items() if value is not False)
+
+
+@dataclass
+class Outside:
+    """An op that is in no kernel, and why."""
+
+    line: Line
+    why: str
+
+
+@dataclass
+class Explanation:
+    """What a call with certain arguments becomes. ``str()`` is a summary for people; :meth:`save` draws it.
+
+    ``views``: view ops that no kernel is launched for: inside a kernel they change its indices, at the end they are aliases. ``notes``: merges
+    that grouping refused. ``problem``: why nothing is compiled, where that is so.
+    """
+
+    name: str
+    target: str
+    inputs: dict[str, str]
+    outputs: dict[str, str]
+    kernels: list[Kernel]
+    outside: list[Outside]
+    views: list[Outside]
+    notes: list[str]
+    problem: str
+    graph: Graph = field(repr=False)
+    names: Names = field(repr=False)
+
+    @property
+    def launches(self) -> int:
+        """How many kernels a call launches."""
+        return sum(len(k.launches) for k in self.kernels)
+
+    @property
+    def bytes_read(self) -> int:
+        return sum(k.bytes_read for k in self.kernels)
+
+    @property
+    def bytes_written(self) -> int:
+        return sum(k.bytes_written for k in self.kernels)
+
+    @staticmethod
+    def of(lowered) -> Explanation:
+        """The explanation of a :class:`mlirfuse.inspect.lowered.Lowered`."""
+        return _explain(lowered)
+
+    def summary(self) -> str:
+        """One line: kernels, launches, bytes."""
+        text = f"{self.name} for {self.target}: "
+        if self.problem:
+            return text + f"runs op by op: {self.problem}"
+        made = [k for k in self.kernels if k.launches]
+        text += f"{_count(len(made), 'kernel')}, {_count(self.launches, 'launch', 'es')}"
+        if self.launches:
+            text += f", {listing.bytes_text(self.bytes_read)} read and {listing.bytes_text(self.bytes_written)} written"
+        if self.outside:
+            text += f"; {_count(len(self.outside), 'op')} outside of kernels"
+        return text
+
+    def __str__(self) -> str:
+        out = [self.summary() + "\n"]
+        if self.kernels:
+            rows = [(k.number, k.scheduler, len(k.launches), len(k.ops), listing.bytes_text(k.bytes_read), listing.bytes_text(k.bytes_written),
+                     "; ".join(launch.threads for launch in k.launches) or "nothing to launch", k.why) for k in self.kernels]  # fmt: skip
+            headings = ("kernel", "scheduler", "launches", "ops", "reads", "writes", "threads", "why it is cut from the one before")
+            if not any(k.why for k in self.kernels):
+                rows, headings = [row[:-1] for row in rows], headings[:-1]
+            out.append(listing.table(rows, "  ", headings))
+        for k in self.kernels:
+            head = f"{k.title}: {', '.join(k.reads) or 'nothing'} -> {', '.join(k.writes)}" if k.launches else f"{k.title}: nothing to launch"
+            out.append(head + (f"\n  chosen: {k.chosen}" if k.chosen else "") + "\n" + _lines(k.ops))
+        if self.outside:
+            out.append("outside of kernels:\n" + listing.table([(o.line.text, o.line.type, o.why, o.line.place) for o in self.outside], "  "))
+        if self.views:
+            out.append("views, which cost no kernel:\n" + listing.table([(o.line.text, o.line.type, o.why, o.line.place) for o in self.views], "  "))
+        if self.notes:
+            out.append("not merged:\n" + "".join(f"  {note}\n" for note in self.notes))
+        return "\n".join(out)
+
+    def to_html(self) -> str:
+        """One page that draws the graph, its segments as boxes; it needs nothing from elsewhere."""
+        from mlirfuse.inspect.drawing import page
+
+        return page(self)
+
+    def save(self, path) -> None:
+        """Writes :meth:`to_html` to a file."""
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(self.to_html())
+
+
+def _count(n: int, word: str, plural: str = "s") -> str:
+    return f"{n} {word}{plural if n != 1 else ''}"
+
+
+def _lines(ops: list[Line]) -> str:
+    rows, last = [], None
+    for line in ops:
+        rows.append((line.text, line.type, line.place, line.source if line.op.loc != last else ""))
+        last = line.op.loc
+    return listing.table(rows, "  ") if rows else ""
+
+
+def _explain(lowered) -> Explanation:
+    graph, env, target = lowered.segmented(), lowered.env, lowered.target
+    names = Names(graph, env)
+    problem, parts = "", []
+    try:
+        parts = lowered.parts()
+    except (CompileError, UnsupportedError) as error:
+        problem = str(error)
+
+    def line(op: Op) -> Line:
+        types = ", ".join(names.type(v) for v in op.results)
+        return Line(names.statement(op), types, listing.place(op.loc), listing.source(op.loc), op)
+
+    members: dict[Segment, list[Op]] = {}
+    for op in graph.ops:
+        if op.segment is not None:
+            members.setdefault(op.segment, []).append(op)
+    kernels: list[Kernel] = []
+
+    def kernel(segment: Segment, ops, launches, reads, writes, nbytes, params) -> None:
+        ops = [line(op) for op in ops if not listing.is_literal(op)]
+        kernels.append(Kernel(len(kernels), segment.scheduler, launches, ops, reads, writes, *nbytes, params, segment.why, segment))
+
+    launched: dict[Segment, set[Op]] = {}
+    for part in parts:
+        for step, choice, made in part.steps():
+            analysis = step.analysis
+            launched[step.segment] = set(analysis.ops)
+            launches = [Launch(k.name, threads_text(k, env)) for k in made]
+            reads = {names.of(v): names.type(v) for v in dict.fromkeys(analysis.inputs + analysis.scalars)}
+            writes = {names.of(v): names.type(v) for v in analysis.outputs}
+            kernel(step.segment, analysis.ops, launches, reads, writes, traffic.of_step(step, env), choice)
+    aliases = {value: view for part in parts for value, view in part.program.views.items()}
+    for segment, ops in members.items():
+        if segment not in launched:
+            segment.scheduler = segment.scheduler if problem else "no-op"
+            kernel(segment, ops, [], {}, {}, (0, 0), {})
+    in_order = {segment: at for at, segment in enumerate(members)}
+    kernels.sort(key=lambda k: in_order.get(k.segment, len(in_order)))
+    for number, made in enumerate(kernels):
+        made.number = number
+        if any(k.launches for k in kernels[:number]) and made.launches and not made.why and made.segment in members:
+            made.why = _why_another_group(made, members[made.segment])
+    number_of = {k.segment: k.number for k in kernels}
+    outside = []
+    for op in graph.ops:
+        if op.group is None and op.name not in listing.VIEWS and not listing.is_literal(op):
+            outside.append(Outside(line(op), _why_outside(op)))
+    views = []
+    for op in graph.ops:
+        if op.name in listing.VIEWS and not (op.name == "broadcast_in_dim" and not op.operands[0].rank):
+            root = next((aliases[v][0] for v in op.results if v in aliases), None)
+            if root is not None:
+                views.append(Outside(line(op), f"an alias of {names.of(root)}"))
+            elif op in launched.get(op.segment, ()):
+                views.append(Outside(line(op), f"other indices inside kernel {number_of[op.segment]}"))
+            elif not problem:
+                views.append(Outside(line(op), f"an alias of {names.of(op.operands[0])}"))
+    notes = [note for group in dict.fromkeys(op.group for op in graph.ops if op.group is not None) for note in group.notes]
+    where = target.name if target.name == "cpu" else f"{target.name}:{target.machine.chip}"
+    inputs = {names.of(v): names.type(v) for v in graph.args}
+    outputs = {names.of(v): names.type(v) for v in graph.returns}
+    return Explanation(lowered.name, where, inputs, outputs, kernels, outside, views, notes, problem, graph, names)
+
+
+def _why_another_group(kernel: Kernel, ops: list[Op]) -> str:
+    inside = set(ops)
+    for op in ops:
+        for v in op.operands:
+            if v.op is not None and v.op not in inside and v.op.group is None and v.op.name not in listing.VIEWS and not listing.is_literal(v.op):
+                return f"another group: it reads what {v.op.name} gives, which {_why_outside(v.op)}"
+    notes = kernel.segment.group.notes
+    return f"another group: {notes[0]}" if notes else "another group: shares no tensor with those before it"
+
+
+def _why_outside(op: Op) -> str:
+    return op.attrs.get("note") or "not grouped with another op, and single_op is off"
+
+
+def threads_text(kernel, env: dict[str, int]) -> str:
+    """How many threads, or tasks, a kernel gets in a call with these sizes."""
+    if hasattr(kernel, "grid"):
+        blocks = sz.substitute(kernel.grid, env)
+        cluster = f" in clusters of {kernel.cluster}" if kernel.cluster > 1 else ""
+        return f"{_count(blocks, 'block')} of {kernel.threads} threads{cluster}"
+    tasks, grain = sz.substitute(kernel.tasks, env), sz.substitute(kernel.grain, env)
+    return f"{_count(tasks, 'task')}, {grain} at a time" if 1 < grain < tasks else _count(tasks, "task")

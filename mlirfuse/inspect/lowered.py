@@ -1,0 +1,314 @@
+"""What becomes of a call: ``jit(f).lower(*args)`` gives a :class:`Lowered`, whose text can be looked at level by level.
+
+=============  ======================================================================================================
+``fusion``     the function as it was traced: tensor operations, symbolic sizes
+``grouped``    composite ops taken apart; what is compiled together stands in ``fusion.group`` regions
+``segmented``  groups cut into ``fusion.segment`` regions, one kernel each, with scheduler, parameters and reason of the cut
+``linalg``     each segment as ``linalg`` on tensors: its meaning, checkable and executable with MLIR's own passes
+``tiled``      what each segment's scheduler wrote for these sizes: loops or threads, vectors, reductions
+``gpu``        the kernels' ``gpu.module`` with its target, loops as branches (CUDA targets)
+``nvvm``       the same in the LLVM and NVVM dialects (CUDA targets)
+``ptx``        what the driver gets (CUDA targets)
+``host``       the function that a call runs: it launches the kernels in order
+``llvm``       LLVM IR of kernels and host function (CPU)
+=============  ======================================================================================================
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mlirfuse import _native
+from mlirfuse.runtime import targets
+from mlirfuse.core.errors import CompileError, UnsupportedError
+from mlirfuse.runtime.executor import Empty, Executor
+from mlirfuse.runtime import arrays
+from mlirfuse.frontend import tree as trees
+from mlirfuse.ir.graph import Graph, Segment
+from mlirfuse.lowering import llvm, ptx
+from mlirfuse.passes.base import IR
+from mlirfuse.schedule import staged
+from mlirfuse.analysis import traffic
+
+TENSOR_LEVELS = ("fusion", "grouped", "segmented", "linalg")
+CPU_LEVELS = (*TENSOR_LEVELS, "tiled", "host", "llvm")
+CUDA_LEVELS = (*TENSOR_LEVELS, "tiled", "gpu", "nvvm", "ptx", "host")
+LEVELS = (*TENSOR_LEVELS, "tiled", "gpu", "nvvm", "ptx", "host", "llvm")
+BETWEEN = "// -----\n"  # between the programs of a function that library ops cut apart
+
+
+class Lowered:
+    """A call on its way down. Made by :meth:`mlirfuse.api.Jitted.lower`, which has traced it; each level is made when it is asked for."""
+
+    def __init__(self, owner, kind, tree, leaves, env: dict[str, int], target):
+        self._owner, self._kind, self._tree, self._leaves, self._env, self._target = owner, kind, tree, list(leaves), env, target
+        self._texts: dict[tuple[str, bool], str] = {}
+        self._graph: Graph | None = None
+        self._parts: list[_Part] | None = None
+
+    def __repr__(self) -> str:
+        return f"<{self._owner.__name__} lowered for {self._target.name}; levels: {', '.join(self.levels)}>"
+
+    @property
+    def levels(self) -> tuple[str, ...]:
+        """The levels that this target has, from the function down."""
+        return CPU_LEVELS if self._target.name == "cpu" else CUDA_LEVELS
+
+    @property
+    def kernels(self) -> int:
+        """How many kernels the call launches."""
+        return sum(len(part.kernels) for part in self._code())
+
+    def as_text(self, level: str = "segmented", locations: bool = False) -> str:
+        """The program at ``level``; with ``locations``, the ops of the tensor levels carry the user's lines.
+
+        The tensor levels, ``tiled``, ``gpu`` and ``nvvm`` are MLIR that parses. Where library ops cut the function into several programs,
+        the levels below them give one module each, with ``// -----`` between. Raises ValueError for a level that there is not.
+        """
+        if level not in self.levels:
+            there = f"this target's levels are {', '.join(self.levels)}"
+            if level not in LEVELS:
+                raise ValueError(f"no level '{level}'; {there}")
+            only = "a CPU has" if self._target.name == "cpu" else "an NVIDIA GPU has"
+            raise ValueError(f"level '{level}' is none that {only}; {there}")
+        if level in TENSOR_LEVELS:
+            self._tensor_levels()
+            if level == "linalg" and (level, locations) not in self._texts:
+                from mlirfuse.lowering.linalg import to_linalg
+
+                self._texts[level, locations] = _as_text(to_linalg([self._graph]), locations)
+            return self._texts[level, locations]
+        key = (level, False)
+        if key not in self._texts:
+            self._texts[key] = BETWEEN.join(part.text(level) for part in self._code())
+        return self._texts[key]
+
+    def compile(self) -> Compiled:
+        """The call compiled, as a callable for arguments of this kind. Raises where this machine cannot run it."""
+        self._tensor_levels()
+        executor, kernels = self._executor(), 0
+        targets.check_place(self._target, self._leaves)
+        try:
+            executor.check(self._env)
+            if executor.pieces is None:
+                executor.variant(self._leaves, self._kind.leaf_of_arg, self._env)
+            kernels = self.kernels
+        except Empty:
+            pass  # nothing to launch
+        return Compiled(self._owner, self._kind, self._tree, self._leaves, kernels)
+
+    # ---- for explanations and dumps
+
+    @property
+    def name(self) -> str:
+        """The function's."""
+        return self._owner.__name__
+
+    @property
+    def target(self):
+        """What code is made for: see :mod:`mlirfuse.runtime.targets`."""
+        return self._target
+
+    @property
+    def env(self) -> dict[str, int]:
+        """The values of the size symbols in this call."""
+        return self._env
+
+    def segmented(self) -> Graph:
+        """The graph at the segmented level, with what was chosen for this call's sizes."""
+        self._tensor_levels()
+        return self._graph
+
+    def parts(self) -> list[_Part]:
+        """The code of the programs between library ops. Raises where a segment cannot be compiled, or a tensor has no elements."""
+        return self._code()
+
+    # ---- the tensor levels
+
+    def _tensor_levels(self) -> None:
+        if ("segmented", False) in self._texts:
+            return
+        from mlirfuse import api
+
+        graph = self._kind.traced.graph
+        self._keep("fusion", graph)
+
+        def after(step, ir, seconds):
+            if step.name == "fusion-group":
+                self._keep("grouped", graph)
+
+        self._graph = api.lower_to_segments(graph, self._target, after)
+        try:
+            self._name_parameters()
+        except (CompileError, UnsupportedError, Empty):
+            pass  # no scheduler takes it: told where a level below is asked for
+        self._keep("segmented", self._graph)
+
+    def _keep(self, level: str, graph: Graph) -> None:
+        self._texts[level, False], self._texts[level, True] = IR([graph]).as_texts(False, True)
+
+    def _name_parameters(self) -> None:
+        """Writes what was chosen for these sizes to the segments."""
+        for program, params in self._choices():
+            for step, choice in zip(program.steps, params):
+                step.segment.params = traffic.spelled(*traffic.of_step(step, self._env)) | parameters(choice)
+
+    # ---- below
+
+    def _executor(self) -> Executor:
+        if self._kind.executor is None:
+            self._kind.executor = Executor(self._graph, self._target, self._env)
+        return self._kind.executor
+
+    def _choices(self) -> list[tuple]:
+        """(program, parameters) of each piece between library ops."""
+        executor = self._executor()
+        executor.check(self._env)
+        pieces = [executor] if executor.pieces is None else [step for what, step in executor.pieces.steps if what == "kernels"]
+        aligned = self._alignments()
+        out = []
+        for piece in pieces:
+            known = {v: aligned.get(v, 256) for v in piece.program.graph.args}
+            out.append((piece.program, piece.program.parameters(self._env, known)))
+        return out
+
+    def _alignments(self) -> dict:
+        """Bytes, of each argument's address. A NumPy array stands for a CUDA array that lies likewise in an aligned allocation."""
+        found = {}
+        for value, leaf in zip(self._graph.args, self._kind.leaf_of_arg):
+            array = self._leaves[leaf]
+            if arrays.framework(array) is None:
+                continue
+            found[value] = arrays.describe(array).align
+            if self._target.name != "cpu" and isinstance(array, np.ndarray):
+                found[value] = arrays.alignment(array.ctypes.data - _owner(array).ctypes.data)
+        return found
+
+    def _code(self) -> list[_Part]:
+        if self._parts is None:
+            self._tensor_levels()
+            try:
+                choices = self._choices()
+            except Empty:
+                raise UnsupportedError("a tensor of this call has no elements: no kernel is made for it") from None
+            self._parts = [_Part(self._target, program, params) for program, params in choices]
+        return self._parts
+
+
+class _Part:
+    """The code of one program for one choice of parameters; nothing of it is loaded."""
+
+    def __init__(self, target, program, params):
+        self.target, self.program, self.params = target, program, params
+        slots = program.slots()
+        self.kernels, self.tiled = target.kernels(program, params, slots)
+        self.host = target.host(self.kernels, slots)
+        self.heads = _heads(program, params, self.kernels)
+
+    def steps(self) -> list[tuple]:
+        """(step, its parameters by name, its kernels) for each segment that launches, in order."""
+        return [(step, parameters(choice), kernels_of(step, self.kernels)) for step, choice in zip(self.program.steps, self.params)]
+
+    def text(self, level: str) -> str:
+        if level == "host":
+            declared = "".join(f"func.func private @{k.name}(i64, i64, !llvm.ptr)\n" for k in self.kernels) if self.target.name == "cpu" else ""
+            return f"module {{\n{declared}{self.host}\n}}\n"
+        if level == "tiled":
+            return self.heads + self.tiled
+        if level == "llvm":
+            return llvm.to_llvm_ir(targets.whole(self.tiled, self.host))
+        chip = self.target.machine.chip
+        if level == "ptx":
+            return ptx.to_ptx(self.tiled, chip) if self.kernels else "// no kernel: every result is a view\n"
+        return _as_text((ptx.to_gpu if level == "gpu" else ptx.to_nvvm)(self.tiled, chip))
+
+
+def _heads(program, params, kernels) -> str:
+    """For people: which kernel is which segment, and how it is launched."""
+    lines = []
+    for at, (step, choice) in enumerate(zip(program.steps, params)):
+        segment: Segment = step.segment
+        given = ", ".join(f"{k} = {v}" for k, v in parameters(choice).items())
+        lines.append(f"// segment {at}: {segment.scheduler}" + (f" {{{given}}}" if given else "") + (f": {segment.why}" if segment.why else ""))
+        lines += [f"//   @{kernel.name}: {_launched(kernel)}" for kernel in kernels_of(step, kernels)]
+    return "".join(line + "\n" for line in lines)
+
+
+def kernels_of(step, kernels) -> list:
+    """Those of ``kernels`` that belong to a program's step."""
+    return [k for k in kernels if k.name == step.name or k.name.startswith(f"{step.name}_")]
+
+
+def _launched(kernel) -> str:
+    if hasattr(kernel, "grid"):
+        cluster = f", clusters of {kernel.cluster}" if kernel.cluster > 1 else ""
+        return f"{kernel.grid} blocks of {kernel.threads} threads{cluster}"
+    return f"{kernel.tasks} tasks, {kernel.grain} at a time"
+
+
+def parameters(choice) -> dict:
+    """A scheduler's parameters by name."""
+    if isinstance(choice, staged.Params):
+        return {"stages": len(choice.stages)} | ({"form": choice.form} if choice.form != "phases" else {})
+    out = {}
+    for name, value in (choice._asdict() if isinstance(choice, tuple) else vars(choice)).items():
+        if name == "access":
+            out |= {"lanes": value.lanes, "index": str(value.index)}
+        elif isinstance(value, (bool, int, str, float)):
+            out[name] = value
+    return out
+
+
+def _as_text(module, locations: bool = False) -> str:
+    return module.operation.get_asm(enable_debug_info=locations, use_local_scope=locations).rstrip("\n") + "\n"
+
+
+def _owner(array: np.ndarray) -> np.ndarray:
+    """The array whose memory a view shows."""
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array
+
+
+class Compiled:
+    """A compiled call: takes arguments of the kind that it was compiled for, other sizes included, and no others.
+
+    ``kernels`` is the number of kernels that a call with the first sizes launches. Raises TypeError for arguments of another kind.
+    """
+
+    def __init__(self, owner, kind, tree, leaves, kernels: int):
+        from mlirfuse import api
+
+        self._owner, self._kind, self._tree, self._api, self.kernels = owner, kind, tree, api, kernels
+        self._key = tuple(api._key(spec) for spec in self._specs(leaves))
+        self._dispatch = _native.Dispatcher(self._miss)
+        self._dispatch.set_alias_sensitive(bool(kind.traced.mutated))
+        traced = kind.traced
+        for leaf in {*traced.static_leaves, *traced.scalar_ranges, *traced.index_ranges, *self._static()}:
+            self._dispatch.set_static(leaf)
+
+    def __call__(self, *args, **kwargs):
+        leaves, tree = trees.flatten((args, kwargs))
+        if tree != self._tree:
+            raise TypeError(f"{self._owner.__name__} was compiled for arguments of another structure: {self._tree.paths()}")
+        return self._dispatch(*leaves, *[c.read() for c in self._kind.traced.captured])
+
+    def _static(self) -> list[int]:
+        return self._owner._static_leaves(self._tree)
+
+    def _specs(self, leaves) -> list:
+        entry = self._owner._entry(self._tree)
+        return [self._owner._describe(leaf, k, entry) for k, leaf in enumerate(leaves)]
+
+    def _miss(self, leaves):
+        specs = self._specs(leaves)
+        same = tuple(self._api._key(spec) for spec in specs) == self._key
+        env = self._kind.env(specs) if same else {}
+        if not same or not self._kind.holds(leaves, env):
+            raise TypeError(
+                f"{self._owner.__name__} was compiled for another kind of arguments (dtypes, ranks, layouts, extents of 0 and 1, "
+                "values taken as constants): call the jitted function itself, which compiles what is new"
+            )
+        if self._kind.traced.mutated and self._api._overlap(self._kind, leaves) is not None:
+            raise UnsupportedError(f"arguments that {self._owner.__name__} writes into overlap others in memory: call the jitted function itself")
+        return self._owner._run(self._kind, leaves, env)

@@ -1,0 +1,260 @@
+"""The tensor-level program as plain Python objects: what the passes look at and change.
+
+Walking MLIR through its bindings costs tens of microseconds an op, so a pass works on this snapshot and the IR is written
+once. A :class:`Graph` is one function; :mod:`mlirfuse.dialects.fusion` reads it from MLIR and prints it as MLIR, without loss.
+
+The graph is flat: an op's membership in a group and a segment is a label on the op, not a nesting. Printing nests the labelled
+ops into ``fusion.group`` and ``fusion.segment`` regions whose operands are all that they use. Ops with blocks of their own
+(``scf.if`` …) hold :class:`Block` objects, whose ops may use values of the blocks around them.
+
+Sizes are symbolic (:mod:`mlirfuse.ir.sizes`): a value's ``shape`` is a tuple of ints and expressions over the symbols that the
+function's arguments declare. Extents of 0 and 1 are always ints: a kind of call is compiled for them.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass, field
+from typing import Any, Iterator
+
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.dtypes import DType
+from mlirfuse.ir.sizes import Size
+
+
+class Value:
+    """A tensor: element type and symbolic shape; ``op`` is its producer (None for an argument).
+
+    What is no tensor (the ``i1`` of a guard) has dtype None and MLIR's spelling of its type in ``type``.
+    """
+
+    __slots__ = ("dtype", "shape", "op", "name", "type")
+
+    def __init__(self, dtype: DType | None, shape=(), op: Op | None = None, name: str | None = None, type: str | None = None):
+        self.dtype = dtype
+        self.shape: tuple[Size, ...] = tuple(shape)
+        self.op = op
+        self.name = name
+        self.type = type or f"tensor<{''.join(f'{n if isinstance(n, int) else chr(63)}x' for n in self.shape)}{dtype.mlir}>"
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    @property
+    def numel(self) -> Size:
+        return sz.product(self.shape)
+
+    def __repr__(self) -> str:
+        return f"{self.name or 'value'}: {self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+@dataclass(eq=False)
+class Group:
+    """Ops that are compiled together. ``notes`` are decisions a user may ask about, printed on the IR."""
+
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class Segment:
+    """Ops of one group that become one kernel.
+
+    ``scheduler`` names its scheduler, ``params`` what was chosen for it (printed on the IR), ``why`` the reason it is cut from the
+    segment before it.
+    """
+
+    group: Group
+    scheduler: str = ""
+    params: dict[str, Any] = field(default_factory=dict)
+    why: str = ""
+
+
+class Op:
+    """One operation: its row's name in the op table (without ``fusion.``), operands, attributes and results."""
+
+    __slots__ = ("name", "operands", "attrs", "results", "blocks", "loc", "group", "segment")
+
+    def __init__(self, name, operands, attrs=None, results=(), blocks=(), loc=None):
+        self.name: str = name
+        self.operands: list[Value] = list(operands)
+        self.attrs: dict[str, Any] = dict(attrs or {})
+        self.results: list[Value] = list(results)
+        self.blocks: list[Block] = list(blocks)
+        self.loc: tuple[str, int] | None = loc  # file and line of the user's program
+        self.group: Group | None = None
+        self.segment: Segment | None = None
+        for result in self.results:
+            result.op = self
+
+    @property
+    def result(self) -> Value:
+        (only,) = self.results
+        return only
+
+    def __repr__(self) -> str:
+        return f"{self.name}({', '.join(v.name or '_' for v in self.operands)})"
+
+
+class Block:
+    """Arguments, ops in order, and the values that the block gives to what surrounds it."""
+
+    __slots__ = ("args", "ops", "returns", "terminator")
+
+    def __init__(self, args=(), ops=(), returns=(), terminator: str | None = None):
+        self.args: list[Value] = list(args)
+        self.ops: list[Op] = list(ops)
+        self.returns: list[Value] = list(returns)
+        self.terminator = terminator  # the name of the op that ends it, where it is not the usual yield
+
+    def users(self) -> dict[Value, list[Op]]:
+        """For each value, the ops of this block (or of blocks within them) that use it, in order."""
+        out: dict[Value, list[Op]] = {}
+        for op in self.ops:
+            for value in dict.fromkeys(uses(op)):
+                out.setdefault(value, []).append(op)
+        return out
+
+    def replace(self, old: Value, new: Value) -> None:
+        """Every use of ``old`` in this block, its nested blocks and its returns becomes ``new``."""
+        for op in walk(self):
+            op.operands = [new if v is old else v for v in op.operands]
+            for block in op.blocks:
+                block.returns = [new if v is old else v for v in block.returns]
+        self.returns = [new if v is old else v for v in self.returns]
+
+
+def uses(op: Op) -> Iterator[Value]:
+    """Operands of ``op`` and everything its blocks use from outside them."""
+    yield from op.operands
+    for block in op.blocks:
+        inner = set(block.args)
+        for nested in block.ops:
+            for value in uses(nested):
+                if value not in inner:
+                    yield value
+            inner.update(nested.results)
+        for value in block.returns:
+            if value not in inner:
+                yield value
+
+
+def walk(block: Block) -> Iterator[Op]:
+    """All ops of ``block`` and of the blocks nested in them, each op before its nested ones."""
+    for op in block.ops:
+        yield op
+        for nested in op.blocks:
+            yield from walk(nested)
+
+
+@dataclass
+class Layout:
+    """How an argument lies in memory. Strides are in elements; ``align`` is a power of two in bytes."""
+
+    strides: tuple[Size, ...]
+    align: int = 1
+
+
+@dataclass(eq=False)
+class Graph:
+    """One function.
+
+    ``layouts`` belongs to ``body.args``, one each (None: not known); ``scalars`` are the arguments passed by value, as 0-d
+    tensors. ``aliases`` maps a result's position to the argument that it is written into. ``device`` is "cpu", "cuda" or None where
+    it is not known. ``parts`` and ``result_parts`` say by position which arguments and results are other tensors' memory reinterpreted:
+    the "re" or the "im" of a complex tensor, two real ones with doubled strides, an "im" behind its "re" (`fusion-split-complex`); the
+    "bits" of floats of a byte (`fusion-narrow-floats`).
+    """
+
+    name: str
+    body: Block
+    layouts: list[Layout | None] = field(default_factory=list)
+    scalars: set[int] = field(default_factory=set)
+    aliases: dict[int, int] = field(default_factory=dict)
+    device: str | None = None
+    parts: dict[int, str] = field(default_factory=dict)
+    result_parts: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def args(self) -> list[Value]:
+        return self.body.args
+
+    @property
+    def ops(self) -> list[Op]:
+        return self.body.ops
+
+    @property
+    def returns(self) -> list[Value]:
+        return self.body.returns
+
+    def copy(self) -> Graph:
+        """A graph of its own with the same ops, groups and segments; attributes are shared, as nothing changes them in place."""
+        values: dict[Value, Value] = {}
+        labels: dict[Any, Any] = {None: None}
+
+        def value(v: Value) -> Value:
+            if v not in values:
+                values[v] = Value(v.dtype, v.shape, None, v.name, v.type)
+            return values[v]
+
+        def group(g: Group) -> Group:
+            if g not in labels:
+                labels[g] = Group(list(g.notes))
+            return labels[g]
+
+        def segment(s: Segment) -> Segment:
+            if s not in labels:
+                labels[s] = Segment(group(s.group), s.scheduler, dict(s.params), s.why)
+            return labels[s]
+
+        def block(b: Block) -> Block:
+            return Block(map(value, b.args), map(op, b.ops), map(value, b.returns), b.terminator)
+
+        def op(o: Op) -> Op:
+            made = Op(o.name, map(value, o.operands), o.attrs, map(value, o.results), map(block, o.blocks), o.loc)
+            made.group, made.segment = o.group and group(o.group), o.segment and segment(o.segment)
+            return made
+
+        layouts = [layout and Layout(tuple(layout.strides), layout.align) for layout in self.layouts]
+        return Graph(self.name, block(self.body), layouts, set(self.scalars), dict(self.aliases), self.device, dict(self.parts), dict(self.result_parts))
+
+
+def topological(ops, clusters=None) -> list[Op]:
+    """``ops`` so ordered that producers come first, stable; ops with the same ``clusters[op]`` become neighbours.
+
+    Ops with an effect keep their order and stay between what must come before and after them (:mod:`mlirfuse.ir.effects`).
+
+    Raises ValueError where clusters depend on each other in a cycle.
+    """
+    from mlirfuse.ir.effects import memory_order
+
+    ops = list(ops)
+    earlier = memory_order(ops)
+    cluster = {op: (clusters.get(op) if clusters else None) or op for op in ops}
+    producer = {value: op for op in ops for value in op.results}
+    members: dict[Any, list[Op]] = {}
+    for op in ops:
+        members.setdefault(cluster[op], []).append(op)
+    pending = {key: set() for key in members}
+    followers: dict[Any, list] = {key: [] for key in members}
+    for op in ops:
+        for source in [*(producer.get(value) for value in uses(op)), *earlier.get(op, ())]:
+            if source is not None and cluster[source] is not cluster[op] and cluster[source] not in pending[cluster[op]]:
+                pending[cluster[op]].add(cluster[source])
+                followers[cluster[source]].append(cluster[op])
+    order = {key: k for k, key in enumerate(members)}
+    keys = list(members)
+    left = {key: len(p) for key, p in pending.items()}
+    ready = [order[key] for key in keys if not left[key]]
+    heapq.heapify(ready)
+    out: list[Op] = []
+    while ready:
+        key = keys[heapq.heappop(ready)]
+        out.extend(members[key])
+        for follower in followers[key]:
+            left[follower] -= 1
+            if not left[follower]:
+                heapq.heappush(ready, order[follower])
+    if len(out) != len(ops):
+        raise ValueError("the groups depend on each other in a cycle")
+    return out

@@ -1,0 +1,182 @@
+"""The reference interpreter: a graph run op by op through the table's NumPy references. It is what kernels are tested against, and the
+fallback where a function cannot be compiled.
+
+Groups and segments make no difference to it. Half types are rounded after every op, where a kernel rounds at casts and stores only.
+"""
+
+from __future__ import annotations
+
+import operator
+
+import numpy as np
+
+from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir.ops import table
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.builder import Builder
+from mlirfuse.ir.effects import VIEWS, writes_in_place
+from mlirfuse.core.errors import ShapeError, UnsupportedError
+from mlirfuse.ir.graph import Block, Graph, Op, Value, walk
+
+_SIZED = {"shape", "size", "start", "sizes", "low", "high"}  # attributes that hold sizes
+
+
+def run(graph: Graph, args, sizes: dict[str, int] | None = None) -> list[np.ndarray]:
+    """The results of ``graph`` on ``args``, one array (0-d for a scalar) for each argument.
+
+    Symbols of the arguments' shapes take their values from the arrays; ``sizes`` gives any other. Ops that write in place write into the
+    arrays of ``args``; nothing else does. A result with an alias is given like any other: the caller stores it.
+    """
+    if len(args) != len(graph.args):
+        raise TypeError(f"{graph.name} takes {len(graph.args)} arguments, got {len(args)}")
+    arrays = [np.asarray(a) for a in args]
+    symbols = bind(graph, arrays, sizes)
+    written = any(writes_in_place(op) for op in walk(graph.body))
+    return _Run(symbols, written).block(graph.body, dict(zip(graph.args, arrays)))
+
+
+def bind(graph: Graph, arrays, sizes: dict[str, int] | None = None) -> dict[str, int]:
+    """The values of the symbols in the arguments' shapes. Raises :class:`ShapeError` where an array does not fit its argument."""
+    symbols: dict[str, int] = dict(sizes or {})
+    for k, (value, array) in enumerate(zip(graph.args, arrays)):
+        if value.dtype is not None and dt.of(array.dtype) is not value.dtype:
+            raise TypeError(f"argument {k} of {graph.name} is {dt.of(array.dtype)}, it was compiled for {value.dtype}")
+        if len(value.shape) != array.ndim:
+            raise ShapeError(f"argument {k} of {graph.name} has rank {array.ndim}, it was compiled for rank {len(value.shape)}")
+        for size, extent in zip(value.shape, array.shape):
+            name = sz.told_by(size)
+            if name is not None:
+                symbols.setdefault(name, extent)
+    for k, (value, array) in enumerate(zip(graph.args, arrays)):
+        expected = tuple(sz.substitute(n, symbols) for n in value.shape)
+        if expected != array.shape and all(isinstance(n, int) for n in expected):
+            raise ShapeError(f"argument {k} of {graph.name} has shape {array.shape}, expected {expected}")
+    return symbols
+
+
+class _Run:
+    def __init__(self, symbols: dict[str, int], written: bool):
+        self.symbols = symbols
+        self.declared = set(symbols)  # by the arguments; the others belong to results of control flow
+        self.written = written  # some op writes in place, so that views have to share memory
+        self.known: dict = {}
+
+    def size(self, size) -> int:
+        if isinstance(size, int):
+            return size
+        found = self.known.get(size)
+        if found is None:
+            found = sz.substitute(size, self.symbols)
+            if not isinstance(found, int):
+                raise ShapeError(f"size {size} is not known: no argument's shape gives {', '.join(sorted(sz.symbols(found)))}")
+            self.known[size] = found
+        return found
+
+    def block(self, block: Block, values: dict[Value, np.ndarray]) -> list[np.ndarray]:
+        """Runs ``block``; ``values`` are those of the blocks around it and of its arguments."""
+        with np.errstate(all="ignore"):
+            for op in block.ops:
+                values.update(zip(op.results, self.op(op, [values[v] for v in op.operands], values)))
+        return [values[v] for v in block.returns]
+
+    def op(self, op: Op, operands: list[np.ndarray], values: dict) -> list:
+        row = table.TABLE.get(op.name)
+        if row is None:
+            results = self.foreign(op, operands, values)
+            self.learn(op.results, results)
+            return results
+        if row.ref is None:
+            out = self.composite(op, row, operands)
+        else:
+            attrs = {key: self.attribute(key, op.attrs[key], op.name) for key in row.attrs}
+            if writes_in_place(op) and not operands[0].flags.writeable:
+                raise UnsupportedError(f"{_place(op)}{op.name} writes into an array that is read-only, or whose elements lie on each other")
+            try:
+                result = row.ref(*operands, **attrs)
+            except ValueError as error:  # NumPy's word for shapes that do not go together
+                raise ShapeError(f"{_place(op)}{op.name} of {_shapes(operands)}: {error}") from error
+            out = list(result) if row.several else [result]
+        out = [np.asarray(a).astype(v.dtype.numpy, copy=False) for a, v in zip(out, op.results)]
+        for value, array in zip(op.results, out):
+            expected = tuple(map(self.size, value.shape))
+            if array.shape != expected:  # NumPy repeats an extent of 1 that the program takes to be equal to another
+                raise ShapeError(f"{_place(op)}{op.name} of {_shapes(operands)} gives {array.shape}, the program was compiled for {expected}")
+        if "inplace" in op.attrs:
+            operands[0][...] = out[0]
+            return operands[:1]
+        if self.written and op.name in VIEWS and any(a.size and not np.may_share_memory(a, operands[0]) for a in out):
+            raise UnsupportedError(f"{op.name} of an array of strides {operands[0].strides} is no view: copy it before it is written into")
+        return out
+
+    def learn(self, values: list[Value], arrays) -> None:
+        """Sizes that only the result of control flow tells, anew each time."""
+        for value, array in zip(values, arrays):
+            for size, extent in zip(value.shape, np.shape(array)):
+                if isinstance(size, sz.Expr) and size.is_symbol and str(size) not in self.declared and self.symbols.get(str(size)) != extent:
+                    self.symbols[str(size)] = extent
+                    self.known.clear()
+
+    def attribute(self, key: str, value, name: str):
+        if key in _SIZED and value is not None:
+            return tuple(map(self.size, value))
+        return self.size(value) if name == "size" else value
+
+    def composite(self, op: Op, row, operands) -> list:
+        inner = Block([Value(v.dtype, v.shape) for v in op.operands])
+        results = row.expand(Builder(inner), *inner.args, **{key: op.attrs[key] for key in row.attrs})
+        inner.returns = results if isinstance(results, list) else [results]
+        return self.block(inner, dict(zip(inner.args, operands)))
+
+    def foreign(self, op: Op, operands, values) -> list:
+        """Control flow, and the few ops on scalars that it needs. Numbers are Python's."""
+        if op.name == "scf.if":
+            branch = op.blocks[0] if operands[0] else op.blocks[1] if len(op.blocks) > 1 else Block()
+            return self.block(branch, dict(values))
+        if op.name == "scf.for":
+            carried = operands[3:]
+            for k in range(int(operands[0]), int(operands[1]), int(operands[2])):
+                self.learn(op.blocks[0].args, [k, *carried])
+                carried = self.block(op.blocks[0], dict(values) | dict(zip(op.blocks[0].args, [k, *carried])))
+            return carried
+        if op.name == "scf.while":
+            before, after = op.blocks
+            carried = operands
+            while True:
+                self.learn(before.args, carried)
+                condition, *carried = self.block(before, dict(values) | dict(zip(before.args, carried)))
+                if not condition:
+                    return carried
+                self.learn(after.args, carried)
+                carried = self.block(after, dict(values) | dict(zip(after.args, carried)))
+        if op.name == "guard":
+            from mlirfuse.passes.guard import failed_assumption
+
+            return [failed_assumption(op, operands, self.symbols) is None]
+        if op.name == "arith.constant":
+            text = str(op.attrs["value"])
+            return [text == "true" if text in ("true", "false") else float(text.split()[0]) if "." in text else int(text.split()[0])]
+        if op.name == "arith.cmpi":
+            return [_COMPARISONS[int(str(op.attrs["predicate"]).split()[0])](*operands)]
+        if op.name in _SCALARS:
+            return [_SCALARS[op.name](*operands)]
+        raise UnsupportedError(f"the interpreter does not know '{op.name}'")
+
+
+def _place(op: Op) -> str:
+    return f"{op.loc[0]}:{op.loc[1]}: " if op.loc else ""
+
+
+def _shapes(arrays) -> str:
+    return ", ".join(str(np.shape(a)) for a in arrays)
+
+
+_COMPARISONS = [operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge] + [operator.lt, operator.le, operator.gt, operator.ge]
+_SCALARS = {
+    "arith.addi": operator.add,
+    "arith.subi": operator.sub,
+    "arith.muli": operator.mul,
+    "arith.index_cast": operator.pos,
+    "arith.select": lambda condition, a, b: a if condition else b,
+    "tensor.extract": lambda x, *index: x[tuple(index)][()].item(),
+    "tensor.dim": lambda x, axis: x.shape[axis],
+}

@@ -1,0 +1,151 @@
+"""What callers' arrays are to a trace: NumPy arrays and numbers, torch tensors, anything that speaks ``__cuda_array_interface__``."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+
+from mlirfuse.ir import dtypes as dt
+from mlirfuse.core.errors import UnsupportedError
+from mlirfuse.frontend.numpy.tracing import ArgSpec, Static
+
+_torch_dtypes: dict = {}
+
+
+def framework(value) -> str | None:
+    """"numpy", "torch", "cupy", or "own" for another CUDA array; None for what is no array."""
+    if isinstance(value, np.ndarray):
+        return "numpy"
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor):
+        return "torch"
+    if hasattr(value, "__cuda_array_interface__"):
+        return "cupy" if type(value).__module__.split(".")[0] == "cupy" else "own"
+    return None
+
+
+def torch_dtype(dtype: dt.DType):
+    """torch's dtype for ours."""
+    import torch
+
+    if not _torch_dtypes:
+        names = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64", "bool": "bool", "c64": "complex64", "c128": "complex128"}
+        names |= {f"i{b}": f"int{b}" for b in (8, 16, 32, 64)} | {f"u{b}": f"uint{b}" for b in (8, 16, 32, 64)}
+        names |= {"f8e4m3fn": "float8_e4m3fn", "f8e5m2": "float8_e5m2"}
+        _torch_dtypes.update({dt.BY_NAME[ours]: getattr(torch, theirs) for ours, theirs in names.items() if hasattr(torch, theirs)})
+    return _torch_dtypes[dtype]
+
+
+def _of_torch(dtype) -> dt.DType:
+    torch_dtype(dt.f32)
+    for ours, theirs in _torch_dtypes.items():
+        if theirs == dtype:
+            return ours
+    raise UnsupportedError(f"torch dtype {dtype} is not supported: convert the tensor first")
+
+
+def alignment(address: int) -> int:
+    """The largest power of two, up to 256, that divides an address."""
+    return min(address & -address, 256) if address else 256
+
+
+def address_of(value) -> int:
+    """Where an array's first element lies."""
+    kind = framework(value)
+    if kind == "numpy":
+        return value.ctypes.data
+    return value.data_ptr() if kind == "torch" else value.__cuda_array_interface__["data"][0]
+
+
+def describe(value) -> ArgSpec | Static:
+    """The :class:`ArgSpec` of an argument; :class:`Static` for what is no array or number. Raises :class:`UnsupportedError`."""
+    kind = framework(value)
+    if kind == "torch":
+        if value.requires_grad and sys.modules["torch"].is_grad_enabled():
+            raise UnsupportedError("a tensor that requires grad: mlirfuse records no gradients; pass tensor.detach() or call under torch.no_grad()")
+        if value.layout is not sys.modules["torch"].strided:
+            raise UnsupportedError(f"a tensor of layout {value.layout}: pass tensor.to_dense()")
+        return ArgSpec(_of_torch(value.dtype), tuple(value.shape), tuple(value.stride()), alignment(address_of(value)), device=value.device.type)
+    if kind in ("cupy", "own"):
+        interface = value.__cuda_array_interface__
+        own = getattr(value, "dtype", None)  # which may be bfloat16; the interface's words have none for that
+        dtype = dt.of(own if isinstance(own, np.dtype) else np.dtype(interface["typestr"]))
+        shape = tuple(interface["shape"])
+        strides = interface.get("strides")
+        if strides is None:
+            strides, running = [], dtype.bytes
+            for n in reversed(shape):
+                strides.insert(0, running)
+                running *= n
+        address, read_only = interface["data"]
+        return ArgSpec(dtype, shape, tuple(s // dtype.bytes for s in strides), alignment(address), device="cuda", writable=not read_only)
+    if isinstance(value, (np.ma.MaskedArray, np.matrix)):
+        raise UnsupportedError(f"a {type(value).__name__} has rules of its own: pass the plain array in it (np.ma.getdata(x), np.asarray(x))")
+    return ArgSpec.of(value)
+
+
+def device_of(value) -> tuple | None:
+    """("cpu",) or ("cuda", index) for an array; None for anything else."""
+    kind = framework(value)
+    if kind is None:
+        return None
+    if kind == "numpy":
+        return ("cpu",)
+    if kind == "torch":
+        return ("cpu",) if value.device.type == "cpu" else (value.device.type, value.device.index or 0)
+    device = getattr(value, "device", None)
+    return "cuda", getattr(device, "id", 0) if not isinstance(device, int) else device
+
+
+def to_numpy(value) -> np.ndarray:
+    """A NumPy array of the same elements, on the host."""
+    kind = framework(value)
+    if kind == "torch":
+        host = value.detach().cpu()
+        if host.dtype == sys.modules["torch"].bfloat16:
+            return host.view(sys.modules["torch"].int16).numpy().view(dt.bf16.numpy)
+        if host.dtype.is_floating_point and host.element_size() == 1:
+            return host.view(sys.modules["torch"].uint8).numpy().view(_of_torch(host.dtype).numpy)
+        return host.numpy()
+    if kind == "cupy":
+        return value.get()
+    if kind == "own":
+        from mlirfuse.runtime.device_array import DeviceArray
+
+        return (value if isinstance(value, DeviceArray) else DeviceArray.borrow(value)).numpy()
+    return np.asarray(value)
+
+
+def from_numpy(array: np.ndarray, like):
+    """``array`` as an array of the framework and device of ``like``."""
+    kind = framework(like)
+    if kind == "torch":
+        torch = sys.modules["torch"]
+        array = np.ascontiguousarray(array) if array.ndim else array.copy()
+        if array.dtype == dt.bf16.numpy:
+            host = torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+        elif dt.of(array.dtype).kind == "n":
+            host = torch.from_numpy(array.view(np.uint8)).view(torch_dtype(dt.of(array.dtype)))
+        else:
+            host = torch.from_numpy(array)
+        return host.to(like.device)
+    if kind == "cupy":
+        import cupy
+
+        return cupy.asarray(array)
+    if kind == "own":
+        from mlirfuse.runtime.device_array import DeviceArray
+
+        return DeviceArray.from_numpy(array)
+    return array
+
+
+def write_into(target, array: np.ndarray) -> None:
+    """Overwrites ``target``'s elements."""
+    if framework(target) == "numpy":
+        target[...] = array
+    elif framework(target) == "torch":
+        target.copy_(from_numpy(np.asarray(array), target))
+    else:
+        target[...] = from_numpy(np.asarray(array), target)

@@ -1,0 +1,154 @@
+"""``mlirfuse.autotune(fn, *args)``: measures schedulers' candidates on this machine's GPU and keeps the winners on disk.
+
+Each segment's candidates are timed with the others at their present choice; times are medians of event timings with the L2 cache
+flushed before each launch. The winner is used from then on for calls with these sizes, in this process and, through the compile
+cache's folder, in later ones.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import itertools
+import json
+import statistics
+from dataclasses import dataclass
+
+from mlirfuse import _native
+from mlirfuse.core.errors import CompileError, CudaError, UnsupportedError
+from mlirfuse.runtime import cache
+from mlirfuse.schedule.gpu import choice as gpu_choice
+from mlirfuse.schedule import staged
+
+FLUSH_BYTES = 256 << 20
+
+
+@dataclass
+class Tuned:
+    """One segment's result: times in milliseconds, by parameters; ``model`` is what the scheduler chose by itself."""
+
+    segment: str
+    model: object
+    times: dict[object, float]
+
+    @property
+    def best(self):
+        return min(self.times, key=self.times.get)
+
+    @property
+    def model_loss(self) -> float:
+        """How much longer the model's choice takes than the best, as a share."""
+        return self.times[self.model] / self.times[self.best] - 1
+
+    def __str__(self) -> str:
+        rows = sorted(self.times.items(), key=lambda item: item[1])
+        lines = [f"{self.segment}: the model's choice is {self.model_loss:.1%} off the best"]
+        return "\n".join(lines + [f"  {ms:.4f} ms  {_short(p)}{'   <- model' if p == self.model else ''}" for p, ms in rows[:6]])
+
+
+def _short(params) -> str:
+    if isinstance(params, staged.Params):
+        return f"staged in {params.form}: " + "; ".join(map(_short, params.stages))
+    fields = {k: v for k, v in params._asdict().items() if k != "access"}
+    return f"{type(params).__module__.split('.')[-1]} lanes={params.access.lanes} " + " ".join(f"{k}={v}" for k, v in fields.items())
+
+
+def autotune(fn, *args, repeat: int = 15, limit: int = 40, keep: bool = True) -> list[Tuned]:
+    """Measures at most ``limit`` candidates of each segment of ``fn`` (made by :func:`mlirfuse.jit`) on ``args``, which lie on a GPU.
+
+    Gives one :class:`Tuned` a segment. Raises :class:`UnsupportedError` for a call that does not run as one program on a GPU.
+    """
+    fn(*args)
+    kind, leaves, env = fn.kind_of(*args)
+    executor = kind.executor
+    if executor is None or executor.program is None or executor.target.name != "cuda":
+        raise UnsupportedError("autotune measures functions that run as one program on a GPU")
+    program, leaf_of_arg = executor.program, kind.leaf_of_arg
+    timer = _Timer(executor.target.device)
+    alignments = executor.alignments(leaves, leaf_of_arg)
+    chosen, key = list(program.parameters(env, alignments)), program.call_key(env, alignments)
+    out = []
+    try:
+        for at, step in enumerate(program.steps):
+            result = Tuned(step.segment.scheduler, chosen[at], {})
+            others = gpu_choice.candidates(step.analysis, env, alignments, executor.target.machine)
+            calls = {}
+            for params in dict.fromkeys([chosen[at], *itertools.islice(others, limit)]):
+                program.tuned[key] = tuple(chosen[:at] + [params] + chosen[at + 1 :])
+                try:
+                    record = executor.record(leaves, leaf_of_arg, env, list)
+                    dispatch = _native.Dispatcher(lambda _, r=record: r)
+                    dispatch(*leaves)
+                    _native.synchronize(executor.target.device)
+                    calls[params] = lambda d=dispatch: d(*leaves)
+                except (CompileError, CudaError):
+                    continue  # more shared memory or registers than the machine has
+            result.times.update(timer.medians(calls, repeat))
+            chosen[at] = result.best
+            out.append(result)
+    finally:
+        program.tuned[key] = tuple(chosen)
+        timer.close()
+    if keep:
+        _save(program, env, chosen)
+    for entry in fn._entries.values():
+        entry.dispatch.clear()
+    return out
+
+
+class _Timer:
+    def __init__(self, device: int):
+        self.device = device
+        self.buffer = _native.mem_alloc(FLUSH_BYTES, device)
+        signature = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint, ctypes.c_size_t, ctypes.c_void_p)
+        self.fill = signature(_native.symbols()["mgpuMemset32"])
+        self.events = [_native.event_create(device) for _ in range(2)]
+
+    def medians(self, calls: dict, repeat: int) -> dict:
+        """The median time of each call on the default stream, in milliseconds; all of them in turns, since the first to run is slower."""
+        times = {name: [] for name in calls}
+        for k in range(repeat + 1):
+            for name, call in calls.items():
+                self.fill(self.buffer, k, FLUSH_BYTES // 4, None)
+                _native.event_record(self.events[0], 0)
+                call()
+                _native.event_record(self.events[1], 0)
+                _native.synchronize(self.device)
+                times[name].append(_native.event_elapsed_ms(*self.events))
+        return {name: statistics.median(measured[1:]) for name, measured in times.items()}
+
+    def close(self) -> None:
+        for event in self.events:
+            _native.event_destroy(event)
+        _native.mem_free(self.buffer)
+
+
+def _name(program, env) -> str:
+    text = json.dumps([program.text, program.target.machine.chip, sorted(env.items())])
+    return "tuned-" + hashlib.sha256(text.encode()).hexdigest()
+
+
+def _save(program, env, chosen) -> None:
+    cache.store(_name(program, env), repr([_short(p) for p in chosen]).encode())
+
+
+@functools.cache
+def any_remembered() -> bool:
+    """Whether an earlier process left any results."""
+    return cache.enabled() and any(cache.folder().glob("tuned-*"))
+
+
+def remembered(program, env, alignments, machine) -> tuple | None:
+    """What an earlier process found best for these sizes, or None."""
+    found = cache.load(_name(program, env))
+    if found is None:
+        return None
+    wanted = json.loads(found.decode().replace("'", '"'))
+    out = []
+    for step, name in zip(program.steps, wanted):
+        match = next((p for p in gpu_choice.candidates(step.analysis, env, alignments, machine) if _short(p) == name), None)
+        if match is None:
+            return None
+        out.append(match)
+    return tuple(out)

@@ -1,0 +1,81 @@
+"""Calls with new sizes: finding again a kind and a variant that are compiled, in a few microseconds.
+
+What must be looked at for a call is read in C++ (:func:`mlirfuse._native.describe`), and what is computed from its sizes is compiled to
+one Python function each (:func:`mlirfuse.ir.sizes.function`). Whatever is not plainly known is left to the caller's long way.
+"""
+
+from __future__ import annotations
+
+from mlirfuse import _native
+from mlirfuse.core import config
+from mlirfuse.ir import sizes as sz
+from mlirfuse.runtime import arrays
+
+
+class Recall:
+    """The kinds that one structure of arguments has run with. ``statics``: leaves whose values are constants, numbers included."""
+
+    def __init__(self):
+        self.statics: tuple[int, ...] = ()
+        self._known: dict[object, list[_Known]] = {}
+
+    def clear(self) -> None:
+        """Forgets what has run."""
+        self._known = {}
+
+    def record(self, leaves: tuple):
+        """The Record for a call of a known kind and variant, else None."""
+        if not (self._known and config.fuse_cpu and config.fuse_gpu):
+            return None
+        described = _native.describe(leaves, self.statics)
+        if described is None:
+            return None
+        key, sizes, alignments = described
+        for known in self._known.get(key, ()):
+            env = known.env(sizes)
+            if not config.guards or (known.holds(env) and (not known.looks_at_values or known.kind.holds_values(leaves, env))):
+                return known.record(leaves, env, alignments)
+        return None
+
+    def add(self, kind, leaves: tuple) -> None:
+        """Remembers that ``kind`` ran a call with these leaves."""
+        described = _native.describe(leaves, self.statics)
+        if described is None or kind.executor is None or kind.executor.pieces is not None:
+            return
+        key, sizes, _ = described
+        known = self._known.setdefault(key, [])
+        if all(k.kind is not kind for k in known):
+            known.append(_Known(kind, leaves))
+
+
+class _Known:
+    def __init__(self, kind, leaves):
+        self.kind = kind
+        traced = kind.traced
+        starts, at = [], 0
+        ranks = [len(arrays.describe(leaf).shape) if arrays.framework(leaf) else 0 for leaf in leaves]  # others may have a shape, but no sizes
+        for rank in ranks:
+            starts.append(at)
+            at += 2 * rank
+        places = []
+        for name, (argument, what, axis) in traced.symbols.items():
+            leaf = kind.leaf_of_arg[argument]
+            places.append(f"{name!r}: sizes[{starts[leaf] + axis + (ranks[leaf] if what == 'stride' else 0)}]")
+        self.env = eval(f"lambda sizes: {{{', '.join(places)}}}")
+        conditions = [f"({g.left}) {g.op} ({g.right})" for g in traced.size_guards] + [f"({a}) == ({b})" for a, b in traced.equalities]
+        sizes = [n for g in traced.size_guards for n in (g.left, g.right)] + [n for pair in traced.equalities for n in pair]
+        self.form = kind.executor.form(kind.leaf_of_arg, kind.own)
+        self.place = self.form.place(leaves)  # the same for all arguments of these types and devices
+        self.holds = sz.function(" and ".join(conditions) or "True", sz.symbols_of(sizes))
+        self.looks_at_values = bool(traced.scalar_ranges or traced.index_ranges or traced.static_leaves or kind.statics)
+        pointers = {f"arg{k}": k for k in kind.executor.program.pointer_args}
+        spelled = ", ".join(f"{name}: alignments[{kind.leaf_of_arg[k]}]" for name, k in pointers.items())
+        args = {name: kind.executor.graph.args[k] for name, k in pointers.items()}
+        self.alignments = eval(f"lambda alignments: {{{spelled}}}", args)
+
+    def record(self, leaves, env, alignments):
+        kind = self.kind
+        if kind.executor is None:  # it has failed meanwhile
+            return None
+        variant = kind.executor.known_variant(env, self.alignments(alignments))
+        return None if variant is None else self.form.record(variant, leaves, env, kind.finisher(env), self.place)

@@ -1,0 +1,269 @@
+"""Reductions and normalizations across contiguous memory on the CPU: a kept axis is the innermost one.
+
+*Reductions* (one phase, outputs over the kept axes): the accumulators of a stretch of columns lie in a buffer in the nearest cache, and
+rows are added to them a few at a time, so that memory is read in order. A task takes a part of the rows (``split``). Where there are few
+columns, several rows are taken as one (``folded``): accumulators ``[rows together, columns]``, combined at the end like parts.
+
+*Normalizations*, and reductions of few rows: a task is a block of columns with its accumulators in registers; each phase, and the writing, passes
+over its rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.graph import Value
+from mlirfuse.lowering import reductions as red
+from mlirfuse.lowering.kernel import Env, Index
+from mlirfuse.lowering.slots import Slots
+from mlirfuse.core.machine import Host
+from mlirfuse.schedule.cpu import partial
+from mlirfuse.analysis.phases import Analysis, size_of
+from mlirfuse.schedule.cpu.kernel import SHORT, CpuBody, CpuKernel, cost_of, lanes_of, rows_grain, store_all
+from mlirfuse.schedule.cpu.packed import Packed
+from mlirfuse.schedule.cpu.rows import late_outputs
+
+STRETCH = 2048  # columns whose accumulators are worked on together
+FOLDED = 512  # columns that rows taken as one come to, about
+ROWS = 8  # rows added up in registers before they go to the accumulators
+FEW = 16  # rows of a reduction that accumulators in registers pass over, at most
+BLOCK = 256  # rows after which a normalization's accumulators are added up
+
+
+@dataclass(frozen=True)
+class Params:
+    """``split``: parts of the rows (0: accumulators in registers). ``folded``: several rows are taken as one. ``streamed``: full-size outputs are
+    stored past the caches."""
+
+    split: int = 1
+    folded: bool = False
+    streamed: bool = False
+
+
+def folds(analysis: Analysis, extents: tuple[int, int]) -> bool:
+    """Whether several rows should be taken as one: ``extents`` of the innermost reduced and the innermost kept loop."""
+    rows, columns = extents
+    return columns < SHORT and rows > 1
+
+
+def cpu(name: str, analysis: Analysis, slots: Slots, params: Params, host: Host) -> list[CpuKernel]:
+    """The kernels that compute ``analysis``."""
+    if params.split == 0:
+        return [_in_registers(name, analysis, slots, params, host)]
+    first = _reduce(name, analysis, slots, params, host)
+    return [first, partial.finish(f"{name}_finish", analysis, slots, params.split, host, _together(analysis, params))]
+
+
+def _together(analysis: Analysis, params: Params) -> sz.Size:
+    """Rows that are taken as one: so many of those that some are left to be added up."""
+    rows, columns = size_of(analysis.loops(analysis.reduced)[-1]), size_of(analysis.loops(analysis.kept)[-1])
+    return sz.maximum(1, sz.minimum(sz.floordiv(FOLDED, columns), sz.floordiv(rows, ROWS))) if params.folded else 1
+
+
+def _reduce(name: str, analysis: Analysis, slots: Slots, params: Params, host: Host) -> CpuKernel:
+    """Accumulates parts."""
+    body = CpuBody(name, analysis, slots, host)
+    e, k, split = body.e, body.k, params.split
+    (phase,) = analysis.phases
+    *outer, inner = analysis.loops(analysis.kept)
+    loops = analysis.loops(analysis.reduced)
+    kept = sz.product(a.size for a in analysis.kept)
+    columns, together = size_of(inner), _together(analysis, params)
+    memories = partial.buffers(body, phase, kept, sz.mul(split, together))
+    lanes = lanes_of(analysis, host)
+    at_once = max(1, min(ROWS, 48 // max(1, cost_of(analysis))))
+    stretch = sz.mul(columns, together) if params.folded else sz.minimum(columns, STRETCH)
+    stretches = 1 if params.folded else sz.ceildiv(columns, STRETCH)
+    packed = Packed(body, (loops[-1], inner), FOLDED * at_once, lanes, -(-SHORT // lanes)) if params.folded else None
+
+    def task(index):
+        at, part = k.divmod(Index(index), split)
+        at, which = k.divmod(at, stretches)
+        env: Env = {}
+        row = k.scalar(at.base)
+        body.unlinear(env, outer, row)
+        left = e.mul(k.scalar(which.base), body.size(stretch))
+        right = e.min(e.add(left, body.size(stretch)), body.size(sz.mul(columns, together)))
+        place = e.add(e.mul(k.scalar(part.base), body.size(sz.mul(kept, together))), e.mul(row, body.size(sz.mul(columns, together))))
+
+        def clear(indices, mask, state):
+            for i in indices:
+                partial.save(body, memories, e.add(place, k.scalar(i.base)), body.identities(phase, lanes))
+            return []
+
+        body.vectors(left, right, lanes, [], clear, 1)
+
+        def add(here: Env, low, high, count: int):
+            """Adds ``count`` rows from ``low`` on (folded: of as many as there are below ``high``) to the accumulators."""
+            if packed:
+                packed.pack(here, low, e.min(e.add(low, e.mul(body.size(together), count)), high))
+
+            def step(indices, mask, state):
+                (i,) = indices
+                envs = []
+                for u in range(count):
+                    envs.append(dict(here))
+                    if params.folded:
+                        origin = e.add(low, e.mul(body.size(together), u)) if u else low
+                        flats.append(body.flat((loops[-1], inner), origin, i, envs[-1]))
+                        packed.bind(envs[-1], k.scalar(i.base), e.sub(origin, low))
+                    else:
+                        body.set_loop(envs[-1], loops[-1], Index(e.add(low, u) if u else low))
+                        body.set_loop(envs[-1], inner, i)
+                offset = e.add(place, k.scalar(i.base))
+                before = partial.load(body, phase, memories, offset, lanes)
+                partial.save(body, memories, offset, body.merge(phase, before, total(envs, mask)))
+                return []
+
+            flats: list = []
+
+            def total(envs, mask):
+                out = []
+                for op in phase:
+                    elements = []
+                    for u, here in enumerate(envs):
+                        k.flat = flats[u - len(envs)] if params.folded else None
+                        elements.append((e.splat(k.value(op.operands[0], here), lanes), body.position(op, here), mask))
+                    out += red.total(e, op, elements, body.in_order(op))
+                k.flat = None
+                return out
+
+            stop = right
+            if params.folded and count == 1:
+                stop = e.min(right, e.mul(e.sub(high, low), body.size(columns)))
+            body.vectors(left, stop, lanes, [], step, 1)
+
+        def nest(depth: int, here: Env):
+            low, high = body.constant(0), body.size(size_of(loops[depth]))
+            if depth == 0 and split > 1:
+                length = body.size(sz.ceildiv(size_of(loops[0]), split))
+                low = e.min(e.mul(k.scalar(part.base), length), high)
+                high = e.min(e.add(low, length), high)
+            if depth < len(loops) - 1:
+
+                def inside(i, _):
+                    deeper = dict(here)
+                    body.set_loop(deeper, loops[depth], Index(i))
+                    nest(depth + 1, deeper)
+                    return []
+
+                body.loop(low, high, 1, [], inside)
+                return
+            group = e.mul(body.size(together), at_once)
+            if packed:
+                packed.pack_same(here, body.size(together))
+            middle = e.sub(high, e.rem(e.sub(high, low), group))
+            if at_once > 1:
+                body.loop(low, middle, group, [], lambda i, _: add(here, i, high, at_once) or [])
+            else:
+                middle = low
+            body.loop(middle, high, body.size(together), [], lambda i, _: add(here, i, high, 1) or [])
+
+        nest(0, env)
+
+    body.tasks(task)
+    tasks = sz.mul(sz.product(size_of(loop) for loop in outer), stretches, split)
+    return body.finish(tasks, 1)
+
+
+def _in_registers(name: str, analysis: Analysis, slots: Slots, params: Params, host: Host) -> CpuKernel:
+    """Blocks of columns with their accumulators in registers."""
+    full, small = late_outputs(analysis)
+    body = CpuBody(name, analysis, slots, host, full if params.streamed else ())
+    e, k = body.e, body.k
+    *outer, inner = analysis.loops(analysis.kept)
+    loops = analysis.loops(analysis.reduced)
+    lanes = lanes_of(analysis, host)
+    vectors = block_vectors(analysis)
+    block = lanes * vectors
+    columns = size_of(inner)
+
+    def over_rows(env: Env, carried, step, phase=None):
+        def nest(depth: int, here: Env, carried):
+            low, high = body.constant(0), body.size(size_of(loops[depth]))
+
+            def inside(i, state):
+                deeper = dict(here)
+                body.set_loop(deeper, loops[depth], Index(i))
+                return step(deeper, state) if depth == len(loops) - 1 else nest(depth + 1, deeper, state)
+
+            if depth < len(loops) - 1 or phase is None:
+                return body.loop(low, high, 1, carried, inside)
+            width = len(body.identities(phase, lanes))
+
+            def one(i, state):  # in blocks: the sums that are added stay near each other in size
+                fresh = body.identities(phase, lanes) * (len(state) // width)
+                done = body.loop(i, e.min(e.add(i, BLOCK), high), 1, fresh, inside)
+                pieces = [slice(w, w + width) for w in range(0, len(state), width)]
+                return [x for p in pieces for x in body.merge(phase, state[p], done[p])]
+
+            return body.loop(low, high, BLOCK, carried, one)
+
+        return nest(0, env, carried)
+
+    def some(env: Env, starts: list[Index], mask) -> None:
+        """All phases and outputs for some vectors of columns."""
+        envs = []
+        for start in starts:
+            envs.append(dict(env))
+            body.set_loop(envs[-1], inner, start)
+
+        def at(here: Env, u: int) -> Env:
+            return {**here, **{axis: envs[u][axis] for axis in inner}}
+
+        for phase in analysis.phases:
+            width = len(body.identities(phase, lanes))
+
+            def step(here, state):
+                out = []
+                for u in range(len(starts)):
+                    new = body.total(phase, [at(here, u)], mask, lanes)
+                    out += body.merge(phase, state[u * width : (u + 1) * width], new)
+                return out
+
+            done = over_rows(env, body.identities(phase, lanes) * len(starts), step, phase)
+            for u, here in enumerate(envs):
+                for op, total in zip(phase, red.grouped(phase, done[u * width : (u + 1) * width])):
+                    k.bind(op.result, here, red.result(e, op, total))
+        for here in envs:
+            body.hoist(here, invariant)
+        if full:
+            over_rows(env, [], lambda here, state: store_all(body, full, [at(here, u) for u in range(len(starts))], analysis.domain) or [])
+        store_all(body, small, envs, analysis.kept)
+
+    def task(index):
+        env: Env = {}
+        row, block_at = k.divmod(Index(index), sz.ceildiv(columns, block))
+        body.unlinear(env, outer, k.scalar(row.base))
+        low = e.mul(k.scalar(block_at.base), block)
+        high = e.min(e.add(low, block), body.size(columns))
+
+        def step(indices, mask, state):
+            some(env, indices, mask)
+            return []
+
+        body.vectors(low, high, lanes, [], step, vectors)
+
+    invariant = _invariant(analysis)
+    body.tasks(task)
+    rows = sz.product(a.size for a in analysis.reduced)
+    tasks = sz.mul(sz.product(size_of(loop) for loop in outer), sz.ceildiv(columns, block))
+    return body.finish(tasks, rows_grain(sz.mul(rows, block)))
+
+
+def _invariant(analysis: Analysis) -> list[Value]:
+    """What follows from the reductions and is the same along the rows."""
+    reduced = set(analysis.reduced)
+    late = analysis.late_values()
+    found = [v for op in analysis.ops for v in op.results if v in late and not reduced & set(analysis.axes.flat(v))]
+    bound = {op.result for phase in analysis.phases for op in phase}
+    return [v for v in found if v not in bound]
+
+
+def block_vectors(analysis: Analysis) -> int:
+    """Vectors of columns that are worked on together: their accumulators stay in registers."""
+    most = max(sum(len(red.accumulator_types(op)) for op in phase) for phase in analysis.phases)
+    return 8 if most == 1 and cost_of(analysis) < 30 else 4 if most <= 2 else 2
+
+

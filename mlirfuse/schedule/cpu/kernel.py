@@ -1,0 +1,308 @@
+"""Loops of CPU kernels: tasks shared by the thread pool, vector lanes, masked ends, carried accumulators.
+
+Every CPU kernel is ``func.func @name(%begin: i64, %end: i64, %ctx: !llvm.ptr)`` and works off the tasks ``begin … end - 1``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Callable
+
+from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir.ops import table
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.graph import Op, Value
+from mlirfuse.lowering import reductions as red
+from mlirfuse.lowering.emitter import Emitter, Val
+from mlirfuse.lowering.kernel import ZERO, Env, Flat, Index, Kernel, Memory
+from mlirfuse.lowering.slots import CpuArguments, Slots
+from mlirfuse.core.machine import Host
+from mlirfuse.analysis.phases import Analysis, size_of
+from mlirfuse.analysis.axes import Axis
+from mlirfuse.ir.sizes import Size
+
+I64 = dt.i64
+TILE = 8192  # elements that a task of a pointwise kernel works on, about
+SHORT = 64  # loops shorter than this can share a vector with the loop around them (see Flat)
+_SHIFT = 19  # TILE * SHORT == 1 << _SHIFT: for which division by multiplication is exact
+
+
+@dataclass
+class CpuKernel:
+    """A kernel's text, how many tasks it has, and how many a thread should take at a time at least."""
+
+    name: str
+    text: str
+    tasks: Size
+    grain: Size
+
+
+class Elements(Kernel):
+    """:class:`Kernel` with what only CPU kernels do: stores past the caches."""
+
+    streamed: frozenset[Value] = frozenset()  # outputs that are too large to be in a cache when they are used next
+
+    def _store(self, value: Value, env: Env, val: Val, memory: Memory) -> None:
+        if value in self.streamed and self.mask is None and val.lanes > 1:
+            offset = self._offset(value, memory.strides, env)
+            if offset.vector is None and offset.step == 1:
+                e = self.e
+                val = e.cast(val, dt.u8) if memory.dtype is dt.bool_ else e.bitcast(e.cast(val, memory.dtype), self.held(memory.dtype))
+                address = self.address(memory, offset.base)
+                align = val.lanes * memory.dtype.bytes
+                e.line(f"llvm.store {val}, {address} {{alignment = {align} : i64, nontemporal}} : {val.type}, {self.pointer_type}")
+                return
+        super()._store(value, env, val, memory)
+
+
+class CpuBody:
+    """What the schedulers of CPU kernels share: the function, its arguments, loops."""
+
+    def __init__(self, name: str, analysis: Analysis, slots: Slots, host: Host, streamed=frozenset()):
+        self.name, self.analysis, self.host = name, analysis, host
+        self.e = Emitter("cpu", host.features)
+        self.args = CpuArguments(self.e, slots, I64)
+        self.e.depth = 2
+        memories = {value: self.memory(value) for value in analysis.inputs + analysis.outputs}
+        self.k = Elements(self.e, analysis.axes, memories, self.args.size, I64, set(analysis.ops), self.args.scalar)
+        self.k.streamed = frozenset(streamed)
+        for value, strides in analysis.results.items():
+            self.k.copies[value] = Memory(self.args.place(value), strides, value.dtype, value.dtype.bytes)
+
+    def memory(self, value: Value) -> Memory:
+        """Where a tensor lies."""
+        dtype = self.analysis.stored(value)
+        if value in self.analysis.passed_on:
+            pointer = self.args.temporary((value.op, "result"), sz.mul(value.numel, dtype.bytes))
+        else:
+            pointer = self.args.place(value)
+        return Memory(pointer, self.analysis.strides[value], dtype, dtype.bytes)
+
+    def size(self, size: Size) -> Val:
+        return self.k.size(size)
+
+    def constant(self, value: int) -> Val:
+        return self.e.const(value, I64)
+
+    def finish(self, tasks: Size, grain: Size) -> CpuKernel:
+        if self.k.streamed:  # stores past the caches are seen by other threads only after a fence
+            self.e.line('llvm.call_intrinsic "llvm.x86.sse.sfence"() : () -> ()')
+        body = self.e.text()
+        text = f"func.func @{self.name}(%begin: i64, %end: i64, %ctx: !llvm.ptr) {{\n{body}\n  return\n}}"
+        return CpuKernel(self.name, text, tasks, grain)
+
+    # ---- loops
+
+    def tasks(self, body: Callable[[Val], None]) -> None:
+        """The loop over this call's tasks."""
+        one = self.constant(1)
+        self.e.depth = 1
+        with self.k.region(f"scf.for %task = %begin to %end step {one} : i64 {{"):
+            body(Val("%task", I64))
+
+    def loop(self, low: Val, high: Val, step: int | Val, carried: list[Val], body: Callable[[Val, list[Val]], list[Val]]) -> list[Val]:
+        """``scf.for`` carrying ``carried``; ``body(index, carried)`` gives their next values. Returns their last ones."""
+        e = self.e
+        by = step if isinstance(step, Val) else self.constant(step)
+        i = e.fresh()
+        if not carried:
+            with self.k.region(f"scf.for {i} = {low} to {high} step {by} : i64 {{"):
+                body(Val(i, I64), [])
+            return []
+        inner = [Val(e.fresh(), v.dtype, v.lanes) for v in carried]
+        name = e.fresh()
+        pairs = ", ".join(f"{a} = {b}" for a, b in zip(inner, carried))
+        types = ", ".join(v.type for v in carried)
+        with self.k.region(f"{name}:{len(carried)} = scf.for {i} = {low} to {high} step {by} iter_args({pairs}) -> ({types}) : i64 {{"):
+            following = body(Val(i, I64), inner)
+            e.line(f"scf.yield {', '.join(v.name for v in following)} : {types}")
+        return [Val(f"{name}#{k}", v.dtype, v.lanes) for k, v in enumerate(carried)]
+
+    def set_loop(self, env: Env, loop: list[Axis], index: Index) -> None:
+        """The env of a loop over merged axes: all of its index is on the innermost one."""
+        for axis in loop[:-1]:
+            env[axis] = ZERO
+        env[loop[-1]] = index
+
+    def unlinear(self, env: Env, loops: list[list[Axis]], linear: Val) -> None:
+        """Sets the loops' indices from one index over all of them, row-major."""
+        index = Index(linear)
+        for k, loop in reversed(list(enumerate(loops))):
+            if k == 0:
+                self.set_loop(env, loop, index)
+            else:
+                index, here = self.k.divmod(index, size_of(loop))
+                self.set_loop(env, loop, here)
+
+    def below(self, count: Val, lanes: int) -> Val:
+        """The lanes below ``count``, which is small."""
+        dtype = dt.i32 if lanes <= 16 else dt.i16
+        return self.e.cmp("lt", self.e.iota(dtype, lanes), self.e.splat(self.e.cast(count, dtype), lanes))
+
+    def vectors(self, low: Val, high: Val, lanes: int, carried: list[Val], body, unroll: int = 1, exact: bool = False) -> list[Val]:
+        """Runs ``body(indices, mask, carried) -> carried`` over ``low … high``: ``unroll`` vectors of ``lanes`` at a time, then the rest one by one,
+        masked. ``exact``: there is no rest."""
+        e, step = self.e, lanes * unroll
+        middle = high if exact else e.add(low, e.and_(e.sub(high, low), -step)) if step > 1 else high
+
+        def wide(i, state):
+            return body([Index(e.add(i, u * lanes) if u else i, int(lanes > 1), lanes) for u in range(unroll)], None, state)
+
+        carried = self.loop(low, middle, step, carried, wide)
+        if exact or step == 1:
+            return carried
+
+        def narrow(i, state):
+            if lanes == 1:
+                return body([Index(i)], None, state)
+            mask = self.below(e.sub(high, i), lanes)
+            with self.k.masked(mask):
+                return body([Index(i, 1, lanes)], mask, state)
+
+        return self.loop(middle, high, lanes, carried, narrow)
+
+    def flat(self, loops: tuple[list[Axis], list[Axis]], origin: Val, index: Index, env: Env) -> Flat:
+        """Lanes across two loops; sets them in ``env``. ``index`` is below TILE and the inner loop shorter than SHORT."""
+        e, lanes, extent = self.e, index.lanes, size_of(loops[1])
+        at = e.cast(self.k.materialize(index), dt.u32)
+        size = e.cast(self.size(extent), dt.u32)
+        inverse = e.div(e.add(size, (1 << _SHIFT) - 1), size)  # a scalar: LLVM moves it out of the loop
+        row = e.shr(e.mul(at, e.splat(inverse, lanes)), _SHIFT)
+        column = e.sub(at, e.mul(row, e.splat(size, lanes)))
+        row = e.add(e.bitcast(e.cast(row, dt.u64), I64), e.splat(origin, lanes))
+        as_index = lambda v: Index(0, 0, lanes, v)  # noqa: E731
+        outer, inner = as_index(row), as_index(e.bitcast(e.cast(column, dt.u64), I64))
+        for loop, position in zip(loops, (outer, inner)):
+            self.set_loop(env, loop, position)
+        return Flat((loops[0][-1], loops[1][-1]), extent, origin, index, outer, inner)
+
+    # ---- buffers of a kernel's own
+
+    def buffer(self, key, count: Size, dtype: dt.DType) -> Memory:
+        """A buffer in the workspace."""
+        held = dt.u8 if dtype is dt.bool_ else dtype
+        return Memory(self.args.temporary(key, sz.mul(count, held.bytes)), (), held, held.bytes)
+
+    def stack(self, count: Size, dtype: dt.DType) -> Memory:
+        """A buffer on the stack, for as long as the function runs."""
+        held = dt.u8 if dtype is dt.bool_ else dtype
+        size, name = self.size(count), f"%stack{len(self.e.entry)}"
+        self.e.entry.append(f"  {name} = llvm.alloca {size} x {held.memory} {{alignment = 64 : i64}} : (i64) -> !llvm.ptr")
+        return Memory(name, (), held, held.bytes)
+
+    def put(self, memory: Memory, offset: Val, val: Val) -> None:
+        """Stores ``val`` in a buffer, from ``offset`` on."""
+        val, address, mask = self.e.cast(val, memory.dtype), self.k.address(memory, offset), self.k.mask
+        if mask is None or val.lanes == 1:
+            self.e.line(f"llvm.store {val}, {address} {{alignment = {memory.align} : i64}} : {val.type}, !llvm.ptr")
+        else:
+            text = f"llvm.intr.masked.store {val}, {address}, {mask} {{alignment = {memory.align} : i32}}"
+            self.e.line(f"{text} : {val.type}, {mask.type} into !llvm.ptr")
+
+    def get(self, memory: Memory, offset: Val, dtype: dt.DType, lanes: int) -> Val:
+        """Loads ``lanes`` elements of a buffer, from ``offset`` on."""
+        e, mask, address = self.e, self.k.mask, self.k.address(memory, offset)
+        type_ = Val("", memory.dtype, lanes).type
+        if mask is None or lanes == 1:
+            val = e.op(f"llvm.load {address} {{alignment = {memory.align} : i64}} : !llvm.ptr -> {type_}", memory.dtype, lanes)
+        else:
+            text = f"llvm.intr.masked.load {address}, {mask}, {e.const(0, memory.dtype, lanes)} {{alignment = {memory.align} : i32}}"
+            val = e.op(f"{text} : (!llvm.ptr, {mask.type}, {type_}) -> {type_}", memory.dtype, lanes)
+        return e.cast(val, dtype)
+
+    # ---- reductions
+
+    def total(self, reductions: list[Op], envs: list[Env], mask: Val | None, lanes: int) -> list[Val]:
+        """The accumulators of the elements at ``envs``, one env a vector."""
+        out: list[Val] = []
+        for op in reductions:
+            rows = [(self.e.splat(self.k.value(op.operands[0], env), lanes), self.position(op, env), mask) for env in envs]
+            out += red.total(self.e, op, rows, self.in_order(op))
+        return out
+
+    def merge(self, reductions: list[Op], a: list[Val], b: list[Val]) -> list[Val]:
+        """The accumulators of both, where loops met the elements of ``a`` before those of ``b``."""
+        pairs = zip(reductions, red.grouped(reductions, a), red.grouped(reductions, b))
+        return [v for op, x, y in pairs for v in red.combine(self.e, op, x, y, self.in_order(op))]
+
+    def in_order(self, op: Op) -> bool:
+        """Whether loops meet the elements that ``op`` reduces in the order of their positions."""
+        return self.analysis.reduced == self.analysis.axes.reduced(op)
+
+    def position(self, op: Op, env: Env) -> Val | None:
+        """The place along the reduced dimensions, row-major, for argmax and argmin."""
+        if op.name not in ("argmax", "argmin"):
+            return None
+        index = ZERO
+        for axis in self.analysis.axes.reduced(op):
+            index = self.k.add(self.k.scale(index, axis.size), env.get(axis, ZERO))
+        return self.e.cast(self.k.materialize(index), I64)
+
+    def identities(self, reductions: list[Op], lanes: int) -> list[Val]:
+        return [v for op in reductions for v in red.identity(self.e, op, lanes)]
+
+    def hoist(self, env: Env, among) -> None:
+        """Computes here what of ``among`` has none of the axes that loops inside run over."""
+        for value in among:
+            self.k.value(value, env)
+
+
+def lanes_of(analysis: Analysis, host: Host) -> int:
+    """Vector lanes: a register of the widest element that is computed with."""
+    return host.vector_bytes * 8 // analysis.once(_widest_bits)
+
+
+def _widest_bits(analysis: Analysis) -> int:
+    return max(v.dtype.compute.bits for op in analysis.ops for v in list(op.operands) + list(op.results))
+
+
+def cost_of(analysis: Analysis) -> int:
+    """About how many instructions the segment takes for an element."""
+    return sum(table.TABLE[op.name].cost for op in analysis.ops if op.name in table.TABLE)
+
+
+def unroll_for(cost: int) -> int:
+    """Vectors in flight where an element takes ``cost`` instructions: the fewer, the more it takes to keep the processor busy."""
+    return 4 if cost < 8 else 2 if cost < 40 else 1
+
+
+def store_outputs(body: CpuBody, outputs: list[Value], env: Env, domain: list[Axis]) -> None:
+    """Stores ``outputs`` at ``env``. One that lacks some of the domain's axes is stored where these are at 0."""
+    store_all(body, outputs, [env], domain)
+
+
+def store_all(body: CpuBody, outputs: list[Value], envs: list[Env], domain: list[Axis]) -> None:
+    """Stores ``outputs`` at all of ``envs``. All is computed before any store: an output may be written over an input."""
+    vals = [[body.k.value(value, env) for value in outputs] for env in envs]
+    for env, here in zip(envs, vals):
+        for value, val in zip(outputs, here):
+            _store_where(body, value, val, env, domain)
+
+
+def _store_where(body: CpuBody, value: Value, val: Val, env: Env, domain: list[Axis]) -> None:
+    k, e = body.k, body.e
+    own = {a for dim in k.dims(value) for a in dim}
+    condition = None
+    for axis in domain:
+        index = env.get(axis, ZERO)
+        if axis not in own and index != ZERO:
+            at_zero = e.cmp("eq", k.scalar(index.base), 0)
+            condition = at_zero if condition is None else e.and_(condition, at_zero)
+    if condition is None:
+        k.store(value, env, val)
+    else:
+        with k.region(f"scf.if {condition} {{"):
+            k.store(value, env, val)
+
+
+def depends_on(analysis: Analysis, axes) -> set[Value]:
+    """The values of the segment with any of ``axes``."""
+    axes = set(axes)
+    return {v for op in analysis.ops for v in op.results if axes & set(analysis.axes.flat(v))}
+
+
+def rows_grain(elements_a_task: Size, target: int = 16384) -> Size:
+    """Tasks a thread takes at a time, so that it has about ``target`` elements."""
+    return sz.maximum(1, sz.floordiv(target, sz.maximum(1, elements_a_task)))
+
+

@@ -1,0 +1,76 @@
+"""Inputs packed for vectors that run across two loops of a CPU kernel (:class:`~mlirfuse.schedule.cpu.kernel.Flat`).
+
+What memory does not run through both loops as through one would be gathered, element by element. Instead some rows of it are copied to a
+buffer as the loops lie, in vectors along a row, where the nearest cache holds them; what is the same in all rows, once for a task.
+"""
+
+from __future__ import annotations
+
+from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.graph import Value
+from mlirfuse.lowering.emitter import Val
+from mlirfuse.lowering.kernel import Env, Index
+from mlirfuse.analysis.phases import Analysis, size_of
+from mlirfuse.analysis.axes import Axis
+from mlirfuse.schedule.cpu.kernel import CpuBody
+
+
+class Packed:
+    """Buffers of ``count`` elements for the inputs that vectors of ``lanes`` across ``loops``, an outer and an inner one, would gather. A row is
+    at most ``vectors`` long."""
+
+    def __init__(self, body: CpuBody, loops: tuple[list[Axis], list[Axis]], count: int, lanes: int, vectors: int = 1):
+        self.body, self.loops, self.lanes, self.vectors = body, loops, lanes, vectors
+        held = {value: body.k.held(body.k.memories[value].dtype) for value in gathered(body.analysis, loops)}
+        self._buffers = {value: body.stack(count + vectors * lanes, dtype) for value, dtype in held.items()}
+        self._same = [value for value in self._buffers if body.analysis.axis_stride(value, loops[0][-1]) == 0]
+
+    def pack_same(self, env: Env, rows: Val) -> None:
+        """Packs what is the same in all rows, for up to ``rows`` of them."""
+        self._pack(self._same, env, self.body.constant(0), rows)
+
+    def pack(self, env: Env, first: Val, end: Val) -> None:
+        """Packs the rows ``first … end`` of what is not."""
+        self._pack([value for value in self._buffers if value not in self._same], env, first, end)
+
+    def _pack(self, values: list[Value], env: Env, first: Val, end: Val) -> None:
+        body, k, e, lanes = self.body, self.body.k, self.body.e, self.lanes
+        outer, inner = self.loops
+        extent = body.size(size_of(inner))
+        masks = [body.below(e.sub(extent, v * lanes), lanes) for v in range(self.vectors)]
+
+        def row(i, _):
+            here, start = dict(env), e.mul(e.sub(i, first), extent)
+            body.set_loop(here, outer, Index(i))
+            for v, mask in enumerate(masks):
+                body.set_loop(here, inner, Index(v * lanes, 1, lanes))
+                for value in values:
+                    with k.masked(mask):
+                        val = e.splat(k.preload(value, here), lanes)
+                    buffer = self._buffers[value]  # what a vector has beyond its row, the next one overwrites
+                    body.put(buffer, e.add(start, v * lanes) if v else start, e.bitcast(val, buffer.dtype))
+            return []
+
+        if values:
+            body.loop(first, end, 1, [], row)
+
+    def bind(self, env: Env, offset: Val, row: Val | None = None) -> None:
+        """Says what the packed inputs are at ``env``, whose first lane is element ``offset`` of the rows from ``row`` on, counted from those that
+        were packed."""
+        body, k, e = self.body, self.body.k, self.body.e
+        later = e.add(offset, e.mul(row, body.size(size_of(self.loops[1])))) if row is not None else offset
+        for value, buffer in self._buffers.items():
+            val = body.get(buffer, offset if value in self._same else later, buffer.dtype, self.lanes)
+            k.bind_loaded(value, env, val if value.dtype is dt.bool_ else e.bitcast(val, k.memories[value].dtype))
+
+
+def gathered(analysis: Analysis, loops) -> list[Value]:
+    """The inputs that are contiguous, or the same, along the inner loop, but do not run through both as through one."""
+    outer, inner = loops
+    out = []
+    for value in analysis.inputs:
+        across, along = (analysis.axis_stride(value, loop[-1]) for loop in loops)
+        if along in (0, 1) and across != sz.mul(along, size_of(inner)) and set(analysis.axes.flat(value)) <= set(analysis.domain):
+            out.append(value)
+    return out

@@ -1,0 +1,83 @@
+"""Reductions in parts, on the CPU: accumulators in the workspace, ``[parts, kept]`` for each, and the kernel that combines them."""
+
+from __future__ import annotations
+
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.graph import Op
+from mlirfuse.lowering import reductions as red
+from mlirfuse.lowering.kernel import Env, Memory
+from mlirfuse.lowering.slots import Slots
+from mlirfuse.core.machine import Host
+from mlirfuse.analysis.phases import Analysis, size_of
+from mlirfuse.schedule.cpu.kernel import CpuBody, CpuKernel, lanes_of, rows_grain, store_all
+from mlirfuse.ir.sizes import Size
+
+
+def buffers(body: CpuBody, phase: list[Op], kept: Size, parts: Size) -> list[list[Memory]]:
+    """For each reduction the buffers of its accumulator's pieces."""
+    count = sz.mul(kept, parts)
+    return [[body.buffer((op, k), count, dtype) for k, dtype in enumerate(red.accumulator_types(op))] for op in phase]
+
+
+def load(body: CpuBody, phase: list[Op], memories: list[list[Memory]], offset, lanes: int):
+    """The accumulators that lie at ``offset``."""
+    out = []
+    for op, pieces in zip(phase, memories):
+        out += [body.get(memory, offset, dtype, lanes) for memory, dtype in zip(pieces, red.accumulator_types(op))]
+    return out
+
+
+def save(body: CpuBody, memories: list[list[Memory]], offset, vals) -> None:
+    """Puts accumulators, as a flat list, at ``offset``."""
+    for memory, val in zip([m for pieces in memories for m in pieces], vals):
+        body.put(memory, offset, val)
+
+
+def finish(name: str, analysis: Analysis, slots: Slots, split: int, host: Host, together: Size = 1) -> CpuKernel:
+    """Combines the parts and computes what follows from them: a task is a point of the outer kept loops, the innermost one in vectors.
+
+    The parts lie as [split, outer kept loops, together, innermost kept loop].
+    """
+    body = CpuBody(name, analysis, slots, host)
+    e = body.e
+    (phase,) = analysis.phases
+    loops = analysis.loops(analysis.kept)
+    kept = sz.product(a.size for a in analysis.kept)
+    columns = size_of(loops[-1]) if loops else 1
+    memories = buffers(body, phase, kept, sz.mul(split, together))
+    lanes = lanes_of(analysis, host) if loops else 1
+
+    def combine(env: Env, row, column, lanes: int) -> None:
+        def add(part, state):
+            start = e.add(e.mul(part, body.size(sz.mul(kept, together))), e.mul(row, body.size(sz.mul(columns, together))))
+
+            def one(k, state):
+                offset = e.add(start, e.add(e.mul(k, body.size(columns)), column))
+                parts = red.grouped(phase, load(body, phase, memories, offset, lanes))
+                return [v for op, a, b in zip(phase, red.grouped(phase, state), parts) for v in red.combine(e, op, a, b)]
+
+            return body.loop(body.constant(0), body.size(together), 1, state, one) if together != 1 else one(body.constant(0), state)
+
+        done = body.loop(body.constant(0), body.constant(split), 1, body.identities(phase, lanes), add)
+        for op, total in zip(phase, red.grouped(phase, done)):
+            body.k.bind(op.result, env, red.result(e, op, total))
+        store_all(body, analysis.outputs, [env], analysis.kept)
+
+    def task(index):
+        if not loops:
+            combine({}, body.constant(0), body.constant(0), 1)
+            return
+        env: Env = {}
+        body.unlinear(env, loops[:-1], index)
+
+        def step(indices, mask, state):
+            here = dict(env)
+            body.set_loop(here, loops[-1], indices[0])
+            combine(here, index, body.k.scalar(indices[0].base), lanes)
+            return []
+
+        body.vectors(body.constant(0), body.size(columns), lanes, [], step)
+
+    body.tasks(task)
+    outer = sz.product(size_of(loop) for loop in loops[:-1])
+    return body.finish(outer, rows_grain(sz.mul(columns, split, together)))

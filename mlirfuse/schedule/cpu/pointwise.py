@@ -1,0 +1,146 @@
+"""Pointwise segments on the CPU: every output element from input elements, no reductions.
+
+The domain's axes merge into as few loops as memory admits. A task is a tile of the two innermost loops: a piece of one row where rows
+are long, several rows where they are short. Rows shorter than a vector share vectors (``flat``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.graph import Value
+from mlirfuse.lowering.kernel import Env, Index
+from mlirfuse.lowering.slots import Slots
+from mlirfuse.core.machine import Host
+from mlirfuse.analysis.phases import Analysis, size_of
+from mlirfuse.schedule.cpu.kernel import SHORT, TILE, CpuBody, CpuKernel, cost_of, depends_on, lanes_of, rows_grain, store_all, unroll_for
+from mlirfuse.schedule.cpu.packed import Packed, gathered
+
+PACKED = 1024  # elements that are packed at a time: a few such buffers stay in the first cache
+PACKED_BYTES = 64 << 10  # of all buffers together, which lie on the stack
+
+
+@dataclass(frozen=True)
+class Params:
+    """``flat``: the lanes of a vector run across the two innermost loops. ``streamed``: outputs are stored past the caches."""
+
+    flat: bool = False
+    streamed: bool = False
+
+
+def flattens(analysis: Analysis, host: Host, extents: tuple[int, ...]) -> bool:
+    """Whether vectors should run across the two innermost loops, which have these ``extents``, innermost last."""
+    loops = analysis.loops(analysis.kept)
+    if len(loops) < 2 or extents[-1] >= min(lanes_of(analysis, host), SHORT):
+        return False
+    lanes = set(loops[-1]) | set(loops[-2])
+    return all(lanes <= set(analysis.axes.flat(v)) for v in analysis.outputs)
+
+
+def cpu(name: str, analysis: Analysis, slots: Slots, params: Params, host: Host) -> list[CpuKernel]:
+    """The kernel that computes ``analysis``."""
+    body = CpuBody(name, analysis, slots, host, analysis.outputs if params.streamed else ())
+    loops = analysis.loops(analysis.kept)
+    if not loops:
+        body.tasks(lambda index: store_all(body, analysis.outputs, [{}], []))
+        return [body.finish(1, 1)]
+    if len(loops) == 1:
+        return [_line(body, loops[0])]
+    return [_tiles(body, loops, params)]
+
+
+def _line(body: CpuBody, loop) -> CpuKernel:
+    """One loop: a task is a piece of it."""
+    extent = size_of(loop)
+
+    def task(index):
+        low = body.e.mul(index, TILE)
+        _columns(body, {}, loop, low, body.e.min(body.e.add(low, TILE), body.size(extent)))
+
+    body.tasks(task)
+    return body.finish(sz.ceildiv(extent, TILE), 2)
+
+
+def _tiles(body: CpuBody, loops, params: Params) -> CpuKernel:
+    """Several loops: a task is a tile of the two innermost ones."""
+    e, k = body.e, body.k
+    *outer, middle, inner = loops
+    rows, columns = size_of(middle), size_of(inner)
+    height, width = sz.maximum(1, sz.floordiv(TILE, columns)), sz.minimum(columns, TILE)
+    down, across = sz.ceildiv(rows, height), sz.ceildiv(columns, width)
+
+    def task(index):
+        env: Env = {}
+        at, column = k.divmod(Index(index), across)
+        at, row = k.divmod(at, down)
+        body.unlinear(env, outer, k.scalar(at.base))
+        top = e.mul(k.scalar(row.base), body.size(height))
+        bottom = e.min(e.add(top, body.size(height)), body.size(rows))
+        if params.flat:
+            _flat(body, env, middle, inner, top, bottom)
+            return
+        left = e.mul(k.scalar(column.base), body.size(width))
+        right = e.min(e.add(left, body.size(width)), body.size(columns))
+
+        def line(i, _):
+            body.set_loop(env, middle, Index(i))
+            body.hoist(env, invariant)
+            _columns(body, env, inner, left, right)
+            return []
+
+        body.loop(top, bottom, 1, [], line)
+
+    invariant = _invariant(body.analysis, inner)
+    body.tasks(task)
+    tasks = sz.mul(sz.product(size_of(loop) for loop in outer), down, across)
+    return body.finish(tasks, rows_grain(sz.mul(height, width)))
+
+
+def _invariant(analysis: Analysis, inner) -> list[Value]:
+    """What is the same along the innermost loop."""
+    varying = depends_on(analysis, inner)
+    return [v for op in analysis.ops for v in op.results if v not in varying]
+
+
+def _columns(body: CpuBody, env: Env, loop, low, high) -> None:
+    analysis = body.analysis
+    lanes = lanes_of(analysis, body.host)
+
+    def step(indices, mask, state):
+        envs = [dict(env) for _ in indices]
+        for here, i in zip(envs, indices):
+            body.set_loop(here, loop, i)
+        store_all(body, analysis.outputs, envs, analysis.kept)
+        return []
+
+    body.vectors(low, high, lanes, [], step, unroll_for(cost_of(analysis)))
+
+
+def _flat(body: CpuBody, env: Env, middle, inner, top, bottom) -> None:
+    """The rows ``top … bottom`` in vectors that do not stop where a row ends."""
+    e, k, analysis = body.e, body.k, body.analysis
+    lanes, extent = lanes_of(analysis, body.host), size_of(inner)
+    element = sum(v.dtype.bytes for v in gathered(analysis, (middle, inner)))
+    count = max(2 * lanes, min(PACKED, PACKED_BYTES // max(1, element)))  # a row is shorter than a vector
+    rows = body.size(sz.floordiv(count, extent))
+    packed = Packed(body, (middle, inner), count, lanes)
+
+    def some(first, _):
+        end = e.min(e.add(first, rows), bottom)
+        packed.pack(env, first, end)
+
+        def step(indices, mask, state):
+            [index] = indices
+            here = dict(env)
+            k.flat = body.flat((middle, inner), first, index, here)
+            packed.bind(here, index.base)
+            store_all(body, analysis.outputs, [here], analysis.kept)
+            k.flat = None
+            return []
+
+        body.vectors(body.constant(0), e.mul(e.sub(end, first), body.size(extent)), lanes, [], step)
+        return []
+
+    packed.pack_same(env, e.min(rows, e.sub(bottom, top)))
+    body.loop(top, bottom, rows, [], some)

@@ -1,0 +1,322 @@
+"""Reductions and normalizations along contiguous memory on the CPU: a task is a row, a point of the kept axes.
+
+Each phase of reductions passes over the row, which stays in the cache, and so does the writing of full-size outputs. What is expensive
+to compute and needed again is kept in a buffer of the row's length (``stash``). Rows of a few vectors stay in registers (``held``).
+
+Where there are too few rows to share, a task takes a part of one and stores its accumulators (``split``); see :mod:`partial`.
+
+Sums add up the vectors in flight, then blocks of :data:`BLOCK` of those, then the lanes: the error stays near that of pairwise summation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mlirfuse.ir.ops import table
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.graph import Op, Value
+from mlirfuse.lowering import reductions as red
+from mlirfuse.lowering.emitter import Val
+from mlirfuse.lowering.kernel import ZERO, Env, Index
+from mlirfuse.lowering.slots import Slots
+from mlirfuse.core.machine import Host
+from mlirfuse.schedule.cpu import partial
+from mlirfuse.analysis.phases import Analysis, is_reduction, size_of
+from mlirfuse.schedule.cpu.kernel import CpuBody, CpuKernel, depends_on, lanes_of, rows_grain, store_all, unroll_for
+
+BLOCK = 64
+HELD = 4  # vectors of a row that stay in registers, at most
+STASH = 8  # instructions from which on it pays to keep a value
+STASH_BYTES = 128 << 10  # of a row's buffers, which lie on the stack
+
+
+@dataclass(frozen=True)
+class Params:
+    """``split``: parts of the reduced range. ``held``: the row is that many vectors, kept in registers; 0: it is passed over. ``stash``: keep
+    expensive values; ``streamed``: full-size outputs are stored past the caches."""
+
+    split: int = 1
+    held: int = 0
+    stash: bool = False
+    streamed: bool = False
+
+
+def is_outer(analysis: Analysis, env: dict[str, int]) -> bool:
+    """Whether memory runs along a kept axis: the smallest stride of the widest input is not a reduced axis'."""
+    return analysis.once(_outer)(env)
+
+
+def _outer(analysis: Analysis):
+    """:func:`is_outer` as a function of the sizes."""
+    inputs = [v for v in analysis.inputs if set(analysis.reduced) & set(analysis.axes.flat(v))]
+    if not inputs or not analysis.kept or not analysis.reduced:
+        return lambda env: False
+    main = max(inputs, key=lambda v: len(analysis.axes.flat(v)))
+    strides = [[analysis.axis_stride(main, axis) for axis in axes] for axes in (analysis.kept, analysis.reduced)]
+    least = [f"min({sz.spelled(f'abs({n}) or {1 << 62}' for n in some)})" for some in strides]
+    return sz.function(" < ".join(least), sz.symbols_of(strides[0] + strides[1]))
+
+
+def late_outputs(analysis: Analysis) -> tuple[list[Value], list[Value]]:
+    """Outputs with a reduced axis, and outputs over kept axes only."""
+    reduced = set(analysis.reduced)
+    full = [v for v in analysis.outputs if reduced & set(analysis.axes.flat(v))]
+    return full, [v for v in analysis.outputs if v not in full]
+
+
+@dataclass
+class Stage:
+    """One pass over a row: a phase of reductions, or after the last of them the writing of outputs. ``kept``: values that later stages get from
+    a buffer; ``cost``: about how many instructions an element takes."""
+
+    kept: list[Value]
+    cost: int
+
+
+def stages(analysis: Analysis, stash: bool) -> list[Stage]:
+    """The passes over a row; with ``stash``, what is expensive and needed again is kept."""
+    return analysis.once(_stages_with if stash else _stages_without)
+
+
+def _stages_with(analysis: Analysis) -> list[Stage]:
+    return _stages(analysis, STASH)
+
+
+def _stages_without(analysis: Analysis) -> list[Stage]:
+    return _stages(analysis, None)
+
+
+def _stages(analysis: Analysis, threshold: int | None) -> list[Stage]:
+    varying = depends_on(analysis, analysis.reduced)
+    expensive = set() if threshold is None else _expensive(analysis, varying, threshold)
+    roots = [[op.operands[0] for op in phase] for phase in analysis.phases] + [late_outputs(analysis)[0]]
+    first: dict[Value, Stage] = {}  # the stage that computes a value first
+    out: list[Stage] = []
+    for values in roots:
+        stage, needed = Stage([], 0), set(values)
+        for op in reversed(analysis.ops):
+            value = next((v for v in op.results if v in needed and v in varying), None)
+            if value is None or is_reduction(op):
+                continue
+            if value in first and value in expensive:
+                kept = first[value].kept
+                kept += [value] if value not in kept else []
+                continue
+            first.setdefault(value, stage)
+            stage.cost += table.TABLE[op.name].cost
+            needed.update(op.operands)
+        out.append(stage)
+    return out
+
+
+def _expensive(analysis: Analysis, varying: set[Value], threshold: int) -> set[Value]:
+    """The results of elementwise ops that take ``threshold`` instructions or more to compute from inputs and reductions."""
+    total: dict[Value, int] = {}
+    for op in analysis.ops:
+        for value in op.results if not is_reduction(op) else ():
+            if value in varying:
+                total[value] = min(threshold, table.TABLE[op.name].cost + sum(total.get(v, 0) for v in op.operands))
+    return {v for v, cost in total.items() if cost == threshold and table.TABLE[v.op.name].kind == "elementwise"}
+
+
+def cpu(name: str, analysis: Analysis, slots: Slots, params: Params, host: Host) -> list[CpuKernel]:
+    """The kernels that compute ``analysis``; with ``split``, one that reduces parts and one that combines them."""
+    if params.split > 1:
+        return [_split_rows(name, analysis, slots, params, host), partial.finish(f"{name}_finish", analysis, slots, params.split, host)]
+    if params.held:
+        return [_held_rows(name, analysis, slots, params, host)]
+    return [_long_rows(name, analysis, slots, params, host)]
+
+
+class _Rows(CpuBody):
+    """Loops over a row."""
+
+    def __init__(self, name, analysis, slots, host, streamed=(), stash=False):
+        super().__init__(name, analysis, slots, host, streamed)
+        self.loops = analysis.loops(analysis.reduced)
+        self.lanes = lanes_of(analysis, host)
+        self.invariant = _invariant(analysis)
+        self.stages = stages(analysis, stash)
+        length = sz.product(a.size for a in analysis.reduced)
+        self.kept = [(at, v, self.stack(length, v.dtype.compute)) for at, stage in enumerate(self.stages) for v in stage.kept]
+
+    def over(self, env: Env, at: int, carried, step, low=None, high=None, block=None) -> list[Val]:
+        """Stage ``at``: ``step(envs, mask, carried)`` over the row, its innermost loop in vectors; ``low`` and ``high`` bound the outermost loop.
+        ``block``: the reductions whose accumulators are carried; they are added up in blocks."""
+        zero, unroll = self.constant(0), unroll_for(self.stages[at].cost)
+
+        def nest(depth: int, env: Env, carried):
+            loop, extent = self.loops[depth], size_of(self.loops[depth])
+            start, stop = (low, high) if depth == 0 and low is not None else (zero, self.size(extent))
+            if depth < len(self.loops) - 1:
+
+                def inside(i, state):
+                    deeper = dict(env)
+                    self.set_loop(deeper, loop, Index(i))
+                    return nest(depth + 1, deeper, state)
+
+                return self.loop(start, stop, 1, carried, inside)
+
+            def vectors(indices, mask, state):
+                envs = [dict(env) for _ in indices]
+                for here, i in zip(envs, indices):
+                    self.set_loop(here, loop, i)
+                return step(envs, mask, state)
+
+            if block is None:
+                return self.vectors(start, stop, self.lanes, carried, vectors, unroll)
+            length = BLOCK * self.lanes * unroll
+
+            def one(i, state):
+                end = self.e.min(self.e.add(i, length), stop)
+                done = self.vectors(i, end, self.lanes, self.identities(block, self.lanes), vectors, unroll)
+                return self.merge(block, state, done)
+
+            return self.loop(start, stop, length, carried, one)
+
+        return nest(0, env, carried)
+
+    def reduce(self, env: Env, at: int, low=None, high=None) -> list[tuple[Val, ...]]:
+        """The accumulators, over the row, of each reduction of phase ``at``."""
+        phase = self.analysis.phases[at]
+        self.hoist(env, self.invariant[at])
+
+        def step(envs, mask, state):
+            self.recall(envs, at)
+            new = self.total(phase, envs, mask, self.lanes)
+            self.keep(envs, at)
+            return self.merge(phase, state, new)
+
+        done = self.over(env, at, self.identities(phase, self.lanes), step, low, high, phase)
+        return [red.across_lanes(self.e, op, a) for op, a in zip(phase, red.grouped(phase, done))]
+
+    def write(self, env: Env, outputs: list[Value]) -> None:
+        """Stores full-size outputs."""
+        last = len(self.analysis.phases)
+        self.hoist(env, self.invariant[last])
+
+        def step(envs, mask, state):
+            self.recall(envs, last)
+            store_all(self, outputs, envs, self.analysis.domain)
+            return []
+
+        self.over(env, last, [], step)
+
+    def keep(self, envs: list[Env], at: int) -> None:
+        """Puts away what is needed again after phase ``at``."""
+        for phase, value, memory in self.kept:
+            if phase == at:
+                for env in envs:
+                    self.put(memory, self._place(env), self.e.splat(self.k.value(value, env), self.lanes))
+
+    def recall(self, envs: list[Env], at: int) -> None:
+        """Gets what was put away before phase ``at``."""
+        for phase, value, memory in self.kept:
+            if phase < at:
+                for env in envs:
+                    self.k.bind(value, env, self.get(memory, self._place(env), value.dtype.compute, self.lanes))
+
+    def _place(self, env: Env) -> Val:
+        """Where in the row ``env`` is."""
+        place = ZERO
+        for loop in self.loops:
+            place = self.k.add(self.k.scale(place, size_of(loop)), env[loop[-1]])
+        return self.k.scalar(place.base)
+
+
+def _invariant(analysis: Analysis) -> list[list[Value]]:
+    """For each phase, and for the writing of outputs after them, what it needs that is the same along the row and known only now."""
+    varying = depends_on(analysis, analysis.reduced)
+    level: dict[Value, int] = {op.result: at + 1 for at, phase in enumerate(analysis.phases) for op in phase}
+    out: list[list[Value]] = [[] for _ in range(len(analysis.phases) + 1)]
+    for op in analysis.ops:
+        found = max((level.get(v, 0) for v in op.operands), default=0)
+        for value in op.results:
+            if value not in level:
+                level[value] = found
+                if value not in varying:
+                    out[found].append(value)
+    return out
+
+
+def _long_rows(name: str, analysis: Analysis, slots: Slots, params: Params, host: Host) -> CpuKernel:
+    full, small = late_outputs(analysis)
+    body = _Rows(name, analysis, slots, host, full if params.streamed else (), params.stash)
+
+    def task(index):
+        env: Env = {}
+        body.unlinear(env, analysis.loops(analysis.kept), index)
+        for at, phase in enumerate(analysis.phases):
+            for op, total in zip(phase, body.reduce(env, at)):
+                body.k.bind(op.result, env, red.result(body.e, op, total))
+        if full:
+            body.write(env, full)
+        if small:
+            store_all(body, small, [env], analysis.kept)
+
+    body.tasks(task)
+    return body.finish(sz.product(a.size for a in analysis.kept), _grain(analysis))
+
+
+def _held_rows(name: str, analysis: Analysis, slots: Slots, params: Params, host: Host) -> CpuKernel:
+    """Rows of one loop of at most ``held`` vectors: what is computed of an element once is known to the end."""
+    full, small = late_outputs(analysis)
+    body = _Rows(name, analysis, slots, host)
+    e, k, lanes = body.e, body.k, body.lanes
+    (loop,) = body.loops
+    masks = [body.below(e.sub(body.size(size_of(loop)), u * lanes), lanes) for u in range(params.held)]
+
+    def row_of(op: Op, env: Env, mask: Val):
+        k.mask = mask
+        return e.splat(k.value(op.operands[0], env), lanes), body.position(op, env), mask
+
+    def task(index):
+        env: Env = {}
+        body.unlinear(env, analysis.loops(analysis.kept), index)
+        envs = []
+        for u in range(params.held):
+            envs.append(dict(env))
+            body.set_loop(envs[-1], loop, Index(body.constant(u * lanes), 1, lanes))
+        for phase in analysis.phases:
+            rows = [[row_of(op, here, mask) for here, mask in zip(envs, masks)] for op in phase]
+            k.mask = None
+            for op, row in zip(phase, rows):
+                total = red.across_lanes(e, op, red.total(e, op, row, body.in_order(op)))
+                k.bind(op.result, env, red.result(e, op, total))
+        for here, mask in zip(envs, masks):
+            k.mask = mask
+            store_all(body, full, [here], analysis.domain)
+        k.mask = None
+        store_all(body, small, [env], analysis.kept)
+
+    body.tasks(task)
+    return body.finish(sz.product(a.size for a in analysis.kept), _grain(analysis))
+
+
+def _split_rows(name: str, analysis: Analysis, slots: Slots, params: Params, host: Host) -> CpuKernel:
+    """A task is a part of a row: its accumulators go to the workspace."""
+    body = _Rows(name, analysis, slots, host)
+    e, k, split = body.e, body.k, params.split
+    (phase,) = analysis.phases
+    first = size_of(body.loops[0])
+    unit = body.lanes if len(body.loops) == 1 else 1
+    length = sz.mul(sz.ceildiv(first, split * unit), unit)
+    kept = sz.product(a.size for a in analysis.kept)
+    buffers = partial.buffers(body, phase, kept, split)
+
+    def task(index):
+        at, part = (k.scalar(i.base) for i in k.divmod(Index(index), split))
+        env: Env = {}
+        body.unlinear(env, analysis.loops(analysis.kept), at)
+        low = e.min(e.mul(part, body.size(length)), body.size(first))
+        high = e.min(e.add(low, body.size(length)), body.size(first))
+        for total, memories in zip(body.reduce(env, 0, low, high), buffers):
+            for val, memory in zip(total, memories):
+                body.put(memory, e.add(e.mul(part, body.size(kept)), at), val)
+
+    body.tasks(task)
+    return body.finish(sz.mul(kept, split), 1)
+
+
+def _grain(analysis: Analysis) -> sz.Size:
+    return rows_grain(sz.product(a.size for a in analysis.reduced))

@@ -1,0 +1,216 @@
+"""Pointwise segments on the CPU that read along one loop and write along another.
+
+A task is a tile of the two loops, taken in blocks of as many elements along each as a vector has, or fewer along a loop that is shorter.
+What comes of inputs that are contiguous along the *reading* loop alone is computed in vectors along it; the block is then transposed in
+registers, and the rest is computed and stored in vectors along the *writing* loop. Blocks at the edges are masked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir.ops import table
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.graph import Value
+from mlirfuse.lowering.emitter import Emitter, Val
+from mlirfuse.lowering.kernel import Env, Index
+from mlirfuse.lowering.slots import Slots
+from mlirfuse.core.machine import Host
+from mlirfuse.analysis.phases import Analysis, size_of
+from mlirfuse.schedule.cpu.kernel import CpuBody, CpuKernel, lanes_of, rows_grain, store_all
+
+TILE_ROWS, TILE_COLUMNS = 64, 256  # elements of a task's tile along the reading and the writing loop, where these are as long
+WIDEST = 16  # elements along each side of a block, at most: that many vectors are in registers
+
+
+@dataclass(frozen=True)
+class Params:
+    """``reading``: which loop the inputs are contiguous along. ``height``, ``width``: a block's elements along the reading and along the
+    writing loop, of which both are multiples if they are ``whole``. ``streamed``: outputs are stored past the caches."""
+
+    reading: int
+    height: int
+    width: int
+    whole: bool
+    streamed: bool = False
+
+
+def block_of(analysis: Analysis, host: Host, env: dict[str, int]) -> tuple[int, int, int, bool] | None:
+    """The loop that most of what is read is contiguous along, where that is not the one that is written along and one of the two is as long
+    as a vector; the sides of a block; and whether blocks leave nothing over. Else None."""
+    loops = analysis.loops(analysis.kept)
+    if len(loops) < 2:
+        return None
+    tensors = analysis.once(_whole_inputs)
+    values = analysis.values(_strides_and_extents, env)
+    strides, extents = values[: len(tensors) * len(loops)], values[len(tensors) * len(loops) :]
+    votes = [0] * len(loops)
+    for at, value in enumerate(tensors):
+        here = strides[at * len(loops) : (at + 1) * len(loops)]
+        if here[-1] not in (0, 1) and 1 in here:
+            votes[here.index(1)] += value.dtype.bytes
+    best = max(range(len(loops)), key=votes.__getitem__)
+    side = min(lanes_of(analysis, host), WIDEST)
+    if not votes[best] or not max(extents[best], extents[-1]) >= side > 1:
+        return None
+    height, width = (min(side, 1 << (extent - 1).bit_length()) for extent in (extents[best], extents[-1]))
+    return best, height, width, extents[best] % height == 0 and extents[-1] % width == 0
+
+
+def _whole_inputs(analysis: Analysis) -> list[Value]:
+    """The inputs that are read at the index of the loops themselves."""
+    domain = set(analysis.kept)
+    axes = {v: set(analysis.axes.flat(v)) for v in analysis.inputs}
+    return [v for v, of in axes.items() if len(of) > 1 and of <= domain and not of & analysis.pinned]
+
+
+def _strides_and_extents(analysis: Analysis):
+    loops = analysis.loops(analysis.kept)
+    return [analysis.axis_stride(v, loop[-1]) for v in _whole_inputs(analysis) for loop in loops] + [size_of(loop) for loop in loops]
+
+
+def _staged(analysis: Analysis, reading, writing) -> list[Value]:
+    """What is computed along the reading loop: the inputs that are contiguous along it or, if these are no more, what comes of them alone."""
+    of = lambda v, loop: analysis.axis_stride(v, loop[-1])  # noqa: E731
+    inputs = [v for v in analysis.once(_whole_inputs) if of(v, reading) == 1 and of(v, writing) not in (0, 1)]
+    alone, needed = set(inputs), []
+    for op in analysis.ops:
+        simple = op.name in table.TABLE and table.TABLE[op.name].kind in ("elementwise", "create")
+        if simple and op.operands and all(v in alone or not v.rank for v in op.operands):
+            alone.update(op.results)
+        else:
+            needed += [v for v in op.operands if v in alone]
+    needed = list(dict.fromkeys(needed + [v for v in analysis.outputs if v in alone]))
+    return needed if len(needed) <= len(inputs) else inputs
+
+
+def cpu(name: str, analysis: Analysis, slots: Slots, params: Params, host: Host) -> list[CpuKernel]:
+    """The kernel that computes ``analysis``."""
+    body = CpuBody(name, analysis, slots, host, analysis.outputs if params.streamed else ())
+    e, k = body.e, body.k
+    loops = analysis.loops(analysis.kept)
+    writing, reading = loops[-1], loops[params.reading]
+    outer = [loop for n, loop in enumerate(loops[:-1]) if n != params.reading]
+    rows, columns = size_of(reading), size_of(writing)
+    # A tile has as many elements where one of the loops is short.
+    tile_rows = TILE_ROWS * sz.floordiv(TILE_COLUMNS, sz.minimum(columns, TILE_COLUMNS))
+    tile_columns = TILE_COLUMNS * sz.floordiv(TILE_ROWS, sz.minimum(rows, TILE_ROWS))
+    staged = _staged(analysis, reading, writing)
+
+    def at(env: Env, r: Index, w: Index) -> Env:
+        here = dict(env)
+        body.set_loop(here, reading, r)
+        body.set_loop(here, writing, w)
+        return here
+
+    def block(env: Env, r: Val, w: Val, high_r: Val | None = None, high_w: Val | None = None) -> None:
+        """A block from ``r``, ``w`` on; ``high_r``, ``high_w``: what it ends before, where it may reach that."""
+        edge = high_r is not None
+        down, along = ([e.add(low, u) if u else low for u in range(n)] for low, n in ((r, params.height), (w, params.width)))
+        if edge:  # columns that are not there are read as the last one that is
+            last = e.sub(high_w, 1)
+            along = [e.min(here, last) for here in along]
+        across = [at(env, Index(here), Index(w, 1, params.width)) for here in down]
+        with k.masked(body.below(e.sub(high_r, r), params.height) if edge else None):
+            read = [[(value, at(env, Index(r, 1, params.height), Index(here))) for here in along] for value in staged]
+            read = [[e.splat((k.preload if value in analysis.inputs else k.value)(value, here), params.height) for value, here in of] for of in read]
+        for value, vectors in zip(staged, read):
+            for here, val in zip(across, transposed(e, vectors)):
+                (k.bind_loaded if value in analysis.inputs else k.bind)(value, here, val)
+        mask = body.below(e.sub(high_w, w), params.width) if edge else None
+        for at_row, here in zip(down, across):
+            if not edge:
+                store_all(body, analysis.outputs, [here], analysis.kept)
+                continue
+            with k.region(f"scf.if {e.cmp('lt', at_row, high_r)} {{"), k.masked(mask):
+                store_all(body, analysis.outputs, [here], analysis.kept)
+
+    def task(index):
+        env: Env = {}
+        place, r_tile = k.divmod(Index(index), sz.ceildiv(rows, tile_rows))
+        place, w_tile = k.divmod(place, sz.ceildiv(columns, tile_columns))
+        body.unlinear(env, outer, k.scalar(place.base))
+        low_r, low_w = (e.mul(k.scalar(tile.base), body.size(n)) for tile, n in ((r_tile, tile_rows), (w_tile, tile_columns)))
+        high_r = e.min(e.add(low_r, body.size(tile_rows)), body.size(rows))
+        high_w = e.min(e.add(low_w, body.size(tile_columns)), body.size(columns))
+
+        middle_r = e.add(low_r, e.and_(e.sub(high_r, low_r), -params.height))
+        middle_w = e.add(low_w, e.and_(e.sub(high_w, low_w), -params.width))
+
+        # A block writes on where the one before it ended: a cache line that both have a part of is still there.
+        def blocks(r, first, end, *ends):
+            body.loop(first, end, params.width, [], lambda w, _: block(env, r, w, *ends) or [])
+            return []
+
+        def edge(r, _):
+            return blocks(r, e.select(e.cmp("lt", r, middle_r), middle_w, low_w), high_w, high_r, high_w)
+
+        body.loop(low_r, middle_r, params.height, [], lambda r, _: blocks(r, low_w, middle_w))
+        if not params.whole:
+            body.loop(low_r, high_r, params.height, [], edge)
+
+    body.tasks(task)
+    tasks = sz.mul(sz.product(size_of(loop) for loop in outer), sz.ceildiv(rows, tile_rows), sz.ceildiv(columns, tile_columns))
+    return [body.finish(tasks, rows_grain(sz.mul(sz.minimum(rows, tile_rows), sz.minimum(columns, tile_columns))))]
+
+
+def transposed(e: Emitter, rows: list[Val]) -> list[Val]:
+    """The columns of a block, whose sides are powers of two. Elements are first zipped inside of 128 bits, then pieces of 128 bits are
+    sorted: both are single instructions on x86, unlike what moves elements further. Short rows are joined to vectors before that, long
+    ones taken apart after it."""
+    dtype, height, width = rows[0].dtype, rows[0].lanes, len(rows)
+    word = {8: dt.u8, 16: dt.u16, 32: dt.u32, 64: dt.u64}[dtype.bits]
+    rows = [e.cast(v, dt.u8) if dtype is dt.bool_ else e.bitcast(v, word) for v in rows]
+    piece = min(height, width, 128 // dtype.bits)
+    if height < width:
+        together = width // height
+        starts = [g + i for g in range(0, width, piece * together) for i in range(piece)]
+        rows = [_joined(e, [rows[s + c * piece] for c in range(together)]) for s in starts]
+    groups = [_zipped(e, rows[g : g + piece], piece) for g in range(0, len(rows), piece)]
+    out: list[Val | None] = [None] * height
+    for n in range(piece):
+        of = [group[n] for group in groups]
+        if height <= width:
+            parts = _sorted(e, of, piece)
+        else:
+            parts = [_joined(e, [_shuffle(e, v, v, range(s, s + piece)) for v in of]) for s in range(0, height, piece)]
+        out[n::piece] = parts
+    return [e.cmp("ne", v, 0) if dtype is dt.bool_ else e.bitcast(v, dtype) for v in out]
+
+
+def _joined(e: Emitter, rows: list[Val]) -> Val:
+    """Vectors one after the other in one."""
+    while len(rows) > 1:
+        rows = [_shuffle(e, a, b, range(2 * a.lanes)) for a, b in zip(rows[::2], rows[1::2])]
+    return rows[0]
+
+
+def _zipped(e: Emitter, rows: list[Val], piece: int) -> list[Val]:
+    """Transposes the squares that ``piece`` rows have in each 128 bits."""
+    lanes, half = rows[0].lanes, piece // 2
+    starts = range(0, lanes, piece)
+    low = [i for s in starts for k in range(half) for i in (s + k, lanes + s + k)]
+    high = [i + half for i in low]
+    count = len(rows) // 2
+    for _ in range(piece.bit_length() - 1):
+        rows = [v for a, b in zip(rows[:count], rows[count:]) for v in (_shuffle(e, a, b, low), _shuffle(e, a, b, high))]
+    return rows
+
+
+def _sorted(e: Emitter, rows: list[Val], piece: int) -> list[Val]:
+    """Each row's c-th piece in the c-th result."""
+    if len(rows) == 1:
+        return rows
+    lanes = rows[0].lanes
+    even = [s + k for s in range(0, 2 * lanes, 2 * piece) for k in range(piece)]
+    odd = [i + piece for i in even]
+    pairs = list(zip(rows[::2], rows[1::2]))
+    evens = _sorted(e, [_shuffle(e, a, b, even) for a, b in pairs], piece)
+    odds = _sorted(e, [_shuffle(e, a, b, odd) for a, b in pairs], piece)
+    return [v for pair in zip(evens, odds) for v in pair]
+
+
+def _shuffle(e: Emitter, a: Val, b: Val, lanes: Sequence[int]) -> Val:
+    return e.op(f"vector.shuffle {a}, {b} [{', '.join(map(str, lanes))}] : {a.type}, {b.type}", a.dtype, len(lanes))

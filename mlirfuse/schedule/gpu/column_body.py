@@ -1,0 +1,180 @@
+"""The kernel of columns on a GPU: a block's threads walk down them, or keep them in registers (``gpu/columns.py`` chooses)."""
+
+from __future__ import annotations
+
+from typing import Callable, NamedTuple
+
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.graph import Op, Value
+from mlirfuse.lowering import reductions as red
+from mlirfuse.lowering.emitter import Val
+from mlirfuse.lowering.kernel import Env, Index
+from mlirfuse.lowering.slots import Slots
+from mlirfuse.analysis import joint
+from mlirfuse.analysis.phases import Analysis, size_of
+from mlirfuse.schedule.gpu.kernel import GpuBody, GpuKernel
+from mlirfuse.schedule.gpu.block_columns import BlockColumns
+from mlirfuse.schedule.gpu.partial import partial_memory
+
+
+Place = tuple[Env, Val | None]  # a row's, and whether it is one of the rows (None: it is)
+
+
+class ThreadPlace(NamedTuple):
+    """A thread's place in its block, along the columns and down them, and its vector's first column; whether there is such a column; its env."""
+
+    x: Val
+    y: Val
+    column: Val
+    inside: Val
+    env: Env
+
+
+def place_of(body: GpuBody, p, columns: sz.Size, above: Index, block_column: Index) -> ThreadPlace:
+    """The place of this thread of the ``block_column``-th block along ``columns``. Past the last, it has the last column instead."""
+    e, lanes, loops = body.e, p.access.lanes, body.analysis.loops(body.analysis.kept)
+    x, y = e.and_(body.thread, p.tx - 1), body.quotient(body.thread, p.tx)
+    column = e.add(e.mul(body.k.scalar(block_column.base), p.tx * lanes), body.wide(e.mul(x, lanes)))
+    inside = e.cmp("lt", column, body.size(columns))
+    held = e.min(column, e.sub(body.size(columns), lanes))
+    env: Env = {}
+    body.unlinear(env, loops[:-1], above)
+    body.set_loop(env, loops[-1], Index(held, 1, lanes) if lanes > 1 else Index(held))
+    return ThreadPlace(x, y, held, inside, env)
+
+
+def rows_of_part(body: GpuBody, rows: sz.Size, split: int, part: Index) -> tuple[Val, Val]:
+    """The first row of one of ``split`` parts, and the first behind it."""
+    e, low, high = body.e, body.e.const(0, body.index), body.size(rows)
+    if split > 1:
+        length = body.size(sz.ceildiv(rows, split))
+        low = e.min(e.mul(body.k.scalar(part.base), length), high)
+        high = e.min(e.add(low, length), high)
+    return low, high
+
+
+def down_rows(body: GpuBody, p, step: int, rows: tuple[Val, Val], at: Callable[[Val], Env], carried: list[Val], visit) -> list[Val]:
+    """Visits a thread's rows, every ``step``-th from the first of ``rows`` on, ``p.unroll`` at a time."""
+    e, (first, high), span = body.e, rows, step * p.unroll
+
+    def rows_from(i: Val) -> list[Val]:
+        return [e.add(i, u * step) if u else i for u in range(p.unroll)]
+
+    def clamped(row: Val) -> Place:
+        return at(e.min(row, e.sub(high, 1))), e.cmp("lt", row, high)
+
+    if p.held:
+        return visit([clamped(row) for row in rows_from(first)], carried)
+    if p.checked:
+        return body.loop(first, high, span, carried, lambda i, state: visit([(at(i), None), *map(clamped, rows_from(i)[1:])], state))
+    last_start = e.sub(high, (p.unroll - 1) * step)
+    turns = e.div(e.max(e.add(e.sub(last_start, first), span - 1), 0), span)
+    rest = e.add(first, e.mul(turns, span))
+    carried = body.loop(first, rest, span, carried, lambda i, state: visit([(at(row), None) for row in rows_from(i)], state))
+    return body.loop(rest, high, step, carried, lambda i, state: visit([(at(i), None)], state)) if p.unroll > 1 else carried
+
+
+def accumulated(body: GpuBody, phase: list[Op], places: list[Place], state: list[Val]) -> list[Val]:
+    """Accumulators with the elements at ``places``."""
+    e, k = body.e, body.k
+    for env, _ in places:
+        for op in phase:
+            k.value(op.operands[0], env)
+    out = []
+    for op, before in zip(phase, red.grouped(phase, state)):
+        elements = [(e.splat(k.value(op.operands[0], env), body.access.lanes), body.position(op, env), there) for env, there in places]
+        out += red.accumulate(e, op, before, elements)
+    return out
+
+
+def walk_down(name: str, analysis: Analysis, slots: Slots, p) -> GpuKernel:
+    """The kernel that computes ``analysis`` with ``p`` (``gpu_columns.Params``), or the accumulators of its parts if there are several."""
+    assert p.tx & p.tx - 1 == p.ty & p.ty - 1 == 0
+    body = GpuBody(name, analysis, slots, p.access, p.tx * p.ty, p.cluster)
+    e, k = body.e, body.k
+    lanes = p.access.lanes
+    rank = body.cluster_rank() if p.cluster > 1 else None
+    if rank is not None:
+        body.cluster_arrive(orders=False)  # waited for before other blocks' shared memory is written
+    kept_loops, loops = analysis.loops(analysis.kept), analysis.loops(analysis.reduced)
+    inner, outer = kept_loops[-1], kept_loops[:-1]
+    kept, rows = sz.product(a.size for a in analysis.kept), sz.product(a.size for a in analysis.reduced)
+    columns, parts = size_of(inner), p.split * p.fold
+    if p.fold > 1:
+        columns, rows = sz.mul(columns, p.fold), sz.floordiv(rows, p.fold)
+    reduced = set(analysis.reduced)
+    wide = [v for v in analysis.outputs if reduced & set(analysis.axes.flat(v))]
+    small = [v for v in analysis.outputs if v not in wide]
+    late = analysis.late_values()
+    early, full = [v for v in wide if v not in late], [v for v in wide if v in late]
+    phases = analysis.once(joint.online)
+
+    across = sz.ceildiv(columns, p.tx * lanes)
+    q, part = Index(body.wide(body.quotient(body.block, p.cluster))), Index(0)
+    if p.split > 1:
+        q, part = k.divmod(q, p.split)
+    elif rank is not None:
+        part = Index(body.wide(rank))
+    above, block_column = k.divmod(q, across) if outer else (Index(0), q)
+    x, y, held, inside, base_env = place_of(body, p, columns, above, block_column)
+    low, high = rows_of_part(body, rows, p.split * p.cluster, part)
+    first = e.add(low, body.wide(y))
+    block = BlockColumns(body, p.tx, p.ty, x, y)
+
+    def at(row: Val) -> Env:
+        env = dict(base_env)
+        if p.fold > 1:  # memory is one row: a place in it stands for row and column
+            body.set_loop(env, inner, Index(e.add(e.mul(row, body.size(columns)), held), 1, lanes))
+            return env
+        body.unlinear(env, loops, Index(row))
+        return env
+
+    def over_rows(phase: list[Op]) -> list[tuple[Val, ...]]:
+        """Each thread's accumulators over its rows; on the way, outputs that need no reduction are written."""
+        start = [v for op in phase for v in red.identity(e, op, lanes)]
+
+        def visit(places: list[Place], state: list[Val]) -> list[Val]:
+            out = accumulated(body, phase, places, state)
+            if phase is phases[0]:
+                store(early, places)
+            return out
+
+        return red.grouped(phase, down_rows(body, p, p.ty, (first, high), at, start, visit))
+
+    def store(values: list[Value], places: list[Place]) -> None:
+        for env, there in places:
+            body.store_at(values, env, analysis.domain, inside if there is None else e.and_(inside, there))
+
+    needed = bool(full) or len(phases) > 1 or p.cluster > 1  # by all threads, not only by those that store it
+    for phase in phases:
+        totals = block.combine(phase, over_rows(phase), needed)
+        if rank is not None:
+            totals = block.across_cluster(phase, totals, rank)
+        if parts == 1:
+            body.bind(phase, totals, base_env)
+        else:
+            writes = e.and_(inside, e.cmp("eq", y, 0))
+            with k.region(f"scf.if {writes} {{"):
+                for op, total in zip(phase, totals):
+                    for which, v in enumerate(total):
+                        memory = partial_memory(body, op, which, sz.mul(kept, parts))
+                        of_part = body.size(sz.mul(kept, p.fold))
+                        offset = e.add(e.mul(k.scalar(part.base), of_part), e.add(e.mul(k.scalar(above.base), body.size(columns)), held))
+                        v = e.cast(v, memory.dtype)
+                        align = min(16, lanes * memory.dtype.bytes)  # lanes divide the columns
+                        e.line(f"llvm.store {v}, {k.address(memory, offset)} {{alignment = {align} : i64}} : {v.type}, !llvm.ptr<1>")
+    if full:
+
+        def write(places, state):
+            for env, _ in places:
+                for value in full:
+                    k.value(value, env)
+            store(full, places)
+            return []
+
+        down_rows(body, p, p.ty, (first, high), at, [], write)
+    if small and parts == 1:
+        stores = e.and_(inside, e.cmp("eq", y if rank is None else e.add(y, rank), 0))
+        body.store_at(small, base_env, analysis.kept, stores)
+    grid = sz.mul(sz.product(size_of(loop) for loop in outer), across, p.split)
+    return body.finish(grid)

@@ -1,0 +1,349 @@
+"""Reductions within rows together with partial sums over rows, on a GPU: the backward of layer and RMS norm.
+
+A block takes every ``blocks``-th turn of ``ty`` rows: the next turn's inputs are loaded before the present one is worked on; within a row its threads reduce
+and write as :mod:`mlirfuse.schedule.gpu.rows` does, and add what is summed over the rows to accumulators in registers. At the end the block adds up those of
+its rows, and stores them as its part. A row too long for that (``chunks == 0``) is passed over in a loop, and the parts are added up in memory.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from typing import Iterator, NamedTuple
+
+from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.graph import Op, Value
+from mlirfuse.lowering import reductions as red
+from mlirfuse.lowering.emitter import Val
+from mlirfuse.lowering.kernel import Env, Index
+from mlirfuse.lowering.slots import Slots
+from mlirfuse.schedule.gpu import staging as gpu_staging
+from mlirfuse.analysis.phases import Analysis
+from mlirfuse.schedule.gpu.kernel import Access, GpuKernel
+from mlirfuse.schedule.gpu.row_body import Place, Rows, at_own_index, row_inputs
+from mlirfuse.schedule.gpu.rows import REGISTERS
+from mlirfuse.schedule.gpu.staging import Staging, streamed_inputs
+
+
+BEGINNING = 6 << 20  # bytes that an H100 reads in the time (2 µs) that each sum adds to the beginning and the end of blocks
+
+
+class Params(NamedTuple):
+    """``tx`` threads a row and ``ty`` rows a block at a time, ``chunks`` vectors a thread (0: looped); ``whole``: how many of them lie inside the row for every
+    thread; ``resident``: blocks that shall fit a multiprocessor at a time; ``stages``: turns that are in or on their way to shared memory (0: the next one to
+    registers)."""
+
+    access: Access
+    tx: int
+    ty: int
+    chunks: int
+    whole: int
+    resident: int = 1
+    stages: int = 0
+
+    cluster, online = 1, False  # as :class:`Rows` asks for
+
+
+def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
+    """The kernel that computes ``analysis``."""
+    rows = (_KeptRows if p.chunks else _LoopedRows)(name, analysis, slots, p)
+    rows.visit()
+    return [rows.finish(rows.blocks)]
+
+
+class _SummedRows(Rows):
+    """A kernel of ``blocks`` blocks, each of which takes a row after the other and has a part of the sums over them."""
+
+    def __init__(self, name: str, analysis: Analysis, slots: Slots, p: Params):
+        super().__init__(name, analysis, slots, p)
+        self.partials, self.blocks = analysis.partials, analysis.partials[0].attrs["parts"]
+        sums = {op.result for op in self.partials}
+        self.full = [v for v in self.full if v not in sums]
+        self.number = self.wide(self.block)  # of this block, and its first turn
+
+    def each_turn(self, carried: list[Val], turn) -> list[Val]:
+        """``turn(number, carried)`` for every turn of this block."""
+        return self.loop(self.number, self.size(sz.ceildiv(self.kept, self.p.ty)), self.blocks, carried, turn)
+
+    def reduced(self, phase: list[Op], totals: list[tuple[Val, ...]], row: Env) -> None:
+        """Binds the reductions of a row from the accumulators of its threads."""
+        self.bind(phase, self.across(phase, totals), row)
+        if len(self.phases) == 1 and self.p.tx > 32:
+            self.barrier()  # the next turn writes the same shared memory
+
+    def summand(self, op: Op, place: Place) -> Val:
+        """What a sum over rows has of the row at this place."""
+        val = self.e.splat(self.k.value(op.operands[0], place.env), self.lanes)
+        return val if self.row_inside is None else self.e.select(self.row_inside, val, 0)
+
+    def part(self, op: Op, place: Place) -> Env:
+        """Where this block's part of a sum lies, for the columns at this place."""
+        return place.env | {axis: Index(self.number) for axis in self.k.dims(op.result)[0]}
+
+    def store_part(self, op: Op, place: Place, val: Val) -> None:
+        """Stores this block's part of a sum, for the columns at this place."""
+        if place.inside is None:
+            self.k.store(op.result, self.part(op, place), val)
+        else:
+            with self.k.region(f"scf.if {place.inside} {{"):
+                self.k.store(op.result, self.part(op, place), val)
+
+
+class _KeptRows(_SummedRows):
+    """Rows in registers, or on their way to shared memory some turns ahead; the sums over them are in registers."""
+
+    def __init__(self, name: str, analysis: Analysis, slots: Slots, p: Params):
+        super().__init__(name, analysis, slots, p)
+        self.streamed = analysis.once(_streamed)
+        over_rows, inputs = set(analysis.kept), at_own_index(analysis, analysis.inputs)
+        by_row = [v for v in inputs if over_rows & set(analysis.axes.flat(v))]
+        self.narrow = [v for v in by_row if v not in self.streamed]  # which have an element a row
+        self.same = [v for v in inputs if v not in by_row]  # for all rows
+        self.staging = Staging(self, self.streamed * p.chunks, self.lanes, p.stages) if p.stages else None
+        self.meeting = self.reserve_dynamic(_meeting(analysis, p.access, p.tx, p.ty, p.chunks)) if p.ty > 1 else 0  # of the sums of a block's rows
+
+    # What was loaded a turn ahead is found by its indices: those along a row are computed once, before the first turn.
+
+    @functools.cached_property
+    def columns(self) -> list[Place]:
+        """Where this thread's vectors are in each row."""
+        p = self.p
+        return [self.at({}, self.e.add(self.x_base, chunk * p.tx * self.lanes) if chunk else self.x_base, chunk >= p.whole) for chunk in range(p.chunks)]
+
+    def vectors(self, row: Env) -> list[tuple[Value, Env]]:
+        """This thread's vectors of a row's inputs."""
+        return [(v, row | place.env) for place in self.columns for v in self.streamed]
+
+    def ahead(self, turn: Val, turns: int) -> Env:
+        """The row that this thread has so many turns later, or the last one. (``row_inside`` is then of that row, until :meth:`arrived`.)"""
+        e, later = self.e, self.e.add(turn, turns * self.blocks) if turns else turn
+        row = self.row_of(later)
+        return self.env_of(row if self.p.ty > 1 else e.min(row, e.sub(self.size(self.kept), 1)))
+
+    def loads(self, turn: Val, turns: int) -> list[Val]:
+        """What registers hold of the row so many turns later: all of it, but for what is staged."""
+        with self.k.forget():
+            env = self.ahead(turn, turns)
+            vectors = [] if self.staging else self.vectors(env)
+            return [self.k.preload(v, here) for v, here in [*((v, env) for v in self.narrow), *vectors]]
+
+    def visit(self) -> None:
+        """Computes all rows of this block."""
+        e, stages = self.e, self.p.stages
+        for place in self.columns:
+            for v in self.same:
+                self.k.preload(v, place.env)
+        sums = [e.const(0, op.operands[0].dtype.compute, self.lanes) for op in self.partials for _ in self.columns]
+        loaded = self.loads(self.number, 0)
+        if self.staging:
+            for turn in range(stages - 1):
+                self.staging.start(e.const(turn, dt.i32), self.vectors(self.ahead(self.number, turn)))
+            loaded += [e.const(0, dt.i32), e.const(stages - 1, dt.i32)]  # the stage of this turn, and that of what is started in it
+
+        def turn(number: Val, carried: list[Val]) -> list[Val]:
+            following = self.loads(number, 1)
+            here = self.arrived(number, carried[len(sums) :], following)
+            return self.computed(here, carried[: len(sums)]) + following
+
+        done = self.each_turn(sums + loaded, turn)
+        for at, op in enumerate(self.partials):
+            self.store_sums(op, done[at * self.p.chunks : (at + 1) * self.p.chunks])
+
+    def arrived(self, turn: Val, loaded: list[Val], following: list[Val]) -> Env:
+        """The env of a turn's row, whose inputs ``loaded`` holds, or shared memory; what of them the next turn needs goes to ``following``."""
+        if self.staging:
+            *loaded, stage, free = loaded
+            self.staging.start(free, self.vectors(self.ahead(turn, self.p.stages - 1)))
+            self.staging.wait(self.p.stages - 1)
+            loaded += self.staging.read(stage)
+            following += [self.staging.next(stage), self.staging.next(free)]
+        here = self.env_of(self.row_of(turn))
+        for (v, env), val in zip([*((v, here) for v in self.narrow), *self.vectors(here)], loaded):
+            self.k.bind_loaded(v, env, val)
+        return here
+
+    def computed(self, row: Env, sums: list[Val]) -> list[Val]:
+        """Reduces and writes a row; gives ``sums`` with what they have of it."""
+        places = [place._replace(env=row | place.env) for place in self.columns]
+        for phase in self.phases:
+            self.reduced(phase, [red.total(self.e, op, self.elements_of(op, places)) for op in phase], row)
+        pairs = [(op, place) for op in self.partials for place in places]
+        sums = [self.e.add(before, self.summand(op, place)) for before, (op, place) in zip(sums, pairs)]
+        for place in places:
+            self.store(self.full, place)
+        self.write_small(row)
+        return sums
+
+    def store_sums(self, op: Op, sums: list[Val]) -> None:
+        """Stores this block's part of a sum, of which each thread has these vectors for the rows that were its own."""
+        if self.p.ty == 1:
+            for place, val in zip(self.columns, sums):
+                self.store_part(op, place, val)
+            return
+        e, p, lanes, nbytes = self.e, self.p, self.lanes, sums[0].dtype.bytes
+        if op is not self.partials[0]:
+            self.barrier()  # the sum before this one has been read
+
+        def address(y: Val, vector: Val) -> str:
+            """Of a row of threads, behind the one before it, and of a vector in it."""
+            return self.dynamic_address(self.meeting, e.mul(e.add(e.mul(y, p.tx * p.chunks), vector), lanes * nbytes))
+
+        for chunk, val in enumerate(sums):
+            self.shared_store(address(self.quotient(self.thread, p.tx), e.add(self.x, chunk * p.tx)), val, min(16, lanes * nbytes))
+        self.barrier()
+        for turn in range(-(-p.chunks // p.ty)):
+            vector = e.add(self.thread, turn * self.threads)
+            place = self.at({}, self.wide(e.mul(vector, lanes)))
+            with self.k.region(f"scf.if {place.inside} {{"):
+                parts = [self.shared_load(address(e.const(y, dt.i32), vector), val.dtype, lanes, min(16, lanes * nbytes)) for y in range(p.ty)]
+                self.k.store(op.result, self.part(op, place), red.in_pairs(e.add, parts))
+
+
+class _LoopedRows(_SummedRows):
+    """Rows that are read again for each phase; the sums over them are in memory."""
+
+    def along_row(self, row: Env, carried: list[Val], visit) -> list[Val]:
+        """``visit(place, carried)`` along a row."""
+        e, zero = self.e, self.e.const(0, self.index)
+        return self.loop(zero, self.size(self.length), self.p.tx * self.lanes, carried, lambda i, state: visit(self.at(row, e.add(i, self.x_base)), state))
+
+    def visit(self) -> None:
+        """Computes all rows of this block."""
+        self.along_row(self.env_of(self.e.const(0, self.index)), [], self.clear)
+
+        def turn(row: Val, _) -> list[Val]:
+            here = self.env_of(row)
+            for phase in self.phases:
+                done = self.along_row(here, self.nothing(phase), lambda place, state, phase=phase: self.accumulated(phase, [place], state))
+                self.reduced(phase, red.grouped(phase, done), here)
+            self.along_row(here, [], self.write_and_add)
+            self.write_small(here)
+            return []
+
+        self.each_turn([], turn)
+
+    def clear(self, place: Place, _) -> list[Val]:
+        """Begins the sums of these columns."""
+        for op in self.partials:
+            self.store_part(op, place, self.e.const(0, op.operands[0].dtype.compute, self.lanes))
+        return []
+
+    def write_and_add(self, place: Place, _) -> list[Val]:
+        """Writes a row at one place, and adds it to the sums."""
+        for op in self.partials:
+            self.store_part(op, place, self.e.add(self.k.reload(op.result, self.part(op, place)), self.summand(op, place)))
+        self.store(self.full, place)
+        return []
+
+
+def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine) -> Iterator[Params]:
+    """Parameters worth trying, the model's choice first, which is the same for any number of rows."""
+    _, length = analysis.values(_extents, env)
+    yield analysis.remembered(_first, access, length, machine)
+    yield from itertools.islice(_ordered(analysis, access, length, machine), 1, None)
+
+
+def _first(analysis: Analysis, *given) -> Params:
+    return next(_ordered(analysis, *given))
+
+
+def _ordered(analysis: Analysis, access: Access, length: int, machine) -> Iterator[Params]:
+    """Parameters for rows of this length, best first: as many rows as make 256 threads, 128 of those that widen much. Where threads have as much, rows come
+    through shared memory two turns ahead; else one, if they are short ones of half types, or those of 1024 threads, which have no registers for the next: of
+    others the bounds of each copy cost more than that gives, as the copies themselves do of the shortest rows."""
+    lanes, (registers, nbytes, halves) = access.lanes, analysis.once(_registers)
+    room = machine.shared_per_block // 2 - 2048  # two blocks a multiprocessor
+
+    def unstaged() -> Iterator[Params]:
+        for tx, chunks in _places(length, lanes, lanes * registers, halves):
+            threads = (128, 256, 512) if chunks * lanes > 16 or chunks == 16 else (256, 512, 128)
+            for ty in [*(n // tx for n in threads if tx < 256 and n > tx), 1]:  # several rows only where one has few threads
+                if _meeting(analysis, access, tx, ty, chunks) <= room:
+                    yield Params(access, tx, ty, chunks, chunks - (tx * chunks * lanes > length))
+
+    staged = machine.async_copies and analysis.once(_stageable, access)
+    for p in unstaged():
+        turn, others = p.tx * p.ty * p.chunks * lanes * nbytes, _meeting(analysis, access, p.tx, p.ty, p.chunks)
+        most = room if p.tx < 1024 else 2 * room  # of 1024 threads there is one block, by their registers
+        exact = p.whole == p.chunks
+        ahead = (p._replace(stages=n) for n in ((3, 2, 4, 6) if exact else (2, 3, 4, 6)) if staged and n * turn + others <= most)
+        first = p.tx > 8 if exact else p.tx > 512 and lanes > 1 or 8 < p.tx < 256 and lanes > 2 and halves
+        yield from itertools.chain(ahead, [p]) if first else itertools.chain([p], ahead)
+    yield from (p._replace(resident=r) for p in unstaged() for r in (2, 3, 4) if r * p.tx * p.ty <= 1024)
+    yield Params(access, 512 if length > 256 * lanes else 128, 1, 0, 0)
+
+
+@functools.lru_cache
+def _places(length: int, lanes: int, registers: float, halves: bool) -> list[tuple[int, int]]:
+    """Threads a row and vectors a thread, best first. A thread's share of inputs (this turn's and the next one's) and accumulators, ``registers`` a vector, is at
+    most 96, about 64 where there is a choice but for long odd rows of half types: few threads a row, all with as much of it or few with less."""
+    vectors = -(-length // lanes)
+
+    def cost(place: tuple[int, int]) -> tuple:
+        tx, chunks = place
+        over = tx * chunks * lanes - length  # elements behind the row's end that threads have
+        long = over and halves and tx >= 256
+        if chunks > (32 if long else 16):
+            return (True, 0, -tx)
+        return (False, over, chunks * registers > (96 if long else 64), tx)
+
+    places = [(tx, -(-vectors // tx)) for tx in (1024, 512, 256, 128, 64, 32, 16, 8)]
+    return sorted((p for p in places if p[1] * registers <= 96 and (p[0] == 8 or p[0] < 2 * vectors)), key=cost)
+
+
+def _registers(analysis: Analysis) -> tuple[float, int, bool]:
+    """Of an element of a row in each input and sum: registers of a thread; bytes of the inputs; whether those are of half types."""
+    sizes = [v.dtype.bytes for v in analysis.once(_streamed)]
+    return len(analysis.partials) + sum(sizes) / 2, sum(sizes), max(sizes, default=4) < 4
+
+
+def few(analysis: Analysis, env: dict[str, int]) -> bool:
+    """Whether there are so few rows that reading the inputs again takes no longer than writing and reading partial sums."""
+    return _more_to_read(analysis, env) <= 0
+
+
+def better_apart(analysis: Analysis, p: Params, env: dict[str, int]) -> bool:
+    """Whether rows and columns by themselves take less time than one pass over the rows: where a multiprocessor's registers do not hold a row's elements,
+    each input's, each sum's and each weight's; or where reading the inputs again takes less than writing and reading the partial sums, and than blocks need
+    to begin and to add up their rows: an eighth of that where rows can only be read by elements, by which other kernels lose more."""
+    _, length = analysis.values(_extents, env)
+    streamed, shared = analysis.once(row_inputs)
+    held = p.chunks * p.access.lanes * p.tx * (len(streamed) + len(shared) + len(analysis.partials))
+    if not p.chunks or held > REGISTERS:
+        return True
+    return length * _more_to_read(analysis, env) < BEGINNING * len(analysis.partials) / (8 if p.access.lanes == 1 else 1)
+
+
+def _more_to_read(analysis: Analysis, env: dict[str, int]) -> int:
+    """How many bytes a column reading the inputs again is more than writing and reading partial sums."""
+    rows, _ = analysis.values(_extents, env)
+    row, partial_sums = analysis.once(_column_bytes)
+    return rows * row - 2 * partial_sums
+
+
+def _column_bytes(analysis: Analysis) -> tuple[int, int]:
+    """Of a column's elements in each row, and of its partial sums."""
+    streamed, _ = analysis.once(row_inputs)
+    return sum(v.dtype.bytes for v in streamed), sum(op.attrs["parts"] * op.result.dtype.compute.bytes for op in analysis.partials)
+
+
+def _extents(analysis: Analysis) -> tuple:
+    """Rows and their length."""
+    return sz.product(a.size for a in analysis.kept), sz.product(a.size for a in analysis.reduced)
+
+
+def _streamed(analysis: Analysis) -> list[Value]:
+    """The inputs that rows have elements of, where these lie as the rows do."""
+    return at_own_index(analysis, streamed_inputs(analysis))
+
+
+def _meeting(analysis: Analysis, access: Access, tx: int, ty: int, chunks: int) -> int:
+    """Bytes of shared memory in which the sums of a block's rows meet, one sum after the other."""
+    widest = max(op.operands[0].dtype.compute.bytes for op in analysis.partials)
+    return tx * ty * chunks * access.lanes * widest if ty > 1 else 0
+
+
+def _stageable(analysis: Analysis, access: Access) -> bool:
+    """Whether rows can be brought to shared memory ahead of their turn."""
+    return gpu_staging.possible(analysis, access, analysis.once(_streamed), analysis.loops(analysis.reduced)[-1][-1])

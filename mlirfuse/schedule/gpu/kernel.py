@@ -1,0 +1,412 @@
+"""Threads of GPU kernels: block and thread indices, reductions across lanes, warps, blocks and clusters.
+
+A kernel is a ``gpu.func`` whose parameters are the pointers and sizes that it uses. Shared memory is one static array a kernel.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.graph import Op, Value
+from mlirfuse.lowering import reductions as red
+from mlirfuse.lowering.emitter import Emitter, Val
+from mlirfuse.lowering.kernel import STAY_L2, Env, Index, Kernel, Memory
+from mlirfuse.lowering.slots import GpuArguments, Slots
+from mlirfuse.analysis.phases import Analysis, size_of
+from mlirfuse.analysis.axes import Axis
+from mlirfuse.ir.sizes import Size
+
+# How a loop ends. Schedulers unroll as far as it is of use: where LLVM and ptxas unroll what is left, code takes up to three times as long to compile.
+AS_IT_IS = "} {loop_annotation = #llvm.loop_annotation<unroll = <disable = true>>}"
+
+
+@dataclass
+class GpuKernel:
+    """A kernel's code and how it is launched: ``grid`` in blocks (expressions), threads a block, blocks a cluster, bytes of
+    shared memory.
+
+    One that ``waits`` is launched before the kernel before it in the call has ended, as soon as all blocks of that one have started if it
+    ``lets`` it. It waits for that end before it begins ("before"), or, where it has nothing to do with earlier kernels, when it is done
+    ("after"): a kernel's end always means that those before it have ended too.
+    """
+
+    name: str
+    head: str
+    body: str
+    grid: Size
+    threads: int
+    cluster: int
+    passed: dict[tuple, tuple[str, str]]
+    static_shared: int = 0
+    dynamic_shared: int = 0
+    lets: bool = False
+    waits: str = ""
+
+    @property
+    def text(self) -> str:
+        """The kernel as a ``gpu.func``."""
+        head, lines = self.head, []
+        if self.lets:
+            lines.append("    nvvm.griddepcontrol launch_dependents")
+        if self.waits == "before":
+            lines.append("    nvvm.griddepcontrol wait")
+            for name, type_ in self.passed.values():
+                if "ptr" in type_:  # known only now, so that no load of what never changes, as LLVM sees it, comes before the wait
+                    head = head.replace(f"{name}: ", f"{name}_early: ")
+                    lines.append(f'    {name} = llvm.inline_asm has_side_effects "mov.b64 $0, $1;", "=l,l" {name}_early : ({type_}) -> {type_}')
+        lines = [head, *lines, self.body]
+        if self.waits == "after":  # the last block alone: others make room for the next ones
+            lines += [
+                "    %waiting = nvvm.read.ptx.sreg.ctaid.x : i32",
+                "    %waited_for = nvvm.read.ptx.sreg.nctaid.x : i32",
+                "    %one_block = arith.constant 1 : i32",
+                "    %last_block = arith.subi %waited_for, %one_block : i32",
+                "    %is_last = arith.cmpi eq, %waiting, %last_block : i32",
+                "    scf.if %is_last {",
+                "      nvvm.griddepcontrol wait",
+                "    }",
+            ]
+        return "\n".join([*lines, "    gpu.return", "  }"])
+
+
+class Access(NamedTuple):
+    """What a variant may assume of memory: ``index`` is i32 or i64, ``lanes`` elements a vector access, ``aligns`` the alignment in bytes
+    of each input's and output's vector accesses, ``multiples`` the sizes known to be multiples of the lanes; ``hint``: how caches shall treat inputs (see
+    :mod:`mlirfuse.lowering.kernel`): ``PASS_L1`` those that are read once, ``STAY_L2`` also those whose pieces are."""
+
+    index: dt.DType
+    lanes: int
+    aligns: tuple[int, ...]
+    multiples: frozenset = frozenset()
+    hint: str = ""
+
+
+class GpuBody:
+    """What the schedulers of GPU kernels share."""
+
+    def __init__(self, name: str, analysis: Analysis, slots: Slots, access: Access, threads: int, cluster: int = 1, resident: int = 1):
+        self.name, self.analysis, self.access, self.threads, self.cluster, self.resident = name, analysis, access, threads, cluster, resident
+        self.e = Emitter("gpu")
+        self.e.depth = 2
+        self.index = access.index
+        self.args = GpuArguments(self.e, slots, self.index)
+        self.shared_bytes = self.dynamic_bytes = 0
+        self.cluster_begun = False
+        memories = {}
+        written, whole = set(analysis.outputs), set(analysis.domain)
+        places = [slots.place(v) for v in [*(written - analysis.passed_on), *analysis.results]]
+        for value, align in zip(analysis.inputs + analysis.outputs, access.aligns):
+            if value in analysis.passed_on:
+                dtype = analysis.stored(value)
+                pointer = self.args.temporary((value.op, "result"), sz.mul(value.numel, dtype.bytes))
+                memories[value] = Memory(pointer, analysis.strides[value], dtype, align)
+            elif value not in memories:
+                read_only = value not in written and slots.place(value) not in places and slots.place(value) not in slots.written
+                along = whole - analysis.pinned if access.hint == STAY_L2 else whole
+                hinted = read_only and (not analysis.phases or along <= set(analysis.axes.flat(value)))  # for weights, rows have no register left
+                memories[value] = Memory(self.args.place(value), analysis.strides[value], value.dtype, align, read_only, access.hint if hinted else "")
+        self.k = Kernel(self.e, analysis.axes, memories, self.args.size, self.index, set(analysis.ops), self.args.scalar, access.multiples, self.args.inverse)
+        for value, strides in analysis.results.items():
+            self.k.copies[value] = Memory(self.args.place(value), strides, value.dtype, value.dtype.bytes)
+        self.block = self.special("ctaid.x")
+        self.thread = self.special("tid.x")
+
+    def special(self, register: str) -> Val:
+        """A special register of a thread."""
+        val = Val(self.e.fresh(), dt.i32)
+        self.e.entry.append(f"  {val} = nvvm.read.ptx.sreg.{register} : i32")
+        return val
+
+    def wide(self, val: Val) -> Val:
+        """An i32 as the index type."""
+        return self.e.cast(val, self.index)
+
+    def size(self, size: Size) -> Val:
+        return self.k.size(size)
+
+    def quotient(self, val: Val, by: int) -> Val:
+        """An i32 that is not negative, divided by a power of two."""
+        e = self.e
+        return e.bitcast(e.shr(e.bitcast(val, dt.u32), by.bit_length() - 1), dt.i32) if by > 1 else val
+
+    def finish(self, grid: Size) -> GpuKernel:
+        shared = ""
+        for what, linkage, count, used in (("shared", "internal", self.shared_bytes, self.shared_bytes), ("dynamic", "external", 0, self.dynamic_bytes)):
+            if used:
+                shared += f"  llvm.mlir.global {linkage} @{self.name}_{what}() {{addr_space = 3 : i32, alignment = 16 : i64}} : !llvm.array<{count} x i8>\n"
+        parameters = ", ".join(f"{name}: {type_}" + (" {llvm.noalias}" if "ptr" in type_ else "") for name, type_ in self.args.passed.values())
+        attributes = f"known_block_size = array<i32: {self.threads}, 1, 1>"  # becomes nvvm.maxntid
+        if self.resident > 1:
+            attributes += f", nvvm.minctasm = {self.resident} : i32"
+        if self.cluster > 1:
+            attributes += f", nvvm.cluster_dim = array<i32: {self.cluster}, 1, 1>"
+        head = shared + f"  gpu.func @{self.name}({parameters}) kernel attributes {{{attributes}}} {{"
+        return GpuKernel(self.name, head, self.e.text(), sz.mul(grid, self.cluster), self.threads, self.cluster, dict(self.args.passed), self.shared_bytes, self.dynamic_bytes)
+
+    # ---- loops and conditions
+
+    def loop(self, low: Val, high: Val, step, carried: list[Val], body) -> list[Val]:
+        """``scf.for`` over the index type, carrying values; as :meth:`mlirfuse.schedule.cpu.kernel.CpuBody.loop`."""
+        e = self.e
+        by = step if isinstance(step, Val) else e.const(step, self.index)
+        i, kind = e.fresh(), self.index.signless
+        if not carried:
+            with self.k.region(f"scf.for {i} = {low} to {high} step {by} : {kind} {{", AS_IT_IS):
+                body(Val(i, self.index), [])
+            return []
+        inner = [Val(e.fresh(), v.dtype, v.lanes) for v in carried]
+        name, types = e.fresh(), ", ".join(v.type for v in carried)
+        pairs = ", ".join(f"{a} = {b}" for a, b in zip(inner, carried))
+        with self.k.region(f"{name}:{len(carried)} = scf.for {i} = {low} to {high} step {by} iter_args({pairs}) -> ({types}) : {kind} {{", AS_IT_IS):
+            following = body(Val(i, self.index), inner)
+            e.line(f"scf.yield {', '.join(v.name for v in following)} : {types}")
+        return [Val(f"{name}#{k}", v.dtype, v.lanes) for k, v in enumerate(carried)]
+
+    def where(self, condition: Val, this, that, like: list[Val]) -> list[Val]:
+        """What ``this()`` gives where ``condition`` holds, else what ``that()`` does: values of the types of ``like``. A thread runs one of the two."""
+        name, types = self.e.fresh(), ", ".join(v.type for v in like)
+        count = f":{len(like)}" if len(like) > 1 else ""
+        head = f"{name}{count} = scf.if {condition} -> ({types}) {{" if like else f"scf.if {condition} {{"
+        for opening, computed, closing in ((head, this, "} else {"), ("", that, "}")):
+            with self.k.region(opening, closing):
+                found = computed()
+                if like:
+                    self.e.line(f"scf.yield {', '.join(v.name for v in found)} : {types}")
+        return [Val(f"{name}#{k}" if count else name, v.dtype, v.lanes) for k, v in enumerate(like)]
+
+    def set_loop(self, env: Env, loop: list[Axis], index: Index) -> None:
+        """The env of a loop over merged axes: all of its index is on the innermost one."""
+        for axis in loop[:-1]:
+            env[axis] = Index(0)
+        if loop:
+            env[loop[-1]] = index
+
+    def unlinear(self, env: Env, loops: list[list[Axis]], index: Index) -> None:
+        """Sets the loops' indices from one index over all of them, row-major."""
+        for k, loop in reversed(list(enumerate(loops))):
+            if k == 0:
+                self.set_loop(env, loop, index)
+            else:
+                index, here = self.k.divmod(index, size_of(loop))
+                self.set_loop(env, loop, here)
+
+    def opaque(self, val: Val) -> Val:
+        """The same bits, as far as the compiler knows others: what was computed from ``val`` before is not kept for what is computed from
+        this. For half types, whose widened values would take twice the registers."""
+        e = self.e
+        if val.lanes * val.dtype.bits < 32:
+            return val
+        held = [e.op(f'llvm.inline_asm "", "=r,0" {word} : (i32) -> i32', dt.u32) for word in e.words(val)]
+        return e.of_words(held, val.dtype, val.lanes)
+
+    def under_way(self, vals: list[Val]) -> list[Val]:
+        """``vals``, whose loads come before all that follows. LLVM would move a load into the branch that uses it, and ptxas beside what uses it, where each
+        is waited for alone. Neither moves one that opaque code takes across what may be the kernel's end, as far as they know: no tensor is at address 1, of
+        which they are not told."""
+        if not vals:
+            return []
+        e = self.e
+        held = [self._pinned(val) for val in vals]
+        tensor = next(iter(self.k.memories.values())).pointer
+        never = e.cmp("eq", e.op(f"llvm.ptrtoint {tensor} : {self.k.pointer_type} to i64", dt.i64), 1)
+        e.line(f'llvm.inline_asm has_side_effects "@$0 trap;", "b" {never} : (i1) -> ()')
+        return held
+
+    def _pinned(self, val: Val) -> Val:
+        """``val``, in registers when this is reached (of 8 bits it may be later)."""
+        e, bits = self.e, val.lanes * val.dtype.bits
+        if bits < 16:
+            return val
+        short = bits == 16
+        words = [e.op(f"llvm.bitcast {val} : {val.type} to i16", dt.u16)] if short else e.words(val)
+        held = [e.op(f'llvm.inline_asm has_side_effects "", "={"h" if short else "r"},0" {word} : ({word.type}) -> {word.type}', word.dtype) for word in words]
+        return e.op(f"llvm.bitcast {held[0]} : i16 to {val.type}", val.dtype, val.lanes) if short else e.of_words(held, val.dtype, val.lanes)
+
+    # ---- memory shared by a block
+
+    def barrier(self) -> None:
+        self.e.line("gpu.barrier")
+
+    def reserve(self, nbytes: int) -> int:
+        """Reserves shared memory; gives its byte offset."""
+        offset = (self.shared_bytes + 15) // 16 * 16
+        self.shared_bytes = offset + nbytes
+        return offset
+
+    def reserve_dynamic(self, nbytes: int) -> int:
+        """Reserves shared memory whose size is given at launch, which may be more; gives its byte offset."""
+        offset = (self.dynamic_bytes + 15) // 16 * 16
+        self.dynamic_bytes = offset + nbytes
+        return offset
+
+    def dynamic_address(self, base: int, offset: Val) -> str:
+        """The address of the byte ``offset`` (i32) behind ``base`` in the memory of :meth:`reserve_dynamic`."""
+        memory, name = self.e.fresh(), self.e.fresh()
+        self.e.line(f"{memory} = llvm.mlir.addressof @{self.name}_dynamic : !llvm.ptr<3>")
+        self.e.line(f"{name} = llvm.getelementptr {memory}[{self.e.add(offset, base)}] : (!llvm.ptr<3>, i32) -> !llvm.ptr<3>, i8")
+        return name
+
+    def shared_address(self, offset: int, index: Val, nbytes: int) -> str:
+        """The address of element ``index`` (i32, elements of ``nbytes``) behind ``offset`` in shared memory."""
+        base = self.e.fresh()
+        self.e.line(f"{base} = llvm.mlir.addressof @{self.name}_shared : !llvm.ptr<3>")
+        at = self.e.add(self.e.mul(index, nbytes), offset)
+        name = self.e.fresh()
+        self.e.line(f"{name} = llvm.getelementptr {base}[{at}] : (!llvm.ptr<3>, i32) -> !llvm.ptr<3>, i8")
+        return name
+
+    def shared_store(self, address: str, val: Val, align: int = 0, space: int = 3) -> None:
+        val = self.e.cast(val, dt.u8) if val.dtype is dt.bool_ else val
+        self.e.line(f"llvm.store {val}, {address} {{alignment = {align or val.dtype.bytes} : i64}} : {val.type}, !llvm.ptr<{space}>")
+
+    def shared_load(self, address: str, dtype: dt.DType, lanes: int = 1, align: int = 0) -> Val:
+        stored = dt.u8 if dtype is dt.bool_ else dtype
+        type_ = Val("", stored, lanes).type
+        val = self.e.op(f"llvm.load {address} {{alignment = {align or stored.bytes} : i64}} : !llvm.ptr<3> -> {type_}", stored, lanes)
+        return self.e.cmp("ne", val, 0) if dtype is dt.bool_ else val
+
+    # ---- reductions across threads
+
+    def shuffle(self, val: Val, offset: int) -> Val:
+        """The value of the lane whose number differs by ``offset``'s bit."""
+        e, dtype = self.e, val.dtype
+        if e.known(val) is not None:
+            return val
+        if dtype.bits == 64:
+            bits = e.bitcast(val, dt.u64)
+            low, high = e.cast(bits, dt.u32), e.cast(e.shr(bits, 32), dt.u32)
+            low, high = self.shuffle(low, offset), self.shuffle(high, offset)
+            return e.bitcast(e.or_(e.cast(low, dt.u64), e.shl(e.cast(high, dt.u64), 32)), dtype)
+        if dtype.bits < 32:
+            return e.cast(self.shuffle(e.cast(val, dt.u32 if dtype.kind in "ub" else dt.i32), offset), dtype)
+        everyone, by, clamp = e.const(-1, dt.i32), e.const(offset, dt.i32), e.const(31, dt.i32)
+        kind = val.type
+        return e.op(f"nvvm.shfl.sync bfly {everyone}, {val}, {by}, {clamp} : {kind} -> {kind}", dtype)
+
+    def bind(self, ops: list[Op], totals: list[tuple[Val, ...]], env: Env) -> None:
+        """The reductions' results at ``env`` from their accumulators."""
+        for op, total in zip(ops, totals):
+            for value, val in zip(op.results, red.results(self.e, op, total)):
+                self.k.bind(value, env, val)
+
+    def across_warp(self, ops: list[Op], accumulators: list[tuple[Val, ...]], width: int, step: int = 1) -> list[tuple[Val, ...]]:
+        """Each group of ``width`` neighbouring lanes (a power of two up to 32) combined, every ``step``-th of them; all get their result."""
+        offsets = [1 << k for k in reversed(range(step.bit_length() - 1, width.bit_length() - 1))]
+
+        def pairwise(combine, a: tuple[Val, ...]) -> tuple[Val, ...]:
+            return functools.reduce(lambda a, offset: combine(a, tuple(self.shuffle(v, offset) for v in a)), offsets, a)
+
+        def fold(function, val: Val) -> Val:
+            return functools.reduce(lambda val, offset: function(val, self.shuffle(val, offset)), offsets, val)
+
+        return [red.across(self.e, op, a, pairwise, fold) if offsets else a for op, a in zip(ops, accumulators)]
+
+    def across_block(self, ops: list[Op], accumulators: list[tuple[Val, ...]], width: int) -> list[tuple[Val, ...]]:
+        """Each group of ``width`` neighbouring threads (a power of two) of the block combined; all of them get the result."""
+        accumulators = self.across_warp(ops, accumulators, min(width, 32))
+        warps = width // 32
+        if warps <= 1:
+            return accumulators
+        e = self.e
+        lane, warp = e.and_(self.thread, 31), self.thread_warp()
+        moving = self.differing(accumulators)
+        offsets = {v: self.reserve(self.threads // 32 * 8) for v in moving}
+        with self.leader(e.cmp("eq", lane, 0)):
+            for v in moving:
+                self.shared_store(self.shared_address(offsets[v], warp, 8), v)
+        self.barrier()
+        first = e.and_(warp, -warps)  # this group's first warp
+        source = e.add(first, e.and_(lane, warps - 1))
+        loaded = {v: self.shared_load(self.shared_address(offsets[v], source, 8), v.dtype) for v in moving}
+        return self.across_warp(ops, [tuple(loaded.get(v, v) for v in a) for a in accumulators], warps)
+
+    def differing(self, accumulators: list[tuple[Val, ...]]) -> list[Val]:
+        """The parts of accumulators that differ between threads: all but constants."""
+        return list(dict.fromkeys(v for a in accumulators for v in a if self.e.known(v) is None))
+
+    def thread_warp(self) -> Val:
+        return self.e.bitcast(self.e.shr(self.e.bitcast(self.thread, dt.u32), 5), dt.i32)
+
+    def leader(self, condition: Val):
+        return self.k.region(f"scf.if {condition} {{")
+
+    def cluster_rank(self) -> Val:
+        return self.special("cluster.ctarank")
+
+    def cluster_arrive(self, orders: bool = True) -> None:
+        """Half of a barrier of the cluster: says that this block has come here, and, if it ``orders`` memory, has written what it wrote before."""
+        self.e.line(f"nvvm.cluster.arrive{'' if orders else '.relaxed'} {{aligned}}")
+
+    def cluster_wait(self) -> None:
+        """The other half: all blocks have."""
+        self.e.line("nvvm.cluster.wait {aligned}")
+
+    def cluster_begins(self) -> None:
+        """Waits, the first time, until all blocks of the cluster run: their shared memory may be written then."""
+        if not self.cluster_begun:
+            self.cluster_wait()
+            self.cluster_begun = True
+
+    def across_cluster(self, ops: list[Op], accumulators: list[tuple[Val, ...]], rank: Val) -> list[tuple[Val, ...]]:
+        """Combines the blocks' results: each block writes its own into every block's shared memory. All must have begun to run before that:
+        they have said so by :meth:`cluster_arrive` before the first of these."""
+        e = self.e
+        self.cluster_begins()
+        moving = self.differing(accumulators)
+        offsets = {v: self.reserve(self.cluster * 8) for v in moving}
+        with self.leader(e.cmp("lt", self.thread, self.cluster)):
+            for v in moving:
+                here, there = self.shared_address(offsets[v], rank, 8), e.fresh()
+                e.line(f"{there} = nvvm.mapa {here}, {self.thread} : !llvm.ptr<3> -> !llvm.ptr<7>")
+                self.shared_store(there, v, space=7)
+        self.cluster_arrive()
+        self.cluster_wait()
+
+        def of_blocks(v: Val) -> Val:
+            """``v`` of each block in a lane."""
+            if v not in offsets:
+                return e.const(e.known(v), v.dtype, self.cluster)
+            return e.from_lanes([self.shared_load(self.shared_address(offsets[v], e.const(block, dt.i32), 8), v.dtype) for block in range(self.cluster)])
+
+        return [red.across_lanes(e, op, tuple(map(of_blocks, a))) for op, a in zip(ops, accumulators)]
+
+    def position(self, op: Op, env: Env) -> Val | None:
+        """The place along the reduced dimensions, row-major, for argmax and argmin."""
+        if op.name not in ("argmax", "argmin"):
+            return None
+        index = Index(0)
+        for axis in self.analysis.axes.reduced(op):
+            index = self.k.add(self.k.scale(index, axis.size), env.get(axis, Index(0)))
+        return self.e.cast(self.k.materialize(index), dt.i64)
+
+    def store_at(self, outputs: list[Value], env: Env, domain: list[Axis], valid: Val | None) -> None:
+        """Stores ``outputs`` at ``env`` where ``valid``. One that lacks axes of the domain is stored where these are at 0."""
+        k, e = self.k, self.e
+        vals = [k.value(v, env) for v in outputs]  # before any store: nothing then waits for one
+        plain, partial = [], []
+        for value, val in zip(outputs, vals):
+            own = {a for dim in k.dims(value) for a in dim}
+            missing = [env[a] for a in domain if a not in own and a in env and env[a] != Index(0)]
+            (partial if missing else plain).append((value, val, missing))
+
+        def store_all(rows):
+            for value, val, missing in rows:
+                condition = None
+                for index in missing:
+                    at_zero = e.cmp("eq", k.scalar(index.base), 0)
+                    condition = at_zero if condition is None else e.and_(condition, at_zero)
+                if condition is None:
+                    k.store(value, env, val)
+                else:
+                    with k.region(f"scf.if {condition} {{"):
+                        k.store(value, env, val)
+
+        if valid is None:
+            store_all(plain + partial)
+        else:
+            with k.region(f"scf.if {valid} {{"):
+                store_all(plain + partial)

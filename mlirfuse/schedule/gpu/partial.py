@@ -1,0 +1,91 @@
+"""The second kernel of a split reduction on a GPU: the parts that several blocks left in the workspace are combined."""
+
+from __future__ import annotations
+
+from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.graph import Op
+from mlirfuse.lowering import reductions as red
+from mlirfuse.lowering.emitter import Val
+from mlirfuse.lowering.kernel import Env, Index, Memory
+from mlirfuse.lowering.slots import Slots
+from mlirfuse.analysis.phases import Analysis
+from mlirfuse.schedule.gpu.kernel import Access, GpuBody, GpuKernel
+
+THREADS = 256
+AT_ONCE = 16  # parts that a thread loads before it combines them
+
+
+def partial_memory(body: GpuBody, op: Op, part: int, count: sz.Size) -> Memory:
+    """The buffer of one part of a split reduction's accumulators: [split, kept]."""
+    dtype = red.accumulator_types(op)[part]
+    stored = dt.u8 if dtype is dt.bool_ else dtype
+    return Memory(body.args.temporary((op, part), sz.mul(count, stored.bytes)), (), stored, stored.bytes)
+
+
+def store_partial(body: GpuBody, memory: Memory, offset: Val, val: Val) -> None:
+    val = body.e.cast(val, memory.dtype)
+    address = body.k.address(memory, offset)
+    body.e.line(f"llvm.store {val}, {address} {{alignment = {memory.dtype.bytes} : i64}} : {val.type}, !llvm.ptr<1>")
+
+
+def load_partial(body: GpuBody, memory: Memory, offset: Val, dtype: dt.DType) -> Val:
+    address = body.k.address(memory, offset)
+    val = body.e.op(f"llvm.load {address} {{alignment = {memory.dtype.bytes} : i64}} : !llvm.ptr<1> -> {memory.dtype.memory}", memory.dtype)
+    return body.e.cast(val, dtype)
+
+
+def finish(name: str, analysis: Analysis, slots: Slots, access: Access, split: int, phase: list[Op], points: int) -> GpuKernel:
+    """Combines the ``split`` parts (a power of two) of the reductions of ``phase`` and computes what depends on them. ``points`` neighbouring kept
+    points, more than one where memory runs along them, are the work of a warp, one alone that of as many threads as there are parts."""
+    access = Access(access.index, 1, tuple(v.dtype.bytes for v in analysis.inputs + analysis.outputs))
+    body = GpuBody(name, analysis, slots, access, THREADS)
+    e = body.e
+    kept = sz.product(a.size for a in analysis.kept)
+    width = 32 if points > 1 else min(THREADS, max(32, 1 << (split - 1).bit_length()))
+    t = e.and_(body.thread, width - 1)
+    first = body.quotient(t, points)  # of this thread's parts
+    group = e.add(e.mul(body.quotient(body.thread, width), points), e.and_(t, points - 1)) if width < THREADS else e.const(0, dt.i32)
+    block_points = THREADS // width * points
+    point = e.add(e.mul(body.wide(body.block), block_points), body.wide(group))
+    inside = e.cmp("lt", point, body.size(kept))
+    held = e.min(point, e.sub(body.size(kept), 1))
+    env: Env = {}
+    body.unlinear(env, analysis.loops(analysis.kept), Index(held))
+    lanes = width // points
+    count = sz.mul(kept, split)
+
+    def part(op: Op, at: Val) -> tuple[Val, ...]:
+        offset = e.add(e.mul(body.wide(at), body.size(kept)), held)
+        return tuple(load_partial(body, partial_memory(body, op, w, count), offset, d) for w, d in enumerate(red.accumulator_types(op)))
+
+    def some(start: Val, parts: int, state: list[tuple[Val, ...]]) -> list[tuple[Val, ...]]:
+        """``state`` with every ``lanes``-th of the parts from ``start`` on."""
+        places = [e.add(start, n * lanes) if n else start for n in range(parts)]
+        out = []
+        for op, before in zip(phase, state):
+            nothing, found = red.identity(e, op, 1), []
+            for at in places:
+                loaded = part(op, e.min(at, split - 1))
+                found.append(tuple(e.select(e.cmp("lt", at, split), a, b) for a, b in zip(loaded, nothing)))
+            together = red.across_lanes(e, op, tuple(map(e.from_lanes, zip(*found))))
+            out.append(red.combine(e, op, before, together))
+        return out
+
+    def turn(i: Val, state: list[Val]) -> list[Val]:
+        return [v for a in some(e.add(e.cast(i, dt.i32), first), AT_ONCE, red.grouped(phase, state)) for v in a]
+
+    assert split & (split - 1) == 0
+    turns = -(-split // lanes)
+    whole = turns // AT_ONCE * AT_ONCE
+    state = [red.identity(e, op, 1) for op in phase]
+    if whole:
+        flat = [v for a in state for v in a]
+        state = red.grouped(phase, body.loop(e.const(0, body.index), e.const(whole * lanes, body.index), AT_ONCE * lanes, flat, turn))
+    if turns > whole:
+        state = some(e.add(first, whole * lanes) if whole else first, turns - whole, state)
+    body.bind(phase, body.across_block(phase, state, width) if points == 1 else body.across_warp(phase, state, 32, points), env)
+    reduced = set(analysis.reduced)
+    small = [v for v in analysis.outputs if not reduced & set(analysis.axes.flat(v))]
+    body.store_at(small, env, analysis.kept, e.and_(inside, e.cmp("lt", t, points)))
+    return body.finish(sz.ceildiv(kept, block_points))

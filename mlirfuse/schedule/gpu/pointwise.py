@@ -1,0 +1,230 @@
+"""Pointwise segments on a GPU.
+
+The domain is an inner loop (columns, contiguous where possible) and everything outside of it (rows). A block takes a tile of
+``ty * unroll_rows`` rows by ``tx * lanes * unroll_columns`` columns; a thread evaluates all of its elements before it stores any, so
+that its loads are in flight together. Threads past the edge compute a clamped element and store nothing.
+
+Rows that vectors do not divide are folded, where memory runs through them as through one: vectors run across their ends, and what is read
+along one of the two loops alone, such as a bias, is read by elements.
+"""
+
+from __future__ import annotations
+
+from typing import Iterator, NamedTuple
+
+from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.graph import Value
+from mlirfuse.lowering.kernel import ZERO, Flat, Index
+from mlirfuse.lowering.slots import Slots
+from mlirfuse.analysis.phases import Analysis, size_of
+from mlirfuse.schedule.gpu.kernel import Access, GpuBody, GpuKernel
+from mlirfuse.ir.sizes import Size
+
+
+MANY = 1 << 20  # elements from which on rows are folded to several parts
+
+
+class Params(NamedTuple):
+    """Threads along columns and rows, and how many vectors of each a thread takes; ``parts``: the rows are folded to so many (0: they are not), of
+    each of which a thread takes a vector at the same place."""
+
+    access: Access
+    tx: int
+    ty: int
+    unroll_columns: int
+    unroll_rows: int
+    parts: int = 0
+
+
+def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
+    """The kernel that computes ``analysis``."""
+    body = GpuBody(name, analysis, slots, p.access, p.tx * p.ty)
+    e, k = body.e, body.k
+    loops = analysis.loops(analysis.kept)
+    columns, rows = _extents(analysis, p.parts)
+    inner, outer = loops[-1:], loops[:-1]
+    if p.parts:
+        *outer, middle = outer
+        length = sz.floordiv(size_of(middle), p.parts)  # of a part, in rows
+    lanes = p.access.lanes
+    tile_columns, tile_rows = p.tx * lanes * p.unroll_columns, p.ty * (1 if p.parts > 1 else p.unroll_rows)
+    across = sz.ceildiv(columns, tile_columns)
+    block = body.wide(body.block)
+    if across == 1 or not outer:
+        block_row, block_column = (block, e.const(0, body.index)) if across == 1 and outer else (e.const(0, body.index), block)
+    else:
+        q, r = k.divmod(Index(block), across)
+        block_row, block_column = k.scalar(q.base), k.scalar(r.base)
+    t = body.thread
+    x = e.and_(t, p.tx - 1) if p.ty > 1 else t
+    y = body.quotient(t, p.tx) if p.ty > 1 else e.const(0, dt.i32)
+    first_column = e.add(e.mul(block_column, tile_columns), body.wide(e.mul(x, lanes)))
+    first_row = e.add(e.mul(block_row, tile_rows), body.wide(y))
+
+    def row_of(u: int, held: bool):
+        """The env of a thread's row ``u`` without its columns, held inside the domain if ``held``, and whether it is inside (None: it is)."""
+        env, row, inside = {}, first_row, None
+        if p.parts > 1:
+            body.set_loop(env, middle, k.scale(Index(u), length))
+        elif outer:
+            row = e.add(first_row, u * p.ty) if u else first_row
+            if held:
+                inside = e.cmp("lt", row, body.size(rows))
+                row = e.min(row, e.sub(body.size(rows), 1))
+        body.unlinear(env, outer, Index(row))
+        return env, inside
+
+    def column_of(w: int, held: bool):
+        """A thread's vector ``w``, held inside the row if ``held``: its positions, whether they are inside (None: they are), and of folded rows which
+        row and column each position is."""
+        column, inside = e.add(first_column, w * p.tx * lanes) if w else first_column, None
+        if held:
+            inside = e.cmp("lt", column, body.size(columns))
+            column = e.min(column, e.sub(body.size(columns), lanes))
+        index = Index(column, 1, lanes) if lanes > 1 else Index(column)
+        return index, inside, *(k.divmod(index, size_of(inner[0])) if p.parts else (ZERO, index))
+
+    def at(row, column):
+        """The env at a row and a column, whether it is inside, and how its vectors run across rows."""
+        (env, row_inside), (index, inside, down, along) = row, column
+        env, flat = dict(env), None
+        if p.parts:
+            origin = env.get(middle[-1], ZERO).base
+            body.set_loop(env, middle, k.add(Index(origin), down))
+            flat = Flat((middle[-1], inner[0][-1]), size_of(inner[0]), origin, index, env[middle[-1]], along)
+        body.set_loop(env, inner[0], along)
+        return env, inside if row_inside is None else row_inside if inside is None else e.and_(row_inside, inside), flat
+
+    def places(held: bool) -> list:
+        if not loops:
+            return [({}, e.cmp("eq", t, 0), None)]
+        rows_here = [row_of(u, held) for u in range(p.unroll_rows)]
+        columns_here = [column_of(w, held) for w in range(p.unroll_columns)]
+        return [at(row, column) for row in rows_here for column in columns_here]
+
+    def tile(held: bool) -> None:
+        here = places(held)
+        for env, _, k.flat in here:
+            for value in analysis.outputs:
+                k.value(value, env)
+        for env, valid, k.flat in here:
+            body.store_at(analysis.outputs, env, analysis.kept, valid)
+        k.flat = None
+
+    if p.unroll_rows * p.unroll_columns == 1:
+        tile(True)
+    else:  # a tile inside the domain needs no check a vector, which would keep its loads from being in flight together
+        last_column = e.add(e.mul(block_column, tile_columns), tile_columns)
+        whole = e.cmp("le", last_column, body.size(columns))
+        if outer and p.parts <= 1:
+            whole = e.and_(whole, e.cmp("le", e.add(e.mul(block_row, tile_rows), tile_rows), body.size(rows)))
+        with k.region(f"scf.if {whole} {{", "} else {"):
+            tile(False)
+        with k.region("", "}"):
+            tile(True)
+    grid = sz.mul(across, sz.ceildiv(rows, tile_rows)) if loops else 1
+    return [body.finish(grid)]
+
+
+def candidates(analysis: Analysis, access: Access, env: dict[str, int], alignments: dict[Value, int], machine, cached: bool) -> Iterator[Params]:
+    """Parameters worth trying, the model's choice first: blocks of 512 threads over the columns, of 256 where there is little to do or more of
+    those would have work, or over several rows where columns are few; several vectors a thread where a vector is short and there is work
+    for all threads, or where the second-level cache holds much of what is moved (``cached``) and memory is not what threads wait for."""
+    columns, rows = analysis.values(_plain_extents, env)
+    parts, access = _folded(analysis, access, env, alignments) if columns % 8 else (0, access)
+    if parts:
+        columns, rows = analysis.values(_flat_extents, env)
+    vectors = -(-columns // access.lanes)
+
+    def params(threads: int, wanted: int) -> Params:
+        tx = threads if vectors >= threads else 1 << max(0, vectors - 1).bit_length()
+        ty = threads // tx if rows > 1 else 1  # no element is two threads': what is written over an argument is read once
+        full = machine.sm_count * (machine.threads_per_sm // threads)
+        across, down = 1, 1
+        while across * down < wanted:
+            if tx == threads and vectors >= tx * across * 2 and vectors * rows // (threads * across * 2) >= full:
+                across *= 2
+            elif tx < threads and rows // (ty * down * 2) >= full:
+                down *= 2
+            else:
+                break
+        return Params(access, tx, ty, across, down, min(parts, 1))
+
+    several_rows = vectors < 256  # a block spans rows
+    few = vectors * rows < machine.sm_count * machine.threads_per_sm
+    threads = 256 if several_rows or few or -(-vectors // 512) * 2 > -(-vectors // 256) else 512
+    rows_a_thread = (4 if len(analysis.inputs) == 1 else 2) if cached else 1
+    first = params(threads, rows_a_thread if several_rows else analysis.once(_vectors_a_thread, access.lanes))
+    if parts > 1:
+        yield Params(access, 256, 1, 1, parts, parts)
+    yield first
+    others = (params(threads, wanted) for threads in (256, 128, 512) for wanted in (1, 2, 4, 8))
+    yield from (p for p in dict.fromkeys(others) if p != first)
+
+
+def _folded(analysis: Analysis, access: Access, env: dict[str, int], alignments: dict[Value, int]) -> tuple[int, Access]:
+    """In how many parts to fold rows for vectors that are longer than what rows admit, and the access then; 0 where there are none. One part, but where
+    much is read by elements, of half types: several, which share that."""
+    wide = analysis.once(_in_one_line)
+    if not wide:
+        return 0, access
+    lanes = min(16 // max(analysis.stored(v).bytes for v in wide), 8)
+    rows, *steps = analysis.values(_steps_across, env)
+    elements = analysis.values(_flat_extents, env)[0]
+    limits = [elements, *steps, *(alignments.get(v, 16) // analysis.stored(v).bytes for v in wide), lanes]
+    lanes = min(n & -n for n in limits if n)
+    if lanes <= access.lanes:
+        return 0, access
+    aligns = tuple(analysis.stored(v).bytes * (lanes if v in wide else 1) for v in analysis.inputs + analysis.outputs)
+    several = lanes == 8 and analysis.once(_by_elements) > 1 and elements >= MANY
+    parts = next((n for n in (4, 2) if elements % (n * lanes) == 0 and rows % n == 0), 1) if several else 1
+    return parts, access._replace(lanes=lanes, aligns=aligns, multiples=frozenset())
+
+
+def _in_one_line(analysis: Analysis) -> list[Value]:
+    """The tensors whose memory runs through the two innermost loops as through one; none where that is not so of all that is written."""
+    loops = analysis.loops(analysis.kept)
+    if len(loops) < 2 or analysis.pinned:
+        return []
+    middle, inner = loops[-2:]
+    tensors = dict.fromkeys(analysis.inputs + analysis.outputs)
+    steps = {v: (analysis.axis_stride(v, inner[-1]), analysis.axis_stride(v, middle[-1])) for v in tensors}
+    wide = [v for v in tensors if steps[v] == (1, size_of(inner))]
+    return wide if set(analysis.outputs) <= set(wide) else []
+
+
+def _by_elements(analysis: Analysis) -> int:
+    """How many inputs have elements of their own along the columns, and none along the rows."""
+    inner = analysis.loops(analysis.kept)[-1][-1]
+    return sum(analysis.axis_stride(v, inner) != 0 and v not in analysis.once(_in_one_line) for v in analysis.inputs)
+
+
+def _steps_across(analysis: Analysis) -> tuple:
+    """The rows of the innermost loop but one, and how far steps along the loops around are in what vectors across rows read and write."""
+    *above, middle, _ = analysis.loops(analysis.kept)
+    steps = [analysis.axis_stride(v, loop[-1]) for v in analysis.once(_in_one_line) for loop in above]
+    return (size_of(middle), *dict.fromkeys(steps))
+
+
+def _extents(analysis: Analysis, parts: int) -> tuple[Size, Size]:
+    """Columns and rows, the latter folded to so many parts."""
+    sizes = [size_of(loop) for loop in analysis.loops(analysis.kept)] or [1]
+    if parts:
+        return sz.mul(sizes[-1], sz.floordiv(sizes[-2], parts)), sz.product(sizes[:-2])
+    return sizes[-1], sz.product(sizes[:-1])
+
+
+def _plain_extents(analysis: Analysis) -> tuple:
+    return _extents(analysis, 0)
+
+
+def _flat_extents(analysis: Analysis) -> tuple:
+    return _extents(analysis, 1)
+
+
+def _vectors_a_thread(analysis: Analysis, lanes: int) -> int:
+    """How many vectors of the columns a thread shall take: of several inputs, those among them that are sliced or concatenated, about 32 bytes under way."""
+    columns, domain = set((analysis.loops(analysis.kept) or [[]])[-1]), set(analysis.domain)
+    inputs = [v for v in analysis.inputs if columns & set(analysis.axes.flat(v)) or not domain.issuperset(analysis.axes.flat(v))]
+    return max(1, min(4, 32 // (lanes * max(v.dtype.bytes for v in inputs) * len(inputs)))) if len(inputs) > 1 else 1

@@ -1,0 +1,210 @@
+"""Pointwise segments that read along one loop and write along another, on a GPU.
+
+A block takes a tile of ``tile`` by ``tile`` elements of the two loops. What comes of inputs that are contiguous along the *reading* loop
+alone is computed along it and put into shared memory; after a barrier each thread picks its elements from there, reads whatever else it
+needs directly, and writes along the *writing* loop. Rows of the shared tile are padded by one word, so that both sides spread over the banks.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Iterator, NamedTuple
+
+from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir.ops import table as ops
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.graph import Value
+from mlirfuse.lowering.emitter import Val
+from mlirfuse.lowering.kernel import Index
+from mlirfuse.lowering.slots import Slots
+from mlirfuse.analysis.phases import Analysis, size_of
+from mlirfuse.schedule.gpu.kernel import Access, GpuBody, GpuKernel
+
+
+class Params(NamedTuple):
+    """``reading``: which loop the staged values are contiguous along; ``read_lanes`` elements a vector of it; ``staged``: which values, by
+    their position among the inputs and then the ops' results; ``along_reading``: blocks follow each other along the reading loop; ``threads`` a block."""
+
+    access: Access
+    tile: int
+    reading: int
+    read_lanes: int
+    staged: tuple[int, ...]
+    along_reading: bool
+    threads: int
+
+
+def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
+    """The kernel that computes ``analysis``."""
+    body = GpuBody(name, analysis, slots, p.access, p.threads)
+    e, k = body.e, body.k
+    loops = analysis.loops(analysis.kept)
+    writing, reading = loops[-1], loops[p.reading]
+    outer = [loop for n, loop in enumerate(loops[:-1]) if n != p.reading]
+    width, height = size_of(writing), size_of(reading)
+    lanes = p.access.lanes
+    staged = [_nodes(analysis)[n] for n in p.staged]
+    held = {v: _held(v, analysis) for v in staged}
+
+    block, across, down = Index(body.wide(body.block)), sz.ceildiv(width, p.tile), sz.ceildiv(height, p.tile)
+    if p.along_reading:
+        rest, block_r = k.divmod(block, down)
+        above, block_w = k.divmod(rest, across) if outer else (Index(0), rest)
+    else:
+        rest, block_w = k.divmod(block, across)
+        above, block_r = k.divmod(rest, down) if outer else (Index(0), rest)
+    base_w, base_r = (e.mul(k.scalar(b.base), p.tile) for b in (block_w, block_r))
+    base_env: dict = {}
+    body.unlinear(base_env, outer, above)
+    pitch = {v: p.tile + max(1, 4 // held[v].bytes) for v in staged}
+    offsets = {v: body.reserve(p.tile * pitch[v] * held[v].bytes) for v in staged}
+
+    def at(w: Val, r: Val, lanes_w: int, lanes_r: int, held: bool):
+        env = dict(base_env)
+        inside = e.and_(e.cmp("lt", w, body.size(width)), e.cmp("lt", r, body.size(height)))
+        if held:
+            w, r = e.min(w, e.sub(body.size(width), lanes_w)), e.min(r, e.sub(body.size(height), lanes_r))
+        body.set_loop(env, writing, Index(w, 1, lanes_w) if lanes_w > 1 else Index(w))
+        body.set_loop(env, reading, Index(r, 1, lanes_r) if lanes_r > 1 else Index(r))
+        return env, inside
+
+    def split(vectors: int) -> tuple[Val, Val]:
+        """A thread's vector along a line of the tile, and its line."""
+        along = e.and_(body.thread, vectors - 1)
+        return along, body.quotient(body.thread, vectors)
+
+    # Into shared memory: vectors along the reading loop, lines are positions of the writing loop.
+    vectors = p.tile // p.read_lanes
+    along, line = split(vectors)
+    step = p.threads // vectors
+    local_r = e.mul(along, p.read_lanes)
+    loaded = []
+    for n in range(p.tile // step):
+        local_w = e.add(line, n * step)
+        env, _ = at(e.add(base_w, body.wide(local_w)), e.add(base_r, body.wide(local_r)), 1, p.read_lanes, True)
+        for value in staged:
+            loaded.append((value, local_w, k.preload(value, env) if value in analysis.inputs else k.value(value, env)))
+    for value, local_w, val in loaded:
+        for lane in range(p.read_lanes):
+            index = e.add(e.mul(local_w, pitch[value]), e.add(local_r, lane))
+            body.shared_store(body.shared_address(offsets[value], index, held[value].bytes), e.extract(val, lane))
+    body.barrier()
+
+    # Out of it: vectors along the writing loop, lines are positions of the reading loop.
+    vectors = p.tile // lanes
+    along, line = split(vectors)
+    step = p.threads // vectors
+    local_w = e.mul(along, lanes)
+    places = []
+    for n in range(p.tile // step):
+        local_r = e.add(line, n * step)
+        env, inside = at(e.add(base_w, body.wide(local_w)), e.add(base_r, body.wide(local_r)), lanes, 1, True)
+        for value in staged:
+            parts = []
+            for lane in range(lanes):
+                index = e.add(e.mul(e.add(local_w, lane), pitch[value]), local_r)
+                parts.append(body.shared_load(body.shared_address(offsets[value], index, held[value].bytes), held[value]))
+            (k.bind_loaded if value in analysis.inputs else k.bind)(value, env, e.from_lanes(parts))
+        places.append((env, inside))
+    for env, inside in places:
+        for value in analysis.outputs:
+            k.value(value, env)
+    for env, inside in places:
+        body.store_at(analysis.outputs, env, analysis.kept, inside)
+    grid = sz.mul(sz.product(size_of(loop) for loop in outer), sz.ceildiv(width, p.tile), sz.ceildiv(height, p.tile))
+    return [body.finish(grid)]
+
+
+def candidates(analysis: Analysis, access: Access, env: dict[str, int], alignments: dict[Value, int], machine) -> Iterator[Params]:
+    """Parameters where an input over the whole domain is contiguous along another loop than the output's innermost; else none."""
+    inputs = analysis.once(_whole_inputs)
+    if not inputs:
+        return
+    extents, rows = analysis.once(_numbers)(env)
+    width = extents[-1]
+    for n, extent in reversed(list(enumerate(extents[:-1]))):
+        read = [(v, strides) for v, (along, strides) in zip(inputs, rows) if along[n] == 1 and along[-1] not in (0, 1)]
+        if not read or min(extent, width) <= 16 or extent * width < 4096:
+            continue
+        positions, widest = analysis.once(_staged, tuple([v for v, _ in read]))
+        tile = 64 if widest <= 4 else 32
+        room = machine.shared_per_block // 2 if machine.shared_per_block < 96 << 10 else 48 << 10
+        positions = positions[: max(1, min(room, 48 << 10) // (tile * (tile + 4) * widest))]
+        lanes = max(1, 16 // max(v.dtype.bytes for v, _ in read))
+        for v, strides in read:
+            limit = alignments.get(v, 256)
+            for stride in strides:
+                step = stride * v.dtype.bytes
+                limit = min(limit, step & -step if step and stride != 1 else 256)
+            while lanes > 1 and (extent % lanes or lanes * v.dtype.bytes > max(limit, v.dtype.bytes)):
+                lanes //= 2
+        tiles = -(-extent // tile) * -(-width // tile) * math.prod(extents[:n] + extents[n + 1 : -1])
+        places = [(tile, 256), (tile // 2, 256), (tile, 512)]  # and threads
+        if tiles < machine.sm_count:
+            places = [places[1], places[0]]  # not a tile for each multiprocessor
+        elif tiles >= 8 * machine.sm_count and tile * tile * widest >= 512 * 32:  # 32 bytes a thread
+            places = [places[2], *places[:2]]
+        along_reading = extent <= 4 * width  # else, those that run together would write to too many places
+        for (size, threads), first in itertools.product(places, (along_reading, not along_reading)):
+            most = size * size // threads  # lanes of vectors of which a tile has one for each thread
+            read_lanes, aligns = min(lanes, most), list(access.aligns)
+            for v, _ in read:
+                aligns[analysis.inputs.index(v)] = read_lanes * v.dtype.bytes
+            narrowed = access._replace(lanes=min(access.lanes, most), aligns=tuple(aligns))
+            yield Params(narrowed, size, n, read_lanes, positions, first, threads)
+        return
+
+
+def _whole_inputs(analysis: Analysis) -> list[Value]:
+    """The inputs that may be read along another loop than the innermost."""
+    domain = set(analysis.kept)
+    return [v for v in analysis.inputs if _direct(analysis, v, domain)] if len(analysis.loops(analysis.kept)) > 1 else []
+
+
+def _numbers(analysis: Analysis):
+    """A function of the sizes: the loops' extents, and for each whole input its strides along them and its strides in memory."""
+    loops = analysis.loops(analysis.kept)
+    extents = [size_of(loop) for loop in loops]
+    along = [[analysis.axis_stride(v, loop[-1]) for loop in loops] for v in analysis.once(_whole_inputs)]
+    strides = [analysis.strides[v] for v in analysis.once(_whole_inputs)]
+    pairs = ", ".join(f"({sz.spelled(a)}, {sz.spelled(s)})" for a, s in zip(along, strides))
+    return sz.function(f"{sz.spelled(extents)}, ({pairs},)", sz.symbols_of([*extents, *itertools.chain(*along, *strides)]))
+
+
+def _staged(analysis: Analysis, read: tuple[Value, ...]) -> tuple[tuple[int, ...], int]:
+    """Where the values stand that are put into shared memory for these inputs, and the bytes of the widest one's elements."""
+    staged = _frontier(analysis, list(read))
+    nodes = _nodes(analysis)
+    return tuple([nodes.index(v) for v in staged]), max(_held(v, analysis).bytes for v in staged)
+
+
+def _nodes(analysis: Analysis) -> list[Value]:
+    return analysis.inputs + [v for op in analysis.ops for v in op.results]
+
+
+def _held(value: Value, analysis: Analysis) -> dt.DType:
+    """How a staged value is kept: an input as it is in memory, what is computed as it is computed."""
+    dtype = value.dtype if value in analysis.inputs else value.dtype.compute
+    return dt.u8 if dtype is dt.bool_ and value in analysis.inputs else dtype
+
+
+def _frontier(analysis: Analysis, staged: list[Value]) -> list[Value]:
+    """Instead of inputs, the last values that come of them alone, if those are fewer: each needs a tile."""
+    alone, needed = set(staged), []
+    for op in analysis.ops:
+        if ops.TABLE[op.name].kind in ("elementwise", "create") and all(v in alone or not v.rank for v in op.operands) and op.operands:
+            alone.update(op.results)
+        elif op.name == "constant":
+            continue
+        else:
+            needed += [v for v in op.operands if v in alone and v.rank]
+    needed += [v for v in analysis.outputs if v in alone]
+    needed = list(dict.fromkeys(needed))
+    fewer = sum(_held(v, analysis).bytes for v in needed) <= sum(v.dtype.bytes for v in staged)
+    return needed if needed and fewer else staged
+
+
+def _direct(analysis: Analysis, value: Value, domain: set) -> bool:
+    axes = set(analysis.axes.flat(value))
+    return axes <= domain and not axes & analysis.pinned and len(axes) > 1
