@@ -54,7 +54,9 @@ ON_PAPER = """
 import numpy as np
 import mlirfuse
 import mlirfuse.numpy as mnp
-from mlirfuse import config, dump, targets
+from mlirfuse.core import config
+from mlirfuse.inspect import dump
+from mlirfuse.runtime import targets
 from mlirfuse.runtime.program import Program
 
 def softmax(x):

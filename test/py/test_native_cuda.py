@@ -119,7 +119,7 @@ import ctypes, gc, os, threading
 import numpy as np
 import ml_dtypes
 from mlirfuse import _native
-from mlirfuse.errors import CudaError
+from mlirfuse.core.errors import CudaError
 from mlirfuse.runtime.device_array import DeviceArray
 
 fake = ctypes.CDLL(os.environ["MLIRFUSE_LIBCUDA"])
@@ -199,7 +199,7 @@ def test_no_driver():
     code = """
     import ctypes
     from mlirfuse import _native
-    from mlirfuse.errors import CudaError
+    from mlirfuse.core.errors import CudaError
     assert not _native.cuda_available() and _native.cuda_device_count() == 0
     assert "could not be opened" in _native.cuda_error() and "/no/such/libcuda" in _native.cuda_error()
     for call in (lambda: _native.Module(b"", 0), lambda: _native.mem_alloc(4, 0), lambda: _native.synchronize(0)):

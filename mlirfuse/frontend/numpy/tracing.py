@@ -235,7 +235,7 @@ class Traced:
 
 # ---------------------------------------------------------------------------------------------------------------- the user's line
 
-_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_OURS = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 _NUMPYS = os.path.dirname(os.path.abspath(np.__file__)) + os.sep
 _internal: dict[str, bool] = {}
 

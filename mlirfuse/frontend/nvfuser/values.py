@@ -30,7 +30,7 @@ class InputError(MlirfuseError, RuntimeError, ValueError):
     """Inputs that are not what the definition declares: their number, element type, rank, sizes, strides or device."""
 
 
-_HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_HERE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 
 
 def user_line() -> tuple[str, int] | None:

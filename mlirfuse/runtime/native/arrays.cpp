@@ -344,7 +344,7 @@ Workspace::~Workspace() {
 void raise_cuda_error(const char* detail) {
   const cuda::Error error = cuda::take_error();
   const char* name = cuda::error_name(error.code);
-  Ref type = import_name("mlirfuse.errors", "CudaError");
+  Ref type = import_name("mlirfuse.core.errors", "CudaError");
   Ref message(PyUnicode_FromFormat("%s failed with %s: %s%s%s", error.call, name, cuda::error_text(error.code),
                                    detail && *detail ? "\n" : "", detail ? detail : ""));
   Ref exception(type && message ? PyObject_CallFunction(type.get(), "Os", message.get(), name) : nullptr);
@@ -352,7 +352,7 @@ void raise_cuda_error(const char* detail) {
 }
 
 void raise_error(const char* message) {
-  Ref type = import_name("mlirfuse.errors", "MlirfuseError");
+  Ref type = import_name("mlirfuse.core.errors", "MlirfuseError");
   if (type) PyErr_SetString(type.get(), message);
 }
 

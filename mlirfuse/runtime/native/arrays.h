@@ -72,9 +72,9 @@ class Workspace {
   Ref array_;
 };
 
-// Raises mlirfuse.errors.CudaError for the calling thread's pending CUDA error, and clears it.
+// Raises mlirfuse.core.errors.CudaError for the calling thread's pending CUDA error, and clears it.
 void raise_cuda_error(const char* detail = nullptr);
-// Raises mlirfuse.errors.MlirfuseError.
+// Raises mlirfuse.core.errors.MlirfuseError.
 void raise_error(const char* message);
 
 bool register_buffer_type(PyObject* module);
