@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""How far the schedulers' own choice of parameters is from the best of the candidates that ``mlirfuse.autotune`` measures.
+"""How far the schedulers' own choice of parameters is from the best of the candidates that ``mlirfuse.autotune``
+measures.
 
     python benchmarks/autotune.py --json benchmarks/results/autotune-h100.json
 
-Over the rows of the GPU table and a grid of other sizes of the operations of ``gpu_sweep.py``. "off" is how much longer the model's choice
-takes than the best candidate; a launch of 10 µs differs by 5% from run to run by itself, so that small sizes are counted apart.
+Over the rows of the GPU table and a grid of other sizes of the operations of ``gpu_sweep.py``. "off" is how much longer
+the model's choice takes than the best candidate; a launch of 10 µs differs by 5% from run to run by itself, so that
+small sizes are counted apart.
 """
 
 from __future__ import annotations
@@ -18,7 +20,16 @@ import gpu_sweep
 import timing
 
 SHORT = 0.02  # milliseconds under which a launch's own time is much of it
-SHAPES = [(256, 257), (1024, 1024), (131072, 32), (16384, 770), (4096, 8191), (256, 50257), (2048, 16384), (1024, 65536)]
+SHAPES = [
+    (256, 257),
+    (1024, 1024),
+    (131072, 32),
+    (16384, 770),
+    (4096, 8191),
+    (256, 50257),
+    (2048, 16384),
+    (1024, 65536),
+]
 
 
 def cases(only: list[str]):
@@ -42,7 +53,9 @@ def cases(only: list[str]):
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--json", help="write every figure to this file")
-    parser.add_argument("--only", action="append", default=[], help="only cases whose name holds this text (may be given again)")
+    parser.add_argument(
+        "--only", action="append", default=[], help="only cases whose name holds this text (may be given again)"
+    )
     parser.add_argument("--limit", type=int, default=40, help="candidates of a segment")
     parser.add_argument("--repeat", type=int, default=9)
     options = parser.parse_args()
@@ -64,14 +77,21 @@ def main() -> int:
             model, best = tuned.times[tuned.model], tuned.times[tuned.best]
             found.append({"case": name, "segment": tuned.segment, "candidates": len(tuned.times), "model_ms": model, "best_ms": best,
                           "off": tuned.model_loss, "model": str(tuned.model), "best": str(tuned.best)})  # fmt: skip
-            print(f"{name:<52} {tuned.segment:<14} {len(tuned.times):3} candidates, model {model:.4f} ms, best {best:.4f} ms: {tuned.model_loss:.1%} off", flush=True)
+            print(
+                f"{name:<52} {tuned.segment:<14} {len(tuned.times):3} candidates, model {model:.4f} ms, best {best:.4f} ms: {tuned.model_loss:.1%} off",
+                flush=True,
+            )
             if tuned.model_loss > 0.05:
                 print(f"    model {tuned.model}\n    best  {tuned.best}")
         del compiled, inputs, tuned
         gc.collect()
         torch.cuda.empty_cache()
     totals = {}
-    for what, some in (("all", found), ("long", [f for f in found if f["best_ms"] >= SHORT]), ("short", [f for f in found if f["best_ms"] < SHORT])):
+    for what, some in (
+        ("all", found),
+        ("long", [f for f in found if f["best_ms"] >= SHORT]),
+        ("short", [f for f in found if f["best_ms"] < SHORT]),
+    ):
         off = [f["off"] for f in some]
         if off:
             totals[what] = {"choices": len(off), "median_off": statistics.median(off), "within_1_percent": sum(x <= 0.01 for x in off),
@@ -79,7 +99,16 @@ def main() -> int:
             print(f"{what}: {len(off)} choices, median {statistics.median(off):.1%} off, {sum(x <= 0.01 for x in off)} within 1%, "
                   f"{sum(x <= 0.05 for x in off)} within 5%, at most {max(off):.0%}")  # fmt: skip
     if options.json:
-        timing.write_json(options.json, {"benchmark": "autotune", "environment": timing.environment(), "short_ms": SHORT, "totals": totals, "choices": found})
+        timing.write_json(
+            options.json,
+            {
+                "benchmark": "autotune",
+                "environment": timing.environment(),
+                "short_ms": SHORT,
+                "totals": totals,
+                "choices": found,
+            },
+        )
     return 0
 
 

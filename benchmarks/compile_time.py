@@ -3,11 +3,11 @@
 
     python benchmarks/compile_time.py --json benchmarks/results/compile-time.json
 
-Four families of graphs, 10 to 5000 ops: "block" (transformer-like: pointwise, norms over rows, products through a library
-every 25 ops, residuals), "chain" (pointwise, one after another, an input mixed in now and then), "wide" (many short branches that are summed)
-and "mixed" (drawn at random: pointwise, softmax rows, products through a library, long skips). Each pass is timed alone, in processor time, the
-least of a few runs on fresh graphs. The total is of grouping and segmentation; "growth" is its exponent between the last two sizes: 1 is linear, 2
-quadratic.
+Four families of graphs, 10 to 5000 ops: "block" (transformer-like: pointwise, norms over rows, products through a
+library every 25 ops, residuals), "chain" (pointwise, one after another, an input mixed in now and then), "wide" (many
+short branches that are summed) and "mixed" (drawn at random: pointwise, softmax rows, products through a library, long
+skips). Each pass is timed alone, in processor time, the least of a few runs on fresh graphs. The total is of grouping
+and segmentation; "growth" is its exponent between the last two sizes: 1 is linear, 2 quadratic.
 """
 
 from __future__ import annotations
@@ -126,7 +126,12 @@ def main() -> int:
     parser.add_argument("--json", help="write every figure to this file")
     parser.add_argument("--sizes", default=",".join(map(str, SIZES)))
     parser.add_argument("--repeat", type=int, default=5)
-    parser.add_argument("--limit", type=float, default=60, help="seconds for one graph, after which larger ones of its family are left out")
+    parser.add_argument(
+        "--limit",
+        type=float,
+        default=60,
+        help="seconds for one graph, after which larger ones of its family are left out",
+    )
     options = parser.parse_args()
     try:
         timing.use_repository()
@@ -159,21 +164,34 @@ def main() -> int:
                 continue
             growth = ""
             if previous and entry["ops"] > previous["ops"]:
-                entry["growth"] = math.log(entry["total"] / previous["total"]) / math.log(entry["ops"] / previous["ops"])
+                entry["growth"] = math.log(entry["total"] / previous["total"]) / math.log(
+                    entry["ops"] / previous["ops"]
+                )
                 growth = f", growth {entry['growth']:.2f}"
             bound = ""
             if abs(entry["ops"] - BOUND[0]) < 20:
                 bound = f" (to reach {BOUND[1]} s: {'yes' if entry['total'] <= BOUND[1] else 'NO'})"
             passes = ", ".join(f"{n.removeprefix('fusion-')} {s * 1e3:.1f} ms" for n, s in least.items())
             an_op = f"{entry['total'] / entry['ops'] * 1e6:6.1f} µs an op"
-            print(f"{family:<6} {entry['ops']:>5} ops  {passes}; {an_op}, {entry['groups']} groups, {entry['segments']} segments{growth}{bound}", flush=True)
+            print(
+                f"{family:<6} {entry['ops']:>5} ops  {passes}; {an_op}, {entry['groups']} groups, {entry['segments']} segments{growth}{bound}",
+                flush=True,
+            )
             previous = entry
             if entry["total"] > options.limit:
                 break
     if options.json:
         import torch  # noqa: F401  (its version is part of the record)
 
-        timing.write_json(options.json, {"benchmark": "compile_time", "environment": timing.environment(), "pipeline": PIPELINE, "figures": figures})
+        timing.write_json(
+            options.json,
+            {
+                "benchmark": "compile_time",
+                "environment": timing.environment(),
+                "pipeline": PIPELINE,
+                "figures": figures,
+            },
+        )
     return 0
 
 

@@ -3,11 +3,12 @@
 
     python benchmarks/cpu.py --json benchmarks/results/cpu.json
 
-Every implementation's result is first compared with a float64 reference. Then rounds: in each, every implementation is called
-a few times in turn; the figures are medians over all rounds. Each implementation allocates its results as its users' code does, and
-they are let go before the next call. "of copy" is model bytes (each input read once, each output written once) over time, as a share of
-the bandwidth of a copy into a warm buffer, timed in the same rounds. After the table: the hot call on 1024 floats, first calls
-and the time of ``import mlirfuse``, each beside the bound that it is to keep to.
+Every implementation's result is first compared with a float64 reference. Then rounds: in each, every implementation is
+called a few times in turn; the figures are medians over all rounds. Each implementation allocates its results as its
+users' code does, and they are let go before the next call. "of copy" is model bytes (each input read once, each output
+written once) over time, as a share of the bandwidth of a copy into a warm buffer, timed in the same rounds. After the
+table: the hot call on 1024 floats, first calls and the time of ``import mlirfuse``, each beside the bound that it is to
+keep to.
 """
 
 from __future__ import annotations
@@ -23,7 +24,13 @@ import time
 import timing
 
 IMPLEMENTATIONS = ("mlirfuse", "numpy", "eager", "compile", "jax")
-LABELS = {"mlirfuse": "mlirfuse", "numpy": "NumPy", "eager": "torch eager", "compile": "torch.compile", "jax": "JAX/XLA"}
+LABELS = {
+    "mlirfuse": "mlirfuse",
+    "numpy": "NumPy",
+    "eager": "torch eager",
+    "compile": "torch.compile",
+    "jax": "JAX/XLA",
+}
 
 
 def arguments(argv=None):
@@ -34,8 +41,12 @@ def arguments(argv=None):
     parser.add_argument("--calls", type=int, default=2, help="calls of each implementation in a round")
     parser.add_argument("--peers", default="numpy,eager,compile,jax")
     parser.add_argument("--no-peers", action="store_true")
-    parser.add_argument("--only", action="append", default=[], help="only rows whose name holds this text (may be given again)")
-    parser.add_argument("--quick", action="store_true", help="512 × 512 and few rounds: to try the script, not to quote")
+    parser.add_argument(
+        "--only", action="append", default=[], help="only rows whose name holds this text (may be given again)"
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="512 × 512 and few rounds: to try the script, not to quote"
+    )
     return parser.parse_args(argv)
 
 
@@ -76,7 +87,6 @@ def build(name, w, inputs, mlirfuse):
 
 def table(options) -> tuple[list[dict], dict]:
     import torch
-
     import workloads
 
     torch.set_grad_enabled(False)
@@ -135,7 +145,9 @@ def table(options) -> tuple[list[dict], dict]:
                 if name != "jax":
                     timing.poison(results, inputs)
                 del results
-                entry["errors"] = timing.compare(call(), inputs, w.reference_function(), w.rows, None if name == "numpy" else like)
+                entry["errors"] = timing.compare(
+                    call(), inputs, w.reference_function(), w.rows, None if name == "numpy" else like
+                )
                 samplers[name] = (timer, call, 0.0)
             except Exception as error:
                 entry["error"] = timing.summary(error)
@@ -147,10 +159,18 @@ def table(options) -> tuple[list[dict], dict]:
         times = timing.interleaved(samplers, options.rounds, options.calls)
         medians = {n: statistics.median(v) for n, v in times.items()}
         best = min((n for n in medians if n.startswith("copy: ")), key=medians.get)
-        row["copy"] = {"kind": best.removeprefix("copy: "), "ms": medians[best], "gb_s": copy.nbytes / medians[best] / 1e6}
+        row["copy"] = {
+            "kind": best.removeprefix("copy: "),
+            "ms": medians[best],
+            "gb_s": copy.nbytes / medians[best] / 1e6,
+        }
         for name in names:
             if name in medians:
-                row[name].update(ms=medians[name], least_ms=min(times[name]), share=medians[best] * nbytes / copy.nbytes / medians[name])
+                row[name].update(
+                    ms=medians[name],
+                    least_ms=min(times[name]),
+                    share=medians[best] * nbytes / copy.nbytes / medians[name],
+                )
         rows.append(row)
         print(line_of(row), flush=True)
     return rows, {"first_use_s": first_use, "missing": missing}
@@ -162,7 +182,10 @@ def best_peer(row):
 
 
 def line_of(row) -> str:
-    parts = [f"{row['name']:<20} {row['model_bytes'] / 1e6:5.0f} MB", f"copy {row['copy']['ms']:.2f} ms {row['copy']['gb_s']:.1f} GB/s"]
+    parts = [
+        f"{row['name']:<20} {row['model_bytes'] / 1e6:5.0f} MB",
+        f"copy {row['copy']['ms']:.2f} ms {row['copy']['gb_s']:.1f} GB/s",
+    ]
     for name in IMPLEMENTATIONS:
         entry = row.get(name)
         if entry is None:
@@ -200,14 +223,24 @@ print(json.dumps(out))
 
 
 def imports(times: int) -> dict:
-    """In fresh processes: the time of ``import mlirfuse`` (NumPy's own apart) and of the first call after it, the disk cache empty. Python's bytecode
-    is there, as where the package is installed: one more process makes it."""
+    """In fresh processes: the time of ``import mlirfuse`` (NumPy's own apart) and of the first call after it, the disk
+    cache empty. Python's bytecode is there, as where the package is installed: one more process makes it."""
     found: dict[str, list[float]] = {}
     folder = os.environ.get("MLIRFUSE_CACHE_DIR", "/tmp/mlirfuse-bench")
     for k in range(times + 1):
-        environment = {**os.environ, "MLIRFUSE_CACHE_DIR": os.path.join(folder, f"import{k}"), "PYTHONPYCACHEPREFIX": os.path.join(folder, "bytecode")}
+        environment = {
+            **os.environ,
+            "MLIRFUSE_CACHE_DIR": os.path.join(folder, f"import{k}"),
+            "PYTHONPYCACHEPREFIX": os.path.join(folder, "bytecode"),
+        }
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
-        done = subprocess.run([sys.executable, "-c", _IMPORT.format(root=timing.ROOT)], capture_output=True, text=True, env=environment, timeout=120)
+        done = subprocess.run(
+            [sys.executable, "-c", _IMPORT.format(root=timing.ROOT)],
+            capture_output=True,
+            text=True,
+            env=environment,
+            timeout=120,
+        )
         if done.returncode:
             return {"error": (done.stderr.strip().splitlines() or ["?"])[-1][:160]}
         result = json.loads(done.stdout.strip().splitlines()[-1]) if k else {}
@@ -230,11 +263,16 @@ def main() -> int:
     rows, more = table(options)
     import host_overhead
 
-    overhead = host_overhead.measure("cpu", [p for p in ("eager", "compile", "jax") if not options.no_peers and p in options.peers], calls=2000)
+    overhead = host_overhead.measure(
+        "cpu", [p for p in ("eager", "compile", "jax") if not options.no_peers and p in options.peers], calls=2000
+    )
     importing = imports(1 if options.quick else 3)
     print()
     host_overhead.show(overhead)
-    bound = {"mlirfuse_s": ("import mlirfuse, NumPy already there", 0.7), "first_call_s": ("the first call after it", 0.15)}
+    bound = {
+        "mlirfuse_s": ("import mlirfuse, NumPy already there", 0.7),
+        "first_call_s": ("the first call after it", 0.15),
+    }
     for key, (what, limit) in bound.items():
         if key in importing:
             print(f"{what}: {importing[key]:.3f} s (to reach {limit} s: {'yes' if importing[key] <= limit else 'NO'})")
@@ -242,10 +280,14 @@ def main() -> int:
         print(f"fresh process: n/a ({importing['error']})")
     ours = [r for r in rows if r["mlirfuse"].get("ms")]
     compared = [r for r in ours if best_peer(r)]
-    print(f"\n{len(ours)} of {len(rows)} rows measured, {sum(r['mlirfuse']['share'] >= r['target'] for r in ours)} at their target, "
-          f"{sum(r['mlirfuse']['ms'] > best_peer(r)[1] for r in compared)} slower than the best peer; {time.monotonic() - begin:.0f} s")  # fmt: skip
+    print(
+        f"\n{len(ours)} of {len(rows)} rows measured, {sum(r['mlirfuse']['share'] >= r['target'] for r in ours)} at their target, "
+        f"{sum(r['mlirfuse']['ms'] > best_peer(r)[1] for r in compared)} slower than the best peer; {time.monotonic() - begin:.0f} s"
+    )
     if compared:
-        print(f"geometric mean over the best peer: {timing.geometric_mean(best_peer(r)[1] / r['mlirfuse']['ms'] for r in compared):.2f}x")
+        print(
+            f"geometric mean over the best peer: {timing.geometric_mean(best_peer(r)[1] / r['mlirfuse']['ms'] for r in compared):.2f}x"
+        )
     if options.json:
         timing.write_json(options.json, {
             "benchmark": "cpu", "environment": timing.environment(), **more, "rounds": options.rounds, "calls_a_round": options.calls,

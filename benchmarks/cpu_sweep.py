@@ -3,10 +3,10 @@
 
     python benchmarks/cpu_sweep.py --json benchmarks/results/cpu-sweep.json
 
-Each case is an operation and a shape. The implementations are called in turn; the figures are medians over the rounds (with ``--least``
-minima, for a machine that others work on). "ratio" is the best peer's time over mlirfuse's; a ratio under 0.9 is flagged. "GB/s" counts
-each input read once and each output written once. Results are compared with a float64 reference in the same run, and variants compiled for
-each operation are counted.
+Each case is an operation and a shape. The implementations are called in turn; the figures are medians over the rounds
+(with ``--least`` minima, for a machine that others work on). "ratio" is the best peer's time over mlirfuse's; a ratio
+under 0.9 is flagged. "GB/s" counts each input read once and each output written once. Results are compared with a
+float64 reference in the same run, and variants compiled for each operation are counted.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ def _transpose(order):
 
 
 def cases(elements: int):
-    """(operation, shape, dtype, extra shapes, (numpy function, torch function of the module)) with about ``elements`` elements each."""
+    """(operation, shape, dtype, extra shapes, (numpy function, torch function of the module)) with about ``elements``
+    elements each."""
     rows = lambda n: (max(1, elements // n), n)  # noqa: E731
     widths = (2, 3, 8, 15, 16, 31, 64, 100, 257, 770, 1024, 4096, 16384, 65536, 262144)
     f32, f16, f64 = "float32", "float16", "float64"
@@ -90,7 +91,13 @@ def cases(elements: int):
     yield "sum of all", (elements,), f32, (), _reduce("sum", None)
     yield "max of all", (elements,), f32, (), _reduce("max", None)
     yield "softmax of all", (1, elements), f32, (), _softmax(-1)
-    for shape in ((8, 64, elements // 512), (64, 256, elements // 64 // 256), (elements // 64, 64), (4, 3, elements // 12), (256, elements // 256 // 4, 4)):
+    for shape in (
+        (8, 64, elements // 512),
+        (64, 256, elements // 64 // 256),
+        (elements // 64, 64),
+        (4, 3, elements // 12),
+        (256, elements // 256 // 4, 4),
+    ):
         yield "batch norm", shape, f32, (), _batch_norm()
         if len(shape) == 3:
             yield "sum, middle", shape, f32, (), _reduce("sum", 1)
@@ -105,8 +112,20 @@ def cases(elements: int):
     for dtype in (f32, "uint8"):
         yield "x[:, ::2] + y", rows(1024), dtype, (elements // 1024, 512), _elementwise(lambda x, y: x[:, ::2] + y)
         yield "x[:, ::3] + y", rows(1536), dtype, (elements // 1536, 512), _elementwise(lambda x, y: x[:, ::3] + y)
-        yield "x[:, ::-1] + y", rows(1024), dtype, rows(1024), _elementwise(lambda x, y: x[:, ::-1] + y, lambda torch: lambda x, y: x.flip(1) + y)
-    yield "where(x > 0, x, y)", (elements,), f32, (elements,), _elementwise(lambda x, y: np.where(x > 0, x, y), lambda torch: lambda x, y: torch.where(x > 0, x, y))
+        yield (
+            "x[:, ::-1] + y",
+            rows(1024),
+            dtype,
+            rows(1024),
+            _elementwise(lambda x, y: x[:, ::-1] + y, lambda torch: lambda x, y: x.flip(1) + y),
+        )
+    yield (
+        "where(x > 0, x, y)",
+        (elements,),
+        f32,
+        (elements,),
+        _elementwise(lambda x, y: np.where(x > 0, x, y), lambda torch: lambda x, y: torch.where(x > 0, x, y)),
+    )
 
 
 def inputs(shape, dtype, extra):
@@ -152,7 +171,9 @@ def run(case, mlirfuse, torch, options) -> dict:
         scale = np.abs(expected) + np.abs(expected).max() * 0.1 + 1e-30
         error = lambda r: float(np.max(np.abs(np.asarray(r, np.float64) - expected) / scale))  # noqa: E731
         row["error"], bound = error(result), {2: 5e-3, 4: 1e-5, 8: 1e-13}[np.asarray(result).dtype.itemsize]
-        if not row["error"] < bound and not row["error"] < 2 * error(numpy_(*given)):  # a norm of two nearly equal numbers is what any arithmetic makes of it
+        if not row["error"] < bound and not row["error"] < 2 * error(
+            numpy_(*given)
+        ):  # a norm of two nearly equal numbers is what any arithmetic makes of it
             row["wrong"] = True
     nbytes = sum(a.nbytes for a in given) + np.asarray(result).nbytes
     del result
@@ -181,7 +202,9 @@ def line_of(row) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--json", help="write every figure to this file")
-    parser.add_argument("--elements", type=int, action="append", help="elements of a case, about (may be given again; 2^16 and 2^22)")
+    parser.add_argument(
+        "--elements", type=int, action="append", help="elements of a case, about (may be given again; 2^16 and 2^22)"
+    )
     parser.add_argument("--only", action="append", default=[], help="only cases whose operation holds this text")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=0.1, help="of each implementation and case, about")
@@ -202,7 +225,9 @@ def main() -> int:
                 rows.append(run(case, mlirfuse, torch, options))
                 print(line_of(rows[-1]), flush=True)
             except Exception as error:
-                rows.append({"operation": case[0], "shape": list(case[1]), "dtype": case[2], "failed": timing.summary(error)})
+                rows.append(
+                    {"operation": case[0], "shape": list(case[1]), "dtype": case[2], "failed": timing.summary(error)}
+                )
                 print(f"{case[0]:<20} {case[1]} {case[2]}: FAILED {rows[-1]['failed']}", flush=True)
     good = [r for r in rows if "ratio" in r]
     low = [r for r in good if r["ratio"] < BOUND]
@@ -211,7 +236,10 @@ def main() -> int:
     for row in sorted(low, key=lambda r: r["ratio"])[:40]:
         print("  " + line_of(row))
     if options.json:
-        timing.write_json(options.json, {"benchmark": "cpu_sweep", "environment": timing.environment(), "least": options.least, "rows": rows})
+        timing.write_json(
+            options.json,
+            {"benchmark": "cpu_sweep", "environment": timing.environment(), "least": options.least, "rows": rows},
+        )
     return 0
 
 

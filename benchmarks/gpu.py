@@ -3,11 +3,12 @@
 
     python benchmarks/gpu.py --json benchmarks/results/gpu-h100.json --plot docs/gpu-h100.png
 
-Every implementation's result is first compared with the reference in float64, computed from the same inputs; results are
-overwritten with NaN and computed again before that, so that what is not written shows. Only what passed is timed. The times are
-medians over interleaved rounds of CUDA-event timings, the L2 cache flushed before each call, small inputs others each time
-(``timing.turns``). JAX's are of chains of calls (see ``timing.Chain``), and so is what mlirfuse is compared with them by. The copy is
-the best of several that move the row's model bytes (each input read once, each output written once), timed in the same rounds.
+Every implementation's result is first compared with the reference in float64, computed from the same inputs; results
+are overwritten with NaN and computed again before that, so that what is not written shows. Only what passed is timed.
+The times are medians over interleaved rounds of CUDA-event timings, the L2 cache flushed before each call, small inputs
+others each time (``timing.turns``). JAX's are of chains of calls (see ``timing.Chain``), and so is what mlirfuse is
+compared with them by. The copy is the best of several that move the row's model bytes (each input read once, each
+output written once), timed in the same rounds.
 
 The rows run in a child process that is started again after a crash or a hang: a row that fails is a line in the table.
 """
@@ -41,22 +42,34 @@ def arguments(argv=None):
     parser.add_argument("--json", help="write every figure to this file")
     parser.add_argument("--plot", help="write the plot to this PNG file")
     parser.add_argument("--from", dest="source", help="run nothing: print and plot this JSON file")
-    parser.add_argument("--only", action="append", default=[], help="only rows whose name holds this text (may be given again)")
+    parser.add_argument(
+        "--only", action="append", default=[], help="only rows whose name holds this text (may be given again)"
+    )
     parser.add_argument("--no-peers", action="store_true", help="only mlirfuse and the copy")
     parser.add_argument("--peers", default=",".join(PEERS), help="which peers, by commas: eager,compile,jax")
     parser.add_argument("--quick", action="store_true", help="small sizes: to try the script, not to quote")
-    parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"), help="cpu: a dry run of the script with NumPy arrays")
+    parser.add_argument(
+        "--device", default="cuda", choices=("cuda", "cpu"), help="cpu: a dry run of the script with NumPy arrays"
+    )
     parser.add_argument("--compile-mode", default=None, help="torch.compile's mode, such as max-autotune-no-cudagraphs")
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--calls", type=int, default=10, help="calls of each implementation in a round")
-    parser.add_argument("--row-timeout", type=float, default=150, help="seconds without progress after which a row is given up")
-    parser.add_argument("--time-limit", type=float, default=570, help="seconds after which no further row starts; what is done is reported")
+    parser.add_argument(
+        "--row-timeout", type=float, default=150, help="seconds without progress after which a row is given up"
+    )
+    parser.add_argument(
+        "--time-limit",
+        type=float,
+        default=570,
+        help="seconds after which no further row starts; what is done is reported",
+    )
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     parser.add_argument("--rows", help=argparse.SUPPRESS)
     return parser.parse_args(argv)
 
 
-# ------------------------------------------------------------------------------------------------------------ the worker
+# ------------------------------------------------------------------------------------------------------------ the
+# worker
 
 
 class Worker:
@@ -84,7 +97,11 @@ class Worker:
         """Imports each implementation and takes its first call of all on something small, which is no row's cost."""
         torch, device = self.torch, self.options.device
         x = torch.ones(256, device=device)
-        for name, start in (("mlirfuse", self._start_mlirfuse), ("compile", self._start_compile), ("jax", self._start_jax)):
+        for name, start in (
+            ("mlirfuse", self._start_mlirfuse),
+            ("compile", self._start_compile),
+            ("jax", self._start_jax),
+        ):
             if name != "mlirfuse" and name not in self.peers:
                 continue
             begin = time.perf_counter()
@@ -115,7 +132,8 @@ class Worker:
         self.own_chain = timing.TorchChain() if self.cuda else None
 
     def _healthy(self) -> None:
-        """After an error of the CUDA context nothing works any more: the process ends, and the parent starts another."""
+        """After an error of the CUDA context nothing works any more: the process ends, and the parent starts
+        another."""
         if self.cuda:
             try:
                 self.torch.cuda.synchronize()
@@ -127,8 +145,8 @@ class Worker:
     # -- one row
 
     def _build(self, name, w):
-        """An implementation: its function, one that takes torch tensors and waits, what makes its own inputs of torch tensors, and what calls it with
-        such inputs."""
+        """An implementation: its function, one that takes torch tensors and waits, what makes its own inputs of torch
+        tensors, and what calls it with such inputs."""
         torch = self.torch
         same = lambda t: t  # noqa: E731
         if name == "mlirfuse":
@@ -144,7 +162,12 @@ class Worker:
             fn = self.jax.jit(w.jax)
             convert = lambda t: self.jax.dlpack.from_dlpack(t.int() if t.dtype == torch.int64 else t)  # noqa: E731
             wait = self.jax.block_until_ready
-            return fn, lambda *args: wait(fn(*map(convert, args))), convert, lambda given: fn(*given) if self.cuda else wait(fn(*given))
+            return (
+                fn,
+                lambda *args: wait(fn(*map(convert, args))),
+                convert,
+                lambda given: fn(*given) if self.cuda else wait(fn(*given)),
+            )
         return fn, fn, same, lambda given: fn(*given)
 
     def _first_call(self, name: str, call) -> tuple:
@@ -159,7 +182,8 @@ class Worker:
         return (time.perf_counter() - start) * 1e3, results
 
     def _another_first_call(self, w, inputs) -> float:
-        """The milliseconds of mlirfuse's first call once more, of a new function with an empty cache: a host that is held up for a while adds to one."""
+        """The milliseconds of mlirfuse's first call once more, of a new function with an empty cache: a host that is
+        held up for a while adds to one."""
         timing.empty_cache()
         _, _, convert, run = self._build("mlirfuse", w)
         given = [convert(t) for t in inputs]
@@ -170,7 +194,10 @@ class Worker:
         inputs = w.make(self.options.device)
         others = []  # further inputs, which calls take in turn
         if self.cuda:
-            others = [w.make("cuda", seed) for seed in range(1, timing.turns(sum(t.numel() * t.element_size() for t in inputs)))]
+            others = [
+                w.make("cuda", seed)
+                for seed in range(1, timing.turns(sum(t.numel() * t.element_size() for t in inputs)))
+            ]
         like, nbytes = None, None
         try:
             like = timing.as_tuple(w.torch(*inputs))
@@ -204,7 +231,10 @@ class Worker:
                 if name == "mlirfuse":
                     entry["kernels"] = self.mlirfuse.kernels(fn)
                     entry["variants"] = (self.mlirfuse.variants() or 0) - variants
-                    entry["first_ms_each"] = [entry["first_ms"], *(self._another_first_call(w, inputs) for _ in range(FIRST_CALLS - 1))]
+                    entry["first_ms_each"] = [
+                        entry["first_ms"],
+                        *(self._another_first_call(w, inputs) for _ in range(FIRST_CALLS - 1)),
+                    ]
                     entry["first_ms"] = statistics.median(entry["first_ms_each"])
                 if w.check:
                     del results
@@ -260,7 +290,13 @@ class Worker:
             except Exception as error:
                 trace(error)
                 w = table[index]
-                row = {"name": w.name, "shape": w.shape, "dtype": w.dtype, "target": w.target, "error": timing.summary(error)}
+                row = {
+                    "name": w.name,
+                    "shape": w.shape,
+                    "dtype": w.dtype,
+                    "target": w.target,
+                    "error": timing.summary(error),
+                }
                 self._healthy()
             self.emit(row=row, index=index)
             if self.cuda:
@@ -280,10 +316,13 @@ def to_numpy(tensor):
 
     if not isinstance(tensor, torch.Tensor):
         return tensor
-    return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16) if tensor.dtype == torch.bfloat16 else tensor.numpy()
+    return (
+        tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16) if tensor.dtype == torch.bfloat16 else tensor.numpy()
+    )
 
 
-# ------------------------------------------------------------------------------------------------------------ the parent
+# ------------------------------------------------------------------------------------------------------------ the
+# parent
 
 
 def supervise(options, indices: list[int]) -> tuple[dict, dict]:
@@ -298,7 +337,16 @@ def supervise(options, indices: list[int]) -> tuple[dict, dict]:
     while pending and not over():
         handle, path = tempfile.mkstemp(suffix=".jsonl")
         os.close(handle)
-        command = [sys.executable, "-u", os.path.abspath(__file__), *sys.argv[1:], "--worker", path, "--rows", ",".join(pending)]
+        command = [
+            sys.executable,
+            "-u",
+            os.path.abspath(__file__),
+            *sys.argv[1:],
+            "--worker",
+            path,
+            "--rows",
+            ",".join(pending),
+        ]
         child = subprocess.Popen(command)
         position, current, crash, last = 0, None, None, time.monotonic()
         while True:
@@ -312,7 +360,9 @@ def supervise(options, indices: list[int]) -> tuple[dict, dict]:
                     event, last = json.loads(line), time.monotonic()
                     if "environment" in event:
                         if not environment:
-                            environment.update(event["environment"], first_use_s=event["first_use_s"], missing=event["missing"])
+                            environment.update(
+                                event["environment"], first_use_s=event["first_use_s"], missing=event["missing"]
+                            )
                         for name, why in event["missing"].items():
                             print(f"# {LABELS[name]}: n/a ({why})", flush=True)
                     elif "start" in event:
@@ -371,7 +421,10 @@ def line_of(row) -> str:
     head = f"{row['name']:<35.35} {row.get('shape', ''):>16} {row.get('dtype', ''):>4}"
     if "copy" not in row:
         return f"{head}  failed: {row.get('error')}"
-    parts = [f"{head} {row['model_bytes'] / 1e6:7.1f} MB", f"copy {row['copy']['ms']:.4f} ms {row['copy']['gb_s']:.0f} GB/s"]
+    parts = [
+        f"{head} {row['model_bytes'] / 1e6:7.1f} MB",
+        f"copy {row['copy']['ms']:.4f} ms {row['copy']['gb_s']:.0f} GB/s",
+    ]
     for name in IMPLEMENTATIONS:
         entry = row.get(name)
         if not entry:
@@ -402,7 +455,9 @@ def totals(rows) -> dict:
         "rows": len(rows),
         "rows_measured": len(ours),
         "rows_at_target": sum(r["mlirfuse"]["share"] >= r["target"] for r in ours if r.get("target")),
-        "rows_slower_than_best_peer": [f"{r['name']} {r['shape']} {r['dtype']} ({times:.3f})" for r, times in compared if times < 1],
+        "rows_slower_than_best_peer": [
+            f"{r['name']} {r['shape']} {r['dtype']} ({times:.3f})" for r, times in compared if times < 1
+        ],
         "geometric_mean_over_best_peer": timing.geometric_mean(times for _, times in compared),
         "geometric_mean_over": {name: over(name) for name in PEERS},
         "geometric_mean_share": timing.geometric_mean(r["mlirfuse"]["share"] for r in ours),
@@ -422,12 +477,21 @@ def show(record) -> None:
         cells = []
         for name in IMPLEMENTATIONS:
             entry = row.get(name) or {}
-            cells.append(f"{entry['ms']:9.4f} ms {entry['share']:5.0%}" if "ms" in entry else "FAILED" if entry.get("error") else "-")
+            cells.append(
+                f"{entry['ms']:9.4f} ms {entry['share']:5.0%}"
+                if "ms" in entry
+                else "FAILED"
+                if entry.get("error")
+                else "-"
+            )
         ours, peer = row.get("mlirfuse", {}), best_peer(row)
         ratio = f"{peer[1]:.2f}" if peer else "-"
         kernels = "?" if ours.get("kernels") is None else str(ours["kernels"])
-        print(f"{row['name']:<{width}.{width}} {row['shape']:>16} {row['dtype']:>4} {row['model_bytes'] / 1e6:6.0f} {row['copy']['ms']:7.4f} "
-              + " ".join(f"{c:>18}" for c in cells) + f"  {row.get('target') or 0:8.0%}  {kernels:>7}  {ours.get('first_ms', 0):8.0f}  {ratio:>7}")  # fmt: skip
+        print(
+            f"{row['name']:<{width}.{width}} {row['shape']:>16} {row['dtype']:>4} {row['model_bytes'] / 1e6:6.0f} {row['copy']['ms']:7.4f} "
+            + " ".join(f"{c:>18}" for c in cells)
+            + f"  {row.get('target') or 0:8.0%}  {kernels:>7}  {ours.get('first_ms', 0):8.0f}  {ratio:>7}"
+        )
     t = record["totals"]
     print(f"\nmlirfuse: {t['rows_measured']} of {t['rows']} rows measured, {t['rows_at_target']} at their target")
     for name, value in t["geometric_mean_over"].items():
@@ -467,7 +531,9 @@ def plot(record, path: str) -> None:
     axes.axvline(1, color="#888888", linewidth=0.8, linestyle=(0, (4, 3)), zorder=0)
     axes.set_yticks(range(len(rows)), [f"{r['name']}  {r['shape']} {r['dtype']}" for r in rows], fontsize=8)
     axes.set_ylim(len(rows) - 0.4, -0.6)
-    right = max([1.05] + [row[n]["share"] * 1.03 for row in rows for n in IMPLEMENTATIONS if "share" in (row.get(n) or {})])
+    right = max(
+        [1.05] + [row[n]["share"] * 1.03 for row in rows for n in IMPLEMENTATIONS if "share" in (row.get(n) or {})]
+    )
     axes.set_xlim(0, min(right, 1.3))
     axes.xaxis.set_major_formatter(matplotlib.ticker.PercentFormatter(1.0))
     axes.set_xlabel("share of a copy of the same bytes (more is better)", fontsize=9)
@@ -482,7 +548,15 @@ def plot(record, path: str) -> None:
     axes.legend([handles[k] for k in order], [labels[k] for k in order], loc="lower left", bbox_to_anchor=(0, 1.0), ncols=5, frameon=False, fontsize=8,
                 handletextpad=0.3, columnspacing=1.2, borderaxespad=0.2)  # fmt: skip
     machine = record["environment"].get("gpu") or record["environment"].get("cpu") or ""
-    figure.text(0.99, 0.005, f"{machine}, {record['environment'].get('date', '')[:10]}", ha="right", va="bottom", fontsize=7, color="#666666")
+    figure.text(
+        0.99,
+        0.005,
+        f"{machine}, {record['environment'].get('date', '')[:10]}",
+        ha="right",
+        va="bottom",
+        fontsize=7,
+        color="#666666",
+    )
     figure.tight_layout()
     os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
     figure.savefig(path)
@@ -507,11 +581,12 @@ def main() -> int:
     if options.device == "cpu":
         os.environ["JAX_PLATFORMS"] = "cpu"
     import torch
-
     import workloads
 
     if options.device == "cuda" and not torch.cuda.is_available():
-        print("gpu.py: torch sees no CUDA device here (--device cpu --quick is a dry run of the script)", file=sys.stderr)
+        print(
+            "gpu.py: torch sees no CUDA device here (--device cpu --quick is a dry run of the script)", file=sys.stderr
+        )
         return 2
     torch.set_grad_enabled(False)
     torch.backends.cuda.matmul.allow_tf32 = False
@@ -519,13 +594,23 @@ def main() -> int:
     if options.worker:
         Worker(options).run(table)
         return 0
-    indices = [i for i, w in enumerate(table) if not options.only or any(o.lower() in f"{w.name} {w.shape} {w.dtype}".lower() for o in options.only)]
+    indices = [
+        i
+        for i, w in enumerate(table)
+        if not options.only or any(o.lower() in f"{w.name} {w.shape} {w.dtype}".lower() for o in options.only)
+    ]
     if not indices:
-        print("gpu.py: no row has that name; the rows are: " + "; ".join(f"{w.name} {w.shape} {w.dtype}" for w in table), file=sys.stderr)
+        print(
+            "gpu.py: no row has that name; the rows are: " + "; ".join(f"{w.name} {w.shape} {w.dtype}" for w in table),
+            file=sys.stderr,
+        )
         return 2
     begin = time.monotonic()
     environment, rows = supervise(options, indices)
-    ordered = [{**{"name": table[i].name, "shape": table[i].shape, "dtype": table[i].dtype}, **rows[i]} if i in rows else None for i in indices]
+    ordered = [
+        {"name": table[i].name, "shape": table[i].shape, "dtype": table[i].dtype, **rows[i]} if i in rows else None
+        for i in indices
+    ]
     ordered = [r for r in ordered if r]
     for row, i in zip(ordered, [i for i in indices if i in rows]):
         if row["name"].startswith("row "):
@@ -535,7 +620,9 @@ def main() -> int:
         "environment": environment,
         "method": {
             "timer": (timing.CudaTimer if options.device == "cuda" else timing.HostTimer).name,
-            "jax": "host clock over chains of (256 MB read and write, call), less a chain without the calls; against mlirfuse's chain_ms" if options.device == "cuda" else "host clock",
+            "jax": "host clock over chains of (256 MB read and write, call), less a chain without the calls; against mlirfuse's chain_ms"
+            if options.device == "cuda"
+            else "host clock",
             "copy": "the best of the driver's memcpy, torch's elementwise kernels and 16-byte copy kernels, for the same number of bytes",
             "rounds": options.rounds,
             "calls_a_round": options.calls,
@@ -546,7 +633,10 @@ def main() -> int:
         "totals": totals(ordered),
     }
     show(record)
-    print(f"{record['wall_s']:.0f} s in all; first use: " + ", ".join(f"{LABELS[k]} {v:.1f} s" for k, v in environment.get("first_use_s", {}).items()))
+    print(
+        f"{record['wall_s']:.0f} s in all; first use: "
+        + ", ".join(f"{LABELS[k]} {v:.1f} s" for k, v in environment.get("first_use_s", {}).items())
+    )
     if options.json:
         timing.write_json(options.json, record)
     if options.plot:

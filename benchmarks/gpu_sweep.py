@@ -4,12 +4,12 @@
     python benchmarks/gpu_sweep.py --json benchmarks/results/gpu-sweep-h100.json
     python benchmarks/gpu_sweep.py --peer compile --sample 60
 
-Rows 16 to 131072 by columns 32 to 262144 (257, 770, 8191 and 50257 among them), in f32, bf16 and f16: softmax over each axis, layer norm, sums
-over each axis and over all, pointwise, a bias, transpose, the backward of layer norm. Each point is checked against float64 and timed beside the peer with CUDA events, the L2 cache
-flushed before each call. A point is flagged where its share of a same-size copy is under 70% of the median of its neighbours' (the
-next sizes up and down in rows and in columns), and where it takes more than 5% longer than the peer; flagged points are measured again, and
-count if they are flagged then too. The number of variants that
-mlirfuse compiled is printed.
+Rows 16 to 131072 by columns 32 to 262144 (257, 770, 8191 and 50257 among them), in f32, bf16 and f16: softmax over each
+axis, layer norm, sums over each axis and over all, pointwise, a bias, transpose, the backward of layer norm. Each point
+is checked against float64 and timed beside the peer with CUDA events, the L2 cache flushed before each call. A point is
+flagged where its share of a same-size copy is under 70% of the median of its neighbours' (the next sizes up and down in
+rows and in columns), and where it takes more than 5% longer than the peer; flagged points are measured again, and count
+if they are flagged then too. The number of variants that mlirfuse compiled is printed.
 """
 
 from __future__ import annotations
@@ -31,17 +31,22 @@ DTYPES = ("f32", "bf16", "f16")
 
 
 def operations():
-    """Name to (the mlirfuse function, the torch function, the reference's rows, kinds of the inputs: see :func:`shape_of`)."""
+    """Name to (the mlirfuse function, the torch function, the reference's rows, kinds of the inputs: see
+    :func:`shape_of`)."""
     import numpy as np
     import torch.nn.functional as F
-
     from workloads import EPS, layer_norm_backward, mnp
 
     backward = layer_norm_backward()
     return {
         "softmax": (lambda x: mnp.softmax(x, axis=-1), lambda x: F.softmax(x, -1), (0,), "x"),
         "softmax 0": (lambda x: mnp.softmax(x, axis=0), lambda x: F.softmax(x, 0), None, "x"),
-        "layer norm": (lambda x, w, b: mnp.layer_norm(x, w, b, eps=EPS), lambda x, w, b: F.layer_norm(x, (x.shape[-1],), w, b, EPS), (0,), "xwb"),
+        "layer norm": (
+            lambda x, w, b: mnp.layer_norm(x, w, b, eps=EPS),
+            lambda x, w, b: F.layer_norm(x, (x.shape[-1],), w, b, EPS),
+            (0,),
+            "xwb",
+        ),
         "sum 1": (lambda x: x.sum(1), lambda x: x.sum(1), (0,), "x"),
         "sum 0": (lambda x: x.sum(0), lambda x: x.sum(0), None, "x"),
         "sum": (lambda x: x.sum(), lambda x: x.sum(), None, "x"),
@@ -53,7 +58,8 @@ def operations():
 
 
 def shape_of(kind: str, rows: int, columns: int) -> tuple[int, ...]:
-    """Of an input: "x" and "y" are matrices, "w" and "b" have an element a column, "m" and "r", in float32, one a row."""
+    """Of an input: "x" and "y" are matrices, "w" and "b" have an element a column, "m" and "r", in float32, one a
+    row."""
     return (rows, columns) if kind in "xy" else (rows, 1) if kind in "mr" else (columns,)
 
 
@@ -61,16 +67,42 @@ def arguments(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--json", help="write every figure to this file")
     parser.add_argument("--peer", default="eager", choices=("eager", "compile", "none"))
-    parser.add_argument("--sample", type=int, default=0, help="compare with the peer at about this many points only (0: eager at all, compile at 60)")
-    parser.add_argument("--ops", default="", help="only these, by commas: " + ", ".join(("softmax", "softmax 0", "layer norm", "sum 1", "sum 0", "sum", "pointwise", "bias",
-                                                                                         "transpose", "layer norm backward")))  # fmt: skip
+    parser.add_argument(
+        "--sample",
+        type=int,
+        default=0,
+        help="compare with the peer at about this many points only (0: eager at all, compile at 60)",
+    )
+    parser.add_argument(
+        "--ops",
+        default="",
+        help="only these, by commas: "
+        + ", ".join(
+            (
+                "softmax",
+                "softmax 0",
+                "layer norm",
+                "sum 1",
+                "sum 0",
+                "sum",
+                "pointwise",
+                "bias",
+                "transpose",
+                "layer norm backward",
+            )
+        ),
+    )
     parser.add_argument("--dtypes", default=",".join(DTYPES))
     parser.add_argument("--rows", default=",".join(map(str, ROWS)))
     parser.add_argument("--columns", default=",".join(map(str, COLUMNS)))
     parser.add_argument("--cap-mb", type=float, default=2200, help="no matrix larger than this")
     parser.add_argument("--calls", type=int, default=20)
-    parser.add_argument("--resolution-us", type=float, default=0.5, help="a difference from the peer smaller than this is not counted")
-    parser.add_argument("--time-limit", type=float, default=560, help="seconds after which the points that are left are not run")
+    parser.add_argument(
+        "--resolution-us", type=float, default=0.5, help="a difference from the peer smaller than this is not counted"
+    )
+    parser.add_argument(
+        "--time-limit", type=float, default=560, help="seconds after which the points that are left are not run"
+    )
     parser.add_argument("--no-check", action="store_true")
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"), help="cpu: a dry run of the script")
     parser.add_argument("--all", action="store_true", help="print every point, not only those that are flagged")
@@ -89,7 +121,8 @@ class Sweep:
         self.store: dict = {}
 
     def matrix(self, name, dtype, rows, columns, turn):
-        """A matrix over random data made once for each dtype: 256 distinct megabytes of elements, repeated. Of another ``turn``, another part of them."""
+        """A matrix over random data made once for each dtype: 256 distinct megabytes of elements, repeated. Of another
+        ``turn``, another part of them."""
         torch = self.torch
         need = rows * columns
         start = turn * (need + -need % 128)
@@ -198,7 +231,12 @@ def flag(points, resolution_ms: float) -> None:
             k = axis[which].index(p[which])
             for j in (k - 1, k + 1):
                 if 0 <= j < len(axis[which]):
-                    key = (p["op"], p["dtype"], axis[which][j] if which == "rows" else p["rows"], axis[which][j] if which == "columns" else p["columns"])
+                    key = (
+                        p["op"],
+                        p["dtype"],
+                        axis[which][j] if which == "rows" else p["rows"],
+                        axis[which][j] if which == "columns" else p["columns"],
+                    )
                     if "share" in at.get(key, {}):
                         near.append(at[key]["share"])
         p["neighbours"] = statistics.median(near) if near else None
@@ -208,9 +246,12 @@ def flag(points, resolution_ms: float) -> None:
 
 
 def again(sweep, p, fused) -> dict:
-    """A flagged point measured a second time, with what its first call took and ``before_ms``: something else on the machine strikes once."""
+    """A flagged point measured a second time, with what its first call took and ``before_ms``: something else on the
+    machine strikes once."""
     second = sweep.point(p["op"], p["dtype"], p["rows"], p["columns"], fused, "peer_ms" in p)
-    return second | {"first_ms": p["first_ms"], "compiled": p["compiled"], "before_ms": p["ms"]} if "ms" in second else p
+    return (
+        second | {"first_ms": p["first_ms"], "compiled": p["compiled"], "before_ms": p["ms"]} if "ms" in second else p
+    )
 
 
 def line_of(p) -> str:
@@ -265,14 +306,19 @@ def main() -> int:
     if options.all:
         for p in points:
             print(line_of(p))
-    for title, found in (("under 70% of their neighbours' median", cliffs), (f"more than 5% slower than {options.peer}", slower)):
+    for title, found in (
+        ("under 70% of their neighbours' median", cliffs),
+        (f"more than 5% slower than {options.peer}", slower),
+    ):
         print(f"\n{len(found)} points {title}")
         for p in sorted(found, key=lambda p: p["share"])[:60]:
             print("  " + line_of(p))
     print(f"\n{len(failed)} points failed")
     for why, count in collections.Counter(p.get("error") for p in failed).most_common(10):
         example = next(p for p in failed if p.get("error") == why)
-        print(f"  {count} times, first at {example['op']} {example['dtype']} {example['rows']}×{example['columns']}: {why}")
+        print(
+            f"  {count} times, first at {example['op']} {example['dtype']} {example['rows']}×{example['columns']}: {why}"
+        )
     print(f"\n{len(measured)} points measured in {time.monotonic() - begin:.0f} s")
     by_op = collections.defaultdict(list)
     for p in measured:
@@ -280,10 +326,14 @@ def main() -> int:
     for op, chosen in by_op.items():
         shares = sorted(p["share"] for p in chosen)
         over = timing.geometric_mean(p["peer_ms"] / p["ms"] for p in chosen if "peer_ms" in p)
-        print(f"  {op:<19} variants compiled {sum(p.get('compiled', 0) for p in chosen):>3}, share of copy: least {shares[0]:.0%}, "
-              f"median {statistics.median(shares):.0%}" + (f", {over:.2f}x {options.peer}" if over else ""))  # fmt: skip
+        print(
+            f"  {op:<19} variants compiled {sum(p.get('compiled', 0) for p in chosen):>3}, share of copy: least {shares[0]:.0%}, "
+            f"median {statistics.median(shares):.0%}" + (f", {over:.2f}x {options.peer}" if over else "")
+        )
     total = sweep.mlirfuse.counters() if sweep.mlirfuse else {}
-    print(f"variants compiled over the sweep: {total.get('variants', '?')}, kinds: {total.get('kinds', '?')}, fallbacks: {total.get('fallbacks', '?')}")
+    print(
+        f"variants compiled over the sweep: {total.get('variants', '?')}, kinds: {total.get('kinds', '?')}, fallbacks: {total.get('fallbacks', '?')}"
+    )
     if options.json:
         timing.write_json(options.json, {
             "benchmark": "gpu_sweep", "environment": timing.environment(), "peer": options.peer, "calls": options.calls,

@@ -3,9 +3,10 @@
 
     python benchmarks/host_overhead.py --device cuda --json benchmarks/results/host-h100.json
 
-Three ops, relu((x + y) * 1.5), on 1024 floats. On CUDA the calls only queue work: the clock is the host's and stops before the wait for the
-device, which comes after each batch. "New sizes" are sizes never seen before, multiples of 256 so that alignment does not change; mlirfuse's
-counters say that none of them compiled anything. torch.compile is given ``dynamic=True`` there.
+Three ops, relu((x + y) * 1.5), on 1024 floats. On CUDA the calls only queue work: the clock is the host's and stops
+before the wait for the device, which comes after each batch. "New sizes" are sizes never seen before, multiples of 256
+so that alignment does not change; mlirfuse's counters say that none of them compiled anything. torch.compile is given
+``dynamic=True`` there.
 """
 
 from __future__ import annotations
@@ -60,7 +61,8 @@ def _first_calls(fn, arguments, synchronize) -> list[float]:
 
 
 class Measured:
-    """One implementation: ``fn`` for hot calls, ``varying`` for sizes not seen before (None: not measured), ``make`` its arguments of a size."""
+    """One implementation: ``fn`` for hot calls, ``varying`` for sizes not seen before (None: not measured), ``make``
+    its arguments of a size."""
 
     def __init__(self, entry: dict, fn, make, synchronize, varying=None):
         self.entry, self.fn, self.make, self.synchronize, self.varying = entry, fn, make, synchronize, varying
@@ -131,7 +133,9 @@ def measure(device: str, peers=("eager", "compile", "jax"), calls: int = 5000, s
         fn = jax.jit(lambda x, y: jax.nn.relu((x + y) * 1.5))
         make = lambda n: [jax.numpy.asarray(a) for a in arrays(n)]  # noqa: E731
         small, after = make(1)[0], jax.jit(lambda a: a + 1)
-        return Measured(entry, fn, make, lambda: jax.block_until_ready(after(small)))  # kernels of a device run one after the other
+        return Measured(
+            entry, fn, make, lambda: jax.block_until_ready(after(small))
+        )  # kernels of a device run one after the other
 
     if device == "cuda":
         record("mlirfuse", lambda entry: ours(entry, tensors))
@@ -149,7 +153,9 @@ def measure(device: str, peers=("eager", "compile", "jax"), calls: int = 5000, s
         m.grow([1024, 1024 + 512])
     before = mlirfuse.variants()
     share = sizes // ROUNDS
-    for m, median in _in_turn(varying, lambda m, turn: m.grow([1024 + 256 * (3 + turn * share + k) for k in range(share)])).items():
+    for m, median in _in_turn(
+        varying, lambda m, turn: m.grow([1024 + 256 * (3 + turn * share + k) for k in range(share)])
+    ).items():
         m.entry["new_size_us"] = median
     after = mlirfuse.variants()
     if "jax" in peers:  # by itself: its threads would take the others' cores
@@ -203,7 +209,10 @@ def main() -> int:
         results.append(measure(device, options.peers.split(","), options.calls))
         show(results[-1])
     if options.json:
-        timing.write_json(options.json, {"benchmark": "host_overhead", "environment": timing.environment(), "bounds": BOUNDS, "results": results})
+        timing.write_json(
+            options.json,
+            {"benchmark": "host_overhead", "environment": timing.environment(), "bounds": BOUNDS, "results": results},
+        )
     return 0
 
 

@@ -1,9 +1,10 @@
-"""Time of each elementary function on the CPU, a thread, from the first-level cache: ns for 16 elements, beside NumPy's.
+"""Time of each elementary function on the CPU, a thread, from the first-level cache: ns for 16 elements, beside
+NumPy's.
 
     python benchmarks/math_cpu.py [function …]
 
-"ops" is the float32 time in multiply-adds of 16 float32, timed in the same run: two of them go into a cycle on most processors
-with AVX-512, and the figure holds on a busy machine too.
+"ops" is the float32 time in multiply-adds of 16 float32, timed in the same run: two of them go into a cycle on most
+processors with AVX-512, and the figure holds on a busy machine too.
 """
 
 from __future__ import annotations
@@ -28,7 +29,15 @@ NUMPY = {
     "sigmoid": None, "softplus": None, "erf": None, "erfc": None, "erfinv": None, "erfcinv": None, "lgamma": None,
     "pow": np.power, "atan2": np.arctan2, "hypot": np.hypot, "fmod": np.fmod,
 }  # fmt: skip
-RANGE = {"acosh": (1, 20), "asin": (-1, 1), "acos": (-1, 1), "atanh": (-1, 1), "erfinv": (-1, 1), "erfcinv": (0, 2), "erfc": (-9, 9)}
+RANGE = {
+    "acosh": (1, 20),
+    "asin": (-1, 1),
+    "acos": (-1, 1),
+    "atanh": (-1, 1),
+    "erfinv": (-1, 1),
+    "erfcinv": (0, 2),
+    "erfc": (-9, 9),
+}
 POSITIVE = {"log", "log2", "log10", "log1p", "lgamma", "pow"}
 N = 4096  # 32 KiB of arguments and results in float32
 
@@ -53,7 +62,8 @@ def timed(kernel, *arrays) -> float:
 
 
 def aligned(a, offset: int):
-    """A copy at a multiple of 64 bytes, and at different places of the page: the processor compares addresses by these."""
+    """A copy at a multiple of 64 bytes, and at different places of the page: the processor compares addresses by
+    these."""
     raw = np.empty(a.nbytes + 8192, np.uint8)
     start = -raw.ctypes.data % 4096 + offset
     view = raw[start : start + a.nbytes].view(a.dtype)
@@ -62,7 +72,8 @@ def aligned(a, offset: int):
 
 
 def vector_operation() -> float:
-    """Seconds of one multiply-add of 16 float32 where nothing waits: the unit in which a function's cost is also printed."""
+    """Seconds of one multiply-add of 16 float32 where nothing waits: the unit in which a function's cost is also
+    printed."""
 
     def chains(e, x):
         ys = [e.add(x, float(k)) for k in range(12)]

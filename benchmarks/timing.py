@@ -84,7 +84,8 @@ def _kernels_of(executor) -> int:
 
 
 def cold_caches() -> str:
-    """Points every compile cache on disk at a new folder, so that first calls are cold. To be called before the imports."""
+    """Points every compile cache on disk at a new folder, so that first calls are cold. To be called before the
+    imports."""
     import atexit
     import shutil
     import tempfile
@@ -115,8 +116,8 @@ class CudaTimer:
     """CUDA-event times of calls, the L2 cache flushed before each: what ``triton.testing.do_bench`` does, for several
     implementations in turn.
 
-    Before each flush a short spin keeps the device busy for as long as the host needs to queue the call, so that the time between
-    the two events is the device's alone. The host's own cost is what ``host_overhead.py`` measures.
+    Before each flush a short spin keeps the device busy for as long as the host needs to queue the call, so that the
+    time between the two events is the device's alone. The host's own cost is what ``host_overhead.py`` measures.
     """
 
     name = "CUDA events, L2 flushed by a 256 MB fill before each call"
@@ -178,11 +179,13 @@ class HostTimer:
 
 
 class Chain:
-    """Times of calls where no event can be placed, such as a jitted JAX function's, which runs on streams of JAX's own: a chain of
-    (flush, call) is timed by the host's clock with one wait at its end, and so is a chain of flushes alone; the difference is
-    the calls', good to about a microsecond a call. The flush reads and writes 256 MB, long enough to hide the dispatch of what follows.
+    """Times of calls where no event can be placed, such as a jitted JAX function's, which runs on streams of JAX's own:
+    a chain of (flush, call) is timed by the host's clock with one wait at its end, and so is a chain of flushes alone;
+    the difference is the calls', good to about a microsecond a call. The flush reads and writes 256 MB, long enough to
+    hide the dispatch of what follows.
 
-    A launch's own latency is hidden too, so that times are up to 2 µs shorter than an event's: compare them with a chain's only.
+    A launch's own latency is hidden too, so that times are up to 2 µs shorter than an event's: compare them with a
+    chain's only.
     """
 
     LEAST = 8e-3  # of ten calls of 20 µs the times were 15 to 41
@@ -199,7 +202,8 @@ class Chain:
         return time.perf_counter() - start
 
     def sample(self, call, n: int, host: float = 0.0) -> list[float]:
-        """One figure in milliseconds: the mean of a chain of ``n`` calls, or of as many more as take ``LEAST`` seconds."""
+        """One figure in milliseconds: the mean of a chain of ``n`` calls, or of as many more as take ``LEAST``
+        seconds."""
         n = max(n, int(n * self.LEAST / self._chain(call, n)))
         alone = min(self._chain(None, n) for _ in range(2))
         return [max(self._chain(call, n) - alone, 0.0) * 1e3 / n]
@@ -239,8 +243,8 @@ class TorchChain(Chain):
 
 
 def interleaved(samplers: dict, rounds: int, n: int) -> dict[str, list[float]]:
-    """Milliseconds over ``rounds`` rounds of ``n`` calls of each implementation in turn; the order rotates. ``samplers`` maps a
-    name to ``(timer, call, host seconds of queueing a call)``."""
+    """Milliseconds over ``rounds`` rounds of ``n`` calls of each implementation in turn; the order rotates.
+    ``samplers`` maps a name to ``(timer, call, host seconds of queueing a call)``."""
     times: dict[str, list[float]] = {name: [] for name in samplers}
     names = list(samplers)
     for r in range(rounds if names else 0):
@@ -251,14 +255,16 @@ def interleaved(samplers: dict, rounds: int, n: int) -> dict[str, list[float]]:
 
 
 def steady(times: list[float]) -> float:
-    """The smaller of the medians of the first and the second half: a host that is held up for a while only ever adds."""
+    """The smaller of the medians of the first and the second half: a host that is held up for a while only ever
+    adds."""
     half = -(-len(times) // 2)
     return min(statistics.median(part) for part in (times[:half], times[half:]) if part)
 
 
 def turns(nbytes: int) -> int:
-    """How many sets of inputs of so many bytes calls shall take in turn, so that none finds in the L2 cache what one before it read there: on some
-    cards the flush leaves a tenth of 67 MB, and a kernel whose inputs survive it looks 7% faster than it is."""
+    """How many sets of inputs of so many bytes calls shall take in turn, so that none finds in the L2 cache what one
+    before it read there: on some cards the flush leaves a tenth of 67 MB, and a kernel whose inputs survive it looks 7%
+    faster than it is."""
     return max(1, min(8, -(-FLUSH_BYTES // max(nbytes, 1))))
 
 
@@ -268,7 +274,8 @@ def in_turn(calls):
     return lambda: next(following)()
 
 
-# ------------------------------------------------------------------------------------------------------------ the same-size copy
+# ------------------------------------------------------------------------------------------------------------ the
+# same-size copy
 
 _COPY_KERNEL = r"""
 extern "C" __global__ void NAME(const uint4* __restrict__ s, uint4* __restrict__ d, int n) {
@@ -284,8 +291,9 @@ _COPY_SHAPES = [(1, 256), (1, 1024), (2, 512), (4, 128), (4, 256), (4, 1024), (8
 
 
 class Copies:
-    """The best device-to-device copy that moves a given number of bytes (read plus written): the driver's memcpy, torch's own
-    elementwise kernels, and hand-written 16-byte copy kernels (through CuPy or torch's NVRTC, where one is there)."""
+    """The best device-to-device copy that moves a given number of bytes (read plus written): the driver's memcpy,
+    torch's own elementwise kernels, and hand-written 16-byte copy kernels (through CuPy or torch's NVRTC, where one is
+    there)."""
 
     def __init__(self, timer):
         import torch
@@ -348,10 +356,15 @@ class Copies:
         for name, (launch, unroll, block) in self.kernels.items():
             grid = -(-(count // 16) // (unroll * block))
             made[name] = lambda s, launch=launch, grid=grid, block=block: launch(grid, block, s, target, count // 16)
-        return {name: in_turn([functools.partial(call, s) for s in sources]) for name, call in made.items()}, sources, target
+        return (
+            {name: in_turn([functools.partial(call, s) for s in sources]) for name, call in made.items()},
+            sources,
+            target,
+        )
 
     def pick(self, nbytes: int, n: int = 12, keep: int = 2) -> dict:
-        """The ``keep`` fastest calls of :meth:`calls`, by a short trial, fastest first. One that does not copy is left out."""
+        """The ``keep`` fastest calls of :meth:`calls`, by a short trial, fastest first. One that does not copy is left
+        out."""
         calls, sources, target = self.calls(nbytes)
         trial = {}
         for name, call in calls.items():
@@ -368,7 +381,9 @@ class Copies:
         key = round(math.log(max(nbytes, 1)) / 0.02)
         if key not in self.best:
             calls = self.pick(nbytes)
-            times = {name: steady(self.timer.sample(call, n, self.timer.host_seconds(call))) for name, call in calls.items()}
+            times = {
+                name: steady(self.timer.sample(call, n, self.timer.host_seconds(call))) for name, call in calls.items()
+            }
             name = min(times, key=times.get)
             self.best[key] = (nbytes, times[name])
         size, ms = self.best[key]
@@ -404,8 +419,8 @@ def as_torch(value):
 
 
 def poison(results, inputs) -> None:
-    """Overwrites results with NaN before their memory goes back to its allocator: the next call very likely gets that memory, and
-    what it does not write shows."""
+    """Overwrites results with NaN before their memory goes back to its allocator: the next call very likely gets that
+    memory, and what it does not write shows."""
     import torch
 
     owned = {t.untyped_storage().data_ptr() for t in inputs if isinstance(t, torch.Tensor)}
@@ -429,12 +444,15 @@ class Mismatch(AssertionError):
     """A result that is not the reference's."""
 
 
-def compare(results, inputs, reference, rows=None, like=None, tolerances=None, floor: float = 0.0, chunk: int = 1 << 26) -> list[dict]:
+def compare(
+    results, inputs, reference, rows=None, like=None, tolerances=None, floor: float = 0.0, chunk: int = 1 << 26
+) -> list[dict]:
     """Errors of ``results`` against ``reference(*inputs)`` computed in float64; raises :class:`Mismatch`.
 
-    ``rows``: which inputs are cut along their first dimension, where each slice of the inputs gives the same slice of every result;
-    the reference is then computed chunk by chunk. ``like``: results whose dtypes and shapes are the expected ones. ``floor``: the least
-    size of a result that errors are a share of (a sum of n normal numbers may be near 0; its error is judged against sqrt(n)).
+    ``rows``: which inputs are cut along their first dimension, where each slice of the inputs gives the same slice of
+    every result; the reference is then computed chunk by chunk. ``like``: results whose dtypes and shapes are the
+    expected ones. ``floor``: the least size of a result that errors are a share of (a sum of n normal numbers may be
+    near 0; its error is judged against sqrt(n)).
     """
     import torch
 
@@ -454,7 +472,8 @@ def compare(results, inputs, reference, rows=None, like=None, tolerances=None, f
         count = inputs[rows[0]].shape[0]
         step = max(1, chunk // max(1, inputs[rows[0]].numel() // count))
         pieces = [
-            (slice(k, min(k + step, count)), [v[k : k + step] if i in rows else v for i, v in enumerate(inputs)]) for k in range(0, count, step)
+            (slice(k, min(k + step, count)), [v[k : k + step] if i in rows else v for i, v in enumerate(inputs)])
+            for k in range(0, count, step)
         ]
     report = [{"l2": [0.0, 0.0], "worst": 0.0} for _ in results]
     for where, part in pieces:
@@ -462,9 +481,13 @@ def compare(results, inputs, reference, rows=None, like=None, tolerances=None, f
         if len(expected) != len(results):
             raise Mismatch(f"{len(results)} results, the reference has {len(expected)}")
         for entry, got, want in zip(report, results, expected):
-            subnormal = torch.finfo(got.dtype).smallest_normal * torch.finfo(got.dtype).eps if got.is_floating_point() else 0.0
+            subnormal = (
+                torch.finfo(got.dtype).smallest_normal * torch.finfo(got.dtype).eps if got.is_floating_point() else 0.0
+            )
             got = got[where].double() if got.dim() and rows is not None else got.double()
-            difference = (got - want).abs_().sub_(subnormal / 2).clamp_(min=0)  # what any rounding of a subnormal result costs is no error
+            difference = (
+                (got - want).abs_().sub_(subnormal / 2).clamp_(min=0)
+            )  # what any rounding of a subnormal result costs is no error
             want = want.abs()
             rms = max(float(want.square().mean().sqrt()), floor) if want.numel() else 0.0
             entry["l2"][0] += float(difference.square().sum())
@@ -475,16 +498,22 @@ def compare(results, inputs, reference, rows=None, like=None, tolerances=None, f
         entry["l2"] = math.sqrt(entry["l2"][0] / entry["l2"][1]) if entry["l2"][1] else math.sqrt(entry["l2"][0])
         l2, worst = tolerances or TOLERANCES[str(got.dtype).removeprefix("torch.")]
         if not (entry["l2"] <= l2 and entry["worst"] <= worst):
-            raise Mismatch(f"result {k}: error {entry['l2']:.1e} of the norm, worst element {entry['worst']:.1e} (bounds {l2:.0e}, {worst:.0e})")
+            raise Mismatch(
+                f"result {k}: error {entry['l2']:.1e} of the norm, worst element {entry['worst']:.1e} (bounds {l2:.0e}, {worst:.0e})"
+            )
     return report
 
 
-# ------------------------------------------------------------------------------------------------------------ the record of a run
+# ------------------------------------------------------------------------------------------------------------ the
+# record of a run
 
 
 def _output_of(*command) -> str | None:
     try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=20, cwd=ROOT, check=True).stdout.strip() or None
+        return (
+            subprocess.run(command, capture_output=True, text=True, timeout=20, cwd=ROOT, check=True).stdout.strip()
+            or None
+        )
     except Exception:
         return None
 
@@ -504,9 +533,11 @@ def environment() -> dict:
         versions["numba-cuda-mlir"] = version("numba-cuda-mlir")
     cpu = None
     with contextlib.suppress(OSError):
-        cpu = next((line.split(":", 1)[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), None)
+        cpu = next(
+            (line.split(":", 1)[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), None
+        )
     record = {
-        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "command": " ".join([os.path.basename(sys.executable), *sys.argv]),
         "commit": _output_of("git", "rev-parse", "HEAD"),
         "load_before": LOAD,
@@ -535,7 +566,9 @@ def write_json(path: str, record: dict) -> None:
 def warn_of_load() -> None:
     """Says so where other work shares the processor: CPU figures are then not to be quoted."""
     if LOAD > 0.3:
-        print(f"# load average {LOAD:.1f} before the start: other work runs on these {len(os.sched_getaffinity(0))} cores")
+        print(
+            f"# load average {LOAD:.1f} before the start: other work runs on these {len(os.sched_getaffinity(0))} cores"
+        )
 
 
 def geometric_mean(values) -> float | None:

@@ -1,16 +1,17 @@
 """The workloads of the benchmarks: one table for the GPU, one for the CPU.
 
-Each row has the same computation as a mlirfuse function (plain NumPy style), as torch code for eager and for torch.compile, and as
-a JAX function. The torch code is what a torch user writes: the library's own function where there is one. The reference is the
-torch code in float64 unless a row says otherwise. Half types: mlirfuse computes in float32 and rounds where the function casts or
-returns, which is what torch.compile does; torch eager rounds after every op, and the tolerances allow for it.
+Each row has the same computation as a mlirfuse function (plain NumPy style), as torch code for eager and for
+torch.compile, and as a JAX function. The torch code is what a torch user writes: the library's own function where there
+is one. The reference is the torch code in float64 unless a row says otherwise. Half types: mlirfuse computes in float32
+and rounds where the function casts or returns, which is what torch.compile does; torch eager rounds after every op, and
+the tolerances allow for it.
 """
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Callable
 
 import numpy as np
 import torch
@@ -38,12 +39,13 @@ jax = _Late("jax")
 class Workload:
     """A row.
 
-    ``make(device)`` gives the inputs (torch tensors), the same for the same seed; ``fused`` is the function for mlirfuse, ``torch`` the
-    eager one, ``compiled`` the one for torch.compile where it differs, ``jax`` the JAX one or None. ``reference`` runs on the inputs
-    in float64 (``torch`` unless given). ``rows``: the inputs whose first dimension is also every result's (see
+    ``make(device)`` gives the inputs (torch tensors), the same for the same seed; ``fused`` is the function for
+    mlirfuse, ``torch`` the eager one, ``compiled`` the one for torch.compile where it differs, ``jax`` the JAX one or
+    None. ``reference`` runs on the inputs in float64 (``torch`` unless given). ``rows``: the inputs whose first
+    dimension is also every result's (see
     :func:`timing.compare`). ``target``: the share of a same-size copy to reach. ``extra``: arguments for mlirfuse alone, after the
-    inputs. ``check(call, inputs)`` replaces the comparison for functions that draw random numbers. ``numpy``: the NumPy peer, where it is not
-    ``fused`` itself.
+    inputs. ``check(call, inputs)`` replaces the comparison for functions that draw random numbers. ``numpy``: the NumPy
+    peer, where it is not ``fused`` itself.
     """
 
     name: str
@@ -71,8 +73,8 @@ class Workload:
 
 
 def _maker(*specs):
-    """Inputs from ``(kind, shape, dtype)``: "n" standard normal, "u" uniform in [0, 1), "w" near 1, "i" indices below the third
-    entry of the shape, "z" zeros, "o" ones."""
+    """Inputs from ``(kind, shape, dtype)``: "n" standard normal, "u" uniform in [0, 1), "w" near 1, "i" indices below
+    the third entry of the shape, "z" zeros, "o" ones."""
 
     def make(device: str, seed: int = 0) -> list:
         generator = torch.Generator(device=device).manual_seed(1234 + seed)
@@ -106,7 +108,8 @@ def _show(*shape) -> str:
     return "×".join(map(str, shape))
 
 
-# ------------------------------------------------------------------------------------------------------------ norms of the tutorial
+# ------------------------------------------------------------------------------------------------------------ norms of
+# the tutorial
 
 
 def _np_layer_norm(n, w, b, eps):
@@ -149,11 +152,17 @@ def bias_dropout_add_layer_norm(batch=64, length=128, width=1024):
         return F.layer_norm(F.dropout(x + b1, p, training=True) + r, (x.shape[-1],), w, b2, EPS)
 
     def check(call, inputs):
-        """On inputs from which the mask can be read off the result: x in [1, 2), no residual, biases 0, weights 1. What was
-        dropped is the least of its row, all alike; the rest must be the norm under that mask, and the mask's share must be right.
-        Then once more on the real inputs: rows of mean 0 and variance 1 before weight and bias."""
+        """On inputs from which the mask can be read off the result: x in [1, 2), no residual, biases 0, weights 1. What
+        was dropped is the least of its row, all alike; the rest must be the norm under that mask, and the mask's share
+        must be right. Then once more on the real inputs: rows of mean 0 and variance 1 before weight and bias."""
         x, r, w, b1, b2 = inputs
-        plain = [torch.rand_like(x) + 1, torch.zeros_like(r), torch.ones_like(w), torch.zeros_like(b1), torch.zeros_like(b2)]
+        plain = [
+            torch.rand_like(x) + 1,
+            torch.zeros_like(r),
+            torch.ones_like(w),
+            torch.zeros_like(b1),
+            torch.zeros_like(b2),
+        ]
         y = _tensor(call(*plain)).double()
         mask = y > y.amin(-1, keepdim=True) + 0.9
         kept = torch.where(mask, plain[0].double() / (1 - p), 0.0)
@@ -171,7 +180,11 @@ def bias_dropout_add_layer_norm(batch=64, length=128, width=1024):
         y = (_tensor(call(*inputs)).double() - b2.double()) / w.double()
         good = w.abs() > 0.05
         y = y[..., good]
-        if not (float(y.mean(-1).abs().max()) < 0.5 and abs(float(y.square().mean()) - 1) < 0.05 and bool(torch.isfinite(y).all())):
+        if not (
+            float(y.mean(-1).abs().max()) < 0.5
+            and abs(float(y.square().mean()) - 1) < 0.05
+            and bool(torch.isfinite(y).all())
+        ):
             raise AssertionError("the rows are not normalized")
         return [{"l2": error, "worst": None}]
 
@@ -256,7 +269,8 @@ def view_permute_view(batch=64, heads=12, length=128, width=64):
 
 
 def gelu_backward_bias_gradient(batch=16, length=512, width=4096):
-    """nvFuser's own example (seed 001): the gradient of GELU (tanh), and beside it the sum of another gradient over the rows."""
+    """nvFuser's own example (seed 001): the gradient of GELU (tanh), and beside it the sum of another gradient over the
+    rows."""
     c, a = 0.7978845608028654, 0.044715
 
     def fused(g2, g, x):
@@ -272,7 +286,16 @@ def gelu_backward_bias_gradient(batch=16, length=512, width=4096):
         return g2.sum((0, 1)), g * (0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * c * (1.0 + 3.0 * a * x * x))
 
     shape = (batch, length, width)
-    return Workload("GELU backward + bias gradient", _show(*shape), "f32", _maker(*[("n", shape, f32)] * 3), fused, torch_, jax_, target=0.98)
+    return Workload(
+        "GELU backward + bias gradient",
+        _show(*shape),
+        "f32",
+        _maker(*[("n", shape, f32)] * 3),
+        fused,
+        torch_,
+        jax_,
+        target=0.98,
+    )
 
 
 def silu_mul(rows=16384, width=11008, dtype=bf16):
@@ -308,7 +331,9 @@ def rotary(batch=8, heads=32, length=4096, width=128, dtype=bf16):
 
     def make(device, seed=0):
         (x,) = _maker(("n", (batch, heads, length, width), dtype))(device, seed)
-        angle = torch.outer(torch.arange(length, device=device).float(), 10000.0 ** (-torch.arange(half, device=device) / half))
+        angle = torch.outer(
+            torch.arange(length, device=device).float(), 10000.0 ** (-torch.arange(half, device=device) / half)
+        )
         angle = torch.cat([angle, angle], -1)
         return [x, angle.cos().to(dtype), angle.sin().to(dtype)]
 
@@ -322,7 +347,17 @@ def rotary(batch=8, heads=32, length=4096, width=128, dtype=bf16):
     def jax_(x, cos, sin):
         return x * cos + jnp.concatenate([-x[..., half:], x[..., :half]], -1) * sin
 
-    return Workload("rotary embedding", _show(batch, heads, length, width), _name(dtype), make, fused, torch_, jax_, rows=(0,), target=0.98)
+    return Workload(
+        "rotary embedding",
+        _show(batch, heads, length, width),
+        _name(dtype),
+        make,
+        fused,
+        torch_,
+        jax_,
+        rows=(0,),
+        target=0.98,
+    )
 
 
 def add_transpose(rows=8192, width=16384):
@@ -335,10 +370,20 @@ def add_transpose(rows=8192, width=16384):
     def jax_(a, b):
         return (a + b).T
 
-    return Workload("add, then transpose", _show(rows, width), "f32", _maker(*[("n", (rows, width), f32)] * 2), fused, torch_, jax_, target=0.98)
+    return Workload(
+        "add, then transpose",
+        _show(rows, width),
+        "f32",
+        _maker(*[("n", (rows, width), f32)] * 2),
+        fused,
+        torch_,
+        jax_,
+        target=0.98,
+    )
 
 
-# ------------------------------------------------------------------------------------------------------------ normalizations
+# ------------------------------------------------------------------------------------------------------------
+# normalizations
 
 
 def softmax(rows=16384, width=8192, dtype=f32, target=0.98):
@@ -351,7 +396,17 @@ def softmax(rows=16384, width=8192, dtype=f32, target=0.98):
     def jax_(x):
         return jax.nn.softmax(x, -1)
 
-    return Workload("softmax", _show(rows, width), _name(dtype), _maker(("n", (rows, width), dtype)), fused, torch_, jax_, rows=(0,), target=target)
+    return Workload(
+        "softmax",
+        _show(rows, width),
+        _name(dtype),
+        _maker(("n", (rows, width), dtype)),
+        fused,
+        torch_,
+        jax_,
+        rows=(0,),
+        target=target,
+    )
 
 
 def layer_norm(rows=16384, width=4096, dtype=bf16, target=0.98):
@@ -401,7 +456,17 @@ def layer_norm_backward(rows=16384, width=4096, dtype=bf16):
         dx = (gw - gw.mean(-1, keepdims=True) - xhat * (gw * xhat).mean(-1, keepdims=True)) * rstd
         return dx.astype(x.dtype), (g32 * xhat).sum(0).astype(w.dtype), g32.sum(0).astype(w.dtype)
 
-    return Workload("layer norm backward", _show(rows, width), _name(dtype), make, fused, torch_, jax_, reference=reference, target=0.93)
+    return Workload(
+        "layer norm backward",
+        _show(rows, width),
+        _name(dtype),
+        make,
+        fused,
+        torch_,
+        jax_,
+        reference=reference,
+        target=0.93,
+    )
 
 
 def rms_norm(rows=16384, width=8192, dtype=bf16):
@@ -457,7 +522,18 @@ def rms_norm_backward(rows=16384, width=8192, dtype=bf16):
         dx = (gw - xhat * (gw * xhat).mean(-1, keepdims=True)) * rstd
         return dx.astype(x.dtype), (g32 * xhat).sum(0).astype(w.dtype)
 
-    return Workload("RMS norm backward", _show(rows, width), _name(dtype), make, fused, eager, jax_, compiled=compiled, reference=reference, target=0.94)
+    return Workload(
+        "RMS norm backward",
+        _show(rows, width),
+        _name(dtype),
+        make,
+        fused,
+        eager,
+        jax_,
+        compiled=compiled,
+        reference=reference,
+        target=0.94,
+    )
 
 
 def batch_norm_training(n=128, c=256, h=56, w=56):
@@ -483,11 +559,25 @@ def batch_norm_training(n=128, c=256, h=56, w=56):
         d = x - mean
         var = jnp.mean(d * d, (0, 2, 3), keepdims=True)
         y = d * jax.lax.rsqrt(var + EPS) * weight[:, None, None] + bias[:, None, None]
-        return y, 0.9 * running_mean + 0.1 * mean.reshape(-1), 0.9 * running_var + 0.1 * (count / (count - 1)) * var.reshape(-1)
+        return (
+            y,
+            0.9 * running_mean + 0.1 * mean.reshape(-1),
+            0.9 * running_var + 0.1 * (count / (count - 1)) * var.reshape(-1),
+        )
 
     make = _maker(("n", (n, c, h, w), f32), ("z", (c,), f32), ("o", (c,), f32), ("w", (c,), f32), ("n", (c,), f32))
     # The running mean is a tenth of a mean near 0: its error counts against the data's size, as part of this tolerance.
-    return Workload("batch norm, training", _show(n, c, h, w), "f32", make, fused, torch_, jax_, target=0.66, tolerances=(2e-5, 2e-4))
+    return Workload(
+        "batch norm, training",
+        _show(n, c, h, w),
+        "f32",
+        make,
+        fused,
+        torch_,
+        jax_,
+        target=0.66,
+        tolerances=(2e-5, 2e-4),
+    )
 
 
 def cross_entropy(rows=4096, width=128256, dtype=bf16):
@@ -524,14 +614,18 @@ def sum_axis(axis, rows=16384, width=16384, dtype=f32, target=None):
         return jnp.sum(x, axis)
 
     name = {1: "sum, inner axis", 0: "sum, outer axis", None: "sum of all"}[axis]
-    return Workload(name, _show(rows, width), _name(dtype), _maker(("u", (rows, width), dtype)), fused, torch_, jax_, target=target)
+    return Workload(
+        name, _show(rows, width), _name(dtype), _maker(("u", (rows, width), dtype)), fused, torch_, jax_, target=target
+    )
 
 
-# ------------------------------------------------------------------------------------------------------------ the tables
+# ------------------------------------------------------------------------------------------------------------ the
+# tables
 
 
 def gpu_table(quick: bool = False) -> list[Workload]:
-    """The H100 table of docs/performance.md, in its order; ``quick``: the same rows at sizes for a machine without a GPU."""
+    """The H100 table of docs/performance.md, in its order; ``quick``: the same rows at sizes for a machine without a
+    GPU."""
     q = quick
     norm = dict(batch=4, length=16, width=256) if q else {}
     return [
@@ -562,7 +656,8 @@ def gpu_table(quick: bool = False) -> list[Workload]:
 
 
 def cpu_table(size: int = 4096) -> list[Workload]:
-    """The CPU table of docs/performance.md: float32, ``size`` by ``size``. ``numpy`` is the NumPy peer where it is not ``fused`` itself."""
+    """The CPU table of docs/performance.md: float32, ``size`` by ``size``. ``numpy`` is the NumPy peer where it is not
+    ``fused`` itself."""
     shape, square = _show(size, size), (size, size)
 
     def relu(x, y):

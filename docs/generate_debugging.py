@@ -1,7 +1,8 @@
 """Writes docs/debugging.md and docs/segmented-ir.md: runs the pages' programs and quotes what was printed.
 
-Run it from the repository: ``python docs/generate_debugging.py``. What needs a GPU is quoted from a run on an H100, further down in this file, with its date.
-The processor that code is shown for is the same wherever this runs; what differs from run to run is left out of comparisons (:func:`settled`).
+Run it from the repository: ``python docs/generate_debugging.py``. What needs a GPU is quoted from a run on an H100,
+further down in this file, with its date. The processor that code is shown for is the same wherever this runs; what
+differs from run to run is left out of comparisons (:func:`settled`).
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ Host.here = staticmethod(lambda: host)
 runpy.run_path("scores.py", run_name="__main__")
 """
 
-PROGRAM = '''import numpy as np
+PROGRAM = """import numpy as np
 
 import mlirfuse
 
@@ -47,7 +48,7 @@ def scores(q, k, bias):
 rng = np.random.default_rng(0)
 q, k, bias = (rng.standard_normal(shape, np.float32) for shape in ((256, 64), (512, 64), (512,)))
 scores(q, k, bias)
-'''
+"""
 
 # Prints the dumps of a softmax for an H100 that need none.
 ON_PAPER = """
@@ -145,7 +146,11 @@ about calls: while one is on, every call goes through Python, which launches the
 #: name: (what it is, which of the outputs is quoted, how many lines of it)
 DUMPS = {
     "fusion": ("The function as it was traced, each op with its Python line.", "", 12),
-    "grouped": ("After grouping: what is compiled together stands in `fusion.group`; what stays outside says why in `note`.", "", 14),
+    "grouped": (
+        "After grouping: what is compiled together stands in `fusion.group`; what stays outside says why in `note`.",
+        "",
+        14,
+    ),
     "segmented": (
         "After segmentation, with what was chosen for the first call: each `fusion.segment` has its scheduler, parameters, bytes and, where it is "
         "cut from the one before, `why`.",
@@ -160,9 +165,17 @@ DUMPS = {
     "host": ("The function that a call runs; it launches the kernels in order.", "", 12),
     "llvm": ("For the CPU: the kernels' LLVM IR, before LLVM's own passes.", "segment 1", 10),
     "math": ("The ops of each segment, without its schedule.", "", 30),
-    "groups": ("Each group as a Python program, which runs by itself and compares what `jit` makes of it with NumPy.", "group 1", 44),
+    "groups": (
+        "Each group as a Python program, which runs by itself and compares what `jit` makes of it with NumPy.",
+        "group 1",
+        44,
+    ),
     "group-log": ("What grouping left out and which merges it refused, with the reasons.", "", 10),
-    "segmenter-log": ("Each merge that was tried, in order, and why those that failed did; `again`: what a segment computes again rather than to read it.", "", 16),
+    "segmenter-log": (
+        "Each merge that was tried, in order, and why those that failed did; `again`: what a segment computes again rather than to read it.",
+        "",
+        16,
+    ),
     "guards": ("What the kind assumes of a call; for a new kind, what kept the call from those before it.", "", 24),
     "cache": (
         "What was found and what was made: kinds, variants, and entries of the cache on disk. A call with new sizes that needs nothing new says "
@@ -171,7 +184,11 @@ DUMPS = {
         8,
     ),
     "launch-params": ("What the scheduler chose for this call's sizes.", "segment 1", 10),
-    "occupancy": ("How much of the machine a kernel can use: threads of the CPU; of a GPU, registers, shared memory, blocks a multiprocessor.", "segment 2", 6),
+    "occupancy": (
+        "How much of the machine a kernel can use: threads of the CPU; of a GPU, registers, shared memory, blocks a multiprocessor.",
+        "segment 2",
+        6,
+    ),
     "sass": (
         "For a GPU: machine code, where `ptxas` and `nvdisasm` or `cuobjdump` are on `PATH`, under `CUDA_HOME` or `CUDA_PATH`, in `/usr/local/cuda` or "
         "in the wheels nvidia-cuda-nvcc and nvidia-cuda-nvdisasm; else it says which one is missing.",
@@ -193,14 +210,18 @@ def run(environment: dict[str, str], more: str = "", program: str = RUN) -> subp
         with open(os.path.join(folder, "scores.py"), "w") as file:
             file.write(PROGRAM + more)
         environment = {**clean_environment(), "MLIRFUSE_CACHE_DIR": folder, "MLIRFUSE_NUM_THREADS": "2", **environment}
-        done = subprocess.run([sys.executable, "-c", program], cwd=folder, env=environment, capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            [sys.executable, "-c", program], cwd=folder, env=environment, capture_output=True, text=True, check=True
+        )
     done.stdout, done.stderr = (text.replace(folder + os.sep, "") for text in (done.stdout, done.stderr))
     return done
 
 
 def clean_environment() -> dict[str, str]:
     """Without settings of mlirfuse's, for this checkout."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("MLIRFUSE_")} | {"PYTHONPATH": ROOT}
+    return {name: value for name, value in os.environ.items() if not name.startswith("MLIRFUSE_")} | {
+        "PYTHONPATH": ROOT
+    }
 
 
 def settled(text: str) -> str:
@@ -225,7 +246,9 @@ def quoted(pieces: list[str], about: str, lines: int) -> str:
         return "".join(pieces[:lines]).rstrip()
     text = next(piece for piece in pieces if about in piece.splitlines()[0]).rstrip().split("\n")
     width = 320 if lines >= 50 else 170
-    text = [re.sub(r"align = \d+", "align = 16", line) for line in text]  # as NumPy's allocations happen to be: a cut line stays the same
+    text = [
+        re.sub(r"align = \d+", "align = 16", line) for line in text
+    ]  # as NumPy's allocations happen to be: a cut line stays the same
     cut = [line if len(line) <= width else line[: width - 2] + " …" for line in text]
     return "\n".join(cut[:lines] + (["…"] if len(cut) > lines else []))
 
@@ -234,7 +257,7 @@ def excerpt(text: str, pattern: str, most: int) -> str:
     """The first line of a dump and the first of those with ``pattern`` in them."""
     out: list[str] = []
     for at, line in enumerate(text.rstrip().split("\n")):
-        if at == 0 or most and re.search(pattern, line):
+        if at == 0 or (most and re.search(pattern, line)):
             out.append(line if len(line) <= 170 else line[:168] + " …")
             most -= 1
         elif out[-1] != "…":
@@ -259,7 +282,11 @@ def switches() -> str:
 def page() -> str:
     """docs/debugging.md."""
     explained = run({}, "print(scores.explain(q, k, bias))\n").stdout.rstrip()
-    text = INTRODUCTION.replace("@PROGRAM@", PROGRAM.rstrip()).replace("@EXPLAIN@", explained).replace("@SWITCHES@", switches())
+    text = (
+        INTRODUCTION.replace("@PROGRAM@", PROGRAM.rstrip())
+        .replace("@EXPLAIN@", explained)
+        .replace("@SWITCHES@", switches())
+    )
     found = outputs(run({"MLIRFUSE_DUMP": ",".join(config.DUMPS)}).stderr)
     for_a_gpu = outputs(run({}, program=ON_PAPER).stderr)
     on_a_gpu = ON_A_GPU | {name: excerpt(for_a_gpu[name][0], *which) for name, which in QUOTED_ON_PAPER.items()}
@@ -350,7 +377,13 @@ to a second one:
 
 def example(name: str) -> str:
     """What an example prints."""
-    done = subprocess.run([sys.executable, os.path.join(ROOT, "examples", name)], env=clean_environment(), capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, os.path.join(ROOT, "examples", name)],
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     return done.stdout.replace(ROOT + os.sep, "").rstrip()
 
 
@@ -363,4 +396,11 @@ def segmented_page() -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(max([write_or_check(path, made(), "generate_debugging.py", settled) for path, made in ((PAGE, page), (SEGMENTED_PAGE, segmented_page))]))
+    sys.exit(
+        max(
+            [
+                write_or_check(path, made(), "generate_debugging.py", settled)
+                for path, made in ((PAGE, page), (SEGMENTED_PAGE, segmented_page))
+            ]
+        )
+    )

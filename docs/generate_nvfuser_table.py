@@ -1,6 +1,8 @@
-"""Writes docs/nvfuser-api.md: what of nvFuser's Python API there is, from the code, and what there is not, with the reason.
+"""Writes docs/nvfuser-api.md: what of nvFuser's Python API there is, from the code, and what there is not, with the
+reason.
 
-Run it from the repository: ``python docs/generate_nvfuser_table.py``; with ``--check`` it only says whether the page is up to date.
+Run it from the repository: ``python docs/generate_nvfuser_table.py``; with ``--check`` it only says whether the page is
+up to date.
 """
 
 from __future__ import annotations
@@ -11,9 +13,9 @@ import sys
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-from mlirfuse import nvfuser  # noqa: E402
-from mlirfuse.ir.ops import table  # noqa: E402
-from mlirfuse.frontend.nvfuser import ops as definition_ops  # noqa: E402
+from mlirfuse import nvfuser
+from mlirfuse.frontend.nvfuser import ops as definition_ops
+from mlirfuse.ir.ops import table
 
 PAGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "nvfuser-api.md")
 
@@ -49,7 +51,7 @@ DEFINITION = (
 )
 DEFINITION_NOT_THERE = {
     "clone": "make the definition again: equal ones share what is compiled",
-    "cuda_code_for": "kernels are MLIR and PTX: `fd.lower(inputs).as_text(\"ptx\")`, and every level above it",
+    "cuda_code_for": 'kernels are MLIR and PTX: `fd.lower(inputs).as_text("ptx")`, and every level above it',
     "debug_output": "nothing is captured: `fd.lower(inputs).as_text(level)` prints",
     "fec": "there is no separate executor cache object; `fd` and `fd.fusion` execute",
     "last_cuda_code": "as cuda_code_for",
@@ -59,7 +61,7 @@ DEFINITION_NOT_THERE = {
     "profile": "use the framework's profiler; mlirfuse.counters counts what was compiled",
     "schedule": "as manual_execute",
     "scheduled_fusion_ir_for": "as cuda_code_for",
-    "segment": "segments are regions of the printed program, `fd.lower(inputs).as_text(\"segmented\")`, not definitions of their own",
+    "segment": 'segments are regions of the printed program, `fd.lower(inputs).as_text("segmented")`, not definitions of their own',
 }
 MODULE = "DataType Fusion FusionDefinition LRUCache compute_contiguity compute_tensor_descriptor pytorch_utils version"
 MODULE_NOT_THERE = {
@@ -145,6 +147,8 @@ if __name__ == "__main__":
     text = page()
     if "--check" in sys.argv:
         with open(PAGE) as file:
-            sys.exit(0 if file.read() == text else "docs/nvfuser-api.md is out of date: run docs/generate_nvfuser_table.py")
+            sys.exit(
+                0 if file.read() == text else "docs/nvfuser-api.md is out of date: run docs/generate_nvfuser_table.py"
+            )
     with open(PAGE, "w") as file:
         file.write(text)

@@ -1,6 +1,7 @@
 """Writes docs/ops.md, the reference of the op table, from the table.
 
-Run it from the repository: ``python docs/generate_ops.py``; with ``--check`` it only says whether the page is up to date.
+Run it from the repository: ``python docs/generate_ops.py``; with ``--check`` it only says whether the page is up to
+date.
 """
 
 from __future__ import annotations
@@ -11,28 +12,51 @@ import sys
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
-from pages import write_or_check  # noqa: E402
+from pages import write_or_check
 
-from mlirfuse.ir.ops import table as ops  # noqa: E402
-from mlirfuse.ir.dtypes import DType  # noqa: E402
+from mlirfuse.ir.dtypes import DType
+from mlirfuse.ir.ops import table as ops
 
 PAGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "ops.md")
 
 KINDS = {
     "elementwise": ("Elementwise", "Operands have one rank, or rank 0; extents of 1 broadcast."),
-    "reduce": ("Reductions", "`axes` empty means all axes; `keepdims` keeps them with extent 1. Half types accumulate in float32."),
-    "shape": ("Shapes", "Sizes (`shape`, `start`, `size`, `low`, `high`, `sizes`) may be expressions over the symbols of the arguments' shapes."),
+    "reduce": (
+        "Reductions",
+        "`axes` empty means all axes; `keepdims` keeps them with extent 1. Half types accumulate in float32.",
+    ),
+    "shape": (
+        "Shapes",
+        "Sizes (`shape`, `start`, `size`, `low`, `high`, `sizes`) may be expressions over the symbols of the arguments' shapes.",
+    ),
     "index": ("Indexing", "Indices are 32-bit or 64-bit integers."),
     "create": ("Creation", ""),
     "query": ("Queries", "What a program may ask of a tensor."),
-    "random": ("Random numbers", "Counter-based: the same numbers for a seed and an offset on every target and with every schedule."),
-    "composite": ("Composite", "Taken apart into the ops above by `fusion-decompose`. Optional operands stand behind the others; `has` names those given."),
+    "random": (
+        "Random numbers",
+        "Counter-based: the same numbers for a seed and an offset on every target and with every schedule.",
+    ),
+    "composite": (
+        "Composite",
+        "Taken apart into the ops above by `fusion-decompose`. Optional operands stand behind the others; `has` names those given.",
+    ),
     "partial": ("Partial results", "Made by passes, for schedulers."),
-    "library": ("Library", "Not generated: they run through the arrays' own framework, or the table's NumPy reference, and groups form around them."),
+    "library": (
+        "Library",
+        "Not generated: they run through the arrays' own framework, or the table's NumPy reference, and groups form around them.",
+    ),
     "update": ("Updates", "Write in place; `fusion-remove-inplace` makes them functional."),
 }
 TYPES = {"n": "8-bit floats", "f": "floats", "i": "integers", "u": "unsigned", "b": "bools", "c": "complex"}
-RESULTS = {"same": "as operand", "bool": "bool", "i64": "i64", "to": "`to`", "dtype": "`dtype`", "real": "its real type", "complex": "its complex type"}
+RESULTS = {
+    "same": "as operand",
+    "bool": "bool",
+    "i64": "i64",
+    "to": "`to`",
+    "dtype": "`dtype`",
+    "real": "its real type",
+    "complex": "its complex type",
+}
 
 
 def _takes(row) -> str:
@@ -48,11 +72,17 @@ def _takes(row) -> str:
 def _default(value) -> str:
     if isinstance(value, DType):
         return value.name
-    return {None: "none", True: "true", False: "false"}.get(value, str(value)) if not isinstance(value, (tuple, list)) else str(list(value))
+    return (
+        {None: "none", True: "true", False: "false"}.get(value, str(value))
+        if not isinstance(value, (tuple, list))
+        else str(list(value))
+    )
 
 
 def _attributes(row) -> str:
-    return ", ".join(f"`{name}`" if default is ... else f"`{name}` = {_default(default)}" for name, default in row.attrs.items())
+    return ", ".join(
+        f"`{name}`" if default is ... else f"`{name}` = {_default(default)}" for name, default in row.attrs.items()
+    )
 
 
 def _names(names) -> str:
@@ -82,10 +112,22 @@ def page() -> str:
         lines += ["", f"## {title}", ""]
         if text:
             lines += [text, ""]
-        lines += ["| operation | operands | attributes | takes | result | NumPy | nvFuser | meaning |", "| --- | --- | --- | --- | --- | --- | --- | --- |"]
+        lines += [
+            "| operation | operands | attributes | takes | result | NumPy | nvFuser | meaning |",
+            "| --- | --- | --- | --- | --- | --- | --- | --- |",
+        ]
         for row in rows[kind]:
             result = RESULTS.get(row.result, "") if isinstance(row.result, str) else "as operand"
-            cells = (f"`{row.name}`", " ".join(row.operands).replace("*", "\\*"), _attributes(row), _takes(row), result, _names(row.numpy), _names(row.nvfuser), row.doc)
+            cells = (
+                f"`{row.name}`",
+                " ".join(row.operands).replace("*", "\\*"),
+                _attributes(row),
+                _takes(row),
+                result,
+                _names(row.numpy),
+                _names(row.nvfuser),
+                row.doc,
+            )
             lines.append("| " + " | ".join(map(_cell, cells)) + " |")
     return "\n".join(lines) + "\n"
 

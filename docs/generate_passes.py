@@ -1,6 +1,7 @@
 """Writes docs/passes.md, the reference of passes and named pipelines, from their docstrings and options.
 
-Run it from the repository: ``python docs/generate_passes.py``; with ``--check`` it only says whether the page is up to date.
+Run it from the repository: ``python docs/generate_passes.py``; with ``--check`` it only says whether the page is up to
+date.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ import sys
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
-from pages import write_or_check  # noqa: E402
+from pages import write_or_check
 
-from mlirfuse.passes import base  # noqa: E402
+from mlirfuse.passes import base
 
 PAGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "passes.md")
 
@@ -67,7 +68,13 @@ def _options(item) -> list[str]:
     rows = ["", "| option | type | default |", "| --- | --- | --- |"]
     for option in found:
         kind = getattr(option.type, "__name__", str(option.type))
-        default = "must be given" if option.default is ... else f"`{base._spell(option.default)}`" if option.default != "" else "empty"
+        default = (
+            "must be given"
+            if option.default is ...
+            else f"`{base._spell(option.default)}`"
+            if option.default != ""
+            else "empty"
+        )
         rows.append(f"| `{option.name}` | {kind} | {default} |")
     return rows
 
@@ -81,7 +88,19 @@ def page() -> str:
     for name in sorted(base.PIPELINES):
         item = base.PIPELINES[name]
         spelled = item.build()
-        lines += ["", f"### {name}", "", markdown(item.__doc__), *_options(item), "", "With the defaults it is", "", "```", spelled.replace(",", ",\n"), "```"]
+        lines += [
+            "",
+            f"### {name}",
+            "",
+            markdown(item.__doc__),
+            *_options(item),
+            "",
+            "With the defaults it is",
+            "",
+            "```",
+            spelled.replace(",", ",\n"),
+            "```",
+        ]
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).rstrip() + "\n"
 
 

@@ -5,7 +5,8 @@ import sys
 
 
 def write_or_check(path: str, text: str, generator: str, settled=str) -> int:
-    """Writes ``text`` to ``path``; with ``--check`` on the command line, the exit status says whether it is there already, as far as ``settled(text)`` goes."""
+    """Writes ``text`` to ``path``; with ``--check`` on the command line, the exit status says whether it is there
+    already, as far as ``settled(text)`` goes."""
     if "--check" not in sys.argv[1:]:
         with open(path, "w", encoding="utf-8") as file:
             file.write(text)

@@ -1,7 +1,8 @@
-"""Two functions in plain NumPy, each one fused kernel: `make demo`, or `python examples/demo.py` where mlirfuse is installed.
+"""Two functions in plain NumPy, each one fused kernel: `make demo`, or `python examples/demo.py` where mlirfuse is
+installed.
 
-Prints the segmented IR, the number of kernels, the error against NumPy in float64, and the time beside NumPy's; on a machine with an
-NVIDIA GPU and torch also the same functions on CUDA tensors, beside torch's own ops.
+Prints the segmented IR, the number of kernels, the error against NumPy in float64, and the time beside NumPy's; on a
+machine with an NVIDIA GPU and torch also the same functions on CUDA tensors, beside torch's own ops.
 """
 
 import statistics
@@ -32,7 +33,11 @@ def arguments():
     def array(*shape):
         return rng.standard_normal(shape, np.float32)
 
-    yield "bias + add + layer norm, 64 x 128 x 1024 float32", norm, (array(64, 128, 1024), array(64, 128, 1024), array(1024), array(1024), array(1024))
+    yield (
+        "bias + add + layer norm, 64 x 128 x 1024 float32",
+        norm,
+        (array(64, 128, 1024), array(64, 128, 1024), array(1024), array(1024), array(1024)),
+    )
     yield "GELU (tanh), 4096 x 3072 float32", gelu, (array(4096, 3072),)
 
 

@@ -1,9 +1,9 @@
 """mlirfuse: a fusion compiler for array programs, readable from end to end. See README.md."""
 
-from mlirfuse.core import config, counters
 from mlirfuse.api import jit
-from mlirfuse.runtime.autotune import autotune  # the module of this name is loaded with jit; here the name is the function's
+from mlirfuse.core import config, counters
 from mlirfuse.core.errors import CompileError, CudaError, MlirfuseError, ShapeError, TraceError, UnsupportedError
+from mlirfuse.runtime.autotune import autotune
 
 __version__ = "0.1.0"
 __all__ = [
@@ -11,7 +11,10 @@ __all__ = [
     "config", "counters", "jit",
 ]  # fmt: skip
 
-_LATE = {"DataType": "mlirfuse.frontend.nvfuser.promotion", "FusionDefinition": "mlirfuse.frontend.nvfuser.definition"}  # imported at first use
+_LATE = {
+    "DataType": "mlirfuse.frontend.nvfuser.promotion",
+    "FusionDefinition": "mlirfuse.frontend.nvfuser.definition",
+}  # imported at first use
 
 
 def __getattr__(name: str):

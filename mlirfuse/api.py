@@ -1,8 +1,8 @@
 """``mlirfuse.jit``: a Python function over arrays, compiled for the kinds of arguments that it is called with.
 
-A call goes to a dispatcher in C++ (:mod:`mlirfuse._native`), which knows what to run for a signature that it has seen. For a new one
-it asks here: is there a kind (a trace) that holds for these arguments, and a variant compiled for these sizes? Only what is new is
-compiled.
+A call goes to a dispatcher in C++ (:mod:`mlirfuse._native`), which knows what to run for a signature that it has seen.
+For a new one it asks here: is there a kind (a trace) that holds for these arguments, and a variant compiled for these
+sizes? Only what is new is compiled.
 """
 
 from __future__ import annotations
@@ -19,18 +19,17 @@ import numpy as np
 
 from mlirfuse import _native
 from mlirfuse.core import config, counters
+from mlirfuse.core.errors import CompileError, MlirfuseError, ShapeError, TraceError, UnsupportedError
+from mlirfuse.frontend import tree as trees
+from mlirfuse.frontend.numpy import tracing
+from mlirfuse.frontend.numpy.tracing import ArgSpec, Static, Traced
 from mlirfuse.inspect import dump
-from mlirfuse.runtime import targets
-from mlirfuse.ir.ops import table
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.effects import VIEWS
-from mlirfuse.core.errors import CompileError, MlirfuseError, ShapeError, TraceError, UnsupportedError
-from mlirfuse.runtime.executor import Empty, Executor
-from mlirfuse.runtime import arrays
-from mlirfuse.frontend.numpy import tracing
-from mlirfuse.frontend import tree as trees
-from mlirfuse.frontend.numpy.tracing import ArgSpec, Static, Traced
+from mlirfuse.ir.ops import table
 from mlirfuse.passes.base import discover, run_pipeline
+from mlirfuse.runtime import arrays, targets
+from mlirfuse.runtime.executor import Empty, Executor
 from mlirfuse.runtime.recall import Recall
 
 log = logging.getLogger("mlirfuse")
@@ -82,7 +81,9 @@ class Kind:
         for leaf, ranges in traced.index_ranges.items():
             if not all(sz.substitute(low, env) <= leaves[leaf] <= sz.substitute(high, env) for low, high in ranges):
                 return False
-        return all(tracing.same_value(leaves[leaf], value) for leaf, value in [*traced.static_leaves.items(), *self.statics])
+        return all(
+            tracing.same_value(leaves[leaf], value) for leaf, value in [*traced.static_leaves.items(), *self.statics]
+        )
 
     @functools.cached_property
     def own(self) -> list[int]:
@@ -163,7 +164,9 @@ class Jitted(_native.Function):
             return self.fn(*args, **kwargs)
         entry = self._entry(tree)
         if not kwargs and all(child.kind == "leaf" for child in tree.children[0].children):
-            self._set_plain(len(args), (lambda *leaves: self._dispatch(entry, leaves)) if entry.captured else entry.dispatch)
+            self._set_plain(
+                len(args), (lambda *leaves: self._dispatch(entry, leaves)) if entry.captured else entry.dispatch
+            )
         return self._dispatch(entry, leaves)
 
     def _dispatch(self, entry, leaves):
@@ -227,7 +230,9 @@ class Jitted(_native.Function):
                 dump.found(self, self.__name__)
             return record
         specs = [self._describe(leaf, k, entry) for k, leaf in enumerate(leaves)]
-        if not config.enabled_for(_device_name(specs)) and all(arrays.framework(leaf) in ("numpy", None) for leaf in leaves):
+        if not config.enabled_for(_device_name(specs)) and all(
+            arrays.framework(leaf) in ("numpy", None) for leaf in leaves
+        ):
             return self._plainly(entry, leaves[:count])
         _one_device(leaves)
         key = (*(_key(spec) for spec in specs[:count]), config.compiled_as())
@@ -254,10 +259,14 @@ class Jitted(_native.Function):
             return found
         i, j, shared = together
         if not all(arrays.framework(leaf) in ("numpy", None) for leaf in leaves):
-            raise UnsupportedError(f"arguments {i} and {j} overlap in memory, and {self.__name__} writes into one of them: pass a copy of the other")
+            raise UnsupportedError(
+                f"arguments {i} and {j} overlap in memory, and {self.__name__} writes into one of them: pass a copy of the other"
+            )
         if shared:  # what is read after a write depends on how they overlap: as NumPy does it
             return self._plainly(entry, leaves[: kind.leaves])
-        record = self._run(kind, leaves, kind.env(specs))  # not to be kept: the next arrays with this signature may share elements
+        record = self._run(
+            kind, leaves, kind.env(specs)
+        )  # not to be kept: the next arrays with this signature may share elements
         return _native.Dispatcher(lambda _: record)(*leaves) if isinstance(record, _native.Record) else record
 
     def _describe(self, leaf, position: int, entry: _Entry):
@@ -277,14 +286,19 @@ class Jitted(_native.Function):
                 continue
             if kind.captured_key != tuple(_key(specs[kind.leaves + k]) for k in kind.captured_at):
                 continue
-            if (not kind.traced.mutated or kind.aliases == aliases) and (not config.guards or kind.holds(leaves, kind.env(specs))):
+            if (not kind.traced.mutated or kind.aliases == aliases) and (
+                not config.guards or kind.holds(leaves, kind.env(specs))
+            ):
                 return kind
         return None
 
     def _trace(self, entry: _Entry, key, leaves, specs, aliases) -> Kind:
         count = entry.tree.leaves
         enabled = config.enabled_for(_device_name(specs))
-        full = enabled and sum(len(kinds) for e in list(self._entries.values()) for kinds in e.kinds.values()) >= config.max_kinds
+        full = (
+            enabled
+            and sum(len(kinds) for e in list(self._entries.values()) for kinds in e.kinds.values()) >= config.max_kinds
+        )
         if full:
             self._too_many()
         traced = tracing.trace(self.fn, specs[:count], entry.tree, aliases=aliases)
@@ -300,7 +314,12 @@ class Jitted(_native.Function):
             kind.problem = "too many kinds"
         else:
             counters.kinds += 1
-        for leaf in list(traced.static_leaves) + list(traced.scalar_ranges) + list(traced.index_ranges) + [k for k, _ in statics]:
+        for leaf in (
+            list(traced.static_leaves)
+            + list(traced.scalar_ranges)
+            + list(traced.index_ranges)
+            + [k for k, _ in statics]
+        ):
             entry.dispatch.set_static(leaf)
         if traced.mutated:
             entry.dispatch.set_alias_sensitive(True)
@@ -350,9 +369,16 @@ class Jitted(_native.Function):
     def _failed(self, kind: Kind, error: Exception) -> None:
         """With the fallback on, a warning; else an error."""
         if not self._may_fall_back():
-            raise error if isinstance(error, MlirfuseError) else CompileError(f"compiling {self.__name__} failed: {error}") from error
+            raise (
+                error
+                if isinstance(error, MlirfuseError)
+                else CompileError(f"compiling {self.__name__} failed: {error}")
+            ) from error
         kind.executor, kind.problem = None, str(error)
-        warnings.warn(f"mlirfuse could not compile {self.__name__} and runs it op by op: {type(error).__name__}: {error}", stacklevel=6)
+        warnings.warn(
+            f"mlirfuse could not compile {self.__name__} and runs it op by op: {type(error).__name__}: {error}",
+            stacklevel=6,
+        )
 
     def _run(self, kind: Kind, leaves, env):
         traced = kind.traced
@@ -381,7 +407,8 @@ class Jitted(_native.Function):
     # ---- looking inside
 
     def kind_of(self, *args):
-        """The kind that a call with these arguments, which has run before, belongs to; its leaves and sizes. Raises LookupError."""
+        """The kind that a call with these arguments, which has run before, belongs to; its leaves and sizes. Raises
+        LookupError."""
         leaves, tree = trees.flatten((args, {}))
         entry = self._entries[tree]
         leaves += [c.read() for c in entry.captured]
@@ -393,7 +420,8 @@ class Jitted(_native.Function):
         return kind, leaves, kind.env(specs)
 
     def lower(self, *args, **kwargs):
-        """What becomes of a call with these arguments: see :class:`mlirfuse.inspect.lowered.Lowered`. Compiles nothing yet."""
+        """What becomes of a call with these arguments: see :class:`mlirfuse.inspect.lowered.Lowered`. Compiles nothing
+        yet."""
         from mlirfuse.inspect.lowered import Lowered
 
         leaves, tree = trees.flatten((args, kwargs))
@@ -409,7 +437,8 @@ class Jitted(_native.Function):
         return Lowered(self, kind, tree, leaves, kind.env(specs), self._target(leaves))
 
     def explain(self, *args, **kwargs):
-        """What becomes of a call with these arguments, for people: see :class:`mlirfuse.inspect.explain.Explanation`."""
+        """What becomes of a call with these arguments, for people: see
+        :class:`mlirfuse.inspect.explain.Explanation`."""
         from mlirfuse.inspect.explain import Explanation
 
         return Explanation.of(self.lower(*args, **kwargs))
@@ -456,7 +485,9 @@ def _one_device(leaves) -> None:
             found.setdefault(device, position)
     if len(found) > 1:
         (a, i), (b, j) = list(found.items())[:2]
-        raise UnsupportedError(f"arguments {i} and {j} are on two devices, {_show(a)} and {_show(b)}: move one of them first")
+        raise UnsupportedError(
+            f"arguments {i} and {j} are on two devices, {_show(a)} and {_show(b)}: move one of them first"
+        )
 
 
 def _show(device) -> str:
@@ -478,7 +509,8 @@ def _aliases(leaves) -> dict[int, int]:
 
 
 def _overlap(kind: Kind, leaves) -> tuple[int, int, bool] | None:
-    """Two arguments of which one is written into and that lie over each other without being the same array, and whether they (may) share elements."""
+    """Two arguments of which one is written into and that lie over each other without being the same array, and whether
+    they (may) share elements."""
     spans: dict[int, tuple[int, int]] = {}
     for position in kind.leaf_of_arg:
         leaf = leaves[position]
@@ -486,14 +518,23 @@ def _overlap(kind: Kind, leaves) -> tuple[int, int, bool] | None:
             continue
         spec, address = arrays.describe(leaf), arrays.address_of(leaf)
         reach = [(n - 1) * s * spec.dtype.bytes for n, s in zip(spec.shape, spec.strides)]
-        spans[position] = address + sum(r for r in reach if r < 0), address + sum(r for r in reach if r > 0) + spec.dtype.bytes
+        spans[position] = (
+            address + sum(r for r in reach if r < 0),
+            address + sum(r for r in reach if r > 0) + spec.dtype.bytes,
+        )
         if position in kind.traced.mutated and _overlaps_itself(spec):
             return position, position, True
     for i in kind.traced.mutated:
         for j, (low, high) in spans.items():
             same = kind.aliases.get(i, i) == kind.aliases.get(j, j)
             if i in spans and not same and low < spans[i][1] and spans[i][0] < high:
-                return i, j, not isinstance(leaves[i], np.ndarray) or not isinstance(leaves[j], np.ndarray) or _share(leaves[i], leaves[j])
+                return (
+                    i,
+                    j,
+                    not isinstance(leaves[i], np.ndarray)
+                    or not isinstance(leaves[j], np.ndarray)
+                    or _share(leaves[i], leaves[j]),
+                )
     return None
 
 
@@ -515,7 +556,8 @@ def _overlaps_itself(spec: ArgSpec) -> bool:
 
 
 def _finisher(traced: Traced, env, argument):
-    """Puts the graph's results together as the function returned them; ``argument(results, leaf)`` gives an argument."""
+    """Puts the graph's results together as the function returned them; ``argument(results, leaf)`` gives an
+    argument."""
 
     def finish(results):
         out = []
@@ -532,7 +574,8 @@ def _finisher(traced: Traced, env, argument):
 
 
 def _keyed(traced: Traced, env, own: list[int]):
-    """The finisher of a Record, which gives the arguments ``own`` behind the graph's results: it must not hold on to those of one call."""
+    """The finisher of a Record, which gives the arguments ``own`` behind the graph's results: it must not hold on to
+    those of one call."""
     place = {leaf: len(traced.graph.returns) + k for k, leaf in enumerate(own)}
     return _finisher(traced, env, lambda results, leaf: results[place[leaf]])
 
@@ -545,27 +588,45 @@ def _number(value, scalar):
 
 
 def lower_to_segments(graph, target, after=None):
-    """Runs the tensor-level passes of ``jit`` for ``target`` on a traced graph, in place; ``after`` as for :func:`run_pipeline`."""
+    """Runs the tensor-level passes of ``jit`` for ``target`` on a traced graph, in place; ``after`` as for
+    :func:`run_pipeline`."""
     _refuse_complex(graph)
-    options = "".join(f" {name}={str(on).lower()}" for name, on in (("single-op", config.single_op), ("horizontal", config.horizontal)))
+    options = "".join(
+        f" {name}={str(on).lower()}"
+        for name, on in (("single-op", config.single_op), ("horizontal", config.horizontal))
+    )
     return run_pipeline([graph], PIPELINE.format(options=options.strip(), extra=target.passes), after).graphs[0]
 
 
 def _refuse_complex(graph) -> None:
-    """Raises :class:`UnsupportedError` where a kernel would have to compute with complex numbers; views of them and library ops need none."""
-    found = [op for op in graph.ops if op.name not in VIEWS and any(v.dtype is not None and v.dtype.kind == "c" for v in (*op.operands, *op.results))]
+    """Raises :class:`UnsupportedError` where a kernel would have to compute with complex numbers; views of them and
+    library ops need none."""
+    found = [
+        op
+        for op in graph.ops
+        if op.name not in VIEWS
+        and any(v.dtype is not None and v.dtype.kind == "c" for v in (*op.operands, *op.results))
+    ]
     found = [op for op in found if table.TABLE[op.name].kind != "library"]
-    op = next((op for op in found if table.TABLE[op.name].kind != "create"), found[0] if found else None)  # not a number that it is used with
+    op = next(
+        (op for op in found if table.TABLE[op.name].kind != "create"), found[0] if found else None
+    )  # not a number that it is used with
     if op is not None:
-        raise UnsupportedError(tracing.located(f"{op.name} of complex numbers is not compiled: compute with arrays of the real and the imaginary parts", op.loc))
+        raise UnsupportedError(
+            tracing.located(
+                f"{op.name} of complex numbers is not compiled: compute with arrays of the real and the imaginary parts",
+                op.loc,
+            )
+        )
 
 
 def jit(fn=None, *, static_argnames=(), target: str | None = None, fallback: bool | None = None):
     """Compiles ``fn``, a function of arrays written with NumPy, for each kind of arguments it is called with.
 
-    ``static_argnames``: arguments whose values are constants of the compiled code. ``target``: "cpu", "cuda" or "cuda:sm_90"; the
-    default follows the arrays. ``fallback``: what happens where compiling fails: run op by op with a warning (True), raise (False), or
-    as :data:`mlirfuse.config.fallback` says (None). Usable as a decorator with and without arguments.
+    ``static_argnames``: arguments whose values are constants of the compiled code. ``target``: "cpu", "cuda" or
+    "cuda:sm_90"; the default follows the arrays. ``fallback``: what happens where compiling fails: run op by op with a
+    warning (True), raise (False), or as :data:`mlirfuse.config.fallback` says (None). Usable as a decorator with and
+    without arguments.
     """
     if fn is None:
         return lambda f: Jitted(f, static_argnames, target, fallback)

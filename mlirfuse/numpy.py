@@ -1,8 +1,9 @@
 """NumPy's names, and those NumPy lacks: ``import mlirfuse.numpy as mnp``.
 
-Inside a compiled function they build its program; on plain arrays outside one they compute at once. NumPy's own functions work inside a
-compiled function too: ``mnp.exp`` is ``np.exp``. What is different here are the functions that make arrays (``zeros``, ``arange`` …), which may
-take sizes of traced arrays without fixing them, and those below that NumPy does not have.
+Inside a compiled function they build its program; on plain arrays outside one they compute at once. NumPy's own
+functions work inside a compiled function too: ``mnp.exp`` is ``np.exp``. What is different here are the functions that
+make arrays (``zeros``, ``arange`` …), which may take sizes of traced arrays without fixing them, and those below that
+NumPy does not have.
 """
 
 from __future__ import annotations
@@ -14,14 +15,13 @@ from types import SimpleNamespace
 import ml_dtypes
 import numpy as np
 
-from mlirfuse.ir import dtypes as dt
 from mlirfuse.core.errors import ShapeError
-from mlirfuse.frontend.numpy import api
-from mlirfuse.frontend.numpy import functions
-from mlirfuse.frontend.numpy import tracing as tr
 from mlirfuse.frontend import tree as trees
+from mlirfuse.frontend.numpy import api, functions
+from mlirfuse.frontend.numpy import tracing as tr
 from mlirfuse.frontend.numpy.api import asarray as _traced
 from mlirfuse.frontend.numpy.tracing import TracedArray, fail
+from mlirfuse.ir import dtypes as dt
 
 bfloat16 = ml_dtypes.bfloat16
 _own: list[str] = ["bfloat16", "random"]
@@ -76,7 +76,8 @@ def _emit(name: str, *arrays, **attrs) -> TracedArray:
     return api.wrap(t, made[0] if isinstance(made, list) else made)
 
 
-# ---------------------------------------------------------------------------------------------------------------- elementwise
+# ----------------------------------------------------------------------------------------------------------------
+# elementwise
 
 
 def _elementwise(name: str, doc: str, row: str | None = None):
@@ -140,7 +141,8 @@ def cast(x, dtype):
     return _traced(x).astype(dtype)
 
 
-# ---------------------------------------------------------------------------------------------------------------- over axes
+# ---------------------------------------------------------------------------------------------------------------- over
+# axes
 
 
 def _axis(x, axis) -> int:
@@ -188,7 +190,10 @@ def _parameters(x, axes, **given):
         extents = tuple(x._value.shape[a] for a in axes)
         own = t.shape(p._value)
         if len(own) != len(extents) or not all(t.unify(n, m) for n, m in zip(own, extents)):
-            fail(ShapeError, f"{name} has shape {t.hints_of(own)}; the normalized axes have extents {t.hints_of(extents)}")
+            fail(
+                ShapeError,
+                f"{name} has shape {t.hints_of(own)}; the normalized axes have extents {t.hints_of(extents)}",
+            )
         names.append(name)
         values.append(p)
     return tuple(names), values
@@ -200,7 +205,8 @@ def _consecutive_tail(x, axes) -> bool:
 
 @_public
 def layer_norm(x, weight=None, bias=None, axis=-1, eps=1e-5):
-    """x less its mean, over its standard deviation, along ``axis``; then times weight, plus bias, which have the axes' extents."""
+    """x less its mean, over its standard deviation, along ``axis``; then times weight, plus bias, which have the axes'
+    extents."""
     x = _floating(x)
     axes = _tail(x, axis)
     names, values = _parameters(x, axes, weight=weight, bias=bias)
@@ -236,14 +242,25 @@ def group_norm(x, groups, weight=None, bias=None, eps=1e-5):
 
 @_public
 def batch_norm(x, weight=None, bias=None, running_mean=None, running_var=None, training=True, momentum=0.1, eps=1e-5):
-    """[N, C, …] normalized over all but the channels. In training the statistics are those of x, and the running ones, where they are given,
-    are moved toward them in place; otherwise the running ones are used."""
+    """[N, C, …] normalized over all but the channels. In training the statistics are those of x, and the running ones,
+    where they are given, are moved toward them in place; otherwise the running ones are used."""
     x = _floating(x)
     names, values = _parameters(x, (1,), weight=weight, bias=bias, running_mean=running_mean, running_var=running_var)
     if (running_mean is None) != (running_var is None) or (not training and running_mean is None):
-        fail(ValueError, "batch_norm: running_mean and running_var are given both or neither, and without training they are needed")
+        fail(
+            ValueError,
+            "batch_norm: running_mean and running_var are given both or neither, and without training they are needed",
+        )
     t = x._trace
-    made = t.emit("batch_norm", x.value, *[v.value for v in values], training=bool(training), momentum=float(momentum), eps=float(eps), has=names)
+    made = t.emit(
+        "batch_norm",
+        x.value,
+        *[v.value for v in values],
+        training=bool(training),
+        momentum=float(momentum),
+        eps=float(eps),
+        has=names,
+    )
     if not isinstance(made, list):
         return TracedArray(t, made)
     if running_mean is not None and training:
@@ -255,7 +272,8 @@ def batch_norm(x, weight=None, bias=None, running_mean=None, running_var=None, t
 
 @_public
 def cross_entropy(logits, target, axis=-1, ignore_index=-100):
-    """Minus the logarithm of softmax along ``axis`` at the target class, an integer; 0 where the target is ``ignore_index``."""
+    """Minus the logarithm of softmax along ``axis`` at the target class, an integer; 0 where the target is
+    ``ignore_index``."""
     logits, target = _floating(logits), _traced(target)
     axis = _axis(logits, axis)
     if not target._value.dtype.is_integer:
@@ -265,7 +283,10 @@ def cross_entropy(logits, target, axis=-1, ignore_index=-100):
     rest = tuple(n for k, n in enumerate(t.shape(logits._value)) if k != axis)
     own = t.shape(target._value)
     if len(own) != len(rest) or not all(t.unify(n, m) for n, m in zip(own, rest)):
-        fail(ShapeError, f"cross_entropy: targets of shape {t.hints_of(own)} for logits of shape {t.hints_of(t.shape(logits._value))}")
+        fail(
+            ShapeError,
+            f"cross_entropy: targets of shape {t.hints_of(own)} for logits of shape {t.hints_of(t.shape(logits._value))}",
+        )
     if logits.ndim > 1 and axis != 1:
         logits = np.moveaxis(logits, axis, 1)
     return _emit("cross_entropy", logits, target, reduction="none", ignore_index=operator.index(ignore_index))
@@ -286,7 +307,8 @@ def one_hot(x, num_classes, dtype=np.float32):
     return (np.expand_dims(x, -1) == arange(num_classes, dtype=x.dtype)).astype(dtype)
 
 
-# ---------------------------------------------------------------------------------------------------------------- shapes
+# ----------------------------------------------------------------------------------------------------------------
+# shapes
 
 
 @_public
@@ -298,11 +320,15 @@ def broadcast_in_dim(x, shape, broadcast_dimensions):
     dims = tuple(operator.index(d) for d in broadcast_dimensions)
     for d, n in zip(dims, t.shape(x._value)):
         if 0 <= d < len(target) and n != 1 and not t.unify(n, target[d]):
-            fail(ShapeError, f"broadcast_in_dim: extent {t.hint(n)} does not broadcast to {t.hint(target[d])} in dimension {d}")
+            fail(
+                ShapeError,
+                f"broadcast_in_dim: extent {t.hint(n)} does not broadcast to {t.hint(target[d])} in dimension {d}",
+            )
     return TracedArray(t, t.emit("broadcast_in_dim", x.value, shape=tuple(map(t.canonical, target)), dims=dims))
 
 
-# ---------------------------------------------------------------------------------------------------------------- random numbers
+# ----------------------------------------------------------------------------------------------------------------
+# random numbers
 
 
 def _seed(t, x):
@@ -348,7 +374,8 @@ def dropout(x, p, seed, offset=0):
 
 random = SimpleNamespace(uniform=uniform, normal=normal, dropout=dropout)
 
-# ---------------------------------------------------------------------------------------------------------------- arrays made from nothing
+# ----------------------------------------------------------------------------------------------------------------
+# arrays made from nothing
 
 
 def _creation(function):
@@ -396,7 +423,10 @@ def arange(start, stop=None, step=None, dtype=None):
         start, stop = 0, start
     t = api.trace_of(start, stop, step)
     step = 1 if step is None else step
-    if any(isinstance(x, (float, np.floating)) or isinstance(x, TracedArray) and not x._value.dtype.is_integer for x in (start, stop, step)):
+    if any(
+        isinstance(x, (float, np.floating)) or (isinstance(x, TracedArray) and not x._value.dtype.is_integer)
+        for x in (start, stop, step)
+    ):
         return t.capture(np.arange(*[api.concrete(x) for x in (start, stop, step)], dtype=dtype))
     step = operator.index(step)
     first, last = api.size_of(t, start), api.size_of(t, stop)
@@ -405,7 +435,7 @@ def arange(start, stop=None, step=None, dtype=None):
     span = last - first if step > 0 else first - last
     count = t.extent(sz.ceildiv(span, abs(step))) if t.decide(span, ">", 0) else 0
     to = dt.i64 if dtype is None else api.dtype_of(dtype)
-    wide = to if to.is_float and to.bits > 16 or to is dt.i64 else dt.i64
+    wide = to if (to.is_float and to.bits > 16) or to is dt.i64 else dt.i64
     value = t.emit("iota", shape=(count,), axis=0, dtype=wide)
     if step != 1:
         value = t.emit("mul", value, t.builder.constant(step, wide))
@@ -421,7 +451,11 @@ def linspace(start, stop, num=50, endpoint=True, retstep=False, dtype=None):
     t = api.trace_of(start, stop)
     div = num - 1 if endpoint else num
     position = TracedArray(t, t.emit("iota", shape=(num,), axis=0, dtype=dt.f64))
-    step = (np.asarray(stop)[()] - start if not api.contains_traced((start, stop)) else stop - start) / div if div else np.nan
+    step = (
+        (np.asarray(stop)[()] - start if not api.contains_traced((start, stop)) else stop - start) / div
+        if div
+        else np.nan
+    )
     result = position * step + start if div else position * 0.0 + start
     if endpoint and num > 1:
         result = np.where(position == num - 1, stop * 1.0, result)

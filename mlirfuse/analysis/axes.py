@@ -1,30 +1,35 @@
 """Iteration axes of a set of ops: which dimensions of which values run together.
 
-Every dimension of every value is a list of :class:`Axis` objects, outermost first, whose sizes multiply to the dimension's extent
-(none for an extent of 1). An elementwise op makes its operands' axes one; a reshape splits axes where its boundaries fall; a permute
-reorders them. So views, however they are chained, cost no index arithmetic: they only name the same axes differently.
+Every dimension of every value is a list of :class:`Axis` objects, outermost first, whose sizes multiply to the
+dimension's extent (none for an extent of 1). An elementwise op makes its operands' axes one; a reshape splits axes
+where its boundaries fall; a permute reorders them. So views, however they are chained, cost no index arithmetic: they
+only name the same axes differently.
 
-Where two dimensions cannot share axes (``x + x.T`` would need one axis for both dimensions of ``x``), they keep their own, and the
-kernel maps the index at that use (see :class:`mlirfuse.lowering.kernel.Kernel`). Axes are an economy, never a condition.
+Where two dimensions cannot share axes (``x + x.T`` would need one axis for both dimensions of ``x``), they keep their
+own, and the kernel maps the index at that use (see :class:`mlirfuse.lowering.kernel.Kernel`). Axes are an economy,
+never a condition.
 """
 
 from __future__ import annotations
 
-from mlirfuse.ir.ops import table as ops
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op, Value
+from mlirfuse.ir.ops import table as ops
 from mlirfuse.ir.sizes import Size
 
 
 class Axis:
-    """One iteration axis. Union-find with splitting: ``into`` is the list of axes that stand for it once merged or split."""
+    """One iteration axis. Union-find with splitting: ``into`` is the list of axes that stand for it once merged or
+    split."""
 
-    __slots__ = ("size", "into", "values")
+    __slots__ = ("into", "size", "values")
 
     def __init__(self, size: Size):
         self.size = size
         self.into: list[Axis] | None = None
-        self.values: set[int] = set()  # ids of values that have this axis or are indexed from it: two axes of one value never become one
+        self.values: set[int] = (
+            set()
+        )  # ids of values that have this axis or are indexed from it: two axes of one value never become one
 
     def __repr__(self) -> str:
         return f"Axis({self.size})"
@@ -62,7 +67,8 @@ def _split(axis: Axis, outer: Size, inner: Size) -> None:
 
 
 def unify(first, second) -> bool:
-    """Makes two lists of axes one where that is possible; they span the same extent. True if they are the same afterwards."""
+    """Makes two lists of axes one where that is possible; they span the same extent. True if they are the same
+    afterwards."""
     while True:
         a, b = leaves(first), leaves(second)
         while a and b and a[0] is b[0]:
@@ -71,7 +77,7 @@ def unify(first, second) -> bool:
             return True
         if not a or not b:
             return False
-        if len(a) == 1 and len(b) == 1 or a[0].size == b[0].size:
+        if (len(a) == 1 and len(b) == 1) or a[0].size == b[0].size:
             if not _union(a[0], b[0]):
                 return False
         elif len(a) == 1 and all(a[0].values.isdisjoint(x.values) for x in b):
@@ -87,7 +93,8 @@ def unify(first, second) -> bool:
 
 
 def _regroup(flat, shape) -> list[list[Axis]] | None:
-    """The axes ``flat``, in order, as dimensions of ``shape``; splits axes where a boundary falls inside. None if it cannot."""
+    """The axes ``flat``, in order, as dimensions of ``shape``; splits axes where a boundary falls inside. None if it
+    cannot."""
     left = list(flat)
     out = []
     for extent in shape:
@@ -114,14 +121,16 @@ def _regroup(flat, shape) -> list[list[Axis]] | None:
 def may_be_copied(op: Op) -> bool:
     """Whether `fusion-segment` may give several segments a copy of ``op``, which then have the same axes."""
     row = ops.TABLE.get(op.name)
-    return row is not None and (row.kind in ("create", "elementwise") or op.name in ("reshape", "squeeze", "expand_dims", "broadcast_in_dim"))
+    return row is not None and (
+        row.kind in ("create", "elementwise") or op.name in ("reshape", "squeeze", "expand_dims", "broadcast_in_dim")
+    )
 
 
 class Axes:
     """The axes of ``ops`` and of the values they use. ``dims(v)`` gives each dimension's axes.
 
-    ``around``: the axes of the whole program, for ops that are a part of it. Values then share the axes that they share there, though no op
-    of the part connects them.
+    ``around``: the axes of the whole program, for ops that are a part of it. Values then share the axes that they share
+    there, though no op of the part connects them.
     """
 
     def __init__(self, program: list[Op], around: Axes | None = None):
@@ -163,8 +172,8 @@ class Axes:
         return [axis for d in ops.axes_of(op.attrs, operand.rank) for axis in dims[d]]
 
     def adopt(self, value: Value, other: Value) -> None:
-        """Gives ``value``, a contiguous input that only its reshape ``other`` is made of, the axes of that: its last dimension has them all, since a
-        step along that one is a step in memory."""
+        """Gives ``value``, a contiguous input that only its reshape ``other`` is made of, the axes of that: its last
+        dimension has them all, since a step along that one is a step in memory."""
         last = max(d for d, n in enumerate(value.shape) if n != 1)
         self._set(value, [self.flat(other) if d == last else [] for d in range(value.rank)])
 
@@ -209,7 +218,8 @@ class Axes:
         return True
 
     def _elementwise(self, op: Op) -> None:
-        # Each result dimension takes over an operand's axes, and the other operands' are made the same where that is possible. Two
+        # Each result dimension takes over an operand's axes, and the other operands' are made the same where that is
+        # possible. Two
         # dimensions of the result never share an axis: a second use of one gets a fresh axis, to be mapped at the use.
         dims, taken = [], set()
         for d, extent in enumerate(op.result.shape):
@@ -242,7 +252,9 @@ class Axes:
         dims = self._dims[op.operands[0]]
         kept = [dim for d, dim in enumerate(dims) if d not in op.attrs["axes"]]
         rows = tuple(axis for d in op.attrs["axes"] for axis in leaves(dims[d]))
-        parts = self._parts.setdefault((op.attrs["parts"], rows), Axis(op.attrs["parts"]))  # one for all sums over the same rows
+        parts = self._parts.setdefault(
+            (op.attrs["parts"], rows), Axis(op.attrs["parts"])
+        )  # one for all sums over the same rows
         self._set(op.result, [[parts]] + kept)
 
     def _reshape(self, op: Op) -> None:
@@ -269,7 +281,9 @@ class Axes:
     def _slice(self, op: Op) -> None:
         operand, out = op.operands[0], op.result
         whole = zip(operand.shape, out.shape, op.attrs["start"], op.attrs["step"], self._dims[operand])
-        self._set(out, [dim if n == m and s == 0 and p == 1 else self._indexed(m, operand) for n, m, s, p, dim in whole])
+        self._set(
+            out, [dim if n == m and s == 0 and p == 1 else self._indexed(m, operand) for n, m, s, p, dim in whole]
+        )
 
     def _concatenate(self, op: Op) -> None:
         axis = op.attrs["axis"]
@@ -310,7 +324,8 @@ class Axes:
         self._set(op.result, self._dims[op.operands[1]])
 
     def _indexed(self, extent: Size, *operands: Value) -> list[Axis]:
-        """A dimension whose index is mapped to another one of the operands: it never becomes one with an axis of theirs."""
+        """A dimension whose index is mapped to another one of the operands: it never becomes one with an axis of
+        theirs."""
         if extent == 1:
             return []
         axis = Axis(extent)

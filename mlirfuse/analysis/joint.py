@@ -1,12 +1,13 @@
-"""Reductions that GPU schedulers accumulate together, as one: a sum beside squared deviations, which come with the mean; and softmax's maximum
-and its sum of exponentials, which then take one pass over memory, or one exchange between threads, instead of two."""
+"""Reductions that GPU schedulers accumulate together, as one: a sum beside squared deviations, which come with the
+mean; and softmax's maximum and its sum of exponentials, which then take one pass over memory, or one exchange between
+threads, instead of two."""
 
 from __future__ import annotations
 
+from mlirfuse.analysis.axes import Axes
+from mlirfuse.analysis.phases import Analysis
 from mlirfuse.ir.graph import Op, Value
 from mlirfuse.lowering.reductions import MaxSumExp, Moments
-from mlirfuse.analysis.phases import Analysis
-from mlirfuse.analysis.axes import Axes
 
 _SAME_ELEMENTS = ("expand_dims", "squeeze", "broadcast_in_dim", "reshape", "permute")
 
@@ -17,8 +18,8 @@ def in_phases(analysis: Analysis) -> list[list]:
 
 
 def online(analysis: Analysis) -> list[list]:
-    """As :func:`in_phases`, and each ``max(x)`` and ``sum(exp(x - max(x)))`` as one :class:`MaxSumExp` in the phase of the maximum, where that
-    leaves fewer phases."""
+    """As :func:`in_phases`, and each ``max(x)`` and ``sum(exp(x - max(x)))`` as one :class:`MaxSumExp` in the phase of
+    the maximum, where that leaves fewer phases."""
     pairs: dict[Op, Op] = {}
     merged: dict[Op, MaxSumExp] = {}
     for first, second in zip(analysis.phases, analysis.phases[1:]):
@@ -45,8 +46,8 @@ def _with_moments(phase: list) -> list:
 
 
 def _maximum_of(total: Op, axes: Axes) -> tuple[Op | None, bool]:
-    """The maximum m where ``total`` is the sum of ``exp(x - m)`` over the rows of x that m is the maximum of, and whether 0 is taken in place of
-    an m that is not finite."""
+    """The maximum m where ``total`` is the sum of ``exp(x - m)`` over the rows of x that m is the maximum of, and
+    whether 0 is taken in place of an m that is not finite."""
     power = total.operands[0].op if total.name == "sum" else None
     apart = power.operands[0].op if power is not None and power.name == "exp" else None
     if apart is None or apart.name != "sub":

@@ -1,20 +1,29 @@
-"""What a scheduler needs to know of a segment: its iteration domain, its reductions in phases, what it reads and writes."""
+"""What a scheduler needs to know of a segment: its iteration domain, its reductions in phases, what it reads and
+writes."""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Callable, Iterable
+from typing import Any
 
-from mlirfuse.ir.ops import table as ops
+from mlirfuse.analysis.axes import Axes, Axis
+from mlirfuse.core.errors import CompileError
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.dtypes import DType
-from mlirfuse.core.errors import CompileError
 from mlirfuse.ir.graph import Layout, Op, Value
-from mlirfuse.analysis.axes import Axes, Axis
+from mlirfuse.ir.ops import table as ops
 from mlirfuse.ir.sizes import Size
 
-INDEXED = {"slice", "concatenate", "pad", "take", "take_along_axis", "iota"}  # ops that need an index along one dimension
+INDEXED = {
+    "slice",
+    "concatenate",
+    "pad",
+    "take",
+    "take_along_axis",
+    "iota",
+}  # ops that need an index along one dimension
 RANDOM = {"uniform", "normal"}
 
 
@@ -22,8 +31,8 @@ RANDOM = {"uniform", "normal"}
 class Analysis:
     """A segment, analysed.
 
-    ``kept`` and ``reduced`` are the axes of the domain, outermost first; ``phases`` the reductions by dependency: those of one phase
-    depend only on earlier phases. ``strides`` are those of every tensor in memory (inputs and outputs).
+    ``kept`` and ``reduced`` are the axes of the domain, outermost first; ``phases`` the reductions by dependency: those
+    of one phase depend only on earlier phases. ``strides`` are those of every tensor in memory (inputs and outputs).
     """
 
     ops: list[Op]
@@ -40,7 +49,9 @@ class Analysis:
     pinned: set[Axis] = field(default_factory=set)  # axes whose own index is needed: they are not merged with others
     hint: dict[str, int] = field(default_factory=dict)  # the sizes of one call, for orders that are the same in all
     passed_on: frozenset[Value] = frozenset()  # what the kernels of one segment hand to each other
-    results: dict[Value, tuple[Size, ...]] = field(default_factory=dict)  # those among them that are outputs too, and their strides as such
+    results: dict[Value, tuple[Size, ...]] = field(
+        default_factory=dict
+    )  # those among them that are outputs too, and their strides as such
     _strides: dict[tuple[Value, Axis], Size] = field(default_factory=dict)
     _loops: dict[tuple[Axis, ...], list[list[Axis]]] = field(default_factory=dict)
     _once: dict[object, Any] = field(default_factory=dict)
@@ -58,11 +69,13 @@ class Analysis:
         return found
 
     def remembered(self, function: Callable[..., Any], *args) -> Any:
-        """``function(self, *args)``, remembered for the last thousand ``args``: for what few numbers of a call decide."""
+        """``function(self, *args)``, remembered for the last thousand ``args``: for what few numbers of a call
+        decide."""
         return self.once(_remembering, function)(*args)
 
     def values(self, function: Callable[[Analysis], Iterable[Size]], env: dict[str, int]) -> tuple[int, ...]:
-        """The values, for the sizes of a call, of the sizes that ``function(self)`` lists: they are compiled into one function of ``env``."""
+        """The values, for the sizes of a call, of the sizes that ``function(self)`` lists: they are compiled into one
+        function of ``env``."""
         key = "values", function
         found = self._once.get(key)
         if found is None:
@@ -78,19 +91,21 @@ class Analysis:
         return late
 
     def stored(self, value: Value) -> DType:
-        """The type that a tensor's elements have in memory. What the kernels of one segment pass on is kept as it was computed, half types in
-        float32."""
+        """The type that a tensor's elements have in memory. What the kernels of one segment pass on is kept as it was
+        computed, half types in float32."""
         return value.dtype.compute if value in self.passed_on else value.dtype
 
     def axis_stride(self, value: Value, axis: Axis) -> Size:
-        """How many elements of memory a step along ``axis`` is for a tensor in memory; 0 where it does not have the axis."""
+        """How many elements of memory a step along ``axis`` is for a tensor in memory; 0 where it does not have the
+        axis."""
         found = self._strides.get((value, axis))
         if found is None:
             found = self._strides[value, axis] = _axis_stride(self.axes, value, self.strides[value], axis)
         return found
 
     def loops(self, axes: list[Axis]) -> list[list[Axis]]:
-        """``axes`` merged into as few loops as memory admits: neighbours merge where every tensor steps through both as through one."""
+        """``axes`` merged into as few loops as memory admits: neighbours merge where every tensor steps through both as
+        through one."""
         key = tuple(axes)
         if key not in self._loops:
             self._loops[key] = self._merged(axes)
@@ -159,8 +174,8 @@ def phases_of(program: list[Op], axes: Axes) -> list[list[Op]]:
 
 def analyze(program: list[Op], outputs: list[Value], layouts: dict[Value, Layout], scalars: set[Value], hint: dict[str, int],
             around: Axes | None = None) -> Analysis:  # fmt: skip
-    """Analyses one segment. ``layouts`` has the strides of values in memory; those not in it are contiguous. ``hint``: the sizes of
-    one call, for the order of axes; ``around``: the axes of the program that it is a part of."""
+    """Analyses one segment. ``layouts`` has the strides of values in memory; those not in it are contiguous. ``hint``:
+    the sizes of one call, for the order of axes; ``around``: the axes of the program that it is a part of."""
     axes = Axes(program, around)
     made = {v for op in program for v in op.results}
     read = list(dict.fromkeys(v for op in program for v in op.operands if v not in made))
@@ -189,12 +204,26 @@ def analyze(program: list[Op], outputs: list[Value], layouts: dict[Value, Layout
     else:
         widest = max(outputs, key=lambda v: len(axes.flat(v)))
         kept, reduced = axes.flat(widest), []
-    analysis = Analysis(program, inputs, outputs, [v for v in read if v in scalars], axes, kept, reduced, phases, strides, partials, finishing)
+    analysis = Analysis(
+        program,
+        inputs,
+        outputs,
+        [v for v in read if v in scalars],
+        axes,
+        kept,
+        reduced,
+        phases,
+        strides,
+        partials,
+        finishing,
+    )
     for value in outputs:
         if value.op in partials or value.op in finishing:
             continue
         if not set(axes.flat(value)) <= set(analysis.domain):
-            raise CompileError(f"{value!r} runs over axes that its segment does not: fusion-segment and the kernels see different axes")
+            raise CompileError(
+                f"{value!r} runs over axes that its segment does not: fusion-segment and the kernels see different axes"
+            )
     analysis.pinned, analysis.hint = _pinned(program, axes), hint
     _order(analysis, hint)
     return analysis
@@ -211,14 +240,19 @@ def _following(program: list[Op], partials: list[Op]) -> list[Op]:
 
 
 def _adopt_reshapes(program: list[Op], inputs: list[Value], strides: dict[Value, tuple], axes: Axes) -> None:
-    """A contiguous input of which only one reshape is used lies in memory as that does: it gets the axes of the reshape, where it has others."""
+    """A contiguous input of which only one reshape is used lies in memory as that does: it gets the axes of the
+    reshape, where it has others."""
     reshaped = {op.operands[0] for op in program if op.name == "reshape"}
     for value in inputs:
         if value not in reshaped:
             continue
         first, *others = [op for op in program if value in op.operands]
         plain = tuple(0 if n == 1 else s for n, s in zip(value.shape, sz.contiguous_strides(value.shape)))
-        if strides[value] == plain and any(n != 1 for n in value.shape) and all(op.name == "reshape" for op in (first, *others)):
+        if (
+            strides[value] == plain
+            and any(n != 1 for n in value.shape)
+            and all(op.name == "reshape" for op in (first, *others))
+        ):
             flat = axes.flat(first.result)
             if flat != axes.flat(value) and all(axes.flat(op.result) == flat for op in others):
                 axes.adopt(value, first.result)
@@ -259,8 +293,8 @@ def _pinned(program: list[Op], axes: Axes) -> set[Axis]:
 
 
 def _order(analysis: Analysis, hint: dict[str, int]) -> None:
-    """The domain's axes in memory order: the reduced ones in that of the largest input, the kept ones in that of the first output
-    over them. ``hint`` gives sizes of one call; all calls of a kind have the same order of strides."""
+    """The domain's axes in memory order: the reduced ones in that of the largest input, the kept ones in that of the
+    first output over them. ``hint`` gives sizes of one call; all calls of a kind have the same order of strides."""
     for axes, tensors in ((analysis.reduced, analysis.inputs), (analysis.kept, analysis.outputs)):
         covering = [v for v in tensors if set(axes) <= set(analysis.axes.flat(v))]
         if covering and axes:

@@ -1,13 +1,15 @@
-"""How much memory a segment reads and writes, as symbolic bytes: every tensor once, as a kernel does that keeps what it has read.
+"""How much memory a segment reads and writes, as symbolic bytes: every tensor once, as a kernel does that keeps what it
+has read.
 
-Of a tensor that is read through slices and gathers alone, their results count. Buffers of a split reduction and by-value scalars do not.
+Of a tensor that is read through slices and gathers alone, their results count. Buffers of a split reduction and
+by-value scalars do not.
 """
 
 from __future__ import annotations
 
+from mlirfuse.analysis import views as noop
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Block, Graph, Op, Segment, Value
-from mlirfuse.analysis import views as noop
 from mlirfuse.ir.sizes import Size
 
 _SAME_ELEMENTS = {"reshape", "permute", "squeeze", "expand_dims"}
@@ -45,11 +47,20 @@ def _elements(value: Value, users: dict[Value, list[Op]], strides, outputs) -> S
         if part == all_of_it:
             return all_of_it
         total = total + part
-    return total if isinstance(total, int) and total == 0 else sz.minimum(total, all_of_it) if len(users.get(value, ())) > 1 else total
+    return (
+        total
+        if isinstance(total, int) and total == 0
+        else sz.minimum(total, all_of_it)
+        if len(users.get(value, ())) > 1
+        else total
+    )
 
 
-def of_segment(ops: list[Op], inputs: list[Value], outputs: list[Value], strides: dict[Value, tuple[Size, ...]]) -> tuple[Size, Size]:
-    """(bytes read, bytes written) by a kernel of ``ops``. ``strides``: of arguments, whose extents with stride 0 are one element."""
+def of_segment(
+    ops: list[Op], inputs: list[Value], outputs: list[Value], strides: dict[Value, tuple[Size, ...]]
+) -> tuple[Size, Size]:
+    """(bytes read, bytes written) by a kernel of ``ops``. ``strides``: of arguments, whose extents with stride 0 are
+    one element."""
     users: dict[Value, list[Op]] = {}
     for op in ops:
         for value in dict.fromkeys(op.operands):
@@ -64,11 +75,14 @@ def of_segment(ops: list[Op], inputs: list[Value], outputs: list[Value], strides
 
 
 def annotate(graph: Graph) -> None:
-    """Writes to each segment's params what it reads and writes, and names the scheduler of those that launch nothing "no-op"."""
+    """Writes to each segment's params what it reads and writes, and names the scheduler of those that launch nothing
+    "no-op"."""
     strides = {v: layout.strides for v, layout in zip(graph.args, graph.layouts) if layout is not None}
     outside = [op for op in graph.ops if op.group is None]
     roots = strides | {v: sz.contiguous_strides(v.shape) for op in outside for v in op.results}
-    views = set(result_views(graph)) | {v for op in outside for v in op.operands if v.op is not None and noop.view_of(v, roots) is not None}
+    views = set(result_views(graph)) | {
+        v for op in outside for v in op.operands if v.op is not None and noop.view_of(v, roots) is not None
+    }
     _annotate(graph.body, set(graph.returns) - views, {graph.args[k] for k in graph.scalars}, strides, views)
 
 

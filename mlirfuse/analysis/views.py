@@ -14,7 +14,8 @@ View = tuple[Value, tuple[Size, ...], Size]  # root, strides in elements, offset
 
 
 def view_of(value: Value, strides: dict[Value, tuple[Size, ...]]) -> View | None:
-    """``value`` as a view of a tensor in ``strides`` (its strides); None where it is computed, or has no strides of its own."""
+    """``value`` as a view of a tensor in ``strides`` (its strides); None where it is computed, or has no strides of its
+    own."""
     if value in strides:
         return value, strides[value], 0
     op = value.op
@@ -61,7 +62,9 @@ def _reshape(shape, strides, new) -> tuple[Size, ...] | None:
             runs.append([n, s])
     out: list[Size] = []
     for k, n in reversed(list(enumerate(new))):
-        if len(runs) == 1 and n != 1:  # all that is left lies in one run, whose extent is the product of what is left of the new shape
+        if (
+            len(runs) == 1 and n != 1
+        ):  # all that is left lies in one run, whose extent is the product of what is left of the new shape
             inner = sz.contiguous_strides(new[: k + 1])
             return *(0 if m == 1 else sz.mul(s, runs[0][1]) for m, s in zip(new, inner)), *reversed(out)
         if n == 1:

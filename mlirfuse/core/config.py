@@ -1,18 +1,20 @@
-"""Switches, as attributes of this module and as environment variables read at import; :func:`override` sets some for a while.
+"""Switches, as attributes of this module and as environment variables read at import; :func:`override` sets some for a
+while.
 
 =============== =========================== ============================================================================================
 attribute       variable                    what it does
 =============== =========================== ============================================================================================
-``fuse_cpu``    ``MLIRFUSE_FUSE_CPU``       compile for the CPU; off: functions run op by op
-``fuse_gpu``    ``MLIRFUSE_FUSE_GPU``       compile for GPUs; off: functions run op by op
-``single_op``   ``MLIRFUSE_SINGLE_OP``      groups of a single op become kernels too; off: such ops run through the framework or the reference
-``horizontal``  ``MLIRFUSE_HORIZONTAL``     fuse siblings that share a tensor input
-``guards``      ``MLIRFUSE_GUARDS``         check what a trace assumed of sizes and values; off, for tests only: the first trace for such
+``fuse_cpu``    ``MLIRFUSE_FUSE_CPU``       compile for the CPU; off: functions run op by op ``fuse_gpu``
+``MLIRFUSE_FUSE_GPU``       compile for GPUs; off: functions run op by op ``single_op``   ``MLIRFUSE_SINGLE_OP``
+groups of a single op become kernels too; off: such ops run through the framework or the reference ``horizontal``
+``MLIRFUSE_HORIZONTAL``     fuse siblings that share a tensor input ``guards``      ``MLIRFUSE_GUARDS``         check
+what a trace assumed of sizes and values; off, for tests only: the first trace for such
                                             dtypes, ranks and layouts runs, right or wrong
-``fallback``    ``MLIRFUSE_FALLBACK``       where compiling fails, run op by op with a warning; off: raise
-``max_kinds``   ``MLIRFUSE_MAX_KINDS``      kinds that one function is compiled for; past it, op by op (or, with ``fallback`` off, an error)
-``dump``        ``MLIRFUSE_DUMP``           what to print while compiling, by names with commas between; see :mod:`mlirfuse.inspect.dump`
-``dump_dir``    ``MLIRFUSE_DUMP_DIR``       a folder for dumps, one file each; else they go to stderr
+``fallback``    ``MLIRFUSE_FALLBACK``       where compiling fails, run op by op with a warning; off: raise ``max_kinds``
+``MLIRFUSE_MAX_KINDS``      kinds that one function is compiled for; past it, op by op (or, with ``fallback`` off, an
+error) ``dump``        ``MLIRFUSE_DUMP``           what to print while compiling, by names with commas between; see
+:mod:`mlirfuse.inspect.dump` ``dump_dir``    ``MLIRFUSE_DUMP_DIR``       a folder for dumps, one file each; else they go
+to stderr
 =============== =========================== ============================================================================================
 
 A switch acts from the next call on, on functions that have been compiled already too: their calls are looked up anew.
@@ -41,7 +43,8 @@ def _flag(name: str, default: bool) -> bool:
 
 
 def dump_names(wanted) -> frozenset[str]:
-    """The names in ``wanted``: text with commas between them, or an iterable. Raises ValueError for one that is none."""
+    """The names in ``wanted``: text with commas between them, or an iterable. Raises ValueError for one that is
+    none."""
     names = wanted.split(",") if isinstance(wanted, str) else wanted or ()
     names = frozenset(name.strip() for name in names if name.strip())
     unknown = sorted(names - set(DUMPS))

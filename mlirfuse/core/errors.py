@@ -8,7 +8,8 @@ class MlirfuseError(Exception):
 
 
 class TraceError(MlirfuseError, TypeError):
-    """A function did something while it was traced that cannot be compiled; the message has the user's line and the remedy."""
+    """A function did something while it was traced that cannot be compiled; the message has the user's line and the
+    remedy."""
 
 
 class ShapeError(MlirfuseError, ValueError):

@@ -1,4 +1,5 @@
-"""What schedulers know of a machine: a GPU, read from the device or typical of an architecture where there is none, and the host."""
+"""What schedulers know of a machine: a GPU, read from the device or typical of an architecture where there is none, and
+the host."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ class Machine:
 
     @functools.cached_property
     def cluster_sizes(self) -> tuple[int, ...]:
-        """How many blocks a cluster can have: 8 wherever there are clusters, 16 on the large chips, unless this is a slice of one."""
+        """How many blocks a cluster can have: 8 wherever there are clusters, 16 on the large chips, unless this is a
+        slice of one."""
         if self.architecture < 90:
             return (1,)
         return (1, 2, 4, 8, 16) if self.architecture in (90, 100, 103) and self.sm_count >= 100 else (1, 2, 4, 8)
@@ -51,7 +53,13 @@ class Machine:
 
         found = _native.cuda_device_attributes(index)
         major, minor = found["cc"]
-        return Machine(f"sm_{major}{minor}", found["sm_count"], found["max_threads_per_sm"], found["shared_per_block_optin"], found["l2_bytes"])
+        return Machine(
+            f"sm_{major}{minor}",
+            found["sm_count"],
+            found["max_threads_per_sm"],
+            found["shared_per_block_optin"],
+            found["l2_bytes"],
+        )
 
     @staticmethod
     def of_architecture(chip: str) -> Machine:
@@ -66,8 +74,8 @@ class Machine:
 
 @dataclass(frozen=True)
 class Host:
-    """The processor that CPU code is made for: its ``features`` as LLVM names them, the threads of a parallel loop, and the bytes of cache that
-    a core has for itself and of the last one, which all share."""
+    """The processor that CPU code is made for: its ``features`` as LLVM names them, the threads of a parallel loop, and
+    the bytes of cache that a core has for itself and of the last one, which all share."""
 
     features: frozenset[str]
     threads: int

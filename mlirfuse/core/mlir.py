@@ -1,9 +1,9 @@
 """The one place that imports MLIR's Python bindings.
 
 They come from the package ``numba_cuda_mlir`` (see docs/architecture.md). Importing that package runs its whole
-``__init__``, a CUDA compiler of its own, which takes 0.3 s; so a bare stand-in for it is put into ``sys.modules`` and only
-the bindings underneath are loaded. Its own ``__init__`` loads its libraries with ``RTLD_DEEPBIND`` so that another LLVM in
-the process (llvmlite's, torch's) cannot take over their symbols; the same is done here.
+``__init__``, a CUDA compiler of its own, which takes 0.3 s; so a bare stand-in for it is put into ``sys.modules`` and
+only the bindings underneath are loaded. Its own ``__init__`` loads its libraries with ``RTLD_DEEPBIND`` so that another
+LLVM in the process (llvmlite's, torch's) cannot take over their symbols; the same is done here.
 """
 
 from __future__ import annotations
@@ -42,9 +42,10 @@ _handles = _load_bindings()
 from numba_cuda_mlir._mlir import ir, passmanager  # noqa: E402
 from numba_cuda_mlir._mlir._mlir_libs import _mlir  # noqa: E402
 from numba_cuda_mlir._mlir._mlir_libs import _mlirDialectsLLVM as _llvm  # noqa: E402
-from numba_cuda_mlir._mlir.dialects import ext  # noqa: E402
+from numba_cuda_mlir._mlir.dialects import ext  # noqa: E402, F401
 
-# Where the bindings look for a dialect's Python module: for one that is nowhere they look again at each operation, which takes half of a pass's time.
+# Where the bindings look for a dialect's Python module: for one that is nowhere they look again at each operation,
+# which takes half of a pass's time.
 _mlir.globals.append_dialect_search_prefix("mlirfuse.dialects")
 
 PassManager = passmanager.PassManager
@@ -55,7 +56,8 @@ _local = threading.local()
 
 
 def context() -> ir.Context:
-    """This thread's MLIR context with the fusion dialect loaded. One a thread: contexts are not shared between threads."""
+    """This thread's MLIR context with the fusion dialect loaded. One a thread: contexts are not shared between
+    threads."""
     found = getattr(_local, "context", None)
     if found is None:
         found = _local.context = ir.Context()
@@ -67,7 +69,8 @@ def context() -> ir.Context:
 
 
 def plain_context() -> ir.Context:
-    """This thread's MLIR context without the fusion dialect, whose loading takes longer than compiling a small kernel."""
+    """This thread's MLIR context without the fusion dialect, whose loading takes longer than compiling a small
+    kernel."""
     found = getattr(_local, "plain", None)
     if found is None:
         found = _local.plain = ir.Context()
@@ -76,8 +79,8 @@ def plain_context() -> ir.Context:
 
 
 def parse(text: str) -> ir.Module:
-    """The module that ``text`` spells, verified. Raises :class:`MLIRError` where it does not parse or verify, and the fusion
-    dialect's ``FusionIRError`` for what MLIR's verifier cannot see."""
+    """The module that ``text`` spells, verified. Raises :class:`MLIRError` where it does not parse or verify, and the
+    fusion dialect's ``FusionIRError`` for what MLIR's verifier cannot see."""
     from mlirfuse.dialects import fusion
 
     with context():
@@ -103,7 +106,8 @@ def _set_llvm_options(*options: str) -> None:
     _library().LLVMParseCommandLineOptions(len(words), (ctypes.c_char_p * len(words))(*words), None)
 
 
-# Kernels are written in vectors: LLVM's search for more finds none, and took up to half of the time of the whole lowering to PTX.
+# Kernels are written in vectors: LLVM's search for more finds none, and took up to half of the time of the whole
+# lowering to PTX.
 _set_llvm_options("-vectorize-slp=false")
 
 
@@ -114,9 +118,9 @@ class _StringRef(ctypes.Structure):
 def allow_unknown_ops(context: ir.Context, namespace: str) -> None:
     """Lets the loaded dialect ``namespace`` hold operations that are not registered with MLIR.
 
-    C++ dialects do this with ``allowUnknownOperations()``; neither the bindings nor MLIR's C API have it, and IRDL cannot declare an
-    op whose variadic operands differ in type, which ``fusion.group`` needs. So the flag is set where ``mlir::Dialect`` keeps it, behind
-    its name, type id and context, and only if those are found in their places.
+    C++ dialects do this with ``allowUnknownOperations()``; neither the bindings nor MLIR's C API have it, and IRDL
+    cannot declare an op whose variadic operands differ in type, which ``fusion.group`` needs. So the flag is set where
+    ``mlir::Dialect`` keeps it, behind its name, type id and context, and only if those are found in their places.
     """
     library = _library()
     get_dialect = library.mlirContextGetOrLoadDialect
@@ -148,12 +152,14 @@ def walk(module: ir.Module):
     yield from visit(module.operation)
 
 
-_OPERATION = re.compile(r'^ *(?:%[\w:, %]+ = )?"([\w.]+)"', re.MULTILINE)  # in the generic form, where every name is quoted
+_OPERATION = re.compile(
+    r'^ *(?:%[\w:, %]+ = )?"([\w.]+)"', re.MULTILINE
+)  # in the generic form, where every name is quoted
 
 
 def operation_names(module: ir.Module) -> set[str]:
-    """The names of all operations in ``module``. Read from its text: to hand out one operation, the bindings load the Python classes
-    of its dialect, which takes 50 ms for LLVM's."""
+    """The names of all operations in ``module``. Read from its text: to hand out one operation, the bindings load the
+    Python classes of its dialect, which takes 50 ms for LLVM's."""
     return set(_OPERATION.findall(module.operation.get_asm(print_generic_op_form=True)))
 
 

@@ -1,7 +1,7 @@
 """The fusion dialect: classes and verifiers derived from the op table, and the way between MLIR and :class:`Graph`.
 
-Tensor ops are named as in the table (``fusion.add``). Symbolic sizes are strings over the symbols that the function's arguments
-declare::
+Tensor ops are named as in the table (``fusion.add``). Symbolic sizes are strings over the symbols that the function's
+arguments declare::
 
     func.func @f(%x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"], fusion.strides = ["s1", "1"], fusion.align = 16 : i64},
                  %w: tensor<?xf32> {fusion.shape = ["s1"]}) -> tensor<?xf32> {
@@ -18,13 +18,13 @@ import typing
 
 import numpy as np
 
+from mlirfuse.core.errors import MlirfuseError
+from mlirfuse.core.mlir import allow_unknown_ops, ext, ir
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import graph as gr
-from mlirfuse.ir.ops import table as ops
 from mlirfuse.ir import sizes as sz
-from mlirfuse.core.errors import MlirfuseError
 from mlirfuse.ir.graph import Block, Graph, Group, Layout, Op, Segment, Value
-from mlirfuse.core.mlir import allow_unknown_ops, ext, ir
+from mlirfuse.ir.ops import table as ops
 from mlirfuse.ir.ops.table import SIZE_ATTRS
 
 INT_ATTRS = {"axes", "dims", "step", "stride", "padding", "dilation"}  # arrays of ints
@@ -45,7 +45,8 @@ class MLIRText(str):
     __slots__ = ()
 
 
-# ---------------------------------------------------------------------------------------------------------------- dialect
+# ----------------------------------------------------------------------------------------------------------------
+# dialect
 
 
 class Fusion(ext.Dialect, name="fusion"):
@@ -83,7 +84,9 @@ def _verify_tensor_op(op) -> bool:
 
 
 def _define(row) -> type:
-    fields: dict = {f"in{k}": ext.Operand[typing.Any] for k in range(len(row.operands))} | {"out": ext.Result[typing.Any]}
+    fields: dict = {f"in{k}": ext.Operand[typing.Any] for k in range(len(row.operands))} | {
+        "out": ext.Result[typing.Any]
+    }
     body = {"__annotations__": fields, "verify_invariants": staticmethod(_verify_tensor_op)}
     return type(f"{row.name.title()}Op", (Fusion.Operation,), body, name=row.name)
 
@@ -92,7 +95,8 @@ def _is_variadic(row) -> bool:
     return row.several or any(name.endswith("*") for name in row.operands)
 
 
-# IRDL, on which Python-defined ops rest, gives all values of a variadic field one type. Ops with a variable number of operands or
+# IRDL, on which Python-defined ops rest, gives all values of a variadic field one type. Ops with a variable number of
+# operands or
 # results are therefore not registered with MLIR; verify() checks them, and the regions, by the same rules.
 _CLASSES = [_define(row) for row in ops.TABLE.values() if not _is_variadic(row)]
 STRUCTURE = {"fusion.group", "fusion.segment", "fusion.yield", "fusion.guard"}
@@ -176,7 +180,8 @@ def _captures(region) -> bool:
     return any(visit(block) for block in region.blocks)
 
 
-# ---------------------------------------------------------------------------------------------------------------- printing
+# ----------------------------------------------------------------------------------------------------------------
+# printing
 
 
 def _size_list(sizes) -> str:
@@ -219,7 +224,9 @@ def _constant_attribute(value, dtype) -> str:
         return f'"{complex(value)}"'
     if dtype is dt.bool_:
         return "true" if value else "false"
-    spelled = str(int(value)) if dtype.kind == "u" else _literal(value, dtype)  # types that carry a sign take it literally
+    spelled = (
+        str(int(value)) if dtype.kind == "u" else _literal(value, dtype)
+    )  # types that carry a sign take it literally
     return f"{spelled} : {dtype.mlir}"
 
 
@@ -258,7 +265,7 @@ class _Printer:
         types = ", ".join(v.type for v in operands)
         out = ", ".join(v.type for v in results)
         out = out if len(results) == 1 else f"({out})"
-        where = (f' loc({_quoted(loc[0])}:{loc[1]}:0)' if loc else " loc(unknown)") if self.locations else ""
+        where = (f" loc({_quoted(loc[0])}:{loc[1]}:0)" if loc else " loc(unknown)") if self.locations else ""
         used = ", ".join(self.name(v) for v in operands)
         self.lines.append(f'{indent}{left}"{name}"({used}){regions}{tail} : ({types}) -> {out}{where}')
 
@@ -275,10 +282,16 @@ class _Printer:
             head = ", ".join(f"{self.name(v)}: {v.type}" for v in block.args)
             if head:
                 self.lines.append(f"{indent}^bb0({head}):")
-            self.block(block, indent + "  ", block.terminator or (f"{op.name.split('.')[0]}.yield" if "." in op.name else "fusion.yield"))
+            self.block(
+                block,
+                indent + "  ",
+                block.terminator or (f"{op.name.split('.')[0]}.yield" if "." in op.name else "fusion.yield"),
+            )
             regions.append("{\n" + "\n".join(self.lines) + f"\n{indent}}}")
         self.lines = outer
-        self.statement(indent, name, op.operands, op.results, self.attributes(op), op.loc, " (" + ", ".join(regions) + ")")
+        self.statement(
+            indent, name, op.operands, op.results, self.attributes(op), op.loc, " (" + ", ".join(regions) + ")"
+        )
 
     def block(self, block: Block, indent: str, terminator: str) -> None:
         used_after = set(block.returns)
@@ -336,7 +349,8 @@ class _Printer:
 
 
 def to_text(graph: Graph, locations: bool = False) -> str:
-    """``graph`` as a ``func.func``; with ``locations``, each op with the user's line. Groups and segments are nested regions."""
+    """``graph`` as a ``func.func``; with ``locations``, each op with the user's line. Groups and segments are nested
+    regions."""
     printer = _Printer(locations)
     head = []
     for k, value in enumerate(graph.args):
@@ -374,7 +388,8 @@ def to_module_text(graphs, locations: bool = False, kept=()) -> str:
     return "module {\n" + "\n".join([*kept, *(to_text(g, locations) for g in graphs)]) + "\n}\n"
 
 
-# ---------------------------------------------------------------------------------------------------------------- reading
+# ----------------------------------------------------------------------------------------------------------------
+# reading
 
 
 def _part(attr, what: str) -> str:
@@ -442,9 +457,13 @@ class _Reader:
             out["extents"] = _python(given.pop("extents"), "extents", row.name)
         unknown = set(given) - set(row.attrs) - {"operandSegmentSizes", "resultSegmentSizes"}
         if unknown:
-            raise FusionIRError(f"{op.name}: unknown attribute '{sorted(unknown)[0]}'; it has {', '.join(row.attrs) or 'none'}")
+            raise FusionIRError(
+                f"{op.name}: unknown attribute '{sorted(unknown)[0]}'; it has {', '.join(row.attrs) or 'none'}"
+            )
         if row.name == "constant":
-            out["value"] = np.asarray(complex(out["value"]) if out["dtype"].kind == "c" else out["value"]).astype(out["dtype"].numpy)[()]
+            out["value"] = np.asarray(complex(out["value"]) if out["dtype"].kind == "c" else out["value"]).astype(
+                out["dtype"].numpy
+            )[()]
         return out
 
     def function(self, func) -> Graph:
@@ -468,7 +487,9 @@ class _Reader:
                 value.name = ir.StringAttr(given["fusion.name"]).value
             layout = None
             if "fusion.strides" in given or "fusion.align" in given:
-                strides = _sizes(given["fusion.strides"]) if "fusion.strides" in given else sz.contiguous_strides(value.shape)
+                strides = (
+                    _sizes(given["fusion.strides"]) if "fusion.strides" in given else sz.contiguous_strides(value.shape)
+                )
                 if len(strides) != value.rank:
                     raise FusionIRError(f"argument {k} has rank {value.rank}, fusion.strides has {len(strides)}")
                 align = ir.IntegerAttr(given["fusion.align"]).value if "fusion.align" in given else 1
@@ -498,7 +519,9 @@ class _Reader:
     def single_block(self, op) -> None:
         for region in op.regions:
             if len(region.blocks) > 1:
-                raise FusionIRError(f"'{op.name}' op has a region of several blocks; use scf.if, scf.for or scf.while", str(op.location))
+                raise FusionIRError(
+                    f"'{op.name}' op has a region of several blocks; use scf.if, scf.for or scf.while", str(op.location)
+                )
 
     def block(self, source, target: Block, group, segment) -> None:
         *body, end = list(source.operations)
@@ -529,7 +552,10 @@ class _Reader:
             results = [Value(d, s) for d, s in zip(dtypes, shapes)]
         else:
             plain = name.startswith("fusion.")
-            attrs = {a.name: _python(a.attr, a.name, "") if plain or a.name == "note" else MLIRText(a.attr) for a in _named(op.attributes)}
+            attrs = {
+                a.name: _python(a.attr, a.name, "") if plain or a.name == "note" else MLIRText(a.attr)
+                for a in _named(op.attributes)
+            }
             results = [self.value_of_type(v.type) for v in op.results]
         made = Op(short if name.startswith("fusion.") else name, operands, attrs, results, loc=_location(op.location))
         made.group, made.segment = group, segment
@@ -545,7 +571,9 @@ class _Reader:
         if name in ("scf.if", "arith.select"):  # the sizes of what they choose from
             choices = [b.returns for b in made.blocks] if name == "scf.if" else [[v] for v in operands[1:]]
             for result, *chosen in zip(made.results, *choices):
-                if result.dtype is not None and all(v.shape == chosen[0].shape and v.type == result.type for v in chosen):
+                if result.dtype is not None and all(
+                    v.shape == chosen[0].shape and v.type == result.type for v in chosen
+                ):
                     result.shape = chosen[0].shape
         for value, result in zip(op.results, made.results):
             self.values[value] = result
@@ -556,7 +584,9 @@ class _Reader:
         if op.name == "fusion.group":
             group, segment = Group(list(named.get("notes", []))), None
         else:
-            segment = Segment(group or Group(), named.get("scheduler", ""), named.get("params", {}), named.get("why", ""))
+            segment = Segment(
+                group or Group(), named.get("scheduler", ""), named.get("params", {}), named.get("why", "")
+            )
             group = segment.group
         inner = op.regions[0].blocks[0]
         for argument, value in zip(inner.arguments, op.operands):
@@ -572,7 +602,8 @@ class _Reader:
 
 
 def _named(attributes) -> list:
-    """What has the name and the attribute of each entry of an attribute dictionary, whichever of its two Python forms that has."""
+    """What has the name and the attribute of each entry of an attribute dictionary, whichever of its two Python forms
+    that has."""
     if isinstance(attributes, ir.DictAttr):
         return [attributes[k] for k in range(len(attributes))]
     found = [_Named(key, attributes[key]) if isinstance(key, str) else key for key in attributes]
@@ -585,7 +616,10 @@ class _Named(typing.NamedTuple):
 
 
 def _sizes(attr) -> tuple:
-    return tuple(sz.parse(ir.StringAttr(a).value) if isinstance(a, ir.StringAttr) else ir.IntegerAttr(a).value for a in ir.ArrayAttr(attr))
+    return tuple(
+        sz.parse(ir.StringAttr(a).value) if isinstance(a, ir.StringAttr) else ir.IntegerAttr(a).value
+        for a in ir.ArrayAttr(attr)
+    )
 
 
 def _python(attr, key: str, op: str):

@@ -1,4 +1,5 @@
-"""Nested containers of arguments and results: tuples, lists, dicts and named tuples, taken apart into leaves and put together again."""
+"""Nested containers of arguments and results: tuples, lists, dicts and named tuples, taken apart into leaves and put
+together again."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Tree:
-    """The structure of a nest: ``kind`` is "leaf", "tuple", "list", "dict" or "named"; ``keys`` a dict's keys or a named tuple's class.
+    """The structure of a nest: ``kind`` is "leaf", "tuple", "list", "dict" or "named"; ``keys`` a dict's keys or a
+    named tuple's class.
 
     Hashable, so that it can be a part of a key.
     """

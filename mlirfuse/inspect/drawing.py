@@ -1,7 +1,8 @@
 """An explanation as a drawing: one HTML page with the graph as SVG, laid out here in layers, its segments as boxes.
 
-Each box is laid out by itself, the values that enter and leave it as points on its upper and lower edge; then boxes, inputs, ops outside of
-kernels and results are laid out as the nodes of a graph of their own. In both, edges that pass a layer get a place of their own there.
+Each box is laid out by itself, the values that enter and leave it as points on its upper and lower edge; then boxes,
+inputs, ops outside of kernels and results are laid out as the nodes of a graph of their own. In both, edges that pass a
+layer get a place of their own there.
 """
 
 from __future__ import annotations
@@ -21,13 +22,15 @@ RISE = 27  # between layers
 SWEEPS = 16
 
 
-# ---------------------------------------------------------------------------------------------------------------- layers
+# ----------------------------------------------------------------------------------------------------------------
+# layers
 
 
 @dataclass(eq=False)
 class Node:
-    """Something with a size at a place: its middle is at ``x``, its upper edge at ``y``, the lower edge of its layer at ``floor``. Edges that pass
-    a layer have nodes without ``key``. A ``light`` one goes to where its neighbours are, and does not draw them."""
+    """Something with a size at a place: its middle is at ``x``, its upper edge at ``y``, the lower edge of its layer at
+    ``floor``. Edges that pass a layer have nodes without ``key``. A ``light`` one goes to where its neighbours are, and
+    does not draw them."""
 
     key: object
     width: float
@@ -41,7 +44,8 @@ class Node:
 
 @dataclass(eq=False)
 class Edge:
-    """``start`` and ``end`` are how far from the nodes' middles it begins and ends; ``path`` the nodes that it goes through, both ends included."""
+    """``start`` and ``end`` are how far from the nodes' middles it begins and ends; ``path`` the nodes that it goes
+    through, both ends included."""
 
     source: Node
     target: Node
@@ -51,7 +55,8 @@ class Edge:
     path: list[Node] = field(default_factory=list)
 
     def points(self) -> list[tuple[float, float]]:
-        """Where it goes: down through its places, straight within a layer, so that it passes between the layer's nodes."""
+        """Where it goes: down through its places, straight within a layer, so that it passes between the layer's
+        nodes."""
         first, *between, last = self.path
         x = first.x + self.start
         out = [(x, first.y + first.height), (x, first.floor)]
@@ -71,7 +76,9 @@ def lay_out(nodes: list[Node], edges: list[Edge], rise: float = RISE) -> tuple[f
             edge.path.append(Node(None, 4, 0, layer))
             layers[layer].append(edge.path[-1])
         edge.path.append(edge.target)
-    above: dict[Node, list[tuple[Node, float, float]]] = {}  # neighbour, how far from its middle, how far from the own middle
+    above: dict[
+        Node, list[tuple[Node, float, float]]
+    ] = {}  # neighbour, how far from its middle, how far from the own middle
     below: dict[Node, list[tuple[Node, float, float]]] = {}
     for edge in edges:
         for k, (a, b) in enumerate(zip(edge.path, edge.path[1:])):
@@ -148,11 +155,14 @@ def _place(layers, above, below) -> None:
 
 def _pull(node: Node, neighbour: Node, there: float, here: float) -> tuple[float, float]:
     """Where ``node`` would stand for a straight edge, and how much that matters: most where an edge only passes."""
-    return neighbour.x + there - here, 0.05 if neighbour.light else (1.0, 3.0, 9.0)[(node.key is None) + (neighbour.key is None)]
+    return neighbour.x + there - here, 0.05 if neighbour.light else (1.0, 3.0, 9.0)[
+        (node.key is None) + (neighbour.key is None)
+    ]
 
 
 def _apart(layer: list[Node], wanted: list[tuple[float, float]]) -> None:
-    """Moves nodes as near to where they want to be, (place, weight), as their order and widths admit: in the sense of least squares."""
+    """Moves nodes as near to where they want to be, (place, weight), as their order and widths admit: in the sense of
+    least squares."""
     offsets, at = [], 0.0
     for k, node in enumerate(layer):
         at += (layer[k - 1].width / 2 + GAP + node.width / 2) if k else 0
@@ -171,7 +181,8 @@ def _apart(layer: list[Node], wanted: list[tuple[float, float]]) -> None:
 
 
 def layer_by_depth(order, inputs_of, first: int = 0) -> dict:
-    """Each item one layer below the lowest of its inputs; then as low as its users let it, so that it stands near them."""
+    """Each item one layer below the lowest of its inputs; then as low as its users let it, so that it stands near
+    them."""
     depth, users = {}, {}
     for item in order:
         for source in inputs_of(item):
@@ -183,7 +194,8 @@ def layer_by_depth(order, inputs_of, first: int = 0) -> dict:
     return depth
 
 
-# ---------------------------------------------------------------------------------------------------------------- the picture
+# ---------------------------------------------------------------------------------------------------------------- the
+# picture
 
 
 class _Box:
@@ -196,7 +208,12 @@ class _Box:
         inside = set(ops)
         made = {v for op in ops for v in op.results}
         self.ins = list(dict.fromkeys(v for op in ops for v in op.operands if v not in made and picture.shown(v)))
-        self.outs = [v for op in ops for v in op.results if v in picture.returned or any(u not in inside for u in picture.users.get(v, ()))]
+        self.outs = [
+            v
+            for op in ops
+            for v in op.results
+            if v in picture.returned or any(u not in inside for u in picture.users.get(v, ()))
+        ]
         depth = layer_by_depth(ops, lambda op: [v.op for v in op.operands if v.op in inside], 1)
         last = max(depth.values(), default=0) + 1
         self.nodes = {op: picture.op_node(op, depth[op]) for op in ops}
@@ -232,7 +249,11 @@ class _Box:
             return [*out, ("fact", "only changes metadata: nothing to launch")] if k.scheduler == "no-op" else out
         facts = [f"reads {listing.bytes_text(k.bytes_read)}, writes {listing.bytes_text(k.bytes_written)}"]
         facts += [launch.threads for launch in k.launches]
-        for text, kind in [*((f, "fact") for f in facts), (k.chosen, "fact"), (f"cut: {k.why}" if k.why else "", "why")]:
+        for text, kind in [
+            *((f, "fact") for f in facts),
+            (k.chosen, "fact"),
+            (f"cut: {k.why}" if k.why else "", "why"),
+        ]:
             out += [(kind, line) for line in textwrap.wrap(text, max(columns, 30))]
         return out
 
@@ -261,14 +282,24 @@ class _Picture:
             if not self.shown(v):
                 words.append(self.names.of(v))
         expression = self.names.expression(op)
-        attributes = [w for w in expression[len(op.name) + 1 : -1].split(", ") if "=" in w or w.endswith("]")] if op.attrs else []
+        attributes = (
+            [w for w in expression[len(op.name) + 1 : -1].split(", ") if "=" in w or w.endswith("]")]
+            if op.attrs
+            else []
+        )
         if attributes:
-            words.append(expression[len(op.name) + 1 : -1].split("=", 1)[1] if len(op.attrs) == 1 else ", ".join(attributes))
+            words.append(
+                expression[len(op.name) + 1 : -1].split("=", 1)[1] if len(op.attrs) == 1 else ", ".join(attributes)
+            )
         text = " ".join([op.name, *words])
         return text if len(text) <= 34 else text[:33] + "…"
 
     def result(self, op: Op) -> str:
-        text = f"{self.names.of(op.results[0])}: {self.names.type(op.results[0])}" if len(op.results) == 1 else f"{len(op.results)} results"
+        text = (
+            f"{self.names.of(op.results[0])}: {self.names.type(op.results[0])}"
+            if len(op.results) == 1
+            else f"{len(op.results)} results"
+        )
         return text if len(text) <= 34 else text[:33] + "…"
 
     def op_node(self, op: Op, layer: int) -> Node:
@@ -294,7 +325,9 @@ class _Picture:
             x, y = a, b
         tip = f"{self.names.of(value)}: {self.names.type(value)}" if value is not None else ""
         end = ' marker-end="url(#arrow)"' if arrow else ""
-        self.parts.append(f'<path d="{" ".join(d)}" class="edge {kind}" data-v="{escape(self.names.of(value))}"{end}><title>{escape(tip)}</title></path>')
+        self.parts.append(
+            f'<path d="{" ".join(d)}" class="edge {kind}" data-v="{escape(self.names.of(value))}"{end}><title>{escape(tip)}</title></path>'
+        )
 
     def draw_op(self, op: Op, node: Node, dx: float, dy: float) -> None:
         kind = "view" if op in self.views else "outside" if op.group is None else "op"
@@ -302,10 +335,16 @@ class _Picture:
         statement = self.names.statement(op)
         tip = [statement, ", ".join(self.names.type(v) for v in op.results)]
         tip += [f"{op.loc[0]}:{op.loc[1]}", listing.source(op.loc)] if op.loc else []
-        tip += [f"{'view, no kernel' if op in self.views else 'outside of kernels'}: {(self.views | self.outside)[op]}"] if op in self.views | self.outside else []
+        tip += (
+            [f"{'view, no kernel' if op in self.views else 'outside of kernels'}: {(self.views | self.outside)[op]}"]
+            if op in self.views | self.outside
+            else []
+        )
         self.tips[ident] = [t for t in tip if t]
         x, y = node.x - node.width / 2 + dx, node.y + dy
-        self.parts.append(f'<g id="{ident}" class="node {kind}"><title>{escape(chr(10).join(self.tips[ident]))}</title>')
+        self.parts.append(
+            f'<g id="{ident}" class="node {kind}"><title>{escape(chr(10).join(self.tips[ident]))}</title>'
+        )
         self.parts.append(f'<rect x="{x:.1f}" y="{y:.1f}" width="{node.width:.1f}" height="{node.height:.1f}" rx="5"/>')
         self.text(x + 4, y + 9, str(self.number[op]), "order", "start")
         self.text(node.x + dx, y + 17, self.label(op), "name")
@@ -316,7 +355,9 @@ class _Picture:
         self.tips[ident] = tip
         x = node.x - node.width / 2
         self.parts.append(f'<g id="{ident}" class="node {kind}"><title>{escape(chr(10).join(tip))}</title>')
-        self.parts.append(f'<rect x="{x:.1f}" y="{node.y:.1f}" width="{node.width:.1f}" height="{node.height:.1f}" rx="16"/>')
+        self.parts.append(
+            f'<rect x="{x:.1f}" y="{node.y:.1f}" width="{node.width:.1f}" height="{node.height:.1f}" rx="16"/>'
+        )
         self.text(node.x, node.y + 14, title, "name")
         self.text(node.x, node.y + 28, type_, "type")
         self.parts.append("</g>")
@@ -328,16 +369,25 @@ class _Picture:
         self.parts.append(f'<rect x="{dx:.1f}" y="{dy:.1f}" width="{box.width:.1f}" height="{box.height:.1f}" rx="8"/>')
         for edge in box.edges:
             points = [(x + dx, y + dy) for x, y in edge.points()]
-            self.curve(points, "inner", edge.value, arrow=edge.target.key not in box.exits or box.exits.get(edge.target.key) is not edge.target)
+            self.curve(
+                points,
+                "inner",
+                edge.value,
+                arrow=edge.target.key not in box.exits or box.exits.get(edge.target.key) is not edge.target,
+            )
         for v, entry in box.entries.items():  # from the box's upper edge, behind its text, to the first layer
-            self.parts.append(f'<line x1="{entry.x + dx:.1f}" y1="{dy:.1f}" x2="{entry.x + dx:.1f}" y2="{entry.y + dy:.1f}" class="edge port" data-v="{escape(self.names.of(v))}"/>')
+            self.parts.append(
+                f'<line x1="{entry.x + dx:.1f}" y1="{dy:.1f}" x2="{entry.x + dx:.1f}" y2="{entry.y + dy:.1f}" class="edge port" data-v="{escape(self.names.of(v))}"/>'
+            )
         for at, (kind, words) in enumerate(box.head):
             self.text(dx + box.PAD, dy + 20 + 16 * at, words, kind, "start")
         for op in box.ops:
             self.draw_op(op, box.nodes[op], dx, dy)
         for v, port in [*box.entries.items(), *box.exits.items()]:
             y = dy if v in box.entries and box.entries[v] is port else dy + box.height
-            self.parts.append(f'<circle cx="{port.x + dx:.1f}" cy="{y:.1f}" r="3" class="dot"><title>{escape(f"{self.names.of(v)}: {self.names.type(v)}")}</title></circle>')
+            self.parts.append(
+                f'<circle cx="{port.x + dx:.1f}" cy="{y:.1f}" r="3" class="dot"><title>{escape(f"{self.names.of(v)}: {self.names.type(v)}")}</title></circle>'
+            )
         self.parts.append("</g>")
 
     def draw(self) -> str:
@@ -380,8 +430,16 @@ class _Picture:
         last = max(depth.values(), default=0) + 1
         results = []
         for k, value in enumerate(graph.returns):
-            title = f"result {k}" + (f", written into {names.of(graph.args[graph.aliases[k]])}" if k in graph.aliases else "")
-            results.append((value, title, Node(("result", k), max(len(title), len(names.type(value))) * CHAR + 30, 36, last, light=True)))
+            title = f"result {k}" + (
+                f", written into {names.of(graph.args[graph.aliases[k]])}" if k in graph.aliases else ""
+            )
+            results.append(
+                (
+                    value,
+                    title,
+                    Node(("result", k), max(len(title), len(names.type(value))) * CHAR + 30, 36, last, light=True),
+                )
+            )
         edges = []
 
         def end(item, v, leaving) -> float:
@@ -410,8 +468,17 @@ class _Picture:
                 tip = [f"argument {graph.args.index(item)}: {names.of(item)}", names.type(item)]
                 self.draw_end(f"arg{graph.args.index(item)}", node, "input", names.of(item), names.type(item), tip)
         for k, (value, title, node) in enumerate(results):
-            self.draw_end(f"result{k}", node, "output", title, names.type(value), [title, f"{names.of(value)}: {names.type(value)}"])
-        size = f'viewBox="-12 -12 {width + 24:.0f} {height + 24:.0f}" width="{width + 24:.0f}" height="{height + 24:.0f}"'
+            self.draw_end(
+                f"result{k}",
+                node,
+                "output",
+                title,
+                names.type(value),
+                [title, f"{names.of(value)}: {names.type(value)}"],
+            )
+        size = (
+            f'viewBox="-12 -12 {width + 24:.0f} {height + 24:.0f}" width="{width + 24:.0f}" height="{height + 24:.0f}"'
+        )
         return f'<svg id="graph" xmlns="http://www.w3.org/2000/svg" {size}>{_DEFS}{"".join(self.parts)}</svg>'
 
 
@@ -451,11 +518,26 @@ def _listing(picture: _Picture) -> str:
     number = {k.segment: k for k in e.kernels}
     for op in picture.ops:
         kernel = number.get(op.segment)
-        where = f"{kernel.number}" if kernel is not None and op not in picture.views else "view" if op in picture.views else "outside"
+        where = (
+            f"{kernel.number}"
+            if kernel is not None and op not in picture.views
+            else "view"
+            if op in picture.views
+            else "outside"
+        )
         source = listing.source(op.loc) if op.loc != last else ""
         last = op.loc
-        cells = [str(picture.number[op]), picture.names.statement(op), ", ".join(picture.names.type(v) for v in op.results), where, listing.place(op.loc), source]
-        rows.append(f'<tr data-op="op{picture.number[op]}">' + "".join(f"<td>{escape(c)}</td>" for c in cells) + "</tr>")
+        cells = [
+            str(picture.number[op]),
+            picture.names.statement(op),
+            ", ".join(picture.names.type(v) for v in op.results),
+            where,
+            listing.place(op.loc),
+            source,
+        ]
+        rows.append(
+            f'<tr data-op="op{picture.number[op]}">' + "".join(f"<td>{escape(c)}</td>" for c in cells) + "</tr>"
+        )
     heads = "".join(f"<th>{h}</th>" for h in ("", "op", "type", "kernel", "line", "source"))
     return f'<table class="ops"><tr>{heads}</tr>{"".join(rows)}</table>'
 
@@ -464,9 +546,33 @@ def _kernels(e) -> str:
     rows = []
     for k in e.kernels:
         threads = "<br>".join(escape(launch.threads) for launch in k.launches) or "nothing to launch"
-        cells = [str(k.number), k.scheduler, str(len(k.launches)), str(len(k.ops)), listing.bytes_text(k.bytes_read), listing.bytes_text(k.bytes_written)]
-        rows.append("<tr>" + "".join(f"<td>{escape(c)}</td>" for c in cells) + f"<td>{threads}</td><td>{escape(k.chosen)}</td><td>{escape(k.why)}</td></tr>")
-    heads = "".join(f"<th>{h}</th>" for h in ("kernel", "scheduler", "launches", "ops", "reads", "writes", "threads", "chosen", "why it is cut from the one before"))
+        cells = [
+            str(k.number),
+            k.scheduler,
+            str(len(k.launches)),
+            str(len(k.ops)),
+            listing.bytes_text(k.bytes_read),
+            listing.bytes_text(k.bytes_written),
+        ]
+        rows.append(
+            "<tr>"
+            + "".join(f"<td>{escape(c)}</td>" for c in cells)
+            + f"<td>{threads}</td><td>{escape(k.chosen)}</td><td>{escape(k.why)}</td></tr>"
+        )
+    heads = "".join(
+        f"<th>{h}</th>"
+        for h in (
+            "kernel",
+            "scheduler",
+            "launches",
+            "ops",
+            "reads",
+            "writes",
+            "threads",
+            "chosen",
+            "why it is cut from the one before",
+        )
+    )
     return f'<table class="kernels"><tr>{heads}</tr>{"".join(rows)}</table>' if rows else ""
 
 
@@ -475,12 +581,20 @@ def page(explanation) -> str:
     picture = _Picture(explanation)
     svg = picture.draw()
     sections = []
-    for title, items in (("Outside of kernels", explanation.outside), ("Views, which cost no kernel", explanation.views)):
+    for title, items in (
+        ("Outside of kernels", explanation.outside),
+        ("Views, which cost no kernel", explanation.views),
+    ):
         if items:
-            rows = "".join(f"<tr><td>{escape(o.line.text)}</td><td>{escape(o.line.type)}</td><td>{escape(o.why)}</td><td>{escape(o.line.place)}</td></tr>" for o in items)
+            rows = "".join(
+                f"<tr><td>{escape(o.line.text)}</td><td>{escape(o.line.type)}</td><td>{escape(o.why)}</td><td>{escape(o.line.place)}</td></tr>"
+                for o in items
+            )
             sections.append(f"<h2>{title}</h2><table>{rows}</table>")
     if explanation.notes:
-        sections.append("<h2>Not merged</h2><ul>" + "".join(f"<li>{escape(note)}</li>" for note in explanation.notes) + "</ul>")
+        sections.append(
+            "<h2>Not merged</h2><ul>" + "".join(f"<li>{escape(note)}</li>" for note in explanation.notes) + "</ul>"
+        )
     return _PAGE.substitute(
         name=escape(explanation.name), summary=escape(explanation.summary()), kernels=_kernels(explanation), svg=svg, listing=_listing(picture),
         sections="".join(sections), tips=json.dumps(picture.tips).replace("</", "<\\/"),

@@ -1,23 +1,23 @@
-"""What the compiler does, printed while it does it: ``MLIRFUSE_DUMP=segmented,ptx``, or ``mlirfuse.config.dump = "segmented,ptx"``.
+"""What the compiler does, printed while it does it: ``MLIRFUSE_DUMP=segmented,ptx``, or ``mlirfuse.config.dump =
+"segmented,ptx"``.
 
 =======================  ===========================================================================================================
 ``fusion`` … ``llvm``    the levels of :mod:`mlirfuse.inspect.lowered`; those below ``linalg`` a segment at a time
-``math``                 the ops of each segment, without its schedule
-``groups``               each group as a Python program that runs by itself
-``group-log``            ops left out of groups, and merges that were refused, with the reasons
-``segmenter-log``        which segments were merged and which were not, with the reasons
-``guards``               what a compiled kind assumes of a call, and what a new call did not fulfil
-``cache``                which kinds, variants and entries of the disk cache were found or made
-``launch-params``        each segment's parameters, blocks and threads, or tasks
-``occupancy``            registers, shared memory and blocks a multiprocessor (GPU); tasks a thread (CPU)
-``sass``                 the machine code of each segment's kernels (GPU, where ``ptxas`` and ``nvdisasm`` or ``cuobjdump`` are there)
-``kernel-args``          at each call: what each kernel gets
-``effective-bandwidth``  at each call: each segment's time, and the bytes that it reads and writes over it
+``math``                 the ops of each segment, without its schedule ``groups``               each group as a Python
+program that runs by itself ``group-log``            ops left out of groups, and merges that were refused, with the
+reasons ``segmenter-log``        which segments were merged and which were not, with the reasons ``guards``
+what a compiled kind assumes of a call, and what a new call did not fulfil ``cache``                which kinds,
+variants and entries of the disk cache were found or made ``launch-params``        each segment's parameters, blocks and
+threads, or tasks ``occupancy``            registers, shared memory and blocks a multiprocessor (GPU); tasks a thread
+(CPU) ``sass``                 the machine code of each segment's kernels (GPU, where ``ptxas`` and ``nvdisasm`` or
+``cuobjdump`` are there) ``kernel-args``          at each call: what each kernel gets ``effective-bandwidth``  at each
+call: each segment's time, and the bytes that it reads and writes over it
 =======================  ===========================================================================================================
 
-A dump has a header that names the function, its kind and, where it is about one, the segment. With ``MLIRFUSE_DUMP_DIR``, or
-``config.dump_dir``, each goes to a file of its own, else to stderr. Only what is new is dumped: a call whose variant is compiled prints
-nothing. The two that print at each call make calls slower while they are on: kernels are launched one by one, and timed.
+A dump has a header that names the function, its kind and, where it is about one, the segment. With
+``MLIRFUSE_DUMP_DIR``, or ``config.dump_dir``, each goes to a file of its own, else to stderr. Only what is new is
+dumped: a call whose variant is compiled prints nothing. The two that print at each call make calls slower while they
+are on: kernels are launched one by one, and timed.
 """
 
 from __future__ import annotations
@@ -40,18 +40,21 @@ from pathlib import Path
 
 from mlirfuse.core import config
 from mlirfuse.inspect import listing
+from mlirfuse.inspect.listing import Names
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Graph, Op
-from mlirfuse.inspect.listing import Names
 from mlirfuse.passes.segment import COPIED
 from mlirfuse.schedule.gpu.kernel import GpuKernel
 
-SUFFIXES = {"ptx": "ptx", "llvm": "ll", "groups": "py"} | dict.fromkeys(("fusion", "grouped", "segmented", "linalg", "tiled", "gpu", "nvvm", "host"), "mlir")
+SUFFIXES = {"ptx": "ptx", "llvm": "ll", "groups": "py"} | dict.fromkeys(
+    ("fusion", "grouped", "segmented", "linalg", "tiled", "gpu", "nvvm", "host"), "mlir"
+)
 EACH_CALL = {"kernel-args", "effective-bandwidth"}
 _lock = threading.RLock()
 
 
-# ---------------------------------------------------------------------------------------------------------------- where it goes
+# ---------------------------------------------------------------------------------------------------------------- where
+# it goes
 
 
 @dataclass(frozen=True)
@@ -71,14 +74,20 @@ class Where:
         for name in ("kind", "part", "variant", "group", "segment"):
             number = getattr(self, name)
             if number is not None:
-                words.append(f"{name} {number}" + (f" ({self.scheduler})" if name == "segment" and self.scheduler else ""))
+                words.append(
+                    f"{name} {number}" + (f" ({self.scheduler})" if name == "segment" and self.scheduler else "")
+                )
         return ", ".join(words)
 
     @property
     def file(self) -> str:
         """The beginning of a file's name."""
         words = [re.sub(r"[^\w.-]", "_", self.function)]
-        words += [f"{name}{getattr(self, name)}" for name in ("kind", "part", "variant", "group", "segment") if getattr(self, name) is not None]
+        words += [
+            f"{name}{getattr(self, name)}"
+            for name in ("kind", "part", "variant", "group", "segment")
+            if getattr(self, name) is not None
+        ]
         return ".".join(words)
 
 
@@ -86,7 +95,8 @@ _opened: set[str] = set()
 
 
 def write(what: str, where: Where, text: str, append: bool = False) -> None:
-    """Gives out one dump, under its header or in its file; with ``append``, behind what this process has written there."""
+    """Gives out one dump, under its header or in its file; with ``append``, behind what this process has written
+    there."""
     with _lock:
         if not config.dump_dir:
             sys.stderr.write(f"{_comment(what)}===---- mlirfuse {what}: {where} ----===\n{text.rstrip()}\n\n")
@@ -121,7 +131,9 @@ def _file(name: str, text: str, append: bool) -> None:
 _owners: dict[str, weakref.WeakKeyDictionary] = {}
 _numbers: dict[str, itertools.count] = {}
 _kinds: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
-_programs: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()  # a Program's Where, and the graph that it is a part of
+_programs: weakref.WeakKeyDictionary = (
+    weakref.WeakKeyDictionary()
+)  # a Program's Where, and the graph that it is a part of
 
 
 def _harmless(method):
@@ -159,7 +171,8 @@ def disk(name: str, what: str) -> None:
         log("cache", Where("disk"), f"{name[:24]} {what}")
 
 
-# ---------------------------------------------------------------------------------------------------------------- a kind
+# ---------------------------------------------------------------------------------------------------------------- a
+# kind
 
 
 class Compilation:
@@ -191,9 +204,16 @@ class Compilation:
     @_harmless
     def made(self, executor, leaves, leaf_of_arg, env, guards: str = "") -> None:
         """Called with what was made of the graph, and the first call."""
-        pieces = [executor] if executor.pieces is None else [step for what, step in executor.pieces.steps if what == "kernels"]
+        pieces = (
+            [executor]
+            if executor.pieces is None
+            else [step for what, step in executor.pieces.steps if what == "kernels"]
+        )
         for at, piece in enumerate(pieces):
-            _programs[piece.program] = replace(self.where, part=at if executor.pieces is not None else None), executor.graph
+            _programs[piece.program] = (
+                replace(self.where, part=at if executor.pieces is not None else None),
+                executor.graph,
+            )
         if "cache" in config.dump:
             log("cache", self.where, f"traced and segmented in {1e3 * (time.perf_counter() - self.start):.1f} ms")
         if "guards" in config.dump and guards:
@@ -229,8 +249,8 @@ def _text(graph: Graph) -> str:
 
 def _segmented(executor, pieces, leaves, leaf_of_arg, env) -> str:
     """The segmented graph, with what is chosen for the first call."""
-    from mlirfuse.inspect.lowered import parameters
     from mlirfuse.analysis import traffic
+    from mlirfuse.inspect.lowered import parameters
 
     saved = []
 
@@ -260,7 +280,9 @@ def group_log(graph: Graph) -> str:
     out = []
     for at, (group, ops) in enumerate(groups.items()):
         told = [op for op in ops if not listing.is_literal(op)]
-        out.append(f"group {at}: {len(told)} ops, {told[0].name if told else 'constants'} … {told[-1].name if told else ''}\n")
+        out.append(
+            f"group {at}: {len(told)} ops, {told[0].name if told else 'constants'} … {told[-1].name if told else ''}\n"
+        )
         out += [f"  {note}\n" for note in group.notes]
     loose = [op for op in graph.ops if op.group is None and not listing.is_literal(op)]
     rows = [(names.statement(op), op.attrs.get("note", "is alone"), listing.place(op.loc)) for op in loose]
@@ -273,7 +295,10 @@ def segmenter_log(decisions, graph: Graph) -> str:
     """What was merged, what was not and what is computed again, in the order in which it was decided."""
     names, out, told = Names(graph), [], set()
     for a, count_a, b, count_b, why in decisions:
-        line = f"{'merged  ' if why is None else 'again   ' if why == COPIED else 'not     '} {_of(a, count_a, names)} + {_of(b, count_b, names)}" + (f": {why}" if why else "")
+        line = (
+            f"{'merged  ' if why is None else 'again   ' if why == COPIED else 'not     '} {_of(a, count_a, names)} + {_of(b, count_b, names)}"
+            + (f": {why}" if why else "")
+        )
         if why is None or line not in told:
             out.append(line)
         told.add(line)
@@ -283,7 +308,9 @@ def segmenter_log(decisions, graph: Graph) -> str:
             segments.setdefault(op.segment, []).append(op)
     for at, (segment, ops) in enumerate(segments.items()):
         ops = [op for op in ops if not listing.is_literal(op)]
-        out.append(f"segment {at}: {segment.scheduler}, {len(ops)} ops" + (f"; cut: {segment.why}" if segment.why else ""))
+        out.append(
+            f"segment {at}: {segment.scheduler}, {len(ops)} ops" + (f"; cut: {segment.why}" if segment.why else "")
+        )
     return "\n".join(out)
 
 
@@ -324,10 +351,19 @@ def guards_of(owner, entry, kind, key) -> str:
     shown, out = Names(graph), ["arguments:\n"]
     rows = []
     for value, layout in zip(graph.args, graph.layouts):
-        strides = f"strides ({', '.join(map(str, layout.strides))})" if layout is not None and value.shape else "by value" if not value.shape else ""
+        strides = (
+            f"strides ({', '.join(map(str, layout.strides))})"
+            if layout is not None and value.shape
+            else "by value"
+            if not value.shape
+            else ""
+        )
         rows.append((shown.of(value), shown.type(value), strides))
     out.append(listing.table(rows, "  ") if rows else "")
-    lines = [f"{symbol} is {shown.of(graph.args[argument])}.{what}[{axis}]" for symbol, (argument, what, axis) in traced.symbols.items()]
+    lines = [
+        f"{symbol} is {shown.of(graph.args[argument])}.{what}[{axis}]"
+        for symbol, (argument, what, axis) in traced.symbols.items()
+    ]
     extents = [symbol for symbol, (_, what, _) in traced.symbols.items() if what == "shape"]
     lines += [f"{', '.join(extents)}: neither 0 nor 1"] if extents else []
     lines += [str(guard) for guard in traced.size_guards]
@@ -335,7 +371,11 @@ def guards_of(owner, entry, kind, key) -> str:
     for leaf, ranges in [*traced.scalar_ranges.items(), *traced.index_ranges.items()]:
         lines += [f"{low} <= {_leaf(names, leaf)} <= {high}" for low, high in ranges]
     lines += [f"{_leaf(names, leaf)} is {value!r}" for leaf, value in [*traced.static_leaves.items(), *kind.statics]]
-    lines += [f"{name} around the function is {value!r}" for _, name, value in traced.scope if isinstance(value, (int, float, complex, str))]
+    lines += [
+        f"{name} around the function is {value!r}"
+        for _, name, value in traced.scope
+        if isinstance(value, (int, float, complex, str))
+    ]
     out.append("holds where:\n" + "".join(f"  {line}\n" for line in dict.fromkeys(lines)))
     known = [(other, k) for other, kinds in entry.kinds.items() for k in kinds]
     if known:
@@ -364,7 +404,8 @@ def _leaf(names: list[str], leaf: int) -> str:
     return names[leaf] if leaf < len(names) else f"leaf {leaf}"
 
 
-# ---------------------------------------------------------------------------------------------------------------- a variant
+# ---------------------------------------------------------------------------------------------------------------- a
+# variant
 
 
 def _where(program) -> Where:
@@ -403,9 +444,15 @@ def _kernels(program, params) -> tuple:
 def _by_segment(program, kernels, where: Where):
     from mlirfuse.inspect.lowered import kernels_of
 
-    number = {segment: at for at, segment in enumerate(dict.fromkeys(op.segment for op in _graph(program).ops if op.segment is not None))}
+    number = {
+        segment: at
+        for at, segment in enumerate(dict.fromkeys(op.segment for op in _graph(program).ops if op.segment is not None))
+    }
     for at, step in enumerate(program.steps):
-        yield replace(where, segment=number.get(step.segment, at), scheduler=step.segment.scheduler), kernels_of(step, kernels)
+        yield (
+            replace(where, segment=number.get(step.segment, at), scheduler=step.segment.scheduler),
+            kernels_of(step, kernels),
+        )
 
 
 @_harmless
@@ -507,13 +554,17 @@ def sass(text: str, chip: str) -> str:
         return subprocess.run([disassembler, *options, image], capture_output=True, text=True).stdout
 
 
-# ---------------------------------------------------------------------------------------------------------------- each call
+# ---------------------------------------------------------------------------------------------------------------- each
+# call
 
-_LAUNCH = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_int64), ctypes.c_void_p)
+_LAUNCH = ctypes.CFUNCTYPE(
+    ctypes.c_int32, ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_int64), ctypes.c_void_p
+)
 
 
 def watched(program, compiled, env) -> tuple[int, object]:
-    """In place of a variant's host function: one that says what kernels get and how long they take. Gives its address, and what to keep."""
+    """In place of a variant's host function: one that says what kernels get and how long they take. Gives its address,
+    and what to keep."""
     known = vars(program).setdefault("_watches", {})  # they go with the program
     key = compiled, program.sizes_key(env)
     try:
@@ -532,7 +583,10 @@ class _Watch:
         from mlirfuse.lowering import llvm
 
         self.program, self.compiled, self.env = program, compiled, env
-        self.where = replace(_where(program), variant=list(program.variants.values()).index(compiled) if compiled in program.variants.values() else None)
+        self.where = replace(
+            _where(program),
+            variant=list(program.variants.values()).index(compiled) if compiled in program.variants.values() else None,
+        )
         self.names = Names(_graph(program), env)
         kernels, tiled, _ = _kernels(program, compiled.params)
         self.gpu = program.target.name != "cpu"
@@ -595,7 +649,11 @@ class _Watch:
             parts = f" ({' + '.join(f'{k.name} {taken[k.name]:.4f}' for k in kernels)})" if len(kernels) > 1 else ""
             rate = nbytes / ms / 1e6 if ms else 0.0
             share = f", {rate / self.peak:.0%} of {self.peak:.0f} GB/s" if self.peak else ""
-            log("effective-bandwidth", segment, f"{listing.bytes_text(nbytes)} in {ms:.4f} ms{parts}: {rate:.1f} GB/s{share}")
+            log(
+                "effective-bandwidth",
+                segment,
+                f"{listing.bytes_text(nbytes)} in {ms:.4f} ms{parts}: {rate:.1f} GB/s{share}",
+            )
 
     @property
     def peak(self) -> float:
@@ -616,21 +674,37 @@ class _Watch:
         for what, values in (("in", analysis.inputs), ("out", analysis.outputs)):
             for value in values:
                 kind, slot = slots.place(value)
-                address = f"{pointers[slot] or 0:#x}" if kind == "pointer" else f"{(pointers[slots.workspace] or 0) + ints[slot]:#x} in the workspace"
+                address = (
+                    f"{pointers[slot] or 0:#x}"
+                    if kind == "pointer"
+                    else f"{(pointers[slots.workspace] or 0) + ints[slot]:#x} in the workspace"
+                )
                 strides = ", ".join(str(size(s)) for s in analysis.strides[value])
                 rows.append((what, self.names.of(value), self.names.type(value), f"strides ({strides})", address))
         for value in analysis.scalars:
             slot = slots.ints.get(("scalar", value))
             if slot is not None:
                 bits = ctypes.c_int64(ints[slot])
-                number = ctypes.cast(ctypes.byref(bits), ctypes.POINTER(ctypes.c_double)).contents.value if value.dtype.is_float else bits.value
+                number = (
+                    ctypes.cast(ctypes.byref(bits), ctypes.POINTER(ctypes.c_double)).contents.value
+                    if value.dtype.is_float
+                    else bits.value
+                )
                 rows.append(("scalar", self.names.of(value), self.names.type(value), "", str(number)))
         out = [listing.table(rows)]
         for k in kernels:
             if self.gpu:
                 spelled = {slot: key for key, slot in slots.ints.items()}
-                passed = [f"{name} = {ints[slot]}" + self._meaning(spelled[slot]) for (kind, slot), (name, _) in k.passed.items() if kind == "size"]
-                out.append(f"{k.name}: {threads_text(k, self.env)}, stream {stream or 0:#x}" + (f"; {', '.join(passed)}" if passed else "") + "\n")
+                passed = [
+                    f"{name} = {ints[slot]}" + self._meaning(spelled[slot])
+                    for (kind, slot), (name, _) in k.passed.items()
+                    if kind == "size"
+                ]
+                out.append(
+                    f"{k.name}: {threads_text(k, self.env)}, stream {stream or 0:#x}"
+                    + (f"; {', '.join(passed)}" if passed else "")
+                    + "\n"
+                )
             else:
                 out.append(f"{k.name}: {threads_text(k, self.env)}\n")
         return "".join(out)

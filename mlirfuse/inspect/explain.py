@@ -1,15 +1,16 @@
-"""What a call becomes, for people: ``print(jit(f).explain(*args))``, and as a drawing in ``.explain(*args).save("f.html")``."""
+"""What a call becomes, for people: ``print(jit(f).explain(*args))``, and as a drawing in
+``.explain(*args).save("f.html")``."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from mlirfuse.inspect import listing
-from mlirfuse.ir import sizes as sz
-from mlirfuse.core.errors import CompileError, UnsupportedError
-from mlirfuse.ir.graph import Graph, Op, Segment
-from mlirfuse.inspect.listing import Names
 from mlirfuse.analysis import traffic
+from mlirfuse.core.errors import CompileError, UnsupportedError
+from mlirfuse.inspect import listing
+from mlirfuse.inspect.listing import Names
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.graph import Graph, Op, Segment
 
 
 @dataclass
@@ -22,7 +23,8 @@ class Launch:
 
 @dataclass
 class Line:
-    """An op: what it computes, the type of what it gives, and where in the user's program it was written ("" where that is not known)."""
+    """An op: what it computes, the type of what it gives, and where in the user's program it was written ("" where that
+    is not known)."""
 
     text: str
     type: str
@@ -33,7 +35,8 @@ class Line:
 
 @dataclass
 class Kernel:
-    """A segment: what its scheduler made of it. ``launches`` is empty where it only changes metadata; a split reduction has two."""
+    """A segment: what its scheduler made of it. ``launches`` is empty where it only changes metadata; a split reduction
+    has two."""
 
     number: int
     scheduler: str
@@ -69,8 +72,8 @@ class Outside:
 class Explanation:
     """What a call with certain arguments becomes. ``str()`` is a summary for people; :meth:`save` draws it.
 
-    ``views``: view ops that no kernel is launched for: inside a kernel they change its indices, at the end they are aliases. ``notes``: merges
-    that grouping refused. ``problem``: why nothing is compiled, where that is so.
+    ``views``: view ops that no kernel is launched for: inside a kernel they change its indices, at the end they are
+    aliases. ``notes``: merges that grouping refused. ``problem``: why nothing is compiled, where that is so.
     """
 
     name: str
@@ -119,19 +122,49 @@ class Explanation:
     def __str__(self) -> str:
         out = [self.summary() + "\n"]
         if self.kernels:
-            rows = [(k.number, k.scheduler, len(k.launches), len(k.ops), listing.bytes_text(k.bytes_read), listing.bytes_text(k.bytes_written),
-                     "; ".join(launch.threads for launch in k.launches) or "nothing to launch", k.why) for k in self.kernels]  # fmt: skip
-            headings = ("kernel", "scheduler", "launches", "ops", "reads", "writes", "threads", "why it is cut from the one before")
+            rows = [
+                (
+                    k.number,
+                    k.scheduler,
+                    len(k.launches),
+                    len(k.ops),
+                    listing.bytes_text(k.bytes_read),
+                    listing.bytes_text(k.bytes_written),
+                    "; ".join(launch.threads for launch in k.launches) or "nothing to launch",
+                    k.why,
+                )
+                for k in self.kernels
+            ]
+            headings = (
+                "kernel",
+                "scheduler",
+                "launches",
+                "ops",
+                "reads",
+                "writes",
+                "threads",
+                "why it is cut from the one before",
+            )
             if not any(k.why for k in self.kernels):
                 rows, headings = [row[:-1] for row in rows], headings[:-1]
             out.append(listing.table(rows, "  ", headings))
         for k in self.kernels:
-            head = f"{k.title}: {', '.join(k.reads) or 'nothing'} -> {', '.join(k.writes)}" if k.launches else f"{k.title}: nothing to launch"
+            head = (
+                f"{k.title}: {', '.join(k.reads) or 'nothing'} -> {', '.join(k.writes)}"
+                if k.launches
+                else f"{k.title}: nothing to launch"
+            )
             out.append(head + (f"\n  chosen: {k.chosen}" if k.chosen else "") + "\n" + _lines(k.ops))
         if self.outside:
-            out.append("outside of kernels:\n" + listing.table([(o.line.text, o.line.type, o.why, o.line.place) for o in self.outside], "  "))
+            out.append(
+                "outside of kernels:\n"
+                + listing.table([(o.line.text, o.line.type, o.why, o.line.place) for o in self.outside], "  ")
+            )
         if self.views:
-            out.append("views, which cost no kernel:\n" + listing.table([(o.line.text, o.line.type, o.why, o.line.place) for o in self.views], "  "))
+            out.append(
+                "views, which cost no kernel:\n"
+                + listing.table([(o.line.text, o.line.type, o.why, o.line.place) for o in self.views], "  ")
+            )
         if self.notes:
             out.append("not merged:\n" + "".join(f"  {note}\n" for note in self.notes))
         return "\n".join(out)
@@ -181,7 +214,9 @@ def _explain(lowered) -> Explanation:
 
     def kernel(segment: Segment, ops, launches, reads, writes, nbytes, params) -> None:
         ops = [line(op) for op in ops if not listing.is_literal(op)]
-        kernels.append(Kernel(len(kernels), segment.scheduler, launches, ops, reads, writes, *nbytes, params, segment.why, segment))
+        kernels.append(
+            Kernel(len(kernels), segment.scheduler, launches, ops, reads, writes, *nbytes, params, segment.why, segment)
+        )
 
     launched: dict[Segment, set[Op]] = {}
     for part in parts:
@@ -218,7 +253,9 @@ def _explain(lowered) -> Explanation:
                 views.append(Outside(line(op), f"other indices inside kernel {number_of[op.segment]}"))
             elif not problem:
                 views.append(Outside(line(op), f"an alias of {names.of(op.operands[0])}"))
-    notes = [note for group in dict.fromkeys(op.group for op in graph.ops if op.group is not None) for note in group.notes]
+    notes = [
+        note for group in dict.fromkeys(op.group for op in graph.ops if op.group is not None) for note in group.notes
+    ]
     where = target.name if target.name == "cpu" else f"{target.name}:{target.machine.chip}"
     inputs = {names.of(v): names.type(v) for v in graph.args}
     outputs = {names.of(v): names.type(v) for v in graph.returns}
@@ -229,7 +266,13 @@ def _why_another_group(kernel: Kernel, ops: list[Op]) -> str:
     inside = set(ops)
     for op in ops:
         for v in op.operands:
-            if v.op is not None and v.op not in inside and v.op.group is None and v.op.name not in listing.VIEWS and not listing.is_literal(v.op):
+            if (
+                v.op is not None
+                and v.op not in inside
+                and v.op.group is None
+                and v.op.name not in listing.VIEWS
+                and not listing.is_literal(v.op)
+            ):
                 return f"another group: it reads what {v.op.name} gives, which {_why_outside(v.op)}"
     notes = kernel.segment.group.notes
     return f"another group: {notes[0]}" if notes else "another group: shares no tensor with those before it"

@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import numpy as np
 
-from mlirfuse.ir import dtypes as dt
-from mlirfuse.inspect import listing
-from mlirfuse.ir.ops import table as ops
 from mlirfuse import numpy as mnp
+from mlirfuse.inspect import listing
+from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Graph, Group, Layout, Op, Value
+from mlirfuse.ir.ops import table as ops
 
-_INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+_INFIX = {
+    "add": "+",
+    "sub": "-",
+    "mul": "*",
+    "div": "/",
+    "eq": "==",
+    "ne": "!=",
+    "lt": "<",
+    "le": "<=",
+    "gt": ">",
+    "ge": ">=",
+}
 _SPLIT = {"frac": "{0} - np.trunc({0})", "segment_set": "np.copy({0})"}
 
 
@@ -33,7 +44,12 @@ class _Program:
         made = {v for op in members for v in op.results}
         users = graph.body.users()
         self.inputs = list(dict.fromkeys(v for op in members for v in op.operands if v not in made))
-        self.outputs = [v for op in members for v in op.results if v in graph.returns or any(u not in inside for u in users.get(v, ()))]
+        self.outputs = [
+            v
+            for op in members
+            for v in op.results
+            if v in graph.returns or any(u not in inside for u in users.get(v, ()))
+        ]
         self.by_reference = False
 
     # ---- the function
@@ -51,7 +67,11 @@ class _Program:
         body.append(f"    return {outputs}{',' if len(self.outputs) == 1 else ''}\n")
         arguments = ", ".join(self.names.of(v) for v in self.inputs)
         imports = "import numpy as np\n\nimport mlirfuse\nimport mlirfuse.numpy as mnp\n"
-        imports += "from mlirfuse.ir.ops.table import TABLE  # for ops that NumPy has no name for\n" if self.by_reference else ""
+        imports += (
+            "from mlirfuse.ir.ops.table import TABLE  # for ops that NumPy has no name for\n"
+            if self.by_reference
+            else ""
+        )
         return f'"""{self.name} of {self.graph.name}, as it was compiled."""\n\n{imports}\n\ndef {self.name}({arguments}):\n{"".join(body)}\n\n{self.main()}'
 
     def sizes(self) -> list[str]:
@@ -68,7 +88,9 @@ class _Program:
             if set(names) - {"_"}:
                 lines.append(f"{', '.join(names)}{',' if len(names) == 1 else ''} = {self.names.of(v)}.shape")
                 found |= set(names)
-        return lines + [f"{s} = {self.env[s]}  # no input of the group has it" for s in sorted(used - found) if s in self.env]
+        return lines + [
+            f"{s} = {self.env[s]}  # no input of the group has it" for s in sorted(used - found) if s in self.env
+        ]
 
     def value(self, v: Value) -> str:
         """A value used: its name, or a number with its type."""
@@ -103,8 +125,14 @@ class _Program:
         elif row.kind == "reduce":
             found = self.reduction(op, given[0])
         else:
-            name = next((f"np.{n}" for n in row.numpy if hasattr(np, n)), f"mnp.{op.name}" if op.name in mnp._own else None)
-            found = f"{name}({', '.join(given)})" if name and row.kind == "elementwise" and not attrs.keys() - {"note"} else None
+            name = next(
+                (f"np.{n}" for n in row.numpy if hasattr(np, n)), f"mnp.{op.name}" if op.name in mnp._own else None
+            )
+            found = (
+                f"{name}({', '.join(given)})"
+                if name and row.kind == "elementwise" and not attrs.keys() - {"note"}
+                else None
+            )
         return found or self.reference(op, given)
 
     def reference(self, op: Op, given: list[str]) -> str:
@@ -124,7 +152,11 @@ class _Program:
         axes = attrs["axes"]
         words = [x]
         if axes is not None:
-            words.append(f"axis={axes[0]}" if op.name in ("argmax", "argmin") and len(axes) == 1 else f"axis={self.attribute(tuple(axes))}")
+            words.append(
+                f"axis={axes[0]}"
+                if op.name in ("argmax", "argmin") and len(axes) == 1
+                else f"axis={self.attribute(tuple(axes))}"
+            )
         if op.name in ("argmax", "argmin") and axes is not None and len(axes) > 1:
             return None
         if op.name in ("sum", "prod"):
@@ -202,7 +234,11 @@ class _Program:
     def _iota(self, op) -> str:
         shape, axis = op.attrs["shape"], op.attrs["axis"]
         counted = f"mnp.arange({shape[axis]}, dtype={dtype(op.result.dtype)})"
-        return counted if len(shape) == 1 else f"mnp.broadcast_in_dim({counted}, {self.attribute(tuple(shape))}, ({axis},))"
+        return (
+            counted
+            if len(shape) == 1
+            else f"mnp.broadcast_in_dim({counted}, {self.attribute(tuple(shape))}, ({axis},))"
+        )
 
     def _random(self, op, seed, offset) -> str:
         return f"mnp.{op.name}({self.attribute(tuple(op.attrs['shape']))}, {seed}, {offset}, {dtype(op.result.dtype)})"
@@ -222,7 +258,10 @@ class _Program:
             lines.append("results = expected  # jit cannot trace the references of ops")
         else:
             lines.append(f"results = mlirfuse.jit({self.name}, fallback=False)({arguments})")
-        lines += ["for result, wanted in zip(results, expected):", "    difference = np.abs(np.asarray(result, np.complex128) - wanted).max(initial=0)"]
+        lines += [
+            "for result, wanted in zip(results, expected):",
+            "    difference = np.abs(np.asarray(result, np.complex128) - wanted).max(initial=0)",
+        ]
         lines.append("    print(np.shape(result), result.dtype, 'differs from NumPy by at most', difference)")
         return 'if __name__ == "__main__":\n' + "".join(f"    {line}\n" for line in lines)
 
@@ -238,14 +277,20 @@ class _Program:
             steps = [sz.substitute(s, self.env) for s in layout.strides]
             order.sort(key=lambda d: (-abs(steps[d]), d))
         inner = tuple(shape[d] for d in order)
-        text = {"b": f"rng.random({inner}) < 0.5", "i": f"rng.integers(0, 2, {inner}).astype({kind})", "u": f"rng.integers(0, 2, {inner}).astype({kind})"}.get(
-            v.dtype.kind, f"(rng.random({inner}) + 0.5).astype({kind})"
-        )
+        text = {
+            "b": f"rng.random({inner}) < 0.5",
+            "i": f"rng.integers(0, 2, {inner}).astype({kind})",
+            "u": f"rng.integers(0, 2, {inner}).astype({kind})",
+        }.get(v.dtype.kind, f"(rng.random({inner}) + 0.5).astype({kind})")
         if v.dtype.kind == "b" and not inner:
             text = "np.asarray(True)"
         elif not inner:
             text = f"np.asarray(1, {kind})"
-        return text if order == sorted(order) else f"({text}).transpose({tuple(order.index(d) for d in range(len(shape)))})"
+        return (
+            text
+            if order == sorted(order)
+            else f"({text}).transpose({tuple(order.index(d) for d in range(len(shape)))})"
+        )
 
 
 def dtype(d: dt.DType) -> str:

@@ -11,11 +11,20 @@ from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Graph, Op, Value
 
-VIEWS = ("reshape", "permute", "squeeze", "expand_dims", "slice", "broadcast_in_dim", "split")  # only other indices into what they read
+VIEWS = (
+    "reshape",
+    "permute",
+    "squeeze",
+    "expand_dims",
+    "slice",
+    "broadcast_in_dim",
+    "split",
+)  # only other indices into what they read
 
 
 class Names:
-    """A name for each value of a graph: its own, ``arg3``, or ``t0``, ``t1`` … in program order. ``env`` gives sizes their values."""
+    """A name for each value of a graph: its own, ``arg3``, or ``t0``, ``t1`` … in program order. ``env`` gives sizes
+    their values."""
 
     def __init__(self, graph: Graph, env: dict[str, int] | None = None):
         self.graph = graph
@@ -108,7 +117,8 @@ def source(loc: tuple[str, int] | None) -> str:
 
 
 def statements(ops: list[Op], names: Names, indent: str = "  ") -> str:
-    """The ops that are no literals, a line each: statement, type, Python line; its text where it is another than that before."""
+    """The ops that are no literals, a line each: statement, type, Python line; its text where it is another than that
+    before."""
     rows, last = [], None
     for op in ops:
         if is_literal(op):

@@ -1,16 +1,14 @@
 """What becomes of a call: ``jit(f).lower(*args)`` gives a :class:`Lowered`, whose text can be looked at level by level.
 
 =============  ======================================================================================================
-``fusion``     the function as it was traced: tensor operations, symbolic sizes
-``grouped``    composite ops taken apart; what is compiled together stands in ``fusion.group`` regions
-``segmented``  groups cut into ``fusion.segment`` regions, one kernel each, with scheduler, parameters and reason of the cut
-``linalg``     each segment as ``linalg`` on tensors: its meaning, checkable and executable with MLIR's own passes
-``tiled``      what each segment's scheduler wrote for these sizes: loops or threads, vectors, reductions
-``gpu``        the kernels' ``gpu.module`` with its target, loops as branches (CUDA targets)
-``nvvm``       the same in the LLVM and NVVM dialects (CUDA targets)
-``ptx``        what the driver gets (CUDA targets)
-``host``       the function that a call runs: it launches the kernels in order
-``llvm``       LLVM IR of kernels and host function (CPU)
+``fusion``     the function as it was traced: tensor operations, symbolic sizes ``grouped``    composite ops taken
+apart; what is compiled together stands in ``fusion.group`` regions ``segmented``  groups cut into ``fusion.segment``
+regions, one kernel each, with scheduler, parameters and reason of the cut ``linalg``     each segment as ``linalg`` on
+tensors: its meaning, checkable and executable with MLIR's own passes ``tiled``      what each segment's scheduler wrote
+for these sizes: loops or threads, vectors, reductions ``gpu``        the kernels' ``gpu.module`` with its target, loops
+as branches (CUDA targets) ``nvvm``       the same in the LLVM and NVVM dialects (CUDA targets) ``ptx``        what the
+driver gets (CUDA targets) ``host``       the function that a call runs: it launches the kernels in order ``llvm``
+LLVM IR of kernels and host function (CPU)
 =============  ======================================================================================================
 """
 
@@ -19,16 +17,15 @@ from __future__ import annotations
 import numpy as np
 
 from mlirfuse import _native
-from mlirfuse.runtime import targets
+from mlirfuse.analysis import traffic
 from mlirfuse.core.errors import CompileError, UnsupportedError
-from mlirfuse.runtime.executor import Empty, Executor
-from mlirfuse.runtime import arrays
 from mlirfuse.frontend import tree as trees
 from mlirfuse.ir.graph import Graph, Segment
 from mlirfuse.lowering import llvm, ptx
 from mlirfuse.passes.base import IR
+from mlirfuse.runtime import arrays, targets
+from mlirfuse.runtime.executor import Empty, Executor
 from mlirfuse.schedule import staged
-from mlirfuse.analysis import traffic
 
 TENSOR_LEVELS = ("fusion", "grouped", "segmented", "linalg")
 CPU_LEVELS = (*TENSOR_LEVELS, "tiled", "host", "llvm")
@@ -38,10 +35,18 @@ BETWEEN = "// -----\n"  # between the programs of a function that library ops cu
 
 
 class Lowered:
-    """A call on its way down. Made by :meth:`mlirfuse.api.Jitted.lower`, which has traced it; each level is made when it is asked for."""
+    """A call on its way down. Made by :meth:`mlirfuse.api.Jitted.lower`, which has traced it; each level is made when
+    it is asked for."""
 
     def __init__(self, owner, kind, tree, leaves, env: dict[str, int], target):
-        self._owner, self._kind, self._tree, self._leaves, self._env, self._target = owner, kind, tree, list(leaves), env, target
+        self._owner, self._kind, self._tree, self._leaves, self._env, self._target = (
+            owner,
+            kind,
+            tree,
+            list(leaves),
+            env,
+            target,
+        )
         self._texts: dict[tuple[str, bool], str] = {}
         self._graph: Graph | None = None
         self._parts: list[_Part] | None = None
@@ -62,8 +67,9 @@ class Lowered:
     def as_text(self, level: str = "segmented", locations: bool = False) -> str:
         """The program at ``level``; with ``locations``, the ops of the tensor levels carry the user's lines.
 
-        The tensor levels, ``tiled``, ``gpu`` and ``nvvm`` are MLIR that parses. Where library ops cut the function into several programs,
-        the levels below them give one module each, with ``// -----`` between. Raises ValueError for a level that there is not.
+        The tensor levels, ``tiled``, ``gpu`` and ``nvvm`` are MLIR that parses. Where library ops cut the function into
+        several programs, the levels below them give one module each, with ``// -----`` between. Raises ValueError for a
+        level that there is not.
         """
         if level not in self.levels:
             there = f"this target's levels are {', '.join(self.levels)}"
@@ -120,7 +126,8 @@ class Lowered:
         return self._graph
 
     def parts(self) -> list[_Part]:
-        """The code of the programs between library ops. Raises where a segment cannot be compiled, or a tensor has no elements."""
+        """The code of the programs between library ops. Raises where a segment cannot be compiled, or a tensor has no
+        elements."""
         return self._code()
 
     # ---- the tensor levels
@@ -164,7 +171,11 @@ class Lowered:
         """(program, parameters) of each piece between library ops."""
         executor = self._executor()
         executor.check(self._env)
-        pieces = [executor] if executor.pieces is None else [step for what, step in executor.pieces.steps if what == "kernels"]
+        pieces = (
+            [executor]
+            if executor.pieces is None
+            else [step for what, step in executor.pieces.steps if what == "kernels"]
+        )
         aligned = self._alignments()
         out = []
         for piece in pieces:
@@ -173,7 +184,8 @@ class Lowered:
         return out
 
     def _alignments(self) -> dict:
-        """Bytes, of each argument's address. A NumPy array stands for a CUDA array that lies likewise in an aligned allocation."""
+        """Bytes, of each argument's address. A NumPy array stands for a CUDA array that lies likewise in an aligned
+        allocation."""
         found = {}
         for value, leaf in zip(self._graph.args, self._kind.leaf_of_arg):
             array = self._leaves[leaf]
@@ -207,11 +219,18 @@ class _Part:
 
     def steps(self) -> list[tuple]:
         """(step, its parameters by name, its kernels) for each segment that launches, in order."""
-        return [(step, parameters(choice), kernels_of(step, self.kernels)) for step, choice in zip(self.program.steps, self.params)]
+        return [
+            (step, parameters(choice), kernels_of(step, self.kernels))
+            for step, choice in zip(self.program.steps, self.params)
+        ]
 
     def text(self, level: str) -> str:
         if level == "host":
-            declared = "".join(f"func.func private @{k.name}(i64, i64, !llvm.ptr)\n" for k in self.kernels) if self.target.name == "cpu" else ""
+            declared = (
+                "".join(f"func.func private @{k.name}(i64, i64, !llvm.ptr)\n" for k in self.kernels)
+                if self.target.name == "cpu"
+                else ""
+            )
             return f"module {{\n{declared}{self.host}\n}}\n"
         if level == "tiled":
             return self.heads + self.tiled
@@ -229,7 +248,11 @@ def _heads(program, params, kernels) -> str:
     for at, (step, choice) in enumerate(zip(program.steps, params)):
         segment: Segment = step.segment
         given = ", ".join(f"{k} = {v}" for k, v in parameters(choice).items())
-        lines.append(f"// segment {at}: {segment.scheduler}" + (f" {{{given}}}" if given else "") + (f": {segment.why}" if segment.why else ""))
+        lines.append(
+            f"// segment {at}: {segment.scheduler}"
+            + (f" {{{given}}}" if given else "")
+            + (f": {segment.why}" if segment.why else "")
+        )
         lines += [f"//   @{kernel.name}: {_launched(kernel)}" for kernel in kernels_of(step, kernels)]
     return "".join(line + "\n" for line in lines)
 
@@ -273,7 +296,8 @@ def _owner(array: np.ndarray) -> np.ndarray:
 class Compiled:
     """A compiled call: takes arguments of the kind that it was compiled for, other sizes included, and no others.
 
-    ``kernels`` is the number of kernels that a call with the first sizes launches. Raises TypeError for arguments of another kind.
+    ``kernels`` is the number of kernels that a call with the first sizes launches. Raises TypeError for arguments of
+    another kind.
     """
 
     def __init__(self, owner, kind, tree, leaves, kernels: int):
@@ -290,7 +314,9 @@ class Compiled:
     def __call__(self, *args, **kwargs):
         leaves, tree = trees.flatten((args, kwargs))
         if tree != self._tree:
-            raise TypeError(f"{self._owner.__name__} was compiled for arguments of another structure: {self._tree.paths()}")
+            raise TypeError(
+                f"{self._owner.__name__} was compiled for arguments of another structure: {self._tree.paths()}"
+            )
         return self._dispatch(*leaves, *[c.read() for c in self._kind.traced.captured])
 
     def _static(self) -> list[int]:
@@ -310,5 +336,7 @@ class Compiled:
                 "values taken as constants): call the jitted function itself, which compiles what is new"
             )
         if self._kind.traced.mutated and self._api._overlap(self._kind, leaves) is not None:
-            raise UnsupportedError(f"arguments that {self._owner.__name__} writes into overlap others in memory: call the jitted function itself")
+            raise UnsupportedError(
+                f"arguments that {self._owner.__name__} writes into overlap others in memory: call the jitted function itself"
+            )
         return self._owner._run(self._kind, leaves, env)

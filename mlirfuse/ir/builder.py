@@ -5,15 +5,16 @@ from __future__ import annotations
 import numpy as np
 
 from mlirfuse.ir import dtypes as dt
-from mlirfuse.ir.ops import table as ops
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.dtypes import DType
 from mlirfuse.ir.graph import Block, Op, Value
+from mlirfuse.ir.ops import table as ops
 from mlirfuse.ir.sizes import Size
 
 
 class Builder:
-    """Appends to ``block``. ``loc`` gives the (file, line) put on new ops; front ends pass one that finds the user's frame."""
+    """Appends to ``block``. ``loc`` gives the (file, line) put on new ops; front ends pass one that finds the user's
+    frame."""
 
     def __init__(self, block: Block, loc=lambda: None):
         self.block = block

@@ -12,8 +12,8 @@ import numpy as np
 class DType:
     """An element type; there is one object of each, and it is compared by identity.
 
-    ``kind`` is ``f`` (float), ``i`` (signed), ``u`` (unsigned), ``b`` (bool), ``c`` (complex) or ``n`` (narrow: a float of a byte, which is
-    only moved and cast); ``bits`` its width in memory.
+    ``kind`` is ``f`` (float), ``i`` (signed), ``u`` (unsigned), ``b`` (bool), ``c`` (complex) or ``n`` (narrow: a float
+    of a byte, which is only moved and cast); ``bits`` its width in memory.
     """
 
     name: str
@@ -93,12 +93,15 @@ _BY_NUMPY = {t.numpy: t for t in ALL + NARROW}
 
 
 def of(numpy_dtype) -> DType:
-    """The element type of a NumPy dtype (or what ``np.dtype`` takes). Raises TypeError for one that is not supported."""
+    """The element type of a NumPy dtype (or what ``np.dtype`` takes). Raises TypeError for one that is not
+    supported."""
     if isinstance(numpy_dtype, DType):
         return numpy_dtype
     dtype = np.dtype(numpy_dtype)
     found = _BY_NUMPY.get(dtype) or _BY_NUMPY.get(dtype.newbyteorder("="))
     if found is None or not (dtype.isnative or dtype.itemsize == 1):
         names = ", ".join(t.name for t in ALL)
-        raise TypeError(f"dtype {dtype} is not supported: convert the array to one of {names} in native byte order first")
+        raise TypeError(
+            f"dtype {dtype} is not supported: convert the array to one of {names} in native byte order first"
+        )
     return found

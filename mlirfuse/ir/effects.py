@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Callable
+from collections.abc import Callable
 
-from mlirfuse.ir.ops import table
 from mlirfuse.ir.graph import Op, Value, uses
+from mlirfuse.ir.ops import table
 
 # Dialects whose ops on tensors and scalars only compute. What is not known to be harmless counts as having an effect.
 _PURE_DIALECTS = {"arith", "math", "index", "complex", "shape"}
-_PURE_OPS = {"guard", "tensor.dim", "tensor.extract", "tensor.cast", "tensor.from_elements", "tensor.empty", "tensor.rank"}
+_PURE_OPS = {
+    "guard",
+    "tensor.dim",
+    "tensor.extract",
+    "tensor.cast",
+    "tensor.from_elements",
+    "tensor.empty",
+    "tensor.rank",
+}
 _STRUCTURED = {"scf.if", "scf.for", "scf.while"}
 
 # Results of these lie in their operand's memory: a write to either is seen through the other.
@@ -41,8 +49,8 @@ def only_writes_in_place(op: Op) -> bool:
 def memory_order(ops: list[Op]) -> dict[Op, list[Op]]:
     """For each op, earlier ones that it must come after although it does not use their results.
 
-    A write into a tensor stays after what read the tensor before, and before what reads it later; an op with an unknown effect stays where
-    it is among those that read tensors. Empty where nothing has an effect, which is the usual case.
+    A write into a tensor stays after what read the tensor before, and before what reads it later; an op with an unknown
+    effect stays where it is among those that read tensors. Empty where nothing has an effect, which is the usual case.
     """
     effects = {op for op in ops if has_effect(op)}
     if not effects:

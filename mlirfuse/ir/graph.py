@@ -1,21 +1,23 @@
 """The tensor-level program as plain Python objects: what the passes look at and change.
 
-Walking MLIR through its bindings costs tens of microseconds an op, so a pass works on this snapshot and the IR is written
-once. A :class:`Graph` is one function; :mod:`mlirfuse.dialects.fusion` reads it from MLIR and prints it as MLIR, without loss.
+Walking MLIR through its bindings costs tens of microseconds an op, so a pass works on this snapshot and the IR is
+written once. A :class:`Graph` is one function; :mod:`mlirfuse.dialects.fusion` reads it from MLIR and prints it as
+MLIR, without loss.
 
-The graph is flat: an op's membership in a group and a segment is a label on the op, not a nesting. Printing nests the labelled
-ops into ``fusion.group`` and ``fusion.segment`` regions whose operands are all that they use. Ops with blocks of their own
-(``scf.if`` …) hold :class:`Block` objects, whose ops may use values of the blocks around them.
+The graph is flat: an op's membership in a group and a segment is a label on the op, not a nesting. Printing nests the
+labelled ops into ``fusion.group`` and ``fusion.segment`` regions whose operands are all that they use. Ops with blocks
+of their own (``scf.if`` …) hold :class:`Block` objects, whose ops may use values of the blocks around them.
 
-Sizes are symbolic (:mod:`mlirfuse.ir.sizes`): a value's ``shape`` is a tuple of ints and expressions over the symbols that the
-function's arguments declare. Extents of 0 and 1 are always ints: a kind of call is compiled for them.
+Sizes are symbolic (:mod:`mlirfuse.ir.sizes`): a value's ``shape`` is a tuple of ints and expressions over the symbols
+that the function's arguments declare. Extents of 0 and 1 are always ints: a kind of call is compiled for them.
 """
 
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Iterator
+from typing import Any
 
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.dtypes import DType
@@ -28,14 +30,18 @@ class Value:
     What is no tensor (the ``i1`` of a guard) has dtype None and MLIR's spelling of its type in ``type``.
     """
 
-    __slots__ = ("dtype", "shape", "op", "name", "type")
+    __slots__ = ("dtype", "name", "op", "shape", "type")
 
-    def __init__(self, dtype: DType | None, shape=(), op: Op | None = None, name: str | None = None, type: str | None = None):
+    def __init__(
+        self, dtype: DType | None, shape=(), op: Op | None = None, name: str | None = None, type: str | None = None
+    ):
         self.dtype = dtype
         self.shape: tuple[Size, ...] = tuple(shape)
         self.op = op
         self.name = name
-        self.type = type or f"tensor<{''.join(f'{n if isinstance(n, int) else chr(63)}x' for n in self.shape)}{dtype.mlir}>"
+        self.type = (
+            type or f"tensor<{''.join(f'{n if isinstance(n, int) else chr(63)}x' for n in self.shape)}{dtype.mlir}>"
+        )
 
     @property
     def rank(self) -> int:
@@ -60,8 +66,8 @@ class Group:
 class Segment:
     """Ops of one group that become one kernel.
 
-    ``scheduler`` names its scheduler, ``params`` what was chosen for it (printed on the IR), ``why`` the reason it is cut from the
-    segment before it.
+    ``scheduler`` names its scheduler, ``params`` what was chosen for it (printed on the IR), ``why`` the reason it is
+    cut from the segment before it.
     """
 
     group: Group
@@ -73,7 +79,7 @@ class Segment:
 class Op:
     """One operation: its row's name in the op table (without ``fusion.``), operands, attributes and results."""
 
-    __slots__ = ("name", "operands", "attrs", "results", "blocks", "loc", "group", "segment")
+    __slots__ = ("attrs", "blocks", "group", "loc", "name", "operands", "results", "segment")
 
     def __init__(self, name, operands, attrs=None, results=(), blocks=(), loc=None):
         self.name: str = name
@@ -159,11 +165,11 @@ class Layout:
 class Graph:
     """One function.
 
-    ``layouts`` belongs to ``body.args``, one each (None: not known); ``scalars`` are the arguments passed by value, as 0-d
-    tensors. ``aliases`` maps a result's position to the argument that it is written into. ``device`` is "cpu", "cuda" or None where
-    it is not known. ``parts`` and ``result_parts`` say by position which arguments and results are other tensors' memory reinterpreted:
-    the "re" or the "im" of a complex tensor, two real ones with doubled strides, an "im" behind its "re" (`fusion-split-complex`); the
-    "bits" of floats of a byte (`fusion-narrow-floats`).
+    ``layouts`` belongs to ``body.args``, one each (None: not known); ``scalars`` are the arguments passed by value, as
+    0-d tensors. ``aliases`` maps a result's position to the argument that it is written into. ``device`` is "cpu",
+    "cuda" or None where it is not known. ``parts`` and ``result_parts`` say by position which arguments and results are
+    other tensors' memory reinterpreted: the "re" or the "im" of a complex tensor, two real ones with doubled strides,
+    an "im" behind its "re" (`fusion-split-complex`); the "bits" of floats of a byte (`fusion-narrow-floats`).
     """
 
     name: str
@@ -188,7 +194,8 @@ class Graph:
         return self.body.returns
 
     def copy(self) -> Graph:
-        """A graph of its own with the same ops, groups and segments; attributes are shared, as nothing changes them in place."""
+        """A graph of its own with the same ops, groups and segments; attributes are shared, as nothing changes them in
+        place."""
         values: dict[Value, Value] = {}
         labels: dict[Any, Any] = {None: None}
 
@@ -216,13 +223,23 @@ class Graph:
             return made
 
         layouts = [layout and Layout(tuple(layout.strides), layout.align) for layout in self.layouts]
-        return Graph(self.name, block(self.body), layouts, set(self.scalars), dict(self.aliases), self.device, dict(self.parts), dict(self.result_parts))
+        return Graph(
+            self.name,
+            block(self.body),
+            layouts,
+            set(self.scalars),
+            dict(self.aliases),
+            self.device,
+            dict(self.parts),
+            dict(self.result_parts),
+        )
 
 
 def topological(ops, clusters=None) -> list[Op]:
     """``ops`` so ordered that producers come first, stable; ops with the same ``clusters[op]`` become neighbours.
 
-    Ops with an effect keep their order and stay between what must come before and after them (:mod:`mlirfuse.ir.effects`).
+    Ops with an effect keep their order and stay between what must come before and after them
+    (:mod:`mlirfuse.ir.effects`).
 
     Raises ValueError where clusters depend on each other in a cycle.
     """
@@ -239,7 +256,11 @@ def topological(ops, clusters=None) -> list[Op]:
     followers: dict[Any, list] = {key: [] for key in members}
     for op in ops:
         for source in [*(producer.get(value) for value in uses(op)), *earlier.get(op, ())]:
-            if source is not None and cluster[source] is not cluster[op] and cluster[source] not in pending[cluster[op]]:
+            if (
+                source is not None
+                and cluster[source] is not cluster[op]
+                and cluster[source] not in pending[cluster[op]]
+            ):
                 pending[cluster[op]].add(cluster[source])
                 followers[cluster[source]].append(cluster[op])
     order = {key: k for k, key in enumerate(members)}

@@ -1,7 +1,8 @@
-"""The reference interpreter: a graph run op by op through the table's NumPy references. It is what kernels are tested against, and the
-fallback where a function cannot be compiled.
+"""The reference interpreter: a graph run op by op through the table's NumPy references. It is what kernels are tested
+against, and the fallback where a function cannot be compiled.
 
-Groups and segments make no difference to it. Half types are rounded after every op, where a kernel rounds at casts and stores only.
+Groups and segments make no difference to it. Half types are rounded after every op, where a kernel rounds at casts and
+stores only.
 """
 
 from __future__ import annotations
@@ -10,13 +11,13 @@ import operator
 
 import numpy as np
 
+from mlirfuse.core.errors import ShapeError, UnsupportedError
 from mlirfuse.ir import dtypes as dt
-from mlirfuse.ir.ops import table
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.builder import Builder
 from mlirfuse.ir.effects import VIEWS, writes_in_place
-from mlirfuse.core.errors import ShapeError, UnsupportedError
 from mlirfuse.ir.graph import Block, Graph, Op, Value, walk
+from mlirfuse.ir.ops import table
 
 _SIZED = {"shape", "size", "start", "sizes", "low", "high"}  # attributes that hold sizes
 
@@ -24,8 +25,9 @@ _SIZED = {"shape", "size", "start", "sizes", "low", "high"}  # attributes that h
 def run(graph: Graph, args, sizes: dict[str, int] | None = None) -> list[np.ndarray]:
     """The results of ``graph`` on ``args``, one array (0-d for a scalar) for each argument.
 
-    Symbols of the arguments' shapes take their values from the arrays; ``sizes`` gives any other. Ops that write in place write into the
-    arrays of ``args``; nothing else does. A result with an alias is given like any other: the caller stores it.
+    Symbols of the arguments' shapes take their values from the arrays; ``sizes`` gives any other. Ops that write in
+    place write into the arrays of ``args``; nothing else does. A result with an alias is given like any other: the
+    caller stores it.
     """
     if len(args) != len(graph.args):
         raise TypeError(f"{graph.name} takes {len(graph.args)} arguments, got {len(args)}")
@@ -36,13 +38,16 @@ def run(graph: Graph, args, sizes: dict[str, int] | None = None) -> list[np.ndar
 
 
 def bind(graph: Graph, arrays, sizes: dict[str, int] | None = None) -> dict[str, int]:
-    """The values of the symbols in the arguments' shapes. Raises :class:`ShapeError` where an array does not fit its argument."""
+    """The values of the symbols in the arguments' shapes. Raises :class:`ShapeError` where an array does not fit its
+    argument."""
     symbols: dict[str, int] = dict(sizes or {})
     for k, (value, array) in enumerate(zip(graph.args, arrays)):
         if value.dtype is not None and dt.of(array.dtype) is not value.dtype:
             raise TypeError(f"argument {k} of {graph.name} is {dt.of(array.dtype)}, it was compiled for {value.dtype}")
         if len(value.shape) != array.ndim:
-            raise ShapeError(f"argument {k} of {graph.name} has rank {array.ndim}, it was compiled for rank {len(value.shape)}")
+            raise ShapeError(
+                f"argument {k} of {graph.name} has rank {array.ndim}, it was compiled for rank {len(value.shape)}"
+            )
         for size, extent in zip(value.shape, array.shape):
             name = sz.told_by(size)
             if name is not None:
@@ -68,7 +73,9 @@ class _Run:
         if found is None:
             found = sz.substitute(size, self.symbols)
             if not isinstance(found, int):
-                raise ShapeError(f"size {size} is not known: no argument's shape gives {', '.join(sorted(sz.symbols(found)))}")
+                raise ShapeError(
+                    f"size {size} is not known: no argument's shape gives {', '.join(sorted(sz.symbols(found)))}"
+                )
             self.known[size] = found
         return found
 
@@ -90,7 +97,9 @@ class _Run:
         else:
             attrs = {key: self.attribute(key, op.attrs[key], op.name) for key in row.attrs}
             if writes_in_place(op) and not operands[0].flags.writeable:
-                raise UnsupportedError(f"{_place(op)}{op.name} writes into an array that is read-only, or whose elements lie on each other")
+                raise UnsupportedError(
+                    f"{_place(op)}{op.name} writes into an array that is read-only, or whose elements lie on each other"
+                )
             try:
                 result = row.ref(*operands, **attrs)
             except ValueError as error:  # NumPy's word for shapes that do not go together
@@ -100,19 +109,28 @@ class _Run:
         for value, array in zip(op.results, out):
             expected = tuple(map(self.size, value.shape))
             if array.shape != expected:  # NumPy repeats an extent of 1 that the program takes to be equal to another
-                raise ShapeError(f"{_place(op)}{op.name} of {_shapes(operands)} gives {array.shape}, the program was compiled for {expected}")
+                raise ShapeError(
+                    f"{_place(op)}{op.name} of {_shapes(operands)} gives {array.shape}, the program was compiled for {expected}"
+                )
         if "inplace" in op.attrs:
             operands[0][...] = out[0]
             return operands[:1]
         if self.written and op.name in VIEWS and any(a.size and not np.may_share_memory(a, operands[0]) for a in out):
-            raise UnsupportedError(f"{op.name} of an array of strides {operands[0].strides} is no view: copy it before it is written into")
+            raise UnsupportedError(
+                f"{op.name} of an array of strides {operands[0].strides} is no view: copy it before it is written into"
+            )
         return out
 
     def learn(self, values: list[Value], arrays) -> None:
         """Sizes that only the result of control flow tells, anew each time."""
         for value, array in zip(values, arrays):
             for size, extent in zip(value.shape, np.shape(array)):
-                if isinstance(size, sz.Expr) and size.is_symbol and str(size) not in self.declared and self.symbols.get(str(size)) != extent:
+                if (
+                    isinstance(size, sz.Expr)
+                    and size.is_symbol
+                    and str(size) not in self.declared
+                    and self.symbols.get(str(size)) != extent
+                ):
                     self.symbols[str(size)] = extent
                     self.known.clear()
 
@@ -154,7 +172,13 @@ class _Run:
             return [failed_assumption(op, operands, self.symbols) is None]
         if op.name == "arith.constant":
             text = str(op.attrs["value"])
-            return [text == "true" if text in ("true", "false") else float(text.split()[0]) if "." in text else int(text.split()[0])]
+            return [
+                text == "true"
+                if text in ("true", "false")
+                else float(text.split()[0])
+                if "." in text
+                else int(text.split()[0])
+            ]
         if op.name == "arith.cmpi":
             return [_COMPARISONS[int(str(op.attrs["predicate"]).split()[0])](*operands)]
         if op.name in _SCALARS:
@@ -170,7 +194,12 @@ def _shapes(arrays) -> str:
     return ", ".join(str(np.shape(a)) for a in arrays)
 
 
-_COMPARISONS = [operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge] + [operator.lt, operator.le, operator.gt, operator.ge]
+_COMPARISONS = [operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge] + [
+    operator.lt,
+    operator.le,
+    operator.gt,
+    operator.ge,
+]
 _SCALARS = {
     "arith.addi": operator.add,
     "arith.subi": operator.sub,

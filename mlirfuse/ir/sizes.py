@@ -1,7 +1,8 @@
 """Symbolic sizes: polynomials over the symbols that stand for the extents and strides of a function's arguments.
 
-A size is a Python int or an :class:`Expr`. Exprs are normalized, so that equal polynomials compare equal: `s0*s1 == s1*s0`.
-They are spelled on the IR as strings (``"s0*64"``) which :func:`parse` reads back, and turned into Python source by
+A size is a Python int or an :class:`Expr`. Exprs are normalized, so that equal polynomials compare equal: `s0*s1 ==
+s1*s0`. They are spelled on the IR as strings (``"s0*64"``) which :func:`parse` reads back, and turned into Python
+source by
 :func:`str` for the plan of a call.
 """
 
@@ -46,7 +47,12 @@ class Expr:
 
     @property
     def is_symbol(self) -> bool:
-        return len(self.terms) == 1 and self.terms[0][1] == 1 and len(self.terms[0][0]) == 1 and self.terms[0][0][0].op == "sym"
+        return (
+            len(self.terms) == 1
+            and self.terms[0][1] == 1
+            and len(self.terms[0][0]) == 1
+            and self.terms[0][0][0].op == "sym"
+        )
 
     def __add__(self, other):
         return _sum(((self, 1), (other, 1)))
@@ -165,7 +171,8 @@ def mod(a: Size, b: Size) -> Size:
 
 
 def known_multiple(difference: Size) -> tuple[str, Size] | None:
-    """Where a symbol n must be a multiple of an int k for ``difference`` to be 0, as for ``n % k`` and ``n - k * (n // k)``: its name, and ``k * (n // k)``."""
+    """Where a symbol n must be a multiple of an int k for ``difference`` to be 0, as for ``n % k`` and ``n - k * (n //
+    k)``: its name, and ``k * (n // k)``."""
     for factors, _ in _terms(difference):
         (atom, *others) = factors or [None]
         if others or atom is None or atom.op not in ("mod", "floordiv"):
@@ -179,7 +186,8 @@ def known_multiple(difference: Size) -> tuple[str, Size] | None:
 
 
 def told_by(extent: Size) -> str | None:
-    """The symbol that has the value of ``extent``: itself, or the n of ``k * (n // k)``, which is written for an n that is a multiple of k."""
+    """The symbol that has the value of ``extent``: itself, or the n of ``k * (n // k)``, which is written for an n that
+    is a multiple of k."""
     if isinstance(extent, int):
         return None
     if extent.is_symbol:
@@ -243,11 +251,15 @@ def _substitute_atom(atom: Atom, values) -> Size:
 
 
 def function(source: str, symbols, first=(), parameters=("env",), **names):
-    """A function of a dict with the symbols' values, that gives what the Python expression ``source`` says, after the statements ``first``.
-    Sizes stand in it as ``str`` spells them; ``parameters`` and ``names`` are what else it may name. Compiled once, a size costs some tens of
-    nanoseconds a call, not microseconds."""
+    """A function of a dict with the symbols' values, that gives what the Python expression ``source`` says, after the
+    statements ``first``. Sizes stand in it as ``str`` spells them; ``parameters`` and ``names`` are what else it may
+    name. Compiled once, a size costs some tens of nanoseconds a call, not microseconds."""
     read = [f"{name} = env[{name!r}]" for name in sorted(symbols)]
-    lines = [f"def evaluate({', '.join(parameters)}):", *(f"    {line}" for line in [*read, *first]), f"    return {source}"]
+    lines = [
+        f"def evaluate({', '.join(parameters)}):",
+        *(f"    {line}" for line in [*read, *first]),
+        f"    return {source}",
+    ]
     scope = {"max": max, "min": min, **names}
     exec(compile("\n".join(lines), "<sizes>", "exec"), scope)
     return scope["evaluate"]

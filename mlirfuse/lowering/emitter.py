@@ -1,8 +1,9 @@
 """Writes MLIR text with typed values: the arithmetic that kernels and linalg bodies are made of.
 
-Text, parsed once, costs about a microsecond an op; building through the bindings costs tens. A :class:`Val` is an SSA name with
-an element type and a number of lanes (1: a scalar, more: a ``vector<…>``). Methods take Vals or Python numbers, splat scalars to
-the other operand's lanes, and pick the float, signed or unsigned form of the op from the element type.
+Text, parsed once, costs about a microsecond an op; building through the bindings costs tens. A :class:`Val` is an SSA
+name with an element type and a number of lanes (1: a scalar, more: a ``vector<…>``). Methods take Vals or Python
+numbers, splat scalars to the other operand's lanes, and pick the float, signed or unsigned form of the op from the
+element type.
 """
 
 from __future__ import annotations
@@ -41,9 +42,10 @@ _INT_CMP = {"eq": "eq", "ne": "ne"}
 class Emitter:
     """Collects the lines of one function's body.
 
-    ``target`` is ``"cpu"``, ``"gpu"`` or ``"linalg"`` (neither); only what differs in instructions asks for it. ``features`` may name features of the CPU
-    as LLVM spells them: with ``avx512f`` and ``avx512vl``, code may use instructions that x86 has only there. Constants are
-    gathered at the function's entry (:attr:`entry`), so that they dominate every use whatever region asked for them first.
+    ``target`` is ``"cpu"``, ``"gpu"`` or ``"linalg"`` (neither); only what differs in instructions asks for it.
+    ``features`` may name features of the CPU as LLVM spells them: with ``avx512f`` and ``avx512vl``, code may use
+    instructions that x86 has only there. Constants are gathered at the function's entry (:attr:`entry`), so that they
+    dominate every use whatever region asked for them first.
     """
 
     def __init__(self, target: str = "cpu", features=()):
@@ -86,7 +88,9 @@ class Emitter:
             found = self._constants[key] = Val(name, dtype, lanes)
             self._known[name] = value
             if lanes == 1:
-                self.entry.append(f"  {name} = arith.constant {bits}" + (f" : {found.type}" if dtype.kind != "b" else ""))
+                self.entry.append(
+                    f"  {name} = arith.constant {bits}" + (f" : {found.type}" if dtype.kind != "b" else "")
+                )
             else:
                 self.entry.append(f"  {name} = arith.constant dense<{bits}> : {found.type}")
         return found
@@ -201,7 +205,8 @@ class Emitter:
         return self._binary({"f": "arith.maximumf", "i": "arith.maxsi"}.get(a.dtype.kind, "arith.maxui"), a, b)
 
     def _extreme(self, better: str, a: Val, b: Val) -> Val:
-        # As NumPy: of zeros the second one. x86's instruction does that and gives the second one with a NaN too, so that a NaN in the first
+        # As NumPy: of zeros the second one. x86's instruction does that and gives the second one with a NaN too, so
+        # that a NaN in the first
         # is all that is left to see to; minimumf and maximumf, which order zeros by their sign, take six instructions.
         chosen = self.select(self.cmp(better, a, b), a, b)
         return self.select(self.isnan(a), a, chosen)
@@ -210,7 +215,8 @@ class Emitter:
         return self.op(f"{name} {a} : {a.type}", a.dtype, a.lanes)
 
     def _math(self, name: str, a: Val) -> Val:
-        # convert-gpu-to-nvvm turns these ops of the math dialect into calls of libdevice; LLVM's intrinsics are instructions.
+        # convert-gpu-to-nvvm turns these ops of the math dialect into calls of libdevice; LLVM's intrinsics are
+        # instructions.
         if self.target == "gpu":
             return self.intrinsic(f"llvm.{_INTRINSICS.get(name, name)}", a)
         return self._unary(f"math.{name}", a)
@@ -219,7 +225,9 @@ class Emitter:
         """LLVM's intrinsic ``name`` (without its suffix of types) of operands and result of one type."""
         types = ", ".join(v.type for v in vals)
         operands = ", ".join(v.name for v in vals)
-        return self.op(f'llvm.call_intrinsic "{name}"({operands}) : ({types}) -> {vals[0].type}', vals[0].dtype, vals[0].lanes)
+        return self.op(
+            f'llvm.call_intrinsic "{name}"({operands}) : ({types}) -> {vals[0].type}', vals[0].dtype, vals[0].lanes
+        )
 
     def sqrt(self, a: Val) -> Val:
         return self._math("sqrt", a)
@@ -230,7 +238,9 @@ class Emitter:
         if a.dtype.is_float:
             return self._math("absf", a)
         if self.target == "gpu":
-            return self.op(f"\"llvm.intr.abs\"({a}) <{{is_int_min_poison = false}}> : ({a.type}) -> {a.type}", a.dtype, a.lanes)
+            return self.op(
+                f'"llvm.intr.abs"({a}) <{{is_int_min_poison = false}}> : ({a.type}) -> {a.type}', a.dtype, a.lanes
+            )
         return self._unary("math.absi", a)
 
     def floor(self, a: Val) -> Val:
@@ -274,7 +284,8 @@ class Emitter:
         return self._binary("arith.shrsi" if a.dtype.kind == "i" else "arith.shrui", a, b)
 
     def cmp(self, predicate: str, a, b) -> Val:
-        """``eq ne lt le gt ge``; of floats ordered (false with NaN), but ``ne`` true with NaN; ``uno``: either is NaN."""
+        """``eq ne lt le gt ge``; of floats ordered (false with NaN), but ``ne`` true with NaN; ``uno``: either is
+        NaN."""
         a, b = self._pair(a, b)
         if a.dtype.is_float:
             text = f"arith.cmpf {_FLOAT_CMP[predicate]}, {a}, {b} : {a.type}"
@@ -318,8 +329,8 @@ class Emitter:
     def cast(self, a: Val, dtype: DType) -> Val:
         """Conversion as C does it, with what C leaves undefined made defined where NumPy defines it.
 
-        To bool: ``a != 0`` (NaN is true). Float to integer: toward zero; out of range is target-dependent as in NumPy, but
-        never undefined behaviour. Complex values do not come here.
+        To bool: ``a != 0`` (NaN is true). Float to integer: toward zero; out of range is target-dependent as in NumPy,
+        but never undefined behaviour. Complex values do not come here.
         """
         source = a.dtype
         if source == dtype:
@@ -394,7 +405,9 @@ class Emitter:
         to = Val("", wide, a.lanes)
         value = self.op(f"arith.fptosi {safe} : {safe.type} to {to.type}", wide, a.lanes)
         if dtype is dt.u64:  # 2^63 and above
-            shifted = self.select(self.and_(self.cmp("ge", a, -low), self.cmp("lt", a, -2 * low)), self.sub(a, -low), 0.0)
+            shifted = self.select(
+                self.and_(self.cmp("ge", a, -low), self.cmp("lt", a, -2 * low)), self.sub(a, -low), 0.0
+            )
             high = self.op(f"arith.fptosi {shifted} : {shifted.type} to {to.type}", wide, a.lanes)
             high = self.xor(high, -(2**63))
             value = self.select(self.cmp("ge", a, -low), high, value)

@@ -1,4 +1,5 @@
-"""The host function of a GPU program: launches the kernels in order on the caller's stream, through MLIR's CUDA runtime.
+"""The host function of a GPU program: launches the kernels in order on the caller's stream, through MLIR's CUDA
+runtime.
 
 ``launch(ptrs, ints, stream)``: kernels' handles, grid dimensions and parameters come out of ``ints`` and ``ptrs`` (see
 :mod:`mlirfuse.lowering.slots`), so that its code holds nothing of one process and can be kept on disk.
@@ -11,8 +12,8 @@ from mlirfuse.schedule.gpu.kernel import GpuKernel
 
 
 def runtime_function(name: str, slots: Slots) -> list[str]:
-    """Lines that make ``%name`` the address of a function of the runtime. It comes out of ``ints`` like everything else: code that refers to
-    nothing outside needs no linking."""
+    """Lines that make ``%name`` the address of a function of the runtime. It comes out of ``ints`` like everything
+    else: code that refers to nothing outside needs no linking."""
     from mlirfuse import _native
 
     slot = slots.handle(_native.symbols()[name])
@@ -55,7 +56,10 @@ def gpu_host(kernels: list[GpuKernel], slots: Slots) -> str:
                 source, held = pointer_at(slot), "!llvm.ptr"
             elif kind == "temporary":
                 base, offset = pointer_at(slots.workspace), int_at(slot)
-                source, held = value(f"llvm.getelementptr {base}[{offset}] : (!llvm.ptr, i64) -> !llvm.ptr, i8"), "!llvm.ptr"
+                source, held = (
+                    value(f"llvm.getelementptr {base}[{offset}] : (!llvm.ptr, i64) -> !llvm.ptr, i8"),
+                    "!llvm.ptr",
+                )
             elif type_ == "i32":
                 source, held = value(f"llvm.trunc {int_at(slot)} : i64 to i32"), "i32"
             else:

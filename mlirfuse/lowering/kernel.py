@@ -1,11 +1,12 @@
 """Writes one kernel's body: the value of any tensor of a segment at any index.
 
-A scheduler lays out loops and threads and then asks :meth:`Kernel.value` for elements. It evaluates producers recursively: an
-elementwise op at the same index, a view at the index it maps to, an input by a load. What was computed for an index once is not
-computed again inside the region where it is visible. A reduction's value must have been given with :meth:`Kernel.bind`.
+A scheduler lays out loops and threads and then asks :meth:`Kernel.value` for elements. It evaluates producers
+recursively: an elementwise op at the same index, a view at the index it maps to, an input by a load. What was computed
+for an index once is not computed again inside the region where it is visible. A reduction's value must have been given
+with :meth:`Kernel.bind`.
 
-An index (:class:`Index`) is a scalar, or one a lane: affine lanes (``base + lane * step``) stay affine through strides, slices and
-splits, so that a load of step 1 is one vector load, of step 0 one scalar load, and others gather.
+An index (:class:`Index`) is a scalar, or one a lane: affine lanes (``base + lane * step``) stay affine through strides,
+slices and splits, so that a load of step 1 is one vector load, of step 0 one scalar load, and others gather.
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ import functools
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from mlirfuse.ir import dtypes as dt
-from mlirfuse.ir.ops import table as ops
-from mlirfuse.ir import sizes as sz
+from mlirfuse.analysis.axes import Axes, Axis
 from mlirfuse.core.errors import CompileError
+from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op, Value
+from mlirfuse.ir.ops import table as ops
+from mlirfuse.ir.sizes import Size
 from mlirfuse.lowering import math as m
 from mlirfuse.lowering.emitter import Emitter, Val
-from mlirfuse.analysis.axes import Axes, Axis
-from mlirfuse.ir.sizes import Size
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +57,8 @@ _HINTED = {
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Where a tensor lies: an SSA pointer, strides in elements, the alignment in bytes of every vector access, and how a GPU's caches shall treat
-    its vectors, ``PASS_L1`` or ``STAY_L2``."""
+    """Where a tensor lies: an SSA pointer, strides in elements, the alignment in bytes of every vector access, and how
+    a GPU's caches shall treat its vectors, ``PASS_L1`` or ``STAY_L2``."""
 
     pointer: str
     strides: tuple[Size, ...]
@@ -69,8 +70,8 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Flat:
-    """Two loops, one inside the other, whose elements the lanes of a vector run across: ``index`` counts them row-major, from ``origin`` of
-    the outer loop on; ``outer`` and ``inner`` are each lane's positions in the two."""
+    """Two loops, one inside the other, whose elements the lanes of a vector run across: ``index`` counts them
+    row-major, from ``origin`` of the outer loop on; ``outer`` and ``inner`` are each lane's positions in the two."""
 
     loops: tuple[Axis, Axis]  # their innermost axes
     extent: Size  # of the inner loop
@@ -81,14 +82,20 @@ class Flat:
 
 
 class Kernel:
-    """``axes`` are the segment's; ``memories`` its inputs' and outputs' places; ``size`` gives a size as a Val of the index type;
-    ``scalar`` a by-value argument, ``inverse`` what divides by a size where that pays. ``index`` is i32 or i64. ``known_multiples``: sizes known to
-    be multiples of the lanes."""
+    """``axes`` are the segment's; ``memories`` its inputs' and outputs' places; ``size`` gives a size as a Val of the
+    index type; ``scalar`` a by-value argument, ``inverse`` what divides by a size where that pays. ``index`` is i32 or
+    i64. ``known_multiples``: sizes known to be multiples of the lanes."""
 
     def __init__(self, e: Emitter, axes: Axes, memories: dict[Value, Memory], size, index: dt.DType, inside: set[Op], scalar=None,
                  known_multiples=frozenset(), inverse=None):  # fmt: skip
         self.e, self.axes, self.memories, self.index_type = e, axes, memories, index
-        self._size_of, self._scalar, self.inside, self.known_multiples, self._inverse = size, scalar, inside, known_multiples, inverse
+        self._size_of, self._scalar, self.inside, self.known_multiples, self._inverse = (
+            size,
+            scalar,
+            inside,
+            known_multiples,
+            inverse,
+        )
         self.pointer_type = "!llvm.ptr<1>" if e.target == "gpu" else "!llvm.ptr"
         self._memo: list[dict] = [{}]
         self._dims: dict[Value, list[tuple[Axis, ...]]] = {}
@@ -203,7 +210,11 @@ class Kernel:
         value, divisor = self.materialize(i), self.size(by)
         unsigned = dt.u32 if self.index_type is dt.i32 else dt.u64
         a, b = self.e.bitcast(value, unsigned), self.e.bitcast(divisor, unsigned)
-        q = self._times_inverse(a, by) if self._inverse and unsigned is dt.u32 and not isinstance(by, int) else self.e.div(a, b)
+        q = (
+            self._times_inverse(a, by)
+            if self._inverse and unsigned is dt.u32 and not isinstance(by, int)
+            else self.e.div(a, b)
+        )
         r = self.e.sub(a, self.e.mul(q, b))
         return self._of_val(self.e.bitcast(q, self.index_type)), self._of_val(self.e.bitcast(r, self.index_type))
 
@@ -218,7 +229,9 @@ class Kernel:
 
     def _power_in(self, size: Size) -> int:
         """A power of two that is known to divide a size."""
-        return min(size & -size, _MOST) or _MOST if isinstance(size, int) else _MOST if size in self.known_multiples else 1
+        return (
+            min(size & -size, _MOST) or _MOST if isinstance(size, int) else _MOST if size in self.known_multiples else 1
+        )
 
     def _divisor(self, i: Index) -> int:
         """A power of two that is known to divide the base of an index."""
@@ -298,10 +311,12 @@ class Kernel:
         return self._typed(op.result, ops.TABLE[op.name].emit(self.e, *vals))
 
     def _div(self, op: Op, env: Env) -> Val:
-        """On a GPU, what divides many numbers is inverted once. Quotients that are rounded to half types are then within 2.5 ulp of float32, others
-        are corrected: a division takes twice as many instructions, and a branch."""
+        """On a GPU, what divides many numbers is inverted once. Quotients that are rounded to half types are then
+        within 2.5 ulp of float32, others are corrected: a division takes twice as many instructions, and a branch."""
         axes = self.axes.flat
-        one_for_many = set(axes(op.operands[1])) < set(axes(op.result)) and not (op.operands[1].op and op.operands[1].op.name == "constant")
+        one_for_many = set(axes(op.operands[1])) < set(axes(op.result)) and not (
+            op.operands[1].op and op.operands[1].op.name == "constant"
+        )
         if self.e.target != "gpu" or op.result.dtype.compute is not dt.f32 or not one_for_many:
             return self._elementwise(op, env)
         a, b = (self._through(op, env, [(d, d) for d in range(v.rank)], k) for k, v in enumerate(op.operands))
@@ -394,9 +409,15 @@ class Kernel:
         target = [a for d in self.dims(op.result) for a in d]
         if source != target:
             index, memory = self.dim_index(target, env), self.memories.get(operand)
-            if memory and operand.op not in self.inside and tuple(memory.strides) == sz.contiguous_strides(operand.shape):
+            if (
+                memory
+                and operand.op not in self.inside
+                and tuple(memory.strides) == sz.contiguous_strides(operand.shape)
+            ):
                 aligned = min(memory.align, self._divisor(index) * operand.dtype.bytes)
-                return self._from_memory(self._load(replace(memory, align=aligned), index), operand.dtype)  # the same place, whatever the shape
+                return self._from_memory(
+                    self._load(replace(memory, align=aligned), index), operand.dtype
+                )  # the same place, whatever the shape
             env = dict(env)
             self.spread(source, index, env)
         return self.value(operand, env)
@@ -420,7 +441,12 @@ class Kernel:
     def _clamp(self, i: Index, low: Size, size: Size) -> tuple[Index, Val | None]:
         """``i - low`` held inside ``0 … size-1``, and whether it was inside (None: a whole index space of one)."""
         lanes = i.lanes
-        uniform = i.step == 1 and self._divisor(i) >= lanes and self._is_multiple(low, lanes) and self._is_multiple(size, lanes)
+        uniform = (
+            i.step == 1
+            and self._divisor(i) >= lanes
+            and self._is_multiple(low, lanes)
+            and self._is_multiple(size, lanes)
+        )
         i = self.add(i, self._constant_index(sz.mul(low, -1)))
         whole = i.vector is None and (i.lanes == 1 or i.step == 0)
         e = self.e
@@ -442,7 +468,9 @@ class Kernel:
             if source[j] != target[j] or low != 0 or high != 0:
                 held, here = self._clamp(self.dim_index(target[j], env), low, operand.shape[j])
                 self.spread(source[j], held, new)
-                inside = here if inside is None else self.e.and_(self.e.splat(inside, max(here.lanes, inside.lanes)), here)
+                inside = (
+                    here if inside is None else self.e.and_(self.e.splat(inside, max(here.lanes, inside.lanes)), here)
+                )
         val, other = self.value(operand, new), self.value(fill, env)
         return val if inside is None else self.e.select(inside, val, other)
 
@@ -461,7 +489,12 @@ class Kernel:
                 result = val
             else:
                 i = self.dim_index(target[axis], env)
-                uniform = i.vector is None and i.step == 1 and self._is_multiple(start, i.lanes) and self._divisor(i) >= i.lanes
+                uniform = (
+                    i.vector is None
+                    and i.step == 1
+                    and self._is_multiple(start, i.lanes)
+                    and self._divisor(i) >= i.lanes
+                )
                 at = self.scalar(i.base) if uniform else self.materialize(i)
                 result = self.e.select(self.e.cmp("ge", at, self.size(start)), val, result)
             start = start + extent
@@ -504,11 +537,23 @@ class Kernel:
         i = self._offset(op.result, sz.contiguous_strides(op.result.shape), env)
         share = 4 // count  # elements of one block
         extent = op.result.shape[-1] if op.result.rank else 1
-        if i.vector is None and i.step == 1 and i.lanes % share == 0 and self._is_multiple(extent, i.lanes) and self._divisor(i) >= share:
+        if (
+            i.vector is None
+            and i.step == 1
+            and i.lanes % share == 0
+            and self._is_multiple(extent, i.lanes)
+            and self._divisor(i) >= share
+        ):
             # The lanes are whole blocks: each is drawn once.
-            blocks = [e.add(e.shr(e.cast(self.scalar(i.base), dt.u64), share.bit_length() - 1), b) for b in range(i.lanes // share)]
+            blocks = [
+                e.add(e.shr(e.cast(self.scalar(i.base), dt.u64), share.bit_length() - 1), b)
+                for b in range(i.lanes // share)
+            ]
             drawn = [m.philox4x32(e, (block, offset), seed) for block in blocks]
-            return [e.from_lanes([words[part * count + w] for words in drawn for part in range(share)]) for w in range(count)]
+            return [
+                e.from_lanes([words[part * count + w] for words in drawn for part in range(share)])
+                for w in range(count)
+            ]
         position = e.cast(self.materialize(i), dt.u64)
         words = m.philox4x32(e, (e.shr(position, share.bit_length() - 1), offset), seed)
         which = e.cast(e.and_(position, share - 1), dt.u32)
@@ -530,7 +575,10 @@ class Kernel:
         dtype = op.attrs["dtype"]
         words = self._random_words(op, env, 4 if dtype is dt.f64 else 2)
         if dtype is dt.f64:
-            words = [self.e.or_(self.e.cast(a, dt.u64), self.e.shl(self.e.cast(b, dt.u64), 32)) for a, b in (words[:2], words[2:])]
+            words = [
+                self.e.or_(self.e.cast(a, dt.u64), self.e.shl(self.e.cast(b, dt.u64), 32))
+                for a, b in (words[:2], words[2:])
+            ]
         val, _ = m.normal_from_bits(self.e, *words, dtype.compute)
         return self.e.cast(self.e.cast(val, dtype), dtype.compute)
 
@@ -545,7 +593,9 @@ class Kernel:
             if inner != 0 and outer == sz.mul(inner, flat.extent):  # memory runs through both loops as through one
                 env = {**env, flat.loops[0]: Index(flat.origin), flat.loops[1]: ZERO}
                 start = self.scale(flat.index, inner)
-        return functools.reduce(lambda out, step: self.add(out, self.scale(env.get(step[0], ZERO), step[1])), steps, start)
+        return functools.reduce(
+            lambda out, step: self.add(out, self.scale(env.get(step[0], ZERO), step[1])), steps, start
+        )
 
     def _steps(self, value: Value, strides) -> list[tuple[Axis, Size]]:
         """How far a step along each axis of a tensor is in memory."""
@@ -561,7 +611,9 @@ class Kernel:
             offset = self.scalar(offset)
         name = self.e.fresh()
         kind = self.pointer_type if offset.lanes == 1 else f"vector<{offset.lanes}x{self.pointer_type}>"
-        self.e.line(f"{name} = llvm.getelementptr {memory.pointer}[{offset}] : ({self.pointer_type}, {offset.type}) -> {kind}, {memory.dtype.memory}")
+        self.e.line(
+            f"{name} = llvm.getelementptr {memory.pointer}[{offset}] : ({self.pointer_type}, {offset.type}) -> {kind}, {memory.dtype.memory}"
+        )
         return name
 
     def place(self, value: Value, env: Env) -> str:
@@ -573,7 +625,8 @@ class Kernel:
         return self._offset(value, self.memories[value].strides, env)
 
     def load_aligned(self, value: Value, offset: Val, lanes: int) -> Val:
-        """Loads an input's vector at an offset that is a multiple of its lanes, as it is in memory, which is aligned for such."""
+        """Loads an input's vector at an offset that is a multiple of its lanes, as it is in memory, which is aligned
+        for such."""
         memory = self.memories[value]
         return self._load(replace(memory, align=min(16, lanes * memory.dtype.bytes)), Index(offset, 1, lanes))
 
@@ -587,8 +640,8 @@ class Kernel:
         return self._from_memory(self._load(self.memories[value], self.offset(value, env)), value.dtype)
 
     def preload(self, value: Value, env: Env) -> Val:
-        """Loads an input's element as it is in memory; a later :meth:`value` converts it. Inside :meth:`forget`, what was loaded
-        before is still known."""
+        """Loads an input's element as it is in memory; a later :meth:`value` converts it. Inside :meth:`forget`, what
+        was loaded before is still known."""
         key = ("loaded", self._key(value, env))
         for scope in reversed(self._memo):
             if key in scope:
@@ -606,8 +659,8 @@ class Kernel:
         return self.e.cast(val, dtype.compute)
 
     def held(self, dtype: dt.DType) -> dt.DType:
-        """The type that elements are loaded and stored as: bools as bytes; half types on the CPU as bits, since LLVM makes a masked
-        access of vectors of them into calls of conversions that nobody provides."""
+        """The type that elements are loaded and stored as: bools as bytes; half types on the CPU as bits, since LLVM
+        makes a masked access of vectors of them into calls of conversions that nobody provides."""
         if dtype is dt.bool_:
             return dt.u8
         return dt.u16 if dtype.is_float and dtype.bits == 16 and self.e.target == "cpu" else dtype
@@ -621,7 +674,10 @@ class Kernel:
         flags = " invariant" if memory.read_only and e.target == "gpu" else ""
         if scalar:
             address = self.address(memory, offset.base)
-            return e.op(f"llvm.load {address}{flags} {{alignment = {dtype.bytes} : i64}} : {self.pointer_type} -> {dtype.memory}", dtype)
+            return e.op(
+                f"llvm.load {address}{flags} {{alignment = {dtype.bytes} : i64}} : {self.pointer_type} -> {dtype.memory}",
+                dtype,
+            )
         lanes = offset.lanes
         type_ = Val("", dtype, lanes).type
         if offset.vector is None and offset.step == 1:
@@ -633,19 +689,25 @@ class Kernel:
             align = min(memory.align, lanes * dtype.bytes)
             if memory.hint and align == lanes * dtype.bytes == 16:
                 return self._load_hinted(address, dtype, lanes, memory.hint)
-            return e.op(f"llvm.load {address}{flags} {{alignment = {align} : i64}} : {self.pointer_type} -> {type_}", dtype, lanes)
+            return e.op(
+                f"llvm.load {address}{flags} {{alignment = {align} : i64}} : {self.pointer_type} -> {type_}",
+                dtype,
+                lanes,
+            )
         if e.target == "cpu" and offset.vector is None and self.mask is None and offset.step in PICKED:
             return self._load_picked(memory, offset)
         if e.target == "cpu":
             addresses = self.address(memory, self.materialize(offset))
             mask, zero = e.splat(self.mask or e.const(True, dt.bool_), lanes), e.const(0, dtype, lanes)
             text = f"llvm.intr.masked.gather {addresses}, {mask}, {zero} {{alignment = {dtype.bytes} : i32}}"
-            return e.op(f"{text} : (vector<{lanes}x{self.pointer_type}>, {mask.type}, {type_}) -> {type_}", dtype, lanes)
+            return e.op(
+                f"{text} : (vector<{lanes}x{self.pointer_type}>, {mask.type}, {type_}) -> {type_}", dtype, lanes
+            )
         return e.from_lanes([self._load(memory, Index(self._lane(offset, k))) for k in range(lanes)])
 
     def _load_picked(self, memory: Memory, offset: Index) -> Val:
-        """A vector of every second to fourth element, or of elements backwards, out of whole vectors over what it spans, and not past that. To gather them
-        takes four times as long."""
+        """A vector of every second to fourth element, or of elements backwards, out of whole vectors over what it
+        spans, and not past that. To gather them takes four times as long."""
         e, dtype, lanes, step = self.e, self.held(memory.dtype), offset.lanes, offset.step
         span = abs(step) * (lanes - 1) + 1
         low = self.add(Index(offset.base), Index(min(step, 0) * (lanes - 1)))
@@ -653,8 +715,12 @@ class Kernel:
         found = None
         for start in (*range(0, span - lanes, lanes), span - lanes):
             vector = self._load(memory, Index(self.add(low, Index(start)).base, 1, lanes))
-            picked = ", ".join(str(lanes + at - start if start <= at < start + lanes else k) for k, at in enumerate(places))
-            found = e.op(f"vector.shuffle {found or vector}, {vector} [{picked}] : {vector.type}, {vector.type}", dtype, lanes)
+            picked = ", ".join(
+                str(lanes + at - start if start <= at < start + lanes else k) for k, at in enumerate(places)
+            )
+            found = e.op(
+                f"vector.shuffle {found or vector}, {vector} [{picked}] : {vector.type}, {vector.type}", dtype, lanes
+            )
         return found
 
     def _load_hinted(self, address: str, dtype: dt.DType, lanes: int, hint: str) -> Val:
@@ -670,7 +736,9 @@ class Kernel:
         """What accesses with the hint ``STAY_L2`` take: a number that the GPU makes."""
         if self._policy is None:
             self._policy = self.e.fresh()
-            self.e.entry.append(f'  {self._policy} = llvm.inline_asm "createpolicy.fractional.L2::evict_last.b64 $0, 1.0;", "=l" : () -> i64')
+            self.e.entry.append(
+                f'  {self._policy} = llvm.inline_asm "createpolicy.fractional.L2::evict_last.b64 $0, 1.0;", "=l" : () -> i64'
+            )
         return self._policy
 
     def _lane(self, i: Index, lane: int) -> Val | int:
@@ -688,12 +756,18 @@ class Kernel:
 
     def _store(self, value: Value, env: Env, val: Val, memory: Memory) -> None:
         e = self.e
-        val = e.cast(val, dt.u8) if memory.dtype is dt.bool_ else e.bitcast(e.cast(val, memory.dtype), self.held(memory.dtype))
+        val = (
+            e.cast(val, dt.u8)
+            if memory.dtype is dt.bool_
+            else e.bitcast(e.cast(val, memory.dtype), self.held(memory.dtype))
+        )
         offset = self._offset(value, memory.strides, env)
         if offset.vector is None and (offset.lanes == 1 or offset.step == 0):
             address = self.address(memory, offset.base)
             val = e.extract(val, 0)
-            e.line(f"llvm.store {val}, {address} {{alignment = {val.dtype.bytes} : i64}} : {val.type}, {self.pointer_type}")
+            e.line(
+                f"llvm.store {val}, {address} {{alignment = {val.dtype.bytes} : i64}} : {val.type}, {self.pointer_type}"
+            )
             return
         lanes = offset.lanes
         val = e.splat(val, lanes)
@@ -701,7 +775,9 @@ class Kernel:
             address = self.address(memory, offset.base)
             if self.mask is not None:
                 mask = e.splat(self.mask, lanes)
-                e.line(f"llvm.intr.masked.store {val}, {address}, {mask} {{alignment = {val.dtype.bytes} : i32}} : {val.type}, {mask.type} into {self.pointer_type}")
+                e.line(
+                    f"llvm.intr.masked.store {val}, {address}, {mask} {{alignment = {val.dtype.bytes} : i32}} : {val.type}, {mask.type} into {self.pointer_type}"
+                )
                 return
             align = min(memory.align, lanes * val.dtype.bytes)
             e.line(f"llvm.store {val}, {address} {{alignment = {align} : i64}} : {val.type}, {self.pointer_type}")
@@ -709,9 +785,13 @@ class Kernel:
         if e.target == "cpu":
             addresses = self.address(memory, self.materialize(offset))
             mask = e.splat(self.mask or e.const(True, dt.bool_), lanes)
-            e.line(f"llvm.intr.masked.scatter {val}, {addresses}, {mask} {{alignment = {val.dtype.bytes} : i32}} : {val.type}, {mask.type} into vector<{lanes}x{self.pointer_type}>")
+            e.line(
+                f"llvm.intr.masked.scatter {val}, {addresses}, {mask} {{alignment = {val.dtype.bytes} : i32}} : {val.type}, {mask.type} into vector<{lanes}x{self.pointer_type}>"
+            )
             return
         for k in range(lanes):
             address = self.address(memory, self._lane(offset, k))
             lane = e.extract(val, k)
-            e.line(f"llvm.store {lane}, {address} {{alignment = {lane.dtype.bytes} : i64}} : {lane.type}, {self.pointer_type}")
+            e.line(
+                f"llvm.store {lane}, {address} {{alignment = {lane.dtype.bytes} : i64}} : {lane.type}, {self.pointer_type}"
+            )

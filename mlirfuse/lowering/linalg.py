@@ -8,8 +8,9 @@ Each segment becomes a function of its own, ``@f_segment0``, and the function ca
 - a reshape is ``tensor.collapse_shape`` and ``expand_shape``, a slice ``tensor.extract_slice``, a concatenation ``tensor.insert_slice`` for each
   operand, padding ``tensor.pad``; what needs an index computed from data, or a step backwards, reads by ``tensor.extract`` in a body.
 
-Values between the generics of one segment are kept in their compute type: half types are rounded at casts and results only, as in
-kernels. Sizes are ``index`` values, from ``tensor.dim`` of the arguments. Library ops are calls of private functions, named for the op.
+Values between the generics of one segment are kept in their compute type: half types are rounded at casts and results
+only, as in kernels. Sizes are ``index`` values, from ``tensor.dim`` of the arguments. Library ops are calls of private
+functions, named for the op.
 """
 
 from __future__ import annotations
@@ -19,25 +20,27 @@ from dataclasses import dataclass
 
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import graph as gr
-from mlirfuse.ir.ops import table
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.dtypes import DType
 from mlirfuse.ir.effects import writes_in_place
 from mlirfuse.ir.graph import Graph, Op, Segment, Value
+from mlirfuse.ir.ops import table
+from mlirfuse.ir.sizes import Size
 from mlirfuse.lowering import math as m
 from mlirfuse.lowering import reductions as red
 from mlirfuse.lowering.emitter import Emitter, Val
 from mlirfuse.lowering.kernel import Kernel
 from mlirfuse.passes.base import PassError
-from mlirfuse.ir.sizes import Size
 
 I64 = dt.i64
 
 
 def to_linalg(graphs: list[Graph], kept=()):
-    """The MLIR module of segmented graphs (ops outside of segments are lowered in place); ``kept``: the text of what else it holds.
+    """The MLIR module of segmented graphs (ops outside of segments are lowered in place); ``kept``: the text of what
+    else it holds.
 
-    Raises :class:`PassError` for what has no meaning on tensors: writes in place, control flow, composite ops that were not taken apart.
+    Raises :class:`PassError` for what has no meaning on tensors: writes in place, control flow, composite ops that were
+    not taken apart.
     """
     from mlirfuse.core import mlir
 
@@ -53,7 +56,8 @@ class Dim:
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A tensor that exists: its SSA name, element type, and extents. ``dims``: which dimensions of its value it has; the others are 1."""
+    """A tensor that exists: its SSA name, element type, and extents. ``dims``: which dimensions of its value it has;
+    the others are 1."""
 
     name: str
     dtype: DType
@@ -70,15 +74,28 @@ def type_of(shape, dtype: DType) -> str:
     return f"tensor<{''.join(f'{n}x' if isinstance(n, int) else '?x' for n in shape)}{dtype.signless}>"
 
 
-# An index along one dimension of a value: 0 along an extent of 1, a dimension of the iteration space, or an i64 computed in the body.
+# An index along one dimension of a value: 0 along an extent of 1, a dimension of the iteration space, or an i64
+# computed in the body.
 Index = int | Dim | Val
 
 RENAMING = {"broadcast_in_dim", "permute", "squeeze", "expand_dims"}
-IN_BODIES = RENAMING | {"full", "iota", "constant", "size", "extent", "dtype_of", "take", "take_along_axis", "uniform", "normal"}
+IN_BODIES = RENAMING | {
+    "full",
+    "iota",
+    "constant",
+    "size",
+    "extent",
+    "dtype_of",
+    "take",
+    "take_along_axis",
+    "uniform",
+    "normal",
+}
 
 
 class _Body:
-    """The region of a generic in the making: which tensors it reads through which maps, and what has been computed in it."""
+    """The region of a generic in the making: which tensors it reads through which maps, and what has been computed in
+    it."""
 
     def __init__(self, extents):
         self.extents = tuple(extents)
@@ -188,7 +205,12 @@ class _Function:
             return self._slice(self.full(op.operands[0]), op.attrs["start"], value.shape, op.attrs["step"])
         if op.name == "split":
             return self._split(op, value)
-        return {"partial_sum": self._partial_sum, "reshape": self._reshape, "concatenate": self._concatenate, "pad": self._pad}[op.name](op)
+        return {
+            "partial_sum": self._partial_sum,
+            "reshape": self._reshape,
+            "concatenate": self._concatenate,
+            "pad": self._pad,
+        }[op.name](op)
 
     def full(self, value: Value, dtype: DType | None = None) -> Tensor:
         """``value`` as a tensor of all of its dimensions, of ``dtype`` if that is given."""
@@ -216,7 +238,9 @@ class _Function:
         sizes = ", ".join(str(n) if isinstance(n, int) else self.index(n) for n in shape)
         with self.outside():
             to = type_of(shape, tensor.dtype)
-            made = self.emit(f"tensor.expand_shape {tensor.name} {groups} output_shape [{sizes}] : {tensor.type} into {to}")
+            made = self.emit(
+                f"tensor.expand_shape {tensor.name} {groups} output_shape [{sizes}] : {tensor.type} into {to}"
+            )
         return Tensor(made, tensor.dtype, tuple(shape), tuple(range(len(shape))))
 
     def _in_body(self, value: Value) -> bool:
@@ -238,7 +262,9 @@ class _Function:
         lists = []
         for sizes in (start, shape, step):
             lists.append("[" + ", ".join(str(n) if isinstance(n, int) else self.index(n) for n in sizes) + "]")
-        made = self.emit(f"tensor.extract_slice {source.name}{''.join(lists)} : {source.type} to {type_of(shape, source.dtype)}")
+        made = self.emit(
+            f"tensor.extract_slice {source.name}{''.join(lists)} : {source.type} to {type_of(shape, source.dtype)}"
+        )
         return Tensor(made, source.dtype, tuple(shape), tuple(range(len(shape))))
 
     def _split(self, op: Op, value: Value) -> Tensor:
@@ -263,7 +289,9 @@ class _Function:
             starts = ", ".join(str(n) if isinstance(n, int) else self.index(n) for n in offsets)
             sizes = ", ".join(str(n) if isinstance(n, int) else self.index(n) for n in source.shape)
             ones = ", ".join("1" for _ in offsets)
-            made = self.emit(f"tensor.insert_slice {source.name} into {made}[{starts}] [{sizes}] [{ones}] : {source.type} into {type_of(value.shape, dtype)}")
+            made = self.emit(
+                f"tensor.insert_slice {source.name} into {made}[{starts}] [{sizes}] [{ones}] : {source.type} into {type_of(value.shape, dtype)}"
+            )
             offsets[axis] = offsets[axis] + source.shape[axis]
         return Tensor(made, dtype, value.shape, tuple(range(value.rank)))
 
@@ -290,13 +318,16 @@ class _Function:
             extents = [[source.shape[d] for d in old] for old, _ in runs]
             collapsed = [sz.product(run) if all(isinstance(n, int) for n in run) else "?" for run in extents]
             given = type_of(collapsed, source.dtype)
-            name = self.emit(f"tensor.collapse_shape {source.name} {[old for old, _ in runs]} : {source.type} into {given}")
+            name = self.emit(
+                f"tensor.collapse_shape {source.name} {[old for old, _ in runs]} : {source.type} into {given}"
+            )
             source = Tensor(name, source.dtype, tuple(map(sz.product, extents)), tuple(range(len(runs))))
         source = self._cast_type(source, given, [sz.product(shape[d] for d in new) for _, new in runs])
         return self._expand(source, [new for _, new in runs], shape) if len(runs) < len(shape) else source
 
     def _cast_type(self, tensor: Tensor, given: str, wanted) -> Tensor:
-        """``tensor``, whose type is ``given``, with the ``wanted`` extents: one may be known where the other is a symbol."""
+        """``tensor``, whose type is ``given``, with the ``wanted`` extents: one may be known where the other is a
+        symbol."""
         to = type_of(wanted, tensor.dtype)
         name = tensor.name if to == given else self.emit(f"tensor.cast {tensor.name} : {given} to {to}")
         return Tensor(name, tensor.dtype, tuple(wanted), tensor.dims)
@@ -304,13 +335,16 @@ class _Function:
     # ---- generics
 
     def generic(self, value: Value, dtype: DType) -> Tensor:
-        """A generic over the dimensions of ``value`` that gives it as ``dtype``: read where it is a tensor, else computed."""
+        """A generic over the dimensions of ``value`` that gives it as ``dtype``: read where it is a tensor, else
+        computed."""
         body, at = _Body(value.shape), tuple(Dim(k) for k in range(value.rank))
         with self._writing(body) as lines:
             known = value in self.tensors or not self._in_body(value)
             val = self._read(self.tensor(value), at, value) if known else self._compute(value, at)
             val = self.e.cast(val, dtype)
-        (name,) = self._write(body, lines, [self.empty(value.shape, dtype)], at, [dtype], [val], [], value.op, "parallel")
+        (name,) = self._write(
+            body, lines, [self.empty(value.shape, dtype)], at, [dtype], [val], [], value.op, "parallel"
+        )
         return Tensor(name, dtype, value.shape, tuple(range(value.rank)))
 
     @contextmanager
@@ -322,19 +356,28 @@ class _Function:
         yield lines
         self.e.lines, self.e.depth, self.body = saved
 
-    def _write(self, body: _Body, lines, outs, out_map, dtypes, yielded, accumulators, op: Op | None, kinds) -> list[str]:
+    def _write(
+        self, body: _Body, lines, outs, out_map, dtypes, yielded, accumulators, op: Op | None, kinds
+    ) -> list[str]:
         """The op itself; gives the names of its results. ``kinds``: the iterators' types, or one for all of them."""
         rank = len(body.extents)
         kinds = [kinds] * rank if isinstance(kinds, str) else kinds
         with self.outside():
-            covered = {i.number for _, at in body.operands for i in at if isinstance(i, Dim)} | {i.number for i in out_map}
-            for number in set(range(rank)) - covered:  # a dimension that no tensor has: an empty one says how long it is
+            covered = {i.number for _, at in body.operands for i in at if isinstance(i, Dim)} | {
+                i.number for i in out_map
+            }
+            for number in (
+                set(range(rank)) - covered
+            ):  # a dimension that no tensor has: an empty one says how long it is
                 extent = body.extents[number]
                 shape_only = Tensor(self.empty((extent,), dt.bool_), dt.bool_, (extent,), (0,))
                 body.operands[shape_only, (Dim(number),)] = Val(self.e.fresh(), dt.bool_)
             space = ", ".join(f"d{k}" for k in range(rank))
             maps = [at for _, at in body.operands] + [out_map] * len(outs)
-            spelled = ", ".join(f"affine_map<({space}) -> ({', '.join(f'd{i.number}' if isinstance(i, Dim) else str(i) for i in at)})>" for at in maps)
+            spelled = ", ".join(
+                f"affine_map<({space}) -> ({', '.join(f'd{i.number}' if isinstance(i, Dim) else str(i) for i in at)})>"
+                for at in maps
+            )
             iterators = ", ".join(f'"{kind}"' for kind in kinds)
             ins = ""
             if body.operands:
@@ -343,11 +386,17 @@ class _Function:
             shape = [body.extents[i.number] for i in out_map]
             types = [type_of(shape, d) for d in dtypes]
             blocks = [f"{v.name}: {v.type}" for v in body.operands.values()]
-            blocks += [f"{v.name}: {v.type}" for v in accumulators] if accumulators else [f"{self.e.fresh()}: {d.signless}" for d in dtypes]
+            blocks += (
+                [f"{v.name}: {v.type}" for v in accumulators]
+                if accumulators
+                else [f"{self.e.fresh()}: {d.signless}" for d in dtypes]
+            )
             name = self.e.fresh()
             many = f"{name}:{len(outs)}" if len(outs) > 1 else name
             attributes = f"indexing_maps = [{spelled}], iterator_types = [{iterators}]"
-            self.e.line(f"{many} = linalg.generic {{{attributes}}}{ins} outs({', '.join(outs)} : {', '.join(types)}) {{")
+            self.e.line(
+                f"{many} = linalg.generic {{{attributes}}}{ins} outs({', '.join(outs)} : {', '.join(types)}) {{"
+            )
             self.e.line(f"^bb0({', '.join(blocks)}):")
             self.e.lines += lines
             self.e.line(f"  linalg.yield {', '.join(v.name for v in yielded)} : {', '.join(v.type for v in yielded)}")
@@ -379,7 +428,9 @@ class _Function:
         body = _Body(extents)
         state = tuple(Val(self.e.fresh(), d) for d in dtypes)
         with self._writing(body) as lines:
-            new = red.element(self.e, op, element(), self._position(op, [d for d in range(len(extents)) if d not in kept]))
+            new = red.element(
+                self.e, op, element(), self._position(op, [d for d in range(len(extents)) if d not in kept])
+            )
             combined = red.combine(self.e, op, state, new)
         kinds = ["parallel" if d in kept else "reduction" for d in range(len(extents))]
         names = self._write(body, lines, outs, tuple(Dim(d) for d in kept), dtypes, combined, state, op, kinds)
@@ -410,7 +461,9 @@ class _Function:
                 at[d] = Dim(number + 2)
             return e.select(inside, self.value(source, tuple(at)), 0)
 
-        as_sum = Op("sum", op.operands, {"axes": axes, "keepdims": False}, [Value(op.result.dtype, op.result.shape)], loc=op.loc)
+        as_sum = Op(
+            "sum", op.operands, {"axes": axes, "keepdims": False}, [Value(op.result.dtype, op.result.shape)], loc=op.loc
+        )
         return self._reduce(as_sum, extents, [0, *range(2, len(extents))], element, tuple(range(op.result.rank)))
 
     # ---- values at an index
@@ -512,7 +565,9 @@ class _Function:
         source = op.operands[0]
         axes = table.axes_of(op.attrs, source.rank)
         rest = iter(index)
-        at = tuple((next(rest) if op.attrs.get("keepdims") else 0) if d in axes else next(rest) for d in range(source.rank))
+        at = tuple(
+            (next(rest) if op.attrs.get("keepdims") else 0) if d in axes else next(rest) for d in range(source.rank)
+        )
         at = tuple(0 if n == 1 else i for n, i in zip(source.shape, at))
         new = red.element(self.e, op, self.value(source, at), self.e.const(0, I64))
         return red.result(self.e, op, red.combine(self.e, op, red.identity(self.e, op, 1), new))
@@ -552,7 +607,9 @@ class _Function:
 
     def _at_squeeze(self, op: Op, index) -> Val:
         rest = iter(index)
-        return self.value(op.operands[0], tuple(0 if d in op.attrs["axes"] else next(rest) for d in range(op.operands[0].rank)))
+        return self.value(
+            op.operands[0], tuple(0 if d in op.attrs["axes"] else next(rest) for d in range(op.operands[0].rank))
+        )
 
     def _at_expand_dims(self, op: Op, index) -> Val:
         return self.value(op.operands[0], tuple(i for d, i in enumerate(index) if d not in op.attrs["axes"]))
@@ -601,8 +658,12 @@ class _Function:
     def _at_take_along_axis(self, op: Op, index) -> Val:
         source, indices = op.operands
         axis = op.attrs["axis"]
-        held = self._held(self.value(indices, tuple(0 if n == 1 else i for n, i in zip(indices.shape, index))), source.shape[axis])
-        return self.value(source, tuple(held if d == axis else 0 if source.shape[d] == 1 else i for d, i in enumerate(index)))
+        held = self._held(
+            self.value(indices, tuple(0 if n == 1 else i for n, i in zip(indices.shape, index))), source.shape[axis]
+        )
+        return self.value(
+            source, tuple(held if d == axis else 0 if source.shape[d] == 1 else i for d, i in enumerate(index))
+        )
 
     def _random_words(self, op: Op, index, count: int) -> list[Val]:
         """``count`` random u32 for an element: see :func:`mlirfuse.ir.ops.table.random_words`."""
@@ -642,7 +703,8 @@ def _only_adds(op: Op) -> bool:
 
 
 def _renaming_reshape(old, new) -> tuple[int | None, ...] | None:
-    """For each old dimension the new one that it becomes (None for an extent of 1), where a reshape only adds or drops extents of 1."""
+    """For each old dimension the new one that it becomes (None for an extent of 1), where a reshape only adds or drops
+    extents of 1."""
     before = [n for n in old if n != 1]
     after = [(k, n) for k, n in enumerate(new) if n != 1]
     if before != [n for _, n in after]:
@@ -652,7 +714,8 @@ def _renaming_reshape(old, new) -> tuple[int | None, ...] | None:
 
 
 def _runs(old, new) -> list[tuple[list[int], list[int]]]:
-    """The shortest runs of old and of new dimensions that have one number of elements; one run of all where sizes do not tell."""
+    """The shortest runs of old and of new dimensions that have one number of elements; one run of all where sizes do
+    not tell."""
     runs: list[tuple[list[int], list[int]]] = []
     i = j = 0
     while i < len(old) and j < len(new):
@@ -678,7 +741,8 @@ def _runs(old, new) -> list[tuple[list[int], list[int]]]:
 
 
 def _stored(members: list[Op]) -> set[Value]:
-    """Elementwise values that are computed once and stored: what several ops use, and what is repeated along other dimensions."""
+    """Elementwise values that are computed once and stored: what several ops use, and what is repeated along other
+    dimensions."""
     users: dict[Value, list[Op]] = {}
     for op in members:
         for value in dict.fromkeys(op.operands):
@@ -689,7 +753,11 @@ def _stored(members: list[Op]) -> set[Value]:
         row = table.TABLE.get(op.name)
         if row is None:
             continue
-        if row.kind == "create" or op.name in RENAMING or (op.name == "reshape" and all(v in free for v in op.operands)):
+        if (
+            row.kind == "create"
+            or op.name in RENAMING
+            or (op.name == "reshape" and all(v in free for v in op.operands))
+        ):
             if all(v in free for v in op.operands):
                 free.update(op.results)
             continue
@@ -699,7 +767,9 @@ def _stored(members: list[Op]) -> set[Value]:
         if row.kind not in ("elementwise", "random", "index"):
             continue
         value = op.result
-        if value.rank and (len(users.get(value, ())) > 1 or any(_repeats(value, user) for user in users.get(value, ()))):
+        if value.rank and (
+            len(users.get(value, ())) > 1 or any(_repeats(value, user) for user in users.get(value, ()))
+        ):
             out.add(value)
     return out
 
@@ -716,7 +786,9 @@ class _Program:
     def __init__(self, graph: Graph):
         self.graph = graph
         self.functions: list[str] = []
-        self.where: dict[str, tuple[int, int, int]] = {}  # argument, dimension, and how many times the symbol that extent is
+        self.where: dict[
+            str, tuple[int, int, int]
+        ] = {}  # argument, dimension, and how many times the symbol that extent is
         for k, value in enumerate(graph.args):
             if value.dtype is None:
                 raise PassError(f"fusion-to-linalg: argument {k} of {graph.name} is no tensor")
@@ -744,7 +816,12 @@ class _Program:
                 runs.append((op.segment, [op]))
         for segment, members in runs:
             inside = set(members)
-            outs = [v for op in members for v in op.results if v in returned or any(u not in inside for u in users.get(v, ()))]
+            outs = [
+                v
+                for op in members
+                for v in op.results
+                if v in returned or any(u not in inside for u in users.get(v, ()))
+            ]
             if segment is not None:
                 self._segment(segment, members, outs)
             elif _kind(members[0]) == "library":
@@ -756,7 +833,10 @@ class _Program:
         results = [main.result(v) for v in graph.returns]
         head = ", ".join(f"%arg{k}: {type_of(v.shape, v.dtype)}{self._attributes(k)}" for k, v in enumerate(graph.args))
         types = [t.type for t in results]
-        spelled = ", ".join(t + (f" {{fusion.alias = {graph.aliases[k]} : i64}}" if k in graph.aliases else "") for k, t in enumerate(types))
+        spelled = ", ".join(
+            t + (f" {{fusion.alias = {graph.aliases[k]} : i64}}" if k in graph.aliases else "")
+            for k, t in enumerate(types)
+        )
         main.e.line(f"return {', '.join(t.name for t in results)} : {', '.join(types)}" if results else "return")
         arrow = f" -> ({spelled})" if results else ""
         self.functions.append(f"func.func @{graph.name}({head}){arrow} {{\n{main.e.text()}\n}}")
@@ -776,7 +856,9 @@ class _Program:
         main = self.main
         if key not in main.indices:
             if name not in self.where:
-                raise PassError(f"fusion-to-linalg: size symbol {name} is the extent of no argument of {self.graph.name}")
+                raise PassError(
+                    f"fusion-to-linalg: size symbol {name} is the extent of no argument of {self.graph.name}"
+                )
             k, d, by = self.where[name]
             value, axis = self.graph.args[k], main.index(d)
             main.indices[key] = f"%{name}"
@@ -801,7 +883,9 @@ class _Program:
         results = [function.result(v) for v in outs]
         types = ", ".join(t.type for t in results)
         function.e.line(f"return {', '.join(t.name for t in results)} : {types}" if results else "return")
-        head = ", ".join([f"%in{k}: {type_of(v.shape, v.dtype)}" for k, v in enumerate(ins)] + [f"%{s}: index" for s in symbols])
+        head = ", ".join(
+            [f"%in{k}: {type_of(v.shape, v.dtype)}" for k, v in enumerate(ins)] + [f"%{s}: index" for s in symbols]
+        )
         from mlirfuse.dialects.fusion import attribute
 
         given = {"scheduler": segment.scheduler, "params": segment.params, "why": segment.why}
@@ -832,8 +916,12 @@ class _Program:
         signature = ", ".join(t.type for t in given)
         types = ", ".join(type_of(v.shape, v.dtype) for v in op.results)
         name = f"{self.graph.name}_{op.name}{len(self.functions)}"
-        attrs = "".join(f", fusion.{key} = {attribute(x)}" for key, x in op.attrs.items() if x is not None and key != "note")
-        self.functions.append(f'func.func private @{name}({signature}) -> ({types}) attributes {{fusion.op = "{op.name}"{attrs}}}')
+        attrs = "".join(
+            f", fusion.{key} = {attribute(x)}" for key, x in op.attrs.items() if x is not None and key != "note"
+        )
+        self.functions.append(
+            f'func.func private @{name}({signature}) -> ({types}) attributes {{fusion.op = "{op.name}"{attrs}}}'
+        )
         self._call(name, ", ".join(t.name for t in given), signature, op.results)
 
 
@@ -841,8 +929,12 @@ def _check(op: Op) -> None:
     """Raises where ``op`` has no meaning on tensors, or was to be rewritten before."""
     row = table.TABLE.get(op.name)
     if row is None:
-        raise PassError(f"fusion-to-linalg: '{op.name}' is no tensor op: control flow and other dialects are not lowered", op.loc)
+        raise PassError(
+            f"fusion-to-linalg: '{op.name}' is no tensor op: control flow and other dialects are not lowered", op.loc
+        )
     if writes_in_place(op):
-        raise PassError(f"fusion-to-linalg: {op.name} writes into its first operand: run fusion-remove-inplace first", op.loc)
+        raise PassError(
+            f"fusion-to-linalg: {op.name} writes into its first operand: run fusion-remove-inplace first", op.loc
+        )
     if row.kind == "composite" or op.name in ("mean", "var", "std"):
         raise PassError(f"fusion-to-linalg: {op.name} is composite: run fusion-decompose first", op.loc)

@@ -1,6 +1,7 @@
 """From MLIR to running host code: MLIR's conversions, LLVM IR, llvmlite's code generator and its JIT.
 
-Compiled objects are kept on disk by their source text (:mod:`mlirfuse.runtime.cache`), so that a second process only loads them.
+Compiled objects are kept on disk by their source text (:mod:`mlirfuse.runtime.cache`), so that a second process only
+loads them.
 """
 
 from __future__ import annotations
@@ -32,10 +33,12 @@ def _target():
 def target_machine():
     """Code generation for this machine's processor. A JIT engine takes the one it is given: make one for each.
 
-    Code lies beside its constants (HostCode sees to that), so that it finds them relative to itself: the JIT's own code model loads the
-    address of each of them in an instruction of its own.
+    Code lies beside its constants (HostCode sees to that), so that it finds them relative to itself: the JIT's own code
+    model loads the address of each of them in an instruction of its own.
     """
-    return _target().create_target_machine(cpu=llvm.get_host_cpu_name(), features=_features(), opt=2, reloc="pic", codemodel="small")
+    return _target().create_target_machine(
+        cpu=llvm.get_host_cpu_name(), features=_features(), opt=2, reloc="pic", codemodel="small"
+    )
 
 
 @functools.cache
@@ -77,8 +80,8 @@ def translate(module) -> str:
 
 
 def optimize(module, machine) -> None:
-    """LLVM's passes that are worth their time here: kernels come with their loops tiled, vectorized and unrolled, and without repeated
-    expressions, so that the standard pipeline, which takes four times as long, finds nothing more."""
+    """LLVM's passes that are worth their time here: kernels come with their loops tiled, vectorized and unrolled, and
+    without repeated expressions, so that the standard pipeline, which takes four times as long, finds nothing more."""
     module.triple, module.data_layout = machine.triple, str(machine.target_data)
     builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=1))
     passes = llvm.create_new_module_pass_manager()
@@ -102,14 +105,19 @@ def compile_object(text: str) -> bytes:
         optimize(module, machine)
         code = machine.emit_object(module)
     if missing := called_outside(code):  # to load it would end the process
-        raise CompileError(f"this processor ({llvm.get_host_cpu_name()}) needs help for what the code does: {', '.join(missing)}; use float32 for float16")
+        raise CompileError(
+            f"this processor ({llvm.get_host_cpu_name()}) needs help for what the code does: {', '.join(missing)}; use float32 for float16"
+        )
     cache.store(key, code)
     return code
 
 
 def called_outside(code: bytes) -> list[str]:
     """The functions that an object file (64-bit ELF) needs and does not have."""
-    word, long = (lambda at: int.from_bytes(code[at : at + 4], "little")), (lambda at: int.from_bytes(code[at : at + 8], "little"))
+    word, long = (
+        (lambda at: int.from_bytes(code[at : at + 4], "little")),
+        (lambda at: int.from_bytes(code[at : at + 8], "little")),
+    )
     start, size, count = long(0x28), *struct.unpack_from("<HH", code, 0x3A)
     sections = [start + k * size for k in range(count)]
     found = []
@@ -124,7 +132,8 @@ def called_outside(code: bytes) -> list[str]:
 
 
 class HostCode:
-    """Loaded native code that refers to nothing outside; ``address(name)`` of its functions. Keep it alive while they may run."""
+    """Loaded native code that refers to nothing outside; ``address(name)`` of its functions. Keep it alive while they
+    may run."""
 
     def __init__(self, code: bytes):
         with _lock:

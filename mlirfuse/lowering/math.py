@@ -1,14 +1,16 @@
 """Elementary functions and random numbers, expanded into arithmetic on the :class:`Emitter`.
 
-Every function takes and gives Vals of float32 or float64 in any number of lanes and emits straight-line code for both targets:
-fused multiply-adds, selects and integer operations on the exponent. No library is called. Rare cases that would cost every
-element dearly sit behind a branch that is taken where any lane needs it (huge angles; the loop of ``fmod``).
+Every function takes and gives Vals of float32 or float64 in any number of lanes and emits straight-line code for both
+targets: fused multiply-adds, selects and integer operations on the exponent. No library is called. Rare cases that
+would cost every element dearly sit behind a branch that is taken where any lane needs it (huge angles; the loop of
+``fmod``).
 
-Conventions. "ulp" is the largest error seen against the exact value, in units of the last place, subnormal results included; the
-tests hold each function to its bound. Special values are those of C99's annex F, as NumPy gives them. Polynomials are minimax
-ones of our own (:mod:`coefficients`, which says how they were made and how good they are); what is said below of a function is
-the identity that reduces its argument to where its polynomial is good. On the GPU, float32 functions may use the hardware's
-``ex2.approx`` and ``rcp.approx`` on arguments where these are good to a unit in the last place.
+Conventions. "ulp" is the largest error seen against the exact value, in units of the last place, subnormal results
+included; the tests hold each function to its bound. Special values are those of C99's annex F, as NumPy gives them.
+Polynomials are minimax ones of our own (:mod:`coefficients`, which says how they were made and how good they are); what
+is said below of a function is the identity that reduces its argument to where its polynomial is good. On the GPU,
+float32 functions may use the hardware's ``ex2.approx`` and ``rcp.approx`` on arguments where these are good to a unit
+in the last place.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ INF, NAN = math.inf, math.nan
 
 @dataclass(frozen=True)
 class Format:
-    """What the expansions need to know of float32 or float64. Splits of a constant are sums of exact parts, largest first."""
+    """What the expansions need to know of float32 or float64. Splits of a constant are sums of exact parts, largest
+    first."""
 
     dtype: DType
     uint: DType
@@ -114,7 +117,8 @@ def pow2(e: Emitter, n: Val, f: Format) -> Val:
 
 
 def scale(e: Emitter, x: Val, n: Val, offset: int = 0) -> Val:
-    """``x * 2**(n + offset)``, rounded once, for ``x`` near 1 and the integers in ``n``'s low bits, into subnormals and infinity.
+    """``x * 2**(n + offset)``, rounded once, for ``x`` near 1 and the integers in ``n``'s low bits, into subnormals and
+    infinity.
 
     The power is applied in two halves, the first of which leaves a normal number. ``n`` may carry the bits of
     :attr:`Format.magic` above: they fall out.
@@ -151,7 +155,8 @@ def _x86_vector(e: Emitter, x: Val) -> bool:
 
 
 def _x86(e: Emitter, name: str, *operands: Val) -> Val:
-    """AVX-512's instruction ``name`` on all lanes; where one is masked, the last float operand or the first stands in: none is."""
+    """AVX-512's instruction ``name`` on all lanes; where one is masked, the last float operand or the first stands in:
+    none is."""
     x = operands[0]
     width = x.lanes * x.dtype.bits
     operands += (e.const(-1, dt.i16 if x.lanes == 16 else dt.i8),)
@@ -159,7 +164,9 @@ def _x86(e: Emitter, name: str, *operands: Val) -> Val:
         operands += (e.const(4, dt.i32),)  # as the processor is set
     full = f"llvm.x86.avx512.mask.{name}.p{'s' if x.dtype is dt.f32 else 'd'}.{width}"
     types = ", ".join(v.type for v in operands)
-    return e.op(f'llvm.call_intrinsic "{full}"({", ".join(map(str, operands))}) : ({types}) -> {x.type}', x.dtype, x.lanes)
+    return e.op(
+        f'llvm.call_intrinsic "{full}"({", ".join(map(str, operands))}) : ({types}) -> {x.type}', x.dtype, x.lanes
+    )
 
 
 def _scalef(e: Emitter, x: Val, n: Val) -> Val:
@@ -203,19 +210,22 @@ def _rcp(e: Emitter, x: Val) -> Val:
 
 
 def reciprocal(e: Emitter, x: Val) -> Val:
-    """1 / x within 1 ulp for ``x`` of moderate size (2**-120 to 2**120); may give 0 for larger and is infinite for smaller."""
+    """1 / x within 1 ulp for ``x`` of moderate size (2**-120 to 2**120); may give 0 for larger and is infinite for
+    smaller."""
     return _rcp(e, x) if _hardware(e, x) else e.div(1.0, x)
 
 
 def corrected_reciprocal(e: Emitter, x: Val) -> Val:
-    """As :func:`reciprocal`, corrected by one of Newton's steps where that is an approximation: rounded, but in rare cases."""
+    """As :func:`reciprocal`, corrected by one of Newton's steps where that is an approximation: rounded, but in rare
+    cases."""
     r = reciprocal(e, x)
     return e.fma(e.fma(e.neg(x), r, 1.0), r, r) if _hardware(e, x) else r
 
 
 def rsqrt(e: Emitter, x: Val) -> Val:
-    """``1 / sqrt(x)`` within 1 ulp: of a GPU's approximation, within 2 ulp, and one of Newton's steps, which leaves zeros and infinities alone. A square
-    root and a division, each with a branch for subnormals, take three times the instructions."""
+    """``1 / sqrt(x)`` within 1 ulp: of a GPU's approximation, within 2 ulp, and one of Newton's steps, which leaves
+    zeros and infinities alone. A square root and a division, each with a branch for subnormals, take three times the
+    instructions."""
     if not _hardware(e, x):
         return e.div(1.0, e.sqrt(x))
     y = e.per_lane(lambda v: e.intrinsic("llvm.nvvm.rsqrt.approx.f", v), x)
@@ -233,33 +243,44 @@ def quotient(e: Emitter, a, b: Val) -> Val:
 
 
 def inverse(e: Emitter, b: Val) -> tuple[Val, Val]:
-    """A power of two ``s`` and ``r`` with ``(a * s) * r = a / b`` within 2.5 ulp on a GPU, for all float32 ``a``: ``b s`` lies in [1/2, 1), for the largest
-    and the smallest ``b`` in [1, 4) and below 1/2, so that only a quotient that overflows does so on the way, and none from 2^-125 on loses places."""
+    """A power of two ``s`` and ``r`` with ``(a * s) * r = a / b`` within 2.5 ulp on a GPU, for all float32 ``a``: ``b
+    s`` lies in [1/2, 1), for the largest and the smallest ``b`` in [1, 4) and below 1/2, so that only a quotient that
+    overflows does so on the way, and none from 2^-125 on loses places."""
     exponent = e.and_(e.bitcast(b, dt.i32), 0x7F800000)
     s = e.bitcast(e.max(e.sub(0x7E800000, exponent), 0x00800000), dt.f32)
     return s, _rcp(e, e.mul(b, s))
 
 
 def rough_quotient(e: Emitter, a: Val, b: Val) -> Val:
-    """``a / b`` within 2 ulp for all float32: `div.full` of a GPU, in half the instructions of a division that rounds."""
+    """``a / b`` within 2 ulp for all float32: `div.full` of a GPU, in half the instructions of a division that
+    rounds."""
     a, b = e._pair(a, b)
-    lanes = [e.op(f'llvm.inline_asm "div.full.f32 $0, $1, $2;", "=f,f,f" {e.extract(a, k)}, {e.extract(b, k)} : (f32, f32) -> f32', a.dtype) for k in range(a.lanes)]
+    lanes = [
+        e.op(
+            f'llvm.inline_asm "div.full.f32 $0, $1, $2;", "=f,f,f" {e.extract(a, k)}, {e.extract(b, k)} : (f32, f32) -> f32',
+            a.dtype,
+        )
+        for k in range(a.lanes)
+    ]
     return e.from_lanes(lanes)
 
 
 def quotient_by_inverse(e: Emitter, a: Val, b: Val, s: Val, r: Val) -> Val:
-    """``a / b`` with ``s`` and ``r`` of :func:`inverse`: a quotient corrected by what it leaves (Markstein, 1990). It is rounded as the division's but
-    for about one in 2^22, and within 1 ulp below 2^-100, 2 below 2^-125, where what is left is not exact."""
+    """``a / b`` with ``s`` and ``r`` of :func:`inverse`: a quotient corrected by what it leaves (Markstein, 1990). It
+    is rounded as the division's but for about one in 2^22, and within 1 ulp below 2^-100, 2 below 2^-125, where what is
+    left is not exact."""
     return _corrected(e, e.mul(a, s), e.mul(b, s), r)
 
 
 def quotient_by_size(e: Emitter, a: Val, n: Val) -> Val:
-    """``a / n`` of float32 on a GPU, as exact as :func:`quotient_by_inverse`, where ``n`` is a number of elements, maybe 0."""
+    """``a / n`` of float32 on a GPU, as exact as :func:`quotient_by_inverse`, where ``n`` is a number of elements,
+    maybe 0."""
     return _corrected(e, a, n, _rcp(e, n))
 
 
 def _corrected(e: Emitter, a: Val, b: Val, r: Val) -> Val:
-    """``a / b`` from ``r``, about ``1 / b``. Infinities and zeros leave nothing to correct by; a quotient within an ulp of the largest float may be infinite."""
+    """``a / b`` from ``r``, about ``1 / b``. Infinities and zeros leave nothing to correct by; a quotient within an ulp
+    of the largest float may be infinite."""
     q = e.mul(a, r)
     left = e.fma(e.neg(q), b, a)
     corrected = e.fma(left, r, q)
@@ -335,11 +356,17 @@ _POWER = 1.5 * 2.0**23 + 127.0  # added to n, it leaves the exponent of the floa
 def _fma_down(e: Emitter, a: Val, b: float, c: float) -> Val:
     """``a * b + c`` in float32 on the GPU, rounded down: with a ``c`` like :data:`_POWER`, the floor of the product."""
     b, c = e.const(b, dt.f32), e.const(c, dt.f32)
-    return e.per_lane(lambda lane: e.op(f'llvm.call_intrinsic "llvm.nvvm.fma.rm.f"({lane}, {b}, {c}) : (f32, f32, f32) -> f32', dt.f32), a)
+    return e.per_lane(
+        lambda lane: e.op(
+            f'llvm.call_intrinsic "llvm.nvvm.fma.rm.f"({lane}, {b}, {c}) : (f32, f32, f32) -> f32', dt.f32
+        ),
+        a,
+    )
 
 
 def _exp_hardware(e: Emitter, x: Val, t: Val, lift: int = 0) -> tuple[Val, Val]:
-    """exp(x) as a number in [1, 2) and a power of two, ``2**lift`` times as large, where ``t`` is n plus :data:`_POWER`. ex2.approx is at its best,
+    """exp(x) as a number in [1, 2) and a power of two, ``2**lift`` times as large, where ``t`` is n plus
+    :data:`_POWER`. ex2.approx is at its best,
     1.4 ulp, on [0, 1), hence the floor."""
     r = e.fma(x, co.LOG2E_F32[0], e.sub(_POWER, t))
     r = e.fma(x, co.LOG2E_F32[1], r)
@@ -347,8 +374,8 @@ def _exp_hardware(e: Emitter, x: Val, t: Val, lift: int = 0) -> tuple[Val, Val]:
 
 
 def _power_of(e: Emitter, x: Val) -> Val:
-    """For :func:`_exp_hardware` over all x: n stays where 2**n is normal, and the hardware's exponential takes what is left over, up to infinity and
-    down to 0."""
+    """For :func:`_exp_hardware` over all x: n stays where 2**n is normal, and the hardware's exponential takes what is
+    left over, up to infinity and down to 0."""
     return _clamp(e, _fma_down(e, x, co.LOG2E, _POWER), _POWER - 126.0, _POWER + 127.0)
 
 
@@ -361,7 +388,8 @@ def _exp_inside(e: Emitter, x: Val) -> Val:
 
 
 def _exp_scaled(e: Emitter, x: Val, low: Val | None = None, factor: Val | None = None, offset: int = 0) -> Val:
-    """``exp(x + low) * factor * 2**offset`` over all x, rounded to subnormals once. ``factor`` lies near 1 or a little below."""
+    """``exp(x + low) * factor * 2**offset`` over all x, rounded to subnormals once. ``factor`` lies near 1 or a little
+    below."""
     f = format_of(x)
     x = _above(e, _below(e, x, f.exp_high + 1), f.exp_low - 4)
     if low is not None:
@@ -387,8 +415,8 @@ def exp(e: Emitter, x: Val) -> Val:
 def sum_of_exp(e: Emitter, xs: list[Val], base: Val) -> Val:
     """The sum of ``exp(x - base)`` over ``xs``, none above ``base``; x may be -inf.
 
-    On the GPU in float32, the hardware's exponential of the rounded ``t = (x - base) log2(e)``, and apart from it the sum of what the
-    rounding left over: a term is within ``(2 + |t| / 8)`` ulp of its own.
+    On the GPU in float32, the hardware's exponential of the rounded ``t = (x - base) log2(e)``, and apart from it the
+    sum of what the rounding left over: a term is within ``(2 + |t| / 8)`` ulp of its own.
     """
     low = -130.0  # the exponential is 0 from here on, and its corrections are finite
     if not _hardware(e, base):
@@ -456,7 +484,8 @@ def _expm1_half(e: Emitter, x: Val) -> Val:
 
 
 def expm1(e: Emitter, x: Val) -> Val:
-    """e**x - 1, within 2 ulp: ``2**n q + (2**n - 1)`` with ``q = expm1(r)``, at half size so that 2**n cannot overflow."""
+    """e**x - 1, within 2 ulp: ``2**n q + (2**n - 1)`` with ``q = expm1(r)``, at half size so that 2**n cannot
+    overflow."""
     f = format_of(x)
     y = e.add(h := _expm1_half(e, x), h)
     tiny = e.cmp("lt", e.abs(x), 2.0 ** -(f.mantissa + 2))
@@ -467,7 +496,8 @@ def expm1(e: Emitter, x: Val) -> Val:
 
 
 def _log_reduce(e: Emitter, x: Val) -> tuple[Val, Val]:
-    """``x = 2**n (1 + r)``, r in [-1/3, 1/3]: r (exact) and n as a float, for x positive; subnormal ones are scaled up."""
+    """``x = 2**n (1 + r)``, r in [-1/3, 1/3]: r (exact) and n as a float, for x positive; subnormal ones are scaled
+    up."""
     f = format_of(x)
     if _x86_vector(e, x):  # these know subnormal numbers
         m, n = _x86(e, "getmant", x, e.const(0, dt.i32), x), _x86(e, "getexp", x, x)
@@ -500,7 +530,8 @@ def _log_finish(e: Emitter, r: Val, n: Val) -> Val:
 def _log_special(e: Emitter, x: Val, y: Val) -> Val:
     """``y`` with the special values of a logarithm of ``x``."""
     if _x86_vector(e, x):
-        # what to put, by the class of x: NaN 2 (itself), 0 4 (-inf), -inf and negative 3 (NaN), inf 5 (itself), else 0 (y)
+        # what to put, by the class of x: NaN 2 (itself), 0 4 (-inf), -inf and negative 3 (NaN), inf 5 (itself), else 0
+        # (y)
         table = e.const(0x03530422, dt.i32 if x.dtype is dt.f32 else dt.i64, x.lanes)
         return _x86(e, "fixupimm", y, x, table, e.const(0, dt.i32))
     y = e.select(e.cmp("lt", x, INF), y, x)
@@ -533,7 +564,8 @@ def log10(e: Emitter, x: Val) -> Val:
 
 
 def _log1p_inside(e: Emitter, x: Val) -> Val:
-    """log1p without its special values. ``1 + x = 2**n (1 + r)``, where ``r = x 2**-n + (2**-n - 1)`` is rounded once."""
+    """log1p without its special values. ``1 + x = 2**n (1 + r)``, where ``r = x 2**-n + (2**-n - 1)`` is rounded
+    once."""
     f = format_of(x)
     bits = e.bitcast(e.add(x, 1.0), f.int)
     k = e.shr(e.sub(bits, _bits_of(2 / 3, f)), f.mantissa)
@@ -814,7 +846,8 @@ def sinh(e: Emitter, x: Val) -> Val:
 
 
 def asinh(e: Emitter, x: Val) -> Val:
-    """The inverse hyperbolic sine, within 3 ulp: ``log1p(x + x² / (1 + sqrt(1 + x²)))``, for huge x ``log(x) + ln2``."""
+    """The inverse hyperbolic sine, within 3 ulp: ``log1p(x + x² / (1 + sqrt(1 + x²)))``, for huge x ``log(x) +
+    ln2``."""
     f = format_of(x)
     a = e.abs(x)
     huge = e.cmp("gt", a, 2.0 ** (f.bias // 2 - 3))
@@ -859,7 +892,8 @@ def sigmoid(e: Emitter, x: Val) -> Val:
 def silu(e: Emitter, x: Val) -> Val:
     """``x / (1 + exp(-x))``, within 3 ulp (4 on the GPU in float32), also where it is subnormal; NaN of -inf.
 
-    Of negative x it is ``x exp(x) / (1 + exp(x))``: x is multiplied in before the power of two, which makes the exponential subnormal first.
+    Of negative x it is ``x exp(x) / (1 + exp(x))``: x is multiplied in before the power of two, which makes the
+    exponential subnormal first.
     """
     f = format_of(x)
     held = _above(e, x, f.exp_low - 16)  # below, the result is 0
@@ -913,7 +947,8 @@ def erfc(e: Emitter, x: Val) -> Val:
 
 
 def erf(e: Emitter, x: Val) -> Val:
-    """The error function, within 2 ulp: an odd polynomial below 1; above it ``1 - 2**P(x)`` in float32, 1 - erfc in float64."""
+    """The error function, within 2 ulp: an odd polynomial below 1; above it ``1 - 2**P(x)`` in float32, 1 - erfc in
+    float64."""
     f = format_of(x)
     a = e.abs(x)
     aa = e.mul(a, a)
@@ -933,7 +968,8 @@ def erf(e: Emitter, x: Val) -> Val:
 def _log_pair(e: Emitter, x: Val) -> tuple[Val, Val]:
     """log(x) of a positive finite x as a pair, about 2**-33 (float32) or 2**-66 (float64) off.
 
-    ``x = 2**n m`` and ``log(m) = 2s + s³ P(s²)`` with ``s = (m - 1) / (m + 1)``, s and the last sum's greater terms as pairs.
+    ``x = 2**n m`` and ``log(m) = 2s + s³ P(s²)`` with ``s = (m - 1) / (m + 1)``, s and the last sum's greater terms as
+    pairs.
     """
     f = format_of(x)
     subnormal = e.cmp("lt", x, f.smallest_normal)
@@ -983,7 +1019,8 @@ def _pow_wide(e: Emitter, x: Val, y: Val) -> Val:
 
 
 def pow(e: Emitter, x: Val, y: Val) -> Val:
-    """x**y, within 2 ulp: ``exp(y log|x|)``, the logarithm and the product as pairs (in float64 for float32 on the CPU).
+    """x**y, within 2 ulp: ``exp(y log|x|)``, the logarithm and the product as pairs (in float64 for float32 on the
+    CPU).
 
     Special values as C's pow.
     """
@@ -993,7 +1030,8 @@ def pow(e: Emitter, x: Val, y: Val) -> Val:
         r = _pow_wide(e, ax, y)
     else:
         high, low = _log_pair(e, ax)
-        # beyond 2**(bias/2), where the product's parts could overflow, the result is 0 or infinite: a smaller y gives the same
+        # beyond 2**(bias/2), where the product's parts could overflow, the result is 0 or infinite: a smaller y gives
+        # the same
         limit = 2.0 ** (f.bias // 2)
         yy = _above(e, _below(e, y, limit), -limit)
         p, p_low = two_product(e, high, yy)
@@ -1021,7 +1059,8 @@ def pow(e: Emitter, x: Val, y: Val) -> Val:
 def cbrt(e: Emitter, x: Val) -> Val:
     """The cube root, within 1 ulp.
 
-    With ``x = 2**(3k) m``, m in [1, 8): a polynomial for ``m**(-1/3)``, a step of Halley's, and one of Newton's on the root.
+    With ``x = 2**(3k) m``, m in [1, 8): a polynomial for ``m**(-1/3)``, a step of Halley's, and one of Newton's on the
+    root.
     """
     f = format_of(x)
     a = e.abs(x)
@@ -1052,7 +1091,8 @@ def cbrt(e: Emitter, x: Val) -> Val:
 
 
 def hypot(e: Emitter, x: Val, y: Val) -> Val:
-    """``sqrt(x² + y²)`` without overflow or underflow on the way, within 1.5 ulp; infinite if either is, even with a NaN."""
+    """``sqrt(x² + y²)`` without overflow or underflow on the way, within 1.5 ulp; infinite if either is, even with a
+    NaN."""
     f = format_of(x)
     ax, ay = e.abs(x), e.abs(y)
     swap = e.cmp("lt", ax, ay)
@@ -1076,8 +1116,8 @@ def hypot(e: Emitter, x: Val, y: Val) -> Val:
 def fmod(e: Emitter, x: Val, y: Val) -> Val:
     """The remainder of the quotient truncated, with the sign of ``x``; exact.
 
-    Long division: a multiple of ``y 2**k`` is taken off, k such that the quotient has few enough digits for the remainder to be
-    exact. One round is enough until x is 2**22 (2**51 in float64) times y.
+    Long division: a multiple of ``y 2**k`` is taken off, k such that the quotient has few enough digits for the
+    remainder to be exact. One round is enough until x is 2**22 (2**51 in float64) times y.
     """
     f = format_of(x)
     a, b = e.abs(x), e.abs(y)
@@ -1139,7 +1179,9 @@ def nextafter_half(e: Emitter, x: Val, y: Val, dtype: dt.DType) -> Val:
     stepped = e.select(away, e.add(bits, 1), e.sub(bits, 1))
     smallest = e.or_(e.and_(e.bitcast(e.cast(y, dtype), unsigned), 1 << 15), 1)
     stepped = e.select(e.cmp("eq", x, 0.0), smallest, stepped)
-    equal = bits if dtype is dt.f16 else e.bitcast(e.cast(y, dtype), unsigned)  # of two zeros NumPy gives x for float16, y for the others
+    equal = (
+        bits if dtype is dt.f16 else e.bitcast(e.cast(y, dtype), unsigned)
+    )  # of two zeros NumPy gives x for float16, y for the others
     stepped = e.select(e.cmp("eq", x, y), equal, stepped)
     stepped = e.select(e.cmp("uno", x, y), e.bitcast(e.const(NAN, dtype, x.lanes), unsigned), stepped)
     return e.bitcast(stepped, dtype)
@@ -1168,7 +1210,8 @@ def ldexp(e: Emitter, x: Val, n: Val) -> Val:
 
 
 def _erfinv_parts(e: Emitter, x: Val, w: Val, s: Val) -> Val:
-    """The inverse error function of x as ``x g(w)``; ``w = -log(1 - x²)`` up to that of the last x below 1, and s is its root."""
+    """The inverse error function of x as ``x g(w)``; ``w = -log(1 - x²)`` up to that of the last x below 1, and s is
+    its root."""
     (end, coefficients), *others = co.ERFINV[x.dtype.bits]
     y = poly(e, w, coefficients)
     for next_end, center, coefficients in others:
@@ -1187,7 +1230,8 @@ def erfinv(e: Emitter, x: Val) -> Val:
 
 
 def erfcinv(e: Emitter, x: Val) -> Val:
-    """The inverse of erfc, within 3.5 ulp, also for subnormal x: as :func:`erfinv` of 1 - x, with ``w = -log(x (2 - x))``.
+    """The inverse of erfc, within 3.5 ulp, also for subnormal x: as :func:`erfinv` of 1 - x, with ``w = -log(x (2 -
+    x))``.
 
     For w beyond what erfinv meets, a polynomial in ``(s - k) / (s + k)`` with s the root of w.
     """
@@ -1218,9 +1262,10 @@ def _sin_pi(e: Emitter, a: Val) -> Val:
 def lgamma(e: Emitter, x: Val) -> Val:
     """log|gamma(x)|, for x > 0 within 1 ulp in float32, which is computed in float64, and within 4 ulp in float64.
 
-    For x < 0, where the function crosses zero between its poles, within 1e-8 besides 4 ulp in float32, and in float64 within 1e-15
-    times ``1 + |log|sin(pi x)|| + lgamma(1 - x)``. Arguments below 1 are moved up by one (``lgamma(1 + x) - log(x)``) or
-    reflected (``-log(|sin(pi x)| / pi) - lgamma(1 - x)``); up to 8 there are polynomials, above it Stirling's series.
+    For x < 0, where the function crosses zero between its poles, within 1e-8 besides 4 ulp in float32, and in float64
+    within 1e-15 times ``1 + |log|sin(pi x)|| + lgamma(1 - x)``. Arguments below 1 are moved up by one (``lgamma(1 + x)
+    - log(x)``) or reflected (``-log(|sin(pi x)| / pi) - lgamma(1 - x)``); up to 8 there are polynomials, above it
+    Stirling's series.
     """
     if x.dtype is dt.f32:
         return e.cast(_lgamma(e, e.cast(x, dt.f64), 32), dt.f32)
@@ -1268,8 +1313,8 @@ def _words(e: Emitter, v, count: int) -> list[Val]:
 def philox4x32(e: Emitter, counter, key) -> tuple[Val, Val, Val, Val]:
     """Philox-4x32-10: four random u32 for each counter of 128 bits under a key of 64.
 
-    ``counter`` is a u64, or up to four u32 or two u64, lowest first (cuRAND and torch put the offset into the lower half and the
-    subsequence into the upper one); ``key`` a u64 or two u32. What is left out is 0.
+    ``counter`` is a u64, or up to four u32 or two u64, lowest first (cuRAND and torch put the offset into the lower
+    half and the subsequence into the upper one); ``key`` a u64 or two u32. What is left out is 0.
     """
     c = _words(e, counter, 4)
     k = _words(e, key, 2)
@@ -1306,7 +1351,8 @@ def _join(e: Emitter, low: Val, high: Val) -> Val:
 
 
 def normal_from_bits(e: Emitter, a: Val, b: Val, dtype: DType) -> tuple[Val, Val]:
-    """Two independent normal numbers of mean 0 and variance 1 (Box and Muller) of two u32 (float32) or two u64 (float64)."""
+    """Two independent normal numbers of mean 0 and variance 1 (Box and Muller) of two u32 (float32) or two u64
+    (float64)."""
     f = F32 if dtype is dt.f32 else F64
     assert a.dtype.bits == b.dtype.bits == f.bits, (a, b, dtype)
     unit = 2.0**-f.bits

@@ -10,11 +10,23 @@ TO_NVVM = (
     "gpu.module(convert-gpu-to-nvvm{index-bitwidth=32}),convert-vector-to-llvm,convert-cf-to-llvm,"
     "convert-arith-to-llvm,convert-math-to-llvm,convert-nvvm-to-llvm,reconcile-unrealized-casts"
 )
-PTX_VERSIONS = {70: 74, 75: 74, 80: 74, 86: 74, 89: 78, 90: 80, 100: 86, 103: 88, 120: 87, 121: 88}  # lowest that knows the chip and hints to caches
+PTX_VERSIONS = {
+    70: 74,
+    75: 74,
+    80: 74,
+    86: 74,
+    89: 78,
+    90: 80,
+    100: 86,
+    103: 88,
+    120: 87,
+    121: 88,
+}  # lowest that knows the chip and hints to caches
 
 
 def to_gpu_passes(chip: str) -> str:
-    """The passes that give the kernels their target and turn their loops into branches. Raises :class:`CompileError`."""
+    """The passes that give the kernels their target and turn their loops into branches. Raises
+    :class:`CompileError`."""
     architecture = chip.removeprefix("sm_").rstrip("af")
     if not architecture.isdigit() or int(architecture) not in PTX_VERSIONS:
         raise CompileError(f"unknown GPU architecture {chip}; known: {', '.join(f'sm_{a}' for a in PTX_VERSIONS)}")
@@ -54,7 +66,8 @@ def to_ptx(text: str, chip: str) -> str:
 
 
 def assemble(module) -> str:
-    """PTX of the gpu.modules of a module in the NVVM dialect. Raises :class:`CompileError` where something is in another dialect."""
+    """PTX of the gpu.modules of a module in the NVVM dialect. Raises :class:`CompileError` where something is in
+    another dialect."""
     try:
         mlir.run_passes(module, "builtin.module(gpu-module-to-binary{format=isa})")
     except mlir.MLIRError as error:

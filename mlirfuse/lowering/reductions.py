@@ -1,7 +1,7 @@
 """How each reduction accumulates: identity, combination of accumulators, and what goes in and comes out.
 
-An accumulator is a tuple of Vals: one for most reductions, (value, position) for argmax and argmin, (count, mean, squared deviations) for
-m2. Sums of half types accumulate in float32, as all arithmetic on them does.
+An accumulator is a tuple of Vals: one for most reductions, (value, position) for argmax and argmin, (count, mean,
+squared deviations) for m2. Sums of half types accumulate in float32, as all arithmetic on them does.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from mlirfuse.lowering.math import corrected_reciprocal, exp, sum_of_exp
 
 @dataclass(eq=False)
 class MaxSumExp:
-    """Stands for a maximum ``m`` over rows and the sum of ``exp(x - m)``, its ``results``, accumulated in one pass: (m, sum), where the sum is
-    that for the m so far (Milakov and Gimelshein, Online normalizer calculation for softmax, 2018). ``guarded``: the sum is of ``exp(x)`` where m is
-    not finite."""
+    """Stands for a maximum ``m`` over rows and the sum of ``exp(x - m)``, its ``results``, accumulated in one pass: (m,
+    sum), where the sum is that for the m so far (Milakov and Gimelshein, Online normalizer calculation for softmax,
+    2018). ``guarded``: the sum is of ``exp(x)`` where m is not finite."""
 
     operands: list[Value]
     results: list[Value]
@@ -29,7 +29,8 @@ class MaxSumExp:
 
 @dataclass(eq=False)
 class Moments:
-    """Stands for a sum and the squared deviations of the same elements, its ``results``: accumulated as m2 alone is, whose mean gives the sum."""
+    """Stands for a sum and the squared deviations of the same elements, its ``results``: accumulated as m2 alone is,
+    whose mean gives the sum."""
 
     operands: list[Value]
     results: list[Value]
@@ -70,7 +71,9 @@ def identity(e: Emitter, op: Op, lanes: int) -> tuple[Val, ...]:
         parts *= 3
     elif isinstance(op, MaxSumExp):
         parts.append(e.const(0.0, types[1], lanes))
-    elif len(types) == 2:  # where nothing is better than this value, all elements are this value: the first of them is the answer
+    elif (
+        len(types) == 2
+    ):  # where nothing is better than this value, all elements are this value: the first of them is the answer
         parts.append(e.const(0, dt.i64, lanes))
     return tuple(parts)
 
@@ -135,23 +138,30 @@ def combine(e: Emitter, op: Op, a: tuple[Val, ...], b: tuple[Val, ...], in_order
 
 
 def _combine_m2(e: Emitter, a: tuple[Val, ...], b: tuple[Val, ...]) -> tuple[Val, ...]:
-    """Chan, Golub and LeVeque's update of counts, means and squared deviations. The mean is weighted from both, so that of infinities it is what
-    their sum is."""
+    """Chan, Golub and LeVeque's update of counts, means and squared deviations. The mean is weighted from both, so that
+    of infinities it is what their sum is."""
     known = e.known(a[0]), e.known(b[0])
     apart = e.sub(b[1], a[1])
     if None not in known and sum(known):  # as many elements in every thread
         weight, dtype, lanes = known[1] / sum(known), a[0].dtype, a[0].lanes
-        count, share, rest, scale = (e.const(float(n), dtype, lanes) for n in (sum(known), weight, 1 - weight, known[0] * weight))
+        count, share, rest, scale = (
+            e.const(float(n), dtype, lanes) for n in (sum(known), weight, 1 - weight, known[0] * weight)
+        )
     else:
         count = e.add(a[0], b[0])
         share = _share(e, b[0], count)
         rest, scale = e.sub(1.0, share), e.mul(a[0], share)
     mean = e.fma(b[1], share, e.mul(a[1], rest))
-    return count, mean, e.fma(apart, e.mul(apart, scale), e.add(a[2], b[2]))  # 0 for a mean of nothing, however large the other
+    return (
+        count,
+        mean,
+        e.fma(apart, e.mul(apart, scale), e.add(a[2], b[2])),
+    )  # 0 for a mean of nothing, however large the other
 
 
 def _share(e: Emitter, part: Val, count: Val) -> Val:
-    """``part / count``, 0 where both are. Squared deviations are taken from what comes of it as from the mean: an ulp would make some of its square."""
+    """``part / count``, 0 where both are. Squared deviations are taken from what comes of it as from the mean: an ulp
+    would make some of its square."""
     return e.mul(part, corrected_reciprocal(e, e.max(count, 1.0)))
 
 
@@ -167,7 +177,8 @@ def _extreme_of(e: Emitter, name: str, a: Val, b: Val) -> Val:
 
 
 def total(e: Emitter, op: Op, rows, in_order: bool = False) -> tuple[Val, ...]:
-    """The accumulator of several vectors: ``rows`` of (elements, position, mask or None), combined pairwise. ``in_order``: as for :func:`combine`."""
+    """The accumulator of several vectors: ``rows`` of (elements, position, mask or None), combined pairwise.
+    ``in_order``: as for :func:`combine`."""
     if op.name == "m2":
         return _total_m2(e, op, rows)
     if isinstance(op, MaxSumExp):
@@ -182,8 +193,8 @@ def total(e: Emitter, op: Op, rows, in_order: bool = False) -> tuple[Val, ...]:
 
 
 def accumulate(e: Emitter, op: Op, state: tuple[Val, ...] | None, rows) -> tuple[Val, ...]:
-    """The accumulator of ``state`` and several vectors: ``rows`` as for :func:`total`. That of a :class:`MaxSumExp` has one lane, for what the
-    vectors' lanes have in common, unless ``state`` has more."""
+    """The accumulator of ``state`` and several vectors: ``rows`` as for :func:`total`. That of a :class:`MaxSumExp` has
+    one lane, for what the vectors' lanes have in common, unless ``state`` has more."""
     if not isinstance(op, MaxSumExp):
         return combine(e, op, state, (of_thread if state[0].lanes == 1 else total)(e, op, rows))
     held = [value if inside is None else e.select(inside, value, -math.inf) for value, _, inside in rows]
@@ -208,8 +219,8 @@ def in_pairs(combine, vals: list):
 
 
 def of_thread(e: Emitter, op: Op, rows) -> tuple[Val, ...]:
-    """As :func:`total`, of the lanes too. Of an m2, the deviations from the mean of all of them: combining those of each lane takes four instructions a
-    lane more."""
+    """As :func:`total`, of the lanes too. Of an m2, the deviations from the mean of all of them: combining those of
+    each lane takes four instructions a lane more."""
     if op.name != "m2":
         return across_lanes(e, op, total(e, op, rows))
     count, sums = counted(e, rows)
@@ -219,7 +230,8 @@ def of_thread(e: Emitter, op: Op, rows) -> tuple[Val, ...]:
 
 
 def means_and_deviations(e: Emitter, count: Val, sums: Val, deviations_from) -> tuple[Val, ...]:
-    """An m2's accumulator of so many elements with these sums lane by lane; ``deviations_from(mean)``, lane by lane too, looks at them again."""
+    """An m2's accumulator of so many elements with these sums lane by lane; ``deviations_from(mean)``, lane by lane
+    too, looks at them again."""
     mean = sum_of_lanes(e, mean_of(e, count, sums))  # weighted before it is summed: a total may overflow
     return count, mean, sum_of_lanes(e, deviations_from(mean))
 
@@ -236,12 +248,17 @@ def counted(e: Emitter, rows) -> tuple[Val, Val]:
     dtype, lanes = rows[0][0].dtype, rows[0][0].lanes
     one, zero = e.const(1.0, dtype, lanes), e.const(0.0, dtype, lanes)
     certain = all(inside is None for _, _, inside in rows)
-    count = e.const(float(len(rows)), dtype, lanes) if certain else _sum(e, [one if inside is None else e.select(inside, one, zero) for _, _, inside in rows])
+    count = (
+        e.const(float(len(rows)), dtype, lanes)
+        if certain
+        else _sum(e, [one if inside is None else e.select(inside, one, zero) for _, _, inside in rows])
+    )
     return count, _sum(e, [value if inside is None else e.select(inside, value, zero) for value, _, inside in rows])
 
 
 def gather(e: Emitter, state: tuple[Val, ...], rows) -> tuple[Val, ...]:
-    """``state``, an m2's accumulator that holds the sum instead of the mean, with several vectors' numbers and sums added."""
+    """``state``, an m2's accumulator that holds the sum instead of the mean, with several vectors' numbers and sums
+    added."""
     count, total = counted(e, rows)
     return e.add(state[0], count), e.add(state[1], total), state[2]
 
@@ -254,7 +271,9 @@ def mean_of(e: Emitter, count: Val, total: Val) -> Val:
 
 def deviations(e: Emitter, rows, mean: Val) -> Val:
     """The sum of several vectors' squared distances from ``mean``, lane by lane."""
-    apart = [e.sub(value, mean) if inside is None else e.select(inside, e.sub(value, mean), 0.0) for value, _, inside in rows]
+    apart = [
+        e.sub(value, mean) if inside is None else e.select(inside, e.sub(value, mean), 0.0) for value, _, inside in rows
+    ]
     return _sum(e, [_squares(e, apart[i : i + 4]) for i in range(0, len(apart), 4)])
 
 
@@ -276,11 +295,11 @@ def sum_of_lanes(e: Emitter, val: Val) -> Val:
 
 
 def across(e: Emitter, op: Op, a: tuple[Val, ...], pairwise, fold) -> tuple[Val, ...]:
-    """Combines what ``a`` has many of, lanes or threads. ``pairwise(combine, a)`` does so two accumulators at a time, ``fold(function, val)`` for
-    single values.
+    """Combines what ``a`` has many of, lanes or threads. ``pairwise(combine, a)`` does so two accumulators at a time,
+    ``fold(function, val)`` for single values.
 
-    A :class:`MaxSumExp` takes an exponential a part this way, where two parts at a time take two; an m2 of numbers that are not known while
-    compiling takes one reciprocal.
+    A :class:`MaxSumExp` takes an exponential a part this way, where two parts at a time take two; an m2 of numbers that
+    are not known while compiling takes one reciprocal.
     """
     if isinstance(op, MaxSumExp):
         top = fold(e.max, a[0])
@@ -289,7 +308,11 @@ def across(e: Emitter, op: Op, a: tuple[Val, ...], pairwise, fold) -> tuple[Val,
         count = fold(e.add, a[0])
         mean = fold(e.add, e.mul(a[1], _share(e, a[0], count)))  # weighted before it is summed: a total may overflow
         apart = e.sub(a[1], mean)
-        return count, mean, fold(e.add, e.fma(apart, e.mul(apart, a[0]), a[2]))  # 0 from a part of nothing, however large the mean
+        return (
+            count,
+            mean,
+            fold(e.add, e.fma(apart, e.mul(apart, a[0]), a[2])),
+        )  # 0 from a part of nothing, however large the mean
     return pairwise(lambda x, y: combine(e, op, x, y), a)
 
 
@@ -297,7 +320,13 @@ def across_lanes(e: Emitter, op: Op, a: tuple[Val, ...]) -> tuple[Val, ...]:
     """Combines a vector accumulator's lanes."""
     if a[0].lanes == 1:
         return a
-    return across(e, op, a, lambda combine, a: _by_halves(e, combine, a), lambda function, val: in_pairs(function, [e.extract(val, k) for k in range(val.lanes)]))
+    return across(
+        e,
+        op,
+        a,
+        lambda combine, a: _by_halves(e, combine, a),
+        lambda function, val: in_pairs(function, [e.extract(val, k) for k in range(val.lanes)]),
+    )
 
 
 def _by_halves(e: Emitter, combine, a: tuple[Val, ...]) -> tuple[Val, ...]:
@@ -315,7 +344,9 @@ def _part(e: Emitter, v: Val, start: int, count: int) -> Val:
     if count == 1:
         return e.extract(v, start)
     to = f"vector<{count}x{v.dtype.signless}>"
-    text = f"vector.extract_strided_slice {v} {{offsets = [{start}], sizes = [{count}], strides = [1]}} : {v.type} to {to}"
+    text = (
+        f"vector.extract_strided_slice {v} {{offsets = [{start}], sizes = [{count}], strides = [1]}} : {v.type} to {to}"
+    )
     return e.op(text, v.dtype, count)
 
 

@@ -1,8 +1,8 @@
 """Where kernels find their arguments: the numbering of pointers and integers that one compiled program passes around.
 
-A call fills two arrays: ``ptrs`` (arguments in memory, then outputs, then the workspace) and ``ints`` (sizes and strides, grid
-dimensions, offsets into the workspace, and the bits of scalar arguments). CPU kernels read them directly; for a GPU kernel the host
-function passes those that the kernel uses as its parameters.
+A call fills two arrays: ``ptrs`` (arguments in memory, then outputs, then the workspace) and ``ints`` (sizes and
+strides, grid dimensions, offsets into the workspace, and the bits of scalar arguments). CPU kernels read them directly;
+for a GPU kernel the host function passes those that the kernel uses as its parameters.
 """
 
 from __future__ import annotations
@@ -12,22 +12,27 @@ from dataclasses import dataclass, field
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
-from mlirfuse.lowering.emitter import Emitter, Val
 from mlirfuse.ir.sizes import Size
+from mlirfuse.lowering.emitter import Emitter, Val
 
 
 @dataclass
 class Slots:
-    """``pointers``: tensors in the order of ``ptrs``, and ``temporaries`` in the workspace, each with the slot of its byte offset in
-    ``ints``. ``ints``: what is evaluated for each new set of sizes. ``functions``: addresses of kernels by name, once they are loaded."""
+    """``pointers``: tensors in the order of ``ptrs``, and ``temporaries`` in the workspace, each with the slot of its
+    byte offset in ``ints``. ``ints``: what is evaluated for each new set of sizes. ``functions``: addresses of kernels
+    by name, once they are loaded."""
 
     pointers: dict[Value, int] = field(default_factory=dict)
-    temporaries: dict[object, int] = field(default_factory=dict)  # Value or key of a scheduler's own buffer -> index of its offset
+    temporaries: dict[object, int] = field(
+        default_factory=dict
+    )  # Value or key of a scheduler's own buffer -> index of its offset
     temporary_bytes: dict[object, Size] = field(default_factory=dict)
     ints: dict[object, int] = field(default_factory=dict)
     functions: dict[str, int] = field(default_factory=dict)
     workspace: int = 0  # the workspace's slot in ptrs
-    written: frozenset = frozenset()  # places that earlier kernels of the call write: what is read there is not the same for a kernel's whole life
+    written: frozenset = (
+        frozenset()
+    )  # places that earlier kernels of the call write: what is read there is not the same for a kernel's whole life
 
     def size(self, size: Size) -> int:
         """The slot of a size expression."""
@@ -46,7 +51,8 @@ class Slots:
         return self.ints.setdefault(("handle", function), len(self.ints))
 
     def temporary(self, key, nbytes: Size) -> int:
-        """The slot of the byte offset of a buffer in the workspace, with room for as many bytes as any kernel asks for."""
+        """The slot of the byte offset of a buffer in the workspace, with room for as many bytes as any kernel asks
+        for."""
         if key not in self.temporaries:
             self.temporaries[key] = self.ints.setdefault(("offset", key), len(self.ints))
             self.temporary_bytes[key] = nbytes
@@ -77,7 +83,9 @@ class CpuArguments:
         key = (array, slot, type_)
         if key not in self._made:
             name = self._made[key] = f"%{array}{slot}_{len(self._made)}"
-            self.e.entry.append(f"  {name}_at = llvm.getelementptr %{array}[{slot}] : (!llvm.ptr) -> !llvm.ptr, {type_}")
+            self.e.entry.append(
+                f"  {name}_at = llvm.getelementptr %{array}[{slot}] : (!llvm.ptr) -> !llvm.ptr, {type_}"
+            )
             self.e.entry.append(f"  {name} = llvm.load {name}_at : !llvm.ptr -> {type_}")
         return self._made[key]
 
@@ -138,8 +146,8 @@ class GpuArguments:
 
 
 def inverse_of(size: int) -> int:
-    """``factor | shift << 32``, such that ``n * factor >> shift`` is ``n // size`` for 0 <= n < 2**31 (Granlund and Montgomery, Division by invariant
-    integers using multiplication, 1994)."""
+    """``factor | shift << 32``, such that ``n * factor >> shift`` is ``n // size`` for 0 <= n < 2**31 (Granlund and
+    Montgomery, Division by invariant integers using multiplication, 1994)."""
     size = max(size, 1)  # of an empty tensor nothing is divided
     shift = 31 + (size - 1).bit_length()
     return (1 << shift) // size + 1 | shift << 32

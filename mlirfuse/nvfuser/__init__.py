@@ -9,8 +9,8 @@ from __future__ import annotations
 from mlirfuse.frontend.nvfuser.definition import Fusion, FusionDefinition
 from mlirfuse.frontend.nvfuser.inputs import compute_contiguity, compute_tensor_descriptor
 from mlirfuse.frontend.nvfuser.program import LRUCache
-from mlirfuse.frontend.nvfuser.values import DefinitionError, DefinitionTypeError, InputError, Scalar, Tensor, Vector
 from mlirfuse.frontend.nvfuser.promotion import DataType
+from mlirfuse.frontend.nvfuser.values import DefinitionError, DefinitionTypeError, InputError, Scalar, Tensor, Vector
 from mlirfuse.nvfuser import pytorch_utils
 
 __version__ = "0.2.36"  # of the nvFuser API that is followed

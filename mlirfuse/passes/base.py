@@ -11,9 +11,10 @@ A pass is a class whose annotated fields are its options and whose docstring is 
 
         def run(self, graph: Graph) -> None: ...
 
-Every module of this package is imported once by :func:`discover`, and what they register can be named in a pipeline string, beside MLIR's
-own passes: ``builtin.module(fusion-group{horizontal=true},cse,canonicalize)``. Passes of ours work on :class:`Graph` snapshots, MLIR's on
-the module; :class:`IR` holds the one that was changed last and makes the other when it is asked for.
+Every module of this package is imported once by :func:`discover`, and what they register can be named in a pipeline
+string, beside MLIR's own passes: ``builtin.module(fusion-group{horizontal=true},cse,canonicalize)``. Passes of ours
+work on :class:`Graph` snapshots, MLIR's on the module; :class:`IR` holds the one that was changed last and makes the
+other when it is asked for.
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ import re
 import time
 import types
 import typing
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Callable, ClassVar, Iterable, Iterator
+from typing import Any, ClassVar
 
 from mlirfuse.core.errors import MlirfuseError
 from mlirfuse.ir.graph import Block, Graph, walk
@@ -47,14 +49,15 @@ class PassError(MlirfuseError):
         self.loc = loc
 
 
-# ---------------------------------------------------------------------------------------------------------------- programs
+# ----------------------------------------------------------------------------------------------------------------
+# programs
 
 
 class IR:
     """A program as graphs or as an MLIR module, whichever was changed last; the other is made when it is asked for.
 
-    Who asks for :attr:`graphs` may change them; who asks for :attr:`module` may change that: each makes the other stale. The last pass of a
-    pipeline may :meth:`emit` what is no MLIR any more.
+    Who asks for :attr:`graphs` may change them; who asks for :attr:`module` may change that: each makes the other
+    stale. The last pass of a pipeline may :meth:`emit` what is no MLIR any more.
     """
 
     def __init__(self, source):
@@ -111,7 +114,8 @@ class IR:
         return fusion.to_module_text(self._graphs, locations=True, kept=self._kept)
 
     def as_text(self, locations: bool = False) -> str:
-        """The program as MLIR spells it, or as it was emitted; with ``locations``, each op with the line that it came from."""
+        """The program as MLIR spells it, or as it was emitted; with ``locations``, each op with the line that it came
+        from."""
         (text,) = self.as_texts(locations)
         return text
 
@@ -126,11 +130,14 @@ class IR:
             module = mlir.parse(self._text())  # printed by MLIR, so that every dump looks the same
         texts = [module.operation.get_asm(enable_debug_info=located, use_local_scope=located) for located in locations]
         if ours:
-            texts = [re.sub(r' loc\((?:"-":\d+:\d+|unknown)\)', "", text) for text in texts]  # places in the text itself say nothing
+            texts = [
+                re.sub(r' loc\((?:"-":\d+:\d+|unknown)\)', "", text) for text in texts
+            ]  # places in the text itself say nothing
         return [text.rstrip("\n") + "\n" for text in texts]
 
 
-# ---------------------------------------------------------------------------------------------------------------- passes
+# ----------------------------------------------------------------------------------------------------------------
+# passes
 
 PASSES: dict[str, type[Pass]] = {}
 PIPELINES: dict[str, NamedPipeline] = {}
@@ -139,9 +146,9 @@ PIPELINES: dict[str, NamedPipeline] = {}
 class Pass:
     """A step of the compiler. Fields are its options; :meth:`run` changes a graph in place.
 
-    A pass that works on the MLIR module defines :meth:`run_on_module` instead, one that needs both forms :meth:`run_on_ir`.
-    ``generates_code`` says that it hands IR to LLVM's code generators, which end the process when they are not content: `mlirfuse-opt`
-    runs such passes in a process of their own.
+    A pass that works on the MLIR module defines :meth:`run_on_module` instead, one that needs both forms
+    :meth:`run_on_ir`. ``generates_code`` says that it hands IR to LLVM's code generators, which end the process when
+    they are not content: `mlirfuse-opt` runs such passes in a process of their own.
     """
 
     name: ClassVar[str]
@@ -190,12 +197,13 @@ class NamedPipeline:
 
 
 def register_pipeline(name: str) -> Callable:
-    """Registers the decorated function, which gives a pipeline string, under ``name``; its keyword parameters are the options::
+    """Registers the decorated function, which gives a pipeline string, under ``name``; its keyword parameters are the
+    options::
 
-        @register_pipeline("fusion-to-ptx")
-        def fusion_to_ptx(chip: str = "sm_90") -> str:
-            \"\"\"All the way to PTX.\"\"\"
-            return f"fusion-group,fusion-segment,fusion-to-gpu{{chip={chip}}}"
+    @register_pipeline("fusion-to-ptx")
+    def fusion_to_ptx(chip: str = "sm_90") -> str:
+        \"\"\"All the way to PTX.\"\"\"
+        return f"fusion-group,fusion-segment,fusion-to-gpu{{chip={chip}}}"
     """
 
     def decorate(build):
@@ -253,12 +261,14 @@ def _spell(value) -> str:
     return f'"{text}"' if re.search(r"[\s{},()]", text) else text
 
 
-# ---------------------------------------------------------------------------------------------------------------- pipeline strings
+# ----------------------------------------------------------------------------------------------------------------
+# pipeline strings
 
 
 @dataclass(frozen=True)
 class Item:
-    """A name in a pipeline string, with the text between its braces and the items between its parentheses (None: it has none)."""
+    """A name in a pipeline string, with the text between its braces and the items between its parentheses (None: it has
+    none)."""
 
     name: str
     options: str | None = None
@@ -369,7 +379,9 @@ def _convert(owner: str, option: Option, value: str | None):
                 return kind(value)
             except ValueError:
                 pass
-    wanted = " or ".join({bool: "true or false", int: "an integer", float: "a number"}.get(k, "a value") for k in accepted)
+    wanted = " or ".join(
+        {bool: "true or false", int: "an integer", float: "a number"}.get(k, "a value") for k in accepted
+    )
     got = f"got '{value}'" if value is not None else "none is given"
     raise PipelineError(f"{owner}: option '{option.name}' takes {wanted}; {got}")
 
@@ -390,12 +402,39 @@ def parse_options(item: type[Pass] | NamedPipeline, text: str | None) -> dict[st
     return out
 
 
-# MLIR cannot be asked for the names of its passes. These are suggested when a name is misspelled; any other works as well.
-_SUGGESTED = """canonicalize cse symbol-dce inline loop-invariant-code-motion mem2reg sccp strip-debuginfo remove-dead-values
-convert-linalg-to-loops convert-scf-to-cf convert-to-llvm convert-arith-to-llvm convert-cf-to-llvm convert-func-to-llvm
-convert-gpu-to-nvvm convert-index-to-llvm convert-math-to-llvm convert-nvvm-to-llvm convert-vector-to-llvm expand-strided-metadata
-gpu-module-to-binary gpu-kernel-outlining linalg-fuse-elementwise-ops linalg-generalize-named-ops lower-affine
-nvvm-attach-target one-shot-bufferize reconcile-unrealized-casts""".split()
+# MLIR cannot be asked for the names of its passes. These are suggested when a name is misspelled; any other works as
+# well.
+_SUGGESTED = [
+    "canonicalize",
+    "cse",
+    "symbol-dce",
+    "inline",
+    "loop-invariant-code-motion",
+    "mem2reg",
+    "sccp",
+    "strip-debuginfo",
+    "remove-dead-values",
+    "convert-linalg-to-loops",
+    "convert-scf-to-cf",
+    "convert-to-llvm",
+    "convert-arith-to-llvm",
+    "convert-cf-to-llvm",
+    "convert-func-to-llvm",
+    "convert-gpu-to-nvvm",
+    "convert-index-to-llvm",
+    "convert-math-to-llvm",
+    "convert-nvvm-to-llvm",
+    "convert-vector-to-llvm",
+    "expand-strided-metadata",
+    "gpu-module-to-binary",
+    "gpu-kernel-outlining",
+    "linalg-fuse-elementwise-ops",
+    "linalg-generalize-named-ops",
+    "lower-affine",
+    "nvvm-attach-target",
+    "one-shot-bufferize",
+    "reconcile-unrealized-casts",
+]
 _ANCHORS = ["builtin.module", "func.func", "gpu.module", "gpu.func", "llvm.func", "any"]
 
 
@@ -404,7 +443,8 @@ def _near(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {' or '.join(repr(n) for n in found)}?" if found else ""
 
 
-# ---------------------------------------------------------------------------------------------------------------- running
+# ----------------------------------------------------------------------------------------------------------------
+# running
 
 
 @dataclass
@@ -433,7 +473,16 @@ class MLIRPasses:
         return self.name
 
 
-_REWRITES_ONLY = {"canonicalize", "cse", "symbol-dce", "inline", "loop-invariant-code-motion", "sccp", "strip-debuginfo", "remove-dead-values"}
+_REWRITES_ONLY = {
+    "canonicalize",
+    "cse",
+    "symbol-dce",
+    "inline",
+    "loop-invariant-code-motion",
+    "sccp",
+    "strip-debuginfo",
+    "remove-dead-values",
+}
 
 
 def _written_in_place(module) -> str | None:
@@ -443,7 +492,8 @@ def _written_in_place(module) -> str | None:
 
 
 def build(pipeline: str) -> list[Pass | MLIRPasses]:
-    """The steps that a pipeline string spells. Raises :class:`PipelineError` for what does not exist, before anything has run."""
+    """The steps that a pipeline string spells. Raises :class:`PipelineError` for what does not exist, before anything
+    has run."""
     discover()
     steps: list[Pass | MLIRPasses] = []
 
@@ -507,7 +557,8 @@ def run_pipeline(source, pipeline: str, after: Callable[[Any, IR, float], None] 
     return ir
 
 
-# ---------------------------------------------------------------------------------------------------------------- for passes
+# ---------------------------------------------------------------------------------------------------------------- for
+# passes
 
 
 def blocks(graph: Graph) -> Iterator[Block]:

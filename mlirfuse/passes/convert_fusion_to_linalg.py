@@ -7,10 +7,11 @@ from mlirfuse.passes.base import IR, Pass, register
 
 @register
 class ConvertFusionToLinalg(Pass):
-    """Spells what each segment computes in ``linalg`` on tensors, a function for each segment: chains of elementwise ops and reductions as
-    ``linalg.generic``, other shape ops as ops of ``tensor``. Ops outside of segments are converted in place; library ops become calls of
-    declared functions. The result is for other back ends, and can be checked: MLIR's own passes lower it to loops that run. The
-    schedulers of this project do not start from it; they read the segment itself (fusion-schedule).
+    """Spells what each segment computes in ``linalg`` on tensors, a function for each segment: chains of elementwise
+    ops and reductions as ``linalg.generic``, other shape ops as ops of ``tensor``. Ops outside of segments are
+    converted in place; library ops become calls of declared functions. The result is for other back ends, and can be
+    checked: MLIR's own passes lower it to loops that run. The schedulers of this project do not start from it; they
+    read the segment itself (fusion-schedule).
 
     Before::
 

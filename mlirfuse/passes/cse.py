@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Callable
+from collections.abc import Callable
 
 import numpy as np
 
@@ -13,8 +13,9 @@ from mlirfuse.passes.base import Pass, register
 
 @register
 class CommonSubexpressions(Pass):
-    """Replaces an op by an earlier one of the same name, operands and attributes. Only ops of one group are merged with each other, so that no
-    value starts to travel between groups; nothing is merged across an op with an effect, nor tensors of which one is written in place.
+    """Replaces an op by an earlier one of the same name, operands and attributes. Only ops of one group are merged with
+    each other, so that no value starts to travel between groups; nothing is merged across an op with an effect, nor
+    tensors of which one is written in place.
 
     Before::
 
@@ -27,8 +28,9 @@ class CommonSubexpressions(Pass):
         %0 = "fusion.exp"(%x)
         %1 = "fusion.add"(%0, %0)
 
-    ``pool-constants`` also moves constants and sizes to the beginning of the function, so that those of nested blocks are shared, too.
-    MLIR's ``cse`` does the rest of this on the module, but would pull values of the surroundings into a group's region.
+    ``pool-constants`` also moves constants and sizes to the beginning of the function, so that those of nested blocks
+    are shared, too. MLIR's ``cse`` does the rest of this on the module, but would pull values of the surroundings into
+    a group's region.
     """
 
     name = "fusion-cse"
@@ -58,7 +60,9 @@ def _number(block: Block, seen: dict, new: dict[Value, Value], written: Callable
         op.operands = [new.get(v, v) for v in op.operands]
         if has_effect(op):
             seen = {}
-        elif not op.blocks and (op.name in VIEWS or not any(map(written, op.results))):  # equal views are one memory anyway
+        elif not op.blocks and (
+            op.name in VIEWS or not any(map(written, op.results))
+        ):  # equal views are one memory anyway
             first = seen.setdefault((op.name, tuple(map(id, op.operands)), _frozen(op.attrs), op.group, op.segment), op)
             if first is not op:
                 new.update(zip(op.results, first.results))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from mlirfuse.passes.base import Pass, register
 from mlirfuse.ir.effects import has_effect
 from mlirfuse.ir.graph import Block, Graph, uses
+from mlirfuse.passes.base import Pass, register
 
 
 @register

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from mlirfuse.ir.ops import table
-from mlirfuse.ir.builder import Builder
-from mlirfuse.ir.ops.composites import STATISTICS
 from mlirfuse.core.errors import ShapeError
+from mlirfuse.ir.builder import Builder
 from mlirfuse.ir.graph import Block, Graph, Op, Value
+from mlirfuse.ir.ops import table
+from mlirfuse.ir.ops.composites import STATISTICS
 from mlirfuse.passes.base import Pass, PassError, register
 
 
 @register
 class Decompose(Pass):
-    """Takes composite ops apart: softmax, the norms, GELU, dropout, cross entropy, their backwards, and what the op table gives an expansion
-    for; linear and conv with a bias become one without and an add, so that the add can be fused.
+    """Takes composite ops apart: softmax, the norms, GELU, dropout, cross entropy, their backwards, and what the op
+    table gives an expansion for; linear and conv with a bias become one without and an add, so that the add can be
+    fused.
 
-    ``statistics`` also takes mean, var and std apart, into sums; ``keep`` names ops, with colons between them, that stay whole because a
-    scheduler takes them so.
+    ``statistics`` also takes mean, var and std apart, into sums; ``keep`` names ops, with colons between them, that
+    stay whole because a scheduler takes them so.
 
     Before::
 
@@ -44,7 +45,8 @@ class Decompose(Pass):
         self.block(graph.body, {}, {})
 
     def block(self, block: Block, new: dict[Value, Value], constants: dict) -> None:
-        """``new`` maps results of ops that were taken apart to what takes their place; ``constants`` are those of the blocks around."""
+        """``new`` maps results of ops that were taken apart to what takes their place; ``constants`` are those of the
+        blocks around."""
         builder = Builder(block)
         builder._constants.update(constants)
         out: list[Op] = []
@@ -72,7 +74,8 @@ class Decompose(Pass):
 
 
 def expand(op: Op, builder: Builder) -> tuple[list[Op], list[Value]] | None:
-    """The ops that ``op`` is spelled in by the op table, and its results; None if it is no composite. Constants are ``builder``'s."""
+    """The ops that ``op`` is spelled in by the op table, and its results; None if it is no composite. Constants are
+    ``builder``'s."""
     row = table.TABLE.get(op.name)
     if row is None or row.expand is None:
         return None

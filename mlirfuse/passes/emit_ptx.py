@@ -7,7 +7,8 @@ from mlirfuse.passes.base import IR, Pass, register
 
 @register
 class EmitPtx(Pass):
-    """Turns the kernels of a module, in the LLVM and NVVM dialects and with a target attached, into PTX. Nothing can come after it.
+    """Turns the kernels of a module, in the LLVM and NVVM dialects and with a target attached, into PTX. Nothing can
+    come after it.
 
     Before::
 

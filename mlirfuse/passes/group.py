@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Callable
+from collections.abc import Callable
 
-from mlirfuse.ir.ops import table
 from mlirfuse.ir.effects import VIEWS, memory_order, writes_in_place, written_memory
 from mlirfuse.ir.graph import Block, Graph, Group, Op, Value, topological, uses
+from mlirfuse.ir.ops import table
 from mlirfuse.passes.base import Pass, blocks, register
 
 FUSIBLE = {"elementwise", "reduce", "shape", "index", "create", "random"}
@@ -16,12 +16,13 @@ _NOTES = 8  # printed a group; more are counted
 
 @register
 class GroupOps(Pass):
-    """Gathers ops that may be fused into groups: producers are merged into their consumers from the last op to the first, and groups
-    with groups, as long as no cycle through an op outside arises. Ops that run through a library, write in place or come from another
-    dialect stay out, and say why in ``note``; a refused merge is told in the group's ``notes``.
+    """Gathers ops that may be fused into groups: producers are merged into their consumers from the last op to the
+    first, and groups with groups, as long as no cycle through an op outside arises. Ops that run through a library,
+    write in place or come from another dialect stay out, and say why in ``note``; a refused merge is told in the
+    group's ``notes``.
 
-    ``horizontal`` also merges ops that only share a tensor input; ``single-op`` makes groups of one op; a group whose inputs and outputs
-    together would pass ``max-args`` is not made.
+    ``horizontal`` also merges ops that only share a tensor input; ``single-op`` makes groups of one op; a group whose
+    inputs and outputs together would pass ``max-args`` is not made.
 
     Before::
 
@@ -73,11 +74,11 @@ def left_out(op: Op) -> str | None:
 class _Node:
     """A group in the making, or an op outside: a node of the contracted graph.
 
-    ``mask`` has the bits of its ops, ``below`` those of (at least one op of) every node that it reaches. ``followers`` has one op or more of
-    each node that must come right after it, ``leaders`` of those right before it.
+    ``mask`` has the bits of its ops, ``below`` those of (at least one op of) every node that it reaches. ``followers``
+    has one op or more of each node that must come right after it, ``leaders`` of those right before it.
     """
 
-    __slots__ = ("ops", "mask", "below", "followers", "leaders", "ins", "outs", "fusible", "position")
+    __slots__ = ("below", "followers", "fusible", "ins", "leaders", "mask", "ops", "outs", "position")
 
     def __init__(self, position: int, op: Op, fusible: bool):
         self.position = position
@@ -104,11 +105,12 @@ class _Grouping:
         for op in block.ops:  # a kernel would give a copy
             if op.name in VIEWS and written(op.operands[0]):
                 self.why[op] = "is a view of a tensor that is written in place"
-        # What takes no input, and scalars made of that, are computed again wherever they are used: they connect nothing.
+        # What takes no input, and scalars made of that, are computed again wherever they are used: they connect
+        # nothing.
         self.free: set[Op] = set()
         for op in block.ops:
             row = table.TABLE.get(op.name)
-            cheap = row is not None and (row.kind == "create" or row.kind == "elementwise" and not op.result.shape)
+            cheap = row is not None and (row.kind == "create" or (row.kind == "elementwise" and not op.result.shape))
             if cheap and "inplace" not in op.attrs and all(v.op in self.free for v in op.operands):
                 self.free.add(op)
 
@@ -153,7 +155,8 @@ class _Grouping:
         return merged
 
     def merge_neighbours(self) -> bool:
-        """Once more over what was refused: another merge may have taken the cycle away. True if that changed anything."""
+        """Once more over what was refused: another merge may have taken the cycle away. True if that changed
+        anything."""
         again, self.refused = self.refused, []
         changed = False
         for a, b, _ in again:
@@ -232,7 +235,8 @@ class _Grouping:
                     pending.append(leader)
 
     def label(self) -> None:
-        """Writes groups and notes to the ops, copies what is free into the groups, and brings groups together in the block."""
+        """Writes groups and notes to the ops, copies what is free into the groups, and brings groups together in the
+        block."""
         groups: dict[_Node, Group] = {}
         for op in self.block.ops:
             node = self.node.get(op)

@@ -14,10 +14,11 @@ from mlirfuse.passes.base import Pass, blocks, register
 
 @register
 class Guard(Pass):
-    """Puts each group behind a ``fusion.guard``, in an ``scf.if`` whose other branch has the same ops unfused. The guard names what the group
-    takes for granted about its inputs: ``types`` and ranks with the extents that are constant (1 for a broadcast dimension), ``strides``
-    and ``aligns`` where a layout is known, ``equal`` sizes of views, and ``constants``: axes, view sizes and other attributes that were
-    values once. A group of a function whose device is not known gets the fallback alone.
+    """Puts each group behind a ``fusion.guard``, in an ``scf.if`` whose other branch has the same ops unfused. The
+    guard names what the group takes for granted about its inputs: ``types`` and ranks with the extents that are
+    constant (1 for a broadcast dimension), ``strides`` and ``aligns`` where a layout is known, ``equal`` sizes of
+    views, and ``constants``: axes, view sizes and other attributes that were values once. A group of a function whose
+    device is not known gets the fallback alone.
 
     Before::
 
@@ -75,13 +76,21 @@ def _guarded(block: Block, members: list[Op], layouts, users, returned) -> list[
     inputs = list(dict.fromkeys(v for op in members for v in uses(op) if v not in made and v.dtype is not None))
     if not inputs:
         return members
-    outputs = [v for op in members for v in op.results if v in returned or any(u not in inside for u in users.get(v, ()))]
+    outputs = [
+        v for op in members for v in op.results if v in returned or any(u not in inside for u in users.get(v, ()))
+    ]
     condition = Value(None, type="i1")
     guard = Op("guard", inputs, _assumptions(inputs, members, layouts), [condition], loc=members[0].loc)
     copies: dict[Value, Value] = {}
     fallback = Block()
     for op in members:
-        copy = Op(op.name, [copies.get(v, v) for v in op.operands], op.attrs, [Value(v.dtype, v.shape) for v in op.results], loc=op.loc)
+        copy = Op(
+            op.name,
+            [copies.get(v, v) for v in op.operands],
+            op.attrs,
+            [Value(v.dtype, v.shape) for v in op.results],
+            loc=op.loc,
+        )
         copies.update(zip(op.results, copy.results))
         fallback.ops.append(copy)
     results = [Value(v.dtype, v.shape, name=v.name) for v in outputs]
@@ -102,7 +111,21 @@ def _guarded(block: Block, members: list[Op], layouts, users, returned) -> list[
     return [guard, branch]
 
 
-_TAKEN = {"axes", "keepdims", "axis", "shape", "dims", "start", "size", "step", "sizes", "low", "high", "correction", "to"}
+_TAKEN = {
+    "axes",
+    "keepdims",
+    "axis",
+    "shape",
+    "dims",
+    "start",
+    "size",
+    "step",
+    "sizes",
+    "low",
+    "high",
+    "correction",
+    "to",
+}
 
 
 def _assumptions(inputs: list[Value], members: list[Op], layouts) -> dict:
@@ -119,14 +142,22 @@ def _assumptions(inputs: list[Value], members: list[Op], layouts) -> dict:
                 equal.append(f"{a} == {b}")
     if equal:
         out["equal"] = list(dict.fromkeys(equal))
-    constants = [f"{op.name} {k} = {_spelled(v)}" for op in members for k, v in op.attrs.items() if k in _TAKEN and v is not None]
+    constants = [
+        f"{op.name} {k} = {_spelled(v)}" for op in members for k, v in op.attrs.items() if k in _TAKEN and v is not None
+    ]
     if constants:
         out["constants"] = list(dict.fromkeys(constants))
     return out
 
 
 def _spelled(value) -> str:
-    return f"[{', '.join(map(str, value))}]" if isinstance(value, (list, tuple)) else str(value).lower() if isinstance(value, bool) else str(value)
+    return (
+        f"[{', '.join(map(str, value))}]"
+        if isinstance(value, (list, tuple))
+        else str(value).lower()
+        if isinstance(value, bool)
+        else str(value)
+    )
 
 
 def failed_assumption(guard: Op, arrays: list[np.ndarray], symbols: dict[str, int]) -> str | None:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+from mlirfuse.analysis.axes import Axes
+from mlirfuse.analysis.phases import is_reduction
 from mlirfuse.ir.builder import Builder
 from mlirfuse.ir.graph import Block, Graph, Group, Op, Value
 from mlirfuse.passes.base import Pass, blocks, register
-from mlirfuse.analysis.phases import is_reduction
-from mlirfuse.analysis.axes import Axes
 
 
 @register
 class InnerOuter(Pass):
-    """Splits sums over the rows of a tensor whose rows are also normalized, or written, in the same group, into partial sums and a sum of
-    those: the partial sums then run in the kernel that has the rows at hand, and the tensor is read once. So the backward of layer norm
-    becomes one pass over its inputs, and a small kernel for the gradients of weight and bias. Where sizes make that slower, the scheduler, which
-    `fusion-segment` gives both halves, does without (:mod:`mlirfuse.schedule.inner_outer`). ``parts``: how many partial sums, one for each
-    block of the kernel.
+    """Splits sums over the rows of a tensor whose rows are also normalized, or written, in the same group, into partial
+    sums and a sum of those: the partial sums then run in the kernel that has the rows at hand, and the tensor is read
+    once. So the backward of layer norm becomes one pass over its inputs, and a small kernel for the gradients of weight
+    and bias. Where sizes make that slower, the scheduler, which `fusion-segment` gives both halves, does without
+    (:mod:`mlirfuse.schedule.inner_outer`). ``parts``: how many partial sums, one for each block of the kernel.
 
     Before::
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from mlirfuse.ir.ops import table
 from mlirfuse.ir.effects import writes_in_place
 from mlirfuse.ir.graph import Block, Graph, Op, Value, uses
+from mlirfuse.ir.ops import table
 from mlirfuse.passes.base import Pass, blocks, register
 
 
 @register
 class MoveChunks(Pass):
-    """Moves a split that stands between an elementwise producer and its one consumer above the producer, so that producer and consumer stand
-    next to each other and whoever cannot take a split can still fuse them. It does so if all pieces go to that consumer (an op, or a
-    group) and the producer is otherwise used only for its size, which is then taken from the size expressions. The producer's inputs are
-    broadcast explicitly first, so that every input can be split; the last piece may be of another size. Splits move over several
-    producers in a row.
+    """Moves a split that stands between an elementwise producer and its one consumer above the producer, so that
+    producer and consumer stand next to each other and whoever cannot take a split can still fuse them. It does so if
+    all pieces go to that consumer (an op, or a group) and the producer is otherwise used only for its size, which is
+    then taken from the size expressions. The producer's inputs are broadcast explicitly first, so that every input can
+    be split; the last piece may be of another size. Splits move over several producers in a row.
 
     Before::
 
@@ -44,7 +44,9 @@ class _Mover:
         self.block = block
         self.users = block.users()
         self.returned = set(block.returns)
-        self.belongs: dict[Op, object] = {}  # pieces of a producer belong to the consumer of the split that they came from
+        self.belongs: dict[
+            Op, object
+        ] = {}  # pieces of a producer belong to the consumer of the split that they came from
         self.new: dict[Value, Value] = {}
         self.gone: set[Op] = set()
         self.before: dict[Op, list[Op]] = {}  # what takes the place of a split
@@ -75,10 +77,20 @@ class _Mover:
         whole = split.operands[0]
         producer, consumer = whole.op, self.consumer(split)
         row = table.TABLE.get(producer.name) if producer is not None else None
-        if consumer is None or row is None or row.kind != "elementwise" or writes_in_place(producer) or producer in self.gone:
+        if (
+            consumer is None
+            or row is None
+            or row.kind != "elementwise"
+            or writes_in_place(producer)
+            or producer in self.gone
+        ):
             return []
         others = [u for u in self.users[whole] if u is not split]
-        if whole in self.returned or any(u.name != "extent" for u in others) or not all(_fusible(u) for v in split.results for u in self.users.get(v, ())):
+        if (
+            whole in self.returned
+            or any(u.name != "extent" for u in others)
+            or not all(_fusible(u) for v in split.results for u in self.users.get(v, ()))
+        ):
             return []
         made, splits, pieces = [], [], {}
         for value in dict.fromkeys(producer.operands):
@@ -90,12 +102,20 @@ class _Mover:
                 attrs = {"shape": whole.shape, "dims": tuple(range(whole.rank))}
                 made.append(Op("broadcast_in_dim", [value], attrs, [Value(value.dtype, whole.shape)], loc=producer.loc))
                 source = made[-1].result
-            splits.append(Op("split", [source], split.attrs, [Value(value.dtype, r.shape) for r in split.results], loc=split.loc))
+            splits.append(
+                Op("split", [source], split.attrs, [Value(value.dtype, r.shape) for r in split.results], loc=split.loc)
+            )
             pieces[value] = splits[-1].results
             made.append(splits[-1])
         clones = []
         for k, piece in enumerate(split.results):
-            clone = Op(producer.name, [pieces[v][k] for v in producer.operands], producer.attrs, [Value(piece.dtype, piece.shape)], loc=producer.loc)
+            clone = Op(
+                producer.name,
+                [pieces[v][k] for v in producer.operands],
+                producer.attrs,
+                [Value(piece.dtype, piece.shape)],
+                loc=producer.loc,
+            )
             self.new[piece] = clone.result
             self.users[clone.result] = self.users.get(piece, [])
             self.belongs[clone] = consumer

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from mlirfuse.ir import dtypes as dt
-from mlirfuse.ir.ops import table
 from mlirfuse.ir.builder import Builder
 from mlirfuse.ir.graph import Graph, Op, Value
+from mlirfuse.ir.ops import table
 from mlirfuse.passes.base import Pass, PassError, register
 
 
 @register
 class NarrowFloats(Pass):
-    """Takes casts from and to f8E4M3FN and f8E5M2 apart into integer ops on bytes, which every target has; all else only moves such numbers, and
-    moves the bytes. Arguments and results become ui8, marked ``fusion.part = "bits"``: their memory reinterpreted.
+    """Takes casts from and to f8E4M3FN and f8E5M2 apart into integer ops on bytes, which every target has; all else
+    only moves such numbers, and moves the bytes. Arguments and results become ui8, marked ``fusion.part = "bits"``:
+    their memory reinterpreted.
 
-    A number that is too large, and an infinity, becomes the largest one, as the hardware's conversions and nvFuser's do.
+    A number that is too large, and an infinity, becomes the largest one, as the hardware's conversions and nvFuser's
+    do.
 
     Before::
 
@@ -68,8 +70,13 @@ class NarrowFloats(Pass):
             return b.op(f"encode_{to.name[2:]}", b.cast(x, dt.f32)) if to.kind == "n" else b.cast(x, to)
         if op.name == "constant":
             return b.constant(op.attrs["value"].view("u1"), dt.u8)
-        if row is None or row.kind not in ("shape", "index") and op.name not in ("copy", "segment_set", "full", "where"):
-            raise PassError(f"fusion-narrow-floats: {op.name} of {op.operands[0].dtype}: such numbers are only moved and cast", op.loc)
+        if row is None or (
+            row.kind not in ("shape", "index") and op.name not in ("copy", "segment_set", "full", "where")
+        ):
+            raise PassError(
+                f"fusion-narrow-floats: {op.name} of {op.operands[0].dtype}: such numbers are only moved and cast",
+                op.loc,
+            )
         return b.op(op.name, *operands, **{k: op.attrs[k] for k in row.attrs})
 
 

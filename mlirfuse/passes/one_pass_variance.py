@@ -12,9 +12,10 @@ _VIEWS = {"reshape", "expand_dims", "squeeze", "broadcast_in_dim"}
 
 @register
 class OnePassVariance(Pass):
-    """Recognizes the sum of squared deviations of a tensor from its own mean, however mean, var or a norm spelled it, and makes it one
-    reduction that needs no mean beforehand (``fusion.m2``). Mean and variance then take one pass, or one exchange between threads, not
-    two. Schedulers accumulate it by Welford's and Chan's updates, which are at least as accurate as two passes.
+    """Recognizes the sum of squared deviations of a tensor from its own mean, however mean, var or a norm spelled it,
+    and makes it one reduction that needs no mean beforehand (``fusion.m2``). Mean and variance then take one pass, or
+    one exchange between threads, not two. Schedulers accumulate it by Welford's and Chan's updates, which are at least
+    as accurate as two passes.
 
     Before::
 
@@ -65,10 +66,19 @@ def _deviations_of(op: Op) -> Value | None:
     if quotient is None or quotient.name not in ("div", "mul"):
         return None
     total, count = quotient.operands
-    if total.op is None or total.op.name != "sum" or total.op.operands[0] is not source or axes_of(total.op.attrs, source.rank) != axes:
+    if (
+        total.op is None
+        or total.op.name != "sum"
+        or total.op.operands[0] is not source
+        or axes_of(total.op.attrs, source.rank) != axes
+    ):
         return None
     number = sz.product(source.shape[a] for a in axes)
-    return source if _is_number(count, number, quotient.name == "mul") and _aligned(difference.operands[1], total, source, axes) else None
+    return (
+        source
+        if _is_number(count, number, quotient.name == "mul") and _aligned(difference.operands[1], total, source, axes)
+        else None
+    )
 
 
 def _is_number(value: Value, number: sz.Size, inverted: bool) -> bool:
@@ -87,4 +97,7 @@ def _is_number(value: Value, number: sz.Size, inverted: bool) -> bool:
 
 def _aligned(mean: Value, total: Value, source: Value, axes) -> bool:
     """Whether the mean stands beside the tensor with extent 1 in place of the axes: then it is each row's own."""
-    return mean.shape == tuple(1 if d in axes else n for d, n in enumerate(source.shape)) and sz.product(mean.shape) == total.numel
+    return (
+        mean.shape == tuple(1 if d in axes else n for d, n in enumerate(source.shape))
+        and sz.product(mean.shape) == total.numel
+    )

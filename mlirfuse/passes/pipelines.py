@@ -44,13 +44,15 @@ def fusion_to_nvvm(chip: str = "sm_90", sizes: str = "") -> str:
 
 @register_pipeline("fusion-to-ptx")
 def fusion_to_ptx(chip: str = "sm_90", sizes: str = "") -> str:
-    """A function all the way to PTX for an NVIDIA architecture, on a machine with or without a GPU; ``sizes`` as for fusion-schedule."""
+    """A function all the way to PTX for an NVIDIA architecture, on a machine with or without a GPU; ``sizes`` as for
+    fusion-schedule."""
     return f"{fusion_to_nvvm(chip, sizes)},emit-ptx"
 
 
 @register_pipeline("fusion-to-llvm")
 def fusion_to_llvm(sizes: str = "") -> str:
-    """A function all the way to LLVM IR for this machine's processor, its host function included; ``sizes`` as for fusion-schedule."""
+    """A function all the way to LLVM IR for this machine's processor, its host function included; ``sizes`` as for
+    fusion-schedule."""
     from mlirfuse.lowering import llvm
 
     inside = llvm.PIPELINE.removeprefix("builtin.module(").removesuffix(")")

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from mlirfuse.ir.ops import table
 from mlirfuse.ir.builder import Builder
 from mlirfuse.ir.effects import VIEWS, has_effect, writes_in_place
 from mlirfuse.ir.graph import Block, Graph, Op, Value, uses
+from mlirfuse.ir.ops import table
+from mlirfuse.ir.sizes import Size
 from mlirfuse.passes.base import Pass, register
 from mlirfuse.passes.dce import DeadCode
-from mlirfuse.ir.sizes import Size
 
 
 @register
 class RemoveInplace(Pass):
-    """Replaces ops that write into their first operand (``inplace``, ``update``) by ops that give a new value. What reads the tensor later, or
-    a view of it, reads the new value; a write through a view is a write into its source. An argument that is written becomes a result
-    with ``fusion.alias``, so that the caller still finds it changed.
+    """Replaces ops that write into their first operand (``inplace``, ``update``) by ops that give a new value. What
+    reads the tensor later, or a view of it, reads the new value; a write through a view is a write into its source. An
+    argument that is written becomes a result with ``fusion.alias``, so that the caller still finds it changed.
 
     Before::
 
@@ -30,8 +30,8 @@ class RemoveInplace(Pass):
         %2 = "fusion.set_slice"(%x, %1) {start = ["0", "4"], size = ["s0", "4"], step = [1, 1]}
         return %2        {fusion.alias = 0}
 
-    A write that something else may see stays, and says why in ``note``: into a tensor of a surrounding block, one that a loop carries or that
-    comes out of control flow, one that an unknown op was given, or one whose elements overlap.
+    A write that something else may see stays, and says why in ``note``: into a tensor of a surrounding block, one that
+    a loop carries or that comes out of control flow, one that an unknown op was given, or one whose elements overlap.
     """
 
     name = "fusion-remove-inplace"
@@ -89,7 +89,9 @@ class _Tensors:
                 self.shared.update((v, f"the tensor comes out of {op.name}") for v in op.results)
                 self.shared.update((self.root_of(v), f"the tensor is carried by {op.name}") for v in op.operands)
             elif has_effect(op):
-                self.shared.update((self.root_of(v), f"{op.name} may keep the tensor") for v in [*op.operands, *op.results])
+                self.shared.update(
+                    (self.root_of(v), f"{op.name} may keep the tensor") for v in [*op.operands, *op.results]
+                )
             local.update(op.results)
             for nested in op.blocks:
                 own: set[Value] = set()

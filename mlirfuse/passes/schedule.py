@@ -9,13 +9,14 @@ from mlirfuse.passes.base import IR, Pass, PassError, register
 
 @register
 class Schedule(Pass):
-    """Lets the schedulers of a target write the kernels of a segmented function, for one set of sizes: ``func.func`` kernels of ``scf``
-    loops and vectors for the CPU, ``gpu.func`` kernels for ``cuda:sm_90`` and others.
+    """Lets the schedulers of a target write the kernels of a segmented function, for one set of sizes: ``func.func``
+    kernels of ``scf`` loops and vectors for the CPU, ``gpu.func`` kernels for ``cuda:sm_90`` and others.
 
-    ``target`` is spelled as for ``jit``. ``sizes`` gives the sizes that parameters are chosen for, by symbol: ``sizes=s0:1024,s1:770``. Those that
-    it leaves out are 1024 for the innermost dimension of an argument, 256 for the next one, 8 for the others; strides that are symbols
-    are those of rows without gaps. Alignment is what ``fusion.align`` states; an argument that states nothing about its layout is
-    contiguous and 256-byte aligned. ``host`` adds the function that launches the kernels.
+    ``target`` is spelled as for ``jit``. ``sizes`` gives the sizes that parameters are chosen for, by symbol:
+    ``sizes=s0:1024,s1:770``. Those that it leaves out are 1024 for the innermost dimension of an argument, 256 for the
+    next one, 8 for the others; strides that are symbols are those of rows without gaps. Alignment is what
+    ``fusion.align`` states; an argument that states nothing about its layout is contiguous and 256-byte aligned.
+    ``host`` adds the function that launches the kernels.
 
     Before::
 
@@ -41,11 +42,16 @@ class Schedule(Pass):
 
         graphs = ir.graphs
         if len(graphs) != 1:
-            raise PassError(f"fusion-schedule takes a module of one function; this one has {len(graphs)}: give each a part of its own, --split-input-file")
+            raise PassError(
+                f"fusion-schedule takes a module of one function; this one has {len(graphs)}: give each a part of its own, --split-input-file"
+            )
         (graph,) = graphs
         for op in graph.ops:
             if op.segment is None:
-                raise PassError(f"fusion-schedule: {op.name} is in no segment: library ops are called between programs of kernels", op.loc)
+                raise PassError(
+                    f"fusion-schedule: {op.name} is in no segment: library ops are called between programs of kernels",
+                    op.loc,
+                )
         env = example_sizes(graph, parse_sizes(self.sizes))
         text = code_text(graph, targets.of(self.target), env, self.host)
         with mlir.context():
@@ -70,9 +76,13 @@ def example_sizes(graph: Graph, given: dict[str, int]) -> dict[str, int]:
         for inner, n in enumerate(reversed(value.shape)):
             for symbol in sorted(sz.symbols(n)):
                 env.setdefault(symbol, (1024, 256)[inner] if inner < 2 else 8)
-    unknown = set(given) - set(env) - {s for layout in graph.layouts if layout for n in layout.strides for s in sz.symbols(n)}
+    unknown = (
+        set(given) - set(env) - {s for layout in graph.layouts if layout for n in layout.strides for s in sz.symbols(n)}
+    )
     if unknown:
-        raise PassError(f"sizes: the function has no symbol '{sorted(unknown)[0]}'; it has {', '.join(sorted(env)) or 'none'}")
+        raise PassError(
+            f"sizes: the function has no symbol '{sorted(unknown)[0]}'; it has {', '.join(sorted(env)) or 'none'}"
+        )
     env |= given
     for value, layout in zip(graph.args, graph.layouts):
         running = 1
@@ -84,7 +94,8 @@ def example_sizes(graph: Graph, given: dict[str, int]) -> dict[str, int]:
 
 
 def code_text(graph: Graph, target, env: dict[str, int], host: bool) -> str:
-    """The module that the schedulers of ``target`` write for ``graph`` and these sizes; with ``host``, the function that launches too."""
+    """The module that the schedulers of ``target`` write for ``graph`` and these sizes; with ``host``, the function
+    that launches too."""
     from mlirfuse.runtime.program import Program
     from mlirfuse.runtime.targets import whole
 

@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Iterator
 
-from mlirfuse.ir.ops import table
+from mlirfuse.analysis import traffic
+from mlirfuse.analysis.axes import Axes, may_be_copied
+from mlirfuse.analysis.phases import is_reduction
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Block, Graph, Group, Op, Segment, Value
+from mlirfuse.ir.ops import table
 from mlirfuse.passes.base import Pass, register
-from mlirfuse.analysis import traffic
-from mlirfuse.analysis.phases import is_reduction
-from mlirfuse.analysis.axes import Axes, may_be_copied
-
 
 COPIED = "computed again there, which moves fewer bytes than storing it"
 CYCLE = "merging it would make a cycle"
 APART = "shares no tensor with the segments before it"
 _FEW = 8  # ops that are computed again rather than stored
 _COPIES = 1 << 20  # more than a group has: a copy's position is the original's and a fraction
-_TRIES = 8  # how often a segment is tried with others that read the same tensor, so that the number of readers does not count
+# how often a segment is tried with others that read the same tensor, so that the number of readers does not count
+_TRIES = 8
 ASKED = "segment_set"  # the op by which a user asks for a cut, and the reason of the cut
 
 
-Decision = tuple[Op, int, Op, int, str | None]  # an op of each of two segments, how many ops they had, and why they were not merged (None: they were), or COPIED
+Decision = tuple[
+    Op, int, Op, int, str | None
+]  # an op of each of two segments, how many ops they had, and why they were not merged (None: they were), or COPIED
 
 
 @dataclass(eq=False)
@@ -39,7 +41,9 @@ class _Part:
     rows: int = 0  # axes that partial sums go over
     why: str = ""
     ins: dict[Value, int] = field(default_factory=dict)  # how many of its ops read it
-    outs: dict[Value, int] = field(default_factory=dict)  # values used outside of it: by how many ops, and by the block's end
+    outs: dict[Value, int] = field(
+        default_factory=dict
+    )  # values used outside of it: by how many ops, and by the block's end
     masks: dict[int, int] = field(default_factory=dict)  # how many of ``outs``, partial sums aside, have these axes
     late: set[Value] = field(default_factory=set)  # values that depend on one of its reductions
     into: _Part | None = None  # what it was merged into
@@ -51,10 +55,19 @@ class _Part:
 
 
 class _Segmenter:
-    """Merges the ``members`` of a group. A merge costs what the smaller side and its border are worth, not what has been merged before:
-    a part keeps counts of its uses, and only values that begin to depend on a reduction are looked at."""
+    """Merges the ``members`` of a group. A merge costs what the smaller side and its border are worth, not what has
+    been merged before: a part keeps counts of its uses, and only values that begin to depend on a reduction are looked
+    at."""
 
-    def __init__(self, members: list[Op], axes: Axes, users: dict[Value, list[Op]], returned: set[Value], unread: set[Value], written: set[Value]):
+    def __init__(
+        self,
+        members: list[Op],
+        axes: Axes,
+        users: dict[Value, list[Op]],
+        returned: set[Value],
+        unread: set[Value],
+        written: set[Value],
+    ):
         """``unread``: values that come from no memory; ``written``: arguments that the program gives new values to."""
         self.axes = axes
         self.bits: dict[object, int] = {}
@@ -63,7 +76,9 @@ class _Segmenter:
         self.users, self.returned, self.unread, self.written = users, returned, unread, written
         self.members: dict[float, Op] = dict(enumerate(members))
         self.order: dict[Op, float] = {op: k for k, op in enumerate(members)}
-        self.original: dict[Op, Op] = {}  # of an op that was copied into a segment, which does not read the result from memory
+        self.original: dict[
+            Op, Op
+        ] = {}  # of an op that was copied into a segment, which does not read the result from memory
         self.asked = [v for op in members if op.name == ASKED for v in op.results]
         self.partial = [v for op in members if op.name == "partial_sum" for v in op.results]
         self.log: list[Decision] = []
@@ -166,16 +181,20 @@ class _Segmenter:
         return found if isinstance(found, str) else None
 
     def _passes(self, value: Value, a: _Part, b: _Part) -> bool:
-        """Whether ``value`` goes from one of the two to the other. For what a user cut off, :meth:`cycle` sees to it that nothing else crosses."""
+        """Whether ``value`` goes from one of the two to the other. For what a user cut off, :meth:`cycle` sees to it
+        that nothing else crosses."""
         maker = self.part_of(value.op)
-        return maker is a and value in b.ins or maker is b and value in a.ins
+        return (maker is a and value in b.ins) or (maker is b and value in a.ins)
 
     def _becoming_late(self, a: _Part, b: _Part, between) -> set[Value] | str:
-        """What depends on a reduction once ``a`` and ``b`` are one and did not before; or why that cannot be: such values have to stay
-        inside the reduction's domain, at the same index. What was late before has been looked at."""
+        """What depends on a reduction once ``a`` and ``b`` are one and did not before; or why that cannot be: such
+        values have to stay inside the reduction's domain, at the same index. What was late before has been looked
+        at."""
         domain = a.domain | b.domain
         made: set[Value] = set()
-        pending = [self.order[op] for maker, reader, v, _ in between if v in maker.late for op in self._readers(v, (reader,))]
+        pending = [
+            self.order[op] for maker, reader, v, _ in between if v in maker.late for op in self._readers(v, (reader,))
+        ]
         heapq.heapify(pending)
         previous = None
         while pending:  # in the program's order, so that all that an op reads has been decided
@@ -209,19 +228,23 @@ class _Segmenter:
         kind = table.TABLE[op.name].kind
         if kind == "elementwise":
             out = self.axes_of(op.result)
-            return all(n == 1 or dim == out[d] for v in late for d, (n, dim) in enumerate(zip(v.shape, self.axes_of(v))))
+            return all(
+                n == 1 or dim == out[d] for v in late for d, (n, dim) in enumerate(zip(v.shape, self.axes_of(v)))
+            )
         if op.name == "reshape":
             return self.axes.flat(op.operands[0]) == self.axes.flat(op.result)
         if op.name == "broadcast_in_dim":
             operand, out = op.operands[0], self.axes_of(op.result)
-            return all(n == 1 or dim == out[d] for d, n, dim in zip(op.attrs["dims"], operand.shape, self.axes_of(operand)))
+            return all(
+                n == 1 or dim == out[d] for d, n, dim in zip(op.attrs["dims"], operand.shape, self.axes_of(operand))
+            )
         if kind == "reduce":
             return not self.axes.reduced(op)
         return op.name in ("permute", "squeeze", "expand_dims", "full")
 
     def cycle(self, a: _Part, b: _Part) -> bool:
-        """Whether a path leads from ``a`` to ``b`` through another segment. It is looked for from both ends, a step of each at a time: often one
-        of them has few ways to go, and when it has gone all, there is no path."""
+        """Whether a path leads from ``a`` to ``b`` through another segment. It is looked for from both ends, a step of
+        each at a time: often one of them has few ways to go, and when it has gone all, there is no path."""
 
         def after(p: _Part):
             return (self.part_of(u) for v in p.outs for u in self.users.get(v, ()))
@@ -229,12 +252,16 @@ class _Segmenter:
         def before(p: _Part):
             return (self.part_of(v.op) for v in p.ins)
 
-        steps = zip(self._search(a, b, after, lambda p: p.first < b.last), self._search(b, a, before, lambda p: p.last > a.first))
+        steps = zip(
+            self._search(a, b, after, lambda p: p.first < b.last),
+            self._search(b, a, before, lambda p: p.last > a.first),
+        )
         return any(forward or backward for forward, backward in steps)
 
     @staticmethod
     def _search(start: _Part, target: _Part, nexts, may_reach) -> Iterator[bool]:
-        """Yields for each way from one part to the next, beginning at ``start``, whether it reaches ``target``, but not straight."""
+        """Yields for each way from one part to the next, beginning at ``start``, whether it reaches ``target``, but not
+        straight."""
         seen, pending = {start, target, None}, [start]
         while pending:
             part = pending.pop()
@@ -285,13 +312,17 @@ class _Segmenter:
         return self.parts
 
     def _join_sums(self) -> None:
-        """What adds up a segment's partial sums joins it, where it needs nothing else of that segment, and nothing of others: then their scheduler can do
-        without partial sums."""
+        """What adds up a segment's partial sums joins it, where it needs nothing else of that segment, and nothing of
+        others: then their scheduler can do without partial sums."""
         for part in [p for p in self.parts if p.into is None and p.rows]:
-            readers = {self.part_of(user) for v in self.partial if self.part_of(v.op) is part for user in self.users.get(v, ())} - {part}
+            readers = {
+                self.part_of(user) for v in self.partial if self.part_of(v.op) is part for user in self.users.get(v, ())
+            } - {part}
             if len(readers) == 1 and None not in readers:
                 (reader,) = readers
-                if reader.why != ASKED and all(self.part_of(v.op) is None or v in self.partial and self.part_of(v.op) is part for v in reader.ins):
+                if reader.why != ASKED and all(
+                    self.part_of(v.op) is None or (v in self.partial and self.part_of(v.op) is part) for v in reader.ins
+                ):
                     why = part.why
                     self.merge(part, reader)
                     part.why = why
@@ -365,8 +396,8 @@ class _Segmenter:
     # ---- what is computed again rather than stored
 
     def _compute_again(self) -> bool:
-        """Where a segment reads what few cheap ops make of things that are in memory anyway, it gets its own copy of those ops if that
-        moves fewer bytes."""
+        """Where a segment reads what few cheap ops make of things that are in memory anyway, it gets its own copy of
+        those ops if that moves fewer bytes."""
         changed = False
         for part in self.parts:
             if part.into is None:
@@ -393,7 +424,8 @@ class _Segmenter:
         return bool(others)
 
     def _cheap_ops(self, value: Value, part: _Part) -> list[Op] | None:
-        """The ops of ``part`` that compute ``value`` from what is in memory, in order; None if they are not few and cheap."""
+        """The ops of ``part`` that compute ``value`` from what is in memory, in order; None if they are not few and
+        cheap."""
         found: set[Op] = set()
         pending = [value.op]
         while pending:
@@ -414,7 +446,13 @@ class _Segmenter:
         """Gives ``reader`` its own ``value``."""
         made: dict[Value, Value] = {}
         for op in cone:
-            copy = Op(op.name, [made.get(v, v) for v in op.operands], op.attrs, [Value(op.result.dtype, op.result.shape)], loc=op.loc)
+            copy = Op(
+                op.name,
+                [made.get(v, v) for v in op.operands],
+                op.attrs,
+                [Value(op.result.dtype, op.result.shape)],
+                loc=op.loc,
+            )
             copy.group = op.group
             made[op.result] = copy.result
             self.axes.share(copy.result, op.result)
@@ -513,10 +551,11 @@ def scheduler_of(members: list[Op], axes: Axes) -> str:
 
 @register
 class SegmentPass(Pass):
-    """Cuts each group into as few kernels as schedulers can take. Every op starts as a segment of its own; segments merge along values, then
-    between siblings that read the same tensor, as long as one scheduler can take the result and no cycle arises, until nothing changes.
-    What a few cheap ops make of tensors that are in memory anyway is computed again in the segments that need it, where that moves fewer
-    bytes than to store it and read it. What adds up a segment's partial sums joins it. Each segment names its scheduler, and ``why`` it is cut from the one before it.
+    """Cuts each group into as few kernels as schedulers can take. Every op starts as a segment of its own; segments
+    merge along values, then between siblings that read the same tensor, as long as one scheduler can take the result
+    and no cycle arises, until nothing changes. What a few cheap ops make of tensors that are in memory anyway is
+    computed again in the segments that need it, where that moves fewer bytes than to store it and read it. What adds up
+    a segment's partial sums joins it. Each segment names its scheduler, and ``why`` it is cut from the one before it.
 
     Before::
 
@@ -579,12 +618,12 @@ class SegmentPass(Pass):
 
     @staticmethod
     def _free(members: list[Op], users, returned: set[Value], scalars: set[Value]) -> dict[Op, None]:
-        """What costs nothing to make again: constants, sizes, positions, and scalars computed of those and of scalar arguments. They
-        connect nothing, and no memory passes them on."""
+        """What costs nothing to make again: constants, sizes, positions, and scalars computed of those and of scalar
+        arguments. They connect nothing, and no memory passes them on."""
         inside, out = set(members), {}
         for op in members:
             row = table.TABLE[op.name]
-            cheap = row.kind == "create" or row.kind == "elementwise" and not op.result.shape and op.name != ASKED
+            cheap = row.kind == "create" or (row.kind == "elementwise" and not op.result.shape and op.name != ASKED)
             if cheap and all(v in scalars or v.op in out for v in op.operands):
                 readers = users.get(op.result, ())
                 if readers and op.result not in returned and inside.issuperset(readers):
@@ -613,7 +652,8 @@ class SegmentPass(Pass):
 
     @staticmethod
     def _beside_their_segments(ops: list[Op], small: set[Op]) -> list[Op]:
-        """``ops`` with those in ``small`` moved down to the first other op of their segment, so that segments stand in the order of what they do."""
+        """``ops`` with those in ``small`` moved down to the first other op of their segment, so that segments stand in
+        the order of what they do."""
         waiting: dict[Segment, list[Op]] = {}
         begun: set[Segment] = set()
         out = []

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from mlirfuse.ir.graph import Graph, Op, Value
-from mlirfuse.passes.base import Pass, blocks, register
 from mlirfuse.ir.sizes import mul
+from mlirfuse.passes.base import Pass, blocks, register
 
 _RESHAPES = ("reshape", "squeeze", "expand_dims")
 
 
 @register
 class SeparateViews(Pass):
-    """Makes a view of a view a view of the first source, and removes the one in between if nothing else uses it. Views that cancel out go
-    entirely. Reshapes, squeezes and expand_dims combine with each other, permutes with permutes, slices with slices, broadcasts with
-    broadcasts.
+    """Makes a view of a view a view of the first source, and removes the one in between if nothing else uses it. Views
+    that cancel out go entirely. Reshapes, squeezes and expand_dims combine with each other, permutes with permutes,
+    slices with slices, broadcasts with broadcasts.
 
     Before::
 
@@ -58,7 +58,9 @@ def _read_first_source(op: Op, new: dict[Value, Value], bypassed: set[Op]) -> No
             op.attrs = _noted(op, dims=tuple(attrs["dims"][d] for d in b["dims"]))
         elif op.name == view.name == "slice":
             start = tuple(s + mul(t, p) for s, t, p in zip(attrs["start"], b["start"], attrs["step"]))
-            op.attrs = _noted(op, start=start, size=b["size"], step=tuple(p * q for p, q in zip(attrs["step"], b["step"])))
+            op.attrs = _noted(
+                op, start=start, size=b["size"], step=tuple(p * q for p, q in zip(attrs["step"], b["step"]))
+            )
         elif op.name == view.name == "broadcast_in_dim":
             op.attrs = _noted(op, shape=b["shape"], dims=tuple(b["dims"][d] for d in attrs["dims"]))
         else:
@@ -67,7 +69,7 @@ def _read_first_source(op: Op, new: dict[Value, Value], bypassed: set[Op]) -> No
         op.operands = [view.operands[0]]
         bypassed.add(view)
     whole = op.name != "permute" or tuple(op.attrs["dims"]) == tuple(range(op.result.rank))
-    whole = whole and (op.name != "slice" or not any(op.attrs["start"]) and set(op.attrs["step"]) <= {1})
+    whole = whole and (op.name != "slice" or (not any(op.attrs["start"]) and set(op.attrs["step"]) <= {1}))
     whole = whole and (op.name != "broadcast_in_dim" or tuple(op.attrs["dims"]) == tuple(range(op.result.rank)))
     if whole and op.operands[0].shape == op.result.shape:
         new[op.result] = op.operands[0]

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from mlirfuse.ir.ops import table
-from mlirfuse.ir import sizes as sz
 from mlirfuse.dialects.fusion import SIZE_ATTRS
+from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Graph, Op, Value, walk
-from mlirfuse.passes.base import Pass, register
+from mlirfuse.ir.ops import table
 from mlirfuse.ir.sizes import Size
+from mlirfuse.passes.base import Pass, register
 
 
 @register
 class Shapes(Pass):
-    """Gives every result a size expression over the sizes of the arguments, and queries of a size (``fusion.extent``) that expression's value
-    instead of the tensor. Sizes that are broadcast against each other are the same size from then on: a symbol that stands for another
-    one, or for a constant, is replaced by it everywhere, the arguments' declarations included, so that a call checks it. A size that the
-    arguments do not determine is asked of the first tensor that has it and is stored anyway.
+    """Gives every result a size expression over the sizes of the arguments, and queries of a size (``fusion.extent``)
+    that expression's value instead of the tensor. Sizes that are broadcast against each other are the same size from
+    then on: a symbol that stands for another one, or for a constant, is replaced by it everywhere, the arguments'
+    declarations included, so that a call checks it. A size that the arguments do not determine is asked of the first
+    tensor that has it and is stored anyway.
 
     ``annotate`` writes the expressions on the ops, as ``extents``.
 
@@ -44,7 +45,9 @@ class Shapes(Pass):
                 if layout is not None:
                     layout.strides = tuple(sz.substitute(n, same) for n in layout.strides)
             for op in walk(graph.body):
-                op.attrs.update((k, _substituted(v, same)) for k, v in op.attrs.items() if k in SIZE_ATTRS and v is not None)
+                op.attrs.update(
+                    (k, _substituted(v, same)) for k, v in op.attrs.items() if k in SIZE_ATTRS and v is not None
+                )
                 if op.name == "size":
                     op.attrs["value"] = sz.substitute(op.attrs["value"], same)
         known = {s for value in graph.args for n in value.shape for s in sz.symbols(n)}
@@ -77,7 +80,10 @@ def _equalities(graph: Graph) -> dict[str, Size]:
             size = same[str(size)]
         return size
 
-    rank = {str(n): k for k, n in enumerate(n for v in graph.args for n in v.shape if isinstance(n, sz.Expr) and n.is_symbol)}
+    rank = {
+        str(n): k
+        for k, n in enumerate(n for v in graph.args for n in v.shape if isinstance(n, sz.Expr) and n.is_symbol)
+    }
     for op in walk(graph.body):
         row = table.TABLE.get(op.name)
         if row is None or row.kind != "elementwise":
@@ -100,7 +106,9 @@ def _equalities(graph: Graph) -> dict[str, Size]:
 
 
 def _substituted(value, same):
-    return tuple(sz.substitute(n, same) for n in value) if isinstance(value, (list, tuple)) else sz.substitute(value, same)
+    return (
+        tuple(sz.substitute(n, same) for n in value) if isinstance(value, (list, tuple)) else sz.substitute(value, same)
+    )
 
 
 def _resize(value: Value, same) -> None:

@@ -8,8 +8,8 @@ from mlirfuse.passes.base import Pass, blocks, register
 
 @register
 class Sigmoid(Pass):
-    """Rewrites ``1 + tanh(u)`` to ``2 sigmoid(2 u)``, the same function, where the hyperbolic tangent has no other use. GELU's usual
-    approximation is made of it. It takes half the instructions, and for negative ``u`` no digits cancel.
+    """Rewrites ``1 + tanh(u)`` to ``2 sigmoid(2 u)``, the same function, where the hyperbolic tangent has no other use.
+    GELU's usual approximation is made of it. It takes half the instructions, and for negative ``u`` no digits cancel.
 
     Before::
 
@@ -30,7 +30,12 @@ class Sigmoid(Pass):
             users = block.users()
             for op in list(block.ops):
                 tangent = _tangent_plus_one(op)
-                if tangent is not None and tangent.group is op.group and users.get(tangent.result) == [op] and tangent.result not in block.returns:
+                if (
+                    tangent is not None
+                    and tangent.group is op.group
+                    and users.get(tangent.result) == [op]
+                    and tangent.result not in block.returns
+                ):
                     self._replace(block, op, tangent)
 
     def _replace(self, block: Block, op: Op, tangent: Op) -> None:

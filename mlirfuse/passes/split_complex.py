@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from mlirfuse.ir import dtypes as dt
-from mlirfuse.ir.ops import table
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.builder import Builder
 from mlirfuse.ir.graph import Graph, Layout, Op, Value
+from mlirfuse.ir.ops import table
 from mlirfuse.passes.base import Pass, PassError, register
 
 Pair = tuple[Value, Value]  # real and imaginary parts
@@ -16,9 +16,9 @@ Pair = tuple[Value, Value]  # real and imaginary parts
 class SplitComplex(Pass):
     """Takes complex ops apart into real ones, so that nothing below sees a complex number: vectors have none.
 
-    A complex argument becomes two, marked ``fusion.part = "re"`` and ``"im"``: its memory reinterpreted as real tensors with doubled strides,
-    the second starting one real number later. A complex result becomes two likewise. Division scales by the larger part of the divisor (Smith
-    1962) and ``abs`` is ``hypot``, so that no square overflows.
+    A complex argument becomes two, marked ``fusion.part = "re"`` and ``"im"``: its memory reinterpreted as real tensors
+    with doubled strides, the second starting one real number later. A complex result becomes two likewise. Division
+    scales by the larger part of the divisor (Smith 1962) and ``abs`` is ``hypot``, so that no square overflows.
 
     Before::
 
@@ -109,7 +109,10 @@ class _Split:
             return
         row = table.TABLE.get(op.name)
         rule = getattr(self, f"_{op.name}", None)
-        if rule is None and (row is None or row.kind not in ("shape", "index") and op.name not in ("copy", "segment_set", "full", "sum")):
+        if rule is None and (
+            row is None
+            or (row.kind not in ("shape", "index") and op.name not in ("copy", "segment_set", "full", "sum"))
+        ):
             raise PassError(f"fusion-split-complex: {op.name} of complex values is not split into real ops", op.loc)
         self.b.loc = lambda: op.loc
         results = rule(op, *op.operands) if rule else self.each(op)
@@ -145,7 +148,9 @@ class _Split:
 
         def make(*operands, **attrs):
             dtype = next(v.dtype for v in reversed(operands) if isinstance(v, Value))
-            return self.b.op(name, *(v if isinstance(v, Value) else self.b.constant(v, dtype) for v in operands), **attrs)
+            return self.b.op(
+                name, *(v if isinstance(v, Value) else self.b.constant(v, dtype) for v in operands), **attrs
+            )
 
         return make
 
@@ -203,7 +208,9 @@ class _Split:
         (a, b), (c, d) = x, y
         first = self.ge(self.abs(c), self.abs(d))
         big, small = self.where(first, c, d), self.where(first, d, c)
-        ratio = self.where(self.eq(big, 0), big, self.div(small, big))  # of 0 / 0: what dividing by it then gives is an infinity or NaN
+        ratio = self.where(
+            self.eq(big, 0), big, self.div(small, big)
+        )  # of 0 / 0: what dividing by it then gives is an infinity or NaN
         over = self.add(big, self.mul(small, ratio))
         near, far = self.where(first, a, b), self.where(first, b, a)
         real = self.add(near, self.mul(far, ratio))

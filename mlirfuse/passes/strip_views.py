@@ -11,11 +11,11 @@ _ANY_LAYOUT = {"squeeze", "expand_dims", "permute"}  # metadata whatever the str
 
 @register
 class StripViews(Pass):
-    """Takes views at the edges of a group out of it: a view of an input is made before the group, a view that is only an output after it.
-    Outside they are metadata, and the group's kernels need not know of them.
+    """Takes views at the edges of a group out of it: a view of an input is made before the group, a view that is only
+    an output after it. Outside they are metadata, and the group's kernels need not know of them.
 
-    A reshape leaves only where it is metadata: of a result, or of an argument that is known to be contiguous. A slice leaves at the
-    inputs, and at the outputs where its source is an output anyway.
+    A reshape leaves only where it is metadata: of a result, or of an argument that is known to be contiguous. A slice
+    leaves at the inputs, and at the outputs where its source is an output anyway.
 
     Before::
 
@@ -48,12 +48,17 @@ class StripViews(Pass):
 
 
 def _strip(block: Block, contiguous: dict[Value, bool]) -> None:
-    """``contiguous`` says of values outside groups whether they are known to be; results of ops other than views are."""
+    """``contiguous`` says of values outside groups whether they are known to be; results of ops other than views
+    are."""
 
     def is_contiguous(value: Value) -> bool:
         if value not in contiguous:
             op = value.op
-            view = op is not None and op.group is None and op.name in (*_ANY_LAYOUT, "slice", "split", "broadcast_in_dim", "reshape")
+            view = (
+                op is not None
+                and op.group is None
+                and op.name in (*_ANY_LAYOUT, "slice", "split", "broadcast_in_dim", "reshape")
+            )
             keeps = view and op.name in ("squeeze", "expand_dims", "reshape") and is_contiguous(op.operands[0])
             contiguous[value] = op is not None and (not view or keeps)
         return contiguous[value]
@@ -69,7 +74,9 @@ def _strip(block: Block, contiguous: dict[Value, bool]) -> None:
             continue
         source = op.operands[0]
         outside = source.op is None or source.op.group is not op.group
-        if outside and (op.name in _ANY_LAYOUT or op.name == "slice" or op.name == "reshape" and is_contiguous(source)):
+        if outside and (
+            op.name in _ANY_LAYOUT or op.name == "slice" or (op.name == "reshape" and is_contiguous(source))
+        ):
             leave(op)
     stays: set[Op] = set()
     for op in reversed(block.ops):  # at the outputs
@@ -80,7 +87,11 @@ def _strip(block: Block, contiguous: dict[Value, bool]) -> None:
         source = op.operands[0]
         seen = source in returned or any(user.group is not op.group for user in users.get(source, ()))
         if op not in stays and (op.name in _ANY_LAYOUT or op.name == "reshape" or (op.name == "slice" and seen)):
-            if op.name == "reshape" and source.op is not None and source.op.name in ("permute", "slice", "broadcast_in_dim", "split"):
+            if (
+                op.name == "reshape"
+                and source.op is not None
+                and source.op.name in ("permute", "slice", "broadcast_in_dim", "split")
+            ):
                 stays.add(source.op)  # what is reshaped outside has to be stored contiguously
             leave(op)
     block.ops = topological(block.ops, {op: op.group for op in block.ops if op.group is not None})

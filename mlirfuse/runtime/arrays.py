@@ -1,4 +1,5 @@
-"""What callers' arrays are to a trace: NumPy arrays and numbers, torch tensors, anything that speaks ``__cuda_array_interface__``."""
+"""What callers' arrays are to a trace: NumPy arrays and numbers, torch tensors, anything that speaks
+``__cuda_array_interface__``."""
 
 from __future__ import annotations
 
@@ -6,15 +7,15 @@ import sys
 
 import numpy as np
 
-from mlirfuse.ir import dtypes as dt
 from mlirfuse.core.errors import UnsupportedError
 from mlirfuse.frontend.numpy.tracing import ArgSpec, Static
+from mlirfuse.ir import dtypes as dt
 
 _torch_dtypes: dict = {}
 
 
 def framework(value) -> str | None:
-    """"numpy", "torch", "cupy", or "own" for another CUDA array; None for what is no array."""
+    """ "numpy", "torch", "cupy", or "own" for another CUDA array; None for what is no array."""
     if isinstance(value, np.ndarray):
         return "numpy"
     torch = sys.modules.get("torch")
@@ -30,10 +31,20 @@ def torch_dtype(dtype: dt.DType):
     import torch
 
     if not _torch_dtypes:
-        names = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64", "bool": "bool", "c64": "complex64", "c128": "complex128"}
+        names = {
+            "f16": "float16",
+            "bf16": "bfloat16",
+            "f32": "float32",
+            "f64": "float64",
+            "bool": "bool",
+            "c64": "complex64",
+            "c128": "complex128",
+        }
         names |= {f"i{b}": f"int{b}" for b in (8, 16, 32, 64)} | {f"u{b}": f"uint{b}" for b in (8, 16, 32, 64)}
         names |= {"f8e4m3fn": "float8_e4m3fn", "f8e5m2": "float8_e5m2"}
-        _torch_dtypes.update({dt.BY_NAME[ours]: getattr(torch, theirs) for ours, theirs in names.items() if hasattr(torch, theirs)})
+        _torch_dtypes.update(
+            {dt.BY_NAME[ours]: getattr(torch, theirs) for ours, theirs in names.items() if hasattr(torch, theirs)}
+        )
     return _torch_dtypes[dtype]
 
 
@@ -59,14 +70,23 @@ def address_of(value) -> int:
 
 
 def describe(value) -> ArgSpec | Static:
-    """The :class:`ArgSpec` of an argument; :class:`Static` for what is no array or number. Raises :class:`UnsupportedError`."""
+    """The :class:`ArgSpec` of an argument; :class:`Static` for what is no array or number. Raises
+    :class:`UnsupportedError`."""
     kind = framework(value)
     if kind == "torch":
         if value.requires_grad and sys.modules["torch"].is_grad_enabled():
-            raise UnsupportedError("a tensor that requires grad: mlirfuse records no gradients; pass tensor.detach() or call under torch.no_grad()")
+            raise UnsupportedError(
+                "a tensor that requires grad: mlirfuse records no gradients; pass tensor.detach() or call under torch.no_grad()"
+            )
         if value.layout is not sys.modules["torch"].strided:
             raise UnsupportedError(f"a tensor of layout {value.layout}: pass tensor.to_dense()")
-        return ArgSpec(_of_torch(value.dtype), tuple(value.shape), tuple(value.stride()), alignment(address_of(value)), device=value.device.type)
+        return ArgSpec(
+            _of_torch(value.dtype),
+            tuple(value.shape),
+            tuple(value.stride()),
+            alignment(address_of(value)),
+            device=value.device.type,
+        )
     if kind in ("cupy", "own"):
         interface = value.__cuda_array_interface__
         own = getattr(value, "dtype", None)  # which may be bfloat16; the interface's words have none for that
@@ -79,9 +99,18 @@ def describe(value) -> ArgSpec | Static:
                 strides.insert(0, running)
                 running *= n
         address, read_only = interface["data"]
-        return ArgSpec(dtype, shape, tuple(s // dtype.bytes for s in strides), alignment(address), device="cuda", writable=not read_only)
+        return ArgSpec(
+            dtype,
+            shape,
+            tuple(s // dtype.bytes for s in strides),
+            alignment(address),
+            device="cuda",
+            writable=not read_only,
+        )
     if isinstance(value, (np.ma.MaskedArray, np.matrix)):
-        raise UnsupportedError(f"a {type(value).__name__} has rules of its own: pass the plain array in it (np.ma.getdata(x), np.asarray(x))")
+        raise UnsupportedError(
+            f"a {type(value).__name__} has rules of its own: pass the plain array in it (np.ma.getdata(x), np.asarray(x))"
+        )
     return ArgSpec.of(value)
 
 

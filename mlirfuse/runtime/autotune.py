@@ -1,8 +1,9 @@
-"""``mlirfuse.autotune(fn, *args)``: measures schedulers' candidates on this machine's GPU and keeps the winners on disk.
+"""``mlirfuse.autotune(fn, *args)``: measures schedulers' candidates on this machine's GPU and keeps the winners on
+disk.
 
-Each segment's candidates are timed with the others at their present choice; times are medians of event timings with the L2 cache
-flushed before each launch. The winner is used from then on for calls with these sizes, in this process and, through the compile
-cache's folder, in later ones.
+Each segment's candidates are timed with the others at their present choice; times are medians of event timings with the
+L2 cache flushed before each launch. The winner is used from then on for calls with these sizes, in this process and,
+through the compile cache's folder, in later ones.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from dataclasses import dataclass
 from mlirfuse import _native
 from mlirfuse.core.errors import CompileError, CudaError, UnsupportedError
 from mlirfuse.runtime import cache
-from mlirfuse.schedule.gpu import choice as gpu_choice
 from mlirfuse.schedule import staged
+from mlirfuse.schedule.gpu import choice as gpu_choice
 
 FLUSH_BYTES = 256 << 20
 
@@ -44,20 +45,26 @@ class Tuned:
     def __str__(self) -> str:
         rows = sorted(self.times.items(), key=lambda item: item[1])
         lines = [f"{self.segment}: the model's choice is {self.model_loss:.1%} off the best"]
-        return "\n".join(lines + [f"  {ms:.4f} ms  {_short(p)}{'   <- model' if p == self.model else ''}" for p, ms in rows[:6]])
+        return "\n".join(
+            lines + [f"  {ms:.4f} ms  {_short(p)}{'   <- model' if p == self.model else ''}" for p, ms in rows[:6]]
+        )
 
 
 def _short(params) -> str:
     if isinstance(params, staged.Params):
         return f"staged in {params.form}: " + "; ".join(map(_short, params.stages))
     fields = {k: v for k, v in params._asdict().items() if k != "access"}
-    return f"{type(params).__module__.split('.')[-1]} lanes={params.access.lanes} " + " ".join(f"{k}={v}" for k, v in fields.items())
+    return f"{type(params).__module__.split('.')[-1]} lanes={params.access.lanes} " + " ".join(
+        f"{k}={v}" for k, v in fields.items()
+    )
 
 
 def autotune(fn, *args, repeat: int = 15, limit: int = 40, keep: bool = True) -> list[Tuned]:
-    """Measures at most ``limit`` candidates of each segment of ``fn`` (made by :func:`mlirfuse.jit`) on ``args``, which lie on a GPU.
+    """Measures at most ``limit`` candidates of each segment of ``fn`` (made by :func:`mlirfuse.jit`) on ``args``, which
+    lie on a GPU.
 
-    Gives one :class:`Tuned` a segment. Raises :class:`UnsupportedError` for a call that does not run as one program on a GPU.
+    Gives one :class:`Tuned` a segment. Raises :class:`UnsupportedError` for a call that does not run as one program on
+    a GPU.
     """
     fn(*args)
     kind, leaves, env = fn.kind_of(*args)
@@ -106,7 +113,8 @@ class _Timer:
         self.events = [_native.event_create(device) for _ in range(2)]
 
     def medians(self, calls: dict, repeat: int) -> dict:
-        """The median time of each call on the default stream, in milliseconds; all of them in turns, since the first to run is slower."""
+        """The median time of each call on the default stream, in milliseconds; all of them in turns, since the first to
+        run is slower."""
         times = {name: [] for name in calls}
         for k in range(repeat + 1):
             for name, call in calls.items():
@@ -147,7 +155,9 @@ def remembered(program, env, alignments, machine) -> tuple | None:
     wanted = json.loads(found.decode().replace("'", '"'))
     out = []
     for step, name in zip(program.steps, wanted):
-        match = next((p for p in gpu_choice.candidates(step.analysis, env, alignments, machine) if _short(p) == name), None)
+        match = next(
+            (p for p in gpu_choice.candidates(step.analysis, env, alignments, machine) if _short(p) == name), None
+        )
         if match is None:
             return None
         out.append(match)

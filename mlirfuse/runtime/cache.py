@@ -1,8 +1,9 @@
 """The compile cache on disk: PTX and host objects by everything that decides them.
 
-It lies in ``$MLIRFUSE_CACHE_DIR``, else ``$XDG_CACHE_HOME/mlirfuse``, else ``~/.cache/mlirfuse``; ``MLIRFUSE_CACHE=0`` switches it off.
-Entries are written to a file of their own and then renamed, so that several processes may write at once; each carries a checksum, and
-a damaged one is removed and built again. Where the folder cannot be written, compilation goes on without it.
+It lies in ``$MLIRFUSE_CACHE_DIR``, else ``$XDG_CACHE_HOME/mlirfuse``, else ``~/.cache/mlirfuse``; ``MLIRFUSE_CACHE=0``
+switches it off. Entries are written to a file of their own and then renamed, so that several processes may write at
+once; each carries a checksum, and a damaged one is removed and built again. Where the folder cannot be written,
+compilation goes on without it.
 """
 
 from __future__ import annotations
@@ -116,4 +117,7 @@ def _remove(path: Path) -> None:
 
 @_once
 def _tell(problem: str) -> None:
-    warnings.warn(f"mlirfuse's compile cache cannot be written ({problem}); set MLIRFUSE_CACHE_DIR to a folder that can", stacklevel=2)
+    warnings.warn(
+        f"mlirfuse's compile cache cannot be written ({problem}); set MLIRFUSE_CACHE_DIR to a folder that can",
+        stacklevel=2,
+    )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import math
-from typing import Any, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -14,11 +15,11 @@ _DLPACK_CUDA = 2
 
 
 class DeviceArray:
-    """Device memory with a shape and a dtype. It speaks ``__dlpack__`` and ``__cuda_array_interface__``, so that any CUDA
-    framework can take it over without a copy. Without an ``owner`` it frees its memory when it goes. ``stream`` is the one
-    that writes it, None where all is written."""
+    """Device memory with a shape and a dtype. It speaks ``__dlpack__`` and ``__cuda_array_interface__``, so that any
+    CUDA framework can take it over without a copy. Without an ``owner`` it frees its memory when it goes. ``stream`` is
+    the one that writes it, None where all is written."""
 
-    __slots__ = ("data_ptr", "shape", "dtype", "strides", "device", "stream", "_owner", "__weakref__")
+    __slots__ = ("__weakref__", "_owner", "data_ptr", "device", "dtype", "shape", "stream", "strides")
 
     def __init__(
         self,

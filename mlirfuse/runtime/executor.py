@@ -1,5 +1,5 @@
-"""Runs a grouped and segmented graph on callers' arrays: as one program where everything is fused, in pieces where ops in between run
-through a library.
+"""Runs a grouped and segmented graph on callers' arrays: as one program where everything is fused, in pieces where ops
+in between run through a library.
 
 :func:`prepare` compiles nothing yet; :meth:`Executor.record` gives what the dispatcher of :mod:`mlirfuse._native` runs for one
 exact signature, compiling the variant if it is new.
@@ -12,17 +12,16 @@ import functools
 import numpy as np
 
 from mlirfuse import _native
-from mlirfuse.core import config
-from mlirfuse.inspect import dump
-from mlirfuse.ir import interpreter
-from mlirfuse.runtime import library
-from mlirfuse.ir import graph as gr
-from mlirfuse.ir import sizes as sz
-from mlirfuse.core.errors import ShapeError
-from mlirfuse.runtime import arrays
-from mlirfuse.ir.graph import Block, Graph, Layout, Value
-from mlirfuse.runtime.program import Program, Variant
 from mlirfuse.analysis.axes import Axes
+from mlirfuse.core import config
+from mlirfuse.core.errors import ShapeError
+from mlirfuse.inspect import dump
+from mlirfuse.ir import graph as gr
+from mlirfuse.ir import interpreter
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.graph import Block, Graph, Layout, Value
+from mlirfuse.runtime import arrays, library
+from mlirfuse.runtime.program import Program, Variant
 
 
 class Empty(Exception):
@@ -30,12 +29,14 @@ class Empty(Exception):
 
 
 class Executor:
-    """``graph`` on ``target``; ``hint``: the sizes of the first call; ``axes``: see :class:`Program`. Values for the graph's symbols come as
-    ``env``."""
+    """``graph`` on ``target``; ``hint``: the sizes of the first call; ``axes``: see :class:`Program`. Values for the
+    graph's symbols come as ``env``."""
 
     def __init__(self, graph: Graph, target, hint: dict[str, int], axes: Axes | None = None):
         self.graph, self.target = graph, target
-        self.extents = sorted({n for op in graph.ops for v in op.results for n in v.shape if not isinstance(n, int)}, key=str)
+        self.extents = sorted(
+            {n for op in graph.ops for v in op.results for n in v.shape if not isinstance(n, int)}, key=str
+        )
         self.empty = any(n == 0 for op in graph.ops for v in op.results + op.operands for n in v.shape)
         self.pieces = None if all(op.group is not None for op in graph.ops) else _Pieces(graph, target, hint)
         self.program = Program(graph, target, hint, axes) if self.pieces is None else None
@@ -65,12 +66,13 @@ class Executor:
         return found
 
     def record(self, leaves, leaf_of_arg: list[int], env: dict[str, int], result=None, own=()):
-        """The Record for arguments with this signature. ``leaf_of_arg``: each graph argument's position among ``leaves``; ``own``: leaves
-        that are given to ``result`` behind the graph's results."""
+        """The Record for arguments with this signature. ``leaf_of_arg``: each graph argument's position among
+        ``leaves``; ``own``: leaves that are given to ``result`` behind the graph's results."""
         return self.form(leaf_of_arg, own).record(self.variant(leaves, leaf_of_arg, env), leaves, env, result)
 
     def known_variant(self, env: dict[str, int], alignments: dict[Value, int]):
-        """As :meth:`variant`, but None where it is not compiled yet or a tensor has no elements. ``alignments``: as :meth:`alignments` gives them."""
+        """As :meth:`variant`, but None where it is not compiled yet or a tensor has no elements. ``alignments``: as
+        :meth:`alignments` gives them."""
         if self.empty or self.pieces is not None or not self._has_elements(env):
             return None
         return self.program.known(env, alignments)
@@ -91,7 +93,10 @@ class Executor:
         """The results op by op through the table's reference, in the arguments' framework."""
         graph = self.graph
         given = [arrays.to_numpy(leaves[k]) for k in leaf_of_arg]
-        given = [np.asarray(a, v.dtype.numpy) if v.dtype.numpy != getattr(a, "dtype", None) else a for a, v in zip(given, graph.args)]
+        given = [
+            np.asarray(a, v.dtype.numpy) if v.dtype.numpy != getattr(a, "dtype", None) else a
+            for a, v in zip(given, graph.args)
+        ]
         like = next((leaves[k] for k in leaf_of_arg if arrays.framework(leaves[k])), np.empty(0))
         with np.errstate(all="ignore"):
             results = interpreter.run(graph, given, env)
@@ -105,19 +110,23 @@ class Executor:
 
 
 class _Form:
-    """What records of a program have in common, whatever the sizes: where arguments lie, and the outputs as a function of the sizes."""
+    """What records of a program have in common, whatever the sizes: where arguments lie, and the outputs as a function
+    of the sizes."""
 
     def __init__(self, graph: Graph, program: Program, leaf_of_arg: list[int], own):
         self.graph, self.program, self.leaf_of_arg = graph, program, leaf_of_arg
         self.slots = [leaf_of_arg[k] for k in program.pointer_args]
         self.first = self.slots[0] if self.slots else None
-        self.where = [program.outputs.index(v) for v in graph.returns] + [len(program.outputs) + k for k in range(len(own))]
+        self.where = [program.outputs.index(v) for v in graph.returns] + [
+            len(program.outputs) + k for k in range(len(own))
+        ]
         self.in_order = self.where == list(range(len(self.where)))
         self.outputs = self._outputs(own)
         self._scalars: dict[Variant, list[tuple[int, int, str]]] = {}
 
     def _outputs(self, own):
-        """A function of the sizes that says how each output is made, in the words of :class:`mlirfuse._native.Record`."""
+        """A function of the sizes that says how each output is made, in the words of
+        :class:`mlirfuse._native.Record`."""
         graph, program, leaf_of_arg = self.graph, self.program, self.leaf_of_arg
         mine = {v: k for k, v in enumerate(graph.args)}
         mine |= {graph.returns[k]: argument for k, argument in graph.aliases.items()}
@@ -132,7 +141,9 @@ class _Form:
             if value in program.views:
                 root, strides, offset = program.views[value]
                 source = ("arg", leaf_of_arg[mine[root]]) if root in mine else ("out", position[root])
-                spelled.append(f"('view', {source}, {sz.spelled(value.shape)}, {sz.spelled(strides)}, ({offset})*{value.dtype.bytes}, {dtype})")
+                spelled.append(
+                    f"('view', {source}, {sz.spelled(value.shape)}, {sz.spelled(strides)}, ({offset})*{value.dtype.bytes}, {dtype})"
+                )
                 sizes += [*strides, offset]
             else:
                 spelled.append(f"('new', {sz.spelled(value.shape)}, None, {dtype})")
@@ -162,7 +173,9 @@ class _Form:
         if launch and config.dump and not dump.EACH_CALL.isdisjoint(config.dump):
             launch, keep = dump.watched(self.program, variant, env)
         scalars = self.scalars(variant)
-        return _native.Record(launch, plan.ints, self.slots, scalars, self.outputs(env), plan.workspace, device, finish, keep, proto)
+        return _native.Record(
+            launch, plan.ints, self.slots, scalars, self.outputs(env), plan.workspace, device, finish, keep, proto
+        )
 
     def _collect(self, result):
         """Gives the graph's results, in order, to ``result``: outputs are made once each."""
@@ -173,7 +186,11 @@ class _Form:
 def _device(leaves, proto):
     """The dispatcher's word for where results are made, and the leaf that they are made like."""
     if proto is None:  # the kernels read no array: where the call's arrays are
-        proto = max((k for k, leaf in enumerate(leaves) if arrays.framework(leaf)), key=lambda k: arrays.device_of(leaves[k]) != ("cpu",), default=None)
+        proto = max(
+            (k for k, leaf in enumerate(leaves) if arrays.framework(leaf)),
+            key=lambda k: arrays.device_of(leaves[k]) != ("cpu",),
+            default=None,
+        )
     if proto is None:
         return ("cpu", "numpy"), -1
     kind, device = arrays.framework(leaves[proto]), arrays.device_of(leaves[proto])
@@ -207,9 +224,16 @@ class _Pieces:
         needed = list(dict.fromkeys(v for op in ops for v in op.operands if v not in made))
         users = graph.body.users()
         inside = set(ops)
-        outs = [v for op in ops for v in op.results if v in graph.returns or any(u not in inside for u in users.get(v, ()))]
+        outs = [
+            v for op in ops for v in op.results if v in graph.returns or any(u not in inside for u in users.get(v, ()))
+        ]
         own = {v: k for k, v in enumerate(graph.args)}
-        layouts = [graph.layouts[own[v]] if v in own and own[v] < len(graph.layouts) else Layout(sz.contiguous_strides(v.shape), 16) for v in needed]
+        layouts = [
+            graph.layouts[own[v]]
+            if v in own and own[v] < len(graph.layouts)
+            else Layout(sz.contiguous_strides(v.shape), 16)
+            for v in needed
+        ]
         scalars = {k for k, v in enumerate(needed) if v in own and own[v] in graph.scalars}
         sub = Graph(f"{graph.name}_{len(self.steps)}", Block(needed, ops, outs), layouts, scalars, {}, graph.device)
         return Executor(sub, target, hint, self.axes)
@@ -247,7 +271,7 @@ def _contiguous(x):
 
 def _apart(x, written):
     """``x``, or a copy of it where it may lie in an array that is written."""
-    if not written or not hasattr(x, "__array__") and not hasattr(x, "__cuda_array_interface__"):
+    if not written or (not hasattr(x, "__array__") and not hasattr(x, "__cuda_array_interface__")):
         return x
     if isinstance(x, np.ndarray):
         return x.copy() if any(np.may_share_memory(x, target) for target in written) else x

@@ -1,6 +1,8 @@
-"""Ops that are no kernels of ours (products, convolutions, scans, sorting, scattering), run by the arrays' own framework where they lie.
+"""Ops that are no kernels of ours (products, convolutions, scans, sorting, scattering), run by the arrays' own
+framework where they lie.
 
-NumPy arrays take the op table's reference. What a CUDA framework has no function for goes through the host, with a warning that says so.
+NumPy arrays take the op table's reference. What a CUDA framework has no function for goes through the host, with a
+warning that says so.
 """
 
 from __future__ import annotations
@@ -11,15 +13,15 @@ import warnings
 
 import numpy as np
 
-from mlirfuse.ir.ops import table
 from mlirfuse.ir import sizes as sz
-from mlirfuse.runtime import arrays
 from mlirfuse.ir.graph import Op
+from mlirfuse.ir.ops import table
+from mlirfuse.runtime import arrays
 
 
 def run(op: Op, given, env: dict[str, int], like) -> list:
-    """The results of an op that no kernel computes. ``given``: its operands, arrays or numbers; ``like``: an array beside which results
-    of numbers are made."""
+    """The results of an op that no kernel computes. ``given``: its operands, arrays or numbers; ``like``: an array
+    beside which results of numbers are made."""
     kind = arrays.framework(like)
     functions = {"torch": _TORCH, "cupy": _CUPY}.get(kind, {})
     row = table.TABLE[op.name]
@@ -46,9 +48,13 @@ def _evaluated(key: str, value, env):
 
 
 def like(leaves):
-    """The array among a call's arguments that says where results are made: one with dimensions before one without, which may be a CPU scalar."""
+    """The array among a call's arguments that says where results are made: one with dimensions before one without,
+    which may be a CPU scalar."""
     found = [a for a in leaves if arrays.framework(a)]
-    return next((a for a in found if arrays.device_of(a) != ("cpu",)), next((a for a in found if a.ndim), found[0] if found else np.empty(0)))
+    return next(
+        (a for a in found if arrays.device_of(a) != ("cpu",)),
+        next((a for a in found if a.ndim), found[0] if found else np.empty(0)),
+    )
 
 
 def _placed(array, value, like, kind: str):
@@ -56,7 +62,9 @@ def _placed(array, value, like, kind: str):
     if arrays.framework(array) == kind and arrays.device_of(array) == arrays.device_of(like):
         return array
     if kind == "torch" and not value.shape:  # filled there: a copy from the host would wait
-        return _torch().full((), np.asarray(arrays.to_numpy(array)).item(), dtype=arrays.torch_dtype(value.dtype), device=like.device)
+        return _torch().full(
+            (), np.asarray(arrays.to_numpy(array)).item(), dtype=arrays.torch_dtype(value.dtype), device=like.device
+        )
     return arrays.from_numpy(np.asarray(arrays.to_numpy(array), value.dtype.numpy), like)
 
 
@@ -110,7 +118,9 @@ _TORCH = {
     "matmul": lambda a, b: _torch().matmul(a, b),
     "linear": lambda x, w, *bias: _torch().nn.functional.linear(x, w, *bias),
     "conv": _conv,
-    "attention": lambda q, k, v, causal, scale: _torch().nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale),
+    "attention": lambda q, k, v, causal, scale: _torch().nn.functional.scaled_dot_product_attention(
+        q, k, v, is_causal=causal, scale=scale
+    ),
     "cumsum": _widened(lambda x, axis: x.cumsum(axis, dtype=x.dtype)),
     "cumprod": _widened(lambda x, axis: x.cumprod(axis, dtype=x.dtype)),
     "cummax": lambda x, axis: x.cummax(axis).values,

@@ -1,7 +1,7 @@
 """A segmented graph made executable: kernels of each segment, the host function that launches them, the plan of a call.
 
-One :class:`Program` stands for a kind of call; each :class:`Variant` of it is one choice of schedule parameters, compiled once. The
-plan evaluates what depends on the sizes of a call: output shapes, grid dimensions, the workspace.
+One :class:`Program` stands for a kind of call; each :class:`Variant` of it is one choice of schedule parameters,
+compiled once. The plan evaluates what depends on the sizes of a call: output shapes, grid dimensions, the workspace.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ import threading
 from dataclasses import dataclass, field
 from typing import Any
 
+from mlirfuse.analysis import phases as an
+from mlirfuse.analysis import traffic
+from mlirfuse.analysis import views as noop
+from mlirfuse.analysis.axes import Axes
 from mlirfuse.core import config, counters
+from mlirfuse.core.errors import CompileError
 from mlirfuse.inspect import dump
 from mlirfuse.ir import graph as gr
 from mlirfuse.ir import sizes as sz
-from mlirfuse.core.errors import CompileError
 from mlirfuse.ir.graph import Graph, Group, Op, Segment, Value
 from mlirfuse.lowering.slots import Slots, inverse_of
-from mlirfuse.analysis import phases as an
 from mlirfuse.schedule import inner_outer
-from mlirfuse.analysis import views as noop, traffic
-from mlirfuse.analysis.axes import Axes
-
 
 WRITES_ARGUMENT = "writes an argument that others still read"
 
@@ -47,7 +47,8 @@ class Plan:
 
 @dataclass(eq=False)
 class Variant:
-    """Compiled code for one choice of parameters. The ``ints`` of a plan and the sizes of its buffers come from ``evaluate(env)``."""
+    """Compiled code for one choice of parameters. The ``ints`` of a plan and the sizes of its buffers come from
+    ``evaluate(env)``."""
 
     params: tuple
     text: dict[str, str]  # level -> IR, for people
@@ -56,7 +57,9 @@ class Variant:
     kernels: int
     keep: Any
     evaluate: Any = None
-    offsets: list[tuple[int, int, int, int]] = field(default_factory=list)  # (ints slot, size position, first step, last step)
+    offsets: list[tuple[int, int, int, int]] = field(
+        default_factory=list
+    )  # (ints slot, size position, first step, last step)
 
 
 def _key(params: tuple) -> tuple:
@@ -65,7 +68,8 @@ def _key(params: tuple) -> tuple:
 
 
 def _reductions_first(steps: list[Step]) -> list[Step]:
-    """``steps`` in an order where reductions come before what does not need them: it hides the end of their last, small kernel."""
+    """``steps`` in an order where reductions come before what does not need them: it hides the end of their last, small
+    kernel."""
     made_by = {v: step for step in steps for v in step.analysis.outputs}
     left, out = list(steps), []
     while left:
@@ -77,13 +81,17 @@ def _reductions_first(steps: list[Step]) -> list[Step]:
 
 
 class Program:
-    """``graph`` is segmented; ``hint``: the sizes of the call it was made for; ``target``: a :class:`mlirfuse.runtime.targets.Target`; ``axes``: those
-    that `fusion-segment` saw, where the graph is a part of the block that it cut."""
+    """``graph`` is segmented; ``hint``: the sizes of the call it was made for; ``target``: a
+    :class:`mlirfuse.runtime.targets.Target`; ``axes``: those that `fusion-segment` saw, where the graph is a part of
+    the block that it cut."""
 
     def __init__(self, graph: Graph, target, hint: dict[str, int], axes: Axes | None = None):
         self.graph, self.target = graph, target
-        self.symbols = sorted({s for v in graph.args for n in v.shape for s in sz.symbols(n)}
-                              | {s for l in graph.layouts if l for n in l.strides for s in sz.symbols(n)} | set(hint))  # fmt: skip
+        self.symbols = sorted(
+            {s for v in graph.args for n in v.shape for s in sz.symbols(n)}
+            | {s for l in graph.layouts if l for n in l.strides for s in sz.symbols(n)}
+            | set(hint)
+        )
         self.pointer_args = [k for k in range(len(graph.args)) if k not in graph.scalars]
         self.outputs = list(dict.fromkeys(graph.returns))
         self.views = self._views()
@@ -120,9 +128,13 @@ class Program:
         steps = []
         for segment, ops in members.items():
             inside = set(ops)
-            outs = [v for op in ops for v in op.results if v in returned or any(u not in inside for u in users.get(v, ()))]
+            outs = [
+                v for op in ops for v in op.results if v in returned or any(u not in inside for u in users.get(v, ()))
+            ]
             if outs:
-                steps.append(Step(segment, an.analyze(traffic.live(ops, outs), outs, layouts, scalars, hint, self.axes)))
+                steps.append(
+                    Step(segment, an.analyze(traffic.live(ops, outs), outs, layouts, scalars, hint, self.axes))
+                )
         if self.target.early_launch:
             steps = _reductions_first(steps)
         steps.sort(key=lambda step: step.segment.why == WRITES_ARGUMENT)
@@ -131,7 +143,8 @@ class Program:
         return steps
 
     def _write_late(self) -> bool:
-        """Where an argument's new value cannot be written as it is computed, it is computed aside and copied at the end."""
+        """Where an argument's new value cannot be written as it is computed, it is computed aside and copied at the
+        end."""
         graph, changed = self.graph, False
         for k, argument in graph.aliases.items():
             value = graph.returns[k]
@@ -145,9 +158,11 @@ class Program:
         return changed
 
     def _in_place(self, value: Value, argument: Value) -> bool:
-        """Whether ``value`` can be written over ``argument`` as it is computed: nothing else still needs the old elements.
+        """Whether ``value`` can be written over ``argument`` as it is computed: nothing else still needs the old
+        elements.
 
-        So it is where only the kernel that computes ``value`` reads the argument, element by element at the place it writes.
+        So it is where only the kernel that computes ``value`` reads the argument, element by element at the place it
+        writes.
         """
         if value in self.graph.args or self.graph.returns.count(value) > 1:
             return False
@@ -161,10 +176,17 @@ class Program:
             stages = [stage for form in (inner_outer.together, inner_outer.apart) for stage in analysis.once(form)]
             return all(Program._overwrites(stage, value, argument) for stage in stages if argument in stage.inputs)
         axes = analysis.axes
-        if value not in analysis.outputs or analysis.pinned or analysis.partials or axes.dims(argument) != axes.dims(value):
+        if (
+            value not in analysis.outputs
+            or analysis.pinned
+            or analysis.partials
+            or axes.dims(argument) != axes.dims(value)
+        ):
             return False
         written = set(axes.flat(value))
-        if not analysis.phases:  # one element of the domain writes an element and no other reads it: the value has all the domain's axes
+        if (
+            not analysis.phases
+        ):  # one element of the domain writes an element and no other reads it: the value has all the domain's axes
             return set(analysis.domain) <= written
         # A row's one element: written by one thread once the row is done, and read for nothing else.
         reached = {argument}
@@ -193,7 +215,8 @@ class Program:
     # ---- variants
 
     def variant(self, env: dict[str, int], alignments: dict[Value, int]) -> Variant:
-        """The compiled variant for these sizes, compiled now if it is new. ``alignments``: bytes, of each argument's address."""
+        """The compiled variant for these sizes, compiled now if it is new. ``alignments``: bytes, of each argument's
+        address."""
         params = self.parameters(env, alignments)
         key = _key(params)
         found = self.variants.get(key)
@@ -202,7 +225,9 @@ class Program:
                 found = self.variants.get(key)
                 if found is None:
                     counters.variants += 1
-                    found = dump.compiling(self, params, env, self._compile) if config.dump else self._compile(params, env)
+                    found = (
+                        dump.compiling(self, params, env, self._compile) if config.dump else self._compile(params, env)
+                    )
                     self.variants[key] = found
         return found
 
@@ -211,10 +236,15 @@ class Program:
         return self.variants.get(_key(self.parameters(env, alignments)))
 
     def parameters(self, env: dict[str, int], alignments: dict[Value, int]) -> tuple:
-        """For each segment its scheduler's parameters for these sizes. ``alignments``: bytes, of each argument's address."""
+        """For each segment its scheduler's parameters for these sizes. ``alignments``: bytes, of each argument's
+        address."""
         graph = self.graph
         if graph.aliases:  # what is written over an argument is aligned as that is
-            alignments = alignments | {graph.returns[k]: alignments[graph.args[a]] for k, a in graph.aliases.items() if graph.args[a] in alignments}
+            alignments = alignments | {
+                graph.returns[k]: alignments[graph.args[a]]
+                for k, a in graph.aliases.items()
+                if graph.args[a] in alignments
+            }
         return self.target.parameters(self, env, alignments)
 
     def slots(self) -> Slots:
@@ -241,16 +271,26 @@ class Program:
         exprs: list[str] = []
         for kind, what in slots.ints:
             what = slots.functions.get(what, what) if kind == "handle" else what
-            exprs.append(str(what) if kind in ("size", "handle") else f"_inverse_of({what})" if kind == "inverse" else "0")
+            exprs.append(
+                str(what) if kind in ("size", "handle") else f"_inverse_of({what})" if kind == "inverse" else "0"
+            )
         nbytes = [str(slots.temporary_bytes[k]) for k in slots.temporaries]
-        sizes = [key[1] for key in slots.ints if key[0] in ("size", "inverse")] + [slots.temporary_bytes[k] for k in slots.temporaries]
+        sizes = [key[1] for key in slots.ints if key[0] in ("size", "inverse")] + [
+            slots.temporary_bytes[k] for k in slots.temporaries
+        ]
         symbols = sz.symbols_of(sizes)
-        variant.evaluate = sz.function(f"([{', '.join(exprs)}], [{', '.join(nbytes)}])", symbols, _inverse_of=inverse_of)
+        variant.evaluate = sz.function(
+            f"([{', '.join(exprs)}], [{', '.join(nbytes)}])", symbols, _inverse_of=inverse_of
+        )
         spans = self._lifetimes(slots)
-        variant.offsets = [(slot, at, *spans.get(key, (0, len(self.steps)))) for at, (key, slot) in enumerate(slots.temporaries.items())]
+        variant.offsets = [
+            (slot, at, *spans.get(key, (0, len(self.steps))))
+            for at, (key, slot) in enumerate(slots.temporaries.items())
+        ]
 
     def _lifetimes(self, slots: Slots) -> dict[object, tuple[int, int]]:
-        """First and last step that a value in the workspace is needed in; a scheduler's own buffer lives in its step."""
+        """First and last step that a value in the workspace is needed in; a scheduler's own buffer lives in its
+        step."""
         spans: dict[object, tuple[int, int]] = {}
         for at, step in enumerate(self.steps):
             for value in step.analysis.inputs + step.analysis.outputs:

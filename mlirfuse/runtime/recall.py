@@ -1,7 +1,8 @@
 """Calls with new sizes: finding again a kind and a variant that are compiled, in a few microseconds.
 
-What must be looked at for a call is read in C++ (:func:`mlirfuse._native.describe`), and what is computed from its sizes is compiled to
-one Python function each (:func:`mlirfuse.ir.sizes.function`). Whatever is not plainly known is left to the caller's long way.
+What must be looked at for a call is read in C++ (:func:`mlirfuse._native.describe`), and what is computed from its
+sizes is compiled to one Python function each (:func:`mlirfuse.ir.sizes.function`). Whatever is not plainly known is
+left to the caller's long way.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from mlirfuse.runtime import arrays
 
 
 class Recall:
-    """The kinds that one structure of arguments has run with. ``statics``: leaves whose values are constants, numbers included."""
+    """The kinds that one structure of arguments has run with. ``statics``: leaves whose values are constants, numbers
+    included."""
 
     def __init__(self):
         self.statics: tuple[int, ...] = ()
@@ -33,7 +35,9 @@ class Recall:
         key, sizes, alignments = described
         for known in self._known.get(key, ()):
             env = known.env(sizes)
-            if not config.guards or (known.holds(env) and (not known.looks_at_values or known.kind.holds_values(leaves, env))):
+            if not config.guards or (
+                known.holds(env) and (not known.looks_at_values or known.kind.holds_values(leaves, env))
+            ):
                 return known.record(leaves, env, alignments)
         return None
 
@@ -53,7 +57,9 @@ class _Known:
         self.kind = kind
         traced = kind.traced
         starts, at = [], 0
-        ranks = [len(arrays.describe(leaf).shape) if arrays.framework(leaf) else 0 for leaf in leaves]  # others may have a shape, but no sizes
+        ranks = [
+            len(arrays.describe(leaf).shape) if arrays.framework(leaf) else 0 for leaf in leaves
+        ]  # others may have a shape, but no sizes
         for rank in ranks:
             starts.append(at)
             at += 2 * rank
@@ -62,8 +68,12 @@ class _Known:
             leaf = kind.leaf_of_arg[argument]
             places.append(f"{name!r}: sizes[{starts[leaf] + axis + (ranks[leaf] if what == 'stride' else 0)}]")
         self.env = eval(f"lambda sizes: {{{', '.join(places)}}}")
-        conditions = [f"({g.left}) {g.op} ({g.right})" for g in traced.size_guards] + [f"({a}) == ({b})" for a, b in traced.equalities]
-        sizes = [n for g in traced.size_guards for n in (g.left, g.right)] + [n for pair in traced.equalities for n in pair]
+        conditions = [f"({g.left}) {g.op} ({g.right})" for g in traced.size_guards] + [
+            f"({a}) == ({b})" for a, b in traced.equalities
+        ]
+        sizes = [n for g in traced.size_guards for n in (g.left, g.right)] + [
+            n for pair in traced.equalities for n in pair
+        ]
         self.form = kind.executor.form(kind.leaf_of_arg, kind.own)
         self.place = self.form.place(leaves)  # the same for all arguments of these types and devices
         self.holds = sz.function(" and ".join(conditions) or "True", sz.symbols_of(sizes))

@@ -1,20 +1,21 @@
-"""What code is made for: a CPU or an NVIDIA GPU. A target chooses parameters, writes a variant's kernels and its host function."""
+"""What code is made for: a CPU or an NVIDIA GPU. A target chooses parameters, writes a variant's kernels and its host
+function."""
 
 from __future__ import annotations
 
 import functools
 import threading
 
-from mlirfuse.runtime import autotune
 from mlirfuse.core.errors import UnsupportedError
+from mlirfuse.core.machine import Host
 from mlirfuse.lowering import llvm, ptx
 from mlirfuse.lowering.host import gpu_host, runtime_function
 from mlirfuse.lowering.slots import Slots
+from mlirfuse.runtime import autotune
 from mlirfuse.runtime.program import Program, Variant
-from mlirfuse.core.machine import Host
 from mlirfuse.schedule.cpu import choice as cpu_choice
-from mlirfuse.schedule.gpu import choice as gpu_choice
 from mlirfuse.schedule.cpu.kernel import CpuKernel
+from mlirfuse.schedule.gpu import choice as gpu_choice
 
 
 class CpuTarget:
@@ -86,7 +87,8 @@ def _host(kernels: list[CpuKernel], slots: Slots) -> str:
 
 
 class _Beside(threading.Thread):
-    """``function()`` in a thread of its own. Executors take nothing more once the interpreter waits for its last threads; threads still start."""
+    """``function()`` in a thread of its own. Executors take nothing more once the interpreter waits for its last
+    threads; threads still start."""
 
     def __init__(self, function):
         super().__init__()
@@ -142,10 +144,13 @@ class GpuTarget:
             for stage, made in gpu_choice.kernels(step.name, step.analysis, slots, choice):
                 reads = {slots.place(v) for v in stage.inputs if v not in stage.passed_on}
                 writes = {slots.place(v) for v in stage.outputs if v not in stage.passed_on or v in stage.results}
-                # What a kernel of an earlier step still uses of the workspace may lie where this step's part of it does.
+                # What a kernel of an earlier step still uses of the workspace may lie where this step's part of it
+                # does.
                 used = {slot for kernel in made for kind, slot in kernel.passed if kind == "temporary"}
-                apart = not used or fresh and used.isdisjoint(buffers)
-                waits = "after" if apart and written.isdisjoint(reads | writes) and read.isdisjoint(writes) else "before"
+                apart = not used or (fresh and used.isdisjoint(buffers))
+                waits = (
+                    "after" if apart and written.isdisjoint(reads | writes) and read.isdisjoint(writes) else "before"
+                )
                 for kernel in made:
                     if kernels and self.early_launch:
                         kernels[-1].lets, kernel.waits = True, waits
@@ -160,7 +165,9 @@ class GpuTarget:
         from mlirfuse import _native
 
         if self.device is None:
-            raise UnsupportedError(f"target {self.machine.chip} is no device of this machine: only its code can be looked at")
+            raise UnsupportedError(
+                f"target {self.machine.chip} is no device of this machine: only its code can be looked at"
+            )
         kernels, tiled = self.kernels(program, params, slots)
         if not kernels:
             return Variant(params, {"tiled": tiled, "host": ""}, 0, slots, 0, None)
@@ -168,11 +175,20 @@ class GpuTarget:
         host = self.host(kernels, slots)
         loading = _Beside(lambda: _native.Module(code.encode() + b"\0", self.device))
         try:
-            launch = llvm.HostCode(llvm.compile_object("module {\n" + host + "\n}\n"))  # while the driver compiles the kernels
+            launch = llvm.HostCode(
+                llvm.compile_object("module {\n" + host + "\n}\n")
+            )  # while the driver compiles the kernels
         finally:
             module = loading.result()
         slots.functions = {k.name: module.function(k.name, 0, k.cluster > 8) for k in kernels}
-        return Variant(params, {"tiled": tiled, "ptx": code, "host": host}, launch.address("launch"), slots, len(kernels), [module, launch])
+        return Variant(
+            params,
+            {"tiled": tiled, "ptx": code, "host": host},
+            launch.address("launch"),
+            slots,
+            len(kernels),
+            [module, launch],
+        )
 
     def host(self, kernels: list, slots: Slots) -> str:
         """The host function of a variant."""
@@ -194,7 +210,9 @@ def of(name: str):
         from mlirfuse.core.machine import Machine
 
         return GpuTarget(Machine.of_architecture(name.removeprefix("cuda:")), None)
-    raise UnsupportedError(f"no target '{name}': there are 'cpu', 'cuda' and 'cuda:sm_90' with any architecture from sm_70 on")
+    raise UnsupportedError(
+        f"no target '{name}': there are 'cpu', 'cuda' and 'cuda:sm_90' with any architecture from sm_70 on"
+    )
 
 
 @functools.cache
@@ -233,4 +251,6 @@ def check_place(target, leaves) -> None:
         if target.name == "cpu" and device[0] != "cpu":
             raise UnsupportedError(f"the target is the CPU, and argument {position} lies on {where}: pass a host array")
         if target.name != "cpu" and target.device is not None and device != ("cuda", target.device):
-            raise UnsupportedError(f"the target is CUDA device {target.device}, and argument {position} lies on {where}: move it there")
+            raise UnsupportedError(
+                f"the target is CUDA device {target.device}, and argument {position} lies on {where}: move it there"
+            )

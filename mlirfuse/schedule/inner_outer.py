@@ -1,4 +1,5 @@
-"""Reductions within rows beside sums over the rows, as in the backward of a norm: the two ways to divide such a segment into kernels.
+"""Reductions within rows beside sums over the rows, as in the backward of a norm: the two ways to divide such a segment
+into kernels.
 
 *Together*: the kernel that has a row at hand adds it to partial sums as well, and a second one adds those up. What both need is read once; but each block
 has a partial sum of every column, so that it takes many rows, whose share of a block's registers is small.
@@ -10,9 +11,9 @@ from __future__ import annotations
 
 import copy
 
+from mlirfuse.analysis.phases import Analysis
 from mlirfuse.ir.graph import Op, Value
 from mlirfuse.schedule import staged
-from mlirfuse.analysis.phases import Analysis
 from mlirfuse.schedule.cpu.kernel import depends_on
 
 
@@ -31,7 +32,9 @@ def apart(analysis: Analysis) -> list[Analysis]:
     """The rows, if anything is written of them, and the columns: first those that need nothing of the others."""
     within, over = _outputs(analysis)
     partials = {op.result: op for op in analysis.partials}
-    program = [_over_rows(op, partials[op.operands[0]]) if set(op.operands) & set(partials) else op for op in analysis.ops]
+    program = [
+        _over_rows(op, partials[op.operands[0]]) if set(op.operands) & set(partials) else op for op in analysis.ops
+    ]
     taken = _of_rows(analysis, [op.operands[0] for op in analysis.partials])
     passed_on = frozenset(taken)
     columns = staged.stage(analysis, program, over, set(taken), passed_on)
@@ -48,7 +51,8 @@ def _outputs(analysis: Analysis) -> tuple[list[Value], list[Value]]:
 
 
 def _over_rows(op: Op, partial: Op) -> Op:
-    """The sum ``op`` of partial sums as the sum over rows that it is. Its result is the same value, whose ``op`` is still that of the program."""
+    """The sum ``op`` of partial sums as the sum over rows that it is. Its result is the same value, whose ``op`` is
+    still that of the program."""
     whole = copy.copy(op)
     whole.operands, whole.attrs = partial.operands, {"axes": partial.attrs["axes"], "keepdims": False}
     return whole

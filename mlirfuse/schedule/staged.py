@@ -1,30 +1,33 @@
-"""Normalizations in stages: where there are too few rows for all threads, each phase of reductions is a reduction in parts of its own, and the
-outputs are written by a pointwise kernel. What follows from the reductions alone is computed once, after them, and handed on in the workspace.
+"""Normalizations in stages: where there are too few rows for all threads, each phase of reductions is a reduction in
+parts of its own, and the outputs are written by a pointwise kernel. What follows from the reductions alone is computed
+once, after them, and handed on in the workspace.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Callable
+from typing import Any
 
-from mlirfuse.ir.graph import Layout, Op, Value
-from mlirfuse.analysis.phases import Analysis, analyze
-from mlirfuse.schedule.cpu.kernel import depends_on
 from mlirfuse.analysis.joint import in_phases
+from mlirfuse.analysis.phases import Analysis, analyze
+from mlirfuse.ir.graph import Layout, Op, Value
+from mlirfuse.schedule.cpu.kernel import depends_on
 from mlirfuse.schedule.cpu.rows import late_outputs
 
 
 @dataclass(frozen=True)
 class Params:
-    """The parameters of each stage; ``form``: what the stages are, "phases" of reductions, or as :mod:`mlirfuse.schedule.inner_outer` says."""
+    """The parameters of each stage; ``form``: what the stages are, "phases" of reductions, or as
+    :mod:`mlirfuse.schedule.inner_outer` says."""
 
     stages: tuple[Any, ...]
     form: str = "phases"
 
 
 def stages(analysis: Analysis, phases: Callable[[Analysis], list[list]] = in_phases) -> list[Analysis]:
-    """The segment's stages, each as a segment of its own: one for each of its ``phases``, then one for the outputs along the rows and one for the
-    others."""
+    """The segment's stages, each as a segment of its own: one for each of its ``phases``, then one for the outputs
+    along the rows and one for the others."""
     return analysis.once(_stages, phases)
 
 
@@ -33,7 +36,9 @@ def _stages(analysis: Analysis, phases: Callable[[Analysis], list[list]]) -> lis
     phase_of = {value.op: at for at, phase in enumerate(together) for reduction in phase for value in reduction.results}
     level: dict[Value, int] = {}  # the phase after which a value is known
     for op in analysis.ops:
-        level.update(dict.fromkeys(op.results, phase_of.get(op, max((level.get(v, -1) for v in op.operands), default=-1))))
+        level.update(
+            dict.fromkeys(op.results, phase_of.get(op, max((level.get(v, -1) for v in op.operands), default=-1)))
+        )
     passed_on = _passed_on(analysis, level)
     known: set[Value] = set()
     out = []
@@ -46,8 +51,8 @@ def _stages(analysis: Analysis, phases: Callable[[Analysis], list[list]]) -> lis
 
 
 def _passed_on(analysis: Analysis, level: dict[Value, int]) -> frozenset[Value]:
-    """What ops along the reduced axes take of the values that follow from the reductions; and the reductions that outputs need beside those, or later
-    ones of those."""
+    """What ops along the reduced axes take of the values that follow from the reductions; and the reductions that
+    outputs need beside those, or later ones of those."""
     varying = depends_on(analysis, analysis.reduced)
     constant = analysis.late_values() - varying - set(analysis.outputs)
     taken = {v for op in analysis.ops if varying & set(op.results) for v in op.operands if v in constant}
@@ -60,13 +65,17 @@ def _passed_on(analysis: Analysis, level: dict[Value, int]) -> frozenset[Value]:
     return frozenset(taken | needed(analysis.outputs, taken) | later)
 
 
-def stage(analysis: Analysis, ops: list[Op], outputs: list[Value], known: set[Value], passed_on: frozenset[Value]) -> Analysis:
-    """What computes ``outputs`` by ``ops`` from the inputs and the values that are ``known``. ``passed_on``: what the stages leave in the workspace, beside
-    what ``analysis``, which may be a stage itself, shall leave there."""
+def stage(
+    analysis: Analysis, ops: list[Op], outputs: list[Value], known: set[Value], passed_on: frozenset[Value]
+) -> Analysis:
+    """What computes ``outputs`` by ``ops`` from the inputs and the values that are ``known``. ``passed_on``: what the
+    stages leave in the workspace, beside what ``analysis``, which may be a stage itself, shall leave there."""
     everything = passed_on | analysis.passed_on
     layouts = {v: Layout(strides, 1) for v, strides in analysis.strides.items() if v not in everything}
     found = analyze(live(ops, outputs, known), outputs, layouts, set(analysis.scalars), analysis.hint, analysis.axes)
-    returned = analysis.results | {v: analysis.strides[v] for v in passed_on - analysis.passed_on if v in analysis.outputs}
+    returned = analysis.results | {
+        v: analysis.strides[v] for v in passed_on - analysis.passed_on if v in analysis.outputs
+    }
     return replace(found, passed_on=everything, results={v: returned[v] for v in outputs if v in returned})
 
 

@@ -1,8 +1,9 @@
-"""Derives ``mlirfuse/lowering/coefficients.py``: ``python -m mlirfuse.tools.fit_coefficients > mlirfuse/lowering/coefficients.py``.
+"""Derives ``mlirfuse/lowering/coefficients.py``: ``python -m mlirfuse.tools.fit_coefficients >
+mlirfuse/lowering/coefficients.py``.
 
-Needs mpmath, and some minutes. Each polynomial is the minimax one for a weighted error, found by Remez's exchange in 60 digits.
-The first coefficients are rounded to the working precision one at a time, lowest power first, each time fitting the rest again; so
-what is left of a coefficient's rounding is taken up by the others.
+Needs mpmath, and some minutes. Each polynomial is the minimax one for a weighted error, found by Remez's exchange in 60
+digits. The first coefficients are rounded to the working precision one at a time, lowest power first, each time fitting
+the rest again; so what is left of a coefficient's rounding is taken up by the others.
 """
 
 from __future__ import annotations
@@ -79,8 +80,8 @@ def poly(c, powers, x):
 def fit(name, f, weight, degree, a, b, bits):
     """A polynomial of ``degree`` with coefficients of ``bits``, and the binary logarithm of its error.
 
-    Rounding one by one helps most where few bits are left over, and is not always possible: across 0 the powers without the
-    lowest ones are no Chebyshev system. So several depths are tried and the best is kept.
+    Rounding one by one helps most where few bits are left over, and is not always possible: across 0 the powers without
+    the lowest ones are no Chebyshev system. So several depths are tried and the best is kept.
     """
     n = 300
     a, b = mpf(a), mpf(b)
@@ -108,7 +109,8 @@ def fit(name, f, weight, degree, a, b, bits):
 
 
 def over_odd(function, first):
-    """``(function(x) / x - first) / z`` in ``z = x²``, for an odd function, and the weight that makes its error relative."""
+    """``(function(x) / x - first) / z`` in ``z = x²``, for an odd function, and the weight that makes its error
+    relative."""
 
     def f(z):
         x = mp.sqrt(z)
@@ -186,7 +188,13 @@ TABLES = [
         (-SMALL, SMALL),
         {32: 4, 64: 10},
     ),
-    ("EXP2", "(2^r - 1) / r on [-1/2, 1/2]", (lambda r: (mpf(2) ** r - 1) / r, lambda r: r), (-0.5, 0.5), {32: 5, 64: 10}),
+    (
+        "EXP2",
+        "(2^r - 1) / r on [-1/2, 1/2]",
+        (lambda r: (mpf(2) ** r - 1) / r, lambda r: r),
+        (-0.5, 0.5),
+        {32: 5, 64: 10},
+    ),
     (
         "LOG",
         "(log(1 + r) - r + r²/2) / r³ on [-1/3, 1/3]",
@@ -303,7 +311,9 @@ def main() -> None:
         print("}")
 
     c, error = fit("ERF_HIGH", lambda x: mp.log(mp.erfc(x), 2) / x, lambda x: x * mp.erfc(x) * mp.log(2), 6, 0.9, 4, 32)
-    print(f"# log2(erfc(x)) / x on [0.9, 4], float32, relative to erf: 2^{error:.1f}\nERF_HIGH = (\n{rows(c, 32, 4)}\n)")
+    print(
+        f"# log2(erfc(x)) / x on [0.9, 4], float32, relative to erf: 2^{error:.1f}\nERF_HIGH = (\n{rows(c, 32, 4)}\n)"
+    )
 
     print("# (1 + 2x) exp(x²) erfc(x) in (x - center) / (x + center), for x up to the limit")
     print("ERFC_CENTER = {32: 2.0, 64: 3.0}\nERFC_LIMIT = {32: 10.1, 64: 27.3}\nERFC = {")
@@ -313,7 +323,9 @@ def main() -> None:
         print(f"    # 2^{error:.1f}\n    {bits}: (\n{rows(c, bits, 8)}\n    ),")
     print("}")
 
-    print("# y / erf(y), where w = -log(1 - erf(y)²): in w up to the first number; then in sqrt(w) - center, up to w = the number")
+    print(
+        "# y / erf(y), where w = -log(1 - erf(y)²): in w up to the first number; then in sqrt(w) - center, up to w = the number"
+    )
     print("ERFINV = {")
     regions = {
         32: [(0, 5, None, 9, "5.0"), (2.236, 4.1, 3.25, 9, "16.8")],
@@ -346,7 +358,13 @@ def main() -> None:
     for name, comment, (f, weight), (a, b), degrees in (
         ("LGAMMA_NEAR", "lgamma(t + 2) / (t (t + 1)) on [-1, 1]", near, (-1 + mpf("1e-15"), 1), {32: 13, 64: 26}),
         ("LGAMMA_MIDDLE", "lgamma(t + 5.5) on [-2.5, 2.5]", middle, (-2.5, 2.5), {32: 12, 64: 24}),
-        ("LGAMMA_FAR", "z times the rest of Stirling's series in 1/z², z >= 8", far, (mpf("1e-10"), mpf(1) / 64), {32: 2, 64: 4}),
+        (
+            "LGAMMA_FAR",
+            "z times the rest of Stirling's series in 1/z², z >= 8",
+            far,
+            (mpf("1e-10"), mpf(1) / 64),
+            {32: 2, 64: 4},
+        ),
     ):
         print(f"# {comment}; in float64, for results in float32 and in float64")
         print(f"{name} = {{")

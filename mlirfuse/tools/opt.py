@@ -2,8 +2,9 @@
 
     mlirfuse-opt FILE --pass-pipeline='builtin.module(fusion-group{horizontal=true},canonicalize)'
 
-Errors go to stderr as ``FILE:LINE:COLUMN: error: …`` and the exit status is 1. Passes that generate code run in a child process, because
-LLVM ends the process when it is handed something that it cannot take: that becomes an error like any other, with status 128 + signal.
+Errors go to stderr as ``FILE:LINE:COLUMN: error: …`` and the exit status is 1. Passes that generate code run in a child
+process, because LLVM ends the process when it is handed something that it cannot take: that becomes an error like any
+other, with status 128 + signal.
 """
 
 from __future__ import annotations
@@ -36,7 +37,11 @@ class Diagnostic:
     column: int = 0
 
     def show(self, file: str) -> str:
-        return f"{file}:{self.line}:{self.column}: {self.severity}: {self.message}" if self.line else f"{file}: {self.severity}: {self.message}"
+        return (
+            f"{file}:{self.line}:{self.column}: {self.severity}: {self.message}"
+            if self.line
+            else f"{file}: {self.severity}: {self.message}"
+        )
 
 
 def _diagnostic(severity: str, message: str, location: str | None) -> Diagnostic:
@@ -123,7 +128,8 @@ def process(text: str, settings: Settings, file: str, out, err) -> list[Diagnost
 
 
 def _name_source(ir: base.IR, file: str) -> None:
-    """MLIR calls text that it parses "-": ops get the file's name. A module that is no fusion program stays as it is."""
+    """MLIR calls text that it parses "-": ops get the file's name. A module that is no fusion program stays as it
+    is."""
     from mlirfuse.dialects.fusion import FusionIRError, read
     from mlirfuse.ir.graph import walk
 
@@ -145,7 +151,9 @@ def _depth(text: str) -> int:
     return deepest
 
 
-_EXPECTED = re.compile(r"expected-(error|warning|remark|note)(-re)?\s*(?:@([+-]\d+|above|below))?\s*(\d+|\+)?\s*\{\{(.*?)\}\}")
+_EXPECTED = re.compile(
+    r"expected-(error|warning|remark|note)(-re)?\s*(?:@([+-]\d+|above|below))?\s*(\d+|\+)?\s*\{\{(.*?)\}\}"
+)
 
 
 def check_expected(text: str, said: list[Diagnostic], whole_file: int) -> list[Diagnostic]:
@@ -153,10 +161,15 @@ def check_expected(text: str, said: list[Diagnostic], whole_file: int) -> list[D
     problems, left = [], list(said)
     for number, line in enumerate(text.split("\n"), 1):
         for severity, regex, offset, _, wanted in _EXPECTED.findall(line):
-            at = number + {"": 0, "above": -1, "below": 1}.get(offset, int(offset) if offset.lstrip("+-").isdigit() else 0)
+            at = number + {"": 0, "above": -1, "below": 1}.get(
+                offset, int(offset) if offset.lstrip("+-").isdigit() else 0
+            )
             matches = re.compile(wanted).search if regex else lambda message, wanted=wanted: wanted in message
             # A message about the file as a whole is expected at the first line of its part.
-            hit = next((d for d in left if d.severity == severity and (d.line or whole_file) == at and matches(d.message)), None)
+            hit = next(
+                (d for d in left if d.severity == severity and (d.line or whole_file) == at and matches(d.message)),
+                None,
+            )
             if hit is None:
                 problems.append(Diagnostic("error", f'expected {severity} "{wanted}" was not produced', at, 1))
             else:
@@ -165,7 +178,8 @@ def check_expected(text: str, said: list[Diagnostic], whole_file: int) -> list[D
 
 
 def run(text: str, settings: Settings, file: str, out, err, split: bool = False) -> int:
-    """Runs the whole of ``text``, in parts if ``split``. Gives the exit status; writes the result and the diagnostics."""
+    """Runs the whole of ``text``, in parts if ``split``. Gives the exit status; writes the result and the
+    diagnostics."""
     status, line, printed = 0, 1, 0
     for part in _SPLIT.split(text) if split else [text]:
         padded = "\n" * (line - 1) + part  # so that diagnostics count the lines of the file
@@ -214,7 +228,11 @@ def run_in_child(text: str, settings: Settings, file: str, out, err, split: bool
         err.write(native)
         return os.WEXITSTATUS(waited)
     number = os.WTERMSIG(waited)
-    cause = [line for line in native.splitlines() if re.search(r"LLVM ERROR|[Aa]ssert|UNREACHABLE|error:|[Cc]annot select", line)]
+    cause = [
+        line
+        for line in native.splitlines()
+        if re.search(r"LLVM ERROR|[Aa]ssert|UNREACHABLE|error:|[Cc]annot select", line)
+    ]
     name = signal.Signals(number).name if number in signal.Signals._value2member_map_ else f"signal {number}"
     message = f"code generation ended with {name}" + (f": {cause[-1].strip()}" if cause else "")
     err.write(f"{file}: error: {message}; --mlir-print-ir-after-all --in-process shows how far it came\n")
@@ -237,23 +255,46 @@ def list_passes(out) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="mlirfuse-opt", description="Runs mlirfuse's and MLIR's passes over an .mlir file.", allow_abbrev=False)
+    parser = argparse.ArgumentParser(
+        prog="mlirfuse-opt", description="Runs mlirfuse's and MLIR's passes over an .mlir file.", allow_abbrev=False
+    )
     parser.add_argument("file", nargs="?", default="-", help="the file to read; - is standard input (the default)")
-    parser.add_argument("--pass-pipeline", default="", metavar="PIPELINE", help="such as 'builtin.module(fusion-group,canonicalize)'")
-    parser.add_argument("-o", dest="output", default="-", metavar="FILE", help="where the result goes; - is standard output (the default)")
-    parser.add_argument("--split-input-file", action="store_true", help="take the parts between lines of '// -----' one by one")
-    parser.add_argument("--verify-diagnostics", action="store_true", help="check the diagnostics against expected-error {{…}} comments")
+    parser.add_argument(
+        "--pass-pipeline", default="", metavar="PIPELINE", help="such as 'builtin.module(fusion-group,canonicalize)'"
+    )
+    parser.add_argument(
+        "-o",
+        dest="output",
+        default="-",
+        metavar="FILE",
+        help="where the result goes; - is standard output (the default)",
+    )
+    parser.add_argument(
+        "--split-input-file", action="store_true", help="take the parts between lines of '// -----' one by one"
+    )
+    parser.add_argument(
+        "--verify-diagnostics", action="store_true", help="check the diagnostics against expected-error {{…}} comments"
+    )
     parser.add_argument("--mlir-print-ir-after-all", action="store_true", help="print the IR to stderr after each pass")
     parser.add_argument("--mlir-timing", action="store_true", help="print to stderr how long each pass took")
     parser.add_argument("--show-locations", action="store_true", help="print each op with the place that it came from")
-    parser.add_argument("--in-process", action="store_true", help="generate code in this process, where a crash ends it")
+    parser.add_argument(
+        "--in-process", action="store_true", help="generate code in this process, where a crash ends it"
+    )
     parser.add_argument("--list-passes", action="store_true", help="list the passes and their options")
     parser.add_argument("--debug", action="store_true", help="print Python's traceback for errors")
     args = parser.parse_args(argv)
     if args.list_passes:
         list_passes(sys.stdout)
         return 0
-    settings = Settings(args.pass_pipeline, args.mlir_print_ir_after_all, args.mlir_timing, args.show_locations, args.verify_diagnostics, args.debug)
+    settings = Settings(
+        args.pass_pipeline,
+        args.mlir_print_ir_after_all,
+        args.mlir_timing,
+        args.show_locations,
+        args.verify_diagnostics,
+        args.debug,
+    )
     try:
         generates_code = any(step.generates_code for step in base.build(settings.pipeline))
     except MlirfuseError as error:

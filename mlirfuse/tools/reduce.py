@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Callable
+from collections.abc import Callable
 
 from mlirfuse.ir.graph import Graph, uses, walk
 from mlirfuse.passes.dce import DeadCode
 
 
 def reduce(graph: Graph, fails: Callable[[Graph], bool]) -> Graph:
-    """The smallest graph found, by taking results, ops and operands away from ``graph``, for which ``fails`` is still true.
+    """The smallest graph found, by taking results, ops and operands away from ``graph``, for which ``fails`` is still
+    true.
 
-    ``fails`` gets a copy each time and may change it; what it raises counts as no failure of the kind that is looked for.
+    ``fails`` gets a copy each time and may change it; what it raises counts as no failure of the kind that is looked
+    for.
     """
 
     def still(candidate: Graph) -> bool:
@@ -74,7 +76,11 @@ def _without(graph: Graph, start: int, end: int) -> Graph | None:
     for op in gone:
         for value in op.results:
             # The op's own operand first, then the value that was made last.
-            candidates = [v for v in (*op.operands, *reversed(at_hand)) if v.type == value.type and v.shape == value.shape and v.op not in gone]
+            candidates = [
+                v
+                for v in (*op.operands, *reversed(at_hand))
+                if v.type == value.type and v.shape == value.shape and v.op not in gone
+            ]
             if candidates:
                 smaller.body.replace(value, candidates[0])
             elif value in smaller.returns or any(value in uses(user) for user in kept):

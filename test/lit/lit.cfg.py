@@ -17,7 +17,8 @@ config.environment["PYTHONPATH"] = os.pathsep.join(filter(None, [root, os.enviro
 config.environment["PYTHONDONTWRITEBYTECODE"] = os.environ.get("PYTHONDONTWRITEBYTECODE", "")
 
 python = sys.executable
-# PyPI's filecheck understands LLVM's CHECK, -NEXT, -SAME, -DAG, -NOT, -LABEL, -COUNT, variables and regexes. Unlike LLVM's it has no
+# PyPI's filecheck understands LLVM's CHECK, -NEXT, -SAME, -DAG, -NOT, -LABEL, -COUNT, variables and regexes. Unlike
+# LLVM's it has no
 # --implicit-check-not and no [[#@LINE]] expressions, and a label's line must be matched in the order of the labels.
 config.substitutions += [
     ("%{python}", f"'{python}'"),

@@ -1,5 +1,5 @@
-"""A pytest plugin: what test_gpu_emulated.py runs in the emulator is run on a GPU instead. Small cases of every kind of kernel, for compute-sanitizer's racecheck,
-which takes long over those of test_gpu.py:
+"""A pytest plugin: what test_gpu_emulated.py runs in the emulator is run on a GPU instead. Small cases of every kind of
+kernel, for compute-sanitizer's racecheck, which takes long over those of test_gpu.py:
 
     PYTHONPATH=test/py compute-sanitizer --tool racecheck python -m pytest -p emulated_on_gpu test/py/test_gpu_emulated.py -k "not emulator"
 """
@@ -36,7 +36,9 @@ def _on_gpu(array):
     import torch
 
     bits = array.view(np.int16) if array.dtype.name == "bfloat16" else array
-    there = torch.empty_strided(array.shape, [n // array.itemsize for n in array.strides], dtype=torch.from_numpy(bits[:0]).dtype, device="cuda")
+    there = torch.empty_strided(
+        array.shape, [n // array.itemsize for n in array.strides], dtype=torch.from_numpy(bits[:0]).dtype, device="cuda"
+    )
     there.copy_(torch.from_numpy(bits))
     return there if bits is array else there.view(torch.bfloat16)
 

@@ -1,4 +1,5 @@
-"""Small kernels around one Emitter function, for the tests of the arithmetic underneath: run on the CPU, or printed as PTX."""
+"""Small kernels around one Emitter function, for the tests of the arithmetic underneath: run on the CPU, or printed as
+PTX."""
 
 from __future__ import annotations
 
@@ -9,9 +10,9 @@ import re
 import llvmlite.binding as llvm
 import numpy as np
 
+from mlirfuse.core.mlir import PassManager, ir, translate_module_to_llvmir
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.lowering.emitter import Emitter, Val
-from mlirfuse.core.mlir import PassManager, ir, translate_module_to_llvmir
 
 CPU_PIPELINE = (
     "builtin.module(convert-scf-to-cf,convert-vector-to-llvm,convert-math-to-llvm,convert-arith-to-llvm,"
@@ -40,7 +41,9 @@ def _memory(v_dtype: dt.DType, lanes: int) -> str:
 
 def _load(e: Emitter, pointer: str, dtype: dt.DType, lanes: int) -> Val:
     wire = dt.u8 if dtype is dt.bool_ else dtype
-    v = e.op(f"llvm.load {pointer} {{alignment = {dtype.bytes} : i64}} : !llvm.ptr -> {_memory(dtype, lanes)}", wire, lanes)
+    v = e.op(
+        f"llvm.load {pointer} {{alignment = {dtype.bytes} : i64}} : !llvm.ptr -> {_memory(dtype, lanes)}", wire, lanes
+    )
     return e.cast(v, dtype)
 
 
@@ -180,8 +183,9 @@ def ptx(function, inputs, outputs, lanes: int = 1) -> str:
 def ulp_error(got: np.ndarray, want: np.ndarray) -> np.ndarray:
     """|got - want| in units of the last place of ``got``'s type at ``want``, which has more precision than ``got``.
 
-    Where both are NaN, or both the same infinity or zero, 0; where only one is NaN, or signs of zeros or infinities differ,
-    infinity. A finite result where the exact one rounds to infinity (and the reverse) is measured against the next power of two.
+    Where both are NaN, or both the same infinity or zero, 0; where only one is NaN, or signs of zeros or infinities
+    differ, infinity. A finite result where the exact one rounds to infinity (and the reverse) is measured against the
+    next power of two.
     """
     dtype = got.dtype
     info = np.finfo(dtype)
@@ -195,7 +199,9 @@ def ulp_error(got: np.ndarray, want: np.ndarray) -> np.ndarray:
         g = np.where(np.isinf(got_w), np.copysign(top, got_w), got_w)
         w = np.where(np.isinf(want), np.copysign(top, want), want)
         error = np.abs(g - w) / ulp
-        error = np.where(np.isinf(want) & ~np.isinf(got), np.abs(g - w) / wide(2.0) ** (info.maxexp - 1 - info.nmant), error)
+        error = np.where(
+            np.isinf(want) & ~np.isinf(got), np.abs(g - w) / wide(2.0) ** (info.maxexp - 1 - info.nmant), error
+        )
         same = (got == near) & (np.signbit(got) == np.signbit(near))
         error = np.where(same, np.minimum(error, 0.5), error)
         error = np.where((want == 0) & (got == 0), np.where(np.signbit(got) == np.signbit(want), 0, np.inf), error)

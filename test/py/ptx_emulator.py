@@ -1,20 +1,23 @@
 """Runs the PTX of the GPU kernels on NumPy: all threads of a launch at once, without a GPU.
 
-What it models: grids, blocks and clusters in one dimension, registers, shared memory (static, dynamic, and that of other blocks in a cluster),
-global memory, asynchronous copies (done at once), shuffles, divergent branches, barriers of blocks and clusters. What it checks: alignment of
-every access, global addresses that lie in no allocation (each is followed by a red zone), global writes to what may only be read, addresses past
-the end of shared memory, races in shared memory, threads that wait for ever, barriers that a warp's lanes reach apart, or a block's threads at different
+What it models: grids, blocks and clusters in one dimension, registers, shared memory (static, dynamic, and that of
+other blocks in a cluster), global memory, asynchronous copies (done at once), shuffles, divergent branches, barriers of
+blocks and clusters. What it checks: alignment of every access, global addresses that lie in no allocation (each is
+followed by a red zone), global writes to what may only be read, addresses past the end of shared memory, races in
+shared memory, threads that wait for ever, barriers that a warp's lanes reach apart, or a block's threads at different
 places or not at all.
 
-What it does not model: races in global memory, as the threads that are furthest behind always go first; kernels that overlap; the errors of
-``ex2.approx``, which is exact but for rounding; subnormals flushed to zero; time. Of PTX it knows what the tests need: anything else is an :class:`EmulationError` that names the opcode.
+What it does not model: races in global memory, as the threads that are furthest behind always go first; kernels that
+overlap; the errors of ``ex2.approx``, which is exact but for rounding; subnormals flushed to zero; time. Of PTX it
+knows what the tests need: anything else is an :class:`EmulationError` that names the opcode.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Callable, NamedTuple
+from typing import NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -27,7 +30,14 @@ TYPES = {
     "b8": np.uint8, "b16": np.uint16, "b32": np.uint32, "b64": np.uint64,
 }  # fmt: skip
 PAIRS = {"f16x2": "f16", "bf16x2": "bf16"}  # of which a register of 32 bits has two
-REGISTERS = [("%rd", np.uint64), ("%rs", np.uint16), ("%fd", np.uint64), ("%r", np.uint32), ("%f", np.uint32), ("%p", np.bool_)]
+REGISTERS = [
+    ("%rd", np.uint64),
+    ("%rs", np.uint16),
+    ("%fd", np.uint64),
+    ("%r", np.uint32),
+    ("%f", np.uint32),
+    ("%p", np.bool_),
+]
 WARP = 32
 ENDED = 1 << 40  # the program counter of a thread that has returned
 RED_ZONE = 1 << 16  # bytes after each allocation that nothing may touch
@@ -129,7 +139,8 @@ class Memory:
 
 
 class LastAccess:
-    """For each byte of shared memory the thread that accessed it last, and how many barriers, and how many of its cluster, it had passed by then."""
+    """For each byte of shared memory the thread that accessed it last, and how many barriers, and how many of its
+    cluster, it had passed by then."""
 
     def __init__(self, size: int):
         self.by = np.full(size, NOBODY, np.int64)
@@ -137,10 +148,19 @@ class LastAccess:
 
 
 class Launch:
-    """One launch of a kernel. Registers are arrays with an element for each thread of the grid; all else is done for an array of threads
-    (their numbers in the grid) at a time."""
+    """One launch of a kernel. Registers are arrays with an element for each thread of the grid; all else is done for an
+    array of threads (their numbers in the grid) at a time."""
 
-    def __init__(self, kernel: Kernel, memory: Memory, params: list[int], grid: int, threads: int, dynamic_shared: int = 0, cluster: int = 1):
+    def __init__(
+        self,
+        kernel: Kernel,
+        memory: Memory,
+        params: list[int],
+        grid: int,
+        threads: int,
+        dynamic_shared: int = 0,
+        cluster: int = 1,
+    ):
         self.kernel, self.memory, self.params = kernel, memory, params
         self.threads, self.cluster = threads, cluster
         self.registers: dict[str, np.ndarray] = {}
@@ -167,13 +187,18 @@ class Launch:
         self.arrivals, self.waits = (np.zeros(grid * threads, np.int64) for _ in range(2))  # at the cluster's barrier
 
     def run(self) -> None:
-        """Runs all threads to their ends: always the instruction that the threads furthest behind are at, of those that no barrier holds."""
+        """Runs all threads to their ends: always the instruction that the threads furthest behind are at, of those that
+        no barrier holds."""
         kernel = self.kernel
         with np.errstate(all="ignore"):
             for _ in range(MOST_STEPS):
                 counters = np.where(self._held(), ENDED, self.counters)
                 at = int(counters.min())
-                while at < len(kernel.instructions) and kernel.instructions[at].by_warp and (apart := (counters == at) & self._apart()).any():
+                while (
+                    at < len(kernel.instructions)
+                    and kernel.instructions[at].by_warp
+                    and (apart := (counters == at) & self._apart()).any()
+                ):
                     counters = np.where(apart, ENDED, counters)  # until the other lanes are there
                     at = int(counters.min())
                 if at >= len(kernel.instructions):
@@ -184,13 +209,16 @@ class Launch:
         raise EmulationError("too many steps")
 
     def _held(self) -> np.ndarray:
-        """Which threads are at a barrier where others of their block or cluster, if these have not ended, are still to come."""
+        """Which threads are at a barrier where others of their block or cluster, if these have not ended, are still to
+        come."""
         ended = self.counters >= len(self.kernel.instructions)
         blocks = (self.at_barrier | ended).reshape(-1, self.threads).all(1)
         passing = self.at_barrier & np.repeat(blocks, self.threads)
         places = self.counters.reshape(-1, self.threads)[passing.reshape(-1, self.threads).any(1)]
         if (places != places[:, :1]).any():
-            raise EmulationError(f"{self.kernel.name}: threads of a block are at different barriers, or have ended before one")
+            raise EmulationError(
+                f"{self.kernel.name}: threads of a block are at different barriers, or have ended before one"
+            )
         self.barriers[passing] += 1
         self.at_barrier &= ~passing
         arrivals = np.where(ended, MOST_STEPS, self.arrivals).reshape(-1, self.threads * self.cluster).min(1)
@@ -208,7 +236,9 @@ class Launch:
         warps, count = np.unique(threads // lanes, return_counts=True)
         if (count < lanes).any():
             block, thread = divmod(int(warps[count < lanes][0]) * lanes, self.threads)
-            raise EmulationError(f"{self.kernel.name}: barrier without all lanes of the warp of block {block}, thread {thread}")
+            raise EmulationError(
+                f"{self.kernel.name}: barrier without all lanes of the warp of block {block}, thread {thread}"
+            )
 
     def _step(self, instruction: Instruction, threads: np.ndarray, at: int) -> None:
         self.counters[threads] = at + 1
@@ -273,7 +303,9 @@ class Launch:
         """Where in global memory each of the ``size`` bytes lies, once checked."""
         address = self.address(operand, threads)
         self._check(address % size == 0, "misaligned global access", size, address, threads)
-        self._check((address >= 0) & (address + size <= allowed.size), "global access out of bounds", size, address, threads)
+        self._check(
+            (address >= 0) & (address + size <= allowed.size), "global access out of bounds", size, address, threads
+        )
         places = address[:, None] + np.arange(size)
         self._check(allowed[places].all(1), "global access out of bounds", size, address, threads)
         return places
@@ -288,7 +320,8 @@ class Launch:
         return (block * self.shared_size + offset)[:, None] + np.arange(size)
 
     def load_shared(self, operand: str, size: int, threads: np.ndarray) -> np.ndarray:
-        """``size`` bytes of shared memory for each thread. Raises where another thread wrote them, with no barrier since."""
+        """``size`` bytes of shared memory for each thread. Raises where another thread wrote them, with no barrier
+        since."""
         places = self.shared_places(operand, size, threads)
         bytes_, by = places.ravel(), np.repeat(threads, size)
         racing = self._at_once(self.written, bytes_, by).reshape(places.shape)
@@ -299,29 +332,52 @@ class Launch:
         return self.shared[places]
 
     def claim(self, places: np.ndarray, size: int, threads: np.ndarray) -> None:
-        """Says that these threads store to global memory there. Raises where another one has: if it is over an argument, one of them may have read
-        what the other stored."""
+        """Says that these threads store to global memory there. Raises where another one has: if it is over an
+        argument, one of them may have read what the other stored."""
         before = self.stored_by[places]
-        self._check(((before == NOBODY) | (before == threads[:, None])).all(1), "race: another thread stores", size, places[:, 0], threads)
+        self._check(
+            ((before == NOBODY) | (before == threads[:, None])).all(1),
+            "race: another thread stores",
+            size,
+            places[:, 0],
+            threads,
+        )
         self.stored_by[places] = threads[:, None]
-        self._check((self.stored_by[places] == threads[:, None]).all(1), "race: another thread stores", size, places[:, 0], threads)
+        self._check(
+            (self.stored_by[places] == threads[:, None]).all(1),
+            "race: another thread stores",
+            size,
+            places[:, 0],
+            threads,
+        )
 
     def store_shared(self, operand: str, size: int, threads: np.ndarray, raw: np.ndarray) -> None:
-        """Puts ``size`` bytes of each thread into shared memory. Raises where that changes what another thread reads or wrote, with no barrier since."""
+        """Puts ``size`` bytes of each thread into shared memory. Raises where that changes what another thread reads or
+        wrote, with no barrier since."""
         places = self.shared_places(operand, size, threads)
         bytes_, by = places.ravel(), np.repeat(threads, size)
         racing = (self._at_once(self.written, bytes_, by) | self._at_once(self.read_, bytes_, by)).reshape(places.shape)
-        self._check(~(racing & (self.shared[places] != raw)).any(1), "race: changes what another thread reads or writes,", size, places[:, 0], threads)
+        self._check(
+            ~(racing & (self.shared[places] != raw)).any(1),
+            "race: changes what another thread reads or writes,",
+            size,
+            places[:, 0],
+            threads,
+        )
         self.shared[places] = raw
         self._check((self.shared[places] == raw).all(1), "race: several threads write,", size, places[:, 0], threads)
         self._note(self.written, bytes_, by)
 
     def _note(self, last: LastAccess, bytes_: np.ndarray, by: np.ndarray) -> None:
-        last.by[bytes_], last.barriers[bytes_], last.waits[bytes_] = by, self.barriers[by] + self.waits[by], self.waits[by]
+        last.by[bytes_], last.barriers[bytes_], last.waits[bytes_] = (
+            by,
+            self.barriers[by] + self.waits[by],
+            self.waits[by],
+        )
 
     def _at_once(self, last: LastAccess, bytes_: np.ndarray, by: np.ndarray) -> np.ndarray:
-        """Whether the last access to each byte was another thread's, with no barrier that both have passed between that and now: of threads of several
-        blocks, no barrier of their cluster."""
+        """Whether the last access to each byte was another thread's, with no barrier that both have passed between that
+        and now: of threads of several blocks, no barrier of their cluster."""
         other, own = last.by[bytes_], bytes_ // self.shared_size
         block = np.where(other == SEVERAL, own, other // self.threads)
         within = last.barriers[bytes_] == self.barriers[by] + self.waits[by]
@@ -333,7 +389,9 @@ class Launch:
             return
         bad = np.nonzero(~fine)[0]
         block, thread = divmod(int(threads[bad[0]]), self.threads)
-        raise EmulationError(f"{self.kernel.name}: {what} of {size} bytes at {address[bad[0]]}, block {block}, thread {thread}; {bad.size} threads")
+        raise EmulationError(
+            f"{self.kernel.name}: {what} of {size} bytes at {address[bad[0]]}, block {block}, thread {thread}; {bad.size} threads"
+        )
 
 
 # ---- control
@@ -421,7 +479,8 @@ def _policy(launch: Launch, instruction: Instruction, threads: np.ndarray) -> No
 
 
 def _mapa(launch: Launch, instruction: Instruction, threads: np.ndarray) -> None:
-    """The address of another block's shared memory: that block's number in the grid, from 1, is put in the upper half."""
+    """The address of another block's shared memory: that block's number in the grid, from 1, is put in the upper
+    half."""
     target, address, rank = instruction.operands
     first = threads // launch.threads // launch.cluster * launch.cluster
     block = first + launch.bits(rank, 4, threads).astype(np.int64)
@@ -455,7 +514,12 @@ def _move(launch: Launch, instruction: Instruction, threads: np.ndarray) -> None
         launch.write(target, launch.read(source, instruction.type, threads), threads)
 
 
-WHOLE = {"rzi": np.trunc, "rni": np.rint, "rmi": np.floor, "rpi": np.ceil}  # to a whole number, that of an integer type the nearest it has
+WHOLE = {
+    "rzi": np.trunc,
+    "rni": np.rint,
+    "rmi": np.floor,
+    "rpi": np.ceil,
+}  # to a whole number, that of an integer type the nearest it has
 
 
 def _convert(launch: Launch, instruction: Instruction, threads: np.ndarray) -> None:
@@ -480,7 +544,14 @@ def _select(launch: Launch, instruction: Instruction, threads: np.ndarray) -> No
     launch.write(target, np.where(launch.register(condition)[threads], *values), threads)
 
 
-COMPARISONS = {"eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal}
+COMPARISONS = {
+    "eq": np.equal,
+    "ne": np.not_equal,
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+}
 UNORDERED = {f"{name}u" for name in ("eq", "ne", "lt", "le", "gt", "ge")}  # also true of NaNs
 
 
@@ -512,7 +583,8 @@ def _fused(parts: list[str], x, y, z):
 
 
 def _extreme(of_numbers: Callable, of_all: Callable) -> Callable:
-    """max or min: of a NaN and a number it is the number, unless the opcode says NaN; relu takes 0 for what is negative."""
+    """max or min: of a NaN and a number it is the number, unless the opcode says NaN; relu takes 0 for what is
+    negative."""
 
     def extreme(parts: list[str], x, y):
         result = of_all(x, y) if "NaN" in parts else of_numbers(x, y)
@@ -554,7 +626,8 @@ def _extract_bits(parts: list[str], x, start, count):
 
 
 def _permute(parts: list[str], x, y, selector):
-    """Each half-byte of the selector names one of 8 bytes; its upper bit asks for that byte's sign instead. With .f4e, four bytes from the selector's on."""
+    """Each half-byte of the selector names one of 8 bytes; its upper bit asks for that byte's sign instead. With .f4e,
+    four bytes from the selector's on."""
     candidates = np.stack([x, y], 1).view(np.uint8)
     if "f4e" in parts:
         selector = (selector & 3) * np.uint32(0x1111) + np.uint32(0x3210)
@@ -580,7 +653,8 @@ def _rounded(function: Callable) -> Callable:
 
 
 def _reciprocal(function: Callable) -> Callable:
-    """Of ``.approx`` the float on the other side of the exact result, where that is none: code must not count on the last bit."""
+    """Of ``.approx`` the float on the other side of the exact result, where that is none: code must not count on the
+    last bit."""
 
     def compute(parts, x):
         exact = function(x.astype(np.float64))
@@ -638,8 +712,20 @@ def _arithmetic(launch: Launch, instruction: Instruction, threads: np.ndarray) -
     launch.write(target, result.astype(dtype), threads)
 
 
-OPERATIONS = {"griddepcontrol": _nothing, "bar": _block_barrier, "barrier": _cluster_barrier} | dict.fromkeys(ARITHMETIC, _arithmetic)
-OPERATIONS |= {"bra": _branch, "ret": _return, "trap": _trap, "ld": _load, "st": _store, "cp": _copy, "mapa": _mapa, "createpolicy": _policy, "shfl": _shuffle}
+OPERATIONS = {"griddepcontrol": _nothing, "bar": _block_barrier, "barrier": _cluster_barrier} | dict.fromkeys(
+    ARITHMETIC, _arithmetic
+)
+OPERATIONS |= {
+    "bra": _branch,
+    "ret": _return,
+    "trap": _trap,
+    "ld": _load,
+    "st": _store,
+    "cp": _copy,
+    "mapa": _mapa,
+    "createpolicy": _policy,
+    "shfl": _shuffle,
+}
 OPERATIONS |= {"mov": _move, "cvt": _convert, "selp": _select, "setp": _compare}
 
 # What opcodes may have after their names: anything else, as .hi or .sat, may mean something that is not done here.

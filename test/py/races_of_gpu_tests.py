@@ -1,9 +1,11 @@
-"""A pytest plugin: what test_gpu.py runs on a GPU runs in the emulator instead, which finds races in shared memory, accesses out of bounds and barriers apart. It needs no GPU,
-and no result is compared: for what compute-sanitizer's racecheck takes long over.
+"""A pytest plugin: what test_gpu.py runs on a GPU runs in the emulator instead, which finds races in shared memory,
+accesses out of bounds and barriers apart. It needs no GPU, and no result is compared: for what compute-sanitizer's
+racecheck takes long over.
 
     PYTHONPATH=test/py python -m pytest -p races_of_gpu_tests test/py/test_gpu.py -k "rows_that_begin or columns_in_shared"
 
-Kernels without shared memory, which race with nothing, are only compiled. Some tests need a GPU all the same (streams, graphs, CuPy).
+Kernels without shared memory, which race with nothing, are only compiled. Some tests need a GPU all the same (streams,
+graphs, CuPy).
 """
 
 import itertools
@@ -49,11 +51,12 @@ def _check_candidates(fn, *inputs, only=lambda params: True, fewest=2):
 
 def _emulate(fn, inputs, only, most) -> int:
     """Runs the first ``most`` candidates of each segment that are ``only`` such ones; gives how many those were."""
+    from test_gpu_emulated import run
+
     import mlirfuse
     from mlirfuse.runtime import targets
     from mlirfuse.runtime.program import Program
     from mlirfuse.schedule.gpu import choice as gpu_choice
-    from test_gpu_emulated import run
 
     given = [_array(x) for x in inputs]
     lowered = mlirfuse.jit(fn, target="cuda:sm_90").lower(*given)

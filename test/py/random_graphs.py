@@ -1,5 +1,6 @@
-"""Random graphs for tests of the passes: views, splits, broadcasts, reductions, composites, library ops, control flow, writes in place,
-several results, results that are arguments. Everything is float64, so that rewriting barely changes a value."""
+"""Random graphs for tests of the passes: views, splits, broadcasts, reductions, composites, library ops, control flow,
+writes in place, several results, results that are arguments. Everything is float64, so that rewriting barely changes a
+value."""
 
 from __future__ import annotations
 
@@ -25,7 +26,9 @@ def arguments(graph: Graph, seed: int) -> list[np.ndarray]:
         if value.dtype is None:
             out.append(np.asarray(bool(rng.integers(2))))
         else:
-            out.append(rng.uniform(-1, 1, tuple(sz.substitute(n, SIZES) for n in value.shape)).astype(value.dtype.numpy))
+            out.append(
+                rng.uniform(-1, 1, tuple(sz.substitute(n, SIZES) for n in value.shape)).astype(value.dtype.numpy)
+            )
     return out
 
 
@@ -129,7 +132,20 @@ class _Maker:
         r = self.r
         x = self.pick(values, 1)
         axis = r.randrange(x.rank)
-        kind = r.choice(["reshape", "permute", "slice", "split", "concatenate", "pad", "expand_dims", "squeeze", "broadcast_in_dim", "reshape"])
+        kind = r.choice(
+            [
+                "reshape",
+                "permute",
+                "slice",
+                "split",
+                "concatenate",
+                "pad",
+                "expand_dims",
+                "squeeze",
+                "broadcast_in_dim",
+                "reshape",
+            ]
+        )
         if kind == "reshape":
             flat = b.op("reshape", x, shape=(x.numel,))
             return r.choice([flat, b.op("reshape", flat, shape=x.shape[::-1])])
@@ -148,7 +164,14 @@ class _Maker:
             if extent < pieces:
                 raise ValueError("empty pieces")
             sizes = [extent // pieces] * (pieces - 1)
-            out = b.op("split", x, axis=axis, sizes=(*sizes, extent - sum(sizes)) if isinstance(x.shape[axis], int) else (*sizes, x.shape[axis] - sum(sizes)))
+            out = b.op(
+                "split",
+                x,
+                axis=axis,
+                sizes=(*sizes, extent - sum(sizes))
+                if isinstance(x.shape[axis], int)
+                else (*sizes, x.shape[axis] - sum(sizes)),
+            )
             if r.random() < 0.5:  # as a gate, or the other way round
                 return b.op("concatenate", *reversed(out), axis=axis)
             return out

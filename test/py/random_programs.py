@@ -1,4 +1,5 @@
-"""Random programs over NumPy arrays: made, run compiled and plain, compared within a bound, and reduced where they differ.
+"""Random programs over NumPy arrays: made, run compiled and plain, compared within a bound, and reduced where they
+differ.
 
 A program is a list of Python statements, so that what fails can be read and run. The same statements run
 
@@ -6,10 +7,11 @@ A program is a list of Python statements, so that what fails can be read and run
 - in float64, with every result of a statement changed at random by a few roundings of its type (and the operands of reductions, too):
   how far these runs scatter says how far apart two right answers may be.
 
-The bound of an element is ``SCATTER`` times the largest distance of the scattered runs, plus twice NumPy's own distance from float64, plus
-four roundings of the result. An integer or a bool must be NumPy's wherever the scattered runs all agree with it.
-What follows from a decision about a half-precision value (a comparison, ``floor``, a maximum's position) is compared in type and shape only:
-compiled code rounds such values less often than NumPy does, and on so coarse a grid equal values are no accident.
+The bound of an element is ``SCATTER`` times the largest distance of the scattered runs, plus twice NumPy's own distance
+from float64, plus four roundings of the result. An integer or a bool must be NumPy's wherever the scattered runs all
+agree with it. What follows from a decision about a half-precision value (a comparison, ``floor``, a maximum's position)
+is compared in type and shape only: compiled code rounds such values less often than NumPy does, and on so coarse a grid
+equal values are no accident.
 
 From a shell: ``python random_programs.py FIRST COUNT`` tries seeds and prints what fails.
 """
@@ -33,7 +35,9 @@ SCATTER = 8
 RUNS = 4
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 TYPES = {"f16": np.float16, "bf16": ml_dtypes.bfloat16, "f32": np.float32, "f64": np.float64}
-TYPES |= {f"{k}{b}": np.dtype(f"{'int' if k == 'i' else 'uint'}{b}").type for k in "iu" for b in (8, 16, 32, 64)} | {"b1": np.bool_}
+TYPES |= {f"{k}{b}": np.dtype(f"{'int' if k == 'i' else 'uint'}{b}").type for k in "iu" for b in (8, 16, 32, 64)} | {
+    "b1": np.bool_
+}
 WIDE = {name: np.float64 if name in ("f16", "bf16", "f32") else type_ for name, type_ in TYPES.items()}
 NAMES = {np.dtype(t): n for n, t in TYPES.items()}
 UNIT = {"f16": 2.0**-11, "bf16": 2.0**-8, "f32": 2.0**-24, "f64": 2.0**-53}
@@ -49,13 +53,14 @@ def is_float(x) -> bool:
     return type_name(x) in UNIT
 
 
-# ---------------------------------------------------------------------------------------------------------------- arguments
+# ----------------------------------------------------------------------------------------------------------------
+# arguments
 
 
 @dataclass
 class Arg:
-    """An array argument: extents by name, dtype, and how it lies in memory; ``same`` names an argument whose array it is, ``over`` one
-    whose buffer it is another view of. A number has ``number`` set to its Python or NumPy type."""
+    """An array argument: extents by name, dtype, and how it lies in memory; ``same`` names an argument whose array it
+    is, ``over`` one whose buffer it is another view of. A number has ``number`` set to its Python or NumPy type."""
 
     name: str
     dims: tuple[str, ...] = ()
@@ -126,7 +131,9 @@ def random_values(rng: random.Random, dtype: str, count: int, special: bool) -> 
     return values
 
 
-def make_call(rng: random.Random, args: list[Arg], sizes: dict[str, int], special: bool, free: bool = True) -> dict[str, object]:
+def make_call(
+    rng: random.Random, args: list[Arg], sizes: dict[str, int], special: bool, free: bool = True
+) -> dict[str, object]:
     """Buffers and numbers for the arguments of one call."""
     out: dict[str, object] = {}
     for a in args:
@@ -148,13 +155,22 @@ def make_call(rng: random.Random, args: list[Arg], sizes: dict[str, int], specia
                 out[a.name] = ("over", a.over, shape, strides, shift)
                 continue
         strides, offset, count, repeats = lay_out(rng, shape, free)
-        out[a.name] = Buffer(random_values(rng, a.dtype, count, special), shape, strides, offset, free and rng.random() < 0.06, not repeats)
+        out[a.name] = Buffer(
+            random_values(rng, a.dtype, count, special),
+            shape,
+            strides,
+            offset,
+            free and rng.random() < 0.06,
+            not repeats,
+        )
     return out
 
 
 def random_number(rng: random.Random, kind: str):
     value = rng.choice((0, 1, 2, 3, 5)) if kind in ("int", "i32") else rng.choice((0.5, 1.0, 2.0, -1.5, 0.25, 3.0))
-    return {"int": int, "float": float, "bool": bool, "f32": np.float32, "f64": np.float64, "i32": np.int32}[kind](value)
+    return {"int": int, "float": float, "bool": bool, "f32": np.float32, "f64": np.float64, "i32": np.int32}[kind](
+        value
+    )
 
 
 def instantiate(call: dict[str, object], wide: bool) -> dict[str, object]:
@@ -187,15 +203,19 @@ def view_of(memory, shape, strides, offset, writeable):
     item = memory.itemsize
     if 0 in shape:
         return memory[:0].reshape(shape)
-    return np.lib.stride_tricks.as_strided(memory[offset:], shape, tuple(s * item for s in strides), writeable=writeable)
+    return np.lib.stride_tricks.as_strided(
+        memory[offset:], shape, tuple(s * item for s in strides), writeable=writeable
+    )
 
 
-# ---------------------------------------------------------------------------------------------------------------- programs
+# ----------------------------------------------------------------------------------------------------------------
+# programs
 
 
 @dataclass
 class Statement:
-    """``kind``: "op" (a new array), "reduce" (one whose roundings depend on its operands' sizes), "view" (or an exact op) or "write"."""
+    """``kind``: "op" (a new array), "reduce" (one whose roundings depend on its operands' sizes), "view" (or an exact
+    op) or "write"."""
 
     text: str
     target: str
@@ -235,15 +255,17 @@ class RandomProgram:
         lines = [f"# seed {self.seed}", self.source()]
         for name, what in instantiate(call, False).items():
             if isinstance(what, np.ndarray):
-                lines.append(f"# {name}: {what.dtype}{what.shape} strides {tuple(s // what.itemsize for s in what.strides)} address % 64 = {what.ctypes.data % 64}")
+                lines.append(
+                    f"# {name}: {what.dtype}{what.shape} strides {tuple(s // what.itemsize for s in what.strides)} address % 64 = {what.ctypes.data % 64}"
+                )
             else:
                 lines.append(f"# {name} = {what!r}")
         return "\n".join(lines)
 
 
 class Maker:
-    """Makes one program, running it as it grows: what NumPy refuses, or what grows too large, is not taken in. ``large``: on arrays of tens of
-    thousands of elements and more."""
+    """Makes one program, running it as it grows: what NumPy refuses, or what grows too large, is not taken in.
+    ``large``: on arrays of tens of thousands of elements and more."""
 
     def __init__(self, seed: int, length: tuple[int, int] = (5, 40), special: bool | None = None, large: bool = False):
         self.rng = rng = random.Random(seed)
@@ -292,7 +314,9 @@ class Maker:
             self.step()
         mine = [s.target for s in self.statements if s.target.startswith("v")] or self.arrays
         rng = self.rng
-        unused = [n for k, n in enumerate(mine) if not any(n in s.uses() for s in self.statements if s.target != n)] or mine
+        unused = [
+            n for k, n in enumerate(mine) if not any(n in s.uses() for s in self.statements if s.target != n)
+        ] or mine
         returns = rng.sample(unused, min(len(unused), rng.randint(1, 5)))
         returns += [rng.choice(mine + self.arrays) for _ in range(rng.choices((0, 1, 2), (50, 35, 15))[0])]
         program = RandomProgram(self.seed, self.args, self.statements, returns, self.sizes, self.special)
@@ -339,8 +363,11 @@ class Maker:
             self.env.pop(target, None)
 
     def promotes_as_half(self, statement: Statement) -> bool:
-        """Whether NumPy promotes bfloat16 here as float16, which compiled functions always do: not beside a Python float, for one."""
-        types = {n: type_name(self.env[n]) for n in statement.uses() if isinstance(self.env.get(n), (np.ndarray, np.generic))}
+        """Whether NumPy promotes bfloat16 here as float16, which compiled functions always do: not beside a Python
+        float, for one."""
+        types = {
+            n: type_name(self.env[n]) for n in statement.uses() if isinstance(self.env.get(n), (np.ndarray, np.generic))
+        }
         if "bf16" not in types.values() or "f16" in types.values():
             return True
         env = self.env | {n: self.env[n].astype(np.float16) for n, t in types.items() if t == "bf16"}
@@ -349,7 +376,12 @@ class Maker:
         return made == ("bf16" if half == "f16" else half)
 
     def acceptable(self, x, kind) -> bool:
-        if not isinstance(x, (np.ndarray, np.generic)) or np.asarray(x).dtype not in NAMES or np.size(x) > self.most[1] or np.ndim(x) > 6:
+        if (
+            not isinstance(x, (np.ndarray, np.generic))
+            or np.asarray(x).dtype not in NAMES
+            or np.size(x) > self.most[1]
+            or np.ndim(x) > 6
+        ):
             return False
         if np.size(x) == 0:
             return False
@@ -419,9 +451,28 @@ def template(weight: int):
     return mark
 
 
-_SMOOTH = ("np.exp({0} * 0.25)", "np.tanh({0})", "np.sqrt(np.abs({0}))", "np.log1p(np.abs({0}))", "np.sin({0})", "np.cos({0})", "np.arctan({0})",
-           "np.exp(-np.abs({0}))", "np.log(np.abs({0}) + 1)", "np.square({0})", "1 / (np.abs({0}) + 1)", "np.cbrt({0})", "np.expm1({0} * 0.1)",
-           "np.arcsinh({0})", "np.reciprocal(np.abs({0}) + 0.5)", "{0} * 0.5", "{0} + 1", "2 - {0}", "{0} / 3", "np.log2(np.abs({0}) + 0.25)")  # fmt: skip
+_SMOOTH = (
+    "np.exp({0} * 0.25)",
+    "np.tanh({0})",
+    "np.sqrt(np.abs({0}))",
+    "np.log1p(np.abs({0}))",
+    "np.sin({0})",
+    "np.cos({0})",
+    "np.arctan({0})",
+    "np.exp(-np.abs({0}))",
+    "np.log(np.abs({0}) + 1)",
+    "np.square({0})",
+    "1 / (np.abs({0}) + 1)",
+    "np.cbrt({0})",
+    "np.expm1({0} * 0.1)",
+    "np.arcsinh({0})",
+    "np.reciprocal(np.abs({0}) + 0.5)",
+    "{0} * 0.5",
+    "{0} + 1",
+    "2 - {0}",
+    "{0} / 3",
+    "np.log2(np.abs({0}) + 0.25)",
+)
 _EXACT = ("-{0}", "np.abs({0})", "np.floor({0})", "np.ceil({0})", "np.trunc({0})", "np.rint({0})", "np.sign({0})", "np.clip({0}, -1, 1)",
           "np.maximum({0}, 0)", "np.minimum({0}, 2)", "np.positive({0})", "np.copy({0})", "{0}.copy()")  # fmt: skip
 
@@ -456,8 +507,24 @@ def integers(m):
     y = x and m.partner(x, "i")
     if y is None:
         return None
-    text = m.rng.choice(("{0} // {1}", "{0} % {1}", "{0} & {1}", "{0} | {1}", "{0} ^ {1}", "{0} << ({1} & 3)", "{0} >> ({1} & 3)", "np.fmod({0}, {1})",
-                         "np.gcd({0}, {1})", "~{0}", "{0} ** 2", "{0} * {1}", "{0} / (np.abs({1}) + 1)", "np.power({0}, {1} & 3)"))  # fmt: skip
+    text = m.rng.choice(
+        (
+            "{0} // {1}",
+            "{0} % {1}",
+            "{0} & {1}",
+            "{0} | {1}",
+            "{0} ^ {1}",
+            "{0} << ({1} & 3)",
+            "{0} >> ({1} & 3)",
+            "np.fmod({0}, {1})",
+            "np.gcd({0}, {1})",
+            "~{0}",
+            "{0} ** 2",
+            "{0} * {1}",
+            "{0} / (np.abs({1}) + 1)",
+            "np.power({0}, {1} & 3)",
+        )
+    )
     return text.format(x, y), "op"
 
 
@@ -465,7 +532,12 @@ def integers(m):
 def remainders(m):
     x = m.any("f")
     y = x and m.partner(x, "f")
-    return y and (m.rng.choice(("{0} // (np.abs({1}) + 0.5)", "{0} % (np.abs({1}) + 0.5)", "np.fmod({0}, np.abs({1}) + 0.5)")).format(x, y), "op")
+    return y and (
+        m.rng.choice(
+            ("{0} // (np.abs({1}) + 0.5)", "{0} % (np.abs({1}) + 0.5)", "np.fmod({0}, np.abs({1}) + 0.5)")
+        ).format(x, y),
+        "op",
+    )
 
 
 @template(8)
@@ -479,13 +551,32 @@ def compare(m):
 def logic(m):
     x = m.any("b")
     y = x and m.partner(x, "b")
-    return y and (m.rng.choice(("{0} & {1}", "{0} | {1}", "{0} ^ {1}", "~{0}", "np.logical_not({0})", "np.logical_and({0}, {1})", "{0} + {1}", "{0} * {1}")).format(x, y), "view")
+    return y and (
+        m.rng.choice(
+            (
+                "{0} & {1}",
+                "{0} | {1}",
+                "{0} ^ {1}",
+                "~{0}",
+                "np.logical_not({0})",
+                "np.logical_and({0}, {1})",
+                "{0} + {1}",
+                "{0} * {1}",
+            )
+        ).format(x, y),
+        "view",
+    )
 
 
 @template(2)
 def tests(m):
     x = m.any()
-    return x and (m.rng.choice(("np.isnan({0})", "np.isfinite({0})", "np.logical_not({0})", "{0} != 0", "np.signbit({0})", "np.isinf({0})")).format(x), "view")
+    return x and (
+        m.rng.choice(
+            ("np.isnan({0})", "np.isfinite({0})", "np.logical_not({0})", "{0} != 0", "np.signbit({0})", "np.isinf({0})")
+        ).format(x),
+        "view",
+    )
 
 
 @template(8)
@@ -515,10 +606,14 @@ def reduce(m):
         return None
     name = m.rng.choice(("sum", "sum", "mean", "mean", "max", "min", "var", "std", "any", "all", "prod"))
     axes, keep = m.axes(x), m.rng.random() < 0.5
-    extra = (", keepdims=True" if keep else "") + (", ddof=1" if name in ("var", "std") and m.rng.random() < 0.2 else "")
+    extra = (", keepdims=True" if keep else "") + (
+        ", ddof=1" if name in ("var", "std") and m.rng.random() < 0.2 else ""
+    )
     if name == "prod":
         x = f"np.tanh({x})" if m.kind(x) == "f" else f"({x} % 3)" if m.kind(x) == "i" else x
-    call = f"np.{name}({x}, axis={axes}{extra})" if m.rng.random() < 0.6 or "(" in x else f"{x}.{name}(axis={axes}{extra})"
+    call = (
+        f"np.{name}({x}, axis={axes}{extra})" if m.rng.random() < 0.6 or "(" in x else f"{x}.{name}(axis={axes}{extra})"
+    )
     return call, "view" if name in ("max", "min", "any", "all") else "reduce"
 
 
@@ -552,7 +647,12 @@ def shapes(m):
         return None
     rng, shape = m.rng, m.shape(x)
     rank = len(shape)
-    choices = [f"{x}.reshape(-1)", f"np.ravel({x})", f"np.expand_dims({x}, {rng.randint(0, rank)})", f"np.atleast_2d({x})"]
+    choices = [
+        f"{x}.reshape(-1)",
+        f"np.ravel({x})",
+        f"np.expand_dims({x}, {rng.randint(0, rank)})",
+        f"np.atleast_2d({x})",
+    ]
     if rank:
         choices += [f"{x}.T", f"np.flip({x}, {m.axis(x)})", f"{x}[::-1]", f"np.squeeze({x})", f"{x}.reshape({x}.shape[0], -1)", f"np.roll({x}, {rng.randint(-3, 3)}, {m.axis(x)})",
                     f"{x}.reshape(-1, {x}.shape[-1])", f"{x}[None]", f"{x}[..., None]"]  # fmt: skip
@@ -582,7 +682,9 @@ def random_index(m, x: str) -> str:
         elif r < 0.6:
             parts.append(rng.choice(("::2", "1::2", "::-2", "1::3")))
         else:
-            parts.append(rng.choice(("1:", ":-1", "1:-1", ":3", "-3:", "2:9", f":{max(1, n // 2)}", f"{n // 2}:", "3:")))
+            parts.append(
+                rng.choice(("1:", ":-1", "1:-1", ":3", "-3:", "2:9", f":{max(1, n // 2)}", f"{n // 2}:", "3:"))
+            )
         if rng.random() < 0.06:
             parts.append("None")
     if rng.random() < 0.15:
@@ -609,7 +711,11 @@ def joins(m):
         return f"np.stack([{x}, {y}], {rng.randint(0, rank)})", "view"
     axis = m.axis(x)
     at = axis % rank
-    longer = [n for n in m.arrays if len(m.shape(n)) == rank and all(a == b for k, (a, b) in enumerate(zip(m.shape(n), shape)) if k != at)]
+    longer = [
+        n
+        for n in m.arrays
+        if len(m.shape(n)) == rank and all(a == b for k, (a, b) in enumerate(zip(m.shape(n), shape)) if k != at)
+    ]
     return f"np.concatenate([{x}, {rng.choice(longer)}{rng.choice(('', ', ' + rng.choice(longer)))}], {axis})", "view"
 
 
@@ -648,9 +754,19 @@ def made(m):
     x = m.any()
     if not x:
         return None
-    choices = [f"np.zeros_like({x})", f"np.ones_like({x})", f"np.full_like({x}, 2)", f"np.zeros({x}.shape)", f"np.full({x}.shape, 3, f32)"]
+    choices = [
+        f"np.zeros_like({x})",
+        f"np.ones_like({x})",
+        f"np.full_like({x}, 2)",
+        f"np.zeros({x}.shape)",
+        f"np.full({x}.shape, 3, f32)",
+    ]
     if m.shape(x):
-        choices += [f"np.arange({x}.shape[-1])", f"np.arange({x}.shape[0], dtype=f32) * 0.1", f"np.tril({x})" if len(m.shape(x)) > 1 else f"np.ones({x}.shape[0], i32)"]
+        choices += [
+            f"np.arange({x}.shape[-1])",
+            f"np.arange({x}.shape[0], dtype=f32) * 0.1",
+            f"np.tril({x})" if len(m.shape(x)) > 1 else f"np.ones({x}.shape[0], i32)",
+        ]
     return m.rng.choice(choices), "view"
 
 
@@ -660,7 +776,15 @@ def library(m):
     if not x or not m.shape(x):
         return None
     y = m.rng.choice([n for n in m.arrays if m.kind(n) == "f"])
-    text = m.rng.choice(("np.cumsum({0}, {1})", "np.sort({0}, {1})", "{0} @ {2}", "np.argsort({0}, {1}, kind='stable')", "np.matmul({0}, {2}.T)"))
+    text = m.rng.choice(
+        (
+            "np.cumsum({0}, {1})",
+            "np.sort({0}, {1})",
+            "{0} @ {2}",
+            "np.argsort({0}, {1}, kind='stable')",
+            "np.matmul({0}, {2}.T)",
+        )
+    )
     if "@" in text or "matmul" in text:
         if type_name(m.env[x]) != type_name(m.env[y]) or type_name(m.env[x]) in ("f16", "bf16"):
             return None
@@ -708,24 +832,36 @@ def make(seed: int, **options) -> RandomProgram:
         return Maker(seed, **options).make()
 
 
-# ---------------------------------------------------------------------------------------------------------------- runs and bounds
+# ---------------------------------------------------------------------------------------------------------------- runs
+# and bounds
 
 
 @dataclass
 class Runs:
-    """``plain`` are NumPy's results and arguments; ``wide`` those of the scattered runs in float64, the first one exact."""
+    """``plain`` are NumPy's results and arguments; ``wide`` those of the scattered runs in float64, the first one
+    exact."""
 
     plain: dict[str, object]
     wide: list[dict[str, object]]
     fragile: set[str] = field(default_factory=set)
 
 
-def run_statements(program: RandomProgram, call, wide: bool, types: dict[str, str] | None, scatter: np.random.Generator | None) -> tuple[dict, dict]:
-    """The environment after the program, and the type of each statement's result. With ``scatter``, changed by roundings at random."""
+def run_statements(
+    program: RandomProgram, call, wide: bool, types: dict[str, str] | None, scatter: np.random.Generator | None
+) -> tuple[dict, dict]:
+    """The environment after the program, and the type of each statement's result. With ``scatter``, changed by
+    roundings at random."""
     env: dict[str, object] = {"np": np} | (WIDE if wide else TYPES)
     env.update(instantiate(call, wide))
     seen = {}
-    fragile, halves = set(), {n for n, x in env.items() if isinstance(x, (np.ndarray, np.generic)) and NAMES.get(np.asarray(x).dtype) in ("f16", "bf16")}
+    fragile, halves = (
+        set(),
+        {
+            n
+            for n, x in env.items()
+            if isinstance(x, (np.ndarray, np.generic)) and NAMES.get(np.asarray(x).dtype) in ("f16", "bf16")
+        },
+    )
     for k, s in enumerate(program.statements):
         if scatter is not None and s.kind == "reduce":
             saved = {}
@@ -743,12 +879,20 @@ def run_statements(program: RandomProgram, call, wide: bool, types: dict[str, st
             x = env[s.target] = x.astype(np.float64)
         if not wide:
             seen[k] = type_name(x) if np.asarray(x).dtype in NAMES else "f64"
-            inner = [type_name(env[n]) for n in s.uses() if n in env and isinstance(env[n], (np.ndarray, np.generic)) and np.asarray(env[n]).dtype in NAMES]
+            inner = [
+                type_name(env[n])
+                for n in s.uses()
+                if n in env and isinstance(env[n], (np.ndarray, np.generic)) and np.asarray(env[n]).dtype in NAMES
+            ]
             seen["in", k] = max([t for t in inner if t in UNIT], key=UNIT.__getitem__, default="f64")
             related = s.uses() | {s.target}
-            touched = {s.target} | {n for n in env if s.kind == "write" and isinstance(env[n], np.ndarray) and np.may_share_memory(env[n], x)}
+            touched = {s.target} | {
+                n
+                for n in env
+                if s.kind == "write" and isinstance(env[n], np.ndarray) and np.may_share_memory(env[n], x)
+            }
             half = bool(related & halves) or seen[k] in ("f16", "bf16")
-            if related & fragile or half and (seen[k] not in UNIT or _DECIDES.search(s.text)):
+            if related & fragile or (half and (seen[k] not in UNIT or _DECIDES.search(s.text))):
                 fragile |= touched
             if half:
                 halves |= touched
@@ -785,7 +929,9 @@ def reference(program: RandomProgram, call) -> Runs:
             env, _ = run_statements(program, call, True, types, g if k else None)
             wide.append(outcome(program, env))
     fragile = types["fragile"]
-    names = {f"result {k} ({n})" for k, n in enumerate(program.returns) if n in fragile} | {f"argument {n}" for n in fragile}
+    names = {f"result {k} ({n})" for k, n in enumerate(program.returns) if n in fragile} | {
+        f"argument {n}" for n in fragile
+    }
     return Runs(plain, wide, names)
 
 
@@ -832,8 +978,12 @@ def classify(x):
     return np.where(np.isnan(x), 1, np.where(np.isposinf(x), 2, np.where(np.isneginf(x), 3, 0)))
 
 
-REFUSALS = ("whether NumPy made the reshape a view or a copy", "into an array from outside the function", "cannot become a NumPy array",
-            "out of bounds for an axis with size 0")
+REFUSALS = (
+    "whether NumPy made the reshape a view or a copy",
+    "into an array from outside the function",
+    "cannot become a NumPy array",
+    "out of bounds for an axis with size 0",
+)
 
 
 def check(program: RandomProgram, compiled=None) -> tuple[str, dict] | None:
@@ -866,11 +1016,13 @@ def check(program: RandomProgram, compiled=None) -> tuple[str, dict] | None:
     return None
 
 
-# ---------------------------------------------------------------------------------------------------------------- reduction
+# ----------------------------------------------------------------------------------------------------------------
+# reduction
 
 
 def reduce_program(program: RandomProgram, call, message: str, budget: int = 150) -> RandomProgram:
-    """A smaller program that still fails on this call (run once before on the program's first call, as a failure may need that)."""
+    """A smaller program that still fails on this call (run once before on the program's first call, as a failure may
+    need that)."""
 
     def kind_of(message: str) -> str:
         return re.sub(r"^call \d+: |result \d+ \(\w+\)|argument \w+|\d+", "", message)[:18]
@@ -921,8 +1073,17 @@ def reduce_program(program: RandomProgram, call, message: str, budget: int = 150
                     changed |= attempt(statements=rest, returns=[rest[-1].target])
                 continue
             for other in best.statements[k].uses() - {best.statements[k].target}:
-                renamed = [Statement(re.sub(rf"\b{best.statements[k].target}\b", other, s.text), re.sub(rf"^{best.statements[k].target}$", other, s.target), s.kind) for s in rest]
-                if attempt(statements=renamed, returns=[other if r == best.statements[k].target else r for r in best.returns]):
+                renamed = [
+                    Statement(
+                        re.sub(rf"\b{best.statements[k].target}\b", other, s.text),
+                        re.sub(rf"^{best.statements[k].target}$", other, s.target),
+                        s.kind,
+                    )
+                    for s in rest
+                ]
+                if attempt(
+                    statements=renamed, returns=[other if r == best.statements[k].target else r for r in best.returns]
+                ):
                     changed = True
                     break
     used = set().union(*(s.uses() for s in best.statements), set(best.returns))

@@ -1,4 +1,5 @@
-"""Composite ops: results against NumPy in float64, gradients against differences, and the expansion against the row's own reference."""
+"""Composite ops: results against NumPy in float64, gradients against differences, and the expansion against the row's
+own reference."""
 
 from __future__ import annotations
 
@@ -7,12 +8,12 @@ import math
 import numpy as np
 import pytest
 
+from mlirfuse.core.errors import ShapeError
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import interpreter
-from mlirfuse.ir.ops import table
 from mlirfuse.ir.builder import Builder
-from mlirfuse.core.errors import ShapeError
 from mlirfuse.ir.graph import Block, Graph, Value
+from mlirfuse.ir.ops import table
 from mlirfuse.passes.base import PassError, run_pipeline
 
 R = np.random.default_rng(0)
@@ -35,6 +36,7 @@ def call(name, *arrays, decomposed=True, **attrs):
 
 def gradient(name, arrays, at, upstream, result=0, **attrs):
     """The gradient of sum(upstream * op(arrays)[result]) with respect to ``arrays[at]``, by central differences."""
+
     def value(x):
         out = call(name, *[x if k == at else a for k, a in enumerate(arrays)], **attrs)
         return float(np.sum(upstream * (out[result] if isinstance(out, list) else out)))
@@ -68,7 +70,11 @@ def test_softmax(axis):
     close(call("softmax", x, axis=axis), softmax(x, axis))
     close(call("log_softmax", x + 1000, axis=axis), np.log(softmax(x, axis)), 1e-9)
     close(call("softmax_backward", g, softmax(x, axis), axis=axis), gradient("softmax", [x], 0, g, axis=axis), 1e-7)
-    close(call("log_softmax_backward", g, np.log(softmax(x, axis)), axis=axis), gradient("log_softmax", [x], 0, g, axis=axis), 1e-7)
+    close(
+        call("log_softmax_backward", g, np.log(softmax(x, axis)), axis=axis),
+        gradient("log_softmax", [x], 0, g, axis=axis),
+        1e-7,
+    )
 
 
 def test_activations():
@@ -97,7 +103,9 @@ def test_layer_and_rms_norm(axes):
     dx, dw, db = call("layer_norm_backward", g, x, m, r, w, axes=axes)
     for k, computed in enumerate((dx, dw, db)):
         close(computed, gradient("layer_norm", [x, w, b], k, g, axes=axes, eps=eps), 1e-6)
-    close(call("layer_norm_backward", g, x, m, r, axes=axes), gradient("layer_norm", [x], 0, g, axes=axes, eps=eps), 1e-6)
+    close(
+        call("layer_norm_backward", g, x, m, r, axes=axes), gradient("layer_norm", [x], 0, g, axes=axes, eps=eps), 1e-6
+    )
 
     rms = x / np.sqrt((x * x).mean(axes, keepdims=True) + eps)
     y, r = call("rms_norm", x, w, axes=axes, eps=eps, stats=True)
@@ -139,7 +147,9 @@ def test_group_and_instance_norm():
     w, b, rm, rv = (R.uniform(0.5, 1.5, size=6) for _ in range(4))
     per_channel = (1, 6, 1, 1)
     split = x.reshape(2, 3, 2, 3, 2)
-    normal = ((split - split.mean((2, 3, 4), keepdims=True)) / np.sqrt(split.var((2, 3, 4), keepdims=True) + 1e-5)).reshape(x.shape)
+    normal = (
+        (split - split.mean((2, 3, 4), keepdims=True)) / np.sqrt(split.var((2, 3, 4), keepdims=True) + 1e-5)
+    ).reshape(x.shape)
     close(call("group_norm", x, w, b, groups=3), normal * w.reshape(per_channel) + b.reshape(per_channel))
     dx, dw, db = call("group_norm_backward", g, x, w, groups=3)
     for k, computed in enumerate((dx, dw, db)):
@@ -178,11 +188,17 @@ def test_cross_entropy(reduction, smoothing):
         flat, counted = target.reshape(-1), target.reshape(-1) != -100
         loss = -(1 - smoothing) * logs[np.arange(len(flat)), np.where(counted, flat, 0)] - smoothing * logs.mean(1)
         loss = np.where(counted, loss, 0)
-        expected = {"mean": loss.sum() / counted.sum(), "sum": loss.sum(), "none": loss.reshape(target.shape)}[reduction]
+        expected = {"mean": loss.sum() / counted.sum(), "sum": loss.sum(), "none": loss.reshape(target.shape)}[
+            reduction
+        ]
         attrs = {"reduction": reduction, "label_smoothing": smoothing}
         close(call("cross_entropy", x, target, **attrs), expected)
         g = R.normal(size=np.shape(expected))
-        close(call("cross_entropy_backward", g, x, target, **attrs), gradient("cross_entropy", [x, target], 0, g, **attrs), 1e-7)
+        close(
+            call("cross_entropy_backward", g, x, target, **attrs),
+            gradient("cross_entropy", [x, target], 0, g, **attrs),
+            1e-7,
+        )
     with pytest.raises(TypeError, match="targets that are i32 or i64"):
         call("cross_entropy", x, x)
 
@@ -201,7 +217,10 @@ def test_linear_and_conv():
         for n, o, p, q in np.ndindex(expected.shape):
             group = o // (8 // groups)
             for ci, ki, kj in np.ndindex(k.shape[1:]):
-                expected[n, o, p, q] += padded[n, group * (4 // groups) + ci, p * stride + ki * dilation, q + kj * dilation] * k[o, ci, ki, kj]
+                expected[n, o, p, q] += (
+                    padded[n, group * (4 // groups) + ci, p * stride + ki * dilation, q + kj * dilation]
+                    * k[o, ci, ki, kj]
+                )
         close(call("conv", i, k, **attrs), expected)
         close(call("conv", i, k, c, **attrs), expected + c.reshape(1, 8, 1, 1))
     with pytest.raises(ShapeError, match="of one rank"):

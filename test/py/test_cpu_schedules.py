@@ -1,4 +1,5 @@
-"""The CPU schedulers against NumPy in float64: odd sizes, dtypes, strides, and that each scheduler is met by some shape."""
+"""The CPU schedulers against NumPy in float64: odd sizes, dtypes, strides, and that each scheduler is met by some
+shape."""
 
 import ctypes
 import mmap
@@ -12,9 +13,9 @@ import pytest
 
 import mlirfuse
 from mlirfuse.core import config, counters
-from mlirfuse.runtime import targets
 from mlirfuse.core.errors import CompileError
 from mlirfuse.lowering import llvm
+from mlirfuse.runtime import targets
 from mlirfuse.runtime.program import Program
 from mlirfuse.schedule.cpu import columns, rows
 
@@ -47,7 +48,9 @@ def check(jitted, fn, *args, rtol=None, scale=1.0):
     got = jitted(*args)
     with np.errstate(all="ignore"):
         expected = fn(*[wide(a) if isinstance(a, np.ndarray) else a for a in args])
-    for g, e in zip(got if isinstance(got, tuple) else (got,), expected if isinstance(expected, tuple) else (expected,)):
+    for g, e in zip(
+        got if isinstance(got, tuple) else (got,), expected if isinstance(expected, tuple) else (expected,)
+    ):
         assert np.shape(g) == np.shape(e)
         g = np.asarray(g)
         if g.dtype.kind in "iub" and g.dtype != ml_dtypes.bfloat16:
@@ -139,7 +142,16 @@ def test_short_rows_of_several_layouts(columns, dtype):
     f = mlirfuse.jit(fn)
     for rows in (1, 2, 67, 1025, 2000):
         m, row, column = data((rows, columns), bool), data(columns, dtype, 2), data((rows, 1), dtype, 3)
-        check(f, fn, data((rows, columns), dtype, 1), m, row, column, data((rows, columns + 2), dtype, 4), data((3, 1, columns), dtype, 5))
+        check(
+            f,
+            fn,
+            data((rows, columns), dtype, 1),
+            m,
+            row,
+            column,
+            data((rows, columns + 2), dtype, 4),
+            data((3, 1, columns), dtype, 5),
+        )
 
 
 def test_short_rows_in_place():
@@ -185,7 +197,8 @@ def test_strides(how, dtype):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int8, ml_dtypes.bfloat16])
 def test_every_second_to_fifth_element_and_backwards(dtype):
-    """Vectors of them are picked out of whole ones: of what they span nothing else is read, where memory ends behind or before it."""
+    """Vectors of them are picked out of whole ones: of what they span nothing else is read, where memory ends behind or
+    before it."""
     page = mmap.PAGESIZE
     memory = mmap.mmap(-1, 4 * page)
     protect = ctypes.CDLL(None, use_errno=True).mprotect
@@ -193,7 +206,21 @@ def test_every_second_to_fifth_element_and_backwards(dtype):
     for at in (0, 3):
         assert protect(ctypes.c_void_p(start + at * page), ctypes.c_size_t(page), 0) == 0
     size = np.dtype(dtype).itemsize
-    for start, step in ((0, 2), (1, 2), (0, 3), (2, 3), (0, 4), (3, 4), (0, 5), (None, -1), (None, -2), (-2, -2), (None, -3), (None, -4), (-4, -4)):
+    for start, step in (
+        (0, 2),
+        (1, 2),
+        (0, 3),
+        (2, 3),
+        (0, 4),
+        (3, 4),
+        (0, 5),
+        (None, -1),
+        (None, -2),
+        (-2, -2),
+        (None, -3),
+        (None, -4),
+        (-4, -4),
+    ):
         fn = lambda x, start=start, step=step: x[:, start::step] + x[:, start::step]  # noqa: E731
         compiled = mlirfuse.jit(fn, fallback=False)
         for columns in (40, 41, 64, 65, 127, 130, 131, 132, 133):
@@ -222,7 +249,7 @@ def test_transposes_of_short_rows_and_columns(short, dtype):
 
 @pytest.mark.parametrize("order", [(0, 2, 1), (2, 1, 0), (1, 0, 2), (1, 2, 0), (2, 0, 1)])
 def test_permutes(order):
-    f = mlirfuse.jit(lambda x, y: (np.transpose(x + 1, order) * y))
+    f = mlirfuse.jit(lambda x, y: np.transpose(x + 1, order) * y)
     for shape in [(3, 5, 7), (16, 32, 48), (20, 33, 65), (2, 300, 40), (3, 300, 4), (50, 2, 9), (5, 17, 130)]:
         x = data(shape)
         y = data([shape[k] for k in order], seed=1)
@@ -268,7 +295,14 @@ def test_reductions(name, axis):
 
 @pytest.mark.parametrize("dtype", [*FLOATS, np.int32, np.uint8, bool], ids=str)
 def test_reduction_dtypes(dtype):
-    for fn in (lambda x: x.sum(0), lambda x: x.sum(1), lambda x: x.max(0), lambda x: x.max(1), lambda x: x.argmin(0), lambda x: x.argmax(1)):
+    for fn in (
+        lambda x: x.sum(0),
+        lambda x: x.sum(1),
+        lambda x: x.max(0),
+        lambda x: x.max(1),
+        lambda x: x.argmin(0),
+        lambda x: x.argmax(1),
+    ):
         f = mlirfuse.jit(fn)
         for shape in [(5, 3), (100, 17), (33, 770), (300, 64)]:
             check(f, fn, data(shape, dtype), scale=20)
@@ -313,9 +347,21 @@ def test_sums_down_columns_beside_biases(dtype):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.float64, np.int32], ids=str)
-@pytest.mark.parametrize("shape, axes", [((1000, 2), -1), ((77, 3), -1), ((16, 4), -1), ((5, 40, 3), -1), ((9, 33, 4), (0, 2)), ((230, 300, 8), (0, 2)), ((40, 50, 140, 2), (1, 3))])
+@pytest.mark.parametrize(
+    "shape, axes",
+    [
+        ((1000, 2), -1),
+        ((77, 3), -1),
+        ((16, 4), -1),
+        ((5, 40, 3), -1),
+        ((9, 33, 4), (0, 2)),
+        ((230, 300, 8), (0, 2)),
+        ((40, 50, 140, 2), (1, 3)),
+    ],
+)
 def test_reduced_short_rows(shape, axes, dtype):
-    """Vectors run across rows of 2 to 8 elements that lie one behind the other; not where there is something between them."""
+    """Vectors run across rows of 2 to 8 elements that lie one behind the other; not where there is something between
+    them."""
     x, apart = data(shape, dtype), data((*shape[:-1], shape[-1] + 3), dtype)[..., : shape[-1]]
     x.reshape(-1, shape[-1])[3] = x.reshape(-1, shape[-1])[4, 0]  # equal ones
     for given in (x, apart):
@@ -326,7 +372,12 @@ def test_reduced_short_rows(shape, axes, dtype):
             check(mlirfuse.jit(lambda x: x.argmin(-1)), lambda x: x.argmin(-1), given)
         if np.dtype(dtype).kind == "f":
             check(mlirfuse.jit(lambda x: softmax(x)), softmax, given)
-            check(mlirfuse.jit(lambda x: x - x.mean(axes, keepdims=True)), lambda x: x - x.mean(axes, keepdims=True), given, scale=8)
+            check(
+                mlirfuse.jit(lambda x: x - x.mean(axes, keepdims=True)),
+                lambda x: x - x.mean(axes, keepdims=True),
+                given,
+                scale=8,
+            )
 
 
 @pytest.mark.parametrize("fn, x, across", [
@@ -346,7 +397,14 @@ def test_vectors_run_across_short_rows(fn, x, across):
 
 
 def test_split_reductions():
-    for fn in (lambda x: x.sum(), lambda x: x.sum(0), lambda x: x.sum(1), lambda x: x.max(0), lambda x: x.argmax(0), lambda x: (x * x).mean(-1)):
+    for fn in (
+        lambda x: x.sum(),
+        lambda x: x.sum(0),
+        lambda x: x.sum(1),
+        lambda x: x.max(0),
+        lambda x: x.argmax(0),
+        lambda x: (x * x).mean(-1),
+    ):
         f = mlirfuse.jit(fn)
         for shape in [(2, 100003), (100003, 2), (70001, 3), (3000, 70), (1, 262144)]:
             check(f, fn, data(shape), scale=100)
@@ -403,7 +461,11 @@ def test_normalizations_in_stages(shape):
         lambda x: (x - x.mean(0), x.std(0)),
         lambda x: (x - x.mean(0), x.mean(0)),
         lambda x: (x / (1 + x.max(0) ** 2), np.sqrt((x * x).sum(0)), x > x.mean(0)),
-        lambda x: ((x - x.mean(-1, keepdims=True)) / x.std(-1, keepdims=True), x.mean(-1, keepdims=True), x.std(-1, keepdims=True)),
+        lambda x: (
+            (x - x.mean(-1, keepdims=True)) / x.std(-1, keepdims=True),
+            x.mean(-1, keepdims=True),
+            x.std(-1, keepdims=True),
+        ),
         lambda x: (x.max(0), x / (1 + x.max(0) ** 2), x.max()),
     ):
         check(mlirfuse.jit(g), g, data(shape), scale=20)
@@ -434,8 +496,11 @@ def test_half_types_down_few_columns_in_stages(shape, dtype):
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the features are x86's")
 def test_a_processor_that_cannot_convert_half_types(monkeypatch):
-    """Code that would call a library's conversions is not loaded: an error, or with the fallback on a warning and the right result."""
-    baseline = lambda: llvm._target().create_target_machine(cpu="x86-64", features="", opt=2, reloc="pic", codemodel="small")  # noqa: E731
+    """Code that would call a library's conversions is not loaded: an error, or with the fallback on a warning and the
+    right result."""
+    baseline = lambda: llvm._target().create_target_machine(
+        cpu="x86-64", features="", opt=2, reloc="pic", codemodel="small"
+    )
     monkeypatch.setattr(llvm, "target_machine", baseline)
     monkeypatch.setattr(llvm, "_features", lambda: "none")
     fn = lambda x: np.maximum(x * 2, 1)  # noqa: E731

@@ -55,7 +55,8 @@ def rand(*shape, dtype=torch.float32):
     return torch.randn(*shape).to(dtype)
 
 
-# ---------------------------------------------------------------------------------------------------------------- the API
+# ---------------------------------------------------------------------------------------------------------------- the
+# API
 
 
 def basic(fd):
@@ -108,7 +109,17 @@ def test_numbers_print_so_that_they_read_back():
         fd.add_output(t)
 
     text = str(define(body))
-    for piece in ("0.100000,", "0.333333333", "1.00000e+300", 'float("inf")', 'float("-inf")', 'float("nan")', "0.0447150", "3,", "True,"):
+    for piece in (
+        "0.100000,",
+        "0.333333333",
+        "1.00000e+300",
+        'float("inf")',
+        'float("-inf")',
+        'float("nan")',
+        "0.0447150",
+        "3,",
+        "True,",
+    ):
         assert piece in text, piece
 
 
@@ -162,7 +173,11 @@ def test_static_sizes():
 
 def test_scalars_at_run_time():
     def body(fd):
-        t, s, k = (fd.define_tensor([-1], [True]), fd.define_scalar(DataType.Double), fd.define_scalar(None, dtype=DataType.Int))
+        t, s, k = (
+            fd.define_tensor([-1], [True]),
+            fd.define_scalar(DataType.Double),
+            fd.define_scalar(None, dtype=DataType.Int),
+        )
         fd.add_output(fd.ops.add(fd.ops.mul(t, s), k))
 
     x = rand(7)
@@ -183,7 +198,11 @@ def test_only_scalar_inputs():
 
 def test_no_inputs():
     def body(fd):
-        for length, start, step, dtype in ((2, 0, 2, DataType.Int), (3, 100, 1, DataType.Int32), (3, None, None, DataType.Float)):
+        for length, start, step, dtype in (
+            (2, 0, 2, DataType.Int),
+            (3, 100, 1, DataType.Int32),
+            (3, None, None, DataType.Float),
+        ):
             fd.add_output(fd.ops.iota(fd.define_scalar(length), start, step, dtype))
 
     a, b, c = run(body)
@@ -212,7 +231,8 @@ def test_python_operators():
     close(run(body, a, b)[0], -(a + b) * 2.0 / (1.0 - a) - b)
 
 
-# ---------------------------------------------------------------------------------------------------------------- layouts and sizes
+# ----------------------------------------------------------------------------------------------------------------
+# layouts and sizes
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
@@ -405,7 +425,8 @@ def test_reshape_output_aliases_its_input():
     assert run(body, x)[0].data_ptr() == x.data_ptr()
 
 
-# ---------------------------------------------------------------------------------------------------------------- aliases
+# ----------------------------------------------------------------------------------------------------------------
+# aliases
 
 
 def test_output_written_into_an_input():
@@ -468,7 +489,8 @@ def test_outputs_that_are_inputs():
     close(outs[1], a + b)
 
 
-# ---------------------------------------------------------------------------------------------------------------- caching
+# ----------------------------------------------------------------------------------------------------------------
+# caching
 
 
 def test_equal_definitions_share_a_program():
@@ -507,7 +529,8 @@ def test_lru_cache():
     assert fusion(1.0) == fusion(1.0) and hash(fusion(1.0)) == hash(fusion(1.0)) and fusion(1.0) != fusion(2.0)
 
 
-# ---------------------------------------------------------------------------------------------------------------- errors
+# ----------------------------------------------------------------------------------------------------------------
+# errors
 
 
 def test_nothing_defined():
@@ -529,7 +552,10 @@ def test_wrong_inputs():
     for inputs, message in (
         ([2.0, 2.0], "Expected input 0, tv0, to be an at::Tensor but got scalar 2"),
         ([x, x], "Expected input 1, .*, to be a scalar but got float tensor of rank 1"),
-        ([x.half(), 2.0], "Expected input 0, .*, to be bound to a tensor of dtype float, but got a tensor of dtype __half"),
+        (
+            [x.half(), 2.0],
+            "Expected input 0, .*, to be bound to a tensor of dtype float, but got a tensor of dtype __half",
+        ),
         ([x, 2.0 + 1.0j], r"Scalar value \(2,1\) is not compatible with the expected data type: double."),
         ([x], "2 inputs, but received 1"),
         ([x, 1.0, 1.0], "2 inputs, but received 3"),
@@ -635,12 +661,12 @@ def test_operations_are_in_ops():
 def test_values_of_another_definition():
     with FusionDefinition() as one:
         a = one.define_tensor([-1], [True])
-    with FusionDefinition() as two:
-        with pytest.raises(DefinitionError, match="another FusionDefinition"):
-            two.ops.neg(a)
+    with FusionDefinition() as two, pytest.raises(DefinitionError, match="another FusionDefinition"):
+        two.ops.neg(a)
 
 
-# ---------------------------------------------------------------------------------------------------------------- helpers
+# ----------------------------------------------------------------------------------------------------------------
+# helpers
 
 
 @pytest.mark.parametrize(
@@ -648,7 +674,12 @@ def test_values_of_another_definition():
     [
         ([2, 1, 3, 1, 4, 3], [12, 4, 4, 4, 1, 0], [True, None, True, None, True, None], [5, 4, 3, 2, 1, 0]),
         ([2, 3, 1, 5, 4], [28, 4, 14, 0, 1], [False, None, True, None, True], [4, 2, 3, 1, 0]),
-        ([2, 2, 1, 1, 2, 2, 2], [8, 4, 3, 9, 2, 0, 1], [None, True, True, None, True, None, True], [5, 4, 3, 6, 2, 1, 0]),
+        (
+            [2, 2, 1, 1, 2, 2, 2],
+            [8, 4, 3, 9, 2, 0, 1],
+            [None, True, True, None, True, None, True],
+            [5, 4, 3, 6, 2, 1, 0],
+        ),
         ([2, 2, 1, 2, 4, 2], [2, 32, 1, 8, 0, 4], [False, True, True, False, None, None], [2, 5, 0, 4, 1, 3]),
         ([2, 2, 2, 2], [8, 4, 2, 1], [True] * 4, [3, 2, 1, 0]),
         ([2, 1, 3, 1, 4], [24, 4, 8, 4, 2], [True, True, None, None, False], [4, 2, 3, 1, 0]),
@@ -661,8 +692,16 @@ def test_compute_tensor_descriptor(sizes, strides, contiguity, order):
 
 
 def test_torch_dtypes():
-    for dtype, name in ((torch.float32, "Float"), (torch.bfloat16, "BFloat16"), (torch.int64, "Int"), (torch.int32, "Int32"),
-                        (torch.complex64, "ComplexFloat"), (torch.float8_e4m3fn, "Float8_e4m3fn"), (float, "Double"), (bool, "Bool")):  # fmt: skip
+    for dtype, name in (
+        (torch.float32, "Float"),
+        (torch.bfloat16, "BFloat16"),
+        (torch.int64, "Int"),
+        (torch.int32, "Int32"),
+        (torch.complex64, "ComplexFloat"),
+        (torch.float8_e4m3fn, "Float8_e4m3fn"),
+        (float, "Double"),
+        (bool, "Bool"),
+    ):
         assert pytorch_utils.torch_dtype_to_nvfuser_dtype(dtype) is DataType[name]
     assert pytorch_utils.python_scalar_to_nvfuser_dtype(1j) is DataType.ComplexDouble
 
@@ -691,7 +730,8 @@ def test_validate():
         fd.validate(inputs, [torch.zeros(2)])
 
 
-# ---------------------------------------------------------------------------------------------------------------- kernels
+# ----------------------------------------------------------------------------------------------------------------
+# kernels
 
 
 def kernels(fd, *inputs) -> tuple[int, int]:
@@ -723,7 +763,9 @@ def test_segment_set_in_a_normalization():
         x = fd.define_tensor([-1, -1], [True, True])
         mean = fd.ops.mean(x, [1], True)
         centred = fd.ops.sub(x, fd.ops.segment_set(mean) if cut else mean)
-        fd.add_output(fd.ops.mul(centred, fd.ops.rsqrt(fd.ops.add(fd.ops.mean(fd.ops.mul(centred, centred), [1], True), 1e-5))))
+        fd.add_output(
+            fd.ops.mul(centred, fd.ops.rsqrt(fd.ops.add(fd.ops.mean(fd.ops.mul(centred, centred), [1], True), 1e-5)))
+        )
 
     x = rand(8, 96)
     for cut in (False, True):
@@ -750,9 +792,13 @@ def test_levels_of_a_definition():
 def test_the_packages_names():
     import mlirfuse
 
-    assert mlirfuse.FusionDefinition is FusionDefinition and mlirfuse.DataType is DataType and callable(mlirfuse.autotune)
+    assert (
+        mlirfuse.FusionDefinition is FusionDefinition and mlirfuse.DataType is DataType and callable(mlirfuse.autotune)
+    )
     assert {"FusionDefinition", "DataType", "autotune"} <= set(dir(mlirfuse))
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
         mlirfuse.Nothing
-    code = "import sys, mlirfuse; assert not any('definition' in m or m == 'torch' for m in sys.modules), 'imported early'"
+    code = (
+        "import sys, mlirfuse; assert not any('definition' in m or m == 'torch' for m in sys.modules), 'imported early'"
+    )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

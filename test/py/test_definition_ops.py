@@ -1,4 +1,5 @@
-"""Each operation of fd.ops that the op table names, on each element type that it takes, against torch; and on those it does not."""
+"""Each operation of fd.ops that the op table names, on each element type that it takes, against torch; and on those it
+does not."""
 
 import importlib.util
 import inspect
@@ -13,10 +14,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from mlirfuse.core import config  # noqa: E402
-from mlirfuse.ir import dtypes as dt  # noqa: E402
-from mlirfuse.ir.ops import table  # noqa: E402
 from mlirfuse.frontend.nvfuser import ops as definition_ops  # noqa: E402
 from mlirfuse.frontend.nvfuser.promotion import common_dtype, to_dtype  # noqa: E402
+from mlirfuse.ir import dtypes as dt  # noqa: E402
+from mlirfuse.ir.ops import table  # noqa: E402
 from mlirfuse.nvfuser import DataType, DefinitionError, DefinitionTypeError, FusionDefinition, InputError  # noqa: E402
 from mlirfuse.nvfuser.pytorch_utils import torch_dtype_to_nvfuser_dtype  # noqa: E402
 
@@ -64,7 +65,27 @@ def compiled_or_failed():
         yield
 
 
-SPECIAL = [0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 3.25, 1e-4, -1e-4, 0.999, 7.0, -7.5, 60.0, math.inf, -math.inf, math.nan]
+SPECIAL = [
+    0.0,
+    -0.0,
+    1.0,
+    -1.0,
+    0.5,
+    -0.5,
+    1.5,
+    2.5,
+    -2.5,
+    3.25,
+    1e-4,
+    -1e-4,
+    0.999,
+    7.0,
+    -7.5,
+    60.0,
+    math.inf,
+    -math.inf,
+    math.nan,
+]
 NEAR = [0.25, -0.75, 0.1, 1.25, 2.0, -3.0, 5.5]
 
 
@@ -72,7 +93,12 @@ def samples(dtype, count, name=""):
     """``count`` operands that go through all pairs of special values."""
     generator = torch.Generator().manual_seed(7)
     if KIND[dtype] == "f":
-        values = torch.cat([torch.tensor(SPECIAL + NEAR, dtype=torch.float64), torch.randn(22, generator=generator, dtype=torch.float64)])
+        values = torch.cat(
+            [
+                torch.tensor(SPECIAL + NEAR, dtype=torch.float64),
+                torch.randn(22, generator=generator, dtype=torch.float64),
+            ]
+        )
         values = values.to(dtype)
     elif dtype is torch.bool:
         values = torch.tensor([True, False])
@@ -105,7 +131,8 @@ def memory(t):
 
 
 def run(fd, inputs):
-    """``fd.execute`` on DEVICE, on tensors that lie in memory as these do; what is written into the inputs shows in them."""
+    """``fd.execute`` on DEVICE, on tensors that lie in memory as these do; what is written into the inputs shows in
+    them."""
     if DEVICE == "cpu":
         return fd.execute(list(inputs))
     there, moved = list(inputs), []
@@ -138,21 +165,34 @@ def execute(inputs, body):
 def close(given, wanted, dtype=None, scale=1.0):
     assert given.dtype is (dtype or wanted.dtype), f"{given.dtype}, not {dtype or wanted.dtype}"
     assert given.shape == wanted.shape
-    tolerance = {torch.float64: 1e-11, torch.float32: 4e-6, torch.float16: 2e-3, torch.bfloat16: 1.6e-2, torch.complex64: 4e-6}.get(
-        given.dtype, 0
-    )
+    tolerance = {
+        torch.float64: 1e-11,
+        torch.float32: 4e-6,
+        torch.float16: 2e-3,
+        torch.bfloat16: 1.6e-2,
+        torch.complex64: 4e-6,
+    }.get(given.dtype, 0)
     wide = torch.complex128 if given.dtype.is_complex else torch.float64 if given.is_floating_point() else given.dtype
-    torch.testing.assert_close(given.to(wide), wanted.to(wide), rtol=tolerance * scale, atol=tolerance * scale, equal_nan=True)
+    torch.testing.assert_close(
+        given.to(wide), wanted.to(wide), rtol=tolerance * scale, atol=tolerance * scale, equal_nan=True
+    )
 
 
 def promoted(row, dtype, operands) -> torch.dtype:
-    """What nvFuser computes in: float32 for half types, and for integers in float ops; the operand's type for the plain ops."""
+    """What nvFuser computes in: float32 for half types, and for integers in float ops; the operand's type for the plain
+    ops."""
     rule = definition_ops._rule(row)
     if rule is definition_ops._PLAIN or rule is definition_ops._TO_BOOL:
         return dtype
     ours = to_dtype(torch_dtype_to_nvfuser_dtype(dtype))
     common = common_dtype([(ours, "tensor")] * operands, **rule)
-    return {dt.f64: torch.float64, dt.f32: torch.float32, dt.i64: torch.int64, dt.i32: torch.int32, dt.bool_: torch.bool}[common]
+    return {
+        dt.f64: torch.float64,
+        dt.f32: torch.float32,
+        dt.i64: torch.int64,
+        dt.i32: torch.int32,
+        dt.bool_: torch.bool,
+    }[common]
 
 
 def taken(row, name, dtype) -> bool:
@@ -227,8 +267,12 @@ def test_elementwise_operations_on_types_that_they_do_not_take(dtype):
 
 
 BINARY = {name: row for row, name in ELEMENTWISE if len(row.operands) == 2}
-BINARY_BATCHES = [[(BINARY[name], name) for name in names[k : k + BATCH]] for floats in (True, False)
-                  for names in [sorted(n for n, row in BINARY.items() if ("f" in row.takes) == floats)] for k in range(0, len(names), BATCH)]  # fmt: skip
+BINARY_BATCHES = [
+    [(BINARY[name], name) for name in names[k : k + BATCH]]
+    for floats in (True, False)
+    for names in [sorted(n for n, row in BINARY.items() if ("f" in row.takes) == floats)]
+    for k in range(0, len(names), BATCH)
+]
 
 
 @pytest.mark.parametrize("members", BINARY_BATCHES, ids=batch_name)
@@ -241,7 +285,11 @@ def test_a_scalar_beside_a_tensor(members):
     y = x.abs() if dtype is torch.float32 else torch.tensor([0, 1, 2, 3], dtype=dtype)
 
     def body(fd, a, b):
-        return [out for _, name in members for out in (getattr(fd.ops, name)(a, s), getattr(fd.ops, name)(fd.define_scalar(s), b))]
+        return [
+            out
+            for _, name in members
+            for out in (getattr(fd.ops, name)(a, s), getattr(fd.ops, name)(fd.define_scalar(s), b))
+        ]
 
     outs = execute([x, y], body)
     for (_, name), right, left in zip(members, outs[::2], outs[1::2]):
@@ -280,22 +328,41 @@ def test_promotion_of_tensors(a, b, common):
 
 
 def test_promotion_with_scalars_and_rank_zero():
-    x, i, h, z = (torch.ones(3), torch.ones(3, dtype=torch.int32), torch.ones(3).half(), torch.tensor(2.0, dtype=torch.float64))
+    x, i, h, z = (
+        torch.ones(3),
+        torch.ones(3, dtype=torch.int32),
+        torch.ones(3).half(),
+        torch.tensor(2.0, dtype=torch.float64),
+    )
 
     def body(fd, x, i, h, z):
         double = fd.define_scalar(2.0)
-        return [fd.ops.mul(x, double), fd.ops.mul(i, 2), fd.ops.mul(i, double), fd.ops.mul(h, double), fd.ops.mul(x, z), fd.ops.mul(z, double),
-                fd.ops.mul(i, z), fd.ops.where(fd.ops.gt(h, 0.0), h, h), fd.ops.relu(h), fd.ops.exp(i), fd.ops.mul(i, fd.define_scalar(True))]  # fmt: skip
+        return [
+            fd.ops.mul(x, double),
+            fd.ops.mul(i, 2),
+            fd.ops.mul(i, double),
+            fd.ops.mul(h, double),
+            fd.ops.mul(x, z),
+            fd.ops.mul(z, double),
+            fd.ops.mul(i, z),
+            fd.ops.where(fd.ops.gt(h, 0.0), h, h),
+            fd.ops.relu(h),
+            fd.ops.exp(i),
+            fd.ops.mul(i, fd.define_scalar(True)),
+        ]
 
     kinds = [out.dtype for out in execute([x, i, h, z], body)]
     assert kinds == [torch.float32, torch.int32, torch.float64, torch.float32, torch.float32, torch.float64,
                      torch.float64, torch.float16, torch.float16, torch.float32, torch.int32]  # fmt: skip
 
 
-# ---------------------------------------------------------------------------------------------------------------- reductions
+# ----------------------------------------------------------------------------------------------------------------
+# reductions
 
 
-@pytest.mark.parametrize("dims, keepdim", [([0], False), ([-1], True), ([0, 2], False), ([0, 1, 2], False), (1, True)], ids=str)
+@pytest.mark.parametrize(
+    "dims, keepdim", [([0], False), ([-1], True), ([0, 2], False), ([0, 1, 2], False), (1, True)], ids=str
+)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_reductions(dtype, dims, keepdim):
     x = (torch.randn(3, 4, 5) * (1 if KIND[dtype] == "f" else 3)).to(dtype)
@@ -366,10 +433,14 @@ def test_moments(correction, dims, keepdim):
     close(average, mean)
     close(squares, variance * n, scale=4)
     assert (count == n).all() and count.dtype is torch.int64
-    close(execute([x], lambda fd, t: fd.ops.var(t, dims, correction, keepdim)), torch.var(x, dims, correction=correction, keepdim=keepdim))
+    close(
+        execute([x], lambda fd, t: fd.ops.var(t, dims, correction, keepdim)),
+        torch.var(x, dims, correction=correction, keepdim=keepdim),
+    )
 
 
-# ---------------------------------------------------------------------------------------------------------------- composed
+# ----------------------------------------------------------------------------------------------------------------
+# composed
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
@@ -381,8 +452,18 @@ def test_ternary(dtype):
                 fd.ops.threshold(x, 0.1, 7.0), fd.ops.rsub(x, y), fd.ops.add_alpha(x, y, 2.5), fd.ops.sub_alpha(x, y, 2.5),
                 fd.ops.where(fd.ops.gt(x, y), x, 0.0)]  # fmt: skip
 
-    wanted = [torch.addcmul(a, b, c, value=0.1), torch.lerp(a, b, c), torch.lerp(a, b, 0.25), a.clamp(-0.5, 0.5), a.clamp(max=0.25),
-              F.threshold(a, 0.1, 7.0), torch.rsub(a, b), torch.add(a, b, alpha=2.5), torch.sub(a, b, alpha=2.5), torch.where(a > b, a, 0.0)]  # fmt: skip
+    wanted = [
+        torch.addcmul(a, b, c, value=0.1),
+        torch.lerp(a, b, c),
+        torch.lerp(a, b, 0.25),
+        a.clamp(-0.5, 0.5),
+        a.clamp(max=0.25),
+        F.threshold(a, 0.1, 7.0),
+        torch.rsub(a, b),
+        torch.add(a, b, alpha=2.5),
+        torch.sub(a, b, alpha=2.5),
+        torch.where(a > b, a, 0.0),
+    ]
     for given, expected in zip(execute([a, b, c], body), wanted):
         close(given, expected, scale=2)
 
@@ -394,7 +475,10 @@ def test_where_of_scalars():
              (3.0 + 0j, 5.0 + 0j, DataType.ComplexFloat, torch.complex64)]  # fmt: skip
     with config.override(fallback=True), warnings.catch_warnings():  # complex types are not compiled yet
         warnings.simplefilter("ignore")
-        outs = execute([condition], lambda fd, c: [fd.ops.where(c, fd.define_scalar(a, t), fd.define_scalar(b, t)) for a, b, t, _ in cases])
+        outs = execute(
+            [condition],
+            lambda fd, c: [fd.ops.where(c, fd.define_scalar(a, t), fd.define_scalar(b, t)) for a, b, t, _ in cases],
+        )
     for out, (a, b, _, dtype) in zip(outs, cases):
         close(out, torch.tensor([b, a], dtype=dtype))
 
@@ -407,7 +491,8 @@ def test_cast(source):
         close(out, x.to(target))
 
 
-# ---------------------------------------------------------------------------------------------------------------- random numbers
+# ----------------------------------------------------------------------------------------------------------------
+# random numbers
 
 
 def test_random_numbers():
@@ -416,8 +501,14 @@ def test_random_numbers():
 
     def body(fd, t):
         seeded = {"rng_seed": fd.define_scalar(5), "rng_offset": fd.define_scalar(3)}
-        return [fd.ops.uniform(1.5, 4.5, t.shape(), DataType.Float), fd.ops.normal(3.0, 2.0, t.shape(), dtype=DataType.Double),
-                fd.ops.uniform(0.0, 1.0, t.shape(), **seeded), fd.ops.uniform(0.0, 1.0, t.shape(), **seeded), fd.ops.rand_like(t), fd.ops.randn_like(t)]  # fmt: skip
+        return [
+            fd.ops.uniform(1.5, 4.5, t.shape(), DataType.Float),
+            fd.ops.normal(3.0, 2.0, t.shape(), dtype=DataType.Double),
+            fd.ops.uniform(0.0, 1.0, t.shape(), **seeded),
+            fd.ops.uniform(0.0, 1.0, t.shape(), **seeded),
+            fd.ops.rand_like(t),
+            fd.ops.randn_like(t),
+        ]
 
     torch.manual_seed(0)
     first = execute([x], body)
@@ -425,7 +516,7 @@ def test_random_numbers():
     again = execute([x], body)
     third = execute([x], body)
     flat, normal, s1, s2, like, randn = first
-    assert 1.5 <= flat.min() and flat.max() < 4.5 and abs(flat.mean() - 3) < 0.02 and flat.dtype is torch.float32
+    assert flat.min() >= 1.5 and flat.max() < 4.5 and abs(flat.mean() - 3) < 0.02 and flat.dtype is torch.float32
     assert normal.dtype is torch.float64 and abs(normal.mean() - 3) < 0.05 and abs(normal.std() - 2) < 0.05
     assert torch.equal(s1, s2) and 0 <= like.min() < 0.001 and abs(randn.std() - 1) < 0.02
     for a, b, c in zip(first, again, third):
@@ -441,7 +532,8 @@ def test_dropout():
     close(out, torch.where(mask, x / 0.75, 0.0))
 
 
-# ---------------------------------------------------------------------------------------------------------------- indexing
+# ----------------------------------------------------------------------------------------------------------------
+# indexing
 
 
 def test_indexing():
@@ -450,8 +542,14 @@ def test_indexing():
     for dim in (0, 1):
 
         def body(fd, x, i, j, k, s):
-            return [fd.ops.index_select(x, i, dim), fd.ops.gather(x, j, dim), fd.ops.take_along_axis(x, k, dim), fd.ops.select(x, 3, dim),
-                    fd.ops.index_select(x, s, dim), fd.ops.index_select(fd.ops.neg(x), fd.ops.cast(i, DataType.Int32), dim)]  # fmt: skip
+            return [
+                fd.ops.index_select(x, i, dim),
+                fd.ops.gather(x, j, dim),
+                fd.ops.take_along_axis(x, k, dim),
+                fd.ops.select(x, 3, dim),
+                fd.ops.index_select(x, s, dim),
+                fd.ops.index_select(fd.ops.neg(x), fd.ops.cast(i, DataType.Int32), dim),
+            ]
 
         outs = execute([x, i, j, k, scalar.reshape(1)], body)
         wanted = [
@@ -477,7 +575,10 @@ def test_indexing():
 def test_scatter_and_accumulation():
     x, src = torch.randn(8, 5), torch.randn(3, 5)
     index = torch.stack([torch.randperm(8)[:3] for _ in range(5)], 1)
-    close(execute([x, index, src], lambda fd, x, i, s: fd.ops.sigmoid(fd.ops.scatter(x, i, s, 0))), x.scatter(0, index, src).sigmoid())
+    close(
+        execute([x, index, src], lambda fd, x, i, s: fd.ops.sigmoid(fd.ops.scatter(x, i, s, 0))),
+        x.scatter(0, index, src).sigmoid(),
+    )
     close(execute([x, index], lambda fd, x, i: fd.ops.scatter(x, i, 1.5, 0)), x.scatter(0, index, 1.5))
     acc, rows, value = (torch.randn(6, 4), torch.tensor([1, 1, 5, 0, 1]), torch.randn(5, 4))
     out = execute([acc, rows, value], lambda fd, a, i, v: fd.ops.index_put_accumulate(a, i, v))
@@ -506,8 +607,19 @@ def test_triu(diagonal):
 @pytest.mark.parametrize("dim", [0, -1])
 def test_scans_and_sorting(dim):
     x = torch.randn(6, 7)
-    outs = execute([x], lambda fd, t: [fd.ops.cumsum(t, dim), fd.ops.cumprod(t, dim), fd.ops.cummax(t, dim), fd.ops.cummin(t, dim),
-                                       fd.ops.argsort(t, dim), fd.ops.argsort(t, dim, True), *fd.ops.topk(t, 3, dim), *fd.ops.topk(t, 2, dim, False)])  # fmt: skip
+    outs = execute(
+        [x],
+        lambda fd, t: [
+            fd.ops.cumsum(t, dim),
+            fd.ops.cumprod(t, dim),
+            fd.ops.cummax(t, dim),
+            fd.ops.cummin(t, dim),
+            fd.ops.argsort(t, dim),
+            fd.ops.argsort(t, dim, True),
+            *fd.ops.topk(t, 3, dim),
+            *fd.ops.topk(t, 2, dim, False),
+        ],
+    )
     wanted = [x.cumsum(dim), x.cumprod(dim), x.cummax(dim)[0], x.cummin(dim)[0], x.argsort(dim), x.argsort(dim, descending=True),
               *x.topk(3, dim), *x.topk(2, dim, False)]  # fmt: skip
     for given, expected in zip(outs, wanted):
@@ -532,7 +644,10 @@ def test_pieces_of_an_unknown_extent():
             x = torch.arange(n, dtype=torch.float64)
             wanted = x.chunk(chunks)
             if len(wanted) < chunks:
-                with pytest.raises(InputError, match=f"test_definition_ops.py.*chunk: the extent of dimension 0 makes fewer than {chunks} pieces"):
+                with pytest.raises(
+                    InputError,
+                    match=f"test_definition_ops.py.*chunk: the extent of dimension 0 makes fewer than {chunks} pieces",
+                ):
                     fd.execute([x])
                 continue
             for given, expected in zip(fd.execute([x]), wanted, strict=True):
@@ -572,7 +687,10 @@ def test_topk_of_an_unknown_extent():
 
 def test_gather_by_an_index_larger_than_the_tensor():
     with FusionDefinition() as fd:
-        t, i = fd.define_tensor([-1, -1], [True, True], DataType.Double), fd.define_tensor([-1, -1], [True, True], DataType.Int)
+        t, i = (
+            fd.define_tensor([-1, -1], [True, True], DataType.Double),
+            fd.define_tensor([-1, -1], [True, True], DataType.Int),
+        )
         fd.add_output(fd.ops.gather(t, i, 0))
     x = torch.randn(3, 4, dtype=torch.float64)
     for columns in (1, 2, 4):
@@ -586,7 +704,8 @@ def test_matmul_and_linear():
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
         a, b, w, bias = (torch.randn(*s).to(dtype) for s in ((24, 8), (8, 16), (16, 8), (16,)))
         outs = execute(
-            [a, b, w, bias], lambda fd, a, b, w, c: [fd.ops.relu(fd.ops.matmul(a, b)), fd.ops.linear(a, w), fd.ops.linear(a, w, c)]
+            [a, b, w, bias],
+            lambda fd, a, b, w, c: [fd.ops.relu(fd.ops.matmul(a, b)), fd.ops.linear(a, w), fd.ops.linear(a, w, c)],
         )
         for given, expected in zip(outs, [(a @ b).relu(), F.linear(a, w), F.linear(a, w, bias)]):
             close(given, expected, scale=10)
@@ -598,7 +717,9 @@ def test_attention(causal):
     out, logs, *state = execute([q, k, v], lambda fd, q, k, v: fd.ops.sdpfa_fwd(q, k, v, None, causal))
     wanted = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
     close(out, wanted, scale=4)
-    scores = (q @ k.transpose(-1, -2) / 4).masked_fill(~torch.ones(8, 8, dtype=torch.bool).tril() if causal else torch.tensor(False), -math.inf)
+    scores = (q @ k.transpose(-1, -2) / 4).masked_fill(
+        ~torch.ones(8, 8, dtype=torch.bool).tril() if causal else torch.tensor(False), -math.inf
+    )
     close(logs, scores.logsumexp(-1), scale=4)
     assert all(t.dtype is torch.int64 and t.ndim == 0 for t in state)
     given = execute([dy, q, k, v, out, logs], lambda fd, *t: fd.ops.sdpfa_bwd(*t, None, causal))
@@ -607,7 +728,8 @@ def test_attention(causal):
         execute([q, k, v], lambda fd, q, k, v: fd.ops.sdpfa_fwd(q, k, v, 0.1))
 
 
-# ---------------------------------------------------------------------------------------------------------------- normalizations
+# ----------------------------------------------------------------------------------------------------------------
+# normalizations
 
 
 def gradients(function, dy, *operands):
@@ -627,7 +749,9 @@ def test_layer_norm():
     y, mean, rstd = execute([x, w, b], lambda fd, x, w, b: fd.ops.layer_norm(x, [3, 8], w, b, 1e-4))
     wanted = torch.native_layer_norm(x, (3, 8), w, b, 1e-4)
     all_close([y, mean, rstd], wanted)
-    given = execute([dy, x, mean, rstd, w, b], lambda fd, dy, x, m, r, w, b: fd.ops.layer_norm_backward(dy, x, [3, 8], m, r, w, b))
+    given = execute(
+        [dy, x, mean, rstd, w, b], lambda fd, dy, x, m, r, w, b: fd.ops.layer_norm_backward(dy, x, [3, 8], m, r, w, b)
+    )
     all_close(given, gradients(lambda x, w, b: F.layer_norm(x, (3, 8), w, b, 1e-4), dy, x, w, b))
 
 
@@ -660,9 +784,13 @@ def test_batch_norm(training, channels_last):
     all_close([back(y), given_mean, given_var], [wanted, wanted_mean, wanted_var])
     grads = execute(
         [last(x), last(dy), w, mean, var, save_mean, save_rstd],
-        lambda fd, x, dy, w, m, v, sm, sr: fd.ops.batch_norm_backward(x, dy, w, m, v, sm, sr, training, 1e-5, channels_last=channels_last),
+        lambda fd, x, dy, w, m, v, sm, sr: fd.ops.batch_norm_backward(
+            x, dy, w, m, v, sm, sr, training, 1e-5, channels_last=channels_last
+        ),
     )
-    expected = gradients(lambda x, w, b: F.batch_norm(x, mean.clone(), var.clone(), w, b, training, 0.1, 1e-5), dy, x, w, b)
+    expected = gradients(
+        lambda x, w, b: F.batch_norm(x, mean.clone(), var.clone(), w, b, training, 0.1, 1e-5), dy, x, w, b
+    )
     all_close([back(grads[0]), *grads[1:]], expected)
 
 
@@ -683,7 +811,8 @@ def test_instance_and_group_norm():
     all_close(running, wanted)
 
 
-# ---------------------------------------------------------------------------------------------------------------- complex numbers
+# ----------------------------------------------------------------------------------------------------------------
+# complex numbers
 
 COMPLEX = [(row, name) for row, name in ELEMENTWISE if table.COMPLEX in row.takes]
 
@@ -710,7 +839,9 @@ def test_complex_elementwise(count, dtype):
         if name in ("rsqrt", "reciprocal"):
             out, wanted = out[1:], wanted[1:]  # of 0, frameworks give different infinities and NaNs
         assert out.dtype is wanted.dtype and out.shape == wanted.shape, name
-        torch.testing.assert_close(out, wanted, rtol=tolerance, atol=tolerance, msg=lambda text: f"fd.ops.{name}: {text}")
+        torch.testing.assert_close(
+            out, wanted, rtol=tolerance, atol=tolerance, msg=lambda text: f"fd.ops.{name}: {text}"
+        )
 
 
 @pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128], ids=str)
@@ -720,9 +851,24 @@ def test_complex_programs(dtype):
     def body(fd, x, y, r):
         o = fd.ops
         product = o.mul(x, y)
-        return [o.sum(product, [1]), o.sum(product, [0], True), o.permute(product, [1, 0]), o.mul(x, r), o.add(x, 2.0), o.mul(1 - 2j, x),
-                o.where(o.gt(o.real(x), 0.0), x, y), o.cast(r, x.dtype), o.complex(o.real(x), o.imag(y)), x, o.cat([x, y], 1), o.slice(product, [1, 2], [5, 7]),
-                o.reshape(product, [42]), o.abs(o.sum(x)), o.full([3], fd.define_scalar(0.5 + 1j), x.dtype), o.flip(x, [0])]  # fmt: skip
+        return [
+            o.sum(product, [1]),
+            o.sum(product, [0], True),
+            o.permute(product, [1, 0]),
+            o.mul(x, r),
+            o.add(x, 2.0),
+            o.mul(1 - 2j, x),
+            o.where(o.gt(o.real(x), 0.0), x, y),
+            o.cast(r, x.dtype),
+            o.complex(o.real(x), o.imag(y)),
+            x,
+            o.cat([x, y], 1),
+            o.slice(product, [1, 2], [5, 7]),
+            o.reshape(product, [42]),
+            o.abs(o.sum(x)),
+            o.full([3], fd.define_scalar(0.5 + 1j), x.dtype),
+            o.flip(x, [0]),
+        ]
 
     wanted = [(x * y).sum(1), (x * y).sum(0, keepdim=True), (x * y).T, x * real.to(x.real.dtype), x + 2, (1 - 2j) * x,
               torch.where(x.real > 0, x, y), real.to(dtype), torch.complex(x.real, y.imag), x, torch.cat([x, y], 1), (x * y)[1:5, 2:7],
@@ -766,7 +912,8 @@ def test_complex_numbers_that_an_operation_does_not_take(name):
         execute([x] * len(row.operands), lambda fd, *t: getattr(fd.ops, name)(*t))
 
 
-# ---------------------------------------------------------------------------------------------------------------- kernels
+# ----------------------------------------------------------------------------------------------------------------
+# kernels
 
 
 def _made(*shape):
@@ -798,18 +945,44 @@ def _kernel_cases():
     }  # fmt: skip
     for name, (body, inputs) in fused.items():
         yield name, body, inputs, 1, []
-    yield "layer_norm_backward", lambda o, dy, x, m, r, w, b: o.layer_norm_backward(dy, x, [512], m, r, w, b), (x, x, row, row, c, c), 2, []
+    yield (
+        "layer_norm_backward",
+        lambda o, dy, x, m, r, w, b: o.layer_norm_backward(dy, x, [512], m, r, w, b),
+        (x, x, row, row, c, c),
+        2,
+        [],
+    )
     yield "rms_norm_backward", lambda o, dy, x, r, w: o.rms_norm_backward(dy, x, [512], r, w), (x, x, row, c), 2, []
-    yield "instance_norm_backward", lambda o, x, dy, w, m, r: o.instance_norm_backward(x, dy, w, m, r), (images, images, channel, sample, sample), 3, []
-    yield "group_norm_backward", lambda o, dy, x, m, r, w: o.group_norm_backward(dy, x, 4, m, r, w), (images, images, group, group, channel), 3, []
+    yield (
+        "instance_norm_backward",
+        lambda o, x, dy, w, m, r: o.instance_norm_backward(x, dy, w, m, r),
+        (images, images, channel, sample, sample),
+        3,
+        [],
+    )
+    yield (
+        "group_norm_backward",
+        lambda o, dy, x, m, r, w: o.group_norm_backward(dy, x, 4, m, r, w),
+        (images, images, group, group, channel),
+        3,
+        [],
+    )
     yield "cumsum", lambda o, x: o.neg(o.cumsum(o.exp(x), 1)), (x,), 2, ["cumsum"]
     yield "topk", lambda o, x: o.topk(o.exp(x), 3), (x,), 2, ["argsort"]
     yield "scatter", lambda o, x, j: o.neg(o.scatter(x, j, 1.5, 0)), (x, j), 1, ["scatter"]
-    yield "index_put_accumulate", lambda o, x, i, v: o.neg(o.index_put_accumulate(x, i, v)), (x, i, _made(32, 512)), 1, ["index_put_accumulate"]
+    yield (
+        "index_put_accumulate",
+        lambda o, x, i, v: o.neg(o.index_put_accumulate(x, i, v)),
+        (x, i, _made(32, 512)),
+        1,
+        ["index_put_accumulate"],
+    )
     yield "linear", lambda o, x, w, b: o.relu(o.linear(x, w, b)), (x, x, row.reshape(64)), 1, ["linear"]
 
 
-@pytest.mark.parametrize("name, body, inputs, launches, libraries", list(_kernel_cases()), ids=lambda v: v if isinstance(v, str) else "")
+@pytest.mark.parametrize(
+    "name, body, inputs, launches, libraries", list(_kernel_cases()), ids=lambda v: v if isinstance(v, str) else ""
+)
 def test_kernels_of_tier_2(name, body, inputs, launches, libraries):
     """What is fused and what runs in between through a library. Nothing is run: no GPU is needed."""
     with FusionDefinition() as fd:
@@ -821,7 +994,8 @@ def test_kernels_of_tier_2(name, body, inputs, launches, libraries):
     assert re.findall(r'"fusion\.(\w+)"[^\n]*note = "runs through a library"', lowered.as_text()) == libraries
 
 
-# ---------------------------------------------------------------------------------------------------------------- the list itself
+# ---------------------------------------------------------------------------------------------------------------- the
+# list itself
 
 
 def test_all_operations_are_documented_and_checked():
@@ -833,7 +1007,8 @@ def test_all_operations_are_documented_and_checked():
             with FusionDefinition() as fd:
                 with pytest.raises(DefinitionError, match=r"test_definition_ops.py:\d+"):
                     getattr(fd.ops, name)(
-                        *["x"] * sum(p.default is p.empty for p in list(inspect.signature(function).parameters.values())[1:])
+                        *["x"]
+                        * sum(p.default is p.empty for p in list(inspect.signature(function).parameters.values())[1:])
                     )
 
 
@@ -850,13 +1025,14 @@ def test_the_tables_names_are_operations():
     assert not missing
 
 
-# ---------------------------------------------------------------------------------------------------------------- floats of a byte
+# ----------------------------------------------------------------------------------------------------------------
+# floats of a byte
 
 
 @pytest.mark.parametrize("narrow, name", [(torch.float8_e4m3fn, "Float8_e4m3fn"), (torch.float8_e5m2, "Float8_e5m2")])
 def test_narrow_floats(narrow, name):
-    """Every value is read as torch reads it, and numbers in range are rounded as torch rounds them; larger ones become the largest, as nvFuser's
-    casts make them."""
+    """Every value is read as torch reads it, and numbers in range are rounded as torch rounds them; larger ones become
+    the largest, as nvFuser's casts make them."""
     every = torch.arange(256, dtype=torch.uint8).view(narrow)
     (read,) = execute([every], lambda fd, x: [fd.ops.add(fd.ops.cast(x, DataType.Float), fd.define_scalar(1.0))])
     wanted = every.float() + 1
@@ -865,11 +1041,22 @@ def test_narrow_floats(narrow, name):
     finite = every.float().abs() <= largest  # neither infinite nor NaN
     assert torch.equal(read[finite], wanted[finite])
     steps = every.float()[finite].sort().values
-    x = torch.cat([steps, (steps[1:] + steps[:-1]) / 2, torch.randn(7, 33).flatten() * 100, torch.tensor([-0.0, 1e-30, largest * 1.01, -largest])])
-    written, back = execute([x], lambda fd, x: (lambda y: [y, fd.ops.cast(y, DataType.Float)])(fd.ops.cast(x, getattr(DataType, name))))
+    x = torch.cat(
+        [
+            steps,
+            (steps[1:] + steps[:-1]) / 2,
+            torch.randn(7, 33).flatten() * 100,
+            torch.tensor([-0.0, 1e-30, largest * 1.01, -largest]),
+        ]
+    )
+    written, back = execute(
+        [x], lambda fd, x: (lambda y: [y, fd.ops.cast(y, DataType.Float)])(fd.ops.cast(x, getattr(DataType, name)))
+    )
     wanted = x.clamp(-largest, largest).to(narrow)
     assert written.dtype is narrow and torch.equal(written.view(torch.uint8), wanted.view(torch.uint8))
     assert torch.equal(back, wanted.float())
-    (far,) = execute([torch.tensor([1e9, -torch.inf, torch.nan])], lambda fd, x: [fd.ops.cast(x, getattr(DataType, name))])
+    (far,) = execute(
+        [torch.tensor([1e9, -torch.inf, torch.nan])], lambda fd, x: [fd.ops.cast(x, getattr(DataType, name))]
+    )
     far = far.float()
     assert far[0] == largest and far[1] == -largest and far[2].isnan()

@@ -1,5 +1,5 @@
-"""The programs of nvFuser's users that mlirfuse started from, with only the import line and the device changed, against torch, at their
-sizes; with the number of kernels that a call launches.
+"""The programs of nvFuser's users that mlirfuse started from, with only the import line and the device changed, against
+torch, at their sizes; with the number of kernels that a call launches.
 
 On an sm_90 GPU a call's launches are counted in what would be run there: no GPU is needed for that.
 """
@@ -16,8 +16,8 @@ torch = pytest.importorskip("torch")
 
 from mlirfuse import DataType, FusionDefinition
 from mlirfuse.core import config
-from mlirfuse.runtime import targets  # noqa: E402
 from mlirfuse.nvfuser import DefinitionError, Fusion, InputError  # noqa: E402
+from mlirfuse.runtime import targets  # noqa: E402
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 close = torch.testing.assert_close
@@ -100,7 +100,8 @@ def launched(fd, inputs) -> dict[str, int]:
 
 
 ONE = {"cpu": 1, "sm_90": 1, "segments": 1}
-# A sum over the outer dimensions beside elementwise ops on other tensors: nvFuser's two segments. The sum is shared by many threads, and a second
+# A sum over the outer dimensions beside elementwise ops on other tensors: nvFuser's two segments. The sum is shared by
+# many threads, and a second
 # launch finishes it, or by the blocks of clusters, in which it is finished.
 SUM_AND_POINTWISE = {"cpu": 3, "sm_90": 2, "segments": 2}
 
@@ -186,7 +187,8 @@ def test_gelu_without_views():
 
 @pytest.mark.parametrize("views", list(itertools.product([True, False], repeat=3)), ids=str)
 def test_views_between_pointwise_ops(views):
-    """The study of segmentation, its sizes divided by 4: any of the views A, B and C may be left out. nvFuser made one to three segments."""
+    """The study of segmentation, its sizes divided by 4: any of the views A, B and C may be left out. nvFuser made one
+    to three segments."""
 
     def simple_fusion(fd: FusionDefinition) -> None:
         T = fd.define_tensor(symbolic_sizes=[-1, -1], contiguous=[True, True], dtype=DataType.Float)
@@ -222,7 +224,9 @@ def test_the_program_with_a_typing_error():
         T1 = fd.ops.view(T0, original_shape=[768, 128, 64], new_shape=[64, 12, 128, 64])
         with pytest.raises(AttributeError, match=r"operations are in fd.ops, write fd.ops.permute\("):
             fd.permute(T1)
-        with pytest.raises(DefinitionError, match=r"fd.ops.permute: missing a required argument: 'dims'; it takes \(arg, dims\)"):
+        with pytest.raises(
+            DefinitionError, match=r"fd.ops.permute: missing a required argument: 'dims'; it takes \(arg, dims\)"
+        ):
             fd.ops.permute(T1)
 
 

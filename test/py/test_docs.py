@@ -47,7 +47,9 @@ mlirfuse cache: disk: object-6d0dd3e667ae5ef97 stored, 6224 bytes"""
 mlirfuse effective-bandwidth: f, segment 2 (reduction): 526 kB in 1.2 ms (mlirfuse_reduction1 1.1 + mlirfuse_reduction1_finish 0.1): 7 GB/s
 mlirfuse cache: disk: object-d006a2cf06b25bac5 stored, 16240 bytes"""
     assert settled(first) == settled(second)
-    assert settled(first) != settled(second.replace("526 kB", "525 kB")) and settled(first) != settled(second.replace("f32[8]", "f32[9]"))
+    assert settled(first) != settled(second.replace("526 kB", "525 kB")) and settled(first) != settled(
+        second.replace("f32[8]", "f32[9]")
+    )
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
@@ -58,7 +60,9 @@ def test_links(page):
 
 
 def test_the_map_names_files_that_are_there():
-    names = {path.name for folder in ("mlirfuse", "test", "docs") for path in (ROOT / folder).rglob("*") if path.is_file()}
+    names = {
+        path.name for folder in ("mlirfuse", "test", "docs") for path in (ROOT / folder).rglob("*") if path.is_file()
+    }
     for name in re.findall(r"[\w/]+\.(?:py|cpp)\b", (ROOT / "docs" / "architecture.md").read_text()):
         assert name.rpartition("/")[2] in names, f"docs/architecture.md names {name}, which is not there"
 
@@ -67,7 +71,9 @@ def test_quotes_of_the_readme():
     """What the page shows of each level is printed there, line by line; "…" stands for anything."""
     section = (ROOT / "README.md").read_text().split("## What becomes of a function\n")[1].split("\n## ")[0]
     x, quoted = np.zeros((4, 1000), np.float32), 0
-    for names, block in re.findall(r"^((?:\*\*`\w+`\*\*[,; ]*)+).*?```(?:mlir)?\n(.*?)```", section, re.MULTILINE | re.DOTALL):
+    for names, block in re.findall(
+        r"^((?:\*\*`\w+`\*\*[,; ]*)+).*?```(?:mlir)?\n(.*?)```", section, re.MULTILINE | re.DOTALL
+    ):
         level = re.findall(r"\w+", names)[-1]
         target = "cuda:sm_90" if level in ("tiled", "ptx") else None
         text = mlirfuse.jit(lambda x: (x - x.max(-1, keepdims=True)) * 2, target=target).lower(x).as_text(level)

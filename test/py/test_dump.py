@@ -1,4 +1,5 @@
-"""``MLIRFUSE_DUMP`` and ``config.dump``: what is printed, where, and that calls that compile nothing do not pay for it."""
+"""``MLIRFUSE_DUMP`` and ``config.dump``: what is printed, where, and that calls that compile nothing do not pay for
+it."""
 
 import os
 import re
@@ -49,11 +50,20 @@ def test_every_name_is_documented():
 
 
 def test_unknown_names_list_those_that_there_are(monkeypatch):
-    with pytest.raises(ValueError, match="no dump is called 'asm', 'pttx'; there are fusion, grouped,.* sass, guards, cache"):
+    with pytest.raises(
+        ValueError, match="no dump is called 'asm', 'pttx'; there are fusion, grouped,.* sass, guards, cache"
+    ):
         config.dump = "ptx,pttx,asm"
     assert config.dump == frozenset()
-    done = subprocess.run([sys.executable, "-c", "import mlirfuse"], env={**os.environ, "MLIRFUSE_DUMP": "nope"}, capture_output=True, text=True)
-    assert done.returncode == 1 and "ValueError: MLIRFUSE_DUMP: no dump is called 'nope'; there are fusion" in done.stderr
+    done = subprocess.run(
+        [sys.executable, "-c", "import mlirfuse"],
+        env={**os.environ, "MLIRFUSE_DUMP": "nope"},
+        capture_output=True,
+        text=True,
+    )
+    assert (
+        done.returncode == 1 and "ValueError: MLIRFUSE_DUMP: no dump is called 'nope'; there are fusion" in done.stderr
+    )
 
 
 def test_from_the_environment(tmp_path):
@@ -61,17 +71,25 @@ def test_from_the_environment(tmp_path):
     environment = {**os.environ, "MLIRFUSE_DUMP": "math, launch-params", "MLIRFUSE_DUMP_DIR": str(tmp_path / "dumps")}
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
-    assert sorted(p.name for p in (tmp_path / "dumps").iterdir()) == ["f.kind0.math.txt", "f.kind0.variant0.segment0.launch-params.txt"]
+    assert sorted(p.name for p in (tmp_path / "dumps").iterdir()) == [
+        "f.kind0.math.txt",
+        "f.kind0.variant0.segment0.launch-params.txt",
+    ]
 
 
 @pytest.mark.parametrize("level", ["fusion", "grouped", "segmented", "linalg"])
 def test_tensor_levels(capfd, level):
     text = dumped(capfd, level)
     assert len(headers(text)) == 1 and re.fullmatch(LABEL, headers(text)[0][1])
-    assert {"fusion": "fusion.matmul", "grouped": "fusion.group", "segmented": "fusion.segment", "linalg": "linalg.generic"}[level] in text
+    assert {
+        "fusion": "fusion.matmul",
+        "grouped": "fusion.group",
+        "segmented": "fusion.segment",
+        "linalg": "linalg.generic",
+    }[level] in text
     if level == "segmented":
         assert "bytes_read = 768 : i64" in text and "split = " in text  # with what is chosen for this call
-        assert "test_dump.py\":" in text and 'why = "reduces other axes than the segment before it"' in text
+        assert 'test_dump.py":' in text and 'why = "reduces other axes than the segment before it"' in text
 
 
 @pytest.mark.parametrize("level", ["tiled", "llvm"])
@@ -189,7 +207,10 @@ def test_calls_are_as_fast_as_without(capfd):
 
 
 def test_functions_of_one_name_get_numbers(capfd):
-    where = re.findall(r"math: ([^,\s]+), kind", dumped(capfd, "math", lambda: [f(np.ones(3)) for f in [mlirfuse.jit(lambda x: x + 1) for _ in range(2)]]))
+    where = re.findall(
+        r"math: ([^,\s]+), kind",
+        dumped(capfd, "math", lambda: [f(np.ones(3)) for f in [mlirfuse.jit(lambda x: x + 1) for _ in range(2)]]),
+    )
     assert len(set(where)) == 2 and all(w.startswith("<lambda>") for w in where), where
 
 
@@ -207,8 +228,15 @@ def test_a_folder_gets_a_file_each(tmp_path):
         function = program()
         for _ in range(2):
             function(*arrays())
-    files = {re.sub(r"sums_and_products(-\d+)?", "f", p.name): p.read_text() for p in (tmp_path / "new" / "folder").iterdir()}
-    expected = {"f.kind0.segmented.mlir", "f.kind0.part0.variant0.segment0.tiled.mlir", "f.kind0.part0.variant0.segment1.tiled.mlir", "f.cache.txt"}
+    files = {
+        re.sub(r"sums_and_products(-\d+)?", "f", p.name): p.read_text() for p in (tmp_path / "new" / "folder").iterdir()
+    }
+    expected = {
+        "f.kind0.segmented.mlir",
+        "f.kind0.part0.variant0.segment0.tiled.mlir",
+        "f.kind0.part0.variant0.segment1.tiled.mlir",
+        "f.cache.txt",
+    }
     assert expected <= files.keys()
     assert files["f.kind0.part0.variant0.segment0.tiled.mlir"].startswith("module {")
     assert files["f.kind0.part0.variant0.segment0.kernel-args.txt"].count("mlirfuse_reduction0: ") == 2
@@ -218,7 +246,14 @@ def test_groups_run_by_themselves(tmp_path):
     def mixed(x, w, i):
         c = np.concatenate([x, np.tanh(x)], 1)[::-1, 1::2]
         s = np.where(c > 0, c, 0).astype(np.float16)
-        return s, np.pad(x, ((1, 0), (2, 3))).T.reshape(-1, 7), (x @ w).mean(0) / x.shape[0], np.take(x, i, 0).argmax(1), x.sum(), np.arange(4) * x[0, 0]
+        return (
+            s,
+            np.pad(x, ((1, 0), (2, 3))).T.reshape(-1, 7),
+            (x @ w).mean(0) / x.shape[0],
+            np.take(x, i, 0).argmax(1),
+            x.sum(),
+            np.arange(4) * x[0, 0],
+        )
 
     x, w, i = np.random.default_rng(0).random((6, 8), np.float32), np.ones((8, 3), np.float32), np.array([1, -1])
     with config.override(dump="groups", dump_dir=tmp_path):
@@ -248,7 +283,8 @@ def test_a_dump_that_fails_does_not_stop_the_call(capfd, monkeypatch):
     assert "cannot be watched: RuntimeError: out of ink" in capfd.readouterr().err
 
 
-# ---------------------------------------------------------------------------------------------------------------- on a GPU
+# ---------------------------------------------------------------------------------------------------------------- on a
+# GPU
 
 
 @pytest.fixture
@@ -279,7 +315,10 @@ def test_gpu_launches(capfd, torch):
     x = torch.ones((64, 256), device="cuda")
     text = dumped(capfd, "launch-params,occupancy", lambda: mlirfuse.jit(softmax, fallback=False)(x))
     assert re.search(r"mlirfuse_normalization0: \d+ blocks? of \d+ threads", text) and "cluster = 1" in text
-    assert re.search(r"mlirfuse_normalization0: \d+ registers, \d+ bytes of shared memory, 0 bytes spilled; \d+ blocks of \d+ threads a multiprocessor", text)
+    assert re.search(
+        r"mlirfuse_normalization0: \d+ registers, \d+ bytes of shared memory, 0 bytes spilled; \d+ blocks of \d+ threads a multiprocessor",
+        text,
+    )
 
 
 def test_gpu_calls(capfd, torch):
@@ -288,11 +327,21 @@ def test_gpu_calls(capfd, torch):
     with config.override(dump="kernel-args,effective-bandwidth"):
         for n in (2.0, 3.0):
             result, total = compiled(x, n)
-            assert torch.allclose(result, torch.softmax(x, -1) * n, atol=1e-6) and torch.allclose(total, x.sum(), rtol=1e-4, atol=1e-2)
+            assert torch.allclose(result, torch.softmax(x, -1) * n, atol=1e-6) and torch.allclose(
+                total, x.sum(), rtol=1e-4, atol=1e-2
+            )
         with torch.cuda.stream(torch.cuda.Stream()) as stream:
             compiled(x, 3.0)
     text = capfd.readouterr().err
     assert f"f32[64, 1000]  strides (1000, 1)  {x.data_ptr():#x}" in text
-    assert len(re.findall(r"effective-bandwidth: .*segment 0 \(normalization\): 512 kB in [\d.]+ ms: [\d.]+ GB/s, \d+% of \d+ GB/s", text)) == 3
+    assert (
+        len(
+            re.findall(
+                r"effective-bandwidth: .*segment 0 \(normalization\): 512 kB in [\d.]+ ms: [\d.]+ GB/s, \d+% of \d+ GB/s",
+                text,
+            )
+        )
+        == 3
+    )
     assert re.findall(r"scalar +n .* ([\d.]+)$", text, re.MULTILINE) == ["2.0", "3.0", "3.0"]
-    assert ", stream 0x0" in text and stream is None or len(set(re.findall(r"stream (0x\w+)", text))) == 2
+    assert (", stream 0x0" in text and stream is None) or len(set(re.findall(r"stream (0x\w+)", text))) == 2

@@ -23,7 +23,9 @@ def interesting_floats(dtype) -> np.ndarray:
     for bits in (7, 8, 15, 16, 31, 32, 63, 64):
         for delta in (-1.0, -0.5, 0.0, 0.5, 1.0):
             edges += [2.0**bits + delta, -(2.0**bits) + delta]
-    wide = np.concatenate([edges, rng.normal(size=500) * 10.0 ** rng.uniform(-3, 22, 500), [1e300, -1e300, 1e-300, 5e-324]])
+    wide = np.concatenate(
+        [edges, rng.normal(size=500) * 10.0 ** rng.uniform(-3, 22, 500), [1e300, -1e300, 1e-300, 5e-324]]
+    )
     with np.errstate(all="ignore"):
         narrow = wide.astype(dtype.numpy)
         up, down = np.nextafter(narrow, dtype.numpy.type(np.inf)), np.nextafter(narrow, dtype.numpy.type(-np.inf))
@@ -38,7 +40,9 @@ def test_float_to_integer_truncates_and_never_traps(source, target, lanes):
     got = cast_kernel(source, target, lanes)(x)
     info = np.iinfo(target.numpy)
     whole = np.trunc(x.astype(np.float64))
-    inside = (whole >= float(info.min)) & (whole <= float(info.max)) & (whole < 2.0 ** (target.bits - (target.kind == "i")))
+    inside = (
+        (whole >= float(info.min)) & (whole <= float(info.max)) & (whole < 2.0 ** (target.bits - (target.kind == "i")))
+    )
     assert inside.sum() > 50
     np.testing.assert_array_equal(got[inside], whole[inside].astype(target.numpy))
 
@@ -50,7 +54,9 @@ def test_integer_to_float(source, target, lanes):
     info = np.iinfo(source.numpy)
     rng = np.random.default_rng(1)
     x = rng.integers(info.min, info.max, 2000, dtype=source.numpy, endpoint=True)
-    x = np.concatenate([x, np.array([0, 1, info.max, info.min, info.max - 1, info.max // 2, info.max // 2 + 1], source.numpy)])
+    x = np.concatenate(
+        [x, np.array([0, 1, info.max, info.min, info.max - 1, info.max // 2, info.max // 2 + 1], source.numpy)]
+    )
     x = np.concatenate([x, x >> rng.integers(0, source.bits, x.size).astype(source.numpy)])
     got = cast_kernel(source, target, lanes)(x)
     if target.bits == 16 and source.bits >= 32:  # 64 bits may be rounded to float64 first, and that to odd
@@ -86,7 +92,9 @@ def half_way_points(dtype) -> np.ndarray:
     values = values[np.isfinite(values)]
     step = np.arange(1, 2**16, 7, dtype=np.uint16).view(dtype.numpy).astype(np.float64)[: values.size]
     middle = np.where(np.isfinite(step), (values + step) / 2, values)
-    return np.concatenate([values, middle, np.nextafter(middle, np.inf), np.nextafter(middle, -np.inf), middle * (1 + 2.0**-40)])
+    return np.concatenate(
+        [values, middle, np.nextafter(middle, np.inf), np.nextafter(middle, -np.inf), middle * (1 + 2.0**-40)]
+    )
 
 
 @pytest.mark.parametrize("lanes", LANES)
@@ -97,7 +105,23 @@ def test_float64_is_rounded_once(target, lanes):
         [
             half_way_points(target) if target.bits == 16 else np.empty(0),
             rng.normal(size=5000) * 10.0 ** rng.uniform(-45, 40, 5000),
-            [0.0, -0.0, np.inf, -np.inf, 65504, 65519.99, 65520, 3.3961775e38, 3.4e38, 3.5e38, 1e-45, 7e-46, 5e-324, 1e308, -1e308],
+            [
+                0.0,
+                -0.0,
+                np.inf,
+                -np.inf,
+                65504,
+                65519.99,
+                65520,
+                3.3961775e38,
+                3.4e38,
+                3.5e38,
+                1e-45,
+                7e-46,
+                5e-324,
+                1e308,
+                -1e308,
+            ],
         ]
     )
     got = cast_kernel(dt.f64, target, lanes)(x)
@@ -177,7 +201,9 @@ def test_integer_constants(dtype, lanes):
 @pytest.mark.parametrize("lanes", LANES)
 @pytest.mark.parametrize("dtype", [dt.f32, dt.f64], ids=str)
 def test_rounding_and_sign(dtype, lanes):
-    x = np.array([0.5, 1.5, 2.5, -0.5, -1.5, 0.49999997, -0.0, 0.0, 1e20, -1e20, np.inf, np.nan, 3.7, -3.7], dtype.numpy)
+    x = np.array(
+        [0.5, 1.5, 2.5, -0.5, -1.5, 0.49999997, -0.0, 0.0, 1e20, -1e20, np.inf, np.nan, 3.7, -3.7], dtype.numpy
+    )
     cases = {
         "floor": np.floor,
         "ceil": np.ceil,
@@ -208,7 +234,16 @@ def test_gpu_needs_no_library(dtype):
 
     def everything(e, x, y):
         total = e.fma(x, y, e.sqrt(x))
-        for part in (e.abs(x), e.floor(x), e.ceil(x), e.trunc(x), e.rint(x), e.copysign(x, y), e.min(x, y), e.max(x, y)):
+        for part in (
+            e.abs(x),
+            e.floor(x),
+            e.ceil(x),
+            e.trunc(x),
+            e.rint(x),
+            e.copysign(x, y),
+            e.min(x, y),
+            e.max(x, y),
+        ):
             total = e.add(total, part)
         whole = e.abs(e.cast(x, dt.i32))
         return e.add(total, e.cast(whole, dtype))

@@ -71,7 +71,8 @@ def test_why_segments_are_cut():
 
 
 def test_kernels_stand_in_the_order_of_what_they_do():
-    """A constant that a later kernel uses too stands at the beginning of the program, and says nothing about the kernel's place."""
+    """A constant that a later kernel uses too stands at the beginning of the program, and says nothing about the
+    kernel's place."""
 
     def function(x):
         y = x - x.max(1, keepdims=True) * 2
@@ -126,11 +127,15 @@ def test_ops_stand_in_the_users_order():
     assert [line.op.name for line in kernel.ops] == ["exp", "sin", "cos"]
 
 
-# ---------------------------------------------------------------------------------------------------------------- on the IR
+# ---------------------------------------------------------------------------------------------------------------- on
+# the IR
 
 
 def params(text):
-    return [{k: v for k, v in re.findall(r"(\w+) = ([^,]+?)(?: : i64)?(?:, |$)", found)} for found in re.findall(r"params = \{([^}]*)\}", text)]
+    return [
+        {k: v for k, v in re.findall(r"(\w+) = ([^,]+?)(?: : i64)?(?:, |$)", found)}
+        for found in re.findall(r"params = \{([^}]*)\}", text)
+    ]
 
 
 def test_segments_carry_what_was_chosen():
@@ -213,7 +218,15 @@ def rectangles(text):
     """(kind, x, y, width, height) of the boxes and of the nodes."""
     out = []
     for kind, rest in re.findall(r'<g (?:id="[^"]*" )?class="(\w+)[^>]*>(.*?<rect [^>]*>)', text, re.DOTALL):
-        out.append((kind, *(float(n) for n in re.search(r'x="([-\d.]+)" y="([-\d.]+)" width="([\d.]+)" height="([\d.]+)"', rest).groups())))
+        out.append(
+            (
+                kind,
+                *(
+                    float(n)
+                    for n in re.search(r'x="([-\d.]+)" y="([-\d.]+)" width="([\d.]+)" height="([\d.]+)"', rest).groups()
+                ),
+            )
+        )
     return out
 
 
@@ -268,4 +281,6 @@ def test_edges_pass_between_the_boxes(function):
         rects = [r[1:] for r in rectangles(text) if r[0] == group]
         for points in curves(text, kind):
             for x, y, w, h in rects:
-                assert not any(x + 1 < a < x + w - 1 and y + 1 < b < y + h - 1 for a, b in points), "an edge runs behind a rectangle"
+                assert not any(x + 1 < a < x + w - 1 and y + 1 < b < y + h - 1 for a, b in points), (
+                    "an edge runs behind a rectangle"
+                )

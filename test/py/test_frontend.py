@@ -1,4 +1,5 @@
-"""The NumPy front end: a traced function, run by the interpreter, gives what NumPy gives, in values, dtypes, shapes and effects."""
+"""The NumPy front end: a traced function, run by the interpreter, gives what NumPy gives, in values, dtypes, shapes and
+effects."""
 
 import dataclasses
 import re
@@ -12,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mlirfuse.numpy as mnp
+from mlirfuse.core.errors import MlirfuseError, ShapeError, TraceError, UnsupportedError
+from mlirfuse.dialects import fusion
+from mlirfuse.frontend import tree as trees
+from mlirfuse.frontend.numpy import tracing as tr
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import interpreter
 from mlirfuse.ir import sizes as sz
-from mlirfuse.dialects import fusion
-from mlirfuse.core.errors import MlirfuseError, ShapeError, TraceError, UnsupportedError
-from mlirfuse.frontend.numpy import tracing as tr
-from mlirfuse.frontend import tree as trees
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 FLOATS = [np.dtype(c) for c in "efd"] + [BF16]
@@ -38,7 +39,9 @@ def graph_arrays(traced, leaves):
 
 def holds(traced, leaves):
     sizes = traced.sizes(graph_arrays(traced, leaves))
-    return all(g.holds(sizes) for g in traced.size_guards) and all(sz.substitute(a, sizes) == sz.substitute(b, sizes) for a, b in traced.equalities)
+    return all(g.holds(sizes) for g in traced.size_guards) and all(
+        sz.substitute(a, sizes) == sz.substitute(b, sizes) for a, b in traced.equalities
+    )
 
 
 def call(traced, *args, **kwargs):
@@ -67,7 +70,13 @@ def same(actual, expected, exact=False, where=""):
     if a.dtype.kind in "fV" or a.dtype == BF16:
         eps = float(ml_dtypes.finfo(a.dtype).eps)
         with np.errstate(all="ignore"):
-            np.testing.assert_allclose(a.astype(float), b.astype(float), rtol=0 if exact else 16 * eps, atol=0 if exact else 16 * eps, err_msg=where)
+            np.testing.assert_allclose(
+                a.astype(float),
+                b.astype(float),
+                rtol=0 if exact else 16 * eps,
+                atol=0 if exact else 16 * eps,
+                err_msg=where,
+            )
     else:
         np.testing.assert_array_equal(a, b, err_msg=where)
 
@@ -109,7 +118,8 @@ Y = array((3, 4), seed=1)
 V = array(4, seed=2)
 
 
-# ---------------------------------------------------------------------------------------------------------------- programs
+# ----------------------------------------------------------------------------------------------------------------
+# programs
 
 
 def test_norm():
@@ -152,7 +162,8 @@ def test_the_same_array_comes_back():
     assert out[0] is X and out[1] is Y
 
 
-# ---------------------------------------------------------------------------------------------------------------- ufuncs and promotion
+# ----------------------------------------------------------------------------------------------------------------
+# ufuncs and promotion
 
 UNARY = [np.exp, np.exp2, np.expm1, np.log, np.log2, np.log10, np.log1p, np.sqrt, np.cbrt, np.sin, np.cos, np.tan, np.arcsin, np.arccos, np.arctan,
          np.sinh, np.cosh, np.tanh, np.arcsinh, np.arccosh, np.arctanh, np.negative, np.absolute, np.fabs, np.sign, np.floor, np.ceil, np.trunc,
@@ -165,9 +176,11 @@ BINARY = [np.add, np.subtract, np.multiply, np.true_divide, np.floor_divide, np.
 
 
 def plain(fn, args):
-    """What NumPy gives, and with bfloat16 what it would give if that promoted as float16 does: a Python float and functions without a loop for
-    bfloat16 make other types of it in NumPy."""
-    if not any(getattr(x, "dtype", None) == BF16 for x in args) or any(getattr(x, "dtype", None) == np.float16 for x in args):
+    """What NumPy gives, and with bfloat16 what it would give if that promoted as float16 does: a Python float and
+    functions without a loop for bfloat16 make other types of it in NumPy."""
+    if not any(getattr(x, "dtype", None) == BF16 for x in args) or any(
+        getattr(x, "dtype", None) == np.float16 for x in args
+    ):
         return fn(*args)
 
     def instead(dtype):
@@ -179,7 +192,10 @@ def plain(fn, args):
         own = instead(BF16)
     except TypeError:  # no common type
         own = [None] * len(types)
-    results = [o if o is not None and np.asarray(o).dtype == d else np.asarray(r).astype(d) for o, r, d in zip(own, instead(np.float32), types)]
+    results = [
+        o if o is not None and np.asarray(o).dtype == d else np.asarray(r).astype(d)
+        for o, r, d in zip(own, instead(np.float32), types)
+    ]
     return tuple(results) if len(results) > 1 else results[0]
 
 
@@ -192,7 +208,8 @@ def agree(fn, *args):
     except (TypeError, OverflowError, ValueError):
         want = None
     if want is None and {BF16, np.dtype(np.float16)} <= {getattr(x, "dtype", None) for x in args}:
-        return  # beside float16, `plain` has nothing to compute bfloat16 in for which NumPy knows a common type with integers
+        # beside float16, `plain` has nothing to compute bfloat16 in for which NumPy knows a common type with integers
+        return
     if want is None:
         with pytest.raises((TypeError, OverflowError, ValueError, MlirfuseError)):
             trace(fn, *args)
@@ -234,8 +251,17 @@ def test_binary_ufuncs(ufunc):
 def test_promotion_with_numbers(number):
     for dtype in DTYPES:
         x = array((3,), dtype, 1, 4)
-        for fn in (lambda x: x + number, lambda x: number * x, lambda x: x - number, lambda x: x / number, lambda x: x > number, lambda x: number <= x,
-                   lambda x: np.maximum(x, number), lambda x: np.where(x > 1, x, number), lambda x: x**number):  # fmt: skip
+        for fn in (
+            lambda x: x + number,
+            lambda x: number * x,
+            lambda x: x - number,
+            lambda x: x / number,
+            lambda x: x > number,
+            lambda x: number <= x,
+            lambda x: np.maximum(x, number),
+            lambda x: np.where(x > 1, x, number),
+            lambda x: x**number,
+        ):
             agree(fn, x)
 
 
@@ -243,7 +269,13 @@ def test_promotion_with_numbers(number):
 def test_promotion_with_numbers_known_at_run_time(number):
     for dtype in DTYPES:
         x = array((3,), dtype, 1, 4)
-        for fn in (lambda x, n: x + n, lambda x, n: n * x, lambda x, n: x / n, lambda x, n: x > n, lambda x, n: np.where(x > 1, x, n)):
+        for fn in (
+            lambda x, n: x + n,
+            lambda x, n: n * x,
+            lambda x, n: x / n,
+            lambda x, n: x > n,
+            lambda x, n: np.where(x > 1, x, n),
+        ):
             agree(fn, x, number)
             try:
                 traced = trace(fn, x, number)
@@ -255,15 +287,37 @@ def test_promotion_with_numbers_known_at_run_time(number):
 def test_bfloat16_promotes_as_float16():
     """One rule with numbers of Python, with arrays and in functions that NumPy has no loop of bfloat16 for."""
     x, y = array((3, 3), BF16, 1, 4), array((3, 3), BF16, 1, 4, seed=1)
-    for fn in (lambda x, y: x * 2.0, lambda x, y: 2.0 - x, lambda x, y: x * 2, lambda x, y: x * True, lambda x, y: x**2.0, lambda x, y: np.maximum(x, 0.0),
-               lambda x, y: np.where(x > 1, x, 0.0), lambda x, y: np.clip(x, 0.0, 1), lambda x, y: np.clip(x, 0, 1), lambda x, y: np.select([x > 1], [x], 0.5),
-               lambda x, y: x @ y, lambda x, y: np.degrees(x), lambda x, y: np.clip(x, y, None), lambda x, y: x.mean() * 0.5, lambda x, y: x.max() + 1.5):  # fmt: skip
+    for fn in (
+        lambda x, y: x * 2.0,
+        lambda x, y: 2.0 - x,
+        lambda x, y: x * 2,
+        lambda x, y: x * True,
+        lambda x, y: x**2.0,
+        lambda x, y: np.maximum(x, 0.0),
+        lambda x, y: np.where(x > 1, x, 0.0),
+        lambda x, y: np.clip(x, 0.0, 1),
+        lambda x, y: np.clip(x, 0, 1),
+        lambda x, y: np.select([x > 1], [x], 0.5),
+        lambda x, y: x @ y,
+        lambda x, y: np.degrees(x),
+        lambda x, y: np.clip(x, y, None),
+        lambda x, y: x.mean() * 0.5,
+        lambda x, y: x.max() + 1.5,
+    ):
         assert trace(fn, x, y).graph.returns[0].dtype is dt.bf16
         agree(fn, x, y)
     run_time = trace(lambda x, s: x * s, x, 2.5)
     assert run_time.graph.returns[0].dtype is dt.bf16 and not run_time.static_leaves
-    for other, result in ((np.float32(2), dt.f32), (np.float64(2), dt.f64), (np.float16(2), dt.f32), (np.int8(2), dt.bf16), (np.int16(2), dt.f32),
-                          (np.array(2.0), dt.f64), (array((3, 3), np.float16), dt.f32), (array((3, 3), np.int32), dt.f64)):  # fmt: skip
+    for other, result in (
+        (np.float32(2), dt.f32),
+        (np.float64(2), dt.f64),
+        (np.float16(2), dt.f32),
+        (np.int8(2), dt.bf16),
+        (np.int16(2), dt.f32),
+        (np.array(2.0), dt.f64),
+        (array((3, 3), np.float16), dt.f32),
+        (array((3, 3), np.int32), dt.f64),
+    ):
         assert trace(lambda x: x * other, x).graph.returns[0].dtype is result  # noqa: B023
     assert trace(lambda x: (np.result_type(x, 1.5) == BF16) * x, x).graph.returns[0].dtype is dt.bf16
 
@@ -273,13 +327,26 @@ def test_a_python_int_must_fit():
     assert traced.scalar_ranges == {1: [(0, 255)]}
     with pytest.raises(OverflowError, match="300 out of bounds for uint8"):
         trace(lambda x, n: x + n, array(3, np.uint8), 300)
-    agree(lambda x: (x < 300, x == 300, -1 < x, x >= -1), array(3, np.uint8))
+    agree(lambda x: (x < 300, x == 300, x > -1, x >= -1), array(3, np.uint8))
 
 
 def test_parts_of_real_and_complex_numbers():
     z = X + 1j * Y
     for x in (X, z, z.astype(np.complex64), array(3, np.int32)):
-        check(lambda x: (x.real, x.imag, np.real(x), np.imag(x), x.conj(), np.conjugate(x), np.isreal(x), np.iscomplexobj(x)), x, exact=True)
+        check(
+            lambda x: (
+                x.real,
+                x.imag,
+                np.real(x),
+                np.imag(x),
+                x.conj(),
+                np.conjugate(x),
+                np.isreal(x),
+                np.iscomplexobj(x),
+            ),
+            x,
+            exact=True,
+        )
 
 
 def test_int64_against_uint64():
@@ -289,12 +356,39 @@ def test_int64_against_uint64():
 
 
 def test_python_operators():
-    check(lambda x, y: (x + y, x - y, x * y, x / y, x // y, x % y, x**2, -x, +x, abs(x), 2 / x, 2 - x, 3 // x, 5 % x, divmod(x, y)), X, Y)
-    check(lambda x, y: (x & y, x | y, x ^ y, ~x, x << 1, x >> 1, 7 & x, x == y, x != y, x < y), array((3,), np.int32), array((3,), np.int32, seed=3))
+    check(
+        lambda x, y: (
+            x + y,
+            x - y,
+            x * y,
+            x / y,
+            x // y,
+            x % y,
+            x**2,
+            -x,
+            +x,
+            abs(x),
+            2 / x,
+            2 - x,
+            3 // x,
+            5 % x,
+            divmod(x, y),
+        ),
+        X,
+        Y,
+    )
+    check(
+        lambda x, y: (x & y, x | y, x ^ y, ~x, x << 1, x >> 1, 7 & x, x == y, x != y, x < y),
+        array((3,), np.int32),
+        array((3,), np.int32, seed=3),
+    )
     check(lambda x: (x**3, x**0.5, x**-1, x**1, x**2.0, 2.0**x, x**4), abs(X) + 1)
     check(lambda x: (x**3, x**0, x**5, x**1), array((5,), np.int16))
     for dtype in "efd":
-        check(lambda x: (x**0.5, np.power(x, 0.5), x ** np.float32(0.5), x**-1, x**2, x**3), np.array([-np.inf, -0.0, 0.0, np.inf, np.nan, 4], dtype))
+        check(
+            lambda x: (x**0.5, np.power(x, 0.5), x ** np.float32(0.5), x**-1, x**2, x**3),
+            np.array([-np.inf, -0.0, 0.0, np.inf, np.nan, 4], dtype),
+        )
     with pytest.raises(TypeError, match="boolean subtract"):
         trace(lambda x: x - x, array(3, bool))
     check(lambda x, y: (np.divmod(x, y), np.modf(x), np.clip(x, -1, 1), np.round(x, 1), x.round(), np.fix(x)), X, Y)
@@ -363,7 +457,8 @@ def test_an_index_stays_a_number():
             trace(lambda x, i: x[i], X, i + i.dtype.type(1))
 
 
-# ---------------------------------------------------------------------------------------------------------------- reductions
+# ----------------------------------------------------------------------------------------------------------------
+# reductions
 
 REDUCTIONS = ["sum", "prod", "mean", "var", "std", "max", "min", "any", "all", "argmax", "argmin", "ptp", "count_nonzero", "nansum", "nanmean",
               "nanmax", "nanmin", "nanprod", "average"]  # fmt: skip
@@ -373,7 +468,17 @@ REDUCTIONS = ["sum", "prod", "mean", "var", "std", "max", "min", "any", "all", "
 def test_reductions(name):
     function = getattr(np, name)
     for dtype in DTYPES:
-        if dtype == BF16 and name in ("prod", "var", "std", "nanprod", "nansum", "nanmax", "nanmin", "nanmean", "average"):
+        if dtype == BF16 and name in (
+            "prod",
+            "var",
+            "std",
+            "nanprod",
+            "nansum",
+            "nanmax",
+            "nanmin",
+            "nanmean",
+            "average",
+        ):
             continue  # NumPy rounds to bfloat16 at every step, or refuses
         x = array((3, 4), dtype, -2, 3)
         for axis in (None, 0, -1):
@@ -385,10 +490,37 @@ def test_reductions(name):
 
 def test_reduction_arguments():
     x = array((3, 4), np.int8)
-    check(lambda x: (x.sum(dtype=np.float32), np.mean(x, dtype=np.float32), x.var(ddof=1), np.std(x, 0, ddof=1), np.sum(x, initial=5)), x)
-    check(lambda x: (np.sum(x, where=x > 0), np.max(x, initial=100), np.mean(x, where=x > 0), np.add.reduce(x), np.maximum.reduce(x, axis=1)), X)
+    check(
+        lambda x: (
+            x.sum(dtype=np.float32),
+            np.mean(x, dtype=np.float32),
+            x.var(ddof=1),
+            np.std(x, 0, ddof=1),
+            np.sum(x, initial=5),
+        ),
+        x,
+    )
+    check(
+        lambda x: (
+            np.sum(x, where=x > 0),
+            np.max(x, initial=100),
+            np.mean(x, where=x > 0),
+            np.add.reduce(x),
+            np.maximum.reduce(x, axis=1),
+        ),
+        X,
+    )
     check(lambda x: np.average(x, 1, weights=np.arange(4)), X)
-    check(lambda x: (np.linalg.norm(x), np.linalg.norm(x, axis=1), np.linalg.norm(x, 1), np.linalg.norm(x, np.inf, axis=0), np.linalg.norm(x, "fro")), X)
+    check(
+        lambda x: (
+            np.linalg.norm(x),
+            np.linalg.norm(x, axis=1),
+            np.linalg.norm(x, 1),
+            np.linalg.norm(x, np.inf, axis=0),
+            np.linalg.norm(x, "fro"),
+        ),
+        X,
+    )
     with pytest.raises(ValueError, match="zero-size array to reduction operation maximum"):
         trace(lambda x: x.max(), np.zeros((0, 3)))
     check(lambda x: (x.sum(), x.mean(1), x.prod(0)), np.ones((3, 0)))
@@ -396,7 +528,8 @@ def test_reduction_arguments():
         trace(lambda x: x.sum(2), X)
 
 
-# ---------------------------------------------------------------------------------------------------------------- shapes
+# ----------------------------------------------------------------------------------------------------------------
+# shapes
 
 
 def test_shape_functions():
@@ -427,7 +560,20 @@ def test_shape_functions():
 
 def test_products():
     a, b = array((3, 4)), array((4, 5))
-    check(lambda a, b: (a @ b, np.dot(a, b), np.matmul(a, b), a.dot(b), np.tensordot(a, b, 1), a[0] @ b, np.inner(a, a), np.vdot(a, a)), a, b)
+    check(
+        lambda a, b: (
+            a @ b,
+            np.dot(a, b),
+            np.matmul(a, b),
+            a.dot(b),
+            np.tensordot(a, b, 1),
+            a[0] @ b,
+            np.inner(a, a),
+            np.vdot(a, a),
+        ),
+        a,
+        b,
+    )
     with pytest.raises(ShapeError, match="mismatch in its core dimension"):
         trace(lambda a, b: a @ a, a, b)
 
@@ -512,9 +658,25 @@ def _masked(x, mask):
 
 
 def test_masks_have_the_leading_extents():
-    for shape, extents in (((2, 3), (2,)), ((2, 3), (2, 3)), ((2, 3), ()), ((0, 3), (0,)), ((1,), (1,)), ((4, 1), (4,)), ((3, 4, 5), (3, 4))):
+    for shape, extents in (
+        ((2, 3), (2,)),
+        ((2, 3), (2, 3)),
+        ((2, 3), ()),
+        ((0, 3), (0,)),
+        ((1,), (1,)),
+        ((4, 1), (4,)),
+        ((3, 4, 5), (3, 4)),
+    ):
         check(_masked, np.zeros(shape), array(extents, bool))
-    for shape, extents in (((2, 2), (2, 1)), ((10,), (1,)), ((1,), (2,)), ((3,), (2, 3)), ((3, 4, 5), (4,)), ((3, 4, 5), (3, 1)), ((3, 0), (3, 1))):
+    for shape, extents in (
+        ((2, 2), (2, 1)),
+        ((10,), (1,)),
+        ((1,), (2,)),
+        ((3,), (2, 3)),
+        ((3, 4, 5), (4,)),
+        ((3, 4, 5), (3, 1)),
+        ((3, 0), (3, 1)),
+    ):
         x, mask = np.zeros(shape), np.ones(extents, bool)
         with pytest.raises(IndexError) as error:
             _masked(x, mask)
@@ -553,7 +715,8 @@ def _put_along(x, i):
 
 @pytest.mark.parametrize("fn", [_written_at, _added_at, _put_along, _written_at_two])
 def test_writing_out_of_range_is_an_error(fn):
-    """And another element is not written: a position before the first is not counted from the end twice, one past a row is not in the next."""
+    """And another element is not written: a position before the first is not counted from the end twice, one past a row
+    is not in the next."""
     rows, columns = 3, 4
     for i, j in ((3, 0), (-4, 0), (-7, 0), (0, 4), (0, -5), (-4, 4), (-4, -5), (2, -9)):
         if fn is not _written_at_two and -rows <= i < rows:
@@ -567,7 +730,11 @@ def test_writing_out_of_range_is_an_error(fn):
             call(traced, x, *positions)
         assert not x.any()
     for edge in (-rows, rows - 1):
-        check(fn, np.zeros((rows, columns) if fn is not _put_along else (rows, 1)), *[np.array([edge])] * (2 if fn is _written_at_two else 1))
+        check(
+            fn,
+            np.zeros((rows, columns) if fn is not _put_along else (rows, 1)),
+            *[np.array([edge])] * (2 if fn is _written_at_two else 1),
+        )
 
 
 def test_reading_at_several_positions_is_clamped_axis_by_axis():
@@ -579,9 +746,21 @@ def test_reading_at_several_positions_is_clamped_axis_by_axis():
 
 
 def test_scans_and_sorts():
-    check(lambda x: (x.cumsum(), np.cumsum(x, 1), np.cumprod(x, 0), np.maximum.accumulate(x, 1), np.add.accumulate(x)), X)
+    check(
+        lambda x: (x.cumsum(), np.cumsum(x, 1), np.cumprod(x, 0), np.maximum.accumulate(x, 1), np.add.accumulate(x)), X
+    )
     check(lambda x: np.cumsum(x), array(5, np.int8))
-    check(lambda x: (np.sort(x), np.sort(x, 0), np.argsort(x, 1), np.median(x), np.median(x, 1), np.median(x, 0, keepdims=True)), X)
+    check(
+        lambda x: (
+            np.sort(x),
+            np.sort(x, 0),
+            np.argsort(x, 1),
+            np.median(x),
+            np.median(x, 1),
+            np.median(x, 0, keepdims=True),
+        ),
+        X,
+    )
     check(lambda x: np.trapezoid(x, dx=0.5), X)
 
 
@@ -614,7 +793,8 @@ def test_scatter():
     check(apart, array((2, 3, 4)))
 
 
-# ---------------------------------------------------------------------------------------------------------------- writing
+# ----------------------------------------------------------------------------------------------------------------
+# writing
 
 
 def w_add(x, y):
@@ -733,11 +913,24 @@ def test_writing_types():
 
 NANS = np.array([[1.0, np.nan, 3.0], [4.0, 5.0, 6.0]])
 OUTPUTS = [
-    *((lambda x, o, f=f: f(x, axis=1, out=o), NANS, np.zeros(2)) for f in (np.nanmax, np.nanmin, np.nanmean, np.nanvar, np.nanstd)),
+    *(
+        (lambda x, o, f=f: f(x, axis=1, out=o), NANS, np.zeros(2))
+        for f in (np.nanmax, np.nanmin, np.nanmean, np.nanvar, np.nanstd)
+    ),
     (lambda x, o: np.less(x, 1000, out=o), np.zeros(3, np.int8), np.zeros(3, bool)),
     (lambda x, n, o: np.less(x, n, out=o), np.zeros(3, np.int32), 5, np.zeros(3, bool)),
-    (lambda x, m, o: np.add(x, x, out=o, where=m), np.ones(2, np.int8), np.array([True, False]), np.array([0, 100_000])),
-    (lambda x, m, o: np.add(x, x, out=o, where=m), np.ones(2, np.float32), np.array([True, False]), np.array([0, 1 / 3])),
+    (
+        lambda x, m, o: np.add(x, x, out=o, where=m),
+        np.ones(2, np.int8),
+        np.array([True, False]),
+        np.array([0, 100_000]),
+    ),
+    (
+        lambda x, m, o: np.add(x, x, out=o, where=m),
+        np.ones(2, np.float32),
+        np.array([True, False]),
+        np.array([0, 1 / 3]),
+    ),
     (lambda x, o: np.clip(x, 0, 1, out=o), np.arange(3.0), np.zeros((2, 3))),
     (lambda x, o: np.prod(x, out=o), np.full(10, 1000), np.zeros(())),
     (lambda x, o: np.sum(x, axis=0, out=o), np.full((1000, 2), 0.1, np.float32), np.zeros(2)),
@@ -749,7 +942,8 @@ OUTPUTS = [
 
 @pytest.mark.parametrize("k", range(len(OUTPUTS)))
 def test_out(k):
-    """``out=`` is written, in its own type, which is also what is added up in; where a mask keeps elements they stay what they were."""
+    """``out=`` is written, in its own type, which is also what is added up in; where a mask keeps elements they stay
+    what they were."""
     fn, *args = OUTPUTS[k]
     check(fn, *args)
 
@@ -785,11 +979,30 @@ def test_negative_powers_of_integers_are_floats():
 def test_functions_at_their_edges():
     check(lambda x, low, high: np.pad(x, 1, constant_values=(low, high)), np.zeros(2), 1.5, 2.5)
     check(lambda x: np.pad(x, 1, constant_values=(1.0, 2.0)), np.zeros(2))
-    check(lambda x, w: np.average(x, axis=(0, 1), weights=w), np.arange(8.0).reshape(2, 2, 2), np.array([[1.0, 2], [3, 4]]))
-    check(lambda x, w: np.average(x, axis=(2, 0), weights=w), np.arange(12.0).reshape(2, 2, 3), np.arange(6.0).reshape(3, 2) + 1)
+    check(
+        lambda x, w: np.average(x, axis=(0, 1), weights=w),
+        np.arange(8.0).reshape(2, 2, 2),
+        np.array([[1.0, 2], [3, 4]]),
+    )
+    check(
+        lambda x, w: np.average(x, axis=(2, 0), weights=w),
+        np.arange(12.0).reshape(2, 2, 3),
+        np.arange(6.0).reshape(3, 2) + 1,
+    )
     check(lambda x: np.less(x, 0, dtype=bool), np.array([-1.0, 1.0]))
-    check(lambda x, n: (np.add(x, 1, dtype=np.uint8), np.add(x, n, dtype=np.uint8), np.left_shift(x, x.shape[0], dtype=np.uint8)), np.ones(2, np.uint8), 3)
-    check(lambda x: (np.add(x, 1.5, dtype=np.float32), np.negative(x, dtype=np.float64), np.add(x, True, dtype=np.int16)), np.ones(2, np.int8))
+    check(
+        lambda x, n: (
+            np.add(x, 1, dtype=np.uint8),
+            np.add(x, n, dtype=np.uint8),
+            np.left_shift(x, x.shape[0], dtype=np.uint8),
+        ),
+        np.ones(2, np.uint8),
+        3,
+    )
+    check(
+        lambda x: (np.add(x, 1.5, dtype=np.float32), np.negative(x, dtype=np.float64), np.add(x, True, dtype=np.int16)),
+        np.ones(2, np.int8),
+    )
     check(lambda x: np.sinc(x), np.array([0, 0.5, -2], np.float16))
     check(lambda x, y: np.lcm(x, y), np.array([-128, 4, 0, 0], np.int8), np.array([-128, 6, 0, 5], np.int8))
     check(lambda x: np.max(x, 0, initial=1.0), np.zeros((0, 3)))
@@ -898,7 +1111,17 @@ def test_heads():
 
 def test_strides_and_layouts():
     x = array((4, 6))
-    for view in (x[:, ::2], x.T, x[::-1], np.broadcast_to(x[0], (3, 6)), x[:1], x[1:, 2:], np.asfortranarray(x), np.zeros((0, 3)), np.float32(3) * np.ones(())):
+    for view in (
+        x[:, ::2],
+        x.T,
+        x[::-1],
+        np.broadcast_to(x[0], (3, 6)),
+        x[:1],
+        x[1:, 2:],
+        np.asfortranarray(x),
+        np.zeros((0, 3)),
+        np.float32(3) * np.ones(()),
+    ):
         check(lambda x: x * 2 + 1, view)
     traced = trace(lambda x: x, x.T)
     assert [str(s) for s in traced.graph.layouts[0].strides] == ["1", "s0"]
@@ -931,7 +1154,9 @@ def test_broadcasting(data):
 def test_slices(data):
     shape = tuple(data.draw(st.lists(st.integers(0, 6), min_size=1, max_size=3)))
     bound = st.one_of(st.none(), st.integers(-8, 8))
-    key = tuple(slice(data.draw(bound), data.draw(bound), data.draw(st.sampled_from([None, 1, 2, 3, -1, -2]))) for _ in shape)
+    key = tuple(
+        slice(data.draw(bound), data.draw(bound), data.draw(st.sampled_from([None, 1, 2, 3, -1, -2]))) for _ in shape
+    )
 
     def fn(x):
         y = x * 1
@@ -951,8 +1176,12 @@ def test_random_views_and_writes(data):
     """Views of views, written and read in any order."""
     steps = []
     for _ in range(data.draw(st.integers(2, 9))):
-        kind = data.draw(st.sampled_from(["key", "key", "transpose", "flip", "reshape", "expand", "set", "add", "new", "part"]))
-        steps.append((kind, data.draw(st.integers(0, 20)), data.draw(st.integers(0, 20)), data.draw(st.integers(0, 10**6))))
+        kind = data.draw(
+            st.sampled_from(["key", "key", "transpose", "flip", "reshape", "expand", "set", "add", "new", "part"])
+        )
+        steps.append(
+            (kind, data.draw(st.integers(0, 20)), data.draw(st.integers(0, 20)), data.draw(st.integers(0, 10**6)))
+        )
 
     def fn(x, y):
         arrays = [x, y]
@@ -990,7 +1219,8 @@ def test_random_views_and_writes(data):
         assert "reshape" in str(error)
 
 
-# ---------------------------------------------------------------------------------------------------------------- arrays from outside
+# ----------------------------------------------------------------------------------------------------------------
+# arrays from outside
 
 WEIGHT = array(4, seed=7)
 SCALE = 2.5
@@ -1060,7 +1290,8 @@ def test_small_constants():
     check(lambda x: np.concatenate([x, np.zeros((x.shape[0], 2), np.float32)], 1), X)
 
 
-# ---------------------------------------------------------------------------------------------------------------- mlirfuse.numpy
+# ----------------------------------------------------------------------------------------------------------------
+# mlirfuse.numpy
 
 
 def test_names_beyond_numpy():
@@ -1080,10 +1311,24 @@ def test_names_beyond_numpy():
     both(lambda x: mnp.rsqrt(abs(x) + 1), lambda x: 1 / np.sqrt(abs(x) + 1), X)
     both(lambda x: mnp.sigmoid(x), lambda x: 1 / (1 + np.exp(-x)), X)
     both(lambda x: mnp.silu(x), lambda x: x / (1 + np.exp(-x)), X)
-    both(lambda x: mnp.gelu(x, "tanh"), lambda x: 0.5 * x * (1 + np.tanh(np.float32(0.7978845608) * (x + np.float32(0.044715) * x**3))), X)
-    both(lambda x, w, b: mnp.layer_norm(x, w, b, eps=1e-5),
-         lambda x, w, b: (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + np.float32(1e-5)) * w + b, X, V, V)  # fmt: skip
-    both(lambda x, w: mnp.rms_norm(x, w), lambda x, w: x / np.sqrt((x * x).mean(-1, keepdims=True) + np.float32(1e-5)) * w, X, V)
+    both(
+        lambda x: mnp.gelu(x, "tanh"),
+        lambda x: 0.5 * x * (1 + np.tanh(np.float32(0.7978845608) * (x + np.float32(0.044715) * x**3))),
+        X,
+    )
+    both(
+        lambda x, w, b: mnp.layer_norm(x, w, b, eps=1e-5),
+        lambda x, w, b: (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + np.float32(1e-5)) * w + b,
+        X,
+        V,
+        V,
+    )
+    both(
+        lambda x, w: mnp.rms_norm(x, w),
+        lambda x, w: x / np.sqrt((x * x).mean(-1, keepdims=True) + np.float32(1e-5)) * w,
+        X,
+        V,
+    )
     both(lambda x: mnp.cast(x, np.float16), lambda x: x.astype(np.float16), X)
     both(lambda x: mnp.broadcast_in_dim(x, (2, 3, 4), (1, 2)), lambda x: np.broadcast_to(x, (2, 3, 4)).copy(), X)
     both(lambda x: mnp.one_hot(x, 5), lambda x: np.eye(5, dtype=np.float32)[x], np.array([0, 4, 2]))
@@ -1092,7 +1337,9 @@ def test_names_beyond_numpy():
         both(lambda x: mnp.one_hot(x, 3000), lambda x: np.eye(3000, dtype=np.float32)[x.astype(int)], x)
     both(lambda x: mnp.one_hot(x, 2), lambda x: np.eye(2, dtype=np.float32)[x.astype(int)], np.array([True, False]))
     both(lambda x, i: mnp.embedding(x, i), lambda x, i: x[i], X, np.array([[0, 2], [1, 1]]))
-    both(lambda x, i: mnp.cross_entropy(x, i), lambda x, i: -np.log(softmax(x))[np.arange(3), i], X, np.array([0, 3, 1]))
+    both(
+        lambda x, i: mnp.cross_entropy(x, i), lambda x, i: -np.log(softmax(x))[np.arange(3), i], X, np.array([0, 3, 1])
+    )
     both(lambda x: mnp.erf(x), lambda x: np.vectorize(__import__("math").erf)(x).astype(np.float32), X)
     assert mnp.exp is np.exp and mnp.bfloat16 is ml_dtypes.bfloat16 and "softmax" in dir(mnp)
 
@@ -1107,7 +1354,12 @@ def test_batch_norm_moves_its_statistics():
 
 
 def test_random_numbers():
-    fn = lambda x, seed, p: (mnp.dropout(x, 0.5, seed), mnp.uniform(x.shape, seed, 3), mnp.dropout(x, p, seed), mnp.random.normal((3, 4), seed))  # noqa: E731
+    fn = lambda x, seed, p: (
+        mnp.dropout(x, 0.5, seed),
+        mnp.uniform(x.shape, seed, 3),
+        mnp.dropout(x, p, seed),
+        mnp.random.normal((3, 4), seed),
+    )
     traced = trace(fn, np.ones((3, 4), np.float32), 7, 0.25)
     assert not traced.static_leaves
     a, u, b, n = call(traced, np.ones((3, 4), np.float32), 7, 0.25)
@@ -1141,7 +1393,8 @@ def test_creation():
             same(a, b, where=str(k))
 
 
-# ---------------------------------------------------------------------------------------------------------------- errors
+# ----------------------------------------------------------------------------------------------------------------
+# errors
 
 
 def line_of(fn, offset=1):
@@ -1280,6 +1533,17 @@ def test_known_multiples():
     eighths = sz.mul(8, sz.floordiv(n, 8))
     for difference in (sz.mod(n, 8), n - eighths, eighths - n, sz.mul(3, sz.mod(n, 8))):
         assert sz.known_multiple(difference) == ("s0", eighths)
-    for difference in (0, 3, n, n - m, n - eighths + 1, sz.mod(n, 8) - 3, n - sz.mul(4, sz.floordiv(n, 8)), sz.mod(n, m), sz.mod(sz.mul(n, m), 8), m - eighths):
+    for difference in (
+        0,
+        3,
+        n,
+        n - m,
+        n - eighths + 1,
+        sz.mod(n, 8) - 3,
+        n - sz.mul(4, sz.floordiv(n, 8)),
+        sz.mod(n, m),
+        sz.mod(sz.mul(n, m), 8),
+        m - eighths,
+    ):
         assert sz.known_multiple(difference) is None
     assert sz.substitute(eighths, {"s0": eighths}) == eighths and sz.mod(eighths, 4) == 0

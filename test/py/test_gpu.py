@@ -9,7 +9,8 @@ import mlirfuse
 import mlirfuse.numpy as mnp
 from mlirfuse import _native
 from mlirfuse.core.errors import CudaError
-from mlirfuse.schedule.gpu import choice as gpu_choice, columns as gpu_columns
+from mlirfuse.schedule.gpu import choice as gpu_choice
+from mlirfuse.schedule.gpu import columns as gpu_columns
 
 torch = pytest.importorskip("torch")
 if not torch.cuda.is_available():
@@ -24,8 +25,9 @@ def same_numbers():
 
 
 def check(fn, *inputs, bound=None, scale=1e-30):
-    """``fn`` compiled, on the GPU, against the same function of NumPy on float64 copies; error relative to the result's size, or to ``scale`` if
-    that is larger: a sum of n numbers of both signs may be near 0, and is off by what sqrt(n) of them are."""
+    """``fn`` compiled, on the GPU, against the same function of NumPy on float64 copies; error relative to the result's
+    size, or to ``scale`` if that is larger: a sum of n numbers of both signs may be near 0, and is off by what sqrt(n)
+    of them are."""
     compiled = mlirfuse.jit(fn, fallback=False)
     out = compiled(*inputs)
     outs = out if isinstance(out, (tuple, list)) else [out]
@@ -55,7 +57,21 @@ def norm(x, w, b):
     return w * (d / np.sqrt((d * d).mean(-1, keepdims=True) + 1e-5)) + b
 
 
-ROWS = [(1, 1), (3, 5), (16, 32), (7, 257), (33, 770), (64, 1024), (5, 8191), (9, 8192), (4, 16384), (3, 40000), (2, 131072), (2, 262144), (1000, 16)]
+ROWS = [
+    (1, 1),
+    (3, 5),
+    (16, 32),
+    (7, 257),
+    (33, 770),
+    (64, 1024),
+    (5, 8191),
+    (9, 8192),
+    (4, 16384),
+    (3, 40000),
+    (2, 131072),
+    (2, 262144),
+    (1000, 16),
+]
 
 
 @pytest.mark.parametrize("shape", ROWS)
@@ -66,10 +82,16 @@ def test_rows(shape, dtype):
     check(softmax, x)
     check(norm, x, w, b)
     check(lambda x: x.max(-1), x)
-    check(lambda x: x.sum(-1, dtype=x.dtype if x.dtype == np.float64 else None), x, bound=2e-2 if dtype != torch.float32 else 2e-5)
+    check(
+        lambda x: x.sum(-1, dtype=x.dtype if x.dtype == np.float64 else None),
+        x,
+        bound=2e-2 if dtype != torch.float32 else 2e-5,
+    )
 
 
-@pytest.mark.parametrize("shape", [(1, 7), (5, 3), (257, 33), (1024, 1024), (4096, 8), (8, 4096), (3000, 770), (100000, 4), (2, 300, 257)])
+@pytest.mark.parametrize(
+    "shape", [(1, 7), (5, 3), (257, 33), (1024, 1024), (4096, 8), (8, 4096), (3000, 770), (100000, 4), (2, 300, 257)]
+)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 def test_columns(shape, dtype):
     x = torch.randn(shape, device="cuda").to(dtype)
@@ -180,10 +202,15 @@ def test_functions_to_the_last_places(name, bound):
     want = getattr(torch if name != "silu" else torch.nn.functional, name)(x.double())
     rounded = want.float()
     finite = torch.isfinite(rounded) & ~torch.isnan(want)
-    place = torch.maximum(torch.ldexp(torch.ones_like(want), torch.frexp(rounded.double().abs())[1] - 24), torch.tensor(2.0**-149, device="cuda"))
+    place = torch.maximum(
+        torch.ldexp(torch.ones_like(want), torch.frexp(rounded.double().abs())[1] - 24),
+        torch.tensor(2.0**-149, device="cuda"),
+    )
     error = ((y - want).abs() / place)[finite & torch.isfinite(y)].max().item()
     assert error <= bound, error
-    assert torch.equal(torch.isnan(y), torch.isnan(want)) and torch.equal(torch.isinf(y) & ~finite, torch.isinf(rounded))
+    assert torch.equal(torch.isnan(y), torch.isnan(want)) and torch.equal(
+        torch.isinf(y) & ~finite, torch.isinf(rounded)
+    )
 
 
 @pytest.mark.parametrize("shape", [(64, 64), (65, 1000), (257, 770), (1024, 512)])
@@ -198,15 +225,18 @@ def test_transposes(shape, dtype):
 
 
 def test_transposes_whose_tiles_are_wider_than_their_inputs():
-    """Four inputs of a half type make one staged value of eight bytes: a tile has fewer vectors of them than threads."""
+    """Four inputs of a half type make one staged value of eight bytes: a tile has fewer vectors of them than
+    threads."""
     parts = [torch.randn(256, 512, device="cuda").half() for _ in range(4)]
     check(lambda a, b, c, d: (a.astype(np.float64) + b + c + d).T.copy(), *parts)
-    check(lambda a: a.astype(np.float64).T.copy(), torch.arange(-64, 64, device="cuda", dtype=torch.int8).repeat(256, 4))
+    check(
+        lambda a: a.astype(np.float64).T.copy(), torch.arange(-64, 64, device="cuda", dtype=torch.int8).repeat(256, 4)
+    )
 
 
 def candidates_of(fn, *inputs, only=lambda params: True, most=None):
-    """What each of the schedulers' candidates that are ``only`` such ones computes, of each segment's the first ``most``; those that the machine cannot
-    run left out."""
+    """What each of the schedulers' candidates that are ``only`` such ones computes, of each segment's the first
+    ``most``; those that the machine cannot run left out."""
     compiled = mlirfuse.jit(fn, fallback=False)
     compiled(*inputs)
     kind, leaves, env = compiled.kind_of(*inputs)
@@ -215,7 +245,9 @@ def candidates_of(fn, *inputs, only=lambda params: True, most=None):
     alignments = executor.alignments(leaves, places)
     chosen = program.parameters(env, alignments)
     for at, step in enumerate(program.steps):
-        found = dict.fromkeys(filter(only, gpu_choice.candidates(step.analysis, env, alignments, executor.target.machine)))
+        found = dict.fromkeys(
+            filter(only, gpu_choice.candidates(step.analysis, env, alignments, executor.target.machine))
+        )
         for params in itertools.islice(found, most):
             program.tuned[program.call_key(env, alignments)] = (*chosen[:at], params, *chosen[at + 1 :])
             try:
@@ -307,7 +339,9 @@ def logsumexp(axis):
     return lambda x: np.log(np.exp(x - x.max(axis, keepdims=True)).sum(axis)) + x.max(axis)
 
 
-@pytest.mark.parametrize("shape", [(1, 1), (3, 5), (33, 770), (4, 3000), (600, 40000), (2, 300001), (9000, 31), (70000, 8)])
+@pytest.mark.parametrize(
+    "shape", [(1, 1), (3, 5), (33, 770), (4, 3000), (600, 40000), (2, 300001), (9000, 31), (70000, 8)]
+)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("axis", [0, 1])
 def test_maximum_and_sum_in_one_pass(shape, dtype, axis):
@@ -334,13 +368,15 @@ def test_infinities_in_one_pass(shape):
 
 @pytest.mark.parametrize("shape", [(2, 3), (300, 257), (8192, 4096), (100_000, 8), (33, 100_001)])
 def test_elements_and_their_sums_over_columns(shape):
-    """The gradient of a bias beside the elements that it sums: written in the same pass, also where the rows are split over blocks."""
+    """The gradient of a bias beside the elements that it sums: written in the same pass, also where the rows are split
+    over blocks."""
     g, x = (torch.randn(shape, device="cuda") for _ in range(2))
     check(lambda g, x: (g * np.tanh(x), (g * np.tanh(x)).sum(0)), g, x, bound=1e-5)
 
 
 def test_kernels_of_one_call_that_overlap():
-    """Kernels start before the ones before them have ended: those that need their results wait, and the call's end is the end of all."""
+    """Kernels start before the ones before them have ended: those that need their results wait, and the call's end is
+    the end of all."""
     x, y = torch.randn(4096, 4096, device="cuda"), torch.randn(8192, 2048, device="cuda")
     fn = mlirfuse.jit(lambda x, y: (np.tanh(x) * 2, y.sum(0), np.exp(y - y.sum(0)), x.sum()))
     want = fn(x, y)
@@ -360,11 +396,26 @@ def test_kernels_of_one_call_that_overlap():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_division_by_what_many_share(dtype):
-    """Float32 is rounded exactly, so that x / x is 1, but for quotients below 2^-100, which may be 1 ulp off; of half types the divisor is inverted
-    once, which may cost a tie. Special values as in any division."""
+    """Float32 is rounded exactly, so that x / x is 1, but for quotients below 2^-100, which may be 1 ulp off; of half
+    types the divisor is inverted once, which may cost a tie. Special values as in any division."""
     limits = torch.finfo(dtype)
     tiny, most = limits.smallest_normal, limits.max
-    places = [0.0, tiny * limits.eps, tiny / 3, tiny, 1e-3, 0.3, 1.0, 1.9375, 3.0, 49.0, most / 2, most, torch.inf, torch.nan]
+    places = [
+        0.0,
+        tiny * limits.eps,
+        tiny / 3,
+        tiny,
+        1e-3,
+        0.3,
+        1.0,
+        1.9375,
+        3.0,
+        49.0,
+        most / 2,
+        most,
+        torch.inf,
+        torch.nan,
+    ]
     values = torch.tensor(places + [-v for v in places], device="cuda", dtype=torch.float64).to(dtype)
     spread = (torch.rand(4000, device="cuda") + 1) * torch.exp2(torch.linspace(-14, 14, 4000, device="cuda"))
     a = torch.cat([values, spread.to(dtype)])
@@ -400,7 +451,9 @@ def test_means_are_rounded_once(columns):
     x = torch.randint(-1000, 1000, (512, columns), device="cuda").float()
     got = mlirfuse.jit(lambda x: (x.mean(1), x - x.mean(1, keepdims=True)))(x)[0]
     assert torch.equal(got, (x.double().sum(1).float().double() / columns).float())
-    by_none = mlirfuse.jit(lambda x, none: x.sum(1, keepdims=True) / none.shape[0] + x)(torch.eye(4, columns, device="cuda"), torch.empty(0, 2, device="cuda"))
+    by_none = mlirfuse.jit(lambda x, none: x.sum(1, keepdims=True) / none.shape[0] + x)(
+        torch.eye(4, columns, device="cuda"), torch.empty(0, 2, device="cuda")
+    )
     assert (by_none[:3] == torch.inf).all()
 
 
@@ -408,7 +461,9 @@ def test_columns_with_random_numbers():
     """Random tensors count their elements in their own shapes, also where odd rows could be folded."""
     x = torch.randn(4096, 33, device="cuda")
     for shape in ((33,), (4096, 1), (4096, 33)):
-        drawn = torch.from_numpy(np.array(mlirfuse.jit(lambda z: mnp.uniform(shape, 3) + z)(np.zeros(1, np.float32)))).cuda()  # noqa: B023
+        drawn = torch.from_numpy(
+            np.array(mlirfuse.jit(lambda z: mnp.uniform(shape, 3) + z)(np.zeros(1, np.float32)))
+        ).cuda()
         fn = mlirfuse.jit(lambda x: (x * mnp.uniform(shape, 3)).sum(0))  # noqa: B023
         assert (fn(x).double() - (x.double() * drawn.double()).sum(0)).abs().max() < 1e-3
 
@@ -443,7 +498,20 @@ def standardized(x, axes):
     return d / np.sqrt(x.var(axes, keepdims=True) + 1e-5)
 
 
-@pytest.mark.parametrize("shape", [(3, 20_004), (5, 24_576), (300, 40_000), (7, 19_456), (3, 37_888), (2, 131_072), (3, 200_004), (2, 401_408), (2, 802_820)])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        (3, 20_004),
+        (5, 24_576),
+        (300, 40_000),
+        (7, 19_456),
+        (3, 37_888),
+        (2, 131_072),
+        (3, 200_004),
+        (2, 401_408),
+        (2, 802_820),
+    ],
+)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 def test_rows_in_shared_memory(shape, dtype):
     """Rows that a block's registers do not hold, in one block or a cluster, each thread with as many vectors or not."""
@@ -456,12 +524,19 @@ def test_rows_in_shared_memory(shape, dtype):
     check(lambda x: (x / np.abs(x).max(-1, keepdims=True), x.argmax(-1)), x)
 
 
-@pytest.mark.parametrize("shape", [(9, 4099), (300, 12_345), (17, 50_257), (3, 5, 32_001), (5, 24_002), (2, 100_001), (3, 200_003), (2, 401_409)])
+@pytest.mark.parametrize(
+    "shape",
+    [(9, 4099), (300, 12_345), (17, 50_257), (3, 5, 32_001), (5, 24_002), (2, 100_001), (3, 200_003), (2, 401_409)],
+)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8])
 def test_rows_that_begin_at_any_element(shape, dtype):
-    """Every candidate whose vectors begin before the row computes the same: nothing before the row or behind it is in its results."""
+    """Every candidate whose vectors begin before the row computes the same: nothing before the row or behind it is in
+    its results."""
     x, g = (torch.randint(-50, 50, shape, device="cuda").to(dtype) for _ in range(2))
-    w, b = (torch.randint(-50, 50, shape[-1:], device="cuda").to(torch.float32 if dtype is torch.int8 else dtype) for _ in range(2))
+    w, b = (
+        torch.randint(-50, 50, shape[-1:], device="cuda").to(torch.float32 if dtype is torch.int8 else dtype)
+        for _ in range(2)
+    )
     shifted = lambda params: getattr(params, "shifted", False)  # noqa: E731
     check_candidates(lambda x: (x.sum(-1), x.argmax(-1)), x, only=shifted, fewest=1)
     if dtype is not torch.int8:
@@ -469,10 +544,14 @@ def test_rows_that_begin_at_any_element(shape, dtype):
         check_candidates(softmax, x, only=shifted, fewest=1)
         check_candidates(lambda x, w, b: standardized(x, -1) * w + b, x, w, b, only=shifted, fewest=1)
         check_candidates(lambda x, w: standardized(x, -1) * w, x, w.float(), only=shifted, fewest=1)
-        check_candidates(lambda g, x: (x * (g - (g * x).sum(-1, keepdims=True)), x.max(-1)), g, x, only=shifted, fewest=1)
+        check_candidates(
+            lambda g, x: (x * (g - (g * x).sum(-1, keepdims=True)), x.max(-1)), g, x, only=shifted, fewest=1
+        )
 
 
-@pytest.mark.parametrize("shape", [(128, 3, 56, 56), (33, 5, 50, 52), (64, 2, 112, 112), (256, 7, 7, 7), (7, 4, 129, 36)])
+@pytest.mark.parametrize(
+    "shape", [(128, 3, 56, 56), (33, 5, 50, 52), (64, 2, 112, 112), (256, 7, 7, 7), (7, 4, 129, 36)]
+)
 def test_channels_in_shared_memory(shape):
     """Batch norm: a channel is many pieces of memory."""
     x = torch.randn(shape, device="cuda") * 3 + 100
@@ -484,7 +563,8 @@ def test_channels_in_shared_memory(shape):
 @pytest.mark.parametrize("shape", [(4096, 8191), (4096, 770), (8192, 257), (2048, 33), (640, 1), (4095, 8191)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.int8])
 def test_columns_of_odd_rows(shape, dtype):
-    """Several rows of an odd length are taken as one that vectors divide; not where rows are left over, or the memory is not aligned."""
+    """Several rows of an odd length are taken as one that vectors divide; not where rows are left over, or the memory
+    is not aligned."""
     x = torch.randint(-50, 50, shape, device="cuda").to(dtype)
     y = torch.randint(-50, 50, (shape[0] + 1, shape[1]), device="cuda").to(dtype)[1:]
     bound = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 2e-2, torch.int8: 0}[dtype]
@@ -516,7 +596,14 @@ def test_columns_in_shared_memory(shape, dtype):
     w = torch.randn(shape[-1], device="cuda").to(dtype)
     along = len(shape) - 2
     check_candidates(lambda x, w: (standardized(x, along) * w, x.max(along)), x, w, only=staged, fewest=1)
-    check_candidates(lambda x: np.exp(x - x.max(along, keepdims=True)) / np.exp(x - x.max(along, keepdims=True)).sum(along, keepdims=True), x, only=staged, fewest=1)
+    check_candidates(
+        lambda x: (
+            np.exp(x - x.max(along, keepdims=True)) / np.exp(x - x.max(along, keepdims=True)).sum(along, keepdims=True)
+        ),
+        x,
+        only=staged,
+        fewest=1,
+    )
 
 
 @pytest.mark.parametrize("shape", [(256, 50_257), (16, 50_257), (4096, 8191), (640, 999), (16, 1, 1978)])
@@ -529,10 +616,13 @@ def test_columns_of_odd_rows_that_meet_in_a_block(shape, dtype):
         check_candidates(lambda x: x.var(0, keepdims=True), x / 16, only=gathered, fewest=1)
 
 
-@pytest.mark.parametrize("shape", [(4096, 8191), (1000, 257), (70_000, 3), (33, 7), (12, 50257), (64, 1024, 5), (3, 256, 129)])
+@pytest.mark.parametrize(
+    "shape", [(4096, 8191), (1000, 257), (70_000, 3), (33, 7), (12, 50257), (64, 1024, 5), (3, 256, 129)]
+)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64, torch.int8])
 def test_vectors_across_rows(shape, dtype):
-    """Pointwise kernels over rows that no vector divides, with what is the same in all rows or all along one; contiguous, aligned or not."""
+    """Pointwise kernels over rows that no vector divides, with what is the same in all rows or all along one;
+    contiguous, aligned or not."""
     x = torch.randint(-50, 50, shape, device="cuda").to(dtype)
     odd = torch.randint(-50, 50, (x.numel() + 1,), device="cuda").to(dtype)[1:].reshape(shape)
     bias, column = (torch.randint(1, 9, n, device="cuda").to(dtype) for n in (shape[-1:], (*shape[:-1], 1)))
@@ -541,7 +631,13 @@ def test_vectors_across_rows(shape, dtype):
         check(lambda a, b, c: (a * c + b, a > b), a, bias, column)
     if dtype.is_floating_point:
         shift, scale = torch.randn(shape[-1], device="cuda"), torch.rand(shape[-1], device="cuda") + 0.5
-        check(lambda a, m, s: ((a - m) / s).astype(a.dtype), x, shift, scale, bound=1e-2 if dtype == torch.bfloat16 else 1e-6)
+        check(
+            lambda a, m, s: ((a - m) / s).astype(a.dtype),
+            x,
+            shift,
+            scale,
+            bound=1e-2 if dtype == torch.bfloat16 else 1e-6,
+        )
 
 
 @pytest.mark.parametrize("shape", [(1,), (10,), (300,), (4, 7), (3, 4, 6)])
@@ -563,17 +659,33 @@ def test_few_elements_are_written_over_once(shape):
 @pytest.mark.parametrize("along", [0, 1])
 def test_exact_quotients(columns, dtype, along):
     """Whole numbers that are quotients of whole numbers stay such until they are rounded to integers."""
-    divisor = torch.arange(1, (columns if along else 64) + 1, device="cuda").clamp(max=128).to(dtype).unsqueeze(1 - along)
+    divisor = (
+        torch.arange(1, (columns if along else 64) + 1, device="cuda").clamp(max=128).to(dtype).unsqueeze(1 - along)
+    )
     x = 8 * divisor * torch.ones(64, columns, device="cuda", dtype=dtype)
     check(lambda x, d: (np.floor(x / d).astype(np.int8), (x / d).astype(np.int16), x / d == 8), x, divisor)
     check(lambda x: np.floor(x / x.max(0)).astype(np.int8), x)
     check(lambda x: np.floor(x / x.max(-1, keepdims=True)).astype(np.int8), x)
 
 
-@pytest.mark.parametrize("shape", [(40, 32768), (20, 49152), (9, 65536), (5, 100_000), (3, 150_000), (3, 262_144), (4, 12_345), (3, 32_001), (3, 50_257)])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        (40, 32768),
+        (20, 49152),
+        (9, 65536),
+        (5, 100_000),
+        (3, 150_000),
+        (3, 262_144),
+        (4, 12_345),
+        (3, 32_001),
+        (3, 50_257),
+    ],
+)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_long_rows_beside_weights(shape, dtype):
-    """In the registers of a cluster where its threads have as much each, otherwise in shared memory or, of odd rows, in registers."""
+    """In the registers of a cluster where its threads have as much each, otherwise in shared memory or, of odd rows, in
+    registers."""
     x, w, b = (torch.randn(n, device="cuda").to(dtype) for n in (shape, shape[1], shape[1]))
     check(norm, x, w, b)
     check(lambda x, w: x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-5) * w, x, w)
@@ -588,13 +700,17 @@ def test_reduced_rows_that_vectors_do_not_divide(shape, dtype):
     check(lambda x: x.argmin(-1), x)
 
 
-@pytest.mark.parametrize("shape", [(1, 1 << 21), (3, 1_700_001), (1 << 18, 1), (1 << 17, 24), (100_001, 7), (20_001, 130)])
+@pytest.mark.parametrize(
+    "shape", [(1, 1 << 21), (3, 1_700_001), (1 << 18, 1), (1 << 17, 24), (100_001, 7), (20_001, 130)]
+)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_few_rows_or_columns(shape, dtype):
     """In stages, each over all of the machine. One call behind the other: the workspace is used again."""
     x = torch.randn(shape, device="cuda").to(dtype)
     axis = 0 if shape[0] > shape[1] else 1
-    softmax = lambda x: np.exp(x - x.max(axis, keepdims=True)) / np.exp(x - x.max(axis, keepdims=True)).sum(axis, keepdims=True)  # noqa: E731
+    softmax = lambda x: (
+        np.exp(x - x.max(axis, keepdims=True)) / np.exp(x - x.max(axis, keepdims=True)).sum(axis, keepdims=True)
+    )
 
     def standardized(x):
         mean = x.mean(axis, keepdims=True)
@@ -615,7 +731,11 @@ def test_batch_norm_with_channels_last(shape):
         variance = x.var((0, 1, 2))
         return (x - mean) / np.sqrt(variance + 1e-5) * weight + bias, mean, variance
 
-    x, weight, bias = torch.randn(shape, device="cuda") + 3, torch.rand(shape[-1], device="cuda"), torch.randn(shape[-1], device="cuda")
+    x, weight, bias = (
+        torch.randn(shape, device="cuda") + 3,
+        torch.rand(shape[-1], device="cuda"),
+        torch.randn(shape[-1], device="cuda"),
+    )
     check(batch_norm, x, weight, bias)
 
 

@@ -11,16 +11,28 @@ import pytest
 
 import mlirfuse
 import mlirfuse.numpy as mnp
-from mlirfuse.runtime import targets
 from mlirfuse.lowering.slots import inverse_of
+from mlirfuse.runtime import targets
 from mlirfuse.runtime.program import Program
-from mlirfuse.schedule.gpu import choice as gpu_choice, columns as gpu_columns, inner_outer as gpu_inner_outer, rows as gpu_rows
 from mlirfuse.schedule import staged
+from mlirfuse.schedule.gpu import (
+    choice as gpu_choice,
+)
+from mlirfuse.schedule.gpu import (
+    columns as gpu_columns,
+)
+from mlirfuse.schedule.gpu import (
+    inner_outer as gpu_inner_outer,
+)
+from mlirfuse.schedule.gpu import (
+    rows as gpu_rows,
+)
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, np.int8])
 def test_accesses_are_as_wide_as_sizes_and_alignments_allow(dtype):
-    """Rows of a larger array and a contiguous one: a vector may neither cross a row's end nor lie at an address that it is not aligned to."""
+    """Rows of a larger array and a contiguous one: a vector may neither cross a row's end nor lie at an address that it
+    is not aligned to."""
     function = mlirfuse.jit(lambda x, y: x + y, target="cuda:sm_90")
     lowered = function.lower(np.ones((8, 48), dtype)[:, :24], np.ones((8, 24), dtype))
     program = Program(lowered.segmented(), targets.of("cuda:sm_90"), lowered.env)
@@ -29,7 +41,10 @@ def test_accesses_are_as_wide_as_sizes_and_alignments_allow(dtype):
     columns, stride = str(x.shape[1]), str(program.graph.layouts[0].strides[0])
     nbytes, rng = np.dtype(dtype).itemsize, random.Random(0)
     for _ in range(300):
-        env = {name: rng.choice([rng.randint(1, 40), 8 * rng.randint(1, 40), 1 << rng.randrange(16)]) for name in program.symbols}
+        env = {
+            name: rng.choice([rng.randint(1, 40), 8 * rng.randint(1, 40), 1 << rng.randrange(16)])
+            for name in program.symbols
+        }
         env[stride] = max(env[stride], env[columns] + 1)
         aligned = {x: 1 << rng.randrange(7), y: 1 << rng.randrange(7)}
 
@@ -60,7 +75,22 @@ def test_measured_parameters_are_for_these_alignments():
 def test_division_by_a_product_and_a_shift():
     """Whatever index, up to the largest: around multiples of the size, and at the ends."""
     rng = random.Random(0)
-    sizes = [1, 2, 3, 5, 7, 641, 65535, 65536, 65537, 2**30 - 1, 2**30, 2**30 + 1, 2**31 - 1, *(rng.randint(1, 2 ** rng.randint(1, 31) - 1) for _ in range(500))]
+    sizes = [
+        1,
+        2,
+        3,
+        5,
+        7,
+        641,
+        65535,
+        65536,
+        65537,
+        2**30 - 1,
+        2**30,
+        2**30 + 1,
+        2**31 - 1,
+        *(rng.randint(1, 2 ** rng.randint(1, 31) - 1) for _ in range(500)),
+    ]
     for size in sizes:
         packed = inverse_of(size)
         factor, shift = packed & 0xFFFFFFFF, packed >> 32
@@ -80,8 +110,14 @@ def sum_and_write(x, y):
 @pytest.mark.parametrize(
     "fn, waits",
     [
-        (lambda x, y: (x.sum(0), np.tanh(y)), ["", "before", "after"]),  # a split sum, its second half, and what has nothing to do with them
-        (lambda x, y: (x.sum(0), y.sum(0)), ["", "before", "before", "before"]),  # both leave their parts in the workspace, maybe at the same place
+        (
+            lambda x, y: (x.sum(0), np.tanh(y)),
+            ["", "before", "after"],
+        ),  # a split sum, its second half, and what has nothing to do with them
+        (
+            lambda x, y: (x.sum(0), y.sum(0)),
+            ["", "before", "before", "before"],
+        ),  # both leave their parts in the workspace, maybe at the same place
         (lambda x, y: (x.sum(0), np.tanh(y) + x.sum(0)), ["", "before", "before"]),  # reads the sum
         (sum_and_write, ["", "before", "after"]),  # over an argument that nothing else reads
         (lambda x, y: (np.tanh(x), np.exp(y)), ["", "after"]),
@@ -98,9 +134,12 @@ def test_kernels_of_a_call_wait_for_those_that_they_depend_on(fn, waits):
 
 
 def test_what_earlier_kernels_write_is_no_constant():
-    """A kernel may be there before it is written: it is read neither through caches for what never changes nor with their hints."""
+    """A kernel may be there before it is written: it is read neither through caches for what never changes nor with
+    their hints."""
     g = np.ones((4096, 1024), np.float32)
-    lowered = mlirfuse.jit(lambda g, x: (g - x * (g * x).sum(-1, keepdims=True), (g * x).sum(0)), target="cuda:sm_90").lower(g, g.copy())
+    lowered = mlirfuse.jit(
+        lambda g, x: (g - x * (g * x).sum(-1, keepdims=True), (g * x).sum(0)), target="cuda:sm_90"
+    ).lower(g, g.copy())
     rows, sums = lowered.as_text("ptx").split(".visible .entry")[1:]
     if "inner_outer0_1" in rows[:40]:  # in whichever order they are written
         rows, sums = sums, rows
@@ -118,7 +157,8 @@ def test_what_earlier_kernels_write_is_no_constant():
     ],
 )
 def test_a_reshaped_argument_is_scheduled_as_if_it_came_so(fn):
-    """Whatever shape a contiguous argument has, a reshape of it to constant sizes is read as an array of that shape is."""
+    """Whatever shape a contiguous argument has, a reshape of it to constant sizes is read as an array of that shape
+    is."""
     target = targets.of("cuda:sm_90")
 
     def chosen(fn, x):
@@ -127,11 +167,14 @@ def test_a_reshaped_argument_is_scheduled_as_if_it_came_so(fn):
         return [p._replace(access=p.access._replace(multiples=())) for p in program.parameters(lowered.env, {})]
 
     shape = 8192, 1024
-    assert chosen(lambda x: fn(x.reshape(shape)), np.empty((256, 32768), np.float32)) == chosen(fn, np.empty(shape, np.float32))
+    assert chosen(lambda x: fn(x.reshape(shape)), np.empty((256, 32768), np.float32)) == chosen(
+        fn, np.empty(shape, np.float32)
+    )
 
 
 def test_long_rows_of_half_types_leave_room_for_other_blocks():
-    """A softmax's rows of 32768 half-type elements are kept in shared memory: in registers, one block would fill a multiprocessor."""
+    """A softmax's rows of 32768 half-type elements are kept in shared memory: in registers, one block would fill a
+    multiprocessor."""
     lowered = mlirfuse.jit(mnp.softmax, target="cuda:sm_90").lower(np.empty((4096, 32768), np.float16))
     (params,) = Program(lowered.segmented(), targets.of("cuda:sm_90"), lowered.env).parameters(lowered.env, {})
     assert params.staged
@@ -151,8 +194,8 @@ def layer_norm(x, w, b):
 @pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
 @pytest.mark.parametrize("length", [49152, 65536, 131072])
 def test_long_rows_beside_weights_are_in_registers(length, dtype):
-    """All weights are loaded at once there; from shared memory, some at a time. Without weights, and where some threads have less than others,
-    shared memory takes less time."""
+    """All weights are loaded at once there; from shared memory, some at a time. Without weights, and where some threads
+    have less than others, shared memory takes less time."""
     rows, bias = (1024, length), (length,)
     params = first_choice(layer_norm, rows, bias, bias, dtype=dtype)
     assert not params.staged and params.cluster > 1 and params.whole == params.chunks
@@ -179,7 +222,8 @@ def rows_of_half_types(columns, w=np.float16):
     (mnp.softmax, rows_of_half_types(50_256)[:1], False),  # vectors divide them
     (mnp.softmax, rows_of_half_types(4_099)[:1], False),
     (mnp.softmax, [np.empty((8, 50_257), np.float16)], False),  # most multiprocessors would have nothing
-    (lambda x: mnp.softmax(x[:, :-3]), rows_of_half_types(50_260)[:1], False),  # rows of what is read begin elsewhere than of what is written
+    # rows of what is read begin elsewhere than of what is written
+    (lambda x: mnp.softmax(x[:, :-3]), rows_of_half_types(50_260)[:1], False),
     (mnp.softmax, [np.empty((4096, 50_264), np.float16)[:, :50_257]], False),
     (lambda x: x.sum(-1), [np.empty((4096, 50_264), np.float16)[:, :50_257]], True),
     (lambda x: x.sum(-1), rows_of_half_types(50_257)[:1], True),
@@ -193,11 +237,13 @@ def test_vectors_begin_before_long_rows_that_they_do_not_divide(fn, inputs, shif
     (params,) = program.parameters(lowered.env, {})
     assert params.shifted == shifted
     (step,) = program.steps
-    (params,) = program.parameters(lowered.env, {v: 2 for v in step.analysis.inputs})
+    (params,) = program.parameters(lowered.env, dict.fromkeys(step.analysis.inputs, 2))
     assert not params.shifted  # where arrays are not aligned
 
 
-@pytest.mark.parametrize("length, looped", [(2049, False), (4099, False), (12_345, False), (32_768, True), (200_001, False)])
+@pytest.mark.parametrize(
+    "length, looped", [(2049, False), (4099, False), (12_345, False), (32_768, True), (200_001, False)]
+)
 def test_odd_rows_that_are_only_reduced_are_loaded_at_once(length, looped):
     """Elements one by one keep too little of memory busy in a loop of some turns."""
     assert (first_choice(lambda x: x.sum(-1), (8192, length), dtype=np.float16).chunks == 0) == looped
@@ -207,7 +253,9 @@ def sum_of_columns(*shape, dtype=np.float16):
     return first_choice(lambda x: x.sum(0), shape, dtype=dtype)
 
 
-@pytest.mark.parametrize("shape, fold", [((256, 50257), 8), ((256, 8191), 1), ((4096, 8191), 8), ((4096, 8192), 1), ((4095, 8191), 1)])
+@pytest.mark.parametrize(
+    "shape, fold", [((256, 50257), 8), ((256, 8191), 1), ((4096, 8191), 8), ((4096, 8192), 1), ((4095, 8191), 1)]
+)
 def test_few_odd_rows_are_folded_where_there_are_many_elements(shape, fold):
     assert sum_of_columns(*shape).fold == fold
 
@@ -215,9 +263,12 @@ def test_few_odd_rows_are_folded_where_there_are_many_elements(shape, fold):
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 @pytest.mark.parametrize("shape", [(16, 50_257), (128, 50_257), (512, 12_345), (4096, 50_257), (2048, 33_333)])
 def test_odd_rows_meet_in_a_block(shape, dtype):
-    """Where blocks are enough, or soon done: the second kernel that puts the rows of a fold together took 3 to 30% longer."""
+    """Where blocks are enough, or soon done: the second kernel that puts the rows of a fold together took 3 to 30%
+    longer."""
     params = sum_of_columns(*shape, dtype=dtype)
-    assert params.gathered and params.split == 1 and params.fold == params.access.lanes == 16 // np.dtype(dtype).itemsize
+    assert (
+        params.gathered and params.split == 1 and params.fold == params.access.lanes == 16 // np.dtype(dtype).itemsize
+    )
 
 
 @pytest.mark.parametrize("shape", [(4096, 8191), (512, 1001), (255, 8191), (131_072, 257)])
@@ -231,11 +282,15 @@ def test_odd_rows_of_few_columns_have_a_second_kernel(shape):
 def test_few_rows_of_narrow_vectors_are_loaded_at_once(shape, dtype):
     """A second turn of a loop waits for the memory again: up to 1.3 times as long."""
     params = sum_of_columns(*shape, dtype=dtype)
-    assert params.checked and params.split == 1 and params.ty * params.unroll >= shape[0] and params.tx * params.ty <= 512
+    assert (
+        params.checked and params.split == 1 and params.ty * params.unroll >= shape[0] and params.tx * params.ty <= 512
+    )
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
-@pytest.mark.parametrize("rows, columns", [(1024, 512), (1024, 2048), (4096, 768), (4096, 1280), (8192, 4096), (16_384, 1024), (32_768, 384)])
+@pytest.mark.parametrize(
+    "rows, columns", [(1024, 512), (1024, 2048), (4096, 768), (4096, 1280), (8192, 4096), (16_384, 1024), (32_768, 384)]
+)
 def test_parts_of_few_columns_meet_in_a_cluster(rows, columns, dtype):
     """For most multiprocessors, whose blocks are all there at once; a thread has a row at least."""
     params, sm_count = sum_of_columns(rows, columns, dtype=dtype), targets.of("cuda:sm_90").machine.sm_count
@@ -247,13 +302,17 @@ def test_parts_of_few_columns_meet_in_a_cluster(rows, columns, dtype):
 
 @pytest.mark.parametrize("shape", [(64, 4096), (512, 1024), (8192, 16_384), (131_072, 64), (262_144, 1024)])
 def test_parts_meet_in_clusters_only_where_these_suffice(shape):
-    """Not where there are blocks enough without, nor where even the largest clusters leave multiprocessors without one, nor where a second kernel's
-    time is little of the whole."""
+    """Not where there are blocks enough without, nor where even the largest clusters leave multiprocessors without one,
+    nor where a second kernel's time is little of the whole."""
     assert sum_of_columns(*shape, dtype=np.float32).cluster == 1
 
 
 def test_exponentials_of_columns_do_not_meet_in_clusters():
-    assert all(stage.cluster == 1 for stage in first_choice(lambda x: mnp.softmax(x, axis=0), (65_536, 256)).stages if isinstance(stage, gpu_columns.Params))
+    assert all(
+        stage.cluster == 1
+        for stage in first_choice(lambda x: mnp.softmax(x, axis=0), (65_536, 256)).stages
+        if isinstance(stage, gpu_columns.Params)
+    )
 
 
 def softmax_of_columns(x):
@@ -284,7 +343,12 @@ def test_columns_are_kept_in_shared_memory(fn, dtype, shapes):
 
 @pytest.mark.parametrize(
     "fn, dtype, shape",
-    [(softmax_of_columns, np.float32, (65_536, 256)), (softmax_of_columns, np.float32, (8192, 32)), (softmax_of_columns, np.float16, (4096, 4096)), (standardized_columns, np.float32, (16_384, 4096))],
+    [
+        (softmax_of_columns, np.float32, (65_536, 256)),
+        (softmax_of_columns, np.float32, (8192, 32)),
+        (softmax_of_columns, np.float16, (4096, 4096)),
+        (standardized_columns, np.float32, (16_384, 4096)),
+    ],
 )
 def test_columns_are_read_once_more_where_that_is_faster(fn, dtype, shape):
     """Large clusters wait too long for each other, and half types' exponentials take longer than a second read."""
@@ -299,7 +363,8 @@ def test_few_rows_of_columns_are_held_in_registers(fn):
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 @pytest.mark.parametrize("columns, tx, unroll", [(50_257, (32,), (16,)), (2049, (16,), (8,)), (257, (8, 16), (8,))])
 def test_narrow_vectors_of_columns_in_registers(columns, tx, unroll, dtype):
-    """Many columns: a warp reads along a row, whose ends share sectors of memory with the next block's. Few: threads enough, which have few rows."""
+    """Many columns: a warp reads along a row, whose ends share sectors of memory with the next block's. Few: threads
+    enough, which have few rows."""
     params = first_choice(softmax_of_columns, (256, columns), dtype=dtype)
     assert params.held and params.access.lanes == 1 and params.tx in tx and params.unroll in unroll
 
@@ -309,11 +374,15 @@ def test_narrow_vectors_of_columns_in_registers(columns, tx, unroll, dtype):
 def test_few_threads_share_a_column_of_many(shape, dtype):
     """There are threads enough without; 16 to a column and one row each took 1.3 times as long."""
     params = sum_of_columns(*shape, dtype=dtype)
-    assert params.ty <= (8 if params.access.lanes > 1 else 16) and params.unroll >= 4 and params.split == params.fold == 1
+    assert (
+        params.ty <= (8 if params.access.lanes > 1 else 16) and params.unroll >= 4 and params.split == params.fold == 1
+    )
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
-@pytest.mark.parametrize("rows, columns", [(131_072, 257), (32_768, 770), (65_536, 128), (262_144, 256), (262_144, 1024)])
+@pytest.mark.parametrize(
+    "rows, columns", [(131_072, 257), (32_768, 770), (65_536, 128), (262_144, 256), (262_144, 1024)]
+)
 def test_parts_of_columns_run_at_once(rows, columns, dtype):
     """A part that waits for another's end takes as long again; and the fewer parts, the sooner they are combined."""
     params, machine = sum_of_columns(rows, columns, dtype=dtype), targets.of("cuda:sm_90").machine
@@ -325,12 +394,17 @@ def test_parts_of_columns_run_at_once(rows, columns, dtype):
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 @pytest.mark.parametrize("shape", [(32_768, 257), (8192, 770), (8192, 2049), (8192, 4099)])
 def test_parts_of_odd_rows_run_at_once(shape, dtype):
-    """Too many made the kernel that combines them take as long as the other, too few (16384×4099) left most threads of the machine without work."""
+    """Too many made the kernel that combines them take as long as the other, too few (16384×4099) left most threads of
+    the machine without work."""
     sm_count = targets.of("cuda:sm_90").machine.sm_count
     for fn in (lambda x: x.sum(0), lambda x: x.var(0)):
         params = first_choice(fn, shape, dtype=dtype)
         blocks = -(-shape[1] * params.fold // (params.tx * params.access.lanes)) * params.split
-        assert params.fold > 1 and 0.5 * sm_count <= blocks and sm_count * 256 <= blocks * params.tx * params.ty <= sm_count * 580
+        assert (
+            params.fold > 1
+            and 0.5 * sm_count <= blocks
+            and sm_count * 256 <= blocks * params.tx * params.ty <= sm_count * 580
+        )
 
 
 @pytest.mark.parametrize("rows", [16, 64, 256])
@@ -350,14 +424,20 @@ def test_several_rows_share_what_is_read_by_elements(dtype, parts):
     assert first_choice(lambda x, b: x + b, (4096, 8192), (8192,), dtype=dtype).parts == 0
 
 
-@pytest.mark.parametrize("fn, shape", [(mnp.softmax, (16384, 8192)), (mnp.softmax, (4096, 16384)), (lambda x: mnp.logsumexp(x, -1), (4096, 131072))])
+@pytest.mark.parametrize(
+    "fn, shape",
+    [(mnp.softmax, (16384, 8192)), (mnp.softmax, (4096, 16384)), (lambda x: mnp.logsumexp(x, -1), (4096, 131072))],
+)
 def test_few_exponentials_are_computed_at_once(fn, shape):
-    """A thread's code has at most some 40 of them, however long its row is: 70 took the driver twice as long to compile, and were no faster."""
+    """A thread's code has at most some 40 of them, however long its row is: 70 took the driver twice as long to
+    compile, and were no faster."""
     text = mlirfuse.jit(fn, target="cuda:sm_90").lower(np.empty(shape, np.float16)).as_text("ptx")
     assert 8 <= text.count("ex2.approx") <= 40
 
 
-@pytest.mark.parametrize("fn, dtype, inputs", [(lambda x: x - x.mean(0), np.float32, 1), (lambda x, y, z: (x * y + z).sum(0), np.float64, 3)])
+@pytest.mark.parametrize(
+    "fn, dtype, inputs", [(lambda x: x - x.mean(0), np.float32, 1), (lambda x, y, z: (x * y + z).sum(0), np.float64, 3)]
+)
 def test_columns_take_powers_of_two_of_threads(fn, dtype, inputs):
     """Whatever the number of rows: threads find their place by shifts and masks."""
     lowered = mlirfuse.jit(fn, target="cuda:sm_90").lower(*(np.empty((64, 4096), dtype) for _ in range(inputs)))
@@ -365,9 +445,14 @@ def test_columns_take_powers_of_two_of_threads(fn, dtype, inputs):
     rows, columns = map(str, program.graph.args[0].shape)
     for n in range(1, 1100):
         for m in (24, 2344, 4096, 80_000):
-            for params in itertools.islice(gpu_choice.candidates(program.steps[0].analysis, {rows: n, columns: m}, {}, program.target.machine), 4):
+            for params in itertools.islice(
+                gpu_choice.candidates(program.steps[0].analysis, {rows: n, columns: m}, {}, program.target.machine), 4
+            ):
                 if isinstance(params, gpu_columns.Params):
-                    assert all(k & (k - 1) == 0 for k in (params.tx, params.ty, params.split)) and params.tx * params.ty <= 1024
+                    assert (
+                        all(k & (k - 1) == 0 for k in (params.tx, params.ty, params.split))
+                        and params.tx * params.ty <= 1024
+                    )
                     assert params.unroll in (1, 2, 4, 8, 12, 16)
 
 
@@ -402,7 +487,9 @@ def test_weights_are_under_way_before_reductions_where_registers_hold_them(dtype
     assert first_choice(norm, (16, 8191), (8191,), (8191,), dtype=dtype).ahead
     long = 8192 if dtype == np.float32 else 8191
     assert not first_choice(norm, (65_536, long), (long,), (long,), dtype=dtype).ahead
-    bounded = first_choice(lambda x, weight: mnp.rms_norm(x, weight), (4, 36_093), (36_093,), dtype=dtype)  # few rows, but the registers of 2 or 3 blocks
+    bounded = first_choice(
+        lambda x, weight: mnp.rms_norm(x, weight), (4, 36_093), (36_093,), dtype=dtype
+    )  # few rows, but the registers of 2 or 3 blocks
     assert bounded.resident > 1 and not bounded.ahead
 
 
@@ -414,7 +501,11 @@ def test_loading_first_is_tried_both_ways():
         program = Program(lowered.segmented(), targets.of("cuda:sm_90"), lowered.env)
         (step,) = program.steps
         found = list(gpu_choice.candidates(step.analysis, lowered.env, {}, program.target.machine))
-        return {p.ahead for p in found if isinstance(p, type(found[0])) and p._replace(ahead=False) == found[0]._replace(ahead=False)}
+        return {
+            p.ahead
+            for p in found
+            if isinstance(p, type(found[0])) and p._replace(ahead=False) == found[0]._replace(ahead=False)
+        }
 
     assert ways(lambda x, w: mnp.rms_norm(x, w), (64, 1024), (1024,)) == {True, False}
     assert ways(lambda x, y: mnp.softmax(x) * y, (64, 1024), (64, 1024)) == {True, False}
@@ -441,7 +532,9 @@ def test_many_rows_are_summed_in_the_pass_that_normalizes_them(dtype):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
-@pytest.mark.parametrize("rows, columns", [(2, 4096), (64, 1024), (512, 768), (512, 65_536), (4096, 40_000), (16_384, 32_768)])
+@pytest.mark.parametrize(
+    "rows, columns", [(2, 4096), (64, 1024), (512, 768), (512, 65_536), (4096, 40_000), (16_384, 32_768)]
+)
 def test_few_rows_and_long_ones_are_summed_apart(rows, columns, dtype):
     """Partial sums would be as much to write as there is to read, or a multiprocessor does not hold a row."""
     assert backward_choice(rows, columns, dtype).form == "apart"
@@ -456,10 +549,17 @@ def test_rows_of_odd_lengths_are_summed_as_others_are(columns, dtype):
 
 @pytest.mark.parametrize("columns, dtype", [(257, np.float32), (8191, np.float32), (8190, ml_dtypes.bfloat16)])
 def test_rows_are_loaded_once_though_they_end_within_a_vector(columns, dtype):
-    """A turn before they are needed: what is loaded then is found again. The first row's loads are before the loop, the next one's in it, a weight's before."""
+    """A turn before they are needed: what is loaded then is found again. The first row's loads are before the loop, the
+    next one's in it, a weight's before."""
     x = np.empty((16_384, columns), dtype)
     p = backward_choice(16_384, columns, dtype).stages[0]
-    kernel = mlirfuse.jit(norm_backward, target="cuda:sm_90").lower(x, x, x[0]).as_text("ptx").split(".entry mlirfuse_inner_outer0_0(")[1].split(".entry")[0]
+    kernel = (
+        mlirfuse.jit(norm_backward, target="cuda:sm_90")
+        .lower(x, x, x[0])
+        .as_text("ptx")
+        .split(".entry mlirfuse_inner_outer0_0(")[1]
+        .split(".entry")[0]
+    )
     assert p.whole == p.chunks - 1 and not p.stages
     assert kernel.count("ld.global") == p.chunks * (1 + 2 * 2)
 
@@ -485,11 +585,20 @@ def test_the_shortest_rows_are_not_copied_ahead():
             assert p.tx == 8 and not p.stages
 
 
-@pytest.mark.parametrize("fn, shape", [(lambda x, t, at: (x - x.mean(-1, keepdims=True)) * t[at], (11, 1024)), (lambda x, y, at: (x - x.mean(-1, keepdims=True)) * y[1:], (9, 1024))])
+@pytest.mark.parametrize(
+    "fn, shape",
+    [
+        (lambda x, t, at: (x - x.mean(-1, keepdims=True)) * t[at], (11, 1024)),
+        (lambda x, y, at: (x - x.mean(-1, keepdims=True)) * y[1:], (9, 1024)),
+    ],
+)
 def test_only_what_lies_where_the_row_does_is_loaded_before_its_reductions(fn, shape):
-    """Of what is taken or sliced there is nothing at the row's own index: the rows that are used are loaded where they are used, and no others."""
+    """Of what is taken or sliced there is nothing at the row's own index: the rows that are used are loaded where they
+    are used, and no others."""
     x, at = np.empty((8, 1024), np.float32), np.arange(8)
-    assert "trap" in mlirfuse.jit(lambda x, y: (x - x.mean(-1, keepdims=True)) * y, target="cuda:sm_90").lower(x, x).as_text("ptx")
+    assert "trap" in mlirfuse.jit(lambda x, y: (x - x.mean(-1, keepdims=True)) * y, target="cuda:sm_90").lower(
+        x, x
+    ).as_text("ptx")
     assert "trap" not in mlirfuse.jit(fn, target="cuda:sm_90").lower(x, np.empty(shape, np.float32), at).as_text("ptx")
 
 
@@ -512,9 +621,13 @@ def test_group_norm_reads_its_input_once(shape, dtype):
 @pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
 @pytest.mark.parametrize("columns, tx", [(33, 8), (49, 8), (63, 8), (66, 8), (99, 16), (127, 16), (130, 16), (129, 32)])
 def test_short_odd_rows_have_few_threads(columns, tx, dtype):
-    """Each with several elements: lines that a warp's access has a part of are all read soon. As many whatever an element's bytes are."""
+    """Each with several elements: lines that a warp's access has a part of are all read soon. As many whatever an
+    element's bytes are."""
     params = first_choice(lambda x: x.sum(-1), (262_144, columns), dtype=dtype)
-    assert params.tx == tx and params.tx * params.chunks * params.access.lanes < columns + 8 * params.tx * params.access.lanes
+    assert (
+        params.tx == tx
+        and params.tx * params.chunks * params.access.lanes < columns + 8 * params.tx * params.access.lanes
+    )
 
 
 def test_columns_that_are_written_too_are_in_many_parts():
@@ -550,9 +663,17 @@ def test_a_gradient_is_added_to_its_weight_in_place():
     assert mlirfuse.jit(step_that_reads_it, target="cuda:sm_90").lower(*arrays).kernels == 3
 
 
-@pytest.mark.parametrize("fn, shapes", [(mnp.softmax, [(4096, 1024)]), (lambda x: x.sum(-1), [(4096, 1024)]), (norm_backward, [(4096, 1024), (4096, 1024), 1024])])
+@pytest.mark.parametrize(
+    "fn, shapes",
+    [
+        (mnp.softmax, [(4096, 1024)]),
+        (lambda x: x.sum(-1), [(4096, 1024)]),
+        (norm_backward, [(4096, 1024), (4096, 1024), 1024]),
+    ],
+)
 def test_numbers_of_rows_that_differ_little_share_a_choice(fn, shapes, monkeypatch):
-    """A call with some rows more or fewer does not run the model again; one with many fewer does, where their number matters."""
+    """A call with some rows more or fewer does not run the model again; one with many fewer does, where their number
+    matters."""
     worked_out = []
     for owner, name in ((gpu_rows._Rows, "choice"), (gpu_columns._Columns, "choice"), (gpu_inner_outer, "_ordered")):
         made = getattr(owner, name)

@@ -1,5 +1,5 @@
-"""On a GPU: the operations of fd.ops on CUDA tensors against torch, with the tests that the CPU has (test_definition_ops.py), and what is
-particular to a GPU."""
+"""On a GPU: the operations of fd.ops on CUDA tensors against torch, with the tests that the CPU has
+(test_definition_ops.py), and what is particular to a GPU."""
 
 import pytest
 
@@ -63,14 +63,23 @@ def define(body, *inputs):
 
 
 def test_nothing_goes_through_the_host():
-    """Library ops between kernels run on the GPU: a call can be captured in a CUDA graph, which no wait for the host can."""
+    """Library ops between kernels run on the GPU: a call can be captured in a CUDA graph, which no wait for the host
+    can."""
     x, rows = torch.randn(64, 32, device="cuda"), torch.randint(0, 64, (128,), device="cuda")
     values, index = torch.randn(128, 32, device="cuda"), torch.randint(0, 64, (8, 32), device="cuda")
 
     def body(fd, x, rows, values, index):
         o = fd.ops
-        return [o.neg(o.cumsum(o.exp(x), 1)), o.cummax(x, 0), o.index_put_accumulate(x, rows, values), o.embedding_bwd(values, rows, 64),
-                o.scatter(x, index, 1.5, 0), o.argsort(x, 1), *o.topk(x, 3, 1), o.relu(o.matmul(x, o.permute(x, [1, 0])))]  # fmt: skip
+        return [
+            o.neg(o.cumsum(o.exp(x), 1)),
+            o.cummax(x, 0),
+            o.index_put_accumulate(x, rows, values),
+            o.embedding_bwd(values, rows, 64),
+            o.scatter(x, index, 1.5, 0),
+            o.argsort(x, 1),
+            *o.topk(x, 3, 1),
+            o.relu(o.matmul(x, o.permute(x, [1, 0]))),
+        ]
 
     fd, inputs = define(body, x, rows, values, index), [x, rows, values, index]
     wanted = [-x.exp().cumsum(1), x.cummax(0).values, x.index_add(0, rows, values), torch.zeros_like(x).index_add(0, rows, values),
@@ -105,7 +114,10 @@ def test_a_cpu_scalar_beside_cuda_tensors():
 
 def test_no_inputs_and_a_device():
     def body(fd):
-        return [fd.ops.iota(fd.define_scalar(1000), 5, 3, DataType.Int), fd.ops.full([3, 4], fd.define_scalar(1.5), DataType.Half)]
+        return [
+            fd.ops.iota(fd.define_scalar(1000), 5, 3, DataType.Int),
+            fd.ops.full([3, 4], fd.define_scalar(1.5), DataType.Half),
+        ]
 
     fd = define(body)
     for options in ({}, {"device": "cuda"}, {"device": 0}):
@@ -129,7 +141,10 @@ def test_running_statistics_are_written_in_place():
         torch.testing.assert_close((mean, var), wanted, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("shape, views", [((768, 128, 64), [[768, 128, 64], [64, 12, 128, 64]]), ((384, 100, 60), [[384, 100, 60], [32, 12, 100, 60]])])
+@pytest.mark.parametrize(
+    "shape, views",
+    [((768, 128, 64), [[768, 128, 64], [64, 12, 128, 64]]), ((384, 100, 60), [[384, 100, 60], [32, 12, 100, 60]])],
+)
 def test_a_reshape_that_fixes_sizes(shape, views):
     x = torch.randn(shape, device="cuda")
     fd = define(lambda fd, t: [fd.ops.set(fd.ops.permute(fd.ops.reshape(t, views[1]), [0, 2, 1, 3]))], x)

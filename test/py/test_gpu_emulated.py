@@ -1,4 +1,5 @@
-"""GPU kernels without a GPU: the PTX of several candidates of each segment, run by test support's emulator, against NumPy on float64."""
+"""GPU kernels without a GPU: the PTX of several candidates of each segment, run by test support's emulator, against
+NumPy on float64."""
 
 from __future__ import annotations
 
@@ -12,20 +13,37 @@ import pytest
 from ptx_emulator import EmulationError, Launch, Memory, parse, room_for
 
 import mlirfuse
-from mlirfuse.ir import sizes as sz
-from mlirfuse.runtime import targets
-from mlirfuse.lowering import ptx
-from mlirfuse.core.machine import Machine
-from mlirfuse.runtime.program import Program, Variant
-from mlirfuse.schedule.gpu import choice as gpu_choice, pointwise as gpu_pointwise, columns as gpu_columns, rows as gpu_rows
 from mlirfuse.analysis import joint
+from mlirfuse.core.machine import Machine
+from mlirfuse.ir import sizes as sz
+from mlirfuse.lowering import ptx
+from mlirfuse.runtime import targets
+from mlirfuse.runtime.program import Program, Variant
 from mlirfuse.schedule import staged
+from mlirfuse.schedule.gpu import (
+    choice as gpu_choice,
+)
+from mlirfuse.schedule.gpu import (
+    columns as gpu_columns,
+)
+from mlirfuse.schedule.gpu import (
+    pointwise as gpu_pointwise,
+)
+from mlirfuse.schedule.gpu import (
+    rows as gpu_rows,
+)
 
-BOUND = {"float16": 2e-3, "bfloat16": 1.6e-2, "float32": 1e-5, "float64": 1e-14}  # by the first input's type, relative to the largest result
+BOUND = {
+    "float16": 2e-3,
+    "bfloat16": 1.6e-2,
+    "float32": 1e-5,
+    "float64": 1e-14,
+}  # by the first input's type, relative to the largest result
 
 
 def run(program: Program, env: dict[str, int], params: tuple, inputs) -> list[np.ndarray]:
-    """The program's outputs, computed by its kernels with these schedule parameters; what they do not write stays 0xFF, which is NaN."""
+    """The program's outputs, computed by its kernels with these schedule parameters; what they do not write stays 0xFF,
+    which is NaN."""
     target, slots = program.target, program.slots()
     kernels, text = target.kernels(program, params, slots)
     code = parse(ptx.to_ptx(text, target.machine.chip))
@@ -64,7 +82,8 @@ def run(program: Program, env: dict[str, int], params: tuple, inputs) -> list[np
 
 
 def check(fn, *inputs, candidates: int = 4, chip: str = "sm_90", only=lambda params: True) -> None:
-    """Runs ``fn`` with the first ``candidates`` of each segment that are ``only`` such ones, the other segments as chosen, and compares with NumPy."""
+    """Runs ``fn`` with the first ``candidates`` of each segment that are ``only`` such ones, the other segments as
+    chosen, and compares with NumPy."""
     lowered = mlirfuse.jit(fn, target=f"cuda:{chip}").lower(*inputs)
     target = targets.of(f"cuda:{chip}")
     env = lowered.env
@@ -141,7 +160,8 @@ def normal(*shape, dtype=np.float32):
     ],
 )
 def test_long_rows(fn, inputs):
-    """Rows in shared memory, which are the first candidates; in some of them the vectors are a number that no unrolling divides."""
+    """Rows in shared memory, which are the first candidates; in some of them the vectors are a number that no unrolling
+    divides."""
     check(fn, *inputs, candidates=9)
 
 
@@ -152,13 +172,19 @@ def shifted(params):
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.int8])
 @pytest.mark.parametrize("columns", [17, 1025, 4099, 6002])
 def test_rows_that_begin_at_any_element(columns, dtype):
-    """By vectors that begin before the row: what of them is outside is in no result, and is not read where nothing lies."""
+    """By vectors that begin before the row: what of them is outside is in no result, and is not read where nothing
+    lies."""
     x = (normal(5, columns) * 20).astype(dtype)
     x[0, -1] = x[2, 0] = 100  # beside the first and the last of the rows between them
     check(lambda x: (x.argmax(-1), x.sum(-1)), x, only=shifted)
     if dtype is not np.int8:
         w, b = normal(columns, dtype=dtype), normal(columns, dtype=dtype)
-        for fn, inputs in ((softmax, [x]), (sum_and_variance, [x]), (layer_norm, [x, w, b]), (lambda x, w: w * x - (w * x).mean(-1, keepdims=True), [x, w])):
+        for fn, inputs in (
+            (softmax, [x]),
+            (sum_and_variance, [x]),
+            (layer_norm, [x, w, b]),
+            (lambda x, w: w * x - (w * x).mean(-1, keepdims=True), [x, w]),
+        ):
             check(fn, *inputs, only=shifted, candidates=3)
 
 
@@ -266,7 +292,13 @@ def test_what_is_read_after_the_reductions(dtype, columns, ahead):
         return x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-5) * weight * small + y * mask
 
     small = np.random.default_rng(1).integers(-9, 9, columns).astype(np.int8)
-    inputs = normal(6, columns, dtype=dtype), normal(6, columns, dtype=dtype), normal(columns, dtype=dtype), small, small > 0
+    inputs = (
+        normal(6, columns, dtype=dtype),
+        normal(6, columns, dtype=dtype),
+        normal(columns, dtype=dtype),
+        small,
+        small > 0,
+    )
     check(scaled, *inputs, candidates=3, only=lambda params: getattr(params, "ahead", None) is ahead)
 
 
@@ -285,7 +317,8 @@ def test_whole_means_are_exact(columns):
 
 @pytest.mark.parametrize("columns", [70, 1000, 3000, 12_000])
 def test_equal_elements_have_no_variance(columns):
-    """However large they are, but for what an ulp of the mean makes: weights that do not add up to 1 would make more of its square."""
+    """However large they are, but for what an ulp of the mean makes: weights that do not add up to 1 would make more of
+    its square."""
 
     def moments(x):
         mean, variance = x.mean(-1, keepdims=True), x.var(-1, keepdims=True)
@@ -360,7 +393,8 @@ def test_few_odd_rows_that_are_folded(shape, dtype, monkeypatch):
     ((16, 1, 487), np.int8, False),
 ])  # fmt: skip
 def test_rows_of_a_fold_that_meet_in_a_block(shape, dtype, split):
-    """Whichever columns a thread's vectors begin before, with several rows a thread and one, in all of a column and in parts."""
+    """Whichever columns a thread's vectors begin before, with several rows a thread and one, in all of a column and in
+    parts."""
     some = lambda p: p.gathered and (p.split > 1) == split  # noqa: E731
     x = (np.arange(math.prod(shape)) % 23 - 11).astype(dtype).reshape(shape)
     check(lambda x: x.sum(0), x, only=some, candidates=6)
@@ -381,18 +415,39 @@ def test_rows_of_a_fold_that_meet_in_a_block(shape, dtype, split):
 @pytest.mark.parametrize("several", [False, True])
 def test_columns_in_shared_memory(fn, inputs, several):
     """Of a block and of a cluster."""
-    check(fn, *inputs, only=lambda p: isinstance(p, gpu_columns.Params) and p.chunks and (p.cluster > 1) == several, candidates=2)
+    check(
+        fn,
+        *inputs,
+        only=lambda p: isinstance(p, gpu_columns.Params) and p.chunks and (p.cluster > 1) == several,
+        candidates=2,
+    )
 
 
 def test_a_row_after_the_other_with_a_result_each():
-    """One thread of a warp stores a row's result while the others go on to the next row's shuffles, where they wait for it."""
+    """One thread of a warp stores a row's result while the others go on to the next row's shuffles, where they wait for
+    it."""
     check(lambda x: (x.sum(1), x.sum(0)), normal(700, 128))
 
 
-@pytest.mark.parametrize("fn", [lambda x: x.sum(0), lambda x: (x.max(0), x.var(0)), lambda x: (x.astype(np.float32), x.sum(0)), lambda x: x.argmax(0)])
-@pytest.mark.parametrize("shape, dtype", [((700, 264), np.float32), ((1100, 512), np.float16), ((611, 520), np.float32)])
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: x.sum(0),
+        lambda x: (x.max(0), x.var(0)),
+        lambda x: (x.astype(np.float32), x.sum(0)),
+        lambda x: x.argmax(0),
+    ],
+)
+@pytest.mark.parametrize(
+    "shape, dtype", [((700, 264), np.float32), ((1100, 512), np.float16), ((611, 520), np.float32)]
+)
 def test_columns_whose_parts_meet_in_a_cluster(fn, shape, dtype):
-    check(fn, normal(*shape, dtype=dtype), only=lambda p: isinstance(p, gpu_columns.Params) and p.cluster > 1 and not p.chunks, candidates=2)
+    check(
+        fn,
+        normal(*shape, dtype=dtype),
+        only=lambda p: isinstance(p, gpu_columns.Params) and p.cluster > 1 and not p.chunks,
+        candidates=2,
+    )
 
 
 @pytest.mark.parametrize("shape, weights", [((64, 71), (71,)), ((3, 64, 35), (3, 1, 35)), ((2, 36, 42), (1, 42))])
@@ -439,7 +494,12 @@ def test_columns_in_one_turn():
     """Rows that no number of threads divides, all in one turn of a loop."""
     for fn in (lambda x: x.sum(0), lambda x: (x.argmax(0), x.sum(0)), softmax_of_columns):
         check(fn, np.abs(normal(70, 64)), only=lambda params: getattr(params, "checked", False))
-    check(lambda x: x.sum(0), np.abs(normal(300, 512)), only=lambda params: getattr(params, "checked", False), candidates=2)
+    check(
+        lambda x: x.sum(0),
+        np.abs(normal(300, 512)),
+        only=lambda params: getattr(params, "checked", False),
+        candidates=2,
+    )
 
 
 @pytest.mark.parametrize(
@@ -455,7 +515,9 @@ def test_columns_in_registers(shape, dtype):
         return apart / np.sqrt((apart * apart).mean(0) + 1e-5), x.argmax(0)
 
     for fn in (softmax_of_columns, standardized, lambda x: (x > x.mean(0)) & (x != x.max(0))):
-        check(fn, normal(*shape, dtype=dtype) + dtype(1), only=lambda params: getattr(params, "held", False), candidates=3)
+        check(
+            fn, normal(*shape, dtype=dtype) + dtype(1), only=lambda params: getattr(params, "held", False), candidates=3
+        )
 
 
 def test_columns_with_more_lanes_than_rows_of_threads():
@@ -469,7 +531,9 @@ def test_columns_with_more_lanes_than_rows_of_threads():
 def two_multiprocessors(monkeypatch):
     """The machines have so many: sums over rows have four parts."""
     typical = Machine.of_architecture
-    monkeypatch.setattr(Machine, "of_architecture", staticmethod(lambda chip: dataclasses.replace(typical(chip), sm_count=2)))
+    monkeypatch.setattr(
+        Machine, "of_architecture", staticmethod(lambda chip: dataclasses.replace(typical(chip), sm_count=2))
+    )
 
 
 def layer_norm_backward(g, x, w):
@@ -493,10 +557,13 @@ def shapes_of(params):
 
 
 @pytest.mark.parametrize("fn", [norm_backward, layer_norm_backward, sums_of_standardized_rows])
-@pytest.mark.parametrize("chip, rows, columns", [("sm_90", 40, 256), ("sm_90", 100, 24), ("sm_90", 33, 65), ("sm_90", 3, 1000), ("sm_70", 33, 65)])
+@pytest.mark.parametrize(
+    "chip, rows, columns",
+    [("sm_90", 40, 256), ("sm_90", 100, 24), ("sm_90", 33, 65), ("sm_90", 3, 1000), ("sm_70", 33, 65)],
+)
 def test_rows_and_sums_over_them(fn, chip, rows, columns, two_multiprocessors):
-    """In one pass: by threads of a warp or more, one row or several at a time, which no number of blocks divides, on their way through shared memory or not,
-    and in loops; and apart."""
+    """In one pass: by threads of a warp or more, one row or several at a time, which no number of blocks divides, on
+    their way through shared memory or not, and in loops; and apart."""
     inputs = [normal(rows, columns), normal(rows, columns) + 1, normal(columns) + 2][: 2 if fn is norm_backward else 3]
     seen = set()
 
@@ -596,7 +663,10 @@ def batch_norm(x, weight, bias):
         (lambda x: softmax(x.reshape(-1)), [normal(30, 129)]),
         (standardized, [normal(3, 2048) + 5]),
         (standardized, [normal(2, 2050, dtype=np.float16)]),
-        (lambda x: x / x.sum(-1, keepdims=True), [normal(2, 2050, dtype=np.float16) + np.float16(40)]),  # past the largest number in half precision
+        (
+            lambda x: x / x.sum(-1, keepdims=True),
+            [normal(2, 2050, dtype=np.float16) + np.float16(40)],
+        ),  # past the largest number in half precision
         (lambda x: x / np.abs(x).max(), [normal(50, 70)]),
         (lambda x: np.where(x > x.mean(), x, 0), [normal(4000)]),
         (lambda x: (x - x.max(-1, keepdims=True)) * (x * x).sum(-1, keepdims=True), [normal(2, 3000)]),
@@ -605,10 +675,22 @@ def batch_norm(x, weight, bias):
         (softmax_of_columns, [normal(301, 7, dtype=np.float16)]),
         (batch_norm, [normal(20, 30, 24) + 3, normal(24), normal(24)]),
         (deviations, [normal(900, 64)]),
-        (lambda x: (x / x.max(-1, keepdims=True), x.max(-1, keepdims=True), (x * x).sum(-1)), [normal(3, 1025)]),  # reductions that are results too
-        (lambda x: (x / x.sum(-1, keepdims=True), x.sum(-1, keepdims=True)), [np.abs(normal(2, 520, dtype=np.float16))]),
-        (lambda g, x: (g.sum(0), (g * x).sum(0), g - g.sum(0) / 500 - x * (g * x).sum(0) / 500), [normal(500, 24) + 1, normal(500, 24)]),
-        (lambda x: x - x.transpose(1, 0, 2).reshape(12, -1).mean(-1)[:, None], [normal(6, 12, 70)]),  # rows of several pieces
+        (
+            lambda x: (x / x.max(-1, keepdims=True), x.max(-1, keepdims=True), (x * x).sum(-1)),
+            [normal(3, 1025)],
+        ),  # reductions that are results too
+        (
+            lambda x: (x / x.sum(-1, keepdims=True), x.sum(-1, keepdims=True)),
+            [np.abs(normal(2, 520, dtype=np.float16))],
+        ),
+        (
+            lambda g, x: (g.sum(0), (g * x).sum(0), g - g.sum(0) / 500 - x * (g * x).sum(0) / 500),
+            [normal(500, 24) + 1, normal(500, 24)],
+        ),
+        (
+            lambda x: x - x.transpose(1, 0, 2).reshape(12, -1).mean(-1)[:, None],
+            [normal(6, 12, 70)],
+        ),  # rows of several pieces
     ],
 )
 def test_few_rows_in_stages(fn, inputs):
@@ -624,7 +706,9 @@ def test_rows_that_are_written_as_they_are_reduced(shape):
     for fn in (lambda x: (relu(x), relu(x).sum(-1)), lambda x: (x * 2, (x * x).mean(-1, keepdims=True), x.max(-1))):
         check(fn, normal(*shape), candidates=1)
         check(fn, normal(*shape), candidates=1, only=in_parts)
-    lowered = mlirfuse.jit(lambda x: (relu(x), relu(x).sum()), target="cuda:sm_90").lower(np.empty((4096, 4096), np.float32))
+    lowered = mlirfuse.jit(lambda x: (relu(x), relu(x).sum()), target="cuda:sm_90").lower(
+        np.empty((4096, 4096), np.float32)
+    )
     (params,) = Program(lowered.segmented(), targets.of("cuda:sm_90"), lowered.env).parameters(lowered.env, {})
     assert params.split > 100
 
@@ -741,9 +825,15 @@ EXCHANGE = """.visible .entry exchange(.param .u64 exchange_param_0)
         ("st.shared.b32 [%rd5], %r1; bar.sync 0; ld.shared.b32 %r4, [%rd6];", None),
         ("st.shared.b32 [%rd5], %r1; ld.shared.b32 %r4, [%rd5]; bar.sync 0; ld.shared.b32 %r4, [%rd6];", None),
         ("st.shared.b32 [%rd5], %r1; ld.shared.b32 %r4, [%rd6];", "race: reads"),
-        ("st.shared.b32 [%rd5], %r1; bar.sync 0; ld.shared.b32 %r4, [%rd6]; st.shared.b32 [%rd5], %r2;", "race: changes"),
+        (
+            "st.shared.b32 [%rd5], %r1; bar.sync 0; ld.shared.b32 %r4, [%rd6]; st.shared.b32 [%rd5], %r2;",
+            "race: changes",
+        ),
         ("st.shared.b32 [%rd4], %r1; bar.sync 0; ld.shared.b32 %r4, [%rd4];", "race: several"),
-        ("st.shared.b32 [%rd4], 5; bar.sync 0; ld.shared.b32 %r4, [%rd4]; st.shared.b32 [%rd4], 5;", None),  # all the same
+        (
+            "st.shared.b32 [%rd4], 5; bar.sync 0; ld.shared.b32 %r4, [%rd4]; st.shared.b32 [%rd4], 5;",
+            None,
+        ),  # all the same
     ],
 )
 def test_the_emulator_finds_races(body, message):
@@ -778,7 +868,13 @@ def test_the_emulator_finds_barriers_apart(body, message):
     """Of two warps, %p1 holds in the second and %p2 in the first's first half."""
     memory = Memory(1 << 18)
     body = "setp.ge.s32 %p1, %r1, 32; setp.lt.s32 %p2, %r1, 16; " + body.replace(";", ";\n").replace(":", ":\n")
-    launch = Launch(parse(EXCHANGE.replace("BODY", body))["exchange"], memory, [memory.allocate(np.zeros(64, np.int32), writable=True)], 1, 64)
+    launch = Launch(
+        parse(EXCHANGE.replace("BODY", body))["exchange"],
+        memory,
+        [memory.allocate(np.zeros(64, np.int32), writable=True)],
+        1,
+        64,
+    )
     if message is None:
         launch.run()
         return
@@ -803,7 +899,10 @@ def test_the_emulator_finds_barriers_apart(body, message):
         (lambda x: x.reshape(8, 3, 6)[:, :, :4].transpose(1, 0, 2) * 2, normal(9, 16)),
         (lambda x: x.sum(0).reshape(64, 6)[:, :4] * 2, normal(4, 8, 48)),
         (lambda x: x.reshape(-1, 6)[:, :4] + 1, normal(12288)),
-        (lambda x: x.reshape(8, 48, 32) - x.reshape(8, 48, 32).max((0, 2), keepdims=True), normal(12288)),  # a bit of the index extends to all
+        (
+            lambda x: x.reshape(8, 48, 32) - x.reshape(8, 48, 32).max((0, 2), keepdims=True),
+            normal(12288),
+        ),  # a bit of the index extends to all
     ],
 )
 def test_reshapes_to_constants(fn, x):

@@ -1,14 +1,15 @@
-"""`fusion-guard` at run time: a group is entered under what it was compiled for; on anything else the fallback runs, with the same result."""
+"""`fusion-guard` at run time: a group is entered under what it was compiled for; on anything else the fallback runs,
+with the same result."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from mlirfuse.ir import interpreter
 from mlirfuse.core import mlir
-from mlirfuse.dialects import fusion
 from mlirfuse.core.errors import ShapeError
+from mlirfuse.dialects import fusion
+from mlirfuse.ir import interpreter
 from mlirfuse.ir.graph import Graph
 from mlirfuse.passes.base import run_pipeline
 from mlirfuse.passes.guard import failed_assumption

@@ -1,4 +1,5 @@
-"""The contract of ``jit``: what a call may look like, what is compiled again and what is not, and what goes wrong in which words."""
+"""The contract of ``jit``: what a call may look like, what is compiled again and what is not, and what goes wrong in
+which words."""
 
 from __future__ import annotations
 
@@ -56,11 +57,13 @@ def close(got, want, tolerance=1e-5):
         return
     assert type(got) is type(want), f"a {type(got).__name__}, not a {type(want).__name__}"
     if not isinstance(want, (np.ndarray, np.generic)):
-        assert got == want or got is want or got != got and want != want
+        assert got == want or got is want or (got != got and want != want)
         return
     assert got.dtype == want.dtype and got.shape == want.shape, f"{got.dtype}{got.shape}, not {want.dtype}{want.shape}"
     if want.dtype.kind in "fV" or want.dtype == ml_dtypes.bfloat16:
-        np.testing.assert_allclose(np.asarray(got, np.float64), np.asarray(want, np.float64), rtol=tolerance, atol=tolerance)
+        np.testing.assert_allclose(
+            np.asarray(got, np.float64), np.asarray(want, np.float64), rtol=tolerance, atol=tolerance
+        )
     else:
         np.testing.assert_array_equal(got, want)
 
@@ -103,7 +106,8 @@ class compiles:
             assert {k: now[k] - self.before[k] for k in self.expected} == self.expected
 
 
-# ---------------------------------------------------------------------------------------------------------------- sizes and numbers
+# ---------------------------------------------------------------------------------------------------------------- sizes
+# and numbers
 
 
 def norm(x, r, w, b1, b2):
@@ -124,7 +128,8 @@ def test_random_sizes_run_on_one_compilation():
 
 
 def test_new_sizes_compile_nothing_where_they_are_alike():
-    """Schedules differ between rows shorter than a vector of this machine (4 to 16 floats), shorter than 64 and longer, and by how many there are."""
+    """Schedules differ between rows shorter than a vector of this machine (4 to 16 floats), shorter than 64 and longer,
+    and by how many there are."""
     compiled = strict(lambda x, y: np.tanh(x) * y.sum(0) + x.shape[0])
     narrow, wide = [(5, 9, 3), (4, 3, 2), (6, 2, 3), (9, 5, 2)], [(5, 9, 70), (4, 3, 64), (6, 2, 90), (8, 4, 300)]
     for alike in (narrow, wide):
@@ -136,13 +141,23 @@ def test_new_sizes_compile_nothing_where_they_are_alike():
     for n, m, k in ((50, 2, 70), (300, 2, 1000), (2, 3000, 20), (1000, 90, 3), (2, 2, 2)):
         x, y = floats(n, k), floats(m, k)
         close(compiled(x, y), np.tanh(x) * y.sum(0) + n, 1e-4)
-    assert counters.kinds == before["kinds"] and counters.variants <= before["variants"] + 4  # schedules for many or few rows
+    assert (
+        counters.kinds == before["kinds"] and counters.variants <= before["variants"] + 4
+    )  # schedules for many or few rows
 
 
-@pytest.mark.parametrize("shapes", [((1, 7), (5, 1)), ((1, 1), (5, 7)), ((5, 7), (5, 7)), ((1, 7), (1, 7)), ((5, 1), (1, 1)), ((2, 7), (1, 1))])
+@pytest.mark.parametrize(
+    "shapes",
+    [((1, 7), (5, 1)), ((1, 1), (5, 7)), ((5, 7), (5, 7)), ((1, 7), (1, 7)), ((5, 1), (1, 1)), ((2, 7), (1, 1))],
+)
 def test_sizes_that_become_one(shapes):
     compiled = strict(lambda x, y: (x - y).sum(0) + (x * y).max())
-    agree(lambda x, y: (x - y).sum(0) + (x * y).max(), (floats(5, 7), floats(5, 7)), tuple(map(floats_of, shapes)), compiled=compiled)
+    agree(
+        lambda x, y: (x - y).sum(0) + (x * y).max(),
+        (floats(5, 7), floats(5, 7)),
+        tuple(map(floats_of, shapes)),
+        compiled=compiled,
+    )
 
 
 def floats_of(shape):
@@ -150,8 +165,15 @@ def floats_of(shape):
 
 
 def test_equal_sizes_once_do_not_stay_equal():
-    agree(lambda x, y: np.concatenate([x, y]) * 2, (floats(5), floats(5)), (floats(5), floats(8)), (floats(1), floats(8)))
-    agree(lambda x, y: (x.T + x if x.shape[0] == x.shape[1] else x) * y, (floats(4, 4), floats(4)), (floats(3, 4), floats(4)), (floats(5, 5), floats(5)))
+    agree(
+        lambda x, y: np.concatenate([x, y]) * 2, (floats(5), floats(5)), (floats(5), floats(8)), (floats(1), floats(8))
+    )
+    agree(
+        lambda x, y: (x.T + x if x.shape[0] == x.shape[1] else x) * y,
+        (floats(4, 4), floats(4)),
+        (floats(3, 4), floats(4)),
+        (floats(5, 5), floats(5)),
+    )
 
 
 def test_sizes_in_arithmetic_and_conditions():
@@ -186,8 +208,20 @@ def test_numbers_that_do_not_fit():
         with pytest.raises(OverflowError):
             compiled(u8, n)
         close(compiled(u8, 7), u8 + 7)
-    agree(lambda x, n: x * n, (floats(3), 3), (floats(3), 2**63), (floats(3), -(2**70)), (floats(3), 2**64), (floats(3), 4))
-    agree(lambda x, n: x * n, (np.ones(3, np.uint64), 2**63), (np.ones(3, np.uint64), 3), (np.ones(3, np.uint64), 2**64 - 1))
+    agree(
+        lambda x, n: x * n,
+        (floats(3), 3),
+        (floats(3), 2**63),
+        (floats(3), -(2**70)),
+        (floats(3), 2**64),
+        (floats(3), 4),
+    )
+    agree(
+        lambda x, n: x * n,
+        (np.ones(3, np.uint64), 2**63),
+        (np.ones(3, np.uint64), 3),
+        (np.ones(3, np.uint64), 2**64 - 1),
+    )
 
     def store(x, s):
         x[1:] = s
@@ -198,7 +232,8 @@ def test_numbers_that_do_not_fit():
         strict(store)(u8.copy(), -1.5)
 
 
-# ---------------------------------------------------------------------------------------------------------------- constants
+# ----------------------------------------------------------------------------------------------------------------
+# constants
 
 
 def test_axes_shapes_strings_and_conditions_are_guarded():
@@ -266,7 +301,8 @@ def test_objects_as_arguments():
         compiled(x, {1, 2})
 
 
-# ---------------------------------------------------------------------------------------------------------------- ways to call
+# ---------------------------------------------------------------------------------------------------------------- ways
+# to call
 
 
 def test_keywords_and_defaults():
@@ -277,7 +313,15 @@ def test_keywords_and_defaults():
         return out + more.get("shift", 0)
 
     compiled, x = strict(f), floats(4)
-    for args, kwargs in (((x,), {}), ((x, 3.0), {}), ((x, x, x, x), {}), ((x,), dict(scale=2.0)), ((x,), dict(shift=x, scale=x)), ((x,), dict(scale=x, shift=x)), ((), dict(x=x))):
+    for args, kwargs in (
+        ((x,), {}),
+        ((x, 3.0), {}),
+        ((x, x, x, x), {}),
+        ((x,), dict(scale=2.0)),
+        ((x,), dict(shift=x, scale=x)),
+        ((x,), dict(scale=x, shift=x)),
+        ((), dict(x=x)),
+    ):
         close(compiled(*args, **kwargs), f(*args, **kwargs))
 
 
@@ -286,7 +330,12 @@ Pair = collections.namedtuple("Pair", "a b")
 
 def test_containers():
     def f(d, pair, nested):
-        return {"sum": d["x"] + pair.a, "more": [nested[0][0] * 2, (pair.b, d["n"])], "pair": Pair(d["x"], None), "size": d["x"].shape[0]}
+        return {
+            "sum": d["x"] + pair.a,
+            "more": [nested[0][0] * 2, (pair.b, d["n"])],
+            "pair": Pair(d["x"], None),
+            "size": d["x"].shape[0],
+        }
 
     agree(f, ({"x": floats(3), "n": 4}, Pair(floats(3), floats(1)), [(floats(2),)]))
     compiled = strict(lambda d: d["a"] - d["b"])
@@ -307,7 +356,15 @@ def test_results_that_are_arguments_numbers_or_nothing():
 
 
 def test_numbers_in_numbers_out():
-    agree(lambda x, y: (x + y, x * 2.0, -x, abs(y)), (np.float64(3), 4.0), (np.array(3.0), np.array(4.0)), (np.float32(3), 4), (3, 4), (2.5, 4), (True, 2))
+    agree(
+        lambda x, y: (x + y, x * 2.0, -x, abs(y)),
+        (np.float64(3), 4.0),
+        (np.array(3.0), np.array(4.0)),
+        (np.float32(3), 4),
+        (3, 4),
+        (2.5, 4),
+        (True, 2),
+    )
     agree(lambda x: (x.sum(), x.mean(), x.argmax(), x.any()), (floats(3, 4),), (floats(1),))
 
 
@@ -529,7 +586,8 @@ def test_compiled_functions_in_compiled_functions():
     close(outer(x), {"a": np.tanh(x) * 3, "b": (np.tanh(x) * 3).sum()})
 
 
-# ---------------------------------------------------------------------------------------------------------------- layouts, empties, dtypes
+# ----------------------------------------------------------------------------------------------------------------
+# layouts, empties, dtypes
 
 
 def layouts():
@@ -558,7 +616,13 @@ def test_layouts(layout):
 
 
 def test_empty_and_0d():
-    agree(lambda x: (x * 2, x.sum(0), x.sum(), x.T, x[:0]), (np.zeros((0, 3)),), (np.zeros((3, 0)),), (np.zeros((2, 3)),), (np.zeros((0, 0)),))
+    agree(
+        lambda x: (x * 2, x.sum(0), x.sum(), x.T, x[:0]),
+        (np.zeros((0, 3)),),
+        (np.zeros((3, 0)),),
+        (np.zeros((2, 3)),),
+        (np.zeros((0, 0)),),
+    )
     agree(lambda x, y: np.concatenate([x, y]), (floats(0), floats(3)), (floats(3), floats(0)), (floats(2), floats(3)))
     agree(lambda x: (x.sum(), x + 1, x.reshape(1, 1)), (np.array(2.5),), (np.array(2.5, np.float32),))
     compiled = strict(lambda x: x.max(0))
@@ -574,7 +638,9 @@ def test_empty_and_0d():
     agree(fill, (np.zeros((0, 3)), np.ones(3)), (np.zeros((2, 3)), np.ones(3)))
 
 
-@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float64, np.int8, np.uint16, np.int64, np.uint64, np.bool_])
+@pytest.mark.parametrize(
+    "dtype", [np.float16, ml_dtypes.bfloat16, np.float64, np.int8, np.uint16, np.int64, np.uint64, np.bool_]
+)
 def test_dtypes(dtype):
     x = (floats(5, 9) * 5).astype(dtype)
     tolerance = {2: 2e-2}.get(np.dtype(dtype).itemsize, 1e-6) if np.dtype(dtype).kind not in "iub" else 0
@@ -592,7 +658,11 @@ def test_numbers_beside_half_types_of_torch():
             assert got.dtype == want.dtype == dtype
             torch.testing.assert_close(got, want)
         assert strict(lambda x, s: x * s)(x, 2.5).dtype == dtype
-        assert strict(lambda x: np.where(x > 0, x, 0.0))(x).dtype == strict(lambda x: np.clip(x, -1.0, 1))(x).dtype == dtype
+        assert (
+            strict(lambda x: np.where(x > 0, x, 0.0))(x).dtype
+            == strict(lambda x: np.clip(x, -1.0, 1))(x).dtype
+            == dtype
+        )
 
 
 def test_integers_overflow_and_divide_as_in_numpy():
@@ -600,7 +670,11 @@ def test_integers_overflow_and_divide_as_in_numpy():
     a, b = (g.reshape(-1) for g in np.meshgrid(extremes, extremes))
     with np.errstate(all="ignore"):
         for k in range(8):  # every length of the last vector, all of whose lanes divide by 0
-            agree(lambda a, b: (a + b, a * b, a // b, a % b, np.fmod(a, b), -a, np.abs(a)), (a[k:], b[k:]), (a[: 7 + k].astype(np.int64), np.zeros(7 + k, np.int64)))
+            agree(
+                lambda a, b: (a + b, a * b, a // b, a % b, np.fmod(a, b), -a, np.abs(a)),
+                (a[k:], b[k:]),
+                (a[: 7 + k].astype(np.int64), np.zeros(7 + k, np.int64)),
+            )
         big = np.array([2**63 - 1, -(2**63), 5])
         agree(lambda x: (x + x, x * x, x.sum(), (x // -1)), (big,))
 
@@ -609,7 +683,12 @@ def test_sums_of_zeros():
     """A sum begins at 0, also over extents of 1: that of -0 is 0; a product of one number is that."""
     for shape in ((), (1,), (1, 3), (2, 1), (4, 5)):
         x = np.full(shape, -0.0, np.float32)
-        for fn in (lambda x: x.sum(), lambda x: np.sum(x, axis=None, keepdims=True), lambda x: x.prod(), lambda x: x.max()):
+        for fn in (
+            lambda x: x.sum(),
+            lambda x: np.sum(x, axis=None, keepdims=True),
+            lambda x: x.prod(),
+            lambda x: x.max(),
+        ):
             assert np.array_equal(np.signbit(strict(fn)(x)), np.signbit(fn(x)))
 
 
@@ -631,7 +710,8 @@ def test_more_than_2_31_elements():
     assert y[-1] == 6 and y[0] == 2 and total == n + 4 and where == n - 1
 
 
-# ---------------------------------------------------------------------------------------------------------------- writing into arguments
+# ----------------------------------------------------------------------------------------------------------------
+# writing into arguments
 
 
 def test_writing():
@@ -641,7 +721,13 @@ def test_writing():
         y[...] = x.sum(0)
         return x[0] + 1, y.max()
 
-    agree(f, (floats(5, 7), floats(7)), (floats(3, 9), floats(9)), (floats(7, 5).T, floats(7)), (floats(10, 14)[::2, ::-2], floats(14)[::-2]))
+    agree(
+        f,
+        (floats(5, 7), floats(7)),
+        (floats(3, 9), floats(9)),
+        (floats(7, 5).T, floats(7)),
+        (floats(10, 14)[::2, ::-2], floats(14)[::-2]),
+    )
 
 
 def test_writing_what_others_still_read():
@@ -709,7 +795,12 @@ def test_arguments_that_overlap(fn, order):
         views = {0: lambda a: (a[:10], a[10:20]), 1: lambda a: (a, a), 2: lambda a: (a[1:], a[:-1])}[k]
         close(compiled(*views(mine)), fn(*views(theirs)))
         close(mine, theirs)
-    for views in (lambda a: (a, a[::-1]), lambda a: (a[::2], a[1::2]), lambda a: (a[:10].reshape(2, 5), a[5:15].reshape(2, 5)), lambda a: (a[:5], np.broadcast_to(a[2:3], (5,)))):
+    for views in (
+        lambda a: (a, a[::-1]),
+        lambda a: (a[::2], a[1::2]),
+        lambda a: (a[:10].reshape(2, 5), a[5:15].reshape(2, 5)),
+        lambda a: (a[:5], np.broadcast_to(a[2:3], (5,))),
+    ):
         mine, theirs = floats(20), floats(20)
         close(compiled(*views(mine)), fn(*views(theirs)))
         close(mine, theirs)
@@ -757,13 +848,21 @@ def test_results_share_memory_with_arguments_only_where_numpys_do(fn):
 
 def test_views_are_views():
     x = floats(4, 6)
-    for fn in (lambda x: x.T, lambda x: x[1:, ::-2], lambda x: x.reshape(6, 4), lambda x: x[None, :, None], lambda x: np.broadcast_to(x, (2, 4, 6)), lambda x: x.ravel()):
+    for fn in (
+        lambda x: x.T,
+        lambda x: x[1:, ::-2],
+        lambda x: x.reshape(6, 4),
+        lambda x: x[None, :, None],
+        lambda x: np.broadcast_to(x, (2, 4, 6)),
+        lambda x: x.ravel(),
+    ):
         got = strict(fn)(x)
         close(got, fn(x))
         assert np.shares_memory(got, x)
 
 
-# ---------------------------------------------------------------------------------------------------------------- memory
+# ----------------------------------------------------------------------------------------------------------------
+# memory
 
 
 def test_results_are_not_overwritten():
@@ -800,7 +899,8 @@ def test_arguments_and_results_are_let_go():
     assert argument() is None and got() is None
 
 
-# ---------------------------------------------------------------------------------------------------------------- errors
+# ----------------------------------------------------------------------------------------------------------------
+# errors
 
 
 def here(error, code: str) -> None:
@@ -851,7 +951,10 @@ def test_what_cannot_be_traced(fn, words):
 def test_complex_numbers_are_not_computed_with(fn):
     """Kernels have none; op by op it works, and views and products of NumPy's need no kernel."""
     x = floats(3, 3) + 1j * floats(3, 3, seed=1)
-    with pytest.raises(UnsupportedError, match="of complex numbers is not compiled: compute with arrays of the real and the imaginary parts") as error:
+    with pytest.raises(
+        UnsupportedError,
+        match="of complex numbers is not compiled: compute with arrays of the real and the imaginary parts",
+    ) as error:
         strict(fn)(x)
     here(error, "lambda x")
     with pytest.warns(UserWarning, match="of complex numbers"):
@@ -920,7 +1023,8 @@ def test_nothing_warns():
         strict(lambda x: (np.log(x), 1 / x, np.sqrt(x), x.astype(np.int32), np.exp(x * x), x.mean()))(x)
 
 
-# ---------------------------------------------------------------------------------------------------------------- fallback
+# ----------------------------------------------------------------------------------------------------------------
+# fallback
 
 
 def broken(monkeypatch):
@@ -951,7 +1055,10 @@ def test_fallback(monkeypatch):
 
 def test_fallback_off(monkeypatch):
     broken(monkeypatch)
-    for compiled, context in ((strict(lambda x: x + 1), config.override()), (mlirfuse.jit(lambda x: x + 1), config.override(fallback=False))):
+    for compiled, context in (
+        (strict(lambda x: x + 1), config.override()),
+        (mlirfuse.jit(lambda x: x + 1), config.override(fallback=False)),
+    ):
         with context, pytest.raises(CompileError, match="out of luck"):
             compiled(floats(3))
 
@@ -991,7 +1098,8 @@ def test_switched_off():
         pass
 
 
-# ---------------------------------------------------------------------------------------------------------------- threads, processes, the cache
+# ----------------------------------------------------------------------------------------------------------------
+# threads, processes, the cache
 
 
 def test_eight_threads_call_a_new_function_at_once():
@@ -1028,7 +1136,7 @@ def test_threads_with_numbers_and_writes():
                 x = np.full(10 + j % 3, float(k))
                 r = compiled(x, float(j))
                 assert (x == k + j).all() and (r == 2 * (k + j)).all()
-        except BaseException as error:  # noqa: BLE001
+        except BaseException as error:
             failures.append(error)
 
     threads = [threading.Thread(target=run, args=(k,)) for k in range(8)]
@@ -1070,7 +1178,9 @@ def test_fork():
 def test_pickling_and_copying():
     assert pickle.loads(pickle.dumps(decorated)) is decorated
     assert copy.deepcopy(decorated) is decorated
-    with pytest.raises((pickle.PicklingError, AttributeError), match="Can't pickle|local object|not found|not the same object"):
+    with pytest.raises(
+        (pickle.PicklingError, AttributeError), match="Can't pickle|local object|not found|not the same object"
+    ):
         pickle.dumps(strict(lambda x: x))
 
 
@@ -1081,11 +1191,14 @@ def decorated(x):
 
 
 def test_looks_like_the_function():
-    assert decorated.__name__ == "decorated" and decorated.__doc__ == "Twice x." and decorated.__wrapped__ is decorated.fn
+    assert (
+        decorated.__name__ == "decorated" and decorated.__doc__ == "Twice x." and decorated.__wrapped__ is decorated.fn
+    )
 
 
 def of_the_cache():
-    """A new function each time, whose code is the same; checks what it computes. Entries of the cache on disk that it found and missed."""
+    """A new function each time, whose code is the same; checks what it computes. Entries of the cache on disk that it
+    found and missed."""
     before = cache.hits, cache.misses
     x = floats(40, 50)
     close(strict(lambda x: np.exp(x) * x.sum(0) + 1)(x), np.exp(x) * x.sum(0) + 1, 1e-4)
@@ -1181,7 +1294,9 @@ def test_cache_of_several_processes(tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "MLIRFUSE_CACHE": "1", "MLIRFUSE_CACHE_DIR": str(folder)}
 
     def start():
-        return subprocess.Popen([sys.executable, "-c", PROGRAM], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        return subprocess.Popen(
+            [sys.executable, "-c", PROGRAM], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
 
     def finish(process) -> list[int]:
         out, err = process.communicate(timeout=120)
@@ -1202,7 +1317,9 @@ def test_groups_of_channels_are_one_kernel():
         n, c, *rest = x.shape
         groups = x.reshape(n, 4, c // 4 * rest[0] * rest[1])
         centred = groups - groups.mean(-1, keepdims=True)
-        return (centred / np.sqrt((centred * centred).mean(-1, keepdims=True) + 1e-5)).reshape(x.shape) * w[:, None, None]
+        return (centred / np.sqrt((centred * centred).mean(-1, keepdims=True) + 1e-5)).reshape(x.shape) * w[
+            :, None, None
+        ]
 
     for shape in ((2, 12, 5, 7), (3, 20, 8, 8), (1, 4, 3, 3)):
         x, w = floats(*shape), floats(shape[1])

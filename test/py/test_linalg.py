@@ -1,4 +1,5 @@
-"""The linalg level means what the function means: MLIR's own passes lower it to loops, which run on the CPU and agree with NumPy."""
+"""The linalg level means what the function means: MLIR's own passes lower it to loops, which run on the CPU and agree
+with NumPy."""
 
 import ctypes
 
@@ -10,12 +11,12 @@ import random_programs
 
 import mlirfuse
 import mlirfuse.numpy as mnp
-from mlirfuse.ir import dtypes as dt
 from mlirfuse.core import mlir
-from mlirfuse.ir.ops import table as ops
+from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.builder import Builder
 from mlirfuse.ir.graph import Block, Graph, Value
+from mlirfuse.ir.ops import table as ops
 from mlirfuse.lowering import llvm as code
 from mlirfuse.lowering.linalg import to_linalg
 from mlirfuse.passes.base import run_pipeline
@@ -85,7 +86,9 @@ def run_linalg(text, name, args, results):
     compiled = llvm.parse_assembly(code.translate(module))
     llvm.add_symbol("memrefCopy", ctypes.cast(memref_copy, ctypes.c_void_p).value)
     host = dict(cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten())
-    machine = llvm.Target.from_default_triple().create_target_machine(**host, codemodel="large")  # its sections may lie far from each other
+    machine = llvm.Target.from_default_triple().create_target_machine(
+        **host, codemodel="large"
+    )  # its sections may lie far from each other
     engine = llvm.create_mcjit_compiler(compiled, machine)
     engine.finalize_object()
     _keep.append(engine)
@@ -93,7 +96,9 @@ def run_linalg(text, name, args, results):
     kinds = [descriptor(rank) for _, rank in results]
     together = type("Results", (ctypes.Structure,), {"_fields_": [(f"r{k}", kind) for k, kind in enumerate(kinds)]})()
     given = [describe(a) for a in args]
-    ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * (len(given) + 1))(address)(ctypes.byref(together), *[ctypes.byref(d) for d in given])
+    ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * (len(given) + 1))(address)(
+        ctypes.byref(together), *[ctypes.byref(d) for d in given]
+    )
     return [as_array(getattr(together, f"r{k}"), np.dtype(dtype), rank) for k, (dtype, rank) in enumerate(results)]
 
 
@@ -118,7 +123,9 @@ def check(fn, *args, target="cpu", tolerance=1e-6, exact=None):
             assert np.array_equal(g, e), fn
         else:
             bound = {2: 1e-2, 4: tolerance, 8: 1e-12}[a.dtype.itemsize]
-            np.testing.assert_allclose(g.astype(np.float64), e, rtol=bound, atol=bound * max(1.0, np.abs(e).max(initial=0)))
+            np.testing.assert_allclose(
+                g.astype(np.float64), e, rtol=bound, atol=bound * max(1.0, np.abs(e).max(initial=0))
+            )
     return text
 
 
@@ -190,8 +197,11 @@ def test_function(name):
 def test_half_precision_between_generics():
     """Values between the generics of a segment are not rounded to the half type."""
     x = floats(8, 64, dtype=np.float16)
-    text = check(lambda x: (x * 1.001 - (x * 1.001).mean(-1, keepdims=True)), x)
-    assert text.count("tensor.empty") == 4 and len([line for line in text.splitlines() if "tensor.empty" in line and "f16" in line]) == 1
+    text = check(lambda x: x * 1.001 - (x * 1.001).mean(-1, keepdims=True), x)
+    assert (
+        text.count("tensor.empty") == 4
+        and len([line for line in text.splitlines() if "tensor.empty" in line and "f16" in line]) == 1
+    )
 
 
 def test_random_numbers():
@@ -236,7 +246,13 @@ def every_elementwise(dtype):
     block = Block(args)
     builder, expected = Builder(block), []
     for row in ops.TABLE.values():
-        if row.kind != "elementwise" or row.operand_dtypes or dtype.kind not in row.takes or "to" in row.attrs or row.name in ("acosh", "complex"):
+        if (
+            row.kind != "elementwise"
+            or row.operand_dtypes
+            or dtype.kind not in row.takes
+            or "to" in row.attrs
+            or row.name in ("acosh", "complex")
+        ):
             continue
         operands = args[: len(row.operands)]
         block.returns.append(builder.op(row.name, *operands))
@@ -257,7 +273,9 @@ def test_every_elementwise_op(dtype):
             assert np.array_equal(got, want.astype(kind)), name
         else:
             bound = {2: 3e-3, 4: 3e-6, 8: 1e-13}[np.dtype(kind).itemsize]
-            np.testing.assert_allclose(got.astype(np.float64), want.astype(np.float64), rtol=bound, atol=bound, err_msg=name)
+            np.testing.assert_allclose(
+                got.astype(np.float64), want.astype(np.float64), rtol=bound, atol=bound, err_msg=name
+            )
 
 
 @pytest.mark.parametrize("target", ["cpu", "cuda:sm_90"])
@@ -266,7 +284,9 @@ def test_random_programs(seed, target):
     program = random_programs.make(seed)
     runs = random_programs.reference(program, program.calls[0])
     given = random_programs.instantiate(program.calls[0], False)
-    lowered = mlirfuse.jit(program.function(), fallback=False, target=target).lower(*[given[a.name] for a in program.args])
+    lowered = mlirfuse.jit(program.function(), fallback=False, target=target).lower(
+        *[given[a.name] for a in program.args]
+    )
     text, graph = lowered.as_text("linalg"), lowered._graph
     if "fusion.op" in text or any(0 in np.shape(x) for x in given.values()):
         pytest.skip("calls a library, or is empty")

@@ -94,7 +94,10 @@ def test_clusters_from_sm_90_on():
 def test_levels_that_are_not_there():
     lowered = mlirfuse.jit(softmax).lower(X)
     for level in ("gpu", "nvvm", "ptx"):
-        with pytest.raises(ValueError, match="none that a CPU has; this target's levels are fusion, grouped, segmented, linalg, tiled, host, llvm"):
+        with pytest.raises(
+            ValueError,
+            match="none that a CPU has; this target's levels are fusion, grouped, segmented, linalg, tiled, host, llvm",
+        ):
             lowered.as_text(level)
     with pytest.raises(ValueError, match="none that an NVIDIA GPU has; .* ptx, host"):
         mlirfuse.jit(softmax, target="cuda:sm_90").lower(X).as_text("llvm")
@@ -183,7 +186,8 @@ def test_host_arrays_stand_for_cuda_arrays_in_wide_allocations():
 
 
 def test_shared_memory_of_a_block():
-    """No kernel declares more than the 48 KiB that every GPU gives a block, however many passes over its columns it makes."""
+    """No kernel declares more than the 48 KiB that every GPU gives a block, however many passes over its columns it
+    makes."""
 
     def chain(x):
         d = x.astype(np.float32) - x.astype(np.float32).max(0)

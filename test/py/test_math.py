@@ -1,4 +1,5 @@
-"""The elementary functions against references of more precision, over all of float32 in strides and float64 in samples."""
+"""The elementary functions against references of more precision, over all of float32 in strides and float64 in
+samples."""
 
 from __future__ import annotations
 
@@ -45,7 +46,14 @@ UNARY = {
     "lgamma": (0.6, 4.0),  # of positive arguments
 }
 BINARY = {"pow": (1.0, 1.5), "atan2": (1.7, 2.2), "hypot": (1.1, 1.1), "fmod": (0.0, 0.0), "nextafter": (0.0, 0.0)}
-NUMPY = {"asin": "arcsin", "acos": "arccos", "atan": "arctan", "asinh": "arcsinh", "acosh": "arccosh", "atanh": "arctanh"}
+NUMPY = {
+    "asin": "arcsin",
+    "acos": "arccos",
+    "atan": "arctan",
+    "asinh": "arcsinh",
+    "acosh": "arccosh",
+    "atanh": "arctanh",
+}
 LONG = np.finfo(np.longdouble).nmant > 52
 F32_SPECIAL = np.array(
     [0.0, -0.0, 1, -1, 0.5, -0.5, 2, -2, np.inf, -np.inf, np.nan, 1e-45, -1e-45, 1.1754942e-38, 1.17549435e-38, 3.4028235e38,
@@ -56,7 +64,8 @@ F32_SPECIAL = np.array(
 
 
 def reference(name: str, x: np.ndarray) -> np.ndarray:
-    """``name`` of ``x`` in x's own type, which is wider than the one tested; erf and its kin in float64 by the C library."""
+    """``name`` of ``x`` in x's own type, which is wider than the one tested; erf and its kin in float64 by the C
+    library."""
     if name == "sigmoid":
         return np.exp(np.minimum(x, 0)) / (1 + np.exp(-np.abs(x)))
     if name == "silu":
@@ -82,7 +91,8 @@ def lgamma(v: float) -> float:
 
 
 def erfinv_reference(x: np.ndarray, rest: np.ndarray) -> np.ndarray:
-    """erfinv by Newton's method on log(erfc) where x is above 1/2, on erf below, in float64; ``rest`` is 1 - |x| exactly."""
+    """erfinv by Newton's method on log(erfc) where x is above 1/2, on erf below, in float64; ``rest`` is 1 - |x|
+    exactly."""
     a = np.abs(x).astype(np.float64)
     w = -np.log(np.clip(rest, 5e-324, 1))
     y = np.where(a < 0.5, a * 0.9, np.sqrt(np.maximum(w - 0.3 * np.log1p(w), 1e-9)))
@@ -214,7 +224,9 @@ def test_float64(name, features):
 def test_lgamma_of_negative_arguments(dtype):
     """An absolute bound: between the poles the function crosses zero."""
     rng = np.random.default_rng(3)
-    x = -np.concatenate([rng.uniform(0, 6, 3000), rng.uniform(0, 200, 3000), 10.0 ** rng.uniform(-30, 6, 3000)]).astype(dtype.numpy)
+    x = -np.concatenate([rng.uniform(0, 6, 3000), rng.uniform(0, 200, 3000), 10.0 ** rng.uniform(-30, 6, 3000)]).astype(
+        dtype.numpy
+    )
     x = np.concatenate([x, np.array([-1, -2, -100, -1e20, -np.inf, -1e-30], dtype.numpy)])
     got = CpuKernel(fm.lgamma, [dtype], [dtype], 8)(x)
     want = reference("lgamma", x.astype(np.float64))
@@ -225,7 +237,9 @@ def test_lgamma_of_negative_arguments(dtype):
         allowed = 1e-8 + 4 * np.spacing(np.abs(want).astype(np.float32)).astype(np.float64)
     else:
         distance = np.abs(x - np.round(x))
-        allowed = 2e-15 * (1 + np.abs(np.log(np.sin(np.pi * distance))) + np.array([abs(math.lgamma(1 - v)) for v in x]))
+        allowed = 2e-15 * (
+            1 + np.abs(np.log(np.sin(np.pi * distance))) + np.array([abs(math.lgamma(1 - v)) for v in x])
+        )
     error = np.abs(got - want) / allowed
     assert error.max() <= 1, worst(error, x, got, want)
 
@@ -366,7 +380,9 @@ def test_philox(lanes):
             [0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1],
         ),
     ]
-    words = CpuKernel(lambda e, a, b, c, d, k, l: fm.philox4x32(e, (a, b, c, d), (k, l)), [dt.u32] * 6, [dt.u32] * 4, lanes)
+    words = CpuKernel(
+        lambda e, a, b, c, d, k, l: fm.philox4x32(e, (a, b, c, d), (k, l)), [dt.u32] * 6, [dt.u32] * 4, lanes
+    )
     columns = np.array([counter + key for counter, key, _ in known], np.uint32).T
     np.testing.assert_array_equal(np.array(words(*columns)).T, [want for *_, want in known])
     long = CpuKernel(fm.philox4x32, [dt.u64, dt.u64], [dt.u32] * 4, lanes)

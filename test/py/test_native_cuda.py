@@ -1,5 +1,5 @@
-"""The CUDA side of the runtime against a stand-in for the driver: device memory is host memory, launches are recorded and one
-known kernel is carried out. Each test runs in a process of its own, as the driver is opened once a process."""
+"""The CUDA side of the runtime against a stand-in for the driver: device memory is host memory, launches are recorded
+and one known kernel is carried out. Each test runs in a process of its own, as the driver is opened once a process."""
 
 import os
 import shutil
@@ -225,7 +225,9 @@ def test_no_driver():
     assert ".visible .entry" in mlirfuse.jit(f, target="cuda:sm_90").lower(x).as_text("ptx")
     """
     environment = {**os.environ, "MLIRFUSE_LIBCUDA": "/no/such/libcuda.so.1"}
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], env=environment, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -399,8 +401,8 @@ def test_driver_errors_in_mid_run(run):
 
 
 def test_driver_errors_in_a_compiled_function(run):
-    """Raised under the driver's name while a module is loaded, memory is taken and a kernel launched, with the fallback on or off; what comes after
-    the failure runs."""
+    """Raised under the driver's name while a module is loaded, memory is taken and a kernel launched, with the fallback
+    on or off; what comes after the failure runs."""
     run(
         """
         import warnings

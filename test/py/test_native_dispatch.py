@@ -12,7 +12,9 @@ import pytest
 from mlirfuse import _native
 from mlirfuse.core.errors import MlirfuseError
 
-LaunchType = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_int64), ctypes.c_void_p)
+LaunchType = ctypes.CFUNCTYPE(
+    ctypes.c_int32, ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_int64), ctypes.c_void_p
+)
 F4 = np.dtype("f4")
 CPU = ("cpu", "numpy")
 
@@ -83,7 +85,18 @@ def test_signature_of_arrays():
     frozen = x.copy()
     frozen.flags.writeable = False
     base = _native.empty((64,), "f4")
-    for other in (x.T, x[:, ::2], x[::-1], x[:3], x.astype("f8"), x.astype("i4"), x.astype(">f4"), x[None], frozen, base[:24]):
+    for other in (
+        x.T,
+        x[:, ::2],
+        x[::-1],
+        x[:3],
+        x.astype("f8"),
+        x.astype("i4"),
+        x.astype(">f4"),
+        x[None],
+        frozen,
+        base[:24],
+    ):
         assert not is_hit(call, other)
         assert is_hit(call, other)
     assert not is_hit(call, base[1:25])  # another alignment
@@ -247,7 +260,17 @@ def test_integer_scalars():
         return 0
 
     call = _native.Dispatcher(lambda leaves: make_record(read, ints=[0], scalars=[(0, 0, "i")]))
-    for value in (5, -5, True, np.bool_(True), np.int8(-3), np.uint64(2**64 - 1), 2**64 - 1, np.array(7, "u2"), np.array(True)):
+    for value in (
+        5,
+        -5,
+        True,
+        np.bool_(True),
+        np.int8(-3),
+        np.uint64(2**64 - 1),
+        2**64 - 1,
+        np.array(7, "u2"),
+        np.array(True),
+    ):
         call(value)
     assert seen == [5, -5, 1, 1, -3, -1, -1, 7, 1]
     for value in (2**64, -(2**63) - 1):

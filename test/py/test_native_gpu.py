@@ -51,9 +51,9 @@ done:
 Pointer, Int = ctypes.c_void_p, ctypes.c_int64
 LaunchType = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.POINTER(Pointer), ctypes.POINTER(Int), Pointer)
 symbols = _native.symbols()
-launch_kernel = ctypes.CFUNCTYPE(
-    None, Pointer, *[Int] * 6, ctypes.c_int32, Pointer, Pointer, Pointer, ctypes.c_size_t
-)(symbols["mgpuLaunchKernel"])
+launch_kernel = ctypes.CFUNCTYPE(None, Pointer, *[Int] * 6, ctypes.c_int32, Pointer, Pointer, Pointer, ctypes.c_size_t)(
+    symbols["mgpuLaunchKernel"]
+)
 launch_cluster = ctypes.CFUNCTYPE(
     None, Pointer, *[Int] * 9, ctypes.c_int32, Pointer, Pointer, Pointer, ctypes.c_size_t
 )(symbols["mgpuLaunchClusterKernel"])
@@ -182,7 +182,9 @@ class TestTorch:
             with torch.cuda.stream(stream):
                 torch.cuda._sleep(1_000_000)
                 y = torch.rand(1000, device="cuda")
-                z = call(y, 4.0)  # a power of two: the kernel's fused multiply-add rounds once, as torch's two kernels then do
+                z = call(
+                    y, 4.0
+                )  # a power of two: the kernel's fused multiply-add rounds once, as torch's two kernels then do
                 assert torch.equal(z, 4 * y + 1)
 
     def test_graph_capture(self, launch):
@@ -266,9 +268,7 @@ class TestCuPy:
         cupy.testing.assert_array_equal(permuted.T.ravel(), cupy.arange(1, 13))
         cupy.testing.assert_array_equal(transposed, x.T)
         cupy.testing.assert_array_equal(part, permuted.T.ravel()[1:5:3])
-        call = _native.Dispatcher(
-            lambda leaves: _native.Record(0, [], [], [], [("arg", 0)], 0, ("cuda", "cupy", 0))
-        )
+        call = _native.Dispatcher(lambda leaves: _native.Record(0, [], [], [], [("arg", 0)], 0, ("cuda", "cupy", 0)))
         for view in (x, x.T, x[:, ::2], x[::-1], x[:0]) * 2:
             assert call(view) is view
         assert call.misses == 5 and call.hits == 5

@@ -11,7 +11,9 @@ if not hasattr(torch.Tensor, "__dlpack_c_exchange_api__"):
 
 from mlirfuse import _native
 
-LaunchType = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_int64), ctypes.c_void_p)
+LaunchType = ctypes.CFUNCTYPE(
+    ctypes.c_int32, ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_int64), ctypes.c_void_p
+)
 TORCH = ("cpu", "torch")
 F32 = (2, 32)
 
@@ -52,7 +54,16 @@ def test_signature():
     x = torch.zeros(4, 6)
     call(x)
     assert is_hit(call, x)
-    others = x.T, x[:, ::2], x.double(), x.bfloat16(), x.half(), x[None], x.clone().requires_grad_(), torch.nn.Parameter(x)
+    others = (
+        x.T,
+        x[:, ::2],
+        x.double(),
+        x.bfloat16(),
+        x.half(),
+        x[None],
+        x.clone().requires_grad_(),
+        torch.nn.Parameter(x),
+    )
     for other in others:
         assert not is_hit(call, other)
         assert is_hit(call, other)
@@ -88,7 +99,9 @@ def test_dtypes(dtype, code):
         scalars.append(ctypes.cast(ints, ctypes.POINTER(ctypes.c_double))[0])
         return 0
 
-    dispatcher([("arg", 0)], read, ints=[0, 0], scalars=[(0, 0, "c" if dtype.is_complex else "f")])(torch.ones((), dtype=dtype))
+    dispatcher([("arg", 0)], read, ints=[0, 0], scalars=[(0, 0, "c" if dtype.is_complex else "f")])(
+        torch.ones((), dtype=dtype)
+    )
     assert scalars == [1.0]
 
 

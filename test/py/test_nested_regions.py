@@ -1,4 +1,5 @@
-"""Every tensor-level pass does in the bodies of `scf.if`, `scf.for` and `scf.while` what it does in a function's body."""
+"""Every tensor-level pass does in the bodies of `scf.if`, `scf.for` and `scf.while` what it does in a function's
+body."""
 
 from __future__ import annotations
 
@@ -14,11 +15,12 @@ from mlirfuse.passes.base import run_pipeline
 
 T = "tensor<8x8xf32>"
 
-FUNCTION = "func.func @f(%x: T, %y: T, %c: i1, %n: index) -> T attributes {fusion.device = \"cpu\"} {"
+FUNCTION = 'func.func @f(%x: T, %y: T, %c: i1, %n: index) -> T attributes {fusion.device = "cpu"} {'
 PLACES = {
     "function": FUNCTION + "BODY\n return %r : T }",
     "scf.if": FUNCTION + " %o = scf.if %c -> T { BODY\n scf.yield %r : T } else { scf.yield %x : T }\n return %o : T }",
-    "scf.for": FUNCTION + " %o = scf.for %i = %n to %n step %n iter_args(%v = %x) -> T { BODY\n scf.yield %r : T }\n return %o : T }",
+    "scf.for": FUNCTION
+    + " %o = scf.for %i = %n to %n step %n iter_args(%v = %x) -> T { BODY\n scf.yield %r : T }\n return %o : T }",
     "scf.while": FUNCTION
     + " %o = scf.while (%v = %x) : (T) -> T { scf.condition(%c) %v : T } do { ^bb0(%w: T): BODY\n scf.yield %r : T }\n return %o : T }",
 }
@@ -97,7 +99,11 @@ REFUSE = {"fusion-narrow-floats", "fusion-split-complex"}
 
 def test_every_pass_on_tensors_is_here():
     base.discover()
-    on_tensors = {name for name, cls in base.PASSES.items() if cls.run is not base.Pass.run and cls.__module__.startswith("mlirfuse.passes")}
+    on_tensors = {
+        name
+        for name, cls in base.PASSES.items()
+        if cls.run is not base.Pass.run and cls.__module__.startswith("mlirfuse.passes")
+    }
     assert on_tensors == set(BODIES) | REFUSE
 
 
@@ -109,7 +115,13 @@ def looks(block: Block) -> list:
         return numbers.setdefault(label, len(numbers))
 
     return [
-        (op.name, {k: v for k, v in op.attrs.items() if k != "note"}, number(op.group), number(op.segment), [looks(nested) for nested in op.blocks])
+        (
+            op.name,
+            {k: v for k, v in op.attrs.items() if k != "note"},
+            number(op.group),
+            number(op.segment),
+            [looks(nested) for nested in op.blocks],
+        )
         for op in block.ops
     ]
 
@@ -138,5 +150,7 @@ def test_bodies_are_treated_as_functions_are(name, place):
         run_pipeline([graph], ",".join(filter(None, steps)))
         return looks(body_of(graph, place))
 
-    assert after("function", before, step) != after("function", before), "the pass finds nothing to do: the test shows nothing"
+    assert after("function", before, step) != after("function", before), (
+        "the pass finds nothing to do: the test shows nothing"
+    )
     assert after(place, before, step) == after("function", before, step)

@@ -8,8 +8,9 @@ What is compared, for each op and each element type that it takes:
   half a unit in the last place, plus as many ulp of float32. Where lgamma and logaddexp cross zero, the ulp are those of the terms that cancel;
 - reductions: the reference in float64, within the bound that stands at :func:`reduction_bound`.
 
-Inputs hold every special value (NaN, infinities, zeros of both signs, subnormals, the extremes of integers) and every pair of them, and lie
-in memory as callers' arrays may: contiguous, sliced, transposed, with negative and zero strides, misaligned, 0-d, with extents of 1.
+Inputs hold every special value (NaN, infinities, zeros of both signs, subnormals, the extremes of integers) and every
+pair of them, and lie in memory as callers' arrays may: contiguous, sliced, transposed, with negative and zero strides,
+misaligned, 0-d, with extents of 1.
 """
 
 from __future__ import annotations
@@ -24,22 +25,80 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mlirfuse
+from mlirfuse.frontend.numpy import tracing
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import interpreter
-from mlirfuse.ir.ops import table
 from mlirfuse.ir.builder import Builder
-from mlirfuse.frontend.numpy import tracing
 from mlirfuse.ir.graph import Block, Value
+from mlirfuse.ir.ops import table
 
 REAL = [t for t in dt.ALL if t.kind != "c"]
 WIDE = np.longdouble
 
 # Exact in the type that kernels compute in. All other elementwise ops of floats are functions.
 EXACT = set(
-    "neg abs sign floor ceil trunc round relu isnan isinf isfinite isposinf isneginf isreal signbit logical_not bitwise_not add sub mul div sqrt "
-    "reciprocal frac trunc_div floor_div ceil_div mod fmod copysign nextafter maximum minimum fmax fmin gcd eq ne lt le gt ge logical_and logical_or "
-    "logical_xor bitwise_and bitwise_or bitwise_xor shift_left shift_right shift_right_logical where copy segment_set real conj "
-    "decode_e4m3fn encode_e4m3fn decode_e5m2 encode_e5m2".split()
+    [
+        "neg",
+        "abs",
+        "sign",
+        "floor",
+        "ceil",
+        "trunc",
+        "round",
+        "relu",
+        "isnan",
+        "isinf",
+        "isfinite",
+        "isposinf",
+        "isneginf",
+        "isreal",
+        "signbit",
+        "logical_not",
+        "bitwise_not",
+        "add",
+        "sub",
+        "mul",
+        "div",
+        "sqrt",
+        "reciprocal",
+        "frac",
+        "trunc_div",
+        "floor_div",
+        "ceil_div",
+        "mod",
+        "fmod",
+        "copysign",
+        "nextafter",
+        "maximum",
+        "minimum",
+        "fmax",
+        "fmin",
+        "gcd",
+        "eq",
+        "ne",
+        "lt",
+        "le",
+        "gt",
+        "ge",
+        "logical_and",
+        "logical_or",
+        "logical_xor",
+        "bitwise_and",
+        "bitwise_or",
+        "bitwise_xor",
+        "shift_left",
+        "shift_right",
+        "shift_right_logical",
+        "where",
+        "copy",
+        "segment_set",
+        "real",
+        "conj",
+        "decode_e4m3fn",
+        "encode_e4m3fn",
+        "decode_e5m2",
+        "encode_e5m2",
+    ]
 )
 ULPS = dict.fromkeys(("exp", "log", "tanh"), 2)  # of all other functions 4
 
@@ -56,7 +115,8 @@ ELSEWHERE = {
 
 
 def op(name: str, **attrs):
-    """A function that applies the op ``name`` to the arrays of each list in its arguments; attributes may be functions of the values' shapes."""
+    """A function that applies the op ``name`` to the arrays of each list in its arguments; attributes may be functions
+    of the values' shapes."""
 
     def function(*lists):
         t = tracing.current()
@@ -84,7 +144,8 @@ def taken(name: str, kinds: str | None = None):
     return [t for t in REAL if t.kind in (kinds or row(name).takes)]
 
 
-# ---------------------------------------------------------------------------------------------------------------- inputs
+# ----------------------------------------------------------------------------------------------------------------
+# inputs
 
 
 def specials(t: dt.DType) -> np.ndarray:
@@ -95,8 +156,31 @@ def specials(t: dt.DType) -> np.ndarray:
         values = [info.min, info.min + 1, -7, -2, -1, 0, 1, 2, 3, 7, 10, info.max - 1, info.max, info.max // 2]
         return np.array([v for v in values if info.min <= v <= info.max], t.numpy)
     finfo = {dt.f16: (2.0**-24, 2.0**-14, 65504.0), dt.bf16: (2.0**-133, 2.0**-126, 3.3895314e38)}.get(t)
-    least, normal, most = finfo or (float(np.finfo(t.numpy).smallest_subnormal), float(np.finfo(t.numpy).tiny), float(np.finfo(t.numpy).max))
-    values = [0.0, least, normal, 0.25, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 7.0, 0.1, math.pi / 2, 10.0, 100.0, 1000.5, most, math.inf]
+    least, normal, most = finfo or (
+        float(np.finfo(t.numpy).smallest_subnormal),
+        float(np.finfo(t.numpy).tiny),
+        float(np.finfo(t.numpy).max),
+    )
+    values = [
+        0.0,
+        least,
+        normal,
+        0.25,
+        0.5,
+        1.0,
+        1.5,
+        2.0,
+        2.5,
+        3.0,
+        7.0,
+        0.1,
+        math.pi / 2,
+        10.0,
+        100.0,
+        1000.5,
+        most,
+        math.inf,
+    ]
     with np.errstate(over="ignore"):
         return np.array(values + [-v for v in values] + [math.nan]).astype(t.numpy)
 
@@ -107,7 +191,9 @@ def random_values(g, t: dt.DType, count: int) -> np.ndarray:
     if t.is_integer:
         info = np.iinfo(t.numpy)
         small = g.integers(max(info.min, -20), 21, count)
-        return np.where(g.random(count) < 0.5, small, g.integers(info.min, info.max, count, dtype=t.numpy, endpoint=True)).astype(t.numpy)
+        return np.where(
+            g.random(count) < 0.5, small, g.integers(info.min, info.max, count, dtype=t.numpy, endpoint=True)
+        ).astype(t.numpy)
     scale = np.exp2(g.uniform(-8, 5, count))
     return (g.standard_normal(count) * scale).astype(t.numpy)
 
@@ -145,7 +231,8 @@ def lay_out(g, values: np.ndarray, shape, layout: str) -> np.ndarray:
 
 
 def drawn(data, t: dt.DType, shape, special=None) -> np.ndarray:
-    """An array of this shape, of random values and some special ones, that lies in memory in any way; all as hypothesis draws it."""
+    """An array of this shape, of random values and some special ones, that lies in memory in any way; all as hypothesis
+    draws it."""
     g = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1), "seed of the values"))
     count = max(1, math.prod(shape))
     some = specials(t) if special is None or not t.is_float else np.array(special, t.numpy)
@@ -153,24 +240,31 @@ def drawn(data, t: dt.DType, shape, special=None) -> np.ndarray:
     return lay_out(g, values, tuple(shape), data.draw(st.sampled_from(LAYOUTS), "layout"))
 
 
-# ---------------------------------------------------------------------------------------------------------------- comparing
+# ----------------------------------------------------------------------------------------------------------------
+# comparing
 
 
 def assert_same(got, want, what: str) -> None:
     """Bit for bit, with any NaN for a NaN."""
     got, want = np.asarray(got), np.asarray(want)
-    assert got.dtype == want.dtype and got.shape == want.shape, f"{what}: {got.dtype}{got.shape} for {want.dtype}{want.shape}"
+    assert got.dtype == want.dtype and got.shape == want.shape, (
+        f"{what}: {got.dtype}{got.shape} for {want.dtype}{want.shape}"
+    )
     if want.dtype.kind in "fV" or want.dtype.name == "bfloat16":
         bits = f"u{want.dtype.itemsize}"
         with np.errstate(all="ignore"):
-            same = (np.ascontiguousarray(got).view(bits) == np.ascontiguousarray(want).view(bits)) | (np.isnan(got) & np.isnan(want))
+            same = (np.ascontiguousarray(got).view(bits) == np.ascontiguousarray(want).view(bits)) | (
+                np.isnan(got) & np.isnan(want)
+            )
     elif want.dtype.kind == "c":
         same = (got == want) | (np.isnan(got) & np.isnan(want))
     else:
         same = got == want
     if not np.all(same):
         at = tuple(int(i) for i in np.argwhere(~np.atleast_1d(same))[0])
-        assert False, f"{what}: {np.atleast_1d(got)[at]!r} at {at}, not {np.atleast_1d(want)[at]!r}; {int((~same).sum())} of {same.size} differ"
+        assert False, (
+            f"{what}: {np.atleast_1d(got)[at]!r} at {at}, not {np.atleast_1d(want)[at]!r}; {int((~same).sum())} of {same.size} differ"
+        )
 
 
 def unit_of(t: dt.DType, exact: np.ndarray) -> np.ndarray:
@@ -181,9 +275,12 @@ def unit_of(t: dt.DType, exact: np.ndarray) -> np.ndarray:
 
 
 def assert_near(got, exact, t: dt.DType, ulps: float, what: str, inputs=(), slack=0.0) -> None:
-    """Within ``ulps`` of float32 (float64 for float64), after one rounding to ``t``; ``slack`` is an absolute error on top."""
+    """Within ``ulps`` of float32 (float64 for float64), after one rounding to ``t``; ``slack`` is an absolute error on
+    top."""
     got = np.asarray(got)
-    assert got.dtype == t.numpy and got.shape == exact.shape, f"{what}: {got.dtype}{got.shape} for {t.numpy}{exact.shape}"
+    assert got.dtype == t.numpy and got.shape == exact.shape, (
+        f"{what}: {got.dtype}{got.shape} for {t.numpy}{exact.shape}"
+    )
     wide = np.float64 if t is not dt.f64 else WIDE
     g, exact = got.astype(wide), exact.astype(wide)
     with np.errstate(all="ignore"):
@@ -192,20 +289,26 @@ def assert_near(got, exact, t: dt.DType, ulps: float, what: str, inputs=(), slac
         largest = {dt.f16: 65504.0, dt.bf16: 3.3895314e38}.get(t) or np.finfo(t.numpy).max
         # Where the result rounds to infinity, the largest number is as good if the error bound reaches it.
         held = np.clip(exact, -largest, largest)
-        near = (np.abs(np.clip(g, -largest, largest) - held) <= bound) & (np.isfinite(g) | ~np.isfinite(rounded) | (np.abs(exact) + 2 * bound >= largest))
+        near = (np.abs(np.clip(g, -largest, largest) - held) <= bound) & (
+            np.isfinite(g) | ~np.isfinite(rounded) | (np.abs(exact) + 2 * bound >= largest)
+        )
         good = np.where(np.isnan(exact), np.isnan(g), np.where(np.isfinite(exact), near, g == rounded))
     if not np.all(good):
         k = tuple(int(i) for i in np.argwhere(~np.atleast_1d(good))[0])
         given = ", ".join(repr(np.atleast_1d(np.broadcast_to(i, exact.shape))[k]) for i in inputs)
         off = np.atleast_1d(np.abs(g - exact) / unit_of(t, exact))[k]
-        assert False, f"{what}({given}) = {np.atleast_1d(got)[k]!r}, exactly {np.atleast_1d(exact)[k]!r}: {off} ulp off; {int((~good).sum())} of {good.size}"
+        assert False, (
+            f"{what}({given}) = {np.atleast_1d(got)[k]!r}, exactly {np.atleast_1d(exact)[k]!r}: {off} ulp off; {int((~good).sum())} of {good.size}"
+        )
 
 
-# ---------------------------------------------------------------------------------------------------------------- elementwise
+# ----------------------------------------------------------------------------------------------------------------
+# elementwise
 
 
 def reference(name: str, arrays, as_type, **attrs):
-    """The table's reference on ``arrays`` converted to ``as_type`` (bools and integers stay); attributes as given or by default."""
+    """The table's reference on ``arrays`` converted to ``as_type`` (bools and integers stay); attributes as given or by
+    default."""
     attrs = row(name).attrs | attrs
     given = [np.asarray(a).astype(as_type) if dt.of(a.dtype).is_float else np.asarray(a) for a in arrays]
     with np.errstate(all="ignore"):
@@ -235,7 +338,14 @@ def check_elementwise(name: str, t: dt.DType, arrays, got, **attrs) -> None:
         if name == "lgamma":  # crosses zero: relative to the terms that cancel there
             slack = np.nan_to_num(unit_of(t.compute, np.maximum(1.0, x)) * 8, nan=0, posinf=0)
         if name == "logaddexp":
-            slack = np.nan_to_num(unit_of(t.compute, np.maximum(np.abs(arrays[0].astype(np.float64)), np.abs(arrays[1].astype(np.float64)))) * 4, nan=0, posinf=0)
+            slack = np.nan_to_num(
+                unit_of(
+                    t.compute, np.maximum(np.abs(arrays[0].astype(np.float64)), np.abs(arrays[1].astype(np.float64)))
+                )
+                * 4,
+                nan=0,
+                posinf=0,
+            )
     assert_near(got, exact, t, ulps, what, arrays, slack)
 
 
@@ -282,14 +392,19 @@ def test_where():
     lists = [[g.random(61) < 0.5, random_values(g, t, 61), random_values(g, t, 61)] for t in REAL]
     for arrays, (got,) in zip(lists, compiled("where", lists)):
         assert_same(got, np.where(*arrays), f"where of {arrays[1].dtype}")
-    arrays = [lay_out(g, np.array([True, False, True]), (1, 7), "negative"), np.float32(2).reshape(()), lay_out(g, random_values(g, dt.f32, 21), (3, 7), "transposed")]
+    arrays = [
+        lay_out(g, np.array([True, False, True]), (1, 7), "negative"),
+        np.float32(2).reshape(()),
+        lay_out(g, random_values(g, dt.f32, 21), (3, 7), "transposed"),
+    ]
     ((got,),) = compiled("where", [arrays])
     assert_same(got, np.where(*arrays), "where")
 
 
 @pytest.mark.parametrize("source", REAL, ids=str)
 def test_cast(source):
-    """Between all types. A float out of an integer's range has no defined value in C or NumPy: it must only not trap."""
+    """Between all types. A float out of an integer's range has no defined value in C or NumPy: it must only not
+    trap."""
     g = np.random.default_rng(3)
     x = np.concatenate([specials(source), random_values(g, source, 100)])
     functions = [op("cast", to=t) for t in REAL]
@@ -306,15 +421,17 @@ def test_cast(source):
         assert_same(held, want, f"cast of {source} to {t}")
 
 
-# ---------------------------------------------------------------------------------------------------------------- reductions
+# ----------------------------------------------------------------------------------------------------------------
+# reductions
 
 REDUCTIONS = [n for n, r in table.TABLE.items() if r.kind == "reduce" and n not in ELSEWHERE]
 SUMS = ("sum", "prod", "mean", "var", "std")  # whose terms are added or multiplied in another order than NumPy's
 
 
 def reduction_bound(name: str, t: dt.DType, x: np.ndarray, axes, keepdims: bool, correction=0) -> np.ndarray:
-    """How far the sum of n terms may be off: 4 + log2(n) roundings of the sum of their absolute values. Means divide that. A product is off by
-    n roundings. For a variance, the terms are the squares, and the mean's own error counts squared times n."""
+    """How far the sum of n terms may be off: 4 + log2(n) roundings of the sum of their absolute values. Means divide
+    that. A product is off by n roundings. For a variance, the terms are the squares, and the mean's own error counts
+    squared times n."""
     u = {32: 2.0**-24, 64: 2.0**-53}[t.compute.bits]
     x = x.astype(np.float64)
     n = math.prod(x.shape[a] for a in axes)
@@ -326,8 +443,15 @@ def reduction_bound(name: str, t: dt.DType, x: np.ndarray, axes, keepdims: bool,
         if name in ("sum", "mean"):
             return grow * u * np.abs(x).sum(axis=axes, keepdims=keepdims) / (n if name == "mean" else 1)
         variance = np.var(x, axis=axes, keepdims=keepdims, ddof=correction)
-        bound = 2 * grow * u * variance + n / max(n - correction, 1) * (grow * u * np.abs(x).mean(axis=axes, keepdims=keepdims)) ** 2
-        return bound if name == "var" else bound / np.maximum(np.sqrt(variance), np.sqrt(bound)) + 2 * u * np.sqrt(variance)
+        bound = (
+            2 * grow * u * variance
+            + n / max(n - correction, 1) * (grow * u * np.abs(x).mean(axis=axes, keepdims=keepdims)) ** 2
+        )
+        return (
+            bound
+            if name == "var"
+            else bound / np.maximum(np.sqrt(variance), np.sqrt(bound)) + 2 * u * np.sqrt(variance)
+        )
 
 
 def check_reduction(name: str, t: dt.DType, x, axes, keepdims, got, **attrs) -> None:
@@ -341,7 +465,9 @@ def check_reduction(name: str, t: dt.DType, x, axes, keepdims, got, **attrs) -> 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of no degrees of freedom
         exact = np.asarray(row(name).ref(x.astype(np.float64), axes=axes, keepdims=keepdims, **attrs))
-    slack = reduction_bound(name, t, x, tuple(range(x.ndim)) if axes is None else axes, keepdims, attrs.get("correction", 0))
+    slack = reduction_bound(
+        name, t, x, tuple(range(x.ndim)) if axes is None else axes, keepdims, attrs.get("correction", 0)
+    )
     assert_near(got, exact, t, 2, what, (), np.nan_to_num(slack, nan=0, posinf=0))
 
 
@@ -373,7 +499,9 @@ def test_reduction_axes_and_layouts(name, data):
     """Any axes, in any order, of any shape and strides."""
     t = data.draw(st.sampled_from(taken(name)), "type")
     shape = data.draw(st.lists(st.sampled_from((1, 2, 3, 5, 8, 17, 33, 70)), max_size=3), "shape")
-    axes = data.draw(st.none() | st.lists(st.integers(0, len(shape) - 1), min_size=1, unique=True) if shape else st.none(), "axes")
+    axes = data.draw(
+        st.none() | st.lists(st.integers(0, len(shape) - 1), min_size=1, unique=True) if shape else st.none(), "axes"
+    )
     axes = axes and tuple(a - len(shape) * data.draw(st.booleans()) for a in axes)
     attrs = {"keepdims": data.draw(st.booleans(), "keepdims")}
     if name in ("var", "std"):
@@ -393,7 +521,8 @@ def test_long_sums():
         check_reduction("sum", dt.f32, x, axes, False, np.asarray(got))
 
 
-# ---------------------------------------------------------------------------------------------------------------- shapes, indices, creation
+# ----------------------------------------------------------------------------------------------------------------
+# shapes, indices, creation
 
 _SHAPES = {
     "broadcast_in_dim": [((3, 1), dict(shape=(4, 3, 5), dims=(1, 2))), ((), dict(shape=(2, 3), dims=())), ((1, 7), dict(shape=(7, 3), dims=(1, 0)))],
@@ -419,7 +548,10 @@ def _operands(name, g, t, shape, attrs, layout):
     if name == "concatenate":
         return [x, x[tuple(slice(0, 2) if k == attrs["axis"] else slice(None) for k in range(x.ndim))], x[::-1]]
     if name == "take":
-        return [x, g.integers(-2 * shape[attrs["axis"]], 2 * shape[attrs["axis"]], (2, 9)).astype(np.int32)]  # out of range: clamped
+        return [
+            x,
+            g.integers(-2 * shape[attrs["axis"]], 2 * shape[attrs["axis"]], (2, 9)).astype(np.int32),
+        ]  # out of range: clamped
     if name == "take_along_axis":
         indices = list(shape)
         indices[attrs["axis"]] = 7
@@ -429,12 +561,16 @@ def _operands(name, g, t, shape, attrs, layout):
     return [x]
 
 
-@pytest.mark.parametrize("name", [n for n, r in table.TABLE.items() if r.kind in ("shape", "index") or n in ("set_slice", "full")])
+@pytest.mark.parametrize(
+    "name", [n for n, r in table.TABLE.items() if r.kind in ("shape", "index") or n in ("set_slice", "full")]
+)
 def test_shape(name):
-    """Every element comes from its place, whatever its type; most of these are only an index within a kernel, so something is computed, too."""
+    """Every element comes from its place, whatever its type; most of these are only an index within a kernel, so
+    something is computed, too."""
     g = np.random.default_rng(5)
     types = [t for t in REAL if t.kind in row(name).takes]
     for k, (shape, attrs) in enumerate(_SHAPES[name]):
+
         def function(*lists, attrs=attrs):
             t = tracing.current()
             out = op(name, **attrs)(*lists)
@@ -458,7 +594,9 @@ def test_complex_moves():
         assert_same(a, b, "a view")
 
 
-@pytest.mark.parametrize("name", [n for n, r in table.TABLE.items() if r.kind == "create" and n != "full" and n not in ELSEWHERE])
+@pytest.mark.parametrize(
+    "name", [n for n, r in table.TABLE.items() if r.kind == "create" and n != "full" and n not in ELSEWHERE]
+)
 def test_creation(name):
     anchor = np.ones((3, 17), np.float32)
     t_of = {"iota": [t for t in REAL if t.kind in "fiu"], "constant": REAL, "size": [dt.i64]}[name]
@@ -493,6 +631,7 @@ def test_random(name):
     seed, offset = np.uint64(12345678901234567890), np.int64(7)
     for t in dt.FLOATS:
         for shape in ((5, 33), (64,), ()):
+
             def function(x, seed, offset, t=t):
                 trace = tracing.current()
                 seed = trace.emit("cast", seed.value, to=dt.i64)
@@ -508,7 +647,8 @@ def test_random(name):
                 assert np.all(np.abs(got.astype(np.float64) - want.astype(np.float64)) <= near), f"{name} of {t}{shape}"
 
 
-# ---------------------------------------------------------------------------------------------------------------- library ops
+# ----------------------------------------------------------------------------------------------------------------
+# library ops
 
 
 def _library_cases(g, t):
@@ -537,15 +677,21 @@ def test_library(name):
             with np.errstate(all="ignore"):
                 want = np.asarray(row(name).ref(*arrays, **full))
             if t.is_float and want.dtype == t.numpy:
-                scale = np.abs(want.astype(np.float64)).max() + max(np.abs(a.astype(np.float64)).max() for a in arrays if a.dtype == t.numpy) ** 2
+                scale = (
+                    np.abs(want.astype(np.float64)).max()
+                    + max(np.abs(a.astype(np.float64)).max() for a in arrays if a.dtype == t.numpy) ** 2
+                )
                 unit = {dt.f16: 2.0**-9, dt.f32: 2.0**-21, dt.f64: 2.0**-50}[t]
                 assert np.asarray(got).dtype == want.dtype and np.asarray(got).shape == want.shape
-                assert np.all(np.abs(np.asarray(got, np.float64) - want.astype(np.float64)) <= 16 * unit * scale), f"{name} of {t}"
+                assert np.all(np.abs(np.asarray(got, np.float64) - want.astype(np.float64)) <= 16 * unit * scale), (
+                    f"{name} of {t}"
+                )
             else:
                 assert_same(got, want, f"{name} of {t}")
 
 
-# ---------------------------------------------------------------------------------------------------------------- composites
+# ----------------------------------------------------------------------------------------------------------------
+# composites
 
 
 def _composite_cases(g, t):
@@ -622,7 +768,8 @@ def _expanded(name, arrays, attrs):
 
 @pytest.mark.parametrize("name", [n for n, r in table.TABLE.items() if r.kind == "composite" and n != "set_slice"])
 def test_composite(name):
-    """Within the error of a float32 computation, and one rounding: of the expansion run in float64, and of plain NumPy where that is short."""
+    """Within the error of a float32 computation, and one rounding: of the expansion run in float64, and of plain NumPy
+    where that is short."""
     g = np.random.default_rng(4)
     for t in (dt.f32, dt.f16, dt.f64):
         for arrays, attrs, plain in _composite_cases(g, t)[name]:
@@ -639,9 +786,18 @@ def test_composite(name):
                     assert_same(a, b, name)
                     continue
                 held = dt.of(a.dtype)
-                size = max([np.abs(x.astype(np.float64)).max() for x in arrays if dt.of(x.dtype).is_float and x.size] + [1.0])
-                unit = {16: 2.0**-11, 32: 2.0**-24, 64: 2.0**-53}[held.bits] + {32: 2.0**-24, 64: 2.0**-53}[t.compute.bits]
-                bound = 64 * (size + np.abs(b).max()) * unit if held.bits > 16 else np.maximum(2.0**-11 * np.abs(b) * 1.01, 64 * 2.0**-24 * (size + np.abs(b).max()) ** 2) + 2.0**-24
+                size = max(
+                    [np.abs(x.astype(np.float64)).max() for x in arrays if dt.of(x.dtype).is_float and x.size] + [1.0]
+                )
+                unit = {16: 2.0**-11, 32: 2.0**-24, 64: 2.0**-53}[held.bits] + {32: 2.0**-24, 64: 2.0**-53}[
+                    t.compute.bits
+                ]
+                bound = (
+                    64 * (size + np.abs(b).max()) * unit
+                    if held.bits > 16
+                    else np.maximum(2.0**-11 * np.abs(b) * 1.01, 64 * 2.0**-24 * (size + np.abs(b).max()) ** 2)
+                    + 2.0**-24
+                )
                 bad = np.abs(a.astype(np.float64) - b) > bound
                 assert a.shape == b.shape and not bad.any(), f"{name} {attrs} of {t}: {a[bad][:3]} for {b[bad][:3]}"
 

@@ -1,4 +1,5 @@
-"""mlirfuse-opt on files that are broken in a thousand ways: a clear diagnostic or a result, never a crash, a hang or a Python traceback.
+"""mlirfuse-opt on files that are broken in a thousand ways: a clear diagnostic or a result, never a crash, a hang or a
+Python traceback.
 
 MLIRFUSE_FUZZ=20000 runs that many mutations; MLIRFUSE_SEED=17 starts there.
 """
@@ -40,11 +41,72 @@ PIPELINES = [
     "fusion-remove-inplace,fusion-decompose,fusion-cse,fusion-dce,fusion-group{single-op=true horizontal=true},fusion-segment",
 ]
 _TOKEN = re.compile(r'"[^"\n]*"|[%@#!]?[\w.$]+|->|::|[^\w\s]')
-_PIECES = ["", "(", ")", "[", "]", "{", "}", "<", ">", ":", "->", "=", ",", '"', "%0", "%x", "-1", "0", "1", "99999999999999999999", "?", "f32", "i1",
-           "tensor<?xf32>", "tensor<*xf32>", "tensor<0xf32>", "tensor<4xcomplex<f32>>", "tensor<4xindex>", "vector<4xf32>", "memref<4xf32>", "none",
-           '"s0"', '"s0*s0"', '"s0//0"', '"-s1"', '"s0+"', "true", "unit", "dense<0>", "1.0", "0x7FF", "affine_map<(d0) -> (d0)>", "#x", "!y", "loc(unknown)",
-           '"fusion.group"', '"fusion.yield"', '"fusion.split"', '"fusion.update"', '"fusion.matmul"', '"fusion.no"', '"scf.if"', "scf.yield", "func.func",
-           "return", "module {", "inplace = true", "axes = [7]", "axes = [-9]", "shape = []", "^bb0", "^bb1(%q: i32):", "\x00", "é"]  # fmt: skip
+_PIECES = [
+    "",
+    "(",
+    ")",
+    "[",
+    "]",
+    "{",
+    "}",
+    "<",
+    ">",
+    ":",
+    "->",
+    "=",
+    ",",
+    '"',
+    "%0",
+    "%x",
+    "-1",
+    "0",
+    "1",
+    "99999999999999999999",
+    "?",
+    "f32",
+    "i1",
+    "tensor<?xf32>",
+    "tensor<*xf32>",
+    "tensor<0xf32>",
+    "tensor<4xcomplex<f32>>",
+    "tensor<4xindex>",
+    "vector<4xf32>",
+    "memref<4xf32>",
+    "none",
+    '"s0"',
+    '"s0*s0"',
+    '"s0//0"',
+    '"-s1"',
+    '"s0+"',
+    "true",
+    "unit",
+    "dense<0>",
+    "1.0",
+    "0x7FF",
+    "affine_map<(d0) -> (d0)>",
+    "#x",
+    "!y",
+    "loc(unknown)",
+    '"fusion.group"',
+    '"fusion.yield"',
+    '"fusion.split"',
+    '"fusion.update"',
+    '"fusion.matmul"',
+    '"fusion.no"',
+    '"scf.if"',
+    "scf.yield",
+    "func.func",
+    "return",
+    "module {",
+    "inplace = true",
+    "axes = [7]",
+    "axes = [-9]",
+    "shape = []",
+    "^bb0",
+    "^bb1(%q: i32):",
+    "\x00",
+    "é",
+]
 
 
 def _kind(token: str) -> str:
@@ -53,7 +115,8 @@ def _kind(token: str) -> str:
 
 
 def mutated(text: str, r: random.Random) -> str:
-    """``text`` with one to three changes: cut short, a token replaced, dropped, repeated or exchanged, a line moved, a byte flipped."""
+    """``text`` with one to three changes: cut short, a token replaced, dropped, repeated or exchanged, a line moved, a
+    byte flipped."""
     text = re.sub(r"^ *//.*\n", "", text, flags=re.M)
     for _ in range(r.choice([1, 1, 1, 2, 3])):
         tokens = [m.span() for m in _TOKEN.finditer(text)]
@@ -95,12 +158,17 @@ def one(seed: int) -> str | None:
     except Exception:
         return f"{traceback.format_exc()}\npipeline: {pipeline}\n{text}"
     said = err.getvalue()
-    fine = status == 0 and out.getvalue() if status == 0 else status == 1 and re.search(r"^bad\.mlir(:\d+:\d+)?: error: ", said, re.M)
+    fine = (
+        status == 0 and out.getvalue()
+        if status == 0
+        else status == 1 and re.search(r"^bad\.mlir(:\d+:\d+)?: error: ", said, re.M)
+    )
     return None if fine and "internal error" not in said else f"status {status}\n{said}\npipeline: {pipeline}\n{text}"
 
 
 def _in_child(seeds, seconds: int) -> tuple[str, int]:
-    """Runs seeds in a forked process. Gives what it reported, and the seed that it was at when it ended early (-1: it did not)."""
+    """Runs seeds in a forked process. Gives what it reported, and the seed that it was at when it ended early (-1: it
+    did not)."""
     with tempfile.TemporaryFile("w+") as report, tempfile.TemporaryFile("w+") as progress:
         child = os.fork()
         if child == 0:
@@ -129,7 +197,9 @@ def test_mutated_files():
     step = 250
     for first in range(FIRST, FIRST + COUNT, step):
         report, ended = _in_child(range(first, first + step), 240)
-        assert ended < 0, f"crashed or hung at seed {ended}:\n{mutated(random.Random(ended).choice(PARTS), random.Random(ended))}"
+        assert ended < 0, (
+            f"crashed or hung at seed {ended}:\n{mutated(random.Random(ended).choice(PARTS), random.Random(ended))}"
+        )
         assert not report, report[:4000]
 
 
@@ -140,8 +210,15 @@ def test_code_generation_survives_mutations():
         text = mutated(r.choice(PARTS), r)
         command = [sys.executable, "-m", "mlirfuse.tools.opt", "-", "--pass-pipeline=fusion-to-ptx"]
         done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=120)
-        assert done.returncode in (0, 1) or (done.returncode > 128 and "code generation ended with" in done.stderr), (done, text)
-        assert (done.returncode == 0) == bool(done.stdout) and "Traceback" not in done.stderr and "internal error" not in done.stderr, (done, text)
+        assert done.returncode in (0, 1) or (done.returncode > 128 and "code generation ended with" in done.stderr), (
+            done,
+            text,
+        )
+        assert (
+            (done.returncode == 0) == bool(done.stdout)
+            and "Traceback" not in done.stderr
+            and "internal error" not in done.stderr
+        ), (done, text)
 
 
 def test_a_crash_is_an_error(monkeypatch, capfd, tmp_path):
@@ -170,16 +247,26 @@ def test_a_crash_is_an_error(monkeypatch, capfd, tmp_path):
     [
         ("[" * 100000, "nested more than 500 deep"),
         ("func.func @f() { return } }", "error: "),
-        ('func.func @f(%x: tensor<4xf32> {fusion.shape = ["s0", "s1"]}) { return }', "argument 0 has rank 1, fusion.shape has 2 extents"),
+        (
+            'func.func @f(%x: tensor<4xf32> {fusion.shape = ["s0", "s1"]}) { return }',
+            "argument 0 has rank 1, fusion.shape has 2 extents",
+        ),
         ('func.func @f(%x: tensor<?xf32> {fusion.shape = ["s0//0"]}) { return }', "is not a size expression"),
         ("func.func @f(%x: tensor<4xf32> {fusion.align = 3 : i64}) { return }", "fusion.align = 3 is no power of two"),
         ("func.func @f(%x: tensor<*xf32>) { return }", "a ranked tensor"),
-        ('func.func @f(%x: tensor<4xf32>) -> tensor<4xf32> {\n  %0 = "fusion.exp"(%x', "bad.mlir:2:22: error: expected ')'"),
+        (
+            'func.func @f(%x: tensor<4xf32>) -> tensor<4xf32> {\n  %0 = "fusion.exp"(%x',
+            "bad.mlir:2:22: error: expected ')'",
+        ),
         ("func.func @f(%x: tensor<4xf32>) -> tens", "bad.mlir:1:35: error: "),
-        ('func.func @f(%x: tensor<4xf32>) -> tensor<4xf64> {\n  %0 = "fusion.exp"(%x) : (tensor<4xf32>) -> tensor<4xf64>\n  return %0 : tensor<4xf64>\n}',
-         "bad.mlir:2:8: error: 'fusion.exp' op"),
-        ('func.func @f(%x: tensor<4xi1>) -> tensor<4xi1> {\n  %0 = "fusion.exp"(%x) : (tensor<4xi1>) -> tensor<4xi1>\n  return %0 : tensor<4xi1>\n}',
-         "operand 0 is bool; it takes floats"),
+        (
+            'func.func @f(%x: tensor<4xf32>) -> tensor<4xf64> {\n  %0 = "fusion.exp"(%x) : (tensor<4xf32>) -> tensor<4xf64>\n  return %0 : tensor<4xf64>\n}',
+            "bad.mlir:2:8: error: 'fusion.exp' op",
+        ),
+        (
+            'func.func @f(%x: tensor<4xi1>) -> tensor<4xi1> {\n  %0 = "fusion.exp"(%x) : (tensor<4xi1>) -> tensor<4xi1>\n  return %0 : tensor<4xi1>\n}',
+            "operand 0 is bool; it takes floats",
+        ),
         ("func.func @f(%x: memref<4xf32>) { cf.br ^bb1\n^bb1:\n return }", "region of several blocks"),
     ],
 )
@@ -206,6 +293,13 @@ def test_the_command_says_what_is_wrong(arguments, message, tmp_path):
     (tmp_path / "x.mlir").write_text("func.func @f() { return }")
     (tmp_path / "bytes.mlir").write_bytes(b"\xff\xfe")
     environment = {**os.environ, "PYTHONPATH": str(LIT.parents[1])}
-    done = subprocess.run([sys.executable, "-m", "mlirfuse.tools.opt", *arguments], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-m", "mlirfuse.tools.opt", *arguments],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert done.returncode in (1, 2) and not done.stdout, done
     assert "error: " in done.stderr and message in done.stderr and "Traceback" not in done.stderr, done.stderr

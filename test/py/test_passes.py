@@ -1,5 +1,5 @@
-"""The passes keep the meaning of programs: random graphs before and after, through the interpreter. A failure prints its seed and the
-smallest graph that still fails, as MLIR.
+"""The passes keep the meaning of programs: random graphs before and after, through the interpreter. A failure prints
+its seed and the smallest graph that still fails, as MLIR.
 
 MLIRFUSE_FUZZ=5000 runs that many graphs; MLIRFUSE_SEED=17 starts there.
 """
@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 from random_graphs import arguments, random_graph
 
+from mlirfuse.core import mlir
+from mlirfuse.core.errors import ShapeError, UnsupportedError
+from mlirfuse.dialects import fusion
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import interpreter
-from mlirfuse.core import mlir
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.builder import Builder
-from mlirfuse.dialects import fusion
 from mlirfuse.ir.effects import writes_in_place
-from mlirfuse.core.errors import ShapeError, UnsupportedError
 from mlirfuse.ir.graph import Block, Graph, Group, Op, Value, uses, walk
 from mlirfuse.passes import base
 from mlirfuse.passes.base import build, run_pipeline
@@ -61,7 +61,10 @@ def outcome(graph: Graph, args, results: int):
 
 
 def differ(a, b) -> bool:
-    return any(x.shape != y.shape or not np.allclose(x, y, rtol=1e-9, atol=1e-11, equal_nan=True) for x, y in zip(a, b, strict=True))
+    return any(
+        x.shape != y.shape or not np.allclose(x, y, rtol=1e-9, atol=1e-11, equal_nan=True)
+        for x, y in zip(a, b, strict=True)
+    )
 
 
 def check(make, pipeline: str, seed: int) -> None:
@@ -110,7 +113,9 @@ def test_programs_that_write_in_place():
         check(make, "fusion-remove-inplace", seed)
         check(make, "fusion-group{single-op=true}", seed)
         check(make, "fusion-dce,fusion-cse,fusion-separate-views", seed)
-        check(make, "fusion-remove-inplace,fusion-decompose,fusion-group{single-op=true horizontal=true},fusion-dce", seed)
+        check(
+            make, "fusion-remove-inplace,fusion-decompose,fusion-group{single-op=true horizontal=true},fusion-dce", seed
+        )
         graph = make(seed)
         run_pipeline(graph, "fusion-remove-inplace")
         left = [op for op in walk(graph.body) if writes_in_place(op)]
@@ -121,7 +126,8 @@ def test_programs_that_write_in_place():
 
 
 def test_a_wrong_pass_is_found_and_its_graph_made_small(monkeypatch):
-    """The test of the test: the seed is told, and the smallest graph that still goes wrong, as MLIR that can be read again."""
+    """The test of the test: the seed is told, and the smallest graph that still goes wrong, as MLIR that can be read
+    again."""
 
     class Wrong(base.Pass):
         name = "wrong-maximum"
@@ -132,7 +138,11 @@ def test_a_wrong_pass_is_found_and_its_graph_made_small(monkeypatch):
 
     base.discover()
     monkeypatch.setitem(base.PASSES, Wrong.name, dataclasses.dataclass(Wrong))
-    large = next(s for s in range(1000) if len(random_graph(s).ops) > 15 and "maximum" in [op.name for op in random_graph(s).ops[:5]])
+    large = next(
+        s
+        for s in range(1000)
+        if len(random_graph(s).ops) > 15 and "maximum" in [op.name for op in random_graph(s).ops[:5]]
+    )
     found = None
     for seed in range(large, large + 50):  # not every maximum reaches a result
         try:
@@ -140,9 +150,13 @@ def test_a_wrong_pass_is_found_and_its_graph_made_small(monkeypatch):
         except pytest.fail.Exception as failure:
             found = str(failure)
             break
-    assert found and found.startswith(f"seed {seed}: fusion-group{{single-op=true}},wrong-maximum gives another result; the smallest such program:\n")
+    assert found and found.startswith(
+        f"seed {seed}: fusion-group{{single-op=true}},wrong-maximum gives another result; the smallest such program:\n"
+    )
     (smallest,) = fusion.read(mlir.parse(found.partition(":\n")[2]))
-    assert [op.name for op in smallest.ops].count("maximum") == 1 and len(smallest.ops) <= 3 and len(smallest.returns) == 1
+    assert (
+        [op.name for op in smallest.ops].count("maximum") == 1 and len(smallest.ops) <= 3 and len(smallest.returns) == 1
+    )
 
 
 def test_text_is_read_back():
@@ -156,7 +170,8 @@ def test_text_is_read_back():
         assert copied == text, seed
 
 
-# ---------------------------------------------------------------------------------------------------------------- grouping
+# ----------------------------------------------------------------------------------------------------------------
+# grouping
 
 
 def contracted(graph: Graph):
@@ -210,7 +225,8 @@ def test_everything_connected_is_one_group():
 
 
 def chain(count: int, library: float, seed: int) -> Graph:
-    """A program of ``count`` ops as they come from models: mostly elementwise, some reductions, library ops in between, long skips."""
+    """A program of ``count`` ops as they come from models: mostly elementwise, some reductions, library ops in between,
+    long skips."""
     import random
 
     r = random.Random(seed)
@@ -269,7 +285,8 @@ def test_limit_holds():
                 assert alone or len(ins) + len(outs) <= limit, seed
 
 
-# ---------------------------------------------------------------------------------------------------------------- the interpreter
+# ---------------------------------------------------------------------------------------------------------------- the
+# interpreter
 
 
 def test_a_size_that_does_not_match_is_an_error():
@@ -316,8 +333,15 @@ def test_pipeline_errors():
     ):
         with pytest.raises(PipelineError, match=message.replace("(", r"\(")):
             build(text)
-    steps = build("builtin.module(func.func(cse,fusion-dce),any(canonicalize{max-iterations=2 top-down=false}), fusion-group{max-args=7 horizontal})")
-    assert [str(s) for s in steps] == ["cse", "fusion-dce", "canonicalize{max-iterations=2 top-down=false}", "fusion-group{horizontal=true max-args=7}"]
+    steps = build(
+        "builtin.module(func.func(cse,fusion-dce),any(canonicalize{max-iterations=2 top-down=false}), fusion-group{max-args=7 horizontal})"
+    )
+    assert [str(s) for s in steps] == [
+        "cse",
+        "fusion-dce",
+        "canonicalize{max-iterations=2 top-down=false}",
+        "fusion-group{horizontal=true max-args=7}",
+    ]
 
 
 def test_a_pass_that_defines_nothing_says_what_it_lacks():

@@ -1,5 +1,6 @@
-"""What NVIDIA's assembler says of the kernels' PTX, which needs no GPU: it is valid for every architecture that the assembler knows, and no kernel of the benchmarks'
-table spills registers. The test extra of pyproject.toml has the assembler of the driver that the figures in docs/performance.md are from.
+"""What NVIDIA's assembler says of the kernels' PTX, which needs no GPU: it is valid for every architecture that the
+assembler knows, and no kernel of the benchmarks' table spills registers. The test extra of pyproject.toml has the
+assembler of the driver that the figures in docs/performance.md are from.
 """
 
 import pathlib
@@ -31,10 +32,18 @@ def assembled(fn, *args, chip: str) -> dict[str, Kernel]:
     text = mlirfuse.jit(fn, target=f"cuda:{chip}").lower(*args).as_text("ptx")
     found = {}
     for module in re.split(r"(?=^\.version)", text, flags=re.MULTILINE)[1:]:
-        done = subprocess.run([PTXAS, f"-arch={chip}", "-v", "-", "-o", "/dev/null"], input=module, capture_output=True, text=True)
+        done = subprocess.run(
+            [PTXAS, f"-arch={chip}", "-v", "-", "-o", "/dev/null"], input=module, capture_output=True, text=True
+        )
         assert done.returncode == 0, done.stderr
-        sizes = re.findall(r"properties for (\w+)\n\s+(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads\n.*?Used (\d+) registers", done.stderr)
-        found |= {name: Kernel(int(registers), int(stack), int(stores) + int(loads)) for name, stack, stores, loads, registers in sizes}
+        sizes = re.findall(
+            r"properties for (\w+)\n\s+(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads\n.*?Used (\d+) registers",
+            done.stderr,
+        )
+        found |= {
+            name: Kernel(int(registers), int(stack), int(stores) + int(loads))
+            for name, stack, stores, loads, registers in sizes
+        }
         assert len(sizes) == module.count(".visible .entry ")
     return found
 

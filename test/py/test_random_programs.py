@@ -1,7 +1,9 @@
-"""Random programs of 5 to 40 operations, compiled and plain; how they are made and what may differ: :mod:`random_programs`.
+"""Random programs of 5 to 40 operations, compiled and plain; how they are made and what may differ:
+:mod:`random_programs`.
 
-A failure prints the seed, the program and a smaller one that fails in the same way. ``MLIRFUSE_RANDOM_PROGRAMS=5000`` tries more seeds than
-there is time for in every run; ``python test/py/random_programs.py FIRST COUNT`` does so without pytest.
+A failure prints the seed, the program and a smaller one that fails in the same way. ``MLIRFUSE_RANDOM_PROGRAMS=5000``
+tries more seeds than there is time for in every run; ``python test/py/random_programs.py FIRST COUNT`` does so without
+pytest.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
-import random_programs as rp  # noqa: E402
+import random_programs as rp
 
 MORE = int(os.environ.get("MLIRFUSE_RANDOM_PROGRAMS", "0"))
 
@@ -43,7 +45,8 @@ def test_programs_that_failed_once(seed):
 
 @pytest.mark.parametrize("seed", range(40 + MORE))
 def test_small(seed):
-    """Up to a few hundred elements: every branch of every loop, sizes of 1 among them, then other sizes on the same compilation."""
+    """Up to a few hundred elements: every branch of every loop, sizes of 1 among them, then other sizes on the same
+    compilation."""
     run(100_000 + seed, large=False)
 
 

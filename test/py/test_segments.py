@@ -1,6 +1,8 @@
-"""`fusion-segment` cuts groups into as few kernels as there can be: confirmed by a search through all ways to cut small ones.
+"""`fusion-segment` cuts groups into as few kernels as there can be: confirmed by a search through all ways to cut small
+ones.
 
-What one kernel can take is said here once more, from the whole set of its ops, and so checks the segmenter, which decides from merge to merge.
+What one kernel can take is said here once more, from the whole set of its ops, and so checks the segmenter, which
+decides from merge to merge.
 """
 
 from __future__ import annotations
@@ -13,22 +15,23 @@ import numpy as np
 import pytest
 from random_graphs import SIZES, fitting
 
+from mlirfuse.analysis.axes import Axes
+from mlirfuse.dialects import fusion
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import interpreter
-from mlirfuse.ir.ops import table
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.builder import Builder
-from mlirfuse.dialects import fusion
 from mlirfuse.ir.graph import Block, Graph, Op, Value
+from mlirfuse.ir.ops import table
 from mlirfuse.passes.base import build, run_pipeline
 from mlirfuse.passes.segment import SegmentPass
-from mlirfuse.analysis.axes import Axes
 
 COUNT = int(os.environ.get("MLIRFUSE_FUZZ", "150"))
 FIRST = int(os.environ.get("MLIRFUSE_SEED", "0"))
 
 
-# ---------------------------------------------------------------------------------------------------------------- what one kernel can take
+# ---------------------------------------------------------------------------------------------------------------- what
+# one kernel can take
 
 
 class Kernels:
@@ -41,9 +44,15 @@ class Kernels:
         return table.TABLE[op.name].kind == "reduce" and bool(self.axes.reduced(op))
 
     def takes(self, ops: list[Op]) -> bool:
-        """Reductions go over the same axes of the same domain, results run over no others, and what depends on a reduction stays in its place."""
+        """Reductions go over the same axes of the same domain, results run over no others, and what depends on a
+        reduction stays in its place."""
         inside = set(ops)
-        outs = [v for op in ops for v in op.results if v in self.returned or any(u not in inside for u in self.users.get(v, ()))]
+        outs = [
+            v
+            for op in ops
+            for v in op.results
+            if v in self.returned or any(u not in inside for u in self.users.get(v, ()))
+        ]
         spans = [set(self.axes.flat(v)) for v in outs]
         reductions = [op for op in ops if self.reduces(op)]
         kinds = {(frozenset(self.axes.reduced(op)), frozenset(self.axes.flat(op.operands[0]))) for op in reductions}
@@ -55,7 +64,11 @@ class Kernels:
         late: set[Value] = set()
         for op in ops:
             depends = [v for v in op.operands if v in late]
-            if depends and op not in reductions and not (set(self.axes.flat(op.result)) <= domain and self.in_place(op, depends)):
+            if (
+                depends
+                and op not in reductions
+                and not (set(self.axes.flat(op.result)) <= domain and self.in_place(op, depends))
+            ):
                 return False
             if depends or op in reductions:
                 late.update(op.results)
@@ -69,7 +82,8 @@ class Kernels:
         return table.TABLE[op.name].kind == "reduce" or op.name in ("permute", "squeeze", "expand_dims")
 
     def fewest(self) -> int:
-        """The least number of kernels, each connected by what it passes on or reads together, in an order in which they can run."""
+        """The least number of kernels, each connected by what it passes on or reads together, in an order in which they
+        can run."""
         ops, every = self.ops, range(len(self.ops))
         at = {op: k for k, op in enumerate(ops)}
         needs = [sum(1 << at[v.op] for v in set(op.operands) if v.op in at) for op in ops]
@@ -96,20 +110,28 @@ class Kernels:
                 known[subset] = connected(subset) and self.takes([op for k, op in enumerate(ops) if subset >> k & 1])
             return known[subset]
 
-        done = [s for s in range(1 << len(ops)) if not any(s >> k & 1 and needs[k] & ~s for k in every)]  # what can have run at some time
+        done = [
+            s for s in range(1 << len(ops)) if not any(s >> k & 1 and needs[k] & ~s for k in every)
+        ]  # what can have run at some time
         least = {0: 0}
         for before in done:
             for after in done if before in least else ():
-                if after & before == before != after and least[before] + 1 < least.get(after, len(ops) + 1) and legal(after & ~before):
+                if (
+                    after & before == before != after
+                    and least[before] + 1 < least.get(after, len(ops) + 1)
+                    and legal(after & ~before)
+                ):
                     least[after] = least[before] + 1
         return least[(1 << len(ops)) - 1]
 
 
-# ---------------------------------------------------------------------------------------------------------------- graphs
+# ----------------------------------------------------------------------------------------------------------------
+# graphs
 
 
 def small_graph(seed: int) -> Graph:
-    """3 to 12 ops, mostly reductions over either axis, their results broadcast back, and transposes: what is hard to cut well."""
+    """3 to 12 ops, mostly reductions over either axis, their results broadcast back, and transposes: what is hard to
+    cut well."""
     r = random.Random(seed)
     s0, s1 = sz.symbol("s0"), sz.symbol("s1")
     graph = Graph("f", Block([Value(dt.f64, (s0, s1)), Value(dt.f64, (s0, s1)), Value(dt.f64, (s1,))]))
@@ -141,7 +163,12 @@ def groups_of(graph: Graph) -> list[list[Op]]:
 
 def run_on_arrays(graph: Graph, seed: int):
     rng = np.random.default_rng(seed)
-    return [a.copy() for a in interpreter.run(graph, [rng.uniform(-1, 1, tuple(sz.substitute(n, SIZES) for n in v.shape)) for v in graph.args])]
+    return [
+        a.copy()
+        for a in interpreter.run(
+            graph, [rng.uniform(-1, 1, tuple(sz.substitute(n, SIZES) for n in v.shape)) for v in graph.args]
+        )
+    ]
 
 
 def test_as_few_kernels_as_there_can_be():
@@ -155,22 +182,41 @@ def test_as_few_kernels_as_there_can_be():
         for ops, fewest in zip(groups_of(graph), least, strict=True):
             count = len({op.segment for op in ops})
             compared += 1
-            assert count <= fewest + 1, f"seed {seed}: {count} kernels, {fewest} would do:\n{fusion.to_module_text([graph])}"
+            assert count <= fewest + 1, (
+                f"seed {seed}: {count} kernels, {fewest} would do:\n{fusion.to_module_text([graph])}"
+            )
             if count > fewest:
                 more.append(seed)
     assert len(more) <= 0.02 * compared, more
 
 
 PROGRAMS = {
-    "softmax": (1, lambda b, x, y, w: [b.op("div", e := b.op("exp", b.op("sub", x, row(b, "max", x))), row(b, "sum", e))]),
+    "softmax": (
+        1,
+        lambda b, x, y, w: [b.op("div", e := b.op("exp", b.op("sub", x, row(b, "max", x))), row(b, "sum", e))],
+    ),
     "both axes": (2, lambda b, x, y, w: [row(b, "sum", x), b.op("sum", x, axes=(0,), keepdims=True)]),
-    "twice normalized": (2, lambda b, x, y, w: [b.op("sub", d := b.op("sub", x, row(b, "max", x)), b.op("max", d, axes=(0,), keepdims=True))]),
+    "twice normalized": (
+        2,
+        lambda b, x, y, w: [
+            b.op("sub", d := b.op("sub", x, row(b, "max", x)), b.op("max", d, axes=(0,), keepdims=True))
+        ],
+    ),
     "rows, columns, rows": (
         3,
-        lambda b, x, y, w: [b.op("sub", e := b.op("sub", d := b.op("sub", x, row(b, "max", x)), b.op("max", d, axes=(0,), keepdims=True)), row(b, "max", e))],
+        lambda b, x, y, w: [
+            b.op(
+                "sub",
+                e := b.op("sub", d := b.op("sub", x, row(b, "max", x)), b.op("max", d, axes=(0,), keepdims=True)),
+                row(b, "max", e),
+            )
+        ],
     ),
     "of two tensors": (1, lambda b, x, y, w: [row(b, "sum", x), row(b, "max", b.op("mul", x, y)), b.op("add", x, y)]),
-    "through a transpose": (1, lambda b, x, y, w: [row(b, "sum", x), b.op("sum", b.permute(x, (1, 0)), axes=(0,), keepdims=True)]),
+    "through a transpose": (
+        1,
+        lambda b, x, y, w: [row(b, "sum", x), b.op("sum", b.permute(x, (1, 0)), axes=(0,), keepdims=True)],
+    ),
 }
 
 
@@ -192,7 +238,8 @@ def test_known_counts(name):
 
 
 def test_each_segment_is_one_kernel():
-    """Every segment can be taken whole, after copies as before them; they can run one after the other; the program means the same."""
+    """Every segment can be taken whole, after copies as before them; they can run one after the other; the program
+    means the same."""
     copied = 0
     for seed in range(FIRST, FIRST + 2 * COUNT):
         graph = small_graph(seed)

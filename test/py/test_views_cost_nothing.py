@@ -68,7 +68,11 @@ def test_permute_between_views(target):
 
 
 @pytest.mark.parametrize("target", ["cpu", "cuda:sm_80"])
-@pytest.mark.parametrize("views", list(itertools.product([False, True], repeat=3)), ids=lambda v: "".join(n for n, on in zip("ABC", v) if on) or "none")
+@pytest.mark.parametrize(
+    "views",
+    list(itertools.product([False, True], repeat=3)),
+    ids=lambda v: "".join(n for n, on in zip("ABC", v) if on) or "none",
+)
 def test_views_around_two_ops(views, target):
     """View A, add, view B, multiply, view C, each view there or not: one kernel in all eight cases."""
     x = array(FLAT)
@@ -189,7 +193,9 @@ RESHAPES = {
 @pytest.mark.parametrize("layout", ["contiguous", "transposed", "every other row"])
 def test_reshapes_to_constants(which, layout):
     """Sizes that are not known to divide each other, contiguous arguments and others: the same elements as NumPy's."""
-    x = {"contiguous": array((48, 40)), "transposed": array((40, 48)).T, "every other row": array((96, 40))[::2]}[layout]
+    x = {"contiguous": array((48, 40)), "transposed": array((40, 48)).T, "every other row": array((96, 40))[::2]}[
+        layout
+    ]
     found, wanted = mlirfuse.jit(RESHAPES[which])(x), RESHAPES[which](x.astype(np.float64))
     for got, want in zip(*(r if isinstance(r, tuple) else (r,) for r in (found, wanted)), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)

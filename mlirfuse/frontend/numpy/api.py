@@ -1,6 +1,7 @@
 """How NumPy's functions become ops: promotion, broadcasting, axes and indexing by NumPy's rules, on traced arrays.
 
-Here is what all of them rest on: operands, promotion, broadcasting, ufuncs, Python's operators and NumPy's protocols. The functions are in
+Here is what all of them rest on: operands, promotion, broadcasting, ufuncs, Python's operators and NumPy's protocols.
+The functions are in
 :mod:`mlirfuse.frontend.numpy.functions`, indexing in :mod:`mlirfuse.frontend.numpy.indexing`; :func:`implements` says which NumPy function each
 one stands for. They take traced arrays, numbers, and arrays from outside the trace, and give traced arrays.
 """
@@ -14,20 +15,19 @@ import operator
 
 import numpy as np
 
-from mlirfuse.ir import dtypes as dt
-from mlirfuse.ir.ops import table as ops
-from mlirfuse.ir.dtypes import DType
 from mlirfuse.core.errors import ShapeError, TraceError, UnsupportedError
-from mlirfuse.runtime import arrays
 from mlirfuse.frontend.numpy import tracing as tr
 from mlirfuse.frontend.numpy.tracing import SymInt, TracedArray, TracedScalar, fail
+from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir.dtypes import DType
 from mlirfuse.ir.graph import Value
+from mlirfuse.ir.ops import table as ops
 from mlirfuse.ir.sizes import Size
+from mlirfuse.runtime import arrays
 
 HANDLED: dict = {}  # NumPy function -> ours
 UFUNCS: dict = {}  # ufunc -> (trace, values, input dtypes, output dtypes) -> value or values
 METHODS: dict = {}  # (ufunc, its method) -> ours: np.add.reduce …
-
 
 
 def implements(*numpy_functions):
@@ -65,7 +65,8 @@ def suggestion(name: str) -> str:
     return f": compute it outside the compiled function{nearest}"
 
 
-# ---------------------------------------------------------------------------------------------------------------- operands
+# ----------------------------------------------------------------------------------------------------------------
+# operands
 
 
 def trace_of(*xs):
@@ -90,7 +91,10 @@ def operand(t, x):
     """``x`` as what the functions below compute with: a traced array, a SymInt or a Python or NumPy number."""
     if isinstance(x, TracedArray):
         if x._trace is not t:
-            fail(TraceError, "an array traced by another compiled function was used here: it was kept from that function's own trace")
+            fail(
+                TraceError,
+                "an array traced by another compiled function was used here: it was kept from that function's own trace",
+            )
         return x
     if x.__class__ in (int, float, bool, SymInt) or isinstance(x, np.generic):
         return x
@@ -107,7 +111,10 @@ def operand(t, x):
     if isinstance(x, float):
         return float(x)
     if isinstance(x, complex):
-        fail(UnsupportedError, "complex numbers are not supported in elementwise functions: compute the real and the imaginary part")
+        fail(
+            UnsupportedError,
+            "complex numbers are not supported in elementwise functions: compute the real and the imaginary part",
+        )
     fail(TraceError, f"a {type(x).__name__} cannot be used with a traced array: pass an array or a number")
 
 
@@ -205,13 +212,15 @@ def dtype_of(dtype) -> DType:
 
 
 def _bfloat16_as_half(find):
-    """``find(…, kinds)``, which asks NumPy for types, with bfloat16 promoted as float16 is; the two together are float32.
+    """``find(…, kinds)``, which asks NumPy for types, with bfloat16 promoted as float16 is; the two together are
+    float32.
 
-    NumPy asks ml_dtypes about bfloat16 as about any foreign type, and agrees but in two things: a Python float counts as a float16 there, so that
-    ``x * 2.0`` would be float32 where ``x * 2`` is bfloat16; and functions without a loop for bfloat16 (matmul, clip, degrees) give float32.
+    NumPy asks ml_dtypes about bfloat16 as about any foreign type, and agrees but in two things: a Python float counts
+    as a float16 there, so that ``x * 2.0`` would be float32 where ``x * 2`` is bfloat16; and functions without a loop
+    for bfloat16 (matmul, clip, degrees) give float32.
     """
 
-    @functools.lru_cache(maxsize=None)
+    @functools.cache
     @functools.wraps(find)
     def types(*given):
         *what, kinds = given
@@ -249,7 +258,8 @@ def result_type_of(kinds: tuple) -> DType:
         fail(TypeError, str(error))
 
 
-# ---------------------------------------------------------------------------------------------------------------- broadcasting
+# ----------------------------------------------------------------------------------------------------------------
+# broadcasting
 
 
 def broadcast_shape(t, shapes, what: str = "operands could not be broadcast together") -> tuple[Size, ...]:
@@ -266,7 +276,9 @@ def broadcast_shape(t, shapes, what: str = "operands could not be broadcast toge
                 if found == 1:
                     found = extent
                 elif not t.unify(found, extent):
-                    seen = " ".join("(" + ",".join(map(str, t.hints_of(s))) + ("," if len(s) == 1 else "") + ")" for s in shapes)
+                    seen = " ".join(
+                        "(" + ",".join(map(str, t.hints_of(s))) + ("," if len(s) == 1 else "") + ")" for s in shapes
+                    )
                     fail(ShapeError, f"{what} with shapes {seen}")
                 elif isinstance(extent, int):
                     found = extent
@@ -302,7 +314,8 @@ def full_shape(t, values) -> tuple[Size, ...]:
     return broadcast_shape(t, [t.shape(v) for v in values])
 
 
-# ---------------------------------------------------------------------------------------------------------------- ufuncs
+# ----------------------------------------------------------------------------------------------------------------
+# ufuncs
 
 
 def _row_ufunc(name):
@@ -393,7 +406,9 @@ def _modf(t, values, ins, outs):
 def _lcm(t, values, ins, outs):
     a, b = aligned(t, values)
     divisor = t.emit("gcd", a, b)
-    divisor = t.emit("where", t.emit("eq", divisor, t.builder.constant(0, ins[0])), t.builder.constant(1, ins[0]), divisor)
+    divisor = t.emit(
+        "where", t.emit("eq", divisor, t.builder.constant(0, ins[0])), t.builder.constant(1, ins[0]), divisor
+    )
     product = t.emit("mul", t.emit("trunc_div", a, divisor), b)
     return product if ins[0].kind == "u" else t.emit("abs", product)
 
@@ -444,7 +459,14 @@ def _comparison(name):
         negative = t.emit("lt", signed, t.builder.constant(0, dt.i64))
         cast = t.emit("cast", signed, to=dt.u64)
         result = t.emit(name, cast, other) if signed_first else t.emit(name, other, cast)
-        when_negative = {"eq": False, "ne": True, "lt": signed_first, "le": signed_first, "gt": not signed_first, "ge": not signed_first}[name]
+        when_negative = {
+            "eq": False,
+            "ne": True,
+            "lt": signed_first,
+            "le": signed_first,
+            "gt": not signed_first,
+            "ge": not signed_first,
+        }[name]
         if when_negative:
             return t.emit("logical_or", negative, result)
         return t.emit("logical_and", t.emit("logical_not", negative), result)
@@ -452,7 +474,14 @@ def _comparison(name):
     return lower
 
 
-_COMPARISONS = {np.equal: "eq", np.not_equal: "ne", np.less: "lt", np.less_equal: "le", np.greater: "gt", np.greater_equal: "ge"}
+_COMPARISONS = {
+    np.equal: "eq",
+    np.not_equal: "ne",
+    np.less: "lt",
+    np.less_equal: "le",
+    np.greater: "gt",
+    np.greater_equal: "ge",
+}
 for _function, _name in _COMPARISONS.items():
     UFUNCS[_function] = _comparison(_name)
 
@@ -462,7 +491,10 @@ def _matmul(t, values, ins, outs):
     a, b = values
     if not a.shape or not b.shape:
         fail(ValueError, "matmul: a 0-d operand has no matrix dimension; use * for a product with a number")
-    (inner_a, inner_b), batch = (t.shape(a)[-1], t.shape(b)[-2 if b.rank > 1 else -1]), (t.shape(a)[:-2], t.shape(b)[:-2])
+    (inner_a, inner_b), batch = (
+        (t.shape(a)[-1], t.shape(b)[-2 if b.rank > 1 else -1]),
+        (t.shape(a)[:-2], t.shape(b)[:-2]),
+    )
     if not t.unify(inner_a, inner_b):
         fail(ShapeError, "matmul: Input operand 1 has a mismatch in its core dimension 0, with gufunc signature (n?,k),(k,m?)->(n?,m?) "
              f"(size {t.hint(inner_b)} is different from {t.hint(inner_a)})")  # fmt: skip
@@ -501,16 +533,27 @@ def call_ufunc(ufunc, inputs, kwargs=None):
         dtype, out, where_ = kwargs.pop("dtype", None), kwargs.pop("out", None), kwargs.pop("where", True)
         for key in list(kwargs):
             if key not in ("casting", "order", "subok") or kwargs[key] not in ("same_kind", "K", True):
-                fail(UnsupportedError, f"{ufunc.__name__}: the argument '{key}' is not supported in a compiled function")
+                fail(
+                    UnsupportedError, f"{ufunc.__name__}: the argument '{key}' is not supported in a compiled function"
+                )
     lower = UFUNCS.get(ufunc)
     if lower is None:
-        fail(UnsupportedError, f"the function np.{ufunc.__name__} is not supported in a compiled function{suggestion(ufunc.__name__)}")
+        fail(
+            UnsupportedError,
+            f"the function np.{ufunc.__name__} is not supported in a compiled function{suggestion(ufunc.__name__)}",
+        )
     if ufunc in _COMPARISONS:
         if dtype is not None and dtype_of(dtype) is not dt.bool_:
-            fail(TypeError, f"No loop matching the specified signature and casting was found for ufunc {ufunc.__name__}")
+            fail(
+                TypeError, f"No loop matching the specified signature and casting was found for ufunc {ufunc.__name__}"
+            )
         early, dtype = _compare_with_big_int(t, ufunc, operands), None
         if early is not None:
-            return early if out is None and where_ is True else _store(t, early.value, out[0] if isinstance(out, tuple) else out, where_, ufunc.__name__)
+            return (
+                early
+                if out is None and where_ is True
+                else _store(t, early.value, out[0] if isinstance(out, tuple) else out, where_, ufunc.__name__)
+            )
     if ufunc is np.power:
         shortcut = _power(t, operands) if dtype is None and out is None else None
         if shortcut is not None:
@@ -530,7 +573,10 @@ def call_ufunc(ufunc, inputs, kwargs=None):
         results = [_store(t, v, target, where_, ufunc.__name__) for v, target in zip(values, targets)]
     elif all(_is_number(x) for x in operands):
         several = len(values) > 1
-        results = [TracedScalar(t, v, None, lambda k=k: _nth(ufunc(*map(concrete, operands)), k if several else None)) for k, v in enumerate(values)]
+        results = [
+            TracedScalar(t, v, None, lambda k=k: _nth(ufunc(*map(concrete, operands)), k if several else None))
+            for k, v in enumerate(values)
+        ]
     else:
         results = [wrap(t, v) for v in values]
     return tuple(results) if len(results) > 1 else results[0]
@@ -543,7 +589,10 @@ def _nth(x, k):
 def _store(t, value: Value, target, where_, name: str):
     """Writes a result into ``out=``, where the mask says so."""
     if target is None:
-        fail(UnsupportedError, f"{name}: where= without out= leaves elements undefined: use np.where(condition, result, otherwise)")
+        fail(
+            UnsupportedError,
+            f"{name}: where= without out= leaves elements undefined: use np.where(condition, result, otherwise)",
+        )
     if not isinstance(target, TracedArray):
         fail(TraceError, f"{name}: out= is an array from outside the function: make it an argument")
     if where_ is not True:
@@ -586,7 +635,10 @@ def into_out(result, out, name: str, repeats: bool = False):
         fail(TraceError, f"np.{name}: out= is an array from outside the function: make it an argument")
     shape, given = result._trace.shape(result._value), result._trace.shape(out._value)
     if not repeats and (len(shape) != len(given) or any(n == 1 != m for n, m in zip(shape, given))):
-        fail(ShapeError, f"np.{name}: out= has the shape {result._trace.hints_of(given)}, the result {result._trace.hints_of(shape)}")
+        fail(
+            ShapeError,
+            f"np.{name}: out= has the shape {result._trace.hints_of(given)}, the result {result._trace.hints_of(shape)}",
+        )
     store(result._trace, out, result.value, name)
     return out
 
@@ -595,12 +647,22 @@ def _compare_with_big_int(t, ufunc, operands):
     """A comparison with a Python int that the other operand's type cannot hold: NumPy compares exactly."""
     for k in (0, 1):
         number, other = operands[k], operands[1 - k]
-        if number.__class__ is int and isinstance(other, TracedArray) and other._weak is None and other._value.dtype.is_integer:
+        if (
+            number.__class__ is int
+            and isinstance(other, TracedArray)
+            and other._weak is None
+            and other._value.dtype.is_integer
+        ):
             low, high = int_range(other._value.dtype)
             if not low <= number <= high:
                 outcome = bool(ufunc(*((number, 0) if k == 0 else (0, number))))
                 return wrap(t, broadcast_value(t, t.builder.constant(outcome, dt.bool_), other._value.shape))
-        if isinstance(number, TracedScalar) and number._weak is int and isinstance(other, TracedArray) and other._weak is None:
+        if (
+            isinstance(number, TracedScalar)
+            and number._weak is int
+            and isinstance(other, TracedArray)
+            and other._weak is None
+        ):
             if other._value.dtype.is_integer and other._value.dtype is not dt.i64:
                 wide = [x.value if x._value.dtype is dt.u64 else value_of(t, x, dt.i64) for x in operands]
                 return wrap(t, UFUNCS[ufunc](t, wide, [v.dtype for v in wide], ()))
@@ -610,11 +672,16 @@ def _compare_with_big_int(t, ufunc, operands):
 def _power(t, operands):
     """Constant exponents for which there is something better than the power function."""
     base, exponent = operands
-    if isinstance(exponent, TracedScalar) and exponent._weak is int and isinstance(base, TracedArray) and base._value.dtype.is_integer:
+    if (
+        isinstance(exponent, TracedScalar)
+        and exponent._weak is int
+        and isinstance(base, TracedArray)
+        and base._value.dtype.is_integer
+    ):
         exponent = exponent.concrete()  # its sign decides whether the power exists
     if not isinstance(base, TracedArray) or isinstance(base, TracedScalar):
         return None
-    if isinstance(exponent, np.floating) and exponent == 0.5 or exponent.__class__ in (int, float):
+    if (isinstance(exponent, np.floating) and exponent == 0.5) or exponent.__class__ in (int, float):
         (dtype, _, _) = resolve(np.power, (base, exponent))
     else:
         return None
@@ -658,7 +725,9 @@ def scalar_operator(function, *inputs):
         types = loop_types(ufunc, kinds)
     except TypeError as error:
         fail(TypeError, str(error))
-    value = UFUNCS[ufunc](t, [value_of(t, x, d) for x, d in zip(operands, types)], types[: ufunc.nin], types[ufunc.nin :])
+    value = UFUNCS[ufunc](
+        t, [value_of(t, x, d) for x, d in zip(operands, types)], types[: ufunc.nin], types[ufunc.nin :]
+    )
     return TracedScalar(t, value, kind, lambda: function(*[concrete(x) for x in operands]))
 
 
@@ -672,7 +741,8 @@ def _weak_kind(x) -> type | None:
     return int if x.__class__ is SymInt else None if isinstance(x, np.generic) else x.__class__
 
 
-# ---------------------------------------------------------------------------------------------------------------- Python's operators
+# ----------------------------------------------------------------------------------------------------------------
+# Python's operators
 
 _OPERATORS = {
     "add": (np.add, operator.add), "sub": (np.subtract, operator.sub), "mul": (np.multiply, operator.mul),
@@ -692,12 +762,27 @@ _OPERATOR_UFUNCS = {f: u for group in (_OPERATORS, _COMPARE_OPERATORS, _UNARY_OP
 
 def _binary_method(ufunc, function, reflected: bool):
     def method(self, other):
-        if ufunc is np.power and not reflected and other.__class__ is int and other == 2 and self._value.dtype is dt.bool_ and self._weak is None:
+        if (
+            ufunc is np.power
+            and not reflected
+            and other.__class__ is int
+            and other == 2
+            and self._value.dtype is dt.bool_
+            and self._weak is None
+        ):
             return call_ufunc(np.square, (self,))  # bools to the second are int8, to any other power int64
-        if ufunc is np.power and not reflected and other.__class__ is float and other == 0.5 and self._value.dtype is dt.f16:
+        if (
+            ufunc is np.power
+            and not reflected
+            and other.__class__ is float
+            and other == 0.5
+            and self._value.dtype is dt.f16
+        ):
             return call_ufunc(np.sqrt, (self,))  # np.power has the power here, which differs at -0.0 and -inf
         if other.__class__ not in _PLAIN:
-            if not (isinstance(other, (TracedArray, np.generic, np.ndarray, int, float, list, tuple)) or is_array(other)):
+            if not (
+                isinstance(other, (TracedArray, np.generic, np.ndarray, int, float, list, tuple)) or is_array(other)
+            ):
                 return NotImplemented
         pair = (other, self) if reflected else (self, other)
         if self._weak is not None and (other.__class__ in _PLAIN or getattr(other, "_weak", None) is not None):
@@ -758,7 +843,14 @@ TracedArray.__hash__ = None
 TracedArray.__divmod__ = lambda self, other: (self // other, self % other)
 TracedArray.__rdivmod__ = lambda self, other: (other // self, other % self)
 TracedArray.__contains__ = lambda self, item: (self == item).any()
-for _compare in ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__"):  # a class that defines __hash__ keeps it only so
+for _compare in (
+    "__eq__",
+    "__ne__",
+    "__lt__",
+    "__le__",
+    "__gt__",
+    "__ge__",
+):  # a class that defines __hash__ keeps it only so
     setattr(TracedScalar, _compare, getattr(TracedArray, _compare))
 for _compare in ("lshift", "rshift", "and", "or", "xor"):
     if not hasattr(SymInt, f"__{_compare}__"):
@@ -767,7 +859,8 @@ for _compare in ("lshift", "rshift", "and", "or", "xor"):
         setattr(SymInt, f"__r{_compare}__", lambda self, other, f=_f: tr._sym_arith(f, other, self))
 
 
-# ---------------------------------------------------------------------------------------------------------------- protocols
+# ----------------------------------------------------------------------------------------------------------------
+# protocols
 
 
 def array_ufunc(ufunc, method: str, inputs, kwargs):
@@ -801,7 +894,10 @@ def array_function(function, args, kwargs):
         name = function.__name__
         module = getattr(function, "__module__", None) or "numpy"
         if module.startswith("numpy.random"):
-            fail(TraceError, f"np.random.{name} inside a compiled function: use mlirfuse.numpy.uniform, normal or dropout with a seed")
+            fail(
+                TraceError,
+                f"np.random.{name} inside a compiled function: use mlirfuse.numpy.uniform, normal or dropout with a seed",
+            )
         spelled = f"{module.replace('numpy', 'np', 1)}.{name}"
         fail(UnsupportedError, f"the function {spelled} is not supported in a compiled function{suggestion(name)}")
     try:
@@ -809,7 +905,10 @@ def array_function(function, args, kwargs):
     except TypeError as error:
         if "unexpected keyword argument" in str(error) and not getattr(error, "_located", False):
             key = str(error).rsplit("'", 2)[1]
-            fail(UnsupportedError, f"np.{function.__name__}: the argument '{key}' is not supported in a compiled function")
+            fail(
+                UnsupportedError,
+                f"np.{function.__name__}: the argument '{key}' is not supported in a compiled function",
+            )
         raise
 
 
@@ -821,7 +920,8 @@ def refuse(name: str, **given) -> None:
                  + (": use np.where on the operand" if key == "where" else ""))  # fmt: skip
 
 
-# ---------------------------------------------------------------------------------------------------------------- axes and shapes
+# ---------------------------------------------------------------------------------------------------------------- axes
+# and shapes
 
 
 def axis_of(axis, rank: int) -> int:
@@ -860,7 +960,10 @@ def shape_of(t, shape) -> tuple[Size, ...]:
     if isinstance(shape, np.ndarray):
         return tuple(int(n) for n in shape.reshape(-1))
     if isinstance(shape, TracedArray) and shape.ndim:
-        fail(TraceError, "a shape that is a traced array: shapes must be known without the arrays' values; use x.shape or arguments that are ints")
+        fail(
+            TraceError,
+            "a shape that is a traced array: shapes must be known without the arrays' values; use x.shape or arguments that are ints",
+        )
     return (size_of(t, shape),)
 
 

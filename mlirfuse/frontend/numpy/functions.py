@@ -1,4 +1,5 @@
-"""NumPy's functions on traced arrays: reductions, element-wise functions, shapes, products, and the array methods of the same names.
+"""NumPy's functions on traced arrays: reductions, element-wise functions, shapes, products, and the array methods of
+the same names.
 
 Names are NumPy's own, so that ``sum``, ``max``, ``min`` and ``round`` hide Python's here.
 """
@@ -11,9 +12,6 @@ import operator
 import ml_dtypes
 import numpy as np
 
-from mlirfuse.ir import dtypes as dt
-from mlirfuse.ir import sizes as sz
-from mlirfuse.ir.dtypes import DType
 from mlirfuse.core.errors import ShapeError, TraceError, UnsupportedError
 from mlirfuse.frontend.numpy.api import (
     METHODS,
@@ -46,9 +44,13 @@ from mlirfuse.frontend.numpy.api import (
 )
 from mlirfuse.frontend.numpy.tracing import LeafScalar, TracedArray, fail
 from mlirfuse.frontend.numpy.views import Broadcast, ExpandDims, Permute, Reshape, Slice, Squeeze, reshapes_are_views
+from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.dtypes import DType
 from mlirfuse.ir.graph import Value
 
-# ---------------------------------------------------------------------------------------------------------------- reductions
+# ----------------------------------------------------------------------------------------------------------------
+# reductions
 
 
 def _reduce(x, row: str, axis=None, keepdims=False, to: DType | None = None, **attrs) -> TracedArray:
@@ -110,13 +112,20 @@ def _extreme(name: str, row: str, ufunc, a, axis, out, keepdims, initial, where_
     t = x._trace
     if where_ is not True and where_ is not np._NoValue:
         if initial is np._NoValue:
-            fail(ValueError, f"reduction operation '{ufunc.__name__}' does not have an identity, so to use a where mask one has to specify 'initial'")
+            fail(
+                ValueError,
+                f"reduction operation '{ufunc.__name__}' does not have an identity, so to use a where mask one has to specify 'initial'",
+            )
         x = _selected(x, where_, initial, x._value.dtype)
     axes = axes_of(axis, x.ndim)
     if initial is np._NoValue and any(n == 0 for k, n in enumerate(t.shape(x._value)) if axes is None or k in axes):
         fail(ValueError, f"zero-size array to reduction operation {ufunc.__name__} which has no identity")
     if initial is not np._NoValue and any(n == 0 for n in t.shape(x._value)):
-        shape = [1 if axes is None or k in axes else n for k, n in enumerate(x.shape) if keepdims or not (axes is None or k in axes)]
+        shape = [
+            1 if axes is None or k in axes else n
+            for k, n in enumerate(x.shape)
+            if keepdims or not (axes is None or k in axes)
+        ]
         return into_out(full(tuple(shape), initial, x.dtype), out, name)
     return into_out(_with_initial(_reduce(x, row, axis, keepdims), initial, ufunc), out, name)
 
@@ -156,7 +165,12 @@ def _float_type(x, dtype=None) -> DType:
 @implements(np.mean)
 def mean(a, axis=None, dtype=None, out=None, keepdims=False, where=True):
     x = asarray(a)
-    to = _float_type(x, out.dtype if dtype is None and isinstance(out, TracedArray) and x._value.dtype.is_float and out._value.dtype.is_float else dtype)
+    to = _float_type(
+        x,
+        out.dtype
+        if dtype is None and isinstance(out, TracedArray) and x._value.dtype.is_float and out._value.dtype.is_float
+        else dtype,
+    )
     if where is not True and where is not np._NoValue:
         count = sum(broadcast_to(asarray(where, bool), x.shape), axis, to, keepdims=keepdims)
         return into_out(sum(x, axis, to, keepdims=keepdims, where=where) / count, out, "mean")
@@ -173,12 +187,16 @@ def _variance(row: str, a, axis, dtype, out, ddof, keepdims, where_, mean_, corr
 
 
 @implements(np.var)
-def var(a, axis=None, dtype=None, out=None, ddof=0, keepdims=False, *, where=True, mean=np._NoValue, correction=np._NoValue):
+def var(
+    a, axis=None, dtype=None, out=None, ddof=0, keepdims=False, *, where=True, mean=np._NoValue, correction=np._NoValue
+):
     return _variance("var", a, axis, dtype, out, ddof, keepdims, where, mean, correction)
 
 
 @implements(np.std)
-def std(a, axis=None, dtype=None, out=None, ddof=0, keepdims=False, *, where=True, mean=np._NoValue, correction=np._NoValue):
+def std(
+    a, axis=None, dtype=None, out=None, ddof=0, keepdims=False, *, where=True, mean=np._NoValue, correction=np._NoValue
+):
     return _variance("std", a, axis, dtype, out, ddof, keepdims, where, mean, correction)
 
 
@@ -311,11 +329,19 @@ def _reduction_method(function, typed: bool):
     return reduce
 
 
-for _ufunc, _function in ((np.add, sum), (np.multiply, prod), (np.maximum, max), (np.minimum, min), (np.logical_or, any_), (np.logical_and, all_)):
+for _ufunc, _function in (
+    (np.add, sum),
+    (np.multiply, prod),
+    (np.maximum, max),
+    (np.minimum, min),
+    (np.logical_or, any_),
+    (np.logical_and, all_),
+):
     METHODS[_ufunc, "reduce"] = _reduction_method(_function, _ufunc in (np.add, np.multiply))
 
 
-# ---------------------------------------------------------------------------------------------------------------- scans and sorts
+# ---------------------------------------------------------------------------------------------------------------- scans
+# and sorts
 
 
 def _scan(row: str, a, axis, to: DType | None, out):
@@ -386,7 +412,8 @@ def median(a, axis=None, out=None, overwrite_input=False, keepdims=False):
     return into_out(middle, out, "median")
 
 
-# ---------------------------------------------------------------------------------------------------------------- elementwise functions
+# ----------------------------------------------------------------------------------------------------------------
+# elementwise functions
 
 
 @implements(np.where)
@@ -415,8 +442,13 @@ def clip(a, a_min=np._NoValue, a_max=np._NoValue, out=None, *, min=np._NoValue, 
     bounds = [None if y is None else operand(t, y) for y in (low, high)]
     if kind_of(x) not in (int, float) and dt.of(kind_of(x)).is_integer:  # a Python int beyond the type bounds nothing
         low, high = int_range(dt.of(kind_of(x)))
-        bounds = [y.concrete() if isinstance(y, LeafScalar) and y._weak is int and not low <= y.spec.value <= high else y for y in bounds]
-        bounds = [None if y.__class__ is int and (y <= low if k == 0 else y >= high) else y for k, y in enumerate(bounds)]
+        bounds = [
+            y.concrete() if isinstance(y, LeafScalar) and y._weak is int and not low <= y.spec.value <= high else y
+            for y in bounds
+        ]
+        bounds = [
+            None if y.__class__ is int and (y <= low if k == 0 else y >= high) else y for k, y in enumerate(bounds)
+        ]
     given = [y for y in (x, *bounds) if y is not None]
     if dtype is not None:
         to = dtype_of(dtype)
@@ -519,7 +551,9 @@ def isclose(a, b, rtol=1e-05, atol=1e-08, equal_nan=False):
     x, y = asarray(a) if contains_traced(a) else operand(t, a), asarray(b) if contains_traced(b) else operand(t, b)
     y = asarray(y)
     y = y if y._value.dtype.is_float else asarray(y, np.float64)
-    close = (call_ufunc(np.absolute, (x - y,)) <= atol + rtol * call_ufunc(np.absolute, (y,))) & call_ufunc(np.isfinite, (y,)) | (x == y)
+    close = (call_ufunc(np.absolute, (x - y,)) <= atol + rtol * call_ufunc(np.absolute, (y,))) & call_ufunc(
+        np.isfinite, (y,)
+    ) | (x == y)
     if equal_nan:
         close = close | (isnan_(asarray(x)) & isnan_(y))
     return close
@@ -617,7 +651,8 @@ def size(a, axis=None):
     return x.size if axis is None else x.shape[axis_of(axis, x.ndim)]
 
 
-# ---------------------------------------------------------------------------------------------------------------- shapes
+# ----------------------------------------------------------------------------------------------------------------
+# shapes
 
 
 @implements(np.reshape)
@@ -781,7 +816,15 @@ def atleast_2d(*arys):
 def atleast_3d(*arys):
     out = []
     for x in map(asarray, arys):
-        out.append(reshape(x, (1, 1, 1)) if x.ndim == 0 else expand_dims(x, (0, 2)) if x.ndim == 1 else expand_dims(x, 2) if x.ndim == 2 else x)
+        out.append(
+            reshape(x, (1, 1, 1))
+            if x.ndim == 0
+            else expand_dims(x, (0, 2))
+            if x.ndim == 1
+            else expand_dims(x, 2)
+            if x.ndim == 2
+            else x
+        )
     return out[0] if len(out) == 1 else tuple(out)
 
 
@@ -807,12 +850,18 @@ def concatenate(arrays, axis=0, out=None, *, dtype=None, casting="same_kind"):
     axis = axis_of(axis, rank)
     for k, x in enumerate(arrays):
         if x.ndim != rank:
-            fail(ShapeError, "all the input array dimensions except for the concatenation axis must match exactly, but along dimension 0, the array "
-                 f"at index 0 has {rank} dimension(s) and the array at index {k} has {x.ndim} dimension(s)")  # fmt: skip
+            fail(
+                ShapeError,
+                "all the input array dimensions except for the concatenation axis must match exactly, but along dimension 0, the array "
+                f"at index 0 has {rank} dimension(s) and the array at index {k} has {x.ndim} dimension(s)",
+            )
         for d, (n, m) in enumerate(zip(t.shape(arrays[0]._value), t.shape(x._value))):
             if d != axis and not t.unify(n, m):
-                fail(ShapeError, f"all the input array dimensions except for the concatenation axis must match exactly, but along dimension {d}, "
-                     f"the array at index 0 has size {t.hint(n)} and the array at index {k} has size {t.hint(m)}")  # fmt: skip
+                fail(
+                    ShapeError,
+                    f"all the input array dimensions except for the concatenation axis must match exactly, but along dimension {d}, "
+                    f"the array at index 0 has size {t.hint(n)} and the array at index {k} has size {t.hint(m)}",
+                )
     values = [value_of(t, x, to) for x in arrays]
     if len(values) == 1:
         return into_out(wrap(t, fresh(t, values[0])), out, "concatenate")
@@ -826,7 +875,9 @@ def stack(arrays, axis=0, out=None, *, dtype=None, casting="same_kind"):
     t, arrays, to = _joined(list(arrays), dtype)
     axis = axis_of(axis, arrays[0].ndim + 1)
     for x in arrays[1:]:
-        if x.ndim != arrays[0].ndim or not all(t.unify(n, m) for n, m in zip(t.shape(x._value), t.shape(arrays[0]._value))):
+        if x.ndim != arrays[0].ndim or not all(
+            t.unify(n, m) for n, m in zip(t.shape(x._value), t.shape(arrays[0]._value))
+        ):
             fail(ShapeError, "all input arrays must have the same shape")
     return concatenate([expand_dims(x, axis) for x in arrays], axis, out, dtype=to.numpy)
 
@@ -1015,7 +1066,9 @@ def repeat(a, repeats, axis=None):
     x = asarray(a)
     if axis is None:
         x, axis = reshape(x, -1), 0
-    if isinstance(repeats, TracedArray) and repeats.ndim or isinstance(repeats, (list, tuple, np.ndarray)) and np.size(repeats) != 1:
+    if (isinstance(repeats, TracedArray) and repeats.ndim) or (
+        isinstance(repeats, (list, tuple, np.ndarray)) and np.size(repeats) != 1
+    ):
         fail(UnsupportedError, "np.repeat with an array of counts has a shape that depends on values: use one count")
     t = x._trace
     repeats = np.asarray(repeats).item() if isinstance(repeats, (list, tuple, np.ndarray)) else repeats
@@ -1040,7 +1093,10 @@ def pad(array, pad_width, mode="constant", constant_values=0, **kwargs):
     if mode == "edge" or (mode in ("reflect", "wrap", "symmetric") and not kwargs.get("reflect_type", "even") == "odd"):
         return _pad_by_index(x, widths, mode)
     if mode not in ("constant", "empty"):
-        fail(UnsupportedError, f"np.pad with mode '{mode}' is not supported in a compiled function: use constant, edge, reflect, symmetric or wrap")
+        fail(
+            UnsupportedError,
+            f"np.pad with mode '{mode}' is not supported in a compiled function: use constant, edge, reflect, symmetric or wrap",
+        )
     values = _pairs(constant_values, x.ndim, "constant_values", lambda n: n)
     result, shape = x.value, t.shape(x._value)
     fills = {id(v) if isinstance(v, TracedArray) else repr(v): v for pair in values for v in pair}
@@ -1053,7 +1109,9 @@ def pad(array, pad_width, mode="constant", constant_values=0, **kwargs):
             if widths[k][side] != 0:
                 low = tuple(widths[k][0] if side == 0 and d == k else 0 for d in range(len(shape)))
                 high = tuple(widths[k][1] if side == 1 and d == k else 0 for d in range(len(shape)))
-                result = t.emit("pad", result, value_of(t, operand(t, values[k][side]), x._value.dtype, True), low=low, high=high)
+                result = t.emit(
+                    "pad", result, value_of(t, operand(t, values[k][side]), x._value.dtype, True), low=low, high=high
+                )
     return TracedArray(t, _sized(t, result))
 
 
@@ -1116,7 +1174,10 @@ def diff(a, n=1, axis=-1, prepend=np._NoValue, append=np._NoValue):
     x = asarray(a)
     axis = axis_of(axis, x.ndim)
     ends = [None if e is np._NoValue else asarray(e) for e in (prepend, append)]
-    ends = [e if e is None or e.ndim else broadcast_to(e, tuple(1 if k == axis else m for k, m in enumerate(x.shape))) for e in ends]
+    ends = [
+        e if e is None or e.ndim else broadcast_to(e, tuple(1 if k == axis else m for k, m in enumerate(x.shape)))
+        for e in ends
+    ]
     parts = [p for p in (ends[0], x, ends[1]) if p is not None]
     x = concatenate(parts, axis) if len(parts) > 1 else x
     if operator.index(n) < 0:
@@ -1183,7 +1244,9 @@ def diag(v, k=0):
     row = t.emit("iota", shape=(side, 1), axis=0, dtype=dt.i64)
     column = t.emit("iota", shape=(1, side), axis=1, dtype=dt.i64)
     on = t.emit("eq", column, t.emit("add", row, t.builder.constant(k, dt.i64)))
-    padded = t.emit("pad", x.value, t.builder.constant(0, x._value.dtype), low=(builtins.max(k, 0),), high=(builtins.max(-k, 0),))
+    padded = t.emit(
+        "pad", x.value, t.builder.constant(0, x._value.dtype), low=(builtins.max(k, 0),), high=(builtins.max(-k, 0),)
+    )
     spread = t.emit("expand_dims", padded, axes=(0,))
     return wrap(t, t.emit("where", on, spread, t.builder.constant(0, x._value.dtype)))
 
@@ -1203,7 +1266,8 @@ def meshgrid(*xi, copy=True, sparse=False, indexing="xy"):
     return tuple(out) if sparse else tuple(wrap(x._trace, fresh(x._trace, x.value)) for x in broadcast_arrays(*out))
 
 
-# ---------------------------------------------------------------------------------------------------------------- products
+# ----------------------------------------------------------------------------------------------------------------
+# products
 
 
 @implements(np.dot)
@@ -1283,7 +1347,11 @@ def einsum(subscripts, *operands, out=None, optimize=False, **kwargs):
         if left is None:
             left, have = _sum_out(x, term, later, to)
             continue
-        both, mine, theirs = [c for c in have if c in term], [c for c in have if c not in term], [c for c in term if c not in have]
+        both, mine, theirs = (
+            [c for c in have if c in term],
+            [c for c in have if c not in term],
+            [c for c in term if c not in have],
+        )
         gone, batch = [c for c in both if c not in later], [c for c in both if c in later]
         if gone and mine and theirs:
             one, two = _as_matrices(left, have, batch, mine, gone), _as_matrices(x, term, batch, gone, theirs)
@@ -1350,7 +1418,7 @@ def cross(a, b, axisa=-1, axisb=-1, axisc=-1, axis=None):
 def norm(x, ord=None, axis=None, keepdims=False):
     x = asarray(x)
     x = x if x._value.dtype.is_float else asarray(x, np.float64)
-    if axis is None and (ord is None or x.ndim == 1 and ord == 2 or x.ndim == 2 and ord in ("f", "fro")):
+    if axis is None and (ord is None or (x.ndim == 1 and ord == 2) or (x.ndim == 2 and ord in ("f", "fro"))):
         return call_ufunc(np.sqrt, (sum(x * x, None, keepdims=keepdims),))
     axes = tuple(range(x.ndim)) if axis is None else axes_of(axis, x.ndim)
     ord = concrete(ord)
@@ -1373,7 +1441,12 @@ def norm(x, ord=None, axis=None, keepdims=False):
         if ord in (None, "f", "fro"):
             return call_ufunc(np.sqrt, (sum(x * x, axes, keepdims=keepdims),))
         rows, columns = axes
-        choose = {np.inf: (max, columns, rows), -np.inf: (min, columns, rows), 1: (max, rows, columns), -1: (min, rows, columns)}.get(ord)
+        choose = {
+            np.inf: (max, columns, rows),
+            -np.inf: (min, columns, rows),
+            1: (max, rows, columns),
+            -1: (min, rows, columns),
+        }.get(ord)
         if choose is not None:
             pick, inner_axis, outer_axis = choose
             result = pick(sum(magnitude, inner_axis, keepdims=True), outer_axis, keepdims=True)
@@ -1391,11 +1464,16 @@ def vector_norm(x, /, *, axis=None, keepdims=False, ord=2):
     if isinstance(axis, (tuple, list)) and len(axis) > 1:
         if ord != 2:
             fail(UnsupportedError, "np.linalg.vector_norm over several axes supports ord=2 only in a compiled function")
-        return norm(x, None, None if len(axis) == x.ndim else axis, keepdims) if len(axis) != 2 else norm(x, "fro", axis, keepdims)
+        return (
+            norm(x, None, None if len(axis) == x.ndim else axis, keepdims)
+            if len(axis) != 2
+            else norm(x, "fro", axis, keepdims)
+        )
     return norm(x, ord, axis, keepdims)
 
 
-# ---------------------------------------------------------------------------------------------------------------- creation
+# ----------------------------------------------------------------------------------------------------------------
+# creation
 
 
 def full(shape, fill_value, dtype=None):
@@ -1435,10 +1513,15 @@ def empty_like(prototype, dtype=None, order="K", subok=True, shape=None, *, devi
 def full_like(a, fill_value, dtype=None, order="K", subok=True, shape=None, *, device=None):
     x = asarray(a)
     dtype = x.dtype if dtype is None else dtype
-    return full(x.shape if shape is None else shape, asarray(fill_value, dtype) if isinstance(fill_value, TracedArray) else fill_value, dtype)
+    return full(
+        x.shape if shape is None else shape,
+        asarray(fill_value, dtype) if isinstance(fill_value, TracedArray) else fill_value,
+        dtype,
+    )
 
 
-# ---------------------------------------------------------------------------------------------------------------- array methods
+# ---------------------------------------------------------------------------------------------------------------- array
+# methods
 
 
 def _method(name):
@@ -1449,9 +1532,31 @@ def _method(name):
     return mark
 
 
-for _name, _f in {"sum": sum, "prod": prod, "max": max, "min": min, "any": any_, "all": all_, "mean": mean, "var": var, "std": std, "argmax": argmax,
-                  "argmin": argmin, "clip": clip, "round": round, "ravel": ravel, "squeeze": squeeze, "swapaxes": swapaxes, "dot": dot,
-                  "repeat": repeat, "diagonal": diagonal, "trace": trace, "cumsum": cumsum, "cumprod": cumprod, "argsort": argsort}.items():  # fmt: skip
+for _name, _f in {
+    "sum": sum,
+    "prod": prod,
+    "max": max,
+    "min": min,
+    "any": any_,
+    "all": all_,
+    "mean": mean,
+    "var": var,
+    "std": std,
+    "argmax": argmax,
+    "argmin": argmin,
+    "clip": clip,
+    "round": round,
+    "ravel": ravel,
+    "squeeze": squeeze,
+    "swapaxes": swapaxes,
+    "dot": dot,
+    "repeat": repeat,
+    "diagonal": diagonal,
+    "trace": trace,
+    "cumsum": cumsum,
+    "cumprod": cumprod,
+    "argsort": argsort,
+}.items():
     setattr(TracedArray, _name, _f)
 TracedArray.T = property(lambda self: transpose(self))
 TracedArray.mT = property(lambda self: matrix_transpose(self))
@@ -1483,7 +1588,9 @@ def _astype(self, dtype, order="K", casting="unsafe", subok=True, copy=True):
         return self
     if to is self._value.dtype and self._weak is None:
         return TracedArray(t, fresh(t, self.value), scalar=self._scalar)
-    return TracedArray(t, t.emit("cast", self.value, to=to) if to is not self._value.dtype else self.value, scalar=self._scalar)
+    return TracedArray(
+        t, t.emit("cast", self.value, to=to) if to is not self._value.dtype else self.value, scalar=self._scalar
+    )
 
 
 @_method("copy")
@@ -1509,4 +1616,7 @@ def _sort_method(self, axis=-1, kind=None, order=None, *, stable=None):
 def _view_method(self, dtype=None, type=None):
     if dtype is None:
         return self.alias()
-    fail(UnsupportedError, "x.view(dtype), the bits of an array as another type, is not supported in a compiled function: use x.astype(dtype)")
+    fail(
+        UnsupportedError,
+        "x.view(dtype), the bits of an array as another type, is not supported in a compiled function: use x.astype(dtype)",
+    )

@@ -6,8 +6,6 @@ import operator
 
 import numpy as np
 
-from mlirfuse.ir import dtypes as dt
-from mlirfuse.ir import sizes as sz
 from mlirfuse.core.errors import ShapeError, TraceError, UnsupportedError
 from mlirfuse.frontend.numpy import tracing as tr
 from mlirfuse.frontend.numpy.api import (
@@ -30,10 +28,13 @@ from mlirfuse.frontend.numpy.api import (
 from mlirfuse.frontend.numpy.functions import broadcast_to, moveaxis, reshape, squeeze
 from mlirfuse.frontend.numpy.tracing import SymInt, TracedArray, TracedScalar, fail
 from mlirfuse.frontend.numpy.views import At, ExpandDims, Slice, Squeeze, in_order
+from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
 from mlirfuse.ir.sizes import Size
 
-# ---------------------------------------------------------------------------------------------------------------- indexing
+# ----------------------------------------------------------------------------------------------------------------
+# indexing
 
 
 def slice_of(t, s, extent: Size) -> tuple[Size, Size, int]:
@@ -94,10 +95,18 @@ def getitem(self, key):
     t = self._trace
     parts = _index_parts(self, key)
     for k in parts:
-        if _is_mask(k) or isinstance(k, (bool, np.bool_)) or isinstance(k, list) and any(isinstance(b, (bool, np.bool_)) for b in k):
+        if (
+            _is_mask(k)
+            or isinstance(k, (bool, np.bool_))
+            or (isinstance(k, list) and any(isinstance(b, (bool, np.bool_)) for b in k))
+        ):
             fail(TraceError, "an index that is an array of bools gives as many elements as are true, a shape that depends on values: use "
                  "np.where(mask, x, 0), or multiply by the mask, and keep the shape")  # fmt: skip
-    view = _basic(self, [slice(None) if _is_index_array(k) else k for k in parts]) if not all(map(_is_index_array, parts)) or not parts else self
+    view = (
+        _basic(self, [slice(None) if _is_index_array(k) else k for k in parts])
+        if not all(map(_is_index_array, parts)) or not parts
+        else self
+    )
     if not any(_is_index_array(k) for k in parts):
         if parts and all(not isinstance(k, slice) and k is not None for k in parts) and Ellipsis not in _plain(key):
             return TracedArray(t, view.value, scalar=True)
@@ -138,7 +147,10 @@ def _basic(x, parts) -> TracedArray:
             except TypeError as error:
                 if getattr(error, "_located", False):
                     raise
-                fail(IndexError, "only integers, slices (`:`), ellipsis (`...`), None and integer arrays are valid indices")
+                fail(
+                    IndexError,
+                    "only integers, slices (`:`), ellipsis (`...`), None and integer arrays are valid indices",
+                )
             if t.decide(n, "<", 0):
                 n = n + extent
             if not t.decide(n, "<", extent) or not t.decide(n, ">=", 0):
@@ -183,11 +195,12 @@ def _indices(t, k, extent: Size) -> TracedArray:
 
 
 def _merged_indices(x, view, parts, writing: bool) -> tuple:
-    """For a view indexed by ints and slices and the arrays of positions that are left: the view, its value with the arrays' axes made one, the
-    position array for that axis, the axis, and whether NumPy puts the arrays' dimensions in place (else first).
+    """For a view indexed by ints and slices and the arrays of positions that are left: the view, its value with the
+    arrays' axes made one, the position array for that axis, the axis, and whether NumPy puts the arrays' dimensions in
+    place (else first).
 
-    Of several arrays each is held to its own axis, as one past its end would be an element of the next row: clamped where it is read, and
-    where it is written beyond the end of all, which is an error there."""
+    Of several arrays each is held to its own axis, as one past its end would be an element of the next row: clamped
+    where it is read, and where it is written beyond the end of all, which is an error there."""
     t = x._trace
     arrays, axis = [], 0
     for k in parts:
@@ -225,10 +238,15 @@ def _merged_indices(x, view, parts, writing: bool) -> tuple:
 
 
 def _from_start(t, index: Value, extent: Size) -> Value:
-    """Positions with negative ones counted from the end. Those before the first element stay what they are, an error where they are written:
-    counted once, they would be counted again."""
-    counted, zero = t.emit("add", index, t.builder.cast(t.builder.size(extent), index.dtype)), t.builder.constant(0, index.dtype)
-    return t.emit("where", t.emit("lt", counted, zero), index, t.emit("where", t.emit("lt", index, zero), counted, index))
+    """Positions with negative ones counted from the end. Those before the first element stay what they are, an error
+    where they are written: counted once, they would be counted again."""
+    counted, zero = (
+        t.emit("add", index, t.builder.cast(t.builder.size(extent), index.dtype)),
+        t.builder.constant(0, index.dtype),
+    )
+    return t.emit(
+        "where", t.emit("lt", counted, zero), index, t.emit("where", t.emit("lt", index, zero), counted, index)
+    )
 
 
 def _gather(x, view, parts) -> TracedArray:
@@ -238,7 +256,9 @@ def _gather(x, view, parts) -> TracedArray:
     result = TracedArray(t, t.emit("take", value, index, axis=axis))
     if not in_place and axis != 0:
         result = moveaxis(result, range(axis, axis + index.rank), range(index.rank))
-        if in_order(t, value) and in_order(t, index):  # as in memory, where the positions' dimensions are always the first
+        if in_order(t, value) and in_order(
+            t, index
+        ):  # as in memory, where the positions' dimensions are always the first
             t.contiguous.add(result.value)
     return wrap(t, result.value)
 
@@ -264,7 +284,11 @@ def _scatter(x, parts, new) -> None:
              f"{t.hints_of(inner)}")  # fmt: skip
     count = t.extent(sz.product(t.shape(index)))
     flat_shape = shape[:axis] + (count,) + shape[axis + 1 :]
-    values = t.builder.reshape(broadcast_value(t, source.value, tuple(map(t.canonical, inner))), flat_shape) if own else source.value
+    values = (
+        t.builder.reshape(broadcast_value(t, source.value, tuple(map(t.canonical, inner))), flat_shape)
+        if own
+        else source.value
+    )
     index = t.builder.reshape(_from_start(t, index, shape[axis]), (count,))
     index = t.emit("broadcast_in_dim", index, shape=flat_shape, dims=(axis,)) if len(flat_shape) > 1 else index
     made = t.emit("scatter", value, index, values, axis=axis)
@@ -295,18 +319,29 @@ def put_along_axis(arr, indices, values, axis):
 def _add_at(a, indices, b) -> None:
     """np.add.at for positions along the first axis."""
     if not isinstance(a, TracedArray):
-        fail(TraceError, "np.add.at would write traced values into an array from outside the function: make it an argument")
+        fail(
+            TraceError,
+            "np.add.at would write traced values into an array from outside the function: make it an argument",
+        )
     t = a._trace
     if isinstance(indices, tuple) and len(indices) == 1:
         indices = indices[0]
     if isinstance(indices, tuple) or not _is_index_array(indices):
-        fail(UnsupportedError, "np.add.at with indices other than one array of positions is not supported in a compiled function")
+        fail(
+            UnsupportedError,
+            "np.add.at with indices other than one array of positions is not supported in a compiled function",
+        )
     extent = t.shape(a._value)[0]
     index = _from_start(t, _indices(t, indices, extent).value, extent)
     rest = t.shape(a._value)[1:]
     values = broadcast_to(asarray(b, a.dtype), [t.sym(n) for n in t.shape(index) + rest])
     count = t.extent(sz.product(t.shape(index)))
-    made = t.emit("index_put_accumulate", a.value, t.builder.reshape(index, (count,)), t.builder.reshape(values.value, (count, *rest)))
+    made = t.emit(
+        "index_put_accumulate",
+        a.value,
+        t.builder.reshape(index, (count,)),
+        t.builder.reshape(values.value, (count, *rest)),
+    )
     a.assign(made)
 
 
@@ -318,12 +353,15 @@ def setitem(self, key, new) -> None:
     if self._scalar:
         fail(TypeError, "a number does not support item assignment: it is no array")
     t = self._trace
-    if _is_mask(key) or isinstance(key, tuple) and len(key) == 1 and _is_mask(key[0]):
+    if _is_mask(key) or (isinstance(key, tuple) and len(key) == 1 and _is_mask(key[0])):
         _set_masked(self, key[0] if isinstance(key, tuple) else key, new)
         return
     parts = _index_parts(self, key)
     if any(_is_mask(k) or isinstance(k, (bool, np.bool_)) for k in parts):
-        fail(UnsupportedError, "assignment to a mask beside other indices is not supported in a compiled function: use np.where(mask, new, x)")
+        fail(
+            UnsupportedError,
+            "assignment to a mask beside other indices is not supported in a compiled function: use np.where(mask, new, x)",
+        )
     if any(_is_index_array(k) for k in parts):
         _scatter(self, parts, new)
         return
@@ -360,8 +398,11 @@ def _set_masked(self, mask, new) -> None:
         fail(IndexError, f"too many indices for array: array is {self.ndim}-dimensional, but {mask.ndim} were indexed")
     for k, (n, m) in enumerate(zip(t.shape(self._value), t.shape(mask._value))):
         if not t.unify(n, m):  # a mask does not broadcast
-            fail(IndexError, f"boolean index did not match indexed array along axis {k}; size of axis is {t.hint(n)} but size of corresponding "
-                 f"boolean axis is {t.hint(m)}: use x[...] = np.where(mask, value, x), which broadcasts it")  # fmt: skip
+            fail(
+                IndexError,
+                f"boolean index did not match indexed array along axis {k}; size of axis is {t.hint(n)} but size of corresponding "
+                f"boolean axis is {t.hint(m)}: use x[...] = np.where(mask, value, x), which broadcasts it",
+            )
     source = _whole(operand(t, new), self._value.dtype)
     if isinstance(source, TracedArray) and source.ndim:
         fail(TraceError, "x[mask] = values takes as many values as the mask has true elements, a number that depends on values: use "
@@ -414,7 +455,12 @@ def take_along_axis(arr, indices, axis=-1):
         if k != axis and own[k] != other[k]:
             common = broadcast_shape(t, [(own[k],), (other[k],)])[0]
             target[k] = given[k] = common
-    return wrap(t, t.emit("take_along_axis", broadcast_value(t, x.value, target), broadcast_value(t, index.value, given), axis=axis))
+    return wrap(
+        t,
+        t.emit(
+            "take_along_axis", broadcast_value(t, x.value, target), broadcast_value(t, index.value, given), axis=axis
+        ),
+    )
 
 
 TracedArray.__getitem__ = getitem

@@ -1,13 +1,15 @@
-"""Tracing: a Python function runs once on stand-ins for its arguments, and what it does to them is written down as a graph.
+"""Tracing: a Python function runs once on stand-ins for its arguments, and what it does to them is written down as a
+graph.
 
 :func:`trace` gives a :class:`Traced`. The stand-ins are :class:`TracedArray` (an array; :class:`TracedScalar` a number known only at
-run time), and :class:`SymInt` for what ``x.shape`` holds. Sizes stay symbolic until the function decides something by them; then the
-decision is recorded as a :class:`SizeGuard` under which the trace holds. How NumPy's functions become ops is
+run time), and :class:`SymInt` for what ``x.shape`` holds. Sizes stay symbolic until the function decides something by
+them; then the decision is recorded as a :class:`SizeGuard` under which the trace holds. How NumPy's functions become
+ops is
 :mod:`mlirfuse.frontend.numpy.api`.
 
-Writing into arrays is made functional here: a :class:`Buffer` is the memory that an array and its views share. A view is a path of
-steps from the buffer; it is read by replaying the path and written by inverting it, so that a write through one view is seen through
-all the others, as in NumPy.
+Writing into arrays is made functional here: a :class:`Buffer` is the memory that an array and its views share. A view
+is a path of steps from the buffer; it is read by replaying the path and written by inverting it, so that a write
+through one view is seen through all the others, as in NumPy.
 """
 
 from __future__ import annotations
@@ -23,33 +25,36 @@ import os
 import sys
 import threading
 import types
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Callable
+from typing import Any
 
 import numpy as np
 
+from mlirfuse.core.errors import ShapeError, TraceError, UnsupportedError
+from mlirfuse.frontend import tree as trees
+from mlirfuse.frontend.numpy.views import reshapes_are_views
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.builder import Builder
 from mlirfuse.ir.dtypes import DType
 from mlirfuse.ir.effects import VIEWS
-from mlirfuse.core.errors import ShapeError, TraceError, UnsupportedError
-from mlirfuse.frontend import tree as trees
-from mlirfuse.frontend.numpy.views import reshapes_are_views
 from mlirfuse.ir.graph import Block, Graph, Layout, Value, walk
 from mlirfuse.ir.ops.table import SIZE_ATTRS
 from mlirfuse.ir.sizes import Expr, Size
 
-# ---------------------------------------------------------------------------------------------------------------- what jit passes in
+# ---------------------------------------------------------------------------------------------------------------- what
+# jit passes in
 
 
 @dataclass(frozen=True)
 class ArgSpec:
     """An array or number argument. Strides are in elements; ``align`` in bytes.
 
-    ``scalar``: passed by value (a Python or NumPy number, or a 0-d host array beside CUDA arrays). ``weak``: a Python number, by NumPy's
-    promotion. ``writable`` False: writing into it is an error (for a number: ``+=`` makes a new one). ``value`` is the number itself
-    for a scalar or a 0-d host array, read where the function uses it as a constant.
+    ``scalar``: passed by value (a Python or NumPy number, or a 0-d host array beside CUDA arrays). ``weak``: a Python
+    number, by NumPy's promotion. ``writable`` False: writing into it is an error (for a number: ``+=`` makes a new
+    one). ``value`` is the number itself for a scalar or a 0-d host array, read where the function uses it as a
+    constant.
     """
 
     dtype: DType
@@ -68,7 +73,9 @@ class ArgSpec:
         if isinstance(value, np.ndarray):
             dtype, size = dt.of(value.dtype), value.itemsize
             if any(s % size for s in value.strides):
-                raise UnsupportedError(f"an array whose strides {value.strides} are no multiples of its items' {size} bytes: pass a copy")
+                raise UnsupportedError(
+                    f"an array whose strides {value.strides} are no multiples of its items' {size} bytes: pass a copy"
+                )
             address = value.ctypes.data
             return ArgSpec(dtype, value.shape, tuple(s // size for s in value.strides), (address & -address) & 0xFF or 256,
                            writable=value.flags.writeable, value=None if value.ndim else value[()])  # fmt: skip
@@ -92,15 +99,18 @@ _WEAK = {bool: dt.bool_, int: dt.i64, float: dt.f64, complex: dt.c128}
 def layout_of(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...]:
     """What compiled code may assume of strides, for each dimension. Part of the key of a call.
 
-    ``k >= 0``: the stride is the product of the extents of the dimensions inside it, ``k`` being the dimension next inside (the rank: it
-    is innermost, stride 1); ``-2 - k``: the same, negated; -1: it can be anything. A dimension of extent 1, and one of stride 0, is 0.
+    ``k >= 0``: the stride is the product of the extents of the dimensions inside it, ``k`` being the dimension next
+    inside (the rank: it is innermost, stride 1); ``-2 - k``: the same, negated; -1: it can be anything. A dimension of
+    extent 1, and one of stride 0, is 0.
     """
     rank = len(shape)
     out = [0] * rank
     if 0 in shape:
         return tuple(out)
     expected, inner = 1, rank
-    for axis in sorted((a for a in range(rank) if shape[a] != 1 and strides[a] != 0), key=lambda a: (abs(strides[a]), -a)):
+    for axis in sorted(
+        (a for a in range(rank) if shape[a] != 1 and strides[a] != 0), key=lambda a: (abs(strides[a]), -a)
+    ):
         stride = strides[axis]
         if abs(stride) == expected:
             out[axis] = inner + 1 if stride > 0 else -2 - inner
@@ -110,12 +120,14 @@ def layout_of(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ..
     return tuple(out)
 
 
-# ---------------------------------------------------------------------------------------------------------------- what jit gets out
+# ---------------------------------------------------------------------------------------------------------------- what
+# jit gets out
 
 
 @dataclass(frozen=True)
 class SizeGuard:
-    """What must hold of the sizes of a call for the trace to be right: ``left op right``, op being ==, !=, <, <=, > or >=."""
+    """What must hold of the sizes of a call for the trace to be right: ``left op right``, op being ==, !=, <, <=, > or
+    >=."""
 
     left: Size
     op: str
@@ -130,7 +142,14 @@ class SizeGuard:
         return f"{self.left} {self.op} {self.right}"
 
 
-_COMPARE = {"==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
+_COMPARE = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
 _OPPOSITE = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
 
 
@@ -138,9 +157,9 @@ _OPPOSITE = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
 class Out:
     """A leaf of the result.
 
-    ``kind`` "result": the graph's result ``index``; "argument": the caller's own object at leaf ``index``; "size": the size ``value``, an
-    int; "constant": the object ``value``. ``scalar``: np.generic, int, float, bool or complex where NumPy would return a number of that
-    kind and not an array.
+    ``kind`` "result": the graph's result ``index``; "argument": the caller's own object at leaf ``index``; "size": the
+    size ``value``, an int; "constant": the object ``value``. ``scalar``: np.generic, int, float, bool or complex where
+    NumPy would return a number of that kind and not an array.
     """
 
     kind: str
@@ -151,14 +170,16 @@ class Out:
 
 @dataclass(frozen=True, eq=False)
 class Captured:
-    """An array from outside the function. ``paths`` are the ways to it that the function may have taken, each ``(root, ((how, key), …))``, how
-    being "attr", "item" or "cell"; none where none was found (it was computed while the function was traced) and the array is kept."""
+    """An array from outside the function. ``paths`` are the ways to it that the function may have taken, each ``(root,
+    ((how, key), …))``, how being "attr", "item" or "cell"; none where none was found (it was computed while the
+    function was traced) and the array is kept."""
 
     array: Any
     paths: tuple = ()
 
     def read(self) -> Any:
-        """The array that is there now. Raises LookupError or AttributeError where that is not certain: then the function is to be traced again."""
+        """The array that is there now. Raises LookupError or AttributeError where that is not certain: then the
+        function is to be traced again."""
         if not self.paths:
             return self.array
         found = _follow(self.paths[0])
@@ -185,10 +206,11 @@ class Traced:
     - all ``equalities`` hold, pairs of sizes (tracing again where one fails raises NumPy's error at the user's line),
     - every number in ``scalar_ranges`` and ``index_ranges`` (by leaf) lies in its ranges, both ends in them.
 
-    ``symbols``: for each symbol, (the graph's argument, "shape" or "stride", axis) that it is read from. ``arg_leaves``: the leaf of each
-    of the graph's arguments; after them come those of ``captured``. ``mutated``: leaf position to the graph's result with its new value.
-    ``scope``: (dict or cell, key, value) for the numbers and strings that the function reads from around it, which are constants in the
-    trace, and for arrays that others were computed from before they met a traced one; :meth:`scope_holds` checks it.
+    ``symbols``: for each symbol, (the graph's argument, "shape" or "stride", axis) that it is read from.
+    ``arg_leaves``: the leaf of each of the graph's arguments; after them come those of ``captured``. ``mutated``: leaf
+    position to the graph's result with its new value. ``scope``: (dict or cell, key, value) for the numbers and strings
+    that the function reads from around it, which are constants in the trace, and for arrays that others were computed
+    from before they met a traced one; :meth:`scope_holds` checks it.
     """
 
     graph: Graph
@@ -233,7 +255,8 @@ class Traced:
         return self.out_tree.unflatten(out)
 
 
-# ---------------------------------------------------------------------------------------------------------------- the user's line
+# ---------------------------------------------------------------------------------------------------------------- the
+# user's line
 
 _OURS = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 _NUMPYS = os.path.dirname(os.path.abspath(np.__file__)) + os.sep
@@ -290,7 +313,8 @@ def fail(kind: type[Exception], message: str):
     raise _located_error(kind(message))
 
 
-# ---------------------------------------------------------------------------------------------------------------- symbolic ints
+# ----------------------------------------------------------------------------------------------------------------
+# symbolic ints
 
 
 def _bound(size: Size, low: bool) -> float:
@@ -328,10 +352,10 @@ def _atom_bounds(atom) -> tuple[float, float]:
 
 
 class SymInt:
-    """An extent known only at run time, as ``x.shape`` holds it. Arithmetic stays symbolic; a comparison, ``int()``, ``range()`` or an index
-    fixes what it found as a guard. Used with arrays it is a number computed at run time."""
+    """An extent known only at run time, as ``x.shape`` holds it. Arithmetic stays symbolic; a comparison, ``int()``,
+    ``range()`` or an index fixes what it found as a guard. Used with arrays it is a number computed at run time."""
 
-    __slots__ = ("trace", "size")
+    __slots__ = ("size", "trace")
     __array_priority__ = 1000
 
     def __init__(self, trace: Trace, size: Expr):
@@ -474,7 +498,8 @@ for _name, _op in (("eq", "=="), ("ne", "!="), ("lt", "<"), ("le", "<="), ("gt",
     setattr(SymInt, f"__{_name}__", _sym_compare(_op))
 
 
-# ---------------------------------------------------------------------------------------------------------------- the trace
+# ---------------------------------------------------------------------------------------------------------------- the
+# trace
 
 _current = threading.local()
 
@@ -485,7 +510,8 @@ def current() -> Trace | None:
 
 
 class Trace:
-    """One tracing in progress: the graph so far, the symbols' values in this call, and what has been decided by them."""
+    """One tracing in progress: the graph so far, the symbols' values in this call, and what has been decided by
+    them."""
 
     def __init__(self):
         self.block = Block()
@@ -607,7 +633,8 @@ class Trace:
         return True
 
     def _learn(self, a: Size, b: Size) -> None:
-        """Makes equal sizes one: by solving for a symbol where that works, else by naming one expression for the other."""
+        """Makes equal sizes one: by solving for a symbol where that works, else by naming one expression for the
+        other."""
         self.learned = True
         self._canonical = {}
         if isinstance(a, Expr) and a.is_symbol and (isinstance(b, int) or b.is_symbol):
@@ -646,7 +673,10 @@ class Trace:
 
     def _substitute(self, name: str, size: Size) -> None:
         single, old = {name: size}, sz.symbol(name)
-        renewed = {k: size if v == old else v if isinstance(v, int) else sz.substitute(v, single) for k, v in self.substitution.items()}
+        renewed = {
+            k: size if v == old else v if isinstance(v, int) else sz.substitute(v, single)
+            for k, v in self.substitution.items()
+        }
         self.substitution = renewed | single
         if self.same:
             self.same = {sz.substitute(k, single): sz.substitute(v, single) for k, v in self.same.items()}
@@ -684,7 +714,9 @@ class Trace:
 
     def argument(self, spec: ArgSpec, name: str | None) -> Value:
         position = len(self.block.args)
-        shape = tuple(n if n in (0, 1) else self._symbol("s", n, (position, "shape", axis)) for axis, n in enumerate(spec.shape))
+        shape = tuple(
+            n if n in (0, 1) else self._symbol("s", n, (position, "shape", axis)) for axis, n in enumerate(spec.shape)
+        )
         value = Value(spec.dtype, shape, name=name)
         self.block.args.append(value)
         if spec.scalar:
@@ -700,7 +732,10 @@ class Trace:
                     strides[axis] = None
                 elif flag == 0:
                     strides[axis] = 0
-            order = sorted((a for a in range(len(shape)) if spec.shape[a] != 1 and spec.strides[a] != 0), key=lambda a: (abs(spec.strides[a]), -a))
+            order = sorted(
+                (a for a in range(len(shape)) if spec.shape[a] != 1 and spec.strides[a] != 0),
+                key=lambda a: (abs(spec.strides[a]), -a),
+            )
             running: Size = 1
             for axis in order:
                 if strides[axis] is None:
@@ -727,11 +762,20 @@ class Trace:
         if found is None:
             spec = api.spec_of(array)
             if spec.device != self.device and spec.shape:
-                made = "; one that the function makes, make with mlirfuse.numpy (arange, zeros, ...)" if spec.device == "cpu" else ""
-                fail(TraceError, f"an array on {spec.device} from outside the function is used with arguments on {self.device}: move it there before{made}")
+                made = (
+                    "; one that the function makes, make with mlirfuse.numpy (arange, zeros, ...)"
+                    if spec.device == "cpu"
+                    else ""
+                )
+                fail(
+                    TraceError,
+                    f"an array on {spec.device} from outside the function is used with arguments on {self.device}: move it there before{made}",
+                )
             name, paths = _find(array, self.roots + _frame_roots())
             position, key = len(self.block.args), id(array)
-            if not paths and isinstance(array, np.ndarray) and array.nbytes <= _SNAPSHOT:  # made while the function is traced: it may change yet
+            if (
+                not paths and isinstance(array, np.ndarray) and array.nbytes <= _SNAPSHOT
+            ):  # made while the function is traced: it may change yet
                 self.alive.append(array)
                 array = array.copy(order="K")
                 spec = api.spec_of(array)
@@ -758,7 +802,11 @@ def _frame_roots() -> list:
     while frame is not None and len(out) < 256:
         code = frame.f_code
         if not code.co_filename.startswith(_OURS):
-            out += [(name, frame.f_globals, (("item", name),), frame.f_globals[name]) for name in code.co_names if name in frame.f_globals]
+            out += [
+                (name, frame.f_globals, (("item", name),), frame.f_globals[name])
+                for name in code.co_names
+                if name in frame.f_globals
+            ]
         elif code.co_name == "trace":
             break
         frame = frame.f_back
@@ -780,7 +828,9 @@ def _find(array, roots) -> tuple[str | None, tuple]:
             found[id(root), steps] = (root, steps)
             first = first or name
             continue
-        plain = isinstance(value, (*_PLAIN_TYPES, TracedArray)) and not (isinstance(value, type) and _namespace(value) is not None)
+        plain = isinstance(value, (*_PLAIN_TYPES, TracedArray)) and not (
+            isinstance(value, type) and _namespace(value) is not None
+        )
         if plain or id(value) in seen or len(steps) > 4:
             continue
         seen.add(id(value))
@@ -794,7 +844,8 @@ def _find(array, roots) -> tuple[str | None, tuple]:
 
 
 def _data(value) -> list[tuple]:
-    """The attributes of an object or a class that are no methods, properties or the like: its own, then those of its classes."""
+    """The attributes of an object or a class that are no methods, properties or the like: its own, then those of its
+    classes."""
     kind = value if isinstance(value, type) else type(value)
     own = {} if kind is value else vars(value)
     names = _class_data(kind, sum(len(vars(base)) for base in kind.__mro__))
@@ -804,23 +855,31 @@ def _data(value) -> list[tuple]:
 @functools.lru_cache
 def _class_data(kind: type, attributes: int) -> list[str]:
     """The names of the data that a user's class, with so many attributes, holds."""
-    found = {name: held for base in reversed(kind.__mro__) if _namespace(base) is not None for name, held in vars(base).items()}
+    found = {
+        name: held
+        for base in reversed(kind.__mro__)
+        if _namespace(base) is not None
+        for name, held in vars(base).items()
+    }
     return [name for name, held in found.items() if not name.startswith("__") and not hasattr(type(held), "__get__")]
 
 
-# ---------------------------------------------------------------------------------------------------------------- traced arrays
+# ----------------------------------------------------------------------------------------------------------------
+# traced arrays
 
 
 class Buffer:
     """The memory of an array and its views. ``value`` is what it holds now; ``version`` counts the writes.
 
-    ``origin`` is what it held first, ``leaf`` the position of the argument that it belongs to, ``captured`` that of an array from outside
-    among the graph's arguments.
+    ``origin`` is what it held first, ``leaf`` the position of the argument that it belongs to, ``captured`` that of an
+    array from outside among the graph's arguments.
     """
 
-    __slots__ = ("value", "origin", "version", "leaf", "captured", "writable")
+    __slots__ = ("captured", "leaf", "origin", "value", "version", "writable")
 
-    def __init__(self, value: Value | None = None, leaf: int | None = None, captured: int | None = None, writable: bool = True):
+    def __init__(
+        self, value: Value | None = None, leaf: int | None = None, captured: int | None = None, writable: bool = True
+    ):
         self.value = self.origin = value
         self.version = 0
         self.leaf = leaf
@@ -831,11 +890,13 @@ class Buffer:
 class TracedArray:
     """Stands for an array while a function is traced. Has NumPy's operators, methods and attributes."""
 
-    __slots__ = ("_trace", "_value", "_buffer", "_path", "_version", "_scalar", "__weakref__")
+    __slots__ = ("__weakref__", "_buffer", "_path", "_scalar", "_trace", "_value", "_version")
     __array_priority__ = 1000
     _weak: type | None = None
 
-    def __init__(self, trace: Trace, value: Value, buffer: Buffer | None = None, path: tuple = (), scalar: bool = False):
+    def __init__(
+        self, trace: Trace, value: Value, buffer: Buffer | None = None, path: tuple = (), scalar: bool = False
+    ):
         self._trace = trace
         self._value = value
         if buffer is None:
@@ -863,16 +924,27 @@ class TracedArray:
     def step(self, step) -> TracedArray:
         """The view that is one step (see :mod:`mlirfuse.frontend.numpy.views`) from this one."""
         value = step.read(self._trace, self.value)
-        return TracedArray(self._trace, value) if self._scalar else TracedArray(self._trace, value, self._buffer, (*self._path, step))
+        return (
+            TracedArray(self._trace, value)
+            if self._scalar
+            else TracedArray(self._trace, value, self._buffer, (*self._path, step))
+        )
 
     def alias(self) -> TracedArray:
         """Another array with the same memory (of a number: one with its value)."""
-        return TracedArray(self._trace, self.value) if self._scalar else TracedArray(self._trace, self.value, self._buffer, self._path)
+        return (
+            TracedArray(self._trace, self.value)
+            if self._scalar
+            else TracedArray(self._trace, self.value, self._buffer, self._path)
+        )
 
     def _check_reshapes(self) -> None:
         if not reshapes_are_views(self._trace, self._buffer.origin, self._path):
-            fail(TraceError, "an array and a reshape of it are written and read here, and whether NumPy made the reshape a view or a copy depends "
-                 "on how the array lies in memory: write into the array before it is reshaped, or reshape a copy of it")  # fmt: skip
+            fail(
+                TraceError,
+                "an array and a reshape of it are written and read here, and whether NumPy made the reshape a view or a copy depends "
+                "on how the array lies in memory: write into the array before it is reshaped, or reshape a copy of it",
+            )
 
     def assign(self, new: Value) -> None:
         """Makes the memory of this array hold ``new``, which has its dtype and shape."""
@@ -880,7 +952,10 @@ class TracedArray:
         if self._scalar:
             fail(TypeError, "a number cannot be assigned to: it is no array")
         if buffer.captured is not None:
-            fail(TraceError, "writing into an array from outside the function: pass it as an argument, or write into a copy of it")
+            fail(
+                TraceError,
+                "writing into an array from outside the function: pass it as an argument, or write into a copy of it",
+            )
         self._check_reshapes()
         if not buffer.writable:
             fail(ValueError, "assignment destination is read-only")
@@ -938,14 +1013,20 @@ class TracedArray:
 
     def __getattr__(self, name: str):
         if not name.startswith("_") and hasattr(np.ndarray, name):
-            fail(UnsupportedAttribute, f"the array method or attribute '{name}' is not supported in a compiled function{api.suggestion(name)}")
+            fail(
+                UnsupportedAttribute,
+                f"the array method or attribute '{name}' is not supported in a compiled function{api.suggestion(name)}",
+            )
         raise AttributeError(f"'TracedArray' object has no attribute '{name}'")
 
     # ---- what a traced array cannot be
 
     def __bool__(self) -> bool:
-        fail(TraceError, f"the truth of a traced array ({self!r}) is not known while the function is compiled: it cannot decide an 'if', "
-             "'while', 'and' or 'assert'. Use np.where(condition, a, b), or np.logical_and / & and | for conditions")  # fmt: skip
+        fail(
+            TraceError,
+            f"the truth of a traced array ({self!r}) is not known while the function is compiled: it cannot decide an 'if', "
+            "'while', 'and' or 'assert'. Use np.where(condition, a, b), or np.logical_and / & and | for conditions",
+        )
 
     def _no_number(self, what: str):
         fail(TraceError, f"{what} needs a number, and the value of a traced array ({self!r}) is not known while the function is compiled. "
@@ -984,10 +1065,10 @@ class TracedArray:
 
 
 class TracedScalar(TracedArray):
-    """A number that is an argument, or computed from such: known at run time. Where the function needs it while it is traced (as an axis, a
-    shape, a condition …) its value in this call becomes a constant that calls are checked for."""
+    """A number that is an argument, or computed from such: known at run time. Where the function needs it while it is
+    traced (as an axis, a shape, a condition …) its value in this call becomes a constant that calls are checked for."""
 
-    __slots__ = ("_weak", "_thunk")
+    __slots__ = ("_thunk", "_weak")
 
     def __init__(self, trace: Trace, value: Value, weak: type | None, thunk: Callable[[], Any]):
         super().__init__(trace, value, scalar=True)
@@ -1055,11 +1136,13 @@ numbers.Number.register(TracedScalar)
 class LeafScalar(TracedScalar):
     """A number that is an argument itself."""
 
-    __slots__ = ("spec", "leaf")
+    __slots__ = ("leaf", "spec")
 
     def __init__(self, trace: Trace, value: Value, spec: ArgSpec, leaf: int):
         is_python = spec.weak or spec.value.__class__ is bool
-        super().__init__(trace, value, {"b": bool, "i": int, "f": float, "c": complex}[spec.dtype.kind] if is_python else None, None)
+        super().__init__(
+            trace, value, {"b": bool, "i": int, "f": float, "c": complex}[spec.dtype.kind] if is_python else None, None
+        )
         self.spec = spec
         self.leaf = leaf
 
@@ -1069,9 +1152,10 @@ class LeafScalar(TracedScalar):
 
 
 class LeafArray(TracedArray):
-    """A 0-d array on the host that is an argument. Until it is written into, it can become a constant as a number can."""
+    """A 0-d array on the host that is an argument. Until it is written into, it can become a constant as a number
+    can."""
 
-    __slots__ = ("spec", "leaf")
+    __slots__ = ("leaf", "spec")
 
     def concrete(self):
         """Its value in this call, to which the trace is fixed from here on; None where it is not known."""
@@ -1091,20 +1175,27 @@ def _or_concrete(name: str, convert):
     setattr(LeafArray, name, method)
 
 
-for _name, _convert in (("__bool__", bool), ("__int__", int), ("__float__", float), ("__complex__", complex), ("__index__", operator.index)):
+for _name, _convert in (
+    ("__bool__", bool),
+    ("__int__", int),
+    ("__float__", float),
+    ("__complex__", complex),
+    ("__index__", operator.index),
+):
     _or_concrete(_name, _convert)
 for _name in ("item", "tolist"):
     _or_concrete(_name, lambda value: value.item())
 
 
-# ---------------------------------------------------------------------------------------------------------------- tracing
+# ----------------------------------------------------------------------------------------------------------------
+# tracing
 
 
 def trace(fn, leaves, tree: trees.Tree, name: str | None = None, aliases: dict[int, int] | None = None) -> Traced:
     """Traces ``fn`` on arguments whose tree is ``((positional…), {keyword…})``.
 
-    ``aliases`` maps a leaf to an earlier one that is the same memory in the same layout. Raises TraceError, ShapeError, UnsupportedError
-    or what the function itself raises.
+    ``aliases`` maps a leaf to an earlier one that is the same memory in the same layout. Raises TraceError, ShapeError,
+    UnsupportedError or what the function itself raises.
     """
     t = Trace()
     paths = argument_names(fn, tree)
@@ -1122,7 +1213,9 @@ def trace(fn, leaves, tree: trees.Tree, name: str | None = None, aliases: dict[i
             stand_ins.append(LeafScalar(t, value, spec, leaf))
             continue
         origin = (aliases or {}).get(leaf)
-        if origin in arrays:  # the same memory: one value, so that what is written through one is read through the other
+        if (
+            origin in arrays
+        ):  # the same memory: one value, so that what is written through one is read through the other
             value, buffer = arrays[origin]._value, arrays[origin]._buffer
         else:
             buffer = Buffer(value, leaf, writable=spec.writable)
@@ -1141,7 +1234,11 @@ def trace(fn, leaves, tree: trees.Tree, name: str | None = None, aliases: dict[i
     position = {leaf: k for k, leaf in enumerate(arg_leaves)}
     args, kwargs = tree.unflatten(stand_ins)
     statics = [spec.value for spec in leaves if isinstance(spec, Static)]
-    objects = [value for value in statics if not isinstance(value, _PLAIN_TYPES) or isinstance(value, type) and _namespace(value) is not None]
+    objects = [
+        value
+        for value in statics
+        if not isinstance(value, _PLAIN_TYPES) or (isinstance(value, type) and _namespace(value) is not None)
+    ]
     t.roots, t.words = _roots(fn, objects)
     outer = current()
     _current.trace = t
@@ -1170,19 +1267,27 @@ def trace(fn, leaves, tree: trees.Tree, name: str | None = None, aliases: dict[i
     for x in out_leaves:
         if isinstance(x, TracedArray):
             if x._trace is not t:
-                raise TraceError("the function returns a traced array of another compiled function's trace: it was kept from there")
+                raise TraceError(
+                    "the function returns a traced array of another compiled function's trace: it was kept from there"
+                )
             if id(x) in identity:
                 outs.append(Out("argument", identity[id(x)], scalar=_number_type(x)))
                 continue
             if id(x) not in where:
                 value, buffer = x.value, x._buffer
-                if buffer.leaf is None and buffer.captured is None and _in_argument(value):  # new memory in NumPy: flatten, np.tile(x, 1)
+                if (
+                    buffer.leaf is None and buffer.captured is None and _in_argument(value)
+                ):  # new memory in NumPy: flatten, np.tile(x, 1)
                     value = t.emit("copy", value)
                 where[id(x)] = add(value, True)
             outs.append(Out("result", where[id(x)], scalar=_number_type(x)))
         elif isinstance(x, SymInt):
             size = t.canonical(x.size)
-            outs.append(Out("constant", value=size, scalar=int) if isinstance(size, int) else Out("size", value=size, scalar=int))
+            outs.append(
+                Out("constant", value=size, scalar=int)
+                if isinstance(size, int)
+                else Out("size", value=size, scalar=int)
+            )
         else:
             outs.append(Out("constant", value=x))
     graph_aliases, mutated = {}, {}
@@ -1193,7 +1298,14 @@ def trace(fn, leaves, tree: trees.Tree, name: str | None = None, aliases: dict[i
             graph_aliases[result_position] = position[leaf]
             mutated[leaf] = result_position
     t.block.returns = returns
-    graph = Graph(name or getattr(fn, "__name__", "f").replace("<", "").replace(">", ""), t.block, t.layouts, t.scalars, graph_aliases, device)
+    graph = Graph(
+        name or getattr(fn, "__name__", "f").replace("<", "").replace(">", ""),
+        t.block,
+        t.layouts,
+        t.scalars,
+        graph_aliases,
+        device,
+    )
     _finish(t, graph)
     captured = [Captured(array, paths) for array, _, paths in t.captured.values()]
     return Traced(graph, out_tree, outs, t.static_leaves, list(t.guards), t.equalities, mutated, captured, t.symbols, arg_leaves,
@@ -1247,8 +1359,8 @@ def argument_names(fn, tree: trees.Tree) -> list[str]:
 
 
 def _roots(fn, objects=()) -> tuple[list, set[str]]:
-    """What ``fn``, and the user's functions that it can call, read from around them: (name, root, steps, value). And the names in their code.
-    ``objects``: arguments that are neither arrays nor numbers, whose attributes they read."""
+    """What ``fn``, and the user's functions that it can call, read from around them: (name, root, steps, value). And
+    the names in their code. ``objects``: arguments that are neither arrays nor numbers, whose attributes they read."""
     out, seen, words = [("self", value, (), value) for value in objects], set(), set()
     queue = [fn, *(value for value in objects if callable(value))]
     while queue and len(seen) < 32:
@@ -1280,7 +1392,9 @@ def _roots(fn, objects=()) -> tuple[list, set[str]]:
         for name, root, steps, value in out[first:] + [r for r in out[:first] if r[0] == "self"]:
             if isinstance(value, (types.FunctionType, types.MethodType)):
                 queue.append(value)
-            elif isinstance(value, types.ModuleType) and not _is_internal(getattr(value, "__file__", None) or "<frozen"):
+            elif isinstance(value, types.ModuleType) and not _is_internal(
+                getattr(value, "__file__", None) or "<frozen"
+            ):
                 inside = vars(value)
                 out += [(f"{name}.{k}", inside, (("item", k),), inside[k]) for k in names if k in inside]
                 queue += [inside[k] for k in names if isinstance(inside.get(k), types.FunctionType)]
@@ -1294,7 +1408,8 @@ def _roots(fn, objects=()) -> tuple[list, set[str]]:
 
 
 def _methods(value, kind: type, names) -> list:
-    """The functions behind attributes with these names of ``value``, which finds them in the class ``kind``: methods and properties."""
+    """The functions behind attributes with these names of ``value``, which finds them in the class ``kind``: methods
+    and properties."""
     out = []
     for name in names:
         found = inspect.getattr_static(kind, name, None)
@@ -1305,13 +1420,27 @@ def _methods(value, kind: type, names) -> list:
     return out
 
 
-_SCALARS = (int, float, bool, complex, str, bytes, type(None), np.generic, np.dtype, np.ufunc, types.FunctionType, types.BuiltinFunctionType)
+_SCALARS = (
+    int,
+    float,
+    bool,
+    complex,
+    str,
+    bytes,
+    type(None),
+    np.generic,
+    np.dtype,
+    np.ufunc,
+    types.FunctionType,
+    types.BuiltinFunctionType,
+)
 
 
 def _scope(t: Trace) -> list:
-    """What the function reads from around it and could find changed at a later call: (namespace, key, value) for numbers, strings and functions,
-    and for the containers and objects that lead to them; where arrays were computed from outside ones while the function was traced, the
-    arrays, too. A key is an attribute's name, an item's key or, for its length, ``len``."""
+    """What the function reads from around it and could find changed at a later call: (namespace, key, value) for
+    numbers, strings and functions, and for the containers and objects that lead to them; where arrays were computed
+    from outside ones while the function was traced, the arrays, too. A key is an attribute's name, an item's key or,
+    for its length, ``len``."""
     kinds = _SCALARS + ((np.ndarray,) if any(not paths for _, _, paths in t.captured.values()) else ())
     out: dict[tuple, tuple] = {}
     seen: set[int] = set()
@@ -1363,9 +1492,9 @@ def read_scope(namespace, key):
 
 
 def unchanged(now, value) -> bool:
-    """Whether what a trace read is the same now. Containers, objects and arrays are told by identity: what they hold is watched by itself,
-    or read at each call."""
-    return now is value or isinstance(value, _SCALARS) and same_value(now, value)
+    """Whether what a trace read is the same now. Containers, objects and arrays are told by identity: what they hold is
+    watched by itself, or read at each call."""
+    return now is value or (isinstance(value, _SCALARS) and same_value(now, value))
 
 
 def same_value(a, b) -> bool:
@@ -1385,7 +1514,11 @@ def same_value(a, b) -> bool:
 def _namespace(value):
     """Where the attributes of a user's object or class are read from; None for anything else."""
     if isinstance(value, type):
-        return value if not _is_internal(getattr(sys.modules.get(value.__module__), "__file__", None) or "<frozen") else None
+        return (
+            value
+            if not _is_internal(getattr(sys.modules.get(value.__module__), "__file__", None) or "<frozen")
+            else None
+        )
     if isinstance(value, (*_PLAIN_TYPES, types.FunctionType, types.MethodType)):
         return None
     inside = getattr(value, "__dict__", None)
@@ -1393,8 +1526,8 @@ def _namespace(value):
 
 
 def _attribute(value, name: str) -> tuple:
-    """Where :func:`read_scope` finds an attribute of a user's object or class, and what it is; None twice for what running code alone can tell, as of
-    properties."""
+    """Where :func:`read_scope` finds an attribute of a user's object or class, and what it is; None twice for what
+    running code alone can tell, as of properties."""
     inside = {} if isinstance(value, type) else _namespace(value)
     if name in inside:
         return inside, inside[name]
@@ -1403,7 +1536,9 @@ def _attribute(value, name: str) -> tuple:
             found = vars(kind)[name]
             if isinstance(found, types.FunctionType):
                 return kind, found
-            return (None, None) if hasattr(type(found), "__get__") else (value, found)  # of the object: it may get one of its own
+            return (
+                (None, None) if hasattr(type(found), "__get__") else (value, found)
+            )  # of the object: it may get one of its own
     return None, None
 
 
@@ -1419,12 +1554,17 @@ def _words(code) -> set[str]:
 
 
 def _generator_states(roots) -> list:
-    """What tells whether NumPy random numbers were drawn: from NumPy's own generator, or one that the function can see."""
+    """What tells whether NumPy random numbers were drawn: from NumPy's own generator, or one that the function can
+    see."""
     module = sys.modules.get("numpy.random.mtrand")
     if module is None:
         return []
     state = module._rand.get_state(legacy=False)
-    out = [(state["state"]["pos"], int(state["state"]["key"][0]), state["has_gauss"], state["gauss"])] if "key" in state["state"] else []
+    out = (
+        [(state["state"]["pos"], int(state["state"]["key"][0]), state["has_gauss"], state["gauss"])]
+        if "key" in state["state"]
+        else []
+    )
     for _, _, _, value in roots:
         if isinstance(value, np.random.Generator):
             out.append(str(value.bit_generator.state))
@@ -1434,5 +1574,4 @@ def _generator_states(roots) -> list:
 
 
 from mlirfuse.frontend.numpy import api  # noqa: E402  (these need the classes above)
-from mlirfuse.frontend.numpy import functions as numpy_functions, indexing as numpy_indexing  # noqa: E402, F401
-
+from mlirfuse.frontend.numpy import functions, indexing  # noqa: E402, F401

@@ -1,4 +1,5 @@
-"""The steps that views are made of: each reads a part or another arrangement of an array, and writes such a part back."""
+"""The steps that views are made of: each reads a part or another arrangement of an array, and writes such a part
+back."""
 
 from __future__ import annotations
 
@@ -106,7 +107,9 @@ class At:
     def write(self, t, base: Value, new: Value) -> Value:
         shape = t.shape(base)
         extent = shape[self.axis]
-        position = t.emit("iota", shape=tuple(n if k == self.axis else 1 for k, n in enumerate(shape)), axis=self.axis, dtype=dt.i64)
+        position = t.emit(
+            "iota", shape=tuple(n if k == self.axis else 1 for k, n in enumerate(shape)), axis=self.axis, dtype=dt.i64
+        )
         negative = t.emit("lt", self.index, t.builder.size(0))
         index = t.emit("where", negative, t.emit("add", self.index, t.builder.size(extent)), self.index)
         placed = t.emit("expand_dims", new, axes=(self.axis,))
@@ -133,7 +136,8 @@ class Broadcast:
 
 
 def keeps_order(step, shape) -> bool:
-    """Whether a row-major array without gaps, of this shape, is one still after the step. (Sizes that are not known count as above 1.)"""
+    """Whether a row-major array without gaps, of this shape, is one still after the step. (Sizes that are not known
+    count as above 1.)"""
     if isinstance(step, (Reshape, ExpandDims, Squeeze)):
         return True
     if isinstance(step, At):
@@ -146,7 +150,8 @@ def keeps_order(step, shape) -> bool:
 
 
 def reshapes_are_views(t, origin: Value, path) -> bool:
-    """Whether NumPy makes a view of every reshape in the path from a buffer; where the buffer's layout is not known, False."""
+    """Whether NumPy makes a view of every reshape in the path from a buffer; where the buffer's layout is not known,
+    False."""
     if not any(isinstance(step, Reshape) for step in path):
         return True
     contiguous, shape = in_order(t, origin) and (origin.op is not None or origin in t.contiguous), origin.shape
@@ -164,7 +169,9 @@ def in_order(t, value: Value) -> bool:
         return True
     if value.op is None or value.op.name == "permute":
         return False
-    if value.op.name == "take" and value.op.operands[1].rank:  # x[:, i]: in memory the positions' dimensions are before those in front of them
+    if (
+        value.op.name == "take" and value.op.operands[1].rank
+    ):  # x[:, i]: in memory the positions' dimensions are before those in front of them
         shape = t.shape(value.op.operands[0])
         if any(n != 1 for n in shape[: value.op.attrs["axis"]]):
             return False

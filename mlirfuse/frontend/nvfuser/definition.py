@@ -1,28 +1,28 @@
 """``FusionDefinition``: nvFuser's way to write a fusion by hand, op by op.
 
-A definition *records* the user's program: inputs, ops (each checked and inferred as it is written, so that an error points at
-its line) and outputs. When it is executed, the record is *replayed* into a :class:`Graph` for what the call's arguments are:
-extents that the program needs equal share one symbol, extents of 0 and 1 are constants. Definitions with equal content share one
+A definition *records* the user's program: inputs, ops (each checked and inferred as it is written, so that an error
+points at its line) and outputs. When it is executed, the record is *replayed* into a :class:`Graph` for what the call's
+arguments are: extents that the program needs equal share one symbol, extents of 0 and 1 are constants. Definitions with
+equal content share one
 :class:`Program`, which holds these graphs and what they compile to.
 
-Symbols of a definition: ``s<k>`` extents, ``t<k>`` strides of the arguments, ``v<k>`` the value of argument ``k``, a scalar.
+Symbols of a definition: ``s<k>`` extents, ``t<k>`` strides of the arguments, ``v<k>`` the value of argument ``k``, a
+scalar.
 """
 
 from __future__ import annotations
 
 import sys
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
-from mlirfuse.ir import dtypes as dt
-from mlirfuse.ir import sizes as sz
-from mlirfuse.ir.builder import Builder
-from mlirfuse.ir.dtypes import DType
 from mlirfuse.core.errors import MlirfuseError, ShapeError
 from mlirfuse.frontend.nvfuser import printing
 from mlirfuse.frontend.nvfuser.inputs import compute_tensor_descriptor, describe, is_torch
 from mlirfuse.frontend.nvfuser.program import Program, Replay
+from mlirfuse.frontend.nvfuser.promotion import DataType, from_dtype, to_dtype
 from mlirfuse.frontend.nvfuser.values import (
     Bindings,
     Declaration,
@@ -39,14 +39,18 @@ from mlirfuse.frontend.nvfuser.values import (
     results_of,
     user_line,
 )
-from mlirfuse.frontend.nvfuser.promotion import DataType, from_dtype, to_dtype
+from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.builder import Builder
+from mlirfuse.ir.dtypes import DType
 from mlirfuse.ir.graph import Block, Graph, Layout, Value
 from mlirfuse.ir.sizes import Size
 
 _KIND_TO_TYPE = {"f": float, "i": int, "u": int, "b": bool, "c": complex, "n": float}
 
 
-# ---------------------------------------------------------------------------------------------------------------- the definition
+# ---------------------------------------------------------------------------------------------------------------- the
+# definition
 
 
 class FusionDefinition:
@@ -57,7 +61,8 @@ class FusionDefinition:
             fd.add_output(fd.ops.relu(x))
         (y,) = fd.execute([a])
 
-    A subclass may define ``definition(self)`` instead. ``FusionDefinition(fusion)`` writes into a :class:`Fusion` (the older API).
+    A subclass may define ``definition(self)`` instead. ``FusionDefinition(fusion)`` writes into a :class:`Fusion` (the
+    older API).
     """
 
     def __init__(self, fusion: Fusion | int | None = None, max_length: int = 1 << 20, *_unused, **_unused_options):
@@ -114,7 +119,9 @@ class FusionDefinition:
 
     def __getattr__(self, name):
         if not name.startswith("_") and name in dir(sys.modules["mlirfuse.frontend.nvfuser.ops"].Operators):
-            raise AttributeError(f"FusionDefinition has no attribute '{name}': operations are in fd.ops, write fd.ops.{name}(...)")
+            raise AttributeError(
+                f"FusionDefinition has no attribute '{name}': operations are in fd.ops, write fd.ops.{name}(...)"
+            )
         raise AttributeError(f"FusionDefinition has no attribute '{name}'")
 
     # -- inputs
@@ -125,14 +132,20 @@ class FusionDefinition:
     ) -> Tensor:  # fmt: skip
         """A tensor argument.
 
-        In ``shape`` (older: ``symbolic_sizes``), -1 is an extent not known yet, 1 broadcasts, others are constants. ``contiguity`` (older:
-        ``contiguous``) says for each dimension, outermost in memory first, whether it follows the next one without a gap; None for one
-        that broadcasts. With ``sizes`` and ``strides`` of an example instead, shape and contiguity follow from those.
+        In ``shape`` (older: ``symbolic_sizes``), -1 is an extent not known yet, 1 broadcasts, others are constants.
+        ``contiguity`` (older: ``contiguous``) says for each dimension, outermost in memory first, whether it follows
+        the next one without a gap; None for one that broadcasts. With ``sizes`` and ``strides`` of an example instead,
+        shape and contiguity follow from those.
         """
         shape = symbolic_sizes if shape is None else shape
         contiguity = contiguous if contiguity is None else contiguity
         if contiguity is not None and not isinstance(contiguity, bool) and any(type(c) is int for c in contiguity):
-            sizes, strides, shape, contiguity = (shape, contiguity, None, None)  # define_tensor(sizes, strides) of the older API
+            sizes, strides, shape, contiguity = (
+                shape,
+                contiguity,
+                None,
+                None,
+            )  # define_tensor(sizes, strides) of the older API
         if sizes is not None:
             if strides is None or len(sizes) != len(strides):
                 raise self._error("define_tensor: sizes and strides must have one length")
@@ -143,7 +156,9 @@ class FusionDefinition:
         shape = [-1] * shape if isinstance(shape, int) else [int(n) for n in shape]
         for k, n in enumerate(shape):
             if n < -1:
-                raise self._error(f"The value {n} at index {k} was neither symbolic(-1), zero_element(0), broadcast(1), or static(>1).")
+                raise self._error(
+                    f"The value {n} at index {k} was neither symbolic(-1), zero_element(0), broadcast(1), or static(>1)."
+                )
         rank = len(shape)
         if rank and is_cpu:
             raise self._error("CPU non-scalar tensor is not supported!")
@@ -152,7 +167,9 @@ class FusionDefinition:
         if contiguity is None or isinstance(contiguity, bool):
             contiguity = [None if shape[d] == 1 else bool(contiguity) for d in memory]
         if len(contiguity) != rank:
-            raise self._error(f"Length of contiguity argument ({len(contiguity)}) must match that of shape argument ({rank})")
+            raise self._error(
+                f"Length of contiguity argument ({len(contiguity)}) must match that of shape argument ({rank})"
+            )
         contiguity = tuple(None if c is None or shape[d] == 1 else bool(c) for c, d in zip(contiguity, memory))
         element = self._dtype(dtype)
         if is_cpu and element.kind in "cn":
@@ -168,9 +185,13 @@ class FusionDefinition:
             strides_[d] = running if stride is None else stride
             running = sz.mul(strides_[d], extents[d])
         value = Value(element, extents)
-        tensor = Tensor(self, value, declaration, expanded=[d for c, d in zip(contiguity, memory) if c is None and shape[d] != 1])
+        tensor = Tensor(
+            self, value, declaration, expanded=[d for c, d in zip(contiguity, memory) if c is None and shape[d] != 1]
+        )
         # nvFuser numbers scalars together with the extents: one each for unknown and constant ones, and a zero.
-        self._counts["c"] += sum(n != 1 for n in shape) + (1 if rank and not any(i.is_tensor() and i.ndim for i in self.inputs) else 0)
+        self._counts["c"] += sum(n != 1 for n in shape) + (
+            1 if rank and not any(i.is_tensor() and i.ndim for i in self.inputs) else 0
+        )
         value.name = f"tv{tensor.number}"
         self._add_input(tensor, value, Layout(tuple(strides_)), scalar=is_cpu)
         return tensor
@@ -179,7 +200,9 @@ class FusionDefinition:
         if stride_order is None or len(stride_order) == 0:
             return tuple(range(rank - 1, -1, -1))
         if len(stride_order) != rank:
-            raise self._error(f"Length of stride_order argument ({len(stride_order)}) must match that of shape argument ({rank})")
+            raise self._error(
+                f"Length of stride_order argument ({len(stride_order)}) must match that of shape argument ({rank})"
+            )
         for k in stride_order:
             if not -rank <= k < rank:
                 side = f"expects >= -{rank}" if k < 0 else f"expects < {rank}"
@@ -197,7 +220,10 @@ class FusionDefinition:
             data_type = dtype or DataType.Double
             element = self._dtype(data_type)
             if element.kind == "n":
-                raise self._error(f"define_scalar: a number of {data_type} is not supported: pass a Float and cast it", DefinitionTypeError)
+                raise self._error(
+                    f"define_scalar: a number of {data_type} is not supported: pass a Float and cast it",
+                    DefinitionTypeError,
+                )
             index = len(self.inputs)
             size = self._substituted(sz.symbol(f"v{index}")) if element.kind in "iu" else None
             scalar = Scalar(self, data_type, size=None if isinstance(size, int) else size, argument=index)
@@ -209,12 +235,16 @@ class FusionDefinition:
         if isinstance(value, np.generic):
             value = value.item()
         if type(value) not in (bool, int, float, complex):
-            raise self._error(f"define_scalar takes a bool, int, float or complex, not {type(value).__name__}", DefinitionTypeError)
+            raise self._error(
+                f"define_scalar takes a bool, int, float or complex, not {type(value).__name__}", DefinitionTypeError
+            )
         return Scalar(self, *self._constant(value, dtype))
 
     def _constant(self, value, dtype: DataType | None):
         if dtype is None or dtype is DataType.Null:
-            dtype = {bool: DataType.Bool, int: DataType.Int, float: DataType.Double, complex: DataType.ComplexDouble}[type(value)]
+            dtype = {bool: DataType.Bool, int: DataType.Int, float: DataType.Double, complex: DataType.ComplexDouble}[
+                type(value)
+            ]
         kind = _KIND_TO_TYPE[self._dtype(dtype).kind]
         try:
             return dtype, kind(value)
@@ -228,7 +258,8 @@ class FusionDefinition:
         return self.define_scalar(value, dtype)
 
     def define_vector(self, values, dtype: DataType = DataType.Int) -> Vector:
-        """Scalars for a shape: the given ones, or as many inputs as ``values`` says, passed as one list or one by one."""
+        """Scalars for a shape: the given ones, or as many inputs as ``values`` says, passed as one list or one by
+        one."""
         if isinstance(values, int):
             return Vector(self.define_scalar(None, dtype) for _ in range(values))
         return Vector(v if isinstance(v, Scalar) else self.define_scalar(v, dtype) for v in values)
@@ -237,12 +268,17 @@ class FusionDefinition:
         """What stands for an absent optional tensor (the older API): None."""
 
     def from_pytorch(self, tensor, static_sizes: bool = False) -> Tensor:
-        """A tensor argument declared like ``tensor``: a torch tensor, or any array with a shape, strides and a dtype."""
+        """A tensor argument declared like ``tensor``: a torch tensor, or any array with a shape, strides and a
+        dtype."""
         d = describe(tensor)
         if d is None:
-            raise self._error(f"from_pytorch takes a tensor or an array, not {type(tensor).__name__}", DefinitionTypeError)
+            raise self._error(
+                f"from_pytorch takes a tensor or an array, not {type(tensor).__name__}", DefinitionTypeError
+            )
         is_cpu = d.device == "cpu" and not d.shape and is_torch(tensor) and d.dtype.kind not in "cn"
-        return self.define_tensor(sizes=d.shape, strides=d.strides, dtype=from_dtype(d.dtype), static_sizes=static_sizes, is_cpu=is_cpu)
+        return self.define_tensor(
+            sizes=d.shape, strides=d.strides, dtype=from_dtype(d.dtype), static_sizes=static_sizes, is_cpu=is_cpu
+        )
 
     def _add_input(self, val: Val, value: Value, layout, scalar: bool) -> None:
         if self._depth and self._replay is None:
@@ -257,13 +293,15 @@ class FusionDefinition:
     # -- outputs
 
     def add_output(self, output: Tensor, alias_input: Tensor | None = None, *, stride_order=None) -> None:
-        """Returns ``output`` from each call; with ``alias_input``, writes it into that argument instead of returning it."""
+        """Returns ``output`` from each call; with ``alias_input``, writes it into that argument instead of returning
+        it."""
         if isinstance(alias_input, (list, tuple)):
             alias_input, stride_order = None, alias_input
         if not isinstance(output, Tensor):
             what = "a scalar" if isinstance(output, Scalar) else type(output).__name__
             raise self._error(
-                f"add_output takes a tensor, not {what}: fd.ops.full([], scalar, dtype) makes a tensor of one", DefinitionTypeError
+                f"add_output takes a tensor, not {what}: fd.ops.full([], scalar, dtype) makes a tensor of one",
+                DefinitionTypeError,
             )
         self._own(output)
         if alias_input is not None:
@@ -272,10 +310,13 @@ class FusionDefinition:
                 raise self._error("add_output: alias_input must be an input of the fusion")
             if alias_input.value.dtype is not output.value.dtype:
                 raise self._error(
-                    f"add_output: {output.dtype} cannot be written into an input of {alias_input.dtype}: cast it first", DefinitionTypeError
+                    f"add_output: {output.dtype} cannot be written into an input of {alias_input.dtype}: cast it first",
+                    DefinitionTypeError,
                 )
             if len(alias_input.value.shape) != len(output.value.shape):
-                raise self._error(f"add_output: a tensor of rank {output.ndim} cannot be written into an input of rank {alias_input.ndim}")
+                raise self._error(
+                    f"add_output: a tensor of rank {output.ndim} cannot be written into an input of rank {alias_input.ndim}"
+                )
             for a, b in zip(output.value.shape, alias_input.value.shape):
                 self.equal(a, b, "add_output")
         order = None if stride_order is None else self._stride_order(stride_order, output.ndim)
@@ -326,8 +367,8 @@ class FusionDefinition:
         self.equalities.setdefault((a, b), (what, user_line()))
 
     def at_most(self, a: Size, b: Size, label: str) -> Size:
-        """``min(a, b)``. Where it is not known which is smaller, ``a`` is taken to be, as nearly always; a call checks that, and
-        one where it is not so gets a graph of its own."""
+        """``min(a, b)``. Where it is not known which is smaller, ``a`` is taken to be, as nearly always; a call checks
+        that, and one where it is not so gets a graph of its own."""
         difference = a - b
         if isinstance(difference, int):
             return a if difference <= 0 else b
@@ -367,7 +408,9 @@ class FusionDefinition:
         """A complex number among the inputs, put together from its parts: those can be passed by value."""
 
         def part(name):
-            return self.hidden_argument((name, index), lambda bindings: getattr(complex(bindings.inputs[index]), name), dt.f64)[0]
+            return self.hidden_argument(
+                (name, index), lambda bindings: getattr(complex(bindings.inputs[index]), name), dt.f64
+            )[0]
 
         return self.builder.cast(self.builder.op("complex", part("real"), part("imag")), self.inputs[index].dtype)
 
@@ -401,7 +444,9 @@ class FusionDefinition:
         if self._program is None:
             if not self._defined:
                 if type(self).definition is FusionDefinition.definition and not self.inputs and not self.outputs:
-                    raise NotImplementedError("Fusion does not exist! Use `with FusionDefinition() as fd: ...` to define a fusion.")
+                    raise NotImplementedError(
+                        "Fusion does not exist! Use `with FusionDefinition() as fd: ...` to define a fusion."
+                    )
                 if type(self).definition is not FusionDefinition.definition:
                     with self:
                         self.definition()
@@ -410,12 +455,25 @@ class FusionDefinition:
             self._program = Program.of(self)
         return self._program
 
-    def execute(self, inputs, *, device=None, auto_schedule=True, override_user_schedule=False, capture_debug_output=False,
-                print_repro=False, profile=False, save_repro_inputs=False, _enable_options=(), _disable_options=()) -> list:  # fmt: skip
-        """Runs the fusion on ``inputs`` (tensors, arrays, numbers, lists of numbers for vectors) and returns its outputs in a list.
+    def execute(
+        self,
+        inputs,
+        *,
+        device=None,
+        auto_schedule=True,
+        override_user_schedule=False,
+        capture_debug_output=False,
+        print_repro=False,
+        profile=False,
+        save_repro_inputs=False,
+        _enable_options=(),
+        _disable_options=(),
+    ) -> list:
+        """Runs the fusion on ``inputs`` (tensors, arrays, numbers, lists of numbers for vectors) and returns its
+        outputs in a list.
 
-        ``device`` says where to run a fusion that has no tensor inputs. The options that choose among nvFuser's own schedulers are taken
-        and have no effect.
+        ``device`` says where to run a fusion that has no tensor inputs. The options that choose among nvFuser's own
+        schedulers are taken and have no effect.
         """
         program = self._finished()
         if save_repro_inputs:
@@ -427,10 +485,11 @@ class FusionDefinition:
         return program.execute(inputs, device)
 
     def validate(self, inputs, reference_outputs=None, **options) -> list:
-        """Executes, and compares with ``reference_outputs``, or with the op table's references computed in double precision.
+        """Executes, and compares with ``reference_outputs``, or with the op table's references computed in double
+        precision.
 
-        Tolerances follow from each output's element type and the number of elements reduced into it. Raises AssertionError; returns the
-        outputs.
+        Tolerances follow from each output's element type and the number of elements reduced into it. Raises
+        AssertionError; returns the outputs.
         """
         from mlirfuse.frontend.nvfuser.validation import compare, reference
 
@@ -477,14 +536,16 @@ class FusionDefinition:
         return to_text(self.graph())
 
     def lower(self, inputs, target: str | None = None):
-        """What becomes of a call with ``inputs``: ``fd.lower(inputs).as_text(level)`` prints it at any level (fusion, grouped, segmented, …),
-        ``.kernels`` counts its launches. ``target`` is "cpu", "cuda" or "cuda:sm_90"; the default follows the inputs."""
+        """What becomes of a call with ``inputs``: ``fd.lower(inputs).as_text(level)`` prints it at any level (fusion,
+        grouped, segmented, …), ``.kernels`` counts its launches. ``target`` is "cpu", "cuda" or "cuda:sm_90"; the
+        default follows the inputs."""
         from mlirfuse.frontend.nvfuser.engine import LoweredDefinition
 
         return LoweredDefinition(self._finished(), inputs, target)
 
     def explain(self, inputs, target: str | None = None):
-        """What becomes of a call with ``inputs``, for people: ``print`` it, or ``.save("fusion.html")`` draws it. ``target`` as for :meth:`lower`."""
+        """What becomes of a call with ``inputs``, for people: ``print`` it, or ``.save("fusion.html")`` draws it.
+        ``target`` as for :meth:`lower`."""
         from mlirfuse.inspect.explain import Explanation
 
         return Explanation.of(self.lower(inputs, target))
@@ -495,14 +556,17 @@ class FusionDefinition:
 
 
 class Fusion:
-    """A fusion to be filled in by ``with FusionDefinition(fusion) as fd`` and executed (the older API). Equal by content."""
+    """A fusion to be filled in by ``with FusionDefinition(fusion) as fd`` and executed (the older API). Equal by
+    content."""
 
     def __init__(self):
         self._definition: FusionDefinition | None = None
 
     def _needed(self) -> FusionDefinition:
         if self._definition is None:
-            raise NotImplementedError("Fusion does not exist! Use `with FusionDefinition(fusion) as fd: ...` to define a fusion.")
+            raise NotImplementedError(
+                "Fusion does not exist! Use `with FusionDefinition(fusion) as fd: ...` to define a fusion."
+            )
         return self._definition
 
     def execute(self, inputs, **options) -> list:

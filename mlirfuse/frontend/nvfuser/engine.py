@@ -1,7 +1,9 @@
-"""Compiled execution of a :class:`mlirfuse.frontend.nvfuser.definition.Program`: its graphs go through ``jit``'s pipeline and dispatcher.
+"""Compiled execution of a :class:`mlirfuse.frontend.nvfuser.definition.Program`: its graphs go through ``jit``'s
+pipeline and dispatcher.
 
-A call goes to a dispatcher in C++, which knows what to run for a signature that it has seen. For a new one it comes back here: the
-inputs are checked against the definition, the graph for them is found or made, and what runs it is recorded.
+A call goes to a dispatcher in C++, which knows what to run for a signature that it has seen. For a new one it comes
+back here: the inputs are checked against the definition, the graph for them is found or made, and what runs it is
+recorded.
 """
 
 from __future__ import annotations
@@ -14,18 +16,17 @@ from types import SimpleNamespace
 import numpy as np
 
 from mlirfuse import _native
-from mlirfuse.core import config, counters
-from mlirfuse.inspect import dump
-from mlirfuse.runtime import targets
 from mlirfuse.api import lower_to_segments
+from mlirfuse.core import config, counters
 from mlirfuse.core.errors import CompileError, CudaError, MlirfuseError, ShapeError, UnsupportedError
-from mlirfuse.runtime.executor import Empty, Executor
-from mlirfuse.runtime import arrays
-from mlirfuse.frontend.nvfuser.parts import Split, SplitExecutor, is_split
 from mlirfuse.frontend.nvfuser.inputs import flatten, wrong_number
+from mlirfuse.frontend.nvfuser.parts import Split, SplitExecutor, is_split
 from mlirfuse.frontend.nvfuser.program import Planned, Program, run_reference
 from mlirfuse.frontend.nvfuser.values import Bindings
+from mlirfuse.inspect import dump
 from mlirfuse.inspect.lowered import Lowered
+from mlirfuse.runtime import arrays, targets
+from mlirfuse.runtime.executor import Empty, Executor
 
 log = logging.getLogger("mlirfuse")
 
@@ -37,10 +38,14 @@ class Compiled:
         self.program = program
         self.lock = threading.RLock()
         self.dispatch = _native.Dispatcher(self._miss)
-        self.narrow = any(v.is_tensor() and v.value.dtype.kind == "n" for v in program.definition.inputs)  # the dispatcher does not know them
+        self.narrow = any(
+            v.is_tensor() and v.value.dtype.kind == "n" for v in program.definition.inputs
+        )  # the dispatcher does not know them
         count = len(program.definition.inputs)
         for k in range(count):
-            if k in program.definition.size_arguments or (program.evaluated and not program.definition.inputs[k].is_tensor()):
+            if k in program.definition.size_arguments or (
+                program.evaluated and not program.definition.inputs[k].is_tensor()
+            ):
                 self.dispatch.set_static(k)
         if program.aliased:
             self.dispatch.set_alias_sensitive(True)
@@ -95,7 +100,9 @@ class Compiled:
                         planned.compiled[key] = SplitExecutor(graph, target, env)
                         return planned.compiled[key]
                     watch = dump.Compilation(self.program, f"fusion{self.program.id}", graph) if config.dump else None
-                    executor = planned.compiled[key] = Executor(lower_to_segments(graph, target, watch and watch.after), target, env)
+                    executor = planned.compiled[key] = Executor(
+                        lower_to_segments(graph, target, watch and watch.after), target, env
+                    )
                     if watch:
                         watch.made(executor, leaves, list(range(len(graph.args))), env)
                 except ShapeError:
@@ -106,9 +113,13 @@ class Compiled:
 
     def _failed(self, planned: Planned, device: str, error: Exception) -> None:
         if not config.fallback:
-            raise (error if isinstance(error, MlirfuseError) else CompileError(f"compiling a fusion failed: {error}")) from error
+            raise (
+                error if isinstance(error, MlirfuseError) else CompileError(f"compiling a fusion failed: {error}")
+            ) from error
         planned.compiled[device, config.compiled_as()] = None
-        warnings.warn(f"mlirfuse could not compile a fusion and runs it op by op: {type(error).__name__}: {error}", stacklevel=4)
+        warnings.warn(
+            f"mlirfuse could not compile a fusion and runs it op by op: {type(error).__name__}: {error}", stacklevel=4
+        )
 
     @staticmethod
     def _reference(planned: Planned, leaves, env) -> list:
@@ -152,7 +163,8 @@ def environment(planned: Planned, bindings: Bindings, leaves) -> dict[str, int]:
 
 
 def _overlap(planned: Planned, leaves) -> bool:
-    """Whether an argument that is written shares memory with another: then all is computed before anything is written."""
+    """Whether an argument that is written shares memory with another: then all is computed before anything is
+    written."""
     written = set(planned.graph.aliases.values())
     spans = []
     for k, leaf in enumerate(leaves):
@@ -160,7 +172,9 @@ def _overlap(planned: Planned, leaves) -> bool:
             continue
         low, high = _span(leaf)
         spans.append((k, low, high))
-    return any(a != b and low < end and start < high for a, low, high in spans if a in written for b, start, end in spans)
+    return any(
+        a != b and low < end and start < high for a, low, high in spans if a in written for b, start, end in spans
+    )
 
 
 def _span(leaf) -> tuple[int, int]:

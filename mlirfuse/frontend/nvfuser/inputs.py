@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mlirfuse.core.errors import MlirfuseError
+from mlirfuse.frontend.nvfuser.promotion import from_dtype
+from mlirfuse.frontend.nvfuser.values import InputError, Scalar, Tensor, at_line
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.dtypes import DType
-from mlirfuse.core.errors import MlirfuseError
-from mlirfuse.frontend.nvfuser.values import InputError, Scalar, Tensor, at_line
-from mlirfuse.frontend.nvfuser.promotion import from_dtype
 
 if TYPE_CHECKING:
     from mlirfuse.frontend.nvfuser.definition import FusionDefinition
@@ -49,7 +49,9 @@ def torch_dtypes() -> dict:
             "int64": dt.i64, "uint8": dt.u8, "uint16": dt.u16, "uint32": dt.u32, "uint64": dt.u64, "bool": dt.bool_, "complex64": dt.c64,
             "complex128": dt.c128, "float8_e4m3fn": dt.BY_NAME.get("f8e4m3fn"), "float8_e5m2": dt.BY_NAME.get("f8e5m2"),
         }  # fmt: skip
-        _TORCH_DTYPES.update({getattr(torch, name): t for name, t in names.items() if t is not None and hasattr(torch, name)})
+        _TORCH_DTYPES.update(
+            {getattr(torch, name): t for name, t in names.items() if t is not None and hasattr(torch, name)}
+        )
     return _TORCH_DTYPES
 
 
@@ -66,7 +68,9 @@ def describe(value) -> Description | None:
         except TypeError as error:
             raise InputError(str(error)) from error
         if any(s % value.itemsize for s in value.strides):
-            raise InputError("an array whose strides are no multiples of its element size is not supported: copy it first")
+            raise InputError(
+                "an array whose strides are no multiples of its element size is not supported: copy it first"
+            )
         return Description(dtype, value.shape, tuple(s // value.itemsize for s in value.strides), "cpu")
     interface = getattr(value, "__cuda_array_interface__", None)
     if interface is not None:
@@ -113,7 +117,9 @@ def check(definition: FusionDefinition, flat: list, device) -> dict[str, int]:
             expected, got = (val.dtype.value, from_dtype(d.dtype).value if _has_name(d.dtype) else str(d.dtype))
             raise InputError(f"{name}, to be bound to a tensor of dtype {expected}, but got a tensor of dtype {got}")
         if len(d.shape) != val.ndim:
-            raise InputError(f"{name}, to be bound to a tensor of rank {val.ndim}, but got a tensor of rank {len(d.shape)}")
+            raise InputError(
+                f"{name}, to be bound to a tensor of rank {val.ndim}, but got a tensor of rank {len(d.shape)}"
+            )
         if val.declaration.is_cpu:
             if d.device != "cpu":
                 raise InputError(f"{name}, to be a CPU scalar tensor (is_cpu=True), but it is on {d.device}")
@@ -172,10 +178,14 @@ def _check_scalar(k: int, val: Scalar, given) -> None:
             raise InputError(
                 f"Expected input {k}, {val.dtype.name[0]}{val.number}, to be a scalar but got {got} tensor of rank {len(d.shape)}"
             )
-        raise InputError(f"Expected input {k}, {val.dtype.name[0]}{val.number}, to be a scalar but got {type(given).__name__}")
+        raise InputError(
+            f"Expected input {k}, {val.dtype.name[0]}{val.number}, to be a scalar but got {type(given).__name__}"
+        )
     if type(given) not in _SCALARS[val.dtype.kind]:
         shown = f"({given.real:g},{given.imag:g})" if isinstance(given, complex) else f"{given}"
-        raise InputError(f"Scalar value {shown} is not compatible with the expected data type: {val.data_type.value}. (input {k})")
+        raise InputError(
+            f"Scalar value {shown} is not compatible with the expected data type: {val.data_type.value}. (input {k})"
+        )
 
 
 def _check_layout(definition, k, val: Tensor, d: Description, name, symbols) -> None:
@@ -198,7 +208,9 @@ def _check_layout(definition, k, val: Tensor, d: Description, name, symbols) -> 
             continue
         if contiguous is None:
             if declaration.shape[dim] != 1 and stride != 0:
-                raise InputError(f"{name}, to be expanded (stride 0) in dimension {dim}, but its strides are {d.strides}")
+                raise InputError(
+                    f"{name}, to be expanded (stride 0) in dimension {dim}, but its strides are {d.strides}"
+                )
             continue
         if contiguous and stride != expected:
             raise InputError(
@@ -209,7 +221,8 @@ def _check_layout(definition, k, val: Tensor, d: Description, name, symbols) -> 
 
 
 def compute_tensor_descriptor(sizes, strides) -> tuple[list[bool | None], list[int]]:
-    """Contiguity, outermost in memory first, and stride order of an array with these sizes and strides (in elements)."""
+    """Contiguity, outermost in memory first, and stride order of an array with these sizes and strides (in
+    elements)."""
     if len(sizes) != len(strides):
         raise InputError("compute_tensor_descriptor: Sizes and strides must have the same number of dimensions")
     for k, s in enumerate(strides):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from mlirfuse.ir import sizes as sz
 from mlirfuse.core.errors import ShapeError
 from mlirfuse.frontend.nvfuser.operation import operation
-from mlirfuse.frontend.nvfuser.values import Scalar, Tensor
 from mlirfuse.frontend.nvfuser.promotion import DataType
+from mlirfuse.frontend.nvfuser.values import Scalar, Tensor
+from mlirfuse.ir import sizes as sz
 
 
 class Normalizations:
@@ -37,7 +37,8 @@ class Normalizations:
 
     @operation
     def layer_norm(self, x, norm_shape, weight=None, bias=None, eps=1e-5):
-        """The normalized and scaled ``x``, its mean and reciprocal standard deviation over the dimensions of ``norm_shape``."""
+        """The normalized and scaled ``x``, its mean and reciprocal standard deviation over the dimensions of
+        ``norm_shape``."""
         x = self._full_precision(self._tensor(x))
         dims = self._norm_dims(x, norm_shape)
         variance, mean = self.var_mean(x, dims, 0, True)
@@ -47,7 +48,9 @@ class Normalizations:
         return (out if bias is None else self.add(out, self._along(self._tensor(bias), x, dims)), mean, rstd)
 
     @operation
-    def layer_norm_backward(self, dy, x, norm_shape, mean, rstd, weight=None, bias=None, output_mask=(True, True, True)):
+    def layer_norm_backward(
+        self, dy, x, norm_shape, mean, rstd, weight=None, bias=None, output_mask=(True, True, True)
+    ):
         """The gradients by x, weight and bias (None where the mask says so)."""
         dy, x = (self._full_precision(self._tensor(dy)), self._full_precision(self._tensor(x)))
         inner = self._norm_dims(x, norm_shape)
@@ -90,8 +93,8 @@ class Normalizations:
         return dx, dw
 
     def _statistics(self, x, dims, running_mean, running_var, momentum, eps, training, over):
-        """Mean and 1/std over ``dims``, of the batch or as they run; in training the running ones are updated where they are inputs.
-        ``over``: the dimensions that running statistics keep."""
+        """Mean and 1/std over ``dims``, of the batch or as they run; in training the running ones are updated where
+        they are inputs. ``over``: the dimensions that running statistics keep."""
         if not training:
             mean = self._along(self._full_precision(running_mean), x, over)
             return mean, self.rsqrt(self.add(self._along(self._full_precision(running_var), x, over), eps))
@@ -99,7 +102,8 @@ class Normalizations:
         if running_mean is not None:
             count = self._count(x, dims)
             unbiased = self.mul(
-                self.squeeze(variance, dims), self.div(self.cast(count, DataType.Double), self.sub(self.cast(count, DataType.Double), 1.0))
+                self.squeeze(variance, dims),
+                self.div(self.cast(count, DataType.Double), self.sub(self.cast(count, DataType.Double), 1.0)),
             )
             batch = [self.squeeze(mean, dims), unbiased]
             for running, now in zip((running_mean, running_var), batch):
@@ -114,7 +118,8 @@ class Normalizations:
 
     @operation
     def batch_norm(self, arg, weight, bias, running_mean, running_var, momentum, eps, training, channels_last=False):
-        """The normalized and scaled input, the mean and 1/std of each channel; in training, running statistics that are inputs are updated."""
+        """The normalized and scaled input, the mean and 1/std of each channel; in training, running statistics that are
+        inputs are updated."""
         x = self._full_precision(self._tensor(arg))
         channel = x.ndim - 1 if channels_last else 1
         dims = [d for d in range(x.ndim) if d != channel]
@@ -128,7 +133,10 @@ class Normalizations:
     def batch_norm_backward(self, input, grad_output, weight, running_mean, running_var, save_mean, save_invstd, training, eps,
                             output_mask=(True, True, True), channels_last=False):  # fmt: skip
         """The gradients by input, weight and bias (None where the mask says so)."""
-        x, dy = (self._full_precision(self._tensor(input)), self._full_precision(self._tensor(grad_output, "grad_output")))
+        x, dy = (
+            self._full_precision(self._tensor(input)),
+            self._full_precision(self._tensor(grad_output, "grad_output")),
+        )
         channel = x.ndim - 1 if channels_last else 1
         dims = [d for d in range(x.ndim) if d != channel]
         if training:
@@ -142,7 +150,10 @@ class Normalizations:
         if output_mask[0]:
             dx = dy
             if training:
-                dx = self.sub(self.sub(dy, self.mean(dy, dims, True)), self.mul(centered, self.mean(self.mul(dy, centered), dims, True)))
+                dx = self.sub(
+                    self.sub(dy, self.mean(dy, dims, True)),
+                    self.mul(centered, self.mean(self.mul(dy, centered), dims, True)),
+                )
             dx = self.mul(dx, scale)
         if output_mask[1]:
             dw = self.sum(self.mul(dy, centered), dims)
@@ -151,7 +162,9 @@ class Normalizations:
         return dx, dw, db
 
     @operation
-    def instance_norm(self, arg, weight, bias, running_mean, running_var, momentum, eps, use_input_stats=True, channels_last=False):
+    def instance_norm(
+        self, arg, weight, bias, running_mean, running_var, momentum, eps, use_input_stats=True, channels_last=False
+    ):
         """As batch_norm, with statistics of each channel of each sample."""
         x = self._full_precision(self._tensor(arg))
         channel = x.ndim - 1 if channels_last else 1
@@ -167,7 +180,10 @@ class Normalizations:
         self, input, grad_output, weight, save_mean, save_invstd, output_mask=(True, True, True), channels_last=False
     ):
         """The gradients by input, weight and bias (None where the mask says so)."""
-        x, dy = (self._full_precision(self._tensor(input)), self._full_precision(self._tensor(grad_output, "grad_output")))
+        x, dy = (
+            self._full_precision(self._tensor(input)),
+            self._full_precision(self._tensor(grad_output, "grad_output")),
+        )
         channel = x.ndim - 1 if channels_last else 1
         dims = [d for d in range(1, x.ndim) if d != channel]
         kept = [0, channel]
@@ -175,8 +191,13 @@ class Normalizations:
         centered = self.mul(self.sub(x, mean), rstd)
         dx = dw = db = None
         if output_mask[0]:
-            inner = self.sub(self.sub(dy, self.mean(dy, dims, True)), self.mul(centered, self.mean(self.mul(dy, centered), dims, True)))
-            dx = self.mul(inner, rstd if weight is None else self.mul(rstd, self._along(self._tensor(weight), x, [channel])))
+            inner = self.sub(
+                self.sub(dy, self.mean(dy, dims, True)),
+                self.mul(centered, self.mean(self.mul(dy, centered), dims, True)),
+            )
+            dx = self.mul(
+                inner, rstd if weight is None else self.mul(rstd, self._along(self._tensor(weight), x, [channel]))
+            )
         every = [d for d in range(x.ndim) if d != channel]
         if output_mask[1]:
             dw = self.sum(self.mul(dy, centered), every)
@@ -219,7 +240,8 @@ class Normalizations:
             grad = dy if weight is None else self.mul(dy, self._along(self._tensor(weight), x, [1]))
             grad = self._grouped(grad, groups)
             inner = self.sub(
-                self.sub(grad, self.mean(grad, dims, True)), self.mul(centered, self.mean(self.mul(grad, centered), dims, True))
+                self.sub(grad, self.mean(grad, dims, True)),
+                self.mul(centered, self.mean(self.mul(grad, centered), dims, True)),
             )
             dx = self._make(self._b.reshape(self.mul(inner, rstd).value, x.value.shape))
         every = [d for d in range(x.ndim) if d != 1]

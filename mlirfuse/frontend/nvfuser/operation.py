@@ -1,4 +1,5 @@
-"""What makes a method of ``fd.ops`` an operation: its call is checked, recorded for printing and for replay, and then run."""
+"""What makes a method of ``fd.ops`` an operation: its call is checked, recorded for printing and for replay, and then
+run."""
 
 from __future__ import annotations
 
@@ -57,16 +58,21 @@ def operation(function):
 
 
 def _shown(parameters, given) -> list:
-    """The arguments as printed: tensors and scalars in front by position, the others by name unless they are the default."""
+    """The arguments as printed: tensors and scalars in front by position, the others by name unless they are the
+    default."""
     out, positional = [], True
     for k, p in enumerate(parameters):
         value = given.get(p.name, p.default)
-        is_operand = isinstance(value, Val) or (k == 0 and isinstance(value, (list, tuple)) and any(isinstance(v, Tensor) for v in value))
+        is_operand = isinstance(value, Val) or (
+            k == 0 and isinstance(value, (list, tuple)) and any(isinstance(v, Tensor) for v in value)
+        )
         if positional and is_operand:
             out.append((None, value))
             continue
         positional = False
-        if value is not inspect.Parameter.empty and not (p.default is not inspect.Parameter.empty and _same(value, p.default)):
+        if value is not inspect.Parameter.empty and not (
+            p.default is not inspect.Parameter.empty and _same(value, p.default)
+        ):
             out.append((p.name, value))
     return out
 

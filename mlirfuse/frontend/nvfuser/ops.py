@@ -1,22 +1,33 @@
-"""``fd.ops``: nvFuser's operations. Elementwise ones are derived from the op table's ``nvfuser`` names; the others compose.
+"""``fd.ops``: nvFuser's operations. Elementwise ones are derived from the op table's ``nvfuser`` names; the others
+compose.
 
-A public method is an operation: its call is checked, recorded for printing and for replay, and emitted into the definition's
-graph. Methods call each other freely; only the outermost call is recorded.
+A public method is an operation: its call is checked, recorded for printing and for replay, and emitted into the
+definition's graph. Methods call each other freely; only the outermost call is recorded.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from mlirfuse.ir import dtypes as dt
-from mlirfuse.ir.ops import table
-from mlirfuse.ir import sizes as sz
 from mlirfuse.core.errors import ShapeError
 from mlirfuse.frontend.nvfuser import promotion
 from mlirfuse.frontend.nvfuser.norms import Normalizations
 from mlirfuse.frontend.nvfuser.operation import operation
-from mlirfuse.frontend.nvfuser.values import DefinitionError, DefinitionTypeError, InputError, Scalar, Tensor, Val, Vector, at_line, user_line
 from mlirfuse.frontend.nvfuser.promotion import DataType, from_dtype, to_dtype
+from mlirfuse.frontend.nvfuser.values import (
+    DefinitionError,
+    DefinitionTypeError,
+    InputError,
+    Scalar,
+    Tensor,
+    Val,
+    Vector,
+    at_line,
+    user_line,
+)
+from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.ops import table
 
 
 class Operators(Normalizations):
@@ -35,7 +46,8 @@ class Operators(Normalizations):
         return self._fd.builder
 
     def _operand(self, value):
-        """An argument as it is recorded: values checked to be this definition's, NumPy numbers and torch.Size made plain."""
+        """An argument as it is recorded: values checked to be this definition's, NumPy numbers and torch.Size made
+        plain."""
         if isinstance(value, Val):
             self._fd._own(value)
             return value
@@ -68,7 +80,9 @@ class Operators(Normalizations):
         out = [self._size(v) for v in values]
         for k, n in enumerate(out):
             if check and isinstance(n, int) and n < -1:
-                raise ValueError(f"The value {n} at index {k} was neither symbolic(-1), zero_element(0), broadcast(1), or static(>1).")
+                raise ValueError(
+                    f"The value {n} at index {k} was neither symbolic(-1), zero_element(0), broadcast(1), or static(>1)."
+                )
         return out
 
     def _dim(self, dim, rank, what="dim") -> int:
@@ -95,8 +109,8 @@ class Operators(Normalizations):
                 self._fd.equal(extents[0], n, what)
 
     def _within(self, a, b, what, words) -> None:
-        """Notes that ``a <= b``, without which elements beyond a tensor's would be read. Raises where that is known not to be so, as does a call
-        where it is not. ``words`` are the same at every call."""
+        """Notes that ``a <= b``, without which elements beyond a tensor's would be read. Raises where that is known not
+        to be so, as does a call where it is not. ``words`` are the same at every call."""
         replay, label = self._fd._replay, f"{what}: {words}"
         if replay is None:
             if self._fd.at_most(a, b, label) is not a:
@@ -108,7 +122,10 @@ class Operators(Normalizations):
         return [self._fd.as_val(v) for v in values]
 
     def _common(self, operands, **rules):
-        pairs = [(o.value.dtype, "tensor" if o.ndim else "0-d") if isinstance(o, Tensor) else (o.dtype, "scalar") for o in operands]
+        pairs = [
+            (o.value.dtype, "tensor" if o.ndim else "0-d") if isinstance(o, Tensor) else (o.dtype, "scalar")
+            for o in operands
+        ]
         return promotion.common_dtype(pairs, **rules)
 
     def _at(self, operand: Val, dtype):
@@ -123,7 +140,8 @@ class Operators(Normalizations):
         return self._make(self._b.elementwise(row, *values, **attrs))
 
     def _scalar(self, row: str, operands, dtype, attrs) -> Scalar:
-        """An op on scalars: a constant of constants, a size of sizes; computed on the host where a size is needed from another."""
+        """An op on scalars: a constant of constants, a size of sizes; computed on the host where a size is needed from
+        another."""
         definition = table.TABLE[row]
         result = table.result_dtypes(definition, [dtype] * len(operands), attrs)[0]
         data_type = from_dtype(result)
@@ -133,9 +151,11 @@ class Operators(Normalizations):
             out.expr = None
         elif row in ("add", "sub", "mul", "cast", "copy") and result.is_integer and all(_is_size(o) for o in operands):
             parts = [o.as_size() if o.constant is not None else o.size for o in operands]
-            out.size = {"add": lambda: parts[0] + parts[1], "sub": lambda: parts[0] - parts[1], "mul": lambda: sz.mul(*parts)}.get(
-                row, lambda: parts[0]
-            )()
+            out.size = {
+                "add": lambda: parts[0] + parts[1],
+                "sub": lambda: parts[0] - parts[1],
+                "mul": lambda: sz.mul(*parts),
+            }.get(row, lambda: parts[0])()
         return out
 
     # -- casts and copies
@@ -225,7 +245,10 @@ class Operators(Normalizations):
         x, threshold, value = self._operands(x, threshold, value)
         kept = self._common([x, value], halves_to_float=False)
         below = self._elementwise("le", [x, threshold], self._common([x, threshold]))
-        x, value = (self.cast(x, from_dtype(kept)), self.cast(value, from_dtype(kept)) if isinstance(value, Scalar) else value)
+        x, value = (
+            self.cast(x, from_dtype(kept)),
+            self.cast(value, from_dtype(kept)) if isinstance(value, Scalar) else value,
+        )
         return self.where(below, value, x)
 
     @operation
@@ -260,7 +283,9 @@ class Operators(Normalizations):
         if kind.kind not in table.NUMBER:
             raise TypeError(f"it takes floats and integers, not {promotion.from_name(kind)}")
         zero = self._number(0, kind)
-        return self.where(self.gt(x, zero), self._number(1, kind), self.where(self.lt(x, zero), self._number(-1, kind), zero))
+        return self.where(
+            self.gt(x, zero), self._number(1, kind), self.where(self.lt(x, zero), self._number(-1, kind), zero)
+        )
 
     def _number(self, value, dtype) -> Scalar:
         return Scalar(self._fd, from_dtype(dtype), {"f": float, "c": complex, "b": bool}.get(dtype.kind, int)(value))
@@ -289,7 +314,8 @@ class Operators(Normalizations):
 
     @operation
     def sum(self, arg, dims=None, keepdim=False, dtype=DataType.Null):
-        """The sum over ``dims`` (all unless given), computed and returned as ``dtype``; of integers and bools as Int."""
+        """The sum over ``dims`` (all unless given), computed and returned as ``dtype``; of integers and bools as
+        Int."""
         return self._sum_like("sum", arg, dims, keepdim, dtype)
 
     @operation
@@ -341,7 +367,9 @@ class Operators(Normalizations):
     def var_mean(self, arg, dims=None, correction=1, keepdim=False):
         """Variance and mean over ``dims``."""
         arg = self._moments_input(arg, "variance_mean", False)
-        return self._reduce("var", arg, dims, keepdim, correction=int(correction)), self._reduce("mean", arg, dims, keepdim)
+        return self._reduce("var", arg, dims, keepdim, correction=int(correction)), self._reduce(
+            "mean", arg, dims, keepdim
+        )
 
     @operation
     def welford(self, arg, dims):
@@ -363,13 +391,16 @@ class Operators(Normalizations):
         """New dimensions of extent 1 where flagged."""
         arg, flags = self._tensor(arg), [bool(f) for f in is_broadcast_dim]
         if flags.count(False) != arg.ndim:
-            raise ValueError(f"is_broadcast_dim has {flags.count(False)} dimensions that are not broadcast, the tensor has rank {arg.ndim}")
+            raise ValueError(
+                f"is_broadcast_dim has {flags.count(False)} dimensions that are not broadcast, the tensor has rank {arg.ndim}"
+            )
         axes = tuple(k for k, f in enumerate(flags) if f)
         return self._make(self._b.op("expand_dims", arg.value, axes=axes) if axes else arg.value)
 
     @operation
     def broadcast_in_dim(self, arg, shape, broadcast_dims):
-        """``arg``'s dimension k becomes dimension ``broadcast_dims[k]`` of a tensor of this shape, repeated along the others."""
+        """``arg``'s dimension k becomes dimension ``broadcast_dims[k]`` of a tensor of this shape, repeated along the
+        others."""
         arg, sizes, dims = (self._tensor(arg), self._sizes(shape, "shape"), [int(d) for d in broadcast_dims])
         if len(sizes) < len(dims):
             raise ValueError("broadcast_dims vector size is too big for output shape!")
@@ -406,7 +437,9 @@ class Operators(Normalizations):
         if tuple(out) == arg.value.shape and dims == list(range(len(out))):
             return self._make(arg.value, expanded=arg.expanded)
         expanded = [k for k in range(len(out)) if out[k] != 1 and (k not in back or back[k] == 1)]
-        return self._make(self._b.op("broadcast_in_dim", arg.value, shape=tuple(out), dims=tuple(dims)), expanded=expanded)
+        return self._make(
+            self._b.op("broadcast_in_dim", arg.value, shape=tuple(out), dims=tuple(dims)), expanded=expanded
+        )
 
     @operation
     def squeeze(self, arg, dims, squeeze_expanded=False):
@@ -476,7 +509,8 @@ class Operators(Normalizations):
 
     @operation
     def slice(self, arg, start_indices, end_indices, strides=None, manual_normalization=False):
-        """Elements from start to before end of each dimension; both are clamped to the extents unless ``manual_normalization``."""
+        """Elements from start to before end of each dimension; both are clamped to the extents unless
+        ``manual_normalization``."""
         arg = self._tensor(arg)
         starts = self._sizes(start_indices, "start_indices", check=False)
         ends = self._sizes(end_indices, "end_indices", check=False)
@@ -486,13 +520,19 @@ class Operators(Normalizations):
                 f"Number of tensor dimensions does not match slice dimensions! Tensor-dims: {arg.ndim} Slice-dims: {len(starts)}"
             )
         if len(ends) != len(starts):
-            raise ValueError(f"Slice indexing attribute dimensions don't match! Start Indices: {len(starts)} End Indices: {len(ends)}")
+            raise ValueError(
+                f"Slice indexing attribute dimensions don't match! Start Indices: {len(starts)} End Indices: {len(ends)}"
+            )
         if len(steps) != len(starts):
-            raise ValueError(f"Slice start_indices and strides don't match! Start Indices: {len(starts)} Strides: {len(steps)}")
+            raise ValueError(
+                f"Slice start_indices and strides don't match! Start Indices: {len(starts)} Strides: {len(steps)}"
+            )
         from_, sizes = [], []
         for k, (start, end, step, extent) in enumerate(zip(starts, ends, steps, arg.value.shape)):
             if isinstance(start, int) and start < 0:
-                raise ValueError(f"Slice operation start_indices must be greater than or equal to 0. Start Indices: {start}")
+                raise ValueError(
+                    f"Slice operation start_indices must be greater than or equal to 0. Start Indices: {start}"
+                )
             if isinstance(start, int) and isinstance(end, int) and end < start:
                 raise ValueError(
                     f"Slice operation end_indices must be greater than or equal to start_indices. Start Indices: {start} End Indices: {end}"
@@ -510,10 +550,13 @@ class Operators(Normalizations):
 
     @operation
     def pad(self, arg, pad_widths, value=None):
-        """``value`` (0 unless given) added around: ``pad_widths`` are before and after the last dimension, then the one before it, …"""
+        """``value`` (0 unless given) added around: ``pad_widths`` are before and after the last dimension, then the one
+        before it, …"""
         arg, widths = (self._tensor(arg), self._sizes(pad_widths, "pad_widths", check=False))
         if len(widths) % 2 or len(widths) > 2 * arg.ndim:
-            raise ValueError(f"Number of pad widths must be at most twice the input dimension, and even: {len(widths)} for rank {arg.ndim}")
+            raise ValueError(
+                f"Number of pad widths must be at most twice the input dimension, and even: {len(widths)} for rank {arg.ndim}"
+            )
         low, high = [0] * arg.ndim, [0] * arg.ndim
         for k in range(len(widths) // 2):
             low[arg.ndim - 1 - k], high[arg.ndim - 1 - k] = (widths[2 * k], widths[2 * k + 1])
@@ -522,7 +565,9 @@ class Operators(Normalizations):
         fill = self._fd.as_val(0 if value is None else value)
         if isinstance(fill, Tensor) and fill.ndim:
             raise TypeError("pad: value must be a scalar")
-        return self._make(self._b.op("pad", arg.value, self._at(fill, arg.value.dtype), low=tuple(low), high=tuple(high)))
+        return self._make(
+            self._b.op("pad", arg.value, self._at(fill, arg.value.dtype), low=tuple(low), high=tuple(high))
+        )
 
     @operation
     def cat(self, tensors, dim=0, manual_padding=False):
@@ -532,7 +577,9 @@ class Operators(Normalizations):
             raise ValueError("Attempting to concatenate empty list of tensors")
         rank = tensors[0].ndim
         if any(t.ndim != rank for t in tensors) or rank == 0:
-            raise ValueError(f"Unexpected number of dimensions: cat takes tensors of one rank, at least 1, not {[t.ndim for t in tensors]}")
+            raise ValueError(
+                f"Unexpected number of dimensions: cat takes tensors of one rank, at least 1, not {[t.ndim for t in tensors]}"
+            )
         axis = self._dim(dim, rank)
         common = self._common(tensors, halves_to_float=False)
         values = [self._b.cast(t.value, common) for t in tensors]
@@ -540,7 +587,9 @@ class Operators(Normalizations):
             for v in values[1:]:
                 if k != axis:
                     self._fd.equal(values[0].shape[k], v.shape[k], "cat")
-        return self._make(self._b.op("concatenate", *values, axis=axis) if len(values) > 1 else self._b.op("copy", values[0]))
+        return self._make(
+            self._b.op("concatenate", *values, axis=axis) if len(values) > 1 else self._b.op("copy", values[0])
+        )
 
     @operation
     def split(self, arg, sizes, dim=0):
@@ -564,8 +613,9 @@ class Operators(Normalizations):
 
     @operation
     def chunk(self, arg, chunks, dim=0):
-        """``chunks`` pieces along ``dim``, equal but for the last; fewer where the extent is known to be too small, as in torch. Where it is
-        not known, there are ``chunks``, and a call with an extent that gives fewer is an error."""
+        """``chunks`` pieces along ``dim``, equal but for the last; fewer where the extent is known to be too small, as
+        in torch. Where it is not known, there are ``chunks``, and a call with an extent that gives fewer is an
+        error."""
         arg = self._tensor(arg)
         axis, extent = (self._dim(dim, arg.ndim), arg.value.shape[self._dim(dim, arg.ndim)])
         if chunks < 1:
@@ -607,7 +657,9 @@ class Operators(Normalizations):
     def at(self, vector, index: int) -> Scalar:
         """Element ``index`` of a vector."""
         if not -len(vector) <= index < len(vector):
-            raise DefinitionError(f"{at_line(user_line())}fd.ops.at: The index {index} is out of bounds of a vector of size {len(vector)}")
+            raise DefinitionError(
+                f"{at_line(user_line())}fd.ops.at: The index {index} is out of bounds of a vector of size {len(vector)}"
+            )
         return vector[index]
 
     # -- creation
@@ -621,7 +673,9 @@ class Operators(Normalizations):
         if isinstance(fill, Tensor) and fill.ndim:
             raise TypeError("full: fill_value must be a scalar")
         kind = fill.value.dtype if isinstance(fill, Tensor) else fill.dtype
-        return self._make(self._b.op("full", self._at(fill, kind if dtype is None else to_dtype(dtype)), shape=tuple(sizes)))
+        return self._make(
+            self._b.op("full", self._at(fill, kind if dtype is None else to_dtype(dtype)), shape=tuple(sizes))
+        )
 
     @operation
     def iota(self, length, start=None, step=None, dtype=DataType.Int):
@@ -694,8 +748,8 @@ class Operators(Normalizations):
 
     @operation
     def dropout(self, x, prob, scale=None, rng_seed=None, rng_offset=None):
-        """``x`` times ``scale`` where a uniform number is below ``prob`` (that of keeping), else 0; and the mask. ``scale`` is 1 / prob unless
-        given."""
+        """``x`` times ``scale`` where a uniform number is below ``prob`` (that of keeping), else 0; and the mask.
+        ``scale`` is 1 / prob unless given."""
         x, prob = self._tensor(x), self._fd.as_val(prob)
         made = dt.f64 if x.value.dtype is dt.f64 else dt.f32
         draw = self._random("uniform", self._shape_of(x), from_dtype(made), rng_seed, rng_offset, None, None)
@@ -734,7 +788,8 @@ class Operators(Normalizations):
 
     @operation
     def gather(self, arg, index, dim):
-        """``out[i, j] = arg[index[i, j], j]`` for dim 0; ``index`` may be smaller than ``arg`` in the other dimensions."""
+        """``out[i, j] = arg[index[i, j], j]`` for dim 0; ``index`` may be smaller than ``arg`` in the other
+        dimensions."""
         arg, index = self._tensor(arg), self._indices(self._tensor(index, "index"))
         if arg.ndim != index.ndim:
             raise ValueError(f"arg and index must have one rank, not {arg.ndim} and {index.ndim}")
@@ -770,14 +825,18 @@ class Operators(Normalizations):
             raise ValueError("arg, index and src must have one rank")
         if isinstance(src, Tensor) and src.value.dtype is not arg.value.dtype:
             raise TypeError(f"arg and src must have one type, not {arg.dtype} and {src.dtype}")
-        return self._make(self._b.op("scatter", arg.value, index.value, self._at(src, arg.value.dtype), axis=self._dim(dim, arg.ndim)))
+        return self._make(
+            self._b.op("scatter", arg.value, index.value, self._at(src, arg.value.dtype), axis=self._dim(dim, arg.ndim))
+        )
 
     @operation
     def index_put_accumulate(self, acc, index, value):
         """``acc`` with row ``value[k]`` added to its row ``index[k]``."""
         acc, index, value = (self._tensor(acc), self._indices(self._tensor(index, "index")), self._tensor(value))
         if acc.ndim != value.ndim or index.ndim != 1 or not acc.ndim:
-            raise ValueError(f"acc and value must have one rank and index rank 1, not {acc.ndim}, {value.ndim} and {index.ndim}")
+            raise ValueError(
+                f"acc and value must have one rank and index rank 1, not {acc.ndim}, {value.ndim} and {index.ndim}"
+            )
         if acc.value.dtype is not value.value.dtype:
             raise TypeError(f"acc and value must have one type, not {acc.dtype} and {value.dtype}")
         self._fd.equal(index.value.shape[0], value.value.shape[0], "index_put_accumulate")
@@ -788,9 +847,11 @@ class Operators(Normalizations):
     index_accumulate = index_put_accumulate
 
     @operation
-    def embedding_fwd(self, input, weight, padding_idx=None, max_norm=None, norm_type=None, scale_grad_by_freq=None, sparse=None):
-        """Rows of ``weight`` at ``input``, scaled down to ``max_norm`` where longer by the ``norm_type``-norm. The others matter only backward;
-        ``weight`` itself is not changed."""
+    def embedding_fwd(
+        self, input, weight, padding_idx=None, max_norm=None, norm_type=None, scale_grad_by_freq=None, sparse=None
+    ):
+        """Rows of ``weight`` at ``input``, scaled down to ``max_norm`` where longer by the ``norm_type``-norm. The
+        others matter only backward; ``weight`` itself is not changed."""
         input, weight = (self._indices(self._tensor(input, "input")), self._tensor(weight, "weight"))
         if weight.ndim != 2:
             raise ValueError(f"weight must have rank 2, not {weight.ndim}")
@@ -913,7 +974,11 @@ class Operators(Normalizations):
             for d in dims:
                 self._fd.equal(values[a].shape[d], values[b].shape[d], "sdpfa")
         options = []
-        for given, name, otherwise in ((dropout_p, "dropout_p", 0.0), (is_causal, "is_causal", False), (scale, "scale", None)):
+        for given, name, otherwise in (
+            (dropout_p, "dropout_p", 0.0),
+            (is_causal, "is_causal", False),
+            (scale, "scale", None),
+        ):
             given = given.constant if isinstance(given, Scalar) and given.constant is not None else given
             if isinstance(given, Val):
                 raise TypeError(f"{name} must be a constant")
@@ -941,8 +1006,8 @@ class Operators(Normalizations):
 
     @operation
     def sdpfa_fwd(self, query, key, value, dropout_p=None, is_causal=None, scale=None):
-        """Attention, by the framework: its result, the logarithm of the sum of the exponentials of each row's scores, and two Int numbers that
-        stand for the random state (there is no dropout)."""
+        """Attention, by the framework: its result, the logarithm of the sum of the exponentials of each row's scores,
+        and two Int numbers that stand for the random state (there is no dropout)."""
         (q, k, v), causal, factor = self._attention(query, key, value, dropout_p, is_causal, scale)
         out = self._make(self._b.op("attention", q, k, v, causal=causal, scale=factor))
         scores = self._scores(q, k, causal, factor)  # not computed where it is not used
@@ -959,7 +1024,9 @@ class Operators(Normalizations):
         grad, output = self._tensor(grad_output, "grad_output"), self._tensor(output, "output")
         scores = self._scores(q, k, causal, factor)
         wide = scores.dtype
-        weights = self.exp(self.sub(scores, self.broadcast(self._tensor(log_sumexp, "log_sumexp"), [False, False, False, True])))
+        weights = self.exp(
+            self.sub(scores, self.broadcast(self._tensor(log_sumexp, "log_sumexp"), [False, False, False, True]))
+        )
         narrow = self.cast(weights, query.dtype)
         by_value = self.matmul(self.permute(narrow, [0, 1, 3, 2]), grad)
         inner = self.sum(self.mul(self.cast(grad, wide), self.cast(output, wide)), [-1], True)
@@ -1006,14 +1073,16 @@ def _call_seed(bindings) -> int:
     return int(np.random.randint(2**62, dtype=np.int64))
 
 
-# ---------------------------------------------------------------------------------------------------------------- from the table
+# ---------------------------------------------------------------------------------------------------------------- from
+# the table
 
 _FLOATS = {"integers_to_float": True}  # as exp: integers and bools as Float
 _PLAIN = None  # the operand's type stays
 _DEFAULT: dict = {}
 _TO_BOOL = "bool"
 
-# How the operands of an elementwise row are promoted. Rows of one operand on floats only default to _FLOATS, of one on more to
+# How the operands of an elementwise row are promoted. Rows of one operand on floats only default to _FLOATS, of one on
+# more to
 # _PLAIN, of two to _DEFAULT.
 _RULES = {
     **dict.fromkeys(("silu", "frac"), _PLAIN),
@@ -1056,7 +1125,8 @@ def _from_row(row, name):
     call.__name__ = name
     call.__qualname__ = f"Operators.{name}"
     word = row.doc.split()[0]
-    call.__doc__ = f"{row.doc[0].upper() if word.isalpha() and len(word) > 1 else row.doc[0]}{row.doc[1:]}."  # no formula is capitalized
+    # no formula is capitalized
+    call.__doc__ = f"{row.doc[0].upper() if word.isalpha() and len(word) > 1 else row.doc[0]}{row.doc[1:]}."
     return operation(call)
 
 

@@ -1,8 +1,8 @@
-"""Definitions with tensors that no kernel computes with as they are: complex ones, compiled as real ones on the parts, which lie in memory
-by turns; and floats of a byte, compiled as bytes.
+"""Definitions with tensors that no kernel computes with as they are: complex ones, compiled as real ones on the parts,
+which lie in memory by turns; and floats of a byte, compiled as bytes.
 
-What is compiled takes each complex argument as two real views of its memory, and writes each complex result through two views of a
-tensor that is made here. Floats of a byte are seen as bytes.
+What is compiled takes each complex argument as two real views of its memory, and writes each complex result through two
+views of a tensor that is made here. Floats of a byte are seen as bytes.
 """
 
 from __future__ import annotations
@@ -12,17 +12,16 @@ import sys
 import numpy as np
 
 from mlirfuse import _native
-from mlirfuse.runtime import library
+from mlirfuse.core.errors import UnsupportedError
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.builder import Builder
 from mlirfuse.ir.dtypes import DType
-from mlirfuse.core.errors import UnsupportedError
-from mlirfuse.runtime.executor import Executor
-from mlirfuse.runtime import arrays
 from mlirfuse.ir.graph import Graph, Layout, Value
 from mlirfuse.passes.base import run_pipeline
 from mlirfuse.passes.narrow_floats import is_narrow
 from mlirfuse.passes.split_complex import is_complex
+from mlirfuse.runtime import arrays, library
+from mlirfuse.runtime.executor import Executor
 
 PARTS = {"c": ("re", "im"), "n": ("bits",)}  # of a tensor, by the kind of its type; others have one, None
 
@@ -35,8 +34,9 @@ def is_split(graph: Graph) -> bool:
 class Split:
     """``graph``, changed in place into one of real tensors.
 
-    ``sources``: where each of its arguments comes from, ("argument" or "made", index, part). ``results``: where each result of the definition
-    is, ("argument", "made" or "result", index); what is made are the complex tensors ``made``. ``types``: what results of bytes are.
+    ``sources``: where each of its arguments comes from, ("argument" or "made", index, part). ``results``: where each
+    result of the definition is, ("argument", "made" or "result", index); what is made are the complex tensors ``made``.
+    ``types``: what results of bytes are.
     """
 
     def __init__(self, graph: Graph):
@@ -86,7 +86,8 @@ class Split:
 
 
 class SplitExecutor:
-    """Runs the graph of a definition that has such tensors. As :class:`mlirfuse.runtime.executor.Executor`, for what a definition needs of it."""
+    """Runs the graph of a definition that has such tensors. As :class:`mlirfuse.runtime.executor.Executor`, for what a
+    definition needs of it."""
 
     def __init__(self, graph: Graph, target, hint: dict[str, int]):
         from mlirfuse.api import lower_to_segments
@@ -124,7 +125,9 @@ def _part(array, part: str | None):
     if kind == "torch":
         return sys.modules["torch"].view_as_real(array.resolve_conj()).select(-1, int(part == "im"))
     if kind == "own":
-        raise UnsupportedError("complex arrays of this framework are not supported: pass torch tensors, or CuPy or NumPy arrays")
+        raise UnsupportedError(
+            "complex arrays of this framework are not supported: pass torch tensors, or CuPy or NumPy arrays"
+        )
     return array.imag if part == "im" else array.real
 
 

@@ -1,7 +1,7 @@
 """nvFuser's printed form of a definition, and the canonical key that equal definitions share.
 
-Printed is what the outputs need: inputs in order, then each op after what it uses, constants as ``define_scalar`` just before
-their first use. Executing the text gives the same fusion.
+Printed is what the outputs need: inputs in order, then each op after what it uses, constants as ``define_scalar`` just
+before their first use. Executing the text gives the same fusion.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from mlirfuse.frontend.nvfuser.promotion import DataType
 
 
 def number(value) -> str:
-    """A constant as nvFuser prints it, six digits for floats, with more where those would not read back as the same number."""
+    """A constant as nvFuser prints it, six digits for floats, with more where those would not read back as the same
+    number."""
     if isinstance(value, bool):
         return str(value)
     if isinstance(value, complex):
@@ -44,12 +45,17 @@ def live_records(records, outputs) -> list:
         elif id(record) not in seen:
             seen.add(id(record))
             stack.append((record, True))
-            stack.extend((v.record, False) for v in reversed(record.operands()) if v.record is not None and id(v.record) not in seen)
+            stack.extend(
+                (v.record, False)
+                for v in reversed(record.operands())
+                if v.record is not None and id(v.record) not in seen
+            )
     return ordered
 
 
 class Printer:
-    """Names values as they were made (``names="made"``) or in the order in which they are printed (``names="printed"``)."""
+    """Names values as they were made (``names="made"``) or in the order in which they are printed
+    (``names="printed"``)."""
 
     def __init__(self, definition, names="made"):
         self.definition = definition
@@ -80,7 +86,9 @@ class Printer:
                 return number(value.constant)
             if id(value) not in self.constants:
                 self.constants.add(id(value))
-                self.lines.append(f"{self.name(value)} = fd.define_scalar({number(value.constant)}, dtype={value.data_type})")
+                self.lines.append(
+                    f"{self.name(value)} = fd.define_scalar({number(value.constant)}, dtype={value.data_type})"
+                )
         return self.name(value)
 
     def argument(self, value, inline=False) -> str:
@@ -140,7 +148,9 @@ class Printer:
 def text(definition) -> str:
     """nvFuser's printed form."""
     lines = Printer(definition).program()
-    return "def nvfuser_fusion(fd : FusionDefinition) -> None :\n" + "".join(f"    {line}\n" for line in lines or ["pass"])
+    return "def nvfuser_fusion(fd : FusionDefinition) -> None :\n" + "".join(
+        f"    {line}\n" for line in lines or ["pass"]
+    )
 
 
 def key(definition) -> str:
@@ -156,7 +166,11 @@ def input_text(value) -> str:
         return "[" + ", ".join(map(input_text, value)) + "]"
     if type(value).__module__.split(".")[0] == "torch":
         low, high = ", low=0", ", high=2"
-        limits = low + high if not (value.dtype.is_floating_point or value.dtype.is_complex) and value.dtype is not _bool(value) else ""
+        limits = (
+            low + high
+            if not (value.dtype.is_floating_point or value.dtype.is_complex) and value.dtype is not _bool(value)
+            else ""
+        )
         shape, device = tuple(value.shape), str(value.device)
         if value.is_contiguous():
             return f"torch.testing.make_tensor({shape}, dtype={value.dtype}, device='{device}'{limits})"
@@ -189,6 +203,8 @@ def repro(definition, inputs=None) -> str:
     out += "with FusionDefinition() as fd:\n    nvfuser_fusion(fd)\n"
     if inputs is not None:
         out += (
-            "\ninputs = [\n" + "".join(f"    {v if isinstance(v, str) else input_text(v)},\n" for v in inputs) + "]\nfd.execute(inputs)\n"
+            "\ninputs = [\n"
+            + "".join(f"    {v if isinstance(v, str) else input_text(v)},\n" for v in inputs)
+            + "]\nfd.execute(inputs)\n"
         )
     return out

@@ -1,7 +1,7 @@
 """What definitions of equal content share: their graphs, one a kind of call, and what runs them.
 
-A graph is made by replaying the definition's records with what is known of a call: extents that must be equal share one symbol,
-extents of 0 and 1 are constants.
+A graph is made by replaying the definition's records with what is known of a call: extents that must be equal share one
+symbol, extents of 0 and 1 are constants.
 """
 
 from __future__ import annotations
@@ -11,18 +11,29 @@ import os
 import sys
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mlirfuse.frontend.nvfuser import printing
+from mlirfuse.frontend.nvfuser.inputs import check, check_device, describe, device_text, flatten, is_torch, wrong_number
+from mlirfuse.frontend.nvfuser.promotion import DataType
+from mlirfuse.frontend.nvfuser.values import (
+    Bindings,
+    Declaration,
+    InputError,
+    Scalar,
+    Tensor,
+    Val,
+    Vector,
+    at_line,
+    results_of,
+)
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.effects import VIEWS
-from mlirfuse.frontend.nvfuser import printing
-from mlirfuse.frontend.nvfuser.inputs import check, check_device, device_text, flatten, is_torch, describe, wrong_number
-from mlirfuse.frontend.nvfuser.values import Bindings, Declaration, InputError, Scalar, Tensor, Val, Vector, at_line, results_of
-from mlirfuse.frontend.nvfuser.promotion import DataType
 from mlirfuse.ir.graph import Graph, Value
 from mlirfuse.ir.sizes import Size
 
@@ -40,9 +51,9 @@ class Replay:
 
 @dataclass(eq=False)
 class Planned:
-    """A graph of a program. ``hidden`` compute the arguments that follow the inputs; ``outputs`` says for each output of the
-    definition which of the graph's returns it is, and in which order its dimensions are to be put back (None: as they are).
-    ``compiled`` holds what runs it, by kind of device."""
+    """A graph of a program. ``hidden`` compute the arguments that follow the inputs; ``outputs`` says for each output
+    of the definition which of the graph's returns it is, and in which order its dimensions are to be put back (None: as
+    they are). ``compiled`` holds what runs it, by kind of device."""
 
     graph: Graph
     hidden: list[Callable[[Bindings], Any]]
@@ -62,7 +73,13 @@ class Planned:
 
 _programs: OrderedDict[str, Program] = OrderedDict()
 _lock = threading.Lock()
-RANDOM = {"uniform", "normal", "rand_like", "randn_like", "dropout"}  # operations that draw a seed at each call unless given one
+RANDOM = {
+    "uniform",
+    "normal",
+    "rand_like",
+    "randn_like",
+    "dropout",
+}  # operations that draw a seed at each call unless given one
 MAX_PROGRAMS = 8192
 MAX_SIGNATURES = 1024
 
@@ -85,7 +102,9 @@ class Program:
         self.has_arrays = any(isinstance(v, Tensor) for v in definition.inputs)
         self.aliased = any(o.alias is not None for o in definition.outputs)
         # In the user's order: dumps and explanations show ops in the order of the graph.
-        self.live = sorted(printing.live_records(definition.records, [o.value for o in definition.outputs]), key=lambda r: r.index)
+        self.live = sorted(
+            printing.live_records(definition.records, [o.value for o in definition.outputs]), key=lambda r: r.index
+        )
         live = {r.index for r in self.live}
         self.guards = {k: v for k, v in definition.guards.items() if k[0] in live}
         self.evaluated = {k: v for k, v in definition.evaluated_sizes.items() if k in live}
@@ -98,7 +117,8 @@ class Program:
             or any(isinstance(v, Scalar) and v.dtype.kind == "c" for v in definition.inputs)
         )
         self.extents = sorted(
-            {s for v in definition.graph_arguments for n in v.shape for s in sz.symbols(n)} | {f"v{k}" for k in definition.size_arguments},
+            {s for v in definition.graph_arguments for n in v.shape for s in sz.symbols(n)}
+            | {f"v{k}" for k in definition.size_arguments},
             key=lambda s: (s[0], int(s[1:])),
         )
 
@@ -122,8 +142,8 @@ class Program:
         return self._plan((), {}, {})
 
     def _plan(self, constants: tuple[tuple[str, int], ...], guards: dict, evaluated: dict, divided=()) -> Planned:
-        """The graph where these extents are constants (0, 1, or what a reshape fixes) and the guards hold or not. ``divided`` has pairs of an
-        extent ``s<k>`` and a divisor: it is written as that many times ``q<k>``."""
+        """The graph where these extents are constants (0, 1, or what a reshape fixes) and the guards hold or not.
+        ``divided`` has pairs of an extent ``s<k>`` and a divisor: it is written as that many times ``q<k>``."""
         key = (constants, tuple(sorted(guards.items())), tuple(sorted(evaluated.items())), divided)
         with self._lock:
             found = self.planned.get(key)
@@ -240,8 +260,9 @@ class Program:
         return found[0], Bindings(flat, found[1])
 
     def _concrete(self, symbols: dict[str, int]) -> tuple[tuple, tuple]:
-        """Which extents are constants for a call with these sizes, and which are written as a multiple: so that the dimensions on both sides
-        of a reshape are seen to be the same. There are few of them: sizes that no reshape fixes stay symbols."""
+        """Which extents are constants for a call with these sizes, and which are written as a multiple: so that the
+        dimensions on both sides of a reshape are seen to be the same. There are few of them: sizes that no reshape
+        fixes stay symbols."""
 
         def own(name: str) -> bool:  # no other symbol or constant stands for it
             return not isinstance(self.sizes.get(name), (int, sz.Expr))
@@ -260,7 +281,9 @@ class Program:
                 by = divisor if s not in divided else math.lcm(divisor, divided[s])
                 if symbols[s] % by == 0 and s not in constants:
                     (constants if symbols[s] == by else divided)[s] = by
-        return tuple(sorted(constants.items())), tuple(sorted((s, by) for s, by in divided.items() if s not in constants))
+        return tuple(sorted(constants.items())), tuple(
+            sorted((s, by) for s, by in divided.items() if s not in constants)
+        )
 
     def _signature(self, k: int, value):
         """What of an input decides which graph runs and whether it passes the checks."""
@@ -274,7 +297,8 @@ class Program:
 
 
 def _planned(fd: FusionDefinition, source: FusionDefinition, mapped) -> Planned:
-    """The outputs of a replayed definition as the graph's returns, those in another memory order permuted to be row-major."""
+    """The outputs of a replayed definition as the graph's returns, those in another memory order permuted to be
+    row-major."""
     arguments = set(fd.graph_arguments)
     returns: list[Value] = []
     aliases: dict[int, int] = {}
@@ -302,7 +326,9 @@ def _planned(fd: FusionDefinition, source: FusionDefinition, mapped) -> Planned:
             if back is None and _reversed(value):
                 value = fd.builder.op("copy", value)  # no view: torch has no negative strides
             if back is not None:
-                value = fd.builder.permute(value if tensor.stride_order is not None else fd.builder.op("copy", value), memory)
+                value = fd.builder.permute(
+                    value if tensor.stride_order is not None else fd.builder.op("copy", value), memory
+                )
             returns.append(value)
         outputs.append((positions[tensor.value, back], back))
     fd.block.returns = returns
@@ -331,8 +357,9 @@ def _remove_dead(graph: Graph) -> None:
 
 
 def _rule(a: Size, b: Size) -> tuple[list[str], list[str], int | None] | None:
-    """What the equality of two products says of how dimensions go together in a reshape: the symbols that cancel, where they are not 0; and
-    the symbols whose values it fixes, or, with a divisor, the one that is a multiple of it if all is well. None where it says nothing."""
+    """What the equality of two products says of how dimensions go together in a reshape: the symbols that cancel, where
+    they are not 0; and the symbols whose values it fixes, or, with a divisor, the one that is a multiple of it if all
+    is well. None where it says nothing."""
     if isinstance(a, int) or (not isinstance(b, int) and any(f.op != "sym" for f in b.terms[0][0])):
         a, b = b, a
     if any(isinstance(x, sz.Expr) and len(x.terms) != 1 for x in (a, b)):
@@ -381,7 +408,8 @@ def _unify(equalities) -> dict[str, Size]:
 
 
 def example(device):
-    """An empty array that results are made like: torch's if torch is loaded, on ``device`` or on the GPU if there is one."""
+    """An empty array that results are made like: torch's if torch is loaded, on ``device`` or on the GPU if there is
+    one."""
     torch = sys.modules.get("torch")
     if torch is None:
         if device is not None and device_text(device) != "cpu":
@@ -408,8 +436,8 @@ def _reference_call(program: Program, leaves) -> list:
 
 
 def run_reference(planned: Planned, leaves: list, env: dict[str, int]) -> list:
-    """The results of the graph op by op through the table's references, on the CPU, in the framework and on the device of the inputs.
-    Those with an alias are written into that argument; those that are an argument are it."""
+    """The results of the graph op by op through the table's references, on the CPU, in the framework and on the device
+    of the inputs. Those with an alias are written into that argument; those that are an argument are it."""
     from mlirfuse.ir import interpreter
     from mlirfuse.runtime import arrays
 
@@ -442,7 +470,13 @@ def _shared(array: np.ndarray, like):
     """``array`` as the framework of ``like`` has it, over the same memory where that can be."""
     from mlirfuse.runtime import arrays
 
-    if not is_torch(like) or like.is_cuda or not array.ndim or any(s < 0 for s in array.strides) or dt.of(array.dtype).kind == "n":
+    if (
+        not is_torch(like)
+        or like.is_cuda
+        or not array.ndim
+        or any(s < 0 for s in array.strides)
+        or dt.of(array.dtype).kind == "n"
+    ):
         return arrays.from_numpy(array, like)
     import torch
 

@@ -1,16 +1,16 @@
 """nvFuser's element types and its promotion, which is torch's with half types computed (and returned) in float32.
 
-Operands fall into three categories: tensors with dimensions, 0-d tensors, scalars. A higher category decides unless a lower one
-is of a higher kind (bool < integer < float < complex).
+Operands fall into three categories: tensors with dimensions, 0-d tensors, scalars. A higher category decides unless a
+lower one is of a higher kind (bool < integer < float < complex).
 """
 
 from __future__ import annotations
 
 import enum
 
+from mlirfuse.core.errors import MlirfuseError, UnsupportedError
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir.dtypes import DType
-from mlirfuse.core.errors import MlirfuseError, UnsupportedError
 
 
 class DataType(enum.Enum):
@@ -63,7 +63,9 @@ def to_dtype(data_type: DataType) -> DType:
         raise TypeError(f"{data_type!r} is not a DataType: give one of {', '.join(t.name for t in _TO_DTYPE)}")
     found = _TO_DTYPE.get(data_type) or dt.BY_NAME.get(_NARROW.get(data_type, ""))
     if found is None:
-        raise UnsupportedError(f"{data_type} is not supported; the supported ones are {', '.join(t.name for t in _TO_DTYPE)}")
+        raise UnsupportedError(
+            f"{data_type} is not supported; the supported ones are {', '.join(t.name for t in _TO_DTYPE)}"
+        )
     return found
 
 
@@ -90,7 +92,9 @@ def promote_types(a: DType, b: DType) -> DType:
     if a is b:
         return a
     if "n" in (a.kind, b.kind):
-        raise PromotionError(f"{from_name(a)} and {from_name(b)} have no common type: floats of a byte are cast before they are computed with")
+        raise PromotionError(
+            f"{from_name(a)} and {from_name(b)} have no common type: floats of a byte are cast before they are computed with"
+        )
     high, low = (a, b) if _RANK[a.kind] >= _RANK[b.kind] else (b, a)
     if high.kind == "c":
         return dt.c128 if dt.c128 in (a, b) or dt.f64 in (a, b) else dt.c64
@@ -136,8 +140,8 @@ def _combine(higher: DType | None, lower: DType | None) -> DType | None:
 def common_dtype(operands, *, integers_to_float=False, halves_to_float=True, full_precision=False) -> DType:
     """The type in which an op computes. ``operands`` are pairs of dtype and category: "tensor", "0-d" or "scalar".
 
-    ``integers_to_float``: as for sin. ``halves_to_float``: nvFuser's rule for everything but where. ``full_precision``: only float
-    and double are taken, as by nextafter.
+    ``integers_to_float``: as for sin. ``halves_to_float``: nvFuser's rule for everything but where. ``full_precision``:
+    only float and double are taken, as by nextafter.
     """
     dtypes = {dtype for dtype, _ in operands}
     if len(dtypes) == 1:

@@ -1,4 +1,5 @@
-"""``fd.validate``: a fusion's outputs against a reference that runs the op table's NumPy references in double precision."""
+"""``fd.validate``: a fusion's outputs against a reference that runs the op table's NumPy references in double
+precision."""
 
 from __future__ import annotations
 
@@ -6,12 +7,12 @@ import math
 
 import numpy as np
 
-from mlirfuse.ir import dtypes as dt
-from mlirfuse.ir import sizes as sz
-from mlirfuse.runtime import arrays as frameworks
 from mlirfuse.frontend.nvfuser.inputs import flatten
 from mlirfuse.frontend.nvfuser.program import Program
+from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Block, Graph, Op, Value
+from mlirfuse.runtime import arrays as frameworks
 
 _WIDE = {dt.f16: dt.f64, dt.bf16: dt.f64, dt.f32: dt.f64, dt.c64: dt.c128}
 _TOLERANCE = {dt.f64: 1e-11, dt.f32: 2e-5, dt.f16: 4e-3, dt.bf16: 3e-2, dt.c64: 2e-5, dt.c128: 1e-11}
@@ -41,8 +42,8 @@ def widened(graph: Graph) -> Graph:
 
 def reference(program: Program, inputs) -> list[np.ndarray]:
     """The outputs for ``inputs``, in double precision."""
-    from mlirfuse.ir import interpreter
     from mlirfuse.frontend.nvfuser.engine import environment
+    from mlirfuse.ir import interpreter
 
     flat = flatten(inputs)
     planned, bindings = program._bind(flat, None)
@@ -69,14 +70,18 @@ def reduced_elements(program: Program, inputs) -> int:
 
 def compare(program: Program, inputs, outputs, expected) -> None:
     """Raises AssertionError where an output is not as expected."""
-    assert len(outputs) == len(expected), f"Expected {len(outputs)} reference outputs for validation, got {len(expected)}."
+    assert len(outputs) == len(expected), (
+        f"Expected {len(outputs)} reference outputs for validation, got {len(expected)}."
+    )
     scale = math.sqrt(reduced_elements(program, inputs))
     for k, (given, wanted) in enumerate(zip(outputs, expected)):
         a, b = (np.asarray(frameworks.to_numpy(given)), np.asarray(frameworks.to_numpy(wanted)))
         assert a.shape == b.shape, f"output {k} has shape {a.shape}, the reference {b.shape}"
         dtype = dt.of(a.dtype)
         if dtype.kind not in "fc":
-            assert np.array_equal(a, b), f"output {k} differs from the reference in {int(np.sum(a != b))} of {a.size} elements"
+            assert np.array_equal(a, b), (
+                f"output {k} differs from the reference in {int(np.sum(a != b))} of {a.size} elements"
+            )
             continue
         wide = np.complex128 if dtype.kind == "c" else np.float64
         a, b, tolerance = a.astype(wide), b.astype(wide), _TOLERANCE[dtype]

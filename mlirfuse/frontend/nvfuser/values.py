@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from mlirfuse.ir.ops import table
-from mlirfuse.ir import sizes as sz
-from mlirfuse.ir.dtypes import DType
 from mlirfuse.core.errors import MlirfuseError
 from mlirfuse.frontend.nvfuser.promotion import DataType, from_dtype, to_dtype
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.dtypes import DType
 from mlirfuse.ir.graph import Value
+from mlirfuse.ir.ops import table
 from mlirfuse.ir.sizes import Size
 
 
@@ -46,9 +46,10 @@ def at_line(loc) -> str:
 
 
 class Val:
-    """A value of a definition: a tensor or a scalar. ``record`` is the op that made it (None for inputs and constants)."""
+    """A value of a definition: a tensor or a scalar. ``record`` is the op that made it (None for inputs and
+    constants)."""
 
-    __slots__ = ("definition", "record", "number", "__weakref__")
+    __slots__ = ("__weakref__", "definition", "number", "record")
 
     def is_tensor(self) -> bool:
         return isinstance(self, Tensor)
@@ -113,7 +114,7 @@ class Declaration:
 class Tensor(Val):
     """A tensor of a definition."""
 
-    __slots__ = ("value", "declaration", "stride_order", "expanded")
+    __slots__ = ("declaration", "expanded", "stride_order", "value")
 
     def __init__(self, definition, value: Value, declaration=None, stride_order=None, expanded=()):
         self.definition, self.record, self.value = definition, None, value
@@ -146,11 +147,11 @@ class Tensor(Val):
 class Scalar(Val):
     """A number of a definition: a constant, an input, a size, or computed from those.
 
-    ``size`` is its value as a symbolic size where it has one. ``expr`` says how it is computed: (row, operands, attributes, type of
-    the operands).
+    ``size`` is its value as a symbolic size where it has one. ``expr`` says how it is computed: (row, operands,
+    attributes, type of the operands).
     """
 
-    __slots__ = ("data_type", "constant", "size", "argument", "expr", "_value", "origin")
+    __slots__ = ("_value", "argument", "constant", "data_type", "expr", "origin", "size")
 
     def __init__(self, definition, data_type: DataType, constant=None, size=None, argument=None, expr=None):
         self.definition, self.record, self.data_type = definition, None, data_type

@@ -1,7 +1,9 @@
-"""Composite rows of the op table: each is spelled in other ops, by ``expand``, which `fusion-decompose` and the interpreter apply.
+"""Composite rows of the op table: each is spelled in other ops, by ``expand``, which `fusion-decompose` and the
+interpreter apply.
 
-An ``expand(b, *values, **attrs)`` builds through a :class:`mlirfuse.ir.builder.Builder` and gives the result, or the list of them for an op with
-several; None leaves the op as it is. Half types are computed in float32 and rounded once, at the end.
+An ``expand(b, *values, **attrs)`` builds through a :class:`mlirfuse.ir.builder.Builder` and gives the result, or the
+list of them for an op with several; None leaves the op as it is. Half types are computed in float32 and rounded once,
+at the end.
 
 The optional operands of the norms are named by ``has``; without it they are taken in the order weight, bias.
 """
@@ -13,10 +15,10 @@ import math
 
 import numpy as np
 
+from mlirfuse.core.errors import ShapeError
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
-from mlirfuse.core.errors import ShapeError
-from mlirfuse.ir.ops.table import FLOAT, TABLE, ALL_TYPES, _row
+from mlirfuse.ir.ops.table import ALL_TYPES, FLOAT, TABLE, _row
 
 # ---------------------------------------------------------------------------------------------------------------- rules
 
@@ -35,7 +37,19 @@ def _same_as_first(shapes, attrs):
 
 
 def _composite(name, operands, doc, expand, attrs=None, infer=_same_as_first, result=_first, dtypes=_floats, **more):
-    _row(name, "composite", operands, doc, takes=FLOAT, attrs=attrs or {}, infer=infer, result=result, operand_dtypes=dtypes, expand=expand, **more)
+    _row(
+        name,
+        "composite",
+        operands,
+        doc,
+        takes=FLOAT,
+        attrs=attrs or {},
+        infer=infer,
+        result=result,
+        operand_dtypes=dtypes,
+        expand=expand,
+        **more,
+    )
 
 
 def _reduced_shape(shape, axes):
@@ -43,7 +57,8 @@ def _reduced_shape(shape, axes):
     return tuple(1 if k in axes else n for k, n in enumerate(shape))
 
 
-# ---------------------------------------------------------------------------------------------------------------- helpers
+# ----------------------------------------------------------------------------------------------------------------
+# helpers
 
 
 class _Math:
@@ -90,7 +105,9 @@ def _optional(given, has, names=("weight", "bias")):
     """The optional operands by name."""
     has = names[: len(given)] if has is None else has
     if len(has) != len(given) or not set(has) <= set(names):
-        raise TypeError(f"has = {list(has)} does not name the {len(given)} optional operands; they are called {', '.join(names)}")
+        raise TypeError(
+            f"has = {list(has)} does not name the {len(given)} optional operands; they are called {', '.join(names)}"
+        )
     return dict(zip(has, given))
 
 
@@ -98,7 +115,8 @@ def _tail_axes(x, axes):
     return tuple(sorted(a % x.rank for a in axes))
 
 
-# ---------------------------------------------------------------------------------------------------------------- softmax, activations
+# ----------------------------------------------------------------------------------------------------------------
+# softmax, activations
 
 
 def _softmax_parts(m, x, axis):
@@ -173,12 +191,21 @@ def _silu_backward(b, dy, x):
 _composite("softmax", "x", "exp(x) over its sum along axis", _softmax, {"axis": -1})
 _composite("log_softmax", "x", "the logarithm of softmax", _log_softmax, {"axis": -1})
 _composite("softmax_backward", "dy y", "the gradient of softmax, from its result", _softmax_backward, {"axis": -1})
-_composite("log_softmax_backward", "dy y", "the gradient of log_softmax, from its result", _log_softmax_backward, {"axis": -1})
-_composite("gelu", "x", "x times the normal distribution function of x; approximate is none (erf) or tanh", _gelu, {"approximate": "none"})
+_composite(
+    "log_softmax_backward", "dy y", "the gradient of log_softmax, from its result", _log_softmax_backward, {"axis": -1}
+)
+_composite(
+    "gelu",
+    "x",
+    "x times the normal distribution function of x; approximate is none (erf) or tanh",
+    _gelu,
+    {"approximate": "none"},
+)
 _composite("gelu_backward", "dy x", "the gradient of gelu", _gelu_backward, {"approximate": "none"})
 _composite("silu_backward", "dy x", "the gradient of silu", _silu_backward)
 
-# ---------------------------------------------------------------------------------------------------------------- norms over given axes
+# ---------------------------------------------------------------------------------------------------------------- norms
+# over given axes
 
 
 def _layer_norm(b, x, *given, axes, eps, has, stats):
@@ -208,7 +235,8 @@ def _rms_norm(b, x, *given, axes, eps, has, stats):
 
 
 def _norm_gradient(m, g, normal, rstd, axes, centred=True):
-    """The gradient of ``normal``, which is x (less its mean if ``centred``) times rstd, given that of the norm before its weight."""
+    """The gradient of ``normal``, which is x (less its mean if ``centred``) times rstd, given that of the norm before
+    its weight."""
     inner = m.sub(g, m.mul(normal, m.mean(m.mul(g, normal), axes)))
     if centred:
         inner = m.sub(inner, m.mean(g, axes))
@@ -252,7 +280,8 @@ def _with_stats(count):
 
 
 def _gradients(first, count):
-    """Rules for a backward op: the gradient of operand 1 and, where a weight is operand ``first``, ``count`` more of its shape."""
+    """Rules for a backward op: the gradient of operand 1 and, where a weight is operand ``first``, ``count`` more of
+    its shape."""
 
     def infer(shapes, attrs):
         return [shapes[1]] + ([shapes[first]] * count if len(shapes) > first else [])
@@ -273,7 +302,8 @@ _composite("layer_norm_backward", "dy x mean rstd weight*", "gradients of x and,
 _composite("rms_norm_backward", "dy x rstd weight*", "gradients of x and, where it is given, of weight", _rms_norm_backward, {"axes": (-1,)},
            **_gradients(3, 1))  # fmt: skip
 
-# ---------------------------------------------------------------------------------------------------------------- norms over channels
+# ---------------------------------------------------------------------------------------------------------------- norms
+# over channels
 
 
 def _grouped(x, groups):
@@ -386,11 +416,23 @@ def _instance_norm_backward(b, dy, x, mean, rstd, *weight):
 
 
 _BATCH = {"training": True, "momentum": 0.1, "eps": 1e-5, "has": None}
-_composite("group_norm", "x weight_bias*", "[N, C, …] normalized over groups of channels", _group_norm, {"groups": ..., "eps": 1e-5, "has": None})
+_composite(
+    "group_norm",
+    "x weight_bias*",
+    "[N, C, …] normalized over groups of channels",
+    _group_norm,
+    {"groups": ..., "eps": 1e-5, "has": None},
+)
 _composite("group_norm_backward", "dy x weight*", "gradients of x and, where it is given, of weight and bias", _group_norm_backward,
            {"groups": ..., "eps": 1e-5}, **_gradients(2, 2))  # fmt: skip
-_composite("batch_norm", "x weight_bias_running_mean_running_var*", "[N, C, …] normalized over all but the channels; in training also gives mean and "
-           "reciprocal deviation and, where they are given, the new running mean and variance", attrs=_BATCH, **_running_norm(False))  # fmt: skip
+_composite(
+    "batch_norm",
+    "x weight_bias_running_mean_running_var*",
+    "[N, C, …] normalized over all but the channels; in training also gives mean and "
+    "reciprocal deviation and, where they are given, the new running mean and variance",
+    attrs=_BATCH,
+    **_running_norm(False),
+)
 _composite("batch_norm_backward", "dy x mean rstd weight*", "gradients of x and, where it is given, of weight and bias", _batch_norm_backward,
            {"training": True}, **_gradients(4, 2))  # fmt: skip
 _composite("instance_norm", "x weight_bias_running_mean_running_var*", "as batch_norm, for each element of the batch by itself", attrs=_BATCH,
@@ -398,7 +440,8 @@ _composite("instance_norm", "x weight_bias_running_mean_running_var*", "as batch
 _composite("instance_norm_backward", "dy x mean rstd weight*", "gradients of x and, where it is given, of weight and bias", _instance_norm_backward,
            **_gradients(4, 2))  # fmt: skip
 
-# ---------------------------------------------------------------------------------------------------------------- dropout, cross entropy
+# ----------------------------------------------------------------------------------------------------------------
+# dropout, cross entropy
 
 
 def _dropout(b, x, seed, offset, p):
@@ -414,13 +457,31 @@ def _dropout_backward(b, dy, kept, p):
 
 
 def _dropout_dtypes(dtypes, attrs):
-    return None if dtypes[0].is_float and set(dtypes[1:]) <= {dt.i64, dt.u64} else "takes floats, and a seed and an offset of 64 bits"
+    return (
+        None
+        if dtypes[0].is_float and set(dtypes[1:]) <= {dt.i64, dt.u64}
+        else "takes floats, and a seed and an offset of 64 bits"
+    )
 
 
-_composite("dropout", "x seed offset", "zeroes elements with probability p, the others over 1 - p; also gives which were kept", _dropout, {"p": 0.5},
-           infer=lambda shapes, attrs: [shapes[0], shapes[0]], result=lambda dtypes, attrs: [dtypes[0], dt.bool_], dtypes=_dropout_dtypes)  # fmt: skip
-_composite("dropout_backward", "dy kept", "the gradient of dropout", _dropout_backward, {"p": 0.5},
-           dtypes=lambda dtypes, attrs: None if dtypes[0].is_float and dtypes[1] is dt.bool_ else "takes floats and bools")  # fmt: skip
+_composite(
+    "dropout",
+    "x seed offset",
+    "zeroes elements with probability p, the others over 1 - p; also gives which were kept",
+    _dropout,
+    {"p": 0.5},
+    infer=lambda shapes, attrs: [shapes[0], shapes[0]],
+    result=lambda dtypes, attrs: [dtypes[0], dt.bool_],
+    dtypes=_dropout_dtypes,
+)
+_composite(
+    "dropout_backward",
+    "dy kept",
+    "the gradient of dropout",
+    _dropout_backward,
+    {"p": 0.5},
+    dtypes=lambda dtypes, attrs: None if dtypes[0].is_float and dtypes[1] is dt.bool_ else "takes floats and bools",
+)
 
 _ENTROPY = {"reduction": "mean", "ignore_index": -100, "label_smoothing": 0.0}
 
@@ -475,7 +536,11 @@ def _cross_entropy_backward(b, dy, logits, target, reduction, ignore_index, labe
 
 def _entropy_dtypes(k):
     def check(dtypes, attrs):
-        return None if all(t.is_float for t in dtypes[:k]) and dtypes[k] in (dt.i32, dt.i64) else "takes floats, and targets that are i32 or i64"
+        return (
+            None
+            if all(t.is_float for t in dtypes[:k]) and dtypes[k] in (dt.i32, dt.i64)
+            else "takes floats, and targets that are i32 or i64"
+        )
 
     return check
 
@@ -483,17 +548,28 @@ def _entropy_dtypes(k):
 _composite("cross_entropy", "logits target", "minus the logarithm of softmax over axis 1 at the target class; reduction is mean, sum or none",
            _cross_entropy, _ENTROPY, dtypes=_entropy_dtypes(1),
            infer=lambda shapes, attrs: [shapes[1] if attrs["reduction"] == "none" else ()])  # fmt: skip
-_composite("cross_entropy_backward", "dy logits target", "the gradient of cross_entropy", _cross_entropy_backward, _ENTROPY,
-           dtypes=_entropy_dtypes(2), infer=lambda shapes, attrs: [shapes[1]], result=lambda dtypes, attrs: [dtypes[1]])  # fmt: skip
+_composite(
+    "cross_entropy_backward",
+    "dy logits target",
+    "the gradient of cross_entropy",
+    _cross_entropy_backward,
+    _ENTROPY,
+    dtypes=_entropy_dtypes(2),
+    infer=lambda shapes, attrs: [shapes[1]],
+    result=lambda dtypes, attrs: [dtypes[1]],
+)
 
-# ---------------------------------------------------------------------------------------------------------------- convolution and linear
+# ----------------------------------------------------------------------------------------------------------------
+# convolution and linear
 
 
 def _conv_shape(shapes, attrs):
     x, w = shapes[:2]
     rank = len(x) - 2
     if rank < 1 or len(w) != len(x):
-        raise ShapeError(f"conv: the operand must be [N, C, …] and the weight [O, C / groups, …], of one rank; they have ranks {len(x)} and {len(w)}")
+        raise ShapeError(
+            f"conv: the operand must be [N, C, …] and the weight [O, C / groups, …], of one rank; they have ranks {len(x)} and {len(w)}"
+        )
     out = []
     for k in range(rank):
         stride, padding, dilation = (_per_axis(attrs[a], rank)[k] for a in ("stride", "padding", "dilation"))
@@ -514,7 +590,9 @@ def _conv_ref(x, w, *bias, stride, padding, dilation, groups):
     padded = np.pad(x, [(0, 0), (0, 0), *((p, p) for p in padding)])
     spans = [d * (k - 1) + 1 for d, k in zip(dilation, w.shape[2:])]
     windows = np.lib.stride_tricks.sliding_window_view(padded, spans, axis=tuple(range(2, 2 + rank)))
-    windows = windows[(slice(None),) * 2 + tuple(slice(None, None, s) for s in stride) + tuple(slice(None, None, d) for d in dilation)]
+    windows = windows[
+        (slice(None),) * 2 + tuple(slice(None, None, s) for s in stride) + tuple(slice(None, None, d) for d in dilation)
+    ]
     taps = (1, *range(2 + rank, 2 + 2 * rank))
     pieces = [
         np.tensordot(part, kernel, axes=(taps, tuple(range(1, 2 + rank))))
@@ -535,10 +613,20 @@ def _linear_bias(b, x, w, *bias):
     return b.elementwise("add", b.op("linear", x, w), bias[0]) if bias else None
 
 
-_row("conv", "library", "x w bias*", "convolution of [N, C, …] with [O, C / groups, …], plus bias; stride, padding and dilation for each axis",
-     takes=FLOAT, attrs={"stride": (1,), "padding": (0,), "dilation": (1,), "groups": 1}, infer=_conv_shape, ref=_conv_ref, expand=_conv_bias)  # fmt: skip
+_row(
+    "conv",
+    "library",
+    "x w bias*",
+    "convolution of [N, C, …] with [O, C / groups, …], plus bias; stride, padding and dilation for each axis",
+    takes=FLOAT,
+    attrs={"stride": (1,), "padding": (0,), "dilation": (1,), "groups": 1},
+    infer=_conv_shape,
+    ref=_conv_ref,
+    expand=_conv_bias,
+)
 
-# ---------------------------------------------------------------------------------------------------------------- statistics
+# ----------------------------------------------------------------------------------------------------------------
+# statistics
 
 
 def _mean(b, x, axes, keepdims):
@@ -570,7 +658,8 @@ STATISTICS = ("mean", "var", "std")  # reductions that a scheduler may take whol
 for _name, _expand in (("linear", _linear_bias), ("mean", _mean), ("var", _var), ("std", _std)):
     TABLE[_name] = dataclasses.replace(TABLE[_name], expand=_expand)
 
-# ---------------------------------------------------------------------------------------------------------------- slices that are written
+# ----------------------------------------------------------------------------------------------------------------
+# slices that are written
 
 
 def _window(shape, start, size, step):

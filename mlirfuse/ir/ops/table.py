@@ -1,24 +1,25 @@
 """THE table of operations: each op of the fusion dialect is declared here, once.
 
-From a row derive the dialect's class and verifier, shape and type inference, the NumPy and nvFuser front ends' names, the
-reference interpreter (which is also the fallback), what a kernel emits, the documentation and the op-by-op tests.
+From a row derive the dialect's class and verifier, shape and type inference, the NumPy and nvFuser front ends' names,
+the reference interpreter (which is also the fallback), what a kernel emits, the documentation and the op-by-op tests.
 
-All operands of an op have one element type (front ends insert the casts), except where ``operands`` says otherwise. Elementwise
-operands have the result's rank, or rank 0; extents of 1 broadcast. Half types compute in float32.
+All operands of an op have one element type (front ends insert the casts), except where ``operands`` says otherwise.
+Elementwise operands have the result's rank, or rank 0; extents of 1 broadcast. Half types compute in float32.
 """
 
 from __future__ import annotations
 
 import math as pymath
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Callable
+from typing import Any
 
 import numpy as np
 
+from mlirfuse.core.errors import ShapeError
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.dtypes import DType
-from mlirfuse.core.errors import ShapeError
 from mlirfuse.lowering import math as m
 
 FLOAT, INT, BOOL, COMPLEX, NARROW = "f", "iu", "b", "c", "n"
@@ -31,13 +32,14 @@ SIZE_ATTRS = {"shape", "size", "start", "sizes", "low", "high"}  # attributes th
 class OpDef:
     """A row of the table.
 
-    ``kind``: elementwise, reduce, shape, index, create, random, library, composite, update, query, query. ``takes``: the dtype kinds of its
-    operands (:attr:`DType.kind`). ``result``: "same", "bool", "i64", "real" or "complex" (of the operand), "to" (the attribute) or a
-    function of (dtypes, attrs) that gives the type of each result. ``operands``: names; a trailing
-    ``*`` marks a variable number. ``attrs``: name to default (``...``: required). ``infer(shapes, attrs)`` gives the results' shapes.
-    ``ref`` computes it on NumPy arrays; ``emit`` in a kernel. ``numpy`` and ``nvfuser``: the names front ends know it by.
-    ``expand(b, *values, **attrs)`` rewrites a composite into other ops through a :class:`mlirfuse.ir.builder.Builder`. ``cost``: roughly
-    how many instructions an element takes; more than :data:`EXPENSIVE` is not recomputed.
+    ``kind``: elementwise, reduce, shape, index, create, random, library, composite, update, query, query. ``takes``:
+    the dtype kinds of its operands (:attr:`DType.kind`). ``result``: "same", "bool", "i64", "real" or "complex" (of the
+    operand), "to" (the attribute) or a function of (dtypes, attrs) that gives the type of each result. ``operands``:
+    names; a trailing ``*`` marks a variable number. ``attrs``: name to default (``...``: required). ``infer(shapes,
+    attrs)`` gives the results' shapes. ``ref`` computes it on NumPy arrays; ``emit`` in a kernel. ``numpy`` and
+    ``nvfuser``: the names front ends know it by. ``expand(b, *values, **attrs)`` rewrites a composite into other ops
+    through a :class:`mlirfuse.ir.builder.Builder`. ``cost``: roughly how many instructions an element takes; more than
+    :data:`EXPENSIVE` is not recomputed.
     """
 
     name: str
@@ -54,7 +56,9 @@ class OpDef:
     numpy: tuple[str, ...] = ()
     nvfuser: tuple[str, ...] = ()
     cost: int = 1
-    operand_dtypes: Callable | None = None  # (dtypes, attrs) -> error text or None, where "one element type" is not the rule
+    operand_dtypes: Callable | None = (
+        None  # (dtypes, attrs) -> error text or None, where "one element type" is not the rule
+    )
 
     @property
     def several(self) -> bool:
@@ -73,12 +77,13 @@ def _row(name, kind, operands, doc, **fields) -> None:
     TABLE[name] = OpDef(name, kind, operands, doc, **fields)
 
 
-# ---------------------------------------------------------------------------------------------------------------- inference
+# ----------------------------------------------------------------------------------------------------------------
+# inference
 
 
 def broadcast_shapes(shapes) -> tuple:
-    """The common shape of shapes of one rank (or rank 0) where extents of 1 broadcast. Unequal symbols are taken to be equal;
-    the plan of a call checks it."""
+    """The common shape of shapes of one rank (or rank 0) where extents of 1 broadcast. Unequal symbols are taken to be
+    equal; the plan of a call checks it."""
     shapes = [s for s in shapes if s] or [()]
     ranks = {len(s) for s in shapes}
     if len(ranks) > 1:
@@ -88,7 +93,9 @@ def broadcast_shapes(shapes) -> tuple:
         big = [e for e in extents if e != 1]
         known = {e for e in big if isinstance(e, int)}
         if len(known) > 1:
-            raise ShapeError(f"shapes {' and '.join(map(_show, shapes))} do not broadcast: {' against '.join(map(str, sorted(known)))}")
+            raise ShapeError(
+                f"shapes {' and '.join(map(_show, shapes))} do not broadcast: {' against '.join(map(str, sorted(known)))}"
+            )
         out.append(min(known) if known else big[0] if big else 1)
     return tuple(out)
 
@@ -126,7 +133,9 @@ def _given_shape(shapes, attrs):
 def _broadcast_in_dim(shapes, attrs):
     (shape,), out, dims = shapes, tuple(attrs["shape"]), attrs["dims"]
     if len(dims) != len(shape) or len(set(dims)) != len(dims) or any(not 0 <= d < len(out) for d in dims):
-        raise ShapeError(f"broadcast_in_dim: dims {list(dims)} do not place a rank-{len(shape)} operand in rank {len(out)}")
+        raise ShapeError(
+            f"broadcast_in_dim: dims {list(dims)} do not place a rank-{len(shape)} operand in rank {len(out)}"
+        )
     for d, n in zip(dims, shape):
         if n != 1 and isinstance(n, int) and isinstance(out[d], int) and n != out[d]:
             raise ShapeError(f"broadcast_in_dim: extent {n} does not broadcast to {out[d]} in dimension {d}")
@@ -220,7 +229,8 @@ def _linear(shapes, attrs):
     return [shapes[0][:-1] + shapes[1][:-1]]
 
 
-# ---------------------------------------------------------------------------------------------------------------- elementwise
+# ----------------------------------------------------------------------------------------------------------------
+# elementwise
 
 
 def _floats(name, ref, emit, doc, cost=10, numpy=None, nvfuser=None, takes=FLOAT):
@@ -233,7 +243,11 @@ def _via_f64(function):
     vector = np.vectorize(function, otypes=[np.float64])
 
     def ref(*arrays):
-        result = vector(*(np.asarray(a, np.float64) for a in arrays)) if np.broadcast(*arrays).size else np.empty(np.broadcast(*arrays).shape)
+        result = (
+            vector(*(np.asarray(a, np.float64) for a in arrays))
+            if np.broadcast(*arrays).size
+            else np.empty(np.broadcast(*arrays).shape)
+        )
         return result.astype(arrays[0].dtype)
 
     return ref
@@ -276,7 +290,9 @@ def _erfcinv(y):
             x += (pymath.erfc(x) - y) / (2 / pymath.sqrt(pymath.pi) * pymath.exp(-x * x))
         else:  # erfc becomes subnormal, with few digits left: the logarithm of its asymptotic series
             u = 1 / (2 * x * x)
-            log = -x * x - pymath.log(x * pymath.sqrt(pymath.pi)) + pymath.log1p(u * (-1 + u * (3 + u * (-15 + u * 105))))
+            log = (
+                -x * x - pymath.log(x * pymath.sqrt(pymath.pi)) + pymath.log1p(u * (-1 + u * (3 + u * (-15 + u * 105))))
+            )
             x += (log - pymath.log(y)) / (2 * x + 1 / x)
     return x
 
@@ -356,16 +372,69 @@ _unary("ceil", "smallest integer not below x", _rounding(np.ceil), lambda e, x: 
 _unary("trunc", "toward zero", _rounding(np.trunc), lambda e, x: e.trunc(x), NUMBER, numpy="trunc fix")
 _unary("round", "to the nearest integer, halves to even", _rounding(np.rint), lambda e, x: e.rint(x), NUMBER,
        numpy="rint")  # fmt: skip
-_unary("relu", "the larger of x and 0; NaN stays", lambda x: np.maximum(x, x.dtype.type(0)), lambda e, x: e.max(x, 0), NUMBER, numpy="")
+_unary(
+    "relu",
+    "the larger of x and 0; NaN stays",
+    lambda x: np.maximum(x, x.dtype.type(0)),
+    lambda e, x: e.max(x, 0),
+    NUMBER,
+    numpy="",
+)
 _unary("isnan", "is NaN", np.isnan, _is_float(lambda e, x: e.isnan(x), False), ANY + COMPLEX, "bool")
-_unary("isinf", "is +inf or -inf", np.isinf, _is_float(lambda e, x: e.cmp("eq", e.abs(x), pymath.inf), False), ANY + COMPLEX, "bool")
-_unary("isfinite", "is neither NaN nor infinite", np.isfinite, _is_float(lambda e, x: e.cmp("lt", e.abs(x), pymath.inf), True), ANY + COMPLEX, "bool")
-_unary("isposinf", "is +inf", lambda x: x == np.inf, _is_float(lambda e, x: e.cmp("eq", x, pymath.inf), False), ANY, "bool")
-_unary("isneginf", "is -inf", lambda x: x == -np.inf, _is_float(lambda e, x: e.cmp("eq", x, -pymath.inf), False), ANY, "bool")
-_unary("isreal", "has no imaginary part", np.isreal, lambda e, x: e.const(True, dt.bool_, x.lanes), ANY + COMPLEX, "bool")
-_unary("signbit", "has its sign bit set", lambda x: np.signbit(x) if x.dtype.kind not in "iub" else x < 0, _signbit_emit, NUMBER, "bool")
-_unary("logical_not", "is zero", np.logical_not, lambda e, x: e.cmp("eq", x, 0) if x.dtype is not dt.bool_ else e.not_(x), ANY, "bool")
-_unary("bitwise_not", "bits inverted", np.invert, lambda e, x: e.not_(x), INT + BOOL, numpy="invert bitwise_not bitwise_invert")
+_unary(
+    "isinf",
+    "is +inf or -inf",
+    np.isinf,
+    _is_float(lambda e, x: e.cmp("eq", e.abs(x), pymath.inf), False),
+    ANY + COMPLEX,
+    "bool",
+)
+_unary(
+    "isfinite",
+    "is neither NaN nor infinite",
+    np.isfinite,
+    _is_float(lambda e, x: e.cmp("lt", e.abs(x), pymath.inf), True),
+    ANY + COMPLEX,
+    "bool",
+)
+_unary(
+    "isposinf", "is +inf", lambda x: x == np.inf, _is_float(lambda e, x: e.cmp("eq", x, pymath.inf), False), ANY, "bool"
+)
+_unary(
+    "isneginf",
+    "is -inf",
+    lambda x: x == -np.inf,
+    _is_float(lambda e, x: e.cmp("eq", x, -pymath.inf), False),
+    ANY,
+    "bool",
+)
+_unary(
+    "isreal", "has no imaginary part", np.isreal, lambda e, x: e.const(True, dt.bool_, x.lanes), ANY + COMPLEX, "bool"
+)
+_unary(
+    "signbit",
+    "has its sign bit set",
+    lambda x: np.signbit(x) if x.dtype.kind not in "iub" else x < 0,
+    _signbit_emit,
+    NUMBER,
+    "bool",
+)
+_unary(
+    "logical_not",
+    "is zero",
+    np.logical_not,
+    lambda e, x: e.cmp("eq", x, 0) if x.dtype is not dt.bool_ else e.not_(x),
+    ANY,
+    "bool",
+)
+_unary(
+    "bitwise_not",
+    "bits inverted",
+    np.invert,
+    lambda e, x: e.not_(x),
+    INT + BOOL,
+    numpy="invert bitwise_not bitwise_invert",
+)
 
 
 def _binary(name, doc, ref, emit, takes=NUMBER, result="same", numpy=None, nvfuser=None, cost=1):
@@ -459,7 +528,9 @@ def _ceil_div_emit(e, a, b):
 def _trunc_div(a, b):
     if a.dtype.kind in "iu":
         safe = np.where(b == 0, b.dtype.type(1), b)
-        return np.where(b == 0, 0, np.trunc_divide(a, safe) if hasattr(np, "trunc_divide") else (a - np.fmod(a, safe)) // safe).astype(a.dtype)
+        return np.where(
+            b == 0, 0, np.trunc_divide(a, safe) if hasattr(np, "trunc_divide") else (a - np.fmod(a, safe)) // safe
+        ).astype(a.dtype)
     return np.trunc(a / b)
 
 
@@ -477,7 +548,9 @@ def _int_pow(e, a, b):
     negative = e.cmp("lt", left, 0)
     a = e.splat(a, one.lanes)
     odd = e.cmp("ne", e.and_(left, 1), 0)
-    inverse = e.select(e.cmp("eq", a, 1), one, e.select(e.cmp("eq", a, -1), e.select(odd, a, one), e.const(0, a.dtype, a.lanes)))
+    inverse = e.select(
+        e.cmp("eq", a, 1), one, e.select(e.cmp("eq", a, -1), e.select(odd, a, one), e.const(0, a.dtype, a.lanes))
+    )
     return e.select(negative, inverse, result)
 
 
@@ -507,7 +580,9 @@ def _shr_logical(e, a, b):
 
 def _shr_logical_ref(a, b):
     unsigned = np.dtype(f"u{a.dtype.itemsize}")
-    return np.right_shift(a.view(unsigned) if a.ndim else np.asarray(a).view(unsigned), np.asarray(b).astype(unsigned)).view(a.dtype)
+    return np.right_shift(
+        a.view(unsigned) if a.ndim else np.asarray(a).view(unsigned), np.asarray(b).astype(unsigned)
+    ).view(a.dtype)
 
 
 def _gcd_emit(e, a, b):
@@ -543,27 +618,90 @@ def _logaddexp_emit(e, a, b):
 
 _binary("add", "a + b", np.add, lambda e, a, b: e.add(a, b) if a.dtype is not dt.bool_ else e.or_(a, b), ANY + COMPLEX)
 _binary("sub", "a - b", np.subtract, lambda e, a, b: e.sub(a, b), NUMBER + COMPLEX, numpy="subtract")
-_binary("mul", "a * b", np.multiply, lambda e, a, b: e.mul(a, b) if a.dtype is not dt.bool_ else e.and_(a, b), ANY + COMPLEX, numpy="multiply")
-_binary("div", "a / b of floats", _quietly(np.divide), lambda e, a, b: e.div(a, b), FLOAT + COMPLEX, numpy="divide true_divide", nvfuser="div truediv", cost=4)
-_binary("trunc_div", "a / b rounded toward zero; integers by 0 give 0", _quietly(_trunc_div), _trunc_div_emit, cost=8, numpy="")
-_binary("floor_div", "a / b rounded down; integers by 0 give 0", _quietly(np.floor_divide), _floor_div_emit, cost=20, numpy="floor_divide", nvfuser="")
+_binary(
+    "mul",
+    "a * b",
+    np.multiply,
+    lambda e, a, b: e.mul(a, b) if a.dtype is not dt.bool_ else e.and_(a, b),
+    ANY + COMPLEX,
+    numpy="multiply",
+)
+_binary(
+    "div",
+    "a / b of floats",
+    _quietly(np.divide),
+    lambda e, a, b: e.div(a, b),
+    FLOAT + COMPLEX,
+    numpy="divide true_divide",
+    nvfuser="div truediv",
+    cost=4,
+)
+_binary(
+    "trunc_div",
+    "a / b rounded toward zero; integers by 0 give 0",
+    _quietly(_trunc_div),
+    _trunc_div_emit,
+    cost=8,
+    numpy="",
+)
+_binary(
+    "floor_div",
+    "a / b rounded down; integers by 0 give 0",
+    _quietly(np.floor_divide),
+    _floor_div_emit,
+    cost=20,
+    numpy="floor_divide",
+    nvfuser="",
+)
 _binary("ceil_div", "a / b rounded up; integers by 0 give 0", _quietly(_ceil_div), _ceil_div_emit, cost=10, numpy="")
 _binary("mod", "remainder with the divisor's sign; integers by 0 give 0", _quietly(np.remainder), _mod_emit, cost=20, numpy="remainder mod",
         nvfuser="remainder")  # fmt: skip
-_binary("fmod", "remainder with the dividend's sign; integers by 0 give 0", _quietly(np.fmod), _fmod_emit, cost=20, nvfuser="fmod mod")
-_binary("pow", "a to the b", _quietly(_pow_ref), lambda e, a, b: m.pow(e, a, b) if a.dtype.is_float else _int_pow(e, a, b), cost=40, numpy="power pow")
-_binary("atan2", "the angle of (b, a)", np.arctan2, lambda e, a, b: m.atan2(e, a, b), FLOAT, cost=24, numpy="arctan2 atan2")
-_binary("hypot", "sqrt(a*a + b*b) without overflow", _quietly(np.hypot), lambda e, a, b: m.hypot(e, a, b), FLOAT, cost=16, nvfuser="")
+_binary(
+    "fmod",
+    "remainder with the dividend's sign; integers by 0 give 0",
+    _quietly(np.fmod),
+    _fmod_emit,
+    cost=20,
+    nvfuser="fmod mod",
+)
+_binary(
+    "pow",
+    "a to the b",
+    _quietly(_pow_ref),
+    lambda e, a, b: m.pow(e, a, b) if a.dtype.is_float else _int_pow(e, a, b),
+    cost=40,
+    numpy="power pow",
+)
+_binary(
+    "atan2", "the angle of (b, a)", np.arctan2, lambda e, a, b: m.atan2(e, a, b), FLOAT, cost=24, numpy="arctan2 atan2"
+)
+_binary(
+    "hypot",
+    "sqrt(a*a + b*b) without overflow",
+    _quietly(np.hypot),
+    lambda e, a, b: m.hypot(e, a, b),
+    FLOAT,
+    cost=16,
+    nvfuser="",
+)
 _binary("copysign", "a with b's sign", np.copysign, lambda e, a, b: e.copysign(a, b), FLOAT, nvfuser="")
-_binary("nextafter", "the next number after a toward b", np.nextafter, lambda e, a, b: m.nextafter(e, a, b), FLOAT, cost=8)
+_binary(
+    "nextafter", "the next number after a toward b", np.nextafter, lambda e, a, b: m.nextafter(e, a, b), FLOAT, cost=8
+)
 _binary("logaddexp", "log(exp(a) + exp(b))", _quietly(np.logaddexp), _logaddexp_emit, FLOAT, cost=30, nvfuser="")
 _binary("maximum", "the larger; NaN if either is", np.maximum, lambda e, a, b: e.max(a, b), ANY)
 _binary("minimum", "the smaller; NaN if either is", np.minimum, lambda e, a, b: e.min(a, b), ANY)
 _binary("fmax", "the larger; NaN if both are", np.fmax, lambda e, a, b: _minmax_nan(e, a, b, e.max), ANY, nvfuser="")
 _binary("fmin", "the smaller; NaN if both are", np.fmin, lambda e, a, b: _minmax_nan(e, a, b, e.min), ANY, nvfuser="")
 _binary("gcd", "greatest common divisor", np.gcd, _gcd_emit, INT, cost=400)
-for _name, _numpy, _function in (("eq", "equal", np.equal), ("ne", "not_equal", np.not_equal), ("lt", "less", np.less),
-                                 ("le", "less_equal", np.less_equal), ("gt", "greater", np.greater), ("ge", "greater_equal", np.greater_equal)):  # fmt: skip
+for _name, _numpy, _function in (
+    ("eq", "equal", np.equal),
+    ("ne", "not_equal", np.not_equal),
+    ("lt", "less", np.less),
+    ("le", "less_equal", np.less_equal),
+    ("gt", "greater", np.greater),
+    ("ge", "greater_equal", np.greater_equal),
+):
     _takes = ANY + COMPLEX if _name in ("eq", "ne") else ANY
     _binary(_name, f"a {_name} b", _function, lambda e, a, b, p=_name: e.cmp(p, a, b), _takes, "bool", numpy=_numpy)
 
@@ -574,7 +712,15 @@ def _truth(e, x):
 
 _binary("logical_and", "both nonzero", np.logical_and, lambda e, a, b: e.and_(_truth(e, a), _truth(e, b)), ANY, "bool")
 _binary("logical_or", "either nonzero", np.logical_or, lambda e, a, b: e.or_(_truth(e, a), _truth(e, b)), ANY, "bool")
-_binary("logical_xor", "exactly one nonzero", np.logical_xor, lambda e, a, b: e.xor(_truth(e, a), _truth(e, b)), ANY, "bool", nvfuser="")
+_binary(
+    "logical_xor",
+    "exactly one nonzero",
+    np.logical_xor,
+    lambda e, a, b: e.xor(_truth(e, a), _truth(e, b)),
+    ANY,
+    "bool",
+    nvfuser="",
+)
 _binary("bitwise_and", "bits of both", np.bitwise_and, lambda e, a, b: e.and_(a, b), INT + BOOL)
 _binary("bitwise_or", "bits of either", np.bitwise_or, lambda e, a, b: e.or_(a, b), INT + BOOL)
 _binary("bitwise_xor", "bits of exactly one", np.bitwise_xor, lambda e, a, b: e.xor(a, b), INT + BOOL)
@@ -659,12 +805,33 @@ _row("copy", "elementwise", "x", "the same values in memory of their own", ref=n
 _row("segment_set", "elementwise", "x", "the same values; its operand and its users go into different kernels", ref=np.copy,
      emit=lambda e, x: x, takes=ANY + COMPLEX + NARROW, nvfuser="segment_set")  # fmt: skip
 for _dtype, (_mantissa, _bias, _largest, _) in NARROW_FORMATS.items():
-    _row(f"decode_{_dtype.name[2:]}", "elementwise", "x", f"the f32 number whose {_dtype} has these bits", takes="u", result="to", attrs={"to": dt.f32},
-         ref=lambda x, to, t=_dtype: np.asarray(x, np.uint8).view(t.numpy).astype(to.numpy), emit=_decode_emit(_dtype), cost=8)  # fmt: skip
-    _row(f"encode_{_dtype.name[2:]}", "elementwise", "x", f"the bits of the nearest {_dtype}; what is larger than all, infinities too, as the largest",
-         takes=FLOAT, result="to", attrs={"to": dt.u8}, ref=lambda x, to, t=_dtype: _cast_ref(x, t).view(np.uint8), emit=_encode_emit(_dtype), cost=12)  # fmt: skip
+    _row(
+        f"decode_{_dtype.name[2:]}",
+        "elementwise",
+        "x",
+        f"the f32 number whose {_dtype} has these bits",
+        takes="u",
+        result="to",
+        attrs={"to": dt.f32},
+        ref=lambda x, to, t=_dtype: np.asarray(x, np.uint8).view(t.numpy).astype(to.numpy),
+        emit=_decode_emit(_dtype),
+        cost=8,
+    )
+    _row(
+        f"encode_{_dtype.name[2:]}",
+        "elementwise",
+        "x",
+        f"the bits of the nearest {_dtype}; what is larger than all, infinities too, as the largest",
+        takes=FLOAT,
+        result="to",
+        attrs={"to": dt.u8},
+        ref=lambda x, to, t=_dtype: _cast_ref(x, t).view(np.uint8),
+        emit=_encode_emit(_dtype),
+        cost=12,
+    )
 
-# ---------------------------------------------------------------------------------------------------------------- reductions
+# ----------------------------------------------------------------------------------------------------------------
+# reductions
 
 
 def _np_axes(x, axes):
@@ -676,8 +843,19 @@ def _reduction(name, doc, function, takes=NUMBER, result="same", numpy=None, nvf
         wide = x.astype(np.float32) if x.dtype.itemsize == 2 and dt.of(x.dtype).is_float else x
         return np.asarray(function(wide, axis=_np_axes(x, axes), keepdims=keepdims, **kwargs))
 
-    _row(name, "reduce", "x", doc, takes=takes, result=result, attrs={"axes": None, "keepdims": False, **attrs}, infer=_reduced,
-         ref=_quietly(ref), numpy=name if numpy is None else numpy, nvfuser=name if nvfuser is None else nvfuser)  # fmt: skip
+    _row(
+        name,
+        "reduce",
+        "x",
+        doc,
+        takes=takes,
+        result=result,
+        attrs={"axes": None, "keepdims": False, **attrs},
+        infer=_reduced,
+        ref=_quietly(ref),
+        numpy=name if numpy is None else numpy,
+        nvfuser=name if nvfuser is None else nvfuser,
+    )
 
 
 def _same_dtype(function):
@@ -701,14 +879,45 @@ _reduction("max", "largest; NaN if any is", np.max, ANY, numpy="max amax")
 _reduction("min", "smallest; NaN if any is", np.min, ANY, numpy="min amin")
 _reduction("any", "is any nonzero", np.any, ANY, "bool", nvfuser="")
 _reduction("all", "are all nonzero", np.all, ANY, "bool", nvfuser="")
-_reduction("argmax", "position in row-major order along the axes, of the first largest; of the first NaN if there is one", _arg(np.argmax), ANY, "i64", nvfuser="")
-_reduction("argmin", "position in row-major order along the axes, of the first smallest; of the first NaN if there is one", _arg(np.argmin), ANY, "i64", nvfuser="")
+_reduction(
+    "argmax",
+    "position in row-major order along the axes, of the first largest; of the first NaN if there is one",
+    _arg(np.argmax),
+    ANY,
+    "i64",
+    nvfuser="",
+)
+_reduction(
+    "argmin",
+    "position in row-major order along the axes, of the first smallest; of the first NaN if there is one",
+    _arg(np.argmin),
+    ANY,
+    "i64",
+    nvfuser="",
+)
 _reduction("mean", "arithmetic mean", np.mean, FLOAT)
-_reduction("m2", "sum of squared deviations from the mean, in one pass (Welford; Chan, Golub and LeVeque 1979)",
-           lambda x, axis, **k: np.sum((x - np.mean(x, axis, keepdims=True)) ** 2, axis, **k), FLOAT, numpy="", nvfuser="")  # fmt: skip
-_reduction("var", "variance, divisor n - correction", lambda x, correction, **k: np.var(x, ddof=correction, **k), FLOAT, correction=0)
-_reduction("std", "standard deviation, divisor n - correction", lambda x, correction, **k: np.std(x, ddof=correction, **k), FLOAT, correction=0)
-
+_reduction(
+    "m2",
+    "sum of squared deviations from the mean, in one pass (Welford; Chan, Golub and LeVeque 1979)",
+    lambda x, axis, **k: np.sum((x - np.mean(x, axis, keepdims=True)) ** 2, axis, **k),
+    FLOAT,
+    numpy="",
+    nvfuser="",
+)
+_reduction(
+    "var",
+    "variance, divisor n - correction",
+    lambda x, correction, **k: np.var(x, ddof=correction, **k),
+    FLOAT,
+    correction=0,
+)
+_reduction(
+    "std",
+    "standard deviation, divisor n - correction",
+    lambda x, correction, **k: np.std(x, ddof=correction, **k),
+    FLOAT,
+    correction=0,
+)
 
 
 def _partial(shapes, attrs):
@@ -717,14 +926,17 @@ def _partial(shapes, attrs):
 
 
 def _partial_ref(x, axes, parts):
-    rows = np.moveaxis(x, axes, range(len(axes))).reshape((-1,) + tuple(n for k, n in enumerate(x.shape) if k not in axes))
+    rows = np.moveaxis(x, axes, range(len(axes))).reshape(
+        (-1,) + tuple(n for k, n in enumerate(x.shape) if k not in axes)
+    )
     return np.stack([np.sum(rows[p::parts], axis=0, dtype=x.dtype) for p in range(parts)])
 
 
 _row("partial_sum", "partial", "x", "sums over axes in parts: part p has every parts-th row from row p on; a further sum over the parts is the sum",
      takes=NUMBER, attrs={"axes": ..., "parts": ...}, infer=_partial, ref=_partial_ref)  # fmt: skip
 
-# ---------------------------------------------------------------------------------------------------------------- shapes
+# ----------------------------------------------------------------------------------------------------------------
+# shapes
 
 ALL_TYPES = ANY + COMPLEX + NARROW
 
@@ -738,7 +950,9 @@ def _slice_ref(x, start, size, step):
 def _pad_ref(x, value, low, high):
     out = np.full(tuple(l + n + h for l, n, h in zip(low, x.shape, high)), value, x.dtype)
     source = tuple(slice(max(0, -l), n - max(0, -h)) for l, n, h in zip(low, x.shape, high))
-    target = tuple(slice(max(0, l), max(0, l) + max(0, n - max(0, -l) - max(0, -h))) for l, n, h in zip(low, x.shape, high))
+    target = tuple(
+        slice(max(0, l), max(0, l) + max(0, n - max(0, -l) - max(0, -h))) for l, n, h in zip(low, x.shape, high)
+    )
     out[target] = x[source]
     return out
 
@@ -767,7 +981,19 @@ def _index_dtypes(dtypes, attrs):
 
 
 def _shape(name, operands, doc, infer, ref, attrs, takes=ALL_TYPES, numpy="", nvfuser="", **more):
-    _row(name, more.pop("kind", "shape"), operands, doc, takes=takes, attrs=attrs, infer=infer, ref=ref, numpy=numpy, nvfuser=nvfuser, **more)
+    _row(
+        name,
+        more.pop("kind", "shape"),
+        operands,
+        doc,
+        takes=takes,
+        attrs=attrs,
+        infer=infer,
+        ref=ref,
+        numpy=numpy,
+        nvfuser=nvfuser,
+        **more,
+    )
 
 
 _shape("broadcast_in_dim", "x", "operand dimension k becomes dims[k] of shape; the others repeat", _broadcast_in_dim, _broadcast_ref,
@@ -791,11 +1017,23 @@ _shape("split", "x", "consecutive pieces of these sizes along axis", _split, _sp
 _shape("take", "x indices", "slices at indices along axis; negative indices count from the end; out of range is clamped", _take,
        lambda x, i, axis: np.take(x, np.where(i < 0, i + x.shape[axis], i), axis, mode="clip"), {"axis": ...}, kind="index",
        operand_dtypes=_index_dtypes, numpy="take", nvfuser="index_select")  # fmt: skip
-_shape("take_along_axis", "x indices", "element at indices along axis, the other coordinates kept; negative indices count from the end; out of range is clamped",
-       _take_along, lambda x, i, axis: np.take_along_axis(x, np.clip(np.where(i < 0, i + x.shape[axis], i), 0, x.shape[axis] - 1), axis),
-       {"axis": ...}, kind="index", operand_dtypes=_index_dtypes, numpy="take_along_axis", nvfuser="gather take_along_axis")  # fmt: skip
+_shape(
+    "take_along_axis",
+    "x indices",
+    "element at indices along axis, the other coordinates kept; negative indices count from the end; out of range is clamped",
+    _take_along,
+    lambda x, i, axis: np.take_along_axis(
+        x, np.clip(np.where(i < 0, i + x.shape[axis], i), 0, x.shape[axis] - 1), axis
+    ),
+    {"axis": ...},
+    kind="index",
+    operand_dtypes=_index_dtypes,
+    numpy="take_along_axis",
+    nvfuser="gather take_along_axis",
+)
 
-# ---------------------------------------------------------------------------------------------------------------- creation
+# ----------------------------------------------------------------------------------------------------------------
+# creation
 
 _row("constant", "create", "", "a 0-d constant", result="dtype", takes=ALL_TYPES, attrs={"value": ..., "dtype": ...}, infer=lambda s, a: [()],
      ref=lambda value, dtype: np.asarray(value).astype(dtype.numpy))  # fmt: skip
@@ -829,12 +1067,20 @@ def philox(counter: np.ndarray, key: int) -> np.ndarray:
 
 
 def random_words(seed, offset, numel: int, count: int) -> np.ndarray:
-    """[numel, count] words (count 1, 2 or 4). A Philox block serves 4 / count elements in turn; block b has counter (b low, b high,
-    offset low, offset high) and key seed."""
+    """[numel, count] words (count 1, 2 or 4). A Philox block serves 4 / count elements in turn; block b has counter (b
+    low, b high, offset low, offset high) and key seed."""
     share = 4 // count
     b = np.arange(-(-numel // share), dtype=np.uint64)
     offset = int(offset) & 0xFFFFFFFFFFFFFFFF
-    counter = np.stack([b & np.uint64(0xFFFFFFFF), b >> np.uint64(32), np.full_like(b, offset & 0xFFFFFFFF), np.full_like(b, offset >> 32)], 1)
+    counter = np.stack(
+        [
+            b & np.uint64(0xFFFFFFFF),
+            b >> np.uint64(32),
+            np.full_like(b, offset & 0xFFFFFFFF),
+            np.full_like(b, offset >> 32),
+        ],
+        1,
+    )
     return philox(counter, int(seed) & 0xFFFFFFFFFFFFFFFF).reshape(-1, count)[:numel]
 
 
@@ -865,12 +1111,35 @@ def _random_dtypes(dtypes, attrs):
     return None if set(dtypes) <= {dt.i64, dt.u64} else "seed and offset must be 64-bit integers"
 
 
-_row("uniform", "random", "seed offset", "uniform in [0, 1), by Philox: the same numbers for a seed and an offset on every target", takes=INT,
-     result="dtype", attrs={"shape": ..., "dtype": ...}, infer=_given_shape, ref=_uniform_ref, operand_dtypes=_random_dtypes, cost=60)  # fmt: skip
-_row("normal", "random", "seed offset", "standard normal, by Box and Muller from Philox", takes=INT, result="dtype",
-     attrs={"shape": ..., "dtype": ...}, infer=_given_shape, ref=_normal_ref, operand_dtypes=_random_dtypes, cost=100)  # fmt: skip
+_row(
+    "uniform",
+    "random",
+    "seed offset",
+    "uniform in [0, 1), by Philox: the same numbers for a seed and an offset on every target",
+    takes=INT,
+    result="dtype",
+    attrs={"shape": ..., "dtype": ...},
+    infer=_given_shape,
+    ref=_uniform_ref,
+    operand_dtypes=_random_dtypes,
+    cost=60,
+)
+_row(
+    "normal",
+    "random",
+    "seed offset",
+    "standard normal, by Box and Muller from Philox",
+    takes=INT,
+    result="dtype",
+    attrs={"shape": ..., "dtype": ...},
+    infer=_given_shape,
+    ref=_normal_ref,
+    operand_dtypes=_random_dtypes,
+    cost=100,
+)
 
-# ---------------------------------------------------------------------------------------------------------------- library
+# ----------------------------------------------------------------------------------------------------------------
+# library
 
 
 def _linear_ref(x, w, *bias):
@@ -880,19 +1149,34 @@ def _linear_ref(x, w, *bias):
 
 _row("matmul", "library", "a b", "matrix product, as NumPy's", takes=ALL_TYPES, infer=_matmul, ref=lambda a, b: np.asarray(a @ b), numpy="matmul",
      nvfuser="matmul")  # fmt: skip
-_row("linear", "library", "x w bias*", "x times w transposed, plus bias", takes=FLOAT, infer=_linear, ref=_linear_ref, nvfuser="linear")
+_row(
+    "linear",
+    "library",
+    "x w bias*",
+    "x times w transposed, plus bias",
+    takes=FLOAT,
+    infer=_linear,
+    ref=_linear_ref,
+    nvfuser="linear",
+)
 
 
 def _attention(shapes, attrs):
     q, k, v = shapes
     if not 2 < len(q) == len(k) == len(v):
-        raise ShapeError(f"attention: query, key and value must have one rank of at least 3, not {len(q)}, {len(k)} and {len(v)}")
+        raise ShapeError(
+            f"attention: query, key and value must have one rank of at least 3, not {len(q)}, {len(k)} and {len(v)}"
+        )
     return [q[:-1] + v[-1:]]
 
 
 def _attention_ref(q, k, v, causal, scale):
     wide = np.float64 if q.dtype == np.float64 else np.float32
-    scores = q.astype(wide) @ np.swapaxes(k, -1, -2).astype(wide) * (1 / pymath.sqrt(q.shape[-1]) if scale is None else scale)
+    scores = (
+        q.astype(wide)
+        @ np.swapaxes(k, -1, -2).astype(wide)
+        * (1 / pymath.sqrt(q.shape[-1]) if scale is None else scale)
+    )
     if causal:
         scores = np.where(np.tri(*scores.shape[-2:], dtype=bool), scores, -np.inf)
     weights = np.exp(scores - scores.max(-1, keepdims=True))
@@ -949,13 +1233,42 @@ for _name, _doc, _function, _takes in (
     ("cummax", "running maxima along axis; NaN from the first NaN on", np.maximum.accumulate, ANY),
     ("cummin", "running minima along axis; NaN from the first NaN on", np.minimum.accumulate, ANY),
 ):
-    _row(_name, "library", "x", _doc, takes=_takes, attrs={"axis": ...}, infer=_same, ref=_scan_ref(_function), nvfuser=_name)
+    _row(
+        _name,
+        "library",
+        "x",
+        _doc,
+        takes=_takes,
+        attrs={"axis": ...},
+        infer=_same,
+        ref=_scan_ref(_function),
+        nvfuser=_name,
+    )
 _row("argsort", "library", "x", "the positions that sort along axis; stable; NaN counts as the largest", result="i64",
      attrs={"axis": ..., "descending": False}, infer=_same, ref=_argsort_ref, nvfuser="argsort topk")  # fmt: skip
-_row("scatter", "library", "x indices values", "x with values, of the indices' shape or 0-d, put at indices along axis, the other coordinates kept",
-     takes=ALL_TYPES, attrs={"axis": ...}, infer=_same, ref=_scatter_ref, operand_dtypes=_scattered_dtypes, nvfuser="scatter")  # fmt: skip
-_row("index_put_accumulate", "library", "x indices values", "x with values[k] added to row indices[k]", takes=NUMBER, infer=_same,
-     ref=_index_put_accumulate_ref, operand_dtypes=_scattered_dtypes, nvfuser="index_put_accumulate index_accumulate")  # fmt: skip
+_row(
+    "scatter",
+    "library",
+    "x indices values",
+    "x with values, of the indices' shape or 0-d, put at indices along axis, the other coordinates kept",
+    takes=ALL_TYPES,
+    attrs={"axis": ...},
+    infer=_same,
+    ref=_scatter_ref,
+    operand_dtypes=_scattered_dtypes,
+    nvfuser="scatter",
+)
+_row(
+    "index_put_accumulate",
+    "library",
+    "x indices values",
+    "x with values[k] added to row indices[k]",
+    takes=NUMBER,
+    infer=_same,
+    ref=_index_put_accumulate_ref,
+    operand_dtypes=_scattered_dtypes,
+    nvfuser="index_put_accumulate index_accumulate",
+)
 
 
 def result_dtypes(row: OpDef, operand_dtypes, attrs) -> list[DType]:
@@ -965,10 +1278,21 @@ def result_dtypes(row: OpDef, operand_dtypes, attrs) -> list[DType]:
         if problem:
             raise TypeError(f"{row.name}: {problem}")
     elif len(set(operand_dtypes)) > 1:
-        raise TypeError(f"{row.name}: operands are {', '.join(map(str, operand_dtypes))}; all must have one element type")
+        raise TypeError(
+            f"{row.name}: operands are {', '.join(map(str, operand_dtypes))}; all must have one element type"
+        )
     if not row.operand_dtypes and operand_dtypes and operand_dtypes[0].kind not in row.takes:
-        kinds = {"f": "floats", "i": "integers", "u": "unsigned integers", "b": "bools", "c": "complex", "n": "floats of a byte"}
-        raise TypeError(f"{row.name}: operand 0 is {operand_dtypes[0]}; it takes {', '.join(kinds[k] for k in row.takes)}")
+        kinds = {
+            "f": "floats",
+            "i": "integers",
+            "u": "unsigned integers",
+            "b": "bools",
+            "c": "complex",
+            "n": "floats of a byte",
+        }
+        raise TypeError(
+            f"{row.name}: operand 0 is {operand_dtypes[0]}; it takes {', '.join(kinds[k] for k in row.takes)}"
+        )
     if callable(row.result):
         return row.result(operand_dtypes, attrs)
     if row.result == "same":
@@ -976,7 +1300,9 @@ def result_dtypes(row: OpDef, operand_dtypes, attrs) -> list[DType]:
         if row.kind == "index" or row.name == "pad":
             dtype = operand_dtypes[0]
     else:
-        dtype = {"bool": dt.bool_, "i64": dt.i64}.get(row.result) or _of_operand(row, operand_dtypes) or attrs[row.result]
+        dtype = (
+            {"bool": dt.bool_, "i64": dt.i64}.get(row.result) or _of_operand(row, operand_dtypes) or attrs[row.result]
+        )
     return [dtype] * len(attrs["sizes"]) if row.name == "split" else [dtype]
 
 

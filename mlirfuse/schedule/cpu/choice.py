@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 
+from mlirfuse.analysis.phases import Analysis, size_of
+from mlirfuse.core.machine import Host
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
 from mlirfuse.lowering.slots import Slots
-from mlirfuse.core.machine import Host
-from mlirfuse.schedule.cpu import columns, pointwise, rows, transpose
 from mlirfuse.schedule import staged
-from mlirfuse.analysis.phases import Analysis, size_of
+from mlirfuse.schedule.cpu import columns, pointwise, rows, transpose
 from mlirfuse.schedule.cpu.kernel import CpuKernel, lanes_of
 from mlirfuse.schedule.cpu.rows import late_outputs
 
@@ -33,7 +33,9 @@ def emit(name: str, analysis: Analysis, slots: Slots, params, host: Host) -> lis
     if isinstance(params, staged.Params):
         parts = enumerate(zip(staged.stages(analysis), params.stages))
         return [kernel for at, (stage, given) in parts for kernel in emit(f"{name}_{at}", stage, slots, given, host)]
-    module = {pointwise.Params: pointwise, transpose.Params: transpose, rows.Params: rows, columns.Params: columns}[type(params)]
+    module = {pointwise.Params: pointwise, transpose.Params: transpose, rows.Params: rows, columns.Params: columns}[
+        type(params)
+    ]
     return module.cpu(name, analysis, slots, params, host)
 
 
@@ -80,8 +82,8 @@ def _columns(analysis: Analysis, env, alignments, host: Host):
 
 
 def _across_short_rows(analysis: Analysis, env) -> bool:
-    """Whether vectors run across rows that lie one behind the other, though their elements must be gathered: where a row is a small part of a vector.
-    Sums of rows alone take a fifth less time a row at a time."""
+    """Whether vectors run across rows that lie one behind the other, though their elements must be gathered: where a
+    row is a small part of a vector. Sums of rows alone take a fifth less time a row at a time."""
     if not analysis.kept:
         return False
     kept, reduced, width, height = analysis.values(_column_extents, env)
@@ -96,7 +98,9 @@ def _across_short_rows(analysis: Analysis, env) -> bool:
 def _row_steps(analysis: Analysis):
     """How far apart rows lie in memory, each such distance once."""
     row, lane = analysis.loops(analysis.kept)[-1][-1], analysis.loops(analysis.reduced)[-1][-1]
-    return list(dict.fromkeys(analysis.axis_stride(v, row) for v in analysis.inputs if analysis.axis_stride(v, lane) != 0))
+    return list(
+        dict.fromkeys(analysis.axis_stride(v, row) for v in analysis.inputs if analysis.axis_stride(v, lane) != 0)
+    )
 
 
 def _staged(analysis: Analysis, env, alignments, host: Host) -> staged.Params:
@@ -120,7 +124,11 @@ def _extents(analysis: Analysis):
 
 
 def _column_extents(analysis: Analysis):
-    return [*_extents(analysis), size_of(analysis.loops(analysis.kept)[-1]), size_of(analysis.loops(analysis.reduced)[-1])]
+    return [
+        *_extents(analysis),
+        size_of(analysis.loops(analysis.kept)[-1]),
+        size_of(analysis.loops(analysis.reduced)[-1]),
+    ]
 
 
 def _stash_bytes(analysis: Analysis) -> int:
@@ -132,7 +140,8 @@ def _stash_bytes(analysis: Analysis) -> int:
 
 
 def _streams(analysis: Analysis, outputs: list[Value], env, alignments, host: Host) -> bool:
-    """Whether ``outputs`` should be stored past the caches: together they do not stay there, and every vector of them is aligned."""
+    """Whether ``outputs`` should be stored past the caches: together they do not stay there, and every vector of them
+    is aligned."""
     if not outputs or host.vector_bytes < 32:
         return False
     sizes = dict(zip(analysis.outputs, analysis.once(_output_sizes)(env)))
@@ -150,4 +159,6 @@ def _streams(analysis: Analysis, outputs: list[Value], env, alignments, host: Ho
 def _output_sizes(analysis: Analysis):
     """A function of the sizes: the bytes of each output, and its strides."""
     pairs = [f"(({v.numel})*{v.dtype.bytes}, {sz.spelled(analysis.strides[v])})" for v in analysis.outputs]
-    return sz.function(sz.spelled(pairs), sz.symbols_of(n for v in analysis.outputs for n in (v.numel, *analysis.strides[v])))
+    return sz.function(
+        sz.spelled(pairs), sz.symbols_of(n for v in analysis.outputs for n in (v.numel, *analysis.strides[v]))
+    )

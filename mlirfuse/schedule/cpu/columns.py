@@ -1,8 +1,9 @@
 """Reductions and normalizations across contiguous memory on the CPU: a kept axis is the innermost one.
 
 *Reductions* (one phase, outputs over the kept axes): the accumulators of a stretch of columns lie in a buffer in the nearest cache, and
-rows are added to them a few at a time, so that memory is read in order. A task takes a part of the rows (``split``). Where there are few
-columns, several rows are taken as one (``folded``): accumulators ``[rows together, columns]``, combined at the end like parts.
+rows are added to them a few at a time, so that memory is read in order. A task takes a part of the rows (``split``).
+Where there are few columns, several rows are taken as one (``folded``): accumulators ``[rows together, columns]``,
+combined at the end like parts.
 
 *Normalizations*, and reductions of few rows: a task is a block of columns with its accumulators in registers; each phase, and the writing, passes
 over its rows.
@@ -12,14 +13,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mlirfuse.analysis.phases import Analysis, size_of
+from mlirfuse.core.machine import Host
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
 from mlirfuse.lowering import reductions as red
 from mlirfuse.lowering.kernel import Env, Index
 from mlirfuse.lowering.slots import Slots
-from mlirfuse.core.machine import Host
 from mlirfuse.schedule.cpu import partial
-from mlirfuse.analysis.phases import Analysis, size_of
 from mlirfuse.schedule.cpu.kernel import SHORT, CpuBody, CpuKernel, cost_of, lanes_of, rows_grain, store_all
 from mlirfuse.schedule.cpu.packed import Packed
 from mlirfuse.schedule.cpu.rows import late_outputs
@@ -33,8 +34,8 @@ BLOCK = 256  # rows after which a normalization's accumulators are added up
 
 @dataclass(frozen=True)
 class Params:
-    """``split``: parts of the rows (0: accumulators in registers). ``folded``: several rows are taken as one. ``streamed``: full-size outputs are
-    stored past the caches."""
+    """``split``: parts of the rows (0: accumulators in registers). ``folded``: several rows are taken as one.
+    ``streamed``: full-size outputs are stored past the caches."""
 
     split: int = 1
     folded: bool = False
@@ -85,7 +86,10 @@ def _reduce(name: str, analysis: Analysis, slots: Slots, params: Params, host: H
         body.unlinear(env, outer, row)
         left = e.mul(k.scalar(which.base), body.size(stretch))
         right = e.min(e.add(left, body.size(stretch)), body.size(sz.mul(columns, together)))
-        place = e.add(e.mul(k.scalar(part.base), body.size(sz.mul(kept, together))), e.mul(row, body.size(sz.mul(columns, together))))
+        place = e.add(
+            e.mul(k.scalar(part.base), body.size(sz.mul(kept, together))),
+            e.mul(row, body.size(sz.mul(columns, together))),
+        )
 
         def clear(indices, mask, state):
             for i in indices:
@@ -95,7 +99,8 @@ def _reduce(name: str, analysis: Analysis, slots: Slots, params: Params, host: H
         body.vectors(left, right, lanes, [], clear, 1)
 
         def add(here: Env, low, high, count: int):
-            """Adds ``count`` rows from ``low`` on (folded: of as many as there are below ``high``) to the accumulators."""
+            """Adds ``count`` rows from ``low`` on (folded: of as many as there are below ``high``) to the
+            accumulators."""
             if packed:
                 packed.pack(here, low, e.min(e.add(low, e.mul(body.size(together), count)), high))
 
@@ -229,7 +234,13 @@ def _in_registers(name: str, analysis: Analysis, slots: Slots, params: Params, h
         for here in envs:
             body.hoist(here, invariant)
         if full:
-            over_rows(env, [], lambda here, state: store_all(body, full, [at(here, u) for u in range(len(starts))], analysis.domain) or [])
+            over_rows(
+                env,
+                [],
+                lambda here, state: (
+                    store_all(body, full, [at(here, u) for u in range(len(starts))], analysis.domain) or []
+                ),
+            )
         store_all(body, small, envs, analysis.kept)
 
     def task(index):
@@ -265,5 +276,3 @@ def block_vectors(analysis: Analysis) -> int:
     """Vectors of columns that are worked on together: their accumulators stay in registers."""
     most = max(sum(len(red.accumulator_types(op)) for op in phase) for phase in analysis.phases)
     return 8 if most == 1 and cost_of(analysis) < 30 else 4 if most <= 2 else 2
-
-

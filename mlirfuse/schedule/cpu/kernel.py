@@ -1,25 +1,26 @@
 """Loops of CPU kernels: tasks shared by the thread pool, vector lanes, masked ends, carried accumulators.
 
-Every CPU kernel is ``func.func @name(%begin: i64, %end: i64, %ctx: !llvm.ptr)`` and works off the tasks ``begin … end - 1``.
+Every CPU kernel is ``func.func @name(%begin: i64, %end: i64, %ctx: !llvm.ptr)`` and works off the tasks ``begin … end -
+1``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Callable
 
+from mlirfuse.analysis.axes import Axis
+from mlirfuse.analysis.phases import Analysis, size_of
+from mlirfuse.core.machine import Host
 from mlirfuse.ir import dtypes as dt
-from mlirfuse.ir.ops import table
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op, Value
+from mlirfuse.ir.ops import table
+from mlirfuse.ir.sizes import Size
 from mlirfuse.lowering import reductions as red
 from mlirfuse.lowering.emitter import Emitter, Val
 from mlirfuse.lowering.kernel import ZERO, Env, Flat, Index, Kernel, Memory
 from mlirfuse.lowering.slots import CpuArguments, Slots
-from mlirfuse.core.machine import Host
-from mlirfuse.analysis.phases import Analysis, size_of
-from mlirfuse.analysis.axes import Axis
-from mlirfuse.ir.sizes import Size
 
 I64 = dt.i64
 TILE = 8192  # elements that a task of a pointwise kernel works on, about
@@ -47,10 +48,16 @@ class Elements(Kernel):
             offset = self._offset(value, memory.strides, env)
             if offset.vector is None and offset.step == 1:
                 e = self.e
-                val = e.cast(val, dt.u8) if memory.dtype is dt.bool_ else e.bitcast(e.cast(val, memory.dtype), self.held(memory.dtype))
+                val = (
+                    e.cast(val, dt.u8)
+                    if memory.dtype is dt.bool_
+                    else e.bitcast(e.cast(val, memory.dtype), self.held(memory.dtype))
+                )
                 address = self.address(memory, offset.base)
                 align = val.lanes * memory.dtype.bytes
-                e.line(f"llvm.store {val}, {address} {{alignment = {align} : i64, nontemporal}} : {val.type}, {self.pointer_type}")
+                e.line(
+                    f"llvm.store {val}, {address} {{alignment = {align} : i64, nontemporal}} : {val.type}, {self.pointer_type}"
+                )
                 return
         super()._store(value, env, val, memory)
 
@@ -100,8 +107,11 @@ class CpuBody:
         with self.k.region(f"scf.for %task = %begin to %end step {one} : i64 {{"):
             body(Val("%task", I64))
 
-    def loop(self, low: Val, high: Val, step: int | Val, carried: list[Val], body: Callable[[Val, list[Val]], list[Val]]) -> list[Val]:
-        """``scf.for`` carrying ``carried``; ``body(index, carried)`` gives their next values. Returns their last ones."""
+    def loop(
+        self, low: Val, high: Val, step: int | Val, carried: list[Val], body: Callable[[Val, list[Val]], list[Val]]
+    ) -> list[Val]:
+        """``scf.for`` carrying ``carried``; ``body(index, carried)`` gives their next values. Returns their last
+        ones."""
         e = self.e
         by = step if isinstance(step, Val) else self.constant(step)
         i = e.fresh()
@@ -113,7 +123,9 @@ class CpuBody:
         name = e.fresh()
         pairs = ", ".join(f"{a} = {b}" for a, b in zip(inner, carried))
         types = ", ".join(v.type for v in carried)
-        with self.k.region(f"{name}:{len(carried)} = scf.for {i} = {low} to {high} step {by} iter_args({pairs}) -> ({types}) : i64 {{"):
+        with self.k.region(
+            f"{name}:{len(carried)} = scf.for {i} = {low} to {high} step {by} iter_args({pairs}) -> ({types}) : i64 {{"
+        ):
             following = body(Val(i, I64), inner)
             e.line(f"scf.yield {', '.join(v.name for v in following)} : {types}")
         return [Val(f"{name}#{k}", v.dtype, v.lanes) for k, v in enumerate(carried)]
@@ -139,14 +151,18 @@ class CpuBody:
         dtype = dt.i32 if lanes <= 16 else dt.i16
         return self.e.cmp("lt", self.e.iota(dtype, lanes), self.e.splat(self.e.cast(count, dtype), lanes))
 
-    def vectors(self, low: Val, high: Val, lanes: int, carried: list[Val], body, unroll: int = 1, exact: bool = False) -> list[Val]:
-        """Runs ``body(indices, mask, carried) -> carried`` over ``low … high``: ``unroll`` vectors of ``lanes`` at a time, then the rest one by one,
-        masked. ``exact``: there is no rest."""
+    def vectors(
+        self, low: Val, high: Val, lanes: int, carried: list[Val], body, unroll: int = 1, exact: bool = False
+    ) -> list[Val]:
+        """Runs ``body(indices, mask, carried) -> carried`` over ``low … high``: ``unroll`` vectors of ``lanes`` at a
+        time, then the rest one by one, masked. ``exact``: there is no rest."""
         e, step = self.e, lanes * unroll
         middle = high if exact else e.add(low, e.and_(e.sub(high, low), -step)) if step > 1 else high
 
         def wide(i, state):
-            return body([Index(e.add(i, u * lanes) if u else i, int(lanes > 1), lanes) for u in range(unroll)], None, state)
+            return body(
+                [Index(e.add(i, u * lanes) if u else i, int(lanes > 1), lanes) for u in range(unroll)], None, state
+            )
 
         carried = self.loop(low, middle, step, carried, wide)
         if exact or step == 1:
@@ -162,7 +178,8 @@ class CpuBody:
         return self.loop(middle, high, lanes, carried, narrow)
 
     def flat(self, loops: tuple[list[Axis], list[Axis]], origin: Val, index: Index, env: Env) -> Flat:
-        """Lanes across two loops; sets them in ``env``. ``index`` is below TILE and the inner loop shorter than SHORT."""
+        """Lanes across two loops; sets them in ``env``. ``index`` is below TILE and the inner loop shorter than
+        SHORT."""
         e, lanes, extent = self.e, index.lanes, size_of(loops[1])
         at = e.cast(self.k.materialize(index), dt.u32)
         size = e.cast(self.size(extent), dt.u32)
@@ -187,7 +204,9 @@ class CpuBody:
         """A buffer on the stack, for as long as the function runs."""
         held = dt.u8 if dtype is dt.bool_ else dtype
         size, name = self.size(count), f"%stack{len(self.e.entry)}"
-        self.e.entry.append(f"  {name} = llvm.alloca {size} x {held.memory} {{alignment = 64 : i64}} : (i64) -> !llvm.ptr")
+        self.e.entry.append(
+            f"  {name} = llvm.alloca {size} x {held.memory} {{alignment = 64 : i64}} : (i64) -> !llvm.ptr"
+        )
         return Memory(name, (), held, held.bytes)
 
     def put(self, memory: Memory, offset: Val, val: Val) -> None:
@@ -204,7 +223,9 @@ class CpuBody:
         e, mask, address = self.e, self.k.mask, self.k.address(memory, offset)
         type_ = Val("", memory.dtype, lanes).type
         if mask is None or lanes == 1:
-            val = e.op(f"llvm.load {address} {{alignment = {memory.align} : i64}} : !llvm.ptr -> {type_}", memory.dtype, lanes)
+            val = e.op(
+                f"llvm.load {address} {{alignment = {memory.align} : i64}} : !llvm.ptr -> {type_}", memory.dtype, lanes
+            )
         else:
             text = f"llvm.intr.masked.load {address}, {mask}, {e.const(0, memory.dtype, lanes)} {{alignment = {memory.align} : i32}}"
             val = e.op(f"{text} : (!llvm.ptr, {mask.type}, {type_}) -> {type_}", memory.dtype, lanes)
@@ -216,7 +237,9 @@ class CpuBody:
         """The accumulators of the elements at ``envs``, one env a vector."""
         out: list[Val] = []
         for op in reductions:
-            rows = [(self.e.splat(self.k.value(op.operands[0], env), lanes), self.position(op, env), mask) for env in envs]
+            rows = [
+                (self.e.splat(self.k.value(op.operands[0], env), lanes), self.position(op, env), mask) for env in envs
+            ]
             out += red.total(self.e, op, rows, self.in_order(op))
         return out
 
@@ -262,7 +285,8 @@ def cost_of(analysis: Analysis) -> int:
 
 
 def unroll_for(cost: int) -> int:
-    """Vectors in flight where an element takes ``cost`` instructions: the fewer, the more it takes to keep the processor busy."""
+    """Vectors in flight where an element takes ``cost`` instructions: the fewer, the more it takes to keep the
+    processor busy."""
     return 4 if cost < 8 else 2 if cost < 40 else 1
 
 
@@ -272,7 +296,8 @@ def store_outputs(body: CpuBody, outputs: list[Value], env: Env, domain: list[Ax
 
 
 def store_all(body: CpuBody, outputs: list[Value], envs: list[Env], domain: list[Axis]) -> None:
-    """Stores ``outputs`` at all of ``envs``. All is computed before any store: an output may be written over an input."""
+    """Stores ``outputs`` at all of ``envs``. All is computed before any store: an output may be written over an
+    input."""
     vals = [[body.k.value(value, env) for value in outputs] for env in envs]
     for env, here in zip(envs, vals):
         for value, val in zip(outputs, here):
@@ -304,5 +329,3 @@ def depends_on(analysis: Analysis, axes) -> set[Value]:
 def rows_grain(elements_a_task: Size, target: int = 16384) -> Size:
     """Tasks a thread takes at a time, so that it has about ``target`` elements."""
     return sz.maximum(1, sz.floordiv(target, sz.maximum(1, elements_a_task)))
-
-

@@ -1,24 +1,25 @@
 """Inputs packed for vectors that run across two loops of a CPU kernel (:class:`~mlirfuse.schedule.cpu.kernel.Flat`).
 
-What memory does not run through both loops as through one would be gathered, element by element. Instead some rows of it are copied to a
-buffer as the loops lie, in vectors along a row, where the nearest cache holds them; what is the same in all rows, once for a task.
+What memory does not run through both loops as through one would be gathered, element by element. Instead some rows of
+it are copied to a buffer as the loops lie, in vectors along a row, where the nearest cache holds them; what is the same
+in all rows, once for a task.
 """
 
 from __future__ import annotations
 
+from mlirfuse.analysis.axes import Axis
+from mlirfuse.analysis.phases import Analysis, size_of
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index
-from mlirfuse.analysis.phases import Analysis, size_of
-from mlirfuse.analysis.axes import Axis
 from mlirfuse.schedule.cpu.kernel import CpuBody
 
 
 class Packed:
-    """Buffers of ``count`` elements for the inputs that vectors of ``lanes`` across ``loops``, an outer and an inner one, would gather. A row is
-    at most ``vectors`` long."""
+    """Buffers of ``count`` elements for the inputs that vectors of ``lanes`` across ``loops``, an outer and an inner
+    one, would gather. A row is at most ``vectors`` long."""
 
     def __init__(self, body: CpuBody, loops: tuple[list[Axis], list[Axis]], count: int, lanes: int, vectors: int = 1):
         self.body, self.loops, self.lanes, self.vectors = body, loops, lanes, vectors
@@ -56,8 +57,8 @@ class Packed:
             body.loop(first, end, 1, [], row)
 
     def bind(self, env: Env, offset: Val, row: Val | None = None) -> None:
-        """Says what the packed inputs are at ``env``, whose first lane is element ``offset`` of the rows from ``row`` on, counted from those that
-        were packed."""
+        """Says what the packed inputs are at ``env``, whose first lane is element ``offset`` of the rows from ``row``
+        on, counted from those that were packed."""
         body, k, e = self.body, self.body.k, self.body.e
         later = e.add(offset, e.mul(row, body.size(size_of(self.loops[1])))) if row is not None else offset
         for value, buffer in self._buffers.items():
@@ -71,6 +72,10 @@ def gathered(analysis: Analysis, loops) -> list[Value]:
     out = []
     for value in analysis.inputs:
         across, along = (analysis.axis_stride(value, loop[-1]) for loop in loops)
-        if along in (0, 1) and across != sz.mul(along, size_of(inner)) and set(analysis.axes.flat(value)) <= set(analysis.domain):
+        if (
+            along in (0, 1)
+            and across != sz.mul(along, size_of(inner))
+            and set(analysis.axes.flat(value)) <= set(analysis.domain)
+        ):
             out.append(value)
     return out

@@ -1,16 +1,17 @@
-"""Reductions in parts, on the CPU: accumulators in the workspace, ``[parts, kept]`` for each, and the kernel that combines them."""
+"""Reductions in parts, on the CPU: accumulators in the workspace, ``[parts, kept]`` for each, and the kernel that
+combines them."""
 
 from __future__ import annotations
 
+from mlirfuse.analysis.phases import Analysis, size_of
+from mlirfuse.core.machine import Host
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op
+from mlirfuse.ir.sizes import Size
 from mlirfuse.lowering import reductions as red
 from mlirfuse.lowering.kernel import Env, Memory
 from mlirfuse.lowering.slots import Slots
-from mlirfuse.core.machine import Host
-from mlirfuse.analysis.phases import Analysis, size_of
 from mlirfuse.schedule.cpu.kernel import CpuBody, CpuKernel, lanes_of, rows_grain, store_all
-from mlirfuse.ir.sizes import Size
 
 
 def buffers(body: CpuBody, phase: list[Op], kept: Size, parts: Size) -> list[list[Memory]]:
@@ -34,7 +35,8 @@ def save(body: CpuBody, memories: list[list[Memory]], offset, vals) -> None:
 
 
 def finish(name: str, analysis: Analysis, slots: Slots, split: int, host: Host, together: Size = 1) -> CpuKernel:
-    """Combines the parts and computes what follows from them: a task is a point of the outer kept loops, the innermost one in vectors.
+    """Combines the parts and computes what follows from them: a task is a point of the outer kept loops, the innermost
+    one in vectors.
 
     The parts lie as [split, outer kept loops, together, innermost kept loop].
     """
@@ -49,14 +51,22 @@ def finish(name: str, analysis: Analysis, slots: Slots, split: int, host: Host, 
 
     def combine(env: Env, row, column, lanes: int) -> None:
         def add(part, state):
-            start = e.add(e.mul(part, body.size(sz.mul(kept, together))), e.mul(row, body.size(sz.mul(columns, together))))
+            start = e.add(
+                e.mul(part, body.size(sz.mul(kept, together))), e.mul(row, body.size(sz.mul(columns, together)))
+            )
 
             def one(k, state):
                 offset = e.add(start, e.add(e.mul(k, body.size(columns)), column))
                 parts = red.grouped(phase, load(body, phase, memories, offset, lanes))
-                return [v for op, a, b in zip(phase, red.grouped(phase, state), parts) for v in red.combine(e, op, a, b)]
+                return [
+                    v for op, a, b in zip(phase, red.grouped(phase, state), parts) for v in red.combine(e, op, a, b)
+                ]
 
-            return body.loop(body.constant(0), body.size(together), 1, state, one) if together != 1 else one(body.constant(0), state)
+            return (
+                body.loop(body.constant(0), body.size(together), 1, state, one)
+                if together != 1
+                else one(body.constant(0), state)
+            )
 
         done = body.loop(body.constant(0), body.constant(split), 1, body.identities(phase, lanes), add)
         for op, total in zip(phase, red.grouped(phase, done)):

@@ -1,20 +1,31 @@
 """Pointwise segments on the CPU: every output element from input elements, no reductions.
 
-The domain's axes merge into as few loops as memory admits. A task is a tile of the two innermost loops: a piece of one row where rows
-are long, several rows where they are short. Rows shorter than a vector share vectors (``flat``).
+The domain's axes merge into as few loops as memory admits. A task is a tile of the two innermost loops: a piece of one
+row where rows are long, several rows where they are short. Rows shorter than a vector share vectors (``flat``).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mlirfuse.analysis.phases import Analysis, size_of
+from mlirfuse.core.machine import Host
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
 from mlirfuse.lowering.kernel import Env, Index
 from mlirfuse.lowering.slots import Slots
-from mlirfuse.core.machine import Host
-from mlirfuse.analysis.phases import Analysis, size_of
-from mlirfuse.schedule.cpu.kernel import SHORT, TILE, CpuBody, CpuKernel, cost_of, depends_on, lanes_of, rows_grain, store_all, unroll_for
+from mlirfuse.schedule.cpu.kernel import (
+    SHORT,
+    TILE,
+    CpuBody,
+    CpuKernel,
+    cost_of,
+    depends_on,
+    lanes_of,
+    rows_grain,
+    store_all,
+    unroll_for,
+)
 from mlirfuse.schedule.cpu.packed import Packed, gathered
 
 PACKED = 1024  # elements that are packed at a time: a few such buffers stay in the first cache
@@ -23,7 +34,8 @@ PACKED_BYTES = 64 << 10  # of all buffers together, which lie on the stack
 
 @dataclass(frozen=True)
 class Params:
-    """``flat``: the lanes of a vector run across the two innermost loops. ``streamed``: outputs are stored past the caches."""
+    """``flat``: the lanes of a vector run across the two innermost loops. ``streamed``: outputs are stored past the
+    caches."""
 
     flat: bool = False
     streamed: bool = False

@@ -1,27 +1,30 @@
 """Reductions and normalizations along contiguous memory on the CPU: a task is a row, a point of the kept axes.
 
-Each phase of reductions passes over the row, which stays in the cache, and so does the writing of full-size outputs. What is expensive
-to compute and needed again is kept in a buffer of the row's length (``stash``). Rows of a few vectors stay in registers (``held``).
+Each phase of reductions passes over the row, which stays in the cache, and so does the writing of full-size outputs.
+What is expensive to compute and needed again is kept in a buffer of the row's length (``stash``). Rows of a few vectors
+stay in registers (``held``).
 
-Where there are too few rows to share, a task takes a part of one and stores its accumulators (``split``); see :mod:`partial`.
+Where there are too few rows to share, a task takes a part of one and stores its accumulators (``split``); see
+:mod:`partial`.
 
-Sums add up the vectors in flight, then blocks of :data:`BLOCK` of those, then the lanes: the error stays near that of pairwise summation.
+Sums add up the vectors in flight, then blocks of :data:`BLOCK` of those, then the lanes: the error stays near that of
+pairwise summation.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mlirfuse.ir.ops import table
+from mlirfuse.analysis.phases import Analysis, is_reduction, size_of
+from mlirfuse.core.machine import Host
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op, Value
+from mlirfuse.ir.ops import table
 from mlirfuse.lowering import reductions as red
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import ZERO, Env, Index
 from mlirfuse.lowering.slots import Slots
-from mlirfuse.core.machine import Host
 from mlirfuse.schedule.cpu import partial
-from mlirfuse.analysis.phases import Analysis, is_reduction, size_of
 from mlirfuse.schedule.cpu.kernel import CpuBody, CpuKernel, depends_on, lanes_of, rows_grain, store_all, unroll_for
 
 BLOCK = 64
@@ -32,8 +35,8 @@ STASH_BYTES = 128 << 10  # of a row's buffers, which lie on the stack
 
 @dataclass(frozen=True)
 class Params:
-    """``split``: parts of the reduced range. ``held``: the row is that many vectors, kept in registers; 0: it is passed over. ``stash``: keep
-    expensive values; ``streamed``: full-size outputs are stored past the caches."""
+    """``split``: parts of the reduced range. ``held``: the row is that many vectors, kept in registers; 0: it is passed
+    over. ``stash``: keep expensive values; ``streamed``: full-size outputs are stored past the caches."""
 
     split: int = 1
     held: int = 0
@@ -66,8 +69,8 @@ def late_outputs(analysis: Analysis) -> tuple[list[Value], list[Value]]:
 
 @dataclass
 class Stage:
-    """One pass over a row: a phase of reductions, or after the last of them the writing of outputs. ``kept``: values that later stages get from
-    a buffer; ``cost``: about how many instructions an element takes."""
+    """One pass over a row: a phase of reductions, or after the last of them the writing of outputs. ``kept``: values
+    that later stages get from a buffer; ``cost``: about how many instructions an element takes."""
 
     kept: list[Value]
     cost: int
@@ -110,7 +113,8 @@ def _stages(analysis: Analysis, threshold: int | None) -> list[Stage]:
 
 
 def _expensive(analysis: Analysis, varying: set[Value], threshold: int) -> set[Value]:
-    """The results of elementwise ops that take ``threshold`` instructions or more to compute from inputs and reductions."""
+    """The results of elementwise ops that take ``threshold`` instructions or more to compute from inputs and
+    reductions."""
     total: dict[Value, int] = {}
     for op in analysis.ops:
         for value in op.results if not is_reduction(op) else ():
@@ -122,7 +126,10 @@ def _expensive(analysis: Analysis, varying: set[Value], threshold: int) -> set[V
 def cpu(name: str, analysis: Analysis, slots: Slots, params: Params, host: Host) -> list[CpuKernel]:
     """The kernels that compute ``analysis``; with ``split``, one that reduces parts and one that combines them."""
     if params.split > 1:
-        return [_split_rows(name, analysis, slots, params, host), partial.finish(f"{name}_finish", analysis, slots, params.split, host)]
+        return [
+            _split_rows(name, analysis, slots, params, host),
+            partial.finish(f"{name}_finish", analysis, slots, params.split, host),
+        ]
     if params.held:
         return [_held_rows(name, analysis, slots, params, host)]
     return [_long_rows(name, analysis, slots, params, host)]
@@ -138,11 +145,14 @@ class _Rows(CpuBody):
         self.invariant = _invariant(analysis)
         self.stages = stages(analysis, stash)
         length = sz.product(a.size for a in analysis.reduced)
-        self.kept = [(at, v, self.stack(length, v.dtype.compute)) for at, stage in enumerate(self.stages) for v in stage.kept]
+        self.kept = [
+            (at, v, self.stack(length, v.dtype.compute)) for at, stage in enumerate(self.stages) for v in stage.kept
+        ]
 
     def over(self, env: Env, at: int, carried, step, low=None, high=None, block=None) -> list[Val]:
-        """Stage ``at``: ``step(envs, mask, carried)`` over the row, its innermost loop in vectors; ``low`` and ``high`` bound the outermost loop.
-        ``block``: the reductions whose accumulators are carried; they are added up in blocks."""
+        """Stage ``at``: ``step(envs, mask, carried)`` over the row, its innermost loop in vectors; ``low`` and ``high``
+        bound the outermost loop. ``block``: the reductions whose accumulators are carried; they are added up in
+        blocks."""
         zero, unroll = self.constant(0), unroll_for(self.stages[at].cost)
 
         def nest(depth: int, env: Env, carried):
@@ -225,7 +235,8 @@ class _Rows(CpuBody):
 
 
 def _invariant(analysis: Analysis) -> list[list[Value]]:
-    """For each phase, and for the writing of outputs after them, what it needs that is the same along the row and known only now."""
+    """For each phase, and for the writing of outputs after them, what it needs that is the same along the row and known
+    only now."""
     varying = depends_on(analysis, analysis.reduced)
     level: dict[Value, int] = {op.result: at + 1 for at, phase in enumerate(analysis.phases) for op in phase}
     out: list[list[Value]] = [[] for _ in range(len(analysis.phases) + 1)]

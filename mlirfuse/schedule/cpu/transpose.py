@@ -1,8 +1,9 @@
 """Pointwise segments on the CPU that read along one loop and write along another.
 
-A task is a tile of the two loops, taken in blocks of as many elements along each as a vector has, or fewer along a loop that is shorter.
-What comes of inputs that are contiguous along the *reading* loop alone is computed in vectors along it; the block is then transposed in
-registers, and the rest is computed and stored in vectors along the *writing* loop. Blocks at the edges are masked.
+A task is a tile of the two loops, taken in blocks of as many elements along each as a vector has, or fewer along a loop
+that is shorter. What comes of inputs that are contiguous along the *reading* loop alone is computed in vectors along
+it; the block is then transposed in registers, and the rest is computed and stored in vectors along the *writing* loop.
+Blocks at the edges are masked.
 """
 
 from __future__ import annotations
@@ -10,25 +11,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from mlirfuse.analysis.phases import Analysis, size_of
+from mlirfuse.core.machine import Host
 from mlirfuse.ir import dtypes as dt
-from mlirfuse.ir.ops import table
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
+from mlirfuse.ir.ops import table
 from mlirfuse.lowering.emitter import Emitter, Val
 from mlirfuse.lowering.kernel import Env, Index
 from mlirfuse.lowering.slots import Slots
-from mlirfuse.core.machine import Host
-from mlirfuse.analysis.phases import Analysis, size_of
 from mlirfuse.schedule.cpu.kernel import CpuBody, CpuKernel, lanes_of, rows_grain, store_all
 
-TILE_ROWS, TILE_COLUMNS = 64, 256  # elements of a task's tile along the reading and the writing loop, where these are as long
+TILE_ROWS, TILE_COLUMNS = (
+    64,
+    256,
+)  # elements of a task's tile along the reading and the writing loop, where these are as long
 WIDEST = 16  # elements along each side of a block, at most: that many vectors are in registers
 
 
 @dataclass(frozen=True)
 class Params:
-    """``reading``: which loop the inputs are contiguous along. ``height``, ``width``: a block's elements along the reading and along the
-    writing loop, of which both are multiples if they are ``whole``. ``streamed``: outputs are stored past the caches."""
+    """``reading``: which loop the inputs are contiguous along. ``height``, ``width``: a block's elements along the
+    reading and along the writing loop, of which both are multiples if they are ``whole``. ``streamed``: outputs are
+    stored past the caches."""
 
     reading: int
     height: int
@@ -38,8 +43,8 @@ class Params:
 
 
 def block_of(analysis: Analysis, host: Host, env: dict[str, int]) -> tuple[int, int, int, bool] | None:
-    """The loop that most of what is read is contiguous along, where that is not the one that is written along and one of the two is as long
-    as a vector; the sides of a block; and whether blocks leave nothing over. Else None."""
+    """The loop that most of what is read is contiguous along, where that is not the one that is written along and one
+    of the two is as long as a vector; the sides of a block; and whether blocks leave nothing over. Else None."""
     loops = analysis.loops(analysis.kept)
     if len(loops) < 2:
         return None
@@ -68,11 +73,14 @@ def _whole_inputs(analysis: Analysis) -> list[Value]:
 
 def _strides_and_extents(analysis: Analysis):
     loops = analysis.loops(analysis.kept)
-    return [analysis.axis_stride(v, loop[-1]) for v in _whole_inputs(analysis) for loop in loops] + [size_of(loop) for loop in loops]
+    return [analysis.axis_stride(v, loop[-1]) for v in _whole_inputs(analysis) for loop in loops] + [
+        size_of(loop) for loop in loops
+    ]
 
 
 def _staged(analysis: Analysis, reading, writing) -> list[Value]:
-    """What is computed along the reading loop: the inputs that are contiguous along it or, if these are no more, what comes of them alone."""
+    """What is computed along the reading loop: the inputs that are contiguous along it or, if these are no more, what
+    comes of them alone."""
     of = lambda v, loop: analysis.axis_stride(v, loop[-1])  # noqa: E731
     inputs = [v for v in analysis.once(_whole_inputs) if of(v, reading) == 1 and of(v, writing) not in (0, 1)]
     alone, needed = set(inputs), []
@@ -108,14 +116,22 @@ def cpu(name: str, analysis: Analysis, slots: Slots, params: Params, host: Host)
     def block(env: Env, r: Val, w: Val, high_r: Val | None = None, high_w: Val | None = None) -> None:
         """A block from ``r``, ``w`` on; ``high_r``, ``high_w``: what it ends before, where it may reach that."""
         edge = high_r is not None
-        down, along = ([e.add(low, u) if u else low for u in range(n)] for low, n in ((r, params.height), (w, params.width)))
+        down, along = (
+            [e.add(low, u) if u else low for u in range(n)] for low, n in ((r, params.height), (w, params.width))
+        )
         if edge:  # columns that are not there are read as the last one that is
             last = e.sub(high_w, 1)
             along = [e.min(here, last) for here in along]
         across = [at(env, Index(here), Index(w, 1, params.width)) for here in down]
         with k.masked(body.below(e.sub(high_r, r), params.height) if edge else None):
             read = [[(value, at(env, Index(r, 1, params.height), Index(here))) for here in along] for value in staged]
-            read = [[e.splat((k.preload if value in analysis.inputs else k.value)(value, here), params.height) for value, here in of] for of in read]
+            read = [
+                [
+                    e.splat((k.preload if value in analysis.inputs else k.value)(value, here), params.height)
+                    for value, here in of
+                ]
+                for of in read
+            ]
         for value, vectors in zip(staged, read):
             for here, val in zip(across, transposed(e, vectors)):
                 (k.bind_loaded if value in analysis.inputs else k.bind)(value, here, val)
@@ -132,7 +148,9 @@ def cpu(name: str, analysis: Analysis, slots: Slots, params: Params, host: Host)
         place, r_tile = k.divmod(Index(index), sz.ceildiv(rows, tile_rows))
         place, w_tile = k.divmod(place, sz.ceildiv(columns, tile_columns))
         body.unlinear(env, outer, k.scalar(place.base))
-        low_r, low_w = (e.mul(k.scalar(tile.base), body.size(n)) for tile, n in ((r_tile, tile_rows), (w_tile, tile_columns)))
+        low_r, low_w = (
+            e.mul(k.scalar(tile.base), body.size(n)) for tile, n in ((r_tile, tile_rows), (w_tile, tile_columns))
+        )
         high_r = e.min(e.add(low_r, body.size(tile_rows)), body.size(rows))
         high_w = e.min(e.add(low_w, body.size(tile_columns)), body.size(columns))
 
@@ -152,14 +170,16 @@ def cpu(name: str, analysis: Analysis, slots: Slots, params: Params, host: Host)
             body.loop(low_r, high_r, params.height, [], edge)
 
     body.tasks(task)
-    tasks = sz.mul(sz.product(size_of(loop) for loop in outer), sz.ceildiv(rows, tile_rows), sz.ceildiv(columns, tile_columns))
+    tasks = sz.mul(
+        sz.product(size_of(loop) for loop in outer), sz.ceildiv(rows, tile_rows), sz.ceildiv(columns, tile_columns)
+    )
     return [body.finish(tasks, rows_grain(sz.mul(sz.minimum(rows, tile_rows), sz.minimum(columns, tile_columns))))]
 
 
 def transposed(e: Emitter, rows: list[Val]) -> list[Val]:
-    """The columns of a block, whose sides are powers of two. Elements are first zipped inside of 128 bits, then pieces of 128 bits are
-    sorted: both are single instructions on x86, unlike what moves elements further. Short rows are joined to vectors before that, long
-    ones taken apart after it."""
+    """The columns of a block, whose sides are powers of two. Elements are first zipped inside of 128 bits, then pieces
+    of 128 bits are sorted: both are single instructions on x86, unlike what moves elements further. Short rows are
+    joined to vectors before that, long ones taken apart after it."""
     dtype, height, width = rows[0].dtype, rows[0].lanes, len(rows)
     word = {8: dt.u8, 16: dt.u16, 32: dt.u32, 64: dt.u64}[dtype.bits]
     rows = [e.cast(v, dt.u8) if dtype is dt.bool_ else e.bitcast(v, word) for v in rows]
@@ -195,7 +215,9 @@ def _zipped(e: Emitter, rows: list[Val], piece: int) -> list[Val]:
     high = [i + half for i in low]
     count = len(rows) // 2
     for _ in range(piece.bit_length() - 1):
-        rows = [v for a, b in zip(rows[:count], rows[count:]) for v in (_shuffle(e, a, b, low), _shuffle(e, a, b, high))]
+        rows = [
+            v for a, b in zip(rows[:count], rows[count:]) for v in (_shuffle(e, a, b, low), _shuffle(e, a, b, high))
+        ]
     return rows
 
 

@@ -1,4 +1,5 @@
-"""Columns that several threads of a GPU block walk down: how their accumulators come together, through shared memory."""
+"""Columns that several threads of a GPU block walk down: how their accumulators come together, through shared
+memory."""
 
 from __future__ import annotations
 
@@ -12,16 +13,17 @@ from mlirfuse.schedule.gpu.kernel import GpuBody
 
 
 class BlockColumns:
-    """``tx`` threads lie along the columns, each with a vector of them, and ``ty`` along the rows, both powers of two; ``x`` and ``y`` are a thread's
-    place among them."""
+    """``tx`` threads lie along the columns, each with a vector of them, and ``ty`` along the rows, both powers of two;
+    ``x`` and ``y`` are a thread's place among them."""
 
     def __init__(self, body: GpuBody, tx: int, ty: int, x: Val, y: Val):
         self.body, self.tx, self.ty, self.x, self.y = body, tx, ty, x, y
         self.lanes = body.access.lanes
 
     def combine(self, phase: list[Op], totals: list[tuple[Val, ...]], needed: bool) -> list[tuple[Val, ...]]:
-        """The accumulators of the block's columns from those of its threads: by halves where a step is one instruction a lane, else in one exchange.
-        All threads have those of their columns where they are ``needed``, the first row of threads always."""
+        """The accumulators of the block's columns from those of its threads: by halves where a step is one instruction
+        a lane, else in one exchange. All threads have those of their columns where they are ``needed``, the first row
+        of threads always."""
         if self.ty == 1:
             return totals
         if all(len(total) == 1 for total in totals):
@@ -50,7 +52,10 @@ class BlockColumns:
                 store()
             body.barrier()
             other, lower = e.min(e.add(self.y, half), self.ty - 1), e.cmp("lt", self.y, half)
-            vals = [e.select(lower, *red.combine(e, op, (v,), (load(offset, other, v),)), v) for op, offset, v in zip(phase, offsets, vals)]
+            vals = [
+                e.select(lower, *red.combine(e, op, (v,), (load(offset, other, v),)), v)
+                for op, offset, v in zip(phase, offsets, vals)
+            ]
         if needed:
             with body.leader(e.cmp("eq", self.y, 0)):
                 store()
@@ -59,7 +64,8 @@ class BlockColumns:
         return vals
 
     def _exchanged(self, phase: list[Op], totals: list[tuple[Val, ...]]) -> list[tuple[Val, ...]]:
-        """Each column's accumulators, brought to neighbouring threads, as many to a thread as it has columns, and combined there."""
+        """Each column's accumulators, brought to neighbouring threads, as many to a thread as it has columns, and
+        combined there."""
         body, e, lanes = self.body, self.body.e, self.lanes
         tile = self.tx * lanes
         moving = list(dict.fromkeys(v for total in totals for v in total if e.known(v) is None))
@@ -86,7 +92,9 @@ class BlockColumns:
 
         for start in range(0, tile, at_once):
             column = e.add(e.and_(group, at_once - 1), start)
-            combined = [red.across_lanes(e, op, tuple(parts_of(v, column) for v in total)) for op, total in zip(phase, totals)]
+            combined = [
+                red.across_lanes(e, op, tuple(parts_of(v, column) for v in total)) for op, total in zip(phase, totals)
+            ]
             combined = body.across_warp(phase, combined, threads)
             with body.leader(e.cmp("eq", first, 0)):
                 for offsets, done in zip(found, combined):
@@ -98,13 +106,16 @@ class BlockColumns:
         def result_of(offset: int | None, done: Val) -> Val:
             if offset is None:  # as many rows in every column
                 return e.splat(done, lanes)
-            return body.shared_load(body.shared_address(offset, own, done.dtype.bytes), done.dtype, lanes, min(16, done.dtype.bytes * lanes))
+            return body.shared_load(
+                body.shared_address(offset, own, done.dtype.bytes), done.dtype, lanes, min(16, done.dtype.bytes * lanes)
+            )
 
         return [tuple(map(result_of, offsets, done)) for offsets, done in zip(found, combined)]
 
     def across_cluster(self, phase: list[Op], totals: list[tuple[Val, ...]], rank: Val) -> list[tuple[Val, ...]]:
-        """What the blocks of a cluster have of the columns that they share, combined: each row of threads writes its block's accumulators, which all
-        of its threads have, into another block's shared memory. There are as many rows as blocks, at least."""
+        """What the blocks of a cluster have of the columns that they share, combined: each row of threads writes its
+        block's accumulators, which all of its threads have, into another block's shared memory. There are as many rows
+        as blocks, at least."""
         body, e, lanes = self.body, self.body.e, self.lanes
         body.cluster_begins()
         offsets = {v: body.reserve(body.cluster * self.tx * lanes * v.dtype.bytes) for v in body.differing(totals)}
@@ -123,10 +134,13 @@ class BlockColumns:
         def of_block(total: tuple[Val, ...], block: int) -> tuple[Val, ...]:
             at = e.const(block, dt.i32)
             return tuple(
-                body.shared_load(place(v, at), v.dtype, lanes, min(16, lanes * v.dtype.bytes)) if v in offsets else e.const(e.known(v), v.dtype, lanes)
+                body.shared_load(place(v, at), v.dtype, lanes, min(16, lanes * v.dtype.bytes))
+                if v in offsets
+                else e.const(e.known(v), v.dtype, lanes)
                 for v in total
             )
 
         return [
-            functools.reduce(functools.partial(red.combine, e, op), [of_block(total, n) for n in range(body.cluster)]) for op, total in zip(phase, totals)
+            functools.reduce(functools.partial(red.combine, e, op), [of_block(total, n) for n in range(body.cluster)])
+            for op, total in zip(phase, totals)
         ]

@@ -4,20 +4,34 @@ from __future__ import annotations
 
 import functools
 import itertools
-from typing import Iterator
+from collections.abc import Iterator
 
+from mlirfuse.analysis import joint
+from mlirfuse.analysis.phases import INDEXED, RANDOM, Analysis, size_of
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
+from mlirfuse.ir.ops.table import SIZE_ATTRS
 from mlirfuse.lowering.kernel import PASS_L1, STAY_L2
 from mlirfuse.lowering.slots import Slots
-from mlirfuse.ir.ops.table import SIZE_ATTRS
-from mlirfuse.schedule.gpu import columns as gpu_columns, inner_outer as gpu_inner_outer, pointwise as gpu_pointwise, rows as gpu_rows, transpose as gpu_transpose
 from mlirfuse.schedule import inner_outer, staged
-from mlirfuse.analysis import joint
-from mlirfuse.analysis.phases import INDEXED, RANDOM, Analysis, size_of
-from mlirfuse.schedule.gpu.kernel import Access, GpuKernel
 from mlirfuse.schedule.cpu.rows import is_outer
+from mlirfuse.schedule.gpu import (
+    columns as gpu_columns,
+)
+from mlirfuse.schedule.gpu import (
+    inner_outer as gpu_inner_outer,
+)
+from mlirfuse.schedule.gpu import (
+    pointwise as gpu_pointwise,
+)
+from mlirfuse.schedule.gpu import (
+    rows as gpu_rows,
+)
+from mlirfuse.schedule.gpu import (
+    transpose as gpu_transpose,
+)
+from mlirfuse.schedule.gpu.kernel import Access, GpuKernel
 
 
 def _phases(analysis: Analysis) -> list[Analysis]:
@@ -29,7 +43,8 @@ _SCHEDULERS = {m.Params: m for m in (gpu_columns, gpu_inner_outer, gpu_pointwise
 WIDEST = 16  # bytes of the widest access
 # Second-level caches full that a kernel reads and writes, where hints begin to help or to hurt.
 REDUCED = 4  # up to here what is only reduced passes the first-level cache: time -12% for one, +3% for twenty
-STAYING = 1.5  # from here on what else is read stays in the second-level one: copies -0.5%, transposes -1%, softmax -0.8 to -1.5%
+# from here on what else is read stays in the second-level one: copies -0.5%, transposes -1%, softmax -0.8 to -1.5%
+STAYING = 1.5
 
 
 def choose(analysis: Analysis, env: dict[str, int], alignments: dict[Value, int], machine):
@@ -38,7 +53,8 @@ def choose(analysis: Analysis, env: dict[str, int], alignments: dict[Value, int]
 
 
 def candidates(analysis: Analysis, env: dict[str, int], alignments: dict[Value, int], machine) -> Iterator:
-    """Parameters worth measuring for these sizes, the model's choice first; the others are made when they are asked for."""
+    """Parameters worth measuring for these sizes, the model's choice first; the others are made when they are asked
+    for."""
     if analysis.finishing:
         return _inner_outer(analysis, env, alignments, machine)
     read, written = (nbytes / machine.l2_bytes for nbytes in analysis.values(_bytes, env))
@@ -59,7 +75,8 @@ def candidates(analysis: Analysis, env: dict[str, int], alignments: dict[Value, 
 
 
 def kernels(name: str, analysis: Analysis, slots: Slots, params) -> Iterator[tuple[Analysis, list[GpuKernel]]]:
-    """The kernels of the scheduler that ``params`` belong to; of a segment in stages, those of each, with what it reads and writes."""
+    """The kernels of the scheduler that ``params`` belong to; of a segment in stages, those of each, with what it reads
+    and writes."""
     if isinstance(params, staged.Params):
         for at, (stage, given) in enumerate(zip(analysis.once(_STAGES[params.form]), params.stages)):
             yield from kernels(f"{name}_{at}", stage, slots, given)
@@ -67,7 +84,9 @@ def kernels(name: str, analysis: Analysis, slots: Slots, params) -> Iterator[tup
         yield analysis, _SCHEDULERS[type(params)].emit(name, analysis, slots, params)
 
 
-def _inner_outer(analysis: Analysis, env: dict[str, int], alignments: dict[Value, int], machine) -> Iterator[staged.Params]:
+def _inner_outer(
+    analysis: Analysis, env: dict[str, int], alignments: dict[Value, int], machine
+) -> Iterator[staged.Params]:
     """Reductions within rows and sums over them, in one pass over the rows or apart."""
     rows, sums = analysis.once(inner_outer.together)
     found = candidates(rows, env, alignments, machine)
@@ -79,7 +98,9 @@ def _inner_outer(analysis: Analysis, env: dict[str, int], alignments: dict[Value
     if apart:
         yield _in_stages("apart", analysis, env, alignments, machine)
     sizes = tuple([(name, env[name]) for name in sums.once(_symbols)])
-    added_up = sums.remembered(_chosen, sizes, tuple([(v, alignments[v]) for v in sums.inputs + sums.outputs if v in alignments]), machine)
+    added_up = sums.remembered(
+        _chosen, sizes, tuple([(v, alignments[v]) for v in sums.inputs + sums.outputs if v in alignments]), machine
+    )
     together = (staged.Params((p, added_up), "together") for p in found)
     if not apart:
         yield next(together)
@@ -96,21 +117,30 @@ def _symbols(analysis: Analysis) -> list[str]:
     """The symbols that the sizes of a segment are made of."""
     sizes = [a.size for a in analysis.domain]
     for op in analysis.ops:
-        for given in [v.shape for v in (*op.operands, *op.results)] + [op.attrs[key] or () for key in SIZE_ATTRS & op.attrs.keys()]:
+        for given in [v.shape for v in (*op.operands, *op.results)] + [
+            op.attrs[key] or () for key in SIZE_ATTRS & op.attrs.keys()
+        ]:
             sizes += given
     for strides in analysis.strides.values():
         sizes += strides
     return sorted(sz.symbols_of(sizes))
 
 
-def _in_stages(form: str, analysis: Analysis, env: dict[str, int], alignments: dict[Value, int], machine) -> staged.Params:
+def _in_stages(
+    form: str, analysis: Analysis, env: dict[str, int], alignments: dict[Value, int], machine
+) -> staged.Params:
     """The stages of this form, each as it is chosen by itself."""
-    return staged.Params(tuple([choose(stage, env, alignments, machine) for stage in analysis.once(_STAGES[form])]), form)
+    return staged.Params(
+        tuple([choose(stage, env, alignments, machine) for stage in analysis.once(_STAGES[form])]), form
+    )
 
 
-def _with_staged(whole: Iterator, analysis: Analysis, env: dict[str, int], alignments: dict[Value, int], machine) -> Iterator:
-    """``whole``, candidates that pass several times over a row or a column, or over what is kept of it; and the same work in stages, which have all of
-    the machine, but some launches more and the input to read once more: first where the model says so."""
+def _with_staged(
+    whole: Iterator, analysis: Analysis, env: dict[str, int], alignments: dict[Value, int], machine
+) -> Iterator:
+    """``whole``, candidates that pass several times over a row or a column, or over what is kept of it; and the same
+    work in stages, which have all of the machine, but some launches more and the input to read once more: first where
+    the model says so."""
     first = next(whole)
     if _SCHEDULERS[type(first)].in_one_pass(analysis):
         yield first
@@ -133,15 +163,17 @@ def _hint(analysis: Analysis, read: float, written: float, machine) -> str:
 
 def _bytes(analysis: Analysis) -> tuple:
     """The bytes of inputs and of outputs."""
-    return tuple(sum((sz.mul(v.numel, v.dtype.bytes) for v in values), 0) for values in (analysis.inputs, analysis.outputs))
+    return tuple(
+        sum((sz.mul(v.numel, v.dtype.bytes) for v in values), 0) for values in (analysis.inputs, analysis.outputs)
+    )
 
 
 class _Reach:
-    """What decides how a segment's tensors can be accessed along the innermost loop of its kept or its reduced axes, compiled to one function:
-    ``access(env, alignments, hint)``.
+    """What decides how a segment's tensors can be accessed along the innermost loop of its kept or its reduced axes,
+    compiled to one function: ``access(env, alignments, hint)``.
 
-    Numbers are or-ed where a power of two must divide them all: the lowest bit of the result is the largest one that does. The function's own
-    names begin with an underscore, symbols of sizes do not."""
+    Numbers are or-ed where a power of two must divide them all: the lowest bit of the result is the largest one that
+    does. The function's own names begin with an underscore, symbols of sizes do not."""
 
     def __init__(self, analysis: Analysis, along_kept: bool):
         loops = analysis.loops(analysis.kept if along_kept else analysis.reduced)
@@ -161,16 +193,29 @@ class _Reach:
             plain = domain.issuperset(axes) and not analysis.pinned.intersection(axes)
             along = analysis.axis_stride(value, lane) if lane else 0
             steps = [analysis.axis_stride(value, a) for a in (ends if plain else axes)]
-            stepped = [s if isinstance(s, int) else f"({s} if {s} != 1 else 0)" for s in dict.fromkeys(steps) if s not in (0, 1)]
-            lines.append(f"_limit{at} = {_ored(stepped + pieces)} * {nbytes} | _alignments.get(_value{at}, {WIDEST}) | {WIDEST}")
+            stepped = [
+                s if isinstance(s, int) else f"({s} if {s} != 1 else 0)"
+                for s in dict.fromkeys(steps)
+                if s not in (0, 1)
+            ]
+            lines.append(
+                f"_limit{at} = {_ored(stepped + pieces)} * {nbytes} | _alignments.get(_value{at}, {WIDEST}) | {WIDEST}"
+            )
             lines.append(f"_limit{at} &= -_limit{at}")
             if along == 1 or value in analysis.outputs:
                 wanted.append(f"_limit{at} // {nbytes}")
             elif not isinstance(along, int):
                 wanted.append(f"_limit{at} // {nbytes} if {along} == 1 else 1")
-            offsets.append("+".join(f"({n}-1)*{abs(s) if isinstance(s, int) else f'abs({s})'}" for n, s in zip(value.shape, strides)) or 0)
+            offsets.append(
+                "+".join(
+                    f"({n}-1)*{abs(s) if isinstance(s, int) else f'abs({s})'}" for n, s in zip(value.shape, strides)
+                )
+                or 0
+            )
             numbers += [along, *steps, *value.shape, *strides]
-        lines.append(f"_lanes = max({sz.spelled(wanted)}) | {_ored([extent, 8, *(pieces if lane in analysis.pinned else ())])}")
+        lines.append(
+            f"_lanes = max({sz.spelled(wanted)}) | {_ored([extent, 8, *(pieces if lane in analysis.pinned else ())])}"
+        )
         lines.append("_lanes &= -_lanes")
         limits, whole = [f"_limit{at}" for at in range(len(tensors))], [f"({n}) % _lanes == 0" for n in self.multiples]
         source = f"_made(max({sz.spelled(dict.fromkeys(offsets))}) < {2**31 - 2**20}, _lanes, {sz.spelled(limits)}, {sz.spelled(whole)}, _hint)"
@@ -178,8 +223,8 @@ class _Reach:
         self.access = sz.function(source, sz.symbols_of(numbers), lines, ("env", "_alignments", "_hint"), **names)
 
     def _made(self, narrow: bool, lanes: int, limits: tuple[int, ...], whole: tuple[bool, ...], hint: str) -> Access:
-        """The Access with offsets of 32 bits or of 64, that many lanes, vectors of each tensor aligned to at most its limit, and these of the sizes
-        that may be known multiples of the lanes."""
+        """The Access with offsets of 32 bits or of 64, that many lanes, vectors of each tensor aligned to at most its
+        limit, and these of the sizes that may be known multiples of the lanes."""
         aligns = tuple([max(nbytes, min(limits[at], lanes * nbytes)) for at, nbytes in self.places])
         known = frozenset([n for n, multiple in zip(self.multiples, whole) if multiple] if lanes > 1 else ())
         return Access(dt.i32 if narrow else dt.i64, lanes, aligns, known, hint)
@@ -189,14 +234,17 @@ def _ored(numbers) -> str:
     return f"({'|'.join(f'({n})' for n in numbers) or 0})"
 
 
-def access_of(analysis: Analysis, along_kept: bool, env: dict[str, int], alignments: dict[Value, int], hint: str = "") -> Access:
-    """How wide accesses can be along the innermost loop of the kept or the reduced axes, and whether offsets fit 32 bits."""
+def access_of(
+    analysis: Analysis, along_kept: bool, env: dict[str, int], alignments: dict[Value, int], hint: str = ""
+) -> Access:
+    """How wide accesses can be along the innermost loop of the kept or the reduced axes, and whether offsets fit 32
+    bits."""
     return analysis.once(_Reach, along_kept).access(env, alignments, hint)
 
 
 def _symbolic_lengths(analysis: Analysis, inner) -> set:
-    """Sizes that vectors along the loop ``inner`` must not cross: its extents, and starts, extents and paddings of ops that index along a
-    dimension. No others: each that is a multiple or not makes another variant."""
+    """Sizes that vectors along the loop ``inner`` must not cross: its extents, and starts, extents and paddings of ops
+    that index along a dimension. No others: each that is a multiple or not makes another variant."""
     out = {a.size for a in analysis.pinned if not isinstance(a.size, int)}
     for op in analysis.ops:
         if op.name in INDEXED:

@@ -1,27 +1,29 @@
-"""The kernel of columns on a GPU: a block's threads walk down them, or keep them in registers (``gpu/columns.py`` chooses)."""
+"""The kernel of columns on a GPU: a block's threads walk down them, or keep them in registers (``gpu/columns.py``
+chooses)."""
 
 from __future__ import annotations
 
-from typing import Callable, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
+from mlirfuse.analysis import joint
+from mlirfuse.analysis.phases import Analysis, size_of
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op, Value
 from mlirfuse.lowering import reductions as red
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index
 from mlirfuse.lowering.slots import Slots
-from mlirfuse.analysis import joint
-from mlirfuse.analysis.phases import Analysis, size_of
-from mlirfuse.schedule.gpu.kernel import GpuBody, GpuKernel
 from mlirfuse.schedule.gpu.block_columns import BlockColumns
+from mlirfuse.schedule.gpu.kernel import GpuBody, GpuKernel
 from mlirfuse.schedule.gpu.partial import partial_memory
-
 
 Place = tuple[Env, Val | None]  # a row's, and whether it is one of the rows (None: it is)
 
 
 class ThreadPlace(NamedTuple):
-    """A thread's place in its block, along the columns and down them, and its vector's first column; whether there is such a column; its env."""
+    """A thread's place in its block, along the columns and down them, and its vector's first column; whether there is
+    such a column; its env."""
 
     x: Val
     y: Val
@@ -31,7 +33,8 @@ class ThreadPlace(NamedTuple):
 
 
 def place_of(body: GpuBody, p, columns: sz.Size, above: Index, block_column: Index) -> ThreadPlace:
-    """The place of this thread of the ``block_column``-th block along ``columns``. Past the last, it has the last column instead."""
+    """The place of this thread of the ``block_column``-th block along ``columns``. Past the last, it has the last
+    column instead."""
     e, lanes, loops = body.e, p.access.lanes, body.analysis.loops(body.analysis.kept)
     x, y = e.and_(body.thread, p.tx - 1), body.quotient(body.thread, p.tx)
     column = e.add(e.mul(body.k.scalar(block_column.base), p.tx * lanes), body.wide(e.mul(x, lanes)))
@@ -53,7 +56,9 @@ def rows_of_part(body: GpuBody, rows: sz.Size, split: int, part: Index) -> tuple
     return low, high
 
 
-def down_rows(body: GpuBody, p, step: int, rows: tuple[Val, Val], at: Callable[[Val], Env], carried: list[Val], visit) -> list[Val]:
+def down_rows(
+    body: GpuBody, p, step: int, rows: tuple[Val, Val], at: Callable[[Val], Env], carried: list[Val], visit
+) -> list[Val]:
     """Visits a thread's rows, every ``step``-th from the first of ``rows`` on, ``p.unroll`` at a time."""
     e, (first, high), span = body.e, rows, step * p.unroll
 
@@ -66,12 +71,20 @@ def down_rows(body: GpuBody, p, step: int, rows: tuple[Val, Val], at: Callable[[
     if p.held:
         return visit([clamped(row) for row in rows_from(first)], carried)
     if p.checked:
-        return body.loop(first, high, span, carried, lambda i, state: visit([(at(i), None), *map(clamped, rows_from(i)[1:])], state))
+        return body.loop(
+            first, high, span, carried, lambda i, state: visit([(at(i), None), *map(clamped, rows_from(i)[1:])], state)
+        )
     last_start = e.sub(high, (p.unroll - 1) * step)
     turns = e.div(e.max(e.add(e.sub(last_start, first), span - 1), 0), span)
     rest = e.add(first, e.mul(turns, span))
-    carried = body.loop(first, rest, span, carried, lambda i, state: visit([(at(row), None) for row in rows_from(i)], state))
-    return body.loop(rest, high, step, carried, lambda i, state: visit([(at(i), None)], state)) if p.unroll > 1 else carried
+    carried = body.loop(
+        first, rest, span, carried, lambda i, state: visit([(at(row), None) for row in rows_from(i)], state)
+    )
+    return (
+        body.loop(rest, high, step, carried, lambda i, state: visit([(at(i), None)], state))
+        if p.unroll > 1
+        else carried
+    )
 
 
 def accumulated(body: GpuBody, phase: list[Op], places: list[Place], state: list[Val]) -> list[Val]:
@@ -82,13 +95,17 @@ def accumulated(body: GpuBody, phase: list[Op], places: list[Place], state: list
             k.value(op.operands[0], env)
     out = []
     for op, before in zip(phase, red.grouped(phase, state)):
-        elements = [(e.splat(k.value(op.operands[0], env), body.access.lanes), body.position(op, env), there) for env, there in places]
+        elements = [
+            (e.splat(k.value(op.operands[0], env), body.access.lanes), body.position(op, env), there)
+            for env, there in places
+        ]
         out += red.accumulate(e, op, before, elements)
     return out
 
 
 def walk_down(name: str, analysis: Analysis, slots: Slots, p) -> GpuKernel:
-    """The kernel that computes ``analysis`` with ``p`` (``gpu_columns.Params``), or the accumulators of its parts if there are several."""
+    """The kernel that computes ``analysis`` with ``p`` (``gpu_columns.Params``), or the accumulators of its parts if
+    there are several."""
     assert p.tx & p.tx - 1 == p.ty & p.ty - 1 == 0
     body = GpuBody(name, analysis, slots, p.access, p.tx * p.ty, p.cluster)
     e, k = body.e, body.k
@@ -159,10 +176,15 @@ def walk_down(name: str, analysis: Analysis, slots: Slots, p) -> GpuKernel:
                     for which, v in enumerate(total):
                         memory = partial_memory(body, op, which, sz.mul(kept, parts))
                         of_part = body.size(sz.mul(kept, p.fold))
-                        offset = e.add(e.mul(k.scalar(part.base), of_part), e.add(e.mul(k.scalar(above.base), body.size(columns)), held))
+                        offset = e.add(
+                            e.mul(k.scalar(part.base), of_part),
+                            e.add(e.mul(k.scalar(above.base), body.size(columns)), held),
+                        )
                         v = e.cast(v, memory.dtype)
                         align = min(16, lanes * memory.dtype.bytes)  # lanes divide the columns
-                        e.line(f"llvm.store {v}, {k.address(memory, offset)} {{alignment = {align} : i64}} : {v.type}, !llvm.ptr<1>")
+                        e.line(
+                            f"llvm.store {v}, {k.address(memory, offset)} {{alignment = {align} : i64}} : {v.type}, !llvm.ptr<1>"
+                        )
     if full:
 
         def write(places, state):

@@ -1,33 +1,38 @@
-"""Outer reductions and normalizations on a GPU: memory runs along a kept axis, the reduced axes are rows above each other.
+"""Outer reductions and normalizations on a GPU: memory runs along a kept axis, the reduced axes are rows above each
+other.
 
-``tx`` threads lie along the columns, each with a vector of them, ``ty`` along the rows; a thread walks down its rows with several loads
-in flight, and the block's threads of one column combine through shared memory. Few columns are split over several blocks, whose
-accumulators meet in a cluster, or are combined by a second kernel. Rows of odd lengths are *folded*: several of them, one behind the other, are one row of a length
-that vectors divide; the second kernel combines what came of each column in them, or a block gathers it (``gpu/gathered_columns.py``). Columns that a
-block's registers hold, or the shared memory of a cluster's (``gpu/staged_columns.py``), are read once, however many phases there are.
+``tx`` threads lie along the columns, each with a vector of them, ``ty`` along the rows; a thread walks down its rows
+with several loads in flight, and the block's threads of one column combine through shared memory. Few columns are split
+over several blocks, whose accumulators meet in a cluster, or are combined by a second kernel. Rows of odd lengths are
+*folded*: several of them, one behind the other, are one row of a length that vectors divide; the second kernel combines
+what came of each column in them, or a block gathers it (``gpu/gathered_columns.py``). Columns that a block's registers
+hold, or the shared memory of a cluster's (``gpu/staged_columns.py``), are read once, however many phases there are.
 """
 
 from __future__ import annotations
 
 import itertools
-from typing import Iterator, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
+from mlirfuse.analysis import joint
+from mlirfuse.analysis.phases import RANDOM, Analysis, size_of
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
 from mlirfuse.lowering import reductions as red
 from mlirfuse.lowering.slots import Slots
-from mlirfuse.analysis import joint
-from mlirfuse.analysis.phases import RANDOM, Analysis, size_of
-from mlirfuse.schedule.gpu.kernel import Access, GpuKernel
 from mlirfuse.schedule.gpu.column_body import walk_down
 from mlirfuse.schedule.gpu.gathered_columns import gather, shared_elements
+from mlirfuse.schedule.gpu.kernel import Access, GpuKernel
 from mlirfuse.schedule.gpu.partial import finish
 from mlirfuse.schedule.gpu.staged_columns import in_shared, possible
 from mlirfuse.schedule.gpu.staging import streamed_inputs
 
-
 SHARED = 48 << 10  # bytes a block may use without asking
-FOLDED, MANY = 64, 8 << 20  # folded rows, of 512 rows at least, that are worth it; elements of which a quarter as many are, of any number of rows
+FOLDED, MANY = (
+    64,
+    8 << 20,
+)  # folded rows, of 512 rows at least, that are worth it; elements of which a quarter as many are, of any number of rows
 KEPT = 32  # elements of columns that a thread keeps in registers
 
 
@@ -40,7 +45,8 @@ class Params(NamedTuple):
     unroll: int  # rows in flight a thread
     split: int = 1  # blocks along the rows, each a part
     fold: int = 1  # rows that are taken as one
-    checked: bool = False  # each turn sees to it that its rows are there, so that what is left over takes one turn and not one a row
+    # each turn sees to it that its rows are there, so that what is left over takes one turn and not one a row
+    checked: bool = False
     held: bool = False  # all rows are taken in one turn, and kept in registers
     gathered: bool = False  # the rows of a fold meet in a block, not in the second kernel
     chunks: int = 0  # rows of a thread that shared memory keeps
@@ -54,12 +60,18 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
     kernels = [(gather if p.gathered else walk_down)(name, analysis, slots, p)]
     parts = p.split if p.gathered else p.split * p.fold
     if parts > 1:
-        points = 1 if p.tx < 32 and parts >= 64 else 8  # columns of a warp: one where they are few and have many parts, each with threads of its own
-        kernels.append(finish(f"{name}_finish", analysis, slots, p.access, parts, analysis.once(joint.online)[0], points))
+        points = (
+            1 if p.tx < 32 and parts >= 64 else 8
+        )  # columns of a warp: one where they are few and have many parts, each with threads of its own
+        kernels.append(
+            finish(f"{name}_finish", analysis, slots, p.access, parts, analysis.once(joint.online)[0], points)
+        )
     return kernels
 
 
-def candidates(analysis: Analysis, access: Access, env: dict[str, int], alignments: dict[Value, int], machine) -> Iterator[Params]:
+def candidates(
+    analysis: Analysis, access: Access, env: dict[str, int], alignments: dict[Value, int], machine
+) -> Iterator[Params]:
     """Parameters worth trying, the model's choice first."""
     columns = _Columns(analysis, access, env, alignments, machine)
     if not columns.one_pass:
@@ -78,7 +90,8 @@ def in_one_pass(analysis: Analysis) -> bool:
 
 
 def better_in_stages(analysis: Analysis, p: Params, env: dict[str, int], machine) -> bool:
-    """Whether stages take less time than what is chosen for the columns as a whole: a block walks down them slowly, with a few rows under way."""
+    """Whether stages take less time than what is chosen for the columns as a whole: a block walks down them slowly,
+    with a few rows under way."""
     columns, above, rows = analysis.values(_extents, env)
     blocks = -(-columns // (p.tx * p.access.lanes)) * above
     return not p.held and not p.chunks and rows >= 32 and (blocks < machine.sm_count or rows >= 1024)
@@ -87,7 +100,11 @@ def better_in_stages(analysis: Analysis, p: Params, env: dict[str, int], machine
 def _extents(analysis: Analysis) -> tuple:
     """Columns, what is above each other of them among the kept axes, rows."""
     loops = analysis.loops(analysis.kept)
-    return size_of(loops[-1]), sz.product(size_of(loop) for loop in loops[:-1]), sz.product(a.size for a in analysis.reduced)
+    return (
+        size_of(loops[-1]),
+        sz.product(size_of(loop) for loop in loops[:-1]),
+        sz.product(a.size for a in analysis.reduced),
+    )
 
 
 class _Needs(NamedTuple):
@@ -109,7 +126,15 @@ def _needs(analysis: Analysis) -> _Needs:
     down = [v.dtype.bytes for v in analysis.inputs if reduced & set(analysis.axes.flat(v))]
     one_pass = len(phases) == 1 and late.isdisjoint(wide)
     exponentials = any(op.name == "exp" and reduced & set(analysis.axes.flat(op.result)) for op in analysis.ops)
-    return _Needs(one_pass, len(held[0]), sum(d.bytes for phase in held for d in phase), max(down, default=4), max(1, len(down)), len(wide), exponentials)
+    return _Needs(
+        one_pass,
+        len(held[0]),
+        sum(d.bytes for phase in held for d in phase),
+        max(down, default=4),
+        max(1, len(down)),
+        len(wide),
+        exponentials,
+    )
 
 
 def _staged_bytes(analysis: Analysis) -> int:
@@ -118,16 +143,32 @@ def _staged_bytes(analysis: Analysis) -> int:
 
 
 def _folds(analysis: Analysis) -> bool:
-    """Whether rows can be folded: all that is read lies in memory row behind row, and only sums over the columns come of it."""
+    """Whether rows can be folded: all that is read lies in memory row behind row, and only sums over the columns come
+    of it."""
     kept, reduced = analysis.loops(analysis.kept), analysis.loops(analysis.reduced)
-    if len(kept) != 1 or len(reduced) != 1 or analysis.pinned or any(op.name in ("argmax", "argmin") for op in analysis.phases[0]):
+    if (
+        len(kept) != 1
+        or len(reduced) != 1
+        or analysis.pinned
+        or any(op.name in ("argmax", "argmin") for op in analysis.phases[0])
+    ):
         return False
-    if any(op.name in RANDOM for op in analysis.ops):  # an element's number is counted in its own tensor's shape, from row and column apart
+    if any(
+        op.name in RANDOM for op in analysis.ops
+    ):  # an element's number is counted in its own tensor's shape, from row and column apart
         return False
     domain, size = set(analysis.domain), size_of(kept[0])
-    steps = [(analysis.axis_stride(v, kept[0][-1]), analysis.axis_stride(v, reduced[0][-1])) for v in analysis.inputs if v.rank]
+    steps = [
+        (analysis.axis_stride(v, kept[0][-1]), analysis.axis_stride(v, reduced[0][-1]))
+        for v in analysis.inputs
+        if v.rank
+    ]
     wide = any(set(analysis.reduced) & set(analysis.axes.flat(v)) for v in analysis.outputs)
-    return not wide and all(s == (1, size) for s in steps) and all(domain == set(analysis.axes.flat(v)) for v in analysis.inputs if v.rank)
+    return (
+        not wide
+        and all(s == (1, size) for s in steps)
+        and all(domain == set(analysis.axes.flat(v)) for v in analysis.inputs if v.rank)
+    )
 
 
 def _widest(analysis: Analysis) -> tuple[list[Value], int]:
@@ -136,8 +177,11 @@ def _widest(analysis: Analysis) -> tuple[list[Value], int]:
     return wide, min(16 // max((v.dtype.bytes for v in wide), default=16), 8)
 
 
-def _folded(analysis: Analysis, access: Access, env: dict[str, int], alignments: dict[Value, int]) -> tuple[int, Access]:
-    """How many rows to take as one so that vectors of 16 bytes divide it, and the access then; 1 where that is not to be had."""
+def _folded(
+    analysis: Analysis, access: Access, env: dict[str, int], alignments: dict[Value, int]
+) -> tuple[int, Access]:
+    """How many rows to take as one so that vectors of 16 bytes divide it, and the access then; 1 where that is not to
+    be had."""
     columns, above, rows = analysis.values(_extents, env)
     wide, lanes = analysis.once(_widest)
     fold = lanes // min(columns & -columns, lanes)
@@ -145,7 +189,9 @@ def _folded(analysis: Analysis, access: Access, env: dict[str, int], alignments:
         return 1, access
     if any(alignments.get(v, 16) < lanes * v.dtype.bytes for v in wide):
         return 1, access
-    aligns = [lanes * v.dtype.bytes if v in wide else v.dtype.bytes for v in analysis.inputs] + [v.dtype.bytes for v in analysis.outputs]
+    aligns = [lanes * v.dtype.bytes if v in wide else v.dtype.bytes for v in analysis.inputs] + [
+        v.dtype.bytes for v in analysis.outputs
+    ]
     return fold, access._replace(lanes=lanes, aligns=tuple(aligns), multiples=frozenset())
 
 
@@ -153,14 +199,35 @@ class _Columns:
     """Columns of given sizes, and the parameters that they may have."""
 
     def __init__(self, analysis: Analysis, access: Access, env: dict[str, int], alignments: dict[Value, int], machine):
-        self.analysis, self.machine, self.sm_count, self.threads_per_sm = analysis, machine, machine.sm_count, machine.threads_per_sm
-        self.one_pass, self.accumulators, self.held_bytes, self.element, self.inputs, self.written, self.exponentials = analysis.once(_needs)
+        self.analysis, self.machine, self.sm_count, self.threads_per_sm = (
+            analysis,
+            machine,
+            machine.sm_count,
+            machine.threads_per_sm,
+        )
+        (
+            self.one_pass,
+            self.accumulators,
+            self.held_bytes,
+            self.element,
+            self.inputs,
+            self.written,
+            self.exponentials,
+        ) = analysis.once(_needs)
         self.columns, self.above, self.rows = analysis.values(_extents, env)
-        self.fold, self.access, self.foldable = 1, access, (1, access)  # foldable: how blocks that gather columns fold them, where that is possible
+        self.fold, self.access, self.foldable = (
+            1,
+            access,
+            (1, access),
+        )  # foldable: how blocks that gather columns fold them, where that is possible
         self.all_columns, self.all_rows = self.columns, self.rows  # not folded
         if self.one_pass:
             self.foldable = _folded(analysis, access, env, alignments)
-            if self.rows >= (self.foldable[0] * FOLDED // 4 if self.rows * self.columns >= MANY else max(self.foldable[0] * FOLDED, 512)):
+            if self.rows >= (
+                self.foldable[0] * FOLDED // 4
+                if self.rows * self.columns >= MANY
+                else max(self.foldable[0] * FOLDED, 512)
+            ):
                 self.fold, self.access = self.foldable
         self.columns, self.rows = self.columns * self.fold, self.rows // self.fold
         self.lanes = self.access.lanes
@@ -172,9 +239,13 @@ class _Columns:
         self.work = self.vectors * self.above * self.rows
         self.idle = self.blocks(self.tx) < self.sm_count  # multiprocessors that without parts have no block
         self.little = self.idle and self.work <= 256 << 10  # many small blocks for it, but not many parts to finish
-        self.turns = self.work // (self.blocks(self.tx) * 64 * 256) if self.little else 0  # of a thread, with 64 parts of 256 threads
-        self.many = self.rows <= 256 and self.vectors * self.above >= self.sm_count * 32  # columns: few threads need to share one
-        few = self.rows <= 512 or self.rows <= 1024 and (self.work <= 4096 or self.blocks(16) >= self.sm_count // 5)
+        self.turns = (
+            self.work // (self.blocks(self.tx) * 64 * 256) if self.little else 0
+        )  # of a thread, with 64 parts of 256 threads
+        self.many = (
+            self.rows <= 256 and self.vectors * self.above >= self.sm_count * 32
+        )  # columns: few threads need to share one
+        few = self.rows <= 512 or (self.rows <= 1024 and (self.work <= 4096 or self.blocks(16) >= self.sm_count // 5))
         self.soon = self.idle and self.fold == 1 and few  # read by what blocks there are
 
     def blocks(self, tx: int) -> int:
@@ -186,7 +257,8 @@ class _Columns:
         return (ty + 2) * (tx * lanes + 1) * self.held_bytes <= SHARED
 
     def params(self, tx: int, threads: int, unroll: int, full: float, turns: int = 2) -> Params:
-        """Blocks of so many threads; as many parts as fill a share ``full`` of the machine's threads, each of some ``turns`` at least."""
+        """Blocks of so many threads; as many parts as fill a share ``full`` of the machine's threads, each of some
+        ``turns`` at least."""
         ty = max(1, threads // tx)
         while ty > 1 and (ty > self.rows or not self.fits(tx, ty, self.lanes)):
             ty //= 2
@@ -202,8 +274,8 @@ class _Columns:
         return Params(self.access, tx, ty, unroll, split, self.fold)
 
     def choice(self) -> Params:
-        """The model's. Where there are blocks for the multiprocessors without parts, or few rows, there are none: a second kernel costs more than it
-        helps, unless parts meet in a block or a cluster."""
+        """The model's. Where there are blocks for the multiprocessors without parts, or few rows, there are none: a
+        second kernel costs more than it helps, unless parts meet in a block or a cluster."""
         met = self.met_in_block() or self.met_in_cluster()
         if met or self.fold > 1:
             return met or self.folded_in_parts()
@@ -216,37 +288,63 @@ class _Columns:
             return self.in_parts()
         if self.nbytes <= 8 and self.rows <= 256:
             return self.at_once(alone)
-        if self.soon and self.nbytes >= 16 and self.element >= 4 and 128 < self.rows <= 512 and self.blocks(16) < self.sm_count:
+        if (
+            self.soon
+            and self.nbytes >= 16
+            and self.element >= 4
+            and 128 < self.rows <= 512
+            and self.blocks(16) < self.sm_count
+        ):
             return next((p for p in self.in_one_turn([alone]) if p.tx * p.ty == 1024), alone)
         return alone
 
     def met_in_block(self) -> Params | None:
-        """Rows that vectors do not divide, gathered by blocks without parts: where a column is soon done, or there are blocks enough."""
+        """Rows that vectors do not divide, gathered by blocks without parts: where a column is soon done, or there are
+        blocks enough."""
         fold, access = self.foldable
         enough = self.gathering(32) >= 0.6 * self.sm_count
-        if fold == 1 or not enough and not (256 < self.all_rows <= 512 and self.gathering(32) >= 0.25 * self.sm_count):
+        if fold == 1 or (
+            not enough and not (256 < self.all_rows <= 512 and self.gathering(32) >= 0.25 * self.sm_count)
+        ):
             return None
-        wide = access.lanes <= 4 and self.gathering(64) >= 1.5 * self.sm_count  # fewer rows of threads have enough to do
+        wide = (
+            access.lanes <= 4 and self.gathering(64) >= 1.5 * self.sm_count
+        )  # fewer rows of threads have enough to do
         tried = [(64, 8, 4), (64, 8, 2)] if wide else [(32, 16, 4), (32, 16, 2)]
         tried += [(32, 8, unroll) for unroll in (8, 4, 2) if enough]
         return next(filter(None, (self.gathered(*given) for given in tried)), None)
 
     def met_in_cluster(self) -> Params | None:
-        """Few columns, of many rows, in parts that meet in a cluster: for most multiprocessors, of few blocks a cluster."""
-        many = self.rows > 512 or self.rows >= 256 and self.element < 4
+        """Few columns, of many rows, in parts that meet in a cluster: for most multiprocessors, of few blocks a
+        cluster."""
+        many = self.rows > 512 or (self.rows >= 256 and self.element < 4)
         tensors = self.inputs + self.written if self.written else 1
-        if self.exponentials or self.nbytes < 16 or not many or self.lanes * self.accumulators > 12 or self.work * self.nbytes * tensors > 128 << 20:
+        if (
+            self.exponentials
+            or self.nbytes < 16
+            or not many
+            or self.lanes * self.accumulators > 12
+            or self.work * self.nbytes * tensors > 128 << 20
+        ):
             return None
-        if not self.one_pass or self.fold > 1 or self.blocks(min(self.tx, 16)) >= (0.9 if self.rows > 1024 else 0.4) * self.sm_count:
+        if (
+            not self.one_pass
+            or self.fold > 1
+            or self.blocks(min(self.tx, 16)) >= (0.9 if self.rows > 1024 else 0.4) * self.sm_count
+        ):
             return None
         found, sm_count = [], self.sm_count
         for widen in (1, 2, 4):
             tx = widen * 128 // self.nbytes
             if tx <= self.tx:
                 blocks = self.blocks(tx)
-                found += [(-(-blocks * n // sm_count), n, widen) for n in self.machine.cluster_sizes[1:] if 0.7 * sm_count <= blocks * n <= 3 * sm_count]
+                found += [
+                    (-(-blocks * n // sm_count), n, widen)
+                    for n in self.machine.cluster_sizes[1:]
+                    if 0.7 * sm_count <= blocks * n <= 3 * sm_count
+                ]
         _, cluster, widen = min(found, default=(0, 0, 0))
-        if cluster * self.rows < 1024 or cluster > 8 and self.accumulators > 2:
+        if cluster * self.rows < 1024 or (cluster > 8 and self.accumulators > 2):
             return None
         return next(self.of_cluster(widen, cluster), None)
 
@@ -256,7 +354,9 @@ class _Columns:
 
     def without_parts(self, alone: Params) -> bool:
         """Whether each column is left to one block, in blocks like ``alone``."""
-        return self.one_pass and (self.soon or self.many or self.nbytes >= 8 and self.blocks(alone.tx) >= 0.9 * self.sm_count)
+        return self.one_pass and (
+            self.soon or self.many or (self.nbytes >= 8 and self.blocks(alone.tx) >= 0.9 * self.sm_count)
+        )
 
     def others(self, first: Params) -> Iterator[Params]:
         """What else is worth trying."""
@@ -274,14 +374,16 @@ class _Columns:
         if self.many:
             threads = 256 if self.rows >= 64 and self.vectors * self.above < self.sm_count * 128 else 128
             return self.params(32, threads, 4, 0.0)
-        if self.rows <= 512 and self.idle:  # soon done: little code to fetch, many blocks, and threads for four rows each
+        if (
+            self.rows <= 512 and self.idle
+        ):  # soon done: little code to fetch, many blocks, and threads for four rows each
             tx = min(self.tx, 16)
             return self.params(tx, max(128, min(512, tx << (-(-self.rows // 4) - 1).bit_length())), 4, 0.0)
         return self.params(min(self.tx, 16) if self.lanes > 1 else self.tx, 512, max(8, self.under_way()), 0.0)
 
     def folded_in_parts(self) -> Params:
-        """Folded rows, of which a second kernel makes columns: parts for a quarter of the machine's threads, which all run at once, small ones where
-        there are many accumulators to exchange."""
+        """Folded rows, of which a second kernel makes columns: parts for a quarter of the machine's threads, which all
+        run at once, small ones where there are many accumulators to exchange."""
         if self.lanes * self.accumulators <= 8:
             return self.params(min(self.tx, 32 if self.vectors >= 2048 else 16), 256, 4, 0.27)
         return self.params(min(self.tx, 16 if self.vectors >= 600 else 8), 128, 4, 0.27, turns=1)
@@ -301,7 +403,8 @@ class _Columns:
         return self.params(self.tx // halved, threads if few else 128, self.under_way(), float(halved))
 
     def gathering(self, tx: int) -> int:
-        """The blocks that gather what rows that vectors do not divide have of their columns, of ``tx`` threads along them."""
+        """The blocks that gather what rows that vectors do not divide have of their columns, of ``tx`` threads along
+        them."""
         return -(-self.all_columns // ((tx - 1) * self.foldable[1].lanes))
 
     def gathered(self, tx: int, ty: int, unroll: int, split: int = 1) -> Params | None:
@@ -320,7 +423,9 @@ class _Columns:
             if blocks * (tx - 1) * access.lanes > self.all_columns * 1.25:
                 continue
             split = 1
-            while split * 2 * blocks <= 0.375 * self.sm_count * (self.threads_per_sm // (tx * ty)) and self.gathered(tx, ty, unroll, split * 2):
+            while split * 2 * blocks <= 0.375 * self.sm_count * (self.threads_per_sm // (tx * ty)) and self.gathered(
+                tx, ty, unroll, split * 2
+            ):
                 split *= 2
             for parts in sorted({1, split}):
                 found = self.gathered(tx, ty, unroll, parts)
@@ -359,7 +464,9 @@ class _Columns:
             for threads in dict.fromkeys((p.tx * p.ty, 512, 1024)):
                 ty, lanes = threads // p.tx, p.access.lanes
                 unroll = next((n for n in (2, 4, 8, 12, 16) if ty * n >= self.rows), 0)
-                registers = unroll * lanes * self.element // 4 + lanes * self.held_bytes // 2  # of the rows, and of accumulators before and after
+                registers = (
+                    unroll * lanes * self.element // 4 + lanes * self.held_bytes // 2
+                )  # of the rows, and of accumulators before and after
                 if unroll and ty <= 2 * self.rows and self.fits(p.tx, ty, lanes) and registers <= 48:
                     yield p._replace(ty=ty, unroll=unroll, split=1, checked=True)
 
@@ -376,14 +483,22 @@ class _Columns:
                     yield self.params(32, threads, unroll, 1.0)._replace(access=narrower, split=1)
 
     def in_registers(self) -> Iterator[Params]:
-        """Parameters that keep columns in registers, as few threads as do it: first where a block's rows are 128 bytes, of half types 64; longer
-        where there are few rows, so that a thread has some vectors under way, but not so long that multiprocessors have no block."""
-        wanted, turns = max(8 if self.element >= 4 else 4, min(32, 1 << max(512 // max(self.rows, 1), 1).bit_length() - 1)), (16,)
+        """Parameters that keep columns in registers, as few threads as do it: first where a block's rows are 128 bytes,
+        of half types 64; longer where there are few rows, so that a thread has some vectors under way, but not so long
+        that multiprocessors have no block."""
+        wanted, turns = (
+            max(8 if self.element >= 4 else 4, min(32, 1 << max(512 // max(self.rows, 1), 1).bit_length() - 1)),
+            (16,),
+        )
         while wanted > 4 and self.blocks(wanted) < self.sm_count:
             wanted //= 2
         if self.nbytes <= 8:  # narrow vectors; of few columns, threads with few rows each
             wanted = 32
-            while wanted > 8 and wanted * self.nbytes >= 64 and self.blocks(wanted) < self.sm_count * (1.5 if wanted == 32 else 0.5):
+            while (
+                wanted > 8
+                and wanted * self.nbytes >= 64
+                and self.blocks(wanted) < self.sm_count * (1.5 if wanted == 32 else 0.5)
+            ):
                 wanted //= 2
             if self.blocks(wanted) < self.sm_count:
                 turns = (8 if self.rows > 128 else 4, 16)
@@ -414,20 +529,27 @@ class _Columns:
         tx = max(1, widen * 64 // self.nbytes)
         ty = threads // tx
         chunks = -(-self.rows // (ty * cluster))
-        chunks = -(-chunks // (step := 1 << max(0, chunks.bit_length() - 3))) * step  # few variants: an eighth more than needed, at most
+        chunks = (
+            -(-chunks // (step := 1 << max(0, chunks.bit_length() - 3))) * step
+        )  # few variants: an eighth more than needed, at most
         if tx > self.tx or cluster > ty or not self.fits(tx, ty + cluster, self.lanes):
             return None
         nbytes = self.staged_bytes(chunks, threads) + (ty + cluster + 2) * (tx * self.lanes + 1) * self.held_bytes
-        return Params(self.access, tx, ty, 4, chunks=chunks, cluster=cluster) if nbytes <= self.machine.shared_per_block else None
+        return (
+            Params(self.access, tx, ty, 4, chunks=chunks, cluster=cluster)
+            if nbytes <= self.machine.shared_per_block
+            else None
+        )
 
     def staged_bytes(self, chunks: int, threads: int) -> int:
         """Of shared memory, so many rows for each of a block's threads."""
         return chunks * threads * self.lanes * self.analysis.once(_staged_bytes)
 
     def kept_in_shared(self) -> Params | None:
-        """Columns in shared memory, where that takes less time than registers, which hold few rows, and than stages, which read them once more: of half
-        types with exponentials, whose instructions take longer than that, few rows only. As few blocks a cluster as leave room for three of them on a
-        multiprocessor: for two, where a cluster has four or more, and for seven, where it has fewer and there are few columns."""
+        """Columns in shared memory, where that takes less time than registers, which hold few rows, and than stages,
+        which read them once more: of half types with exponentials, whose instructions take longer than that, few rows
+        only. As few blocks a cluster as leave room for three of them on a multiprocessor: for two, where a cluster has
+        four or more, and for seven, where it has fewer and there are few columns."""
         half, room = self.element < 4, self.machine.shared_per_block
         if half and self.exponentials:
             fewest, most, largest = 513, 1024, 8

@@ -1,17 +1,19 @@
 """Columns of rows that vectors do not divide, all of a column in one block of a GPU.
 
-Rows of 7 elements, read by vectors of 4 (``|`` begins one): the vectors of row 1 begin 3 elements before it, those of row 2 two before, and so on,
-and those of row 4 with it again, as in every fourth row:
+Rows of 7 elements, read by vectors of 4 (``|`` begins one): the vectors of row 1 begin 3 elements before it, those of
+row 2 two before, and so on, and those of row 4 with it again, as in every fourth row:
 
     row 0   |a b c d|e f g      row 2   |f g a b|c d e f|g
     row 1   |e f g a|b c d e|f g        row 3   |g a b c|d e f g|
 
-A row of threads takes rows that begin alike. What it has is of a few columns before the block's too, of which nothing is made, and meets
-in shared memory what the others have, each column at its place.
+A row of threads takes rows that begin alike. What it has is of a few columns before the block's too, of which nothing
+is made, and meets in shared memory what the others have, each column at its place.
 """
 
 from __future__ import annotations
 
+from mlirfuse.analysis import joint
+from mlirfuse.analysis.phases import Analysis, size_of
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op
@@ -19,16 +21,14 @@ from mlirfuse.lowering import reductions as red
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index
 from mlirfuse.lowering.slots import Slots
-from mlirfuse.analysis import joint
-from mlirfuse.analysis.phases import Analysis, size_of
-from mlirfuse.schedule.gpu.kernel import GpuBody, GpuKernel
 from mlirfuse.schedule.gpu.column_body import accumulated, down_rows, rows_of_part
+from mlirfuse.schedule.gpu.kernel import GpuBody, GpuKernel
 from mlirfuse.schedule.gpu.partial import partial_memory, store_partial
 
 
 def gather(name: str, analysis: Analysis, slots: Slots, p) -> GpuKernel:
-    """The kernel that computes ``analysis`` with ``p`` (``gpu_columns.Params``), or the accumulators of its parts if it is split. A block has as many
-    columns less than its threads' vectors as one vector has."""
+    """The kernel that computes ``analysis`` with ``p`` (``gpu_columns.Params``), or the accumulators of its parts if it
+    is split. A block has as many columns less than its threads' vectors as one vector has."""
     body = GpuBody(name, analysis, slots, p.access, p.tx * p.ty)
     e, k, lanes = body.e, body.k, p.access.lanes
     (loop,), phase = analysis.loops(analysis.kept), analysis.once(joint.online)[0]
@@ -37,7 +37,9 @@ def gather(name: str, analysis: Analysis, slots: Slots, p) -> GpuKernel:
 
     tile = (p.tx - 1) * lanes
     across = sz.ceildiv(columns, tile)
-    block_column, part = k.divmod(Index(body.wide(body.block)), p.split) if p.split > 1 else (Index(body.wide(body.block)), Index(0))
+    block_column, part = (
+        k.divmod(Index(body.wide(body.block)), p.split) if p.split > 1 else (Index(body.wide(body.block)), Index(0))
+    )
     x, y = e.and_(body.thread, p.tx - 1), body.quotient(body.thread, p.tx)
     row_begins = e.mul(body.wide(e.and_(y, p.fold - 1)), body.size(columns))
     shift = e.and_(row_begins, lanes - 1)
@@ -48,12 +50,16 @@ def gather(name: str, analysis: Analysis, slots: Slots, p) -> GpuKernel:
 
     def at(row: Val) -> Env:
         env: Env = {}
-        body.set_loop(env, loop, Index(e.add(e.mul(row, folded), held), 1, lanes))  # memory is one row: a place in it stands for row and column
+        body.set_loop(
+            env, loop, Index(e.add(e.mul(row, folded), held), 1, lanes)
+        )  # memory is one row: a place in it stands for row and column
         return env
 
     start = [v for op in phase for v in red.identity(e, op, lanes)]
     mine = (e.add(low, body.wide(body.quotient(y, p.fold))), high)
-    state = down_rows(body, p, p.ty // p.fold, mine, at, start, lambda places, state: accumulated(body, phase, places, state))
+    state = down_rows(
+        body, p, p.ty // p.fold, mine, at, start, lambda places, state: accumulated(body, phase, places, state)
+    )
     totals = _meet(body, p, phase, red.grouped(phase, state), x, y, e.cast(shift, dt.i32))
 
     column = e.add(first_column, body.wide(body.thread))
@@ -78,15 +84,19 @@ def shared_elements(tx: int, ty: int, lanes: int) -> int:
     return ty * (width + width // 32)
 
 
-def _meet(body: GpuBody, p, phase: list[Op], totals: list[tuple[Val, ...]], x: Val, y: Val, shift: Val) -> list[tuple[Val, ...]]:
-    """The accumulators of the block's column whose number is the thread's. ``shift`` columns of this thread's row lie before the block's first."""
+def _meet(
+    body: GpuBody, p, phase: list[Op], totals: list[tuple[Val, ...]], x: Val, y: Val, shift: Val
+) -> list[tuple[Val, ...]]:
+    """The accumulators of the block's column whose number is the thread's. ``shift`` columns of this thread's row lie
+    before the block's first."""
     e, lanes = body.e, p.access.lanes
     width = shared_elements(p.tx, 1, lanes)
     moving = list(dict.fromkeys(v for total in totals for v in total if e.known(v) is None))
     given = {v: body.reserve(shared_elements(p.tx, p.ty, lanes) * v.dtype.bytes) for v in moving}
 
     def place(column: Val) -> Val:
-        """Behind ``lanes`` places for what lies before the first; every 33rd is left out, so that vectors of neighbours begin in different banks."""
+        """Behind ``lanes`` places for what lies before the first; every 33rd is left out, so that vectors of neighbours
+        begin in different banks."""
         at = e.add(column, lanes)
         return e.add(at, body.quotient(at, 32))
 
@@ -101,6 +111,11 @@ def _meet(body: GpuBody, p, phase: list[Op], totals: list[tuple[Val, ...]], x: V
     def rows_of(v: Val) -> Val:
         if v not in given:
             return e.const(e.known(v), v.dtype, p.ty)
-        return e.from_lanes([body.shared_load(body.shared_address(given[v], e.add(own, n * width), v.dtype.bytes), v.dtype) for n in range(p.ty)])
+        return e.from_lanes(
+            [
+                body.shared_load(body.shared_address(given[v], e.add(own, n * width), v.dtype.bytes), v.dtype)
+                for n in range(p.ty)
+            ]
+        )
 
     return [red.across_lanes(e, op, tuple(map(rows_of, total))) for op, total in zip(phase, totals)]

@@ -1,16 +1,19 @@
 """Reductions within rows together with partial sums over rows, on a GPU: the backward of layer and RMS norm.
 
-A block takes every ``blocks``-th turn of ``ty`` rows: the next turn's inputs are loaded before the present one is worked on; within a row its threads reduce
-and write as :mod:`mlirfuse.schedule.gpu.rows` does, and add what is summed over the rows to accumulators in registers. At the end the block adds up those of
-its rows, and stores them as its part. A row too long for that (``chunks == 0``) is passed over in a loop, and the parts are added up in memory.
+A block takes every ``blocks``-th turn of ``ty`` rows: the next turn's inputs are loaded before the present one is
+worked on; within a row its threads reduce and write as :mod:`mlirfuse.schedule.gpu.rows` does, and add what is summed
+over the rows to accumulators in registers. At the end the block adds up those of its rows, and stores them as its part.
+A row too long for that (``chunks == 0``) is passed over in a loop, and the parts are added up in memory.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
-from typing import Iterator, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
+from mlirfuse.analysis.phases import Analysis
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op, Value
@@ -19,20 +22,20 @@ from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu import staging as gpu_staging
-from mlirfuse.analysis.phases import Analysis
 from mlirfuse.schedule.gpu.kernel import Access, GpuKernel
 from mlirfuse.schedule.gpu.row_body import Place, Rows, at_own_index, row_inputs
 from mlirfuse.schedule.gpu.rows import REGISTERS
 from mlirfuse.schedule.gpu.staging import Staging, streamed_inputs
 
-
-BEGINNING = 6 << 20  # bytes that an H100 reads in the time (2 µs) that each sum adds to the beginning and the end of blocks
+BEGINNING = (
+    6 << 20
+)  # bytes that an H100 reads in the time (2 µs) that each sum adds to the beginning and the end of blocks
 
 
 class Params(NamedTuple):
-    """``tx`` threads a row and ``ty`` rows a block at a time, ``chunks`` vectors a thread (0: looped); ``whole``: how many of them lie inside the row for every
-    thread; ``resident``: blocks that shall fit a multiprocessor at a time; ``stages``: turns that are in or on their way to shared memory (0: the next one to
-    registers)."""
+    """``tx`` threads a row and ``ty`` rows a block at a time, ``chunks`` vectors a thread (0: looped); ``whole``: how
+    many of them lie inside the row for every thread; ``resident``: blocks that shall fit a multiprocessor at a time;
+    ``stages``: turns that are in or on their way to shared memory (0: the next one to registers)."""
 
     access: Access
     tx: int
@@ -101,7 +104,9 @@ class _KeptRows(_SummedRows):
         self.narrow = [v for v in by_row if v not in self.streamed]  # which have an element a row
         self.same = [v for v in inputs if v not in by_row]  # for all rows
         self.staging = Staging(self, self.streamed * p.chunks, self.lanes, p.stages) if p.stages else None
-        self.meeting = self.reserve_dynamic(_meeting(analysis, p.access, p.tx, p.ty, p.chunks)) if p.ty > 1 else 0  # of the sums of a block's rows
+        self.meeting = (
+            self.reserve_dynamic(_meeting(analysis, p.access, p.tx, p.ty, p.chunks)) if p.ty > 1 else 0
+        )  # of the sums of a block's rows
 
     # What was loaded a turn ahead is found by its indices: those along a row are computed once, before the first turn.
 
@@ -109,14 +114,18 @@ class _KeptRows(_SummedRows):
     def columns(self) -> list[Place]:
         """Where this thread's vectors are in each row."""
         p = self.p
-        return [self.at({}, self.e.add(self.x_base, chunk * p.tx * self.lanes) if chunk else self.x_base, chunk >= p.whole) for chunk in range(p.chunks)]
+        return [
+            self.at({}, self.e.add(self.x_base, chunk * p.tx * self.lanes) if chunk else self.x_base, chunk >= p.whole)
+            for chunk in range(p.chunks)
+        ]
 
     def vectors(self, row: Env) -> list[tuple[Value, Env]]:
         """This thread's vectors of a row's inputs."""
         return [(v, row | place.env) for place in self.columns for v in self.streamed]
 
     def ahead(self, turn: Val, turns: int) -> Env:
-        """The row that this thread has so many turns later, or the last one. (``row_inside`` is then of that row, until :meth:`arrived`.)"""
+        """The row that this thread has so many turns later, or the last one. (``row_inside`` is then of that row, until
+        :meth:`arrived`.)"""
         e, later = self.e, self.e.add(turn, turns * self.blocks) if turns else turn
         row = self.row_of(later)
         return self.env_of(row if self.p.ty > 1 else e.min(row, e.sub(self.size(self.kept), 1)))
@@ -139,7 +148,10 @@ class _KeptRows(_SummedRows):
         if self.staging:
             for turn in range(stages - 1):
                 self.staging.start(e.const(turn, dt.i32), self.vectors(self.ahead(self.number, turn)))
-            loaded += [e.const(0, dt.i32), e.const(stages - 1, dt.i32)]  # the stage of this turn, and that of what is started in it
+            loaded += [
+                e.const(0, dt.i32),
+                e.const(stages - 1, dt.i32),
+            ]  # the stage of this turn, and that of what is started in it
 
         def turn(number: Val, carried: list[Val]) -> list[Val]:
             following = self.loads(number, 1)
@@ -151,7 +163,8 @@ class _KeptRows(_SummedRows):
             self.store_sums(op, done[at * self.p.chunks : (at + 1) * self.p.chunks])
 
     def arrived(self, turn: Val, loaded: list[Val], following: list[Val]) -> Env:
-        """The env of a turn's row, whose inputs ``loaded`` holds, or shared memory; what of them the next turn needs goes to ``following``."""
+        """The env of a turn's row, whose inputs ``loaded`` holds, or shared memory; what of them the next turn needs
+        goes to ``following``."""
         if self.staging:
             *loaded, stage, free = loaded
             self.staging.start(free, self.vectors(self.ahead(turn, self.p.stages - 1)))
@@ -190,13 +203,18 @@ class _KeptRows(_SummedRows):
             return self.dynamic_address(self.meeting, e.mul(e.add(e.mul(y, p.tx * p.chunks), vector), lanes * nbytes))
 
         for chunk, val in enumerate(sums):
-            self.shared_store(address(self.quotient(self.thread, p.tx), e.add(self.x, chunk * p.tx)), val, min(16, lanes * nbytes))
+            self.shared_store(
+                address(self.quotient(self.thread, p.tx), e.add(self.x, chunk * p.tx)), val, min(16, lanes * nbytes)
+            )
         self.barrier()
         for turn in range(-(-p.chunks // p.ty)):
             vector = e.add(self.thread, turn * self.threads)
             place = self.at({}, self.wide(e.mul(vector, lanes)))
             with self.k.region(f"scf.if {place.inside} {{"):
-                parts = [self.shared_load(address(e.const(y, dt.i32), vector), val.dtype, lanes, min(16, lanes * nbytes)) for y in range(p.ty)]
+                parts = [
+                    self.shared_load(address(e.const(y, dt.i32), vector), val.dtype, lanes, min(16, lanes * nbytes))
+                    for y in range(p.ty)
+                ]
                 self.k.store(op.result, self.part(op, place), red.in_pairs(e.add, parts))
 
 
@@ -206,7 +224,13 @@ class _LoopedRows(_SummedRows):
     def along_row(self, row: Env, carried: list[Val], visit) -> list[Val]:
         """``visit(place, carried)`` along a row."""
         e, zero = self.e, self.e.const(0, self.index)
-        return self.loop(zero, self.size(self.length), self.p.tx * self.lanes, carried, lambda i, state: visit(self.at(row, e.add(i, self.x_base)), state))
+        return self.loop(
+            zero,
+            self.size(self.length),
+            self.p.tx * self.lanes,
+            carried,
+            lambda i, state: visit(self.at(row, e.add(i, self.x_base)), state),
+        )
 
     def visit(self) -> None:
         """Computes all rows of this block."""
@@ -215,7 +239,9 @@ class _LoopedRows(_SummedRows):
         def turn(row: Val, _) -> list[Val]:
             here = self.env_of(row)
             for phase in self.phases:
-                done = self.along_row(here, self.nothing(phase), lambda place, state, phase=phase: self.accumulated(phase, [place], state))
+                done = self.along_row(
+                    here, self.nothing(phase), lambda place, state, phase=phase: self.accumulated(phase, [place], state)
+                )
                 self.reduced(phase, red.grouped(phase, done), here)
             self.along_row(here, [], self.write_and_add)
             self.write_small(here)
@@ -232,7 +258,9 @@ class _LoopedRows(_SummedRows):
     def write_and_add(self, place: Place, _) -> list[Val]:
         """Writes a row at one place, and adds it to the sums."""
         for op in self.partials:
-            self.store_part(op, place, self.e.add(self.k.reload(op.result, self.part(op, place)), self.summand(op, place)))
+            self.store_part(
+                op, place, self.e.add(self.k.reload(op.result, self.part(op, place)), self.summand(op, place))
+            )
         self.store(self.full, place)
         return []
 
@@ -249,16 +277,20 @@ def _first(analysis: Analysis, *given) -> Params:
 
 
 def _ordered(analysis: Analysis, access: Access, length: int, machine) -> Iterator[Params]:
-    """Parameters for rows of this length, best first: as many rows as make 256 threads, 128 of those that widen much. Where threads have as much, rows come
-    through shared memory two turns ahead; else one, if they are short ones of half types, or those of 1024 threads, which have no registers for the next: of
-    others the bounds of each copy cost more than that gives, as the copies themselves do of the shortest rows."""
+    """Parameters for rows of this length, best first: as many rows as make 256 threads, 128 of those that widen much.
+    Where threads have as much, rows come through shared memory two turns ahead; else one, if they are short ones of
+    half types, or those of 1024 threads, which have no registers for the next: of others the bounds of each copy cost
+    more than that gives, as the copies themselves do of the shortest rows."""
     lanes, (registers, nbytes, halves) = access.lanes, analysis.once(_registers)
     room = machine.shared_per_block // 2 - 2048  # two blocks a multiprocessor
 
     def unstaged() -> Iterator[Params]:
         for tx, chunks in _places(length, lanes, lanes * registers, halves):
             threads = (128, 256, 512) if chunks * lanes > 16 or chunks == 16 else (256, 512, 128)
-            for ty in [*(n // tx for n in threads if tx < 256 and n > tx), 1]:  # several rows only where one has few threads
+            for ty in [
+                *(n // tx for n in threads if tx < 256 and n > tx),
+                1,
+            ]:  # several rows only where one has few threads
                 if _meeting(analysis, access, tx, ty, chunks) <= room:
                     yield Params(access, tx, ty, chunks, chunks - (tx * chunks * lanes > length))
 
@@ -267,8 +299,12 @@ def _ordered(analysis: Analysis, access: Access, length: int, machine) -> Iterat
         turn, others = p.tx * p.ty * p.chunks * lanes * nbytes, _meeting(analysis, access, p.tx, p.ty, p.chunks)
         most = room if p.tx < 1024 else 2 * room  # of 1024 threads there is one block, by their registers
         exact = p.whole == p.chunks
-        ahead = (p._replace(stages=n) for n in ((3, 2, 4, 6) if exact else (2, 3, 4, 6)) if staged and n * turn + others <= most)
-        first = p.tx > 8 if exact else p.tx > 512 and lanes > 1 or 8 < p.tx < 256 and lanes > 2 and halves
+        ahead = (
+            p._replace(stages=n)
+            for n in ((3, 2, 4, 6) if exact else (2, 3, 4, 6))
+            if staged and n * turn + others <= most
+        )
+        first = p.tx > 8 if exact else (p.tx > 512 and lanes > 1) or (8 < p.tx < 256 and lanes > 2 and halves)
         yield from itertools.chain(ahead, [p]) if first else itertools.chain([p], ahead)
     yield from (p._replace(resident=r) for p in unstaged() for r in (2, 3, 4) if r * p.tx * p.ty <= 1024)
     yield Params(access, 512 if length > 256 * lanes else 128, 1, 0, 0)
@@ -276,8 +312,9 @@ def _ordered(analysis: Analysis, access: Access, length: int, machine) -> Iterat
 
 @functools.lru_cache
 def _places(length: int, lanes: int, registers: float, halves: bool) -> list[tuple[int, int]]:
-    """Threads a row and vectors a thread, best first. A thread's share of inputs (this turn's and the next one's) and accumulators, ``registers`` a vector, is at
-    most 96, about 64 where there is a choice but for long odd rows of half types: few threads a row, all with as much of it or few with less."""
+    """Threads a row and vectors a thread, best first. A thread's share of inputs (this turn's and the next one's) and
+    accumulators, ``registers`` a vector, is at most 96, about 64 where there is a choice but for long odd rows of half
+    types: few threads a row, all with as much of it or few with less."""
     vectors = -(-length // lanes)
 
     def cost(place: tuple[int, int]) -> tuple:
@@ -293,26 +330,31 @@ def _places(length: int, lanes: int, registers: float, halves: bool) -> list[tup
 
 
 def _registers(analysis: Analysis) -> tuple[float, int, bool]:
-    """Of an element of a row in each input and sum: registers of a thread; bytes of the inputs; whether those are of half types."""
+    """Of an element of a row in each input and sum: registers of a thread; bytes of the inputs; whether those are of
+    half types."""
     sizes = [v.dtype.bytes for v in analysis.once(_streamed)]
     return len(analysis.partials) + sum(sizes) / 2, sum(sizes), max(sizes, default=4) < 4
 
 
 def few(analysis: Analysis, env: dict[str, int]) -> bool:
-    """Whether there are so few rows that reading the inputs again takes no longer than writing and reading partial sums."""
+    """Whether there are so few rows that reading the inputs again takes no longer than writing and reading partial
+    sums."""
     return _more_to_read(analysis, env) <= 0
 
 
 def better_apart(analysis: Analysis, p: Params, env: dict[str, int]) -> bool:
-    """Whether rows and columns by themselves take less time than one pass over the rows: where a multiprocessor's registers do not hold a row's elements,
-    each input's, each sum's and each weight's; or where reading the inputs again takes less than writing and reading the partial sums, and than blocks need
-    to begin and to add up their rows: an eighth of that where rows can only be read by elements, by which other kernels lose more."""
+    """Whether rows and columns by themselves take less time than one pass over the rows: where a multiprocessor's
+    registers do not hold a row's elements, each input's, each sum's and each weight's; or where reading the inputs
+    again takes less than writing and reading the partial sums, and than blocks need to begin and to add up their rows:
+    an eighth of that where rows can only be read by elements, by which other kernels lose more."""
     _, length = analysis.values(_extents, env)
     streamed, shared = analysis.once(row_inputs)
     held = p.chunks * p.access.lanes * p.tx * (len(streamed) + len(shared) + len(analysis.partials))
     if not p.chunks or held > REGISTERS:
         return True
-    return length * _more_to_read(analysis, env) < BEGINNING * len(analysis.partials) / (8 if p.access.lanes == 1 else 1)
+    return length * _more_to_read(analysis, env) < BEGINNING * len(analysis.partials) / (
+        8 if p.access.lanes == 1 else 1
+    )
 
 
 def _more_to_read(analysis: Analysis, env: dict[str, int]) -> int:
@@ -325,7 +367,9 @@ def _more_to_read(analysis: Analysis, env: dict[str, int]) -> int:
 def _column_bytes(analysis: Analysis) -> tuple[int, int]:
     """Of a column's elements in each row, and of its partial sums."""
     streamed, _ = analysis.once(row_inputs)
-    return sum(v.dtype.bytes for v in streamed), sum(op.attrs["parts"] * op.result.dtype.compute.bytes for op in analysis.partials)
+    return sum(v.dtype.bytes for v in streamed), sum(
+        op.attrs["parts"] * op.result.dtype.compute.bytes for op in analysis.partials
+    )
 
 
 def _extents(analysis: Analysis) -> tuple:

@@ -1,6 +1,7 @@
 """Threads of GPU kernels: block and thread indices, reductions across lanes, warps, blocks and clusters.
 
-A kernel is a ``gpu.func`` whose parameters are the pointers and sizes that it uses. Shared memory is one static array a kernel.
+A kernel is a ``gpu.func`` whose parameters are the pointers and sizes that it uses. Shared memory is one static array a
+kernel.
 """
 
 from __future__ import annotations
@@ -9,29 +10,30 @@ import functools
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from mlirfuse.analysis.axes import Axis
+from mlirfuse.analysis.phases import Analysis, size_of
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op, Value
+from mlirfuse.ir.sizes import Size
 from mlirfuse.lowering import reductions as red
 from mlirfuse.lowering.emitter import Emitter, Val
 from mlirfuse.lowering.kernel import STAY_L2, Env, Index, Kernel, Memory
 from mlirfuse.lowering.slots import GpuArguments, Slots
-from mlirfuse.analysis.phases import Analysis, size_of
-from mlirfuse.analysis.axes import Axis
-from mlirfuse.ir.sizes import Size
 
-# How a loop ends. Schedulers unroll as far as it is of use: where LLVM and ptxas unroll what is left, code takes up to three times as long to compile.
+# How a loop ends. Schedulers unroll as far as it is of use: where LLVM and ptxas unroll what is left, code takes up to
+# three times as long to compile.
 AS_IT_IS = "} {loop_annotation = #llvm.loop_annotation<unroll = <disable = true>>}"
 
 
 @dataclass
 class GpuKernel:
-    """A kernel's code and how it is launched: ``grid`` in blocks (expressions), threads a block, blocks a cluster, bytes of
-    shared memory.
+    """A kernel's code and how it is launched: ``grid`` in blocks (expressions), threads a block, blocks a cluster,
+    bytes of shared memory.
 
-    One that ``waits`` is launched before the kernel before it in the call has ended, as soon as all blocks of that one have started if it
-    ``lets`` it. It waits for that end before it begins ("before"), or, where it has nothing to do with earlier kernels, when it is done
-    ("after"): a kernel's end always means that those before it have ended too.
+    One that ``waits`` is launched before the kernel before it in the call has ended, as soon as all blocks of that one
+    have started if it ``lets`` it. It waits for that end before it begins ("before"), or, where it has nothing to do
+    with earlier kernels, when it is done ("after"): a kernel's end always means that those before it have ended too.
     """
 
     name: str
@@ -55,9 +57,13 @@ class GpuKernel:
         if self.waits == "before":
             lines.append("    nvvm.griddepcontrol wait")
             for name, type_ in self.passed.values():
-                if "ptr" in type_:  # known only now, so that no load of what never changes, as LLVM sees it, comes before the wait
+                if (
+                    "ptr" in type_
+                ):  # known only now, so that no load of what never changes, as LLVM sees it, comes before the wait
                     head = head.replace(f"{name}: ", f"{name}_early: ")
-                    lines.append(f'    {name} = llvm.inline_asm has_side_effects "mov.b64 $0, $1;", "=l,l" {name}_early : ({type_}) -> {type_}')
+                    lines.append(
+                        f'    {name} = llvm.inline_asm has_side_effects "mov.b64 $0, $1;", "=l,l" {name}_early : ({type_}) -> {type_}'
+                    )
         lines = [head, *lines, self.body]
         if self.waits == "after":  # the last block alone: others make room for the next ones
             lines += [
@@ -74,8 +80,9 @@ class GpuKernel:
 
 
 class Access(NamedTuple):
-    """What a variant may assume of memory: ``index`` is i32 or i64, ``lanes`` elements a vector access, ``aligns`` the alignment in bytes
-    of each input's and output's vector accesses, ``multiples`` the sizes known to be multiples of the lanes; ``hint``: how caches shall treat inputs (see
+    """What a variant may assume of memory: ``index`` is i32 or i64, ``lanes`` elements a vector access, ``aligns`` the
+    alignment in bytes of each input's and output's vector accesses, ``multiples`` the sizes known to be multiples of
+    the lanes; ``hint``: how caches shall treat inputs (see
     :mod:`mlirfuse.lowering.kernel`): ``PASS_L1`` those that are read once, ``STAY_L2`` also those whose pieces are."""
 
     index: dt.DType
@@ -88,8 +95,24 @@ class Access(NamedTuple):
 class GpuBody:
     """What the schedulers of GPU kernels share."""
 
-    def __init__(self, name: str, analysis: Analysis, slots: Slots, access: Access, threads: int, cluster: int = 1, resident: int = 1):
-        self.name, self.analysis, self.access, self.threads, self.cluster, self.resident = name, analysis, access, threads, cluster, resident
+    def __init__(
+        self,
+        name: str,
+        analysis: Analysis,
+        slots: Slots,
+        access: Access,
+        threads: int,
+        cluster: int = 1,
+        resident: int = 1,
+    ):
+        self.name, self.analysis, self.access, self.threads, self.cluster, self.resident = (
+            name,
+            analysis,
+            access,
+            threads,
+            cluster,
+            resident,
+        )
         self.e = Emitter("gpu")
         self.e.depth = 2
         self.index = access.index
@@ -105,11 +128,34 @@ class GpuBody:
                 pointer = self.args.temporary((value.op, "result"), sz.mul(value.numel, dtype.bytes))
                 memories[value] = Memory(pointer, analysis.strides[value], dtype, align)
             elif value not in memories:
-                read_only = value not in written and slots.place(value) not in places and slots.place(value) not in slots.written
+                read_only = (
+                    value not in written
+                    and slots.place(value) not in places
+                    and slots.place(value) not in slots.written
+                )
                 along = whole - analysis.pinned if access.hint == STAY_L2 else whole
-                hinted = read_only and (not analysis.phases or along <= set(analysis.axes.flat(value)))  # for weights, rows have no register left
-                memories[value] = Memory(self.args.place(value), analysis.strides[value], value.dtype, align, read_only, access.hint if hinted else "")
-        self.k = Kernel(self.e, analysis.axes, memories, self.args.size, self.index, set(analysis.ops), self.args.scalar, access.multiples, self.args.inverse)
+                hinted = read_only and (
+                    not analysis.phases or along <= set(analysis.axes.flat(value))
+                )  # for weights, rows have no register left
+                memories[value] = Memory(
+                    self.args.place(value),
+                    analysis.strides[value],
+                    value.dtype,
+                    align,
+                    read_only,
+                    access.hint if hinted else "",
+                )
+        self.k = Kernel(
+            self.e,
+            analysis.axes,
+            memories,
+            self.args.size,
+            self.index,
+            set(analysis.ops),
+            self.args.scalar,
+            access.multiples,
+            self.args.inverse,
+        )
         for value, strides in analysis.results.items():
             self.k.copies[value] = Memory(self.args.place(value), strides, value.dtype, value.dtype.bytes)
         self.block = self.special("ctaid.x")
@@ -135,17 +181,33 @@ class GpuBody:
 
     def finish(self, grid: Size) -> GpuKernel:
         shared = ""
-        for what, linkage, count, used in (("shared", "internal", self.shared_bytes, self.shared_bytes), ("dynamic", "external", 0, self.dynamic_bytes)):
+        for what, linkage, count, used in (
+            ("shared", "internal", self.shared_bytes, self.shared_bytes),
+            ("dynamic", "external", 0, self.dynamic_bytes),
+        ):
             if used:
                 shared += f"  llvm.mlir.global {linkage} @{self.name}_{what}() {{addr_space = 3 : i32, alignment = 16 : i64}} : !llvm.array<{count} x i8>\n"
-        parameters = ", ".join(f"{name}: {type_}" + (" {llvm.noalias}" if "ptr" in type_ else "") for name, type_ in self.args.passed.values())
+        parameters = ", ".join(
+            f"{name}: {type_}" + (" {llvm.noalias}" if "ptr" in type_ else "")
+            for name, type_ in self.args.passed.values()
+        )
         attributes = f"known_block_size = array<i32: {self.threads}, 1, 1>"  # becomes nvvm.maxntid
         if self.resident > 1:
             attributes += f", nvvm.minctasm = {self.resident} : i32"
         if self.cluster > 1:
             attributes += f", nvvm.cluster_dim = array<i32: {self.cluster}, 1, 1>"
         head = shared + f"  gpu.func @{self.name}({parameters}) kernel attributes {{{attributes}}} {{"
-        return GpuKernel(self.name, head, self.e.text(), sz.mul(grid, self.cluster), self.threads, self.cluster, dict(self.args.passed), self.shared_bytes, self.dynamic_bytes)
+        return GpuKernel(
+            self.name,
+            head,
+            self.e.text(),
+            sz.mul(grid, self.cluster),
+            self.threads,
+            self.cluster,
+            dict(self.args.passed),
+            self.shared_bytes,
+            self.dynamic_bytes,
+        )
 
     # ---- loops and conditions
 
@@ -161,13 +223,17 @@ class GpuBody:
         inner = [Val(e.fresh(), v.dtype, v.lanes) for v in carried]
         name, types = e.fresh(), ", ".join(v.type for v in carried)
         pairs = ", ".join(f"{a} = {b}" for a, b in zip(inner, carried))
-        with self.k.region(f"{name}:{len(carried)} = scf.for {i} = {low} to {high} step {by} iter_args({pairs}) -> ({types}) : {kind} {{", AS_IT_IS):
+        with self.k.region(
+            f"{name}:{len(carried)} = scf.for {i} = {low} to {high} step {by} iter_args({pairs}) -> ({types}) : {kind} {{",
+            AS_IT_IS,
+        ):
             following = body(Val(i, self.index), inner)
             e.line(f"scf.yield {', '.join(v.name for v in following)} : {types}")
         return [Val(f"{name}#{k}", v.dtype, v.lanes) for k, v in enumerate(carried)]
 
     def where(self, condition: Val, this, that, like: list[Val]) -> list[Val]:
-        """What ``this()`` gives where ``condition`` holds, else what ``that()`` does: values of the types of ``like``. A thread runs one of the two."""
+        """What ``this()`` gives where ``condition`` holds, else what ``that()`` does: values of the types of ``like``.
+        A thread runs one of the two."""
         name, types = self.e.fresh(), ", ".join(v.type for v in like)
         count = f":{len(like)}" if len(like) > 1 else ""
         head = f"{name}{count} = scf.if {condition} -> ({types}) {{" if like else f"scf.if {condition} {{"
@@ -195,8 +261,8 @@ class GpuBody:
                 self.set_loop(env, loop, here)
 
     def opaque(self, val: Val) -> Val:
-        """The same bits, as far as the compiler knows others: what was computed from ``val`` before is not kept for what is computed from
-        this. For half types, whose widened values would take twice the registers."""
+        """The same bits, as far as the compiler knows others: what was computed from ``val`` before is not kept for
+        what is computed from this. For half types, whose widened values would take twice the registers."""
         e = self.e
         if val.lanes * val.dtype.bits < 32:
             return val
@@ -204,9 +270,9 @@ class GpuBody:
         return e.of_words(held, val.dtype, val.lanes)
 
     def under_way(self, vals: list[Val]) -> list[Val]:
-        """``vals``, whose loads come before all that follows. LLVM would move a load into the branch that uses it, and ptxas beside what uses it, where each
-        is waited for alone. Neither moves one that opaque code takes across what may be the kernel's end, as far as they know: no tensor is at address 1, of
-        which they are not told."""
+        """``vals``, whose loads come before all that follows. LLVM would move a load into the branch that uses it, and
+        ptxas beside what uses it, where each is waited for alone. Neither moves one that opaque code takes across what
+        may be the kernel's end, as far as they know: no tensor is at address 1, of which they are not told."""
         if not vals:
             return []
         e = self.e
@@ -223,8 +289,18 @@ class GpuBody:
             return val
         short = bits == 16
         words = [e.op(f"llvm.bitcast {val} : {val.type} to i16", dt.u16)] if short else e.words(val)
-        held = [e.op(f'llvm.inline_asm has_side_effects "", "={"h" if short else "r"},0" {word} : ({word.type}) -> {word.type}', word.dtype) for word in words]
-        return e.op(f"llvm.bitcast {held[0]} : i16 to {val.type}", val.dtype, val.lanes) if short else e.of_words(held, val.dtype, val.lanes)
+        held = [
+            e.op(
+                f'llvm.inline_asm has_side_effects "", "={"h" if short else "r"},0" {word} : ({word.type}) -> {word.type}',
+                word.dtype,
+            )
+            for word in words
+        ]
+        return (
+            e.op(f"llvm.bitcast {held[0]} : i16 to {val.type}", val.dtype, val.lanes)
+            if short
+            else e.of_words(held, val.dtype, val.lanes)
+        )
 
     # ---- memory shared by a block
 
@@ -247,7 +323,9 @@ class GpuBody:
         """The address of the byte ``offset`` (i32) behind ``base`` in the memory of :meth:`reserve_dynamic`."""
         memory, name = self.e.fresh(), self.e.fresh()
         self.e.line(f"{memory} = llvm.mlir.addressof @{self.name}_dynamic : !llvm.ptr<3>")
-        self.e.line(f"{name} = llvm.getelementptr {memory}[{self.e.add(offset, base)}] : (!llvm.ptr<3>, i32) -> !llvm.ptr<3>, i8")
+        self.e.line(
+            f"{name} = llvm.getelementptr {memory}[{self.e.add(offset, base)}] : (!llvm.ptr<3>, i32) -> !llvm.ptr<3>, i8"
+        )
         return name
 
     def shared_address(self, offset: int, index: Val, nbytes: int) -> str:
@@ -261,12 +339,18 @@ class GpuBody:
 
     def shared_store(self, address: str, val: Val, align: int = 0, space: int = 3) -> None:
         val = self.e.cast(val, dt.u8) if val.dtype is dt.bool_ else val
-        self.e.line(f"llvm.store {val}, {address} {{alignment = {align or val.dtype.bytes} : i64}} : {val.type}, !llvm.ptr<{space}>")
+        self.e.line(
+            f"llvm.store {val}, {address} {{alignment = {align or val.dtype.bytes} : i64}} : {val.type}, !llvm.ptr<{space}>"
+        )
 
     def shared_load(self, address: str, dtype: dt.DType, lanes: int = 1, align: int = 0) -> Val:
         stored = dt.u8 if dtype is dt.bool_ else dtype
         type_ = Val("", stored, lanes).type
-        val = self.e.op(f"llvm.load {address} {{alignment = {align or stored.bytes} : i64}} : !llvm.ptr<3> -> {type_}", stored, lanes)
+        val = self.e.op(
+            f"llvm.load {address} {{alignment = {align or stored.bytes} : i64}} : !llvm.ptr<3> -> {type_}",
+            stored,
+            lanes,
+        )
         return self.e.cmp("ne", val, 0) if dtype is dt.bool_ else val
 
     # ---- reductions across threads
@@ -293,8 +377,11 @@ class GpuBody:
             for value, val in zip(op.results, red.results(self.e, op, total)):
                 self.k.bind(value, env, val)
 
-    def across_warp(self, ops: list[Op], accumulators: list[tuple[Val, ...]], width: int, step: int = 1) -> list[tuple[Val, ...]]:
-        """Each group of ``width`` neighbouring lanes (a power of two up to 32) combined, every ``step``-th of them; all get their result."""
+    def across_warp(
+        self, ops: list[Op], accumulators: list[tuple[Val, ...]], width: int, step: int = 1
+    ) -> list[tuple[Val, ...]]:
+        """Each group of ``width`` neighbouring lanes (a power of two up to 32) combined, every ``step``-th of them; all
+        get their result."""
         offsets = [1 << k for k in reversed(range(step.bit_length() - 1, width.bit_length() - 1))]
 
         def pairwise(combine, a: tuple[Val, ...]) -> tuple[Val, ...]:
@@ -306,7 +393,8 @@ class GpuBody:
         return [red.across(self.e, op, a, pairwise, fold) if offsets else a for op, a in zip(ops, accumulators)]
 
     def across_block(self, ops: list[Op], accumulators: list[tuple[Val, ...]], width: int) -> list[tuple[Val, ...]]:
-        """Each group of ``width`` neighbouring threads (a power of two) of the block combined; all of them get the result."""
+        """Each group of ``width`` neighbouring threads (a power of two) of the block combined; all of them get the
+        result."""
         accumulators = self.across_warp(ops, accumulators, min(width, 32))
         warps = width // 32
         if warps <= 1:
@@ -338,7 +426,8 @@ class GpuBody:
         return self.special("cluster.ctarank")
 
     def cluster_arrive(self, orders: bool = True) -> None:
-        """Half of a barrier of the cluster: says that this block has come here, and, if it ``orders`` memory, has written what it wrote before."""
+        """Half of a barrier of the cluster: says that this block has come here, and, if it ``orders`` memory, has
+        written what it wrote before."""
         self.e.line(f"nvvm.cluster.arrive{'' if orders else '.relaxed'} {{aligned}}")
 
     def cluster_wait(self) -> None:
@@ -352,8 +441,8 @@ class GpuBody:
             self.cluster_begun = True
 
     def across_cluster(self, ops: list[Op], accumulators: list[tuple[Val, ...]], rank: Val) -> list[tuple[Val, ...]]:
-        """Combines the blocks' results: each block writes its own into every block's shared memory. All must have begun to run before that:
-        they have said so by :meth:`cluster_arrive` before the first of these."""
+        """Combines the blocks' results: each block writes its own into every block's shared memory. All must have begun
+        to run before that: they have said so by :meth:`cluster_arrive` before the first of these."""
         e = self.e
         self.cluster_begins()
         moving = self.differing(accumulators)
@@ -370,7 +459,12 @@ class GpuBody:
             """``v`` of each block in a lane."""
             if v not in offsets:
                 return e.const(e.known(v), v.dtype, self.cluster)
-            return e.from_lanes([self.shared_load(self.shared_address(offsets[v], e.const(block, dt.i32), 8), v.dtype) for block in range(self.cluster)])
+            return e.from_lanes(
+                [
+                    self.shared_load(self.shared_address(offsets[v], e.const(block, dt.i32), 8), v.dtype)
+                    for block in range(self.cluster)
+                ]
+            )
 
         return [red.across_lanes(e, op, tuple(map(of_blocks, a))) for op, a in zip(ops, accumulators)]
 
@@ -384,7 +478,8 @@ class GpuBody:
         return self.e.cast(self.k.materialize(index), dt.i64)
 
     def store_at(self, outputs: list[Value], env: Env, domain: list[Axis], valid: Val | None) -> None:
-        """Stores ``outputs`` at ``env`` where ``valid``. One that lacks axes of the domain is stored where these are at 0."""
+        """Stores ``outputs`` at ``env`` where ``valid``. One that lacks axes of the domain is stored where these are at
+        0."""
         k, e = self.k, self.e
         vals = [k.value(v, env) for v in outputs]  # before any store: nothing then waits for one
         plain, partial = [], []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mlirfuse.analysis.phases import Analysis
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op
@@ -9,7 +10,6 @@ from mlirfuse.lowering import reductions as red
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index, Memory
 from mlirfuse.lowering.slots import Slots
-from mlirfuse.analysis.phases import Analysis
 from mlirfuse.schedule.gpu.kernel import Access, GpuBody, GpuKernel
 
 THREADS = 256
@@ -31,13 +31,19 @@ def store_partial(body: GpuBody, memory: Memory, offset: Val, val: Val) -> None:
 
 def load_partial(body: GpuBody, memory: Memory, offset: Val, dtype: dt.DType) -> Val:
     address = body.k.address(memory, offset)
-    val = body.e.op(f"llvm.load {address} {{alignment = {memory.dtype.bytes} : i64}} : !llvm.ptr<1> -> {memory.dtype.memory}", memory.dtype)
+    val = body.e.op(
+        f"llvm.load {address} {{alignment = {memory.dtype.bytes} : i64}} : !llvm.ptr<1> -> {memory.dtype.memory}",
+        memory.dtype,
+    )
     return body.e.cast(val, dtype)
 
 
-def finish(name: str, analysis: Analysis, slots: Slots, access: Access, split: int, phase: list[Op], points: int) -> GpuKernel:
-    """Combines the ``split`` parts (a power of two) of the reductions of ``phase`` and computes what depends on them. ``points`` neighbouring kept
-    points, more than one where memory runs along them, are the work of a warp, one alone that of as many threads as there are parts."""
+def finish(
+    name: str, analysis: Analysis, slots: Slots, access: Access, split: int, phase: list[Op], points: int
+) -> GpuKernel:
+    """Combines the ``split`` parts (a power of two) of the reductions of ``phase`` and computes what depends on them.
+    ``points`` neighbouring kept points, more than one where memory runs along them, are the work of a warp, one alone
+    that of as many threads as there are parts."""
     access = Access(access.index, 1, tuple(v.dtype.bytes for v in analysis.inputs + analysis.outputs))
     body = GpuBody(name, analysis, slots, access, THREADS)
     e = body.e
@@ -45,7 +51,11 @@ def finish(name: str, analysis: Analysis, slots: Slots, access: Access, split: i
     width = 32 if points > 1 else min(THREADS, max(32, 1 << (split - 1).bit_length()))
     t = e.and_(body.thread, width - 1)
     first = body.quotient(t, points)  # of this thread's parts
-    group = e.add(e.mul(body.quotient(body.thread, width), points), e.and_(t, points - 1)) if width < THREADS else e.const(0, dt.i32)
+    group = (
+        e.add(e.mul(body.quotient(body.thread, width), points), e.and_(t, points - 1))
+        if width < THREADS
+        else e.const(0, dt.i32)
+    )
     block_points = THREADS // width * points
     point = e.add(e.mul(body.wide(body.block), block_points), body.wide(group))
     inside = e.cmp("lt", point, body.size(kept))
@@ -57,7 +67,10 @@ def finish(name: str, analysis: Analysis, slots: Slots, access: Access, split: i
 
     def part(op: Op, at: Val) -> tuple[Val, ...]:
         offset = e.add(e.mul(body.wide(at), body.size(kept)), held)
-        return tuple(load_partial(body, partial_memory(body, op, w, count), offset, d) for w, d in enumerate(red.accumulator_types(op)))
+        return tuple(
+            load_partial(body, partial_memory(body, op, w, count), offset, d)
+            for w, d in enumerate(red.accumulator_types(op))
+        )
 
     def some(start: Val, parts: int, state: list[tuple[Val, ...]]) -> list[tuple[Val, ...]]:
         """``state`` with every ``lanes``-th of the parts from ``start`` on."""
@@ -81,10 +94,16 @@ def finish(name: str, analysis: Analysis, slots: Slots, access: Access, split: i
     state = [red.identity(e, op, 1) for op in phase]
     if whole:
         flat = [v for a in state for v in a]
-        state = red.grouped(phase, body.loop(e.const(0, body.index), e.const(whole * lanes, body.index), AT_ONCE * lanes, flat, turn))
+        state = red.grouped(
+            phase, body.loop(e.const(0, body.index), e.const(whole * lanes, body.index), AT_ONCE * lanes, flat, turn)
+        )
     if turns > whole:
         state = some(e.add(first, whole * lanes) if whole else first, turns - whole, state)
-    body.bind(phase, body.across_block(phase, state, width) if points == 1 else body.across_warp(phase, state, 32, points), env)
+    body.bind(
+        phase,
+        body.across_block(phase, state, width) if points == 1 else body.across_warp(phase, state, 32, points),
+        env,
+    )
     reduced = set(analysis.reduced)
     small = [v for v in analysis.outputs if not reduced & set(analysis.axes.flat(v))]
     body.store_at(small, env, analysis.kept, e.and_(inside, e.cmp("lt", t, points)))

@@ -1,33 +1,34 @@
 """Pointwise segments on a GPU.
 
-The domain is an inner loop (columns, contiguous where possible) and everything outside of it (rows). A block takes a tile of
-``ty * unroll_rows`` rows by ``tx * lanes * unroll_columns`` columns; a thread evaluates all of its elements before it stores any, so
-that its loads are in flight together. Threads past the edge compute a clamped element and store nothing.
+The domain is an inner loop (columns, contiguous where possible) and everything outside of it (rows). A block takes a
+tile of ``ty * unroll_rows`` rows by ``tx * lanes * unroll_columns`` columns; a thread evaluates all of its elements
+before it stores any, so that its loads are in flight together. Threads past the edge compute a clamped element and
+store nothing.
 
-Rows that vectors do not divide are folded, where memory runs through them as through one: vectors run across their ends, and what is read
-along one of the two loops alone, such as a bias, is read by elements.
+Rows that vectors do not divide are folded, where memory runs through them as through one: vectors run across their
+ends, and what is read along one of the two loops alone, such as a bias, is read by elements.
 """
 
 from __future__ import annotations
 
-from typing import Iterator, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
+from mlirfuse.analysis.phases import Analysis, size_of
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
+from mlirfuse.ir.sizes import Size
 from mlirfuse.lowering.kernel import ZERO, Flat, Index
 from mlirfuse.lowering.slots import Slots
-from mlirfuse.analysis.phases import Analysis, size_of
 from mlirfuse.schedule.gpu.kernel import Access, GpuBody, GpuKernel
-from mlirfuse.ir.sizes import Size
-
 
 MANY = 1 << 20  # elements from which on rows are folded to several parts
 
 
 class Params(NamedTuple):
-    """Threads along columns and rows, and how many vectors of each a thread takes; ``parts``: the rows are folded to so many (0: they are not), of
-    each of which a thread takes a vector at the same place."""
+    """Threads along columns and rows, and how many vectors of each a thread takes; ``parts``: the rows are folded to so
+    many (0: they are not), of each of which a thread takes a vector at the same place."""
 
     access: Access
     tx: int
@@ -52,7 +53,9 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
     across = sz.ceildiv(columns, tile_columns)
     block = body.wide(body.block)
     if across == 1 or not outer:
-        block_row, block_column = (block, e.const(0, body.index)) if across == 1 and outer else (e.const(0, body.index), block)
+        block_row, block_column = (
+            (block, e.const(0, body.index)) if across == 1 and outer else (e.const(0, body.index), block)
+        )
     else:
         q, r = k.divmod(Index(block), across)
         block_row, block_column = k.scalar(q.base), k.scalar(r.base)
@@ -63,7 +66,8 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
     first_row = e.add(e.mul(block_row, tile_rows), body.wide(y))
 
     def row_of(u: int, held: bool):
-        """The env of a thread's row ``u`` without its columns, held inside the domain if ``held``, and whether it is inside (None: it is)."""
+        """The env of a thread's row ``u`` without its columns, held inside the domain if ``held``, and whether it is
+        inside (None: it is)."""
         env, row, inside = {}, first_row, None
         if p.parts > 1:
             body.set_loop(env, middle, k.scale(Index(u), length))
@@ -76,8 +80,8 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
         return env, inside
 
     def column_of(w: int, held: bool):
-        """A thread's vector ``w``, held inside the row if ``held``: its positions, whether they are inside (None: they are), and of folded rows which
-        row and column each position is."""
+        """A thread's vector ``w``, held inside the row if ``held``: its positions, whether they are inside (None: they
+        are), and of folded rows which row and column each position is."""
         column, inside = e.add(first_column, w * p.tx * lanes) if w else first_column, None
         if held:
             inside = e.cmp("lt", column, body.size(columns))
@@ -127,10 +131,13 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
     return [body.finish(grid)]
 
 
-def candidates(analysis: Analysis, access: Access, env: dict[str, int], alignments: dict[Value, int], machine, cached: bool) -> Iterator[Params]:
-    """Parameters worth trying, the model's choice first: blocks of 512 threads over the columns, of 256 where there is little to do or more of
-    those would have work, or over several rows where columns are few; several vectors a thread where a vector is short and there is work
-    for all threads, or where the second-level cache holds much of what is moved (``cached``) and memory is not what threads wait for."""
+def candidates(
+    analysis: Analysis, access: Access, env: dict[str, int], alignments: dict[Value, int], machine, cached: bool
+) -> Iterator[Params]:
+    """Parameters worth trying, the model's choice first: blocks of 512 threads over the columns, of 256 where there is
+    little to do or more of those would have work, or over several rows where columns are few; several vectors a thread
+    where a vector is short and there is work for all threads, or where the second-level cache holds much of what is
+    moved (``cached``) and memory is not what threads wait for."""
     columns, rows = analysis.values(_plain_extents, env)
     parts, access = _folded(analysis, access, env, alignments) if columns % 8 else (0, access)
     if parts:
@@ -139,7 +146,9 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], alignmen
 
     def params(threads: int, wanted: int) -> Params:
         tx = threads if vectors >= threads else 1 << max(0, vectors - 1).bit_length()
-        ty = threads // tx if rows > 1 else 1  # no element is two threads': what is written over an argument is read once
+        ty = (
+            threads // tx if rows > 1 else 1
+        )  # no element is two threads': what is written over an argument is read once
         full = machine.sm_count * (machine.threads_per_sm // threads)
         across, down = 1, 1
         while across * down < wanted:
@@ -163,9 +172,11 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], alignmen
     yield from (p for p in dict.fromkeys(others) if p != first)
 
 
-def _folded(analysis: Analysis, access: Access, env: dict[str, int], alignments: dict[Value, int]) -> tuple[int, Access]:
-    """In how many parts to fold rows for vectors that are longer than what rows admit, and the access then; 0 where there are none. One part, but where
-    much is read by elements, of half types: several, which share that."""
+def _folded(
+    analysis: Analysis, access: Access, env: dict[str, int], alignments: dict[Value, int]
+) -> tuple[int, Access]:
+    """In how many parts to fold rows for vectors that are longer than what rows admit, and the access then; 0 where
+    there are none. One part, but where much is read by elements, of half types: several, which share that."""
     wide = analysis.once(_in_one_line)
     if not wide:
         return 0, access
@@ -183,7 +194,8 @@ def _folded(analysis: Analysis, access: Access, env: dict[str, int], alignments:
 
 
 def _in_one_line(analysis: Analysis) -> list[Value]:
-    """The tensors whose memory runs through the two innermost loops as through one; none where that is not so of all that is written."""
+    """The tensors whose memory runs through the two innermost loops as through one; none where that is not so of all
+    that is written."""
     loops = analysis.loops(analysis.kept)
     if len(loops) < 2 or analysis.pinned:
         return []
@@ -201,7 +213,8 @@ def _by_elements(analysis: Analysis) -> int:
 
 
 def _steps_across(analysis: Analysis) -> tuple:
-    """The rows of the innermost loop but one, and how far steps along the loops around are in what vectors across rows read and write."""
+    """The rows of the innermost loop but one, and how far steps along the loops around are in what vectors across rows
+    read and write."""
     *above, middle, _ = analysis.loops(analysis.kept)
     steps = [analysis.axis_stride(v, loop[-1]) for v in analysis.once(_in_one_line) for loop in above]
     return (size_of(middle), *dict.fromkeys(steps))
@@ -224,7 +237,12 @@ def _flat_extents(analysis: Analysis) -> tuple:
 
 
 def _vectors_a_thread(analysis: Analysis, lanes: int) -> int:
-    """How many vectors of the columns a thread shall take: of several inputs, those among them that are sliced or concatenated, about 32 bytes under way."""
+    """How many vectors of the columns a thread shall take: of several inputs, those among them that are sliced or
+    concatenated, about 32 bytes under way."""
     columns, domain = set((analysis.loops(analysis.kept) or [[]])[-1]), set(analysis.domain)
-    inputs = [v for v in analysis.inputs if columns & set(analysis.axes.flat(v)) or not domain.issuperset(analysis.axes.flat(v))]
+    inputs = [
+        v
+        for v in analysis.inputs
+        if columns & set(analysis.axes.flat(v)) or not domain.issuperset(analysis.axes.flat(v))
+    ]
     return max(1, min(4, 32 // (lanes * max(v.dtype.bytes for v in inputs) * len(inputs)))) if len(inputs) > 1 else 1

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from mlirfuse.analysis import joint
+from mlirfuse.analysis.phases import Analysis, is_reduction
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op, Value
 from mlirfuse.lowering import reductions as red
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index
 from mlirfuse.lowering.slots import Slots
-from mlirfuse.analysis import joint
-from mlirfuse.analysis.phases import Analysis, is_reduction
 from mlirfuse.schedule.gpu.kernel import GpuBody
 
 
 class Place(NamedTuple):
-    """Where a vector is: its env, and whether it is inside the row (None: it is). Of one of which a part may be, ``inside`` is so of each lane; ``env`` has
-    elements of the row in place of those outside, and ``whole`` is the env of the vector as it lies in memory."""
+    """Where a vector is: its env, and whether it is inside the row (None: it is). Of one of which a part may be,
+    ``inside`` is so of each lane; ``env`` has elements of the row in place of those outside, and ``whole`` is the env
+    of the vector as it lies in memory."""
 
     env: Env
     inside: Val | None
@@ -25,13 +26,16 @@ class Place(NamedTuple):
 
 
 class Rows(GpuBody):
-    """A kernel in which ``p.tx`` threads of each of ``p.cluster`` blocks share a row, and a block has ``p.ty`` rows (``p``: the parameters of
+    """A kernel in which ``p.tx`` threads of each of ``p.cluster`` blocks share a row, and a block has ``p.ty`` rows
+    (``p``: the parameters of
     :mod:`mlirfuse.schedule.gpu.rows` or :mod:`mlirfuse.schedule.gpu.inner_outer`)."""
 
     def __init__(self, name: str, analysis: Analysis, slots: Slots, p):
         super().__init__(name, analysis, slots, p.access, p.tx * p.ty, p.cluster, p.resident)
         self.p, self.lanes = p, p.access.lanes
-        self.k.short_means = p.resident == 1  # of few registers ptxas spills more where no branch parts the reductions from what follows
+        self.k.short_means = (
+            p.resident == 1
+        )  # of few registers ptxas spills more where no branch parts the reductions from what follows
         self.kept, self.length = (sz.product(a.size for a in axes) for axes in (analysis.kept, analysis.reduced))
         reduced = set(analysis.reduced)
         self.full = [v for v in analysis.outputs if reduced & set(analysis.axes.flat(v))]
@@ -42,13 +46,16 @@ class Rows(GpuBody):
         self.phases = analysis.once(joint.online if p.online else joint.in_phases)
         self.rank = self.cluster_rank() if p.cluster > 1 else None
         if self.rank is not None:
-            self.cluster_arrive(orders=False)  # waited for before the other blocks' shared memory is written: loads go first
+            self.cluster_arrive(
+                orders=False
+            )  # waited for before the other blocks' shared memory is written: loads go first
         self.x = self.e.and_(self.thread, p.tx - 1) if p.ty > 1 else self.thread
         self.x_base = self.wide(self.e.mul(self.x, self.lanes))
         self.row_inside: Val | None = None  # where a block's rows may be past the last
 
     def row_of(self, block: Val) -> Val:
-        """The row of this thread in the given block or cluster (of the index type); the last one instead of one past it."""
+        """The row of this thread in the given block or cluster (of the index type); the last one instead of one past
+        it."""
         if self.p.ty == 1:
             return block
         e = self.e
@@ -67,7 +74,8 @@ class Rows(GpuBody):
         return env
 
     def at(self, row: Env, column: Val, checked: bool = True) -> Place:
-        """The vector at this column; one past the end is held inside the row. (A row of no elements has no inside: no kernel is launched for one.)"""
+        """The vector at this column; one past the end is held inside the row. (A row of no elements has no inside: no
+        kernel is launched for one.)"""
         e = self.e
         inside, held = None, column
         if checked:
@@ -87,7 +95,10 @@ class Rows(GpuBody):
 
     def elements_of(self, op: Op, places) -> list[tuple]:
         """What ``op`` reduces at these places, as :func:`mlirfuse.lowering.reductions.total` takes it."""
-        return [(self.e.splat(self.k.value(op.operands[0], p.env), self.lanes), self.position(op, p.env), p.inside) for p in places]
+        return [
+            (self.e.splat(self.k.value(op.operands[0], p.env), self.lanes), self.position(op, p.env), p.inside)
+            for p in places
+        ]
 
     def nothing(self, phase: list[Op]) -> list[Val]:
         """The accumulators of nothing, as a loop carries them."""
@@ -101,7 +112,11 @@ class Rows(GpuBody):
         out: list[Val] = []
         for op, before in zip(phase, red.grouped(phase, state)):
             found = self.elements_of(op, places)
-            out += red.gather(self.e, before, found) if gather and op.name == "m2" else red.accumulate(self.e, op, before, found)
+            out += (
+                red.gather(self.e, before, found)
+                if gather and op.name == "m2"
+                else red.accumulate(self.e, op, before, found)
+            )
         return out
 
     def across(self, phase: list[Op], totals: list[tuple[Val, ...]]) -> list[tuple[Val, ...]]:
@@ -120,7 +135,13 @@ class Rows(GpuBody):
 
     def store(self, values: list[Value], place: Place) -> None:
         """Stores outputs at one place."""
-        valid = place.inside if self.row_inside is None else self.row_inside if place.inside is None else self.e.and_(self.row_inside, place.inside)
+        valid = (
+            place.inside
+            if self.row_inside is None
+            else self.row_inside
+            if place.inside is None
+            else self.e.and_(self.row_inside, place.inside)
+        )
         self.store_at(values, place.env, self.analysis.domain, valid)
 
     def write_small(self, row: Env) -> None:
@@ -136,8 +157,9 @@ class Rows(GpuBody):
 
 
 def row_inputs(analysis: Analysis) -> tuple[list[Value], list[Value]]:
-    """The inputs with elements along the rows: those that differ from row to row, and what all rows share, weights and the like. What has one for many
-    neighbours, as a group norm's weights of channels, is neither: few bytes, that the first-level cache has."""
+    """The inputs with elements along the rows: those that differ from row to row, and what all rows share, weights and
+    the like. What has one for many neighbours, as a group norm's weights of channels, is neither: few bytes, that the
+    first-level cache has."""
     loops, rows = analysis.loops(analysis.reduced), set(analysis.kept)
     innermost = set(loops[-1]) if loops else set()
     inputs = [v for v in analysis.inputs if innermost & set(analysis.axes.flat(v))]
@@ -146,7 +168,8 @@ def row_inputs(analysis: Analysis) -> tuple[list[Value], list[Value]]:
 
 
 def at_own_index(analysis: Analysis, inputs: list[Value]) -> list[Value]:
-    """Those of ``inputs`` that are read where an element of a row is. Others, through slices and the like, have an index of their own for each use."""
+    """Those of ``inputs`` that are read where an element of a row is. Others, through slices and the like, have an
+    index of their own for each use."""
     domain = set(analysis.domain)
     return [v for v in inputs if domain.issuperset(analysis.axes.flat(v))]
 

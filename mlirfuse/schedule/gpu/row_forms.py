@@ -16,7 +16,9 @@ from mlirfuse.schedule.gpu.row_body import Rows, at_own_index, read_by
 from mlirfuse.schedule.gpu.staging import Staging
 
 UNROLL = 4  # vectors in flight of a looped row, more where a vector is short
-EXPONENTIALS = 16  # elements whose exponentials are computed at once: of more the code grows, and with it the time to compile it
+EXPONENTIALS = (
+    16  # elements whose exponentials are computed at once: of more the code grows, and with it the time to compile it
+)
 
 
 def in_registers(rows: Rows) -> sz.Size:
@@ -38,12 +40,13 @@ def in_registers(rows: Rows) -> sz.Size:
         k.bind_loaded(value, env, val)
     halves = any(v.dtype.bits == 16 for v in rows.streamed)
 
-    # Of many elements, deviations from a mean of each lane, which is done with one after the other, need fewer registers.
+    # Of many elements, deviations from a mean of each lane, which is done with one after the other, need fewer
+    # registers.
     totals_of = red.of_thread if p.chunks * lanes <= (32 if halves else 16) else red.total
 
     def total_of(op: Op) -> tuple[Val, ...]:
-        """The accumulator of this thread's part of the row. What looks at elements twice takes some vectors of half types at a time:
-        widened, all of them would need twice the registers."""
+        """The accumulator of this thread's part of the row. What looks at elements twice takes some vectors of half
+        types at a time: widened, all of them would need twice the registers."""
         step = p.chunks
         if halves and isinstance(op, red.MaxSumExp) and p.chunks * lanes > 32:
             step = 1 if p.resident > 3 else 2
@@ -101,7 +104,8 @@ def in_shared(rows: Rows) -> sz.Size:
         return []
 
     def bring_end(chunk: Val) -> list[Val]:
-        """As :func:`bring`, of a vector that may end behind the row, where the tensor may end: its elements one by one."""
+        """As :func:`bring`, of a vector that may end behind the row, where the tensor may end: its elements one by
+        one."""
         stage, place = e.cast(chunk, dt.i32), rows.at(here, column(chunk))
         with k.region(f"scf.if {e.extract(place.inside, lanes - 1)} {{", "} else {"):
             staging.start(stage, [(v, place.whole) for v in rows.streamed])
@@ -110,7 +114,8 @@ def in_shared(rows: Rows) -> sz.Size:
         return []
 
     def passes(carried: list[Val], visit, weights: list[Value] = ()) -> list[Val]:
-        """``visit(places, carried)`` over the thread's vectors, some at a time, beside vectors of ``weights``, all under way before the first is used."""
+        """``visit(places, carried)`` over the thread's vectors, some at a time, beside vectors of ``weights``, all
+        under way before the first is used."""
 
         def some(chunks: list[Val], checked: list[bool], state: list[Val]) -> list[Val]:
             places = [rows.at(here, column(chunk), check) for chunk, check in zip(chunks, checked)]
@@ -148,7 +153,14 @@ def in_shared(rows: Rows) -> sz.Size:
 
     def reduce(phase: list[Op]) -> list[tuple[Val, ...]]:
         """The accumulators of this thread's part of the row."""
-        totals = red.grouped(phase, passes(rows.nothing(phase), lambda places, state: rows.accumulated(phase, places, state, True), weights_of(phase)))
+        totals = red.grouped(
+            phase,
+            passes(
+                rows.nothing(phase),
+                lambda places, state: rows.accumulated(phase, places, state, True),
+                weights_of(phase),
+            ),
+        )
         return [deviating(op, *total) if op.name == "m2" else total for op, total in zip(phase, totals)]
 
     def deviating(op: Op, count: Val, total: Val, nothing: Val) -> tuple[Val, ...]:
@@ -156,7 +168,11 @@ def in_shared(rows: Rows) -> sz.Size:
         count = e.const(float(p.chunks * lanes), count.dtype) if exact else red.sum_of_lanes(e, count)
 
         def deviations_from(mean: Val) -> Val:
-            return passes([nothing], lambda places, state: [e.add(*state, red.deviations(e, rows.elements_of(op, places), mean))], weights_of([op]))[0]
+            return passes(
+                [nothing],
+                lambda places, state: [e.add(*state, red.deviations(e, rows.elements_of(op, places), mean))],
+                weights_of([op]),
+            )[0]
 
         return red.means_and_deviations(e, count, total, deviations_from)
 
@@ -174,7 +190,8 @@ def in_shared(rows: Rows) -> sz.Size:
 
 
 def in_loops(rows: Rows) -> sz.Size:
-    """Nothing is kept: every phase passes over the row in memory again, or over this block's part of it. Gives the grid."""
+    """Nothing is kept: every phase passes over the row in memory again, or over this block's part of it. Gives the
+    grid."""
     e, k, p, lanes, phases = rows.e, rows.k, rows.p, rows.lanes, rows.phases
     row, part = rows.wide(rows.block), None
     if p.split > 1:
@@ -183,7 +200,10 @@ def in_loops(rows: Rows) -> sz.Size:
     row = rows.row_of(row)
     here = rows.env_of(row)
     widest = max((v.dtype.bytes for v in rows.streamed + rows.shared), default=4)
-    step, unroll = p.tx * lanes, max(UNROLL, min(16, 32 // (lanes * widest)))  # at least 32 bytes of each input a thread in flight
+    step, unroll = (
+        p.tx * lanes,
+        max(UNROLL, min(16, 32 // (lanes * widest))),
+    )  # at least 32 bytes of each input a thread in flight
     if p.online:
         unroll = min(unroll, max(1, EXPONENTIALS // lanes))
     span = step * unroll
@@ -192,20 +212,32 @@ def in_loops(rows: Rows) -> sz.Size:
     if part is not None:
         length_of_part = rows.size(sz.mul(sz.ceildiv(rows.length, p.split * span), span))
         low = e.min(e.mul(part, length_of_part), limit)
-        high = e.add(low, e.min(length_of_part, e.sub(limit, low)))  # in this order: the sum of both may be past the largest index
+        high = e.add(
+            low, e.min(length_of_part, e.sub(limit, low))
+        )  # in this order: the sum of both may be past the largest index
 
     # Whole spans first, without checks; what is left over in one more turn, checked.
     middle = e.add(low, e.mul(e.div(e.sub(high, low), span), span))
     last_span = e.sub(e.add(low, middle), span)
 
     def vectors(i: Val, checked: bool):
-        return [rows.at(here, e.add(e.add(i, rows.x_base), u * step) if u else e.add(i, rows.x_base), checked) for u in range(unroll)]
+        return [
+            rows.at(here, e.add(e.add(i, rows.x_base), u * step) if u else e.add(i, rows.x_base), checked)
+            for u in range(unroll)
+        ]
 
     def over_row(carried: list[Val], visit, backwards: bool = False) -> list[Val]:
-        """Visits the row; every second pass goes backwards, so that it finds in the cache what the pass before it read last."""
+        """Visits the row; every second pass goes backwards, so that it finds in the cache what the pass before it read
+        last."""
 
         def whole(carried):
-            return rows.loop(low, middle, span, carried, lambda i, state: visit(vectors(e.sub(last_span, i) if backwards else i, False), state))
+            return rows.loop(
+                low,
+                middle,
+                span,
+                carried,
+                lambda i, state: visit(vectors(e.sub(last_span, i) if backwards else i, False), state),
+            )
 
         if not backwards:
             carried = whole(carried)

@@ -1,22 +1,24 @@
 """Rows that begin at any element of memory: their vectors begin before them, where memory is aligned for vectors.
 
-With ``shift`` elements between the last multiple of the lanes in memory and the row (``|`` ends a vector of four, ``shift`` is 3):
+With ``shift`` elements between the last multiple of the lanes in memory and the row (``|`` ends a vector of four,
+``shift`` is 3):
 
     memory   . . . a | b c d e | f g . .      the row a to g between others'
     columns -3-2-1 0 | 1 2 3 4 | 5 6 7 8
 
-The first vector and the last ones have lanes outside. Their elements are those of other rows, or nobody's: nothing is made of them, and behind the row
-nothing is read. What all rows share, weights, lies otherwise: a vector of it is put together from two that memory is aligned for.
+The first vector and the last ones have lanes outside. Their elements are those of other rows, or nobody's: nothing is
+made of them, and behind the row nothing is read. What all rows share, weights, lies otherwise: a vector of it is put
+together from two that memory is aligned for.
 """
 
 from __future__ import annotations
 
+from mlirfuse.analysis.phases import Analysis
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir.graph import Value
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index
 from mlirfuse.lowering.slots import Slots
-from mlirfuse.analysis.phases import Analysis
 from mlirfuse.schedule.gpu.row_body import Place, Rows
 
 
@@ -27,7 +29,9 @@ class ShiftedRows(Rows):
         super().__init__(name, analysis, slots, p)
         first = self.k.offset(self.streamed[0], self.env_of(self.row_of(self.cluster_index())))
         self.shift = self.e.and_(self.k.scalar(first.base), self.lanes - 1)
-        self.behind = self.e.and_(self.e.sub(0, self.shift), self.lanes - 1)  # how far a vector's first column is behind a multiple of the lanes
+        self.behind = self.e.and_(
+            self.e.sub(0, self.shift), self.lanes - 1
+        )  # how far a vector's first column is behind a multiple of the lanes
         self.last_parts: dict[Value, Val] = {}  # of what all rows share, behind its last whole vector
 
     def at(self, row: Env, column: Val, checked: bool = True) -> Place:
@@ -58,7 +62,10 @@ class ShiftedRows(Rows):
                 k.store(value, place.whole, val)
         with k.region("", "}"):
             for lane in range(self.lanes):
-                env = {axis: Index(e.extract(i.vector, lane)) if i.vector is not None else i for axis, i in place.env.items()}
+                env = {
+                    axis: Index(e.extract(i.vector, lane)) if i.vector is not None else i
+                    for axis, i in place.env.items()
+                }
                 with k.region(f"scf.if {inside[lane]} {{"):
                     for value, val in zip(values, vals):
                         k.store(value, env, e.extract(val, lane))
@@ -95,7 +102,8 @@ class ShiftedRows(Rows):
         return e.select(e.cmp("eq", start, last), self.last_parts[value], loaded)
 
     def _from_two(self, low: Val, high: Val, skipped: Val) -> Val:
-        """The vector that begins ``skipped`` elements (less than its lanes) behind the first of two that follow each other."""
+        """The vector that begins ``skipped`` elements (less than its lanes) behind the first of two that follow each
+        other."""
         e, nbytes = self.e, low.dtype.bytes
         words = e.words(low) + e.words(high)
         skipped, wanted = e.mul(skipped, nbytes), len(words) // 2

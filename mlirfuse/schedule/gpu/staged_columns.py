@@ -1,22 +1,23 @@
-"""Columns in the shared memory of a GPU's block, or of a cluster's blocks: memory is read once, however many phases of reductions there are.
+"""Columns in the shared memory of a GPU's block, or of a cluster's blocks: memory is read once, however many phases of
+reductions there are.
 
-Each thread copies its part of the block's columns there and passes over it there. The blocks of a cluster have rows in turn, and exchange
-the accumulators of the columns that they share.
+Each thread copies its part of the block's columns there and passes over it there. The blocks of a cluster have rows in
+turn, and exchange the accumulators of the columns that they share.
 """
 
 from __future__ import annotations
 
+from mlirfuse.analysis import joint
+from mlirfuse.analysis.phases import Analysis, size_of
 from mlirfuse.ir import sizes as sz
 from mlirfuse.lowering import reductions as red
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu import staging as gpu_staging
-from mlirfuse.analysis import joint
-from mlirfuse.analysis.phases import Analysis, size_of
-from mlirfuse.schedule.gpu.kernel import Access, GpuBody, GpuKernel
 from mlirfuse.schedule.gpu.block_columns import BlockColumns
 from mlirfuse.schedule.gpu.column_body import Place, accumulated, down_rows, place_of
+from mlirfuse.schedule.gpu.kernel import Access, GpuBody, GpuKernel
 from mlirfuse.schedule.gpu.staging import Staging, streamed_inputs
 
 
@@ -64,7 +65,9 @@ def in_shared(name: str, analysis: Analysis, slots: Slots, p) -> GpuKernel:
     block = BlockColumns(body, p.tx, p.ty, x, y)
     for phase in analysis.once(joint.online):
         start = [v for op in phase for v in red.identity(e, op, lanes)]
-        state = down_rows(body, p, 1, (zero, turns), found, start, lambda places, state: accumulated(body, phase, places, state))
+        state = down_rows(
+            body, p, 1, (zero, turns), found, start, lambda places, state: accumulated(body, phase, places, state)
+        )
         totals = block.combine(phase, red.grouped(phase, state), needed=True)
         if p.cluster > 1:
             totals = block.across_cluster(phase, totals, rank)

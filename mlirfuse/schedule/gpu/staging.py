@@ -5,19 +5,20 @@ Each thread copies what it will itself read: it waits for its own copies, and ne
 
 from __future__ import annotations
 
+from mlirfuse.analysis.axes import Axis
+from mlirfuse.analysis.phases import Analysis
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir.graph import Value
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import STAY_L2, Env
-from mlirfuse.analysis.phases import Analysis
-from mlirfuse.analysis.axes import Axis
 from mlirfuse.schedule.gpu.kernel import Access, GpuBody
 
 SIZES = (4, 8, 16)  # bytes that one copy can have
 
 
 class Staging:
-    """Shared memory for ``stages`` turns of a loop, in each of which a thread brings the vectors of ``values``, in this order."""
+    """Shared memory for ``stages`` turns of a loop, in each of which a thread brings the vectors of ``values``, in this
+    order."""
 
     def __init__(self, body: GpuBody, values: list[Value], lanes: int, stages: int):
         self.body, self.lanes, self.stages = body, lanes, stages
@@ -40,16 +41,21 @@ class Staging:
             if memory.hint == STAY_L2 and nbytes == 16:
                 self._start_hinted(self._address(stage, at), k.place(value, env))
                 continue
-            e.line(f"nvvm.cp.async.shared.global {self._address(stage, at)}, {k.place(value, env)}, {nbytes}, cache =  {cache} : !llvm.ptr<3>, !llvm.ptr<1>")
+            e.line(
+                f"nvvm.cp.async.shared.global {self._address(stage, at)}, {k.place(value, env)}, {nbytes}, cache =  {cache} : !llvm.ptr<3>, !llvm.ptr<1>"
+            )
         e.line("nvvm.cp.async.commit.group")
 
     def _start_hinted(self, there: str, here: str) -> None:
-        """One copy whose source stays in the second-level cache. ptxas (13.0) makes an illegal instruction of one with a policy and with an address
-        that is partly uniform: so each address goes through what only the threads know to be nothing."""
+        """One copy whose source stays in the second-level cache. ptxas (13.0) makes an illegal instruction of one with
+        a policy and with an address that is partly uniform: so each address goes through what only the threads know to
+        be nothing."""
         e = self.body.e
         address = e.xor(e.op(f"llvm.ptrtoint {there} : !llvm.ptr<3> to i32", dt.i32), self.nothing)
         text = "cp.async.cg.shared.global.L2::cache_hint [$0], [$1], 16, $2;"
-        e.line(f'llvm.inline_asm has_side_effects "{text}", "r,l,l" {address}, {here}, {self.body.k.policy()} : (i32, !llvm.ptr<1>, i64) -> ()')
+        e.line(
+            f'llvm.inline_asm has_side_effects "{text}", "r,l,l" {address}, {here}, {self.body.k.policy()} : (i32, !llvm.ptr<1>, i64) -> ()'
+        )
 
     def put(self, stage: Val, vals: list[Val]) -> None:
         """Stores vectors that were loaded, as they are in memory, where :meth:`start` would copy them to."""

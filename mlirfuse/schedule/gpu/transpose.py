@@ -1,30 +1,33 @@
 """Pointwise segments that read along one loop and write along another, on a GPU.
 
-A block takes a tile of ``tile`` by ``tile`` elements of the two loops. What comes of inputs that are contiguous along the *reading* loop
-alone is computed along it and put into shared memory; after a barrier each thread picks its elements from there, reads whatever else it
-needs directly, and writes along the *writing* loop. Rows of the shared tile are padded by one word, so that both sides spread over the banks.
+A block takes a tile of ``tile`` by ``tile`` elements of the two loops. What comes of inputs that are contiguous along
+the *reading* loop alone is computed along it and put into shared memory; after a barrier each thread picks its elements
+from there, reads whatever else it needs directly, and writes along the *writing* loop. Rows of the shared tile are
+padded by one word, so that both sides spread over the banks.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from typing import Iterator, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
+from mlirfuse.analysis.phases import Analysis, size_of
 from mlirfuse.ir import dtypes as dt
-from mlirfuse.ir.ops import table as ops
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
+from mlirfuse.ir.ops import table as ops
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Index
 from mlirfuse.lowering.slots import Slots
-from mlirfuse.analysis.phases import Analysis, size_of
 from mlirfuse.schedule.gpu.kernel import Access, GpuBody, GpuKernel
 
 
 class Params(NamedTuple):
-    """``reading``: which loop the staged values are contiguous along; ``read_lanes`` elements a vector of it; ``staged``: which values, by
-    their position among the inputs and then the ops' results; ``along_reading``: blocks follow each other along the reading loop; ``threads`` a block."""
+    """``reading``: which loop the staged values are contiguous along; ``read_lanes`` elements a vector of it;
+    ``staged``: which values, by their position among the inputs and then the ops' results; ``along_reading``: blocks
+    follow each other along the reading loop; ``threads`` a block."""
 
     access: Access
     tile: int
@@ -104,7 +107,9 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
             parts = []
             for lane in range(lanes):
                 index = e.add(e.mul(e.add(local_w, lane), pitch[value]), local_r)
-                parts.append(body.shared_load(body.shared_address(offsets[value], index, held[value].bytes), held[value]))
+                parts.append(
+                    body.shared_load(body.shared_address(offsets[value], index, held[value].bytes), held[value])
+                )
             (k.bind_loaded if value in analysis.inputs else k.bind)(value, env, e.from_lanes(parts))
         places.append((env, inside))
     for env, inside in places:
@@ -116,8 +121,11 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
     return [body.finish(grid)]
 
 
-def candidates(analysis: Analysis, access: Access, env: dict[str, int], alignments: dict[Value, int], machine) -> Iterator[Params]:
-    """Parameters where an input over the whole domain is contiguous along another loop than the output's innermost; else none."""
+def candidates(
+    analysis: Analysis, access: Access, env: dict[str, int], alignments: dict[Value, int], machine
+) -> Iterator[Params]:
+    """Parameters where an input over the whole domain is contiguous along another loop than the output's innermost;
+    else none."""
     inputs = analysis.once(_whole_inputs)
     if not inputs:
         return
@@ -159,21 +167,27 @@ def candidates(analysis: Analysis, access: Access, env: dict[str, int], alignmen
 def _whole_inputs(analysis: Analysis) -> list[Value]:
     """The inputs that may be read along another loop than the innermost."""
     domain = set(analysis.kept)
-    return [v for v in analysis.inputs if _direct(analysis, v, domain)] if len(analysis.loops(analysis.kept)) > 1 else []
+    return (
+        [v for v in analysis.inputs if _direct(analysis, v, domain)] if len(analysis.loops(analysis.kept)) > 1 else []
+    )
 
 
 def _numbers(analysis: Analysis):
-    """A function of the sizes: the loops' extents, and for each whole input its strides along them and its strides in memory."""
+    """A function of the sizes: the loops' extents, and for each whole input its strides along them and its strides in
+    memory."""
     loops = analysis.loops(analysis.kept)
     extents = [size_of(loop) for loop in loops]
     along = [[analysis.axis_stride(v, loop[-1]) for loop in loops] for v in analysis.once(_whole_inputs)]
     strides = [analysis.strides[v] for v in analysis.once(_whole_inputs)]
     pairs = ", ".join(f"({sz.spelled(a)}, {sz.spelled(s)})" for a, s in zip(along, strides))
-    return sz.function(f"{sz.spelled(extents)}, ({pairs},)", sz.symbols_of([*extents, *itertools.chain(*along, *strides)]))
+    return sz.function(
+        f"{sz.spelled(extents)}, ({pairs},)", sz.symbols_of([*extents, *itertools.chain(*along, *strides)])
+    )
 
 
 def _staged(analysis: Analysis, read: tuple[Value, ...]) -> tuple[tuple[int, ...], int]:
-    """Where the values stand that are put into shared memory for these inputs, and the bytes of the widest one's elements."""
+    """Where the values stand that are put into shared memory for these inputs, and the bytes of the widest one's
+    elements."""
     staged = _frontier(analysis, list(read))
     nodes = _nodes(analysis)
     return tuple([nodes.index(v) for v in staged]), max(_held(v, analysis).bytes for v in staged)
@@ -193,7 +207,11 @@ def _frontier(analysis: Analysis, staged: list[Value]) -> list[Value]:
     """Instead of inputs, the last values that come of them alone, if those are fewer: each needs a tile."""
     alone, needed = set(staged), []
     for op in analysis.ops:
-        if ops.TABLE[op.name].kind in ("elementwise", "create") and all(v in alone or not v.rank for v in op.operands) and op.operands:
+        if (
+            ops.TABLE[op.name].kind in ("elementwise", "create")
+            and all(v in alone or not v.rank for v in op.operands)
+            and op.operands
+        ):
             alone.update(op.results)
         elif op.name == "constant":
             continue
