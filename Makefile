@@ -8,7 +8,10 @@ BIN := $(VENV)/bin
 # What the installed module is made from: a change of any of them installs anew. Python files are used where they lie.
 INPUTS := pyproject.toml CMakeLists.txt $(wildcard mlirfuse/runtime/native/*.cpp mlirfuse/runtime/native/*.h)
 
-.PHONY: demo test clean
+SOURCES := $(wildcard mlirfuse/runtime/native/*.cpp mlirfuse/runtime/native/*.h)
+INCLUDES = $(shell $(BIN)/python -c "import numpy, sysconfig; print('-isystem', numpy.get_include(), '-isystem', sysconfig.get_path('include'))")
+
+.PHONY: demo test test-slow check clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python examples/demo.py
@@ -16,9 +19,21 @@ demo: $(VENV)/.installed
 # Both suites run whatever the first one says; either failure fails the target.
 test: $(VENV)/.installed-test
 	@status=0; \
-	$(BIN)/python -m pytest test/py || status=1; \
-	$(BIN)/lit -v test/lit || status=1; \
+	$(BIN)/python -m pytest -q -n auto test/py || status=1; \
+	$(BIN)/lit -q test/lit || status=1; \
 	exit $$status
+
+# What takes minutes: run by hand.
+test-slow: $(VENV)/.installed-test
+	$(BIN)/python -m pytest -q -n auto -m slow test/py
+
+# What needs no run: style, types, the order of the layers, the C++.
+check: $(VENV)/.installed-check
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run -Werror $(SOURCES)
+	$(BIN)/clang-tidy --quiet $(filter %.cpp,$(SOURCES)) -- -std=c++17 $(INCLUDES)
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
@@ -30,6 +45,10 @@ $(VENV)/.installed: $(INPUTS) | $(VENV)/bin/python
 $(VENV)/.installed-test: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet -e '.[test]'
 	-test -z '$(TORCH)' || $(BIN)/python -m pip install --quiet '$(TORCH)'
+	@touch $@
+
+$(VENV)/.installed-check: $(VENV)/.installed-test
+	$(BIN)/python -m pip install --quiet -e '.[check]'
 	@touch $@
 
 clean:

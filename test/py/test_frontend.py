@@ -1493,24 +1493,6 @@ def test_errors_name_the_line(fn, kind, words):
     assert line_of(fn) in str(error.value)
 
 
-def test_tracing_is_fast():
-    import time
-
-    def norm(x, r, w, b1, b2):
-        n = x + b1 + r
-        d = n - n.mean(-1, keepdims=True)
-        return w * (d / np.sqrt((d * d).mean(-1, keepdims=True) + 1e-12)) + b2
-
-    best = min(_timed(time, norm) for _ in range(20))
-    assert best < 5e-3
-
-
-def _timed(time, fn):
-    start = time.perf_counter()
-    trace(fn, X, Y, V, V, V)
-    return time.perf_counter() - start
-
-
 def group_means(x):
     n, c, *rest = x.shape
     groups = x.reshape(n, 8, c // 8, *rest)

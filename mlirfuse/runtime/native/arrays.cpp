@@ -9,8 +9,7 @@ namespace {
 
 // The base object of arrays over the pool: gives the buffer back when the last of them is gone.
 struct PoolBuffer {
-  PyObject_HEAD
-  void* data;
+  PyObject_HEAD void* data;
   size_t bytes;
 };
 
@@ -63,8 +62,8 @@ void set_allocation_error(void*, const char* kind, const char* message) {
   PyErr_Format(std::strcmp(kind, "MemoryError") == 0 ? PyExc_MemoryError : PyExc_RuntimeError, "%s: %s", kind, message);
 }
 
-dlpack::ManagedTensorVersioned* allocate_managed(const Placement& placement, const Leaf& prototype, dlpack::DataType dtype,
-                                                 int32_t ndim, const int64_t* shape) {
+dlpack::ManagedTensorVersioned* allocate_managed(const Placement& placement, const Leaf& prototype,
+                                                 dlpack::DataType dtype, int32_t ndim, const int64_t* shape) {
   dlpack::Tensor wanted = {};
   wanted.device = {placement.cuda ? dlpack::kCUDA : dlpack::kCPU, placement.device_id};
   wanted.ndim = ndim;
@@ -131,8 +130,8 @@ PyObject* cupy_view(const Placement& placement, const ArraySpec& spec, PyObject*
   return moved ? cupy_over(placement, spec, moved.get()) : nullptr;
 }
 
-// DeviceArray(pointer, shape, dtype, byte strides, device, owner, stream); without an owner it owns the memory. The array
-// interface has no stream 0: the legacy default stream is 1 there.
+// DeviceArray(pointer, shape, dtype, byte strides, device, owner, stream); without an owner it owns the memory. The
+// array interface has no stream 0: the legacy default stream is 1 there.
 PyObject* device_array(const Placement& placement, const ArraySpec& spec, void* data, PyObject* owner, void* stream) {
   return PyObject_CallFunction(placement.factory.get(), "KOOOiOK", reinterpret_cast<unsigned long long>(data),
                                spec.shape_tuple.get(), spec.descr.get(), spec.byte_strides_tuple.get(),
@@ -154,7 +153,8 @@ PyObject* make_device_array(const Placement& placement, const ArraySpec& spec, v
   return array;
 }
 
-PyObject* own_view(const Placement& placement, const ArraySpec& spec, PyObject* source, int64_t byte_offset, void* stream) {
+PyObject* own_view(const Placement& placement, const ArraySpec& spec, PyObject* source, int64_t byte_offset,
+                   void* stream) {
   Leaves leaves;
   if (!leaves.read(&source, 1)) return nullptr;
   return device_array(placement, spec, leaves[0].data + byte_offset, source, stream);
@@ -250,7 +250,8 @@ bool ArraySpec::parse(PyObject* shape_object, PyObject* strides_object, PyObject
   return shape_tuple && strides_tuple && byte_strides_tuple;
 }
 
-PyObject* make_pool_array(PyArray_Descr* descr, int ndim, const int64_t* shape, const int64_t* byte_strides, size_t bytes) {
+PyObject* make_pool_array(PyArray_Descr* descr, int ndim, const int64_t* shape, const int64_t* byte_strides,
+                          size_t bytes) {
   auto* buffer = PyObject_New(PoolBuffer, pool_buffer_type);
   if (!buffer) return nullptr;
   buffer->bytes = bytes;
@@ -261,9 +262,9 @@ PyObject* make_pool_array(PyArray_Descr* descr, int ndim, const int64_t* shape, 
     return PyErr_NoMemory();
   }
   Py_INCREF(descr);  // stolen
-  PyObject* array = PyArray_NewFromDescr(&PyArray_Type, descr, ndim, reinterpret_cast<const npy_intp*>(shape),
-                                         reinterpret_cast<const npy_intp*>(byte_strides), buffer->data, NPY_ARRAY_CARRAY,
-                                         nullptr);
+  PyObject* array =
+      PyArray_NewFromDescr(&PyArray_Type, descr, ndim, reinterpret_cast<const npy_intp*>(shape),
+                           reinterpret_cast<const npy_intp*>(byte_strides), buffer->data, NPY_ARRAY_CARRAY, nullptr);
   if (!array) {
     Py_DECREF(buffer);
     return nullptr;
@@ -273,28 +274,37 @@ PyObject* make_pool_array(PyArray_Descr* descr, int ndim, const int64_t* shape, 
   return array;
 }
 
-PyObject* make_array(const Placement& placement, const ArraySpec& spec, const Leaf* prototype, void* stream, void** data) {
+PyObject* make_array(const Placement& placement, const ArraySpec& spec, const Leaf* prototype, void* stream,
+                     void** data) {
   switch (placement.allocator) {
     case Allocator::Pool: {
-      PyObject* array = make_pool_array(reinterpret_cast<PyArray_Descr*>(spec.descr.get()), static_cast<int>(spec.shape.size()),
-                                        spec.shape.data(), spec.contiguous ? nullptr : spec.byte_strides.data(),
-                                        static_cast<size_t>(spec.extent * spec.item_bytes));
+      PyObject* array = make_pool_array(
+          reinterpret_cast<PyArray_Descr*>(spec.descr.get()), static_cast<int>(spec.shape.size()), spec.shape.data(),
+          spec.contiguous ? nullptr : spec.byte_strides.data(), static_cast<size_t>(spec.extent * spec.item_bytes));
       if (array) *data = PyArray_DATA(reinterpret_cast<PyArrayObject*>(array));
       return array;
     }
-    case Allocator::Exchange: return make_exchange_array(placement, spec, *prototype, data);
-    case Allocator::CuPy: return make_cupy_array(placement, spec, data);
-    case Allocator::Own: return make_device_array(placement, spec, stream, data);
+    case Allocator::Exchange:
+      return make_exchange_array(placement, spec, *prototype, data);
+    case Allocator::CuPy:
+      return make_cupy_array(placement, spec, data);
+    case Allocator::Own:
+      return make_device_array(placement, spec, stream, data);
   }
   return nullptr;
 }
 
-PyObject* make_view(const Placement& placement, const ArraySpec& spec, PyObject* source, int64_t byte_offset, void* stream) {
+PyObject* make_view(const Placement& placement, const ArraySpec& spec, PyObject* source, int64_t byte_offset,
+                    void* stream) {
   switch (placement.allocator) {
-    case Allocator::Pool: return numpy_view(spec, source, byte_offset);
-    case Allocator::Exchange: return torch_view(spec, source, byte_offset);
-    case Allocator::CuPy: return cupy_view(placement, spec, source, byte_offset);
-    case Allocator::Own: return own_view(placement, spec, source, byte_offset, stream);
+    case Allocator::Pool:
+      return numpy_view(spec, source, byte_offset);
+    case Allocator::Exchange:
+      return torch_view(spec, source, byte_offset);
+    case Allocator::CuPy:
+      return cupy_view(placement, spec, source, byte_offset);
+    case Allocator::Own:
+      return own_view(placement, spec, source, byte_offset, stream);
   }
   return nullptr;
 }
@@ -358,7 +368,8 @@ void raise_error(const char* message) {
 
 bool register_buffer_type(PyObject* module) {
   pool_buffer_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&pool_buffer_spec));
-  return pool_buffer_type && PyModule_AddObjectRef(module, "PoolBuffer", reinterpret_cast<PyObject*>(pool_buffer_type)) == 0;
+  return pool_buffer_type &&
+         PyModule_AddObjectRef(module, "PoolBuffer", reinterpret_cast<PyObject*>(pool_buffer_type)) == 0;
 }
 
 }  // namespace mlirfuse

@@ -42,14 +42,17 @@ struct ArraySpec {
 };
 
 // A NumPy array over the pool. `byte_strides` may be null for a contiguous array of `bytes`.
-PyObject* make_pool_array(PyArray_Descr* descr, int ndim, const int64_t* shape, const int64_t* byte_strides, size_t bytes);
+PyObject* make_pool_array(PyArray_Descr* descr, int ndim, const int64_t* shape, const int64_t* byte_strides,
+                          size_t bytes);
 
 // A new uninitialized array and its data pointer; null with an exception set on failure. `prototype` is the leaf whose
 // framework allocates (Allocator::Exchange); `stream` is where the array is going to be written.
-PyObject* make_array(const Placement& placement, const ArraySpec& spec, const Leaf* prototype, void* stream, void** data);
+PyObject* make_array(const Placement& placement, const ArraySpec& spec, const Leaf* prototype, void* stream,
+                     void** data);
 
 // An array that shares the memory of `source`, an argument or a result, from `byte_offset` on.
-PyObject* make_view(const Placement& placement, const ArraySpec& spec, PyObject* source, int64_t byte_offset, void* stream);
+PyObject* make_view(const Placement& placement, const ArraySpec& spec, PyObject* source, int64_t byte_offset,
+                    void* stream);
 
 // Scratch memory for one call.
 class Workspace {

@@ -14,8 +14,8 @@
 namespace mlirfuse {
 namespace {
 
-// From here on a buffer is a mapping of its own, on huge pages where the kernel has them: fewer faults when it is fresh, fewer
-// TLB misses later.
+// From here on a buffer is a mapping of its own, on huge pages where the kernel has them: fewer faults when it is
+// fresh, fewer TLB misses later.
 constexpr size_t kMapThreshold = size_t(4) << 20;
 constexpr size_t kHugePage = size_t(2) << 20;
 constexpr size_t kSmallest = 64;
@@ -39,8 +39,8 @@ SizeClass size_class(size_t bytes) {
 
 void* map_huge(size_t bytes) {
   // Mapped with room to spare and trimmed, so that it starts on a huge page.
-  char* raw = static_cast<char*>(
-      mmap(nullptr, bytes + kHugePage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  char* raw =
+      static_cast<char*>(mmap(nullptr, bytes + kHugePage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
   if (raw == MAP_FAILED) return nullptr;
   const size_t head = (kHugePage - reinterpret_cast<uintptr_t>(raw) % kHugePage) % kHugePage;
   char* start = raw + head;

@@ -1,5 +1,5 @@
-// Memory for results and workspaces on the CPU. A fresh large buffer costs more in page faults than the arithmetic that fills
-// it, so buffers are kept when they are released and handed out again.
+// Memory for results and workspaces on the CPU. A fresh large buffer costs more in page faults than the arithmetic that
+// fills it, so buffers are kept when they are released and handed out again.
 #pragma once
 
 #include <cstddef>

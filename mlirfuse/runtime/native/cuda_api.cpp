@@ -10,10 +10,8 @@ namespace {
 template <class Call>
 bool without_gil(Call call) {
   bool ok;
-  Py_BEGIN_ALLOW_THREADS
-  ok = call();
-  Py_END_ALLOW_THREADS
-  if (!ok) raise_cuda_error();
+  Py_BEGIN_ALLOW_THREADS ok = call();
+  Py_END_ALLOW_THREADS if (!ok) raise_cuda_error();
   return ok;
 }
 
@@ -45,10 +43,11 @@ struct DeviceAttribute {
 };
 
 constexpr DeviceAttribute kDeviceAttributes[] = {
-    {"warp_size", 10},          {"clock_khz", 13},        {"sm_count", 16},
-    {"memory_clock_khz", 36},   {"bus_width", 37},        {"l2_bytes", 38},
-    {"max_threads_per_sm", 39}, {"shared_per_sm", 81},    {"regs_per_sm", 82},
-    {"shared_per_block_optin", 97},
+    {"warp_size", 10},          {"clock_khz", 13},
+    {"sm_count", 16},           {"memory_clock_khz", 36},
+    {"bus_width", 37},          {"l2_bytes", 38},
+    {"max_threads_per_sm", 39}, {"shared_per_sm", 81},
+    {"regs_per_sm", 82},        {"shared_per_block_optin", 97},
 };
 constexpr int kComputeCapabilityMajor = 75;
 constexpr int kComputeCapabilityMinor = 76;
@@ -125,8 +124,9 @@ PyObject* copy_to_device(PyObject*, PyObject* args) {
   Buffer buffer(object, false);
   if (!buffer.ok()) return nullptr;
   return none_if(buffer.size() == 0 || without_gil([&] {
-    return cuda::ensure_context() && MLIRFUSE_CUDA(memcpy_to_device, as_pointer(pointer), buffer.data(), buffer.size());
-  }));
+                   return cuda::ensure_context() &&
+                          MLIRFUSE_CUDA(memcpy_to_device, as_pointer(pointer), buffer.data(), buffer.size());
+                 }));
 }
 
 PyObject* copy_from_device(PyObject*, PyObject* args) {
@@ -136,8 +136,9 @@ PyObject* copy_from_device(PyObject*, PyObject* args) {
   Buffer buffer(object, true);
   if (!buffer.ok()) return nullptr;
   return none_if(buffer.size() == 0 || without_gil([&] {
-    return cuda::ensure_context() && MLIRFUSE_CUDA(memcpy_from_device, buffer.data(), as_pointer(pointer), buffer.size());
-  }));
+                   return cuda::ensure_context() &&
+                          MLIRFUSE_CUDA(memcpy_from_device, buffer.data(), as_pointer(pointer), buffer.size());
+                 }));
 }
 
 PyObject* synchronize(PyObject*, PyObject* args) {
@@ -228,7 +229,8 @@ PyMethodDef cuda_methods[] = {
      "cuda_device_attributes(device=0)\n--\n\nA dict of what schedules depend on."},
     {"mem_alloc", mem_alloc, METH_VARARGS, "mem_alloc(nbytes, device=0)\n--\n\nThe address of new device memory."},
     {"mem_free", mem_free, METH_VARARGS, "mem_free(ptr)\n--\n\nFree what mem_alloc returned."},
-    {"copy_to_device", copy_to_device, METH_VARARGS, "copy_to_device(ptr, buffer)\n--\n\nCopy a contiguous buffer and wait."},
+    {"copy_to_device", copy_to_device, METH_VARARGS,
+     "copy_to_device(ptr, buffer)\n--\n\nCopy a contiguous buffer and wait."},
     {"copy_from_device", copy_from_device, METH_VARARGS,
      "copy_from_device(buffer, ptr)\n--\n\nFill a contiguous buffer and wait."},
     {"synchronize", synchronize, METH_VARARGS, "synchronize(device=0)\n--\n\nWait for all work of a device."},
@@ -242,7 +244,8 @@ PyMethodDef cuda_methods[] = {
     {"event_elapsed_ms", event_elapsed_ms, METH_VARARGS,
      "event_elapsed_ms(start, end)\n--\n\nMilliseconds between two events that have happened."},
     {"take_cuda_error", take_cuda_error, METH_NOARGS,
-     "take_cuda_error()\n--\n\nThe calling thread's CUDA error since the last look, as (name, call), or None; cleared."},
+     "take_cuda_error()\n--\n\nThe calling thread's CUDA error since the last look, as (name, call), or None; "
+     "cleared."},
     {nullptr, nullptr, 0, nullptr},
 };
 

@@ -1,5 +1,5 @@
-// The part of the CUDA driver API that mlirfuse uses. `libcuda.so.1` is opened at first use, so that everything builds and
-// imports on a machine without a GPU; the few types and constants needed are declared here for the same reason.
+// The part of the CUDA driver API that mlirfuse uses. `libcuda.so.1` is opened at first use, so that everything builds
+// and imports on a machine without a GPU; the few types and constants needed are declared here for the same reason.
 #pragma once
 
 #include <cstddef>
@@ -67,59 +67,60 @@ static_assert(sizeof(LaunchAttribute) == 72 && sizeof(LaunchConfig) == 56 && siz
               "the driver's layout on 64-bit machines");
 
 // X(name of the member, name of the symbol, parameters)
-#define MLIRFUSE_CUDA_FUNCTIONS(X)                                                                                          \
-  X(init, cuInit, (unsigned flags))                                                                                         \
-  X(driver_version, cuDriverGetVersion, (int* version))                                                                     \
-  X(error_name, cuGetErrorName, (Result code, const char** name))                                                           \
-  X(error_string, cuGetErrorString, (Result code, const char** text))                                                       \
-  X(device_count, cuDeviceGetCount, (int* count))                                                                           \
-  X(device_get, cuDeviceGet, (Device * device, int ordinal))                                                                \
-  X(device_name, cuDeviceGetName, (char* name, int length, Device device))                                                  \
-  X(device_attribute, cuDeviceGetAttribute, (int* value, int attribute, Device device))                                     \
-  X(device_total_mem, cuDeviceTotalMem_v2, (size_t * bytes, Device device))                                                 \
-  X(primary_context_retain, cuDevicePrimaryCtxRetain, (Context * context, Device device))                                   \
-  X(context_get, cuCtxGetCurrent, (Context * context))                                                                      \
-  X(context_set, cuCtxSetCurrent, (Context context))                                                                        \
-  X(context_push, cuCtxPushCurrent_v2, (Context context))                                                                   \
-  X(context_pop, cuCtxPopCurrent_v2, (Context * context))                                                                   \
-  X(context_synchronize, cuCtxSynchronize, ())                                                                              \
-  X(module_load, cuModuleLoadDataEx,                                                                                        \
-    (Module * module, const void* image, unsigned option_count, int* options, void** values))                               \
-  X(module_unload, cuModuleUnload, (Module module))                                                                         \
-  X(module_function, cuModuleGetFunction, (Function * function, Module module, const char* name))                           \
-  X(function_get, cuFuncGetAttribute, (int* value, int attribute, Function function))                                       \
-  X(function_set, cuFuncSetAttribute, (Function function, int attribute, int value))                                        \
-  X(occupancy, cuOccupancyMaxActiveBlocksPerMultiprocessor,                                                                 \
-    (int* blocks, Function function, int threads, size_t shared_bytes))                                                     \
-  X(launch, cuLaunchKernel,                                                                                                 \
-    (Function function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,                       \
-     unsigned shared_bytes, Stream stream, void** params, void** extra))                                                    \
-  X(launch_ex, cuLaunchKernelEx, (const LaunchConfig* config, Function function, void** params, void** extra))              \
-  X(stream_create, cuStreamCreate, (Stream * stream, unsigned flags))                                                       \
-  X(stream_destroy, cuStreamDestroy_v2, (Stream stream))                                                                    \
-  X(stream_synchronize, cuStreamSynchronize, (Stream stream))                                                               \
-  X(stream_wait_event, cuStreamWaitEvent, (Stream stream, Event event, unsigned flags))                                     \
-  X(event_create, cuEventCreate, (Event * event, unsigned flags))                                                           \
-  X(event_destroy, cuEventDestroy_v2, (Event event))                                                                        \
-  X(event_record, cuEventRecord, (Event event, Stream stream))                                                              \
-  X(event_synchronize, cuEventSynchronize, (Event event))                                                                   \
-  X(event_elapsed, cuEventElapsedTime, (float* milliseconds, Event start, Event end))                                       \
-  X(mem_alloc, cuMemAlloc_v2, (DevicePtr * pointer, size_t bytes))                                                          \
-  X(mem_alloc_managed, cuMemAllocManaged, (DevicePtr * pointer, size_t bytes, unsigned flags))                              \
-  X(mem_alloc_async, cuMemAllocAsync, (DevicePtr * pointer, size_t bytes, Stream stream))                                   \
-  X(mem_free, cuMemFree_v2, (DevicePtr pointer))                                                                            \
-  X(mem_free_async, cuMemFreeAsync, (DevicePtr pointer, Stream stream))                                                     \
-  X(memcpy_async, cuMemcpyAsync, (DevicePtr target, DevicePtr source, size_t bytes, Stream stream))                         \
-  X(memcpy_to_device, cuMemcpyHtoD_v2, (DevicePtr target, const void* source, size_t bytes))                                \
-  X(memcpy_from_device, cuMemcpyDtoH_v2, (void* target, DevicePtr source, size_t bytes))                                    \
-  X(memset32_async, cuMemsetD32Async, (DevicePtr target, unsigned value, size_t count, Stream stream))                      \
-  X(memset16_async, cuMemsetD16Async, (DevicePtr target, unsigned short value, size_t count, Stream stream))                \
-  X(host_register, cuMemHostRegister_v2, (void* pointer, size_t bytes, unsigned flags))                                     \
-  X(host_unregister, cuMemHostUnregister, (void* pointer))                                                                  \
-  X(pointer_attribute, cuPointerGetAttribute, (void* value, int attribute, DevicePtr pointer))                              \
-  X(tensor_map_tiled, cuTensorMapEncodeTiled,                                                                               \
-    (TensorMap * map, int dtype, uint32_t rank, void* address, const uint64_t* dims, const uint64_t* strides,               \
-     const uint32_t* box, const uint32_t* element_strides, int interleave, int swizzle, int l2_promotion, int oob_fill))
+#define MLIRFUSE_CUDA_FUNCTIONS(X)                                                                             \
+  X(init, cuInit, (unsigned flags))                                                                            \
+  X(driver_version, cuDriverGetVersion, (int* version))                                                        \
+  X(error_name, cuGetErrorName, (Result code, const char** name))                                              \
+  X(error_string, cuGetErrorString, (Result code, const char** text))                                          \
+  X(device_count, cuDeviceGetCount, (int* count))                                                              \
+  X(device_get, cuDeviceGet, (Device * device, int ordinal))                                                   \
+  X(device_name, cuDeviceGetName, (char* name, int length, Device device))                                     \
+  X(device_attribute, cuDeviceGetAttribute, (int* value, int attribute, Device device))                        \
+  X(device_total_mem, cuDeviceTotalMem_v2, (size_t* bytes, Device device))                                     \
+  X(primary_context_retain, cuDevicePrimaryCtxRetain, (Context * context, Device device))                      \
+  X(context_get, cuCtxGetCurrent, (Context * context))                                                         \
+  X(context_set, cuCtxSetCurrent, (Context context))                                                           \
+  X(context_push, cuCtxPushCurrent_v2, (Context context))                                                      \
+  X(context_pop, cuCtxPopCurrent_v2, (Context * context))                                                      \
+  X(context_synchronize, cuCtxSynchronize, ())                                                                 \
+  X(module_load, cuModuleLoadDataEx,                                                                           \
+    (Module * module, const void* image, unsigned option_count, int* options, void** values))                  \
+  X(module_unload, cuModuleUnload, (Module module))                                                            \
+  X(module_function, cuModuleGetFunction, (Function * function, Module module, const char* name))              \
+  X(function_get, cuFuncGetAttribute, (int* value, int attribute, Function function))                          \
+  X(function_set, cuFuncSetAttribute, (Function function, int attribute, int value))                           \
+  X(occupancy, cuOccupancyMaxActiveBlocksPerMultiprocessor,                                                    \
+    (int* blocks, Function function, int threads, size_t shared_bytes))                                        \
+  X(launch, cuLaunchKernel,                                                                                    \
+    (Function function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,          \
+     unsigned shared_bytes, Stream stream, void** params, void** extra))                                       \
+  X(launch_ex, cuLaunchKernelEx, (const LaunchConfig* config, Function function, void** params, void** extra)) \
+  X(stream_create, cuStreamCreate, (Stream * stream, unsigned flags))                                          \
+  X(stream_destroy, cuStreamDestroy_v2, (Stream stream))                                                       \
+  X(stream_synchronize, cuStreamSynchronize, (Stream stream))                                                  \
+  X(stream_wait_event, cuStreamWaitEvent, (Stream stream, Event event, unsigned flags))                        \
+  X(event_create, cuEventCreate, (Event * event, unsigned flags))                                              \
+  X(event_destroy, cuEventDestroy_v2, (Event event))                                                           \
+  X(event_record, cuEventRecord, (Event event, Stream stream))                                                 \
+  X(event_synchronize, cuEventSynchronize, (Event event))                                                      \
+  X(event_elapsed, cuEventElapsedTime, (float* milliseconds, Event start, Event end))                          \
+  X(mem_alloc, cuMemAlloc_v2, (DevicePtr * pointer, size_t bytes))                                             \
+  X(mem_alloc_managed, cuMemAllocManaged, (DevicePtr * pointer, size_t bytes, unsigned flags))                 \
+  X(mem_alloc_async, cuMemAllocAsync, (DevicePtr * pointer, size_t bytes, Stream stream))                      \
+  X(mem_free, cuMemFree_v2, (DevicePtr pointer))                                                               \
+  X(mem_free_async, cuMemFreeAsync, (DevicePtr pointer, Stream stream))                                        \
+  X(memcpy_async, cuMemcpyAsync, (DevicePtr target, DevicePtr source, size_t bytes, Stream stream))            \
+  X(memcpy_to_device, cuMemcpyHtoD_v2, (DevicePtr target, const void* source, size_t bytes))                   \
+  X(memcpy_from_device, cuMemcpyDtoH_v2, (void* target, DevicePtr source, size_t bytes))                       \
+  X(memset32_async, cuMemsetD32Async, (DevicePtr target, unsigned value, size_t count, Stream stream))         \
+  X(memset16_async, cuMemsetD16Async, (DevicePtr target, unsigned short value, size_t count, Stream stream))   \
+  X(host_register, cuMemHostRegister_v2, (void* pointer, size_t bytes, unsigned flags))                        \
+  X(host_unregister, cuMemHostUnregister, (void* pointer))                                                     \
+  X(pointer_attribute, cuPointerGetAttribute, (void* value, int attribute, DevicePtr pointer))                 \
+  X(tensor_map_tiled, cuTensorMapEncodeTiled,                                                                  \
+    (TensorMap * map, int dtype, uint32_t rank, void* address, const uint64_t* dims, const uint64_t* strides,  \
+     const uint32_t* box, const uint32_t* element_strides, int interleave, int swizzle, int l2_promotion,      \
+     int oob_fill))
 
 // One pointer a function; a function that the installed driver is too old for answers CUDA_ERROR_NOT_SUPPORTED.
 struct Driver {
@@ -128,8 +129,8 @@ struct Driver {
 #undef MLIRFUSE_MEMBER
 };
 
-// The driver's functions. Without a usable driver every function answers CUDA_ERROR_NOT_INITIALIZED, and `why_unavailable`
-// says what is missing; it is null otherwise.
+// The driver's functions. Without a usable driver every function answers CUDA_ERROR_NOT_INITIALIZED, and
+// `why_unavailable` says what is missing; it is null otherwise.
 const Driver& driver();
 const char* why_unavailable();
 

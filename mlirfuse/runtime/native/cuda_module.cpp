@@ -9,8 +9,7 @@ namespace mlirfuse {
 namespace {
 
 struct ModuleObject {
-  PyObject_HEAD
-  cuda::Module handle;
+  PyObject_HEAD cuda::Module handle;
   int device;
 };
 
@@ -26,19 +25,18 @@ PyObject* module_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   static const char* names[] = {"image", "device", nullptr};
   PyObject* image = nullptr;
   int device = 0;
-  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "S|i:Module", const_cast<char**>(names), &image, &device)) return nullptr;
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "S|i:Module", const_cast<char**>(names), &image, &device))
+    return nullptr;
   // The characters of a bytes object end in a NUL that does not count, as PTX must.
   const char* data = PyBytes_AS_STRING(image);
   cuda::Module handle = nullptr;
   char log[8192] = "";
   bool ok;
-  Py_BEGIN_ALLOW_THREADS
-  cuda::ContextScope context(device);
+  Py_BEGIN_ALLOW_THREADS cuda::ContextScope context(device);
   int options[] = {cuda::kJitErrorLogBuffer, cuda::kJitErrorLogBufferSize};
   void* values[] = {log, reinterpret_cast<void*>(sizeof log)};
   ok = context.ok() && MLIRFUSE_CUDA(module_load, &handle, data, 2, options, values);
-  Py_END_ALLOW_THREADS
-  if (!ok) {
+  Py_END_ALLOW_THREADS if (!ok) {
     log[sizeof log - 1] = 0;
     raise_cuda_error(log);
     return nullptr;
@@ -50,7 +48,8 @@ PyObject* module_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   return reinterpret_cast<PyObject*>(self);
 }
 
-// The image stays loaded when the object goes: a captured CUDA graph may still launch its kernels. `unload` is explicit.
+// The image stays loaded when the object goes: a captured CUDA graph may still launch its kernels. `unload` is
+// explicit.
 void module_dealloc(PyObject* self) {
   PyTypeObject* type = Py_TYPE(self);
   type->tp_free(self);
@@ -81,8 +80,7 @@ PyObject* module_function(PyObject* self, PyObject* args, PyObject* kwargs) {
   bool ok = context.ok() && MLIRFUSE_CUDA(module_function, &function, as_module(self)->handle, name);
   if (dynamic_shared > 0)
     ok = ok && MLIRFUSE_CUDA(function_set, function, cuda::kFuncAttributeMaxDynamicShared, dynamic_shared);
-  if (nonportable_cluster)
-    ok = ok && MLIRFUSE_CUDA(function_set, function, cuda::kFuncAttributeNonPortableCluster, 1);
+  if (nonportable_cluster) ok = ok && MLIRFUSE_CUDA(function_set, function, cuda::kFuncAttributeNonPortableCluster, 1);
   if (!ok) {
     raise_cuda_error(name);
     return nullptr;
@@ -96,9 +94,9 @@ struct FunctionAttribute {
 };
 
 constexpr FunctionAttribute kFunctionAttributes[] = {
-    {"registers", cuda::kFuncAttributeRegisters},      {"local_bytes", cuda::kFuncAttributeLocalBytes},
-    {"shared_bytes", cuda::kFuncAttributeSharedBytes}, {"const_bytes", cuda::kFuncAttributeConstBytes},
-    {"max_threads", cuda::kFuncAttributeMaxThreads},   {"ptx_version", cuda::kFuncAttributePtxVersion},
+    {"registers", cuda::kFuncAttributeRegisters},          {"local_bytes", cuda::kFuncAttributeLocalBytes},
+    {"shared_bytes", cuda::kFuncAttributeSharedBytes},     {"const_bytes", cuda::kFuncAttributeConstBytes},
+    {"max_threads", cuda::kFuncAttributeMaxThreads},       {"ptx_version", cuda::kFuncAttributePtxVersion},
     {"binary_version", cuda::kFuncAttributeBinaryVersion},
 };
 
@@ -138,10 +136,12 @@ PyObject* module_device(PyObject* self, void*) { return PyLong_FromLong(as_modul
 
 bool register_module_type(PyObject* module) {
   static PyMethodDef methods[] = {
-      {"function", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(module_function)), METH_VARARGS | METH_KEYWORDS,
+      {"function", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(module_function)),
+       METH_VARARGS | METH_KEYWORDS,
        "function(name, dynamic_smem=0, nonportable_cluster=False)\n--\n\n"
        "The handle of a kernel, allowed that much dynamic shared memory and clusters of more than 8 blocks."},
-      {"attributes", module_attributes, METH_O, "attributes(handle)\n--\n\nWhat the driver says of a kernel, as a dict."},
+      {"attributes", module_attributes, METH_O,
+       "attributes(handle)\n--\n\nWhat the driver says of a kernel, as a dict."},
       {"occupancy", module_occupancy, METH_VARARGS,
        "occupancy(handle, block_threads, dynamic_smem)\n--\n\nBlocks that fit a multiprocessor at once."},
       {"unload", module_unload, METH_NOARGS,
@@ -157,7 +157,8 @@ bool register_module_type(PyObject* module) {
       {Py_tp_dealloc, reinterpret_cast<void*>(module_dealloc)},
       {Py_tp_methods, methods},
       {Py_tp_getset, properties},
-      {Py_tp_doc, const_cast<char*>("Module(image, device=0)\n--\n\nA PTX or cubin image (bytes), loaded on a device.")},
+      {Py_tp_doc,
+       const_cast<char*>("Module(image, device=0)\n--\n\nA PTX or cubin image (bytes), loaded on a device.")},
       {0, nullptr},
   };
   static PyType_Spec spec = {"mlirfuse._native.Module", sizeof(ModuleObject), 0,

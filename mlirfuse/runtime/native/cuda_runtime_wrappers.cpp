@@ -1,6 +1,6 @@
-// The ABI of MLIR's CUDA runtime (`mgpu*`), over the driver table of cuda_driver.h. It differs from upstream's in what it does
-// not do: a failure is kept in a thread-local state (see `mlirfuse_take_cuda_error`) instead of printed, the context that is
-// current in the calling thread is respected, and no call synchronizes unless its name says so.
+// The ABI of MLIR's CUDA runtime (`mgpu*`), over the driver table of cuda_driver.h. It differs from upstream's in what
+// it does not do: a failure is kept in a thread-local state (see `mlirfuse_take_cuda_error`) instead of printed, the
+// context that is current in the calling thread is respected, and no call synchronizes unless its name says so.
 #include "cuda_runtime_wrappers.h"
 
 #include <cstddef>
@@ -16,8 +16,8 @@ namespace {
 
 cuda::DevicePtr device_pointer(void* pointer) { return reinterpret_cast<cuda::DevicePtr>(pointer); }
 
-// A kernel that asks for more dynamic shared memory than the default allowance must have been allowed it beforehand. The query
-// is a read of host memory, far cheaper than setting it at every launch.
+// A kernel that asks for more dynamic shared memory than the default allowance must have been allowed it beforehand.
+// The query is a read of host memory, far cheaper than setting it at every launch.
 bool allow_dynamic_shared(cuda::Function function, int32_t bytes) {
   if (bytes <= 0) return true;
   int allowed = 0;
@@ -30,8 +30,8 @@ struct Extents {
 };
 
 // Launches a kernel with one attribute.
-void launch_with(cuda::LaunchAttribute* attribute, cuda::Function function, Extents grid, Extents block, int32_t shared_bytes,
-                 cuda::Stream stream, void** params, void** extra) {
+void launch_with(cuda::LaunchAttribute* attribute, cuda::Function function, Extents grid, Extents block,
+                 int32_t shared_bytes, cuda::Stream stream, void** params, void** extra) {
   if (!cuda::ensure_context() || !allow_dynamic_shared(function, shared_bytes)) return;
   const cuda::LaunchConfig config = {
       {static_cast<uint32_t>(grid.x), static_cast<uint32_t>(grid.y), static_cast<uint32_t>(grid.z)},
@@ -55,7 +55,8 @@ char* data_of(const MemRef* memref, int64_t element_bytes) { return memref->alig
 
 }  // namespace
 
-// Reads and clears the calling thread's error: its code (0 where there is none), its CUDA name and the call that failed.
+// Reads and clears the calling thread's error: its code (0 where there is none), its CUDA name and the call that
+// failed.
 MLIRFUSE_EXPORT int32_t mlirfuse_take_cuda_error(const char** name, const char** call) {
   const cuda::Error error = cuda::take_error();
   if (name) *name = error.code ? cuda::error_name(error.code) : "CUDA_SUCCESS";
@@ -97,24 +98,28 @@ MLIRFUSE_EXPORT void mgpuLaunchKernel(cuda::Function function, intptr_t grid_x, 
 MLIRFUSE_EXPORT void mgpuLaunchClusterKernel(cuda::Function function, intptr_t cluster_x, intptr_t cluster_y,
                                              intptr_t cluster_z, intptr_t grid_x, intptr_t grid_y, intptr_t grid_z,
                                              intptr_t block_x, intptr_t block_y, intptr_t block_z, int32_t shared_bytes,
-                                             cuda::Stream stream, void** params, void** extra, size_t /*params_count*/) {
+                                             cuda::Stream stream, void** params, void** extra,
+                                             size_t /*params_count*/) {
   cuda::LaunchAttribute cluster = {};
   cluster.id = cuda::kLaunchAttributeClusterDimension;
   cluster.value.cluster[0] = static_cast<uint32_t>(cluster_x);
   cluster.value.cluster[1] = static_cast<uint32_t>(cluster_y);
   cluster.value.cluster[2] = static_cast<uint32_t>(cluster_z);
-  launch_with(&cluster, function, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes, stream, params, extra);
+  launch_with(&cluster, function, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes, stream, params,
+              extra);
 }
 
-// As mgpuLaunchKernel, but blocks may start once all blocks of the kernel before it on the stream have started: programmatic dependent
-// launch. What needs that kernel's results waits for its end itself. For sm_90 on, with kernels of one call only.
+// As mgpuLaunchKernel, but blocks may start once all blocks of the kernel before it on the stream have started:
+// programmatic dependent launch. What needs that kernel's results waits for its end itself. For sm_90 on, with kernels
+// of one call only.
 MLIRFUSE_EXPORT void mlirfuse_launch_early(cuda::Function function, intptr_t grid_x, intptr_t grid_y, intptr_t grid_z,
                                            intptr_t block_x, intptr_t block_y, intptr_t block_z, int32_t shared_bytes,
                                            cuda::Stream stream, void** params, void** extra, size_t /*params_count*/) {
   cuda::LaunchAttribute early = {};
   early.id = cuda::kLaunchAttributeProgrammaticStreamSerialization;
   early.value.allowed = 1;
-  launch_with(&early, function, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes, stream, params, extra);
+  launch_with(&early, function, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes, stream, params,
+              extra);
 }
 
 MLIRFUSE_EXPORT cuda::Stream mgpuStreamCreate() {
@@ -203,9 +208,10 @@ MLIRFUSE_EXPORT void mgpuTensorMapEncodeTiled(cuda::TensorMap* map, int dtype, u
                         swizzle, l2_promotion, oob_fill);
 }
 
-// Encodes a tensor map for a ranked memref and returns its address in device memory. TMA counts dimensions from the innermost.
-MLIRFUSE_EXPORT void* mgpuTensorMapEncodeTiledMemref(int64_t rank, void* descriptor, int dtype, int interleave, int swizzle,
-                                                     int l2_promotion, int oob_fill, int64_t* box_dims) {
+// Encodes a tensor map for a ranked memref and returns its address in device memory. TMA counts dimensions from the
+// innermost.
+MLIRFUSE_EXPORT void* mgpuTensorMapEncodeTiledMemref(int64_t rank, void* descriptor, int dtype, int interleave,
+                                                     int swizzle, int l2_promotion, int oob_fill, int64_t* box_dims) {
   constexpr int64_t kMaxRank = 5;
   // By CUtensorMapDataType: u8 u16 u32 i32 u64 i64 f16 f32 f64 bf16 f32-ftz tf32 tf32-ftz.
   constexpr uint64_t kElementBytes[] = {1, 2, 4, 4, 8, 8, 2, 4, 8, 2, 4, 4, 4};

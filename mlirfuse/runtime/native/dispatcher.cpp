@@ -23,8 +23,8 @@ struct Entry {
 
 using EntryPtr = std::shared_ptr<Entry>;
 
-// An open-addressing table. All of it happens under the GIL; comparing objects may run Python code that calls back here, so an
-// entry is held while it is compared, and a change of the table meanwhile is seen by `generation`.
+// An open-addressing table. All of it happens under the GIL; comparing objects may run Python code that calls back
+// here, so an entry is held while it is compared, and a change of the table meanwhile is seen by `generation`.
 class Table {
  public:
   // The record for a signature as a new reference; null where there is none, or with an exception set.
@@ -146,8 +146,7 @@ struct DispatcherState {
 };
 
 struct DispatcherObject {
-  PyObject_HEAD
-  vectorcallfunc vectorcall;
+  PyObject_HEAD vectorcallfunc vectorcall;
   DispatcherState* state;
 };
 
@@ -264,7 +263,8 @@ PyObject* get_misses(PyObject* self, void*) { return PyLong_FromUnsignedLongLong
 
 bool register_dispatcher_type(PyObject* module) {
   static PyMethodDef methods[] = {
-      {"set_static", set_static, METH_O, "set_static(i)\n--\n\nFrom now on leaf i is a constant: its value is in the key."},
+      {"set_static", set_static, METH_O,
+       "set_static(i)\n--\n\nFrom now on leaf i is a constant: its value is in the key."},
       {"set_alias_sensitive", set_alias_sensitive, METH_O,
        "set_alias_sensitive(on)\n--\n\nWhether the key says which array leaves share memory."},
       {"clear", clear_entries, METH_NOARGS, "clear()\n--\n\nForget all records."},

@@ -1,5 +1,5 @@
-// The DLPack 1.x structures and its C exchange API (the capsule on a type's `__dlpack_c_exchange_api__`), as laid out by the
-// specification. Declared here so that building mlirfuse needs no third-party header.
+// The DLPack 1.x structures and its C exchange API (the capsule on a type's `__dlpack_c_exchange_api__`), as laid out
+// by the specification. Declared here so that building mlirfuse needs no third-party header.
 #pragma once
 
 #include <cstdint>

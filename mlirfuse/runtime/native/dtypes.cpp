@@ -31,29 +31,42 @@ int type_number(DataType type) {
   switch (type.code) {
     case dlpack::kInt:
       switch (type.bits) {
-        case 8: return NPY_INT8;
-        case 16: return NPY_INT16;
-        case 32: return NPY_INT32;
-        case 64: return NPY_INT64;
+        case 8:
+          return NPY_INT8;
+        case 16:
+          return NPY_INT16;
+        case 32:
+          return NPY_INT32;
+        case 64:
+          return NPY_INT64;
       }
       return -1;
     case dlpack::kUInt:
       switch (type.bits) {
-        case 8: return NPY_UINT8;
-        case 16: return NPY_UINT16;
-        case 32: return NPY_UINT32;
-        case 64: return NPY_UINT64;
+        case 8:
+          return NPY_UINT8;
+        case 16:
+          return NPY_UINT16;
+        case 32:
+          return NPY_UINT32;
+        case 64:
+          return NPY_UINT64;
       }
       return -1;
     case dlpack::kFloat:
       switch (type.bits) {
-        case 16: return NPY_FLOAT16;
-        case 32: return NPY_FLOAT32;
-        case 64: return NPY_FLOAT64;
+        case 16:
+          return NPY_FLOAT16;
+        case 32:
+          return NPY_FLOAT32;
+        case 64:
+          return NPY_FLOAT64;
       }
       return -1;
-    case dlpack::kComplex: return type.bits == 64 ? NPY_COMPLEX64 : type.bits == 128 ? NPY_COMPLEX128 : -1;
-    case dlpack::kBool: return type.bits == 8 ? NPY_BOOL : -1;
+    case dlpack::kComplex:
+      return type.bits == 64 ? NPY_COMPLEX64 : type.bits == 128 ? NPY_COMPLEX128 : -1;
+    case dlpack::kBool:
+      return type.bits == 8 ? NPY_BOOL : -1;
   }
   return -1;
 }
@@ -98,22 +111,37 @@ bool read(const void* data, DataType type, Value* value) {
   const auto number = [&](std::complex<double> v) { *value = {false, false, 0, v}; };
   if (type == DataType{dlpack::kBfloat, 16, 1}) return number(bfloat16_to_double(load<uint16_t>(data))), true;
   switch (type_number(type)) {
-    case NPY_BOOL: return natural(load<uint8_t>(data) != 0), true;
-    case NPY_INT8: return integer(load<int8_t>(data)), true;
-    case NPY_INT16: return integer(load<int16_t>(data)), true;
-    case NPY_INT32: return integer(load<int32_t>(data)), true;
-    case NPY_INT64: return integer(load<int64_t>(data)), true;
-    case NPY_UINT8: return natural(load<uint8_t>(data)), true;
-    case NPY_UINT16: return natural(load<uint16_t>(data)), true;
-    case NPY_UINT32: return natural(load<uint32_t>(data)), true;
-    case NPY_UINT64: return natural(load<uint64_t>(data)), true;
-    case NPY_FLOAT16: return number(half_to_double(load<uint16_t>(data))), true;
-    case NPY_FLOAT32: return number(load<float>(data)), true;
-    case NPY_FLOAT64: return number(load<double>(data)), true;
-    case NPY_COMPLEX64: return number(load<std::complex<float>>(data)), true;
-    case NPY_COMPLEX128: return number(load<std::complex<double>>(data)), true;
+    case NPY_BOOL:
+      return natural(load<uint8_t>(data) != 0), true;
+    case NPY_INT8:
+      return integer(load<int8_t>(data)), true;
+    case NPY_INT16:
+      return integer(load<int16_t>(data)), true;
+    case NPY_INT32:
+      return integer(load<int32_t>(data)), true;
+    case NPY_INT64:
+      return integer(load<int64_t>(data)), true;
+    case NPY_UINT8:
+      return natural(load<uint8_t>(data)), true;
+    case NPY_UINT16:
+      return natural(load<uint16_t>(data)), true;
+    case NPY_UINT32:
+      return natural(load<uint32_t>(data)), true;
+    case NPY_UINT64:
+      return natural(load<uint64_t>(data)), true;
+    case NPY_FLOAT16:
+      return number(half_to_double(load<uint16_t>(data))), true;
+    case NPY_FLOAT32:
+      return number(load<float>(data)), true;
+    case NPY_FLOAT64:
+      return number(load<double>(data)), true;
+    case NPY_COMPLEX64:
+      return number(load<std::complex<float>>(data)), true;
+    case NPY_COMPLEX128:
+      return number(load<std::complex<double>>(data)), true;
   }
-  PyErr_Format(PyExc_TypeError, "a scalar of DLPack type (%d, %d) cannot be passed to compiled code", type.code, type.bits);
+  PyErr_Format(PyExc_TypeError, "a scalar of DLPack type (%d, %d) cannot be passed to compiled code", type.code,
+               type.bits);
   return false;
 }
 

@@ -15,8 +15,7 @@ struct FunctionState {
 };
 
 struct FunctionObject {
-  PyObject_HEAD
-  vectorcallfunc vectorcall;
+  PyObject_HEAD vectorcallfunc vectorcall;
   FunctionState* state;
 };
 
@@ -29,7 +28,8 @@ PyObject* call_any(PyObject* self, PyObject* const* args, size_t count, PyObject
   if (!positional || !keyword) return nullptr;
   for (size_t i = 0; i < count; ++i) PyTuple_SET_ITEM(positional.get(), static_cast<Py_ssize_t>(i), Py_NewRef(args[i]));
   for (Py_ssize_t i = 0; names && i < PyTuple_GET_SIZE(names); ++i)
-    if (PyDict_SetItem(keyword.get(), PyTuple_GET_ITEM(names, i), args[count + static_cast<size_t>(i)]) < 0) return nullptr;
+    if (PyDict_SetItem(keyword.get(), PyTuple_GET_ITEM(names, i), args[count + static_cast<size_t>(i)]) < 0)
+      return nullptr;
   PyObject* arguments[] = {self, positional.get(), keyword.get()};
   return PyObject_VectorcallMethod(call.get(), arguments, 3, nullptr);
 }
@@ -101,7 +101,8 @@ bool register_function_type(PyObject* module) {
       {"_set_plain", set_plain, METH_VARARGS,
        "_set_plain(count, target)\n--\n\nFrom now on calls with `count` positional leaves are target(*leaves)."},
       {"_clear_plain", clear_plain, METH_NOARGS, "_clear_plain()\n--\n\nForget what _set_plain has said."},
-      {"_set_watched", set_watched, METH_O, "_set_watched(on)\n--\n\nWhether each call begins with self._check_scope()."},
+      {"_set_watched", set_watched, METH_O,
+       "_set_watched(on)\n--\n\nWhether each call begins with self._check_scope()."},
       {nullptr, nullptr, 0, nullptr},
   };
   static PyMemberDef members[] = {
@@ -116,13 +117,15 @@ bool register_function_type(PyObject* module) {
       {Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},
       {Py_tp_methods, methods},
       {Py_tp_members, members},
-      {Py_tp_doc, const_cast<char*>("A callable to derive from. Calls go to self._call(args, kwargs), but for those whose arguments are all\n"
-                                    "positional and no containers, once _set_plain has said what runs as many.")},
+      {Py_tp_doc,
+       const_cast<char*>(
+           "A callable to derive from. Calls go to self._call(args, kwargs), but for those whose arguments are all\n"
+           "positional and no containers, once _set_plain has said what runs as many.")},
       {0, nullptr},
   };
   static PyType_Spec spec = {"mlirfuse._native.Function", sizeof(FunctionObject), 0,
-                             Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL |
-                                 Py_TPFLAGS_IMMUTABLETYPE,
+                             Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC |
+                                 Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_IMMUTABLETYPE,
                              slots};
   Ref type(PyType_FromSpec(&spec));
   return type && PyModule_AddObjectRef(module, "Function", type.get()) == 0;

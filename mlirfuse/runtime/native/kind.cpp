@@ -44,7 +44,8 @@ void layout_of(const int64_t* shape, const int64_t* strides, int32_t rank, int64
 }
 
 bool add_constant(PyObject* object, Description* d) {
-  return d->words.push(kValueTag) && d->words.push(reinterpret_cast<int64_t>(Py_TYPE(object))) && d->constants.push(object);
+  return d->words.push(kValueTag) && d->words.push(reinterpret_cast<int64_t>(Py_TYPE(object))) &&
+         d->constants.push(object);
 }
 
 // A Python integer that does not fit a 64-bit one is a constant of the compiled code.
@@ -94,7 +95,8 @@ bool add_leaf(const Leaf& leaf, bool is_static, Description* d) {
   if (leaf.kind == LeafKind::Value || is_static || !fits_64_bits(leaf.object)) {
     return d->alignments.push(1) && add_constant(leaf.object, d);
   }
-  return d->alignments.push(1) && d->words.push(kScalarTag) && d->words.push(reinterpret_cast<int64_t>(Py_TYPE(leaf.object)));
+  return d->alignments.push(1) && d->words.push(kScalarTag) &&
+         d->words.push(reinterpret_cast<int64_t>(Py_TYPE(leaf.object)));
 }
 
 PyObject* tuple_of(const SmallBuffer<int64_t, 96>& numbers) {
@@ -126,10 +128,14 @@ PyObject* key_of(const Description& d) {
 
 const char* describe_doc =
     "describe(leaves, static_leaves)\n--\n\n"
-    "What decides how a call is compiled, as (key, sizes, alignments): a hashable key of its kind (types, dtypes, ranks, extents of 0\n"
-    "and 1, layouts, device, types of numbers, constants and the values of the numbers in `static_leaves`); the extents and then the\n"
-    "strides in elements of each array leaf in turn; for each leaf the bytes that its address is aligned to, at most 64. None for\n"
-    "what compiled code does not take: other dtypes or devices, odd strides, tensors that require grad, arrays on two devices.";
+    "What decides how a call is compiled, as (key, sizes, alignments): a hashable key of its kind (types, dtypes, "
+    "ranks, extents of 0\n"
+    "and 1, layouts, device, types of numbers, constants and the values of the numbers in `static_leaves`); the "
+    "extents and then the\n"
+    "strides in elements of each array leaf in turn; for each leaf the bytes that its address is aligned to, at most "
+    "64. None for\n"
+    "what compiled code does not take: other dtypes or devices, odd strides, tensors that require grad, arrays on two "
+    "devices.";
 
 PyObject* describe(PyObject*, PyObject* const* args, Py_ssize_t count) {
   if (count != 2 || !PyTuple_Check(args[0]) || !PyTuple_Check(args[1])) {

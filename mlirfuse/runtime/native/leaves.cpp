@@ -54,8 +54,8 @@ ArrayType probe(PyTypeObject* type_object, bool* is_array) {
   return found;
 }
 
-// What `type` is to us, or null where it is no array. Types are kept alive, as their addresses are the keys; with more of them
-// than a program has, the rest are probed anew.
+// What `type` is to us, or null where it is no array. Types are kept alive, as their addresses are the keys; with more
+// of them than a program has, the rest are probed anew.
 const ArrayType* array_type(PyTypeObject* type) {
   static auto* known = new std::unordered_map<PyTypeObject*, std::unique_ptr<ArrayType>>;
   const auto it = known->find(type);
@@ -84,8 +84,8 @@ bool grad_is_enabled() {
   return answer.get() != Py_False;
 }
 
-// torch's negated and conjugated views are views of complex tensors, whose strides are even (in real numbers); asking every
-// tensor would cost more than reading it.
+// torch's negated and conjugated views are views of complex tensors, whose strides are even (in real numbers); asking
+// every tensor would cost more than reading it.
 bool may_be_lazy_view(const Leaf& leaf) {
   if (leaf.dtype.code == dlpack::kComplex) return true;
   if (leaf.dtype.code != dlpack::kFloat) return false;
@@ -193,8 +193,8 @@ bool Leaves::read_one(PyObject* object, Leaf* leaf) {
   if (object == Py_None || type == &PyUnicode_Type || type == &PyTuple_Type) return true;
   if (PyArray_IsScalar(object, Generic)) {
     // Not np.number: ml_dtypes' scalars are generic only. Strings, records and times are no numbers.
-    if (!PyArray_IsScalar(object, Flexible) && !PyArray_IsScalar(object, Datetime) && !PyArray_IsScalar(object, Timedelta) &&
-        !PyArray_IsScalar(object, Object))
+    if (!PyArray_IsScalar(object, Flexible) && !PyArray_IsScalar(object, Datetime) &&
+        !PyArray_IsScalar(object, Timedelta) && !PyArray_IsScalar(object, Object))
       leaf->kind = LeafKind::Scalar;
     return true;
   }
@@ -271,12 +271,16 @@ bool Leaves::read_cuda_interface(Leaf* leaf) {
   Ref described(PyObject_GetAttr(leaf->object, interface.get()));
   if (!described) return false;
   PyObject* dict = described.get();
-  const auto item = [dict](const Name& key) { return PyDict_Check(dict) ? PyDict_GetItemWithError(dict, key.get()) : nullptr; };
+  const auto item = [dict](const Name& key) {
+    return PyDict_Check(dict) ? PyDict_GetItemWithError(dict, key.get()) : nullptr;
+  };
   PyObject *shape = item(shape_key), *strides = item(strides_key), *data = item(data_key), *stream = item(stream_key);
   if (!shape || !PyTuple_Check(shape) || !data || !PyTuple_Check(data) || PyTuple_GET_SIZE(data) != 2 ||
-      (strides && strides != Py_None && (!PyTuple_Check(strides) || PyTuple_GET_SIZE(strides) != PyTuple_GET_SIZE(shape)))) {
+      (strides && strides != Py_None &&
+       (!PyTuple_Check(strides) || PyTuple_GET_SIZE(strides) != PyTuple_GET_SIZE(shape)))) {
     if (!PyErr_Occurred())
-      PyErr_Format(PyExc_TypeError, "the __cuda_array_interface__ of a %s is malformed", Py_TYPE(leaf->object)->tp_name);
+      PyErr_Format(PyExc_TypeError, "the __cuda_array_interface__ of a %s is malformed",
+                   Py_TYPE(leaf->object)->tp_name);
     return false;
   }
   if (!dtype_of_interface(leaf->object, item(typestr_key), &leaf->dtype)) return false;
@@ -318,7 +322,8 @@ bool Leaves::read_dlpack_capsule(Leaf* leaf) {
   static Name device_name("__dlpack_device__"), dlpack_name("__dlpack__"), stream_name("stream");
   Ref device(PyObject_CallMethodNoArgs(leaf->object, device_name.get()));
   int type = 0, id = 0;
-  if (!device || !PyArg_ParseTuple(device.get(), "ii;__dlpack_device__ must return (type, id)", &type, &id)) return false;
+  if (!device || !PyArg_ParseTuple(device.get(), "ii;__dlpack_device__ must return (type, id)", &type, &id))
+    return false;
   Ref capsule;
   if (type == dlpack::kCUDA || type == dlpack::kCUDAManaged) {
     // The producer makes the data ready on the legacy default stream (1), where the launch will go.

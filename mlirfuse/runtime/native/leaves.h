@@ -88,8 +88,8 @@ class Leaves {
   bool any_cuda_ = false;
 };
 
-// Whether an argument is a leaf whatever its value: a number, a string, None or an array. Others may be containers, or values
-// that are being traced.
+// Whether an argument is a leaf whatever its value: a number, a string, None or an array. Others may be containers, or
+// values that are being traced.
 bool surely_leaf(PyObject* object);
 
 // The stream that CuPy has current in this thread; false with an exception set on failure.

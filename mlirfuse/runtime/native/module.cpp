@@ -30,8 +30,8 @@ PyObject* symbols(PyObject*, PyObject*) {
 PyObject* pool_stats_dict(PyObject*, PyObject*) {
   const PoolStats stats = pool_stats();
   return Py_BuildValue("{s:K,s:K,s:K,s:K,s:K,s:K}", "live_bytes", stats.live_bytes, "idle_bytes", stats.idle_bytes,
-                       "idle_buffers", stats.idle_buffers, "idle_limit", stats.idle_limit, "reused", stats.reused, "fresh",
-                       stats.fresh);
+                       "idle_buffers", stats.idle_buffers, "idle_limit", stats.idle_limit, "reused", stats.reused,
+                       "fresh", stats.fresh);
 }
 
 PyObject* num_threads_py(PyObject*, PyObject*) { return PyLong_FromLong(num_threads()); }
@@ -43,10 +43,8 @@ PyObject* set_num_threads_py(PyObject*, PyObject* args) {
     PyErr_SetString(PyExc_ValueError, "the number of threads is at least 1");
     return nullptr;
   }
-  Py_BEGIN_ALLOW_THREADS
-  set_num_threads(count);
-  Py_END_ALLOW_THREADS
-  Py_RETURN_NONE;
+  Py_BEGIN_ALLOW_THREADS set_num_threads(count);
+  Py_END_ALLOW_THREADS Py_RETURN_NONE;
 }
 
 PyObject* empty(PyObject*, PyObject* args, PyObject* kwargs) {
@@ -98,7 +96,7 @@ PyModuleDef definition = {PyModuleDef_HEAD_INIT,
 }  // namespace
 }  // namespace mlirfuse
 
-PyMODINIT_FUNC PyInit__native() {
+PyMODINIT_FUNC PyInit__native() {  // NOLINT(bugprone-reserved-identifier): the name is Python's
   using namespace mlirfuse;
   import_array();
   Ref module(PyModule_Create(&definition));

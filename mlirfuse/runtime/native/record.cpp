@@ -55,8 +55,7 @@ struct RecordData {
 };
 
 struct RecordObject {
-  PyObject_HEAD
-  RecordData* state;
+  PyObject_HEAD RecordData* state;
 };
 
 RecordData& data_of(PyObject* record) { return *reinterpret_cast<RecordObject*>(record)->state; }
@@ -122,7 +121,8 @@ bool parse_output(PyObject* item, RecordData* data) {
   if (!kind) return false;
   const std::string name(kind);
   if (name == "new") {
-    if (!PyArg_ParseTuple(item, "sOOO;a new output is ('new', shape, strides, dtype)", &kind, &shape, &strides, &dtype) ||
+    if (!PyArg_ParseTuple(item, "sOOO;a new output is ('new', shape, strides, dtype)", &kind, &shape, &strides,
+                          &dtype) ||
         !output.spec.parse(shape, strides, dtype))
       return false;
     for (int64_t stride : output.spec.strides) {
@@ -184,16 +184,17 @@ bool parse_result(PyObject* result, RecordData* data) {
 }
 
 PyObject* record_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
-  static const char* names[] = {"launch",    "ints",   "arg_slots", "scalars", "outputs",   "workspace",
-                                "device",    "result", "keep",      "prototype", "release_gil", nullptr};
+  static const char* names[] = {"launch", "ints",   "arg_slots", "scalars",   "outputs",     "workspace",
+                                "device", "result", "keep",      "prototype", "release_gil", nullptr};
   unsigned long long launch = 0;
   PyObject *ints = nullptr, *arg_slots = nullptr, *scalars = nullptr, *outputs = nullptr, *device = nullptr;
   PyObject *result = Py_None, *keep = Py_None;
   long long workspace = 0;
   Py_ssize_t prototype = -1;
   int release_gil = 0;
-  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "KOOOOLO|OOnp:Record", const_cast<char**>(names), &launch, &ints, &arg_slots,
-                                   &scalars, &outputs, &workspace, &device, &result, &keep, &prototype, &release_gil))
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "KOOOOLO|OOnp:Record", const_cast<char**>(names), &launch, &ints,
+                                   &arg_slots, &scalars, &outputs, &workspace, &device, &result, &keep, &prototype,
+                                   &release_gil))
     return nullptr;
   auto data = std::make_unique<RecordData>();
   data->launch = reinterpret_cast<LaunchFunction>(launch);
@@ -348,10 +349,8 @@ bool check_status(int32_t status) {
 int32_t call_launch(const RecordData& data, void** pointers, const int64_t* ints, void* stream) {
   if (!data.release_gil) return data.launch(pointers, ints, stream);
   int32_t status;
-  Py_BEGIN_ALLOW_THREADS
-  status = data.launch(pointers, ints, stream);
-  Py_END_ALLOW_THREADS
-  return status;
+  Py_BEGIN_ALLOW_THREADS status = data.launch(pointers, ints, stream);
+  Py_END_ALLOW_THREADS return status;
 }
 
 }  // namespace
@@ -392,7 +391,8 @@ PyObject* run_record(PyObject* record, const Leaves& leaves) {
   }
   if (data.launch) {
     Workspace workspace;
-    if (!workspace.allocate(data.placement, data.workspace_bytes, prototype, stream) || !pointers.push(workspace.data()))
+    if (!workspace.allocate(data.placement, data.workspace_bytes, prototype, stream) ||
+        !pointers.push(workspace.data()))
       return nullptr;
     const int64_t* ints = data.ints.data();
     SmallBuffer<int64_t, 64> patched;
@@ -415,13 +415,14 @@ bool register_record_type(PyObject* module) {
       {Py_tp_dealloc, reinterpret_cast<void*>(dealloc_with_state<RecordObject>)},
       {Py_tp_traverse, reinterpret_cast<void*>(record_traverse)},
       {Py_tp_clear, reinterpret_cast<void*>(record_clear)},
-      {Py_tp_doc, const_cast<char*>(
-                      "Record(launch, ints, arg_slots, scalars, outputs, workspace, device, result=None, keep=None,\n"
-                      "       prototype=-1, release_gil=False)\n--\n\n"
-                      "What a Dispatcher runs for one signature: `launch` is the address of\n"
-                      "int32_t launch(void** pointers, const int64_t* ints, void* stream), or 0 for nothing.\n"
-                      "`pointers` holds the data of the leaves in `arg_slots`, then of the 'new' outputs in order, then the\n"
-                      "workspace (null where `workspace` is 0).")},
+      {Py_tp_doc,
+       const_cast<char*>(
+           "Record(launch, ints, arg_slots, scalars, outputs, workspace, device, result=None, keep=None,\n"
+           "       prototype=-1, release_gil=False)\n--\n\n"
+           "What a Dispatcher runs for one signature: `launch` is the address of\n"
+           "int32_t launch(void** pointers, const int64_t* ints, void* stream), or 0 for nothing.\n"
+           "`pointers` holds the data of the leaves in `arg_slots`, then of the 'new' outputs in order, then the\n"
+           "workspace (null where `workspace` is 0).")},
       {0, nullptr},
   };
   static PyType_Spec spec = {"mlirfuse._native.Record", sizeof(RecordObject), 0,

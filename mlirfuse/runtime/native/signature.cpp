@@ -69,8 +69,8 @@ bool too_wide(const Leaf& leaf) {
 // What the first word of a leaf says first.
 enum Tag : int64_t { kArrayTag = 1, kHostScalarTag, kScalarTag, kValueTag };
 
-// The part of an address's alignment that code can use: none where the value alone is passed, and for one element its own, so
-// that the accidents of small allocations do not multiply records.
+// The part of an address's alignment that code can use: none where the value alone is passed, and for one element its
+// own, so that the accidents of small allocations do not multiply records.
 int64_t useful_alignment(const Leaf& leaf, bool by_value) {
   if (by_value) return 0;
   if (leaf.ndim > 0 || leaf.item_bytes <= 0) return leaf.alignment;
@@ -95,8 +95,9 @@ Extent extent_of(const Leaf& leaf) {
 }
 
 bool same_layout(const Leaf& a, const Leaf& b) {
-  return a.data == b.data && a.ndim == b.ndim && a.dtype_key == b.dtype_key && a.strides_in_bytes == b.strides_in_bytes &&
-         std::equal(a.shape, a.shape + a.ndim, b.shape) && std::equal(a.strides, a.strides + a.ndim, b.strides);
+  return a.data == b.data && a.ndim == b.ndim && a.dtype_key == b.dtype_key &&
+         a.strides_in_bytes == b.strides_in_bytes && std::equal(a.shape, a.shape + a.ndim, b.shape) &&
+         std::equal(a.strides, a.strides + a.ndim, b.strides);
 }
 
 // Two bits a pair of arrays: 0 disjoint, 1 the same elements in the same places, 2 overlapping in another way.
@@ -130,6 +131,8 @@ int same_value(PyObject* a, PyObject* b) {
   if (a == b) return 1;
   if (Py_TYPE(a) != Py_TYPE(b)) return 0;
   double x[2], y[2];
+  // Bits are compared: -0.0 is another constant than 0.0, and a NaN is the constant that it is.
+  // NOLINTNEXTLINE(bugprone-suspicious-memory-comparison)
   if (floating_bits(a, x) && floating_bits(b, y)) return std::memcmp(x, y, sizeof x) == 0;
   if (PyTuple_Check(a)) {
     if (PyTuple_GET_SIZE(a) != PyTuple_GET_SIZE(b)) return 0;
@@ -149,10 +152,11 @@ bool Signature::build(const Leaves& leaves, const SignatureOptions& options) {
     int64_t value_hash = 0;
     if (!hash_value(object, &value_hash)) {
       if (PyErr_ExceptionMatches(PyExc_TypeError))
-        PyErr_Format(PyExc_TypeError,
-                     "argument leaf %zu of type '%s' is neither an array nor a number, and as a constant it cannot be hashed; "
-                     "pass an array, a number or a hashable value",
-                     position, Py_TYPE(object)->tp_name);
+        PyErr_Format(
+            PyExc_TypeError,
+            "argument leaf %zu of type '%s' is neither an array nor a number, and as a constant it cannot be hashed; "
+            "pass an array, a number or a hashable value",
+            position, Py_TYPE(object)->tp_name);
       return false;
     }
     int64_t* out = words.extend(3);

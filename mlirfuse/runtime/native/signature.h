@@ -14,7 +14,8 @@ struct SignatureOptions {
   bool static_at(size_t i) const { return i < is_static.size() && is_static[i]; }
 };
 
-// Words that are compared as they are, and objects that are compared by value: two calls have one signature where both agree.
+// Words that are compared as they are, and objects that are compared by value: two calls have one signature where both
+// agree.
 struct Signature {
   SmallBuffer<int64_t, 192> words;
   SmallBuffer<PyObject*, 8> objects;  // borrowed from the leaves
@@ -24,8 +25,8 @@ struct Signature {
   bool build(const Leaves& leaves, const SignatureOptions& options);
 };
 
-// Whether two values are the same constant to compiled code: of one type and equal, and for numbers the same bits, so that
-// 1, 1.0 and True differ, 0.0 and -0.0 differ, and a NaN is itself. 1 or 0, or -1 with an exception set.
+// Whether two values are the same constant to compiled code: of one type and equal, and for numbers the same bits, so
+// that 1, 1.0 and True differ, 0.0 and -0.0 differ, and a NaN is itself. 1 or 0, or -1 with an exception set.
 int same_value(PyObject* a, PyObject* b);
 
 }  // namespace mlirfuse

@@ -20,8 +20,8 @@ namespace {
 
 // Chunks a thread gets on average: more balance the load better, fewer cost less.
 constexpr int64_t kChunksPerThread = 4;
-// How long an idle worker spins before it sleeps: longer than the gap between two loops of one program, far shorter than a
-// scheduler's time slice.
+// How long an idle worker spins before it sleeps: longer than the gap between two loops of one program, far shorter
+// than a scheduler's time slice.
 constexpr auto kSpinTime = std::chrono::microseconds(30);
 // Sleepers that one thread wakes; those it woke wake the next ones, so that no thread pays for all.
 constexpr int kWakeFanout = 2;
@@ -72,8 +72,8 @@ struct Loop {
   bool exhausted() const { return next.load(std::memory_order_relaxed) >= n; }
 };
 
-// One loop at a time. Workers join it through `gate_`, which counts those inside while it is open; the caller closes the gate
-// when no chunk is left and waits only for the workers inside, so that one that is slow to wake delays nobody.
+// One loop at a time. Workers join it through `gate_`, which counts those inside while it is open; the caller closes
+// the gate when no chunk is left and waits only for the workers inside, so that one that is slow to wake delays nobody.
 class ThreadPool {
  public:
   explicit ThreadPool(int threads) : threads_(threads) {}
@@ -184,8 +184,8 @@ ThreadPool*& pool_slot() {
   return pool;
 }
 
-// After a fork the workers are gone with the parent: the child starts with a new pool of the same width and abandons the old
-// one, whose threads cannot be joined.
+// After a fork the workers are gone with the parent: the child starts with a new pool of the same width and abandons
+// the old one, whose threads cannot be joined.
 void renew_after_fork() {
   pool_slot() = new ThreadPool(pool_slot()->threads());
   inside_loop = false;
@@ -210,8 +210,8 @@ void set_num_threads(int count) { pool().resize(std::max(1, count)); }
 
 }  // namespace mlirfuse
 
-extern "C" __attribute__((visibility("default"))) void mlirfuse_parallel_for(void (*fn)(int64_t, int64_t, void*), void* ctx,
-                                                                             int64_t n, int64_t grain) {
+extern "C" __attribute__((visibility("default"))) void mlirfuse_parallel_for(void (*fn)(int64_t, int64_t, void*),
+                                                                             void* ctx, int64_t n, int64_t grain) {
   using namespace mlirfuse;
   if (n <= 0) return;
   grain = std::max<int64_t>(grain, 1);

@@ -3,10 +3,12 @@
 
 #include <cstdint>
 
-// Calls fn(begin, end, ctx) on chunks that together cover [0, n), each a multiple of `grain` long but the last. Chunks run on
-// the calling thread and on persistent workers; the call returns when all are done. With n <= grain, inside another parallel
-// loop, and while another thread's loop holds the workers, fn(0, n, ctx) runs on the calling thread alone.
-extern "C" void mlirfuse_parallel_for(void (*fn)(int64_t begin, int64_t end, void* ctx), void* ctx, int64_t n, int64_t grain);
+// Calls fn(begin, end, ctx) on chunks that together cover [0, n), each a multiple of `grain` long but the last. Chunks
+// run on the calling thread and on persistent workers; the call returns when all are done. With n <= grain, inside
+// another parallel loop, and while another thread's loop holds the workers, fn(0, n, ctx) runs on the calling thread
+// alone.
+extern "C" void mlirfuse_parallel_for(void (*fn)(int64_t begin, int64_t end, void* ctx), void* ctx, int64_t n,
+                                      int64_t grain);
 
 namespace mlirfuse {
 
