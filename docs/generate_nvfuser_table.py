@@ -14,7 +14,7 @@ import sys
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 from mlirfuse import nvfuser
-from mlirfuse.frontend.nvfuser import ops as definition_ops
+from mlirfuse.frontend.nvfuser.ops import operators as definition_ops
 from mlirfuse.ir.ops import table
 
 PAGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "nvfuser-api.md")

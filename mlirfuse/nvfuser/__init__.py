@@ -7,8 +7,8 @@
 from __future__ import annotations
 
 from mlirfuse.frontend.nvfuser.definition import Fusion, FusionDefinition
+from mlirfuse.frontend.nvfuser.fusion_cache import LRUCache
 from mlirfuse.frontend.nvfuser.inputs import compute_contiguity, compute_tensor_descriptor
-from mlirfuse.frontend.nvfuser.program import LRUCache
 from mlirfuse.frontend.nvfuser.promotion import DataType
 from mlirfuse.frontend.nvfuser.values import DefinitionError, DefinitionTypeError, InputError, Scalar, Tensor, Vector
 from mlirfuse.nvfuser import pytorch_utils

@@ -14,7 +14,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from mlirfuse.core import config  # noqa: E402
-from mlirfuse.frontend.nvfuser import ops as definition_ops  # noqa: E402
+from mlirfuse.frontend.nvfuser.ops import elementwise  # noqa: E402
+from mlirfuse.frontend.nvfuser.ops import operators as definition_ops
 from mlirfuse.frontend.nvfuser.promotion import common_dtype, to_dtype  # noqa: E402
 from mlirfuse.ir import dtypes as dt  # noqa: E402
 from mlirfuse.ir.ops import table  # noqa: E402
@@ -181,8 +182,8 @@ def close(given, wanted, dtype=None, scale=1.0):
 def promoted(row, dtype, operands) -> torch.dtype:
     """What nvFuser computes in: float32 for half types, and for integers in float ops; the operand's type for the plain
     ops."""
-    rule = definition_ops._rule(row)
-    if rule is definition_ops._PLAIN or rule is definition_ops._TO_BOOL:
+    rule = elementwise.promotion_rule(row)
+    if rule is elementwise.PLAIN or rule is elementwise.TO_BOOL:
         return dtype
     ours = to_dtype(torch_dtype_to_nvfuser_dtype(dtype))
     common = common_dtype([(ours, "tensor")] * operands, **rule)
@@ -200,7 +201,7 @@ def taken(row, name, dtype) -> bool:
         computed = promoted(row, dtype, len(row.operands))
     except TypeError:
         return False
-    if definition_ops._rule(row) is definition_ops._TO_BOOL:
+    if elementwise.promotion_rule(row) is elementwise.TO_BOOL:
         return True
     kinds = row.takes + ("i" if name == "div" else "b" if name == "truediv" else "")
     return KIND[computed] in kinds and not (name == "truediv" and KIND[computed] != "f")

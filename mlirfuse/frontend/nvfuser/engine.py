@@ -9,6 +9,7 @@ recorded.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import warnings
 from types import SimpleNamespace
@@ -21,8 +22,9 @@ from mlirfuse.core import config, counters
 from mlirfuse.core.errors import CompileError, CudaError, MlirfuseError, ShapeError, UnsupportedError
 from mlirfuse.frontend.nvfuser.inputs import flatten, wrong_number
 from mlirfuse.frontend.nvfuser.parts import Split, SplitExecutor, is_split
-from mlirfuse.frontend.nvfuser.program import Planned, Program, run_reference
-from mlirfuse.frontend.nvfuser.values import Bindings
+from mlirfuse.frontend.nvfuser.program import Program, Runner
+from mlirfuse.frontend.nvfuser.reference import run_reference
+from mlirfuse.frontend.nvfuser.replay import Planned, environment
 from mlirfuse.inspect import dump
 from mlirfuse.inspect.lowered import Lowered
 from mlirfuse.runtime import arrays, targets
@@ -152,16 +154,6 @@ class LoweredDefinition(Lowered):
         raise UnsupportedError("a definition is compiled by fd.execute(inputs); fd.lower(inputs) shows what that runs")
 
 
-def environment(planned: Planned, bindings: Bindings, leaves) -> dict[str, int]:
-    """The values of the graph's symbols: those of the definition's, and of what is computed at the call."""
-    env = dict(bindings.symbols)
-    count = len(bindings.inputs)
-    for k in range(count, len(leaves)):
-        if planned.graph.args[k].dtype.is_integer and k in planned.graph.scalars:
-            env[f"v{k}"] = int(leaves[k])
-    return env
-
-
 def _overlap(planned: Planned, leaves) -> bool:
     """Whether an argument that is written shares memory with another: then all is computed before anything is
     written."""
@@ -184,3 +176,16 @@ def _span(leaf) -> tuple[int, int]:
     size = spec.dtype.bytes
     offsets = [(n - 1) * s * size for n, s in zip(spec.shape, spec.strides)]
     return address + sum(o for o in offsets if o < 0), address + sum(o for o in offsets if o > 0) + size
+
+
+def runner_of(program: Program) -> Runner:
+    """What runs a program's calls: compiled, or the reference (``MLIRFUSE_DEFINITIONS=reference`` in the
+    environment)."""
+    if os.environ.get("MLIRFUSE_DEFINITIONS") != "reference":
+        return Compiled(program)
+
+    def run(leaves: list) -> list:
+        planned, bindings = program._bind(list(leaves[: program.inputs]), None)
+        return planned.collect(run_reference(planned, list(leaves), environment(planned, bindings, leaves)))
+
+    return run

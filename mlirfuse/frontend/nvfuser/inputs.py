@@ -16,7 +16,7 @@ from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.dtypes import DType
 
 if TYPE_CHECKING:
-    from mlirfuse.frontend.nvfuser.definition import FusionDefinition
+    from mlirfuse.frontend.nvfuser.recorder import Recorder
 
 _TORCH_DTYPES: dict[Any, DType] = {}
 
@@ -96,7 +96,7 @@ def flatten(inputs) -> list:
 _SCALARS = {"f": (bool, int, float), "i": (bool, int), "u": (bool, int), "b": (bool,), "c": (bool, int, float, complex)}
 
 
-def check(definition: FusionDefinition, flat: list, device) -> dict[str, int]:
+def check(definition: Recorder, flat: list, device) -> dict[str, int]:
     """Raises :class:`InputError` unless ``flat`` are inputs of ``definition``; gives the values of its symbols."""
     declared = definition.inputs
     if len(flat) != len(declared):

@@ -9,7 +9,9 @@ import numpy as np
 
 from mlirfuse.frontend.nvfuser.inputs import flatten
 from mlirfuse.frontend.nvfuser.program import Program
+from mlirfuse.frontend.nvfuser.replay import environment
 from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir import interpreter
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Block, Graph, Op, Value
 from mlirfuse.runtime import arrays as frameworks
@@ -42,9 +44,6 @@ def widened(graph: Graph) -> Graph:
 
 def reference(program: Program, inputs) -> list[np.ndarray]:
     """The outputs for ``inputs``, in double precision."""
-    from mlirfuse.frontend.nvfuser.engine import environment
-    from mlirfuse.ir import interpreter
-
     flat = flatten(inputs)
     planned, bindings = program._bind(flat, None)
     arguments = flat + (program.computed(flat, None) if program.computes else [])

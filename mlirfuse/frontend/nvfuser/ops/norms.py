@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from mlirfuse.core.errors import ShapeError
-from mlirfuse.frontend.nvfuser.operation import operation
+from mlirfuse.frontend.nvfuser.ops.base import OperatorBase
+from mlirfuse.frontend.nvfuser.ops.operation import operation
 from mlirfuse.frontend.nvfuser.promotion import DataType
 from mlirfuse.frontend.nvfuser.values import Scalar, Tensor
 from mlirfuse.ir import sizes as sz
 
 
-class Normalizations:
+class Normalizations(OperatorBase):
     """Half types are computed, and given back, in Float. Results that a mask leaves out are None."""
 
     def _full_precision(self, x) -> Tensor:

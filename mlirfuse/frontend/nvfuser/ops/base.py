@@ -1,0 +1,157 @@
+"""What the operations of ``fd.ops`` have in common: arguments checked, types promoted, values and scalars made."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mlirfuse.core.errors import ShapeError
+from mlirfuse.frontend.nvfuser import promotion
+from mlirfuse.frontend.nvfuser.promotion import from_dtype
+from mlirfuse.frontend.nvfuser.values import (
+    DefinitionTypeError,
+    InputError,
+    Scalar,
+    Tensor,
+    Val,
+    Vector,
+    at_line,
+    user_line,
+)
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.ops import table
+
+
+class OperatorBase:
+    """A public method of a class derived from this is an operation: its call is checked, recorded for printing and for
+    replay, and emitted into the definition's graph. Methods call each other freely; only the outermost call is
+    recorded."""
+
+    def __init__(self, definition):
+        self._fd = definition
+
+    def __getattr__(self, name):
+        raise AttributeError(f"fd.ops has no operation '{name}'; see docs/nvfuser-api.md for what there is")
+
+    @property
+    def _b(self):
+        return self._fd.builder
+
+    def _operand(self, value):
+        """An argument as it is recorded: values checked to be this definition's, NumPy numbers and torch.Size made
+        plain."""
+        if isinstance(value, Val):
+            self._fd._own(value)
+            return value
+        if isinstance(value, Vector):
+            return Vector(map(self._operand, value))
+        if isinstance(value, (list, tuple)):
+            return [self._operand(v) for v in value]
+        if isinstance(value, np.generic):
+            return value.item()
+        return value
+
+    def _tensor(self, value, name="arg") -> Tensor:
+        if not isinstance(value, Tensor):
+            raise DefinitionTypeError(f"{at_line(user_line())}'{name}' must be a tensor, not {type(value).__name__}")
+        return value
+
+    def _make(self, value, **more) -> Tensor:
+        return Tensor(self._fd, value, **more)
+
+    def _size(self, value) -> sz.Size:
+        if isinstance(value, Scalar):
+            return value.as_size()
+        if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+            raise TypeError(f"a size must be an integer or a scalar, not {type(value).__name__}")
+        return int(value)
+
+    def _sizes(self, values, what, check=True) -> list:
+        if isinstance(values, (Val, int)) or not hasattr(values, "__iter__"):
+            raise TypeError(f"{what} must be a list of integers and scalars")
+        out = [self._size(v) for v in values]
+        for k, n in enumerate(out):
+            if check and isinstance(n, int) and n < -1:
+                raise ValueError(
+                    f"The value {n} at index {k} was neither symbolic(-1), zero_element(0), broadcast(1), or static(>1)."
+                )
+        return out
+
+    def _dim(self, dim, rank, what="dim") -> int:
+        if isinstance(dim, bool) or not isinstance(dim, (int, np.integer)):
+            raise TypeError(f"{what} must be an integer, not {type(dim).__name__}")
+        if not -rank <= dim < rank:
+            raise ValueError(f"{what} {dim} is out of range for a tensor of rank {rank}")
+        return int(dim) % rank
+
+    def _dims(self, dims, rank, what="dims") -> tuple[int, ...]:
+        dims = [dims] if isinstance(dims, (int, np.integer)) else list(dims)
+        out = tuple(self._dim(d, rank, what) for d in dims)
+        if len(set(out)) != len(out):
+            raise ValueError(f"{what} {list(dims)} has duplicates")
+        return out
+
+    def _equal_shapes(self, values, what) -> None:
+        """Notes that extents of aligned operands must be equal where neither broadcasts."""
+        rank = max((v.rank for v in values), default=0)
+        for k in range(rank):
+            extents = [v.shape[k - rank + v.rank] for v in values if v.rank >= rank - k]
+            extents = [n for n in extents if n != 1]
+            for n in extents[1:]:
+                self._fd.equal(extents[0], n, what)
+
+    def _within(self, a, b, what, words) -> None:
+        """Notes that ``a <= b``, without which elements beyond a tensor's would be read. Raises where that is known not
+        to be so, as does a call where it is not. ``words`` are the same at every call."""
+        replay, label = self._fd._replay, f"{what}: {words}"
+        if replay is None:
+            if self._fd.at_most(a, b, label) is not a:
+                raise ShapeError(words)
+        elif not replay.guards.get((replay.record, label), True):
+            raise InputError(f"{at_line(self._b.loc())}fd.ops.{label}")
+
+    def _operands(self, *values) -> list[Val]:
+        return [self._fd.as_val(v) for v in values]
+
+    def _common(self, operands, **rules):
+        pairs = [
+            (o.value.dtype, "tensor" if o.ndim else "0-d") if isinstance(o, Tensor) else (o.dtype, "scalar")
+            for o in operands
+        ]
+        return promotion.common_dtype(pairs, **rules)
+
+    def _at(self, operand: Val, dtype):
+        return self._b.cast(operand.value, dtype) if isinstance(operand, Tensor) else operand.as_value(dtype)
+
+    def _elementwise(self, row: str, operands, dtype, what=None, **attrs) -> Val:
+        """The row on operands cast to ``dtype``: a tensor if any is one, else a scalar."""
+        if not any(isinstance(o, Tensor) for o in operands):
+            return self._scalar(row, operands, dtype, attrs)
+        values = [self._at(o, dtype) for o in operands]
+        self._equal_shapes(values, what or row)
+        return self._make(self._b.elementwise(row, *values, **attrs))
+
+    def _scalar(self, row: str, operands, dtype, attrs) -> Scalar:
+        """An op on scalars: a constant of constants, a size of sizes; computed on the host where a size is needed from
+        another."""
+        definition = table.TABLE[row]
+        result = table.result_dtypes(definition, [dtype] * len(operands), attrs)[0]
+        data_type = from_dtype(result)
+        out = Scalar(self._fd, data_type, expr=(row, tuple(operands), attrs, dtype))
+        if all(o.constant is not None for o in operands):
+            out.constant = out.evaluate(None).item()
+            out.expr = None
+        elif row in ("add", "sub", "mul", "cast", "copy") and result.is_integer and all(_is_size(o) for o in operands):
+            parts = [o.as_size() if o.constant is not None else o.size for o in operands]
+            out.size = {
+                "add": lambda: parts[0] + parts[1],
+                "sub": lambda: parts[0] - parts[1],
+                "mul": lambda: sz.mul(*parts),
+            }.get(row, lambda: parts[0])()
+        return out
+
+    def _number(self, value, dtype) -> Scalar:
+        return Scalar(self._fd, from_dtype(dtype), {"f": float, "c": complex, "b": bool}.get(dtype.kind, int)(value))
+
+
+def _is_size(scalar: Scalar) -> bool:
+    return scalar.dtype.is_integer and (scalar.constant is not None or scalar.size is not None)

@@ -1,0 +1,116 @@
+"""Operations of ``fd.ops`` that make tensors of numbers: constants, ranges and random numbers."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+
+from mlirfuse.frontend.nvfuser.ops.base import OperatorBase
+from mlirfuse.frontend.nvfuser.ops.operation import operation
+from mlirfuse.frontend.nvfuser.promotion import DataType, from_dtype, to_dtype
+from mlirfuse.frontend.nvfuser.values import Scalar, Tensor
+from mlirfuse.ir import dtypes as dt
+
+
+class Creation(OperatorBase):
+    """Element i of the k-th random operation draws Philox block i at offset k of the call's seed."""
+
+    @operation
+    def full(self, shape, fill_value, dtype=None):
+        """``fill_value`` everywhere."""
+        fill, sizes = self._fd.as_val(fill_value), self._sizes(shape, "shape")
+        if any(n == -1 for n in sizes):
+            raise ValueError("full: the extents must be given, -1 has no meaning here")
+        if isinstance(fill, Tensor) and fill.ndim:
+            raise TypeError("full: fill_value must be a scalar")
+        kind = fill.value.dtype if isinstance(fill, Tensor) else fill.dtype
+        return self._make(
+            self._b.op("full", self._at(fill, kind if dtype is None else to_dtype(dtype)), shape=tuple(sizes))
+        )
+
+    @operation
+    def iota(self, length, start=None, step=None, dtype=DataType.Int):
+        """``start + k * step`` for k below ``length``; from 0 in steps of 1 unless given."""
+        n, target = self._size(length), to_dtype(dtype)
+        if isinstance(n, int) and n < 0:
+            raise ValueError("length must be non-negative.")
+        if target.kind not in "iuf":
+            raise TypeError(f"iota: it makes integers and floats, not {dtype}")
+        wide = dt.f64 if target is dt.f64 else dt.f32 if target.kind == "f" else target
+        out = self._b.op("iota", shape=(n,), axis=0, dtype=wide)
+        for other, row, neutral in ((step, "mul", 1), (start, "add", 0)):
+            if other is not None:
+                other = self._fd.as_val(other)
+                if row == "mul" and isinstance(other, Scalar) and other.constant == 0:
+                    raise ValueError("step must not be 0")
+                if not (isinstance(other, Scalar) and other.constant == neutral):
+                    out = self._b.op(row, out, self._at(other, wide))
+        return self._make(self._b.cast(out, target))
+
+    def _seeds(self, rng_seed, rng_offset):
+        if (rng_seed is None) != (rng_offset is None):
+            raise ValueError("rng_seed and rng_offset must be provided together!")
+        if rng_seed is not None:
+            return [self._at(self._fd.as_val(v), dt.i64) for v in (rng_seed, rng_offset)]
+        seed = self._fd.hidden_argument("seed", _call_seed)[0]
+        return [seed, self._b.constant(self._fd._number("random"), dt.i64)]
+
+    def _random(self, row, shape, dtype, rng_seed, rng_offset, scale, shift) -> Tensor:
+        target = to_dtype(dtype)
+        if target.kind != "f":
+            raise TypeError(f"random numbers are floats, not {dtype}")
+        sizes = self._sizes(shape, "shape")
+        made = target if target is dt.f64 else dt.f32
+        out = self._b.op(row, *self._seeds(rng_seed, rng_offset), shape=tuple(sizes), dtype=made)
+        if scale is not None:
+            out = self._b.op("mul", out, self._at(scale, made))
+        if shift is not None:
+            out = self._b.op("add", out, self._at(shift, made))
+        return self._make(self._b.cast(out, target))
+
+    @operation
+    def uniform(self, minval, maxval, shape, dtype=DataType.Float, rng_seed=None, rng_offset=None):
+        """Uniform in [minval, maxval). Without a seed, another each call, from torch's generator."""
+        minval, maxval = self._operands(minval, maxval)
+        return self._random("uniform", shape, dtype, rng_seed, rng_offset, self.sub(maxval, minval), minval)
+
+    @operation
+    def normal(self, mean, std, shape, dtype=DataType.Float, rng_seed=None, rng_offset=None):
+        """Normally distributed. Without a seed, another each call, from torch's generator."""
+        mean, std = self._operands(mean, std)
+        return self._random("normal", shape, dtype, rng_seed, rng_offset, std, mean)
+
+    def _shape_of(self, arg) -> list[Scalar]:
+        return [Scalar(self._fd, DataType.Int, size=n) for n in arg.value.shape]
+
+    @operation
+    def rand_like(self, x, rng_seed=None, rng_offset=None):
+        """Uniform in [0, 1), of the shape and type of ``x``."""
+        x = self._tensor(x)
+        return self._random("uniform", self._shape_of(x), x.dtype, rng_seed, rng_offset, None, None)
+
+    @operation
+    def randn_like(self, x, rng_seed=None, rng_offset=None):
+        """Standard normal, of the shape and type of ``x``."""
+        x = self._tensor(x)
+        return self._random("normal", self._shape_of(x), x.dtype, rng_seed, rng_offset, None, None)
+
+    @operation
+    def dropout(self, x, prob, scale=None, rng_seed=None, rng_offset=None):
+        """``x`` times ``scale`` where a uniform number is below ``prob`` (that of keeping), else 0; and the mask.
+        ``scale`` is 1 / prob unless given."""
+        x, prob = self._tensor(x), self._fd.as_val(prob)
+        made = dt.f64 if x.value.dtype is dt.f64 else dt.f32
+        draw = self._random("uniform", self._shape_of(x), from_dtype(made), rng_seed, rng_offset, None, None)
+        mask = self.lt(draw, prob)
+        scale = self.reciprocal(prob) if scale is None else self._fd.as_val(scale)
+        return self.mul(self.mul(x, self.cast(mask, x.dtype)), scale), mask
+
+
+def _call_seed(bindings) -> int:
+    """A seed for a call, from torch's generator where torch is loaded, else from NumPy's."""
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        return int(torch.randint(2**62, (), dtype=torch.int64))
+    return int(np.random.randint(2**62, dtype=np.int64))

@@ -1,0 +1,229 @@
+"""Elementwise operations, casts and copies. Most are derived from the op table's ``nvfuser`` names; the others compose."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mlirfuse.frontend.nvfuser import promotion
+from mlirfuse.frontend.nvfuser.ops.base import OperatorBase
+from mlirfuse.frontend.nvfuser.ops.operation import operation
+from mlirfuse.frontend.nvfuser.promotion import DataType, from_dtype, to_dtype
+from mlirfuse.frontend.nvfuser.values import Scalar, Tensor
+from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir.ops import table
+
+
+class Elementwise(OperatorBase):
+    """Casts, copies, choices and what is composed of the table's rows; the rows themselves are added below the class."""
+
+    @operation
+    def cast(self, arg, dtype):
+        """``arg`` as another element type."""
+        arg, target = self._fd.as_val(arg), to_dtype(dtype)
+        if isinstance(arg, Tensor):
+            if arg.value.dtype.kind == "c" and target.kind != "c":
+                raise TypeError(f"cannot cast from {arg.dtype} to {dtype}: use real, imag or abs")
+            return self._make(self._b.cast(arg.value, target))
+        if arg.constant is not None:
+            return Scalar(self._fd, dtype, {"f": float, "c": complex, "b": bool}.get(target.kind, int)(arg.constant))
+        out = self._scalar("cast", [arg], arg.dtype, {"to": target})
+        out.data_type = dtype
+        return out
+
+    @operation
+    def set(self, x):
+        """The same values."""
+        x = self._fd.as_val(x)
+        if isinstance(x, Scalar):
+            return self._scalar("copy", [x], x.dtype, {})
+        return self._make(self._b.op("copy", x.value))
+
+    @operation
+    def segment_set(self, x):
+        """The same values; what makes them and what uses them go into different kernels."""
+        return self._make(self._b.op("segment_set", self._tensor(x).value))
+
+    @operation
+    def stride_order(self, arg, stride_order):
+        """The same values; as an output they lie in memory in this order (0: innermost)."""
+        arg = self._tensor(arg)
+        order = self._fd._stride_order(stride_order, arg.ndim)
+        return self._make(self._b.op("copy", arg.value), stride_order=order)
+
+    # -- ternary and derived elementwise operations
+
+    @operation
+    def where(self, condition, x, y):
+        """``x`` where condition, else ``y``. Half types stay."""
+        condition, x, y = self._operands(condition, x, y)
+        kind = condition.value.dtype if isinstance(condition, Tensor) else condition.dtype
+        if kind is not dt.bool_:
+            raise TypeError(f"Condition should be of DataType Bool, not {promotion.from_name(kind)}")
+        common = self._common([x, y], halves_to_float=False)
+        if not any(isinstance(o, Tensor) for o in (condition, x, y)):
+            if condition.constant is not None:
+                return self.cast(x if condition.constant else y, from_dtype(common))
+            return _Choice(self._fd, from_dtype(common), expr=("where", (condition, x, y), {}, common))
+        values = [self._at(condition, dt.bool_), self._at(x, common), self._at(y, common)]
+        self._equal_shapes(values, "where")
+        return self._make(self._b.elementwise("where", *values))
+
+    @operation
+    def addcmul(self, x, y, z, alpha):
+        """``x + alpha * y * z``."""
+        return self.add(x, self.mul(self.mul(alpha, y), z))
+
+    @operation
+    def lerp(self, x, y, weight):
+        """``x + weight * (y - x)``, exact at both ends."""
+        operands = self._operands(x, y, weight)
+        common = self._common(operands)
+        start, end, w = (self.cast(o, from_dtype(common)) for o in operands)
+        near = self.add(start, self.mul(w, self.sub(end, start)))
+        far = self.sub(end, self.mul(self.sub(end, start), self.sub(self._number(1.0, common), w)))
+        return self.where(self.lt(self.abs(w), self._number(0.5, common)), near, far)
+
+    @operation
+    def clamp(self, x, min=None, max=None):
+        """``x`` within [min, max]; NaN stays."""
+        x = self._fd.as_val(x)
+        out = x
+        for bound, row in ((min, "maximum"), (max, "minimum")):
+            if bound is not None:
+                bound = self._fd.as_val(bound)
+                common = self._common([out, bound], halves_to_float=False)
+                out = self._elementwise(row, [out, bound], common)
+        return out if out is not x else self.set(x)
+
+    @operation
+    def threshold(self, x, threshold, value):
+        """``value`` where ``x <= threshold``, else ``x``."""
+        x, threshold, value = self._operands(x, threshold, value)
+        kept = self._common([x, value], halves_to_float=False)
+        below = self._elementwise("le", [x, threshold], self._common([x, threshold]))
+        x, value = (
+            self.cast(x, from_dtype(kept)),
+            self.cast(value, from_dtype(kept)) if isinstance(value, Scalar) else value,
+        )
+        return self.where(below, value, x)
+
+    @operation
+    def rsub(self, x, y):
+        """``y - x``."""
+        return self.sub(y, x)
+
+    @operation
+    def add_alpha(self, x, y, alpha):
+        """``x + alpha * y``."""
+        return self.add(x, self.mul(alpha, y))
+
+    @operation
+    def sub_alpha(self, x, y, alpha):
+        """``x - alpha * y``."""
+        return self.sub(x, self.mul(alpha, y))
+
+    @operation
+    def div(self, lhs, rhs):
+        """``lhs / rhs``; of integers, truncated toward zero."""
+        operands = self._operands(lhs, rhs)
+        common = self._common(operands)
+        if common.kind == "b":
+            raise TypeError("it takes floats and integers, not bools")
+        return self._elementwise("div" if common.kind in "fc" else "trunc_div", operands, common, "div")
+
+    @operation
+    def truediv(self, lhs, rhs):
+        """``lhs / rhs`` as floats."""
+        operands = self._operands(lhs, rhs)
+        return self._elementwise("div", operands, self._common(operands, integers_to_float=True), "truediv")
+
+    @operation
+    def sign(self, x):
+        """-1, 0 or 1; 0 for NaN, as in torch."""
+        x = self._fd.as_val(x)
+        kind = x.value.dtype if isinstance(x, Tensor) else x.dtype
+        if kind.kind not in table.NUMBER:
+            raise TypeError(f"it takes floats and integers, not {promotion.from_name(kind)}")
+        zero = self._number(0, kind)
+        return self.where(
+            self.gt(x, zero), self._number(1, kind), self.where(self.lt(x, zero), self._number(-1, kind), zero)
+        )
+
+
+class _Choice(Scalar):
+    """``where`` of scalars: the operands have two types."""
+
+    __slots__ = ()
+
+    def as_value(self, dtype):
+        b = self.definition.builder
+        if self._value is None:
+            condition, x, y = self.expr[1]
+            self._value = b.op("where", condition.as_value(dt.bool_), x.as_value(self.dtype), y.as_value(self.dtype))
+        return b.cast(self._value, dtype)
+
+    def evaluate(self, bindings):
+        condition, x, y = self.expr[1]
+        return np.asarray((x if condition.evaluate(bindings) else y).evaluate(bindings)).astype(self.dtype.numpy)[()]
+
+
+FLOATS = {"integers_to_float": True}  # as exp: integers and bools as Float
+PLAIN = None  # the operand's type stays
+TO_BOOL = "bool"
+_DEFAULT: dict[str, bool] = {}
+
+_RULES = {
+    **dict.fromkeys(("silu", "frac"), PLAIN),
+    **dict.fromkeys(("logical_not", "logical_and", "logical_or"), TO_BOOL),
+    "atan2": FLOATS,
+    "nextafter": {"full_precision": True},
+}
+
+
+def promotion_rule(row: table.OpDef):
+    """How the operands of an elementwise row are promoted: ``PLAIN``, ``TO_BOOL``, or arguments of
+    :func:`promotion.common_dtype`. Unless ``_RULES`` says otherwise, of one operand that floats alone can be ``FLOATS``,
+    of another one ``PLAIN``, of two the defaults."""
+    if row.name in _RULES:
+        return _RULES[row.name]
+    if len(row.operands) == 1:
+        return FLOATS if row.takes.replace(table.COMPLEX, "") == table.FLOAT else PLAIN
+    return _DEFAULT
+
+
+def _from_row(row: table.OpDef, name: str):
+    rule = promotion_rule(row)
+
+    def emit(self, *values):
+        operands = self._operands(*values)
+        if rule is TO_BOOL:
+            operands, common = [self.cast(o, DataType.Bool) for o in operands], dt.bool_
+        elif rule is PLAIN:
+            common = operands[0].value.dtype if isinstance(operands[0], Tensor) else operands[0].dtype
+        else:
+            common = self._common(operands, **rule)
+        return self._elementwise(row.name, operands, common, name)
+
+    if len(row.operands) == 1:
+
+        def call(self, x):
+            return emit(self, x)
+    else:
+
+        def call(self, lhs, rhs):
+            return emit(self, lhs, rhs)
+
+    call.__name__ = name
+    call.__qualname__ = f"Operators.{name}"
+    word = row.doc.split()[0]
+    # no formula is capitalized
+    call.__doc__ = f"{row.doc[0].upper() if word.isalpha() and len(word) > 1 else row.doc[0]}{row.doc[1:]}."
+    return operation(call)
+
+
+for _row in table.TABLE.values():
+    if _row.kind == "elementwise" and len(_row.operands) in (1, 2):
+        for _name in _row.nvfuser:
+            if not hasattr(Elementwise, _name):
+                setattr(Elementwise, _name, _from_row(_row, _name))
+Elementwise.ceilDiv = Elementwise.ceil_div  # type: ignore[attr-defined]  # nvFuser has both names

@@ -1,0 +1,21 @@
+"""``fd.ops``: nvFuser's operations, put together from a class for each kind."""
+
+from __future__ import annotations
+
+from mlirfuse.frontend.nvfuser.ops.attention import Attention
+from mlirfuse.frontend.nvfuser.ops.creation import Creation
+from mlirfuse.frontend.nvfuser.ops.elementwise import Elementwise
+from mlirfuse.frontend.nvfuser.ops.indexing import Indexing
+from mlirfuse.frontend.nvfuser.ops.library import Library
+from mlirfuse.frontend.nvfuser.ops.norms import Normalizations
+from mlirfuse.frontend.nvfuser.ops.reductions import Reductions
+from mlirfuse.frontend.nvfuser.ops.shapes import Shapes
+
+
+class Operators(Elementwise, Reductions, Shapes, Creation, Indexing, Library, Attention, Normalizations):
+    """The operations of a definition."""
+
+
+def names() -> list[str]:
+    """All operations."""
+    return sorted(n for n in dir(Operators) if not n.startswith("_"))

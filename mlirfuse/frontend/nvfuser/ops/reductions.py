@@ -1,0 +1,106 @@
+"""Reductions of ``fd.ops``."""
+
+from __future__ import annotations
+
+from mlirfuse.frontend.nvfuser import promotion
+from mlirfuse.frontend.nvfuser.ops.base import OperatorBase
+from mlirfuse.frontend.nvfuser.ops.operation import operation
+from mlirfuse.frontend.nvfuser.promotion import DataType, from_dtype
+from mlirfuse.frontend.nvfuser.values import Tensor
+from mlirfuse.ir import sizes as sz
+
+
+class Reductions(OperatorBase):
+    """Sums, products, extrema and moments over dimensions."""
+
+    def _reduce(self, row, arg, dims, keepdim, dtype=None, **attrs) -> Tensor:
+        arg = self._tensor(arg)
+        axes = tuple(range(arg.ndim)) if dims is None else self._dims(dims, arg.ndim)
+        if self._fd._depth == 1:
+            self._fd._shown["dims"] = sorted(axes)
+        value = arg.value if dtype is None else self._b.cast(arg.value, dtype)
+        if not axes:
+            if arg.ndim:
+                raise ValueError("No reduction dimensions were given")
+            return self._make(self._b.op("copy", value))
+        return self._make(self._b.op(row, value, axes=tuple(sorted(axes)), keepdims=bool(keepdim), **attrs))
+
+    def _sum_like(self, row, arg, dims, keepdim, dtype):
+        if isinstance(dims, DataType):
+            dims, dtype = None, dims
+        computed = promotion.reduction_dtype(self._tensor(arg).value.dtype, dtype)
+        if self._fd._depth == 1:
+            self._fd._shown["dtype"] = from_dtype(computed)
+        return self._reduce(row, arg, dims, keepdim, computed)
+
+    @operation
+    def sum(self, arg, dims=None, keepdim=False, dtype=DataType.Null):
+        """The sum over ``dims`` (all unless given), computed and returned as ``dtype``; of integers and bools as
+        Int."""
+        return self._sum_like("sum", arg, dims, keepdim, dtype)
+
+    @operation
+    def prod(self, arg, dims=None, keepdim=False, dtype=DataType.Null):
+        """The product over ``dims`` (all unless given), typed as a sum."""
+        return self._sum_like("prod", arg, dims, keepdim, dtype)
+
+    def _extremum(self, row, arg, dims, keepdim):
+        if isinstance(dims, DataType):
+            dims = None
+        return self._reduce(row, arg, dims, keepdim)
+
+    @operation
+    def max(self, arg, dims=None, keepdim=False, dtype=DataType.Null):
+        """The largest over ``dims`` (all unless given); NaN if any is. ``dtype`` is not used."""
+        return self._extremum("max", arg, dims, keepdim)
+
+    @operation
+    def min(self, arg, dims=None, keepdim=False, dtype=DataType.Null):
+        """The smallest over ``dims`` (all unless given); NaN if any is. ``dtype`` is not used."""
+        return self._extremum("min", arg, dims, keepdim)
+
+    def _moments_input(self, arg, what, halves: bool) -> Tensor:
+        arg = self._tensor(arg)
+        if arg.value.dtype.kind not in "f":
+            raise TypeError(f"{what} is not supported for {arg.dtype}: cast to a float type")
+        if arg.value.dtype.bits == 16:
+            if not halves:
+                raise TypeError(f"{what} is not supported for {arg.dtype} please upcast to float")
+            return self.cast(arg, DataType.Float)
+        return arg
+
+    @operation
+    def mean(self, arg, dims=None, keepdim=False):
+        """The arithmetic mean over ``dims`` (all unless given); of half types as Float."""
+        return self._reduce("mean", self._moments_input(arg, "mean", True), dims, keepdim)
+
+    @operation
+    def var(self, arg, dims=None, correction=1, keepdim=False):
+        """The variance over ``dims``: squares of deviations divided by the count minus ``correction``."""
+        return self._reduce("var", self._moments_input(arg, "var", True), dims, keepdim, correction=int(correction))
+
+    @operation
+    def std(self, arg, dims=None, correction=1, keepdim=False):
+        """The standard deviation over ``dims``."""
+        return self._reduce("std", self._moments_input(arg, "std", True), dims, keepdim, correction=int(correction))
+
+    @operation
+    def var_mean(self, arg, dims=None, correction=1, keepdim=False):
+        """Variance and mean over ``dims``."""
+        arg = self._moments_input(arg, "variance_mean", False)
+        return self._reduce("var", arg, dims, keepdim, correction=int(correction)), self._reduce(
+            "mean", arg, dims, keepdim
+        )
+
+    @operation
+    def welford(self, arg, dims):
+        """Mean, sum of squared deviations and count (an Int scalar's tensor) over ``dims``."""
+        arg = self._moments_input(arg, "welford", False)
+        axes = self._dims(dims, arg.ndim)
+        count = sz.product(arg.value.shape[a] for a in axes)
+        mean = self._reduce("mean", arg, dims, False)
+        variance = self._reduce("var", arg, dims, False, correction=0)
+        number = self._b.size(count)
+        squares = self._make(self._b.elementwise("mul", variance.value, self._b.cast(number, arg.value.dtype)))
+        full = self._b.op("full", number, shape=mean.value.shape)
+        return mean, squares, self._make(full)

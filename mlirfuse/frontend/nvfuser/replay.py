@@ -1,0 +1,149 @@
+"""A definition's graphs: its records replayed with what is known of a call.
+
+Extents that must be equal share one symbol, extents of 0 and 1 are constants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from mlirfuse.frontend.nvfuser.inputs import is_torch
+from mlirfuse.frontend.nvfuser.promotion import DataType
+from mlirfuse.frontend.nvfuser.recorder import Recorder, Replay
+from mlirfuse.frontend.nvfuser.values import Bindings, Declaration, Record, Scalar, Tensor, Val, Vector, results_of
+from mlirfuse.ir.effects import VIEWS
+from mlirfuse.ir.graph import Graph, Value
+
+
+@dataclass(eq=False)
+class Planned:
+    """A graph of a program. ``hidden`` compute the arguments that follow the inputs; ``outputs`` says for each output
+    of the definition which of the graph's returns it is, and in which order its dimensions are to be put back (None: as
+    they are). ``compiled`` holds what runs it, by kind of device."""
+
+    graph: Graph
+    hidden: list[Callable[[Bindings], Any]]
+    outputs: list[tuple[int, tuple[int, ...] | None]]
+    compiled: dict[str, Any] = field(default_factory=dict)
+
+    def collect(self, results) -> list:
+        """The definition's outputs, from the graph's results."""
+        out = []
+        for k, order in self.outputs:
+            value = results[k]
+            if order is not None:
+                value = value.permute(*order) if is_torch(value) else value.transpose(order)
+            out.append(value)
+        return out
+
+
+def replayed(source: Recorder, live: list[Record], replay: Replay) -> Planned:
+    """The graph of a finished definition for the calls that ``replay`` describes; ``live`` are the records that its
+    outputs need."""
+    fd = Recorder(replay=replay)
+    mapped: dict[int, Any] = {}
+
+    def image(value):
+        if isinstance(value, Val):
+            found = mapped.get(id(value))
+            if found is None:  # a constant
+                found = mapped[id(value)] = Scalar(fd, value.data_type, value.constant)
+            return found
+        if isinstance(value, Vector):
+            return Vector(image(v) for v in value)
+        if isinstance(value, (list, tuple)):
+            return type(value)(image(v) for v in value)
+        return value
+
+    for value in source.inputs:
+        if isinstance(value, Tensor):
+            d = value.declaration
+            mapped[id(value)] = fd.define_tensor(d.shape, d.contiguity, d.dtype, d.is_cpu, d.stride_order)
+        else:
+            mapped[id(value)] = fd.define_scalar(None, value.data_type)
+    for k, argument in enumerate(fd.graph_arguments):
+        argument.name = source.graph_arguments[k].name
+    fd._depth = 1
+    for record in live:
+        replay.record, fd._extras = record.index, []
+        fd.builder.loc = lambda loc=record.loc: loc
+        returned = getattr(fd.ops, record.name)(**{key: image(value) for key, value in record.call.items()})
+        for made, value in zip(results_of(returned) + fd._extras, record.results):
+            mapped[id(value)] = made
+            if isinstance(made, Scalar):
+                made.origin = record.index
+    if not any(isinstance(v, Tensor) and not v.declaration.is_cpu for v in source.inputs):
+        fd.example_argument()
+    return _planned(fd, source, mapped)
+
+
+def environment(planned: Planned, bindings: Bindings, leaves) -> dict[str, int]:
+    """The values of the graph's symbols: those of the definition's, and of what is computed at the call."""
+    env = dict(bindings.symbols)
+    count = len(bindings.inputs)
+    for k in range(count, len(leaves)):
+        if planned.graph.args[k].dtype.is_integer and k in planned.graph.scalars:
+            env[f"v{k}"] = int(leaves[k])
+    return env
+
+
+def _planned(fd: Recorder, source: Recorder, mapped) -> Planned:
+    """The outputs of a replayed definition as the graph's returns, those in another memory order permuted to be
+    row-major."""
+    arguments = set(fd.graph_arguments)
+    returns: list[Value] = []
+    aliases: dict[int, int] = {}
+    outputs: list[tuple[int, tuple[int, ...] | None]] = []
+    positions: dict[tuple, int] = {}
+    for output in source.outputs:
+        if output.alias is not None:
+            value = mapped[id(output.value)].value
+            if value in arguments or value in returns:  # each argument is written from a value of its own
+                value = fd.builder.op("copy", value)
+            else:
+                positions[value, None] = len(returns)
+            aliases[len(returns)] = source.inputs.index(output.alias)
+            returns.append(value)
+    for output in source.outputs:
+        if output.alias is not None:
+            continue
+        tensor = mapped[id(output.value)]
+        order, value, back = (output.stride_order or tensor.stride_order, tensor.value, None)
+        if order is not None and (value, None) not in positions and list(order) != list(range(value.rank - 1, -1, -1)):
+            memory = Declaration((0,) * value.rank, (), DataType.Null, False, tuple(order), None).memory_order
+            back = tuple(memory.index(d) for d in range(value.rank))
+        if (value, back) not in positions:
+            positions[value, back] = len(returns)
+            if back is None and _reversed(value):
+                value = fd.builder.op("copy", value)  # no view: torch has no negative strides
+            if back is not None:
+                value = fd.builder.permute(
+                    value if tensor.stride_order is not None else fd.builder.op("copy", value), memory
+                )
+            returns.append(value)
+        outputs.append((positions[tensor.value, back], back))
+    fd.block.returns = returns
+    graph = Graph("fusion", fd.block, list(fd.layouts), set(fd.scalar_arguments), aliases)
+    _remove_dead(graph)
+    return Planned(graph, list(fd.hidden), outputs)
+
+
+def _reversed(value: Value) -> bool:
+    """Whether ``value`` may be a view of an argument with dimensions in reverse."""
+    while value.op is not None and value.op.name in VIEWS:
+        if any(step < 0 for step in value.op.attrs.get("step", ())):
+            return True
+        value = value.op.operands[0]
+    return False
+
+
+def _remove_dead(graph: Graph) -> None:
+    needed = set(graph.returns)
+    kept = []
+    for op in reversed(graph.ops):
+        if any(v in needed for v in op.results):
+            kept.append(op)
+            needed.update(op.operands)
+    graph.body.ops = kept[::-1]
