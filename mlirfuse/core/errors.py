@@ -17,7 +17,12 @@ class ShapeError(MlirfuseError, ValueError):
 
 
 class UnsupportedError(MlirfuseError):
-    """Something valid that mlirfuse does not do; the message says what to do instead."""
+    """Something valid that mlirfuse does not do; the message says what to do instead. ``loc`` is the (file, line)
+    of the op that it is about, where it is one."""
+
+    def __init__(self, message: str, loc: tuple[str, int] | None = None):
+        super().__init__(message)
+        self.loc = loc
 
 
 class CompileError(MlirfuseError):

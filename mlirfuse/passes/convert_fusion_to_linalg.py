@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from mlirfuse.passes.base import IR, Pass, register
+from mlirfuse.core.errors import UnsupportedError
+from mlirfuse.lowering.linalg import to_linalg
+from mlirfuse.passes.base import IR, Pass, PassError, register
 
 
 @register
@@ -41,7 +43,8 @@ class ConvertFusionToLinalg(Pass):
     name = "convert-fusion-to-linalg"
 
     def run_on_ir(self, ir: IR) -> None:
-        from mlirfuse.lowering.linalg import to_linalg
-
         graphs = ir.graphs
-        ir.module = to_linalg(graphs, ir._kept)
+        try:
+            ir.module = to_linalg(graphs, ir._kept)
+        except UnsupportedError as error:
+            raise PassError(f"{self.name}: {error}", error.loc) from error

@@ -1,5 +1,5 @@
-"""Derives ``mlirfuse/lowering/coefficients.py``: ``python -m mlirfuse.tools.fit_coefficients >
-mlirfuse/lowering/coefficients.py``.
+"""Derives ``mlirfuse/lowering/math/coefficients.py``: ``python -m mlirfuse.tools.fit_coefficients >
+mlirfuse/lowering/math/coefficients.py``.
 
 Needs mpmath, and some minutes. Each polynomial is the minimax one for a weighted error, found by Remez's exchange in 60
 digits. The first coefficients are rounded to the working precision one at a time, lowest power first, each time fitting

@@ -2,7 +2,7 @@
 // RUN: mlirfuse-opt %s --split-input-file --verify-diagnostics --pass-pipeline='builtin.module(convert-fusion-to-linalg)'
 
 func.func @composite(%x: tensor<4x8xf32>) -> tensor<4x8xf32> {
-  // expected-error @+1 {{fusion-to-linalg: softmax is composite: run fusion-decompose first}}
+  // expected-error @+1 {{convert-fusion-to-linalg: softmax is composite: run fusion-decompose first}}
   %0 = "fusion.softmax"(%x) {axis = 1 : i64} : (tensor<4x8xf32>) -> tensor<4x8xf32>
   return %0 : tensor<4x8xf32>
 }
@@ -10,7 +10,7 @@ func.func @composite(%x: tensor<4x8xf32>) -> tensor<4x8xf32> {
 // -----
 
 func.func @inplace(%x: tensor<4xf32>) -> tensor<4xf32> {
-  // expected-error @+1 {{fusion-to-linalg: neg writes into its first operand: run fusion-remove-inplace first}}
+  // expected-error @+1 {{convert-fusion-to-linalg: neg writes into its first operand: run fusion-remove-inplace first}}
   %0 = "fusion.neg"(%x) {inplace = true} : (tensor<4xf32>) -> tensor<4xf32>
   return %0 : tensor<4xf32>
 }

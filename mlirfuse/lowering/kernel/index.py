@@ -1,0 +1,143 @@
+"""Indices along axes, and their arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from mlirfuse.analysis.axes import Axis
+from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.sizes import Size
+from mlirfuse.lowering.emitter import Emitter, Val
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """A position along an axis: lane k is ``base + k * step``, or ``vector``'s lane k where that is set.
+
+    ``divisor``: a power of two that is known to divide ``base``; 0: the lanes, as in the indices that schedulers make.
+    """
+
+    base: Val | int
+    step: Size = 0
+    lanes: int = 1
+    vector: Val | None = None
+    divisor: int = field(default=0, compare=False)
+
+
+ZERO = Index(0)
+Env = dict[Axis, Index]
+_MOST = 64  # what is known of powers of two is counted up to here
+
+
+class Indices:
+    """Arithmetic on indices of type ``index``, i32 or i64. ``size`` gives a size as a Val of that type; ``inverse``
+    what divides by a size where that pays. ``known_multiples``: sizes known to be multiples of the lanes."""
+
+    def __init__(self, e: Emitter, index: dt.DType, size: Callable[[Size], Val], inverse: Callable[[Size], Val] | None,
+                 known_multiples: frozenset[Size]):  # fmt: skip
+        self.e, self.index_type, self.known_multiples = e, index, known_multiples
+        self._size_of, self._inverse = size, inverse
+
+    def size(self, size: Size) -> Val:
+        return self.e.const(size, self.index_type) if isinstance(size, int) else self._size_of(size)
+
+    def scalar(self, base) -> Val:
+        return base if isinstance(base, Val) else self.e.const(base, self.index_type)
+
+    def materialize(self, i: Index) -> Val:
+        """The index as a scalar, or a vector of its lanes."""
+        if i.vector is not None:
+            return i.vector
+        base = self.scalar(i.base)
+        if i.lanes == 1 or i.step == 0:
+            return base
+        lanes = self.e.iota(self.index_type, i.lanes)
+        if i.step != 1:
+            lanes = self.e.mul(lanes, self.size(i.step))
+        return self.e.add(self.e.splat(base, i.lanes), lanes)
+
+    def _of_val(self, val: Val) -> Index:
+        return Index(val) if val.lanes == 1 else Index(0, 0, val.lanes, val)
+
+    def add(self, i: Index, j: Index) -> Index:
+        if i == ZERO:
+            return j
+        if j == ZERO:
+            return i
+        if i.vector is not None or j.vector is not None:
+            return self._of_val(self.e.add(self.materialize(i), self.materialize(j)))
+        if isinstance(i.base, int) and isinstance(j.base, int):
+            base = i.base + j.base
+        elif i.base == 0 and isinstance(i.base, int):
+            base = j.base
+        elif j.base == 0 and isinstance(j.base, int):
+            base = i.base
+        else:
+            base = self.e.add(self.scalar(i.base), self.scalar(j.base))
+        return Index(base, i.step + j.step, max(i.lanes, j.lanes), divisor=min(self._divisor(i), self._divisor(j)))
+
+    def scale(self, i: Index, by: Size) -> Index:
+        if by == 1 or i == ZERO:
+            return i
+        if by == 0:
+            return ZERO
+        if i.vector is not None:
+            return self._of_val(self.e.mul(i.vector, self.size(by)))
+        if isinstance(i.base, int) and (i.base == 0 or isinstance(by, int)):
+            base = i.base * by if i.base else 0
+        else:
+            base = self.e.mul(self.scalar(i.base), self.size(by))
+        return Index(base, sz.mul(i.step, by), i.lanes, divisor=min(self._divisor(i) * self._power_in(by), _MOST))
+
+    def divmod(self, i: Index, by: Size) -> tuple[Index, Index]:
+        """Quotient and remainder of an index that is not negative."""
+        if i == ZERO:
+            return ZERO, ZERO
+        if i.step != 0 and i.step == 1 and self._is_multiple(by, i.lanes) and self._divisor(i) >= i.lanes:
+            q, r = self.divmod(Index(i.base), by)  # lanes do not cross a multiple of `by`
+            return q, Index(r.base, 1, i.lanes)
+        value, divisor = self.materialize(i), self.size(by)
+        unsigned = dt.u32 if self.index_type is dt.i32 else dt.u64
+        a, b = self.e.bitcast(value, unsigned), self.e.bitcast(divisor, unsigned)
+        q = (
+            self._times_inverse(a, by)
+            if self._inverse and unsigned is dt.u32 and not isinstance(by, int)
+            else self.e.div(a, b)
+        )
+        r = self.e.sub(a, self.e.mul(q, b))
+        return self._of_val(self.e.bitcast(q, self.index_type)), self._of_val(self.e.bitcast(r, self.index_type))
+
+    def _times_inverse(self, a: Val, by: Size) -> Val:
+        """A quotient of indices in three instructions; a division takes a GPU twenty."""
+        e, inverse = self.e, self._inverse(by)
+        factor, shift = e.cast(e.cast(inverse, dt.u32), dt.u64), e.shr(inverse, 32)
+        return e.cast(e.shr(e.mul(e.cast(a, dt.u64), e.splat(factor, a.lanes)), e.splat(shift, a.lanes)), dt.u32)
+
+    def _is_multiple(self, size: Size, lanes: int) -> bool:
+        return size % lanes == 0 if isinstance(size, int) else size in self.known_multiples
+
+    def _power_in(self, size: Size) -> int:
+        """A power of two that is known to divide a size."""
+        return (
+            min(size & -size, _MOST) or _MOST if isinstance(size, int) else _MOST if size in self.known_multiples else 1
+        )
+
+    def _divisor(self, i: Index) -> int:
+        """A power of two that is known to divide the base of an index."""
+        return self._power_in(i.base) if isinstance(i.base, int) else i.divisor or i.lanes
+
+    def dim_index(self, dim, env: Env) -> Index:
+        """The index along a dimension of these axes."""
+        out = ZERO
+        for axis in dim:
+            out = self.add(self.scale(out, axis.size), env.get(axis, ZERO))
+        return out
+
+    def spread(self, dim, index: Index, env: Env) -> None:
+        """Sets the axes of a dimension from the index along it."""
+        for axis in reversed(dim[1:]):
+            index, env[axis] = self.divmod(index, axis.size)
+        if dim:
+            env[dim[0]] = index

@@ -1,0 +1,323 @@
+"""Elements in memory: where a tensor lies, and its loads and stores."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from mlirfuse.analysis.axes import Axes, Axis
+from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.graph import Value
+from mlirfuse.ir.sizes import Size
+from mlirfuse.lowering.emitter import Emitter, Val
+from mlirfuse.lowering.kernel.index import ZERO, Env, Index, Indices
+
+PICKED = (2, 3, 4, -1, -2, -3, -4)  # steps of vectors that are picked out of whole ones
+
+# What a GPU's caches do with vectors that are read.
+PASS_L1 = "pass L1"  # they take no place in the first-level cache: for what is read once
+STAY_L2 = "stay in L2"  # what is written leaves the second-level cache before them
+_HINTED = {
+    PASS_L1: "ld.global.nc.L1::no_allocate.v4.b32 {$0, $1, $2, $3}, [$4];",
+    STAY_L2: "ld.global.nc.L2::cache_hint.v4.b32 {$0, $1, $2, $3}, [$4], $5;",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Where a tensor lies: an SSA pointer, strides in elements, the alignment in bytes of every vector access, and how
+    a GPU's caches shall treat its vectors, ``PASS_L1`` or ``STAY_L2``."""
+
+    pointer: str
+    strides: tuple[Size, ...]
+    dtype: dt.DType
+    align: int
+    read_only: bool = False
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Flat:
+    """Two loops, one inside the other, whose elements the lanes of a vector run across: ``index`` counts them
+    row-major, from ``origin`` of the outer loop on; ``outer`` and ``inner`` are each lane's positions in the two."""
+
+    loops: tuple[Axis, Axis]  # their innermost axes
+    extent: Size  # of the inner loop
+    origin: Val | int
+    index: Index
+    outer: Index
+    inner: Index
+
+
+class Accesses(Indices):
+    """Reads and writes elements of the tensors in ``memories``, whose dimensions are ``axes``. What was loaded or
+    computed for an index is remembered in the scope that it is visible in. ``scalar`` gives a by-value argument."""
+
+    def __init__(self, e: Emitter, axes: Axes, memories: dict[Value, Memory], size: Callable[[Size], Val],
+                 index: dt.DType, scalar: Callable[[Value], Val] | None, inverse: Callable[[Size], Val] | None,
+                 known_multiples: frozenset[Size]):  # fmt: skip
+        super().__init__(e, index, size, inverse, known_multiples)
+        self.axes, self.memories, self._scalar = axes, memories, scalar
+        self.pointer_type = "!llvm.ptr<1>" if e.target == "gpu" else "!llvm.ptr"
+        self._memo: list[dict] = [{}]
+        self._dims: dict[Value, list[tuple[Axis, ...]]] = {}
+        self._policy: str | None = None
+        self.copies: dict[Value, Memory] = {}  # second places of what is stored
+        self.mask: Val | None = None  # lanes that exist (CPU tails); loads and stores respect it
+        self.flat: Flat | None = None  # vectors run across two loops where their positions are those of the env
+
+    # ---- scopes
+
+    @contextmanager
+    def region(self, head: str, tail: str = "}"):
+        """A nested region: values computed in it are not seen after it. ``head`` is its opening line."""
+        self.e.line(head)
+        self.e.depth += 1
+        self._memo.append({})
+        yield
+        self._memo.pop()
+        self.e.depth -= 1
+        self.e.line(tail)
+
+    @contextmanager
+    def forget(self):
+        """Values computed in here are computed again after it: keeps fewer alive."""
+        self._memo.append({})
+        yield
+        self._memo.pop()
+
+    @contextmanager
+    def masked(self, mask: Val | None):
+        """Loads and stores in here touch only the lanes of ``mask``; the others' values are 0."""
+        saved, self.mask = self.mask, mask
+        self._memo.append({})
+        yield
+        self._memo.pop()
+        self.mask = saved
+
+    def dims(self, value: Value) -> list[tuple[Axis, ...]]:
+        found = self._dims.get(value)
+        if found is None:
+            found = self._dims[value] = [tuple(d) for d in self.axes.dims(value)]
+        return found
+
+    def _key(self, value: Value, env: Env):
+        return value, tuple(env.get(axis, ZERO) for dim in self.dims(value) for axis in dim)
+
+    def bind(self, value: Value, env: Env, val: Val) -> None:
+        """Says what ``value`` is at ``env``: a reduction's result."""
+        self._memo[-1][self._key(value, env)] = val
+
+    # ---- addresses, loads and stores
+
+    def _offset(self, value: Value, strides, env: Env) -> Index:
+        steps = self._steps(value, strides)
+        flat, start = self.flat, ZERO
+        if flat is not None and env.get(flat.loops[0]) is flat.outer and env.get(flat.loops[1]) is flat.inner:
+            step_of = dict(steps)
+            outer, inner = (step_of.get(axis, 0) for axis in flat.loops)
+            if inner != 0 and outer == sz.mul(inner, flat.extent):  # memory runs through both loops as through one
+                env = {**env, flat.loops[0]: Index(flat.origin), flat.loops[1]: ZERO}
+                start = self.scale(flat.index, inner)
+        return functools.reduce(
+            lambda out, step: self.add(out, self.scale(env.get(step[0], ZERO), step[1])), steps, start
+        )
+
+    def _steps(self, value: Value, strides) -> list[tuple[Axis, Size]]:
+        """How far a step along each axis of a tensor is in memory."""
+        steps = []
+        for dim, stride in zip(self.dims(value), strides):
+            for axis in reversed(dim):
+                steps.append((axis, stride))
+                stride = sz.mul(stride, axis.size)
+        return steps
+
+    def address(self, memory: Memory, offset: Val) -> str:
+        if isinstance(offset, int):
+            offset = self.scalar(offset)
+        name = self.e.fresh()
+        kind = self.pointer_type if offset.lanes == 1 else f"vector<{offset.lanes}x{self.pointer_type}>"
+        self.e.line(
+            f"{name} = llvm.getelementptr {memory.pointer}[{offset}] : ({self.pointer_type}, {offset.type}) -> {kind}, "
+            f"{memory.dtype.memory}"
+        )
+        return name
+
+    def place(self, value: Value, env: Env) -> str:
+        """The address of an input's element, of a vector the first one's."""
+        return self.address(self.memories[value], self.offset(value, env).base)
+
+    def offset(self, value: Value, env: Env) -> Index:
+        """How many elements of an input or output ``env`` is behind its first one."""
+        return self._offset(value, self.memories[value].strides, env)
+
+    def load_aligned(self, value: Value, offset: Val, lanes: int) -> Val:
+        """Loads an input's vector at an offset that is a multiple of its lanes, as it is in memory, which is aligned
+        for such."""
+        memory = self.memories[value]
+        return self._load(replace(memory, align=min(16, lanes * memory.dtype.bytes)), Index(offset, 1, lanes))
+
+    def load(self, value: Value, env: Env) -> Val:
+        if value not in self.memories:
+            return self._scalar(value)
+        return self._from_memory(self.preload(value, env), value.dtype)
+
+    def reload(self, value: Value, env: Env) -> Val:
+        """Loads an output's element, as it was stored last."""
+        return self._from_memory(self._load(self.memories[value], self.offset(value, env)), value.dtype)
+
+    def preload(self, value: Value, env: Env) -> Val:
+        """Loads an input's element as it is in memory; a later :meth:`value` converts it. Inside :meth:`forget`, what
+        was loaded before is still known."""
+        key = ("loaded", self._key(value, env))
+        for scope in reversed(self._memo):
+            if key in scope:
+                return scope[key]
+        val = self._memo[-1][key] = self._load(self.memories[value], self.offset(value, env))
+        return val
+
+    def bind_loaded(self, value: Value, env: Env, val: Val) -> None:
+        """Says what loading ``value`` at ``env`` gives: what a scheduler staged elsewhere."""
+        self._memo[-1]["loaded", self._key(value, env)] = val
+
+    def _from_memory(self, val: Val, dtype: dt.DType) -> Val:
+        if dtype is dt.bool_:
+            return self.e.cmp("ne", val, 0)
+        return self.e.cast(val, dtype.compute)
+
+    def held(self, dtype: dt.DType) -> dt.DType:
+        """The type that elements are loaded and stored as: bools as bytes; half types on the CPU as bits, since LLVM
+        makes a masked access of vectors of them into calls of conversions that nobody provides."""
+        if dtype is dt.bool_:
+            return dt.u8
+        return dt.u16 if dtype.is_float and dtype.bits == 16 and self.e.target == "cpu" else dtype
+
+    def _load(self, memory: Memory, offset: Index) -> Val:
+        e, dtype = self.e, self.held(memory.dtype)
+        if dtype is not memory.dtype and memory.dtype is not dt.bool_:
+            as_bits = Memory(memory.pointer, memory.strides, dtype, memory.align, memory.read_only)
+            return e.bitcast(self._load(as_bits, offset), memory.dtype)
+        scalar = offset.vector is None and (offset.lanes == 1 or offset.step == 0)
+        flags = " invariant" if memory.read_only and e.target == "gpu" else ""
+        if scalar:
+            address = self.address(memory, offset.base)
+            text = f"llvm.load {address}{flags} {{alignment = {dtype.bytes} : i64}} : {self.pointer_type}"
+            return e.op(f"{text} -> {dtype.memory}", dtype)
+        lanes = offset.lanes
+        type_ = Val("", dtype, lanes).type
+        if offset.vector is None and offset.step == 1:
+            address = self.address(memory, offset.base)
+            if self.mask is not None:
+                mask, zero = e.splat(self.mask, lanes), e.const(0, dtype, lanes)
+                text = f"llvm.intr.masked.load {address}, {mask}, {zero} {{alignment = {dtype.bytes} : i32}}"
+                return e.op(f"{text} : ({self.pointer_type}, {mask.type}, {type_}) -> {type_}", dtype, lanes)
+            align = min(memory.align, lanes * dtype.bytes)
+            if memory.hint and align == lanes * dtype.bytes == 16:
+                return self._load_hinted(address, dtype, lanes, memory.hint)
+            return e.op(
+                f"llvm.load {address}{flags} {{alignment = {align} : i64}} : {self.pointer_type} -> {type_}",
+                dtype,
+                lanes,
+            )
+        if e.target == "cpu" and offset.vector is None and self.mask is None and offset.step in PICKED:
+            return self._load_picked(memory, offset)
+        if e.target == "cpu":
+            addresses = self.address(memory, self.materialize(offset))
+            mask, zero = e.splat(self.mask or e.const(True, dt.bool_), lanes), e.const(0, dtype, lanes)
+            text = f"llvm.intr.masked.gather {addresses}, {mask}, {zero} {{alignment = {dtype.bytes} : i32}}"
+            return e.op(
+                f"{text} : (vector<{lanes}x{self.pointer_type}>, {mask.type}, {type_}) -> {type_}", dtype, lanes
+            )
+        return e.from_lanes([self._load(memory, Index(self._lane(offset, k))) for k in range(lanes)])
+
+    def _load_picked(self, memory: Memory, offset: Index) -> Val:
+        """A vector of every second to fourth element, or of elements backwards, out of whole vectors over what it
+        spans, and not past that. To gather them takes four times as long."""
+        e, dtype, lanes, step = self.e, self.held(memory.dtype), offset.lanes, offset.step
+        span = abs(step) * (lanes - 1) + 1
+        low = self.add(Index(offset.base), Index(min(step, 0) * (lanes - 1)))
+        places = [k * step if step > 0 else span - 1 + k * step for k in range(lanes)]
+        found = None
+        for start in (*range(0, span - lanes, lanes), span - lanes):
+            vector = self._load(memory, Index(self.add(low, Index(start)).base, 1, lanes))
+            picked = ", ".join(
+                str(lanes + at - start if start <= at < start + lanes else k) for k, at in enumerate(places)
+            )
+            found = e.op(
+                f"vector.shuffle {found or vector}, {vector} [{picked}] : {vector.type}, {vector.type}", dtype, lanes
+            )
+        return found
+
+    def _load_hinted(self, address: str, dtype: dt.DType, lanes: int, hint: str) -> Val:
+        """A load of 16 bytes with a hint to the caches, which LLVM has no instruction for."""
+        e, struct, name = self.e, "!llvm.struct<(i32, i32, i32, i32)>", self.e.fresh()
+        operands, constraints, types = address, "=r,=r,=r,=r,l", self.pointer_type
+        if hint == STAY_L2:
+            operands, constraints, types = f"{operands}, {self.policy()}", constraints + ",l", types + ", i64"
+        e.line(f'{name} = llvm.inline_asm "{_HINTED[hint]}", "{constraints}" {operands} : ({types}) -> {struct}')
+        return e.of_words([e.op(f"llvm.extractvalue {name}[{k}] : {struct}", dt.u32) for k in range(4)], dtype, lanes)
+
+    def policy(self) -> str:
+        """What accesses with the hint ``STAY_L2`` take: a number that the GPU makes."""
+        if self._policy is None:
+            self._policy = self.e.fresh()
+            self.e.entry.append(
+                f'  {self._policy} = llvm.inline_asm "createpolicy.fractional.L2::evict_last.b64 $0, 1.0;", '
+                '"=l" : () -> i64'
+            )
+        return self._policy
+
+    def _lane(self, i: Index, lane: int) -> Val | int:
+        if i.vector is not None:
+            return self.e.extract(i.vector, lane)
+        if lane == 0 or i.step == 0:
+            return i.base
+        return self.add(Index(i.base), self.scale(Index(lane), i.step)).base
+
+    def store(self, value: Value, env: Env, val: Val) -> None:
+        """Stores the element of ``value`` at ``env``, wherever it belongs."""
+        self._store(value, env, val, self.memories[value])
+        if value in self.copies:
+            self._store(value, env, val, self.copies[value])
+
+    def _store(self, value: Value, env: Env, val: Val, memory: Memory) -> None:
+        e = self.e
+        val = (
+            e.cast(val, dt.u8)
+            if memory.dtype is dt.bool_
+            else e.bitcast(e.cast(val, memory.dtype), self.held(memory.dtype))
+        )
+        offset = self._offset(value, memory.strides, env)
+        if offset.vector is None and (offset.lanes == 1 or offset.step == 0):
+            address = self.address(memory, offset.base)
+            val = e.extract(val, 0)
+            e.line(
+                f"llvm.store {val}, {address} {{alignment = {val.dtype.bytes} : i64}} : {val.type}, {self.pointer_type}"
+            )
+            return
+        lanes = offset.lanes
+        val = e.splat(val, lanes)
+        if offset.vector is None and offset.step == 1:
+            address = self.address(memory, offset.base)
+            if self.mask is not None:
+                mask = e.splat(self.mask, lanes)
+                text = f"llvm.intr.masked.store {val}, {address}, {mask} {{alignment = {val.dtype.bytes} : i32}}"
+                e.line(f"{text} : {val.type}, {mask.type} into {self.pointer_type}")
+                return
+            align = min(memory.align, lanes * val.dtype.bytes)
+            e.line(f"llvm.store {val}, {address} {{alignment = {align} : i64}} : {val.type}, {self.pointer_type}")
+            return
+        if e.target == "cpu":
+            addresses = self.address(memory, self.materialize(offset))
+            mask = e.splat(self.mask or e.const(True, dt.bool_), lanes)
+            text = f"llvm.intr.masked.scatter {val}, {addresses}, {mask} {{alignment = {val.dtype.bytes} : i32}}"
+            e.line(f"{text} : {val.type}, {mask.type} into vector<{lanes}x{self.pointer_type}>")
+            return
+        for k in range(lanes):
+            address = self.address(memory, self._lane(offset, k))
+            lane = e.extract(val, k)
+            align = lane.dtype.bytes
+            e.line(f"llvm.store {lane}, {address} {{alignment = {align} : i64}} : {lane.type}, {self.pointer_type}")

@@ -1,0 +1,354 @@
+"""The value of any tensor of a segment at any index."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from mlirfuse.analysis.axes import Axes
+from mlirfuse.core.errors import CompileError
+from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.graph import Op, Value
+from mlirfuse.ir.ops import table as ops
+from mlirfuse.ir.sizes import Size
+from mlirfuse.lowering import math as m
+from mlirfuse.lowering.emitter import Emitter, Val
+from mlirfuse.lowering.kernel.index import Env, Index
+from mlirfuse.lowering.kernel.memory import Accesses, Memory
+
+_VIEWS = ("reshape", "permute", "squeeze", "expand_dims", "broadcast_in_dim")
+
+
+class Kernel(Accesses):
+    """``axes`` are the segment's; ``memories`` its inputs' and outputs' places; ``size`` gives a size as a Val of the
+    index type; ``scalar`` a by-value argument, ``inverse`` what divides by a size where that pays. ``index`` is i32 or
+    i64. ``inside``: the segment's ops. ``known_multiples``: sizes known to be multiples of the lanes."""
+
+    def __init__(self, e: Emitter, axes: Axes, memories: dict[Value, Memory], size: Callable[[Size], Val],
+                 index: dt.DType, inside: set[Op], scalar: Callable[[Value], Val] | None = None,
+                 known_multiples: frozenset[Size] = frozenset(),
+                 inverse: Callable[[Size], Val] | None = None):  # fmt: skip
+        super().__init__(e, axes, memories, size, index, scalar, inverse, known_multiples)
+        self.inside = inside
+        self.short_means = True  # what is divided by a number of elements takes no branch
+
+    def value(self, value: Value, env: Env) -> Val:
+        """The element of ``value`` at ``env``, in its compute type (:attr:`DType.compute`)."""
+        key = self._key(value, env)
+        for scope in reversed(self._memo):
+            if key in scope:
+                return scope[key]
+        op = value.op
+        if op is None or op not in self.inside:
+            val = self.load(value, env)
+        elif ops.TABLE[op.name].kind == "reduce":
+            if self.axes.reduced(op):
+                raise CompileError(f"{op.name} is used before it is computed: this segment's scheduler cannot take it")
+            val = self._reduce_of_one(op, env)
+        else:
+            val = getattr(self, f"_{op.name}", self._elementwise)(op, env)
+        self._memo[-1][key] = val
+        return val
+
+    def _reduce_of_one(self, op: Op, env: Env) -> Val:
+        """A reduction over extents of 1 only."""
+        if op.name in ("argmax", "argmin"):
+            return self.e.const(0, dt.i64)
+        val = self.value(op.operands[0], self._through(op, env, self._kept(op)))
+        if op.name == "m2":  # of one number: 0, or NaN where it is none or infinite
+            return self.e.sub(val, val)
+        if op.name == "sum" and val.dtype.is_float:  # sums begin at 0: that of -0 is 0
+            return self.e.add(val, 0.0)
+        return self.e.cmp("ne", val, 0) if op.name in ("any", "all") and val.dtype is not dt.bool_ else val
+
+    def _kept(self, op: Op):
+        """(operand dim, result dim) pairs of a reduction."""
+        axes, keep = ops.axes_of(op.attrs, op.operands[0].rank), op.attrs.get("keepdims")
+        out, at = [], 0
+        for d in range(op.operands[0].rank):
+            if d not in axes or keep:
+                out.append((d, at))
+                at += 1
+        return out
+
+    def _through(self, op: Op, env: Env, pairs, operand: int = 0) -> Env:
+        """The env of an operand whose dimension j is the result's dimension k, for (j, k) in ``pairs``."""
+        source, target = self.dims(op.operands[operand]), self.dims(op.result)
+        new = env
+        for j, k in pairs:
+            if source[j] and source[j] != target[k]:
+                if new is env:
+                    new = dict(env)
+                self.spread(source[j], self.dim_index(target[k], env), new)
+        return new
+
+    def _elementwise(self, op: Op, env: Env) -> Val:
+        vals = []
+        for k, operand in enumerate(op.operands):
+            inner = self._through(op, env, [(d, d) for d in range(operand.rank)], k)
+            vals.append(self.value(operand, inner))
+        return self._typed(op.result, ops.TABLE[op.name].emit(self.e, *vals))
+
+    def _div(self, op: Op, env: Env) -> Val:
+        """On a GPU, what divides many numbers is inverted once. Quotients that are rounded to half types are then
+        within 2.5 ulp of float32, others are corrected: a division takes twice as many instructions, and a branch."""
+        axes = self.axes.flat
+        one_for_many = set(axes(op.operands[1])) < set(axes(op.result)) and not (
+            op.operands[1].op and op.operands[1].op.name == "constant"
+        )
+        if self.e.target != "gpu" or op.result.dtype.compute is not dt.f32 or not one_for_many:
+            return self._elementwise(op, env)
+        a, b = (self._through(op, env, [(d, d) for d in range(v.rank)], k) for k, v in enumerate(op.operands))
+        dividend, divisor = self.value(op.operands[0], a), self.value(op.operands[1], b)
+        once = dividend.lanes == 1 and not axes(op.operands[1])  # such as a row's sum over its length
+        half = self._becomes_half(op.result)
+        if once and self.short_means and self._is_size(op.operands[1]):
+            return m.quotient_by_size(self.e, dividend, divisor)
+        if divisor.lanes > 1 or once:
+            return m.rough_quotient(self.e, dividend, divisor) if half else self._elementwise(op, env)
+        key = "inverse", self._key(op.operands[1], b)
+        found = next((scope[key] for scope in reversed(self._memo) if key in scope), None)
+        if found is None:
+            found = self._memo[-1][key] = m.inverse(self.e, divisor)
+        if half:
+            return self.e.mul(self.e.mul(dividend, found[0]), found[1])
+        return m.quotient_by_inverse(self.e, dividend, divisor, *found)
+
+    @staticmethod
+    def _is_size(value: Value) -> bool:
+        """Whether ``value`` is a number of elements."""
+        while value.op is not None and (value.op.name == "cast" or value.op.name in _VIEWS):
+            value = value.op.operands[0]
+        return value.op is not None and value.op.name == "size"
+
+    def _becomes_half(self, value: Value) -> bool:
+        """Whether all that is made of ``value`` is its rounding to a half type."""
+        users = [op for op in self.inside if value in op.operands]
+        if value in self.memories and not (value.dtype.is_float and value.dtype.bits == 16):
+            return False
+        return bool(users or value in self.memories) and all(self._rounds_to_half(op) for op in users)
+
+    def _rounds_to_half(self, op: Op) -> bool:
+        if op.name == "cast":
+            return op.result.dtype.is_float and op.result.dtype.bits == 16
+        return op.name in _VIEWS and self._becomes_half(op.result)
+
+    def _typed(self, value: Value, val: Val) -> Val:
+        assert val.dtype is value.dtype.compute, (value, val)
+        return val
+
+    def _nextafter(self, op: Op, env: Env) -> Val:
+        """Among the numbers of the operands' own type: half types are rounded to it first."""
+        dtype, vals = op.result.dtype, []
+        for k, operand in enumerate(op.operands):
+            vals.append(self.value(operand, self._through(op, env, [(d, d) for d in range(operand.rank)], k)))
+        if dtype is dtype.compute:
+            return m.nextafter(self.e, *self.e._pair(*vals))
+        a, b = self.e._pair(*(self.e.cast(self.e.cast(v, dtype), dtype.compute) for v in vals))
+        return self.e.cast(m.nextafter_half(self.e, a, b, dtype), dtype.compute)
+
+    def _cast(self, op: Op, env: Env) -> Val:
+        operand = op.operands[0]
+        val = self.value(operand, self._through(op, env, [(d, d) for d in range(operand.rank)]))
+        to = op.attrs["to"]
+        return self.e.cast(self.e.cast(val, to), to.compute)
+
+    def _constant(self, op: Op, env: Env) -> Val:
+        dtype = op.attrs["dtype"]
+        return self.e.const(op.attrs["value"], dtype.compute)
+
+    def _size(self, op: Op, env: Env) -> Val:
+        return self.e.cast(self.size(op.attrs["value"]), dt.i64)
+
+    def _full(self, op: Op, env: Env) -> Val:
+        return self.value(op.operands[0], env)
+
+    def _iota(self, op: Op, env: Env) -> Val:
+        i = self.dim_index(self.dims(op.result)[op.attrs["axis"]], env)
+        dtype = op.attrs["dtype"]
+        return self.e.cast(self.e.cast(self.materialize(i), dtype), dtype.compute)
+
+    def _broadcast_in_dim(self, op: Op, env: Env) -> Val:
+        return self.value(op.operands[0], self._through(op, env, list(enumerate(op.attrs["dims"]))))
+
+    def _permute(self, op: Op, env: Env) -> Val:
+        return self.value(op.operands[0], self._through(op, env, [(d, k) for k, d in enumerate(op.attrs["dims"])]))
+
+    def _squeeze(self, op: Op, env: Env) -> Val:
+        kept = [d for d in range(op.operands[0].rank) if d not in op.attrs["axes"]]
+        return self.value(op.operands[0], self._through(op, env, [(d, k) for k, d in enumerate(kept)]))
+
+    def _expand_dims(self, op: Op, env: Env) -> Val:
+        kept = [k for k in range(op.result.rank) if k not in op.attrs["axes"]]
+        return self.value(op.operands[0], self._through(op, env, list(enumerate(kept))))
+
+    def _reshape(self, op: Op, env: Env) -> Val:
+        operand = op.operands[0]
+        source = [a for d in self.dims(operand) for a in d]
+        target = [a for d in self.dims(op.result) for a in d]
+        if source != target:
+            index, memory = self.dim_index(target, env), self.memories.get(operand)
+            if (
+                memory
+                and operand.op not in self.inside
+                and tuple(memory.strides) == sz.contiguous_strides(operand.shape)
+            ):
+                aligned = min(memory.align, self._divisor(index) * operand.dtype.bytes)
+                return self._from_memory(
+                    self._load(replace(memory, align=aligned), index), operand.dtype
+                )  # the same place, whatever the shape
+            env = dict(env)
+            self.spread(source, index, env)
+        return self.value(operand, env)
+
+    def _slice(self, op: Op, env: Env) -> Val:
+        operand = op.operands[0]
+        new = dict(env)
+        source, target = self.dims(operand), self.dims(op.result)
+        for j in range(operand.rank):
+            if source[j] and source[j] != target[j]:
+                i = self.scale(self.dim_index(target[j], env), op.attrs["step"][j])
+                self.spread(source[j], self.add(i, self._constant_index(op.attrs["start"][j])), new)
+        return self.value(operand, new)
+
+    def _constant_index(self, size: Size) -> Index:
+        return Index(size if isinstance(size, int) else self.size(size), divisor=self._power_in(size))
+
+    def _split(self, op: Op, env: Env) -> Val:
+        raise CompileError("fusion.split reaches a kernel: run fusion-decompose before fusion-segment")
+
+    def _clamp(self, i: Index, low: Size, size: Size) -> tuple[Index, Val | None]:
+        """``i - low`` held inside ``0 … size-1``, and whether it was inside (None: a whole index space of one)."""
+        lanes = i.lanes
+        uniform = (
+            i.step == 1
+            and self._divisor(i) >= lanes
+            and self._is_multiple(low, lanes)
+            and self._is_multiple(size, lanes)
+        )
+        i = self.add(i, self._constant_index(sz.mul(low, -1)))
+        whole = i.vector is None and (i.lanes == 1 or i.step == 0)
+        e = self.e
+        if whole or uniform:  # all lanes are inside or none is
+            base = self.scalar(i.base)
+            last = self.size(size - (i.lanes if uniform else 1))
+            inside = e.and_(e.cmp("ge", base, 0), e.cmp("le", base, last))
+            held = e.max(e.min(base, last), 0)
+            return Index(held, i.step, i.lanes, divisor=lanes if uniform else 1), inside
+        value, last = self.materialize(i), self.size(size - 1)
+        inside = e.and_(e.cmp("ge", value, 0), e.cmp("le", value, last))
+        return self._of_val(e.max(e.min(value, last), 0)), inside
+
+    def _pad(self, op: Op, env: Env) -> Val:
+        operand, fill = op.operands
+        source, target = self.dims(operand), self.dims(op.result)
+        new, inside = dict(env), None
+        for j, (low, high) in enumerate(zip(op.attrs["low"], op.attrs["high"])):
+            if source[j] != target[j] or low != 0 or high != 0:
+                held, here = self._clamp(self.dim_index(target[j], env), low, operand.shape[j])
+                self.spread(source[j], held, new)
+                inside = (
+                    here if inside is None else self.e.and_(self.e.splat(inside, max(here.lanes, inside.lanes)), here)
+                )
+        val, other = self.value(operand, new), self.value(fill, env)
+        return val if inside is None else self.e.select(inside, val, other)
+
+    def _concatenate(self, op: Op, env: Env) -> Val:
+        axis = op.attrs["axis"]
+        target = self.dims(op.result)
+        start: Size = 0
+        result = None
+        for k, operand in enumerate(op.operands):
+            extent = operand.shape[axis]
+            inner = dict(self._through(op, env, [(d, d) for d in range(operand.rank) if d != axis], k))
+            held, _ = self._clamp(self.dim_index(target[axis], env), start, extent)
+            self.spread(self.dims(operand)[axis], held, inner)
+            val = self.value(operand, inner)
+            if result is None:
+                result = val
+            else:
+                i = self.dim_index(target[axis], env)
+                uniform = (
+                    i.vector is None
+                    and i.step == 1
+                    and self._is_multiple(start, i.lanes)
+                    and self._divisor(i) >= i.lanes
+                )
+                at = self.scalar(i.base) if uniform else self.materialize(i)
+                result = self.e.select(self.e.cmp("ge", at, self.size(start)), val, result)
+            start = start + extent
+        return result
+
+    def _held_index(self, val: Val, extent: Size) -> Index:
+        """An index out of an array: negative ones count from the end, out of range is clamped."""
+        e = self.e
+        n = e.cast(self.size(extent), val.dtype)
+        val = e.select(e.cmp("lt", val, 0), e.add(val, n), val)
+        val = e.max(e.min(val, e.sub(n, 1)), 0)
+        return self._of_val(e.cast(val, self.index_type))
+
+    def _take(self, op: Op, env: Env) -> Val:
+        operand, indices = op.operands
+        axis, rank = op.attrs["axis"], indices.rank
+        at = self._through(op, env, [(d, axis + d) for d in range(rank)], 1)
+        index = self._held_index(self.value(indices, at), operand.shape[axis])
+        pairs = [(d, d if d < axis else d + rank - 1) for d in range(operand.rank) if d != axis]
+        inner = dict(self._through(op, env, pairs))
+        self.spread(self.dims(operand)[axis], index, inner)
+        return self.value(operand, inner)
+
+    def _take_along_axis(self, op: Op, env: Env) -> Val:
+        operand, indices = op.operands
+        axis = op.attrs["axis"]
+        index = self._held_index(self.value(indices, env), operand.shape[axis])
+        inner = dict(env)
+        source, target = self.dims(operand), self.dims(op.result)
+        for d in range(operand.rank):
+            if d != axis and source[d]:
+                self.spread(source[d], self.dim_index(target[d], env), inner)
+        self.spread(source[axis], index, inner)
+        return self.value(operand, inner)
+
+    def _random_words(self, op: Op, env: Env, count: int) -> list[Val]:
+        """``count`` (1, 2 or 4) random u32 for an element: see :func:`mlirfuse.ir.ops.table.random_words`."""
+        e = self.e
+        seed, offset = (e.cast(self.value(v, env), dt.u64) for v in op.operands)
+        i = self._offset(op.result, sz.contiguous_strides(op.result.shape), env)
+        share = 4 // count  # elements of one block
+        extent = op.result.shape[-1] if op.result.rank else 1
+        if (
+            i.vector is None
+            and i.step == 1
+            and i.lanes % share == 0
+            and self._is_multiple(extent, i.lanes)
+            and self._divisor(i) >= share
+        ):
+            # The lanes are whole blocks: each is drawn once.
+            blocks = [
+                e.add(e.shr(e.cast(self.scalar(i.base), dt.u64), share.bit_length() - 1), b)
+                for b in range(i.lanes // share)
+            ]
+            drawn = [m.philox4x32(e, (block, offset), seed) for block in blocks]
+            return [
+                e.from_lanes([words[part * count + w] for words in drawn for part in range(share)])
+                for w in range(count)
+            ]
+        position = e.cast(self.materialize(i), dt.u64)
+        words = m.philox4x32(e, (e.shr(position, share.bit_length() - 1), offset), seed)
+        which = e.cast(e.and_(position, share - 1), dt.u32)
+        out = []
+        for w in range(count):
+            word = words[w]
+            for part in range(1, share):
+                word = e.select(e.cmp("eq", which, part), words[part * count + w], word)
+            out.append(word)
+        return out
+
+    def _uniform(self, op: Op, env: Env) -> Val:
+        dtype = op.attrs["dtype"]
+        return m.uniform_of_words(self.e, self._random_words(op, env, 2 if dtype is dt.f64 else 1), dtype)
+
+    def _normal(self, op: Op, env: Env) -> Val:
+        dtype = op.attrs["dtype"]
+        return m.normal_of_words(self.e, self._random_words(op, env, 4 if dtype is dt.f64 else 2), dtype)

@@ -1,0 +1,174 @@
+"""A segmented graph as a module: a function, and one for each of its segments."""
+
+from __future__ import annotations
+
+from mlirfuse.core import mlir
+from mlirfuse.core.errors import UnsupportedError
+from mlirfuse.dialects.fusion import attribute
+from mlirfuse.ir import graph as gr
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.effects import writes_in_place
+from mlirfuse.ir.graph import Graph, Op, Segment, Value
+from mlirfuse.ir.ops import table
+from mlirfuse.lowering.linalg.tensors import Function
+from mlirfuse.lowering.linalg.writer import Tensor, kind_of, type_of
+
+
+def to_linalg(graphs: list[Graph], kept=()):
+    """The MLIR module of segmented graphs (ops outside of segments are lowered in place); ``kept``: the text of what
+    else it holds.
+
+    Raises :class:`UnsupportedError` for what has no meaning on tensors: writes in place, control flow, composite ops
+    that were not taken apart.
+    """
+    return mlir.parse("module {\n" + "\n".join([*kept, *(_Program(graph).text() for graph in graphs)]) + "\n}\n")
+
+
+class _Program:
+    """One graph: a function, and one for each of its segments."""
+
+    def __init__(self, graph: Graph):
+        self.graph = graph
+        self.functions: list[str] = []
+        self.where: dict[
+            str, tuple[int, int, int]
+        ] = {}  # argument, dimension, and how many times the symbol that extent is
+        for k, value in enumerate(graph.args):
+            if value.dtype is None:
+                raise UnsupportedError(f"argument {k} of {graph.name} is no tensor")
+            for d, n in enumerate(value.shape):
+                for name in sz.symbols(n):
+                    by = 1 if sz.told_by(n) == name else sz.quotient(n, sz.symbol(name))
+                    if isinstance(by, int) and (name not in self.where or by < self.where[name][2]):
+                        self.where[name] = k, d, by
+        for op in graph.ops:
+            _check(op)
+
+    def text(self) -> str:
+        graph = self.graph
+        loose = [op for op in graph.ops if op.segment is None]
+        main = self.main = Function(loose, self._symbol)
+        for k, value in enumerate(graph.args):
+            main.tensors[value] = Tensor(f"%arg{k}", value.dtype, value.shape, tuple(range(value.rank)))
+        ordered = gr.topological(graph.ops, {op: op.segment for op in graph.ops if op.segment is not None})
+        users, returned = graph.body.users(), set(graph.returns)
+        runs: list[tuple[Segment | None, list[Op]]] = []
+        for op in ordered:
+            if op.segment is not None and runs and runs[-1][0] is op.segment:
+                runs[-1][1].append(op)
+            else:
+                runs.append((op.segment, [op]))
+        for segment, members in runs:
+            inside = set(members)
+            outs = [
+                v
+                for op in members
+                for v in op.results
+                if v in returned or any(u not in inside for u in users.get(v, ()))
+            ]
+            if segment is not None:
+                self._segment(segment, members, outs)
+            elif kind_of(members[0]) == "library":
+                self._library(members[0])
+            else:
+                for value in outs:  # in its element type, as it passes between kernels
+                    if value.rank or kind_of(value.op) != "create":
+                        main.tensors[value] = main.result(value)
+        results = [main.result(v) for v in graph.returns]
+        head = ", ".join(f"%arg{k}: {type_of(v.shape, v.dtype)}{self._attributes(k)}" for k, v in enumerate(graph.args))
+        types = [t.type for t in results]
+        spelled = ", ".join(
+            t + (f" {{fusion.alias = {graph.aliases[k]} : i64}}" if k in graph.aliases else "")
+            for k, t in enumerate(types)
+        )
+        main.e.line(f"return {', '.join(t.name for t in results)} : {', '.join(types)}" if results else "return")
+        arrow = f" -> ({spelled})" if results else ""
+        self.functions.append(f"func.func @{graph.name}({head}){arrow} {{\n{main.e.text()}\n}}")
+        return "\n".join(self.functions)
+
+    def _attributes(self, k: int) -> str:
+        value, given = self.graph.args[k], []
+        if value.name:
+            given.append(f'fusion.name = "{value.name}"')
+        if k in self.graph.scalars:
+            given.append("fusion.scalar")
+        return f" {{{', '.join(given)}}}" if given else ""
+
+    def _symbol(self, name: str) -> str:
+        """A size symbol in the main function."""
+        key = ("symbol", name)
+        main = self.main
+        if key not in main.indices:
+            if name not in self.where:
+                raise UnsupportedError(f"size symbol {name} is the extent of no argument of {self.graph.name}")
+            k, d, by = self.where[name]
+            value, axis = self.graph.args[k], main.index(d)
+            main.indices[key] = f"%{name}"
+            extent = f"%{name}" if by == 1 else f"%{name}_times_{by}"
+            main.e.entry.append(f"  {extent} = tensor.dim %arg{k}, {axis} : {type_of(value.shape, value.dtype)}")
+            if by != 1:
+                main.e.entry.append(f"  %{name} = arith.divui {extent}, {main.index(by)} : index")
+        return main.indices[key]
+
+    def _segment(self, segment: Segment, members: list[Op], outs: list[Value]) -> None:
+        made = {v for op in members for v in op.results}
+        ins = [v for v in dict.fromkeys(v for op in members for v in op.operands) if v not in made]
+        symbols: dict[str, None] = {}
+
+        def symbol(name: str) -> str:
+            symbols[name] = None
+            return f"%{name}"
+
+        function = Function(members, symbol)
+        for k, value in enumerate(ins):
+            function.tensors[value] = Tensor(f"%in{k}", value.dtype, value.shape, tuple(range(value.rank)))
+        results = [function.result(v) for v in outs]
+        types = ", ".join(t.type for t in results)
+        function.e.line(f"return {', '.join(t.name for t in results)} : {types}" if results else "return")
+        head = ", ".join(
+            [f"%in{k}: {type_of(v.shape, v.dtype)}" for k, v in enumerate(ins)] + [f"%{s}: index" for s in symbols]
+        )
+        given = {"scheduler": segment.scheduler, "params": segment.params, "why": segment.why}
+        attrs = ", ".join(f"fusion.{key} = {attribute(x)}" for key, x in given.items() if x)
+        attrs = f" attributes {{{attrs}}}" if attrs else ""
+        name = f"{self.graph.name}_segment{len(self.functions)}"
+        self.functions.append(f"func.func private @{name}({head}) -> ({types}){attrs} {{\n{function.e.text()}\n}}")
+        given = [self.main.full(v, v.dtype) for v in ins]
+        sizes = [self._symbol(s) for s in symbols]
+        operands = ", ".join([t.name for t in given] + sizes)
+        signature = ", ".join([t.type for t in given] + ["index"] * len(sizes))
+        self._call(name, operands, signature, outs)
+
+    def _call(self, name: str, operands: str, signature: str, outs: list[Value]) -> None:
+        e = self.main.e
+        result = e.fresh()
+        types = ", ".join(type_of(v.shape, v.dtype) for v in outs)
+        many = f"{result}:{len(outs)}" if len(outs) > 1 else result
+        e.line(f"{many} = call @{name}({operands}) : ({signature}) -> ({types})")
+        for k, value in enumerate(outs):
+            place = result if len(outs) == 1 else f"{result}#{k}"
+            self.main.tensors[value] = Tensor(place, value.dtype, value.shape, tuple(range(value.rank)))
+
+    def _library(self, op: Op) -> None:
+        given = [self.main.full(v, v.dtype) for v in op.operands]
+        signature = ", ".join(t.type for t in given)
+        types = ", ".join(type_of(v.shape, v.dtype) for v in op.results)
+        name = f"{self.graph.name}_{op.name}{len(self.functions)}"
+        attrs = "".join(
+            f", fusion.{key} = {attribute(x)}" for key, x in op.attrs.items() if x is not None and key != "note"
+        )
+        self.functions.append(
+            f'func.func private @{name}({signature}) -> ({types}) attributes {{fusion.op = "{op.name}"{attrs}}}'
+        )
+        self._call(name, ", ".join(t.name for t in given), signature, op.results)
+
+
+def _check(op: Op) -> None:
+    """Raises where ``op`` has no meaning on tensors, or was to be rewritten before."""
+    row = table.TABLE.get(op.name)
+    if row is None:
+        raise UnsupportedError(f"'{op.name}' is no tensor op: control flow and other dialects are not lowered", op.loc)
+    if writes_in_place(op):
+        raise UnsupportedError(f"{op.name} writes into its first operand: run fusion-remove-inplace first", op.loc)
+    if row.kind == "composite" or op.name in ("mean", "var", "std"):
+        raise UnsupportedError(f"{op.name} is composite: run fusion-decompose first", op.loc)

@@ -1,0 +1,92 @@
+"""Reciprocals, quotients and reciprocal square roots, and the GPU's approximations that they and the exponentials start
+from."""
+
+from __future__ import annotations
+
+from mlirfuse.ir import dtypes as dt
+from mlirfuse.lowering.emitter import Emitter, Val
+
+
+def has_approximations(e: Emitter, x: Val) -> bool:
+    return e.target == "gpu" and x.dtype is dt.f32
+
+
+def ex2_approx(e: Emitter, x: Val) -> Val:
+    return e.per_lane(lambda v: e.intrinsic("llvm.nvvm.ex2.approx.ftz.f", v), x)
+
+
+def rcp_approx(e: Emitter, x: Val) -> Val:
+    return e.per_lane(lambda v: e.intrinsic("llvm.nvvm.rcp.approx.ftz.f", v), x)
+
+
+def reciprocal(e: Emitter, x: Val) -> Val:
+    """1 / x within 1 ulp for ``x`` of moderate size (2**-120 to 2**120); may give 0 for larger and is infinite for
+    smaller."""
+    return rcp_approx(e, x) if has_approximations(e, x) else e.div(1.0, x)
+
+
+def corrected_reciprocal(e: Emitter, x: Val) -> Val:
+    """As :func:`reciprocal`, corrected by one of Newton's steps where that is an approximation: rounded, but in rare
+    cases."""
+    r = reciprocal(e, x)
+    return e.fma(e.fma(e.neg(x), r, 1.0), r, r) if has_approximations(e, x) else r
+
+
+def rsqrt(e: Emitter, x: Val) -> Val:
+    """``1 / sqrt(x)`` within 1 ulp: of a GPU's approximation, within 2 ulp, and one of Newton's steps, which leaves
+    zeros and infinities alone. A square root and a division, each with a branch for subnormals, take three times the
+    instructions."""
+    if not has_approximations(e, x):
+        return e.div(1.0, e.sqrt(x))
+    y = e.per_lane(lambda v: e.intrinsic("llvm.nvvm.rsqrt.approx.f", v), x)
+    better = e.fma(e.mul(y, 0.5), e.fma(e.neg(e.mul(x, y)), y, 1.0), y)
+    return e.select(e.isnan(better), y, better)
+
+
+def quotient(e: Emitter, a, b: Val) -> Val:
+    """a / b within 1 ulp for finite ``a`` and ``b`` of moderate size."""
+    if not has_approximations(e, b):
+        return e.div(a, b)
+    r = rcp_approx(e, b)
+    q = e.mul(a, r)
+    return e.fma(e.fma(e.neg(q), b, a), r, q)
+
+
+def inverse(e: Emitter, b: Val) -> tuple[Val, Val]:
+    """A power of two ``s`` and ``r`` with ``(a * s) * r = a / b`` within 2.5 ulp on a GPU, for all float32 ``a``: ``b
+    s`` lies in [1/2, 1), for the largest and the smallest ``b`` in [1, 4) and below 1/2, so that only a quotient that
+    overflows does so on the way, and none from 2^-125 on loses places."""
+    exponent = e.and_(e.bitcast(b, dt.i32), 0x7F800000)
+    s = e.bitcast(e.max(e.sub(0x7E800000, exponent), 0x00800000), dt.f32)
+    return s, rcp_approx(e, e.mul(b, s))
+
+
+def rough_quotient(e: Emitter, a: Val, b: Val) -> Val:
+    """``a / b`` within 2 ulp for all float32: `div.full` of a GPU, in half the instructions of a division that
+    rounds."""
+    a, b = e._pair(a, b)
+    asm = 'llvm.inline_asm "div.full.f32 $0, $1, $2;", "=f,f,f"'
+    pairs = [(e.extract(a, k), e.extract(b, k)) for k in range(a.lanes)]
+    return e.from_lanes([e.op(f"{asm} {x}, {y} : (f32, f32) -> f32", a.dtype) for x, y in pairs])
+
+
+def quotient_by_inverse(e: Emitter, a: Val, b: Val, s: Val, r: Val) -> Val:
+    """``a / b`` with ``s`` and ``r`` of :func:`inverse`: a quotient corrected by what it leaves (Markstein, 1990). It
+    is rounded as the division's but for about one in 2^22, and within 1 ulp below 2^-100, 2 below 2^-125, where what is
+    left is not exact."""
+    return _corrected(e, e.mul(a, s), e.mul(b, s), r)
+
+
+def quotient_by_size(e: Emitter, a: Val, n: Val) -> Val:
+    """``a / n`` of float32 on a GPU, as exact as :func:`quotient_by_inverse`, where ``n`` is a number of elements,
+    maybe 0."""
+    return _corrected(e, a, n, rcp_approx(e, n))
+
+
+def _corrected(e: Emitter, a: Val, b: Val, r: Val) -> Val:
+    """``a / b`` from ``r``, about ``1 / b``. Infinities and zeros leave nothing to correct by; a quotient within an ulp
+    of the largest float may be infinite."""
+    q = e.mul(a, r)
+    left = e.fma(e.neg(q), b, a)
+    corrected = e.fma(left, r, q)
+    return e.select(e.or_(e.cmp("eq", left, 0.0), e.isnan(corrected)), q, corrected)
