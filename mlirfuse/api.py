@@ -21,8 +21,13 @@ from mlirfuse import _native
 from mlirfuse.core import config, counters
 from mlirfuse.core.errors import CompileError, MlirfuseError, ShapeError, TraceError, UnsupportedError
 from mlirfuse.frontend import tree as trees
-from mlirfuse.frontend.numpy import tracing
-from mlirfuse.frontend.numpy.tracing import ArgSpec, Static, Traced
+from mlirfuse.frontend.numpy import scope, tracing
+from mlirfuse.frontend.numpy.arguments import ArgSpec, Static, layout_of
+from mlirfuse.frontend.numpy.captures import Captured
+from mlirfuse.frontend.numpy.source import located
+from mlirfuse.frontend.numpy.symint import SymInt
+from mlirfuse.frontend.numpy.traced import Traced
+from mlirfuse.frontend.numpy.traced_array import TracedArray
 from mlirfuse.inspect import dump
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.effects import VIEWS
@@ -82,7 +87,7 @@ class Kind:
             if not all(sz.substitute(low, env) <= leaves[leaf] <= sz.substitute(high, env) for low, high in ranges):
                 return False
         return all(
-            tracing.same_value(leaves[leaf], value) for leaf, value in [*traced.static_leaves.items(), *self.statics]
+            scope.same_value(leaves[leaf], value) for leaf, value in [*traced.static_leaves.items(), *self.statics]
         )
 
     @functools.cached_property
@@ -107,7 +112,7 @@ class _Entry:
 
     def __init__(self, owner: Jitted, tree: trees.Tree):
         self.owner, self.tree = owner, tree
-        self.captured: list[tracing.Captured] = []
+        self.captured: list[Captured] = []
         self.dispatch = _native.Dispatcher(self.miss)
         self.dispatch.set_alias_sensitive(False)
         self.kinds: dict[tuple, list[Kind]] = {}
@@ -123,7 +128,7 @@ class _Entry:
         """What runs a call with this signature: a Record, or its result where it does not run compiled."""
         return self.owner._miss(self, leaves)
 
-    def place(self, captured: tracing.Captured) -> int:
+    def place(self, captured: Captured) -> int:
         """The position of a captured array among those that every call brings."""
         ways = {(id(root), steps) for root, steps in captured.paths}
         for k, known in enumerate(self.captured):
@@ -207,8 +212,8 @@ class Jitted(_native.Function):
     def _check_scope(self) -> None:
         """Forgets everything if a number or string that the function reads from around it is another now."""
         for namespace, name, value in self._watch if config.guards else ():
-            now = tracing.read_scope(namespace, name)
-            if now is not value and not tracing.unchanged(now, value):
+            now = scope.read_scope(namespace, name)
+            if now is not value and not scope.unchanged(now, value):
                 self._forget()
                 return
 
@@ -448,7 +453,7 @@ class Jitted(_native.Function):
         return self.lower(*args, **kwargs).kernels
 
 
-_TRACED = (tracing.TracedArray, tracing.SymInt)
+_TRACED = (TracedArray, SymInt)
 
 
 def _native_cuda_error():
@@ -468,7 +473,7 @@ def _key(spec) -> tuple:
     if isinstance(spec, Static):
         return "static", type(spec.value).__name__, repr(spec.value)
     extents = tuple(n if n in (0, 1) else -1 for n in spec.shape)
-    layout = tracing.layout_of(spec.shape, spec.strides)
+    layout = layout_of(spec.shape, spec.strides)
     return spec.dtype.name, extents, layout, spec.scalar, spec.weak, spec.device, spec.writable
 
 
@@ -613,7 +618,7 @@ def _refuse_complex(graph) -> None:
     )  # not a number that it is used with
     if op is not None:
         raise UnsupportedError(
-            tracing.located(
+            located(
                 f"{op.name} of complex numbers is not compiled: compute with arrays of the real and the imaginary parts",
                 op.loc,
             )

@@ -17,11 +17,21 @@ import numpy as np
 
 from mlirfuse.core.errors import ShapeError
 from mlirfuse.frontend import tree as trees
-from mlirfuse.frontend.numpy import api, functions
-from mlirfuse.frontend.numpy import tracing as tr
-from mlirfuse.frontend.numpy.api import asarray as _traced
-from mlirfuse.frontend.numpy.tracing import TracedArray, fail
+from mlirfuse.frontend.numpy.arguments import ArgSpec, Static
+from mlirfuse.frontend.numpy.axes import axes_of, axis_of, shape_of
+from mlirfuse.frontend.numpy.functions.creation import arange
+from mlirfuse.frontend.numpy.operands import asarray as _traced
+from mlirfuse.frontend.numpy.operands import contains_traced, operand, trace_of, value_of, wrap
+from mlirfuse.frontend.numpy.promotion import dtype_of
+from mlirfuse.frontend.numpy.registry import CREATION
+from mlirfuse.frontend.numpy.source import fail
+from mlirfuse.frontend.numpy.trace_state import current
+from mlirfuse.frontend.numpy.traced_array import TracedArray
+from mlirfuse.frontend.numpy.tracing import trace
+from mlirfuse.frontend.numpy.ufuncs import store
 from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir import interpreter
+from mlirfuse.ir import sizes as sz
 
 bfloat16 = ml_dtypes.bfloat16
 _own: list[str] = ["bfloat16", "random"]
@@ -41,7 +51,7 @@ def _public(function):
 
     @functools.wraps(function)
     def call(*args, **kwargs):
-        if tr.current() is not None or api.contains_traced(args):
+        if current() is not None or contains_traced(args):
             return function(*args, **kwargs)
         return _at_once(function, args, kwargs)
 
@@ -50,11 +60,9 @@ def _public(function):
 
 def _at_once(function, args, kwargs):
     """Traced, and run through the table's references."""
-    from mlirfuse.ir import interpreter
-
     leaves, tree = trees.flatten((args, kwargs))
-    specs = [tr.ArgSpec.of(x) if isinstance(x, np.ndarray) else tr.Static(x) for x in leaves]
-    traced = tr.trace(function, specs, tree)
+    specs = [ArgSpec.of(x) if isinstance(x, np.ndarray) else Static(x) for x in leaves]
+    traced = trace(function, specs, tree)
     arrays = [leaves[k] for k in traced.arg_leaves] + [c.array for c in traced.captured]
     sizes = traced.sizes(arrays)
     results = interpreter.run(traced.graph, arrays, sizes)
@@ -73,7 +81,7 @@ def _emit(name: str, *arrays, **attrs) -> TracedArray:
     """One op on arrays, its first result."""
     t = arrays[0]._trace
     made = t.emit(name, *[x.value for x in arrays], **attrs)
-    return api.wrap(t, made[0] if isinstance(made, list) else made)
+    return wrap(t, made[0] if isinstance(made, list) else made)
 
 
 # ----------------------------------------------------------------------------------------------------------------
@@ -146,7 +154,7 @@ def cast(x, dtype):
 
 
 def _axis(x, axis) -> int:
-    return api.axis_of(axis, x.ndim)
+    return axis_of(axis, x.ndim)
 
 
 @_public
@@ -173,11 +181,11 @@ def logsumexp(x, axis=None, keepdims=False):
     result = np.log(np.sum(np.exp(wide - high), axis=axis, keepdims=True)) + high
     if not keepdims:
         result = np.squeeze(result, tuple(range(x.ndim)) if axis is None else axis)
-    return api.wrap(x._trace, _traced(result, x.dtype).value)
+    return wrap(x._trace, _traced(result, x.dtype).value)
 
 
 def _tail(x, axis) -> tuple[int, ...]:
-    return tuple(sorted(api.axes_of(axis if isinstance(axis, (tuple, list)) else (axis,), x.ndim)))
+    return tuple(sorted(axes_of(axis if isinstance(axis, (tuple, list)) else (axis,), x.ndim)))
 
 
 def _parameters(x, axes, **given):
@@ -234,8 +242,6 @@ def group_norm(x, groups, weight=None, bias=None, eps=1e-5):
     t, groups = x._trace, operator.index(groups)
     if t.hint(x._value.shape[1]) % groups:
         fail(ShapeError, f"{t.hint(x._value.shape[1])} channels cannot be split into {groups} groups")
-    from mlirfuse.ir import sizes as sz
-
     t.unify(sz.mod(t.shape(x._value)[1], groups), 0)
     return _emit("group_norm", x, *values, groups=groups, eps=float(eps), has=names)
 
@@ -266,7 +272,7 @@ def batch_norm(x, weight=None, bias=None, running_mean=None, running_var=None, t
     if running_mean is not None and training:
         for target, fresh in zip((running_mean, running_var), made[3:]):
             if isinstance(target, TracedArray):
-                api.store(t, target, fresh, "batch_norm")
+                store(t, target, fresh, "batch_norm")
     return TracedArray(t, made[0])
 
 
@@ -316,7 +322,7 @@ def broadcast_in_dim(x, shape, broadcast_dimensions):
     """x with dimension k as dimension ``broadcast_dimensions[k]`` of ``shape``; the others repeat."""
     x = _traced(x)
     t = x._trace
-    target = api.shape_of(t, shape)
+    target = shape_of(t, shape)
     dims = tuple(operator.index(d) for d in broadcast_dimensions)
     for d, n in zip(dims, t.shape(x._value)):
         if 0 <= d < len(target) and n != 1 and not t.unify(n, target[d]):
@@ -332,19 +338,19 @@ def broadcast_in_dim(x, shape, broadcast_dimensions):
 
 
 def _seed(t, x):
-    x = api.operand(t, x)
+    x = operand(t, x)
     if x.__class__ is int and x >= 2**63:
-        return api.value_of(t, x, dt.u64)
+        return value_of(t, x, dt.u64)
     x = _traced(x)
     if not x._value.dtype.is_integer or x.ndim:
         fail(TypeError, "a seed or an offset is one integer")
-    return x.value if x._value.dtype in (dt.i64, dt.u64) else api.value_of(t, x, dt.i64)
+    return x.value if x._value.dtype in (dt.i64, dt.u64) else value_of(t, x, dt.i64)
 
 
 def _random(row: str, shape, seed, offset, dtype):
-    t = api.trace_of(shape, seed, offset)
-    extents = tuple(t.extent(n) for n in api.shape_of(t, shape))
-    return TracedArray(t, t.emit(row, _seed(t, seed), _seed(t, offset), shape=extents, dtype=api.dtype_of(dtype)))
+    t = trace_of(shape, seed, offset)
+    extents = tuple(t.extent(n) for n in shape_of(t, shape))
+    return TracedArray(t, t.emit(row, _seed(t, seed), _seed(t, offset), shape=extents, dtype=dtype_of(dtype)))
 
 
 @_public
@@ -369,7 +375,7 @@ def dropout(x, p, seed, offset=0):
         return np.where(kept, x * np.asarray(1, x.dtype)[()] / _traced(1 - p, x.dtype), x.dtype.type(0))
     if not 0 <= p <= 1:
         fail(ValueError, f"dropout: the probability is {p}, not in [0, 1]")
-    return api.wrap(t, t.emit("dropout", x.value, _seed(t, seed), _seed(t, offset), p=float(p))[0])
+    return wrap(t, t.emit("dropout", x.value, _seed(t, seed), _seed(t, offset), p=float(p))[0])
 
 
 random = SimpleNamespace(uniform=uniform, normal=normal, dropout=dropout)
@@ -378,130 +384,19 @@ random = SimpleNamespace(uniform=uniform, normal=normal, dropout=dropout)
 # arrays made from nothing
 
 
-def _creation(function):
+def _creation(eager, function):
     """A function that NumPy has too: NumPy's outside a trace."""
-    _own.append(function.__name__)
-    eager = getattr(np, function.__name__)
+    name = function.__name__
+    _own.append(name)
 
     @functools.wraps(function)
     def call(*args, **kwargs):
-        if tr.current() is None and not api.contains_traced(args):
+        if current() is None and not contains_traced(args):
             return eager(*args, **kwargs)
         return function(*args, **kwargs)
 
-    return call
+    globals()[name] = call
 
 
-@_creation
-def full(shape, fill_value, dtype=None):
-    """An array of ``fill_value``; the shape may hold extents of traced arrays."""
-    return functions.full(shape, fill_value, dtype)
-
-
-@_creation
-def zeros(shape, dtype=float):
-    """An array of zeros; the shape may hold extents of traced arrays."""
-    return functions.full(shape, 0, dtype)
-
-
-@_creation
-def ones(shape, dtype=float):
-    """An array of ones; the shape may hold extents of traced arrays."""
-    return functions.full(shape, 1, dtype)
-
-
-@_creation
-def empty(shape, dtype=float):
-    """An array of any contents, here zeros."""
-    return functions.full(shape, 0, dtype)
-
-
-@_creation
-def arange(start, stop=None, step=None, dtype=None):
-    """start, start + step, … up to but without stop; extents of traced arrays stay symbolic."""
-    if stop is None:
-        start, stop = 0, start
-    t = api.trace_of(start, stop, step)
-    step = 1 if step is None else step
-    if any(
-        isinstance(x, (float, np.floating)) or (isinstance(x, TracedArray) and not x._value.dtype.is_integer)
-        for x in (start, stop, step)
-    ):
-        return t.capture(np.arange(*[api.concrete(x) for x in (start, stop, step)], dtype=dtype))
-    step = operator.index(step)
-    first, last = api.size_of(t, start), api.size_of(t, stop)
-    from mlirfuse.ir import sizes as sz
-
-    span = last - first if step > 0 else first - last
-    count = t.extent(sz.ceildiv(span, abs(step))) if t.decide(span, ">", 0) else 0
-    to = dt.i64 if dtype is None else api.dtype_of(dtype)
-    wide = to if (to.is_float and to.bits > 16) or to is dt.i64 else dt.i64
-    value = t.emit("iota", shape=(count,), axis=0, dtype=wide)
-    if step != 1:
-        value = t.emit("mul", value, t.builder.constant(step, wide))
-    if first != 0:
-        value = t.emit("add", value, api.value_of(t, t.sym(first), wide))
-    return TracedArray(t, t.builder.cast(value, to))
-
-
-@_creation
-def linspace(start, stop, num=50, endpoint=True, retstep=False, dtype=None):
-    """``num`` evenly spaced numbers from start to stop."""
-    num = operator.index(num)
-    t = api.trace_of(start, stop)
-    div = num - 1 if endpoint else num
-    position = TracedArray(t, t.emit("iota", shape=(num,), axis=0, dtype=dt.f64))
-    step = (
-        (np.asarray(stop)[()] - start if not api.contains_traced((start, stop)) else stop - start) / div
-        if div
-        else np.nan
-    )
-    result = position * step + start if div else position * 0.0 + start
-    if endpoint and num > 1:
-        result = np.where(position == num - 1, stop * 1.0, result)
-    result = result if dtype is None else result.astype(dtype)
-    return (result, step) if retstep else result
-
-
-@_creation
-def eye(N, M=None, k=0, dtype=float):
-    """Ones on the k-th diagonal, else zeros."""
-    t = api.trace_of(N, M, k)
-    n = t.extent(api.size_of(t, N))
-    m = n if M is None else t.extent(api.size_of(t, M))
-    row = t.emit("iota", shape=(n, 1), axis=0, dtype=dt.i64)
-    column = t.emit("iota", shape=(1, m), axis=1, dtype=dt.i64)
-    on = t.emit("eq", column, t.emit("add", row, api.value_of(t, api.operand(t, k), dt.i64)))
-    return TracedArray(t, t.builder.cast(on, api.dtype_of(dtype)))
-
-
-@_creation
-def identity(n, dtype=float):
-    """Ones on the diagonal, else zeros."""
-    return eye(n, dtype=dtype)
-
-
-@_creation
-def tri(N, M=None, k=0, dtype=float):
-    """Ones on and below the k-th diagonal, else zeros."""
-    return np.tril(ones((N, N if M is None else M), dtype), k)
-
-
-@_creation
-def asarray(a, dtype=None):
-    """``a`` as an array; lists of traced values are stacked."""
-    return _traced(a, dtype)
-
-
-@_creation
-def array(a, dtype=None, copy=True, ndmin=0):
-    """``a`` as a new array; lists of traced values are stacked."""
-    x = _traced(a, dtype)
-    x = np.expand_dims(x, tuple(range(ndmin - x.ndim))) if x.ndim < ndmin else x
-    return functions.copy(x) if copy else x
-
-
-@_creation
-def ascontiguousarray(a, dtype=None):
-    """``a`` itself: how arrays lie in memory is the compiler's choice."""
-    return _traced(a, dtype)
+for _eager, _function in CREATION.items():
+    _creation(_eager, _function)

@@ -8,7 +8,7 @@ import sys
 import numpy as np
 
 from mlirfuse.core.errors import UnsupportedError
-from mlirfuse.frontend.numpy.tracing import ArgSpec, Static
+from mlirfuse.frontend.numpy.arguments import ArgSpec, Static
 from mlirfuse.ir import dtypes as dt
 
 _torch_dtypes: dict = {}

@@ -16,7 +16,8 @@ import mlirfuse.numpy as mnp
 from mlirfuse.core.errors import MlirfuseError, ShapeError, TraceError, UnsupportedError
 from mlirfuse.dialects import fusion
 from mlirfuse.frontend import tree as trees
-from mlirfuse.frontend.numpy import tracing as tr
+from mlirfuse.frontend.numpy.arguments import ArgSpec, layout_of
+from mlirfuse.frontend.numpy import tracing
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import interpreter
 from mlirfuse.ir import sizes as sz
@@ -30,7 +31,7 @@ DTYPES = list(dict.fromkeys(DTYPES))
 
 def trace(fn, *args, **kwargs):
     leaves, tree = trees.flatten((args, kwargs))
-    return tr.trace(fn, [tr.ArgSpec.of(x) for x in leaves], tree)
+    return tracing.trace(fn, [ArgSpec.of(x) for x in leaves], tree)
 
 
 def graph_arrays(traced, leaves):
@@ -1050,7 +1051,7 @@ def test_the_same_array_twice():
         x += 1
         return y * 2
 
-    traced = tr.trace(fn, [tr.ArgSpec.of(x) for x in leaves], tree, aliases={1: 0})
+    traced = tracing.trace(fn, [ArgSpec.of(x) for x in leaves], tree, aliases={1: 0})
     x = X.copy()
     arrays = [x, x]
     results = interpreter.run(traced.graph, arrays, traced.sizes(arrays))
@@ -1127,7 +1128,7 @@ def test_strides_and_layouts():
     assert [str(s) for s in traced.graph.layouts[0].strides] == ["1", "s0"]
     assert [str(s) for s in trace(lambda x: x, x[:, ::2]).graph.layouts[0].strides] == ["s1*t0", "t0"]
     assert [str(s) for s in trace(lambda x: x, x[::-1]).graph.layouts[0].strides] == ["-1*s1", "1"]
-    assert tr.layout_of((4, 6), (6, 1)) == tr.layout_of((8, 3), (3, 1)) != tr.layout_of((4, 6), (7, 1))
+    assert layout_of((4, 6), (6, 1)) == layout_of((8, 3), (3, 1)) != layout_of((4, 6), (7, 1))
 
 
 @settings(max_examples=60, deadline=None)
@@ -1280,9 +1281,9 @@ def test_what_helpers_read():
 
 def test_two_devices():
     leaves, tree = trees.flatten(((X, Y), {}))
-    specs = [tr.ArgSpec.of(X), dataclasses.replace(tr.ArgSpec.of(Y), device="cuda")]
+    specs = [ArgSpec.of(X), dataclasses.replace(ArgSpec.of(Y), device="cuda")]
     with pytest.raises(TraceError, match="two devices: 'x' is on cpu, others on cuda"):
-        tr.trace(lambda x, y: x + y, specs, tree)
+        tracing.trace(lambda x, y: x + y, specs, tree)
 
 
 def test_small_constants():

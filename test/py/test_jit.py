@@ -25,7 +25,7 @@ import mlirfuse
 from mlirfuse import api
 from mlirfuse.core import config, counters
 from mlirfuse.core.errors import CompileError, ShapeError, TraceError, UnsupportedError
-from mlirfuse.frontend.numpy import tracing
+from mlirfuse.frontend.numpy.trace_state import current
 from mlirfuse.runtime import cache
 
 HERE = pathlib.Path(__file__)
@@ -1011,7 +1011,7 @@ def test_errors_of_the_function_pass_through_and_leave_nothing_behind():
     for _ in range(2):
         with pytest.raises(KeyError, match="mine"):
             compiled(floats(3))
-        assert tracing.current() is None
+        assert current() is None
     hot[0] = False
     close(compiled(floats(3)), floats(3) * 2)
 

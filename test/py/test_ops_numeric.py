@@ -25,7 +25,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mlirfuse
-from mlirfuse.frontend.numpy import tracing
+from mlirfuse.frontend.numpy.trace_state import current
+from mlirfuse.frontend.numpy.traced_array import TracedArray
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import interpreter
 from mlirfuse.ir.builder import Builder
@@ -119,12 +120,12 @@ def op(name: str, **attrs):
     of the values' shapes."""
 
     def function(*lists):
-        t = tracing.current()
+        t = current()
         out = []
         for arrays in lists:
             values = [a.value for a in arrays]
             made = t.emit(name, *values, **{k: v(values) if callable(v) else v for k, v in attrs.items()})
-            out.append([tracing.TracedArray(t, v) for v in (made if isinstance(made, list) else [made])])
+            out.append([TracedArray(t, v) for v in (made if isinstance(made, list) else [made])])
         return out
 
     return function
@@ -572,9 +573,9 @@ def test_shape(name):
     for k, (shape, attrs) in enumerate(_SHAPES[name]):
 
         def function(*lists, attrs=attrs):
-            t = tracing.current()
+            t = current()
             out = op(name, **attrs)(*lists)
-            return out, [[tracing.TracedArray(t, t.emit("eq", v.value, v.value)) for v in vs] for vs in out]
+            return out, [[TracedArray(t, t.emit("eq", v.value, v.value)) for v in vs] for vs in out]
 
         chosen = types if k == 0 else [dt.f32, dt.i8, dt.f64]
         lists = [_operands(name, g, t, shape, attrs, LAYOUTS[(k + j) % len(LAYOUTS)]) for j, t in enumerate(chosen)]
@@ -602,7 +603,7 @@ def test_creation(name):
     t_of = {"iota": [t for t in REAL if t.kind in "fiu"], "constant": REAL, "size": [dt.i64]}[name]
 
     def function(x):
-        t = tracing.current()
+        t = current()
         out = []
         for d in t_of:
             if name == "iota":
@@ -611,7 +612,7 @@ def test_creation(name):
                 out += [t.emit("constant", value=v, dtype=d) for v in specials(d)]
             else:
                 out.append(t.emit("size", value=x.value.shape[1]))
-        return [tracing.TracedArray(t, v) for v in out]
+        return [TracedArray(t, v) for v in out]
 
     got = iter(mlirfuse.jit(function, fallback=False)(anchor))
     for d in t_of:
@@ -633,9 +634,9 @@ def test_random(name):
         for shape in ((5, 33), (64,), ()):
 
             def function(x, seed, offset, t=t):
-                trace = tracing.current()
+                trace = current()
                 seed = trace.emit("cast", seed.value, to=dt.i64)
-                return tracing.TracedArray(trace, trace.emit(name, seed, offset.value, shape=x.value.shape, dtype=t))
+                return TracedArray(trace, trace.emit(name, seed, offset.value, shape=x.value.shape, dtype=t))
 
             got = np.asarray(mlirfuse.jit(function, fallback=False)(np.ones(shape), seed, offset))
             want = row(name).ref(np.int64(seed.astype(np.int64)), offset, shape, t)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mlirfuse.frontend.numpy.source import fail
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir.graph import Value
 from mlirfuse.ir.sizes import Size
@@ -130,8 +131,6 @@ class Broadcast:
         return t.emit("broadcast_in_dim", x, shape=shape, dims=tuple(range(len(shape) - x.rank, len(shape))))
 
     def write(self, t, base: Value, new: Value) -> Value:
-        from mlirfuse.frontend.numpy.tracing import fail
-
         return fail(ValueError, "assignment destination is read-only: it is a broadcast view")
 
 

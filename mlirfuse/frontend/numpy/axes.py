@@ -1,0 +1,64 @@
+"""Axes, extents and shapes as users spell them."""
+
+from __future__ import annotations
+
+import operator
+
+import numpy as np
+
+from mlirfuse.core.errors import TraceError
+from mlirfuse.frontend.numpy.source import fail
+from mlirfuse.frontend.numpy.symint import SymInt
+from mlirfuse.frontend.numpy.traced_array import TracedArray
+from mlirfuse.ir.sizes import Size
+
+
+def axis_of(axis, rank: int) -> int:
+    """One axis, made non-negative."""
+    number = operator.index(axis)
+    if not -rank <= number < rank:
+        fail(np.exceptions.AxisError, f"axis {number} is out of bounds for array of dimension {rank}")
+    return number % rank
+
+
+def axes_of(axis, rank: int) -> tuple[int, ...] | None:
+    """Axes as users give them (None, a number, a tuple), made non-negative; None stays."""
+    if axis is None:
+        return None
+    if isinstance(axis, (tuple, list, range, np.ndarray)):
+        axes = tuple(axis_of(a, rank) for a in axis)
+        if len(set(axes)) != len(axes):
+            fail(ValueError, "duplicate value in 'axis'")
+        return axes
+    return (axis_of(axis, rank),)
+
+
+def size_of(t, n) -> Size:
+    """An extent or an index as a size."""
+    if n.__class__ is int:
+        return n
+    if n.__class__ is SymInt:
+        return t.canonical(n.size)
+    return operator.index(n)
+
+
+def shape_of(t, shape) -> tuple[Size, ...]:
+    """A shape as users give it."""
+    if isinstance(shape, (tuple, list)):
+        return tuple([size_of(t, n) for n in shape])
+    if isinstance(shape, np.ndarray):
+        return tuple(int(n) for n in shape.reshape(-1))
+    if isinstance(shape, TracedArray) and shape.ndim:
+        fail(
+            TraceError,
+            "a shape that is a traced array: shapes must be known without the arrays' values; use x.shape or arguments that are ints",
+        )
+    return (size_of(t, shape),)
+
+
+def slice_bound(t, bound: Size, extent: Size) -> Size:
+    """A slice's bound, step forward, clamped to the extent as Python clamps it."""
+    if t.decide(bound, "<", 0):
+        bound = bound + extent
+        return bound if t.decide(bound, ">=", 0) else 0
+    return bound if t.decide(bound, "<=", extent) else extent

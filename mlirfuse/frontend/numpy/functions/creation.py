@@ -1,0 +1,167 @@
+"""Arrays made from nothing but shapes and numbers."""
+
+from __future__ import annotations
+
+import operator
+
+import numpy as np
+
+from mlirfuse.frontend.numpy.axes import shape_of, size_of
+from mlirfuse.frontend.numpy.functions.shaping import broadcast_to
+from mlirfuse.frontend.numpy.operands import asarray as as_traced
+from mlirfuse.frontend.numpy.operands import concrete, contains_traced, fresh, operand, trace_of, value_of
+from mlirfuse.frontend.numpy.promotion import dtype_of, kind_of
+from mlirfuse.frontend.numpy.registry import creates, implements
+from mlirfuse.frontend.numpy.traced_array import TracedArray
+from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir import sizes as sz
+
+
+@creates(np.full)
+def full(shape, fill_value, dtype=None):
+    """An array of ``fill_value``, whose shape may hold what ``x.shape`` holds."""
+    t = trace_of(shape, fill_value)
+    fill = operand(t, fill_value)
+    kind = kind_of(fill)
+    to = dt.of({int: np.int64, float: np.float64}.get(kind, kind)) if dtype is None else dtype_of(dtype)
+    shape = tuple(t.extent(n) for n in shape_of(t, shape))
+    value = value_of(t, fill, to)
+    if value.rank:
+        return TracedArray(t, fresh(t, broadcast_to(TracedArray(t, value), [t.sym(n) for n in shape]).value))
+    return TracedArray(t, t.emit("full", value, shape=shape))
+
+
+def _like(prototype, fill, dtype, shape):
+    x = as_traced(prototype)
+    return full(x.shape if shape is None else shape, fill, x.dtype if dtype is None else dtype)
+
+
+@implements(np.zeros_like)
+def zeros_like(a, dtype=None, order="K", subok=True, shape=None, *, device=None):
+    return _like(a, 0, dtype, shape)
+
+
+@implements(np.ones_like)
+def ones_like(a, dtype=None, order="K", subok=True, shape=None, *, device=None):
+    return _like(a, 1, dtype, shape)
+
+
+@implements(np.empty_like)
+def empty_like(prototype, dtype=None, order="K", subok=True, shape=None, *, device=None):
+    return _like(prototype, 0, dtype, shape)
+
+
+@implements(np.full_like)
+def full_like(a, fill_value, dtype=None, order="K", subok=True, shape=None, *, device=None):
+    x = as_traced(a)
+    dtype = x.dtype if dtype is None else dtype
+    return full(
+        x.shape if shape is None else shape,
+        as_traced(fill_value, dtype) if isinstance(fill_value, TracedArray) else fill_value,
+        dtype,
+    )
+
+
+@creates(np.zeros)
+def zeros(shape, dtype=float):
+    """An array of zeros; the shape may hold extents of traced arrays."""
+    return full(shape, 0, dtype)
+
+
+@creates(np.ones)
+def ones(shape, dtype=float):
+    """An array of ones; the shape may hold extents of traced arrays."""
+    return full(shape, 1, dtype)
+
+
+@creates(np.empty)
+def empty(shape, dtype=float):
+    """An array of any contents, here zeros."""
+    return full(shape, 0, dtype)
+
+
+@creates(np.arange)
+def arange(start, stop=None, step=None, dtype=None):
+    """start, start + step, … up to but without stop; extents of traced arrays stay symbolic."""
+    if stop is None:
+        start, stop = 0, start
+    t = trace_of(start, stop, step)
+    step = 1 if step is None else step
+    if any(
+        isinstance(x, (float, np.floating)) or (isinstance(x, TracedArray) and not x._value.dtype.is_integer)
+        for x in (start, stop, step)
+    ):
+        return t.capture(np.arange(*[concrete(x) for x in (start, stop, step)], dtype=dtype))
+    step = operator.index(step)
+    first, last = size_of(t, start), size_of(t, stop)
+    span = last - first if step > 0 else first - last
+    count = t.extent(sz.ceildiv(span, abs(step))) if t.decide(span, ">", 0) else 0
+    to = dt.i64 if dtype is None else dtype_of(dtype)
+    wide = to if (to.is_float and to.bits > 16) or to is dt.i64 else dt.i64
+    value = t.emit("iota", shape=(count,), axis=0, dtype=wide)
+    if step != 1:
+        value = t.emit("mul", value, t.builder.constant(step, wide))
+    if first != 0:
+        value = t.emit("add", value, value_of(t, t.sym(first), wide))
+    return TracedArray(t, t.builder.cast(value, to))
+
+
+@creates(np.linspace)
+def linspace(start, stop, num=50, endpoint=True, retstep=False, dtype=None):
+    """``num`` evenly spaced numbers from start to stop."""
+    num = operator.index(num)
+    t = trace_of(start, stop)
+    div = num - 1 if endpoint else num
+    position = TracedArray(t, t.emit("iota", shape=(num,), axis=0, dtype=dt.f64))
+    step = (
+        (np.asarray(stop)[()] - start if not contains_traced((start, stop)) else stop - start) / div if div else np.nan
+    )
+    result = position * step + start if div else position * 0.0 + start
+    if endpoint and num > 1:
+        result = np.where(position == num - 1, stop * 1.0, result)
+    result = result if dtype is None else result.astype(dtype)
+    return (result, step) if retstep else result
+
+
+@creates(np.eye)
+def eye(N, M=None, k=0, dtype=float):
+    """Ones on the k-th diagonal, else zeros."""
+    t = trace_of(N, M, k)
+    n = t.extent(size_of(t, N))
+    m = n if M is None else t.extent(size_of(t, M))
+    row = t.emit("iota", shape=(n, 1), axis=0, dtype=dt.i64)
+    column = t.emit("iota", shape=(1, m), axis=1, dtype=dt.i64)
+    on = t.emit("eq", column, t.emit("add", row, value_of(t, operand(t, k), dt.i64)))
+    return TracedArray(t, t.builder.cast(on, dtype_of(dtype)))
+
+
+@creates(np.identity)
+def identity(n, dtype=float):
+    """Ones on the diagonal, else zeros."""
+    return eye(n, dtype=dtype)
+
+
+@creates(np.tri)
+def tri(N, M=None, k=0, dtype=float):
+    """Ones on and below the k-th diagonal, else zeros."""
+    return np.tril(ones((N, N if M is None else M), dtype), k)
+
+
+@creates(np.asarray)
+def asarray(a, dtype=None):
+    """``a`` as an array; lists of traced values are stacked."""
+    return as_traced(a, dtype)
+
+
+@creates(np.array)
+def array(a, dtype=None, copy=True, ndmin=0):
+    """``a`` as a new array; lists of traced values are stacked."""
+    x = as_traced(a, dtype)
+    x = np.expand_dims(x, tuple(range(ndmin - x.ndim))) if x.ndim < ndmin else x
+    return TracedArray(x._trace, fresh(x._trace, x.value)) if copy else x
+
+
+@creates(np.ascontiguousarray)
+def ascontiguousarray(a, dtype=None):
+    """``a`` itself: how arrays lie in memory is the compiler's choice."""
+    return as_traced(a, dtype)

@@ -1,0 +1,188 @@
+"""Functions of each element, beside the ufuncs."""
+
+from __future__ import annotations
+
+import operator
+
+import ml_dtypes
+import numpy as np
+
+from mlirfuse.core.errors import TraceError
+from mlirfuse.frontend.numpy.broadcasting import aligned
+from mlirfuse.frontend.numpy.functions.creation import zeros_like
+from mlirfuse.frontend.numpy.operands import asarray, fresh, operand, trace_of, value_of, wrap
+from mlirfuse.frontend.numpy.promotion import dtype_of, int_range, kind_of, resolve, result_type_of
+from mlirfuse.frontend.numpy.registry import implements
+from mlirfuse.frontend.numpy.source import fail
+from mlirfuse.frontend.numpy.traced_array import TracedArray
+from mlirfuse.frontend.numpy.traced_scalar import LeafScalar
+from mlirfuse.frontend.numpy.ufuncs import call_ufunc, into_out, store
+from mlirfuse.ir import dtypes as dt
+
+
+@implements(np.where)
+def where(condition, *branches):
+    if len(branches) != 2:
+        fail(TraceError, "np.where(condition) alone gives as many positions as there are true values, a shape that depends on values: "
+             "use np.where(condition, a, b)")  # fmt: skip
+    t = trace_of(condition, *branches)
+    condition = asarray(condition, bool)
+    a, b = (operand(t, x) for x in branches)
+    to = result_type_of((kind_of(a), kind_of(b)))
+    values = aligned(t, [condition.value, value_of(t, a, to, True), value_of(t, b, to, True)])
+    return wrap(t, t.emit("where", *values))
+
+
+_CLIP = np._core.umath.clip  # what np.clip promotes by, with both bounds
+
+
+@implements(np.clip)
+def clip(a, a_min=np._NoValue, a_max=np._NoValue, out=None, *, min=np._NoValue, max=np._NoValue, dtype=None):
+    low = a_min if min is np._NoValue else min
+    high = a_max if max is np._NoValue else max
+    low, high = (None if x is np._NoValue else x for x in (low, high))
+    t = trace_of(a, low, high)
+    x = operand(t, a)
+    bounds = [None if y is None else operand(t, y) for y in (low, high)]
+    if kind_of(x) not in (int, float) and dt.of(kind_of(x)).is_integer:  # a Python int beyond the type bounds nothing
+        low, high = int_range(dt.of(kind_of(x)))
+        bounds = [
+            y.concrete() if isinstance(y, LeafScalar) and y._weak is int and not low <= y.spec.value <= high else y
+            for y in bounds
+        ]
+        bounds = [
+            None if y.__class__ is int and (y <= low if k == 0 else y >= high) else y for k, y in enumerate(bounds)
+        ]
+    given = [y for y in (x, *bounds) if y is not None]
+    if dtype is not None:
+        to = dtype_of(dtype)
+    elif len(given) == 1:
+        to = result_type_of((kind_of(x),))
+    else:
+        to = resolve(_CLIP if len(given) == 3 else np.maximum, given)[-1]
+    value = value_of(t, x, to)
+    for row, bound in zip(("maximum", "minimum"), bounds):
+        if bound is not None:
+            value = t.emit(row, *aligned(t, [value, value_of(t, bound, to)]))
+    if bounds == [None, None]:
+        value = fresh(t, value)
+    return into_out(wrap(t, value), out, "clip", True)
+
+
+@implements(np.round, np.around)
+def round(a, decimals=0, out=None):
+    x = asarray(a)
+    t, to, decimals = x._trace, x._value.dtype, operator.index(decimals)
+    if to is dt.bool_:
+        return into_out(wrap(t, value_of(t, x, dt.f16)), out, "round", True)
+    if to.is_integer:
+        if decimals >= 0:
+            return into_out(wrap(t, fresh(t, x.value)), out, "round", True)
+        unit = 10**-decimals
+        half = asarray(call_ufunc(np.rint, (asarray(x, np.float64) / unit,)) * unit, x.dtype)
+        return into_out(half, out, "round", True)
+    if decimals == 0:
+        return into_out(wrap(t, t.emit("round", x.value)), out, "round", True)
+    unit = t.builder.constant(10.0 ** abs(decimals), to)
+    first, second = ("mul", "div") if decimals > 0 else ("div", "mul")
+    return into_out(wrap(t, t.emit(second, t.emit("round", t.emit(first, x.value, unit)), unit)), out, "round", True)
+
+
+@implements(np.fix)
+def fix(x, out=None):
+    return into_out(call_ufunc(np.trunc, (x,)), out, "fix", True)
+
+
+def isnan_(x):
+    return call_ufunc(np.isnan, (x,))
+
+
+@implements(np.isposinf)
+def isposinf(x, out=None):
+    x = asarray(x)
+    return into_out(wrap(x._trace, x._trace.emit("isposinf", x.value)), out, "isposinf", True)
+
+
+@implements(np.isneginf)
+def isneginf(x, out=None):
+    x = asarray(x)
+    return into_out(wrap(x._trace, x._trace.emit("isneginf", x.value)), out, "isneginf", True)
+
+
+@implements(np.isreal)
+def isreal(x):
+    x = asarray(x)
+    return wrap(x._trace, x._trace.emit("isreal", x.value))
+
+
+@implements(np.real)
+def real(val):
+    x = asarray(val)
+    return wrap(x._trace, x._trace.emit("real", x.value)) if iscomplexobj(x) else x
+
+
+@implements(np.imag)
+def imag(val):
+    x = asarray(val)
+    return wrap(x._trace, x._trace.emit("imag", x.value)) if iscomplexobj(x) else zeros_like(x)
+
+
+@implements(np.iscomplexobj)
+def iscomplexobj(x):
+    return asarray(x)._value.dtype.kind == "c"
+
+
+@implements(np.isrealobj)
+def isrealobj(x):
+    return not iscomplexobj(x)
+
+
+@implements(np.nan_to_num)
+def nan_to_num(x, copy=True, nan=0.0, posinf=None, neginf=None):
+    x = asarray(x)
+    if not x._value.dtype.is_float:
+        return wrap(x._trace, fresh(x._trace, x.value))
+    info = ml_dtypes.finfo(x.dtype)
+    kind = x.dtype.type
+    y = where(call_ufunc(np.isnan, (x,)), kind(nan), x)
+    y = where(isposinf(x), kind(info.max if posinf is None else posinf), y)
+    y = where(isneginf(x), kind(info.min if neginf is None else neginf), y)
+    if not copy:
+        store(x._trace, x, y.value, "nan_to_num")
+        return x
+    return y
+
+
+@implements(np.sinc)
+def sinc(x):
+    x = asarray(x)
+    x = x if x._value.dtype.is_float else asarray(x, np.float64)
+    y = np.pi * x
+    return where(x == 0, x.dtype.type(1), call_ufunc(np.sin, (y,)) / y)
+
+
+@implements(np.select)
+def select(condlist, choicelist, default=0):
+    if len(condlist) != len(choicelist):
+        fail(ValueError, "list of cases must be same length as list of conditions")
+    t = trace_of(*condlist, *choicelist, default)
+    for k, condition in enumerate(condlist):
+        if asarray(condition)._value.dtype is not dt.bool_:
+            fail(TypeError, f"invalid entry {k} in condlist: should be boolean ndarray")
+    choices = [operand(t, x) for x in [*choicelist, default]]
+    to = result_type_of(tuple(kind_of(x) for x in choices))
+    result = asarray(choices[-1], to)
+    for condition, choice in zip(reversed(condlist), reversed(choices[:-1])):
+        result = where(condition, asarray(choice, to), result)
+    return result
+
+
+@implements("astype")
+def astype(x, dtype, /, *, copy=True, device=None):
+    return x.astype(dtype, copy=copy)
+
+
+@implements(np.copy)
+def copy(a, order="K", subok=False):
+    x = asarray(a)
+    return TracedArray(x._trace, fresh(x._trace, x.value))

@@ -1,0 +1,123 @@
+"""NumPy's functions that read and write at positions."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mlirfuse.core.errors import TraceError, UnsupportedError
+from mlirfuse.frontend.numpy.axes import axis_of
+from mlirfuse.frontend.numpy.broadcasting import broadcast_shape, broadcast_value
+from mlirfuse.frontend.numpy.functions.shaping import broadcast_to, reshape
+from mlirfuse.frontend.numpy.operands import asarray, contains_traced, operand, value_of, wrap
+from mlirfuse.frontend.numpy.positions import from_start, positions_of
+from mlirfuse.frontend.numpy.registry import METHODS, implements
+from mlirfuse.frontend.numpy.slicing import is_index_array
+from mlirfuse.frontend.numpy.source import fail
+from mlirfuse.frontend.numpy.symint import SymInt
+from mlirfuse.frontend.numpy.traced_array import TracedArray
+from mlirfuse.frontend.numpy.traced_scalar import TracedScalar
+from mlirfuse.frontend.numpy.ufuncs import into_out
+from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir import sizes as sz
+
+
+@implements(np.take)
+def take(a, indices, axis=None, out=None, mode="raise"):
+    x = asarray(a)
+    t = x._trace
+    if axis is None:
+        x, axis = reshape(x, -1), 0
+    axis = axis_of(axis, x.ndim)
+    extent = t.shape(x._value)[axis]
+    number = isinstance(indices, (int, np.integer, SymInt, TracedScalar)) and not isinstance(indices, bool)
+    if number and mode == "raise":
+        return into_out(wrap(t, x[(slice(None),) * axis + (indices,)].value), out, "take")
+    if isinstance(indices, (tuple, list, np.ndarray)) and not contains_traced(indices) and mode == "raise":
+        index = positions_of(t, np.asarray(indices), extent)
+    else:
+        index = positions_of(t, asarray(indices), extent)
+    value = value_of(t, index, dt.i64) if mode == "wrap" else index.value
+    if mode == "wrap":
+        value = t.emit("mod", value, t.builder.size(extent))
+    elif mode == "clip":
+        value = t.emit("maximum", value, t.builder.constant(0, value.dtype))
+    taken = t.emit("take", x.value, value, axis=axis)
+    t.contiguous.add(taken)  # unlike indexing's, whatever the order of x
+    return into_out(wrap(t, taken), out, "take")
+
+
+@implements(np.take_along_axis)
+def take_along_axis(arr, indices, axis=-1):
+    x, index = asarray(arr), asarray(indices)
+    t = x._trace
+    if axis is None:
+        x, axis = reshape(x, -1), 0
+    axis = axis_of(axis, x.ndim)
+    if index.ndim != x.ndim:
+        fail(ValueError, "`indices` and `arr` must have the same number of dimensions")
+    index = positions_of(t, indices if isinstance(indices, np.ndarray) else index, t.shape(x._value)[axis])
+    own, other = list(t.shape(x._value)), list(t.shape(index._value))
+    target, given = list(own), list(other)
+    for k in range(x.ndim):
+        if k != axis and own[k] != other[k]:
+            common = broadcast_shape(t, [(own[k],), (other[k],)])[0]
+            target[k] = given[k] = common
+    return wrap(
+        t,
+        t.emit(
+            "take_along_axis", broadcast_value(t, x.value, target), broadcast_value(t, index.value, given), axis=axis
+        ),
+    )
+
+
+@implements(np.put_along_axis)
+def put_along_axis(arr, indices, values, axis):
+    x, index = asarray(arr), asarray(indices)
+    t = x._trace
+    if axis is None:
+        x, axis = reshape(x, -1), 0
+    axis = axis_of(axis, x.ndim)
+    if index.ndim != x.ndim:
+        fail(ValueError, "`indices` and `arr` must have the same number of dimensions")
+    shape, given = t.shape(x._value), list(t.shape(index._value))
+    for k in range(x.ndim):
+        if k != axis and given[k] != shape[k]:
+            given[k] = broadcast_shape(t, [(shape[k],), (given[k],)])[0]
+    index = positions_of(t, indices if isinstance(indices, np.ndarray) else index, shape[axis])
+    at = broadcast_value(t, from_start(t, index.value, shape[axis]), given)
+    source = value_of(t, operand(t, values), x._value.dtype)
+    if source.rank:
+        source = broadcast_to(TracedArray(t, source), [t.sym(n) for n in given]).value
+    x.assign(t.emit("scatter", x.value, at, source, axis=axis))
+
+
+def _add_at(a, indices, b) -> None:
+    """np.add.at for positions along the first axis."""
+    if not isinstance(a, TracedArray):
+        fail(
+            TraceError,
+            "np.add.at would write traced values into an array from outside the function: make it an argument",
+        )
+    t = a._trace
+    if isinstance(indices, tuple) and len(indices) == 1:
+        indices = indices[0]
+    if isinstance(indices, tuple) or not is_index_array(indices):
+        fail(
+            UnsupportedError,
+            "np.add.at with indices other than one array of positions is not supported in a compiled function",
+        )
+    extent = t.shape(a._value)[0]
+    index = from_start(t, positions_of(t, indices, extent).value, extent)
+    rest = t.shape(a._value)[1:]
+    values = broadcast_to(asarray(b, a.dtype), [t.sym(n) for n in t.shape(index) + rest])
+    count = t.extent(sz.product(t.shape(index)))
+    made = t.emit(
+        "index_put_accumulate",
+        a.value,
+        t.builder.reshape(index, (count,)),
+        t.builder.reshape(values.value, (count, *rest)),
+    )
+    a.assign(made)
+
+
+METHODS[np.add, "at"] = _add_at

@@ -1,0 +1,145 @@
+"""What traced arrays have as methods and attributes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mlirfuse.core.errors import UnsupportedError
+from mlirfuse.frontend.numpy.functions.diagonals import diagonal, trace
+from mlirfuse.frontend.numpy.functions.elementwise import clip, copy, imag, real, round
+from mlirfuse.frontend.numpy.functions.indexing import take
+from mlirfuse.frontend.numpy.functions.products import dot
+from mlirfuse.frontend.numpy.functions.rearranging import repeat
+from mlirfuse.frontend.numpy.functions.reductions import all_, any_, argmax, argmin, max, mean, min, prod, std, sum, var
+from mlirfuse.frontend.numpy.functions.scans import argsort, cumprod, cumsum, sort
+from mlirfuse.frontend.numpy.functions.shaping import matrix_transpose, ravel, reshape, squeeze, swapaxes, transpose
+from mlirfuse.frontend.numpy.indexing import getitem, setitem
+from mlirfuse.frontend.numpy.operands import fresh
+from mlirfuse.frontend.numpy.promotion import dtype_of
+from mlirfuse.frontend.numpy.source import fail
+from mlirfuse.frontend.numpy.traced_array import TracedArray
+from mlirfuse.frontend.numpy.ufuncs import call_ufunc
+
+
+def _method(name):
+    def mark(function):
+        setattr(TracedArray, name, function)
+        return function
+
+    return mark
+
+
+for _name, _f in {
+    "sum": sum,
+    "prod": prod,
+    "max": max,
+    "min": min,
+    "any": any_,
+    "all": all_,
+    "mean": mean,
+    "var": var,
+    "std": std,
+    "argmax": argmax,
+    "argmin": argmin,
+    "clip": clip,
+    "round": round,
+    "ravel": ravel,
+    "squeeze": squeeze,
+    "swapaxes": swapaxes,
+    "dot": dot,
+    "repeat": repeat,
+    "diagonal": diagonal,
+    "trace": trace,
+    "cumsum": cumsum,
+    "cumprod": cumprod,
+    "argsort": argsort,
+}.items():
+    setattr(TracedArray, _name, _f)
+
+
+TracedArray.T = property(lambda self: transpose(self))
+
+
+TracedArray.mT = property(lambda self: matrix_transpose(self))
+
+
+TracedArray.real = property(real)
+
+
+TracedArray.imag = property(imag)
+
+
+TracedArray.conj = TracedArray.conjugate = lambda self: call_ufunc(np.conjugate, (self,))
+
+
+TracedArray.__copy__ = lambda self: copy(self)
+
+
+TracedArray.__deepcopy__ = lambda self, memo: copy(self)
+
+
+@_method("reshape")
+def _reshape_method(self, *shape, order="C", copy=None):
+    return reshape(self, shape[0] if len(shape) == 1 else shape, order, copy=copy)
+
+
+@_method("transpose")
+def _transpose_method(self, *axes):
+    if len(axes) == 1 and (axes[0] is None or isinstance(axes[0], (tuple, list))):
+        axes = axes[0]
+    return transpose(self, axes or None)
+
+
+@_method("astype")
+def _astype(self, dtype, order="K", casting="unsafe", subok=True, copy=True):
+    to, t = dtype_of(dtype), self._trace
+    if not np.can_cast(self.dtype, to.numpy, casting):
+        fail(TypeError, f"Cannot cast array data from {self.dtype!r} to {to.numpy!r} according to the rule '{casting}'")
+    if to is self._value.dtype and not copy:
+        return self
+    if to is self._value.dtype and self._weak is None:
+        return TracedArray(t, fresh(t, self.value), scalar=self._scalar)
+    return TracedArray(
+        t, t.emit("cast", self.value, to=to) if to is not self._value.dtype else self.value, scalar=self._scalar
+    )
+
+
+@_method("copy")
+def _copy_method(self, order="C"):
+    value = fresh(self._trace, self.value)
+    if order == "C":
+        self._trace.contiguous.add(value)
+    return TracedArray(self._trace, value, scalar=self._scalar)
+
+
+@_method("flatten")
+def _flatten(self, order="C"):
+    x = reshape(self, -1, order)
+    return TracedArray(x._trace, fresh(x._trace, x.value) if x.value is self.value else x.value)
+
+
+@_method("sort")
+def _sort_method(self, axis=-1, kind=None, order=None, *, stable=None):
+    self.assign(sort(self, axis).value)
+
+
+@_method("view")
+def _view_method(self, dtype=None, type=None):
+    if dtype is None:
+        return self.alias()
+    fail(
+        UnsupportedError,
+        "x.view(dtype), the bits of an array as another type, is not supported in a compiled function: use x.astype(dtype)",
+    )
+
+
+TracedArray.__getitem__ = getitem
+
+
+TracedArray.__setitem__ = setitem
+
+
+TracedArray.take = take
+
+
+TracedArray.fill = lambda self, value: setitem(self, Ellipsis, value)

@@ -1,0 +1,69 @@
+"""Reductions that leave out NaNs."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mlirfuse.frontend.numpy.functions.elementwise import isnan_, where
+from mlirfuse.frontend.numpy.functions.reductions import all_, float_type, max, min, prod, sum
+from mlirfuse.frontend.numpy.operands import asarray
+from mlirfuse.frontend.numpy.registry import implements
+from mlirfuse.frontend.numpy.ufuncs import call_ufunc, into_out
+
+
+def _nan_aware(x, neutral):
+    return where(isnan_(x), x.dtype.type(neutral), x) if x._value.dtype.is_float else x
+
+
+@implements(np.nansum)
+def nansum(a, axis=None, dtype=None, out=None, keepdims=False, initial=np._NoValue, where=True):
+    return sum(_nan_aware(asarray(a), 0), axis, dtype, out, keepdims, initial, where)
+
+
+@implements(np.nanprod)
+def nanprod(a, axis=None, dtype=None, out=None, keepdims=False, initial=np._NoValue, where=True):
+    return prod(_nan_aware(asarray(a), 1), axis, dtype, out, keepdims, initial, where)
+
+
+@implements(np.nanmax)
+def nanmax(a, axis=None, out=None, keepdims=False):
+    x = asarray(a)
+    if not x._value.dtype.is_float:
+        return max(x, axis, out, keepdims)
+    nans = isnan_(x)
+    result = max(where(nans, x.dtype.type(-np.inf), x), axis, keepdims=keepdims)
+    return into_out(where(all_(nans, axis, keepdims=keepdims), x.dtype.type(np.nan), result), out, "nanmax")
+
+
+@implements(np.nanmin)
+def nanmin(a, axis=None, out=None, keepdims=False):
+    x = asarray(a)
+    if not x._value.dtype.is_float:
+        return min(x, axis, out, keepdims)
+    nans = isnan_(x)
+    result = min(where(nans, x.dtype.type(np.inf), x), axis, keepdims=keepdims)
+    return into_out(where(all_(nans, axis, keepdims=keepdims), x.dtype.type(np.nan), result), out, "nanmin")
+
+
+@implements(np.nanmean)
+def nanmean(a, axis=None, dtype=None, out=None, keepdims=False):
+    x = asarray(a)
+    to = float_type(x, dtype)
+    count = sum(~isnan_(x), axis, to, keepdims=keepdims)
+    return into_out(nansum(asarray(x, to), axis, keepdims=keepdims) / count, out, "nanmean")
+
+
+@implements(np.nanvar)
+def nanvar(a, axis=None, dtype=None, out=None, ddof=0, keepdims=False):
+    x = asarray(a)
+    x = asarray(x, float_type(x, dtype))
+    valid = ~isnan_(x)
+    count = sum(valid, axis, x.dtype, keepdims=True)
+    d = where(valid, x - nansum(x, axis, keepdims=True) / count, x.dtype.type(0))
+    left = sum(valid, axis, x.dtype, keepdims=keepdims) - ddof
+    return into_out(where(left > 0, sum(d * d, axis, keepdims=keepdims) / left, x.dtype.type(np.nan)), out, "nanvar")
+
+
+@implements(np.nanstd)
+def nanstd(a, axis=None, dtype=None, out=None, ddof=0, keepdims=False):
+    return into_out(call_ufunc(np.sqrt, (nanvar(a, axis, dtype, None, ddof, keepdims),)), out, "nanstd")

@@ -1,0 +1,90 @@
+"""Scans and sorts along an axis."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mlirfuse.frontend.numpy.axes import axes_of, axis_of
+from mlirfuse.frontend.numpy.functions.elementwise import isnan_, where
+from mlirfuse.frontend.numpy.functions.reductions import accumulation_type, mean
+from mlirfuse.frontend.numpy.functions.shaping import reshape, transpose
+from mlirfuse.frontend.numpy.operands import asarray, value_of
+from mlirfuse.frontend.numpy.promotion import dtype_of
+from mlirfuse.frontend.numpy.registry import METHODS, implements
+from mlirfuse.frontend.numpy.traced_array import TracedArray
+from mlirfuse.frontend.numpy.ufuncs import into_out
+from mlirfuse.ir.dtypes import DType
+
+
+def _scan(row: str, a, axis, to: DType | None, out):
+    x = asarray(a)
+    if axis is None:
+        x, axis = reshape(x, -1), 0
+    t = x._trace
+    value = t.emit(row, value_of(t, x, to or x._value.dtype), axis=axis_of(axis, x.ndim))
+    return into_out(TracedArray(t, value), out, row)
+
+
+@implements(np.cumsum)
+def cumsum(a, axis=None, dtype=None, out=None):
+    return _scan("cumsum", a, axis, accumulation_type(asarray(a), dtype, out), out)
+
+
+@implements(np.cumprod)
+def cumprod(a, axis=None, dtype=None, out=None):
+    return _scan("cumprod", a, axis, accumulation_type(asarray(a), dtype, out), out)
+
+
+def _scan_method(row: str):
+    def accumulate(a, axis=0, dtype=None, out=None):
+        return _scan(row, a, axis, None if dtype is None else dtype_of(dtype), out)
+
+    return accumulate
+
+
+def _typed_scan_method(function):
+    return lambda a, axis=0, dtype=None, out=None: function(a, axis, dtype, out)
+
+
+METHODS[np.add, "accumulate"] = _typed_scan_method(cumsum)
+
+
+METHODS[np.multiply, "accumulate"] = _typed_scan_method(cumprod)
+
+
+METHODS[np.maximum, "accumulate"] = _scan_method("cummax")
+
+
+METHODS[np.minimum, "accumulate"] = _scan_method("cummin")
+
+
+@implements(np.argsort)
+def argsort(a, axis=-1, kind=None, order=None, *, stable=None):
+    x = asarray(a)
+    if axis is None:
+        x, axis = reshape(x, -1), 0
+    return TracedArray(x._trace, x._trace.emit("argsort", x.value, axis=axis_of(axis, x.ndim)))
+
+
+@implements(np.sort)
+def sort(a, axis=-1, kind=None, order=None, *, stable=None):
+    x = asarray(a)
+    if axis is None:
+        x, axis = reshape(x, -1), 0
+    return np.take_along_axis(x, argsort(x, axis), axis)
+
+
+@implements(np.median)
+def median(a, axis=None, out=None, overwrite_input=False, keepdims=False):
+    x = asarray(a)
+    axes = tuple(range(x.ndim)) if axis is None else axes_of(axis, x.ndim)
+    kept = [k for k in range(x.ndim) if k not in axes]
+    flat = reshape(transpose(x, (*kept, *axes)), tuple(x.shape[k] for k in kept) + (-1,))
+    ordered = sort(flat, -1)
+    n = ordered.shape[-1]
+    middle = mean(ordered[..., (n - 1) // 2 : n // 2 + 1], -1)
+    if x._value.dtype.is_float:
+        middle = where(isnan_(ordered[..., -1]), middle.dtype.type(np.nan), middle)
+    if keepdims:
+        middle = reshape(middle, tuple(1 if k in axes else m for k, m in enumerate(x.shape)))
+    return into_out(middle, out, "median")

@@ -1,0 +1,206 @@
+"""Other arrangements of the same elements: reshape, transpose, broadcast …"""
+
+from __future__ import annotations
+
+import operator
+
+import numpy as np
+
+from mlirfuse.core.errors import ShapeError
+from mlirfuse.frontend.numpy.axes import axes_of, axis_of, shape_of
+from mlirfuse.frontend.numpy.broadcasting import broadcast_shape, full_shape
+from mlirfuse.frontend.numpy.operands import asarray, fresh, trace_of
+from mlirfuse.frontend.numpy.registry import implements
+from mlirfuse.frontend.numpy.source import fail
+from mlirfuse.frontend.numpy.traced_array import TracedArray
+from mlirfuse.frontend.numpy.views import Broadcast, ExpandDims, Permute, Reshape, Squeeze, reshapes_are_views
+from mlirfuse.ir import sizes as sz
+
+
+@implements(np.reshape)
+def reshape(a, /, shape=None, order="C", *, copy=None):
+    x = asarray(a)
+    t = x._trace
+    if order == "F":
+        target = shape if isinstance(shape, (tuple, list)) else (shape,)
+        return transpose(reshape(transpose(x), tuple(reversed(target))))
+    target = list(shape_of(t, shape))
+    old = t.shape(x._value)
+    numel = sz.product(old)
+    unknown = [k for k, n in enumerate(target) if isinstance(n, int) and n == -1]
+    shown = tuple(-1 if k in unknown else t.hint(n) for k, n in enumerate(target))
+    message = f"cannot reshape array of size {t.hint(numel)} into shape ({','.join(map(str, shown))}{',' if len(shown) == 1 else ''})"
+    if len(unknown) > 1:
+        fail(ValueError, "can only specify one unknown dimension")
+    if unknown:
+        known = sz.product(n for k, n in enumerate(target) if k not in unknown)
+        if (t.hint(known) == 0) or t.hint(numel) % t.hint(known):
+            fail(ShapeError, message)
+        exact = sz.quotient(numel, known)
+        if exact is None:
+            t.unify(sz.mod(numel, known), 0)
+            numel, known = t.canonical(numel), t.canonical(known)
+            exact = sz.floordiv(numel, known)
+        target[unknown[0]] = t.extent(exact)
+        target = [t.canonical(n) for n in target]
+    elif any(isinstance(n, int) and n < 0 for n in target):
+        fail(ShapeError, "negative dimensions are not allowed")
+    elif not t.unify(numel, sz.product(target)):
+        fail(ShapeError, message)
+    else:
+        target = [t.canonical(n) for n in target]
+    if tuple(target) == t.shape(x._value):
+        return x.alias()
+    if copy:
+        x = TracedArray(t, fresh(t, x.value))
+    return x.step(Reshape(tuple(target)))
+
+
+@implements(np.ravel)
+def ravel(a, order="C"):
+    if order not in ("C", "K", "A"):
+        return reshape(a, -1, order)
+    x = asarray(a)
+    if x.ndim == 1:  # unlike reshape, a copy where it is not contiguous
+        step = Reshape(x._trace.shape(x._value))
+        return x.alias() if reshapes_are_views(x._trace, x._buffer.origin, (*x._path, step)) else x.step(step)
+    return reshape(x, -1)
+
+
+@implements(np.transpose, np.permute_dims)
+def transpose(a, axes=None):
+    x = asarray(a)
+    if axes is None:
+        axes = tuple(reversed(range(x.ndim)))
+    axes = axes_of(tuple(axes), x.ndim)
+    if len(axes) != x.ndim:
+        fail(ValueError, "axes don't match array")
+    return x.alias() if axes == tuple(range(x.ndim)) else x.step(Permute(axes))
+
+
+@implements(np.swapaxes)
+def swapaxes(a, axis1, axis2):
+    x = asarray(a)
+    order = list(range(x.ndim))
+    i, j = axis_of(axis1, x.ndim), axis_of(axis2, x.ndim)
+    order[i], order[j] = order[j], order[i]
+    return transpose(x, order)
+
+
+@implements(np.matrix_transpose, np.linalg.matrix_transpose)
+def matrix_transpose(x, /):
+    return swapaxes(x, -1, -2)
+
+
+@implements(np.moveaxis)
+def moveaxis(a, source, destination):
+    x = asarray(a)
+    source, destination = axes_of(source, x.ndim), axes_of(destination, x.ndim)
+    if len(source) != len(destination):
+        fail(ValueError, "`source` and `destination` arguments must have the same number of elements")
+    order = [k for k in range(x.ndim) if k not in source]
+    for where_to, axis in sorted(zip(destination, source)):
+        order.insert(where_to, axis)
+    return transpose(x, order)
+
+
+@implements(np.rollaxis)
+def rollaxis(a, axis, start=0):
+    x = asarray(a)
+    axis = axis_of(axis, x.ndim)
+    start = operator.index(start)
+    start = start + x.ndim if start < 0 else start
+    order = [k for k in range(x.ndim) if k != axis]
+    order.insert(start - 1 if axis < start else start, axis)
+    return transpose(x, order)
+
+
+@implements(np.expand_dims)
+def expand_dims(a, axis):
+    x = asarray(a)
+    rank = x.ndim + (len(axis) if isinstance(axis, (tuple, list)) else 1)
+    return x.step(ExpandDims(tuple(sorted(axes_of(axis, rank)))))
+
+
+@implements(np.squeeze)
+def squeeze(a, axis=None):
+    x = asarray(a)
+    extents = x._trace.shape(x._value)
+    axes = tuple(k for k, n in enumerate(extents) if n == 1) if axis is None else axes_of(axis, x.ndim)
+    if any(extents[k] != 1 for k in axes):
+        fail(ShapeError, "cannot select an axis to squeeze out which has size not equal to one")
+    return x.step(Squeeze(tuple(sorted(axes)))) if axes else x.alias()
+
+
+@implements(np.broadcast_to)
+def broadcast_to(array, shape, subok=False):
+    x = asarray(array)
+    t = x._trace
+    target, own = shape_of(t, shape), t.shape(x._value)
+    ok = len(own) <= len(target)
+    for n, m in zip(reversed(own), reversed(target)):
+        ok = ok and (n == 1 or t.unify(n, m))
+    if not ok:
+        fail(ShapeError, "operands could not be broadcast together with remapped shapes [original->remapped]: "
+             f"{t.hints_of(own)} and requested shape {t.hints_of(target)}")  # fmt: skip
+    target = tuple(map(t.canonical, target))
+    return x.step(Broadcast(target)) if t.shape(x._value) != target else x.alias()
+
+
+@implements(np.broadcast_arrays)
+def broadcast_arrays(*args, subok=False):
+    arrays = [asarray(x) for x in args]
+    shape = full_shape(arrays[0]._trace, [x._value for x in arrays])
+    return tuple(broadcast_to(x, [x._trace.sym(n) for n in shape]) for x in arrays)
+
+
+@implements(np.broadcast_shapes)
+def broadcast_shapes(*args):
+    t = trace_of(*args)
+    return tuple(t.sym(n) for n in broadcast_shape(t, [shape_of(t, s) for s in args]))
+
+
+@implements(np.atleast_1d)
+def atleast_1d(*arys):
+    out = tuple(reshape(x, (1,)) if not x.ndim else x for x in map(asarray, arys))
+    return out[0] if len(out) == 1 else out
+
+
+@implements(np.atleast_2d)
+def atleast_2d(*arys):
+    out = []
+    for x in map(asarray, arys):
+        out.append(expand_dims(x, tuple(range(2 - x.ndim))) if x.ndim < 2 else x)
+    return out[0] if len(out) == 1 else tuple(out)
+
+
+@implements(np.atleast_3d)
+def atleast_3d(*arys):
+    out = []
+    for x in map(asarray, arys):
+        out.append(
+            reshape(x, (1, 1, 1))
+            if x.ndim == 0
+            else expand_dims(x, (0, 2))
+            if x.ndim == 1
+            else expand_dims(x, 2)
+            if x.ndim == 2
+            else x
+        )
+    return out[0] if len(out) == 1 else tuple(out)
+
+
+@implements(np.shape)
+def shape(a):
+    return asarray(a).shape
+
+
+@implements(np.ndim)
+def ndim(a):
+    return asarray(a).ndim
+
+
+@implements(np.size)
+def size(a, axis=None):
+    x = asarray(a)
+    return x.size if axis is None else x.shape[axis_of(axis, x.ndim)]

@@ -1,0 +1,35 @@
+"""Questions about element types."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mlirfuse.frontend.numpy.operands import asarray, operand, trace_of
+from mlirfuse.frontend.numpy.promotion import kind_of, result_type_of
+from mlirfuse.frontend.numpy.registry import implements
+from mlirfuse.frontend.numpy.traced_array import TracedArray
+
+
+@implements(np.can_cast)
+def can_cast(from_, to, casting="safe"):
+    return np.can_cast(from_.dtype if isinstance(from_, TracedArray) else from_, to, casting)
+
+
+@implements(np.result_type)
+def result_type(*arrays_and_dtypes):
+    t = trace_of(*arrays_and_dtypes)
+    kinds = []
+    for x in arrays_and_dtypes:
+        kinds.append(np.dtype(x) if isinstance(x, (type, str, np.dtype)) else kind_of(operand(t, x)))
+    return result_type_of(tuple(kinds)).numpy
+
+
+@implements(np.common_type)
+def common_type(*arrays):
+    kinds = tuple(asarray(a).dtype if asarray(a)._value.dtype.is_float else np.dtype("f8") for a in arrays)
+    return result_type_of(kinds).numpy.type
+
+
+@implements(np.min_scalar_type)
+def min_scalar_type(a):
+    return asarray(a).dtype

@@ -1,0 +1,141 @@
+"""What users pass to functions, as traced arrays and as values of a type."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mlirfuse.core.errors import TraceError, UnsupportedError
+from mlirfuse.frontend.numpy.promotion import dtype_of, int_range, kind_of
+from mlirfuse.frontend.numpy.source import fail
+from mlirfuse.frontend.numpy.symint import SymInt
+from mlirfuse.frontend.numpy.trace_state import current
+from mlirfuse.frontend.numpy.traced_array import TracedArray
+from mlirfuse.frontend.numpy.traced_scalar import LeafScalar, TracedScalar
+from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir.dtypes import DType
+from mlirfuse.ir.graph import Value
+
+
+def trace_of(*xs):
+    """The trace that the operands belong to, or the one in progress."""
+    for x in xs:
+        if isinstance(x, TracedArray):
+            return x._trace
+        if x.__class__ is SymInt:
+            return x.trace
+        if isinstance(x, (list, tuple)):
+            found = trace_of(*x) if x else None
+            if found is not None:
+                return found
+    return current()
+
+
+def is_array(x) -> bool:
+    return isinstance(x, np.ndarray) or hasattr(x, "__cuda_array_interface__") or hasattr(x, "__dlpack__")
+
+
+def operand(t, x):
+    """``x`` as what the functions below compute with: a traced array, a SymInt or a Python or NumPy number."""
+    if isinstance(x, TracedArray):
+        if x._trace is not t:
+            fail(
+                TraceError,
+                "an array traced by another compiled function was used here: it was kept from that function's own trace",
+            )
+        return x
+    if x.__class__ in (int, float, bool, SymInt) or isinstance(x, np.generic):
+        return x
+    if isinstance(x, np.ndarray) and x.ndim == 0:
+        return x[()]
+    if is_array(x):
+        return t.capture(x)
+    if isinstance(x, (list, tuple)):
+        if contains_traced(x):
+            return np.stack([asarray(item) for item in x])
+        return t.capture(np.asarray(x))
+    if isinstance(x, int):
+        return int(x)
+    if isinstance(x, float):
+        return float(x)
+    if isinstance(x, complex):
+        fail(
+            UnsupportedError,
+            "complex numbers are not supported in elementwise functions: compute the real and the imaginary part",
+        )
+    fail(TraceError, f"a {type(x).__name__} cannot be used with a traced array: pass an array or a number")
+
+
+def contains_traced(x) -> bool:
+    if isinstance(x, (TracedArray, SymInt)):
+        return True
+    return isinstance(x, (list, tuple)) and any(contains_traced(item) for item in x)
+
+
+def value_of(t, x, dtype: DType, wrapping: bool = False) -> Value:
+    """``x`` as a value of ``dtype``. A Python int that does not fit is an OverflowError unless ``wrapping``."""
+    if isinstance(x, TracedArray):
+        value = x.value
+        if value.dtype is dtype:
+            return value
+        if not wrapping:
+            _check_weak_int(t, x, dtype)
+        return t.emit("cast", value, to=dtype)
+    if x.__class__ is SymInt:
+        if dtype.is_integer and dtype.bits < 64 and not wrapping and not t.decide(x.size, "<=", int_range(dtype)[1]):
+            fail(OverflowError, f"Python integer {t.hint(x.size)} out of bounds for {dtype.numpy.name}")
+        value = t.builder.size(t.canonical(x.size))
+        return value if dtype is dt.i64 else t.emit("cast", value, to=dtype)
+    if x.__class__ is int and dtype.is_integer:
+        low, high = int_range(dtype)
+        if not low <= x <= high:
+            if not wrapping:
+                fail(OverflowError, f"Python integer {x} out of bounds for {dtype.numpy.name}")
+            x = (x - low) % 2**dtype.bits + low
+    try:
+        return t.builder.constant(x, dtype)
+    except OverflowError as error:
+        fail(OverflowError, str(error))
+
+
+def _check_weak_int(t, x, dtype: DType) -> None:
+    """A Python int known at run time must fit the type it is used as, as NumPy checks."""
+    if x._weak is not int or not dtype.is_integer:
+        return
+    low, high = int_range(dtype)
+    if isinstance(x, LeafScalar):
+        value = x.spec.value
+        t.scalar_ranges.setdefault(x.leaf, set()).add((low, high))
+    elif dtype is dt.i64:
+        return
+    else:
+        value = x.concrete()
+    if not low <= value <= high:
+        fail(OverflowError, f"Python integer {value} out of bounds for {dtype.numpy.name}")
+
+
+def wrap(t, value: Value) -> TracedArray:
+    """A new array; of no dimensions: a number, as NumPy's functions give."""
+    return TracedArray(t, value, scalar=not value.shape)
+
+
+def asarray(x, dtype=None) -> TracedArray:
+    """``x`` as a traced array; with ``dtype``, converted."""
+    t = trace_of(x)
+    x = operand(t, x)
+    if not isinstance(x, TracedArray):
+        kind = kind_of(x)
+        x = TracedArray(t, value_of(t, x, dt.of({int: np.int64, float: np.float64}.get(kind, kind))))
+    if dtype is not None and x._value.dtype is not dtype_of(dtype):
+        return wrap(t, value_of(t, x, dtype_of(dtype)))
+    return x
+
+
+def fresh(t, value: Value) -> Value:
+    return t.emit("copy", value)
+
+
+def concrete(x):
+    """The value of a number in this call, to which the trace is fixed from here on."""
+    if isinstance(x, TracedScalar):
+        return x.concrete()
+    return int(x) if x.__class__ is SymInt else x

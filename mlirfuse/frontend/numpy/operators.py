@@ -1,0 +1,238 @@
+"""Python's operators on traced arrays, traced numbers and sizes."""
+
+from __future__ import annotations
+
+import numbers
+import operator
+
+import numpy as np
+
+from mlirfuse.frontend.numpy.operands import concrete, is_array, operand, trace_of, value_of
+from mlirfuse.frontend.numpy.promotion import loop_types
+from mlirfuse.frontend.numpy.registry import UFUNCS
+from mlirfuse.frontend.numpy.source import fail
+from mlirfuse.frontend.numpy.symint import SymInt, integer_of
+from mlirfuse.frontend.numpy.traced_array import TracedArray
+from mlirfuse.frontend.numpy.traced_scalar import TracedScalar
+from mlirfuse.frontend.numpy.ufuncs import call_ufunc, store
+from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir import sizes as sz
+
+_OPERATORS = {
+    "add": (np.add, operator.add), "sub": (np.subtract, operator.sub), "mul": (np.multiply, operator.mul),
+    "truediv": (np.true_divide, operator.truediv), "floordiv": (np.floor_divide, operator.floordiv), "mod": (np.remainder, operator.mod),
+    "pow": (np.power, operator.pow), "and": (np.bitwise_and, operator.and_), "or": (np.bitwise_or, operator.or_),
+    "xor": (np.bitwise_xor, operator.xor), "lshift": (np.left_shift, operator.lshift), "rshift": (np.right_shift, operator.rshift),
+    "matmul": (np.matmul, operator.matmul),
+}  # fmt: skip
+
+
+_COMPARE_OPERATORS = {
+    "eq": (np.equal, operator.eq), "ne": (np.not_equal, operator.ne), "lt": (np.less, operator.lt), "le": (np.less_equal, operator.le),
+    "gt": (np.greater, operator.gt), "ge": (np.greater_equal, operator.ge),
+}  # fmt: skip
+
+
+_UNARY_OPERATORS = {"neg": (np.negative, operator.neg), "pos": (np.positive, operator.pos), "abs": (np.absolute, operator.abs),
+                    "invert": (np.invert, operator.invert)}  # fmt: skip
+
+
+_OPERATOR_UFUNCS = {f: u for group in (_OPERATORS, _COMPARE_OPERATORS, _UNARY_OPERATORS) for u, f in group.values()}
+
+
+def scalar_operator(function, *inputs):
+    """A Python operator on numbers of which one is known only at run time: by Python's rules."""
+    t = trace_of(*inputs)
+    ufunc = _OPERATOR_UFUNCS[function]
+    operands = [operand(t, x) for x in inputs]
+    weak = [_weak_kind(x) for x in operands]
+    if any(w is None for w in weak):
+        return call_ufunc(ufunc, operands)
+    if ufunc is np.power and weak[1] is int and operands[1].__class__ is not int:
+        operands[1] = concrete(operands[1])
+    try:
+        kind = type(function(*[_PROTOTYPES[w] if x.__class__ is not int else x for w, x in zip(weak, operands)]))
+    except ZeroDivisionError:
+        fail(ZeroDivisionError, "division by zero")
+    if ufunc is np.power and kind is float:
+        weak = [float] * 2  # of an integer and a negative one too
+    kinds = tuple([int if w is bool and kind is not bool else np.dtype(bool) if w is bool else w for w in weak])
+    try:
+        types = loop_types(ufunc, kinds)
+    except TypeError as error:
+        fail(TypeError, str(error))
+    value = UFUNCS[ufunc](
+        t, [value_of(t, x, d) for x, d in zip(operands, types)], types[: ufunc.nin], types[ufunc.nin :]
+    )
+    return TracedScalar(t, value, kind, lambda: function(*[concrete(x) for x in operands]))
+
+
+_PROTOTYPES = {int: 1, float: 1.0, bool: True}
+
+
+def _weak_kind(x) -> type | None:
+    """The Python type of a Python number; None for NumPy's numbers and arrays."""
+    if isinstance(x, TracedArray):
+        return x._weak
+    return int if x.__class__ is SymInt else None if isinstance(x, np.generic) else x.__class__
+
+
+def _binary_method(ufunc, function, reflected: bool):
+    def method(self, other):
+        if (
+            ufunc is np.power
+            and not reflected
+            and other.__class__ is int
+            and other == 2
+            and self._value.dtype is dt.bool_
+            and self._weak is None
+        ):
+            return call_ufunc(np.square, (self,))  # bools to the second are int8, to any other power int64
+        if (
+            ufunc is np.power
+            and not reflected
+            and other.__class__ is float
+            and other == 0.5
+            and self._value.dtype is dt.f16
+        ):
+            return call_ufunc(np.sqrt, (self,))  # np.power has the power here, which differs at -0.0 and -inf
+        if other.__class__ not in _PLAIN:
+            if not (
+                isinstance(other, (TracedArray, np.generic, np.ndarray, int, float, list, tuple)) or is_array(other)
+            ):
+                return NotImplemented
+        pair = (other, self) if reflected else (self, other)
+        if self._weak is not None and (other.__class__ in _PLAIN or getattr(other, "_weak", None) is not None):
+            return scalar_operator(function, *pair)
+        return call_ufunc(ufunc, pair)
+
+    return method
+
+
+_PLAIN = {int, float, bool, SymInt}
+
+
+def _comparison_method(ufunc, function):
+    arithmetic = _binary_method(ufunc, function, False)
+
+    def method(self, other):
+        if other is None or isinstance(other, (str, type, np.dtype)):
+            if isinstance(self, TracedScalar):
+                return function(self.concrete(), other) if ufunc in (np.equal, np.not_equal) else NotImplemented
+            return NotImplemented
+        return arithmetic(self, other)
+
+    return method
+
+
+def _in_place_method(ufunc, function):
+    arithmetic = _binary_method(ufunc, function, False)
+
+    def method(self, other):
+        if self._scalar:
+            return arithmetic(self, other)
+        result = arithmetic(self, other)
+        if result is NotImplemented:
+            return result
+        t = self._trace
+        store(t, self, result.value, ufunc.__name__)
+        return self
+
+    return method
+
+
+def _unary_method(ufunc, function):
+    def method(self):
+        return scalar_operator(function, self) if self._weak is not None else call_ufunc(ufunc, (self,))
+
+    return method
+
+
+for _name, (_u, _f) in _OPERATORS.items():
+    setattr(TracedArray, f"__{_name}__", _binary_method(_u, _f, False))
+    setattr(TracedArray, f"__r{_name}__", _binary_method(_u, _f, True))
+    setattr(TracedArray, f"__i{_name}__", _in_place_method(_u, _f))
+
+
+for _name, (_u, _f) in _COMPARE_OPERATORS.items():
+    setattr(TracedArray, f"__{_name}__", _comparison_method(_u, _f))
+
+
+for _name, (_u, _f) in _UNARY_OPERATORS.items():
+    setattr(TracedArray, f"__{_name}__", _unary_method(_u, _f))
+
+
+TracedArray.__hash__ = None
+
+
+TracedArray.__divmod__ = lambda self, other: (self // other, self % other)
+
+
+TracedArray.__rdivmod__ = lambda self, other: (other // self, other % self)
+
+
+TracedArray.__contains__ = lambda self, item: (self == item).any()
+
+
+for _compare in (
+    "__eq__",
+    "__ne__",
+    "__lt__",
+    "__le__",
+    "__gt__",
+    "__ge__",
+):  # a class that defines __hash__ keeps it only so
+    setattr(TracedScalar, _compare, getattr(TracedArray, _compare))
+
+
+def _sym_arith(function, a, b):
+    if isinstance(a, (list, tuple, str)) or isinstance(b, (list, tuple, str)):
+        return function(int(a) if isinstance(a, SymInt) else a, int(b) if isinstance(b, SymInt) else b)
+    if isinstance(a, (numbers.Number, np.generic, SymInt)) and isinstance(b, (numbers.Number, np.generic, SymInt)):
+        return scalar_operator(function, a, b)
+    return NotImplemented
+
+
+def _sym_method(function, on_sizes, reflected):
+    def method(self, other):
+        size = integer_of(other)
+        if size is None:
+            return _sym_arith(function, *((other, self) if reflected else (self, other)))
+        a, b = (size, self.size) if reflected else (self.size, size)
+        if function in (operator.floordiv, operator.mod) and b == 0:
+            raise ZeroDivisionError("integer division or modulo by zero")
+        return self.trace.sym(on_sizes(a, b))
+
+    return method
+
+
+for _name, _function, _on_sizes in (
+    ("add", operator.add, lambda a, b: a + b),
+    ("sub", operator.sub, lambda a, b: a - b),
+    ("mul", operator.mul, sz.mul),
+    ("floordiv", operator.floordiv, sz.floordiv),
+    ("mod", operator.mod, sz.mod),
+):
+    setattr(SymInt, f"__{_name}__", _sym_method(_function, _on_sizes, False))
+    setattr(SymInt, f"__r{_name}__", _sym_method(_function, _on_sizes, True))
+
+
+def _sym_power(self, other, modulo=None):
+    if modulo is None and isinstance(other, int) and 0 <= other <= 8:
+        return self.trace.sym(sz.mul(1, *[self.size] * other))
+    return _sym_arith(operator.pow, self, other)
+
+
+SymInt.__pow__ = _sym_power
+SymInt.__rpow__ = lambda self, other: _sym_arith(operator.pow, other, self)
+SymInt.__truediv__ = lambda self, other: _sym_arith(operator.truediv, self, other)
+
+
+SymInt.__rtruediv__ = lambda self, other: _sym_arith(operator.truediv, other, self)
+
+
+for _compare in ("lshift", "rshift", "and", "or", "xor"):
+    if not hasattr(SymInt, f"__{_compare}__"):
+        _f = _OPERATORS[_compare][1]
+        setattr(SymInt, f"__{_compare}__", lambda self, other, f=_f: _sym_arith(f, self, other))
+        setattr(SymInt, f"__r{_compare}__", lambda self, other, f=_f: _sym_arith(f, other, self))

@@ -1,0 +1,96 @@
+"""Types by NumPy's rules."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+
+from mlirfuse.core.errors import UnsupportedError
+from mlirfuse.frontend.numpy.source import fail
+from mlirfuse.frontend.numpy.symint import SymInt
+from mlirfuse.frontend.numpy.traced_array import TracedArray
+from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir.dtypes import DType
+
+
+def kind_of(x):
+    """What NumPy's promotion knows of an operand: a dtype, or int or float for a Python number."""
+    if isinstance(x, TracedArray):
+        weak = x._weak
+        if weak is None or weak is bool:
+            return x._value.dtype.numpy
+        return weak
+    if x.__class__ is SymInt:
+        return int
+    if x.__class__ is bool:
+        return np.dtype(bool)
+    if isinstance(x, np.generic):
+        return x.dtype
+    return x.__class__
+
+
+def int_range(dtype: DType) -> tuple[int, int]:
+    return (0, 2**dtype.bits - 1) if dtype.kind == "u" else (-(2 ** (dtype.bits - 1)), 2 ** (dtype.bits - 1) - 1)
+
+
+def dtype_of(dtype) -> DType:
+    """An element type as users spell it. Raises UnsupportedError."""
+    try:
+        return dt.of(dtype)
+    except TypeError as error:
+        fail(UnsupportedError, str(error))
+
+
+def _bfloat16_as_half(find):
+    """``find(…, kinds)``, which asks NumPy for types, with bfloat16 promoted as float16 is; the two together are
+    float32.
+
+    NumPy asks ml_dtypes about bfloat16 as about any foreign type, and agrees but in two things: a Python float counts
+    as a float16 there, so that ``x * 2.0`` would be float32 where ``x * 2`` is bfloat16; and functions without a loop
+    for bfloat16 (matmul, clip, degrees) give float32.
+    """
+
+    @functools.cache
+    @functools.wraps(find)
+    def types(*given):
+        *what, kinds = given
+        if _BFLOAT16 not in kinds or _HALF in kinds:
+            return find(*what, kinds)
+        found = find(*what, tuple(_HALF if k == _BFLOAT16 else k for k in kinds))
+        return tuple(dt.bf16 if d is dt.f16 else d for d in found)
+
+    return types
+
+
+_BFLOAT16, _HALF = dt.bf16.numpy, dt.f16.numpy
+
+
+@_bfloat16_as_half
+def loop_types(ufunc, kinds: tuple) -> tuple[DType, ...]:
+    """The types that NumPy computes the ufunc in and gives: inputs, then outputs."""
+    outputs = (None,) * (ufunc.nin + ufunc.nout - len(kinds))
+    found = ufunc.resolve_dtypes(kinds + outputs)
+    if any(d == object for d in found):  # NumPy compares two Python ints as such
+        found = ufunc.resolve_dtypes(tuple(np.dtype(np.int64) if k is int else k for k in kinds) + outputs)
+    return tuple(dt.of(d) for d in found)
+
+
+@_bfloat16_as_half
+def _result_type(kinds: tuple) -> tuple[DType]:
+    return (dt.of(np.result_type(*[{int: 0, float: 0.0}.get(k, k) for k in kinds])),)
+
+
+def result_type_of(kinds: tuple) -> DType:
+    """NumPy's common type of dtypes and of int and float for Python numbers."""
+    try:
+        return _result_type(kinds)[0]
+    except TypeError as error:
+        fail(TypeError, str(error))
+
+
+def resolve(ufunc, operands):
+    try:
+        return loop_types(ufunc, tuple([kind_of(x) for x in operands]))
+    except TypeError as error:
+        fail(TypeError if "supported" not in str(error) or "dtype" not in str(error) else UnsupportedError, str(error))

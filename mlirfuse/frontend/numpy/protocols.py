@@ -1,0 +1,67 @@
+"""NumPy's protocols: a call of NumPy's function with a stand-in comes here."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mlirfuse.core.errors import TraceError, UnsupportedError
+from mlirfuse.frontend.numpy.operands import asarray, contains_traced
+from mlirfuse.frontend.numpy.registry import HANDLED, METHODS, suggestion
+from mlirfuse.frontend.numpy.source import fail
+from mlirfuse.frontend.numpy.symint import SymInt
+from mlirfuse.frontend.numpy.traced_array import TracedArray
+from mlirfuse.frontend.numpy.ufuncs import call_ufunc
+
+
+def array_ufunc(ufunc, method: str, inputs, kwargs):
+    """NumPy's ``__array_ufunc__``."""
+    kwargs = {k: v for k, v in kwargs.items() if v is not None or k not in ("out",)}
+    if not (contains_traced(inputs) or contains_traced(tuple(kwargs.values()))):
+        return NotImplemented
+    if method == "__call__":
+        if ufunc in (np.isnan, np.isinf, np.isfinite) and isinstance(inputs[0], SymInt):
+            return ufunc(0)
+        out = kwargs.get("out")
+        if isinstance(out, tuple) and any(isinstance(o, np.ndarray) for o in out):
+            fail(TraceError, f"np.{ufunc.__name__} would write a traced value into an array from outside the function: "
+                 "make that array an argument, or compute into a new one")  # fmt: skip
+        return call_ufunc(ufunc, inputs, kwargs)
+    if method == "outer":
+        a, b = (asarray(x) for x in inputs)
+        return call_ufunc(ufunc, (np.reshape(a, a.shape + (1,) * b.ndim), b), kwargs)
+    function = METHODS.get((ufunc, method))
+    if function is not None:
+        if isinstance(kwargs.get("out"), tuple):
+            kwargs["out"] = kwargs["out"][0]
+        return function(*inputs, **kwargs)
+    fail(UnsupportedError, f"np.{ufunc.__name__}.{method} is not supported in a compiled function: compute it outside")
+
+
+def array_function(function, args, kwargs):
+    """NumPy's ``__array_function__``."""
+    ours = HANDLED.get(function)
+    if ours is None:
+        name = function.__name__
+        module = getattr(function, "__module__", None) or "numpy"
+        if module.startswith("numpy.random"):
+            fail(
+                TraceError,
+                f"np.random.{name} inside a compiled function: use mlirfuse.numpy.uniform, normal or dropout with a seed",
+            )
+        spelled = f"{module.replace('numpy', 'np', 1)}.{name}"
+        fail(UnsupportedError, f"the function {spelled} is not supported in a compiled function{suggestion(name)}")
+    try:
+        return ours(*args, **kwargs)
+    except TypeError as error:
+        if "unexpected keyword argument" in str(error) and not getattr(error, "_located", False):
+            key = str(error).rsplit("'", 2)[1]
+            fail(
+                UnsupportedError,
+                f"np.{function.__name__}: the argument '{key}' is not supported in a compiled function",
+            )
+        raise
+
+
+for _class in (TracedArray, SymInt):
+    _class.__array_ufunc__ = lambda self, ufunc, method, *inputs, **kwargs: array_ufunc(ufunc, method, inputs, kwargs)
+    _class.__array_function__ = lambda self, function, types, args, kwargs: array_function(function, args, kwargs)

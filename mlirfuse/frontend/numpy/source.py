@@ -1,0 +1,69 @@
+"""The user's line: errors and ops name the innermost line that is neither ours nor NumPy's."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+
+import numpy as np
+
+from mlirfuse.core.errors import UnsupportedError
+
+OURS = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
+
+
+_NUMPYS = os.path.dirname(os.path.abspath(np.__file__)) + os.sep
+
+
+_internal: dict[str, bool] = {}
+
+
+def user_frame():
+    """The innermost frame that is neither ours nor NumPy's; None if there is none."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        internal = _internal.get(name)
+        if not (is_internal(name) if internal is None else internal):
+            return frame
+        frame = frame.f_back
+    return None
+
+
+def is_internal(file: str) -> bool:
+    found = _internal.get(file)
+    if found is None:
+        found = _internal[file] = file.startswith((OURS, _NUMPYS, "<__array_function__", "<frozen"))
+    return found
+
+
+def location() -> tuple[str, int] | None:
+    frame = user_frame()
+    return None if frame is None else (frame.f_code.co_filename, frame.f_lineno)
+
+
+def located(message: str, where: tuple[str, int] | None = None) -> str:
+    """``message`` with the user's file, line and source: those that an op came from, or those that run now."""
+    where = where or location()
+    if where is None:
+        return message
+    source = linecache.getline(*where).strip()
+    return f"{message}\n  at {where[0]}:{where[1]}" + (f": {source}" if source else "")
+
+
+class UnsupportedAttribute(UnsupportedError, AttributeError):
+    """An attribute of arrays that traced arrays do not have."""
+
+
+def located_error(error: Exception) -> Exception:
+    if getattr(error, "_located", False):
+        return error
+    made = type(error)(located(str(error)))
+    made._located = True
+    return made
+
+
+def fail(kind: type[Exception], message: str):
+    """Raises ``kind`` with the user's line."""
+    raise located_error(kind(message))

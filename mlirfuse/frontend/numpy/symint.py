@@ -1,0 +1,114 @@
+"""SymInt: an extent that is known only at run time, as the user sees it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numbers
+
+import numpy as np
+
+from mlirfuse.frontend.numpy.size_guards import COMPARE
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.sizes import Expr, Size
+
+if TYPE_CHECKING:
+    from mlirfuse.frontend.numpy.trace_state import Trace
+
+
+class SymInt:
+    """An extent known only at run time, as ``x.shape`` holds it. Arithmetic stays symbolic; a comparison, ``int()``,
+    ``range()`` or an index fixes what it found as a guard. Used with arrays it is a number computed at run time."""
+
+    __slots__ = ("size", "trace")
+    __array_priority__ = 1000
+
+    def __init__(self, trace: Trace, size: Expr):
+        self.trace = trace
+        self.size = size
+
+    def __int__(self) -> int:
+        return self.trace.concretise(self.size)
+
+    __index__ = __int__
+
+    def __float__(self) -> float:
+        return float(int(self))
+
+    def __complex__(self) -> complex:
+        return complex(int(self))
+
+    def __hash__(self):
+        return hash(int(self))
+
+    def __bool__(self) -> bool:
+        return self.trace.decide(self.size, "!=", 0)
+
+    def __repr__(self) -> str:
+        return f"SymInt({self.size})"
+
+    def __str__(self) -> str:
+        return str(int(self))
+
+    def __format__(self, spec: str) -> str:
+        return format(int(self), spec)
+
+    def __array__(self, dtype=None, copy=None):
+        return np.asarray(int(self), dtype)
+
+    def __neg__(self):
+        return self.trace.sym(sz.mul(self.size, -1))
+
+    def __pos__(self):
+        return self
+
+    def __abs__(self):
+        return self if self.trace.decide(self.size, ">=", 0) else -self
+
+    def __invert__(self):
+        return self.trace.sym(-self.size - 1)
+
+    def __round__(self, digits=None):
+        return self
+
+    def __trunc__(self):
+        return self
+
+    __floor__ = __ceil__ = __trunc__
+
+    def __divmod__(self, other):
+        return self // other, self % other
+
+    def __rdivmod__(self, other):
+        return other // self, other % self
+
+
+numbers.Integral.register(SymInt)
+
+
+def integer_of(x) -> Size | None:
+    """The size that a Python or NumPy integer or SymInt is, else None."""
+    cls = x.__class__
+    if cls is int or cls is bool:
+        return int(x)
+    if cls is SymInt:
+        return x.size
+    return int(x) if isinstance(x, np.integer) else None
+
+
+def _sym_compare(op):
+    function = COMPARE[op]
+
+    def method(self, other):
+        size = integer_of(other)
+        if size is not None:
+            return self.trace.decide(self.size, op, size)
+        if isinstance(other, float):
+            return function(int(self), other)
+        return NotImplemented
+
+    return method
+
+
+for _name, _op in (("eq", "=="), ("ne", "!="), ("lt", "<"), ("le", "<="), ("gt", ">"), ("ge", ">=")):
+    setattr(SymInt, f"__{_name}__", _sym_compare(_op))

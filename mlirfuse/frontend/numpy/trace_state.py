@@ -1,0 +1,326 @@
+"""One tracing in progress: the graph so far, and what is known of its sizes."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+from typing import Any
+
+import numpy as np
+
+from mlirfuse.core.errors import ShapeError, TraceError
+from mlirfuse.frontend.numpy.arguments import ArgSpec, layout_of
+from mlirfuse.frontend.numpy.captures import frame_roots, spec_of, ways_to
+from mlirfuse.frontend.numpy.size_guards import COMPARE, OPPOSITE, SizeGuard, size_bound
+from mlirfuse.frontend.numpy.source import fail, located_error, location
+from mlirfuse.frontend.numpy.symint import SymInt
+from mlirfuse.frontend.numpy.traced_array import Buffer, TracedArray
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.builder import Builder
+from mlirfuse.ir.graph import Block, Layout, Value
+from mlirfuse.ir.sizes import Expr, Size
+
+_current = threading.local()
+
+
+def current() -> Trace | None:
+    """The trace that is being made in this thread."""
+    return getattr(_current, "trace", None)
+
+
+@contextlib.contextmanager
+def in_progress(trace: Trace | None):
+    """Makes ``trace`` the one that :func:`current` gives."""
+    outer = current()
+    _current.trace = trace
+    try:
+        yield
+    finally:
+        _current.trace = outer
+
+
+class Trace:
+    """One tracing in progress: the graph so far, the symbols' values in this call, and what has been decided by
+    them."""
+
+    def __init__(self):
+        self.block = Block()
+        self.builder = Builder(self.block, location)
+        self.hints: dict[str, int] = {}
+        self.substitution: dict[str, Size] = {}
+        self.same: dict[Size, Size] = {}
+        self.learned = False  # whether the two above hold anything
+        self._canonical: dict[Size, Size] = {}
+        self._hints: dict[Size, int] = {}
+        self.guards: dict[SizeGuard, None] = {}
+        self.equalities: list[tuple[Size, Size]] = []
+        self.static_leaves: dict[int, Any] = {}
+        self.scalar_ranges: dict[int, set[tuple[int, int]]] = {}
+        self.index_ranges: dict[int, list[tuple[Size, Size]]] = {}
+        self.symbols: dict[str, tuple[int, str, int]] = {}
+        self.layouts: list[Layout | None] = []
+        self.scalars: set[int] = set()
+        self.captured: dict[int, tuple[Any, TracedArray, tuple]] = {}
+        self.alive: list = []  # arrays whose ids are keys of `captured`
+        self.device = "cpu"
+        self.contiguous: set[Value] = set()  # arguments that are row-major without gaps
+        self.roots: list = []
+        self.words: set[str] = set()  # the names and strings in the code that is traced
+        self._counts = {"s": 0, "t": 0}
+
+    # ---- sizes
+
+    def sym(self, size: Size):
+        """What a user sees of a size: an int or a :class:`SymInt`."""
+        size = self.canonical(size)
+        return size if size.__class__ is int else SymInt(self, size)
+
+    def canonical(self, size: Size) -> Size:
+        """``size`` after all equalities found so far."""
+        if size.__class__ is int or not self.learned:
+            return size
+        found = self._canonical.get(size)
+        if found is None:
+            if size.is_symbol:
+                found = self.substitution.get(size.terms[0][0][0].args[0], size)
+            else:
+                found = sz.substitute(size, self.substitution)
+            if self.same:
+                found = self.same.get(found, found)
+            self._canonical[size] = found
+        return found
+
+    def shape(self, value: Value) -> tuple[Size, ...]:
+        return tuple([self.canonical(n) for n in value.shape]) if self.learned else value.shape
+
+    def hint(self, size: Size) -> int:
+        """The size in the call that is being traced."""
+        if size.__class__ is int:
+            return size
+        found = self._hints.get(size)
+        if found is None:
+            found = self._hints[size] = sz.substitute(size, self.hints)
+        return found
+
+    def hints_of(self, shape) -> tuple[int, ...]:
+        return tuple([n if n.__class__ is int else self.hint(n) for n in shape])
+
+    def decide(self, left: Size, op: str, right: Size) -> bool:
+        """Whether ``left op right``; recorded as a guard unless it always holds or never."""
+        left, right = self.canonical(left), self.canonical(right)
+        difference = left - right
+        if isinstance(difference, int):
+            return COMPARE[op](difference, 0)
+        low, high = size_bound(difference, True), size_bound(difference, False)
+        if op in ("==", "!=") and (low > 0 or high < 0):
+            return op == "!="
+        if op == "<" and (high < 0 or low >= 0):
+            return high < 0
+        if op == "<=" and (high <= 0 or low > 0):
+            return high <= 0
+        if op == ">" and (low > 0 or high <= 0):
+            return low > 0
+        if op == ">=" and (low >= 0 or high < 0):
+            return low >= 0
+        outcome = COMPARE[op](self.hint(left) - self.hint(right), 0)
+        self.guards[SizeGuard(left, op if outcome else OPPOSITE[op], right)] = None
+        if outcome if op == "==" else (op == "!=" and not outcome):
+            self._learn(left, right)
+        return outcome
+
+    def concretise(self, size: Size) -> int:
+        """The value of ``size`` in this call, to which the trace is fixed from here on."""
+        size = self.canonical(size)
+        if isinstance(size, int):
+            return size
+        value = self.hint(size)
+        self.guards[SizeGuard(size, "==", value)] = None
+        self._learn(size, value)
+        return value
+
+    def extent(self, size: Size) -> Size:
+        """``size`` as an extent of a new shape: 0 and 1, and nothing below, are always ints."""
+        size = self.canonical(size)
+        if isinstance(size, int) or size_bound(size, True) >= 2:
+            return size
+        value = self.hint(size)
+        if value <= 1:
+            self.guards[SizeGuard(size, "==", value)] = None
+            self._learn(size, value)
+            return value
+        self.guards[SizeGuard(size, ">", 1)] = None
+        return size
+
+    def unify(self, a: Size, b: Size) -> bool:
+        """False if the sizes differ in this call. Otherwise that they are equal becomes a condition of the trace."""
+        a, b = self.canonical(a), self.canonical(b)
+        if a == b:
+            return True
+        if self.hint(a) != self.hint(b):
+            return False
+        self.equalities.append((a, b))
+        self._learn(a, b)
+        return True
+
+    def _learn(self, a: Size, b: Size) -> None:
+        """Makes equal sizes one: by solving for a symbol where that works, else by naming one expression for the
+        other."""
+        self.learned = True
+        self._canonical = {}
+        if isinstance(a, Expr) and a.is_symbol and (isinstance(b, int) or b.is_symbol):
+            self._substitute(*((str(a), b) if isinstance(b, int) or _later(str(a), str(b)) else (str(b), a)))
+            return
+        terms_a, terms_b = sz._terms(a), sz._terms(b)
+        if len(terms_a) == 1 and len(terms_b) == 1:  # products: without what they share
+            (left, ca), (right, cb) = terms_a[0], terms_b[0]
+            left, right = list(left), list(right)
+            for factor in [f for f in left if f.op == "sym"]:
+                if factor in right:
+                    left.remove(factor)
+                    right.remove(factor)
+            common = math.gcd(ca, cb) or 1
+            a, b = sz._make({tuple(left): ca // common}), sz._make({tuple(right): cb // common})
+        difference = a - b
+        if isinstance(difference, int):
+            return
+        multiple = sz.known_multiple(difference)
+        if multiple is not None:
+            self._substitute(*multiple)
+            return
+        best = None
+        for factors, coefficient in difference.terms:
+            if len(factors) == 1 and factors[0].op == "sym" and abs(coefficient) == 1:
+                name = factors[0].args[0]
+                rest = sz.mul(difference - sz.mul(sz.symbol(name), coefficient), -coefficient)
+                if name not in sz.symbols(rest) and (best is None or _later(name, best[0])):
+                    best = (name, rest)
+        if best is None:
+            keep, drop = (a, b) if isinstance(a, int) or len(str(a)) <= len(str(b)) else (b, a)
+            if not isinstance(drop, int):
+                self.same[drop] = keep
+            return
+        self._substitute(*best)
+
+    def _substitute(self, name: str, size: Size) -> None:
+        single, old = {name: size}, sz.symbol(name)
+        renewed = {
+            k: size if v == old else v if isinstance(v, int) else sz.substitute(v, single)
+            for k, v in self.substitution.items()
+        }
+        self.substitution = renewed | single
+        if self.same:
+            self.same = {sz.substitute(k, single): sz.substitute(v, single) for k, v in self.same.items()}
+            self.same = {k: v for k, v in self.same.items() if k != v and not isinstance(k, int)}
+
+    # ---- ops
+
+    def emit(self, name: str, *operands: Value, **attrs) -> Value:
+        """Appends an op, with errors that name the user's line."""
+        try:
+            made = self.builder.op(name, *operands, **attrs)
+        except (ShapeError, TypeError) as error:
+            raise located_error(error) from None
+        if self.learned:
+            for value in made if isinstance(made, list) else (made,):
+                self._refresh(value)
+        return made
+
+    def _refresh(self, value: Value) -> None:
+        shape = tuple([self.canonical(n) for n in value.shape])
+        if shape != value.shape:
+            value.shape = shape
+            value.type = Value(value.dtype, shape).type
+
+    # ---- arguments
+
+    def _symbol(self, prefix: str, hint: int, where) -> Expr:
+        name = f"{prefix}{self._counts[prefix]}"
+        self._counts[prefix] += 1
+        self.hints[name] = hint
+        self.symbols[name] = where
+        symbol = sz.symbol(name)
+        self._hints[symbol] = hint
+        return symbol
+
+    def argument(self, spec: ArgSpec, name: str | None) -> Value:
+        position = len(self.block.args)
+        shape = tuple(
+            n if n in (0, 1) else self._symbol("s", n, (position, "shape", axis)) for axis, n in enumerate(spec.shape)
+        )
+        value = Value(spec.dtype, shape, name=name)
+        self.block.args.append(value)
+        if spec.scalar:
+            self.scalars.add(position)
+            self.layouts.append(None)
+            return value
+        strides: list = list(sz.contiguous_strides(shape))
+        if 0 not in spec.shape:
+            for axis, flag in enumerate(layout_of(spec.shape, spec.strides)):
+                if spec.shape[axis] == 1:
+                    continue
+                if flag == -1:
+                    strides[axis] = None
+                elif flag == 0:
+                    strides[axis] = 0
+            order = sorted(
+                (a for a in range(len(shape)) if spec.shape[a] != 1 and spec.strides[a] != 0),
+                key=lambda a: (abs(spec.strides[a]), -a),
+            )
+            running: Size = 1
+            for axis in order:
+                if strides[axis] is None:
+                    strides[axis] = running = self._symbol("t", spec.strides[axis], (position, "stride", axis))
+                    running = running if spec.strides[axis] > 0 else -running
+                else:
+                    strides[axis] = running if spec.strides[axis] > 0 else sz.mul(running, -1)
+                running = sz.mul(running, shape[axis])
+            for axis in reversed(range(len(shape))):
+                if spec.shape[axis] == 1:
+                    strides[axis] = sz.mul(strides[axis + 1], shape[axis + 1]) if axis + 1 < len(shape) else 1
+        self.layouts.append(Layout(tuple(strides), spec.align))
+        if tuple(strides) == sz.contiguous_strides(shape):
+            self.contiguous.add(value)
+        return value
+
+    def capture(self, array) -> TracedArray:
+        """An array from outside the function, as an argument that the function's caller does not see."""
+        found = self.captured.get(id(array))
+        if found is not None and not found[2] and found[0] is not array and not _same_elements(found[0], array):
+            # Written into since: what it is now is another array. (The captured arrays stay in their order.)
+            self.captured = {id(f[0]) if f is found else key: f for key, f in self.captured.items()}
+            found = None
+        if found is None:
+            spec = spec_of(array)
+            if spec.device != self.device and spec.shape:
+                made = (
+                    "; one that the function makes, make with mlirfuse.numpy (arange, zeros, ...)"
+                    if spec.device == "cpu"
+                    else ""
+                )
+                fail(
+                    TraceError,
+                    f"an array on {spec.device} from outside the function is used with arguments on {self.device}: move it there before{made}",
+                )
+            name, paths = ways_to(array, self.roots + frame_roots())
+            position, key = len(self.block.args), id(array)
+            if (
+                not paths and isinstance(array, np.ndarray) and array.nbytes <= _SNAPSHOT
+            ):  # made while the function is traced: it may change yet
+                self.alive.append(array)
+                array = array.copy(order="K")
+                spec = spec_of(array)
+            made = TracedArray(self, self.argument(spec, name), Buffer(captured=position, writable=False))
+            found = self.captured[key] = (array, made, paths)
+        return found[1]
+
+
+_SNAPSHOT = 64 << 20  # bytes; larger arrays made while a function is traced are not copied
+
+
+def _same_elements(a, b) -> bool:
+    return a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes()
+
+
+def _later(a: str, b: str) -> bool:
+    return (a[0], int(a[1:])) > (b[0], int(b[1:]))

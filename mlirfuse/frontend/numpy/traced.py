@@ -1,0 +1,90 @@
+"""What a trace gives: the graph, how its results make what the function returns, and what they rest on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from mlirfuse.frontend import tree as trees
+from mlirfuse.frontend.numpy.captures import Captured
+from mlirfuse.frontend.numpy.scope import read_scope, unchanged
+from mlirfuse.frontend.numpy.size_guards import SizeGuard
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.graph import Graph
+from mlirfuse.ir.sizes import Size
+
+
+@dataclass(frozen=True)
+class Out:
+    """A leaf of the result.
+
+    ``kind`` "result": the graph's result ``index``; "argument": the caller's own object at leaf ``index``; "size": the
+    size ``value``, an int; "constant": the object ``value``. ``scalar``: np.generic, int, float, bool or complex where
+    NumPy would return a number of that kind and not an array.
+    """
+
+    kind: str
+    index: int = -1
+    value: Any = None
+    scalar: type | None = None
+
+
+@dataclass
+class Traced:
+    """A traced function. The trace is right for a call where
+
+    - its arguments have the same dtypes, ranks, extents of 0 and 1 and layouts (:func:`layout_of`),
+    - the leaves in ``static_leaves`` have the same values,
+    - all ``size_guards`` hold, in their order,
+    - all ``equalities`` hold, pairs of sizes (tracing again where one fails raises NumPy's error at the user's line),
+    - every number in ``scalar_ranges`` and ``index_ranges`` (by leaf) lies in its ranges, both ends in them.
+
+    ``symbols``: for each symbol, (the graph's argument, "shape" or "stride", axis) that it is read from.
+    ``arg_leaves``: the leaf of each of the graph's arguments; after them come those of ``captured``. ``mutated``: leaf
+    position to the graph's result with its new value. ``scope``: (dict or cell, key, value) for the numbers and strings
+    that the function reads from around it, which are constants in the trace, and for arrays that others were computed
+    from before they met a traced one; :meth:`scope_holds` checks it.
+    """
+
+    graph: Graph
+    out_tree: trees.Tree
+    outs: list[Out]
+    static_leaves: dict[int, Any]
+    size_guards: list[SizeGuard]
+    equalities: list[tuple[Size, Size]]
+    mutated: dict[int, int]
+    captured: list[Captured]
+    symbols: dict[str, tuple[int, str, int]]
+    arg_leaves: list[int]
+    scalar_ranges: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    index_ranges: dict[int, list[tuple[Size, Size]]] = field(default_factory=dict)
+    scope: list[tuple[Any, str, Any]] = field(default_factory=list)
+
+    def scope_holds(self) -> bool:
+        """Whether what the function read from around it is there still."""
+        return all(unchanged(read_scope(namespace, key), value) for namespace, key, value in self.scope)
+
+    def sizes(self, arrays) -> dict[str, int]:
+        """The symbols' values in a call, from the NumPy arrays of the graph's arguments."""
+        out = {}
+        for name, (position, what, axis) in self.symbols.items():
+            array = arrays[position]
+            out[name] = array.shape[axis] if what == "shape" else array.strides[axis] // array.itemsize
+        return out
+
+    def result(self, results, leaves, sizes: dict[str, int]):
+        """What the function returns, from the graph's results, the leaves of the call and the symbols' values."""
+        out = []
+        for o in self.outs:
+            if o.kind == "result":
+                x = results[o.index]
+                if o.scalar is not None and isinstance(x, np.ndarray):
+                    x = x[()] if o.scalar is np.generic else o.scalar(x[()])
+                out.append(x)
+            elif o.kind == "argument":
+                out.append(leaves[o.index])
+            else:
+                out.append(sz.substitute(o.value, sizes) if o.kind == "size" else o.value)
+        return self.out_tree.unflatten(out)

@@ -1,0 +1,211 @@
+"""The stand-ins for arrays.
+
+Writing into arrays is made functional here: a :class:`Buffer` is the memory that an array and its views share. A view
+is a path of steps from the buffer; it is read by replaying the path and written by inverting it, so that a write
+through one view is seen through all the others, as in NumPy.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mlirfuse.core.errors import TraceError
+from mlirfuse.frontend.numpy.registry import suggestion
+from mlirfuse.frontend.numpy.source import UnsupportedAttribute, fail
+from mlirfuse.frontend.numpy.views import reshapes_are_views
+from mlirfuse.ir.graph import Value
+
+if TYPE_CHECKING:
+    from mlirfuse.frontend.numpy.trace_state import Trace
+
+
+class Buffer:
+    """The memory of an array and its views. ``value`` is what it holds now; ``version`` counts the writes.
+
+    ``origin`` is what it held first, ``leaf`` the position of the argument that it belongs to, ``captured`` that of an
+    array from outside among the graph's arguments.
+    """
+
+    __slots__ = ("captured", "leaf", "origin", "value", "version", "writable")
+
+    def __init__(
+        self, value: Value | None = None, leaf: int | None = None, captured: int | None = None, writable: bool = True
+    ):
+        self.value = self.origin = value
+        self.version = 0
+        self.leaf = leaf
+        self.captured = captured
+        self.writable = writable
+
+
+class TracedArray:
+    """Stands for an array while a function is traced. Has NumPy's operators, methods and attributes."""
+
+    __slots__ = ("__weakref__", "_buffer", "_path", "_scalar", "_trace", "_value", "_version")
+    __array_priority__ = 1000
+    _weak: type | None = None
+
+    def __init__(
+        self, trace: Trace, value: Value, buffer: Buffer | None = None, path: tuple = (), scalar: bool = False
+    ):
+        self._trace = trace
+        self._value = value
+        if buffer is None:
+            buffer = Buffer(value)
+        elif buffer.value is None:
+            buffer.value = buffer.origin = value
+        self._buffer = buffer
+        self._path = path
+        self._version = buffer.version
+        self._scalar = scalar  # NumPy would have a number here, no 0-d array
+
+    # ---- value
+
+    @property
+    def value(self) -> Value:
+        """What the array holds at this point of the function."""
+        if self._version != self._buffer.version:
+            self._check_reshapes()
+            value = self._buffer.value
+            for step in self._path:
+                value = step.read(self._trace, value)
+            self._value, self._version = value, self._buffer.version
+        return self._value
+
+    def step(self, step) -> TracedArray:
+        """The view that is one step (see :mod:`mlirfuse.frontend.numpy.views`) from this one."""
+        value = step.read(self._trace, self.value)
+        return (
+            TracedArray(self._trace, value)
+            if self._scalar
+            else TracedArray(self._trace, value, self._buffer, (*self._path, step))
+        )
+
+    def alias(self) -> TracedArray:
+        """Another array with the same memory (of a number: one with its value)."""
+        return (
+            TracedArray(self._trace, self.value)
+            if self._scalar
+            else TracedArray(self._trace, self.value, self._buffer, self._path)
+        )
+
+    def _check_reshapes(self) -> None:
+        if not reshapes_are_views(self._trace, self._buffer.origin, self._path):
+            fail(
+                TraceError,
+                "an array and a reshape of it are written and read here, and whether NumPy made the reshape a view or a copy depends "
+                "on how the array lies in memory: write into the array before it is reshaped, or reshape a copy of it",
+            )
+
+    def assign(self, new: Value) -> None:
+        """Makes the memory of this array hold ``new``, which has its dtype and shape."""
+        buffer = self._buffer
+        if self._scalar:
+            fail(TypeError, "a number cannot be assigned to: it is no array")
+        if buffer.captured is not None:
+            fail(
+                TraceError,
+                "writing into an array from outside the function: pass it as an argument, or write into a copy of it",
+            )
+        self._check_reshapes()
+        if not buffer.writable:
+            fail(ValueError, "assignment destination is read-only")
+        buffer.value = self._written(buffer.value, 0, new)
+        buffer.version += 1
+        if not self._path:
+            self._value, self._version = new, buffer.version
+
+    def _written(self, base: Value, depth: int, new: Value) -> Value:
+        if depth == len(self._path):
+            return new
+        step = self._path[depth]
+        inner = self._written(step.read(self._trace, base), depth + 1, new) if depth + 1 < len(self._path) else new
+        return step.write(self._trace, base, inner)
+
+    # ---- attributes
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self._value.dtype.numpy
+
+    @property
+    def shape(self) -> tuple:
+        trace = self._trace
+        return tuple([n if n.__class__ is int else trace.sym(n) for n in self._value.shape])
+
+    @property
+    def ndim(self) -> int:
+        return len(self._value.shape)
+
+    @property
+    def size(self):
+        return self._trace.sym(self._value.numel)
+
+    @property
+    def itemsize(self) -> int:
+        return self._value.dtype.bytes
+
+    @property
+    def nbytes(self):
+        return self.size * self.itemsize
+
+    def __len__(self) -> int:
+        if not self._value.shape:
+            raise TypeError("len() of unsized object")
+        return self._trace.concretise(self._value.shape[0])
+
+    def __iter__(self):
+        if not self._value.shape:
+            raise TypeError("iteration over a 0-d array")
+        return (self[k] for k in range(len(self)))
+
+    def __repr__(self) -> str:
+        return f"TracedArray({self._value.dtype}[{', '.join(map(str, self._trace.shape(self._value)))}])"
+
+    def __getattr__(self, name: str):
+        if not name.startswith("_") and hasattr(np.ndarray, name):
+            fail(
+                UnsupportedAttribute,
+                f"the array method or attribute '{name}' is not supported in a compiled function{suggestion(name)}",
+            )
+        raise AttributeError(f"'TracedArray' object has no attribute '{name}'")
+
+    # ---- what a traced array cannot be
+
+    def __bool__(self) -> bool:
+        fail(
+            TraceError,
+            f"the truth of a traced array ({self!r}) is not known while the function is compiled: it cannot decide an 'if', "
+            "'while', 'and' or 'assert'. Use np.where(condition, a, b), or np.logical_and / & and | for conditions",
+        )
+
+    def _no_number(self, what: str):
+        fail(TraceError, f"{what} needs a number, and the value of a traced array ({self!r}) is not known while the function is compiled. "
+             "Keep it as an array, or compute the number outside the function and pass it as an argument")  # fmt: skip
+
+    def __float__(self):
+        self._no_number("float()")
+
+    def __int__(self):
+        self._no_number("int()")
+
+    def __complex__(self):
+        self._no_number("complex()")
+
+    def __index__(self):
+        self._no_number("an index, a shape or range()")
+
+    def item(self, *args):
+        self._no_number("item()")
+
+    def tolist(self):
+        self._no_number("tolist()")
+
+    __hash__ = None
+
+    def __array__(self, dtype=None, copy=None):
+        fail(TraceError, f"a traced array ({self!r}) cannot become a NumPy array while the function is compiled. np.array and np.asarray "
+             "of traced values: use mlirfuse.numpy.asarray, or np.stack for a list of them; a function of another library: call it "
+             "outside the compiled function")  # fmt: skip

@@ -1,0 +1,143 @@
+"""The stand-ins for numbers, whose values the function may ask for while it is traced."""
+
+from __future__ import annotations
+
+import math
+import numbers
+import operator
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mlirfuse.frontend.numpy.arguments import ArgSpec
+from mlirfuse.frontend.numpy.traced_array import TracedArray
+from mlirfuse.ir.graph import Value
+
+if TYPE_CHECKING:
+    from mlirfuse.frontend.numpy.trace_state import Trace
+
+
+class TracedScalar(TracedArray):
+    """A number that is an argument, or computed from such: known at run time. Where the function needs it while it is
+    traced (as an axis, a shape, a condition …) its value in this call becomes a constant that calls are checked for."""
+
+    __slots__ = ("_thunk", "_weak")
+
+    def __init__(self, trace: Trace, value: Value, weak: type | None, thunk: Callable[[], Any]):
+        super().__init__(trace, value, scalar=True)
+        self._weak = weak
+        self._thunk = thunk
+
+    def concrete(self):
+        """Its value in this call, to which the trace is fixed from here on."""
+        return self._thunk()
+
+    def __bool__(self) -> bool:
+        return bool(self.concrete())
+
+    def __int__(self) -> int:
+        return int(self.concrete())
+
+    def __float__(self) -> float:
+        return float(self.concrete())
+
+    def __complex__(self) -> complex:
+        return complex(self.concrete())
+
+    def __index__(self) -> int:
+        return operator.index(self.concrete())
+
+    def __hash__(self) -> int:
+        return hash(self.concrete())
+
+    def __str__(self) -> str:
+        return str(self.concrete())
+
+    def __format__(self, spec: str) -> str:
+        return format(self.concrete(), spec)
+
+    def __round__(self, digits=None):
+        return round(self.concrete(), digits)
+
+    def __trunc__(self):
+        return math.trunc(self.concrete())
+
+    def __floor__(self):
+        return math.floor(self.concrete())
+
+    def __ceil__(self):
+        return math.ceil(self.concrete())
+
+    def item(self, *args):
+        return self.concrete().item() if isinstance(self.concrete(), np.generic) else self.concrete()
+
+    tolist = item
+
+    def is_integer(self) -> bool:
+        return self.concrete().is_integer()
+
+    def bit_length(self) -> int:
+        return self.concrete().bit_length()
+
+    def __array__(self, dtype=None, copy=None):
+        return np.asarray(self.concrete(), dtype)
+
+
+numbers.Number.register(TracedScalar)
+
+
+class LeafScalar(TracedScalar):
+    """A number that is an argument itself."""
+
+    __slots__ = ("leaf", "spec")
+
+    def __init__(self, trace: Trace, value: Value, spec: ArgSpec, leaf: int):
+        is_python = spec.weak or spec.value.__class__ is bool
+        super().__init__(
+            trace, value, {"b": bool, "i": int, "f": float, "c": complex}[spec.dtype.kind] if is_python else None, None
+        )
+        self.spec = spec
+        self.leaf = leaf
+
+    def concrete(self):
+        self._trace.static_leaves[self.leaf] = self.spec.value
+        return self.spec.value
+
+
+class LeafArray(TracedArray):
+    """A 0-d array on the host that is an argument. Until it is written into, it can become a constant as a number
+    can."""
+
+    __slots__ = ("leaf", "spec")
+
+    def concrete(self):
+        """Its value in this call, to which the trace is fixed from here on; None where it is not known."""
+        if self._buffer.version or self.spec.value is None:
+            return None
+        self._trace.static_leaves[self.leaf] = self.spec.value
+        return self.spec.value
+
+
+def _or_concrete(name: str, convert):
+    general = getattr(TracedArray, name)
+
+    def method(self, *args):
+        value = self.concrete()
+        return general(self) if value is None else convert(value)
+
+    setattr(LeafArray, name, method)
+
+
+for _name, _convert in (
+    ("__bool__", bool),
+    ("__int__", int),
+    ("__float__", float),
+    ("__complex__", complex),
+    ("__index__", operator.index),
+):
+    _or_concrete(_name, _convert)
+
+
+for _name in ("item", "tolist"):
+    _or_concrete(_name, lambda value: value.item())

@@ -1,0 +1,191 @@
+"""How each of NumPy's ufuncs becomes ops: a function of the trace, the operands' values in the types that NumPy computes
+in, those types and the results'.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from mlirfuse.core.errors import ShapeError
+from mlirfuse.frontend.numpy.broadcasting import aligned, broadcast_shape
+from mlirfuse.frontend.numpy.operands import fresh
+from mlirfuse.frontend.numpy.registry import UFUNCS, lowers
+from mlirfuse.frontend.numpy.source import fail
+from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir.ops import table as ops
+
+
+def _row_ufunc(name):
+    def lower(t, values, ins, outs):
+        return t.emit(name, *aligned(t, values))
+
+    return lower
+
+
+for _row in ops.TABLE.values():
+    if _row.kind == "elementwise":
+        for _spelled in _row.numpy:
+            _function = getattr(np, _spelled, None)
+            if isinstance(_function, np.ufunc):
+                UFUNCS[_function] = _row_ufunc(_row.name)
+
+
+@lowers(np.positive)
+def _positive(t, values, ins, outs):
+    return fresh(t, values[0])
+
+
+@lowers(np.conjugate)
+def _conjugate(t, values, ins, outs):
+    return t.emit("conj", values[0]) if ins[0].kind == "c" else fresh(t, values[0])
+
+
+def _identity_for_bools(name):
+    lower = _row_ufunc(name)
+
+    def either(t, values, ins, outs):
+        same = ins[0] is dt.bool_ or (ins[0].is_integer and name != "abs")
+        return fresh(t, values[0]) if same else lower(t, values, ins, outs)
+
+    return either
+
+
+for _spelled, _name in (("absolute", "abs"), ("floor", "floor"), ("ceil", "ceil"), ("trunc", "trunc")):
+    UFUNCS[getattr(np, _spelled)] = _identity_for_bools(_name)
+
+
+@lowers(np.square)
+def _square(t, values, ins, outs):
+    return t.emit("mul", values[0], values[0])
+
+
+@lowers(np.reciprocal)
+def _reciprocal(t, values, ins, outs):
+    if ins[0].is_float:
+        return t.emit("reciprocal", values[0])
+    return t.emit("trunc_div", t.builder.constant(1, ins[0]), values[0])
+
+
+@lowers(np.float_power)
+def _float_power(t, values, ins, outs):
+    return t.emit("pow", *aligned(t, values))
+
+
+@lowers(np.divmod)
+def _divmod(t, values, ins, outs):
+    values = aligned(t, values)
+    return t.emit("floor_div", *values), t.emit("mod", *values)
+
+
+@lowers(np.modf)
+def _modf(t, values, ins, outs):
+    (x,) = values
+    whole = t.emit("trunc", x)
+    infinite = t.emit("isinf", x)
+    part = t.emit("where", infinite, t.builder.constant(0, ins[0]), t.emit("sub", x, whole))
+    return t.emit("copysign", part, x), whole
+
+
+@lowers(np.lcm)
+def _lcm(t, values, ins, outs):
+    a, b = aligned(t, values)
+    divisor = t.emit("gcd", a, b)
+    divisor = t.emit(
+        "where", t.emit("eq", divisor, t.builder.constant(0, ins[0])), t.builder.constant(1, ins[0]), divisor
+    )
+    product = t.emit("mul", t.emit("trunc_div", a, divisor), b)
+    return product if ins[0].kind == "u" else t.emit("abs", product)
+
+
+@lowers(np.heaviside)
+def _heaviside(t, values, ins, outs):
+    x, h = aligned(t, values)
+    zero, one = t.builder.constant(0, ins[0]), t.builder.constant(1, ins[0])
+    y = t.emit("where", t.emit("eq", x, zero), h, t.emit("where", t.emit("lt", x, zero), zero, one))
+    return t.emit("where", t.emit("isnan", x), x, y)
+
+
+@lowers(np.deg2rad, np.radians)
+def _deg2rad(t, values, ins, outs):
+    return t.emit("mul", values[0], t.builder.constant(math.pi / 180, ins[0]))
+
+
+@lowers(np.rad2deg, np.degrees)
+def _rad2deg(t, values, ins, outs):
+    return t.emit("mul", values[0], t.builder.constant(180 / math.pi, ins[0]))
+
+
+@lowers(np.logaddexp2)
+def _logaddexp2(t, values, ins, outs):
+    a, b = aligned(t, values)
+    high, dtype = t.emit("maximum", a, b), ins[0]
+    same = t.emit("eq", a, b)
+    gap = t.emit("where", same, t.builder.constant(0, dtype), t.emit("neg", t.emit("abs", t.emit("sub", a, b))))
+    tail = t.emit("mul", t.emit("log1p", t.emit("exp2", gap)), t.builder.constant(1 / math.log(2), dtype))
+    return t.emit("add", high, tail)
+
+
+@lowers(np.spacing)
+def _spacing(t, values, ins, outs):
+    (x,) = values
+    limit = t.emit("copysign", t.builder.constant(math.inf, ins[0]), x)
+    return t.emit("sub", t.emit("nextafter", x, limit), x)
+
+
+def _comparison(name):
+    def lower(t, values, ins, outs):
+        a, b = aligned(t, values)
+        if ins[0] is ins[1]:
+            return t.emit(name, a, b)
+        # int64 against uint64: exact, as NumPy compares them.
+        signed_first = ins[0] is dt.i64
+        signed, other = (a, b) if signed_first else (b, a)
+        negative = t.emit("lt", signed, t.builder.constant(0, dt.i64))
+        cast = t.emit("cast", signed, to=dt.u64)
+        result = t.emit(name, cast, other) if signed_first else t.emit(name, other, cast)
+        when_negative = {
+            "eq": False,
+            "ne": True,
+            "lt": signed_first,
+            "le": signed_first,
+            "gt": not signed_first,
+            "ge": not signed_first,
+        }[name]
+        if when_negative:
+            return t.emit("logical_or", negative, result)
+        return t.emit("logical_and", t.emit("logical_not", negative), result)
+
+    return lower
+
+
+COMPARISONS = {
+    np.equal: "eq",
+    np.not_equal: "ne",
+    np.less: "lt",
+    np.less_equal: "le",
+    np.greater: "gt",
+    np.greater_equal: "ge",
+}
+
+
+for _function, _name in COMPARISONS.items():
+    UFUNCS[_function] = _comparison(_name)
+
+
+@lowers(np.matmul)
+def _matmul(t, values, ins, outs):
+    a, b = values
+    if not a.shape or not b.shape:
+        fail(ValueError, "matmul: a 0-d operand has no matrix dimension; use * for a product with a number")
+    (inner_a, inner_b), batch = (
+        (t.shape(a)[-1], t.shape(b)[-2 if b.rank > 1 else -1]),
+        (t.shape(a)[:-2], t.shape(b)[:-2]),
+    )
+    if not t.unify(inner_a, inner_b):
+        fail(ShapeError, "matmul: Input operand 1 has a mismatch in its core dimension 0, with gufunc signature (n?,k),(k,m?)->(n?,m?) "
+             f"(size {t.hint(inner_b)} is different from {t.hint(inner_a)})")  # fmt: skip
+    if batch[0] and batch[1]:
+        broadcast_shape(t, batch, "matmul: operands could not be broadcast together")
+    return t.emit("matmul", a, b)

@@ -1,0 +1,204 @@
+"""Calling ufuncs on traced operands: types, out=, where=."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mlirfuse.core.errors import ShapeError, TraceError, UnsupportedError
+from mlirfuse.frontend.numpy.broadcasting import aligned, broadcast_value
+from mlirfuse.frontend.numpy.operands import asarray, concrete, fresh, operand, trace_of, value_of, wrap
+from mlirfuse.frontend.numpy.promotion import dtype_of, int_range, kind_of, resolve
+from mlirfuse.frontend.numpy.registry import UFUNCS, suggestion
+from mlirfuse.frontend.numpy.source import fail
+from mlirfuse.frontend.numpy.traced_array import TracedArray
+from mlirfuse.frontend.numpy.traced_scalar import TracedScalar
+from mlirfuse.frontend.numpy.ufunc_rules import COMPARISONS
+from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir.graph import Value
+
+
+def _is_number(x) -> bool:
+    return not isinstance(x, TracedArray) or isinstance(x, TracedScalar)
+
+
+_NARROWEST = {int: np.uint8, float: np.float16}  # of Python's numbers, which take on any type of their kind
+
+
+def call_ufunc(ufunc, inputs, kwargs=None):
+    """A ufunc on operands of which at least one is traced."""
+    t = trace_of(*inputs)
+    operands = [operand(t, x) for x in inputs]
+    dtype, out, where_ = None, None, True
+    if kwargs:
+        dtype, out, where_ = kwargs.pop("dtype", None), kwargs.pop("out", None), kwargs.pop("where", True)
+        for key in list(kwargs):
+            if key not in ("casting", "order", "subok") or kwargs[key] not in ("same_kind", "K", True):
+                fail(
+                    UnsupportedError, f"{ufunc.__name__}: the argument '{key}' is not supported in a compiled function"
+                )
+    lower = UFUNCS.get(ufunc)
+    if lower is None:
+        fail(
+            UnsupportedError,
+            f"the function np.{ufunc.__name__} is not supported in a compiled function{suggestion(ufunc.__name__)}",
+        )
+    if ufunc in COMPARISONS:
+        if dtype is not None and dtype_of(dtype) is not dt.bool_:
+            fail(
+                TypeError, f"No loop matching the specified signature and casting was found for ufunc {ufunc.__name__}"
+            )
+        early, dtype = _compare_with_big_int(t, ufunc, operands), None
+        if early is not None:
+            return (
+                early
+                if out is None and where_ is True
+                else _store(t, early.value, out[0] if isinstance(out, tuple) else out, where_, ufunc.__name__)
+            )
+    if ufunc is np.power:
+        shortcut = _power(t, operands) if dtype is None and out is None else None
+        if shortcut is not None:
+            return shortcut
+    types = resolve(ufunc, operands)
+    ins, outs = types[: ufunc.nin], types[ufunc.nin :]
+    if dtype is not None:
+        ins = outs = (dtype_of(dtype),) * ufunc.nin
+        outs = outs[: ufunc.nout]
+        for k, kind in enumerate(map(kind_of, operands)):
+            if not np.can_cast(_NARROWEST.get(kind, kind), ins[0].numpy, "same_kind"):
+                _check_cast(np.dtype(kind), ins[0].numpy, f"ufunc '{ufunc.__name__}' input {k}")
+    made = lower(t, [value_of(t, x, d) for x, d in zip(operands, ins)], ins, outs)
+    values = made if isinstance(made, tuple) else (made,)
+    if out is not None or where_ is not True:
+        targets = out if isinstance(out, tuple) else (out,)
+        results = [_store(t, v, target, where_, ufunc.__name__) for v, target in zip(values, targets)]
+    elif all(_is_number(x) for x in operands):
+        several = len(values) > 1
+        results = [
+            TracedScalar(t, v, None, lambda k=k: _nth(ufunc(*map(concrete, operands)), k if several else None))
+            for k, v in enumerate(values)
+        ]
+    else:
+        results = [wrap(t, v) for v in values]
+    return tuple(results) if len(results) > 1 else results[0]
+
+
+def _nth(x, k):
+    return x if k is None else x[k]
+
+
+def _store(t, value: Value, target, where_, name: str):
+    """Writes a result into ``out=``, where the mask says so."""
+    if target is None:
+        fail(
+            UnsupportedError,
+            f"{name}: where= without out= leaves elements undefined: use np.where(condition, result, otherwise)",
+        )
+    if not isinstance(target, TracedArray):
+        fail(TraceError, f"{name}: out= is an array from outside the function: make it an argument")
+    if where_ is not True:
+        to = target._value.dtype  # in which the elements that stay are what they were
+        _check_cast(value.dtype.numpy, to.numpy, f"ufunc '{name}' output")
+        value = value if value.dtype is to else t.emit("cast", value, to=to)
+        value = t.emit("where", *aligned(t, [asarray(where_, bool).value, value, target.value]))
+    store(t, target, value, name)
+    return target
+
+
+def _check_cast(given, kept, what: str, casting: str = "same_kind") -> None:
+    if not np.can_cast(given, kept, casting):
+        fail(TypeError, f"Cannot cast {what} from dtype('{given}') to dtype('{kept}') with casting rule '{casting}'")
+
+
+def store(t, target: TracedArray, value: Value, name: str, casting: str = "same_kind") -> None:
+    """Makes ``target`` hold ``value``, by the rules for a ufunc's output."""
+    dtype = target._value.dtype
+    _check_cast(value.dtype.numpy, dtype.numpy, f"ufunc '{name}' output", casting)
+    target_shape, shape = t.shape(target._value), t.shape(value)
+    if shape != target_shape:
+        message = (
+            f"non-broadcastable output operand with shape {t.hints_of(target_shape)} doesn't match the broadcast shape "
+            f"{t.hints_of(shape)}"
+        )
+        if len(shape) > len(target_shape) or any(
+            n != 1 and not t.unify(n, m) for n, m in zip(reversed(shape), reversed(target_shape))
+        ):
+            fail(ShapeError, message)
+        value = broadcast_value(t, value, t.shape(target._value))
+    target.assign(value if value.dtype is dtype else t.emit("cast", value, to=dtype))
+
+
+def into_out(result, out, name: str, repeats: bool = False):
+    """The result, or ``out`` holding it, of the same shape unless the function ``repeats`` it, as ufuncs do."""
+    if out is None:
+        return result
+    if not isinstance(out, TracedArray):
+        fail(TraceError, f"np.{name}: out= is an array from outside the function: make it an argument")
+    shape, given = result._trace.shape(result._value), result._trace.shape(out._value)
+    if not repeats and (len(shape) != len(given) or any(n == 1 != m for n, m in zip(shape, given))):
+        fail(
+            ShapeError,
+            f"np.{name}: out= has the shape {result._trace.hints_of(given)}, the result {result._trace.hints_of(shape)}",
+        )
+    store(result._trace, out, result.value, name)
+    return out
+
+
+def _compare_with_big_int(t, ufunc, operands):
+    """A comparison with a Python int that the other operand's type cannot hold: NumPy compares exactly."""
+    for k in (0, 1):
+        number, other = operands[k], operands[1 - k]
+        if (
+            number.__class__ is int
+            and isinstance(other, TracedArray)
+            and other._weak is None
+            and other._value.dtype.is_integer
+        ):
+            low, high = int_range(other._value.dtype)
+            if not low <= number <= high:
+                outcome = bool(ufunc(*((number, 0) if k == 0 else (0, number))))
+                return wrap(t, broadcast_value(t, t.builder.constant(outcome, dt.bool_), other._value.shape))
+        if (
+            isinstance(number, TracedScalar)
+            and number._weak is int
+            and isinstance(other, TracedArray)
+            and other._weak is None
+        ):
+            if other._value.dtype.is_integer and other._value.dtype is not dt.i64:
+                wide = [x.value if x._value.dtype is dt.u64 else value_of(t, x, dt.i64) for x in operands]
+                return wrap(t, UFUNCS[ufunc](t, wide, [v.dtype for v in wide], ()))
+    return None
+
+
+def _power(t, operands):
+    """Constant exponents for which there is something better than the power function."""
+    base, exponent = operands
+    if (
+        isinstance(exponent, TracedScalar)
+        and exponent._weak is int
+        and isinstance(base, TracedArray)
+        and base._value.dtype.is_integer
+    ):
+        exponent = exponent.concrete()  # its sign decides whether the power exists
+    if not isinstance(base, TracedArray) or isinstance(base, TracedScalar):
+        return None
+    if (isinstance(exponent, np.floating) and exponent == 0.5) or exponent.__class__ in (int, float):
+        (dtype, _, _) = resolve(np.power, (base, exponent))
+    else:
+        return None
+    if exponent == 0.5 and dtype in (dt.f32, dt.f64):  # as NumPy has it, down to -0.0 and -inf
+        return wrap(t, t.emit("sqrt", value_of(t, base, dtype)))
+    if dtype.is_integer and exponent < 0:
+        fail(ValueError, "Integers to negative integer powers are not allowed.")
+    if exponent == -1 and dtype.is_float:
+        return wrap(t, t.emit("reciprocal", value_of(t, base, dtype)))
+    if exponent not in (1, 2, 3, 4) and not (dtype.is_integer and 0 < exponent <= 64):
+        return None
+    value = value_of(t, base, dtype)
+    result, square, left = None, value, int(exponent)
+    while left:
+        if left & 1:
+            result = square if result is None else t.emit("mul", result, square)
+        left >>= 1
+        if left:
+            square = t.emit("mul", square, square)
+    return wrap(t, fresh(t, result) if result is value else result)
