@@ -15,7 +15,7 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 from mlirfuse import nvfuser
 from mlirfuse.frontend.nvfuser.ops import operators as definition_ops
-from mlirfuse.ir.ops import table
+from mlirfuse.ir import ops as table
 
 PAGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "nvfuser-api.md")
 

@@ -29,9 +29,8 @@ from mlirfuse.frontend.numpy.symint import SymInt
 from mlirfuse.frontend.numpy.traced import Traced
 from mlirfuse.frontend.numpy.traced_array import TracedArray
 from mlirfuse.inspect import dump
+from mlirfuse.ir import ops as table
 from mlirfuse.ir import sizes as sz
-from mlirfuse.ir.effects import VIEWS
-from mlirfuse.ir.ops import table
 from mlirfuse.passes.base import discover, run_pipeline
 from mlirfuse.runtime import arrays, targets
 from mlirfuse.runtime.executor import Empty, Executor
@@ -609,8 +608,7 @@ def _refuse_complex(graph) -> None:
     found = [
         op
         for op in graph.ops
-        if op.name not in VIEWS
-        and any(v.dtype is not None and v.dtype.kind == "c" for v in (*op.operands, *op.results))
+        if not op.row.view and any(v.dtype is not None and v.dtype.kind == "c" for v in (*op.operands, *op.results))
     ]
     found = [op for op in found if table.TABLE[op.name].kind != "library"]
     op = next(

@@ -12,9 +12,9 @@ never a condition.
 
 from __future__ import annotations
 
+from mlirfuse.ir import ops
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op, Value
-from mlirfuse.ir.ops import table as ops
 from mlirfuse.ir.sizes import Size
 
 

@@ -10,10 +10,10 @@ from typing import Any
 
 from mlirfuse.analysis.axes import Axes, Axis
 from mlirfuse.core.errors import CompileError
+from mlirfuse.ir import ops
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.dtypes import DType
 from mlirfuse.ir.graph import Layout, Op, Value
-from mlirfuse.ir.ops import table as ops
 from mlirfuse.ir.sizes import Size
 
 INDEXED = {

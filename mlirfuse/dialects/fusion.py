@@ -22,12 +22,11 @@ from mlirfuse.core.errors import MlirfuseError
 from mlirfuse.core.mlir import allow_unknown_ops, ext, ir
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import graph as gr
+from mlirfuse.ir import ops
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Block, Graph, Group, Layout, Op, Segment, Value
-from mlirfuse.ir.ops import table as ops
-from mlirfuse.ir.ops.table import SIZE_ATTRS
-
-INT_ATTRS = {"axes", "dims", "step", "stride", "padding", "dilation"}  # arrays of ints
+from mlirfuse.ir.ops.attributes import BY_NAME, AttrType
+from mlirfuse.ir.order import topological
 
 
 class FusionIRError(MlirfuseError, ValueError):
@@ -252,7 +251,9 @@ class _Printer:
                 text = _constant_attribute(value, op.attrs["dtype"])
             elif key == "value" and op.name == "size":
                 text = f'"{value}"'
-            elif key in SIZE_ATTRS:
+            elif key in op.row.attr_types and not op.row.attr_types[key].printed:
+                continue
+            elif key in BY_NAME and BY_NAME[key].sizes == 1:
                 text = _size_list(value)
             else:
                 text = attribute(value)
@@ -300,7 +301,7 @@ class _Printer:
 
     def nested(self, block_ops, indent, live_out, label, kind) -> None:
         """Prints ops in order, the ones with one label together inside a region."""
-        ordered = gr.topological(block_ops, {op: label(op) for op in block_ops if label(op) is not None})
+        ordered = topological(block_ops, {op: label(op) for op in block_ops if label(op) is not None})
         runs: list[tuple[object, list[Op]]] = []
         for op in ordered:
             if runs and label(op) is not None and runs[-1][0] is label(op):
@@ -445,16 +446,16 @@ class _Reader:
                 out[key] = default
             else:
                 try:
-                    out[key] = _python(given.pop(key), key, row.name)
-                except ValueError as error:
+                    out[key] = _of_type(given.pop(key), row.attr_types[key])
+                except (ValueError, TypeError) as error:
                     raise FusionIRError(f"{op.name}: attribute '{key}': {error}") from error
         if "inplace" in given and row.kind in ("elementwise", "composite"):  # the result is written into operand 0
-            if bool(_python(given.pop("inplace"), "inplace", row.name)):
+            if bool(_python(given.pop("inplace"))):
                 out["inplace"] = True
         if "note" in given:  # why a pass left the op as it is
-            out["note"] = str(_python(given.pop("note"), "note", row.name))
+            out["note"] = str(_python(given.pop("note")))
         if "extents" in given:  # the results' sizes, for people; fusion-shapes writes them
-            out["extents"] = _python(given.pop("extents"), "extents", row.name)
+            out["extents"] = _python(given.pop("extents"))
         unknown = set(given) - set(row.attrs) - {"operandSegmentSizes", "resultSegmentSizes"}
         if unknown:
             raise FusionIRError(
@@ -553,7 +554,7 @@ class _Reader:
         else:
             plain = name.startswith("fusion.")
             attrs = {
-                a.name: _python(a.attr, a.name, "") if plain or a.name == "note" else MLIRText(a.attr)
+                a.name: _python(a.attr) if plain or a.name == "note" else MLIRText(a.attr)
                 for a in _named(op.attributes)
             }
             results = [self.value_of_type(v.type) for v in op.results]
@@ -580,7 +581,7 @@ class _Reader:
         target.ops.append(made)
 
     def region(self, op, target: Block, group) -> None:
-        named = {a.name: _python(a.attr, a.name, "") for a in _named(op.attributes)}
+        named = {a.name: _python(a.attr) for a in _named(op.attributes)}
         if op.name == "fusion.group":
             group, segment = Group(list(named.get("notes", []))), None
         else:
@@ -622,15 +623,28 @@ def _sizes(attr) -> tuple:
     )
 
 
-def _python(attr, key: str, op: str):
+def _of_type(attr, type_: AttrType):
+    """The Python value of an attribute of an op of the table. Raises ValueError where it is not of its type."""
+    value = _python(attr)
+    if type_.sizes is not None:
+        value = _read_sizes(value, type_.sizes)
+    elif type_.tuples and isinstance(value, list):
+        value = tuple(value)
+    if not type_.holds(value):
+        raise ValueError(f"{attr} is not {type_.takes}")
+    return value
+
+
+def _read_sizes(value, depth: int):
+    if depth and isinstance(value, list):
+        return tuple([_read_sizes(v, depth - 1) for v in value])
+    return sz.parse(value) if isinstance(value, str) else value
+
+
+def _python(attr):
     """The Python value of an MLIR attribute."""
-    if key in SIZE_ATTRS and isinstance(attr, ir.ArrayAttr):
-        return _sizes(attr)
-    if op == "size" and key == "value":
-        return sz.parse(ir.StringAttr(attr).value)
     if isinstance(attr, ir.ArrayAttr):
-        values = [_python(a, "", "") for a in ir.ArrayAttr(attr)]
-        return tuple(values) if key in INT_ATTRS else values
+        return [_python(a) for a in ir.ArrayAttr(attr)]
     if isinstance(attr, ir.TypeAttr):
         text = str(ir.TypeAttr(attr).value)
         if text not in dt.BY_MLIR:
@@ -645,7 +659,7 @@ def _python(attr, key: str, op: str):
     if isinstance(attr, ir.StringAttr):
         return ir.StringAttr(attr).value
     if isinstance(attr, ir.DictAttr):
-        return {a.name: _python(a.attr, a.name, "") for a in _named(ir.DictAttr(attr))}
+        return {a.name: _python(a.attr) for a in _named(ir.DictAttr(attr))}
     return str(attr)
 
 

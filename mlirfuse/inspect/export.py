@@ -7,9 +7,9 @@ import numpy as np
 from mlirfuse import numpy as mnp
 from mlirfuse.inspect import listing
 from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir import ops
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Graph, Group, Layout, Op, Value
-from mlirfuse.ir.ops import table as ops
 
 _INFIX = {
     "add": "+",
@@ -68,9 +68,7 @@ class _Program:
         arguments = ", ".join(self.names.of(v) for v in self.inputs)
         imports = "import numpy as np\n\nimport mlirfuse\nimport mlirfuse.numpy as mnp\n"
         imports += (
-            "from mlirfuse.ir.ops.table import TABLE  # for ops that NumPy has no name for\n"
-            if self.by_reference
-            else ""
+            "from mlirfuse.ir.ops import TABLE  # for ops that NumPy has no name for\n" if self.by_reference else ""
         )
         return f'"""{self.name} of {self.graph.name}, as it was compiled."""\n\n{imports}\n\ndef {self.name}({arguments}):\n{"".join(body)}\n\n{self.main()}'
 

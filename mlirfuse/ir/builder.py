@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir import ops
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.dtypes import DType
 from mlirfuse.ir.graph import Block, Op, Value
-from mlirfuse.ir.ops import table as ops
 from mlirfuse.ir.sizes import Size
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mlirfuse.ir.graph import Op, Value, uses
-from mlirfuse.ir.ops import table
 
 # Dialects whose ops on tensors and scalars only compute. What is not known to be harmless counts as having an effect.
 _PURE_DIALECTS = {"arith", "math", "index", "complex", "shape"}
@@ -20,20 +19,17 @@ _PURE_OPS = {
 }
 _STRUCTURED = {"scf.if", "scf.for", "scf.while"}
 
-# Results of these lie in their operand's memory: a write to either is seen through the other.
-VIEWS = {"reshape", "permute", "squeeze", "expand_dims", "slice", "split", "broadcast_in_dim"}
-
 
 def writes_in_place(op: Op) -> bool:
     """Writes into the memory of its first operand."""
-    row = table.TABLE.get(op.name)
-    return row is not None and ("inplace" in op.attrs or row.kind == "update")
+    row = op.row
+    return row.kind == "update" or ("inplace" in op.attrs and row.kind != "foreign")
 
 
 def has_effect(op: Op) -> bool:
     """Writes into memory, or is not known not to. An op with blocks has the effects of what is in them."""
-    if op.name in table.TABLE:
-        return writes_in_place(op)
+    if op.row.kind != "foreign":
+        return writes_in_place(op) or bool(op.attrs.get("effects"))
     if op.name in _STRUCTURED:
         return any(has_effect(nested) for block in op.blocks for nested in block.ops)
     return op.name not in _PURE_OPS and op.name.split(".")[0] not in _PURE_DIALECTS
@@ -125,9 +121,9 @@ def _memories(ops: list[Op]):
         for block in op.blocks:
             for nested in block.ops:
                 visit(nested)
-        if op.name in VIEWS or writes_in_place(op):
+        if op.row.view or writes_in_place(op):
             join([op.operands[0], *op.results])
-        elif op.blocks or op.name not in table.TABLE:  # what it gives may be what it was given, or a view of that
+        elif op.blocks or op.row.kind == "foreign" or op.row.calls:  # may give what it was given, or a view of that
             tensors = [*op.operands, *op.results, *(v for block in op.blocks for v in (*block.args, *block.returns))]
             tensors = [v for v in tensors if v.dtype is not None]
             if tensors:

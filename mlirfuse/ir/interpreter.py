@@ -15,11 +15,9 @@ from mlirfuse.core.errors import ShapeError, UnsupportedError
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.builder import Builder
-from mlirfuse.ir.effects import VIEWS, writes_in_place
+from mlirfuse.ir.effects import writes_in_place
 from mlirfuse.ir.graph import Block, Graph, Op, Value, walk
-from mlirfuse.ir.ops import table
-
-_SIZED = {"shape", "size", "start", "sizes", "low", "high"}  # attributes that hold sizes
+from mlirfuse.ir.ops import map_sizes
 
 
 def run(graph: Graph, args, sizes: dict[str, int] | None = None) -> list[np.ndarray]:
@@ -87,15 +85,15 @@ class _Run:
         return [values[v] for v in block.returns]
 
     def op(self, op: Op, operands: list[np.ndarray], values: dict) -> list:
-        row = table.TABLE.get(op.name)
-        if row is None:
+        row = op.row
+        if row.kind == "foreign":
             results = self.foreign(op, operands, values)
             self.learn(op.results, results)
             return results
         if row.ref is None:
             out = self.composite(op, row, operands)
         else:
-            attrs = {key: self.attribute(key, op.attrs[key], op.name) for key in row.attrs}
+            attrs = map_sizes(row.attr_types, {key: op.attrs[key] for key in row.attrs}, self.size)
             if writes_in_place(op) and not operands[0].flags.writeable:
                 raise UnsupportedError(
                     f"{_place(op)}{op.name} writes into an array that is read-only, or whose elements lie on each other"
@@ -115,7 +113,7 @@ class _Run:
         if "inplace" in op.attrs:
             operands[0][...] = out[0]
             return operands[:1]
-        if self.written and op.name in VIEWS and any(a.size and not np.may_share_memory(a, operands[0]) for a in out):
+        if self.written and row.view and any(a.size and not np.may_share_memory(a, operands[0]) for a in out):
             raise UnsupportedError(
                 f"{op.name} of an array of strides {operands[0].strides} is no view: copy it before it is written into"
             )
@@ -133,11 +131,6 @@ class _Run:
                 ):
                     self.symbols[str(size)] = extent
                     self.known.clear()
-
-    def attribute(self, key: str, value, name: str):
-        if key in _SIZED and value is not None:
-            return tuple(map(self.size, value))
-        return self.size(value) if name == "size" else value
 
     def composite(self, op: Op, row, operands) -> list:
         inner = Block([Value(v.dtype, v.shape) for v in op.operands])

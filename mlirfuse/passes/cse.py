@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from mlirfuse.ir.effects import VIEWS, has_effect, written_memory
+from mlirfuse.ir.effects import has_effect, written_memory
 from mlirfuse.ir.graph import Block, Graph, Op, Value
 from mlirfuse.passes.base import Pass, register
 
@@ -48,7 +48,7 @@ def _pool(block: Block, pooled: list[Op]) -> None:
     """Takes out of ``block`` and what is nested in it the ops that have no operands and are in no group."""
     kept = []
     for op in block.ops:
-        (pooled if op.name in ("constant", "size") and op.group is None else kept).append(op)
+        (pooled if op.row.literal and op.group is None else kept).append(op)
         for nested in op.blocks:
             _pool(nested, pooled)
     block.ops = kept
@@ -60,9 +60,7 @@ def _number(block: Block, seen: dict, new: dict[Value, Value], written: Callable
         op.operands = [new.get(v, v) for v in op.operands]
         if has_effect(op):
             seen = {}
-        elif not op.blocks and (
-            op.name in VIEWS or not any(map(written, op.results))
-        ):  # equal views are one memory anyway
+        elif not op.blocks and (op.row.view or not any(map(written, op.results))):  # equal views are one memory anyway
             first = seen.setdefault((op.name, tuple(map(id, op.operands)), _frozen(op.attrs), op.group, op.segment), op)
             if first is not op:
                 new.update(zip(op.results, first.results))

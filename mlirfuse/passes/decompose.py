@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from mlirfuse.core.errors import ShapeError
+from mlirfuse.ir import ops as table
 from mlirfuse.ir.builder import Builder
 from mlirfuse.ir.graph import Block, Graph, Op, Value
-from mlirfuse.ir.ops import table
-from mlirfuse.ir.ops.composites import STATISTICS
 from mlirfuse.passes.base import Pass, PassError, register
 
 
@@ -41,7 +40,7 @@ class Decompose(Pass):
         unknown = kept - set(table.TABLE)
         if unknown:
             raise PassError(f"fusion-decompose: keep names '{sorted(unknown)[0]}', which is no op of the table")
-        self.kept = kept if self.statistics else kept | set(STATISTICS)
+        self.kept = kept if self.statistics else kept | {row.name for row in table.TABLE.values() if row.statistic}
         self.block(graph.body, {}, {})
 
     def block(self, block: Block, new: dict[Value, Value], constants: dict) -> None:
@@ -76,8 +75,8 @@ class Decompose(Pass):
 def expand(op: Op, builder: Builder) -> tuple[list[Op], list[Value]] | None:
     """The ops that ``op`` is spelled in by the op table, and its results; None if it is no composite. Constants are
     ``builder``'s."""
-    row = table.TABLE.get(op.name)
-    if row is None or row.expand is None:
+    row = op.row
+    if row.expand is None:
         return None
     block, builder.block, builder.loc = builder.block, Block(), lambda: op.loc
     try:

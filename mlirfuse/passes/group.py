@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mlirfuse.ir.effects import VIEWS, memory_order, writes_in_place, written_memory
-from mlirfuse.ir.graph import Block, Graph, Group, Op, Value, topological, uses
-from mlirfuse.ir.ops import table
+from mlirfuse.ir import ops as table
+from mlirfuse.ir.effects import memory_order, writes_in_place, written_memory
+from mlirfuse.ir.graph import Block, Graph, Group, Op, Value, uses
+from mlirfuse.ir.order import topological
 from mlirfuse.passes.base import Pass, blocks, register
 
 FUSIBLE = {"elementwise", "reduce", "shape", "index", "create", "random"}
@@ -103,7 +104,7 @@ class _Grouping:
         self.refused: list[tuple[Op, Op, str]] = []
         self.why = {op: left_out(op) for op in block.ops}
         for op in block.ops:  # a kernel would give a copy
-            if op.name in VIEWS and written(op.operands[0]):
+            if op.row.view and written(op.operands[0]):
                 self.why[op] = "is a view of a tensor that is written in place"
         # What takes no input, and scalars made of that, are computed again wherever they are used: they connect
         # nothing.

@@ -8,7 +8,8 @@ import numpy as np
 
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
-from mlirfuse.ir.graph import Block, Graph, Group, Op, Value, topological, uses
+from mlirfuse.ir.graph import Block, Graph, Group, Op, Value, uses
+from mlirfuse.ir.order import topological
 from mlirfuse.passes.base import Pass, blocks, register
 
 

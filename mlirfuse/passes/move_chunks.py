@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from mlirfuse.ir import ops as table
 from mlirfuse.ir.effects import writes_in_place
 from mlirfuse.ir.graph import Block, Graph, Op, Value, uses
-from mlirfuse.ir.ops import table
 from mlirfuse.passes.base import Pass, blocks, register
 
 

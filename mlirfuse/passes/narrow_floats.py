@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir import ops as table
 from mlirfuse.ir.builder import Builder
 from mlirfuse.ir.graph import Graph, Op, Value
-from mlirfuse.ir.ops import table
 from mlirfuse.passes.base import Pass, PassError, register
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Block, Graph, Op, Value
-from mlirfuse.ir.ops.table import axes_of
+from mlirfuse.ir.ops import axes_of
 from mlirfuse.passes.base import Pass, blocks, register
 
 _VIEWS = {"reshape", "expand_dims", "squeeze", "broadcast_in_dim"}

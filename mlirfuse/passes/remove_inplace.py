@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from mlirfuse.ir import ops as table
 from mlirfuse.ir.builder import Builder
-from mlirfuse.ir.effects import VIEWS, has_effect, writes_in_place
+from mlirfuse.ir.effects import has_effect, writes_in_place
 from mlirfuse.ir.graph import Block, Graph, Op, Value, uses
-from mlirfuse.ir.ops import table
 from mlirfuse.ir.sizes import Size
 from mlirfuse.passes.base import Pass, register
 from mlirfuse.passes.dce import DeadCode
@@ -72,7 +72,7 @@ class _Tensors:
             if around:
                 self.shared[argument] = f"the tensor is carried by {around}"
         for op in block.ops:
-            if op.name in VIEWS and "inplace" not in op.attrs:
+            if op.row.view and "inplace" not in op.attrs:
                 source = op.operands[0]
                 for k, value in enumerate(op.results):
                     self.root[value] = self.root_of(source)
@@ -127,7 +127,7 @@ class _Functional:
 
     def refresh(self, op: Op, builder: Builder) -> None:
         """``op`` reads what its tensors hold now; so do the blocks in it, for which outer values are read before it."""
-        if op.name in VIEWS and self.tensors.root_of(op.operands[0]) in self.contents:
+        if op.row.view and self.tensors.root_of(op.operands[0]) in self.contents:
             return  # a view is taken anew where it is read
         op.operands = [self.read(v, builder) for v in op.operands]
         if op.blocks:

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from mlirfuse.analysis import traffic
 from mlirfuse.analysis.axes import Axes, may_be_copied
 from mlirfuse.analysis.phases import is_reduction
+from mlirfuse.ir import ops as table
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Block, Graph, Group, Op, Segment, Value
-from mlirfuse.ir.ops import table
 from mlirfuse.passes.base import Pass, register
 
 COPIED = "computed again there, which moves fewer bytes than storing it"

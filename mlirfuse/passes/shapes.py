@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from mlirfuse.dialects.fusion import SIZE_ATTRS
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Graph, Op, Value, walk
-from mlirfuse.ir.ops import table
+from mlirfuse.ir.ops import map_sizes
 from mlirfuse.ir.sizes import Size
 from mlirfuse.passes.base import Pass, register
 
@@ -45,19 +44,15 @@ class Shapes(Pass):
                 if layout is not None:
                     layout.strides = tuple(sz.substitute(n, same) for n in layout.strides)
             for op in walk(graph.body):
-                op.attrs.update(
-                    (k, _substituted(v, same)) for k, v in op.attrs.items() if k in SIZE_ATTRS and v is not None
-                )
-                if op.name == "size":
-                    op.attrs["value"] = sz.substitute(op.attrs["value"], same)
+                op.attrs = map_sizes(op.row.attr_types, op.attrs, lambda n: sz.substitute(n, same))
         known = {s for value in graph.args for n in value.shape for s in sz.symbols(n)}
         stored: dict[Size, tuple[Value, int]] = {}
         for op in walk(graph.body):
             if op.name == "extent":
                 _answer(op, known, stored)
-            if op.name not in table.TABLE or table.TABLE[op.name].kind == "library":
+            if op.row.kind in ("foreign", "library"):
                 stored = {n: (v, k) for v in op.results for k, n in enumerate(v.shape) if v.dtype is not None} | stored
-            if self.annotate and op.name in table.TABLE and any(v.shape for v in op.results):
+            if self.annotate and op.row.kind != "foreign" and any(v.shape for v in op.results):
                 op.attrs["extents"] = [[n if isinstance(n, int) else str(n) for n in v.shape] for v in op.results]
 
 
@@ -85,8 +80,7 @@ def _equalities(graph: Graph) -> dict[str, Size]:
         for k, n in enumerate(n for v in graph.args for n in v.shape if isinstance(n, sz.Expr) and n.is_symbol)
     }
     for op in walk(graph.body):
-        row = table.TABLE.get(op.name)
-        if row is None or row.kind != "elementwise":
+        if op.row.kind != "elementwise":
             continue
         shapes = [v.shape for v in (*op.operands, *op.results) if v.shape]
         for extents in zip(*shapes):
@@ -103,12 +97,6 @@ def _equalities(graph: Graph) -> dict[str, Size]:
                 if symbol != chosen:
                     same[str(symbol)] = chosen
     return {name: settled(size) for name, size in same.items()}
-
-
-def _substituted(value, same):
-    return (
-        tuple(sz.substitute(n, same) for n in value) if isinstance(value, (list, tuple)) else sz.substitute(value, same)
-    )
 
 
 def _resize(value: Value, same) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir import ops as table
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.builder import Builder
 from mlirfuse.ir.graph import Graph, Layout, Op, Value
-from mlirfuse.ir.ops import table
 from mlirfuse.passes.base import Pass, PassError, register
 
 Pair = tuple[Value, Value]  # real and imaginary parts

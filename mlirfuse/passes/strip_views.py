@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from mlirfuse.ir import sizes as sz
-from mlirfuse.ir.graph import Block, Graph, Op, Value, topological
+from mlirfuse.ir.graph import Block, Graph, Op, Value
+from mlirfuse.ir.order import topological
 from mlirfuse.passes.base import Pass, blocks, register
 
 _ANY_LAYOUT = {"squeeze", "expand_dims", "permute"}  # metadata whatever the strides are

@@ -16,10 +16,10 @@ from mlirfuse.analysis.axes import Axes
 from mlirfuse.core import config
 from mlirfuse.core.errors import ShapeError
 from mlirfuse.inspect import dump
-from mlirfuse.ir import graph as gr
 from mlirfuse.ir import interpreter
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Block, Graph, Layout, Value
+from mlirfuse.ir.order import topological
 from mlirfuse.runtime import arrays, library
 from mlirfuse.runtime.program import Program, Variant
 
@@ -206,7 +206,7 @@ class _Pieces:
         self.graph = graph
         self.axes = Axes(graph.ops)
         self.steps: list[tuple[str, object]] = []
-        ordered = gr.topological(graph.ops, {op: op.group for op in graph.ops if op.group is not None})
+        ordered = topological(graph.ops, {op: op.group for op in graph.ops if op.group is not None})
         run: list = []
         for op in ordered + [None]:
             if op is not None and op.group is not None:

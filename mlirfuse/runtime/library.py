@@ -13,9 +13,9 @@ import warnings
 
 import numpy as np
 
+from mlirfuse.ir import ops as table
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op
-from mlirfuse.ir.ops import table
 from mlirfuse.runtime import arrays
 
 
@@ -25,7 +25,13 @@ def run(op: Op, given, env: dict[str, int], like) -> list:
     kind = arrays.framework(like)
     functions = {"torch": _TORCH, "cupy": _CUPY}.get(kind, {})
     row = table.TABLE[op.name]
-    attrs = {k: _evaluated(k, op.attrs[k], env) for k in row.attrs}
+    attrs = table.map_sizes(row.attr_types, {k: op.attrs[k] for k in row.attrs}, lambda n: sz.substitute(n, env))
+    if row.calls:
+        placed = [
+            _placed(a, v, like, kind) if functions else np.asarray(arrays.to_numpy(a), v.dtype.numpy)
+            for a, v in zip(given, op.operands)
+        ]
+        return list(row.ref(*placed, **attrs))
     if op.name in functions:
         results = functions[op.name](*(_placed(a, v, like, kind) for a, v in zip(given, op.operands)), **attrs)
         results = results if isinstance(results, (list, tuple)) else [results]
@@ -38,13 +44,6 @@ def run(op: Op, given, env: dict[str, int], like) -> list:
     if row.kind != "library":  # a constant or a size, which only library ops read: each has its own within kernels
         return [np.asarray(r, v.dtype.numpy) for r, v in zip(results, op.results)]
     return [arrays.from_numpy(np.asarray(r, v.dtype.numpy, order="C"), like) for r, v in zip(results, op.results)]
-
-
-def _evaluated(key: str, value, env):
-    """An attribute for the sizes of a call."""
-    if isinstance(value, sz.Expr):
-        return sz.substitute(value, env)
-    return tuple(sz.substitute(n, env) for n in value) if key in table.SIZE_ATTRS and value is not None else value
 
 
 def like(leaves):

@@ -19,9 +19,9 @@ from mlirfuse.analysis.axes import Axes
 from mlirfuse.core import config, counters
 from mlirfuse.core.errors import CompileError
 from mlirfuse.inspect import dump
-from mlirfuse.ir import graph as gr
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Graph, Group, Op, Segment, Value
+from mlirfuse.ir.order import topological
 from mlirfuse.lowering.slots import Slots, inverse_of
 from mlirfuse.schedule import inner_outer
 
@@ -121,7 +121,7 @@ class Program:
         loose = [op for op in graph.ops if op.segment is None]
         if loose:
             raise CompileError(f"{loose[0].name} is in no segment")
-        ordered = gr.topological(graph.ops, {op: op.segment for op in graph.ops})
+        ordered = topological(graph.ops, {op: op.segment for op in graph.ops})
         members: dict[Segment, list[Op]] = {}
         for op in ordered:
             members.setdefault(op.segment, []).append(op)

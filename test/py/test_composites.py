@@ -11,9 +11,9 @@ import pytest
 from mlirfuse.core.errors import ShapeError
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import interpreter
+from mlirfuse.ir import ops as table
 from mlirfuse.ir.builder import Builder
 from mlirfuse.ir.graph import Block, Graph, Value
-from mlirfuse.ir.ops import table
 from mlirfuse.passes.base import PassError, run_pipeline
 
 R = np.random.default_rng(0)

@@ -18,7 +18,7 @@ from mlirfuse.frontend.nvfuser.ops import elementwise  # noqa: E402
 from mlirfuse.frontend.nvfuser.ops import operators as definition_ops
 from mlirfuse.frontend.nvfuser.promotion import common_dtype, to_dtype  # noqa: E402
 from mlirfuse.ir import dtypes as dt  # noqa: E402
-from mlirfuse.ir.ops import table  # noqa: E402
+from mlirfuse.ir import ops as table  # noqa: E402
 from mlirfuse.nvfuser import DataType, DefinitionError, DefinitionTypeError, FusionDefinition, InputError  # noqa: E402
 from mlirfuse.nvfuser.pytorch_utils import torch_dtype_to_nvfuser_dtype  # noqa: E402
 

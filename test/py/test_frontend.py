@@ -16,8 +16,8 @@ import mlirfuse.numpy as mnp
 from mlirfuse.core.errors import MlirfuseError, ShapeError, TraceError, UnsupportedError
 from mlirfuse.dialects import fusion
 from mlirfuse.frontend import tree as trees
-from mlirfuse.frontend.numpy.arguments import ArgSpec, layout_of
 from mlirfuse.frontend.numpy import tracing
+from mlirfuse.frontend.numpy.arguments import ArgSpec, layout_of
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import interpreter
 from mlirfuse.ir import sizes as sz

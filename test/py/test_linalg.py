@@ -13,10 +13,10 @@ import mlirfuse
 import mlirfuse.numpy as mnp
 from mlirfuse.core import mlir
 from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir import ops
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.builder import Builder
 from mlirfuse.ir.graph import Block, Graph, Value
-from mlirfuse.ir.ops import table as ops
 from mlirfuse.lowering import llvm as code
 from mlirfuse.lowering.linalg import to_linalg
 from mlirfuse.passes.base import run_pipeline

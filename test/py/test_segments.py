@@ -19,10 +19,10 @@ from mlirfuse.analysis.axes import Axes
 from mlirfuse.dialects import fusion
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import interpreter
+from mlirfuse.ir import ops as table
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.builder import Builder
 from mlirfuse.ir.graph import Block, Graph, Op, Value
-from mlirfuse.ir.ops import table
 from mlirfuse.passes.base import build, run_pipeline
 from mlirfuse.passes.segment import SegmentPass
 

@@ -27,9 +27,8 @@ from mlirfuse.frontend.numpy.trace_state import Trace, in_progress
 from mlirfuse.frontend.numpy.traced import Out, Traced
 from mlirfuse.frontend.numpy.traced_array import Buffer, TracedArray
 from mlirfuse.frontend.numpy.traced_scalar import LeafArray, LeafScalar
-from mlirfuse.ir.effects import VIEWS
 from mlirfuse.ir.graph import Graph, Layout, Value, walk
-from mlirfuse.ir.ops.table import SIZE_ATTRS
+from mlirfuse.ir.ops import map_sizes
 
 
 def trace(fn, leaves, tree: trees.Tree, name: str | None = None, aliases: dict[int, int] | None = None) -> Traced:
@@ -151,7 +150,7 @@ def trace(fn, leaves, tree: trees.Tree, name: str | None = None, aliases: dict[i
 
 def _in_argument(value: Value) -> bool:
     """Whether an array of these elements could be a view of an argument."""
-    while value.op is not None and value.op.name in VIEWS:
+    while value.op is not None and value.op.row.view:
         value = value.op.operands[0]
     return value.op is None
 
@@ -173,11 +172,7 @@ def _finish(t: Trace, graph: Graph) -> None:
     for op in walk(graph.body):
         for value in op.results:
             t._refresh(value)
-        for key, attr in op.attrs.items():
-            if key in SIZE_ATTRS:
-                op.attrs[key] = tuple(map(canonical, attr))
-            elif key == "value" and op.name == "size":
-                op.attrs[key] = canonical(attr)
+        op.attrs = map_sizes(op.row.attr_types, op.attrs, canonical)
 
 
 def argument_names(fn, tree: trees.Tree) -> list[str]:

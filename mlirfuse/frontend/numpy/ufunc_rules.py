@@ -14,7 +14,7 @@ from mlirfuse.frontend.numpy.operands import fresh
 from mlirfuse.frontend.numpy.registry import UFUNCS, lowers
 from mlirfuse.frontend.numpy.source import fail
 from mlirfuse.ir import dtypes as dt
-from mlirfuse.ir.ops import table as ops
+from mlirfuse.ir import ops
 
 
 def _row_ufunc(name):

@@ -13,7 +13,6 @@ from mlirfuse.frontend.nvfuser.inputs import is_torch
 from mlirfuse.frontend.nvfuser.promotion import DataType
 from mlirfuse.frontend.nvfuser.recorder import Recorder, Replay
 from mlirfuse.frontend.nvfuser.values import Bindings, Declaration, Record, Scalar, Tensor, Val, Vector, results_of
-from mlirfuse.ir.effects import VIEWS
 from mlirfuse.ir.graph import Graph, Value
 
 
@@ -132,7 +131,7 @@ def _planned(fd: Recorder, source: Recorder, mapped) -> Planned:
 
 def _reversed(value: Value) -> bool:
     """Whether ``value`` may be a view of an argument with dimensions in reverse."""
-    while value.op is not None and value.op.name in VIEWS:
+    while value.op is not None and value.op.row.view:
         if any(step < 0 for step in value.op.attrs.get("step", ())):
             return True
         value = value.op.operands[0]

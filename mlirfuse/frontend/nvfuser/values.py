@@ -11,10 +11,10 @@ import numpy as np
 
 from mlirfuse.core.errors import MlirfuseError
 from mlirfuse.frontend.nvfuser.promotion import DataType, from_dtype, to_dtype
+from mlirfuse.ir import ops as table
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.dtypes import DType
 from mlirfuse.ir.graph import Value
-from mlirfuse.ir.ops import table
 from mlirfuse.ir.sizes import Size
 
 

@@ -1,0 +1,66 @@
+"""THE table of operations: each op of the fusion dialect is declared here, once, as a row.
+
+From a row derive the dialect's class and verifier, shape and type inference, the NumPy and nvFuser front ends' names,
+the reference interpreter (which is also the fallback), the documentation and the op-by-op tests. What a kernel emits
+for it stands above, in :mod:`mlirfuse.lowering`; how its axes relate to its operands', in
+:mod:`mlirfuse.analysis.axes`.
+
+:mod:`registry` says what a row is; the other files hold the rows, by kind, and enter them as they are imported.
+"""
+
+from mlirfuse.ir.ops import (  # noqa: I001  (the order of the rows is the order of the reference)
+    elementwise as _elementwise,  # noqa: F401
+    reductions as _reductions,  # noqa: F401
+    shapes as _shapes,  # noqa: F401
+    indexing as _indexing,  # noqa: F401
+    creation as _creation,  # noqa: F401
+    random as _random,  # noqa: F401
+    library as _library,  # noqa: F401
+    activations as _activations,  # noqa: F401
+    norms as _norms,  # noqa: F401
+    losses as _losses,  # noqa: F401
+    windows as _windows,  # noqa: F401
+)
+from mlirfuse.ir.ops.attributes import AttrType, map_sizes, sizes_in
+from mlirfuse.ir.ops.registry import (
+    ALL_TYPES,
+    ANY,
+    BOOL,
+    COMPLEX,
+    EXPENSIVE,
+    FLOAT,
+    FOREIGN,
+    INT,
+    NARROW,
+    NUMBER,
+    TABLE,
+    OpDef,
+    axes_of,
+    broadcast_shapes,
+    lookup,
+    result_dtypes,
+    result_shapes,
+)
+
+__all__ = [
+    "ALL_TYPES",
+    "ANY",
+    "BOOL",
+    "COMPLEX",
+    "EXPENSIVE",
+    "FLOAT",
+    "FOREIGN",
+    "INT",
+    "NARROW",
+    "NUMBER",
+    "TABLE",
+    "AttrType",
+    "OpDef",
+    "axes_of",
+    "broadcast_shapes",
+    "lookup",
+    "map_sizes",
+    "result_dtypes",
+    "result_shapes",
+    "sizes_in",
+]

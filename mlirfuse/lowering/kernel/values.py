@@ -8,11 +8,12 @@ from dataclasses import replace
 from mlirfuse.analysis.axes import Axes
 from mlirfuse.core.errors import CompileError
 from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir import ops
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op, Value
-from mlirfuse.ir.ops import table as ops
 from mlirfuse.ir.sizes import Size
 from mlirfuse.lowering import math as m
+from mlirfuse.lowering.elementwise import EMIT
 from mlirfuse.lowering.emitter import Emitter, Val
 from mlirfuse.lowering.kernel.index import Env, Index
 from mlirfuse.lowering.kernel.memory import Accesses, Memory
@@ -88,7 +89,7 @@ class Kernel(Accesses):
         for k, operand in enumerate(op.operands):
             inner = self._through(op, env, [(d, d) for d in range(operand.rank)], k)
             vals.append(self.value(operand, inner))
-        return self._typed(op.result, ops.TABLE[op.name].emit(self.e, *vals))
+        return self._typed(op.result, EMIT[op.name](self.e, *vals))
 
     def _div(self, op: Op, env: Env) -> Val:
         """On a GPU, what divides many numbers is inverted once. Quotients that are rounded to half types are then
@@ -311,7 +312,7 @@ class Kernel(Accesses):
         return self.value(operand, inner)
 
     def _random_words(self, op: Op, env: Env, count: int) -> list[Val]:
-        """``count`` (1, 2 or 4) random u32 for an element: see :func:`mlirfuse.ir.ops.table.random_words`."""
+        """``count`` (1, 2 or 4) random u32 for an element: see :func:`mlirfuse.ir.ops.random.random_words`."""
         e = self.e
         seed, offset = (e.cast(self.value(v, env), dt.u64) for v in op.operands)
         i = self._offset(op.result, sz.contiguous_strides(op.result.shape), env)

@@ -8,11 +8,12 @@ from collections.abc import Callable
 
 from mlirfuse.core.errors import UnsupportedError
 from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir import ops as table
 from mlirfuse.ir.graph import Op, Value
-from mlirfuse.ir.ops import table
 from mlirfuse.ir.sizes import Size
 from mlirfuse.lowering import math as m
 from mlirfuse.lowering import reductions as red
+from mlirfuse.lowering.elementwise import EMIT
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.linalg.writer import I64, Dim, Index, Tensor, Writer, kind_of
 
@@ -127,7 +128,7 @@ class Elements(Writer):
         if kind_of(op) == "reduce":  # over extents of 1 only
             return self._reduce_of_one(op, index)
         vals = [self.value(v, tuple(0 if n == 1 else i for n, i in zip(v.shape, index))) for v in op.operands]
-        return table.TABLE[op.name].emit(self.e, *vals)
+        return EMIT[op.name](self.e, *vals)
 
     def _reduce_of_one(self, op: Op, index) -> Val:
         source = op.operands[0]
@@ -234,7 +235,7 @@ class Elements(Writer):
         )
 
     def _random_words(self, op: Op, index, count: int) -> list[Val]:
-        """``count`` random u32 for an element: see :func:`mlirfuse.ir.ops.table.random_words`."""
+        """``count`` random u32 for an element: see :func:`mlirfuse.ir.ops.random.random_words`."""
         e, share = self.e, 4 // count
         seed, offset = (e.cast(self.scalar(v), dt.u64) for v in op.operands)
         position = e.cast(self.linear(index, op.result.shape), dt.u64)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from contextlib import contextmanager
 
 from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir import ops as table
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.dtypes import DType
 from mlirfuse.ir.graph import Op, Value
-from mlirfuse.ir.ops import table
 from mlirfuse.lowering import reductions as red
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.linalg.elements import Elements

@@ -5,11 +5,11 @@ from __future__ import annotations
 from mlirfuse.core import mlir
 from mlirfuse.core.errors import UnsupportedError
 from mlirfuse.dialects.fusion import attribute
-from mlirfuse.ir import graph as gr
+from mlirfuse.ir import ops as table
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.effects import writes_in_place
 from mlirfuse.ir.graph import Graph, Op, Segment, Value
-from mlirfuse.ir.ops import table
+from mlirfuse.ir.order import topological
 from mlirfuse.lowering.linalg.tensors import Function
 from mlirfuse.lowering.linalg.writer import Tensor, kind_of, type_of
 
@@ -50,7 +50,7 @@ class _Program:
         main = self.main = Function(loose, self._symbol)
         for k, value in enumerate(graph.args):
             main.tensors[value] = Tensor(f"%arg{k}", value.dtype, value.shape, tuple(range(value.rank)))
-        ordered = gr.topological(graph.ops, {op: op.segment for op in graph.ops if op.segment is not None})
+        ordered = topological(graph.ops, {op: op.segment for op in graph.ops if op.segment is not None})
         users, returned = graph.body.users(), set(graph.returns)
         runs: list[tuple[Segment | None, list[Op]]] = []
         for op in ordered:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from mlirfuse.ir import ops as table
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.dtypes import DType
 from mlirfuse.ir.graph import Op, Value
-from mlirfuse.ir.ops import table
 from mlirfuse.ir.sizes import Size
 from mlirfuse.lowering.linalg.elements import RENAMING, renaming_reshape
 from mlirfuse.lowering.linalg.generics import Generics

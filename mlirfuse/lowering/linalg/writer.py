@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir import ops as table
 from mlirfuse.ir.dtypes import DType
 from mlirfuse.ir.graph import Op
-from mlirfuse.ir.ops import table
 from mlirfuse.ir.sizes import Size
 from mlirfuse.lowering.emitter import Emitter, Val
 

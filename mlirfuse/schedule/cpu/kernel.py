@@ -13,9 +13,9 @@ from mlirfuse.analysis.axes import Axis
 from mlirfuse.analysis.phases import Analysis, size_of
 from mlirfuse.core.machine import Host
 from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir import ops as table
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op, Value
-from mlirfuse.ir.ops import table
 from mlirfuse.ir.sizes import Size
 from mlirfuse.lowering import reductions as red
 from mlirfuse.lowering.emitter import Emitter, Val

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 
 from mlirfuse.analysis.phases import Analysis, is_reduction, size_of
 from mlirfuse.core.machine import Host
+from mlirfuse.ir import ops as table
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op, Value
-from mlirfuse.ir.ops import table
 from mlirfuse.lowering import reductions as red
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import ZERO, Env, Index

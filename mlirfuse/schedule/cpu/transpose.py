@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from mlirfuse.analysis.phases import Analysis, size_of
 from mlirfuse.core.machine import Host
 from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir import ops as table
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
-from mlirfuse.ir.ops import table
 from mlirfuse.lowering.emitter import Emitter, Val
 from mlirfuse.lowering.kernel import Env, Index
 from mlirfuse.lowering.slots import Slots

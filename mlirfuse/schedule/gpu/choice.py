@@ -11,7 +11,7 @@ from mlirfuse.analysis.phases import INDEXED, RANDOM, Analysis, size_of
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
-from mlirfuse.ir.ops.table import SIZE_ATTRS
+from mlirfuse.ir.ops import sizes_in
 from mlirfuse.lowering.kernel import PASS_L1, STAY_L2
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule import inner_outer, staged
@@ -117,9 +117,7 @@ def _symbols(analysis: Analysis) -> list[str]:
     """The symbols that the sizes of a segment are made of."""
     sizes = [a.size for a in analysis.domain]
     for op in analysis.ops:
-        for given in [v.shape for v in (*op.operands, *op.results)] + [
-            op.attrs[key] or () for key in SIZE_ATTRS & op.attrs.keys()
-        ]:
+        for given in [v.shape for v in (*op.operands, *op.results)] + [sizes_in(op.row.attr_types, op.attrs)]:
             sizes += given
     for strides in analysis.strides.values():
         sizes += strides

@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 from mlirfuse.analysis.phases import Analysis, size_of
 from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir import ops
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
-from mlirfuse.ir.ops import table as ops
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Index
 from mlirfuse.lowering.slots import Slots

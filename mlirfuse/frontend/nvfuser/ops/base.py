@@ -17,8 +17,8 @@ from mlirfuse.frontend.nvfuser.values import (
     at_line,
     user_line,
 )
+from mlirfuse.ir import ops as table
 from mlirfuse.ir import sizes as sz
-from mlirfuse.ir.ops import table
 
 
 class OperatorBase:

@@ -10,7 +10,7 @@ from mlirfuse.frontend.nvfuser.ops.operation import operation
 from mlirfuse.frontend.nvfuser.promotion import DataType, from_dtype, to_dtype
 from mlirfuse.frontend.nvfuser.values import Scalar, Tensor
 from mlirfuse.ir import dtypes as dt
-from mlirfuse.ir.ops import table
+from mlirfuse.ir import ops as table
 
 
 class Elementwise(OperatorBase):

@@ -1,0 +1,140 @@
+"""The types of the attributes that ops have: what the dialect's reader makes of MLIR's attributes, and what it checks.
+
+An attribute's name says its type, in all rows alike; a row may give another one where its name means something else
+(``OpDef.types``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.dtypes import DType
+from mlirfuse.ir.sizes import Size
+
+
+@dataclass(frozen=True)
+class AttrType:
+    """``takes`` names the type in messages. ``holds(value)``: whether a Python value is of the type. ``sizes``: how
+    deep its sizes are nested in tuples (0: it is one size; None: it holds none). ``tuples``: how deep it is nested in
+    tuples of other things. ``printed``: stands in the text of the IR."""
+
+    takes: str
+    holds: Callable[[Any], bool]
+    sizes: int | None = None
+    tuples: int = 0
+    printed: bool = True
+
+
+_LARGEST = 2**63  # attributes are 64-bit integers in MLIR
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, (bool, np.bool_)) and abs(value) <= _LARGEST
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float, complex, np.number)) and not isinstance(value, (bool, np.bool_))
+
+
+def _is_bool(value: Any) -> bool:
+    return isinstance(value, (bool, np.bool_))
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_size(value: Any) -> bool:
+    return _is_integer(value) or isinstance(value, sz.Expr)
+
+
+def _is_dtype(value: Any) -> bool:
+    return isinstance(value, DType)
+
+
+def _each(holds: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, (tuple, list)) and all(map(holds, value))
+
+
+INTEGER = AttrType("an integer", _is_integer)
+INTEGERS = AttrType("a list of integers", _each(_is_integer), tuples=1)
+NUMBER = AttrType("a number", _is_number)
+ELEMENT = AttrType("a number or a bool", lambda value: _is_number(value) or _is_bool(value))
+BOOL = AttrType("true or false", _is_bool)
+TEXT = AttrType("a string", _is_text)
+TEXTS = AttrType("a list of strings", _each(_is_text), tuples=1)
+DTYPE = AttrType("an element type", _is_dtype)
+DTYPES = AttrType("a list of element types", _each(_is_dtype), tuples=1)
+SIZE = AttrType("a size", _is_size, sizes=0)
+SIZES = AttrType("a list of sizes", _each(_is_size), sizes=1)
+SIZE_LISTS = AttrType("a list of lists of sizes", _each(_each(_is_size)), sizes=2)
+FUNCTION = AttrType("a Python callable", callable, printed=False)
+
+BY_NAME: dict[str, AttrType] = {
+    "approximate": TEXT,
+    "axes": INTEGERS,
+    "axis": INTEGER,
+    "callee": TEXT,
+    "causal": BOOL,
+    "correction": NUMBER,
+    "descending": BOOL,
+    "dilation": INTEGERS,
+    "dims": INTEGERS,
+    "dtype": DTYPE,
+    "dtypes": DTYPES,
+    "effects": BOOL,
+    "eps": NUMBER,
+    "function": FUNCTION,
+    "groups": INTEGER,
+    "has": TEXTS,
+    "high": SIZES,
+    "ignore_index": INTEGER,
+    "keepdims": BOOL,
+    "label_smoothing": NUMBER,
+    "low": SIZES,
+    "momentum": NUMBER,
+    "p": NUMBER,
+    "padding": INTEGERS,
+    "parts": INTEGER,
+    "reduction": TEXT,
+    "scale": NUMBER,
+    "shape": SIZES,
+    "shapes": SIZE_LISTS,
+    "shift": SIZE,
+    "size": SIZES,
+    "sizes": SIZES,
+    "start": SIZES,
+    "stats": BOOL,
+    "step": INTEGERS,
+    "stride": INTEGERS,
+    "strides": SIZE_LISTS,
+    "to": DTYPE,
+    "training": BOOL,
+}
+
+
+def map_sizes(types: Mapping[str, AttrType], attrs: Mapping[str, Any], function: Callable[[Size], Any]) -> dict:
+    """``attrs`` with ``function`` applied to every size in them."""
+    return {key: _mapped(types.get(key), value, function) for key, value in attrs.items()}
+
+
+def _mapped(type_: AttrType | None, value: Any, function: Callable[[Size], Any]) -> Any:
+    if type_ is None or type_.sizes is None or value is None:
+        return value
+    if type_.sizes == 0:
+        return function(value)
+    if type_.sizes == 1:
+        return tuple(map(function, value))
+    return tuple(tuple(map(function, inner)) for inner in value)
+
+
+def sizes_in(types: Mapping[str, AttrType], attrs: Mapping[str, Any]) -> list[Size]:
+    """Every size in ``attrs``, in order."""
+    found: list[Size] = []
+    map_sizes(types, attrs, lambda size: found.append(size))
+    return found

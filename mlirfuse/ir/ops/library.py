@@ -1,0 +1,286 @@
+"""Rows of ops that are no kernels of ours: products, convolutions, scans, sorting, scattering, and calls of functions
+that are not of this table. They run through the arrays' own framework, and groups form around them."""
+
+from __future__ import annotations
+
+import math as pymath
+
+import numpy as np
+
+from mlirfuse.core.errors import ShapeError, UnsupportedError
+from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.ops.registry import ALL_TYPES, ANY, FLOAT, NUMBER, axis_of, broadcast_shapes, row, same_shape
+
+
+def _along_axis(shapes, attrs):
+    if shapes[0]:
+        axis_of(attrs["axis"], len(shapes[0]))
+    return [shapes[0]]
+
+
+def _matmul(shapes, attrs):
+    a, b = shapes[:2]
+    if not a or not b:
+        raise ShapeError("matmul: operands must have at least one dimension")
+    if len(a) == 1 or len(b) == 1:
+        return [(a[:-1] if len(a) > 1 else ()) + (b[:-2] + b[-1:] if len(b) > 1 else ())]
+    rank = max(len(a), len(b))
+    batch = broadcast_shapes([(1,) * (rank - len(s)) + s[:-2] or (1,) for s in (a, b)]) if rank > 2 else ()
+    return [batch + (a[-2], b[-1])]
+
+
+def _linear(shapes, attrs):
+    return [shapes[0][:-1] + shapes[1][:-1]]
+
+
+def _linear_ref(x, w, *bias):
+    out = x @ np.swapaxes(w, -1, -2) if w.ndim > 1 else x @ w
+    return out + bias[0] if bias else out
+
+
+def _linear_bias(b, x, w, *bias):
+    return b.elementwise("add", b.op("linear", x, w), bias[0]) if bias else None
+
+
+row(
+    "matmul",
+    "library",
+    "a b",
+    "matrix product, as NumPy's",
+    takes=ALL_TYPES,
+    infer=_matmul,
+    ref=lambda a, b: np.asarray(a @ b),
+    numpy="matmul",
+    nvfuser="matmul",
+)
+row(
+    "linear",
+    "library",
+    "x w bias*",
+    "x times w transposed, plus bias",
+    takes=FLOAT,
+    infer=_linear,
+    ref=_linear_ref,
+    expand=_linear_bias,
+    nvfuser="linear",
+)
+
+
+def _attention(shapes, attrs):
+    q, k, v = shapes
+    if not 2 < len(q) == len(k) == len(v):
+        raise ShapeError(
+            f"attention: query, key and value must have one rank of at least 3, not {len(q)}, {len(k)} and {len(v)}"
+        )
+    return [q[:-1] + v[-1:]]
+
+
+def _attention_ref(q, k, v, causal, scale):
+    wide = np.float64 if q.dtype == np.float64 else np.float32
+    scores = (
+        q.astype(wide)
+        @ np.swapaxes(k, -1, -2).astype(wide)
+        * (1 / pymath.sqrt(q.shape[-1]) if scale is None else scale)
+    )
+    if causal:
+        scores = np.where(np.tri(*scores.shape[-2:], dtype=bool), scores, -np.inf)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    return (weights / weights.sum(-1, keepdims=True) @ v.astype(wide)).astype(q.dtype)
+
+
+row(
+    "attention",
+    "library",
+    "query key value",
+    "softmax(query key^T * scale) value over the last two dimensions; scale is 1 / sqrt(width) where it is None; causal: position i sees up to i",
+    takes=FLOAT,
+    attrs={"causal": False, "scale": None},
+    infer=_attention,
+    ref=_attention_ref,
+    nvfuser="sdpfa_fwd",
+)
+
+
+def _scattered_dtypes(dtypes, attrs):
+    if dtypes[1] not in (dt.i32, dt.i64):
+        return f"the indices are {dtypes[1]}, not i32 or i64"
+    return None if dtypes[0] is dtypes[2] else f"the values are {dtypes[2]}, not {dtypes[0]}"
+
+
+def _scan_ref(function):
+    def ref(x, axis):
+        wide = x.astype(np.float32) if x.dtype.itemsize == 2 and dt.of(x.dtype).is_float else x
+        with np.errstate(all="ignore"):
+            return function(wide, axis=axis).astype(x.dtype)
+
+    return ref
+
+
+def _argsort_ref(x, axis, descending):
+    """Stable; NaN counts as the largest."""
+    if not descending:
+        return np.argsort(x, axis=axis, kind="stable").astype(np.int64)
+    flipped = np.flip(x, axis)
+    last = x.shape[axis] - 1
+    return np.flip(last - np.argsort(flipped, axis=axis, kind="stable"), axis).astype(np.int64)
+
+
+def _scatter_ref(x, indices, values, axis):
+    out = x.copy()
+    where = list(np.ix_(*map(np.arange, indices.shape))) if indices.ndim else []
+    if where:
+        where[axis] = indices
+        out[tuple(where)] = values if values.ndim == 0 else values[tuple(slice(0, n) for n in indices.shape)]
+    return out
+
+
+def _index_put_accumulate_ref(x, indices, values):
+    out = x.astype(np.float32) if x.dtype.itemsize == 2 and dt.of(x.dtype).is_float else x.copy()
+    np.add.at(out, indices, values.astype(out.dtype))
+    return out.astype(x.dtype)
+
+
+for _name, _doc, _function, _takes in (
+    ("cumsum", "running sums along axis", np.cumsum, NUMBER),
+    ("cumprod", "running products along axis", np.cumprod, NUMBER),
+    ("cummax", "running maxima along axis; NaN from the first NaN on", np.maximum.accumulate, ANY),
+    ("cummin", "running minima along axis; NaN from the first NaN on", np.minimum.accumulate, ANY),
+):
+    row(
+        _name,
+        "library",
+        "x",
+        _doc,
+        takes=_takes,
+        attrs={"axis": ...},
+        infer=_along_axis,
+        ref=_scan_ref(_function),
+        nvfuser=_name,
+    )
+row(
+    "argsort",
+    "library",
+    "x",
+    "the positions that sort along axis; stable; NaN counts as the largest",
+    result="i64",
+    attrs={"axis": ..., "descending": False},
+    infer=_along_axis,
+    ref=_argsort_ref,
+    nvfuser="argsort topk",
+)
+row(
+    "scatter",
+    "library",
+    "x indices values",
+    "x with values, of the indices' shape or 0-d, put at indices along axis, the other coordinates kept",
+    takes=ALL_TYPES,
+    attrs={"axis": ...},
+    infer=_along_axis,
+    ref=_scatter_ref,
+    operand_dtypes=_scattered_dtypes,
+    nvfuser="scatter",
+)
+row(
+    "index_put_accumulate",
+    "library",
+    "x indices values",
+    "x with values[k] added to row indices[k]",
+    takes=NUMBER,
+    infer=same_shape,
+    ref=_index_put_accumulate_ref,
+    operand_dtypes=_scattered_dtypes,
+    nvfuser="index_put_accumulate index_accumulate",
+)
+
+
+def _conv_shape(shapes, attrs):
+    x, w = shapes[:2]
+    rank = len(x) - 2
+    if rank < 1 or len(w) != len(x):
+        raise ShapeError(
+            f"conv: the operand must be [N, C, …] and the weight [O, C / groups, …], of one rank; they have ranks {len(x)} and {len(w)}"
+        )
+    out = []
+    for k in range(rank):
+        stride, padding, dilation = (_per_axis(attrs[a], rank)[k] for a in ("stride", "padding", "dilation"))
+        out.append(sz.floordiv(x[2 + k] + (2 * padding - 1) - (w[2 + k] - 1) * dilation, stride) + 1)
+    return [(x[0], w[0], *out)]
+
+
+def _per_axis(value, rank):
+    values = tuple(value)
+    if len(values) not in (1, rank):
+        raise ShapeError(f"conv: {list(values)} must have one element or one for each of the {rank} axes")
+    return values * rank if len(values) == 1 else values
+
+
+def _conv_ref(x, w, *bias, stride, padding, dilation, groups):
+    rank = x.ndim - 2
+    stride, padding, dilation = (_per_axis(v, rank) for v in (stride, padding, dilation))
+    padded = np.pad(x, [(0, 0), (0, 0), *((p, p) for p in padding)])
+    spans = [d * (k - 1) + 1 for d, k in zip(dilation, w.shape[2:])]
+    windows = np.lib.stride_tricks.sliding_window_view(padded, spans, axis=tuple(range(2, 2 + rank)))
+    windows = windows[
+        (slice(None),) * 2 + tuple(slice(None, None, s) for s in stride) + tuple(slice(None, None, d) for d in dilation)
+    ]
+    taps = (1, *range(2 + rank, 2 + 2 * rank))
+    pieces = [
+        np.tensordot(part, kernel, axes=(taps, tuple(range(1, 2 + rank))))
+        for part, kernel in zip(np.split(windows, groups, 1), np.split(w, groups, 0))
+    ]
+    out = np.moveaxis(np.concatenate(pieces, -1), -1, 1).astype(x.dtype)
+    return out + bias[0].reshape(1, -1, *(1,) * rank) if bias else out
+
+
+def _conv_bias(b, x, w, *bias, **attrs):
+    if not bias:
+        return None
+    y = b.op("conv", x, w, **attrs)
+    return b.op("add", y, b.reshape(bias[0], (1, *bias[0].shape, *(1,) * (x.rank - 2))))
+
+
+row(
+    "conv",
+    "library",
+    "x w bias*",
+    "convolution of [N, C, …] with [O, C / groups, …], plus bias; stride, padding and dilation for each axis",
+    takes=FLOAT,
+    attrs={"stride": (1,), "padding": (0,), "dilation": (1,), "groups": 1},
+    infer=_conv_shape,
+    ref=_conv_ref,
+    expand=_conv_bias,
+)
+
+
+def _called(*operands, callee, dtypes, shapes, strides, effects, function):
+    if function is None:
+        raise UnsupportedError(f"call of {callee}: its function is not known, as the program was read from text")
+    return function(*operands)
+
+
+def _call_shapes(shapes, attrs):
+    given = [tuple(shape) for shape in attrs["shapes"]]
+    strides = attrs["strides"]
+    if len(attrs["dtypes"]) != len(given):
+        raise ShapeError(f"call of {attrs['callee']}: {len(attrs['dtypes'])} dtypes for {len(given)} shapes")
+    if strides is not None and [len(s) for s in strides] != [len(s) for s in given]:
+        raise ShapeError(f"call of {attrs['callee']}: strides do not have one element for each dimension of shapes")
+    return given
+
+
+row(
+    "call",
+    "library",
+    "x*",
+    "the results of a function that is not of this table, callee by name: function(*operands) gives the list of them. "
+    "strides, in elements, are those of each result where they are not row-major. A call with effects keeps its place "
+    "among others and is never left out",
+    takes=ALL_TYPES,
+    attrs={"callee": ..., "dtypes": ..., "shapes": ..., "strides": None, "effects": False, "function": None},
+    operand_dtypes=lambda dtypes, attrs: None,
+    result=lambda dtypes, attrs: list(attrs["dtypes"]),
+    infer=_call_shapes,
+    ref=_called,
+    calls=True,
+)

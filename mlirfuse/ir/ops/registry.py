@@ -1,0 +1,278 @@
+"""What a row of the op table is, the table, and what follows from a row: the element types and shapes of results.
+
+All operands of an op have one element type (front ends insert the casts), except where ``operand_dtypes`` says
+otherwise. Elementwise operands have the result's rank, or rank 0; extents of 1 broadcast. Half types compute in
+float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+
+from mlirfuse.core.errors import ShapeError
+from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir.dtypes import DType
+from mlirfuse.ir.ops.attributes import BY_NAME, AttrType
+
+FLOAT, INT, BOOL, COMPLEX, NARROW = "f", "iu", "b", "c", "n"
+NUMBER = FLOAT + INT
+ANY = NUMBER + BOOL
+ALL_TYPES = ANY + COMPLEX + NARROW
+
+EXPENSIVE = 8  # an op of a higher cost is not recomputed
+
+Kind = Literal[
+    "elementwise",
+    "reduce",
+    "partial",
+    "shape",
+    "index",
+    "create",
+    "query",
+    "random",
+    "library",
+    "composite",
+    "update",
+    "foreign",
+]
+
+
+@dataclass(frozen=True)
+class OpDef:
+    """A row of the table.
+
+    ``takes``: the dtype kinds of its operands (:attr:`DType.kind`). ``result``: "same", "bool", "i64", "real" or
+    "complex" (of the operand), "to" or "dtype" (the attribute) or a function of (dtypes, attrs) that gives the type of
+    each result. ``operands``: names; a trailing ``*`` marks a variable number. ``attrs``: name to default (``...``:
+    required); ``types``: their types where the name does not say them (:data:`attributes.BY_NAME`). ``infer(shapes,
+    attrs)`` gives the results' shapes. ``operand_dtypes(dtypes, attrs)``: an error text or None, where "one element
+    type" is not the rule. ``ref`` computes it on NumPy arrays. ``numpy`` and ``nvfuser``: the names front ends know it
+    by. ``expand(b, *values, **attrs)`` rewrites it into other ops through a :class:`mlirfuse.ir.builder.Builder`.
+    ``cost``: roughly how many instructions an element takes.
+
+    What passes, analyses and schedulers ask of an op:
+
+    ``view``: the results are other indices into the operand, and lie in its memory: "all" of its elements, each once;
+    all of them, "repeated"; or "some". ``in_order``: the result has all elements of the operand in their row-major
+    order, repetitions aside. ``indexed``: the result's index along a dimension is computed with, so that it needs one.
+    ``accumulator``: what a reduction carries beside values: "position" of the chosen element, "moments" (count, mean,
+    squared deviations), "truth" of the elements. ``barrier``: its operand and its users go into different kernels.
+    ``calls``: runs code that the table does not know, whose results may lie in its operands' memory.
+    ``identity``: the result's elements are the operand's.
+    """
+
+    name: str
+    kind: Kind
+    operands: tuple[str, ...]
+    doc: str
+    takes: str = ANY
+    result: str | Callable = "same"
+    attrs: dict[str, Any] = field(default_factory=dict)
+    types: dict[str, AttrType] = field(default_factory=dict)
+    infer: Callable | None = None
+    ref: Callable | None = None
+    expand: Callable | None = None
+    numpy: tuple[str, ...] = ()
+    nvfuser: tuple[str, ...] = ()
+    cost: int = 1
+    operand_dtypes: Callable | None = None
+    view: Literal["", "all", "repeated", "some"] = ""
+    in_order: bool = False
+    indexed: bool = False
+    accumulator: Literal["value", "position", "moments", "truth"] = "value"
+    barrier: bool = False
+    calls: bool = False
+    identity: bool = False
+
+    @property
+    def several(self) -> bool:
+        """May have more than one result."""
+        return "sizes" in self.attrs or callable(self.result)
+
+    @property
+    def variadic(self) -> bool:
+        """Has a variable number of operands or results."""
+        return self.several or any(name.endswith("*") for name in self.operands)
+
+    @property
+    def keeps_all(self) -> bool:
+        """A view of all elements of the operand."""
+        return self.view in ("all", "repeated")
+
+    @property
+    def literal(self) -> bool:
+        """A constant or a size: known without arguments, 0-d."""
+        return self.kind == "create" and not self.operands and "shape" not in self.attrs
+
+    @property
+    def may_be_copied(self) -> bool:
+        """`fusion-segment` may give several segments a copy of it: it costs little and reads no more memory than its
+        result has."""
+        return self.kind in ("create", "elementwise") or self.in_order
+
+    @property
+    def statistic(self) -> bool:
+        """A reduction that is spelled in others, which a scheduler may take whole: mean, var, std."""
+        return self.kind == "reduce" and self.expand is not None
+
+    @cached_property
+    def attr_types(self) -> dict[str, AttrType]:
+        """The type of each attribute."""
+        return {key: self.types.get(key) or BY_NAME[key] for key in self.attrs}
+
+
+TABLE: dict[str, OpDef] = {}
+FOREIGN = OpDef("", "foreign", (), "an op of another dialect, of which the table knows nothing")
+
+
+def row(name: str, kind: Kind, operands: str, doc: str, numpy: str = "", nvfuser: str = "", **fields: Any) -> None:
+    """Enters a row; operands and front ends' names with spaces between them."""
+    TABLE[name] = OpDef(
+        name, kind, tuple(operands.split()), doc, numpy=tuple(numpy.split()), nvfuser=tuple(nvfuser.split()), **fields
+    )
+
+
+def lookup(name: str) -> OpDef:
+    """The row of the op ``name``, :data:`FOREIGN` for what the table does not have."""
+    return TABLE.get(name, FOREIGN)
+
+
+# ----------------------------------------------------------------------------------------------------------------
+# what follows from a row
+
+_KINDS = {
+    "f": "floats",
+    "i": "integers",
+    "u": "unsigned integers",
+    "b": "bools",
+    "c": "complex",
+    "n": "floats of a byte",
+}
+
+
+def result_dtypes(row: OpDef, operand_dtypes: list[DType], attrs: dict[str, Any]) -> list[DType]:
+    """The element types of the results. Raises TypeError, naming operand and rule, where operands do not fit."""
+    if row.operand_dtypes:
+        problem = row.operand_dtypes(operand_dtypes, attrs)
+        if problem:
+            raise TypeError(f"{row.name}: {problem}")
+    elif len(set(operand_dtypes)) > 1:
+        raise TypeError(
+            f"{row.name}: operands are {', '.join(map(str, operand_dtypes))}; all must have one element type"
+        )
+    elif operand_dtypes and operand_dtypes[0].kind not in row.takes:
+        raise TypeError(
+            f"{row.name}: operand 0 is {operand_dtypes[0]}; it takes {', '.join(_KINDS[k] for k in row.takes)}"
+        )
+    if callable(row.result):
+        return row.result(operand_dtypes, attrs)
+    return [_result_dtype(row, operand_dtypes, attrs)] * (len(attrs["sizes"]) if row.several else 1)
+
+
+def _result_dtype(row: OpDef, dtypes: list[DType], attrs: dict[str, Any]) -> DType:
+    match row.result:
+        case "same":  # of operands of several types, the rows that have them name the one whose elements these are
+            return dtypes[-1] if row.kind == "elementwise" else dtypes[0]
+        case "bool":
+            return dt.bool_
+        case "i64":
+            return dt.i64
+        case "real":
+            return dtypes[0].real
+        case "complex":
+            return dtypes[0].complex
+    return attrs[row.result]
+
+
+def result_shapes(row: OpDef, shapes, attrs: dict[str, Any]) -> list[tuple]:
+    """The symbolic shapes of the results. Raises :class:`ShapeError`."""
+    return (row.infer or _elementwise)(list(shapes), attrs)
+
+
+def _elementwise(shapes, attrs):
+    return [broadcast_shapes(shapes)]
+
+
+def broadcast_shapes(shapes) -> tuple:
+    """The common shape of shapes of one rank (or rank 0) where extents of 1 broadcast. Unequal symbols are taken to be
+    equal; the plan of a call checks it."""
+    shapes = [s for s in shapes if s] or [()]
+    ranks = {len(s) for s in shapes}
+    if len(ranks) > 1:
+        raise ShapeError(f"operands of ranks {sorted(ranks)}: all must have one rank, or rank 0")
+    out = []
+    for extents in zip(*shapes):
+        big = [e for e in extents if e != 1]
+        known = {e for e in big if isinstance(e, int)}
+        if len(known) > 1:
+            raise ShapeError(
+                f"shapes {' and '.join(map(show, shapes))} do not broadcast: "
+                f"{' against '.join(map(str, sorted(known)))}"
+            )
+        out.append(min(known) if known else big[0] if big else 1)
+    return tuple(out)
+
+
+def show(shape) -> str:
+    """A shape in a message."""
+    return "(" + ", ".join(map(str, shape)) + ")"
+
+
+def axis_of(axis: int, rank: int) -> int:
+    """``axis`` counted from the front. Raises :class:`ShapeError` where an operand of this rank has no such axis."""
+    if not -rank <= axis < rank:
+        raise ShapeError(f"axis {axis} is out of range for an operand of rank {rank}")
+    return axis % rank
+
+
+def front_axis(axis: int, rank: int) -> int:
+    """``axis``, which has to be counted from the front. Raises :class:`ShapeError` otherwise."""
+    if not 0 <= axis < rank:
+        raise ShapeError(f"axis {axis} is out of range for an operand of rank {rank}")
+    return axis
+
+
+def check_axes(axes: tuple[int, ...] | None, rank: int) -> None:
+    """Raises :class:`ShapeError` where an operand of this rank does not have each of ``axes``, or has one twice."""
+    if axes is not None and len({axis_of(axis, rank) for axis in axes}) != len(axes):
+        raise ShapeError(f"axes {list(axes)} name an axis of an operand of rank {rank} twice")
+
+
+def axes_of(attrs: dict[str, Any], rank: int) -> tuple[int, ...]:
+    """The axes that a reduction of an operand of this rank is over, in the order of its dimensions."""
+    axes = attrs["axes"]
+    return tuple(range(rank)) if axes is None else tuple(sorted(a % rank for a in axes))
+
+
+# ----------------------------------------------------------------------------------------------------------------
+# rules that rows of several kinds have
+
+
+def same_shape(shapes, attrs):
+    """The first operand's."""
+    return [shapes[0]]
+
+
+def given_shape(shapes, attrs):
+    """The attribute ``shape``."""
+    return [tuple(attrs["shape"])]
+
+
+def index_dtypes(dtypes: list[DType], attrs: dict[str, Any]) -> str | None:
+    """The rule for (operand, indices)."""
+    return None if dtypes[1] in (dt.i32, dt.i64) else f"the indices are {dtypes[1]}, not i32 or i64"
+
+
+def quietly(function: Callable) -> Callable:
+    """``function`` without NumPy's warnings: a kernel does not warn either."""
+
+    def ref(*args, **kwargs):
+        with np.errstate(all="ignore"):
+            return function(*args, **kwargs)
+
+    return ref
