@@ -10,14 +10,15 @@ import os
 import re
 import sys
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [HERE, os.path.dirname(HERE)]
 
 import numpy as np
 from pages import write_or_check
 
 import mlirfuse
 
-PAGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "levels.md")
+PAGE = os.path.join(HERE, "levels.md")
 WIDTH = 140  # of quoted lines
 
 TEXT = """# A function at every level
