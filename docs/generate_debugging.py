@@ -27,8 +27,9 @@ SEGMENTED_PAGE = os.path.join(ROOT, "docs", "segmented-ir.md")
 RUN = """
 import runpy
 from mlirfuse.core.machine import Host
+from mlirfuse.lowering import machines
 host = Host(frozenset(("avx2", "avx512f", "avx512vl", "avx512bw")), 2, 2 << 20, 32 << 20)
-Host.here = staticmethod(lambda: host)
+machines.host = lambda: host
 runpy.run_path("scores.py", run_name="__main__")
 """
 
@@ -57,7 +58,7 @@ import mlirfuse
 import mlirfuse.numpy as mnp
 from mlirfuse.core import config
 from mlirfuse.inspect import dump
-from mlirfuse.runtime import targets
+from mlirfuse.schedule import targets
 from mlirfuse.runtime.program import Program
 
 def softmax(x):

@@ -32,9 +32,10 @@ from mlirfuse.inspect import dump
 from mlirfuse.ir import ops as table
 from mlirfuse.ir import sizes as sz
 from mlirfuse.passes.base import discover, run_pipeline
-from mlirfuse.runtime import arrays, targets
+from mlirfuse.runtime import arrays, placement
 from mlirfuse.runtime.executor import Empty, Executor
 from mlirfuse.runtime.recall import Recall
+from mlirfuse.schedule import targets
 
 log = logging.getLogger("mlirfuse")
 discover()  # the passes, now rather than at the first call
@@ -342,7 +343,7 @@ class Jitted(_native.Function):
             return kind
         try:
             target = self._target(leaves)
-            targets.check_place(target, leaves)
+            placement.check_place(target, leaves)
             watch = dump.Compilation(self, self.__name__, traced.graph) if config.dump else None
             kind.executor = Executor(lower_to_segments(traced.graph, target, watch and watch.after), target, env)
             if watch:
@@ -356,7 +357,7 @@ class Jitted(_native.Function):
         return kind
 
     def _target(self, leaves):
-        return targets.of(self.target) if self.target else targets.for_arrays(leaves)
+        return targets.of(self.target) if self.target else placement.target_of(leaves)
 
     def _may_fall_back(self) -> bool:
         return config.fallback if self.fallback is None else self.fallback

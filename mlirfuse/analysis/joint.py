@@ -4,12 +4,35 @@ threads, instead of two."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from mlirfuse.analysis.axes import Axes
 from mlirfuse.analysis.phases import Analysis
 from mlirfuse.ir.graph import Op, Value
-from mlirfuse.lowering.reductions import MaxSumExp, Moments
 
 _SAME_ELEMENTS = ("expand_dims", "squeeze", "broadcast_in_dim", "reshape", "permute")
+
+
+@dataclass(eq=False)
+class MaxSumExp:
+    """Stands for a maximum ``m`` over rows and the sum of ``exp(x - m)``, its ``results``, accumulated in one pass: (m,
+    sum), where the sum is that for the m so far (Milakov and Gimelshein, Online normalizer calculation for softmax,
+    2018). ``guarded``: the sum is of ``exp(x)`` where m is not finite."""
+
+    operands: list[Value]
+    results: list[Value]
+    guarded: bool = False
+    name: str = "max_sum_exp"
+
+
+@dataclass(eq=False)
+class Moments:
+    """Stands for a sum and the squared deviations of the same elements, its ``results``: accumulated as m2 alone is,
+    whose mean gives the sum."""
+
+    operands: list[Value]
+    results: list[Value]
+    name: str = "m2"
 
 
 def in_phases(analysis: Analysis) -> list[list]:

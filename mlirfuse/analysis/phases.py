@@ -300,3 +300,32 @@ def _order(analysis: Analysis, hint: dict[str, int]) -> None:
         if covering and axes:
             main = max(covering, key=lambda v: len(analysis.axes.flat(v)))
             axes.sort(key=lambda a: -abs(sz.substitute(analysis.axis_stride(main, a), hint)))
+
+
+def depends_on(analysis: Analysis, axes) -> set[Value]:
+    """The values of the segment with any of ``axes``."""
+    axes = set(axes)
+    return {v for op in analysis.ops for v in op.results if axes & set(analysis.axes.flat(v))}
+
+
+def is_outer(analysis: Analysis, env: dict[str, int]) -> bool:
+    """Whether memory runs along a kept axis: the smallest stride of the widest input is not a reduced axis'."""
+    return analysis.once(_outer)(env)
+
+
+def _outer(analysis: Analysis):
+    """:func:`is_outer` as a function of the sizes."""
+    inputs = [v for v in analysis.inputs if set(analysis.reduced) & set(analysis.axes.flat(v))]
+    if not inputs or not analysis.kept or not analysis.reduced:
+        return lambda env: False
+    main = max(inputs, key=lambda v: len(analysis.axes.flat(v)))
+    strides = [[analysis.axis_stride(main, axis) for axis in axes] for axes in (analysis.kept, analysis.reduced)]
+    least = [f"min({sz.spelled(f'abs({n}) or {1 << 62}' for n in some)})" for some in strides]
+    return sz.function(" < ".join(least), sz.symbols_of(strides[0] + strides[1]))
+
+
+def late_outputs(analysis: Analysis) -> tuple[list[Value], list[Value]]:
+    """Outputs with a reduced axis, and outputs over kept axes only."""
+    reduced = set(analysis.reduced)
+    full = [v for v in analysis.outputs if reduced & set(analysis.axes.flat(v))]
+    return full, [v for v in analysis.outputs if v not in full]

@@ -1,10 +1,9 @@
-"""What schedulers know of a machine: a GPU, read from the device or typical of an architecture where there is none, and
-the host."""
+"""What schedulers know of a machine: an NVIDIA GPU, or the host's processor. :mod:`mlirfuse.lowering.machines` finds those
+that are there."""
 
 from __future__ import annotations
 
 import functools
-import os
 from dataclasses import dataclass
 
 
@@ -47,21 +46,6 @@ class Machine:
         return self.architecture >= 90
 
     @staticmethod
-    def of_device(index: int) -> Machine:
-        """The machine that CUDA device ``index`` is."""
-        from mlirfuse import _native
-
-        found = _native.cuda_device_attributes(index)
-        major, minor = found["cc"]
-        return Machine(
-            f"sm_{major}{minor}",
-            found["sm_count"],
-            found["max_threads_per_sm"],
-            found["shared_per_block_optin"],
-            found["l2_bytes"],
-        )
-
-    @staticmethod
     def of_architecture(chip: str) -> Machine:
         """A typical machine of an architecture, for compiling without one."""
         typical = {
@@ -88,20 +72,3 @@ class Host:
         if {"avx512f", "avx512vl", "avx512bw"} <= self.features:
             return 64
         return 32 if "avx2" in self.features else 16
-
-    @staticmethod
-    def here() -> Host:
-        """This machine."""
-        from mlirfuse import _native
-        from mlirfuse.lowering import llvm
-
-        return Host(llvm.host_features(), _native.num_threads(), _cache_bytes(2, 1 << 20), _cache_bytes(3, 16 << 20))
-
-
-@functools.cache
-def _cache_bytes(level: int, otherwise: int) -> int:
-    name = f"SC_LEVEL{level}_CACHE_SIZE"
-    try:
-        return os.sysconf(name) if name in os.sysconf_names and os.sysconf(name) > 0 else otherwise
-    except OSError:
-        return otherwise

@@ -43,8 +43,8 @@ from mlirfuse.inspect import listing
 from mlirfuse.inspect.listing import Names
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Graph, Op
+from mlirfuse.lowering.module import GpuKernel, KernelModule
 from mlirfuse.passes.segment import COPIED
-from mlirfuse.schedule.gpu.kernel import GpuKernel
 
 SUFFIXES = {"ptx": "ptx", "llvm": "ll", "groups": "py"} | dict.fromkeys(
     ("fusion", "grouped", "segmented", "linalg", "tiled", "gpu", "nvvm", "host"), "mlir"
@@ -431,14 +431,13 @@ def compiling(program, params: tuple, env, compile_):
 
 @_harmless
 def _occupancy(program, params, env, where: Where, found) -> None:
-    for segment, kernels in _by_segment(program, _kernels(program, params)[0], where):
+    for segment, kernels in _by_segment(program, _module(program, params).kernels, where):
         write("occupancy", segment, occupancy(program, found, kernels, env))
 
 
-def _kernels(program, params) -> tuple:
-    """The kernels of a variant, the module that holds them, and the slots that they were written for."""
-    slots = program.slots()
-    return *program.target.kernels(program, params, slots), slots
+def _module(program, params) -> KernelModule:
+    """The kernels of a variant and their host function."""
+    return program.target.write(program, params, program.slots())
 
 
 def _by_segment(program, kernels, where: Where):
@@ -461,9 +460,11 @@ def _code(program, params, env, where: Where) -> None:
     gpu = target.name != "cpu"
     if not wanted & {"tiled", "gpu", "nvvm", "ptx", "host", "llvm", "launch-params", "sass"}:
         return
-    kernels, tiled, slots = _kernels(program, params)
+    module = _module(program, params)
+    kernels = module.kernels
     from mlirfuse.inspect.lowered import parameters
     from mlirfuse.lowering import llvm, ptx
+    from mlirfuse.runtime import load
 
     if "launch-params" in wanted:
         for (segment, made), choice in zip(_by_segment(program, kernels, where), params):
@@ -471,26 +472,19 @@ def _code(program, params, env, where: Where) -> None:
     for segment, made in _by_segment(program, kernels, where):
         if not made:
             continue
-        alone = _only(tiled, kernels, made)
+        alone = module.only(made).tiled()
         makers = {"tiled": lambda: alone}
         if gpu:
             chip = target.machine.chip
             makers |= {"gpu": lambda: str(ptx.to_gpu(alone, chip)), "nvvm": lambda: str(ptx.to_nvvm(alone, chip))}
-            makers |= {"ptx": lambda: ptx.to_ptx(alone, chip), "sass": lambda: sass(ptx.to_ptx(alone, chip), chip)}
+            makers |= {"ptx": lambda: load.ptx_of(alone, chip), "sass": lambda: sass(load.ptx_of(alone, chip), chip)}
         else:
             makers |= {"llvm": lambda: llvm.to_llvm_ir(alone)}
         for level, make in makers.items():
             if level in wanted:
                 write(level, segment, _attempt(make))
     if "host" in wanted and kernels:
-        write("host", where, f"module {{\n{target.host(kernels, slots)}\n}}")
-
-
-def _only(tiled: str, kernels, made) -> str:
-    """The module of all kernels with those in ``made`` alone."""
-    head = tiled[: tiled.index(kernels[0].text)]
-    tail = tiled[tiled.rindex(kernels[-1].text) + len(kernels[-1].text) :]
-    return head + "\n".join(k.text for k in made) + tail
+        write("host", where, f"module {{\n{module.host}\n}}")
 
 
 def launch_params(kernels, params: dict, env) -> str:
@@ -580,7 +574,7 @@ class _Watch:
 
     def __init__(self, program, compiled, env):
         from mlirfuse import _native
-        from mlirfuse.lowering import llvm
+        from mlirfuse.runtime import load
 
         self.program, self.compiled, self.env = program, compiled, env
         self.where = replace(
@@ -588,18 +582,13 @@ class _Watch:
             variant=list(program.variants.values()).index(compiled) if compiled in program.variants.values() else None,
         )
         self.names = Names(_graph(program), env)
-        kernels, tiled, _ = _kernels(program, compiled.params)
+        kernels = compiled.module.kernels
         self.gpu = program.target.name != "cpu"
         self.segments = list(_by_segment(program, kernels, self.where))
         self.kernels = kernels
         # Each kernel with a host function of its own. The slots are the variant's: its plan has filled them.
-        texts = []
-        for at, k in enumerate(kernels):
-            text = program.target.host([k], compiled.slots).replace("@launch(", f"@launch{at}(")
-            texts.append(text if not at else text[text.index("func.func @launch") :])
-        host = "\n".join(texts)
-        module = f"module {{\n{host}\n}}\n" if self.gpu else tiled.removesuffix("}\n") + host + "\n}\n"
-        self.code = llvm.HostCode(llvm.compile_object(module))
+        hosts = [program.target.host([k], compiled.slots, f"launch{at}") for at, k in enumerate(kernels)]
+        self.code = load.host_code(replace(compiled.module, host="\n".join(hosts)).launching())
         self.launches = [_LAUNCH(self.code.address(f"launch{at}")) for at in range(len(kernels))]
         self.events = [_native.event_create(program.target.device) for _ in range(len(kernels) + 1)] if self.gpu else []
         for event in self.events:

@@ -23,7 +23,7 @@ from mlirfuse.frontend import tree as trees
 from mlirfuse.ir.graph import Graph, Segment
 from mlirfuse.lowering import llvm, ptx
 from mlirfuse.passes.base import IR
-from mlirfuse.runtime import arrays, targets
+from mlirfuse.runtime import arrays, load, placement
 from mlirfuse.runtime.executor import Empty, Executor
 from mlirfuse.schedule import staged
 
@@ -93,7 +93,7 @@ class Lowered:
         """The call compiled, as a callable for arguments of this kind. Raises where this machine cannot run it."""
         self._tensor_levels()
         executor, kernels = self._executor(), 0
-        targets.check_place(self._target, self._leaves)
+        placement.check_place(self._target, self._leaves)
         try:
             executor.check(self._env)
             if executor.pieces is None:
@@ -112,7 +112,7 @@ class Lowered:
 
     @property
     def target(self):
-        """What code is made for: see :mod:`mlirfuse.runtime.targets`."""
+        """What code is made for: see :mod:`mlirfuse.schedule.targets`."""
         return self._target
 
     @property
@@ -213,8 +213,8 @@ class _Part:
     def __init__(self, target, program, params):
         self.target, self.program, self.params = target, program, params
         slots = program.slots()
-        self.kernels, self.tiled = target.kernels(program, params, slots)
-        self.host = target.host(self.kernels, slots)
+        self.module = target.write(program, params, slots)
+        self.kernels = self.module.kernels
         self.heads = _heads(program, params, self.kernels)
 
     def steps(self) -> list[tuple]:
@@ -231,15 +231,15 @@ class _Part:
                 if self.target.name == "cpu"
                 else ""
             )
-            return f"module {{\n{declared}{self.host}\n}}\n"
+            return f"module {{\n{declared}{self.module.host}\n}}\n"
         if level == "tiled":
-            return self.heads + self.tiled
+            return self.heads + self.module.tiled()
         if level == "llvm":
-            return llvm.to_llvm_ir(targets.whole(self.tiled, self.host))
+            return llvm.to_llvm_ir(self.module.text())
         chip = self.target.machine.chip
         if level == "ptx":
-            return ptx.to_ptx(self.tiled, chip) if self.kernels else "// no kernel: every result is a view\n"
-        return _as_text((ptx.to_gpu if level == "gpu" else ptx.to_nvvm)(self.tiled, chip))
+            return load.ptx_of(self.module.tiled(), chip) if self.kernels else "// no kernel: every result is a view\n"
+        return _as_text((ptx.to_gpu if level == "gpu" else ptx.to_nvvm)(self.module.tiled(), chip))
 
 
 def _heads(program, params, kernels) -> str:

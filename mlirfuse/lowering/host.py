@@ -1,5 +1,5 @@
-"""The host function of a GPU program: launches the kernels in order on the caller's stream, through MLIR's CUDA
-runtime.
+"""The host function of a program: it hands a CPU's kernels to the thread pool in order, or launches a GPU's on the caller's
+stream, through MLIR's CUDA runtime.
 
 ``launch(ptrs, ints, stream)``: kernels' handles, grid dimensions and parameters come out of ``ints`` and ``ptrs`` (see
 :mod:`mlirfuse.lowering.slots`), so that its code holds nothing of one process and can be kept on disk.
@@ -7,16 +7,16 @@ runtime.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from mlirfuse.lowering.module import CpuKernel, GpuKernel
 from mlirfuse.lowering.slots import Slots
-from mlirfuse.schedule.gpu.kernel import GpuKernel
 
 
-def runtime_function(name: str, slots: Slots) -> list[str]:
+def _runtime_function(name: str, slots: Slots) -> list[str]:
     """Lines that make ``%name`` the address of a function of the runtime. It comes out of ``ints`` like everything
     else: code that refers to nothing outside needs no linking."""
-    from mlirfuse import _native
-
-    slot = slots.handle(_native.symbols()[name])
+    slot = slots.handle(name)
     return [
         f"  %{name}_at = llvm.getelementptr %ints[{slot}] : (!llvm.ptr) -> !llvm.ptr, i64",
         f"  %{name}_bits = llvm.load %{name}_at : !llvm.ptr -> i64",
@@ -24,8 +24,35 @@ def runtime_function(name: str, slots: Slots) -> list[str]:
     ]
 
 
-def gpu_host(kernels: list[GpuKernel], slots: Slots) -> str:
-    """The MLIR text of the host function."""
+def cpu_host(kernels: Sequence[CpuKernel], slots: Slots, name: str = "launch") -> str:
+    """The host function of a CPU's kernels as MLIR: each kernel's tasks shared by the thread pool, in order."""
+    lines = [
+        f"func.func @{name}(%ptrs: !llvm.ptr, %ints: !llvm.ptr, %stream: !llvm.ptr) -> i32 {{",
+        "  %two = llvm.mlir.constant(2 : i64) : i64",
+        "  %ctx = llvm.alloca %two x !llvm.ptr : (i64) -> !llvm.ptr",
+        "  llvm.store %ptrs, %ctx : !llvm.ptr, !llvm.ptr",
+        "  %second = llvm.getelementptr %ctx[1] : (!llvm.ptr) -> !llvm.ptr, !llvm.ptr",
+        "  llvm.store %ints, %second : !llvm.ptr, !llvm.ptr",
+        *_runtime_function("mlirfuse_parallel_for", slots),
+    ]
+    for k, kernel in enumerate(kernels):
+        counts = []
+        for what, size in (("tasks", kernel.tasks), ("grain", kernel.grain)):
+            slot = slots.size(size)
+            lines.append(f"  %{what}{k}_at = llvm.getelementptr %ints[{slot}] : (!llvm.ptr) -> !llvm.ptr, i64")
+            lines.append(f"  %{what}{k} = llvm.load %{what}{k}_at : !llvm.ptr -> i64")
+            counts.append(f"%{what}{k}")
+        lines += [
+            f"  %function{k} = func.constant @{kernel.name} : (i64, i64, !llvm.ptr) -> ()",
+            f"  %pointer{k} = builtin.unrealized_conversion_cast %function{k} : (i64, i64, !llvm.ptr) -> () to !llvm.ptr",
+            f"  llvm.call %mlirfuse_parallel_for(%pointer{k}, %ctx, {', '.join(counts)}) : !llvm.ptr, (!llvm.ptr, !llvm.ptr, i64, i64) -> ()",
+        ]
+    lines += ["  %ok = llvm.mlir.constant(0 : i32) : i32", "  return %ok : i32", "}"]
+    return "\n".join(lines)
+
+
+def gpu_host(kernels: Sequence[GpuKernel], slots: Slots, name: str = "launch") -> str:
+    """The host function of a GPU's kernels as MLIR."""
     lines: list[str] = []
     count = 0
 
@@ -73,9 +100,9 @@ def gpu_host(kernels: list[GpuKernel], slots: Slots) -> str:
         sizes = f"{grid}, {one}, {one}, {threads}, {one}, {one}, {shared}, %stream, {params}, {null}, {constant(len(kernel.passed))}"
         types = "!llvm.ptr, i64, i64, i64, i64, i64, i64, i32, !llvm.ptr, !llvm.ptr, !llvm.ptr, i64"
         lines.append(f"  llvm.call %{_launch(kernel)}({function}, {sizes}) : !llvm.ptr, ({types}) -> ()")
-    head = ["func.func @launch(%ptrs: !llvm.ptr, %ints: !llvm.ptr, %stream: !llvm.ptr) -> i32 {"]
-    for name in dict.fromkeys(map(_launch, kernels)):
-        head += runtime_function(name, slots)
+    head = [f"func.func @{name}(%ptrs: !llvm.ptr, %ints: !llvm.ptr, %stream: !llvm.ptr) -> i32 {{"]
+    for function in dict.fromkeys(map(_launch, kernels)):
+        head += _runtime_function(function, slots)
     return "\n".join(head + lines + [f"  return {zero} : i32", "}"])
 
 

@@ -1,8 +1,4 @@
-"""From MLIR to running host code: MLIR's conversions, LLVM IR, llvmlite's code generator and its JIT.
-
-Compiled objects are kept on disk by their source text (:mod:`mlirfuse.runtime.cache`), so that a second process only
-loads them.
-"""
+"""From MLIR to running host code: MLIR's conversions, LLVM IR, llvmlite's code generator and its JIT."""
 
 from __future__ import annotations
 
@@ -14,7 +10,6 @@ import llvmlite.binding as llvm
 
 from mlirfuse.core import mlir
 from mlirfuse.core.errors import CompileError
-from mlirfuse.runtime import cache
 
 PIPELINE = (
     "builtin.module(convert-scf-to-cf,convert-vector-to-llvm,convert-math-to-llvm,convert-arith-to-llvm,"
@@ -45,6 +40,11 @@ def target_machine():
 def host_features() -> frozenset[str]:
     """The features of this machine's processor, as LLVM names them."""
     return frozenset(name for name, there in llvm.get_host_cpu_features().items() if there)
+
+
+def processor() -> tuple:
+    """What decides the native code of a text: the processor's name, its features, LLVM's version."""
+    return llvm.get_host_cpu_name(), _features(), llvm.llvm_version_info
 
 
 @functools.cache
@@ -94,11 +94,7 @@ def optimize(module, machine) -> None:
 
 
 def compile_object(text: str) -> bytes:
-    """Native code of the MLIR module ``text``, from the disk cache where it is there."""
-    key = cache.key("object", text, llvm.get_host_cpu_name(), _features(), llvm.llvm_version_info)
-    found = cache.load(key)
-    if found is not None:
-        return found
+    """Native code of the MLIR module ``text``. Raises :class:`CompileError`."""
     ir = to_llvm_ir(text)
     with _lock:
         module, machine = llvm.parse_assembly(ir), target_machine()
@@ -108,7 +104,6 @@ def compile_object(text: str) -> bytes:
         raise CompileError(
             f"this processor ({llvm.get_host_cpu_name()}) needs help for what the code does: {', '.join(missing)}; use float32 for float16"
         )
-    cache.store(key, code)
     return code
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from mlirfuse.core import mlir
 from mlirfuse.core.errors import CompileError
-from mlirfuse.runtime import cache
 
 TO_NVVM = (
     "gpu.module(convert-gpu-to-nvvm{index-bitwidth=32}),convert-vector-to-llvm,convert-cf-to-llvm,"
@@ -34,7 +35,7 @@ def to_gpu_passes(chip: str) -> str:
     return f"nvvm-attach-target{{chip={chip} O=1 features=+ptx{PTX_VERSIONS[int(architecture)]}}},convert-scf-to-cf"
 
 
-def to_gpu(text: str, chip: str):
+def to_gpu(text: str, chip: str) -> Any:
     """The module with gpu.modules ``text``, given its target ``chip`` ("sm_90"), its loops as branches."""
     passes = to_gpu_passes(chip)
     with mlir.plain_context():
@@ -43,7 +44,7 @@ def to_gpu(text: str, chip: str):
     return module
 
 
-def to_nvvm(text: str, chip: str):
+def to_nvvm(text: str, chip: str) -> Any:
     """The module with gpu.modules ``text``, its kernels in the NVVM dialect, for ``chip`` ("sm_90")."""
     module = to_gpu(text, chip)
     mlir.run_passes(module, f"builtin.module({TO_NVVM})")
@@ -52,20 +53,14 @@ def to_nvvm(text: str, chip: str):
 
 def to_ptx(text: str, chip: str) -> str:
     """PTX of the gpu.modules in ``text``. Raises :class:`CompileError`."""
-    key = cache.key("ptx", text, chip)
-    found = cache.load(key)
-    if found is not None:
-        return found.decode()
     try:
         nvvm = to_nvvm(text, chip)
     except mlir.MLIRError as error:
         raise CompileError(f"lowering to PTX failed: {error}") from error
-    ptx = assemble(nvvm)
-    cache.store(key, ptx.encode())
-    return ptx
+    return assemble(nvvm)
 
 
-def assemble(module) -> str:
+def assemble(module: Any) -> str:
     """PTX of the gpu.modules of a module in the NVVM dialect. Raises :class:`CompileError` where something is in
     another dialect."""
     try:
@@ -75,7 +70,7 @@ def assemble(module) -> str:
     return binary_of(module)
 
 
-def binary_of(module) -> str:
+def binary_of(module: Any) -> str:
     """The PTX inside the ``gpu.binary`` of ``module``."""
     for op in module.body.operations:
         if op.operation.name == "gpu.binary":

@@ -7,34 +7,12 @@ squared deviations) for m2. Sums of half types accumulate in float32, as all ari
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
+from mlirfuse.analysis.joint import MaxSumExp, Moments
 from mlirfuse.ir import dtypes as dt
-from mlirfuse.ir.graph import Op, Value
+from mlirfuse.ir.graph import Op
 from mlirfuse.lowering.emitter import Emitter, Val
 from mlirfuse.lowering.math import corrected_reciprocal, exp, sum_of_exp
-
-
-@dataclass(eq=False)
-class MaxSumExp:
-    """Stands for a maximum ``m`` over rows and the sum of ``exp(x - m)``, its ``results``, accumulated in one pass: (m,
-    sum), where the sum is that for the m so far (Milakov and Gimelshein, Online normalizer calculation for softmax,
-    2018). ``guarded``: the sum is of ``exp(x)`` where m is not finite."""
-
-    operands: list[Value]
-    results: list[Value]
-    guarded: bool = False
-    name: str = "max_sum_exp"
-
-
-@dataclass(eq=False)
-class Moments:
-    """Stands for a sum and the squared deviations of the same elements, its ``results``: accumulated as m2 alone is,
-    whose mean gives the sum."""
-
-    operands: list[Value]
-    results: list[Value]
-    name: str = "m2"
 
 
 def accumulator_types(op: Op) -> list[dt.DType]:

@@ -19,8 +19,8 @@ from mlirfuse.lowering.emitter import Emitter, Val
 @dataclass
 class Slots:
     """``pointers``: tensors in the order of ``ptrs``, and ``temporaries`` in the workspace, each with the slot of its
-    byte offset in ``ints``. ``ints``: what is evaluated for each new set of sizes. ``functions``: addresses of kernels
-    by name, once they are loaded."""
+    byte offset in ``ints``. ``ints``: what is evaluated for each new set of sizes. ``functions``: addresses by name,
+    once kernels are loaded."""
 
     pointers: dict[Value, int] = field(default_factory=dict)
     temporaries: dict[object, int] = field(
@@ -46,8 +46,8 @@ class Slots:
         """The slot of a by-value argument's bits."""
         return self.ints.setdefault(("scalar", value), len(self.ints))
 
-    def handle(self, function: str | int) -> int:
-        """The slot of a function's address: of a kernel, by name, or a known one."""
+    def handle(self, function: str) -> int:
+        """The slot of the address of a kernel, or of a function of the runtime, by name."""
         return self.ints.setdefault(("handle", function), len(self.ints))
 
     def temporary(self, key, nbytes: Size) -> int:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from mlirfuse.core.errors import MlirfuseError
+from mlirfuse.lowering import llvm, ptx
 from mlirfuse.passes.base import PipelineError, register_pipeline
+from mlirfuse.schedule import targets
 
 
 def _target(name: str):
-    from mlirfuse.runtime import targets
-
     try:
         return targets.of(name)
     except MlirfuseError as error:
@@ -37,8 +37,6 @@ def fusion_to_tiled(target: str = "cpu", sizes: str = "") -> str:
 @register_pipeline("fusion-to-nvvm")
 def fusion_to_nvvm(chip: str = "sm_90", sizes: str = "") -> str:
     """A function to kernels in the NVVM dialect for an NVIDIA architecture; ``sizes`` as for fusion-schedule."""
-    from mlirfuse.lowering import ptx
-
     return f"{fusion_to_tiled(f'cuda:{chip}', sizes)},{ptx.to_gpu_passes(chip)},{ptx.TO_NVVM}"
 
 
@@ -53,7 +51,5 @@ def fusion_to_ptx(chip: str = "sm_90", sizes: str = "") -> str:
 def fusion_to_llvm(sizes: str = "") -> str:
     """A function all the way to LLVM IR for this machine's processor, its host function included; ``sizes`` as for
     fusion-schedule."""
-    from mlirfuse.lowering import llvm
-
     inside = llvm.PIPELINE.removeprefix("builtin.module(").removesuffix(")")
     return f"{fusion_to_segments()},fusion-schedule{{sizes={sizes} host=true}},{inside},emit-llvm-ir"

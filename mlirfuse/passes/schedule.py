@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from mlirfuse.core import mlir
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Graph
 from mlirfuse.passes.base import IR, Pass, PassError, register
+from mlirfuse.schedule import targets
+from mlirfuse.schedule.program import SegmentedProgram
 
 
 @register
@@ -37,9 +40,6 @@ class Schedule(Pass):
     host: bool = False
 
     def run_on_ir(self, ir: IR) -> None:
-        from mlirfuse.core import mlir
-        from mlirfuse.runtime import targets
-
         graphs = ir.graphs
         if len(graphs) != 1:
             raise PassError(
@@ -96,11 +96,8 @@ def example_sizes(graph: Graph, given: dict[str, int]) -> dict[str, int]:
 def code_text(graph: Graph, target, env: dict[str, int], host: bool) -> str:
     """The module that the schedulers of ``target`` write for ``graph`` and these sizes; with ``host``, the function
     that launches too."""
-    from mlirfuse.runtime.program import Program
-    from mlirfuse.runtime.targets import whole
-
-    program = Program(graph, target, env)
+    program = SegmentedProgram(graph, target, env)
     alignments = {v: layout.align for v, layout in zip(graph.args, graph.layouts) if layout is not None}
-    slots = program.slots()
-    kernels, text = target.kernels(program, program.parameters(env, alignments), slots)
-    return whole(text, target.host(kernels, slots)) if host else text
+    params = target.parameters(program, env, program.aligned(alignments))
+    module = target.write(program, params, program.slots())
+    return module.text() if host else module.tiled()

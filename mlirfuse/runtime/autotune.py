@@ -9,17 +9,13 @@ through the compile cache's folder, in later ones.
 from __future__ import annotations
 
 import ctypes
-import functools
-import hashlib
 import itertools
-import json
 import statistics
 from dataclasses import dataclass
 
 from mlirfuse import _native
 from mlirfuse.core.errors import CompileError, CudaError, UnsupportedError
-from mlirfuse.runtime import cache
-from mlirfuse.schedule import staged
+from mlirfuse.runtime import tuned
 from mlirfuse.schedule.gpu import choice as gpu_choice
 
 FLUSH_BYTES = 256 << 20
@@ -46,17 +42,8 @@ class Tuned:
         rows = sorted(self.times.items(), key=lambda item: item[1])
         lines = [f"{self.segment}: the model's choice is {self.model_loss:.1%} off the best"]
         return "\n".join(
-            lines + [f"  {ms:.4f} ms  {_short(p)}{'   <- model' if p == self.model else ''}" for p, ms in rows[:6]]
+            lines + [f"  {ms:.4f} ms  {tuned.short(p)}{'   <- model' if p == self.model else ''}" for p, ms in rows[:6]]
         )
-
-
-def _short(params) -> str:
-    if isinstance(params, staged.Params):
-        return f"staged in {params.form}: " + "; ".join(map(_short, params.stages))
-    fields = {k: v for k, v in params._asdict().items() if k != "access"}
-    return f"{type(params).__module__.split('.')[-1]} lanes={params.access.lanes} " + " ".join(
-        f"{k}={v}" for k, v in fields.items()
-    )
 
 
 def autotune(fn, *args, repeat: int = 15, limit: int = 40, keep: bool = True) -> list[Tuned]:
@@ -98,7 +85,7 @@ def autotune(fn, *args, repeat: int = 15, limit: int = 40, keep: bool = True) ->
         program.tuned[key] = tuple(chosen)
         timer.close()
     if keep:
-        _save(program, env, chosen)
+        tuned.keep(program, env, tuple(chosen))
     for entry in fn._entries.values():
         entry.dispatch.clear()
     return out
@@ -130,35 +117,3 @@ class _Timer:
         for event in self.events:
             _native.event_destroy(event)
         _native.mem_free(self.buffer)
-
-
-def _name(program, env) -> str:
-    text = json.dumps([program.text, program.target.machine.chip, sorted(env.items())])
-    return "tuned-" + hashlib.sha256(text.encode()).hexdigest()
-
-
-def _save(program, env, chosen) -> None:
-    cache.store(_name(program, env), repr([_short(p) for p in chosen]).encode())
-
-
-@functools.cache
-def any_remembered() -> bool:
-    """Whether an earlier process left any results."""
-    return cache.enabled() and any(cache.folder().glob("tuned-*"))
-
-
-def remembered(program, env, alignments, machine) -> tuple | None:
-    """What an earlier process found best for these sizes, or None."""
-    found = cache.load(_name(program, env))
-    if found is None:
-        return None
-    wanted = json.loads(found.decode().replace("'", '"'))
-    out = []
-    for step, name in zip(program.steps, wanted):
-        match = next(
-            (p for p in gpu_choice.candidates(step.analysis, env, alignments, machine) if _short(p) == name), None
-        )
-        if match is None:
-            return None
-        out.append(match)
-    return tuple(out)

@@ -1,40 +1,24 @@
-"""A segmented graph made executable: kernels of each segment, the host function that launches them, the plan of a call.
+"""A segmented graph made executable: what is compiled of it, and the plan of a call.
 
-One :class:`Program` stands for a kind of call; each :class:`Variant` of it is one choice of schedule parameters,
+One :class:`Program` stands for a kind of call; each :class:`Variant` of it is one choice of schedules,
 compiled once. The plan evaluates what depends on the sizes of a call: output shapes, grid dimensions, the workspace.
 """
 
 from __future__ import annotations
 
-import functools
-import re
 import threading
 from dataclasses import dataclass, field
 from typing import Any
 
-from mlirfuse.analysis import phases as an
-from mlirfuse.analysis import traffic
-from mlirfuse.analysis import views as noop
 from mlirfuse.analysis.axes import Axes
 from mlirfuse.core import config, counters
-from mlirfuse.core.errors import CompileError
 from mlirfuse.inspect import dump
 from mlirfuse.ir import sizes as sz
-from mlirfuse.ir.graph import Graph, Group, Op, Segment, Value
-from mlirfuse.ir.order import topological
+from mlirfuse.ir.graph import Graph, Value
+from mlirfuse.lowering.module import KernelModule
 from mlirfuse.lowering.slots import Slots, inverse_of
-from mlirfuse.schedule import inner_outer
-
-WRITES_ARGUMENT = "writes an argument that others still read"
-
-
-@dataclass(eq=False)
-class Step:
-    """One segment in order of execution, analysed."""
-
-    segment: Segment
-    analysis: an.Analysis
-    name: str = ""  # of its kernel, in profiles too; of several, each has more behind an underscore
+from mlirfuse.runtime import load, tuned
+from mlirfuse.schedule.program import SegmentedProgram
 
 
 @dataclass
@@ -51,15 +35,19 @@ class Variant:
     ``evaluate(env)``."""
 
     params: tuple
-    text: dict[str, str]  # level -> IR, for people
-    launch: int  # address of the host function
+    module: KernelModule
     slots: Slots
-    kernels: int
+    launch: int  # address of the host function
     keep: Any
     evaluate: Any = None
     offsets: list[tuple[int, int, int, int]] = field(
         default_factory=list
     )  # (ints slot, size position, first step, last step)
+
+    @property
+    def kernels(self) -> int:
+        """How many kernels a call launches."""
+        return len(self.module.kernels)
 
 
 def _key(params: tuple) -> tuple:
@@ -67,150 +55,15 @@ def _key(params: tuple) -> tuple:
     return params, tuple(map(type, params))
 
 
-def _reductions_first(steps: list[Step]) -> list[Step]:
-    """``steps`` in an order where reductions come before what does not need them: it hides the end of their last, small
-    kernel."""
-    made_by = {v: step for step in steps for v in step.analysis.outputs}
-    left, out = list(steps), []
-    while left:
-        ready = [s for s in left if all(made_by.get(v, s) in (*out, s) for v in s.analysis.inputs)]
-        step = next((s for s in ready if s.analysis.phases), ready[0])
-        left.remove(step)
-        out.append(step)
-    return out
-
-
-class Program:
-    """``graph`` is segmented; ``hint``: the sizes of the call it was made for; ``target``: a
-    :class:`mlirfuse.runtime.targets.Target`; ``axes``: those that `fusion-segment` saw, where the graph is a part of
-    the block that it cut."""
+class Program(SegmentedProgram):
+    """A :class:`SegmentedProgram` of whose calls each runs a compiled variant."""
 
     def __init__(self, graph: Graph, target, hint: dict[str, int], axes: Axes | None = None):
-        self.graph, self.target = graph, target
-        self.symbols = sorted(
-            {s for v in graph.args for n in v.shape for s in sz.symbols(n)}
-            | {s for l in graph.layouts if l for n in l.strides for s in sz.symbols(n)}
-            | set(hint)
-        )
-        self.pointer_args = [k for k in range(len(graph.args)) if k not in graph.scalars]
-        self.outputs = list(dict.fromkeys(graph.returns))
-        self.views = self._views()
+        super().__init__(graph, target, hint, axes)
         self.variants: dict[tuple, Variant] = {}  # by _key
         self.tuned: dict[tuple, tuple | None] = {}  # by call_key: parameters that were measured to be best
         self.tuned_before: bool | None = None  # whether earlier processes left any such; None: not looked for yet
         self._lock = threading.Lock()
-        self.axes = axes or Axes(graph.ops)
-        self.steps = self._steps(hint)
-        if self._write_late():
-            self.outputs = list(dict.fromkeys(graph.returns))
-            self.steps = self._steps(hint)
-
-    # ---- segments
-
-    def _views(self) -> dict[Value, noop.View]:
-        """Results that are views of an argument, or of another result: they need no kernel."""
-        return traffic.result_views(self.graph)
-
-    def _steps(self, hint) -> list[Step]:
-        graph = self.graph
-        scalars = {graph.args[k] for k in graph.scalars}
-        layouts = {v: layout for v, layout in zip(graph.args, graph.layouts) if layout}
-        layouts |= {graph.returns[k]: graph.layouts[a] for k, a in graph.aliases.items()}
-        users = graph.body.users()
-        returned = set(graph.returns) - set(self.views)
-        loose = [op for op in graph.ops if op.segment is None]
-        if loose:
-            raise CompileError(f"{loose[0].name} is in no segment")
-        ordered = topological(graph.ops, {op: op.segment for op in graph.ops})
-        members: dict[Segment, list[Op]] = {}
-        for op in ordered:
-            members.setdefault(op.segment, []).append(op)
-        steps = []
-        for segment, ops in members.items():
-            inside = set(ops)
-            outs = [
-                v for op in ops for v in op.results if v in returned or any(u not in inside for u in users.get(v, ()))
-            ]
-            if outs:
-                steps.append(
-                    Step(segment, an.analyze(traffic.live(ops, outs), outs, layouts, scalars, hint, self.axes))
-                )
-        if self.target.early_launch:
-            steps = _reductions_first(steps)
-        steps.sort(key=lambda step: step.segment.why == WRITES_ARGUMENT)
-        for at, step in enumerate(steps):
-            step.name = f"mlirfuse_{re.sub('[^a-z]', '_', step.segment.scheduler) or 'kernel'}{at}"
-        return steps
-
-    def _write_late(self) -> bool:
-        """Where an argument's new value cannot be written as it is computed, it is computed aside and copied at the
-        end."""
-        graph, changed = self.graph, False
-        for k, argument in graph.aliases.items():
-            value = graph.returns[k]
-            if not self._in_place(value, graph.args[argument]):
-                copy = Op("copy", [value], {}, [Value(value.dtype, value.shape)])
-                copy.group = Group()
-                copy.segment = Segment(copy.group, "pointwise", {}, WRITES_ARGUMENT)
-                graph.ops.append(copy)
-                graph.returns[k] = copy.result
-                changed = True
-        return changed
-
-    def _in_place(self, value: Value, argument: Value) -> bool:
-        """Whether ``value`` can be written over ``argument`` as it is computed: nothing else still needs the old
-        elements.
-
-        So it is where only the kernel that computes ``value`` reads the argument, element by element at the place it
-        writes.
-        """
-        if value in self.graph.args or self.graph.returns.count(value) > 1:
-            return False
-        readers = [s.analysis for s in self.steps if argument in s.analysis.inputs]
-        return all(self._overwrites(a, value, argument) for a in readers)
-
-    @staticmethod
-    def _overwrites(analysis: an.Analysis, value: Value, argument: Value) -> bool:
-        """Whether the kernels of a segment that reads ``argument`` may write ``value`` over it."""
-        if analysis.finishing:
-            stages = [stage for form in (inner_outer.together, inner_outer.apart) for stage in analysis.once(form)]
-            return all(Program._overwrites(stage, value, argument) for stage in stages if argument in stage.inputs)
-        axes = analysis.axes
-        if (
-            value not in analysis.outputs
-            or analysis.pinned
-            or analysis.partials
-            or axes.dims(argument) != axes.dims(value)
-        ):
-            return False
-        written = set(axes.flat(value))
-        if (
-            not analysis.phases
-        ):  # one element of the domain writes an element and no other reads it: the value has all the domain's axes
-            return set(analysis.domain) <= written
-        # A row's one element: written by one thread once the row is done, and read for nothing else.
-        reached = {argument}
-        for op in analysis.ops:
-            if any(v in reached for v in op.operands):
-                if an.is_reduction(op) and axes.reduced(op):
-                    return False
-                reached.update(op.results)
-        return written == set(analysis.kept) and reached.intersection(analysis.outputs) == {value}
-
-    def sizes_key(self, env: dict[str, int]) -> tuple:
-        """The sizes of a call as a key."""
-        return tuple(env[s] for s in self.symbols)
-
-    def call_key(self, env: dict[str, int], alignments: dict[Value, int]) -> tuple:
-        """The sizes and alignments of a call as a key."""
-        return self.sizes_key(env), tuple(alignments.get(self.graph.args[k]) for k in self.pointer_args)
-
-    @functools.cached_property
-    def text(self) -> str:
-        """The segmented graph as MLIR."""
-        from mlirfuse.dialects import fusion
-
-        return fusion.to_text(self.graph)
 
     # ---- variants
 
@@ -238,39 +91,33 @@ class Program:
     def parameters(self, env: dict[str, int], alignments: dict[Value, int]) -> tuple:
         """For each segment its scheduler's parameters for these sizes. ``alignments``: bytes, of each argument's
         address."""
-        graph = self.graph
-        if graph.aliases:  # what is written over an argument is aligned as that is
-            alignments = alignments | {
-                graph.returns[k]: alignments[graph.args[a]]
-                for k, a in graph.aliases.items()
-                if graph.args[a] in alignments
-            }
-        return self.target.parameters(self, env, alignments)
+        alignments = self.aligned(alignments)
+        return self._tuned(env, alignments) or self.target.parameters(self, env, alignments)
 
-    def slots(self) -> Slots:
-        """Where a variant's kernels find arguments, outputs and the workspace."""
-        slots = Slots()
-        for k in self.pointer_args:
-            slots.pointers[self.graph.args[k]] = len(slots.pointers)
-        for k, argument in self.graph.aliases.items():
-            slots.pointers[self.graph.returns[k]] = slots.pointers[self.graph.args[argument]]
-        made = [v for v in self.outputs if v not in slots.pointers and v not in self.views]
-        for k, value in enumerate(made):
-            slots.pointers[value] = len(self.pointer_args) + k
-        slots.workspace = len(self.pointer_args) + len(made)
-        return slots
+    def _tuned(self, env: dict[str, int], alignments: dict[Value, int]) -> tuple | None:
+        """What was measured to be best for these sizes, by this process or an earlier one."""
+        if self.tuned_before is None:
+            self.tuned_before = self.target.name == "cuda" and tuned.any_kept()
+        if not self.tuned and not self.tuned_before:
+            return None
+        key = self.call_key(env, alignments)
+        if key not in self.tuned:
+            self.tuned[key] = tuned.load(self, env, alignments)
+        return self.tuned[key]
 
-    def _compile(self, params: tuple, env) -> Variant:
-        variant = self.target.compile(self, params, self.slots())
-        self._add_plan(variant)
+    def _compile(self, params: tuple, env: dict[str, int]) -> Variant:
+        slots = self.slots()
+        module = self.target.write(self, params, slots)
+        variant = Variant(params, module, slots, *load.load(self.target, module, slots))
+        self.add_plan(variant)
         return variant
 
-    def _add_plan(self, variant: Variant) -> None:
+    def add_plan(self, variant: Variant) -> None:
         """Compiles the expressions of the plan to one Python function of the sizes."""
         slots = variant.slots
         exprs: list[str] = []
         for kind, what in slots.ints:
-            what = slots.functions.get(what, what) if kind == "handle" else what
+            what = slots.functions.get(what, 0) if kind == "handle" else what
             exprs.append(
                 str(what) if kind in ("size", "handle") else f"_inverse_of({what})" if kind == "inverse" else "0"
             )
@@ -282,24 +129,11 @@ class Program:
         variant.evaluate = sz.function(
             f"([{', '.join(exprs)}], [{', '.join(nbytes)}])", symbols, _inverse_of=inverse_of
         )
-        spans = self._lifetimes(slots)
+        spans = self.lifetimes(slots)
         variant.offsets = [
             (slot, at, *spans.get(key, (0, len(self.steps))))
             for at, (key, slot) in enumerate(slots.temporaries.items())
         ]
-
-    def _lifetimes(self, slots: Slots) -> dict[object, tuple[int, int]]:
-        """First and last step that a value in the workspace is needed in; a scheduler's own buffer lives in its
-        step."""
-        spans: dict[object, tuple[int, int]] = {}
-        for at, step in enumerate(self.steps):
-            for value in step.analysis.inputs + step.analysis.outputs:
-                first, _ = spans.get(value, (at, at))
-                spans[value] = first, at
-            for key in slots.temporaries:
-                if isinstance(key, tuple) and key[0].results[0].op in step.analysis.ops:
-                    spans[key] = at, at
-        return spans
 
     def plan(self, variant: Variant, env: dict[str, int]) -> Plan:
         """What a call with these sizes needs."""

@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import copy
 
-from mlirfuse.analysis.phases import Analysis
+from mlirfuse.analysis.phases import Analysis, depends_on
 from mlirfuse.ir.graph import Op, Value
 from mlirfuse.schedule import staged
-from mlirfuse.schedule.cpu.kernel import depends_on
 
 
 def together(analysis: Analysis) -> list[Analysis]:

@@ -10,10 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mlirfuse.analysis.joint import in_phases
-from mlirfuse.analysis.phases import Analysis, analyze
+from mlirfuse.analysis.phases import Analysis, analyze, depends_on, late_outputs
 from mlirfuse.ir.graph import Layout, Op, Value
-from mlirfuse.schedule.cpu.kernel import depends_on
-from mlirfuse.schedule.cpu.rows import late_outputs
 
 
 @dataclass(frozen=True)

@@ -54,8 +54,8 @@ def _emulate(fn, inputs, only, most) -> int:
     from test_gpu_emulated import run
 
     import mlirfuse
-    from mlirfuse.runtime import targets
     from mlirfuse.runtime.program import Program
+    from mlirfuse.schedule import targets
     from mlirfuse.schedule.gpu import choice as gpu_choice
 
     given = [_array(x) for x in inputs]
@@ -68,7 +68,7 @@ def _emulate(fn, inputs, only, most) -> int:
         found = dict.fromkeys(filter(only, gpu_choice.candidates(step.analysis, env, {}, target.machine)))
         for params in itertools.islice(found, most):
             everything = (*chosen[:at], params, *chosen[at + 1 :])
-            kernels, _ = target.kernels(program, everything, program.slots())
+            kernels = target.write(program, everything, program.slots()).kernels
             shared = [k.static_shared + k.dynamic_shared for k in kernels]
             if max(shared, default=0) > target.machine.shared_per_block:
                 continue  # more than the machine has

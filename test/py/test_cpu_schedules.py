@@ -15,8 +15,8 @@ import mlirfuse
 from mlirfuse.core import config, counters
 from mlirfuse.core.errors import CompileError
 from mlirfuse.lowering import llvm
-from mlirfuse.runtime import targets
 from mlirfuse.runtime.program import Program
+from mlirfuse.schedule import targets
 from mlirfuse.schedule.cpu import columns, rows
 
 SIZES = [1, 2, 3, 15, 16, 17, 31, 33, 100, 257, 770, 1023]

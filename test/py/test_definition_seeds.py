@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch")
 from mlirfuse import DataType, FusionDefinition
 from mlirfuse.core import config
 from mlirfuse.nvfuser import DefinitionError, Fusion, InputError  # noqa: E402
-from mlirfuse.runtime import targets  # noqa: E402
+from mlirfuse.schedule import targets  # noqa: E402
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 close = torch.testing.assert_close

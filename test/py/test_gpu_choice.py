@@ -12,9 +12,8 @@ import pytest
 import mlirfuse
 import mlirfuse.numpy as mnp
 from mlirfuse.lowering.slots import inverse_of
-from mlirfuse.runtime import targets
 from mlirfuse.runtime.program import Program
-from mlirfuse.schedule import staged
+from mlirfuse.schedule import staged, targets
 from mlirfuse.schedule.gpu import (
     choice as gpu_choice,
 )
@@ -128,7 +127,7 @@ def test_kernels_of_a_call_wait_for_those_that_they_depend_on(fn, waits):
     lowered = mlirfuse.jit(fn, target="cuda:sm_90").lower(x, y[:4096] if "exp" in fn.__code__.co_names else y)
     target = targets.of("cuda:sm_90")
     program = Program(lowered.segmented(), target, lowered.env)
-    kernels, _ = target.kernels(program, program.parameters(lowered.env, {}), program.slots())
+    kernels = target.write(program, program.parameters(lowered.env, {}), program.slots()).kernels
     assert [kernel.waits for kernel in kernels] == waits
     assert [kernel.lets for kernel in kernels] == [True] * (len(kernels) - 1) + [False]
 

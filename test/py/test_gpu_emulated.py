@@ -16,10 +16,9 @@ import mlirfuse
 from mlirfuse.analysis import joint
 from mlirfuse.core.machine import Machine
 from mlirfuse.ir import sizes as sz
-from mlirfuse.lowering import ptx
-from mlirfuse.runtime import targets
+from mlirfuse.runtime import load
 from mlirfuse.runtime.program import Program, Variant
-from mlirfuse.schedule import staged
+from mlirfuse.schedule import staged, targets
 from mlirfuse.schedule.gpu import (
     choice as gpu_choice,
 )
@@ -45,12 +44,11 @@ def run(program: Program, env: dict[str, int], params: tuple, inputs) -> list[np
     """The program's outputs, computed by its kernels with these schedule parameters; what they do not write stays 0xFF,
     which is NaN."""
     target, slots = program.target, program.slots()
-    kernels, text = target.kernels(program, params, slots)
-    code = parse(ptx.to_ptx(text, target.machine.chip))
-    target.host(kernels, slots)  # gives the grids' sizes their slots
-    slots.functions = {k.name: 0 for k in kernels}
-    variant = Variant(params, {}, 0, slots, len(kernels), None)
-    program._add_plan(variant)
+    module = target.write(program, params, slots)
+    kernels = module.kernels
+    code = parse(load.ptx_of(module.tiled(), target.machine.chip))
+    variant = Variant(params, module, slots, 0, None)
+    program.add_plan(variant)
     plan = program.plan(variant, env)
 
     shapes = [tuple(sz.substitute(n, env) for n in value.shape) for value in program.outputs]

@@ -27,8 +27,9 @@ from mlirfuse.frontend.nvfuser.reference import run_reference
 from mlirfuse.frontend.nvfuser.replay import Planned, environment
 from mlirfuse.inspect import dump
 from mlirfuse.inspect.lowered import Lowered
-from mlirfuse.runtime import arrays, targets
+from mlirfuse.runtime import arrays, placement
 from mlirfuse.runtime.executor import Empty, Executor
+from mlirfuse.schedule import targets
 
 log = logging.getLogger("mlirfuse")
 
@@ -96,7 +97,7 @@ class Compiled:
             if key not in planned.compiled:
                 counters.kinds += 1
                 try:
-                    target = targets.for_arrays(leaves)
+                    target = placement.target_of(leaves)
                     graph = planned.graph.copy()
                     if is_split(graph):
                         planned.compiled[key] = SplitExecutor(graph, target, env)
@@ -147,7 +148,7 @@ class LoweredDefinition(Lowered):
             leaves += [np.empty(0, v.dtype.numpy) for v in split.made]
         kind = SimpleNamespace(traced=SimpleNamespace(graph=graph), executor=None, leaf_of_arg=where)
         owner = SimpleNamespace(__name__="this fusion")
-        super().__init__(owner, kind, None, leaves, env, targets.of(target) if target else targets.for_arrays(leaves))
+        super().__init__(owner, kind, None, leaves, env, targets.of(target) if target else placement.target_of(leaves))
 
     def compile(self):
         """There is none: ``fd.execute`` compiles."""

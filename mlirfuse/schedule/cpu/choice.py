@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from mlirfuse.analysis.phases import Analysis, size_of
+from mlirfuse.analysis.phases import Analysis, is_outer, late_outputs, size_of
 from mlirfuse.core.machine import Host
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
@@ -12,7 +12,6 @@ from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule import staged
 from mlirfuse.schedule.cpu import columns, pointwise, rows, transpose
 from mlirfuse.schedule.cpu.kernel import CpuKernel, lanes_of
-from mlirfuse.schedule.cpu.rows import late_outputs
 
 ALIGNED = 64  # bytes: what results and the workspace are aligned to
 ACROSS = 16  # rows that vectors run across at least
@@ -23,7 +22,7 @@ def choose(analysis: Analysis, env: dict[str, int], alignments: dict[Value, int]
     """The parameters of the scheduler that takes ``analysis``; their class tells which one."""
     if not analysis.phases:
         return _pointwise(analysis, env, alignments, host)
-    if rows.is_outer(analysis, env) or _across_short_rows(analysis, env):
+    if is_outer(analysis, env) or _across_short_rows(analysis, env):
         return _columns(analysis, env, alignments, host)
     return _rows(analysis, env, alignments, host)
 

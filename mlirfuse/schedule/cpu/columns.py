@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mlirfuse.analysis.phases import Analysis, size_of
+from mlirfuse.analysis.phases import Analysis, late_outputs, size_of
 from mlirfuse.core.machine import Host
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
@@ -23,7 +23,6 @@ from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.cpu import partial
 from mlirfuse.schedule.cpu.kernel import SHORT, CpuBody, CpuKernel, cost_of, lanes_of, rows_grain, store_all
 from mlirfuse.schedule.cpu.packed import Packed
-from mlirfuse.schedule.cpu.rows import late_outputs
 
 STRETCH = 2048  # columns whose accumulators are worked on together
 FOLDED = 512  # columns that rows taken as one come to, about

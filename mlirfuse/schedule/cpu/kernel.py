@@ -7,7 +7,6 @@ Every CPU kernel is ``func.func @name(%begin: i64, %end: i64, %ctx: !llvm.ptr)``
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from mlirfuse.analysis.axes import Axis
 from mlirfuse.analysis.phases import Analysis, size_of
@@ -20,22 +19,13 @@ from mlirfuse.ir.sizes import Size
 from mlirfuse.lowering import reductions as red
 from mlirfuse.lowering.emitter import Emitter, Val
 from mlirfuse.lowering.kernel import ZERO, Env, Flat, Index, Kernel, Memory
+from mlirfuse.lowering.module import CpuKernel
 from mlirfuse.lowering.slots import CpuArguments, Slots
 
 I64 = dt.i64
 TILE = 8192  # elements that a task of a pointwise kernel works on, about
 SHORT = 64  # loops shorter than this can share a vector with the loop around them (see Flat)
 _SHIFT = 19  # TILE * SHORT == 1 << _SHIFT: for which division by multiplication is exact
-
-
-@dataclass
-class CpuKernel:
-    """A kernel's text, how many tasks it has, and how many a thread should take at a time at least."""
-
-    name: str
-    text: str
-    tasks: Size
-    grain: Size
 
 
 class Elements(Kernel):
@@ -318,12 +308,6 @@ def _store_where(body: CpuBody, value: Value, val: Val, env: Env, domain: list[A
     else:
         with k.region(f"scf.if {condition} {{"):
             k.store(value, env, val)
-
-
-def depends_on(analysis: Analysis, axes) -> set[Value]:
-    """The values of the segment with any of ``axes``."""
-    axes = set(axes)
-    return {v for op in analysis.ops for v in op.results if axes & set(analysis.axes.flat(v))}
 
 
 def rows_grain(elements_a_task: Size, target: int = 16384) -> Size:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mlirfuse.analysis.phases import Analysis, size_of
+from mlirfuse.analysis.phases import Analysis, depends_on, size_of
 from mlirfuse.core.machine import Host
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
@@ -20,7 +20,6 @@ from mlirfuse.schedule.cpu.kernel import (
     CpuBody,
     CpuKernel,
     cost_of,
-    depends_on,
     lanes_of,
     rows_grain,
     store_all,

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mlirfuse.analysis.phases import Analysis, is_reduction, size_of
+from mlirfuse.analysis.phases import Analysis, depends_on, is_reduction, late_outputs, size_of
 from mlirfuse.core.machine import Host
 from mlirfuse.ir import ops as table
 from mlirfuse.ir import sizes as sz
@@ -25,7 +25,7 @@ from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import ZERO, Env, Index
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.cpu import partial
-from mlirfuse.schedule.cpu.kernel import CpuBody, CpuKernel, depends_on, lanes_of, rows_grain, store_all, unroll_for
+from mlirfuse.schedule.cpu.kernel import CpuBody, CpuKernel, lanes_of, rows_grain, store_all, unroll_for
 
 BLOCK = 64
 HELD = 4  # vectors of a row that stay in registers, at most
@@ -42,29 +42,6 @@ class Params:
     held: int = 0
     stash: bool = False
     streamed: bool = False
-
-
-def is_outer(analysis: Analysis, env: dict[str, int]) -> bool:
-    """Whether memory runs along a kept axis: the smallest stride of the widest input is not a reduced axis'."""
-    return analysis.once(_outer)(env)
-
-
-def _outer(analysis: Analysis):
-    """:func:`is_outer` as a function of the sizes."""
-    inputs = [v for v in analysis.inputs if set(analysis.reduced) & set(analysis.axes.flat(v))]
-    if not inputs or not analysis.kept or not analysis.reduced:
-        return lambda env: False
-    main = max(inputs, key=lambda v: len(analysis.axes.flat(v)))
-    strides = [[analysis.axis_stride(main, axis) for axis in axes] for axes in (analysis.kept, analysis.reduced)]
-    least = [f"min({sz.spelled(f'abs({n}) or {1 << 62}' for n in some)})" for some in strides]
-    return sz.function(" < ".join(least), sz.symbols_of(strides[0] + strides[1]))
-
-
-def late_outputs(analysis: Analysis) -> tuple[list[Value], list[Value]]:
-    """Outputs with a reduced axis, and outputs over kept axes only."""
-    reduced = set(analysis.reduced)
-    full = [v for v in analysis.outputs if reduced & set(analysis.axes.flat(v))]
-    return full, [v for v in analysis.outputs if v not in full]
 
 
 @dataclass

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Iterator
 
 from mlirfuse.analysis import joint
-from mlirfuse.analysis.phases import INDEXED, RANDOM, Analysis, size_of
+from mlirfuse.analysis.phases import INDEXED, RANDOM, Analysis, is_outer, size_of
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
@@ -15,7 +15,6 @@ from mlirfuse.ir.ops import sizes_in
 from mlirfuse.lowering.kernel import PASS_L1, STAY_L2
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule import inner_outer, staged
-from mlirfuse.schedule.cpu.rows import is_outer
 from mlirfuse.schedule.gpu import (
     columns as gpu_columns,
 )

@@ -7,7 +7,6 @@ kernel.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from mlirfuse.analysis.axes import Axis
@@ -19,64 +18,12 @@ from mlirfuse.ir.sizes import Size
 from mlirfuse.lowering import reductions as red
 from mlirfuse.lowering.emitter import Emitter, Val
 from mlirfuse.lowering.kernel import STAY_L2, Env, Index, Kernel, Memory
+from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import GpuArguments, Slots
 
 # How a loop ends. Schedulers unroll as far as it is of use: where LLVM and ptxas unroll what is left, code takes up to
 # three times as long to compile.
 AS_IT_IS = "} {loop_annotation = #llvm.loop_annotation<unroll = <disable = true>>}"
-
-
-@dataclass
-class GpuKernel:
-    """A kernel's code and how it is launched: ``grid`` in blocks (expressions), threads a block, blocks a cluster,
-    bytes of shared memory.
-
-    One that ``waits`` is launched before the kernel before it in the call has ended, as soon as all blocks of that one
-    have started if it ``lets`` it. It waits for that end before it begins ("before"), or, where it has nothing to do
-    with earlier kernels, when it is done ("after"): a kernel's end always means that those before it have ended too.
-    """
-
-    name: str
-    head: str
-    body: str
-    grid: Size
-    threads: int
-    cluster: int
-    passed: dict[tuple, tuple[str, str]]
-    static_shared: int = 0
-    dynamic_shared: int = 0
-    lets: bool = False
-    waits: str = ""
-
-    @property
-    def text(self) -> str:
-        """The kernel as a ``gpu.func``."""
-        head, lines = self.head, []
-        if self.lets:
-            lines.append("    nvvm.griddepcontrol launch_dependents")
-        if self.waits == "before":
-            lines.append("    nvvm.griddepcontrol wait")
-            for name, type_ in self.passed.values():
-                if (
-                    "ptr" in type_
-                ):  # known only now, so that no load of what never changes, as LLVM sees it, comes before the wait
-                    head = head.replace(f"{name}: ", f"{name}_early: ")
-                    lines.append(
-                        f'    {name} = llvm.inline_asm has_side_effects "mov.b64 $0, $1;", "=l,l" {name}_early : ({type_}) -> {type_}'
-                    )
-        lines = [head, *lines, self.body]
-        if self.waits == "after":  # the last block alone: others make room for the next ones
-            lines += [
-                "    %waiting = nvvm.read.ptx.sreg.ctaid.x : i32",
-                "    %waited_for = nvvm.read.ptx.sreg.nctaid.x : i32",
-                "    %one_block = arith.constant 1 : i32",
-                "    %last_block = arith.subi %waited_for, %one_block : i32",
-                "    %is_last = arith.cmpi eq, %waiting, %last_block : i32",
-                "    scf.if %is_last {",
-                "      nvvm.griddepcontrol wait",
-                "    }",
-            ]
-        return "\n".join([*lines, "    gpu.return", "  }"])
 
 
 class Access(NamedTuple):

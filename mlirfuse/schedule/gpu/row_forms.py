@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from contextlib import nullcontext
 
+from mlirfuse.analysis.joint import MaxSumExp
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op, Value
@@ -48,7 +49,7 @@ def in_registers(rows: Rows) -> sz.Size:
         """The accumulator of this thread's part of the row. What looks at elements twice takes some vectors of half
         types at a time: widened, all of them would need twice the registers."""
         step = p.chunks
-        if halves and isinstance(op, red.MaxSumExp) and p.chunks * lanes > 32:
+        if halves and isinstance(op, MaxSumExp) and p.chunks * lanes > 32:
             step = 1 if p.resident > 3 else 2
         elif halves and op.name == "m2" and p.chunks * lanes > 64:
             step = 4

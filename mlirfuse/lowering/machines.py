@@ -1,0 +1,54 @@
+"""The machines that code can be made for: this host, its CUDA devices, and any architecture by its name."""
+
+from __future__ import annotations
+
+import functools
+import os
+
+from mlirfuse import _native
+from mlirfuse.core.errors import UnsupportedError
+from mlirfuse.core.machine import Host, Machine
+from mlirfuse.lowering import llvm
+
+
+def host() -> Host:
+    """This host's processor."""
+    return Host(llvm.host_features(), _native.num_threads(), _cache_bytes(2, 1 << 20), _cache_bytes(3, 16 << 20))
+
+
+def device(index: int) -> Machine:
+    """The GPU that CUDA device ``index`` is. Raises :class:`UnsupportedError` where there is none."""
+    if not _native.cuda_available():
+        raise UnsupportedError(f"no CUDA device: {_native.cuda_error()}")
+    found = _native.cuda_device_attributes(index)
+    major, minor = found["cc"]
+    return Machine(
+        f"sm_{major}{minor}",
+        found["sm_count"],
+        found["max_threads_per_sm"],
+        found["shared_per_block_optin"],
+        found["l2_bytes"],
+    )
+
+
+def named(name: str) -> Host | Machine:
+    """The machine of a target's name: "cpu", "cuda" (this host's first GPU) or "cuda:sm_90". Raises
+    :class:`UnsupportedError` for any other."""
+    if name == "cpu":
+        return host()
+    if name == "cuda":
+        return device(0)
+    if name.startswith("cuda:sm_"):
+        return Machine.of_architecture(name.removeprefix("cuda:"))
+    raise UnsupportedError(
+        f"no target '{name}': there are 'cpu', 'cuda' and 'cuda:sm_90' with any architecture from sm_70 on"
+    )
+
+
+@functools.cache
+def _cache_bytes(level: int, otherwise: int) -> int:
+    name = f"SC_LEVEL{level}_CACHE_SIZE"
+    try:
+        return os.sysconf(name) if name in os.sysconf_names and os.sysconf(name) > 0 else otherwise
+    except OSError:
+        return otherwise

@@ -1,0 +1,89 @@
+"""Code of kernels, from the disk cache where it is there, and the functions in memory that launch them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from mlirfuse import _native
+from mlirfuse.core.errors import UnsupportedError
+from mlirfuse.lowering import llvm, ptx
+from mlirfuse.lowering.module import GpuKernel, KernelModule
+from mlirfuse.lowering.slots import Slots
+from mlirfuse.runtime import cache
+from mlirfuse.schedule.targets import Target
+
+
+def ptx_of(text: str, chip: str) -> str:
+    """PTX of the gpu.modules in ``text``. Raises :class:`CompileError`."""
+    key = cache.key("ptx", text, chip)
+    found = cache.load(key)
+    if found is not None:
+        return found.decode()
+    code = ptx.to_ptx(text, chip)
+    cache.store(key, code.encode())
+    return code
+
+
+def host_code(text: str) -> llvm.HostCode:
+    """The loaded functions of the MLIR module ``text``. Raises :class:`CompileError`."""
+    key = cache.key("object", text, *llvm.processor())
+    code = cache.load(key)
+    if code is None:
+        code = llvm.compile_object(text)
+        cache.store(key, code)
+    return llvm.HostCode(code)
+
+
+def load(target: Target, module: KernelModule, slots: Slots) -> tuple[int, Any]:
+    """The address of the function that launches the kernels of ``module``, 0 where there are none, and what must live as long
+    as it. Writes the addresses that ``slots`` asks for. Raises :class:`CompileError`, and :class:`UnsupportedError` for a GPU
+    that is not there."""
+    if not module.kernels:
+        return 0, None
+    slots.functions = {
+        what: _native.symbols()[what] for kind, what in slots.ints if kind == "handle" and what in _native.symbols()
+    }
+    if not module.on_gpu:
+        code = host_code(module.text())
+        return code.address("launch"), code
+    if target.device is None:
+        raise UnsupportedError(
+            f"target {target.machine.chip} is no device of this machine: only its code can be looked at"
+        )
+    text = ptx_of(module.tiled(), target.machine.chip)
+    loading = _Beside(lambda: _native.Module(text.encode() + b"\0", target.device))
+    try:
+        host = host_code(module.launching())  # while the driver compiles the kernels
+    finally:
+        loaded = loading.result()
+    for kernel in module.kernels:
+        assert isinstance(kernel, GpuKernel)
+        slots.functions[kernel.name] = loaded.function(kernel.name, 0, kernel.cluster > 8)
+    return host.address("launch"), [loaded, host]
+
+
+class _Beside(threading.Thread):
+    """``function()`` in a thread of its own. Executors take nothing more once the interpreter waits for its last
+    threads; threads still start."""
+
+    def __init__(self, function: Callable[[], Any]):
+        super().__init__()
+        self._function = function
+        self._found: Any = None
+        self._error: BaseException | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self._found = self._function()
+        except BaseException as error:
+            self._error = error
+
+    def result(self) -> Any:
+        """What the function gave; raises what it raised."""
+        self.join()
+        if self._error is not None:
+            raise self._error
+        return self._found

@@ -1,0 +1,214 @@
+"""A segmented graph as schedulers see it: its segments analysed, in order of execution, and where kernels find what they
+read and write.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mlirfuse.analysis import phases as an
+from mlirfuse.analysis import traffic
+from mlirfuse.analysis import views as noop
+from mlirfuse.analysis.axes import Axes
+from mlirfuse.core.errors import CompileError
+from mlirfuse.dialects import fusion
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.graph import Graph, Group, Op, Segment, Value
+from mlirfuse.ir.order import topological
+from mlirfuse.lowering.slots import Slots
+from mlirfuse.schedule import inner_outer
+
+if TYPE_CHECKING:
+    from mlirfuse.schedule.targets import Target
+
+WRITES_ARGUMENT = "writes an argument that others still read"
+
+
+@dataclass(eq=False)
+class Step:
+    """One segment in order of execution, analysed."""
+
+    segment: Segment
+    analysis: an.Analysis
+    name: str = ""  # of its kernel, in profiles too; of several, each has more behind an underscore
+
+
+def _reductions_first(steps: list[Step]) -> list[Step]:
+    """``steps`` in an order where reductions come before what does not need them: it hides the end of their last, small
+    kernel."""
+    made_by = {v: step for step in steps for v in step.analysis.outputs}
+    left, out = list(steps), []
+    while left:
+        ready = [s for s in left if all(made_by.get(v, s) in (*out, s) for v in s.analysis.inputs)]
+        step = next((s for s in ready if s.analysis.phases), ready[0])
+        left.remove(step)
+        out.append(step)
+    return out
+
+
+class SegmentedProgram:
+    """``graph`` is segmented; ``hint``: the sizes of the call it was made for; ``target``: what kernels are written for
+    (:mod:`mlirfuse.schedule.targets`); ``axes``: those that `fusion-segment` saw, where the graph is a part of the block that
+    it cut."""
+
+    def __init__(self, graph: Graph, target: Target, hint: dict[str, int], axes: Axes | None = None):
+        self.graph, self.target = graph, target
+        self.symbols = sorted(
+            {s for v in graph.args for n in v.shape for s in sz.symbols(n)}
+            | {s for layout in graph.layouts if layout for n in layout.strides for s in sz.symbols(n)}
+            | set(hint)
+        )
+        self.pointer_args = [k for k in range(len(graph.args)) if k not in graph.scalars]
+        self.outputs = list(dict.fromkeys(graph.returns))
+        self.views = self._views()
+        self.axes = axes or Axes(graph.ops)
+        self.steps = self._steps(hint)
+        if self._write_late():
+            self.outputs = list(dict.fromkeys(graph.returns))
+            self.steps = self._steps(hint)
+
+    # ---- segments
+
+    def _views(self) -> dict[Value, noop.View]:
+        """Results that are views of an argument, or of another result: they need no kernel."""
+        return traffic.result_views(self.graph)
+
+    def _steps(self, hint: Mapping[str, int]) -> list[Step]:
+        graph = self.graph
+        scalars = {graph.args[k] for k in graph.scalars}
+        layouts = {v: layout for v, layout in zip(graph.args, graph.layouts) if layout}
+        layouts |= {graph.returns[k]: graph.layouts[a] for k, a in graph.aliases.items()}
+        users = graph.body.users()
+        returned = set(graph.returns) - set(self.views)
+        loose = [op for op in graph.ops if op.segment is None]
+        if loose:
+            raise CompileError(f"{loose[0].name} is in no segment")
+        ordered = topological(graph.ops, {op: op.segment for op in graph.ops})
+        members: dict[Segment, list[Op]] = {}
+        for op in ordered:
+            members.setdefault(op.segment, []).append(op)
+        steps = []
+        for segment, ops in members.items():
+            inside = set(ops)
+            outs = [
+                v for op in ops for v in op.results if v in returned or any(u not in inside for u in users.get(v, ()))
+            ]
+            if outs:
+                steps.append(
+                    Step(segment, an.analyze(traffic.live(ops, outs), outs, layouts, scalars, hint, self.axes))
+                )
+        if self.target.early_launch:
+            steps = _reductions_first(steps)
+        steps.sort(key=lambda step: step.segment.why == WRITES_ARGUMENT)
+        for at, step in enumerate(steps):
+            step.name = f"mlirfuse_{re.sub('[^a-z]', '_', step.segment.scheduler) or 'kernel'}{at}"
+        return steps
+
+    def _write_late(self) -> bool:
+        """Where an argument's new value cannot be written as it is computed, it is computed aside and copied at the
+        end."""
+        graph, changed = self.graph, False
+        for k, argument in graph.aliases.items():
+            value = graph.returns[k]
+            if not self._in_place(value, graph.args[argument]):
+                copy = Op("copy", [value], {}, [Value(value.dtype, value.shape)])
+                copy.group = Group()
+                copy.segment = Segment(copy.group, "pointwise", {}, WRITES_ARGUMENT)
+                graph.ops.append(copy)
+                graph.returns[k] = copy.result
+                changed = True
+        return changed
+
+    def _in_place(self, value: Value, argument: Value) -> bool:
+        """Whether ``value`` can be written over ``argument`` as it is computed: nothing else still needs the old
+        elements.
+
+        So it is where only the kernel that computes ``value`` reads the argument, element by element at the place it
+        writes.
+        """
+        if value in self.graph.args or self.graph.returns.count(value) > 1:
+            return False
+        readers = [s.analysis for s in self.steps if argument in s.analysis.inputs]
+        return all(self._overwrites(a, value, argument) for a in readers)
+
+    @staticmethod
+    def _overwrites(analysis: an.Analysis, value: Value, argument: Value) -> bool:
+        """Whether the kernels of a segment that reads ``argument`` may write ``value`` over it."""
+        if analysis.finishing:
+            stages = [stage for form in (inner_outer.together, inner_outer.apart) for stage in analysis.once(form)]
+            return all(
+                SegmentedProgram._overwrites(stage, value, argument) for stage in stages if argument in stage.inputs
+            )
+        axes = analysis.axes
+        if (
+            value not in analysis.outputs
+            or analysis.pinned
+            or analysis.partials
+            or axes.dims(argument) != axes.dims(value)
+        ):
+            return False
+        written = set(axes.flat(value))
+        if (
+            not analysis.phases
+        ):  # one element of the domain writes an element and no other reads it: the value has all the domain's axes
+            return set(analysis.domain) <= written
+        # A row's one element: written by one thread once the row is done, and read for nothing else.
+        reached = {argument}
+        for op in analysis.ops:
+            if any(v in reached for v in op.operands):
+                if an.is_reduction(op) and axes.reduced(op):
+                    return False
+                reached.update(op.results)
+        return written == set(analysis.kept) and reached.intersection(analysis.outputs) == {value}
+
+    def sizes_key(self, env: dict[str, int]) -> tuple:
+        """The sizes of a call as a key."""
+        return tuple(env[s] for s in self.symbols)
+
+    def call_key(self, env: dict[str, int], alignments: dict[Value, int]) -> tuple:
+        """The sizes and alignments of a call as a key."""
+        return self.sizes_key(env), tuple(alignments.get(self.graph.args[k]) for k in self.pointer_args)
+
+    @functools.cached_property
+    def text(self) -> str:
+        """The segmented graph as MLIR."""
+        return fusion.to_text(self.graph)
+
+    def aligned(self, alignments: dict[Value, int]) -> dict[Value, int]:
+        """``alignments``, bytes of each argument's address, and those of what is written over an argument."""
+        graph = self.graph
+        if not graph.aliases:
+            return alignments
+        return alignments | {
+            graph.returns[k]: alignments[graph.args[a]] for k, a in graph.aliases.items() if graph.args[a] in alignments
+        }
+
+    def slots(self) -> Slots:
+        """Where a variant's kernels find arguments, outputs and the workspace."""
+        slots = Slots()
+        for k in self.pointer_args:
+            slots.pointers[self.graph.args[k]] = len(slots.pointers)
+        for k, argument in self.graph.aliases.items():
+            slots.pointers[self.graph.returns[k]] = slots.pointers[self.graph.args[argument]]
+        made = [v for v in self.outputs if v not in slots.pointers and v not in self.views]
+        for k, value in enumerate(made):
+            slots.pointers[value] = len(self.pointer_args) + k
+        slots.workspace = len(self.pointer_args) + len(made)
+        return slots
+
+    def lifetimes(self, slots: Slots) -> dict[object, tuple[int, int]]:
+        """First and last step that a value in the workspace is needed in; a scheduler's own buffer lives in its
+        step."""
+        spans: dict[object, tuple[int, int]] = {}
+        for at, step in enumerate(self.steps):
+            for value in step.analysis.inputs + step.analysis.outputs:
+                first, _ = spans.get(value, (at, at))
+                spans[value] = first, at
+            for key in slots.temporaries:
+                if isinstance(key, tuple) and key[0].results[0].op in step.analysis.ops:
+                    spans[key] = at, at
+        return spans
