@@ -78,8 +78,9 @@ class Mlirfuse:
 
 
 def _kernels_of(executor) -> int:
-    if executor.pieces is not None:
-        return sum(_kernels_of(step) for what, step in executor.pieces.steps if what == "kernels")
+    if executor.host is not None:
+        programs = [step.launches.program({}) for step in executor.host.kernels]
+        return sum(list(program.variants.values())[-1].kernels for program in programs)
     return list(executor.program.variants.values())[-1].kernels
 
 

@@ -391,8 +391,6 @@ class Jitted(_native.Function):
         if kind.executor is not None:
             try:
                 kind.executor.check(env)
-                if kind.executor.pieces is not None:
-                    return finish(kind.executor.pieces.run(leaves, kind.leaf_of_arg, env))
                 return kind.executor.record(leaves, kind.leaf_of_arg, env, kind.finisher(env), kind.own)
             except Empty:
                 pass

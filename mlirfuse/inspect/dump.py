@@ -204,14 +204,10 @@ class Compilation:
     @_harmless
     def made(self, executor, leaves, leaf_of_arg, env, guards: str = "") -> None:
         """Called with what was made of the graph, and the first call."""
-        pieces = (
-            [executor]
-            if executor.pieces is None
-            else [step for what, step in executor.pieces.steps if what == "kernels"]
-        )
-        for at, piece in enumerate(pieces):
-            _programs[piece.program] = (
-                replace(self.where, part=at if executor.pieces is not None else None),
+        pieces = executor.programs(env)
+        for at, program in enumerate(pieces):
+            _programs[program] = (
+                replace(self.where, part=at if executor.host is not None else None),
                 executor.graph,
             )
         if "cache" in config.dump:
@@ -257,9 +253,9 @@ def _segmented(executor, pieces, leaves, leaf_of_arg, env) -> str:
     def choose():
         executor.check(env)
         found = executor.alignments(leaves, leaf_of_arg)
-        for piece in pieces:
-            known = {v: found.get(v, 256) for v in piece.program.graph.args}
-            for step, choice in zip(piece.program.steps, piece.program.parameters(env, known)):
+        for program in pieces:
+            known = {v: found.get(v, 256) for v in program.graph.args}
+            for step, choice in zip(program.steps, program.parameters(env, known)):
                 saved.append((step.segment, step.segment.params))
                 step.segment.params = traffic.spelled(*traffic.of_step(step, env)) | parameters(choice)
         return ""

@@ -7,13 +7,13 @@ stores only.
 
 from __future__ import annotations
 
-import operator
-
 import numpy as np
 
 from mlirfuse.core.errors import ShapeError, UnsupportedError
 from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir import scalars
 from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.assumptions import Described, failed_assumption
 from mlirfuse.ir.builder import Builder
 from mlirfuse.ir.effects import writes_in_place
 from mlirfuse.ir.graph import Block, Graph, Op, Value, walk
@@ -160,22 +160,9 @@ class _Run:
                 self.learn(after.args, carried)
                 carried = self.block(after, dict(values) | dict(zip(after.args, carried)))
         if op.name == "guard":
-            from mlirfuse.passes.guard import failed_assumption
-
-            return [failed_assumption(op, operands, self.symbols) is None]
-        if op.name == "arith.constant":
-            text = str(op.attrs["value"])
-            return [
-                text == "true"
-                if text in ("true", "false")
-                else float(text.split()[0])
-                if "." in text
-                else int(text.split()[0])
-            ]
-        if op.name == "arith.cmpi":
-            return [_COMPARISONS[int(str(op.attrs["predicate"]).split()[0])](*operands)]
-        if op.name in _SCALARS:
-            return [_SCALARS[op.name](*operands)]
+            return [failed_assumption(op, list(map(_described, operands)), self.symbols) is None]
+        if op.name in scalars.OPS:
+            return [scalars.function(op)(*operands)]
         raise UnsupportedError(f"the interpreter does not know '{op.name}'")
 
 
@@ -187,18 +174,7 @@ def _shapes(arrays) -> str:
     return ", ".join(str(np.shape(a)) for a in arrays)
 
 
-_COMPARISONS = [operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge] + [
-    operator.lt,
-    operator.le,
-    operator.gt,
-    operator.ge,
-]
-_SCALARS = {
-    "arith.addi": operator.add,
-    "arith.subi": operator.sub,
-    "arith.muli": operator.mul,
-    "arith.index_cast": operator.pos,
-    "arith.select": lambda condition, a, b: a if condition else b,
-    "tensor.extract": lambda x, *index: x[tuple(index)][()].item(),
-    "tensor.dim": lambda x, axis: x.shape[axis],
-}
+def _described(array: np.ndarray) -> Described:
+    address = array.__array_interface__["data"][0]
+    strides = tuple(stride // array.itemsize for stride in array.strides)
+    return Described(dt.of(array.dtype), array.shape, strides, address & -address)

@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
-import numpy as np
-
-from mlirfuse.ir import dtypes as dt
-from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Block, Graph, Group, Op, Value, uses
 from mlirfuse.ir.order import topological
 from mlirfuse.passes.base import Pass, blocks, register
@@ -159,40 +153,3 @@ def _spelled(value) -> str:
         if isinstance(value, bool)
         else str(value)
     )
-
-
-def failed_assumption(guard: Op, arrays: list[np.ndarray], symbols: dict[str, int]) -> str | None:
-    """What of a guard's assumptions ``arrays`` do not meet, or None. ``symbols`` has the sizes of the call."""
-    for k, (text, array) in enumerate(zip(guard.attrs["types"], arrays)):
-        dtype, _, extents = text.partition("[")
-        shape = [sz.parse(n) for n in extents.rstrip("]").split(", ") if n]
-        if dt.of(array.dtype).name != dtype:
-            return f"input {k} is {dt.of(array.dtype)}, not {dtype}"
-        if len(shape) != array.ndim:
-            return f"input {k} has rank {array.ndim}, not {len(shape)}"
-        for axis, (size, extent) in enumerate(zip(shape, array.shape)):
-            expected = sz.substitute(size, symbols)
-            if isinstance(expected, int) and expected != extent:
-                return f"input {k} has extent {extent} in dimension {axis}, not {expected}"
-        if "strides" in guard.attrs:
-            problem = _layout_problem(array, guard.attrs["strides"][k], guard.attrs["aligns"][k], symbols)
-            if problem:
-                return f"input {k} {problem}"
-    for text in guard.attrs.get("equal", ()):
-        a, b = (sz.substitute(sz.parse(side), symbols) for side in text.split(" == "))
-        if a != b:
-            return f"{text} does not hold: {a} against {b}"
-    return None
-
-
-def _layout_problem(array: np.ndarray, strides: str, align: int, symbols) -> str | None:
-    address = array.__array_interface__["data"][0]
-    if array.size and math.gcd(address, align) != align:
-        return f"is not aligned to {align} bytes"
-    if strides == "any":
-        return None
-    expected = [sz.substitute(sz.parse(n), symbols) for n in strides.strip("[]").split(", ") if n]
-    for axis, (stride, given, extent) in enumerate(zip(expected, array.strides, array.shape)):
-        if isinstance(stride, int) and extent > 1 and stride * array.itemsize != given:
-            return f"has stride {given // array.itemsize} in dimension {axis}, not {stride}"
-    return None

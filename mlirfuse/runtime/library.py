@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import sys
 import warnings
+from collections.abc import Callable
 
 import numpy as np
 
@@ -19,31 +20,81 @@ from mlirfuse.ir.graph import Op
 from mlirfuse.runtime import arrays
 
 
-def run(op: Op, given, env: dict[str, int], like) -> list:
-    """The results of an op that no kernel computes. ``given``: its operands, arrays or numbers; ``like``: an array
-    beside which results of numbers are made."""
-    kind = arrays.framework(like)
-    functions = {"torch": _TORCH, "cupy": _CUPY}.get(kind, {})
-    row = table.TABLE[op.name]
-    attrs = table.map_sizes(row.attr_types, {k: op.attrs[k] for k in row.attrs}, lambda n: sz.substitute(n, env))
-    if row.calls:
-        placed = [
-            _placed(a, v, like, kind) if functions else np.asarray(arrays.to_numpy(a), v.dtype.numpy)
-            for a, v in zip(given, op.operands)
-        ]
-        return list(row.ref(*placed, **attrs))
-    if op.name in functions:
-        results = functions[op.name](*(_placed(a, v, like, kind) for a, v in zip(given, op.operands)), **attrs)
-        results = results if isinstance(results, (list, tuple)) else [results]
-        return [_compact(r, kind) for r in results]
-    if row.kind == "library" and arrays.device_of(like) not in (None, ("cpu",)):
-        _tell(op.name, kind)
-    with np.errstate(all="ignore"):
-        results = row.ref(*(np.asarray(arrays.to_numpy(a), v.dtype.numpy) for a, v in zip(given, op.operands)), **attrs)
-    results = results if len(op.results) > 1 else [results]
-    if row.kind != "library":  # a constant or a size, which only library ops read: each has its own within kernels
-        return [np.asarray(r, v.dtype.numpy) for r, v in zip(results, op.results)]
-    return [arrays.from_numpy(np.asarray(r, v.dtype.numpy, order="C"), like) for r, v in zip(results, op.results)]
+def function(op: Op, env: dict[str, int]) -> Callable[..., list]:
+    """What computes ``op``, which no kernel does, for these sizes: a function of an array beside which results are made
+    (``like``) and of the operands, arrays or numbers, that gives the list of results."""
+    row, attrs = op.row, _attributes(op, env)
+    number = row.kind == "create" and all(not v.shape for v in op.results)  # each kernel has its own
+
+    def call(like, *given) -> list:
+        kind = arrays.framework(like)
+        own = (_FUNCTIONS.get(kind) or {}).get(op.name)
+        if row.calls:
+            return list(row.ref(*(_placed(a, v, like, kind) for a, v in zip(given, op.operands)), **attrs))
+        if own is not None:
+            results = own(*(_placed(a, v, like, kind) for a, v in zip(given, op.operands)), **attrs)
+            return [_compact(r, kind) for r in (results if isinstance(results, (list, tuple)) else [results])]
+        if not number and arrays.device_of(like) not in (None, ("cpu",)):
+            _tell(op.name, kind)
+        given = [np.asarray(arrays.to_numpy(a), v.dtype.numpy) for a, v in zip(given, op.operands)]
+        with np.errstate(all="ignore"):
+            results = row.ref(*given, **attrs)
+        results = [np.asarray(r, v.dtype.numpy) for r, v in zip(results if row.several else [results], op.results)]
+        return results if number else [arrays.from_numpy(_owned(r, given), like) for r in results]
+
+    return call
+
+
+def _attributes(op: Op, env: dict[str, int]) -> dict:
+    """The attributes of ``op`` for the sizes of a call."""
+    row = op.row
+    return table.map_sizes(row.attr_types, {k: op.attrs[k] for k in row.attrs}, lambda n: sz.substitute(n, env))
+
+
+def _owned(array: np.ndarray, given) -> np.ndarray:
+    """``array`` row-major, in memory of its own."""
+    shared = any(np.may_share_memory(array, other) for other in given)
+    return array.copy(order="C") if shared else np.asarray(array, order="C")
+
+
+def view(op: Op, env: dict[str, int]) -> Callable[..., list]:
+    """What gives the views that ``op``, a view of its operand, stands for in a call with these sizes: a function of the
+    operand, an array of NumPy, torch or CuPy. A reshape that strides do not allow is a copy."""
+    attrs = _attributes(op, env)
+    shapes = [tuple(sz.substitute(n, env) for n in v.shape) for v in op.results]
+    rank = op.operands[0].rank
+    whole = [slice(None)] * rank
+    if op.name == "reshape":
+        return lambda x: [x.reshape(shapes[0])]
+    if op.name == "permute":
+        dims = tuple(attrs["dims"])
+        return lambda x: [x.transpose(dims) if isinstance(x, np.ndarray) or not hasattr(x, "permute") else x.permute(dims)]
+    if op.name == "squeeze":
+        index = tuple(0 if d in attrs["axes"] else slice(None) for d in range(rank))
+        return lambda x: [x[(*index, ...)]]
+    if op.name == "expand_dims":
+        index = tuple(None if d in attrs["axes"] else slice(None) for d in range(rank + len(attrs["axes"])))
+        return lambda x: [x[(*index, ...)]]
+    if op.name == "slice":
+        index = tuple(
+            slice(start, start + size * step if step > 0 or start + size * step >= 0 else None, step)
+            for start, size, step in zip(attrs["start"], attrs["size"], attrs["step"])
+        )
+        return lambda x: [x[(*index, ...)]]
+    if op.name == "split":
+        places, at = [], 0
+        for size in attrs["sizes"]:
+            places.append((*whole[: attrs["axis"]], slice(at, at + size), ...))
+            at += size
+        return lambda x: [x[place] for place in places]
+    assert op.name == "broadcast_in_dim", op.name
+    inner = tuple(slice(None) if d in attrs["dims"] else None for d in range(len(shapes[0])))
+
+    def broadcast(x):
+        x = x[(*inner, ...)]
+        return [x.expand(shapes[0]) if hasattr(x, "expand") else np.broadcast_to(x, shapes[0])]
+
+    return broadcast
 
 
 def like(leaves):
@@ -146,3 +197,5 @@ _CUPY = {
     "cumprod": lambda x, axis: x.cumprod(axis, dtype=x.dtype),
     "index_put_accumulate": _cupy_accumulate,
 }
+
+_FUNCTIONS = {"torch": _TORCH, "cupy": _CUPY}

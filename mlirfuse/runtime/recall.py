@@ -44,7 +44,7 @@ class Recall:
     def add(self, kind, leaves: tuple) -> None:
         """Remembers that ``kind`` ran a call with these leaves."""
         described = _native.describe(leaves, self.statics)
-        if described is None or kind.executor is None or kind.executor.pieces is not None:
+        if described is None or kind.executor is None or kind.executor.host is not None:
             return
         key, sizes, _ = described
         known = self._known.setdefault(key, [])

@@ -10,9 +10,9 @@ from mlirfuse.core import mlir
 from mlirfuse.core.errors import ShapeError
 from mlirfuse.dialects import fusion
 from mlirfuse.ir import interpreter
+from mlirfuse.ir.assumptions import failed_assumption
 from mlirfuse.ir.graph import Graph
 from mlirfuse.passes.base import run_pipeline
-from mlirfuse.passes.guard import failed_assumption
 
 PROGRAM = """
 func.func @f(%x: tensor<?xf32> {fusion.shape = ["s0"], fusion.strides = ["1"], fusion.align = 16 : i64}, %y: tensor<1x?xf32> {fusion.shape = ["1", "s1"]})

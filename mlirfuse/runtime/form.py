@@ -1,0 +1,103 @@
+"""The records of a program's calls: what is the same in all of them, and what one set of sizes adds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from mlirfuse import _native
+from mlirfuse.core import config
+from mlirfuse.inspect import dump
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.graph import Graph
+from mlirfuse.runtime import arrays
+from mlirfuse.runtime.program import Program, Variant
+
+
+class Form:
+    """What records of a program have in common, whatever the sizes: where arguments lie, and the outputs as a function
+    of the sizes."""
+
+    def __init__(self, graph: Graph, program: Program, leaf_of_arg: list[int], own):
+        self.graph, self.program, self.leaf_of_arg = graph, program, leaf_of_arg
+        self.slots = [leaf_of_arg[k] for k in program.pointer_args]
+        self.first = self.slots[0] if self.slots else None
+        self.where = [program.outputs.index(v) for v in graph.returns] + [
+            len(program.outputs) + k for k in range(len(own))
+        ]
+        self.in_order = self.where == list(range(len(self.where)))
+        self.outputs = self._outputs(own)
+        self._scalars: dict[Variant, list[tuple[int, int, str]]] = {}
+
+    def _outputs(self, own):
+        """A function of the sizes that says how each output is made, in the words of
+        :class:`mlirfuse._native.Record`."""
+        graph, program, leaf_of_arg = self.graph, self.program, self.leaf_of_arg
+        mine = {v: k for k, v in enumerate(graph.args)}
+        mine |= {graph.returns[k]: argument for k, argument in graph.aliases.items()}
+        spelled, used, dtypes, position = [], set(), {}, {}
+        for value in program.outputs:
+            position[value] = len(spelled)
+            dtypes[dtype := f"dtype_{value.dtype}"] = value.dtype.numpy
+            if value in mine:
+                spelled.append(f"('arg', {leaf_of_arg[mine[value]]})")
+                continue
+            sizes = [*value.shape]
+            if value in program.views:
+                root, strides, offset = program.views[value]
+                source = ("arg", leaf_of_arg[mine[root]]) if root in mine else ("out", position[root])
+                spelled.append(
+                    f"('view', {source}, {sz.spelled(value.shape)}, {sz.spelled(strides)}, ({offset})*{value.dtype.bytes}, {dtype})"
+                )
+                sizes += [*strides, offset]
+            else:
+                spelled.append(f"('new', {sz.spelled(value.shape)}, None, {dtype})")
+            used.update(*map(sz.symbols, sizes))
+        spelled += [f"('arg', {leaf})" for leaf in own]
+        return sz.function(f"[{', '.join(spelled)}]", used, **dtypes)
+
+    def scalars(self, variant) -> list[tuple[int, int, str]]:
+        """(leaf, slot, kind) of each argument passed by value."""
+        found = self._scalars.get(variant)
+        if found is None:
+            at = {v: self.leaf_of_arg[k] for k, v in enumerate(self.graph.args)}
+            slots = [(key[1], slot) for key, slot in variant.slots.ints.items() if key[0] == "scalar"]
+            found = self._scalars[variant] = [(at[v], slot, "f" if v.dtype.is_float else "i") for v, slot in slots]
+        return found
+
+    def place(self, leaves) -> tuple:
+        """The dispatcher's word for where results are made, and the leaf that they are made like."""
+        return place_of(leaves, self.first)
+
+    def record(self, variant, leaves, env: dict[str, int], result, place=None):
+        """The Record of a call with these sizes; ``place``: as :meth:`place` gives it for such arguments."""
+        plan = self.program.plan(variant, env)
+        device, proto = place or self.place(leaves)
+        finish = None if result is None and len(self.where) == 1 else self._collect(result or list)
+        launch, keep = variant.launch if variant.kernels else 0, variant
+        if launch and config.dump and not dump.EACH_CALL.isdisjoint(config.dump):
+            launch, keep = dump.watched(self.program, variant, env)
+        scalars = self.scalars(variant)
+        return _native.Record(
+            launch, plan.ints, self.slots, scalars, self.outputs(env), plan.workspace, device, finish, keep, proto
+        )
+
+    def _collect(self, result):
+        """Gives the graph's results, in order, to ``result``: outputs are made once each."""
+        where = self.where
+        return result if self.in_order else lambda outputs: result([outputs[k] for k in where])
+
+
+def place_of(leaves, proto):
+    """The dispatcher's word for where results are made, and the leaf that they are made like."""
+    if proto is None:  # the kernels read no array: where the call's arrays are
+        proto = max(
+            (k for k, leaf in enumerate(leaves) if arrays.framework(leaf)),
+            key=lambda k: arrays.device_of(leaves[k]) != ("cpu",),
+            default=None,
+        )
+    if proto is None:
+        return ("cpu", "numpy"), -1
+    kind, device = arrays.framework(leaves[proto]), arrays.device_of(leaves[proto])
+    if device == ("cpu",):
+        return ("cpu", kind), proto
+    return ("cuda", kind, device[1]), proto

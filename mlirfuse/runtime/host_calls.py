@@ -1,0 +1,127 @@
+"""What the steps of a host program call beside kernels: libraries and functions of the user, views, guards, copies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from mlirfuse import _native
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.assumptions import Described, failed_assumption
+from mlirfuse.ir.effects import VIEWS, writes_in_place
+from mlirfuse.ir.graph import Op
+from mlirfuse.runtime import arrays, library
+from mlirfuse.runtime import host_steps as st
+
+like = library.like
+
+
+def sizes_of(sequence: st.Sequence) -> Iterable[sz.Expr]:
+    """The sizes that steps use beside the shapes of values."""
+    for step in sequence.walk():
+        if isinstance(step, st.Kernels):
+            yield from map(sz.symbol, step.launches.symbols)
+        elif isinstance(step, (st.Call, st.Guard)):
+            names = symbols_of(step.op) if isinstance(step, st.Call) else guard_symbols(step.op)
+            yield from map(sz.symbol, names)
+
+
+def symbols_of(op: Op) -> set[str]:
+    """The symbols in the attributes of ``op``."""
+    return sz.symbols_of(_sizes(op.attrs.values()))
+
+
+def _sizes(values: Iterable[Any]) -> Iterable[sz.Expr]:
+    for value in values:
+        if isinstance(value, sz.Expr):
+            yield value
+        elif isinstance(value, (tuple, list)):
+            yield from _sizes(value)
+
+
+def needs_place(op: Op) -> bool:
+    """Whether :func:`function` of ``op`` takes, in front of the operands, an array beside which results are made."""
+    return op.attrs.get("function") is None and op.name not in VIEWS
+
+
+def function(op: Op, env: dict[str, int]) -> Callable[..., list]:
+    """What computes ``op`` for these sizes: a function of its operands that gives the list of its results."""
+    called = op.attrs.get("function")
+    if called is not None:
+        return called
+    if op.name in VIEWS:
+        return library.view(op, env)
+    compute = library.function(op, env)
+    if not writes_in_place(op):
+        return compute
+
+    def in_place(like, target, *others):
+        (made,) = compute(like, target, *others)
+        copy_into(target, made)
+        return [target]
+
+    return in_place
+
+
+# ---------------------------------------------------------------------------------------------------------------- guards
+
+
+def guard_symbols(op: Op) -> set[str]:
+    """The symbols in what a guard states."""
+    texts = [n for text in op.attrs["types"] for n in text.partition("[")[2].rstrip("]").split(", ")]
+    texts += [n for text in op.attrs.get("strides", ()) if text != "any" for n in text.strip("[]").split(", ")]
+    texts += [side for text in op.attrs.get("equal", ()) for side in text.split(" == ")]
+    return sz.symbols_of(sz.parse(n) for n in texts if n)
+
+
+def guard(op: Op, env: dict[str, int]) -> Callable[..., bool]:
+    """A function of the tensors that says whether they meet what ``op`` states; looked up by their signature."""
+
+    def miss(leaves):
+        met = failed_assumption(op, list(map(_described, leaves)), env) is None
+        return _native.Record(0, [], [], [], [], 0, ("cpu", "numpy"), lambda _: met)
+
+    return _native.Dispatcher(miss)
+
+
+def _described(leaf) -> Described:
+    spec = arrays.describe(leaf)
+    return Described(spec.dtype, tuple(spec.shape), tuple(spec.strides), spec.align)
+
+
+# ---------------------------------------------------------------------------------------------------------------- copies
+
+
+def packed(x):
+    """``x``, or a row-major copy of it."""
+    if isinstance(x, np.ndarray):
+        return x if x.flags.c_contiguous else x.copy(order="C")
+    if hasattr(x, "contiguous"):
+        return x.contiguous()
+    if arrays.framework(x) == "cupy":
+        import cupy
+
+        return cupy.ascontiguousarray(x)
+    return x
+
+
+def apart(x, *written):
+    """``x``, or a copy of it where it may lie in an array that is written."""
+    if isinstance(x, np.ndarray):
+        return x.copy() if any(np.may_share_memory(x, target) for target in written) else x
+    kind = arrays.framework(x)
+    if kind is None:
+        return x
+    return x.clone() if kind == "torch" else x.copy()
+
+
+def copy_into(target, value) -> None:
+    """Writes the elements of ``value`` into ``target``."""
+    if target is value:
+        return
+    if arrays.framework(target) == "torch":
+        target.copy_(value if arrays.framework(value) == "torch" else arrays.from_numpy(np.asarray(value), target))
+    else:
+        target[...] = value

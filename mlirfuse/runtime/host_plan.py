@@ -1,0 +1,292 @@
+"""From a segmented graph to the steps of a host program: runs of groups, layouts of what they exchange, lifetimes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from mlirfuse.analysis import traffic
+from mlirfuse.analysis import views as noop
+from mlirfuse.analysis.axes import Axes
+from mlirfuse.core.errors import CompileError
+from mlirfuse.ir import graph as gr
+from mlirfuse.ir import scalars
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.effects import VIEWS, writes_in_place
+from mlirfuse.ir.graph import Block, Graph, Layout, Op, Value
+from mlirfuse.ir.ops import table
+from mlirfuse.runtime import host_steps as st
+from mlirfuse.runtime.host_steps import Sequence, Step
+from mlirfuse.runtime.launches import Launches, key_of
+
+_MADE = 16  # bytes that the address of what a library makes is a multiple of, at least
+
+
+def plan(graph: Graph, target) -> Sequence:
+    """The steps that compute ``graph`` on ``target`` and write its aliased arguments.
+
+    Raises :class:`CompileError` for an op that no host program runs.
+    """
+    return _Plan(graph, target).sequence
+
+
+@dataclass
+class _Place:
+    """What is known of where a value lies: its layout, and the arguments in whose memory it may be."""
+
+    layout: Layout | None = None
+    inside: frozenset[Value] = field(default_factory=frozenset)
+
+
+class _Plan:
+    def __init__(self, graph: Graph, target):
+        self.graph, self.target = graph, target
+        self.scalars = {graph.args[k] for k in graph.scalars}
+        self.declared = {s for v in graph.args for n in v.shape for s in sz.symbols(n)}
+        self.declared |= {s for layout in graph.layouts if layout for n in layout.strides for s in sz.symbols(n)}
+        self.places: dict[Value, _Place] = {}
+        for k, value in enumerate(graph.args):
+            layout = graph.layouts[k] if k < len(graph.layouts) else None
+            self.places[value] = _Place(layout or self._row_major(value), frozenset([value]))
+        self.known: dict[tuple, Launches] = {}
+        self.sequence = Sequence(list(graph.args), *self._block(graph.body, graph))
+        self._write_arguments()
+        free_dead(self.sequence, keep=self.sequence.returns)
+
+    @staticmethod
+    def _row_major(value: Value) -> Layout | None:
+        return None if value.dtype is None else Layout(sz.contiguous_strides(value.shape), _MADE)
+
+    def _made(self, values: Iterable[Value], inside: frozenset[Value] = frozenset()) -> None:
+        for value in values:
+            self.places[value] = _Place(self._row_major(value), inside)
+
+    # ---- blocks
+
+    def _block(self, block: Block, graph: Graph | None = None) -> tuple[list[Step], list[Value]]:
+        """The steps of a block, and what it returns."""
+        axes = Axes([op for op in block.ops if op.name in table.TABLE])
+        users = block.users()
+        steps: list[Step] = []
+        run: list[Op] = []
+        ordered = gr.topological(block.ops, {op: op.group for op in block.ops if op.group is not None})
+        for op in ordered:
+            if op.group is not None:
+                run.append(op)
+                continue
+            if run:
+                steps += self._kernels(run, block, users, axes)
+                run = []
+            steps += self._op(op)
+        if run:
+            steps += self._kernels(run, block, users, axes)
+        return steps, list(block.returns)
+
+    def _kernels(self, ops: list[Op], block: Block, users, axes: Axes) -> list[Step]:
+        made = {v for op in ops for v in op.results}
+        inside = set(ops)
+        needed = list(dict.fromkeys(v for op in ops for v in op.operands if v not in made))
+        returned = set(block.returns)
+        outs = [
+            v for op in ops for v in op.results if v in returned or any(u not in inside for u in users.get(v, ()))
+        ]
+        if not outs:
+            return []
+        layouts = [self.places[v].layout for v in needed]
+        by_value = {k for k, v in enumerate(needed) if v in self.scalars}
+        graph = Graph(f"{self.graph.name}_{len(self.known)}", Block(needed, ops, outs), layouts, by_value)
+        graph.device = self.graph.device
+        for value, place in self._results(graph).items():
+            self.places[value] = place
+        launches = self.known.setdefault(key_of(graph), Launches(graph, self.target, axes))
+        return [st.Kernels(needed, outs, launches, ops)]
+
+    def _results(self, graph: Graph) -> dict[Value, _Place]:
+        """Where a program's results lie: row-major, but for views."""
+        views = traffic.result_views(graph)
+        out = {}
+        for value in graph.returns:
+            layout, inside = self._row_major(value), frozenset()
+            if value in views:
+                root, strides, offset = views[value]
+                align = _MADE if offset == 0 else value.dtype.bytes
+                layout = Layout(strides, align)
+                inside = self.places[root].inside if root in self.places else frozenset()
+            out[value] = _Place(layout, inside)
+        return out
+
+    # ---- ops outside of groups
+
+    def _op(self, op: Op) -> list[Step]:
+        if op.name == "scf.if":
+            return self._if(op)
+        if op.name == "scf.for":
+            return self._for(op)
+        if op.name == "scf.while":
+            return self._while(op)
+        if op.name == "guard":
+            return [st.Guard(op.operands, op.results, op)]
+        if op.name in scalars.OPS:
+            return [st.Compute(op.operands, op.results, op)]
+        row = table.TABLE.get(op.name)
+        if row is None:
+            raise CompileError(f"{op.name} is no op of a host program", op.loc)
+        may_share = frozenset().union(*(self.places[v].inside for v in op.operands))
+        if writes_in_place(op):
+            self.places[op.result] = self.places[op.operands[0]]
+        elif op.name in VIEWS:
+            for value in op.results:
+                self.places[value] = _Place(self._view_layout(op, value), may_share)
+        elif row.kind == "library":
+            self._made(op.results, may_share)
+            for value, strides in zip(op.results, op.attrs.get("strides") or ()):
+                if strides is not None:
+                    self.places[value].layout = Layout(tuple(strides), _MADE)
+        else:
+            self._made(op.results)
+        return [st.Call(op.operands, op.results, op), *self._learn(op.results)]
+
+    def _view_layout(self, op: Op, value: Value) -> Layout | None:
+        (source,) = op.operands
+        layout = self.places[source].layout
+        assert layout is not None
+        if op.name == "split":
+            return Layout(layout.strides, value.dtype.bytes)
+        found = noop.view_of(value, {source: layout.strides})
+        return self._row_major(value) if found is None else Layout(found[1], value.dtype.bytes)
+
+    def _learn(self, values: Iterable[Value]) -> list[Step]:
+        """Sizes that only these values tell."""
+        out: list[Step] = []
+        for value in values:
+            for axis, size in enumerate(value.shape):
+                name = None if isinstance(size, int) or not size.is_symbol else str(size)
+                if name is not None and name not in self.declared:
+                    out.append(st.Learn([value], [], name, axis))
+        return out
+
+    # ---- control flow: what it gives is row-major, whichever way it came
+
+    def _packed(self, values: list[Value]) -> tuple[list[Step], list[Value]]:
+        steps: list[Step] = []
+        out = []
+        for value in values:
+            layout = self.places[value].layout if value in self.places else None
+            if value.dtype is None or layout is None or layout.strides == sz.contiguous_strides(value.shape):
+                out.append(value)
+                continue
+            packed = Value(value.dtype, value.shape)
+            self.places[packed] = _Place(self._row_major(value), self.places[value].inside)
+            steps.append(st.Pack([value], [packed]))
+            out.append(packed)
+        return steps, out
+
+    def _inside(self, values: Iterable[Value]) -> frozenset[Value]:
+        return frozenset().union(*(self.places[v].inside for v in values if v in self.places))
+
+    def _body(self, block: Block, results: list[Value]) -> Sequence:
+        """``block``, ending with its returns assigned to ``results``."""
+        steps, returns = self._block(block)
+        more, returns = self._packed(returns)
+        steps += more
+        if results:
+            steps.append(st.Assign(returns, results))
+        return Sequence(list(block.args), steps, list(results))
+
+    def _if(self, op: Op) -> list[Step]:
+        then = self._body(op.blocks[0], op.results)
+        otherwise = self._body(op.blocks[1] if len(op.blocks) > 1 else Block(), op.results)
+        given = [v for side in (then, otherwise) for step in side.steps[-1:] for v in step.reads]
+        self._made(op.results, self._inside(given))
+        return [st.Branch(op.operands, op.results, then, otherwise), *self._learn(op.results)]
+
+    def _for(self, op: Op) -> list[Step]:
+        (block,) = op.blocks
+        counter, *carried = block.args
+        before, initial = self._packed(op.operands[3:])
+        self._made(carried, self._inside(initial))
+        if carried:
+            before.append(st.Assign(initial, carried))
+        body = self._body(block, carried)
+        body.steps[:0] = self._learn(carried)
+        self._made(op.results, self._inside([*initial, *carried]))
+        after: list[Step] = [st.Assign(carried, op.results)] if carried else []
+        loop = st.For(op.operands[:3], [], body)
+        return [*before, loop, *after, *self._learn(op.results)]
+
+    def _while(self, op: Op) -> list[Step]:
+        first, second = op.blocks
+        before, initial = self._packed(op.operands)
+        self._made(first.args, self._inside(initial))
+        if first.args:
+            before.append(st.Assign(initial, first.args))
+        test = Sequence(list(first.args), *self._block(first))
+        condition, *given = test.returns
+        more, given = self._packed(given)
+        test.steps = [*self._learn(first.args), *test.steps, *more]
+        if given:
+            test.steps.append(st.Assign(given, second.args))
+        test.returns = [condition, *second.args]
+        self._made(second.args, self._inside(given))
+        after = self._body(second, first.args)
+        after.steps[:0] = self._learn(second.args)
+        self._made(op.results, self._inside([*initial, *second.args]))
+        loop = st.While([], [], test, condition, after)
+        out: list[Step] = [*before, loop]
+        if op.results:
+            out.append(st.Assign(list(second.args), op.results))
+        return [*out, *self._learn(op.results)]
+
+    # ---- arguments that are written
+
+    def _write_arguments(self) -> None:
+        """Copies at the end, in the order of the results; what is given back beside them is apart from them."""
+        graph, sequence = self.graph, self.sequence
+        written = {k: graph.args[a] for k, a in graph.aliases.items()}
+        if not written:
+            return
+        targets = list(dict.fromkeys(written.values()))
+        for k, value in enumerate(sequence.returns):
+            if self._inside([value]).isdisjoint(targets) or (k in written and value is written[k]):
+                continue
+            apart = Value(value.dtype, value.shape)
+            sequence.steps.append(st.Apart([value, *targets], [apart]))
+            sequence.returns[k] = apart
+        for k, argument in written.items():
+            if sequence.returns[k] is not argument:
+                sequence.steps.append(st.Copy([argument, sequence.returns[k]], []))
+                sequence.returns[k] = argument
+
+
+def free_dead(sequence: Sequence, keep: Iterable[Value] = ()) -> None:
+    """Puts a :class:`Free` behind the last reader of each value, in the bodies of loops and branches too. ``keep``:
+    what is read after the sequence."""
+    keep = set(keep)
+    made = set(sequence.args)
+    for step in sequence.steps:
+        made.update(step.makes)
+        for body in step.bodies:
+            free_dead(body, keep=body.returns)
+    steps: list[Step] = []
+    alive = set(keep)
+    for step in reversed(sequence.steps):
+        used = set(_read(step))
+        dead = [v for v in dict.fromkeys([*_read(step), *step.makes]) if v not in alive and v in made]
+        dead = [v for v in dead if not isinstance(step, st.Assign) or v not in step.makes]
+        if dead:
+            steps.append(st.Free(dead, []))
+        steps.append(step)
+        alive |= used
+        if isinstance(step, st.Assign):
+            alive -= set(step.makes) - used
+    sequence.steps = steps[::-1]
+
+
+def _read(step: Step) -> list[Value]:
+    """What a step reads, in its bodies too."""
+    out = list(step.reads)
+    for body in step.bodies:
+        for nested in body.steps:
+            out += _read(nested)
+        out += body.returns
+    return out

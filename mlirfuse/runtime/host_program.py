@@ -1,0 +1,100 @@
+"""The host program: what runs a segmented graph that is more than one program of kernels.
+
+A :class:`HostProgram` is made of a graph after ``fusion-segment``, with groups between library ops, calls of a user's
+functions (``fusion.call``), views, ``scf.if``, ``scf.for`` and ``scf.while`` around any of these, guards with their
+fallbacks, and arguments that are written (``graph.aliases``). It is a list of typed steps
+(:mod:`mlirfuse.runtime.host_steps`):
+
+- Groups with nothing between them become one program of kernels; equal ones share it, whatever their values are called,
+  so that a transformer's layers compile once. A program is compiled when it first runs with its sizes.
+- Every value has a known layout: an argument its own, what a kernel or a library makes row-major, what a call makes its
+  ``strides``, a view that of its source. Nothing is copied between steps; where a call gives another layout than it
+  stated, the program that reads it gets a copy.
+- Sizes that an op's result tells (symbols that no argument declares) are read as the program runs.
+- A value is freed right after its last reader.
+- Results are written into aliased arguments at the end, in the order of the results.
+
+The steps are written as one Python function (:attr:`HostProgram.source`); :meth:`HostProgram.function` gives it for
+one set of sizes. A front end keeps that by the signature of a call, or lets a dispatcher do it: :meth:`record`.
+
+::
+
+    host = HostProgram(graph, target)
+    results = host.run(leaves, {"s0": 64})              # leaves in the order of graph.args
+    function = host.function({"s0": 64})                # once for these sizes
+    results = function(list_of_leaves)                  # the list is emptied: see `function`
+    record = host.record(leaves, leaf_of_arg, env)      # what an `_native.Dispatcher` keeps for the signature
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+from mlirfuse import _native
+from mlirfuse.ir.graph import Graph
+from mlirfuse.runtime import host_steps as st
+from mlirfuse.runtime.form import place_of
+from mlirfuse.runtime.host_plan import plan
+from mlirfuse.runtime.host_python import Written
+
+_KEPT = 4096  # sets of sizes
+
+
+class HostProgram:
+    """``graph``, segmented, on ``target`` (:mod:`mlirfuse.runtime.targets`). Nothing is compiled yet.
+
+    Raises :class:`mlirfuse.core.errors.CompileError` for an op that no step runs.
+    """
+
+    def __init__(self, graph: Graph, target):
+        self.graph, self.target = graph, target
+        self.sequence: st.Sequence = plan(graph, target)
+        self._functions: dict[tuple[int, ...], Callable[[list], list]] = {}
+
+    @functools.cached_property
+    def kernels(self) -> list[st.Kernels]:
+        """The steps that launch kernels, in order, those in loops and branches among them."""
+        return [step for step in self.sequence.walk() if isinstance(step, st.Kernels)]
+
+    @functools.cached_property
+    def _written(self) -> Written:
+        return Written(self.graph, self.sequence)
+
+    @property
+    def source(self) -> str:
+        """The Python function that runs the steps."""
+        return self._written.source
+
+    @property
+    def symbols(self) -> list[str]:
+        """The symbols whose values a call's ``env`` has to give."""
+        return self._written.symbols
+
+    def function(self, env: dict[str, int]) -> Callable[[list], list]:
+        """What runs calls with these sizes: a function of a list with the graph's arguments, which gives the list of
+        the graph's results. It empties its list, so that arguments that nobody else holds are freed after their last
+        reader."""
+        key = tuple([env[s] for s in self.symbols])
+        found = self._functions.get(key)
+        if found is None:
+            if len(self._functions) >= _KEPT:
+                self._functions.clear()
+            found = self._functions[key] = self._written.bound(env)
+        return found
+
+    def run(self, leaves, env: dict[str, int]) -> list:
+        """The graph's results for ``leaves``, its arguments in order."""
+        return self.function(env)(list(leaves))
+
+    def record(self, leaves, leaf_of_arg: list[int], env: dict[str, int], result: Callable = list, own=()):
+        """The Record for calls with the signature of ``leaves``, where the graph's arguments are those at
+        ``leaf_of_arg``. ``result`` gets the list of the graph's results and, behind them, the leaves ``own``."""
+        run, count = self.function(env), len(leaf_of_arg)
+
+        def call(given: list):
+            return result(run(given[:count]) + given[count:])
+
+        device, proto = place_of(leaves, None)
+        outputs = [("arg", leaf) for leaf in [*leaf_of_arg, *own]]
+        return _native.Record(0, [], [], [], outputs, 0, device, call, self, proto)

@@ -1,0 +1,178 @@
+"""A host program written as one Python function: each step a statement, values freed where they are read last.
+
+The text is the same for all sizes. What a step calls (a dispatcher of kernels, a library's function with its
+attributes) belongs to the sizes of a call: :class:`Written` binds them anew for each set. What depends on sizes that
+only values tell is looked up as the function runs.
+"""
+
+from __future__ import annotations
+
+import itertools
+import types
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from mlirfuse.ir import scalars
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.graph import Graph, Value
+from mlirfuse.runtime import host_calls as calls
+from mlirfuse.runtime import host_steps as st
+from mlirfuse.runtime.host_steps import Sequence, Step
+
+_LATE = 1024  # sets of sizes known at run time that a step keeps what it calls for
+
+Bind = Callable[[dict[str, int]], Any]  # what a step calls, for the values of the symbols
+
+
+class Written:
+    """The function that runs ``sequence``, the steps of ``graph``.
+
+    It takes a list of the arguments, which it empties, so that an argument is freed after its last reader where the
+    caller does not hold it, and gives the list of results.
+    """
+
+    def __init__(self, graph: Graph, sequence: Sequence):
+        self._names: dict[Value, str] = {}
+        self._binds: dict[str, Bind] = {}
+        self._fixed: dict[str, Any] = {"_pack": calls.packed, "_apart": calls.apart, "_copy": calls.copy_into}
+        self._late: dict[str, str] = {}  # symbol -> its name in the function
+        self._like = False
+        self._beside = next(
+            (v for k, v in enumerate(graph.args) if v.shape and k not in graph.scalars),
+            next((v for k, v in enumerate(graph.args) if v.dtype is not None and k not in graph.scalars), None),
+        )
+        for step in sequence.walk():
+            if isinstance(step, st.Learn):
+                self._late.setdefault(step.name, f"n_{step.name}")
+        body = self._steps(sequence, "    ")
+        args = [self._name(v) for v in sequence.args]
+        head = ["def run(args):"]
+        if args:
+            head.append(f"    {', '.join(args)}, = args")
+        if self._like:
+            head.append("    like = _like(args)")
+            self._fixed["_like"] = calls.like
+        head += ["    args.clear()"] if args else []
+        head += [f"    {name} = None" for name in self._late.values()]
+        self.source = "\n".join([*head, *body, f"    return [{', '.join(map(self._name, sequence.returns))}]"]) + "\n"
+        scope: dict[str, Any] = {}
+        exec(compile(self.source, f"<host program of {graph.name}>", "exec"), scope)
+        self._code = scope["run"].__code__
+        sizes = {s for v in _all_values(graph, sequence) for n in v.shape for s in sz.symbols(n)}
+        self.symbols = sorted(sizes.union(*(sz.symbols(n) for n in calls.sizes_of(sequence))) - set(self._late))
+
+    def bound(self, env: dict[str, int]) -> Callable[[list], list]:
+        """The function for these sizes."""
+        return types.FunctionType(self._code, self._fixed | {name: bind(env) for name, bind in self._binds.items()})
+
+    # ---- names
+
+    def _name(self, value: Value) -> str:
+        return self._names.setdefault(value, f"v{len(self._names)}")
+
+    def _listed(self, values: Iterable[Value]) -> str:
+        return ", ".join(map(self._name, values))
+
+    def _bind(self, letter: str, bind: Bind, symbols: Iterable[str]) -> str:
+        """An expression for what ``bind`` gives, which depends on these symbols."""
+        name = f"{letter}{len(self._binds)}"
+        late = [s for s in sorted(symbols) if s in self._late]
+        self._binds[name] = (lambda env: _Late(bind, env, late)) if late else bind
+        return f"{name}({', '.join(self._late[s] for s in late)})" if late else name
+
+    def _beside_which(self) -> str:
+        self._like = True
+        return "like"
+
+    # ---- statements
+
+    def _steps(self, sequence: Sequence, indent: str) -> list[str]:
+        out = [line for step in sequence.steps for line in self._step(step, indent)]
+        return out or [indent + "pass"]
+
+    def _step(self, step: Step, indent: str) -> list[str]:
+        return [indent + line for line in getattr(self, f"_{type(step).__name__.lower()}")(step, indent)]
+
+    def _kernels(self, step: st.Kernels, indent: str) -> list[str]:
+        launches = step.launches
+        call = self._bind("k", launches.at, launches.symbols)
+        given = self._listed(step.reads)
+        if not any(k not in launches.graph.scalars for k in range(len(step.reads))):
+            given += (", " if given else "") + self._beside_which()
+        return [f"{self._listed(step.makes)} = {call}({given})"]
+
+    def _call(self, step: st.Call, indent: str) -> list[str]:
+        op = step.op
+        call = self._bind("f", lambda env: calls.function(op, env), calls.symbols_of(op))
+        given = self._listed(step.reads)
+        if calls.needs_place(op):
+            given = self._beside_which() + (", " if given else "") + given
+        makes = f"{self._listed(step.makes)}, = " if step.makes else ""
+        return [f"{makes}{call}({given})"]
+
+    def _compute(self, step: st.Compute, indent: str) -> list[str]:
+        (made,) = step.makes
+        if step.op.name == "arith.constant":
+            return [f"{self._name(made)} = {scalars.constant(step.op)!r}"]
+        function = f"c{len(self._fixed)}"
+        self._fixed[function] = scalars.function(step.op)
+        return [f"{self._name(made)} = {function}({self._listed(step.reads)})"]
+
+    def _guard(self, step: st.Guard, indent: str) -> list[str]:
+        symbols = calls.guard_symbols(step.op)
+        guard = self._bind("g", lambda env: calls.guard(step.op, env), symbols)
+        return [f"{self._listed(step.makes)} = {guard}({self._listed(step.reads)})"]
+
+    def _learn(self, step: st.Learn, indent: str) -> list[str]:
+        return [f"{self._late[step.name]} = {self._listed(step.reads)}.shape[{step.axis}]"]
+
+    def _assign(self, step: st.Assign, indent: str) -> list[str]:
+        return [f"{self._listed(step.makes)} = {self._listed(step.reads)}"]
+
+    def _pack(self, step: st.Pack, indent: str) -> list[str]:
+        return [f"{self._listed(step.makes)} = _pack({self._listed(step.reads)})"]
+
+    def _apart(self, step: st.Apart, indent: str) -> list[str]:
+        return [f"{self._listed(step.makes)} = _apart({self._listed(step.reads)})"]
+
+    def _copy(self, step: st.Copy, indent: str) -> list[str]:
+        return [f"_copy({self._listed(step.reads)})"]
+
+    def _free(self, step: st.Free, indent: str) -> list[str]:
+        return [f"{' = '.join(map(self._name, step.reads))} = None"]  # no del: a loop may pass here again
+
+    def _branch(self, step: st.Branch, indent: str) -> list[str]:
+        out = [f"if {self._name(step.reads[0])}:", *self._steps(step.then, "    ")]
+        if step.otherwise.steps:
+            out += ["else:", *self._steps(step.otherwise, "    ")]
+        return out
+
+    def _for(self, step: st.For, indent: str) -> list[str]:
+        counter = self._name(step.body.args[0])
+        return [f"for {counter} in range({self._listed(step.reads[:3])}):", *self._steps(step.body, "    ")]
+
+    def _while(self, step: st.While, indent: str) -> list[str]:
+        stop = [f"    if not {self._name(step.condition)}:", "        break"]
+        before = self._steps(step.before, "    ")
+        return ["while True:", *before, *stop, *self._steps(step.after, "    ")]
+
+
+class _Late:
+    """What a step calls, by sizes that are known at run time only."""
+
+    def __init__(self, bind: Bind, env: dict[str, int], names: list[str]):
+        self._bind, self._env, self._names = bind, env, names
+        self._known: dict[tuple[int, ...], Any] = {}
+
+    def __call__(self, *sizes: int) -> Any:
+        found = self._known.get(sizes)
+        if found is None:
+            if len(self._known) >= _LATE:
+                self._known.clear()
+            found = self._known[sizes] = self._bind(self._env | dict(zip(self._names, sizes)))
+        return found
+
+
+def _all_values(graph: Graph, sequence: Sequence) -> Iterable[Value]:
+    made = itertools.chain.from_iterable((*step.reads, *step.makes) for step in sequence.walk())
+    return itertools.chain(graph.args, made)

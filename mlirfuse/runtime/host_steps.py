@@ -1,0 +1,147 @@
+"""The steps of a host program, in the order in which they run: typed, so that whoever reads a program need not guess.
+
+A step reads values and makes values (:class:`mlirfuse.ir.graph.Value`): tensors, or numbers where their dtype is None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from mlirfuse.ir.graph import Op, Segment, Value
+from mlirfuse.runtime.launches import Launches
+
+
+@dataclass(eq=False)
+class Step:
+    """What every step has: the values it reads and those it makes."""
+
+    reads: list[Value]
+    makes: list[Value]
+
+    @property
+    def bodies(self) -> tuple[Sequence, ...]:
+        """The sequences that the step runs, in order."""
+        return ()
+
+
+@dataclass(eq=False)
+class Sequence:
+    """Steps in order; ``returns`` are read at their end."""
+
+    args: list[Value] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+    returns: list[Value] = field(default_factory=list)
+
+    def walk(self) -> Iterator[Step]:
+        """All steps, each before those of its bodies."""
+        for step in self.steps:
+            yield step
+            for body in step.bodies:
+                yield from body.walk()
+
+
+@dataclass(eq=False)
+class Kernels(Step):
+    """Groups with no library op between them, launched as one program. Equal ones share their ``launches``; ``ops`` is this
+    one's part of the graph."""
+
+    launches: Launches
+    ops: list[Op]
+
+    @property
+    def segments(self) -> dict[Segment, Segment]:
+        """Which segment of ``ops`` each segment of the launched program stands for."""
+        return {a.segment: b.segment for a, b in zip(self.launches.graph.ops, self.ops) if a.segment and b.segment}
+
+
+@dataclass(eq=False)
+class Call(Step):
+    """An op that no kernel of ours computes: a library's, a view, an op left unfused. It may write into its first
+    operand (:func:`mlirfuse.ir.effects.writes_in_place`)."""
+
+    op: Op
+
+
+@dataclass(eq=False)
+class Compute(Step):
+    """Numbers made of numbers, or read from a tensor, which waits for it."""
+
+    op: Op
+
+
+@dataclass(eq=False)
+class Guard(Step):
+    """Whether the tensors meet what a ``fusion.guard`` states."""
+
+    op: Op
+
+
+@dataclass(eq=False)
+class Learn(Step):
+    """The symbol ``name`` is the extent of the value's dimension ``axis``, from here on."""
+
+    name: str
+    axis: int
+
+
+@dataclass(eq=False)
+class Assign(Step):
+    """Each value made is the value read, no copy."""
+
+
+@dataclass(eq=False)
+class Pack(Step):
+    """The value made is the value read, copied where it is not row-major."""
+
+
+@dataclass(eq=False)
+class Apart(Step):
+    """The value made is the first one read, copied where it may lie in the memory of the others, which are written."""
+
+
+@dataclass(eq=False)
+class Copy(Step):
+    """The elements of the second value read are written into the first."""
+
+
+@dataclass(eq=False)
+class Free(Step):
+    """The values read are not needed any more."""
+
+
+@dataclass(eq=False)
+class Branch(Step):
+    """``scf.if``: the first value read decides. Both sides end by assigning what the step makes."""
+
+    then: Sequence
+    otherwise: Sequence
+
+    @property
+    def bodies(self) -> tuple[Sequence, ...]:
+        return self.then, self.otherwise
+
+
+@dataclass(eq=False)
+class For(Step):
+    """``scf.for`` from ``reads[0]`` to before ``reads[1]`` by ``reads[2]``. ``body.args`` are the counter and the
+    carried values, which are assigned before the loop and at the body's end."""
+
+    body: Sequence
+
+    @property
+    def bodies(self) -> tuple[Sequence, ...]:
+        return (self.body,)
+
+
+@dataclass(eq=False)
+class While(Step):
+    """``scf.while``: ``before`` runs, ``condition`` is read, then ``after`` runs; carried values as in :class:`For`."""
+
+    before: Sequence
+    condition: Value
+    after: Sequence
+
+    @property
+    def bodies(self) -> tuple[Sequence, ...]:
+        return self.before, self.after

@@ -1,0 +1,183 @@
+"""Groups that are launched as one program from a host program: which Record runs them, by sizes and signature."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from mlirfuse import _native
+from mlirfuse.analysis.axes import Axes
+from mlirfuse.core.errors import ShapeError
+from mlirfuse.ir import interpreter
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.graph import Graph, Op, Segment, Value
+from mlirfuse.ir.sizes import Size
+from mlirfuse.runtime import arrays
+from mlirfuse.runtime.form import Form, place_of
+from mlirfuse.runtime.program import Program
+
+_KEPT = 4096  # sets of sizes
+
+
+class Launches:
+    """``graph`` is a part of a graph: the values it needs, its ops, the values others need. Its arguments' layouts are
+    known; arguments that lie otherwise in a call are copied first. ``axes``: those of the whole block."""
+
+    def __init__(self, graph: Graph, target, axes: Axes):
+        self.graph, self.target, self._axes = graph, target, axes
+        sizes = [n for v in (*graph.args, *(v for op in graph.ops for v in op.results)) for n in v.shape]
+        sizes += [n for layout in graph.layouts if layout for n in layout.strides]
+        sizes += [n for op in graph.ops for value in op.attrs.values() for n in _sizes_in(value)]
+        self.symbols = sorted(sz.symbols_of(sizes))
+        self._extents = sorted({n for v in _values(graph) for n in v.shape if n != 1}, key=str)
+        self._program: Program | None = None
+        self._form: Form | None = None
+        self._by_sizes: dict[tuple[int, ...], Any] = {}
+
+    def program(self, hint: dict[str, int]) -> Program:
+        """The program, made for these sizes if it is not made yet."""
+        if self._program is None:
+            hint = {s: hint[s] for s in self.symbols}
+            self._program = Program(self.graph, self.target, hint, self._axes)
+        return self._program
+
+    def at(self, env: dict[str, int]) -> Callable:
+        """A function of the arguments (and behind them an array beside which results are made, where no argument is
+        one) that gives the results for these sizes: the only one itself, else a list."""
+        key = tuple([env[s] for s in self.symbols])
+        found = self._by_sizes.get(key)
+        if found is None:
+            if len(self._by_sizes) >= _KEPT:
+                self._by_sizes.clear()
+            sizes = dict(zip(self.symbols, key))
+            found = self._by_sizes[key] = _native.Dispatcher(functools.partial(self._miss, sizes))
+        return found
+
+    def forget(self) -> None:
+        """Every signature is looked up anew."""
+        self._by_sizes.clear()
+
+    # ---- new signatures
+
+    def _miss(self, env: dict[str, int], leaves):
+        fitted = [
+            leaf if k in self.graph.scalars else self._fitted(k, leaf, env)
+            for k, leaf in enumerate(leaves[: len(self.graph.args)])
+        ] + list(leaves[len(self.graph.args) :])
+        record = self.record(fitted, env)
+        if all(a is b for a, b in zip(fitted, leaves)) or not isinstance(record, _native.Record):
+            return record
+        return _native.Dispatcher(lambda _: record)(*fitted)
+
+    def _fitted(self, k: int, leaf, env: dict[str, int]):
+        """``leaf`` as argument ``k`` has to lie. Raises :class:`ShapeError` where it is another tensor."""
+        value = self.graph.args[k]
+        shape = tuple(sz.substitute(n, env) for n in value.shape)
+        spec = arrays.describe(leaf)
+        if tuple(spec.shape) != shape or spec.dtype is not value.dtype:
+            maker = f"{value.op.name} gave" if value.op is not None else "an argument is"
+            raise ShapeError(
+                f"{maker} {spec.dtype}{list(spec.shape)}, the program was compiled for {value.dtype}{list(shape)}"
+            )
+        layout = self.graph.layouts[k]
+        if layout is None or 0 in shape:
+            return leaf
+        wanted = [sz.substitute(n, env) for n in layout.strides]
+        if all(a == b or n == 1 for a, b, n in zip(spec.strides, wanted, shape)):
+            return leaf
+        return restrided(leaf, shape, wanted)
+
+    def record(self, leaves, env: dict[str, int]):
+        """The Record for these arguments, or the results where it cannot be kept."""
+        if any(sz.substitute(n, env) == 0 for n in self._extents):
+            return self._empty(leaves, env)
+        program = self.program(env)
+        if self._form is None:
+            self._form = Form(self.graph, program, list(range(len(self.graph.args))), ())
+        alignments = {program.graph.args[k]: arrays.describe(leaves[k]).align for k in program.pointer_args}
+        result = None if len(self.graph.returns) == 1 else list
+        return self._form.record(program.variant(env, alignments), leaves, env, result)
+
+    def _empty(self, leaves, env):
+        """Where some tensor has no elements nothing is launched."""
+        graph = self.graph
+        shapes = [tuple(sz.substitute(n, env) for n in v.shape) for v in graph.returns]
+        device, proto = place_of(leaves, None)
+        if all(0 in shape for shape in shapes) and not graph.aliases:
+            outputs = [("new", shape, None, v.dtype.numpy) for shape, v in zip(shapes, graph.returns)]
+            result = None if len(outputs) == 1 else list
+            return _native.Record(0, [], [], [], outputs, 0, device, result, None, proto)
+        given = [np.asarray(arrays.to_numpy(a), v.dtype.numpy) for a, v in zip(leaves, graph.args)]
+        with np.errstate(all="ignore"):
+            results = interpreter.run(graph, given, env)
+        like = leaves[proto] if proto >= 0 else np.empty(0)
+        made = [arrays.from_numpy(np.array(r, copy=True), like) for r in results]
+        return made[0] if len(made) == 1 else made
+
+
+def restrided(array, shape: tuple[int, ...], strides: list[int]):
+    """A copy of ``array`` that lies with these strides (in elements), all positive and each element in a place of its
+    own; row-major where they are not."""
+    kind = arrays.framework(array)
+    dense = sorted(((s, n) for s, n in zip(strides, shape) if n != 1), key=lambda pair: pair[0])
+    running = 1
+    for stride, extent in dense:
+        if stride != running:
+            raise ShapeError(f"a tensor of shape {shape} came with other strides than {tuple(strides)}")
+        running *= extent
+    order = sorted(range(len(shape)), key=lambda d: (-strides[d], d))
+    back = [order.index(d) for d in range(len(shape))]
+    if kind == "torch":
+        return array.permute(order).contiguous().permute(back)
+    if kind == "numpy":
+        return np.ascontiguousarray(array.transpose(order)).transpose(back) if array.ndim else array.copy()
+    if kind == "cupy":
+        import cupy
+
+        return cupy.ascontiguousarray(array.transpose(order)).transpose(back)
+    host = arrays.to_numpy(array)
+    return arrays.from_numpy(np.ascontiguousarray(host), array)
+
+
+def _values(graph: Graph) -> list[Value]:
+    return [*graph.args, *(v for op in graph.ops for v in op.results)]
+
+
+def _sizes_in(attribute) -> list[Size]:
+    if isinstance(attribute, sz.Expr):
+        return [attribute]
+    if isinstance(attribute, (tuple, list)):
+        return [n for n in attribute if isinstance(n, sz.Expr)]
+    return []
+
+
+def key_of(graph: Graph) -> tuple:
+    """What two graphs have in common that compile to the same program: everything but names, notes and places in the
+    user's source."""
+    numbers: dict[Value, int] = {}
+    segments: dict[Segment | None, int] = {}
+
+    def number(value: Value) -> int:
+        return numbers.setdefault(value, len(numbers))
+
+    def op_key(op: Op) -> tuple:
+        attrs = tuple((k, repr(v)) for k, v in op.attrs.items() if k != "note")
+        segment = segments.setdefault(op.segment, len(segments))
+        scheduler = op.segment and (op.segment.scheduler, repr(op.segment.params), op.segment.why)
+        made = tuple((v.dtype.name if v.dtype else v.type, v.shape) for v in op.results)
+        return op.name, tuple(map(number, op.operands)), attrs, tuple(map(number, op.results)), made, segment, scheduler
+
+    args = tuple((v.dtype.name if v.dtype else v.type, v.shape) for v in graph.args)
+    layouts = tuple(layout and (tuple(layout.strides), layout.align) for layout in graph.layouts)
+    return (
+        tuple(map(number, graph.args)),
+        args,
+        layouts,
+        tuple(sorted(graph.scalars)),
+        tuple(map(op_key, graph.ops)),
+        tuple(map(number, graph.returns)),
+        tuple(sorted(graph.aliases.items())),
+    )
