@@ -204,8 +204,8 @@ class Compilation:
     @_harmless
     def made(self, executor, leaves, leaf_of_arg, env, guards: str = "") -> None:
         """Called with what was made of the graph, and the first call."""
-        pieces = executor.programs(env)
-        for at, program in enumerate(pieces):
+        programs = executor.programs(env)
+        for at, (program, _) in enumerate(programs):
             _programs[program] = (
                 replace(self.where, part=at if executor.host is not None else None),
                 executor.graph,
@@ -215,7 +215,7 @@ class Compilation:
         if "guards" in config.dump and guards:
             write("guards", self.where, guards)
         if "segmented" in config.dump:
-            write("segmented", self.where, _segmented(executor, pieces, leaves, leaf_of_arg, env))
+            write("segmented", self.where, _segmented(executor, programs, leaves, leaf_of_arg, env))
         if "linalg" in config.dump:
             from mlirfuse.lowering.linalg import to_linalg
 
@@ -243,7 +243,7 @@ def _text(graph: Graph) -> str:
     return IR([graph]).as_text(locations=True)
 
 
-def _segmented(executor, pieces, leaves, leaf_of_arg, env) -> str:
+def _segmented(executor, programs, leaves, leaf_of_arg, env) -> str:
     """The segmented graph, with what is chosen for the first call."""
     from mlirfuse.analysis import traffic
     from mlirfuse.inspect.lowered import parameters
@@ -253,11 +253,12 @@ def _segmented(executor, pieces, leaves, leaf_of_arg, env) -> str:
     def choose():
         executor.check(env)
         found = executor.alignments(leaves, leaf_of_arg)
-        for program in pieces:
+        for program, segments in programs:
             known = {v: found.get(v, 256) for v in program.graph.args}
             for step, choice in zip(program.steps, program.parameters(env, known)):
-                saved.append((step.segment, step.segment.params))
-                step.segment.params = traffic.spelled(*traffic.of_step(step, env)) | parameters(choice)
+                segment = segments.get(step.segment, step.segment)
+                saved.append((segment, segment.params))
+                segment.params = traffic.spelled(*traffic.of_step(step, env)) | parameters(choice)
         return ""
 
     problem = _attempt(choose)

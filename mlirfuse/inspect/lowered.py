@@ -96,7 +96,7 @@ class Lowered:
         placement.check_place(self._target, self._leaves)
         try:
             executor.check(self._env)
-            if executor.pieces is None:
+            if executor.host is None:
                 executor.variant(self._leaves, self._kind.leaf_of_arg, self._env)
             kernels = self.kernels
         except Empty:
@@ -156,9 +156,9 @@ class Lowered:
 
     def _name_parameters(self) -> None:
         """Writes what was chosen for these sizes to the segments."""
-        for program, params in self._choices():
+        for program, params, segments in self._choices():
             for step, choice in zip(program.steps, params):
-                step.segment.params = traffic.spelled(*traffic.of_step(step, self._env)) | parameters(choice)
+                segments.get(step.segment, step.segment).params = traffic.spelled(*traffic.of_step(step, self._env)) | parameters(choice)
 
     # ---- below
 
@@ -168,19 +168,14 @@ class Lowered:
         return self._kind.executor
 
     def _choices(self) -> list[tuple]:
-        """(program, parameters) of each piece between library ops."""
+        """(program, parameters, its segments in this graph) of each program between library ops, in order."""
         executor = self._executor()
         executor.check(self._env)
-        pieces = (
-            [executor]
-            if executor.pieces is None
-            else [step for what, step in executor.pieces.steps if what == "kernels"]
-        )
         aligned = self._alignments()
         out = []
-        for piece in pieces:
-            known = {v: aligned.get(v, 256) for v in piece.program.graph.args}
-            out.append((piece.program, piece.program.parameters(self._env, known)))
+        for program, segments in executor.programs(self._env):
+            known = {v: aligned.get(v, 256) for v in program.graph.args}
+            out.append((program, program.parameters(self._env, known), segments))
         return out
 
     def _alignments(self) -> dict:
@@ -203,7 +198,7 @@ class Lowered:
                 choices = self._choices()
             except Empty:
                 raise UnsupportedError("a tensor of this call has no elements: no kernel is made for it") from None
-            self._parts = [_Part(self._target, program, params) for program, params in choices]
+            self._parts = [_Part(self._target, program, params) for program, params, _ in choices]
         return self._parts
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
+
+from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.dtypes import DType
 from mlirfuse.ir.graph import Op
@@ -16,6 +19,12 @@ class Described(NamedTuple):
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     align: int
+
+    @classmethod
+    def of(cls, array: np.ndarray) -> Described:
+        address = array.__array_interface__["data"][0]
+        strides = tuple(stride // array.itemsize for stride in array.strides)
+        return cls(dt.of(array.dtype), array.shape, strides, address & -address)
 
 
 def failed_assumption(guard: Op, tensors: list[Described], symbols: dict[str, int]) -> str | None:

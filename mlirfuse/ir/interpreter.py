@@ -160,7 +160,7 @@ class _Run:
                 self.learn(after.args, carried)
                 carried = self.block(after, dict(values) | dict(zip(after.args, carried)))
         if op.name == "guard":
-            return [failed_assumption(op, list(map(_described, operands)), self.symbols) is None]
+            return [failed_assumption(op, list(map(Described.of, operands)), self.symbols) is None]
         if op.name in scalars.OPS:
             return [scalars.function(op)(*operands)]
         raise UnsupportedError(f"the interpreter does not know '{op.name}'")
@@ -172,9 +172,3 @@ def _place(op: Op) -> str:
 
 def _shapes(arrays) -> str:
     return ", ".join(str(np.shape(a)) for a in arrays)
-
-
-def _described(array: np.ndarray) -> Described:
-    address = array.__array_interface__["data"][0]
-    strides = tuple(stride // array.itemsize for stride in array.strides)
-    return Described(dt.of(array.dtype), array.shape, strides, address & -address)

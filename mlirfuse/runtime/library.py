@@ -98,13 +98,23 @@ def view(op: Op, env: dict[str, int]) -> Callable[..., list]:
 
 
 def like(leaves):
-    """The array among a call's arguments that says where results are made: one with dimensions before one without,
-    which may be a CPU scalar."""
+    """An array that says where results are made: empty, as it must not keep an argument's memory, or one of a call's
+    arguments where its framework is none that we can ask for one."""
     found = [a for a in leaves if arrays.framework(a)]
-    return next(
-        (a for a in found if arrays.device_of(a) != ("cpu",)),
-        next((a for a in found if a.ndim), found[0] if found else np.empty(0)),
-    )
+    away = next((a for a in found if arrays.device_of(a) != ("cpu",)), None)
+    chosen = away if away is not None else found[0] if found else _NOTHING
+    kind = arrays.framework(chosen)
+    if kind == "numpy":
+        return _NOTHING
+    return _torch_empty(chosen.device) if kind == "torch" else chosen
+
+
+_NOTHING = np.empty(0)
+
+
+@functools.lru_cache(maxsize=64)
+def _torch_empty(device):
+    return _torch().empty(0, device=device)
 
 
 def _placed(array, value, like, kind: str):

@@ -10,7 +10,7 @@ from mlirfuse.core import mlir
 from mlirfuse.core.errors import ShapeError
 from mlirfuse.dialects import fusion
 from mlirfuse.ir import interpreter
-from mlirfuse.ir.assumptions import failed_assumption
+from mlirfuse.ir.assumptions import Described, failed_assumption
 from mlirfuse.ir.graph import Graph
 from mlirfuse.passes.base import run_pipeline
 
@@ -91,7 +91,7 @@ def test_sizes_that_no_branch_can_take_are_an_error(graph):
 def test_what_is_assumed_and_not_met(graph):
     """Each assumption by itself, and what is said about it."""
     guard, (x, y), symbols = graph.ops[0], arguments(), {"s0": 24, "s1": 6}
-    assert failed_assumption(guard, [x, y], symbols) is None
+    assert failed_assumption(guard, [Described.of(x), Described.of(y)], symbols) is None
     for args, sizes, problem in (
         ([x.astype(np.float64), y], symbols, "input 0 is f64, not f32"),
         ([x, y.astype(np.int32)], symbols, "input 1 is i32, not f32"),
@@ -102,4 +102,4 @@ def test_what_is_assumed_and_not_met(graph):
         (misaligned(x, y), symbols, "input 0 is not aligned to 16 bytes"),
         ([x[:20], y], symbols | {"s0": 20}, "s0 == s1*4 does not hold: 20 against 24"),
     ):
-        assert failed_assumption(guard, args, sizes) == problem
+        assert failed_assumption(guard, list(map(Described.of, args)), sizes) == problem

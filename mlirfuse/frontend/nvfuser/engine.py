@@ -79,8 +79,6 @@ class Compiled:
             if isinstance(executor, SplitExecutor):
                 return planned.collect(executor.run(leaves, env))
             where = list(range(len(planned.graph.args)))
-            if executor.pieces is not None:
-                return planned.collect(executor.pieces.run(leaves, where, env))
             return executor.record(leaves, where, env, planned.collect)
         except Empty:
             return planned.collect(self._reference(planned, leaves, env))

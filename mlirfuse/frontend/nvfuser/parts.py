@@ -106,9 +106,7 @@ class SplitExecutor:
         whole = {"argument": leaves, "made": made}
         given = [_part(whole[what][k], part) for what, k, part in self.split.sources]
         where, results = list(range(len(given))), []
-        if self.executor.pieces is not None:
-            results = self.executor.pieces.run(given, where, env)
-        elif self.executor.graph.returns:
+        if self.executor.graph.returns:
             record = self.executor.record(given, where, env, list)
             results = _native.Dispatcher(lambda _: record)(*given)
         whole["result"] = [_typed(r, self.split.types.get(k)) for k, r in enumerate(results)]
