@@ -1,0 +1,74 @@
+"""Runs a function of an ``.mlir`` file on arrays, with its loops, branches, guards and library ops::
+
+    from mlirfuse.tools.run import load
+
+    jacobi = load("jacobi.mlir")
+    u, = jacobi(u, 100)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mlirfuse.core import mlir
+from mlirfuse.core.errors import ShapeError
+from mlirfuse.dialects import fusion
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.graph import Graph
+from mlirfuse.passes.base import run_pipeline
+from mlirfuse.runtime import arrays, targets
+from mlirfuse.runtime.host_program import HostProgram
+
+
+class Loaded:
+    """A function of the fusion dialect, compiled for ``target``. Call it with an array for each tensor and a number for
+    each number; it gives the list of results. Arguments with ``fusion.alias`` are written."""
+
+    def __init__(self, graph: Graph, target: str = "cpu", passes: str | None = None):
+        made = targets.of(target)
+        passes = f"fusion-to-segments{{target={target}}}" if passes is None else passes
+        (self.graph,) = run_pipeline([graph], passes).graphs if passes else [graph]
+        self.host = HostProgram(self.graph, made)
+
+    def __call__(self, *args: Any) -> list:
+        if len(args) != len(self.graph.args):
+            raise TypeError(f"{self.graph.name} takes {len(self.graph.args)} arguments, got {len(args)}")
+        return self.host.run(args, self.sizes(args))
+
+    def sizes(self, args) -> dict[str, int]:
+        """What the arrays say that the symbols of the function's arguments are. Raises :class:`ShapeError`."""
+        env: dict[str, int] = {}
+        checked: list[tuple[int, str, tuple, tuple]] = []
+        for k, (value, given) in enumerate(zip(self.graph.args, args)):
+            if value.dtype is None or k in self.graph.scalars:
+                continue
+            spec = arrays.describe(given)
+            if len(spec.shape) != value.rank:
+                raise ShapeError(f"argument {k} of {self.graph.name} has rank {len(spec.shape)}, expected {value.rank}")
+            layout = self.graph.layouts[k]
+            pairs = [("shape", value.shape, spec.shape)]
+            pairs += [("strides", layout.strides, spec.strides)] if layout is not None else []
+            for what, stated, found in pairs:
+                checked.append((k, what, stated, tuple(found)))
+                for size, extent in zip(stated, found):
+                    name = sz.told_by(size)
+                    if name is not None:
+                        env.setdefault(name, extent)
+        for k, what, stated, found in checked:
+            expected = tuple(sz.substitute(n, env) for n in stated)
+            if what == "shape" and expected != found:
+                raise ShapeError(f"argument {k} of {self.graph.name} has {what} {found}, expected {expected}")
+        return env
+
+
+def load(file: str, target: str = "cpu", passes: str | None = None) -> Loaded:
+    """The function in ``file``. ``passes``: those that make segments; the default is what ``jit`` runs for the
+    target."""
+    with open(file) as source:
+        return of_text(source.read(), target, passes)
+
+
+def of_text(text: str, target: str = "cpu", passes: str | None = None) -> Loaded:
+    """As :func:`load`, for the text of a module of one function."""
+    (graph,) = fusion.read(mlir.parse(text))
+    return Loaded(graph, target, passes)
