@@ -11,12 +11,8 @@ from typing import Any
 
 from mlirfuse.ir.graph import Op
 
-_COMPARED = (operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge) + (
-    operator.lt,
-    operator.le,
-    operator.gt,
-    operator.ge,
-)
+_ORDERED = (operator.lt, operator.le, operator.gt, operator.ge)
+_COMPARED = (operator.eq, operator.ne, *_ORDERED, *_ORDERED)  # by the number of arith.cmpi's predicate
 
 
 def _element(x, *index):

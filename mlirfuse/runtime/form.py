@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
 from mlirfuse import _native
 from mlirfuse.core import config
 from mlirfuse.inspect import dump
@@ -45,9 +43,9 @@ class Form:
             if value in program.views:
                 root, strides, offset = program.views[value]
                 source = ("arg", leaf_of_arg[mine[root]]) if root in mine else ("out", position[root])
-                spelled.append(
-                    f"('view', {source}, {sz.spelled(value.shape)}, {sz.spelled(strides)}, ({offset})*{value.dtype.bytes}, {dtype})"
-                )
+                start = f"({offset})*{value.dtype.bytes}"
+                shape = sz.spelled(value.shape)
+                spelled.append(f"('view', {source}, {shape}, {sz.spelled(strides)}, {start}, {dtype})")
                 sizes += [*strides, offset]
             else:
                 spelled.append(f"('new', {sz.spelled(value.shape)}, None, {dtype})")

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import numpy as np
 
 from mlirfuse import _native
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.assumptions import Described, failed_assumption
-from mlirfuse.ir.effects import VIEWS, writes_in_place
-from mlirfuse.ir.graph import Op
+from mlirfuse.ir.effects import writes_in_place
+from mlirfuse.ir.graph import Op, Value
+from mlirfuse.ir.ops import sizes_in
 from mlirfuse.runtime import arrays, library
 from mlirfuse.runtime import host_steps as st
 
@@ -29,29 +29,27 @@ def sizes_of(sequence: st.Sequence) -> Iterable[sz.Expr]:
 
 
 def symbols_of(op: Op) -> set[str]:
-    """The symbols in the attributes of ``op``."""
-    return sz.symbols_of(_sizes(op.attrs.values()))
-
-
-def _sizes(values: Iterable[Any]) -> Iterable[sz.Expr]:
-    for value in values:
-        if isinstance(value, sz.Expr):
-            yield value
-        elif isinstance(value, (tuple, list)):
-            yield from _sizes(value)
+    """The symbols in the attributes of ``op``, but for the sizes of a call's results, which it is not given."""
+    return set() if op.row.calls else sz.symbols_of(sizes_in(op.row.attr_types, op.attrs))
 
 
 def needs_place(op: Op) -> bool:
     """Whether :func:`function` of ``op`` takes, in front of the operands, an array beside which results are made."""
-    return op.attrs.get("function") is None and op.name not in VIEWS
+    if op.row.calls:
+        return not all(map(_is_array, op.operands))
+    return not op.row.view
+
+
+def _is_array(value: Value) -> bool:
+    """Whether a value is certain to be an array: arguments without dimensions and constants may be numbers."""
+    return bool(value.shape) or (value.op is not None and value.op.row.kind != "create")
 
 
 def function(op: Op, env: dict[str, int]) -> Callable[..., list]:
     """What computes ``op`` for these sizes: a function of its operands that gives the list of its results."""
-    called = op.attrs.get("function")
-    if called is not None:
-        return called
-    if op.name in VIEWS:
+    if op.row.calls and not needs_place(op) and op.attrs["function"] is not None:
+        return op.attrs["function"]
+    if op.row.view:
         return library.view(op, env)
     compute = library.function(op, env)
     if not writes_in_place(op):
@@ -65,7 +63,7 @@ def function(op: Op, env: dict[str, int]) -> Callable[..., list]:
     return in_place
 
 
-# ---------------------------------------------------------------------------------------------------------------- guards
+# ---- guards
 
 
 def guard_symbols(op: Op) -> set[str]:
@@ -91,7 +89,7 @@ def _described(leaf) -> Described:
     return Described(spec.dtype, tuple(spec.shape), tuple(spec.strides), spec.align)
 
 
-# ---------------------------------------------------------------------------------------------------------------- copies
+# ---- copies
 
 
 def packed(x):

@@ -9,12 +9,11 @@ from mlirfuse.analysis import traffic
 from mlirfuse.analysis import views as noop
 from mlirfuse.analysis.axes import Axes
 from mlirfuse.core.errors import CompileError
-from mlirfuse.ir import graph as gr
 from mlirfuse.ir import scalars
 from mlirfuse.ir import sizes as sz
-from mlirfuse.ir.effects import VIEWS, writes_in_place
+from mlirfuse.ir.effects import writes_in_place
 from mlirfuse.ir.graph import Block, Graph, Layout, Op, Value
-from mlirfuse.ir.ops import table
+from mlirfuse.ir.order import topological
 from mlirfuse.runtime import host_steps as st
 from mlirfuse.runtime.host_steps import Sequence, Step
 from mlirfuse.runtime.launches import Launches, key_of
@@ -65,11 +64,11 @@ class _Plan:
 
     def _block(self, block: Block, graph: Graph | None = None) -> tuple[list[Step], list[Value]]:
         """The steps of a block, and what it returns."""
-        axes = Axes([op for op in block.ops if op.name in table.TABLE])
+        axes = Axes([op for op in block.ops if op.row.kind != "foreign"])
         users = block.users()
         steps: list[Step] = []
         run: list[Op] = []
-        ordered = gr.topological(block.ops, {op: op.group for op in block.ops if op.group is not None})
+        ordered = topological(block.ops, {op: op.group for op in block.ops if op.group is not None})
         for op in ordered:
             if op.group is not None:
                 run.append(op)
@@ -87,9 +86,7 @@ class _Plan:
         inside = set(ops)
         needed = list(dict.fromkeys(v for op in ops for v in op.operands if v not in made))
         returned = set(block.returns)
-        outs = [
-            v for op in ops for v in op.results if v in returned or any(u not in inside for u in users.get(v, ()))
-        ]
+        outs = [v for op in ops for v in op.results if v in returned or any(u not in inside for u in users.get(v, ()))]
         if not outs:
             return []
         layouts = [self.places[v].layout for v in needed]
@@ -128,13 +125,13 @@ class _Plan:
             return [st.Guard(op.operands, op.results, op)]
         if op.name in scalars.OPS:
             return [st.Compute(op.operands, op.results, op)]
-        row = table.TABLE.get(op.name)
-        if row is None:
+        row = op.row
+        if row.kind == "foreign":
             raise CompileError(f"{op.name} is no op of a host program", op.loc)
         may_share = frozenset().union(*(self.places[v].inside for v in op.operands))
         if writes_in_place(op):
             self.places[op.result] = self.places[op.operands[0]]
-        elif op.name in VIEWS:
+        elif row.view:
             for value in op.results:
                 self.places[value] = _Place(self._view_layout(op, value), may_share)
         elif row.kind == "library":
@@ -202,7 +199,7 @@ class _Plan:
 
     def _for(self, op: Op) -> list[Step]:
         (block,) = op.blocks
-        counter, *carried = block.args
+        _, *carried = block.args
         before, initial = self._packed(op.operands[3:])
         self._made(carried, self._inside(initial))
         if carried:

@@ -43,8 +43,8 @@ class Sequence:
 
 @dataclass(eq=False)
 class Kernels(Step):
-    """Groups with no library op between them, launched as one program. Equal ones share their ``launches``; ``ops`` is this
-    one's part of the graph."""
+    """Groups with no library op between them, launched as one program. Equal ones share their ``launches``; ``ops`` is
+    this one's part of the graph."""
 
     launches: Launches
     ops: list[Op]

@@ -14,7 +14,7 @@ from mlirfuse.core.errors import ShapeError
 from mlirfuse.ir import interpreter
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Graph, Op, Segment, Value
-from mlirfuse.ir.sizes import Size
+from mlirfuse.ir.ops import sizes_in
 from mlirfuse.runtime import arrays
 from mlirfuse.runtime.form import Form, place_of
 from mlirfuse.runtime.program import Program
@@ -30,7 +30,7 @@ class Launches:
         self.graph, self.target, self._axes = graph, target, axes
         sizes = [n for v in (*graph.args, *(v for op in graph.ops for v in op.results)) for n in v.shape]
         sizes += [n for layout in graph.layouts if layout for n in layout.strides]
-        sizes += [n for op in graph.ops for value in op.attrs.values() for n in _sizes_in(value)]
+        sizes += [n for op in graph.ops for n in sizes_in(op.row.attr_types, op.attrs)]
         self.symbols = sorted(sz.symbols_of(sizes))
         self._extents = sorted({n for v in _values(graph) for n in v.shape if n != 1}, key=str)
         self._program: Program | None = None
@@ -144,14 +144,6 @@ def restrided(array, shape: tuple[int, ...], strides: list[int]):
 
 def _values(graph: Graph) -> list[Value]:
     return [*graph.args, *(v for op in graph.ops for v in op.results)]
-
-
-def _sizes_in(attribute) -> list[Size]:
-    if isinstance(attribute, sz.Expr):
-        return [attribute]
-    if isinstance(attribute, (tuple, list)):
-        return [n for n in attribute if isinstance(n, sz.Expr)]
-    return []
 
 
 def key_of(graph: Graph) -> tuple:

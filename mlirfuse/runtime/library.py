@@ -68,7 +68,9 @@ def view(op: Op, env: dict[str, int]) -> Callable[..., list]:
         return lambda x: [x.reshape(shapes[0])]
     if op.name == "permute":
         dims = tuple(attrs["dims"])
-        return lambda x: [x.transpose(dims) if isinstance(x, np.ndarray) or not hasattr(x, "permute") else x.permute(dims)]
+        return lambda x: [
+            x.transpose(dims) if isinstance(x, np.ndarray) or not hasattr(x, "permute") else x.permute(dims)
+        ]
     if op.name == "squeeze":
         index = tuple(0 if d in attrs["axes"] else slice(None) for d in range(rank))
         return lambda x: [x[(*index, ...)]]

@@ -1,9 +1,9 @@
 """Runs a function of an ``.mlir`` file on arrays, with its loops, branches, guards and library ops::
 
-    from mlirfuse.tools.run import load
+from mlirfuse.tools.run import load
 
-    jacobi = load("jacobi.mlir")
-    u, = jacobi(u, 100)
+jacobi = load("jacobi.mlir")
+u, = jacobi(u, 100)
 """
 
 from __future__ import annotations
