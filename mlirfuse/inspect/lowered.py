@@ -158,7 +158,9 @@ class Lowered:
         """Writes what was chosen for these sizes to the segments."""
         for program, params, segments in self._choices():
             for step, choice in zip(program.steps, params):
-                segments.get(step.segment, step.segment).params = traffic.spelled(*traffic.of_step(step, self._env)) | parameters(choice)
+                segments.get(step.segment, step.segment).params = traffic.spelled(
+                    *traffic.of_step(step, self._env)
+                ) | parameters(choice)
 
     # ---- below
 
