@@ -42,7 +42,7 @@ _KEPT = 4096  # sets of sizes
 
 
 class HostProgram:
-    """``graph``, segmented, on ``target`` (:mod:`mlirfuse.runtime.targets`). Nothing is compiled yet.
+    """``graph``, segmented, on ``target`` (:mod:`mlirfuse.schedule.targets`). Nothing is compiled yet.
 
     Raises :class:`mlirfuse.core.errors.CompileError` for an op that no step runs.
     """

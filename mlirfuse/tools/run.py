@@ -16,8 +16,9 @@ from mlirfuse.dialects import fusion
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Graph
 from mlirfuse.passes.base import run_pipeline
-from mlirfuse.runtime import arrays, targets
+from mlirfuse.runtime import arrays
 from mlirfuse.runtime.host_program import HostProgram
+from mlirfuse.schedule import targets
 
 
 class Loaded:

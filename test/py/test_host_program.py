@@ -16,8 +16,8 @@ from mlirfuse.ir.builder import Builder
 from mlirfuse.ir.graph import Block, Graph, Layout, Value
 from mlirfuse.passes.base import run_pipeline
 from mlirfuse.runtime import host_steps as st
-from mlirfuse.runtime import targets
 from mlirfuse.runtime.host_program import HostProgram
+from mlirfuse.schedule import targets
 from mlirfuse.tools.run import of_text
 
 
