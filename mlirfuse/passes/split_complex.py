@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import ops as table
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.builder import Builder
 from mlirfuse.ir.graph import Graph, Layout, Op, Value
 from mlirfuse.passes.base import Pass, PassError, register
-
-Pair = tuple[Value, Value]  # real and imaginary parts
+from mlirfuse.passes.complex_functions import FUNCTIONS, Pair, RealOps
 
 
 @register
@@ -53,6 +54,7 @@ class _Split:
         self.pairs: dict[Value, Pair] = {}
         self.new: dict[Value, Value] = {}  # real values that take another's place
         self.b = Builder(graph.body)
+        self.r = RealOps(self.b)
 
     def run(self) -> None:
         graph = self.graph
@@ -109,13 +111,22 @@ class _Split:
             return
         row = table.TABLE.get(op.name)
         rule = getattr(self, f"_{op.name}", None)
-        if rule is None and (
-            row is None
-            or (row.kind not in ("shape", "index") and op.name not in ("copy", "segment_set", "full", "sum"))
+        function = FUNCTIONS.get(op.name)
+        if (
+            rule is None
+            and function is None
+            and (
+                row is None
+                or (row.kind not in ("shape", "index") and op.name not in ("copy", "segment_set", "full", "sum"))
+            )
         ):
             raise PassError(f"fusion-split-complex: {op.name} of complex values is not split into real ops", op.loc)
         self.b.loc = lambda: op.loc
-        results = rule(op, *op.operands) if rule else self.each(op)
+        results: Any
+        if function is not None:
+            results = function(self.r, *(self.pair(v) for v in op.operands))
+        else:
+            results = rule(op, *op.operands) if rule else self.each(op)
         for old, made in zip(op.results, results if isinstance(results, list) else [results]):
             if isinstance(made, tuple):
                 self.pairs[old] = made
@@ -141,19 +152,6 @@ class _Split:
             made.append(out if isinstance(out, list) else [out])
         return list(zip(*made))
 
-    def __getattr__(self, name: str):
-        """Real ops by name, on values and numbers: ``self.mul(a, 2.0)``."""
-        if name.startswith("_") or name not in table.TABLE:
-            raise AttributeError(name)
-
-        def make(*operands, **attrs):
-            dtype = next(v.dtype for v in reversed(operands) if isinstance(v, Value))
-            return self.b.op(
-                name, *(v if isinstance(v, Value) else self.b.constant(v, dtype) for v in operands), **attrs
-            )
-
-        return make
-
     def _constant(self, op):
         real = op.result.dtype.real
         return self.b.constant(op.attrs["value"].real, real), self.b.constant(op.attrs["value"].imag, real)
@@ -167,7 +165,7 @@ class _Split:
         to, (re, im) = op.attrs["to"], self.pair(x)
         if to.kind == "c":
             return self.b.cast(re, to.real), self.b.cast(im, to.real)
-        return self.logical_or(self.ne(re, 0), self.ne(im, 0)) if to is dt.bool_ else self.b.cast(re, to)
+        return self.r.logical_or(self.r.ne(re, 0), self.r.ne(im, 0)) if to is dt.bool_ else self.b.cast(re, to)
 
     def _real(self, op, x):
         return self.pair(x)[0]
@@ -177,88 +175,43 @@ class _Split:
 
     def _conj(self, op, x):
         re, im = self.pair(x)
-        return re, self.neg(im)
+        return re, self.r.neg(im)
 
     def _neg(self, op, x):
         re, im = self.pair(x)
-        return self.neg(re), self.neg(im)
+        return self.r.neg(re), self.r.neg(im)
 
     def _abs(self, op, x):
-        return self.hypot(*self.pair(x))
+        return self.r.hypot(*self.pair(x))
 
     def _add(self, op, x, y):
         (a, b), (c, d) = self.pair(x), self.pair(y)
-        return self.add(a, c), self.add(b, d)
+        return self.r.add(a, c), self.r.add(b, d)
 
     def _sub(self, op, x, y):
         (a, b), (c, d) = self.pair(x), self.pair(y)
-        return self.sub(a, c), self.sub(b, d)
-
-    def _mul(self, op, x, y):
-        (a, b), (c, d) = self.pair(x), self.pair(y)
-        return self.sub(self.mul(a, c), self.mul(b, d)), self.add(self.mul(a, d), self.mul(b, c))
-
-    def _div(self, op, x, y):
-        return self.quotient(self.pair(x), self.pair(y))
-
-    def _reciprocal(self, op, x):
-        return self.quotient(self.pair(self.b.constant(1, op.result.dtype.real)), self.pair(x))
-
-    def quotient(self, x: Pair, y: Pair) -> Pair:
-        (a, b), (c, d) = x, y
-        first = self.ge(self.abs(c), self.abs(d))
-        big, small = self.where(first, c, d), self.where(first, d, c)
-        ratio = self.where(
-            self.eq(big, 0), big, self.div(small, big)
-        )  # of 0 / 0: what dividing by it then gives is an infinity or NaN
-        over = self.add(big, self.mul(small, ratio))
-        near, far = self.where(first, a, b), self.where(first, b, a)
-        real = self.add(near, self.mul(far, ratio))
-        # The imaginary part is (b - a * ratio) or (b * ratio - a).
-        imag = self.sub(self.where(first, b, self.mul(b, ratio)), self.where(first, self.mul(a, ratio), a))
-        return self.div(real, over), self.div(imag, over)
-
-    def root(self, x: Pair) -> tuple[Value, Value, Value]:
-        """The parts of the principal square root, and the absolute value of ``x``."""
-        re, im = x
-        size = self.hypot(re, im)
-        long = self.sqrt(self.mul(self.add(self.abs(re), size), 0.5))
-        short = self.where(self.eq(long, 0), long, self.div(self.mul(self.abs(im), 0.5), long))
-        right = self.ge(re, 0)
-        return self.where(right, long, short), self.copysign(self.where(right, short, long), im), size
-
-    def _sqrt(self, op, x):
-        return self.root(self.pair(x))[:2]
-
-    def _rsqrt(self, op, x):
-        re, im, size = self.root(self.pair(x))
-        return self.div(re, size), self.div(self.neg(im), size)
-
-    def _exp(self, op, x):
-        re, im = self.pair(x)
-        scale = self.exp(re)
-        return self.mul(scale, self.cos(im)), self.mul(scale, self.sin(im))
+        return self.r.sub(a, c), self.r.sub(b, d)
 
     def _eq(self, op, x, y):
         (a, b), (c, d) = self.pair(x), self.pair(y)
-        return self.logical_and(self.eq(a, c), self.eq(b, d))
+        return self.r.logical_and(self.r.eq(a, c), self.r.eq(b, d))
 
     def _ne(self, op, x, y):
         (a, b), (c, d) = self.pair(x), self.pair(y)
-        return self.logical_or(self.ne(a, c), self.ne(b, d))
+        return self.r.logical_or(self.r.ne(a, c), self.r.ne(b, d))
 
     def _where(self, op, condition, x, y):
         condition = self.new.get(condition, condition)
-        return tuple(self.where(condition, a, b) for a, b in zip(self.pair(x), self.pair(y)))
+        return tuple(self.r.where(condition, a, b) for a, b in zip(self.pair(x), self.pair(y)))
 
     def _isreal(self, op, x):
-        return self.eq(self.pair(x)[1], 0)
+        return self.r.eq(self.pair(x)[1], 0)
 
     def _isnan(self, op, x):
-        return self.logical_or(*map(self.isnan, self.pair(x)))
+        return self.r.logical_or(*map(self.r.isnan, self.pair(x)))
 
     def _isinf(self, op, x):
-        return self.logical_or(*map(self.isinf, self.pair(x)))
+        return self.r.logical_or(*map(self.r.isinf, self.pair(x)))
 
     def _isfinite(self, op, x):
-        return self.logical_and(*map(self.isfinite, self.pair(x)))
+        return self.r.logical_and(*map(self.r.isfinite, self.pair(x)))

@@ -830,7 +830,9 @@ def complex_samples(dtype, count):
 @pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128], ids=str)
 @pytest.mark.parametrize("count", [1, 2])
 def test_complex_elementwise(count, dtype):
-    members = [name for row, name in COMPLEX if len(row.operands) == count]
+    members = [
+        name for row, name in COMPLEX if len(row.operands) == count and name != "pow"
+    ]  # test_complex_functions.py
     inputs = complex_samples(dtype, count)
     outs = execute(inputs, lambda fd, *x: [getattr(fd.ops, name)(*x) for name in members])
     tolerance = 2e-6 if dtype is torch.complex64 else 1e-14
@@ -905,7 +907,7 @@ def test_complex_numbers_and_aliases():
     assert fd.lower([x, 1j]).kernels == 1 and fd.lower([x, 1j], "cuda:sm_90").kernels == 1
 
 
-@pytest.mark.parametrize("name", ["sin", "floor", "lt", "maximum", "atan2", "bitwise_and", "sigmoid"])
+@pytest.mark.parametrize("name", ["exp2", "floor", "lt", "maximum", "atan2", "bitwise_and", "silu"])
 def test_complex_numbers_that_an_operation_does_not_take(name):
     x = torch.ones(2, dtype=torch.complex64)
     row = next(r for r, n in ELEMENTWISE if n == name)

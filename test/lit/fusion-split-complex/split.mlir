@@ -51,3 +51,20 @@ func.func @views(%x: tensor<?x?xcomplex<f32>> {fusion.shape = ["s0", "s1"]}) -> 
   %0 = "fusion.permute"(%x) {dims = [1, 0]} : (tensor<?x?xcomplex<f32>>) -> tensor<?x?xcomplex<f32>>
   return %0 : tensor<?x?xcomplex<f32>>
 }
+
+// Functions are expanded into real arithmetic: a root is hypot and two roots, an exponential a length and an angle.
+// CHECK-LABEL: func.func @functions(
+// CHECK: "fusion.hypot"
+// CHECK: "fusion.sqrt"
+// CHECK: "fusion.exp"
+// CHECK: "fusion.cos"
+// CHECK: "fusion.sin"
+// CHECK-NOT: complex
+// KERNEL-LABEL: func.func @functions(
+// KERNEL: "fusion.segment"
+// KERNEL-NOT: fusion.segment
+func.func @functions(%x: tensor<?xcomplex<f32>> {fusion.shape = ["s0"]}) -> tensor<?xcomplex<f32>> {
+  %0 = "fusion.sqrt"(%x) : (tensor<?xcomplex<f32>>) -> tensor<?xcomplex<f32>>
+  %1 = "fusion.exp"(%0) : (tensor<?xcomplex<f32>>) -> tensor<?xcomplex<f32>>
+  return %1 : tensor<?xcomplex<f32>>
+}

@@ -59,9 +59,9 @@ class Reductions(OperatorBase):
         """The smallest over ``dims`` (all unless given); NaN if any is. ``dtype`` is not used."""
         return self._extremum("min", arg, dims, keepdim)
 
-    def _moments_input(self, arg, what, halves: bool) -> Tensor:
+    def _moments_input(self, arg, what: str, halves: bool) -> Tensor:
         arg = self._tensor(arg)
-        if arg.value.dtype.kind not in "f":
+        if arg.value.dtype.kind not in "fc":
             raise TypeError(f"{what} is not supported for {arg.dtype}: cast to a float type")
         if arg.value.dtype.bits == 16:
             if not halves:
@@ -69,33 +69,48 @@ class Reductions(OperatorBase):
             return self.cast(arg, DataType.Float)
         return arg
 
+    def _mean(self, arg: Tensor, dims, keepdim) -> Tensor:
+        if arg.value.dtype.kind == "c":
+            return self.complex(*(self._mean(part(arg), dims, keepdim) for part in (self.real, self.imag)))
+        return self._reduce("mean", arg, dims, keepdim)
+
+    def _variance(self, arg: Tensor, dims, correction, keepdim) -> Tensor:
+        """Of complex numbers, that of the parts added up."""
+        if arg.value.dtype.kind == "c":
+            return self.add(*(self._variance(part(arg), dims, correction, keepdim) for part in (self.real, self.imag)))
+        return self._reduce("var", arg, dims, keepdim, correction=int(correction))
+
     @operation
     def mean(self, arg, dims=None, keepdim=False):
         """The arithmetic mean over ``dims`` (all unless given); of half types as Float."""
-        return self._reduce("mean", self._moments_input(arg, "mean", True), dims, keepdim)
+        return self._mean(self._moments_input(arg, "mean", True), dims, keepdim)
 
     @operation
     def var(self, arg, dims=None, correction=1, keepdim=False):
-        """The variance over ``dims``: squares of deviations divided by the count minus ``correction``."""
-        return self._reduce("var", self._moments_input(arg, "var", True), dims, keepdim, correction=int(correction))
+        """The variance over ``dims``: squares of deviations divided by the count minus ``correction``. Of complex
+        numbers, a real one."""
+        return self._variance(self._moments_input(arg, "var", True), dims, correction, keepdim)
 
     @operation
     def std(self, arg, dims=None, correction=1, keepdim=False):
         """The standard deviation over ``dims``."""
-        return self._reduce("std", self._moments_input(arg, "std", True), dims, keepdim, correction=int(correction))
+        arg = self._moments_input(arg, "std", True)
+        if arg.value.dtype.kind == "c":
+            return self.sqrt(self._variance(arg, dims, correction, keepdim))
+        return self._reduce("std", arg, dims, keepdim, correction=int(correction))
 
     @operation
     def var_mean(self, arg, dims=None, correction=1, keepdim=False):
         """Variance and mean over ``dims``."""
         arg = self._moments_input(arg, "variance_mean", False)
-        return self._reduce("var", arg, dims, keepdim, correction=int(correction)), self._reduce(
-            "mean", arg, dims, keepdim
-        )
+        return self._variance(arg, dims, correction, keepdim), self._mean(arg, dims, keepdim)
 
     @operation
     def welford(self, arg, dims):
         """Mean, sum of squared deviations and count (an Int scalar's tensor) over ``dims``."""
         arg = self._moments_input(arg, "welford", False)
+        if arg.value.dtype.kind == "c":
+            raise TypeError(f"welford is not supported for {arg.dtype}: use var_mean")
         axes = self._dims(dims, arg.ndim)
         count = sz.product(arg.value.shape[a] for a in axes)
         mean = self._reduce("mean", arg, dims, False)
