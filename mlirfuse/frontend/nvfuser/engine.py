@@ -20,7 +20,7 @@ from mlirfuse import _native
 from mlirfuse.api import lower_to_segments
 from mlirfuse.core import config, counters
 from mlirfuse.core.errors import CompileError, CudaError, MlirfuseError, ShapeError, UnsupportedError
-from mlirfuse.frontend.nvfuser.inputs import flatten, wrong_number
+from mlirfuse.frontend.nvfuser.inputs import detached, flatten, wrong_number
 from mlirfuse.frontend.nvfuser.parts import Split, SplitExecutor, is_split
 from mlirfuse.frontend.nvfuser.program import Program, Runner
 from mlirfuse.frontend.nvfuser.reference import run_reference
@@ -59,12 +59,15 @@ class Compiled:
         self.dispatch.clear()
 
     def __call__(self, leaves) -> list:
+        if self.program.shows_inputs:  # a view of a tensor with a gradient would have one
+            leaves = detached(leaves)
         return self._miss(leaves) if self.narrow else self.dispatch(*leaves)
 
     def _miss(self, leaves):
         program = self.program
+        leaves = detached(leaves)
         count = len(program.definition.inputs)
-        inputs = list(leaves[:count])
+        inputs = leaves[:count]
         planned, bindings = program._bind(inputs, None)
         env = environment(planned, bindings, leaves)
         device = next((arrays.describe(leaf).device for leaf in leaves if arrays.framework(leaf)), "cpu")

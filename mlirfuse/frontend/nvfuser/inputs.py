@@ -18,8 +18,6 @@ from mlirfuse.ir.dtypes import DType
 if TYPE_CHECKING:
     from mlirfuse.frontend.nvfuser.recorder import Recorder
 
-_TORCH_DTYPES: dict[Any, DType] = {}
-
 
 @dataclass(frozen=True)
 class Description:
@@ -82,6 +80,12 @@ def describe(value) -> Description | None:
     return None
 
 
+def detached(values) -> list:
+    """``values`` with torch tensors that require a gradient as tensors of the same memory that do not: definitions
+    record no gradients, as nvFuser's do not."""
+    return [v.detach() if is_torch(v) and v.requires_grad else v for v in values]
+
+
 def flatten(inputs) -> list:
     """The inputs with vectors, given as lists or tuples of numbers, spread out."""
     flat: list = []
@@ -90,7 +94,7 @@ def flatten(inputs) -> list:
             flat.extend(value)
         else:
             flat.append(value)
-    return [v.item() if isinstance(v, np.generic) else v for v in flat]
+    return [v.item() if isinstance(v, np.generic) else v for v in detached(flat)]
 
 
 _SCALARS = {"f": (bool, int, float), "i": (bool, int), "u": (bool, int), "b": (bool,), "c": (bool, int, float, complex)}

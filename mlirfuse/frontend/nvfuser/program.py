@@ -18,7 +18,9 @@ from mlirfuse.frontend.nvfuser.inputs import check, check_device, describe, devi
 from mlirfuse.frontend.nvfuser.recorder import Recorder, Replay
 from mlirfuse.frontend.nvfuser.replay import Planned, replayed
 from mlirfuse.frontend.nvfuser.values import Bindings, InputError, Scalar, Tensor, at_line
+from mlirfuse.ir import ops as table
 from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.graph import Value
 
 Runner = Callable[[list[Any]], list[Any]]  # from the inputs, flattened, and what is computed at the call to the outputs
 
@@ -52,6 +54,8 @@ class Program:
         self._runner: Runner | None = None
         self.inputs = len(definition.inputs)
         self.has_arrays = any(isinstance(v, Tensor) for v in definition.inputs)
+        self.has_fields = any(isinstance(v, Tensor) and not v.declaration.is_cpu for v in definition.inputs)
+        self.shows_inputs = any(_shows_input(o.value.value) for o in definition.outputs)
         self.aliased = any(o.alias is not None for o in definition.outputs)
         # In the user's order: dumps and explanations show ops in the order of the graph.
         self.live = sorted(
@@ -65,7 +69,7 @@ class Program:
         self.computes = (
             bool(self.evaluated)
             or any(r.name in RANDOM and r.call.get("rng_seed") is None for r in self.live)
-            or not any(isinstance(v, Tensor) and not v.declaration.is_cpu for v in definition.inputs)
+            or not self.has_fields
             or any(isinstance(v, Scalar) and v.dtype.kind == "c" for v in definition.inputs)
         )
         self.extents = sorted(
@@ -126,8 +130,8 @@ class Program:
     def computed(self, flat, device) -> list:
         """The arguments that are computed at each call."""
         planned, bindings = self._bind(list(flat), device)
-        if not self.has_arrays:
-            bindings.example = example(device)
+        if not self.has_fields:
+            bindings.example = example("cpu" if device is None and self.has_arrays else device)
         return [compute(bindings) for compute in planned.hidden]
 
     def runner(self) -> Runner:
@@ -207,6 +211,15 @@ class Program:
             return (value.shape, value.stride(), value.dtype, value.device)
         d = describe(value)
         return (type(value), d.shape, d.strides, d.dtype, d.device) if d else (type(value), value)
+
+
+def _shows_input(value: Value) -> bool:
+    """Whether ``value`` may be an argument, or a view of one."""
+    while value.op is not None and value.op.operands and value.op.name in table.TABLE:
+        if table.TABLE[value.op.name].kind != "shape":
+            return False
+        value = value.op.operands[0]
+    return value.op is None
 
 
 def example(device):

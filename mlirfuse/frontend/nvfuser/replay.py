@@ -74,7 +74,7 @@ def replayed(source: Recorder, live: list[Record], replay: Replay) -> Planned:
             if isinstance(made, Scalar):
                 made.origin = record.index
     if not any(isinstance(v, Tensor) and not v.declaration.is_cpu for v in source.inputs):
-        fd.example_argument()
+        fd.example_argument()  # none says where results are made
     return _planned(fd, source, mapped)
 
 

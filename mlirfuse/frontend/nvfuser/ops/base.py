@@ -19,6 +19,7 @@ from mlirfuse.frontend.nvfuser.values import (
 )
 from mlirfuse.ir import ops as table
 from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.graph import Value
 
 
 class OperatorBase:
@@ -79,9 +80,15 @@ class OperatorBase:
     def _dim(self, dim, rank, what="dim") -> int:
         if isinstance(dim, bool) or not isinstance(dim, (int, np.integer)):
             raise TypeError(f"{what} must be an integer, not {type(dim).__name__}")
+        if rank == 0 and dim in (0, -1):  # as in torch
+            return 0
         if not -rank <= dim < rank:
             raise ValueError(f"{what} {dim} is out of range for a tensor of rank {rank}")
         return int(dim) % rank
+
+    def _with_dimension(self, value: Value) -> Value:
+        """A tensor of rank 0 as one of rank 1, for ops along a dimension; others as they are."""
+        return value if value.rank else self._b.reshape(value, (1,))
 
     def _dims(self, dims, rank, what="dims") -> tuple[int, ...]:
         dims = [dims] if isinstance(dims, (int, np.integer)) else list(dims)

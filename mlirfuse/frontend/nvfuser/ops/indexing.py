@@ -41,6 +41,12 @@ class Indexing(OperatorBase):
         value = index.value if isinstance(index, Tensor) else index.as_value(dt.i64)
         return self._make(self._b.op("take", arg.value, value, axis=self._dim(dim, arg.ndim)))
 
+    def _element(self, arg: Tensor, index: Tensor, dim) -> Tensor:
+        """The element of a tensor of rank 0, at an index of rank 0."""
+        axis = self._dim(dim, 0)
+        lookup, indices = self._with_dimension(arg.value), self._with_dimension(index.value)
+        return self._make(self._b.reshape(self._b.op("take_along_axis", lookup, indices, axis=axis), ()))
+
     @operation
     def gather(self, arg, index, dim):
         """``out[i, j] = arg[index[i, j], j]`` for dim 0; ``index`` may be smaller than ``arg`` in the other
@@ -48,6 +54,8 @@ class Indexing(OperatorBase):
         arg, index = self._tensor(arg), self._indices(self._tensor(index, "index"))
         if arg.ndim != index.ndim:
             raise ValueError(f"arg and index must have one rank, not {arg.ndim} and {index.ndim}")
+        if not arg.ndim:
+            return self._element(arg, index, dim)
         axis, value = self._dim(dim, arg.ndim), arg.value
         for k, n in enumerate(index.value.shape):
             if k != axis:
@@ -61,6 +69,8 @@ class Indexing(OperatorBase):
         arg, index = self._tensor(arg), self._indices(self._tensor(index, "index"))
         if arg.ndim != index.ndim:
             raise ValueError(f"arg and index must have one rank, not {arg.ndim} and {index.ndim}")
+        if not arg.ndim:
+            return self._element(arg, index, dim)
         axis = self._dim(dim, arg.ndim)
         shape = [list(arg.value.shape), list(index.value.shape)]
         for k in range(arg.ndim):

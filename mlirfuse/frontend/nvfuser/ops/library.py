@@ -7,6 +7,7 @@ from mlirfuse.frontend.nvfuser.ops.base import OperatorBase
 from mlirfuse.frontend.nvfuser.ops.operation import operation
 from mlirfuse.frontend.nvfuser.promotion import DataType
 from mlirfuse.frontend.nvfuser.values import Tensor
+from mlirfuse.ir.graph import Value
 
 
 class Library(OperatorBase):
@@ -15,7 +16,13 @@ class Library(OperatorBase):
     def _scan(self, row, arg, dim, dtype=None) -> Tensor:
         arg = self._tensor(arg)
         value = arg.value if dtype is None else self._b.cast(arg.value, dtype)
-        return self._make(self._b.op(row, value, axis=self._dim(dim, arg.ndim)))
+        return self._along_dimension(row, arg, value, dim)
+
+    def _along_dimension(self, row: str, arg: Tensor, value: Value, dim, **attrs) -> Tensor:
+        """An op along a dimension, of the shape of ``arg``; a tensor of rank 0 has one of extent 1, as in torch."""
+        axis = self._dim(dim, arg.ndim)
+        made = self._b.op(row, self._with_dimension(value), axis=axis, **attrs)
+        return self._make(made if arg.ndim else self._b.reshape(made, ()))
 
     @operation
     def cumsum(self, arg, dim):
@@ -41,19 +48,24 @@ class Library(OperatorBase):
     def argsort(self, arg, dim=-1, descending=False, stable=False):
         """The order that sorts ``arg`` along ``dim``."""
         arg = self._tensor(arg)
-        return self._make(self._b.op("argsort", arg.value, axis=self._dim(dim, arg.ndim), descending=bool(descending)))
+        return self._along_dimension("argsort", arg, arg.value, dim, descending=bool(descending))
 
     @operation
     def topk(self, arg, k, dim=-1, largest=True, sorted=True):
         """The ``k`` largest (or smallest) along ``dim`` in order, and their positions."""
         arg, axis = self._tensor(arg), self._dim(dim, self._tensor(arg).ndim)
         count = self._size(k)
-        extent = arg.value.shape[axis]
+        value = self._with_dimension(arg.value)
+        extent = value.shape[axis]
         self._within(0, count, "topk", "k must be 0 or more")
         self._within(count, extent, "topk", f"k must be within the extent of dimension {axis}")
-        order = self._b.op("argsort", arg.value, axis=axis, descending=bool(largest))
+        order = self._b.op("argsort", value, axis=axis, descending=bool(largest))
         indices = self._b.slice(order, axis, 0, count)
-        return self._make(self._b.op("take_along_axis", arg.value, indices, axis=axis)), self._make(indices)
+        values = self._b.op("take_along_axis", value, indices, axis=axis)
+        if not arg.ndim:
+            self._fd.equal(count, 1, "topk")
+            values, indices = self._b.reshape(values, ()), self._b.reshape(indices, ())
+        return self._make(values), self._make(indices)
 
     @operation
     def matmul(self, arg1, arg2):

@@ -19,10 +19,10 @@ class Reductions(OperatorBase):
         if self._fd._depth == 1:
             self._fd._shown["dims"] = sorted(axes)
         value = arg.value if dtype is None else self._b.cast(arg.value, dtype)
+        if not arg.ndim:
+            return self._make(self._b.op(row, self._with_dimension(value), axes=(0,), keepdims=False, **attrs))
         if not axes:
-            if arg.ndim:
-                raise ValueError("No reduction dimensions were given")
-            return self._make(self._b.op("copy", value))
+            raise ValueError("No reduction dimensions were given")
         return self._make(self._b.op(row, value, axes=tuple(sorted(axes)), keepdims=bool(keepdim), **attrs))
 
     def _sum_like(self, row, arg, dims, keepdim, dtype):
