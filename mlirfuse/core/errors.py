@@ -35,3 +35,12 @@ class CudaError(MlirfuseError):
     def __init__(self, message: str, name: str = "CUDA_ERROR_UNKNOWN"):
         super().__init__(message)
         self.name = name
+
+
+class FusionIRError(MlirfuseError, ValueError):
+    """MLIR that is no valid fusion program. ``location`` is MLIR's, as text, where it is known."""
+
+    def __init__(self, message: str, location: str | None = None):
+        super().__init__(f"{location}: error: {message}" if location else message)
+        self.message = message
+        self.location = location

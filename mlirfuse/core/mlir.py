@@ -55,19 +55,6 @@ translate_module_to_llvmir = _llvm.translate_module_to_llvmir
 _local = threading.local()
 
 
-def context() -> ir.Context:
-    """This thread's MLIR context with the fusion dialect loaded. One a thread: contexts are not shared between
-    threads."""
-    found = getattr(_local, "context", None)
-    if found is None:
-        found = _local.context = ir.Context()
-        found.enable_multithreading(False)
-        from mlirfuse.dialects import fusion
-
-        fusion.load(found)
-    return found
-
-
 def plain_context() -> ir.Context:
     """This thread's MLIR context without the fusion dialect, whose loading takes longer than compiling a small
     kernel."""
@@ -76,17 +63,6 @@ def plain_context() -> ir.Context:
         found = _local.plain = ir.Context()
         found.enable_multithreading(False)
     return found
-
-
-def parse(text: str) -> ir.Module:
-    """The module that ``text`` spells, verified. Raises :class:`MLIRError` where it does not parse or verify, and the
-    fusion dialect's ``FusionIRError`` for what MLIR's verifier cannot see."""
-    from mlirfuse.dialects import fusion
-
-    with context():
-        module = ir.Module.parse(text)
-    fusion.verify(module)
-    return module
 
 
 def run_passes(module: ir.Module, pipeline: str) -> None:

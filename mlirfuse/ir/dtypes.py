@@ -108,3 +108,20 @@ def of(numpy_dtype) -> DType:
             f"dtype {dtype} is not supported: convert the array to one of {names} in native byte order first"
         )
     return found
+
+
+def literal(value, dtype: DType) -> str:
+    """How MLIR's parser reads ``value`` as a constant of ``dtype``, bit for bit."""
+    if dtype.kind == "b":
+        return "true" if value else "false"
+    if dtype.is_integer:
+        value = int(value)
+        if value >= 2 ** (dtype.bits - 1):
+            value -= 2**dtype.bits
+        return str(value)
+    with np.errstate(over="ignore"):
+        exact = np.asarray(float(value)).astype(dtype.numpy)
+    if dtype.bits >= 32 and np.isfinite(exact):
+        text = repr(float(exact))
+        return text if "." in text or "e" not in text else text.replace("e", ".0e")
+    return f"0x{exact.tobytes()[::-1].hex().upper()}"

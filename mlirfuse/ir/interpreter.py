@@ -108,7 +108,8 @@ class _Run:
             expected = tuple(map(self.size, value.shape))
             if array.shape != expected:  # NumPy repeats an extent of 1 that the program takes to be equal to another
                 raise ShapeError(
-                    f"{_place(op)}{op.name} of {_shapes(operands)} gives {array.shape}, the program was compiled for {expected}"
+                    f"{_place(op)}{op.name} of {_shapes(operands)} gives {array.shape}, "
+                    f"the program was compiled for {expected}"
                 )
         if "inplace" in op.attrs:
             operands[0][...] = out[0]

@@ -11,8 +11,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import numpy as np
-
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir.dtypes import DType
 
@@ -80,7 +78,7 @@ class Emitter:
 
     def const(self, value, dtype: DType, lanes: int = 1) -> Val:
         """A constant of ``dtype``. ``value`` is a Python or NumPy number; NaN and infinities are kept."""
-        bits = _literal(value, dtype)
+        bits = dt.literal(value, dtype)
         key = (bits, dtype, lanes)
         found = self._constants.get(key)
         if found is None:
@@ -414,20 +412,3 @@ class Emitter:
             inside = self.and_(self.cmp("ge", a, low), self.cmp("lt", a, -2 * low))
         value = self.select(inside, value, -(2 ** (wide.bits - 1)))
         return self.cast(value, dtype)
-
-
-def _literal(value, dtype: DType) -> str:
-    """How MLIR's parser reads ``value`` as a constant of ``dtype``, bit for bit."""
-    if dtype.kind == "b":
-        return "true" if value else "false"
-    if dtype.is_integer:
-        value = int(value)
-        if value >= 2 ** (dtype.bits - 1):
-            value -= 2**dtype.bits
-        return str(value)
-    with np.errstate(over="ignore"):
-        exact = np.asarray(float(value)).astype(dtype.numpy)
-    if dtype.bits >= 32 and np.isfinite(exact):
-        text = repr(float(exact))
-        return text if "." in text or "e" not in text else text.replace("e", ".0e")
-    return f"0x{exact.tobytes()[::-1].hex().upper()}"

@@ -98,9 +98,9 @@ class IR:
     def module(self):
         self._check_is_mlir()
         if self._module is None:
-            from mlirfuse.core import mlir
+            from mlirfuse.dialects import fusion
 
-            self._module = mlir.parse(self._text())
+            self._module = fusion.parse(self._text())
         self._graphs = None
         return self._module
 
@@ -125,9 +125,9 @@ class IR:
             return [self._emitted[1].rstrip("\n") + "\n"] * len(locations)
         module, ours = self._module, self._module is None
         if ours:
-            from mlirfuse.core import mlir
+            from mlirfuse.dialects import fusion
 
-            module = mlir.parse(self._text())  # printed by MLIR, so that every dump looks the same
+            module = fusion.parse(self._text())  # printed by MLIR, so that every dump looks the same
         texts = [module.operation.get_asm(enable_debug_info=located, use_local_scope=located) for located in locations]
         if ours:
             texts = [
@@ -521,12 +521,13 @@ def build(pipeline: str) -> list[Pass | MLIRPasses]:
 
 def _mlir_step(item: Item, anchors: tuple[str, ...]) -> MLIRPasses:
     from mlirfuse.core import mlir
+    from mlirfuse.dialects import fusion
 
     if anchors[0] not in ("builtin.module", "any"):
         anchors = ("builtin.module", *anchors)
     text = "(".join((*anchors, str(item))) + ")" * len(anchors)
     try:
-        with mlir.context():
+        with fusion.context():
             manager = mlir.PassManager.parse(text)
     except ValueError as error:
         message = str(error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mlirfuse.core import mlir
+from mlirfuse.dialects import fusion
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Graph
 from mlirfuse.passes.base import IR, Pass, PassError, register
@@ -54,7 +55,7 @@ class Schedule(Pass):
                 )
         env = example_sizes(graph, parse_sizes(self.sizes))
         text = code_text(graph, targets.of(self.target), env, self.host)
-        with mlir.context():
+        with fusion.context():
             ir.module = mlir.ir.Module.parse(text)
 
 

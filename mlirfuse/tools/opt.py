@@ -88,7 +88,7 @@ class Settings:
 
 def process(text: str, settings: Settings, file: str, out, err) -> list[Diagnostic]:
     """Runs one module through the pipeline and prints it to ``out``; gives what there is to say about it."""
-    from mlirfuse.core import mlir
+    from mlirfuse.dialects import fusion
 
     said: list[Diagnostic] = []
     times: list[tuple[str, float]] = []
@@ -102,11 +102,11 @@ def process(text: str, settings: Settings, file: str, out, err) -> list[Diagnost
         if settings.print_after_all:
             err.write(f"// -----// IR Dump After {step} //----- //\n{ir.as_text(settings.locations)}\n")
 
-    handler = mlir.context().attach_diagnostic_handler(heard)
+    handler = fusion.context().attach_diagnostic_handler(heard)
     try:
         if _depth(text) > _DEEPEST:
             return [Diagnostic("error", f"brackets are nested more than {_DEEPEST} deep")]
-        result = base.IR(mlir.parse(text))
+        result = base.IR(fusion.parse(text))
         if settings.locations:
             _name_source(result, file)
         base.run_pipeline(result, settings.pipeline, after)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from mlirfuse.core import mlir
 from mlirfuse.core.errors import ShapeError
 from mlirfuse.dialects import fusion
 from mlirfuse.ir import sizes as sz
@@ -71,5 +70,5 @@ def load(file: str, target: str = "cpu", passes: str | None = None) -> Loaded:
 
 def of_text(text: str, target: str = "cpu", passes: str | None = None) -> Loaded:
     """As :func:`load`, for the text of a module of one function."""
-    (graph,) = fusion.read(mlir.parse(text))
+    (graph,) = fusion.read(fusion.parse(text))
     return Loaded(graph, target, passes)

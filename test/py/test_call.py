@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mlirfuse.core import mlir
 from mlirfuse.core.errors import ShapeError, UnsupportedError
 from mlirfuse.dialects import fusion
 from mlirfuse.ir import dtypes as dt
@@ -101,7 +100,7 @@ def test_text_and_back_is_the_same_without_the_function():
     graph = graph_of([{"function": Log("a", []), "strides": strides}])
     text = fusion.to_module_text([graph])
     assert 'callee = "log"' in text and "function" not in text
-    (read,) = fusion.read(mlir.parse(text))
+    (read,) = fusion.read(fusion.parse(text))
     assert fusion.to_module_text([read]) == text
     (call,) = (op for op in read.ops if op.name == "call")
     assert call.attrs["strides"] == strides and call.attrs["shapes"] == ((N, 4), (4,))

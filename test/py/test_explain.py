@@ -146,7 +146,7 @@ def test_segments_carry_what_was_chosen():
 
 
 def test_bytes_are_symbolic_before_sizes_are_known():
-    from mlirfuse.core import mlir
+    from mlirfuse.dialects import fusion
     from mlirfuse.passes.base import run_pipeline
 
     text = """
@@ -156,7 +156,7 @@ def test_bytes_are_symbolic_before_sizes_are_known():
         %2 = "fusion.permute"(%x) {dims = [1, 0]} : (tensor<?x?xf32>) -> tensor<?x?xf32>
         return %1, %2 : tensor<?x?xf32>, tensor<?x?xf32>
       }"""
-    text = run_pipeline(mlir.parse(text), "fusion-group{single-op=true},fusion-segment").as_text()
+    text = run_pipeline(fusion.parse(text), "fusion-group{single-op=true},fusion-segment").as_text()
     kernel, nothing = params(text)
     assert kernel == {"bytes_read": '"s0*s1*4-8*s1"', "bytes_written": '"s0*s1*4-8*s1"'}
     assert nothing == {"bytes_read": "0", "bytes_written": "0"} and 'scheduler = "no-op"' in text

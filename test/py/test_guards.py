@@ -6,7 +6,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mlirfuse.core import mlir
 from mlirfuse.core.errors import ShapeError
 from mlirfuse.dialects import fusion
 from mlirfuse.ir import interpreter
@@ -26,7 +25,7 @@ func.func @f(%x: tensor<?xf32> {fusion.shape = ["s0"], fusion.strides = ["1"], f
 
 @pytest.fixture
 def graph() -> Graph:
-    return run_pipeline(fusion.read(mlir.parse(PROGRAM)), "fusion-group,fusion-guard").graphs[0]
+    return run_pipeline(fusion.read(fusion.parse(PROGRAM)), "fusion-group,fusion-guard").graphs[0]
 
 
 def aligned(count: int) -> np.ndarray:

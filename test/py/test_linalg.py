@@ -12,6 +12,7 @@ import random_programs
 import mlirfuse
 import mlirfuse.numpy as mnp
 from mlirfuse.core import mlir
+from mlirfuse.dialects import fusion
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import ops
 from mlirfuse.ir import sizes as sz
@@ -77,7 +78,7 @@ _keep = []
 
 def run_linalg(text, name, args, results):
     """Runs ``@name`` of a module of linalg on tensors. ``results``: (dtype, rank) of each result."""
-    module = mlir.parse(text)
+    module = fusion.parse(text)
     for op in module.body.operations:
         if op.operation.attributes["sym_name"].value == name:
             with module.context:
@@ -107,8 +108,8 @@ def check(fn, *args, target="cpu", tolerance=1e-6, exact=None):
     args = tuple(np.asarray(a) for a in args)
     lowered = mlirfuse.jit(fn, target=target).lower(*args)
     text = lowered.as_text("linalg")
-    reparsed = mlir.parse(text)
-    assert str(mlir.parse(str(reparsed))) == str(reparsed)
+    reparsed = fusion.parse(text)
+    assert str(fusion.parse(str(reparsed))) == str(reparsed)
     wide = [a.astype(np.float64) if a.dtype.kind == "f" or a.dtype == ml_dtypes.bfloat16 else a for a in args]
     expected = exact if exact is not None else fn(*wide)
     expected = [np.asarray(e) for e in (expected if isinstance(expected, (tuple, list)) else [expected])]

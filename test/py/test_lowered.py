@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import mlirfuse
-from mlirfuse.core import mlir
+from mlirfuse.dialects import fusion
 from mlirfuse.inspect.lowered import CPU_LEVELS, CUDA_LEVELS
 
 MLIR_LEVELS = {"fusion", "grouped", "segmented", "linalg", "tiled", "gpu", "nvvm", "host"}
@@ -60,9 +60,9 @@ def test_every_level(fn, target):
         assert text.endswith("\n") and text.strip()
         if level in MLIR_LEVELS:
             for part in text.split("// -----\n"):
-                module = mlir.parse(part)
+                module = fusion.parse(part)
                 if level in ("fusion", "grouped", "segmented", "linalg"):  # printing what was parsed gives the same
-                    assert str(mlir.parse(str(module))) == str(module)
+                    assert str(fusion.parse(str(module))) == str(module)
     assert ("ptx" in lowered.levels) == target.startswith("cuda")
     if target != "cpu":
         ptx = lowered.as_text("ptx")

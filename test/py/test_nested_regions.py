@@ -7,7 +7,6 @@ import re
 
 import pytest
 
-from mlirfuse.core import mlir
 from mlirfuse.dialects import fusion
 from mlirfuse.ir.graph import Block
 from mlirfuse.passes import base
@@ -128,7 +127,7 @@ def looks(block: Block) -> list:
 
 def graph_of(place: str, body: str):
     text = PLACES[place].replace("BODY", body)
-    (graph,) = fusion.read(mlir.parse(re.sub(r"\bT\b", T, text)))
+    (graph,) = fusion.read(fusion.parse(re.sub(r"\bT\b", T, text)))
     return graph
 
 

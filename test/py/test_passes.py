@@ -14,7 +14,6 @@ import pytest
 from counting import lines_of
 from random_graphs import arguments, random_graph
 
-from mlirfuse.core import mlir
 from mlirfuse.core.errors import ShapeError, UnsupportedError
 from mlirfuse.dialects import fusion
 from mlirfuse.ir import dtypes as dt
@@ -81,7 +80,7 @@ def check(make, pipeline: str, seed: int) -> None:
         count = len(candidate.returns)
         try:
             after = run_pipeline(candidate, pipeline).graphs[0]
-            mlir.parse(fusion.to_module_text([after]))
+            fusion.parse(fusion.to_module_text([after]))
             return differ(wanted, outcome(after, values, count))
         except Exception:
             return True
@@ -89,7 +88,7 @@ def check(make, pipeline: str, seed: int) -> None:
     try:
         after = run_pipeline(graph, pipeline).graphs[0]
         if seed % 5 == 0:
-            mlir.parse(fusion.to_module_text([after]))
+            fusion.parse(fusion.to_module_text([after]))
         wrong = differ(expected, outcome(after, args, results))
         problem = "gives another result" if wrong else None
     except Exception as error:
@@ -153,7 +152,7 @@ def test_a_wrong_pass_is_found_and_its_graph_made_small(monkeypatch):
     assert found and found.startswith(
         f"seed {seed}: fusion-group{{single-op=true}},wrong-maximum gives another result; the smallest such program:\n"
     )
-    (smallest,) = fusion.read(mlir.parse(found.partition(":\n")[2]))
+    (smallest,) = fusion.read(fusion.parse(found.partition(":\n")[2]))
     assert (
         [op.name for op in smallest.ops].count("maximum") == 1 and len(smallest.ops) <= 3 and len(smallest.returns) == 1
     )
@@ -164,8 +163,8 @@ def test_text_is_read_back():
         graph = random_graph(seed, in_place=seed % 2 == 0)
         run_pipeline(graph, "fusion-group{single-op=true},fusion-guard" if seed % 3 else "fusion-group")
         text = fusion.to_module_text([graph], locations=True)
-        (again,) = fusion.read(mlir.parse(text))
-        assert str(mlir.parse(fusion.to_module_text([again], locations=True))) == str(mlir.parse(text)), seed
+        (again,) = fusion.read(fusion.parse(text))
+        assert str(fusion.parse(fusion.to_module_text([again], locations=True))) == str(fusion.parse(text)), seed
         copied = fusion.to_module_text([graph.copy()], locations=True)
         assert copied == text, seed
 

@@ -356,7 +356,7 @@ row(
     takes=ANY + COMPLEX + NARROW,
     nvfuser="segment_set",
 )
-for _dtype, (_mantissa, _bias, _largest, _) in dt.NARROW_FORMATS.items():
+for _dtype in dt.NARROW_FORMATS:
     row(
         f"decode_{_dtype.name[2:]}",
         "elementwise",

@@ -40,7 +40,8 @@ row(
     "take_along_axis",
     "index",
     "x indices",
-    "element at indices along axis, the other coordinates kept; negative indices count from the end; out of range is clamped",
+    "element at indices along axis, the other coordinates kept; negative indices count from the end; out of range is "
+    "clamped",
     takes=ALL_TYPES,
     attrs={"axis": ...},
     infer=_take_along,

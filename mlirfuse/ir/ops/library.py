@@ -27,7 +27,7 @@ def _matmul(shapes, attrs):
         return [(a[:-1] if len(a) > 1 else ()) + (b[:-2] + b[-1:] if len(b) > 1 else ())]
     rank = max(len(a), len(b))
     batch = broadcast_shapes([(1,) * (rank - len(s)) + s[:-2] or (1,) for s in (a, b)]) if rank > 2 else ()
-    return [batch + (a[-2], b[-1])]
+    return [(*batch, a[-2], b[-1])]
 
 
 def _linear(shapes, attrs):
@@ -93,7 +93,8 @@ row(
     "attention",
     "library",
     "query key value",
-    "softmax(query key^T * scale) value over the last two dimensions; scale is 1 / sqrt(width) where it is None; causal: position i sees up to i",
+    "softmax(query key^T * scale) value over the last two dimensions; scale is 1 / sqrt(width) where it "
+    "is None; causal: position i sees up to i",
     takes=FLOAT,
     attrs={"causal": False, "scale": None},
     infer=_attention,
@@ -199,8 +200,11 @@ def _conv_shape(shapes, attrs):
     rank = len(x) - 2
     if rank < 1 or len(w) != len(x):
         raise ShapeError(
-            f"conv: the operand must be [N, C, …] and the weight [O, C / groups, …], of one rank; they have ranks {len(x)} and {len(w)}"
+            f"conv: the operand must be [N, C, …] and the weight [O, C / groups, …], of one rank; "
+            f"they have ranks {len(x)} and {len(w)}"
         )
+    if min(attrs["stride"], default=1) < 1 or min(attrs["dilation"], default=1) < 1 or attrs["groups"] < 1:
+        raise ShapeError("conv: stride, dilation and groups must be at least 1")
     out = []
     for k in range(rank):
         stride, padding, dilation = (_per_axis(attrs[a], rank)[k] for a in ("stride", "padding", "dilation"))

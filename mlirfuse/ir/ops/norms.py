@@ -12,6 +12,7 @@ from mlirfuse.ir.ops.composite import (
     reduced_shape,
     tail_axes,
 )
+from mlirfuse.ir.ops.registry import show
 
 
 def _layer_norm(b, x, *given, axes, eps, has, stats):
@@ -92,6 +93,7 @@ def _gradients(first, count):
 
     def infer(shapes, attrs):
         check_given_axes(shapes[1], attrs)
+        _check_groups(shapes[1], attrs)
         return [shapes[1]] + ([shapes[first]] * count if len(shapes) > first else [])
 
     def result(dtypes, attrs):
@@ -138,6 +140,19 @@ composite(
 def _grouped(x, groups):
     """[N, C, …] as [N, groups, C / groups, …]."""
     return (x.shape[0], groups, sz.floordiv(x.shape[1], groups), *x.shape[2:])
+
+
+def _check_groups(shape, attrs):
+    groups = attrs.get("groups", 1)
+    if groups < 1 or (len(shape) > 1 and isinstance(shape[1], int) and shape[1] % groups):
+        raise ShapeError(f"groups = {groups} does not divide the channels of an operand of shape {show(shape)}")
+
+
+def _group_norm_shape(shapes, attrs):
+    if len(shapes[0]) < 2:
+        raise ShapeError("the operand must be [N, C, …]")
+    _check_groups(shapes[0], attrs)
+    return [shapes[0]]
 
 
 def _group_norm(b, x, *given, groups, eps, has):
@@ -212,7 +227,7 @@ def _running_norm(per_instance):
         extra = [dtypes[0].compute] * 2 if attrs["training"] else []
         names = _names(dtypes, attrs)
         running = [dtypes[1 + names.index(k)] for k in _RUNNING[2:]] if extra and "running_mean" in names else []
-        return [dtypes[0]] + extra + running
+        return [dtypes[0], *extra, *running]
 
     return {"expand": expand, "infer": infer, "result": result}
 
@@ -250,20 +265,22 @@ composite(
     "x weight_bias*",
     "[N, C, …] normalized over groups of channels",
     _group_norm,
-    {"groups": ..., "eps": 1e-05, "has": None},
+    {"groups": ..., "eps": 1e-5, "has": None},
+    infer=_group_norm_shape,
 )
 composite(
     "group_norm_backward",
     "dy x weight*",
     "gradients of x and, where it is given, of weight and bias",
     _group_norm_backward,
-    {"groups": ..., "eps": 1e-05},
+    {"groups": ..., "eps": 1e-5},
     **_gradients(2, 2),
 )
 composite(
     "batch_norm",
     "x weight_bias_running_mean_running_var*",
-    "[N, C, …] normalized over all but the channels; in training also gives mean and reciprocal deviation and, where they are given, the new running mean and variance",
+    "[N, C, …] normalized over all but the channels; in training also gives mean and reciprocal deviation and, where "
+    "they are given, the new running mean and variance",
     attrs=_BATCH,
     **_running_norm(False),
 )

@@ -6,6 +6,7 @@ import math as pymath
 
 import numpy as np
 
+from mlirfuse.core.errors import ShapeError
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.ops.composite import mathematics
@@ -63,7 +64,7 @@ def _arg(function):
         axes = sorted(a % x.ndim for a in axis)
         kept = tuple(n for k, n in enumerate(x.shape) if k not in axes)
         rows = np.moveaxis(x, axes, range(-len(axes), 0)) if axes else x
-        found = function(rows.reshape(kept + (pymath.prod(x.shape[a] for a in axes),)), axis=-1).astype(np.int64)
+        found = function(rows.reshape((*kept, pymath.prod(x.shape[a] for a in axes))), axis=-1).astype(np.int64)
         return found.reshape(tuple(1 if k in axes else n for k, n in enumerate(x.shape))) if keepdims else found
 
     return ref
@@ -149,12 +150,14 @@ _reduction(
 def _partial(shapes, attrs):
     (shape,) = shapes
     check_axes(attrs["axes"], len(shape))
-    return [(attrs["parts"],) + tuple(n for k, n in enumerate(shape) if k not in attrs["axes"])]
+    if attrs["parts"] < 1:
+        raise ShapeError(f"partial_sum: {attrs['parts']} parts; there must be at least 1")
+    return [(attrs["parts"], *tuple(n for k, n in enumerate(shape) if k not in attrs["axes"]))]
 
 
 def _partial_ref(x, axes, parts):
     rows = np.moveaxis(x, axes, range(len(axes))).reshape(
-        (-1,) + tuple(n for k, n in enumerate(x.shape) if k not in axes)
+        (-1, *tuple(n for k, n in enumerate(x.shape) if k not in axes))
     )
     return np.stack([np.sum(rows[p::parts], axis=0, dtype=x.dtype) for p in range(parts)])
 

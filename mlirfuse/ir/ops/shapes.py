@@ -82,7 +82,7 @@ def _pad(shapes, attrs):
 
 def _split(shapes, attrs):
     (shape,), axis = shapes, front_axis(attrs["axis"], len(shapes[0]))
-    return [shape[:axis] + (n,) + shape[axis + 1 :] for n in attrs["sizes"]]
+    return [(*shape[:axis], n, *shape[axis + 1 :]) for n in attrs["sizes"]]
 
 
 def _slice_ref(x, start, size, step):

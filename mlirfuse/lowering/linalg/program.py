@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from mlirfuse.core import mlir
 from mlirfuse.core.errors import UnsupportedError
-from mlirfuse.dialects.fusion import attribute
+from mlirfuse.dialects import fusion
 from mlirfuse.ir import ops as table
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.effects import writes_in_place
@@ -21,7 +20,7 @@ def to_linalg(graphs: list[Graph], kept=()):
     Raises :class:`UnsupportedError` for what has no meaning on tensors: writes in place, control flow, composite ops
     that were not taken apart.
     """
-    return mlir.parse("module {\n" + "\n".join([*kept, *(_Program(graph).text() for graph in graphs)]) + "\n}\n")
+    return fusion.parse("module {\n" + "\n".join([*kept, *(_Program(graph).text() for graph in graphs)]) + "\n}\n")
 
 
 class _Program:
@@ -129,7 +128,7 @@ class _Program:
             [f"%in{k}: {type_of(v.shape, v.dtype)}" for k, v in enumerate(ins)] + [f"%{s}: index" for s in symbols]
         )
         given = {"scheduler": segment.scheduler, "params": segment.params, "why": segment.why}
-        attrs = ", ".join(f"fusion.{key} = {attribute(x)}" for key, x in given.items() if x)
+        attrs = ", ".join(f"fusion.{key} = {fusion.attribute(x)}" for key, x in given.items() if x)
         attrs = f" attributes {{{attrs}}}" if attrs else ""
         name = f"{self.graph.name}_segment{len(self.functions)}"
         self.functions.append(f"func.func private @{name}({head}) -> ({types}){attrs} {{\n{function.e.text()}\n}}")
@@ -155,7 +154,9 @@ class _Program:
         types = ", ".join(type_of(v.shape, v.dtype) for v in op.results)
         name = f"{self.graph.name}_{op.name}{len(self.functions)}"
         attrs = "".join(
-            f", fusion.{key} = {attribute(x)}" for key, x in op.attrs.items() if x is not None and key != "note"
+            f", fusion.{key} = {fusion.attribute(x)}"
+            for key, x in op.attrs.items()
+            if x is not None and key not in ("note", "function")
         )
         self.functions.append(
             f'func.func private @{name}({signature}) -> ({types}) attributes {{fusion.op = "{op.name}"{attrs}}}'

@@ -1,0 +1,133 @@
+"""Attributes in MLIR's spelling and back: Python values, sizes as strings, element types."""
+
+from __future__ import annotations
+
+import typing
+
+import numpy as np
+
+from mlirfuse.core.mlir import ir
+from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.ops import AttrType
+
+
+class MLIRText(str):
+    """An attribute that is kept as MLIR spells it: what an op of another dialect carries."""
+
+    __slots__ = ()
+
+
+# ----------------------------------------------------------------------------------------------------------------
+# printing
+
+
+def size_list(sizes) -> str:
+    return "[" + ", ".join(f'"{n}"' for n in sizes) + "]"
+
+
+def quoted(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\0A") + '"'
+
+
+def attribute(value) -> str:
+    """MLIR's spelling of a Python value: bool, int, float, str, DType, or a list, tuple or dict of those."""
+    if isinstance(value, (bool, np.bool_)):
+        return "true" if value else "false"
+    if isinstance(value, (int, np.integer)):
+        return f"{int(value)} : i64"
+    if isinstance(value, float):
+        return f"{dt.literal(value, dt.f64)} : f64"
+    if isinstance(value, dt.DType):
+        return value.mlir
+    if isinstance(value, sz.Expr):
+        return f'"{value}"'
+    if isinstance(value, MLIRText):
+        return str(value)
+    if isinstance(value, str):
+        return quoted(value)
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{k} = {attribute(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(map(attribute, value)) + "]"
+    raise TypeError(f"no MLIR attribute for {value!r}")
+
+
+def constant_attribute(value, dtype) -> str:
+    if dtype.kind == "c":
+        return f'"{complex(value)}"'
+    if dtype is dt.bool_:
+        return "true" if value else "false"
+    spelled = (
+        str(int(value)) if dtype.kind == "u" else dt.literal(value, dtype)
+    )  # types that carry a sign take it literally
+    return f"{spelled} : {dtype.mlir}"
+
+
+# ----------------------------------------------------------------------------------------------------------------
+# reading
+
+
+def named_attributes(attributes) -> list:
+    """What has the name and the attribute of each entry of an attribute dictionary, whichever of its two Python forms
+    that has."""
+    if isinstance(attributes, ir.DictAttr):
+        return [attributes[k] for k in range(len(attributes))]
+    found = [_Named(key, attributes[key]) if isinstance(key, str) else key for key in attributes]
+    return [a if hasattr(a, "name") else ir.NamedAttribute(a) for a in found]
+
+
+class _Named(typing.NamedTuple):
+    name: str
+    attr: ir.Attribute
+
+
+def sizes_of(attr) -> tuple:
+    return tuple(
+        sz.parse(ir.StringAttr(a).value) if isinstance(a, ir.StringAttr) else ir.IntegerAttr(a).value
+        for a in ir.ArrayAttr(attr)
+    )
+
+
+def of_type(attr, type_: AttrType):
+    """The Python value of an attribute of an op of the table. Raises ValueError where it is not of its type."""
+    value = python(attr)
+    if type_.sizes is not None:
+        value = _read_sizes(value, type_.sizes)
+    elif type_.tuples and isinstance(value, list):
+        value = tuple(value)
+    if not type_.holds(value):
+        raise ValueError(f"{attr} is not {type_.takes}")
+    return value
+
+
+def _read_sizes(value, depth: int):
+    if depth and isinstance(value, list):
+        return tuple([_read_sizes(v, depth - 1) for v in value])
+    return sz.parse(value) if isinstance(value, str) else value
+
+
+def python(attr):
+    """The Python value of an MLIR attribute."""
+    if isinstance(attr, ir.ArrayAttr):
+        return [python(a) for a in ir.ArrayAttr(attr)]
+    if isinstance(attr, ir.TypeAttr):
+        text = str(ir.TypeAttr(attr).value)
+        if text not in dt.BY_MLIR:
+            raise ValueError(f"{text} is no element type")
+        return dt.BY_MLIR[text]
+    if isinstance(attr, ir.BoolAttr):
+        return bool(ir.BoolAttr(attr).value)
+    if isinstance(attr, ir.IntegerAttr):
+        return _integer(attr)
+    if isinstance(attr, ir.FloatAttr):
+        return ir.FloatAttr(attr).value
+    if isinstance(attr, ir.StringAttr):
+        return ir.StringAttr(attr).value
+    if isinstance(attr, ir.DictAttr):
+        return {a.name: python(a.attr) for a in named_attributes(ir.DictAttr(attr))}
+    return str(attr)
+
+
+def _integer(attr) -> int:
+    return int(str(attr).split(" ")[0])

@@ -1,0 +1,68 @@
+"""The fusion dialect in an MLIR context: a class for each op of the table, with its verifier."""
+
+from __future__ import annotations
+
+import threading
+import typing
+
+from mlirfuse.core import mlir
+from mlirfuse.core.mlir import ext, ir
+from mlirfuse.dialects.fusion import verifier
+from mlirfuse.ir import ops
+
+
+class Fusion(ext.Dialect, name="fusion"):
+    """Tensor operations that may be fused into kernels."""
+
+
+def _define(row: ops.OpDef) -> type:
+    fields: dict = {f"in{k}": ext.Operand[typing.Any] for k in range(len(row.operands))} | {
+        "out": ext.Result[typing.Any]
+    }
+    body = {"__annotations__": fields, "verify_invariants": staticmethod(verifier.verify_op)}
+    return type(f"{row.name.title()}Op", (Fusion.Operation,), body, name=row.name)
+
+
+# IRDL, on which Python-defined ops rest, gives all values of a variadic field one type. Ops with a variable number of
+# operands or
+# results are therefore not registered with MLIR; verify() checks them, and the regions, by the same rules.
+_CLASSES = [_define(row) for row in ops.TABLE.values() if not row.variadic]
+
+
+class _NoEffects(ir.MemoryEffectsOpInterface):
+    @staticmethod
+    def get_effects(op, effects):
+        pass
+
+
+def load(context: ir.Context) -> None:
+    """Registers the dialect in ``context``."""
+    with context, ir.Location.unknown():
+        Fusion.load(reload=True)
+        for cls in _CLASSES:
+            if ops.TABLE[cls._op_name].kind != "update":
+                _NoEffects.attach(cls.OPERATION_NAME)
+    mlir.allow_unknown_ops(context, "fusion")
+
+
+_local = threading.local()
+
+
+def context() -> ir.Context:
+    """This thread's MLIR context with the fusion dialect loaded. One a thread: contexts are not shared between
+    threads."""
+    found = getattr(_local, "context", None)
+    if found is None:
+        found = _local.context = ir.Context()
+        found.enable_multithreading(False)
+        load(found)
+    return found
+
+
+def parse(text: str) -> ir.Module:
+    """The module that ``text`` spells, verified. Raises ``ir.MLIRError`` where it does not parse or verify, and
+    :class:`FusionIRError` for what MLIR's verifier cannot see."""
+    with context():
+        module = ir.Module.parse(text)
+    verifier.verify(module)
+    return module

@@ -1,0 +1,256 @@
+"""MLIR as :class:`Graph` objects, one a function."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+
+from mlirfuse.core.errors import FusionIRError
+from mlirfuse.core.mlir import ir
+from mlirfuse.dialects.fusion.attributes import MLIRText, named_attributes, of_type, python, sizes_of
+from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir import ops
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.graph import Block, Graph, Group, Layout, Op, Segment, Value
+
+
+def _part(attr, what: str) -> str:
+    name = ir.StringAttr(attr).value
+    if name not in ("re", "im", "bits"):
+        raise FusionIRError(f'{what}: fusion.part = "{name}" is none of "re", "im" and "bits"')
+    return name
+
+
+@functools.lru_cache(maxsize=4096)
+def _dtype_and_extents(text: str) -> tuple[dt.DType, tuple[int | None, ...]]:
+    """A tensor type's, None for what is dynamic. Raises :class:`FusionIRError`."""
+    inside = text[7:-1]
+    *extents, element = inside.split("x") if not inside.startswith("complex") else [inside]
+    if "complex" in inside:
+        head, _, tail = inside.partition("complex")
+        extents, element = [n for n in head.split("x") if n], "complex" + tail
+    if element not in dt.BY_MLIR or any(not (n.isdigit() or n == "?") for n in extents):
+        raise FusionIRError(f"type {text} is not supported: a ranked tensor of {', '.join(dt.BY_MLIR)} is")
+    return dt.BY_MLIR[element], tuple([None if n == "?" else int(n) for n in extents])
+
+
+class Reader:
+    """Turns MLIR into a Graph. Types' dynamic extents become fresh symbols unless something names them."""
+
+    def __init__(self):
+        self.fresh = 0
+        self.taken: set[str] = set()
+        self.values: dict = {}
+        self.count = 0
+
+    def symbol(self):
+        while True:
+            name = f"s{self.fresh}"
+            self.fresh += 1
+            if name not in self.taken:
+                return sz.symbol(name)
+
+    def value_of_type(self, type_, name=None) -> Value:
+        text = str(type_)
+        if not text.startswith("tensor<"):
+            return Value(None, type=text, name=name)
+        dtype, extents = _dtype_and_extents(text)
+        return Value(dtype, tuple([self.symbol() if n is None else n for n in extents]), name=name)
+
+    def attributes(self, op: ir.Operation, row: ops.OpDef) -> dict:
+        """The attributes of an op of the table. Raises ValueError where one is missing, unknown or not of its type."""
+        out = {}
+        given = {a.name: a.attr for a in named_attributes(op.attributes)}
+        for key, default in row.attrs.items():
+            if key not in given:
+                if default is ...:
+                    raise ValueError(f"attribute '{key}' is missing")
+                out[key] = default
+            else:
+                try:
+                    out[key] = of_type(given.pop(key), row.attr_types[key])
+                except (ValueError, TypeError) as error:
+                    raise ValueError(f"attribute '{key}': {error}") from error
+        may_write = "inplace" in given and row.kind in ("elementwise", "composite")
+        if may_write and python(given.pop("inplace")):  # the result is written into operand 0
+            out["inplace"] = True
+        if "note" in given:  # why a pass left the op as it is
+            out["note"] = str(python(given.pop("note")))
+        if "extents" in given:  # the results' sizes, for people; fusion-shapes writes them
+            out["extents"] = python(given.pop("extents"))
+        unknown = set(given) - set(row.attrs) - {"operandSegmentSizes", "resultSegmentSizes"}
+        if unknown:
+            raise ValueError(f"unknown attribute '{sorted(unknown)[0]}'; it has {', '.join(row.attrs) or 'none'}")
+        if row.name == "constant":
+            out["value"] = np.asarray(complex(out["value"]) if out["dtype"].kind == "c" else out["value"]).astype(
+                out["dtype"].numpy
+            )[()]
+        return out
+
+    def function(self, func) -> Graph:
+        entry = func.regions[0].blocks[0]
+        attrs = func.attributes["arg_attrs"] if "arg_attrs" in func.attributes else [{}] * len(entry.arguments)
+        per_arg = [{a.name: a.attr for a in named_attributes(d)} if not isinstance(d, dict) else {} for d in attrs]
+        for given in per_arg:
+            for key in ("fusion.shape", "fusion.strides"):
+                for n in sizes_of(given[key]) if key in given else ():
+                    self.taken |= sz.symbols(n)
+        body = Block()
+        graph = Graph(ir.StringAttr(func.attributes["sym_name"]).value, body)
+        for k, (argument, given) in enumerate(zip(entry.arguments, per_arg)):
+            value = self.value_of_type(argument.type)
+            if "fusion.shape" in given:
+                shape = sizes_of(given["fusion.shape"])
+                if len(shape) != value.rank:
+                    raise FusionIRError(f"argument {k} has rank {value.rank}, fusion.shape has {len(shape)} extents")
+                value = Value(value.dtype, shape)
+            if "fusion.name" in given:
+                value.name = ir.StringAttr(given["fusion.name"]).value
+            layout = None
+            if "fusion.strides" in given or "fusion.align" in given:
+                strides = (
+                    sizes_of(given["fusion.strides"])
+                    if "fusion.strides" in given
+                    else sz.contiguous_strides(value.shape)
+                )
+                if len(strides) != value.rank:
+                    raise FusionIRError(f"argument {k} has rank {value.rank}, fusion.strides has {len(strides)}")
+                align = ir.IntegerAttr(given["fusion.align"]).value if "fusion.align" in given else 1
+                if align < 1 or align & (align - 1):
+                    raise FusionIRError(f"argument {k}: fusion.align = {align} is no power of two")
+                layout = Layout(strides, align)
+            if "fusion.scalar" in given:
+                graph.scalars.add(k)
+            if "fusion.part" in given:
+                graph.parts[k] = _part(given["fusion.part"], f"argument {k}")
+            graph.layouts.append(layout)
+            self.values[argument] = value
+            body.args.append(value)
+        self.single_block(func)
+        self.block(entry, body, None, None)
+        if "res_attrs" in func.attributes:
+            for k, given in enumerate(func.attributes["res_attrs"]):
+                named = {a.name: a.attr for a in named_attributes(given)}
+                if "fusion.alias" in named:
+                    graph.aliases[k] = ir.IntegerAttr(named["fusion.alias"]).value
+                if "fusion.part" in named:
+                    graph.result_parts[k] = _part(named["fusion.part"], f"result {k}")
+        if "fusion.device" in func.attributes:
+            graph.device = ir.StringAttr(func.attributes["fusion.device"]).value
+        return graph
+
+    def single_block(self, op) -> None:
+        for region in op.regions:
+            if len(region.blocks) > 1:
+                raise FusionIRError(
+                    f"'{op.name}' op has a region of several blocks; use scf.if, scf.for or scf.while", str(op.location)
+                )
+
+    def block(self, source, target: Block, group, segment) -> None:
+        *body, end = list(source.operations)
+        for op in body:
+            try:
+                self.op(op.operation, target, group, segment)
+            except FusionIRError as error:
+                if error.location:
+                    raise
+                raise FusionIRError(error.message, str(op.operation.location)) from error
+            except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
+                raise FusionIRError(f"'{op.operation.name}' op {error}", str(op.operation.location)) from error
+        target.returns = [self.values[v] for v in end.operation.operands]
+        target.terminator = end.operation.name
+
+    def op(self, op, target: Block, group, segment) -> None:
+        name = op.name
+        if name in ("fusion.group", "fusion.segment"):
+            self.region(op, target, group)
+            return
+        short = name.removeprefix("fusion.")
+        row = ops.TABLE.get(short) if name != short else None
+        operands = [self.values[v] for v in op.operands]
+        if row is not None:
+            attrs = self.attributes(op, row)
+            dtypes = ops.result_dtypes(row, [v.dtype for v in operands], attrs)
+            shapes = ops.result_shapes(row, [v.shape for v in operands], attrs)
+            results = [Value(d, s) for d, s in zip(dtypes, shapes)]
+        else:
+            plain = name.startswith("fusion.")
+            attrs = {
+                a.name: python(a.attr) if plain or a.name == "note" else MLIRText(a.attr)
+                for a in named_attributes(op.attributes)
+            }
+            results = [self.value_of_type(v.type) for v in op.results]
+        made = Op(short if name.startswith("fusion.") else name, operands, attrs, results, loc=_location(op.location))
+        made.group, made.segment = group, segment
+        self.single_block(op)
+        for region in op.regions:
+            inner = Block()
+            for argument in region.blocks[0].arguments if len(region.blocks) else ():
+                self.values[argument] = self.value_of_type(argument.type)
+                inner.args.append(self.values[argument])
+            if len(region.blocks):
+                self.block(region.blocks[0], inner, None, None)
+            made.blocks.append(inner)
+        if name in ("scf.if", "arith.select"):  # the sizes of what they choose from
+            choices = [b.returns for b in made.blocks] if name == "scf.if" else [[v] for v in operands[1:]]
+            for result, *chosen in zip(made.results, *choices):
+                if result.dtype is not None and all(
+                    v.shape == chosen[0].shape and v.type == result.type for v in chosen
+                ):
+                    result.shape = chosen[0].shape
+        for value, result in zip(op.results, made.results):
+            self.values[value] = result
+        target.ops.append(made)
+
+    def region(self, op, target: Block, group) -> None:
+        named = {a.name: python(a.attr) for a in named_attributes(op.attributes)}
+        if op.name == "fusion.group":
+            group, segment = Group(list(named.get("notes", []))), None
+        else:
+            segment = Segment(
+                group or Group(), named.get("scheduler", ""), named.get("params", {}), named.get("why", "")
+            )
+            group = segment.group
+        inner = op.regions[0].blocks[0]
+        for argument, value in zip(inner.arguments, op.operands):
+            self.values[argument] = self.values[value]
+        held = Block()
+        self.block(inner, held, group, segment)
+        for member in held.ops:
+            member.group = group
+            member.segment = member.segment or segment
+        target.ops.extend(held.ops)
+        for value, inside in zip(op.results, held.returns):
+            self.values[value] = inside
+
+
+def _location(location):
+    text = str(location)
+    if text.startswith('loc("') and text.count(":") >= 2:
+        file, _, rest = text[5:].rpartition('":')
+        return file, int(rest.split(":")[0])
+    return None
+
+
+def read(module) -> list[Graph]:
+    """The functions of an MLIR module as graphs. Raises :class:`FusionIRError` where one is not a fusion program."""
+    out = []
+    for op in module.body.operations:
+        if op.operation.name == "func.func" and len(op.operation.regions[0].blocks):
+            try:
+                out.append(Reader().function(op.operation))
+            except FusionIRError as error:
+                raise FusionIRError(error.message, error.location or str(op.operation.location)) from error
+            except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
+                raise FusionIRError(str(error), str(op.operation.location)) from error
+    return out
+
+
+def not_read(module) -> list[str]:
+    """The text of what :func:`read` leaves: declarations, globals, nested modules."""
+    return [
+        op.operation.get_asm(use_local_scope=True, assume_verified=True)
+        for op in module.body.operations
+        if op.operation.name != "func.func" or not len(op.operation.regions[0].blocks)
+    ]

@@ -1,0 +1,118 @@
+"""What makes a fusion program valid: each op by its row of the table, and regions that capture nothing."""
+
+from __future__ import annotations
+
+from mlirfuse.core.errors import FusionIRError
+from mlirfuse.core.mlir import ir
+from mlirfuse.dialects.fusion.reader import Reader
+from mlirfuse.ir import ops
+from mlirfuse.ir.graph import Value
+
+STRUCTURE = {"fusion.group", "fusion.segment", "fusion.yield", "fusion.guard"}
+
+
+def problem_of(op) -> str | None:
+    """What is wrong with a tensor op by its row of the table, or None."""
+    row = ops.TABLE[op.name.removeprefix("fusion.")]
+    read = Reader()
+    try:
+        operands = [read.value_of_type(v.type) for v in op.operands]
+        attrs = read.attributes(op, row)
+        dtypes = ops.result_dtypes(row, [v.dtype for v in operands], attrs)
+        shapes = ops.result_shapes(row, [v.shape for v in operands], attrs)
+        results = [read.value_of_type(v.type) for v in op.results]
+        if len(results) != len(dtypes):
+            raise ValueError(f"has {len(results)} results, {len(dtypes)} are inferred")
+        for k, (result, dtype, shape) in enumerate(zip(results, dtypes, shapes)):
+            fits = len(result.shape) == len(shape) and all(
+                a == b or not (isinstance(a, int) and isinstance(b, int)) for a, b in zip(result.shape, shape)
+            )
+            if result.dtype is not dtype or not fits:
+                raise ValueError(f"result {k} is {result.type}, but {Value(dtype, shape).type} is inferred")
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+        return str(error)
+    return None
+
+
+def verify_op(op) -> bool:
+    problem = problem_of(op.operation)
+    if problem:
+        op.location.emit_error(f"'{op.operation.name}' op {problem}")
+    return problem is None
+
+
+def verify(module) -> None:
+    """Checks what MLIR's own verifier cannot: variadic tensor ops, regions that capture nothing, unknown operations.
+
+    Raises :class:`FusionIRError` with the location and the rule.
+    """
+
+    def visit(op):
+        op = op.operation
+        problem = None
+        name = op.name
+        if name in ("fusion.group", "fusion.segment"):
+            problem = _region_problem(op)
+        elif name.startswith("fusion.") and name not in STRUCTURE:
+            row = ops.TABLE.get(name.removeprefix("fusion."))
+            if row is None:
+                problem = "is no operation of the fusion dialect; see docs/ops.md for the table"
+            elif row.variadic:
+                problem = problem_of(op)
+        elif not name.startswith("fusion.") and not op.context.is_registered_operation(name):
+            problem = "is no operation of a known dialect"
+        if problem:
+            raise FusionIRError(f"'{name}' op {problem}", str(op.location))
+        for region in op.regions:
+            for block in region.blocks:
+                for nested in block.operations:
+                    visit(nested)
+
+    visit(module.operation)
+
+
+def _region_problem(op) -> str | None:
+    """Captures nothing; block arguments are the operands, yielded values the results."""
+    block = op.regions[0].blocks[0] if len(op.regions) == 1 and len(op.regions[0].blocks) == 1 else None
+    body = list(block.operations) if block is not None else []
+    if not body or body[-1].operation.name != "fusion.yield":
+        return "must have one region, of one block that ends in fusion.yield"
+    if [a.type for a in block.arguments] != [v.type for v in op.operands]:
+        return "must have region arguments of its operands' types"
+    if [v.type for v in body[-1].operation.operands] != [v.type for v in op.results]:
+        return "must yield values of its results' types"
+    if _captures(op.regions[0]):
+        return "uses a value from outside its region: make it an operand"
+    return None
+
+
+def _captures(region) -> bool:
+    inside = set()
+
+    def visit(block) -> bool:
+        inside.update(block.arguments)
+        for op in block.operations:
+            if any(v not in inside for v in op.operation.operands):
+                return True
+            for nested in op.operation.regions:
+                if any(visit(b) for b in nested.blocks):
+                    return True
+            inside.update(op.operation.results)
+        return False
+
+    return any(visit(block) for block in region.blocks)
+
+
+def written_in_place(module) -> str | None:
+    """The name of an op in ``module`` that writes into its operand, or None."""
+    found = []
+
+    def visit(op):
+        row = ops.TABLE.get(op.name.removeprefix("fusion."))
+        if op.name.startswith("fusion.") and ("inplace" in op.attributes or (row is not None and row.kind == "update")):
+            found.append(op.name)
+            return ir.WalkResult.INTERRUPT
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
+    return found[0] if found else None
