@@ -24,6 +24,7 @@ from mlirfuse.frontend import tree as trees
 from mlirfuse.frontend.numpy import scope, tracing
 from mlirfuse.frontend.numpy.arguments import ArgSpec, Static, layout_of
 from mlirfuse.frontend.numpy.captures import Captured
+from mlirfuse.frontend.numpy.effects import SideEffect
 from mlirfuse.frontend.numpy.source import located
 from mlirfuse.frontend.numpy.symint import SymInt
 from mlirfuse.frontend.numpy.traced import Traced
@@ -38,6 +39,7 @@ from mlirfuse.runtime.recall import Recall
 from mlirfuse.schedule import targets
 
 log = logging.getLogger("mlirfuse")
+_TRACES_WITH_EFFECTS = 2  # the first call may do what later ones do not: fill a cache, say
 discover()  # the passes, now rather than at the first call
 PIPELINE = "builtin.module(fusion-decompose,fusion-cse,fusion-dce,fusion-group{{{options}}}{extra},fusion-segment)"
 
@@ -116,6 +118,7 @@ class _Entry:
         self.dispatch = _native.Dispatcher(self.miss)
         self.dispatch.set_alias_sensitive(False)
         self.kinds: dict[tuple, list[Kind]] = {}
+        self.plain: dict[tuple, int] = {}  # how often a trace with this key met effects
         self.recall = Recall()
         config.listen(self)
 
@@ -138,6 +141,10 @@ class _Entry:
         return len(self.captured) - 1
 
 
+class _WithContainers(BaseException):
+    """A call is to run as plain Python, with arguments that :meth:`Jitted._call` has."""
+
+
 class Jitted(_native.Function):
     """A function made by :func:`jit`. Call it as the function; :meth:`lower` shows what becomes of it."""
 
@@ -153,6 +160,7 @@ class Jitted(_native.Function):
         self._names = [] if not self.static else list(inspect.signature(fn).parameters)
         self._keys: dict[tuple, threading.RLock] = {}
         self._full = False  # it has been said that there are too many kinds
+        self._told = False  # it has been said that the function has effects
 
     # ---- calls
 
@@ -172,7 +180,10 @@ class Jitted(_native.Function):
             self._set_plain(
                 len(args), (lambda *leaves: self._dispatch(entry, leaves)) if entry.captured else entry.dispatch
             )
-        return self._dispatch(entry, leaves)
+        try:
+            return self._dispatch(entry, leaves)
+        except _WithContainers:
+            return self.fn(*args, **kwargs)
 
     def _dispatch(self, entry, leaves):
         """Calls with the arrays captured from around the function behind the leaves."""
@@ -241,13 +252,19 @@ class Jitted(_native.Function):
             return self._plainly(entry, leaves[:count])
         _one_device(leaves)
         key = (*(_key(spec) for spec in specs[:count]), config.compiled_as())
+        if entry.plain.get(key, 0) >= _TRACES_WITH_EFFECTS:
+            return self._plainly(entry, leaves[:count])
         aliases = _aliases(leaves[:count])
         with self._lock:
             lock = self._keys.setdefault((entry.tree, key), threading.RLock())
         with lock:
             kind = self._find(entry, key, leaves, specs, aliases)
             if kind is None:
-                kind = self._trace(entry, key, leaves, specs, aliases)
+                try:
+                    kind = self._trace(entry, key, leaves, specs, aliases)
+                except SideEffect as effect:
+                    self._has_effects(entry, key, effect)
+                    return self._plainly(entry, leaves[:count])
             elif config.dump:
                 dump.found(self, self.__name__)
             if len(leaves) == count + len(entry.captured):
@@ -385,6 +402,15 @@ class Jitted(_native.Function):
             stacklevel=6,
         )
 
+    def _has_effects(self, entry: _Entry, key, effect: SideEffect) -> None:
+        """Notes that calls with this key run as plain Python; an error with the fallback off."""
+        if not self._may_fall_back():
+            raise effect
+        entry.plain[key] = entry.plain.get(key, 0) + 1
+        if not self._told:
+            self._told = True
+            warnings.warn(f"mlirfuse runs {self.__name__} op by op: {effect}", stacklevel=6)
+
     def _run(self, kind: Kind, leaves, env):
         traced = kind.traced
         finish = _finisher(traced, env, lambda results, leaf: leaves[leaf])
@@ -405,6 +431,8 @@ class Jitted(_native.Function):
 
     def _plainly(self, entry, leaves):
         args, kwargs = entry.tree.unflatten(leaves)
+        if any(child.kind != "leaf" for child in entry.tree.children[0].children) or kwargs:
+            raise _WithContainers  # the caller's own lists and dicts, which the function may change
         return self.fn(*args, **kwargs)
 
     # ---- looking inside
@@ -570,7 +598,7 @@ def _finisher(traced: Traced, env, argument):
             elif o.kind == "argument":
                 out.append(_number(argument(results, o.index), o.scalar))
             else:
-                out.append(sz.substitute(o.value, env) if o.kind == "size" else o.value)
+                out.append(o.made(env))
         return traced.out_tree.unflatten(out)
 
     return finish

@@ -1440,10 +1440,6 @@ def e_nonzero(x):
     return np.nonzero(x)
 
 
-def e_asarray(x):
-    return np.asarray(x)
-
-
 def e_range(x):
     return [x for _ in range(x.sum())]
 
@@ -1480,7 +1476,7 @@ ERRORS = [
     (e_branch, TraceError, "np.where"), (e_and, TraceError, "np.logical_and"), (e_float, TraceError, r"float\(\)"), (e_item, TraceError, "item"),
     (e_sort, UnsupportedError, "np.partition"), (e_cumsum, UnsupportedError, "cumsum"),
     (e_shapes, ShapeError, r"operands could not be broadcast together with shapes \(3,4\) \(3,\)"), (e_mask, TraceError, "np.where"),
-    (e_nonzero, UnsupportedError, "np.where"), (e_asarray, TraceError, "mlirfuse.numpy.asarray"), (e_range, TraceError, "range"),
+    (e_nonzero, UnsupportedError, "np.where"), (e_range, TraceError, "range"),
     (e_method, UnsupportedError, "tobytes"), (e_unique, UnsupportedError, "shape depends on values"), (e_typo, UnsupportedError, "np.fft.fft"),
     (e_reshape, ShapeError, r"cannot reshape array of size 12 into shape \(5,5\)"), (e_index, IndexError, "index 7 is out of bounds for axis 0 with size 3"),
     (e_dtype, UnsupportedError, "datetime64"), (e_concatenate, ShapeError, "along dimension 1"),

@@ -7,6 +7,7 @@ import operator
 import numpy as np
 
 from mlirfuse.core.errors import TraceError
+from mlirfuse.frontend.numpy.made import known_elements
 from mlirfuse.frontend.numpy.source import fail
 from mlirfuse.frontend.numpy.symint import SymInt
 from mlirfuse.frontend.numpy.traced_array import TracedArray
@@ -48,6 +49,9 @@ def shape_of(t, shape) -> tuple[Size, ...]:
         return tuple([size_of(t, n) for n in shape])
     if isinstance(shape, np.ndarray):
         return tuple(int(n) for n in shape.reshape(-1))
+    known = known_elements(shape)
+    if known is not None and known.ndim:
+        return tuple(int(n) for n in known.reshape(-1))
     if isinstance(shape, TracedArray) and shape.ndim:
         fail(
             TraceError,

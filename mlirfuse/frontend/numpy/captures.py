@@ -46,12 +46,10 @@ def frame_roots() -> list:
     out = []
     frame = user_frame()
     while frame is not None and len(out) < 256:
-        code = frame.f_code
+        code, namespace = frame.f_code, getattr(frame.f_globals, "real", frame.f_globals)
         if not code.co_filename.startswith(OURS):
             out += [
-                (name, frame.f_globals, (("item", name),), frame.f_globals[name])
-                for name in code.co_names
-                if name in frame.f_globals
+                (name, namespace, (("item", name),), namespace[name]) for name in code.co_names if name in namespace
             ]
         elif code.co_name == "trace":
             break

@@ -7,6 +7,7 @@ import numpy as np
 from mlirfuse.core.errors import ShapeError
 from mlirfuse.frontend.numpy.broadcasting import aligned, broadcast_value
 from mlirfuse.frontend.numpy.functions.shaping import broadcast_to, moveaxis, squeeze
+from mlirfuse.frontend.numpy.made import known_elements
 from mlirfuse.frontend.numpy.operands import asarray, contains_traced, operand, value_of, wrap
 from mlirfuse.frontend.numpy.slicing import basic_view, is_index_array
 from mlirfuse.frontend.numpy.source import fail
@@ -20,6 +21,9 @@ from mlirfuse.ir.sizes import Size
 
 def positions_of(t, k, extent: Size) -> TracedArray:
     """An array of positions as int64, not checked against the extent."""
+    known = known_elements(k)
+    if known is not None:
+        k = known
     if isinstance(k, list):
         k = asarray(k) if contains_traced(k) else np.asarray(k, np.int64 if not k else None)
     if isinstance(k, np.ndarray):

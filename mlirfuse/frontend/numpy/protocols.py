@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from mlirfuse.core.errors import TraceError, UnsupportedError
+from mlirfuse.frontend.numpy.made import as_made, with_known
 from mlirfuse.frontend.numpy.operands import asarray, contains_traced
 from mlirfuse.frontend.numpy.registry import HANDLED, METHODS, suggestion
 from mlirfuse.frontend.numpy.source import fail
@@ -39,6 +40,9 @@ def array_ufunc(ufunc, method: str, inputs, kwargs):
 
 def array_function(function, args, kwargs):
     """NumPy's ``__array_function__``."""
+    constants = with_known((args, kwargs))
+    if constants is not None:  # of what the function made of constants alone
+        return as_made(function(*constants[0], **constants[1]))
     ours = HANDLED.get(function)
     if ours is None:
         name = function.__name__

@@ -21,7 +21,8 @@ class Out:
     """A leaf of the result.
 
     ``kind`` "result": the graph's result ``index``; "argument": the caller's own object at leaf ``index``; "size": the
-    size ``value``, an int; "constant": the object ``value``. ``scalar``: np.generic, int, float, bool or complex where
+    size ``value``, an int; "constant": the object ``value``; "outside":
+    what is now where the :class:`Captured` ``value`` was. ``scalar``: np.generic, int, float, bool or complex where
     NumPy would return a number of that kind and not an array.
     """
 
@@ -29,6 +30,14 @@ class Out:
     index: int = -1
     value: Any = None
     scalar: type | None = None
+
+    def made(self, sizes: dict[str, int]):
+        """A leaf that is neither a result nor an argument. Arrays that the function makes are new in each call."""
+        if self.kind == "size":
+            return sz.substitute(self.value, sizes)
+        if self.kind == "outside":
+            return self.value.read()
+        return self.value.copy(order="K") if type(self.value) is np.ndarray else self.value
 
 
 @dataclass
@@ -86,5 +95,5 @@ class Traced:
             elif o.kind == "argument":
                 out.append(leaves[o.index])
             else:
-                out.append(sz.substitute(o.value, sizes) if o.kind == "size" else o.value)
+                out.append(o.made(sizes))
         return self.out_tree.unflatten(out)

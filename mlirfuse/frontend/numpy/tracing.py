@@ -11,15 +11,19 @@ is in :mod:`mlirfuse.frontend.numpy.functions` and :mod:`mlirfuse.frontend.numpy
 
 from __future__ import annotations
 
+import enum
+import types
+
 import numpy as np
 
 from mlirfuse.core.errors import TraceError
 from mlirfuse.frontend import tree as trees
 from mlirfuse.frontend.numpy import functions  # noqa: F401  (gives traced arrays their operators and functions)
 from mlirfuse.frontend.numpy.arguments import ArgSpec, Static
-from mlirfuse.frontend.numpy.captures import Captured
+from mlirfuse.frontend.numpy.captures import Captured, ways_to
+from mlirfuse.frontend.numpy.effects import SideEffect, Snapshot, Stop
 from mlirfuse.frontend.numpy.objects import PLAIN_TYPES, namespace_of
-from mlirfuse.frontend.numpy.random_state import generator_states
+from mlirfuse.frontend.numpy.rebuild import StandIns
 from mlirfuse.frontend.numpy.scope import roots_of, scope_of
 from mlirfuse.frontend.numpy.source import fail
 from mlirfuse.frontend.numpy.symint import SymInt
@@ -38,12 +42,13 @@ def trace(fn, leaves, tree: trees.Tree, name: str | None = None, aliases: dict[i
     UnsupportedError or what the function itself raises.
     """
     t = Trace()
+    replaced = StandIns()
     paths = argument_names(fn, tree)
     stand_ins, arg_leaves, arrays = [], [], {}
     device = "cpu"
     for leaf, spec in enumerate(leaves):
         if isinstance(spec, Static):
-            stand_ins.append(spec.value)
+            stand_ins.append(replaced.of(spec.value))
             continue
         arg_leaves.append(leaf)
         value = t.argument(spec, paths[leaf] or None)
@@ -80,15 +85,7 @@ def trace(fn, leaves, tree: trees.Tree, name: str | None = None, aliases: dict[i
         if not isinstance(value, PLAIN_TYPES) or (isinstance(value, type) and namespace_of(value) is not None)
     ]
     t.roots, t.words = roots_of(fn, objects)
-    generators = generator_states(t.roots)
-    with in_progress(t):
-        result = fn(*args, **kwargs)
-    if generators and generator_states(t.roots) != generators:
-        raise TraceError(
-            f"{getattr(fn, '__name__', 'the function')} draws NumPy random numbers: they would be drawn once, when it is compiled. "
-            "Use mlirfuse.numpy.uniform, normal or dropout with a seed that is an argument, or draw outside and pass the array"
-        )
-    out_leaves, out_tree = trees.flatten(result)
+    out_leaves, out_tree = trees.flatten(_run(fn, t, replaced, args, kwargs))
     returns: list[Value] = []
     where: dict[int, int] = {}
     identity = {id(stand_in): leaf for leaf, stand_in in enumerate(stand_ins) if isinstance(stand_in, TracedArray)}
@@ -125,7 +122,7 @@ def trace(fn, leaves, tree: trees.Tree, name: str | None = None, aliases: dict[i
                 else Out("size", value=size, scalar=int)
             )
         else:
-            outs.append(Out("constant", value=x))
+            outs.append(_constant(t, replaced.original(x), objects))
     graph_aliases, mutated = {}, {}
     for leaf, array in arrays.items():
         buffer = array._buffer
@@ -146,6 +143,56 @@ def trace(fn, leaves, tree: trees.Tree, name: str | None = None, aliases: dict[i
     captured = [Captured(array, paths) for array, _, paths in t.captured.values()]
     return Traced(graph, out_tree, outs, t.static_leaves, list(t.guards), t.equalities, mutated, captured, t.symbols, arg_leaves,
                   {k: sorted(v) for k, v in t.scalar_ranges.items()}, t.index_ranges, scope_of(t))  # fmt: skip
+
+
+def _run(fn, t: Trace, replaced: StandIns, args, kwargs):
+    """What ``fn`` gives for the stand-ins. Raises :class:`SideEffect`, everything as it was before, where it does what
+    has to happen at every call."""
+    given, shape = trees.flatten((args, kwargs))
+    functions_read = [value for _, _, _, value in t.roots if isinstance(value, types.FunctionType)]
+    codes = [f.__code__ for f in (getattr(fn, "__func__", fn), *functions_read) if isinstance(f, types.FunctionType)]
+    before = Snapshot([(name, value) for name, _, _, value in t.roots], codes)
+    failure, problem, result = None, None, None
+    try:
+        with in_progress(t):
+            result = replaced.of(fn)(*args, **kwargs)
+    except Stop as stopped:
+        problem = str(stopped)
+    except BaseException as error:
+        failure = error
+    written, changed = replaced.written(), before.restore()
+    if problem is None and (written or changed):
+        problem = f"it changes {written or changed}, which has to happen at every call"
+    if problem is None and failure is None:
+        kept, now = trees.flatten((args, kwargs))
+        if now != shape or any(a is not b for a, b in zip(kept, given)):
+            problem = "it changes a list or dict that is an argument"
+    if problem is not None:
+        raise SideEffect(f"{getattr(fn, '__name__', 'the function')} cannot be compiled: {problem}") from None
+    if failure is not None:
+        raise failure
+    return result
+
+
+_CONSTANT_TYPES = (
+    int, float, complex, bool, str, bytes, type(None), type(Ellipsis), np.generic, np.dtype, np.ufunc, type, slice, range,
+    frozenset, enum.Enum, types.BuiltinFunctionType, types.ModuleType,
+)  # fmt: skip
+
+
+def _constant(t: Trace, x, objects) -> Out:
+    """A leaf of the result that is not traced: an object from outside is given as it is there at each call, an array
+    that the function made is made anew. Raises :class:`SideEffect` for other objects that it made."""
+    if isinstance(x, _CONSTANT_TYPES) or any(x is value for value in objects):
+        return Out("constant", value=x)
+    if any(value is x for _, _, _, value in t.roots) and not isinstance(x, np.ndarray):
+        return Out("constant", value=x)
+    _, paths = ways_to(x, t.roots)
+    if paths:
+        return Out("outside", value=Captured(x, paths))
+    if type(x) is np.ndarray:
+        return Out("constant", value=x)
+    raise SideEffect(f"the function makes a {type(x).__name__} and returns it, which has to happen at every call")
 
 
 def _in_argument(value: Value) -> bool:

@@ -6,6 +6,7 @@ import numpy as np
 
 from mlirfuse.core.errors import ShapeError, TraceError, UnsupportedError
 from mlirfuse.frontend.numpy.broadcasting import aligned, broadcast_value
+from mlirfuse.frontend.numpy.made import MadeArray, as_made, with_known
 from mlirfuse.frontend.numpy.operands import asarray, concrete, fresh, operand, trace_of, value_of, wrap
 from mlirfuse.frontend.numpy.promotion import dtype_of, int_range, kind_of, resolve
 from mlirfuse.frontend.numpy.registry import UFUNCS, suggestion
@@ -28,6 +29,10 @@ def call_ufunc(ufunc, inputs, kwargs=None):
     """A ufunc on operands of which at least one is traced."""
     t = trace_of(*inputs)
     operands = [operand(t, x) for x in inputs]
+    if any(isinstance(x, MadeArray) for x in operands) and not (kwargs and kwargs.get("out")):
+        constants = with_known((inputs, kwargs or {}))
+        if constants is not None:
+            return as_made(ufunc(*constants[0], **constants[1]))
     dtype, out, where_ = None, None, True
     if kwargs:
         dtype, out, where_ = kwargs.pop("dtype", None), kwargs.pop("out", None), kwargs.pop("where", True)

@@ -18,7 +18,7 @@ from mlirfuse.ir import sizes as sz
 
 
 @creates(np.full)
-def full(shape, fill_value, dtype=None):
+def full(shape, fill_value, dtype=None, order="C", *, device=None, like=None):
     """An array of ``fill_value``, whose shape may hold what ``x.shape`` holds."""
     t = trace_of(shape, fill_value)
     fill = operand(t, fill_value)
@@ -36,21 +36,25 @@ def _like(prototype, fill, dtype, shape):
     return full(x.shape if shape is None else shape, fill, x.dtype if dtype is None else dtype)
 
 
+@creates(np.zeros_like)
 @implements(np.zeros_like)
 def zeros_like(a, dtype=None, order="K", subok=True, shape=None, *, device=None):
     return _like(a, 0, dtype, shape)
 
 
+@creates(np.ones_like)
 @implements(np.ones_like)
 def ones_like(a, dtype=None, order="K", subok=True, shape=None, *, device=None):
     return _like(a, 1, dtype, shape)
 
 
+@creates(np.empty_like)
 @implements(np.empty_like)
 def empty_like(prototype, dtype=None, order="K", subok=True, shape=None, *, device=None):
     return _like(prototype, 0, dtype, shape)
 
 
+@creates(np.full_like)
 @implements(np.full_like)
 def full_like(a, fill_value, dtype=None, order="K", subok=True, shape=None, *, device=None):
     x = as_traced(a)
@@ -63,25 +67,25 @@ def full_like(a, fill_value, dtype=None, order="K", subok=True, shape=None, *, d
 
 
 @creates(np.zeros)
-def zeros(shape, dtype=float):
+def zeros(shape, dtype=float, order="C", *, device=None, like=None):
     """An array of zeros; the shape may hold extents of traced arrays."""
     return full(shape, 0, dtype)
 
 
 @creates(np.ones)
-def ones(shape, dtype=float):
+def ones(shape, dtype=float, order="C", *, device=None, like=None):
     """An array of ones; the shape may hold extents of traced arrays."""
     return full(shape, 1, dtype)
 
 
 @creates(np.empty)
-def empty(shape, dtype=float):
+def empty(shape, dtype=float, order="C", *, device=None, like=None):
     """An array of any contents, here zeros."""
     return full(shape, 0, dtype)
 
 
 @creates(np.arange)
-def arange(start, stop=None, step=None, dtype=None):
+def arange(start=0, stop=None, step=None, dtype=None, *, device=None, like=None):
     """start, start + step, … up to but without stop; extents of traced arrays stay symbolic."""
     if stop is None:
         start, stop = 0, start
@@ -124,7 +128,7 @@ def linspace(start, stop, num=50, endpoint=True, retstep=False, dtype=None):
 
 
 @creates(np.eye)
-def eye(N, M=None, k=0, dtype=float):
+def eye(N, M=None, k=0, dtype=float, order="C", *, device=None, like=None):
     """Ones on the k-th diagonal, else zeros."""
     t = trace_of(N, M, k)
     n = t.extent(size_of(t, N))
@@ -136,32 +140,38 @@ def eye(N, M=None, k=0, dtype=float):
 
 
 @creates(np.identity)
-def identity(n, dtype=float):
+def identity(n, dtype=float, *, like=None):
     """Ones on the diagonal, else zeros."""
     return eye(n, dtype=dtype)
 
 
 @creates(np.tri)
-def tri(N, M=None, k=0, dtype=float):
+def tri(N, M=None, k=0, dtype=float, *, like=None):
     """Ones on and below the k-th diagonal, else zeros."""
     return np.tril(ones((N, N if M is None else M), dtype), k)
 
 
 @creates(np.asarray)
-def asarray(a, dtype=None):
+def asarray(a, dtype=None, order=None, *, device=None, copy=None, like=None):
     """``a`` as an array; lists of traced values are stacked."""
-    return as_traced(a, dtype)
+    x = as_traced(a, dtype)
+    return TracedArray(x._trace, fresh(x._trace, x.value)) if copy else _no_number(x)
 
 
 @creates(np.array)
-def array(a, dtype=None, copy=True, ndmin=0):
+def array(a, dtype=None, copy=True, order="K", subok=False, ndmin=0, like=None):
     """``a`` as a new array; lists of traced values are stacked."""
-    x = as_traced(a, dtype)
+    x = _no_number(as_traced(a, dtype))
     x = np.expand_dims(x, tuple(range(ndmin - x.ndim))) if x.ndim < ndmin else x
     return TracedArray(x._trace, fresh(x._trace, x.value)) if copy else x
 
 
 @creates(np.ascontiguousarray)
-def ascontiguousarray(a, dtype=None):
+def ascontiguousarray(a, dtype=None, *, like=None):
     """``a`` itself: how arrays lie in memory is the compiler's choice."""
-    return as_traced(a, dtype)
+    return _no_number(as_traced(a, dtype))
+
+
+def _no_number(x) -> TracedArray:
+    """A number as an array of no dimensions."""
+    return TracedArray(x._trace, x.value) if x._scalar else x

@@ -1,0 +1,227 @@
+"""What must happen at every call and not once, when a function is traced: output, clocks, random numbers, files, and
+writes into what is around the function.
+
+:class:`SideEffect` is raised for it, with all that the trace had changed put back; the caller then runs the function
+as it is. Functions that act on the world outside are stopped before they do (:func:`acts`); changes of Python's
+objects are found afterwards, and undone, by :class:`Snapshot`.
+"""
+
+from __future__ import annotations
+
+import collections
+import dis
+import io
+import logging
+import random
+import sys
+import types
+from typing import Any
+
+import numpy as np
+
+from mlirfuse.core.errors import TraceError
+from mlirfuse.frontend.numpy.objects import namespace_of
+from mlirfuse.frontend.numpy.source import located
+
+
+class SideEffect(TraceError):
+    """The function does, beside computing, what has to happen at every call. Nothing of it has happened yet."""
+
+
+class Stop(BaseException):
+    """Ends a trace at what it must not do. No Exception, so that the function's own handlers do not take it."""
+
+
+# Every function of these modules reads or changes what is outside the program.
+_ACTING_MODULES = {
+    "time", "_random", "random", "secrets", "uuid", "logging", "subprocess", "_posixsubprocess", "socket", "_socket", "tempfile",
+    "shutil", "glob", "posix", "nt", "warnings", "_warnings", "numpy.random", "numpy.random.mtrand",
+    "numpy.random._generator",
+}  # fmt: skip
+_ACTING_BUILTINS = {"print", "open", "input", "breakpoint"}
+_ACTING_NUMPY = {
+    "save", "savez", "savez_compressed", "savetxt", "load", "loadtxt", "genfromtxt", "fromfile", "fromregex", "memmap", "seterr",
+    "seterrcall", "setbufsize", "set_printoptions",
+}  # fmt: skip
+
+
+def acts(value) -> str | None:
+    """What to call ``value`` if calling it, or reading from it, acts on the world outside the program; else None."""
+    if isinstance(value, (io.IOBase, logging.Logger)):
+        return f"a {type(value).__name__}"
+    if draws(value):
+        return "a generator of random numbers"
+    if hasattr(type(value), "__next__"):
+        return f"the iterator {getattr(value, '__name__', type(value).__name__)}"
+    if isinstance(value, type) or not callable(value):
+        return None
+    name, module = getattr(value, "__name__", ""), getattr(value, "__module__", None)
+    owner = getattr(value, "__self__", None)
+    if isinstance(owner, types.ModuleType):
+        module = owner.__name__
+    if module == "builtins" or module == "_io":
+        return name if name in _ACTING_BUILTINS else None
+    if module == "numpy" or (module or "").startswith("numpy.lib"):
+        return f"np.{name}" if name in _ACTING_NUMPY else None
+    if owner is not None and draws(owner):
+        return f"random.{name}" if isinstance(owner, random.Random) else f"np.random.{name}"
+    return f"{module}.{name}" if module in _ACTING_MODULES else None
+
+
+def draws(value) -> bool:
+    """Whether ``value`` is a generator of random numbers."""
+    if isinstance(value, random.Random):
+        return True
+    loaded = sys.modules.get("numpy.random")
+    return loaded is not None and isinstance(value, (loaded.Generator, loaded.RandomState, loaded.BitGenerator))
+
+
+def stop(what: str):
+    """Ends the trace in progress at the user's line."""
+    raise Stop(located(f"it uses {what}, which has to happen at every call"))
+
+
+_MOST_BYTES = 16 << 20  # of one array that is copied to see whether it is written into
+
+
+class Snapshot:
+    """What can be reached from around a function, as it was before the trace: containers, attributes, generators'
+    states and, where the code writes into arrays at all, arrays' elements."""
+
+    def __init__(self, values, codes):
+        self.kept: list[tuple[str, Any, Any]] = []
+        seen: set[int] = set()
+        writes = any(map(_writes, codes))
+        queue = collections.deque((name, value, 0) for name, value in values)
+        while queue and len(self.kept) < 1024:
+            name, value, depth = queue.popleft()
+            if id(value) in seen or depth > 4:
+                continue
+            seen.add(id(value))
+            inside: Any = ()
+            if isinstance(value, np.ndarray):
+                if writes and value.flags.writeable and 0 < value.nbytes <= _MOST_BYTES and value.dtype != object:
+                    self.kept.append((name, value, value.copy()))
+            elif isinstance(value, dict):
+                inside = [(f"{name}[{k!r}]", v) for k, v in list(value.items())[:256]]
+                self.kept.append((name, value, dict(value)))
+            elif isinstance(value, (list, collections.deque)):
+                inside = [(f"{name}[{k}]", v) for k, v in enumerate(list(value)[:256])]
+                self.kept.append((name, value, list(value)))
+            elif isinstance(value, tuple):
+                inside = [(f"{name}[{k}]", v) for k, v in enumerate(value[:256])]
+            elif isinstance(value, (set, bytearray)):
+                self.kept.append((name, value, type(value)(value)))
+            elif draws(value):
+                self.kept.append((name, value, _state(value)))
+            elif isinstance(value, type):
+                if namespace_of(value) is not None:
+                    held = {k: v for k, v in vars(value).items() if not k.startswith("__")}
+                    inside = [(f"{name}.{k}", v) for k, v in held.items()]
+                    self.kept.append((name, value, held))
+            elif isinstance(value, types.FunctionType):
+                queue.append((name, value.__dict__, depth))
+            elif namespace_of(value) is not None:
+                space = vars(value)
+                seen.add(id(space))
+                inside = [(f"{name}.{k}", v) for k, v in list(space.items())[:256]]
+                self.kept.append((name, space, dict(space)))
+            queue.extend((n, v, depth + 1) for n, v in inside)
+
+    def restore(self) -> str | None:
+        """Puts back what has changed; the name of the first such thing, None where nothing has."""
+        changed = None
+        for name, value, before in self.kept:
+            if _restored(value, before):
+                changed = changed or name
+        return changed
+
+
+def _writes(code: types.CodeType) -> bool:
+    """Whether code, or code within it, writes into elements or updates in place; a call may, too."""
+    words = {
+        "fill",
+        "sort",
+        "put",
+        "itemset",
+        "at",
+        "copyto",
+        "putmask",
+        "place",
+        "out",
+        "shuffle",
+        "partition",
+        "resize",
+    }
+    steps = code.co_code
+    stores = {dis.opmap[name] for name in ("STORE_SUBSCR", "STORE_SLICE", "DELETE_SUBSCR") if name in dis.opmap}
+    in_place = dis.opmap["BINARY_OP"]
+    if not stores.isdisjoint(steps[::2]) or not words.isdisjoint(code.co_names):
+        return True
+    if any(step == in_place and steps[2 * k + 1] >= 13 for k, step in enumerate(steps[::2])):
+        return True
+    return any(
+        _writes(c) if isinstance(c, types.CodeType) else isinstance(c, tuple) and "out" in c for c in code.co_consts
+    )
+
+
+def _state(generator):
+    if isinstance(generator, random.Random):
+        return generator.getstate()
+    if hasattr(generator, "get_state"):
+        return generator.get_state(legacy=False)
+    return (generator if hasattr(generator, "state") else generator.bit_generator).state
+
+
+def _set_state(generator, state) -> None:
+    if isinstance(generator, random.Random):
+        generator.setstate(state)
+    elif hasattr(generator, "set_state"):
+        generator.set_state(state)
+    else:
+        (generator if hasattr(generator, "state") else generator.bit_generator).state = state
+
+
+def _restored(value, before) -> bool:
+    """Whether ``value`` was not what it was before, which it is now."""
+    if isinstance(value, np.ndarray):
+        if value.tobytes() == before.tobytes():
+            return False
+        value[...] = before
+    elif isinstance(value, dict):
+        if len(value) == len(before) and all(a is b for a, b in zip(value, before)) and _same(value, before):
+            return False
+        value.clear()
+        value.update(before)
+    elif isinstance(value, (list, collections.deque)):
+        if len(value) == len(before) and all(a is b for a, b in zip(value, before)):
+            return False
+        value.clear()
+        value.extend(before)
+    elif isinstance(value, set):
+        if value == before:
+            return False
+        value.clear()
+        value.update(before)
+    elif isinstance(value, bytearray):
+        if value == before:
+            return False
+        value[:] = before
+    elif isinstance(value, type):
+        now = {k: v for k, v in vars(value).items() if not k.startswith("__")}
+        if now.keys() == before.keys() and _same(now, before):
+            return False
+        for key in now.keys() - before.keys():
+            delattr(value, key)
+        for key, held in before.items():
+            if now.get(key) is not held:
+                setattr(value, key, held)
+    else:
+        if str(_state(value)) == str(before):
+            return False
+        _set_state(value, before)
+    return True
+
+
+def _same(now, before) -> bool:
+    return all(now[key] is held for key, held in before.items())

@@ -1,0 +1,212 @@
+"""The user's functions over other globals, as they are traced: ``np`` is a stand-in whose creation functions are ours,
+so that ``out = np.zeros(n); out[i] = x`` is traced, and what acts on the world outside (print, clocks, random numbers)
+ends the trace. Nothing of the process is patched: other threads see NumPy as it is.
+
+A rebuilt function has the code of the user's, and a :class:`Scope` for its globals: names are looked up in the user's
+own when they are read, and what is found is replaced (:meth:`StandIns.of`): functions of the user's by rebuilt ones,
+modules by stand-ins. Functions defined inside have the same globals.
+"""
+
+from __future__ import annotations
+
+import builtins
+import datetime
+import functools
+import sys
+import sysconfig
+import types
+from typing import Any
+
+import numpy as np
+
+from mlirfuse.frontend.numpy.effects import acts, stop
+from mlirfuse.frontend.numpy.made import creation_stand_in
+from mlirfuse.frontend.numpy.registry import CREATION
+from mlirfuse.frontend.numpy.source import is_internal
+
+_LIBRARIES = tuple(
+    {path for key, path in sysconfig.get_paths().items() if key in ("stdlib", "platstdlib", "purelib", "platlib")}
+)
+_PLAIN = (int, float, complex, bool, str, bytes, type(None), np.ndarray, np.generic, np.ufunc, np.dtype, type)
+
+
+def _is_users(file: str) -> bool:
+    return not is_internal(file) and not file.startswith(_LIBRARIES) and "site-packages" not in file
+
+
+class Scope(dict):
+    """The globals of rebuilt functions: own entries are what the trace has written, all others are read from the
+    user's globals."""
+
+    def __init__(self, real: dict, stand_ins: StandIns):
+        super().__init__(__builtins__=stand_ins.builtins)
+        self.real = real
+        self.stand_ins = stand_ins
+
+    def __missing__(self, name):
+        return self.stand_ins.of(self.real[name])
+
+
+class _Module(types.ModuleType):
+    """A module whose attributes are replaced when they are read. What is written to it is the trace's effect."""
+
+    def __init__(self, real: types.ModuleType, stand_ins: StandIns):
+        super().__init__(real.__name__)
+        types.ModuleType.__getattribute__(self, "__dict__").update(_real=real, _stand_ins=stand_ins)
+
+    def __getattribute__(self, name):
+        inside = types.ModuleType.__getattribute__(self, "__dict__")
+        return inside["_stand_ins"].of(getattr(inside["_real"], name))
+
+    def __setattr__(self, name, value):
+        stop(f"an assignment to the attribute {name} of a module")
+
+
+class StandIns:
+    """What one trace puts in the place of what the user's functions refer to."""
+
+    def __init__(self) -> None:
+        self._memo: dict[int, tuple[Any, Any]] = {}
+        self._scopes: dict[int, Scope] = {}
+        self._cells: dict[int, tuple[Any, types.CellType, Any]] = {}
+        self.builtins = dict(vars(builtins)) | {
+            name: _Acting(name) for name in ("print", "open", "input", "breakpoint")
+        }
+        self.builtins["__import__"] = lambda *args, **kwargs: self.of(builtins.__import__(*args, **kwargs))
+
+    def of(self, value):
+        """What stands for ``value`` in the trace: mostly itself."""
+        if value is datetime.datetime or value is datetime.date:
+            return _CLOCKS[value]
+        if isinstance(value, _PLAIN):
+            return value
+        found = self._memo.get(id(value))
+        if found is None:
+            self._memo[id(value)] = (value, value)  # of what refers to itself
+            found = self._memo[id(value)] = (value, self._make(value))
+        return found[1]
+
+    def original(self, value):
+        """What ``value`` stands for, which may be itself."""
+        return next((real for real, made in self._memo.values() if made is value), value)
+
+    def _make(self, value):
+        action = acts(value)
+        if action is not None:
+            return _Acting(action)
+        if isinstance(value, types.FunctionType):
+            return self._function(value) if _is_users(value.__code__.co_filename) else self._created(value)
+        if isinstance(value, types.ModuleType):
+            name = value.__name__
+            file = getattr(value, "__file__", None)
+            users = name.partition(".")[0] not in sys.stdlib_module_names and (file is None or _is_users(file))
+            replaced = name in _REPLACED_MODULES or users
+            return _Module(value, self) if replaced else value
+        if isinstance(value, types.MethodType):
+            function = self.of(value.__func__)
+            return value if function is value.__func__ else types.MethodType(function, value.__self__)
+        if isinstance(value, functools.partial):
+            return functools.partial(self.of(value.func), *value.args, **value.keywords)
+        inner = getattr(value, "__wrapped__", None)
+        if type(value).__module__.startswith("mlirfuse.") and isinstance(inner, types.FunctionType):
+            return self.of(inner)  # another compiled function: a part of this one
+        return self._created(value)
+
+    def _created(self, value):
+        try:
+            ours = CREATION.get(value)
+        except TypeError:  # not hashable
+            ours = None
+        return value if ours is None else creation_stand_in(value, ours)
+
+    def _function(self, fn: types.FunctionType):
+        cells = tuple(self._cell(cell) for cell in fn.__closure__ or ())
+        scope = self._scopes.setdefault(id(fn.__globals__), Scope(fn.__globals__, self))
+        # code of its own: the interpreter adapts code to the globals that it runs over
+        made = types.FunctionType(fn.__code__.replace(), scope, fn.__name__, fn.__defaults__, cells)
+        made.__kwdefaults__ = fn.__kwdefaults__
+        made.__qualname__, made.__module__, made.__doc__ = fn.__qualname__, fn.__module__, fn.__doc__
+        made.__dict__ = fn.__dict__
+        self._memo[id(fn)] = (fn, made)
+        for cell in fn.__closure__ or ():
+            self._fill(cell)
+        return made
+
+    def _cell(self, cell: types.CellType) -> types.CellType:
+        if id(cell) not in self._cells:
+            self._cells[id(cell)] = (cell, types.CellType(), _EMPTY)
+        return self._cells[id(cell)][1]
+
+    def _fill(self, cell: types.CellType) -> None:
+        _, made, content = self._cells[id(cell)]
+        if content is not _EMPTY:
+            return
+        try:
+            content = self.of(cell.cell_contents)
+        except ValueError:  # nothing in it yet
+            return
+        made.cell_contents = content
+        self._cells[id(cell)] = (cell, made, content)
+
+    def written(self) -> str | None:
+        """A global or a variable of an enclosing function that the trace has written, in its own copy of it."""
+        for scope in self._scopes.values():
+            for name in scope:
+                if name != "__builtins__":
+                    return f"the global {name}"
+        for _, made, content in self._cells.values():
+            try:
+                if made.cell_contents is not content:
+                    return "a variable of an enclosing function"
+            except ValueError:
+                if content is not _EMPTY:
+                    return "a variable of an enclosing function"
+        return None
+
+
+_EMPTY = object()
+_REPLACED_MODULES = {
+    "numpy", "numpy.random", "datetime", "glob", "logging", "os", "random", "secrets", "shutil", "socket", "subprocess", "sys",
+    "tempfile", "time", "uuid", "warnings",
+}  # fmt: skip
+
+
+class _Acting:
+    """Stands for what acts on the world outside: using it ends the trace."""
+
+    def __init__(self, action: str):
+        self.__dict__["_action"] = action
+
+    def __call__(self, *args, **kwargs):
+        stop(self._action)
+
+    def __getattr__(self, name):
+        stop(self._action)
+
+    def __setattr__(self, name, value):
+        stop(self._action)
+
+    def __next__(self):
+        stop(self._action)
+
+    def __iter__(self):
+        stop(self._action)
+
+    def __enter__(self):
+        stop(self._action)
+
+    def __exit__(self, *exc):
+        return False
+
+
+def _clock(kind: type) -> type:
+    """``datetime.datetime`` or ``datetime.date`` whose methods that read the clock end the trace."""
+    reading = {
+        name: staticmethod(lambda *args, name=name: stop(f"datetime.{name}"))
+        for name in ("now", "utcnow", "today")
+        if hasattr(kind, name)
+    }
+    return type(kind.__name__, (kind,), reading)
+
+
+_CLOCKS = {kind: _clock(kind) for kind in (datetime.datetime, datetime.date)}

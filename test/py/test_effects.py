@@ -1,0 +1,387 @@
+"""What a function does beside computing happens at every call, in order: output, clocks, random numbers, and writes
+into what is around it. The function then runs as plain Python, with a warning; an error with the fallback off."""
+
+import collections
+import datetime
+import random
+import sys
+import time
+import types
+import warnings
+from time import perf_counter
+
+import numpy as np
+import pytest
+from numpy.random import default_rng, rand
+
+import mlirfuse
+from mlirfuse import TraceError
+
+X = np.arange(6.0).reshape(2, 3)
+
+history: list = []
+records: dict = {}
+total = 0
+counter = np.zeros(2)
+GENERATOR = np.random.default_rng(7)
+TWISTER = np.random.RandomState(7)
+STDLIB = random.Random(7)
+queue = collections.deque()
+names: set = set()
+
+
+class Model:
+    made = 0
+
+    def __init__(self):
+        self.calls = 0
+        self.losses = []
+        self.generator = np.random.default_rng(3)
+
+
+model = Model()
+
+
+def appends(x):
+    err = np.abs(x).sum()
+    history.append(err)
+    return x / err
+
+
+def writes_a_global(x):
+    global total
+    total = total + 1
+    return x + 1
+
+
+def writes_an_item(x):
+    records["last"] = x.sum()
+    records.setdefault("count", []).append(1)
+    return x + 1
+
+
+def writes_an_attribute(x):
+    model.calls += 1
+    return x * 2
+
+
+def writes_a_class(x):
+    Model.made += 1
+    return x * 2
+
+
+def writes_a_list_in_an_object(x):
+    model.losses.append(float((x * 2).shape[0]))
+    return x * 2
+
+
+def writes_an_array(x):
+    counter[0] += 1
+    return x + 1
+
+
+def fills_a_queue_and_a_set(x):
+    queue.append(1)
+    names.add(len(queue))
+    return x + 1
+
+
+def counts_itself(x):
+    counts_itself.calls = getattr(counts_itself, "calls", 0) + 1
+    return x + 1
+
+
+def changes_an_argument(x, parts):
+    parts.append(x + 1)
+    return x
+
+
+def state():
+    """All that the functions above write, as values."""
+    return (
+        [float(h) for h in history], {k: np.asarray(v).tolist() for k, v in records.items()}, total, counter.tolist(), model.calls,
+        Model.made, list(model.losses), list(queue), set(names), getattr(counts_itself, "calls", 0),
+    )  # fmt: skip
+
+
+def reset():
+    global total
+    total = model.calls = Model.made = 0
+    counter[:] = 0
+    for held in (history, records, model.losses, queue, names):
+        held.clear()
+    counts_itself.__dict__.clear()
+
+
+WRITERS = [
+    appends, writes_a_global, writes_an_item, writes_an_attribute, writes_a_class, writes_a_list_in_an_object, writes_an_array,
+    fills_a_queue_and_a_set, counts_itself,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("fn", WRITERS, ids=lambda f: f.__name__)
+def test_writes_happen_at_every_call(fn):
+    reset()
+    expected, states = [], []
+    for k in range(4):
+        expected.append(fn(X + k))
+        states.append(state())
+    reset()
+    if fn is counts_itself:
+        compiled = mlirfuse.jit(fn, fallback=True)
+    else:
+        compiled = mlirfuse.jit(fn, fallback=True)
+    with pytest.warns(UserWarning, match="every call") as warned:
+        for k in range(4):
+            np.testing.assert_allclose(compiled(X + k), expected[k])
+            assert state() == states[k]
+    assert len(warned) == 1
+
+
+def test_a_nonlocal_is_written_at_every_call():
+    def make():
+        calls = 0
+
+        def count(x):
+            nonlocal calls
+            calls += 1
+            return x + calls
+
+        return mlirfuse.jit(count, fallback=True)
+
+    compiled = make()
+    with pytest.warns(UserWarning, match="variable of an enclosing function"):
+        assert [float(compiled(X)[0, 0]) for _ in range(4)] == [1.0, 2.0, 3.0, 4.0]
+
+
+def test_an_argument_that_is_a_list_is_changed():
+    parts = []
+    compiled = mlirfuse.jit(changes_an_argument, fallback=True)
+    with pytest.warns(UserWarning, match="argument"):
+        compiled(X, parts)
+    assert len(parts) == 1 and np.array_equal(parts[0], X + 1)
+
+
+def test_print_happens_at_every_call(capsys):
+    def shows(x):
+        print("mean", float(x.shape[0]))
+        return x.mean()
+
+    compiled = mlirfuse.jit(shows, fallback=True)
+    with pytest.warns(UserWarning, match=r"test_effects.py:\d+: print"):
+        for _ in range(3):
+            assert compiled(X) == X.mean()
+    assert capsys.readouterr().out == "mean 2.0\n" * 3
+
+
+def draw_module(x):
+    return x + np.random.rand(3)
+
+
+def draw_generator(x):
+    return x + GENERATOR.standard_normal(3)
+
+
+def draw_twister(x):
+    return x + TWISTER.rand(3)
+
+
+def draw_stdlib(x):
+    return x * random.random()
+
+
+def draw_own_stdlib(x):
+    return x * STDLIB.random()
+
+
+def draw_attribute(x):
+    return x + model.generator.random(3)
+
+
+def draw_imported(x):
+    return x + rand(3)
+
+
+def draw_shuffled(x):
+    order = list(range(3))
+    random.shuffle(order)
+    return x[:, order]
+
+
+def draw_in_a_helper(x):
+    return draw_module(x) * 2
+
+
+def draw_by_argument(x, generator):
+    return x + generator.random(3)
+
+
+def seed_all():
+    np.random.seed(3)
+    random.seed(3)
+    STDLIB.seed(3)
+    GENERATOR.bit_generator.state = np.random.default_rng(3).bit_generator.state
+    model.generator.bit_generator.state = np.random.default_rng(4).bit_generator.state
+    TWISTER.seed(3)
+
+
+DRAWERS = [
+    draw_module, draw_generator, draw_twister, draw_stdlib, draw_own_stdlib, draw_attribute, draw_imported, draw_shuffled,
+    draw_in_a_helper,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("fn", DRAWERS, ids=lambda f: f.__name__)
+def test_random_numbers_are_numpys_in_its_order(fn):
+    seed_all()
+    expected = [fn(X) for _ in range(4)]
+    seed_all()
+    compiled = mlirfuse.jit(fn, fallback=True)
+    with pytest.warns(UserWarning, match="every call"):
+        got = [compiled(X) for _ in range(4)]
+    for a, b in zip(got, expected):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_generator_that_is_an_argument():
+    expected = [draw_by_argument(X, g) for g in [np.random.default_rng(5)] for _ in range(3)]
+    generator, compiled = np.random.default_rng(5), mlirfuse.jit(draw_by_argument, fallback=True)
+    with pytest.warns(UserWarning, match="generator"):
+        for e in expected:
+            np.testing.assert_array_equal(compiled(X, generator), e)
+
+
+@pytest.mark.parametrize(
+    "draw", [lambda x: x + default_rng().random(3), lambda x: x + np.random.default_rng().random(3)]
+)
+def test_a_generator_made_inside_is_new_in_each_call(draw):
+    compiled = mlirfuse.jit(draw, fallback=True)
+    with pytest.warns(UserWarning, match="default_rng"):
+        assert not np.array_equal(compiled(X), compiled(X))
+
+
+def test_first_use_of_random_numbers_in_a_process():
+    import subprocess
+
+    program = (
+        "import warnings; warnings.simplefilter('ignore')\n"
+        "import numpy as np, mlirfuse\n"
+        "def f(x): return x + np.random.rand(3)\n"
+        "f = mlirfuse.jit(f); x = np.zeros(3)\n"
+        "assert not np.array_equal(f(x), f(x))\n"
+    )
+    path = __file__.rsplit(".", 1)[0] + "_first.py"  # a file: functions of `python -c` have no source
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, (path, done.stderr)
+
+
+CLOCKS = [
+    lambda x: x * 0 + time.time_ns(), lambda x: x * 0 + perf_counter(), lambda x: x * 0 + time.monotonic_ns() * 1.0,
+    lambda x: x * 0 + datetime.datetime.now().timestamp(),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("fn", CLOCKS)
+def test_clocks_are_read_at_every_call(fn):
+    compiled = mlirfuse.jit(fn, fallback=True)
+    with pytest.warns(UserWarning, match="every call"):
+        first = compiled(X)
+    time.sleep(0.01)
+    assert compiled(X)[0, 0] > first[0, 0]
+
+
+def test_files_and_iterators(tmp_path):
+    file = tmp_path / "scale"
+    numbers = iter([1.0, 2.0, 3.0])
+
+    def reads(x):
+        with open(file) as f:
+            return x * float(f.read())
+
+    def takes(x):
+        return x * next(numbers)
+
+    compiled = mlirfuse.jit(reads, fallback=True), mlirfuse.jit(takes, fallback=True)
+    with pytest.warns(UserWarning, match="every call"):
+        for value in (1.0, 2.0, 3.0):
+            file.write_text(str(value))
+            for fn in compiled:
+                np.testing.assert_array_equal(fn(X), X * value)
+
+
+def test_results_that_are_objects_are_new_in_each_call():
+    def makes(x):
+        return types.SimpleNamespace(y=x + 1)
+
+    compiled = mlirfuse.jit(makes, fallback=True)
+    with pytest.warns(UserWarning, match="makes a SimpleNamespace"):
+        first, second = compiled(X), compiled(X + 1)
+    np.testing.assert_array_equal(first.y, X + 1)
+    np.testing.assert_array_equal(second.y, X + 2)
+
+
+def test_a_failure_midway_has_its_effects_once():
+    reset()
+
+    def fails(x, y):
+        history.append(x.shape[0])
+        return x @ y
+
+    compiled = mlirfuse.jit(fails, fallback=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for k in range(3):
+            with pytest.raises(ValueError, match="matmul"):
+                compiled(X, X)
+            assert history == [2] * (k + 1)
+
+
+def test_with_the_fallback_off_effects_are_errors_and_do_not_happen(capsys):
+    reset()
+    before = state()
+    for fn in WRITERS:
+        with pytest.raises(TraceError, match="every call"):
+            mlirfuse.jit(fn, fallback=False)(X)
+        assert state() == before
+
+    def shows(x):
+        try:
+            print(x.shape)
+        except Exception:
+            pass
+        return x + 1
+
+    with pytest.raises(TraceError, match="print"):
+        mlirfuse.jit(shows, fallback=False)(X)
+    assert capsys.readouterr().out == ""
+
+
+def test_what_is_not_done_is_no_effect():
+    def careful(x, verbose=False):
+        if verbose:
+            print(x)
+        local = []
+        local.append(x + 1)
+        found = {"y": local[0]}
+        found["z"] = found["y"] * 2
+        holder = types.SimpleNamespace(n=0)
+        holder.n += 1
+        return found["z"] * holder.n
+
+    np.testing.assert_array_equal(mlirfuse.jit(careful, fallback=False)(X), (X + 1) * 2)
+
+
+def test_a_cache_that_fills_at_the_first_call_does_not_keep_a_function_from_compiling():
+    tables: dict = {}
+
+    def cached(x):
+        if "scale" not in tables:
+            tables["scale"] = 3.0
+        return x * tables["scale"]
+
+    compiled = mlirfuse.jit(cached, fallback=True)
+    before = mlirfuse.counters.kinds
+    with pytest.warns(UserWarning, match="tables"):
+        compiled(X)
+    compiled(X)
+    assert mlirfuse.counters.kinds == before + 1
