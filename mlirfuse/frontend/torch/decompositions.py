@@ -1,0 +1,104 @@
+"""Which ATen ops are taken apart while AOTAutograd traces, chosen op by op.
+
+torch's core list is the beginning. Beside it: norms, softmax, the losses and their gradients become the primitives that
+the schedulers fuse, and that the partitioner can cut anywhere. Whole stay the ops whose own kernel in torch is better
+than a chain of index arithmetic: attention, pools, interpolation, padding by reflection, scatters, embedding's gradient.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._decomp import core_aten_decompositions, get_decompositions
+
+from mlirfuse.frontend.torch import random
+
+aten = torch.ops.aten
+
+_TAKEN_APART = [
+    aten._softmax,
+    aten._log_softmax,
+    aten.native_layer_norm,
+    aten.native_group_norm,
+    aten.native_batch_norm,
+    aten._native_batch_norm_legit,
+    aten._native_batch_norm_legit_no_training,
+    aten._native_batch_norm_legit_functional,
+    aten._batch_norm_with_update_functional,
+    aten._batch_norm_no_update,
+    aten.batch_norm_backward,
+    aten.linalg_vector_norm,
+    aten.dist,
+    aten.hardtanh,
+    aten.addmv,
+    aten.grid_sampler_2d,
+]
+_KEPT = {
+    "aten._scaled_dot_product_flash_attention_for_cpu",
+    "aten._unsafe_index",
+    "aten._unsafe_index_put",
+    "aten._unsafe_masked_index",
+    "aten._unsafe_masked_index_put_accumulate",
+    "aten.addcdiv",
+    "aten.addcmul",
+    "aten.affine_grid_generator",
+    "aten.baddbmm",
+    "aten.cdist",
+    "aten.clamp_max",
+    "aten.clamp_min",
+    "aten.col2im",
+    "aten.cudnn_batch_norm",
+    "aten.embedding_dense_backward",
+    "aten.floor_divide",
+    "aten.frac",
+    "aten.grid_sampler_2d",
+    "aten.im2col",
+    "aten.index_add",
+    "aten.index_copy",
+    "aten.isfinite",
+    "aten.isneginf",
+    "aten.isposinf",
+    "aten.linspace",
+    "aten.logaddexp",
+    "aten.masked_fill",
+    "aten.max_unpool2d",
+    "aten.max_unpool3d",
+    "aten.mv",
+    "aten.dot",
+    "aten.reflection_pad1d",
+    "aten.reflection_pad1d_backward",
+    "aten.reflection_pad2d",
+    "aten.reflection_pad2d_backward",
+    "aten.reflection_pad3d",
+    "aten.reflection_pad3d_backward",
+    "aten.renorm",
+    "aten.replication_pad1d",
+    "aten.replication_pad2d",
+    "aten.replication_pad3d",
+    "aten.rsub",
+    "aten.select_scatter",
+    "aten.slice_scatter",
+    "aten.squeeze",
+    "aten.sum",
+    "aten.transpose",
+    "aten.t",
+    "aten.unbind",
+    "aten.unfold_backward",
+    "aten.vdot",
+}
+
+
+@functools.cache
+def table() -> dict[Any, Callable[..., Any]]:
+    """Overload to decomposition."""
+    found = {**core_aten_decompositions(), **get_decompositions(_TAKEN_APART)}
+    found = {op: f for op, f in found.items() if str(getattr(op, "_overloadpacket", op)) not in _KEPT}
+    return {**found, **random.DECOMPOSITIONS}
+
+
+def without_random() -> dict[Any, Callable[..., Any]]:
+    """As :func:`table`, with torch's own random numbers, those of eager."""
+    return {op: f for op, f in table().items() if op not in random.DECOMPOSITIONS}

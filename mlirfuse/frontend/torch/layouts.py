@@ -1,0 +1,59 @@
+"""Strides: how a tensor of eager's lies in memory, and how a kernel's row-major result becomes a view that lies so.
+
+AOTAutograd does not notice wrong strides, the user gets them. So what leaves the kernels has the strides of the traced
+fake tensor: a kernel writes the dimensions in their order in memory, and the tensor is a permuted view of that.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from mlirfuse.frontend.torch.sizes import OpaqueSize, hint, shape
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.sizes import Size
+
+
+def memory_order(tensor: torch.Tensor) -> tuple[int, ...] | None:
+    """The dimensions of a tensor from the outermost in memory to the innermost, where it fills its memory without gaps
+    and repeats nothing; None where it does not. Dimensions of extent 1 stay at the place of their number."""
+    extents, strides = shape(tensor.shape), shape(tensor.stride())
+    if is_dense(extents, strides):
+        return tuple(range(len(extents)))
+    try:
+        weights = [hint(s) for s in tensor.stride()]
+    except OpaqueSize:
+        return None
+    real = [k for k in range(len(extents)) if extents[k] != 1]
+    ordered = sorted(real, key=lambda k: (-weights[k], k))
+    places = iter(ordered)
+    order = tuple(k if extents[k] == 1 else next(places) for k in range(len(extents)))
+    return order if is_dense([extents[k] for k in order], [strides[k] for k in order]) else None
+
+
+def is_dense(extents, strides) -> bool:
+    """Whether these are row-major strides without gaps; those of extents of 1 may be anything."""
+    running: Size = 1
+    for n, s in zip(reversed(extents), reversed(strides)):
+        if n == 1:
+            continue
+        if s != running:
+            return False
+        running = sz.mul(running, n)
+    return True
+
+
+def inverse(order: tuple[int, ...]) -> tuple[int, ...]:
+    """The permutation that undoes ``order``."""
+    out = [0] * len(order)
+    for k, d in enumerate(order):
+        out[d] = k
+    return tuple(out)
+
+
+def natural_strides(extents, order: tuple[int, ...]) -> tuple[Size, ...]:
+    """The strides, by dimension, of a permuted view of a row-major tensor whose dimensions in memory are ``order``."""
+    inner = sz.contiguous_strides([extents[k] for k in order])
+    out: list[Size] = [0] * len(order)
+    for k, d in enumerate(order):
+        out[d] = inner[k]
+    return tuple(out)

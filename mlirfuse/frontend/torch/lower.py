@@ -1,0 +1,407 @@
+"""A graph of AOTAutograd's as one :class:`mlirfuse.ir.graph.Graph`: fusible ops as ops of the table, all others as
+calls of torch's own.
+
+Views are lowered twice. *Inside* they are shape ops, which cost a kernel nothing; *outside* they are torch's views,
+which give a call the strides that it was traced with. What nobody uses of either goes with the dead code. So a group
+never copies a view for a product that would have read the tensor transposed.
+
+What leaves a group has the strides of its fake tensor: :mod:`mlirfuse.frontend.torch.layouts`.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+from torch.utils import _pytree as pytree
+
+from mlirfuse.core.errors import ShapeError
+from mlirfuse.frontend.torch import layouts, sizes
+from mlirfuse.frontend.torch import ops as _rules  # noqa: F401  (registers them)
+from mlirfuse.frontend.torch.ops.rules import RULES, VIEWS, Context, Unsupported, dtype_of
+from mlirfuse.frontend.torch.places import user_line
+from mlirfuse.frontend.torch.sizes import OpaqueSize
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.builder import Builder
+from mlirfuse.ir.dtypes import DType
+from mlirfuse.ir.graph import Block, Graph, Layout, Op, Value
+from mlirfuse.ir.sizes import Size
+
+_OBJECT = "!torch.object"  # what is no tensor with kernels: a number, None, a tensor of another type
+_ALIGN = 16  # bytes; a call looks at the addresses that it is given
+
+
+@dataclass
+class Lowered:
+    """``graph`` and how its arguments and results stand to those of the traced graph.
+
+    ``tensors``: the places, among the inputs, of the graph's first arguments; ``constants``: what the others are.
+    ``symbols``: where each symbol is read: (input, dimension), or (input, None) for an input that is a number.
+    ``outputs``: for each result of the traced graph the place of a result of ``graph``, a size, or a constant.
+    ``outside``: calls of torch's, and why they are: node, reason.
+    """
+
+    graph: Graph
+    tensors: list[int]
+    constants: list[Any]
+    symbols: dict[str, tuple[int, int | None]]
+    outputs: list[tuple[str, Any]]
+    outside: list[tuple[Node, str]] = field(default_factory=list)
+
+
+def lower(module: GraphModule, name: str, exact_strides: Sequence[int] | None = None) -> Lowered:
+    """``exact_strides``: the places of outputs whose strides must be eager's even where extents of 1 make them
+    meaningless; None: all."""
+    return _Lowering(module, name, exact_strides).run()
+
+
+@dataclass
+class _Made:
+    """What a node is inside of groups and outside of them."""
+
+    inside: Any
+    outside: Any
+
+
+class _Lowering:
+    def __init__(self, module: GraphModule, name: str, exact_strides: Sequence[int] | None):
+        self.module = module
+        self.exact = exact_strides
+        self.block = Block()
+        self.node: Node | None = None
+        self.builder = Builder(self.block, lambda: user_line(self.node))
+        self.made: dict[Node, _Made] = {}
+        self.result = Lowered(Graph(name, self.block), [], [], {}, [])
+        self.device = _main_device(module)
+        self.result.graph.device = self.device.type if self.device is not None else "cpu"
+        self.late: list[tuple[Value, Any]] = []  # constants of the module, which become arguments at the end
+
+    def run(self) -> Lowered:
+        placeholders = [n for n in self.module.graph.nodes if n.op == "placeholder"]
+        for place, node in enumerate(placeholders):
+            self.placeholder(place, node)
+        for node in self.module.graph.nodes:
+            self.node = node
+            if node.op == "get_attr":
+                self.constant(node)
+            elif node.op == "call_function":
+                self.call_function(node)
+            elif node.op == "output":
+                self.output(node)
+        graph = self.result.graph
+        for value, what in self.late:
+            self.argument(value, what)
+        self.result.constants = [what for _, what in self.late]
+        graph.layouts += [None] * (len(graph.args) - len(graph.layouts))
+        return self.result
+
+    # ---- what comes in
+
+    def placeholder(self, place: int, node: Node) -> None:
+        fake = node.meta.get("val")
+        if isinstance(fake, torch.SymInt):
+            try:
+                size = sizes.size(fake)
+            except OpaqueSize:
+                size = None
+            if isinstance(size, sz.Expr) and size.is_symbol:
+                self.result.symbols.setdefault(str(size), (place, None))
+        if isinstance(fake, torch.Tensor):
+            self._learn(place, fake)
+        value = self._value_for(fake)
+        self.argument(value, fake)
+        self.result.tensors.append(place)
+        self.made[node] = _Made(value, value)
+
+    def argument(self, value: Value, like: Any) -> None:
+        graph = self.result.graph
+        graph.args.append(value)
+        layout = None
+        if value.dtype is not None and isinstance(like, torch.Tensor):
+            layout = Layout(sizes.shape(like.stride()), _ALIGN)
+        graph.layouts.append(layout)
+
+    def _learn(self, place: int, fake: torch.Tensor) -> None:
+        for k, n in enumerate(fake.shape):
+            if isinstance(n, torch.SymInt) and n.node.expr.is_symbol:
+                self.result.symbols.setdefault(n.node.expr.name, (place, k))
+
+    def constant(self, node: Node) -> None:
+        what: Any = self.module
+        for part in str(node.target).split("."):
+            what = getattr(what, part)
+        if not isinstance(what, torch.Tensor):  # the body of a higher-order op
+            self.made[node] = _Made(_Literal(what), _Literal(what))
+            return
+        value = self._value_for(what)
+        self.late.append((value, what))
+        self.made[node] = _Made(value, value)
+
+    def _value_for(self, like: Any) -> Value:
+        """A value of the type that kernels can read, or an object."""
+        if isinstance(like, torch.Tensor):
+            try:
+                return Value(self.readable(like), sizes.shape(like.shape))
+            except (Unsupported, OpaqueSize):
+                pass
+        return Value(None, type=_OBJECT)
+
+    def readable(self, like: torch.Tensor) -> DType:
+        """The element type of a tensor that kernels can read. Raises :class:`Unsupported`, :class:`OpaqueSize`."""
+        if like.layout is not torch.strided or type(like) not in _PLAIN:
+            raise Unsupported(f"a {type(like).__name__} of layout {like.layout}")
+        if like.is_conj() or like.is_neg():
+            raise Unsupported("a view that is conjugated or negated when it is read")
+        if self.device is not None and like.device != self.device:
+            raise Unsupported(f"a tensor on {like.device} among those on {self.device}")
+        sizes.shape(like.stride())
+        if any(n == 0 for n in sizes.shape(like.shape)):
+            raise Unsupported("a tensor without elements")
+        return dtype_of(like.dtype)
+
+    # ---- nodes
+
+    def call_function(self, node: Node) -> None:
+        if node.target is operator.getitem:
+            source, index = node.args
+            whole = self.made[source]  # type: ignore[index]
+            if isinstance(whole.outside, (list, tuple)) and isinstance(index, int):
+                self.made[node] = _Made(whole.inside[index], whole.outside[index])
+                return
+        name = str(node.target)
+        reason = "no kernel of ours"
+        if name in RULES:
+            try:
+                self.by_rule(node, name)
+                return
+            except (Unsupported, OpaqueSize, ShapeError, TypeError) as error:
+                reason = str(error)
+        if isinstance(node.meta.get("val"), (torch.SymInt, torch.SymFloat, torch.SymBool, int)):
+            size = self._size_of(node)
+            if size is not None:
+                self.made[node] = _Made(size, size)
+                return
+        outside = self.call(node)
+        self.made[node] = _Made(outside, outside)
+        if name not in VIEWS:
+            self.result.outside.append((node, reason))
+
+    def by_rule(self, node: Node, name: str) -> None:
+        """Raises where the rule does not cover the node, with the block as it was."""
+        count = len(self.block.ops)
+        pooled = dict(self.builder._constants)
+        try:
+            inside = self._inside(node, name)
+        except Exception:
+            del self.block.ops[count:]
+            self.builder._constants = pooled
+            raise
+        if name in VIEWS:
+            outside = self.call(node)
+            self.made[node] = _Made(inside, outside)
+        elif isinstance(inside, list):
+            pairs = [self._stored(value, fake) for value, fake in zip(inside, node.meta["val"])]
+            self.made[node] = _Made([p.inside for p in pairs], [p.outside for p in pairs])
+        else:
+            self.made[node] = self._stored(inside, node.meta["val"])
+
+    def _inside(self, node: Node, name: str) -> Any:
+        fakes = pytree.tree_leaves(node.meta["val"])
+        for fake in fakes:
+            self.readable(fake)
+        given = pytree.tree_map(self._operand, (node.args, node.kwargs), is_leaf=lambda x: isinstance(x, Node))
+        flat = [x.meta["val"] if isinstance(x, Node) else x for x in pytree.tree_leaves((node.args, node.kwargs))]
+        if name not in VIEWS:  # a fresh result that does not lie without gaps
+            for fake in fakes:
+                if layouts.memory_order(fake) is None:
+                    raise Unsupported("the result has gaps in memory")
+        args, kwargs = given
+        found = RULES[name](Context(self.builder, fakes[0], flat), *args, **kwargs)
+        results = list(found) if isinstance(found, (list, tuple)) else [found]
+        operands = [x for x in pytree.tree_leaves(given) if isinstance(x, Value)]
+        for k, fake in enumerate(fakes):
+            value, shape = results[k], sizes.shape(fake.shape)
+            if value.dtype is not dtype_of(fake.dtype):
+                value = self.builder.cast(value, dtype_of(fake.dtype))
+            if value.shape != shape:
+                value = self.builder.broadcast_to(value, shape)
+            if name not in VIEWS and any(value is x for x in operands):
+                value = self.builder.op("copy", value)  # type: ignore[assignment]
+            results[k] = value
+        return results if isinstance(node.meta["val"], (list, tuple)) else results[0]
+
+    def _operand(self, x: Any) -> Any:
+        if not isinstance(x, Node):
+            return x
+        inside = self.made[x].inside
+        if isinstance(inside, Value) and inside.dtype is None:
+            raise Unsupported(f"{x.name} is no tensor that kernels read")
+        return inside
+
+    def _stored(self, value: Value, fake: torch.Tensor) -> _Made:
+        """A kernel's result, where it leaves the kernel: in the order of memory that eager gives it."""
+        order = layouts.memory_order(fake)
+        assert order is not None
+        if order == tuple(range(len(order))):
+            return _Made(value, value)
+        packed = self.builder.permute(value, order)
+        back = layouts.inverse(order)
+        outside = self._call_op("aten.permute.default", lambda x: [x.permute(back)], [packed], [fake])[0]
+        return _Made(self.builder.permute(packed, back), outside)
+
+    # ---- calls of torch's own
+
+    def call(self, node: Node) -> Any:
+        """The node as a call. Gives its result, or the list of them."""
+        leaves, spec = pytree.tree_flatten((node.args, node.kwargs))
+        operands: list[Value] = []
+        extents: list[Size] = []
+        places: list[tuple[str, Any]] = []
+        for leaf in leaves:
+            what: Any = self.made[leaf].outside if isinstance(leaf, Node) else leaf
+            if isinstance(what, Value):
+                places.append(("operand", len(operands)))
+                operands.append(what)
+            elif isinstance(what, sz.Expr):
+                places.append(("size", len(extents)))
+                extents.append(what)
+            elif isinstance(what, (list, tuple)):  # all the results of a call at once
+                start = len(operands)
+                operands += what
+                places.append(("operands", (start, len(operands))))
+            else:
+                places.append(("literal", what.value if isinstance(what, _Literal) else what))
+        fakes = node.meta.get("val")
+        several = isinstance(fakes, (list, tuple))
+        function = _caller(node.target, places, spec, len(operands), several)
+        effects = _has_effects(node)
+        made = self._call_op(str(node.target), function, operands, list(fakes) if several else [fakes], extents, effects)
+        return made if several else made[0]
+
+    def _call_op(self, callee: str, function: Callable[..., list[Any]], operands: list[Value], fakes: Sequence[Any],
+                 extents: Sequence[Size] = (), effects: bool = False) -> list[Value]:  # fmt: skip
+        results = [self._value_for(fake) for fake in fakes]
+        strides = tuple(
+            sizes.shape(fake.stride()) if v.dtype is not None else () for v, fake in zip(results, fakes)
+        )
+        attrs = {
+            "callee": callee,
+            "dtypes": tuple(v.dtype for v in results),
+            "shapes": tuple(v.shape for v in results),
+            "strides": strides,
+            "effects": effects,
+            "function": function,
+            "sizes": tuple(extents),
+        }
+        self.block.ops.append(Op("call", operands, attrs, results, loc=user_line(self.node)))
+        return results
+
+    def _size_of(self, node: Node) -> Size | None:
+        fake = node.meta["val"]
+        try:
+            size = sizes.size(fake)
+        except OpaqueSize:
+            return None
+        return size if sz.symbols_of([size]) <= set(self.result.symbols) else None
+
+    # ---- what goes out
+
+    def output(self, node: Node) -> None:
+        (given,) = node.args
+        returns: list[Value] = []
+        places: dict[Value, int] = {}
+        for k, leaf in enumerate(given if isinstance(given, (list, tuple)) else (given,)):  # type: ignore[arg-type]
+            what = self.made[leaf].outside if isinstance(leaf, Node) else leaf
+            if isinstance(what, Value):
+                if self.exact is None or k in self.exact:
+                    what = self._with_strides(what, leaf.meta.get("val"))  # type: ignore[union-attr]
+                if what not in places:
+                    places[what] = len(returns)
+                    returns.append(what)
+                self.result.outputs.append(("result", places[what]))
+            elif isinstance(what, sz.Expr):
+                self.result.outputs.append(("size", what))
+            else:
+                self.result.outputs.append(("literal", what.value if isinstance(what, _Literal) else what))
+        self.block.returns = returns
+
+    def _with_strides(self, value: Value, fake: Any) -> Value:
+        """A kernel's result with eager's strides, those of extents of 1 too."""
+        if value.dtype is None or value.op is None or (value.op.name == "call" and value.op.attrs["callee"] != "aten.permute.default"):
+            return value
+        order = layouts.memory_order(fake)
+        if order is None:
+            return value
+        shape, strides = sizes.shape(fake.shape), sizes.shape(fake.stride())
+        if strides == layouts.natural_strides(shape, order):
+            return value
+        count, rank = len(strides), len(shape)
+
+        def restride(x: torch.Tensor, *extents: int) -> list[torch.Tensor]:
+            return [x.as_strided(extents[:rank], extents[rank : rank + count])]
+
+        return self._call_op("aten.as_strided.default", restride, [value], [fake], [*shape, *strides])[0]
+
+
+class _Literal:
+    """A value that a call takes as it is: a module of a higher-order op."""
+
+    def __init__(self, value: Any):
+        self.value = value
+
+
+_PLAIN = {torch.Tensor, torch.nn.Parameter, torch._subclasses.FakeTensor}
+
+
+def _main_device(module: GraphModule) -> torch.device | None:
+    """Where the graph's kernels run: the first GPU among its tensors' devices, else the CPU."""
+    found = None
+    for node in module.graph.nodes:
+        for fake in pytree.tree_leaves(node.meta.get("val")):
+            if isinstance(fake, torch.Tensor):
+                if fake.device.type == "cuda":
+                    return fake.device
+                found = found or fake.device
+    return found
+
+
+def _has_effects(node: Node) -> bool:
+    """Whether a call does more than compute its results."""
+    target = node.target
+    if isinstance(target, torch._ops.OpOverload):
+        return target._schema.is_mutable or node.is_impure()
+    if isinstance(target, torch._ops.HigherOrderOperator):
+        return True
+    return False
+
+
+def _caller(target: Any, places: list[tuple[str, Any]], spec: Any, count: int, several: bool) -> Callable[..., list[Any]]:
+    """A function of the operands and behind them the sizes that calls ``target`` and gives the list of results."""
+    args_spec, kwargs_spec = pytree.tree_unflatten([None] * 0, spec) if spec.num_leaves == 0 else (None, None)
+    simple = args_spec is None and all(kind == "operand" and place == k for k, (kind, place) in enumerate(places))
+    flat_args = simple and spec == pytree.tree_flatten((tuple(range(len(places))), {}))[1]
+    if flat_args:
+        if several:
+            return lambda *given: list(target(*given))
+        return lambda *given: [target(*given)]
+
+    def call(*given: Any) -> list[Any]:
+        leaves: list[Any] = []
+        for kind, place in places:
+            if kind == "operand":
+                leaves.append(given[place])
+            elif kind == "size":
+                leaves.append(given[count + place])
+            elif kind == "operands":
+                leaves.append(given[place[0] : place[1]])
+            else:
+                leaves.append(place)
+        args, kwargs = pytree.tree_unflatten(leaves, spec)
+        made = target(*args, **kwargs)
+        return list(made) if several else [made]
+
+    return call

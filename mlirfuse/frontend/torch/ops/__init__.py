@@ -1,0 +1,3 @@
+"""Rules for ATen and prims overloads, by what they do. Importing this package registers them all."""
+
+from mlirfuse.frontend.torch.ops import pointwise, random, reductions, shapes  # noqa: F401

@@ -1,0 +1,303 @@
+"""Elementwise overloads. Most are one op of the table: :data:`ONE_TO_ONE` says which."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from mlirfuse.frontend.torch.ops.rules import RULES, Context, Unsupported, dtype_of, rule
+from mlirfuse.frontend.torch.ops.shapes import in_own_memory
+from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir.dtypes import DType
+from mlirfuse.ir.graph import Value
+
+# Of the table's rows by how eager chooses the type that they compute in: the result's (floats for integers), the
+# operands' common one, or as bits.
+FLOATING = (
+    "exp exp2 expm1 log log2 log10 log1p sqrt rsqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf "
+    "erfc erfinv lgamma sigmoid reciprocal"
+)
+SAME = "neg abs sign floor ceil trunc relu bitwise_not silu"
+TESTS = "isnan isinf isposinf isneginf signbit logical_not"
+COMPARISONS = "eq ne lt le gt ge"
+LOGICAL = "logical_and logical_or logical_xor"
+BINARY = "maximum minimum fmax fmin atan2 hypot copysign nextafter logaddexp bitwise_and bitwise_or bitwise_xor gcd"
+
+
+def _unary(name: str, dtype: Callable[[Context, Value], DType]) -> Callable[..., Value]:
+    def lower(c: Context, x: Value) -> Value:
+        return c.elementwise(name, x, dtype=dtype(c, x))
+
+    return lower
+
+
+def _binary(name: str) -> Callable[..., Value]:
+    def lower(c: Context, a: Any, b: Any) -> Value:
+        return c.elementwise(name, a, b, dtype=c.common_dtype())
+
+    return lower
+
+
+for _name in FLOATING.split():
+    RULES[f"aten.{_name}.default"] = _unary(_name, lambda c, x: c.dtype)
+for _name in SAME.split():
+    RULES[f"aten.{_name}.default"] = _unary(_name, lambda c, x: c.dtype)
+for _name in TESTS.split():
+    RULES[f"aten.{_name}.default"] = _unary(_name, lambda c, x: x.dtype)
+for _name in (COMPARISONS + " " + LOGICAL + " " + BINARY).split():
+    for _overload in ("Tensor", "Scalar", "default"):
+        RULES[f"aten.{_name}.{_overload}"] = _binary(_name)
+
+
+def _no_bools(name: str) -> Callable[..., Value]:
+    def lower(c: Context, x: Value) -> Value:
+        if x.dtype is dt.bool_:
+            raise Unsupported(f"{name} of bools")
+        return c.elementwise(name, x, dtype=c.dtype)
+
+    return lower
+
+
+for _name in ("neg", "abs", "sign", "relu", "floor", "ceil", "trunc"):
+    RULES[f"aten.{_name}.default"] = _no_bools(_name)
+
+
+@rule("aten.add.Tensor", "aten.add.Scalar", "aten.sub.Tensor", "aten.sub.Scalar")
+def add(c: Context, a: Any, b: Any, alpha: Any = 1, *, name: str = "add") -> Value:
+    dtype = c.dtype
+    if alpha != 1:
+        if dtype is dt.bool_:
+            raise Unsupported("alpha of bools")
+        wide = dt.f32 if dtype.compute is dt.f32 else dtype
+        b = c.elementwise("mul", c.value(b, wide) if isinstance(b, Value) else b, alpha, dtype=wide)
+        return c.b.cast(c.elementwise(name, c.value(a, wide), b, dtype=wide), dtype)
+    return c.elementwise(name, a, b, dtype=dtype)
+
+
+def sub(c: Context, a: Any, b: Any, alpha: Any = 1) -> Value:
+    return add(c, a, b, alpha, name="sub")  # type: ignore[return-value]
+
+
+def rsub(c: Context, a: Any, b: Any, alpha: Any = 1) -> Value:
+    return add(c, b, a, alpha, name="sub") if alpha == 1 else _refuse("rsub with alpha")  # type: ignore[return-value]
+
+
+def _refuse(what: str) -> Value:
+    raise Unsupported(what)
+
+
+for _overload in ("Tensor", "Scalar"):
+    RULES[f"aten.sub.{_overload}"] = sub
+    RULES[f"aten.rsub.{_overload}"] = rsub
+
+
+@rule("aten.mul.Tensor", "aten.mul.Scalar")
+def mul(c: Context, a: Any, b: Any) -> Value:
+    return c.elementwise("mul", a, b, dtype=c.dtype)
+
+
+@rule("aten.div.Tensor", "aten.div.Scalar", "aten.true_divide.Tensor")
+def div(c: Context, a: Any, b: Any) -> Value:
+    return c.elementwise("div", a, b, dtype=c.dtype)
+
+
+@rule("aten.div.Tensor_mode", "aten.div.Scalar_mode")
+def div_mode(c: Context, a: Any, b: Any, rounding_mode: str | None = None) -> Value:
+    if rounding_mode is None:
+        return div(c, a, b)
+    return _divided(c, {"trunc": "trunc_div", "floor": "floor_div"}[rounding_mode], a, b)
+
+
+@rule("aten.floor_divide.default")
+def floor_divide(c: Context, a: Any, b: Any) -> Value:
+    return _divided(c, "floor_div", a, b)
+
+
+@rule("aten.remainder.Tensor", "aten.remainder.Scalar")
+def remainder(c: Context, a: Any, b: Any) -> Value:
+    return _divided(c, "mod", a, b)
+
+
+@rule("aten.fmod.Tensor", "aten.fmod.Scalar")
+def fmod(c: Context, a: Any, b: Any) -> Value:
+    return _divided(c, "fmod", a, b)
+
+
+def _divided(c: Context, name: str, a: Any, b: Any) -> Value:
+    """Division of integers by 0 is an error of torch's, on the CPU: only a number that is not 0 is taken."""
+    if not c.dtype.is_float and (isinstance(b, Value) or b == 0):
+        raise Unsupported("integers divided by a tensor, which may hold a 0")
+    return c.elementwise(name, a, b, dtype=c.dtype)
+
+
+@rule("aten.bitwise_left_shift.Tensor", "aten.bitwise_left_shift.Tensor_Scalar")
+def shift_left(c: Context, a: Any, b: Any) -> Value:
+    return c.elementwise("shift_left", a, b, dtype=c.dtype)
+
+
+@rule("aten.bitwise_right_shift.Tensor", "aten.bitwise_right_shift.Tensor_Scalar")
+def shift_right(c: Context, a: Any, b: Any) -> Value:
+    return c.elementwise("shift_right", a, b, dtype=c.dtype)
+
+
+@rule("aten.pow.Tensor_Scalar", "aten.pow.Tensor_Tensor", "aten.pow.Scalar")
+def power(c: Context, a: Any, b: Any) -> Value:
+    dtype = c.dtype
+    if dtype is dt.bool_:
+        raise Unsupported("powers of bools")
+    if isinstance(b, (int, float)) and not isinstance(b, bool):
+        wide = dtype.compute
+        x = c.value(a, wide)
+        simple = {2: lambda: c.b.op("mul", x, x), 3: lambda: c.b.op("mul", c.b.op("mul", x, x), x), 1: lambda: x}
+        if dtype.is_float:
+            simple |= {
+                0.5: lambda: c.b.op("sqrt", x),
+                -0.5: lambda: c.b.op("rsqrt", x),
+                -1: lambda: c.b.op("reciprocal", x),
+                -2: lambda: c.b.op("reciprocal", c.b.op("mul", x, x)),
+            }
+        if b in simple:
+            return c.b.cast(simple[b](), dtype)
+        if b < 0 and not dtype.is_float:
+            raise Unsupported("integers to a negative power")
+    elif not dtype.is_float:
+        raise Unsupported("integers to the power of a tensor, which may be negative")
+    return c.elementwise("pow", a, b, dtype=dtype)
+
+
+@rule("aten.where.self")
+def where(c: Context, condition: Value, a: Any, b: Any) -> Value:
+    dtype = c.dtype
+    return c.b.elementwise("where", c.b.cast(condition, dt.bool_), c.value(a, dtype), c.value(b, dtype))
+
+
+@rule("aten.masked_fill.Scalar", "aten.masked_fill.Tensor")
+def masked_fill(c: Context, x: Value, mask: Value, value: Any) -> Value:
+    return where(c, mask, value, x)  # type: ignore[return-value]
+
+
+@rule("aten.clamp.default", "aten.clamp.Tensor", "aten.hardtanh.default")
+def clamp(c: Context, x: Any, min: Any = None, max: Any = None) -> Value:
+    dtype = c.dtype
+    wide = dtype.compute
+    y = c.value(x, wide)
+    if min is not None:
+        y = c.b.elementwise("maximum", y, c.value(min, wide))
+    if max is not None:
+        y = c.b.elementwise("minimum", y, c.value(max, wide))
+    return c.b.cast(y, dtype)
+
+
+@rule("aten.clamp_min.default", "aten.clamp_min.Tensor")
+def clamp_min(c: Context, x: Any, min: Any) -> Value:
+    return clamp(c, x, min)  # type: ignore[return-value]
+
+
+@rule("aten.clamp_max.default", "aten.clamp_max.Tensor")
+def clamp_max(c: Context, x: Any, max: Any) -> Value:
+    return clamp(c, x, None, max)  # type: ignore[return-value]
+
+
+@rule("aten.addcmul.default")
+def addcmul(c: Context, x: Any, a: Any, b: Any, value: Any = 1) -> Value:
+    return _added(c, "mul", x, a, b, value)
+
+
+@rule("aten.addcdiv.default")
+def addcdiv(c: Context, x: Any, a: Any, b: Any, value: Any = 1) -> Value:
+    return _added(c, "div", x, a, b, value)
+
+
+def _added(c: Context, name: str, x: Any, a: Any, b: Any, value: Any) -> Value:
+    dtype = c.dtype
+    wide = dtype.compute
+    if name == "div" and not wide.is_float:
+        raise Unsupported("quotients of integers")
+    if name == "mul":
+        product = c.b.elementwise("mul", c.value(a, wide), c.value(b, wide))
+        scaled = c.b.elementwise("mul", product, c.value(value, wide)) if value != 1 else product
+    else:
+        scaled = c.b.elementwise("div", c.value(a, wide), c.value(b, wide))
+        scaled = c.b.elementwise("mul", scaled, c.value(value, wide)) if value != 1 else scaled
+    return c.b.cast(c.b.elementwise("add", c.value(x, wide), scaled), dtype)
+
+
+@rule("prims.fma.default")
+def fma(c: Context, a: Any, b: Any, x: Any) -> Value:
+    return _added(c, "mul", x, a, b, 1)
+
+
+@rule("aten.round.default")
+def round_(c: Context, x: Value) -> Value:
+    return c.elementwise("round", x, dtype=c.dtype)
+
+
+@rule("aten.gelu.default")
+def gelu(c: Context, x: Value, approximate: str = "none") -> Value:
+    return c.b.op("gelu", x, approximate=approximate)  # type: ignore[return-value]
+
+
+@rule("aten.gelu_backward.default")
+def gelu_backward(c: Context, dy: Value, x: Value, approximate: str = "none") -> Value:
+    return c.b.op("gelu_backward", c.b.cast(dy, x.dtype), x, approximate=approximate)  # type: ignore[return-value]
+
+
+@rule("aten.clone.default", "aten.lift_fresh_copy.default", "aten.lift_fresh.default")
+def clone(c: Context, x: Value, memory_format: Any = None) -> Value:
+    return in_own_memory(c, x)
+
+
+@rule("aten.copy.default")
+def copy(c: Context, x: Value, source: Value, non_blocking: bool = False) -> Value:
+    return in_own_memory(c, c.spread(c.b.cast(source, c.dtype)))
+
+
+@rule("aten._to_copy.default")
+def to_copy(c: Context, x: Value, *, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None,
+            non_blocking: bool = False, memory_format: Any = None) -> Value:  # fmt: skip
+    if x.dtype is c.dtype:
+        return in_own_memory(c, x)
+    return converted(c, x)
+
+
+@rule("prims.convert_element_type.default")
+def convert_element_type(c: Context, x: Value, dtype: torch.dtype) -> Value:
+    return in_own_memory(c, x) if x.dtype is dtype_of(dtype) else converted(c, x)
+
+
+def converted(c: Context, x: Value) -> Value:
+    """A float as an integer is what C makes of it, which for numbers out of range depends on the machine."""
+    return c.b.cast(x, c.dtype)
+
+
+@rule("aten.frac.default")
+def frac(c: Context, x: Value) -> Value:
+    return c.elementwise("frac", x, dtype=c.dtype)
+
+
+@rule("aten.isfinite.default")
+def isfinite(c: Context, x: Value) -> Value:
+    return c.elementwise("isfinite", x, dtype=x.dtype)
+
+
+@rule("aten.leaky_relu.default")
+def leaky_relu(c: Context, x: Value, negative_slope: float = 0.01) -> Value:
+    wide = c.dtype.compute
+    y = c.value(x, wide)
+    if not math.isfinite(negative_slope):
+        raise Unsupported("a slope that is no finite number")
+    scaled = c.b.op("mul", y, c.b.constant(negative_slope, wide))
+    return c.b.cast(c.b.op("where", c.b.op("gt", y, c.b.constant(0, wide)), y, scaled), c.dtype)
+
+
+@rule("aten.elu.default")
+def elu(c: Context, x: Value, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Value:
+    wide = c.dtype.compute
+    y = c.value(x, wide)
+    number = lambda n: c.b.constant(n, wide)  # noqa: E731
+    low = c.b.op("mul", c.b.op("expm1", c.b.op("mul", y, number(input_scale))), number(alpha * scale))
+    high = c.b.op("mul", y, number(scale))
+    return c.b.cast(c.b.op("where", c.b.op("gt", y, number(0)), high, low), c.dtype)

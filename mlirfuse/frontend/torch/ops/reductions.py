@@ -1,0 +1,170 @@
+"""Reductions, and what is one row's work: softmax and its kin are decomposed before they come here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from mlirfuse.frontend.torch.ops.rules import Context, Unsupported, axes, axis, rule
+from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.graph import Value
+
+Dims = Sequence[int] | int | None
+
+
+def _whole(x: Value) -> None:
+    if any(n == 0 for n in x.shape):
+        raise Unsupported("a tensor without elements")
+
+
+def _reduce(c: Context, name: str, x: Value, dims: Dims, keepdim: bool, **more: Any) -> Value:
+    _whole(x)
+    if not x.rank:
+        x, dims, keepdim = c.b.op("expand_dims", x, axes=(0,)), None, False  # type: ignore[assignment]
+    return c.b.op(name, x, axes=axes(dims, x.rank), keepdims=keepdim, **more)  # type: ignore[return-value]
+
+
+@rule("aten.sum.dim_IntList", "aten.mean.dim")
+def total(c: Context, x: Value, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None, name: str = "sum") -> Value:
+    wide = c.dtype.compute
+    return c.b.cast(_reduce(c, name, c.b.cast(x, wide), dim, keepdim), c.dtype)
+
+
+@rule("aten.mean.dim")
+def mean(c: Context, x: Value, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
+    return total(c, x, dim, keepdim, name="mean")  # type: ignore[return-value]
+
+
+@rule("aten.sum.default")
+def total_of_all(c: Context, x: Value, *, dtype: Any = None) -> Value:
+    return total(c, x)  # type: ignore[return-value]
+
+
+@rule("aten.mean.default")
+def mean_of_all(c: Context, x: Value, *, dtype: Any = None) -> Value:
+    return total(c, x, name="mean")  # type: ignore[return-value]
+
+
+@rule("aten.prod.dim_int")
+def prod(c: Context, x: Value, dim: Dims, keepdim: bool = False, *, dtype: Any = None) -> Value:
+    return c.b.cast(_reduce(c, "prod", c.b.cast(x, c.dtype.compute), dim, keepdim), c.dtype)
+
+
+@rule("aten.prod.default")
+def prod_of_all(c: Context, x: Value, *, dtype: Any = None) -> Value:
+    return prod(c, x, None)  # type: ignore[return-value]
+
+
+@rule("aten.amax.default")
+def amax(c: Context, x: Value, dim: Dims = (), keepdim: bool = False) -> Value:
+    return _reduce(c, "max", x, dim, keepdim)
+
+
+@rule("aten.amin.default")
+def amin(c: Context, x: Value, dim: Dims = (), keepdim: bool = False) -> Value:
+    return _reduce(c, "min", x, dim, keepdim)
+
+
+@rule("aten.max.default")
+def max_of_all(c: Context, x: Value) -> Value:
+    return amax(c, x)  # type: ignore[return-value]
+
+
+@rule("aten.min.default")
+def min_of_all(c: Context, x: Value) -> Value:
+    return amin(c, x)  # type: ignore[return-value]
+
+
+@rule("aten.argmax.default")
+def argmax(c: Context, x: Value, dim: int | None = None, keepdim: bool = False) -> Value:
+    return _reduce(c, "argmax", x, dim, keepdim)
+
+
+@rule("aten.argmin.default")
+def argmin(c: Context, x: Value, dim: int | None = None, keepdim: bool = False) -> Value:
+    return _reduce(c, "argmin", x, dim, keepdim)
+
+
+@rule("aten.max.dim")
+def max_with_place(c: Context, x: Value, dim: int, keepdim: bool = False) -> list[Value]:
+    return [_reduce(c, "max", x, dim, keepdim), _reduce(c, "argmax", x, dim, keepdim)]
+
+
+@rule("aten.min.dim")
+def min_with_place(c: Context, x: Value, dim: int, keepdim: bool = False) -> list[Value]:
+    return [_reduce(c, "min", x, dim, keepdim), _reduce(c, "argmin", x, dim, keepdim)]
+
+
+def _truth(c: Context, name: str, x: Value, dims: Dims, keepdim: bool) -> Value:
+    if c.dtype is not dt.bool_:  # of uint8 it is uint8
+        raise Unsupported(f"{name} of {x.dtype}")
+    return _reduce(c, name, x, dims, keepdim)
+
+
+@rule("aten.any.dim", "aten.any.dims", "aten.any.default")
+def any_(c: Context, x: Value, dim: Dims = None, keepdim: bool = False) -> Value:
+    return _truth(c, "any", x, dim, keepdim)
+
+
+@rule("aten.all.dim", "aten.all.dims", "aten.all.default")
+def all_(c: Context, x: Value, dim: Dims = None, keepdim: bool = False) -> Value:
+    return _truth(c, "all", x, dim, keepdim)
+
+
+def _variance(c: Context, name: str, x: Value, dim: Dims, correction: Any, keepdim: bool) -> Value:
+    correction = 1 if correction is None else correction
+    if correction != int(correction):
+        raise Unsupported("a correction that is no integer")
+    count = sz.product(x.shape[k] for k in (axes(dim, x.rank) or range(x.rank)))
+    if not x.rank or (isinstance(count, int) and count <= correction):
+        raise Unsupported("a variance of as few elements as the correction")
+    wide = c.b.cast(x, x.dtype.compute)
+    return c.b.cast(_reduce(c, name, wide, dim, keepdim, correction=int(correction)), c.dtype)
+
+
+@rule("aten.var.correction")
+def var(c: Context, x: Value, dim: Dims = None, *, correction: Any = None, keepdim: bool = False) -> Value:
+    return _variance(c, "var", x, dim, correction, keepdim)
+
+
+@rule("aten.std.correction")
+def std(c: Context, x: Value, dim: Dims = None, *, correction: Any = None, keepdim: bool = False) -> Value:
+    return _variance(c, "std", x, dim, correction, keepdim)
+
+
+@rule("aten.var_mean.correction")
+def var_mean(c: Context, x: Value, dim: Dims = None, *, correction: Any = None, keepdim: bool = False) -> list[Value]:
+    return [_variance(c, "var", x, dim, correction, keepdim), total(c, x, dim, keepdim, name="mean")]  # type: ignore[list-item]
+
+
+@rule("aten._softmax.default")
+def softmax(c: Context, x: Value, dim: int, half_to_float: bool) -> Value:
+    return _row(c, "softmax", x, dim=dim)
+
+
+@rule("aten._log_softmax.default")
+def log_softmax(c: Context, x: Value, dim: int, half_to_float: bool) -> Value:
+    return _row(c, "log_softmax", x, dim=dim)
+
+
+@rule("aten._softmax_backward_data.default")
+def softmax_backward(c: Context, dy: Value, y: Value, dim: int, input_dtype: torch.dtype) -> Value:
+    return _row(c, "softmax_backward", dy, y, dim=dim)
+
+
+@rule("aten._log_softmax_backward_data.default")
+def log_softmax_backward(c: Context, dy: Value, y: Value, dim: int, input_dtype: torch.dtype) -> Value:
+    return _row(c, "log_softmax_backward", dy, y, dim=dim)
+
+
+def _row(c: Context, name: str, *operands: Value, dim: int) -> Value:
+    x = operands[0]
+    _whole(x)
+    if not x.rank:
+        raise Unsupported("a softmax of a number")
+    wide = c.dtype if c.dtype.bits >= x.dtype.bits else x.dtype
+    made = c.b.op(name, *(c.b.cast(v, wide) for v in operands), axis=axis(dim, x.rank))
+    return c.b.cast(made, c.dtype)  # type: ignore[arg-type]

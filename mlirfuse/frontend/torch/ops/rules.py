@@ -1,0 +1,132 @@
+"""The registry of rules: how an ATen or prims overload is spelled in ops of our table, and what a rule is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
+
+from mlirfuse.frontend.torch import sizes
+from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.builder import Builder
+from mlirfuse.ir.dtypes import DType
+from mlirfuse.ir.graph import Value
+from mlirfuse.ir.sizes import Size
+
+
+class Unsupported(Exception):
+    """A rule does not cover such operands: the op runs as torch's own, for the reason in the message."""
+
+
+DTYPES: dict[torch.dtype, DType] = {
+    torch.float16: dt.f16,
+    torch.bfloat16: dt.bf16,
+    torch.float32: dt.f32,
+    torch.float64: dt.f64,
+    torch.int8: dt.i8,
+    torch.int16: dt.i16,
+    torch.int32: dt.i32,
+    torch.int64: dt.i64,
+    torch.uint8: dt.u8,
+    torch.bool: dt.bool_,
+}
+Rule = Callable[..., Value | Sequence[Value]]
+RULES: dict[str, Rule] = {}
+VIEWS: set[str] = set()
+
+
+def rule(*names: str, view: bool = False) -> Callable[[Rule], Rule]:
+    """Registers a function as the rule of these overloads (``"aten.add.Tensor"``). It takes a :class:`Context` and the
+    op's arguments, tensors as :class:`Value`, sizes as ours. ``view``: the result shares the first argument's memory."""
+
+    def register(function: Rule) -> Rule:
+        for name in names:
+            RULES[name] = function
+            if view:
+                VIEWS.add(name)
+        return function
+
+    return register
+
+
+def dtype_of(dtype: torch.dtype) -> DType:
+    """Our element type. Raises :class:`Unsupported`."""
+    found = DTYPES.get(dtype)
+    if found is None:
+        raise Unsupported(f"there are no kernels for {dtype}")
+    return found
+
+
+@dataclass
+class Context:
+    """What a rule works with. ``out``: the fake tensor of the (first) result; ``fakes``: the fake tensors and numbers
+    among the op's arguments, flat."""
+
+    b: Builder
+    out: torch.Tensor
+    fakes: list[Any]
+
+    @property
+    def dtype(self) -> DType:
+        """The result's element type."""
+        return dtype_of(self.out.dtype)
+
+    @property
+    def shape(self) -> tuple[Size, ...]:
+        """The result's shape."""
+        return sizes.shape(self.out.shape)
+
+    def common_dtype(self) -> DType:
+        """The type in which eager compares or combines the operands."""
+        given = [x for x in self.fakes if isinstance(x, (torch.Tensor, bool, int, float))]
+        _, found = elementwise_dtypes(*given, type_promotion_kind=ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT)
+        return dtype_of(found)
+
+    def value(self, x: Value | Size | float | bool, dtype: DType) -> Value:
+        """An operand, a number or a size as a value of ``dtype``."""
+        if isinstance(x, Value):
+            return self.b.cast(x, dtype)
+        if isinstance(x, sz.Expr):
+            return self.b.cast(self.b.size(x), dtype)
+        if isinstance(x, (bool, int, float)):
+            if isinstance(x, float) and dtype.kind in "iub":
+                x = int(x)
+            return self.b.constant(x, dtype)
+        raise Unsupported(f"an operand is a {type(x).__name__}")
+
+    def elementwise(self, name: str, *operands: Value | Size | float | bool, dtype: DType) -> Value:
+        """``name`` of the table, computed in ``dtype``, as the result's type. Half types with numbers that they do not
+        hold exactly compute in float32, as eager does."""
+        work = dtype
+        if dtype.is_float and dtype.bits == 16 and any(not _exact(x, dtype) for x in operands):
+            work = dt.f32
+        made = self.b.elementwise(name, *(self.value(x, work) for x in operands))
+        return self.b.cast(made, dtype) if work is not dtype and made.dtype is work else made
+
+    def spread(self, x: Value) -> Value:
+        """``x`` repeated to the result's shape."""
+        return self.b.broadcast_to(x, self.shape)
+
+
+def _exact(x: Value | Size | float | bool, dtype: DType) -> bool:
+    if isinstance(x, (Value, bool)):
+        return True
+    if isinstance(x, sz.Expr):
+        return False
+    return x != x or float(dtype.numpy.type(x)) == x
+
+
+def axis(dim: int, rank: int) -> int:
+    """A dimension counted from the front."""
+    return dim % rank if rank else 0
+
+
+def axes(dims: Sequence[int] | int | None, rank: int) -> tuple[int, ...] | None:
+    """Dimensions counted from the front; None, which is all, for no dimensions."""
+    if dims is None or (isinstance(dims, Sequence) and not dims):
+        return None
+    return tuple(sorted(axis(d, rank) for d in (dims if isinstance(dims, Sequence) else (dims,))))

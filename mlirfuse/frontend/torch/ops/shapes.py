@@ -1,0 +1,297 @@
+"""Views, joins, and what makes tensors of numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+
+from mlirfuse.frontend.torch.ops.rules import Context, Unsupported, axis, rule
+from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.graph import Value
+from mlirfuse.ir.sizes import Size
+
+
+def in_own_memory(c: Context, x: Value) -> Value:
+    """The same elements as a result of its own: an argument or a call's result may not be given back as it is."""
+    return c.b.op("copy", x)  # type: ignore[return-value]
+
+
+# ---------------------------------------------------------------------------------------------------------------- views
+
+
+@rule("aten.view.default", "aten.reshape.default", "aten._unsafe_view.default", "aten._reshape_alias.default",
+      "aten.squeeze.default", "aten.squeeze.dim", "aten.squeeze.dims", "aten.unsqueeze.default", view=True)  # fmt: skip
+def reshape(c: Context, x: Value, *_: Any) -> Value:
+    """The result's shape says it all."""
+    if c.shape == x.shape:
+        return x
+    ones = [k for k, n in enumerate(c.shape) if n == 1]
+    if tuple(n for n in c.shape if n != 1) == tuple(n for n in x.shape if n != 1):  # only extents of 1 come or go
+        gone = tuple(k for k, n in enumerate(x.shape) if n == 1)
+        bare = c.b.op("squeeze", x, axes=gone) if gone else x
+        return c.b.op("expand_dims", bare, axes=tuple(ones)) if ones else bare  # type: ignore[return-value, arg-type]
+    return c.b.reshape(x, c.shape)
+
+
+@rule("aten.permute.default", view=True)
+def permute(c: Context, x: Value, dims: Sequence[int]) -> Value:
+    return c.b.permute(x, tuple(axis(d, x.rank) for d in dims))
+
+
+@rule("aten.transpose.int", view=True)
+def transpose(c: Context, x: Value, a: int, b: int) -> Value:
+    dims = list(range(x.rank))
+    if dims:
+        a, b = axis(a, x.rank), axis(b, x.rank)
+        dims[a], dims[b] = dims[b], dims[a]
+    return c.b.permute(x, tuple(dims))
+
+
+@rule("aten.t.default", view=True)
+def t(c: Context, x: Value) -> Value:
+    return c.b.permute(x, tuple(reversed(range(x.rank))))
+
+
+@rule("aten.expand.default", view=True)
+def expand(c: Context, x: Value, size: Any, implicit: bool = False) -> Value:
+    return c.spread(x)
+
+
+@rule("prims.broadcast_in_dim.default", view=True)
+def broadcast_in_dim(c: Context, x: Value, shape: Any, dims: Sequence[int]) -> Value:
+    return c.b.op("broadcast_in_dim", x, shape=c.shape, dims=tuple(dims))  # type: ignore[return-value]
+
+
+@rule("aten.alias.default", "aten.detach.default", "aten.view_of.default", "prims.view_of.default", view=True)
+def alias(c: Context, x: Value) -> Value:
+    return x
+
+
+@rule("aten.slice.Tensor", view=True)
+def slice_(c: Context, x: Value, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1) -> Value:
+    if not isinstance(step, int):
+        raise Unsupported("a step that is a size")
+    dim = axis(dim, x.rank)
+    first = _from_front(start, x.shape[dim])
+    return c.b.slice(x, dim, first, c.shape[dim], step)
+
+
+def _from_front(start: Size | None, extent: Size) -> Size:
+    """Where a slice begins, where that is known to be inside the dimension."""
+    if start is None or start == 0:
+        return 0
+    if isinstance(start, int):
+        if start > 0:
+            return min(start, extent) if isinstance(extent, int) else start
+        return max(0, start + extent) if isinstance(extent, int) else extent + start
+    return start
+
+
+@rule("aten.select.int", view=True)
+def select(c: Context, x: Value, dim: int, index: Size) -> Value:
+    dim = axis(dim, x.rank)
+    place = index + x.shape[dim] if isinstance(index, int) and index < 0 else index
+    return c.b.op("squeeze", c.b.slice(x, dim, place, 1), axes=(dim,))  # type: ignore[return-value, arg-type]
+
+
+@rule("aten.split.Tensor", view=True)
+def split(c: Context, x: Value, size: Size, dim: int = 0) -> list[Value]:
+    raise Unsupported("is taken apart before")
+
+
+@rule("aten.split_with_sizes.default", view=True)
+def split_with_sizes(c: Context, x: Value, extents: Sequence[Size], dim: int = 0) -> list[Value]:
+    dim, start, out = axis(dim, x.rank), 0, []
+    for n in extents:
+        out.append(c.b.slice(x, dim, start, n))
+        start = start + n  # type: ignore[operator, assignment]
+    return out
+
+
+@rule("aten.unbind.int", view=True)
+def unbind(c: Context, x: Value, dim: int = 0) -> list[Value]:
+    dim = axis(dim, x.rank)
+    count = x.shape[dim]
+    if not isinstance(count, int):
+        raise Unsupported("as many results as a size says")
+    return [c.b.op("squeeze", c.b.slice(x, dim, k, 1), axes=(dim,)) for k in range(count)]  # type: ignore[misc, arg-type]
+
+
+# ---------------------------------------------------------------------------------------------------------------- joins
+
+
+@rule("aten.flip.default", "prims.rev.default")
+def flip(c: Context, x: Value, dims: Sequence[int]) -> Value:
+    turned = {axis(d, x.rank) for d in dims}
+    if not turned:
+        return in_own_memory(c, x)
+    start = tuple(n - 1 if k in turned else 0 for k, n in enumerate(x.shape))
+    step = tuple(-1 if k in turned else 1 for k in range(x.rank))
+    return c.b.op("slice", x, start=start, size=x.shape, step=step)  # type: ignore[return-value]
+
+
+@rule("aten.cat.default")
+def cat(c: Context, tensors: Sequence[Value], dim: int = 0) -> Value:
+    rank = len(c.shape)
+    if any(v.rank != rank for v in tensors):
+        raise Unsupported("an empty tensor of another rank among what is joined")
+    parts = [c.b.cast(v, c.dtype) for v in tensors if v.shape[axis(dim, rank)] != 0]
+    if len(parts) < 2:
+        return in_own_memory(c, parts[0])
+    return c.b.op("concatenate", *parts, axis=axis(dim, rank))  # type: ignore[return-value]
+
+
+@rule("aten.constant_pad_nd.default")
+def constant_pad_nd(c: Context, x: Value, pad: Sequence[Size], value: Any = 0) -> Value:
+    low: list[Size] = [0] * x.rank
+    high: list[Size] = [0] * x.rank
+    for k in range(len(pad) // 2):
+        low[x.rank - 1 - k], high[x.rank - 1 - k] = pad[2 * k], pad[2 * k + 1]
+    return c.b.op("pad", x, c.value(value, x.dtype), low=tuple(low), high=tuple(high))  # type: ignore[return-value]
+
+
+@rule("aten.repeat.default")
+def repeat(c: Context, x: Value, repeats: Sequence[Size]) -> Value:
+    """[r0, n0, r1, n1, …] of the repeated tensor, as one of its products."""
+    extents = (1,) * (len(repeats) - x.rank) + x.shape
+    if all(n == 1 or r == 1 for r, n in zip(repeats, extents)):
+        return c.b.op("copy", c.spread(x))  # type: ignore[return-value]
+    shape = tuple(m for r, n in zip(repeats, extents) for m in (r, n))
+    places = tuple(2 * (k + len(repeats) - x.rank) + 1 for k in range(x.rank))
+    return c.b.reshape(c.b.op("broadcast_in_dim", x, shape=shape, dims=places), c.shape)  # type: ignore[arg-type]
+
+
+@rule("aten.slice_scatter.default")
+def slice_scatter(c: Context, x: Value, source: Value, dim: int = 0, start: Any = None, end: Any = None,
+                  step: Any = 1) -> Value:  # fmt: skip
+    dim = axis(dim, x.rank)
+    if not isinstance(step, int):
+        raise Unsupported("a step that is a size")
+    return _placed(c, x, source, dim, _from_front(start, x.shape[dim]), step)
+
+
+@rule("aten.select_scatter.default")
+def select_scatter(c: Context, x: Value, source: Value, dim: int, index: Size) -> Value:
+    dim = axis(dim, x.rank)
+    place = index + x.shape[dim] if isinstance(index, int) and index < 0 else index
+    return _placed(c, x, c.b.op("expand_dims", source, axes=(dim,)), dim, place, 1)  # type: ignore[arg-type]
+
+
+def _placed(c: Context, x: Value, source: Value, dim: int, start: Size, step: int) -> Value:
+    starts = tuple(start if k == dim else 0 for k in range(x.rank))
+    steps = tuple(step if k == dim else 1 for k in range(x.rank))
+    if 0 in source.shape:
+        return in_own_memory(c, x)
+    source = c.b.cast(source, x.dtype)
+    return c.b.op("set_slice", x, source, start=starts, size=source.shape, step=steps)  # type: ignore[return-value]
+
+
+# ---------------------------------------------------------------------------------------------------------------- made
+
+
+@rule("aten.full.default", "aten.full_like.default", "aten.new_full.default")
+def full(c: Context, _: Any, value: Any, *rest: Any, **options: Any) -> Value:
+    if rest:
+        value = rest[0]
+    return _filled(c, value)
+
+
+@rule("aten.new_full.default")
+def new_full(c: Context, x: Value, size: Any, value: Any, **options: Any) -> Value:
+    return _filled(c, value)
+
+
+@rule("aten.zeros.default", "aten.zeros_like.default", "aten.new_zeros.default")
+def zeros(c: Context, *_: Any, **options: Any) -> Value:
+    return _filled(c, 0)
+
+
+@rule("aten.ones.default", "aten.ones_like.default", "aten.new_ones.default")
+def ones(c: Context, *_: Any, **options: Any) -> Value:
+    return _filled(c, 1)
+
+
+@rule("aten.scalar_tensor.default")
+def scalar_tensor(c: Context, value: Any, **options: Any) -> Value:
+    return _filled(c, value)
+
+
+def _filled(c: Context, value: Any) -> Value:
+    number = c.value(value, c.dtype)
+    return c.b.op("full", number, shape=c.shape) if c.shape else number  # type: ignore[return-value]
+
+
+@rule("aten.arange.start_step")
+def arange(c: Context, start: Any, end: Any, step: Any = 1, **options: Any) -> Value:
+    return _counted(c, start, step)
+
+
+@rule("aten.arange.default")
+def arange_to(c: Context, end: Any, **options: Any) -> Value:
+    return _counted(c, 0, 1)
+
+
+@rule("aten.arange.start")
+def arange_from(c: Context, start: Any, end: Any, **options: Any) -> Value:
+    return _counted(c, start, 1)
+
+
+@rule("prims.iota.default")
+def iota(c: Context, length: Size, *, start: Any, step: Any, **options: Any) -> Value:
+    return _counted(c, start, step)
+
+
+def _counted(c: Context, start: Any, step: Any) -> Value:
+    if isinstance(start, sz.Expr) or isinstance(step, sz.Expr):
+        number: dt.DType = dt.i64
+    elif isinstance(start, float) or isinstance(step, float):
+        raise Unsupported("steps that are no integers")
+    else:
+        number = dt.i64
+    if 0 in c.shape or not c.dtype.is_integer and c.dtype.bits < 32:
+        raise Unsupported("no elements, or positions in a half type")
+    x: Any = c.b.op("iota", shape=c.shape, axis=0, dtype=number)
+    if step != 1:
+        x = c.b.op("mul", x, c.value(step, number))
+    if start != 0:
+        x = c.b.op("add", x, c.value(start, number))
+    return c.b.cast(x, c.dtype)
+
+
+# ---------------------------------------------------------------------------------------------------------------- index
+
+
+def _positions(c: Context, index: Value) -> Value:
+    if index.dtype not in (dt.i32, dt.i64):
+        raise Unsupported(f"positions that are {index.dtype}")
+    return index
+
+
+@rule("aten.embedding.default")
+def embedding(c: Context, table: Value, index: Value, *_: Any) -> Value:
+    return c.b.op("take", table, _positions(c, index), axis=0)  # type: ignore[return-value]
+
+
+@rule("aten.gather.default")
+def gather(c: Context, x: Value, dim: int, index: Value, sparse_grad: bool = False) -> Value:
+    dim = axis(dim, x.rank)
+    if not x.rank or any(a != b for k, (a, b) in enumerate(zip(x.shape, index.shape)) if k != dim):
+        raise Unsupported("positions for a part of the tensor")
+    return c.b.op("take_along_axis", x, _positions(c, index), axis=dim)  # type: ignore[return-value]
+
+
+@rule("aten.scatter.value")
+def scatter_value(c: Context, x: Value, dim: int, index: Value, value: Any) -> Value:
+    """One position a row, as in the gradient of cross entropy: where the position is the index's, the value."""
+    dim = axis(dim, x.rank)
+    if not x.rank or index.shape[dim] != 1 or any(a != b for k, (a, b) in enumerate(zip(x.shape, index.shape)) if k != dim):
+        raise Unsupported("several positions a row")
+    index = _positions(c, index)
+    shape = tuple(n if k == dim else 1 for k, n in enumerate(x.shape))
+    here = c.b.op("iota", shape=shape, axis=dim, dtype=index.dtype)
+    hit = c.b.op("eq", here, index)  # type: ignore[arg-type]
+    return c.b.op("where", hit, c.value(value, x.dtype), x)  # type: ignore[return-value, arg-type]
+
+

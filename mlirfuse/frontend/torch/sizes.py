@@ -1,0 +1,81 @@
+"""torch's symbolic sizes as ours: what a ``SymInt`` says over its ``ShapeEnv`` becomes a polynomial over the same
+symbols.
+
+Nothing here asks torch for the value of a size: ``int(s)`` and ``bool(s == 3)`` would add a guard to the graph, and a
+recompile for other sizes.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import sympy
+import torch
+
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.sizes import Size
+
+
+class OpaqueSize(Exception):
+    """A size that only the values of tensors tell (unbacked), or that polynomials, ``//``, ``%``, max and min do not
+    express."""
+
+
+def size(value: Any) -> Size:
+    """A size of a fake tensor as ours. Raises :class:`OpaqueSize`."""
+    if isinstance(value, bool):
+        return int(value)
+    if isinstance(value, int):
+        return value
+    if isinstance(value, torch.SymInt):
+        return of_expr(value.node.expr)
+    raise OpaqueSize(f"{value} is no size")
+
+
+def shape(values) -> tuple[Size, ...]:
+    """The sizes of a fake tensor's shape or strides. Raises :class:`OpaqueSize`."""
+    return tuple(size(n) for n in values)
+
+
+@functools.lru_cache(maxsize=65536)
+def of_expr(expr: sympy.Expr) -> Size:
+    """A sympy expression over a ``ShapeEnv``'s symbols. Raises :class:`OpaqueSize`."""
+    if isinstance(expr, sympy.Integer):
+        return int(expr)
+    if isinstance(expr, sympy.Symbol):
+        if expr.name.startswith(("u", "zuf", "zf")):
+            raise OpaqueSize(f"{expr.name} is known only once its tensor is computed")
+        return sz.symbol(expr.name)
+    parts = tuple(map(of_expr, expr.args)) if not isinstance(expr, sympy.Pow) else ()
+    if isinstance(expr, sympy.Add):
+        total: Size = 0
+        for part in parts:
+            total = total + part
+        return total
+    if isinstance(expr, sympy.Mul):
+        return sz.mul(*parts)
+    if isinstance(expr, sympy.Pow) and isinstance(expr.exp, sympy.Integer) and 0 < expr.exp < 16:
+        return sz.mul(*[of_expr(expr.base)] * int(expr.exp))
+    name = type(expr).__name__
+    if name in ("FloorDiv", "CleanDiv"):
+        return sz.floordiv(*parts)
+    if name in ("Mod", "PythonMod"):
+        return sz.mod(*parts)
+    if name == "ModularIndexing":
+        return sz.mod(sz.floordiv(parts[0], parts[1]), parts[2])
+    if name in ("Max", "Min"):
+        function = sz.maximum if name == "Max" else sz.minimum
+        return functools.reduce(function, parts)
+    raise OpaqueSize(f"{expr} has no counterpart among sizes")
+
+
+def hint(value: Any) -> int:
+    """A value of a size to decide orders by: that of the call it was traced for. Adds no guard. Raises
+    :class:`OpaqueSize`."""
+    if isinstance(value, int):
+        return value
+    found = value.node.hint if isinstance(value, torch.SymInt) and value.node.has_hint() else None
+    if found is None:
+        raise OpaqueSize(f"{value} has no value yet")
+    return int(found)
