@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 import numpy as np
 
@@ -30,25 +30,28 @@ def sizes_of(sequence: st.Sequence) -> Iterable[sz.Expr]:
 
 def symbols_of(op: Op) -> set[str]:
     """The symbols in the attributes of ``op``, but for the sizes of a call's results, which it is not given."""
-    return set() if op.row.calls else sz.symbols_of(sizes_in(op.row.attr_types, op.attrs))
+    return sz.symbols_of(op.attrs["sizes"] if op.row.calls else sizes_in(op.row.attr_types, op.attrs))
 
 
-def needs_place(op: Op) -> bool:
-    """Whether :func:`function` of ``op`` takes, in front of the operands, an array beside which results are made."""
+def needs_place(op: Op, given: Collection[Value] = ()) -> bool:
+    """Whether :func:`function` of ``op`` takes, in front of the operands, an array beside which results are made.
+    ``given``: arguments of the program that are no numbers."""
     if op.row.calls:
-        return not all(map(_is_array, op.operands))
+        return not all(v in given or _is_array(v) for v in op.operands)
     return not op.row.view
 
 
 def _is_array(value: Value) -> bool:
-    """Whether a value is certain to be an array: arguments without dimensions and constants may be numbers."""
+    """Whether a value is certain to be no number: arguments without dimensions and constants may be."""
     return bool(value.shape) or (value.op is not None and value.op.row.kind != "create")
 
 
-def function(op: Op, env: dict[str, int]) -> Callable[..., list]:
-    """What computes ``op`` for these sizes: a function of its operands that gives the list of its results."""
-    if op.row.calls and not needs_place(op) and op.attrs["function"] is not None:
-        return op.attrs["function"]
+def function(op: Op, env: dict[str, int], given: Collection[Value] = ()) -> Callable[..., list]:
+    """What computes ``op`` for these sizes: a function of its operands that gives the list of its results. ``given``:
+    as for :func:`needs_place`."""
+    if op.row.calls and not needs_place(op, given) and op.attrs["function"] is not None:
+        called, extents = op.attrs["function"], tuple(sz.substitute(n, env) for n in op.attrs["sizes"])
+        return (lambda *operands: called(*operands, *extents)) if extents else called
     if op.row.view:
         return library.view(op, env)
     compute = library.function(op, env)

@@ -41,6 +41,7 @@ class Written:
             (v for k, v in enumerate(graph.args) if v.shape and k not in graph.scalars),
             next((v for k, v in enumerate(graph.args) if v.dtype is not None and k not in graph.scalars), None),
         )
+        self._given = {v for k, v in enumerate(graph.args) if k not in graph.scalars}
         for step in sequence.walk():
             if isinstance(step, st.Learn):
                 self._late.setdefault(step.name, f"n_{step.name}")
@@ -103,9 +104,9 @@ class Written:
 
     def _call(self, step: st.Call, indent: str) -> list[str]:
         op = step.op
-        call = self._bind("f", lambda env: calls.function(op, env), calls.symbols_of(op))
+        call = self._bind("f", lambda env: calls.function(op, env, self._given), calls.symbols_of(op))
         given = self._listed(step.reads)
-        if calls.needs_place(op):
+        if calls.needs_place(op, self._given):
             given = self._beside_which() + (", " if given else "") + given
         makes = f"{self._listed(step.makes)}, = " if step.makes else ""
         return [f"{makes}{call}({given})"]

@@ -257,10 +257,10 @@ row(
 )
 
 
-def _called(*operands, callee, dtypes, shapes, strides, effects, function):
+def _called(*operands, callee, dtypes, shapes, strides, effects, sizes, function):
     if function is None:
         raise UnsupportedError(f"call of {callee}: its function is not known, as the program was read from text")
-    return function(*operands)
+    return function(*operands, *sizes)
 
 
 def _call_shapes(shapes, attrs):
@@ -277,11 +277,11 @@ row(
     "call",
     "library",
     "x*",
-    "the results of a function that is not of this table, callee by name: function(*operands) gives the list of them. "
-    "strides, in elements, are those of each result where they are not row-major. A call with effects keeps its place "
+    "the results of a function that is not of this table, callee by name: function(*operands, *sizes) gives the list of "
+    "them. strides, in elements, are those of each result where they are not row-major. A call with effects keeps its place "
     "among others and is never left out",
     takes=ALL_TYPES,
-    attrs={"callee": ..., "dtypes": ..., "shapes": ..., "strides": None, "effects": False, "function": None},
+    attrs={"callee": ..., "dtypes": ..., "shapes": ..., "strides": None, "effects": False, "sizes": (), "function": None},
     operand_dtypes=lambda dtypes, attrs: None,
     result=lambda dtypes, attrs: list(attrs["dtypes"]),
     infer=_call_shapes,

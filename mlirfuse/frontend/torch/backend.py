@@ -1,0 +1,124 @@
+"""``torch.compile(model, backend="mlirfuse")``: found by the entry point group ``torch_dynamo_backends``."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+from torch._dynamo.backends.common import aot_autograd
+from torch._guards import TracingContext
+from torch.fx import GraphModule, Interpreter
+
+from mlirfuse.core import config
+from mlirfuse.core.errors import CompileError
+from mlirfuse.frontend.torch import decompositions, random
+from mlirfuse.frontend.torch.execute import Boxed, boxed
+from mlirfuse.frontend.torch.lower import Lowered, lower
+from mlirfuse.frontend.torch.partition import partition
+from mlirfuse.passes.base import run_pipeline
+from mlirfuse.runtime import targets
+from mlirfuse.runtime.host_program import HostProgram
+
+
+@dataclass(frozen=True)
+class Options:
+    """``options=`` of ``torch.compile``.
+
+    ``fallback``: what happens where a graph does not compile: it runs op by op with a warning, or the error is raised.
+    ``warn_outside``: a warning for each graph that lists the ops that run as torch's own. ``eager_random``: dropout and
+    random numbers are those that eager draws, by its own kernels.
+    """
+
+    fallback: bool = True
+    warn_outside: bool = False
+    eager_random: bool = False
+
+    @staticmethod
+    def of(given: dict[str, Any] | None) -> Options:
+        """Raises ValueError for an option that is none."""
+        names = {field.name for field in fields(Options)}
+        unknown = sorted(set(given or {}) - names)
+        if unknown:
+            raise ValueError(f"mlirfuse has no option '{unknown[0]}'; there are {', '.join(sorted(names))}")
+        return Options(**(given or {}))
+
+
+def mlirfuse(module: GraphModule, inputs: Sequence[Any], *, mode: str | None = None,
+             options: dict[str, Any] | None = None) -> Any:  # fmt: skip
+    """The back end that Dynamo calls for each of its graphs."""
+    chosen = Options.of(options)
+    return compilers(chosen)(module, inputs)
+
+
+def compilers(options: Options = Options()) -> Any:  # noqa: B008  (a constant)
+    """``aot_autograd`` with our compilers, decompositions and partitioner."""
+    table = decompositions.without_random() if options.eager_random else decompositions.table()
+    return aot_autograd(
+        fw_compiler=functools.partial(compile_graph, options=options, which="forward"),
+        bw_compiler=functools.partial(compile_graph, options=options, which="backward"),
+        inference_compiler=functools.partial(compile_graph, options=options, which="inference"),
+        decompositions=table,
+        partition_fn=partition,
+        keep_inference_input_mutations=True,
+    )
+
+
+def compile_graph(module: GraphModule, inputs: Sequence[Any], *, options: Options, which: str) -> Boxed:
+    """One of AOTAutograd's graphs as a function of its boxed convention."""
+    try:
+        lowered, host = lower_to_host(module, which)
+    except Exception as error:
+        if not (options.fallback and config.fallback):
+            raise error if isinstance(error, CompileError) else CompileError(f"the {which} graph: {error}") from error
+        warnings.warn(
+            f"mlirfuse could not compile the {which} graph and runs it op by op: {type(error).__name__}: {error}",
+            stacklevel=2,
+        )
+        return op_by_op(module)
+    if options.warn_outside and lowered.outside:
+        listed = sorted({f"{node.target}: {why}" for node, why in lowered.outside})
+        warnings.warn(f"in the {which} graph torch's own ops run: {'; '.join(listed)}", stacklevel=2)
+    return boxed(lowered, host)
+
+
+def lower_to_host(module: GraphModule, which: str) -> tuple[Lowered, HostProgram]:
+    """The graph after all passes, and the program that runs it."""
+    if which == "inference":
+        random.share_seeds(module.graph)
+    lowered = lower(module, which, _exact_strides(which))
+    target = _target(lowered)
+    names = (("single-op", config.single_op), ("horizontal", config.horizontal))
+    options = " ".join(f"{name}={str(on).lower()}" for name, on in names)
+    passes = f"fusion-decompose,fusion-cse,fusion-dce,fusion-group{{{options}}}{target.passes},fusion-segment"
+    run_pipeline([lowered.graph], f"builtin.module({passes})")
+    return lowered, HostProgram(lowered.graph, target)
+
+
+def _exact_strides(which: str) -> Sequence[int] | None:
+    """The outputs that a user sees: those of a forward graph that are not saved for the backward."""
+    context = TracingContext.try_get()
+    if which != "forward" or context is None or context.fw_metadata is None:
+        return None
+    meta = context.fw_metadata
+    return range(meta.num_forward_returns) if hasattr(meta, "num_forward_returns") else None
+
+
+def _target(lowered: Lowered) -> Any:
+    if lowered.graph.device != "cuda":
+        return targets.cpu()
+    return targets.gpu(torch.cuda.current_device())
+
+
+def op_by_op(module: GraphModule) -> Boxed:
+    """The graph by torch's own ops."""
+    interpreter = Interpreter(module)
+
+    def run(args: list[Any]) -> list[Any]:
+        return interpreter.boxed_run(args)
+
+    run._boxed_call = True  # type: ignore[attr-defined]
+    return run

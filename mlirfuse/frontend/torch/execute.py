@@ -1,0 +1,62 @@
+"""What runs a lowered graph: a function of AOTAutograd's boxed convention around the host program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from mlirfuse.frontend.torch.lower import Lowered
+from mlirfuse.ir import sizes as sz
+from mlirfuse.runtime.host_program import HostProgram
+
+Boxed = Callable[[list[Any]], list[Any]]
+
+
+def boxed(lowered: Lowered, host: HostProgram) -> Boxed:
+    """A function of the list of inputs, which it empties, that gives the list of outputs.
+
+    AOTAutograd reads ``_boxed_call`` off the function itself.
+    """
+    constants = lowered.constants
+    sizes = _sizes(lowered)
+    finish = _finish(lowered)
+    symbols = tuple(host.symbols)
+    if not symbols and finish is None:
+        only = host.function({})
+
+        def run(args: list[Any]) -> list[Any]:
+            args += constants
+            return only(args)
+    else:
+
+        def run(args: list[Any]) -> list[Any]:
+            env = sizes(args)
+            args += constants
+            results = host.function(env)(args)
+            return results if finish is None else finish(results, env)
+
+    run._boxed_call = True  # type: ignore[attr-defined]
+    return run
+
+
+def _sizes(lowered: Lowered) -> Callable[[list[Any]], dict[str, int]]:
+    """A function of the inputs that reads the symbols' values."""
+    read = [f"{name!r}: args[{place}]{'' if axis is None else f'.shape[{axis}]'}" for name, (place, axis) in lowered.symbols.items()]
+    return sz.function(f"{{{', '.join(read)}}}", (), parameters=("args",))
+
+
+def _finish(lowered: Lowered) -> Callable[[list[Any], dict[str, int]], list[Any]] | None:
+    """A function of the graph's results and the sizes that gives the outputs; None where they are the results."""
+    outputs = lowered.outputs
+    if outputs == [("result", k) for k in range(len(lowered.graph.returns))]:
+        return None
+    used = sz.symbols_of([what for kind, what in outputs if kind == "size"])
+    literals = [what for kind, what in outputs if kind == "literal"]
+    spelled, at = [], 0
+    for kind, what in outputs:
+        if kind == "literal":
+            spelled.append(f"literals[{at}]")
+            at += 1
+        else:
+            spelled.append(f"results[{what}]" if kind == "result" else str(what))
+    return sz.function(f"[{', '.join(spelled)}]", used, parameters=("results", "env"), literals=literals)

@@ -1,0 +1,33 @@
+"""The cut of AOTAutograd's joint graph into forward and backward: torch's min cut, which computes again what a kernel
+gets for free, told that random numbers are computed from a seed, not stored."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+from unittest import mock
+
+import torch
+from torch._functorch import partitioners
+from torch.fx import GraphModule
+
+from mlirfuse.frontend.torch import random
+
+_torchs_list = partitioners.get_default_op_list
+_lock = threading.Lock()
+
+
+def partition(joint: GraphModule, inputs: Sequence[Any], **options: Any) -> tuple[GraphModule, GraphModule]:
+    """Forward and backward, as ``partition_fn`` of ``aot_autograd``."""
+    random.share_seeds(joint.graph)
+    with _lock, mock.patch.object(partitioners, "get_default_op_list", _our_list):
+        return partitioners.min_cut_rematerialization_partition(joint, inputs, **options)
+
+
+def _our_list() -> Any:
+    """torch's kinds of ops, with ours among what may be computed again: it has no other way to say so."""
+    ops = _torchs_list()
+    for kinds in (ops.fusible_ops, ops.recomputable_ops):
+        kinds.update((torch.ops.mlirfuse.uniform, torch.ops.mlirfuse.normal))
+    return ops

@@ -1,0 +1,15 @@
+"""What users of PyTorch import beside ``torch.compile(model, backend="mlirfuse")``, which needs no import.
+
+Importing this module makes the back end known to torch, which the package's entry point does where it is installed.
+"""
+
+from __future__ import annotations
+
+from torch._dynamo.backends import registry
+
+from mlirfuse.frontend.torch.backend import Options, mlirfuse
+
+__all__ = ["Options", "mlirfuse"]
+
+if "mlirfuse" not in registry._COMPILER_FNS:
+    registry.register_backend(mlirfuse, name="mlirfuse")
