@@ -78,6 +78,7 @@ class _Lowering:
         self.result = Lowered(Graph(name, self.block), [], [], {}, [])
         self.device = _main_device(module)
         self.result.graph.device = self.device.type if self.device is not None else "cpu"
+        self.numbers: set[Node] = set()  # 0-d tensors that no input decides
         self.late: list[tuple[Value, Any]] = []  # constants of the module, which become arguments at the end
 
     def run(self) -> Lowered:
@@ -207,7 +208,11 @@ class _Lowering:
             pairs = [self._stored(value, fake) for value, fake in zip(inside, node.meta["val"])]
             self.made[node] = _Made([p.inside for p in pairs], [p.outside for p in pairs])
         else:
-            self.made[node] = self._stored(inside, node.meta["val"])
+            made = self._stored(inside, node.meta["val"])
+            if not inside.shape and all(source in self.numbers for source in node.all_input_nodes):
+                self.numbers.add(node)  # each group computes it anew; a call is given torch's
+                made.outside = self.call(node)
+            self.made[node] = made
 
     def _inside(self, node: Node, name: str) -> Any:
         fakes = pytree.tree_leaves(node.meta["val"])

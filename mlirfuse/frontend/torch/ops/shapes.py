@@ -129,7 +129,7 @@ def flip(c: Context, x: Value, dims: Sequence[int]) -> Value:
         return in_own_memory(c, x)
     start = tuple(n - 1 if k in turned else 0 for k, n in enumerate(x.shape))
     step = tuple(-1 if k in turned else 1 for k in range(x.rank))
-    return c.b.op("slice", x, start=start, size=x.shape, step=step)  # type: ignore[return-value]
+    return in_own_memory(c, c.b.op("slice", x, start=start, size=x.shape, step=step))  # type: ignore[arg-type]
 
 
 @rule("aten.cat.default")
