@@ -13,7 +13,8 @@ from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.builder import Builder
 from mlirfuse.ir.graph import Block, Graph, Layout, Value
 from mlirfuse.passes.base import run_pipeline
-from mlirfuse.runtime import executor, targets
+from mlirfuse.runtime import executor
+from mlirfuse.schedule import targets
 
 N = sz.symbol("s0")
 

@@ -45,7 +45,10 @@ class Encoder(nn.Module):
 class ResidualBlock(nn.Module):
     def __init__(self, inner, outer, stride):
         super().__init__()
-        self.one, self.two = nn.Conv2d(inner, outer, 3, stride, 1, bias=False), nn.Conv2d(outer, outer, 3, 1, 1, bias=False)
+        self.one, self.two = (
+            nn.Conv2d(inner, outer, 3, stride, 1, bias=False),
+            nn.Conv2d(outer, outer, 3, 1, 1, bias=False),
+        )
         self.norm_one, self.norm_two = nn.BatchNorm2d(outer), nn.BatchNorm2d(outer)
         self.around = nn.Sequential(nn.Conv2d(inner, outer, 1, stride, bias=False), nn.BatchNorm2d(outer))
 
@@ -59,7 +62,9 @@ class ResNet(nn.Module):
 
     def __init__(self, classes=10):
         super().__init__()
-        self.stem = nn.Sequential(nn.Conv2d(3, 8, 7, 2, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1))
+        self.stem = nn.Sequential(
+            nn.Conv2d(3, 8, 7, 2, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)
+        )
         self.blocks = nn.Sequential(ResidualBlock(8, 16, 2), ResidualBlock(16, 16, 1))
         self.head = nn.Linear(16, classes)
 

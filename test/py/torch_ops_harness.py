@@ -20,7 +20,9 @@ TOLERANCES = {torch.float32: (1e-4, 2e-5), torch.bfloat16: (3e-2, 3e-2), torch.f
 
 def compiled(function):
     """``function`` through AOTAutograd and our compilers."""
-    compilers = [functools.partial(compile_graph, options=OPTIONS, which=w) for w in ("forward", "backward", "inference")]
+    compilers = [
+        functools.partial(compile_graph, options=OPTIONS, which=w) for w in ("forward", "backward", "inference")
+    ]
     return aot_function(
         function,
         fw_compiler=compilers[0],

@@ -20,8 +20,8 @@ from mlirfuse.frontend.torch.execute import Boxed, boxed
 from mlirfuse.frontend.torch.lower import Lowered, lower
 from mlirfuse.frontend.torch.partition import partition
 from mlirfuse.passes.base import run_pipeline
-from mlirfuse.runtime import targets
 from mlirfuse.runtime.host_program import HostProgram
+from mlirfuse.schedule import targets
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def mlirfuse(module: GraphModule, inputs: Sequence[Any], *, mode: str | None = N
     return compilers(chosen)(module, inputs)
 
 
-def compilers(options: Options = Options()) -> Any:  # noqa: B008  (a constant)
+def compilers(options: Options = Options()) -> Any:
     """``aot_autograd`` with our compilers, decompositions and partitioner."""
     table = decompositions.without_random() if options.eager_random else decompositions.table()
     return aot_autograd(

@@ -1,8 +1,8 @@
 """Which ATen ops are taken apart while AOTAutograd traces, chosen op by op.
 
-torch's core list is the beginning. Beside it: norms, softmax, the losses and their gradients become the primitives that
-the schedulers fuse, and that the partitioner can cut anywhere. Whole stay the ops whose own kernel in torch is better
-than a chain of index arithmetic: attention, pools, interpolation, padding by reflection, scatters, embedding's gradient.
+torch's core list is the beginning. Beside it: norms, softmax, the losses and their gradients become the primitives
+that the schedulers fuse, and that the partitioner can cut anywhere. Whole stay the ops whose own kernel in torch is
+better than a chain of index arithmetic: attention, pools, padding by reflection, scatters, embedding's gradient.
 """
 
 from __future__ import annotations

@@ -22,9 +22,11 @@ from torch.utils import _pytree as pytree
 from mlirfuse.core.errors import ShapeError
 from mlirfuse.frontend.torch import layouts, sizes
 from mlirfuse.frontend.torch import ops as _rules  # noqa: F401  (registers them)
+from mlirfuse.frontend.torch.calls import Literal, Spelling
 from mlirfuse.frontend.torch.ops.rules import RULES, VIEWS, Context, Unsupported, dtype_of
 from mlirfuse.frontend.torch.places import user_line
 from mlirfuse.frontend.torch.sizes import OpaqueSize
+from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.builder import Builder
 from mlirfuse.ir.dtypes import DType
@@ -78,7 +80,6 @@ class _Lowering:
         self.result = Lowered(Graph(name, self.block), [], [], {}, [])
         self.device = _main_device(module)
         self.result.graph.device = self.device.type if self.device is not None else "cpu"
-        self.numbers: set[Node] = set()  # 0-d tensors that no input decides
         self.late: list[tuple[Value, Any]] = []  # constants of the module, which become arguments at the end
 
     def run(self) -> Lowered:
@@ -94,6 +95,8 @@ class _Lowering:
             elif node.op == "output":
                 self.output(node)
         graph = self.result.graph
+        if all(v.dtype is None for v in graph.args):  # results are made beside it
+            self.late.append((Value(dt.f32, (1,)), torch.empty(1, device=self.device)))
         for value, what in self.late:
             self.argument(value, what)
         self.result.constants = [what for _, what in self.late]
@@ -136,7 +139,7 @@ class _Lowering:
         for part in str(node.target).split("."):
             what = getattr(what, part)
         if not isinstance(what, torch.Tensor):  # the body of a higher-order op
-            self.made[node] = _Made(_Literal(what), _Literal(what))
+            self.made[node] = _Made(Literal(what), Literal(what))
             return
         value = self._value_for(what)
         self.late.append((value, what))
@@ -209,8 +212,7 @@ class _Lowering:
             self.made[node] = _Made([p.inside for p in pairs], [p.outside for p in pairs])
         else:
             made = self._stored(inside, node.meta["val"])
-            if not inside.shape and all(source in self.numbers for source in node.all_input_nodes):
-                self.numbers.add(node)  # each group computes it anew; a call is given torch's
+            if _is_number(inside):  # each group computes it anew; a call is given torch's
                 made.outside = self.call(node)
             self.made[node] = made
 
@@ -262,37 +264,18 @@ class _Lowering:
 
     def call(self, node: Node) -> Any:
         """The node as a call. Gives its result, or the list of them."""
-        leaves, spec = pytree.tree_flatten((node.args, node.kwargs))
-        operands: list[Value] = []
-        extents: list[Size] = []
-        places: list[tuple[str, Any]] = []
-        for leaf in leaves:
-            what: Any = self.made[leaf].outside if isinstance(leaf, Node) else leaf
-            if isinstance(what, Value):
-                places.append(("operand", len(operands)))
-                operands.append(what)
-            elif isinstance(what, sz.Expr):
-                places.append(("size", len(extents)))
-                extents.append(what)
-            elif isinstance(what, (list, tuple)):  # all the results of a call at once
-                start = len(operands)
-                operands += what
-                places.append(("operands", (start, len(operands))))
-            else:
-                places.append(("literal", what.value if isinstance(what, _Literal) else what))
+        spelling = Spelling(lambda x: self.made[x].outside)
         fakes = node.meta.get("val")
         several = isinstance(fakes, (list, tuple))
-        function = _caller(node.target, places, spec, len(operands), several)
-        effects = _has_effects(node)
-        made = self._call_op(str(node.target), function, operands, list(fakes) if several else [fakes], extents, effects)
+        function = spelling.function(node.target, node.args, node.kwargs, several)
+        given = list(fakes) if several else [fakes]
+        made = self._call_op(str(node.target), function, spelling.operands, given, spelling.sizes, _has_effects(node))
         return made if several else made[0]
 
     def _call_op(self, callee: str, function: Callable[..., list[Any]], operands: list[Value], fakes: Sequence[Any],
                  extents: Sequence[Size] = (), effects: bool = False) -> list[Value]:  # fmt: skip
         results = [self._value_for(fake) for fake in fakes]
-        strides = tuple(
-            sizes.shape(fake.stride()) if v.dtype is not None else () for v, fake in zip(results, fakes)
-        )
+        strides = tuple(sizes.shape(fake.stride()) if v.dtype is not None else () for v, fake in zip(results, fakes))
         attrs = {
             "callee": callee,
             "dtypes": tuple(v.dtype for v in results),
@@ -331,12 +314,16 @@ class _Lowering:
             elif isinstance(what, sz.Expr):
                 self.result.outputs.append(("size", what))
             else:
-                self.result.outputs.append(("literal", what.value if isinstance(what, _Literal) else what))
+                self.result.outputs.append(("literal", what.value if isinstance(what, Literal) else what))
         self.block.returns = returns
 
     def _with_strides(self, value: Value, fake: Any) -> Value:
         """A kernel's result with eager's strides, those of extents of 1 too."""
-        if value.dtype is None or value.op is None or (value.op.name == "call" and value.op.attrs["callee"] != "aten.permute.default"):
+        if (
+            value.dtype is None
+            or value.op is None
+            or (value.op.name == "call" and value.op.attrs["callee"] != "aten.permute.default")
+        ):
             return value
         order = layouts.memory_order(fake)
         if order is None:
@@ -352,11 +339,12 @@ class _Lowering:
         return self._call_op("aten.as_strided.default", restride, [value], [fake], [*shape, *strides])[0]
 
 
-class _Literal:
-    """A value that a call takes as it is: a module of a higher-order op."""
-
-    def __init__(self, value: Any):
-        self.value = value
+def _is_number(value: Value) -> bool:
+    """Whether a value is one number that no argument decides."""
+    op = value.op
+    if op is None or value.shape:
+        return False
+    return op.row.kind == "create" or (op.row.kind == "elementwise" and all(map(_is_number, op.operands)))
 
 
 _PLAIN = {torch.Tensor, torch.nn.Parameter, torch._subclasses.FakeTensor}
@@ -376,37 +364,6 @@ def _main_device(module: GraphModule) -> torch.device | None:
 
 def _has_effects(node: Node) -> bool:
     """Whether a call does more than compute its results."""
-    target = node.target
-    if isinstance(target, torch._ops.OpOverload):
-        return target._schema.is_mutable or node.is_impure()
-    if isinstance(target, torch._ops.HigherOrderOperator):
-        return True
-    return False
-
-
-def _caller(target: Any, places: list[tuple[str, Any]], spec: Any, count: int, several: bool) -> Callable[..., list[Any]]:
-    """A function of the operands and behind them the sizes that calls ``target`` and gives the list of results."""
-    args_spec, kwargs_spec = pytree.tree_unflatten([None] * 0, spec) if spec.num_leaves == 0 else (None, None)
-    simple = args_spec is None and all(kind == "operand" and place == k for k, (kind, place) in enumerate(places))
-    flat_args = simple and spec == pytree.tree_flatten((tuple(range(len(places))), {}))[1]
-    if flat_args:
-        if several:
-            return lambda *given: list(target(*given))
-        return lambda *given: [target(*given)]
-
-    def call(*given: Any) -> list[Any]:
-        leaves: list[Any] = []
-        for kind, place in places:
-            if kind == "operand":
-                leaves.append(given[place])
-            elif kind == "size":
-                leaves.append(given[count + place])
-            elif kind == "operands":
-                leaves.append(given[place[0] : place[1]])
-            else:
-                leaves.append(place)
-        args, kwargs = pytree.tree_unflatten(leaves, spec)
-        made = target(*args, **kwargs)
-        return list(made) if several else [made]
-
-    return call
+    if isinstance(node.target, torch._ops.OpOverload):
+        return node.target._schema.is_mutable or node.is_impure()
+    return isinstance(node.target, torch._ops.HigherOrderOperator)

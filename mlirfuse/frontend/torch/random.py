@@ -1,5 +1,5 @@
-"""Random numbers of compiled graphs: Philox's, counted by the element's position, from a seed that torch's own generator
-draws on the device in each call.
+"""Random numbers of compiled graphs: Philox's, counted by the element's position, from a seed that torch's own
+generator draws on the device in each call.
 
 The seed repeats under ``torch.manual_seed`` and changes in each replay of a CUDA graph. Forward and backward share it,
 so the numbers are computed again where that is cheaper than a stored mask, and are the same.
@@ -16,7 +16,7 @@ from torch.fx import Graph
 from torch.utils.checkpoint import CheckpointPolicy
 
 from mlirfuse.ir import dtypes as dt
-from mlirfuse.ir.ops import table
+from mlirfuse.ir import ops as table
 from mlirfuse.runtime import arrays
 
 _BITS = {torch.float16: 11, torch.bfloat16: 8}  # of a uniform number, so that rounding never makes it 1

@@ -277,11 +277,19 @@ row(
     "call",
     "library",
     "x*",
-    "the results of a function that is not of this table, callee by name: function(*operands, *sizes) gives the list of "
-    "them. strides, in elements, are those of each result where they are not row-major. A call with effects keeps its place "
-    "among others and is never left out",
+    "the results of a function that is not of this table, callee by name: function(*operands, *sizes) gives the list "
+    "of them. strides, in elements, are those of each result where they are not row-major. A call with effects keeps "
+    "its place among others and is never left out",
     takes=ALL_TYPES,
-    attrs={"callee": ..., "dtypes": ..., "shapes": ..., "strides": None, "effects": False, "sizes": (), "function": None},
+    attrs={
+        "callee": ...,
+        "dtypes": ...,
+        "shapes": ...,
+        "strides": None,
+        "effects": False,
+        "sizes": (),
+        "function": None,
+    },
     operand_dtypes=lambda dtypes, attrs: None,
     result=lambda dtypes, attrs: list(attrs["dtypes"]),
     infer=_call_shapes,

@@ -28,7 +28,9 @@ def _reduce(c: Context, name: str, x: Value, dims: Dims, keepdim: bool, **more: 
 
 
 @rule("aten.sum.dim_IntList", "aten.mean.dim")
-def total(c: Context, x: Value, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None, name: str = "sum") -> Value:
+def total(
+    c: Context, x: Value, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None, name: str = "sum"
+) -> Value:
     wide = c.dtype.compute
     return c.b.cast(_reduce(c, name, c.b.cast(x, wide), dim, keepdim), c.dtype)
 

@@ -40,8 +40,11 @@ VIEWS: set[str] = set()
 
 
 def rule(*names: str, view: bool = False) -> Callable[[Rule], Rule]:
-    """Registers a function as the rule of these overloads (``"aten.add.Tensor"``). It takes a :class:`Context` and the
-    op's arguments, tensors as :class:`Value`, sizes as ours. ``view``: the result shares the first argument's memory."""
+    """Registers a function as the rule of these overloads (``"aten.add.Tensor"``).
+
+    It takes a :class:`Context` and the op's arguments, tensors as :class:`Value`, sizes as ours. ``view``: the result
+    shares the first argument's memory.
+    """
 
     def register(function: Rule) -> Rule:
         for name in names:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-
 from mlirfuse.frontend.torch.ops.rules import Context, Unsupported, axis, rule
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
@@ -250,7 +249,7 @@ def _counted(c: Context, start: Any, step: Any) -> Value:
         raise Unsupported("steps that are no integers")
     else:
         number = dt.i64
-    if 0 in c.shape or not c.dtype.is_integer and c.dtype.bits < 32:
+    if 0 in c.shape or (not c.dtype.is_integer and c.dtype.bits < 32):
         raise Unsupported("no elements, or positions in a half type")
     x: Any = c.b.op("iota", shape=c.shape, axis=0, dtype=number)
     if step != 1:
@@ -286,12 +285,14 @@ def gather(c: Context, x: Value, dim: int, index: Value, sparse_grad: bool = Fal
 def scatter_value(c: Context, x: Value, dim: int, index: Value, value: Any) -> Value:
     """One position a row, as in the gradient of cross entropy: where the position is the index's, the value."""
     dim = axis(dim, x.rank)
-    if not x.rank or index.shape[dim] != 1 or any(a != b for k, (a, b) in enumerate(zip(x.shape, index.shape)) if k != dim):
+    if (
+        not x.rank
+        or index.shape[dim] != 1
+        or any(a != b for k, (a, b) in enumerate(zip(x.shape, index.shape)) if k != dim)
+    ):
         raise Unsupported("several positions a row")
     index = _positions(c, index)
     shape = tuple(n if k == dim else 1 for k, n in enumerate(x.shape))
     here = c.b.op("iota", shape=shape, axis=dim, dtype=index.dtype)
     hit = c.b.op("eq", here, index)  # type: ignore[arg-type]
     return c.b.op("where", hit, c.value(value, x.dtype), x)  # type: ignore[return-value, arg-type]
-
-

@@ -1,0 +1,73 @@
+"""Calls of torch's own ops: their arguments, however nested, spelled as one Python function of tensors and sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch.fx import Node
+
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.graph import Value
+from mlirfuse.ir.sizes import Size
+
+
+@dataclass(frozen=True)
+class Literal:
+    """A value that a call takes as it is: a module of a higher-order op."""
+
+    value: Any
+
+
+class Spelling:
+    """Collects the ``operands`` and ``sizes`` of one call. ``made(node)``: what a node is outside of groups: a value, a
+    list of them, a size, a :class:`Literal`."""
+
+    def __init__(self, made: Callable[[Node], Any]):
+        self.made = made
+        self.operands: list[Value] = []
+        self.sizes: list[Size] = []
+        self.constants: dict[str, Any] = {}
+
+    def function(
+        self, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], several: bool
+    ) -> Callable[..., list]:
+        """A function of the operands, and behind them the sizes, that calls ``target`` and gives the list of its
+        results; ``several``: it gives more than one, in a list or tuple of its own."""
+        given = [self.spell(x) for x in args]
+        given += [f"{name}={self.spell(x)}" for name, x in kwargs.items()]
+        call = f"target({', '.join(given)})"
+        names = [f"x{k}" for k in range(len(self.operands))] + [f"n{k}" for k in range(len(self.sizes))]
+        source = f"lambda {', '.join(names)}: {f'list({call})' if several else f'[{call}]'}"
+        return eval(source, {"target": target, **self.constants})
+
+    def spell(self, x: Any) -> str:
+        """An argument as source text."""
+        if isinstance(x, Node):
+            x = self.made(x)
+        if isinstance(x, Literal):
+            return self.constant(x.value)
+        if isinstance(x, Value):
+            if x not in self.operands:
+                self.operands.append(x)
+            return f"x{self.operands.index(x)}"
+        if isinstance(x, sz.Expr):
+            self.sizes.append(x)
+            return f"n{len(self.sizes) - 1}"
+        if x is None or isinstance(x, (bool, int, str)):
+            return repr(x)
+        if isinstance(x, slice):
+            return f"slice({self.spell(x.start)}, {self.spell(x.stop)}, {self.spell(x.step)})"
+        if type(x) is tuple:
+            return f"({''.join(f'{self.spell(part)}, ' for part in x)})"
+        if isinstance(x, (list, tuple)):
+            return f"[{', '.join(map(self.spell, x))}]"
+        if isinstance(x, dict):
+            return f"{{{', '.join(f'{self.spell(k)}: {self.spell(part)}' for k, part in x.items())}}}"
+        return self.constant(x)
+
+    def constant(self, x: Any) -> str:
+        name = f"c{len(self.constants)}"
+        self.constants[name] = x
+        return name
