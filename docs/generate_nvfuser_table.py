@@ -38,9 +38,6 @@ OPERATIONS = {
 }
 
 NOT_THERE = {
-    "grouped_mm": "a library's product for mixtures of experts; call it outside of the definition",
-    "scaled_grouped_mm": "as grouped_mm",
-    "scaled_mm": "as grouped_mm",
     "nv_block_quantize": "float4 and block-scaled types are not supported",
     "preprocess_grouped_matmul_input_sf": "as nv_block_quantize",
 }
@@ -89,10 +86,13 @@ def _first_sentence(function) -> str:
 _FUSED = {"elementwise", "reduce", "shape", "index", "create", "random", "composite"}
 
 
+CALLED = "embedding_bwd grouped_mm scaled_grouped_mm scaled_mm sdpfa_bwd sdpfa_fwd".split()
+
+
 def _runs(name: str) -> str:
     """Where an operation runs: fused into kernels, or as a library's."""
     rows = [row for row in table.TABLE.values() if name in row.nvfuser]
-    if name in ("embedding_bwd", "sdpfa_bwd") or any(row.kind not in _FUSED for row in rows):
+    if name in CALLED or any(row.kind not in _FUSED for row in rows):
         return "library"
     return "fused"
 

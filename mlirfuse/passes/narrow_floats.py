@@ -70,6 +70,8 @@ class NarrowFloats(Pass):
             return b.op(f"encode_{to.name[2:]}", b.cast(x, dt.f32)) if to.kind == "n" else b.cast(x, to)
         if op.name == "constant":
             return b.constant(op.attrs["value"].view("u1"), dt.u8)
+        if row is not None and row.calls:
+            return self.call(b, op, operands)
         if row is None or (
             row.kind not in ("shape", "index") and op.name not in ("copy", "segment_set", "full", "where")
         ):
@@ -78,6 +80,12 @@ class NarrowFloats(Pass):
                 op.loc,
             )
         return b.op(op.name, *operands, **{k: op.attrs[k] for k in row.attrs})
+
+    def call(self, b: Builder, op: Op, operands: list[Value]):
+        """A library's function gets the bytes."""
+        if any(map(narrow, op.results)):
+            raise PassError(f"fusion-narrow-floats: results of {op.attrs['callee']} cannot be floats of a byte", op.loc)
+        return b.op("call", *operands, **{k: op.attrs[k] for k in table.TABLE["call"].attrs})
 
 
 def narrow(value: Value) -> bool:

@@ -166,7 +166,7 @@ def test_every_operation_is_there():
     """What takes other arguments has tests of its own in test_definition_ops.py."""
     elsewhere = set(
         "at shape size tensor_sizes slice pad split chunk flip view iota uniform normal randn_like dropout index_select select scatter "
-        "index_put_accumulate index_accumulate embedding_fwd embedding_bwd triu matmul linear sdpfa_fwd sdpfa_bwd welford std stride_order "
+        "index_put_accumulate index_accumulate embedding_fwd embedding_bwd triu matmul linear grouped_mm scaled_mm scaled_grouped_mm sdpfa_fwd sdpfa_bwd welford std stride_order "
         "layer_norm layer_norm_backward rms_norm rms_norm_backward batch_norm batch_norm_backward instance_norm instance_norm_backward "
         "group_norm group_norm_backward complex real imag erfcinv ceilDiv ceil_div trunc_div mod bitwise_left_shift bitwise_right_shift "
         "logical_right_shift".split()

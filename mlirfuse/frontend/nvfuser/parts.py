@@ -7,12 +7,15 @@ views of a tensor that is made here. Floats of a byte are seen as bytes.
 
 from __future__ import annotations
 
+import functools
 import sys
+from collections.abc import Callable
 
 import numpy as np
 
 from mlirfuse import _native
 from mlirfuse.core.errors import UnsupportedError
+from mlirfuse.ir import ops as table
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.builder import Builder
 from mlirfuse.ir.dtypes import DType
@@ -69,6 +72,10 @@ class Split:
             kept.append(value)
             position += len(parts)
         graph.body.returns, graph.aliases = kept, aliases
+        for op in graph.ops:
+            if table.TABLE[op.name].calls and any(v.dtype.kind == "n" for v in op.operands):
+                types = tuple(v.dtype if v.dtype.kind == "n" else None for v in op.operands)
+                op.attrs["function"] = functools.partial(_called_with_floats, op.attrs["function"], types)
         run_pipeline([graph], "builtin.module(fusion-decompose,fusion-split-complex,fusion-narrow-floats)")
         for position, index in written:
             value = self.made[index]
@@ -127,6 +134,11 @@ def _part(array, part: str | None):
             "complex arrays of this framework are not supported: pass torch tensors, or CuPy or NumPy arrays"
         )
     return array.imag if part == "im" else array.real
+
+
+def _called_with_floats(function: Callable[..., list], types: tuple[DType | None, ...], *operands) -> list:
+    """A library's call, where what is compiled has bytes for floats of a byte."""
+    return function(*map(_typed, operands, types))
 
 
 def _typed(array, dtype: DType | None):

@@ -116,6 +116,18 @@ class OperatorBase:
         elif not replay.guards.get((replay.record, label), True):
             raise InputError(f"{at_line(self._b.loc())}fd.ops.{label}")
 
+    def _called(self, name: str, function, operands, results: list[tuple]) -> list[Value]:
+        """A call of a library function; ``results`` are pairs of element type and shape."""
+        made = self._b.op(
+            "call",
+            *operands,
+            callee=name,
+            dtypes=tuple(dtype for dtype, _ in results),
+            shapes=tuple(tuple(shape) for _, shape in results),
+            function=function,
+        )
+        return made if isinstance(made, list) else [made]
+
     def _operands(self, *values) -> list[Val]:
         return [self._fd.as_val(v) for v in values]
 

@@ -6,13 +6,14 @@ from mlirfuse.frontend.nvfuser.ops.attention import Attention
 from mlirfuse.frontend.nvfuser.ops.creation import Creation
 from mlirfuse.frontend.nvfuser.ops.elementwise import Elementwise
 from mlirfuse.frontend.nvfuser.ops.indexing import Indexing
-from mlirfuse.frontend.nvfuser.ops.library import Library
 from mlirfuse.frontend.nvfuser.ops.norms import Normalizations
+from mlirfuse.frontend.nvfuser.ops.products import Products
 from mlirfuse.frontend.nvfuser.ops.reductions import Reductions
+from mlirfuse.frontend.nvfuser.ops.scans import Scans
 from mlirfuse.frontend.nvfuser.ops.shapes import Shapes
 
 
-class Operators(Elementwise, Reductions, Shapes, Creation, Indexing, Library, Attention, Normalizations):
+class Operators(Elementwise, Reductions, Shapes, Creation, Indexing, Scans, Products, Attention, Normalizations):
     """The operations of a definition."""
 
 

@@ -1,4 +1,4 @@
-"""Operations of ``fd.ops`` that the arrays' framework runs: scans, sorting and products. Groups form around them."""
+"""Scans and sorting, which the arrays' framework runs. Groups form around them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from mlirfuse.frontend.nvfuser.values import Tensor
 from mlirfuse.ir.graph import Value
 
 
-class Library(OperatorBase):
-    """Scans, sorting and products."""
+class Scans(OperatorBase):
+    """Running sums, products and extrema; sorting."""
 
     def _scan(self, row, arg, dim, dtype=None) -> Tensor:
         arg = self._tensor(arg)
@@ -66,25 +66,3 @@ class Library(OperatorBase):
             self._fd.equal(count, 1, "topk")
             values, indices = self._b.reshape(values, ()), self._b.reshape(indices, ())
         return self._make(values), self._make(indices)
-
-    @operation
-    def matmul(self, arg1, arg2):
-        """The matrix product, as torch's."""
-        a, b = self._tensor(arg1, "arg1").value, self._tensor(arg2, "arg2").value
-        if a.dtype is not b.dtype:
-            raise TypeError(f"A and B must have one type, not {arg1.dtype} and {arg2.dtype}")
-        if a.rank and b.rank:
-            self._fd.equal(a.shape[-1], b.shape[-2] if b.rank > 1 else b.shape[0], "matmul")
-        return self._make(self._b.op("matmul", a, b))
-
-    @operation
-    def linear(self, arg1, arg2, bias=None):
-        """``arg1`` times ``arg2`` transposed, plus ``bias``."""
-        values = [self._tensor(t).value for t in (arg1, arg2, bias) if t is not None]
-        if len({v.dtype for v in values}) > 1:
-            raise TypeError("input, weight and bias must have one type")
-        if values[0].rank and values[1].rank:
-            self._fd.equal(values[0].shape[-1], values[1].shape[-1], "linear")
-        if len(values) == 3 and values[2].rank and values[1].rank > 1:
-            self._fd.equal(values[1].shape[0], values[2].shape[0], "linear")
-        return self._make(self._b.op("linear", *values))
