@@ -37,6 +37,13 @@ MAX_PROGRAMS = 8192
 MAX_SIGNATURES = 1024
 
 
+# What scripts written for nvFuser look for in the message.
+_NVFUSER_SAYS = {
+    "cat": " (known_size == this_size)",
+    "reshape": " (Total element counts across view operation must match)",
+}
+
+
 class Program:
     """What definitions with equal content share: their graphs, one a kind of call, and what those compile to."""
 
@@ -160,9 +167,10 @@ class Program:
             symbols.update({f"h{k}": int(v.evaluate(bindings)) for k, v in self.evaluated.items()})
             for (a, b), (what, loc) in self.definition.equalities.items():
                 if bindings.size(a) != bindings.size(b):
+                    shapes = [tuple(d.shape) for d in map(describe, flat) if d]
                     raise InputError(
-                        f"{at_line(loc)}fd.ops.{what} needs equal sizes ({a} and {b}), got {bindings.size(a)} and {bindings.size(b)} "
-                        f"from inputs of shapes {[tuple(d.shape) for d in map(describe, flat) if d]}"
+                        f"{at_line(loc)}fd.ops.{what} needs equal sizes ({a} and {b}), got {bindings.size(a)} and "
+                        f"{bindings.size(b)} from inputs of shapes {shapes}{_NVFUSER_SAYS.get(what, '')}"
                     )
             constants, divided = self._concrete(symbols)
             symbols.update({f"q{name[1:]}": symbols[name] // by for name, by in divided})

@@ -111,7 +111,13 @@ class Recorder:
             shape = [int(n) if static_sizes or n == 1 else -1 for n in sizes]
         if shape is None:
             raise self._error("define_tensor needs shape and contiguity, or sizes and strides", DefinitionTypeError)
-        shape = [-1] * shape if isinstance(shape, int) else [int(n) for n in shape]
+        shape = [-1] * shape if isinstance(shape, int) else list(shape)
+        if not all(isinstance(n, (int, np.integer)) and abs(int(n)) < 2**63 for n in shape):
+            raise self._error(
+                f"define_tensor(): incompatible function arguments: shape must be 64-bit integers, not {shape}",
+                DefinitionTypeError,
+            )
+        shape = [int(n) for n in shape]
         for k, n in enumerate(shape):
             if n < -1:
                 raise self._error(
@@ -126,7 +132,8 @@ class Recorder:
             contiguity = [None if shape[d] == 1 else bool(contiguity) for d in memory]
         if len(contiguity) != rank:
             raise self._error(
-                f"Length of contiguity argument ({len(contiguity)}) must match that of shape argument ({rank})"
+                f"Length of contiguity argument ({len(contiguity)}) must match that of shape argument ({rank}). "
+                "The size of contiguity must equal to the number of non-broadcasting IterDomains"
             )
         contiguity = tuple(None if c is None or shape[d] == 1 else bool(c) for c, d in zip(contiguity, memory))
         element = self._dtype(dtype)

@@ -77,24 +77,25 @@ class OperatorBase:
                 )
         return out
 
-    def _dim(self, dim, rank, what="dim") -> int:
+    def _dim(self, dim, rank, what="dim", beyond="dim") -> int:
+        """A dimension counted from 0. ``beyond``: nvFuser's words for one that is out of range."""
         if isinstance(dim, bool) or not isinstance(dim, (int, np.integer)):
-            raise TypeError(f"{what} must be an integer, not {type(dim).__name__}")
+            raise TypeError(f"incompatible function arguments: {what} must be an integer, not {type(dim).__name__}")
         if rank == 0 and dim in (0, -1):  # as in torch
             return 0
         if not -rank <= dim < rank:
-            raise ValueError(f"{what} {dim} is out of range for a tensor of rank {rank}")
+            raise ValueError(f"{beyond}: {what} {dim} is out of range for a tensor of rank {rank}")
         return int(dim) % rank
 
     def _with_dimension(self, value: Value) -> Value:
         """A tensor of rank 0 as one of rank 1, for ops along a dimension; others as they are."""
         return value if value.rank else self._b.reshape(value, (1,))
 
-    def _dims(self, dims, rank, what="dims") -> tuple[int, ...]:
-        dims = [dims] if isinstance(dims, (int, np.integer)) else list(dims)
-        out = tuple(self._dim(d, rank, what) for d in dims)
+    def _dims(self, dims, rank, what="dims", beyond="dims", twice="duplicated dimension entries") -> tuple[int, ...]:
+        dims = list(dims) if isinstance(dims, (list, tuple)) else [dims]
+        out = tuple(self._dim(d, rank, what, beyond) for d in dims)
         if len(set(out)) != len(out):
-            raise ValueError(f"{what} {list(dims)} has duplicates")
+            raise ValueError(f"{twice}: {what} {list(dims)} has duplicates")
         return out
 
     def _equal_shapes(self, values, what) -> None:

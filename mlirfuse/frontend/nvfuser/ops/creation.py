@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 
 import numpy as np
@@ -19,9 +20,9 @@ class Creation(OperatorBase):
     @operation
     def full(self, shape, fill_value, dtype=None):
         """``fill_value`` everywhere."""
-        fill, sizes = self._fd.as_val(fill_value), self._sizes(shape, "shape")
-        if any(n == -1 for n in sizes):
-            raise ValueError("full: the extents must be given, -1 has no meaning here")
+        fill, sizes = self._fd.as_val(fill_value), self._sizes(shape, "shape", check=False)
+        if any(isinstance(n, int) and n < 0 for n in sizes):
+            raise ValueError("extent_int >= 0: the extents of full must be given, -1 has no meaning here")
         if isinstance(fill, Tensor) and fill.ndim:
             raise TypeError("full: fill_value must be a scalar")
         kind = fill.value.dtype if isinstance(fill, Tensor) else fill.dtype
@@ -32,6 +33,8 @@ class Creation(OperatorBase):
     @operation
     def iota(self, length, start=None, step=None, dtype=DataType.Int):
         """``start + k * step`` for k below ``length``; from 0 in steps of 1 unless given."""
+        if isinstance(length, (float, complex)) or (isinstance(length, Scalar) and not length.dtype.is_integer):
+            raise TypeError("length must be integer: an Int scalar or a Python int")
         n, target = self._size(length), to_dtype(dtype)
         if isinstance(n, int) and n < 0:
             raise ValueError("length must be non-negative.")
@@ -41,9 +44,9 @@ class Creation(OperatorBase):
         out = self._b.op("iota", shape=(n,), axis=0, dtype=wide)
         for other, row, neutral in ((step, "mul", 1), (start, "add", 0)):
             if other is not None:
-                other = self._fd.as_val(other)
-                if row == "mul" and isinstance(other, Scalar) and other.constant == 0:
-                    raise ValueError("step must not be 0")
+                other, name = self._fd.as_val(other), "step" if row == "mul" else "start"
+                if isinstance(other, Scalar):
+                    self._check_iota(other, name, target)
                 if not (isinstance(other, Scalar) and other.constant == neutral):
                     out = self._b.op(row, out, self._at(other, wide))
         return self._make(self._b.cast(out, target))
@@ -59,7 +62,7 @@ class Creation(OperatorBase):
     def _random(self, row, shape, dtype, rng_seed, rng_offset, scale, shift) -> Tensor:
         target = to_dtype(dtype)
         if target.kind != "f":
-            raise TypeError(f"random numbers are floats, not {dtype}")
+            raise TypeError(f"Random distributions only create floating point types, not {dtype}")
         sizes = self._sizes(shape, "shape")
         made = target if target is dt.f64 else dt.f32
         out = self._b.op(row, *self._seeds(rng_seed, rng_offset), shape=tuple(sizes), dtype=made)
@@ -68,6 +71,16 @@ class Creation(OperatorBase):
         if shift is not None:
             out = self._b.op("add", out, self._at(shift, made))
         return self._make(self._b.cast(out, target))
+
+    def _check_iota(self, given: Scalar, name: str, target) -> None:
+        if given.dtype.kind == "c":
+            raise TypeError(
+                f"iota: {name} dtype does not match specified dtype argument: it is {given.data_type}, not {from_dtype(target)}"
+            )
+        if isinstance(given.constant, float) and not math.isfinite(given.constant):
+            raise ValueError(f"iota: length, start, step must be finite numbers. {name} is {given.constant}")
+        if name == "step" and given.constant == 0:
+            raise ValueError("iota: step value must not equal zero.")
 
     @operation
     def uniform(self, minval, maxval, shape, dtype=DataType.Float, rng_seed=None, rng_offset=None):

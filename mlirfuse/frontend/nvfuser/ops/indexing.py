@@ -27,7 +27,7 @@ class Indexing(OperatorBase):
         arg, index = self._tensor(arg), self._indices(self._tensor(index, "index"))
         if index.ndim > 1:
             raise ValueError(f"index array must be 1D or scalar tensor, not of rank {index.ndim}")
-        axis, indices = self._dim(dim, arg.ndim), index.value
+        axis, indices = self._dim(dim, arg.ndim, beyond="index_select on invalid axis"), index.value
         if not index.ndim:
             indices = self._b.reshape(indices, (1,))
         return self._make(self._b.op("take", arg.value, indices, axis=axis))
@@ -71,7 +71,7 @@ class Indexing(OperatorBase):
             raise ValueError(f"arg and index must have one rank, not {arg.ndim} and {index.ndim}")
         if not arg.ndim:
             return self._element(arg, index, dim)
-        axis = self._dim(dim, arg.ndim)
+        axis = self._dim(dim, arg.ndim, beyond=f"Tensor arguments have dimension {arg.ndim}")
         shape = [list(arg.value.shape), list(index.value.shape)]
         for k in range(arg.ndim):
             if k != axis:

@@ -36,7 +36,7 @@ class Products(OperatorBase):
             self._fd.equal(values[1].shape[0], values[2].shape[0], "linear")
         return self._make(self._b.op("linear", *values))
 
-    def _grouped(self, mat1, mat2, offsets) -> tuple:
+    def _product_in_groups(self, mat1, mat2, offsets) -> tuple:
         """Shape and operands of a product in groups; ``offsets``, Int32 of shape (g,), is where each group ends."""
         a, b, ends = (self._tensor(t, n).value for t, n in ((mat1, "mat1"), (mat2, "mat2"), (offsets, "offsets")))
         if ends.rank != 1 or ends.dtype not in (dt.i32, dt.i64):
@@ -54,7 +54,7 @@ class Products(OperatorBase):
     def grouped_mm(self, mat1, mat2, offsets):
         """A product for each group: rows of ``mat1`` (m, k), which end at ``offsets``, by ``mat2`` (g, k, n); ``mat1``
         (g, m, k) by columns of ``mat2`` (k, n); or the reduced dimension in groups, to (g, m, n)."""
-        shape, a, b, ends = self._grouped(mat1, mat2, offsets)
+        shape, a, b, ends = self._product_in_groups(mat1, mat2, offsets)
         if a.dtype is not b.dtype or a.dtype.kind != "f":
             raise TypeError(f"mat1 and mat2 must have one float type, not {mat1.dtype} and {mat2.dtype}")
         function = functools.partial(product_kernels.grouped, a.dtype)
@@ -85,7 +85,7 @@ class Products(OperatorBase):
         self, mat1, mat2, offsets, scale1, scale2, alpha=None, bias=None, beta=None, dtype=DataType.BFloat16
     ):
         """As grouped_mm, of ``mat1`` and ``mat2`` times scales that broadcast to them, as ``dtype``."""
-        shape, a, b, ends = self._grouped(mat1, mat2, offsets)
+        shape, a, b, ends = self._product_in_groups(mat1, mat2, offsets)
         scales = [self._tensor(t, "scale").value for t in (scale1, scale2)]
         names, more = self._scale_options(alpha, bias, beta)
         target = to_dtype(dtype)

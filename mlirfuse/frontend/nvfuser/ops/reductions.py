@@ -13,9 +13,12 @@ from mlirfuse.ir import sizes as sz
 class Reductions(OperatorBase):
     """Sums, products, extrema and moments over dimensions."""
 
+    def _reduced(self, dims, rank: int) -> tuple[int, ...]:
+        return self._dims(dims, rank, beyond="Reduction on invalid axis", twice="Reduction axes are not unique")
+
     def _reduce(self, row, arg, dims, keepdim, dtype=None, **attrs) -> Tensor:
         arg = self._tensor(arg)
-        axes = tuple(range(arg.ndim)) if dims is None else self._dims(dims, arg.ndim)
+        axes = tuple(range(arg.ndim)) if dims is None else self._reduced(dims, arg.ndim)
         if self._fd._depth == 1:
             self._fd._shown["dims"] = sorted(axes)
         value = arg.value if dtype is None else self._b.cast(arg.value, dtype)
@@ -111,7 +114,7 @@ class Reductions(OperatorBase):
         arg = self._moments_input(arg, "welford", False)
         if arg.value.dtype.kind == "c":
             raise TypeError(f"welford is not supported for {arg.dtype}: use var_mean")
-        axes = self._dims(dims, arg.ndim)
+        axes = self._reduced(dims, arg.ndim)
         count = sz.product(arg.value.shape[a] for a in axes)
         mean = self._reduce("mean", arg, dims, False)
         variance = self._reduce("var", arg, dims, False, correction=0)

@@ -10,6 +10,9 @@ from mlirfuse.frontend.nvfuser.values import DefinitionError, Scalar, Tensor, Ve
 from mlirfuse.ir import sizes as sz
 
 
+_CLASS = {"b": "b", "i": "i", "u": "i", "f": "f", "n": "f", "c": "c"}  # types that a pad's value may have
+
+
 class Shapes(OperatorBase):
     """Broadcasts, reshapes, slices, pads, joins; ``size`` and ``shape``."""
 
@@ -95,7 +98,8 @@ class Shapes(OperatorBase):
         arg = self._tensor(arg)
         if len(dims) != arg.ndim:
             raise ValueError("Operator permute expects `dims` argument to have the same length as input!")
-        return self._make(self._b.permute(arg.value, self._dims(dims, arg.ndim)))
+        beyond = f"dims argument is out of range, expects -{arg.ndim} to {arg.ndim - 1}"
+        return self._make(self._b.permute(arg.value, self._dims(dims, arg.ndim, beyond=beyond)))
 
     @operation
     def reshape(self, arg, new_shape):
@@ -107,7 +111,7 @@ class Shapes(OperatorBase):
     def _reshaped(self, value, sizes):
         unknown = [k for k, n in enumerate(sizes) if n == -1]
         if len(unknown) > 1:
-            raise ValueError("A maximum of one value can be -1 in a new shape")
+            raise ValueError("A maximum of one value of -1 can be in a new shape")
         total = value.numel
         if unknown:
             known = sz.product(n for n in sizes if n != -1)
@@ -142,10 +146,6 @@ class Shapes(OperatorBase):
         starts = self._sizes(start_indices, "start_indices", check=False)
         ends = self._sizes(end_indices, "end_indices", check=False)
         steps = [1] * len(starts) if strides is None else self._sizes(strides, "strides", check=False)
-        if len(starts) != arg.ndim:
-            raise ValueError(
-                f"Number of tensor dimensions does not match slice dimensions! Tensor-dims: {arg.ndim} Slice-dims: {len(starts)}"
-            )
         if len(ends) != len(starts):
             raise ValueError(
                 f"Slice indexing attribute dimensions don't match! Start Indices: {len(starts)} End Indices: {len(ends)}"
@@ -153,6 +153,11 @@ class Shapes(OperatorBase):
         if len(steps) != len(starts):
             raise ValueError(
                 f"Slice start_indices and strides don't match! Start Indices: {len(starts)} Strides: {len(steps)}"
+            )
+        if len(starts) != arg.ndim:
+            raise ValueError(
+                f"Number of tensor dimensions does not match slice dimensions! Tensor-dims: {arg.ndim} "
+                f"Slice-dims: {len(starts)}"
             )
         from_, sizes = [], []
         for k, (start, end, step, extent) in enumerate(zip(starts, ends, steps, arg.value.shape)):
@@ -180,18 +185,32 @@ class Shapes(OperatorBase):
         """``value`` (0 unless given) added around: ``pad_widths`` are before and after the last dimension, then the one
         before it, …"""
         arg, widths = (self._tensor(arg), self._sizes(pad_widths, "pad_widths", check=False))
-        if len(widths) % 2 or len(widths) > 2 * arg.ndim:
+        if len(widths) % 2:
+            raise ValueError(f"Invalid number of padding widths: {len(widths)}, two for each dimension are needed")
+        if len(widths) > 2 * arg.ndim:
             raise ValueError(
-                f"Number of pad widths must be at most twice the input dimension, and even: {len(widths)} for rank {arg.ndim}"
+                f"Number of pad widths must be at most twice the input dimension: {len(widths)} for rank {arg.ndim}"
             )
         low, high = [0] * arg.ndim, [0] * arg.ndim
         for k in range(len(widths) // 2):
-            low[arg.ndim - 1 - k], high[arg.ndim - 1 - k] = (widths[2 * k], widths[2 * k + 1])
+            axis = arg.ndim - 1 - k
+            low[axis], high[axis] = (widths[2 * k], widths[2 * k + 1])
+            left = arg.value.shape[axis] + low[axis] + high[axis]
+            if not all(isinstance(n, int) and n >= 0 for n in (low[axis], high[axis])):
+                self._within(0, left, "pad", f"extent_int >= 0: the pads take more from dimension {axis} than there is")
         if all(n == 0 for n in low + high):
             return self._make(arg.value)
         fill = self._fd.as_val(0 if value is None else value)
         if isinstance(fill, Tensor) and fill.ndim:
             raise TypeError("pad: value must be a scalar")
+        kind = arg.value.dtype.kind
+        if isinstance(value, Scalar) and _CLASS[fill.dtype.kind] != _CLASS[kind]:
+            raise TypeError(
+                f"Tensor arg and pad value must have the same dtype. They are {arg.dtype} and {fill.data_type}: give a "
+                "number, or a scalar of the tensor's type"
+            )
+        if not isinstance(fill, Tensor) and "biufc".index(fill.dtype.kind) > "biufc".index(kind.replace("n", "f")):
+            raise TypeError(f"Tensor arg and pad value must have the same dtype. {value} is no {arg.dtype}")
         return self._make(
             self._b.op("pad", arg.value, self._at(fill, arg.value.dtype), low=tuple(low), high=tuple(high))
         )
@@ -207,7 +226,7 @@ class Shapes(OperatorBase):
             raise ValueError(
                 f"Unexpected number of dimensions: cat takes tensors of one rank, at least 1, not {[t.ndim for t in tensors]}"
             )
-        axis = self._dim(dim, rank)
+        axis = self._dim(dim, rank, beyond="Invalid dimension to cat")
         common = self._common(tensors, halves_to_float=False)
         values = [self._b.cast(t.value, common) for t in tensors]
         for k in range(rank):
@@ -273,7 +292,8 @@ class Shapes(OperatorBase):
     def size(self, arg, dim):
         """The extent of a dimension, as a scalar."""
         arg = self._tensor(arg)
-        return Scalar(self._fd, DataType.Int, size=arg.value.shape[self._dim(dim, arg.ndim)])
+        beyond = "The dimension requested is beyond the bounds of the shape of the indexed tensor!"
+        return Scalar(self._fd, DataType.Int, size=arg.value.shape[self._dim(dim, arg.ndim, beyond=beyond)])
 
     def shape(self, arg) -> Vector:
         """The extents, as a vector of scalars."""
@@ -285,7 +305,8 @@ class Shapes(OperatorBase):
         """Element ``index`` of a vector."""
         if not -len(vector) <= index < len(vector):
             raise DefinitionError(
-                f"{at_line(user_line())}fd.ops.at: The index {index} is out of bounds of a vector of size {len(vector)}"
+                f"{at_line(user_line())}fd.ops.at: The index requested is beyond the bounds of the indexed vector! "
+                f"The index {index} is out of bounds of a vector of size {len(vector)}"
             )
         return vector[index]
 
