@@ -32,9 +32,10 @@ from mlirfuse.frontend.numpy.traced_array import TracedArray
 from mlirfuse.inspect import dump
 from mlirfuse.ir import ops as table
 from mlirfuse.ir import sizes as sz
-from mlirfuse.passes.base import discover, run_pipeline
+from mlirfuse.passes.base import build, discover, run_pipeline
 from mlirfuse.runtime import arrays, placement
 from mlirfuse.runtime.executor import Empty, Executor
+from mlirfuse.runtime.linalg_program import WayDown
 from mlirfuse.runtime.recall import Recall
 from mlirfuse.schedule import targets
 
@@ -148,12 +149,20 @@ class _WithContainers(BaseException):
 class Jitted(_native.Function):
     """A function made by :func:`jit`. Call it as the function; :meth:`lower` shows what becomes of it."""
 
-    def __init__(self, fn, static_argnames=(), target: str | None = None, fallback: bool | None = None):
+    def __init__(
+        self,
+        fn,
+        static_argnames=(),
+        target: str | None = None,
+        fallback: bool | None = None,
+        way: WayDown | None = None,
+    ):
         functools.update_wrapper(self, fn)
         self.fn = fn
         self.static = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
         self.target = target
         self.fallback = fallback
+        self.way = way
         self._entries: dict[trees.Tree, _Entry] = {}
         self._watch: list[tuple[Any, str, Any]] = []
         self._lock = threading.RLock()
@@ -374,7 +383,8 @@ class Jitted(_native.Function):
         return kind
 
     def _target(self, leaves):
-        return targets.of(self.target) if self.target else placement.target_of(leaves)
+        target = targets.of(self.target) if self.target else placement.target_of(leaves)
+        return self.way.target(target) if self.way else target
 
     def _may_fall_back(self) -> bool:
         return config.fallback if self.fallback is None else self.fallback
@@ -650,14 +660,32 @@ def _refuse_complex(graph) -> None:
         )
 
 
-def jit(fn=None, *, static_argnames=(), target: str | None = None, fallback: bool | None = None):
+def jit(
+    fn=None,
+    *,
+    static_argnames=(),
+    target: str | None = None,
+    fallback: bool | None = None,
+    lowering: str | None = None,
+    pipeline: str | None = None,
+    from_level: str = "linalg",
+):
     """Compiles ``fn``, a function of arrays written with NumPy, for each kind of arguments it is called with.
 
     ``static_argnames``: arguments whose values are constants of the compiled code. ``target``: "cpu", "cuda" or
     "cuda:sm_90"; the default follows the arrays. ``fallback``: what happens where compiling fails: run op by op with a
     warning (True), raise (False), or as :data:`mlirfuse.config.fallback` says (None). Usable as a decorator with and
     without arguments.
+
+    ``lowering="linalg"``: segments become code through linalg and MLIR's own passes, not through this project's
+    schedulers: slower, and a check of them. ``pipeline``: the same with the caller's passes, spelled as for
+    ``mlirfuse-opt``, from ``from_level`` on, which is "linalg" (docs/own-passes.md). Raises ValueError for others.
     """
+    if lowering not in (None, "linalg") or from_level != "linalg":
+        raise ValueError(f"lowering is None or 'linalg', and from_level 'linalg'; got {lowering!r} and {from_level!r}")
+    if pipeline is not None:
+        build(pipeline)  # its spelling, now rather than at the first call
+    way = WayDown(pipeline) if lowering or pipeline else None
     if fn is None:
-        return lambda f: Jitted(f, static_argnames, target, fallback)
-    return Jitted(fn, static_argnames, target, fallback)
+        return lambda f: Jitted(f, static_argnames, target, fallback, way)
+    return Jitted(fn, static_argnames, target, fallback, way)

@@ -22,6 +22,23 @@ def fusion_to_segments(target: str = "cpu") -> str:
     return f"{common}{_target(target).passes},fusion-segment"
 
 
+@register_pipeline("linalg-to-buffers")
+def linalg_to_buffers() -> str:
+    """Functions of tensors in linalg inlined into the entry, and their tensors as buffers, by MLIR's own
+    bufferization."""
+    return "inline,symbol-dce,canonicalize,one-shot-bufferize{bufferize-function-boundaries=true},copies-to-linalg"
+
+
+@register_pipeline("loops-to-llvm")
+def loops_to_llvm() -> str:
+    """Loops over elements of buffers to the LLVM dialect, by MLIR's own conversions."""
+    return (
+        "expand-strided-metadata,lower-affine,arith-expand{include-bf16=true},convert-scf-to-cf,"
+        "finalize-memref-to-llvm,convert-math-to-llvm,convert-index-to-llvm,convert-arith-to-llvm,convert-func-to-llvm,"
+        "convert-cf-to-llvm,reconcile-unrealized-casts"
+    )
+
+
 @register_pipeline("fusion-to-linalg")
 def fusion_to_linalg() -> str:
     """A function to linalg on tensors: fusion-to-segments, then convert-fusion-to-linalg."""

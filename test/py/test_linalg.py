@@ -2,6 +2,8 @@
 with NumPy."""
 
 import ctypes
+import pathlib
+import re
 
 import llvmlite.binding as llvm
 import ml_dtypes
@@ -20,12 +22,12 @@ from mlirfuse.ir.builder import Builder
 from mlirfuse.ir.graph import Block, Graph, Value
 from mlirfuse.lowering import llvm as code
 from mlirfuse.lowering.linalg import to_linalg
-from mlirfuse.passes.base import run_pipeline
+from mlirfuse.passes import base
+from mlirfuse.passes.base import Pass, register, run_pipeline
 
 LOOPS = (
-    "builtin.module(one-shot-bufferize{bufferize-function-boundaries=true function-boundary-type-conversion=identity-layout-map},"
-    "convert-linalg-to-loops,expand-strided-metadata,lower-affine,arith-expand{include-bf16=true},convert-scf-to-cf,finalize-memref-to-llvm,"
-    "convert-math-to-llvm,convert-index-to-llvm,convert-arith-to-llvm,convert-func-to-llvm,convert-cf-to-llvm,reconcile-unrealized-casts)"
+    "builtin.module(one-shot-bufferize{bufferize-function-boundaries=true "
+    "function-boundary-type-conversion=identity-layout-map},convert-linalg-to-loops,loops-to-llvm)"
 )
 
 
@@ -83,7 +85,7 @@ def run_linalg(text, name, args, results):
         if op.operation.attributes["sym_name"].value == name:
             with module.context:
                 op.operation.attributes["llvm.emit_c_interface"] = mlir.ir.UnitAttr.get()
-    mlir.run_passes(module, LOOPS)
+    module = run_pipeline(module, LOOPS).module
     compiled = llvm.parse_assembly(code.translate(module))
     llvm.add_symbol("memrefCopy", ctypes.cast(memref_copy, ctypes.c_void_p).value)
     host = dict(cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten())
@@ -163,16 +165,20 @@ def gelu(x):
 
 FUNCTIONS = {
     "gelu": (gelu, lambda: [floats(5, 9)]),
-    "reductions": (lambda x: (x.sum(), x.max(0), x.min(1, keepdims=True), x.prod(1), (x > 0).any(0), (x > 9).all()), lambda: [floats(4, 6)]),
+    "reductions": (lambda x: (x.sum(), x.max(0), x.min(1, keepdims=True), x.prod(1), (x > 0).any(0), (x > 9).all()),
+        lambda: [floats(4, 6)]),
     "positions": (lambda x: (x.argmax(), x.argmin(1), x.argmax(0)), lambda: [floats(5, 7)]),
     "variance": (lambda x: (x.var(0), x.std(1, ddof=1)), lambda: [floats(6, 5)]),
     "integers": (lambda i: (i // 7, i % 7, i << 2, -i, i.max(0), i.sum(1)), lambda: [np.arange(-10, 10).reshape(4, 5)]),
-    "unsigned": (lambda i: (i // np.uint8(7), i > 100, i.max()), lambda: [np.arange(236, 256, dtype=np.uint8).reshape(4, 5)]),
-    "bools": (lambda x, y: (np.where(x > y, x, y), (x > 0) & (y > 0), ~(x > 0)), lambda: [floats(3, 4), floats(3, 4, seed=1)]),
+    "unsigned": (lambda i: (i // np.uint8(7), i > 100, i.max()),
+        lambda: [np.arange(236, 256, dtype=np.uint8).reshape(4, 5)]),
+    "bools": (lambda x, y: (np.where(x > y, x, y), (x > 0) & (y > 0), ~(x > 0)),
+        lambda: [floats(3, 4), floats(3, 4, seed=1)]),
     "broadcasts": (lambda x, w: (x[:, None] * (w + 1)).sum(0), lambda: [floats(6), floats(5)]),
     "transposed": (lambda x: x + x.T, lambda: [floats(6, 6)]),
     "permuted": (lambda x: np.exp(x.transpose(2, 0, 1)).sum(1), lambda: [floats(3, 4, 5)]),
-    "reshaped": (lambda x: (x.reshape(12, 5).sum(1), (x + 1).reshape(-1), x.reshape(3, 2, 2, 5) * 2), lambda: [floats(3, 4, 5)]),
+    "reshaped": (lambda x: (x.reshape(12, 5).sum(1), (x + 1).reshape(-1), x.reshape(3, 2, 2, 5) * 2),
+        lambda: [floats(3, 4, 5)]),
     "whole_reshape": (lambda x: (x * 2).reshape(4, 9) + 1, lambda: [floats(6, 6)]),
     "one_element": (lambda x: (x.reshape(()), x.sum().reshape(1, 1), x.squeeze() + 1), lambda: [floats(1, 1)]),
     "unit_axes": (lambda x: (x.max(1), x.sum((0, 2), keepdims=True)), lambda: [floats(4, 1, 5)]),
@@ -182,9 +188,11 @@ FUNCTIONS = {
     "stacked": (lambda x, y: np.stack([x, y], 1), lambda: [floats(3, 4), floats(3, 4, seed=1)]),
     "taken": (lambda x, i: np.take(x, i, 0) + 1, lambda: [floats(5, 3), np.array([0, -1, 4, 2])]),
     "taken_along": (lambda x, i: np.take_along_axis(x, i, 1), lambda: [floats(2, 5), np.array([[0, 4], [3, -1]])]),
-    "sizes": (lambda x: x * x.shape[0] + mnp.arange(x.shape[1]).astype(x.dtype) + np.ones_like(x), lambda: [floats(4, 6)]),
+    "sizes": (lambda x: x * x.shape[0] + mnp.arange(x.shape[1]).astype(x.dtype) + np.ones_like(x),
+        lambda: [floats(4, 6)]),
     "scalars": (lambda x, k: x * k + 1, lambda: [floats(4, 6), np.float32(2.5)]),
-    "cast": (lambda x: (x.astype(np.int32), x.astype(np.float64) / 3, (x * 100).astype(np.int8)), lambda: [floats(4, 6)]),
+    "cast": (lambda x: (x.astype(np.int32), x.astype(np.float64) / 3, (x * 100).astype(np.int8)),
+        lambda: [floats(4, 6)]),
     "products": (lambda x, w: np.tanh(x @ w) * 2, None),
 }  # fmt: skip
 
@@ -302,3 +310,112 @@ def test_random_programs(seed, target):
             got = results[out.index]
             got = got if isinstance(runs.plain[key], np.ndarray) else got[()]
             assert random_programs.difference(key, got, runs) is None, program.show(program.calls[0])
+
+
+# ---- jit(lowering="linalg"), and pipelines of the caller's
+
+
+def by_linalg(fn, **options):
+    return mlirfuse.jit(fn, fallback=False, lowering="linalg", **options)
+
+
+def test_a_variant_for_each_set_of_sizes():
+    f = by_linalg(softmax)
+    before = mlirfuse.counters.kinds, mlirfuse.counters.variants
+    for shape in ((4, 33), (5, 7), (4, 33)):
+        np.testing.assert_allclose(f(floats(*shape)), softmax(floats(*shape)), rtol=1e-5)
+    assert (mlirfuse.counters.kinds - before[0], mlirfuse.counters.variants - before[1]) == (1, 2)
+
+
+@pytest.mark.parametrize("view", [np.s_[:, ::2], np.s_[::-1], np.s_[::-2, ::-1], np.s_[:0:-1, 1:]])
+def test_strides(view):
+    x = floats(6, 8)[view]
+    np.testing.assert_allclose(by_linalg(lambda x: x.sum(0) + x[-1])(x), x.sum(0) + x[-1], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("view", [np.s_[:], np.s_[::-1, ::-1]])
+def test_writes_into_an_argument(view):
+    """The argument is read at other places than it is written."""
+
+    def update(x, y):
+        x[...] = x.T + y
+        return x.sum(0)
+
+    x, y = np.arange(9.0).reshape(3, 3), np.arange(9.0, 18.0).reshape(3, 3)
+    other = x.copy()
+    got, want = by_linalg(update)(x[view], y), update(other[view], y)
+    np.testing.assert_array_equal(x, other)
+    np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("number", [2.5, 3, True, np.float16(0.1), np.uint8(200)])
+def test_numbers_by_value(number):
+    x = floats(5)
+    np.testing.assert_allclose(by_linalg(lambda x, k: x * k)(x, number), x * number, rtol=1e-6)
+
+
+def test_what_has_no_linalg_form():
+    z = np.ones(3, np.complex64)
+    with pytest.raises(mlirfuse.MlirfuseError, match="mul of complex"):
+        by_linalg(lambda x: x * 2)(z)
+    with pytest.warns(UserWarning, match="mul of complex"):
+        np.testing.assert_array_equal(mlirfuse.jit(lambda x: x * 2, lowering="linalg", fallback=True)(z), z * 2)
+
+
+def test_options_that_there_are_not():
+    with pytest.raises(ValueError, match="'affine'"):
+        mlirfuse.jit(softmax, lowering="affine")
+    with pytest.raises(ValueError, match="'tiled'"):
+        mlirfuse.jit(softmax, pipeline="builtin.module(canonicalize)", from_level="tiled")
+    with pytest.raises(mlirfuse.MlirfuseError, match="convert-linalg-to-loop"):
+        mlirfuse.jit(softmax, pipeline="builtin.module(convert-linalg-to-loop)")
+
+
+DOWN = "linalg-to-buffers,allocs-to-workspace,convert-linalg-to-loops,loops-to-llvm"
+INCOMPLETE = {
+    "linalg-to-buffers": "end in the LLVM dialect and leaves .*linalg.generic",
+    "linalg-to-buffers,convert-linalg-to-loops,loops-to-llvm": "calls malloc, which nobody provides: put allocs",
+    f"{DOWN},symbol-privatize,symbol-dce": "no llvm.func @entry",
+    "canonicalize{x=1}": "canonicalize",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("pipeline", INCOMPLETE)
+def test_a_pipeline_that_does_not_end_where_it_has_to(pipeline):
+    with pytest.raises(mlirfuse.MlirfuseError, match=INCOMPLETE[pipeline]):
+        mlirfuse.jit(softmax, pipeline=f"builtin.module({pipeline})", fallback=False)(floats(4, 5))
+
+
+@pytest.fixture
+def own_passes(monkeypatch):
+    """What is registered in the test is forgotten after it."""
+    monkeypatch.setattr(base, "PASSES", dict(base.PASSES))
+
+
+def test_an_entry_of_another_type(own_passes):
+    """What a pass made of the entry's signature is compared with what its caller gives."""
+
+    @register
+    class OneArgument(Pass):
+        name = "one-argument"
+
+        def run_on_module(self, module):
+            return fusion.parse("llvm.func @entry(%x: i64) { llvm.return }")
+
+    with pytest.raises(
+        mlirfuse.MlirfuseError, match=r"gives @entry the type !llvm.func<void \(i64\)>; its caller takes"
+    ):
+        mlirfuse.jit(softmax, pipeline="builtin.module(one-argument)", fallback=False)(floats(4, 5))
+
+
+def test_the_page_about_own_passes(capsys, own_passes):
+    """The code of docs/own-passes.md runs, and its pass does what it says."""
+    page = (pathlib.Path(__file__).parents[2] / "docs" / "own-passes.md").read_text()
+    (code_,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    scope: dict = {}
+    exec(code_, scope)
+    np.testing.assert_allclose(eval(capsys.readouterr().out.replace(" ", ",")), [5 / 3] * 4, rtol=1e-6)
+    text = mlirfuse.jit(lambda x: x / np.float32(3)).lower(floats(4)).as_text("linalg")
+    assert "arith.divf" in text
+    module = run_pipeline(fusion.parse(text), "builtin.module(divisions-to-products)").module
+    assert "arith.divf" not in str(module) and "arith.mulf" in str(module)

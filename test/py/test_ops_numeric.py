@@ -1,4 +1,4 @@
-"""Every op of the table, compiled for the CPU, against NumPy.
+"""Every op of the table, compiled for the CPU by our schedulers and by linalg and MLIR's own passes, against NumPy.
 
 What is compared, for each op and each element type that it takes:
 
@@ -116,6 +116,32 @@ ELSEWHERE = {
 }
 
 
+# The options of jit: by our schedulers, or by linalg and MLIR's own passes.
+WAY: dict[str, str] = {}
+
+# What is tested by the schedulers alone, and why.
+SCHEDULERS_ONLY = {
+    "test_long_sums": "linalg's loops add one element after another, whose error grows with the number of elements",
+    "test_every_op_is_tested": "asks the table, compiles nothing",
+}
+
+
+@pytest.fixture(scope="module", autouse=True, params=["schedulers", "linalg"])
+def way(request):
+    """Every test runs on both ways down."""
+    if request.param == "linalg":
+        WAY["lowering"] = "linalg"
+    yield
+    WAY.clear()
+
+
+@pytest.fixture(autouse=True)
+def skip_what_one_way_leaves_out(request):
+    reason = SCHEDULERS_ONLY.get(request.node.originalname)
+    if WAY and reason:
+        pytest.skip(reason)
+
+
 def op(name: str, **attrs):
     """A function that applies the op ``name`` to the arrays of each list in its arguments; attributes may be functions
     of the values' shapes."""
@@ -133,7 +159,7 @@ def op(name: str, **attrs):
 
 
 def compiled(name: str, lists, **attrs):
-    function = mlirfuse.jit(op(name, **attrs), fallback=False)
+    function = mlirfuse.jit(op(name, **attrs), fallback=False, **WAY)
     with np.errstate(all="ignore"):
         return function(*lists)
 
@@ -410,7 +436,7 @@ def test_cast(source):
     g = np.random.default_rng(3)
     x = np.concatenate([specials(source), random_values(g, source, 100)])
     functions = [op("cast", to=t) for t in REAL]
-    results = mlirfuse.jit(lambda x: [f([x])[0][0] for f in functions], fallback=False)(x)
+    results = mlirfuse.jit(lambda x: [f([x])[0][0] for f in functions], fallback=False, **WAY)(x)
     for t, got in zip(REAL, results):
         with np.errstate(all="ignore"):
             want, held = x.astype(t.numpy), np.asarray(got)
@@ -580,7 +606,7 @@ def test_shape(name):
 
         chosen = types if k == 0 else [dt.f32, dt.i8, dt.f64]
         lists = [_operands(name, g, t, shape, attrs, LAYOUTS[(k + j) % len(LAYOUTS)]) for j, t in enumerate(chosen)]
-        results, computed = mlirfuse.jit(function, fallback=False)(*lists)
+        results, computed = mlirfuse.jit(function, fallback=False, **WAY)(*lists)
         for t, arrays, got, equal in zip(chosen, lists, results, computed):
             want = row(name).ref(*arrays, **attrs)
             for a, b, c in zip(got, want if isinstance(want, list) else [want], equal):
@@ -591,7 +617,7 @@ def test_shape(name):
 def test_complex_moves():
     """Complex arrays are not computed with, but they can be viewed."""
     x = (np.arange(12.0) + 1j).reshape(3, 4)
-    got = mlirfuse.jit(lambda x: (x.T, x[::-1, 1:], x.reshape(-1)), fallback=False)(x)
+    got = mlirfuse.jit(lambda x: (x.T, x[::-1, 1:], x.reshape(-1)), fallback=False, **WAY)(x)
     for a, b in zip(got, (x.T, x[::-1, 1:], x.reshape(-1))):
         assert_same(a, b, "a view")
 
@@ -615,7 +641,7 @@ def test_creation(name):
                 out.append(t.emit("size", value=x.value.shape[1]))
         return [TracedArray(t, v) for v in out]
 
-    got = iter(mlirfuse.jit(function, fallback=False)(anchor))
+    got = iter(mlirfuse.jit(function, fallback=False, **WAY)(anchor))
     for d in t_of:
         if name == "iota":
             for axis in (0, 1):
@@ -639,7 +665,7 @@ def test_random(name):
                 seed = trace.emit("cast", seed.value, to=dt.i64)
                 return TracedArray(trace, trace.emit(name, seed, offset.value, shape=x.value.shape, dtype=t))
 
-            got = np.asarray(mlirfuse.jit(function, fallback=False)(np.ones(shape), seed, offset))
+            got = np.asarray(mlirfuse.jit(function, fallback=False, **WAY)(np.ones(shape), seed, offset))
             want = row(name).ref(np.int64(seed.astype(np.int64)), offset, shape, t)
             assert got.dtype == t.numpy and got.shape == shape
             if name == "uniform" and t in (dt.f32, dt.f64):

@@ -19,6 +19,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
 import random_programs as rp
 
+import mlirfuse
+
 MORE = int(os.environ.get("MLIRFUSE_RANDOM_PROGRAMS", "0"))
 
 
@@ -60,6 +62,16 @@ def test_large(seed):
 def test_special_values(seed):
     """NaN, infinities, zeros of both signs, the extremes of integers."""
     run(300_000 + seed, special=True, length=(5, 15))
+
+
+@pytest.mark.parametrize("seed", range(300 + MORE))
+def test_by_linalg(seed):
+    """By linalg and MLIR's own passes in place of our schedulers: short programs, a call of each."""
+    program = rp.make(400_000 + seed, large=False, length=(3, 10), special=seed % 4 == 0)
+    program.calls = program.calls[:1]
+    failure = rp.check(program, mlirfuse.jit(program.function(), fallback=False, lowering="linalg"))
+    if failure:
+        pytest.fail(rp.report(program, failure), pytrace=False)
 
 
 def test_a_wrong_result_is_found_and_reduced():

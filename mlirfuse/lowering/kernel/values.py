@@ -144,10 +144,7 @@ class Kernel(Accesses):
         dtype, vals = op.result.dtype, []
         for k, operand in enumerate(op.operands):
             vals.append(self.value(operand, self._through(op, env, [(d, d) for d in range(operand.rank)], k)))
-        if dtype is dtype.compute:
-            return m.nextafter(self.e, *self.e._pair(*vals))
-        a, b = self.e._pair(*(self.e.cast(self.e.cast(v, dtype), dtype.compute) for v in vals))
-        return self.e.cast(m.nextafter_half(self.e, a, b, dtype), dtype.compute)
+        return m.nextafter_of(self.e, *self.e._pair(*vals), dtype)
 
     def _cast(self, op: Op, env: Env) -> Val:
         operand = op.operands[0]

@@ -21,10 +21,12 @@ RENAMING = {"broadcast_in_dim", "permute", "squeeze", "expand_dims"}
 
 
 class Elements(Writer):
-    """The element of any value of ``members`` at an index of the body that is being written."""
+    """The element of any value of ``members`` at an index of the body that is being written. ``on_device``: 0-d values
+    are computed in bodies as well, not in the function: a GPU's host reads no elements."""
 
-    def __init__(self, members: list[Op], symbol: Callable[[str], str]):
+    def __init__(self, members: list[Op], symbol: Callable[[str], str], on_device: bool):
         super().__init__(symbol)
+        self.on_device = on_device
         self.tensors: dict[Value, Tensor] = {}
         self.scalars: dict[Value, Val] = {}
         self.stored = _stored(members)
@@ -39,7 +41,7 @@ class Elements(Writer):
 
     def value(self, value: Value, index: tuple[Index, ...]) -> Val:
         """The element of ``value`` at ``index``, in its compute type."""
-        if value.rank == 0:
+        if value.rank == 0 and not self.on_device:
             return self.scalar(value)
         memo = self.body.memo if self.body is not None else {}
         key = value, index
@@ -141,6 +143,10 @@ class Elements(Writer):
         new = red.element(self.e, op, self.value(source, at), self.e.const(0, I64))
         return red.result(self.e, op, red.combine(self.e, op, red.identity(self.e, op, 1), new))
 
+    def _at_nextafter(self, op: Op, index) -> Val:
+        vals = [self.value(v, tuple(0 if n == 1 else i for n, i in zip(v.shape, index))) for v in op.operands]
+        return m.nextafter_of(self.e, *self.e._pair(*vals), op.result.dtype)
+
     def _at_cast(self, op: Op, index) -> Val:
         val, to = self.value(op.operands[0], index), op.attrs["to"]
         return self.e.cast(self.e.cast(val, to), to.compute)
@@ -237,7 +243,7 @@ class Elements(Writer):
     def _random_words(self, op: Op, index, count: int) -> list[Val]:
         """``count`` random u32 for an element: see :func:`mlirfuse.ir.ops.random.random_words`."""
         e, share = self.e, 4 // count
-        seed, offset = (e.cast(self.scalar(v), dt.u64) for v in op.operands)
+        seed, offset = (e.cast(self.value(v, ()), dt.u64) for v in op.operands)
         position = e.cast(self.linear(index, op.result.shape), dt.u64)
         words = m.philox4x32(e, (e.shr(position, share.bit_length() - 1), offset), seed)
         which = e.cast(e.and_(position, share - 1), dt.u32)

@@ -9,6 +9,7 @@ from mlirfuse.ir import ops as table
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.dtypes import DType
 from mlirfuse.ir.graph import Op, Value
+from mlirfuse.ir.sizes import Size
 from mlirfuse.lowering import reductions as red
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.linalg.elements import Elements
@@ -103,8 +104,10 @@ class Generics(Elements):
         axes = set(table.axes_of(op.attrs, source.rank))
         kept = [d for d in range(source.rank) if d not in axes]
         dims = tuple(kept) if op.attrs.get("keepdims") else tuple(range(len(kept)))
-        everywhere = tuple(Dim(k) for k in range(source.rank))
-        return self._reduce(op, source.shape, kept, lambda: self.value(source, everywhere), dims)
+        order = [*kept, *sorted(axes)] if self.on_device else list(range(source.rank))  # of the loops
+        everywhere = tuple(Dim(order.index(d)) for d in range(source.rank))
+        extents = [source.shape[d] for d in order]
+        return self._reduce(op, extents, [order.index(d) for d in kept], lambda: self.value(source, everywhere), dims)
 
     def _reduce(self, op: Op, extents, kept: list[int], element, dims) -> Tensor:
         """Reduces ``element()`` over the dimensions of ``extents`` that are not ``kept``."""
@@ -113,20 +116,19 @@ class Generics(Elements):
         body = Body(extents)
         state = tuple(Val(self.e.fresh(), d) for d in dtypes)
         with self._writing(body) as lines:
-            new = red.element(
-                self.e, op, element(), self._position(op, [d for d in range(len(extents)) if d not in kept])
-            )
+            reduced = [d for d in range(len(extents)) if d not in kept]
+            new = red.element(self.e, op, element(), self._position(op, reduced, [extents[d] for d in reduced]))
             combined = red.combine(self.e, op, state, new)
         kinds = ["parallel" if d in kept else "reduction" for d in range(len(extents))]
         names = self._write(body, lines, outs, tuple(Dim(d) for d in kept), dtypes, combined, state, op, kinds)
         result = red.result(self.e, op, tuple(Val(n, d) for n, d in zip(names, dtypes)))
         return Tensor(result.name, result.dtype, shape, dims)
 
-    def _position(self, op: Op, reduced: list[int]) -> Val | None:
+    def _position(self, op: Op, reduced: list[int], extents: list[Size]) -> Val | None:
         """The place along the reduced dimensions, row-major, for argmax and argmin."""
         if op.name not in ("argmax", "argmin"):
             return None
-        return self.linear([Dim(d) for d in reduced], [op.operands[0].shape[d] for d in reduced])
+        return self.linear([Dim(d) for d in reduced], extents)
 
     def _partial_sum(self, op: Op) -> Tensor:
         """Part p has every parts-th row from row p on: loops over parts, rows of a part, and what is kept."""

@@ -20,14 +20,20 @@ def to_linalg(graphs: list[Graph], kept=()):
     Raises :class:`UnsupportedError` for what has no meaning on tensors: writes in place, control flow, composite ops
     that were not taken apart.
     """
-    return fusion.parse("module {\n" + "\n".join([*kept, *(_Program(graph).text() for graph in graphs)]) + "\n}\n")
+    return fusion.parse("module {\n" + "\n".join([*kept, *map(functions, graphs)]) + "\n}\n")
+
+
+def functions(graph: Graph, on_device: bool = False) -> str:
+    """The text of ``graph``'s functions; ``on_device``: they read and make elements in bodies of generics alone, and
+    generics count what is parallel first. Raises :class:`UnsupportedError`, as :func:`to_linalg`."""
+    return _Program(graph, on_device).text()
 
 
 class _Program:
     """One graph: a function, and one for each of its segments."""
 
-    def __init__(self, graph: Graph):
-        self.graph = graph
+    def __init__(self, graph: Graph, on_device: bool):
+        self.graph, self.on_device = graph, on_device
         self.functions: list[str] = []
         self.where: dict[
             str, tuple[int, int, int]
@@ -46,7 +52,7 @@ class _Program:
     def text(self) -> str:
         graph = self.graph
         loose = [op for op in graph.ops if op.segment is None]
-        main = self.main = Function(loose, self._symbol)
+        main = self.main = Function(loose, self._symbol, self.on_device)
         for k, value in enumerate(graph.args):
             main.tensors[value] = Tensor(f"%arg{k}", value.dtype, value.shape, tuple(range(value.rank)))
         ordered = topological(graph.ops, {op: op.segment for op in graph.ops if op.segment is not None})
@@ -118,7 +124,7 @@ class _Program:
             symbols[name] = None
             return f"%{name}"
 
-        function = Function(members, symbol)
+        function = Function(members, symbol, self.on_device)
         for k, value in enumerate(ins):
             function.tensors[value] = Tensor(f"%in{k}", value.dtype, value.shape, tuple(range(value.rank)))
         results = [function.result(v) for v in outs]

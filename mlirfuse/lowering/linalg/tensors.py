@@ -22,8 +22,8 @@ class Function(Generics):
     """Writes the body of one ``func.func`` that computes ``members``. ``symbol`` gives the ``index`` value of a size
     symbol."""
 
-    def __init__(self, members: list[Op], symbol: Callable[[str], str]):
-        super().__init__(members, symbol)
+    def __init__(self, members: list[Op], symbol: Callable[[str], str], on_device: bool):
+        super().__init__(members, symbol, on_device)
         self.inside = set(members)
 
     def tensor(self, value: Value) -> Tensor:
@@ -53,9 +53,9 @@ class Function(Generics):
 
     def full(self, value: Value, dtype: DType | None = None) -> Tensor:
         """``value`` as a tensor of all of its dimensions, of ``dtype`` if that is given."""
-        if dtype is not None and value.rank and value not in self.tensors and self.in_body(value):
+        if dtype is not None and (value.rank or self.on_device) and value not in self.tensors and self.in_body(value):
             return self.generic(value, dtype)
-        if value.rank == 0 and value not in self.tensors and self.in_body(value):
+        if value.rank == 0 and value not in self.tensors and self.in_body(value) and not self.on_device:
             scalar = self.scalar(value)
             with self.outside():
                 scalar = self.e.cast(scalar, dtype or value.dtype.compute)
@@ -94,7 +94,7 @@ class Function(Generics):
         if op.name == "slice":
             return any(step < 0 for step in op.attrs["step"]) or not value.rank
         if op.name == "pad":
-            return not _only_adds(op)
+            return self.on_device or not _only_adds(op)
         return op.name == "reshape" and renaming_reshape(op.operands[0].shape, value.shape) is not None
 
     def _slice(self, source: Tensor, start, shape, step) -> Tensor:

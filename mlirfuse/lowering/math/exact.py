@@ -66,7 +66,7 @@ def nextafter(e: Emitter, x: Val, y: Val) -> Val:
     return e.select(e.cmp("uno", x, y), e.const(NAN, x.dtype, x.lanes), result)
 
 
-def nextafter_half(e: Emitter, x: Val, y: Val, dtype: dt.DType) -> Val:
+def _nextafter_half(e: Emitter, x: Val, y: Val, dtype: dt.DType) -> Val:
     """:func:`nextafter` among the numbers of a half type, of float32 values that are such numbers."""
     unsigned = dt.u16
     bits = e.bitcast(e.cast(x, dtype), unsigned)
@@ -80,6 +80,15 @@ def nextafter_half(e: Emitter, x: Val, y: Val, dtype: dt.DType) -> Val:
     stepped = e.select(e.cmp("eq", x, y), equal, stepped)
     stepped = e.select(e.cmp("uno", x, y), e.bitcast(e.const(NAN, dtype, x.lanes), unsigned), stepped)
     return e.bitcast(stepped, dtype)
+
+
+def nextafter_of(e: Emitter, x: Val, y: Val, dtype: dt.DType) -> Val:
+    """What the op ``nextafter`` gives for operands of ``dtype`` in its compute type, in which its result is too: half
+    types are rounded to the type first."""
+    if dtype is dtype.compute:
+        return nextafter(e, x, y)
+    a, b = (e.cast(e.cast(v, dtype), dtype.compute) for v in (x, y))
+    return e.cast(_nextafter_half(e, a, b, dtype), dtype.compute)
 
 
 def ldexp(e: Emitter, x: Val, n: Val) -> Val:

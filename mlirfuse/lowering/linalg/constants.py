@@ -1,0 +1,30 @@
+"""A graph for one set of sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.graph import Graph, Value, walk
+
+
+def with_constant_sizes(graph: Graph, env: Mapping[str, int]) -> Graph:
+    """A copy of ``graph`` whose sizes and strides are those that the symbols' values ``env`` give."""
+    made, values = graph.copy(), dict(env)
+
+    def settled(value: Any) -> Any:
+        if isinstance(value, sz.Expr):
+            return sz.substitute(value, values)
+        return tuple(map(settled, value)) if isinstance(value, (tuple, list)) else value
+
+    for op in walk(made.body):
+        op.attrs = {key: settled(value) for key, value in op.attrs.items()}
+    for value in {*made.args, *made.returns, *(v for op in walk(made.body) for v in (*op.operands, *op.results))}:
+        if value.dtype is not None and value.shape:
+            fixed = Value(value.dtype, settled(value.shape))
+            value.shape, value.type = fixed.shape, fixed.type
+    for layout in made.layouts:
+        if layout is not None:
+            layout.strides = settled(tuple(layout.strides))
+    return made

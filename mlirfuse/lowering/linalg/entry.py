@@ -1,0 +1,173 @@
+"""The entry of a program that goes down by MLIR's own passes: a function of buffers around the functions of tensors.
+
+::
+
+    func.func @entry(%p0: memref<4x5xf32, strided<[10, 2]>>, %p1: memref<4xf32>, %s0: i64, %workspace: memref<?xi8>)
+
+Its parameters are the arrays among the arguments as they lie in memory, the results, the arguments passed by value (64
+bits each), and room for what lies between. Sizes and strides are constants. What a result is
+written over (``Graph.aliases``) is written last, after everything has been read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mlirfuse.analysis.traffic import live
+from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.dtypes import DType
+from mlirfuse.ir.graph import Graph, Value
+from mlirfuse.lowering.emitter import Emitter, Val
+from mlirfuse.lowering.linalg.constants import with_constant_sizes
+from mlirfuse.lowering.linalg.program import functions
+from mlirfuse.lowering.linalg.writer import type_of
+from mlirfuse.lowering.slots import Slots
+
+ENTRY = "entry"
+WORKSPACE = "workspace"  # what it is called among a program's temporaries
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter of the entry. ``kind``: "pointer", a buffer at ``ptrs[slot]``; "scalar", the bits ``ints[slot]`` of a
+    number, floats as doubles; "workspace", bytes from the offset ``ints[slot]`` of the workspace on. Extents, strides
+    and ``offset``, where the buffer begins from there, count elements. ``flipped``: dimensions that the argument runs
+    through backwards; MLIR takes no negative strides everywhere."""
+
+    name: str
+    kind: str
+    slot: int
+    dtype: DType
+    shape: tuple[int, ...] = ()
+    strides: tuple[int, ...] = ()
+    offset: int = 0
+    flipped: tuple[int, ...] = ()
+
+    @property
+    def type(self) -> str:
+        if self.kind == "scalar":
+            return "i64"
+        if self.kind == "workspace":
+            return "memref<?xi8>"
+        plain = sz.contiguous_strides(self.shape) == self.strides
+        layout = "" if plain else f", strided<[{', '.join(map(str, self.strides))}]>"
+        return f"memref<{''.join(f'{n}x' for n in self.shape)}{self.dtype.signless}{layout}>"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """``text``: the module, ``@entry`` and what it calls; ``parameters``: the entry's, in order; ``writes``: whether
+    there is anything to compute."""
+
+    text: str
+    parameters: tuple[Parameter, ...]
+    writes: bool
+
+
+def entry_of(graph: Graph, env: dict[str, int], slots: Slots, on_device: bool) -> Entry:
+    """The module of the segmented ``graph`` for the sizes ``env``, whose tensors lie where ``slots`` says;
+    ``on_device``: elements are read and written in bodies of generics alone.
+
+    Raises :class:`UnsupportedError` where something has no linalg form.
+    """
+    fixed = with_constant_sizes(graph, env)
+    fixed.name = "compute"
+    written = [
+        k
+        for k, value in enumerate(graph.returns)
+        if value in slots.pointers and value not in graph.args and graph.returns.index(value) == k
+    ]
+    fixed.body.returns = [fixed.returns[k] for k in written]
+    fixed.body.ops = live(fixed.ops, fixed.returns)
+    fixed.aliases = {}
+
+    parameters: list[Parameter] = []
+
+    def buffer(name: str, original: Value, value: Value, strides: tuple[int, ...]) -> Parameter:
+        flipped = tuple(d for d, step in enumerate(strides) if step < 0)
+        offset = sum((value.shape[d] - 1) * strides[d] for d in flipped)
+        steps = tuple(map(abs, strides))
+        made = Parameter(name, "pointer", slots.pointers[original], value.dtype, value.shape, steps, offset, flipped)
+        parameters.append(made)
+        return made
+
+    arguments: dict[int, Parameter] = {}
+    for k, value in enumerate(fixed.args):
+        if k not in graph.scalars:
+            layout = fixed.layouts[k] if k < len(fixed.layouts) else None
+            strides = tuple(layout.strides) if layout else sz.contiguous_strides(value.shape)
+            arguments[k] = buffer(f"%p{k}", graph.args[k], value, strides)
+    results = {
+        k: buffer(f"%r{k}", graph.returns[k], value, sz.contiguous_strides(value.shape))
+        for k, value in zip(written, fixed.returns)
+        if k not in graph.aliases
+    }
+    for k, value in enumerate(fixed.args):
+        if k in graph.scalars:
+            arguments[k] = Parameter(f"%s{k}", "scalar", slots.scalar(graph.args[k]), value.dtype)
+            parameters.append(arguments[k])
+    parameters.append(Parameter("%workspace", "workspace", slots.temporary(WORKSPACE, 0), dt.u8))
+
+    e = Emitter("linalg")
+    for k, value in enumerate(fixed.args):
+        _as_tensor(e, k, arguments[k], value)
+    given = ", ".join(f"%t{k}" for k in range(len(fixed.args)))
+    types = [type_of(v.shape, v.dtype) for v in fixed.returns]
+    signature = f"({', '.join(type_of(v.shape, v.dtype) for v in fixed.args)}) -> ({', '.join(types)})"
+    e.line(f"{f'%o:{len(types)} = ' if types else ''}call @compute({given}) : {signature}")
+    late = []
+    for at, (k, value) in enumerate(zip(written, fixed.returns)):
+        made = f"%o#{at}"
+        if k in results:
+            place, to = results[k].name, results[k].type
+        else:  # read by others until the end
+            over, place, to = arguments[graph.aliases[k]], f"%late{k}", type_of(value.shape, value.dtype)
+            to = to.replace("tensor", "memref", 1)
+            e.line(f"{place} = memref.alloc() : {to}")
+            if over.flipped:
+                _reversed(e, made, f"o{k}", over, types[at])
+                made = f"%o{k}"
+            late.append(f"memref.copy {place}, {over.name} : {to} to {over.type}")
+        stored = f"{made} in restrict writable {place} : ({types[at]}, {to}) -> ()"
+        e.line(f"bufferization.materialize_in_destination {stored}")
+    for line in [*late, "return"]:
+        e.line(line)
+    head = f"func.func @{ENTRY}({', '.join(f'{p.name}: {p.type}' for p in parameters)}) {{"
+    computing = functions(fixed, on_device).replace("func.func @compute(", "func.func private @compute(")
+    text = "\n".join(["module {", computing, head, e.text(), "}", "}"]) + "\n"
+    return Entry(text, tuple(parameters), bool(written))
+
+
+def _as_tensor(e: Emitter, k: int, parameter: Parameter, value: Value) -> None:
+    """Makes ``%tk`` the tensor of a parameter."""
+    to = type_of(value.shape, value.dtype)
+    if parameter.kind == "scalar":
+        bits = Val(parameter.name, dt.i64)
+        number = e.cast(e.bitcast(bits, dt.f64) if value.dtype.is_float else bits, value.dtype)
+        e.line(f"%t{k} = tensor.from_elements {number} : {to}")
+        return
+    name = f"%f{k}" if parameter.flipped else f"%t{k}"
+    e.line(f"{name} = bufferization.to_tensor {parameter.name} restrict : {parameter.type} to {to}")
+    if parameter.flipped:
+        _reversed(e, name, f"t{k}", parameter, to)
+
+
+def _reversed(e: Emitter, source: str, made: str, parameter: Parameter, type_: str) -> None:
+    """Makes the tensor ``%made`` of ``source``, whose elements lie the other way round along the parameter's flipped
+    dimensions."""
+    rank, element = len(parameter.shape), parameter.dtype.signless
+    space, kinds = ", ".join(f"d{d}" for d in range(rank)), ", ".join(['"parallel"'] * rank)
+    maps = f"indexing_maps = [affine_map<({space}) -> ({space})>], iterator_types = [{kinds}]"
+    e.line(f"%{made}_empty = tensor.empty() : {type_}")
+    e.line(f"%{made} = linalg.generic {{{maps}}} outs(%{made}_empty : {type_}) {{")
+    e.line(f"^bb0(%unset: {element}):")
+    for d, extent in enumerate(parameter.shape):
+        e.line(f"  %i{d} = linalg.index {d} : index")
+        if d in parameter.flipped:
+            e.line(f"  %last{d} = arith.constant {extent - 1} : index")
+            e.line(f"  %j{d} = arith.subi %last{d}, %i{d} : index")
+    places = ", ".join(f"%{'j' if d in parameter.flipped else 'i'}{d}" for d in range(rank))
+    e.line(f"  %value = tensor.extract {source}[{places}] : {type_}")
+    e.line(f"  linalg.yield %value : {element}")
+    e.line(f"}} -> {type_}")

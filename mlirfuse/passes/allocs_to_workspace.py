@@ -1,0 +1,75 @@
+"""allocs-to-workspace: buffers of the entry as parts of one that the caller gives."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from mlirfuse.core import mlir
+from mlirfuse.passes.base import Pass, PassError, register
+
+ALIGNMENT = 256
+BYTES_NEEDED = "fusion.workspace_bytes"
+
+
+@register
+class AllocsToWorkspace(Pass):
+    """Makes every buffer that a function allocates a part of its last argument, a buffer of bytes, and says in an
+    attribute of the function how many bytes it needs. So the caller decides what memory that is, nothing has to be
+    freed, and on a GPU, where ``memref.alloc`` is memory of the host, kernels can use it. Buffers have constant sizes,
+    and no two share a place.
+
+    Before::
+
+        func.func @entry(%x: memref<8xf32>, %workspace: memref<?xi8>) {
+          %a = memref.alloc() : memref<8xf32>
+
+    After::
+
+        func.func @entry(%x: memref<8xf32>, %workspace: memref<?xi8>) attributes {fusion.workspace_bytes = 32 : i64} {
+          %c0 = arith.constant 0 : index
+          %a = memref.view %workspace[%c0][] : memref<?xi8> to memref<8xf32>
+    """
+
+    name = "allocs-to-workspace"
+
+    def run_on_module(self, module):
+        with module.context:
+            for function in module.body.operations:
+                if function.operation.name == "func.func" and function.operation.regions[0].blocks:
+                    _move(function.operation)
+        return module
+
+
+def _move(function) -> None:
+    ir = mlir.ir
+    block = function.regions[0].blocks[0]
+    allocs = [op.operation for op in mlir.walk(function) if op.operation.name == "memref.alloc"]
+    if not allocs:
+        return
+    arguments = list(block.arguments)
+    if not arguments or str(arguments[-1].type) != "memref<?xi8>":
+        raise PassError(
+            f"allocs-to-workspace: the last argument of @{function.attributes['sym_name'].value} is no memref<?xi8>"
+        )
+    index, total = ir.IndexType.get(), 0
+    for alloc in allocs:
+        nbytes = _bytes(str(alloc.results[0].type))
+        with ir.InsertionPoint(alloc), alloc.location:
+            offset = ir.Operation.create(
+                "arith.constant", [index], attributes={"value": ir.IntegerAttr.get(index, total)}
+            )
+            view = ir.Operation.create("memref.view", [alloc.results[0].type], [arguments[-1], offset.result])
+        alloc.results[0].replace_all_uses_with(view.result)
+        alloc.erase()
+        total += -(-nbytes // ALIGNMENT) * ALIGNMENT
+    function.attributes[BYTES_NEEDED] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), total)
+
+
+def _bytes(type_: str) -> int:
+    """The bytes that a buffer of this type takes."""
+    found = re.fullmatch(r"memref<((?:\d+x)*)(?:[a-z]+)(\d+)>", type_)
+    if found is None:
+        raise PassError(f"allocs-to-workspace: a buffer of type {type_} has no constant size")
+    extents = [int(n) for n in found[1].split("x") if n]
+    return math.prod(extents) * -(-int(found[2]) // 8)
