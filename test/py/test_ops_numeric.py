@@ -628,6 +628,7 @@ def test_complex_moves():
 def test_creation(name):
     anchor = np.ones((3, 17), np.float32)
     t_of = {"iota": [t for t in REAL if t.kind in "fiu"], "constant": REAL, "size": [dt.i64]}[name]
+    constants = {d: list(specials(d)) for d in t_of}  # here, as what the function makes is traced
 
     def function(x):
         t = current()
@@ -636,7 +637,7 @@ def test_creation(name):
             if name == "iota":
                 out += [t.emit("iota", shape=x.value.shape, axis=axis, dtype=d) for axis in (0, 1)]
             elif name == "constant":
-                out += [t.emit("constant", value=v, dtype=d) for v in specials(d)]
+                out += [t.emit("constant", value=v, dtype=d) for v in constants[d]]
             else:
                 out.append(t.emit("size", value=x.value.shape[1]))
         return [TracedArray(t, v) for v in out]

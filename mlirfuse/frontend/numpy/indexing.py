@@ -32,6 +32,8 @@ def getitem(self, key):
         else self
     )
     if not any(is_index_array(k) for k in parts):
+        if isinstance(key, tuple) and not key and not self.ndim:
+            return TracedArray(t, view.value, scalar=True)
         if parts and all(not isinstance(k, slice) and k is not None for k in parts) and Ellipsis not in _plain(key):
             return TracedArray(t, view.value, scalar=True)
         return view

@@ -85,7 +85,7 @@ def _binary_method(ufunc, function, reflected: bool):
             and other.__class__ is int
             and other == 2
             and self._value.dtype is dt.bool_
-            and self._weak is None
+            and not self._scalar
         ):
             return call_ufunc(np.square, (self,))  # bools to the second are int8, to any other power int64
         if (

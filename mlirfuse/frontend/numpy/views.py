@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from mlirfuse.frontend.numpy.source import fail
 from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
 from mlirfuse.ir.sizes import Size
 
@@ -134,10 +135,50 @@ class Broadcast:
         return fail(ValueError, "assignment destination is read-only: it is a broadcast view")
 
 
+@dataclass(frozen=True)
+class ReadOnly:
+    """The same array, which NumPy does not let be written into."""
+
+    def out(self, shape) -> tuple[Size, ...]:
+        return shape
+
+    def read(self, t, x: Value) -> Value:
+        return x
+
+    def write(self, t, base: Value, new: Value) -> Value:
+        return fail(ValueError, "assignment destination is read-only: NumPy gives a read-only view here")
+
+
+@dataclass(frozen=True)
+class Diagonal:
+    """The elements of the last two axes from (``row``, ``column``) on, ``length`` of them; NumPy makes it read-only."""
+
+    row: int
+    column: int
+    length: Size
+
+    def out(self, shape) -> tuple[Size, ...]:
+        return (*shape[:-2], self.length)
+
+    def read(self, t, x: Value) -> Value:
+        shape, length = t.shape(x), t.canonical(self.length)
+        if length == 0:
+            return t.emit("full", t.builder.constant(0, x.dtype), shape=(*shape[:-2], 0))
+        step = t.emit("iota", shape=(length,), axis=0, dtype=dt.i64)
+        row, column = t.builder.size(self.row), t.builder.size(self.column)
+        row, column = t.emit("add", step, row), t.emit("add", step, column)
+        at = t.emit("add", t.emit("mul", row, t.builder.size(shape[-1])), column)
+        flat = t.emit("reshape", x, shape=(*shape[:-2], t.extent(sz.mul(shape[-2], shape[-1]))))
+        return t.emit("take", flat, at, axis=len(shape) - 2)
+
+    def write(self, t, base: Value, new: Value) -> Value:
+        return fail(ValueError, "assignment destination is read-only: NumPy gives a read-only view of a diagonal")
+
+
 def keeps_order(step, shape) -> bool:
     """Whether a row-major array without gaps, of this shape, is one still after the step. (Sizes that are not known
     count as above 1.)"""
-    if isinstance(step, (Reshape, ExpandDims, Squeeze)):
+    if isinstance(step, (Reshape, ExpandDims, Squeeze, ReadOnly)):
         return True
     if isinstance(step, At):
         return all(n == 1 for n in shape[: step.axis])

@@ -7,12 +7,13 @@ import operator
 import numpy as np
 
 from mlirfuse.frontend.numpy.axes import shape_of, size_of
-from mlirfuse.frontend.numpy.functions.shaping import broadcast_to
+from mlirfuse.frontend.numpy.functions.shaping import broadcast_to, contiguous
 from mlirfuse.frontend.numpy.operands import asarray as as_traced
 from mlirfuse.frontend.numpy.operands import concrete, contains_traced, fresh, operand, trace_of, value_of
 from mlirfuse.frontend.numpy.promotion import dtype_of, kind_of
 from mlirfuse.frontend.numpy.registry import creates, implements
 from mlirfuse.frontend.numpy.traced_array import TracedArray
+from mlirfuse.frontend.numpy.views import ExpandDims
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 
@@ -168,8 +169,9 @@ def array(a, dtype=None, copy=True, order="K", subok=False, ndmin=0, like=None):
 
 @creates(np.ascontiguousarray)
 def ascontiguousarray(a, dtype=None, *, like=None):
-    """``a`` itself: how arrays lie in memory is the compiler's choice."""
-    return _no_number(as_traced(a, dtype))
+    """``a`` itself where it is row-major without gaps, else a copy; of one dimension at least."""
+    x = contiguous(_no_number(as_traced(a, dtype)))
+    return x if x.ndim else x.step(ExpandDims((0,)))
 
 
 def _no_number(x) -> TracedArray:

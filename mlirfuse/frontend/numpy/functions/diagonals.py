@@ -8,13 +8,12 @@ import operator
 import numpy as np
 
 from mlirfuse.frontend.numpy.broadcasting import aligned
-from mlirfuse.frontend.numpy.functions.creation import full
 from mlirfuse.frontend.numpy.functions.reductions import sum
-from mlirfuse.frontend.numpy.functions.shaping import broadcast_to, moveaxis, reshape
+from mlirfuse.frontend.numpy.functions.shaping import broadcast_to, moveaxis
 from mlirfuse.frontend.numpy.operands import asarray, operand, value_of, wrap
 from mlirfuse.frontend.numpy.registry import implements
 from mlirfuse.frontend.numpy.source import fail
-from mlirfuse.frontend.numpy.traced_array import TracedArray
+from mlirfuse.frontend.numpy.views import Diagonal
 from mlirfuse.ir import dtypes as dt
 
 
@@ -41,24 +40,21 @@ def triu(m, k=0):
     return _band(m, k, False)
 
 
-@implements(np.diagonal, np.linalg.diagonal)
+@implements(np.diagonal)
 def diagonal(a, offset=0, axis1=0, axis2=1):
-    x = asarray(a)
-    x = moveaxis(x, (axis1, axis2), (-2, -1))
+    x = moveaxis(a, (axis1, axis2), (-2, -1))
     t = x._trace
     offset = operator.index(offset)
+    row, column = (0, offset) if offset >= 0 else (-offset, 0)
     n, m = t.shape(x._value)[-2:]
-    n, m = (n, m - offset) if offset >= 0 else (n + offset, m)
-    length = t.extent(n if t.decide(n, "<=", m) else m)
-    if not t.decide(length, ">", 0):  # the diagonal lies past the edge
-        return full(x.shape[:-2] + (0,), 0, x.dtype)
-    columns = t.emit("iota", shape=(length,), axis=0, dtype=dt.i64)
-    shifted = t.emit("add", columns, t.builder.size(abs(offset)))
-    rows_at, columns_at = (columns, shifted) if offset >= 0 else (shifted, columns)
-    width = t.shape(x._value)[-1]
-    flat = reshape(x, x.shape[:-2] + (-1,))
-    index = t.emit("add", t.emit("mul", rows_at, t.builder.size(width)), columns_at)
-    return TracedArray(t, t.emit("take", flat.value, index, axis=flat.ndim - 1))
+    n, m = n - row, m - column
+    length = t.extent(n if t.decide(n, "<=", m) else m) if t.decide(n, ">", 0) and t.decide(m, ">", 0) else 0
+    return x.step(Diagonal(row, column, length))
+
+
+@implements(np.linalg.diagonal)
+def matrix_diagonal(x, /, *, offset=0):
+    return diagonal(x, offset, -2, -1)
 
 
 @implements(np.diag)
@@ -81,6 +77,11 @@ def diag(v, k=0):
     return wrap(t, t.emit("where", on, spread, t.builder.constant(0, x._value.dtype)))
 
 
-@implements(np.trace, np.linalg.trace)
+@implements(np.linalg.trace)
+def matrix_trace(x, /, *, offset=0, dtype=None):
+    return trace(x, offset, -2, -1, dtype)
+
+
+@implements(np.trace)
 def trace(a, offset=0, axis1=0, axis2=1, dtype=None, out=None):
     return sum(diagonal(a, offset, axis1, axis2), -1, dtype, out)

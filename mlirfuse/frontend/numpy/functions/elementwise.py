@@ -17,11 +17,18 @@ from mlirfuse.frontend.numpy.source import fail
 from mlirfuse.frontend.numpy.traced_array import TracedArray
 from mlirfuse.frontend.numpy.traced_scalar import LeafScalar
 from mlirfuse.frontend.numpy.ufuncs import call_ufunc, into_out, store
+from mlirfuse.frontend.numpy.views import ReadOnly
 from mlirfuse.ir import dtypes as dt
 
 
 @implements(np.where)
 def where(condition, *branches):
+    result = chosen(condition, *branches)
+    return TracedArray(result._trace, result.value)  # of no dimensions, too, an array
+
+
+def chosen(condition, *branches):
+    """``np.where``; a number where there is no dimension."""
     if len(branches) != 2:
         fail(TraceError, "np.where(condition) alone gives as many positions as there are true values, a shape that depends on values: "
              "use np.where(condition, a, b)")  # fmt: skip
@@ -124,7 +131,10 @@ def real(val):
 @implements(np.imag)
 def imag(val):
     x = asarray(val)
-    return wrap(x._trace, x._trace.emit("imag", x.value)) if iscomplexobj(x) else zeros_like(x)
+    if iscomplexobj(x):
+        return wrap(x._trace, x._trace.emit("imag", x.value))
+    zeros = zeros_like(x)
+    return wrap(x._trace, zeros.value) if x._scalar else zeros.step(ReadOnly())
 
 
 @implements(np.iscomplexobj)
@@ -141,15 +151,15 @@ def isrealobj(x):
 def nan_to_num(x, copy=True, nan=0.0, posinf=None, neginf=None):
     x = asarray(x)
     if not x._value.dtype.is_float:
-        return wrap(x._trace, fresh(x._trace, x.value))
+        return wrap(x._trace, fresh(x._trace, x.value)) if copy or not x.ndim else x
     info = ml_dtypes.finfo(x.dtype)
     kind = x.dtype.type
-    y = where(call_ufunc(np.isnan, (x,)), kind(nan), x)
-    y = where(isposinf(x), kind(info.max if posinf is None else posinf), y)
-    y = where(isneginf(x), kind(info.min if neginf is None else neginf), y)
+    y = chosen(call_ufunc(np.isnan, (x,)), kind(nan), x)
+    y = chosen(isposinf(x), kind(info.max if posinf is None else posinf), y)
+    y = chosen(isneginf(x), kind(info.min if neginf is None else neginf), y)
     if not copy:
         store(x._trace, x, y.value, "nan_to_num")
-        return x
+        return x if x.ndim else wrap(x._trace, y.value)
     return y
 
 
@@ -158,7 +168,7 @@ def sinc(x):
     x = asarray(x)
     x = x if x._value.dtype.is_float else asarray(x, np.float64)
     y = np.pi * x
-    return where(x == 0, x.dtype.type(1), call_ufunc(np.sin, (y,)) / y)
+    return chosen(x == 0, x.dtype.type(1), call_ufunc(np.sin, (y,)) / y)
 
 
 @implements(np.select)

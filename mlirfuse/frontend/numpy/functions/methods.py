@@ -69,7 +69,9 @@ TracedArray.real = property(real)
 TracedArray.imag = property(imag)
 
 
-TracedArray.conj = TracedArray.conjugate = lambda self: call_ufunc(np.conjugate, (self,))
+TracedArray.conj = TracedArray.conjugate = lambda self: (
+    call_ufunc(np.conjugate, (self,)) if self._value.dtype.kind == "c" else self
+)
 
 
 TracedArray.__copy__ = lambda self: copy(self)

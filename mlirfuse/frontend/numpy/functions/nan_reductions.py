@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mlirfuse.frontend.numpy.functions.elementwise import isnan_, where
+from mlirfuse.frontend.numpy.functions.elementwise import chosen, isnan_
 from mlirfuse.frontend.numpy.functions.reductions import all_, float_type, max, min, prod, sum
 from mlirfuse.frontend.numpy.operands import asarray
 from mlirfuse.frontend.numpy.registry import implements
@@ -12,7 +12,7 @@ from mlirfuse.frontend.numpy.ufuncs import call_ufunc, into_out
 
 
 def _nan_aware(x, neutral):
-    return where(isnan_(x), x.dtype.type(neutral), x) if x._value.dtype.is_float else x
+    return chosen(isnan_(x), x.dtype.type(neutral), x) if x._value.dtype.is_float else x
 
 
 @implements(np.nansum)
@@ -31,8 +31,8 @@ def nanmax(a, axis=None, out=None, keepdims=False):
     if not x._value.dtype.is_float:
         return max(x, axis, out, keepdims)
     nans = isnan_(x)
-    result = max(where(nans, x.dtype.type(-np.inf), x), axis, keepdims=keepdims)
-    return into_out(where(all_(nans, axis, keepdims=keepdims), x.dtype.type(np.nan), result), out, "nanmax")
+    result = max(chosen(nans, x.dtype.type(-np.inf), x), axis, keepdims=keepdims)
+    return into_out(chosen(all_(nans, axis, keepdims=keepdims), x.dtype.type(np.nan), result), out, "nanmax")
 
 
 @implements(np.nanmin)
@@ -41,8 +41,8 @@ def nanmin(a, axis=None, out=None, keepdims=False):
     if not x._value.dtype.is_float:
         return min(x, axis, out, keepdims)
     nans = isnan_(x)
-    result = min(where(nans, x.dtype.type(np.inf), x), axis, keepdims=keepdims)
-    return into_out(where(all_(nans, axis, keepdims=keepdims), x.dtype.type(np.nan), result), out, "nanmin")
+    result = min(chosen(nans, x.dtype.type(np.inf), x), axis, keepdims=keepdims)
+    return into_out(chosen(all_(nans, axis, keepdims=keepdims), x.dtype.type(np.nan), result), out, "nanmin")
 
 
 @implements(np.nanmean)
@@ -59,9 +59,9 @@ def nanvar(a, axis=None, dtype=None, out=None, ddof=0, keepdims=False):
     x = asarray(x, float_type(x, dtype))
     valid = ~isnan_(x)
     count = sum(valid, axis, x.dtype, keepdims=True)
-    d = where(valid, x - nansum(x, axis, keepdims=True) / count, x.dtype.type(0))
+    d = chosen(valid, x - nansum(x, axis, keepdims=True) / count, x.dtype.type(0))
     left = sum(valid, axis, x.dtype, keepdims=keepdims) - ddof
-    return into_out(where(left > 0, sum(d * d, axis, keepdims=keepdims) / left, x.dtype.type(np.nan)), out, "nanvar")
+    return into_out(chosen(left > 0, sum(d * d, axis, keepdims=keepdims) / left, x.dtype.type(np.nan)), out, "nanvar")
 
 
 @implements(np.nanstd)

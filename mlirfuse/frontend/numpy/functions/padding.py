@@ -6,7 +6,7 @@ import numpy as np
 
 from mlirfuse.core.errors import UnsupportedError
 from mlirfuse.frontend.numpy.axes import size_of
-from mlirfuse.frontend.numpy.operands import asarray, operand, value_of
+from mlirfuse.frontend.numpy.operands import asarray, fresh, operand, value_of
 from mlirfuse.frontend.numpy.registry import implements
 from mlirfuse.frontend.numpy.source import fail
 from mlirfuse.frontend.numpy.traced_array import TracedArray
@@ -80,6 +80,8 @@ def _pairs(given, rank: int, name: str, convert) -> list[tuple]:
 
 def _pad_by_index(x, widths, mode: str):
     t = x._trace
+    if all(low == 0 and high == 0 for low, high in widths):
+        return TracedArray(t, fresh(t, x.value))
     for axis, (low, high) in enumerate(widths):
         if low == 0 and high == 0:
             continue

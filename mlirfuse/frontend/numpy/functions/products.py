@@ -11,7 +11,7 @@ from mlirfuse.core.errors import ShapeError, UnsupportedError
 from mlirfuse.frontend.numpy.axes import axes_of
 from mlirfuse.frontend.numpy.functions.arguments import joined, refuse
 from mlirfuse.frontend.numpy.functions.joining import stack
-from mlirfuse.frontend.numpy.functions.reductions import reduce_axes, sum
+from mlirfuse.frontend.numpy.functions.reductions import reduce_axes
 from mlirfuse.frontend.numpy.functions.shaping import moveaxis, reshape, transpose
 from mlirfuse.frontend.numpy.operands import asarray, fresh, value_of, wrap
 from mlirfuse.frontend.numpy.registry import implements
@@ -41,7 +41,7 @@ def vdot(a, b, /):
 @implements(np.inner)
 def inner(a, b, /):
     x, y = asarray(a), asarray(b)
-    return x * y if x.ndim == 0 or y.ndim == 0 else tensordot(x, y, ((-1,), (-1,)))
+    return x * y if x.ndim == 0 or y.ndim == 0 else wrap(x._trace, tensordot(x, y, ((-1,), (-1,))).value)
 
 
 @implements(np.outer, np.linalg.outer)
@@ -67,7 +67,7 @@ def tensordot(a, b, axes=2):
     right = reshape(transpose(y, (*second, *free_y)), (k, t.sym(sz.product(y._value.shape[i] for i in free_y))))
     product = call_ufunc(np.matmul, (left, right))
     result = reshape(product, tuple(x.shape[i] for i in free_x) + tuple(y.shape[i] for i in free_y))
-    return wrap(t, result.value)
+    return TracedArray(t, result.value)
 
 
 @implements(np.einsum)
@@ -87,6 +87,8 @@ def einsum(subscripts, *operands, out=None, optimize=False, **kwargs):
         fail(ValueError, f"einsum: subscripts '{subscripts}' do not fit operands of ranks {[x.ndim for x in arrays]}")
     if any(len(set(term)) != len(term) for term in terms):
         fail(UnsupportedError, "np.einsum with a label twice in one operand takes a diagonal: use np.diagonal first")
+    if len(arrays) == 1 and len(result) == len(terms[0]) and out is None:
+        return transpose(arrays[0], [terms[0].index(c) for c in result])  # a view that can be written
     extents: dict = {}
     for term, x in zip(terms, arrays):
         for label, n in zip(term, t.shape(x._value)):
@@ -136,7 +138,8 @@ def _as_matrices(x, labels: str, batch, rows, columns) -> TracedArray:
 
 @implements(np.linalg.vecdot)
 def vecdot(x1, x2, /, *, axis=-1):
-    return sum(asarray(x1) * asarray(x2), axis)
+    product = asarray(x1) * asarray(x2)
+    return reduce_axes(product, "any" if product._value.dtype is dt.bool_ else "sum", operator.index(axis))
 
 
 @implements(np.linalg.matmul)

@@ -11,7 +11,7 @@ from mlirfuse.core.errors import UnsupportedError
 from mlirfuse.frontend.numpy.axes import axes_of, axis_of, size_of
 from mlirfuse.frontend.numpy.functions.joining import concatenate, pieces
 from mlirfuse.frontend.numpy.functions.shaping import broadcast_arrays, reshape, swapaxes
-from mlirfuse.frontend.numpy.operands import asarray, fresh, wrap
+from mlirfuse.frontend.numpy.operands import asarray, fresh
 from mlirfuse.frontend.numpy.registry import implements
 from mlirfuse.frontend.numpy.source import fail
 from mlirfuse.frontend.numpy.traced_array import TracedArray
@@ -24,7 +24,9 @@ def flip(m, axis=None):
     x = asarray(m)
     shape = x._trace.shape(asarray(m)._value)
     axes = axes_of(axis, x.ndim) if axis is not None else tuple(range(x.ndim))
-    if not axes or not shape:
+    if not shape:
+        return x[()]
+    if not axes:
         return x.alias()
     start = tuple(n - 1 if k in axes and n != 0 else 0 for k, n in enumerate(shape))
     step = tuple(-1 if k in axes and n not in (0, 1) else 1 for k, n in enumerate(shape))
@@ -122,9 +124,9 @@ def repeat(a, repeats, axis=None):
 
 @implements(np.meshgrid)
 def meshgrid(*xi, copy=True, sparse=False, indexing="xy"):
-    arrays = [reshape(x, -1) for x in xi]
-    rank = len(arrays)
-    out = [reshape(x, tuple(-1 if k == d else 1 for d in range(rank))) for k, x in enumerate(arrays)]
-    if indexing == "xy" and rank > 1:
-        out = [swapaxes(x, 0, 1) for x in out]
-    return tuple(out) if sparse else tuple(wrap(x._trace, fresh(x._trace, x.value)) for x in broadcast_arrays(*out))
+    rank = len(xi)
+    places = [1, 0, *range(2, rank)] if indexing == "xy" and rank > 1 else range(rank)
+    out = [reshape(x, tuple(-1 if k == place else 1 for k in range(rank))) for x, place in zip(xi, places)]
+    if not sparse and out:
+        out = broadcast_arrays(*out)
+    return tuple(TracedArray(x._trace, fresh(x._trace, x.value)) for x in out) if copy else tuple(out)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from mlirfuse.frontend.numpy.axes import axes_of, axis_of
-from mlirfuse.frontend.numpy.functions.elementwise import isnan_, where
+from mlirfuse.frontend.numpy.functions.elementwise import chosen, isnan_
 from mlirfuse.frontend.numpy.functions.reductions import accumulation_type, mean
 from mlirfuse.frontend.numpy.functions.shaping import reshape, transpose
 from mlirfuse.frontend.numpy.operands import asarray, value_of
@@ -80,11 +80,13 @@ def median(a, axis=None, out=None, overwrite_input=False, keepdims=False):
     axes = tuple(range(x.ndim)) if axis is None else axes_of(axis, x.ndim)
     kept = [k for k in range(x.ndim) if k not in axes]
     flat = reshape(transpose(x, (*kept, *axes)), tuple(x.shape[k] for k in kept) + (-1,))
+    if not flat._trace.decide(flat._trace.shape(flat._value)[-1], ">", 0):
+        return into_out(mean(x, axis, keepdims=keepdims), out, "median")
     ordered = sort(flat, -1)
     n = ordered.shape[-1]
     middle = mean(ordered[..., (n - 1) // 2 : n // 2 + 1], -1)
     if x._value.dtype.is_float:
-        middle = where(isnan_(ordered[..., -1]), middle.dtype.type(np.nan), middle)
+        middle = chosen(isnan_(ordered[..., -1]), middle.dtype.type(np.nan), middle)
     if keepdims:
         middle = reshape(middle, tuple(1 if k in axes else m for k, m in enumerate(x.shape)))
     return into_out(middle, out, "median")

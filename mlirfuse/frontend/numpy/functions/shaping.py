@@ -13,7 +13,7 @@ from mlirfuse.frontend.numpy.operands import asarray, fresh, trace_of
 from mlirfuse.frontend.numpy.registry import implements
 from mlirfuse.frontend.numpy.source import fail
 from mlirfuse.frontend.numpy.traced_array import TracedArray
-from mlirfuse.frontend.numpy.views import Broadcast, ExpandDims, Permute, Reshape, Squeeze, reshapes_are_views
+from mlirfuse.frontend.numpy.views import Broadcast, ExpandDims, Permute, ReadOnly, Reshape, Squeeze, reshapes_are_views
 from mlirfuse.ir import sizes as sz
 
 
@@ -58,13 +58,16 @@ def reshape(a, /, shape=None, order="C", *, copy=None):
 
 @implements(np.ravel)
 def ravel(a, order="C"):
-    if order not in ("C", "K", "A"):
-        return reshape(a, -1, order)
     x = asarray(a)
-    if x.ndim == 1:  # unlike reshape, a copy where it is not contiguous
-        step = Reshape(x._trace.shape(x._value))
-        return x.alias() if reshapes_are_views(x._trace, x._buffer.origin, (*x._path, step)) else x.step(step)
-    return reshape(x, -1)
+    if order == "F" and x.ndim != 1:
+        return reshape(x, -1, order)
+    return contiguous(x) if x.ndim == 1 else reshape(x, -1)
+
+
+def contiguous(x) -> TracedArray:
+    """``x`` itself where it is row-major without gaps, else a copy."""
+    step = Reshape(x._trace.shape(x._value))
+    return x.alias() if reshapes_are_views(x._trace, x._buffer.origin, (*x._path, step)) else x.step(step)
 
 
 @implements(np.transpose, np.permute_dims)
@@ -144,14 +147,16 @@ def broadcast_to(array, shape, subok=False):
         fail(ShapeError, "operands could not be broadcast together with remapped shapes [original->remapped]: "
              f"{t.hints_of(own)} and requested shape {t.hints_of(target)}")  # fmt: skip
     target = tuple(map(t.canonical, target))
-    return x.step(Broadcast(target)) if t.shape(x._value) != target else x.alias()
+    return x.step(Broadcast(target) if t.shape(x._value) != target else ReadOnly())
 
 
 @implements(np.broadcast_arrays)
 def broadcast_arrays(*args, subok=False):
     arrays = [asarray(x) for x in args]
     shape = full_shape(arrays[0]._trace, [x._value for x in arrays])
-    return tuple(broadcast_to(x, [x._trace.sym(n) for n in shape]) for x in arrays)
+    return tuple(
+        x if x._trace.shape(x._value) == shape else broadcast_to(x, [x._trace.sym(n) for n in shape]) for x in arrays
+    )
 
 
 @implements(np.broadcast_shapes)
