@@ -9,6 +9,7 @@ source by
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Union
@@ -98,11 +99,13 @@ def _terms(size: Size):
 
 
 def _make(terms: dict) -> Size:
-    kept = sorted(((f, c) for f, c in terms.items() if c), key=lambda t: (-len(t[0]), str(t[0])))
+    kept = [(f, c) for f, c in terms.items() if c]
     if not kept:
         return 0
     if len(kept) == 1 and not kept[0][0]:
         return kept[0][1]
+    if len(kept) > 1:
+        kept.sort(key=lambda t: (-len(t[0]), str(t[0])))
     return Expr(tuple(kept))
 
 
@@ -121,7 +124,7 @@ def mul(*sizes: Size) -> Size:
         following: dict = {}
         for f, c in out.items():
             for g, d in _terms(size):
-                key = tuple(sorted(f + g, key=str))
+                key = tuple(sorted(f + g, key=str)) if f and g else f or g
                 following[key] = following.get(key, 0) + c * d
         out = following
     return _make(out)
@@ -228,10 +231,12 @@ def symbols(size: Size) -> set[str]:
     return out
 
 
-def substitute(size: Size, values: dict[str, Size]) -> Size:
+def substitute(size: Size, values: Mapping[str, Size]) -> Size:
     """``size`` with symbols replaced; an int where every symbol has one."""
     if isinstance(size, int):
         return size
+    if size.is_symbol:
+        return values.get(size.terms[0][0][0].args[0], size)
     total: Size = 0
     for factors, coefficient in size.terms:
         term: Size = coefficient
@@ -239,6 +244,40 @@ def substitute(size: Size, values: dict[str, Size]) -> Size:
             term = mul(term, _substitute_atom(atom, values))
         total = _sum(((total, 1), (term, 1)))
     return total
+
+
+class Substitution:
+    """Symbols and what stands for each, learned one after the other. What was learned later is applied to what was
+    learned before when that is asked for, so that learning one costs nothing for those that are known. A symbol may
+    occur in what stands for it (``6*(n//6)`` for an n that is a multiple of 6): it is replaced once."""
+
+    def __init__(self) -> None:
+        self._learned: dict[str, int] = {}  # the symbols' places in the order of learning
+        self._values: dict[str, tuple[Size, int]] = {}  # with what was learned before this place applied
+        self._count = 0
+
+    def add(self, name: str, size: Size) -> None:
+        """From now on ``size`` stands for the symbol ``name``."""
+        self._learned[name] = self._count
+        self._count += 1
+        self._values[name] = size, self._count
+
+    def __call__(self, size: Size, since: int = 0) -> Size:
+        """``size`` with all applied that was learned from the place ``since`` on."""
+        passed: list[str] = []
+        while isinstance(size, Expr) and size.is_symbol:
+            name = str(size)
+            if self._learned.get(name, -1) < since:
+                break
+            passed.append(name)
+            size, since = self._values[name]
+        if isinstance(size, Expr) and not size.is_symbol:
+            names = [name for name in symbols(size) if self._learned.get(name, -1) >= since]
+            if names:
+                size = substitute(size, {name: self(symbol(name), since) for name in names})
+        for name in passed:
+            self._values[name] = size, self._count
+        return size
 
 
 _FUNCTIONS = {"floordiv": floordiv, "mod": mod, "max": maximum, "min": minimum}

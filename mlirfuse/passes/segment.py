@@ -21,6 +21,10 @@ _FEW = 8  # ops that are computed again rather than stored
 _COPIES = 1 << 20  # more than a group has: a copy's position is the original's and a fraction
 # how often a segment is tried with others that read the same tensor, so that the number of readers does not count
 _TRIES = 8
+# The cost of a kernel's ops (OpDef.cost) above which it takes no more. LLVM's time grows faster than a body's length: on
+# a CPU, sums of 100 sines (a cost of 2,200) take 5 s to compile in one kernel, of 300 (6,600) 30 s.
+LARGEST = 2000
+TOO_LARGE = "its kernel would be too large together with the segment before it"
 ASKED = "segment_set"  # the op by which a user asks for a cut, and the reason of the cut
 
 
@@ -46,6 +50,7 @@ class _Part:
     )  # values used outside of it: by how many ops, and by the block's end
     masks: dict[int, int] = field(default_factory=dict)  # how many of ``outs``, partial sums aside, have these axes
     late: set[Value] = field(default_factory=set)  # values that depend on one of its reductions
+    cost: int = 0  # of its ops
     into: _Part | None = None  # what it was merged into
 
     @property
@@ -102,7 +107,7 @@ class _Segmenter:
         return found
 
     def _single(self, op: Op, position: int) -> _Part:
-        part = _Part([op], position, position)
+        part = _Part([op], position, position, cost=op.row.cost)
         if is_reduction(op):
             for axis in self.axes.reduced(op):
                 part.reduced |= self.bits.setdefault(axis, 1 << len(self.bits))
@@ -148,6 +153,8 @@ class _Segmenter:
         """Why no scheduler takes ``a`` and ``b`` (a before b) as one, or None."""
         if any(self._passes(v, a, b) for v in self.asked):
             return ASKED
+        if a.cost + b.cost > LARGEST:
+            return TOO_LARGE
         if a.reduced and b.reduced:
             if a.reduced != b.reduced:
                 return "reduces other axes than the segment before it"
@@ -291,6 +298,7 @@ class _Segmenter:
                     a.masks[self.axis_mask(value)] -= 1
         a.ops, fewer = (a.ops, b.ops) if len(a.ops) >= len(b.ops) else (b.ops, a.ops)
         a.ops += fewer
+        a.cost += b.cost
         a.reduced |= b.reduced
         a.domain |= b.domain
         a.rows |= b.rows

@@ -13,7 +13,7 @@ from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.builder import Builder
 from mlirfuse.ir.graph import Block, Graph, Layout, Value
 from mlirfuse.passes.base import run_pipeline
-from mlirfuse.runtime import executor
+from mlirfuse.runtime.host_program import HostProgram
 from mlirfuse.schedule import targets
 
 N = sz.symbol("s0")
@@ -51,8 +51,7 @@ def grouped(graph: Graph) -> Graph:
 
 def called(graph: Graph, x: np.ndarray) -> np.ndarray:
     """The result of the compiled ``graph``."""
-    made = executor.Executor(grouped(graph), targets.cpu(), {"s0": len(x)})
-    (result,) = made.pieces.run([x], [0], {"s0": len(x)})
+    (result,) = HostProgram(grouped(graph), targets.cpu()).run([x], {"s0": len(x)})
     return result
 
 

@@ -48,7 +48,7 @@ class Trace:
         self.block = Block()
         self.builder = Builder(self.block, location)
         self.hints: dict[str, int] = {}
-        self.substitution: dict[str, Size] = {}
+        self.substitution = sz.Substitution()
         self.same: dict[Size, Size] = {}
         self.learned = False  # whether the two above hold anything
         self._canonical: dict[Size, Size] = {}
@@ -82,10 +82,7 @@ class Trace:
             return size
         found = self._canonical.get(size)
         if found is None:
-            if size.is_symbol:
-                found = self.substitution.get(size.terms[0][0][0].args[0], size)
-            else:
-                found = sz.substitute(size, self.substitution)
+            found = self.substitution(size)
             if self.same:
                 found = self.same.get(found, found)
             self._canonical[size] = found
@@ -203,12 +200,8 @@ class Trace:
         self._substitute(*best)
 
     def _substitute(self, name: str, size: Size) -> None:
-        single, old = {name: size}, sz.symbol(name)
-        renewed = {
-            k: size if v == old else v if isinstance(v, int) else sz.substitute(v, single)
-            for k, v in self.substitution.items()
-        }
-        self.substitution = renewed | single
+        single = {name: size}
+        self.substitution.add(name, size)
         if self.same:
             self.same = {sz.substitute(k, single): sz.substitute(v, single) for k, v in self.same.items()}
             self.same = {k: v for k, v in self.same.items() if k != v and not isinstance(k, int)}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Generator
 from dataclasses import replace
 
 from mlirfuse.analysis.axes import Axes
@@ -18,7 +19,7 @@ from mlirfuse.lowering.emitter import Emitter, Val
 from mlirfuse.lowering.kernel.index import Env, Index
 from mlirfuse.lowering.kernel.memory import Accesses, Memory
 
-_VIEWS = ("reshape", "permute", "squeeze", "expand_dims", "broadcast_in_dim")
+Steps = Generator[tuple[Value, Env], Val, Val]
 
 
 class Kernel(Accesses):
@@ -35,28 +36,52 @@ class Kernel(Accesses):
         self.short_means = True  # what is divided by a number of elements takes no branch
 
     def value(self, value: Value, env: Env) -> Val:
-        """The element of ``value`` at ``env``, in its compute type (:attr:`DType.compute`)."""
-        key = self._key(value, env)
+        """The element of ``value`` at ``env``, in its compute type (:attr:`DType.compute`).
+
+        Each op has a rule that yields (operand, env) where it needs an operand's element, and gives the result's.
+        The rules of a chain wait here on a list, not on Python's stack, which a long chain would overflow.
+        """
+        waiting: list[tuple[tuple, Steps]] = []
+        while True:
+            key = self._key(value, env)
+            val = self._known(key)
+            if val is None:
+                made = self._made(value, env)
+                if isinstance(made, Val):
+                    val = self._memo[-1][key] = made
+                else:
+                    waiting.append((key, made))
+            while waiting:
+                try:
+                    value, env = waiting[-1][1].send(val)
+                    break
+                except StopIteration as done:
+                    val = self._memo[-1][waiting.pop()[0]] = done.value
+            else:
+                return val
+
+    def _known(self, key: tuple) -> Val | None:
         for scope in reversed(self._memo):
             if key in scope:
                 return scope[key]
+        return None
+
+    def _made(self, value: Value, env: Env) -> Val | Steps:
+        """The element, or the rule that makes it of its operands'."""
         op = value.op
         if op is None or op not in self.inside:
-            val = self.load(value, env)
-        elif ops.TABLE[op.name].kind == "reduce":
+            return self.load(value, env)
+        if op.row.kind == "reduce":
             if self.axes.reduced(op):
                 raise CompileError(f"{op.name} is used before it is computed: this segment's scheduler cannot take it")
-            val = self._reduce_of_one(op, env)
-        else:
-            val = getattr(self, f"_{op.name}", self._elementwise)(op, env)
-        self._memo[-1][key] = val
-        return val
+            return self._reduce_of_one(op, env)
+        return getattr(self, f"_{op.name}", self._elementwise)(op, env)
 
-    def _reduce_of_one(self, op: Op, env: Env) -> Val:
+    def _reduce_of_one(self, op: Op, env: Env) -> Steps:
         """A reduction over extents of 1 only."""
         if op.name in ("argmax", "argmin"):
             return self.e.const(0, dt.i64)
-        val = self.value(op.operands[0], self._through(op, env, self._kept(op)))
+        val = yield op.operands[0], self._through(op, env, self._kept(op))
         if op.name == "m2":  # of one number: 0, or NaN where it is none or infinite
             return self.e.sub(val, val)
         if op.name == "sum" and val.dtype.is_float:  # sums begin at 0: that of -0 is 0
@@ -84,14 +109,14 @@ class Kernel(Accesses):
                 self.spread(source[j], self.dim_index(target[k], env), new)
         return new
 
-    def _elementwise(self, op: Op, env: Env) -> Val:
+    def _elementwise(self, op: Op, env: Env) -> Steps:
         vals = []
         for k, operand in enumerate(op.operands):
             inner = self._through(op, env, [(d, d) for d in range(operand.rank)], k)
-            vals.append(self.value(operand, inner))
+            vals.append((yield operand, inner))
         return self._typed(op.result, EMIT[op.name](self.e, *vals))
 
-    def _div(self, op: Op, env: Env) -> Val:
+    def _div(self, op: Op, env: Env) -> Steps:
         """On a GPU, what divides many numbers is inverted once. Quotients that are rounded to half types are then
         within 2.5 ulp of float32, others are corrected: a division takes twice as many instructions, and a branch."""
         axes = self.axes.flat
@@ -99,15 +124,17 @@ class Kernel(Accesses):
             op.operands[1].op and op.operands[1].op.name == "constant"
         )
         if self.e.target != "gpu" or op.result.dtype.compute is not dt.f32 or not one_for_many:
-            return self._elementwise(op, env)
+            return (yield from self._elementwise(op, env))
         a, b = (self._through(op, env, [(d, d) for d in range(v.rank)], k) for k, v in enumerate(op.operands))
-        dividend, divisor = self.value(op.operands[0], a), self.value(op.operands[1], b)
+        dividend, divisor = (yield op.operands[0], a), (yield op.operands[1], b)
         once = dividend.lanes == 1 and not axes(op.operands[1])  # such as a row's sum over its length
         half = self._becomes_half(op.result)
         if once and self.short_means and self._is_size(op.operands[1]):
             return m.quotient_by_size(self.e, dividend, divisor)
         if divisor.lanes > 1 or once:
-            return m.rough_quotient(self.e, dividend, divisor) if half else self._elementwise(op, env)
+            if half:
+                return m.rough_quotient(self.e, dividend, divisor)
+            return (yield from self._elementwise(op, env))
         key = "inverse", self._key(op.operands[1], b)
         found = next((scope[key] for scope in reversed(self._memo) if key in scope), None)
         if found is None:
@@ -119,36 +146,45 @@ class Kernel(Accesses):
     @staticmethod
     def _is_size(value: Value) -> bool:
         """Whether ``value`` is a number of elements."""
-        while value.op is not None and (value.op.name == "cast" or value.op.name in _VIEWS):
+        while value.op is not None and (value.op.name == "cast" or value.op.row.keeps_all):
             value = value.op.operands[0]
         return value.op is not None and value.op.name == "size"
 
     def _becomes_half(self, value: Value) -> bool:
         """Whether all that is made of ``value`` is its rounding to a half type."""
-        users = [op for op in self.inside if value in op.operands]
+        users = self._users.get(value, ())
         if value in self.memories and not (value.dtype.is_float and value.dtype.bits == 16):
             return False
         return bool(users or value in self.memories) and all(self._rounds_to_half(op) for op in users)
 
+    @functools.cached_property
+    def _users(self) -> dict[Value, list[Op]]:
+        """The segment's ops that use each value."""
+        out: dict[Value, list[Op]] = {}
+        for op in self.inside:
+            for value in dict.fromkeys(op.operands):
+                out.setdefault(value, []).append(op)
+        return out
+
     def _rounds_to_half(self, op: Op) -> bool:
         if op.name == "cast":
             return op.result.dtype.is_float and op.result.dtype.bits == 16
-        return op.name in _VIEWS and self._becomes_half(op.result)
+        return op.row.keeps_all and self._becomes_half(op.result)
 
     def _typed(self, value: Value, val: Val) -> Val:
         assert val.dtype is value.dtype.compute, (value, val)
         return val
 
-    def _nextafter(self, op: Op, env: Env) -> Val:
+    def _nextafter(self, op: Op, env: Env) -> Steps:
         """Among the numbers of the operands' own type: half types are rounded to it first."""
         dtype, vals = op.result.dtype, []
         for k, operand in enumerate(op.operands):
-            vals.append(self.value(operand, self._through(op, env, [(d, d) for d in range(operand.rank)], k)))
+            vals.append((yield operand, self._through(op, env, [(d, d) for d in range(operand.rank)], k)))
         return m.nextafter_of(self.e, *self.e._pair(*vals), dtype)
 
-    def _cast(self, op: Op, env: Env) -> Val:
+    def _cast(self, op: Op, env: Env) -> Steps:
         operand = op.operands[0]
-        val = self.value(operand, self._through(op, env, [(d, d) for d in range(operand.rank)]))
+        val = yield operand, self._through(op, env, [(d, d) for d in range(operand.rank)])
         to = op.attrs["to"]
         return self.e.cast(self.e.cast(val, to), to.compute)
 
@@ -159,29 +195,29 @@ class Kernel(Accesses):
     def _size(self, op: Op, env: Env) -> Val:
         return self.e.cast(self.size(op.attrs["value"]), dt.i64)
 
-    def _full(self, op: Op, env: Env) -> Val:
-        return self.value(op.operands[0], env)
+    def _full(self, op: Op, env: Env) -> Steps:
+        return (yield op.operands[0], env)
 
     def _iota(self, op: Op, env: Env) -> Val:
         i = self.dim_index(self.dims(op.result)[op.attrs["axis"]], env)
         dtype = op.attrs["dtype"]
         return self.e.cast(self.e.cast(self.materialize(i), dtype), dtype.compute)
 
-    def _broadcast_in_dim(self, op: Op, env: Env) -> Val:
-        return self.value(op.operands[0], self._through(op, env, list(enumerate(op.attrs["dims"]))))
+    def _broadcast_in_dim(self, op: Op, env: Env) -> Steps:
+        return (yield op.operands[0], self._through(op, env, list(enumerate(op.attrs["dims"]))))
 
-    def _permute(self, op: Op, env: Env) -> Val:
-        return self.value(op.operands[0], self._through(op, env, [(d, k) for k, d in enumerate(op.attrs["dims"])]))
+    def _permute(self, op: Op, env: Env) -> Steps:
+        return (yield op.operands[0], self._through(op, env, [(d, k) for k, d in enumerate(op.attrs["dims"])]))
 
-    def _squeeze(self, op: Op, env: Env) -> Val:
+    def _squeeze(self, op: Op, env: Env) -> Steps:
         kept = [d for d in range(op.operands[0].rank) if d not in op.attrs["axes"]]
-        return self.value(op.operands[0], self._through(op, env, [(d, k) for k, d in enumerate(kept)]))
+        return (yield op.operands[0], self._through(op, env, [(d, k) for k, d in enumerate(kept)]))
 
-    def _expand_dims(self, op: Op, env: Env) -> Val:
+    def _expand_dims(self, op: Op, env: Env) -> Steps:
         kept = [k for k in range(op.result.rank) if k not in op.attrs["axes"]]
-        return self.value(op.operands[0], self._through(op, env, list(enumerate(kept))))
+        return (yield op.operands[0], self._through(op, env, list(enumerate(kept))))
 
-    def _reshape(self, op: Op, env: Env) -> Val:
+    def _reshape(self, op: Op, env: Env) -> Steps:
         operand = op.operands[0]
         source = [a for d in self.dims(operand) for a in d]
         target = [a for d in self.dims(op.result) for a in d]
@@ -198,9 +234,9 @@ class Kernel(Accesses):
                 )  # the same place, whatever the shape
             env = dict(env)
             self.spread(source, index, env)
-        return self.value(operand, env)
+        return (yield operand, env)
 
-    def _slice(self, op: Op, env: Env) -> Val:
+    def _slice(self, op: Op, env: Env) -> Steps:
         operand = op.operands[0]
         new = dict(env)
         source, target = self.dims(operand), self.dims(op.result)
@@ -208,7 +244,7 @@ class Kernel(Accesses):
             if source[j] and source[j] != target[j]:
                 i = self.scale(self.dim_index(target[j], env), op.attrs["step"][j])
                 self.spread(source[j], self.add(i, self._constant_index(op.attrs["start"][j])), new)
-        return self.value(operand, new)
+        return (yield operand, new)
 
     def _constant_index(self, size: Size) -> Index:
         return Index(size if isinstance(size, int) else self.size(size), divisor=self._power_in(size))
@@ -238,7 +274,7 @@ class Kernel(Accesses):
         inside = e.and_(e.cmp("ge", value, 0), e.cmp("le", value, last))
         return self._of_val(e.max(e.min(value, last), 0)), inside
 
-    def _pad(self, op: Op, env: Env) -> Val:
+    def _pad(self, op: Op, env: Env) -> Steps:
         operand, fill = op.operands
         source, target = self.dims(operand), self.dims(op.result)
         new, inside = dict(env), None
@@ -249,10 +285,10 @@ class Kernel(Accesses):
                 inside = (
                     here if inside is None else self.e.and_(self.e.splat(inside, max(here.lanes, inside.lanes)), here)
                 )
-        val, other = self.value(operand, new), self.value(fill, env)
+        val, other = (yield operand, new), (yield fill, env)
         return val if inside is None else self.e.select(inside, val, other)
 
-    def _concatenate(self, op: Op, env: Env) -> Val:
+    def _concatenate(self, op: Op, env: Env) -> Steps:
         axis = op.attrs["axis"]
         target = self.dims(op.result)
         start: Size = 0
@@ -262,7 +298,7 @@ class Kernel(Accesses):
             inner = dict(self._through(op, env, [(d, d) for d in range(operand.rank) if d != axis], k))
             held, _ = self._clamp(self.dim_index(target[axis], env), start, extent)
             self.spread(self.dims(operand)[axis], held, inner)
-            val = self.value(operand, inner)
+            val = yield operand, inner
             if result is None:
                 result = val
             else:
@@ -286,32 +322,33 @@ class Kernel(Accesses):
         val = e.max(e.min(val, e.sub(n, 1)), 0)
         return self._of_val(e.cast(val, self.index_type))
 
-    def _take(self, op: Op, env: Env) -> Val:
+    def _take(self, op: Op, env: Env) -> Steps:
         operand, indices = op.operands
         axis, rank = op.attrs["axis"], indices.rank
         at = self._through(op, env, [(d, axis + d) for d in range(rank)], 1)
-        index = self._held_index(self.value(indices, at), operand.shape[axis])
+        index = self._held_index((yield indices, at), operand.shape[axis])
         pairs = [(d, d if d < axis else d + rank - 1) for d in range(operand.rank) if d != axis]
         inner = dict(self._through(op, env, pairs))
         self.spread(self.dims(operand)[axis], index, inner)
-        return self.value(operand, inner)
+        return (yield operand, inner)
 
-    def _take_along_axis(self, op: Op, env: Env) -> Val:
+    def _take_along_axis(self, op: Op, env: Env) -> Steps:
         operand, indices = op.operands
         axis = op.attrs["axis"]
-        index = self._held_index(self.value(indices, env), operand.shape[axis])
+        index = self._held_index((yield indices, env), operand.shape[axis])
         inner = dict(env)
         source, target = self.dims(operand), self.dims(op.result)
         for d in range(operand.rank):
             if d != axis and source[d]:
                 self.spread(source[d], self.dim_index(target[d], env), inner)
         self.spread(source[axis], index, inner)
-        return self.value(operand, inner)
+        return (yield operand, inner)
 
-    def _random_words(self, op: Op, env: Env, count: int) -> list[Val]:
+    def _random_words(self, op: Op, env: Env, count: int) -> Generator[tuple[Value, Env], Val, list[Val]]:
         """``count`` (1, 2 or 4) random u32 for an element: see :func:`mlirfuse.ir.ops.random.random_words`."""
         e = self.e
-        seed, offset = (e.cast(self.value(v, env), dt.u64) for v in op.operands)
+        key, counter = op.operands
+        seed, offset = e.cast((yield key, env), dt.u64), e.cast((yield counter, env), dt.u64)
         i = self._offset(op.result, sz.contiguous_strides(op.result.shape), env)
         share = 4 // count  # elements of one block
         extent = op.result.shape[-1] if op.result.rank else 1
@@ -343,10 +380,12 @@ class Kernel(Accesses):
             out.append(word)
         return out
 
-    def _uniform(self, op: Op, env: Env) -> Val:
+    def _uniform(self, op: Op, env: Env) -> Steps:
         dtype = op.attrs["dtype"]
-        return m.uniform_of_words(self.e, self._random_words(op, env, 2 if dtype is dt.f64 else 1), dtype)
+        words = yield from self._random_words(op, env, 2 if dtype is dt.f64 else 1)
+        return m.uniform_of_words(self.e, words, dtype)
 
-    def _normal(self, op: Op, env: Env) -> Val:
+    def _normal(self, op: Op, env: Env) -> Steps:
         dtype = op.attrs["dtype"]
-        return m.normal_of_words(self.e, self._random_words(op, env, 4 if dtype is dt.f64 else 2), dtype)
+        words = yield from self._random_words(op, env, 4 if dtype is dt.f64 else 2)
+        return m.normal_of_words(self.e, words, dtype)

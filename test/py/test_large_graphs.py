@@ -1,0 +1,100 @@
+"""Deep and wide functions: no stack that a long chain overflows, work in proportion to ops and arguments, and kernels
+that stay of a size that compiles."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+
+import mlirfuse
+from mlirfuse.passes import segment
+
+
+def chain(count: int):
+    def function(x):
+        for k in range(count):
+            x = x + np.float32(k % 7)
+        return x
+
+    return function, [np.ones((3, 5), np.float32)]
+
+
+def sum_of_arguments(count: int):
+    def function(*xs):
+        total = xs[0]
+        for x in xs[1:]:
+            total = total + x
+        return total
+
+    return function, [np.full((3, 5), k % 11, np.float32) for k in range(count)]
+
+
+def many_results(count: int):
+    def function(x):
+        return [x + np.float32(k) for k in range(count)]
+
+    return function, [np.ones((3, 5), np.float32)]
+
+
+def sum_of_sines(count: int):
+    def function(x):
+        total = np.sin(x)
+        for k in range(1, count):
+            total = total + np.sin(x * np.float32(k))
+        return total
+
+    return function, [np.linspace(0, 1, 15, dtype=np.float32).reshape(3, 5)]
+
+
+def segmented(made) -> str:
+    function, args = made
+    return mlirfuse.jit(function, fallback=False).lower(*args).as_text("segmented")
+
+
+def test_a_chain_of_ten_thousand_ops():
+    function, args = chain(10_000)
+    result = mlirfuse.jit(function, fallback=False)(*args)
+    np.testing.assert_array_equal(result, np.full((3, 5), 1 + sum(k % 7 for k in range(10_000)), np.float32))
+
+
+def test_a_thousand_arguments():
+    function, args = sum_of_arguments(1000)
+    np.testing.assert_array_equal(mlirfuse.jit(function, fallback=False)(*args), function(*args))
+
+
+def calls_to_compile(made) -> int:
+    """How many Python functions run, ours and others', from the trace to the segments."""
+    count = 0
+
+    def profile(frame, event, argument):
+        nonlocal count
+        count += event == "call"
+
+    segmented(made)  # what is done once a process
+    sys.setprofile(profile)
+    try:
+        segmented(made)
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+@pytest.mark.parametrize("make", [chain, sum_of_arguments, many_results])
+def test_work_is_in_proportion(make):
+    """Twice as many ops, arguments or results take about twice as much work; a quadratic part would show."""
+    small, large = calls_to_compile(make(100)), calls_to_compile(make(400))
+    assert large <= 4.5 * small, (small, large)
+
+
+def test_a_kernel_takes_no_more_than_compiles_well():
+    """Sums of sines: a cost of 22 for each term."""
+    terms = 3 * segment.LARGEST // 22
+    assert segmented(sum_of_sines(50)).count('"fusion.segment"') == 1
+    text = segmented(sum_of_sines(terms))
+    assert 3 <= text.count('"fusion.segment"') <= 6
+    assert segment.TOO_LARGE in text
+    function, args = sum_of_sines(segment.LARGEST // 22 + 20)
+    exact = function(args[0].astype(np.float64))
+    np.testing.assert_allclose(mlirfuse.jit(function, fallback=False)(*args), exact, atol=1e-4)
