@@ -53,18 +53,16 @@ DEFINITION_NOT_THERE = {
     "fec": "there is no separate executor cache object; `fd` and `fd.fusion` execute",
     "last_cuda_code": "as cuda_code_for",
     "last_scheduled_fusion_ir": "as cuda_code_for",
-    "manual_execute": "schedules are overridden by parameters, not written by hand in Python on nvFuser's IR",
+    "manual_execute, schedule, sched": "raise an error that says what there is instead: parameters of our schedules",
     "multidevice_schedule": "one device a call",
-    "profile": "use the framework's profiler; mlirfuse.counters counts what was compiled",
-    "schedule": "as manual_execute",
+    "profile": "`with PythonProfiler() as prof`",
     "scheduled_fusion_ir_for": "as cuda_code_for",
     "segment": 'segments are regions of the printed program, `fd.lower(inputs).as_text("segmented")`, not definitions of their own',
 }
-MODULE = "DataType Fusion FusionDefinition LRUCache compute_contiguity compute_tensor_descriptor pytorch_utils version"
+MODULE = "DataType Fusion FusionDefinition LRUCache PythonProfiler TensorView compute_contiguity compute_tensor_descriptor pytorch_utils version"
 MODULE_NOT_THERE = {
     "Communicator, DeviceMesh, Sharding, …": "one device a call",
     "FusionCache, FusionExecutorCache, KernelExecutor": "definitions of equal content share their compiled form by themselves",
-    "PythonProfiler": "as FusionDefinition.profile",
     "ParallelType, SchedulerType, LoadStoreOpType, …": "they serve schedules written by hand on nvFuser's IR",
     "enable_automatic_serialization, serialize": "compiled code is kept on disk by itself",
     "schedule": "as FusionDefinition.schedule",

@@ -355,7 +355,7 @@ def _random(row: str, shape, seed, offset, dtype):
 
 @_public
 def uniform(shape, seed, offset=0, dtype=np.float32):
-    """Numbers in [0, 1): element i draws from block i of Philox with this seed and offset, the same on every target."""
+    """Numbers in [0, 1): by the element's position, from Philox with this seed and offset, the same on every target."""
     return _random("uniform", shape, seed, offset, dtype)
 
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 from mlirfuse.frontend.nvfuser.definition import Fusion, FusionDefinition
 from mlirfuse.frontend.nvfuser.fusion_cache import LRUCache
 from mlirfuse.frontend.nvfuser.inputs import compute_contiguity, compute_tensor_descriptor
+from mlirfuse.frontend.nvfuser.profiling import PythonProfiler
 from mlirfuse.frontend.nvfuser.promotion import DataType
 from mlirfuse.frontend.nvfuser.values import DefinitionError, DefinitionTypeError, InputError, Scalar, Tensor, Vector
 from mlirfuse.nvfuser import pytorch_utils
+from mlirfuse.nvfuser.nvfuser_version import __version__
 
-__version__ = "0.2.36"  # of the nvFuser API that is followed
+TensorView = Tensor  # its name in the direct bindings, for annotations and isinstance
 
 
 def version() -> str:
@@ -22,6 +24,7 @@ def version() -> str:
 
 
 __all__ = [
-    "DataType", "DefinitionError", "DefinitionTypeError", "Fusion", "FusionDefinition", "InputError", "LRUCache", "Scalar", "Tensor", "Vector",
-    "compute_contiguity", "compute_tensor_descriptor", "pytorch_utils", "version",
+    "DataType", "DefinitionError", "DefinitionTypeError", "Fusion", "FusionDefinition", "InputError", "LRUCache", "PythonProfiler",
+    "Scalar", "Tensor", "TensorView", "Vector", "__version__", "compute_contiguity", "compute_tensor_descriptor", "pytorch_utils",
+    "version",
 ]  # fmt: skip

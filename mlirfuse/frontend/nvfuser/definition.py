@@ -11,11 +11,21 @@ from __future__ import annotations
 from mlirfuse.dialects.fusion import to_text
 from mlirfuse.frontend.nvfuser import printing
 from mlirfuse.frontend.nvfuser.engine import LoweredDefinition, runner_of
+from mlirfuse.frontend.nvfuser.inputs import flatten
 from mlirfuse.frontend.nvfuser.ops.operators import Operators
+from mlirfuse.frontend.nvfuser.profiling import PythonProfiler, profiled
 from mlirfuse.frontend.nvfuser.program import Program
 from mlirfuse.frontend.nvfuser.recorder import Recorder
 from mlirfuse.frontend.nvfuser.validation import compare, reference
-from mlirfuse.frontend.nvfuser.values import InputError
+from mlirfuse.frontend.nvfuser.values import (
+    DefinitionError,
+    InputError,
+    Tensor,
+    Val,
+    at_line,
+    no_manual_schedule,
+    user_line,
+)
 from mlirfuse.inspect.explain import Explanation
 from mlirfuse.ir.graph import Graph
 
@@ -107,19 +117,23 @@ class FusionDefinition(Recorder):
             print(self.repro_script_for(inputs))
         if not isinstance(inputs, (list, tuple)):
             raise InputError(f"inputs must be a list or a tuple, not {type(inputs).__name__}")
+        if PythonProfiler.active:
+            return profiled(self, inputs, lambda: program.execute(inputs, device))
         return program.execute(inputs, device)
 
     def validate(self, inputs, reference_outputs=None, **options) -> list:
         """Executes, and compares with ``reference_outputs``, or with the op table's references computed in double
         precision.
 
-        Tolerances follow from each output's element type and the number of elements reduced into it. Raises
-        AssertionError; returns the outputs.
+        Tolerances follow from each output's element type, the number of elements reduced into it, and what the
+        definition's roundings on the way do to it. Raises AssertionError; returns the outputs.
         """
+        program, device = self._finished(), options.get("device")
+        arguments = program.arguments(flatten(inputs), device)  # one seed for both
         if reference_outputs is None:
-            reference_outputs = reference(self._finished(), inputs)
-        outputs = self.execute(inputs, **options)
-        compare(self._finished(), inputs, outputs, reference_outputs)
+            reference_outputs = reference(program, arguments)
+        outputs = program.runner()(arguments)
+        compare(program, arguments, outputs, reference_outputs)
         return outputs
 
     # -- looking at it
@@ -139,6 +153,19 @@ class FusionDefinition(Recorder):
             "fd.last_repro_script() cannot provide a repro because fd.execute(inputs, save_repro_inputs=True) was not executed!"
         )
         return printing.repro(self, self._reproducers)
+
+    def manual_execute(self, *_arguments, **_options) -> None:
+        """Schedules are parameters here, not programs on the IR: raises DefinitionError, which says how."""
+        raise DefinitionError(at_line(user_line()) + no_manual_schedule("fd.manual_execute"))
+
+    def schedule(self) -> None:
+        """As :meth:`manual_execute`."""
+        raise DefinitionError(at_line(user_line()) + no_manual_schedule("fd.schedule"))
+
+    @property
+    def sched(self) -> None:
+        """As :meth:`manual_execute`."""
+        raise DefinitionError(at_line(user_line()) + no_manual_schedule("fd.sched"))
 
     @property
     def fusion(self) -> Fusion:
@@ -179,6 +206,14 @@ class Fusion:
     def __init__(self):
         self._definition: FusionDefinition | None = None
 
+    def inputs(self) -> list[Val]:
+        """The tensors and scalars that a call is given."""
+        return list(self._needed().inputs)
+
+    def outputs(self) -> list[Tensor]:
+        """The tensors that a call returns, or writes into an input."""
+        return [o.value for o in self._needed().outputs if not o.hidden]
+
     def _needed(self) -> FusionDefinition:
         if self._definition is None:
             raise NotImplementedError(
@@ -190,10 +225,24 @@ class Fusion:
         return self._needed().execute(inputs, **options)
 
     def print_math(self) -> str:
-        return self._needed().fusion_ir()
+        """Prints, and returns, what is computed: the graph in the fusion dialect."""
+        text = self._needed().fusion_ir()
+        print(text)
+        return text
 
-    def print_ir(self) -> None:
-        print(self.print_math())
+    print_ir = print_math
+
+    def print_kernel(self, inputs=None, target: str | None = None) -> str:
+        """Prints, and returns, the kernels of a call with ``inputs``, on whose sizes they depend: in MLIR on a CPU, in
+        PTX on a GPU. ``target`` as for :meth:`FusionDefinition.lower`."""
+        if inputs is None:
+            raise DefinitionError(
+                "print_kernel: kernels are chosen for the sizes of a call: give inputs, fd.fusion.print_kernel(inputs)"
+            )
+        lowered = self._needed().lower(inputs, target)
+        text = lowered.as_text("tiled" if "ptx" not in lowered.levels else "ptx")
+        print(text)
+        return text
 
     def __repr__(self) -> str:
         return repr(self._needed())

@@ -130,9 +130,11 @@ class Program:
             raise wrong_number(self.inputs, flat)
         if device is not None and self.has_arrays:
             check_device(flat, device)
-        if self.computes:
-            flat = [*flat, *self.computed(flat, device)]
-        return self.runner()(flat)
+        return self.runner()(self.arguments(flat, device) if self.computes else flat)
+
+    def arguments(self, flat: list, device) -> list:
+        """The inputs, flattened, and what is computed at the call."""
+        return [*flat, *self.computed(flat, device)] if self.computes else flat
 
     def computed(self, flat, device) -> list:
         """The arguments that are computed at each call."""

@@ -111,6 +111,27 @@ class Declaration:
         return order
 
 
+# What nvFuser's schedules call on tensors and definitions.
+SCHEDULE_CALLS = frozenset(
+    "axis cache_after cache_before cache_fork commit_leaf_to_logical compute_at compute_with get_loop_domain get_root_domain inline_at "
+    "inline_most merge parallelize reorder rfactor set_allocation_domain set_device_mesh set_memory_type split swizzle unroll "
+    "vectorize".split()
+)  # fmt: skip
+
+
+def no_manual_schedule(what: str) -> str:
+    """The message of a schedule's call: the way here."""
+    return (
+        f"{what}: schedules are not written on the IR here. The compiler chooses parameters for each segment: "
+        "print(fd.explain(inputs)) shows them, and in the text of fd.lower(inputs).as_text('segmented') they can be "
+        "changed and compiled with mlirfuse-opt; mlirfuse.autotune(...) measures them"
+    )
+
+
+class ScheduleError(DefinitionError, AttributeError):
+    """A call of nvFuser's schedules on a tensor."""
+
+
 class Tensor(Val):
     """A tensor of a definition."""
 
@@ -130,6 +151,11 @@ class Tensor(Val):
     @property
     def ndim(self) -> int:
         return self.value.rank
+
+    def __getattr__(self, name: str):
+        if name in SCHEDULE_CALLS:
+            raise ScheduleError(at_line(user_line()) + no_manual_schedule(f"Tensor.{name}"))
+        raise AttributeError(f"a tensor of a definition has no attribute '{name}'")
 
     def is_symbolic(self) -> bool:
         return True

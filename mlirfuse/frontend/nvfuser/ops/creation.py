@@ -15,7 +15,7 @@ from mlirfuse.ir import dtypes as dt
 
 
 class Creation(OperatorBase):
-    """Element i of the k-th random operation draws Philox block i at offset k of the call's seed."""
+    """The k-th random operation draws at offset k of the call's seed, each element by its position."""
 
     @operation
     def full(self, shape, fill_value, dtype=None):
