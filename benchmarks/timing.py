@@ -79,7 +79,7 @@ class Mlirfuse:
 
 def _kernels_of(executor) -> int:
     if executor.host is not None:
-        programs = [step.launches.program({}) for step in executor.host.kernels]
+        programs = [program for program, _ in executor.programs({})]
         return sum(list(program.variants.values())[-1].kernels for program in programs)
     return list(executor.program.variants.values())[-1].kernels
 

@@ -72,6 +72,11 @@ class IR:
         else:
             self._module = source
 
+    @property
+    def kept(self) -> list[str]:
+        """The text of what the module holds beside functions."""
+        return self._kept
+
     def emit(self, what: str, text: str) -> None:
         """The program has become ``text``, which is ``what``: PTX, LLVM IR."""
         self._graphs, self._module, self._kept, self._emitted = None, None, [], (what, text)

@@ -54,6 +54,7 @@ class GroupOps(Pass):
     def run(self, graph: Graph) -> None:
         scalars = {graph.args[k] for k in graph.scalars}
         written = written_memory(graph.ops)
+        _sink_literals(graph.body, {})
         for block in list(blocks(graph)):
             _Grouping(block, scalars, written, self).run()
 
@@ -70,6 +71,25 @@ def left_out(op: Op) -> str | None:
     if row.kind == "composite":
         return "is composite: fusion-decompose takes it apart"
     return None if row.kind in FUSIBLE else f"{row.kind} ops are not fused"
+
+
+def _sink_literals(block: Block, around: dict[Value, Op]) -> None:
+    """Gives nested blocks their own copies of the constants and sizes that they use of the blocks ``around``: a group
+    takes only those of its block."""
+    own = {op.result: op for op in block.ops if op.row.literal}
+    for op in block.ops:
+        for nested in op.blocks:
+            _sink_literals(nested, around | own)
+    used = {v for op in block.ops for v in op.operands if op.row.kind != "foreign"}
+    copies = []
+    for value in [v for v in around if v in used]:
+        literal = around[value]
+        copy = Op(literal.name, [], literal.attrs, [Value(value.dtype, value.shape)], loc=literal.loc)
+        copies.append(copy)
+        for op in block.ops:
+            if op.row.kind != "foreign":
+                op.operands = [copy.result if v is value else v for v in op.operands]
+    block.ops[:0] = copies
 
 
 class _Node:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from mlirfuse.core import mlir
 from mlirfuse.dialects import fusion
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Graph
+from mlirfuse.lowering.host_plan import parts_of, plan
+from mlirfuse.lowering.module import KernelModule
 from mlirfuse.passes.base import IR, Pass, PassError, register
 from mlirfuse.schedule import targets
 from mlirfuse.schedule.program import SegmentedProgram
+from mlirfuse.schedule.targets import Target
 
 
 @register
@@ -21,6 +26,10 @@ class Schedule(Pass):
     next one, 8 for the others; strides that are symbols are those of rows without gaps. Alignment is what
     ``fusion.align`` states; an argument that states nothing about its layout is contiguous and 256-byte aligned.
     ``host`` adds the function that launches the kernels.
+
+    A function with control flow, guards or library ops gives the kernels of all of its parts, in loops and branches
+    too: those of a part end in ``_part0``, its host function is ``launch0``. What calls these, branches and loops is
+    the host program: see convert-fusion-to-host.
 
     Before::
 
@@ -47,12 +56,6 @@ class Schedule(Pass):
                 f"fusion-schedule takes a module of one function; this one has {len(graphs)}: give each a part of its own, --split-input-file"
             )
         (graph,) = graphs
-        for op in graph.ops:
-            if op.segment is None:
-                raise PassError(
-                    f"fusion-schedule: {op.name} is in no segment: library ops are called between programs of kernels",
-                    op.loc,
-                )
         env = example_sizes(graph, parse_sizes(self.sizes))
         text = code_text(graph, targets.of(self.target), env, self.host)
         with fusion.context():
@@ -94,11 +97,29 @@ def example_sizes(graph: Graph, given: dict[str, int]) -> dict[str, int]:
     return env
 
 
-def code_text(graph: Graph, target, env: dict[str, int], host: bool) -> str:
-    """The module that the schedulers of ``target`` write for ``graph`` and these sizes; with ``host``, the function
-    that launches too."""
-    program = SegmentedProgram(graph, target, env)
+def code_text(graph: Graph, target: Target, env: dict[str, int], host: bool) -> str:
+    """The module that the schedulers of ``target`` write for ``graph`` and these sizes; with ``host``, the functions
+    that launch too."""
+    if all(op.segment is not None for op in graph.ops):
+        module = _written(SegmentedProgram(graph, target, env), target, env)
+    else:
+        modules = []
+        for at, part in enumerate(parts_of(plan(graph))):
+            for symbol in part.symbols:
+                env.setdefault(symbol, 256)  # told by a value as the program runs
+            program = SegmentedProgram(part.graph, target, {s: env[s] for s in part.symbols}, part.axes)
+            for step in program.steps:
+                step.name += f"_part{at}"
+            modules.append(_written(program, target, env, f"launch{at}"))
+        kernels = tuple(kernel for module in modules for kernel in module.kernels)
+        module = KernelModule(kernels, target.name != "cpu", "\n".join(module.host for module in modules))
+    return module.text() if host else module.tiled()
+
+
+def _written(program: SegmentedProgram, target: Target, env: dict[str, int], launch: str = "launch") -> KernelModule:
+    graph = program.graph
     alignments = {v: layout.align for v, layout in zip(graph.args, graph.layouts) if layout is not None}
     params = target.parameters(program, env, program.aligned(alignments))
-    module = target.write(program, params, program.slots())
-    return module.text() if host else module.tiled()
+    slots = program.slots()
+    module = target.write(program, params, slots)
+    return module if launch == "launch" else replace(module, host=target.host(module.kernels, slots, launch))

@@ -89,7 +89,7 @@ class Executor:
         which segment of this graph each of their segments stands for: equal parts of a graph share a program."""
         if self.program is not None:
             return [(self.program, {step.segment: step.segment for step in self.program.steps})]
-        return [(step.launches.program(env), step.segments) for step in self.host.kernels]
+        return [(self.host.launches[step.part].program(env), step.segments) for step in self.host.kernels]
 
     def form(self, leaf_of_arg: list[int], own=()) -> Form:
         """What is the same in all records of calls that bring the graph's arguments at these leaves."""

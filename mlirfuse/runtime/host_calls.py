@@ -12,8 +12,8 @@ from mlirfuse.ir.assumptions import Described, failed_assumption
 from mlirfuse.ir.effects import writes_in_place
 from mlirfuse.ir.graph import Op, Value
 from mlirfuse.ir.ops import sizes_in
+from mlirfuse.lowering import host_steps as st
 from mlirfuse.runtime import arrays, library
-from mlirfuse.runtime import host_steps as st
 
 like = library.like
 
@@ -22,7 +22,7 @@ def sizes_of(sequence: st.Sequence) -> Iterable[sz.Expr]:
     """The sizes that steps use beside the shapes of values."""
     for step in sequence.walk():
         if isinstance(step, st.Kernels):
-            yield from map(sz.symbol, step.launches.symbols)
+            yield from map(sz.symbol, step.part.symbols)
         elif isinstance(step, (st.Call, st.Guard)):
             names = symbols_of(step.op) if isinstance(step, st.Call) else guard_symbols(step.op)
             yield from map(sz.symbol, names)

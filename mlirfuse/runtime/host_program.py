@@ -3,7 +3,7 @@
 A :class:`HostProgram` is made of a graph after ``fusion-segment``, with groups between library ops, calls of a user's
 functions (``fusion.call``), views, ``scf.if``, ``scf.for`` and ``scf.while`` around any of these, guards with their
 fallbacks, and arguments that are written (``graph.aliases``). It is a list of typed steps
-(:mod:`mlirfuse.runtime.host_steps`):
+(:mod:`mlirfuse.lowering.host_steps`):
 
 - Groups with nothing between them become one program of kernels; equal ones share it, whatever their values are called,
   so that a transformer's layers compile once. A program is compiled when it first runs with its sizes.
@@ -33,10 +33,11 @@ from collections.abc import Callable
 
 from mlirfuse import _native
 from mlirfuse.ir.graph import Graph
-from mlirfuse.runtime import host_steps as st
+from mlirfuse.lowering import host_steps as st
+from mlirfuse.lowering.host_plan import plan
 from mlirfuse.runtime.form import place_of
-from mlirfuse.runtime.host_plan import plan
 from mlirfuse.runtime.host_python import Written
+from mlirfuse.runtime.launches import Launches
 
 _KEPT = 4096  # sets of sizes
 
@@ -49,7 +50,8 @@ class HostProgram:
 
     def __init__(self, graph: Graph, target):
         self.graph, self.target = graph, target
-        self.sequence: st.Sequence = plan(graph, target)
+        self.sequence: st.Sequence = plan(graph)
+        self.launches = {step.part: Launches(step.part, target) for step in self.kernels}
         self._functions: dict[tuple[int, ...], Callable[[list], list]] = {}
 
     @functools.cached_property
@@ -59,7 +61,7 @@ class HostProgram:
 
     @functools.cached_property
     def _written(self) -> Written:
-        return Written(self.graph, self.sequence)
+        return Written(self.graph, self.sequence, self.launches)
 
     @property
     def source(self) -> str:

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import itertools
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from mlirfuse.ir import scalars
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Graph, Value
+from mlirfuse.lowering import host_steps as st
+from mlirfuse.lowering.host_steps import Part, Sequence, Step
 from mlirfuse.runtime import host_calls as calls
-from mlirfuse.runtime import host_steps as st
-from mlirfuse.runtime.host_steps import Sequence, Step
+from mlirfuse.runtime.launches import Launches
 
 _LATE = 1024  # sets of sizes known at run time that a step keeps what it calls for
 
@@ -25,13 +26,14 @@ Bind = Callable[[dict[str, int]], Any]  # what a step calls, for the values of t
 
 
 class Written:
-    """The function that runs ``sequence``, the steps of ``graph``.
+    """The function that runs ``sequence``, the steps of ``graph``, by these ``launches``.
 
     It takes a list of the arguments, which it empties, so that an argument is freed after its last reader where the
     caller does not hold it, and gives the list of results.
     """
 
-    def __init__(self, graph: Graph, sequence: Sequence):
+    def __init__(self, graph: Graph, sequence: Sequence, launches: Mapping[Part, Launches]):
+        self._launches = launches
         self._names: dict[Value, str] = {}
         self._binds: dict[str, Bind] = {}
         self._fixed: dict[str, Any] = {"_pack": calls.packed, "_apart": calls.apart, "_copy": calls.copy_into}
@@ -95,10 +97,9 @@ class Written:
         return [indent + line for line in getattr(self, f"_{type(step).__name__.lower()}")(step, indent)]
 
     def _kernels(self, step: st.Kernels, indent: str) -> list[str]:
-        launches = step.launches
-        call = self._bind("k", launches.at, launches.symbols)
+        call = self._bind("k", self._launches[step.part].at, step.part.symbols)
         given = self._listed(step.reads)
-        if not any(k not in launches.graph.scalars for k in range(len(step.reads))):
+        if len(step.part.graph.scalars) == len(step.reads):
             given += (", " if given else "") + self._beside_which()
         return [f"{self._listed(step.makes)} = {call}({given})"]
 

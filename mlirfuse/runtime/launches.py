@@ -9,30 +9,25 @@ from typing import Any
 import numpy as np
 
 from mlirfuse import _native
-from mlirfuse.analysis.axes import Axes
 from mlirfuse.core.errors import ShapeError
 from mlirfuse.ir import interpreter
 from mlirfuse.ir import sizes as sz
-from mlirfuse.ir.graph import Graph, Op, Segment, Value
-from mlirfuse.ir.ops import sizes_in
+from mlirfuse.lowering.host_steps import Part
 from mlirfuse.runtime import arrays
 from mlirfuse.runtime.form import Form, place_of
 from mlirfuse.runtime.program import Program
+from mlirfuse.schedule.targets import Target
 
 _KEPT = 4096  # sets of sizes
 
 
 class Launches:
-    """``graph`` is a part of a graph: the values it needs, its ops, the values others need. Its arguments' layouts are
-    known; arguments that lie otherwise in a call are copied first. ``axes``: those of the whole block."""
+    """``part`` on ``target``. Arguments that lie otherwise in a call than the part says are copied first."""
 
-    def __init__(self, graph: Graph, target, axes: Axes):
-        self.graph, self.target, self._axes = graph, target, axes
-        sizes = [n for v in (*graph.args, *(v for op in graph.ops for v in op.results)) for n in v.shape]
-        sizes += [n for layout in graph.layouts if layout for n in layout.strides]
-        sizes += [n for op in graph.ops for n in sizes_in(op.row.attr_types, op.attrs)]
-        self.symbols = sorted(sz.symbols_of(sizes))
-        self._extents = sorted({n for v in _values(graph) for n in v.shape if n != 1}, key=str)
+    def __init__(self, part: Part, target: Target):
+        self.part, self.target = part, target
+        self.graph = part.graph
+        self._extents = sorted({n for v in part.values for n in v.shape if n != 1}, key=str)
         self._program: Program | None = None
         self._form: Form | None = None
         self._by_sizes: dict[tuple[int, ...], Any] = {}
@@ -40,25 +35,21 @@ class Launches:
     def program(self, hint: dict[str, int]) -> Program:
         """The program, made for these sizes if it is not made yet."""
         if self._program is None:
-            hint = {s: hint[s] for s in self.symbols}
-            self._program = Program(self.graph, self.target, hint, self._axes)
+            hint = {s: hint[s] for s in self.part.symbols}
+            self._program = Program(self.graph, self.target, hint, self.part.axes)
         return self._program
 
     def at(self, env: dict[str, int]) -> Callable:
         """A function of the arguments (and behind them an array beside which results are made, where no argument is
         one) that gives the results for these sizes: the only one itself, else a list."""
-        key = tuple([env[s] for s in self.symbols])
+        key = tuple([env[s] for s in self.part.symbols])
         found = self._by_sizes.get(key)
         if found is None:
             if len(self._by_sizes) >= _KEPT:
                 self._by_sizes.clear()
-            sizes = dict(zip(self.symbols, key))
+            sizes = dict(zip(self.part.symbols, key))
             found = self._by_sizes[key] = _native.Dispatcher(functools.partial(self._miss, sizes))
         return found
-
-    def forget(self) -> None:
-        """Every signature is looked up anew."""
-        self._by_sizes.clear()
 
     # ---- new signatures
 
@@ -140,36 +131,3 @@ def restrided(array, shape: tuple[int, ...], strides: list[int]):
         return cupy.ascontiguousarray(array.transpose(order)).transpose(back)
     host = arrays.to_numpy(array)
     return arrays.from_numpy(np.ascontiguousarray(host), array)
-
-
-def _values(graph: Graph) -> list[Value]:
-    return [*graph.args, *(v for op in graph.ops for v in op.results)]
-
-
-def key_of(graph: Graph) -> tuple:
-    """What two graphs have in common that compile to the same program: everything but names, notes and places in the
-    user's source."""
-    numbers: dict[Value, int] = {}
-    segments: dict[Segment | None, int] = {}
-
-    def number(value: Value) -> int:
-        return numbers.setdefault(value, len(numbers))
-
-    def op_key(op: Op) -> tuple:
-        attrs = tuple((k, repr(v)) for k, v in op.attrs.items() if k != "note")
-        segment = segments.setdefault(op.segment, len(segments))
-        scheduler = op.segment and (op.segment.scheduler, repr(op.segment.params), op.segment.why)
-        made = tuple((v.dtype.name if v.dtype else v.type, v.shape) for v in op.results)
-        return op.name, tuple(map(number, op.operands)), attrs, tuple(map(number, op.results)), made, segment, scheduler
-
-    args = tuple((v.dtype.name if v.dtype else v.type, v.shape) for v in graph.args)
-    layouts = tuple(layout and (tuple(layout.strides), layout.align) for layout in graph.layouts)
-    return (
-        tuple(map(number, graph.args)),
-        args,
-        layouts,
-        tuple(sorted(graph.scalars)),
-        tuple(map(op_key, graph.ops)),
-        tuple(map(number, graph.returns)),
-        tuple(sorted(graph.aliases.items())),
-    )

@@ -14,8 +14,8 @@ from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.builder import Builder
 from mlirfuse.ir.graph import Block, Graph, Layout, Value
+from mlirfuse.lowering import host_steps as st
 from mlirfuse.passes.base import run_pipeline
-from mlirfuse.runtime import host_steps as st
 from mlirfuse.runtime.host_program import HostProgram
 from mlirfuse.schedule import targets
 from mlirfuse.tools.run import of_text
@@ -56,7 +56,7 @@ def test_equal_groups_compile_once():
     x, w = floats(8, 16), floats(16, 16) / 8
     np.testing.assert_allclose(f(x, w)[0], layers(x, w), rtol=1e-5)
     assert kinds(f.host.sequence) == ["Call", "Kernels"] * 3
-    first, second, third = [step.launches for step in f.host.kernels]
+    first, second, third = [f.host.launches[step.part] for step in f.host.kernels]
     assert first is second and first is not third
     assert len(first.program({}).variants) == 1
 
@@ -65,10 +65,10 @@ def test_other_sizes_compile_nothing():
     f = program(LAYERS)
     w = floats(16, 16) / 8
     f(floats(8, 16), w)
-    known = [dict(step.launches.program({}).variants) for step in f.host.kernels]
+    known = [dict(f.host.launches[step.part].program({}).variants) for step in f.host.kernels]
     x = floats(40, 16, seed=1)
     np.testing.assert_allclose(f(x, w)[0], layers(x, w), rtol=1e-5)
-    assert [step.launches.program({}).variants for step in f.host.kernels] == known
+    assert [f.host.launches[step.part].program({}).variants for step in f.host.kernels] == known
 
 
 def test_torch_tensors_stay_torchs():
@@ -145,7 +145,7 @@ def test_sizes_that_a_result_tells():
         x = floats(40, 7, seed=seed)
         (result,) = host.run([x], {"s0": 40, "s1": 7})
         np.testing.assert_allclose(result, np.exp(np.float64(-x)[-x[:, 0] > 0]), rtol=1e-6)
-    assert len(host.kernels[-1].launches.program({}).variants) == 1
+    assert len(host.launches[host.kernels[-1].part].program({}).variants) == 1
 
 
 def test_no_rows_were_found():

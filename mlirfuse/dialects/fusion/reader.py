@@ -184,14 +184,10 @@ class Reader:
         made = Op(short if name.startswith("fusion.") else name, operands, attrs, results, loc=_location(op.location))
         made.group, made.segment = group, segment
         self.single_block(op)
-        for region in op.regions:
-            inner = Block()
-            for argument in region.blocks[0].arguments if len(region.blocks) else ():
-                self.values[argument] = self.value_of_type(argument.type)
-                inner.args.append(self.values[argument])
-            if len(region.blocks):
-                self.block(region.blocks[0], inner, None, None)
-            made.blocks.append(inner)
+        if name in ("scf.for", "scf.while"):
+            self.loop(op, made)
+        else:
+            made.blocks = [self.blocks_of(region) for region in op.regions]
         if name in ("scf.if", "arith.select"):  # the sizes of what they choose from
             choices = [b.returns for b in made.blocks] if name == "scf.if" else [[v] for v in operands[1:]]
             for result, *chosen in zip(made.results, *choices):
@@ -202,6 +198,39 @@ class Reader:
         for value, result in zip(op.results, made.results):
             self.values[value] = result
         target.ops.append(made)
+
+    def blocks_of(self, region, like: list[Value] | None = None) -> Block:
+        """The block of a region. ``like``: values of whose shapes its last arguments are."""
+        inner = Block()
+        if not len(region.blocks):
+            return inner
+        arguments = list(region.blocks[0].arguments)
+        given = [None] * (len(arguments) - len(like or ())) + (like or [])
+        for argument, value in zip(arguments, given):
+            made = self.values[argument] = self.value_of_type(argument.type)
+            if value is not None and value.type == made.type:
+                made.shape = value.shape
+            inner.args.append(made)
+        self.block(region.blocks[0], inner, None, None)
+        return inner
+
+    def loop(self, op, made: Op) -> None:
+        """The blocks of ``scf.for`` or ``scf.while``: what is carried keeps the sizes that it begins with, unless an
+        iteration gives it others."""
+        initial = made.operands[3:] if op.name == "scf.for" else made.operands
+        for like in (initial, None):  # taken to be so, then seen whether it is
+            made.blocks, carried = [], like
+            for region in op.regions:
+                block = self.blocks_of(region, carried)
+                made.blocks.append(block)
+                if like is not None:
+                    carried = block.returns[1:] if block.terminator == "scf.condition" else block.returns
+            if like is None or [v.shape for v in made.blocks[-1].returns] == [v.shape for v in like]:
+                break
+        if like is not None:
+            given = initial if op.name == "scf.for" else made.blocks[0].returns[1:]
+            for result, value in zip(made.results, given):
+                result.shape = value.shape if value.type == result.type else result.shape
 
     def region(self, op, target: Block, group) -> None:
         named = {a.name: python(a.attr) for a in named_attributes(op.attributes)}

@@ -12,21 +12,25 @@ from mlirfuse.core.errors import CompileError
 from mlirfuse.ir import scalars
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.effects import writes_in_place
-from mlirfuse.ir.graph import Block, Graph, Layout, Op, Value
+from mlirfuse.ir.graph import Block, Graph, Layout, Op, Segment, Value
 from mlirfuse.ir.order import topological
-from mlirfuse.runtime import host_steps as st
-from mlirfuse.runtime.host_steps import Sequence, Step
-from mlirfuse.runtime.launches import Launches, key_of
+from mlirfuse.lowering import host_steps as st
+from mlirfuse.lowering.host_steps import Part, Sequence, Step
 
 _MADE = 16  # bytes that the address of what a library makes is a multiple of, at least
 
 
-def plan(graph: Graph, target) -> Sequence:
-    """The steps that compute ``graph`` on ``target`` and write its aliased arguments.
+def plan(graph: Graph) -> Sequence:
+    """The steps that compute ``graph`` and write its aliased arguments.
 
     Raises :class:`CompileError` for an op that no host program runs.
     """
-    return _Plan(graph, target).sequence
+    return _Plan(graph).sequence
+
+
+def parts_of(sequence: Sequence) -> list[Part]:
+    """The different programs of kernels that a host program launches, in order."""
+    return list(dict.fromkeys(step.part for step in sequence.walk() if isinstance(step, st.Kernels)))
 
 
 @dataclass
@@ -38,8 +42,8 @@ class _Place:
 
 
 class _Plan:
-    def __init__(self, graph: Graph, target):
-        self.graph, self.target = graph, target
+    def __init__(self, graph: Graph):
+        self.graph = graph
         self.scalars = {graph.args[k] for k in graph.scalars}
         self.declared = {s for v in graph.args for n in v.shape for s in sz.symbols(n)}
         self.declared |= {s for layout in graph.layouts if layout for n in layout.strides for s in sz.symbols(n)}
@@ -47,7 +51,7 @@ class _Plan:
         for k, value in enumerate(graph.args):
             layout = graph.layouts[k] if k < len(graph.layouts) else None
             self.places[value] = _Place(layout or self._row_major(value), frozenset([value]))
-        self.known: dict[tuple, Launches] = {}
+        self.known: dict[tuple, Part] = {}
         self.sequence = Sequence(list(graph.args), *self._block(graph.body, graph))
         self._write_arguments()
         free_dead(self.sequence, keep=self.sequence.returns)
@@ -95,8 +99,8 @@ class _Plan:
         graph.device = self.graph.device
         for value, place in self._results(graph).items():
             self.places[value] = place
-        launches = self.known.setdefault(key_of(graph), Launches(graph, self.target, axes))
-        return [st.Kernels(needed, outs, launches, ops)]
+        part = self.known.setdefault(key_of(graph), Part(graph, axes))
+        return [st.Kernels(needed, outs, part, ops)]
 
     def _results(self, graph: Graph) -> dict[Value, _Place]:
         """Where a program's results lie: row-major, but for views."""
@@ -287,3 +291,32 @@ def _read(step: Step) -> list[Value]:
             out += _read(nested)
         out += body.returns
     return out
+
+
+def key_of(graph: Graph) -> tuple:
+    """What two graphs have in common that compile to the same program: everything but names, notes and places in the
+    user's source."""
+    numbers: dict[Value, int] = {}
+    segments: dict[Segment | None, int] = {}
+
+    def number(value: Value) -> int:
+        return numbers.setdefault(value, len(numbers))
+
+    def op_key(op: Op) -> tuple:
+        attrs = tuple((k, repr(v)) for k, v in op.attrs.items() if k != "note")
+        segment = segments.setdefault(op.segment, len(segments))
+        scheduler = op.segment and (op.segment.scheduler, repr(op.segment.params), op.segment.why)
+        made = tuple((v.dtype.name if v.dtype else v.type, v.shape) for v in op.results)
+        return op.name, tuple(map(number, op.operands)), attrs, tuple(map(number, op.results)), made, segment, scheduler
+
+    args = tuple((v.dtype.name if v.dtype else v.type, v.shape) for v in graph.args)
+    layouts = tuple(layout and (tuple(layout.strides), layout.align) for layout in graph.layouts)
+    return (
+        tuple(map(number, graph.args)),
+        args,
+        layouts,
+        tuple(sorted(graph.scalars)),
+        tuple(map(op_key, graph.ops)),
+        tuple(map(number, graph.returns)),
+        tuple(sorted(graph.aliases.items())),
+    )

@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from mlirfuse.ir.graph import Op, Segment, Value
-from mlirfuse.runtime.launches import Launches
+from mlirfuse.analysis.axes import Axes
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.graph import Graph, Op, Segment, Value
+from mlirfuse.ir.ops import sizes_in
 
 
 @dataclass(eq=False)
@@ -41,18 +43,31 @@ class Sequence:
                 yield from body.walk()
 
 
+class Part:
+    """Groups of a graph with no library op between them, as a graph of their own: the values they need, their ops, the
+    values that others need. Layouts of its arguments are known. ``axes``: those of the whole block. What is compiled
+    of a part serves all steps that have it."""
+
+    def __init__(self, graph: Graph, axes: Axes):
+        self.graph, self.axes = graph, axes
+        self.values = [*graph.args, *(v for op in graph.ops for v in op.results)]
+        sizes = [n for v in self.values for n in v.shape]
+        sizes += [n for layout in graph.layouts if layout for n in layout.strides]
+        sizes += [n for op in graph.ops for n in sizes_in(op.row.attr_types, op.attrs)]
+        self.symbols = sorted(sz.symbols_of(sizes))
+
+
 @dataclass(eq=False)
 class Kernels(Step):
-    """Groups with no library op between them, launched as one program. Equal ones share their ``launches``; ``ops`` is
-    this one's part of the graph."""
+    """``part`` is launched: one program of kernels. Equal steps share a part; ``ops`` are this one's own."""
 
-    launches: Launches
+    part: Part
     ops: list[Op]
 
     @property
     def segments(self) -> dict[Segment, Segment]:
         """Which segment of ``ops`` each segment of the launched program stands for."""
-        return {a.segment: b.segment for a, b in zip(self.launches.graph.ops, self.ops) if a.segment and b.segment}
+        return {a.segment: b.segment for a, b in zip(self.part.graph.ops, self.ops) if a.segment and b.segment}
 
 
 @dataclass(eq=False)

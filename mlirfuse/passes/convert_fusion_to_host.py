@@ -1,0 +1,88 @@
+"""convert-fusion-to-host: what the host does between and around launches."""
+
+from __future__ import annotations
+
+from mlirfuse.dialects import fusion
+from mlirfuse.core import mlir
+from mlirfuse.dialects.fusion import MLIRText
+from mlirfuse.ir.graph import Block, Graph, Op, Value, uses
+from mlirfuse.ir.order import topological
+from mlirfuse.lowering import host_steps as st
+from mlirfuse.lowering.host_plan import parts_of, plan
+from mlirfuse.passes.base import IR, Pass, register
+
+
+@register
+class ConvertFusionToHost(Pass):
+    """Replaces the groups of a segmented function by calls of the programs of kernels that they become, one call for
+    all groups with nothing between them. What is left is what the host does: branches, loops, guards, library ops and
+    calls, views.
+
+    ``@f_part0`` is launched by ``launch0``, which `fusion-schedule{host=true}` writes beside the kernels of the part.
+    The function is run by a host program (:mod:`mlirfuse.runtime.host_program`), as Python: it makes the results of a
+    part, fills in pointers and sizes, and calls the launch function. It is not lowered to native code, as library ops
+    and calls go back to Python.
+
+    Before::
+
+        %0 = scf.for %i = %a to %b step %c iter_args(%v = %x) -> tensor<?xf32> {
+          %1 = "fusion.group"(%v) ({ … "fusion.segment" … })
+          scf.yield %1
+        }
+
+    After::
+
+        func.func private @f_part0(tensor<?xf32>) -> tensor<?xf32>
+        …
+        %0 = scf.for %i = %a to %b step %c iter_args(%v = %x) -> tensor<?xf32> {
+          %1 = func.call @f_part0(%v)
+          scf.yield %1
+        }
+    """
+
+    name = "convert-fusion-to-host"
+
+    def run_on_ir(self, ir: IR) -> None:
+        graphs = ir.graphs
+        kept = list(ir.kept)
+        for graph in graphs:
+            kept += _convert(graph)
+        ir.module = mlir.parse(fusion.to_module_text(graphs, locations=True, kept=kept))
+
+
+def _convert(graph: Graph) -> list[str]:
+    """Changes ``graph`` in place; gives the declarations of what it calls."""
+    sequence = plan(graph)
+    numbers = {part: at for at, part in enumerate(parts_of(sequence))}
+    launched: dict[Op, st.Kernels] = {}
+    for step in sequence.walk():
+        if isinstance(step, st.Kernels):
+            launched |= dict.fromkeys(step.ops, step)
+    _replace(graph.body, launched, lambda step: f"@{graph.name}_part{numbers[step.part]}")
+    return [
+        f"func.func private @{graph.name}_part{at}({_types(part.graph.args)}) -> ({_types(part.graph.returns)})"
+        for part, at in numbers.items()
+    ]
+
+
+def _replace(block: Block, launched: dict[Op, st.Kernels], name) -> None:
+    ordered = topological(block.ops, {op: op.group for op in block.ops if op.group is not None})
+    returned = set(block.returns)
+    ops: list[Op] = []
+    called: set[st.Kernels] = set()
+    for op in ordered:
+        for nested in op.blocks:
+            _replace(nested, launched, name)
+        step = launched.get(op)
+        if step is None:
+            if op.group is None:  # else nobody reads it
+                ops.append(op)
+        elif step not in called:
+            called.add(step)
+            ops.append(Op("func.call", step.reads, {"callee": MLIRText(name(step))}, step.makes, loc=op.loc))
+    used = returned | {v for op in ops for v in uses(op)}
+    block.ops = [op for op in ops if not (op.row.literal and op.group is None and op.result not in used)]
+
+
+def _types(values: list[Value]) -> str:
+    return ", ".join(v.type for v in values)
