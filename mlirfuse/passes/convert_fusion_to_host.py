@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from mlirfuse.dialects import fusion
-from mlirfuse.core import mlir
-from mlirfuse.dialects.fusion import MLIRText
 from mlirfuse.ir.graph import Block, Graph, Op, Value, uses
 from mlirfuse.ir.order import topological
 from mlirfuse.lowering import host_steps as st
@@ -47,7 +45,7 @@ class ConvertFusionToHost(Pass):
         kept = list(ir.kept)
         for graph in graphs:
             kept += _convert(graph)
-        ir.module = mlir.parse(fusion.to_module_text(graphs, locations=True, kept=kept))
+        ir.module = fusion.parse(fusion.to_module_text(graphs, locations=True, kept=kept))
 
 
 def _convert(graph: Graph) -> list[str]:
@@ -79,7 +77,7 @@ def _replace(block: Block, launched: dict[Op, st.Kernels], name) -> None:
                 ops.append(op)
         elif step not in called:
             called.add(step)
-            ops.append(Op("func.call", step.reads, {"callee": MLIRText(name(step))}, step.makes, loc=op.loc))
+            ops.append(Op("func.call", step.reads, {"callee": fusion.MLIRText(name(step))}, step.makes, loc=op.loc))
     used = returned | {v for op in ops for v in uses(op)}
     block.ops = [op for op in ops if not (op.row.literal and op.group is None and op.result not in used)]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from mlirfuse.core.errors import UnsupportedError
 from mlirfuse.dialects import fusion
-from mlirfuse.ir import ops as table
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.effects import writes_in_place
-from mlirfuse.ir.graph import Graph, Op, Segment, Value
+from mlirfuse.ir.graph import Block, Graph, Op, Segment, Value, walk
 from mlirfuse.ir.order import topological
+from mlirfuse.lowering.linalg.control_flow import KNOWN, ControlFlow
 from mlirfuse.lowering.linalg.tensors import Function
 from mlirfuse.lowering.linalg.writer import Tensor, kind_of, type_of
 
@@ -17,8 +17,8 @@ def to_linalg(graphs: list[Graph], kept=()):
     """The MLIR module of segmented graphs (ops outside of segments are lowered in place); ``kept``: the text of what
     else it holds.
 
-    Raises :class:`UnsupportedError` for what has no meaning on tensors: writes in place, control flow, composite ops
-    that were not taken apart.
+    Raises :class:`UnsupportedError` for what has no meaning on tensors: writes in place, ops of other dialects but
+    ``scf`` and those on numbers, composite ops that were not taken apart.
     """
     return fusion.parse("module {\n" + "\n".join([*kept, *map(functions, graphs)]) + "\n}\n")
 
@@ -38,25 +38,47 @@ class _Program:
         self.where: dict[
             str, tuple[int, int, int]
         ] = {}  # argument, dimension, and how many times the symbol that extent is
+        self.told: dict[str, tuple[Value, int]] = {}  # a symbol -> a value that is no argument, and its dimension
         for k, value in enumerate(graph.args):
-            if value.dtype is None:
-                raise UnsupportedError(f"argument {k} of {graph.name} is no tensor")
             for d, n in enumerate(value.shape):
                 for name in sz.symbols(n):
                     by = 1 if sz.told_by(n) == name else sz.quotient(n, sz.symbol(name))
                     if isinstance(by, int) and (name not in self.where or by < self.where[name][2]):
                         self.where[name] = k, d, by
-        for op in graph.ops:
+        for op in walk(graph.body):
             _check(op)
 
     def text(self) -> str:
         graph = self.graph
-        loose = [op for op in graph.ops if op.segment is None]
+        loose = [op for op in walk(graph.body) if op.segment is None]
         main = self.main = Function(loose, self._symbol, self.on_device)
+        self.flow = ControlFlow(main, self._block, self._tell)
         for k, value in enumerate(graph.args):
-            main.tensors[value] = Tensor(f"%arg{k}", value.dtype, value.shape, tuple(range(value.rank)))
-        ordered = topological(graph.ops, {op: op.segment for op in graph.ops if op.segment is not None})
-        users, returned = graph.body.users(), set(graph.returns)
+            self.flow.name(value, f"%arg{k}")
+        self._block(graph.body)
+        results = [main.result(v) if v.dtype is not None else None for v in graph.returns]
+        names = [self.flow.spelled(v) for v in graph.returns]
+        head = ", ".join(f"%arg{k}: {self.flow.type(v)}{self._attributes(k)}" for k, v in enumerate(graph.args))
+        types = [t.type if t else v.type for t, v in zip(results, graph.returns)]
+        spelled = ", ".join(
+            t + (f" {{fusion.alias = {graph.aliases[k]} : i64}}" if k in graph.aliases else "")
+            for k, t in enumerate(types)
+        )
+        main.e.line(f"return {', '.join(names)} : {', '.join(types)}" if results else "return")
+        arrow = f" -> ({spelled})" if results else ""
+        self.functions.append(f"func.func @{graph.name}({head}){arrow} {{\n{main.e.text()}\n}}")
+        return "\n".join(self.functions)
+
+    def _tell(self, value: Value) -> None:
+        """Symbols that no argument tells are the extents of ``value``."""
+        for d, n in enumerate(value.shape):
+            if not isinstance(n, int) and n.is_symbol and str(n) not in self.where:
+                self.told.setdefault(str(n), (value, d))
+
+    def _block(self, block: Block) -> None:
+        main = self.main
+        ordered = topological(block.ops, {op: op.segment for op in block.ops if op.segment is not None})
+        users, returned = block.users(), set(block.returns)
         runs: list[tuple[Segment | None, list[Op]]] = []
         for op in ordered:
             if op.segment is not None and runs and runs[-1][0] is op.segment:
@@ -73,23 +95,14 @@ class _Program:
             ]
             if segment is not None:
                 self._segment(segment, members, outs)
-            elif kind_of(members[0]) == "library":
+            elif members[0].row.kind == "foreign" and members[0].name != "guard":
+                self.flow.op(members[0])
+            elif kind_of(members[0]) == "library" or members[0].name == "guard":
                 self._library(members[0])
             else:
                 for value in outs:  # in its element type, as it passes between kernels
                     if value.rank or kind_of(value.op) != "create":
                         main.tensors[value] = main.result(value)
-        results = [main.result(v) for v in graph.returns]
-        head = ", ".join(f"%arg{k}: {type_of(v.shape, v.dtype)}{self._attributes(k)}" for k, v in enumerate(graph.args))
-        types = [t.type for t in results]
-        spelled = ", ".join(
-            t + (f" {{fusion.alias = {graph.aliases[k]} : i64}}" if k in graph.aliases else "")
-            for k, t in enumerate(types)
-        )
-        main.e.line(f"return {', '.join(t.name for t in results)} : {', '.join(types)}" if results else "return")
-        arrow = f" -> ({spelled})" if results else ""
-        self.functions.append(f"func.func @{graph.name}({head}){arrow} {{\n{main.e.text()}\n}}")
-        return "\n".join(self.functions)
 
     def _attributes(self, k: int) -> str:
         value, given = self.graph.args[k], []
@@ -104,6 +117,12 @@ class _Program:
         key = ("symbol", name)
         main = self.main
         if key not in main.indices:
+            if name not in self.where and name in self.told:
+                value, d = self.told[name]
+                with main.outside():
+                    found = self.flow.tensor(value)
+                    main.indices[key] = main.emit(f"tensor.dim {found}, {main.index(d)} : {self.flow.type(value)}")
+                return main.indices[key]
             if name not in self.where:
                 raise UnsupportedError(f"size symbol {name} is the extent of no argument of {self.graph.name}")
             k, d, by = self.where[name]
@@ -147,17 +166,17 @@ class _Program:
     def _call(self, name: str, operands: str, signature: str, outs: list[Value]) -> None:
         e = self.main.e
         result = e.fresh()
-        types = ", ".join(type_of(v.shape, v.dtype) for v in outs)
+        types = ", ".join(self.flow.type(v) for v in outs)
         many = f"{result}:{len(outs)}" if len(outs) > 1 else result
-        e.line(f"{many} = call @{name}({operands}) : ({signature}) -> ({types})")
+        e.line(f"{many} = func.call @{name}({operands}) : ({signature}) -> ({types})")
         for k, value in enumerate(outs):
             place = result if len(outs) == 1 else f"{result}#{k}"
-            self.main.tensors[value] = Tensor(place, value.dtype, value.shape, tuple(range(value.rank)))
+            self.flow.name(value, place)
 
     def _library(self, op: Op) -> None:
         given = [self.main.full(v, v.dtype) for v in op.operands]
         signature = ", ".join(t.type for t in given)
-        types = ", ".join(type_of(v.shape, v.dtype) for v in op.results)
+        types = ", ".join(self.flow.type(v) for v in op.results)
         name = f"{self.graph.name}_{op.name}{len(self.functions)}"
         attrs = "".join(
             f", fusion.{key} = {fusion.attribute(x)}"
@@ -172,9 +191,11 @@ class _Program:
 
 def _check(op: Op) -> None:
     """Raises where ``op`` has no meaning on tensors, or was to be rewritten before."""
-    row = table.TABLE.get(op.name)
-    if row is None:
-        raise UnsupportedError(f"'{op.name}' is no tensor op: control flow and other dialects are not lowered", op.loc)
+    row = op.row
+    if row.kind == "foreign":
+        if op.name not in KNOWN:
+            raise UnsupportedError(f"'{op.name}' is no tensor op, and none of scf that is lowered", op.loc)
+        return
     if writes_in_place(op):
         raise UnsupportedError(f"{op.name} writes into its first operand: run fusion-remove-inplace first", op.loc)
     if row.kind == "composite" or op.name in ("mean", "var", "std"):

@@ -93,7 +93,7 @@ class Writer:
 
     def _index(self, size: Size) -> str:
         if isinstance(size, int):
-            name = f"%i{len(self.indices)}"
+            name = self.e.fresh()
             self.e.entry.append(f"  {name} = arith.constant {size} : index")
             return name
         total = None

@@ -1,0 +1,150 @@
+"""Loops and branches on tensors, and the ops on numbers that they need: ``scf`` as it stands, around what its blocks
+become."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from mlirfuse.ir import scalars
+from mlirfuse.ir.graph import Block, Op, Value
+from mlirfuse.lowering.linalg.tensors import Function
+from mlirfuse.lowering.linalg.writer import Tensor, type_of
+
+KNOWN = {"scf.if", "scf.for", "scf.while", "guard", *scalars.OPS}
+
+
+class ControlFlow:
+    """Writes ops of other dialects into ``main``. ``block`` writes what a block holds, ``tell`` is told of each value
+    whose sizes may be known by it alone."""
+
+    def __init__(self, main: Function, block: Callable[[Block], None], tell: Callable[[Value], None]):
+        self.main, self.block, self.tell = main, block, tell
+        self.numbers: dict[Value, str] = {}
+
+    # ---- values
+
+    def name(self, value: Value, name: str) -> None:
+        """``value`` is the SSA value ``name``."""
+        if value.dtype is None:
+            self.numbers[value] = name
+            return
+        self.main.tensors[value] = Tensor(name, value.dtype, value.shape, tuple(range(value.rank)))
+        self.tell(value)
+
+    def type(self, value: Value) -> str:
+        return value.type if value.dtype is None else type_of(value.shape, value.dtype)
+
+    def tensor(self, value: Value) -> str:
+        return self.main.result(value).name
+
+    def spelled(self, value: Value) -> str:
+        return self.numbers[value] if value.dtype is None else self.tensor(value)
+
+    def given(self, values: Iterable[Value], like: Iterable[Value]) -> list[str]:
+        """``values`` as values of the types of ``like``."""
+        out = []
+        for value, wanted in zip(values, like):
+            name, a, b = self.spelled(value), self.type(value), self.type(wanted)
+            out.append(name if a == b else self.main.emit(f"tensor.cast {name} : {a} to {b}"))
+        return out
+
+    # ---- ops
+
+    def op(self, op: Op) -> None:
+        """Writes ``op``, whose name is one of :data:`KNOWN`."""
+        write = {"scf.if": self._if, "scf.for": self._for, "scf.while": self._while}.get(op.name, self._number)
+        write(op)
+
+    def _number(self, op: Op) -> None:
+        e = self.main.e
+        names = [e.fresh() for _ in op.results]
+        operands = ", ".join(map(self.spelled, op.operands))
+        attrs = ", ".join(f"{key} = {value}" for key, value in op.attrs.items())
+        types = ", ".join(map(self.type, op.operands))
+        results = ", ".join(map(self.type, op.results))
+        e.line(f'{", ".join(names)} = "{op.name}"({operands}) {{{attrs}}} : ({types}) -> ({results})')
+        for value, name in zip(op.results, names):
+            self.name(value, name)
+
+    def _if(self, op: Op) -> None:
+        made = self._open(op.results, f"scf.if {self.spelled(op.operands[0])}")
+        for k in range(2):
+            if k:
+                self.main.e.line("} else {")
+            block = op.blocks[k] if k < len(op.blocks) else Block()
+            self._body(block, {}, lambda block=block: self._end("scf.yield", block.returns, op.results))
+        self.main.e.line("}")
+        self._done(op, made)
+
+    def _for(self, op: Op) -> None:
+        (block,) = op.blocks
+        counter, *carried = block.args
+        names = {value: self.main.e.fresh() for value in block.args}
+        initial = self.given(op.operands[3:], carried)
+        start, stop, step = map(self.spelled, op.operands[:3])
+        iterated = ", ".join(f"{names[v]} = {x}" for v, x in zip(carried, initial))
+        iterated = f" iter_args({iterated})" if carried else ""
+        made = self._open(op.results, f"scf.for {names[counter]} = {start} to {stop} step {step}{iterated}")
+        self._body(block, names, lambda: self._end("scf.yield", block.returns, carried))
+        self.main.e.line("}")
+        self._done(op, made)
+
+    def _while(self, op: Op) -> None:
+        before, after = op.blocks
+        names = {value: self.main.e.fresh() for value in [*before.args, *after.args]}
+        initial = ", ".join(f"{names[v]} = {x}" for v, x in zip(before.args, self.given(op.operands, before.args)))
+        types = ", ".join(map(self.type, before.args))
+        results = ", ".join(map(self.type, op.results))
+        made = self._open(op.results, f"scf.while ({initial})", f" : ({types}) -> ({results})")
+        condition, *given = before.returns
+
+        def decide() -> None:
+            passed = self.given(given, op.results)
+            spelled = f" {', '.join(passed)} : {results}" if passed else ""
+            self.main.e.line(f"scf.condition({self.spelled(condition)}){spelled}")
+
+        self._body(before, {v: names[v] for v in before.args}, decide)
+        self.main.e.line("} do {")
+        head = ", ".join(f"{names[v]}: {self.type(v)}" for v in after.args)
+        self.main.e.line(f"^bb0({head}):")
+        self._body(after, {v: names[v] for v in after.args}, lambda: self._end("scf.yield", after.returns, before.args))
+        self.main.e.line("}")
+        self._done(op, made)
+
+    # ---- pieces
+
+    def _open(self, results: list[Value], head: str, arrow: str | None = None) -> str:
+        """Begins an op with regions; the name of its results."""
+        made = self.main.e.fresh()
+        types = ", ".join(map(self.type, results))
+        left = f"{made}:{len(results)} = " if len(results) > 1 else f"{made} = " if results else ""
+        arrow = arrow if arrow is not None else f" -> ({types})" if results else ""
+        self.main.e.line(f"{left}{head}{arrow} {{")
+        return made
+
+    def _body(self, block: Block, names: dict[Value, str], end: Callable[[], None]) -> None:
+        """What ``block`` holds, then ``end``. What is made in it is known only there."""
+        main = self.main
+        tensors, indices, numbers = dict(main.tensors), dict(main.indices), dict(self.numbers)
+        main.e.depth += 1
+        for value, name in names.items():
+            self.name(value, name)
+        self.block(block)
+        end()
+        main.e.depth -= 1
+        kept = {key: at for key, at in main.indices.items() if key not in indices and _at_entry(key, at)}
+        main.tensors, main.indices, self.numbers = tensors, indices | kept, numbers
+
+    def _end(self, name: str, values: list[Value], like: list[Value]) -> None:
+        given = self.given(values, like)
+        types = ", ".join(map(self.type, like))
+        self.main.e.line(f"{name} {', '.join(given)} : {types}" if given else name)
+
+    def _done(self, op: Op, made: str) -> None:
+        for k, value in enumerate(op.results):
+            self.name(value, f"{made}#{k}" if len(op.results) > 1 else made)
+
+
+def _at_entry(key: object, name: str) -> bool:
+    """Whether an index stands at the function's entry: a constant, or a symbol that an argument tells."""
+    return isinstance(key, int) or (isinstance(key, tuple) and key[0] == "symbol" and name == f"%{key[1]}")
