@@ -51,6 +51,12 @@ def fusion_to_tiled(target: str = "cpu", sizes: str = "") -> str:
     return f"{fusion_to_segments(target)},fusion-schedule{{target={target} sizes={sizes}}}"
 
 
+@register_pipeline("fusion-to-host")
+def fusion_to_host(target: str = "cpu") -> str:
+    """A function to what the host does between launches: fusion-to-segments, then convert-fusion-to-host."""
+    return f"{fusion_to_segments(target)},convert-fusion-to-host"
+
+
 @register_pipeline("fusion-to-nvvm")
 def fusion_to_nvvm(chip: str = "sm_90", sizes: str = "") -> str:
     """A function to kernels in the NVVM dialect for an NVIDIA architecture; ``sizes`` as for fusion-schedule."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 from mlirfuse.core import mlir
 from mlirfuse.dialects import fusion
 from mlirfuse.ir import sizes as sz
-from mlirfuse.ir.graph import Graph
+from mlirfuse.ir.graph import Graph, walk
 from mlirfuse.lowering.host_plan import parts_of, plan
 from mlirfuse.lowering.module import KernelModule
 from mlirfuse.passes.base import IR, Pass, PassError, register
@@ -56,6 +56,10 @@ class Schedule(Pass):
                 f"fusion-schedule takes a module of one function; this one has {len(graphs)}: give each a part of its own, --split-input-file"
             )
         (graph,) = graphs
+        ops = [op for op in walk(graph.body) if op.row.kind != "foreign"]
+        loose = next((op for op in ops if op.segment is None and (op.group is not None or op.row.kind != "library")), None)
+        if loose is not None and (loose.group is not None or all(op.segment is None for op in ops)):
+            raise PassError(f"fusion-schedule: {loose.name} is in no segment: run fusion-to-segments first", loose.loc)
         env = example_sizes(graph, parse_sizes(self.sizes))
         text = code_text(graph, targets.of(self.target), env, self.host)
         with fusion.context():

@@ -13,7 +13,7 @@ from mlirfuse.core.errors import ShapeError
 from mlirfuse.ir import interpreter
 from mlirfuse.ir import sizes as sz
 from mlirfuse.lowering.host_steps import Part
-from mlirfuse.runtime import arrays
+from mlirfuse.runtime import arrays, library
 from mlirfuse.runtime.form import Form, place_of
 from mlirfuse.runtime.program import Program
 from mlirfuse.schedule.targets import Target
@@ -54,8 +54,9 @@ class Launches:
     # ---- new signatures
 
     def _miss(self, env: dict[str, int], leaves):
+        beside = library.like(leaves)
         fitted = [
-            leaf if k in self.graph.scalars else self._fitted(k, leaf, env)
+            leaf if k in self.graph.scalars else self._fitted(k, leaf, env, beside)
             for k, leaf in enumerate(leaves[: len(self.graph.args)])
         ] + list(leaves[len(self.graph.args) :])
         record = self.record(fitted, env)
@@ -63,9 +64,11 @@ class Launches:
             return record
         return _native.Dispatcher(lambda _: record)(*fitted)
 
-    def _fitted(self, k: int, leaf, env: dict[str, int]):
+    def _fitted(self, k: int, leaf, env: dict[str, int], beside):
         """``leaf`` as argument ``k`` has to lie. Raises :class:`ShapeError` where it is another tensor."""
         value = self.graph.args[k]
+        if arrays.framework(leaf) is None:  # a number, where a tensor without dimensions was told of
+            leaf = arrays.from_numpy(np.asarray(leaf, value.dtype.numpy), beside)
         shape = tuple(sz.substitute(n, env) for n in value.shape)
         spec = arrays.describe(leaf)
         if tuple(spec.shape) != shape or spec.dtype is not value.dtype:

@@ -8,14 +8,17 @@ import weakref
 
 import numpy as np
 import pytest
+from test_linalg import run_linalg
 
 from mlirfuse.core.errors import ShapeError
+from mlirfuse.dialects import fusion
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.builder import Builder
 from mlirfuse.ir.graph import Block, Graph, Layout, Value
 from mlirfuse.lowering import host_steps as st
 from mlirfuse.passes.base import run_pipeline
+from mlirfuse.runtime import arrays
 from mlirfuse.runtime.host_program import HostProgram
 from mlirfuse.schedule import targets
 from mlirfuse.tools.run import of_text
@@ -91,7 +94,7 @@ def test_a_tensor_of_another_shape_is_an_error():
         f(floats(4, 16), floats(8, 16))
 
 
-# ---------------------------------------------------------------------------------------------------------------- calls
+# ---- calls
 
 
 def graph_with_call(function, strides=None, shape=("s0", "s1"), after="exp"):
@@ -190,3 +193,285 @@ def test_an_argument_that_nobody_holds_is_freed():
     watched.append(weakref.ref(given[0]))
     host.function({"s0": 5, "s1": 7})(given)
     assert given == [] and watched[1] is True
+
+
+# ---- views
+
+
+def test_views_between_library_ops_are_no_copies():
+    f = program("""
+func.func @f(%x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}) -> (tensor<?x?xf32>, tensor<?x?xf32>)
+    attributes {fusion.device = "cpu"} {
+  %0 = "fusion.permute"(%x) {dims = [1, 0]} : (tensor<?x?xf32>) -> tensor<?x?xf32>
+  %1 = "fusion.matmul"(%x, %0) : (tensor<?x?xf32>, tensor<?x?xf32>) -> tensor<?x?xf32>
+  return %0, %1 : tensor<?x?xf32>, tensor<?x?xf32>
+}""")
+    x = floats(4, 6)
+    view, product = f(x)
+    assert np.shares_memory(view, x) and view.strides == x.T.strides
+    np.testing.assert_allclose(product, np.float64(x) @ np.float64(x).T, rtol=1e-5, atol=1e-6)
+
+
+def test_views_that_are_left_alone_are_views():
+    """Without groups of one op, views run by themselves."""
+    text = """
+func.func @f(%x: tensor<6x8xf32>) -> (V) attributes {fusion.device = "cpu"} {
+  %0 = OP : (tensor<6x8xf32>) -> V
+  return %0 : V
+}"""
+    x = floats(6, 8)
+    for op, type_, expected in (
+        ('"fusion.permute"(%x) {dims = [1, 0]}', "tensor<8x6xf32>", x.T),
+        ('"fusion.reshape"(%x) {shape = ["4", "12"]}', "tensor<4x12xf32>", x.reshape(4, 12)),
+        ('"fusion.expand_dims"(%x) {axes = [1]}', "tensor<6x1x8xf32>", x[:, None]),
+        (
+            '"fusion.slice"(%x) {start = ["5", "1"], size = ["6", "3"], step = [-1, 2]}',
+            "tensor<6x3xf32>",
+            x[::-1, 1:6:2],
+        ),
+        (
+            '"fusion.broadcast_in_dim"(%x) {shape = ["6", "5", "8"], dims = [0, 2]}',
+            "tensor<6x5x8xf32>",
+            np.broadcast_to(x[:, None], (6, 5, 8)),
+        ),
+    ):
+        f = program(text.replace("OP", op).replace("V", type_), passes="fusion-group,fusion-segment")
+        (result,) = f(x)
+        assert [type(step).__name__ for step in f.host.sequence.walk()][:1] == ["Call"]
+        np.testing.assert_array_equal(result, expected)
+        assert np.shares_memory(result, x)
+
+
+# ---- loops
+
+JACOBI = """
+func.func @jacobi(%u: T {fusion.shape = ["s0", "s1"]}, %n: index) -> T
+    attributes {fusion.device = "cpu"} {
+  %zero = arith.constant 0 : index
+  %one = arith.constant 1 : index
+  %half = "fusion.constant"() {value = 0.5 : f32, dtype = f32} : () -> tensor<f32>
+  %out = scf.for %t = %zero to %n step %one iter_args(%v = %u) -> T {
+    %a = "fusion.slice"(%v) {start = ["0", "1"], size = ["s0-2", "s1-2"], step = [1, 1]} : (T) -> T
+    %b = "fusion.slice"(%v) {start = ["2", "1"], size = ["s0-2", "s1-2"], step = [1, 1]} : (T) -> T
+    %c = "fusion.add"(%a, %b) : (T, T) -> T
+    %d = "fusion.mul"(%c, %half) : (T, tensor<f32>) -> T
+    %e = "fusion.set_slice"(%v, %d) {start = ["1", "1"], size = ["s0-2", "s1-2"], step = [1, 1]} : (T, T) -> T
+    scf.yield %e : T
+  }
+  return %out : T
+}""".replace("T", "tensor<?x?xf32>")
+
+
+def jacobi(u, n):
+    u = np.float64(u)
+    for _ in range(n):
+        u[1:-1, 1:-1] = 0.5 * (u[:-2, 1:-1] + u[2:, 1:-1])
+    return u
+
+
+@pytest.mark.parametrize("n", [0, 1, 7])
+def test_a_loop_of_kernels(n):
+    f = program(JACOBI)
+    u = floats(9, 12)
+    before = u.copy()
+    (result,) = f(u, n)
+    np.testing.assert_allclose(result, jacobi(u, n), rtol=1e-6, atol=1e-6)
+    np.testing.assert_array_equal(u, before)
+    assert kinds(f.host.sequence) == ["Compute", "Compute", "For", "Kernels"]
+
+
+def test_a_loop_keeps_two_buffers():
+    """What an iteration read is freed before the next one asks for memory."""
+    f = program(JACOBI)
+    u = floats(64, 64)
+    seen = set()
+    body = f.host.kernels[0]
+    at = f.host.launches[body.part].at
+
+    def watched(env):
+        launch = at(env)
+
+        def call(x):
+            made = launch(x)
+            seen.add(made.ctypes.data)
+            return made
+
+        return call
+
+    f.host.launches[body.part].at = watched
+    f(u, 20)
+    assert len(seen) <= 2
+
+
+WHILE = """
+func.func @halve(%x: tensor<?xf32> {fusion.shape = ["s0"]}, %bound: tensor<f32>) -> (tensor<?xf32>, index)
+    attributes {fusion.device = "cpu"} {
+  %zero = arith.constant 0 : index
+  %one = arith.constant 1 : index
+  %half = "fusion.constant"() {value = 0.5 : f32, dtype = f32} : () -> tensor<f32>
+  %0, %1 = scf.while (%a = %x, %i = %zero) : (tensor<?xf32>, index) -> (tensor<?xf32>, index) {
+    %m = "fusion.max"(%a) {axes = [0]} : (tensor<?xf32>) -> tensor<f32>
+    %big = "fusion.gt"(%m, %bound) : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    %go = tensor.extract %big[] : tensor<i1>
+    scf.condition(%go) %a, %i : tensor<?xf32>, index
+  } do {
+  ^bb0(%b: tensor<?xf32>, %j: index):
+    %h = "fusion.mul"(%b, %half) : (tensor<?xf32>, tensor<f32>) -> tensor<?xf32>
+    %k = arith.addi %j, %one : index
+    scf.yield %h, %k : tensor<?xf32>, index
+  }
+  return %0, %1 : tensor<?xf32>, index
+}"""
+
+
+@pytest.mark.parametrize("framework", ["numpy", "torch"])
+def test_a_condition_is_read_back_from_a_value(framework):
+    f = program(WHILE)
+    x = np.abs(floats(10)) + 1
+    x[3] = 40
+    given = [x, np.float32(3)]
+    if framework == "torch":
+        torch = pytest.importorskip("torch")
+        given = [torch.from_numpy(x), torch.tensor(3.0)]
+    else:
+        given[1] = np.asarray(given[1])
+    result, count = f(*given)
+    assert count == 4 and isinstance(result, type(given[0]))
+    np.testing.assert_array_equal(np.asarray(result), x / 16)
+    assert f(*given[:1], given[1] * 100)[1] == 0
+
+
+NESTED = """
+func.func @nested(%x: tensor<?xf32> {fusion.shape = ["s0"]}, %n: index, %c: i1) -> tensor<?xf32>
+    attributes {fusion.device = "cpu"} {
+  %zero = arith.constant 0 : index
+  %one = arith.constant 1 : index
+  %out = scf.for %i = %zero to %n step %one iter_args(%v = %x) -> tensor<?xf32> {
+    %w = scf.for %j = %zero to %i step %one iter_args(%y = %v) -> tensor<?xf32> {
+      %1 = "fusion.add"(%y, %x) : (tensor<?xf32>, tensor<?xf32>) -> tensor<?xf32>
+      scf.yield %1 : tensor<?xf32>
+    }
+    %z = scf.if %c -> tensor<?xf32> {
+      %2 = "fusion.neg"(%w) : (tensor<?xf32>) -> tensor<?xf32>
+      scf.yield %2 : tensor<?xf32>
+    } else {
+      scf.yield %v : tensor<?xf32>
+    }
+    scf.yield %z : tensor<?xf32>
+  }
+  return %out : tensor<?xf32>
+}"""
+
+
+@pytest.mark.parametrize("n", [0, 1, 4])
+@pytest.mark.parametrize("condition", [False, True])
+def test_loops_in_loops_and_branches(n, condition):
+    x = floats(10)
+    expected = np.float64(x)
+    for i in range(n):
+        expected = -(expected + i * np.float64(x)) if condition else expected
+    (result,) = program(NESTED)(x, n, condition)
+    np.testing.assert_allclose(result, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_carried_arrays_may_grow():
+    """Sizes that an iteration changes are read anew in each."""
+    f = program("""
+func.func @grow(%x: tensor<?xf32> {fusion.shape = ["s0"]}, %n: index) -> tensor<?xf32>
+    attributes {fusion.device = "cpu"} {
+  %zero = arith.constant 0 : index
+  %one = arith.constant 1 : index
+  %out = scf.for %i = %zero to %n step %one iter_args(%v = %x) -> tensor<?xf32> {
+    %1 = "fusion.concatenate"(%v, %x) {axis = 0 : i64} : (tensor<?xf32>, tensor<?xf32>) -> tensor<?xf32>
+    scf.yield %1 : tensor<?xf32>
+  }
+  return %out : tensor<?xf32>
+}""")
+    x = floats(3)
+    np.testing.assert_array_equal(f(x, 4)[0], np.tile(x, 5))
+
+
+# ---- guards
+
+GUARDED = """
+func.func @f(%x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"], fusion.strides = ["s1", "1"], fusion.align = 16 : i64})
+    -> tensor<?x?xf32> attributes {fusion.device = "cpu"} {
+  %0 = "fusion.exp"(%x) : (tensor<?x?xf32>) -> tensor<?x?xf32>
+  %1 = "fusion.neg"(%0) : (tensor<?x?xf32>) -> tensor<?x?xf32>
+  return %1 : tensor<?x?xf32>
+}"""
+
+
+@pytest.mark.parametrize("framework", ["numpy", "torch"])
+def test_a_guard_decides_between_kernels_and_the_fallback(framework):
+    f = program(GUARDED, passes="fusion-group,fusion-guard,fusion-segment")
+    (kernels,) = f.host.kernels
+    launched = []
+    launches = f.host.launches[kernels.part]
+    at = launches.at
+    launches.at = lambda env: lambda *given: launched.append(1) or at(env)(*given)
+    x = np.ascontiguousarray(floats(8, 16))
+    misaligned = np.zeros(8 * 16 + 8, np.float32)[1:129].reshape(8, 16)
+    misaligned[:] = x
+    for given, enters in ((x, True), (misaligned, False), (x, True)):
+        if framework == "torch":
+            torch = pytest.importorskip("torch")
+            given = torch.from_numpy(given)
+        launched.clear()
+        (result,) = f(given)
+        aligned = arrays.describe(given).align >= 16
+        assert bool(launched) is (enters and aligned)
+        assert isinstance(result, type(given))
+        np.testing.assert_allclose(np.asarray(result), -np.exp(np.float64(np.asarray(given))), rtol=1e-6)
+
+
+# ---- writes
+
+WRITES = """
+func.func @f(%x: tensor<?xf32> {fusion.shape = ["s0"]}, %y: tensor<?x?xf32> {fusion.shape = ["s0", "s0"]})
+    -> (tensor<?xf32> {fusion.alias = 0 : i64}, tensor<?xf32>, tensor<?xf32>) attributes {fusion.device = "cpu"} {
+  %0 = "fusion.matmul"(%y, %x) : (tensor<?x?xf32>, tensor<?xf32>) -> tensor<?xf32>
+  %1 = "fusion.exp"(%0) : (tensor<?xf32>) -> tensor<?xf32>
+  %2 = "fusion.slice"(%x) {start = ["0"], size = ["s0"], step = [1]} : (tensor<?xf32>) -> tensor<?xf32>
+  return %1, %0, %2 : tensor<?xf32>, tensor<?xf32>, tensor<?xf32>
+}"""
+
+
+@pytest.mark.parametrize("framework", ["numpy", "torch"])
+def test_arguments_are_written_at_the_end(framework):
+    """A view of the argument that is given back beside it holds the old elements."""
+    f = program(WRITES)
+    x, y = floats(5), floats(5, 5)
+    given = [x.copy(), y]
+    if framework == "torch":
+        torch = pytest.importorskip("torch")
+        given = [torch.from_numpy(a) for a in given]
+    written, product, view = f(*given)
+    assert written is given[0]
+    np.testing.assert_allclose(np.asarray(product), np.float64(y) @ x, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(np.asarray(written), np.exp(np.float64(y) @ x), rtol=1e-5)
+    np.testing.assert_array_equal(np.asarray(view), x)
+
+
+# ---- linalg
+
+
+@pytest.mark.parametrize("n", [0, 5])
+def test_loops_and_branches_run_through_linalg(n):
+    """MLIR's own passes lower the linalg level of a function with control flow to native code, loops and all."""
+    u = floats(9, 12)
+    text = JACOBI.replace(", %n: index", "").replace(
+        "%zero = arith", f"%n = arith.constant {n} : index\n  %zero = arith"
+    )
+    (result,) = run_linalg(linalg_of(text), "jacobi", [u], [(np.float32, 2)])
+    np.testing.assert_allclose(result, jacobi(u, n), rtol=1e-6, atol=1e-6)
+    bound = np.array(3, np.float32)
+    text = WHILE.replace("-> (tensor<?xf32>, index)\n", "-> tensor<?xf32>\n")
+    text = text.replace("return %0, %1 : tensor<?xf32>, index", "return %0 : tensor<?xf32>")
+    x = np.float32([1, 40, 7])
+    (result,) = run_linalg(linalg_of(text), "halve", [x, bound], [(np.float32, 1)])
+    np.testing.assert_array_equal(result, x / 16)
+
+
+def linalg_of(text: str) -> str:
+    return run_pipeline(fusion.read(fusion.parse(text)), "fusion-to-linalg").as_text()

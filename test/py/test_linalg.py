@@ -27,7 +27,8 @@ from mlirfuse.passes.base import Pass, register, run_pipeline
 
 LOOPS = (
     "builtin.module(one-shot-bufferize{bufferize-function-boundaries=true "
-    "function-boundary-type-conversion=identity-layout-map},convert-linalg-to-loops,loops-to-llvm)"
+    "function-boundary-type-conversion=identity-layout-map allow-return-allocs-from-loops=true},"
+    "convert-linalg-to-loops,loops-to-llvm)"
 )
 
 
@@ -88,6 +89,8 @@ def run_linalg(text, name, args, results):
     module = run_pipeline(module, LOOPS).module
     compiled = llvm.parse_assembly(code.translate(module))
     llvm.add_symbol("memrefCopy", ctypes.cast(memref_copy, ctypes.c_void_p).value)
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
     host = dict(cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten())
     machine = llvm.Target.from_default_triple().create_target_machine(
         **host, codemodel="large"
