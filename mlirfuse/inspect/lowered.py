@@ -22,7 +22,7 @@ from mlirfuse.core.errors import CompileError, UnsupportedError
 from mlirfuse.frontend import tree as trees
 from mlirfuse.ir.graph import Graph, Segment
 from mlirfuse.lowering import llvm, ptx
-from mlirfuse.passes.base import IR
+from mlirfuse.passes.base import IR, run_pipeline
 from mlirfuse.runtime import arrays, load, placement
 from mlirfuse.runtime.executor import Empty, Executor
 from mlirfuse.schedule import staged
@@ -68,7 +68,8 @@ class Lowered:
         """The program at ``level``; with ``locations``, the ops of the tensor levels carry the user's lines.
 
         The tensor levels, ``tiled``, ``gpu`` and ``nvvm`` are MLIR that parses. Where library ops cut the function into
-        several programs, the levels below them give one module each, with ``// -----`` between. Raises ValueError for a
+        several programs, the levels below them give one module each, with ``// -----`` between; ``host`` begins
+        with what stands around their launches. Raises ValueError for a
         level that there is not.
         """
         if level not in self.levels:
@@ -86,7 +87,10 @@ class Lowered:
             return self._texts[level, locations]
         key = (level, False)
         if key not in self._texts:
-            self._texts[key] = BETWEEN.join(part.text(level) for part in self._code())
+            texts = [part.text(level) for part in self._code()]
+            if level == "host" and self._executor().host is not None:  # what stands between the launches
+                texts.insert(0, run_pipeline([self._graph.copy()], "convert-fusion-to-host").as_text())
+            self._texts[key] = BETWEEN.join(texts)
         return self._texts[key]
 
     def compile(self) -> Compiled:

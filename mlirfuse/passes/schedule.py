@@ -57,7 +57,9 @@ class Schedule(Pass):
             )
         (graph,) = graphs
         ops = [op for op in walk(graph.body) if op.row.kind != "foreign"]
-        loose = next((op for op in ops if op.segment is None and (op.group is not None or op.row.kind != "library")), None)
+        loose = next(
+            (op for op in ops if op.segment is None and (op.group is not None or op.row.kind != "library")), None
+        )
         if loose is not None and (loose.group is not None or all(op.segment is None for op in ops)):
             raise PassError(f"fusion-schedule: {loose.name} is in no segment: run fusion-to-segments first", loose.loc)
         env = example_sizes(graph, parse_sizes(self.sizes))

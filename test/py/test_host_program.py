@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from test_linalg import run_linalg
 
+import mlirfuse
 from mlirfuse.core.errors import ShapeError
 from mlirfuse.dialects import fusion
 from mlirfuse.ir import dtypes as dt
@@ -475,3 +476,12 @@ def test_loops_and_branches_run_through_linalg(n):
 
 def linalg_of(text: str) -> str:
     return run_pipeline(fusion.read(fusion.parse(text)), "fusion-to-linalg").as_text()
+
+
+def test_the_host_level_shows_what_stands_between_launches():
+    fn = mlirfuse.jit(lambda x, w: np.exp(np.tanh(x) @ w))
+    text = fn.lower(floats(4, 4), floats(4, 4)).as_text("host")
+    first, *launches = text.split("// -----\n")
+    steps = [line.split()[2] for line in first.splitlines() if line.lstrip().startswith("%")]
+    assert [step.split("(")[0] for step in steps] == ["call", '"fusion.matmul"', "call"]
+    assert len(launches) == 2 and all("func.func @launch(" in launch for launch in launches)
