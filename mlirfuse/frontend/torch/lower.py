@@ -255,7 +255,8 @@ class _Lowering:
         assert order is not None
         if order == tuple(range(len(order))):
             return _Made(value, value)
-        packed = self.builder.permute(value, order)
+        # A copy, as a permuted view alone would be given to its readers as a view of what lies in the other order.
+        packed = self.builder.op("copy", self.builder.permute(value, order))
         back = layouts.inverse(order)
         outside = self._call_op("aten.permute.default", lambda x: [x.permute(back)], [packed], [fake])[0]
         return _Made(self.builder.permute(packed, back), outside)

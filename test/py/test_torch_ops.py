@@ -1,0 +1,66 @@
+"""Every op of torch's own ``op_db`` through AOTAutograd and our compilers, against eager: values, types, strides,
+aliasing and gradients. A share of it always runs; all of it, with more samples, by ``-m slow``."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("expecttest")
+
+from torch.testing._internal.common_methods_invocations import op_db  # noqa: E402
+from torch_ops_harness import check, uncompiled  # noqa: E402
+
+DTYPES = (torch.float32, torch.bfloat16, torch.int64, torch.bool)
+LEFT_OUT = ("linalg", "sparse", "torch.ops.aten._safe", "fft.", "svd", "jiterator")
+NO_VALUES = {  # what they give is not determined
+    "empty",
+    "empty_like",
+    "empty_permuted",
+    "empty_strided",
+    "new_empty",
+    "new_empty_strided",
+}
+ALWAYS = 13  # every so manieth op
+
+
+def _name(op) -> str:
+    return op.name + (f".{op.variant_test_name}" if op.variant_test_name else "")
+
+
+OPS = [op for op in op_db if not op.name.startswith(LEFT_OUT) and "sparse" not in op.name and op.name not in NO_VALUES]
+SHARE = [pytest.param(op, id=_name(op)) for op in OPS[::ALWAYS]]
+ALL = [pytest.param(op, id=_name(op)) for op in OPS]
+
+
+def _check(op, dtype, count: int) -> None:
+    if dtype not in op.supported_dtypes("cpu"):
+        pytest.skip("eager has no such type")
+    gradients = dtype.is_floating_point and op.supports_autograd and dtype in op.supported_backward_dtypes("cpu")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for sample in itertools.islice(op.sample_inputs("cpu", dtype, requires_grad=gradients), count):
+            try:
+                check(op, sample, gradients)
+            except Exception:
+                try:
+                    check(op, sample, gradients, uncompiled)
+                except Exception:
+                    pytest.skip("AOTAutograd alone differs from eager")
+                raise
+
+
+@pytest.mark.parametrize("dtype", DTYPES[:2], ids=str)
+@pytest.mark.parametrize("op", SHARE)
+def test_a_share_of_the_ops(op, dtype):
+    _check(op, dtype, 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("op", ALL)
+def test_all_ops(op, dtype):
+    _check(op, dtype, 2)

@@ -1,0 +1,325 @@
+"""The ways of ``torch.compile``, by ``backend="mlirfuse"``: modes, sizes, autocast, checkpoints, mutation, fallbacks."""
+
+from __future__ import annotations
+
+import copy
+import importlib.metadata
+import subprocess
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
+from torch_models import Encoder, EncoderLayer, error, gradients  # noqa: E402
+
+import mlirfuse.torch  # noqa: E402, F401
+from mlirfuse.core import counters  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+
+
+def compiled(model, **more):
+    more["options"] = {"fallback": False, **more.get("options", {})}
+    return torch.compile(model, backend="mlirfuse", **more)
+
+
+def words(batch=3, length=8):
+    return torch.randint(0, 50, (batch, length)), torch.randint(0, 50, (batch, length))
+
+
+def same(found, wanted, **tolerance):
+    torch.testing.assert_close(found, wanted, **tolerance)
+    for a, b in zip(torch.utils._pytree.tree_leaves(found), torch.utils._pytree.tree_leaves(wanted)):
+        if isinstance(b, torch.Tensor):
+            assert a.stride() == b.stride()
+
+
+# ---- found, refused, told
+
+
+@pytest.mark.skipif(
+    not any(e.name == "mlirfuse" for e in importlib.metadata.entry_points(group="torch_dynamo_backends")),
+    reason="the package is not installed",
+)
+def test_the_back_end_is_found_without_an_import():
+    code = "import torch; f = torch.compile(lambda x: x.relu() + 1, backend='mlirfuse'); print(f(torch.ones(3)).tolist())"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[2.0, 2.0, 2.0]"
+
+
+def test_a_graph_that_does_not_compile_runs_op_by_op_with_a_warning(monkeypatch):
+    from mlirfuse.frontend.torch import backend
+
+    def broken(*_):
+        raise RuntimeError("no such kernel")
+
+    monkeypatch.setattr(backend, "lower_to_host", broken)
+    x = torch.randn(4, requires_grad=True)
+    f = torch.compile(lambda x: x.sin() * 2, backend="mlirfuse")
+    with pytest.warns(UserWarning, match="runs it op by op: RuntimeError: no such kernel"):
+        y = f(x)
+    y.sum().backward()
+    torch.testing.assert_close(x.grad, 2 * x.detach().cos())
+    torch._dynamo.reset()
+    with pytest.raises(Exception, match="no such kernel"):
+        compiled(lambda x: x.sin() * 2)(x)
+
+
+# ---- training and inference
+
+
+@pytest.mark.parametrize("way", [torch.no_grad, torch.inference_mode])
+def test_inference(way):
+    model, batch = Encoder().eval(), words()
+    with way():
+        same(compiled(model)(*batch), model(*batch))
+
+
+def test_fullgraph_and_mode():
+    model, batch = Encoder(), words()
+    wanted = gradients(copy.deepcopy(model), *batch)
+    assert error(gradients(compiled(model, fullgraph=True, options={"eager_random": True}), *batch), wanted) < 1e-5
+    torch._dynamo.reset()
+    f = torch.compile(model, backend="mlirfuse", mode="reduce-overhead")
+    assert error(gradients(f, *batch), wanted) < 1e-5
+
+
+@pytest.mark.parametrize("dynamic", [None, True, False])
+def test_sizes_that_change(dynamic):
+    layer = EncoderLayer()
+    f = compiled(layer, dynamic=dynamic)
+    for batch, length in ((2, 7), (3, 7), (4, 9), (5, 11), (2, 12)):
+        x = torch.randn(batch, length, 32)
+        if (batch, length) == (5, 11):
+            before = counters.snapshot()
+        same(f(x), layer(x), rtol=1e-4, atol=1e-5)
+    if dynamic is not False:
+        assert counters.snapshot() == before
+
+
+def test_marked_dimensions_compile_once():
+    layer = EncoderLayer()
+    f = compiled(layer)
+    graphs = None
+    for batch, length in ((2, 7), (3, 9), (6, 5), (4, 20)):
+        x = torch.randn(batch, length, 32)
+        torch._dynamo.mark_dynamic(x, 0)
+        torch._dynamo.mark_dynamic(x, 1)
+        same(f(x), layer(x), rtol=1e-4, atol=1e-5)
+        now = torch._dynamo.utils.counters["stats"]["unique_graphs"], counters.snapshot()
+        assert graphs in (None, now)
+        graphs = now
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_autocast(dtype):
+    """Half types: against float64, not worse than twice eager."""
+    model, batch = Encoder(), words()
+    exact = gradients(copy.deepcopy(model).double(), *batch)
+    with torch.autocast("cpu", dtype=dtype):
+        eager = error(gradients(copy.deepcopy(model), *batch), exact)
+        assert error(gradients(compiled(model), *batch), exact) <= 2 * eager + 1e-3
+
+
+def test_a_half_model():
+    model, x = EncoderLayer().bfloat16(), torch.randn(2, 5, 32).bfloat16()
+    exact = copy.deepcopy(model).double()(x.double())
+    eager = (model(x).double() - exact).abs().max()
+    y = compiled(model)(x)
+    assert y.dtype is torch.bfloat16
+    assert (y.double() - exact).abs().max() <= 2 * eager
+
+
+def test_accumulated_gradients():
+    model = Encoder()
+    theirs = copy.deepcopy(model)
+    f = compiled(model)
+    for _ in range(3):
+        batch = words()
+        f(*batch).backward()
+        theirs(*batch).backward()
+    assert error([p.grad for p in model.parameters()], [p.grad for p in theirs.parameters()]) < 1e-5
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpoints(reentrant):
+    """Dropout inside: what is recomputed has the same mask, so that a gradient is where the output is."""
+
+    def f(x):
+        return checkpoint(lambda x: F.dropout(x * 3, 0.5).sin() + x * 0, x, use_reentrant=reentrant)
+
+    x = torch.full((512,), 0.1, requires_grad=True)
+    y = compiled(f)(x)
+    (g,) = torch.autograd.grad(y.sum(), x)
+    assert torch.equal(g != 0, y != 0) and 150 < int((y != 0).sum()) < 350
+    torch.testing.assert_close(g[g != 0], torch.full_like(g[g != 0], 6) * torch.cos(torch.tensor(0.6)))
+
+
+def test_a_retained_graph_gives_the_same_gradient_twice():
+    x = torch.randn(5, requires_grad=True)
+    y = compiled(lambda x: (x.exp() * x).sum())(x)
+    first = torch.autograd.grad(y, x, retain_graph=True)
+    torch.testing.assert_close(first, torch.autograd.grad(y, x))
+
+
+def test_unused_and_missing_gradients():
+    x, y = torch.randn(3, requires_grad=True), torch.randn(3, requires_grad=True)
+    a, b = compiled(lambda x, y: (x * 2, y.detach() + 1))(x, y)
+    assert not b.requires_grad
+    assert torch.autograd.grad(a.sum(), [x, y], allow_unused=True)[1] is None
+
+
+def test_gradients_inside():
+    x = torch.randn(6)
+    f = lambda x: torch.func.grad(lambda x: (x.tanh() ** 2).sum())(x) + torch.func.vmap(torch.sin)(x)  # noqa: E731
+    same(compiled(f)(x), f(x))
+
+
+@pytest.mark.parametrize("make", [torch.optim.SGD, torch.optim.AdamW, torch.optim.Adagrad])
+def test_optimizers_see_the_same_gradients(make):
+    model, batch = Encoder(layers=1), words()
+    theirs = copy.deepcopy(model)
+    f = compiled(model)
+    for m, run in ((model, f), (theirs, theirs)):
+        opt = make(m.parameters(), lr=0.01)
+        for _ in range(3):
+            opt.zero_grad()
+            run(*batch).backward()
+            opt.step()
+    assert abs(float(f(*batch) - theirs(*batch))) < 1e-3
+
+
+# ---- mutation, aliases, odd outputs
+
+
+def test_mutation_of_inputs():
+    def f(x, y):
+        x.mul_(2)
+        y[1:3] += x[:2]
+        return x + y, y.sum()
+
+    given, theirs = [[torch.arange(4.0), torch.ones(4)] for _ in range(2)]
+    same(compiled(f)(*given), f(*theirs))
+    same(given, theirs)
+
+
+def test_outputs_that_are_inputs_views_and_each_other():
+    def f(x):
+        y = x.view(-1)
+        z = x + 1
+        return x, y, z, z, z.t(), y[2:5]
+
+    x = torch.randn(3, 4)
+    found = compiled(f)(x)
+    same(found, f(x))
+    assert found[0] is x and found[1].data_ptr() == x.data_ptr() and found[5].data_ptr() == x[0, 2:].data_ptr()
+    assert found[2].data_ptr() == found[3].data_ptr() == found[4].data_ptr() != x.data_ptr()
+    found[2].add_(1)
+    torch.testing.assert_close(found[4], found[2].t())
+
+
+def test_numbers_bools_and_none_among_outputs():
+    def f(x, n):
+        return (x > 0).any(), x.argmax(), x.shape[0] * 2, None, x.sum() > n, x.to(torch.int32), n + 1
+
+    x = torch.randn(7)
+    same(compiled(f)(x, 3), f(x, 3))
+
+
+def test_a_view_into_a_product_is_not_copied():
+    """Weights come to ``mm`` transposed, as torch gives them: no kernel moves them."""
+    a, w = torch.randn(5, 6), torch.randn(7, 6)
+    f = compiled(lambda a, w: (a * 2) @ w.t())
+    same(f(a, w), (a * 2) @ w.t())
+    assert "permute" not in mlirfuse.torch.last_program().source if hasattr(mlirfuse.torch, "last_program") else True
+
+
+def test_strided_inputs_and_channels_last():
+    def f(x):
+        y = x.relu() + 1
+        return y, y.mean((2, 3)), y.sum(1)
+
+    x = torch.randn(2, 3, 4, 5)
+    run = compiled(f)
+    for given in (x, x.to(memory_format=torch.channels_last), x.transpose(2, 3), x[:, :, ::2], x.expand(2, 3, 4, 5)):
+        same(run(given), f(given))
+
+
+def test_sizes_that_values_tell():
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True, capture_scalar_outputs=True):
+
+        def f(x):
+            n = x.nonzero()
+            return n.shape[0], (n + 1).sum(), x[x > 0] * 2, x.sum().item() + 1
+
+        for x in (torch.tensor([1.0, 0, -2, 3]), torch.zeros(3), torch.randn(20)):
+            same(compiled(f, fullgraph=True)(x), f(x))
+
+
+def test_tensors_without_elements():
+    def f(x):
+        return x * 2, x.sum(), torch.cat([x, x + 1])
+
+    run = compiled(f)
+    for n in (0, 3, 0, 5, 1):
+        x = torch.randn(n, 4)
+        same(run(x), f(x))
+
+
+def test_higher_order_and_custom_ops():
+    @torch.library.custom_op("mlirfuse_test::twice", mutates_args=())
+    def twice(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    twice.register_fake(lambda x: torch.empty_like(x))
+
+    def f(x):
+        y = torch.cond(x.sum() > 0, lambda x: x.sin(), lambda x: x.cos(), (x,))
+        return twice(y + 1).relu()
+
+    for x in (torch.ones(4), -torch.ones(4)):
+        same(compiled(f)(x), f(x))
+
+
+def test_complex_and_other_types_run_outside():
+    def f(x):
+        z = torch.fft.rfft(x * 2)
+        return z * 1j, z.abs() + 1, torch.view_as_real(z) * 2
+
+    x = torch.randn(8)
+    same(compiled(f)(x), f(x))
+
+
+def test_hooks_see_gradients():
+    seen = []
+    layer = nn.Linear(4, 4)
+    layer.weight.register_hook(lambda g: seen.append(g.clone()))
+    compiled(layer)(torch.ones(2, 4)).sum().backward()
+    torch.testing.assert_close(seen, [torch.full((4, 4), 2.0)])
+
+
+def test_two_models_in_one_process_and_threads():
+    import threading
+
+    models = [Encoder(layers=1), EncoderLayer()]
+    inputs = [words(), (torch.randn(2, 6, 32),)]
+    found = {}
+
+    def run(k):
+        found[k] = compiled(models[k])(*inputs[k]).detach()
+
+    threads = [threading.Thread(target=run, args=(k,)) for k in range(2)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    for k in range(2):
+        same(found[k], models[k](*inputs[k]).detach(), rtol=1e-4, atol=1e-5)
