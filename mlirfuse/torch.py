@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from torch._dynamo.backends import registry
 
-from mlirfuse.frontend.torch.backend import Options, mlirfuse
+from mlirfuse.frontend.torch.backend import Options, memory_efficient_fusion, mlirfuse
+from mlirfuse.frontend.torch.explain import Explanation, explain
 
-__all__ = ["Options", "mlirfuse"]
+__all__ = ["Explanation", "Options", "explain", "memory_efficient_fusion", "mlirfuse"]
 
 if "mlirfuse" not in registry._COMPILER_FNS:
     registry.register_backend(mlirfuse, name="mlirfuse")

@@ -12,8 +12,24 @@ from torch.nn import functional as F  # noqa: E402
 from torch_ops_harness import compiled  # noqa: E402
 
 STEPS = 14
-UNARY = (torch.sin, torch.tanh, torch.sigmoid, F.gelu, F.silu, torch.abs, lambda x: (x * x + 1).log(), lambda x: x.clamp(-1, 1))
-BINARY = (torch.add, torch.sub, torch.mul, torch.maximum, lambda a, b: a / (b.abs() + 1), lambda a, b: torch.where(a > b, a, b * 2))
+UNARY = (
+    torch.sin,
+    torch.tanh,
+    torch.sigmoid,
+    F.gelu,
+    F.silu,
+    torch.abs,
+    lambda x: (x * x + 1).log(),
+    lambda x: x.clamp(-1, 1),
+)
+BINARY = (
+    torch.add,
+    torch.sub,
+    torch.mul,
+    torch.maximum,
+    lambda a, b: a / (b.abs() + 1),
+    lambda a, b: torch.where(a > b, a, b * 2),
+)
 
 
 def _view(rng: random.Random, x):
@@ -35,8 +51,14 @@ def _view(rng: random.Random, x):
 def _norm(rng: random.Random, x):
     if x.ndim < 1:
         return x
-    return rng.choice((lambda: F.softmax(x, -1), lambda: F.layer_norm(x, x.shape[-1:]), lambda: x - x.mean(0, keepdim=True),
-                       lambda: x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-3), lambda: x.cumsum(-1)))()  # fmt: skip
+    ways = (
+        lambda: F.softmax(x, -1),
+        lambda: F.layer_norm(x, x.shape[-1:]),
+        lambda: x - x.mean(0, keepdim=True),
+        lambda: x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-3),
+        lambda: x.cumsum(-1),
+    )
+    return rng.choice(ways)()
 
 
 def _write(rng: random.Random, x):
@@ -84,7 +106,9 @@ def _outcome(f, inputs):
     out = f(*given)
     weights = [torch.linspace(-1, 1, y.numel(), dtype=torch.float64).reshape(y.shape).to(y.dtype) for y in out]
     smooth = [(y, v) for y, v in zip(out, weights) if y.requires_grad]
-    grads = torch.autograd.grad([y for y, _ in smooth], given, [v for _, v in smooth], allow_unused=True) if smooth else ()
+    grads = (
+        torch.autograd.grad([y for y, _ in smooth], given, [v for _, v in smooth], allow_unused=True) if smooth else ()
+    )
     return [y.detach() for y in out], grads, [y.stride() for y in out]
 
 

@@ -1,4 +1,4 @@
-"""The ways of ``torch.compile``, by ``backend="mlirfuse"``: modes, sizes, autocast, checkpoints, mutation, fallbacks."""
+"""The ways of ``torch.compile`` with this back end: modes, sizes, autocast, checkpoints, mutation, fallbacks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch.nn import functional as F  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 from torch_models import Encoder, EncoderLayer, error, gradients  # noqa: E402
 
-import mlirfuse.torch  # noqa: E402, F401
+import mlirfuse.torch  # noqa: E402
 from mlirfuse.core import counters  # noqa: E402
 
 
@@ -50,7 +50,9 @@ def same(found, wanted, **tolerance):
     reason="the package is not installed",
 )
 def test_the_back_end_is_found_without_an_import():
-    code = "import torch; f = torch.compile(lambda x: x.relu() + 1, backend='mlirfuse'); print(f(torch.ones(3)).tolist())"
+    code = (
+        "import torch; f = torch.compile(lambda x: x.relu() + 1, backend='mlirfuse'); print(f(torch.ones(3)).tolist())"
+    )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[2.0, 2.0, 2.0]"
 
@@ -236,10 +238,8 @@ def test_numbers_bools_and_none_among_outputs():
 
 def test_a_view_into_a_product_is_not_copied():
     """Weights come to ``mm`` transposed, as torch gives them: no kernel moves them."""
-    a, w = torch.randn(5, 6), torch.randn(7, 6)
-    f = compiled(lambda a, w: (a * 2) @ w.t())
-    same(f(a, w), (a * 2) @ w.t())
-    assert "permute" not in mlirfuse.torch.last_program().source if hasattr(mlirfuse.torch, "last_program") else True
+    told = mlirfuse.torch.explain(lambda a, w: (a * 2) @ w.t(), torch.randn(5, 6), torch.randn(7, 6))
+    assert [(k.scheduler, k.read) for k in told.graphs[0].kernels] == [("pointwise", 5 * 6 * 4)]
 
 
 def test_strided_inputs_and_channels_last():
@@ -323,3 +323,29 @@ def test_two_models_in_one_process_and_threads():
         t.join()
     for k in range(2):
         same(found[k], models[k](*inputs[k]).detach(), rtol=1e-4, atol=1e-5)
+
+
+# ---- looking inside, other ways in
+
+
+def test_explain_tells_kernels_lines_calls_and_what_is_saved():
+    model, batch = Encoder(p=0.1), words()
+    statistics = copy.deepcopy(model.state_dict())
+    told = mlirfuse.torch.explain(model, *batch)
+    assert [g.which for g in told.graphs] == ["forward", "backward"]
+    forward, backward = told.graphs
+    assert {k[0] for k in forward.outside} >= {"aten.addmm.default"} and "aten.mm.default" in str(backward)
+    assert any("torch_models.py" in line for k in forward.kernels for line in k.lines)
+    assert forward.programs < len(forward.kernels)  # equal layers share theirs
+    assert any(name == "seed" and n == 8 for name, n in forward.saved)
+    assert not any(n == 3 * 8 * 32 for _, n in forward.saved), "a mask of dropout is saved"
+    torch.testing.assert_close(model.state_dict(), statistics)
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_memory_efficient_fusion():
+    layer = EncoderLayer()
+    x = torch.randn(2, 5, 32)
+    wanted = layer(x)
+    same(mlirfuse.torch.memory_efficient_fusion(layer)(x), wanted, rtol=1e-4, atol=1e-5)
+    same(mlirfuse.torch.memory_efficient_fusion(lambda x: x.tanh() * 2)(x), x.tanh() * 2)

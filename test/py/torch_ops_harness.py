@@ -3,36 +3,20 @@ gradients."""
 
 from __future__ import annotations
 
-import functools
-
 import torch
 from functorch.compile import nop
 from torch._functorch.aot_autograd import aot_function
 from torch.utils import _pytree as pytree
 
-from mlirfuse.frontend.torch import decompositions
-from mlirfuse.frontend.torch.backend import Options, compile_graph
-from mlirfuse.frontend.torch.partition import partition
+from mlirfuse.torch import memory_efficient_fusion
 
-OPTIONS = Options(fallback=False, eager_random=True)
 TOLERANCES = {torch.float32: (1e-4, 2e-5)}
 HALVES = (torch.bfloat16, torch.float16)
 
 
 def compiled(function):
-    """``function`` through AOTAutograd and our compilers."""
-    compilers = [
-        functools.partial(compile_graph, options=OPTIONS, which=w) for w in ("forward", "backward", "inference")
-    ]
-    return aot_function(
-        function,
-        fw_compiler=compilers[0],
-        bw_compiler=compilers[1],
-        inference_compiler=compilers[2],
-        partition_fn=partition,
-        decompositions=decompositions.without_random(),
-        keep_inference_input_mutations=True,
-    )
+    """``function`` through AOTAutograd and our compilers, with eager's random numbers."""
+    return memory_efficient_fusion(function, fallback=False, eager_random=True)
 
 
 def uncompiled(function):

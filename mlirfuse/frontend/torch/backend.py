@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
 from torch._dynamo.backends.common import aot_autograd
+from torch._functorch.aot_autograd import aot_function, aot_module
 from torch._guards import TracingContext
 from torch.fx import GraphModule, Interpreter
 
@@ -22,6 +23,9 @@ from mlirfuse.frontend.torch.partition import partition
 from mlirfuse.passes.base import run_pipeline
 from mlirfuse.runtime.host_program import HostProgram
 from mlirfuse.schedule import targets
+
+Observer = Callable[[str, Lowered, HostProgram], None]
+observers: list[Observer] = []  # told of each graph that was compiled: its kind, and what runs it
 
 
 @dataclass(frozen=True)
@@ -50,21 +54,27 @@ class Options:
 def mlirfuse(module: GraphModule, inputs: Sequence[Any], *, mode: str | None = None,
              options: dict[str, Any] | None = None) -> Any:  # fmt: skip
     """The back end that Dynamo calls for each of its graphs."""
-    chosen = Options.of(options)
-    return compilers(chosen)(module, inputs)
+    return aot_autograd(**compilers(Options.of(options)))(module, inputs)
 
 
-def compilers(options: Options = Options()) -> Any:
-    """``aot_autograd`` with our compilers, decompositions and partitioner."""
+def compilers(options: Options) -> dict[str, Any]:
+    """Our compilers, decompositions and partitioner, as ``aot_autograd`` and ``aot_function`` take them."""
     table = decompositions.without_random() if options.eager_random else decompositions.table()
-    return aot_autograd(
-        fw_compiler=functools.partial(compile_graph, options=options, which="forward"),
-        bw_compiler=functools.partial(compile_graph, options=options, which="backward"),
-        inference_compiler=functools.partial(compile_graph, options=options, which="inference"),
-        decompositions=table,
-        partition_fn=partition,
-        keep_inference_input_mutations=True,
-    )
+    return {
+        "fw_compiler": functools.partial(compile_graph, options=options, which="forward"),
+        "bw_compiler": functools.partial(compile_graph, options=options, which="backward"),
+        "inference_compiler": functools.partial(compile_graph, options=options, which="inference"),
+        "decompositions": table,
+        "partition_fn": partition,
+        "keep_inference_input_mutations": True,
+    }
+
+
+def memory_efficient_fusion(fn: Any, **options: Any) -> Any:
+    """functorch's function of this name, with our compilers: a function or a module compiled through AOTAutograd,
+    without Dynamo, for the shapes of its first call. ``options``: those of :class:`Options`."""
+    make = aot_module if isinstance(fn, torch.nn.Module) else aot_function
+    return make(fn, **compilers(Options.of(options)))
 
 
 def compile_graph(module: GraphModule, inputs: Sequence[Any], *, options: Options, which: str) -> Boxed:
@@ -79,6 +89,8 @@ def compile_graph(module: GraphModule, inputs: Sequence[Any], *, options: Option
             stacklevel=2,
         )
         return op_by_op(module)
+    for observer in observers:
+        observer(which, lowered, host)
     if options.warn_outside and lowered.outside:
         listed = sorted({f"{node.target}: {why}" for node, why in lowered.outside})
         warnings.warn(f"in the {which} graph torch's own ops run: {'; '.join(listed)}", stacklevel=2)

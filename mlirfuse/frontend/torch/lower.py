@@ -44,7 +44,8 @@ class Lowered:
     ``tensors``: the places, among the inputs, of the graph's first arguments; ``constants``: what the others are.
     ``symbols``: where each symbol is read: (input, dimension), or (input, None) for an input that is a number.
     ``outputs``: for each result of the traced graph the place of a result of ``graph``, a size, or a constant.
-    ``outside``: calls of torch's, and why they are: node, reason.
+    ``outside``: calls of torch's, and why they are: node, reason. ``saved``: the tensors that only the backward needs,
+    and their bytes.
     """
 
     graph: Graph
@@ -53,6 +54,7 @@ class Lowered:
     symbols: dict[str, tuple[int, int | None]]
     outputs: list[tuple[str, Any]]
     outside: list[tuple[Node, str]] = field(default_factory=list)
+    saved: list[tuple[str, int | str]] = field(default_factory=list)
 
 
 def lower(module: GraphModule, name: str, exact_strides: Sequence[int] | None = None) -> Lowered:
@@ -172,7 +174,7 @@ class _Lowering:
     def call_function(self, node: Node) -> None:
         if node.target is operator.getitem:
             source, index = node.args
-            whole = self.made[source]  # type: ignore[index]
+            whole = self.made[source]
             if isinstance(whole.outside, (list, tuple)) and isinstance(index, int):
                 self.made[node] = _Made(whole.inside[index], whole.outside[index])
                 return
@@ -237,7 +239,7 @@ class _Lowering:
             if value.shape != shape:
                 value = self.builder.broadcast_to(value, shape)
             if name not in VIEWS and any(value is x for x in operands):
-                value = self.builder.op("copy", value)  # type: ignore[assignment]
+                value = self.builder.op("copy", value)
             results[k] = value
         return results if isinstance(node.meta["val"], (list, tuple)) else results[0]
 
@@ -257,6 +259,7 @@ class _Lowering:
             return _Made(value, value)
         # A copy, as a permuted view alone would be given to its readers as a view of what lies in the other order.
         packed = self.builder.op("copy", self.builder.permute(value, order))
+        assert isinstance(packed, Value)
         back = layouts.inverse(order)
         outside = self._call_op("aten.permute.default", lambda x: [x.permute(back)], [packed], [fake])[0]
         return _Made(self.builder.permute(packed, back), outside)
@@ -303,11 +306,11 @@ class _Lowering:
         (given,) = node.args
         returns: list[Value] = []
         places: dict[Value, int] = {}
-        for k, leaf in enumerate(given if isinstance(given, (list, tuple)) else (given,)):  # type: ignore[arg-type]
+        for k, leaf in enumerate(given if isinstance(given, (list, tuple)) else (given,)):
             what = self.made[leaf].outside if isinstance(leaf, Node) else leaf
             if isinstance(what, Value):
                 if self.exact is None or k in self.exact:
-                    what = self._with_strides(what, leaf.meta.get("val"))  # type: ignore[union-attr]
+                    what = self._with_strides(what, leaf.meta.get("val"))
                 if what not in places:
                     places[what] = len(returns)
                     returns.append(what)
@@ -316,7 +319,19 @@ class _Lowering:
                 self.result.outputs.append(("size", what))
             else:
                 self.result.outputs.append(("literal", what.value if isinstance(what, Literal) else what))
+            if self.exact is not None and k not in self.exact and isinstance(leaf, Node):
+                self._saved(leaf)
         self.block.returns = returns
+
+    def _saved(self, node: Node) -> None:
+        fake = node.meta.get("val")
+        if isinstance(fake, torch.Tensor) and node.op != "placeholder":
+            try:
+                count = sz.product(sizes.shape(fake.shape))
+            except OpaqueSize:
+                return
+            nbytes = sz.mul(count, fake.dtype.itemsize)
+            self.result.saved.append((node.name, nbytes if isinstance(nbytes, int) else str(nbytes)))
 
     def _with_strides(self, value: Value, fake: Any) -> Value:
         """A kernel's result with eager's strides, those of extents of 1 too."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from mlirfuse.frontend.torch.ops.rules import RULES, Context, Unsupported, dtype_of, rule
+from mlirfuse.frontend.torch.ops.rules import RULES, Context, Unsupported, dtype_of, element, rule
 from mlirfuse.frontend.torch.ops.shapes import in_own_memory
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir.dtypes import DType
@@ -20,8 +20,9 @@ FLOATING = (
     "exp exp2 expm1 log log2 log10 log1p sqrt rsqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf "
     "erfc erfinv lgamma sigmoid reciprocal"
 )
-SAME = "neg abs sign floor ceil trunc relu bitwise_not silu"
-TESTS = "isnan isinf isposinf isneginf signbit logical_not"
+SAME = "bitwise_not silu round frac"
+NUMBERS = "neg abs sign floor ceil trunc relu"  # not of bools
+TESTS = "isnan isinf isfinite isposinf isneginf signbit logical_not"
 COMPARISONS = "eq ne lt le gt ge"
 LOGICAL = "logical_and logical_or logical_xor"
 BINARY = "maximum minimum fmax fmin atan2 hypot copysign nextafter logaddexp bitwise_and bitwise_or bitwise_xor gcd"
@@ -41,18 +42,7 @@ def _binary(name: str) -> Callable[..., Value]:
     return lower
 
 
-for _name in FLOATING.split():
-    RULES[f"aten.{_name}.default"] = _unary(_name, lambda c, x: c.dtype)
-for _name in SAME.split():
-    RULES[f"aten.{_name}.default"] = _unary(_name, lambda c, x: c.dtype)
-for _name in TESTS.split():
-    RULES[f"aten.{_name}.default"] = _unary(_name, lambda c, x: x.dtype)
-for _name in (COMPARISONS + " " + LOGICAL + " " + BINARY).split():
-    for _overload in ("Tensor", "Scalar", "default"):
-        RULES[f"aten.{_name}.{_overload}"] = _binary(_name)
-
-
-def _no_bools(name: str) -> Callable[..., Value]:
+def _of_numbers(name: str) -> Callable[..., Value]:
     def lower(c: Context, x: Value) -> Value:
         if x.dtype is dt.bool_:
             raise Unsupported(f"{name} of bools")
@@ -61,37 +51,41 @@ def _no_bools(name: str) -> Callable[..., Value]:
     return lower
 
 
-for _name in ("neg", "abs", "sign", "relu", "floor", "ceil", "trunc"):
-    RULES[f"aten.{_name}.default"] = _no_bools(_name)
+for _name in f"{FLOATING} {SAME}".split():
+    RULES[f"aten.{_name}.default"] = _unary(_name, lambda c, x: c.dtype)
+for _name in TESTS.split():
+    RULES[f"aten.{_name}.default"] = _unary(_name, lambda c, x: element(x))
+for _name in NUMBERS.split():
+    RULES[f"aten.{_name}.default"] = _of_numbers(_name)
+for _name in f"{COMPARISONS} {LOGICAL} {BINARY}".split():
+    for _overload in ("Tensor", "Scalar", "default"):
+        RULES[f"aten.{_name}.{_overload}"] = _binary(_name)
 
 
-@rule("aten.add.Tensor", "aten.add.Scalar", "aten.sub.Tensor", "aten.sub.Scalar")
-def add(c: Context, a: Any, b: Any, alpha: Any = 1, *, name: str = "add") -> Value:
-    dtype = c.dtype
-    if alpha != 1:
-        if dtype is dt.bool_:
-            raise Unsupported("alpha of bools")
-        wide = dt.f32 if dtype.compute is dt.f32 else dtype
-        b = c.elementwise("mul", c.value(b, wide) if isinstance(b, Value) else b, alpha, dtype=wide)
-        return c.b.cast(c.elementwise(name, c.value(a, wide), b, dtype=wide), dtype)
-    return c.elementwise(name, a, b, dtype=dtype)
+@rule("aten.add.Tensor", "aten.add.Scalar")
+def add(c: Context, a: Any, b: Any, alpha: Any = 1) -> Value:
+    return _with_alpha(c, "add", a, b, alpha)
 
 
+@rule("aten.sub.Tensor", "aten.sub.Scalar")
 def sub(c: Context, a: Any, b: Any, alpha: Any = 1) -> Value:
-    return add(c, a, b, alpha, name="sub")  # type: ignore[return-value]
+    return _with_alpha(c, "sub", a, b, alpha)
 
 
+@rule("aten.rsub.Tensor", "aten.rsub.Scalar")
 def rsub(c: Context, a: Any, b: Any, alpha: Any = 1) -> Value:
-    return add(c, b, a, alpha, name="sub") if alpha == 1 else _refuse("rsub with alpha")  # type: ignore[return-value]
+    return _with_alpha(c, "sub", b, a, alpha)
 
 
-def _refuse(what: str) -> Value:
-    raise Unsupported(what)
-
-
-for _overload in ("Tensor", "Scalar"):
-    RULES[f"aten.sub.{_overload}"] = sub
-    RULES[f"aten.rsub.{_overload}"] = rsub
+def _with_alpha(c: Context, name: str, a: Any, b: Any, alpha: Any) -> Value:
+    """``a`` plus or minus alpha times ``b``; half types are rounded once, as in eager."""
+    if alpha == 1:
+        return c.elementwise(name, a, b, dtype=c.dtype)
+    if c.dtype is dt.bool_:
+        raise Unsupported("alpha of bools")
+    wide = c.dtype.compute
+    scaled = c.b.elementwise("mul", c.value(b, wide), c.value(alpha, wide))
+    return c.b.cast(c.b.elementwise(name, c.value(a, wide), scaled), c.dtype)
 
 
 @rule("aten.mul.Tensor", "aten.mul.Scalar")
@@ -151,13 +145,17 @@ def power(c: Context, a: Any, b: Any) -> Value:
     if isinstance(b, (int, float)) and not isinstance(b, bool):
         wide = dtype.compute
         x = c.value(a, wide)
-        simple = {2: lambda: c.b.op("mul", x, x), 3: lambda: c.b.op("mul", c.b.op("mul", x, x), x), 1: lambda: x}
+        simple: dict[float, Callable[[], Value]] = {
+            2: lambda: c.op("mul", x, x),
+            3: lambda: c.op("mul", c.op("mul", x, x), x),
+            1: lambda: x,
+        }
         if dtype.is_float:
             simple |= {
-                0.5: lambda: c.b.op("sqrt", x),
-                -0.5: lambda: c.b.op("rsqrt", x),
-                -1: lambda: c.b.op("reciprocal", x),
-                -2: lambda: c.b.op("reciprocal", c.b.op("mul", x, x)),
+                0.5: lambda: c.op("sqrt", x),
+                -0.5: lambda: c.op("rsqrt", x),
+                -1: lambda: c.op("reciprocal", x),
+                -2: lambda: c.op("reciprocal", c.op("mul", x, x)),
             }
         if b in simple:
             return c.b.cast(simple[b](), dtype)
@@ -176,7 +174,7 @@ def where(c: Context, condition: Value, a: Any, b: Any) -> Value:
 
 @rule("aten.masked_fill.Scalar", "aten.masked_fill.Tensor")
 def masked_fill(c: Context, x: Value, mask: Value, value: Any) -> Value:
-    return where(c, mask, value, x)  # type: ignore[return-value]
+    return where(c, mask, value, x)
 
 
 @rule("aten.clamp.default", "aten.clamp.Tensor", "aten.hardtanh.default")
@@ -193,12 +191,12 @@ def clamp(c: Context, x: Any, min: Any = None, max: Any = None) -> Value:
 
 @rule("aten.clamp_min.default", "aten.clamp_min.Tensor")
 def clamp_min(c: Context, x: Any, min: Any) -> Value:
-    return clamp(c, x, min)  # type: ignore[return-value]
+    return clamp(c, x, min)
 
 
 @rule("aten.clamp_max.default", "aten.clamp_max.Tensor")
 def clamp_max(c: Context, x: Any, max: Any) -> Value:
-    return clamp(c, x, None, max)  # type: ignore[return-value]
+    return clamp(c, x, None, max)
 
 
 @rule("aten.addcmul.default")
@@ -230,19 +228,14 @@ def fma(c: Context, a: Any, b: Any, x: Any) -> Value:
     return _added(c, "mul", x, a, b, 1)
 
 
-@rule("aten.round.default")
-def round_(c: Context, x: Value) -> Value:
-    return c.elementwise("round", x, dtype=c.dtype)
-
-
 @rule("aten.gelu.default")
 def gelu(c: Context, x: Value, approximate: str = "none") -> Value:
-    return c.b.op("gelu", x, approximate=approximate)  # type: ignore[return-value]
+    return c.op("gelu", x, approximate=approximate)
 
 
 @rule("aten.gelu_backward.default")
 def gelu_backward(c: Context, dy: Value, x: Value, approximate: str = "none") -> Value:
-    return c.b.op("gelu_backward", c.b.cast(dy, x.dtype), x, approximate=approximate)  # type: ignore[return-value]
+    return c.op("gelu_backward", c.b.cast(dy, element(x)), x, approximate=approximate)
 
 
 @rule("aten.clone.default", "aten.lift_fresh_copy.default", "aten.lift_fresh.default")
@@ -273,24 +266,14 @@ def converted(c: Context, x: Value) -> Value:
     return c.b.cast(x, c.dtype)
 
 
-@rule("aten.frac.default")
-def frac(c: Context, x: Value) -> Value:
-    return c.elementwise("frac", x, dtype=c.dtype)
-
-
-@rule("aten.isfinite.default")
-def isfinite(c: Context, x: Value) -> Value:
-    return c.elementwise("isfinite", x, dtype=x.dtype)
-
-
 @rule("aten.leaky_relu.default")
 def leaky_relu(c: Context, x: Value, negative_slope: float = 0.01) -> Value:
     wide = c.dtype.compute
     y = c.value(x, wide)
     if not math.isfinite(negative_slope):
         raise Unsupported("a slope that is no finite number")
-    scaled = c.b.op("mul", y, c.b.constant(negative_slope, wide))
-    return c.b.cast(c.b.op("where", c.b.op("gt", y, c.b.constant(0, wide)), y, scaled), c.dtype)
+    scaled = c.op("mul", y, c.b.constant(negative_slope, wide))
+    return c.b.cast(c.op("where", c.op("gt", y, c.b.constant(0, wide)), y, scaled), c.dtype)
 
 
 @rule("aten.elu.default")
@@ -298,6 +281,6 @@ def elu(c: Context, x: Value, alpha: float = 1, scale: float = 1, input_scale: f
     wide = c.dtype.compute
     y = c.value(x, wide)
     number = lambda n: c.b.constant(n, wide)  # noqa: E731
-    low = c.b.op("mul", c.b.op("expm1", c.b.op("mul", y, number(input_scale))), number(alpha * scale))
-    high = c.b.op("mul", y, number(scale))
-    return c.b.cast(c.b.op("where", c.b.op("gt", y, number(0)), high, low), c.dtype)
+    low = c.op("mul", c.op("expm1", c.op("mul", y, number(input_scale))), number(alpha * scale))
+    high = c.op("mul", y, number(scale))
+    return c.b.cast(c.op("where", c.op("gt", y, number(0)), high, low), c.dtype)

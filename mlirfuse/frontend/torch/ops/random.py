@@ -12,7 +12,7 @@ from mlirfuse.ir.graph import Value
 
 
 def _numbers(c: Context, name: str, seed: Value, offset: int) -> Value:
-    return c.b.op(name, seed, c.b.constant(offset, dt.i64), shape=c.shape, dtype=c.dtype)  # type: ignore[return-value]
+    return c.op(name, seed, c.b.constant(offset, dt.i64), shape=c.shape, dtype=c.dtype)
 
 
 @rule("mlirfuse.uniform.default")

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from mlirfuse.frontend.torch.ops.rules import Context, Unsupported, axes, axis, rule
+from mlirfuse.frontend.torch.ops.rules import Context, Unsupported, axes, axis, element, rule
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
@@ -23,8 +23,8 @@ def _whole(x: Value) -> None:
 def _reduce(c: Context, name: str, x: Value, dims: Dims, keepdim: bool, **more: Any) -> Value:
     _whole(x)
     if not x.rank:
-        x, dims, keepdim = c.b.op("expand_dims", x, axes=(0,)), None, False  # type: ignore[assignment]
-    return c.b.op(name, x, axes=axes(dims, x.rank), keepdims=keepdim, **more)  # type: ignore[return-value]
+        x, dims, keepdim = c.op("expand_dims", x, axes=(0,)), None, False
+    return c.op(name, x, axes=axes(dims, x.rank), keepdims=keepdim, **more)
 
 
 @rule("aten.sum.dim_IntList", "aten.mean.dim")
@@ -37,17 +37,17 @@ def total(
 
 @rule("aten.mean.dim")
 def mean(c: Context, x: Value, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
-    return total(c, x, dim, keepdim, name="mean")  # type: ignore[return-value]
+    return total(c, x, dim, keepdim, name="mean")
 
 
 @rule("aten.sum.default")
 def total_of_all(c: Context, x: Value, *, dtype: Any = None) -> Value:
-    return total(c, x)  # type: ignore[return-value]
+    return total(c, x)
 
 
 @rule("aten.mean.default")
 def mean_of_all(c: Context, x: Value, *, dtype: Any = None) -> Value:
-    return total(c, x, name="mean")  # type: ignore[return-value]
+    return total(c, x, name="mean")
 
 
 @rule("aten.prod.dim_int")
@@ -57,7 +57,7 @@ def prod(c: Context, x: Value, dim: Dims, keepdim: bool = False, *, dtype: Any =
 
 @rule("aten.prod.default")
 def prod_of_all(c: Context, x: Value, *, dtype: Any = None) -> Value:
-    return prod(c, x, None)  # type: ignore[return-value]
+    return prod(c, x, None)
 
 
 @rule("aten.amax.default")
@@ -72,12 +72,12 @@ def amin(c: Context, x: Value, dim: Dims = (), keepdim: bool = False) -> Value:
 
 @rule("aten.max.default")
 def max_of_all(c: Context, x: Value) -> Value:
-    return amax(c, x)  # type: ignore[return-value]
+    return amax(c, x)
 
 
 @rule("aten.min.default")
 def min_of_all(c: Context, x: Value) -> Value:
-    return amin(c, x)  # type: ignore[return-value]
+    return amin(c, x)
 
 
 @rule("aten.argmax.default")
@@ -123,7 +123,7 @@ def _variance(c: Context, name: str, x: Value, dim: Dims, correction: Any, keepd
     count = sz.product(x.shape[k] for k in (axes(dim, x.rank) or range(x.rank)))
     if not x.rank or (isinstance(count, int) and count <= correction):
         raise Unsupported("a variance of as few elements as the correction")
-    wide = c.b.cast(x, x.dtype.compute)
+    wide = c.b.cast(x, element(x).compute)
     return c.b.cast(_reduce(c, name, wide, dim, keepdim, correction=int(correction)), c.dtype)
 
 
@@ -139,7 +139,7 @@ def std(c: Context, x: Value, dim: Dims = None, *, correction: Any = None, keepd
 
 @rule("aten.var_mean.correction")
 def var_mean(c: Context, x: Value, dim: Dims = None, *, correction: Any = None, keepdim: bool = False) -> list[Value]:
-    return [_variance(c, "var", x, dim, correction, keepdim), total(c, x, dim, keepdim, name="mean")]  # type: ignore[list-item]
+    return [_variance(c, "var", x, dim, correction, keepdim), total(c, x, dim, keepdim, name="mean")]
 
 
 @rule("aten._softmax.default")
@@ -167,6 +167,6 @@ def _row(c: Context, name: str, *operands: Value, dim: int) -> Value:
     _whole(x)
     if not x.rank:
         raise Unsupported("a softmax of a number")
-    wide = c.dtype if c.dtype.bits >= x.dtype.bits else x.dtype
-    made = c.b.op(name, *(c.b.cast(v, wide) for v in operands), axis=axis(dim, x.rank))
-    return c.b.cast(made, c.dtype)  # type: ignore[arg-type]
+    wide = c.dtype if c.dtype.bits >= element(x).bits else element(x)
+    made = c.op(name, *(c.b.cast(v, wide) for v in operands), axis=axis(dim, x.rank))
+    return c.b.cast(made, c.dtype)

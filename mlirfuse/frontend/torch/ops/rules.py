@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
@@ -34,19 +34,20 @@ DTYPES: dict[torch.dtype, DType] = {
     torch.uint8: dt.u8,
     torch.bool: dt.bool_,
 }
-Rule = Callable[..., Value | Sequence[Value]]
+Rule = Callable[..., Any]  # a value, or a list of them
+F = TypeVar("F", bound=Rule)
 RULES: dict[str, Rule] = {}
 VIEWS: set[str] = set()
 
 
-def rule(*names: str, view: bool = False) -> Callable[[Rule], Rule]:
+def rule(*names: str, view: bool = False) -> Callable[[F], F]:
     """Registers a function as the rule of these overloads (``"aten.add.Tensor"``).
 
     It takes a :class:`Context` and the op's arguments, tensors as :class:`Value`, sizes as ours. ``view``: the result
     shares the first argument's memory.
     """
 
-    def register(function: Rule) -> Rule:
+    def register(function: F) -> F:
         for name in names:
             RULES[name] = function
             if view:
@@ -82,6 +83,12 @@ class Context:
     def shape(self) -> tuple[Size, ...]:
         """The result's shape."""
         return sizes.shape(self.out.shape)
+
+    def op(self, name: str, *operands: Value, **attrs: Any) -> Value:
+        """An op of the table with one result."""
+        made = self.b.op(name, *operands, **attrs)
+        assert isinstance(made, Value)
+        return made
 
     def common_dtype(self) -> DType:
         """The type in which eager compares or combines the operands."""
@@ -121,6 +128,12 @@ def _exact(x: Value | Size | float | bool, dtype: DType) -> bool:
     if isinstance(x, sz.Expr):
         return False
     return x != x or float(dtype.numpy.type(x)) == x
+
+
+def element(x: Value) -> DType:
+    """The element type of a tensor."""
+    assert x.dtype is not None
+    return x.dtype
 
 
 def axis(dim: int, rank: int) -> int:

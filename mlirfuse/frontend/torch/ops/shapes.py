@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from mlirfuse.frontend.torch.ops.rules import Context, Unsupported, axis, rule
+from mlirfuse.frontend.torch.ops.rules import Context, Unsupported, axis, element, rule
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
@@ -14,7 +14,7 @@ from mlirfuse.ir.sizes import Size
 
 def in_own_memory(c: Context, x: Value) -> Value:
     """The same elements as a result of its own: an argument or a call's result may not be given back as it is."""
-    return c.b.op("copy", x)  # type: ignore[return-value]
+    return c.op("copy", x)
 
 
 # ---------------------------------------------------------------------------------------------------------------- views
@@ -29,8 +29,8 @@ def reshape(c: Context, x: Value, *_: Any) -> Value:
     ones = [k for k, n in enumerate(c.shape) if n == 1]
     if tuple(n for n in c.shape if n != 1) == tuple(n for n in x.shape if n != 1):  # only extents of 1 come or go
         gone = tuple(k for k, n in enumerate(x.shape) if n == 1)
-        bare = c.b.op("squeeze", x, axes=gone) if gone else x
-        return c.b.op("expand_dims", bare, axes=tuple(ones)) if ones else bare  # type: ignore[return-value, arg-type]
+        bare = c.op("squeeze", x, axes=gone) if gone else x
+        return c.op("expand_dims", bare, axes=tuple(ones)) if ones else bare
     return c.b.reshape(x, c.shape)
 
 
@@ -60,7 +60,7 @@ def expand(c: Context, x: Value, size: Any, implicit: bool = False) -> Value:
 
 @rule("prims.broadcast_in_dim.default", view=True)
 def broadcast_in_dim(c: Context, x: Value, shape: Any, dims: Sequence[int]) -> Value:
-    return c.b.op("broadcast_in_dim", x, shape=c.shape, dims=tuple(dims))  # type: ignore[return-value]
+    return c.op("broadcast_in_dim", x, shape=c.shape, dims=tuple(dims))
 
 
 @rule("aten.alias.default", "aten.detach.default", "aten.view_of.default", "prims.view_of.default", view=True)
@@ -92,7 +92,7 @@ def _from_front(start: Size | None, extent: Size) -> Size:
 def select(c: Context, x: Value, dim: int, index: Size) -> Value:
     dim = axis(dim, x.rank)
     place = index + x.shape[dim] if isinstance(index, int) and index < 0 else index
-    return c.b.op("squeeze", c.b.slice(x, dim, place, 1), axes=(dim,))  # type: ignore[return-value, arg-type]
+    return c.op("squeeze", c.b.slice(x, dim, place, 1), axes=(dim,))
 
 
 @rule("aten.split.Tensor", view=True)
@@ -105,7 +105,7 @@ def split_with_sizes(c: Context, x: Value, extents: Sequence[Size], dim: int = 0
     dim, start, out = axis(dim, x.rank), 0, []
     for n in extents:
         out.append(c.b.slice(x, dim, start, n))
-        start = start + n  # type: ignore[operator, assignment]
+        start = start + n
     return out
 
 
@@ -115,7 +115,7 @@ def unbind(c: Context, x: Value, dim: int = 0) -> list[Value]:
     count = x.shape[dim]
     if not isinstance(count, int):
         raise Unsupported("as many results as a size says")
-    return [c.b.op("squeeze", c.b.slice(x, dim, k, 1), axes=(dim,)) for k in range(count)]  # type: ignore[misc, arg-type]
+    return [c.op("squeeze", c.b.slice(x, dim, k, 1), axes=(dim,)) for k in range(count)]
 
 
 # ---------------------------------------------------------------------------------------------------------------- joins
@@ -128,7 +128,7 @@ def flip(c: Context, x: Value, dims: Sequence[int]) -> Value:
         return in_own_memory(c, x)
     start = tuple(n - 1 if k in turned else 0 for k, n in enumerate(x.shape))
     step = tuple(-1 if k in turned else 1 for k in range(x.rank))
-    return in_own_memory(c, c.b.op("slice", x, start=start, size=x.shape, step=step))  # type: ignore[arg-type]
+    return in_own_memory(c, c.op("slice", x, start=start, size=x.shape, step=step))
 
 
 @rule("aten.cat.default")
@@ -139,7 +139,7 @@ def cat(c: Context, tensors: Sequence[Value], dim: int = 0) -> Value:
     parts = [c.b.cast(v, c.dtype) for v in tensors if v.shape[axis(dim, rank)] != 0]
     if len(parts) < 2:
         return in_own_memory(c, parts[0])
-    return c.b.op("concatenate", *parts, axis=axis(dim, rank))  # type: ignore[return-value]
+    return c.op("concatenate", *parts, axis=axis(dim, rank))
 
 
 @rule("aten.constant_pad_nd.default")
@@ -148,7 +148,7 @@ def constant_pad_nd(c: Context, x: Value, pad: Sequence[Size], value: Any = 0) -
     high: list[Size] = [0] * x.rank
     for k in range(len(pad) // 2):
         low[x.rank - 1 - k], high[x.rank - 1 - k] = pad[2 * k], pad[2 * k + 1]
-    return c.b.op("pad", x, c.value(value, x.dtype), low=tuple(low), high=tuple(high))  # type: ignore[return-value]
+    return c.op("pad", x, c.value(value, element(x)), low=tuple(low), high=tuple(high))
 
 
 @rule("aten.repeat.default")
@@ -156,10 +156,10 @@ def repeat(c: Context, x: Value, repeats: Sequence[Size]) -> Value:
     """[r0, n0, r1, n1, …] of the repeated tensor, as one of its products."""
     extents = (1,) * (len(repeats) - x.rank) + x.shape
     if all(n == 1 or r == 1 for r, n in zip(repeats, extents)):
-        return c.b.op("copy", c.spread(x))  # type: ignore[return-value]
+        return c.op("copy", c.spread(x))
     shape = tuple(m for r, n in zip(repeats, extents) for m in (r, n))
     places = tuple(2 * (k + len(repeats) - x.rank) + 1 for k in range(x.rank))
-    return c.b.reshape(c.b.op("broadcast_in_dim", x, shape=shape, dims=places), c.shape)  # type: ignore[arg-type]
+    return c.b.reshape(c.op("broadcast_in_dim", x, shape=shape, dims=places), c.shape)
 
 
 @rule("aten.slice_scatter.default")
@@ -175,7 +175,7 @@ def slice_scatter(c: Context, x: Value, source: Value, dim: int = 0, start: Any 
 def select_scatter(c: Context, x: Value, source: Value, dim: int, index: Size) -> Value:
     dim = axis(dim, x.rank)
     place = index + x.shape[dim] if isinstance(index, int) and index < 0 else index
-    return _placed(c, x, c.b.op("expand_dims", source, axes=(dim,)), dim, place, 1)  # type: ignore[arg-type]
+    return _placed(c, x, c.op("expand_dims", source, axes=(dim,)), dim, place, 1)
 
 
 def _placed(c: Context, x: Value, source: Value, dim: int, start: Size, step: int) -> Value:
@@ -183,8 +183,8 @@ def _placed(c: Context, x: Value, source: Value, dim: int, start: Size, step: in
     steps = tuple(step if k == dim else 1 for k in range(x.rank))
     if 0 in source.shape:
         return in_own_memory(c, x)
-    source = c.b.cast(source, x.dtype)
-    return c.b.op("set_slice", x, source, start=starts, size=source.shape, step=steps)  # type: ignore[return-value]
+    source = c.b.cast(source, element(x))
+    return c.op("set_slice", x, source, start=starts, size=source.shape, step=steps)
 
 
 # ---------------------------------------------------------------------------------------------------------------- made
@@ -219,7 +219,7 @@ def scalar_tensor(c: Context, value: Any, **options: Any) -> Value:
 
 def _filled(c: Context, value: Any) -> Value:
     number = c.value(value, c.dtype)
-    return c.b.op("full", number, shape=c.shape) if c.shape else number  # type: ignore[return-value]
+    return c.op("full", number, shape=c.shape) if c.shape else number
 
 
 @rule("aten.arange.start_step")
@@ -251,11 +251,11 @@ def _counted(c: Context, start: Any, step: Any) -> Value:
         number = dt.i64
     if 0 in c.shape or (not c.dtype.is_integer and c.dtype.bits < 32):
         raise Unsupported("no elements, or positions in a half type")
-    x: Any = c.b.op("iota", shape=c.shape, axis=0, dtype=number)
+    x: Any = c.op("iota", shape=c.shape, axis=0, dtype=number)
     if step != 1:
-        x = c.b.op("mul", x, c.value(step, number))
+        x = c.op("mul", x, c.value(step, number))
     if start != 0:
-        x = c.b.op("add", x, c.value(start, number))
+        x = c.op("add", x, c.value(start, number))
     return c.b.cast(x, c.dtype)
 
 
@@ -270,7 +270,7 @@ def _positions(c: Context, index: Value) -> Value:
 
 @rule("aten.embedding.default")
 def embedding(c: Context, table: Value, index: Value, *_: Any) -> Value:
-    return c.b.op("take", table, _positions(c, index), axis=0)  # type: ignore[return-value]
+    return c.op("take", table, _positions(c, index), axis=0)
 
 
 @rule("aten.gather.default")
@@ -278,7 +278,7 @@ def gather(c: Context, x: Value, dim: int, index: Value, sparse_grad: bool = Fal
     dim = axis(dim, x.rank)
     if not x.rank or any(a != b for k, (a, b) in enumerate(zip(x.shape, index.shape)) if k != dim):
         raise Unsupported("positions for a part of the tensor")
-    return c.b.op("take_along_axis", x, _positions(c, index), axis=dim)  # type: ignore[return-value]
+    return c.op("take_along_axis", x, _positions(c, index), axis=dim)
 
 
 @rule("aten.scatter.value")
@@ -293,6 +293,6 @@ def scatter_value(c: Context, x: Value, dim: int, index: Value, value: Any) -> V
         raise Unsupported("several positions a row")
     index = _positions(c, index)
     shape = tuple(n if k == dim else 1 for k, n in enumerate(x.shape))
-    here = c.b.op("iota", shape=shape, axis=dim, dtype=index.dtype)
-    hit = c.b.op("eq", here, index)  # type: ignore[arg-type]
-    return c.b.op("where", hit, c.value(value, x.dtype), x)  # type: ignore[return-value, arg-type]
+    here = c.op("iota", shape=shape, axis=dim, dtype=index.dtype)
+    hit = c.op("eq", here, index)
+    return c.op("where", hit, c.value(value, element(x)), x)

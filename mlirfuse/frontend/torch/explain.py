@@ -1,0 +1,145 @@
+"""What becomes of a model, for people: the kernels of each graph with the user's lines and their bytes, what runs as
+torch's own and why, what is saved for the backward."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from mlirfuse.analysis.traffic import NAMES
+from mlirfuse.frontend.torch import backend
+from mlirfuse.frontend.torch.lower import Lowered
+from mlirfuse.frontend.torch.places import user_line
+from mlirfuse.ir.graph import Op, Segment
+from mlirfuse.runtime.host_program import HostProgram
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A segment that launches something. ``read`` and ``written``: bytes, or an expression over the graph's sizes."""
+
+    scheduler: str
+    ops: list[str]
+    lines: list[str]
+    read: int | str
+    written: int | str
+    why: str
+
+
+@dataclass
+class GraphExplanation:
+    """One graph: forward, backward or inference. ``outside``: (op, why, the user's line) and how often. ``saved``: the
+    tensors that a forward graph keeps for the backward, with their bytes."""
+
+    which: str
+    kernels: list[Kernel]
+    outside: dict[tuple[str, str, str], int]
+    saved: list[tuple[str, int | str]]
+    programs: int  # of kernels that differ: equal layers have one
+    source: str  # the host program
+
+    def __str__(self) -> str:
+        out = [
+            f"{self.which}: {len(self.kernels)} kernels ({self.programs} programs), {sum(self.outside.values())} calls"
+        ]
+        rows: list[tuple[str, ...]] = [("scheduler", "bytes read", "bytes written", "ops", "lines")]
+        for k in self.kernels:
+            ops = ", ".join(f"{n} × {name}" if n > 1 else name for name, n in Counter(k.ops).items())
+            rows.append((k.scheduler, str(k.read), str(k.written), ops, ", ".join(k.lines)))
+        out += _table(rows)
+        if self.outside:
+            rows = [("torch's own", "times", "why", "line")]
+            rows += [(op, str(n), why, line) for (op, why, line), n in self.outside.items()]
+            out += ["", *_table(rows)]
+        if self.saved:
+            known = [n for _, n in self.saved if isinstance(n, int)]
+            out += ["", f"saved for the backward: {len(self.saved)} tensors, {sum(known)} bytes"]
+            out += _table([("tensor", "bytes"), *((name, str(n)) for name, n in self.saved)])
+        return "\n".join(out)
+
+
+@dataclass
+class Explanation:
+    """The graphs of a model, in the order in which they were compiled."""
+
+    graphs: list[GraphExplanation] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        return "\n\n".join(map(str, self.graphs))
+
+
+def explain(model: Any, *args: Any, **kwargs: Any) -> Explanation:
+    """Compiles ``model``, a module or a function, for these arguments and tells what became of it.
+
+    Runs it once, with its gradients where the outputs have some; buffers and gradients of a module stay as they were.
+    Raises what compiling raises: nothing falls back.
+    """
+    found = Explanation()
+    with _observed(found), _kept(model):
+        torch._dynamo.reset()
+        compiled = torch.compile(model, backend=backend.mlirfuse, options={"fallback": False})
+        out = compiled(*args, **kwargs)
+        smooth = [y for y in pytree.tree_leaves(out) if isinstance(y, torch.Tensor) and y.requires_grad]
+        inputs = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor) and x.requires_grad]
+        inputs += [p for p in getattr(model, "parameters", list)() if p.requires_grad]
+        if smooth and inputs:
+            torch.autograd.grad(smooth, inputs, [torch.zeros_like(y) for y in smooth], allow_unused=True)
+    torch._dynamo.reset()
+    return found
+
+
+@contextlib.contextmanager
+def _observed(found: Explanation) -> Iterator[None]:
+    def observer(which: str, lowered: Lowered, host: HostProgram) -> None:
+        found.graphs.append(_graph(which, lowered, host))
+
+    backend.observers.append(observer)
+    try:
+        yield
+    finally:
+        backend.observers.remove(observer)
+
+
+@contextlib.contextmanager
+def _kept(model: Any) -> Iterator[None]:
+    buffers = [(b, b.detach().clone()) for b in model.buffers()] if isinstance(model, torch.nn.Module) else []
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for buffer, before in buffers:
+                buffer.copy_(before)
+
+
+def _graph(which: str, lowered: Lowered, host: HostProgram) -> GraphExplanation:
+    members: dict[Segment, list[Op]] = {}
+    for op in host.graph.ops:
+        if op.segment is not None:
+            members.setdefault(op.segment, []).append(op)
+    kernels = [_kernel(segment, ops) for segment, ops in members.items() if segment.scheduler != "no-op"]
+    outside = Counter((str(node.target), why, _spelled(user_line(node))) for node, why in lowered.outside)
+    programs = len({id(step.launches) for step in host.kernels})
+    return GraphExplanation(which, kernels, dict(outside), lowered.saved, programs, host.source)
+
+
+def _kernel(segment: Segment, ops: list[Op]) -> Kernel:
+    lines = list(dict.fromkeys(_spelled(op.loc) for op in ops if op.loc))
+    names = [op.name for op in ops if op.row.kind != "create"]
+    read, written = (segment.params.get(name, 0) for name in NAMES)
+    return Kernel(segment.scheduler, names, lines, read, written, segment.why)
+
+
+def _spelled(place: tuple[str, int] | None) -> str:
+    return "" if place is None else f"{os.path.basename(place[0])}:{place[1]}"
+
+
+def _table(rows: list[tuple[str, ...]]) -> list[str]:
+    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
+    return ["  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]

@@ -1,0 +1,159 @@
+"""Training steps of real architectures with small random weights: losses and gradients against float64, whose distance
+is at most twice eager's plus 1e-6."""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import warnings
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
+from torch_models import Encoder, ResNet, error  # noqa: E402
+
+import mlirfuse.torch  # noqa: E402, F401
+
+
+class Decoder(nn.Module):
+    """Llama's parts: RMS norm, rotary positions, fewer heads for keys and values, a gated feed-forward."""
+
+    def __init__(self, words=50, width=32, heads=4, shared=2, inner=48):
+        super().__init__()
+        self.words, self.head = nn.Embedding(words, width), nn.Linear(width, words, bias=False)
+        self.q, self.o = nn.Linear(width, width, bias=False), nn.Linear(width, width, bias=False)
+        self.kv = nn.Linear(width, 2 * width * shared // heads, bias=False)
+        self.gate, self.up, self.down = nn.Linear(width, inner), nn.Linear(width, inner), nn.Linear(inner, width)
+        self.scale, self.heads, self.shared = nn.Parameter(torch.ones(width)), heads, shared
+
+    def norm(self, x):
+        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6) * self.scale
+
+    def turned(self, x):
+        half = x.shape[-1] // 2
+        angles = torch.arange(x.shape[2], dtype=x.dtype)[:, None] / 100 ** (torch.arange(half, dtype=x.dtype) / half)
+        cos, sin = angles.cos().repeat(1, 2), angles.sin().repeat(1, 2)
+        return x * cos + torch.cat([-x[..., half:], x[..., :half]], -1) * sin
+
+    def forward(self, words, targets):
+        x = self.words(words)
+        h = self.norm(x)
+        q = self.q(h).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        k, v = self.kv(h).unflatten(-1, (2, self.shared, -1)).permute(2, 0, 3, 1, 4)
+        k, v = (t.repeat_interleave(self.heads // self.shared, 1) for t in (self.turned(k), v))
+        mixed = F.scaled_dot_product_attention(self.turned(q), k, v, is_causal=True)
+        x = x + self.o(mixed.transpose(1, 2).flatten(2))
+        h = self.norm(x)
+        x = x + self.down(F.silu(self.gate(h)) * self.up(h))
+        return F.cross_entropy(self.head(self.norm(x)).flatten(0, 1), targets.flatten())
+
+
+def _sentences():
+    return torch.randint(0, 50, (3, 8)), torch.randint(1, 50, (3, 8))
+
+
+OWN = {
+    "encoder": lambda: (Encoder(), _sentences()),
+    "decoder": lambda: (Decoder(), _sentences()),
+    "convolutional": lambda: (ResNet(), (torch.randn(4, 3, 32, 32), torch.tensor([1, 3, 0, 7]))),
+}
+
+
+def _hide_what_does_not_load() -> None:
+    """``transformers`` asks whether torchvision is there, not whether it fits the torch that is installed."""
+    try:
+        import torchvision  # noqa: F401
+    except Exception:
+        find = importlib.util.find_spec
+        hidden = ("torchvision", "timm")
+        importlib.util.find_spec = lambda name, *a: None if name.split(".")[0] in hidden else find(name, *a)
+
+
+def _language(name, config, **more):
+    transformers = pytest.importorskip("transformers")
+    _hide_what_does_not_load()
+    sizes = {"vocab_size": 99, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    model = getattr(transformers, name)(getattr(transformers, config)(**(sizes | more)))
+    words = torch.randint(3, 99, (2, 12))
+    return model, {"input_ids": words, "labels": words}
+
+
+def _pictures(name, config, **more):
+    transformers = pytest.importorskip("transformers")
+    _hide_what_does_not_load()
+    model = getattr(transformers, name)(getattr(transformers, config)(image_size=32, num_labels=5, **more))
+    return model, {"pixel_values": torch.randn(2, 3, 32, 32), "labels": torch.tensor([1, 3])}
+
+
+_NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+_BERT = {"intermediate_size": 64, "max_position_embeddings": 64, **_NO_DROPOUT}
+_LLAMA = {"intermediate_size": 64, "num_key_value_heads": 2, "max_position_embeddings": 64}
+_GPT2 = {"n_positions": 64, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+_VIT = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64, "patch_size": 8}
+_T5 = {"d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4, "dropout_rate": 0.0}
+PUBLISHED = {
+    "bert": lambda: _language("BertForMaskedLM", "BertConfig", **_BERT),
+    "roberta": lambda: _language("RobertaForMaskedLM", "RobertaConfig", **_BERT),
+    "electra": lambda: _language("ElectraForMaskedLM", "ElectraConfig", embedding_size=16, **_BERT),
+    "gpt2": lambda: _language("GPT2LMHeadModel", "GPT2Config", **_GPT2),
+    "llama": lambda: _language("LlamaForCausalLM", "LlamaConfig", **_LLAMA),
+    "mistral": lambda: _language("MistralForCausalLM", "MistralConfig", sliding_window=8, **_LLAMA),
+    "qwen2": lambda: _language("Qwen2ForCausalLM", "Qwen2Config", **_LLAMA),
+    "t5": lambda: _language("T5ForConditionalGeneration", "T5Config", decoder_start_token_id=0, **_T5),
+    "mamba": lambda: _language("MambaForCausalLM", "MambaConfig", state_size=4, expand=2),
+    "vit": lambda: _pictures("ViTForImageClassification", "ViTConfig", **_VIT, **_NO_DROPOUT),
+    "convnext": lambda: _pictures("ConvNextForImageClassification", "ConvNextConfig", hidden_sizes=[8, 16, 16, 32],
+                                  depths=[1, 1, 2, 1]),
+    "resnet": lambda: _pictures("ResNetForImageClassification", "ResNetConfig", embedding_size=8,
+                                hidden_sizes=[8, 16], depths=[1, 1]),
+}  # fmt: skip
+
+
+def _steps(model, run, given, count: int) -> list[list[torch.Tensor]]:
+    """Loss and gradients of each of some steps."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    out = []
+    for _ in range(count):
+        optimizer.zero_grad()
+        loss = run(**given) if isinstance(given, dict) else run(*given)
+        loss = getattr(loss, "loss", loss)
+        loss.backward()
+        out.append([loss.detach().clone(), *(p.grad.clone() for p in model.parameters() if p.grad is not None)])
+        optimizer.step()
+    return out
+
+
+def _double(given):
+    return torch.utils._pytree.tree_map(lambda x: x.double() if x.is_floating_point() else x, given)
+
+
+def check(model, given, count: int) -> None:
+    eager, exact = copy.deepcopy(model), copy.deepcopy(model).double()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        wanted = _steps(exact, exact, _double(given), count)
+        theirs = _steps(eager, eager, given, count)
+        run = torch.compile(model, backend="mlirfuse", options={"fallback": False})
+        ours = _steps(model, run, given, count)
+    for a, b, c in zip(ours, theirs, wanted):
+        assert error(a, c) <= 2 * error(b, c) + 1e-6
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_training_steps(name):
+    check(*OWN[name](), 3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_training_steps_of_published_models(name):
+    check(*PUBLISHED[name](), 5)
