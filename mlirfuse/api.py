@@ -30,7 +30,6 @@ from mlirfuse.frontend.numpy.symint import SymInt
 from mlirfuse.frontend.numpy.traced import Traced
 from mlirfuse.frontend.numpy.traced_array import TracedArray
 from mlirfuse.inspect import dump
-from mlirfuse.ir import ops as table
 from mlirfuse.ir import sizes as sz
 from mlirfuse.passes.base import build, discover, run_pipeline
 from mlirfuse.runtime import arrays, placement
@@ -647,9 +646,9 @@ def _refuse_complex(graph) -> None:
         for op in graph.ops
         if not op.row.view and any(v.dtype is not None and v.dtype.kind == "c" for v in (*op.operands, *op.results))
     ]
-    found = [op for op in found if table.TABLE[op.name].kind != "library"]
+    found = [op for op in found if op.row.kind != "library"]
     op = next(
-        (op for op in found if table.TABLE[op.name].kind != "create"), found[0] if found else None
+        (op for op in found if op.row.kind != "create"), found[0] if found else None
     )  # not a number that it is used with
     if op is not None:
         raise UnsupportedError(

@@ -118,14 +118,6 @@ def _regroup(flat, shape) -> list[list[Axis]] | None:
     return out if not leaves(left) else None
 
 
-def may_be_copied(op: Op) -> bool:
-    """Whether `fusion-segment` may give several segments a copy of ``op``, which then have the same axes."""
-    row = ops.TABLE.get(op.name)
-    return row is not None and (
-        row.kind in ("create", "elementwise") or op.name in ("reshape", "squeeze", "expand_dims", "broadcast_in_dim")
-    )
-
-
 class Axes:
     """The axes of ``ops`` and of the values they use. ``dims(v)`` gives each dimension's axes.
 
@@ -193,8 +185,8 @@ class Axes:
 
     def _visit(self, op: Op) -> None:
         rule = getattr(self, f"_{op.name}", None)
-        kind = ops.TABLE[op.name].kind if op.name in ops.TABLE else None
-        if may_be_copied(op) and self._is_copy(op):
+        kind = op.row.kind
+        if op.row.may_be_copied and self._is_copy(op):
             self.share(op.result, self._same[op.result])
         elif rule is not None:
             rule(op)

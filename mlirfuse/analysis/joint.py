@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from mlirfuse.analysis.axes import Axes
 from mlirfuse.analysis.phases import Analysis
 from mlirfuse.ir.graph import Op, Value
-
-_SAME_ELEMENTS = ("expand_dims", "squeeze", "broadcast_in_dim", "reshape", "permute")
+from mlirfuse.ir.ops import FOREIGN, TABLE, OpDef
 
 
 @dataclass(eq=False)
@@ -23,6 +22,7 @@ class MaxSumExp:
     results: list[Value]
     guarded: bool = False
     name: str = "max_sum_exp"
+    row: OpDef = FOREIGN
 
 
 @dataclass(eq=False)
@@ -33,6 +33,7 @@ class Moments:
     operands: list[Value]
     results: list[Value]
     name: str = "m2"
+    row: OpDef = TABLE["m2"]
 
 
 def in_phases(analysis: Analysis) -> list[list]:
@@ -56,12 +57,12 @@ def online(analysis: Analysis) -> list[list]:
 
 
 def _with_moments(phase: list) -> list:
-    deviations = {op.operands[0]: op for op in phase if op.name == "m2"}
+    deviations = {op.operands[0]: op for op in phase if op.row.accumulator == "moments"}
     totals = {op.operands[0]: op for op in phase if op.name == "sum" and op.operands[0] in deviations}
     out = []
     for op in phase:
         total = totals.get(op.operands[0])
-        if op.name == "m2" and total is not None:
+        if op.row.accumulator == "moments" and total is not None:
             out.append(Moments(op.operands, [total.result, op.result]))
         elif op is not total:
             out.append(op)
@@ -97,6 +98,6 @@ def _finite_or_zero(op: Op | None) -> Op | None:
 
 def _source(value: Value) -> Value:
     """What a value's elements are taken from, whatever its shape."""
-    while value.op is not None and value.op.name in _SAME_ELEMENTS:
+    while value.op is not None and value.op.row.keeps_all:
         value = value.op.operands[0]
     return value

@@ -10,21 +10,10 @@ from typing import Any
 
 from mlirfuse.analysis.axes import Axes, Axis
 from mlirfuse.core.errors import CompileError
-from mlirfuse.ir import ops
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.dtypes import DType
 from mlirfuse.ir.graph import Layout, Op, Value
 from mlirfuse.ir.sizes import Size
-
-INDEXED = {
-    "slice",
-    "concatenate",
-    "pad",
-    "take",
-    "take_along_axis",
-    "iota",
-}  # ops that need an index along one dimension
-RANDOM = {"uniform", "normal"}
 
 
 @dataclass
@@ -116,7 +105,7 @@ class Analysis:
         tensors = [v for v in self.inputs + self.outputs if self._direct(v)]
         rows = [(lambda a, v=v: self.axis_stride(v, a)) for v in tensors]
         for op in self.ops:
-            if op.name in RANDOM:  # counts elements in row-major order: as a tensor in memory would
+            if op.row.kind == "random":  # counts elements in row-major order: as a tensor in memory would
                 strides = sz.contiguous_strides(op.result.shape)
                 rows.append(lambda a, v=op.result, s=strides: _axis_stride(self.axes, v, s, a))
         for axis in axes:
@@ -153,7 +142,7 @@ def size_of(loop: list[Axis]) -> Size:
 
 
 def is_reduction(op: Op) -> bool:
-    return op.name in ops.TABLE and ops.TABLE[op.name].kind == "reduce"
+    return op.row.kind == "reduce"
 
 
 def phases_of(program: list[Op], axes: Axes) -> list[list[Op]]:
@@ -189,7 +178,7 @@ def analyze(program: list[Op], outputs: list[Value], layouts: dict[Value, Layout
         strides[value] = layout.strides if layout else sz.contiguous_strides(value.shape)
         strides[value] = tuple(0 if n == 1 else s for n, s in zip(value.shape, strides[value]))
     _adopt_reshapes(program, [v for v in inputs if v not in outputs], strides, axes)
-    partials = [op for op in program if op.name == "partial_sum"]
+    partials = [op for op in program if op.row.kind == "partial"]
     finishing = _following(program, partials)
     phases = phases_of([op for op in program if op not in finishing], axes)
     if phases:
@@ -261,7 +250,7 @@ def _adopt_reshapes(program: list[Op], inputs: list[Value], strides: dict[Value,
 def _pinned(program: list[Op], axes: Axes) -> set[Axis]:
     pinned: set[Axis] = set()
     for op in program:
-        if op.name in INDEXED:
+        if op.row.indexed:
             dims = list(axes.dims(op.result))
             for operand in op.operands:
                 for d, dim in enumerate(axes.dims(operand)):
@@ -278,7 +267,7 @@ def _pinned(program: list[Op], axes: Axes) -> set[Axis]:
         elif op.name == "reshape":
             if axes.flat(op.operands[0]) != axes.flat(op.result):
                 pinned.update(axes.flat(op.result))
-        elif op.name in ops.TABLE and ops.TABLE[op.name].kind == "elementwise":
+        elif op.row.kind == "elementwise":
             for operand in op.operands:
                 for d in range(operand.rank):
                     if operand.shape[d] != 1 and axes.dims(operand)[d] != axes.dims(op.result)[d]:
@@ -287,7 +276,7 @@ def _pinned(program: list[Op], axes: Axes) -> set[Axis]:
             for k, d in enumerate(op.attrs["dims"]):
                 if op.operands[0].shape[k] != 1 and axes.dims(op.operands[0])[k] != axes.dims(op.result)[d]:
                     pinned.update(axes.dims(op.result)[d])
-        elif op.name in ("argmax", "argmin"):
+        elif op.row.accumulator == "position":
             pinned.update(axes.reduced(op))
     return pinned
 

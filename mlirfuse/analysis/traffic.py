@@ -12,7 +12,6 @@ from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Block, Graph, Op, Segment, Value
 from mlirfuse.ir.sizes import Size
 
-_SAME_ELEMENTS = {"reshape", "permute", "squeeze", "expand_dims"}
 NAMES = "bytes_read", "bytes_written"  # among a segment's params
 
 
@@ -36,11 +35,9 @@ def _elements(value: Value, users: dict[Value, list[Op]], strides, outputs) -> S
         return all_of_it
     total: Size = 0
     for op in users.get(value, ()):
-        if op.name in _SAME_ELEMENTS or op.name == "slice":
-            part = _elements(op.result, users, {}, outputs)
-        elif op.name == "split":
+        if op.row.view in ("all", "some"):
             part = sum((_elements(v, users, {}, outputs) for v in op.results), 0)
-        elif op.name in ("take", "take_along_axis") and op.operands[1] is not value:
+        elif op.row.kind == "index" and op.operands[1] is not value:
             part = op.result.numel
         else:
             return all_of_it

@@ -241,11 +241,11 @@ def _explain(lowered) -> Explanation:
     number_of = {k.segment: k.number for k in kernels}
     outside = []
     for op in graph.ops:
-        if op.group is None and op.name not in listing.VIEWS and not listing.is_literal(op):
+        if op.group is None and not op.row.view and not listing.is_literal(op):
             outside.append(Outside(line(op), _why_outside(op)))
     views = []
     for op in graph.ops:
-        if op.name in listing.VIEWS and not (op.name == "broadcast_in_dim" and not op.operands[0].rank):
+        if op.row.view and not (op.name == "broadcast_in_dim" and not op.operands[0].rank):
             root = next((aliases[v][0] for v in op.results if v in aliases), None)
             if root is not None:
                 views.append(Outside(line(op), f"an alias of {names.of(root)}"))
@@ -270,7 +270,7 @@ def _why_another_group(kernel: Kernel, ops: list[Op]) -> str:
                 v.op is not None
                 and v.op not in inside
                 and v.op.group is None
-                and v.op.name not in listing.VIEWS
+                and not v.op.row.view
                 and not listing.is_literal(v.op)
             ):
                 return f"another group: it reads what {v.op.name} gives, which {_why_outside(v.op)}"

@@ -152,10 +152,10 @@ class _Program:
         if axes is not None:
             words.append(
                 f"axis={axes[0]}"
-                if op.name in ("argmax", "argmin") and len(axes) == 1
+                if op.row.accumulator == "position" and len(axes) == 1
                 else f"axis={self.attribute(tuple(axes))}"
             )
-        if op.name in ("argmax", "argmin") and axes is not None and len(axes) > 1:
+        if op.row.accumulator == "position" and axes is not None and len(axes) > 1:
             return None
         if op.name in ("sum", "prod"):
             words.append(f"dtype={dtype(op.result.dtype)}")
@@ -163,7 +163,7 @@ class _Program:
             words.append(f"ddof={attrs['correction']}")
         if attrs["keepdims"]:
             words.append("keepdims=True")
-        if op.name == "m2":
+        if op.row.accumulator == "moments":
             inner = ", ".join([x, *words[1:2], "keepdims=True"])
             return f"np.sum(np.square({x} - np.mean({inner})), {', '.join(words[1:])})"
         name = next((n for n in row.numpy if hasattr(np, n)), None)

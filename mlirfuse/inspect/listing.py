@@ -11,16 +11,6 @@ from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Graph, Op, Value
 
-VIEWS = (
-    "reshape",
-    "permute",
-    "squeeze",
-    "expand_dims",
-    "slice",
-    "broadcast_in_dim",
-    "split",
-)  # only other indices into what they read
-
 
 class Names:
     """A name for each value of a graph: its own, ``arg3``, or ``t0``, ``t1`` … in program order. ``env`` gives sizes
@@ -98,7 +88,7 @@ def is_literal(op: Op) -> bool:
         return False
     if op.name == "cast":
         return op.operands[0].op is not None and is_literal(op.operands[0].op)
-    return op.name in ("constant", "size")
+    return op.row.literal
 
 
 def literal(value) -> str:

@@ -18,13 +18,13 @@ from mlirfuse.lowering.math import corrected_reciprocal, exp, sum_of_exp
 def accumulator_types(op: Op) -> list[dt.DType]:
     """The element types of the accumulator's parts."""
     source = op.operands[0].dtype.compute
-    if op.name in ("any", "all"):
+    if op.row.accumulator == "truth":
         return [dt.bool_]
-    if op.name == "m2":
+    if op.row.accumulator == "moments":
         return [source] * 3
     if isinstance(op, MaxSumExp):
         return [source] * 2
-    return [source, dt.i64] if op.name in ("argmax", "argmin") else [source]
+    return [source, dt.i64] if op.row.accumulator == "position" else [source]
 
 
 def _extreme(dtype: dt.DType, largest: bool):
@@ -45,7 +45,7 @@ def identity(e: Emitter, op: Op, lanes: int) -> tuple[Val, ...]:
     }[op.name]  # fmt: skip
     types = accumulator_types(op)
     parts = [e.const(value, types[0], lanes)]
-    if op.name == "m2":
+    if op.row.accumulator == "moments":
         parts *= 3
     elif isinstance(op, MaxSumExp):
         parts.append(e.const(0.0, types[1], lanes))
@@ -68,11 +68,11 @@ def grouped(reductions: list[Op], flat: list[Val]) -> list[tuple[Val, ...]]:
 
 def element(e: Emitter, op: Op, value: Val, position: Val | None) -> tuple[Val, ...]:
     """The accumulator of one element; ``position`` (i64) is its place along the reduced axes, for argmax and argmin."""
-    if op.name in ("any", "all") and value.dtype is not dt.bool_:
+    if op.row.accumulator == "truth" and value.dtype is not dt.bool_:
         value = e.cmp("ne", value, 0)
-    if op.name in ("argmax", "argmin"):
+    if op.row.accumulator == "position":
         return value, e.splat(position, value.lanes)
-    if op.name == "m2":
+    if op.row.accumulator == "moments":
         return e.const(1.0, value.dtype, value.lanes), value, e.const(0.0, value.dtype, value.lanes)
     if isinstance(op, MaxSumExp):
         return value, e.const(1.0, value.dtype, value.lanes)
@@ -157,7 +157,7 @@ def _extreme_of(e: Emitter, name: str, a: Val, b: Val) -> Val:
 def total(e: Emitter, op: Op, rows, in_order: bool = False) -> tuple[Val, ...]:
     """The accumulator of several vectors: ``rows`` of (elements, position, mask or None), combined pairwise.
     ``in_order``: as for :func:`combine`."""
-    if op.name == "m2":
+    if op.row.accumulator == "moments":
         return _total_m2(e, op, rows)
     if isinstance(op, MaxSumExp):
         return accumulate(e, op, None, rows)
@@ -199,7 +199,7 @@ def in_pairs(combine, vals: list):
 def of_thread(e: Emitter, op: Op, rows) -> tuple[Val, ...]:
     """As :func:`total`, of the lanes too. Of an m2, the deviations from the mean of all of them: combining those of
     each lane takes four instructions a lane more."""
-    if op.name != "m2":
+    if op.row.accumulator != "moments":
         return across_lanes(e, op, total(e, op, rows))
     count, sums = counted(e, rows)
     known = e.known(count)
@@ -282,7 +282,7 @@ def across(e: Emitter, op: Op, a: tuple[Val, ...], pairwise, fold) -> tuple[Val,
     if isinstance(op, MaxSumExp):
         top = fold(e.max, a[0])
         return top, fold(e.add, e.mul(a[1], exp(e, e.sub(a[0], _base(e, top)))))
-    if op.name == "m2" and e.known(a[0]) is None:
+    if op.row.accumulator == "moments" and e.known(a[0]) is None:
         count = fold(e.add, a[0])
         mean = fold(e.add, e.mul(a[1], _share(e, a[0], count)))  # weighted before it is summed: a total may overflow
         apart = e.sub(a[1], mean)
@@ -330,7 +330,7 @@ def _part(e: Emitter, v: Val, start: int, count: int) -> Val:
 
 def result(e: Emitter, op: Op, a: tuple[Val, ...]) -> Val:
     """The reduction's value from its accumulator."""
-    return a[-1] if op.name in ("argmax", "argmin", "m2") else a[0]
+    return a[-1] if op.row.accumulator in ("position", "moments") else a[0]
 
 
 def results(e: Emitter, op: Op | MaxSumExp | Moments, a: tuple[Val, ...]) -> tuple[Val, ...]:

@@ -62,7 +62,7 @@ class NarrowFloats(Pass):
         graph.body.returns = [new.get(v, v) for v in graph.returns]
 
     def op(self, b: Builder, op: Op, operands: list[Value]):
-        row = table.TABLE.get(op.name)
+        row = op.row
         if op.name == "cast":
             (given,), (x,), to = op.operands, operands, op.attrs["to"]
             if narrow(given):
@@ -70,11 +70,9 @@ class NarrowFloats(Pass):
             return b.op(f"encode_{to.name[2:]}", b.cast(x, dt.f32)) if to.kind == "n" else b.cast(x, to)
         if op.name == "constant":
             return b.constant(op.attrs["value"].view("u1"), dt.u8)
-        if row is not None and row.calls:
+        if row.calls:
             return self.call(b, op, operands)
-        if row is None or (
-            row.kind not in ("shape", "index") and op.name not in ("copy", "segment_set", "full", "where")
-        ):
+        if not row.only_moves:
             raise PassError(
                 f"fusion-narrow-floats: {op.name} of {op.operands[0].dtype}: such numbers are only moved and cast",
                 op.loc,

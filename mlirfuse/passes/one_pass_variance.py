@@ -7,8 +7,6 @@ from mlirfuse.ir.graph import Block, Graph, Op, Value
 from mlirfuse.ir.ops import axes_of
 from mlirfuse.passes.base import Pass, blocks, register
 
-_VIEWS = {"reshape", "expand_dims", "squeeze", "broadcast_in_dim"}
-
 
 @register
 class OnePassVariance(Pass):
@@ -60,7 +58,7 @@ def _deviations_of(op: Op) -> Value | None:
     if source.shape != op.operands[0].shape:
         return None
     axes = axes_of(op.attrs, source.rank)
-    while mean.op is not None and mean.op.name in _VIEWS:
+    while mean.op is not None and mean.op.row.in_order:
         mean = mean.op.operands[0]
     quotient = mean.op
     if quotient is None or quotient.name not in ("div", "mul"):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from mlirfuse.analysis import traffic
-from mlirfuse.analysis.axes import Axes, may_be_copied
+from mlirfuse.analysis.axes import Axes
 from mlirfuse.analysis.phases import is_reduction
 from mlirfuse.ir import ops as table
 from mlirfuse.ir import sizes as sz
@@ -84,8 +84,8 @@ class _Segmenter:
         self.original: dict[
             Op, Op
         ] = {}  # of an op that was copied into a segment, which does not read the result from memory
-        self.asked = [v for op in members if op.name == ASKED for v in op.results]
-        self.partial = [v for op in members if op.name == "partial_sum" for v in op.results]
+        self.asked = [v for op in members if op.row.barrier for v in op.results]
+        self.partial = [v for op in members if op.row.kind == "partial" for v in op.results]
         self.log: list[Decision] = []
         self.parts = [self._single(op, position) for position, op in enumerate(members)]
         self.part = dict(zip(members, self.parts))
@@ -114,7 +114,7 @@ class _Segmenter:
             if part.reduced:
                 part.domain = self.axis_mask(op.operands[0])
                 part.late.update(op.results)
-        if op.name == "partial_sum":
+        if op.row.kind == "partial":
             part.domain = self.axis_mask(op.operands[0])
             for d in op.attrs["axes"]:
                 for axis in self.axes_of(op.operands[0])[d]:
@@ -124,7 +124,7 @@ class _Segmenter:
             uses = len(self.users.get(value, ())) + (value in self.returned)
             if uses:
                 part.outs[value] = uses
-                if op.name != "partial_sum":
+                if op.row.kind != "partial":
                     part.masks[self.axis_mask(value)] = part.masks.get(self.axis_mask(value), 0) + 1
         return part
 
@@ -166,7 +166,7 @@ class _Segmenter:
         for mask, count in b.masks.items():
             outs[mask] = outs.get(mask, 0) + count
         for _, _, value, uses in between:
-            if not uses and value.op.name != "partial_sum":
+            if not uses and value.op.row.kind != "partial":
                 outs[self.axis_mask(value)] -= 1
         masks = [mask for mask, count in outs.items() if count]
         if rows:
@@ -206,7 +206,7 @@ class _Segmenter:
         previous = None
         while pending:  # in the program's order, so that all that an op reads has been decided
             op = self.members[heapq.heappop(pending)]
-            if op is previous or op.name == "partial_sum":
+            if op is previous or op.row.kind == "partial":
                 continue
             previous = op
             if not (is_reduction(op) and self.axes.reduced(op)):
@@ -230,9 +230,7 @@ class _Segmenter:
 
     def _same_index(self, op: Op, late: list[Value]) -> bool:
         """Whether ``op`` uses each of its operands ``late`` at the index at which it gives a result."""
-        if op.name not in table.TABLE:
-            return False
-        kind = table.TABLE[op.name].kind
+        kind = op.row.kind
         if kind == "elementwise":
             out = self.axes_of(op.result)
             return all(
@@ -247,7 +245,7 @@ class _Segmenter:
             )
         if kind == "reduce":
             return not self.axes.reduced(op)
-        return op.name in ("permute", "squeeze", "expand_dims", "full")
+        return op.row.view == "all" or kind == "create"
 
     def cycle(self, a: _Part, b: _Part) -> bool:
         """Whether a path leads from ``a`` to ``b`` through another segment. It is looked for from both ends, a step of
@@ -294,7 +292,7 @@ class _Segmenter:
             a.outs[value] = uses
             if not uses:
                 del a.outs[value]
-                if value.op.name != "partial_sum":
+                if value.op.row.kind != "partial":
                     a.masks[self.axis_mask(value)] -= 1
         a.ops, fewer = (a.ops, b.ops) if len(a.ops) >= len(b.ops) else (b.ops, a.ops)
         a.ops += fewer
@@ -440,7 +438,7 @@ class _Segmenter:
             op = pending.pop()
             if op in found:
                 continue
-            if not may_be_copied(op) or op.name == ASKED or len(found) == _FEW:
+            if not op.row.may_be_copied or op.row.barrier or len(found) == _FEW:
                 return None
             found.add(op)
             for v in op.operands:
@@ -543,7 +541,7 @@ def _bytes(value: Value) -> int:
 def scheduler_of(members: list[Op], axes: Axes) -> str:
     """The kind of scheduler that takes these ops."""
     reductions = [op for op in members if is_reduction(op) and axes.reduced(op)]
-    if any(op.name == "partial_sum" for op in members):
+    if any(op.row.kind == "partial" for op in members):
         return "inner-outer"
     if not reductions:
         return "pointwise"
@@ -631,7 +629,7 @@ class SegmentPass(Pass):
         inside, out = set(members), {}
         for op in members:
             row = table.TABLE[op.name]
-            cheap = row.kind == "create" or (row.kind == "elementwise" and not op.result.shape and op.name != ASKED)
+            cheap = row.kind == "create" or (row.kind == "elementwise" and not op.result.shape and not op.row.barrier)
             if cheap and all(v in scalars or v.op in out for v in op.operands):
                 readers = users.get(op.result, ())
                 if readers and op.result not in returned and inside.issuperset(readers):

@@ -117,7 +117,7 @@ class _Split:
             and function is None
             and (
                 row is None
-                or (row.kind not in ("shape", "index") and op.name not in ("copy", "segment_set", "full", "sum"))
+                or (row.kind not in ("shape", "index") and op.name not in ("full", "sum") and not op.row.identity)
             )
         ):
             raise PassError(f"fusion-split-complex: {op.name} of complex values is not split into real ops", op.loc)

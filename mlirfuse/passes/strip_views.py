@@ -55,12 +55,8 @@ def _strip(block: Block, contiguous: dict[Value, bool]) -> None:
     def is_contiguous(value: Value) -> bool:
         if value not in contiguous:
             op = value.op
-            view = (
-                op is not None
-                and op.group is None
-                and op.name in (*_ANY_LAYOUT, "slice", "split", "broadcast_in_dim", "reshape")
-            )
-            keeps = view and op.name in ("squeeze", "expand_dims", "reshape") and is_contiguous(op.operands[0])
+            view = op is not None and op.group is None and op.row.view
+            keeps = view and op.row.view == "all" and op.row.in_order and is_contiguous(op.operands[0])
             contiguous[value] = op is not None and (not view or keeps)
         return contiguous[value]
 

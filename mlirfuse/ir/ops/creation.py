@@ -36,6 +36,7 @@ row(
     "create",
     "value",
     "value everywhere",
+    chooses=True,
     takes=ALL_TYPES,
     attrs={"shape": ...},
     infer=given_shape,

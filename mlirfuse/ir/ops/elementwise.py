@@ -318,6 +318,7 @@ row(
     "elementwise",
     "condition a b",
     "a where condition, else b",
+    chooses=True,
     ref=np.where,
     operand_dtypes=_where_dtypes,
     numpy="where",

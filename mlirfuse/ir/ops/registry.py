@@ -62,8 +62,8 @@ class OpDef:
     order, repetitions aside. ``indexed``: the result's index along a dimension is computed with, so that it needs one.
     ``accumulator``: what a reduction carries beside values: "position" of the chosen element, "moments" (count, mean,
     squared deviations), "truth" of the elements. ``barrier``: its operand and its users go into different kernels.
-    ``calls``: runs code that the table does not know, whose results may lie in its operands' memory.
-    ``identity``: the result's elements are the operand's.
+    ``calls``: runs code that the table does not know, whose results may lie in its operands' memory. ``identity``: the
+    result's elements are the operand's, at their places. ``chooses``: each is one of an operand's, whatever these are.
     """
 
     name: str
@@ -88,6 +88,7 @@ class OpDef:
     barrier: bool = False
     calls: bool = False
     identity: bool = False
+    chooses: bool = False
 
     @property
     def several(self) -> bool:
@@ -103,6 +104,11 @@ class OpDef:
     def keeps_all(self) -> bool:
         """A view of all elements of the operand."""
         return self.view in ("all", "repeated")
+
+    @property
+    def only_moves(self) -> bool:
+        """Its results' elements are elements of its operands, bit for bit."""
+        return self.kind in ("shape", "index") or self.identity or self.chooses
 
     @property
     def literal(self) -> bool:

@@ -79,14 +79,14 @@ class Kernel(Accesses):
 
     def _reduce_of_one(self, op: Op, env: Env) -> Steps:
         """A reduction over extents of 1 only."""
-        if op.name in ("argmax", "argmin"):
+        if op.row.accumulator == "position":
             return self.e.const(0, dt.i64)
         val = yield op.operands[0], self._through(op, env, self._kept(op))
-        if op.name == "m2":  # of one number: 0, or NaN where it is none or infinite
+        if op.row.accumulator == "moments":  # of one number: 0, or NaN where it is none or infinite
             return self.e.sub(val, val)
         if op.name == "sum" and val.dtype.is_float:  # sums begin at 0: that of -0 is 0
             return self.e.add(val, 0.0)
-        return self.e.cmp("ne", val, 0) if op.name in ("any", "all") and val.dtype is not dt.bool_ else val
+        return self.e.cmp("ne", val, 0) if op.row.accumulator == "truth" and val.dtype is not dt.bool_ else val
 
     def _kept(self, op: Op):
         """(operand dim, result dim) pairs of a reduction."""

@@ -126,7 +126,7 @@ class Generics(Elements):
 
     def _position(self, op: Op, reduced: list[int], extents: list[Size]) -> Val | None:
         """The place along the reduced dimensions, row-major, for argmax and argmin."""
-        if op.name not in ("argmax", "argmin"):
+        if op.row.accumulator != "position":
             return None
         return self.linear([Dim(d) for d in reduced], extents)
 

@@ -140,4 +140,4 @@ class Writer:
 
 
 def kind_of(op: Op | None) -> str:
-    return table.TABLE[op.name].kind if op is not None and op.name in table.TABLE else ""
+    return op.row.kind if op is not None and op.name in table.TABLE else ""

@@ -244,7 +244,7 @@ class CpuBody:
 
     def position(self, op: Op, env: Env) -> Val | None:
         """The place along the reduced dimensions, row-major, for argmax and argmin."""
-        if op.name not in ("argmax", "argmin"):
+        if op.row.accumulator != "position":
             return None
         index = ZERO
         for axis in self.analysis.axes.reduced(op):

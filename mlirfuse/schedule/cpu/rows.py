@@ -97,7 +97,7 @@ def _expensive(analysis: Analysis, varying: set[Value], threshold: int) -> set[V
         for value in op.results if not is_reduction(op) else ():
             if value in varying:
                 total[value] = min(threshold, table.TABLE[op.name].cost + sum(total.get(v, 0) for v in op.operands))
-    return {v for v, cost in total.items() if cost == threshold and table.TABLE[v.op.name].kind == "elementwise"}
+    return {v for v, cost in total.items() if cost == threshold and v.op.row.kind == "elementwise"}
 
 
 def cpu(name: str, analysis: Analysis, slots: Slots, params: Params, host: Host) -> list[CpuKernel]:

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from mlirfuse.analysis.phases import Analysis, size_of
 from mlirfuse.core.machine import Host
 from mlirfuse.ir import dtypes as dt
-from mlirfuse.ir import ops as table
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
 from mlirfuse.lowering.emitter import Emitter, Val
@@ -85,7 +84,7 @@ def _staged(analysis: Analysis, reading, writing) -> list[Value]:
     inputs = [v for v in analysis.once(_whole_inputs) if of(v, reading) == 1 and of(v, writing) not in (0, 1)]
     alone, needed = set(inputs), []
     for op in analysis.ops:
-        simple = op.name in table.TABLE and table.TABLE[op.name].kind in ("elementwise", "create")
+        simple = op.row.kind in ("elementwise", "create")
         if simple and op.operands and all(v in alone or not v.rank for v in op.operands):
             alone.update(op.results)
         else:

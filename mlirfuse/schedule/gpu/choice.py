@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Iterator
 
 from mlirfuse.analysis import joint
-from mlirfuse.analysis.phases import INDEXED, RANDOM, Analysis, is_outer, size_of
+from mlirfuse.analysis.phases import Analysis, is_outer, size_of
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
@@ -244,7 +244,7 @@ def _symbolic_lengths(analysis: Analysis, inner) -> set:
     that index along a dimension. No others: each that is a multiple or not makes another variant."""
     out = {a.size for a in analysis.pinned if not isinstance(a.size, int)}
     for op in analysis.ops:
-        if op.name in INDEXED:
+        if op.row.indexed:
             for key in ("start", "low", "size"):
                 out |= {n for n in op.attrs.get(key, ()) if not isinstance(n, int)}
             start = 0
@@ -252,7 +252,7 @@ def _symbolic_lengths(analysis: Analysis, inner) -> set:
                 start = start + operand.shape[op.attrs["axis"]]
                 out |= {start} if not isinstance(start, int) else set()
             out |= {n for v in op.operands for n in v.shape if not isinstance(n, int)}
-        elif op.name in RANDOM and op.result.rank:
+        elif op.row.kind == "random" and op.result.rank:
             out |= {op.result.shape[-1]} - {1}
     out |= {size_of(inner), *(a.size for a in inner)}
     return {n for n in out if not isinstance(n, int)}

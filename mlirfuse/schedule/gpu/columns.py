@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from mlirfuse.analysis import joint
-from mlirfuse.analysis.phases import RANDOM, Analysis, size_of
+from mlirfuse.analysis.phases import Analysis, size_of
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
 from mlirfuse.lowering import reductions as red
@@ -150,11 +150,11 @@ def _folds(analysis: Analysis) -> bool:
         len(kept) != 1
         or len(reduced) != 1
         or analysis.pinned
-        or any(op.name in ("argmax", "argmin") for op in analysis.phases[0])
+        or any(op.row.accumulator == "position" for op in analysis.phases[0])
     ):
         return False
     if any(
-        op.name in RANDOM for op in analysis.ops
+        op.row.kind == "random" for op in analysis.ops
     ):  # an element's number is counted in its own tensor's shape, from row and column apart
         return False
     domain, size = set(analysis.domain), size_of(kept[0])

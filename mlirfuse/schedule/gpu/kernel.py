@@ -417,7 +417,7 @@ class GpuBody:
 
     def position(self, op: Op, env: Env) -> Val | None:
         """The place along the reduced dimensions, row-major, for argmax and argmin."""
-        if op.name not in ("argmax", "argmin"):
+        if op.row.accumulator != "position":
             return None
         index = Index(0)
         for axis in self.analysis.axes.reduced(op):

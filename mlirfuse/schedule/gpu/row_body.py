@@ -114,7 +114,7 @@ class Rows(GpuBody):
             found = self.elements_of(op, places)
             out += (
                 red.gather(self.e, before, found)
-                if gather and op.name == "m2"
+                if gather and op.row.accumulator == "moments"
                 else red.accumulate(self.e, op, before, found)
             )
         return out

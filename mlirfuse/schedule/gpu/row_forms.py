@@ -51,7 +51,7 @@ def in_registers(rows: Rows) -> sz.Size:
         step = p.chunks
         if halves and isinstance(op, MaxSumExp) and p.chunks * lanes > 32:
             step = 1 if p.resident > 3 else 2
-        elif halves and op.name == "m2" and p.chunks * lanes > 64:
+        elif halves and op.row.accumulator == "moments" and p.chunks * lanes > 64:
             step = 4
         total = None
         for at in range(0, p.chunks, step):
@@ -162,7 +162,7 @@ def in_shared(rows: Rows) -> sz.Size:
                 weights_of(phase),
             ),
         )
-        return [deviating(op, *total) if op.name == "m2" else total for op, total in zip(phase, totals)]
+        return [deviating(op, *total) if op.row.accumulator == "moments" else total for op, total in zip(phase, totals)]
 
     def deviating(op: Op, count: Val, total: Val, nothing: Val) -> tuple[Val, ...]:
         """The squared deviations from this thread's own mean take another pass."""

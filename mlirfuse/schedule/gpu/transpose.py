@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 from mlirfuse.analysis.phases import Analysis, size_of
 from mlirfuse.ir import dtypes as dt
-from mlirfuse.ir import ops
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
 from mlirfuse.lowering.emitter import Val
@@ -208,7 +207,7 @@ def _frontier(analysis: Analysis, staged: list[Value]) -> list[Value]:
     alone, needed = set(staged), []
     for op in analysis.ops:
         if (
-            ops.TABLE[op.name].kind in ("elementwise", "create")
+            op.row.kind in ("elementwise", "create")
             and all(v in alone or not v.rank for v in op.operands)
             and op.operands
         ):

@@ -9,7 +9,6 @@ from mlirfuse.frontend.nvfuser.promotion import DataType
 from mlirfuse.frontend.nvfuser.values import DefinitionError, Scalar, Tensor, Vector, at_line, user_line
 from mlirfuse.ir import sizes as sz
 
-
 _CLASS = {"b": "b", "i": "i", "u": "i", "f": "f", "n": "f", "c": "c"}  # types that a pad's value may have
 
 
