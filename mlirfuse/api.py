@@ -25,6 +25,7 @@ from mlirfuse.frontend.numpy import scope, tracing
 from mlirfuse.frontend.numpy.arguments import ArgSpec, Static, layout_of
 from mlirfuse.frontend.numpy.captures import Captured
 from mlirfuse.frontend.numpy.effects import SideEffect
+from mlirfuse.frontend.numpy.rebuild import as_traced
 from mlirfuse.frontend.numpy.source import located
 from mlirfuse.frontend.numpy.symint import SymInt
 from mlirfuse.frontend.numpy.traced import Traced
@@ -182,7 +183,7 @@ class Jitted(_native.Function):
         """Any call; those that :meth:`_set_plain` covers come here only the first time."""
         leaves, tree = trees.flatten((args, kwargs))
         if any(isinstance(leaf, _TRACED) for leaf in leaves):  # called by a function that is being traced: a part of it
-            return self.fn(*args, **kwargs)
+            return as_traced(self.fn)(*args, **kwargs)
         entry = self._entry(tree)
         if not kwargs and all(child.kind == "leaf" for child in tree.children[0].children):
             self._set_plain(
@@ -353,7 +354,11 @@ class Jitted(_native.Function):
             entry.dispatch.set_static(leaf)
         if traced.mutated:
             entry.dispatch.set_alias_sensitive(True)
+        inputs = {id(c.array) for c in traced.captured} | {id(c.array) for c in entry.captured}
+        self._watch = [w for w in self._watch if not (isinstance(w[2], scope.Elements) and id(w[2].array) in inputs)]
         for watched in traced.scope:
+            if isinstance(watched[2], scope.Elements) and id(watched[2].array) in inputs:
+                continue  # for another kind: the array is an argument
             if not any(w[0] is watched[0] and w[1] == watched[1] for w in self._watch):
                 self._watch.append(watched)
                 self._set_watched(True)

@@ -291,7 +291,8 @@ def cross_entropy(logits, target, axis=-1, ignore_index=-100):
     if len(own) != len(rest) or not all(t.unify(n, m) for n, m in zip(own, rest)):
         fail(
             ShapeError,
-            f"cross_entropy: targets of shape {t.hints_of(own)} for logits of shape {t.hints_of(t.shape(logits._value))}",
+            f"cross_entropy: targets of shape {t.hints_of(own)} for logits of shape "
+            f"{t.hints_of(t.shape(logits._value))}",
         )
     if logits.ndim > 1 and axis != 1:
         logits = np.moveaxis(logits, axis, 1)

@@ -15,7 +15,8 @@ from mlirfuse.passes.base import Pass, register
 class CommonSubexpressions(Pass):
     """Replaces an op by an earlier one of the same name, operands and attributes. Only ops of one group are merged with
     each other, so that no value starts to travel between groups; nothing is merged across an op with an effect, nor
-    tensors of which one is written in place.
+    tensors of which one is written in place. Reductions that differ in ``keepdims`` alone are one and a view; results
+    that had memory of their own keep it.
 
     Before::
 
@@ -41,7 +42,9 @@ class CommonSubexpressions(Pass):
             pooled: list[Op] = []
             _pool(graph.body, pooled)
             graph.body.ops = pooled + graph.body.ops
+        before = [_memory(v) for v in graph.returns]
         _number(graph.body, {}, {}, written_memory(graph.ops))
+        _keep_results_apart(graph.body, before)
 
 
 def _pool(block: Block, pooled: list[Op]) -> None:
@@ -61,8 +64,11 @@ def _number(block: Block, seen: dict, new: dict[Value, Value], written: Callable
         if has_effect(op):
             seen = {}
         elif not op.blocks and (op.row.view or not any(map(written, op.results))):  # equal views are one memory anyway
-            first = seen.setdefault((op.name, tuple(map(id, op.operands)), _frozen(op.attrs), op.group, op.segment), op)
-            if first is not op:
+            attrs = {k: v for k, v in op.attrs.items() if k != "keepdims" or len(op.results) > 1}
+            first = seen.setdefault((op.name, tuple(map(id, op.operands)), _frozen(attrs), op.group, op.segment), op)
+            if first is not op and bool(first.attrs.get("keepdims")) != bool(op.attrs.get("keepdims")):
+                op = _other_rank(first, op)
+            elif first is not op:
                 new.update(zip(op.results, first.results))
                 continue
         kept.append(op)
@@ -70,6 +76,34 @@ def _number(block: Block, seen: dict, new: dict[Value, Value], written: Callable
             _number(nested, dict(seen), new, written)
     block.ops = kept
     block.returns = [new.get(v, v) for v in block.returns]
+
+
+def _other_rank(first: Op, op: Op) -> Op:
+    """What gives the result of ``op`` from that of ``first``, which differs in keeping the reduced dimensions or not."""
+    axes, rank = op.attrs.get("axes", op.attrs.get("axis")), op.operands[0].rank
+    axes = tuple(range(rank)) if axes is None else axes if isinstance(axes, tuple) else (axes,)
+    view = "expand_dims" if op.attrs.get("keepdims") else "squeeze"
+    made = Op(view, first.results, {"axes": axes}, op.results, loc=op.loc)
+    made.group, made.segment = op.group, op.segment
+    return made
+
+
+def _memory(value: Value) -> Value:
+    """The value whose memory ``value`` is a view of."""
+    while value.op is not None and value.op.row.view and not value.op.blocks:
+        value = value.op.operands[0]
+    return value
+
+
+def _keep_results_apart(body: Block, before: list[Value]) -> None:
+    """Copies results that had memory of their own before, and share it with an earlier one now."""
+    seen: dict[Value, Value] = {}
+    for k, (value, had) in enumerate(zip(body.returns, before)):
+        now = _memory(value)
+        if seen.setdefault(now, had) is not had and now.op is not None:
+            copy = Op("copy", [value], {}, [Value(value.dtype, value.shape)], loc=value.op and value.op.loc)
+            body.ops.append(copy)
+            body.returns[k] = copy.result
 
 
 def _frozen(value):

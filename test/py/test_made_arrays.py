@@ -132,9 +132,24 @@ def made_then_reduced(x):
 
 
 PROGRAMS = [
-    row_sums, laplace, rotation, in_a_helper, imported_names, imported_inside, nested, weights, grids, unit_row, positions, shapes,
-    copies, constants_only, gathered, histogram, made_then_reduced,
-]  # fmt: skip
+    row_sums,
+    laplace,
+    rotation,
+    in_a_helper,
+    imported_names,
+    imported_inside,
+    nested,
+    weights,
+    grids,
+    unit_row,
+    positions,
+    shapes,
+    copies,
+    constants_only,
+    gathered,
+    histogram,
+    made_then_reduced,
+]
 
 
 @pytest.mark.parametrize("fn", PROGRAMS, ids=lambda f: f.__name__)

@@ -1,4 +1,4 @@
-"""What a call passes in, as tracing and dispatch see it: arrays and numbers by type and layout, the rest as constants."""
+"""What a call passes in, as tracing and dispatch see it: arrays and numbers by type and layout, else constants."""
 
 from __future__ import annotations
 
@@ -42,8 +42,14 @@ class ArgSpec:
                     f"an array whose strides {value.strides} are no multiples of its items' {size} bytes: pass a copy"
                 )
             address = value.ctypes.data
-            return ArgSpec(dtype, value.shape, tuple(s // size for s in value.strides), (address & -address) & 0xFF or 256,
-                           writable=value.flags.writeable, value=None if value.ndim else value[()])  # fmt: skip
+            return ArgSpec(
+                dtype,
+                value.shape,
+                tuple(s // size for s in value.strides),
+                (address & -address) & 0xFF or 256,
+                writable=value.flags.writeable,
+                value=None if value.ndim else value[()],
+            )
         if isinstance(value, np.generic):
             return ArgSpec(dt.of(value.dtype), scalar=True, writable=False, value=value)
         if type(value) in _WEAK and not (type(value) is int and not -(2**63) <= value < 2**63):

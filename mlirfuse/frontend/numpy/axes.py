@@ -55,7 +55,8 @@ def shape_of(t, shape) -> tuple[Size, ...]:
     if isinstance(shape, TracedArray) and shape.ndim:
         fail(
             TraceError,
-            "a shape that is a traced array: shapes must be known without the arrays' values; use x.shape or arguments that are ints",
+            "a shape that is a traced array: shapes must be known without the arrays' values; use "
+            "x.shape or arguments that are ints",
         )
     return (size_of(t, shape),)
 

@@ -34,15 +34,44 @@ class Stop(BaseException):
 
 # Every function of these modules reads or changes what is outside the program.
 _ACTING_MODULES = {
-    "time", "_random", "random", "secrets", "uuid", "logging", "subprocess", "_posixsubprocess", "socket", "_socket", "tempfile",
-    "shutil", "glob", "posix", "nt", "warnings", "_warnings", "numpy.random", "numpy.random.mtrand",
+    "time",
+    "_random",
+    "random",
+    "secrets",
+    "uuid",
+    "logging",
+    "subprocess",
+    "_posixsubprocess",
+    "socket",
+    "_socket",
+    "tempfile",
+    "shutil",
+    "glob",
+    "posix",
+    "nt",
+    "warnings",
+    "_warnings",
+    "numpy.random",
+    "numpy.random.mtrand",
     "numpy.random._generator",
-}  # fmt: skip
+}
 _ACTING_BUILTINS = {"print", "open", "input", "breakpoint"}
 _ACTING_NUMPY = {
-    "save", "savez", "savez_compressed", "savetxt", "load", "loadtxt", "genfromtxt", "fromfile", "fromregex", "memmap", "seterr",
-    "seterrcall", "setbufsize", "set_printoptions",
-}  # fmt: skip
+    "save",
+    "savez",
+    "savez_compressed",
+    "savetxt",
+    "load",
+    "loadtxt",
+    "genfromtxt",
+    "fromfile",
+    "fromregex",
+    "memmap",
+    "seterr",
+    "seterrcall",
+    "setbufsize",
+    "set_printoptions",
+}
 
 
 def acts(value) -> str | None:
@@ -116,11 +145,13 @@ class Snapshot:
                 self.kept.append((name, value, _state(value)))
             elif isinstance(value, type):
                 if namespace_of(value) is not None:
-                    held = {k: v for k, v in vars(value).items() if not k.startswith("__")}
+                    held = _attributes(value)
                     inside = [(f"{name}.{k}", v) for k, v in held.items()]
                     self.kept.append((name, value, held))
             elif isinstance(value, types.FunctionType):
                 queue.append((name, value.__dict__, depth))
+            elif _is_ours(value):  # a compiled function, on which the user may have set attributes
+                self.kept.append((name, value, _attributes(value)))
             elif namespace_of(value) is not None:
                 space = vars(value)
                 seen.add(id(space))
@@ -207,8 +238,8 @@ def _restored(value, before) -> bool:
         if value == before:
             return False
         value[:] = before
-    elif isinstance(value, type):
-        now = {k: v for k, v in vars(value).items() if not k.startswith("__")}
+    elif isinstance(value, type) or _is_ours(value):
+        now = _attributes(value)
         if now.keys() == before.keys() and _same(now, before):
             return False
         for key in now.keys() - before.keys():
@@ -221,6 +252,16 @@ def _restored(value, before) -> bool:
             return False
         _set_state(value, before)
     return True
+
+
+def _is_ours(value) -> bool:
+    return type(value).__module__.startswith("mlirfuse.") and hasattr(value, "__dict__")
+
+
+def _attributes(value) -> dict:
+    """What a class, or an object of ours, has been given; of ours without what is private."""
+    prefix = "__" if isinstance(value, type) else "_"
+    return {k: v for k, v in vars(value).items() if not k.startswith(prefix)}
 
 
 def _same(now, before) -> bool:

@@ -24,8 +24,12 @@ def getitem(self, key):
             or isinstance(k, (bool, np.bool_))
             or (isinstance(k, list) and any(isinstance(b, (bool, np.bool_)) for b in k))
         ):
-            fail(TraceError, "an index that is an array of bools gives as many elements as are true, a shape that depends on values: use "
-                 "np.where(mask, x, 0), or multiply by the mask, and keep the shape")  # fmt: skip
+            fail(
+                TraceError,
+                "an index that is an array of bools gives as many elements as are true, a shape that "
+                "depends on values: use "
+                "np.where(mask, x, 0), or multiply by the mask, and keep the shape",
+            )
     view = (
         basic_view(self, [slice(None) if is_index_array(k) else k for k in parts])
         if not all(map(is_index_array, parts)) or not parts
@@ -56,7 +60,8 @@ def setitem(self, key, new) -> None:
     if any(is_mask(k) or isinstance(k, (bool, np.bool_)) for k in parts):
         fail(
             UnsupportedError,
-            "assignment to a mask beside other indices is not supported in a compiled function: use np.where(mask, new, x)",
+            "assignment to a mask beside other indices is not supported in a compiled function: use "
+            "np.where(mask, new, x)",
         )
     if any(is_index_array(k) for k in parts):
         scatter(self, parts, new)
@@ -96,13 +101,17 @@ def _set_masked(self, mask, new) -> None:
         if not t.unify(n, m):  # a mask does not broadcast
             fail(
                 IndexError,
-                f"boolean index did not match indexed array along axis {k}; size of axis is {t.hint(n)} but size of corresponding "
+                f"boolean index did not match indexed array along axis {k}; size of axis is "
+                f"{t.hint(n)} but size of corresponding "
                 f"boolean axis is {t.hint(m)}: use x[...] = np.where(mask, value, x), which broadcasts it",
             )
     source = _whole(operand(t, new), self._value.dtype)
     if isinstance(source, TracedArray) and source.ndim:
-        fail(TraceError, "x[mask] = values takes as many values as the mask has true elements, a number that depends on values: use "
-             "x[...] = np.where(mask, values_of_the_shape_of_x, x); a single number can be assigned")  # fmt: skip
+        fail(
+            TraceError,
+            "x[mask] = values takes as many values as the mask has true elements, a number that depends on values: use "
+            "x[...] = np.where(mask, values_of_the_shape_of_x, x); a single number can be assigned",
+        )
     value = mask.value
     if mask.ndim < self.ndim:
         value = t.emit("expand_dims", value, axes=tuple(range(mask.ndim, self.ndim)))

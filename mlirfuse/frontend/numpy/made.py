@@ -65,9 +65,14 @@ def _of_known(name: str, convert):
 
 
 for _name, _convert in (
-    ("__bool__", bool), ("__int__", int), ("__float__", float), ("__complex__", complex), ("__index__", operator.index),
-    ("item", np.ndarray.item), ("tolist", np.ndarray.tolist),
-):  # fmt: skip
+    ("__bool__", bool),
+    ("__int__", int),
+    ("__float__", float),
+    ("__complex__", complex),
+    ("__index__", operator.index),
+    ("item", np.ndarray.item),
+    ("tolist", np.ndarray.tolist),
+):
     _of_known(_name, _convert)
 
 

@@ -10,8 +10,21 @@ import numpy as np
 
 from mlirfuse.frontend.numpy.source import is_internal
 
-PLAIN_TYPES = (str, bytes, int, float, complex, type(None), type, np.ndarray, np.dtype, np.generic, np.ufunc, types.ModuleType,
-                types.BuiltinFunctionType)  # fmt: skip
+PLAIN_TYPES = (
+    str,
+    bytes,
+    int,
+    float,
+    complex,
+    type(None),
+    type,
+    np.ndarray,
+    np.dtype,
+    np.generic,
+    np.ufunc,
+    types.ModuleType,
+    types.BuiltinFunctionType,
+)
 
 
 def namespace_of(value):

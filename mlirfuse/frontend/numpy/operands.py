@@ -40,7 +40,8 @@ def operand(t, x):
         if x._trace is not t:
             fail(
                 TraceError,
-                "an array traced by another compiled function was used here: it was kept from that function's own trace",
+                "an array traced by another compiled function was used here: it was kept from that "
+                "function's own trace",
             )
         return x
     if x.__class__ in (int, float, bool, SymInt) or isinstance(x, np.generic):

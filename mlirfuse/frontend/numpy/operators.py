@@ -19,22 +19,38 @@ from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 
 _OPERATORS = {
-    "add": (np.add, operator.add), "sub": (np.subtract, operator.sub), "mul": (np.multiply, operator.mul),
-    "truediv": (np.true_divide, operator.truediv), "floordiv": (np.floor_divide, operator.floordiv), "mod": (np.remainder, operator.mod),
-    "pow": (np.power, operator.pow), "and": (np.bitwise_and, operator.and_), "or": (np.bitwise_or, operator.or_),
-    "xor": (np.bitwise_xor, operator.xor), "lshift": (np.left_shift, operator.lshift), "rshift": (np.right_shift, operator.rshift),
+    "add": (np.add, operator.add),
+    "sub": (np.subtract, operator.sub),
+    "mul": (np.multiply, operator.mul),
+    "truediv": (np.true_divide, operator.truediv),
+    "floordiv": (np.floor_divide, operator.floordiv),
+    "mod": (np.remainder, operator.mod),
+    "pow": (np.power, operator.pow),
+    "and": (np.bitwise_and, operator.and_),
+    "or": (np.bitwise_or, operator.or_),
+    "xor": (np.bitwise_xor, operator.xor),
+    "lshift": (np.left_shift, operator.lshift),
+    "rshift": (np.right_shift, operator.rshift),
     "matmul": (np.matmul, operator.matmul),
-}  # fmt: skip
+}
 
 
 _COMPARE_OPERATORS = {
-    "eq": (np.equal, operator.eq), "ne": (np.not_equal, operator.ne), "lt": (np.less, operator.lt), "le": (np.less_equal, operator.le),
-    "gt": (np.greater, operator.gt), "ge": (np.greater_equal, operator.ge),
-}  # fmt: skip
+    "eq": (np.equal, operator.eq),
+    "ne": (np.not_equal, operator.ne),
+    "lt": (np.less, operator.lt),
+    "le": (np.less_equal, operator.le),
+    "gt": (np.greater, operator.gt),
+    "ge": (np.greater_equal, operator.ge),
+}
 
 
-_UNARY_OPERATORS = {"neg": (np.negative, operator.neg), "pos": (np.positive, operator.pos), "abs": (np.absolute, operator.abs),
-                    "invert": (np.invert, operator.invert)}  # fmt: skip
+_UNARY_OPERATORS = {
+    "neg": (np.negative, operator.neg),
+    "pos": (np.positive, operator.pos),
+    "abs": (np.absolute, operator.abs),
+    "invert": (np.invert, operator.invert),
+}
 
 
 _OPERATOR_UFUNCS = {f: u for group in (_OPERATORS, _COMPARE_OPERATORS, _UNARY_OPERATORS) for u, f in group.values()}
@@ -96,11 +112,10 @@ def _binary_method(ufunc, function, reflected: bool):
             and self._value.dtype is dt.f16
         ):
             return call_ufunc(np.sqrt, (self,))  # np.power has the power here, which differs at -0.0 and -inf
-        if other.__class__ not in _PLAIN:
-            if not (
-                isinstance(other, (TracedArray, np.generic, np.ndarray, int, float, list, tuple)) or is_array(other)
-            ):
-                return NotImplemented
+        if other.__class__ not in _PLAIN and not (
+            isinstance(other, (TracedArray, np.generic, np.ndarray, int, float, list, tuple)) or is_array(other)
+        ):
+            return NotImplemented
         pair = (other, self) if reflected else (self, other)
         if self._weak is not None and (other.__class__ in _PLAIN or getattr(other, "_weak", None) is not None):
             return scalar_operator(function, *pair)

@@ -77,7 +77,7 @@ def _merged_indices(x, view, parts, writing: bool) -> tuple:
                 words = "shape mismatch: indexing arrays could not be broadcast together"
                 at = t.emit("add", *aligned(t, [t.emit("mul", flat, t.builder.size(shape[a])), at], words))
             flat = at
-        value = t.emit("reshape", value, shape=shape[: axes[0]] + (t.extent(merged),) + shape[axes[-1] + 1 :])
+        value = t.emit("reshape", value, shape=(*shape[: axes[0]], t.extent(merged), *shape[axes[-1] + 1 :]))
         index = flat
     return view, value, index, axes[0], in_place
 
@@ -125,10 +125,14 @@ def scatter(x, parts, new) -> None:
         source = squeeze(source, 0)
         own = own[1:]
     if len(own) > len(inner) or any(n != 1 and not t.unify(n, m) for n, m in zip(reversed(own), reversed(inner))):
-        fail(ShapeError, f"shape mismatch: value array of shape {t.hints_of(own)} could not be broadcast to indexing result of shape "
-             f"{t.hints_of(inner)}")  # fmt: skip
+        fail(
+            ShapeError,
+            f"shape mismatch: value array of shape {t.hints_of(own)} could not be broadcast to "
+            "indexing result of shape "
+            f"{t.hints_of(inner)}",
+        )
     count = t.extent(sz.product(t.shape(index)))
-    flat_shape = shape[:axis] + (count,) + shape[axis + 1 :]
+    flat_shape = (*shape[:axis], count, *shape[axis + 1 :])
     values = (
         t.builder.reshape(broadcast_value(t, source.value, tuple(map(t.canonical, inner))), flat_shape)
         if own

@@ -71,7 +71,7 @@ def loop_types(ufunc, kinds: tuple) -> tuple[DType, ...]:
     """The types that NumPy computes the ufunc in and gives: inputs, then outputs."""
     outputs = (None,) * (ufunc.nin + ufunc.nout - len(kinds))
     found = ufunc.resolve_dtypes(kinds + outputs)
-    if any(d == object for d in found):  # NumPy compares two Python ints as such
+    if any(d.kind == "O" for d in found):  # NumPy compares two Python ints as such
         found = ufunc.resolve_dtypes(tuple(np.dtype(np.int64) if k is int else k for k in kinds) + outputs)
     return tuple(dt.of(d) for d in found)
 

@@ -24,8 +24,11 @@ def array_ufunc(ufunc, method: str, inputs, kwargs):
             return ufunc(0)
         out = kwargs.get("out")
         if isinstance(out, tuple) and any(isinstance(o, np.ndarray) for o in out):
-            fail(TraceError, f"np.{ufunc.__name__} would write a traced value into an array from outside the function: "
-                 "make that array an argument, or compute into a new one")  # fmt: skip
+            fail(
+                TraceError,
+                f"np.{ufunc.__name__} would write a traced value into an array from outside the function: "
+                "make that array an argument, or compute into a new one",
+            )
         return call_ufunc(ufunc, inputs, kwargs)
     if method == "outer":
         a, b = (asarray(x) for x in inputs)
@@ -50,7 +53,8 @@ def array_function(function, args, kwargs):
         if module.startswith("numpy.random"):
             fail(
                 TraceError,
-                f"np.random.{name} inside a compiled function: use mlirfuse.numpy.uniform, normal or dropout with a seed",
+                f"np.random.{name} inside a compiled function: use mlirfuse.numpy.uniform, normal or "
+                "dropout with a seed",
             )
         spelled = f"{module.replace('numpy', 'np', 1)}.{name}"
         fail(UnsupportedError, f"the function {spelled} is not supported in a compiled function{suggestion(name)}")

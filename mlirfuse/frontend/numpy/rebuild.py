@@ -23,6 +23,7 @@ from mlirfuse.frontend.numpy.effects import acts, stop
 from mlirfuse.frontend.numpy.made import creation_stand_in
 from mlirfuse.frontend.numpy.registry import CREATION
 from mlirfuse.frontend.numpy.source import is_internal
+from mlirfuse.frontend.numpy.trace_state import current
 
 _LIBRARIES = tuple(
     {path for key, path in sysconfig.get_paths().items() if key in ("stdlib", "platstdlib", "purelib", "platlib")}
@@ -107,9 +108,6 @@ class StandIns:
             return value if function is value.__func__ else types.MethodType(function, value.__self__)
         if isinstance(value, functools.partial):
             return functools.partial(self.of(value.func), *value.args, **value.keywords)
-        inner = getattr(value, "__wrapped__", None)
-        if type(value).__module__.startswith("mlirfuse.") and isinstance(inner, types.FunctionType):
-            return self.of(inner)  # another compiled function: a part of this one
         return self._created(value)
 
     def _created(self, value):
@@ -164,11 +162,31 @@ class StandIns:
         return None
 
 
+def as_traced(fn):
+    """``fn``, which is called while another function is traced, as a part of that."""
+    trace = current()
+    return fn if trace is None or trace.stand_ins is None else trace.stand_ins.of(fn)
+
+
 _EMPTY = object()
 _REPLACED_MODULES = {
-    "numpy", "numpy.random", "datetime", "glob", "logging", "os", "random", "secrets", "shutil", "socket", "subprocess", "sys",
-    "tempfile", "time", "uuid", "warnings",
-}  # fmt: skip
+    "numpy",
+    "numpy.random",
+    "datetime",
+    "glob",
+    "logging",
+    "os",
+    "random",
+    "secrets",
+    "shutil",
+    "socket",
+    "subprocess",
+    "sys",
+    "tempfile",
+    "time",
+    "uuid",
+    "warnings",
+}
 
 
 class _Acting:

@@ -57,12 +57,16 @@ _HINTS = {
     "nonzero": "its result's shape depends on values; use np.where(condition, a, b)",
     "argwhere": "its result's shape depends on values; use np.where(condition, a, b)",
     "flatnonzero": "its result's shape depends on values; use np.where(condition, a, b)",
-    "unique": "its result's shape depends on values", "compress": "use np.where(condition, a, b)",
+    "unique": "its result's shape depends on values",
+    "compress": "use np.where(condition, a, b)",
     "extract": "use np.where(condition, a, b)",
-    "copyto": "use x[...] = y", "put": "use np.where", "putmask": "use np.where", "place": "use np.where",
+    "copyto": "use x[...] = y",
+    "put": "use np.where",
+    "putmask": "use np.where",
+    "place": "use np.where",
     "tofile": "write the result outside the compiled function",
     "fft": "transforms are computed outside the compiled function",
-}  # fmt: skip
+}
 
 
 def suggestion(name: str) -> str:

@@ -25,7 +25,7 @@ def roots_of(fn, objects=()) -> tuple[list, set[str]]:
             out.append(("self", receiver, (), receiver))
         if not isinstance(function, types.FunctionType):
             out.append(("self", function, (), function))
-            function = getattr(type(function), "__call__", None)
+            function = inspect.getattr_static(type(function), "__call__", None)
             if not isinstance(function, types.FunctionType):
                 continue
         code = function.__code__
@@ -44,7 +44,7 @@ def roots_of(fn, objects=()) -> tuple[list, set[str]]:
         for k, value in enumerate(function.__defaults__ or ()):
             out.append((f"default{k}", function, (("attr", "__defaults__"), ("item", k)), value))
         names = words_of(code)
-        for name, root, steps, value in out[first:] + [r for r in out[:first] if r[0] == "self"]:
+        for name, _, _, value in out[first:] + [r for r in out[:first] if r[0] == "self"]:
             if isinstance(value, (types.FunctionType, types.MethodType)):
                 queue.append(value)
             elif isinstance(value, types.ModuleType) and not is_internal(getattr(value, "__file__", None) or "<frozen"):
@@ -89,19 +89,39 @@ _SCALARS = (
 )
 
 
-def scope_of(t: Trace) -> list:
+_MOST_BYTES = 1 << 20  # of an array whose elements are compared at every call
+
+
+class Elements:
+    """An array from outside whose elements the trace may have read as constants: it is no argument of the graph."""
+
+    def __init__(self, array: np.ndarray):
+        self.array, self.content = array, array.tobytes()
+
+    def hold(self, now) -> bool:
+        """Whether ``now`` is the array, and holds what it held."""
+        return now is self.array and now.tobytes() == self.content
+
+
+def scope_of(t: Trace, returned: set[int]) -> list:
     """What the function reads from around it and could find changed at a later call: (namespace, key, value) for
-    numbers, strings and functions, and for the containers and objects that lead to them; where arrays were computed
-    from outside ones while the function was traced, the arrays, too. A key is an attribute's name, an item's key or,
-    for its length, ``len``."""
+    numbers, strings and functions, and for the containers and objects that lead to them; :class:`Elements` for arrays
+    that are no arguments of the graph and not just ``returned`` (their ids); where arrays were computed from outside
+    ones while the function was traced, the arrays, too. A key is an attribute's name, an item's key or, for its
+    length, ``len``."""
     kinds = _SCALARS + ((np.ndarray,) if any(not paths for _, _, paths in t.captured.values()) else ())
+    arguments = {id(array) for array, _, paths in t.captured.values() if paths} | returned
     out: dict[tuple, tuple] = {}
     seen: set[int] = set()
     queue: collections.deque = collections.deque()
 
     def meet(namespace, key, value, depth):
+        if isinstance(value, types.FunctionType) and value.__dict__:
+            meet(None, None, value.__dict__, depth)
         container = isinstance(value, (dict, list, tuple)) or namespace_of(value) is not None
-        if namespace is not None and (isinstance(value, kinds) or container):
+        if isinstance(value, np.ndarray) and id(value) not in arguments and value.nbytes <= _MOST_BYTES:
+            value = Elements(value)
+        if namespace is not None and (isinstance(value, (*kinds, Elements)) or container):
             out[id(namespace), key] = (namespace, key, value)
         if container and depth < 4 and id(value) not in seen:
             seen.add(id(value))
@@ -147,6 +167,8 @@ def read_scope(namespace, key):
 def unchanged(now, value) -> bool:
     """Whether what a trace read is the same now. Containers, objects and arrays are told by identity: what they hold is
     watched by itself, or read at each call."""
+    if isinstance(value, Elements):
+        return value.hold(now)
     return now is value or (isinstance(value, _SCALARS) and same_value(now, value))
 
 

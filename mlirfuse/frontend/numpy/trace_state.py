@@ -66,6 +66,7 @@ class Trace:
         self.device = "cpu"
         self.contiguous: set[Value] = set()  # arguments that are row-major without gaps
         self.roots: list = []
+        self.stand_ins: Any = None  # the mlirfuse.frontend.numpy.rebuild.StandIns of the function that is traced
         self.words: set[str] = set()  # the names and strings in the code that is traced
         self._counts = {"s": 0, "t": 0}
 
@@ -293,7 +294,8 @@ class Trace:
                 )
                 fail(
                     TraceError,
-                    f"an array on {spec.device} from outside the function is used with arguments on {self.device}: move it there before{made}",
+                    f"an array on {spec.device} from outside the function is used with arguments on "
+                    f"{self.device}: move it there before{made}",
                 )
             name, paths = ways_to(array, self.roots + frame_roots())
             position, key = len(self.block.args), id(array)

@@ -95,7 +95,8 @@ class TracedArray:
         if not reshapes_are_views(self._trace, self._buffer.origin, self._path):
             fail(
                 TraceError,
-                "an array and a reshape of it are written and read here, and whether NumPy made the reshape a view or a copy depends "
+                "an array and a reshape of it are written and read here, and whether NumPy made the "
+                "reshape a view or a copy depends "
                 "on how the array lies in memory: write into the array before it is reshaped, or reshape a copy of it",
             )
 
@@ -177,13 +178,18 @@ class TracedArray:
     def __bool__(self) -> bool:
         fail(
             TraceError,
-            f"the truth of a traced array ({self!r}) is not known while the function is compiled: it cannot decide an 'if', "
+            f"the truth of a traced array ({self!r}) is not known while the function is compiled: it "
+            "cannot decide an 'if', "
             "'while', 'and' or 'assert'. Use np.where(condition, a, b), or np.logical_and / & and | for conditions",
         )
 
     def _no_number(self, what: str):
-        fail(TraceError, f"{what} needs a number, and the value of a traced array ({self!r}) is not known while the function is compiled. "
-             "Keep it as an array, or compute the number outside the function and pass it as an argument")  # fmt: skip
+        fail(
+            TraceError,
+            f"{what} needs a number, and the value of a traced array ({self!r}) is not known while "
+            "the function is compiled. "
+            "Keep it as an array, or compute the number outside the function and pass it as an argument",
+        )
 
     def __float__(self):
         self._no_number("float()")
@@ -206,6 +212,11 @@ class TracedArray:
     __hash__ = None
 
     def __array__(self, dtype=None, copy=None):
-        fail(TraceError, f"a traced array ({self!r}) cannot become a NumPy array while the function is compiled. np.array and np.asarray "
-             "of traced values: use mlirfuse.numpy.asarray, or np.stack for a list of them; a function of another library: call it "
-             "outside the compiled function")  # fmt: skip
+        fail(
+            TraceError,
+            f"a traced array ({self!r}) cannot become a NumPy array while the function is compiled. "
+            "np.array and np.asarray "
+            "of traced values: use mlirfuse.numpy.asarray, or np.stack for a list of them; a "
+            "function of another library: call it "
+            "outside the compiled function",
+        )

@@ -42,7 +42,7 @@ def trace(fn, leaves, tree: trees.Tree, name: str | None = None, aliases: dict[i
     UnsupportedError or what the function itself raises.
     """
     t = Trace()
-    replaced = StandIns()
+    replaced = t.stand_ins = StandIns()
     paths = argument_names(fn, tree)
     stand_ins, arg_leaves, arrays = [], [], {}
     device = "cpu"
@@ -74,8 +74,12 @@ def trace(fn, leaves, tree: trees.Tree, name: str | None = None, aliases: dict[i
     if device != "cpu":
         for leaf, spec in enumerate(leaves):
             if isinstance(spec, ArgSpec) and not spec.scalar and spec.device != device:
-                fail(TraceError, f"arguments on two devices: '{paths[leaf]}' is on {spec.device}, others on {device}. Move them to one; only "
-                     "numbers and 0-d arrays may stay on the host")  # fmt: skip
+                fail(
+                    TraceError,
+                    f"arguments on two devices: '{paths[leaf]}' is on {spec.device}, others on "
+                    f"{device}. Move them to one; only "
+                    "numbers and 0-d arrays may stay on the host",
+                )
     position = {leaf: k for k, leaf in enumerate(arg_leaves)}
     args, kwargs = tree.unflatten(stand_ins)
     statics = [spec.value for spec in leaves if isinstance(spec, Static)]
@@ -141,8 +145,21 @@ def trace(fn, leaves, tree: trees.Tree, name: str | None = None, aliases: dict[i
     )
     _finish(t, graph)
     captured = [Captured(array, paths) for array, _, paths in t.captured.values()]
-    return Traced(graph, out_tree, outs, t.static_leaves, list(t.guards), t.equalities, mutated, captured, t.symbols, arg_leaves,
-                  {k: sorted(v) for k, v in t.scalar_ranges.items()}, t.index_ranges, scope_of(t))  # fmt: skip
+    return Traced(
+        graph,
+        out_tree,
+        outs,
+        t.static_leaves,
+        list(t.guards),
+        t.equalities,
+        mutated,
+        captured,
+        t.symbols,
+        arg_leaves,
+        {k: sorted(v) for k, v in t.scalar_ranges.items()},
+        t.index_ranges,
+        scope_of(t, {id(o.value.array) for o in outs if o.kind == "outside"}),
+    )
 
 
 def _run(fn, t: Trace, replaced: StandIns, args, kwargs):
@@ -175,9 +192,25 @@ def _run(fn, t: Trace, replaced: StandIns, args, kwargs):
 
 
 _CONSTANT_TYPES = (
-    int, float, complex, bool, str, bytes, type(None), type(Ellipsis), np.generic, np.dtype, np.ufunc, type, slice, range,
-    frozenset, enum.Enum, types.BuiltinFunctionType, types.ModuleType,
-)  # fmt: skip
+    int,
+    float,
+    complex,
+    bool,
+    str,
+    bytes,
+    type(None),
+    type(Ellipsis),
+    np.generic,
+    np.dtype,
+    np.ufunc,
+    type,
+    slice,
+    range,
+    frozenset,
+    enum.Enum,
+    types.BuiltinFunctionType,
+    types.ModuleType,
+)
 
 
 def _constant(t: Trace, x, objects) -> Out:

@@ -1,5 +1,7 @@
-"""How each of NumPy's ufuncs becomes ops: a function of the trace, the operands' values in the types that NumPy computes
-in, those types and the results'.
+"""How each of NumPy's ufuncs becomes ops.
+
+A rule is a function of the trace, the operands' values in the types that NumPy computes in, those types, and the types
+of the results; it gives the result's value, or several.
 """
 
 from __future__ import annotations
@@ -184,8 +186,12 @@ def _matmul(t, values, ins, outs):
         (t.shape(a)[:-2], t.shape(b)[:-2]),
     )
     if not t.unify(inner_a, inner_b):
-        fail(ShapeError, "matmul: Input operand 1 has a mismatch in its core dimension 0, with gufunc signature (n?,k),(k,m?)->(n?,m?) "
-             f"(size {t.hint(inner_b)} is different from {t.hint(inner_a)})")  # fmt: skip
+        fail(
+            ShapeError,
+            "matmul: Input operand 1 has a mismatch in its core dimension 0, with gufunc signature "
+            "(n?,k),(k,m?)->(n?,m?) "
+            f"(size {t.hint(inner_b)} is different from {t.hint(inner_a)})",
+        )
     if batch[0] and batch[1]:
         broadcast_shape(t, batch, "matmul: operands could not be broadcast together")
     return t.emit("matmul", a, b)

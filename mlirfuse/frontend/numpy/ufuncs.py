@@ -142,7 +142,8 @@ def into_out(result, out, name: str, repeats: bool = False):
     if not repeats and (len(shape) != len(given) or any(n == 1 != m for n, m in zip(shape, given))):
         fail(
             ShapeError,
-            f"np.{name}: out= has the shape {result._trace.hints_of(given)}, the result {result._trace.hints_of(shape)}",
+            f"np.{name}: out= has the shape {result._trace.hints_of(given)}, the result "
+            f"{result._trace.hints_of(shape)}",
         )
     store(result._trace, out, result.value, name)
     return out
@@ -163,14 +164,17 @@ def _compare_with_big_int(t, ufunc, operands):
                 outcome = bool(ufunc(*((number, 0) if k == 0 else (0, number))))
                 return wrap(t, broadcast_value(t, t.builder.constant(outcome, dt.bool_), other._value.shape))
         if (
-            isinstance(number, TracedScalar)
-            and number._weak is int
-            and isinstance(other, TracedArray)
-            and other._weak is None
+            (
+                isinstance(number, TracedScalar)
+                and number._weak is int
+                and isinstance(other, TracedArray)
+                and other._weak is None
+            )
+            and other._value.dtype.is_integer
+            and other._value.dtype is not dt.i64
         ):
-            if other._value.dtype.is_integer and other._value.dtype is not dt.i64:
-                wide = [x.value if x._value.dtype is dt.u64 else value_of(t, x, dt.i64) for x in operands]
-                return wrap(t, UFUNCS[ufunc](t, wide, [v.dtype for v in wide], ()))
+            wide = [x.value if x._value.dtype is dt.u64 else value_of(t, x, dt.i64) for x in operands]
+            return wrap(t, UFUNCS[ufunc](t, wide, [v.dtype for v in wide], ()))
     return None
 
 

@@ -84,3 +84,18 @@ func.func @groups(%x: tensor<8x8xf32>) -> tensor<8x8xf32> {
   %3 = "fusion.mul"(%1, %2) : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
   return %3 : tensor<8x8xf32>
 }
+
+// -----
+
+// Sums that differ in keepdims are one, and a view of it; results that were two arrays stay two.
+// CHECK-LABEL: func.func @kept
+// CHECK: %[[SUM:.*]] = "fusion.sum"(%arg0) {axes = [0], keepdims = false}
+// CHECK: %[[KEPT:.*]] = "fusion.expand_dims"(%[[SUM]]) {axes = [0]}
+// CHECK-NOT: fusion.sum
+// CHECK: %[[OWN:.*]] = "fusion.copy"(%[[KEPT]])
+// CHECK: return %[[SUM]], %[[OWN]]
+func.func @kept(%x: tensor<8x8xf32>) -> (tensor<8xf32>, tensor<1x8xf32>) {
+  %0 = "fusion.sum"(%x) {axes = [0], keepdims = false} : (tensor<8x8xf32>) -> tensor<8xf32>
+  %1 = "fusion.sum"(%x) {axes = [0], keepdims = true} : (tensor<8x8xf32>) -> tensor<1x8xf32>
+  return %0, %1 : tensor<8xf32>, tensor<1x8xf32>
+}

@@ -14,8 +14,11 @@ def refuse(name: str, **given) -> None:
     """Raises for arguments that are not supported unless they are what NumPy has by default."""
     for key, value in given.items():
         if value is not None and value is not np._NoValue and value is not True:
-            fail(UnsupportedError, f"np.{name}: the argument '{key}' is not supported in a compiled function"
-                 + (": use np.where on the operand" if key == "where" else ""))  # fmt: skip
+            fail(
+                UnsupportedError,
+                f"np.{name}: the argument '{key}' is not supported in a compiled function"
+                + (": use np.where on the operand" if key == "where" else ""),
+            )
 
 
 def joined(arrays, dtype=None) -> tuple:

@@ -30,8 +30,12 @@ def where(condition, *branches):
 def chosen(condition, *branches):
     """``np.where``; a number where there is no dimension."""
     if len(branches) != 2:
-        fail(TraceError, "np.where(condition) alone gives as many positions as there are true values, a shape that depends on values: "
-             "use np.where(condition, a, b)")  # fmt: skip
+        fail(
+            TraceError,
+            "np.where(condition) alone gives as many positions as there are true values, a shape "
+            "that depends on values: "
+            "use np.where(condition, a, b)",
+        )
     t = trace_of(condition, *branches)
     condition = asarray(condition, bool)
     a, b = (operand(t, x) for x in branches)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 
 import numpy as np
@@ -43,14 +44,16 @@ def concatenate(arrays, axis=0, out=None, *, dtype=None, casting="same_kind"):
         if x.ndim != rank:
             fail(
                 ShapeError,
-                "all the input array dimensions except for the concatenation axis must match exactly, but along dimension 0, the array "
+                "all the input array dimensions except for the concatenation axis must match "
+                "exactly, but along dimension 0, the array "
                 f"at index 0 has {rank} dimension(s) and the array at index {k} has {x.ndim} dimension(s)",
             )
         for d, (n, m) in enumerate(zip(t.shape(arrays[0]._value), t.shape(x._value))):
             if d != axis and not t.unify(n, m):
                 fail(
                     ShapeError,
-                    f"all the input array dimensions except for the concatenation axis must match exactly, but along dimension {d}, "
+                    "all the input array dimensions except for the concatenation axis must match "
+                    f"exactly, but along dimension {d}, "
                     f"the array at index 0 has size {t.hint(n)} and the array at index {k} has size {t.hint(m)}",
                 )
     values = [value_of(t, x, to) for x in arrays]
@@ -127,7 +130,7 @@ def _split(a, indices_or_sections, axis, even: bool):
     if isinstance(indices_or_sections, (tuple, list, np.ndarray)):
         points = [slice_bound(t, size_of(t, p), extent) for p in indices_or_sections]
         bounds = [0, *points, extent]  # which need not ascend
-        return [_piece(x, axis, a, b - a if t.decide(a, "<", b) else 0) for a, b in zip(bounds, bounds[1:])]
+        return [_piece(x, axis, a, b - a if t.decide(a, "<", b) else 0) for a, b in itertools.pairwise(bounds)]
     sections = operator.index(indices_or_sections)
     if sections <= 0:
         fail(ValueError, "number sections must be larger than 0.")

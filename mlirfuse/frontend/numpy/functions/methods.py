@@ -131,7 +131,8 @@ def _view_method(self, dtype=None, type=None):
         return self.alias()
     fail(
         UnsupportedError,
-        "x.view(dtype), the bits of an array as another type, is not supported in a compiled function: use x.astype(dtype)",
+        "x.view(dtype), the bits of an array as another type, is not supported in a compiled "
+        "function: use x.astype(dtype)",
     )
 
 

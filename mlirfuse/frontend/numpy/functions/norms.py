@@ -51,8 +51,11 @@ def norm(x, ord=None, axis=None, keepdims=False):
             pick, inner_axis, outer_axis = choose
             result = pick(sum(magnitude, inner_axis, keepdims=True), outer_axis, keepdims=True)
             return result if keepdims else wrap(x._trace, squeeze(result, axes).value)
-    fail(UnsupportedError, f"np.linalg.norm with ord={ord!r} over {len(axes)} axes is not supported in a compiled function: "
-         "it needs singular values; use 'fro', 1, -1, inf or -inf")  # fmt: skip
+    fail(
+        UnsupportedError,
+        f"np.linalg.norm with ord={ord!r} over {len(axes)} axes is not supported in a compiled function: "
+        "it needs singular values; use 'fro', 1, -1, inf or -inf",
+    )
 
 
 @implements(np.linalg.vector_norm)

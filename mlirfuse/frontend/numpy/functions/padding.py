@@ -24,12 +24,13 @@ def pad(array, pad_width, mode="constant", constant_values=0, **kwargs):
     widths = _pairs(pad_width, x.ndim, "pad_width", lambda n: size_of(t, n))
     if any(isinstance(n, int) and n < 0 for pair in widths for n in pair):
         fail(ValueError, "index can't contain negative values")
-    if mode == "edge" or (mode in ("reflect", "wrap", "symmetric") and not kwargs.get("reflect_type", "even") == "odd"):
+    if mode == "edge" or (mode in ("reflect", "wrap", "symmetric") and kwargs.get("reflect_type", "even") != "odd"):
         return _pad_by_index(x, widths, mode)
     if mode not in ("constant", "empty"):
         fail(
             UnsupportedError,
-            f"np.pad with mode '{mode}' is not supported in a compiled function: use constant, edge, reflect, symmetric or wrap",
+            f"np.pad with mode '{mode}' is not supported in a compiled function: use constant, edge, "
+            "reflect, symmetric or wrap",
         )
     values = _pairs(constant_values, x.ndim, "constant_values", lambda n: n)
     result, shape = x.value, t.shape(x._value)

@@ -114,8 +114,13 @@ def einsum(subscripts, *operands, out=None, optimize=False, **kwargs):
             left, have = reshape(call_ufunc(np.matmul, (one, two)), shape), "".join(batch + mine + theirs)
         else:
             labels = batch + mine + theirs + gone
-            one, two = (reshape(transpose(y, [s.index(c) for c in labels if c in s]), [y.shape[s.index(c)] if c in s else 1 for c in labels])
-                        for y, s in ((left, have), (x, term)))  # fmt: skip
+            one, two = (
+                reshape(
+                    transpose(y, [s.index(c) for c in labels if c in s]),
+                    [y.shape[s.index(c)] if c in s else 1 for c in labels],
+                )
+                for y, s in ((left, have), (x, term))
+            )
             left, have = _sum_out(call_ufunc(np.multiply, (one, two)), "".join(labels), later, to)
     left = transpose(left, [have.index(c) for c in result])
     return into_out(wrap(t, fresh(t, left.value) if left.value.op is None else left.value), out, "einsum")

@@ -115,10 +115,10 @@ def repeat(a, repeats, axis=None):
     repeats = np.asarray(repeats).item() if isinstance(repeats, (list, tuple, np.ndarray)) else repeats
     axis, count = axis_of(axis, x.ndim), size_of(t, repeats)
     shape = t.shape(x._value)
-    between = shape[: axis + 1] + (count,) + shape[axis + 1 :]
+    between = (*shape[: axis + 1], count, *shape[axis + 1 :])
     dims = tuple(k if k <= axis else k + 1 for k in range(len(shape)))
     value = t.emit("broadcast_in_dim", x.value, shape=between, dims=dims)
-    value = t.emit("reshape", value, shape=shape[:axis] + (t.extent(sz.mul(shape[axis], count)),) + shape[axis + 1 :])
+    value = t.emit("reshape", value, shape=(*shape[:axis], t.extent(sz.mul(shape[axis], count)), *shape[axis + 1 :]))
     return TracedArray(t, value)
 
 

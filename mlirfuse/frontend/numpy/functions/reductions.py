@@ -84,7 +84,8 @@ def _extreme(name: str, row: str, ufunc, a, axis, out, keepdims, initial, where_
         if initial is np._NoValue:
             fail(
                 ValueError,
-                f"reduction operation '{ufunc.__name__}' does not have an identity, so to use a where mask one has to specify 'initial'",
+                f"reduction operation '{ufunc.__name__}' does not have an identity, so to use a where "
+                "mask one has to specify 'initial'",
             )
         x = _selected(x, where_, initial, x._value.dtype)
     axes = axes_of(axis, x.ndim)

@@ -79,7 +79,7 @@ def median(a, axis=None, out=None, overwrite_input=False, keepdims=False):
     x = asarray(a)
     axes = tuple(range(x.ndim)) if axis is None else axes_of(axis, x.ndim)
     kept = [k for k in range(x.ndim) if k not in axes]
-    flat = reshape(transpose(x, (*kept, *axes)), tuple(x.shape[k] for k in kept) + (-1,))
+    flat = reshape(transpose(x, (*kept, *axes)), (*tuple(x.shape[k] for k in kept), -1))
     if not flat._trace.decide(flat._trace.shape(flat._value)[-1], ">", 0):
         return into_out(mean(x, axis, keepdims=keepdims), out, "median")
     ordered = sort(flat, -1)

@@ -29,7 +29,10 @@ def reshape(a, /, shape=None, order="C", *, copy=None):
     numel = sz.product(old)
     unknown = [k for k, n in enumerate(target) if isinstance(n, int) and n == -1]
     shown = tuple(-1 if k in unknown else t.hint(n) for k, n in enumerate(target))
-    message = f"cannot reshape array of size {t.hint(numel)} into shape ({','.join(map(str, shown))}{',' if len(shown) == 1 else ''})"
+    message = (
+        f"cannot reshape array of size {t.hint(numel)} into shape "
+        f"({','.join(map(str, shown))}{',' if len(shown) == 1 else ''})"
+    )
     if len(unknown) > 1:
         fail(ValueError, "can only specify one unknown dimension")
     if unknown:
@@ -144,8 +147,11 @@ def broadcast_to(array, shape, subok=False):
     for n, m in zip(reversed(own), reversed(target)):
         ok = ok and (n == 1 or t.unify(n, m))
     if not ok:
-        fail(ShapeError, "operands could not be broadcast together with remapped shapes [original->remapped]: "
-             f"{t.hints_of(own)} and requested shape {t.hints_of(target)}")  # fmt: skip
+        fail(
+            ShapeError,
+            "operands could not be broadcast together with remapped shapes [original->remapped]: "
+            f"{t.hints_of(own)} and requested shape {t.hints_of(target)}",
+        )
     target = tuple(map(t.canonical, target))
     return x.step(Broadcast(target) if t.shape(x._value) != target else ReadOnly())
 
@@ -173,25 +179,14 @@ def atleast_1d(*arys):
 
 @implements(np.atleast_2d)
 def atleast_2d(*arys):
-    out = []
-    for x in map(asarray, arys):
-        out.append(expand_dims(x, tuple(range(2 - x.ndim))) if x.ndim < 2 else x)
+    out = [expand_dims(x, tuple(range(2 - x.ndim))) if x.ndim < 2 else x for x in map(asarray, arys)]
     return out[0] if len(out) == 1 else tuple(out)
 
 
 @implements(np.atleast_3d)
 def atleast_3d(*arys):
-    out = []
-    for x in map(asarray, arys):
-        out.append(
-            reshape(x, (1, 1, 1))
-            if x.ndim == 0
-            else expand_dims(x, (0, 2))
-            if x.ndim == 1
-            else expand_dims(x, 2)
-            if x.ndim == 2
-            else x
-        )
+    new = {0: (0, 1, 2), 1: (0, 2), 2: 2}  # axes by rank
+    out = [expand_dims(x, new[x.ndim]) if x.ndim < 3 else x for x in map(asarray, arys)]
     return out[0] if len(out) == 1 else tuple(out)
 
 

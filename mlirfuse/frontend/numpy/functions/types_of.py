@@ -18,10 +18,10 @@ def can_cast(from_, to, casting="safe"):
 @implements(np.result_type)
 def result_type(*arrays_and_dtypes):
     t = trace_of(*arrays_and_dtypes)
-    kinds = []
-    for x in arrays_and_dtypes:
-        kinds.append(np.dtype(x) if isinstance(x, (type, str, np.dtype)) else kind_of(operand(t, x)))
-    return result_type_of(tuple(kinds)).numpy
+    kinds = tuple(
+        np.dtype(x) if isinstance(x, (type, str, np.dtype)) else kind_of(operand(t, x)) for x in arrays_and_dtypes
+    )
+    return result_type_of(kinds).numpy
 
 
 @implements(np.common_type)
