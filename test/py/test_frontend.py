@@ -1250,7 +1250,9 @@ def test_captured_arrays():
         WEIGHT = old
     assert ("SCALE", 2.5) in [(name, value) for _, name, value in traced.scope] and traced.scope_holds()
     computed = trace(lambda x: x + WEIGHT * SCALE, X)
-    assert computed.captured[0].paths == () and any(getattr(value, "array", None) is WEIGHT for _, _, value in computed.scope)
+    assert computed.captured[0].paths == () and any(
+        getattr(value, "array", None) is WEIGHT for _, _, value in computed.scope
+    )
     model = Model()
     traced = trace(model, X)
     assert len(traced.captured) == 2 and traced.captured[1].read() is model.layers[1]["w"]
