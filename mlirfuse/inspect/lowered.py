@@ -57,7 +57,8 @@ class Lowered:
     @property
     def levels(self) -> tuple[str, ...]:
         """The levels that this target has, from the function down."""
-        return CPU_LEVELS if self._target.name == "cpu" else CUDA_LEVELS
+        below = getattr(self._target, "levels_below", None)  # of the way by linalg
+        return (*TENSOR_LEVELS, *below) if below else CPU_LEVELS if self._target.name == "cpu" else CUDA_LEVELS
 
     @property
     def kernels(self) -> int:
@@ -239,7 +240,7 @@ class _Part:
             return llvm.to_llvm_ir(self.module.text())
         chip = self.target.machine.chip
         if level == "ptx":
-            return load.ptx_of(self.module.tiled(), chip) if self.kernels else "// no kernel: every result is a view\n"
+            return load.code_of(self.module, chip) if self.kernels else "// no kernel: every result is a view\n"
         return _as_text((ptx.to_gpu if level == "gpu" else ptx.to_nvvm)(self.module.tiled(), chip))
 
 

@@ -104,5 +104,12 @@ class KernelModule:
         return ["gpu.module @kernels {", *(texts or [""]), "}"] if self.on_gpu else texts or [""]
 
 
+@dataclass(frozen=True)
+class AssembledModule(KernelModule):
+    """Kernels of a GPU that come as ``ptx``, without text of their own."""
+
+    ptx: str = ""
+
+
 def _module(parts: list[str]) -> str:
     return "\n".join(["module {", *parts, "}"]) + "\n"

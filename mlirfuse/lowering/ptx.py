@@ -25,14 +25,19 @@ PTX_VERSIONS = {
 }  # lowest that knows the chip and hints to caches
 
 
-def to_gpu_passes(chip: str) -> str:
-    """The passes that give the kernels their target and turn their loops into branches. Raises
-    :class:`CompileError`."""
+def attach_target(chip: str) -> str:
+    """The pass that gives kernels their target. Raises :class:`CompileError` for an architecture that is not known."""
     architecture = chip.removeprefix("sm_").rstrip("af")
     if not architecture.isdigit() or int(architecture) not in PTX_VERSIONS:
         raise CompileError(f"unknown GPU architecture {chip}; known: {', '.join(f'sm_{a}' for a in PTX_VERSIONS)}")
     # O=1: with ptxas after it, kernels are as long as with O=3, and LLVM takes a tenth less time.
-    return f"nvvm-attach-target{{chip={chip} O=1 features=+ptx{PTX_VERSIONS[int(architecture)]}}},convert-scf-to-cf"
+    return f"nvvm-attach-target{{chip={chip} O=1 features=+ptx{PTX_VERSIONS[int(architecture)]}}}"
+
+
+def to_gpu_passes(chip: str) -> str:
+    """The passes that give the kernels their target and turn their loops into branches. Raises
+    :class:`CompileError`."""
+    return f"{attach_target(chip)},convert-scf-to-cf"
 
 
 def to_gpu(text: str, chip: str) -> Any:

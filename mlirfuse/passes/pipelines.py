@@ -39,6 +39,26 @@ def loops_to_llvm() -> str:
     )
 
 
+@register_pipeline("parallel-loops-to-kernels")
+def parallel_loops_to_kernels() -> str:
+    """Parallel loops of one dimension to kernels of 128 threads a block, by MLIR's own passes, in one module."""
+    return (
+        "func.func(scf-parallel-loop-tiling{parallel-loop-tile-sizes=128 no-min-max-bounds=true},"
+        "gpu-map-parallel-loops),convert-parallel-loops-to-gpu,lower-affine,canonicalize,gpu-launch-sink-index-computations,"
+        "gpu-kernel-outlining,merge-gpu-modules,canonicalize"
+    )
+
+
+@register_pipeline("kernels-to-nvvm")
+def kernels_to_nvvm() -> str:
+    """Kernels on buffers to the LLVM and NVVM dialects, a buffer as its pointer, by MLIR's own conversions."""
+    return (
+        "gpu.module(expand-strided-metadata,lower-affine,arith-expand{include-bf16=true},convert-scf-to-cf,"
+        "convert-math-to-llvm,convert-gpu-to-nvvm{use-bare-ptr-memref-call-conv=true},convert-index-to-llvm,"
+        "convert-arith-to-llvm,reconcile-unrealized-casts)"
+    )
+
+
 @register_pipeline("fusion-to-linalg")
 def fusion_to_linalg() -> str:
     """A function to linalg on tensors: fusion-to-segments, then convert-fusion-to-linalg."""

@@ -11,18 +11,30 @@ from dataclasses import dataclass
 
 from mlirfuse.core import mlir
 from mlirfuse.core.errors import CompileError
-from mlirfuse.core.machine import Host
+from mlirfuse.core.machine import Host, Machine
 from mlirfuse.dialects import fusion
 from mlirfuse.ir.graph import Value
-from mlirfuse.lowering.linalg.entry import ENTRY, WORKSPACE, Entry, Parameter, entry_of
-from mlirfuse.lowering.module import CpuKernel, KernelModule
+from mlirfuse.lowering import ptx
+from mlirfuse.lowering.host import gpu_host
+from mlirfuse.lowering.linalg.entry import ENTRY, WORKSPACE, Entry, entry_of
+from mlirfuse.lowering.linalg.host import checked_entry, cpu_launch, gpu_kernels
+from mlirfuse.lowering.module import AssembledModule, CpuKernel, KernelModule
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.passes.allocs_to_workspace import BYTES_NEEDED
 from mlirfuse.passes.base import run_pipeline
 from mlirfuse.schedule.program import SegmentedProgram
-from mlirfuse.schedule.targets import CpuTarget, Target
+from mlirfuse.schedule.targets import CpuTarget, GpuTarget, Target
 
 CPU_PIPELINE = "builtin.module(linalg-to-buffers,allocs-to-workspace,convert-linalg-to-loops,loops-to-llvm)"
+
+
+def gpu_pipeline(chip: str) -> str:
+    """Ours for a GPU: a kernel for each loop nest, 128 threads a block, an element a thread."""
+    return (
+        "builtin.module(linalg-to-buffers,allocs-to-workspace,convert-linalg-to-parallel-loops,fold-memref-alias-ops,"
+        f"flatten-parallel-loops,parallel-loops-to-kernels,{ptx.attach_target(chip)},kernels-to-nvvm,"
+        "gpu-module-to-binary{format=isa})"
+    )
 
 
 @dataclass(frozen=True)
@@ -32,47 +44,94 @@ class WayDown:
 
     pipeline: str | None = None
 
-    def target(self, base: Target) -> CpuByLinalg:
+    def target(self, base: Target) -> CpuByLinalg | GpuByLinalg:
         """The target that compiles so for the machine of ``base``."""
-        return CpuByLinalg(base, self.pipeline)
+        return CpuByLinalg(base, self.pipeline) if isinstance(base, CpuTarget) else GpuByLinalg(base, self.pipeline)
 
 
 @dataclass(frozen=True)
-class CpuByLinalg:
-    """A CPU whose programs are compiled from linalg. There is a variant for each set of sizes."""
+class Sizes:
+    """The values of the size symbols, in the place of a schedule."""
 
-    base: CpuTarget
-    pipeline: str | None
+    values: tuple[tuple[str, int], ...]
 
-    name = "cpu"
+
+class _ByLinalg:
+    """What both targets share: a variant for each set of sizes, and the segments of the base's schedulers."""
+
+    base: Target
     early_launch = False
-    device = None
 
     @property
-    def machine(self) -> Host:
+    def machine(self) -> Host | Machine:
         """The processor."""
         return self.base.machine
 
     @property
     def passes(self) -> str:
-        """Tensor-level passes beside the common ones: the base's, so that the segments are those of its schedulers."""
+        """Tensor-level passes beside the common ones."""
         return self.base.passes
 
     def parameters(self, program: SegmentedProgram, env: dict[str, int], alignments: dict[Value, int]) -> tuple:
-        """What decides the code: the sizes."""
-        return tuple(sorted(env.items()))
+        """For each segment what decides its code: the sizes."""
+        return (Sizes(tuple(sorted(env.items()))),) * len(program.steps)
+
+
+@dataclass(frozen=True)
+class CpuByLinalg(_ByLinalg):
+    """A CPU whose programs are compiled from linalg."""
+
+    base: CpuTarget
+    pipeline: str | None
+
+    name = "cpu"
+    device = None
+    levels_below = "host", "llvm"
 
     def write(self, program: SegmentedProgram, params: tuple, slots: Slots) -> KernelModule:
         """The functions of ``program`` for these sizes in the LLVM dialect, and one that calls the entry. Raises
         :class:`UnsupportedError` for what has no linalg form, :class:`CompileError` where the pipeline fails."""
-        made = entry_of(program.graph, dict(params), slots, on_device=False)
-        if not made.writes:
+        made = _entry(program, params, slots, on_device=False)
+        if made is None:
             return KernelModule((), False)
         module = lowered(made, self.pipeline or CPU_PIPELINE)
-        attributes = _checked_entry(module, made.parameters).attributes
-        slots.temporary_bytes[WORKSPACE] = attributes[BYTES_NEEDED].value if BYTES_NEEDED in attributes else 0
+        attributes = checked_entry(module, made.parameters).attributes
+        nbytes = attributes[BYTES_NEEDED].value if BYTES_NEEDED in attributes else 0
+        slots.temporary_bytes[WORKSPACE] = nbytes
         text = "\n".join(str(op) for op in module.body.operations)
-        return KernelModule((CpuKernel(ENTRY, text, 1, 1),), False, cpu_launch(made.parameters, slots))
+        return KernelModule((CpuKernel(ENTRY, text, 1, 1),), False, cpu_launch(made.parameters, slots, nbytes))
+
+
+@dataclass(frozen=True)
+class GpuByLinalg(_ByLinalg):
+    """A GPU whose programs are compiled from linalg."""
+
+    base: GpuTarget
+    pipeline: str | None
+
+    name = "cuda"
+    levels_below = "ptx", "host"
+
+    @property
+    def device(self) -> int | None:
+        """The CUDA device, None for an architecture to compile for."""
+        return self.base.device
+
+    def write(self, program: SegmentedProgram, params: tuple, slots: Slots) -> KernelModule:
+        """The kernels of ``program`` for these sizes as PTX, and the function that launches them. Raises as
+        :meth:`CpuByLinalg.write`."""
+        made = _entry(program, params, slots, on_device=True)
+        if made is None:
+            return KernelModule((), True)
+        module = lowered(made, self.pipeline or gpu_pipeline(self.base.machine.chip))
+        kernels = gpu_kernels(module, made.parameters, slots)
+        return AssembledModule(tuple(kernels), True, gpu_host(kernels, slots), ptx.binary_of(module))
+
+
+def _entry(program: SegmentedProgram, params: tuple[Sizes, ...], slots: Slots, on_device: bool) -> Entry | None:
+    """The program's entry; None where there is nothing to compute."""
+    made = entry_of(program.graph, dict(params[0].values), slots, on_device) if params else None
+    return made if made is not None and made.writes else None
 
 
 def lowered(made: Entry, pipeline: str):
@@ -81,77 +140,3 @@ def lowered(made: Entry, pipeline: str):
         return run_pipeline(fusion.parse(made.text), pipeline).module
     except mlir.MLIRError as error:
         raise CompileError(f"the way down from linalg failed: {error}") from error
-
-
-def _checked_entry(module, parameters: tuple[Parameter, ...]):
-    """The entry of a module that should be in the LLVM dialect. Raises :class:`CompileError` for what is missing."""
-    left = {n for n in mlir.operation_names(module) if not n.startswith("llvm.") and n != "builtin.module"}
-    if left:
-        raise CompileError(f"the pipeline has to end in the LLVM dialect and leaves {', '.join(sorted(left))}")
-    functions = {
-        op.operation.attributes["sym_name"].value: op.operation
-        for op in module.body.operations
-        if op.operation.name == "llvm.func"
-    }
-    if ENTRY not in functions:
-        raise CompileError(f"the pipeline leaves no llvm.func @{ENTRY}: it must keep the entry and its name")
-    outside = [name for name, function in functions.items() if not function.regions[0].blocks]
-    if outside:
-        raise CompileError(
-            f"the pipeline's code calls {', '.join(outside)}, which nobody provides: put allocs-to-workspace and "
-            "copies-to-linalg behind one-shot-bufferize"
-        )
-    found, wanted = str(functions[ENTRY].attributes["function_type"]), _descriptors(parameters)
-    if found != wanted:
-        raise CompileError(f"the pipeline gives @{ENTRY} the type {found}; its caller takes {wanted}")
-    return functions[ENTRY]
-
-
-def _descriptors(parameters: tuple[Parameter, ...]) -> str:
-    """The type of the entry in the LLVM dialect."""
-    types: list[str] = []
-    for p in parameters:
-        rank = 1 if p.kind == "workspace" else len(p.shape)
-        types += ["i64"] if p.kind == "scalar" else ["ptr", "ptr", "i64", *["i64"] * (2 * rank)]
-    return f"!llvm.func<void ({', '.join(types)})>"
-
-
-def cpu_launch(parameters: tuple[Parameter, ...], slots: Slots) -> str:
-    """The function that a call runs, in the LLVM dialect: calls the entry, a buffer as MLIR's descriptor of it in
-    single arguments (allocated and aligned pointer, offset, extents, strides)."""
-    lines: list[str] = []
-    given: list[tuple[str, str]] = []
-
-    def value(text: str) -> str:
-        lines.append(f"  %v{len(lines)} = {text}")
-        return f"%v{len(lines) - 1}"
-
-    def constant(number: int) -> str:
-        return value(f"llvm.mlir.constant({number} : i64) : i64")
-
-    def int_at(slot: int) -> str:
-        at = value(f"llvm.getelementptr %ints[{slot}] : (!llvm.ptr) -> !llvm.ptr, i64")
-        return value(f"llvm.load {at} : !llvm.ptr -> i64")
-
-    def pointer_at(slot: int) -> str:
-        at = value(f"llvm.getelementptr %ptrs[{slot}] : (!llvm.ptr) -> !llvm.ptr, !llvm.ptr")
-        return value(f"llvm.load {at} : !llvm.ptr -> !llvm.ptr")
-
-    for p in parameters:
-        if p.kind == "scalar":
-            given.append((int_at(p.slot), "i64"))
-            continue
-        if p.kind == "pointer":
-            place, sizes = pointer_at(p.slot), (*p.shape, *p.strides)
-            if p.offset:
-                place = value(f"llvm.getelementptr {place}[{p.offset * p.dtype.bytes}] : (!llvm.ptr) -> !llvm.ptr, i8")
-        else:
-            base, offset = pointer_at(slots.workspace), int_at(p.slot)
-            place = value(f"llvm.getelementptr {base}[{offset}] : (!llvm.ptr, i64) -> !llvm.ptr, i8")
-            sizes = (slots.temporary_bytes[WORKSPACE], 1)
-        given += [(place, "!llvm.ptr")] * 2 + [(constant(n), "i64") for n in (0, *sizes)]
-    names, types = ", ".join(name for name, _ in given), ", ".join(type_ for _, type_ in given)
-    lines.append(f"  llvm.call @{ENTRY}({names}) : ({types}) -> ()")
-    ok = value("llvm.mlir.constant(0 : i32) : i32")
-    head = "llvm.func @launch(%ptrs: !llvm.ptr, %ints: !llvm.ptr, %stream: !llvm.ptr) -> i32 {"
-    return "\n".join([head, *lines, f"  llvm.return {ok} : i32", "}"])

@@ -9,7 +9,7 @@ from typing import Any
 from mlirfuse import _native
 from mlirfuse.core.errors import UnsupportedError
 from mlirfuse.lowering import llvm, ptx
-from mlirfuse.lowering.module import GpuKernel, KernelModule
+from mlirfuse.lowering.module import AssembledModule, GpuKernel, KernelModule
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.runtime import cache
 from mlirfuse.schedule.targets import Target
@@ -24,6 +24,11 @@ def ptx_of(text: str, chip: str) -> str:
     code = ptx.to_ptx(text, chip)
     cache.store(key, code.encode())
     return code
+
+
+def code_of(module: KernelModule, chip: str) -> str:
+    """PTX of a GPU's kernels. Raises :class:`CompileError`."""
+    return module.ptx if isinstance(module, AssembledModule) else ptx_of(module.tiled(), chip)
 
 
 def host_code(text: str) -> llvm.HostCode:
@@ -52,7 +57,7 @@ def load(target: Target, module: KernelModule, slots: Slots) -> tuple[int, Any]:
         raise UnsupportedError(
             f"target {target.machine.chip} is no device of this machine: only its code can be looked at"
         )
-    text = ptx_of(module.tiled(), target.machine.chip)
+    text = code_of(module, target.machine.chip)
     loading = _Beside(lambda: _native.Module(text.encode() + b"\0", target.device))
     try:
         host = host_code(module.launching())  # while the driver compiles the kernels

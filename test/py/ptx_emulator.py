@@ -726,7 +726,7 @@ OPERATIONS |= {
     "createpolicy": _policy,
     "shfl": _shuffle,
 }
-OPERATIONS |= {"mov": _move, "cvt": _convert, "selp": _select, "setp": _compare}
+OPERATIONS |= {"mov": _move, "cvta": _move, "cvt": _convert, "selp": _select, "setp": _compare}
 
 # What opcodes may have after their names: anything else, as .hi or .sat, may mean something that is not done here.
 MEMORY = {"global", "shared", "shared::cluster", "param", "nc", "L1::no_allocate", "L2::cache_hint", "v2", "v4", *TYPES}
@@ -744,6 +744,7 @@ KNOWN = {
     "cp": {"async", "ca", "cg", "shared", "global", "L2::cache_hint", "commit_group", "wait_group", "wait_all"},
     "createpolicy": {"fractional", "L2::evict_last", "b64"},
     "mapa": {"shared::cluster", "u64"},
+    "cvta": {"to", "global", "u64"},  # addresses are those of global memory
     "prmt": {"b32", "f4e"},
     "shf": {"l", "r", "wrap", "b32"},
     "shfl": {"sync", "bfly", "b32"},

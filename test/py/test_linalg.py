@@ -5,6 +5,7 @@ import ctypes
 import pathlib
 import re
 
+import linalg_emulated
 import llvmlite.binding as llvm
 import ml_dtypes
 import numpy as np
@@ -422,3 +423,57 @@ def test_the_page_about_own_passes(capsys, own_passes):
     assert "arith.divf" in text
     module = run_pipeline(fusion.parse(text), "builtin.module(divisions-to-products)").module
     assert "arith.divf" not in str(module) and "arith.mulf" in str(module)
+
+
+# ---- for a GPU: PTX, run in the emulator
+
+
+@pytest.mark.parametrize("name", [n for n in FUNCTIONS if FUNCTIONS[n][1]])
+def test_function_on_a_gpu(name):
+    fn, args = FUNCTIONS[name]
+    args = args()
+    with np.errstate(all="ignore"):
+        wanted = fn(*[a.astype(np.float64) if a.dtype.kind == "f" else a for a in map(np.asarray, args)])
+    wanted = wanted if isinstance(wanted, tuple) else (wanted,)
+    for got, want in zip(linalg_emulated.run(fn, *args), wanted, strict=True):
+        want = np.asarray(want)
+        if got is None:  # a view: no kernel
+            continue
+        assert got.shape == want.shape
+        bound = 1e-5 * max(1.0, np.abs(want.astype(np.float64)).max(initial=0))
+        np.testing.assert_allclose(got.astype(np.float64), want.astype(np.float64), rtol=1e-5, atol=bound)
+
+
+@pytest.mark.parametrize("fn", [softmax, gelu], ids=["softmax", "gelu"])
+@pytest.mark.parametrize("chip", ["sm_75", "sm_90", "sm_120"])
+def test_ptx(fn, chip):
+    """Each kernel is launched in blocks of 128 threads, as many as hold all elements."""
+    lowered = mlirfuse.jit(fn, target=f"cuda:{chip}", lowering="linalg").lower(floats(30, 40))
+    text = lowered.as_text("ptx")
+    assert f".target {chip}" in text and ".extern" not in text
+    assert text.count(".entry") == text.count(".maxntid 128") == lowered.as_text("host").count("mgpuLaunchKernel(")
+    assert lowered.levels[-2:] == ("ptx", "host")
+
+
+DOWN_ON_GPU = (
+    "linalg-to-buffers,allocs-to-workspace,convert-linalg-to-parallel-loops,fold-memref-alias-ops,"
+    "flatten-parallel-loops,parallel-loops-to-kernels,nvvm-attach-target{chip=sm_90 features=+ptx80},kernels-to-nvvm,"
+    "gpu-module-to-binary{format=isa}"
+)
+INCOMPLETE_ON_GPU = {
+    "linalg-to-buffers": "end in one gpu.binary and leaves 0",
+    DOWN_ON_GPU.replace("flatten-parallel-loops,", ""): "launched in several dimensions",
+    DOWN_ON_GPU.replace("allocs-to-workspace,", ""): "memref.alloc",
+}
+
+
+def test_a_pipeline_for_a_gpu():
+    x = floats(6, 10)
+    (got,) = linalg_emulated.run(softmax, x, pipeline=f"builtin.module(linalg-fuse-elementwise-ops,{DOWN_ON_GPU})")
+    np.testing.assert_allclose(got, softmax(x.astype(np.float64)), rtol=1e-5)
+
+
+@pytest.mark.parametrize("pipeline", INCOMPLETE_ON_GPU)
+def test_a_pipeline_for_a_gpu_that_does_not_end_where_it_has_to(pipeline):
+    with pytest.raises(mlirfuse.MlirfuseError, match=INCOMPLETE_ON_GPU[pipeline]):
+        linalg_emulated.run(softmax, floats(6, 10), pipeline=f"builtin.module({pipeline})")

@@ -25,7 +25,7 @@ class Elements(Writer):
     are computed in bodies as well, not in the function: a GPU's host reads no elements."""
 
     def __init__(self, members: list[Op], symbol: Callable[[str], str], on_device: bool):
-        super().__init__(symbol)
+        super().__init__(symbol, on_device)
         self.on_device = on_device
         self.tensors: dict[Value, Tensor] = {}
         self.scalars: dict[Value, Val] = {}

@@ -109,7 +109,7 @@ def entry_of(graph: Graph, env: dict[str, int], slots: Slots, on_device: bool) -
             parameters.append(arguments[k])
     parameters.append(Parameter("%workspace", "workspace", slots.temporary(WORKSPACE, 0), dt.u8))
 
-    e = Emitter("linalg")
+    e = Emitter("gpu" if on_device else "linalg")
     for k, value in enumerate(fixed.args):
         _as_tensor(e, k, arguments[k], value)
     given = ", ".join(f"%t{k}" for k in range(len(fixed.args)))

@@ -61,8 +61,10 @@ class Body:
 class Writer:
     """Writes the body of one ``func.func``. ``symbol`` gives the ``index`` value of a size symbol."""
 
-    def __init__(self, symbol: Callable[[str], str]):
-        self.e = Emitter("linalg")  # neither a CPU's nor a GPU's instructions: plain arith and math
+    def __init__(self, symbol: Callable[[str], str], on_device: bool):
+        # Neither a CPU's nor a GPU's instructions, but plain arith and math; of the latter MLIR's conversion for GPUs
+        # makes calls of a library that is not there.
+        self.e = Emitter("gpu" if on_device else "linalg")
         self.symbol = symbol
         self.body: Body | None = None
         self.outer: list[str] = self.e.lines
