@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
-import re
-
 from mlirfuse.core import mlir
+from mlirfuse.core.errors import CompileError
+from mlirfuse.lowering.linalg.host import buffer_bytes
 from mlirfuse.passes.base import Pass, PassError, register
 
 ALIGNMENT = 256
@@ -54,7 +53,10 @@ def _move(function) -> None:
         )
     index, total = ir.IndexType.get(), 0
     for alloc in allocs:
-        nbytes = _bytes(str(alloc.results[0].type))
+        try:
+            nbytes = buffer_bytes(str(alloc.results[0].type))
+        except CompileError as error:
+            raise PassError(f"allocs-to-workspace: {error}") from error
         with ir.InsertionPoint(alloc), alloc.location:
             offset = ir.Operation.create(
                 "arith.constant", [index], attributes={"value": ir.IntegerAttr.get(index, total)}
@@ -64,12 +66,3 @@ def _move(function) -> None:
         alloc.erase()
         total += -(-nbytes // ALIGNMENT) * ALIGNMENT
     function.attributes[BYTES_NEEDED] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), total)
-
-
-def _bytes(type_: str) -> int:
-    """The bytes that a buffer of this type takes."""
-    found = re.fullmatch(r"memref<((?:\d+x)*)(?:[a-z]+)(\d+)>", type_)
-    if found is None:
-        raise PassError(f"allocs-to-workspace: a buffer of type {type_} has no constant size")
-    extents = [int(n) for n in found[1].split("x") if n]
-    return math.prod(extents) * -(-int(found[2]) // 8)

@@ -126,7 +126,7 @@ def gpu_kernels(module, parameters: tuple[Parameter, ...], slots: Slots) -> list
         if value.owner.name != "memref.view" or source != arguments[-1]:
             raise CompileError(f"a kernel is given the result of {value.owner.name}: fold-memref-alias-ops comes first")
         key = f"{WORKSPACE} from {known(shift)} on"
-        return ("temporary", slots.temporary(key, _bytes(str(value.type)))), "!llvm.ptr"
+        return ("temporary", slots.temporary(key, buffer_bytes(str(value.type)))), "!llvm.ptr"
 
     for op in [op.operation for op in block.operations]:
         if op.name == "gpu.launch_func":
@@ -149,7 +149,10 @@ def gpu_kernels(module, parameters: tuple[Parameter, ...], slots: Slots) -> list
     return kernels
 
 
-def _bytes(type_: str) -> int:
-    """The bytes of a contiguous buffer of this type."""
-    extents, element = re.fullmatch(r"memref<((?:\d+x)*)[a-z]+(\d+)>", type_).groups()
-    return math.prod(int(n) for n in extents.split("x") if n) * -(-int(element) // 8)
+def buffer_bytes(type_: str) -> int:
+    """The bytes of a contiguous buffer of this memref type. Raises :class:`CompileError` where its size is no
+    constant."""
+    found = re.fullmatch(r"memref<((?:\d+x)*)[a-z]+(\d+)>", type_)
+    if found is None:
+        raise CompileError(f"a buffer of type {type_} has no constant size")
+    return math.prod(int(n) for n in found[1].split("x") if n) * -(-int(found[2]) // 8)
