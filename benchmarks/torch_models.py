@@ -1,0 +1,228 @@
+#!/usr/bin/env python3
+"""Training steps of real models: torch.compile(backend="mlirfuse") beside eager and Inductor, a model a command.
+
+    python benchmarks/torch_models.py bert --json benchmarks/results/torch-bert-h100.json
+    python benchmarks/torch_models.py --list
+
+Random weights from one seed, one batch, bfloat16 autocast, fused AdamW (``--dtype float32`` and ``--device cpu`` for a
+dry run). Each implementation first takes its first step, cold (the compile caches of Inductor and of mlirfuse lie in a
+new folder), and some more; then all take steps in turns, and the medians are of these. GPU time is of the profiler, by
+kind of kernel. Peak memory is of an implementation's own steps, beside what the others hold. Losses after equal
+numbers of steps are printed: the same weights and the same batch, dropout off unless ``--dropout``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import statistics
+import sys
+import tempfile
+import time
+
+os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp()
+os.environ["MLIRFUSE_CACHE_DIR"] = tempfile.mkdtemp()
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+import torch
+
+KINDS = {  # the first pattern that is found in a kernel's name says its kind
+    "mlirfuse": r"mlirfuse",
+    "attention": r"flash|fmha|attention|sdpa",
+    "optimizer": r"multi_tensor|[aA]dam",
+    "convolution": r"conv|fprop|dgrad|wgrad|winograd|nchwToNhwc|nhwcToNchw",
+    "product": r"gemm|cutlass|nvjet|cublas|xmma|splitK",
+    "triton": r"triton",
+}
+
+
+def words(config, batch, length):
+    """Random words, and the labels of a language model."""
+    ids = torch.randint(0, config.vocab_size, (batch, length))
+    return {"input_ids": ids, "labels": ids.clone()}
+
+
+def language(name, batch, length, small, dropout, **sizes):
+    """A language model of transformers and its batch."""
+    import transformers
+
+    config = getattr(transformers, name + "Config")(**sizes)
+    for field in ("hidden_dropout_prob", "attention_probs_dropout_prob", "resid_pdrop", "embd_pdrop", "attn_pdrop",
+                  "dropout_rate", "attention_dropout"):  # fmt: skip
+        if hasattr(config, field) and not dropout:
+            setattr(config, field, 0.0)
+    classes = {"Bert": "BertForMaskedLM", "GPT2": "GPT2LMHeadModel", "Llama": "LlamaForCausalLM"}
+    kind = classes.get(name, "T5ForConditionalGeneration")
+    model = getattr(transformers, kind)(config)
+    batch, length = (2, 64) if small else (batch, length)
+    return model, words(config, batch, length)
+
+
+def images(make, batch, small):
+    """A vision model and its batch."""
+    batch = 4 if small else batch
+    return make(), {"images": torch.randn(batch, 3, 224, 224), "labels": torch.randint(0, 1000, (batch,))}
+
+
+def vit(dropout):
+    import transformers
+
+    config = transformers.ViTConfig(num_labels=1000)
+    if not dropout:
+        config.hidden_dropout_prob = config.attention_probs_dropout_prob = 0.0
+    return transformers.ViTForImageClassification(config)
+
+
+def torchvision_model(name):
+    import torchvision
+
+    return getattr(torchvision.models, name)(weights=None)
+
+
+LLAMA = {
+    "hidden_size": 1536, "intermediate_size": 4096, "num_hidden_layers": 16, "num_attention_heads": 12,
+    "num_key_value_heads": 4, "vocab_size": 32000,
+}  # fmt: skip
+
+MODELS = {
+    "bert": lambda small, dropout: language("Bert", 32, 512, small, dropout),
+    "gpt2": lambda small, dropout: language("GPT2", 16, 1024, small, dropout),
+    "llama": lambda small, dropout: language("Llama", 8, 2048, small, dropout, **LLAMA),
+    "t5": lambda small, dropout: language("T5", 32, 512, small, dropout, d_model=512, num_layers=6),
+    "vit": lambda small, dropout: images(lambda: vit(dropout), 128, small),
+    "convnext": lambda small, dropout: images(lambda: torchvision_model("convnext_tiny"), 128, small),
+    "resnet50": lambda small, dropout: images(lambda: torchvision_model("resnet50"), 128, small),
+}
+
+
+class Trainer:
+    """One implementation: a model of its own, its optimizer, and its step."""
+
+    def __init__(self, args, implementation: str):
+        self.args, self.name = args, implementation
+        torch.manual_seed(0)
+        model, batch = MODELS[args.model](args.small, args.dropout)
+        self.model = model.to(args.device).train()
+        self.batch = {name: value.to(args.device) for name, value in batch.items()}
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, fused=args.device == "cuda")
+        compiled = {"eager": None, "inductor": {}, "mlirfuse": {"backend": "mlirfuse"},
+                    "aot_eager": {"backend": "aot_eager"},
+                    "reduce-overhead": {"mode": "reduce-overhead"}}[implementation]  # fmt: skip
+        if implementation == "mlirfuse":
+            import mlirfuse.torch  # noqa: F401 known to torch without an installation, too
+        self.run = self.model if compiled is None else torch.compile(self.model, **compiled)
+
+    def loss(self):
+        if "images" not in self.batch:
+            return self.run(**self.batch).loss
+        out = self.run(self.batch["images"])
+        return torch.nn.functional.cross_entropy(getattr(out, "logits", out), self.batch["labels"])
+
+    def step(self):
+        dtype = getattr(torch, self.args.dtype)
+        with torch.autocast(self.args.device, dtype=dtype, enabled=dtype != torch.float32):
+            loss = self.loss()
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return loss.detach()
+
+    def timed(self) -> float:
+        """Milliseconds of a step, the GPU's work included."""
+        synchronize(self.args)
+        start = time.perf_counter()
+        self.step()
+        synchronize(self.args)
+        return (time.perf_counter() - start) * 1e3
+
+
+def synchronize(args):
+    if args.device == "cuda":
+        torch.cuda.synchronize()
+
+
+def peak(args, trainer) -> float:
+    """GB that two steps reach above what was held before the implementation was made."""
+    if args.device != "cuda":
+        return 0.0
+    torch.cuda.reset_peak_memory_stats()
+    trainer.step(), trainer.step()
+    synchronize(args)
+    return (torch.cuda.max_memory_allocated() - trainer.before) / 1e9
+
+
+def gpu_time(args, trainer, steps=3) -> dict[str, float]:
+    """Milliseconds of GPU time a step, by kind of kernel."""
+    if args.device != "cuda":
+        return {}
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        for _ in range(steps):
+            trainer.step()
+        synchronize(args)
+    out: dict[str, float] = {}
+    for event in profile.key_averages():
+        time_us = getattr(event, "self_device_time_total", 0)
+        kind = next((kind for kind, pattern in KINDS.items() if re.search(pattern, event.key)), "other")
+        out[kind] = out.get(kind, 0.0) + time_us / 1e3 / steps
+        if args.kernels and time_us / 1e3 / steps > args.kernels:
+            print(
+                f"    {trainer.name} {kind:11} {time_us / 1e3 / steps:8.3f} ms  {event.count // steps:4}x {event.key[:110]}"
+            )
+    return {kind: round(ms, 3) for kind, ms in out.items()}
+
+
+def main(argv=None):
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("model", nargs="?", choices=sorted(MODELS))
+    parser.add_argument("--list", action="store_true")
+    parser.add_argument("--only", default="eager,inductor,mlirfuse", help="implementations, by commas")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--dropout", action="store_true")
+    parser.add_argument("--small", action="store_true", help="a small batch: to try the script, not to quote")
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--kernels", type=float, default=0.0, help="print kernels that take more milliseconds a step")
+    parser.add_argument("--json")
+    args = parser.parse_args(argv)
+    if args.list or not args.model:
+        print(" ".join(sorted(MODELS)))
+        return 0
+    trainers, result = [], {"model": args.model, "device": device_name(args), "torch": torch.__version__}
+    for name in args.only.split(","):
+        before = torch.cuda.memory_allocated() if args.device == "cuda" else 0
+        trainer = Trainer(args, name)
+        trainer.before = before
+        synchronize(args)
+        start = time.perf_counter()
+        losses = [trainer.step()]
+        synchronize(args)
+        first = time.perf_counter() - start
+        losses += [trainer.step() for _ in range(3)]
+        figures = {"first_step_s": round(first, 2), "peak_gb": round(peak(args, trainer), 2)}
+        figures["losses"] = [round(float(loss), 5) for loss in losses]
+        figures["gpu_ms"] = gpu_time(args, trainer)
+        result[name] = figures
+        trainers.append(trainer)
+        print(name, figures, flush=True)
+    times = {trainer.name: [] for trainer in trainers}
+    for _ in range(args.rounds):
+        for trainer in trainers:
+            times[trainer.name].append(min(trainer.timed(), trainer.timed()))
+    for name, measured in times.items():
+        result[name]["step_ms"] = round(statistics.median(measured), 2)
+        result[name]["steps_ms"] = [round(t, 2) for t in measured]
+    print({name: result[name]["step_ms"] for name in times})
+    if args.json:
+        with open(args.json, "w") as file:
+            json.dump(result, file, indent=1)
+    return 0
+
+
+def device_name(args) -> str:
+    return torch.cuda.get_device_name() if args.device == "cuda" else "cpu"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
