@@ -166,10 +166,9 @@ def gpu_time(args, trainer, steps=3) -> dict[str, float]:
         time_us = getattr(event, "self_device_time_total", 0)
         kind = next((kind for kind, pattern in KINDS.items() if re.search(pattern, event.key)), "other")
         out[kind] = out.get(kind, 0.0) + time_us / 1e3 / steps
-        if args.kernels and time_us / 1e3 / steps > args.kernels:
-            print(
-                f"    {trainer.name} {kind:11} {time_us / 1e3 / steps:8.3f} ms  {event.count // steps:4}x {event.key[:110]}"
-            )
+        ms = time_us / 1e3 / steps
+        if args.kernels and ms > args.kernels:
+            print(f"    {trainer.name} {kind:11} {ms:8.3f} ms  {event.count // steps:4} {event.key[:99]}")
     return {kind: round(ms, 3) for kind, ms in out.items()}
 
 

@@ -45,7 +45,6 @@ def _like_numbers(seed: torch.Tensor, offset: int, size: Sequence[int], dtype: t
 
 
 _library.impl("seed", _seed, "CompositeExplicitAutograd")
-_library.impl("seed", lambda device: torch.empty((), dtype=torch.int64, device=device), "Meta")
 for _name in ("uniform", "normal"):
     for _key in ("CPU", "CUDA"):
         _library.impl(_name, _numbers(_name), _key)
