@@ -17,6 +17,7 @@ import numpy as np
 
 from mlirfuse.core.errors import ShapeError
 from mlirfuse.frontend import tree as trees
+from mlirfuse.frontend.numpy import generator
 from mlirfuse.frontend.numpy.arguments import ArgSpec, Static
 from mlirfuse.frontend.numpy.axes import axes_of, axis_of, shape_of
 from mlirfuse.frontend.numpy.functions.creation import arange
@@ -63,7 +64,7 @@ def _at_once(function, args, kwargs):
     leaves, tree = trees.flatten((args, kwargs))
     specs = [ArgSpec.of(x) if isinstance(x, np.ndarray) else Static(x) for x in leaves]
     traced = trace(function, specs, tree)
-    arrays = [leaves[k] for k in traced.arg_leaves] + [c.array for c in traced.captured]
+    arrays = [leaves[k] for k in traced.arg_leaves] + [c.read() for c in traced.captured]
     sizes = traced.sizes(arrays)
     results = interpreter.run(traced.graph, arrays, sizes)
     for leaf, position in traced.mutated.items():
@@ -348,38 +349,57 @@ def _seed(t, x):
     return x.value if x._value.dtype in (dt.i64, dt.u64) else value_of(t, x, dt.i64)
 
 
+def _numbers(t, seed, offset):
+    """The operands that say what is drawn: of the default generator where no seed is given."""
+    if seed is not None:
+        return _seed(t, seed), _seed(t, offset)
+    if offset.__class__ is not int or offset:
+        fail(ValueError, "an offset without a seed: give both, or none")
+    return generator.seed_and_offset(t)
+
+
 def _random(row: str, shape, seed, offset, dtype):
     t = trace_of(shape, seed, offset)
     extents = tuple(t.extent(n) for n in shape_of(t, shape))
-    return TracedArray(t, t.emit(row, _seed(t, seed), _seed(t, offset), shape=extents, dtype=dtype_of(dtype)))
+    return TracedArray(t, t.emit(row, *_numbers(t, seed, offset), shape=extents, dtype=dtype_of(dtype)))
 
 
 @_public
-def uniform(shape, seed, offset=0, dtype=np.float32):
-    """Numbers in [0, 1): by the element's position, from Philox with this seed and offset, the same on every target."""
+def uniform(shape, seed=None, offset=0, dtype=np.float32):
+    """Numbers in [0, 1): by the element's position, from Philox with this seed and offset, the same on every target.
+    Without a seed, others at each call: see :func:`seed`."""
     return _random("uniform", shape, seed, offset, dtype)
 
 
 @_public
-def normal(shape, seed, offset=0, dtype=np.float32):
-    """Standard normal numbers, from Philox."""
+def normal(shape, seed=None, offset=0, dtype=np.float32):
+    """Standard normal numbers, from Philox; without a seed, others at each call."""
     return _random("normal", shape, seed, offset, dtype)
 
 
 @_public
-def dropout(x, p, seed, offset=0):
-    """x with elements zeroed with probability p and the others over 1 - p, drawn by seed and offset."""
+def dropout(x, p=0.5, seed=None, offset=0, training=True):
+    """x with elements zeroed with probability p and the others over 1 - p, drawn by seed and offset; without a seed,
+    another mask at each call. Not in training: x."""
     x = _floating(x)
+    if not training:
+        return x
     t = x._trace
     if isinstance(p, TracedArray):
         kept = uniform(x.shape, seed, offset) < 1 - p
         return np.where(kept, x * np.asarray(1, x.dtype)[()] / _traced(1 - p, x.dtype), x.dtype.type(0))
     if not 0 <= p <= 1:
         fail(ValueError, f"dropout: the probability is {p}, not in [0, 1]")
-    return wrap(t, t.emit("dropout", x.value, _seed(t, seed), _seed(t, offset), p=float(p))[0])
+    return wrap(t, t.emit("dropout", x.value, *_numbers(t, seed, offset), p=float(p))[0])
 
 
-random = SimpleNamespace(uniform=uniform, normal=normal, dropout=dropout)
+def seed(number: int | None = None) -> None:
+    """Calls of compiled functions that draw without a seed draw, from now on, as after any other ``seed(number)``; of
+    None, from the system's entropy, as they do at first."""
+    generator.default.seed(number)
+
+
+random = SimpleNamespace(uniform=uniform, normal=normal, dropout=dropout, seed=seed)
 
 # ----------------------------------------------------------------------------------------------------------------
 # arrays made from nothing

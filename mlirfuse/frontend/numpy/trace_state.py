@@ -62,6 +62,7 @@ class Trace:
         self.layouts: list[Layout | None] = []
         self.scalars: set[int] = set()
         self.captured: dict[int, tuple[Any, TracedArray, tuple]] = {}
+        self.random_ops = 0  # that draw without a seed
         self.alive: list = []  # arrays whose ids are keys of `captured`
         self.device = "cpu"
         self.contiguous: set[Value] = set()  # arguments that are row-major without gaps

@@ -7,7 +7,7 @@ arrays, numbers, and arrays from outside the trace, and give traced arrays. Name
 Importing this package enters all of them in the registry, and gives traced arrays their operators and methods.
 """
 
-from mlirfuse.frontend.numpy import operators, protocols, ufunc_rules
+from mlirfuse.frontend.numpy import operators, protocols, torch_functions, ufunc_rules
 from mlirfuse.frontend.numpy.functions import (
     comparing,
     creation,
@@ -43,6 +43,7 @@ __all__ = [
     "padding",
     "products",
     "protocols",
+    "torch_functions",
     "rearranging",
     "reductions",
     "scans",

@@ -1,0 +1,42 @@
+"""torch's protocol: a torch function called with a stand-in comes here, and says what to use instead."""
+
+from __future__ import annotations
+
+from mlirfuse.core.errors import TraceError
+from mlirfuse.frontend.numpy.registry import HANDLED, UFUNCS
+from mlirfuse.frontend.numpy.source import fail
+from mlirfuse.frontend.numpy.symint import SymInt
+from mlirfuse.frontend.numpy.traced_array import TracedArray
+from mlirfuse.ir import ops as table
+
+# torch's names with NumPy's, where they differ.
+_NUMPY = {
+    "acos": "arccos", "acosh": "arccosh", "asin": "arcsin", "asinh": "arcsinh", "atan": "arctan", "atan2": "arctan2", "atanh": "arctanh",
+    "cat": "concatenate", "clamp": "clip", "div": "divide", "flatten": "ravel", "mm": "matmul", "bmm": "matmul", "mul": "multiply",
+    "neg": "negative", "permute": "transpose", "pow": "power", "sub": "subtract", "true_divide": "divide", "unsqueeze": "expand_dims",
+}  # fmt: skip
+
+
+class TorchFunctionError(TraceError, TypeError):
+    """A torch function on a stand-in. A TypeError too: an operator of a tensor then leaves it to the stand-in's."""
+
+
+def torch_function(function, arguments) -> None:
+    """Raises :class:`TorchFunctionError`, with NumPy's or mlirfuse's function of that name."""
+    name = getattr(function, "__name__", str(function))
+    there = {f.__name__ for f in (*HANDLED, *UFUNCS)} | set(table.TABLE)
+    instead = _NUMPY.get(name, name)
+    hint = (
+        f"use mlirfuse.numpy.{instead}" if instead in there else "write it with NumPy's or mlirfuse.numpy's functions"
+    )
+    fail(
+        TorchFunctionError,
+        f"torch's {name} is given an array of a compiled function, which is no tensor while it is traced: {hint}, or "
+        'compile the torch function with torch.compile(f, backend="mlirfuse")',
+    )
+
+
+for _class in (TracedArray, SymInt):
+    _class.__torch_function__ = classmethod(
+        lambda cls, function, types, args=(), kwargs=None: torch_function(function, args)
+    )
