@@ -24,7 +24,21 @@ def version() -> str:
 
 
 __all__ = [
-    "DataType", "DefinitionError", "DefinitionTypeError", "Fusion", "FusionDefinition", "InputError", "LRUCache", "PythonProfiler",
-    "Scalar", "Tensor", "TensorView", "Vector", "__version__", "compute_contiguity", "compute_tensor_descriptor", "pytorch_utils",
+    "DataType",
+    "DefinitionError",
+    "DefinitionTypeError",
+    "Fusion",
+    "FusionDefinition",
+    "InputError",
+    "LRUCache",
+    "PythonProfiler",
+    "Scalar",
+    "Tensor",
+    "TensorView",
+    "Vector",
+    "__version__",
+    "compute_contiguity",
+    "compute_tensor_descriptor",
+    "pytorch_utils",
     "version",
-]  # fmt: skip
+]

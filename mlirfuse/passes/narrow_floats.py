@@ -27,7 +27,7 @@ class NarrowFloats(Pass):
 
     After::
 
-        func.func @f(%x: tensor<?xui8> {fusion.part = "bits", fusion.shape = ["s0"]}) -> (tensor<?xui8> {fusion.part = "bits"}) {
+        func.func @f(%x: tensor<?xui8> {fusion.part = "bits", …}) -> (tensor<?xui8> {fusion.part = "bits"}) {
           %0 = "fusion.decode_e4m3fn"(%x) {to = f32}
           %1 = "fusion.exp"(%0)
           %2 = "fusion.encode_e5m2"(%1) {to = ui8}

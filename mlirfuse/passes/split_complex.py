@@ -23,13 +23,13 @@ class SplitComplex(Pass):
 
     Before::
 
-        func.func @f(%x: tensor<?xcomplex<f32>> {fusion.shape = ["s0"]}, %y: tensor<?xcomplex<f32>> {…}) -> tensor<?xf32> {
+        func.func @f(%x: tensor<?xcomplex<f32>> {…}, %y: tensor<?xcomplex<f32>> {…}) -> tensor<?xf32> {
           %0 = "fusion.mul"(%x, %y)
           %1 = "fusion.real"(%0)
 
     After::
 
-        func.func @f(%x_re: tensor<?xf32> {fusion.shape = ["s0"], fusion.strides = ["2"], fusion.part = "re"}, %x_im: … "im"}, …) {
+        func.func @f(%x_re: tensor<?xf32> {fusion.strides = ["2"], fusion.part = "re", …}, %x_im: … "im"}, …) {
           %0 = "fusion.mul"(%x_re, %y_re)
           %1 = "fusion.mul"(%x_im, %y_im)
           %2 = "fusion.sub"(%0, %1)

@@ -12,12 +12,27 @@ mpmath = pytest.importorskip("mpmath")
 from mlirfuse.nvfuser import DataType, FusionDefinition  # noqa: E402
 
 UNARY = {
-    "acos": mpmath.acos, "acosh": mpmath.acosh, "asin": mpmath.asin, "asinh": mpmath.asinh, "atan": mpmath.atan, "atanh": mpmath.atanh,
-    "cos": mpmath.cos, "cosh": mpmath.cosh, "exp": mpmath.exp, "log": mpmath.log, "log10": mpmath.log10,
-    "log2": lambda z: mpmath.log(z) / mpmath.log(2), "reciprocal": lambda z: 1 / z, "rsqrt": lambda z: 1 / mpmath.sqrt(z),
-    "sigmoid": lambda z: 1 / (1 + mpmath.exp(-z)), "sin": mpmath.sin, "sinh": mpmath.sinh, "sqrt": mpmath.sqrt, "tan": mpmath.tan,
+    "acos": mpmath.acos,
+    "acosh": mpmath.acosh,
+    "asin": mpmath.asin,
+    "asinh": mpmath.asinh,
+    "atan": mpmath.atan,
+    "atanh": mpmath.atanh,
+    "cos": mpmath.cos,
+    "cosh": mpmath.cosh,
+    "exp": mpmath.exp,
+    "log": mpmath.log,
+    "log10": mpmath.log10,
+    "log2": lambda z: mpmath.log(z) / mpmath.log(2),
+    "reciprocal": lambda z: 1 / z,
+    "rsqrt": lambda z: 1 / mpmath.sqrt(z),
+    "sigmoid": lambda z: 1 / (1 + mpmath.exp(-z)),
+    "sin": mpmath.sin,
+    "sinh": mpmath.sinh,
+    "sqrt": mpmath.sqrt,
+    "tan": mpmath.tan,
     "tanh": mpmath.tanh,
-}  # fmt: skip
+}
 TYPES = {
     "c64": (DataType.ComplexFloat, np.complex64, np.float32),
     "c128": (DataType.ComplexDouble, np.complex128, np.float64),
@@ -44,11 +59,17 @@ def numbers(rng, real, count):
 
     unit = np.exp(1j * rng.uniform(-4, 4, count))
     edge = math.log2(np.log(np.finfo(real).max))
-    return np.concatenate([
-        signed(-8, 4) + 1j * signed(-8, 4), signed(2 - top, top - 1) + 1j * signed(2 - top, top - 1), signed(-30, 30) + 1j * signed(-30, 30),
-        1 + signed(-24, -1) + 1j * signed(-30, -1), signed(-30, -1) + 1j * (1 + signed(-30, -1)), unit * (1 + signed(-30, -3)),
-        signed(edge - 1, edge + 0.1) + 1j * signed(-3, 3),
-    ])  # fmt: skip
+    return np.concatenate(
+        [
+            signed(-8, 4) + 1j * signed(-8, 4),
+            signed(2 - top, top - 1) + 1j * signed(2 - top, top - 1),
+            signed(-30, 30) + 1j * signed(-30, 30),
+            1 + signed(-24, -1) + 1j * signed(-30, -1),
+            signed(-30, -1) + 1j * (1 + signed(-30, -1)),
+            unit * (1 + signed(-30, -3)),
+            signed(edge - 1, edge + 0.1) + 1j * signed(-3, 3),
+        ]
+    )
 
 
 @pytest.mark.parametrize("kind", TYPES)
@@ -161,6 +182,10 @@ def test_moments(kind):
     eps = float(np.finfo(real).eps)
     assert [v.dtype for v in (var, mean, columns, std, whole)] == [real, complex_type, real, real, complex_type]
     for got, wanted in (
-        (var, wide.var(1, ddof=1)), (columns, wide.var(0, ddof=1)), (std, wide.std(1, ddof=1)), (mean, wide.mean(1)), (whole, wide.mean()),
-    ):  # fmt: skip
+        (var, wide.var(1, ddof=1)),
+        (columns, wide.var(0, ddof=1)),
+        (std, wide.std(1, ddof=1)),
+        (mean, wide.mean(1)),
+        (whole, wide.mean()),
+    ):
         np.testing.assert_allclose(got, wanted, rtol=50 * eps, atol=50 * eps)

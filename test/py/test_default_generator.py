@@ -64,7 +64,7 @@ def test_not_in_training():
 
 
 def test_an_offset_needs_a_seed():
-    with pytest.raises(ValueError, match="(?s)an offset without a seed.*test_default_generator.py"):
+    with pytest.raises(ValueError, match=r"(?s)an offset without a seed.*test_default_generator.py"):
         mlirfuse.jit(lambda x: mnp.dropout(x, 0.5, offset=3))(np.ones(3, np.float32))
 
 
@@ -72,9 +72,12 @@ def test_torch_functions():
     torch = pytest.importorskip("torch")
     x = np.ones(3, np.float32)
     for function, words in (
-        (torch.relu, "use mlirfuse.numpy.relu"), (torch.nn.functional.gelu, "use mlirfuse.numpy.gelu"), (torch.sub, "use mlirfuse.numpy.subtract"),
-        (torch.linalg.svd, "torch.compile"), (lambda x: torch.cat([x, x]), "use mlirfuse.numpy.concatenate"),
-    ):  # fmt: skip
+        (torch.relu, "use mlirfuse.numpy.relu"),
+        (torch.nn.functional.gelu, "use mlirfuse.numpy.gelu"),
+        (torch.sub, "use mlirfuse.numpy.subtract"),
+        (torch.linalg.svd, "torch.compile"),
+        (lambda x: torch.cat([x, x]), "use mlirfuse.numpy.concatenate"),
+    ):
         with pytest.raises(TraceError, match=f"(?s){words}.*test_default_generator.py"):
             mlirfuse.jit(lambda x, f=function: f(x, x) if f is torch.sub else f(x))(x)
     outside = torch.arange(3.0)

@@ -1,5 +1,6 @@
 """Attention and grouped and scaled products of definitions, against torch's autograd and float64."""
 
+import itertools
 import math
 
 import numpy as np
@@ -156,7 +157,7 @@ def test_grouped_mm(dtype):
     """Rows, columns and the reduced dimension in groups, each with a matrix of its own."""
     rows, weights = torch.randn(20, 16).to(dtype), torch.randn(4, 16, 8).to(dtype)
     ends = [0, *GROUPS.tolist()]
-    spans = list(zip(ends, ends[1:]))
+    spans = list(itertools.pairwise(ends))
     out = execute([rows, weights, GROUPS], lambda o, *t: [o.grouped_mm(*t)])[0]
     wanted = torch.cat([rows[a:b].double() @ w.double() for (a, b), w in zip(spans, weights)])
     assert out.dtype is dtype

@@ -33,30 +33,111 @@ def moments(function):
 
 
 # For each operation: how it is called, what torch has for it, how many tensors it takes, of which types.
-UNARY_FLOAT = "asin atan asinh cos cosh erf erfc exp exp2 expm1 sigmoid sin sinh tan tanh lgamma".split()
-UNARY_POSITIVE = "log log10 log1p log2 rsqrt sqrt reciprocal".split()
-UNARY_ANY = "abs neg ceil floor round trunc frac relu".split()
-CHECKS = "isfinite isinf isnan isneginf isposinf isreal signbit".split()
+UNARY_FLOAT = [
+    "asin",
+    "atan",
+    "asinh",
+    "cos",
+    "cosh",
+    "erf",
+    "erfc",
+    "exp",
+    "exp2",
+    "expm1",
+    "sigmoid",
+    "sin",
+    "sinh",
+    "tan",
+    "tanh",
+    "lgamma",
+]
+UNARY_POSITIVE = ["log", "log10", "log1p", "log2", "rsqrt", "sqrt", "reciprocal"]
+UNARY_ANY = ["abs", "neg", "ceil", "floor", "round", "trunc", "frac", "relu"]
+CHECKS = ["isfinite", "isinf", "isnan", "isneginf", "isposinf", "isreal", "signbit"]
 COMPLEX_TOO = {
-    *"abs neg acos acosh asin asinh atan atanh cos cosh exp log log10 log2 sigmoid sin sinh sqrt rsqrt tan tanh reciprocal".split(),
-    *"isfinite isinf isnan isreal add sub mul div eq ne sum mean var set permute reshape cat where".split(),
+    *[
+        "abs",
+        "neg",
+        "acos",
+        "acosh",
+        "asin",
+        "asinh",
+        "atan",
+        "atanh",
+        "cos",
+        "cosh",
+        "exp",
+        "log",
+        "log10",
+        "log2",
+        "sigmoid",
+        "sin",
+        "sinh",
+        "sqrt",
+        "rsqrt",
+        "tan",
+        "tanh",
+        "reciprocal",
+    ],
+    *[
+        "isfinite",
+        "isinf",
+        "isnan",
+        "isreal",
+        "add",
+        "sub",
+        "mul",
+        "div",
+        "eq",
+        "ne",
+        "sum",
+        "mean",
+        "var",
+        "set",
+        "permute",
+        "reshape",
+        "cat",
+        "where",
+    ],
 }
 CASES = {
     **{n: (lambda o, x, n=n: getattr(o, n)(x), getattr(torch, n), 1, FLOATS) for n in UNARY_FLOAT},
-    **{n: (lambda o, x, n=n: getattr(o, n)(o.add(o.abs(x), 1.0)), lambda x, n=n: getattr(torch, n)(x.abs() + 1.0), 1, FLOATS)
-       for n in (*UNARY_POSITIVE, "acosh")},
-    **{n: (lambda o, x, n=n: getattr(o, n)(o.mul(o.sin(x), 0.5)), lambda x, n=n: getattr(torch, n)(torch.sin(x) * 0.5), 1, FLOATS)
-       for n in ("acos", "atanh", "erfinv")},
-    **{n: (lambda o, x, n=n: getattr(o, n)(x), F.relu if n == "relu" else getattr(torch, n), 1, FLOATS) for n in UNARY_ANY},
+    **{
+        n: (
+            lambda o, x, n=n: getattr(o, n)(o.add(o.abs(x), 1.0)),
+            lambda x, n=n: getattr(torch, n)(x.abs() + 1.0),
+            1,
+            FLOATS,
+        )
+        for n in (*UNARY_POSITIVE, "acosh")
+    },
+    **{
+        n: (
+            lambda o, x, n=n: getattr(o, n)(o.mul(o.sin(x), 0.5)),
+            lambda x, n=n: getattr(torch, n)(torch.sin(x) * 0.5),
+            1,
+            FLOATS,
+        )
+        for n in ("acos", "atanh", "erfinv")
+    },
+    **{
+        n: (lambda o, x, n=n: getattr(o, n)(x), F.relu if n == "relu" else getattr(torch, n), 1, FLOATS)
+        for n in UNARY_ANY
+    },
     **{n: (lambda o, x, n=n: getattr(o, n)(x), getattr(torch, n), 1, FLOATS) for n in CHECKS},
     "silu": (lambda o, x: o.silu(x), F.silu, 1, FLOATS),
     "sign": (lambda o, x: o.sign(x), torch.sign, 1, FLOATS + INTEGERS),
     "logical_not": (lambda o, x: o.logical_not(x), torch.logical_not, 1, ANY),
     "bitwise_not": (lambda o, x: o.bitwise_not(x), torch.bitwise_not, 1, [*INTEGERS, torch.bool]),
     **{n: (lambda o, x, n=n: getattr(o, n)(x), torch.clone, 1, ANY) for n in ("set", "segment_set")},
-    **{n: (lambda o, x, y, n=n: getattr(o, n)(x, y), getattr(torch, n), 2, FLOATS + INTEGERS)
-       for n in "add sub mul maximum minimum eq ne lt le gt ge".split()},
-    **{n: (lambda o, x, y, n=n: getattr(o, n)(x, y), getattr(torch, n), 2, INTEGERS) for n in "bitwise_and bitwise_or bitwise_xor gcd".split()},
+    **{
+        n: (lambda o, x, y, n=n: getattr(o, n)(x, y), getattr(torch, n), 2, FLOATS + INTEGERS)
+        for n in ["add", "sub", "mul", "maximum", "minimum", "eq", "ne", "lt", "le", "gt", "ge"]
+    },
+    **{
+        n: (lambda o, x, y, n=n: getattr(o, n)(x, y), getattr(torch, n), 2, INTEGERS)
+        for n in ["bitwise_and", "bitwise_or", "bitwise_xor", "gcd"]
+    },
     **{n: (lambda o, x, y, n=n: getattr(o, n)(x, y), getattr(torch, n), 2, ANY) for n in ("logical_and", "logical_or")},
     "div": (lambda o, x, y: o.div(x, y), torch.div, 2, FLOATS),
     "truediv": (lambda o, x, y: o.truediv(x, y), torch.div, 2, FLOATS),
@@ -64,11 +145,21 @@ CASES = {
     "pow": (lambda o, x, y: o.pow(o.abs(x), y), lambda x, y: torch.pow(x.abs(), y), 2, FLOATS),
     "nextafter": (lambda o, x, y: o.nextafter(x, y), torch.nextafter, 2, FLOATS[:2]),
     "fmod": (lambda o, x, y: o.fmod(x, o.add(o.abs(y), 1.0)), lambda x, y: torch.fmod(x, y.abs() + 1.0), 2, FLOATS[:2]),
-    "remainder": (lambda o, x, y: o.remainder(x, o.add(o.abs(y), 1.0)), lambda x, y: torch.remainder(x, y.abs() + 1.0), 2, FLOATS[:2]),
+    "remainder": (
+        lambda o, x, y: o.remainder(x, o.add(o.abs(y), 1.0)),
+        lambda x, y: torch.remainder(x, y.abs() + 1.0),
+        2,
+        FLOATS[:2],
+    ),
     "where": (lambda o, x, y: o.where(o.ne(x, y), x, y), lambda x, y: torch.where(x != y, x, y), 2, FLOATS + INTEGERS),
     "clamp": (lambda o, x: o.clamp(x, -0.5, 0.5), lambda x: x.clamp(-0.5, 0.5), 1, FLOATS),
     "threshold": (lambda o, x: o.threshold(x, 0.25, 2.0), lambda x: F.threshold(x, 0.25, 2.0), 1, FLOATS),
-    "addcmul": (lambda o, x, y, z: o.addcmul(x, y, z, 0.5), lambda x, y, z: torch.addcmul(x, y, z, value=0.5), 3, FLOATS),
+    "addcmul": (
+        lambda o, x, y, z: o.addcmul(x, y, z, 0.5),
+        lambda x, y, z: torch.addcmul(x, y, z, value=0.5),
+        3,
+        FLOATS,
+    ),
     "lerp": (lambda o, x, y, z: o.lerp(x, y, z), torch.lerp, 3, FLOATS[:2]),
     "rsub": (lambda o, x, y: o.rsub(x, y), torch.rsub, 2, FLOATS),
     "add_alpha": (lambda o, x, y: o.add_alpha(x, y, 0.5), lambda x, y: torch.add(x, y, alpha=0.5), 2, FLOATS),
@@ -80,13 +171,28 @@ CASES = {
     "mean": (lambda o, x: o.mean(x, [dim(x)]), moments(lambda x: x.mean(dim(x))), 1, FLOATS),
     "var": (lambda o, x: o.var(x, [dim(x)], 0), moments(lambda x: x.var(dim(x), correction=0)), 1, FLOATS),
     "var_mean": (lambda o, x: o.var_mean(x, [dim(x)], 0)[0], lambda x: x.var(dim(x), correction=0), 1, FLOATS[:2]),
-    "permute": (lambda o, x: o.permute(x, list(range(x.ndim))[::-1]), lambda x: x.permute(list(range(x.ndim))[::-1]), 1, ANY),
+    "permute": (
+        lambda o, x: o.permute(x, list(range(x.ndim))[::-1]),
+        lambda x: x.permute(list(range(x.ndim))[::-1]),
+        1,
+        ANY,
+    ),
     "reshape": (lambda o, x: o.reshape(x, [1, *o.shape(x)]), lambda x: x[None], 1, ANY),
     "broadcast": (lambda o, x: o.broadcast(x, [True, *[False] * x.ndim]), lambda x: x[None], 1, ANY),
-    "broadcast_in_dim": (lambda o, x: o.broadcast_in_dim(x, [3, *o.shape(x)], list(range(1, x.ndim + 1))), lambda x: x.expand(3, *x.shape), 1, ANY),
+    "broadcast_in_dim": (
+        lambda o, x: o.broadcast_in_dim(x, [3, *o.shape(x)], list(range(1, x.ndim + 1))),
+        lambda x: x.expand(3, *x.shape),
+        1,
+        ANY,
+    ),
     "expand": (lambda o, x: o.expand(x, [3, *[-1] * x.ndim]), lambda x: x.expand(3, *x.shape), 1, ANY),
     "squeeze": (lambda o, x: o.squeeze(o.broadcast(x, [True, *[False] * x.ndim]), [0]), torch.clone, 1, ANY),
-    "cat": (lambda o, x, y: o.cat([o.broadcast(t, [True, *[False] * t.ndim]) for t in (x, y)], 0), lambda x, y: torch.stack([x, y]), 2, ANY),
+    "cat": (
+        lambda o, x, y: o.cat([o.broadcast(t, [True, *[False] * t.ndim]) for t in (x, y)], 0),
+        lambda x, y: torch.stack([x, y]),
+        2,
+        ANY,
+    ),
     "cast": (lambda o, x: o.cast(x, x.dtype), torch.clone, 1, ANY),
     "full": (lambda o, x: o.full(o.shape(x), 2, x.dtype), lambda x: torch.full_like(x, 2), 1, FLOATS + INTEGERS),
     "cumsum": (lambda o, x: o.cumsum(x, dim(x)), lambda x: x.cumsum(dim(x)), 1, FLOATS[:2] + INTEGERS),
@@ -95,10 +201,20 @@ CASES = {
     "cummin": (lambda o, x: o.cummin(x, dim(x)), lambda x: x.cummin(dim(x)).values, 1, FLOATS[:2] + INTEGERS),
     "argsort": (lambda o, x: o.argsort(x, dim(x)), lambda x: x.argsort(dim=dim(x), stable=True), 1, FLOATS + INTEGERS),
     "topk": (lambda o, x: list(o.topk(x, 1, dim(x))), lambda x: list(x.topk(1, dim(x))), 1, FLOATS + INTEGERS),
-    "take_along_axis": (lambda o, x: o.take_along_axis(x, o.argsort(x, dim(x)), dim(x)), lambda x: x.sort(dim(x)).values, 1, FLOATS + INTEGERS),
-    "gather": (lambda o, x: o.gather(x, o.argsort(x, dim(x)), dim(x)), lambda x: x.sort(dim(x)).values, 1, FLOATS + INTEGERS),
+    "take_along_axis": (
+        lambda o, x: o.take_along_axis(x, o.argsort(x, dim(x)), dim(x)),
+        lambda x: x.sort(dim(x)).values,
+        1,
+        FLOATS + INTEGERS,
+    ),
+    "gather": (
+        lambda o, x: o.gather(x, o.argsort(x, dim(x)), dim(x)),
+        lambda x: x.sort(dim(x)).values,
+        1,
+        FLOATS + INTEGERS,
+    ),
     "rand_like": (lambda o, x: o.mul(o.cast(o.ge(o.rand_like(x), 0.0), x.dtype), x), torch.clone, 1, FLOATS),
-}  # fmt: skip
+}
 EXTREMA = {"max": torch.amax, "min": torch.amin}
 CASES |= {
     n: (lambda o, x, n=n: getattr(o, n)(x, [dim(x)]), lambda x, f=f: f(x, dim(x)), 1, FLOATS + INTEGERS)
@@ -164,11 +280,60 @@ def test_operation(name, shape):
 
 def test_every_operation_is_there():
     """What takes other arguments has tests of its own in test_definition_ops.py."""
-    elsewhere = set(
-        "at shape size tensor_sizes slice pad split chunk flip view iota uniform normal randn_like dropout index_select select scatter "
-        "index_put_accumulate index_accumulate embedding_fwd embedding_bwd triu matmul linear grouped_mm scaled_mm scaled_grouped_mm sdpfa_fwd sdpfa_bwd welford std stride_order "
-        "layer_norm layer_norm_backward rms_norm rms_norm_backward batch_norm batch_norm_backward instance_norm instance_norm_backward "
-        "group_norm group_norm_backward complex real imag erfcinv ceilDiv ceil_div trunc_div mod bitwise_left_shift bitwise_right_shift "
-        "logical_right_shift".split()
-    )
+    elsewhere = {
+        "at",
+        "shape",
+        "size",
+        "tensor_sizes",
+        "slice",
+        "pad",
+        "split",
+        "chunk",
+        "flip",
+        "view",
+        "iota",
+        "uniform",
+        "normal",
+        "randn_like",
+        "dropout",
+        "index_select",
+        "select",
+        "scatter",
+        "index_put_accumulate",
+        "index_accumulate",
+        "embedding_fwd",
+        "embedding_bwd",
+        "triu",
+        "matmul",
+        "linear",
+        "grouped_mm",
+        "scaled_mm",
+        "scaled_grouped_mm",
+        "sdpfa_fwd",
+        "sdpfa_bwd",
+        "welford",
+        "std",
+        "stride_order",
+        "layer_norm",
+        "layer_norm_backward",
+        "rms_norm",
+        "rms_norm_backward",
+        "batch_norm",
+        "batch_norm_backward",
+        "instance_norm",
+        "instance_norm_backward",
+        "group_norm",
+        "group_norm_backward",
+        "complex",
+        "real",
+        "imag",
+        "erfcinv",
+        "ceilDiv",
+        "ceil_div",
+        "trunc_div",
+        "mod",
+        "bitwise_left_shift",
+        "bitwise_right_shift",
+        "logical_right_shift",
+    }
     assert set(operators.names()) - elsewhere - set(CASES) == set()

@@ -63,10 +63,14 @@ def test_cache():
 @pytest.mark.parametrize(
     "call",
     [
-        lambda fd, x: x.split(0, 4), lambda fd, x: x.merge(0), lambda fd, x: x.cache_after(), lambda fd, x: fd.manual_execute([]),
-        lambda fd, x: fd.schedule(), lambda fd, x: fd.sched.split(x, 0, 4),
+        lambda fd, x: x.split(0, 4),
+        lambda fd, x: x.merge(0),
+        lambda fd, x: x.cache_after(),
+        lambda fd, x: fd.manual_execute([]),
+        lambda fd, x: fd.schedule(),
+        lambda fd, x: fd.sched.split(x, 0, 4),
     ],
-)  # fmt: skip
+)
 def test_manual_schedules(call):
     """They say what there is instead, at the user's line."""
     with FusionDefinition() as fd:
@@ -102,7 +106,7 @@ def test_profiler():
         _ = PythonProfiler().profile
 
 
-# ---------------------------------------------------------------------------------------------------------------- validate
+# validate
 
 
 def residuals(fd, x, w, v):
@@ -162,7 +166,7 @@ def test_validate_without_a_seed():
     fd.validate([x])
 
 
-# ---------------------------------------------------------------------------------------------------------------- printing
+# printing
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,27 @@ from mlirfuse.ir import ops as table
 
 # torch's names with NumPy's, where they differ.
 _NUMPY = {
-    "acos": "arccos", "acosh": "arccosh", "asin": "arcsin", "asinh": "arcsinh", "atan": "arctan", "atan2": "arctan2", "atanh": "arctanh",
-    "cat": "concatenate", "clamp": "clip", "div": "divide", "flatten": "ravel", "mm": "matmul", "bmm": "matmul", "mul": "multiply",
-    "neg": "negative", "permute": "transpose", "pow": "power", "sub": "subtract", "true_divide": "divide", "unsqueeze": "expand_dims",
-}  # fmt: skip
+    "acos": "arccos",
+    "acosh": "arccosh",
+    "asin": "arcsin",
+    "asinh": "arcsinh",
+    "atan": "arctan",
+    "atan2": "arctan2",
+    "atanh": "arctanh",
+    "cat": "concatenate",
+    "clamp": "clip",
+    "div": "divide",
+    "flatten": "ravel",
+    "mm": "matmul",
+    "bmm": "matmul",
+    "mul": "multiply",
+    "neg": "negative",
+    "permute": "transpose",
+    "pow": "power",
+    "sub": "subtract",
+    "true_divide": "divide",
+    "unsqueeze": "expand_dims",
+}
 
 
 class TorchFunctionError(TraceError, TypeError):

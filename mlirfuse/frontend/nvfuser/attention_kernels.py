@@ -1,8 +1,9 @@
 """What runs attention in a definition, forward and backward: torch's kernels where they take the operands, else the
 formulas in float32 (float64 for float64), in torch or NumPy.
 
-Shapes: queries (…, L, E), keys (…, S, E), values (…, S, Ev), bias and mask broadcast to (…, L, S). The logarithms of the
-sums of each row's exponentials are (…, L). The random state is two numbers; a third, an offset, stands for nvFuser's.
+Shapes: queries (…, L, E), keys (…, S, E), values (…, S, Ev), bias and mask broadcast to (…, L, S). The logarithms of
+the sums of each row's exponentials are (…, L). The random state is two numbers; a third, an offset, stands for
+nvFuser's.
 """
 
 from __future__ import annotations
@@ -81,9 +82,18 @@ def backward(options: Options, grad, query, key, value, out, logs, *more) -> lis
         state = o["state"] if o["state"] is not None else torch.zeros(2, dtype=torch.uint64, device=query.device)
         unused = torch.zeros((), dtype=torch.uint64, device=query.device)
         made = torch.ops.aten._scaled_dot_product_flash_attention_backward(
-            *map(_rank_4, (grad, query, key, value, out)), logs.reshape(-1, *logs.shape[-2:]), None, None, length, keys,
-            o["dropout"], o["causal"], state, unused, scale=scale,
-        )  # fmt: skip
+            *map(_rank_4, (grad, query, key, value, out)),
+            logs.reshape(-1, *logs.shape[-2:]),
+            None,
+            None,
+            length,
+            keys,
+            o["dropout"],
+            o["causal"],
+            state,
+            unused,
+            scale=scale,
+        )
         return [g.reshape(t.shape) for g, t in zip(made, (query, key, value))]
     xp = torch or np
     q, k, v, g, result, rows = (_widened(t) for t in (query, key, value, grad, out, logs))

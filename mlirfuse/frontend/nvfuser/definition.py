@@ -150,7 +150,8 @@ class FusionDefinition(Recorder):
     def last_repro_script(self) -> str:
         """The script for the inputs of the last ``execute(inputs, save_repro_inputs=True)``."""
         assert self._reproducers is not None, (
-            "fd.last_repro_script() cannot provide a repro because fd.execute(inputs, save_repro_inputs=True) was not executed!"
+            "fd.last_repro_script() cannot provide a repro because fd.execute(inputs, "
+            "save_repro_inputs=True) was not executed!"
         )
         return printing.repro(self, self._reproducers)
 

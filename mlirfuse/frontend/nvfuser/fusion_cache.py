@@ -39,7 +39,10 @@ class LRUCache:
         out = f"Max Fusions Allowed: {self.max_fusions}\n"
         if not self._items:
             return out + "The fusion cache is empty.\n"
-        out += f"Total Fusions in Cache: {len(self._items)}\nTotal Unique Fusions Compiled: {self._compiled}\nCache Hits by LRU ordering:\n"
+        out += (
+            f"Total Fusions in Cache: {len(self._items)}\nTotal Unique Fusions Compiled: {self._compiled}\n"
+            "Cache Hits by LRU ordering:\n"
+        )
         out += "".join(f"\t{k} -> {hits} hits\n" for k, (_, hits) in enumerate(self._items.values()))
         rate = 100.0 * self._hits / self._lookups
         return out + f"Cache Lookups: {self._lookups}\nCache Hits: {self._hits}\nHit Rate: {rate:g}%\n"

@@ -43,10 +43,24 @@ def torch_dtypes() -> dict:
         import torch
 
         names = {
-            "float16": dt.f16, "bfloat16": dt.bf16, "float32": dt.f32, "float64": dt.f64, "int8": dt.i8, "int16": dt.i16, "int32": dt.i32,
-            "int64": dt.i64, "uint8": dt.u8, "uint16": dt.u16, "uint32": dt.u32, "uint64": dt.u64, "bool": dt.bool_, "complex64": dt.c64,
-            "complex128": dt.c128, "float8_e4m3fn": dt.BY_NAME.get("f8e4m3fn"), "float8_e5m2": dt.BY_NAME.get("f8e5m2"),
-        }  # fmt: skip
+            "float16": dt.f16,
+            "bfloat16": dt.bf16,
+            "float32": dt.f32,
+            "float64": dt.f64,
+            "int8": dt.i8,
+            "int16": dt.i16,
+            "int32": dt.i32,
+            "int64": dt.i64,
+            "uint8": dt.u8,
+            "uint16": dt.u16,
+            "uint32": dt.u32,
+            "uint64": dt.u64,
+            "bool": dt.bool_,
+            "complex64": dt.c64,
+            "complex128": dt.c128,
+            "float8_e4m3fn": dt.BY_NAME.get("f8e4m3fn"),
+            "float8_e5m2": dt.BY_NAME.get("f8e5m2"),
+        }
         _TORCH_DTYPES.update(
             {getattr(torch, name): t for name, t in names.items() if t is not None and hasattr(torch, name)}
         )
@@ -133,7 +147,8 @@ def check(definition: Recorder, flat: list, device) -> dict[str, int]:
     if len(devices) > 1:
         where = ", ".join(f"input {k} on {name}" for name, k in devices.items())
         raise InputError(
-            f"the inputs are on several devices: {where}; nothing is copied between devices (a CPU scalar tensor needs is_cpu=True)"
+            f"the inputs are on several devices: {where}; nothing is copied between devices (a CPU scalar "
+            "tensor needs is_cpu=True)"
         )
     return symbols
 
@@ -180,7 +195,8 @@ def _check_scalar(k: int, val: Scalar, given) -> None:
         if d is not None:
             got = from_dtype(d.dtype).value if _has_name(d.dtype) else str(d.dtype)
             raise InputError(
-                f"Expected input {k}, {val.dtype.name[0]}{val.number}, to be a scalar but got {got} tensor of rank {len(d.shape)}"
+                f"Expected input {k}, {val.dtype.name[0]}{val.number}, to be a scalar but got {got} tensor "
+                f"of rank {len(d.shape)}"
             )
         raise InputError(
             f"Expected input {k}, {val.dtype.name[0]}{val.number}, to be a scalar but got {type(given).__name__}"
@@ -218,7 +234,8 @@ def _check_layout(definition, k, val: Tensor, d: Description, name, symbols) -> 
             continue
         if contiguous and stride != expected:
             raise InputError(
-                f"{name}, to be contiguous in dimension {dim} (a stride of {expected}), but shape {d.shape} has strides {d.strides}: "
+                f"{name}, to be contiguous in dimension {dim} (a stride of {expected}), but shape "
+                f"{d.shape} has strides {d.strides}: "
                 f"declare contiguity False there, or make it contiguous"
             )
         expected = stride * n

@@ -175,7 +175,10 @@ def input_text(value) -> str:
         if value.is_contiguous():
             return f"torch.testing.make_tensor({shape}, dtype={value.dtype}, device='{device}'{limits})"
         extent = 1 + sum((n - 1) * s for n, s in zip(value.shape, value.stride())) if value.numel() else 0
-        return f"torch.testing.make_tensor(({extent},), dtype={value.dtype}, device='{device}'{limits}).as_strided({shape}, {tuple(value.stride())})"
+        return (
+            f"torch.testing.make_tensor(({extent},), dtype={value.dtype}, "
+            f"device='{device}'{limits}).as_strided({shape}, {tuple(value.stride())})"
+        )
     shape, dtype = tuple(value.shape), value.dtype
     return f"np.ones({shape}, dtype='{dtype}')"
 

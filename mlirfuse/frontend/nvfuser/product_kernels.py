@@ -3,6 +3,7 @@ product for each group."""
 
 from __future__ import annotations
 
+import itertools
 import sys
 from typing import Any
 
@@ -68,7 +69,7 @@ def _by_group(a, b, ends):
     torch = _torch(a)
     join, stack = (torch.cat, torch.stack) if torch else (np.concatenate, np.stack)
     bounds = [0, *np.asarray(arrays.to_numpy(ends)).tolist()]
-    spans = list(zip(bounds, bounds[1:]))
+    spans = list(itertools.pairwise(bounds))
     if a.ndim == 2 and b.ndim == 3:
         return join([a[low:high] @ m for (low, high), m in zip(spans, b)], 0)
     if a.ndim == 3:

@@ -38,9 +38,9 @@ class KernelProfile:
 
 @dataclass
 class FusionProfile:
-    """A call. Times are in milliseconds: ``host_time_ms`` from its beginning to its return, ``compile_time_ms`` the same
-    where something was compiled in it, else 0, ``kernel_time_ms`` until the device was done; ``segments`` counts kernels
-    and ops of a library."""
+    """A call. Times are in milliseconds: ``host_time_ms`` from its beginning to its return, ``compile_time_ms`` the
+    same where something was compiled in it, else 0, ``kernel_time_ms`` until the device was done; ``segments`` counts
+    kernels and ops of a library."""
 
     fusion_id: int
     segments: int

@@ -93,7 +93,8 @@ def promote_types(a: DType, b: DType) -> DType:
         return a
     if "n" in (a.kind, b.kind):
         raise PromotionError(
-            f"{from_name(a)} and {from_name(b)} have no common type: floats of a byte are cast before they are computed with"
+            f"{from_name(a)} and {from_name(b)} have no common type: floats of a byte are cast before they "
+            "are computed with"
         )
     high, low = (a, b) if _RANK[a.kind] >= _RANK[b.kind] else (b, a)
     if high.kind == "c":

@@ -31,7 +31,7 @@ from mlirfuse.frontend.nvfuser.values import (
     at_line,
     results_of,
     user_line,
-)  # fmt: skip
+)
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.builder import Builder
@@ -85,9 +85,19 @@ class Recorder:
     # -- inputs
 
     def define_tensor(
-        self, shape=None, contiguity=None, dtype=DataType.Float, is_cpu=False, stride_order=None, *,
-        sizes=None, strides=None, static_sizes=False, symbolic_sizes=None, contiguous=None,
-    ) -> Tensor:  # fmt: skip
+        self,
+        shape=None,
+        contiguity=None,
+        dtype=DataType.Float,
+        is_cpu=False,
+        stride_order=None,
+        *,
+        sizes=None,
+        strides=None,
+        static_sizes=False,
+        symbolic_sizes=None,
+        contiguous=None,
+    ) -> Tensor:
         """A tensor argument.
 
         In ``shape`` (older: ``symbolic_sizes``), -1 is an extent not known yet, 1 broadcasts, others are constants.
@@ -121,7 +131,8 @@ class Recorder:
         for k, n in enumerate(shape):
             if n < -1:
                 raise self._error(
-                    f"The value {n} at index {k} was neither symbolic(-1), zero_element(0), broadcast(1), or static(>1)."
+                    f"The value {n} at index {k} was neither symbolic(-1), zero_element(0), broadcast(1), "
+                    "or static(>1)."
                 )
         rank = len(shape)
         if rank and is_cpu:
@@ -280,7 +291,8 @@ class Recorder:
                 )
             if len(alias_input.value.shape) != len(output.value.shape):
                 raise self._error(
-                    f"add_output: a tensor of rank {output.ndim} cannot be written into an input of rank {alias_input.ndim}"
+                    f"add_output: a tensor of rank {output.ndim} cannot be written into an input of rank "
+                    f"{alias_input.ndim}"
                 )
             for a, b in zip(output.value.shape, alias_input.value.shape):
                 self.equal(a, b, "add_output")

@@ -2,9 +2,9 @@
 precision.
 
 How far they may be apart follows from the element types: of each output, with the number of elements reduced into it;
-and, where that is not enough, from what the definition's own roundings do. For that the reference is computed once more,
-each value rounded to the type that the definition gives it. An output that is right is about as far from the exact
-reference as that one is.
+and, where that is not enough, from what the definition's own roundings do. For that the reference is computed once
+more, each value rounded to the type that the definition gives it. An output that is right is about as far from the
+exact reference as that one is.
 """
 
 from __future__ import annotations

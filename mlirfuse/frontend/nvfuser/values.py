@@ -113,10 +113,31 @@ class Declaration:
 
 # What nvFuser's schedules call on tensors and definitions.
 SCHEDULE_CALLS = frozenset(
-    "axis cache_after cache_before cache_fork commit_leaf_to_logical compute_at compute_with get_loop_domain get_root_domain inline_at "
-    "inline_most merge parallelize reorder rfactor set_allocation_domain set_device_mesh set_memory_type split swizzle unroll "
-    "vectorize".split()
-)  # fmt: skip
+    [
+        "axis",
+        "cache_after",
+        "cache_before",
+        "cache_fork",
+        "commit_leaf_to_logical",
+        "compute_at",
+        "compute_with",
+        "get_loop_domain",
+        "get_root_domain",
+        "inline_at",
+        "inline_most",
+        "merge",
+        "parallelize",
+        "reorder",
+        "rfactor",
+        "set_allocation_domain",
+        "set_device_mesh",
+        "set_memory_type",
+        "split",
+        "swizzle",
+        "unroll",
+        "vectorize",
+    ]
+)
 
 
 def no_manual_schedule(what: str) -> str:

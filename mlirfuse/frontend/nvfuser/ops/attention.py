@@ -60,8 +60,8 @@ class Attention(OperatorBase):
 
     @operation
     def sdpfa_fwd(self, query, key, value, dropout_p=None, is_causal=None, scale=None, bias=None, mask=None):
-        """Attention, by the framework: its result, the logarithm of the sum of the exponentials of each row's scores, and
-        the random state of its dropout, as two UInt64 numbers and an offset. ``bias`` is added to the scores; where
+        """Attention, by the framework: its result, the logarithm of the sum of the exponentials of each row's scores,
+        and the random state of its dropout, as two UInt64 numbers and an offset. ``bias`` is added to the scores; where
         ``mask`` is False, nothing is seen."""
         (q, k, v), options, more = self._attention(query, key, value, dropout_p, is_causal, scale, bias, mask)
         wide = dt.f64 if q.dtype is dt.f64 else dt.f32
@@ -70,9 +70,24 @@ class Attention(OperatorBase):
         return tuple(map(self._make, self._called("sdpfa_fwd", function, (q, k, v, *more), results)))
 
     @operation
-    def sdpfa_bwd(self, grad_output, query, key, value, output, log_sumexp, dropout_p=None, is_causal=None, philox_seed=None, philox_offset=None,
-                  scale=None, bias=None, mask=None):  # fmt: skip
-        """The gradients of attention by query, key and value. ``philox_seed`` is the random state that sdpfa_fwd gave."""
+    def sdpfa_bwd(
+        self,
+        grad_output,
+        query,
+        key,
+        value,
+        output,
+        log_sumexp,
+        dropout_p=None,
+        is_causal=None,
+        philox_seed=None,
+        philox_offset=None,
+        scale=None,
+        bias=None,
+        mask=None,
+    ):
+        """The gradients of attention by query, key and value. ``philox_seed`` is the random state that sdpfa_fwd
+        gave."""
         (q, k, v), options, more = self._attention(
             query, key, value, dropout_p, is_causal, scale, bias, mask, philox_seed
         )

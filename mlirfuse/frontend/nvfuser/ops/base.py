@@ -73,7 +73,8 @@ class OperatorBase:
         for k, n in enumerate(out):
             if check and isinstance(n, int) and n < -1:
                 raise ValueError(
-                    f"The value {n} at index {k} was neither symbolic(-1), zero_element(0), broadcast(1), or static(>1)."
+                    f"The value {n} at index {k} was neither symbolic(-1), zero_element(0), broadcast(1), "
+                    "or static(>1)."
                 )
         return out
 

@@ -75,7 +75,8 @@ class Creation(OperatorBase):
     def _check_iota(self, given: Scalar, name: str, target) -> None:
         if given.dtype.kind == "c":
             raise TypeError(
-                f"iota: {name} dtype does not match specified dtype argument: it is {given.data_type}, not {from_dtype(target)}"
+                f"iota: {name} dtype does not match specified dtype argument: it is {given.data_type}, not "
+                f"{from_dtype(target)}"
             )
         if isinstance(given.constant, float) and not math.isfinite(given.constant):
             raise ValueError(f"iota: length, start, step must be finite numbers. {name} is {given.constant}")

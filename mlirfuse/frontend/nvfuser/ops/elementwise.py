@@ -1,4 +1,4 @@
-"""Elementwise operations, casts and copies. Most are derived from the op table's ``nvfuser`` names; the others compose."""
+"""Elementwise operations, casts and copies. Most are derived from the op table's ``nvfuser`` names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mlirfuse.ir import ops as table
 
 
 class Elementwise(OperatorBase):
-    """Casts, copies, choices and what is composed of the table's rows; the rows themselves are added below the class."""
+    """Casts, copies, choices and what is composed of the table's rows; the rows are added below the class."""
 
     @operation
     def cast(self, arg, dtype):
@@ -182,8 +182,8 @@ _RULES = {
 
 def promotion_rule(row: table.OpDef):
     """How the operands of an elementwise row are promoted: ``PLAIN``, ``TO_BOOL``, or arguments of
-    :func:`promotion.common_dtype`. Unless ``_RULES`` says otherwise, of one operand that floats alone can be ``FLOATS``,
-    of another one ``PLAIN``, of two the defaults."""
+    :func:`promotion.common_dtype`. Unless ``_RULES`` says otherwise: ``FLOATS`` for one operand that floats alone can
+    be, ``PLAIN`` for another one, the defaults for two."""
     if row.name in _RULES:
         return _RULES[row.name]
     if len(row.operands) == 1:

@@ -110,7 +110,7 @@ class Normalizations(OperatorBase):
             for running, now in zip((running_mean, running_var), batch):
                 if running is None:
                     continue
-                extra = [k for k in range(now.ndim - running.ndim)]
+                extra = list(range(now.ndim - running.ndim))
                 now = self.mean(now, extra) if extra else now
                 updated = self.add(self.mul(running, self.sub(1.0, momentum)), self.mul(now, momentum))
                 if running.declaration is not None:
@@ -131,8 +131,20 @@ class Normalizations(OperatorBase):
         return out, self.squeeze(mean, dims), self.squeeze(rstd, dims)
 
     @operation
-    def batch_norm_backward(self, input, grad_output, weight, running_mean, running_var, save_mean, save_invstd, training, eps,
-                            output_mask=(True, True, True), channels_last=False):  # fmt: skip
+    def batch_norm_backward(
+        self,
+        input,
+        grad_output,
+        weight,
+        running_mean,
+        running_var,
+        save_mean,
+        save_invstd,
+        training,
+        eps,
+        output_mask=(True, True, True),
+        channels_last=False,
+    ):
         """The gradients by input, weight and bias (None where the mask says so)."""
         x, dy = (
             self._full_precision(self._tensor(input)),

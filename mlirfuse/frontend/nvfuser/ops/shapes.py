@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from mlirfuse.core.errors import ShapeError
 from mlirfuse.frontend.nvfuser.ops.base import OperatorBase
 from mlirfuse.frontend.nvfuser.ops.operation import operation
@@ -21,7 +23,8 @@ class Shapes(OperatorBase):
         arg, flags = self._tensor(arg), [bool(f) for f in is_broadcast_dim]
         if flags.count(False) != arg.ndim:
             raise ValueError(
-                f"is_broadcast_dim has {flags.count(False)} dimensions that are not broadcast, the tensor has rank {arg.ndim}"
+                f"is_broadcast_dim has {flags.count(False)} dimensions that are not broadcast, the tensor "
+                f"has rank {arg.ndim}"
             )
         axes = tuple(k for k, f in enumerate(flags) if f)
         return self._make(self._b.op("expand_dims", arg.value, axes=axes) if axes else arg.value)
@@ -37,7 +40,7 @@ class Shapes(OperatorBase):
             raise ValueError(f"The broadcast dimensions should match the input dimensions: {arg.ndim} vs {len(dims)}")
         if any(not 0 <= d < len(sizes) for d in dims):
             raise ValueError(f"Invalid broadcast_dims value: {dims} for an output of rank {len(sizes)}")
-        if any(a >= b for a, b in zip(dims, dims[1:])):
+        if any(a >= b for a, b in itertools.pairwise(dims)):
             raise ValueError("Broadcast dimension is not greater than the previous value.")
         if len(dims) < len(sizes) and self._fd._depth == 1:
             self._fd._number("tv")  # nvFuser makes a tensor for the broadcast and one for the expansion
@@ -84,7 +87,8 @@ class Shapes(OperatorBase):
                 value = self._b.slice(value, a, 0, 1)
             elif isinstance(n, int) or _is_input_extent(n):
                 raise ValueError(
-                    f"Squeeze dimension should be of extent 1: dimension {a} is {'not broadcast' if not isinstance(n, int) else n}"
+                    f"Squeeze dimension should be of extent 1: dimension {a} is "
+                    f"{'not broadcast' if not isinstance(n, int) else n}"
                 )
             else:
                 self._fd.equal(n, 1, "squeeze")
@@ -147,7 +151,8 @@ class Shapes(OperatorBase):
         steps = [1] * len(starts) if strides is None else self._sizes(strides, "strides", check=False)
         if len(ends) != len(starts):
             raise ValueError(
-                f"Slice indexing attribute dimensions don't match! Start Indices: {len(starts)} End Indices: {len(ends)}"
+                f"Slice indexing attribute dimensions don't match! Start Indices: {len(starts)} End "
+                f"Indices: {len(ends)}"
             )
         if len(steps) != len(starts):
             raise ValueError(
@@ -166,7 +171,8 @@ class Shapes(OperatorBase):
                 )
             if isinstance(start, int) and isinstance(end, int) and end < start:
                 raise ValueError(
-                    f"Slice operation end_indices must be greater than or equal to start_indices. Start Indices: {start} End Indices: {end}"
+                    "Slice operation end_indices must be greater than or equal to start_indices. Start "
+                    f"Indices: {start} End Indices: {end}"
                 )
             if not isinstance(step, int) or step < 1:
                 raise ValueError("Slice operation strides must be constants of 1 or more")
@@ -223,7 +229,8 @@ class Shapes(OperatorBase):
         rank = tensors[0].ndim
         if any(t.ndim != rank for t in tensors) or rank == 0:
             raise ValueError(
-                f"Unexpected number of dimensions: cat takes tensors of one rank, at least 1, not {[t.ndim for t in tensors]}"
+                "Unexpected number of dimensions: cat takes tensors of one rank, at least 1, not "
+                f"{[t.ndim for t in tensors]}"
             )
         axis = self._dim(dim, rank, beyond="Invalid dimension to cat")
         common = self._common(tensors, halves_to_float=False)
@@ -268,8 +275,13 @@ class Shapes(OperatorBase):
         step = sz.ceildiv(extent, chunks)
         before = sz.mul(step, chunks - 1)
         if not isinstance(extent, int) or self._fd._replay is not None:  # an extent may be known in a call alone
-            self._within(before + sz.minimum(extent, 1), extent, "chunk", f"the extent of dimension {axis} makes fewer than {chunks} pieces, as in torch: "
-                         "ask for fewer, or declare the extent")  # fmt: skip
+            self._within(
+                before + sz.minimum(extent, 1),
+                extent,
+                "chunk",
+                f"the extent of dimension {axis} makes fewer than {chunks} pieces, as in torch: "
+                "ask for fewer, or declare the extent",
+            )
         if isinstance(extent, int):
             sizes = [min(step, extent - at) for at in range(0, extent, step)] if extent else [0] * chunks
         else:
