@@ -59,7 +59,7 @@ class Compiled:
         self.dispatch.clear()
 
     def __call__(self, leaves) -> list:
-        if self.program.shows_inputs:  # a view of a tensor with a gradient would have one
+        if self.program.hands_inputs_on:  # what torch makes of a tensor with a gradient would have one
             leaves = detached(leaves)
         return self._miss(leaves) if self.narrow else self.dispatch(*leaves)
 

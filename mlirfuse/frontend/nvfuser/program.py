@@ -62,7 +62,10 @@ class Program:
         self.inputs = len(definition.inputs)
         self.has_arrays = any(isinstance(v, Tensor) for v in definition.inputs)
         self.has_fields = any(isinstance(v, Tensor) and not v.declaration.is_cpu for v in definition.inputs)
-        self.shows_inputs = any(_shows_input(o.value.value) for o in definition.outputs)
+        # Whether torch sees inputs itself: as results, views of them among these, or in a library's op.
+        self.hands_inputs_on = any(_shows_input(o.value.value) for o in definition.outputs) or any(
+            table.TABLE[op.name].kind == "library" for op in definition.block.ops
+        )
         self.aliased = any(o.alias is not None for o in definition.outputs)
         # In the user's order: dumps and explanations show ops in the order of the graph.
         self.live = sorted(
