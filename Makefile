@@ -16,11 +16,12 @@ INCLUDES = $(shell $(BIN)/python -c "import numpy, sysconfig; print('-isystem', 
 demo: $(VENV)/.installed
 	$(BIN)/python examples/demo.py
 
-# Both suites run whatever the first one says; either failure fails the target.
+# Both suites and the order of the layers are checked whatever the first one says; any failure fails the target.
 test: $(VENV)/.installed-test
 	@status=0; \
 	$(BIN)/python -m pytest -q -n auto test/py || status=1; \
 	$(BIN)/lit -q test/lit || status=1; \
+	$(BIN)/lint-imports || status=1; \
 	exit $$status
 
 # What takes minutes: run by hand.
@@ -32,6 +33,7 @@ check: $(VENV)/.installed-check
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 	$(BIN)/clang-format --dry-run -Werror $(SOURCES)
 	$(BIN)/clang-tidy --quiet $(filter %.cpp,$(SOURCES)) -- -std=c++17 $(INCLUDES)
 

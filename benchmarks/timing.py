@@ -61,7 +61,7 @@ class Mlirfuse:
         found = None
         with contextlib.suppress(Exception):
             for entry in fn._entries.values():
-                for kind in (k for kinds in entry.kinds.values() for k in kinds):
+                for kind in entry.kinds.all():
                     if kind.executor is not None:
                         found = (found or 0) + _kernels_of(kind.executor)
         return found

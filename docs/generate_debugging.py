@@ -56,8 +56,7 @@ ON_PAPER = """
 import numpy as np
 import mlirfuse
 import mlirfuse.numpy as mnp
-from mlirfuse.core import config
-from mlirfuse.inspect import dump
+from mlirfuse.core import config, events
 from mlirfuse.schedule import targets
 from mlirfuse.runtime.program import Program
 
@@ -67,7 +66,7 @@ def softmax(x):
 lowered = mlirfuse.jit(softmax, target="cuda:sm_90").lower(np.empty((8192, 4096), np.float32))
 program = Program(lowered.segmented(), targets.of("cuda:sm_90"), lowered.env)
 config.dump = "gpu,nvvm,ptx,launch-params"
-dump._code(program, program.parameters(lowered.env, {}), lowered.env, dump.Where("softmax", 0, variant=0))
+events.report(events.Scheduled(program, program.parameters(lowered.env, {}), lowered.env))
 """
 
 #: name: (which lines are quoted of it, beside the first, and how many)

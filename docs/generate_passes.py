@@ -16,7 +16,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 from pages import write_or_check
 
-from mlirfuse.passes import base
+from mlirfuse.passes import base, pipelines
 
 PAGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "passes.md")
 
@@ -30,7 +30,8 @@ They are named in pipeline strings, with options in braces, beside MLIR's own pa
 mlirfuse-opt FILE --pass-pipeline='builtin.module(fusion-group{horizontal=true},fusion-segment,canonicalize)'
 ```
 
-In the examples, types are left out."""
+`jit` and `FusionDefinition` run `fusion-to-segments`, which mlirfuse/passes/pipelines.py spells for each target; the schedulers' kernels come
+after it. In the examples, types are left out."""
 
 
 def markdown(doc: str) -> str:
@@ -84,6 +85,8 @@ def page() -> str:
     lines = [INTRODUCTION, "", "## Passes"]
     for name in sorted(base.PASSES):
         lines += ["", f"### {name}", "", markdown(base.PASSES[name].__doc__), *_options(base.PASSES[name])]
+        users = pipelines.users_of(name)
+        lines += ["", f"Run by {', '.join(f'`{user}`' for user in users)}."] if users else []
     lines += ["", "## Pipelines", "", "A named pipeline stands for a string of passes."]
     for name in sorted(base.PIPELINES):
         item = base.PIPELINES[name]

@@ -1,28 +1,48 @@
-"""mlirfuse: a fusion compiler for array programs, readable from end to end. See README.md."""
+"""mlirfuse: a fusion compiler for array programs, readable from end to end. See README.md.
 
-from mlirfuse.api import jit
+What is behind the names is imported when it is asked for: the compiler is not, where only :data:`config` is set.
+"""
+
+from __future__ import annotations
+
+import importlib
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
 from mlirfuse.core import config, counters
 from mlirfuse.core.errors import CompileError, CudaError, MlirfuseError, ShapeError, TraceError, UnsupportedError
-from mlirfuse.runtime.autotune import autotune
 
-__version__ = "0.1.0"
+if TYPE_CHECKING:
+    from mlirfuse import numpy
+    from mlirfuse.api import jit
+    from mlirfuse.frontend.nvfuser.definition import FusionDefinition
+    from mlirfuse.frontend.nvfuser.promotion import DataType
+    from mlirfuse.runtime.autotune import autotune
+
 __all__ = [
     "CompileError", "CudaError", "DataType", "FusionDefinition", "MlirfuseError", "ShapeError", "TraceError", "UnsupportedError", "autotune",
-    "config", "counters", "jit",
+    "config", "counters", "jit", "numpy",
 ]  # fmt: skip
+
+try:
+    __version__ = metadata.version("mlirfuse")  # pyproject.toml's
+except metadata.PackageNotFoundError:  # a source tree that is not installed
+    __version__ = "0+unknown"
 
 _LATE = {
     "DataType": "mlirfuse.frontend.nvfuser.promotion",
     "FusionDefinition": "mlirfuse.frontend.nvfuser.definition",
-}  # imported at first use
+    "autotune": "mlirfuse.runtime.autotune",
+    "jit": "mlirfuse.api",
+    "numpy": "mlirfuse.numpy",
+}
 
 
-def __getattr__(name: str):
+def __getattr__(name: str) -> Any:
     if name not in _LATE:
         raise AttributeError(f"module 'mlirfuse' has no attribute '{name}'")
-    import importlib
-
-    found = globals()[name] = getattr(importlib.import_module(_LATE[name]), name)
+    module = importlib.import_module(_LATE[name])
+    found = globals()[name] = module if name == "numpy" else getattr(module, name)
     return found
 
 

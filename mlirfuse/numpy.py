@@ -18,7 +18,6 @@ import numpy as np
 from mlirfuse.core.errors import ShapeError
 from mlirfuse.frontend import tree as trees
 from mlirfuse.frontend.numpy import generator
-from mlirfuse.frontend.numpy.arguments import ArgSpec, Static
 from mlirfuse.frontend.numpy.axes import axes_of, axis_of, shape_of
 from mlirfuse.frontend.numpy.functions.creation import arange
 from mlirfuse.frontend.numpy.operands import asarray as _traced
@@ -33,6 +32,7 @@ from mlirfuse.frontend.numpy.ufuncs import store
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import interpreter
 from mlirfuse.ir import sizes as sz
+from mlirfuse.runtime.signature import ArgSpec, Static
 
 bfloat16 = ml_dtypes.bfloat16
 _own: list[str] = ["bfloat16", "random"]

@@ -1,21 +1,18 @@
 """Switches, as attributes of this module and as environment variables read at import; :func:`override` sets some for a
 while.
 
-=============== =========================== ============================================================================================
-attribute       variable                    what it does
-=============== =========================== ============================================================================================
-``fuse_cpu``    ``MLIRFUSE_FUSE_CPU``       compile for the CPU; off: functions run op by op ``fuse_gpu``
-``MLIRFUSE_FUSE_GPU``       compile for GPUs; off: functions run op by op ``single_op``   ``MLIRFUSE_SINGLE_OP``
-groups of a single op become kernels too; off: such ops run through the framework or the reference ``horizontal``
-``MLIRFUSE_HORIZONTAL``     fuse siblings that share a tensor input ``guards``      ``MLIRFUSE_GUARDS``         check
-what a trace assumed of sizes and values; off, for tests only: the first trace for such
-                                            dtypes, ranks and layouts runs, right or wrong
-``fallback``    ``MLIRFUSE_FALLBACK``       where compiling fails, run op by op with a warning; off: raise ``max_kinds``
-``MLIRFUSE_MAX_KINDS``      kinds that one function is compiled for; past it, op by op (or, with ``fallback`` off, an
-error) ``dump``        ``MLIRFUSE_DUMP``           what to print while compiling, by names with commas between; see
-:mod:`mlirfuse.inspect.dump` ``dump_dir``    ``MLIRFUSE_DUMP_DIR``       a folder for dumps, one file each; else they go
-to stderr
-=============== =========================== ============================================================================================
+- ``fuse_cpu`` (``MLIRFUSE_FUSE_CPU``): compile for the CPU; off: functions run op by op
+- ``fuse_gpu`` (``MLIRFUSE_FUSE_GPU``): compile for GPUs; off: functions run op by op
+- ``single_op`` (``MLIRFUSE_SINGLE_OP``): groups of a single op become kernels too; off: such ops run through the framework
+  or the reference
+- ``horizontal`` (``MLIRFUSE_HORIZONTAL``): fuse siblings that share a tensor input
+- ``guards`` (``MLIRFUSE_GUARDS``): check what a trace assumed of sizes and values; off, for tests only: the first trace for
+  such dtypes, ranks and layouts runs, right or wrong
+- ``fallback`` (``MLIRFUSE_FALLBACK``): where compiling fails, run op by op with a warning; off: raise
+- ``max_kinds`` (``MLIRFUSE_MAX_KINDS``): kinds that one function is compiled for; past it, op by op (or, with ``fallback``
+  off, an error)
+- ``dump`` (``MLIRFUSE_DUMP``): what to print while compiling, by names with commas between; see :mod:`mlirfuse.inspect.dump`
+- ``dump_dir`` (``MLIRFUSE_DUMP_DIR``): a folder for dumps, one file each; else they go to stderr
 
 A switch acts from the next call on, on functions that have been compiled already too: their calls are looked up anew.
 """
@@ -29,8 +26,10 @@ import weakref
 from contextlib import contextmanager
 
 LEVELS = ("fusion", "grouped", "segmented", "linalg", "tiled", "gpu", "nvvm", "ptx", "host", "llvm")
-DUMPS = (*LEVELS, "groups", "group-log", "segmenter-log", "math", "launch-params", "kernel-args", "effective-bandwidth", "occupancy", "sass",
-         "guards", "cache")  # fmt: skip
+DUMPS = (
+    *LEVELS, "groups", "group-log", "segmenter-log", "math", "launch-params", "kernel-args", "effective-bandwidth", "occupancy",
+    "sass", "guards", "cache",
+)  # fmt: skip
 NAMES = ("fuse_cpu", "fuse_gpu", "single_op", "horizontal", "guards", "fallback", "max_kinds", "dump", "dump_dir")
 
 _OFF = {"0", "off", "false", "no"}

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import linecache
+import sys
+import warnings
+from pathlib import Path
+
 
 class MlirfuseError(Exception):
     """Base of mlirfuse's own errors."""
@@ -44,3 +49,22 @@ class FusionIRError(MlirfuseError, ValueError):
         super().__init__(f"{location}: error: {message}" if location else message)
         self.message = message
         self.location = location
+
+
+def located(message: str, where: tuple[str, int] | None) -> str:
+    """``message`` with a place in the user's program, (file, line), and its source."""
+    if where is None:
+        return message
+    source = linecache.getline(*where).strip()
+    return f"{message}\n  at {where[0]}:{where[1]}" + (f": {source}" if source else "")
+
+
+_PACKAGE = str(Path(__file__).resolve().parent.parent)
+
+
+def warn(message: str) -> None:
+    """A UserWarning at the line that called this package."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, stacklevel=level)

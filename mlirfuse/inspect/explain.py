@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from mlirfuse.analysis import traffic
 from mlirfuse.core.errors import CompileError, UnsupportedError
 from mlirfuse.inspect import listing
+from mlirfuse.inspect.drawing import page
+from mlirfuse.inspect.launches import count, threads_text
 from mlirfuse.inspect.listing import Names
-from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Graph, Op, Segment
 
 
@@ -112,11 +113,11 @@ class Explanation:
         if self.problem:
             return text + f"runs op by op: {self.problem}"
         made = [k for k in self.kernels if k.launches]
-        text += f"{_count(len(made), 'kernel')}, {_count(self.launches, 'launch', 'es')}"
+        text += f"{count(len(made), 'kernel')}, {count(self.launches, 'launch', 'es')}"
         if self.launches:
             text += f", {listing.bytes_text(self.bytes_read)} read and {listing.bytes_text(self.bytes_written)} written"
         if self.outside:
-            text += f"; {_count(len(self.outside), 'op')} outside of kernels"
+            text += f"; {count(len(self.outside), 'op')} outside of kernels"
         return text
 
     def __str__(self) -> str:
@@ -171,18 +172,12 @@ class Explanation:
 
     def to_html(self) -> str:
         """One page that draws the graph, its segments as boxes; it needs nothing from elsewhere."""
-        from mlirfuse.inspect.drawing import page
-
         return page(self)
 
     def save(self, path) -> None:
         """Writes :meth:`to_html` to a file."""
         with open(path, "w", encoding="utf-8") as file:
             file.write(self.to_html())
-
-
-def _count(n: int, word: str, plural: str = "s") -> str:
-    return f"{n} {word}{plural if n != 1 else ''}"
 
 
 def _lines(ops: list[Line]) -> str:
@@ -280,13 +275,3 @@ def _why_another_group(kernel: Kernel, ops: list[Op]) -> str:
 
 def _why_outside(op: Op) -> str:
     return op.attrs.get("note") or "not grouped with another op, and single_op is off"
-
-
-def threads_text(kernel, env: dict[str, int]) -> str:
-    """How many threads, or tasks, a kernel gets in a call with these sizes."""
-    if hasattr(kernel, "grid"):
-        blocks = sz.substitute(kernel.grid, env)
-        cluster = f" in clusters of {kernel.cluster}" if kernel.cluster > 1 else ""
-        return f"{_count(blocks, 'block')} of {kernel.threads} threads{cluster}"
-    tasks, grain = sz.substitute(kernel.tasks, env), sz.substitute(kernel.grain, env)
-    return f"{_count(tasks, 'task')}, {grain} at a time" if 1 < grain < tasks else _count(tasks, "task")

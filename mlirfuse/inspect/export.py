@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from mlirfuse import numpy as mnp
 from mlirfuse.inspect import listing
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import ops
@@ -23,6 +22,8 @@ _INFIX = {
     "gt": ">",
     "ge": ">=",
 }
+# Elementwise functions that NumPy has not: :mod:`mlirfuse.numpy` has them by the op's name.
+OWN_FUNCTIONS = frozenset({"rsqrt", "erf", "erfc", "erfinv", "erfcinv", "lgamma", "sigmoid", "silu", "relu", "cast"})
 _SPLIT = {"frac": "{0} - np.trunc({0})", "segment_set": "np.copy({0})"}
 
 
@@ -124,7 +125,7 @@ class _Program:
             found = self.reduction(op, given[0])
         else:
             name = next(
-                (f"np.{n}" for n in row.numpy if hasattr(np, n)), f"mnp.{op.name}" if op.name in mnp._own else None
+                (f"np.{n}" for n in row.numpy if hasattr(np, n)), f"mnp.{op.name}" if op.name in OWN_FUNCTIONS else None
             )
             found = (
                 f"{name}({', '.join(given)})"

@@ -16,16 +16,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from mlirfuse import _native
 from mlirfuse.analysis import traffic
 from mlirfuse.core.errors import CompileError, UnsupportedError
-from mlirfuse.frontend import tree as trees
+from mlirfuse.inspect.launches import kernels_of, launched, parameters
 from mlirfuse.ir.graph import Graph, Segment
 from mlirfuse.lowering import llvm, ptx
+from mlirfuse.passes import pipelines
 from mlirfuse.passes.base import IR, run_pipeline
-from mlirfuse.runtime import arrays, load, placement
+from mlirfuse.runtime import arrays, load
 from mlirfuse.runtime.executor import Empty, Executor
-from mlirfuse.schedule import staged
+from mlirfuse.runtime.kinds import Kind
+from mlirfuse.schedule.targets import Target
 
 TENSOR_LEVELS = ("fusion", "grouped", "segmented", "linalg")
 CPU_LEVELS = (*TENSOR_LEVELS, "tiled", "host", "llvm")
@@ -35,24 +36,17 @@ BETWEEN = "// -----\n"  # between the programs of a function that library ops cu
 
 
 class Lowered:
-    """A call on its way down. Made by :meth:`mlirfuse.api.Jitted.lower`, which has traced it; each level is made when
-    it is asked for."""
+    """A call on its way down: a kind that a front end has made, and the arrays and numbers of its graph's arguments. Each
+    level is made when it is asked for."""
 
-    def __init__(self, owner, kind, tree, leaves, env: dict[str, int], target):
-        self._owner, self._kind, self._tree, self._leaves, self._env, self._target = (
-            owner,
-            kind,
-            tree,
-            list(leaves),
-            env,
-            target,
-        )
+    def __init__(self, name: str, kind: Kind, arguments: list, env: dict[str, int], target: Target):
+        self._name, self._kind, self._arguments, self._env, self._target = name, kind, arguments, env, target
         self._texts: dict[tuple[str, bool], str] = {}
         self._graph: Graph | None = None
         self._parts: list[_Part] | None = None
 
     def __repr__(self) -> str:
-        return f"<{self._owner.__name__} lowered for {self._target.name}; levels: {', '.join(self.levels)}>"
+        return f"<{self._name} lowered for {self._target.name}; levels: {', '.join(self.levels)}>"
 
     @property
     def levels(self) -> tuple[str, ...]:
@@ -82,9 +76,9 @@ class Lowered:
         if level in TENSOR_LEVELS:
             self._tensor_levels()
             if level == "linalg" and (level, locations) not in self._texts:
-                from mlirfuse.lowering.linalg import to_linalg
-
-                self._texts[level, locations] = _as_text(to_linalg([self._graph]), locations)
+                self._texts[level, locations] = run_pipeline([self._graph], "convert-fusion-to-linalg").as_text(
+                    locations
+                )
             return self._texts[level, locations]
         key = (level, False)
         if key not in self._texts:
@@ -94,26 +88,24 @@ class Lowered:
             self._texts[key] = BETWEEN.join(texts)
         return self._texts[key]
 
-    def compile(self) -> Compiled:
-        """The call compiled, as a callable for arguments of this kind. Raises where this machine cannot run it."""
+    def load(self) -> int:
+        """Compiles and loads what the call runs; gives how many kernels it launches."""
         self._tensor_levels()
-        executor, kernels = self._executor(), 0
-        placement.check_place(self._target, self._leaves)
+        executor = self._executor()
         try:
             executor.check(self._env)
             if executor.host is None:
-                executor.variant(self._leaves, self._kind.leaf_of_arg, self._env)
-            kernels = self.kernels
+                executor.variant(self._arguments, list(range(len(self._arguments))), self._env)
+            return self.kernels
         except Empty:
-            pass  # nothing to launch
-        return Compiled(self._owner, self._kind, self._tree, self._leaves, kernels)
+            return 0  # nothing to launch
 
     # ---- for explanations and dumps
 
     @property
     def name(self) -> str:
         """The function's."""
-        return self._owner.__name__
+        return self._name
 
     @property
     def target(self):
@@ -124,6 +116,11 @@ class Lowered:
     def env(self) -> dict[str, int]:
         """The values of the size symbols in this call."""
         return self._env
+
+    @property
+    def arguments(self) -> list:
+        """The arrays and numbers of the graph's arguments."""
+        return self._arguments
 
     def segmented(self) -> Graph:
         """The graph at the segmented level, with what was chosen for this call's sizes."""
@@ -140,16 +137,14 @@ class Lowered:
     def _tensor_levels(self) -> None:
         if ("segmented", False) in self._texts:
             return
-        from mlirfuse import api
-
-        graph = self._kind.traced.graph
+        graph = self._kind.graph
         self._keep("fusion", graph)
 
         def after(step, ir, seconds):
             if step.name == "fusion-group":
                 self._keep("grouped", graph)
 
-        self._graph = api.lower_to_segments(graph, self._target, after)
+        self._graph = pipelines.lower_to_segments(graph, self._target.machine, after)
         try:
             self._name_parameters()
         except (CompileError, UnsupportedError, Empty):
@@ -189,11 +184,10 @@ class Lowered:
         """Bytes, of each argument's address. A NumPy array stands for a CUDA array that lies likewise in an aligned
         allocation."""
         found = {}
-        for value, leaf in zip(self._graph.args, self._kind.leaf_of_arg):
-            array = self._leaves[leaf]
+        for value, array in zip(self._graph.args, self._arguments):
             if arrays.framework(array) is None:
                 continue
-            found[value] = arrays.describe(array).align
+            found[value] = arrays.spec_of(array).align
             if self._target.name != "cpu" and isinstance(array, np.ndarray):
                 found[value] = arrays.alignment(array.ctypes.data - _owner(array).ctypes.data)
         return found
@@ -255,33 +249,8 @@ def _heads(program, params, kernels) -> str:
             + (f" {{{given}}}" if given else "")
             + (f": {segment.why}" if segment.why else "")
         )
-        lines += [f"//   @{kernel.name}: {_launched(kernel)}" for kernel in kernels_of(step, kernels)]
+        lines += [f"//   @{kernel.name}: {launched(kernel)}" for kernel in kernels_of(step, kernels)]
     return "".join(line + "\n" for line in lines)
-
-
-def kernels_of(step, kernels) -> list:
-    """Those of ``kernels`` that belong to a program's step."""
-    return [k for k in kernels if k.name == step.name or k.name.startswith(f"{step.name}_")]
-
-
-def _launched(kernel) -> str:
-    if hasattr(kernel, "grid"):
-        cluster = f", clusters of {kernel.cluster}" if kernel.cluster > 1 else ""
-        return f"{kernel.grid} blocks of {kernel.threads} threads{cluster}"
-    return f"{kernel.tasks} tasks, {kernel.grain} at a time"
-
-
-def parameters(choice) -> dict:
-    """A scheduler's parameters by name."""
-    if isinstance(choice, staged.Params):
-        return {"stages": len(choice.stages)} | ({"form": choice.form} if choice.form != "phases" else {})
-    out = {}
-    for name, value in (choice._asdict() if isinstance(choice, tuple) else vars(choice)).items():
-        if name == "access":
-            out |= {"lanes": value.lanes, "index": str(value.index)}
-        elif isinstance(value, (bool, int, str, float)):
-            out[name] = value
-    return out
 
 
 def _as_text(module, locations: bool = False) -> str:
@@ -293,52 +262,3 @@ def _owner(array: np.ndarray) -> np.ndarray:
     while isinstance(array.base, np.ndarray):
         array = array.base
     return array
-
-
-class Compiled:
-    """A compiled call: takes arguments of the kind that it was compiled for, other sizes included, and no others.
-
-    ``kernels`` is the number of kernels that a call with the first sizes launches. Raises TypeError for arguments of
-    another kind.
-    """
-
-    def __init__(self, owner, kind, tree, leaves, kernels: int):
-        from mlirfuse import api
-
-        self._owner, self._kind, self._tree, self._api, self.kernels = owner, kind, tree, api, kernels
-        self._key = tuple(api._key(spec) for spec in self._specs(leaves))
-        self._dispatch = _native.Dispatcher(self._miss)
-        self._dispatch.set_alias_sensitive(bool(kind.traced.mutated))
-        traced = kind.traced
-        for leaf in {*traced.static_leaves, *traced.scalar_ranges, *traced.index_ranges, *self._static()}:
-            self._dispatch.set_static(leaf)
-
-    def __call__(self, *args, **kwargs):
-        leaves, tree = trees.flatten((args, kwargs))
-        if tree != self._tree:
-            raise TypeError(
-                f"{self._owner.__name__} was compiled for arguments of another structure: {self._tree.paths()}"
-            )
-        return self._dispatch(*leaves, *[c.read() for c in self._kind.traced.captured])
-
-    def _static(self) -> list[int]:
-        return self._owner._static_leaves(self._tree)
-
-    def _specs(self, leaves) -> list:
-        entry = self._owner._entry(self._tree)
-        return [self._owner._describe(leaf, k, entry) for k, leaf in enumerate(leaves)]
-
-    def _miss(self, leaves):
-        specs = self._specs(leaves)
-        same = tuple(self._api._key(spec) for spec in specs) == self._key
-        env = self._kind.env(specs) if same else {}
-        if not same or not self._kind.holds(leaves, env):
-            raise TypeError(
-                f"{self._owner.__name__} was compiled for another kind of arguments (dtypes, ranks, layouts, extents of 0 and 1, "
-                "values taken as constants): call the jitted function itself, which compiles what is new"
-            )
-        if self._kind.traced.mutated and self._api._overlap(self._kind, leaves) is not None:
-            raise UnsupportedError(
-                f"arguments that {self._owner.__name__} writes into overlap others in memory: call the jitted function itself"
-            )
-        return self._owner._run(self._kind, leaves, env)

@@ -33,7 +33,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from mlirfuse.core import mlir
 from mlirfuse.core.errors import MlirfuseError
+from mlirfuse.dialects import fusion
 from mlirfuse.ir.graph import Block, Graph, walk
 
 
@@ -89,8 +91,6 @@ class IR:
     def graphs(self) -> list[Graph]:
         self._check_is_mlir()
         if self._graphs is None:
-            from mlirfuse.dialects import fusion
-
             self._graphs, self._kept = fusion.read(self._module), fusion.not_read(self._module)
         self._module = None
         return self._graphs
@@ -103,8 +103,6 @@ class IR:
     def module(self):
         self._check_is_mlir()
         if self._module is None:
-            from mlirfuse.dialects import fusion
-
             self._module = fusion.parse(self._text())
         self._graphs = None
         return self._module
@@ -114,8 +112,6 @@ class IR:
         self._graphs, self._module, self._kept = None, module, []
 
     def _text(self) -> str:
-        from mlirfuse.dialects import fusion
-
         return fusion.to_module_text(self._graphs, locations=True, kept=self._kept)
 
     def as_text(self, locations: bool = False) -> str:
@@ -130,8 +126,6 @@ class IR:
             return [self._emitted[1].rstrip("\n") + "\n"] * len(locations)
         module, ours = self._module, self._module is None
         if ours:
-            from mlirfuse.dialects import fusion
-
             module = fusion.parse(self._text())  # printed by MLIR, so that every dump looks the same
         texts = [module.operation.get_asm(enable_debug_info=located, use_local_scope=located) for located in locations]
         if ours:
@@ -291,6 +285,17 @@ def parse_pipeline(text: str) -> tuple[Item, ...]:
     if end != len(text):
         raise _syntax(text, end, f"'{text[end]}' is not expected here")
     return items
+
+
+def items_of(text: str) -> Iterator[Item]:
+    """All items of a pipeline string, each before those nested in it."""
+
+    def walk_items(items: tuple[Item, ...]) -> Iterator[Item]:
+        for item in items:
+            yield item
+            yield from walk_items(item.nested or ())
+
+    return walk_items(parse_pipeline(text))
 
 
 def _syntax(text: str, at: int, message: str) -> PipelineError:
@@ -491,8 +496,6 @@ _REWRITES_ONLY = {
 
 
 def _written_in_place(module) -> str | None:
-    from mlirfuse.dialects import fusion
-
     return fusion.written_in_place(module)
 
 
@@ -525,7 +528,6 @@ def build(pipeline: str) -> list[Pass | MLIRPasses]:
 
 
 def _mlir_step(item: Item, anchors: tuple[str, ...]) -> MLIRPasses:
-    from mlirfuse.core import mlir
     from mlirfuse.dialects import fusion
 
     if anchors[0] not in ("builtin.module", "any"):

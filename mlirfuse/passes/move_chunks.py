@@ -15,6 +15,7 @@ class MoveChunks(Pass):
     all pieces go to that consumer (an op, or a group) and the producer is otherwise used only for its size, which is
     then taken from the size expressions. The producer's inputs are broadcast explicitly first, so that every input can
     be split; the last piece may be of another size. Splits move over several producers in a row.
+    No pipeline runs it: it is for pipeline strings of one's own.
 
     Before::
 

@@ -1,25 +1,101 @@
-"""Named pipelines: a function all the way to linalg, to scheduled kernels, to PTX, to LLVM IR."""
+"""The one place that lists what runs: the tensor-level passes of every front end and target, and the named pipelines of
+mlirfuse-opt that go on from there to linalg, to scheduled kernels, to PTX, to LLVM IR."""
 
 from __future__ import annotations
 
-from mlirfuse.core.errors import MlirfuseError
-from mlirfuse.lowering import llvm, ptx
-from mlirfuse.passes.base import PipelineError, register_pipeline
-from mlirfuse.schedule import targets
+from collections.abc import Callable
+from typing import Any
+
+from mlirfuse.core import config
+from mlirfuse.core.errors import MlirfuseError, UnsupportedError, located
+from mlirfuse.core.machine import Host, Machine
+from mlirfuse.ir.graph import Graph
+from mlirfuse.lowering import llvm, machines, ptx
+from mlirfuse.passes.base import PIPELINES, PipelineError, items_of, options, register_pipeline, run_pipeline
 
 
-def _target(name: str):
-    try:
-        return targets.of(name)
-    except MlirfuseError as error:
-        raise PipelineError(str(error)) from error
+def to_segments(machine: Host | Machine, single_op: bool = True, horizontal: bool = True) -> str:
+    """The tensor-level passes from a front end's graph to groups and segments: what `jit` and `FusionDefinition` run, and
+    what `fusion-to-segments` stands for."""
+    options = f"single-op={str(single_op).lower()} horizontal={str(horizontal).lower()}"
+    return ",".join(
+        [
+            "fusion-remove-inplace",
+            "fusion-decompose",
+            "fusion-cse",
+            "fusion-dce",
+            f"fusion-group{{{options}}}",
+            *_of_machine(machine),
+            "fusion-segment",
+        ]
+    )
+
+
+def _of_machine(machine: Host | Machine) -> list[str]:
+    """What a target's kernels need beside the common passes."""
+    if isinstance(machine, Host):
+        return ["fusion-sigmoid", "fusion-dce"]
+    return ["fusion-one-pass-variance", "fusion-dce", f"fusion-inner-outer{{parts={2 * machine.sm_count}}}"]
+
+
+def to_real_tensors() -> str:
+    """What `FusionDefinition` runs first where tensors are complex or floats of a byte: no kernel computes with those."""
+    return "fusion-decompose,fusion-split-complex,fusion-narrow-floats"
+
+
+def lower_to_segments(
+    graph: Graph, machine: Host | Machine, after: Callable[[Any, Any, float], None] | None = None
+) -> Graph:
+    """Runs the tensor-level passes for ``machine`` on a front end's graph, in place; ``after`` as for
+    :func:`run_pipeline`. Raises :class:`UnsupportedError` where a kernel would have to compute with complex numbers."""
+    _refuse_complex(graph)
+    return run_pipeline([graph], to_segments(machine, config.single_op, config.horizontal), after).graphs[0]
+
+
+def _refuse_complex(graph: Graph) -> None:
+    """Views of complex numbers and library ops need no kernel."""
+    found = [
+        op
+        for op in graph.ops
+        if not op.row.view
+        and op.row.kind != "library"
+        and any(v.dtype is not None and v.dtype.kind == "c" for v in (*op.operands, *op.results))
+    ]
+    if found:  # not a number that it is used with
+        op = next((op for op in found if op.row.kind != "create"), found[0])
+        problem = f"{op.name} of complex numbers is not compiled"
+        remedy = "compute with arrays of the real and the imaginary parts"
+        raise UnsupportedError(located(f"{problem}: {remedy}", op.loc))
+
+
+def users_of(name: str) -> list[str]:
+    """The named pipelines that run the pass ``name``, for a CPU or a GPU; none: it is for pipeline strings of one's own."""
+    found = []
+    for pipeline in PIPELINES.values():
+        spelled = [pipeline.build()]
+        if any(option.name == "target" for option in options(pipeline)):
+            spelled.append(pipeline.build(target="cuda:sm_90"))
+        if any(item.name == name for text in spelled for item in items_of(text)):
+            found.append(pipeline.name)
+    return sorted(found)
+
+
+# ---- by name, for mlirfuse-opt
 
 
 @register_pipeline("fusion-to-segments")
 def fusion_to_segments(target: str = "cpu") -> str:
-    """The tensor-level passes of ``jit`` for a target: a function's groups and segments."""
-    common = "fusion-remove-inplace,fusion-decompose,fusion-cse,fusion-dce,fusion-group{single-op=true horizontal=true}"
-    return f"{common}{_target(target).passes},fusion-segment"
+    """The tensor-level passes that `jit` and `FusionDefinition` run for a target: a function's groups and segments."""
+    try:
+        return to_segments(machines.named(target))
+    except MlirfuseError as error:
+        raise PipelineError(str(error)) from error
+
+
+@register_pipeline("fusion-to-real-tensors")
+def fusion_to_real_tensors() -> str:
+    """What `FusionDefinition` runs before fusion-to-segments where tensors are complex or floats of a byte."""
+    return to_real_tensors()
 
 
 @register_pipeline("linalg-to-buffers")
@@ -56,6 +132,24 @@ def kernels_to_nvvm() -> str:
         "gpu.module(expand-strided-metadata,lower-affine,arith-expand{include-bf16=true},convert-scf-to-cf,"
         "convert-math-to-llvm,convert-gpu-to-nvvm{use-bare-ptr-memref-call-conv=true},convert-index-to-llvm,"
         "convert-arith-to-llvm,reconcile-unrealized-casts)"
+    )
+
+
+@register_pipeline("linalg-to-llvm")
+def linalg_to_llvm() -> str:
+    """Functions of tensors in linalg to the LLVM dialect for a CPU, by MLIR's own passes: what `jit(fn, lowering="linalg")`
+    runs behind convert-fusion-to-linalg."""
+    return f"{linalg_to_buffers()},allocs-to-workspace,convert-linalg-to-loops,{loops_to_llvm()}"
+
+
+@register_pipeline("linalg-to-ptx")
+def linalg_to_ptx(chip: str = "sm_90") -> str:
+    """As linalg-to-llvm for an NVIDIA architecture: a kernel for each loop nest, 128 threads a block, an element a thread;
+    the kernels as a ``gpu.binary`` of PTX."""
+    return (
+        f"{linalg_to_buffers()},allocs-to-workspace,convert-linalg-to-parallel-loops,fold-memref-alias-ops,"
+        f"flatten-parallel-loops,{parallel_loops_to_kernels()},{ptx.attach_target(chip)},{kernels_to_nvvm()},"
+        "gpu-module-to-binary{format=isa}"
     )
 
 

@@ -14,6 +14,7 @@ class PruneOutputs(Pass):
     """Removes outputs of groups that are used only for their size or their element type. Sizes are taken from size
     expressions, as by fusion-shapes. The type of what comes out of a guarded group is a constant on the guarded path,
     and asked of the value on the fallback path, where it is at hand; what then has no use is removed.
+    No pipeline runs it: it is for pipeline strings of one's own.
 
     Before::
 

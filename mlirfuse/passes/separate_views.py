@@ -14,6 +14,7 @@ class SeparateViews(Pass):
     """Makes a view of a view a view of the first source, and removes the one in between if nothing else uses it. Views
     that cancel out go entirely. Reshapes, squeezes and expand_dims combine with each other, permutes with permutes,
     slices with slices, broadcasts with broadcasts.
+    No pipeline runs it: it is for pipeline strings of one's own.
 
     Before::
 

@@ -14,6 +14,7 @@ _ANY_LAYOUT = {"squeeze", "expand_dims", "permute"}  # metadata whatever the str
 class StripViews(Pass):
     """Takes views at the edges of a group out of it: a view of an input is made before the group, a view that is only
     an output after it. Outside they are metadata, and the group's kernels need not know of them.
+    No pipeline runs it: it is for pipeline strings of one's own.
 
     A reshape leaves only where it is metadata: of a result, or of an argument that is known to be contiguous. A slice
     leaves at the inputs, and at the outputs where its source is an output anyway.

@@ -8,8 +8,8 @@ import sys
 import numpy as np
 
 from mlirfuse.core.errors import UnsupportedError
-from mlirfuse.frontend.numpy.arguments import ArgSpec, Static
 from mlirfuse.ir import dtypes as dt
+from mlirfuse.runtime.signature import ArgSpec, Static, alignment
 
 _torch_dtypes: dict = {}
 
@@ -54,11 +54,6 @@ def _of_torch(dtype) -> dt.DType:
         if theirs == dtype:
             return ours
     raise UnsupportedError(f"torch dtype {dtype} is not supported: convert the tensor first")
-
-
-def alignment(address: int) -> int:
-    """The largest power of two, up to 256, that divides an address."""
-    return min(address & -address, 256) if address else 256
 
 
 def address_of(value) -> int:
@@ -112,6 +107,13 @@ def describe(value) -> ArgSpec | Static:
             f"a {type(value).__name__} has rules of its own: pass the plain array in it (np.ma.getdata(x), np.asarray(x))"
         )
     return ArgSpec.of(value)
+
+
+def spec_of(array) -> ArgSpec:
+    """The :class:`ArgSpec` of an array."""
+    spec = describe(array)
+    assert isinstance(spec, ArgSpec)
+    return spec
 
 
 def device_of(value) -> tuple | None:

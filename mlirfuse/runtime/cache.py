@@ -17,8 +17,7 @@ from functools import cache as _once
 from importlib import metadata
 from pathlib import Path
 
-from mlirfuse.core import config
-from mlirfuse.inspect import dump
+from mlirfuse.core import events
 
 hits = 0
 misses = 0
@@ -66,8 +65,7 @@ def load(name: str) -> bytes | None:
         data = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         misses += 1
-        if config.dump:
-            dump.disk(name, "is not there")
+        events.report(events.CacheRead(name, None, "is not there"))
         return None
     except OSError:  # there is something that cannot be read
         data = b""
@@ -75,12 +73,10 @@ def load(name: str) -> bytes | None:
     if hashlib.sha256(body).digest() != checksum:
         _remove(path)
         misses += 1
-        if config.dump:
-            dump.disk(name, "is damaged and was removed")
+        events.report(events.CacheRead(name, None, "is damaged and was removed"))
         return None
     hits += 1
-    if config.dump:
-        dump.disk(name, f"found, {len(body)} bytes")
+    events.report(events.CacheRead(name, len(body)))
     return body
 
 
@@ -96,8 +92,7 @@ def store(name: str, body: bytes) -> None:
         with os.fdopen(handle, "wb") as file:
             file.write(hashlib.sha256(body).digest() + body)
         os.replace(temporary, where / name)
-        if config.dump:
-            dump.disk(name, f"stored, {len(body)} bytes")
+        events.report(events.CacheStored(name, len(body)))
     except OSError as error:
         if temporary is not None:
             _remove(Path(temporary))

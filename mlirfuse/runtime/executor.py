@@ -9,11 +9,8 @@ from __future__ import annotations
 
 import functools
 
-import numpy as np
-
 from mlirfuse.analysis.axes import Axes
 from mlirfuse.core.errors import ShapeError
-from mlirfuse.ir import interpreter
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Graph, Segment, Value
 from mlirfuse.runtime import arrays
@@ -62,7 +59,7 @@ class Executor:
         found = {}
         for k, value in enumerate(self.graph.args):
             if k not in self.graph.scalars:
-                found[value] = arrays.describe(leaves[leaf_of_arg[k]]).align
+                found[value] = arrays.spec_of(leaves[leaf_of_arg[k]]).align
         return found
 
     def record(self, leaves, leaf_of_arg: list[int], env: dict[str, int], result=None, own=()):
@@ -98,25 +95,6 @@ class Executor:
         if found is None:
             found = self._forms[key] = Form(self.graph, self.program, leaf_of_arg, own)
         return found
-
-    def reference(self, leaves, leaf_of_arg: list[int], env) -> list:
-        """The results op by op through the table's reference, in the arguments' framework."""
-        graph = self.graph
-        given = [arrays.to_numpy(leaves[k]) for k in leaf_of_arg]
-        given = [
-            np.asarray(a, v.dtype.numpy) if v.dtype.numpy != getattr(a, "dtype", None) else a
-            for a, v in zip(given, graph.args)
-        ]
-        like = next((leaves[k] for k in leaf_of_arg if arrays.framework(leaves[k])), np.empty(0))
-        with np.errstate(all="ignore"):
-            results = interpreter.run(graph, given, env)
-        out = []
-        for k, value in enumerate(results):
-            target = graph.aliases.get(k)
-            if target is not None:
-                arrays.write_into(leaves[leaf_of_arg[target]], value)
-            out.append(arrays.from_numpy(np.array(value, copy=True), like))
-        return out
 
 
 def _only(results: list):

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from mlirfuse import _native
-from mlirfuse.core import config
-from mlirfuse.inspect import dump
+from mlirfuse.core import events
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Graph
 from mlirfuse.runtime import arrays
@@ -72,8 +71,10 @@ class Form:
         device, proto = place or self.place(leaves)
         finish = None if result is None and len(self.where) == 1 else self._collect(result or list)
         launch, keep = variant.launch if variant.kernels else 0, variant
-        if launch and config.dump and not dump.EACH_CALL.isdisjoint(config.dump):
-            launch, keep = dump.watched(self.program, variant, env)
+        if launch and events.Launching.observers:
+            event = events.Launching(self.program, variant, env, launch, keep)
+            events.report(event)
+            launch, keep = event.launch, event.keep
         scalars = self.scalars(variant)
         return _native.Record(
             launch, plan.ints, self.slots, scalars, self.outputs(env), plan.workspace, device, finish, keep, proto

@@ -20,21 +20,11 @@ from mlirfuse.lowering.linalg.entry import ENTRY, WORKSPACE, Entry, entry_of
 from mlirfuse.lowering.linalg.host import checked_entry, cpu_launch, gpu_kernels
 from mlirfuse.lowering.module import AssembledModule, CpuKernel, KernelModule
 from mlirfuse.lowering.slots import Slots
+from mlirfuse.passes import pipelines
 from mlirfuse.passes.allocs_to_workspace import BYTES_NEEDED
 from mlirfuse.passes.base import run_pipeline
 from mlirfuse.schedule.program import SegmentedProgram
 from mlirfuse.schedule.targets import CpuTarget, GpuTarget, Target
-
-CPU_PIPELINE = "builtin.module(linalg-to-buffers,allocs-to-workspace,convert-linalg-to-loops,loops-to-llvm)"
-
-
-def gpu_pipeline(chip: str) -> str:
-    """Ours for a GPU: a kernel for each loop nest, 128 threads a block, an element a thread."""
-    return (
-        "builtin.module(linalg-to-buffers,allocs-to-workspace,convert-linalg-to-parallel-loops,fold-memref-alias-ops,"
-        f"flatten-parallel-loops,parallel-loops-to-kernels,{ptx.attach_target(chip)},kernels-to-nvvm,"
-        "gpu-module-to-binary{format=isa})"
-    )
 
 
 @dataclass(frozen=True)
@@ -67,11 +57,6 @@ class _ByLinalg:
         """The processor."""
         return self.base.machine
 
-    @property
-    def passes(self) -> str:
-        """Tensor-level passes beside the common ones."""
-        return self.base.passes
-
     def parameters(self, program: SegmentedProgram, env: dict[str, int], alignments: dict[Value, int]) -> tuple:
         """For each segment what decides its code: the sizes."""
         return (Sizes(tuple(sorted(env.items()))),) * len(program.steps)
@@ -94,7 +79,7 @@ class CpuByLinalg(_ByLinalg):
         made = _entry(program, params, slots, on_device=False)
         if made is None:
             return KernelModule((), False)
-        module = lowered(made, self.pipeline or CPU_PIPELINE)
+        module = lowered(made, self.pipeline or pipelines.linalg_to_llvm())
         attributes = checked_entry(module, made.parameters).attributes
         nbytes = attributes[BYTES_NEEDED].value if BYTES_NEEDED in attributes else 0
         slots.temporary_bytes[WORKSPACE] = nbytes
@@ -123,7 +108,7 @@ class GpuByLinalg(_ByLinalg):
         made = _entry(program, params, slots, on_device=True)
         if made is None:
             return KernelModule((), True)
-        module = lowered(made, self.pipeline or gpu_pipeline(self.base.machine.chip))
+        module = lowered(made, self.pipeline or pipelines.linalg_to_ptx(self.base.machine.chip))
         kernels = gpu_kernels(module, made.parameters, slots)
         return AssembledModule(tuple(kernels), True, gpu_host(kernels, slots), ptx.binary_of(module))
 

@@ -7,12 +7,12 @@ compiled once. The plan evaluates what depends on the sizes of a call: output sh
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
 from mlirfuse.analysis.axes import Axes
-from mlirfuse.core import config, counters
-from mlirfuse.inspect import dump
+from mlirfuse.core import events
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Graph, Value
 from mlirfuse.lowering.module import KernelModule
@@ -77,10 +77,10 @@ class Program(SegmentedProgram):
             with self._lock:
                 found = self.variants.get(key)
                 if found is None:
-                    counters.variants += 1
-                    found = (
-                        dump.compiling(self, params, env, self._compile) if config.dump else self._compile(params, env)
-                    )
+                    events.report(events.Scheduled(self, params, env))
+                    start = time.perf_counter()
+                    found = self._compile(params, env)
+                    events.report(events.Compiled(self, found, env, time.perf_counter() - start))
                     self.variants[key] = found
         return found
 

@@ -17,8 +17,8 @@ class Recall:
     """The kinds that one structure of arguments has run with. ``statics``: leaves whose values are constants, numbers
     included."""
 
-    def __init__(self):
-        self.statics: tuple[int, ...] = ()
+    def __init__(self, statics: tuple[int, ...] = ()):
+        self.statics = statics
         self._known: dict[object, list[_Known]] = {}
 
     def clear(self) -> None:
@@ -36,7 +36,7 @@ class Recall:
         for known in self._known.get(key, ()):
             env = known.env(sizes)
             if not config.guards or (
-                known.holds(env) and (not known.looks_at_values or known.kind.holds_values(leaves, env))
+                known.holds(env) and (not known.looks_at_values or known.kind.assumes.values_hold(leaves, env))
             ):
                 return known.record(leaves, env, alignments)
         return None
@@ -55,29 +55,29 @@ class Recall:
 class _Known:
     def __init__(self, kind, leaves):
         self.kind = kind
-        traced = kind.traced
+        assumes = kind.assumes
         starts, at = [], 0
         ranks = [
-            len(arrays.describe(leaf).shape) if arrays.framework(leaf) else 0 for leaf in leaves
+            len(arrays.spec_of(leaf).shape) if arrays.framework(leaf) else 0 for leaf in leaves
         ]  # others may have a shape, but no sizes
         for rank in ranks:
             starts.append(at)
             at += 2 * rank
         places = []
-        for name, (argument, what, axis) in traced.symbols.items():
+        for name, (argument, what, axis) in assumes.symbols.items():
             leaf = kind.leaf_of_arg[argument]
             places.append(f"{name!r}: sizes[{starts[leaf] + axis + (ranks[leaf] if what == 'stride' else 0)}]")
         self.env = eval(f"lambda sizes: {{{', '.join(places)}}}")
-        conditions = [f"({g.left}) {g.op} ({g.right})" for g in traced.size_guards] + [
-            f"({a}) == ({b})" for a, b in traced.equalities
+        conditions = [f"({g.left}) {g.op} ({g.right})" for g in assumes.size_guards] + [
+            f"({a}) == ({b})" for a, b in assumes.equalities
         ]
-        sizes = [n for g in traced.size_guards for n in (g.left, g.right)] + [
-            n for pair in traced.equalities for n in pair
+        sizes = [n for g in assumes.size_guards for n in (g.left, g.right)] + [
+            n for pair in assumes.equalities for n in pair
         ]
         self.form = kind.executor.form(kind.leaf_of_arg, kind.own)
         self.place = self.form.place(leaves)  # the same for all arguments of these types and devices
         self.holds = sz.function(" and ".join(conditions) or "True", sz.symbols_of(sizes))
-        self.looks_at_values = bool(traced.scalar_ranges or traced.index_ranges or traced.static_leaves or kind.statics)
+        self.looks_at_values = bool(assumes.values)
         pointers = {f"arg{k}": k for k in kind.executor.program.pointer_args}
         spelled = ", ".join(f"{name}: alignments[{kind.leaf_of_arg[k]}]" for name, k in pointers.items())
         args = {name: kind.executor.graph.args[k] for name, k in pointers.items()}

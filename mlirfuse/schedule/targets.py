@@ -23,7 +23,6 @@ class CpuTarget:
     name = "cpu"
     early_launch = False
     device = None
-    passes = ",fusion-sigmoid,fusion-dce"  # tensor-level passes beside the common ones
 
     @functools.cached_property
     def machine(self) -> Host:
@@ -53,11 +52,6 @@ class GpuTarget:
 
     def __init__(self, machine: Machine, device: int | None):
         self.machine, self.device, self.early_launch = machine, device, machine.early_launch
-
-    @property
-    def passes(self) -> str:
-        """Tensor-level passes beside the common ones."""
-        return f",fusion-one-pass-variance,fusion-dce,fusion-inner-outer{{parts={2 * self.machine.sm_count}}}"
 
     def parameters(self, program: SegmentedProgram, env: dict[str, int], alignments: dict[Value, int]) -> tuple:
         """For each segment its scheduler's parameters."""

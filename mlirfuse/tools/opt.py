@@ -19,7 +19,9 @@ import textwrap
 import traceback
 from dataclasses import dataclass
 
-from mlirfuse.core.errors import MlirfuseError
+from mlirfuse.core.errors import FusionIRError, MlirfuseError
+from mlirfuse.dialects import fusion
+from mlirfuse.ir.graph import walk
 from mlirfuse.passes import base
 
 _SPLIT = re.compile(r"^// -----.*$", re.MULTILINE)
@@ -88,7 +90,6 @@ class Settings:
 
 def process(text: str, settings: Settings, file: str, out, err) -> list[Diagnostic]:
     """Runs one module through the pipeline and prints it to ``out``; gives what there is to say about it."""
-    from mlirfuse.dialects import fusion
 
     said: list[Diagnostic] = []
     times: list[tuple[str, float]] = []
@@ -130,11 +131,9 @@ def process(text: str, settings: Settings, file: str, out, err) -> list[Diagnost
 def _name_source(ir: base.IR, file: str) -> None:
     """MLIR calls text that it parses "-": ops get the file's name. A module that is no fusion program stays as it
     is."""
-    from mlirfuse.dialects.fusion import FusionIRError, read
-    from mlirfuse.ir.graph import walk
 
     try:
-        graphs = read(ir.module)
+        graphs = fusion.read(ir.module)
     except FusionIRError:
         return
     if graphs:

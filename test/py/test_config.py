@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import mlirfuse
-from mlirfuse import api
 from mlirfuse.core import config, counters
 from mlirfuse.core.errors import CompileError
 from mlirfuse.nvfuser import DataType, FusionDefinition
+from mlirfuse.passes import pipelines
 
 
 def test_override_sets_for_a_while():
@@ -143,7 +143,7 @@ def fail(*_, **__):
 
 def test_fallback(monkeypatch):
     x = np.arange(4.0)
-    monkeypatch.setattr(api, "lower_to_segments", fail)
+    monkeypatch.setattr(pipelines, "lower_to_segments", fail)
     compiled = mlirfuse.jit(lambda x: np.exp(x) + 1)
     with config.override(fallback=False), pytest.raises(CompileError, match="no scheduler today"):
         compiled(x)

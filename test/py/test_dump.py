@@ -12,6 +12,7 @@ import pytest
 import mlirfuse
 from mlirfuse.core import config
 from mlirfuse.inspect import dump, lowered
+from mlirfuse.inspect.dump import calls, sass
 from mlirfuse.nvfuser import DataType, FusionDefinition
 
 
@@ -269,15 +270,15 @@ def test_groups_run_by_themselves(tmp_path):
 
 
 def test_sass_names_the_missing_tool(monkeypatch):
-    monkeypatch.setattr(dump, "_tool", lambda name: None)
-    assert "ptxas was not found" in dump.sass("", "sm_90")
+    monkeypatch.setattr(sass, "_tool", lambda name: None)
+    assert "ptxas was not found" in sass.sass("", "sm_90")
 
 
 def test_a_dump_that_fails_does_not_stop_the_call(capfd, monkeypatch):
     def broken(*_):
         raise RuntimeError("out of ink")
 
-    monkeypatch.setattr(dump, "_Watch", broken)
+    monkeypatch.setattr(calls, "Watch", broken)
     with config.override(dump="kernel-args"):
         assert np.array_equal(mlirfuse.jit(lambda x: x + 1, fallback=False)(np.ones(3)), [2, 2, 2])
     assert "cannot be watched: RuntimeError: out of ink" in capfd.readouterr().err

@@ -17,10 +17,10 @@ from mlirfuse.core.errors import MlirfuseError, ShapeError, TraceError, Unsuppor
 from mlirfuse.dialects import fusion
 from mlirfuse.frontend import tree as trees
 from mlirfuse.frontend.numpy import tracing
-from mlirfuse.frontend.numpy.arguments import ArgSpec, layout_of
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import interpreter
 from mlirfuse.ir import sizes as sz
+from mlirfuse.runtime.signature import ArgSpec, layout_of
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 FLOATS = [np.dtype(c) for c in "efd"] + [BF16]

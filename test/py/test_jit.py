@@ -22,10 +22,10 @@ import numpy as np
 import pytest
 
 import mlirfuse
-from mlirfuse import api
 from mlirfuse.core import config, counters
 from mlirfuse.core.errors import CompileError, ShapeError, TraceError, UnsupportedError
 from mlirfuse.frontend.numpy.trace_state import current
+from mlirfuse.passes import pipelines
 from mlirfuse.runtime import cache
 
 HERE = pathlib.Path(__file__)
@@ -1031,7 +1031,7 @@ def broken(monkeypatch):
     def fails(*_):
         raise RuntimeError("out of luck")
 
-    monkeypatch.setattr(api, "lower_to_segments", fails)
+    monkeypatch.setattr(pipelines, "lower_to_segments", fails)
 
 
 def test_fallback(monkeypatch):

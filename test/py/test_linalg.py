@@ -122,7 +122,7 @@ def check(fn, *args, target="cpu", tolerance=1e-6, exact=None):
     actual = mlirfuse.jit(fn)(*args)
     actual = [np.asarray(a) for a in (actual if isinstance(actual, (tuple, list)) else [actual])]
     name = lowered._graph.name
-    given = [np.asarray(lowered._leaves[k]) for k in lowered._kind.leaf_of_arg]
+    given = [np.asarray(argument) for argument in lowered.arguments]
     got = run_linalg(text, name, given, [(a.dtype, a.ndim) for a in actual])
     for g, a, e in zip(got, actual, expected):
         assert g.shape == e.shape and g.dtype == a.dtype
@@ -304,8 +304,8 @@ def test_random_programs(seed, target):
     if "fusion.op" in text or any(0 in np.shape(x) for x in given.values()):
         pytest.skip("calls a library, or is empty")
     args = []
-    for value, leaf in zip(graph.args, lowered._kind.leaf_of_arg):
-        x = np.asarray(lowered._leaves[leaf])
+    for value, argument in zip(graph.args, lowered.arguments):
+        x = np.asarray(argument)
         args.append(np.ascontiguousarray(x.astype(value.dtype.numpy)).reshape(x.shape))
     results = run_linalg(text, graph.name, args, [(v.dtype.numpy, v.rank) for v in graph.returns])
     for k, (out, name) in enumerate(zip(lowered._kind.traced.outs, program.returns)):

@@ -11,6 +11,7 @@ import numpy as np
 from mlirfuse.frontend.numpy.objects import PLAIN_TYPES, attribute_of, namespace_of, words_of
 from mlirfuse.frontend.numpy.source import is_internal
 from mlirfuse.frontend.numpy.trace_state import Trace
+from mlirfuse.runtime.signature import same_value
 
 
 def roots_of(fn, objects=()) -> tuple[list, set[str]]:
@@ -170,17 +171,3 @@ def unchanged(now, value) -> bool:
     if isinstance(value, Elements):
         return value.hold(now)
     return now is value or (isinstance(value, _SCALARS) and same_value(now, value))
-
-
-def same_value(a, b) -> bool:
-    """Whether two constants are one. 0.0 and -0.0 are two, and a NaN is one."""
-    if a is b:
-        return True
-    if type(a) is not type(b):
-        return False
-    if isinstance(a, (float, complex, np.inexact)):
-        return np.asarray(a).tobytes() == np.asarray(b).tobytes()
-    try:
-        return bool(np.array_equal(a, b)) if isinstance(a, np.ndarray) else bool(a == b)
-    except Exception:  # whatever the objects' own comparison does
-        return False

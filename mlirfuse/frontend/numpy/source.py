@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import linecache
 import os
 import sys
 
 import numpy as np
 
+from mlirfuse.core import errors
 from mlirfuse.core.errors import UnsupportedError
 
 OURS = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
@@ -45,11 +45,7 @@ def location() -> tuple[str, int] | None:
 
 def located(message: str, where: tuple[str, int] | None = None) -> str:
     """``message`` with the user's file, line and source: those that an op came from, or those that run now."""
-    where = where or location()
-    if where is None:
-        return message
-    source = linecache.getline(*where).strip()
-    return f"{message}\n  at {where[0]}:{where[1]}" + (f": {source}" if source else "")
+    return errors.located(message, where or location())
 
 
 class UnsupportedAttribute(UnsupportedError, AttributeError):

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mlirfuse.frontend.numpy.size_guards import COMPARE
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.sizes import Expr, Size
+from mlirfuse.runtime.signature import COMPARE
 
 if TYPE_CHECKING:
     from mlirfuse.frontend.numpy.trace_state import Trace

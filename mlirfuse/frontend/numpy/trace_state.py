@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 
 from mlirfuse.core.errors import ShapeError, TraceError
-from mlirfuse.frontend.numpy.arguments import ArgSpec, layout_of
 from mlirfuse.frontend.numpy.captures import frame_roots, spec_of, ways_to
-from mlirfuse.frontend.numpy.size_guards import COMPARE, OPPOSITE, SizeGuard, size_bound
+from mlirfuse.frontend.numpy.size_bounds import size_bound
 from mlirfuse.frontend.numpy.source import fail, located_error, location
 from mlirfuse.frontend.numpy.symint import SymInt
 from mlirfuse.frontend.numpy.traced_array import Buffer, TracedArray
@@ -20,6 +19,7 @@ from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.builder import Builder
 from mlirfuse.ir.graph import Block, Layout, Value
 from mlirfuse.ir.sizes import Expr, Size
+from mlirfuse.runtime.signature import COMPARE, OPPOSITE, ArgSpec, SizeGuard, layout_of
 
 _current = threading.local()
 

@@ -10,10 +10,10 @@ import numpy as np
 from mlirfuse.frontend import tree as trees
 from mlirfuse.frontend.numpy.captures import Captured
 from mlirfuse.frontend.numpy.scope import read_scope, unchanged
-from mlirfuse.frontend.numpy.size_guards import SizeGuard
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Graph
 from mlirfuse.ir.sizes import Size
+from mlirfuse.runtime.signature import SizeGuard
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mlirfuse.frontend.numpy.arguments import ArgSpec
 from mlirfuse.frontend.numpy.traced_array import TracedArray
 from mlirfuse.ir.graph import Value
+from mlirfuse.runtime.signature import ArgSpec
 
 if TYPE_CHECKING:
     from mlirfuse.frontend.numpy.trace_state import Trace

@@ -5,7 +5,7 @@ The stand-ins are :class:`~mlirfuse.frontend.numpy.traced_array.TracedArray` for
 :class:`~mlirfuse.frontend.numpy.traced_scalar.TracedScalar` for a number known only at run time, and
 :class:`~mlirfuse.frontend.numpy.symint.SymInt` for what ``x.shape`` holds. Sizes stay symbolic until the function
 decides something by them; then the decision is recorded as a
-:class:`~mlirfuse.frontend.numpy.size_guards.SizeGuard` under which the trace holds. How NumPy's functions become ops
+:class:`~mlirfuse.runtime.signature.SizeGuard` under which the trace holds. How NumPy's functions become ops
 is in :mod:`mlirfuse.frontend.numpy.functions` and :mod:`mlirfuse.frontend.numpy.ufunc_rules`.
 """
 
@@ -19,7 +19,6 @@ import numpy as np
 from mlirfuse.core.errors import TraceError
 from mlirfuse.frontend import tree as trees
 from mlirfuse.frontend.numpy import functions  # noqa: F401  (gives traced arrays their operators and functions)
-from mlirfuse.frontend.numpy.arguments import ArgSpec, Static
 from mlirfuse.frontend.numpy.captures import Captured, ways_to
 from mlirfuse.frontend.numpy.effects import SideEffect, Snapshot, Stop
 from mlirfuse.frontend.numpy.objects import PLAIN_TYPES, namespace_of
@@ -33,6 +32,7 @@ from mlirfuse.frontend.numpy.traced_array import Buffer, TracedArray
 from mlirfuse.frontend.numpy.traced_scalar import LeafArray, LeafScalar
 from mlirfuse.ir.graph import Graph, Layout, Value, walk
 from mlirfuse.ir.ops import map_sizes
+from mlirfuse.runtime.signature import ArgSpec, Static
 
 
 def trace(fn, leaves, tree: trees.Tree, name: str | None = None, aliases: dict[int, int] | None = None) -> Traced:

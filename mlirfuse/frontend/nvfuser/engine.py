@@ -1,193 +1,157 @@
-"""Compiled execution of a :class:`mlirfuse.frontend.nvfuser.definition.Program`: its graphs go through ``jit``'s
-pipeline and dispatcher.
+"""Compiled execution of a :class:`mlirfuse.frontend.nvfuser.program.Program`: what a definition gives the miss path.
 
-A call goes to a dispatcher in C++, which knows what to run for a signature that it has seen. For a new one it comes
-back here: the inputs are checked against the definition, the graph for them is found or made, and what runs it is
-recorded.
+A call goes to a dispatcher in C++, which knows what to run for a signature that it has seen; what happens for a new one
+is :mod:`mlirfuse.runtime.kinds`. Here a kind is a graph of the definition: the inputs are checked against it, and the
+graph for what they are is found or made.
 """
 
 from __future__ import annotations
 
-import logging
 import os
-import threading
-import warnings
-from types import SimpleNamespace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
-import numpy as np
-
-from mlirfuse import _native
-from mlirfuse.api import lower_to_segments
-from mlirfuse.core import config, counters
-from mlirfuse.core.errors import CompileError, CudaError, MlirfuseError, ShapeError, UnsupportedError
+from mlirfuse.core import config
+from mlirfuse.core.errors import UnsupportedError
 from mlirfuse.frontend.nvfuser.inputs import detached, flatten, wrong_number
-from mlirfuse.frontend.nvfuser.parts import Split, SplitExecutor, is_split
+from mlirfuse.frontend.nvfuser.parts import Split, is_split
 from mlirfuse.frontend.nvfuser.program import Program, Runner
 from mlirfuse.frontend.nvfuser.reference import run_reference
 from mlirfuse.frontend.nvfuser.replay import Planned, environment
-from mlirfuse.inspect import dump
+from mlirfuse.frontend.nvfuser.values import Bindings
 from mlirfuse.inspect.lowered import Lowered
 from mlirfuse.runtime import arrays, placement
-from mlirfuse.runtime.executor import Empty, Executor
+from mlirfuse.runtime.kinds import Call, Kind, Kinds, Source, once
 from mlirfuse.schedule import targets
 
-log = logging.getLogger("mlirfuse")
+
+@dataclass(eq=False)
+class BoundCall(Call):
+    """A call whose inputs are checked, and the graph of the definition for them."""
+
+    planned: Planned = field(kw_only=True)
+    bindings: Bindings = field(kw_only=True)
 
 
-class Compiled:
-    """What runs a program's calls. ``device`` is where results are made if no input is an array."""
+@dataclass(eq=False)
+class BoundKind(Kind):
+    """A graph of a definition for one kind of device. Binding the inputs gives its symbols and has checked all else."""
+
+    planned: Planned = field(kw_only=True)
+    recallable = False
+
+    def env(self, call: Call) -> dict[str, int]:
+        assert isinstance(call, BoundCall)
+        return environment(call.planned, call.bindings, call.leaves)
+
+    def matches(self, call: Call) -> bool:
+        return True
+
+    def finisher(self, env: dict[str, int]) -> Callable[[list], Any]:
+        return self.planned.collect
+
+    def reference(self, leaves: Sequence, env: dict[str, int]) -> list:
+        return run_reference(self.planned, list(leaves), env)
+
+
+@dataclass(eq=False)
+class SplitKind(BoundKind):
+    """A graph with complex tensors or floats of a byte, made into one of real tensors; see
+    :mod:`mlirfuse.frontend.nvfuser.parts`."""
+
+    split: Split = field(kw_only=True)
+
+    def arguments(self, leaves: Sequence, env: dict[str, int]) -> list:
+        return self.split.arguments(leaves, self.split.make(leaves, env))
+
+    def answer(self, leaves: Sequence, env: dict[str, int]) -> Any:
+        assert self.executor is not None
+        made, results = self.split.make(leaves, env), []
+        if self.graph.returns:
+            given = self.split.arguments(leaves, made)
+            results = once(self.executor.record(given, list(range(len(given))), env, list), given)
+        return self.planned.collect(self.split.results_of(leaves, made, results))
+
+
+class DefinitionSource(Source):
+    """A program's part of the miss path."""
 
     def __init__(self, program: Program):
-        self.program = program
-        self.lock = threading.RLock()
-        self.dispatch = _native.Dispatcher(self._miss)
-        self.narrow = any(
-            v.is_tensor() and v.value.dtype.kind == "n" for v in program.definition.inputs
-        )  # the dispatcher does not know them
-        count = len(program.definition.inputs)
-        for k in range(count):
-            if k in program.definition.size_arguments or (
-                program.evaluated and not program.definition.inputs[k].is_tensor()
-            ):
-                self.dispatch.set_static(k)
-        if program.aliased:
-            self.dispatch.set_alias_sensitive(True)
-        config.listen(self)
+        self.owner = self.program = program
+        self.name = f"fusion{program.id}"
 
-    def switched(self) -> None:
-        """A switch of :mod:`mlirfuse.config` has changed: every signature is looked up anew."""
-        self.dispatch.clear()
-
-    def __call__(self, leaves) -> list:
-        if self.program.hands_inputs_on:  # what torch makes of a tensor with a gradient would have one
-            leaves = detached(leaves)
-        return self._miss(leaves) if self.narrow else self.dispatch(*leaves)
-
-    def _miss(self, leaves):
-        program = self.program
+    def describe(self, leaves: Sequence) -> BoundCall:
         leaves = detached(leaves)
-        count = len(program.definition.inputs)
-        inputs = leaves[:count]
-        planned, bindings = program._bind(inputs, None)
-        env = environment(planned, bindings, leaves)
-        device = next((arrays.describe(leaf).device for leaf in leaves if arrays.framework(leaf)), "cpu")
-        if not config.enabled_for(device) or (planned.graph.aliases and _overlap(planned, leaves)):
-            return planned.collect(self._reference(planned, leaves, env))
-        executor = self._executor(planned, device, leaves, env)
-        if executor is None:
-            counters.fallbacks += 1
-            return planned.collect(self._reference(planned, leaves, env))
-        try:
-            executor.check(env)
-            if isinstance(executor, SplitExecutor):
-                return planned.collect(executor.run(leaves, env))
-            where = list(range(len(planned.graph.args)))
-            return executor.record(leaves, where, env, planned.collect)
-        except Empty:
-            return planned.collect(self._reference(planned, leaves, env))
-        except (ShapeError, CudaError):
-            raise
-        except Exception as error:
-            self._failed(planned, device, error)
-            return planned.collect(self._reference(planned, leaves, env))
+        planned, bindings = self.program._bind(list(leaves[: self.program.inputs]), None)
+        device = next((arrays.spec_of(leaf).device for leaf in leaves if arrays.framework(leaf)), "cpu")
+        key = (planned, device, config.compiled_as())
+        return BoundCall(list(leaves), [], key, device, planned=planned, bindings=bindings)
 
-    def _executor(self, planned: Planned, device: str, leaves, env) -> Executor | None:
-        """The compiled form of a graph for a kind of device; None where compiling failed and the fallback is on."""
-        key = (device, config.compiled_as())
-        with self.lock:
-            if key not in planned.compiled:
-                counters.kinds += 1
-                try:
-                    target = placement.target_of(leaves)
-                    graph = planned.graph.copy()
-                    if is_split(graph):
-                        planned.compiled[key] = SplitExecutor(graph, target, env)
-                        return planned.compiled[key]
-                    watch = dump.Compilation(self.program, f"fusion{self.program.id}", graph) if config.dump else None
-                    executor = planned.compiled[key] = Executor(
-                        lower_to_segments(graph, target, watch and watch.after), target, env
-                    )
-                    if watch:
-                        watch.made(executor, leaves, list(range(len(graph.args))), env)
-                except ShapeError:
-                    raise
-                except Exception as error:
-                    self._failed(planned, device, error)
-            return planned.compiled[key]
-
-    def _failed(self, planned: Planned, device: str, error: Exception) -> None:
-        if not config.fallback:
-            raise (
-                error if isinstance(error, MlirfuseError) else CompileError(f"compiling a fusion failed: {error}")
-            ) from error
-        planned.compiled[device, config.compiled_as()] = None
-        warnings.warn(
-            f"mlirfuse could not compile a fusion and runs it op by op: {type(error).__name__}: {error}", stacklevel=4
-        )
-
-    @staticmethod
-    def _reference(planned: Planned, leaves, env) -> list:
-        return run_reference(planned, list(leaves), env)
-
-
-class LoweredDefinition(Lowered):
-    """What becomes of a call of a definition, level by level: see :mod:`mlirfuse.inspect.lowered`."""
-
-    def __init__(self, program: Program, inputs, target: str | None):
-        leaves = flatten(inputs)
-        if len(leaves) != program.inputs:
-            raise wrong_number(program.inputs, leaves)
-        if program.computes:
-            leaves += program.computed(leaves, None)
-        planned, bindings = program._bind(leaves[: program.inputs], None)
-        env = environment(planned, bindings, leaves)
-        graph = planned.graph.copy()
+    def make(self, call: Call) -> BoundKind:
+        assert isinstance(call, BoundCall)
+        planned, graph = call.planned, call.planned.graph.copy()
         where = list(range(len(graph.args)))
-        if is_split(graph):  # the levels are those of the real graph, and what it writes to stands behind the leaves
+        written = frozenset(graph.aliases.values())
+        if is_split(graph):
             split = Split(graph)
-            where = [k if what == "argument" else len(leaves) + k for what, k, _ in split.sources]
-            leaves += [np.empty(0, v.dtype.numpy) for v in split.made]
-        kind = SimpleNamespace(traced=SimpleNamespace(graph=graph), executor=None, leaf_of_arg=where)
-        owner = SimpleNamespace(__name__="this fusion")
-        super().__init__(owner, kind, None, leaves, env, targets.of(target) if target else placement.target_of(leaves))
+            return SplitKind(graph, where, mutated=written, planned=planned, split=split)
+        return BoundKind(graph, where, mutated=written, planned=planned)
 
-    def compile(self):
-        """There is none: ``fd.execute`` compiles."""
-        raise UnsupportedError("a definition is compiled by fd.execute(inputs); fd.lower(inputs) shows what that runs")
+    def plainly(self, call: Call) -> list:
+        assert isinstance(call, BoundCall)
+        planned = call.planned
+        return planned.collect(run_reference(planned, call.leaves, environment(planned, call.bindings, call.leaves)))
 
 
-def _overlap(planned: Planned, leaves) -> bool:
-    """Whether an argument that is written shares memory with another: then all is computed before anything is
-    written."""
-    written = set(planned.graph.aliases.values())
-    spans = []
-    for k, leaf in enumerate(leaves):
-        if arrays.framework(leaf) is None or k in planned.graph.scalars:
-            continue
-        low, high = _span(leaf)
-        spans.append((k, low, high))
-    return any(
-        a != b and low < end and start < high for a, low, high in spans if a in written for b, start, end in spans
-    )
+class CompiledRunner:
+    """What runs a program's calls compiled."""
 
+    def __init__(self, program: Program):
+        definition = program.definition
+        count = len(definition.inputs)
+        statics = [
+            k
+            for k in range(count)
+            if k in definition.size_arguments or (program.evaluated and not definition.inputs[k].is_tensor())
+        ]
+        self.kinds = Kinds(DefinitionSource(program), statics)
+        self.kinds.dispatch.set_alias_sensitive(program.aliased)
+        self.hands_inputs_on = program.hands_inputs_on
+        # The dispatcher does not know floats of a byte.
+        self.narrow = any(v.is_tensor() and v.value.dtype.kind == "n" for v in definition.inputs)
 
-def _span(leaf) -> tuple[int, int]:
-    spec, address = arrays.describe(leaf), arrays.address_of(leaf)
-    if 0 in spec.shape:
-        return address, address
-    size = spec.dtype.bytes
-    offsets = [(n - 1) * s * size for n, s in zip(spec.shape, spec.strides)]
-    return address + sum(o for o in offsets if o < 0), address + sum(o for o in offsets if o > 0) + size
+    def __call__(self, leaves: Sequence) -> list:
+        if self.hands_inputs_on:  # what torch makes of a tensor with a gradient would have one
+            leaves = detached(leaves)
+        return self.kinds.miss(tuple(leaves)) if self.narrow else self.kinds.dispatch(*leaves)
 
 
 def runner_of(program: Program) -> Runner:
     """What runs a program's calls: compiled, or the reference (``MLIRFUSE_DEFINITIONS=reference`` in the
     environment)."""
     if os.environ.get("MLIRFUSE_DEFINITIONS") != "reference":
-        return Compiled(program)
+        return CompiledRunner(program)
+    source = DefinitionSource(program)
+    return lambda leaves: source.plainly(source.describe(leaves))
 
-    def run(leaves: list) -> list:
-        planned, bindings = program._bind(list(leaves[: program.inputs]), None)
-        return planned.collect(run_reference(planned, list(leaves), environment(planned, bindings, leaves)))
 
-    return run
+class LoweredDefinition(Lowered):
+    """What becomes of a call of a definition, level by level: see :mod:`mlirfuse.inspect.lowered`."""
+
+    def __init__(self, program: Program, inputs: Sequence, target: str | None):
+        leaves = flatten(inputs)
+        if len(leaves) != program.inputs:
+            raise wrong_number(program.inputs, leaves)
+        if program.computes:
+            leaves += program.computed(leaves, None)
+        source = DefinitionSource(program)
+        call = source.describe(leaves)
+        kind = source.make(call)
+        env = kind.env(call)
+        made_for = targets.of(target) if target else placement.target_of(leaves)
+        super().__init__("this fusion", kind, kind.arguments(leaves, env), env, made_for)
+
+    def compile(self) -> None:
+        """There is none: ``fd.execute`` compiles."""
+        raise UnsupportedError("a definition is compiled by fd.execute(inputs); fd.lower(inputs) shows what that runs")

@@ -9,22 +9,21 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from mlirfuse import _native
 from mlirfuse.core.errors import UnsupportedError
 from mlirfuse.ir import ops as table
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.builder import Builder
 from mlirfuse.ir.dtypes import DType
 from mlirfuse.ir.graph import Graph, Layout, Value
+from mlirfuse.passes import pipelines
 from mlirfuse.passes.base import run_pipeline
 from mlirfuse.passes.narrow_floats import is_narrow
 from mlirfuse.passes.split_complex import is_complex
 from mlirfuse.runtime import arrays, library
-from mlirfuse.runtime.executor import Executor
 
 PARTS = {"c": ("re", "im"), "n": ("bits",)}  # of a tensor, by the kind of its type; others have one, None
 
@@ -76,7 +75,7 @@ class Split:
             if table.TABLE[op.name].calls and any(v.dtype.kind == "n" for v in op.operands):
                 types = tuple(v.dtype if v.dtype.kind == "n" else None for v in op.operands)
                 op.attrs["function"] = functools.partial(_called_with_floats, op.attrs["function"], types)
-        run_pipeline([graph], "builtin.module(fusion-decompose,fusion-split-complex,fusion-narrow-floats)")
+        run_pipeline([graph], pipelines.to_real_tensors())
         for position, index in written:
             value = self.made[index]
             for n, part in enumerate(("re", "im")):
@@ -91,33 +90,21 @@ class Split:
             if graph.returns.count(graph.returns[position]) > 1:
                 graph.returns[position] = builder.op("copy", graph.returns[position])
 
-
-class SplitExecutor:
-    """Runs the graph of a definition that has such tensors. As :class:`mlirfuse.runtime.executor.Executor`, for what a
-    definition needs of it."""
-
-    def __init__(self, graph: Graph, target, hint: dict[str, int]):
-        from mlirfuse.api import lower_to_segments
-
-        self.split = Split(graph)
-        self.executor = Executor(lower_to_segments(graph, target), target, hint)
-        self.program = self.executor.program
-
-    def check(self, env: dict[str, int]) -> None:
-        self.executor.check(env)
-
-    def run(self, leaves, env: dict[str, int]) -> list:
-        """The results of the definition's graph."""
+    def make(self, leaves: Sequence, env: dict[str, int]) -> list:
+        """New arrays for what is written through two views."""
         like = library.like(leaves)
-        made = [_empty(tuple(sz.substitute(n, env) for n in v.shape), v.dtype, like) for v in self.split.made]
+        return [_empty(tuple(sz.substitute(n, env) for n in v.shape), v.dtype, like) for v in self.made]
+
+    def arguments(self, leaves: Sequence, made: list) -> list:
+        """The arrays and numbers of the graph's arguments."""
         whole = {"argument": leaves, "made": made}
-        given = [_part(whole[what][k], part) for what, k, part in self.split.sources]
-        where, results = list(range(len(given))), []
-        if self.executor.graph.returns:
-            record = self.executor.record(given, where, env, list)
-            results = _native.Dispatcher(lambda _: record)(*given)
-        whole["result"] = [_typed(r, self.split.types.get(k)) for k, r in enumerate(results)]
-        return [whole[what][k] for what, k in self.split.results]
+        return [_part(whole[what][k], part) for what, k, part in self.sources]
+
+    def results_of(self, leaves: Sequence, made: list, results: list) -> list:
+        """The results of the definition's graph, from those of this one."""
+        typed = [_typed(r, self.types.get(k)) for k, r in enumerate(results)]
+        whole = {"argument": leaves, "made": made, "result": typed}
+        return [whole[what][k] for what, k in self.results]
 
 
 def _part(array, part: str | None):

@@ -6,7 +6,7 @@ Extents that must be equal share one symbol, extents of 0 and 1 are constants.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from mlirfuse.frontend.nvfuser.inputs import is_torch
@@ -20,12 +20,11 @@ from mlirfuse.ir.graph import Graph, Value
 class Planned:
     """A graph of a program. ``hidden`` compute the arguments that follow the inputs; ``outputs`` says for each output
     of the definition which of the graph's returns it is, and in which order its dimensions are to be put back (None: as
-    they are). ``compiled`` holds what runs it, by kind of device."""
+    they are)."""
 
     graph: Graph
     hidden: list[Callable[[Bindings], Any]]
     outputs: list[tuple[int, tuple[int, ...] | None]]
-    compiled: dict[str, Any] = field(default_factory=dict)
 
     def collect(self, results) -> list:
         """The definition's outputs, from the graph's results."""

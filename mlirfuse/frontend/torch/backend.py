@@ -20,6 +20,7 @@ from mlirfuse.frontend.torch import decompositions, random
 from mlirfuse.frontend.torch.execute import Boxed, boxed
 from mlirfuse.frontend.torch.lower import Lowered, lower
 from mlirfuse.frontend.torch.partition import partition
+from mlirfuse.passes import pipelines
 from mlirfuse.passes.base import run_pipeline
 from mlirfuse.runtime.host_program import HostProgram
 from mlirfuse.schedule import targets
@@ -103,10 +104,7 @@ def lower_to_host(module: GraphModule, which: str) -> tuple[Lowered, HostProgram
         random.share_seeds(module.graph)
     lowered = lower(module, which, _exact_strides(which))
     target = _target(lowered)
-    names = (("single-op", config.single_op), ("horizontal", config.horizontal))
-    options = " ".join(f"{name}={str(on).lower()}" for name, on in names)
-    passes = f"fusion-decompose,fusion-cse,fusion-dce,fusion-group{{{options}}}{target.passes},fusion-segment"
-    run_pipeline([lowered.graph], f"builtin.module({passes})")
+    run_pipeline([lowered.graph], pipelines.to_segments(target.machine, config.single_op, config.horizontal))
     return lowered, HostProgram(lowered.graph, target)
 
 

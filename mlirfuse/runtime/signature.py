@@ -1,7 +1,8 @@
-"""What a call passes in, as tracing and dispatch see it: arrays and numbers by type and layout, else constants."""
+"""What is known of a call's arguments: the specification of each leaf, and the conditions on their sizes."""
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,7 +10,9 @@ import numpy as np
 
 from mlirfuse.core.errors import UnsupportedError
 from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.dtypes import DType
+from mlirfuse.ir.sizes import Size
 
 
 @dataclass(frozen=True)
@@ -42,14 +45,10 @@ class ArgSpec:
                     f"an array whose strides {value.strides} are no multiples of its items' {size} bytes: pass a copy"
                 )
             address = value.ctypes.data
-            return ArgSpec(
-                dtype,
-                value.shape,
-                tuple(s // size for s in value.strides),
-                (address & -address) & 0xFF or 256,
-                writable=value.flags.writeable,
-                value=None if value.ndim else value[()],
-            )
+            strides = tuple(s // size for s in value.strides)
+            number = None if value.ndim else value[()]
+            writable = value.flags.writeable
+            return ArgSpec(dtype, value.shape, strides, alignment(address), writable=writable, value=number)
         if isinstance(value, np.generic):
             return ArgSpec(dt.of(value.dtype), scalar=True, writable=False, value=value)
         if type(value) in _WEAK and not (type(value) is int and not -(2**63) <= value < 2**63):
@@ -62,6 +61,11 @@ class Static:
     """An argument that is a constant of the compiled function: a string, None, a dtype …"""
 
     value: Any
+
+
+def alignment(address: int) -> int:
+    """The largest power of two, up to 256, that divides an address."""
+    return min(address & -address, 256) if address else 256
 
 
 _WEAK = {bool: dt.bool_, int: dt.i64, float: dt.f64, complex: dt.c128}
@@ -89,3 +93,55 @@ def layout_of(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ..
             out[axis] = -1
         expected, inner = abs(stride) * shape[axis], axis
     return tuple(out)
+
+
+def key_of(spec: ArgSpec | Static) -> tuple:
+    """What of an argument decides the kind of a call."""
+    if isinstance(spec, Static):
+        return "static", type(spec.value).__name__, repr(spec.value)
+    extents = tuple(n if n in (0, 1) else -1 for n in spec.shape)
+    layout = layout_of(spec.shape, spec.strides)
+    return spec.dtype.name, extents, layout, spec.scalar, spec.weak, spec.device, spec.writable
+
+
+@dataclass(frozen=True)
+class SizeGuard:
+    """What must hold of the sizes of a call for a kind to be right: ``left op right``, op being ==, !=, <, <=, > or
+    >=."""
+
+    left: Size
+    op: str
+    right: Size
+
+    def holds(self, values: dict[str, int]) -> bool:
+        """Whether it holds where the symbols have these values."""
+        return COMPARE[self.op](sz.substitute(self.left, values), sz.substitute(self.right, values))
+
+    def __str__(self) -> str:
+        """Python source over the symbols."""
+        return f"{self.left} {self.op} {self.right}"
+
+
+COMPARE = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+OPPOSITE = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
+
+
+def same_value(a, b) -> bool:
+    """Whether two constants are one. 0.0 and -0.0 are two, and a NaN is one."""
+    if a is b:
+        return True
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, (float, complex, np.inexact)):
+        return np.asarray(a).tobytes() == np.asarray(b).tobytes()
+    try:
+        return bool(np.array_equal(a, b)) if isinstance(a, np.ndarray) else bool(a == b)
+    except Exception:  # whatever the objects' own comparison does
+        return False

@@ -1,43 +1,10 @@
-"""Comparisons of sizes: what bounds say of them, and the guards under which a trace holds."""
+"""What is known of a size without its value: its least and its greatest."""
 
 from __future__ import annotations
 
 import math
-import operator
-from dataclasses import dataclass
 
-from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.sizes import Size
-
-COMPARE = {
-    "==": operator.eq,
-    "!=": operator.ne,
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-}
-
-
-OPPOSITE = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
-
-
-@dataclass(frozen=True)
-class SizeGuard:
-    """What must hold of the sizes of a call for the trace to be right: ``left op right``, op being ==, !=, <, <=, > or
-    >=."""
-
-    left: Size
-    op: str
-    right: Size
-
-    def holds(self, values: dict[str, int]) -> bool:
-        """Whether it holds where the symbols have these values."""
-        return COMPARE[self.op](sz.substitute(self.left, values), sz.substitute(self.right, values))
-
-    def __str__(self) -> str:
-        """Python source over the symbols."""
-        return f"{self.left} {self.op} {self.right}"
 
 
 def size_bound(size: Size, low: bool) -> float:

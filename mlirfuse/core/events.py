@@ -1,0 +1,162 @@
+"""What the compiler reports while it works, as typed events, and who listens.
+
+The layers report; nothing that they do depends on it. :mod:`mlirfuse.core.counters` counts, :mod:`mlirfuse.inspect.dump`
+prints, and a program may listen too::
+
+    stop = events.observe(events.Compiled, lambda event: print(event.seconds))
+
+An event that nobody listens to is not made: where a call passes, the code asks ``events.Found.observers`` first.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+if TYPE_CHECKING:
+    from mlirfuse.passes.base import MLIRPasses, Pass
+    from mlirfuse.runtime.kinds import Call, Kind, Source
+    from mlirfuse.runtime.program import Program, Variant
+
+
+class Event:
+    """Something that has happened. ``observers`` listen to this class alone."""
+
+    observers: ClassVar[tuple[Callable[[Any], None], ...]] = ()
+
+    def __init_subclass__(cls) -> None:
+        cls.observers = ()
+
+
+# ---- kinds of calls: ``source`` is the front end's part of a function, as the miss path knows it
+
+
+@dataclass(eq=False)
+class Found(Event):
+    """A call with new sizes or addresses belongs to a kind that there is."""
+
+    source: Source
+
+
+@dataclass(eq=False)
+class Traced(Event):
+    """A front end has made the graph of a new kind, which will be compiled. ``known``: the kinds before it, by key."""
+
+    source: Source
+    kind: Kind
+    call: Call
+    known: dict[tuple, list[Kind]]
+
+
+@dataclass(eq=False)
+class PassRan(Event):
+    """A pass has changed the graph of a kind."""
+
+    kind: Kind
+    step: Pass | MLIRPasses
+    seconds: float
+
+
+@dataclass(eq=False)
+class Segmented(Event):
+    """A kind is cut into segments, and its executor can run it. ``env``: the sizes of the first call."""
+
+    source: Source
+    kind: Kind
+    call: Call
+    env: dict[str, int]
+    seconds: float
+
+
+@dataclass(eq=False)
+class FellBack(Event):
+    """A call runs op by op, because its kind is not compiled or could not be."""
+
+    source: Source
+    problem: str
+
+
+# ---- variants of a program
+
+
+@dataclass(eq=False)
+class Scheduled(Event):
+    """Parameters of every segment are chosen that no variant has; the variant is compiled next."""
+
+    program: Program
+    params: tuple
+    env: dict[str, int]
+
+
+@dataclass(eq=False)
+class Compiled(Event):
+    """A variant is compiled and loaded."""
+
+    program: Program
+    variant: Variant
+    env: dict[str, int]
+    seconds: float
+
+
+@dataclass(eq=False)
+class Launching(Event):
+    """A variant is about to be recorded for a signature's calls. An observer may put another host function in its place:
+    its address as ``launch``, and as ``keep`` what has to live as long."""
+
+    program: Program
+    variant: Variant
+    env: dict[str, int]
+    launch: int
+    keep: Any
+
+
+# ---- the cache on disk
+
+
+@dataclass(eq=False)
+class CacheRead(Event):
+    """An entry was asked for: its bytes, or None and what is wrong with it ("is not there")."""
+
+    name: str
+    nbytes: int | None
+    problem: str = ""
+
+
+@dataclass(eq=False)
+class CacheStored(Event):
+    """An entry was written."""
+
+    name: str
+    nbytes: int
+
+
+# ---- observers
+
+E = TypeVar("E", bound=Event)
+_lock = threading.Lock()
+
+
+def observe(kind: type[E], observer: Callable[[E], None]) -> Callable[[], None]:
+    """Calls ``observer`` with each event of the class ``kind`` from now on, in the thread that reports it. Gives a function
+    that ends it."""
+
+    def stop() -> None:
+        with _lock:
+            kind.observers = tuple(o for o in kind.observers if o is not observer)
+
+    with _lock:
+        kind.observers = (*kind.observers, observer)
+    return stop
+
+
+def report(event: Event) -> None:
+    """Hands ``event`` to its observers. What one of them raises is told on stderr and stops nothing."""
+    for observer in type(event).observers:
+        try:
+            observer(event)
+        except Exception as error:
+            name = getattr(observer, "__qualname__", repr(observer))
+            sys.stderr.write(f"mlirfuse: {name} failed at {type(event).__name__}: {type(error).__name__}: {error}\n")

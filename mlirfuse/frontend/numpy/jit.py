@@ -1,0 +1,413 @@
+"""``mlirfuse.jit`` over NumPy functions: calls, their structure, and what a trace gives the miss path.
+
+A call goes to a dispatcher in C++, which knows what to run for a signature that it has seen; what happens for a new one
+is :mod:`mlirfuse.runtime.kinds`. Here a kind is a trace of the function.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from mlirfuse import _native
+from mlirfuse.core import config
+from mlirfuse.core.errors import UnsupportedError, warn
+from mlirfuse.frontend import tree as trees
+from mlirfuse.frontend.numpy import tracing
+from mlirfuse.frontend.numpy.captures import Captured
+from mlirfuse.frontend.numpy.effects import SideEffect
+from mlirfuse.frontend.numpy.rebuild import as_traced
+from mlirfuse.frontend.numpy.scope import Elements, read_scope, unchanged
+from mlirfuse.frontend.numpy.symint import SymInt
+from mlirfuse.frontend.numpy.traced import Traced
+from mlirfuse.frontend.numpy.traced_array import TracedArray
+from mlirfuse.inspect.explain import Explanation
+from mlirfuse.inspect.lowered import Lowered
+from mlirfuse.passes.base import discover
+from mlirfuse.runtime import arrays, overlap, placement
+from mlirfuse.runtime.kinds import Assumptions, Call, Kind, Kinds, OneKind, Source
+from mlirfuse.runtime.linalg_program import WayDown
+from mlirfuse.runtime.signature import ArgSpec, Static, key_of
+from mlirfuse.schedule import targets
+from mlirfuse.schedule.targets import Target
+
+discover()  # the passes, now rather than at the first call
+_TRACED = (TracedArray, SymInt)
+_TRACES_WITH_EFFECTS = 2  # the first call may do what later ones do not: fill a cache, say
+
+
+@dataclass(eq=False)
+class TracedKind(Kind):
+    """A trace. ``captured_at``: its captured arrays' leaves; ``captured_key``: what of them decides the kind."""
+
+    traced: Traced = field(kw_only=True)
+    captured_at: list[int] = field(kw_only=True)
+    captured_key: tuple = field(kw_only=True)
+
+    def matches(self, call: Call) -> bool:
+        return self.captured_key == tuple(key_of(call.specs[k]) for k in self.captured_at) and super().matches(call)
+
+    def surroundings(self) -> list[tuple[str, Any]]:
+        constants = (int, float, complex, str)
+        return [(name, value) for _, name, value in self.traced.scope if isinstance(value, constants)]
+
+    @functools.cached_property
+    def _simple(self) -> bool:
+        """Whether the function returns the graph's only result as it is."""
+        outs, graph = self.traced.outs, self.traced.graph
+        alone = len(outs) == 1 and self.traced.out_tree.kind == "leaf" and len(graph.returns) == 1
+        return alone and outs[0].kind == "result" and outs[0].scalar is None
+
+    def finisher(self, env: dict[str, int]) -> Callable[[list], Any] | None:
+        if self._simple:
+            return None
+        traced = self.traced
+        place = {leaf: len(traced.graph.returns) + k for k, leaf in enumerate(self.own)}
+
+        def finish(results: list) -> Any:
+            out = []
+            for o in traced.outs:
+                if o.kind == "result":
+                    out.append(_number(results[o.index], o.scalar))
+                elif o.kind == "argument":
+                    out.append(_number(results[place[o.index]], o.scalar))
+                else:
+                    out.append(o.made(env))
+            return traced.out_tree.unflatten(out)
+
+        return finish
+
+
+def _number(value: Any, scalar: type | None) -> Any:
+    """A result that NumPy would give as a number."""
+    if scalar is None or not isinstance(value, np.ndarray):
+        return value
+    return value[()] if scalar is np.generic else scalar(value[()])
+
+
+class Entry(Source):
+    """A function with one structure of arguments: its kinds, and the arrays captured from around it, which calls bring
+    behind the leaves."""
+
+    owner: Jitted
+
+    def __init__(self, owner: Jitted, tree: trees.Tree):
+        self.owner, self.tree, self.name = owner, tree, owner.__name__
+        self.captured: list[Captured] = []
+        self._effects: dict[tuple, int] = {}  # how often a trace with this key met effects
+        self.statics = owner._static_leaves(tree)
+        self.kinds = Kinds(self, self.statics)
+        self.dispatch = self.kinds.dispatch
+
+    def read_captured(self) -> list:
+        """The captured arrays that are there now. Raises LookupError, AttributeError or ValueError where they are not
+        where they were."""
+        return [c.read() for c in self.captured]
+
+    # ---- the miss path's questions
+
+    def describe(self, leaves: Sequence) -> Call | None:
+        count = self.tree.leaves
+        if len(leaves) < count + len(self.captured):  # the call was made plain before a trace found them
+            return None
+        specs = [self._spec(leaf, k) for k, leaf in enumerate(leaves)]
+        overlap.check_one_device(leaves)
+        key = (*(key_of(spec) for spec in specs[:count]), config.compiled_as())
+        device = next((s.device for s in specs if isinstance(s, ArgSpec) and s.device != "cpu"), "cpu")
+        return Call(list(leaves), specs, key, device, overlap.aliases(leaves[:count]))
+
+    def _spec(self, leaf: Any, position: int) -> ArgSpec | Static:
+        try:
+            spec = arrays.describe(leaf)
+        except (TypeError, UnsupportedError) as error:
+            names = self.argument_names()
+            which = f"argument '{names[position]}'" if position < len(names) else "an array from around the function"
+            raise UnsupportedError(f"{which} of {self.name}: {error}") from None
+        if isinstance(spec, ArgSpec) and spec.scalar and position in self.statics:
+            return Static(leaf)
+        return spec
+
+    def make(self, call: Call) -> TracedKind | None:
+        if self._effects.get(call.key, 0) >= _TRACES_WITH_EFFECTS:
+            return None
+        try:
+            return self.trace(call)
+        except SideEffect as effect:
+            if not self.may_fall_back():
+                raise
+            self._effects[call.key] = self._effects.get(call.key, 0) + 1
+            self.owner._tell_effects(effect)
+            return None
+
+    def trace(self, call: Call) -> TracedKind:
+        """A new kind for ``call``. Raises :class:`TraceError` for what cannot be traced."""
+        count = self.tree.leaves
+        specs = call.specs[:count]
+        traced = tracing.trace(self.owner.fn, specs, self.tree, aliases=call.aliases)
+        if call.aliases and not traced.mutated:  # then it makes no difference, and the trace serves other arrays too
+            traced = tracing.trace(self.owner.fn, specs, self.tree)
+        captured_at = [count + self._place(c) for c in traced.captured]
+        self.owner._watch_scope(traced.scope, {id(c.array) for c in (*traced.captured, *self.captured)})
+        brought = self.captured[len(call.leaves) - count :]
+        call.leaves += [c.array for c in brought]
+        call.specs += [arrays.describe(c.array) for c in brought]
+        for k, captured in zip(captured_at, traced.captured):
+            call.specs[k] = arrays.describe(captured.array)
+        statics = [(k, spec.value) for k, spec in enumerate(specs) if isinstance(spec, Static)]
+        return TracedKind(
+            traced.graph,
+            [*traced.arg_leaves, *captured_at],
+            Assumptions(
+                traced.symbols,
+                traced.size_guards,
+                traced.equalities,
+                [*traced.static_leaves.items(), *statics],
+                traced.scalar_ranges,
+                traced.index_ranges,
+            ),
+            frozenset(traced.mutated),
+            tuple(dict.fromkeys(o.index for o in traced.outs if o.kind == "argument")),
+            call.aliases,
+            traced=traced,
+            captured_at=captured_at,
+            captured_key=tuple(key_of(call.specs[k]) for k in captured_at),
+        )
+
+    def _place(self, captured: Captured) -> int:
+        """The position of a captured array among those that every call brings."""
+        ways = {(id(root), steps) for root, steps in captured.paths}
+        for k, known in enumerate(self.captured):
+            if known.array is captured.array or (ways and ways == {(id(root), steps) for root, steps in known.paths}):
+                return k
+        self.captured = [*self.captured, captured]
+        return len(self.captured) - 1
+
+    def again(self, leaves: Sequence) -> Any:
+        self.owner._clear_plain()
+        return self.owner._dispatch(self, leaves[: self.tree.leaves])
+
+    def plainly(self, call: Call) -> Any:
+        if not _all_numpy(call.leaves):
+            return NotImplemented
+        args, kwargs = self.tree.unflatten(call.leaves[: self.tree.leaves])
+        if kwargs or any(child.kind != "leaf" for child in self.tree.children[0].children):
+            raise _WithContainers  # the caller's own lists and dicts, which the function may change
+        return self.owner.fn(*args, **kwargs)
+
+    def overlapping(self, kind: Kind, call: Call, first: int, second: int) -> Any:
+        if not _all_numpy(call.leaves):
+            raise UnsupportedError(
+                f"arguments {first} and {second} overlap in memory, and {self.name} writes into one of them: "
+                "pass a copy of the other"
+            )
+        return self.plainly(call)
+
+    def target(self, leaves: Sequence) -> Target:
+        owner = self.owner
+        target = targets.of(owner.target) if owner.target else placement.target_of(leaves)
+        return owner.way.target(target) if owner.way else target
+
+    def may_fall_back(self) -> bool:
+        return config.fallback if self.owner.fallback is None else self.owner.fallback
+
+    def full(self) -> bool:
+        return sum(len(entry.kinds) for entry in list(self.owner._entries.values())) >= config.max_kinds
+
+    def argument_names(self) -> list[str]:
+        return tracing.argument_names(self.owner.fn, self.tree)
+
+
+def _all_numpy(leaves: Sequence) -> bool:
+    return all(arrays.framework(leaf) in ("numpy", None) for leaf in leaves)
+
+
+class _WithContainers(BaseException):
+    """A call is to run as plain Python, with arguments that :meth:`Jitted._call` has."""
+
+
+class Jitted(_native.Function):
+    """A function made by :func:`mlirfuse.jit`. Call it as the function; :meth:`lower` shows what becomes of it."""
+
+    __name__: str
+
+    def __init__(
+        self,
+        fn: Callable,
+        static_argnames: str | Sequence[str] = (),
+        target: str | None = None,
+        fallback: bool | None = None,
+        way: WayDown | None = None,
+    ):
+        functools.update_wrapper(self, fn)
+        self.fn = fn
+        self.static = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
+        self.target = target
+        self.fallback = fallback
+        self.way = way
+        self._entries: dict[trees.Tree, Entry] = {}
+        self._watch: list[tuple[Any, str, Any]] = []
+        self._lock = threading.RLock()
+        self._told = False  # it has been said that the function has effects
+        self._names = [] if not self.static else list(inspect.signature(fn).parameters)
+
+    # ---- calls
+
+    def __reduce__(self):  # a decorated function is pickled by its name, as functions are
+        return self.__qualname__
+
+    def __get__(self, instance, owner=None):
+        return self if instance is None else functools.partial(self, instance)
+
+    def _call(self, args, kwargs):
+        """Any call; those that :meth:`_set_plain` covers come here only the first time."""
+        leaves, tree = trees.flatten((args, kwargs))
+        if any(isinstance(leaf, _TRACED) for leaf in leaves):  # called by a function that is being traced: a part of it
+            return as_traced(self.fn)(*args, **kwargs)
+        entry = self._entry(tree)
+        if not kwargs and all(child.kind == "leaf" for child in tree.children[0].children):
+            self._set_plain(
+                len(args), (lambda *leaves: self._dispatch(entry, leaves)) if entry.captured else entry.dispatch
+            )
+        try:
+            return self._dispatch(entry, leaves)
+        except _WithContainers:
+            return self.fn(*args, **kwargs)
+
+    def _dispatch(self, entry: Entry, leaves: Sequence) -> Any:
+        """Calls with the arrays captured from around the function behind the leaves."""
+        try:
+            captured = entry.read_captured()
+        except (LookupError, AttributeError, ValueError):  # they are not where they were: trace again
+            self._forget()
+            entry, captured = self._entry(entry.tree), []
+        return entry.dispatch(*leaves, *captured)
+
+    def _entry(self, tree: trees.Tree) -> Entry:
+        entry = self._entries.get(tree)
+        if entry is None:
+            with self._lock:
+                entry = self._entries.get(tree)
+                if entry is None:
+                    entry = self._entries[tree] = Entry(self, tree)
+        return entry
+
+    def _static_leaves(self, tree: trees.Tree) -> list[int]:
+        """The leaves of the arguments named in ``static_argnames``."""
+        if not self.static:
+            return []
+        positional, keyword = tree.children
+        out: list[int] = []
+        at = 0
+        for k, child in enumerate(positional.children):
+            if k < len(self._names) and self._names[k] in self.static:
+                out += range(at, at + child.leaves)
+            at += child.leaves
+        for name, child in zip(keyword.keys or (), keyword.children):
+            if name in self.static:
+                out += range(at, at + child.leaves)
+            at += child.leaves
+        return out
+
+    # ---- what is read from around the function
+
+    def _watch_scope(self, scope: list[tuple[Any, str, Any]], inputs: set[int]) -> None:
+        """Calls look from now on whether what a trace read from around the function is the same. ``inputs``: the ids of
+        the arrays that are arguments, of this kind or of another: their elements may change."""
+        self._watch = [w for w in self._watch if not (isinstance(w[2], Elements) and id(w[2].array) in inputs)]
+        for watched in scope:
+            if isinstance(watched[2], Elements) and id(watched[2].array) in inputs:
+                continue
+            if not any(w[0] is watched[0] and w[1] == watched[1] for w in self._watch):
+                self._watch.append(watched)
+                self._set_watched(True)
+
+    def _check_scope(self) -> None:
+        """Forgets everything if a number or string that the function reads from around it is another now."""
+        for namespace, name, value in self._watch if config.guards else ():
+            now = read_scope(namespace, name)
+            if now is not value and not unchanged(now, value):
+                self._forget()
+                return
+
+    def _tell_effects(self, effect: SideEffect) -> None:
+        if not self._told:
+            self._told = True
+            warn(f"mlirfuse runs {self.__name__} op by op: {effect}")
+
+    def _forget(self) -> None:
+        self._entries, self._watch = {}, []
+        self._clear_plain()
+        self._set_watched(False)
+
+    # ---- looking inside
+
+    def kind_of(self, *args):
+        """The kind that a call with these arguments, which has run before, belongs to; its leaves and sizes. Raises
+        LookupError."""
+        leaves, tree = trees.flatten((args, {}))
+        entry = self._entries[tree]
+        call = entry.describe([*leaves, *entry.read_captured()])
+        kind = None if call is None else entry.kinds.find(call)
+        if call is None or kind is None:
+            raise LookupError(f"{self.__name__} has not run with such arguments")
+        return kind, call.leaves, kind.env(call)
+
+    def lower(self, *args, **kwargs) -> LoweredFunction:
+        """What becomes of a call with these arguments: see :class:`mlirfuse.inspect.lowered.Lowered`. Compiles nothing
+        yet."""
+        leaves, tree = trees.flatten((args, kwargs))
+        entry = Entry(self, tree)
+        call = entry.describe(leaves)
+        assert call is not None  # nothing is captured yet
+        return LoweredFunction(entry, entry.trace(call), call)
+
+    def explain(self, *args, **kwargs) -> Explanation:
+        """What becomes of a call with these arguments, for people: see
+        :class:`mlirfuse.inspect.explain.Explanation`."""
+        return Explanation.of(self.lower(*args, **kwargs))
+
+    def kernels(self, *args, **kwargs) -> int:
+        """How many kernels a call with these arguments launches."""
+        return self.lower(*args, **kwargs).kernels
+
+
+class LoweredFunction(Lowered):
+    """A call of a jitted function on its way down: see :mod:`mlirfuse.inspect.lowered`."""
+
+    def __init__(self, entry: Entry, kind: TracedKind, call: Call):
+        super().__init__(entry.name, kind, call.leaves, kind.env(call), entry.target(call.leaves))
+        self._entry, self._call = entry, call
+
+    def compile(self) -> CompiledFunction:
+        """The call compiled, as a callable for arguments of this kind. Raises where this machine cannot run it."""
+        kernels = self.load()
+        return CompiledFunction(self._entry, self._kind, self._call, kernels)
+
+
+class CompiledFunction:
+    """A compiled call: takes arguments of the kind that it was compiled for, other sizes included, and no others.
+
+    ``kernels`` is the number of kernels that a call with the first sizes launches. Raises TypeError for arguments of
+    another kind.
+    """
+
+    def __init__(self, entry: Entry, kind: Kind, call: Call, kernels: int):
+        self._entry, self.kernels = entry, kernels
+        self._kinds = OneKind(entry, kind, call, entry.statics)
+
+    def __call__(self, *args, **kwargs):
+        leaves, tree = trees.flatten((args, kwargs))
+        if tree != self._entry.tree:
+            raise TypeError(
+                f"{self._entry.name} was compiled for arguments of another structure: {self._entry.tree.paths()}"
+            )
+        try:
+            return self._kinds.dispatch(*leaves, *self._entry.read_captured())
+        except _WithContainers:
+            return self._entry.owner.fn(*args, **kwargs)

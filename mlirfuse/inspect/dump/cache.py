@@ -1,0 +1,32 @@
+"""``cache``: which kinds, variants and entries of the disk cache were found or made."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mlirfuse.core import events
+from mlirfuse.inspect.dump import labels
+from mlirfuse.inspect.dump.labels import Where
+from mlirfuse.inspect.dump.output import log
+
+
+def found(event: events.Found) -> None:
+    log("cache", labels.of_function(event.source), "new signature, of a known kind")
+
+
+def segmented(event: events.Segmented) -> None:
+    log("cache", labels.of_kind(event.kind), f"traced and segmented in {1e3 * event.seconds:.1f} ms")
+
+
+def compiled(event: events.Compiled) -> None:
+    where = replace(labels.of_program(event.program), variant=len(event.program.variants))
+    log("cache", where, f"compiled in {1e3 * event.seconds:.1f} ms, {event.variant.kernels} launches")
+
+
+def read(event: events.CacheRead) -> None:
+    what = event.problem if event.nbytes is None else f"found, {event.nbytes} bytes"
+    log("cache", Where("disk"), f"{event.name[:24]} {what}")
+
+
+def stored(event: events.CacheStored) -> None:
+    log("cache", Where("disk"), f"{event.name[:24]} stored, {event.nbytes} bytes")

@@ -1,0 +1,111 @@
+"""The levels from ``tiled`` down, ``launch-params``, ``occupancy`` and ``sass``: what is made of a new variant."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from mlirfuse import _native
+from mlirfuse.core import config, events
+from mlirfuse.core.machine import Machine
+from mlirfuse.inspect.dump import labels
+from mlirfuse.inspect.dump.labels import Where
+from mlirfuse.inspect.dump.output import attempt, write
+from mlirfuse.inspect.dump.sass import sass
+from mlirfuse.inspect.launches import parameters, threads_text
+from mlirfuse.ir import sizes as sz
+from mlirfuse.lowering import llvm, ptx
+from mlirfuse.lowering.module import CpuKernel, GpuKernel, Kernel, KernelModule
+from mlirfuse.runtime import load
+from mlirfuse.runtime.program import Program, Variant
+
+_WRITTEN = frozenset({"tiled", "gpu", "nvvm", "ptx", "host", "llvm", "launch-params", "sass"})
+NAMES = _WRITTEN | {"occupancy"}
+
+
+def scheduled(event: events.Scheduled) -> None:
+    """A variant is compiled next."""
+    wanted = config.dump
+    if not wanted & _WRITTEN:
+        return
+    program = event.program
+    where = replace(labels.of_program(program), variant=len(program.variants))
+    module = module_of(program, event.params)
+    segments = list(labels.by_segment(program, list(module.kernels), where))
+    if "launch-params" in wanted:
+        for (segment, made), choice in zip(segments, event.params):
+            write("launch-params", segment, launch_params(made, parameters(choice), event.env))
+    for segment, made in segments:
+        if made:
+            _write_levels(segment, module.only(made).tiled(), program.target.machine)
+    if "host" in wanted and module.kernels:
+        write("host", where, f"module {{\n{module.host}\n}}")
+
+
+def _write_levels(where: Where, tiled: str, machine: Any) -> None:
+    makers: dict[str, Callable[[], str]] = {"tiled": lambda: tiled}
+    if isinstance(machine, Machine):
+        chip = machine.chip
+        makers["gpu"] = lambda: str(ptx.to_gpu(tiled, chip))
+        makers["nvvm"] = lambda: str(ptx.to_nvvm(tiled, chip))
+        makers["ptx"] = lambda: load.ptx_of(tiled, chip)
+        makers["sass"] = lambda: sass(load.ptx_of(tiled, chip), chip)
+    else:
+        makers["llvm"] = lambda: llvm.to_llvm_ir(tiled)
+    for level, make in makers.items():
+        if level in config.dump:
+            write(level, where, attempt(make))
+
+
+def compiled(event: events.Compiled) -> None:
+    """A variant is compiled."""
+    if "occupancy" in config.dump:
+        program, variant = event.program, event.variant
+        where = replace(labels.of_program(program), variant=len(program.variants))
+        for segment, kernels in labels.by_segment(program, list(variant.module.kernels), where):
+            write("occupancy", segment, occupancy(program, variant, kernels, event.env))
+
+
+def module_of(program: Program, params: tuple) -> KernelModule:
+    """The kernels of a variant and their host function."""
+    return program.target.write(program, params, program.slots())
+
+
+def launch_params(kernels: list[Kernel], params: dict[str, Any], env: dict[str, int]) -> str:
+    """How a segment's kernels are launched."""
+    out = []
+    for k in kernels:
+        shared = k.static_shared + k.dynamic_shared if isinstance(k, GpuKernel) else 0
+        out.append(f"{k.name}: {threads_text(k, env)}" + (f", {shared} bytes of shared memory" if shared else ""))
+    out += [f"  {name} = {value}" for name, value in params.items()]
+    return "\n".join(out)
+
+
+def occupancy(program: Program, variant: Variant, kernels: list[Kernel], env: dict[str, int]) -> str:
+    """What of the machine a segment's kernels can use."""
+    machine = program.target.machine
+    if not isinstance(machine, Machine):
+        return "\n".join(_threads_busy(k, env) for k in kernels if isinstance(k, CpuKernel))
+    return "\n".join(_blocks_resident(k, variant.keep[0], machine, env) for k in kernels if isinstance(k, GpuKernel))
+
+
+def _threads_busy(kernel: CpuKernel, env: dict[str, int]) -> str:
+    there = _native.num_threads()
+    tasks, grain = sz.substitute(kernel.tasks, env), sz.substitute(kernel.grain, env)
+    threads = min(there, -(-tasks // max(grain, 1)))
+    return f"{kernel.name}: {threads} of {there} threads busy, {tasks / max(threads, 1):.4g} tasks each"
+
+
+def _blocks_resident(kernel: GpuKernel, loaded: Any, machine: Machine, env: dict[str, int]) -> str:
+    handle = loaded.function(kernel.name, 0, kernel.cluster > 8)
+    facts, blocks = loaded.attributes(handle), loaded.occupancy(handle, kernel.threads, kernel.dynamic_shared)
+    grid = sz.substitute(kernel.grid, env)
+    waves = grid / (blocks * machine.sm_count) if blocks else float("inf")
+    shared, busy = facts["shared_bytes"] + kernel.dynamic_shared, blocks * kernel.threads / machine.threads_per_sm
+    return (
+        f"{kernel.name}: {facts['registers']} registers, {shared} bytes of shared memory, "
+        f"{facts['local_bytes']} bytes spilled; "
+        f"{blocks} blocks of {kernel.threads} threads a multiprocessor, {busy:.0%} of its threads; "
+        f"{grid} blocks are {waves:.2f} waves on {machine.sm_count} multiprocessors"
+    )

@@ -1,0 +1,108 @@
+"""What dumps are about: functions, kinds and programs get labels as they are reported."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import threading
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from mlirfuse.core import events
+from mlirfuse.inspect.launches import kernels_of
+from mlirfuse.ir.graph import Graph
+from mlirfuse.runtime.kinds import Kind, Source
+from mlirfuse.runtime.program import Program
+
+
+@dataclass(frozen=True)
+class Where:
+    """What a dump is about. ``part`` counts the programs between library ops, None where there is one."""
+
+    function: str
+    kind: int | None = None
+    part: int | None = None
+    variant: int | None = None
+    segment: int | None = None
+    scheduler: str = ""
+    group: int | None = None
+
+    def __str__(self) -> str:
+        words = [self.function]
+        for name in ("kind", "part", "variant", "group", "segment"):
+            number = getattr(self, name)
+            if number is not None:
+                scheduler = f" ({self.scheduler})" if name == "segment" and self.scheduler else ""
+                words.append(f"{name} {number}{scheduler}")
+        return ", ".join(words)
+
+    @property
+    def file(self) -> str:
+        """The beginning of a file's name."""
+        words = [re.sub(r"[^\w.-]", "_", self.function)]
+        words += [
+            f"{name}{getattr(self, name)}"
+            for name in ("kind", "part", "variant", "group", "segment")
+            if getattr(self, name) is not None
+        ]
+        return ".".join(words)
+
+
+_lock = threading.RLock()
+_owners: dict[str, weakref.WeakKeyDictionary] = {}  # by name: which function of that name it is
+_numbers: dict[str, Iterator[int]] = {}
+_counts: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()  # a function's kinds so far
+_kinds: weakref.WeakKeyDictionary[Kind, Where] = weakref.WeakKeyDictionary()
+# A program's label, and the graph that it is a part of.
+_programs: weakref.WeakKeyDictionary[Program, tuple[Where, Graph]] = weakref.WeakKeyDictionary()
+
+
+def of_function(source: Source) -> Where:
+    """The label of a function: its name, with a number if there are several of that name."""
+    with _lock:
+        known = _owners.setdefault(source.name, weakref.WeakKeyDictionary())
+        if source.owner not in known:
+            known[source.owner] = next(_numbers.setdefault(source.name, itertools.count(1)))
+        number = known[source.owner]
+        return Where(source.name if number == 1 else f"{source.name}-{number}")
+
+
+def number_kind(event: events.Traced) -> None:
+    """Gives a new kind its number."""
+    owner = event.source.owner
+    with _lock:
+        number = _counts[owner] = _counts.get(owner, -1) + 1
+        _kinds[event.kind] = replace(of_function(event.source), kind=number)
+
+
+def name_programs(event: events.Segmented) -> None:
+    """Gives the programs of a kind their labels."""
+    executor = event.kind.executor
+    assert executor is not None
+    for at, (program, _) in enumerate(executor.programs(event.env)):
+        _programs[program] = replace(of_kind(event.kind), part=None if executor.host is None else at), executor.graph
+
+
+def of_kind(kind: Kind) -> Where:
+    """The label of a kind; of one that was made before any dump was on, its graph's name."""
+    return _kinds.get(kind) or Where(kind.graph.name)
+
+
+def of_program(program: Program) -> Where:
+    """The label of a program."""
+    return _programs[program][0] if program in _programs else Where(program.graph.name)
+
+
+def graph_of(program: Program) -> Graph:
+    """The graph that a program is a part of."""
+    return _programs[program][1] if program in _programs else program.graph
+
+
+def by_segment(program: Program, kernels: list, where: Where) -> Iterator[tuple[Where, list]]:
+    """The label and the kernels of each of a program's segments that launch."""
+    segments = dict.fromkeys(op.segment for op in graph_of(program).ops if op.segment is not None)
+    number = {segment: at for at, segment in enumerate(segments)}
+    for at, step in enumerate(program.steps):
+        label = replace(where, segment=number.get(step.segment, at), scheduler=step.segment.scheduler)
+        yield label, kernels_of(step, kernels)

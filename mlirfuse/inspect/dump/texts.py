@@ -1,0 +1,80 @@
+"""``math``, ``group-log``, ``segmenter-log``: a graph and what the passes decided about it, in lines."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mlirfuse.inspect import listing
+from mlirfuse.inspect.listing import Names
+from mlirfuse.ir.graph import Graph, Op
+from mlirfuse.passes.segment import COPIED
+
+
+def group_log(graph: Graph) -> str:
+    """What grouping left out, and why."""
+    names = Names(graph)
+    groups: dict[Any, list[Op]] = {}
+    for op in graph.ops:
+        if op.group is not None:
+            groups.setdefault(op.group, []).append(op)
+    out = []
+    for at, (group, ops) in enumerate(groups.items()):
+        told = [op for op in ops if not listing.is_literal(op)]
+        out.append(
+            f"group {at}: {len(told)} ops, {told[0].name if told else 'constants'} … {told[-1].name if told else ''}\n"
+        )
+        out += [f"  {note}\n" for note in group.notes]
+    loose = [op for op in graph.ops if op.group is None and not listing.is_literal(op)]
+    rows = [(names.statement(op), op.attrs.get("note", "is alone"), listing.place(op.loc)) for op in loose]
+    if rows:
+        out.append("left out:\n" + listing.table(rows, "  "))
+    return "".join(out)
+
+
+def segmenter_log(decisions, graph: Graph) -> str:
+    """What was merged, what was not and what is computed again, in the order in which it was decided."""
+    names, out, told = Names(graph), [], set()
+    for a, count_a, b, count_b, why in decisions:
+        line = (
+            f"{'merged  ' if why is None else 'again   ' if why == COPIED else 'not     '} {_of(a, count_a, names)} + {_of(b, count_b, names)}"
+            + (f": {why}" if why else "")
+        )
+        if why is None or line not in told:
+            out.append(line)
+        told.add(line)
+    segments: dict = {}
+    for op in graph.ops:
+        if op.segment is not None:
+            segments.setdefault(op.segment, []).append(op)
+    for at, (segment, ops) in enumerate(segments.items()):
+        ops = [op for op in ops if not listing.is_literal(op)]
+        out.append(
+            f"segment {at}: {segment.scheduler}, {len(ops)} ops" + (f"; cut: {segment.why}" if segment.why else "")
+        )
+    return "\n".join(out)
+
+
+def _of(op: Op, count: int, names: Names) -> str:
+    text = f"{names.of(op.results[0])} = {op.name}"
+    return text if count == 1 else f"{{{text} and {count - 1} more}}"
+
+
+def math(graph: Graph) -> str:
+    """The ops of each segment, without its schedule."""
+    names = Names(graph)
+    runs: list[tuple[Any, list[Op]]] = []
+    for op in graph.ops:
+        if not runs or runs[-1][0] is not op.segment or op.segment is None:
+            runs.append((op.segment, []))
+        runs[-1][1].append(op)
+    number: dict = {}
+    out = [f"inputs:  {', '.join(f'{names.of(v)}: {names.type(v)}' for v in graph.args)}\n"]
+    for segment, ops in runs:
+        if segment is None:
+            if not listing.is_literal(ops[0]):
+                out.append(f"{ops[0].attrs.get('note', 'outside of kernels')}:\n" + listing.statements(ops, names))
+            continue
+        at = number.setdefault(segment, len(number))
+        out.append(f"segment {at}, {segment.scheduler}:\n" + listing.statements(ops, names))
+    out.append(f"outputs: {', '.join(f'{names.of(v)}: {names.type(v)}' for v in graph.returns)}\n")
+    return "".join(out)

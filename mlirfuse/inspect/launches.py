@@ -1,0 +1,49 @@
+"""What a scheduler chose and what is launched, in words. Used by the levels' text, explanations and dumps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mlirfuse.ir import sizes as sz
+from mlirfuse.schedule import staged
+
+
+def parameters(choice: Any) -> dict[str, Any]:
+    """A scheduler's parameters by name."""
+    if isinstance(choice, staged.Params):
+        return {"stages": len(choice.stages)} | ({"form": choice.form} if choice.form != "phases" else {})
+    out: dict[str, Any] = {}
+    for name, value in (choice._asdict() if isinstance(choice, tuple) else vars(choice)).items():
+        if name == "access":
+            out |= {"lanes": value.lanes, "index": str(value.index)}
+        elif isinstance(value, (bool, int, str, float)):
+            out[name] = value
+    return out
+
+
+def kernels_of(step: Any, kernels: list) -> list:
+    """Those of ``kernels`` that belong to a program's step."""
+    return [k for k in kernels if k.name == step.name or k.name.startswith(f"{step.name}_")]
+
+
+def launched(kernel: Any) -> str:
+    """How a kernel is launched, by the symbols of its sizes."""
+    if hasattr(kernel, "grid"):
+        cluster = f", clusters of {kernel.cluster}" if kernel.cluster > 1 else ""
+        return f"{kernel.grid} blocks of {kernel.threads} threads{cluster}"
+    return f"{kernel.tasks} tasks, {kernel.grain} at a time"
+
+
+def threads_text(kernel: Any, env: dict[str, int]) -> str:
+    """How many threads, or tasks, a kernel gets in a call with these sizes."""
+    if hasattr(kernel, "grid"):
+        blocks = sz.substitute(kernel.grid, env)
+        cluster = f" in clusters of {kernel.cluster}" if kernel.cluster > 1 else ""
+        return f"{count(blocks, 'block')} of {kernel.threads} threads{cluster}"
+    tasks, grain = sz.substitute(kernel.tasks, env), sz.substitute(kernel.grain, env)
+    return f"{count(tasks, 'task')}, {grain} at a time" if 1 < grain < tasks else count(tasks, "task")
+
+
+def count(n: int, word: str, plural: str = "s") -> str:
+    """``n`` of what ``word`` names."""
+    return f"{n} {word}{plural if n != 1 else ''}"

@@ -1,0 +1,203 @@
+"""Graphs laid out in layers: nodes with a size get places, and edges that pass a layer a place of their own there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from mlirfuse.ir.graph import Value
+
+GAP = 18  # between neighbours in a layer
+RISE = 27  # between layers
+SWEEPS = 16
+
+
+@dataclass(eq=False)
+class Node:
+    """Something with a size at a place: its middle is at ``x``, its upper edge at ``y``, the lower edge of its layer at
+    ``floor``. Edges that pass a layer have nodes without ``key``. A ``light`` one goes to where its neighbours are, and
+    does not draw them."""
+
+    key: object
+    width: float
+    height: float
+    layer: int = 0
+    x: float = 0
+    y: float = 0
+    floor: float = 0
+    light: bool = False
+
+
+@dataclass(eq=False)
+class Edge:
+    """``start`` and ``end`` are how far from the nodes' middles it begins and ends; ``path`` the nodes that it goes
+    through, both ends included."""
+
+    source: Node
+    target: Node
+    start: float = 0
+    end: float = 0
+    value: Value | None = None
+    path: list[Node] = field(default_factory=list)
+
+    def points(self) -> list[tuple[float, float]]:
+        """Where it goes: down through its places, straight within a layer, so that it passes between the layer's
+        nodes."""
+        first, *between, last = self.path
+        x = first.x + self.start
+        out = [(x, first.y + first.height), (x, first.floor)]
+        for node in between:
+            out += [(node.x, node.y), (node.x, node.floor)]
+        return [*out, (last.x + self.end, last.y)]
+
+
+def lay_out(nodes: list[Node], edges: list[Edge], rise: float = RISE) -> tuple[float, float]:
+    """Places ``nodes`` in their layers, with few crossings, near what they are connected to. Gives width and height."""
+    layers: list[list[Node]] = [[] for _ in range(max((n.layer for n in nodes), default=0) + 1)]
+    for node in nodes:
+        layers[node.layer].append(node)
+    for edge in edges:
+        edge.path = [edge.source]
+        for layer in range(edge.source.layer + 1, edge.target.layer):
+            edge.path.append(Node(None, 4, 0, layer))
+            layers[layer].append(edge.path[-1])
+        edge.path.append(edge.target)
+    above: dict[
+        Node, list[tuple[Node, float, float]]
+    ] = {}  # neighbour, how far from its middle, how far from the own middle
+    below: dict[Node, list[tuple[Node, float, float]]] = {}
+    for edge in edges:
+        for k, (a, b) in enumerate(zip(edge.path, edge.path[1:])):
+            out, into = edge.start if k == 0 else 0, edge.end if b is edge.target else 0
+            below.setdefault(a, []).append((b, into, out))
+            above.setdefault(b, []).append((a, out, into))
+    _order(layers, above, below)
+    _place(layers, above, below)
+    y = 0.0
+    for layer in layers:
+        height = max((n.height for n in layer), default=0)
+        for node in layer:
+            node.y, node.floor = y, y + height
+        y += height + rise
+    left = min((n.x - n.width / 2 for layer in layers for n in layer), default=0)
+    right = max((n.x + n.width / 2 for layer in layers for n in layer), default=0)
+    for layer in layers:
+        for node in layer:
+            node.x -= left
+    return right - left, y - rise
+
+
+def _order(layers, above, below) -> None:
+    """Orders each layer by its neighbours' places, up and down, and keeps the order with the fewest crossings."""
+    best, fewest = [list(layer) for layer in layers], None
+    for sweep in range(SWEEPS):
+        crossings = sum(_crossings(a, b, below) for a, b in zip(layers, layers[1:]))
+        if fewest is None or crossings < fewest:
+            best, fewest = [list(layer) for layer in layers], crossings
+        if not fewest:
+            break
+        down = sweep % 2 == 0
+        neighbours = above if down else below
+        for layer in layers[1:] if down else layers[-2::-1]:
+            place = {n: k for other in layers for k, n in enumerate(other)}
+
+            def middle(node, place=place):
+                near = [place[n] + offset / 1000 for n, offset, _ in neighbours.get(node, ())]
+                return sum(near) / len(near) if near else place[node]
+
+            layer.sort(key=middle)
+    layers[:] = best
+
+
+def _crossings(upper, lower, below) -> int:
+    place = {n: k for k, n in enumerate(lower)}
+    ends = [(k, place[b], out, into) for k, a in enumerate(upper) for b, into, out in below.get(a, ())]
+    ends.sort(key=lambda e: (e[0], e[2], e[1], e[3]))
+    seen, count = [], 0
+    for _, at, _, into in ends:
+        count += sum(1 for other in seen if other > (at, into))
+        seen.append((at, into))
+    return count
+
+
+def _place(layers, above, below) -> None:
+    for layer in layers:
+        x = 0.0
+        for node in layer:
+            node.x = x + node.width / 2
+            x += node.width + GAP
+    for sweep in range(2 * SWEEPS):
+        down = sweep % 2 == 0
+        for layer in layers if down else layers[::-1]:
+            wanted = []
+            for node in layer:
+                near = [_pull(node, *to) for to in (above if down else below).get(node, ())]
+                if not near or sweep >= SWEEPS:  # in the end, between both sides
+                    near += [_pull(node, *to) for to in (below if down else above).get(node, ())]
+                total = sum(weight for _, weight in near)
+                wanted.append((sum(x * weight for x, weight in near) / total, total) if near else (node.x, 0.1))
+            _apart(layer, wanted)
+
+
+def _pull(node: Node, neighbour: Node, there: float, here: float) -> tuple[float, float]:
+    """Where ``node`` would stand for a straight edge, and how much that matters: most where an edge only passes."""
+    return neighbour.x + there - here, 0.05 if neighbour.light else (1.0, 3.0, 9.0)[
+        (node.key is None) + (neighbour.key is None)
+    ]
+
+
+def _apart(layer: list[Node], wanted: list[tuple[float, float]]) -> None:
+    """Moves nodes as near to where they want to be, (place, weight), as their order and widths admit: in the sense of
+    least squares."""
+    offsets, at = [], 0.0
+    for k, node in enumerate(layer):
+        at += (layer[k - 1].width / 2 + GAP + node.width / 2) if k else 0
+        offsets.append(at)
+    blocks: list[list[float]] = []  # [weighted sum, weight, how many]
+    for (want, weight), offset in zip(wanted, offsets):
+        blocks.append([(want - offset) * weight, weight, 1])
+        while len(blocks) > 1 and blocks[-2][0] / blocks[-2][1] > blocks[-1][0] / blocks[-1][1]:
+            last = blocks.pop()
+            blocks[-1] = [a + b for a, b in zip(blocks[-1], last)]
+    k = 0
+    for total, weight, count in blocks:
+        for _ in range(int(count)):
+            layer[k].x = total / weight + offsets[k]
+            k += 1
+
+
+def layer_by_depth(order, inputs_of, first: int = 0) -> dict:
+    """Each item one layer below the lowest of its inputs; then as low as its users let it, so that it stands near
+    them."""
+    depth, users = {}, {}
+    for item in order:
+        for source in inputs_of(item):
+            users.setdefault(source, []).append(item)
+        depth[item] = max((depth[s] + 1 for s in inputs_of(item) if s in depth), default=first)
+    for item in reversed(order):
+        if item in users:
+            depth[item] = min(depth[u] for u in users[item]) - 1
+    return depth
+
+
+def topological(items, inputs_of) -> list:
+    """``items``, each after its inputs; stable."""
+    out, done = [], set()
+
+    def visit(item) -> None:
+        stack = [(item, iter(inputs_of(item)))]
+        open_ = {item}
+        while stack:
+            at, sources = stack[-1]
+            following = next((s for s in sources if s not in done and s not in open_), None)
+            if following is not None:
+                open_.add(following)
+                stack.append((following, iter(inputs_of(following))))
+                continue
+            stack.pop()
+            done.add(at)
+            out.append(at)
+
+    for item in items:
+        if item not in done:
+            visit(item)
+    return out

@@ -1,0 +1,31 @@
+"""A graph op by op on a call's arrays: what runs where nothing is compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from mlirfuse.ir import interpreter
+from mlirfuse.ir.graph import Graph
+from mlirfuse.runtime import arrays
+
+
+def run(graph: Graph, leaves: Sequence, leaf_of_arg: list[int], env: dict[str, int]) -> list:
+    """The results through the table's references, in the arguments' framework. Those with an alias are written into that
+    argument; all is computed before anything is written."""
+    given = [arrays.to_numpy(leaves[k]) for k in leaf_of_arg]
+    given = [
+        np.asarray(a, v.dtype.numpy) if v.dtype.numpy != getattr(a, "dtype", None) else a
+        for a, v in zip(given, graph.args)
+    ]
+    like = next((leaves[k] for k in leaf_of_arg if arrays.framework(leaves[k])), np.empty(0))
+    with np.errstate(all="ignore"):
+        results = interpreter.run(graph, given, env)
+    out = []
+    for k, value in enumerate(results):
+        target = graph.aliases.get(k)
+        if target is not None:
+            arrays.write_into(leaves[leaf_of_arg[target]], value)
+        out.append(arrays.from_numpy(np.array(value, copy=True), like))
+    return out
