@@ -266,14 +266,15 @@ def excerpt(text: str, pattern: str, most: int) -> str:
 
 
 def switches() -> str:
-    """The table of config.py."""
+    """A table of the list in config.py."""
     rows, out = [], []
     for line in config.__doc__.split("\n"):
-        cells = re.match(r"``(\w+)``\s+``(\w+)``\s+(.*)", line)
+        cells = re.match(r"- ``(\w+)`` \(``(\w+)``\): (.*)", line)
         if cells:
             rows.append(list(cells.groups()))
-        elif rows and line.startswith(" " * 40):
+        elif rows and line.startswith("  "):
             rows[-1][2] += " " + line.strip()
+    assert tuple(name for name, _, _ in rows) == config.NAMES
     for name, variable, what in rows:
         out.append(f"| `{name}` | `{variable}` | {re.sub(r':mod:`([^`]*)`', 'below', what).replace('``', '`')} |")
     return "\n".join(["| attribute | variable | what it does |", "| --- | --- | --- |", *out])

@@ -3,15 +3,16 @@ while.
 
 - ``fuse_cpu`` (``MLIRFUSE_FUSE_CPU``): compile for the CPU; off: functions run op by op
 - ``fuse_gpu`` (``MLIRFUSE_FUSE_GPU``): compile for GPUs; off: functions run op by op
-- ``single_op`` (``MLIRFUSE_SINGLE_OP``): groups of a single op become kernels too; off: such ops run through the framework
-  or the reference
+- ``single_op`` (``MLIRFUSE_SINGLE_OP``): groups of a single op become kernels too; off: such ops run through the
+  framework or the reference
 - ``horizontal`` (``MLIRFUSE_HORIZONTAL``): fuse siblings that share a tensor input
-- ``guards`` (``MLIRFUSE_GUARDS``): check what a trace assumed of sizes and values; off, for tests only: the first trace for
-  such dtypes, ranks and layouts runs, right or wrong
+- ``guards`` (``MLIRFUSE_GUARDS``): check what a trace assumed of sizes and values; off, for tests only: the first trace
+  for such dtypes, ranks and layouts runs, right or wrong
 - ``fallback`` (``MLIRFUSE_FALLBACK``): where compiling fails, run op by op with a warning; off: raise
-- ``max_kinds`` (``MLIRFUSE_MAX_KINDS``): kinds that one function is compiled for; past it, op by op (or, with ``fallback``
-  off, an error)
-- ``dump`` (``MLIRFUSE_DUMP``): what to print while compiling, by names with commas between; see :mod:`mlirfuse.inspect.dump`
+- ``max_kinds`` (``MLIRFUSE_MAX_KINDS``): kinds that one function is compiled for; past it, op by op (or, with
+  ``fallback`` off, an error)
+- ``dump`` (``MLIRFUSE_DUMP``): what to print while compiling, by names with commas between; see
+  :mod:`mlirfuse.inspect.dump`
 - ``dump_dir`` (``MLIRFUSE_DUMP_DIR``): a folder for dumps, one file each; else they go to stderr
 
 A switch acts from the next call on, on functions that have been compiled already too: their calls are looked up anew.
@@ -27,8 +28,8 @@ from contextlib import contextmanager
 
 LEVELS = ("fusion", "grouped", "segmented", "linalg", "tiled", "gpu", "nvvm", "ptx", "host", "llvm")
 DUMPS = (
-    *LEVELS, "groups", "group-log", "segmenter-log", "math", "launch-params", "kernel-args", "effective-bandwidth", "occupancy",
-    "sass", "guards", "cache",
+    *LEVELS, "groups", "group-log", "segmenter-log", "math", "launch-params", "kernel-args", "effective-bandwidth",
+    "occupancy", "sass", "guards", "cache",
 )  # fmt: skip
 NAMES = ("fuse_cpu", "fuse_gpu", "single_op", "horizontal", "guards", "fallback", "max_kinds", "dump", "dump_dir")
 
