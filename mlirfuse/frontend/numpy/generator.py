@@ -6,11 +6,11 @@ import threading
 
 import numpy as np
 
-from mlirfuse.frontend.numpy.arguments import ArgSpec
 from mlirfuse.frontend.numpy.trace_state import Trace
 from mlirfuse.frontend.numpy.traced_array import Buffer, TracedArray
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir.graph import Value
+from mlirfuse.runtime.signature import ArgSpec
 
 
 class Generator:
