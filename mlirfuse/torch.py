@@ -9,8 +9,9 @@ from torch._dynamo.backends import registry
 
 from mlirfuse.frontend.torch.backend import Options, memory_efficient_fusion, mlirfuse
 from mlirfuse.frontend.torch.explain import Explanation, explain
+from mlirfuse.frontend.torch.torchscript import from_torchscript
 
-__all__ = ["Explanation", "Options", "explain", "memory_efficient_fusion", "mlirfuse"]
+__all__ = ["Explanation", "Options", "explain", "from_torchscript", "memory_efficient_fusion", "mlirfuse"]
 
 if "mlirfuse" not in registry._COMPILER_FNS:
     registry.register_backend(mlirfuse, name="mlirfuse")

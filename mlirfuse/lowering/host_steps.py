@@ -54,6 +54,8 @@ class Part:
         sizes = [n for v in self.values for n in v.shape]
         sizes += [n for layout in graph.layouts if layout for n in layout.strides]
         sizes += [n for op in graph.ops for n in sizes_in(op.row.attr_types, op.attrs)]
+        # An axis may have its extent from ops around the part, in other symbols that are equal in a call.
+        sizes += [axis.size for v in self.values if v.dtype is not None for axis in axes.flat(v)]
         self.symbols = sorted(sz.symbols_of(sizes))
 
 

@@ -15,8 +15,9 @@ from torch._guards import TracingContext
 from torch.fx import GraphModule, Interpreter
 
 from mlirfuse.core import config
-from mlirfuse.core.errors import CompileError
+from mlirfuse.core.errors import CompileError, UnsupportedError
 from mlirfuse.frontend.torch import decompositions, random
+from mlirfuse.frontend.torch.cuda_graphs import Recorder
 from mlirfuse.frontend.torch.execute import Boxed, boxed
 from mlirfuse.frontend.torch.lower import Lowered, lower
 from mlirfuse.frontend.torch.partition import partition
@@ -54,17 +55,20 @@ class Options:
 
 def mlirfuse(module: GraphModule, inputs: Sequence[Any], *, mode: str | None = None,
              options: dict[str, Any] | None = None) -> Any:  # fmt: skip
-    """The back end that Dynamo calls for each of its graphs."""
-    return aot_autograd(**compilers(Options.of(options)))(module, inputs)
+    """The back end that Dynamo calls for each of its graphs. ``mode``: torch's names; "reduce-overhead" and
+    "max-autotune" record graphs on a GPU as CUDA graphs, on the CPU no mode changes anything."""
+    recorder = Recorder(len(inputs)) if mode in ("reduce-overhead", "max-autotune") else None
+    return aot_autograd(**compilers(Options.of(options), recorder))(module, inputs)
 
 
-def compilers(options: Options) -> dict[str, Any]:
+def compilers(options: Options, recorder: Recorder | None = None) -> dict[str, Any]:
     """Our compilers, decompositions and partitioner, as ``aot_autograd`` and ``aot_function`` take them."""
+    compiler = functools.partial(compile_graph, options=options, recorder=recorder)
     table = decompositions.without_random() if options.eager_random else decompositions.table()
     return {
-        "fw_compiler": functools.partial(compile_graph, options=options, which="forward"),
-        "bw_compiler": functools.partial(compile_graph, options=options, which="backward"),
-        "inference_compiler": functools.partial(compile_graph, options=options, which="inference"),
+        "fw_compiler": functools.partial(compiler, which="forward"),
+        "bw_compiler": functools.partial(compiler, which="backward"),
+        "inference_compiler": functools.partial(compiler, which="inference"),
         "decompositions": table,
         "partition_fn": partition,
         "keep_inference_input_mutations": True,
@@ -78,7 +82,8 @@ def memory_efficient_fusion(fn: Any, **options: Any) -> Any:
     return make(fn, **compilers(Options.of(options)))
 
 
-def compile_graph(module: GraphModule, inputs: Sequence[Any], *, options: Options, which: str) -> Boxed:
+def compile_graph(module: GraphModule, inputs: Sequence[Any], *, options: Options, which: str,
+                  recorder: Recorder | None = None) -> Boxed:  # fmt: skip
     """One of AOTAutograd's graphs as a function of its boxed convention."""
     try:
         lowered, host = lower_to_host(module, which)
@@ -95,7 +100,10 @@ def compile_graph(module: GraphModule, inputs: Sequence[Any], *, options: Option
     if options.warn_outside and lowered.outside:
         listed = sorted({f"{node.target}: {why}" for node, why in lowered.outside})
         warnings.warn(f"in the {which} graph torch's own ops run: {'; '.join(listed)}", stacklevel=2)
-    return boxed(lowered, host)
+    run = boxed(lowered, host)
+    if recorder is None or lowered.device.type != "cuda":
+        return run
+    return recorder.recorded(run, module, inputs, which)
 
 
 def lower_to_host(module: GraphModule, which: str) -> tuple[Lowered, HostProgram]:
@@ -118,9 +126,9 @@ def _exact_strides(which: str) -> Sequence[int] | None:
 
 
 def _target(lowered: Lowered) -> Any:
-    if lowered.graph.device != "cuda":
-        return targets.cpu()
-    return targets.gpu(torch.cuda.current_device())
+    if lowered.device.type not in ("cpu", "cuda"):
+        raise UnsupportedError(f"there are no kernels for tensors on {lowered.device}")
+    return targets.gpu(lowered.device.index or 0) if lowered.device.type == "cuda" else targets.cpu()
 
 
 def op_by_op(module: GraphModule) -> Boxed:

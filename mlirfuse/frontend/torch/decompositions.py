@@ -81,6 +81,7 @@ _KEPT = {
     "aten.rsub",
     "aten.select_scatter",
     "aten.slice_scatter",
+    "aten.soft_margin_loss_backward",  # 1 less than a sigmoid cancels
     "aten.squeeze",
     "aten.sum",
     "aten.transpose",

@@ -125,7 +125,7 @@ def _graph(which: str, lowered: Lowered, host: HostProgram) -> GraphExplanation:
             members.setdefault(op.segment, []).append(op)
     kernels = [_kernel(segment, ops) for segment, ops in members.items() if segment.scheduler != "no-op"]
     outside = Counter((str(node.target), why, _spelled(user_line(node))) for node, why in lowered.outside)
-    programs = len({id(step.launches) for step in host.kernels})
+    programs = len(host.launches)
     return GraphExplanation(which, kernels, dict(outside), lowered.saved, programs, host.source)
 
 

@@ -41,6 +41,7 @@ _ALIGN = 16  # bytes; a call looks at the addresses that it is given
 class Lowered:
     """``graph`` and how its arguments and results stand to those of the traced graph.
 
+    ``device``: where its kernels run.
     ``tensors``: the places, among the inputs, of the graph's first arguments; ``constants``: what the others are.
     ``symbols``: where each symbol is read: (input, dimension), or (input, None) for an input that is a number.
     ``outputs``: for each result of the traced graph the place of a result of ``graph``, a size, or a constant.
@@ -49,6 +50,7 @@ class Lowered:
     """
 
     graph: Graph
+    device: torch.device
     tensors: list[int]
     constants: list[Any]
     symbols: dict[str, tuple[int, int | None]]
@@ -79,9 +81,9 @@ class _Lowering:
         self.node: Node | None = None
         self.builder = Builder(self.block, lambda: user_line(self.node))
         self.made: dict[Node, _Made] = {}
-        self.result = Lowered(Graph(name, self.block), [], [], {}, [])
         self.device = _main_device(module)
-        self.result.graph.device = self.device.type if self.device is not None else "cpu"
+        self.result = Lowered(Graph(name, self.block), self.device, [], [], {}, [])
+        self.result.graph.device = self.device.type
         self.late: list[tuple[Value, Any]] = []  # constants of the module, which become arguments at the end
 
     def run(self) -> Lowered:
@@ -162,7 +164,7 @@ class _Lowering:
             raise Unsupported(f"a {type(like).__name__} of layout {like.layout}")
         if like.is_conj() or like.is_neg():
             raise Unsupported("a view that is conjugated or negated when it is read")
-        if self.device is not None and like.device != self.device:
+        if like.device != self.device:
             raise Unsupported(f"a tensor on {like.device} among those on {self.device}")
         sizes.shape(like.stride())
         if any(n == 0 for n in sizes.shape(like.shape)):
@@ -366,7 +368,7 @@ def _is_number(value: Value) -> bool:
 _PLAIN = {torch.Tensor, torch.nn.Parameter, torch._subclasses.FakeTensor}
 
 
-def _main_device(module: GraphModule) -> torch.device | None:
+def _main_device(module: GraphModule) -> torch.device:
     """Where the graph's kernels run: the first GPU among its tensors' devices, else the CPU."""
     found = None
     for node in module.graph.nodes:
@@ -375,7 +377,7 @@ def _main_device(module: GraphModule) -> torch.device | None:
                 if fake.device.type == "cuda":
                     return fake.device
                 found = found or fake.device
-    return found
+    return found or torch.device("cpu")
 
 
 def _has_effects(node: Node) -> bool:

@@ -1,0 +1,146 @@
+"""The torch tests that need a GPU: ``pytest test/py/torch_on_gpu.py``. Ops of ``op_db`` in four types, training steps,
+CUDA graphs, streams, sizes that change, and what a step costs beside eager."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import time
+import warnings
+
+import pytest
+import torch
+from torch_models import Encoder, ResNet, error, gradients
+from torch_ops_harness import check, uncompiled
+
+import mlirfuse.torch
+from mlirfuse.core import counters
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    torch.backends.cuda.matmul.allow_tf32 = False
+
+
+def compiled(model, **more):
+    return torch.compile(model, backend="mlirfuse", options={"fallback": False}, **more)
+
+
+def words(batch=3, length=8):
+    return tuple(torch.randint(0, 50, (batch, length), device="cuda") for _ in range(2))
+
+
+def _ops():
+    try:
+        from test_torch_ops import DTYPES, OPS, _name
+    except pytest.skip.Exception:
+        return []
+    return [pytest.param(op, dtype, id=f"{_name(op)}-{dtype}") for op in OPS for dtype in DTYPES]
+
+
+@pytest.mark.parametrize(("op", "dtype"), _ops())
+def test_ops(op, dtype):
+    if dtype not in op.supported_dtypes("cuda"):
+        pytest.skip("eager has no such type")
+    smooth = dtype.is_floating_point and op.supports_autograd and dtype in op.supported_backward_dtypes("cuda")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for sample in itertools.islice(op.sample_inputs("cuda", dtype, requires_grad=smooth), 1):
+            try:
+                check(op, sample, smooth)
+            except Exception:
+                try:
+                    check(op, sample, smooth, uncompiled)
+                except Exception:
+                    pytest.skip("AOTAutograd alone differs from eager")
+                raise
+
+
+@pytest.mark.parametrize("make", [Encoder, ResNet])
+@pytest.mark.parametrize("mode", [None, "reduce-overhead"])
+def test_training_steps(make, mode):
+    model = make().cuda()
+    batch = words() if make is Encoder else (torch.randn(4, 3, 32, 32).cuda(), torch.tensor([1, 3, 0, 7]).cuda())
+    exact = gradients(copy.deepcopy(model).double(), *(x.double() if x.is_floating_point() else x for x in batch))
+    eager = error(gradients(copy.deepcopy(model), *batch), exact)
+    run = compiled(model, mode=mode)
+    for _ in range(4):  # warms up, records, replays
+        found = gradients(run, *batch)
+    if make is Encoder:  # statistics of batch norms move on, gradients do not depend on them in training
+        assert error(found, exact) <= 2 * eager + 1e-6
+    assert error(found, exact) <= 2 * eager + 1e-5
+
+
+def test_dropout_differs_between_replays_and_repeats_by_seed():
+    run = compiled(lambda x: torch.nn.functional.dropout(x, 0.5), mode="reduce-overhead")
+    x = torch.ones(4096, device="cuda")
+    seen = [run(x).clone() for _ in range(5)]
+    assert all(not torch.equal(a, b) for a, b in itertools.pairwise(seen))
+    again = []
+    for _ in range(2):
+        torch.manual_seed(3)
+        again.append(run(x).clone())
+    assert torch.equal(*again)
+
+
+def test_streams():
+    model, stream = Encoder().cuda(), torch.cuda.Stream()
+    run, batch = compiled(model), words()
+    wanted = gradients(run, *batch)
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        found = gradients(run, *batch)
+    torch.cuda.current_stream().wait_stream(stream)
+    assert error(found, wanted) < 1e-6
+
+
+def test_new_sizes_compile_nothing():
+    model = Encoder(layers=1).cuda()
+    run = compiled(model, dynamic=True)
+    for shape in ((3, 8), (5, 16), (6, 24)):
+        gradients(run, *words(*shape))
+    graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    before = counters.snapshot()
+    for shape in ((4, 12), (7, 20), (9, 28)):
+        gradients(run, *words(*shape))
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == graphs
+    assert counters.kinds == before["kinds"]
+    print("variants for three more sizes:", counters.variants - before["variants"])
+
+
+def test_a_number_on_the_cpu_among_tensors_on_the_gpu():
+    x, n = torch.randn(5, device="cuda"), torch.tensor(2.5)
+    f = lambda x, n: (x * n).relu() + n  # noqa: E731
+    torch.testing.assert_close(compiled(f)(x, n), f(x, n))
+
+
+def test_autocast_and_what_a_step_costs():
+    model = Encoder(words=1000, width=256, layers=4, p=0.1).cuda()
+    batch = tuple(torch.randint(0, 1000, (16, 64), device="cuda") for _ in range(2))
+    run = compiled(model)
+
+    def step(f):
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            f(*batch).backward()
+
+    for name, f in (("eager", model), ("mlirfuse", run)):
+        start = time.perf_counter()
+        step(f)
+        torch.cuda.synchronize()
+        first = time.perf_counter() - start
+        for _ in range(3):
+            step(f)
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        for _ in range(20):
+            step(f)
+        torch.cuda.synchronize()
+        print(f"{name}: first step {first:.2f} s, a step {(time.perf_counter() - start) / 20 * 1e3:.2f} ms")
+
+
+def test_explain():
+    print(mlirfuse.torch.explain(Encoder(p=0.1).cuda(), *words()))
