@@ -299,6 +299,12 @@ class Axes:
         rows = zip(out.shape, op.attrs["low"], op.attrs["high"], self._dims[operand])
         self._set(out, [dim if lo == 0 and hi == 0 else self._indexed(n, operand) for n, lo, hi, dim in rows])
 
+    def _roll(self, op: Op) -> None:
+        operand, axis = op.operands[0], op.attrs["axis"]
+        dims = list(self._dims[operand])
+        dims[axis] = self._indexed(operand.shape[axis], operand)
+        self._set(op.result, dims)
+
     def _split(self, op: Op) -> None:
         axis = op.attrs["axis"]
         for out in op.results:

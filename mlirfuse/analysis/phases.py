@@ -161,8 +161,14 @@ def phases_of(program: list[Op], axes: Axes) -> list[list[Op]]:
     return phases
 
 
-def analyze(program: list[Op], outputs: list[Value], layouts: dict[Value, Layout], scalars: set[Value], hint: dict[str, int],
-            around: Axes | None = None) -> Analysis:  # fmt: skip
+def analyze(
+    program: list[Op],
+    outputs: list[Value],
+    layouts: dict[Value, Layout],
+    scalars: set[Value],
+    hint: dict[str, int],
+    around: Axes | None = None,
+) -> Analysis:
     """Analyses one segment. ``layouts`` has the strides of values in memory; those not in it are contiguous. ``hint``:
     the sizes of one call, for the order of axes; ``around``: the axes of the program that it is a part of."""
     axes = Axes(program, around)

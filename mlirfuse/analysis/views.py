@@ -1,7 +1,7 @@
 """Results that are only another view of a tensor: no kernel, an alias.
 
-:func:`view_of` follows views (permute, slice, squeeze, expand_dims, broadcast, and a reshape that strides allow) back to where the
-memory is, with strides and offset as symbolic sizes.
+:func:`view_of` follows views (permute, slice, squeeze, expand_dims, broadcast, and a reshape that strides allow) back to
+where the memory is, with strides and offset as symbolic sizes.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from typing import Any
 
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.dtypes import DType
-from mlirfuse.ir.ops import FOREIGN, TABLE, OpDef
+from mlirfuse.ir.ops import FOREIGN, TABLE, OpDef, sizes_in
 from mlirfuse.ir.sizes import Size
 
 
@@ -102,6 +102,12 @@ class Op:
     def row(self) -> OpDef:
         """What the op table knows of it; :data:`mlirfuse.ir.ops.FOREIGN` for an op of another dialect."""
         return TABLE.get(self.name, FOREIGN)
+
+    @property
+    def cuts(self) -> list[Size]:
+        """Where along a dimension another part of the operand begins (:attr:`OpDef.cuts`)."""
+        row = self.row
+        return sizes_in(row.attr_types, {key: self.attrs[key] for key in row.cuts}) if row.cuts else []
 
     def __repr__(self) -> str:
         return f"{self.name}({', '.join(v.name or '_' for v in self.operands)})"

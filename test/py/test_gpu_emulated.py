@@ -906,3 +906,16 @@ def test_the_emulator_finds_barriers_apart(body, message):
 def test_reshapes_to_constants(fn, x):
     """Of an argument whose sizes are not known to divide those."""
     check(fn, x, candidates=4)
+
+
+@pytest.mark.parametrize("shape, axis, shift", [
+    ((6, 256), 1, 8),  # vectors lie on one side
+    ((6, 256), 1, 3),
+    ((5, 37), 1, -2),
+    ((33, 20), 0, 7),
+    ((4, 5, 64), (0, 2), (1, 32)),
+])  # fmt: skip
+def test_roll(shape, axis, shift):
+    x = normal(*shape)
+    check(lambda x: np.roll(x, shift, axis) * 2 + x, x, candidates=4)
+    check(lambda x: np.roll(x, shift, axis).sum(-1), x, candidates=3)

@@ -562,6 +562,7 @@ _SHAPES = {
     "pad": [((5, 4), dict(low=(1, -1), high=(0, 3))), ((33,), dict(low=(3,), high=(2,)))],
     "split": [((7, 4), dict(axis=0, sizes=(2, 4, 1)))],
     "concatenate": [((3, 5), dict(axis=1)), ((20,), dict(axis=0))],
+    "roll": [((5, 7), dict(axis=1, shift=2)), ((5, 7), dict(axis=0, shift=4)), ((40,), dict(axis=0, shift=8)), ((2, 1), dict(axis=1, shift=0))],
     "take": [((6, 4), dict(axis=0)), ((3, 9), dict(axis=1))],
     "take_along_axis": [((5, 4), dict(axis=0)), ((4, 17), dict(axis=1))],
     "set_slice": [((9, 7), dict(start=(1, 6), size=(3, 4), step=(2, -1))), ((40,), dict(start=(3,), size=(30,), step=(1,)))],

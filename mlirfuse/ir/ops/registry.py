@@ -60,6 +60,8 @@ class OpDef:
     ``view``: the results are other indices into the operand, and lie in its memory: "all" of its elements, each once;
     all of them, "repeated"; or "some". ``in_order``: the result has all elements of the operand in their row-major
     order, repetitions aside. ``indexed``: the result's index along a dimension is computed with, so that it needs one.
+    ``cuts``: its attributes that say where along a dimension another part of the operand begins, which no vector
+    crosses.
     ``accumulator``: what a reduction carries beside values: "position" of the chosen element, "moments" (count, mean,
     squared deviations), "truth" of the elements. ``barrier``: its operand and its users go into different kernels.
     ``calls``: runs code that the table does not know, whose results may lie in its operands' memory. ``identity``: the
@@ -84,6 +86,7 @@ class OpDef:
     view: Literal["", "all", "repeated", "some"] = ""
     in_order: bool = False
     indexed: bool = False
+    cuts: tuple[str, ...] = ()
     accumulator: Literal["value", "position", "moments", "truth"] = "value"
     barrier: bool = False
     calls: bool = False

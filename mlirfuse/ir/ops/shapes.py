@@ -199,6 +199,7 @@ row(
     nvfuser="slice",
     view="some",
     indexed=True,
+    cuts=("start",),
 )
 row(
     "concatenate",
@@ -225,6 +226,30 @@ row(
     numpy="pad",
     nvfuser="pad",
     indexed=True,
+    cuts=("low",),
+)
+
+
+def _roll(shapes, attrs):
+    (shape,), shift = shapes, attrs["shift"]
+    extent = shape[front_axis(attrs["axis"], len(shape))]
+    if isinstance(shift, int) and not (shift >= 0 and (not isinstance(extent, int) or shift < max(extent, 1))):
+        raise ShapeError(f"roll: shift {shift} is not one of 0 … {extent} - 1, the places along axis {attrs['axis']}")
+    return [shape]
+
+
+row(
+    "roll",
+    "shape",
+    "x",
+    "element i along axis is operand element i - shift, what is before the first from the end; 0 <= shift < the extent",
+    takes=ALL_TYPES,
+    attrs={"axis": ..., "shift": ...},
+    infer=_roll,
+    ref=lambda x, axis, shift: np.roll(x, shift, axis),
+    numpy="roll",
+    indexed=True,
+    cuts=("shift",),
 )
 row(
     "split",

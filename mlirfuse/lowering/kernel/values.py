@@ -274,6 +274,26 @@ class Kernel(Accesses):
         inside = e.and_(e.cmp("ge", value, 0), e.cmp("le", value, last))
         return self._of_val(e.max(e.min(value, last), 0)), inside
 
+    def _roll(self, op: Op, env: Env) -> Steps:
+        axis, operand = op.attrs["axis"], op.operands[0]
+        inner = dict(self._through(op, env, [(d, d) for d in range(operand.rank) if d != axis]))
+        index = self._rolled(self.dim_index(self.dims(op.result)[axis], env), op.attrs["shift"], operand.shape[axis])
+        self.spread(self.dims(operand)[axis], index, inner)
+        return (yield operand, inner)
+
+    def _rolled(self, i: Index, shift: Size, extent: Size) -> Index:
+        """``i - shift``, counted from the end where that is before the first."""
+        e, lanes = self.e, i.lanes
+        one_run = i.step == 1 and self._divisor(i) >= lanes
+        uniform = one_run and self._is_multiple(shift, lanes) and self._is_multiple(extent, lanes)
+        whole = i.vector is None and (lanes == 1 or i.step == 0)
+        i = self.add(i, self._constant_index(sz.mul(shift, -1)))
+        back = self.scalar(i.base) if whole or uniform else self.materialize(i)
+        moved = e.select(e.cmp("lt", back, 0), e.add(back, self.size(extent)), back)
+        if whole or uniform:  # all lanes come from one side
+            return Index(moved, i.step, lanes, divisor=lanes if uniform else 1)
+        return self._of_val(moved)
+
     def _pad(self, op: Op, env: Env) -> Steps:
         operand, fill = op.operands
         source, target = self.dims(operand), self.dims(op.result)

@@ -200,6 +200,14 @@ class Elements(Writer):
             at.append(self.e.add(scaled, self.size(start)))
         return self.value(op.operands[0], tuple(at))
 
+    def _at_roll(self, op: Op, index) -> Val:
+        e, axis, source = self.e, op.attrs["axis"], op.operands[0]
+        at = list(index)
+        if source.shape[axis] != 1:
+            back = e.sub(self.i64(index[axis]), self.size(op.attrs["shift"]))
+            at[axis] = e.select(e.cmp("lt", back, 0), e.add(back, self.size(source.shape[axis])), back)
+        return self.value(source, tuple(at))
+
     def _at_pad(self, op: Op, index) -> Val:
         e, source = self.e, op.operands[0]
         fill, inside, at = self.value(op.operands[1], ()), None, []

@@ -14,7 +14,7 @@ from mlirfuse.lowering.linalg.generics import Generics
 from mlirfuse.lowering.linalg.writer import Tensor, kind_of, type_of
 
 IN_BODIES = RENAMING | {
-    "full", "iota", "constant", "size", "extent", "dtype_of", "take", "take_along_axis", "uniform", "normal",
+    "full", "iota", "constant", "size", "extent", "dtype_of", "take", "take_along_axis", "roll", "uniform", "normal",
 }  # fmt: skip
 
 

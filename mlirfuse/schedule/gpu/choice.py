@@ -245,8 +245,7 @@ def _symbolic_lengths(analysis: Analysis, inner) -> set:
     out = {a.size for a in analysis.pinned if not isinstance(a.size, int)}
     for op in analysis.ops:
         if op.row.indexed:
-            for key in ("start", "low", "size"):
-                out |= {n for n in op.attrs.get(key, ()) if not isinstance(n, int)}
+            out |= {n for n in (*op.cuts, *op.attrs.get("size", ())) if not isinstance(n, int)}
             start = 0
             for operand in op.operands if op.name == "concatenate" else ():
                 start = start + operand.shape[op.attrs["axis"]]
@@ -262,9 +261,7 @@ def _pieces(analysis: Analysis) -> list:
     """The starts, paddings and pieces of ops that index along a dimension."""
     out: list = []
     for op in analysis.ops:
-        if op.name in ("slice", "pad"):
-            for key in ("start", "low"):
-                out += [n for n in op.attrs.get(key, ()) if n != 0]
-        elif op.name == "concatenate":
+        out += [n for n in op.cuts if n != 0]
+        if op.name == "concatenate":
             out += [v.shape[op.attrs["axis"]] for v in op.operands]
     return out

@@ -142,3 +142,19 @@ func.func @f() -> tensor<f32> {
   %0 = "fusion.constant"() {value = [0], dtype = f32} : () -> tensor<f32>
   return %0 : tensor<f32>
 }
+
+// -----
+
+func.func @f(%x: tensor<4xf32>) -> tensor<4xf32> {
+  // expected-error @+1 {{'fusion.roll' op roll: shift 4 is not one of 0 … 4 - 1, the places along axis 0}}
+  %0 = "fusion.roll"(%x) {axis = 0, shift = 4} : (tensor<4xf32>) -> tensor<4xf32>
+  return %0 : tensor<4xf32>
+}
+
+// -----
+
+func.func @f(%x: tensor<4xf32>) -> tensor<4xf32> {
+  // expected-error @+1 {{'fusion.roll' op attribute 'shift': 1.000000e+00 : f64 is not a size}}
+  %0 = "fusion.roll"(%x) {axis = 0, shift = 1.0} : (tensor<4xf32>) -> tensor<4xf32>
+  return %0 : tensor<4xf32>
+}

@@ -9,7 +9,6 @@ import numpy as np
 
 from mlirfuse.core.errors import UnsupportedError
 from mlirfuse.frontend.numpy.axes import axes_of, axis_of, size_of
-from mlirfuse.frontend.numpy.functions.joining import concatenate, pieces
 from mlirfuse.frontend.numpy.functions.shaping import broadcast_arrays, reshape, swapaxes
 from mlirfuse.frontend.numpy.operands import asarray, fresh
 from mlirfuse.frontend.numpy.registry import implements
@@ -78,8 +77,7 @@ def roll(a, shift, axis=None):
             extent = t.canonical(extent)
         if cut == 0:
             continue
-        head, tail = pieces(x, ax, [extent - cut, cut])
-        x = concatenate([tail, head], ax)
+        x = TracedArray(t, t.emit("roll", x.value, axis=ax, shift=cut))
     return x
 
 
