@@ -27,7 +27,7 @@ def run(fn, *args, pipeline: str | None = None) -> list[np.ndarray | None]:
     variant = Variant(params, module, slots, 0, None)
     program.add_plan(variant)
     plan = program.plan(variant, env)
-    given = [np.asarray(lowered._leaves[k]) for k in lowered._kind.leaf_of_arg]
+    given = [np.asarray(argument) for argument in lowered.arguments]
     for key, slot in slots.ints.items():
         if key[0] == "scalar":
             at = program.graph.args.index(key[1])

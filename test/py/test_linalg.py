@@ -121,7 +121,7 @@ def check(fn, *args, target="cpu", tolerance=1e-6, exact=None):
     expected = [np.asarray(e) for e in (expected if isinstance(expected, (tuple, list)) else [expected])]
     actual = mlirfuse.jit(fn)(*args)
     actual = [np.asarray(a) for a in (actual if isinstance(actual, (tuple, list)) else [actual])]
-    name = lowered._graph.name
+    name = lowered.segmented().name
     given = [np.asarray(argument) for argument in lowered.arguments]
     got = run_linalg(text, name, given, [(a.dtype, a.ndim) for a in actual])
     for g, a, e in zip(got, actual, expected):
@@ -300,7 +300,7 @@ def test_random_programs(seed, target):
     lowered = mlirfuse.jit(program.function(), fallback=False, target=target).lower(
         *[given[a.name] for a in program.args]
     )
-    text, graph = lowered.as_text("linalg"), lowered._graph
+    text, graph = lowered.as_text("linalg"), lowered.segmented()
     if "fusion.op" in text or any(0 in np.shape(x) for x in given.values()):
         pytest.skip("calls a library, or is empty")
     args = []
