@@ -81,8 +81,10 @@ MLIR's own on a file; `fusion-to-linalg`, `fusion-to-ptx{chip=sm_90}` and `fusio
 TILED = (
     r"^// segment",
     r"^//   @",
+    r"scf\.forall \(%block\)",
+    r"scf\.forall \(%thread\)",
     r"llvm\.load .*vector",
-    r"gpu\.shuffle|nvvm\.shfl",
+    r"gpu\.shuffle",
     r"arith\.maximumf .*: f32",
     r"arith\.subf .*vector",
     r"llvm\.store .*vector",

@@ -59,11 +59,11 @@ class GpuKernel:
         lines = [head, *lines, self.body]
         if self.waits == "after":  # the last block alone: others make room for the next ones
             lines += [
-                "    %waiting = nvvm.read.ptx.sreg.ctaid.x : i32",
-                "    %waited_for = nvvm.read.ptx.sreg.nctaid.x : i32",
-                "    %one_block = arith.constant 1 : i32",
-                "    %last_block = arith.subi %waited_for, %one_block : i32",
-                "    %is_last = arith.cmpi eq, %waiting, %last_block : i32",
+                "    %waiting = gpu.block_id x",
+                "    %waited_for = gpu.grid_dim x",
+                "    %one_block = arith.constant 1 : index",
+                "    %last_block = arith.subi %waited_for, %one_block : index",
+                "    %is_last = arith.cmpi eq, %waiting, %last_block : index",
                 "    scf.if %is_last {",
                 "      nvvm.griddepcontrol wait",
                 "    }",

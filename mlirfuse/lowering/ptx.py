@@ -6,6 +6,7 @@ from typing import Any
 
 from mlirfuse.core import mlir
 from mlirfuse.core.errors import CompileError
+from mlirfuse.lowering.mapping import loops_to_ids
 
 TO_NVVM = (
     "gpu.module(convert-gpu-to-nvvm{index-bitwidth=32}),convert-vector-to-llvm,convert-cf-to-llvm,"
@@ -44,7 +45,7 @@ def to_gpu(text: str, chip: str) -> Any:
     """The module with gpu.modules ``text``, given its target ``chip`` ("sm_90"), its loops as branches."""
     passes = to_gpu_passes(chip)
     with mlir.plain_context():
-        module = mlir.ir.Module.parse(text)
+        module = mlir.ir.Module.parse(loops_to_ids(text))
     mlir.run_passes(module, f"builtin.module({passes})")
     return module
 

@@ -174,7 +174,7 @@ def fusion_to_host(target: str = "cpu") -> str:
 @register_pipeline("fusion-to-nvvm")
 def fusion_to_nvvm(chip: str = "sm_90", sizes: str = "") -> str:
     """A function to kernels in the NVVM dialect for an NVIDIA architecture; ``sizes`` as for fusion-schedule."""
-    return f"{fusion_to_tiled(f'cuda:{chip}', sizes)},{ptx.to_gpu_passes(chip)},{ptx.TO_NVVM}"
+    return f"{fusion_to_tiled(f'cuda:{chip}', sizes)},map-forall-to-ids,{ptx.to_gpu_passes(chip)},{ptx.TO_NVVM}"
 
 
 @register_pipeline("fusion-to-ptx")

@@ -18,6 +18,7 @@ from mlirfuse.ir.sizes import Size
 from mlirfuse.lowering import reductions as red
 from mlirfuse.lowering.emitter import Emitter, Val
 from mlirfuse.lowering.kernel import STAY_L2, Env, Index, Kernel, Memory
+from mlirfuse.lowering.mapping import mapped
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import GpuArguments, Slots
 
@@ -105,8 +106,14 @@ class GpuBody:
         )
         for value, strides in analysis.results.items():
             self.k.copies[value] = Memory(self.args.place(value), strides, value.dtype, value.dtype.bytes)
-        self.block = self.special("ctaid.x")
-        self.thread = self.special("tid.x")
+        self.block = self._variable("block")
+        self.thread = self._variable("thread")
+
+    def _variable(self, loop: str) -> Val:
+        """The variable of the loop over blocks or threads that is around the body: :mod:`mlirfuse.lowering.mapping`."""
+        val = Val(self.e.fresh(), dt.i32)
+        self.e.entry.append(f"  {val} = arith.index_cast %{loop} : index to i32")
+        return val
 
     def special(self, register: str) -> Val:
         """A special register of a thread."""
@@ -147,7 +154,7 @@ class GpuBody:
         return GpuKernel(
             self.name,
             head,
-            self.e.text(),
+            mapped(self.e.text(), self.threads),
             sz.mul(grid, self.cluster),
             self.threads,
             self.cluster,
@@ -314,9 +321,10 @@ class GpuBody:
             return e.bitcast(e.or_(e.cast(low, dt.u64), e.shl(e.cast(high, dt.u64), 32)), dtype)
         if dtype.bits < 32:
             return e.cast(self.shuffle(e.cast(val, dt.u32 if dtype.kind in "ub" else dt.i32), offset), dtype)
-        everyone, by, clamp = e.const(-1, dt.i32), e.const(offset, dt.i32), e.const(31, dt.i32)
-        kind = val.type
-        return e.op(f"nvvm.shfl.sync bfly {everyone}, {val}, {by}, {clamp} : {kind} -> {kind}", dtype)
+        by, width = e.const(offset, dt.i32), e.const(32, dt.i32)
+        name = e.fresh()
+        e.line(f"{name}, {name}_valid = gpu.shuffle xor {val}, {by}, {width} : {val.type}")
+        return Val(name, dtype)
 
     def bind(self, ops: list[Op], totals: list[tuple[Val, ...]], env: Env) -> None:
         """The reductions' results at ``env`` from their accumulators."""
