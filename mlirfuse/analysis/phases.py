@@ -304,7 +304,10 @@ def depends_on(analysis: Analysis, axes) -> set[Value]:
 
 
 def is_outer(analysis: Analysis, env: dict[str, int]) -> bool:
-    """Whether memory runs along a kept axis: the smallest stride of the widest input is not a reduced axis'."""
+    """Whether memory runs along a kept axis: the smallest stride of the widest input is not a reduced axis'.
+
+    The axes of an input that is joined, padded or gathered along a dimension are its own; they stand for the pinned
+    axis of the domain that they are indexed from, kept or reduced as that is."""
     return analysis.once(_outer)(env)
 
 
@@ -314,7 +317,11 @@ def _outer(analysis: Analysis):
     if not inputs or not analysis.kept or not analysis.reduced:
         return lambda env: False
     main = max(inputs, key=lambda v: len(analysis.axes.flat(v)))
-    strides = [[analysis.axis_stride(main, axis) for axis in axes] for axes in (analysis.kept, analysis.reduced)]
+    own = [axis for axis in analysis.axes.flat(main) if axis not in analysis.domain]
+    along_kept = analysis.pinned.isdisjoint(analysis.reduced)
+    kept = [*analysis.kept, *(own if along_kept else ())]
+    reduced = [*analysis.reduced, *(() if along_kept else own)]
+    strides = [[analysis.axis_stride(main, axis) for axis in axes] for axes in (kept, reduced)]
     least = [f"min({sz.spelled(f'abs({n}) or {1 << 62}' for n in some)})" for some in strides]
     return sz.function(" < ".join(least), sz.symbols_of(strides[0] + strides[1]))
 
