@@ -16,7 +16,7 @@ from torch.fx import GraphModule, Interpreter
 
 from mlirfuse.core import config
 from mlirfuse.core.errors import CompileError, UnsupportedError
-from mlirfuse.frontend.torch import decompositions, random
+from mlirfuse.frontend.torch import attention, decompositions, random
 from mlirfuse.frontend.torch.cuda_graphs import Recorder
 from mlirfuse.frontend.torch.execute import Boxed, boxed
 from mlirfuse.frontend.torch.lower import Lowered, lower
@@ -58,7 +58,9 @@ def mlirfuse(module: GraphModule, inputs: Sequence[Any], *, mode: str | None = N
     """The back end that Dynamo calls for each of its graphs. ``mode``: torch's names; "reduce-overhead" and
     "max-autotune" record graphs on a GPU as CUDA graphs, on the CPU no mode changes anything."""
     recorder = Recorder(len(inputs)) if mode in ("reduce-overhead", "max-autotune") else None
-    return aot_autograd(**compilers(Options.of(options), recorder))(module, inputs)
+    attention.prepare(module)
+    with attention.eagers_kernels():
+        return aot_autograd(**compilers(Options.of(options), recorder))(module, inputs)
 
 
 def compilers(options: Options, recorder: Recorder | None = None) -> dict[str, Any]:
