@@ -37,13 +37,19 @@ class Axis:
 
 def leaves(axes) -> list[Axis]:
     """``axes`` with merged and split ones replaced by what stands for them."""
-    out = []
+    out: list[Axis] = []
     for axis in axes:
         if axis.into is None:
             out.append(axis)
-        else:
-            axis.into = leaves(axis.into)
-            out.extend(axis.into)
+            continue
+        merged = [axis]
+        while len(axis.into) == 1 and axis.into[0].into is not None:
+            axis = axis.into[0]
+            merged.append(axis)
+        ends = leaves(axis.into)  # as deep as axes are split, each time into smaller ones
+        for axis in merged:
+            axis.into = ends
+        out.extend(ends)
     return out
 
 
@@ -247,7 +253,7 @@ class Axes:
         parts = self._parts.setdefault(
             (op.attrs["parts"], rows), Axis(op.attrs["parts"])
         )  # one for all sums over the same rows
-        self._set(op.result, [[parts]] + kept)
+        self._set(op.result, [[parts], *kept])
 
     def _reshape(self, op: Op) -> None:
         flat = self.flat(op.operands[0])

@@ -175,9 +175,7 @@ def analyze(
     made = {v for op in program for v in op.results}
     read = list(dict.fromkeys(v for op in program for v in op.operands if v not in made))
     inputs = [v for v in read if v not in scalars]
-    for value in outputs:
-        if value not in made:
-            inputs.append(value)
+    inputs.extend(value for value in outputs if value not in made)
     strides = {}
     for value in inputs + outputs:
         layout = layouts.get(value)

@@ -29,6 +29,11 @@ def result_views(graph: Graph) -> dict[Value, noop.View]:
 
 def _elements(value: Value, users: dict[Value, list[Op]], strides, outputs) -> Size:
     """How many elements of ``value`` its ``users`` need; all where it is stored."""
+    while value not in outputs and value not in strides:  # a chain of views needs what its end needs
+        (op, *others) = users.get(value, ()) or (None,)
+        if op is None or others or op.row.view not in ("all", "some") or len(op.results) != 1:
+            break
+        value = op.result
     steps = strides.get(value)
     all_of_it = value.numel if steps is None else sz.product(n for n, s in zip(value.shape, steps) if s != 0)
     if value in outputs:

@@ -1,13 +1,13 @@
 """Results that are only another view of a tensor: no kernel, an alias.
 
-:func:`view_of` follows views (permute, slice, squeeze, expand_dims, broadcast, and a reshape that strides allow) back to
-where the memory is, with strides and offset as symbolic sizes.
+:func:`view_of` follows views (permute, slice, squeeze, expand_dims, broadcast, and a reshape that strides allow) back
+to where the memory is, with strides and offset as symbolic sizes.
 """
 
 from __future__ import annotations
 
 from mlirfuse.ir import sizes as sz
-from mlirfuse.ir.graph import Value
+from mlirfuse.ir.graph import Op, Value
 from mlirfuse.ir.sizes import Size
 
 View = tuple[Value, tuple[Size, ...], Size]  # root, strides in elements, offset in elements
@@ -16,18 +16,24 @@ View = tuple[Value, tuple[Size, ...], Size]  # root, strides in elements, offset
 def view_of(value: Value, strides: dict[Value, tuple[Size, ...]]) -> View | None:
     """``value`` as a view of a tensor in ``strides`` (its strides); None where it is computed, or has no strides of its
     own."""
-    if value in strides:
-        return value, strides[value], 0
-    op = value.op
-    if op is None or len(op.operands) != 1:
-        return None
-    if op.name not in ("permute", "squeeze", "expand_dims", "slice", "broadcast_in_dim", "reshape"):
-        return None
-    found = view_of(op.operands[0], strides)
-    if found is None:
-        return None
-    root, inner, offset = found
-    operand = op.operands[0]
+    chain: list[Op] = []
+    while value not in strides:
+        op = value.op
+        if op is None or not op.row.view or len(op.results) != 1 or "sizes" in op.attrs:
+            return None
+        chain.append(op)
+        value = op.operands[0]
+    found: View | None = value, strides[value], 0
+    for op in reversed(chain):
+        found = _through(op, *found)
+        if found is None:
+            return None
+    return found
+
+
+def _through(op: Op, root: Value, inner: tuple[Size, ...], offset: Size) -> View | None:
+    """The result of the view ``op`` of a tensor with strides ``inner``."""
+    operand, value = op.operands[0], op.result
     if op.name == "permute":
         return root, tuple(inner[d] for d in op.attrs["dims"]), offset
     if op.name == "squeeze":

@@ -59,6 +59,25 @@ def test_a_chain_of_ten_thousand_ops():
     np.testing.assert_array_equal(result, np.full((3, 5), 1 + sum(k % 7 for k in range(10_000)), np.float32))
 
 
+def slices(x):
+    for k in range(1200):
+        x = x[1:] if k % 2 else x.T
+    return x
+
+
+def reshapes(x):
+    for k in range(1200):
+        x = x.reshape((4, 5) if k % 2 else (10, 2))
+    return x
+
+
+@pytest.mark.parametrize("chain", [slices, reshapes])
+@pytest.mark.parametrize("then", [lambda x: x, lambda x: x + 1], ids=["view", "kernel"])
+def test_a_chain_of_views(chain, then):
+    x = np.arange(605 * 603, dtype=np.float32).reshape(605, 603) if chain is slices else np.arange(20.0).reshape(5, 4)
+    np.testing.assert_array_equal(mlirfuse.jit(lambda x: then(chain(x)), fallback=False)(x), then(chain(x)))
+
+
 def test_a_thousand_arguments():
     function, args = sum_of_arguments(1000)
     np.testing.assert_array_equal(mlirfuse.jit(function, fallback=False)(*args), function(*args))
