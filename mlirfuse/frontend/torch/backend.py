@@ -112,19 +112,18 @@ def lower_to_host(module: GraphModule, which: str) -> tuple[Lowered, HostProgram
     """The graph after all passes, and the program that runs it."""
     if which == "inference":
         random.share_seeds(module.graph)
-    lowered = lower(module, which, _exact_strides(which))
+    lowered = lower(module, which, _visible(which))
     target = _target(lowered)
     run_pipeline([lowered.graph], pipelines.to_segments(target.machine, config.single_op, config.horizontal))
     return lowered, HostProgram(lowered.graph, target)
 
 
-def _exact_strides(which: str) -> Sequence[int] | None:
-    """The outputs that a user sees: those of a forward graph that are not saved for the backward."""
+def _visible(which: str) -> int | None:
+    """How many outputs of a forward graph are not saved for the backward."""
     context = TracingContext.try_get()
     if which != "forward" or context is None or context.fw_metadata is None:
         return None
-    meta = context.fw_metadata
-    return range(meta.num_forward_returns) if hasattr(meta, "num_forward_returns") else None
+    return context.fw_metadata.num_forward_returns
 
 
 def _target(lowered: Lowered) -> Any:

@@ -59,10 +59,9 @@ class Lowered:
     saved: list[tuple[str, int | str]] = field(default_factory=list)
 
 
-def lower(module: GraphModule, name: str, exact_strides: Sequence[int] | None = None) -> Lowered:
-    """``exact_strides``: the places of outputs whose strides must be eager's even where extents of 1 make them
-    meaningless; None: all."""
-    return _Lowering(module, name, exact_strides).run()
+def lower(module: GraphModule, name: str, visible: int | None = None) -> Lowered:
+    """``visible``: how many of the outputs, the first, are not only saved for the backward; None: all."""
+    return _Lowering(module, name, visible).run()
 
 
 @dataclass
@@ -74,9 +73,9 @@ class _Made:
 
 
 class _Lowering:
-    def __init__(self, module: GraphModule, name: str, exact_strides: Sequence[int] | None):
+    def __init__(self, module: GraphModule, name: str, visible: int | None):
         self.module = module
-        self.exact = exact_strides
+        self.visible = visible
         self.block = Block()
         self.node: Node | None = None
         self.builder = Builder(self.block, lambda: user_line(self.node))
@@ -254,17 +253,29 @@ class _Lowering:
         return inside
 
     def _stored(self, value: Value, fake: torch.Tensor) -> _Made:
-        """A kernel's result, where it leaves the kernel: in the order of memory that eager gives it."""
+        """A kernel's result, where it leaves the kernel: with eager's strides, those of extents of 1 too."""
         order = layouts.memory_order(fake)
         assert order is not None
-        if order == tuple(range(len(order))):
-            return _Made(value, value)
-        # A copy, as a permuted view alone would be given to its readers as a view of what lies in the other order.
-        packed = self.builder.op("copy", self.builder.permute(value, order))
-        assert isinstance(packed, Value)
-        back = layouts.inverse(order)
-        outside = self._call_op("aten.permute.default", lambda x: [x.permute(back)], [packed], [fake])[0]
-        return _Made(self.builder.permute(packed, back), outside)
+        inside = packed = value
+        if order != tuple(range(len(order))):
+            # A copy, as a permuted view alone would be given to its readers as a view of what lies in the other order.
+            copied = self.builder.op("copy", self.builder.permute(value, order))
+            assert isinstance(copied, Value)
+            packed, inside = copied, self.builder.permute(copied, layouts.inverse(order))
+        shape, strides = sizes.shape(fake.shape), sizes.shape(fake.stride())
+        rank = len(shape)
+        if strides != layouts.natural_strides(shape, order):
+
+            def restride(x: torch.Tensor, *given: int) -> list[torch.Tensor]:
+                return [x.as_strided(given[:rank], given[rank:])]
+
+            outside = self._call_op("aten.as_strided.default", restride, [packed], [fake], [*shape, *strides])[0]
+        elif packed is not value:
+            back = layouts.inverse(order)
+            outside = self._call_op("aten.permute.default", lambda x: [x.permute(back)], [packed], [fake])[0]
+        else:
+            outside = value
+        return _Made(inside, outside)
 
     # ---- calls of torch's own
 
@@ -311,8 +322,6 @@ class _Lowering:
         for k, leaf in enumerate(given if isinstance(given, (list, tuple)) else (given,)):
             what = self.made[leaf].outside if isinstance(leaf, Node) else leaf
             if isinstance(what, Value):
-                if self.exact is None or k in self.exact:
-                    what = self._with_strides(what, leaf.meta.get("val"))
                 if what not in places:
                     places[what] = len(returns)
                     returns.append(what)
@@ -321,7 +330,7 @@ class _Lowering:
                 self.result.outputs.append(("size", what))
             else:
                 self.result.outputs.append(("literal", what.value if isinstance(what, Literal) else what))
-            if self.exact is not None and k not in self.exact and isinstance(leaf, Node):
+            if self.visible is not None and k >= self.visible and isinstance(leaf, Node):
                 self._saved(leaf)
         self.block.returns = returns
 
@@ -334,27 +343,6 @@ class _Lowering:
                 return
             nbytes = sz.mul(count, fake.dtype.itemsize)
             self.result.saved.append((node.name, nbytes if isinstance(nbytes, int) else str(nbytes)))
-
-    def _with_strides(self, value: Value, fake: Any) -> Value:
-        """A kernel's result with eager's strides, those of extents of 1 too."""
-        if (
-            value.dtype is None
-            or value.op is None
-            or (value.op.name == "call" and value.op.attrs["callee"] != "aten.permute.default")
-        ):
-            return value
-        order = layouts.memory_order(fake)
-        if order is None:
-            return value
-        shape, strides = sizes.shape(fake.shape), sizes.shape(fake.stride())
-        if strides == layouts.natural_strides(shape, order):
-            return value
-        count, rank = len(strides), len(shape)
-
-        def restride(x: torch.Tensor, *extents: int) -> list[torch.Tensor]:
-            return [x.as_strided(extents[:rank], extents[rank : rank + count])]
-
-        return self._call_op("aten.as_strided.default", restride, [value], [fake], [*shape, *strides])[0]
 
 
 def _is_number(value: Value) -> bool:
