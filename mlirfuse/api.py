@@ -8,6 +8,7 @@ from typing import overload
 from mlirfuse.frontend.numpy.jit import Jitted
 from mlirfuse.passes.base import build
 from mlirfuse.runtime.linalg_program import WayDown
+from mlirfuse.schedule.program import Schedules
 
 
 @overload
@@ -20,6 +21,7 @@ def jit(
     lowering: str | None = None,
     pipeline: str | None = None,
     from_level: str = "linalg",
+    schedule: Schedules = None,
 ) -> Jitted: ...
 
 
@@ -32,6 +34,7 @@ def jit(
     lowering: str | None = None,
     pipeline: str | None = None,
     from_level: str = "linalg",
+    schedule: Schedules = None,
 ) -> Callable[[Callable], Jitted]: ...
 
 
@@ -44,6 +47,7 @@ def jit(
     lowering: str | None = None,
     pipeline: str | None = None,
     from_level: str = "linalg",
+    schedule: Schedules = None,
 ) -> Jitted | Callable[[Callable], Jitted]:
     """Compiles ``fn``, a function of arrays written with NumPy, for each kind of arguments it is called with.
 
@@ -51,6 +55,11 @@ def jit(
     "cuda:sm_90"; the default follows the arrays. ``fallback``: what happens where compiling fails: run op by op with a
     warning (True), raise (False), or as :data:`mlirfuse.config.fallback` says (None). Usable as a decorator with and
     without arguments.
+
+    ``schedule``: parameters of some segments' schedules, instead of those that the model chooses: a dict by a segment's
+    number in ``explain``, or by its kind where it is the only one, of what stands as its ``schedule`` in
+    ``lower(…).as_text("segmented")``, as a dict or as text; what it does not name is chosen. A call raises
+    :class:`ScheduleError` with the constraint where a schedule is not possible for its sizes.
 
     ``lowering="linalg"``: segments become code through linalg and MLIR's own passes, not through this project's
     schedulers: slower, and a check of them. ``pipeline``: the same with the caller's passes, spelled as for
@@ -61,6 +70,8 @@ def jit(
     if pipeline is not None:
         build(pipeline)  # its spelling, now rather than at the first call
     way = WayDown(pipeline) if lowering or pipeline else None
+    if way and schedule:
+        raise ValueError("schedule: MLIR's own passes take none; leave lowering and pipeline out")
     if fn is None:
-        return lambda f: Jitted(f, static_argnames, target, fallback, way)
-    return Jitted(fn, static_argnames, target, fallback, way)
+        return lambda f: Jitted(f, static_argnames, target, fallback, way, schedule)
+    return Jitted(fn, static_argnames, target, fallback, way, schedule)

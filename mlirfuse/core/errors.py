@@ -34,6 +34,10 @@ class CompileError(MlirfuseError):
     """A pass or code generation failed. With ``fallback`` on, the function runs op by op instead."""
 
 
+class ScheduleError(CompileError):
+    """A schedule that was asked for by hand is not possible; the message says which constraint it violates."""
+
+
 class CudaError(MlirfuseError):
     """A CUDA driver call failed; :attr:`name` is the driver's name for it, such as ``CUDA_ERROR_ILLEGAL_ADDRESS``."""
 

@@ -1,24 +1,10 @@
-"""What a scheduler chose and what is launched, in words. Used by the levels' text, explanations and dumps."""
+"""What is launched, in words. Used by the levels' text, explanations and dumps."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from mlirfuse.ir import sizes as sz
-from mlirfuse.schedule import staged
-
-
-def parameters(choice: Any) -> dict[str, Any]:
-    """A scheduler's parameters by name."""
-    if isinstance(choice, staged.Params):
-        return {"stages": len(choice.stages)} | ({"form": choice.form} if choice.form != "phases" else {})
-    out: dict[str, Any] = {}
-    for name, value in (choice._asdict() if isinstance(choice, tuple) else vars(choice)).items():
-        if name == "access":
-            out |= {"lanes": value.lanes, "index": str(value.index)}
-        elif isinstance(value, (bool, int, str, float)):
-            out[name] = value
-    return out
 
 
 def kernels_of(step: Any, kernels: list) -> list:

@@ -17,8 +17,8 @@ from __future__ import annotations
 import numpy as np
 
 from mlirfuse.analysis import traffic
-from mlirfuse.core.errors import CompileError, UnsupportedError
-from mlirfuse.inspect.launches import kernels_of, launched, parameters
+from mlirfuse.core.errors import CompileError, ScheduleError, UnsupportedError
+from mlirfuse.inspect.launches import kernels_of, launched
 from mlirfuse.ir.graph import Graph, Segment
 from mlirfuse.lowering import llvm, ptx
 from mlirfuse.passes import pipelines
@@ -26,6 +26,8 @@ from mlirfuse.passes.base import IR, run_pipeline
 from mlirfuse.runtime import arrays, load
 from mlirfuse.runtime.executor import Empty, Executor
 from mlirfuse.runtime.kinds import Kind
+from mlirfuse.schedule import spelling
+from mlirfuse.schedule.program import undecided
 from mlirfuse.schedule.targets import Target
 
 TENSOR_LEVELS = ("fusion", "grouped", "segmented", "linalg")
@@ -144,23 +146,27 @@ class Lowered:
             if step.name == "fusion-group":
                 self._keep("grouped", graph)
 
-        self._graph = pipelines.lower_to_segments(graph, self._target.machine, after)
-        try:
-            self._name_parameters()
-        except (CompileError, UnsupportedError, Empty):
-            pass  # no scheduler takes it: told where a level below is asked for
-        self._keep("segmented", self._graph)
+        self._graph = pipelines.lower_to_segments(graph, self._target.machine, after, self._kind.schedules)
+        self._keep_segmented()
 
     def _keep(self, level: str, graph: Graph) -> None:
         self._texts[level, False], self._texts[level, True] = IR([graph]).as_texts(False, True)
 
-    def _name_parameters(self) -> None:
-        """Writes what was chosen for these sizes to the segments."""
-        for program, params, segments in self._choices():
-            for step, choice in zip(program.steps, params):
-                segments.get(step.segment, step.segment).params = traffic.spelled(
-                    *traffic.of_step(step, self._env)
-                ) | parameters(choice)
+    def _keep_segmented(self) -> None:
+        """The segmented level, with the schedules for these sizes on its segments. The graph itself is left undecided: its
+        executor chooses for any sizes."""
+        with undecided(self._graph):
+            try:
+                for program, params, segments in self._choices():
+                    program.write_schedules(params, segments)
+                    for step in program.steps:
+                        found = traffic.of_step(step, self._env)
+                        segments.get(step.segment, step.segment).params = traffic.spelled(*found)
+            except ScheduleError:
+                raise
+            except (CompileError, UnsupportedError, Empty):
+                pass  # no scheduler takes it: told where a level below is asked for
+            self._keep("segmented", self._graph)
 
     # ---- below
 
@@ -216,8 +222,8 @@ class _Part:
     def steps(self) -> list[tuple]:
         """(step, its parameters by name, its kernels) for each segment that launches, in order."""
         return [
-            (step, parameters(choice), kernels_of(step, self.kernels))
-            for step, choice in zip(self.program.steps, self.params)
+            (step, spelling.flat(schedule), kernels_of(step, self.kernels))
+            for step, schedule in zip(self.program.steps, self.target.schedules(self.program, self.params))
         ]
 
     def text(self, level: str) -> str:
@@ -241,9 +247,9 @@ class _Part:
 def _heads(program, params, kernels) -> str:
     """For people: which kernel is which segment, and how it is launched."""
     lines = []
-    for at, (step, choice) in enumerate(zip(program.steps, params)):
+    for at, (step, schedule) in enumerate(zip(program.steps, program.target.schedules(program, params))):
         segment: Segment = step.segment
-        given = ", ".join(f"{k} = {v}" for k, v in parameters(choice).items())
+        given = ", ".join(f"{k} = {v}" for k, v in spelling.flat(schedule).items())
         lines.append(
             f"// segment {at}: {segment.scheduler}"
             + (f" {{{given}}}" if given else "")

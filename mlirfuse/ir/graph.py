@@ -66,14 +66,16 @@ class Group:
 class Segment:
     """Ops of one group that become one kernel.
 
-    ``scheduler`` names its scheduler, ``params`` what was chosen for it (printed on the IR), ``why`` the reason it is
-    cut from the segment before it.
+    ``scheduler`` names what kind of segment it is, ``params`` what it reads and writes, ``why`` the reason it is cut from the
+    segment before it. ``schedule`` is what has been decided about its kernels (:mod:`mlirfuse.schedule.spelling`): some parameters
+    or all; the model chooses the others for the sizes of each call.
     """
 
     group: Group
     scheduler: str = ""
     params: dict[str, Any] = field(default_factory=dict)
     why: str = ""
+    schedule: dict[str, Any] = field(default_factory=dict)
 
 
 class Op:
@@ -222,7 +224,7 @@ class Graph:
 
         def segment(s: Segment) -> Segment:
             if s not in labels:
-                labels[s] = Segment(group(s.group), s.scheduler, dict(s.params), s.why)
+                labels[s] = Segment(group(s.group), s.scheduler, dict(s.params), s.why, dict(s.schedule))
             return labels[s]
 
         def block(b: Block) -> Block:

@@ -305,9 +305,14 @@ def key_of(graph: Graph) -> tuple:
     def op_key(op: Op) -> tuple:
         attrs = tuple((k, repr(v)) for k, v in op.attrs.items() if k != "note")
         segment = segments.setdefault(op.segment, len(segments))
-        scheduler = op.segment and (op.segment.scheduler, repr(op.segment.params), op.segment.why)
+        decided = op.segment and (
+            op.segment.scheduler,
+            repr(op.segment.params),
+            op.segment.why,
+            repr(op.segment.schedule),
+        )
         made = tuple((v.dtype.name if v.dtype else v.type, v.shape) for v in op.results)
-        return op.name, tuple(map(number, op.operands)), attrs, tuple(map(number, op.results)), made, segment, scheduler
+        return op.name, tuple(map(number, op.operands)), attrs, tuple(map(number, op.results)), made, segment, decided
 
     args = tuple((v.dtype.name if v.dtype else v.type, v.shape) for v in graph.args)
     layouts = tuple(layout and (tuple(layout.strides), layout.align) for layout in graph.layouts)

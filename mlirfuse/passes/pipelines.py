@@ -12,6 +12,7 @@ from mlirfuse.core.machine import Host, Machine
 from mlirfuse.ir.graph import Graph
 from mlirfuse.lowering import llvm, machines, ptx
 from mlirfuse.passes.base import PIPELINES, PipelineError, items_of, options, register_pipeline, run_pipeline
+from mlirfuse.schedule.program import Schedules, decide
 
 
 def to_segments(machine: Host | Machine, single_op: bool = True, horizontal: bool = True) -> str:
@@ -44,12 +45,17 @@ def to_real_tensors() -> str:
 
 
 def lower_to_segments(
-    graph: Graph, machine: Host | Machine, after: Callable[[Any, Any, float], None] | None = None
+    graph: Graph,
+    machine: Host | Machine,
+    after: Callable[[Any, Any, float], None] | None = None,
+    schedules: Schedules = None,
 ) -> Graph:
     """Runs the tensor-level passes for ``machine`` on a front end's graph, in place; ``after`` as for
-    :func:`run_pipeline`. Raises :class:`UnsupportedError` where a kernel would have to compute with complex numbers."""
+    :func:`run_pipeline`; ``schedules``: what is decided about some segments, as for ``jit``. Raises :class:`UnsupportedError` where a kernel would have to compute with complex numbers."""
     _refuse_complex(graph)
-    return run_pipeline([graph], to_segments(machine, config.single_op, config.horizontal), after).graphs[0]
+    made = run_pipeline([graph], to_segments(machine, config.single_op, config.horizontal), after).graphs[0]
+    decide(made, schedules or {})
+    return made
 
 
 def _refuse_complex(graph: Graph) -> None:

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from mlirfuse import _native
 from mlirfuse.core.errors import CompileError, CudaError, UnsupportedError
 from mlirfuse.runtime import tuned
-from mlirfuse.schedule.gpu import choice as gpu_choice
+from mlirfuse.schedule import spelling
+from mlirfuse.schedule.scheduler import Schedulers
 
 FLUSH_BYTES = 256 << 20
 
@@ -28,6 +29,7 @@ class Tuned:
     segment: str
     model: object
     times: dict[object, float]
+    schedulers: Schedulers
 
     @property
     def best(self):
@@ -42,7 +44,11 @@ class Tuned:
         rows = sorted(self.times.items(), key=lambda item: item[1])
         lines = [f"{self.segment}: the model's choice is {self.model_loss:.1%} off the best"]
         return "\n".join(
-            lines + [f"  {ms:.4f} ms  {tuned.short(p)}{'   <- model' if p == self.model else ''}" for p, ms in rows[:6]]
+            lines
+            + [
+                f"  {ms:.4f} ms  {spelling.spelled(self.schedulers.attributes(p))}{'   <- model' if p == self.model else ''}"
+                for p, ms in rows[:6]
+            ]
         )
 
 
@@ -65,8 +71,8 @@ def autotune(fn, *args, repeat: int = 15, limit: int = 40, keep: bool = True) ->
     out = []
     try:
         for at, step in enumerate(program.steps):
-            result = Tuned(step.segment.scheduler, chosen[at], {})
-            others = gpu_choice.candidates(step.analysis, env, alignments, executor.target.machine)
+            result = Tuned(step.segment.scheduler, chosen[at], {}, executor.target.schedulers)
+            others = executor.target.schedulers.candidates(step.analysis, env, alignments, executor.target.machine)
             calls = {}
             for params in dict.fromkeys([chosen[at], *itertools.islice(others, limit)]):
                 program.tuned[key] = tuple(chosen[:at] + [params] + chosen[at + 1 :])

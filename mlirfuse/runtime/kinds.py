@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 
 from mlirfuse import _native
 from mlirfuse.core import config, events
-from mlirfuse.core.errors import CompileError, CudaError, MlirfuseError, ShapeError, TraceError, warn
+from mlirfuse.core.errors import CompileError, CudaError, MlirfuseError, ScheduleError, ShapeError, TraceError, warn
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Graph
 from mlirfuse.ir.sizes import Size
@@ -28,6 +28,7 @@ from mlirfuse.runtime import overlap, placement, reference
 from mlirfuse.runtime.executor import Empty, Executor
 from mlirfuse.runtime.recall import Recall
 from mlirfuse.runtime.signature import ArgSpec, SizeGuard, Static, same_value
+from mlirfuse.schedule.program import Schedules
 from mlirfuse.schedule.targets import Target
 
 log = logging.getLogger("mlirfuse")
@@ -96,6 +97,7 @@ class Kind:
     ``leaf_of_arg``: the leaf of each of the graph's arguments. ``mutated``: the leaves that are written. ``own``: the
     leaves that are given back as they are: :meth:`finisher` gets them behind the graph's results. ``aliases``: as those of
     the call that it was made for. ``executor`` is None where nothing is compiled, and ``problem`` says why.
+    ``schedules``: what is decided about some segments.
     """
 
     graph: Graph
@@ -107,6 +109,7 @@ class Kind:
     recallable: ClassVar[bool] = True  # its symbols and conditions are all in what it assumes
     executor: Executor | None = None
     problem: str = ""
+    schedules: Schedules = None
 
     def env(self, call: Call) -> dict[str, int]:
         """The values of the graph's symbols in a call."""
@@ -143,7 +146,7 @@ class Kind:
 
     def build(self, target: Target, env: dict[str, int]) -> Executor:
         """Lowers the graph to segments, and gives what runs them."""
-        graph = pipelines.lower_to_segments(self.graph, target.machine, self._report_pass)
+        graph = pipelines.lower_to_segments(self.graph, target.machine, self._report_pass, self.schedules)
         return Executor(graph, target, env)
 
     def _report_pass(self, step: Any, ir: Any, seconds: float) -> None:
@@ -292,7 +295,7 @@ class Kinds:
             target = self.source.target(call.leaves)
             placement.check_place(target, call.leaves)
             kind.executor = kind.build(target, env)
-        except (TraceError, ShapeError):
+        except (TraceError, ShapeError, ScheduleError):
             raise
         except Exception as error:
             self._failed(kind, error)
@@ -324,7 +327,7 @@ class Kinds:
             return kind.answer(call.leaves, env)
         except Empty:
             pass
-        except (ShapeError, CudaError):
+        except (ShapeError, ScheduleError, CudaError):
             raise
         except Exception as error:
             self._failed(kind, error)

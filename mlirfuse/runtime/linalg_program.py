@@ -61,6 +61,10 @@ class _ByLinalg:
         """For each segment what decides its code: the sizes."""
         return (Sizes(tuple(sorted(env.items()))),) * len(program.steps)
 
+    def schedules(self, program: SegmentedProgram, params: tuple) -> list[dict]:
+        """None: no segment has one."""
+        return [{} for _ in program.steps]
+
 
 @dataclass(frozen=True)
 class CpuByLinalg(_ByLinalg):

@@ -91,15 +91,19 @@ class Program(SegmentedProgram):
     def parameters(self, env: dict[str, int], alignments: dict[Value, int]) -> tuple:
         """For each segment its scheduler's parameters for these sizes. ``alignments``: bytes, of each argument's
         address."""
-        alignments = self.aligned(alignments)
-        return self._tuned(env, alignments) or self.target.parameters(self, env, alignments)
+        if self.tuned or self.tuned_before is not False:
+            found = self._tuned(env, alignments)
+            if found is not None:
+                return found
+        return self.target.parameters(self, env, alignments)
 
     def _tuned(self, env: dict[str, int], alignments: dict[Value, int]) -> tuple | None:
         """What was measured to be best for these sizes, by this process or an earlier one."""
         if self.tuned_before is None:
             self.tuned_before = self.target.name == "cuda" and tuned.any_kept()
-        if not self.tuned and not self.tuned_before:
-            return None
+            if not self.tuned and not self.tuned_before:
+                return None
+        alignments = self.aligned(alignments)
         key = self.call_key(env, alignments)
         if key not in self.tuned:
             self.tuned[key] = tuned.load(self, env, alignments)

@@ -4,23 +4,24 @@ read and write.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mlirfuse.analysis import phases as an
-from mlirfuse.analysis import traffic
+from mlirfuse.analysis import stages, traffic
 from mlirfuse.analysis import views as noop
 from mlirfuse.analysis.axes import Axes
-from mlirfuse.core.errors import CompileError
+from mlirfuse.core.errors import CompileError, ScheduleError
 from mlirfuse.dialects import fusion
 from mlirfuse.ir import sizes as sz
-from mlirfuse.ir.graph import Graph, Group, Op, Segment, Value
+from mlirfuse.ir.graph import Graph, Group, Op, Segment, Value, walk
 from mlirfuse.ir.order import topological
 from mlirfuse.lowering.slots import Slots
-from mlirfuse.schedule import inner_outer
+from mlirfuse.schedule import spelling
 
 if TYPE_CHECKING:
     from mlirfuse.schedule.targets import Target
@@ -50,6 +51,36 @@ def _reductions_first(steps: list[Step]) -> list[Step]:
     return out
 
 
+Schedules = Mapping[int | str, str | Mapping[str, Any]] | None  # of some segments, by number or kind
+
+
+def decide(graph: Graph, given: Mapping[int | str, str | Mapping[str, Any]]) -> None:
+    """Writes schedules, or some of their parameters, on the segments of ``graph``: by number, as they stand in the graph,
+    or by kind where it is the only one. Raises :class:`ScheduleError` where there is no such segment."""
+    segments = list(dict.fromkeys(op.segment for op in walk(graph.body) if op.segment is not None))
+    for which, schedule in given.items():
+        found = [s for at, s in enumerate(segments) if which in (at, s.scheduler)]
+        if len(found) != 1:
+            kinds = ", ".join(f"{at}: {s.scheduler}" for at, s in enumerate(segments))
+            raise ScheduleError(f"schedule: {len(found)} segments are {which!r}; there are {kinds or 'none'}")
+        attributes = spelling.parse(schedule) if isinstance(schedule, str) else dict(schedule)
+        if not isinstance(attributes, dict):
+            raise ScheduleError(f"schedule: {schedule!r} is no dictionary of parameters")
+        found[0].schedule = attributes
+
+
+@contextlib.contextmanager
+def undecided(graph: Graph) -> Iterator[None]:
+    """Takes back, at its end, what is written on the segments of ``graph`` inside: to print what was chosen for one call."""
+    segments = dict.fromkeys(op.segment for op in walk(graph.body) if op.segment is not None)
+    saved = [(segment, segment.params, segment.schedule) for segment in segments]
+    try:
+        yield
+    finally:
+        for segment, params, schedule in saved:
+            segment.params, segment.schedule = params, schedule
+
+
 class SegmentedProgram:
     """``graph`` is segmented; ``hint``: the sizes of the call it was made for; ``target``: what kernels are written for
     (:mod:`mlirfuse.schedule.targets`); ``axes``: those that `fusion-segment` saw, where the graph is a part of the block that
@@ -70,6 +101,7 @@ class SegmentedProgram:
         if self._write_late():
             self.outputs = list(dict.fromkeys(graph.returns))
             self.steps = self._steps(hint)
+        self.decided = any(step.segment.schedule for step in self.steps)  # something, by hand or by fusion-choose
 
     # ---- segments
 
@@ -114,6 +146,8 @@ class SegmentedProgram:
         graph, changed = self.graph, False
         for k, argument in graph.aliases.items():
             value = graph.returns[k]
+            if value.op is not None and value.op.segment is not None and value.op.segment.why == WRITES_ARGUMENT:
+                continue  # a copy that was made here before
             if not self._in_place(value, graph.args[argument]):
                 copy = Op("copy", [value], {}, [Value(value.dtype, value.shape)])
                 copy.group = Group()
@@ -139,9 +173,9 @@ class SegmentedProgram:
     def _overwrites(analysis: an.Analysis, value: Value, argument: Value) -> bool:
         """Whether the kernels of a segment that reads ``argument`` may write ``value`` over it."""
         if analysis.finishing:
-            stages = [stage for form in (inner_outer.together, inner_outer.apart) for stage in analysis.once(form)]
+            parts = [stage for form in (stages.together, stages.apart) for stage in analysis.once(form)]
             return all(
-                SegmentedProgram._overwrites(stage, value, argument) for stage in stages if argument in stage.inputs
+                SegmentedProgram._overwrites(stage, value, argument) for stage in parts if argument in stage.inputs
             )
         axes = analysis.axes
         if (
@@ -186,6 +220,13 @@ class SegmentedProgram:
         return alignments | {
             graph.returns[k]: alignments[graph.args[a]] for k, a in graph.aliases.items() if graph.args[a] in alignments
         }
+
+    def write_schedules(self, params: tuple, segments: Mapping[Segment, Segment] | None = None) -> None:
+        """Decides: writes the schedule of each step on its segment, whole. ``params``: as the target's ``parameters`` gives
+        them; ``segments``: those that stand in another graph for ours."""
+        for step, schedule in zip(self.steps, self.target.schedules(self, params), strict=True):
+            segment = (segments or {}).get(step.segment, step.segment)
+            segment.schedule = schedule
 
     def slots(self) -> Slots:
         """Where a variant's kernels find arguments, outputs and the workspace."""

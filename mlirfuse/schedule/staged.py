@@ -1,87 +1,104 @@
-"""Normalizations in stages: where there are too few rows for all threads, each phase of reductions is a reduction in
-parts of its own, and the outputs are written by a pointwise kernel. What follows from the reductions alone is computed
-once, after them, and handed on in the workspace.
-"""
+"""A segment in stages (:mod:`mlirfuse.analysis.stages`), each with a schedule of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple, TypeVar
 
-from mlirfuse.analysis.joint import in_phases
-from mlirfuse.analysis.phases import Analysis, analyze, depends_on, late_outputs
-from mlirfuse.ir.graph import Layout, Op, Value
+from mlirfuse.analysis import stages
+from mlirfuse.analysis.phases import Analysis, late_outputs
+from mlirfuse.core.errors import ScheduleError
+from mlirfuse.lowering.slots import Slots
+from mlirfuse.schedule import spelling
+from mlirfuse.schedule.scheduler import Alignments, Schedulers, Sizes, StagesScheduler, Written, require
+
+M = TypeVar("M")
 
 
-@dataclass(frozen=True)
-class Params:
-    """The parameters of each stage; ``form``: what the stages are, "phases" of reductions, or as
-    :mod:`mlirfuse.schedule.inner_outer` says."""
+class Params(NamedTuple):
+    """The schedule of each stage; ``form``: what the stages are, by name."""
 
     stages: tuple[Any, ...]
     form: str = "phases"
 
 
-def stages(analysis: Analysis, phases: Callable[[Analysis], list[list]] = in_phases) -> list[Analysis]:
-    """The segment's stages, each as a segment of its own: one for each of its ``phases``, then one for the outputs
-    along the rows and one for the others."""
-    return analysis.once(_stages, phases)
+class Staged(StagesScheduler[Params, M]):
+    """``phases``: the reductions of a segment that go together; ``forms``: ways to divide a segment beside these "phases", by
+    name. The other schedulers say where phases by themselves take less time than they do."""
 
+    name = "staged"
+    Params = Params
 
-def _stages(analysis: Analysis, phases: Callable[[Analysis], list[list]]) -> list[Analysis]:
-    together = analysis.once(phases)
-    phase_of = {value.op: at for at, phase in enumerate(together) for reduction in phase for value in reduction.results}
-    level: dict[Value, int] = {}  # the phase after which a value is known
-    for op in analysis.ops:
-        level.update(
-            dict.fromkeys(op.results, phase_of.get(op, max((level.get(v, -1) for v in op.operands), default=-1)))
+    def __init__(
+        self,
+        schedulers: Schedulers[M],
+        phases: Callable[[Analysis], list[list]],
+        forms: Mapping[str, Callable[[Analysis], list[Analysis]]] | None = None,
+    ):
+        self.schedulers, self.phases = schedulers, phases
+        self.forms = {"phases": self._by_phases, **(forms or {})}
+
+    def _by_phases(self, analysis: Analysis) -> list[Analysis]:
+        return stages.by_phases(analysis, self.phases)
+
+    def takes(self, analysis: Analysis) -> bool:
+        alone = bool(analysis.phases) and not analysis.partials and not analysis.finishing
+        return alone and (len(analysis.once(self.phases)) > 1 or bool(late_outputs(analysis)[0]))
+
+    def candidates(self, analysis: Analysis, env: Sizes, alignments: Alignments, machine: M) -> Iterator[Params]:
+        return iter(())
+
+    def in_form(self, form: str, analysis: Analysis, env: Sizes, alignments: Alignments, machine: M) -> Params:
+        """The stages of this form, each as it is chosen by itself."""
+        parts = analysis.once(self.forms[form])
+        return Params(tuple([self.schedulers.choose(stage, env, alignments, machine) for stage in parts]), form)
+
+    def by_phases(self, analysis: Analysis, env: Sizes, alignments: Alignments, machine: M) -> Params:
+        """A stage for each phase of reductions."""
+        return self.in_form("phases", analysis, env, alignments, machine)
+
+    def emit(self, name: str, analysis: Analysis, slots: Slots, params: Params, machine: M) -> Written:
+        for at, (stage, given) in enumerate(zip(analysis.once(self.forms[params.form]), params.stages, strict=True)):
+            yield from self.schedulers.emit(f"{name}_{at}", stage, slots, given, machine)
+
+    def check(self, analysis: Analysis, params: Params, env: Sizes, alignments: Alignments, machine: M) -> None:
+        for at, (stage, given) in enumerate(zip(self._stages(analysis, params.form), params.stages, strict=True)):
+            with _of_stage(at):
+                self.schedulers.check(stage, given, env, alignments, machine)
+
+    def attributes(self, params: Params) -> spelling.Attributes:
+        return {"form": params.form, "stages": [self.schedulers.attributes(p) for p in params.stages]}
+
+    def read(
+        self, given: spelling.Attributes, analysis: Analysis, env: Sizes, alignments: Alignments, machine: M
+    ) -> Params:
+        for key in given:
+            require(key in ("form", "stages"), f"no parameter '{key}': there are form, stages")
+        form = given.get("form", "together" if analysis.finishing else "phases")
+        parts = self._stages(analysis, form)
+        each = given.get("stages", [{}] * len(parts))
+        whole = isinstance(each, (list, tuple)) and len(each) == len(parts)
+        require(whole, f"stages: there are {len(parts)} of them")
+        found = []
+        for at, (stage, fields) in enumerate(zip(parts, each)):
+            with _of_stage(at):
+                found.append(self.schedulers.read(fields, stage, env, alignments, machine))
+        return Params(tuple(found), form)
+
+    def _stages(self, analysis: Analysis, form: str) -> list[Analysis]:
+        require(
+            form in self.forms and (form == "phases") is not bool(analysis.finishing),
+            f"form = '{form}': this segment's stages are "
+            + ("'phases'" if not analysis.finishing else "'together' or 'apart'"),
         )
-    passed_on = _passed_on(analysis, level)
-    known: set[Value] = set()
-    out = []
-    for at in range(len(together)):
-        results = [v for v in level if v in passed_on and level[v] == at]
-        out.append(stage(analysis, analysis.ops, results, known, passed_on))
-        known.update(results)
-    left = [[v for v in outputs if v not in passed_on] for outputs in late_outputs(analysis)]
-    return out + [stage(analysis, analysis.ops, outputs, known, passed_on) for outputs in left if outputs]
+        return analysis.once(self.forms[form])
 
 
-def _passed_on(analysis: Analysis, level: dict[Value, int]) -> frozenset[Value]:
-    """What ops along the reduced axes take of the values that follow from the reductions; and the reductions that
-    outputs need beside those, or later ones of those."""
-    varying = depends_on(analysis, analysis.reduced)
-    constant = analysis.late_values() - varying - set(analysis.outputs)
-    taken = {v for op in analysis.ops if varying & set(op.results) for v in op.operands if v in constant}
-    reductions = {op.result for phase in analysis.phases for op in phase}
-
-    def needed(values, known: set[Value]) -> set[Value]:
-        return {v for op in live(analysis.ops, values, known) for v in op.results if v in reductions}
-
-    later = {r for v in taken for r in needed([v], taken - {v}) if level[r] < level[v]}
-    return frozenset(taken | needed(analysis.outputs, taken) | later)
-
-
-def stage(
-    analysis: Analysis, ops: list[Op], outputs: list[Value], known: set[Value], passed_on: frozenset[Value]
-) -> Analysis:
-    """What computes ``outputs`` by ``ops`` from the inputs and the values that are ``known``. ``passed_on``: what the
-    stages leave in the workspace, beside what ``analysis``, which may be a stage itself, shall leave there."""
-    everything = passed_on | analysis.passed_on
-    layouts = {v: Layout(strides, 1) for v, strides in analysis.strides.items() if v not in everything}
-    found = analyze(live(ops, outputs, known), outputs, layouts, set(analysis.scalars), analysis.hint, analysis.axes)
-    returned = analysis.results | {
-        v: analysis.strides[v] for v in passed_on - analysis.passed_on if v in analysis.outputs
-    }
-    return replace(found, passed_on=everything, results={v: returned[v] for v in outputs if v in returned})
-
-
-def live(ops: list[Op], outputs: list[Value], known: set[Value]) -> list[Op]:
-    """Those of ``ops`` that compute ``outputs`` from what is ``known``."""
-    needed, out = set(outputs), []
-    for op in reversed(ops):
-        if any(v in needed and v not in known for v in op.results):
-            needed.update(op.operands)
-            out.append(op)
-    return out[::-1]
+@contextlib.contextmanager
+def _of_stage(at: int) -> Iterator[None]:
+    """Says in errors which stage they are about."""
+    try:
+        yield
+    except ScheduleError as error:
+        raise ScheduleError(f"stage {at}: {error}") from error

@@ -56,16 +56,16 @@ def _emulate(fn, inputs, only, most) -> int:
     import mlirfuse
     from mlirfuse.runtime.program import Program
     from mlirfuse.schedule import targets
-    from mlirfuse.schedule.gpu import choice as gpu_choice
+    from mlirfuse.schedule.gpu.choice import SCHEDULERS
 
     given = [_array(x) for x in inputs]
     lowered = mlirfuse.jit(fn, target="cuda:sm_90").lower(*given)
     target, env = targets.of("cuda:sm_90"), lowered.env
     program = Program(lowered.segmented(), target, env)
-    chosen = [gpu_choice.choose(step.analysis, env, {}, target.machine) for step in program.steps]
+    chosen = [SCHEDULERS.choose(step.analysis, env, {}, target.machine) for step in program.steps]
     count = 0
     for at, step in enumerate(program.steps):
-        found = dict.fromkeys(filter(only, gpu_choice.candidates(step.analysis, env, {}, target.machine)))
+        found = dict.fromkeys(filter(only, SCHEDULERS.candidates(step.analysis, env, {}, target.machine)))
         for params in itertools.islice(found, most):
             everything = (*chosen[:at], params, *chosen[at + 1 :])
             kernels = target.write(program, everything, program.slots()).kernels

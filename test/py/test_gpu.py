@@ -9,8 +9,9 @@ import mlirfuse
 import mlirfuse.numpy as mnp
 from mlirfuse import _native
 from mlirfuse.core.errors import CudaError
-from mlirfuse.schedule.gpu import choice as gpu_choice
+from mlirfuse.schedule.gpu import access as gpu_access
 from mlirfuse.schedule.gpu import columns as gpu_columns
+from mlirfuse.schedule.gpu.choice import SCHEDULERS
 
 torch = pytest.importorskip("torch")
 if not torch.cuda.is_available():
@@ -246,7 +247,7 @@ def candidates_of(fn, *inputs, only=lambda params: True, most=None):
     chosen = program.parameters(env, alignments)
     for at, step in enumerate(program.steps):
         found = dict.fromkeys(
-            filter(only, gpu_choice.candidates(step.analysis, env, alignments, executor.target.machine))
+            filter(only, SCHEDULERS.candidates(step.analysis, env, alignments, executor.target.machine))
         )
         for params in itertools.islice(found, most):
             program.tuned[program.call_key(env, alignments)] = (*chosen[:at], params, *chosen[at + 1 :])
@@ -315,7 +316,7 @@ def test_every_candidate(fn, shapes, dtype):
 ])  # fmt: skip
 def test_inputs_that_stay_in_the_cache(fn, shapes, dtype, monkeypatch):
     """What kernels of large tensors do, done on small ones."""
-    monkeypatch.setattr(gpu_choice, "STAYING", 0)
+    monkeypatch.setattr(gpu_access, "STAYING", 0)
     test_every_candidate(fn, shapes, dtype)
 
 

@@ -14,9 +14,7 @@ import mlirfuse.numpy as mnp
 from mlirfuse.lowering.slots import inverse_of
 from mlirfuse.runtime.program import Program
 from mlirfuse.schedule import staged, targets
-from mlirfuse.schedule.gpu import (
-    choice as gpu_choice,
-)
+from mlirfuse.schedule.gpu import access as gpu_access
 from mlirfuse.schedule.gpu import (
     columns as gpu_columns,
 )
@@ -26,6 +24,7 @@ from mlirfuse.schedule.gpu import (
 from mlirfuse.schedule.gpu import (
     rows as gpu_rows,
 )
+from mlirfuse.schedule.gpu.choice import SCHEDULERS
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, np.int8])
@@ -52,7 +51,7 @@ def test_accesses_are_as_wide_as_sizes_and_alignments_allow(dtype):
             return lanes * nbytes <= min(aligned.get(value, 16), 16) and steps % lanes == 0
 
         wanted = max([n for n in (1, 2, 4, 8) if any(fits(v, n) for v in (x, y, step.analysis.outputs[0]))], default=1)
-        access = gpu_choice.access_of(step.analysis, True, env, aligned)
+        access = gpu_access.access_of(step.analysis, True, env, aligned)
         assert access.lanes == max(n for n in (1, 2, 4, 8) if n <= wanted and env[columns] % n == 0)
         for value, align in zip((x, y, step.analysis.outputs[0]), access.aligns):
             widest = max([n for n in (1, 2, 4, 8) if fits(value, n)], default=1)
@@ -64,7 +63,7 @@ def test_measured_parameters_are_for_these_alignments():
     lowered = mlirfuse.jit(lambda x: x + 1, target="cuda:sm_90").lower(np.ones(4096, np.float32))
     program = Program(lowered.segmented(), targets.of("cuda:sm_90"), lowered.env)
     (step,), (x,), machine = program.steps, program.graph.args, program.target.machine
-    measured = list(gpu_choice.candidates(step.analysis, lowered.env, {x: 16}, machine))[1]
+    measured = list(SCHEDULERS.candidates(step.analysis, lowered.env, {x: 16}, machine))[1]
     program.tuned[program.call_key(lowered.env, {x: 16})] = (measured,)
     assert program.parameters(lowered.env, {x: 16}) == (measured,)
     (other,) = program.parameters(lowered.env, {x: 4})
@@ -445,7 +444,7 @@ def test_columns_take_powers_of_two_of_threads(fn, dtype, inputs):
     for n in range(1, 1100):
         for m in (24, 2344, 4096, 80_000):
             for params in itertools.islice(
-                gpu_choice.candidates(program.steps[0].analysis, {rows: n, columns: m}, {}, program.target.machine), 4
+                SCHEDULERS.candidates(program.steps[0].analysis, {rows: n, columns: m}, {}, program.target.machine), 4
             ):
                 if isinstance(params, gpu_columns.Params):
                     assert (
@@ -499,7 +498,7 @@ def test_loading_first_is_tried_both_ways():
         lowered = mlirfuse.jit(fn, target="cuda:sm_90").lower(*(np.empty(shape, np.float32) for shape in shapes))
         program = Program(lowered.segmented(), targets.of("cuda:sm_90"), lowered.env)
         (step,) = program.steps
-        found = list(gpu_choice.candidates(step.analysis, lowered.env, {}, program.target.machine))
+        found = list(SCHEDULERS.candidates(step.analysis, lowered.env, {}, program.target.machine))
         return {
             p.ahead
             for p in found

@@ -19,9 +19,7 @@ from mlirfuse.ir import sizes as sz
 from mlirfuse.runtime import load
 from mlirfuse.runtime.program import Program, Variant
 from mlirfuse.schedule import staged, targets
-from mlirfuse.schedule.gpu import (
-    choice as gpu_choice,
-)
+from mlirfuse.schedule.gpu import access as gpu_access
 from mlirfuse.schedule.gpu import (
     columns as gpu_columns,
 )
@@ -31,6 +29,7 @@ from mlirfuse.schedule.gpu import (
 from mlirfuse.schedule.gpu import (
     rows as gpu_rows,
 )
+from mlirfuse.schedule.gpu.choice import SCHEDULERS
 
 BOUND = {
     "float16": 2e-3,
@@ -88,9 +87,9 @@ def check(fn, *inputs, candidates: int = 4, chip: str = "sm_90", only=lambda par
     program = Program(lowered.segmented(), target, env)
     expected = fn(*[x.astype(np.float64) if x.dtype.name in BOUND else x for x in inputs])
     expected = expected if isinstance(expected, tuple) else (expected,)
-    chosen = [gpu_choice.choose(step.analysis, env, {}, target.machine) for step in program.steps]
+    chosen = [SCHEDULERS.choose(step.analysis, env, {}, target.machine) for step in program.steps]
     for at, step in enumerate(program.steps):
-        found = dict.fromkeys(filter(only, gpu_choice.candidates(step.analysis, env, {}, target.machine)))
+        found = dict.fromkeys(filter(only, SCHEDULERS.candidates(step.analysis, env, {}, target.machine)))
         several = list(itertools.islice(found, candidates))
         assert several, "no such candidate"
         for params in several:
@@ -218,7 +217,7 @@ def test_variances_of_large_numbers(columns):
     lowered = mlirfuse.jit(lambda x: x.var(1), target="cuda:sm_90").lower(x)
     program = Program(lowered.segmented(), targets.of("cuda:sm_90"), lowered.env)
     (step,) = program.steps
-    for params in itertools.islice(gpu_choice.candidates(step.analysis, lowered.env, {}, program.target.machine), 6):
+    for params in itertools.islice(SCHEDULERS.candidates(step.analysis, lowered.env, {}, program.target.machine), 6):
         (variance,) = run(program, lowered.env, (params,), [x])
         assert np.isposinf(variance).all(), params
 
@@ -327,7 +326,7 @@ def test_equal_elements_have_no_variance(columns):
     lowered = mlirfuse.jit(moments, target="cuda:sm_90").lower(x)
     program = Program(lowered.segmented(), targets.of("cuda:sm_90"), lowered.env)
     (step,) = program.steps
-    for params in itertools.islice(gpu_choice.candidates(step.analysis, lowered.env, {}, program.target.machine), 3):
+    for params in itertools.islice(SCHEDULERS.candidates(step.analysis, lowered.env, {}, program.target.machine), 3):
         variance, normalized = run(program, lowered.env, (params,), [x])
         assert variance.max() <= 1.01 * ulp**2 and np.abs(normalized).max() <= 1.01 * ulp / 1e-5**0.5, params
 
@@ -478,13 +477,13 @@ def test_elements_where_vectors_cannot_cross_rows(fn, inputs):
 )
 def test_inputs_that_stay_in_the_cache(fn, inputs, monkeypatch):
     """What large tensors' kernels do, done on small ones."""
-    monkeypatch.setattr(gpu_choice, "STAYING", 0)
+    monkeypatch.setattr(gpu_access, "STAYING", 0)
     assert "createpolicy" in mlirfuse.jit(fn, target="cuda:sm_90").lower(*inputs).as_text("ptx")
     check(fn, *inputs, candidates=2)
 
 
 def test_rows_that_begin_at_any_element_stay_in_the_cache(monkeypatch):
-    monkeypatch.setattr(gpu_choice, "STAYING", 0)
+    monkeypatch.setattr(gpu_access, "STAYING", 0)
     check(softmax, normal(3, 2049, dtype=np.float16), only=lambda p: shifted(p) and p.access.hint, candidates=3)
 
 

@@ -13,7 +13,7 @@ arguments declare::
 """
 
 from mlirfuse.core.errors import FusionIRError
-from mlirfuse.dialects.fusion.attributes import MLIRText, attribute
+from mlirfuse.dialects.fusion.attributes import MLIRText, attribute, attribute_of
 from mlirfuse.dialects.fusion.dialect import context, load, parse
 from mlirfuse.dialects.fusion.printer import to_module_text, to_text
 from mlirfuse.dialects.fusion.reader import not_read, read
@@ -23,6 +23,7 @@ __all__ = [
     "FusionIRError",
     "MLIRText",
     "attribute",
+    "attribute_of",
     "context",
     "load",
     "not_read",

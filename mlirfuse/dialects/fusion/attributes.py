@@ -6,7 +6,7 @@ import typing
 
 import numpy as np
 
-from mlirfuse.core.mlir import ir
+from mlirfuse.core.mlir import ir, plain_context
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.ops import AttrType
@@ -105,6 +105,15 @@ def _read_sizes(value, depth: int):
     if depth and isinstance(value, list):
         return tuple([_read_sizes(v, depth - 1) for v in value])
     return sz.parse(value) if isinstance(value, str) else value
+
+
+def attribute_of(text: str):
+    """The Python value of an attribute that :func:`attribute` spells. Raises ValueError."""
+    with plain_context():
+        try:
+            return python(ir.Attribute.parse(text))
+        except ir.MLIRError as error:
+            raise ValueError(str(error)) from error
 
 
 def python(attr):

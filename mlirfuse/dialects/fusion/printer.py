@@ -124,6 +124,7 @@ class _Printer:
         else:
             attrs = {"scheduler": owner.scheduler}
             attrs |= {"params": owner.params} if owner.params else {}
+            attrs |= {"schedule": owner.schedule} if owner.schedule else {}
             attrs |= {"why": owner.why} if owner.why else {}
         tail = (" " + attribute(attrs)) if attrs else ""
         self.statement(indent, f"fusion.{kind}", ins, outs, tail, None, f" ({text})")

@@ -238,7 +238,11 @@ class Reader:
             group, segment = Group(list(named.get("notes", []))), None
         else:
             segment = Segment(
-                group or Group(), named.get("scheduler", ""), named.get("params", {}), named.get("why", "")
+                group or Group(),
+                named.get("scheduler", ""),
+                named.get("params", {}),
+                named.get("why", ""),
+                named.get("schedule", {}),
             )
             group = segment.group
         inner = op.regions[0].blocks[0]

@@ -35,6 +35,7 @@ from mlirfuse.runtime.kinds import Assumptions, Call, Kind, Kinds, OneKind, Sour
 from mlirfuse.runtime.linalg_program import WayDown
 from mlirfuse.runtime.signature import ArgSpec, Static, key_of
 from mlirfuse.schedule import targets
+from mlirfuse.schedule.program import Schedules
 from mlirfuse.schedule.targets import Target
 
 discover()  # the passes, now rather than at the first call
@@ -174,6 +175,7 @@ class Entry(Source):
             frozenset(traced.mutated),
             tuple(dict.fromkeys(o.index for o in traced.outs if o.kind == "argument")),
             call.aliases,
+            schedules=self.owner.schedule,
             traced=traced,
             captured_at=captured_at,
             captured_key=tuple(key_of(call.specs[k]) for k in captured_at),
@@ -243,13 +245,14 @@ class Jitted(_native.Function):
         target: str | None = None,
         fallback: bool | None = None,
         way: WayDown | None = None,
+        schedule: Schedules = None,
     ):
         functools.update_wrapper(self, fn)
         self.fn = fn
         self.static = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
         self.target = target
         self.fallback = fallback
-        self.way = way
+        self.way, self.schedule = way, schedule
         self._entries: dict[trees.Tree, Entry] = {}
         self._watch: list[tuple[Any, str, Any]] = []
         self._lock = threading.RLock()

@@ -13,12 +13,13 @@ from mlirfuse.inspect.dump import labels
 from mlirfuse.inspect.dump.labels import Where
 from mlirfuse.inspect.dump.output import attempt, write
 from mlirfuse.inspect.dump.sass import sass
-from mlirfuse.inspect.launches import parameters, threads_text
+from mlirfuse.inspect.launches import threads_text
 from mlirfuse.ir import sizes as sz
 from mlirfuse.lowering import llvm, ptx
 from mlirfuse.lowering.module import CpuKernel, GpuKernel, Kernel, KernelModule
 from mlirfuse.runtime import load
 from mlirfuse.runtime.program import Program, Variant
+from mlirfuse.schedule import spelling
 
 _WRITTEN = frozenset({"tiled", "gpu", "nvvm", "ptx", "host", "llvm", "launch-params", "sass"})
 NAMES = _WRITTEN | {"occupancy"}
@@ -34,8 +35,8 @@ def scheduled(event: events.Scheduled) -> None:
     module = module_of(program, event.params)
     segments = list(labels.by_segment(program, list(module.kernels), where))
     if "launch-params" in wanted:
-        for (segment, made), choice in zip(segments, event.params):
-            write("launch-params", segment, launch_params(made, parameters(choice), event.env))
+        for (segment, made), schedule in zip(segments, program.target.schedules(program, event.params)):
+            write("launch-params", segment, launch_params(made, spelling.flat(schedule), event.env))
     for segment, made in segments:
         if made:
             _write_levels(segment, module.only(made).tiled(), program.target.machine)

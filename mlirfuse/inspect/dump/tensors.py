@@ -10,9 +10,9 @@ from mlirfuse.core import config, events
 from mlirfuse.inspect.dump import labels, texts
 from mlirfuse.inspect.dump.output import attempt, write
 from mlirfuse.inspect.export import groups
-from mlirfuse.inspect.launches import parameters
 from mlirfuse.ir.graph import Graph
 from mlirfuse.passes.base import IR, run_pipeline
+from mlirfuse.schedule.program import undecided
 
 NAMES = frozenset({"fusion", "grouped", "segmented", "linalg", "math", "groups", "group-log", "segmenter-log"})
 
@@ -56,8 +56,8 @@ def _text(graph: Graph) -> str:
 
 
 def _with_choices(event: events.Segmented) -> str:
-    """The segmented graph, with what is chosen for the first call."""
-    executor, env, saved = event.kind.executor, event.env, []
+    """The segmented graph, with the schedules for the first call."""
+    executor, env = event.kind.executor, event.env
     assert executor is not None
 
     def choose() -> str:
@@ -66,14 +66,12 @@ def _with_choices(event: events.Segmented) -> str:
         found = executor.alignments(arguments, list(range(len(arguments))))
         for program, segments in executor.programs(env):
             known = {v: found.get(v, 256) for v in program.graph.args}
-            for step, choice in zip(program.steps, program.parameters(env, known)):
-                segment = segments.get(step.segment, step.segment)
-                saved.append((segment, segment.params))
-                segment.params = traffic.spelled(*traffic.of_step(step, env)) | parameters(choice)
+            program.write_schedules(program.parameters(env, known), segments)
+            for step in program.steps:
+                segments.get(step.segment, step.segment).params = traffic.spelled(*traffic.of_step(step, env))
         return ""
 
-    problem = attempt(choose)
-    text = _text(executor.graph)
-    for segment, params in saved:
-        segment.params = params
+    with undecided(executor.graph):
+        problem = attempt(choose)
+        text = _text(executor.graph)
     return (problem + "\n" if problem else "") + text

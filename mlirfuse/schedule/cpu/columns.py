@@ -11,9 +11,10 @@ over its rows.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from typing import NamedTuple
 
-from mlirfuse.analysis.phases import Analysis, late_outputs, size_of
+from mlirfuse.analysis.phases import Analysis, is_outer, late_outputs, size_of
 from mlirfuse.core.machine import Host
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
@@ -21,8 +22,11 @@ from mlirfuse.lowering import reductions as red
 from mlirfuse.lowering.kernel import Env, Index
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.cpu import partial
+from mlirfuse.schedule.cpu.extents import ENOUGH, across_short_rows, column_extents, parts
 from mlirfuse.schedule.cpu.kernel import SHORT, CpuBody, CpuKernel, cost_of, lanes_of, rows_grain, store_all
 from mlirfuse.schedule.cpu.packed import Packed
+from mlirfuse.schedule.cpu.streaming import can_stream, streams
+from mlirfuse.schedule.scheduler import Alignments, Scheduler, Sizes, Written, require
 
 STRETCH = 2048  # columns whose accumulators are worked on together
 FOLDED = 512  # columns that rows taken as one come to, about
@@ -31,8 +35,7 @@ FEW = 16  # rows of a reduction that accumulators in registers pass over, at mos
 BLOCK = 256  # rows after which a normalization's accumulators are added up
 
 
-@dataclass(frozen=True)
-class Params:
+class Params(NamedTuple):
     """``split``: parts of the rows (0: accumulators in registers). ``folded``: several rows are taken as one.
     ``streamed``: full-size outputs are stored past the caches."""
 
@@ -47,8 +50,61 @@ def folds(analysis: Analysis, extents: tuple[int, int]) -> bool:
     return columns < SHORT and rows > 1
 
 
-def cpu(name: str, analysis: Analysis, slots: Slots, params: Params, host: Host) -> list[CpuKernel]:
-    """The kernels that compute ``analysis``."""
+class Columns(Scheduler[Params, Host]):
+    """Reductions down columns, and what is as long as they are; and rows that are a small part of a vector."""
+
+    name = "columns"
+    Params = Params
+
+    def takes(self, analysis: Analysis) -> bool:
+        return bool(analysis.phases) and bool(analysis.kept) and not analysis.partials
+
+    def candidates(self, analysis: Analysis, env: Sizes, alignments: Alignments, host: Host) -> Iterator[Params]:
+        if not is_outer(analysis, env) and not across_short_rows(analysis, env):
+            return
+        kept, reduced, width, height = analysis.values(column_extents, env)
+        full, _ = analysis.once(late_outputs)
+        if full or len(analysis.phases) > 1:
+            yield Params(split=0, streamed=streams(analysis, full, env, alignments, host))
+            return
+        folded = folds(analysis, (height, width))
+        if reduced <= FEW and not folded:
+            yield Params(split=0)
+            return
+        tasks = kept // width * (1 if folded else -(-width // STRETCH))
+        few = tasks < 4 * host.threads and kept * reduced >= ENOUGH and reduced >= 16 * parts(host)
+        yield Params(split=parts(host) if few and host.threads > 1 else 1, folded=folded)
+
+    def better_in_stages(self, analysis: Analysis, p: Params, env: Sizes, host: Host) -> bool | None:
+        """There are too few blocks of columns for all threads."""
+        full, _ = analysis.once(late_outputs)
+        if not full and len(analysis.phases) == 1:
+            return None
+        kept, reduced, width, _ = analysis.values(column_extents, env)
+        blocks = kept // width * -(-width // (lanes_of(analysis, host) * block_vectors(analysis)))
+        return blocks < 2 * host.threads and kept * reduced >= ENOUGH // 8
+
+    def emit(self, name: str, analysis: Analysis, slots: Slots, params: Params, machine: Host) -> Written:
+        yield analysis, _kernels(name, analysis, slots, params, machine)
+
+    def check(self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, host: Host) -> None:
+        full, _ = analysis.once(late_outputs)
+        _, _, width, height = analysis.values(column_extents, env)
+        several = bool(full) or len(analysis.phases) > 1
+        require(p.split >= 0, f"split = {p.split}: not negative")
+        require(
+            not several or p.split == 0,
+            f"split = {p.split}: 0 for columns that take more than one pass, or are written",
+        )
+        if p.folded:
+            require(p.split > 0, "folded: parts of columns only")
+            require(folds(analysis, (height, width)), f"folded: rows of less than {SHORT} elements, several of them")
+        if p.streamed:
+            aligned = bool(full) and can_stream(analysis, full, env, alignments, host)
+            require(aligned, "streamed: outputs are not aligned for stores past the caches")
+
+
+def _kernels(name: str, analysis: Analysis, slots: Slots, params: Params, host: Host) -> list[CpuKernel]:
     if params.split == 0:
         return [_in_registers(name, analysis, slots, params, host)]
     first = _reduce(name, analysis, slots, params, host)

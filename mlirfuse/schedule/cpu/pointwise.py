@@ -6,7 +6,8 @@ row where rows are long, several rows where they are short. Rows shorter than a 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from mlirfuse.analysis.phases import Analysis, depends_on, size_of
 from mlirfuse.core.machine import Host
@@ -26,13 +27,14 @@ from mlirfuse.schedule.cpu.kernel import (
     unroll_for,
 )
 from mlirfuse.schedule.cpu.packed import Packed, gathered
+from mlirfuse.schedule.cpu.streaming import can_stream, streams
+from mlirfuse.schedule.scheduler import Alignments, Scheduler, Sizes, Written, require
 
 PACKED = 1024  # elements that are packed at a time: a few such buffers stay in the first cache
 PACKED_BYTES = 64 << 10  # of all buffers together, which lie on the stack
 
 
-@dataclass(frozen=True)
-class Params:
+class Params(NamedTuple):
     """``flat``: the lanes of a vector run across the two innermost loops. ``streamed``: outputs are stored past the
     caches."""
 
@@ -49,8 +51,38 @@ def flattens(analysis: Analysis, host: Host, extents: tuple[int, ...]) -> bool:
     return all(lanes <= set(analysis.axes.flat(v)) for v in analysis.outputs)
 
 
-def cpu(name: str, analysis: Analysis, slots: Slots, params: Params, host: Host) -> list[CpuKernel]:
-    """The kernel that computes ``analysis``."""
+class Pointwise(Scheduler[Params, Host]):
+    """Elements of outputs from elements of inputs."""
+
+    name = "pointwise"
+    Params = Params
+
+    def takes(self, analysis: Analysis) -> bool:
+        return not analysis.phases
+
+    def candidates(self, analysis: Analysis, env: Sizes, alignments: Alignments, host: Host) -> Iterator[Params]:
+        if flattens(analysis, host, analysis.values(_kept_extents, env)):
+            yield Params(flat=True)
+            return
+        yield Params(streamed=streams(analysis, analysis.outputs, env, alignments, host))
+
+    def emit(self, name: str, analysis: Analysis, slots: Slots, params: Params, machine: Host) -> Written:
+        yield analysis, _kernels(name, analysis, slots, params, machine)
+
+    def check(self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, host: Host) -> None:
+        if p.flat:
+            fits = flattens(analysis, host, analysis.values(_kept_extents, env))
+            require(fits and not p.streamed, "flat: rows are shorter than a vector, and not streamed")
+        if p.streamed:
+            aligned = can_stream(analysis, analysis.outputs, env, alignments, host)
+            require(aligned, "streamed: outputs are not aligned for stores past the caches")
+
+
+def _kept_extents(analysis: Analysis) -> list[sz.Size]:
+    return [size_of(loop) for loop in analysis.loops(analysis.kept)]
+
+
+def _kernels(name: str, analysis: Analysis, slots: Slots, params: Params, host: Host) -> list[CpuKernel]:
     body = CpuBody(name, analysis, slots, host, analysis.outputs if params.streamed else ())
     loops = analysis.loops(analysis.kept)
     if not loops:

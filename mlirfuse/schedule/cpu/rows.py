@@ -13,9 +13,12 @@ pairwise summation.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from mlirfuse.analysis.phases import Analysis, depends_on, is_reduction, late_outputs, size_of
+from mlirfuse.analysis.phases import Analysis, depends_on, is_outer, is_reduction, late_outputs, size_of
 from mlirfuse.core.machine import Host
 from mlirfuse.ir import ops as table
 from mlirfuse.ir import sizes as sz
@@ -25,16 +28,19 @@ from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import ZERO, Env, Index
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.cpu import partial
+from mlirfuse.schedule.cpu.extents import ENOUGH, across_short_rows, parts, row_extents
 from mlirfuse.schedule.cpu.kernel import CpuBody, CpuKernel, lanes_of, rows_grain, store_all, unroll_for
+from mlirfuse.schedule.cpu.streaming import can_stream, streams
+from mlirfuse.schedule.scheduler import Alignments, Scheduler, Sizes, Written, require
 
 BLOCK = 64
 HELD = 4  # vectors of a row that stay in registers, at most
+MOST_HELD = 32  # that a schedule may ask for: more is only longer to compile
 STASH = 8  # instructions from which on it pays to keep a value
 STASH_BYTES = 128 << 10  # of a row's buffers, which lie on the stack
 
 
-@dataclass(frozen=True)
-class Params:
+class Params(NamedTuple):
     """``split``: parts of the reduced range. ``held``: the row is that many vectors, kept in registers; 0: it is passed
     over. ``stash``: keep expensive values; ``streamed``: full-size outputs are stored past the caches."""
 
@@ -100,8 +106,74 @@ def _expensive(analysis: Analysis, varying: set[Value], threshold: int) -> set[V
     return {v for v, cost in total.items() if cost == threshold and v.op.row.kind == "elementwise"}
 
 
-def cpu(name: str, analysis: Analysis, slots: Slots, params: Params, host: Host) -> list[CpuKernel]:
-    """The kernels that compute ``analysis``; with ``split``, one that reduces parts and one that combines them."""
+class Rows(Scheduler[Params, Host]):
+    """Reductions along rows, and what is as long as they are."""
+
+    name = "rows"
+    Params = Params
+
+    def takes(self, analysis: Analysis) -> bool:
+        return bool(analysis.phases) and not analysis.partials
+
+    def candidates(self, analysis: Analysis, env: Sizes, alignments: Alignments, host: Host) -> Iterator[Params]:
+        if is_outer(analysis, env) or across_short_rows(analysis, env):
+            return
+        kept, reduced = analysis.values(row_extents, env)
+        full, _ = analysis.once(late_outputs)
+        if _few(kept, reduced, host) and not full and len(analysis.phases) == 1:
+            yield Params(split=parts(host))
+            return
+        vectors = math.ceil(reduced / lanes_of(analysis, host))
+        if vectors <= HELD and len(analysis.loops(analysis.reduced)) == 1:
+            yield Params(held=1 << (vectors - 1).bit_length())
+            return
+        length = reduced * analysis.once(_stash_bytes)
+        streamed = streams(analysis, full, env, alignments, host)
+        yield Params(stash=0 < length <= STASH_BYTES, streamed=streamed)
+
+    def better_in_stages(self, analysis: Analysis, p: Params, env: Sizes, host: Host) -> bool | None:
+        """There are too few rows for all threads."""
+        full, _ = analysis.once(late_outputs)
+        if not full and len(analysis.phases) == 1:
+            return None
+        kept, reduced = analysis.values(row_extents, env)
+        return _few(kept, reduced, host) and kept * reduced >= 2 * ENOUGH
+
+    def emit(self, name: str, analysis: Analysis, slots: Slots, params: Params, machine: Host) -> Written:
+        yield analysis, _kernels(name, analysis, slots, params, machine)
+
+    def check(self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, host: Host) -> None:
+        full, _ = analysis.once(late_outputs)
+        _, reduced = analysis.values(row_extents, env)
+        require(p.split >= 1 and p.held >= 0, "split, held: not negative")
+        if p.split > 1:
+            require(not full and len(analysis.phases) == 1, "split: rows that take more than one pass, or are written")
+            require(not p.held and not p.stash and not p.streamed, "split: rows are not held, stashed or streamed")
+        if p.held:
+            room = p.held * lanes_of(analysis, host)
+            require(len(analysis.loops(analysis.reduced)) == 1, "held: a row is one loop")
+            require(reduced <= room, f"held = {p.held}: {room} elements, a row has {reduced}")
+            require(p.held <= MOST_HELD, f"held = {p.held}: at most {MOST_HELD} vectors")
+            require(not p.stash and not p.streamed, "held: what is held is not stashed or streamed")
+        if p.stash:
+            nbytes = reduced * analysis.once(_stash_bytes)
+            require(nbytes <= STASH_BYTES, f"stash: {nbytes} bytes of a row, {STASH_BYTES} are there")
+        if p.streamed:
+            aligned = bool(full) and can_stream(analysis, full, env, alignments, host)
+            require(aligned, "streamed: outputs are not aligned for stores past the caches")
+
+
+def _few(kept: int, reduced: int, host: Host) -> bool:
+    """Whether there are too few rows for all threads, and enough to do."""
+    return kept < 2 * host.threads and kept * reduced >= ENOUGH and host.threads > 1
+
+
+def _stash_bytes(analysis: Analysis) -> int:
+    """Bytes of an element in the buffers for values that are kept."""
+    return sum(value.dtype.compute.bytes for stage in stages(analysis, True) for value in stage.kept)
+
+
+def _kernels(name: str, analysis: Analysis, slots: Slots, params: Params, host: Host) -> list[CpuKernel]:
     if params.split > 1:
         return [
             _split_rows(name, analysis, slots, params, host),

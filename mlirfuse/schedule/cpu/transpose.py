@@ -8,10 +8,11 @@ Blocks at the edges are masked.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from mlirfuse.analysis.phases import Analysis, size_of
+from mlirfuse.core.errors import ScheduleError
 from mlirfuse.core.machine import Host
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
@@ -20,6 +21,8 @@ from mlirfuse.lowering.emitter import Emitter, Val
 from mlirfuse.lowering.kernel import Env, Index
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.cpu.kernel import CpuBody, CpuKernel, lanes_of, rows_grain, store_all
+from mlirfuse.schedule.cpu.streaming import can_stream, streams
+from mlirfuse.schedule.scheduler import Alignments, Scheduler, Sizes, Written, power_of_two, require
 
 TILE_ROWS, TILE_COLUMNS = (
     64,
@@ -28,8 +31,7 @@ TILE_ROWS, TILE_COLUMNS = (
 WIDEST = 16  # elements along each side of a block, at most: that many vectors are in registers
 
 
-@dataclass(frozen=True)
-class Params:
+class Params(NamedTuple):
     """``reading``: which loop the inputs are contiguous along. ``height``, ``width``: a block's elements along the
     reading and along the writing loop, of which both are multiples if they are ``whole``. ``streamed``: outputs are
     stored past the caches."""
@@ -93,8 +95,41 @@ def _staged(analysis: Analysis, reading, writing) -> list[Value]:
     return needed if len(needed) <= len(inputs) else inputs
 
 
-def cpu(name: str, analysis: Analysis, slots: Slots, params: Params, host: Host) -> list[CpuKernel]:
-    """The kernel that computes ``analysis``."""
+class Transpose(Scheduler[Params, Host]):
+    """Elements of outputs from elements of inputs that lie along another dimension."""
+
+    name = "transpose"
+    Params = Params
+
+    def takes(self, analysis: Analysis) -> bool:
+        return not analysis.phases and len(analysis.loops(analysis.kept)) > 1
+
+    def candidates(self, analysis: Analysis, env: Sizes, alignments: Alignments, host: Host) -> Iterator[Params]:
+        block = block_of(analysis, host, env)
+        if block is not None:
+            yield Params(*block, streams(analysis, analysis.outputs, env, alignments, host))
+
+    def emit(self, name: str, analysis: Analysis, slots: Slots, params: Params, machine: Host) -> Written:
+        yield analysis, _kernels(name, analysis, slots, params, machine)
+
+    def check(self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, host: Host) -> None:
+        block = block_of(analysis, host, env)
+        if block is None:
+            raise ScheduleError("transpose: nothing is read along another loop, or the loops are shorter than a vector")
+        extents = analysis.values(_strides_and_extents, env)[-len(analysis.loops(analysis.kept)) :]
+        require(p.reading == block[0], f"reading = {p.reading}: inputs are contiguous along loop {block[0]}")
+        for name, n in (("height", p.height), ("width", p.width)):
+            require(power_of_two(n) and n <= WIDEST, f"{name} = {n}: a power of two up to {WIDEST}")
+        require(max(p.height, p.width) > 1, "height, width: one of them is more than 1")
+        whole = extents[p.reading] % p.height == 0 and extents[-1] % p.width == 0
+        require(whole or not p.whole, "whole: blocks of this height and width leave something over")
+        if p.streamed:
+            aligned = can_stream(analysis, analysis.outputs, env, alignments, host)
+            aligned = aligned and p.width <= lanes_of(analysis, host)
+            require(aligned, "streamed: outputs are not aligned for stores past the caches")
+
+
+def _kernels(name: str, analysis: Analysis, slots: Slots, params: Params, host: Host) -> list[CpuKernel]:
     body = CpuBody(name, analysis, slots, host, analysis.outputs if params.streamed else ())
     e, k = body.e, body.k
     loops = analysis.loops(analysis.kept)

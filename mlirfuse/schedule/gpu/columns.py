@@ -16,18 +16,23 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from mlirfuse.analysis import joint
-from mlirfuse.analysis.phases import Analysis, size_of
+from mlirfuse.analysis.phases import Analysis, is_outer, size_of
+from mlirfuse.core.machine import Machine
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
 from mlirfuse.lowering import reductions as red
+from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
+from mlirfuse.schedule.gpu.access import Access, access_of, hint_of, moved
 from mlirfuse.schedule.gpu.column_body import walk_down
 from mlirfuse.schedule.gpu.gathered_columns import gather, shared_elements
-from mlirfuse.schedule.gpu.kernel import Access, GpuKernel
 from mlirfuse.schedule.gpu.partial import finish
+from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_cluster, check_threads
 from mlirfuse.schedule.gpu.staged_columns import in_shared, possible
 from mlirfuse.schedule.gpu.staging import streamed_inputs
+from mlirfuse.schedule.scheduler import Alignments, Sizes, power_of_two, require
 
+MOST_HELD = 512  # elements of a turn of a thread: more is only longer to compile
 SHARED = 48 << 10  # bytes a block may use without asking
 FOLDED, MANY = (
     64,
@@ -53,48 +58,92 @@ class Params(NamedTuple):
     cluster: int = 1  # blocks that share columns, and what they have of them without a second kernel
 
 
-def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
-    """The kernels that compute ``analysis``: two if there are parts."""
-    if p.chunks:
-        return [in_shared(name, analysis, slots, p)]
-    kernels = [(gather if p.gathered else walk_down)(name, analysis, slots, p)]
-    parts = p.split if p.gathered else p.split * p.fold
-    if parts > 1:
-        points = (
-            1 if p.tx < 32 and parts >= 64 else 8
-        )  # columns of a warp: one where they are few and have many parts, each with threads of its own
-        kernels.append(
-            finish(f"{name}_finish", analysis, slots, p.access, parts, analysis.once(joint.online)[0], points)
+class Columns(GpuScheduler[Params]):
+    """Reductions down columns, and what is as long as they are."""
+
+    name = "columns"
+    Params = Params
+
+    def takes(self, analysis: Analysis) -> bool:
+        return bool(analysis.phases) and not analysis.partials and not analysis.finishing
+
+    def candidates(self, analysis: Analysis, env: Sizes, alignments: Alignments, machine: Machine) -> Iterator[Params]:
+        if not is_outer(analysis, env):
+            return
+        hint = hint_of(analysis, *moved(analysis, env, machine), machine)
+        access = access_of(analysis, True, env, alignments, hint)
+        columns = _Columns(analysis, access, env, alignments, machine)
+        found = columns.candidates()
+        first = next(found)
+        yield first
+        yield from (p for p in dict.fromkeys(found) if p != first)
+
+    def better_in_stages(self, analysis: Analysis, p: Params, env: Sizes, machine: Machine) -> bool | None:
+        """A block walks down columns slowly, with a few rows under way."""
+        if analysis.once(_needs).one_pass:
+            return None
+        columns, above, rows = analysis.values(_extents, env)
+        blocks = -(-columns // (p.tx * p.access.lanes)) * above
+        return not p.held and not p.chunks and rows >= 32 and (blocks < machine.sm_count or rows >= 1024)
+
+    def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
+        """Two if there are parts."""
+        if p.chunks:
+            return [in_shared(name, analysis, slots, p)]
+        kernels = [(gather if p.gathered else walk_down)(name, analysis, slots, p)]
+        parts = p.split if p.gathered else p.split * p.fold
+        if parts > 1:
+            # columns of a warp: one where they are few and have many parts, each with threads of its own
+            points = 1 if p.tx < 32 and parts >= 64 else 8
+            phase = analysis.once(joint.online)[0]
+            kernels.append(finish(f"{name}_finish", analysis, slots, p.access, parts, phase, points))
+        return kernels
+
+    def check(self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, machine: Machine) -> None:
+        require(is_outer(analysis, env), "columns: for these sizes memory runs along the reduced axes")
+        columns = _Columns(analysis, p.access, env, alignments, machine)
+        needs, rows = analysis.once(_needs), columns.all_rows
+        check_threads(p.tx, p.ty)
+        check_cluster(p.cluster, machine)
+        for name, n in (("unroll", p.unroll), ("split", p.split), ("fold", p.fold)):
+            require(n >= 1, f"{name} = {n}: one at least")
+        require(power_of_two(p.split) and power_of_two(p.fold), f"split = {p.split}, fold = {p.fold}: powers of two")
+        if p.fold > 1:
+            fold, access = _folded(analysis, p.access._replace(lanes=1), env, alignments)
+            require(needs.one_pass and fold > 1, "fold: these rows cannot be folded")
+            same = p.fold == fold and p.access.lanes == access.lanes and p.access.aligns == access.aligns
+            require(same, f"fold = {p.fold}: here {fold} rows of vectors of {access.lanes} are taken as one")
+            require(not p.held and not p.chunks and p.cluster == 1, "fold: rows are not held, in chunks or in clusters")
+            rows //= fold
+        else:
+            self.check_access(analysis, p, True, env, alignments, machine)
+            require(not p.gathered, "gathered: rows that are folded")
+        require(p.split == 1 or needs.one_pass, "split: columns that take more than one pass")
+        require(
+            p.split == 1 or (p.cluster == 1 and not p.held and not p.chunks), "split: beside cluster, held or chunks"
         )
-    return kernels
-
-
-def candidates(
-    analysis: Analysis, access: Access, env: dict[str, int], alignments: dict[Value, int], machine
-) -> Iterator[Params]:
-    """Parameters worth trying, the model's choice first."""
-    columns = _Columns(analysis, access, env, alignments, machine)
-    if not columns.one_pass:
-        kept = columns.kept_in_shared()
-        if kept:
-            yield kept
-        yield from columns.in_registers()
-    first = columns.choice()
-    yield first
-    yield from (p for p in columns.others(first) if p != first)
-
-
-def in_one_pass(analysis: Analysis) -> bool:
-    """Whether one pass over the columns does."""
-    return analysis.once(_needs).one_pass
-
-
-def better_in_stages(analysis: Analysis, p: Params, env: dict[str, int], machine) -> bool:
-    """Whether stages take less time than what is chosen for the columns as a whole: a block walks down them slowly,
-    with a few rows under way."""
-    columns, above, rows = analysis.values(_extents, env)
-    blocks = -(-columns // (p.tx * p.access.lanes)) * above
-    return not p.held and not p.chunks and rows >= 32 and (blocks < machine.sm_count or rows >= 1024)
+        require(p.cluster <= p.ty, f"cluster = {p.cluster}: a row of threads for each of its blocks, ty = {p.ty}")
+        if p.gathered:
+            least = max(p.fold, p.access.lanes)
+            require(p.ty >= least, f"gathered: ty = {p.ty}, a block has {least} rows of threads at least")
+            nbytes = columns.meeting(p.tx, p.ty, p.access.lanes)
+            require(nbytes <= SHARED, f"gathered: {nbytes} bytes of shared memory, {SHARED} are there")
+            return
+        needed = (p.ty + p.cluster + 1) * (p.tx * p.access.lanes + 1) * needs.held_bytes
+        require(needed <= SHARED or bool(p.chunks), f"tx, ty: {needed} bytes of shared memory, {SHARED} are there")
+        if p.chunks:
+            require(columns.can_copy(), "chunks: columns cannot be copied to shared memory")
+            held = p.ty * p.cluster * p.chunks
+            require(held >= rows, f"ty * cluster * chunks = {held}: there are {rows} rows")
+            nbytes, room = columns.staged_bytes(p.chunks, p.tx * p.ty) + needed, machine.shared_per_block
+            require(nbytes <= room, f"chunks = {p.chunks}: {nbytes} bytes of shared memory, a block has {room}")
+            require(not p.held, "held: not beside chunks")
+        else:
+            require(p.cluster == 1 or needs.one_pass, "cluster: columns that are read once, or in chunks")
+        if p.held:
+            require(p.cluster == 1 and p.ty * p.unroll >= rows, f"held: ty * unroll = {p.ty * p.unroll}, {rows} rows")
+        most = MOST_HELD // p.access.lanes
+        require(p.unroll <= most, f"unroll = {p.unroll}: a thread has at most {MOST_HELD} elements at a time")
 
 
 def _extents(analysis: Analysis) -> tuple:
@@ -247,6 +296,17 @@ class _Columns:
         )  # columns: few threads need to share one
         few = self.rows <= 512 or (self.rows <= 1024 and (self.work <= 4096 or self.blocks(16) >= self.sm_count // 5))
         self.soon = self.idle and self.fold == 1 and few  # read by what blocks there are
+
+    def candidates(self) -> Iterator[Params]:
+        """Parameters worth trying, the model's choice first."""
+        if not self.one_pass:
+            kept = self.kept_in_shared()
+            if kept:
+                yield kept
+            yield from self.in_registers()
+        first = self.choice()
+        yield first
+        yield from self.others(first)
 
     def blocks(self, tx: int) -> int:
         """How many there are without parts."""
@@ -407,11 +467,15 @@ class _Columns:
         them."""
         return -(-self.all_columns // ((tx - 1) * self.foldable[1].lanes))
 
+    def meeting(self, tx: int, ty: int, lanes: int) -> int:
+        """Bytes of shared memory in which the accumulators of such blocks meet."""
+        return shared_elements(tx, ty, lanes) * self.held_bytes
+
     def gathered(self, tx: int, ty: int, unroll: int, split: int = 1) -> Params | None:
         """Such blocks, if there are a thread for each of a block's columns, shared memory, and rows for a turn."""
         fold, access = self.foldable
         enough = max(fold, access.lanes) <= ty <= 512 // tx and ty // fold * unroll * split <= self.all_rows // fold
-        if enough and shared_elements(tx, ty, access.lanes) * self.held_bytes <= SHARED:
+        if enough and self.meeting(tx, ty, access.lanes) <= SHARED:
             return Params(access, tx, ty, unroll, split, fold, gathered=True)
         return None
 
@@ -467,7 +531,8 @@ class _Columns:
                 registers = (
                     unroll * lanes * self.element // 4 + lanes * self.held_bytes // 2
                 )  # of the rows, and of accumulators before and after
-                if unroll and ty <= 2 * self.rows and self.fits(p.tx, ty, lanes) and registers <= 48:
+                fits = self.fits(p.tx, ty, lanes) and not (p.gathered and self.meeting(p.tx, ty, lanes) > SHARED)
+                if unroll and ty <= 2 * self.rows and fits and registers <= 48:
                     yield p._replace(ty=ty, unroll=unroll, split=1, checked=True)
 
     def narrow(self) -> Iterator[Params]:

@@ -14,18 +14,22 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from mlirfuse.analysis.phases import Analysis
+from mlirfuse.core.machine import Machine
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op, Value
 from mlirfuse.lowering import reductions as red
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index
+from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu import staging as gpu_staging
-from mlirfuse.schedule.gpu.kernel import Access, GpuKernel
+from mlirfuse.schedule.gpu.access import Access, access_of, hint_of, moved
 from mlirfuse.schedule.gpu.row_body import Place, Rows, at_own_index, row_inputs
-from mlirfuse.schedule.gpu.rows import REGISTERS
+from mlirfuse.schedule.gpu.rows import MOST_HELD, REGISTERS
+from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_threads
 from mlirfuse.schedule.gpu.staging import Staging, streamed_inputs
+from mlirfuse.schedule.scheduler import Alignments, Sizes, require
 
 BEGINNING = (
     6 << 20
@@ -46,13 +50,6 @@ class Params(NamedTuple):
     stages: int = 0
 
     cluster, online = 1, False  # as :class:`Rows` asks for
-
-
-def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
-    """The kernel that computes ``analysis``."""
-    rows = (_KeptRows if p.chunks else _LoopedRows)(name, analysis, slots, p)
-    rows.visit()
-    return [rows.finish(rows.blocks)]
 
 
 class _SummedRows(Rows):
@@ -265,11 +262,54 @@ class _LoopedRows(_SummedRows):
         return []
 
 
-def candidates(analysis: Analysis, access: Access, env: dict[str, int], machine) -> Iterator[Params]:
-    """Parameters worth trying, the model's choice first, which is the same for any number of rows."""
-    _, length = analysis.values(_extents, env)
-    yield analysis.remembered(_first, access, length, machine)
-    yield from itertools.islice(_ordered(analysis, access, length, machine), 1, None)
+class InnerOuter(GpuScheduler[Params]):
+    """Reductions within rows, and parts of sums over rows."""
+
+    name = "inner_outer"
+    Params = Params
+
+    def takes(self, analysis: Analysis) -> bool:
+        return bool(analysis.partials) and not analysis.finishing
+
+    def candidates(self, analysis: Analysis, env: Sizes, alignments: Alignments, machine: Machine) -> Iterator[Params]:
+        hint = hint_of(analysis, *moved(analysis, env, machine), machine)
+        access = access_of(analysis, False, env, alignments, hint)
+        _, length = analysis.values(_extents, env)
+        first = analysis.remembered(_first, access, length, machine)
+        yield first
+        others = itertools.islice(_ordered(analysis, access, length, machine), 1, None)
+        yield from (p for p in dict.fromkeys(others) if p != first)
+
+    def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
+        rows: _KeptRows | _LoopedRows = (
+            _KeptRows(name, analysis, slots, p) if p.chunks else _LoopedRows(name, analysis, slots, p)
+        )
+        rows.visit()
+        return [rows.finish(rows.blocks)]
+
+    def check(self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, machine: Machine) -> None:
+        self.check_access(analysis, p, False, env, alignments, machine)
+        check_threads(p.tx, p.ty)
+        _, length = analysis.values(_extents, env)
+        lanes, threads, most = p.access.lanes, p.tx * p.ty, machine.threads_per_sm
+        require(1 <= p.resident and p.resident * threads <= most, f"resident = {p.resident}: at most {most // threads}")
+        require(p.chunks >= 0 and p.stages >= 0, "chunks, stages: not negative")
+        if not p.chunks:
+            require(p.ty == 1 and not p.stages, "chunks = 0: one row a block, and no stages")
+            return
+        held, stride = p.tx * p.chunks * lanes, p.tx * lanes
+        require(held >= length, f"tx * chunks * lanes = {held}: a row has {length} elements")
+        inside = min(p.chunks, length // stride)
+        require(0 <= p.whole <= inside, f"whole = {p.whole}: {inside} chunks are inside the row")
+        require(p.chunks * lanes <= MOST_HELD, f"chunks * lanes: a thread holds at most {MOST_HELD} elements")
+        nbytes = _meeting(analysis, p.access, p.tx, p.ty, p.chunks)
+        if p.stages:
+            require(p.stages > 1, "stages = 1: two at least, or none")
+            require(machine.async_copies, f"stages: {machine.chip} has no copies to shared memory")
+            require(analysis.once(_stageable, p.access), "stages: rows cannot be copied to shared memory")
+            nbytes += p.stages * threads * p.chunks * lanes * analysis.once(_registers)[1]
+        room = machine.shared_per_block
+        require(nbytes <= room, f"stages, ty: {nbytes} bytes of shared memory, a block has {room}")
 
 
 def _first(analysis: Analysis, *given) -> Params:

@@ -7,7 +7,6 @@ kernel.
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple
 
 from mlirfuse.analysis.axes import Axis
 from mlirfuse.analysis.phases import Analysis, size_of
@@ -21,23 +20,11 @@ from mlirfuse.lowering.kernel import STAY_L2, Env, Index, Kernel, Memory
 from mlirfuse.lowering.mapping import mapped
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import GpuArguments, Slots
+from mlirfuse.schedule.gpu.access import Access
 
 # How a loop ends. Schedulers unroll as far as it is of use: where LLVM and ptxas unroll what is left, code takes up to
 # three times as long to compile.
 AS_IT_IS = "} {loop_annotation = #llvm.loop_annotation<unroll = <disable = true>>}"
-
-
-class Access(NamedTuple):
-    """What a variant may assume of memory: ``index`` is i32 or i64, ``lanes`` elements a vector access, ``aligns`` the
-    alignment in bytes of each input's and output's vector accesses, ``multiples`` the sizes known to be multiples of
-    the lanes; ``hint``: how caches shall treat inputs (see
-    :mod:`mlirfuse.lowering.kernel`): ``PASS_L1`` those that are read once, ``STAY_L2`` also those whose pieces are."""
-
-    index: dt.DType
-    lanes: int
-    aligns: tuple[int, ...]
-    multiples: frozenset = frozenset()
-    hint: str = ""
 
 
 class GpuBody:

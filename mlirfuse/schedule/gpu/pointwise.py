@@ -15,14 +15,20 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from mlirfuse.analysis.phases import Analysis, size_of
+from mlirfuse.core.machine import Machine
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
 from mlirfuse.ir.sizes import Size
 from mlirfuse.lowering.kernel import ZERO, Flat, Index
+from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
-from mlirfuse.schedule.gpu.kernel import Access, GpuBody, GpuKernel
+from mlirfuse.schedule.gpu.access import STAYING, Access, access_of, hint_of, moved
+from mlirfuse.schedule.gpu.kernel import GpuBody
+from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_threads
+from mlirfuse.schedule.scheduler import Alignments, Sizes, require
 
+MOST_UNROLLED = 64  # vectors of a thread along columns or rows: more is only longer to compile
 MANY = 1 << 20  # elements from which on rows are folded to several parts
 
 
@@ -38,7 +44,7 @@ class Params(NamedTuple):
     parts: int = 0
 
 
-def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
+def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
     """The kernel that computes ``analysis``."""
     body = GpuBody(name, analysis, slots, p.access, p.tx * p.ty)
     e, k = body.e, body.k
@@ -131,45 +137,83 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
     return [body.finish(grid)]
 
 
-def candidates(
-    analysis: Analysis, access: Access, env: dict[str, int], alignments: dict[Value, int], machine, cached: bool
-) -> Iterator[Params]:
-    """Parameters worth trying, the model's choice first: blocks of 512 threads over the columns, of 256 where there is
-    little to do or more of those would have work, or over several rows where columns are few; several vectors a thread
-    where a vector is short and there is work for all threads, or where the second-level cache holds much of what is
-    moved (``cached``) and memory is not what threads wait for."""
-    columns, rows = analysis.values(_plain_extents, env)
-    parts, access = _folded(analysis, access, env, alignments) if columns % 8 else (0, access)
-    if parts:
-        columns, rows = analysis.values(_flat_extents, env)
-    vectors = -(-columns // access.lanes)
+class Pointwise(GpuScheduler[Params]):
+    """Elements of outputs from elements of inputs."""
 
-    def params(threads: int, wanted: int) -> Params:
-        tx = threads if vectors >= threads else 1 << max(0, vectors - 1).bit_length()
-        ty = (
-            threads // tx if rows > 1 else 1
-        )  # no element is two threads': what is written over an argument is read once
-        full = machine.sm_count * (machine.threads_per_sm // threads)
-        across, down = 1, 1
-        while across * down < wanted:
-            if tx == threads and vectors >= tx * across * 2 and vectors * rows // (threads * across * 2) >= full:
-                across *= 2
-            elif tx < threads and rows // (ty * down * 2) >= full:
-                down *= 2
-            else:
-                break
-        return Params(access, tx, ty, across, down, min(parts, 1))
+    name = "pointwise"
+    Params = Params
 
-    several_rows = vectors < 256  # a block spans rows
-    few = vectors * rows < machine.sm_count * machine.threads_per_sm
-    threads = 256 if several_rows or few or -(-vectors // 512) * 2 > -(-vectors // 256) else 512
-    rows_a_thread = (4 if len(analysis.inputs) == 1 else 2) if cached else 1
-    first = params(threads, rows_a_thread if several_rows else analysis.once(_vectors_a_thread, access.lanes))
-    if parts > 1:
-        yield Params(access, 256, 1, 1, parts, parts)
-    yield first
-    others = (params(threads, wanted) for threads in (256, 128, 512) for wanted in (1, 2, 4, 8))
-    yield from (p for p in dict.fromkeys(others) if p != first)
+    def takes(self, analysis: Analysis) -> bool:
+        return not analysis.phases and not analysis.partials and not analysis.finishing
+
+    def candidates(self, analysis: Analysis, env: Sizes, alignments: Alignments, machine: Machine) -> Iterator[Params]:
+        """Blocks of 512 threads over the columns, of 256 where there is little to do or more of those would have work, or
+        over several rows where columns are few; several vectors a thread where a vector is short and there is work for
+        all threads, or where the second-level cache holds much of what is moved and memory is not what threads wait
+        for."""
+        read, written = moved(analysis, env, machine)
+        cached = read + written < STAYING
+        access = access_of(analysis, True, env, alignments, hint_of(analysis, read, written, machine))
+        columns, rows = analysis.values(_plain_extents, env)
+        parts, access = _folded(analysis, access, env, alignments) if columns % 8 else (0, access)
+        if parts:
+            columns, rows = analysis.values(_flat_extents, env)
+        vectors = -(-columns // access.lanes)
+
+        def params(threads: int, wanted: int) -> Params:
+            tx = threads if vectors >= threads else 1 << max(0, vectors - 1).bit_length()
+            ty = (
+                threads // tx if rows > 1 else 1
+            )  # no element is two threads': what is written over an argument is read once
+            full = machine.sm_count * (machine.threads_per_sm // threads)
+            across, down = 1, 1
+            while across * down < wanted:
+                if tx == threads and vectors >= tx * across * 2 and vectors * rows // (threads * across * 2) >= full:
+                    across *= 2
+                elif tx < threads and rows // (ty * down * 2) >= full:
+                    down *= 2
+                else:
+                    break
+            return Params(access, tx, ty, across, down, min(parts, 1))
+
+        several_rows = vectors < 256  # a block spans rows
+        few = vectors * rows < machine.sm_count * machine.threads_per_sm
+        threads = 256 if several_rows or few or -(-vectors // 512) * 2 > -(-vectors // 256) else 512
+        rows_a_thread = (4 if len(analysis.inputs) == 1 else 2) if cached else 1
+        first = params(threads, rows_a_thread if several_rows else analysis.once(_vectors_a_thread, access.lanes))
+        if parts > 1:
+            yield Params(access, 256, 1, 1, parts, parts)
+        yield first
+        others = (params(threads, wanted) for threads in (256, 128, 512) for wanted in (1, 2, 4, 8))
+        yield from (p for p in dict.fromkeys(others) if p != first)
+
+    def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
+        return _emit(name, analysis, slots, p)
+
+    def check(self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, machine: Machine) -> None:
+        check_threads(p.tx, p.ty)
+        for name, n in (("unroll_columns", p.unroll_columns), ("unroll_rows", p.unroll_rows)):
+            require(1 <= n <= MOST_UNROLLED, f"{name} = {n}: 1 to {MOST_UNROLLED}")
+        outer = len(analysis.loops(analysis.kept)) - 1
+        if p.parts:
+            most, access = _folded(analysis, p.access._replace(lanes=1), env, alignments)
+            require(most > 0, "parts: memory does not run through rows as through one, or not in vectors")
+            lanes = p.access.lanes
+            require(
+                lanes == access.lanes and p.access.aligns == access.aligns,
+                f"parts: vectors across rows have {access.lanes} elements here",
+            )
+            (elements, _), (rows, *_) = analysis.values(_flat_extents, env), analysis.values(_steps_across, env)
+            require(
+                p.parts > 0 and rows % p.parts == 0 and elements % (p.parts * lanes) == 0,
+                f"parts = {p.parts}: they do not divide {rows} rows into whole vectors",
+            )
+            outer -= 1
+            require(p.parts == 1 or (p.ty == 1 and p.unroll_rows == p.parts), "parts: a thread has one of each")
+        else:
+            self.check_access(analysis, p, True, env, alignments, machine)
+        rows_are = p.ty * p.unroll_rows
+        require(outer > 0 or p.parts > 1 or rows_are == 1, f"ty * unroll_rows = {rows_are}: there are no rows")
 
 
 def _folded(

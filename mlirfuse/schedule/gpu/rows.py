@@ -16,20 +16,26 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from mlirfuse.analysis import joint
-from mlirfuse.analysis.phases import Analysis
+from mlirfuse.analysis.phases import Analysis, is_outer
+from mlirfuse.core.machine import Machine
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
 from mlirfuse.lowering import reductions as red
+from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu import staging as gpu_staging
-from mlirfuse.schedule.gpu.kernel import Access, GpuKernel
+from mlirfuse.schedule.gpu.access import Access, access_of, hint_of, moved
 from mlirfuse.schedule.gpu.partial import finish
-from mlirfuse.schedule.gpu.row_body import Rows, at_own_index, read_by, row_inputs
+from mlirfuse.schedule.gpu.row_body import Rows as RowsBody
+from mlirfuse.schedule.gpu.row_body import at_own_index, read_by, row_inputs
 from mlirfuse.schedule.gpu.row_forms import UNROLL, in_loops, in_registers, in_shared
 from mlirfuse.schedule.gpu.row_shift import ShiftedRows
+from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_cluster, check_threads
+from mlirfuse.schedule.scheduler import Alignments, Sizes, power_of_two, require
 
 SHIFTED = 6 << 10  # elements of the shortest rows whose vectors may begin before them
 REGISTERS = 64 << 10  # of a multiprocessor, on every chip
+MOST_HELD = 512  # elements in registers of a thread: more is only longer to compile
 SYSTEM_SHARED = 1 << 10  # bytes of shared memory that the system takes for each block
 
 
@@ -57,27 +63,100 @@ class Params(NamedTuple):
     ahead: bool = False
 
 
-def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
-    """The kernels that compute ``analysis``: two if it is split."""
-    rows = (ShiftedRows if p.shifted else Rows)(name, analysis, slots, p)
-    form = in_shared if p.staged else in_registers if p.chunks else in_loops
-    kernels = [rows.finish(form(rows))]
-    if p.split > 1:
-        kernels.append(finish(f"{name}_finish", analysis, slots, p.access, p.split, rows.phases[0], points=1))
-    return kernels
+class Rows(GpuScheduler[Params]):
+    """Reductions along rows, and what is as long as they are."""
 
+    name = "rows"
+    Params = Params
 
-def candidates(
-    analysis: Analysis, access: Access, env: dict[str, int], alignments: dict[Value, int], machine
-) -> Iterator[Params]:
-    """Parameters worth trying for these sizes, the model's choice first."""
-    kept, length = analysis.values(_extents, env)
-    may_shift = length >= SHIFTED and access.lanes * analysis.once(_row).widest < 16
-    wider = _shifted_access(analysis, access, env, alignments, machine) if may_shift else access
-    yield analysis.remembered(_choice, access, wider, _leading_bits(kept), length, machine)
-    if not may_shift:
-        wider = _shifted_access(analysis, access, env, alignments, machine)
-    yield from _Rows(analysis, access, wider, kept, length, machine).others()
+    def takes(self, analysis: Analysis) -> bool:
+        return bool(analysis.phases) and not analysis.partials and not analysis.finishing
+
+    def candidates(self, analysis: Analysis, env: Sizes, alignments: Alignments, machine: Machine) -> Iterator[Params]:
+        if is_outer(analysis, env):
+            return
+        hint = hint_of(analysis, *moved(analysis, env, machine), machine)
+        access = access_of(analysis, False, env, alignments, hint)
+        kept, length = analysis.values(_extents, env)
+        may_shift = length >= SHIFTED and access.lanes * analysis.once(_row).widest < 16
+        wider = _shifted_access(analysis, access, env, alignments, machine) if may_shift else access
+        first = analysis.remembered(_choice, access, wider, _leading_bits(kept), length, machine)
+        yield first
+        if not may_shift:
+            wider = _shifted_access(analysis, access, env, alignments, machine)
+        others = _Rows(analysis, access, wider, kept, length, machine).others()
+        yield from (p for p in dict.fromkeys(others) if p != first)
+
+    def better_in_stages(self, analysis: Analysis, p: Params, env: Sizes, machine: Machine) -> bool | None:
+        """Where blocks are few and each has much to read."""
+        if analysis.once(_row).one_pass:
+            return None
+        kept, length = analysis.values(_extents, env)
+        blocks = -(-kept // p.ty) * p.cluster
+        nbytes = kept * length * analysis.once(_row).row_bytes
+        if p.chunks:  # in registers, or a cluster's shared memory
+            return blocks <= machine.sm_count // 4 and nbytes >= 100_000 * blocks
+        return blocks < machine.sm_count // 2 and nbytes >= 250_000 * blocks
+
+    def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
+        """Two if the rows are split."""
+        rows = (ShiftedRows if p.shifted else RowsBody)(name, analysis, slots, p)
+        form = in_shared if p.staged else in_registers if p.chunks else in_loops
+        kernels = [rows.finish(form(rows))]
+        if p.split > 1:
+            kernels.append(finish(f"{name}_finish", analysis, slots, p.access, p.split, rows.phases[0], points=1))
+        return kernels
+
+    def check(self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, machine: Machine) -> None:
+        _, length = analysis.values(_extents, env)
+        row, lanes = analysis.once(_row), p.access.lanes
+        if p.shifted:
+            require(p.staged, "shifted: rows that begin at any element are staged")
+            wider = _shifted_access(analysis, p.access._replace(lanes=1), env, alignments, machine)
+            require(
+                lanes == wider.lanes > 1 and p.access.aligns == wider.aligns,
+                f"shifted: such vectors have {wider.lanes} elements here"
+                if wider.lanes > 1
+                else "shifted: not these rows",
+            )
+        else:
+            self.check_access(analysis, p, False, env, alignments, machine)
+        check_threads(p.tx, p.ty)
+        check_cluster(p.cluster, machine)
+        threads, most = p.tx * p.ty, machine.threads_per_sm
+        require(1 <= p.resident and p.resident * threads <= most, f"resident = {p.resident}: at most {most // threads}")
+        require(
+            p.cluster == 1 or (p.ty == 1 and p.tx >= p.cluster), "cluster: its blocks have one row, and as many threads"
+        )
+        require(p.chunks >= 0 and p.split >= 1, "chunks, split: not negative")
+        if not p.chunks:
+            require(
+                p.cluster == 1 and not p.staged and not p.ahead,
+                "chunks = 0: rows are in no cluster, not staged, not ahead",
+            )
+            require(p.split == 1 or (p.ty == 1 and row.one_pass), "split: rows alone in a block, in one pass")
+            require(power_of_two(p.split), f"split = {p.split}: a power of two")
+            return
+        require(p.split == 1, "split: rows that are kept are not")
+        stride = p.tx * p.cluster * lanes
+        held, needed = p.chunks * stride, length + lanes - 1 if p.shifted else length
+        require(held >= needed, f"tx * cluster * chunks * lanes = {held}: a row has {needed} elements")
+        inside = max(0, (length - lanes) // stride) if p.shifted else length // stride
+        require(
+            0 <= p.whole <= min(p.chunks, inside),
+            f"whole = {p.whole}: {min(p.chunks, inside)} chunks are inside the row",
+        )
+        if not p.staged:
+            held = p.chunks * lanes
+            require(held <= MOST_HELD, f"chunks * lanes = {held}: a thread holds at most {MOST_HELD} elements")
+            return
+        require(machine.async_copies, f"staged: {machine.chip} has no copies to shared memory")
+        require(p.ty == 1, f"ty = {p.ty}: staged rows are alone in a block")
+        require(p.shifted or analysis.once(_copied_whole, p.access), "staged: rows cannot be copied 16 bytes at a time")
+        vector_bytes, accumulators = lanes * row.row_bytes, analysis.once(_accumulators)
+        nbytes = _shared_bytes(p.tx, p.cluster, p.chunks, vector_bytes, accumulators)
+        room = machine.shared_per_block
+        require(nbytes <= room, f"chunks = {p.chunks}: {nbytes} bytes of shared memory, a block has {room}")
 
 
 def _choice(analysis: Analysis, *given) -> Params:
@@ -397,27 +476,6 @@ class _Rows:
         return Params(self.access, tx, max(1, 128 // tx) if split == 1 else 1, 0, split=split, online=row.shorter)
 
 
-def only_reduces(analysis: Analysis) -> bool:
-    """Whether rows are only reduced, in one pass: nothing as long is written."""
-    return analysis.once(_row).single
-
-
-def in_one_pass(analysis: Analysis) -> bool:
-    """Whether one pass over the rows does, in which what is as long as they are may be written."""
-    return analysis.once(_row).one_pass
-
-
-def better_in_stages(analysis: Analysis, p: Params, env: dict[str, int], machine) -> bool:
-    """Whether stages take less time than what is chosen for the rows as a whole: where blocks are few and each has much
-    to read."""
-    kept, length = analysis.values(_extents, env)
-    blocks = -(-kept // p.ty) * p.cluster
-    nbytes = kept * length * analysis.once(_row).row_bytes
-    if p.chunks:  # in registers, or a cluster's shared memory
-        return blocks <= machine.sm_count // 4 and nbytes >= 100_000 * blocks
-    return blocks < machine.sm_count // 2 and nbytes >= 250_000 * blocks
-
-
 @functools.lru_cache
 def _places(vectors: int, registers: int, cluster_sizes: tuple[int, ...]) -> tuple[list, list]:
     """Places that hold a row of so many vectors, as (threads along the row, blocks a cluster, chunks a thread): in a
@@ -481,11 +539,16 @@ def _places_in_shared(vectors: int, vector_bytes: int, accumulators: int, kept: 
     for tx in (256, 128, 512):
         for cluster in machine.cluster_sizes:
             chunks = -(-vectors // (tx * cluster))
-            nbytes = chunks * tx * vector_bytes + accumulators * (16 + tx // 4 + cluster * 8)
+            nbytes = _shared_bytes(tx, cluster, chunks, vector_bytes, accumulators)
             if nbytes <= machine.shared_per_block:
                 blocks = (machine.shared_per_block + SYSTEM_SHARED) // (nbytes + SYSTEM_SHARED)
                 found.append(_Place(tx, cluster, chunks, max(0, machine.sm_count - kept * cluster), blocks))
     return tuple(found)
+
+
+def _shared_bytes(tx: int, cluster: int, chunks: int, vector_bytes: int, accumulators: int) -> int:
+    """Of a block: its part of a row, and what its threads exchange."""
+    return chunks * tx * vector_bytes + accumulators * (16 + tx // 4 + cluster * 8)
 
 
 def _shifted_access(

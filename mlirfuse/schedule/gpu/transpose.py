@@ -14,13 +14,18 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from mlirfuse.analysis.phases import Analysis, size_of
+from mlirfuse.core.machine import Machine
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Index
+from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
-from mlirfuse.schedule.gpu.kernel import Access, GpuBody, GpuKernel
+from mlirfuse.schedule.gpu.access import Access, access_of, hint_of, moved
+from mlirfuse.schedule.gpu.kernel import GpuBody
+from mlirfuse.schedule.gpu.scheduler import LARGEST_BLOCK, GpuScheduler
+from mlirfuse.schedule.scheduler import Alignments, Sizes, power_of_two, require
 
 
 class Params(NamedTuple):
@@ -37,7 +42,7 @@ class Params(NamedTuple):
     threads: int
 
 
-def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
+def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
     """The kernel that computes ``analysis``."""
     body = GpuBody(name, analysis, slots, p.access, p.threads)
     e, k = body.e, body.k
@@ -120,11 +125,55 @@ def emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKern
     return [body.finish(grid)]
 
 
-def candidates(
-    analysis: Analysis, access: Access, env: dict[str, int], alignments: dict[Value, int], machine
-) -> Iterator[Params]:
-    """Parameters where an input over the whole domain is contiguous along another loop than the output's innermost;
-    else none."""
+class Transpose(GpuScheduler[Params]):
+    """Elements of outputs from elements of inputs that lie along another dimension."""
+
+    name = "transpose"
+    Params = Params
+
+    def takes(self, analysis: Analysis) -> bool:
+        alone = not analysis.phases and not analysis.partials and not analysis.finishing
+        return alone and bool(analysis.once(_whole_inputs))
+
+    def candidates(self, analysis: Analysis, env: Sizes, alignments: Alignments, machine: Machine) -> Iterator[Params]:
+        """Parameters where an input over the whole domain is contiguous along another loop than the output's innermost;
+        else none."""
+        return _candidates(analysis, env, alignments, machine)
+
+    def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
+        return _emit(name, analysis, slots, p)
+
+    def widest(self, analysis: Analysis, p: Params) -> list[int]:
+        """Of what is staged, vectors along the reading loop."""
+        along = analysis.loops(analysis.kept)[p.reading][-1]
+        out = super().widest(analysis, p)
+        for at, value in enumerate(analysis.inputs):
+            if analysis.axis_stride(value, along) != 0:
+                out[at] = max(out[at], p.read_lanes * analysis.stored(value).bytes)
+        return out
+
+    def check(self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, machine: Machine) -> None:
+        found = list(self.candidates(analysis, env, alignments, machine))
+        require(bool(found), "transpose: for these sizes nothing is read along another loop, or too little")
+        wanted, most = found[0], max(c.read_lanes for c in found)
+        require(
+            p.reading == wanted.reading, f"reading = {p.reading}: inputs are contiguous along loop {wanted.reading}"
+        )
+        require(p.staged == wanted.staged, f"staged = {list(p.staged)}: those read along it are {list(wanted.staged)}")
+        require(power_of_two(p.tile) and power_of_two(p.threads), "tile, threads: powers of two")
+        require(32 <= p.threads <= LARGEST_BLOCK, f"threads = {p.threads}: 32 to {LARGEST_BLOCK}")
+        for name, lanes in (("read_lanes", p.read_lanes), ("lanes", p.access.lanes)):
+            require(
+                power_of_two(lanes) and lanes <= p.tile, f"{name} = {lanes}: a power of two up to the tile's {p.tile}"
+            )
+            vectors = p.tile // lanes
+            fits = vectors <= p.threads and p.threads // vectors <= p.tile
+            require(fits, f"{name} = {lanes}: {p.threads} threads do not divide {p.tile} rows of {vectors} vectors")
+        require(p.read_lanes <= most, f"read_lanes = {p.read_lanes}: memory admits {most} here")
+        self.check_access(analysis, p, True, env, alignments, machine)
+
+
+def _candidates(analysis: Analysis, env: Sizes, alignments: Alignments, machine: Machine) -> Iterator[Params]:
     inputs = analysis.once(_whole_inputs)
     if not inputs:
         return
@@ -152,13 +201,16 @@ def candidates(
             places = [places[1], places[0]]  # not a tile for each multiprocessor
         elif tiles >= 8 * machine.sm_count and tile * tile * widest >= 512 * 32:  # 32 bytes a thread
             places = [places[2], *places[:2]]
+        access = access_of(analysis, True, env, alignments, hint_of(analysis, *moved(analysis, env, machine), machine))
         along_reading = extent <= 4 * width  # else, those that run together would write to too many places
         for (size, threads), first in itertools.product(places, (along_reading, not along_reading)):
             most = size * size // threads  # lanes of vectors of which a tile has one for each thread
-            read_lanes, aligns = min(lanes, most), list(access.aligns)
+            read_lanes, write_lanes = min(lanes, most), min(access.lanes, most)
+            both = analysis.inputs + analysis.outputs
+            aligns = [min(a, write_lanes * analysis.stored(v).bytes) for a, v in zip(access.aligns, both)]
             for v, _ in read:
                 aligns[analysis.inputs.index(v)] = read_lanes * v.dtype.bytes
-            narrowed = access._replace(lanes=min(access.lanes, most), aligns=tuple(aligns))
+            narrowed = access._replace(lanes=write_lanes, aligns=tuple(aligns))
             yield Params(narrowed, size, n, read_lanes, positions, first, threads)
         return
 

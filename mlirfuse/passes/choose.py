@@ -1,0 +1,115 @@
+"""fusion-choose: the schedule of every segment, for one set of sizes."""
+
+from __future__ import annotations
+
+from mlirfuse.core.errors import ScheduleError
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.graph import Graph, Segment, walk
+from mlirfuse.lowering.host_plan import parts_of, plan
+from mlirfuse.lowering.host_steps import Kernels
+from mlirfuse.passes.base import Pass, PassError, register
+from mlirfuse.schedule import targets
+from mlirfuse.schedule.program import SegmentedProgram
+
+
+@register
+class Choose(Pass):
+    """Chooses how each segment becomes kernels, for one set of sizes, and writes it on the segment: the scheduler, and all of
+    its parameters. What a segment's ``schedule`` says already is kept, and checked: an impossible one is an error that names
+    the constraint. `fusion-schedule` writes the kernels that stand there.
+
+    ``target`` is spelled as for ``jit``. ``sizes`` gives the sizes that parameters are chosen for, by symbol:
+    ``sizes=s0:1024,s1:770``. Those that it leaves out are 1024 for the innermost dimension of an argument, 256 for the
+    next one, 8 for the others; strides that are symbols are those of rows without gaps. Alignment is what
+    ``fusion.align`` states; an argument that states nothing about its layout is contiguous and 256-byte aligned.
+
+    Before::
+
+        %1 = "fusion.segment"(%arg0) ({ … }) {scheduler = "normalization"}
+
+    After::
+
+        %1 = "fusion.segment"(%arg0) ({ … }) {scheduler = "normalization",
+          schedule = {scheduler = "rows", access = {lanes = 4, …}, tx = 256, ty = 1, chunks = 1, …}}
+    """
+
+    name = "fusion-choose"
+    target: str = "cpu"
+    sizes: str = ""
+
+    def run(self, graph: Graph) -> None:
+        programs, env = programs_of(graph, self.name, self.target, self.sizes)
+        for program, stand_for, _ in programs:
+            params = choose(program, env)
+            for segments in stand_for:
+                program.write_schedules(params, segments)
+
+
+def programs_of(
+    graph: Graph, name: str, target: str, sizes: str
+) -> tuple[list[tuple[SegmentedProgram, list[dict[Segment, Segment]], str]], dict[str, int]]:
+    """The programs of kernels of a segmented function, and the sizes that the options of the pass ``name`` give. Beside each
+    program the segments that its own stand for, at each place where it is launched, and its number where there are several.
+    Raises :class:`PassError`."""
+    ops = [op for op in walk(graph.body) if op.row.kind != "foreign"]
+    loose = next((op for op in ops if op.segment is None and (op.group is not None or op.row.kind != "library")), None)
+    if loose is not None and (loose.group is not None or all(op.segment is None for op in ops)):
+        raise PassError(f"{name}: {loose.name} is in no segment: run fusion-to-segments first", loose.loc)
+    env, machine = example_sizes(graph, parse_sizes(sizes)), targets.of(target)
+    if all(op.segment is not None for op in graph.ops):
+        return [(SegmentedProgram(graph, machine, env), [{}], "")], env
+    found, sequence = [], plan(graph)
+    for at, part in enumerate(parts_of(sequence)):
+        for symbol in part.symbols:
+            env.setdefault(symbol, 256)  # told by a value as the program runs
+        program = SegmentedProgram(part.graph, machine, {s: env[s] for s in part.symbols}, part.axes)
+        for step in program.steps:
+            step.name += f"_part{at}"
+        launches = [step for step in sequence.walk() if isinstance(step, Kernels) and step.part is part]
+        found.append((program, [step.segments for step in launches], str(at)))
+    return found, env
+
+
+def choose(program: SegmentedProgram, env: dict[str, int]) -> tuple:
+    """The schedule of each step for these sizes. Raises :class:`PassError` where one that is given is not possible."""
+    graph = program.graph
+    alignments = {v: layout.align for v, layout in zip(graph.args, graph.layouts) if layout is not None}
+    try:
+        return program.target.parameters(program, env, alignments)
+    except ScheduleError as error:
+        raise PassError(str(error)) from error
+
+
+def parse_sizes(text: str) -> dict[str, int]:
+    """``s0:1024,s1:770`` as a dict. Raises :class:`PassError`."""
+    out = {}
+    for piece in filter(None, text.split(",")):
+        name, _, number = piece.partition(":")
+        if not name or not number.isdigit() or int(number) < 1:
+            raise PassError(f"sizes: '{piece}' is no NAME:NUMBER with a positive number; such as sizes=s0:1024,s1:770")
+        out[name] = int(number)
+    return out
+
+
+def example_sizes(graph: Graph, given: dict[str, int]) -> dict[str, int]:
+    """A value for each size symbol of ``graph``: the ``given`` one, or what :class:`Schedule` says."""
+    env = {}
+    for value in graph.args:
+        for inner, n in enumerate(reversed(value.shape)):
+            for symbol in sorted(sz.symbols(n)):
+                env.setdefault(symbol, (1024, 256)[inner] if inner < 2 else 8)
+    unknown = (
+        set(given) - set(env) - {s for layout in graph.layouts if layout for n in layout.strides for s in sz.symbols(n)}
+    )
+    if unknown:
+        raise PassError(
+            f"sizes: the function has no symbol '{sorted(unknown)[0]}'; it has {', '.join(sorted(env)) or 'none'}"
+        )
+    env |= given
+    for value, layout in zip(graph.args, graph.layouts):
+        running = 1
+        for n, stride in zip(reversed(value.shape), reversed(layout.strides if layout else ())):
+            for symbol in sorted(sz.symbols(stride)):
+                env.setdefault(symbol, running)
+            running *= sz.substitute(n, env)
+    return env

@@ -1,0 +1,45 @@
+"""Which outputs of CPU kernels are stored past the caches."""
+
+from __future__ import annotations
+
+from mlirfuse.analysis.phases import Analysis
+from mlirfuse.core.machine import Host
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.graph import Value
+from mlirfuse.schedule.cpu.kernel import lanes_of
+from mlirfuse.schedule.scheduler import Alignments, Sizes
+
+ALIGNED = 64  # bytes: what results and the workspace are aligned to
+
+
+def streams(analysis: Analysis, outputs: list[Value], env: Sizes, alignments: Alignments, host: Host) -> bool:
+    """Whether ``outputs`` should be stored past the caches: together they do not stay there, and every vector of them
+    is aligned."""
+    if not outputs or host.vector_bytes < 32:
+        return False
+    sizes = dict(zip(analysis.outputs, analysis.once(_output_sizes)(env)))
+    if sum([sizes[v][0] for v in outputs]) <= host.last_cache // 2:
+        return False
+    return can_stream(analysis, outputs, env, alignments, host)
+
+
+def can_stream(analysis: Analysis, outputs: list[Value], env: Sizes, alignments: Alignments, host: Host) -> bool:
+    """Whether every vector of ``outputs`` is aligned, and the processor has stores past the caches for them."""
+    if host.vector_bytes < 32:
+        return False
+    sizes = dict(zip(analysis.outputs, analysis.once(_output_sizes)(env)))
+    lanes = lanes_of(analysis, host)
+    for value in outputs:
+        nbytes, vector = value.dtype.bytes, lanes * value.dtype.bytes
+        aligned = all(s * nbytes % vector == 0 for s in sizes[value][1] if s != 1)
+        if vector < 16 or not aligned or min(alignments.get(value, ALIGNED), ALIGNED) < vector:
+            return False
+    return True
+
+
+def _output_sizes(analysis: Analysis):
+    """A function of the sizes: the bytes of each output, and its strides."""
+    pairs = [f"(({v.numel})*{v.dtype.bytes}, {sz.spelled(analysis.strides[v])})" for v in analysis.outputs]
+    return sz.function(
+        sz.spelled(pairs), sz.symbols_of(n for v in analysis.outputs for n in (v.numel, *analysis.strides[v]))
+    )

@@ -1,0 +1,71 @@
+"""What schedulers of a GPU share."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any, TypeVar
+
+from mlirfuse.analysis.phases import Analysis
+from mlirfuse.core.machine import Machine
+from mlirfuse.lowering.module import GpuKernel
+from mlirfuse.lowering.slots import Slots
+from mlirfuse.schedule import spelling
+from mlirfuse.schedule.gpu import access
+from mlirfuse.schedule.scheduler import Alignments, Scheduler, Sizes, Written, power_of_two, require
+
+P = TypeVar("P", bound=tuple[Any, ...])
+LARGEST_BLOCK = 1024  # threads
+
+
+class GpuScheduler(Scheduler[P, Machine]):
+    """A scheduler whose parameters begin with an ``access``."""
+
+    @abstractmethod
+    def kernels(self, name: str, analysis: Analysis, slots: Slots, params: P) -> list[GpuKernel]:
+        """The kernels that compute ``analysis``."""
+
+    def emit(self, name: str, analysis: Analysis, slots: Slots, params: P, machine: Machine) -> Written:
+        yield analysis, self.kernels(name, analysis, slots, params)
+
+    def widest(self, analysis: Analysis, params: P) -> list[int]:
+        """The bytes of the widest vector of each input and output."""
+        lanes = params.access.lanes  # type: ignore[attr-defined]
+        return [lanes * analysis.stored(v).bytes for v in analysis.inputs + analysis.outputs]
+
+    def read(
+        self, given: spelling.Attributes, analysis: Analysis, env: Sizes, alignments: Alignments, machine: Machine
+    ) -> P:
+        """As :meth:`Scheduler.read`; where lanes are given and no alignments, these are of such vectors."""
+        params: Any = super().read(given, analysis, env, alignments, machine)
+        wanted = given.get("access", {})
+        if "lanes" in wanted and "aligns" not in wanted:
+            aligns = tuple(map(min, params.access.aligns, self.widest(analysis, params)))
+            params = params._replace(access=params.access._replace(aligns=aligns))
+        return params
+
+    def check_access(
+        self,
+        analysis: Analysis,
+        params: P,
+        along_kept: bool,
+        env: Sizes,
+        alignments: Alignments,
+        machine: Machine,
+    ) -> None:
+        """Raises :class:`ScheduleError` where memory is not as the parameters assume."""
+        given = params.access  # type: ignore[attr-defined]
+        access.check(analysis, given, along_kept, env, alignments, machine, self.widest(analysis, params))
+
+
+def check_threads(tx: int, ty: int) -> None:
+    """Raises :class:`ScheduleError` where there are no blocks of ``tx`` by ``ty`` threads."""
+    require(power_of_two(tx) and power_of_two(ty), f"tx = {tx}, ty = {ty}: both are powers of two")
+    require(tx * ty <= LARGEST_BLOCK, f"tx * ty = {tx * ty}: a block has at most {LARGEST_BLOCK} threads")
+
+
+def check_cluster(cluster: int, machine: Machine) -> None:
+    """Raises :class:`ScheduleError` where the machine has no such clusters."""
+    sizes = machine.cluster_sizes
+    require(
+        cluster in sizes, f"cluster = {cluster}: {machine.chip} has clusters of {', '.join(map(str, sizes))} blocks"
+    )

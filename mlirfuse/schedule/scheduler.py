@@ -1,0 +1,171 @@
+"""What a scheduler is, and the schedulers of a target together: which takes a segment, with which parameters.
+
+Adding one is a file with a subclass of :class:`Scheduler`, and a line in the list of its target
+(``schedule/cpu/choice.py``, ``schedule/gpu/choice.py``).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar, Generic, TypeVar
+
+from mlirfuse.analysis.phases import Analysis
+from mlirfuse.core.errors import CompileError, ScheduleError
+from mlirfuse.ir.graph import Value
+from mlirfuse.lowering.slots import Slots
+from mlirfuse.schedule import spelling
+
+P = TypeVar("P", bound=tuple[Any, ...])
+M = TypeVar("M")  # Host or Machine
+Sizes = dict[str, int]  # of a call, by symbol
+Alignments = dict[Value, int]  # bytes, of tensors' addresses; what is not there is aligned as allocations are
+Params = Any  # a scheduler's own named tuple
+Written = Iterator[tuple[Analysis, list[Any]]]  # the kernels of a segment, or of each of its stages
+
+
+class Scheduler(ABC, Generic[P, M]):
+    """One way to make kernels of a segment.
+
+    ``Params`` is what decides their code: a named tuple of bools, ints, strings, tuples of those and named tuples, since it is
+    hashed and compared whenever a call has new sizes. Two calls with the same parameters run the same code.
+    """
+
+    name: ClassVar[str]
+    Params: ClassVar[type]
+
+    @abstractmethod
+    def takes(self, analysis: Analysis) -> bool:
+        """Whether it can write the kernels of this segment, for some sizes at least."""
+
+    @abstractmethod
+    def candidates(self, analysis: Analysis, env: Sizes, alignments: Alignments, machine: M) -> Iterator[P]:
+        """Parameters worth measuring for these sizes, all different, the model's choice first; none where another scheduler
+        shall take it."""
+
+    def better_in_stages(self, analysis: Analysis, params: P, env: Sizes, machine: M) -> bool | None:
+        """Whether stages (:mod:`mlirfuse.schedule.staged`) take less time than ``params``; None: they are not worth trying."""
+        return None
+
+    @abstractmethod
+    def emit(self, name: str, analysis: Analysis, slots: Slots, params: P, machine: M) -> Written:
+        """The kernels, whose names begin with ``name``, each with the part of the segment that it computes."""
+
+    @abstractmethod
+    def check(self, analysis: Analysis, params: P, env: Sizes, alignments: Alignments, machine: M) -> None:
+        """Raises :class:`ScheduleError` with the constraint that parameters violate for these sizes: kernels would be wrong,
+        or could not be launched."""
+
+    def attributes(self, params: P) -> spelling.Attributes:
+        """Every parameter as an attribute."""
+        return spelling.attributes(params)
+
+    def read(self, given: spelling.Attributes, analysis: Analysis, env: Sizes, alignments: Alignments, machine: M) -> P:
+        """The parameters with these attributes, those that are not given as the model chooses them for these sizes. Raises
+        :class:`ScheduleError`."""
+        chosen = next(self.candidates(analysis, env, alignments, machine), None)
+        return spelling.read(self.Params, given, chosen)
+
+
+def require(holds: bool, constraint: str) -> None:
+    """Raises :class:`ScheduleError` with the constraint where it does not hold."""
+    if not holds:
+        raise ScheduleError(constraint)
+
+
+def power_of_two(n: int) -> bool:
+    return n > 0 and n & (n - 1) == 0
+
+
+class StagesScheduler(Scheduler[P, M]):
+    """One that divides a segment into stages, for which other schedulers write kernels."""
+
+    @abstractmethod
+    def by_phases(self, analysis: Analysis, env: Sizes, alignments: Alignments, machine: M) -> P:
+        """A stage for each phase of reductions, each as it is chosen by itself."""
+
+
+class Schedulers(Generic[M]):
+    """The schedulers of a target, in the order in which they are asked, first ``staged`` of them all: where another says that
+    stages are better than what it has chosen, those are taken."""
+
+    def __init__(
+        self, staged: Callable[[Schedulers[M]], StagesScheduler[Any, M]], schedulers: Sequence[Scheduler[Any, M]]
+    ):
+        self.staged = staged(self)
+        self.all = (self.staged, *schedulers)
+        self._of = {s.Params: s for s in self.all}
+        self._named = {s.name: s for s in self.all}
+
+    def of(self, params: Params) -> Scheduler[Any, M]:
+        """The scheduler that parameters belong to."""
+        return self._of[type(params)]
+
+    def choose(self, analysis: Analysis, env: Sizes, alignments: Alignments, machine: M) -> Params:
+        """The model's choice for these sizes: the first of :meth:`candidates`. Raises :class:`CompileError` where no scheduler
+        takes the segment."""
+        for scheduler in analysis.once(self._takers):
+            for params in scheduler.candidates(analysis, env, alignments, machine):
+                if scheduler.better_in_stages(analysis, params, env, machine):
+                    return self.staged.by_phases(analysis, env, alignments, machine)
+                return params
+        raise CompileError("no scheduler takes this segment")
+
+    def candidates(self, analysis: Analysis, env: Sizes, alignments: Alignments, machine: M) -> Iterator[Params]:
+        """Parameters worth measuring for these sizes, the model's choice first; the others are made when they are asked
+        for. Raises :class:`CompileError` where there are none."""
+        none = True
+        for scheduler in analysis.once(self._takers):
+            found = scheduler.candidates(analysis, env, alignments, machine)
+            for first in found:
+                none = False
+                better = scheduler.better_in_stages(analysis, first, env, machine)
+                if better:
+                    yield self.staged.by_phases(analysis, env, alignments, machine)
+                yield first
+                if better is False:
+                    yield self.staged.by_phases(analysis, env, alignments, machine)
+                yield from found
+        if none:
+            raise CompileError("no scheduler takes this segment")
+
+    def _takers(self, analysis: Analysis) -> list[Scheduler[Any, M]]:
+        """Those that are asked for candidates: stages are offered where others say so, but for what they alone take."""
+        takers = [scheduler for scheduler in self.all if scheduler.takes(analysis)]
+        return takers if takers == [self.staged] else [s for s in takers if s is not self.staged]
+
+    def emit(self, name: str, analysis: Analysis, slots: Slots, params: Params, machine: M) -> Written:
+        """The kernels of the scheduler that ``params`` belong to."""
+        return self.of(params).emit(name, analysis, slots, params, machine)
+
+    def check(self, analysis: Analysis, params: Params, env: Sizes, alignments: Alignments, machine: M) -> None:
+        """Raises :class:`ScheduleError` with the constraint that ``params`` violate for these sizes."""
+        scheduler = self.of(params)
+        if not scheduler.takes(analysis):
+            raise ScheduleError(f"scheduler '{scheduler.name}' does not take this segment")
+        scheduler.check(analysis, params, env, alignments, machine)
+
+    # ---- as attributes
+
+    def attributes(self, params: Params) -> spelling.Attributes:
+        """A schedule as the attribute dictionary that stands on a segment: its scheduler's name and every parameter."""
+        scheduler = self.of(params)
+        return {"scheduler": scheduler.name} | scheduler.attributes(params)
+
+    def read(
+        self, given: spelling.Attributes, analysis: Analysis, env: Sizes, alignments: Alignments, machine: M
+    ) -> Params:
+        """The schedule of a segment for these sizes, of which ``given`` names some parameters or all; the others are as the
+        model chooses them. It is checked. Raises :class:`ScheduleError`."""
+        name = given.get("scheduler")
+        if name is None:
+            name = self.of(self.choose(analysis, env, alignments, machine)).name
+        if name not in self._named:
+            raise ScheduleError(f"no scheduler '{name}': there are {', '.join(self._named)}")
+        scheduler = self._named[name]
+        if not scheduler.takes(analysis):
+            raise ScheduleError(f"scheduler '{name}' does not take this segment")
+        fields = {key: value for key, value in given.items() if key != "scheduler"}
+        params = scheduler.read(fields, analysis, env, alignments, machine)
+        scheduler.check(analysis, params, env, alignments, machine)
+        return params

@@ -1,0 +1,200 @@
+// A schedule that is not possible is an error that names the constraint.
+// RUN: not mlirfuse-opt %s --split-input-file --pass-pipeline='builtin.module(fusion-schedule{target=cuda:sm_90 sizes=s0:4096,s1:1026})' 2>&1 | FileCheck %s
+
+// CHECK: error: mlirfuse_normalization0: lanes = 4: for these sizes vectors of at most 2 end where a line of memory does
+func.func @softmax(%x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}) -> tensor<?x?xf32> {
+  %0 = "fusion.group"(%x) ({
+  ^bb0(%a: tensor<?x?xf32>):
+    %1 = "fusion.segment"(%a) ({
+    ^bb0(%b: tensor<?x?xf32>):
+      %m = "fusion.max"(%b) {axes = [1], keepdims = true} : (tensor<?x?xf32>) -> tensor<?x1xf32>
+      %d = "fusion.sub"(%b, %m) : (tensor<?x?xf32>, tensor<?x1xf32>) -> tensor<?x?xf32>
+      %e = "fusion.exp"(%d) : (tensor<?x?xf32>) -> tensor<?x?xf32>
+      %s = "fusion.sum"(%e) {axes = [1], keepdims = true} : (tensor<?x?xf32>) -> tensor<?x1xf32>
+      %y = "fusion.div"(%e, %s) : (tensor<?x?xf32>, tensor<?x1xf32>) -> tensor<?x?xf32>
+      "fusion.yield"(%y) : (tensor<?x?xf32>) -> ()
+    }) {scheduler = "normalization", schedule = {access = {lanes = 4 : i64}}} : (tensor<?x?xf32>) -> tensor<?x?xf32>
+    "fusion.yield"(%1) : (tensor<?x?xf32>) -> ()
+  }) : (tensor<?x?xf32>) -> tensor<?x?xf32>
+  return %0 : tensor<?x?xf32>
+}
+
+// -----
+
+// CHECK: error: mlirfuse_normalization0: tx * ty = 2048: a block has at most 1024 threads
+func.func @softmax(%x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}) -> tensor<?x?xf32> {
+  %0 = "fusion.group"(%x) ({
+  ^bb0(%a: tensor<?x?xf32>):
+    %1 = "fusion.segment"(%a) ({
+    ^bb0(%b: tensor<?x?xf32>):
+      %m = "fusion.max"(%b) {axes = [1], keepdims = true} : (tensor<?x?xf32>) -> tensor<?x1xf32>
+      %d = "fusion.sub"(%b, %m) : (tensor<?x?xf32>, tensor<?x1xf32>) -> tensor<?x?xf32>
+      %e = "fusion.exp"(%d) : (tensor<?x?xf32>) -> tensor<?x?xf32>
+      %s = "fusion.sum"(%e) {axes = [1], keepdims = true} : (tensor<?x?xf32>) -> tensor<?x1xf32>
+      %y = "fusion.div"(%e, %s) : (tensor<?x?xf32>, tensor<?x1xf32>) -> tensor<?x?xf32>
+      "fusion.yield"(%y) : (tensor<?x?xf32>) -> ()
+    }) {scheduler = "normalization", schedule = {tx = 2048 : i64, ty = 1 : i64}} : (tensor<?x?xf32>) -> tensor<?x?xf32>
+    "fusion.yield"(%1) : (tensor<?x?xf32>) -> ()
+  }) : (tensor<?x?xf32>) -> tensor<?x?xf32>
+  return %0 : tensor<?x?xf32>
+}
+
+// -----
+
+// CHECK: error: mlirfuse_normalization0: tx * cluster * chunks * lanes = 512: a row has 1026 elements
+func.func @softmax(%x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}) -> tensor<?x?xf32> {
+  %0 = "fusion.group"(%x) ({
+  ^bb0(%a: tensor<?x?xf32>):
+    %1 = "fusion.segment"(%a) ({
+    ^bb0(%b: tensor<?x?xf32>):
+      %m = "fusion.max"(%b) {axes = [1], keepdims = true} : (tensor<?x?xf32>) -> tensor<?x1xf32>
+      %d = "fusion.sub"(%b, %m) : (tensor<?x?xf32>, tensor<?x1xf32>) -> tensor<?x?xf32>
+      %e = "fusion.exp"(%d) : (tensor<?x?xf32>) -> tensor<?x?xf32>
+      %s = "fusion.sum"(%e) {axes = [1], keepdims = true} : (tensor<?x?xf32>) -> tensor<?x1xf32>
+      %y = "fusion.div"(%e, %s) : (tensor<?x?xf32>, tensor<?x1xf32>) -> tensor<?x?xf32>
+      "fusion.yield"(%y) : (tensor<?x?xf32>) -> ()
+    }) {scheduler = "normalization", schedule = {tx = 128 : i64, ty = 1 : i64, chunks = 2 : i64, whole = 0 : i64}} : (tensor<?x?xf32>) -> tensor<?x?xf32>
+    "fusion.yield"(%1) : (tensor<?x?xf32>) -> ()
+  }) : (tensor<?x?xf32>) -> tensor<?x?xf32>
+  return %0 : tensor<?x?xf32>
+}
+
+// -----
+
+// CHECK: error: mlirfuse_normalization0: cluster = 32: sm_90 has clusters of 1, 2, 4, 8, 16 blocks
+func.func @softmax(%x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}) -> tensor<?x?xf32> {
+  %0 = "fusion.group"(%x) ({
+  ^bb0(%a: tensor<?x?xf32>):
+    %1 = "fusion.segment"(%a) ({
+    ^bb0(%b: tensor<?x?xf32>):
+      %m = "fusion.max"(%b) {axes = [1], keepdims = true} : (tensor<?x?xf32>) -> tensor<?x1xf32>
+      %d = "fusion.sub"(%b, %m) : (tensor<?x?xf32>, tensor<?x1xf32>) -> tensor<?x?xf32>
+      %e = "fusion.exp"(%d) : (tensor<?x?xf32>) -> tensor<?x?xf32>
+      %s = "fusion.sum"(%e) {axes = [1], keepdims = true} : (tensor<?x?xf32>) -> tensor<?x1xf32>
+      %y = "fusion.div"(%e, %s) : (tensor<?x?xf32>, tensor<?x1xf32>) -> tensor<?x?xf32>
+      "fusion.yield"(%y) : (tensor<?x?xf32>) -> ()
+    }) {scheduler = "normalization", schedule = {tx = 256 : i64, ty = 1 : i64, cluster = 32 : i64, whole = 0 : i64}} : (tensor<?x?xf32>) -> tensor<?x?xf32>
+    "fusion.yield"(%1) : (tensor<?x?xf32>) -> ()
+  }) : (tensor<?x?xf32>) -> tensor<?x?xf32>
+  return %0 : tensor<?x?xf32>
+}
+
+// -----
+
+// CHECK: error: mlirfuse_normalization0: no scheduler 'tiles': there are staged, inner_outer, columns, rows, transpose, pointwise
+func.func @softmax(%x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}) -> tensor<?x?xf32> {
+  %0 = "fusion.group"(%x) ({
+  ^bb0(%a: tensor<?x?xf32>):
+    %1 = "fusion.segment"(%a) ({
+    ^bb0(%b: tensor<?x?xf32>):
+      %m = "fusion.max"(%b) {axes = [1], keepdims = true} : (tensor<?x?xf32>) -> tensor<?x1xf32>
+      %d = "fusion.sub"(%b, %m) : (tensor<?x?xf32>, tensor<?x1xf32>) -> tensor<?x?xf32>
+      %e = "fusion.exp"(%d) : (tensor<?x?xf32>) -> tensor<?x?xf32>
+      %s = "fusion.sum"(%e) {axes = [1], keepdims = true} : (tensor<?x?xf32>) -> tensor<?x1xf32>
+      %y = "fusion.div"(%e, %s) : (tensor<?x?xf32>, tensor<?x1xf32>) -> tensor<?x?xf32>
+      "fusion.yield"(%y) : (tensor<?x?xf32>) -> ()
+    }) {scheduler = "normalization", schedule = {scheduler = "tiles"}} : (tensor<?x?xf32>) -> tensor<?x?xf32>
+    "fusion.yield"(%1) : (tensor<?x?xf32>) -> ()
+  }) : (tensor<?x?xf32>) -> tensor<?x?xf32>
+  return %0 : tensor<?x?xf32>
+}
+
+// -----
+
+// CHECK: error: mlirfuse_normalization0: scheduler 'pointwise' does not take this segment
+func.func @softmax(%x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}) -> tensor<?x?xf32> {
+  %0 = "fusion.group"(%x) ({
+  ^bb0(%a: tensor<?x?xf32>):
+    %1 = "fusion.segment"(%a) ({
+    ^bb0(%b: tensor<?x?xf32>):
+      %m = "fusion.max"(%b) {axes = [1], keepdims = true} : (tensor<?x?xf32>) -> tensor<?x1xf32>
+      %d = "fusion.sub"(%b, %m) : (tensor<?x?xf32>, tensor<?x1xf32>) -> tensor<?x?xf32>
+      %e = "fusion.exp"(%d) : (tensor<?x?xf32>) -> tensor<?x?xf32>
+      %s = "fusion.sum"(%e) {axes = [1], keepdims = true} : (tensor<?x?xf32>) -> tensor<?x1xf32>
+      %y = "fusion.div"(%e, %s) : (tensor<?x?xf32>, tensor<?x1xf32>) -> tensor<?x?xf32>
+      "fusion.yield"(%y) : (tensor<?x?xf32>) -> ()
+    }) {scheduler = "normalization", schedule = {scheduler = "pointwise"}} : (tensor<?x?xf32>) -> tensor<?x?xf32>
+    "fusion.yield"(%1) : (tensor<?x?xf32>) -> ()
+  }) : (tensor<?x?xf32>) -> tensor<?x?xf32>
+  return %0 : tensor<?x?xf32>
+}
+
+// -----
+
+// CHECK: error: mlirfuse_normalization0: no parameter 'threads': there are access, tx, ty
+func.func @softmax(%x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}) -> tensor<?x?xf32> {
+  %0 = "fusion.group"(%x) ({
+  ^bb0(%a: tensor<?x?xf32>):
+    %1 = "fusion.segment"(%a) ({
+    ^bb0(%b: tensor<?x?xf32>):
+      %m = "fusion.max"(%b) {axes = [1], keepdims = true} : (tensor<?x?xf32>) -> tensor<?x1xf32>
+      %d = "fusion.sub"(%b, %m) : (tensor<?x?xf32>, tensor<?x1xf32>) -> tensor<?x?xf32>
+      %e = "fusion.exp"(%d) : (tensor<?x?xf32>) -> tensor<?x?xf32>
+      %s = "fusion.sum"(%e) {axes = [1], keepdims = true} : (tensor<?x?xf32>) -> tensor<?x1xf32>
+      %y = "fusion.div"(%e, %s) : (tensor<?x?xf32>, tensor<?x1xf32>) -> tensor<?x?xf32>
+      "fusion.yield"(%y) : (tensor<?x?xf32>) -> ()
+    }) {scheduler = "normalization", schedule = {threads = 4 : i64}} : (tensor<?x?xf32>) -> tensor<?x?xf32>
+    "fusion.yield"(%1) : (tensor<?x?xf32>) -> ()
+  }) : (tensor<?x?xf32>) -> tensor<?x?xf32>
+  return %0 : tensor<?x?xf32>
+}
+
+// -----
+
+// CHECK: error: mlirfuse_normalization0: tx = '128' is no int
+func.func @softmax(%x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}) -> tensor<?x?xf32> {
+  %0 = "fusion.group"(%x) ({
+  ^bb0(%a: tensor<?x?xf32>):
+    %1 = "fusion.segment"(%a) ({
+    ^bb0(%b: tensor<?x?xf32>):
+      %m = "fusion.max"(%b) {axes = [1], keepdims = true} : (tensor<?x?xf32>) -> tensor<?x1xf32>
+      %d = "fusion.sub"(%b, %m) : (tensor<?x?xf32>, tensor<?x1xf32>) -> tensor<?x?xf32>
+      %e = "fusion.exp"(%d) : (tensor<?x?xf32>) -> tensor<?x?xf32>
+      %s = "fusion.sum"(%e) {axes = [1], keepdims = true} : (tensor<?x?xf32>) -> tensor<?x1xf32>
+      %y = "fusion.div"(%e, %s) : (tensor<?x?xf32>, tensor<?x1xf32>) -> tensor<?x?xf32>
+      "fusion.yield"(%y) : (tensor<?x?xf32>) -> ()
+    }) {scheduler = "normalization", schedule = {tx = "128"}} : (tensor<?x?xf32>) -> tensor<?x?xf32>
+    "fusion.yield"(%1) : (tensor<?x?xf32>) -> ()
+  }) : (tensor<?x?xf32>) -> tensor<?x?xf32>
+  return %0 : tensor<?x?xf32>
+}
+
+// -----
+
+// CHECK: error: mlirfuse_normalization0: staged: rows cannot be copied 16 bytes at a time
+func.func @softmax(%x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}) -> tensor<?x?xf32> {
+  %0 = "fusion.group"(%x) ({
+  ^bb0(%a: tensor<?x?xf32>):
+    %1 = "fusion.segment"(%a) ({
+    ^bb0(%b: tensor<?x?xf32>):
+      %m = "fusion.max"(%b) {axes = [1], keepdims = true} : (tensor<?x?xf32>) -> tensor<?x1xf32>
+      %d = "fusion.sub"(%b, %m) : (tensor<?x?xf32>, tensor<?x1xf32>) -> tensor<?x?xf32>
+      %e = "fusion.exp"(%d) : (tensor<?x?xf32>) -> tensor<?x?xf32>
+      %s = "fusion.sum"(%e) {axes = [1], keepdims = true} : (tensor<?x?xf32>) -> tensor<?x1xf32>
+      %y = "fusion.div"(%e, %s) : (tensor<?x?xf32>, tensor<?x1xf32>) -> tensor<?x?xf32>
+      "fusion.yield"(%y) : (tensor<?x?xf32>) -> ()
+    }) {scheduler = "normalization", schedule = {tx = 128 : i64, ty = 1 : i64, chunks = 8 : i64, staged = true, whole = 4 : i64}} : (tensor<?x?xf32>) -> tensor<?x?xf32>
+    "fusion.yield"(%1) : (tensor<?x?xf32>) -> ()
+  }) : (tensor<?x?xf32>) -> tensor<?x?xf32>
+  return %0 : tensor<?x?xf32>
+}
+
+// -----
+
+// CHECK: error: mlirfuse_normalization0: stage 1: tx = 3, ty = 1: both are powers of two
+func.func @softmax(%x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}) -> tensor<?x?xf32> {
+  %0 = "fusion.group"(%x) ({
+  ^bb0(%a: tensor<?x?xf32>):
+    %1 = "fusion.segment"(%a) ({
+    ^bb0(%b: tensor<?x?xf32>):
+      %m = "fusion.max"(%b) {axes = [1], keepdims = true} : (tensor<?x?xf32>) -> tensor<?x1xf32>
+      %d = "fusion.sub"(%b, %m) : (tensor<?x?xf32>, tensor<?x1xf32>) -> tensor<?x?xf32>
+      %e = "fusion.exp"(%d) : (tensor<?x?xf32>) -> tensor<?x?xf32>
+      %s = "fusion.sum"(%e) {axes = [1], keepdims = true} : (tensor<?x?xf32>) -> tensor<?x1xf32>
+      %y = "fusion.div"(%e, %s) : (tensor<?x?xf32>, tensor<?x1xf32>) -> tensor<?x?xf32>
+      "fusion.yield"(%y) : (tensor<?x?xf32>) -> ()
+    }) {scheduler = "normalization", schedule = {scheduler = "staged", stages = [{}, {tx = 3 : i64, ty = 1 : i64}]}} : (tensor<?x?xf32>) -> tensor<?x?xf32>
+    "fusion.yield"(%1) : (tensor<?x?xf32>) -> ()
+  }) : (tensor<?x?xf32>) -> tensor<?x?xf32>
+  return %0 : tensor<?x?xf32>
+}

@@ -1,0 +1,208 @@
+"""Schedules as data: every scheduler by the same checks, and a schedule that is given by hand."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+import mlirfuse
+import mlirfuse.numpy as mnp
+from mlirfuse.core import config
+from mlirfuse.core.errors import ScheduleError
+from mlirfuse.core.machine import Machine
+from mlirfuse.dialects import fusion
+from mlirfuse.schedule import spelling, targets
+from mlirfuse.schedule.program import SegmentedProgram
+
+f32, f16 = np.float32, np.float16
+
+
+def layer_norm(x, w, b):
+    return mnp.layer_norm(x, w, b, eps=1e-5)
+
+
+def norm_backward(g, x, w):
+    h = g * w
+    c = (h * x).mean(-1, keepdims=True)
+    return h - x * c, (g * x).sum(0)
+
+
+PROGRAMS = {
+    "pointwise": (lambda x, y: np.maximum((x + y) * 1.5, 0), (24, 96), (24, 96)),
+    "bias": (lambda x, b: x + b, (24, 97), (97,)),
+    "transpose": (lambda x: x.T.copy(), (24, 96)),
+    "sum 1": (lambda x: x.sum(1), (24, 96)),
+    "sum 0": (lambda x: x.sum(0), (24, 96)),
+    "softmax 1": (lambda x: mnp.softmax(x, axis=-1), (24, 96)),
+    "softmax 0": (lambda x: mnp.softmax(x, axis=0), (24, 96)),
+    "layer norm": (layer_norm, (24, 96), (96,), (96,)),
+    "norm backward": (norm_backward, (24, 96), (24, 96), (96,)),
+}
+SIZES = [
+    (1, 1 << 20),
+    (3, 8191),
+    (64, 50257),
+    (8192, 1024),
+    (4096, 770),
+    (131072, 16),
+    (50000, 3),
+    (2, 1000),
+    (600, 64),
+]
+CHIPS = ("cpu", "cuda:sm_90", "cuda:sm_75")
+
+
+def program(name: str, target: str, dtype=f32) -> tuple[SegmentedProgram, dict[str, int], list[str]]:
+    fn, *shapes = PROGRAMS[name]
+    lowered = mlirfuse.jit(fn, target=target).lower(*[np.ones(shape, dtype) for shape in shapes])
+    made = SegmentedProgram(lowered.segmented(), targets.of(target), lowered.env)
+    return made, lowered.env, [str(n) for n in made.graph.args[0].shape]
+
+
+@pytest.mark.parametrize("target", CHIPS)
+@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("dtype", [f32, f16])
+def test_every_candidate_is_data(name, target, dtype):
+    """Candidates differ, stand in text without loss, pass their scheduler's check, and kernels can be written of them."""
+    made, env, (rows, columns) = program(name, target, dtype)
+    schedulers, machine = made.target.schedulers, made.target.machine
+    for (n, m), align in itertools.product(SIZES, (256, 4)):
+        env = env | {rows: n, columns: m}
+        aligned = {v: align for v in made.graph.args}
+        for at, step in enumerate(made.steps):
+            found = list(itertools.islice(schedulers.candidates(step.analysis, env, aligned, machine), 24))
+            assert len(set(found)) == len(found)
+            for params in found:
+                schedulers.check(step.analysis, params, env, aligned, machine)
+                attributes = schedulers.attributes(params)
+                assert spelling.parse(spelling.text(attributes)) == attributes
+                assert schedulers.read(attributes, step.analysis, env, aligned, machine) == params
+            everything = list(made.target.parameters(made, env, aligned))
+            assert everything[at] == found[0]
+            for params in {found[0], found[-1]} if (n, m) in SIZES[::4] else ():
+                everything[at] = params
+                slots = made.slots()
+                try:
+                    module = made.target.write(made, tuple(everything), slots)
+                except ScheduleError as error:  # candidates that are tried may ask for more than there is
+                    assert params != found[0] and "shared memory" in str(error)
+                    continue
+                assert any(k.name.startswith(step.name) for k in module.kernels)
+
+
+def test_every_scheduler_is_met():
+    """The programs above reach each scheduler of each target."""
+    for target in CHIPS[:2]:
+        met = set()
+        for name in PROGRAMS:
+            made, env, (rows, columns) = program(name, target)
+            for n, m in SIZES:
+                sizes = env | {rows: n, columns: m}
+                met |= {made.target.schedulers.of(p).name for p in made.target.parameters(made, sizes, {})}
+                for step, p in zip(made.steps, made.target.parameters(made, sizes, {})):
+                    for inner in (
+                        getattr(p, "stages", None) or () if not isinstance(getattr(p, "stages", 0), int) else ()
+                    ):
+                        met.add(made.target.schedulers.of(inner).name)
+        assert met == {s.name for s in made.target.schedulers.all}, target
+
+
+def test_text_decides():
+    """A segmented graph whose schedules are chosen is read back, and gives the same kernels; another choice gives others."""
+    made, env, _ = program("softmax 1", "cuda:sm_90")
+    chosen = made.target.parameters(made, env, {})
+    plain = made.target.write(made, chosen, made.slots()).tiled()
+    made.write_schedules(chosen)
+    (graph,) = fusion.read(fusion.parse(fusion.to_module_text([made.graph])))
+    again = SegmentedProgram(graph, made.target, env)
+    assert again.decided and again.target.parameters(again, env, {}) == chosen
+    assert again.target.write(again, again.target.parameters(again, env, {}), again.slots()).tiled() == plain
+    again.steps[0].segment.schedule = {"chunks": 0, "whole": 0}
+    other = again.target.write(again, again.target.parameters(again, env, {}), again.slots()).tiled()
+    assert "scf.for %" in other and "scf.for %" not in plain
+
+
+SOFTMAX = PROGRAMS["softmax 1"][0]
+
+
+@pytest.mark.parametrize(
+    "given", [{0: {"held": 0}}, {"normalization": {"held": 0}}, {0: "{held = 0 : i64}"}, {0: {"scheduler": "staged"}}]
+)
+def test_jit_takes_a_schedule(given):
+    """What is given by hand is what runs, for all sizes that it is possible for."""
+    f = mlirfuse.jit(SOFTMAX, schedule=given, fallback=False)
+    for shape in ((5, 17), (40, 30)):
+        x = np.random.default_rng(0).standard_normal(shape, f32)
+        wanted = np.exp(x.astype(np.float64) - x.max(-1, keepdims=True))
+        np.testing.assert_allclose(f(x), wanted / wanted.sum(-1, keepdims=True), rtol=1e-5)
+        text = f.lower(x).as_text("segmented")
+        assert ('scheduler = "staged"' in text) == (given == {0: {"scheduler": "staged"}})
+        assert "held = 0 : i64" in text or "staged" in text
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({0: {"held": 1}}, "a row has 1000"),
+        ({0: {"hold": 1}}, "no parameter 'hold': there are split, held"),
+        ({0: {"held": True}}, "no int"),
+        ({1: {"held": 0}}, "0 segments are 1; there are 0: normalization"),
+        ({"reduction": {}}, "0 segments are 'reduction'"),
+        ({0: {"scheduler": "transpose"}}, "does not take this segment"),
+        ({0: "{held = "}, "is no attribute"),
+    ],
+)
+@pytest.mark.parametrize("fallback", [True, False])
+def test_impossible_schedules_are_errors(given, problem, fallback):
+    """Not reasons to run op by op."""
+    f = mlirfuse.jit(SOFTMAX, schedule=given, fallback=fallback)
+    with pytest.raises(ScheduleError, match=problem):
+        f(np.ones((4, 1000), f32))
+    with pytest.raises(ScheduleError, match=problem):
+        f.lower(np.ones((4, 1000), f32)).as_text("segmented")
+
+
+def test_a_schedule_is_checked_for_new_sizes():
+    """Also where a variant with those parameters is compiled: it would compute a part of a longer row only."""
+    f = mlirfuse.jit(SOFTMAX, schedule={0: {"held": 4}}, fallback=False)
+    lanes = targets.cpu().machine.vector_bytes // 4
+    f(np.ones((4, 4 * lanes), f32))
+    with pytest.raises(ScheduleError, match=f"held = 4: {4 * lanes} elements, a row has {4 * lanes + 1}"):
+        f(np.ones((4, 4 * lanes + 1), f32))
+
+
+def test_what_was_measured_is_kept_as_attributes(tmp_path, monkeypatch):
+    """Schedules come back from the disk as they were, and not where they do not hold."""
+    from mlirfuse.runtime import tuned
+
+    monkeypatch.setenv("MLIRFUSE_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("MLIRFUSE_CACHE", "1")
+    made, env, _ = program("layer norm", "cuda:sm_90")
+    (step,), machine = made.steps, made.target.machine
+    for params in itertools.islice(made.target.schedulers.candidates(step.analysis, env, {}, machine), 1, 4):
+        tuned.keep(made, env, (params,))
+        assert tuned.load(made, env, {}) == (params,)
+    assert tuned.load(made, env | {made.symbols[0]: 7}, {}) is None
+    if params.access.lanes > 1:
+        assert tuned.load(made, env, {v: 4 for v in made.graph.args}) is None
+
+
+def test_checks_hold_for_other_machines():
+    """What one architecture has another may not."""
+    made, env, (rows, columns) = program("softmax 1", "cuda:sm_90")
+    env = env | {rows: 4, columns: 131072}
+    (params,) = made.target.parameters(made, env, {})
+    assert params.cluster > 1
+    with pytest.raises(ScheduleError, match="sm_80 has clusters of 1 blocks"):
+        made.target.schedulers.check(made.steps[0].analysis, params, env, {}, Machine.of_architecture("sm_80"))
+
+
+def test_schedules_cost_nothing_where_none_is_given():
+    """A call with new sizes reads no attributes."""
+    with config.override(fallback=False):
+        f = mlirfuse.jit(SOFTMAX)
+        f(np.ones((4, 1000), f32))
+    kind, _, env = f.kind_of(np.ones((4, 1000), f32))
+    assert not kind.executor.program.decided
