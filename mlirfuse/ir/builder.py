@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, Literal, overload
+
 import numpy as np
 
 from mlirfuse.ir import dtypes as dt
@@ -21,7 +23,13 @@ class Builder:
         self.loc = loc
         self._constants: dict[tuple, Value] = {}
 
-    def op(self, name: str, *operands: Value, **attrs) -> Value | list[Value]:
+    @overload
+    def op(self, name: Literal["split"], *operands: Value, **attrs) -> list[Value]: ...
+
+    @overload
+    def op(self, name: str, *operands: Value, **attrs) -> Value: ...
+
+    def op(self, name: str, *operands: Value, **attrs) -> Any:
         """Appends the op ``name``; gives its result, or the list of them where there are several.
 
         Raises TypeError or :class:`ShapeError` where the operands do not fit the op's row.
@@ -83,7 +91,8 @@ class Builder:
         """``size`` elements of ``axis`` from ``start`` on."""
         if start == 0 and step == 1 and size == x.shape[axis]:
             return x
-        starts, steps = [0] * x.rank, [1] * x.rank
+        starts: list[Size] = [0] * x.rank
+        steps = [1] * x.rank
         starts[axis], steps[axis] = start, step
         shape = tuple(size if k == axis else n for k, n in enumerate(x.shape))
         return self.op("slice", x, start=tuple(starts), size=shape, step=tuple(steps))

@@ -35,12 +35,13 @@ class Value:
     def __init__(
         self, dtype: DType | None, shape=(), op: Op | None = None, name: str | None = None, type: str | None = None
     ):
-        self.dtype = dtype
+        self.dtype: DType = dtype  # type: ignore[assignment]  # None only for what is no tensor, which few files meet
         self.shape: tuple[Size, ...] = tuple(shape)
         self.op = op
         self.name = name
         self.type = (
-            type or f"tensor<{''.join(f'{n if isinstance(n, int) else chr(63)}x' for n in self.shape)}{dtype.mlir}>"
+            type
+            or f"tensor<{''.join(f'{n if isinstance(n, int) else chr(63)}x' for n in self.shape)}{self.dtype.mlir}>"
         )
 
     @property

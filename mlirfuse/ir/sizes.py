@@ -12,7 +12,7 @@ import ast
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Union
+from typing import Any, Union, overload
 
 Size = Union[int, "Expr"]
 
@@ -231,7 +231,15 @@ def symbols(size: Size) -> set[str]:
     return out
 
 
-def substitute(size: Size, values: Mapping[str, Size]) -> Size:
+@overload
+def substitute(size: Size, values: Mapping[str, int]) -> int: ...  # a call's values: of all its symbols
+
+
+@overload
+def substitute(size: Size, values: Mapping[str, Size]) -> Size: ...
+
+
+def substitute(size: Size, values: Mapping[str, Any]) -> Any:
     """``size`` with symbols replaced; an int where every symbol has one."""
     if isinstance(size, int):
         return size
@@ -326,7 +334,8 @@ def product(sizes) -> Size:
 
 def contiguous_strides(shape) -> tuple[Size, ...]:
     """Row-major strides, in elements."""
-    strides, running = [], 1
+    strides: list[Size] = []
+    running: Size = 1
     for size in reversed(shape):
         strides.append(running)
         running = mul(running, size)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
+from typing import Any, overload
 
 import numpy as np
 
@@ -22,7 +24,15 @@ def axis_of(axis, rank: int) -> int:
     return number % rank
 
 
-def axes_of(axis, rank: int) -> tuple[int, ...] | None:
+@overload
+def axes_of(axis: None, rank: int) -> None: ...
+
+
+@overload
+def axes_of(axis: int | Sequence[Any] | np.ndarray, rank: int) -> tuple[int, ...]: ...
+
+
+def axes_of(axis: Any, rank: int) -> tuple[int, ...] | None:
     """Axes as users give them (None, a number, a tuple), made non-negative; None stays."""
     if axis is None:
         return None

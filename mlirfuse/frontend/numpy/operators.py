@@ -177,7 +177,7 @@ for _name, (_u, _f) in _UNARY_OPERATORS.items():
     setattr(TracedArray, f"__{_name}__", _unary_method(_u, _f))
 
 
-TracedArray.__hash__ = None
+TracedArray.__hash__ = None  # type: ignore[assignment, method-assign]  # not hashable, == being elementwise
 
 
 TracedArray.__divmod__ = lambda self, other: (self // other, self % other)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+from types import FrameType
+from typing import NoReturn
 
 import numpy as np
 
@@ -19,9 +21,9 @@ _NUMPYS = os.path.dirname(os.path.abspath(np.__file__)) + os.sep
 _internal: dict[str, bool] = {}
 
 
-def user_frame():
+def user_frame() -> FrameType | None:
     """The innermost frame that is neither ours nor NumPy's; None if there is none."""
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
         internal = _internal.get(name)
@@ -56,10 +58,10 @@ def located_error(error: Exception) -> Exception:
     if getattr(error, "_located", False):
         return error
     made = type(error)(located(str(error)))
-    made._located = True
+    made._located = True  # type: ignore[attr-defined]  # a mark on any error: its text has the line already
     return made
 
 
-def fail(kind: type[Exception], message: str):
+def fail(kind: type[Exception], message: str) -> NoReturn:
     """Raises ``kind`` with the user's line."""
     raise located_error(kind(message))

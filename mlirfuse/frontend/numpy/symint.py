@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import numbers
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -21,6 +22,25 @@ class SymInt:
 
     __slots__ = ("size", "trace")
     __array_priority__ = 1000
+
+    if TYPE_CHECKING:  # put on the class by operators.py, protocols.py and torch_functions.py
+        __add__: ClassVar[Callable[..., Any]]
+        __radd__: ClassVar[Callable[..., Any]]
+        __sub__: ClassVar[Callable[..., Any]]
+        __rsub__: ClassVar[Callable[..., Any]]
+        __mul__: ClassVar[Callable[..., Any]]
+        __rmul__: ClassVar[Callable[..., Any]]
+        __truediv__: ClassVar[Callable[..., Any]]
+        __rtruediv__: ClassVar[Callable[..., Any]]
+        __floordiv__: ClassVar[Callable[..., Any]]
+        __rfloordiv__: ClassVar[Callable[..., Any]]
+        __mod__: ClassVar[Callable[..., Any]]
+        __rmod__: ClassVar[Callable[..., Any]]
+        __pow__: ClassVar[Callable[..., Any]]
+        __rpow__: ClassVar[Callable[..., Any]]
+        __array_ufunc__: ClassVar[Callable[..., Any]]
+        __array_function__: ClassVar[Callable[..., Any]]
+        __torch_function__: ClassVar[Any]
 
     def __init__(self, trace: Trace, size: Expr):
         self.trace = trace

@@ -7,7 +7,8 @@ through one view is seen through all the others, as in NumPy.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import numpy as np
 
@@ -46,6 +47,50 @@ class TracedArray:
     __slots__ = ("__weakref__", "_buffer", "_path", "_scalar", "_trace", "_value", "_version")
     __array_priority__ = 1000
     _weak: type | None = None
+
+    if TYPE_CHECKING:
+        # Operators and methods are put on the class by operators.py, protocols.py, torch_functions.py and
+        # functions/methods.py, which know the functions; __getattr__ stands for methods that no operator needs.
+        __add__: ClassVar[Callable[..., Any]]
+        __radd__: ClassVar[Callable[..., Any]]
+        __sub__: ClassVar[Callable[..., Any]]
+        __rsub__: ClassVar[Callable[..., Any]]
+        __mul__: ClassVar[Callable[..., Any]]
+        __rmul__: ClassVar[Callable[..., Any]]
+        __truediv__: ClassVar[Callable[..., Any]]
+        __rtruediv__: ClassVar[Callable[..., Any]]
+        __floordiv__: ClassVar[Callable[..., Any]]
+        __rfloordiv__: ClassVar[Callable[..., Any]]
+        __mod__: ClassVar[Callable[..., Any]]
+        __rmod__: ClassVar[Callable[..., Any]]
+        __divmod__: ClassVar[Callable[..., Any]]
+        __rdivmod__: ClassVar[Callable[..., Any]]
+        __pow__: ClassVar[Callable[..., Any]]
+        __rpow__: ClassVar[Callable[..., Any]]
+        __and__: ClassVar[Callable[..., Any]]
+        __or__: ClassVar[Callable[..., Any]]
+        __lt__: ClassVar[Callable[..., Any]]
+        __le__: ClassVar[Callable[..., Any]]
+        __gt__: ClassVar[Callable[..., Any]]
+        __ge__: ClassVar[Callable[..., Any]]
+        __neg__: ClassVar[Callable[..., Any]]
+        __invert__: ClassVar[Callable[..., Any]]
+        __contains__: ClassVar[Callable[..., Any]]
+        __getitem__: ClassVar[Callable[..., Any]]
+        __setitem__: ClassVar[Callable[..., Any]]
+        __copy__: ClassVar[Callable[..., Any]]
+        __deepcopy__: ClassVar[Callable[..., Any]]
+        __array_ufunc__: ClassVar[Callable[..., Any]]
+        __array_function__: ClassVar[Callable[..., Any]]
+        __torch_function__: ClassVar[Any]
+        T: ClassVar[Any]
+        mT: ClassVar[Any]
+        real: ClassVar[Any]
+        imag: ClassVar[Any]
+        conj: ClassVar[Callable[..., Any]]
+        conjugate: ClassVar[Callable[..., Any]]
+        take: ClassVar[Callable[..., Any]]
+        fill: ClassVar[Callable[..., Any]]
 
     def __init__(
         self, trace: Trace, value: Value, buffer: Buffer | None = None, path: tuple = (), scalar: bool = False
@@ -183,7 +228,7 @@ class TracedArray:
             "'while', 'and' or 'assert'. Use np.where(condition, a, b), or np.logical_and / & and | for conditions",
         )
 
-    def _no_number(self, what: str):
+    def _no_number(self, what: str) -> NoReturn:
         fail(
             TraceError,
             f"{what} needs a number, and the value of a traced array ({self!r}) is not known while "
@@ -209,7 +254,7 @@ class TracedArray:
     def tolist(self):
         self._no_number("tolist()")
 
-    __hash__ = None
+    __hash__ = None  # type: ignore[assignment]  # Python's way to say that == is elementwise
 
     def __array__(self, dtype=None, copy=None):
         fail(

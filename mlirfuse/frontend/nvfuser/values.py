@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,7 @@ _HERE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__
 
 def user_line() -> tuple[str, int] | None:
     """File and line of the innermost frame outside mlirfuse."""
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(_HERE):
         frame = frame.f_back
     return (frame.f_code.co_filename, frame.f_lineno) if frame else None
@@ -50,6 +51,9 @@ class Val:
     constants)."""
 
     __slots__ = ("__weakref__", "definition", "number", "record")
+    definition: Any  # the recorder, which imports this file
+    number: int
+    record: Record | None
 
     def is_tensor(self) -> bool:
         return isinstance(self, Tensor)
