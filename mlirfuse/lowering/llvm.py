@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import _thread
+import atexit
+import contextlib
 import functools
+import os
 import struct
-import threading
+import sys
 
 import llvmlite.binding as llvm
 
 from mlirfuse.core import mlir
 from mlirfuse.core.errors import CompileError
+from mlirfuse.core.threads import uninterrupted
 
 PIPELINE = (
     "builtin.module(convert-scf-to-cf,convert-vector-to-llvm,convert-math-to-llvm,convert-arith-to-llvm,"
     "convert-func-to-llvm,convert-cf-to-llvm,reconcile-unrealized-casts)"
 )
-_lock = threading.Lock()  # llvmlite's LLVM state is one for the process
+
+# llvmlite takes this lock around each call into LLVM, of which all share one state. It is held over a fork, so that the
+# child finds the state whole, and at the process's end, when a thread inside LLVM would find it being destroyed.
+# llvmlite takes it in Python code that an interrupt can leave halfway: what calls llvmlite runs uninterrupted.
+_lock = llvm.ffi.lib._lock._lock
+os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
+atexit.register(_lock.acquire)
 
 
 @functools.cache
@@ -25,33 +36,34 @@ def _target():
     return llvm.Target.from_default_triple()
 
 
+@functools.cache
+def _processor() -> tuple[str, dict[str, bool], str]:
+    """This machine's processor: its name, its features, and those as LLVM takes them."""
+    features = uninterrupted(llvm.get_host_cpu_features)
+    # LLVM avoids 512-bit registers on many processors by default; our vectors are written for them where they exist.
+    taken = ",".join([features.flatten()] + (["-prefer-256-bit"] if features.get("avx512f") else []))
+    return uninterrupted(llvm.get_host_cpu_name), dict(features), taken
+
+
 def target_machine():
     """Code generation for this machine's processor. A JIT engine takes the one it is given: make one for each.
 
     Code lies beside its constants (HostCode sees to that), so that it finds them relative to itself: the JIT's own code
     model loads the address of each of them in an instruction of its own.
     """
-    return _target().create_target_machine(
-        cpu=llvm.get_host_cpu_name(), features=_features(), opt=2, reloc="pic", codemodel="small"
-    )
+    name, _, features = _processor()
+    return _target().create_target_machine(cpu=name, features=features, opt=2, reloc="pic", codemodel="small")
 
 
-@functools.cache
 def host_features() -> frozenset[str]:
     """The features of this machine's processor, as LLVM names them."""
-    return frozenset(name for name, there in llvm.get_host_cpu_features().items() if there)
+    return frozenset(name for name, there in _processor()[1].items() if there)
 
 
 def processor() -> tuple:
     """What decides the native code of a text: the processor's name, its features, LLVM's version."""
-    return llvm.get_host_cpu_name(), _features(), llvm.llvm_version_info
-
-
-@functools.cache
-def _features() -> str:
-    # LLVM avoids 512-bit registers on many processors by default; our vectors are written for them where they exist.
-    features = llvm.get_host_cpu_features()
-    return ",".join([features.flatten()] + (["-prefer-256-bit"] if features.get("avx512f") else []))
+    name, _, features = _processor()
+    return name, features, llvm.llvm_version_info
 
 
 def to_llvm_dialect(text: str):
@@ -95,16 +107,18 @@ def optimize(module, machine) -> None:
 
 def compile_object(text: str) -> bytes:
     """Native code of the MLIR module ``text``. Raises :class:`CompileError`."""
-    ir = to_llvm_ir(text)
-    with _lock:
-        module, machine = llvm.parse_assembly(ir), target_machine()
-        optimize(module, machine)
-        code = machine.emit_object(module)
+    code = uninterrupted(functools.partial(_object_of, to_llvm_ir(text)))
     if missing := called_outside(code):  # to load it would end the process
         raise CompileError(
-            f"this processor ({llvm.get_host_cpu_name()}) needs help for what the code does: {', '.join(missing)}; use float32 for float16"
+            f"this processor ({_processor()[0]}) needs help for what the code does: {', '.join(missing)}; use float32 for float16"
         )
     return code
+
+
+def _object_of(ir: str) -> bytes:
+    module, machine = llvm.parse_assembly(ir), target_machine()
+    optimize(module, machine)
+    return machine.emit_object(module)
 
 
 def called_outside(code: bytes) -> list[str]:
@@ -131,11 +145,19 @@ class HostCode:
     may run."""
 
     def __init__(self, code: bytes):
-        with _lock:
-            self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), target_machine(), use_lmm=True)
-            self._engine.add_object_file(llvm.ObjectFileRef.from_data(code))
-            self._engine.finalize_object()
+        self._engine = uninterrupted(functools.partial(_loaded, code))
 
     def address(self, name: str) -> int:
-        with _lock:
-            return self._engine.get_function_address(name)
+        return uninterrupted(functools.partial(self._engine.get_function_address, name))
+
+    def __del__(self):
+        if not sys.is_finalizing() and hasattr(self, "_engine"):
+            with contextlib.suppress(RuntimeError):  # the interpreter starts no more threads: the process ends
+                _thread.start_new_thread(self._engine.close, ())
+
+
+def _loaded(code: bytes):
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), target_machine(), use_lmm=True)
+    engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+    engine.finalize_object()
+    return engine

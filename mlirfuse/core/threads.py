@@ -1,0 +1,91 @@
+"""Locks that a fork does not leave held, and work that no signal handler interrupts."""
+
+from __future__ import annotations
+
+import _thread
+import atexit
+import functools
+import os
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+_locks: weakref.WeakSet = weakref.WeakSet()
+_ending = False  # the process ends: no thread of ours shall outlive it
+
+
+def lock() -> Any:
+    """A reentrant lock that is free in the child of a fork where another thread of the parent held it: that thread is not
+    in the child and would never release it. So what it guards has to be whole at every moment, as an interrupt demands
+    anyway."""
+    made = threading.RLock()
+    _locks.add(made)
+    return made
+
+
+def _locks_of_properties() -> Iterator[Any]:
+    """The locks of our classes' cached properties: before Python 3.12 each has one, for all instances."""
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] == "mlirfuse":
+            for cls in list(vars(module).values()):
+                if isinstance(cls, type):
+                    yield from (p.lock for p in vars(cls).values() if isinstance(p, functools.cached_property))
+
+
+def _renew_locks() -> None:
+    held = [*_locks, *(_locks_of_properties() if sys.version_info < (3, 12) else ())]
+    for one in held:
+        if not one._is_owned():  # by the thread that forks, which goes on and releases it
+            one._at_fork_reinit()
+
+
+os.register_at_fork(after_in_child=_renew_locks)
+
+
+class Beside:
+    """``function()`` in a thread of its own. Python runs signal handlers in the main thread, so that no interrupt
+    arrives in it. The process does not wait for it at its end."""
+
+    # Not threading.Thread: its start and join are written in Python, and an interrupt in them can leave a lock held that
+    # the new thread needs.
+
+    def __init__(self, function: Callable[[], Any]):
+        self._found: list[Any] = []
+        self._error: list[BaseException] = []
+        self._done = _thread.allocate_lock()
+        self._done.acquire()
+        _thread.start_new_thread(self._run, (function,))
+
+    def _run(self, function: Callable[[], Any]) -> None:
+        try:
+            self._found.append(function())
+        except BaseException as error:
+            self._error.append(error)
+        finally:
+            self._done.release()
+
+    def result(self) -> Any:
+        """What the function gave; raises what it raised. An interrupt ends the waiting; the function runs on to its
+        end."""
+        with self._done:
+            pass
+        if self._error:
+            raise self._error[0]
+        return self._found[0]
+
+
+@atexit.register
+def _end() -> None:
+    global _ending
+    _ending = True
+
+
+def uninterrupted(function: Callable[[], T]) -> T:
+    """``function()``, in which no signal handler raises: for code that hands ownership to a library, or holds a library's
+    lock, and is no longer sound when it is left halfway. Costs the start of a thread, about 0.1 ms."""
+    if _ending or threading.get_ident() != threading.main_thread().ident:
+        return function()
+    return Beside(function).result()
