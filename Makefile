@@ -11,7 +11,7 @@ INPUTS := pyproject.toml CMakeLists.txt $(wildcard mlirfuse/runtime/native/*.cpp
 SOURCES := $(wildcard mlirfuse/runtime/native/*.cpp mlirfuse/runtime/native/*.h)
 INCLUDES = $(shell $(BIN)/python -c "import numpy, sysconfig; print('-isystem', numpy.get_include(), '-isystem', sysconfig.get_path('include'))")
 
-.PHONY: demo test test-slow check clean
+.PHONY: demo test test-slow abuse check clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python examples/demo.py
@@ -27,6 +27,11 @@ test: $(VENV)/.installed-test
 # What takes minutes: run by hand.
 test-slow: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -q -n auto -m slow test/py
+
+# What must not break, very many times: interrupts, forks, mutated files, functions made and dropped. Takes an hour; run
+# by hand, its figures are in docs/robustness.md.
+abuse: $(VENV)/.installed-test
+	$(BIN)/python -m pytest -q -m abuse test/py
 
 # What needs no run: style, types, the order of the layers, the C++.
 check: $(VENV)/.installed-check

@@ -11,10 +11,11 @@ An event that nobody listens to is not made: where a call passes, the code asks 
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from mlirfuse.core import threads
 
 if TYPE_CHECKING:
     from mlirfuse.passes.base import MLIRPasses, Pass
@@ -136,7 +137,7 @@ class CacheStored(Event):
 # ---- observers
 
 E = TypeVar("E", bound=Event)
-_lock = threading.Lock()
+_lock = threads.lock()
 
 
 def observe(kind: type[E], observer: Callable[[E], None]) -> Callable[[], None]:

@@ -10,19 +10,23 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from importlib import _bootstrap  # type: ignore[attr-defined]
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-_locks: weakref.WeakSet = weakref.WeakSet()
+_IMPORTED = {"llvmlite", "ml_dtypes", "mlirfuse", "numba_cuda_mlir", "numpy"}  # some of it only when it is needed
+_locks: set[weakref.ref] = set()
+_libraries: list[Any] = []  # locks that a fork holds
+_held: list[Any] = []  # those that the fork that is going on holds
 _ending = False  # the process ends: no thread of ours shall outlive it
 
 
 def lock() -> Any:
-    """A reentrant lock that is free in the child of a fork where another thread of the parent held it: that thread is not
-    in the child and would never release it. So what it guards has to be whole at every moment, as an interrupt demands
-    anyway."""
+    """A reentrant lock that is free in the child of a fork where another thread of the parent held it: that thread is
+    not in the child and would never release it. So what it guards has to be whole at every moment, as an interrupt
+    demands anyway."""
     made = threading.RLock()
-    _locks.add(made)
+    _locks.add(weakref.ref(made, _locks.discard))  # no callback in Python, in which an interrupt would be lost
     return made
 
 
@@ -35,22 +39,52 @@ def _locks_of_properties() -> Iterator[Any]:
                     yield from (p.lock for p in vars(cls).values() if isinstance(p, functools.cached_property))
 
 
-def _renew_locks() -> None:
-    held = [*_locks, *(_locks_of_properties() if sys.version_info < (3, 12) else ())]
+def hold_over_forks(library_lock: Any) -> None:
+    """A fork waits for this lock and holds it, so that the child finds whole what a library guards by it."""
+    _libraries.append(library_lock)
+
+
+def _finish_imports() -> None:
+    """Waits for the threads that import something that compiling needs: the child would wait for ever."""
+    waited: set[str] = set()
+    while names := {n for n in list(_bootstrap._module_locks) if n.partition(".")[0] in _IMPORTED} - waited:
+        for name in names:
+            _bootstrap._lock_unlock_module(name)
+        waited |= names
+
+
+def _before_fork() -> None:
+    _finish_imports()
+    for library_lock in _libraries:
+        library_lock.acquire()
+        _held.append(library_lock)
+
+
+def _after_fork() -> None:
+    while _held:
+        _held.pop().release()
+
+
+def _after_fork_in_child() -> None:
+    _after_fork()
+    held = [
+        *(one for ref in list(_locks) if (one := ref()) is not None),
+        *(_locks_of_properties() if sys.version_info < (3, 12) else ()),
+    ]
     for one in held:
         if not one._is_owned():  # by the thread that forks, which goes on and releases it
             one._at_fork_reinit()
 
 
-os.register_at_fork(after_in_child=_renew_locks)
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork_in_child)
 
 
 class Beside:
     """``function()`` in a thread of its own. Python runs signal handlers in the main thread, so that no interrupt
     arrives in it. The process does not wait for it at its end."""
 
-    # Not threading.Thread: its start and join are written in Python, and an interrupt in them can leave a lock held that
-    # the new thread needs.
+    # Not threading.Thread: its start and join are written in Python, and an interrupt in them can leave a lock held
+    # that the new thread needs.
 
     def __init__(self, function: Callable[[], Any]):
         self._found: list[Any] = []
@@ -84,8 +118,8 @@ def _end() -> None:
 
 
 def uninterrupted(function: Callable[[], T]) -> T:
-    """``function()``, in which no signal handler raises: for code that hands ownership to a library, or holds a library's
-    lock, and is no longer sound when it is left halfway. Costs the start of a thread, about 0.1 ms."""
+    """``function()``, in which no signal handler raises: for code that hands ownership to a library, or holds a
+    library's lock, and is no longer sound when it is left halfway. Costs the start of a thread, about 0.1 ms."""
     if _ending or threading.get_ident() != threading.main_thread().ident:
         return function()
     return Beside(function).result()

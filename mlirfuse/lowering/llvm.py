@@ -6,7 +6,6 @@ import _thread
 import atexit
 import contextlib
 import functools
-import os
 import struct
 import sys
 
@@ -14,7 +13,7 @@ import llvmlite.binding as llvm
 
 from mlirfuse.core import mlir
 from mlirfuse.core.errors import CompileError
-from mlirfuse.core.threads import uninterrupted
+from mlirfuse.core.threads import hold_over_forks, uninterrupted
 
 PIPELINE = (
     "builtin.module(convert-scf-to-cf,convert-vector-to-llvm,convert-math-to-llvm,convert-arith-to-llvm,"
@@ -25,7 +24,7 @@ PIPELINE = (
 # child finds the state whole, and at the process's end, when a thread inside LLVM would find it being destroyed.
 # llvmlite takes it in Python code that an interrupt can leave halfway: what calls llvmlite runs uninterrupted.
 _lock = llvm.ffi.lib._lock._lock
-os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
+hold_over_forks(_lock)
 atexit.register(_lock.acquire)
 
 
@@ -144,20 +143,26 @@ class HostCode:
     """Loaded native code that refers to nothing outside; ``address(name)`` of its functions. Keep it alive while they
     may run."""
 
+    # llvmlite's own object for the engine would free it wherever it is collected, in the middle of an interrupt too.
+
     def __init__(self, code: bytes):
+        self._engine = None
         self._engine = uninterrupted(functools.partial(_loaded, code))
 
     def address(self, name: str) -> int:
-        return uninterrupted(functools.partial(self._engine.get_function_address, name))
+        return uninterrupted(lambda: llvm.ffi.lib.LLVMPY_GetFunctionAddress(self._engine, name.encode()))
 
     def __del__(self):
-        if not sys.is_finalizing() and hasattr(self, "_engine"):
+        if self._engine is not None and not sys.is_finalizing():
             with contextlib.suppress(RuntimeError):  # the interpreter starts no more threads: the process ends
-                _thread.start_new_thread(self._engine.close, ())
+                _thread.start_new_thread(llvm.ffi.lib.LLVMPY_DisposeExecutionEngine, (self._engine,))
 
 
 def _loaded(code: bytes):
+    """LLVM's pointer to an execution engine with the object file ``code`` in it."""
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), target_machine(), use_lmm=True)
     engine.add_object_file(llvm.ObjectFileRef.from_data(code))
     engine.finalize_object()
-    return engine
+    pointer = engine._ptr
+    engine.detach()
+    return pointer

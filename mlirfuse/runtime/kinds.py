@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import abc
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from mlirfuse import _native
-from mlirfuse.core import config, events
+from mlirfuse.core import config, events, threads
 from mlirfuse.core.errors import CompileError, CudaError, MlirfuseError, ScheduleError, ShapeError, TraceError, warn
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Graph
@@ -217,8 +216,8 @@ class Kinds:
         self.dispatch.set_alias_sensitive(False)
         for leaf in self.recall.statics:
             self.dispatch.set_static(leaf)
-        self._lock = threading.Lock()
-        self._locks: dict[tuple, threading.RLock] = {}
+        self._lock = threads.lock()
+        self._locks: dict[tuple, Any] = {}
         self._full = False  # it has been said that there are too many
         config.listen(self)
 
@@ -251,7 +250,7 @@ class Kinds:
             if result is not NotImplemented:
                 return result
         with self._lock:
-            lock = self._locks.setdefault(call.key, threading.RLock())
+            lock = self._locks.setdefault(call.key, threads.lock())
         with lock:
             kind = self.find(call)
             if kind is None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
 from typing import Any
 
 from mlirfuse import _native
 from mlirfuse.core.errors import UnsupportedError
+from mlirfuse.core.threads import Beside
 from mlirfuse.lowering import llvm, ptx
 from mlirfuse.lowering.module import AssembledModule, GpuKernel, KernelModule
 from mlirfuse.lowering.slots import Slots
@@ -58,7 +57,7 @@ def load(target: Target, module: KernelModule, slots: Slots) -> tuple[int, Any]:
             f"target {target.machine.chip} is no device of this machine: only its code can be looked at"
         )
     text = code_of(module, target.machine.chip)
-    loading = _Beside(lambda: _native.Module(text.encode() + b"\0", target.device))
+    loading = Beside(lambda: _native.Module(text.encode() + b"\0", target.device))
     try:
         host = host_code(module.launching())  # while the driver compiles the kernels
     finally:
@@ -67,28 +66,3 @@ def load(target: Target, module: KernelModule, slots: Slots) -> tuple[int, Any]:
         assert isinstance(kernel, GpuKernel)
         slots.functions[kernel.name] = loaded.function(kernel.name, 0, kernel.cluster > 8)
     return host.address("launch"), [loaded, host]
-
-
-class _Beside(threading.Thread):
-    """``function()`` in a thread of its own. Executors take nothing more once the interpreter waits for its last
-    threads; threads still start."""
-
-    def __init__(self, function: Callable[[], Any]):
-        super().__init__()
-        self._function = function
-        self._found: Any = None
-        self._error: BaseException | None = None
-        self.start()
-
-    def run(self) -> None:
-        try:
-            self._found = self._function()
-        except BaseException as error:
-            self._error = error
-
-    def result(self) -> Any:
-        """What the function gave; raises what it raised."""
-        self.join()
-        if self._error is not None:
-            raise self._error
-        return self._found

@@ -6,13 +6,12 @@ compiled once. The plan evaluates what depends on the sizes of a call: output sh
 
 from __future__ import annotations
 
-import threading
 import time
 from dataclasses import dataclass, field
 from typing import Any
 
 from mlirfuse.analysis.axes import Axes
-from mlirfuse.core import events
+from mlirfuse.core import events, threads
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Graph, Value
 from mlirfuse.lowering.module import KernelModule
@@ -63,7 +62,7 @@ class Program(SegmentedProgram):
         self.variants: dict[tuple, Variant] = {}  # by _key
         self.tuned: dict[tuple, tuple | None] = {}  # by call_key: parameters that were measured to be best
         self.tuned_before: bool | None = None  # whether earlier processes left any such; None: not looked for yet
-        self._lock = threading.Lock()
+        self._lock = threads.lock()
 
     # ---- variants
 

@@ -241,6 +241,39 @@ def test_driver_without_a_device(run):
     )
 
 
+def test_after_a_fork(run):
+    """CUDA's own state does not live through a fork: calls in the child say so instead of reaching the driver."""
+    run(
+        """
+        import mlirfuse
+        x = DeviceArray.from_numpy(np.ones((300, 40), "f4"))
+        f = mlirfuse.jit(lambda x: x * 2, fallback=False)
+        f(x)
+        launched = read("fake_launches")
+        child = os.fork()
+        if child == 0:
+            try:
+                assert not _native.cuda_available() and "forked" in _native.cuda_error()
+                for call in (lambda: f(x), lambda: mlirfuse.jit(lambda x: x + 1, fallback=False)(x),
+                             lambda: _native.mem_alloc(4, 0)):
+                    try:
+                        call()
+                    except (CudaError, mlirfuse.UnsupportedError) as error:
+                        assert "forked" in str(error) and "spawn" in str(error), error
+                    else:
+                        raise AssertionError("it ran")
+                assert read("fake_launches") == launched
+                os._exit(0)
+            except BaseException as error:
+                print(type(error), error, flush=True)
+                os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert f(x).shape == (300, 40) and read("fake_launches") == launched + 1
+        """,
+        FAKE_KERNELS="1",
+    )
+
+
 def test_device_and_modules(run):
     run("""
         assert _native.cuda_available() and _native.cuda_error() is None and _native.cuda_device_count() == 2

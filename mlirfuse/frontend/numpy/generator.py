@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import threading
-
 import numpy as np
 
+from mlirfuse.core import threads
 from mlirfuse.frontend.numpy.trace_state import Trace
 from mlirfuse.frontend.numpy.traced_array import Buffer, TracedArray
 from mlirfuse.ir import dtypes as dt
@@ -17,7 +16,7 @@ class Generator:
     """Seeds for calls: of a seed given once, or of the system's entropy."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threads.lock()
         self._numbers = np.random.Generator(np.random.Philox())
 
     def seed(self, number: int | None = None) -> None:

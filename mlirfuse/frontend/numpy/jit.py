@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from mlirfuse import _native
-from mlirfuse.core import config
+from mlirfuse.core import config, threads
 from mlirfuse.core.errors import UnsupportedError, warn
 from mlirfuse.frontend import tree as trees
 from mlirfuse.frontend.numpy import tracing
@@ -255,7 +254,7 @@ class Jitted(_native.Function):
         self.way, self.schedule = way, schedule
         self._entries: dict[trees.Tree, Entry] = {}
         self._watch: list[tuple[Any, str, Any]] = []
-        self._lock = threading.RLock()
+        self._lock = threads.lock()
         self._told = False  # it has been said that the function has effects
         self._names = [] if not self.static else list(inspect.signature(fn).parameters)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import sys
-import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from mlirfuse.core import threads
 from mlirfuse.frontend.nvfuser import printing
 from mlirfuse.frontend.nvfuser.equalities import reshape_rule, unify
 from mlirfuse.frontend.nvfuser.inputs import check, check_device, describe, device_text, flatten, is_torch, wrong_number
@@ -25,7 +25,7 @@ from mlirfuse.ir.graph import Value
 Runner = Callable[[list[Any]], list[Any]]  # from the inputs, flattened, and what is computed at the call to the outputs
 
 _programs: OrderedDict[str, Program] = OrderedDict()
-_lock = threading.Lock()
+_lock = threads.lock()
 RANDOM = {
     "uniform",
     "normal",
@@ -56,7 +56,7 @@ class Program:
         Program.count += 1
         self.planned: dict[tuple, Planned] = {}
         self._signatures: OrderedDict[tuple, tuple[Planned, dict[str, int]]] = OrderedDict()
-        self._lock = threading.RLock()
+        self._lock = threads.lock()
         self._make_runner = make_runner
         self._runner: Runner | None = None
         self.inputs = len(definition.inputs)

@@ -3,7 +3,6 @@ gets for free, told that random numbers are computed from a seed, not stored."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from typing import Any
 from unittest import mock
@@ -12,10 +11,11 @@ import torch
 from torch._functorch import partitioners
 from torch.fx import GraphModule
 
+from mlirfuse.core import threads
 from mlirfuse.frontend.torch import random
 
 _torchs_list = partitioners.get_default_op_list
-_lock = threading.Lock()
+_lock = threads.lock()
 
 
 def partition(joint: GraphModule, inputs: Sequence[Any], **options: Any) -> tuple[GraphModule, GraphModule]:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import itertools
 import re
-import threading
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from mlirfuse.core import events
+from mlirfuse.core import events, threads
 from mlirfuse.inspect.launches import kernels_of
 from mlirfuse.ir.graph import Graph
 from mlirfuse.runtime.kinds import Kind, Source
@@ -49,7 +48,7 @@ class Where:
         return ".".join(words)
 
 
-_lock = threading.RLock()
+_lock = threads.lock()
 _owners: dict[str, weakref.WeakKeyDictionary] = {}  # by name: which function of that name it is
 _numbers: dict[str, Iterator[int]] = {}
 _counts: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()  # a function's kinds so far

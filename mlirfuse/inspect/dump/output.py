@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from mlirfuse.core import config
+from mlirfuse.core import config, threads
 from mlirfuse.inspect.dump.labels import Where
 
 SUFFIXES = {"ptx": "ptx", "llvm": "ll", "groups": "py"} | dict.fromkeys(
     ("fusion", "grouped", "segmented", "linalg", "tiled", "gpu", "nvvm", "host"), "mlir"
 )
-_lock = threading.RLock()
+_lock = threads.lock()
 _opened: set[str] = set()
 
 

@@ -1,11 +1,13 @@
 #include "cuda_driver.h"
 
 #include <dlfcn.h>
+#include <pthread.h>
 
 #include <atomic>
 #include <cstdlib>
 #include <mutex>
 #include <string>
+#include <utility>
 
 namespace mlirfuse::cuda {
 namespace {
@@ -26,19 +28,22 @@ struct Library {
   std::string problem;  // empty where the driver is usable
 };
 
-Library make_library() {
+Library without_driver(std::string problem) {
   Library library;
 #define MLIRFUSE_MISSING(member, symbol, parameters) library.driver.member = &Missing<Result(*) parameters>::no_driver;
   MLIRFUSE_CUDA_FUNCTIONS(MLIRFUSE_MISSING)
 #undef MLIRFUSE_MISSING
+  library.problem = std::move(problem);
+  return library;
+}
 
+Library make_library() {
   const char* path = std::getenv("MLIRFUSE_LIBCUDA");
   if (!path || !*path) path = "libcuda.so.1";
   void* handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   if (!handle) {
     const char* reason = dlerror();
-    library.problem = std::string("the CUDA driver could not be opened: ") + (reason ? reason : path);
-    return library;
+    return without_driver(std::string("the CUDA driver could not be opened: ") + (reason ? reason : path));
   }
   Driver found;
 #define MLIRFUSE_RESOLVE(member, symbol, parameters)                             \
@@ -51,17 +56,37 @@ Library make_library() {
   if (code != kSuccess) {
     const char* name = nullptr;
     found.error_name(code, &name);
-    library.problem = std::string("cuInit failed with ") + (name ? name : "error " + std::to_string(code));
-    return library;
+    return without_driver(std::string("cuInit failed with ") + (name ? name : "error " + std::to_string(code)));
   }
-  library.driver = found;
-  return library;
+  return {found, ""};
 }
 
-// Never destroyed: other threads may still be launching while the process exits.
+// The driver's library; null until it is asked for. Never destroyed: other threads may still be launching while the
+// process exits.
+std::atomic<const Library*> opened{nullptr};
+
+// CUDA does not work in the child of a process that has used it, where a call may also hang on what another thread held.
+void close_after_fork() {
+  const Library* before = opened.load(std::memory_order_acquire);
+  if (before && !before->problem.empty()) return;
+  static const Library* forked = new Library(without_driver(
+      "this process was forked from one that had opened the CUDA driver, which CUDA does not support: start processes "
+      "by the method 'spawn' (multiprocessing.get_context('spawn'))"));
+  opened.store(forked, std::memory_order_release);
+}
+
+const Library& open_library() {
+  static std::mutex mutex;
+  static const bool registered = pthread_atfork(nullptr, nullptr, close_after_fork) == 0;
+  (void)registered;
+  std::lock_guard<std::mutex> lock(mutex);
+  if (!opened.load(std::memory_order_acquire)) opened.store(new Library(make_library()), std::memory_order_release);
+  return *opened.load(std::memory_order_acquire);
+}
+
 const Library& library() {
-  static const Library* instance = new Library(make_library());
-  return *instance;
+  const Library* found = opened.load(std::memory_order_acquire);
+  return found ? *found : open_library();
 }
 
 thread_local Error pending;
