@@ -22,6 +22,7 @@ def jit(
     pipeline: str | None = None,
     from_level: str = "linalg",
     schedule: Schedules = None,
+    max_args: int | None = None,
 ) -> Jitted: ...
 
 
@@ -35,6 +36,7 @@ def jit(
     pipeline: str | None = None,
     from_level: str = "linalg",
     schedule: Schedules = None,
+    max_args: int | None = None,
 ) -> Callable[[Callable], Jitted]: ...
 
 
@@ -48,12 +50,14 @@ def jit(
     pipeline: str | None = None,
     from_level: str = "linalg",
     schedule: Schedules = None,
+    max_args: int | None = None,
 ) -> Jitted | Callable[[Callable], Jitted]:
     """Compiles ``fn``, a function of arrays written with NumPy, for each kind of arguments it is called with.
 
     ``static_argnames``: arguments whose values are constants of the compiled code. ``target``: "cpu", "cuda" or
     "cuda:sm_90"; the default follows the arrays. ``fallback``: what happens where compiling fails: run op by op with a
-    warning (True), raise (False), or as :data:`mlirfuse.config.fallback` says (None). Usable as a decorator with and
+    warning (True), raise (False), or as :data:`mlirfuse.config.fallback` says (None). ``max_args``: inputs and outputs,
+    together, that a group has at most; None: as :data:`mlirfuse.config.max_args` says. Usable as a decorator with and
     without arguments.
 
     ``schedule``: parameters of some segments' schedules, instead of those that the model chooses: a dict by a segment's
@@ -73,5 +77,5 @@ def jit(
     if way and schedule:
         raise ValueError("schedule: MLIR's own passes take none; leave lowering and pipeline out")
     if fn is None:
-        return lambda f: Jitted(f, static_argnames, target, fallback, way, schedule)
-    return Jitted(fn, static_argnames, target, fallback, way, schedule)
+        return lambda f: Jitted(f, static_argnames, target, fallback, way, schedule, max_args)
+    return Jitted(fn, static_argnames, target, fallback, way, schedule, max_args)

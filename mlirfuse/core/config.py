@@ -6,6 +6,7 @@ while.
 - ``single_op`` (``MLIRFUSE_SINGLE_OP``): groups of a single op become kernels too; off: such ops run through the
   framework or the reference
 - ``horizontal`` (``MLIRFUSE_HORIZONTAL``): fuse siblings that share a tensor input
+- ``max_args`` (``MLIRFUSE_MAX_ARGS``): inputs and outputs, together, that a group has at most
 - ``guards`` (``MLIRFUSE_GUARDS``): check what a trace assumed of sizes and values; off, for tests only: the first trace
   for such dtypes, ranks and layouts runs, right or wrong
 - ``fallback`` (``MLIRFUSE_FALLBACK``): where compiling fails, run op by op with a warning; off: raise
@@ -31,7 +32,9 @@ DUMPS = (
     *LEVELS, "groups", "group-log", "segmenter-log", "math", "launch-params", "kernel-args", "effective-bandwidth",
     "occupancy", "sass", "guards", "cache",
 )  # fmt: skip
-NAMES = ("fuse_cpu", "fuse_gpu", "single_op", "horizontal", "guards", "fallback", "max_kinds", "dump", "dump_dir")
+NAMES = (
+    "fuse_cpu", "fuse_gpu", "single_op", "horizontal", "max_args", "guards", "fallback", "max_kinds", "dump", "dump_dir",
+)  # fmt: skip
 
 _OFF = {"0", "off", "false", "no"}
 _listeners: weakref.WeakSet = weakref.WeakSet()  # objects with a method switched()
@@ -67,6 +70,7 @@ horizontal = _flag("MLIRFUSE_HORIZONTAL", True)
 guards = _flag("MLIRFUSE_GUARDS", True)
 fallback = _flag("MLIRFUSE_FALLBACK", True)
 max_kinds = int(os.environ.get("MLIRFUSE_MAX_KINDS", "256"))
+max_args = int(os.environ.get("MLIRFUSE_MAX_ARGS", "128"))
 dump: frozenset[str] = _dump_from_environment()
 dump_dir: str | None = os.environ.get("MLIRFUSE_DUMP_DIR") or None
 
@@ -100,7 +104,7 @@ def enabled_for(device: str) -> bool:
 
 def compiled_as() -> tuple:
     """The switches that what is compiled depends on; part of the key of a kind."""
-    return single_op, horizontal, fuse_cpu, fuse_gpu
+    return single_op, horizontal, max_args, fuse_cpu, fuse_gpu
 
 
 @contextmanager

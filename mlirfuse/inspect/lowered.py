@@ -146,7 +146,10 @@ class Lowered:
             if step.name == "fusion-group":
                 self._keep("grouped", graph)
 
-        self._graph = pipelines.lower_to_segments(graph, self._target.machine, after, self._kind.schedules)
+        kind = self._kind
+        self._graph = pipelines.lower_to_segments(
+            graph, self._target.machine, after, kind.schedules, kind.max_args
+        )
         self._keep_segmented()
 
     def _keep(self, level: str, graph: Graph) -> None:

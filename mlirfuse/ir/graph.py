@@ -45,6 +45,12 @@ class Value:
         )
 
     @property
+    def element(self) -> DType:
+        """The element type of a tensor."""
+        assert self.dtype is not None, self
+        return self.dtype
+
+    @property
     def rank(self) -> int:
         return len(self.shape)
 
@@ -80,9 +86,10 @@ class Segment:
 
 
 class Op:
-    """One operation: its row's name in the op table (without ``fusion.``), operands, attributes and results."""
+    """One operation: its row's name in the op table (without ``fusion.``), operands, attributes and results.
+    ``origin`` is the composite op that it is a part of, where a pass has taken that apart; text does not keep it."""
 
-    __slots__ = ("attrs", "blocks", "group", "loc", "name", "operands", "results", "segment")
+    __slots__ = ("attrs", "blocks", "group", "loc", "name", "operands", "origin", "results", "segment")
 
     def __init__(self, name, operands, attrs=None, results=(), blocks=(), loc=None):
         self.name: str = name
@@ -93,6 +100,7 @@ class Op:
         self.loc: tuple[str, int] | None = loc  # file and line of the user's program
         self.group: Group | None = None
         self.segment: Segment | None = None
+        self.origin: Op | None = None
         for result in self.results:
             result.op = self
 

@@ -288,6 +288,14 @@ class Substitution:
         return size
 
 
+def known(size: Size, values: Mapping[str, int]) -> int:
+    """The value of ``size``. Raises KeyError where a symbol in it has none."""
+    found = substitute(size, values)
+    if not isinstance(found, int):
+        raise KeyError(f"{size}: no value for {', '.join(sorted(symbols(found)))}")
+    return found
+
+
 _FUNCTIONS = {"floordiv": floordiv, "mod": mod, "max": maximum, "min": minimum}
 
 

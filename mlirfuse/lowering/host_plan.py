@@ -35,7 +35,7 @@ def parts_of(sequence: Sequence) -> list[Part]:
 
 @dataclass
 class _Place:
-    """What is known of where a value lies: its layout, and the arguments in whose memory it may be."""
+    """What is known of where a value lies: its layout (None: any), and the arguments in whose memory it may be."""
 
     layout: Layout | None = None
     inside: frozenset[Value] = field(default_factory=frozenset)
@@ -93,24 +93,33 @@ class _Plan:
         outs = [v for op in ops for v in op.results if v in returned or any(u not in inside for u in users.get(v, ()))]
         if not outs:
             return []
-        layouts = [self.places[v].layout for v in needed]
+        steps, reads = [], []
+        for v in needed:  # in an order that the framework decides: a copy in ours
+            if v.dtype is not None and self.places[v].layout is None:
+                packed = Value(v.dtype, v.shape)
+                steps.append(st.Pack([v], [packed]))
+                reads.append(packed)
+            else:
+                reads.append(v)
+        layouts = [self.places[v].layout or self._row_major(v) for v in needed]
         by_value = {k for k, v in enumerate(needed) if v in self.scalars}
         graph = Graph(f"{self.graph.name}_{len(self.known)}", Block(needed, ops, outs), layouts, by_value)
         graph.device = self.graph.device
         for value, place in self._results(graph).items():
             self.places[value] = place
         part = self.known.setdefault(key_of(graph), Part(graph, axes))
-        return [st.Kernels(needed, outs, part, ops)]
+        return [*steps, st.Kernels(reads, outs, part, ops)]
 
     def _results(self, graph: Graph) -> dict[Value, _Place]:
         """Where a program's results lie: row-major, but for views."""
         views = traffic.result_views(graph)
         out = {}
         for value in graph.returns:
-            layout, inside = self._row_major(value), frozenset()
+            layout = self._row_major(value)
+            inside: frozenset[Value] = frozenset()
             if value in views:
                 root, strides, offset = views[value]
-                align = _MADE if offset == 0 else value.dtype.bytes
+                align = _MADE if offset == 0 else value.element.bytes
                 layout = Layout(strides, align)
                 inside = self.places[root].inside if root in self.places else frozenset()
             out[value] = _Place(layout, inside)
@@ -150,11 +159,12 @@ class _Plan:
     def _view_layout(self, op: Op, value: Value) -> Layout | None:
         (source,) = op.operands
         layout = self.places[source].layout
-        assert layout is not None
+        if layout is None or (op.name == "slice" and any(step < 0 for step in op.attrs["step"])):
+            return None  # not every framework has views that go backwards
         if op.name == "split":
-            return Layout(layout.strides, value.dtype.bytes)
+            return Layout(layout.strides, value.element.bytes)
         found = noop.view_of(value, {source: layout.strides})
-        return self._row_major(value) if found is None else Layout(found[1], value.dtype.bytes)
+        return self._row_major(value) if found is None else Layout(found[1], value.element.bytes)
 
     def _learn(self, values: Iterable[Value]) -> list[Step]:
         """Sizes that only these values tell."""
@@ -172,8 +182,8 @@ class _Plan:
         steps: list[Step] = []
         out = []
         for value in values:
-            layout = self.places[value].layout if value in self.places else None
-            if value.dtype is None or layout is None or layout.strides == sz.contiguous_strides(value.shape):
+            layout = self.places[value].layout if value.dtype is not None else None
+            if value.dtype is None or (layout and layout.strides == sz.contiguous_strides(value.shape)):
                 out.append(value)
                 continue
             packed = Value(value.dtype, value.shape)

@@ -63,11 +63,14 @@ class Decompose(Pass):
             out.append(op)
             return
         ops, results = made
+        begin = len(out)
         # They may be composite in their turn, and share constants with what those become: constants go first.
         for inner in sorted(ops, key=lambda made: made.name != "constant"):
             inner.operands = [new.get(v, v) for v in inner.operands]
             inner.group, inner.segment = op.group, op.segment
             self.op(inner, builder, new, out)
+        for part in out[begin:]:
+            part.origin = op
         for old, value in zip(op.results, results):
             new[old] = new.get(value, value)
 

@@ -9,6 +9,7 @@ from mlirfuse.ir.effects import memory_order, writes_in_place, written_memory
 from mlirfuse.ir.graph import Block, Graph, Group, Op, Value, uses
 from mlirfuse.ir.order import topological
 from mlirfuse.passes.base import Pass, blocks, register
+from mlirfuse.passes.remove_inplace import STAYS
 
 FUSIBLE = {"elementwise", "reduce", "shape", "index", "create", "random"}
 _ALONE = "is alone: no neighbour can be fused with it, and single-op is off"
@@ -22,8 +23,9 @@ class GroupOps(Pass):
     write in place or come from another dialect stay out, and say why in ``note``; a refused merge is told in the
     group's ``notes``.
 
-    ``horizontal`` also merges ops that only share a tensor input; ``single-op`` makes groups of one op; a group whose
-    inputs and outputs together would pass ``max-args`` is not made.
+    ``horizontal`` also merges ops that only share a tensor input; ``single-op`` makes groups of one op, and without it
+    a group is undone that became one op, or nothing but views: views, constants and the parts of one composite op are
+    no neighbours; a group whose inputs and outputs together would pass ``max-args`` is not made.
 
     Before::
 
@@ -92,6 +94,11 @@ def _sink_literals(block: Block, around: dict[Value, Op]) -> None:
     block.ops[:0] = copies
 
 
+def _computing(ops: list[Op]) -> set[Op]:
+    """What ``ops`` do beside views and constants: the parts of a composite op count as it."""
+    return {op.origin or op for op in ops if not op.row.view and not op.row.literal}
+
+
 class _Node:
     """A group in the making, or an op outside: a node of the contracted graph.
 
@@ -120,7 +127,7 @@ class _Grouping:
         self.options = options
         self.returned = set(block.returns)
         self.users = block.users()
-        self.node: dict[Op, _Node] = {}
+        self.node: dict[Op | None, _Node] = {}
         self.refused: list[tuple[Op, Op, str]] = []
         self.why = {op: left_out(op) for op in block.ops}
         for op in block.ops:  # a kernel would give a copy
@@ -138,7 +145,8 @@ class _Grouping:
     def run(self) -> None:
         for op in self.block.ops:
             op.group = op.segment = None
-            op.attrs.pop("note", None)
+            if not op.attrs.get("note", "").startswith(STAYS):
+                op.attrs.pop("note", None)
         followers: dict[Op, list[Op]] = {}
         for op, preceding in memory_order(self.block.ops).items():
             for earlier in preceding:
@@ -191,9 +199,10 @@ class _Grouping:
                 continue  # a scalar costs nothing to read again
             heads: list[Op] = []
             for user in self.users[value]:
-                if user in self.node and self.node[user].fusible:
-                    if not any(self.node[user] is self.node[head] or self.merge(head, user) for head in heads):
-                        heads.append(user)
+                if user not in self.node or not self.node[user].fusible:
+                    continue
+                if not any(self.node[user] is self.node[head] or self.merge(head, user) for head in heads):
+                    heads.append(user)
 
     def merge(self, a: Op, b: Op) -> bool:
         """Merges the groups of ``a`` and ``b`` if that is legal, and notes it if not."""
@@ -264,9 +273,9 @@ class _Grouping:
             if node is None:
                 continue
             if not node.fusible:
-                if op.name in table.TABLE:
-                    op.attrs["note"] = self.why[op]
-            elif len(node.ops) > 1 or self.options.single_op:
+                if op.row.kind != "foreign":
+                    op.attrs.setdefault("note", self.why[op])
+            elif self.options.single_op or len(_computing(node.ops)) > 1:
                 op.group = groups.setdefault(node, Group())
             else:
                 op.attrs["note"] = _ALONE
@@ -320,6 +329,8 @@ class _Grouping:
             outside = None in users or op.result in self.returned or not users
             if outside and self.options.single_op and (op.result in self.returned or op.result.rank):
                 op.group = Group()
+            elif outside and op.operands:
+                op.attrs.setdefault("note", _ALONE)
             copies = placed[op] = [op] if outside else []
             for group, members in users.items():
                 if group is None:

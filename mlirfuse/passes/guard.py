@@ -14,7 +14,7 @@ class Guard(Pass):
     constant (1 for a broadcast dimension), ``strides`` and ``aligns`` where a layout is known, ``equal`` sizes of
     views, and ``constants``: axes, view sizes and other attributes that were values once. A group of a function whose
     device is not known gets the fallback alone.
-    No pipeline runs it: it is for pipeline strings of one's own.
+    `jit` leaves it out: fusion-graph-fuser says why.
 
     Before::
 

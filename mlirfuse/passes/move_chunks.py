@@ -14,8 +14,9 @@ class MoveChunks(Pass):
     producer and consumer stand next to each other and whoever cannot take a split can still fuse them. It does so if
     all pieces go to that consumer (an op, or a group) and the producer is otherwise used only for its size, which is
     then taken from the size expressions. The producer's inputs are broadcast explicitly first, so that every input can
-    be split; the last piece may be of another size. Splits move over several producers in a row.
-    No pipeline runs it: it is for pipeline strings of one's own.
+    be split; the last piece may be of another size. Splits move over several producers in a row. An input that is split
+    so already is not split again: the pieces that there are serve.
+    `jit` leaves it out: fusion-graph-fuser says why.
 
     Before::
 
@@ -51,12 +52,29 @@ class _Mover:
         self.new: dict[Value, Value] = {}
         self.gone: set[Op] = set()
         self.before: dict[Op, list[Op]] = {}  # what takes the place of a split
+        self.made: set[Op] = set()  # splits and broadcasts that were added
 
     def run(self) -> None:
         pending = [op for op in self.block.ops if op.name == "split"]
         while pending:
             pending += self.move(pending.pop())
         self.block.ops = list(self.placed(self.block.ops))
+        self.share()
+
+    def share(self) -> None:
+        """One split, and one broadcast for it, serves all that ask for the same of one tensor."""
+        first: dict[tuple, Op] = {}
+        gone: set[Op] = set()
+        for op in self.block.ops:
+            if op.name not in ("split", "broadcast_in_dim"):
+                continue
+            key = op.name, op.operands[0], op.group, repr({k: v for k, v in op.attrs.items() if k != "note"})
+            other = first.setdefault(key, op)
+            if other is not op and (op in self.made or other in self.made):
+                gone.add(op)
+                for old, new in zip(op.results, other.results):
+                    self.block.replace(old, new)
+        self.block.ops = [op for op in self.block.ops if op not in gone]
 
     def placed(self, ops):
         for op in ops:
@@ -80,6 +98,7 @@ class _Mover:
         row = table.TABLE.get(producer.name) if producer is not None else None
         if (
             consumer is None
+            or producer is None
             or row is None
             or row.kind != "elementwise"
             or writes_in_place(producer)
@@ -122,6 +141,7 @@ class _Mover:
             self.belongs[clone] = consumer
             clones.append(clone)
         self.before[split] = made + clones
+        self.made.update(made)
         for op in made + clones:
             op.group, op.segment = producer.group, producer.segment
             for value in uses(op):

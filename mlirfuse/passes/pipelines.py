@@ -15,21 +15,27 @@ from mlirfuse.passes.base import PIPELINES, PipelineError, items_of, options, re
 from mlirfuse.schedule.program import Schedules, decide
 
 
-def to_segments(machine: Host | Machine, single_op: bool = True, horizontal: bool = True) -> str:
+def to_segments(machine: Host | Machine, single_op: bool = True, horizontal: bool = True, max_args: int = 128) -> str:
     """The tensor-level passes from a front end's graph to groups and segments: what `jit` and `FusionDefinition` run, and
     what `fusion-to-segments` stands for."""
-    options = f"single-op={str(single_op).lower()} horizontal={str(horizontal).lower()}"
     return ",".join(
         [
             "fusion-remove-inplace",
+            "fusion-carry-in-place",
             "fusion-decompose",
             "fusion-cse",
             "fusion-dce",
-            f"fusion-group{{{options}}}",
+            _group(single_op, horizontal, max_args),
+            "fusion-recompose",
             *_of_machine(machine),
             "fusion-segment",
         ]
     )
+
+
+def _group(single_op: bool, horizontal: bool, max_args: int) -> str:
+    on = f"single-op={str(single_op).lower()} horizontal={str(horizontal).lower()}"
+    return f"fusion-group{{{on} max-args={max_args}}}"
 
 
 def _of_machine(machine: Host | Machine) -> list[str]:
@@ -49,11 +55,14 @@ def lower_to_segments(
     machine: Host | Machine,
     after: Callable[[Any, Any, float], None] | None = None,
     schedules: Schedules = None,
+    max_args: int | None = None,
 ) -> Graph:
     """Runs the tensor-level passes for ``machine`` on a front end's graph, in place; ``after`` as for
-    :func:`run_pipeline`; ``schedules``: what is decided about some segments, as for ``jit``. Raises :class:`UnsupportedError` where a kernel would have to compute with complex numbers."""
+    :func:`run_pipeline`; ``schedules``: what is decided about some segments, as for ``jit``; ``max_args`` as the switch,
+    where it is given. Raises :class:`UnsupportedError` where a kernel would have to compute with complex numbers."""
     _refuse_complex(graph)
-    made = run_pipeline([graph], to_segments(machine, config.single_op, config.horizontal), after).graphs[0]
+    passes = to_segments(machine, config.single_op, config.horizontal, max_args or config.max_args)
+    made = run_pipeline([graph], passes, after).graphs[0]
     decide(made, schedules or {})
     return made
 
@@ -156,6 +165,24 @@ def linalg_to_ptx(chip: str = "sm_90") -> str:
         f"{linalg_to_buffers()},allocs-to-workspace,convert-linalg-to-parallel-loops,fold-memref-alias-ops,"
         f"flatten-parallel-loops,{parallel_loops_to_kernels()},{ptx.attach_target(chip)},{kernels_to_nvvm()},"
         "gpu-module-to-binary{format=isa}"
+    )
+
+
+@register_pipeline("fusion-graph-fuser")
+def fusion_graph_fuser(single_op: bool = False, horizontal: bool = True, max_args: int = 128) -> str:
+    """What a graph fuser for programs with control flow does, in its order: writes in place go, composite ops are taken
+    apart, chunks move above their producers, groups form (in nested blocks too), what was taken apart for nothing is
+    put back, sizes come from expressions, groups stand behind guards with their fallbacks, outputs that are asked for
+    size or type only go, views of views read the first source, views at the edges of groups leave them; then what has
+    become equal or unused goes, and groups are cut into kernels.
+
+    ``jit`` runs neither guards, as a kind of call is chosen before it, nor the passes on chunks, outputs and views: its
+    scheduler sees through them."""
+    group = _group(single_op, horizontal, max_args)
+    return (
+        f"fusion-remove-inplace,fusion-decompose,fusion-move-chunks,{group},fusion-recompose,"
+        "fusion-shapes{annotate=false},fusion-guard,fusion-prune-outputs,fusion-separate-views,fusion-strip-views,"
+        "fusion-cse,fusion-dce,fusion-segment"
     )
 
 

@@ -14,7 +14,7 @@ class PruneOutputs(Pass):
     """Removes outputs of groups that are used only for their size or their element type. Sizes are taken from size
     expressions, as by fusion-shapes. The type of what comes out of a guarded group is a constant on the guarded path,
     and asked of the value on the fallback path, where it is at hand; what then has no use is removed.
-    No pipeline runs it: it is for pipeline strings of one's own.
+    `jit` leaves it out: fusion-graph-fuser says why.
 
     Before::
 
@@ -51,7 +51,7 @@ class PruneOutputs(Pass):
         for block in blocks(graph):
             for op in block.ops:
                 if op.name == "dtype_of" and op.operands[0].op is not None and op.operands[0].op.group is not None:
-                    op.name, op.operands, op.attrs = "constant", [], _number(op.operands[0].dtype)
+                    op.name, op.operands, op.attrs = "constant", [], _number(op.operands[0].element)
         DeadCode().run(graph)
 
 
@@ -70,14 +70,14 @@ def _prune_guarded(block: Block, branch: Op, users: dict[Value, list[Op]]) -> No
             continue  # nobody wants it at all
         keep.append(k)
         fused, fallback = branch.blocks
-        constant = Op("constant", [], _number(value.dtype), [Value(dt.i64)], loc=branch.loc)
+        constant = Op("constant", [], _number(value.element), [Value(dt.i64)], loc=branch.loc)
         query = Op("dtype_of", [fallback.returns[k]], {}, [Value(dt.i64)], loc=branch.loc)
         for inner, op in ((fused, constant), (fallback, query)):
             inner.ops.append(op)
             inner.returns[k] = op.result
-        value.__init__(dt.i64, (), branch, value.name)
+        number = branch.results[k] = Value(dt.i64, (), branch, value.name)
         for user in asking:
-            block.replace(user.result, value)
+            block.replace(user.result, number)
             block.ops.remove(user)
     branch.results = [branch.results[k] for k in keep]
     for inner in branch.blocks:

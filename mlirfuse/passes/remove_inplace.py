@@ -10,6 +10,8 @@ from mlirfuse.ir.sizes import Size
 from mlirfuse.passes.base import Pass, register
 from mlirfuse.passes.dce import DeadCode
 
+STAYS = "stays in place: "  # what the note of an op begins with that still writes in place
+
 
 @register
 class RemoveInplace(Pass):
@@ -117,7 +119,7 @@ class _Functional:
                 self.write(op, builder)
                 continue
             if writes_in_place(op):
-                op.attrs["note"] = f"stays in place: {self.tensors.shared[self.tensors.root_of(op.operands[0])]}"
+                op.attrs["note"] = f"{STAYS}{self.tensors.shared[self.tensors.root_of(op.operands[0])]}"
             self.refresh(op, builder)
             block.ops.append(op)
             for nested in op.blocks:
@@ -156,7 +158,7 @@ class _Functional:
         before = self.read(target, builder)
         attrs = {key: op.attrs[key] for key in table.TABLE[op.name].attrs}
         name = "set_slice" if op.name == "update" else op.name
-        new = builder.op(name, before, *(self.read(v, builder) for v in others), **attrs)
+        new = _only(builder.op(name, before, *(self.read(v, builder) for v in others), **attrs))
         root, path = self.tensors.root_of(target), self.tensors.path.get(target, ())
         sources = [self.contents.get(root, root)]
         for view, k in path[:-1]:
@@ -178,10 +180,17 @@ def _unview(builder: Builder, view: Op, k: int, source: Value, new: Value) -> Va
     if view.name == "permute":
         return builder.permute(new, [view.attrs["dims"].index(d) for d in range(new.rank)])
     if view.name == "slice":
-        return builder.op("set_slice", source, new, **{key: view.attrs[key] for key in ("start", "size", "step")})
+        return _only(
+            builder.op("set_slice", source, new, **{key: view.attrs[key] for key in ("start", "size", "step")})
+        )
     assert view.name == "split", view.name
     axis, sizes = view.attrs["axis"], view.attrs["sizes"]
     start: list[Size] = [0] * source.rank
     for size in sizes[:k]:
         start[axis] = start[axis] + size
-    return builder.op("set_slice", source, new, start=tuple(start), size=new.shape, step=(1,) * source.rank)
+    return _only(builder.op("set_slice", source, new, start=tuple(start), size=new.shape, step=(1,) * source.rank))
+
+
+def _only(made: Value | list[Value]) -> Value:
+    assert isinstance(made, Value)
+    return made

@@ -16,7 +16,7 @@ class Shapes(Pass):
     then on: a symbol that stands for another one, or for a constant, is replaced by it everywhere, the arguments'
     declarations included, so that a call checks it. A size that the arguments do not determine is asked of the first
     tensor that has it and is stored anyway.
-    No pipeline runs it: it is for pipeline strings of one's own.
+    `jit` leaves it out: fusion-graph-fuser says why.
 
     ``annotate`` writes the expressions on the ops, as ``extents``.
 

@@ -14,7 +14,7 @@ _ANY_LAYOUT = {"squeeze", "expand_dims", "permute"}  # metadata whatever the str
 class StripViews(Pass):
     """Takes views at the edges of a group out of it: a view of an input is made before the group, a view that is only
     an output after it. Outside they are metadata, and the group's kernels need not know of them.
-    No pipeline runs it: it is for pipeline strings of one's own.
+    `jit` leaves it out: fusion-graph-fuser says why.
 
     A reshape leaves only where it is metadata: of a result, or of an argument that is known to be contiguous. A slice
     leaves at the inputs, and at the outputs where its source is an output anyway.
@@ -56,9 +56,13 @@ def _strip(block: Block, contiguous: dict[Value, bool]) -> None:
     def is_contiguous(value: Value) -> bool:
         if value not in contiguous:
             op = value.op
-            view = op is not None and op.group is None and op.row.view
-            keeps = view and op.row.view == "all" and op.row.in_order and is_contiguous(op.operands[0])
-            contiguous[value] = op is not None and (not view or keeps)
+            if op is None:
+                contiguous[value] = False
+            elif op.group is None and op.row.view:
+                keeps = op.row.view == "all" and op.row.in_order
+                contiguous[value] = keeps and is_contiguous(op.operands[0])
+            else:
+                contiguous[value] = True
         return contiguous[value]
 
     users = block.users()

@@ -31,10 +31,12 @@ class Form:
         graph, program, leaf_of_arg = self.graph, self.program, self.leaf_of_arg
         mine = {v: k for k, v in enumerate(graph.args)}
         mine |= {graph.returns[k]: argument for k, argument in graph.aliases.items()}
-        spelled, used, dtypes, position = [], set(), {}, {}
+        spelled: list[str] = []
+        used: set[str] = set()
+        dtypes, position = {}, {}
         for value in program.outputs:
             position[value] = len(spelled)
-            dtypes[dtype := f"dtype_{value.dtype}"] = value.dtype.numpy
+            dtypes[dtype := f"dtype_{value.dtype}"] = value.element.numpy
             if value in mine:
                 spelled.append(f"('arg', {leaf_of_arg[mine[value]]})")
                 continue
@@ -42,7 +44,7 @@ class Form:
             if value in program.views:
                 root, strides, offset = program.views[value]
                 source = ("arg", leaf_of_arg[mine[root]]) if root in mine else ("out", position[root])
-                start = f"({offset})*{value.dtype.bytes}"
+                start = f"({offset})*{value.element.bytes}"
                 shape = sz.spelled(value.shape)
                 spelled.append(f"('view', {source}, {shape}, {sz.spelled(strides)}, {start}, {dtype})")
                 sizes += [*strides, offset]
@@ -97,6 +99,6 @@ def place_of(leaves, proto):
     if proto is None:
         return ("cpu", "numpy"), -1
     kind, device = arrays.framework(leaves[proto]), arrays.device_of(leaves[proto])
-    if device == ("cpu",):
+    if device is None or device == ("cpu",):
         return ("cpu", kind), proto
     return ("cuda", kind, device[1]), proto

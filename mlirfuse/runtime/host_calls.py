@@ -38,7 +38,7 @@ def needs_place(op: Op, given: Collection[Value] = ()) -> bool:
     ``given``: arguments of the program that are no numbers."""
     if op.row.calls:
         return not all(v in given or _is_array(v) for v in op.operands)
-    return not op.row.view
+    return not op.row.view and op.row.kind != "update"
 
 
 def _is_array(value: Value) -> bool:
@@ -53,7 +53,10 @@ def function(op: Op, env: dict[str, int], given: Collection[Value] = ()) -> Call
         called, extents = op.attrs["function"], tuple(sz.substitute(n, env) for n in op.attrs["sizes"])
         return (lambda *operands: called(*operands, *extents)) if extents else called
     if op.row.view:
-        return library.view(op, env)
+        view, copy = library.view(op, env), library.function(op, env)
+        return lambda x: view(x) if hasattr(x, "__getitem__") else copy(x, x)
+    if op.row.kind == "update":
+        return library.update(op, env)
     compute = library.function(op, env)
     if not writes_in_place(op):
         return compute
@@ -88,7 +91,7 @@ def guard(op: Op, env: dict[str, int]) -> Callable[..., bool]:
 
 
 def _described(leaf) -> Described:
-    spec = arrays.describe(leaf)
+    spec = arrays.spec_of(leaf)
     return Described(spec.dtype, tuple(spec.shape), tuple(spec.strides), spec.align)
 
 

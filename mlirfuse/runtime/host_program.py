@@ -32,6 +32,7 @@ import functools
 from collections.abc import Callable
 
 from mlirfuse import _native
+from mlirfuse.core import config
 from mlirfuse.ir.graph import Graph
 from mlirfuse.lowering import host_steps as st
 from mlirfuse.lowering.host_plan import plan
@@ -53,6 +54,13 @@ class HostProgram:
         self.sequence: st.Sequence = plan(graph)
         self.launches = {step.part: Launches(step.part, target) for step in self.kernels}
         self._functions: dict[tuple[int, ...], Callable[[list], list]] = {}
+        config.listen(self)
+
+    def switched(self) -> None:
+        """A switch of :mod:`mlirfuse.config` has changed: every signature is looked up anew."""
+        self._functions = {}
+        for launches in self.launches.values():
+            launches.forget()
 
     @functools.cached_property
     def kernels(self) -> list[st.Kernels]:

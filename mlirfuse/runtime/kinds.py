@@ -106,6 +106,7 @@ class Kind:
     own: tuple[int, ...] = ()
     aliases: dict[int, int] = field(default_factory=dict)
     recallable: ClassVar[bool] = True  # its symbols and conditions are all in what it assumes
+    max_args: int | None = None  # of a group; None: as the switch says
     executor: Executor | None = None
     problem: str = ""
     schedules: Schedules = None
@@ -145,7 +146,9 @@ class Kind:
 
     def build(self, target: Target, env: dict[str, int]) -> Executor:
         """Lowers the graph to segments, and gives what runs them."""
-        graph = pipelines.lower_to_segments(self.graph, target.machine, self._report_pass, self.schedules)
+        graph = pipelines.lower_to_segments(
+            self.graph, target.machine, self._report_pass, self.schedules, self.max_args
+        )
         return Executor(graph, target, env)
 
     def _report_pass(self, step: Any, ir: Any, seconds: float) -> None:

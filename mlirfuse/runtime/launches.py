@@ -51,6 +51,10 @@ class Launches:
             found = self._by_sizes[key] = _native.Dispatcher(functools.partial(self._miss, sizes))
         return found
 
+    def forget(self) -> None:
+        """Every signature is looked up anew."""
+        self._by_sizes = {}
+
     # ---- new signatures
 
     def _miss(self, env: dict[str, int], leaves):
@@ -68,9 +72,9 @@ class Launches:
         """``leaf`` as argument ``k`` has to lie. Raises :class:`ShapeError` where it is another tensor."""
         value = self.graph.args[k]
         if arrays.framework(leaf) is None:  # a number, where a tensor without dimensions was told of
-            leaf = arrays.from_numpy(np.asarray(leaf, value.dtype.numpy), beside)
-        shape = tuple(sz.substitute(n, env) for n in value.shape)
-        spec = arrays.describe(leaf)
+            leaf = arrays.from_numpy(np.asarray(leaf, value.element.numpy), beside)
+        shape = tuple(sz.known(n, env) for n in value.shape)
+        spec = arrays.spec_of(leaf)
         if tuple(spec.shape) != shape or spec.dtype is not value.dtype:
             maker = f"{value.op.name} gave" if value.op is not None else "an argument is"
             raise ShapeError(
@@ -79,32 +83,32 @@ class Launches:
         layout = self.graph.layouts[k]
         if layout is None or 0 in shape:
             return leaf
-        wanted = [sz.substitute(n, env) for n in layout.strides]
+        wanted = [sz.known(n, env) for n in layout.strides]
         if all(a == b or n == 1 for a, b, n in zip(spec.strides, wanted, shape)):
             return leaf
         return restrided(leaf, shape, wanted)
 
     def record(self, leaves, env: dict[str, int]):
         """The Record for these arguments, or the results where it cannot be kept."""
-        if any(sz.substitute(n, env) == 0 for n in self._extents):
+        if any(sz.known(n, env) == 0 for n in self._extents):
             return self._empty(leaves, env)
         program = self.program(env)
         if self._form is None:
             self._form = Form(self.graph, program, list(range(len(self.graph.args))), ())
-        alignments = {program.graph.args[k]: arrays.describe(leaves[k]).align for k in program.pointer_args}
+        alignments = {program.graph.args[k]: arrays.spec_of(leaves[k]).align for k in program.pointer_args}
         result = None if len(self.graph.returns) == 1 else list
         return self._form.record(program.variant(env, alignments), leaves, env, result)
 
     def _empty(self, leaves, env):
         """Where some tensor has no elements nothing is launched."""
         graph = self.graph
-        shapes = [tuple(sz.substitute(n, env) for n in v.shape) for v in graph.returns]
+        shapes = [tuple(sz.known(n, env) for n in v.shape) for v in graph.returns]
         device, proto = place_of(leaves, None)
         if all(0 in shape for shape in shapes) and not graph.aliases:
-            outputs = [("new", shape, None, v.dtype.numpy) for shape, v in zip(shapes, graph.returns)]
+            outputs = [("new", shape, None, v.element.numpy) for shape, v in zip(shapes, graph.returns)]
             result = None if len(outputs) == 1 else list
             return _native.Record(0, [], [], [], outputs, 0, device, result, None, proto)
-        given = [np.asarray(arrays.to_numpy(a), v.dtype.numpy) for a, v in zip(leaves, graph.args)]
+        given = [np.asarray(arrays.to_numpy(a), v.element.numpy) for a, v in zip(leaves, graph.args)]
         with np.errstate(all="ignore"):
             results = interpreter.run(graph, given, env)
         like = leaves[proto] if proto >= 0 else np.empty(0)

@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from mlirfuse.core.errors import UnsupportedError
 from mlirfuse.ir import ops as table
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op
@@ -24,23 +25,26 @@ def function(op: Op, env: dict[str, int]) -> Callable[..., list]:
     """What computes ``op``, which no kernel does, for these sizes: a function of an array beside which results are made
     (``like``) and of the operands, arrays or numbers, that gives the list of results."""
     row, attrs = op.row, _attributes(op, env)
+    reference = row.ref
+    if reference is None:
+        raise UnsupportedError(f"{op.name} has no reference: run fusion-decompose first", op.loc)
     number = row.kind == "create" and all(not v.shape for v in op.results)  # each kernel has its own
 
     def call(like, *given) -> list:
-        kind = arrays.framework(like)
-        own = (_FUNCTIONS.get(kind) or {}).get(op.name)
+        kind = arrays.framework(like) or "numpy"
+        own = _FUNCTIONS.get(kind, {}).get(op.name)
         if row.calls:
-            return list(row.ref(*(_placed(a, v, like, kind) for a, v in zip(given, op.operands)), **attrs))
+            return list(reference(*(_placed(a, v, like, kind) for a, v in zip(given, op.operands)), **attrs))
         if own is not None:
             results = own(*(_placed(a, v, like, kind) for a, v in zip(given, op.operands)), **attrs)
             return [_compact(r, kind) for r in (results if isinstance(results, (list, tuple)) else [results])]
         if not number and arrays.device_of(like) not in (None, ("cpu",)):
             _tell(op.name, kind)
-        given = [np.asarray(arrays.to_numpy(a), v.dtype.numpy) for a, v in zip(given, op.operands)]
+        hosted = [np.asarray(arrays.to_numpy(a), v.element.numpy) for a, v in zip(given, op.operands)]
         with np.errstate(all="ignore"):
-            results = row.ref(*given, **attrs)
-        results = [np.asarray(r, v.dtype.numpy) for r, v in zip(results if row.several else [results], op.results)]
-        return results if number else [arrays.from_numpy(_owned(r, given), like) for r in results]
+            computed = reference(*hosted, **attrs)
+        made = [np.asarray(r, v.element.numpy) for r, v in zip(computed if row.several else [computed], op.results)]
+        return made if number else [arrays.from_numpy(_owned(r, hosted), like) for r in made]
 
     return call
 
@@ -61,7 +65,7 @@ def view(op: Op, env: dict[str, int]) -> Callable[..., list]:
     """What gives the views that ``op``, a view of its operand, stands for in a call with these sizes: a function of the
     operand, an array of NumPy, torch or CuPy. A reshape that strides do not allow is a copy."""
     attrs = _attributes(op, env)
-    shapes = [tuple(sz.substitute(n, env) for n in v.shape) for v in op.results]
+    shapes = [tuple(sz.known(n, env) for n in v.shape) for v in op.results]
     rank = op.operands[0].rank
     whole = [slice(None)] * rank
     if op.name == "reshape":
@@ -75,14 +79,13 @@ def view(op: Op, env: dict[str, int]) -> Callable[..., list]:
         index = tuple(0 if d in attrs["axes"] else slice(None) for d in range(rank))
         return lambda x: [x[(*index, ...)]]
     if op.name == "expand_dims":
-        index = tuple(None if d in attrs["axes"] else slice(None) for d in range(rank + len(attrs["axes"])))
-        return lambda x: [x[(*index, ...)]]
+        added = tuple(None if d in attrs["axes"] else slice(None) for d in range(rank + len(attrs["axes"])))
+        return lambda x: [x[(*added, ...)]]
     if op.name == "slice":
-        index = tuple(
-            slice(start, start + size * step if step > 0 or start + size * step >= 0 else None, step)
-            for start, size, step in zip(attrs["start"], attrs["size"], attrs["step"])
-        )
-        return lambda x: [x[(*index, ...)]]
+        window, backwards = _window(attrs)
+        if not backwards:
+            return lambda x: [x[window]]
+        return lambda x: [x[window].flip(backwards) if hasattr(x, "flip") else np.flip(x[window], backwards)]
     if op.name == "split":
         places, at = [], 0
         for size in attrs["sizes"]:
@@ -97,6 +100,36 @@ def view(op: Op, env: dict[str, int]) -> Callable[..., list]:
         return [x.expand(shapes[0]) if hasattr(x, "expand") else np.broadcast_to(x, shapes[0])]
 
     return broadcast
+
+
+def _window(attrs: dict) -> tuple[tuple, tuple[int, ...]]:
+    """The elements of a slice as an index that steps forwards, and the dimensions that it goes through backwards."""
+    window = tuple(
+        slice(start + (size - 1) * step, start + 1, -step) if step < 0 else slice(start, start + size * step, step)
+        for start, size, step in zip(attrs["start"], attrs["size"], attrs["step"])
+    )
+    return (*window, ...), tuple(d for d, step in enumerate(attrs["step"]) if step < 0)
+
+
+def update(op: Op, env: dict[str, int]) -> Callable[..., list]:
+    """What writes the second operand of an ``update`` into a slice of the first, for these sizes."""
+    attrs = _attributes(op, env)
+    dtype = op.operands[1].element
+    window, backwards = _window(attrs)
+
+    def call(target, value) -> list:
+        kind = arrays.framework(target)
+        if kind is not None and arrays.framework(value) != kind:
+            value = arrays.from_numpy(np.asarray(arrays.to_numpy(value), dtype.numpy), target)
+        if backwards and value.ndim:  # not every framework steps backwards
+            missing = op.operands[0].rank - value.ndim
+            dims = tuple(d - missing for d in backwards if d >= missing and value.shape[d - missing] > 1)
+            value = np.flip(value, dims) if kind == "numpy" else value.flip(dims)
+        if 0 not in attrs["size"]:
+            target[window] = value
+        return [target]
+
+    return call
 
 
 def like(leaves):
@@ -157,8 +190,8 @@ def _widened(function):
         torch = _torch()
         if x.dtype not in (torch.float16, torch.bfloat16):
             return function(x, *more, **attrs)
-        more = [m.float() if m.is_floating_point() else m for m in more]
-        return function(x.float(), *more, **attrs).to(x.dtype)
+        others = [m.float() if m.is_floating_point() else m for m in more]
+        return function(x.float(), *others, **attrs).to(x.dtype)
 
     return call
 

@@ -42,7 +42,7 @@ class Loaded:
         for k, (value, given) in enumerate(zip(self.graph.args, args)):
             if value.dtype is None or k in self.graph.scalars:
                 continue
-            spec = arrays.describe(given)
+            spec = arrays.spec_of(given)
             if len(spec.shape) != value.rank:
                 raise ShapeError(f"argument {k} of {self.graph.name} has rank {len(spec.shape)}, expected {value.rank}")
             layout = self.graph.layouts[k]
@@ -55,7 +55,7 @@ class Loaded:
                     if name is not None:
                         env.setdefault(name, extent)
         for k, what, stated, found in checked:
-            expected = tuple(sz.substitute(n, env) for n in stated)
+            expected = tuple(sz.known(n, env) for n in stated)
             if what == "shape" and expected != found:
                 raise ShapeError(f"argument {k} of {self.graph.name} has {what} {found}, expected {expected}")
         return env

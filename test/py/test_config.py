@@ -171,3 +171,17 @@ def test_max_kinds(caplog):
             compiled(arrays[-1])
     compiled(arrays[-1])  # now there is room
     assert counters.kinds == kinds + 3
+
+
+def test_max_args():
+    """Groups have no more inputs and outputs than the switch says; each setting is compiled for itself."""
+    fn = mlirfuse.jit(lambda a, b, c, d: (a + b) * (c + d))
+    x = np.ones(8, np.float32)
+    assert fn(x, x, x, x).tolist() == [4.0] * 8 and fn.kernels(x, x, x, x) == 1
+    with config.override(max_args=4):
+        groups = fn.lower(x, x, x, x).as_text("grouped").count('"fusion.group"(')
+        assert groups > 1 and fn(x, x, x, x).tolist() == [4.0] * 8
+    assert fn.lower(x, x, x, x).as_text("grouped").count('"fusion.group"(') == 1
+    own = mlirfuse.jit(fn.fn, max_args=4)
+    assert own.lower(x, x, x, x).as_text("grouped").count('"fusion.group"(') == groups
+    assert own(x, x, x, x).tolist() == [4.0] * 8 and own.kernels(x, x, x, x) > 1

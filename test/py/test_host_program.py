@@ -11,6 +11,7 @@ import pytest
 from test_linalg import run_linalg
 
 import mlirfuse
+from mlirfuse.core import config
 from mlirfuse.core.errors import ShapeError
 from mlirfuse.dialects import fusion
 from mlirfuse.ir import dtypes as dt
@@ -93,6 +94,22 @@ def test_a_tensor_of_another_shape_is_an_error():
     f = program(LAYERS)
     with pytest.raises(ShapeError, match=r"argument 1 .* shape \(8, 16\), expected \(16, 16\)"):
         f(floats(4, 16), floats(8, 16))
+
+
+def test_a_switch_looks_every_signature_up_anew(capfd):
+    """What a dump of each call prints is printed for programs that have run before, too."""
+    fn = mlirfuse.jit(lambda x, w: np.exp(np.tanh(x) @ w))
+    x, w = floats(8, 16), floats(16, 16) / 8
+    with config.override(dump="kernel-args"):
+        fn(x, w)
+        capfd.readouterr()
+        fn(x, w)
+        each_call = capfd.readouterr().err
+    fn(x, w)
+    assert not capfd.readouterr().err
+    with config.override(dump="kernel-args"):
+        fn(x, w)
+        assert capfd.readouterr().err.count("kernel-args") == each_call.count("kernel-args") == 2
 
 
 # ---- calls
@@ -304,6 +321,53 @@ def test_a_loop_keeps_two_buffers():
     assert len(seen) <= 2
 
 
+ROWS = """
+func.func @rows(%u: T {fusion.shape = ["s0", "s1"]}, %n: index) -> T attributes {fusion.device = "cpu"} {
+  %zero = arith.constant 0 : index
+  %one = arith.constant 1 : index
+  %out = scf.for %t = %zero to %n step %one iter_args(%v = %u) -> T {
+    %a = "fusion.slice"(%v) {start = ["0", "0"], size = ["1", "s1"], step = [1, 1]} : (T) -> ROW
+    %b = "fusion.slice"(%v) {start = ["s0-1", "s1-1"], size = ["1", "s1"], step = [1, -1]} : (T) -> ROW
+    %d = "fusion.add"(%a, %b) : (ROW, ROW) -> ROW
+    %e = "fusion.set_slice"(%v, %d) {start = ["0", "s1-1"], size = ["1", "s1"], step = [1, -1]} : (T, ROW) -> T
+    %f = "fusion.set_slice"(%e, %a) {start = ["1", "0"], size = ["1", "s1"], step = [1, 1]} : (T, ROW) -> T
+    scf.yield %f : T
+  }
+  return %out : T
+}""".replace("ROW", "tensor<1x?xf32>").replace("T", "tensor<?x?xf32>")
+
+
+@pytest.mark.parametrize("framework", ["numpy", "torch"])
+def test_a_slice_of_what_a_loop_carries_is_written_in_place(framework):
+    """The array that the loop began with is left alone."""
+    u = floats(6, 5)
+    given = u.copy()
+    if framework == "torch":
+        given = pytest.importorskip("torch").from_numpy(given)
+    text = ROWS.replace('fusion.set_slice"(%e, %a)', 'fusion.set_slice"(%e, %d)')
+    for n in (0, 1, 5):
+        f = program(text)
+        (result,) = f(given, n)
+        expected = np.float64(u)
+        for _ in range(n):
+            d = expected[0] + expected[-1, ::-1]
+            expected[0, ::-1], expected[1] = d, d
+        np.testing.assert_allclose(np.asarray(result), expected, rtol=1e-5, atol=1e-5)
+        np.testing.assert_array_equal(np.asarray(given), u)
+    assert [step.op.name for step in f.host.sequence.walk() if isinstance(step, st.Call)][-2:] == ["update", "update"]
+
+
+def test_a_view_that_is_read_after_the_write_keeps_the_loop_as_it_was():
+    u = floats(6, 5)
+    (result,) = program(ROWS)(u, 3)
+    expected = np.float64(u)
+    for _ in range(3):
+        a = expected[0].copy()
+        expected[0, ::-1] = a + expected[-1, ::-1]
+        expected[1] = a
+    np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-5)
+
+
 WHILE = """
 func.func @halve(%x: tensor<?xf32> {fusion.shape = ["s0"]}, %bound: tensor<f32>) -> (tensor<?xf32>, index)
     attributes {fusion.device = "cpu"} {
@@ -485,3 +549,41 @@ def test_the_host_level_shows_what_stands_between_launches():
     steps = [line.split()[2] for line in first.splitlines() if line.lstrip().startswith("%")]
     assert [step.split("(")[0] for step in steps] == ["call", '"fusion.matmul"', "call"]
     assert len(launches) == 2 and all("func.func @launch(" in launch for launch in launches)
+
+
+# ---- the graph fuser's passes
+
+
+def test_what_the_graph_fuser_makes_runs():
+    f = program(FUSED, passes="fusion-graph-fuser")
+    x, w, b = floats(4, 8), floats(8, 8, seed=1) / 4, floats(8, seed=2)
+    misaligned = np.zeros(4 * 8 + 8, np.float32)[1:33].reshape(4, 8)
+    misaligned[:] = x
+    for given in (x, misaligned):
+        for n in (0, 2):
+            y = np.float64(x) @ np.float64(w).T + b
+            for _ in range(n):
+                e = np.exp(np.exp(y) - np.exp(y).max(1, keepdims=True))
+                y = e / e.sum(1, keepdims=True)
+            carried, result = f(given, w, b, n)
+            np.testing.assert_allclose(carried, y, rtol=1e-5, atol=1e-6)
+            np.testing.assert_allclose(result, np.tanh(y @ np.float64(w).T + b), rtol=1e-5, atol=1e-6)
+
+
+FUSED = """
+func.func @fuser(%x: T {fusion.shape = ["s0", "s1"], fusion.strides = ["s1", "1"], fusion.align = 16 : i64},
+                 %w: T {fusion.shape = ["s1", "s1"], fusion.strides = ["s1", "1"]},
+                 %b: tensor<?xf32> {fusion.shape = ["s1"], fusion.strides = ["1"]}, %n: index) -> (T, T)
+    attributes {fusion.device = "cpu"} {
+  %zero = arith.constant 0 : index
+  %one = arith.constant 1 : index
+  %y = "fusion.linear"(%x, %w, %b) : (T, T, tensor<?xf32>) -> T
+  %o = scf.for %i = %zero to %n step %one iter_args(%v = %y) -> T {
+    %0 = "fusion.exp"(%v) : (T) -> T
+    %1 = "fusion.softmax"(%0) {axis = 1 : i64} : (T) -> T
+    scf.yield %1 : T
+  }
+  %z = "fusion.linear"(%o, %w, %b) : (T, T, tensor<?xf32>) -> T
+  %t = "fusion.tanh"(%z) {inplace = true} : (T) -> T
+  return %o, %t : T, T
+}""".replace("T", "tensor<?x?xf32>")

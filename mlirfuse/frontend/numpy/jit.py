@@ -175,6 +175,7 @@ class Entry(Source):
             tuple(dict.fromkeys(o.index for o in traced.outs if o.kind == "argument")),
             call.aliases,
             schedules=self.owner.schedule,
+            max_args=self.owner.max_args,
             traced=traced,
             captured_at=captured_at,
             captured_key=tuple(key_of(call.specs[k]) for k in captured_at),
@@ -245,13 +246,14 @@ class Jitted(_native.Function):
         fallback: bool | None = None,
         way: WayDown | None = None,
         schedule: Schedules = None,
+        max_args: int | None = None,
     ):
         functools.update_wrapper(self, fn)
         self.fn = fn
         self.static = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
         self.target = target
         self.fallback = fallback
-        self.way, self.schedule = way, schedule
+        self.way, self.schedule, self.max_args = way, schedule, max_args
         self._entries: dict[trees.Tree, Entry] = {}
         self._watch: list[tuple[Any, str, Any]] = []
         self._lock = threads.lock()

@@ -3,6 +3,7 @@ become."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 
 from mlirfuse.ir import scalars
@@ -72,7 +73,7 @@ class ControlFlow:
             if k:
                 self.main.e.line("} else {")
             block = op.blocks[k] if k < len(op.blocks) else Block()
-            self._body(block, {}, lambda block=block: self._end("scf.yield", block.returns, op.results))
+            self._body(block, {}, functools.partial(self._end, "scf.yield", block.returns, op.results))
         self.main.e.line("}")
         self._done(op, made)
 
