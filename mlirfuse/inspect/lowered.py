@@ -147,9 +147,7 @@ class Lowered:
                 self._keep("grouped", graph)
 
         kind = self._kind
-        self._graph = pipelines.lower_to_segments(
-            graph, self._target.machine, after, kind.schedules, kind.max_args
-        )
+        self._graph = pipelines.lower_to_segments(graph, self._target.machine, after, kind.schedules, kind.max_args)
         self._keep_segmented()
 
     def _keep(self, level: str, graph: Graph) -> None:

@@ -22,6 +22,7 @@ class Choose(Pass):
     ``sizes=s0:1024,s1:770``. Those that it leaves out are 1024 for the innermost dimension of an argument, 256 for the
     next one, 8 for the others; strides that are symbols are those of rows without gaps. Alignment is what
     ``fusion.align`` states; an argument that states nothing about its layout is contiguous and 256-byte aligned.
+    No pipeline runs it: `fusion-schedule` chooses what is not chosen.
 
     Before::
 
