@@ -16,7 +16,7 @@ from torch.fx import GraphModule, Interpreter
 
 from mlirfuse.core import config
 from mlirfuse.core.errors import CompileError, UnsupportedError
-from mlirfuse.frontend.torch import attention, decompositions, random
+from mlirfuse.frontend.torch import attention, decompositions, products, random
 from mlirfuse.frontend.torch.cuda_graphs import Recorder
 from mlirfuse.frontend.torch.execute import Boxed, boxed
 from mlirfuse.frontend.torch.lower import Lowered, lower
@@ -112,6 +112,7 @@ def lower_to_host(module: GraphModule, which: str) -> tuple[Lowered, HostProgram
     """The graph after all passes, and the program that runs it."""
     if which == "inference":
         random.share_seeds(module.graph)
+    products.pad(module)
     lowered = lower(module, which, _visible(which))
     target = _target(lowered)
     run_pipeline([lowered.graph], pipelines.to_segments(target.machine, config.single_op, config.horizontal))

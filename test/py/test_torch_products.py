@@ -1,0 +1,78 @@
+"""Products of extents that no 16 bytes divide are padded, and stay the same products."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
+from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
+
+from mlirfuse.frontend.torch import products  # noqa: E402
+
+aten = torch.ops.aten
+
+
+@pytest.fixture
+def on_the_cpu(monkeypatch):
+    """The rule for small products on the CPU, so that it can run here."""
+    monkeypatch.setattr(products, "LEAST", 1)
+    monkeypatch.setattr(products, "_takes", lambda a, b: True)
+
+
+def traced(fn, *args):
+    return make_fx(fn, tracing_mode="fake")(*args)
+
+
+def shapes(module):
+    """The operands' shapes of each product."""
+    return [
+        tuple(tuple(a.meta["val"].shape) for a in n.args) for n in module.graph.nodes if n.target is aten.mm.default
+    ]
+
+
+CASES = {
+    "columns": ((16, 24), (24, 13), False, [((16, 24), (24, 16))]),
+    "inner": ((16, 13), (13, 24), False, [((16, 16), (16, 24))]),
+    "all": ((5, 13), (13, 11), False, [((5, 16), (16, 16))]),
+    "rows of a transposed tensor": ((24, 13), (24, 16), True, [((16, 24), (24, 16))]),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_padded(case, on_the_cpu):
+    left, right, transposed, want = CASES[case]
+    torch.manual_seed(0)
+    a, b = torch.randn(left, dtype=torch.bfloat16), torch.randn(right, dtype=torch.bfloat16)
+
+    def fn(a, b):
+        return (a.t() if transposed else a) @ b
+
+    module = traced(fn, a, b)
+    products.pad(module)
+    assert shapes(module) == want
+    got, expected = module(a, b), fn(a.double(), b.double())
+    assert got.shape == expected.shape and got.is_contiguous()
+    torch.testing.assert_close(got.double(), expected, rtol=2**-7, atol=2**-6)
+
+
+def test_an_operand_is_padded_once(on_the_cpu):
+    a, w = torch.randn(16, 24), torch.randn(13, 24)
+
+    def fn(a, w):
+        logits = a @ w.t()
+        return logits, torch.exp(logits) @ w
+
+    module = traced(fn, a, w)
+    products.pad(module)
+    pads = [n for n in module.graph.nodes if n.target is aten.constant_pad_nd.default]
+    assert len(pads) == len({(n.args[0], tuple(n.args[1])) for n in pads})
+    for got, want in zip(module(a, w), fn(a, w)):
+        torch.testing.assert_close(got, want)
+
+
+def test_what_is_left_alone():
+    with FakeTensorMode():
+        a, b = torch.empty(1 << 14, 768, dtype=torch.bfloat16), torch.empty(768, 50257, dtype=torch.bfloat16)
+        module = make_fx(lambda a, b: a @ b)(a, b)
+    products.pad(module)
+    assert shapes(module) == [((1 << 14, 768), (768, 50257))]  # on the CPU
