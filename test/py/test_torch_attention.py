@@ -10,7 +10,7 @@ import mlirfuse.torch  # noqa: E402, F401
 from mlirfuse.frontend.torch import attention  # noqa: E402
 
 
-def masks_of(fn, *args):
+def masks_of(fn, *args, seen=None):
     """The masks of the attentions in the graph of ``fn``, after `attention.prepare`: each node, or None."""
     found = []
 
@@ -18,6 +18,8 @@ def masks_of(fn, *args):
         attention.prepare(module)
         calls = [node for node in module.graph.nodes if node.target is F.scaled_dot_product_attention]
         found.extend(n.kwargs.get("attn_mask", n.args[3] if len(n.args) > 3 else None) for n in calls)
+        if seen is not None:
+            seen.extend(n.kwargs["is_causal"] for n in calls)
         return module.forward
 
     torch._dynamo.reset()
@@ -42,11 +44,25 @@ def test_a_mask_that_hides_nothing_goes():
     assert masks_of(lambda q, k, v: made_inside(q, k, v, 0), *qkv()) == [None]
 
 
-def test_a_mask_that_hides_something_stays():
-    (mask,) = masks_of(lambda q, k, v: made_inside(q, k, v, -1) + made_inside(q, k, v, 0), *qkv())[:1]
-    assert mask is None
-    hidden = torch.ones(16, 16, dtype=torch.bool).tril()
-    assert masks_of(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, hidden), *qkv()) != [None]
+def causal(q, k, v):
+    """A mask as decoders make theirs."""
+    positions = torch.arange(16) + 0
+    mask = (positions[None, None, None, :] <= positions[None, None, :, None]).expand(2, -1, 16, 16)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=False)
+
+
+def test_a_mask_of_what_comes_later_is_said_so():
+    seen = []
+    assert masks_of(causal, *qkv(), seen=seen) == [None]
+    assert seen == [True]
+
+
+def test_a_mask_that_hides_something_else_stays():
+    def fn(q, k, v):
+        mask = (torch.arange(16) % 3 > 0)[None, :].expand(16, 16)
+        return F.scaled_dot_product_attention(q, k, v, mask)
+
+    assert masks_of(fn, *qkv()) != [None]
 
 
 def test_a_mask_that_is_an_argument_stays():

@@ -70,7 +70,7 @@ class _Padder:
         if not count:
             return node
         if node.target in (aten.t.default, aten.permute.default) and node.meta["val"].dim() == 2:
-            base = self.append(node.args[0], 1 - dimension, count)  # type: ignore[arg-type]
+            base = self.append(node.args[0], 1 - dimension, count)
             return self.call(aten.permute.default, base, [1, 0])
         key = node, dimension, count
         if key not in self.padded:
