@@ -20,9 +20,20 @@ if TYPE_CHECKING:
     from mlirfuse.runtime.autotune import autotune
 
 __all__ = [
-    "CompileError", "CudaError", "DataType", "FusionDefinition", "MlirfuseError", "ShapeError", "TraceError", "UnsupportedError", "autotune",
-    "config", "counters", "jit", "numpy",
-]  # fmt: skip
+    "CompileError",
+    "CudaError",
+    "DataType",
+    "FusionDefinition",
+    "MlirfuseError",
+    "ShapeError",
+    "TraceError",
+    "UnsupportedError",
+    "autotune",
+    "config",
+    "counters",
+    "jit",
+    "numpy",
+]
 
 try:
     __version__ = metadata.version("mlirfuse")  # pyproject.toml's

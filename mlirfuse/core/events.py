@@ -1,7 +1,7 @@
 """What the compiler reports while it works, as typed events, and who listens.
 
-The layers report; nothing that they do depends on it. :mod:`mlirfuse.core.counters` counts, :mod:`mlirfuse.inspect.dump`
-prints, and a program may listen too::
+The layers report; nothing that they do depends on it. :mod:`mlirfuse.core.counters` counts,
+:mod:`mlirfuse.inspect.dump` prints, and a program may listen too::
 
     stop = events.observe(events.Compiled, lambda event: print(event.seconds))
 
@@ -104,8 +104,8 @@ class Compiled(Event):
 
 @dataclass(eq=False)
 class Launching(Event):
-    """A variant is about to be recorded for a signature's calls. An observer may put another host function in its place:
-    its address as ``launch``, and as ``keep`` what has to live as long."""
+    """A variant is about to be recorded for a signature's calls. An observer may put another host function in its
+    place: its address as ``launch``, and as ``keep`` what has to live as long."""
 
     program: Program
     variant: Variant
@@ -141,8 +141,8 @@ _lock = threads.lock()
 
 
 def observe(kind: type[E], observer: Callable[[E], None]) -> Callable[[], None]:
-    """Calls ``observer`` with each event of the class ``kind`` from now on, in the thread that reports it. Gives a function
-    that ends it."""
+    """Calls ``observer`` with each event of the class ``kind`` from now on, in the thread that reports it. Gives a
+    function that ends it."""
 
     def stop() -> None:
         with _lock:

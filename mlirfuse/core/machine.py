@@ -1,5 +1,5 @@
-"""What schedulers know of a machine: an NVIDIA GPU, or the host's processor. :mod:`mlirfuse.lowering.machines` finds those
-that are there."""
+"""What schedulers know of a machine: an NVIDIA GPU, or the host's processor. :mod:`mlirfuse.lowering.machines` finds
+those that are there."""
 
 from __future__ import annotations
 
@@ -49,10 +49,15 @@ class Machine:
     def of_architecture(chip: str) -> Machine:
         """A typical machine of an architecture, for compiling without one."""
         typical = {
-            "sm_70": (80, 2048, 96 << 10, 6 << 20), "sm_75": (72, 1024, 64 << 10, 6 << 20), "sm_80": (108, 2048, 163 << 10, 40 << 20),
-            "sm_86": (84, 1536, 99 << 10, 6 << 20), "sm_89": (142, 1536, 99 << 10, 96 << 20), "sm_90": (132, 2048, 227 << 10, 50 << 20),
-            "sm_120": (170, 1536, 99 << 10, 96 << 20), "sm_121": (48, 1536, 99 << 10, 24 << 20),
-        }  # fmt: skip
+            "sm_70": (80, 2048, 96 << 10, 6 << 20),
+            "sm_75": (72, 1024, 64 << 10, 6 << 20),
+            "sm_80": (108, 2048, 163 << 10, 40 << 20),
+            "sm_86": (84, 1536, 99 << 10, 6 << 20),
+            "sm_89": (142, 1536, 99 << 10, 96 << 20),
+            "sm_90": (132, 2048, 227 << 10, 50 << 20),
+            "sm_120": (170, 1536, 99 << 10, 96 << 20),
+            "sm_121": (48, 1536, 99 << 10, 24 << 20),
+        }
         return Machine(chip, *typical.get(chip, (148, 2048, 227 << 10, 126 << 20)))
 
 

@@ -27,7 +27,7 @@ def _load_bindings() -> list[ctypes.CDLL]:
     if spec is None:
         raise ImportError("mlirfuse needs MLIR's Python bindings: pip install 'numba-cuda-mlir>=0.6,<0.7'")
     stand_in = types.ModuleType(_PACKAGE)
-    stand_in.__path__ = list(spec.submodule_search_locations)
+    stand_in.__path__ = list(spec.submodule_search_locations or ())
     stand_in.__spec__ = spec
     libraries = os.path.join(stand_in.__path__[0], "_mlir", "_mlir_libs")
     mode = os.RTLD_NOW | os.RTLD_LOCAL | getattr(os, "RTLD_DEEPBIND", 0)

@@ -101,6 +101,11 @@ def page(explanation) -> str:
             "<h2>Not merged</h2><ul>" + "".join(f"<li>{escape(note)}</li>" for note in explanation.notes) + "</ul>"
         )
     return _template().substitute(
-        name=escape(explanation.name), summary=escape(explanation.summary()), kernels=_kernels(explanation), svg=svg, listing=_listing(picture),
-        sections="".join(sections), tips=json.dumps(picture.tips).replace("</", "<\\/"),
-    )  # fmt: skip
+        name=escape(explanation.name),
+        summary=escape(explanation.summary()),
+        kernels=_kernels(explanation),
+        svg=svg,
+        listing=_listing(picture),
+        sections="".join(sections),
+        tips=json.dumps(picture.tips).replace("</", "<\\/"),
+    )

@@ -147,8 +147,9 @@ class Explanation:
                 "why it is cut from the one before",
             )
             if not any(k.why for k in self.kernels):
-                rows, headings = [row[:-1] for row in rows], headings[:-1]
-            out.append(listing.table(rows, "  ", headings))
+                out.append(listing.table([row[:-1] for row in rows], "  ", headings[:-1]))
+            else:
+                out.append(listing.table(rows, "  ", headings))
         for k in self.kernels:
             head = (
                 f"{k.title}: {', '.join(k.reads) or 'nothing'} -> {', '.join(k.writes)}"
@@ -209,8 +210,9 @@ def _explain(lowered) -> Explanation:
 
     def kernel(segment: Segment, ops, launches, reads, writes, nbytes, params) -> None:
         ops = [line(op) for op in ops if not listing.is_literal(op)]
+        number, (read, written) = len(kernels), nbytes
         kernels.append(
-            Kernel(len(kernels), segment.scheduler, launches, ops, reads, writes, *nbytes, params, segment.why, segment)
+            Kernel(number, segment.scheduler, launches, ops, reads, writes, read, written, params, segment.why, segment)
         )
 
     launched: dict[Segment, set[Op]] = {}
@@ -234,10 +236,11 @@ def _explain(lowered) -> Explanation:
         if any(k.launches for k in kernels[:number]) and made.launches and not made.why and made.segment in members:
             made.why = _why_another_group(made, members[made.segment])
     number_of = {k.segment: k.number for k in kernels}
-    outside = []
-    for op in graph.ops:
-        if op.group is None and not op.row.view and not listing.is_literal(op):
-            outside.append(Outside(line(op), _why_outside(op)))
+    outside = [
+        Outside(line(op), _why_outside(op))
+        for op in graph.ops
+        if op.group is None and not op.row.view and not listing.is_literal(op)
+    ]
     views = []
     for op in graph.ops:
         if op.row.view and not (op.name == "broadcast_in_dim" and not op.operands[0].rank):

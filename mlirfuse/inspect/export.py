@@ -71,7 +71,8 @@ class _Program:
         imports += (
             "from mlirfuse.ir.ops import TABLE  # for ops that NumPy has no name for\n" if self.by_reference else ""
         )
-        return f'"""{self.name} of {self.graph.name}, as it was compiled."""\n\n{imports}\n\ndef {self.name}({arguments}):\n{"".join(body)}\n\n{self.main()}'
+        title = f'"""{self.name} of {self.graph.name}, as it was compiled."""'
+        return f"{title}\n\n{imports}\n\ndef {self.name}({arguments}):\n{''.join(body)}\n\n{self.main()}"
 
     def sizes(self) -> list[str]:
         """Lines that give the symbols their values."""
@@ -80,7 +81,8 @@ class _Program:
             for value in op.attrs.values():
                 for n in value if isinstance(value, (tuple, list)) else [value]:
                     used |= sz.symbols(n) if isinstance(n, sz.Expr) else set()
-        lines, found = [], set()
+        lines: list[str] = []
+        found: set[str] = set()
         for v in self.inputs:
             names = [name if (name := sz.told_by(n)) in used - found else "_" for n in v.shape]
             names = [n if n not in names[:k] else "_" for k, n in enumerate(names)]
@@ -103,7 +105,9 @@ class _Program:
             return f"mnp.cast({op.attrs['value']}, np.int64)"
         if op.name == "cast":
             inner = op.operands[0].op
-            return f"mnp.cast({inner.attrs['value'] if inner.name == 'size' else self.number(inner)}, {dtype(op.result.dtype)})"
+            assert inner is not None  # a literal's operands are literals
+            number = inner.attrs["value"] if inner.name == "size" else self.number(inner)
+            return f"mnp.cast({number}, {dtype(op.result.dtype)})"
         number = op.attrs["value"].item() if isinstance(op.attrs["value"], np.generic) else op.attrs["value"]
         spelled = repr(float(number)) if op.result.dtype.is_float else repr(number)
         if spelled.strip("-") in ("inf", "nan"):
@@ -249,8 +253,7 @@ class _Program:
     def main(self) -> str:
         lines = ["rng = np.random.default_rng(0)"]
         layouts = {v: layout for v, layout in zip(self.graph.args, self.graph.layouts) if layout is not None}
-        for v in self.inputs:
-            lines.append(f"{self.names.of(v)} = {self.example(v, layouts.get(v))}")
+        lines += [f"{self.names.of(v)} = {self.example(v, layouts.get(v))}" for v in self.inputs]
         arguments = ", ".join(self.names.of(v) for v in self.inputs)
         lines += ["with np.errstate(all='ignore'):", f"    expected = {self.name}({arguments})"]
         if self.by_reference:
@@ -268,9 +271,8 @@ class _Program:
         """An expression for an input of this kind."""
         shape = tuple(sz.substitute(n, self.env) for n in v.shape)
         kind = dtype(v.dtype)
-        if not v.shape:
-            if v in self.graph.args and self.graph.args.index(v) in self.graph.scalars:
-                return f"{kind}(2)"
+        if not v.shape and v in self.graph.args and self.graph.args.index(v) in self.graph.scalars:
+            return f"{kind}(2)"
         order = list(range(len(shape)))
         if layout is not None:
             steps = [sz.substitute(s, self.env) for s in layout.strides]

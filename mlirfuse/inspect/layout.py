@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
+from typing import Any
 
 from mlirfuse.ir.graph import Value
 
@@ -73,15 +75,15 @@ def lay_out(nodes: list[Node], edges: list[Edge], rise: float = RISE) -> tuple[f
     _order(layers, above, below)
     _place(layers, above, below)
     y = 0.0
-    for layer in layers:
-        height = max((n.height for n in layer), default=0)
-        for node in layer:
+    for row in layers:
+        height = max((n.height for n in row), default=0)
+        for node in row:
             node.y, node.floor = y, y + height
         y += height + rise
     left = min((n.x - n.width / 2 for layer in layers for n in layer), default=0)
     right = max((n.x + n.width / 2 for layer in layers for n in layer), default=0)
-    for layer in layers:
-        for node in layer:
+    for row in layers:
+        for node in row:
             node.x -= left
     return right - left, y - rise
 
@@ -90,7 +92,7 @@ def _order(layers, above, below) -> None:
     """Orders each layer by its neighbours' places, up and down, and keeps the order with the fewest crossings."""
     best, fewest = [list(layer) for layer in layers], None
     for sweep in range(SWEEPS):
-        crossings = sum(_crossings(a, b, below) for a, b in zip(layers, layers[1:]))
+        crossings = sum(_crossings(a, b, below) for a, b in itertools.pairwise(layers))
         if fewest is None or crossings < fewest:
             best, fewest = [list(layer) for layer in layers], crossings
         if not fewest:
@@ -100,7 +102,7 @@ def _order(layers, above, below) -> None:
         for layer in layers[1:] if down else layers[-2::-1]:
             place = {n: k for other in layers for k, n in enumerate(other)}
 
-            def middle(node, place=place):
+            def middle(node, place=place, neighbours=neighbours):
                 near = [place[n] + offset / 1000 for n, offset, _ in neighbours.get(node, ())]
                 return sum(near) / len(near) if near else place[node]
 
@@ -112,9 +114,10 @@ def _crossings(upper, lower, below) -> int:
     place = {n: k for k, n in enumerate(lower)}
     ends = [(k, place[b], out, into) for k, a in enumerate(upper) for b, into, out in below.get(a, ())]
     ends.sort(key=lambda e: (e[0], e[2], e[1], e[3]))
-    seen, count = [], 0
+    seen: list[tuple[int, float]] = []
+    count = 0
     for _, at, _, into in ends:
-        count += sum(1 for other in seen if other > (at, into))
+        count += sum(other > (at, into) for other in seen)
         seen.append((at, into))
     return count
 
@@ -168,7 +171,8 @@ def _apart(layer: list[Node], wanted: list[tuple[float, float]]) -> None:
 def layer_by_depth(order, inputs_of, first: int = 0) -> dict:
     """Each item one layer below the lowest of its inputs; then as low as its users let it, so that it stands near
     them."""
-    depth, users = {}, {}
+    depth: dict[Any, int] = {}
+    users: dict[Any, list] = {}
     for item in order:
         for source in inputs_of(item):
             users.setdefault(source, []).append(item)

@@ -14,6 +14,8 @@ LLVM IR of kernels and host function (CPU)
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from mlirfuse.analysis import traffic
@@ -38,13 +40,13 @@ BETWEEN = "// -----\n"  # between the programs of a function that library ops cu
 
 
 class Lowered:
-    """A call on its way down: a kind that a front end has made, and the arrays and numbers of its graph's arguments. Each
-    level is made when it is asked for."""
+    """A call on its way down: a kind that a front end has made, and the arrays and numbers of its graph's arguments.
+    Each level is made when it is asked for."""
 
     def __init__(self, name: str, kind: Kind, arguments: list, env: dict[str, int], target: Target):
         self._name, self._kind, self._arguments, self._env, self._target = name, kind, arguments, env, target
         self._texts: dict[tuple[str, bool], str] = {}
-        self._graph: Graph | None = None
+        self._graph: Any = None  # the Graph, from the first text of a tensor level on
         self._parts: list[_Part] | None = None
 
     def __repr__(self) -> str:
@@ -154,8 +156,8 @@ class Lowered:
         self._texts[level, False], self._texts[level, True] = IR([graph]).as_texts(False, True)
 
     def _keep_segmented(self) -> None:
-        """The segmented level, with the schedules for these sizes on its segments. The graph itself is left undecided: its
-        executor chooses for any sizes."""
+        """The segmented level, with the schedules for these sizes on its segments. The graph itself is left undecided:
+        its executor chooses for any sizes."""
         with undecided(self._graph):
             try:
                 for program, params, segments in self._choices():

@@ -16,7 +16,8 @@ from mlirfuse.ir.graph import Op, Value
 CHAR = 6.7  # width of a character of the drawing's font
 
 _DEFS = (
-    '<defs><marker id="arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" markerUnits="userSpaceOnUse" orient="auto">'
+    '<defs><marker id="arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" '
+    'markerUnits="userSpaceOnUse" orient="auto">'
     '<path d="M0 0.5 L8 4 L0 7.5 z" class="head"/></marker></defs>'
 )
 
@@ -50,6 +51,7 @@ class _Box:
                 elif v in made and v.op in inside:
                     self.edges.append(Edge(self.nodes[v.op], self.nodes[op], value=v))
         for v in self.outs:
+            assert v.op is not None  # outputs are made by these ops
             self.edges.append(Edge(self.nodes[v.op], self.exits[v], value=v))
         width, height = lay_out([*self.entries.values(), *self.nodes.values(), *self.exits.values()], self.edges)
         self.width = max(width + 2 * self.PAD, 290)
@@ -100,10 +102,7 @@ class Picture:
 
     def label(self, op: Op) -> str:
         """The op without the operands that edges show."""
-        words = []
-        for v in op.operands:
-            if not self.shown(v):
-                words.append(self.names.of(v))
+        words = [self.names.of(v) for v in op.operands if not self.shown(v)]
         expression = self.names.expression(op)
         attributes = (
             [w for w in expression[len(op.name) + 1 : -1].split(", ") if "=" in w or w.endswith("]")]
@@ -149,7 +148,8 @@ class Picture:
         tip = f"{self.names.of(value)}: {self.names.type(value)}" if value is not None else ""
         end = ' marker-end="url(#arrow)"' if arrow else ""
         self.parts.append(
-            f'<path d="{" ".join(d)}" class="edge {kind}" data-v="{escape(self.names.of(value))}"{end}><title>{escape(tip)}</title></path>'
+            f'<path d="{" ".join(d)}" class="edge {kind}" data-v="{escape(self.names.of(value))}"{end}>'
+            f"<title>{escape(tip)}</title></path>"
         )
 
     def draw_op(self, op: Op, node: Node, dx: float, dy: float) -> None:
@@ -200,7 +200,8 @@ class Picture:
             )
         for v, entry in box.entries.items():  # from the box's upper edge, behind its text, to the first layer
             self.parts.append(
-                f'<line x1="{entry.x + dx:.1f}" y1="{dy:.1f}" x2="{entry.x + dx:.1f}" y2="{entry.y + dy:.1f}" class="edge port" data-v="{escape(self.names.of(v))}"/>'
+                f'<line x1="{entry.x + dx:.1f}" y1="{dy:.1f}" x2="{entry.x + dx:.1f}" y2="{entry.y + dy:.1f}" '
+                f'class="edge port" data-v="{escape(self.names.of(v))}"/>'
             )
         for at, (kind, words) in enumerate(box.head):
             self.text(dx + box.PAD, dy + 20 + 16 * at, words, kind, "start")
@@ -209,7 +210,8 @@ class Picture:
         for v, port in [*box.entries.items(), *box.exits.items()]:
             y = dy if v in box.entries and box.entries[v] is port else dy + box.height
             self.parts.append(
-                f'<circle cx="{port.x + dx:.1f}" cy="{y:.1f}" r="3" class="dot"><title>{escape(f"{self.names.of(v)}: {self.names.type(v)}")}</title></circle>'
+                f'<circle cx="{port.x + dx:.1f}" cy="{y:.1f}" r="3" class="dot">'
+                f"<title>{escape(f'{self.names.of(v)}: {self.names.type(v)}')}</title></circle>"
             )
         self.parts.append("</g>")
 

@@ -8,6 +8,7 @@ for a GPU kernel the host function passes those that the kernel uses as its para
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
@@ -27,7 +28,7 @@ class Slots:
         default_factory=dict
     )  # Value or key of a scheduler's own buffer -> index of its offset
     temporary_bytes: dict[object, Size] = field(default_factory=dict)
-    ints: dict[object, int] = field(default_factory=dict)
+    ints: dict[tuple[str, Any], int] = field(default_factory=dict)
     functions: dict[str, int] = field(default_factory=dict)
     workspace: int = 0  # the workspace's slot in ptrs
     written: frozenset = (

@@ -71,7 +71,8 @@ def describe(value) -> ArgSpec | Static:
     if kind == "torch":
         if value.requires_grad and sys.modules["torch"].is_grad_enabled():
             raise UnsupportedError(
-                "a tensor that requires grad: mlirfuse records no gradients; pass tensor.detach() or call under torch.no_grad()"
+                "a tensor that requires grad: mlirfuse records no gradients; pass tensor.detach() or call under "
+                "torch.no_grad()"
             )
         if value.layout is not sys.modules["torch"].strided:
             raise UnsupportedError(f"a tensor of layout {value.layout}: pass tensor.to_dense()")
@@ -104,7 +105,8 @@ def describe(value) -> ArgSpec | Static:
         )
     if isinstance(value, (np.ma.MaskedArray, np.matrix)):
         raise UnsupportedError(
-            f"a {type(value).__name__} has rules of its own: pass the plain array in it (np.ma.getdata(x), np.asarray(x))"
+            f"a {type(value).__name__} has rules of its own: pass the plain array in it (np.ma.getdata(x), "
+            "np.asarray(x))"
         )
     return ArgSpec.of(value)
 
@@ -144,7 +146,11 @@ def to_numpy(value) -> np.ndarray:
     if kind == "own":
         from mlirfuse.runtime.device_array import DeviceArray
 
-        return (value if isinstance(value, DeviceArray) else DeviceArray.borrow(value)).numpy()
+        if not isinstance(value, DeviceArray):  # its memory, described as one of ours
+            spec, (_, device) = spec_of(value), device_of(value) or ("cuda", 0)
+            strides = [s * spec.dtype.bytes for s in spec.strides]
+            value = DeviceArray(address_of(value), spec.shape, spec.dtype.numpy, strides, device, owner=value)
+        return value.numpy()
     return np.asarray(value)
 
 

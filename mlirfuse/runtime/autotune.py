@@ -9,9 +9,11 @@ through the compile cache's folder, in later ones.
 from __future__ import annotations
 
 import ctypes
+import functools
 import itertools
 import statistics
 from dataclasses import dataclass
+from typing import Any
 
 from mlirfuse import _native
 from mlirfuse.core.errors import CompileError, CudaError, UnsupportedError
@@ -20,6 +22,10 @@ from mlirfuse.schedule import spelling
 from mlirfuse.schedule.scheduler import Schedulers
 
 FLUSH_BYTES = 256 << 20
+
+
+def _given(record, leaves):
+    return record
 
 
 @dataclass
@@ -33,7 +39,7 @@ class Tuned:
 
     @property
     def best(self):
-        return min(self.times, key=self.times.get)
+        return min(self.times, key=self.times.__getitem__)
 
     @property
     def model_loss(self) -> float:
@@ -43,13 +49,10 @@ class Tuned:
     def __str__(self) -> str:
         rows = sorted(self.times.items(), key=lambda item: item[1])
         lines = [f"{self.segment}: the model's choice is {self.model_loss:.1%} off the best"]
-        return "\n".join(
-            lines
-            + [
-                f"  {ms:.4f} ms  {spelling.spelled(self.schedulers.attributes(p))}{'   <- model' if p == self.model else ''}"
-                for p, ms in rows[:6]
-            ]
-        )
+        for params, ms in rows[:6]:
+            mark = "   <- model" if params == self.model else ""
+            lines.append(f"  {ms:.4f} ms  {spelling.spelled(self.schedulers.attributes(params))}{mark}")
+        return "\n".join(lines)
 
 
 def autotune(fn, *args, repeat: int = 15, limit: int = 40, keep: bool = True) -> list[Tuned]:
@@ -75,10 +78,10 @@ def autotune(fn, *args, repeat: int = 15, limit: int = 40, keep: bool = True) ->
             others = executor.target.schedulers.candidates(step.analysis, env, alignments, executor.target.machine)
             calls = {}
             for params in dict.fromkeys([chosen[at], *itertools.islice(others, limit)]):
-                program.tuned[key] = tuple(chosen[:at] + [params] + chosen[at + 1 :])
+                program.tuned[key] = (*chosen[:at], params, *chosen[at + 1 :])
                 try:
                     record = executor.record(leaves, leaf_of_arg, env, list)
-                    dispatch = _native.Dispatcher(lambda _, r=record: r)
+                    dispatch = _native.Dispatcher(functools.partial(_given, record))
                     dispatch(*leaves)
                     _native.synchronize(executor.target.device)
                     calls[params] = lambda d=dispatch: d(*leaves)
@@ -108,7 +111,7 @@ class _Timer:
     def medians(self, calls: dict, repeat: int) -> dict:
         """The median time of each call on the default stream, in milliseconds; all of them in turns, since the first to
         run is slower."""
-        times = {name: [] for name in calls}
+        times: dict[Any, list[float]] = {name: [] for name in calls}
         for k in range(repeat + 1):
             for name, call in calls.items():
                 self.fill(self.buffer, k, FLUSH_BYTES // 4, None)

@@ -8,6 +8,7 @@ variant if it is new.
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 from mlirfuse.analysis.axes import Axes
 from mlirfuse.core.errors import ShapeError
@@ -34,8 +35,9 @@ class Executor:
         )
         self.empty = any(n == 0 for op in graph.ops for v in op.results + op.operands for n in v.shape)
         fused = all(op.group is not None for op in graph.ops)
-        self.host = None if fused else HostProgram(graph, target)
-        self.program = Program(graph, target, hint, axes) if fused else None
+        # One of the two is there. What asks for the one has seen that the other is not.
+        self.host: Any = None if fused else HostProgram(graph, target)
+        self.program: Any = Program(graph, target, hint, axes) if fused else None
         self._forms: dict[tuple, Form] = {}
 
     def check(self, env: dict[str, int]) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from mlirfuse import _native
 from mlirfuse.core import events
 from mlirfuse.ir import sizes as sz
-from mlirfuse.ir.graph import Graph
+from mlirfuse.ir.graph import Graph, Value
 from mlirfuse.runtime import arrays
 from mlirfuse.runtime.program import Program, Variant
 
@@ -33,7 +35,8 @@ class Form:
         mine |= {graph.returns[k]: argument for k, argument in graph.aliases.items()}
         spelled: list[str] = []
         used: set[str] = set()
-        dtypes, position = {}, {}
+        dtypes: dict[str, Any] = {}
+        position: dict[Value, int] = {}
         for value in program.outputs:
             position[value] = len(spelled)
             dtypes[dtype := f"dtype_{value.dtype}"] = value.element.numpy

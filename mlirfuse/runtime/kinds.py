@@ -1,10 +1,10 @@
 """Kinds of calls, and the way from a signature that the dispatcher does not know to what runs it.
 
-A call goes to a dispatcher in C++ (:mod:`mlirfuse._native`), which knows a Record for each signature that has run. For a
-new one it asks :meth:`Kinds.miss`: is there a kind (a graph) that holds for these arguments, and a variant that is compiled
-for these sizes? Only what is new is made. What differs between front ends is their :class:`Source`: how a call is
-described, how a kind is made from it (a trace, a definition bound to its inputs, a captured graph) and what runs where
-nothing is compiled.
+A call goes to a dispatcher in C++ (:mod:`mlirfuse._native`), which knows a Record for each signature that has run. For
+a new one it asks :meth:`Kinds.miss`: is there a kind (a graph) that holds for these arguments, and a variant that is
+compiled for these sizes? Only what is new is made. What differs between front ends is their :class:`Source`: how a call
+is described, how a kind is made from it (a trace, a definition bound to its inputs, a captured graph) and what runs
+where nothing is compiled.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class Assumptions:
     """What a graph takes for granted of a call, beside the call's key.
 
     ``symbols``: for each symbol, (the graph's argument, "shape" or "stride", axis) that it is read from. ``constants``:
-    leaves that have these values. ``scalar_ranges``, ``index_ranges``: leaves that are numbers in all of these ranges, both
-    ends in them.
+    leaves that have these values. ``scalar_ranges``, ``index_ranges``: leaves that are numbers in all of these ranges,
+    both ends in them.
     """
 
     symbols: dict[str, tuple[int, str, int]] = field(default_factory=dict)
@@ -94,8 +94,8 @@ class Kind:
     """A graph, what it assumes of a call, and what runs it.
 
     ``leaf_of_arg``: the leaf of each of the graph's arguments. ``mutated``: the leaves that are written. ``own``: the
-    leaves that are given back as they are: :meth:`finisher` gets them behind the graph's results. ``aliases``: as those of
-    the call that it was made for. ``executor`` is None where nothing is compiled, and ``problem`` says why.
+    leaves that are given back as they are: :meth:`finisher` gets them behind the graph's results. ``aliases``: as those
+    of the call that it was made for. ``executor`` is None where nothing is compiled, and ``problem`` says why.
     ``schedules``: what is decided about some segments.
     """
 
@@ -131,8 +131,8 @@ class Kind:
         return []
 
     def finisher(self, env: dict[str, int]) -> Callable[[list], Any] | None:
-        """What makes a call's result of the graph's results and the leaves ``own``; None where the only result is it. It
-        holds on to nothing of one call but the sizes."""
+        """What makes a call's result of the graph's results and the leaves ``own``; None where the only result is it.
+        It holds on to nothing of one call but the sizes."""
         return None
 
     def arguments(self, leaves: Sequence, env: dict[str, int]) -> list:
@@ -174,8 +174,9 @@ class Source(abc.ABC):
 
     @abc.abstractmethod
     def make(self, call: Call) -> Kind | None:
-        """A new kind for ``call``, without its executor; None where the call has to run :meth:`plainly`. What the graph was found to read beside the leaves is added to
-        the call's leaves and specs: the call is then made :meth:`again`."""
+        """A new kind for ``call``, without its executor; None where the call has to run :meth:`plainly`. What the graph
+        was found to read beside the leaves is added to the call's leaves and specs: the call is then made
+        :meth:`again`."""
 
     def again(self, leaves: Sequence) -> Any:
         """The result of the call with these leaves and what it did not bring."""
@@ -186,8 +187,8 @@ class Source(abc.ABC):
         return NotImplemented
 
     def overlapping(self, kind: Kind, call: Call, first: int, second: int) -> Any:
-        """The result of a call where two leaves share memory and one of them is written. NotImplemented: all of the graph
-        is computed before anything is written."""
+        """The result of a call where two leaves share memory and one of them is written. NotImplemented: all of the
+        graph is computed before anything is written."""
         return NotImplemented
 
     def target(self, leaves: Sequence) -> Target:
@@ -373,8 +374,8 @@ class OneKind(Kinds):
 
     def _make(self, call: Call) -> Kind:
         raise TypeError(
-            f"{self.source.name} was compiled for another kind of arguments (dtypes, ranks, layouts, extents of 0 and 1, "
-            "values taken as constants): call the jitted function itself, which compiles what is new"
+            f"{self.source.name} was compiled for another kind of arguments (dtypes, ranks, layouts, extents of 0 and "
+            "1, values taken as constants): call the jitted function itself, which compiles what is new"
         )
 
 

@@ -87,11 +87,12 @@ def view(op: Op, env: dict[str, int]) -> Callable[..., list]:
             return lambda x: [x[window]]
         return lambda x: [x[window].flip(backwards) if hasattr(x, "flip") else np.flip(x[window], backwards)]
     if op.name == "split":
-        places, at = [], 0
+        parts: list[tuple] = []
+        at = 0
         for size in attrs["sizes"]:
-            places.append((*whole[: attrs["axis"]], slice(at, at + size), ...))
+            parts.append((*whole[: attrs["axis"]], slice(at, at + size), ...))
             at += size
-        return lambda x: [x[place] for place in places]
+        return lambda x: [x[part] for part in parts]
     assert op.name == "broadcast_in_dim", op.name
     inner = tuple(slice(None) if d in attrs["dims"] else None for d in range(len(shapes[0])))
 

@@ -41,9 +41,9 @@ def host_code(text: str) -> llvm.HostCode:
 
 
 def load(target: Target, module: KernelModule, slots: Slots) -> tuple[int, Any]:
-    """The address of the function that launches the kernels of ``module``, 0 where there are none, and what must live as long
-    as it. Writes the addresses that ``slots`` asks for. Raises :class:`CompileError`, and :class:`UnsupportedError` for a GPU
-    that is not there."""
+    """The address of the function that launches the kernels of ``module``, 0 where there are none, and what must live
+    as long as it. Writes the addresses that ``slots`` asks for. Raises :class:`CompileError`, and
+    :class:`UnsupportedError` for a GPU that is not there."""
     if not module.kernels:
         return 0, None
     slots.functions = {
@@ -52,12 +52,12 @@ def load(target: Target, module: KernelModule, slots: Slots) -> tuple[int, Any]:
     if not module.on_gpu:
         code = host_code(module.text())
         return code.address("launch"), code
-    if target.device is None:
-        raise UnsupportedError(
-            f"target {target.machine.chip} is no device of this machine: only its code can be looked at"
-        )
-    text = code_of(module, target.machine.chip)
-    loading = Beside(lambda: _native.Module(text.encode() + b"\0", target.device))
+    chip: str = target.machine.chip  # type: ignore[union-attr]  # a GPU's, for it has GPU kernels
+    device = target.device
+    if device is None:
+        raise UnsupportedError(f"target {chip} is no device of this machine: only its code can be looked at")
+    text = code_of(module, chip)
+    loading = Beside(lambda: _native.Module(text.encode() + b"\0", device))
     try:
         host = host_code(module.launching())  # while the driver compiles the kernels
     finally:

@@ -55,8 +55,8 @@ class Overlap:
 def of_written(
     written: Collection[int], same: dict[int, int], positions: Collection[int], leaves: Sequence
 ) -> Overlap | None:
-    """A leaf that is written and lies over another of ``positions`` without being the same array, or over itself. ``same``:
-    the leaves that are known to be an earlier one."""
+    """A leaf that is written and lies over another of ``positions`` without being the same array, or over itself.
+    ``same``: the leaves that are known to be an earlier one."""
     spans: dict[int, tuple[int, int]] = {}
     for position in positions:
         leaf = leaves[position]
@@ -85,7 +85,7 @@ def _share(a: Any, b: Any) -> bool:
     if not isinstance(a, np.ndarray) or not isinstance(b, np.ndarray):
         return True
     try:
-        return np.shares_memory(a, b, max_work=100_000)
+        return np.shares_memory(a, b, max_work=100_000)  # type: ignore[arg-type]  # NumPy takes any count, its stub two
     except RuntimeError:  # too hard to tell
         return True
 

@@ -46,7 +46,7 @@ class Recall:
         described = _native.describe(leaves, self.statics)
         if described is None or kind.executor is None or kind.executor.host is not None:
             return
-        key, sizes, _ = described
+        key = described[0]
         known = self._known.setdefault(key, [])
         if all(k.kind is not kind for k in known):
             known.append(_Known(kind, leaves))

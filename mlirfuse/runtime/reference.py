@@ -12,8 +12,8 @@ from mlirfuse.runtime import arrays
 
 
 def run(graph: Graph, leaves: Sequence, leaf_of_arg: list[int], env: dict[str, int]) -> list:
-    """The results through the table's references, in the arguments' framework. Those with an alias are written into that
-    argument; all is computed before anything is written."""
+    """The results through the table's references, in the arguments' framework. Those with an alias are written into
+    that argument; all is computed before anything is written."""
     given = [arrays.to_numpy(leaves[k]) for k in leaf_of_arg]
     given = [
         np.asarray(a, v.dtype.numpy) if v.dtype.numpy != getattr(a, "dtype", None) else a

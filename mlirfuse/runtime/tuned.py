@@ -1,10 +1,12 @@
-"""Schedules that were measured to be best, kept in the compile cache's folder for later processes: as they stand on segments."""
+"""Schedules that were measured to be best, kept in the compile cache's folder for later processes: as they stand on
+segments."""
 
 from __future__ import annotations
 
 import functools
 import hashlib
 import json
+from typing import Any
 
 from mlirfuse.core.errors import ScheduleError
 from mlirfuse.ir.graph import Value
@@ -14,7 +16,8 @@ from mlirfuse.schedule.program import SegmentedProgram
 
 
 def _name(program: SegmentedProgram, env: dict[str, int]) -> str:
-    text = json.dumps([program.text, program.target.machine.chip, sorted(env.items())])
+    machine: Any = program.target.machine  # a GPU's: only these are tuned
+    text = json.dumps([program.text, machine.chip, sorted(env.items())])
     return "tuned-" + hashlib.sha256(text.encode()).hexdigest()
 
 

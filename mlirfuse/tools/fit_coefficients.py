@@ -8,8 +8,10 @@ the rest again; so what is left of a coefficient's rounding is taken up by the o
 
 from __future__ import annotations
 
+import functools
 import struct
 import sys
+from typing import Any
 
 from mpmath import mp, mpf
 
@@ -51,7 +53,7 @@ def remez(f, weight, powers, a, b, rounds=12, grid=24):
         if best is None or worst < best[1]:
             best = (c, worst)
         # one extremum a run of equal sign
-        extrema = []
+        extrema: list[int] = []
         for k, v in enumerate(error):
             if extrema and (v > 0) == (error[extrema[-1]] > 0):
                 if abs(v) > abs(error[extrema[-1]]):
@@ -87,19 +89,21 @@ def fit(name, f, weight, degree, a, b, bits):
     a, b = mpf(a), mpf(b)
     samples = [a + (b - a) * (k + mpf("0.13") * (k < n)) / n for k in range(n + 1)]
     samples = [(x, f(x), abs(weight(x))) for x in samples]
-    best = None
+    best: tuple[list, Any] | None = None
     for depth in (0, 1, 2) if a < 0 < b else (0, 1, 2, 4):
-        done, tail = [], None
+        done: list = []
+        tail: Any = None
         for k in range(degree + 1):
             if k <= min(depth, degree - 2) or tail is None:
                 base = list(done)
-                g = lambda x: f(x) - poly(base, range(len(base)), x)  # noqa: E731
+                g = lambda x, base=base: f(x) - poly(base, range(len(base)), x)  # noqa: E731
                 tail, _ = remez(g, weight, list(range(k, degree + 1)), a, b, grid=12 if degree > 10 else 24)
             done.append(round_to(tail[0], bits))
             tail = tail[1:]
         worst = max(abs(fx - poly(done, range(degree + 1), x)) * w for x, fx, w in samples)
         if best is None or worst < best[1]:
             best = (done, worst)
+    assert best is not None
     log_error = float(mp.log(best[1], 2))
     print(f"{name} f{bits} degree {degree} on [{float(a):.4g}, {float(b):.4g}]: 2^{log_error:.1f}", file=sys.stderr)
     return best[0], log_error
@@ -276,9 +280,10 @@ def rows(coefficients, bits, indent) -> str:
 
 HEADER = '''"""Constants of :mod:`mlirfuse.lowering.math`: minimax polynomials and splits of constants.
 
-Made by ``python -m mlirfuse.tools.fit_coefficients``, by Remez's exchange in 60 digits. Coefficients come lowest power first, by
-the bits of the float type. The comment before a polynomial says what it stands for and where; the power of two is its largest
-error, relative to the function that it serves, in exact arithmetic with the coefficients as rounded here.
+Made by ``python -m mlirfuse.tools.fit_coefficients``, by Remez's exchange in 60 digits. Coefficients come lowest power
+first, by the bits of the float type. The comment before a polynomial says what it stands for and where; the power of
+two is its largest error, relative to the function that it serves, in exact arithmetic with the coefficients as rounded
+here.
 """
 '''
 
@@ -317,17 +322,19 @@ def main() -> None:
 
     print("# (1 + 2x) exp(x²) erfc(x) in (x - center) / (x + center), for x up to the limit")
     print("ERFC_CENTER = {32: 2.0, 64: 3.0}\nERFC_LIMIT = {32: 10.1, 64: 27.3}\nERFC = {")
-    for bits, center, limit, degree in ((32, 2, "10.1", 9), (64, 3, "27.3", 22)):
-        f, to_t = mobius(scaled_erfc, center)
-        c, error = fit("ERFC", *relative(f), degree, -1, to_t(limit), bits)
+    for bits, middle, limit, degree in ((32, 2, "10.1", 9), (64, 3, "27.3", 22)):
+        f, to_t = mobius(scaled_erfc, middle)
+        f, weight = relative(f)
+        c, error = fit("ERFC", f, weight, degree, -1, to_t(limit), bits)
         print(f"    # 2^{error:.1f}\n    {bits}: (\n{rows(c, bits, 8)}\n    ),")
     print("}")
 
     print(
-        "# y / erf(y), where w = -log(1 - erf(y)²): in w up to the first number; then in sqrt(w) - center, up to w = the number"
+        "# y / erf(y), where w = -log(1 - erf(y)²): in w up to the first number; then in sqrt(w) - center, up to w = "
+        "the number"
     )
     print("ERFINV = {")
-    regions = {
+    regions: dict[int, list[tuple[float, float, float | None, int, str]]] = {
         32: [(0, 5, None, 9, "5.0"), (2.236, 4.1, 3.25, 9, "16.8")],
         64: [(0, 6.25, None, 24, "6.25"), (2.5, 4, 3.25, 20, "16.0"), (4, 6.1, 5.0, 18, "37.2")],
     }
@@ -337,9 +344,10 @@ def main() -> None:
             if center is None:
                 f, low, high = inverse_erf_ratio, mpf(a), mpf(b)
             else:
-                f = lambda t, k=mpf(center): inverse_erf_ratio((t + k) ** 2)  # noqa: E731
+                f = functools.partial(lambda k, t: inverse_erf_ratio((t + k) ** 2), mpf(center))
                 low, high = mpf(a) - mpf(center), mpf(b) - mpf(center)
-            c, error = fit("ERFINV", *relative(f), degree, low, high, bits)
+            f, weight = relative(f)
+            c, error = fit("ERFINV", f, weight, degree, low, high, bits)
             head = f"({end}, (" if center is None else f"({end}, {center}, ("
             print(f"        # 2^{error:.1f}\n        {head}\n{rows(c, bits, 12)}\n        )),")
         print("    ),")
@@ -348,7 +356,8 @@ def main() -> None:
     print("ERFCINV_FAR = {")
     for bits, a, b, center, degree, start in ((32, 4.1, 10.3, 6.5, 6, "16.8"), (64, 6.1, 27.4, 13.0, 22, "37.2")):
         f, to_t = mobius(tail_ratio, center)
-        c, error = fit("ERFCINV_FAR", *relative(f), degree, to_t(a), to_t(b), bits)
+        f, weight = relative(f)
+        c, error = fit("ERFCINV_FAR", f, weight, degree, to_t(a), to_t(b), bits)
         print(f"    # 2^{error:.1f}\n    {bits}: ({start}, {center}, (\n{rows(c, bits, 8)}\n    )),")
     print("}")
 

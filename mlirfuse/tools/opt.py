@@ -10,6 +10,7 @@ other, with status 128 + signal.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import re
 import signal
@@ -18,6 +19,7 @@ import tempfile
 import textwrap
 import traceback
 from dataclasses import dataclass
+from pathlib import Path
 
 from mlirfuse.core.errors import FusionIRError, MlirfuseError
 from mlirfuse.dialects import fusion
@@ -66,9 +68,10 @@ def _from_exception(error: Exception) -> list[Diagnostic]:
         return found
     location = getattr(error, "location", None)
     if location:
-        return [_diagnostic("error", error.message, location)]
-    if getattr(error, "loc", None):
-        return [Diagnostic("error", str(error), error.loc[1], 1)]
+        return [_diagnostic("error", getattr(error, "message", str(error)), location)]
+    loc = getattr(error, "loc", None)
+    if loc:
+        return [Diagnostic("error", str(error), loc[1], 1)]
     if isinstance(error, MlirfuseError):
         return [Diagnostic("error", str(error))]
     if type(error).__name__ == "MLIRError":
@@ -301,7 +304,7 @@ def main(argv: list[str] | None = None) -> int:
         return 1
     file = "<stdin>" if args.file == "-" else args.file
     try:
-        data = sys.stdin.buffer.read() if args.file == "-" else open(args.file, "rb").read()
+        data = sys.stdin.buffer.read() if args.file == "-" else Path(args.file).read_bytes()
         text = data.decode()
     except OSError as error:
         sys.stderr.write(f"{file}: error: cannot be read: {error.strerror}\n")
@@ -311,12 +314,13 @@ def main(argv: list[str] | None = None) -> int:
         return 1
     in_child = generates_code and not args.in_process and hasattr(os, "fork")
     try:
-        out = sys.stdout if args.output == "-" else open(args.output, "w")
+        output = contextlib.nullcontext(sys.stdout) if args.output == "-" else open(args.output, "w")  # noqa: SIM115
     except OSError as error:
         sys.stderr.write(f"{args.output}: error: cannot be written: {error.strerror}\n")
         return 1
-    status = (run_in_child if in_child else run)(text, settings, file, out, sys.stderr, args.split_input_file)
-    out.flush()
+    with output as out:
+        status = (run_in_child if in_child else run)(text, settings, file, out, sys.stderr, args.split_input_file)
+        out.flush()
     return status
 
 

@@ -50,9 +50,9 @@ def _attempts(graph: Graph):
     length = max(total // 2, 1)
     while total and length:
         for start in range(0, total, length):
-            smaller = _without(graph, start, start + length)
-            if smaller is not None:
-                yield smaller
+            without = _without(graph, start, start + length)
+            if without is not None:
+                yield without
         length //= 2
     for position, op in enumerate(graph.ops):  # from control flow to what is in it
         for k in range(len(op.blocks)):

@@ -43,7 +43,7 @@ def _follow(path):
 
 def frame_roots() -> list:
     """Where the user's code at work may have got an array from: (name, root, steps, value)."""
-    out = []
+    out: list[tuple] = []
     frame = user_frame()
     while frame is not None and len(out) < 256:
         code, namespace = frame.f_code, getattr(frame.f_globals, "real", frame.f_globals)
@@ -59,7 +59,9 @@ def frame_roots() -> list:
 
 def ways_to(array, roots) -> tuple[str | None, tuple]:
     """A name for a captured array, and the ways to it from the roots."""
-    seen, queue, found, first = set(), collections.deque(roots), {}, None
+    seen: set[int] = set()
+    queue, first = collections.deque(roots), None
+    found: dict[Any, Any] = {}
     budget = 2000
     while queue and budget and len(found) < 8:
         budget -= 1

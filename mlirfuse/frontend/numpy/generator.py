@@ -9,7 +9,7 @@ from mlirfuse.frontend.numpy.trace_state import Trace
 from mlirfuse.frontend.numpy.traced_array import Buffer, TracedArray
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir.graph import Value
-from mlirfuse.runtime.signature import ArgSpec
+from mlirfuse.runtime.arrays import spec_of
 
 
 class Generator:
@@ -39,7 +39,7 @@ def seed_and_offset(t: Trace) -> tuple[Value, Value]:
     found = t.captured.get(id(default))
     if found is None:
         example, position = np.asarray(0, np.int64), len(t.block.args)
-        made = TracedArray(t, t.argument(ArgSpec.of(example), "seed"), Buffer(captured=position, writable=False))
+        made = TracedArray(t, t.argument(spec_of(example), "seed"), Buffer(captured=position, writable=False))
         found = t.captured[id(default)] = (example, made, ((default, (("attr", "drawn"),)),))
     t.random_ops += 1
     return found[1].value, t.builder.constant(t.random_ops - 1, dt.i64)

@@ -237,6 +237,7 @@ class Jitted(_native.Function):
     """A function made by :func:`mlirfuse.jit`. Call it as the function; :meth:`lower` shows what becomes of it."""
 
     __name__: str
+    __qualname__: str
 
     def __init__(
         self,

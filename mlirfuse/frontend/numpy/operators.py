@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numbers
 import operator
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +20,7 @@ from mlirfuse.frontend.numpy.ufuncs import call_ufunc, store
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 
-_OPERATORS = {
+_OPERATORS: dict[str, tuple[np.ufunc, Callable]] = {
     "add": (np.add, operator.add),
     "sub": (np.subtract, operator.sub),
     "mul": (np.multiply, operator.mul),
@@ -35,7 +37,7 @@ _OPERATORS = {
 }
 
 
-_COMPARE_OPERATORS = {
+_COMPARE_OPERATORS: dict[str, tuple[np.ufunc, Callable]] = {
     "eq": (np.equal, operator.eq),
     "ne": (np.not_equal, operator.ne),
     "lt": (np.less, operator.lt),
@@ -45,7 +47,7 @@ _COMPARE_OPERATORS = {
 }
 
 
-_UNARY_OPERATORS = {
+_UNARY_OPERATORS: dict[str, tuple[np.ufunc, Callable]] = {
     "neg": (np.negative, operator.neg),
     "pos": (np.positive, operator.pos),
     "abs": (np.absolute, operator.abs),
@@ -61,7 +63,7 @@ def scalar_operator(function, *inputs):
     t = trace_of(*inputs)
     ufunc = _OPERATOR_UFUNCS[function]
     operands = [operand(t, x) for x in inputs]
-    weak = [_weak_kind(x) for x in operands]
+    weak: list[Any] = [_weak_kind(x) for x in operands]
     if any(w is None for w in weak):
         return call_ufunc(ufunc, operands)
     if ufunc is np.power and weak[1] is int and operands[1].__class__ is not int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from mlirfuse.core.errors import ShapeError
@@ -64,7 +66,8 @@ def _merged_indices(x, view, parts, writing: bool) -> tuple:
     indices = [positions_of(t, k, shape[a]) for a, (_, k) in zip(axes, arrays)]
     value, index = view.value, indices[0].value
     if len(indices) > 1:
-        flat, merged = None, sz.product(shape[a] for a in axes)
+        flat: Any = None
+        merged = sz.product(shape[a] for a in axes)
         zero, end = t.builder.constant(0, dt.i64), t.builder.size(merged)
         for a, k in zip(axes, indices):
             at = from_start(t, value_of(t, k, dt.i64), shape[a])

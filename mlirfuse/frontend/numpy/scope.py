@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import inspect
 import types
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +18,9 @@ from mlirfuse.runtime.signature import same_value
 def roots_of(fn, objects=()) -> tuple[list, set[str]]:
     """What ``fn``, and the user's functions that it can call, read from around them: (name, root, steps, value). And
     the names in their code. ``objects``: arguments that are neither arrays nor numbers, whose attributes they read."""
-    out, seen, words = [("self", value, (), value) for value in objects], set(), set()
+    out: list[tuple[str, Any, tuple, Any]] = [("self", value, (), value) for value in objects]
+    seen: set[types.CodeType] = set()
+    words: set[str] = set()
     queue = [fn, *(value for value in objects if callable(value))]
     while queue and len(seen) < 32:
         fn = queue.pop(0)

@@ -76,7 +76,7 @@ class Trace:
     def sym(self, size: Size):
         """What a user sees of a size: an int or a :class:`SymInt`."""
         size = self.canonical(size)
-        return size if size.__class__ is int else SymInt(self, size)
+        return SymInt(self, size) if isinstance(size, sz.Expr) else size
 
     def canonical(self, size: Size) -> Size:
         """``size`` after all equalities found so far."""
@@ -288,7 +288,7 @@ class Trace:
         if found is None:
             spec = spec_of(array)
             if spec.device != self.device and spec.shape:
-                made = (
+                hint = (
                     "; one that the function makes, make with mlirfuse.numpy (arange, zeros, ...)"
                     if spec.device == "cpu"
                     else ""
@@ -296,7 +296,7 @@ class Trace:
                 fail(
                     TraceError,
                     f"an array on {spec.device} from outside the function is used with arguments on "
-                    f"{self.device}: move it there before{made}",
+                    f"{self.device}: move it there before{hint}",
                 )
             name, paths = ways_to(array, self.roots + frame_roots())
             position, key = len(self.block.args), id(array)

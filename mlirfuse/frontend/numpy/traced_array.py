@@ -34,7 +34,9 @@ class Buffer:
     def __init__(
         self, value: Value | None = None, leaf: int | None = None, captured: int | None = None, writable: bool = True
     ):
-        self.value = self.origin = value
+        # None only until the array that it belongs to is made.
+        self.value: Value = value  # type: ignore[assignment]
+        self.origin: Value = value  # type: ignore[assignment]
         self.version = 0
         self.leaf = leaf
         self.captured = captured

@@ -24,10 +24,10 @@ class TracedScalar(TracedArray):
 
     __slots__ = ("_thunk", "_weak")
 
-    def __init__(self, trace: Trace, value: Value, weak: type | None, thunk: Callable[[], Any]):
+    def __init__(self, trace: Trace, value: Value, weak: type | None, thunk: Callable[[], Any] | None):
         super().__init__(trace, value, scalar=True)
         self._weak = weak
-        self._thunk = thunk
+        self._thunk: Any = thunk  # None where a subclass has its own `concrete`
 
     def concrete(self):
         """Its value in this call, to which the trace is fixed from here on."""
@@ -48,7 +48,7 @@ class TracedScalar(TracedArray):
     def __index__(self) -> int:
         return operator.index(self.concrete())
 
-    def __hash__(self) -> int:
+    def __hash__(self) -> int:  # type: ignore[override]  # it compares as a number does
         return hash(self.concrete())
 
     def __str__(self) -> str:
@@ -110,6 +110,8 @@ class LeafArray(TracedArray):
     can."""
 
     __slots__ = ("leaf", "spec")
+    leaf: int
+    spec: ArgSpec
 
     def concrete(self):
         """Its value in this call, to which the trace is fixed from here on; None where it is not known."""

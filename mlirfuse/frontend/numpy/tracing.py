@@ -44,7 +44,9 @@ def trace(fn, leaves, tree: trees.Tree, name: str | None = None, aliases: dict[i
     t = Trace()
     replaced = t.stand_ins = StandIns()
     paths = argument_names(fn, tree)
-    stand_ins, arg_leaves, arrays = [], [], {}
+    stand_ins: list = []
+    arg_leaves: list[int] = []
+    arrays: dict[int, TracedArray] = {}
     device = "cpu"
     for leaf, spec in enumerate(leaves):
         if isinstance(spec, Static):
@@ -64,9 +66,11 @@ def trace(fn, leaves, tree: trees.Tree, name: str | None = None, aliases: dict[i
             value, buffer = arrays[origin]._value, arrays[origin]._buffer
         else:
             buffer = Buffer(value, leaf, writable=spec.writable)
-        arrays[leaf] = LeafArray(t, value, buffer) if spec.value is not None else TracedArray(t, value, buffer)
         if spec.value is not None:
-            arrays[leaf].spec, arrays[leaf].leaf = spec, leaf
+            known = arrays[leaf] = LeafArray(t, value, buffer)
+            known.spec, known.leaf = spec, leaf
+        else:
+            arrays[leaf] = TracedArray(t, value, buffer)
         stand_ins.append(arrays[leaf])
         if spec.scalar:
             buffer.writable = False

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+from typing import Any, Literal
+
 import numpy as np
 
 from mlirfuse.core.errors import ShapeError, TraceError, UnsupportedError
@@ -21,6 +24,8 @@ from mlirfuse.ir.graph import Value
 def _is_number(x) -> bool:
     return not isinstance(x, TracedArray) or isinstance(x, TracedScalar)
 
+
+_Casting = Literal["no", "equiv", "safe", "same_kind", "unsafe"]
 
 _NARROWEST = {int: np.uint8, float: np.float16}  # of Python's numbers, which take on any type of their kind
 
@@ -79,7 +84,7 @@ def call_ufunc(ufunc, inputs, kwargs=None):
     elif all(_is_number(x) for x in operands):
         several = len(values) > 1
         results = [
-            TracedScalar(t, v, None, lambda k=k: _nth(ufunc(*map(concrete, operands)), k if several else None))
+            TracedScalar(t, v, None, functools.partial(_computed, ufunc, operands, k if several else None))
             for k, v in enumerate(values)
         ]
     else:
@@ -87,8 +92,10 @@ def call_ufunc(ufunc, inputs, kwargs=None):
     return tuple(results) if len(results) > 1 else results[0]
 
 
-def _nth(x, k):
-    return x if k is None else x[k]
+def _computed(ufunc, operands, k: int | None):
+    """The ufunc of the operands' values in this call; ``k``: which of its several results."""
+    made = ufunc(*map(concrete, operands))
+    return made if k is None else made[k]
 
 
 def _store(t, value: Value, target, where_, name: str):
@@ -109,12 +116,12 @@ def _store(t, value: Value, target, where_, name: str):
     return target
 
 
-def _check_cast(given, kept, what: str, casting: str = "same_kind") -> None:
+def _check_cast(given, kept, what: str, casting: _Casting = "same_kind") -> None:
     if not np.can_cast(given, kept, casting):
         fail(TypeError, f"Cannot cast {what} from dtype('{given}') to dtype('{kept}') with casting rule '{casting}'")
 
 
-def store(t, target: TracedArray, value: Value, name: str, casting: str = "same_kind") -> None:
+def store(t, target: TracedArray, value: Value, name: str, casting: _Casting = "same_kind") -> None:
     """Makes ``target`` hold ``value``, by the rules for a ufunc's output."""
     dtype = target._value.dtype
     _check_cast(value.dtype.numpy, dtype.numpy, f"ufunc '{name}' output", casting)
@@ -203,7 +210,8 @@ def _power(t, operands):
     if exponent not in (1, 2, 3, 4) and not (dtype.is_integer and 0 < exponent <= 64):
         return None
     value = value_of(t, base, dtype)
-    result, square, left = None, value, int(exponent)
+    result: Any = None
+    square, left = value, int(exponent)
     while left:
         if left & 1:
             result = square if result is None else t.emit("mul", result, square)

@@ -88,9 +88,11 @@ class Slice:
     def write(self, t, base: Value, new: Value) -> Value:
         if 0 in self.size:
             return base
-        filled = new.op is not None and new.op.name in ("broadcast_in_dim", "full") and new.op.operands[0].rank == 0
+        maker = new.op
+        if maker is not None and maker.name in ("broadcast_in_dim", "full") and maker.operands[0].rank == 0:
+            new = maker.operands[0]
         start, size = (tuple(map(t.canonical, part)) for part in (self.start, self.size))
-        return t.emit("set_slice", base, new.op.operands[0] if filled else new, start=start, size=size, step=self.step)
+        return t.emit("set_slice", base, new, start=start, size=size, step=self.step)
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ from mlirfuse.frontend.nvfuser.validation import compare, reference
 from mlirfuse.frontend.nvfuser.values import (
     DefinitionError,
     InputError,
+    Scalar,
     Tensor,
-    Val,
     at_line,
     no_manual_schedule,
     user_line,
@@ -207,7 +207,7 @@ class Fusion:
     def __init__(self):
         self._definition: FusionDefinition | None = None
 
-    def inputs(self) -> list[Val]:
+    def inputs(self) -> list[Tensor | Scalar]:
         """The tensors and scalars that a call is given."""
         return list(self._needed().inputs)
 

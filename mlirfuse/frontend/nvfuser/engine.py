@@ -19,7 +19,7 @@ from mlirfuse.frontend.nvfuser.parts import Split, is_split
 from mlirfuse.frontend.nvfuser.program import Program, Runner
 from mlirfuse.frontend.nvfuser.reference import run_reference
 from mlirfuse.frontend.nvfuser.replay import Planned, environment
-from mlirfuse.frontend.nvfuser.values import Bindings
+from mlirfuse.frontend.nvfuser.values import Bindings, Tensor
 from mlirfuse.inspect.lowered import Lowered
 from mlirfuse.runtime import arrays, placement
 from mlirfuse.runtime.kinds import Call, Kind, Kinds, Source, once
@@ -119,7 +119,7 @@ class CompiledRunner:
         self.kinds.dispatch.set_alias_sensitive(program.aliased)
         self.hands_inputs_on = program.hands_inputs_on
         # The dispatcher does not know floats of a byte.
-        self.narrow = any(v.is_tensor() and v.value.dtype.kind == "n" for v in definition.inputs)
+        self.narrow = any(isinstance(v, Tensor) and v.value.dtype.kind == "n" for v in definition.inputs)
 
     def __call__(self, leaves: Sequence) -> list:
         if self.hands_inputs_on:  # what torch makes of a tensor with a gradient would have one

@@ -20,7 +20,9 @@ def reshape_rule(a: Size, b: Size) -> tuple[list[str], list[str], int | None] | 
     cancelled = []
     for factor in list(left):
         if factor in right and factor.op == "sym":
-            left.remove(factor), right.remove(factor), cancelled.append(factor.args[0])
+            left.remove(factor)
+            right.remove(factor)
+            cancelled.append(factor.args[0])
     if not left:
         left, right = right, left
     names = [f.args[0] for f in left if f.op == "sym"]
@@ -30,6 +32,7 @@ def reshape_rule(a: Size, b: Size) -> tuple[list[str], list[str], int | None] | 
         left, right, a, b = right, left, b, a
     if len(right) == 1 and right[0].op == "floordiv" and not cancelled:
         whole, by = right[0].args
+        assert isinstance(a, sz.Expr) and isinstance(b, sz.Expr)  # each has a factor
         if isinstance(by, int) and b.terms[0][1] == by and whole == a and left and all(f.op == "sym" for f in left):
             innermost = max((f.args[0] for f in left), key=lambda s: int(s[1:]))
             return [], [innermost], by // math.gcd(by, a.terms[0][1])

@@ -88,9 +88,9 @@ def describe(value) -> Description | None:
     if interface is not None:
         dtype, shape = dt.of(np.dtype(interface["typestr"])), tuple(interface["shape"])
         strides = interface.get("strides")
-        strides = sz.contiguous_strides(shape) if strides is None else tuple(s // dtype.bytes for s in strides)
+        elements: tuple = sz.contiguous_strides(shape) if strides is None else tuple(s // dtype.bytes for s in strides)
         device = getattr(value, "device", None)
-        return Description(dtype, shape, tuple(strides), f"cuda:{getattr(device, 'id', 0)}")
+        return Description(dtype, shape, elements, f"cuda:{getattr(device, 'id', 0)}")
     return None
 
 

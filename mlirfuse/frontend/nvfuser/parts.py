@@ -51,7 +51,9 @@ class Split:
             parts = (None,) if k in graph.scalars else PARTS.get(value.dtype.kind, (None,))
             self.sources += [("argument", k, part) for part in parts]
         position = 0
-        kept, aliases, written = [], {}, []
+        kept: list[Value] = []
+        aliases: dict[int, int] = {}
+        written: list[tuple[int, int]] = []
         for k, value in enumerate(graph.returns):
             parts = PARTS.get(value.dtype.kind, (None,))
             if k in graph.aliases:

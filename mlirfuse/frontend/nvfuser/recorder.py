@@ -62,7 +62,7 @@ class Recorder:
         self._clear()
 
     def _clear(self) -> None:
-        self.inputs: list[Val] = []
+        self.inputs: list[Tensor | Scalar] = []
         self.outputs: list[Output] = []
         self.records: list[Record] = []
         self.block = Block()
@@ -71,8 +71,8 @@ class Recorder:
         self.graph_arguments: list[Value] = []
         self.scalar_arguments: set[int] = set()
         self.hidden: list[Callable[[Bindings], int]] = []  # computed at each call and passed after the inputs
-        self._hidden_values: dict[Any, Value] = {}
-        self.equalities: dict[tuple[Size, Size], tuple | None] = {}  # extents that must be equal, where it was said
+        self._hidden_values: dict[Any, tuple[Value, int]] = {}
+        self.equalities: dict[tuple[Size, Size], tuple] = {}  # extents that must be equal, where it was said
         self.guards: dict[tuple[int, str], tuple[Size, Size]] = {}  # taken to be in order; see at_most
         self.size_arguments: set[int] = set()
         self.evaluated_sizes: dict[int, Scalar] = {}
@@ -166,7 +166,7 @@ class Recorder:
         )
         # nvFuser numbers scalars together with the extents: one each for unknown and constant ones, and a zero.
         self._counts["c"] += sum(n != 1 for n in shape) + (
-            1 if rank and not any(i.is_tensor() and i.ndim for i in self.inputs) else 0
+            1 if rank and not any(isinstance(i, Tensor) and i.ndim for i in self.inputs) else 0
         )
         value.name = f"tv{tensor.number}"
         self._add_input(tensor, value, Layout(tuple(strides_)), scalar=is_cpu)
@@ -256,7 +256,7 @@ class Recorder:
             sizes=d.shape, strides=d.strides, dtype=from_dtype(d.dtype), static_sizes=static_sizes, is_cpu=is_cpu
         )
 
-    def _add_input(self, val: Val, value: Value, layout, scalar: bool) -> None:
+    def _add_input(self, val: Tensor | Scalar, value: Value, layout, scalar: bool) -> None:
         if self._depth and self._replay is None:
             raise self._error("inputs cannot be defined within an op")
         if scalar:
@@ -326,9 +326,9 @@ class Recorder:
         if val.definition is not self:
             raise self._error(f"{val!r} belongs to another FusionDefinition")
 
-    def as_val(self, operand) -> Val:
+    def as_val(self, operand) -> Tensor | Scalar:
         """``operand`` as a tensor or scalar of this definition; numbers become constants."""
-        if isinstance(operand, Val):
+        if isinstance(operand, (Tensor, Scalar)):
             self._own(operand)
             return operand
         if isinstance(operand, (bool, int, float, complex, np.generic)):
@@ -358,7 +358,7 @@ class Recorder:
     def _evaluated_size(self, scalar: Scalar) -> Size:
         """The symbol of a size that is no polynomial: computed on the host and passed as one more argument."""
         if self._replay is not None:
-            known = self._replay.evaluated.get(scalar.origin)
+            known = None if scalar.origin is None else self._replay.evaluated.get(scalar.origin)
             if known is not None:
                 return known
             index = self.hidden_argument(("size", scalar.origin), lambda bindings: int(scalar.evaluate(bindings)))[1]
@@ -381,7 +381,7 @@ class Recorder:
             self.block.args.append(found[0])
         return found
 
-    def complex_argument(self, index: int) -> Value:
+    def complex_argument(self, index: int, dtype: DType) -> Value:
         """A complex number among the inputs, put together from its parts: those can be passed by value."""
 
         def part(name):
@@ -389,7 +389,7 @@ class Recorder:
                 (name, index), lambda bindings: getattr(complex(bindings.inputs[index]), name), dt.f64
             )[0]
 
-        return self.builder.cast(self.builder.op("complex", part("real"), part("imag")), self.inputs[index].dtype)
+        return self.builder.cast(self.builder.op("complex", part("real"), part("imag")), dtype)
 
     def example_argument(self) -> None:
         """Where no input is an array, one more argument, an empty array that results are made like."""

@@ -47,6 +47,7 @@ def replayed(source: Recorder, live: list[Record], replay: Replay) -> Planned:
         if isinstance(value, Val):
             found = mapped.get(id(value))
             if found is None:  # a constant
+                assert isinstance(value, Scalar)
                 found = mapped[id(value)] = Scalar(fd, value.data_type, value.constant)
             return found
         if isinstance(value, Vector):
@@ -68,7 +69,7 @@ def replayed(source: Recorder, live: list[Record], replay: Replay) -> Planned:
         replay.record, fd._extras = record.index, []
         fd.builder.loc = lambda loc=record.loc: loc
         returned = getattr(fd.ops, record.name)(**{key: image(value) for key, value in record.call.items()})
-        for made, value in zip(results_of(returned) + fd._extras, record.results):
+        for made, value in zip([*results_of(returned), *fd._extras], record.results):
             mapped[id(value)] = made
             if isinstance(made, Scalar):
                 made.origin = record.index

@@ -164,7 +164,7 @@ class Tensor(Val):
 
     def __init__(self, definition, value: Value, declaration=None, stride_order=None, expanded=()):
         self.definition, self.record, self.value = definition, None, value
-        self.declaration: Declaration | None = declaration
+        self.declaration: Declaration = declaration  # an input's; None for what ops make
         self.stride_order = stride_order
         self.expanded = frozenset(expanded)  # dimensions that repeat one element
         self.number = definition._number("tv")
@@ -207,9 +207,9 @@ class Scalar(Val):
     def __init__(self, definition, data_type: DataType, constant=None, size=None, argument=None, expr=None):
         self.definition, self.record, self.data_type = definition, None, data_type
         self.constant = constant
-        self.size: Size | None = size
+        self.size: Any = size  # a Size, or None
         self.argument: int | None = argument
-        self.expr = expr
+        self.expr: Any = expr
         self._value: Value | None = None
         self.origin: int | None = None  # the index of the record that made it
         self.number = definition._number("c")
@@ -228,7 +228,7 @@ class Scalar(Val):
             return b.constant(self.constant, dtype)
         if self._value is None:
             if self.argument is not None and self.dtype.kind == "c":
-                self._value = self.definition.complex_argument(self.argument)
+                self._value = self.definition.complex_argument(self.argument, self.dtype)
             elif self.argument is not None:
                 self._value = self.definition.graph_arguments[self.argument]
             elif self.size is not None:
@@ -262,7 +262,8 @@ class Scalar(Val):
         row, operands, attrs, common = self.expr
         arrays = [np.asarray(o.evaluate(bindings)).astype(common.numpy) for o in operands]
         with np.errstate(all="ignore"):
-            return np.asarray(table.TABLE[row].ref(*arrays, **attrs)).astype(self.dtype.numpy)[()]
+            reference: Any = table.TABLE[row].ref  # that rows on scalars have
+            return np.asarray(reference(*arrays, **attrs)).astype(self.dtype.numpy)[()]
 
     def __repr__(self) -> str:
         return f"S{self.number}({self.data_type}{'' if self.constant is None else f' {self.constant}'})"
@@ -283,13 +284,13 @@ class Record:
     name: str
     arguments: list[tuple[str | None, Any]]
     call: dict[str, Any]
-    results: list[Val]
+    results: list[Tensor | Scalar]
     returned: Any
     index: int
     loc: tuple[str, int] | None
 
-    def operands(self) -> list[Val]:
-        out: list[Val] = []
+    def operands(self) -> list[Tensor | Scalar]:
+        out: list[Tensor | Scalar] = []
         _collect(list(self.call.values()), out)
         return out
 
@@ -302,9 +303,9 @@ def _collect(value, out) -> None:
             _collect(v, out)
 
 
-def results_of(returned) -> list[Val]:
+def results_of(returned) -> list[Tensor | Scalar]:
     """The values that an op returned, in order."""
-    out: list[Val] = []
+    out: list[Tensor | Scalar] = []
     _collect([returned], out)
     return out
 

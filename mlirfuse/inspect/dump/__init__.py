@@ -10,7 +10,8 @@
 - ``cache``: which kinds, variants and entries of the disk cache were found or made
 - ``launch-params``: each segment's parameters, blocks and threads, or tasks
 - ``occupancy``: registers, shared memory and blocks a multiprocessor (GPU); tasks a thread (CPU)
-- ``sass``: the machine code of each segment's kernels (GPU, where ``ptxas`` and ``nvdisasm`` or ``cuobjdump`` are there)
+- ``sass``: the machine code of each segment's kernels (GPU, where ``ptxas`` and ``nvdisasm`` or ``cuobjdump`` are
+  there)
 - ``kernel-args``: at each call: what each kernel gets
 - ``effective-bandwidth``: at each call: each segment's time, and the bytes that it reads and writes over it
 
@@ -19,8 +20,8 @@ A dump has a header that names the function, its kind and, where it is about one
 dumped: a call whose variant is compiled prints nothing. The two that print at each call make calls slower while they
 are on: kernels are launched one by one, and timed.
 
-Dumps are observers of :mod:`mlirfuse.core.events`. Importing this package makes them follow ``config.dump``: those that it
-names listen, and nothing else does.
+Dumps are observers of :mod:`mlirfuse.core.events`. Importing this package makes them follow ``config.dump``: those that
+it names listen, and nothing else does.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ import sys
 import time
 import weakref
 from dataclasses import replace
+from typing import Any
 
 from mlirfuse import _native
 from mlirfuse.analysis import traffic
@@ -42,7 +43,8 @@ def launching(event: events.Launching) -> None:
 
 
 class Watch:
-    """Runs a variant's kernels one by one for calls with the sizes ``env``; ``address`` is that of its host function."""
+    """Runs a variant's kernels one by one for calls with the sizes ``env``; ``address`` is that of its host
+    function."""
 
     def __init__(self, program: Program, variant: Variant, env: dict[str, int]):
         self.target, self.steps, self.variant, self.env = program.target, program.steps, variant, env
@@ -54,11 +56,12 @@ class Watch:
         where = replace(labels.of_program(program), variant=number)
         self.segments = list(labels.by_segment(program, self.kernels, where))
         # Each kernel with a host function of its own. The slots are the variant's: its plan has filled them.
-        hosts = [program.target.host([k], variant.slots, f"launch{at}") for at, k in enumerate(self.kernels)]
+        target: Any = program.target  # of the machine that these kernels are for
+        hosts = [target.host([k], variant.slots, f"launch{at}") for at, k in enumerate(self.kernels)]
         self.code = load.host_code(replace(variant.module, host="\n".join(hosts)).launching())
         self.launches = [_LAUNCH(self.code.address(f"launch{at}")) for at in range(len(self.kernels))]
         events_needed = len(self.kernels) + 1 if self.gpu else 0
-        self.events = [_native.event_create(program.target.device) for _ in range(events_needed)]
+        self.events = [_native.event_create(target.device) for _ in range(events_needed)]
         for event in self.events:
             weakref.finalize(self, _native.event_destroy, event).atexit = False
         self._entry = _LAUNCH(self.run)
@@ -114,7 +117,8 @@ class Watch:
         """The memory's bandwidth in GB/s, of a GPU that tells it; else 0."""
         if not self.gpu:
             return 0.0
-        facts = _native.cuda_device_attributes(self.target.device)
+        device: Any = self.target.device  # of a call that ran
+        facts = _native.cuda_device_attributes(device)
         return 2e3 * facts.get("memory_clock_khz", 0) * facts.get("bus_width", 0) / 8e9
 
     def arguments(self, at: int, kernels, pointers, ints, stream) -> str:
@@ -132,9 +136,9 @@ class Watch:
                 strides = ", ".join(str(size(s)) for s in analysis.strides[value])
                 rows.append((what, self.names.of(value), self.names.type(value), f"strides ({strides})", address))
         for value in analysis.scalars:
-            slot = slots.ints.get(("scalar", value))
-            if slot is not None:
-                bits = ctypes.c_int64(ints[slot])
+            place = slots.ints.get(("scalar", value))
+            if place is not None:
+                bits = ctypes.c_int64(ints[place])
                 number = (
                     ctypes.cast(ctypes.byref(bits), ctypes.POINTER(ctypes.c_double)).contents.value
                     if value.dtype.is_float

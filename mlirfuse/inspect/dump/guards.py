@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from mlirfuse.core import events
 from mlirfuse.inspect import listing
 from mlirfuse.inspect.dump import labels
@@ -44,7 +46,8 @@ def _conditions(kind: Kind, names: list[str]) -> str:
     lines += [f"{', '.join(extents)}: neither 0 nor 1"] if extents else []
     lines += [str(guard) for guard in assumes.size_guards]
     lines += [f"{a} == {b}" for a, b in assumes.equalities]
-    for leaf, ranges in [*assumes.scalar_ranges.items(), *assumes.index_ranges.items()]:
+    bounds: list[tuple[int, Any]] = [*assumes.scalar_ranges.items(), *assumes.index_ranges.items()]
+    for leaf, ranges in bounds:
         lines += [f"{low} <= {_leaf(names, leaf)} <= {high}" for low, high in ranges]
     lines += [f"{_leaf(names, leaf)} is {value!r}" for leaf, value in assumes.constants]
     lines += [f"{name} around the function is {value!r}" for name, value in kind.surroundings()]

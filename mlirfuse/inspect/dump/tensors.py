@@ -1,4 +1,5 @@
-"""The levels from ``fusion`` to ``linalg``, ``math``, ``groups`` and the passes' logs: what becomes of a new kind's graph."""
+"""The levels from ``fusion`` to ``linalg``, ``math``, ``groups`` and the passes' logs: what becomes of a new kind's
+graph."""
 
 from __future__ import annotations
 

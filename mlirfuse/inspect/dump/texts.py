@@ -35,10 +35,8 @@ def segmenter_log(decisions, graph: Graph) -> str:
     """What was merged, what was not and what is computed again, in the order in which it was decided."""
     names, out, told = Names(graph), [], set()
     for a, count_a, b, count_b, why in decisions:
-        line = (
-            f"{'merged  ' if why is None else 'again   ' if why == COPIED else 'not     '} {_of(a, count_a, names)} + {_of(b, count_b, names)}"
-            + (f": {why}" if why else "")
-        )
+        verdict = "merged  " if why is None else "again   " if why == COPIED else "not     "
+        line = f"{verdict} {_of(a, count_a, names)} + {_of(b, count_b, names)}" + (f": {why}" if why else "")
         if why is None or line not in told:
             out.append(line)
         told.add(line)

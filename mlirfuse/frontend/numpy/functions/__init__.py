@@ -43,11 +43,11 @@ __all__ = [
     "padding",
     "products",
     "protocols",
-    "torch_functions",
     "rearranging",
     "reductions",
     "scans",
     "shaping",
+    "torch_functions",
     "types_of",
     "ufunc_rules",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from typing import Any
 
 import numpy as np
 
@@ -162,7 +163,7 @@ def asarray(a, dtype=None, order=None, *, device=None, copy=None, like=None):
 @creates(np.array)
 def array(a, dtype=None, copy=True, order="K", subok=False, ndmin=0, like=None):
     """``a`` as a new array; lists of traced values are stacked."""
-    x = _no_number(as_traced(a, dtype))
+    x: Any = _no_number(as_traced(a, dtype))
     x = np.expand_dims(x, tuple(range(ndmin - x.ndim))) if x.ndim < ndmin else x
     return TracedArray(x._trace, fresh(x._trace, x.value)) if copy else x
 

@@ -44,7 +44,7 @@ def chosen(condition, *branches):
     return wrap(t, t.emit("where", *values))
 
 
-_CLIP = np._core.umath.clip  # what np.clip promotes by, with both bounds
+_CLIP = np._core.umath.clip  # type: ignore[attr-defined]  # no stub; what np.clip promotes by, with both bounds
 
 
 @implements(np.clip)

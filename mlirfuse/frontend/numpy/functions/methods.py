@@ -88,7 +88,7 @@ def _reshape_method(self, *shape, order="C", copy=None):
 @_method("transpose")
 def _transpose_method(self, *axes):
     if len(axes) == 1 and (axes[0] is None or isinstance(axes[0], (tuple, list))):
-        axes = axes[0]
+        return transpose(self, axes[0] or None)
     return transpose(self, axes or None)
 
 

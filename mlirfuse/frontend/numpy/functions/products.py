@@ -78,8 +78,8 @@ def einsum(subscripts, *operands, out=None, optimize=False, **kwargs):
     spec = subscripts.replace(" ", "")
     if "." in spec:
         fail(UnsupportedError, "np.einsum with an ellipsis is not supported in a compiled function: name all axes")
-    terms, _, result = spec.partition("->")
-    terms = terms.split(",")
+    inputs, _, result = spec.partition("->")
+    terms = inputs.split(",")
     if "->" not in spec:
         result = "".join(sorted(c for c in set("".join(terms)) if builtins.sum(term.count(c) for term in terms) == 1))
     t, arrays, to = joined(operands)

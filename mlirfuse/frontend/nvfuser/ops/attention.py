@@ -7,7 +7,7 @@ import functools
 from mlirfuse.frontend.nvfuser import attention_kernels
 from mlirfuse.frontend.nvfuser.ops.base import OperatorBase
 from mlirfuse.frontend.nvfuser.ops.operation import operation
-from mlirfuse.frontend.nvfuser.values import Scalar, Val
+from mlirfuse.frontend.nvfuser.values import Scalar, Tensor
 from mlirfuse.ir import dtypes as dt
 
 
@@ -34,7 +34,7 @@ class Attention(OperatorBase):
             ("scale", scale, dt.f64),
         ):
             option = option.constant if isinstance(option, Scalar) and option.constant is not None else option
-            if isinstance(option, Val):
+            if isinstance(option, (Tensor, Scalar)):
                 given[name] = self._at(option, dtype)
             else:
                 constants[name] = option

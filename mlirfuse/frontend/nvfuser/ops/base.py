@@ -8,6 +8,7 @@ from mlirfuse.core.errors import ShapeError
 from mlirfuse.frontend.nvfuser import promotion
 from mlirfuse.frontend.nvfuser.promotion import from_dtype
 from mlirfuse.frontend.nvfuser.values import (
+    Bindings,
     DefinitionTypeError,
     InputError,
     Scalar,
@@ -120,7 +121,7 @@ class OperatorBase:
 
     def _called(self, name: str, function, operands, results: list[tuple]) -> list[Value]:
         """A call of a library function; ``results`` are pairs of element type and shape."""
-        made = self._b.op(
+        made: Value | list[Value] = self._b.op(
             "call",
             *operands,
             callee=name,
@@ -130,7 +131,7 @@ class OperatorBase:
         )
         return made if isinstance(made, list) else [made]
 
-    def _operands(self, *values) -> list[Val]:
+    def _operands(self, *values) -> list[Tensor | Scalar]:
         return [self._fd.as_val(v) for v in values]
 
     def _common(self, operands, **rules):
@@ -140,10 +141,10 @@ class OperatorBase:
         ]
         return promotion.common_dtype(pairs, **rules)
 
-    def _at(self, operand: Val, dtype):
+    def _at(self, operand: Tensor | Scalar, dtype):
         return self._b.cast(operand.value, dtype) if isinstance(operand, Tensor) else operand.as_value(dtype)
 
-    def _elementwise(self, row: str, operands, dtype, what=None, **attrs) -> Val:
+    def _elementwise(self, row: str, operands, dtype, what=None, **attrs) -> Tensor | Scalar:
         """The row on operands cast to ``dtype``: a tensor if any is one, else a scalar."""
         if not any(isinstance(o, Tensor) for o in operands):
             return self._scalar(row, operands, dtype, attrs)
@@ -159,7 +160,7 @@ class OperatorBase:
         data_type = from_dtype(result)
         out = Scalar(self._fd, data_type, expr=(row, tuple(operands), attrs, dtype))
         if all(o.constant is not None for o in operands):
-            out.constant = out.evaluate(None).item()
+            out.constant = out.evaluate(Bindings([], {})).item()
             out.expr = None
         elif row in ("add", "sub", "mul", "cast", "copy") and result.is_integer and all(_is_size(o) for o in operands):
             parts = [o.as_size() if o.constant is not None else o.size for o in operands]

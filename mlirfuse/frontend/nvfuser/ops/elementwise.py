@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from mlirfuse.frontend.nvfuser import promotion
@@ -206,12 +208,16 @@ def _from_row(row: table.OpDef, name: str):
 
     if len(row.operands) == 1:
 
-        def call(self, x):
+        def one(self, x):
             return emit(self, x)
+
+        call: Callable = one
     else:
 
-        def call(self, lhs, rhs):
+        def two(self, lhs, rhs):
             return emit(self, lhs, rhs)
+
+        call = two
 
     call.__name__ = name
     call.__qualname__ = f"Operators.{name}"

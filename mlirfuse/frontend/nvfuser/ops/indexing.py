@@ -6,7 +6,7 @@ from mlirfuse.frontend.nvfuser import promotion
 from mlirfuse.frontend.nvfuser.ops.base import OperatorBase
 from mlirfuse.frontend.nvfuser.ops.operation import operation
 from mlirfuse.frontend.nvfuser.promotion import DataType
-from mlirfuse.frontend.nvfuser.values import Tensor, Val
+from mlirfuse.frontend.nvfuser.values import Scalar, Tensor
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 
@@ -14,7 +14,7 @@ from mlirfuse.ir import sizes as sz
 class Indexing(OperatorBase):
     """Selecting, gathering, scattering, embeddings, triangles."""
 
-    def _indices(self, index) -> Val:
+    def _indices(self, index) -> Tensor | Scalar:
         index = self._fd.as_val(index)
         kind = index.value.dtype if isinstance(index, Tensor) else index.dtype
         if kind not in (dt.i32, dt.i64):

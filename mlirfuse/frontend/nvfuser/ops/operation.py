@@ -53,7 +53,7 @@ def operation(function):
         fd.record_op(function.__name__, _shown(parameters, {**given, **fd._shown}), given, returned)
         return returned
 
-    call.operation = True
+    call.operation = True  # type: ignore[attr-defined]  # the mark by which FusionDefinition finds operations
     return call
 
 

@@ -283,7 +283,8 @@ class Shapes(OperatorBase):
                 "ask for fewer, or declare the extent",
             )
         if isinstance(extent, int):
-            sizes = [min(step, extent - at) for at in range(0, extent, step)] if extent else [0] * chunks
+            length = -(-extent // chunks)
+            sizes = [min(length, extent - at) for at in range(0, extent, length)] if extent else [0] * chunks
         else:
             sizes = [step] * (chunks - 1) + [extent - before]
         return self._pieces(arg, axis, sizes)
