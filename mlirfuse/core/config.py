@@ -33,7 +33,8 @@ DUMPS = (
     "occupancy", "sass", "guards", "cache",
 )  # fmt: skip
 NAMES = (
-    "fuse_cpu", "fuse_gpu", "single_op", "horizontal", "max_args", "guards", "fallback", "max_kinds", "dump", "dump_dir",
+    "fuse_cpu", "fuse_gpu", "single_op", "horizontal", "max_args", "guards", "fallback", "max_kinds", "dump",
+    "dump_dir",
 )  # fmt: skip
 
 _OFF = {"0", "off", "false", "no"}

@@ -10,7 +10,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from importlib import _bootstrap  # type: ignore[attr-defined]
+from importlib import _bootstrap
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -36,7 +36,8 @@ def _locks_of_properties() -> Iterator[Any]:
         if name.partition(".")[0] == "mlirfuse":
             for cls in list(vars(module).values()):
                 if isinstance(cls, type):
-                    yield from (p.lock for p in vars(cls).values() if isinstance(p, functools.cached_property))
+                    properties = (p for p in vars(cls).values() if isinstance(p, functools.cached_property))
+                    yield from (p.lock for p in properties)  # type: ignore[attr-defined]  # gone from 3.12 on
 
 
 def hold_over_forks(library_lock: Any) -> None:
@@ -47,9 +48,10 @@ def hold_over_forks(library_lock: Any) -> None:
 def _finish_imports() -> None:
     """Waits for the threads that import something that compiling needs: the child would wait for ever."""
     waited: set[str] = set()
-    while names := {n for n in list(_bootstrap._module_locks) if n.partition(".")[0] in _IMPORTED} - waited:
+    module_locks = _bootstrap._module_locks  # type: ignore[attr-defined]  # not in the stubs
+    while names := {n for n in list(module_locks) if n.partition(".")[0] in _IMPORTED} - waited:
         for name in names:
-            _bootstrap._lock_unlock_module(name)
+            _bootstrap._lock_unlock_module(name)  # type: ignore[attr-defined]  # not in the stubs
         waited |= names
 
 

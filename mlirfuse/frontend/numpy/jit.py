@@ -250,6 +250,8 @@ class Jitted(_native.Function):
         max_args: int | None = None,
     ):
         functools.update_wrapper(self, fn)
+        if not hasattr(fn, "__name__"):  # a functools.partial
+            self.__name__ = "f"
         self.fn = fn
         self.static = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
         self.target = target
