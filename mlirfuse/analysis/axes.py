@@ -136,7 +136,8 @@ class Axes:
         self._parts: dict[tuple, Axis] = {}
         self._first: dict[tuple, Value] = {}  # by what computes it
         self._same: dict[Value, Value] = {}  # for copies of it
-        self._around, self._images = around, {}
+        self._around = around
+        self._images: dict[Axis, Axis] = {}
         for op in program:
             for value in op.operands:
                 if value not in self._dims:
@@ -219,7 +220,8 @@ class Axes:
         # Each result dimension takes over an operand's axes, and the other operands' are made the same where that is
         # possible. Two
         # dimensions of the result never share an axis: a second use of one gets a fresh axis, to be mapped at the use.
-        dims, taken = [], set()
+        dims: list[list[Axis]] = []
+        taken: set[Axis] = set()
         for d, extent in enumerate(op.result.shape):
             dim = None
             if extent != 1:
@@ -286,7 +288,7 @@ class Axes:
     def _concatenate(self, op: Op) -> None:
         axis = op.attrs["axis"]
         out = op.result
-        dims = []
+        dims: list[list[Axis]] = []
         for d, n in enumerate(out.shape):
             if n == 1:
                 dims.append([])

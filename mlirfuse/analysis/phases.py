@@ -103,11 +103,11 @@ class Analysis:
     def _merged(self, axes: list[Axis]) -> list[list[Axis]]:
         loops: list[list[Axis]] = []
         tensors = [v for v in self.inputs + self.outputs if self._direct(v)]
-        rows = [(lambda a, v=v: self.axis_stride(v, a)) for v in tensors]
+        rows = [functools.partial(self.axis_stride, v) for v in tensors]
         for op in self.ops:
             if op.row.kind == "random":  # counts elements in row-major order: as a tensor in memory would
                 strides = sz.contiguous_strides(op.result.shape)
-                rows.append(lambda a, v=op.result, s=strides: _axis_stride(self.axes, v, s, a))
+                rows.append(functools.partial(_axis_stride, self.axes, op.result, strides))
         for axis in axes:
             if loops:
                 outer = loops[-1][-1]
@@ -292,7 +292,7 @@ def _order(analysis: Analysis, hint: dict[str, int]) -> None:
         covering = [v for v in tensors if set(axes) <= set(analysis.axes.flat(v))]
         if covering and axes:
             main = max(covering, key=lambda v: len(analysis.axes.flat(v)))
-            axes.sort(key=lambda a: -abs(sz.substitute(analysis.axis_stride(main, a), hint)))
+            axes.sort(key=lambda a: -abs(sz.evaluate(analysis.axis_stride(main, a), hint)))
 
 
 def depends_on(analysis: Analysis, axes) -> set[Value]:

@@ -23,12 +23,13 @@ def view_of(value: Value, strides: dict[Value, tuple[Size, ...]]) -> View | None
             return None
         chain.append(op)
         value = op.operands[0]
-    found: View | None = value, strides[value], 0
+    view: View = value, strides[value], 0
     for op in reversed(chain):
-        found = _through(op, *found)
-        if found is None:
+        through = _through(op, *view)
+        if through is None:
             return None
-    return found
+        view = through
+    return view
 
 
 def _through(op: Op, root: Value, inner: tuple[Size, ...], offset: Size) -> View | None:

@@ -37,12 +37,13 @@ class Value:
     ):
         self.dtype: DType = dtype  # type: ignore[assignment]  # None only for what is no tensor, which few files meet
         self.shape: tuple[Size, ...] = tuple(shape)
-        self.op = op
+        # Any: None for an argument, which those that know that there is a producer need not ask about
+        self.op: Op | Any = op
         self.name = name
-        self.type = (
-            type
-            or f"tensor<{''.join(f'{n if isinstance(n, int) else chr(63)}x' for n in self.shape)}{self.dtype.mlir}>"
-        )
+        if type is None:
+            assert dtype is not None
+            type = f"tensor<{''.join(f'{n if isinstance(n, int) else chr(63)}x' for n in self.shape)}{dtype.mlir}>"
+        self.type = type
 
     @property
     def element(self) -> DType:

@@ -24,7 +24,7 @@ def topological(ops, clusters=None) -> list[Op]:
     members: dict[Any, list[Op]] = {}
     for op in ops:
         members.setdefault(cluster[op], []).append(op)
-    pending = {key: set() for key in members}
+    pending: dict[Any, set[Any]] = {key: set() for key in members}
     followers: dict[Any, list] = {key: [] for key in members}
     for op in ops:
         for source in [*(producer.get(value) for value in uses(op)), *earlier.get(op, ())]:

@@ -9,7 +9,7 @@ source by
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Union, overload
@@ -207,14 +207,18 @@ def ceildiv(a: Size, b: Size) -> Size:
 
 
 def maximum(a: Size, b: Size) -> Size:
-    if a == b or (isinstance(a, int) and isinstance(b, int)):
-        return a if a == b else max(a, b)
+    if a == b:
+        return a
+    if isinstance(a, int) and isinstance(b, int):
+        return max(a, b)
     return Expr((((Atom("max", (a, b)),), 1),))
 
 
 def minimum(a: Size, b: Size) -> Size:
-    if a == b or (isinstance(a, int) and isinstance(b, int)):
-        return a if a == b else min(a, b)
+    if a == b:
+        return a
+    if isinstance(a, int) and isinstance(b, int):
+        return min(a, b)
     return Expr((((Atom("min", (a, b)),), 1),))
 
 
@@ -252,6 +256,13 @@ def substitute(size: Size, values: Mapping[str, Any]) -> Any:
             term = mul(term, _substitute_atom(atom, values))
         total = _sum(((total, 1), (term, 1)))
     return total
+
+
+def evaluate(size: Size, values: Mapping[str, Size]) -> int:
+    """``size`` where each of its symbols has an int."""
+    found = substitute(size, values)
+    assert isinstance(found, int), f"{found} has no value"
+    return found
 
 
 class Substitution:
@@ -359,7 +370,7 @@ def parse(text: str) -> Size:
         raise ValueError(f"'{text}' is not a size expression") from error
 
 
-_BINARY = {
+_BINARY: dict[type[ast.operator], Callable[[Size, Size], Size]] = {
     ast.Add: lambda a, b: _sum(((a, 1), (b, 1))),
     ast.Sub: lambda a, b: _sum(((a, 1), (b, -1))),
     ast.Mult: mul,
@@ -377,6 +388,6 @@ def _from_ast(node) -> Size:
         return mul(_from_ast(node.operand), -1)
     if isinstance(node, ast.BinOp):
         return _BINARY[type(node.op)](_from_ast(node.left), _from_ast(node.right))
-    if isinstance(node, ast.Call) and not node.keywords:
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.keywords:
         return _FUNCTIONS[node.func.id](*map(_from_ast, node.args))
     raise ValueError(f"'{ast.unparse(node)}' is not a size expression")

@@ -11,11 +11,11 @@ from mlirfuse.dialects.fusion import verifier
 from mlirfuse.ir import ops
 
 
-class Fusion(ext.Dialect, name="fusion"):
+class Fusion(ext.Dialect, name="fusion"):  # type: ignore[call-arg]  # mypy does not see the bindings' bases
     """Tensor operations that may be fused into kernels."""
 
 
-def _define(row: ops.OpDef) -> type:
+def _define(row: ops.OpDef) -> typing.Any:
     fields: dict = {f"in{k}": ext.Operand[typing.Any] for k in range(len(row.operands))} | {
         "out": ext.Result[typing.Any]
     }

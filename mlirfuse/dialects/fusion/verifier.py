@@ -75,7 +75,7 @@ def _region_problem(op) -> str | None:
     """Captures nothing; block arguments are the operands, yielded values the results."""
     block = op.regions[0].blocks[0] if len(op.regions) == 1 and len(op.regions[0].blocks) == 1 else None
     body = list(block.operations) if block is not None else []
-    if not body or body[-1].operation.name != "fusion.yield":
+    if block is None or not body or body[-1].operation.name != "fusion.yield":
         return "must have one region, of one block that ends in fusion.yield"
     if [a.type for a in block.arguments] != [v.type for v in op.operands]:
         return "must have region arguments of its operands' types"

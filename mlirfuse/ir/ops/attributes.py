@@ -34,7 +34,9 @@ _LARGEST = 2**63  # attributes are 64-bit integers in MLIR
 
 
 def _is_integer(value: Any) -> bool:
-    return isinstance(value, (int, np.integer)) and not isinstance(value, (bool, np.bool_)) and abs(value) <= _LARGEST
+    if isinstance(value, (bool, np.bool_)):
+        return False
+    return isinstance(value, (int, np.integer)) and -_LARGEST <= int(value) <= _LARGEST
 
 
 def _is_number(value: Any) -> bool:

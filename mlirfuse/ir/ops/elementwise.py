@@ -299,7 +299,8 @@ def _complex_ref(a, b):
 
 def _cast_ref(x, to):
     if to.kind == "n":
-        x = np.clip(x.astype(np.float32), *(sign * np.float32(dt.NARROW_FORMATS[to][2]) for sign in (-1, 1)))
+        largest = np.float32(dt.NARROW_FORMATS[to][2])
+        x = np.clip(x.astype(np.float32), -largest, largest)
     return x.astype(to.numpy)
 
 

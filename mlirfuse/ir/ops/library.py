@@ -84,7 +84,7 @@ def _attention_ref(q, k, v, causal, scale):
         * (1 / pymath.sqrt(q.shape[-1]) if scale is None else scale)
     )
     if causal:
-        scores = np.where(np.tri(*scores.shape[-2:], dtype=bool), scores, -np.inf)
+        scores = np.where(np.tri(*scores.shape[-2:], dtype=np.bool_), scores, -np.inf)
     weights = np.exp(scores - scores.max(-1, keepdims=True))
     return (weights / weights.sum(-1, keepdims=True) @ v.astype(wide)).astype(q.dtype)
 

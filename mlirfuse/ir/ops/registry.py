@@ -195,6 +195,7 @@ def _result_dtype(row: OpDef, dtypes: list[DType], attrs: dict[str, Any]) -> DTy
             return dtypes[0].real
         case "complex":
             return dtypes[0].complex
+    assert isinstance(row.result, str)  # callers ask functions themselves
     return attrs[row.result]
 
 
