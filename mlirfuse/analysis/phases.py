@@ -292,7 +292,7 @@ def _order(analysis: Analysis, hint: dict[str, int]) -> None:
         covering = [v for v in tensors if set(axes) <= set(analysis.axes.flat(v))]
         if covering and axes:
             main = max(covering, key=lambda v: len(analysis.axes.flat(v)))
-            axes.sort(key=lambda a: -abs(sz.evaluate(analysis.axis_stride(main, a), hint)))
+            axes.sort(key=lambda a: -abs(sz.substitute(analysis.axis_stride(main, a), hint)))
 
 
 def depends_on(analysis: Analysis, axes) -> set[Value]:

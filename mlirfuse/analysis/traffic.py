@@ -133,4 +133,4 @@ def of_step(step, env: dict[str, int]) -> tuple[int, int]:
     analysis = step.analysis
     inputs = [v for v in analysis.inputs if v not in analysis.outputs or any(v in op.operands for op in analysis.ops)]
     read, written = of_segment(analysis.ops, inputs, analysis.outputs, analysis.strides)
-    return sz.evaluate(read, env), sz.evaluate(written, env)
+    return sz.substitute(read, env), sz.substitute(written, env)

@@ -14,7 +14,7 @@ that the function's arguments declare. Extents of 0 and 1 are always ints: a kin
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +22,10 @@ from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.dtypes import DType
 from mlirfuse.ir.ops import FOREIGN, TABLE, OpDef, sizes_in
 from mlirfuse.ir.sizes import Size
+
+
+def _tensor_type(dtype: DType, shape: tuple[Size, ...]) -> str:
+    return f"tensor<{''.join(f'{n if isinstance(n, int) else chr(63)}x' for n in shape)}{dtype.mlir}>"
 
 
 class Value:
@@ -42,8 +46,13 @@ class Value:
         self.name = name
         if type is None:
             assert dtype is not None
-            type = f"tensor<{''.join(f'{n if isinstance(n, int) else chr(63)}x' for n in self.shape)}{dtype.mlir}>"
+            type = _tensor_type(dtype, self.shape)
         self.type = type
+
+    def become(self, dtype: DType, shape: Iterable[Size]) -> None:
+        """The value gets another element type and shape, for all that use it."""
+        self.dtype, self.shape = dtype, tuple(shape)
+        self.type = _tensor_type(dtype, self.shape)
 
     @property
     def element(self) -> DType:

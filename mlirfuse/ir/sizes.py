@@ -258,13 +258,6 @@ def substitute(size: Size, values: Mapping[str, Any]) -> Any:
     return total
 
 
-def evaluate(size: Size, values: Mapping[str, Size]) -> int:
-    """``size`` where each of its symbols has an int."""
-    found = substitute(size, values)
-    assert isinstance(found, int), f"{found} has no value"
-    return found
-
-
 class Substitution:
     """Symbols and what stands for each, learned one after the other. What was learned later is applied to what was
     learned before when that is asked for, so that learning one costs nothing for those that are known. A symbol may

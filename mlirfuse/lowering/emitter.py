@@ -120,8 +120,8 @@ class Emitter:
     def per_lane(self, function, *vals: Val) -> Val:
         """``function`` applied to each lane's scalars: for instructions that have no vector form."""
         lanes = max(v.lanes for v in vals)
-        vals = [self.splat(v, lanes) for v in vals]
-        return self.from_lanes([function(*(self.extract(v, k) for v in vals)) for k in range(lanes)])
+        splat = [self.splat(v, lanes) for v in vals]
+        return self.from_lanes([function(*(self.extract(v, k) for v in splat)) for k in range(lanes)])
 
     def iota(self, dtype: DType, lanes: int) -> Val:
         """0, 1, 2, … in the lanes."""

@@ -1,5 +1,5 @@
-"""The host function of a program: it hands a CPU's kernels to the thread pool in order, or launches a GPU's on the caller's
-stream, through MLIR's CUDA runtime.
+"""The host function of a program: it hands a CPU's kernels to the thread pool in order, or launches a GPU's on the
+caller's stream, through MLIR's CUDA runtime.
 
 ``launch(ptrs, ints, stream)``: kernels' handles, grid dimensions and parameters come out of ``ints`` and ``ptrs`` (see
 :mod:`mlirfuse.lowering.slots`), so that its code holds nothing of one process and can be kept on disk.
@@ -44,8 +44,10 @@ def cpu_host(kernels: Sequence[CpuKernel], slots: Slots, name: str = "launch") -
             counts.append(f"%{what}{k}")
         lines += [
             f"  %function{k} = func.constant @{kernel.name} : (i64, i64, !llvm.ptr) -> ()",
-            f"  %pointer{k} = builtin.unrealized_conversion_cast %function{k} : (i64, i64, !llvm.ptr) -> () to !llvm.ptr",
-            f"  llvm.call %mlirfuse_parallel_for(%pointer{k}, %ctx, {', '.join(counts)}) : !llvm.ptr, (!llvm.ptr, !llvm.ptr, i64, i64) -> ()",
+            f"  %pointer{k} = builtin.unrealized_conversion_cast %function{k} : (i64, i64, !llvm.ptr) -> () "
+            "to !llvm.ptr",
+            f"  llvm.call %mlirfuse_parallel_for(%pointer{k}, %ctx, {', '.join(counts)}) : "
+            "!llvm.ptr, (!llvm.ptr, !llvm.ptr, i64, i64) -> ()",
         ]
     lines += ["  %ok = llvm.mlir.constant(0 : i32) : i32", "  return %ok : i32", "}"]
     return "\n".join(lines)
@@ -97,7 +99,8 @@ def gpu_host(kernels: Sequence[GpuKernel], slots: Slots, name: str = "launch") -
             lines.append(f"  llvm.store {cell}, {slot_of} : !llvm.ptr, !llvm.ptr")
         grid, threads = int_at(slots.size(kernel.grid)), constant(kernel.threads)
         shared = value(f"llvm.mlir.constant({kernel.dynamic_shared} : i32) : i32")
-        sizes = f"{grid}, {one}, {one}, {threads}, {one}, {one}, {shared}, %stream, {params}, {null}, {constant(len(kernel.passed))}"
+        passed = constant(len(kernel.passed))
+        sizes = f"{grid}, {one}, {one}, {threads}, {one}, {one}, {shared}, %stream, {params}, {null}, {passed}"
         types = "!llvm.ptr, i64, i64, i64, i64, i64, i64, i32, !llvm.ptr, !llvm.ptr, !llvm.ptr, i64"
         lines.append(f"  llvm.call %{_launch(kernel)}({function}, {sizes}) : !llvm.ptr, ({types}) -> ()")
     head = [f"func.func @{name}(%ptrs: !llvm.ptr, %ints: !llvm.ptr, %stream: !llvm.ptr) -> i32 {{"]

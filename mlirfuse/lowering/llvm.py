@@ -109,7 +109,8 @@ def compile_object(text: str) -> bytes:
     code = uninterrupted(functools.partial(_object_of, to_llvm_ir(text)))
     if missing := called_outside(code):  # to load it would end the process
         raise CompileError(
-            f"this processor ({_processor()[0]}) needs help for what the code does: {', '.join(missing)}; use float32 for float16"
+            f"this processor ({_processor()[0]}) needs help for what the code does: {', '.join(missing)}; "
+            "use float32 for float16"
         )
     return code
 

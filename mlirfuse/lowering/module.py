@@ -54,7 +54,8 @@ class GpuKernel:
                 ):  # known only now, so that no load of what never changes, as LLVM sees it, comes before the wait
                     head = head.replace(f"{name}: ", f"{name}_early: ")
                     lines.append(
-                        f'    {name} = llvm.inline_asm has_side_effects "mov.b64 $0, $1;", "=l,l" {name}_early : ({type_}) -> {type_}'
+                        f'    {name} = llvm.inline_asm has_side_effects "mov.b64 $0, $1;", "=l,l" {name}_early : '
+                        f"({type_}) -> {type_}"
                     )
         lines = [head, *lines, self.body]
         if self.waits == "after":  # the last block alone: others make room for the next ones
@@ -76,8 +77,8 @@ Kernel = CpuKernel | GpuKernel
 
 @dataclass(frozen=True)
 class KernelModule:
-    """The kernels of one program for one choice of schedules, in the order in which they are launched, and ``host``, the
-    functions (``func.func``) that launch them. MLIR text is made here alone."""
+    """The kernels of one program for one choice of schedules, in the order in which they are launched, and ``host``,
+    the functions (``func.func``) that launch them. MLIR text is made here alone."""
 
     kernels: tuple[Kernel, ...]
     on_gpu: bool

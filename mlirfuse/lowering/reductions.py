@@ -71,6 +71,7 @@ def element(e: Emitter, op: Op, value: Val, position: Val | None) -> tuple[Val, 
     if op.row.accumulator == "truth" and value.dtype is not dt.bool_:
         value = e.cmp("ne", value, 0)
     if op.row.accumulator == "position":
+        assert position is not None
         return value, e.splat(position, value.lanes)
     if op.row.accumulator == "moments":
         return e.const(1.0, value.dtype, value.lanes), value, e.const(0.0, value.dtype, value.lanes)
@@ -99,12 +100,12 @@ def combine(e: Emitter, op: Op, a: tuple[Val, ...], b: tuple[Val, ...], in_order
         base = _base(e, top)
         return top, e.fma(a[1], exp(e, e.sub(a[0], base)), e.mul(b[1], exp(e, e.sub(b[0], base))))
     # The better value; of equals, and of NaNs, the earlier position.
-    better, no_worse = ("gt", "ge") if name == "argmax" else ("lt", "le")
+    beats, no_worse = ("gt", "ge") if name == "argmax" else ("lt", "le")
     if in_order:
         take = e.not_(e.cmp(no_worse, a[0], b[0]))
         take = e.and_(take, e.cmp("ord", a[0], a[0])) if a[0].dtype.is_float else take
         return e.select(take, b[0], a[0]), e.select(take, b[1], a[1])
-    better = e.cmp(better, b[0], a[0])
+    better = e.cmp(beats, b[0], a[0])
     tied = e.cmp("eq", a[0], b[0])
     if a[0].dtype.is_float:
         nan_a, nan_b = e.isnan(a[0]), e.isnan(b[0])
@@ -174,6 +175,7 @@ def accumulate(e: Emitter, op: Op, state: tuple[Val, ...] | None, rows) -> tuple
     """The accumulator of ``state`` and several vectors: ``rows`` as for :func:`total`. That of a :class:`MaxSumExp` has
     one lane, for what the vectors' lanes have in common, unless ``state`` has more."""
     if not isinstance(op, MaxSumExp):
+        assert state is not None
         return combine(e, op, state, (of_thread if state[0].lanes == 1 else total)(e, op, rows))
     held = [value if inside is None else e.select(inside, value, -math.inf) for value, _, inside in rows]
     if state is None or state[0].lanes < held[0].lanes:

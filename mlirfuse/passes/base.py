@@ -65,7 +65,7 @@ class IR:
     def __init__(self, source):
         self._emitted: tuple[str, str] | None = None
         self._graphs: list[Graph] | None = None
-        self._module = None
+        self._module: Any = None
         self._kept: list[str] = []  # what the module holds beside functions, as text
         if isinstance(source, Graph):
             self._graphs = [source]
@@ -142,6 +142,7 @@ PASSES: dict[str, type[Pass]] = {}
 PIPELINES: dict[str, NamedPipeline] = {}
 
 
+@dataclass
 class Pass:
     """A step of the compiler. Fields are its options; :meth:`run` changes a graph in place.
 
@@ -174,13 +175,15 @@ class Pass:
         return self.name + (f"{{{text}}}" if text else "")
 
 
+P = typing.TypeVar("P", bound=Pass)
+
+
 @typing.dataclass_transform()
-def register(cls: type) -> type:
+def register(cls: type[P]) -> type[P]:
     """Makes ``cls`` a dataclass and known by its name."""
-    cls = dataclass(cls)
-    cls.__str__ = Pass.__str__
-    PASSES[cls.name] = cls
-    return cls
+    made = dataclass(cls)
+    PASSES[made.name] = made
+    return made
 
 
 @dataclass
@@ -191,7 +194,7 @@ class NamedPipeline:
     build: Callable[..., str]
 
     @property
-    def __doc__(self):
+    def __doc__(self) -> str | None:  # type: ignore[override]  # an instance's, which is not its class's
         return self.build.__doc__
 
 
@@ -309,7 +312,7 @@ def _skip(text: str, at: int) -> int:
 
 
 def _parse_items(text: str, at: int) -> tuple[tuple[Item, ...], int]:
-    items = []
+    items: list[Item] = []
     at = _skip(text, at)
     while True:
         name = re.compile(r"[A-Za-z_][\w.\-]*").match(text, at)
@@ -473,8 +476,8 @@ class MLIRPasses:
         written = _written_in_place(module)
         if written:
             raise PassError(
-                f"{self.name}: '{written}' writes into its first operand, and MLIR's passes take tensors as unchanging values; "
-                "run fusion-remove-inplace first"
+                f"{self.name}: '{written}' writes into its first operand, and MLIR's passes take tensors as "
+                "unchanging values; run fusion-remove-inplace first"
             )
         with module.context:
             self.manager.run(module.operation)

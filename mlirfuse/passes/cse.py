@@ -49,7 +49,7 @@ class CommonSubexpressions(Pass):
 
 def _pool(block: Block, pooled: list[Op]) -> None:
     """Takes out of ``block`` and what is nested in it the ops that have no operands and are in no group."""
-    kept = []
+    kept: list[Op] = []
     for op in block.ops:
         (pooled if op.row.literal and op.group is None else kept).append(op)
         for nested in op.blocks:
@@ -79,7 +79,8 @@ def _number(block: Block, seen: dict, new: dict[Value, Value], written: Callable
 
 
 def _other_rank(first: Op, op: Op) -> Op:
-    """What gives the result of ``op`` from that of ``first``, which differs in keeping the reduced dimensions or not."""
+    """What gives the result of ``op`` from that of ``first``, which differs in keeping the reduced dimensions or
+    not."""
     axes, rank = op.attrs.get("axes", op.attrs.get("axis")), op.operands[0].rank
     axes = tuple(range(rank)) if axes is None else axes if isinstance(axes, tuple) else (axes,)
     view = "expand_dims" if op.attrs.get("keepdims") else "squeeze"

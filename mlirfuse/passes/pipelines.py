@@ -46,7 +46,8 @@ def _of_machine(machine: Host | Machine) -> list[str]:
 
 
 def to_real_tensors() -> str:
-    """What `FusionDefinition` runs first where tensors are complex or floats of a byte: no kernel computes with those."""
+    """What `FusionDefinition` runs first where tensors are complex or floats of a byte: no kernel computes with
+    those."""
     return "fusion-decompose,fusion-split-complex,fusion-narrow-floats"
 
 
@@ -84,7 +85,8 @@ def _refuse_complex(graph: Graph) -> None:
 
 
 def users_of(name: str) -> list[str]:
-    """The named pipelines that run the pass ``name``, for a CPU or a GPU; none: it is for pipeline strings of one's own."""
+    """The named pipelines that run the pass ``name``, for a CPU or a GPU; none: it is for pipeline strings of one's
+    own."""
     found = []
     for pipeline in PIPELINES.values():
         spelled = [pipeline.build()]
@@ -152,15 +154,15 @@ def kernels_to_nvvm() -> str:
 
 @register_pipeline("linalg-to-llvm")
 def linalg_to_llvm() -> str:
-    """Functions of tensors in linalg to the LLVM dialect for a CPU, by MLIR's own passes: what `jit(fn, lowering="linalg")`
-    runs behind convert-fusion-to-linalg."""
+    """Functions of tensors in linalg to the LLVM dialect for a CPU, by MLIR's own passes: what `jit(fn,
+    lowering="linalg")` runs behind convert-fusion-to-linalg."""
     return f"{linalg_to_buffers()},allocs-to-workspace,convert-linalg-to-loops,{loops_to_llvm()}"
 
 
 @register_pipeline("linalg-to-ptx")
 def linalg_to_ptx(chip: str = "sm_90") -> str:
-    """As linalg-to-llvm for an NVIDIA architecture: a kernel for each loop nest, 128 threads a block, an element a thread;
-    the kernels as a ``gpu.binary`` of PTX."""
+    """As linalg-to-llvm for an NVIDIA architecture: a kernel for each loop nest, 128 threads a block, an element a
+    thread; the kernels as a ``gpu.binary`` of PTX."""
     return (
         f"{linalg_to_buffers()},allocs-to-workspace,convert-linalg-to-parallel-loops,fold-memref-alias-ops,"
         f"flatten-parallel-loops,{parallel_loops_to_kernels()},{ptx.attach_target(chip)},{kernels_to_nvvm()},"

@@ -45,7 +45,8 @@ class Schedule(Pass):
         graphs = ir.graphs
         if len(graphs) != 1:
             raise PassError(
-                f"fusion-schedule takes a module of one function; this one has {len(graphs)}: give each a part of its own, --split-input-file"
+                f"fusion-schedule takes a module of one function; this one has {len(graphs)}: give each a part "
+                "of its own, --split-input-file"
             )
         programs, env = programs_of(graphs[0], self.name, self.target, self.sizes)
         modules = []

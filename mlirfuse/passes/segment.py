@@ -21,8 +21,8 @@ _FEW = 8  # ops that are computed again rather than stored
 _COPIES = 1 << 20  # more than a group has: a copy's position is the original's and a fraction
 # how often a segment is tried with others that read the same tensor, so that the number of readers does not count
 _TRIES = 8
-# The cost of a kernel's ops (OpDef.cost) above which it takes no more. LLVM's time grows faster than a body's length: on
-# a CPU, sums of 100 sines (a cost of 2,200) take 5 s to compile in one kernel, of 300 (6,600) 30 s.
+# The cost of a kernel's ops (OpDef.cost) above which it takes no more. LLVM's time grows faster than a body's
+# length: on a CPU, sums of 100 sines (a cost of 2,200) take 5 s to compile in one kernel, of 300 (6,600) 30 s.
 LARGEST = 2000
 TOO_LARGE = "its kernel would be too large together with the segment before it"
 ASKED = "segment_set"  # the op by which a user asks for a cut, and the reason of the cut
@@ -129,6 +129,8 @@ class _Segmenter:
         return part
 
     def part_of(self, op: Op | None) -> _Part | None:
+        if op is None:
+            return None
         part = self.part.get(op)
         if part is None or part.into is None:
             return part
@@ -280,8 +282,8 @@ class _Segmenter:
         self.log.append((self.members[a.last], len(a.ops), self.members[b.first], len(b.ops), None))
         between = self._between(a, b)
         late = self._becoming_late(a, b, between)
-        a.late, fewer = (a.late, b.late) if len(a.late) >= len(b.late) else (b.late, a.late)
-        a.late.update(fewer, late)
+        a.late, others = (a.late, b.late) if len(a.late) >= len(b.late) else (b.late, a.late)
+        a.late.update(others, () if isinstance(late, str) else late)
         a.outs |= b.outs
         for mask, count in b.masks.items():
             a.masks[mask] = a.masks.get(mask, 0) + count
@@ -324,8 +326,10 @@ class _Segmenter:
             readers = {
                 self.part_of(user) for v in self.partial if self.part_of(v.op) is part for user in self.users.get(v, ())
             } - {part}
-            if len(readers) == 1 and None not in readers:
+            if len(readers) == 1:
                 (reader,) = readers
+                if reader is None:
+                    continue
                 if reader.why != ASKED and all(
                     self.part_of(v.op) is None or (v in self.partial and self.part_of(v.op) is part) for v in reader.ins
                 ):
@@ -626,7 +630,8 @@ class SegmentPass(Pass):
     def _free(members: list[Op], users, returned: set[Value], scalars: set[Value]) -> dict[Op, None]:
         """What costs nothing to make again: constants, sizes, positions, and scalars computed of those and of scalar
         arguments. They connect nothing, and no memory passes them on."""
-        inside, out = set(members), {}
+        inside = set(members)
+        out: dict[Op, None] = {}
         for op in members:
             row = table.TABLE[op.name]
             cheap = row.kind == "create" or (row.kind == "elementwise" and not op.result.shape and not op.row.barrier)
@@ -641,7 +646,7 @@ class SegmentPass(Pass):
         """Gives each segment its own copy of the ops in ``free`` that it uses; the copies of each."""
         copies: dict[Op, list[Op]] = {}
         for op in reversed(free):
-            readers: dict[Segment, list[Op]] = {}
+            readers: dict[Segment | None, list[Op]] = {}
             for user in users[op.result]:
                 for reader in copies.get(user, [user]):
                     readers.setdefault(reader.segment, []).append(reader)
@@ -660,7 +665,7 @@ class SegmentPass(Pass):
     def _beside_their_segments(ops: list[Op], small: set[Op]) -> list[Op]:
         """``ops`` with those in ``small`` moved down to the first other op of their segment, so that segments stand in
         the order of what they do."""
-        waiting: dict[Segment, list[Op]] = {}
+        waiting: dict[Segment | None, list[Op]] = {}
         begun: set[Segment] = set()
         out = []
         for op in ops:

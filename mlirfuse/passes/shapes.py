@@ -28,7 +28,8 @@ class Shapes(Pass):
 
     After::
 
-        func.func @f(%x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}, %y: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}) {
+        func.func @f(%x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]},
+                     %y: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}) {
           %0 = "fusion.add"(%x, %y) {extents = [["s0", "s1"]]}
           %1 = "fusion.size"() {value = "s1"}
     """
@@ -102,4 +103,4 @@ def _equalities(graph: Graph) -> dict[str, Size]:
 
 def _resize(value: Value, same) -> None:
     if value.dtype is not None and any(isinstance(n, sz.Expr) for n in value.shape):
-        value.__init__(value.dtype, (sz.substitute(n, same) for n in value.shape), value.op, value.name)
+        value.become(value.dtype, (sz.substitute(n, same) for n in value.shape))

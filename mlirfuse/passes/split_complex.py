@@ -64,7 +64,8 @@ class _Split:
             if op.blocks:
                 raise PassError("fusion-split-complex: control flow around complex values is not supported", op.loc)
             self.op(op)
-        returns, aliases = [], {}
+        returns: list[Value] = []
+        aliases: dict[int, int] = {}
         for k, value in enumerate(graph.returns):
             pair = self.pairs.get(value)
             targets = [places[graph.aliases[k]] + n for n in range(2)] if k in graph.aliases else []
@@ -78,8 +79,11 @@ class _Split:
 
     def arguments(self) -> list[int]:
         """Replaces the complex ones; where each original one begins."""
-        graph, places = self.graph, []
-        args, layouts, scalars = [], [], set()
+        graph = self.graph
+        places: list[int] = []
+        args: list[Value] = []
+        layouts: list[Layout | None] = []
+        scalars: set[int] = set()
         for k, value in enumerate(graph.args):
             places.append(len(args))
             layout = graph.layouts[k] if k < len(graph.layouts) else None
@@ -98,7 +102,7 @@ class _Split:
                 parts.append(Value(real, value.shape, name=f"{value.name}_{part}" if value.name else None))
                 args.append(parts[-1])
                 layouts.append(Layout(tuple(sz.mul(s, 2) for s in strides), align))
-            self.pairs[value] = tuple(parts)
+            self.pairs[value] = parts[0], parts[1]
         graph.body.args, graph.layouts, graph.scalars = args, layouts, scalars
         return places
 

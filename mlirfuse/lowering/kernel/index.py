@@ -68,6 +68,7 @@ class Indices:
             return i
         if i.vector is not None or j.vector is not None:
             return self._of_val(self.e.add(self.materialize(i), self.materialize(j)))
+        base: Val | int
         if isinstance(i.base, int) and isinstance(j.base, int):
             base = i.base + j.base
         elif i.base == 0 and isinstance(i.base, int):
@@ -85,8 +86,11 @@ class Indices:
             return ZERO
         if i.vector is not None:
             return self._of_val(self.e.mul(i.vector, self.size(by)))
-        if isinstance(i.base, int) and (i.base == 0 or isinstance(by, int)):
-            base = i.base * by if i.base else 0
+        base: Val | int
+        if i.base == 0 and isinstance(i.base, int):
+            base = 0
+        elif isinstance(i.base, int) and isinstance(by, int):
+            base = i.base * by
         else:
             base = self.e.mul(self.scalar(i.base), self.size(by))
         return Index(base, sz.mul(i.step, by), i.lanes, divisor=min(self._divisor(i) * self._power_in(by), _MOST))
@@ -96,8 +100,8 @@ class Indices:
         if i == ZERO:
             return ZERO, ZERO
         if i.step != 0 and i.step == 1 and self._is_multiple(by, i.lanes) and self._divisor(i) >= i.lanes:
-            q, r = self.divmod(Index(i.base), by)  # lanes do not cross a multiple of `by`
-            return q, Index(r.base, 1, i.lanes)
+            first, rest = self.divmod(Index(i.base), by)  # lanes do not cross a multiple of `by`
+            return first, Index(rest.base, 1, i.lanes)
         value, divisor = self.materialize(i), self.size(by)
         unsigned = dt.u32 if self.index_type is dt.i32 else dt.u64
         a, b = self.e.bitcast(value, unsigned), self.e.bitcast(divisor, unsigned)
@@ -111,6 +115,7 @@ class Indices:
 
     def _times_inverse(self, a: Val, by: Size) -> Val:
         """A quotient of indices in three instructions; a division takes a GPU twenty."""
+        assert self._inverse is not None
         e, inverse = self.e, self._inverse(by)
         factor, shift = e.cast(e.cast(inverse, dt.u32), dt.u64), e.shr(inverse, 32)
         return e.cast(e.shr(e.mul(e.cast(a, dt.u64), e.splat(factor, a.lanes)), e.splat(shift, a.lanes)), dt.u32)

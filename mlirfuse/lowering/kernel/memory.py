@@ -135,7 +135,7 @@ class Accesses(Indices):
                 stride = sz.mul(stride, axis.size)
         return steps
 
-    def address(self, memory: Memory, offset: Val) -> str:
+    def address(self, memory: Memory, offset: Val | int) -> str:
         if isinstance(offset, int):
             offset = self.scalar(offset)
         name = self.e.fresh()
@@ -162,6 +162,7 @@ class Accesses(Indices):
 
     def load(self, value: Value, env: Env) -> Val:
         if value not in self.memories:
+            assert self._scalar is not None, value  # a kernel without arguments by value has all in memory
             return self._scalar(value)
         return self._from_memory(self.preload(value, env), value.dtype)
 
@@ -237,10 +238,11 @@ class Accesses(Indices):
         """A vector of every second to fourth element, or of elements backwards, out of whole vectors over what it
         spans, and not past that. To gather them takes four times as long."""
         e, dtype, lanes, step = self.e, self.held(memory.dtype), offset.lanes, offset.step
+        assert isinstance(step, int)
         span = abs(step) * (lanes - 1) + 1
         low = self.add(Index(offset.base), Index(min(step, 0) * (lanes - 1)))
         places = [k * step if step > 0 else span - 1 + k * step for k in range(lanes)]
-        found = None
+        found: Val | None = None
         for start in (*range(0, span - lanes, lanes), span - lanes):
             vector = self._load(memory, Index(self.add(low, Index(start)).base, 1, lanes))
             picked = ", ".join(
@@ -249,6 +251,7 @@ class Accesses(Indices):
             found = e.op(
                 f"vector.shuffle {found or vector}, {vector} [{picked}] : {vector.type}, {vector.type}", dtype, lanes
             )
+        assert found is not None
         return found
 
     def _load_hinted(self, address: str, dtype: dt.DType, lanes: int, hint: str) -> Val:

@@ -53,11 +53,12 @@ class Kernel(Accesses):
                     waiting.append((key, made))
             while waiting:
                 try:
-                    value, env = waiting[-1][1].send(val)
+                    value, env = waiting[-1][1].send(val)  # type: ignore[arg-type]  # None starts a rule
                     break
                 except StopIteration as done:
                     val = self._memo[-1][waiting.pop()[0]] = done.value
             else:
+                assert val is not None
                 return val
 
     def _known(self, key: tuple) -> Val | None:
@@ -252,8 +253,8 @@ class Kernel(Accesses):
     def _split(self, op: Op, env: Env) -> Val:
         raise CompileError("fusion.split reaches a kernel: run fusion-decompose before fusion-segment")
 
-    def _clamp(self, i: Index, low: Size, size: Size) -> tuple[Index, Val | None]:
-        """``i - low`` held inside ``0 … size-1``, and whether it was inside (None: a whole index space of one)."""
+    def _clamp(self, i: Index, low: Size, size: Size) -> tuple[Index, Val]:
+        """``i - low`` held inside ``0 … size-1``, and whether it was inside."""
         lanes = i.lanes
         uniform = (
             i.step == 1
@@ -297,14 +298,15 @@ class Kernel(Accesses):
     def _pad(self, op: Op, env: Env) -> Steps:
         operand, fill = op.operands
         source, target = self.dims(operand), self.dims(op.result)
-        new, inside = dict(env), None
+        new = dict(env)
+        inside: Val | None = None
         for j, (low, high) in enumerate(zip(op.attrs["low"], op.attrs["high"])):
             if source[j] != target[j] or low != 0 or high != 0:
                 held, here = self._clamp(self.dim_index(target[j], env), low, operand.shape[j])
                 self.spread(source[j], held, new)
-                inside = (
-                    here if inside is None else self.e.and_(self.e.splat(inside, max(here.lanes, inside.lanes)), here)
-                )
+                if inside is not None:
+                    here = self.e.and_(self.e.splat(inside, max(here.lanes, inside.lanes)), here)
+                inside = here
         val, other = (yield operand, new), (yield fill, env)
         return val if inside is None else self.e.select(inside, val, other)
 
@@ -312,7 +314,7 @@ class Kernel(Accesses):
         axis = op.attrs["axis"]
         target = self.dims(op.result)
         start: Size = 0
-        result = None
+        result: Val | None = None
         for k, operand in enumerate(op.operands):
             extent = operand.shape[axis]
             inner = dict(self._through(op, env, [(d, d) for d in range(operand.rank) if d != axis], k))
@@ -332,6 +334,7 @@ class Kernel(Accesses):
                 at = self.scalar(i.base) if uniform else self.materialize(i)
                 result = self.e.select(self.e.cmp("ge", at, self.size(start)), val, result)
             start = start + extent
+        assert result is not None  # there is an operand
         return result
 
     def _held_index(self, val: Val, extent: Size) -> Index:

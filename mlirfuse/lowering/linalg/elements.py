@@ -83,6 +83,7 @@ class Elements(Writer):
         if isinstance(i, int):
             return self.index(i)
         if isinstance(i, Dim):
+            assert self.body is not None
             key = ("index", i)
             if key not in self.body.memo:
                 self.body.memo[key] = Val(self.emit(f"linalg.index {i.number} : index"), I64)
@@ -95,6 +96,7 @@ class Elements(Writer):
             return i
         if isinstance(i, int):
             return self.e.const(i, I64)
+        assert self.body is not None
         key = ("i64", i)
         if key not in self.body.memo:
             name = self._as_index(i)
@@ -191,6 +193,7 @@ class Elements(Writer):
 
     def _at_reshape(self, op: Op, index) -> Val:
         places = renaming_reshape(op.operands[0].shape, op.result.shape)
+        assert places is not None  # others are tensors of their own
         return self.value(op.operands[0], tuple(0 if p is None else index[p] for p in places))
 
     def _at_slice(self, op: Op, index) -> Val:

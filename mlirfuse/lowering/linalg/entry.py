@@ -11,6 +11,7 @@ written over (``Graph.aliases``) is written last, after everything has been read
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from mlirfuse.analysis.traffic import live
@@ -18,6 +19,7 @@ from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.dtypes import DType
 from mlirfuse.ir.graph import Graph, Value
+from mlirfuse.ir.sizes import Size
 from mlirfuse.lowering.emitter import Emitter, Val
 from mlirfuse.lowering.linalg.constants import with_constant_sizes
 from mlirfuse.lowering.linalg.program import functions
@@ -65,6 +67,10 @@ class Entry:
     writes: bool
 
 
+def _ints(sizes: Iterable[Size]) -> tuple[int, ...]:
+    return tuple(sz.substitute(n, {}) for n in sizes)
+
+
 def entry_of(graph: Graph, env: dict[str, int], slots: Slots, on_device: bool) -> Entry:
     """The module of the segmented ``graph`` for the sizes ``env``, whose tensors lie where ``slots`` says;
     ``on_device``: elements are read and written in bodies of generics alone.
@@ -84,11 +90,12 @@ def entry_of(graph: Graph, env: dict[str, int], slots: Slots, on_device: bool) -
 
     parameters: list[Parameter] = []
 
-    def buffer(name: str, original: Value, value: Value, strides: tuple[int, ...]) -> Parameter:
-        flipped = tuple(d for d, step in enumerate(strides) if step < 0)
-        offset = sum((value.shape[d] - 1) * strides[d] for d in flipped)
-        steps = tuple(map(abs, strides))
-        made = Parameter(name, "pointer", slots.pointers[original], value.dtype, value.shape, steps, offset, flipped)
+    def buffer(name: str, original: Value, value: Value, strides: tuple[Size, ...]) -> Parameter:
+        shape, steps = _ints(value.shape), _ints(strides)
+        flipped = tuple(d for d, step in enumerate(steps) if step < 0)
+        offset = sum((shape[d] - 1) * steps[d] for d in flipped)
+        lengths = tuple(map(abs, steps))
+        made = Parameter(name, "pointer", slots.pointers[original], value.dtype, shape, lengths, offset, flipped)
         parameters.append(made)
         return made
 

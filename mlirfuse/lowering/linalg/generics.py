@@ -66,8 +66,8 @@ class Generics(Elements):
             iterators = ", ".join(f'"{kind}"' for kind in kinds)
             ins = ""
             if body.operands:
-                names, types = ", ".join(t.name for t, _ in body.operands), ", ".join(t.type for t, _ in body.operands)
-                ins = f" ins({names} : {types})"
+                given = [t for t, _ in body.operands]
+                ins = f" ins({', '.join(t.name for t in given)} : {', '.join(t.type for t in given)})"
             shape = [body.extents[i.number] for i in out_map]
             types = [type_of(shape, d) for d in dtypes]
             blocks = [f"{v.name}: {v.type}" for v in body.operands.values()]

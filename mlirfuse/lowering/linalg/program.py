@@ -152,8 +152,8 @@ class _Program:
         head = ", ".join(
             [f"%in{k}: {type_of(v.shape, v.dtype)}" for k, v in enumerate(ins)] + [f"%{s}: index" for s in symbols]
         )
-        given = {"scheduler": segment.scheduler, "params": segment.params, "why": segment.why}
-        attrs = ", ".join(f"fusion.{key} = {fusion.attribute(x)}" for key, x in given.items() if x)
+        decided = {"scheduler": segment.scheduler, "params": segment.params, "why": segment.why}
+        attrs = ", ".join(f"fusion.{key} = {fusion.attribute(x)}" for key, x in decided.items() if x)
         attrs = f" attributes {{{attrs}}}" if attrs else ""
         name = f"{self.graph.name}_segment{len(self.functions)}"
         self.functions.append(f"func.func private @{name}({head}) -> ({types}){attrs} {{\n{function.e.text()}\n}}")

@@ -98,13 +98,14 @@ class Writer:
             name = self.e.fresh()
             self.e.entry.append(f"  {name} = arith.constant {size} : index")
             return name
-        total = None
+        total: str | None = None
         for factors, coefficient in size.terms:
-            product = None if coefficient == 1 and factors else self.index(coefficient)
+            product: str | None = None if coefficient == 1 and factors else self.index(coefficient)
             for atom in factors:
                 factor = self._atom(atom)
                 product = factor if product is None else self.emit(f"arith.muli {product}, {factor} : index")
             total = product if total is None else self.emit(f"arith.addi {total}, {product} : index")
+        assert total is not None  # 0 is an int
         return total
 
     def _atom(self, atom) -> str:

@@ -75,7 +75,7 @@ def scale(e: Emitter, x: Val, n: Val, offset: int = 0) -> Val:
     :attr:`Format.magic` above: they fall out.
     """
     f = format_of(x)
-    signed = e.bitcast(n, f.int)
+    signed = e.bitcast(n, f.sint)
     half = e.shr(signed, 1)
     rest = e.sub(signed, half)
     one = f.one + (offset << f.mantissa)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from mlirfuse.lowering.emitter import Emitter, Val
 from mlirfuse.lowering.math import coefficients as co
 from mlirfuse.lowering.math.arithmetic import below, poly, two_product
@@ -54,7 +57,8 @@ def erf(e: Emitter, x: Val) -> Val:
 def _erfinv_parts(e: Emitter, x: Val, w: Val, s: Val) -> Val:
     """The inverse error function of x as ``x g(w)``; ``w = -log(1 - x²)`` up to that of the last x below 1, and s is
     its root."""
-    (end, coefficients), *others = co.ERFINV[x.dtype.bits]
+    pieces: Sequence[Any] = co.ERFINV[x.dtype.bits]  # the first one is (end, coefficients), others (end, center, these)
+    (end, coefficients), *others = pieces
     y = poly(e, w, coefficients)
     for next_end, center, coefficients in others:
         y = e.select(e.cmp("lt", w, end), y, poly(e, e.sub(s, center), coefficients))

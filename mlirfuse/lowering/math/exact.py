@@ -23,7 +23,7 @@ def fmod(e: Emitter, x: Val, y: Val) -> Val:
     a = e.select(valid, a, zero)
     divisor = e.select(e.and_(valid, e.cmp("lt", b, INF)), b, e.const(INF, x.dtype, lanes))
     subnormal = e.cmp("lt", divisor, f.smallest_normal)
-    field = e.shr(e.bitcast(e.select(subnormal, e.mul(divisor, 2.0**f.mantissa), divisor), f.int), f.mantissa)
+    field = e.shr(e.bitcast(e.select(subnormal, e.mul(divisor, 2.0**f.mantissa), divisor), f.sint), f.mantissa)
     field = e.select(subnormal, e.sub(field, f.mantissa), field)  # the exponent as if there were no subnormal numbers
 
     type_, name, carried, inside = a.type, e.fresh(), e.fresh(), e.fresh()
@@ -38,7 +38,7 @@ def fmod(e: Emitter, x: Val, y: Val) -> Val:
     e.line(f"^bb0({inside}: {type_}):")
     e.depth += 1
     now = Val(inside, x.dtype, lanes)
-    gap = e.sub(e.sub(e.shr(e.bitcast(now, f.int), f.mantissa), field), f.mantissa - 1)
+    gap = e.sub(e.sub(e.shr(e.bitcast(now, f.sint), f.mantissa), field), f.mantissa - 1)
     gap = e.max(gap, 0)
     part = e.min(gap, f.bias)
     shifted = e.mul(e.mul(divisor, pow2(e, part, f)), pow2(e, e.sub(gap, part), f))
@@ -96,10 +96,10 @@ def ldexp(e: Emitter, x: Val, n: Val) -> Val:
     f = format_of(x)
     # in three steps, the last of which alone may round: x is first made normal and its exponent taken off
     n = e.max(e.min(n, 5000), -5000)
-    wide = e.cast(n, f.int)
+    wide = e.cast(n, f.sint)
     subnormal = e.cmp("lt", e.abs(x), f.smallest_normal)
     normal = e.select(subnormal, e.mul(x, 2.0 ** (f.mantissa + 1)), x)
-    bits = e.bitcast(normal, f.int)
+    bits = e.bitcast(normal, f.sint)
     exponent = e.sub(e.and_(e.shr(bits, f.mantissa), 2 * f.bias + 1), f.bias)
     unit = e.bitcast(e.sub(bits, e.shl(exponent, f.mantissa)), f.dtype)
     total = e.add(exponent, wide)

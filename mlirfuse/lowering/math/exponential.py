@@ -33,10 +33,10 @@ EXPONENT_BITS = 1.5 * 2.0**23 + 127.0  # added to n, it leaves the exponent of t
 def fma_down(e: Emitter, a: Val, b: float, c: float) -> Val:
     """``a * b + c`` in float32 on the GPU, rounded down: with a ``c`` like :data:`EXPONENT_BITS`, the floor of
     the product."""
-    b, c = e.const(b, dt.f32), e.const(c, dt.f32)
+    factor, summand = e.const(b, dt.f32), e.const(c, dt.f32)
     return e.per_lane(
         lambda lane: e.op(
-            f'llvm.call_intrinsic "llvm.nvvm.fma.rm.f"({lane}, {b}, {c}) : (f32, f32, f32) -> f32', dt.f32
+            f'llvm.call_intrinsic "llvm.nvvm.fma.rm.f"({lane}, {factor}, {summand}) : (f32, f32, f32) -> f32', dt.f32
         ),
         a,
     )

@@ -22,7 +22,7 @@ class Format:
 
     dtype: DType
     uint: DType
-    int: DType
+    sint: DType
     mantissa: int  # bits below the leading one
     bias: int
     one: int  # the bits of 1.0
@@ -43,7 +43,7 @@ class Format:
 F32 = Format(
     dtype=dt.f32,
     uint=dt.u32,
-    int=dt.i32,
+    sint=dt.i32,
     mantissa=23,
     bias=127,
     one=0x3F800000,
@@ -61,7 +61,7 @@ F32 = Format(
 F64 = Format(
     dtype=dt.f64,
     uint=dt.u64,
-    int=dt.i64,
+    sint=dt.i64,
     mantissa=52,
     bias=1023,
     one=0x3FF0000000000000,

@@ -19,7 +19,7 @@ def _log_reduce(e: Emitter, x: Val) -> tuple[Val, Val]:
         return e.sub(e.select(large, e.mul(m, 0.5), m), 1.0), e.select(large, e.add(n, 1.0), n)
     subnormal = e.cmp("lt", x, f.smallest_normal)
     x = e.select(subnormal, e.mul(x, 2.0**f.mantissa), x)
-    bits = e.bitcast(x, f.int)
+    bits = e.bitcast(x, f.sint)
     k = e.shr(e.sub(bits, bits_of(2 / 3, f)), f.mantissa)
     m = e.bitcast(e.sub(bits, e.shl(k, f.mantissa)), f.dtype)
     n = to_float(e, k, f)
@@ -81,7 +81,7 @@ def log1p_inside(e: Emitter, x: Val) -> Val:
     """log1p without its special values. ``1 + x = 2**n (1 + r)``, where ``r = x 2**-n + (2**-n - 1)`` is rounded
     once."""
     f = format_of(x)
-    bits = e.bitcast(e.add(x, 1.0), f.int)
+    bits = e.bitcast(e.add(x, 1.0), f.sint)
     k = e.shr(e.sub(bits, bits_of(2 / 3, f)), f.mantissa)
     four = e.bitcast(e.sub(f.one + (2 << f.mantissa), e.shl(k, f.mantissa)), f.dtype)  # 4 * 2**-n is normal for every n
     quarter = e.mul(x, 0.25)

@@ -22,7 +22,7 @@ def _log_pair(e: Emitter, x: Val) -> tuple[Val, Val]:
     f = format_of(x)
     subnormal = e.cmp("lt", x, f.smallest_normal)
     x = e.select(subnormal, e.mul(x, 2.0**f.mantissa), x)
-    bits = e.bitcast(x, f.int)
+    bits = e.bitcast(x, f.sint)
     k = e.shr(e.sub(bits, bits_of(math.sqrt(0.5), f)), f.mantissa)
     m = e.bitcast(e.sub(bits, e.shl(k, f.mantissa)), f.dtype)
     n = to_float(e, k, f)
@@ -52,7 +52,7 @@ def _pow_wide(e: Emitter, x: Val, y: Val) -> Val:
     """x**y of float32 x > 0 in float64: ``2**(y log2(x))``, the logarithm as in :func:`_log_pair`."""
     f = F64
     x, y = e.cast(x, dt.f64), e.cast(y, dt.f64)
-    bits = e.bitcast(x, f.int)
+    bits = e.bitcast(x, f.sint)
     k = e.shr(e.sub(bits, bits_of(math.sqrt(0.5), f)), f.mantissa)
     m = e.bitcast(e.sub(bits, e.shl(k, f.mantissa)), f.dtype)
     s = e.div(e.sub(m, 1.0), e.add(m, 1.0))
@@ -115,10 +115,10 @@ def cbrt(e: Emitter, x: Val) -> Val:
     subnormal = e.cmp("lt", a, f.smallest_normal)
     up = 3 * (f.mantissa // 3 + 1)
     scaled = e.select(subnormal, e.mul(a, 2.0**up), a)
-    bits = e.bitcast(scaled, f.int)
+    bits = e.bitcast(scaled, f.sint)
     exponent = e.sub(e.shr(bits, f.mantissa), f.bias)
     k = e.floor(e.mul(e.add(e.cast(exponent, f.dtype), 0.5), 1 / 3))  # floor(exponent / 3): never near an integer
-    k = e.bitcast(e.add(k, f.magic), f.int)
+    k = e.bitcast(e.add(k, f.magic), f.sint)
     k3 = e.add(e.add(k, k), k)
     magic3 = 3 * bits_of(f.magic, f)
     j = e.sub(e.add(exponent, magic3), k3)  # 0, 1 or 2

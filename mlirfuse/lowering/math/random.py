@@ -42,7 +42,7 @@ def philox4x32(e: Emitter, counter, key) -> tuple[Val, Val, Val, Val]:
         low0, high0 = multiply_wide(e, c[0], 0xD2511F53)
         low1, high1 = multiply_wide(e, c[2], 0xCD9E8D57)
         c = [e.xor(e.xor(high1, c[1]), k[0]), low1, e.xor(e.xor(high0, c[3]), k[1]), low0]
-    return tuple(c)
+    return c[0], c[1], c[2], c[3]
 
 
 def multiply_wide(e: Emitter, a: Val, factor: int) -> tuple[Val, Val]:
@@ -58,6 +58,7 @@ def uniform_from_bits(e: Emitter, bits: Val, dtype: DType, more: Val | None = No
             bits = e.cast(e.shr(bits, 32), dt.u32)
         return e.mul(e.cast(e.bitcast(e.shr(bits, 8), dt.i32), dt.f32), 2.0**-24)
     if bits.dtype.bits == 32:
+        assert more is not None
         bits = _join(e, bits, more)
     return e.mul(e.cast(e.bitcast(e.shr(bits, 11), dt.i64), dt.f64), 2.0**-53)
 
@@ -76,7 +77,7 @@ def normal_from_bits(e: Emitter, a: Val, b: Val, dtype: DType) -> tuple[Val, Val
     radius = e.sqrt(e.max(e.mul(log_positive(e, u), -2.0), 0.0))
     # b is an angle in turns: its upper two bits, rounded, are the quadrant and the rest a signed fraction of one
     q = e.shr(e.add(b, 1 << (f.bits - 3)), f.bits - 2)
-    r = e.mul(e.cast(e.bitcast(e.shl(b, 2), f.int), dtype), math.pi / 2 * unit)
+    r = e.mul(e.cast(e.bitcast(e.shl(b, 2), f.sint), dtype), math.pi / 2 * unit)
     rr = e.mul(r, r)
     s, c = sin_poly(e, r, rr), cos_poly(e, rr)
     return e.mul(radius, quadrant(e, s, c, e.add(q, 1))), e.mul(radius, quadrant(e, s, c, q))
@@ -92,5 +93,6 @@ def normal_of_words(e: Emitter, words: list[Val], dtype: DType) -> Val:
     """What the op ``normal`` gives for two u32, of float64 four: rounded to ``dtype``, in its compute type."""
     if dtype is dt.f64:
         words = [_join(e, *words[:2]), _join(e, *words[2:])]
-    val, _ = normal_from_bits(e, *words, dtype.compute)
+    a, b = words
+    val, _ = normal_from_bits(e, a, b, dtype.compute)
     return e.cast(e.cast(val, dtype), dtype.compute)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir.dtypes import DType
@@ -44,7 +45,7 @@ def _trig_reduce(e: Emitter, x: Val) -> tuple[Val, Val | None, Val]:
     return r, low, q
 
 
-def _word(e: Emitter, index: Val, words: list[int], count: int, dtype: DType) -> list[Val]:
+def _word(e: Emitter, index: Val, words: Sequence[int], count: int, dtype: DType) -> list[Val]:
     """``words[index], …, words[index + count - 1]`` by selects on the bits of ``index``."""
     bit = 1
     while bit * 2 < len(words) - count + 1:
