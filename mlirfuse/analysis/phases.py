@@ -4,7 +4,7 @@ writes."""
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -166,7 +166,7 @@ def analyze(
     outputs: list[Value],
     layouts: dict[Value, Layout],
     scalars: set[Value],
-    hint: dict[str, int],
+    hint: Mapping[str, int],
     around: Axes | None = None,
 ) -> Analysis:
     """Analyses one segment. ``layouts`` has the strides of values in memory; those not in it are contiguous. ``hint``:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from mlirfuse.analysis.joint import in_phases
@@ -62,7 +63,7 @@ def _passed_on(analysis: Analysis, level: dict[Value, int]) -> frozenset[Value]:
 
 
 def stage(
-    analysis: Analysis, ops: list[Op], outputs: list[Value], known: set[Value], passed_on: frozenset[Value]
+    analysis: Analysis, ops: list[Op], outputs: list[Value], known: AbstractSet[Value], passed_on: frozenset[Value]
 ) -> Analysis:
     """What computes ``outputs`` by ``ops`` from the inputs and the values that are ``known``. ``passed_on``: what the
     stages leave in the workspace, beside what ``analysis``, which may be a stage itself, shall leave there."""

@@ -94,7 +94,7 @@ def parse_sizes(text: str) -> dict[str, int]:
 
 def example_sizes(graph: Graph, given: dict[str, int]) -> dict[str, int]:
     """A value for each size symbol of ``graph``: the ``given`` one, or what :class:`Schedule` says."""
-    env = {}
+    env: dict[str, int] = {}
     for value in graph.args:
         for inner, n in enumerate(reversed(value.shape)):
             for symbol in sorted(sz.symbols(n)):

@@ -54,7 +54,8 @@ class Schedule(Pass):
             slots = program.slots()
             module = program.target.write(program, choose(program, env), slots)
             if part:
-                module = replace(module, host=program.target.host(module.kernels, slots, f"launch{part}"))
+                host = program.target.host(module.kernels, slots, f"launch{part}")  # type: ignore[arg-type]  # its own
+                module = replace(module, host=host)
             modules.append(module)
         kernels = tuple(kernel for module in modules for kernel in module.kernels)
         module = replace(modules[0], kernels=kernels, host="\n".join(module.host for module in modules))

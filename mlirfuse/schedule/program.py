@@ -42,7 +42,8 @@ def _reductions_first(steps: list[Step]) -> list[Step]:
     """``steps`` in an order where reductions come before what does not need them: it hides the end of their last, small
     kernel."""
     made_by = {v: step for step in steps for v in step.analysis.outputs}
-    left, out = list(steps), []
+    left = list(steps)
+    out: list[Step] = []
     while left:
         ready = [s for s in left if all(made_by.get(v, s) in (*out, s) for v in s.analysis.inputs)]
         step = next((s for s in ready if s.analysis.phases), ready[0])
@@ -112,8 +113,9 @@ class SegmentedProgram:
     def _steps(self, hint: Mapping[str, int]) -> list[Step]:
         graph = self.graph
         scalars = {graph.args[k] for k in graph.scalars}
-        layouts = {v: layout for v, layout in zip(graph.args, graph.layouts) if layout}
-        layouts |= {graph.returns[k]: graph.layouts[a] for k, a in graph.aliases.items()}
+        known = {v: layout for v, layout in zip(graph.args, graph.layouts) if layout}
+        written = {graph.returns[k]: graph.layouts[a] for k, a in graph.aliases.items()}
+        layouts = known | {v: layout for v, layout in written.items() if layout}
         users = graph.body.users()
         returned = set(graph.returns) - set(self.views)
         loose = [op for op in graph.ops if op.segment is None]
@@ -122,6 +124,7 @@ class SegmentedProgram:
         ordered = topological(graph.ops, {op: op.segment for op in graph.ops})
         members: dict[Segment, list[Op]] = {}
         for op in ordered:
+            assert op.segment is not None
             members.setdefault(op.segment, []).append(op)
         steps = []
         for segment, ops in members.items():

@@ -27,12 +27,12 @@ Written = Iterator[tuple[Analysis, list[Any]]]  # the kernels of a segment, or o
 class Scheduler(ABC, Generic[P, M]):
     """One way to make kernels of a segment.
 
-    ``Params`` is what decides their code: a named tuple of bools, ints, strings, tuples of those and named tuples, since it is
+    ``parameters`` is what decides their code: a named tuple of bools, ints, strings, tuples of those and named tuples, since it is
     hashed and compared whenever a call has new sizes. Two calls with the same parameters run the same code.
     """
 
     name: ClassVar[str]
-    Params: ClassVar[type]
+    parameters: ClassVar[type]
 
     @abstractmethod
     def takes(self, analysis: Analysis) -> bool:
@@ -64,7 +64,7 @@ class Scheduler(ABC, Generic[P, M]):
         """The parameters with these attributes, those that are not given as the model chooses them for these sizes. Raises
         :class:`ScheduleError`."""
         chosen = next(self.candidates(analysis, env, alignments, machine), None)
-        return spelling.read(self.Params, given, chosen)
+        return spelling.read(self.parameters, given, chosen)
 
 
 def require(holds: bool, constraint: str) -> None:
@@ -94,7 +94,7 @@ class Schedulers(Generic[M]):
     ):
         self.staged = staged(self)
         self.all = (self.staged, *schedulers)
-        self._of = {s.Params: s for s in self.all}
+        self._of = {s.parameters: s for s in self.all}
         self._named = {s.name: s for s in self.all}
 
     def of(self, params: Params) -> Scheduler[Any, M]:

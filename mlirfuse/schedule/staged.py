@@ -28,7 +28,7 @@ class Staged(StagesScheduler[Params, M]):
     name. The other schedulers say where phases by themselves take less time than they do."""
 
     name = "staged"
-    Params = Params
+    parameters = Params
 
     def __init__(
         self,

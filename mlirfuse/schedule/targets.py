@@ -113,7 +113,8 @@ class GpuTarget(Scheduled):
         read: set[Any] = set()  # places in memory
         written: set[Any] = set()
         for step, choice in zip(program.steps, params):
-            fresh, buffers = not slots.temporaries, set()
+            fresh = not slots.temporaries
+            buffers: set[Any] = set()
             slots.written = frozenset(written)
             for stage, made in self.schedulers.emit(step.name, step.analysis, slots, choice, self.machine):
                 reads = {slots.place(v) for v in stage.inputs if v not in stage.passed_on}

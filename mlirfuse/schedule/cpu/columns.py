@@ -19,6 +19,7 @@ from mlirfuse.core.machine import Host
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
 from mlirfuse.lowering import reductions as red
+from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.cpu import partial
@@ -54,7 +55,7 @@ class Columns(Scheduler[Params, Host]):
     """Reductions down columns, and what is as long as they are; and rows that are a small part of a vector."""
 
     name = "columns"
-    Params = Params
+    parameters = Params
 
     def takes(self, analysis: Analysis) -> bool:
         return bool(analysis.phases) and bool(analysis.kept) and not analysis.partials
@@ -164,7 +165,7 @@ def _reduce(name: str, analysis: Analysis, slots: Slots, params: Params, host: H
                 envs = []
                 for u in range(count):
                     envs.append(dict(here))
-                    if params.folded:
+                    if packed is not None:
                         origin = e.add(low, e.mul(body.size(together), u)) if u else low
                         flats.append(body.flat((loops[-1], inner), origin, i, envs[-1]))
                         packed.bind(envs[-1], k.scalar(i.base), e.sub(origin, low))
@@ -179,7 +180,7 @@ def _reduce(name: str, analysis: Analysis, slots: Slots, params: Params, host: H
             flats: list = []
 
             def total(envs, mask):
-                out = []
+                out: list[Val] = []
                 for op in phase:
                     elements = []
                     for u, here in enumerate(envs):
@@ -275,7 +276,7 @@ def _in_registers(name: str, analysis: Analysis, slots: Slots, params: Params, h
         for phase in analysis.phases:
             width = len(body.identities(phase, lanes))
 
-            def step(here, state):
+            def step(here, state, phase=phase, width=width):
                 out = []
                 for u in range(len(starts)):
                     new = body.total(phase, [at(here, u)], mask, lanes)
@@ -289,13 +290,12 @@ def _in_registers(name: str, analysis: Analysis, slots: Slots, params: Params, h
         for here in envs:
             body.hoist(here, invariant)
         if full:
-            over_rows(
-                env,
-                [],
-                lambda here, state: (
-                    store_all(body, full, [at(here, u) for u in range(len(starts))], analysis.domain) or []
-                ),
-            )
+
+            def write(here, _):
+                store_all(body, full, [at(here, u) for u in range(len(starts))], analysis.domain)
+                return []
+
+            over_rows(env, [], write)
         store_all(body, small, envs, analysis.kept)
 
     def task(index):

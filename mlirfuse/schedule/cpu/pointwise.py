@@ -55,7 +55,7 @@ class Pointwise(Scheduler[Params, Host]):
     """Elements of outputs from elements of inputs."""
 
     name = "pointwise"
-    Params = Params
+    parameters = Params
 
     def takes(self, analysis: Analysis) -> bool:
         return not analysis.phases

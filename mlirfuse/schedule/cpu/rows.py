@@ -110,7 +110,7 @@ class Rows(Scheduler[Params, Host]):
     """Reductions along rows, and what is as long as they are."""
 
     name = "rows"
-    Params = Params
+    parameters = Params
 
     def takes(self, analysis: Analysis) -> bool:
         return bool(analysis.phases) and not analysis.partials

@@ -99,7 +99,7 @@ class Transpose(Scheduler[Params, Host]):
     """Elements of outputs from elements of inputs that lie along another dimension."""
 
     name = "transpose"
-    Params = Params
+    parameters = Params
 
     def takes(self, analysis: Analysis) -> bool:
         return not analysis.phases and len(analysis.loops(analysis.kept)) > 1
@@ -147,8 +147,9 @@ def _kernels(name: str, analysis: Analysis, slots: Slots, params: Params, host: 
         body.set_loop(here, writing, w)
         return here
 
-    def block(env: Env, r: Val, w: Val, high_r: Val | None = None, high_w: Val | None = None) -> None:
-        """A block from ``r``, ``w`` on; ``high_r``, ``high_w``: what it ends before, where it may reach that."""
+    def block(env: Env, r: Val, w: Val, high_r: Val | None = None, high_w: Val | None = None) -> list[Val]:
+        """A block from ``r``, ``w`` on; ``high_r``, ``high_w``: what it ends before, where it may reach that. Carries
+        nothing to the next."""
         edge = high_r is not None
         down, along = (
             [e.add(low, u) if u else low for u in range(n)] for low, n in ((r, params.height), (w, params.width))
@@ -158,13 +159,13 @@ def _kernels(name: str, analysis: Analysis, slots: Slots, params: Params, host: 
             along = [e.min(here, last) for here in along]
         across = [at(env, Index(here), Index(w, 1, params.width)) for here in down]
         with k.masked(body.below(e.sub(high_r, r), params.height) if edge else None):
-            read = [[(value, at(env, Index(r, 1, params.height), Index(here))) for here in along] for value in staged]
+            places = [[(value, at(env, Index(r, 1, params.height), Index(here))) for here in along] for value in staged]
             read = [
                 [
                     e.splat((k.preload if value in analysis.inputs else k.value)(value, here), params.height)
                     for value, here in of
                 ]
-                for of in read
+                for of in places
             ]
         for value, vectors in zip(staged, read):
             for here, val in zip(across, transposed(e, vectors)):
@@ -176,6 +177,7 @@ def _kernels(name: str, analysis: Analysis, slots: Slots, params: Params, host: 
                 continue
             with k.region(f"scf.if {e.cmp('lt', at_row, high_r)} {{"), k.masked(mask):
                 store_all(body, analysis.outputs, [here], analysis.kept)
+        return []
 
     def task(index):
         env: Env = {}
@@ -193,7 +195,7 @@ def _kernels(name: str, analysis: Analysis, slots: Slots, params: Params, host: 
 
         # A block writes on where the one before it ended: a cache line that both have a part of is still there.
         def blocks(r, first, end, *ends):
-            body.loop(first, end, params.width, [], lambda w, _: block(env, r, w, *ends) or [])
+            body.loop(first, end, params.width, [], lambda w, _: block(env, r, w, *ends))
             return []
 
         def edge(r, _):
@@ -223,7 +225,7 @@ def transposed(e: Emitter, rows: list[Val]) -> list[Val]:
         starts = [g + i for g in range(0, width, piece * together) for i in range(piece)]
         rows = [_joined(e, [rows[s + c * piece] for c in range(together)]) for s in starts]
     groups = [_zipped(e, rows[g : g + piece], piece) for g in range(0, len(rows), piece)]
-    out: list[Val | None] = [None] * height
+    out = rows[:1] * height  # each is set below
     for n in range(piece):
         of = [group[n] for group in groups]
         if height <= width:

@@ -12,6 +12,7 @@ from mlirfuse.core.machine import Machine
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
+from mlirfuse.ir.sizes import Size
 from mlirfuse.lowering.kernel import PASS_L1, STAY_L2
 from mlirfuse.schedule.scheduler import power_of_two, require
 
@@ -28,7 +29,7 @@ class Access(NamedTuple):
     the lanes; ``hint``: how caches shall treat inputs (see
     :mod:`mlirfuse.lowering.kernel`): ``PASS_L1`` those that are read once, ``STAY_L2`` also those whose pieces are."""
 
-    index: dt.DType
+    index: dt.DType  # type: ignore[assignment]  # no kernel asks a tuple where something is
     lanes: int
     aligns: tuple[int, ...]
     multiples: frozenset[Any] = frozenset()
@@ -80,7 +81,10 @@ class _Reach:
         domain = set(analysis.domain)
         pieces = _pieces(analysis)  # starts and lengths of what no vector may reach across
         extent, elements = size_of(inner), sz.product(a.size for a in analysis.domain)
-        numbers, offsets, lines, wanted = [extent, elements, *pieces, *self.multiples], [elements], [], [1]
+        numbers = [extent, elements, *pieces, *self.multiples]
+        offsets: list[Size | str] = [elements]
+        lines: list[str] = []
+        wanted: list[int | str] = [1]
         for at, value in enumerate(tensors):
             axes, strides, nbytes = analysis.axes.flat(value), analysis.strides[value], analysis.stored(value).bytes
             plain = domain.issuperset(axes) and not analysis.pinned.intersection(axes)
@@ -185,11 +189,11 @@ def access_of(
 def _symbolic_lengths(analysis: Analysis, inner) -> set:
     """Sizes that vectors along the loop ``inner`` must not cross: its extents, and starts, extents and paddings of ops
     that index along a dimension. No others: each that is a multiple or not makes another variant."""
-    out = {a.size for a in analysis.pinned if not isinstance(a.size, int)}
+    out: set[Size] = {a.size for a in analysis.pinned if not isinstance(a.size, int)}
     for op in analysis.ops:
         if op.row.indexed:
             out |= {n for n in (*op.cuts, *op.attrs.get("size", ())) if not isinstance(n, int)}
-            start = 0
+            start: Size = 0
             for operand in op.operands if op.name == "concatenate" else ():
                 start = start + operand.shape[op.attrs["axis"]]
                 out |= {start} if not isinstance(start, int) else set()

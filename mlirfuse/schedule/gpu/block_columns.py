@@ -53,7 +53,7 @@ class BlockColumns:
             body.barrier()
             other, lower = e.min(e.add(self.y, half), self.ty - 1), e.cmp("lt", self.y, half)
             vals = [
-                e.select(lower, *red.combine(e, op, (v,), (load(offset, other, v),)), v)
+                e.select(lower, red.combine(e, op, (v,), (load(offset, other, v),))[0], v)
                 for op, offset, v in zip(phase, offsets, vals)
             ]
         if needed:

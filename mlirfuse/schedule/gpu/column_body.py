@@ -93,7 +93,7 @@ def accumulated(body: GpuBody, phase: list[Op], places: list[Place], state: list
     for env, _ in places:
         for op in phase:
             k.value(op.operands[0], env)
-    out = []
+    out: list[Val] = []
     for op, before in zip(phase, red.grouped(phase, state)):
         elements = [
             (e.splat(k.value(op.operands[0], env), body.access.lanes), body.position(op, env), there)

@@ -62,7 +62,7 @@ class Columns(GpuScheduler[Params]):
     """Reductions down columns, and what is as long as they are."""
 
     name = "columns"
-    Params = Params
+    parameters = Params
 
     def takes(self, analysis: Analysis) -> bool:
         return bool(analysis.phases) and not analysis.partials and not analysis.finishing
@@ -551,10 +551,8 @@ class _Columns:
         """Parameters that keep columns in registers, as few threads as do it: first where a block's rows are 128 bytes,
         of half types 64; longer where there are few rows, so that a thread has some vectors under way, but not so long
         that multiprocessors have no block."""
-        wanted, turns = (
-            max(8 if self.element >= 4 else 4, min(32, 1 << max(512 // max(self.rows, 1), 1).bit_length() - 1)),
-            (16,),
-        )
+        wanted = max(8 if self.element >= 4 else 4, min(32, 1 << max(512 // max(self.rows, 1), 1).bit_length() - 1))
+        turns: tuple[int, ...] = (16,)
         while wanted > 4 and self.blocks(wanted) < self.sm_count:
             wanted //= 2
         if self.nbytes <= 8:  # narrow vectors; of few columns, threads with few rows each

@@ -49,7 +49,15 @@ class Params(NamedTuple):
     resident: int = 1
     stages: int = 0
 
-    cluster, online = 1, False  # as :class:`Rows` asks for
+    @property
+    def cluster(self) -> int:
+        """As :class:`Rows` asks for."""
+        return 1
+
+    @property
+    def online(self) -> bool:
+        """As :class:`Rows` asks for."""
+        return False
 
 
 class _SummedRows(Rows):
@@ -143,8 +151,8 @@ class _KeptRows(_SummedRows):
         sums = [e.const(0, op.operands[0].dtype.compute, self.lanes) for op in self.partials for _ in self.columns]
         loaded = self.loads(self.number, 0)
         if self.staging:
-            for turn in range(stages - 1):
-                self.staging.start(e.const(turn, dt.i32), self.vectors(self.ahead(self.number, turn)))
+            for ahead in range(stages - 1):
+                self.staging.start(e.const(ahead, dt.i32), self.vectors(self.ahead(self.number, ahead)))
             loaded += [
                 e.const(0, dt.i32),
                 e.const(stages - 1, dt.i32),
@@ -266,7 +274,7 @@ class InnerOuter(GpuScheduler[Params]):
     """Reductions within rows, and parts of sums over rows."""
 
     name = "inner_outer"
-    Params = Params
+    parameters = Params
 
     def takes(self, analysis: Analysis) -> bool:
         return bool(analysis.partials) and not analysis.finishing

@@ -424,7 +424,8 @@ class GpuBody:
         0."""
         k, e = self.k, self.e
         vals = [k.value(v, env) for v in outputs]  # before any store: nothing then waits for one
-        plain, partial = [], []
+        plain: list[tuple[Value, Val, list[Index]]] = []
+        partial: list[tuple[Value, Val, list[Index]]] = []
         for value, val in zip(outputs, vals):
             own = {a for dim in k.dims(value) for a in dim}
             missing = [env[a] for a in domain if a not in own and a in env and env[a] != Index(0)]

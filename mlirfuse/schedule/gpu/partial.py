@@ -81,7 +81,7 @@ def finish(
             for at in places:
                 loaded = part(op, e.min(at, split - 1))
                 found.append(tuple(e.select(e.cmp("lt", at, split), a, b) for a, b in zip(loaded, nothing)))
-            together = red.across_lanes(e, op, tuple(map(e.from_lanes, zip(*found))))
+            together = red.across_lanes(e, op, tuple(e.from_lanes(list(parts)) for parts in zip(*found)))
             out.append(red.combine(e, op, before, together))
         return out
 

@@ -20,7 +20,7 @@ from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
 from mlirfuse.ir.sizes import Size
-from mlirfuse.lowering.kernel import ZERO, Flat, Index
+from mlirfuse.lowering.kernel import ZERO, Env, Flat, Index
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu.access import STAYING, Access, access_of, hint_of, moved
@@ -74,7 +74,8 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKer
     def row_of(u: int, held: bool):
         """The env of a thread's row ``u`` without its columns, held inside the domain if ``held``, and whether it is
         inside (None: it is)."""
-        env, row, inside = {}, first_row, None
+        env: Env = {}
+        row, inside = first_row, None
         if p.parts > 1:
             body.set_loop(env, middle, k.scale(Index(u), length))
         elif outer:
@@ -141,7 +142,7 @@ class Pointwise(GpuScheduler[Params]):
     """Elements of outputs from elements of inputs."""
 
     name = "pointwise"
-    Params = Params
+    parameters = Params
 
     def takes(self, analysis: Analysis) -> bool:
         return not analysis.phases and not analysis.partials and not analysis.finishing

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from contextlib import nullcontext
 
 from mlirfuse.analysis.joint import MaxSumExp
@@ -13,7 +14,8 @@ from mlirfuse.lowering import reductions as red
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Index
 from mlirfuse.schedule.gpu.partial import partial_memory, store_partial
-from mlirfuse.schedule.gpu.row_body import Rows, at_own_index, read_by
+from mlirfuse.schedule.gpu.row_body import Place, Rows, at_own_index, read_by
+from mlirfuse.schedule.gpu.row_shift import ShiftedRows
 from mlirfuse.schedule.gpu.staging import Staging
 
 UNROLL = 4  # vectors in flight of a looped row, more where a vector is short
@@ -53,11 +55,12 @@ def in_registers(rows: Rows) -> sz.Size:
             step = 1 if p.resident > 3 else 2
         elif halves and op.row.accumulator == "moments" and p.chunks * lanes > 64:
             step = 4
-        total = None
+        total: tuple[Val, ...] | None = None
         for at in range(0, p.chunks, step):
             with k.forget() if step < p.chunks else nullcontext():
                 found = rows.elements_of(op, places[at : at + step])
                 total = totals_of(e, op, found) if total is None else red.accumulate(e, op, total, found)
+        assert total is not None
         return total
 
     for phase in rows.phases:
@@ -85,7 +88,7 @@ def in_shared(rows: Rows) -> sz.Size:
     inner = range(int(p.shifted), p.whole)  # chunks that lie inside the row
     edges = [c for c in range(p.chunks) if c not in inner]
     if p.online or not rows.shared:  # no weights to load beside them: more vectors at once only lengthen the code
-        at_once = (2, 3)
+        at_once: Sequence[int] = (2, 3)
     elif p.shifted:  # each vector of weights is two to load
         at_once = (2, 3) if len(rows.shared) == 1 else (1,)
     else:
@@ -108,13 +111,14 @@ def in_shared(rows: Rows) -> sz.Size:
         """As :func:`bring`, of a vector that may end behind the row, where the tensor may end: its elements one by
         one."""
         stage, place = e.cast(chunk, dt.i32), rows.at(here, column(chunk))
+        assert isinstance(rows, ShiftedRows) and place.inside is not None and place.whole is not None
         with k.region(f"scf.if {e.extract(place.inside, lanes - 1)} {{", "} else {"):
             staging.start(stage, [(v, place.whole) for v in rows.streamed])
         with k.region("", "}"), k.region(f"scf.if {rows.has(column(chunk))} {{"):
             staging.put(stage, [k.preload(v, place.env) for v in rows.streamed])
         return []
 
-    def passes(carried: list[Val], visit, weights: list[Value] = ()) -> list[Val]:
+    def passes(carried: list[Val], visit, weights: Sequence[Value] = ()) -> list[Val]:
         """``visit(places, carried)`` over the thread's vectors, some at a time, beside vectors of ``weights``, all
         under way before the first is used."""
 
@@ -133,16 +137,18 @@ def in_shared(rows: Rows) -> sz.Size:
 
         def edge(chunk: Val, state: list[Val]) -> list[Val]:
             """A vector that many threads do not have, if it is the last."""
+            assert isinstance(rows, ShiftedRows)
             return rows.where(rows.has(column(chunk)), lambda: some([chunk], [True], state), lambda: state, state)
 
         def consts(chunks) -> list[Val]:
             return [e.const(c, rows.index) for c in chunks]
 
-        if p.shifted and weights:
+        if isinstance(rows, ShiftedRows) and weights:
             rows.load_last_parts(weights)
         turns = len(inner) // unroll * unroll
         if turns:
-            carried = rows.loop(*consts([inner.start, inner.start + turns]), unroll, carried, turn)
+            low, high = consts([inner.start, inner.start + turns])
+            carried = rows.loop(low, high, unroll, carried, turn)
         rest = [*inner[turns:], *([] if p.shifted else edges)]
         if rest:
             carried = some(consts(rest), [c in edges for c in rest], carried)
@@ -171,7 +177,7 @@ def in_shared(rows: Rows) -> sz.Size:
         def deviations_from(mean: Val) -> Val:
             return passes(
                 [nothing],
-                lambda places, state: [e.add(*state, red.deviations(e, rows.elements_of(op, places), mean))],
+                lambda places, state: [e.add(state[0], red.deviations(e, rows.elements_of(op, places), mean))],
                 weights_of([op]),
             )[0]
 
@@ -184,8 +190,12 @@ def in_shared(rows: Rows) -> sz.Size:
     for phase in rows.phases:
         rows.bind(phase, rows.across(phase, reduce(phase)), here)
 
+    def write(places: list[Place], _: list[Val]) -> list[Val]:
+        rows.write(rows.full, places)
+        return []
+
     if rows.full:
-        passes([], lambda places, _: rows.write(rows.full, places) or [], rows.shared)
+        passes([], write, rows.shared)
     rows.write_small(here)
     return rows.kept
 
@@ -271,7 +281,12 @@ def in_loops(rows: Rows) -> sz.Size:
             return sz.mul(rows.kept, p.split)
         rows.bind(phase, totals, here)
     late = [v for v in rows.full if v not in rows.early]
+
+    def write(places: list[Place], _: list[Val]) -> list[Val]:
+        rows.write(late, places)
+        return []
+
     if late:
-        over_row([], lambda places, _: rows.write(late, places) or [], len(phases) % 2 == 1)
+        over_row([], write, len(phases) % 2 == 1)
     rows.write_small(here)
     return sz.ceildiv(rows.kept, p.ty)

@@ -54,6 +54,7 @@ class ShiftedRows(Rows):
         if place.whole is None:
             super().store(values, place)
             return
+        assert place.inside is not None
         e, k = self.e, self.k
         vals = [e.splat(k.value(v, place.env), self.lanes) for v in values]
         inside = [e.extract(place.inside, lane) for lane in range(self.lanes)]

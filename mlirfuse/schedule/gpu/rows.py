@@ -67,7 +67,7 @@ class Rows(GpuScheduler[Params]):
     """Reductions along rows, and what is as long as they are."""
 
     name = "rows"
-    Params = Params
+    parameters = Params
 
     def takes(self, analysis: Analysis) -> bool:
         return bool(analysis.phases) and not analysis.partials and not analysis.finishing
@@ -202,15 +202,12 @@ class _Rows:
         self.wide = self.lanes * self.row.widest == 16
         self.wanted, self.least = self.registers_wanted(), self.least_threads()
         self.alone, self.shared = _places(self.vectors, self.registers, machine.cluster_sizes)
-        self._best = ()  # not looked for yet
 
-    @property
+    @functools.cached_property
     def best(self) -> tuple[int, int, int] | None:
         """The best place in registers, if there is any. (Looked for once it is asked for, which long rows in shared
         memory do without.)"""
-        if self._best == ():
-            self._best = min(self.alone or self.shared, key=self.cost, default=None)
-        return self._best
+        return min(self.alone or self.shared, key=self.cost, default=None)
 
     def registers_wanted(self) -> int:
         """How many registers of the row a thread shall have: 16; 32 where it reads as many weights too, whose share of
@@ -292,6 +289,7 @@ class _Rows:
         if (row.one_pass and not self.alone) or (row.single and self.vectors > 2048 and self.wide):
             return self.looped()  # nothing to keep
         if self.alone and not self.crowded:
+            assert self.best is not None
             return self.persistent(*self.best)
         staged = [] if self.weights_late() else self.staged()
         if staged:
@@ -477,10 +475,13 @@ class _Rows:
 
 
 @functools.lru_cache
-def _places(vectors: int, registers: int, cluster_sizes: tuple[int, ...]) -> tuple[list, list]:
+def _places(
+    vectors: int, registers: int, cluster_sizes: tuple[int, ...]
+) -> tuple[list[tuple[int, int, int]], list[tuple[int, int, int]]]:
     """Places that hold a row of so many vectors, as (threads along the row, blocks a cluster, chunks a thread): in a
     block alone, and others."""
-    alone, shared = [], []
+    alone: list[tuple[int, int, int]] = []
+    shared: list[tuple[int, int, int]] = []
     for tx in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024):
         for cluster in cluster_sizes if tx >= 256 else (1,):
             chunks = -(-vectors // (tx * cluster))

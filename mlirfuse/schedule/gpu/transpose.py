@@ -129,7 +129,7 @@ class Transpose(GpuScheduler[Params]):
     """Elements of outputs from elements of inputs that lie along another dimension."""
 
     name = "transpose"
-    Params = Params
+    parameters = Params
 
     def takes(self, analysis: Analysis) -> bool:
         alone = not analysis.phases and not analysis.partials and not analysis.finishing
