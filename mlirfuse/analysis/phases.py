@@ -36,7 +36,7 @@ class Analysis:
     partials: list[Op] = field(default_factory=list)  # partial sums over the kept axes (rows), see inner_outer
     finishing: list[Op] = field(default_factory=list)  # what adds those up, and follows from that
     pinned: set[Axis] = field(default_factory=set)  # axes whose own index is needed: they are not merged with others
-    hint: dict[str, int] = field(default_factory=dict)  # the sizes of one call, for orders that are the same in all
+    hint: Mapping[str, int] = field(default_factory=dict)  # the sizes of one call, for orders that are the same in all
     passed_on: frozenset[Value] = frozenset()  # what the kernels of one segment hand to each other
     results: dict[Value, tuple[Size, ...]] = field(
         default_factory=dict
@@ -285,7 +285,7 @@ def _pinned(program: list[Op], axes: Axes) -> set[Axis]:
     return pinned
 
 
-def _order(analysis: Analysis, hint: dict[str, int]) -> None:
+def _order(analysis: Analysis, hint: Mapping[str, int]) -> None:
     """The domain's axes in memory order: the reduced ones in that of the largest input, the kept ones in that of the
     first output over them. ``hint`` gives sizes of one call; all calls of a kind have the same order of strides."""
     for axes, tensors in ((analysis.reduced, analysis.inputs), (analysis.kept, analysis.outputs)):

@@ -76,7 +76,7 @@ def stage(
     return replace(found, passed_on=everything, results={v: returned[v] for v in outputs if v in returned})
 
 
-def live(ops: list[Op], outputs: list[Value], known: set[Value]) -> list[Op]:
+def live(ops: list[Op], outputs: list[Value], known: AbstractSet[Value]) -> list[Op]:
     """Those of ``ops`` that compute ``outputs`` from what is ``known``."""
     needed, out = set(outputs), []
     for op in reversed(ops):

@@ -68,7 +68,7 @@ class Packed:
 
 def gathered(analysis: Analysis, loops) -> list[Value]:
     """The inputs that are contiguous, or the same, along the inner loop, but do not run through both as through one."""
-    outer, inner = loops
+    _, inner = loops
     out = []
     for value in analysis.inputs:
         across, along = (analysis.axis_stride(value, loop[-1]) for loop in loops)

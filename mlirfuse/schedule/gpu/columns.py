@@ -231,7 +231,7 @@ def _folded(
 ) -> tuple[int, Access]:
     """How many rows to take as one so that vectors of 16 bytes divide it, and the access then; 1 where that is not to
     be had."""
-    columns, above, rows = analysis.values(_extents, env)
+    columns, _, rows = analysis.values(_extents, env)
     wide, lanes = analysis.once(_widest)
     fold = lanes // min(columns & -columns, lanes)
     if fold == 1 or access.lanes >= lanes or rows % fold or not analysis.once(_folds):

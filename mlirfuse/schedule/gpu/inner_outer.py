@@ -300,7 +300,7 @@ class InnerOuter(GpuScheduler[Params]):
         check_threads(p.tx, p.ty)
         _, length = analysis.values(_extents, env)
         lanes, threads, most = p.access.lanes, p.tx * p.ty, machine.threads_per_sm
-        require(1 <= p.resident and p.resident * threads <= most, f"resident = {p.resident}: at most {most // threads}")
+        require(p.resident >= 1 and p.resident * threads <= most, f"resident = {p.resident}: at most {most // threads}")
         require(p.chunks >= 0 and p.stages >= 0, "chunks, stages: not negative")
         if not p.chunks:
             require(p.ty == 1 and not p.stages, "chunks = 0: one row a block, and no stages")

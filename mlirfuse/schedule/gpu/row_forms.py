@@ -144,7 +144,7 @@ def in_shared(rows: Rows) -> sz.Size:
             return [e.const(c, rows.index) for c in chunks]
 
         if isinstance(rows, ShiftedRows) and weights:
-            rows.load_last_parts(weights)
+            rows.load_last_parts(list(weights))
         turns = len(inner) // unroll * unroll
         if turns:
             low, high = consts([inner.start, inner.start + turns])

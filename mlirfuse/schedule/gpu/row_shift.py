@@ -13,6 +13,8 @@ together from two that memory is aligned for.
 
 from __future__ import annotations
 
+import itertools
+
 from mlirfuse.analysis.phases import Analysis
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir.graph import Value
@@ -115,5 +117,5 @@ class ShiftedRows(Rows):
             step //= 2
         if nbytes < 4:
             bits = e.bitcast(e.mul(e.and_(skipped, 3), 8), dt.u32)
-            words = [e.intrinsic("llvm.fshr", further, word, bits) for word, further in zip(words, words[1:])]
+            words = [e.intrinsic("llvm.fshr", further, word, bits) for word, further in itertools.pairwise(words)]
         return e.of_words(words[:wanted], low.dtype, low.lanes)

@@ -124,7 +124,7 @@ class Rows(GpuScheduler[Params]):
         check_threads(p.tx, p.ty)
         check_cluster(p.cluster, machine)
         threads, most = p.tx * p.ty, machine.threads_per_sm
-        require(1 <= p.resident and p.resident * threads <= most, f"resident = {p.resident}: at most {most // threads}")
+        require(p.resident >= 1 and p.resident * threads <= most, f"resident = {p.resident}: at most {most // threads}")
         require(
             p.cluster == 1 or (p.ty == 1 and p.tx >= p.cluster), "cluster: its blocks have one row, and as many threads"
         )

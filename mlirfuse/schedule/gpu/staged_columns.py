@@ -66,15 +66,21 @@ def in_shared(name: str, analysis: Analysis, slots: Slots, p) -> GpuKernel:
     for phase in analysis.once(joint.online):
         start = [v for op in phase for v in red.identity(e, op, lanes)]
         state = down_rows(
-            body, p, 1, (zero, turns), found, start, lambda places, state: accumulated(body, phase, places, state)
+            body,
+            p,
+            1,
+            (zero, turns),
+            found,
+            start,
+            lambda places, state, phase=phase: accumulated(body, phase, places, state),
         )
         totals = block.combine(phase, red.grouped(phase, state), needed=True)
         if p.cluster > 1:
             totals = block.across_cluster(phase, totals, rank)
         body.bind(phase, totals, base_env)
 
-    def write(places: list[Place], _: list[Val]) -> list[Val]:
-        for env, there in places:
+    def write(places: list[Place], state: list[Val]) -> list[Val]:
+        for env, _ in places:
             body.store_at(wide, env, analysis.domain, inside)
         return []
 

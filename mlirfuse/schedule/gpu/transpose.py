@@ -90,8 +90,10 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKer
     for n in range(p.tile // step):
         local_w = e.add(line, n * step)
         env, _ = at(e.add(base_w, body.wide(local_w)), e.add(base_r, body.wide(local_r)), 1, p.read_lanes, True)
-        for value in staged:
-            loaded.append((value, local_w, k.preload(value, env) if value in analysis.inputs else k.value(value, env)))
+        loaded += [
+            (value, local_w, k.preload(value, env) if value in analysis.inputs else k.value(value, env))
+            for value in staged
+        ]
     for value, local_w, val in loaded:
         for lane in range(p.read_lanes):
             index = e.add(e.mul(local_w, pitch[value]), e.add(local_r, lane))
@@ -116,7 +118,7 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKer
                 )
             (k.bind_loaded if value in analysis.inputs else k.bind)(value, env, e.from_lanes(parts))
         places.append((env, inside))
-    for env, inside in places:
+    for env, _ in places:
         for value in analysis.outputs:
             k.value(value, env)
     for env, inside in places:
