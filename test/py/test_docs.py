@@ -22,6 +22,7 @@ def load(name):
 def test_generated_page(generator, monkeypatch):
     from mlirfuse.passes import base
 
+    base.discover()
     ours = {name: cls for name, cls in base.PASSES.items() if cls.__module__.startswith("mlirfuse.")}
     monkeypatch.setattr(base, "PASSES", ours)  # not those that other tests register
     module = load(generator)
