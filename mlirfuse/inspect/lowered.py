@@ -14,8 +14,6 @@ LLVM IR of kernels and host function (CPU)
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from mlirfuse.analysis import traffic
@@ -46,7 +44,7 @@ class Lowered:
     def __init__(self, name: str, kind: Kind, arguments: list, env: dict[str, int], target: Target):
         self._name, self._kind, self._arguments, self._env, self._target = name, kind, arguments, env, target
         self._texts: dict[tuple[str, bool], str] = {}
-        self._graph: Any = None  # the Graph, from the first text of a tensor level on
+        self._graph: Graph  # made with the texts of the tensor levels
         self._parts: list[_Part] | None = None
 
     def __repr__(self) -> str:

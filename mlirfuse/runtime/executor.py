@@ -8,7 +8,6 @@ variant if it is new.
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 from mlirfuse.analysis.axes import Axes
 from mlirfuse.core.errors import ShapeError
@@ -35,9 +34,9 @@ class Executor:
         )
         self.empty = any(n == 0 for op in graph.ops for v in op.results + op.operands for n in v.shape)
         fused = all(op.group is not None for op in graph.ops)
-        # One of the two is there. What asks for the one has seen that the other is not.
-        self.host: Any = None if fused else HostProgram(graph, target)
-        self.program: Any = Program(graph, target, hint, axes) if fused else None
+        # One of the two is there.
+        self.host = None if fused else HostProgram(graph, target)
+        self.program = Program(graph, target, hint, axes) if fused else None
         self._forms: dict[tuple, Form] = {}
 
     def check(self, env: dict[str, int]) -> None:
@@ -56,6 +55,7 @@ class Executor:
 
     def variant(self, leaves, leaf_of_arg: list[int], env: dict[str, int]):
         """The compiled variant for these arguments, compiled now if it is new; for a graph without library ops."""
+        assert self.program is not None
         return self.program.variant(env, self.alignments(leaves, leaf_of_arg))
 
     def alignments(self, leaves, leaf_of_arg: list[int]) -> dict[Value, int]:
@@ -77,7 +77,7 @@ class Executor:
     def known_variant(self, env: dict[str, int], alignments: dict[Value, int]):
         """As :meth:`variant`, but None where it is not compiled yet or a tensor has no elements. ``alignments``: as
         :meth:`alignments` gives them."""
-        if self.empty or self.host is not None or not self._has_elements(env):
+        if self.empty or self.program is None or not self._has_elements(env):
             return None
         return self.program.known(env, alignments)
 
@@ -90,6 +90,7 @@ class Executor:
         which segment of this graph each of their segments stands for: equal parts of a graph share a program."""
         if self.program is not None:
             return [(self.program, {step.segment: step.segment for step in self.program.steps})]
+        assert self.host is not None
         return [(self.host.launches[step.part].program(env), step.segments) for step in self.host.kernels]
 
     def form(self, leaf_of_arg: list[int], own=()) -> Form:
@@ -97,6 +98,7 @@ class Executor:
         key = tuple(leaf_of_arg), tuple(own)
         found = self._forms.get(key)
         if found is None:
+            assert self.program is not None
             found = self._forms[key] = Form(self.graph, self.program, leaf_of_arg, own)
         return found
 

@@ -106,8 +106,8 @@ def _is_plain(node: Node) -> bool:
 
 @contextlib.contextmanager
 def eagers_kernels() -> Iterator[None]:
-    """Inside, attention is traced to flash kernels, as eager takes them, then to cuDNN's, which with a mask take a third
-    of the time of the others; of those that the user has left on."""
+    """Inside, attention is traced to flash kernels, as eager takes them, then to cuDNN's, which with a mask take a
+    third of the time of the others; of those that the user has left on."""
     order = [
         (SDPBackend.FLASH_ATTENTION, torch.backends.cuda.flash_sdp_enabled()),
         (SDPBackend.CUDNN_ATTENTION, torch.backends.cuda.cudnn_sdp_enabled()),
