@@ -16,7 +16,7 @@ import tempfile
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path[:0] = [ROOT, os.path.join(ROOT, "docs")]
 
-from pages import write_or_check  # noqa: E402
+from pages import wrapped, write_or_check  # noqa: E402
 
 from mlirfuse.core import config  # noqa: E402
 
@@ -299,7 +299,7 @@ def page() -> str:
         if name in on_a_gpu:
             when = f" ({PRINTED})" if name in ON_A_GPU else ""
             text += f"\nA softmax of 8192 rows on an H100{when}:\n\n```\n{on_a_gpu[name].strip()}\n```\n"
-    return text
+    return wrapped(text)
 
 
 PRINTED = "printed on 2026-11-21; the kernel has another name since, which is put in"
@@ -393,7 +393,7 @@ def segmented_page() -> str:
     source = open(os.path.join(ROOT, "examples", "segmented_ir_small.py")).read()
     define = source[source.index("def define") : source.index("def main")].rstrip()
     text = SEGMENTED.replace("@SMALL@", define).replace("@SMALL_OUT@", example("segmented_ir_small.py"))
-    return text.replace("@GELU_OUT@", example("segmented_ir_gelu_backward.py"))
+    return wrapped(text.replace("@GELU_OUT@", example("segmented_ir_gelu_backward.py")))
 
 
 if __name__ == "__main__":

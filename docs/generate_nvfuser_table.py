@@ -12,6 +12,9 @@ import os
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+
+from pages import wrapped, write_or_check
 
 from mlirfuse import nvfuser
 from mlirfuse.frontend.nvfuser.ops import operators as definition_ops
@@ -138,15 +141,8 @@ def page() -> str:
     kept = [t.name for t in nvfuser.DataType if t.name not in missing]
     lines += ["", "## DataType", "", f"There are {', '.join(f'`{n}`' for n in kept)}.", ""]
     lines += [f"Named, so that they can be asked for, but not supported: {', '.join(f'`{n}`' for n in missing)}.", ""]
-    return "\n".join(lines)
+    return wrapped("\n".join(lines))
 
 
 if __name__ == "__main__":
-    text = page()
-    if "--check" in sys.argv:
-        with open(PAGE) as file:
-            sys.exit(
-                0 if file.read() == text else "docs/nvfuser-api.md is out of date: run docs/generate_nvfuser_table.py"
-            )
-    with open(PAGE, "w") as file:
-        file.write(text)
+    sys.exit(write_or_check(PAGE, page(), "generate_nvfuser_table.py"))

@@ -12,7 +12,7 @@ import sys
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
-from pages import write_or_check
+from pages import wrapped, write_or_check
 
 from mlirfuse.ir import ops
 from mlirfuse.ir.dtypes import DType
@@ -129,7 +129,7 @@ def page() -> str:
                 row.doc,
             )
             lines.append("| " + " | ".join(map(_cell, cells)) + " |")
-    return "\n".join(lines) + "\n"
+    return wrapped("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

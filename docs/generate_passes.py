@@ -14,7 +14,7 @@ import sys
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
-from pages import write_or_check
+from pages import wrapped, write_or_check
 
 from mlirfuse.passes import base, pipelines
 
@@ -104,7 +104,7 @@ def page() -> str:
             spelled.replace(",", ",\n"),
             "```",
         ]
-    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).rstrip() + "\n"
+    return wrapped(re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).rstrip() + "\n")
 
 
 if __name__ == "__main__":

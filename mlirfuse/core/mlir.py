@@ -1,6 +1,6 @@
 """The one place that imports MLIR's Python bindings.
 
-They come from the package ``numba_cuda_mlir`` (see docs/architecture.md). Importing that package runs its whole
+They come from the package ``numba_cuda_mlir`` (see docs/mlir.md). Importing that package runs its whole
 ``__init__``, a CUDA compiler of its own, which takes 0.3 s; so a bare stand-in for it is put into ``sys.modules`` and
 only the bindings underneath are loaded. Its own ``__init__`` loads its libraries with ``RTLD_DEEPBIND`` so that another
 LLVM in the process (llvmlite's, torch's) cannot take over their symbols; the same is done here.
