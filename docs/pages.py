@@ -39,12 +39,12 @@ def wrapped(text: str) -> str:
 
 
 def _filled(lines: list[str]) -> list[str]:
-    """One paragraph or list item. Spans of code are not broken: a line in one might begin as a list does."""
+    """One paragraph or list item. Links are not broken, nor spans of code: a line in one might begin as a list does."""
     indent = lines[0][: len(lines[0]) - len(lines[0].lstrip())]
     text = " ".join(line.strip() for line in lines)
     item = _ITEM.match(text)
     later = indent + " " * len(item.group(1)) if item else indent
-    whole = re.sub(r"`[^`]*`", lambda span: span.group().replace(" ", "\0"), text)
+    whole = re.sub(r"\[[^\]]*\]\([^)]*\)|`[^`]*`", lambda span: span.group().replace(" ", "\0"), text)
     filled = textwrap.wrap(
         whole,
         WIDTH,
