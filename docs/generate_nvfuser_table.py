@@ -24,14 +24,18 @@ PAGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "nvfuser-api.md"
 
 # nvFuser's operations, by its own groups (python/python_direct/ops.cpp and csrc/python_frontend/python_bindings.cpp).
 OPERATIONS = {
-    "Unary": "abs acos acosh asin asinh atan atanh bitwise_not ceil cos cosh erf erfc erfcinv erfinv exp exp2 expm1 floor frac imag isfinite "
-    "isinf isnan isneginf isposinf isreal lgamma log log10 log1p log2 logical_not neg rand_like randn_like real reciprocal relu round rsqrt "
+    "Unary": "abs acos acosh asin asinh atan atanh bitwise_not ceil cos cosh erf erfc erfcinv erfinv exp exp2 expm1 "
+    "floor frac imag isfinite "
+    "isinf isnan isneginf isposinf isreal lgamma log log10 log1p log2 logical_not neg rand_like randn_like real "
+    "reciprocal relu round rsqrt "
     "segment_set set sigmoid sign signbit silu sin sinh sqrt tan tanh trunc",
-    "Binary": "add atan2 bitwise_and bitwise_left_shift bitwise_or bitwise_right_shift bitwise_xor ceilDiv complex div eq fmod gcd ge gt le "
+    "Binary": "add atan2 bitwise_and bitwise_left_shift bitwise_or bitwise_right_shift bitwise_xor ceilDiv complex "
+    "div eq fmod gcd ge gt le "
     "logical_and logical_or logical_right_shift lt maximum minimum mod mul ne nextafter pow remainder sub truediv",
     "Ternary and with alpha": "add_alpha addcmul clamp lerp rsub sub_alpha threshold where",
     "Reductions": "max min prod sum var var_mean welford",
-    "Shapes": "at broadcast broadcast_in_dim cat expand pad permute reshape shape size slice squeeze stride_order tensor_sizes view",
+    "Shapes": "at broadcast broadcast_in_dim cat expand pad permute reshape shape size slice squeeze stride_order "
+    "tensor_sizes view",
     "Creation and casts": "cast full iota normal uniform",
     "Indexing": "embedding_fwd gather index_put_accumulate index_select scatter select take_along_axis triu",
     "Scans and sorting": "argsort cummax cummin cumprod cumsum topk",
@@ -46,7 +50,8 @@ NOT_THERE = {
 }
 
 DEFINITION = (
-    "add_output define_constant define_null_tensor define_scalar define_tensor define_vector definition execute from_pytorch fusion fusion_ir id "
+    "add_output define_constant define_null_tensor define_scalar define_tensor define_vector definition execute "
+    "from_pytorch fusion fusion_ir id "
     "last_repro_script lower ops repro_script_for validate getReproString"
 )
 DEFINITION_NOT_THERE = {
@@ -60,12 +65,17 @@ DEFINITION_NOT_THERE = {
     "multidevice_schedule": "one device a call",
     "profile": "`with PythonProfiler() as prof`",
     "scheduled_fusion_ir_for": "as cuda_code_for",
-    "segment": 'segments are regions of the printed program, `fd.lower(inputs).as_text("segmented")`, not definitions of their own',
+    "segment": "segments are regions of the printed program, "
+    '`fd.lower(inputs).as_text("segmented")`, not definitions of their own',
 }
-MODULE = "DataType Fusion FusionDefinition LRUCache PythonProfiler TensorView compute_contiguity compute_tensor_descriptor pytorch_utils version"
+MODULE = (
+    "DataType Fusion FusionDefinition LRUCache PythonProfiler TensorView compute_contiguity compute_tensor_descriptor "
+    "pytorch_utils version"
+)
 MODULE_NOT_THERE = {
     "Communicator, DeviceMesh, Sharding, …": "one device a call",
-    "FusionCache, FusionExecutorCache, KernelExecutor": "definitions of equal content share their compiled form by themselves",
+    "FusionCache, FusionExecutorCache, KernelExecutor": "definitions of equal content share their compiled form by "
+    "themselves",
     "ParallelType, SchedulerType, LoadStoreOpType, …": "they serve schedules written by hand on nvFuser's IR",
     "enable_automatic_serialization, serialize": "compiled code is kept on disk by itself",
     "schedule": "as FusionDefinition.schedule",
@@ -87,7 +97,7 @@ def _first_sentence(function) -> str:
 _FUSED = {"elementwise", "reduce", "shape", "index", "create", "random", "composite"}
 
 
-CALLED = "embedding_bwd grouped_mm scaled_grouped_mm scaled_mm sdpfa_bwd sdpfa_fwd".split()
+CALLED = ["embedding_bwd", "grouped_mm", "scaled_grouped_mm", "scaled_mm", "sdpfa_bwd", "sdpfa_fwd"]
 
 
 def _runs(name: str) -> str:
@@ -107,10 +117,12 @@ def page() -> str:
     lines = [
         "# nvFuser's API in mlirfuse",
         "",
-        "Written by `docs/generate_nvfuser_table.py` from the code; do not edit. [coming-from-nvfuser.md](coming-from-nvfuser.md) has a script "
+        "Written by `docs/generate_nvfuser_table.py` from the code; do not edit. "
+        "[coming-from-nvfuser.md](coming-from-nvfuser.md) has a script "
         "before and after.",
         "",
-        "Operations run **fused** into kernels, or as a **library**'s (the framework's, or op by op) with groups formed around them. All of them "
+        "Operations run **fused** into kernels, or as a **library**'s (the framework's, or op by op) with groups "
+        "formed around them. All of them "
         "promote types as nvFuser does.",
         "",
     ]

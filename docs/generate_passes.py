@@ -30,8 +30,8 @@ They are named in pipeline strings, with options in braces, beside MLIR's own pa
 mlirfuse-opt FILE --pass-pipeline='builtin.module(fusion-group{horizontal=true},fusion-segment,canonicalize)'
 ```
 
-`jit` and `FusionDefinition` run `fusion-to-segments`, which mlirfuse/passes/pipelines.py spells for each target; the schedulers' kernels come
-after it. In the examples, types are left out."""
+`jit` and `FusionDefinition` run `fusion-to-segments`, which mlirfuse/passes/pipelines.py spells for each target; the
+schedulers' kernels come after it. In the examples, types are left out."""
 
 
 def markdown(doc: str) -> str:

@@ -63,7 +63,10 @@ def write_or_check(path: str, text: str, generator: str, settled=str) -> int:
         with open(path, "w", encoding="utf-8") as file:
             file.write(text)
         return 0
-    current = os.path.exists(path) and settled(open(path, encoding="utf-8").read()) == settled(text)
+    current = False
+    if os.path.exists(path):
+        with open(path, encoding="utf-8") as file:
+            current = settled(file.read()) == settled(text)
     page = f"docs/{os.path.basename(path)}"
     print(f"{page} is up to date" if current else f"{page} is out of date: run docs/{generator}")
     return 0 if current else 1

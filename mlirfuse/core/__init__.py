@@ -1,0 +1,1 @@
+"""What every layer uses: errors, switches, events, counters, machines, locks, the way to MLIR."""

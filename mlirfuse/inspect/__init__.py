@@ -1,0 +1,1 @@
+"""What people look at: levels, explanations, drawings, dumps. Nothing below imports it."""

@@ -1,0 +1,1 @@
+"""A file a pass; :mod:`mlirfuse.passes.pipelines` lists what runs."""

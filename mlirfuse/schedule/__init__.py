@@ -1,0 +1,1 @@
+"""How segments become kernels: ``cpu`` and ``gpu`` have a file a scheduler, each lists them in ``choice.py``."""

@@ -1,0 +1,1 @@
+"""Programs: mlirfuse-opt, running a function of a file, making a failing graph small, fitting coefficients."""

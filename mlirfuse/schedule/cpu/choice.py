@@ -1,4 +1,7 @@
-"""The schedulers of CPUs."""
+"""The schedulers of CPUs, in the order in which they are asked: a new one is a file and a line here.
+
+Rows of softmax and layer norm are :class:`Rows`'.
+"""
 
 from __future__ import annotations
 
