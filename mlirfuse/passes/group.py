@@ -268,14 +268,17 @@ class _Grouping:
         """Writes groups and notes to the ops, copies what is free into the groups, and brings groups together in the
         block."""
         groups: dict[_Node, Group] = {}
+        alone: dict[_Node, bool] = {}  # whether it does no more than one op does
         for op in self.block.ops:
             node = self.node.get(op)
             if node is None:
                 continue
+            if node not in alone:
+                alone[node] = not self.options.single_op and len(_computing(node.ops)) <= 1
             if not node.fusible:
                 if op.row.kind != "foreign":
                     op.attrs.setdefault("note", self.why[op])
-            elif self.options.single_op or len(_computing(node.ops)) > 1:
+            elif not alone[node]:
                 op.group = groups.setdefault(node, Group())
             else:
                 op.attrs["note"] = _ALONE
