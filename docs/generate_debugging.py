@@ -354,8 +354,10 @@ written, inside the group that is compiled together (`fusion.group`), cut into k
 carries
 
 - `scheduler`: pointwise, transpose, reduction, normalization, inner-outer, or no-op where nothing is launched;
-- `params`: what was chosen for the sizes of this call, beginning with `bytes_read` and `bytes_written`, every tensor
-  once. Where no sizes are known, in `mlirfuse-opt`, the bytes are expressions over the symbols (`"s0*s1*4"`);
+- `params`: `bytes_read` and `bytes_written`, every tensor once. Where no sizes are known, in `mlirfuse-opt`, they are
+  expressions over the symbols (`"s0*s1*4"`);
+- `schedule`: what was chosen for the sizes of this call, whole. Edited, here or by `jit(fn, schedule=…)`, it is what
+  kernels are written by, or an error that names the constraint;
 - `why`: the reason why it is cut from the segment before it. Where the groups are different ones, nothing connects
   them, or an op between them says in its `note` why it is in no group.
 
