@@ -202,6 +202,7 @@ class Graph:
     "cuda" or None where it is not known. ``parts`` and ``result_parts`` say by position which arguments and results are
     other tensors' memory reinterpreted: the "re" or the "im" of a complex tensor, two real ones with doubled strides,
     an "im" behind its "re" (`fusion-split-complex`); the "bits" of floats of a byte (`fusion-narrow-floats`).
+    ``numbers``: the symbols that a call tells by an argument that is a number, not by a tensor's shape.
     """
 
     name: str
@@ -212,6 +213,7 @@ class Graph:
     device: str | None = None
     parts: dict[int, str] = field(default_factory=dict)
     result_parts: dict[int, str] = field(default_factory=dict)
+    numbers: set[str] = field(default_factory=set)
 
     @property
     def args(self) -> list[Value]:
@@ -264,4 +266,5 @@ class Graph:
             self.device,
             dict(self.parts),
             dict(self.result_parts),
+            set(self.numbers),
         )

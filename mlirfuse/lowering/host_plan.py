@@ -45,7 +45,7 @@ class _Plan:
     def __init__(self, graph: Graph):
         self.graph = graph
         self.scalars = {graph.args[k] for k in graph.scalars}
-        self.declared = {s for v in graph.args for n in v.shape for s in sz.symbols(n)}
+        self.declared = graph.numbers | {s for v in graph.args for n in v.shape for s in sz.symbols(n)}
         self.declared |= {s for layout in graph.layouts if layout for n in layout.strides for s in sz.symbols(n)}
         self.places: dict[Value, _Place] = {}
         for k, value in enumerate(graph.args):

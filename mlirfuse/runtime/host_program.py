@@ -38,21 +38,22 @@ from mlirfuse.lowering import host_steps as st
 from mlirfuse.lowering.host_plan import plan
 from mlirfuse.runtime.form import place_of
 from mlirfuse.runtime.host_python import Written
-from mlirfuse.runtime.launches import Launches
+from mlirfuse.runtime.launches import Failed, Launches
 
 _KEPT = 4096  # sets of sizes
 
 
 class HostProgram:
     """``graph``, segmented, on ``target`` (:mod:`mlirfuse.schedule.targets`). Nothing is compiled yet.
+    ``failed``: what is told of kernels that do not compile, see :class:`Launches`.
 
     Raises :class:`mlirfuse.core.errors.CompileError` for an op that no step runs.
     """
 
-    def __init__(self, graph: Graph, target):
+    def __init__(self, graph: Graph, target, failed: Failed | None = None):
         self.graph, self.target = graph, target
         self.sequence: st.Sequence = plan(graph)
-        self.launches = {step.part: Launches(step.part, target) for step in self.kernels}
+        self.launches = {step.part: Launches(step.part, target, failed) for step in self.kernels}
         self._functions: dict[tuple[int, ...], Callable[[list], list]] = {}
         config.listen(self)
 

@@ -12,6 +12,7 @@ from mlirfuse import _native
 from mlirfuse.core.errors import ShapeError
 from mlirfuse.ir import interpreter
 from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.graph import Graph
 from mlirfuse.lowering.host_steps import Part
 from mlirfuse.runtime import arrays, library
 from mlirfuse.runtime.form import Form, place_of
@@ -19,13 +20,19 @@ from mlirfuse.runtime.program import Program
 from mlirfuse.schedule.targets import Target
 
 _KEPT = 4096  # sets of sizes
+Failed = Callable[[Graph, Exception], None]
 
 
 class Launches:
-    """``part`` on ``target``. Arguments that lie otherwise in a call than the part says are copied first."""
+    """``part`` on ``target``. Arguments that lie otherwise in a call than the part says are copied first.
 
-    def __init__(self, part: Part, target: Target):
-        self.part, self.target = part, target
+    ``failed`` is told of a program that does not compile, and why; where it returns, the part runs op by op from then
+    on. Without it the error is raised.
+    """
+
+    def __init__(self, part: Part, target: Target, failed: Failed | None = None):
+        self.part, self.target, self.failed = part, target, failed
+        self._op_by_op = False
         self.graph = part.graph
         self._extents = sorted({n for v in part.values for n in v.shape if n != 1}, key=str)
         self._program: Program | None = None
@@ -92,12 +99,22 @@ class Launches:
         """The Record for these arguments, or the results where it cannot be kept."""
         if any(sz.known(n, env) == 0 for n in self._extents):
             return self._empty(leaves, env)
-        program = self.program(env)
+        if self._op_by_op:
+            return self._by_reference(leaves, env)
+        try:
+            program = self.program(env)
+            alignments = {program.graph.args[k]: arrays.spec_of(leaves[k]).align for k in program.pointer_args}
+            variant = program.variant(env, alignments)
+        except Exception as error:
+            if self.failed is None:
+                raise
+            self.failed(self.graph, error)
+            self._op_by_op = True
+            return self._by_reference(leaves, env)
         if self._form is None:
             self._form = Form(self.graph, program, list(range(len(self.graph.args))), ())
-        alignments = {program.graph.args[k]: arrays.spec_of(leaves[k]).align for k in program.pointer_args}
         result = None if len(self.graph.returns) == 1 else list
-        return self._form.record(program.variant(env, alignments), leaves, env, result)
+        return self._form.record(variant, leaves, env, result)
 
     def _empty(self, leaves, env):
         """Where some tensor has no elements nothing is launched."""
@@ -108,11 +125,16 @@ class Launches:
             outputs = [("new", shape, None, v.element.numpy) for shape, v in zip(shapes, graph.returns)]
             result = None if len(outputs) == 1 else list
             return _native.Record(0, [], [], [], outputs, 0, device, result, None, proto)
+        return self._by_reference(leaves, env)
+
+    def _by_reference(self, leaves, env: dict[str, int]):
+        """The results of one call, op by op."""
+        graph, proto = self.graph, place_of(leaves, None)[1]
         given = [np.asarray(arrays.to_numpy(a), v.element.numpy) for a, v in zip(leaves, graph.args)]
         with np.errstate(all="ignore"):
             results = interpreter.run(graph, given, env)
         like = leaves[proto] if proto >= 0 else np.empty(0)
-        made = [arrays.from_numpy(np.array(r, copy=True), like) for r in results]
+        made = [arrays.from_numpy(np.array(r, copy=True, order="C"), like) for r in results]
         return made[0] if len(made) == 1 else made
 
 

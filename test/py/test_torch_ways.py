@@ -107,6 +107,25 @@ def test_sizes_that_change(dynamic):
         assert counters.snapshot() == before
 
 
+def test_numbers_that_are_sizes_and_places():
+    """A symbol that only a number tells: it is read from the number, not from the first result that has it."""
+    f = lambda x, n: (x.view(-1).narrow(0, n, n).exp(), x.view(-1)[:n] * n)  # noqa: E731
+    run = compiled(f, dynamic=True)
+    for n in (3, 5, 2):
+        x = torch.randn(6, 4, requires_grad=True)
+        found, wanted = run(x, n), f(x, n)
+        same(found, wanted)
+        same(torch.autograd.grad(sum(y.sum() for y in found), x), torch.autograd.grad(sum(y.sum() for y in wanted), x))
+
+
+def test_the_sign_of_nan_is_torchs():
+    x = torch.tensor([float("nan"), -0.0, 2, -float("inf")], requires_grad=True)
+    f = lambda x: (x.sign(), x.sgn(), x.abs(), x.bfloat16().sign())  # noqa: E731
+    found, wanted = compiled(f)(x), f(x)
+    torch.testing.assert_close(found, wanted, equal_nan=True)
+    same(torch.autograd.grad(found[2].sum(), x), torch.autograd.grad(wanted[2].sum(), x))
+
+
 def test_marked_dimensions_compile_once():
     layer = EncoderLayer()
     f = compiled(layer)

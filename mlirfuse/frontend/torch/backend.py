@@ -15,15 +15,16 @@ from torch._guards import TracingContext
 from torch.fx import GraphModule, Interpreter
 
 from mlirfuse.core import config
-from mlirfuse.core.errors import CompileError, UnsupportedError
-from mlirfuse.frontend.torch import attention, decompositions, products, random
+from mlirfuse.core.errors import CompileError, UnsupportedError, located, warn
+from mlirfuse.frontend.torch import attention, decompositions, products, random, repro
 from mlirfuse.frontend.torch.cuda_graphs import Recorder
 from mlirfuse.frontend.torch.execute import Boxed, boxed
 from mlirfuse.frontend.torch.lower import Lowered, lower
 from mlirfuse.frontend.torch.partition import partition
+from mlirfuse.ir.graph import Graph
 from mlirfuse.passes import pipelines
-from mlirfuse.passes.base import run_pipeline
 from mlirfuse.runtime.host_program import HostProgram
+from mlirfuse.runtime.launches import Failed
 from mlirfuse.schedule import targets
 
 Observer = Callable[[str, Lowered, HostProgram], None]
@@ -36,12 +37,14 @@ class Options:
 
     ``fallback``: what happens where a graph does not compile: it runs op by op with a warning, or the error is raised.
     ``warn_outside``: a warning for each graph that lists the ops that run as torch's own. ``eager_random``: dropout and
-    random numbers are those that eager draws, by its own kernels.
+    random numbers are those that eager draws, by its own kernels. ``repro``: the folder for scripts of graphs
+    that do not compile; None: that of temporary files.
     """
 
     fallback: bool = True
     warn_outside: bool = False
     eager_random: bool = False
+    repro: str | None = None
 
     @staticmethod
     def of(given: dict[str, Any] | None) -> Options:
@@ -87,15 +90,11 @@ def memory_efficient_fusion(fn: Any, **options: Any) -> Any:
 def compile_graph(module: GraphModule, inputs: Sequence[Any], *, options: Options, which: str,
                   recorder: Recorder | None = None) -> Boxed:  # fmt: skip
     """One of AOTAutograd's graphs as a function of its boxed convention."""
+    failed = _Failures(module, which, options)
     try:
-        lowered, host = lower_to_host(module, which)
+        lowered, host = lower_to_host(module, which, failed.kernel)
     except Exception as error:
-        if not (options.fallback and config.fallback):
-            raise error if isinstance(error, CompileError) else CompileError(f"the {which} graph: {error}") from error
-        warnings.warn(
-            f"mlirfuse could not compile the {which} graph and runs it op by op: {type(error).__name__}: {error}",
-            stacklevel=2,
-        )
+        failed.report(f"the {which} graph", error)
         return op_by_op(module)
     for observer in observers:
         observer(which, lowered, host)
@@ -108,15 +107,47 @@ def compile_graph(module: GraphModule, inputs: Sequence[Any], *, options: Option
     return recorder.recorded(run, module, inputs, which)
 
 
-def lower_to_host(module: GraphModule, which: str) -> tuple[Lowered, HostProgram]:
-    """The graph after all passes, and the program that runs it."""
+@dataclass
+class _Failures:
+    """What does not compile of one graph: a warning the first time, or an error."""
+
+    module: GraphModule
+    which: str
+    options: Options
+    told: bool = False
+
+    def report(self, what: str, error: Exception) -> None:
+        """Warns that ``what`` runs op by op. Raises :class:`CompileError` with the fallback off."""
+        if self.told:
+            return
+        message = f"{repro.about(error)}\n  {self._repro()}"
+        if not (self.options.fallback and config.fallback):
+            raise CompileError(f"{what}: {message}") from error
+        self.told = True
+        warn(f"mlirfuse could not compile {what} and runs it op by op: {message}")
+
+    def kernel(self, group: Graph, error: Exception) -> None:
+        """A group's kernel failed, at the first call with its sizes."""
+        names = ", ".join(dict.fromkeys(op.name for op in group.ops))
+        place = next((op.loc for op in group.ops if op.loc), None)
+        self.report(located(f"a kernel ({names}) of the {self.which} graph", place), error)
+
+    def _repro(self) -> str:
+        try:
+            return f"this script repeats it: {repro.write(self.module, self.which, self.options.repro)}"
+        except Exception as error:  # what is told is the first error
+            return f"no script that repeats it could be written: {error}"
+
+
+def lower_to_host(module: GraphModule, which: str, failed: Failed | None = None) -> tuple[Lowered, HostProgram]:
+    """The graph after all passes, and the program that runs it; ``failed`` is told of kernels that do not compile."""
     if which == "inference":
         random.share_seeds(module.graph)
     products.pad(module)
     lowered = lower(module, which, _visible(which))
     target = _target(lowered)
-    run_pipeline([lowered.graph], pipelines.to_segments(target.machine, config.single_op, config.horizontal))
-    return lowered, HostProgram(lowered.graph, target)
+    pipelines.lower_to_segments(lowered.graph, target.machine)
+    return lowered, HostProgram(lowered.graph, target, failed)
 
 
 def _visible(which: str) -> int | None:

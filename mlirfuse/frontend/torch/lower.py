@@ -117,6 +117,7 @@ class _Lowering:
                 size = None
             if isinstance(size, sz.Expr) and size.is_symbol:
                 self.result.symbols.setdefault(str(size), (place, None))
+                self.result.graph.numbers.add(str(size))
         if isinstance(fake, torch.Tensor):
             self._learn(place, fake)
         value = self._value_for(fake)

@@ -21,7 +21,7 @@ FLOATING = (
     "erfc erfinv lgamma sigmoid reciprocal"
 )
 SAME = "bitwise_not silu round frac"
-NUMBERS = "neg abs sign floor ceil trunc relu"  # not of bools
+NUMBERS = "neg abs floor ceil trunc relu"  # not of bools
 TESTS = "isnan isinf isfinite isposinf isneginf signbit logical_not"
 COMPARISONS = "eq ne lt le gt ge"
 LOGICAL = "logical_and logical_or logical_xor"
@@ -60,6 +60,15 @@ for _name in NUMBERS.split():
 for _name in f"{COMPARISONS} {LOGICAL} {BINARY}".split():
     for _overload in ("Tensor", "Scalar", "default"):
         RULES[f"aten.{_name}.{_overload}"] = _binary(_name)
+
+
+@rule("aten.sign.default")
+def sign(c: Context, x: Value) -> Value:
+    """Torch's is 0 for NaN, where the table's stays NaN."""
+    made = _of_numbers("sign")(c, x)
+    if not c.dtype.is_float:
+        return made
+    return c.op("where", c.elementwise("isnan", x, dtype=c.dtype), c.value(0, c.dtype), made)
 
 
 @rule("aten.add.Tensor", "aten.add.Scalar")

@@ -1,0 +1,110 @@
+"""A graph that does not compile: a script that compiles it alone, and which op the error is about."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+from torch.fx.graph_module import _format_import_block
+from torch.package import sys_importer
+
+from mlirfuse.core.errors import located
+from mlirfuse.frontend.torch.places import user_line
+from mlirfuse.ir.graph import Op
+
+_SCRIPT = '''"""A {which} graph that mlirfuse did not compile, with random inputs. Run it to see the error."""
+
+import torch
+from torch._dynamo.testing import rand_strided
+from torch.fx.experimental.proxy_tensor import make_fx
+
+import mlirfuse.torch  # its ops
+from mlirfuse.frontend.torch.backend import Options, compile_graph
+{imports}
+
+{classes}
+inputs = [
+{inputs}]
+module = make_fx(Graph(), tracing_mode="{mode}")(*inputs)
+compile_graph(module, inputs, options=Options(fallback=False), which="{which}")(list(inputs))
+'''
+_UNTOLD = 2  # the extent that stands for a size that only values tell
+
+
+def write(module: GraphModule, which: str, folder: str | None) -> str:
+    """Writes a script that compiles and runs ``module`` alone, on random inputs of the same shapes, strides and types
+    (numbers of symbolic sizes as in the call that was traced; integers are 0). ``folder``: where; None: the folder for
+    temporary files. Gives the file's path. Raises OSError where it cannot be written."""
+    if folder is not None:
+        os.makedirs(folder, exist_ok=True)
+    handle, path = tempfile.mkstemp(prefix=f"mlirfuse_{which}_", suffix=".py", dir=folder)
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        file.write(script(module, which))
+    return path
+
+
+def script(module: GraphModule, which: str) -> str:
+    """The text of :func:`write`."""
+    given = [node.meta.get("val") for node in module.graph.nodes if node.op == "placeholder"]
+    imports: dict[str, Any] = {}
+    classes = _classes("Graph", module, imports)
+    symbolic = any(isinstance(x, torch.SymInt) for x in given)
+    return _SCRIPT.format(
+        which=which,
+        imports=_format_import_block(imports, sys_importer),
+        classes="\n\n".join(classes),
+        inputs="".join(f"    {_spelled(x)},\n" for x in given),
+        mode="symbolic" if symbolic else "fake",
+    )
+
+
+def _classes(name: str, module: GraphModule, imports: dict[str, Any]) -> list[str]:
+    """The class of ``module``, behind those of the bodies of its higher-order ops."""
+    code = module.graph.python_code("self")
+    imports.update(code.globals)
+    inner, made = [], []
+    for target in dict.fromkeys(str(node.target) for node in module.graph.nodes if node.op == "get_attr"):
+        what = getattr(module, target)
+        if isinstance(what, GraphModule):
+            inner += _classes(f"{name}_{target}", what, imports)
+            made.append(f"        self.{target} = {name}_{target}()\n")
+        else:
+            made.append(f"        self.{target} = {_spelled(what)}\n")
+    body = "".join(f"    {line}\n" if line else "\n" for line in code.src.strip().splitlines())
+    start = f"    def __init__(self):\n        super().__init__()\n{''.join(made)}\n"
+    return [*inner, f"class {name}(torch.nn.Module):\n{start}{body}"]
+
+
+def _spelled(x: Any) -> str:
+    if not isinstance(x, torch.Tensor):
+        return repr(_hint(x))
+    size, stride = (tuple(map(_hint, numbers)) for numbers in (x.shape, x.stride()))
+    return f'rand_strided({size}, {stride}, {x.dtype}, "{x.device}")'
+
+
+def _hint(n: Any) -> Any:
+    if not isinstance(n, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        return n
+    return n.node.hint if n.node.has_hint() else _UNTOLD
+
+
+def about(error: BaseException) -> str:
+    """The error's message, with the op that was being worked on and its line in the user's program: the one that the
+    error names, else the one that the innermost frame holds which holds any."""
+    message = f"{type(error).__name__}: {error}"
+    place = getattr(error, "loc", None)
+    if place is not None:
+        return located(message, place)
+    found: tuple[str, tuple[str, int] | None] | None = None
+    trace = error.__traceback__
+    while trace is not None:
+        for what in (trace.tb_frame.f_locals.get("op"), trace.tb_frame.f_locals.get("node")):
+            if isinstance(what, Op):
+                found = what.name, what.loc
+            elif isinstance(what, Node):
+                found = str(what.target), user_line(what)
+        trace = trace.tb_next
+    return message if found is None else located(f"{message}\n  in {found[0]}", found[1])
