@@ -82,6 +82,11 @@ class HostProgram:
         """The symbols whose values a call's ``env`` has to give."""
         return self._written.symbols
 
+    @property
+    def last_sizes(self) -> dict[str, int]:
+        """The newest sizes that :meth:`function` was asked for; none before."""
+        return dict(zip(self.symbols, next(reversed(self._functions), ())))
+
     def function(self, env: dict[str, int]) -> Callable[[list], list]:
         """What runs calls with these sizes: a function of a list with the graph's arguments, which gives the list of
         the graph's results. It empties its list, so that arguments that nobody else holds are freed after their last

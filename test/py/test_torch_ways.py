@@ -362,6 +362,16 @@ def test_explain_tells_kernels_lines_calls_and_what_is_saved():
     assert all(p.grad is None for p in model.parameters())
 
 
+def test_explain_draws_each_graph(tmp_path):
+    x = torch.randn(6, 32, requires_grad=True)
+    torch._dynamo.mark_dynamic(x, 0)
+    told = mlirfuse.torch.explain(lambda x, w: (x @ w).tanh().softmax(-1), x, torch.randn(32, 32))
+    told.save(tmp_path / "graphs.html")
+    text = (tmp_path / "graphs.html").read_text()
+    assert text.count("<iframe") == 2 and text.count("&lt;svg") == 2
+    assert "tanh" in text and "f32[6, 32]" in text and "saved for the backward" in text
+
+
 def test_memory_efficient_fusion():
     layer = EncoderLayer()
     x = torch.randn(2, 5, 32)

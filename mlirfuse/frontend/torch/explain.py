@@ -8,6 +8,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from html import escape
 from typing import Any
 
 import torch
@@ -17,6 +18,11 @@ from mlirfuse.analysis.traffic import NAMES
 from mlirfuse.frontend.torch import backend
 from mlirfuse.frontend.torch.lower import Lowered
 from mlirfuse.frontend.torch.places import user_line
+from mlirfuse.inspect import explain as inspected
+from mlirfuse.inspect import listing
+from mlirfuse.inspect.drawing import page
+from mlirfuse.inspect.listing import Names
+from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op, Segment
 from mlirfuse.runtime.host_program import HostProgram
 
@@ -44,6 +50,7 @@ class GraphExplanation:
     saved: list[tuple[str, int | str]]
     programs: int  # of kernels that differ: equal layers have one
     source: str  # the host program
+    host: HostProgram = field(repr=False)
 
     def __str__(self) -> str:
         out = [
@@ -64,15 +71,32 @@ class GraphExplanation:
             out += _table([("tensor", "bytes"), *((name, str(n)) for name, n in self.saved)])
         return "\n".join(out)
 
+    def to_html(self) -> str:
+        """A page that draws the graph, its kernels as boxes, for the sizes of the last call. It needs nothing from
+        elsewhere."""
+        return page(_drawn(self))
+
 
 @dataclass
 class Explanation:
-    """The graphs of a model, in the order in which they were compiled."""
+    """The graphs of a model, in the order in which they were compiled. ``str()`` is the tables; :meth:`save` draws."""
 
     graphs: list[GraphExplanation] = field(default_factory=list)
 
     def __str__(self) -> str:
         return "\n\n".join(map(str, self.graphs))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes one page with the tables and the drawing of each graph."""
+        parts = [
+            f'<h1>{g.which}</h1><pre>{escape(str(g))}</pre><iframe srcdoc="{escape(g.to_html())}"></iframe>'
+            for g in self.graphs
+        ]
+        style = "<style>iframe { width: 100%; height: 90vh; border: 0; }</style>"
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(
+                f'<!DOCTYPE html><html><head><meta charset="utf-8">{style}</head><body>{"".join(parts)}</body></html>'
+            )
 
 
 def explain(model: Any, *args: Any, **kwargs: Any) -> Explanation:
@@ -126,7 +150,54 @@ def _graph(which: str, lowered: Lowered, host: HostProgram) -> GraphExplanation:
     kernels = [_kernel(segment, ops) for segment, ops in members.items() if segment.scheduler != "no-op"]
     outside = Counter((str(node.target), why, _spelled(user_line(node))) for node, why in lowered.outside)
     programs = len(host.launches)
-    return GraphExplanation(which, kernels, dict(outside), lowered.saved, programs, host.source)
+    return GraphExplanation(which, kernels, dict(outside), lowered.saved, programs, host.source, host)
+
+
+def _drawn(told: GraphExplanation) -> inspected.Explanation:
+    """What :mod:`mlirfuse.inspect` draws."""
+    graph, env = told.host.graph, told.host.last_sizes
+    names = Names(graph, env)
+
+    def line(op: Op) -> inspected.Line:
+        types = ", ".join(names.type(v) for v in op.results)
+        return inspected.Line(names.statement(op), types, listing.place(op.loc), listing.source(op.loc), op)
+
+    members: dict[Segment, list[Op]] = {}
+    for op in graph.ops:
+        if op.segment is not None:
+            members.setdefault(op.segment, []).append(op)
+    kernels, users = [], graph.body.users()
+    for number, (segment, ops) in enumerate(members.items()):
+        inside = set(ops)
+        read = dict.fromkeys(v for op in ops for v in op.operands if v.op not in inside)
+        written = [
+            v for op in ops for v in op.results if v in graph.returns or any(u not in inside for u in users.get(v, ()))
+        ]
+        reads, writes = ({names.of(v): names.type(v) for v in values} for values in (read, written))
+        nbytes = [sz.known(sz.parse(str(segment.params.get(name, 0))), env) for name in NAMES]
+        launches = [] if segment.scheduler == "no-op" else [inspected.Launch(segment.scheduler, "")]
+        shown = [line(op) for op in ops if not listing.is_literal(op)]
+        kernels.append(
+            inspected.Kernel(
+                number,
+                segment.scheduler,
+                launches,
+                shown,
+                reads,
+                writes,
+                nbytes[0],
+                nbytes[1],
+                {},
+                segment.why,
+                segment,
+            )
+        )
+    alone = [op for op in graph.ops if op.segment is None and not listing.is_literal(op)]
+    outside = [inspected.Outside(line(op), "torch's own op") for op in alone if not op.row.view]
+    views = [inspected.Outside(line(op), "other indices, or an alias") for op in graph.ops if op.row.view]
+    inputs, outputs = ({names.of(v): names.type(v) for v in values} for values in (graph.args, graph.returns))
+    where = told.host.target.name
+    return inspected.Explanation(told.which, where, inputs, outputs, kernels, outside, views, [], "", graph, names)
 
 
 def _kernel(segment: Segment, ops: list[Op]) -> Kernel:
