@@ -84,7 +84,7 @@ class Worker:
         self.peers = [] if options.no_peers else [p for p in options.peers.split(",") if p]
         self.timer = timing.CudaTimer() if self.cuda else timing.HostTimer()
         self.copies = timing.Copies(self.timer)
-        self.file = open(options.worker, "a")
+        self.file = open(options.worker, "a")  # noqa: SIM115  # as long as the process
         self.mlirfuse = self.jax = None
         self.missing: dict[str, str] = {}
         self.first_use: dict[str, float] = {}

@@ -10,6 +10,7 @@ processors with AVX-512, and the figure holds on a busy machine too.
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import sys
 import time
@@ -102,7 +103,11 @@ def main(names) -> None:
             kernel = CpuKernel(getattr(fm, name), [dtype] * len(arrays), [dtype], lanes)
             row.append(timed(kernel, *arrays) / N * 16e9)
             out = np.empty_like(arrays[0])
-            row.append(best(lambda: NUMPY[name](*arrays, out=out), 30, 5) / N * 16e9 if NUMPY[name] else float("nan"))
+            row.append(
+                best(functools.partial(NUMPY[name], *arrays, out=out), 30, 5) / N * 16e9
+                if NUMPY[name]
+                else float("nan")
+            )
         unit = vector_operation() * 1e9
         print(f"{name:10} {row[0]:8.1f} {row[0] / unit:6.0f} {row[1]:8.1f} {row[2]:8.1f} {row[3]:8.1f}", flush=True)
 

@@ -13,6 +13,7 @@ import itertools
 import json
 import math
 import os
+import pathlib
 import platform
 import statistics
 import subprocess
@@ -393,8 +394,9 @@ class Copies:
 
 # ------------------------------------------------------------------------------------------------------------ checks
 
-# Per element type: the norm of the error over the norm of the reference, and the largest error of one element, as a share of its
-# reference and the root mean square together. A half type's own rounding is 1.7e-3 (bf16) and 2e-4 (f16) of the norm.
+# Per element type: the norm of the error over the norm of the reference, and the largest error of one element, as a
+# share of its reference and the root mean square together. A half type's own rounding is 1.7e-3 (bf16) and 2e-4 (f16)
+# of the norm.
 TOLERANCES = {"float32": (1e-5, 1e-4), "bfloat16": (6e-3, 2e-2), "float16": (8e-4, 3e-3), "float64": (1e-13, 1e-11)}
 
 
@@ -430,7 +432,7 @@ def poison(results, inputs) -> None:
         if isinstance(value, torch.Tensor):
             if value.is_floating_point() and value.untyped_storage().data_ptr() not in owned:
                 value.fill_(float("nan"))
-        elif isinstance(value, np.ndarray) and value.flags.writeable and value.ndim:
+        elif isinstance(value, np.ndarray) and value.flags.writeable and value.ndim:  # noqa: SIM102
             if value.dtype.kind in "fV" and value.__array_interface__["data"][0] not in owned:
                 value[...] = np.nan
 
@@ -534,9 +536,8 @@ def environment() -> dict:
         versions["numba-cuda-mlir"] = version("numba-cuda-mlir")
     cpu = None
     with contextlib.suppress(OSError):
-        cpu = next(
-            (line.split(":", 1)[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), None
-        )
+        lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
+        cpu = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), None)
     record = {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "command": " ".join([os.path.basename(sys.executable), *sys.argv]),

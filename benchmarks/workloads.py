@@ -42,10 +42,9 @@ class Workload:
     ``make(device)`` gives the inputs (torch tensors), the same for the same seed; ``fused`` is the function for
     mlirfuse, ``torch`` the eager one, ``compiled`` the one for torch.compile where it differs, ``jax`` the JAX one or
     None. ``reference`` runs on the inputs in float64 (``torch`` unless given). ``rows``: the inputs whose first
-    dimension is also every result's (see
-    :func:`timing.compare`). ``target``: the share of a same-size copy to reach. ``extra``: arguments for mlirfuse alone, after the
-    inputs. ``check(call, inputs)`` replaces the comparison for functions that draw random numbers. ``numpy``: the NumPy
-    peer, where it is not ``fused`` itself.
+    dimension is also every result's (see :func:`timing.compare`). ``target``: the share of a same-size copy to reach.
+    ``extra``: arguments for mlirfuse alone, after the inputs. ``check(call, inputs)`` replaces the comparison for
+    functions that draw random numbers. ``numpy``: the NumPy peer, where it is not ``fused`` itself.
     """
 
     name: str

@@ -16,9 +16,9 @@ import tempfile
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path[:0] = [ROOT, os.path.join(ROOT, "docs")]
 
-from pages import wrapped, write_or_check  # noqa: E402
+from pages import wrapped, write_or_check
 
-from mlirfuse.core import config  # noqa: E402
+from mlirfuse.core import config
 
 PAGE = os.path.join(ROOT, "docs", "debugging.md")
 SEGMENTED_PAGE = os.path.join(ROOT, "docs", "segmented-ir.md")
@@ -319,7 +319,7 @@ PRINTED = "printed on 2026-11-21; the kernel has another name since, which is pu
 ON_A_GPU = {
     "occupancy": """
 ===---- mlirfuse occupancy: softmax, kind 0, variant 0, segment 0 (normalization) ----===
-mlirfuse_normalization0: 32 registers, 128 bytes of shared memory, 0 bytes spilled; 8 blocks of 256 threads a multiprocessor, 100% of its threads; 8192 blocks are 7.76 waves on 132 multiprocessors""",  # noqa: E501
+mlirfuse_normalization0: 32 registers, 128 bytes of shared memory, 0 bytes spilled; 8 blocks of 256 threads a multiprocessor, 100% of its threads; 8192 blocks are 7.76 waves on 132 multiprocessors""",
     "sass": """
 ===---- mlirfuse sass: softmax, kind 0, variant 0, segment 0 (normalization) ----===
 …
@@ -340,7 +340,7 @@ mlirfuse_normalization0: 8192 blocks of 256 threads, stream 0x0; %p2 = 4096 (s1)
     "effective-bandwidth": """
 mlirfuse effective-bandwidth: softmax, kind 0, variant 0, segment 0 (normalization): 268 MB in 0.1255 ms: 2138.3 GB/s, 64% of 3352 GB/s
 mlirfuse effective-bandwidth: softmax, kind 0, variant 0, segment 0 (normalization): 268 MB in 0.1103 ms: 2434.3 GB/s, 73% of 3352 GB/s
-mlirfuse effective-bandwidth: softmax, kind 0, variant 0, segment 0 (normalization): 268 MB in 0.1065 ms: 2521.4 GB/s, 75% of 3352 GB/s""",  # noqa: E501
+mlirfuse effective-bandwidth: softmax, kind 0, variant 0, segment 0 (normalization): 268 MB in 0.1065 ms: 2521.4 GB/s, 75% of 3352 GB/s""",
 }
 
 

@@ -13,10 +13,10 @@ import sys
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.dirname(HERE)]
 
-import numpy as np  # noqa: E402
-from pages import write_or_check  # noqa: E402
+import numpy as np
+from pages import write_or_check
 
-import mlirfuse  # noqa: E402
+import mlirfuse
 
 PAGE = os.path.join(HERE, "levels.md")
 WIDTH = 140  # of quoted lines

@@ -1,13 +1,14 @@
 """A segment in stages, each of which is a segment by itself: the ways to divide one into several kernels.
 
 *By phases*: each phase of reductions is a stage, and the outputs are another. What follows from the reductions alone is
-computed once, after them, and handed on in the workspace. Where there are too few rows for all threads, each stage has all of
-them.
+computed once, after them, and handed on in the workspace. Where there are too few rows for all threads, each stage has
+all of them.
 
-Reductions within rows beside sums over the rows, as in the backward of a norm, are divided in two ways. *Together*: the kernel
-that has a row at hand adds it to partial sums as well, and a second one adds those up. What both need is read once; but each
-block has a partial sum of every column, so that it takes many rows, whose share of a block's registers is small. *Apart*: the
-rows by themselves, and the columns by themselves, as reductions of any other program are, which read their inputs again.
+Reductions within rows beside sums over the rows, as in the backward of a norm, are divided in two ways. *Together*: the
+kernel that has a row at hand adds it to partial sums as well, and a second one adds those up. What both need is read
+once; but each block has a partial sum of every column, so that it takes many rows, whose share of a block's registers
+is small. *Apart*: the rows by themselves, and the columns by themselves, as reductions of any other program are, which
+read their inputs again.
 """
 
 from __future__ import annotations

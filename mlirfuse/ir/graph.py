@@ -83,9 +83,10 @@ class Group:
 class Segment:
     """Ops of one group that become one kernel.
 
-    ``scheduler`` names what kind of segment it is, ``params`` what it reads and writes, ``why`` the reason it is cut from the
-    segment before it. ``schedule`` is what has been decided about its kernels (:mod:`mlirfuse.schedule.spelling`): some parameters
-    or all; the model chooses the others for the sizes of each call.
+    ``scheduler`` names what kind of segment it is, ``params`` what it reads and writes, ``why`` the reason it is cut
+    from the segment before it. ``schedule`` is what has been decided about its kernels
+    (:mod:`mlirfuse.schedule.spelling`): some parameters or all; the model chooses the others for the sizes of each
+    call.
     """
 
     group: Group

@@ -14,9 +14,9 @@ from mlirfuse.schedule.program import SegmentedProgram
 
 @register
 class Choose(Pass):
-    """Chooses how each segment becomes kernels, for one set of sizes, and writes it on the segment: the scheduler, and all of
-    its parameters. What a segment's ``schedule`` says already is kept, and checked: an impossible one is an error that names
-    the constraint. `fusion-schedule` writes the kernels that stand there.
+    """Chooses how each segment becomes kernels, for one set of sizes, and writes it on the segment: the scheduler, and
+    all of its parameters. What a segment's ``schedule`` says already is kept, and checked: an impossible one is an
+    error that names the constraint. `fusion-schedule` writes the kernels that stand there.
 
     ``target`` is spelled as for ``jit``. ``sizes`` gives the sizes that parameters are chosen for, by symbol:
     ``sizes=s0:1024,s1:770``. Those that it leaves out are 1024 for the innermost dimension of an argument, 256 for the
@@ -49,9 +49,9 @@ class Choose(Pass):
 def programs_of(
     graph: Graph, name: str, target: str, sizes: str
 ) -> tuple[list[tuple[SegmentedProgram, list[dict[Segment, Segment]], str]], dict[str, int]]:
-    """The programs of kernels of a segmented function, and the sizes that the options of the pass ``name`` give. Beside each
-    program the segments that its own stand for, at each place where it is launched, and its number where there are several.
-    Raises :class:`PassError`."""
+    """The programs of kernels of a segmented function, and the sizes that the options of the pass ``name`` give. Beside
+    each program the segments that its own stand for, at each place where it is launched, and its number where there are
+    several. Raises :class:`PassError`."""
     ops = [op for op in walk(graph.body) if op.row.kind != "foreign"]
     loose = next((op for op in ops if op.segment is None and (op.group is not None or op.row.kind != "library")), None)
     if loose is not None and (loose.group is not None or all(op.segment is None for op in ops)):

@@ -16,8 +16,8 @@ from mlirfuse.schedule.program import Schedules, decide
 
 
 def to_segments(machine: Host | Machine, single_op: bool = True, horizontal: bool = True, max_args: int = 128) -> str:
-    """The tensor-level passes from a front end's graph to groups and segments: what `jit` and `FusionDefinition` run, and
-    what `fusion-to-segments` stands for."""
+    """The tensor-level passes from a front end's graph to groups and segments: what `jit` and `FusionDefinition` run,
+    and what `fusion-to-segments` stands for."""
     return ",".join(
         [
             "fusion-remove-inplace",
@@ -59,8 +59,9 @@ def lower_to_segments(
     max_args: int | None = None,
 ) -> Graph:
     """Runs the tensor-level passes for ``machine`` on a front end's graph, in place; ``after`` as for
-    :func:`run_pipeline`; ``schedules``: what is decided about some segments, as for ``jit``; ``max_args`` as the switch,
-    where it is given. Raises :class:`UnsupportedError` where a kernel would have to compute with complex numbers."""
+    :func:`run_pipeline`; ``schedules``: what is decided about some segments, as for ``jit``; ``max_args`` as the
+    switch, where it is given. Raises :class:`UnsupportedError` where a kernel would have to compute with complex
+    numbers."""
     _refuse_complex(graph)
     passes = to_segments(machine, config.single_op, config.horizontal, max_args or config.max_args)
     made = run_pipeline([graph], passes, after).graphs[0]

@@ -1,5 +1,5 @@
-"""A segmented graph as schedulers see it: its segments analysed, in order of execution, and where kernels find what they
-read and write.
+"""A segmented graph as schedulers see it: its segments analysed, in order of execution, and where kernels find what
+they read and write.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ Schedules = Mapping[int | str, str | Mapping[str, Any]] | None  # of some segmen
 
 
 def decide(graph: Graph, given: Mapping[int | str, str | Mapping[str, Any]]) -> None:
-    """Writes schedules, or some of their parameters, on the segments of ``graph``: by number, as they stand in the graph,
-    or by kind where it is the only one. Raises :class:`ScheduleError` where there is no such segment."""
+    """Writes schedules, or some of their parameters, on the segments of ``graph``: by number, as they stand in the
+    graph, or by kind where it is the only one. Raises :class:`ScheduleError` where there is no such segment."""
     segments = list(dict.fromkeys(op.segment for op in walk(graph.body) if op.segment is not None))
     for which, schedule in given.items():
         found = [s for at, s in enumerate(segments) if which in (at, s.scheduler)]
@@ -72,7 +72,8 @@ def decide(graph: Graph, given: Mapping[int | str, str | Mapping[str, Any]]) -> 
 
 @contextlib.contextmanager
 def undecided(graph: Graph) -> Iterator[None]:
-    """Takes back, at its end, what is written on the segments of ``graph`` inside: to print what was chosen for one call."""
+    """Takes back, at its end, what is written on the segments of ``graph`` inside: to print what was chosen for one
+    call."""
     segments = dict.fromkeys(op.segment for op in walk(graph.body) if op.segment is not None)
     saved = [(segment, segment.params, segment.schedule) for segment in segments]
     try:
@@ -84,8 +85,8 @@ def undecided(graph: Graph) -> Iterator[None]:
 
 class SegmentedProgram:
     """``graph`` is segmented; ``hint``: the sizes of the call it was made for; ``target``: what kernels are written for
-    (:mod:`mlirfuse.schedule.targets`); ``axes``: those that `fusion-segment` saw, where the graph is a part of the block that
-    it cut."""
+    (:mod:`mlirfuse.schedule.targets`); ``axes``: those that `fusion-segment` saw, where the graph is a part of the
+    block that it cut."""
 
     def __init__(self, graph: Graph, target: Target, hint: dict[str, int], axes: Axes | None = None):
         self.graph, self.target = graph, target
@@ -225,8 +226,8 @@ class SegmentedProgram:
         }
 
     def write_schedules(self, params: tuple, segments: Mapping[Segment, Segment] | None = None) -> None:
-        """Decides: writes the schedule of each step on its segment, whole. ``params``: as the target's ``parameters`` gives
-        them; ``segments``: those that stand in another graph for ours."""
+        """Decides: writes the schedule of each step on its segment, whole. ``params``: as the target's ``parameters``
+        gives them; ``segments``: those that stand in another graph for ours."""
         for step, schedule in zip(self.steps, self.target.schedules(self, params), strict=True):
             segment = (segments or {}).get(step.segment, step.segment)
             segment.schedule = schedule

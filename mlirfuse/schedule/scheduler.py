@@ -27,8 +27,8 @@ Written = Iterator[tuple[Analysis, list[Any]]]  # the kernels of a segment, or o
 class Scheduler(ABC, Generic[P, M]):
     """One way to make kernels of a segment.
 
-    ``parameters`` is what decides their code: a named tuple of bools, ints, strings, tuples of those and named tuples, since it is
-    hashed and compared whenever a call has new sizes. Two calls with the same parameters run the same code.
+    ``parameters`` is what decides their code: a named tuple of bools, ints, strings, tuples of those and named tuples,
+    since it is hashed and compared whenever a call has new sizes. Two calls with the same parameters run the same code.
     """
 
     name: ClassVar[str]
@@ -40,11 +40,12 @@ class Scheduler(ABC, Generic[P, M]):
 
     @abstractmethod
     def candidates(self, analysis: Analysis, env: Sizes, alignments: Alignments, machine: M) -> Iterator[P]:
-        """Parameters worth measuring for these sizes, all different, the model's choice first; none where another scheduler
-        shall take it."""
+        """Parameters worth measuring for these sizes, all different, the model's choice first; none where another
+        scheduler shall take it."""
 
     def better_in_stages(self, analysis: Analysis, params: P, env: Sizes, machine: M) -> bool | None:
-        """Whether stages (:mod:`mlirfuse.schedule.staged`) take less time than ``params``; None: they are not worth trying."""
+        """Whether stages (:mod:`mlirfuse.schedule.staged`) take less time than ``params``; None: they are not worth
+        trying."""
         return None
 
     @abstractmethod
@@ -53,16 +54,16 @@ class Scheduler(ABC, Generic[P, M]):
 
     @abstractmethod
     def check(self, analysis: Analysis, params: P, env: Sizes, alignments: Alignments, machine: M) -> None:
-        """Raises :class:`ScheduleError` with the constraint that parameters violate for these sizes: kernels would be wrong,
-        or could not be launched."""
+        """Raises :class:`ScheduleError` with the constraint that parameters violate for these sizes: kernels would be
+        wrong, or could not be launched."""
 
     def attributes(self, params: P) -> spelling.Attributes:
         """Every parameter as an attribute."""
         return spelling.attributes(params)
 
     def read(self, given: spelling.Attributes, analysis: Analysis, env: Sizes, alignments: Alignments, machine: M) -> P:
-        """The parameters with these attributes, those that are not given as the model chooses them for these sizes. Raises
-        :class:`ScheduleError`."""
+        """The parameters with these attributes, those that are not given as the model chooses them for these sizes.
+        Raises :class:`ScheduleError`."""
         chosen = next(self.candidates(analysis, env, alignments, machine), None)
         return spelling.read(self.parameters, given, chosen)
 
@@ -86,8 +87,8 @@ class StagesScheduler(Scheduler[P, M]):
 
 
 class Schedulers(Generic[M]):
-    """The schedulers of a target, in the order in which they are asked, first ``staged`` of them all: where another says that
-    stages are better than what it has chosen, those are taken."""
+    """The schedulers of a target, in the order in which they are asked, first ``staged`` of them all: where another
+    says that stages are better than what it has chosen, those are taken."""
 
     def __init__(
         self, staged: Callable[[Schedulers[M]], StagesScheduler[Any, M]], schedulers: Sequence[Scheduler[Any, M]]
@@ -102,8 +103,8 @@ class Schedulers(Generic[M]):
         return self._of[type(params)]
 
     def choose(self, analysis: Analysis, env: Sizes, alignments: Alignments, machine: M) -> Params:
-        """The model's choice for these sizes: the first of :meth:`candidates`. Raises :class:`CompileError` where no scheduler
-        takes the segment."""
+        """The model's choice for these sizes: the first of :meth:`candidates`. Raises :class:`CompileError` where no
+        scheduler takes the segment."""
         for scheduler in analysis.once(self._takers):
             for params in scheduler.candidates(analysis, env, alignments, machine):
                 if scheduler.better_in_stages(analysis, params, env, machine):
@@ -155,8 +156,8 @@ class Schedulers(Generic[M]):
     def read(
         self, given: spelling.Attributes, analysis: Analysis, env: Sizes, alignments: Alignments, machine: M
     ) -> Params:
-        """The schedule of a segment for these sizes, of which ``given`` names some parameters or all; the others are as the
-        model chooses them. It is checked. Raises :class:`ScheduleError`."""
+        """The schedule of a segment for these sizes, of which ``given`` names some parameters or all; the others are as
+        the model chooses them. It is checked. Raises :class:`ScheduleError`."""
         name = given.get("scheduler")
         if name is None:
             name = self.of(self.choose(analysis, env, alignments, machine)).name

@@ -1,5 +1,5 @@
-"""Parameters of schedulers as attributes: dictionaries, lists, strings, numbers and element types, as the fusion dialect prints
-and reads them on a segment."""
+"""Parameters of schedulers as attributes: dictionaries, lists, strings, numbers and element types, as the fusion
+dialect prints and reads them on a segment."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def _attribute(value: Any) -> Any:
 
 
 def read(cls: type, given: Attributes, default: Any) -> Any:
-    """The named tuple ``cls`` with the fields that are ``given``, the others as in ``default`` (None: there is none). Raises
-    :class:`ScheduleError`."""
+    """The named tuple ``cls`` with the fields that are ``given``, the others as in ``default`` (None: there is none).
+    Raises :class:`ScheduleError`."""
     types = _types(cls)
     for key in given:
         if key not in types:

@@ -24,8 +24,8 @@ class Params(NamedTuple):
 
 
 class Staged(StagesScheduler[Params, M]):
-    """``phases``: the reductions of a segment that go together; ``forms``: ways to divide a segment beside these "phases", by
-    name. The other schedulers say where phases by themselves take less time than they do."""
+    """``phases``: the reductions of a segment that go together; ``forms``: ways to divide a segment beside these
+    "phases", by name. The other schedulers say where phases by themselves take less time than they do."""
 
     name = "staged"
     parameters = Params

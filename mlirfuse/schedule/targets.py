@@ -1,4 +1,5 @@
-"""What kernels are written for: a CPU or an NVIDIA GPU. A target chooses schedules and writes the kernels of a program."""
+"""What kernels are written for: a CPU or an NVIDIA GPU. A target chooses schedules and writes the kernels of a
+program."""
 
 from __future__ import annotations
 
@@ -52,8 +53,8 @@ class Scheduled(ABC):
         env: dict[str, int],
         alignments: dict[Value, int],
     ) -> tuple:
-        """The schedule of each step from its attributes, some or all; the others are as the model chooses. They are checked
-        for these sizes. Raises :class:`ScheduleError`."""
+        """The schedule of each step from its attributes, some or all; the others are as the model chooses. They are
+        checked for these sizes. Raises :class:`ScheduleError`."""
         if len(given) != len(program.steps):
             raise ScheduleError(f"{len(given)} schedules for {len(program.steps)} segments")
         out = []

@@ -1,7 +1,8 @@
 """A pytest plugin: what test_gpu_emulated.py runs in the emulator is run on a GPU instead. Small cases of every kind of
 kernel, for compute-sanitizer's racecheck, which takes long over those of test_gpu.py:
 
-    PYTHONPATH=test/py compute-sanitizer --tool racecheck python -m pytest -p emulated_on_gpu test/py/test_gpu_emulated.py -k "not emulator"
+    PYTHONPATH=test/py compute-sanitizer --tool racecheck python -m pytest -p emulated_on_gpu
+    test/py/test_gpu_emulated.py -k "not emulator"
 """
 
 import numpy as np

@@ -2,7 +2,8 @@
 accesses out of bounds and barriers apart. It needs no GPU, and no result is compared: for what compute-sanitizer's
 racecheck takes long over.
 
-    PYTHONPATH=test/py python -m pytest -p races_of_gpu_tests test/py/test_gpu.py -k "rows_that_begin or columns_in_shared"
+    PYTHONPATH=test/py python -m pytest -p races_of_gpu_tests test/py/test_gpu.py -k "rows_that_begin or
+    columns_in_shared"
 
 Kernels without shared memory, which race with nothing, are only compiled. Some tests need a GPU all the same (streams,
 graphs, CuPy).

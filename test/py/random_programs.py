@@ -303,8 +303,10 @@ class Maker:
                 if arg.same is None and twin.same is None and twin.over is None:
                     arg.over = twin.name
             out.append(arg)
-        for k in range(rng.choices((0, 1, 2), (70, 22, 8))[0]):
-            out.append(Arg(f"s{k}", number=rng.choice(("int", "float", "float", "f32", "f64", "i32"))))
+        out += [
+            Arg(f"s{k}", number=rng.choice(("int", "float", "float", "f32", "f64", "i32")))
+            for k in range(rng.choices((0, 1, 2), (70, 22, 8))[0])
+        ]
         return out
 
     def make(self) -> RandomProgram:
@@ -593,7 +595,7 @@ def cast(m):
     if x is None:
         return None
     floats = ("f32", "f32", "f64") + (("f16", "bf16") if m.halves else ())
-    to = m.rng.choice(floats + ("i32", "i64", "i8", "u8", "b1"))
+    to = m.rng.choice((*floats, "i32", "i64", "i8", "u8", "b1"))
     if m.kind(x) == "f" and to not in UNIT and to != "b1":
         return f"np.clip(np.nan_to_num({x}), {0 if to[0] == 'u' else -100}, 100).astype({to})", "view"
     return f"{x}.astype({to})", "op"
@@ -785,9 +787,9 @@ def library(m):
             "np.matmul({0}, {2}.T)",
         )
     )
-    if "@" in text or "matmul" in text:
-        if type_name(m.env[x]) != type_name(m.env[y]) or type_name(m.env[x]) in ("f16", "bf16"):
-            return None
+    product = "@" in text or "matmul" in text
+    if product and (type_name(m.env[x]) != type_name(m.env[y]) or type_name(m.env[x]) in ("f16", "bf16")):
+        return None
     return text.format(x, m.axis(x), y), "reduce"
 
 

@@ -12,9 +12,9 @@ import mlirfuse
 from mlirfuse import UnsupportedError
 from mlirfuse.frontend import tree as trees
 from mlirfuse.frontend.numpy import tracing
-from mlirfuse.runtime.signature import ArgSpec
 from mlirfuse.frontend.numpy.registry import HANDLED
 from mlirfuse.ir import interpreter
+from mlirfuse.runtime.signature import ArgSpec
 
 BASE = np.arange(48.0).reshape(6, 8) + 0.5
 ARGUMENTS = {

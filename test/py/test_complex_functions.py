@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 mpmath = pytest.importorskip("mpmath")
 
-from mlirfuse.nvfuser import DataType, FusionDefinition  # noqa: E402
+from mlirfuse.nvfuser import DataType, FusionDefinition
 
 UNARY = {
     "acos": mpmath.acos,

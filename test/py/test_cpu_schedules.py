@@ -17,7 +17,8 @@ from mlirfuse.core.errors import CompileError
 from mlirfuse.lowering import llvm
 from mlirfuse.runtime.program import Program
 from mlirfuse.schedule import targets
-from mlirfuse.schedule.cpu import columns, rows
+from mlirfuse.schedule.cpu import columns as cpu_columns
+from mlirfuse.schedule.cpu import rows as cpu_rows
 
 SIZES = [1, 2, 3, 15, 16, 17, 31, 33, 100, 257, 770, 1023]
 FLOATS = [np.float16, ml_dtypes.bfloat16, np.float32, np.float64]
@@ -33,7 +34,7 @@ def no_fallback():
 def data(shape, dtype=np.float32, seed=0, low=-2.0, high=2.0):
     rng = np.random.default_rng(seed)
     dtype = np.dtype(dtype)
-    if dtype == bool:
+    if dtype == np.bool_:
         return rng.random(shape) < 0.5
     if dtype.kind in "iu":
         return rng.integers(0 if dtype.kind == "u" else -9, 10, shape).astype(dtype)
@@ -313,13 +314,13 @@ def test_positions_of_ties_nans_and_infinities(name):
     rng = np.random.default_rng(0)
     values = np.array([-np.inf, np.inf, -1, 0, 1, np.nan])
     for axis in (0, 1, None):
-        fn = lambda x: getattr(x, name)(axis)  # noqa: B023, E731
-        f, g = mlirfuse.jit(fn), mlirfuse.jit(lambda x: fn(x.T))  # noqa: B023
+        fn = lambda x: getattr(x, name)(axis)  # noqa: E731
+        f, g = mlirfuse.jit(fn), mlirfuse.jit(lambda x: fn(x.T))
         for shape in [(3, 40), (200, 5), (33, 100), (9, 3000), (70000, 2)]:
             for known in (1, 2, 5, 6):  # -inf alone, both infinities, no NaN, all
                 x = values[rng.integers(0, known, shape)].astype(np.float32)
                 check(f, fn, x)
-                check(g, lambda x: fn(x.T), x)  # noqa: B023
+                check(g, lambda x: fn(x.T), x)
             check(f, fn, np.full(shape, np.iinfo(np.int32).min, np.int32))
 
 
@@ -393,7 +394,7 @@ def test_reduced_short_rows(shape, axes, dtype):
 def test_vectors_run_across_short_rows(fn, x, across):
     lowered = mlirfuse.jit(fn, target="cpu").lower(x)
     (params,) = Program(lowered.segmented(), targets.of("cpu"), lowered.env).parameters(lowered.env, {})
-    assert isinstance(params, columns.Params if across else rows.Params)
+    assert isinstance(params, cpu_columns.Params if across else cpu_rows.Params)
 
 
 def test_split_reductions():
@@ -432,7 +433,7 @@ def test_softmax(axis, dtype):
         check(f, softmax, data(shape, dtype), axis)
 
 
-@pytest.mark.parametrize("n", SIZES + [5000, 40000])
+@pytest.mark.parametrize("n", [*SIZES, 5000, 40000])
 def test_layer_norm(n):
     f = mlirfuse.jit(layer_norm)
     for rows in (1, 5, 40):
@@ -454,7 +455,7 @@ def test_expensive_values_are_kept():
 @pytest.mark.parametrize("shape", [(1, 262144), (2, 65537), (262144, 1), (70000, 3), (3000, 70)])
 def test_normalizations_in_stages(shape):
     for axis in (0, 1):
-        fn = lambda x: softmax(x, axis)  # noqa: B023, E731
+        fn = lambda x: softmax(x, axis)  # noqa: E731
         check(mlirfuse.jit(fn), fn, data(shape), scale=4)
     check(mlirfuse.jit(lambda x: x / x.sum()), lambda x: x / x.sum(), data(shape, low=0.5, high=1.0), scale=4)
     for g in (
@@ -498,11 +499,13 @@ def test_half_types_down_few_columns_in_stages(shape, dtype):
 def test_a_processor_that_cannot_convert_half_types(monkeypatch):
     """Code that would call a library's conversions is not loaded: an error, or with the fallback on a warning and the
     right result."""
-    baseline = lambda: llvm._target().create_target_machine(
-        cpu="x86-64", features="", opt=2, reloc="pic", codemodel="small"
-    )
+
+    def baseline():
+        return llvm._target().create_target_machine(cpu="x86-64", features="", opt=2, reloc="pic", codemodel="small")
+
     monkeypatch.setattr(llvm, "target_machine", baseline)
-    monkeypatch.setattr(llvm, "_features", lambda: "none")
+    name, there, _ = llvm._processor()
+    monkeypatch.setattr(llvm, "_processor", lambda: (name, there, "none"))
     fn = lambda x: np.maximum(x * 2, 1)  # noqa: E731
     check(mlirfuse.jit(fn), fn, data((1000,), np.float32))
     x = data((1000,), np.float16)

@@ -8,8 +8,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from mlirfuse.core import config  # noqa: E402
-from mlirfuse.nvfuser import DataType, DefinitionError, FusionDefinition  # noqa: E402
+from mlirfuse.core import config
+from mlirfuse.nvfuser import DataType, DefinitionError, FusionDefinition
 
 F = torch.nn.functional
 BOUND = {torch.float64: 1e-11, torch.float32: 2e-5, torch.bfloat16: 3e-2, torch.float16: 4e-3}

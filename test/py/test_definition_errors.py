@@ -5,7 +5,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from mlirfuse.nvfuser import DataType, DefinitionError, FusionDefinition, InputError  # noqa: E402
+from mlirfuse.nvfuser import DataType, DefinitionError, FusionDefinition, InputError
 
 INF = float("inf")
 

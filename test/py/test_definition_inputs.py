@@ -5,9 +5,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from mlirfuse.core import config  # noqa: E402
-from mlirfuse.frontend.nvfuser.ops import operators  # noqa: E402
-from mlirfuse.nvfuser import FusionDefinition  # noqa: E402
+from mlirfuse.core import config
+from mlirfuse.frontend.nvfuser.ops import operators
+from mlirfuse.nvfuser import FusionDefinition
 
 F = torch.nn.functional
 FLOATS = [torch.float64, torch.float32, torch.bfloat16, torch.float16]

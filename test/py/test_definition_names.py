@@ -8,8 +8,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from mlirfuse import nvfuser  # noqa: E402
-from mlirfuse.nvfuser import DataType, DefinitionError, FusionDefinition, LRUCache, PythonProfiler, TensorView  # noqa: E402
+from mlirfuse import nvfuser
+from mlirfuse.nvfuser import DataType, DefinitionError, FusionDefinition, LRUCache, PythonProfiler, TensorView
 
 F = torch.nn.functional
 

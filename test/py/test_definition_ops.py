@@ -13,14 +13,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from mlirfuse.core import config  # noqa: E402
-from mlirfuse.frontend.nvfuser.ops import elementwise  # noqa: E402
+from mlirfuse.core import config
+from mlirfuse.frontend.nvfuser.ops import elementwise
 from mlirfuse.frontend.nvfuser.ops import operators as definition_ops
-from mlirfuse.frontend.nvfuser.promotion import common_dtype, to_dtype  # noqa: E402
-from mlirfuse.ir import dtypes as dt  # noqa: E402
-from mlirfuse.ir import ops as table  # noqa: E402
-from mlirfuse.nvfuser import DataType, DefinitionError, DefinitionTypeError, FusionDefinition, InputError  # noqa: E402
-from mlirfuse.nvfuser.pytorch_utils import torch_dtype_to_nvfuser_dtype  # noqa: E402
+from mlirfuse.frontend.nvfuser.promotion import common_dtype, to_dtype
+from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir import ops as table
+from mlirfuse.nvfuser import DataType, DefinitionError, DefinitionTypeError, FusionDefinition, InputError
+from mlirfuse.nvfuser.pytorch_utils import torch_dtype_to_nvfuser_dtype
 
 DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.bool]
 F = torch.nn.functional
@@ -223,7 +223,7 @@ def batches(rows):
         for row, name in rows:
             if name == "truediv" or taken(row, name, dtype):
                 kinds.setdefault((len(row.operands), operand_kind(name, dtype)), []).append((row, name))
-        for (count, kind), members in kinds.items():
+        for members in kinds.values():
             for k in range(0, len(members), BATCH):
                 yield dtype, members[k : k + BATCH]
 

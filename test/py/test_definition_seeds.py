@@ -16,8 +16,8 @@ torch = pytest.importorskip("torch")
 
 from mlirfuse import DataType, FusionDefinition
 from mlirfuse.core import config
-from mlirfuse.nvfuser import DefinitionError, Fusion, InputError  # noqa: E402
-from mlirfuse.schedule import targets  # noqa: E402
+from mlirfuse.nvfuser import DefinitionError, Fusion, InputError
+from mlirfuse.schedule import targets
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 close = torch.testing.assert_close
@@ -135,7 +135,7 @@ def test_gelu_backward_and_bias_gradient(shape):
         out = fd.execute(inputs)
     s0, s1, s2, s3, t4, t5, t6 = inputs
     close(out[0], t4.sum([0, 1]), rtol=1e-4, atol=2e-3)
-    for got, t5, t6 in zip(out[1], t5, t6):  # sample by sample: the whole would take much memory
+    for got, t5, t6 in zip(out[1], t5, t6):  # noqa: B020  # sample by sample: the whole would take much memory
         t16 = torch.tanh(0.797885 * (t6 + 0.0447150 * t6**3))
         t30 = t5 * (0.5 * t6) * (1 - t16 * t16) * s3
         close(got, t30 + t30 * s2 * s1 * t6**2 + t5 * (1 + t16) * s0, rtol=1e-4, atol=2e-3)  # 1 - tanh² cancels

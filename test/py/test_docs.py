@@ -41,10 +41,10 @@ def test_times_and_addresses_are_no_difference():
     settled = load("generate_debugging").settled
     first = """in   x  f32[8]  strides (1)  0x55c5718c4c20
 mlirfuse effective-bandwidth: f, segment 2 (reduction): 526 kB in 0.0256 ms (mlirfuse_reduction1 0.0234 + mlirfuse_reduction1_finish 0.0022): 20.6 GB/s
-mlirfuse cache: disk: object-6d0dd3e667ae5ef97 stored, 6224 bytes"""  # noqa: E501
+mlirfuse cache: disk: object-6d0dd3e667ae5ef97 stored, 6224 bytes"""
     second = """in   x  f32[8]  strides (1)  0x7f872e000000
 mlirfuse effective-bandwidth: f, segment 2 (reduction): 526 kB in 1.2 ms (mlirfuse_reduction1 1.1 + mlirfuse_reduction1_finish 0.1): 7 GB/s
-mlirfuse cache: disk: object-d006a2cf06b25bac5 stored, 16240 bytes"""  # noqa: E501
+mlirfuse cache: disk: object-d006a2cf06b25bac5 stored, 16240 bytes"""
     assert settled(first) == settled(second)
     assert settled(first) != settled(second.replace("526 kB", "525 kB")) and settled(first) != settled(
         second.replace("f32[8]", "f32[9]")

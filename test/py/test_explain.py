@@ -133,7 +133,7 @@ def test_ops_stand_in_the_users_order():
 
 def params(text):
     return [
-        {k: v for k, v in re.findall(r"(\w+) = ([^,]+?)(?: : i64)?(?:, |$)", found)}
+        dict(re.findall(r"(\w+) = ([^,]+?)(?: : i64)?(?:, |$)", found))
         for found in re.findall(r"params = \{([^}]*)\}", text)
     ]
 

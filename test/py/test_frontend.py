@@ -105,7 +105,7 @@ def check(fn, *args, exact=False, **kwargs):
 def array(shape, dtype=np.float32, low=-4, high=5, seed=0):
     random = np.random.default_rng(seed + sum(shape if isinstance(shape, tuple) else (shape,)))
     dtype = np.dtype(dtype)
-    if dtype == bool:
+    if dtype == np.bool_:
         return random.integers(0, 2, shape).astype(bool)
     if dtype.kind == "u":
         low = 0
@@ -319,7 +319,7 @@ def test_bfloat16_promotes_as_float16():
         (array((3, 3), np.float16), dt.f32),
         (array((3, 3), np.int32), dt.f64),
     ):
-        assert trace(lambda x: x * other, x).graph.returns[0].dtype is result  # noqa: B023
+        assert trace(lambda x: x * other, x).graph.returns[0].dtype is result
     assert trace(lambda x: (np.result_type(x, 1.5) == BF16) * x, x).graph.returns[0].dtype is dt.bf16
 
 
@@ -1282,7 +1282,7 @@ def test_what_helpers_read():
 
 
 def test_two_devices():
-    leaves, tree = trees.flatten(((X, Y), {}))
+    _leaves, tree = trees.flatten(((X, Y), {}))
     specs = [ArgSpec.of(X), dataclasses.replace(ArgSpec.of(Y), device="cuda")]
     with pytest.raises(TraceError, match="two devices: 'x' is on cpu, others on cuda"):
         tracing.trace(lambda x, y: x + y, specs, tree)
@@ -1357,7 +1357,7 @@ def test_batch_norm_moves_its_statistics():
 
 
 def test_random_numbers():
-    fn = lambda x, seed, p: (
+    fn = lambda x, seed, p: (  # noqa: E731
         mnp.dropout(x, 0.5, seed),
         mnp.uniform(x.shape, seed, 3),
         mnp.dropout(x, p, seed),

@@ -465,7 +465,7 @@ def test_columns_with_random_numbers():
         drawn = torch.from_numpy(
             np.array(mlirfuse.jit(lambda z: mnp.uniform(shape, 3) + z)(np.zeros(1, np.float32)))
         ).cuda()
-        fn = mlirfuse.jit(lambda x: (x * mnp.uniform(shape, 3)).sum(0))  # noqa: B023
+        fn = mlirfuse.jit(lambda x: (x * mnp.uniform(shape, 3)).sum(0))
         assert (fn(x).double() - (x.double() * drawn.double()).sum(0)).abs().max() < 1e-3
 
 
@@ -709,7 +709,7 @@ def test_few_rows_or_columns(shape, dtype):
     """In stages, each over all of the machine. One call behind the other: the workspace is used again."""
     x = torch.randn(shape, device="cuda").to(dtype)
     axis = 0 if shape[0] > shape[1] else 1
-    softmax = lambda x: (
+    softmax = lambda x: (  # noqa: E731
         np.exp(x - x.max(axis, keepdims=True)) / np.exp(x - x.max(axis, keepdims=True)).sum(axis, keepdims=True)
     )
 

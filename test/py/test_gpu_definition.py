@@ -7,8 +7,8 @@ torch = pytest.importorskip("torch")
 if not torch.cuda.is_available():
     pytest.skip("no CUDA device", allow_module_level=True)
 
-import test_definition_ops as ops  # noqa: E402
-from test_definition_ops import (  # noqa: E402, F401
+import test_definition_ops as ops
+from test_definition_ops import (  # noqa: F401
     test_a_scalar_beside_a_tensor,
     test_attention,
     test_batch_norm,
@@ -40,8 +40,8 @@ from test_definition_ops import (  # noqa: E402, F401
 )
 
 from mlirfuse import DataType, FusionDefinition
-from mlirfuse.core import config  # noqa: E402
-from mlirfuse.nvfuser import InputError  # noqa: E402
+from mlirfuse.core import config
+from mlirfuse.nvfuser import InputError
 
 
 @pytest.fixture(autouse=True)

@@ -696,7 +696,7 @@ def test_floats_out_of_range_of_integers():
     """No value is defined for these, but nothing traps, and the others are right."""
     x = np.array([np.nan, np.inf, -np.inf, 1e30, -1e30, 2.5, -2.5], np.float32)
     for dtype in (np.int8, np.uint8, np.int32, np.int64, np.uint64):
-        got = strict(lambda x: x.astype(dtype))(x)  # noqa: B023
+        got = strict(lambda x: x.astype(dtype))(x)
         assert got[5] == 2 and (got[6] == -2 or np.dtype(dtype).kind == "u")
 
 
@@ -1108,8 +1108,8 @@ def test_eight_threads_call_a_new_function_at_once():
         inputs, results, barrier = [floats(*s, seed=k) for k, s in enumerate(shapes)], [None] * 8, threading.Barrier(8)
 
         def run(k):
-            barrier.wait()  # noqa: B023
-            results[k] = [compiled(inputs[k], inputs[k]) for _ in range(3)]  # noqa: B023
+            barrier.wait()
+            results[k] = [compiled(inputs[k], inputs[k]) for _ in range(3)]
 
         with compiles(kinds=1, variants=1):
             threads = [threading.Thread(target=run, args=(k,)) for k in range(8)]

@@ -2,6 +2,7 @@
 
 import re
 import sys
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -206,7 +207,7 @@ def test_the_dialects_module_is_looked_for_once(monkeypatch):
     """Not at each operation again, which takes longer than all else."""
 
     class Finder:
-        looked_for = []
+        looked_for: ClassVar[list] = []
 
         def find_spec(self, name, path=None, target=None):
             self.looked_for.append(name)

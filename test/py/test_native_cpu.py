@@ -1,6 +1,7 @@
 """CPU threads and the pool of buffers."""
 
 import ctypes
+import itertools
 import os
 import subprocess
 import sys
@@ -40,7 +41,7 @@ def chunks_of(n, grain, body=None):
 
 def assert_covers(chunks, n):
     assert chunks[0][0] == 0 and chunks[-1][1] == n
-    assert all(a[1] == b[0] for a, b in zip(chunks, chunks[1:]))
+    assert all(a[1] == b[0] for a, b in itertools.pairwise(chunks))
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 8])

@@ -129,7 +129,7 @@ def test_other_values_are_known_by_value():
     call, _ = counting_dispatcher()
     for value in (None, "sum", (0, 1), (0, True), (0.0, 1), ("a", (1, None)), np.dtype("f4"), frozenset({1}), len):
         assert not is_hit(call, value)
-    assert is_hit(call, "".join(["s", "um"])) and is_hit(call, tuple([0, 1])) and is_hit(call, np.dtype("f4"))
+    assert is_hit(call, "".join(["s", "um"])) and is_hit(call, (0, 1)) and is_hit(call, np.dtype("f4"))
     with pytest.raises(TypeError, match="leaf 1 of type 'dict'.*cannot be hashed"):
         call(1, {})
     with pytest.raises(TypeError, match="positional"):
@@ -350,7 +350,7 @@ def test_cycles_are_collected():
         pass
 
     owner = Owner()
-    owner.call = _native.Dispatcher(lambda leaves: _native.Record(0, [], [], [], [], 0, CPU, "tuple", keep=owner))
+    owner.call = _native.Dispatcher(lambda leaves: _native.Record(0, [], [], [], [], 0, CPU, "tuple", keep=owner))  # noqa: F821
     owner.call(1)
     gone = weakref.ref(owner)
     del owner

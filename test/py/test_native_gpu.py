@@ -78,7 +78,10 @@ def launch(module):
     return LaunchType(axpy)
 
 
-def dispatcher(launch, device, dtype=np.dtype("f4"), **fields):
+F4 = np.dtype("f4")
+
+
+def dispatcher(launch, device, dtype=F4, **fields):
     def miss(leaves):
         x = leaves[0]
         count = x.numel() if hasattr(x, "numel") else x.size

@@ -142,7 +142,7 @@ def test_memory_is_given_back():
 def test_errors_of_torch_come_through():
     with pytest.raises(TypeError, match="no argument belongs to a framework"):
         dispatcher([("new", (1,), None, F32)])(1.0)
-    with pytest.raises(Exception):
+    with pytest.raises(Exception):  # noqa: B017  # torch's, of no class of its own
         dispatcher([("arg", 0)])(torch.zeros(2, 2).to_sparse())
     with pytest.raises((RuntimeError, MemoryError)):
         dispatcher([("new", (1 << 50,), None, F32)])(torch.zeros(1))

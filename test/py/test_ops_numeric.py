@@ -5,7 +5,8 @@ What is compared, for each op and each element type that it takes:
 - exact ops (arithmetic, comparisons, bits, rounding, selection, casts, shapes, integers): bit for bit what the table's reference gives in
   the type that kernels compute in (half types: float32), rounded once to the result's type;
 - functions: the reference in float64 (float64: in long double where NumPy has it). float32 is within 4 ulp, or within ``ULPS``; half types are within
-  half a unit in the last place, plus as many ulp of float32. Where lgamma and logaddexp cross zero, the ulp are those of the terms that cancel;
+  half a unit in the last place, plus as many ulp of float32. Where lgamma and logaddexp cross zero, the ulp are those
+  of the terms that cancel;
 - reductions: the reference in float64, within the bound that stands at :func:`reduction_bound`.
 
 Inputs hold every special value (NaN, infinities, zeros of both signs, subnormals, the extremes of integers) and every
@@ -37,70 +38,68 @@ REAL = [t for t in dt.ALL if t.kind != "c"]
 WIDE = np.longdouble
 
 # Exact in the type that kernels compute in. All other elementwise ops of floats are functions.
-EXACT = set(
-    [
-        "neg",
-        "abs",
-        "sign",
-        "floor",
-        "ceil",
-        "trunc",
-        "round",
-        "relu",
-        "isnan",
-        "isinf",
-        "isfinite",
-        "isposinf",
-        "isneginf",
-        "isreal",
-        "signbit",
-        "logical_not",
-        "bitwise_not",
-        "add",
-        "sub",
-        "mul",
-        "div",
-        "sqrt",
-        "reciprocal",
-        "frac",
-        "trunc_div",
-        "floor_div",
-        "ceil_div",
-        "mod",
-        "fmod",
-        "copysign",
-        "nextafter",
-        "maximum",
-        "minimum",
-        "fmax",
-        "fmin",
-        "gcd",
-        "eq",
-        "ne",
-        "lt",
-        "le",
-        "gt",
-        "ge",
-        "logical_and",
-        "logical_or",
-        "logical_xor",
-        "bitwise_and",
-        "bitwise_or",
-        "bitwise_xor",
-        "shift_left",
-        "shift_right",
-        "shift_right_logical",
-        "where",
-        "copy",
-        "segment_set",
-        "real",
-        "conj",
-        "decode_e4m3fn",
-        "encode_e4m3fn",
-        "decode_e5m2",
-        "encode_e5m2",
-    ]
-)
+EXACT = {
+    "neg",
+    "abs",
+    "sign",
+    "floor",
+    "ceil",
+    "trunc",
+    "round",
+    "relu",
+    "isnan",
+    "isinf",
+    "isfinite",
+    "isposinf",
+    "isneginf",
+    "isreal",
+    "signbit",
+    "logical_not",
+    "bitwise_not",
+    "add",
+    "sub",
+    "mul",
+    "div",
+    "sqrt",
+    "reciprocal",
+    "frac",
+    "trunc_div",
+    "floor_div",
+    "ceil_div",
+    "mod",
+    "fmod",
+    "copysign",
+    "nextafter",
+    "maximum",
+    "minimum",
+    "fmax",
+    "fmin",
+    "gcd",
+    "eq",
+    "ne",
+    "lt",
+    "le",
+    "gt",
+    "ge",
+    "logical_and",
+    "logical_or",
+    "logical_xor",
+    "bitwise_and",
+    "bitwise_or",
+    "bitwise_xor",
+    "shift_left",
+    "shift_right",
+    "shift_right_logical",
+    "where",
+    "copy",
+    "segment_set",
+    "real",
+    "conj",
+    "decode_e4m3fn",
+    "encode_e4m3fn",
+    "decode_e5m2",
+    "encode_e5m2",
+}
 ULPS = dict.fromkeys(("exp", "log", "tanh"), 2)  # of all other functions 4
 
 # Ops of the table that no function can be compiled of by itself, and why.
@@ -290,7 +289,7 @@ def assert_same(got, want, what: str) -> None:
         same = got == want
     if not np.all(same):
         at = tuple(int(i) for i in np.argwhere(~np.atleast_1d(same))[0])
-        assert False, (
+        raise AssertionError(
             f"{what}: {np.atleast_1d(got)[at]!r} at {at}, not {np.atleast_1d(want)[at]!r}; {int((~same).sum())} of {same.size} differ"
         )
 
@@ -325,7 +324,7 @@ def assert_near(got, exact, t: dt.DType, ulps: float, what: str, inputs=(), slac
         k = tuple(int(i) for i in np.argwhere(~np.atleast_1d(good))[0])
         given = ", ".join(repr(np.atleast_1d(np.broadcast_to(i, exact.shape))[k]) for i in inputs)
         off = np.atleast_1d(np.abs(g - exact) / unit_of(t, exact))[k]
-        assert False, (
+        raise AssertionError(
             f"{what}({given}) = {np.atleast_1d(got)[k]!r}, exactly {np.atleast_1d(exact)[k]!r}: {off} ulp off; {int((~good).sum())} of {good.size}"
         )
 

@@ -65,12 +65,13 @@ def program(name: str, target: str, dtype=f32) -> tuple[SegmentedProgram, dict[s
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize("dtype", [f32, f16])
 def test_every_candidate_is_data(name, target, dtype):
-    """Candidates differ, stand in text without loss, pass their scheduler's check, and kernels can be written of them."""
+    """Candidates differ, stand in text without loss, pass their scheduler's check, and kernels can be written of
+    them."""
     made, env, (rows, columns) = program(name, target, dtype)
     schedulers, machine = made.target.schedulers, made.target.machine
     for (n, m), align in itertools.product(SIZES, (256, 4)):
         env = env | {rows: n, columns: m}
-        aligned = {v: align for v in made.graph.args}
+        aligned = dict.fromkeys(made.graph.args, align)
         for at, step in enumerate(made.steps):
             found = list(itertools.islice(schedulers.candidates(step.analysis, env, aligned, machine), 24))
             assert len(set(found)) == len(found)
@@ -101,7 +102,7 @@ def test_every_scheduler_is_met():
             for n, m in SIZES:
                 sizes = env | {rows: n, columns: m}
                 met |= {made.target.schedulers.of(p).name for p in made.target.parameters(made, sizes, {})}
-                for step, p in zip(made.steps, made.target.parameters(made, sizes, {})):
+                for _step, p in zip(made.steps, made.target.parameters(made, sizes, {})):
                     for inner in (
                         getattr(p, "stages", None) or () if not isinstance(getattr(p, "stages", 0), int) else ()
                     ):
@@ -110,7 +111,8 @@ def test_every_scheduler_is_met():
 
 
 def test_text_decides():
-    """A segmented graph whose schedules are chosen is read back, and gives the same kernels; another choice gives others."""
+    """A segmented graph whose schedules are chosen is read back, and gives the same kernels; another choice gives
+    others."""
     made, env, _ = program("softmax 1", "cuda:sm_90")
     chosen = made.target.parameters(made, env, {})
     plain = made.target.write(made, chosen, made.slots()).tiled()
@@ -186,7 +188,7 @@ def test_what_was_measured_is_kept_as_attributes(tmp_path, monkeypatch):
         assert tuned.load(made, env, {}) == (params,)
     assert tuned.load(made, env | {made.symbols[0]: 7}, {}) is None
     if params.access.lanes > 1:
-        assert tuned.load(made, env, {v: 4 for v in made.graph.args}) is None
+        assert tuned.load(made, env, dict.fromkeys(made.graph.args, 4)) is None
 
 
 def test_checks_hold_for_other_machines():
@@ -204,5 +206,5 @@ def test_schedules_cost_nothing_where_none_is_given():
     with config.override(fallback=False):
         f = mlirfuse.jit(SOFTMAX)
         f(np.ones((4, 1000), f32))
-    kind, _, env = f.kind_of(np.ones((4, 1000), f32))
+    kind, _, _env = f.kind_of(np.ones((4, 1000), f32))
     assert not kind.executor.program.decided

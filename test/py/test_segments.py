@@ -249,8 +249,8 @@ def test_each_segment_is_one_kernel():
         for segment in {op.segment for op in graph.ops}:
             assert kernels.takes([op for op in graph.ops if op.segment is segment]), seed
         (read,) = fusion.read(run_pipeline(graph.copy(), "").module)  # the text defines values before it uses them
-        for graph in (graph, read):
-            for got, wanted in zip(run_on_arrays(graph, seed), expected, strict=True):
+        for form in (graph, read):
+            for got, wanted in zip(run_on_arrays(form, seed), expected, strict=True):
                 np.testing.assert_array_equal(got, wanted, str(seed))
         copied += len(graph.ops) > before
     assert copied  # the draw has some

@@ -4,10 +4,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch.nn import functional as F  # noqa: E402
+from torch.nn import functional as F
 
-import mlirfuse.torch  # noqa: E402, F401
-from mlirfuse.frontend.torch import attention  # noqa: E402
+import mlirfuse.torch  # noqa: F401
+from mlirfuse.frontend.torch import attention
 
 
 def masks_of(fn, *args, seen=None):

@@ -11,11 +11,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch import nn  # noqa: E402
-from torch.nn import functional as F  # noqa: E402
-from torch_models import Encoder, ResNet, error  # noqa: E402
+from torch import nn
+from torch.nn import functional as F
+from torch_models import Encoder, ResNet, error
 
-import mlirfuse.torch  # noqa: E402, F401
+import mlirfuse.torch  # noqa: F401
 
 
 class Decoder(nn.Module):

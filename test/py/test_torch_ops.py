@@ -11,8 +11,8 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("expecttest")
 
-from torch.testing._internal.common_methods_invocations import op_db  # noqa: E402
-from torch_ops_harness import check, uncompiled  # noqa: E402
+from torch.testing._internal.common_methods_invocations import op_db
+from torch_ops_harness import check, uncompiled
 
 DTYPES = (torch.float32, torch.bfloat16, torch.int64, torch.bool)
 LEFT_OUT = ("linalg", "sparse", "torch.ops.aten._safe", "fft.", "svd", "jiterator")

@@ -8,8 +8,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch.nn import functional as F  # noqa: E402
-from torch_ops_harness import compiled  # noqa: E402
+from torch.nn import functional as F
+from torch_ops_harness import compiled
 
 STEPS = 14
 UNARY = (

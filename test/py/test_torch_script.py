@@ -10,9 +10,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch import nn  # noqa: E402
+from torch import nn
 
-import mlirfuse.torch  # noqa: E402
+import mlirfuse.torch
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 

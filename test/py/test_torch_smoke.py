@@ -8,10 +8,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch_models import Encoder, error, gradients  # noqa: E402
+from torch_models import Encoder, error, gradients
 
-import mlirfuse.torch  # noqa: E402, F401  (makes the back end known where the package is not installed)
-from mlirfuse.core import counters  # noqa: E402
+import mlirfuse.torch  # noqa: F401  # registers the backend
+from mlirfuse.core import counters
 
 
 @pytest.fixture(autouse=True)

@@ -11,13 +11,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch import nn  # noqa: E402
-from torch.nn import functional as F  # noqa: E402
-from torch.utils.checkpoint import checkpoint  # noqa: E402
-from torch_models import Encoder, EncoderLayer, error, gradients  # noqa: E402
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+from torch_models import Encoder, EncoderLayer, error, gradients
 
-import mlirfuse.torch  # noqa: E402
-from mlirfuse.core import counters  # noqa: E402
+import mlirfuse.torch
+from mlirfuse.core import counters
 
 
 @pytest.fixture(autouse=True)

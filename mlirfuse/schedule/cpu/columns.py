@@ -1,12 +1,12 @@
 """Reductions and normalizations across contiguous memory on the CPU: a kept axis is the innermost one.
 
-*Reductions* (one phase, outputs over the kept axes): the accumulators of a stretch of columns lie in a buffer in the nearest cache, and
-rows are added to them a few at a time, so that memory is read in order. A task takes a part of the rows (``split``).
-Where there are few columns, several rows are taken as one (``folded``): accumulators ``[rows together, columns]``,
-combined at the end like parts.
+*Reductions* (one phase, outputs over the kept axes): the accumulators of a stretch of columns lie in a buffer in the
+nearest cache, and rows are added to them a few at a time, so that memory is read in order. A task takes a part of the
+rows (``split``). Where there are few columns, several rows are taken as one (``folded``): accumulators ``[rows
+together, columns]``, combined at the end like parts.
 
-*Normalizations*, and reductions of few rows: a task is a block of columns with its accumulators in registers; each phase, and the writing, passes
-over its rows.
+*Normalizations*, and reductions of few rows: a task is a block of columns with its accumulators in registers; each
+phase, and the writing, passes over its rows.
 """
 
 from __future__ import annotations

@@ -46,7 +46,8 @@ class Elements(Kernel):
                 address = self.address(memory, offset.base)
                 align = val.lanes * memory.dtype.bytes
                 e.line(
-                    f"llvm.store {val}, {address} {{alignment = {align} : i64, nontemporal}} : {val.type}, {self.pointer_type}"
+                    f"llvm.store {val}, {address} {{alignment = {align} : i64, nontemporal}} : "
+                    f"{val.type}, {self.pointer_type}"
                 )
                 return
         super()._store(value, env, val, memory)
@@ -217,7 +218,8 @@ class CpuBody:
                 f"llvm.load {address} {{alignment = {memory.align} : i64}} : !llvm.ptr -> {type_}", memory.dtype, lanes
             )
         else:
-            text = f"llvm.intr.masked.load {address}, {mask}, {e.const(0, memory.dtype, lanes)} {{alignment = {memory.align} : i32}}"
+            zero = e.const(0, memory.dtype, lanes)
+            text = f"llvm.intr.masked.load {address}, {mask}, {zero} {{alignment = {memory.align} : i32}}"
             val = e.op(f"{text} : (!llvm.ptr, {mask.type}, {type_}) -> {type_}", memory.dtype, lanes)
         return e.cast(val, dtype)
 

@@ -144,8 +144,8 @@ def check(
     machine: Machine,
     widest: Sequence[int],
 ) -> None:
-    """Raises :class:`ScheduleError` where memory is not as ``access`` assumes for these sizes. ``widest``: the bytes of the
-    widest vector of each input and output."""
+    """Raises :class:`ScheduleError` where memory is not as ``access`` assumes for these sizes. ``widest``: the bytes of
+    the widest vector of each input and output."""
     reach = analysis.once(_Reach, along_kept)
     narrow, divided, limits, multiples = reach.bounds()(env, alignments)
     lanes, both = access.lanes, analysis.inputs + analysis.outputs

@@ -183,7 +183,8 @@ def walk_down(name: str, analysis: Analysis, slots: Slots, p) -> GpuKernel:
                         v = e.cast(v, memory.dtype)
                         align = min(16, lanes * memory.dtype.bytes)  # lanes divide the columns
                         e.line(
-                            f"llvm.store {v}, {k.address(memory, offset)} {{alignment = {align} : i64}} : {v.type}, !llvm.ptr<1>"
+                            f"llvm.store {v}, {k.address(memory, offset)} {{alignment = {align} : i64}} : "
+                            f"{v.type}, !llvm.ptr<1>"
                         )
     if full:
 

@@ -34,10 +34,8 @@ from mlirfuse.schedule.scheduler import Alignments, Sizes, power_of_two, require
 
 MOST_HELD = 512  # elements of a turn of a thread: more is only longer to compile
 SHARED = 48 << 10  # bytes a block may use without asking
-FOLDED, MANY = (
-    64,
-    8 << 20,
-)  # folded rows, of 512 rows at least, that are worth it; elements of which a quarter as many are, of any number of rows
+# folded rows, of 512 rows at least, that are worth it; elements of which a quarter as many are, of any number of rows
+FOLDED, MANY = 64, 8 << 20
 KEPT = 32  # elements of columns that a thread keeps in registers
 
 

@@ -127,7 +127,10 @@ class GpuBody:
             ("dynamic", "external", 0, self.dynamic_bytes),
         ):
             if used:
-                shared += f"  llvm.mlir.global {linkage} @{self.name}_{what}() {{addr_space = 3 : i32, alignment = 16 : i64}} : !llvm.array<{count} x i8>\n"
+                shared += (
+                    f"  llvm.mlir.global {linkage} @{self.name}_{what}() {{addr_space = 3 : i32, "
+                    f"alignment = 16 : i64}} : !llvm.array<{count} x i8>\n"
+                )
         parameters = ", ".join(
             f"{name}: {type_}" + (" {llvm.noalias}" if "ptr" in type_ else "")
             for name, type_ in self.args.passed.values()
@@ -165,7 +168,8 @@ class GpuBody:
         name, types = e.fresh(), ", ".join(v.type for v in carried)
         pairs = ", ".join(f"{a} = {b}" for a, b in zip(inner, carried))
         with self.k.region(
-            f"{name}:{len(carried)} = scf.for {i} = {low} to {high} step {by} iter_args({pairs}) -> ({types}) : {kind} {{",
+            f"{name}:{len(carried)} = scf.for {i} = {low} to {high} step {by} iter_args({pairs}) "
+            f"-> ({types}) : {kind} {{",
             AS_IT_IS,
         ):
             following = body(Val(i, self.index), inner)
@@ -232,7 +236,8 @@ class GpuBody:
         words = [e.op(f"llvm.bitcast {val} : {val.type} to i16", dt.u16)] if short else e.words(val)
         held = [
             e.op(
-                f'llvm.inline_asm has_side_effects "", "={"h" if short else "r"},0" {word} : ({word.type}) -> {word.type}',
+                f'llvm.inline_asm has_side_effects "", "={"h" if short else "r"},0" {word} : '
+                f"({word.type}) -> {word.type}",
                 word.dtype,
             )
             for word in words
@@ -265,7 +270,8 @@ class GpuBody:
         memory, name = self.e.fresh(), self.e.fresh()
         self.e.line(f"{memory} = llvm.mlir.addressof @{self.name}_dynamic : !llvm.ptr<3>")
         self.e.line(
-            f"{name} = llvm.getelementptr {memory}[{self.e.add(offset, base)}] : (!llvm.ptr<3>, i32) -> !llvm.ptr<3>, i8"
+            f"{name} = llvm.getelementptr {memory}[{self.e.add(offset, base)}] : "
+            "(!llvm.ptr<3>, i32) -> !llvm.ptr<3>, i8"
         )
         return name
 
@@ -281,7 +287,8 @@ class GpuBody:
     def shared_store(self, address: str, val: Val, align: int = 0, space: int = 3) -> None:
         val = self.e.cast(val, dt.u8) if val.dtype is dt.bool_ else val
         self.e.line(
-            f"llvm.store {val}, {address} {{alignment = {align or val.dtype.bytes} : i64}} : {val.type}, !llvm.ptr<{space}>"
+            f"llvm.store {val}, {address} {{alignment = {align or val.dtype.bytes} : i64}} : "
+            f"{val.type}, !llvm.ptr<{space}>"
         )
 
     def shared_load(self, address: str, dtype: dt.DType, lanes: int = 1, align: int = 0) -> Val:

@@ -148,9 +148,9 @@ class Pointwise(GpuScheduler[Params]):
         return not analysis.phases and not analysis.partials and not analysis.finishing
 
     def candidates(self, analysis: Analysis, env: Sizes, alignments: Alignments, machine: Machine) -> Iterator[Params]:
-        """Blocks of 512 threads over the columns, of 256 where there is little to do or more of those would have work, or
-        over several rows where columns are few; several vectors a thread where a vector is short and there is work for
-        all threads, or where the second-level cache holds much of what is moved and memory is not what threads wait
+        """Blocks of 512 threads over the columns, of 256 where there is little to do or more of those would have work,
+        or over several rows where columns are few; several vectors a thread where a vector is short and there is work
+        for all threads, or where the second-level cache holds much of what is moved and memory is not what threads wait
         for."""
         read, written = moved(analysis, env, machine)
         cached = read + written < STAYING

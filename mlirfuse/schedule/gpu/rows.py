@@ -1,10 +1,11 @@
 """Inner reductions and normalizations on a GPU: a row (the reduced axes, contiguous) belongs to a warp, a block or a
 cluster.
 
-*Persistent*: each thread keeps its part of the row (``chunks`` vectors) in registers or, ``staged``, in shared memory: memory is read once,
-however many phases of reductions there are. A row longer than a block shall hold is spread over a cluster of blocks
-that combine through each other's shared memory. *Looped* (``chunks == 0``): every phase passes over the row again.
-*Split*: a single phase with few rows is spread over several blocks a row, whose accumulators a second kernel combines.
+*Persistent*: each thread keeps its part of the row (``chunks`` vectors) in registers or, ``staged``, in shared memory:
+memory is read once, however many phases of reductions there are. A row longer than a block shall hold is spread over a
+cluster of blocks that combine through each other's shared memory. *Looped* (``chunks == 0``): every phase passes over
+the row again. *Split*: a single phase with few rows is spread over several blocks a row, whose accumulators a second
+kernel combines.
 
 Threads past the row's end read a clamped vector whose lanes are replaced by the reduction's identity.
 """

@@ -1,5 +1,5 @@
-"""Segments in stages on a GPU: by phases of reductions; and reductions within rows with sums over rows, in one pass over the
-rows or apart."""
+"""Segments in stages on a GPU: by phases of reductions; and reductions within rows with sums over rows, in one pass
+over the rows or apart."""
 
 from __future__ import annotations
 

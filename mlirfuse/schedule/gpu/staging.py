@@ -42,7 +42,8 @@ class Staging:
                 self._start_hinted(self._address(stage, at), k.place(value, env))
                 continue
             e.line(
-                f"nvvm.cp.async.shared.global {self._address(stage, at)}, {k.place(value, env)}, {nbytes}, cache =  {cache} : !llvm.ptr<3>, !llvm.ptr<1>"
+                f"nvvm.cp.async.shared.global {self._address(stage, at)}, {k.place(value, env)}, {nbytes}, "
+                f"cache =  {cache} : !llvm.ptr<3>, !llvm.ptr<1>"
             )
         e.line("nvvm.cp.async.commit.group")
 
@@ -54,7 +55,8 @@ class Staging:
         address = e.xor(e.op(f"llvm.ptrtoint {there} : !llvm.ptr<3> to i32", dt.i32), self.nothing)
         text = "cp.async.cg.shared.global.L2::cache_hint [$0], [$1], 16, $2;"
         e.line(
-            f'llvm.inline_asm has_side_effects "{text}", "r,l,l" {address}, {here}, {self.body.k.policy()} : (i32, !llvm.ptr<1>, i64) -> ()'
+            f'llvm.inline_asm has_side_effects "{text}", "r,l,l" {address}, {here}, '
+            f"{self.body.k.policy()} : (i32, !llvm.ptr<1>, i64) -> ()"
         )
 
     def put(self, stage: Val, vals: list[Val]) -> None:
