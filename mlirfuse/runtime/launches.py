@@ -146,7 +146,7 @@ def restrided(array, shape: tuple[int, ...], strides: list[int]):
     running = 1
     for stride, extent in dense:
         if stride != running:
-            raise ShapeError(f"a tensor of shape {shape} came with other strides than {tuple(strides)}")
+            return _with_gaps(array, shape, strides)
         running *= extent
     order = sorted(range(len(shape)), key=lambda d: (-strides[d], d))
     back = [order.index(d) for d in range(len(shape))]
@@ -160,3 +160,21 @@ def restrided(array, shape: tuple[int, ...], strides: list[int]):
         return cupy.ascontiguousarray(array.transpose(order)).transpose(back)
     host = arrays.to_numpy(array)
     return arrays.from_numpy(np.ascontiguousarray(host), array)
+
+
+def _with_gaps(array, shape: tuple[int, ...], strides: list[int]):
+    """As :func:`restrided`, for strides that leave places free. Raises :class:`ShapeError` for those that share some."""
+    reach = 1
+    for stride, extent in sorted((s, n) for s, n in zip(strides, shape) if n != 1):
+        if stride < reach:
+            raise ShapeError(f"a tensor of shape {shape} came with other strides than {tuple(strides)}")
+        reach += stride * (extent - 1)
+    if arrays.framework(array) == "torch":
+        made = array.new_empty(reach).as_strided(shape, strides)
+        return made.copy_(array)
+    if not isinstance(array, np.ndarray):
+        raise ShapeError(f"a tensor of shape {shape} came with other strides than {tuple(strides)}")
+    places = np.empty(reach, array.dtype)
+    made = np.lib.stride_tricks.as_strided(places, shape, [n * array.itemsize for n in strides])
+    made[...] = array
+    return made

@@ -108,8 +108,8 @@ SUM_AND_POINTWISE = {"cpu": 3, "sm_90": 2, "segments": 2}
 
 def ran(fd) -> list[int]:
     """The launches of what has been compiled for a definition."""
-    executors = [e for planned in fd._finished().planned.values() for e in planned.compiled.values()]
-    return [variant.kernels for e in executors for variant in e.program.variants.values()]
+    kinds = fd._finished().runner().kinds.all()
+    return [variant.kernels for kind in kinds for variant in kind.executor.program.variants.values()]
 
 
 @pytest.mark.parametrize("shape", [(16, 16, 64), (16, 512, 4096)])

@@ -163,8 +163,13 @@ def test_views_around_a_normalization(norm):
 def test_library_ops_take_views_as_they_are(monkeypatch):
     from mlirfuse.runtime import library
 
-    seen, run = [], library.run
-    monkeypatch.setattr(library, "run", lambda op, given, *rest: (seen.append(given), run(op, given, *rest))[1])
+    seen, function = [], library.function
+
+    def watched(op, env):
+        compute = function(op, env)
+        return lambda like, *given: (seen.append(given), compute(like, *given))[1]
+
+    monkeypatch.setattr(library, "function", watched)
     x, w = array(FLAT), array((24, 40))
     compiled = mlirfuse.jit(lambda x, w: x.reshape(-1, 40) @ w.T, fallback=False)
     assert compiled.explain(x, w).launches == 0
