@@ -11,13 +11,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from test_torch_ways import same  # noqa: E402
+from test_torch_ways import same
 
-from mlirfuse.core.errors import CompileError  # noqa: E402
-from mlirfuse.frontend.torch import backend, repro  # noqa: E402
-from mlirfuse.passes import pipelines  # noqa: E402
-from mlirfuse.passes.segment import SegmentPass  # noqa: E402
-from mlirfuse.runtime.program import Program  # noqa: E402
+from mlirfuse.core.errors import CompileError
+from mlirfuse.frontend.torch import backend, repro
+from mlirfuse.passes import pipelines
+from mlirfuse.passes.segment import SegmentPass
+from mlirfuse.runtime.program import Program
 
 
 @pytest.fixture(autouse=True)
