@@ -163,7 +163,7 @@ def restrided(array, shape: tuple[int, ...], strides: list[int]):
 
 
 def _with_gaps(array, shape: tuple[int, ...], strides: list[int]):
-    """As :func:`restrided`, for strides that leave places free. Raises :class:`ShapeError` for those that share some."""
+    """As :func:`restrided`, for strides that leave places free. Raises :class:`ShapeError` where elements share one."""
     reach = 1
     for stride, extent in sorted((s, n) for s, n in zip(strides, shape) if n != 1):
         if stride < reach:
