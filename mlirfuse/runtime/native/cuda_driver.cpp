@@ -65,7 +65,8 @@ Library make_library() {
 // process exits.
 std::atomic<const Library*> opened{nullptr};
 
-// CUDA does not work in the child of a process that has used it, where a call may also hang on what another thread held.
+// CUDA does not work in the child of a process that has used it, where a call may also hang on what another thread
+// held.
 void close_after_fork() {
   const Library* before = opened.load(std::memory_order_acquire);
   if (before && !before->problem.empty()) return;
