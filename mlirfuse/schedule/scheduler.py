@@ -27,8 +27,9 @@ Written = Iterator[tuple[Analysis, list[Any]]]  # the kernels of a segment, or o
 class Scheduler(ABC, Generic[P, M]):
     """One way to make kernels of a segment.
 
-    ``parameters`` is what decides their code: a named tuple of bools, ints, strings, tuples of those and named tuples,
-    since it is hashed and compared whenever a call has new sizes. Two calls with the same parameters run the same code.
+    ``parameters`` is the class of what decides their code: a named tuple of bools, ints, strings, tuples of those and
+    named tuples, since it is hashed and compared whenever a call has new sizes. Two calls with the same parameters run
+    the same code.
     """
 
     name: ClassVar[str]

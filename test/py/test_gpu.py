@@ -4,12 +4,12 @@ import itertools
 
 import numpy as np
 import pytest
+from fitted import fit
 
 import mlirfuse
 import mlirfuse.numpy as mnp
 from mlirfuse import _native
 from mlirfuse.core.errors import CudaError
-from mlirfuse.schedule.gpu import access as gpu_access
 from mlirfuse.schedule.gpu import columns as gpu_columns
 from mlirfuse.schedule.gpu.choice import SCHEDULERS
 
@@ -316,7 +316,7 @@ def test_every_candidate(fn, shapes, dtype):
 ])  # fmt: skip
 def test_inputs_that_stay_in_the_cache(fn, shapes, dtype, monkeypatch):
     """What kernels of large tensors do, done on small ones."""
-    monkeypatch.setattr(gpu_access, "STAYING", 0)
+    fit(monkeypatch, "access", staying=0)
     test_every_candidate(fn, shapes, dtype)
 
 

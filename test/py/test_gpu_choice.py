@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from dataclasses import replace
 
 import ml_dtypes
 import numpy as np
@@ -15,14 +16,12 @@ from mlirfuse.lowering.slots import inverse_of
 from mlirfuse.runtime.program import Program
 from mlirfuse.schedule import staged, targets
 from mlirfuse.schedule.gpu import access as gpu_access
+from mlirfuse.schedule.gpu import column_choice, models, row_choice
 from mlirfuse.schedule.gpu import (
     columns as gpu_columns,
 )
 from mlirfuse.schedule.gpu import (
     inner_outer as gpu_inner_outer,
-)
-from mlirfuse.schedule.gpu import (
-    rows as gpu_rows,
 )
 from mlirfuse.schedule.gpu.choice import SCHEDULERS
 
@@ -673,7 +672,11 @@ def test_numbers_of_rows_that_differ_little_share_a_choice(fn, shapes, monkeypat
     """A call with some rows more or fewer does not run the model again; one with many fewer does, where their number
     matters."""
     worked_out = []
-    for owner, name in ((gpu_rows._Rows, "choice"), (gpu_columns._Columns, "choice"), (gpu_inner_outer, "_ordered")):
+    for owner, name in (
+        (row_choice.RowsOfSize, "choice"),
+        (column_choice.ColumnsOfSize, "choice"),
+        (gpu_inner_outer, "_ordered"),
+    ):
         made = getattr(owner, name)
         monkeypatch.setattr(owner, name, lambda *given, made=made, name=name: worked_out.append(name) or made(*given))
     lowered = mlirfuse.jit(fn, target="cuda:sm_90").lower(*(np.empty(shape, np.float32) for shape in shapes))
@@ -692,5 +695,20 @@ def test_numbers_of_rows_that_differ_little_share_a_choice(fn, shapes, monkeypat
 
 def test_numbers_of_rows_are_known_to_a_32nd():
     for rows in (*range(1, 5000), 10**6, 2**31):
-        assert rows * 31 / 32 < gpu_rows._leading_bits(rows) <= rows
-    assert all(gpu_rows._leading_bits(rows) == rows for rows in (*range(64), 132, 264))
+        assert rows * 31 / 32 < row_choice.leading_bits(rows) <= rows
+    assert all(row_choice.leading_bits(rows) == rows for rows in (*range(64), 132, 264))
+
+
+def test_another_gpu_is_fitted_by_filling_in_fields(monkeypatch):
+    """A threshold of the model of an architecture changes the choices for it, and for no other."""
+
+    def threads(chip: str) -> int:
+        lowered = mlirfuse.jit(lambda x: mnp.softmax(x, axis=-1), target=chip).lower(np.empty((8192, 4096), np.float32))
+        program = Program(lowered.segmented(), targets.of(chip), lowered.env)
+        (params,) = program.parameters(lowered.env, {})
+        return params.tx
+
+    before = threads("cuda:sm_90"), threads("cuda:sm_80")
+    rows = replace(models.SM_90.rows, registers=replace(models.SM_90.rows.registers, usual=8))  # 8 of 512 threads
+    monkeypatch.setitem(models.MODELS, 80, replace(models.SM_90, rows=rows))
+    assert (threads("cuda:sm_90"), threads("cuda:sm_80")) == (before[0], 2 * before[1])

@@ -10,6 +10,7 @@ import math
 import ml_dtypes
 import numpy as np
 import pytest
+from fitted import fit
 from ptx_emulator import EmulationError, Launch, Memory, parse, room_for
 
 import mlirfuse
@@ -19,12 +20,8 @@ from mlirfuse.ir import sizes as sz
 from mlirfuse.runtime import load
 from mlirfuse.runtime.program import Program, Variant
 from mlirfuse.schedule import staged, targets
-from mlirfuse.schedule.gpu import access as gpu_access
 from mlirfuse.schedule.gpu import (
     columns as gpu_columns,
-)
-from mlirfuse.schedule.gpu import (
-    pointwise as gpu_pointwise,
 )
 from mlirfuse.schedule.gpu import (
     rows as gpu_rows,
@@ -375,7 +372,7 @@ def test_vectors_across_rows(fn, inputs):
 @pytest.mark.parametrize("shape, dtype", [((128, 33), np.float16), ((64, 35), np.float32), ((144, 31), np.float16)])
 def test_few_odd_rows_that_are_folded(shape, dtype, monkeypatch):
     """As they are of many elements, done on few."""
-    monkeypatch.setattr(gpu_columns, "MANY", 0)
+    fit(monkeypatch, "columns", folded_many=0)
     check(lambda x: (x.sum(0), x.max(0)), normal(*shape, dtype=dtype), only=lambda p: p.fold > 1)
 
 
@@ -451,7 +448,7 @@ def test_columns_whose_parts_meet_in_a_cluster(fn, shape, dtype):
 @pytest.mark.parametrize("several", [1, 2])
 def test_rows_in_parts(shape, weights, several, monkeypatch):
     """What large tensors of half types take, done on small ones."""
-    monkeypatch.setattr(gpu_pointwise, "MANY", several * 8)
+    fit(monkeypatch, "pointwise", folded=several * 8)
     inputs = [normal(*shape, dtype=np.float16), normal(*weights), normal(*weights)]
     check(lambda x, m, s: ((x - m) * s).astype(np.float16), *inputs, only=lambda p: p.parts > 1, candidates=1)
 
@@ -477,13 +474,13 @@ def test_elements_where_vectors_cannot_cross_rows(fn, inputs):
 )
 def test_inputs_that_stay_in_the_cache(fn, inputs, monkeypatch):
     """What large tensors' kernels do, done on small ones."""
-    monkeypatch.setattr(gpu_access, "STAYING", 0)
+    fit(monkeypatch, "access", staying=0)
     assert "createpolicy" in mlirfuse.jit(fn, target="cuda:sm_90").lower(*inputs).as_text("ptx")
     check(fn, *inputs, candidates=2)
 
 
 def test_rows_that_begin_at_any_element_stay_in_the_cache(monkeypatch):
-    monkeypatch.setattr(gpu_access, "STAYING", 0)
+    fit(monkeypatch, "access", staying=0)
     check(softmax, normal(3, 2049, dtype=np.float16), only=lambda p: shifted(p) and p.access.hint, candidates=3)
 
 

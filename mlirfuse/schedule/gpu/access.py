@@ -14,13 +14,10 @@ from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
 from mlirfuse.ir.sizes import Size
 from mlirfuse.lowering.kernel import PASS_L1, STAY_L2
+from mlirfuse.schedule.gpu.models import model_of
 from mlirfuse.schedule.scheduler import power_of_two, require
 
 WIDEST = 16  # bytes of the widest access
-# Second-level caches full that a kernel reads and writes, where hints begin to help or to hurt.
-REDUCED = 4  # up to here what is only reduced passes the first-level cache: time -12% for one, +3% for twenty
-# from here on what else is read stays in the second-level one: copies -0.5%, transposes -1%, softmax -0.8 to -1.5%
-STAYING = 1.5
 
 
 class Access(NamedTuple):
@@ -42,11 +39,13 @@ def moved(analysis: Analysis, env: dict[str, int], machine: Machine) -> tuple[fl
     return read / machine.l2_bytes, written / machine.l2_bytes
 
 
-def hint_of(analysis: Analysis, read: float, written: float, machine: Machine) -> str:
-    """How the caches shall treat what is read once, if so many second-level caches full are read and written."""
+def hint_of(analysis: Analysis, env: dict[str, int], machine: Machine) -> str:
+    """How the caches shall treat what is read once, by how much is read and written."""
+    model = model_of(machine).access
+    read, written = analysis.values(_bytes, env)
     if analysis.phases and analysis.once(only_reduces):
-        return PASS_L1 if read <= REDUCED else ""
-    return STAY_L2 if read + written >= STAYING and machine.cache_policies else ""
+        return PASS_L1 if read <= model.reduced * machine.l2_bytes else ""
+    return STAY_L2 if read + written >= model.staying * machine.l2_bytes and machine.cache_policies else ""
 
 
 def only_reduces(analysis: Analysis) -> bool:

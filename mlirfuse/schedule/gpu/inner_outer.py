@@ -24,16 +24,14 @@ from mlirfuse.lowering.kernel import Env, Index
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu import staging as gpu_staging
-from mlirfuse.schedule.gpu.access import Access, access_of, hint_of, moved
+from mlirfuse.schedule.gpu.access import Access, access_of, hint_of
+from mlirfuse.schedule.gpu.models import InnerOuterModel, model_of
 from mlirfuse.schedule.gpu.row_body import Place, Rows, at_own_index, row_inputs
-from mlirfuse.schedule.gpu.rows import MOST_HELD, REGISTERS
+from mlirfuse.schedule.gpu.row_choice import REGISTERS
+from mlirfuse.schedule.gpu.rows import MOST_HELD
 from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_threads
 from mlirfuse.schedule.gpu.staging import Staging, streamed_inputs
 from mlirfuse.schedule.scheduler import Alignments, Sizes, require
-
-BEGINNING = (
-    6 << 20
-)  # bytes that an H100 reads in the time (2 µs) that each sum adds to the beginning and the end of blocks
 
 
 class Params(NamedTuple):
@@ -280,7 +278,7 @@ class InnerOuter(GpuScheduler[Params]):
         return bool(analysis.partials) and not analysis.finishing
 
     def candidates(self, analysis: Analysis, env: Sizes, alignments: Alignments, machine: Machine) -> Iterator[Params]:
-        hint = hint_of(analysis, *moved(analysis, env, machine), machine)
+        hint = hint_of(analysis, env, machine)
         access = access_of(analysis, False, env, alignments, hint)
         _, length = analysis.values(_extents, env)
         first = analysis.remembered(_first, access, length, machine)
@@ -330,13 +328,16 @@ def _ordered(analysis: Analysis, access: Access, length: int, machine) -> Iterat
     half types, or those of 1024 threads, which have no registers for the next: of others the bounds of each copy cost
     more than that gives, as the copies themselves do of the shortest rows."""
     lanes, (registers, nbytes, halves) = access.lanes, analysis.once(_registers)
-    room = machine.shared_per_block // 2 - 2048  # two blocks a multiprocessor
+    model = model_of(machine).inner_outer
+    room = machine.shared_per_block // 2 - model.left_shared  # two blocks a multiprocessor
 
     def unstaged() -> Iterator[Params]:
-        for tx, chunks in _places(length, lanes, lanes * registers, halves):
-            threads = (128, 256, 512) if chunks * lanes > 16 or chunks == 16 else (256, 512, 128)
+        for tx, chunks in _places(length, lanes, lanes * registers, halves, model):
+            usual, less, more = model.block, model.block // 2, model.block * 2
+            much = chunks * lanes > model.widened or chunks == model.most_chunks
+            threads = (less, usual, more) if much else (usual, more, less)
             for ty in [
-                *(n // tx for n in threads if tx < 256 and n > tx),
+                *(n // tx for n in threads if tx < model.block and n > tx),
                 1,
             ]:  # several rows only where one has few threads
                 if _meeting(analysis, access, tx, ty, chunks) <= room:
@@ -349,7 +350,7 @@ def _ordered(analysis: Analysis, access: Access, length: int, machine) -> Iterat
         exact = p.whole == p.chunks
         ahead = (
             p._replace(stages=n)
-            for n in ((3, 2, 4, 6) if exact else (2, 3, 4, 6))
+            for n in (model.stages if exact else model.stages_odd)
             if staged and n * turn + others <= most
         )
         first = p.tx > 8 if exact else (p.tx > 512 and lanes > 1) or (8 < p.tx < 256 and lanes > 2 and halves)
@@ -359,7 +360,7 @@ def _ordered(analysis: Analysis, access: Access, length: int, machine) -> Iterat
 
 
 @functools.lru_cache
-def _places(length: int, lanes: int, registers: float, halves: bool) -> list[tuple[int, int]]:
+def _places(length: int, lanes: int, registers: float, halves: bool, model: InnerOuterModel) -> list[tuple[int, int]]:
     """Threads a row and vectors a thread, best first. A thread's share of inputs (this turn's and the next one's) and
     accumulators, ``registers`` a vector, is at most 96, about 64 where there is a choice but for long odd rows of half
     types: few threads a row, all with as much of it or few with less."""
@@ -368,13 +369,15 @@ def _places(length: int, lanes: int, registers: float, halves: bool) -> list[tup
     def cost(place: tuple[int, int]) -> tuple:
         tx, chunks = place
         over = tx * chunks * lanes - length  # elements behind the row's end that threads have
-        long = over and halves and tx >= 256
-        if chunks > (32 if long else 16):
+        long = over and halves and tx >= model.long_threads
+        if chunks > (model.most_chunks_long if long else model.most_chunks):
             return (True, 0, -tx)
-        return (False, over, chunks * registers > (96 if long else 64), tx)
+        return (False, over, chunks * registers > (model.most_registers if long else model.registers), tx)
 
     places = [(tx, -(-vectors // tx)) for tx in (1024, 512, 256, 128, 64, 32, 16, 8)]
-    return sorted((p for p in places if p[1] * registers <= 96 and (p[0] == 8 or p[0] < 2 * vectors)), key=cost)
+    return sorted(
+        (p for p in places if p[1] * registers <= model.most_registers and (p[0] == 8 or p[0] < 2 * vectors)), key=cost
+    )
 
 
 def _registers(analysis: Analysis) -> tuple[float, int, bool]:
@@ -390,7 +393,7 @@ def few(analysis: Analysis, env: dict[str, int]) -> bool:
     return _more_to_read(analysis, env) <= 0
 
 
-def better_apart(analysis: Analysis, p: Params, env: dict[str, int]) -> bool:
+def better_apart(analysis: Analysis, p: Params, env: dict[str, int], machine: Machine) -> bool:
     """Whether rows and columns by themselves take less time than one pass over the rows: where a multiprocessor's
     registers do not hold a row's elements, each input's, each sum's and each weight's; or where reading the inputs
     again takes less than writing and reading the partial sums, and than blocks need to begin and to add up their rows:
@@ -400,9 +403,9 @@ def better_apart(analysis: Analysis, p: Params, env: dict[str, int]) -> bool:
     held = p.chunks * p.access.lanes * p.tx * (len(streamed) + len(shared) + len(analysis.partials))
     if not p.chunks or held > REGISTERS:
         return True
-    return length * _more_to_read(analysis, env) < BEGINNING * len(analysis.partials) / (
-        8 if p.access.lanes == 1 else 1
-    )
+    model = model_of(machine).inner_outer
+    beginning = model.beginning * len(analysis.partials)
+    return length * _more_to_read(analysis, env) < beginning / (model.beginning_elements if p.access.lanes == 1 else 1)
 
 
 def _more_to_read(analysis: Analysis, env: dict[str, int]) -> int:

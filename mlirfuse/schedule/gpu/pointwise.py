@@ -23,13 +23,13 @@ from mlirfuse.ir.sizes import Size
 from mlirfuse.lowering.kernel import ZERO, Env, Flat, Index
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
-from mlirfuse.schedule.gpu.access import STAYING, Access, access_of, hint_of, moved
+from mlirfuse.schedule.gpu.access import Access, access_of, hint_of, moved
 from mlirfuse.schedule.gpu.kernel import GpuBody
+from mlirfuse.schedule.gpu.models import model_of
 from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_threads
 from mlirfuse.schedule.scheduler import Alignments, Sizes, require
 
 MOST_UNROLLED = 64  # vectors of a thread along columns or rows: more is only longer to compile
-MANY = 1 << 20  # elements from which on rows are folded to several parts
 
 
 class Params(NamedTuple):
@@ -153,10 +153,11 @@ class Pointwise(GpuScheduler[Params]):
         for all threads, or where the second-level cache holds much of what is moved and memory is not what threads wait
         for."""
         read, written = moved(analysis, env, machine)
-        cached = read + written < STAYING
-        access = access_of(analysis, True, env, alignments, hint_of(analysis, read, written, machine))
+        model = model_of(machine).pointwise
+        cached = read + written < model_of(machine).access.staying
+        access = access_of(analysis, True, env, alignments, hint_of(analysis, env, machine))
         columns, rows = analysis.values(_plain_extents, env)
-        parts, access = _folded(analysis, access, env, alignments) if columns % 8 else (0, access)
+        parts, access = _folded(analysis, access, env, alignments, model.folded) if columns % 8 else (0, access)
         if parts:
             columns, rows = analysis.values(_flat_extents, env)
         vectors = -(-columns // access.lanes)
@@ -177,15 +178,21 @@ class Pointwise(GpuScheduler[Params]):
                     break
             return Params(access, tx, ty, across, down, min(parts, 1))
 
-        several_rows = vectors < 256  # a block spans rows
+        several_rows = vectors < model.several_rows  # a block spans rows
         few = vectors * rows < machine.sm_count * machine.threads_per_sm
-        threads = 256 if several_rows or few or -(-vectors // 512) * 2 > -(-vectors // 256) else 512
-        rows_a_thread = (4 if len(analysis.inputs) == 1 else 2) if cached else 1
-        first = params(threads, rows_a_thread if several_rows else analysis.once(_vectors_a_thread, access.lanes))
+        large, small = model.block, model.small_block
+        threads = small if several_rows or few or -(-vectors // large) * 2 > -(-vectors // small) else large
+        rows_a_thread = model.cached_rows[len(analysis.inputs) == 1] if cached else 1
+        first = params(
+            threads,
+            rows_a_thread
+            if several_rows
+            else analysis.once(_vectors_a_thread, access.lanes, model.most_vectors, model.under_way),
+        )
         if parts > 1:
-            yield Params(access, 256, 1, 1, parts, parts)
+            yield Params(access, small, 1, 1, parts, parts)
         yield first
-        others = (params(threads, wanted) for threads in (256, 128, 512) for wanted in (1, 2, 4, 8))
+        others = (params(threads, wanted) for threads in (small, small // 2, large) for wanted in (1, 2, 4, 8))
         yield from (p for p in dict.fromkeys(others) if p != first)
 
     def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
@@ -197,7 +204,9 @@ class Pointwise(GpuScheduler[Params]):
             require(1 <= n <= MOST_UNROLLED, f"{name} = {n}: 1 to {MOST_UNROLLED}")
         outer = len(analysis.loops(analysis.kept)) - 1
         if p.parts:
-            most, access = _folded(analysis, p.access._replace(lanes=1), env, alignments)
+            most, access = _folded(
+                analysis, p.access._replace(lanes=1), env, alignments, model_of(machine).pointwise.folded
+            )
             require(most > 0, "parts: memory does not run through rows as through one, or not in vectors")
             lanes = p.access.lanes
             require(
@@ -218,7 +227,7 @@ class Pointwise(GpuScheduler[Params]):
 
 
 def _folded(
-    analysis: Analysis, access: Access, env: dict[str, int], alignments: dict[Value, int]
+    analysis: Analysis, access: Access, env: dict[str, int], alignments: dict[Value, int], many: int
 ) -> tuple[int, Access]:
     """In how many parts to fold rows for vectors that are longer than what rows admit, and the access then; 0 where
     there are none. One part, but where much is read by elements, of half types: several, which share that."""
@@ -233,7 +242,7 @@ def _folded(
     if lanes <= access.lanes:
         return 0, access
     aligns = tuple(analysis.stored(v).bytes * (lanes if v in wide else 1) for v in analysis.inputs + analysis.outputs)
-    several = lanes == 8 and analysis.once(_by_elements) > 1 and elements >= MANY
+    several = lanes == 8 and analysis.once(_by_elements) > 1 and elements >= many
     parts = next((n for n in (4, 2) if elements % (n * lanes) == 0 and rows % n == 0), 1) if several else 1
     return parts, access._replace(lanes=lanes, aligns=aligns, multiples=frozenset())
 
@@ -281,13 +290,14 @@ def _flat_extents(analysis: Analysis) -> tuple:
     return _extents(analysis, 1)
 
 
-def _vectors_a_thread(analysis: Analysis, lanes: int) -> int:
+def _vectors_a_thread(analysis: Analysis, lanes: int, most: int, under_way: int) -> int:
     """How many vectors of the columns a thread shall take: of several inputs, those among them that are sliced or
-    concatenated, about 32 bytes under way."""
+    concatenated, some bytes under way."""
     columns, domain = set((analysis.loops(analysis.kept) or [[]])[-1]), set(analysis.domain)
     inputs = [
         v
         for v in analysis.inputs
         if columns & set(analysis.axes.flat(v)) or not domain.issuperset(analysis.axes.flat(v))
     ]
-    return max(1, min(4, 32 // (lanes * max(v.dtype.bytes for v in inputs) * len(inputs)))) if len(inputs) > 1 else 1
+    nbytes = lanes * max(v.dtype.bytes for v in inputs) * len(inputs) if inputs else 0
+    return max(1, min(most, under_way // nbytes)) if len(inputs) > 1 else 1

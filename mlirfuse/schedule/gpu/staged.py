@@ -35,7 +35,7 @@ class GpuStaged(staged.Staged[Machine]):
         apart = inner_outer.few(rows, env)
         if not apart:
             first = next(found)
-            apart = inner_outer.better_apart(rows, first, env)
+            apart = inner_outer.better_apart(rows, first, env, machine)
             found = itertools.chain([first], found)
         if apart:
             yield self.in_form("apart", analysis, env, alignments, machine)

@@ -22,8 +22,9 @@ from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Index
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
-from mlirfuse.schedule.gpu.access import Access, access_of, hint_of, moved
+from mlirfuse.schedule.gpu.access import Access, access_of, hint_of
 from mlirfuse.schedule.gpu.kernel import GpuBody
+from mlirfuse.schedule.gpu.models import model_of
 from mlirfuse.schedule.gpu.scheduler import LARGEST_BLOCK, GpuScheduler
 from mlirfuse.schedule.scheduler import Alignments, Sizes, power_of_two, require
 
@@ -179,16 +180,17 @@ def _candidates(analysis: Analysis, env: Sizes, alignments: Alignments, machine:
     inputs = analysis.once(_whole_inputs)
     if not inputs:
         return
+    model = model_of(machine).transpose
     extents, rows = analysis.once(_numbers)(env)
     width = extents[-1]
     for n, extent in reversed(list(enumerate(extents[:-1]))):
         read = [(v, strides) for v, (along, strides) in zip(inputs, rows) if along[n] == 1 and along[-1] not in (0, 1)]
-        if not read or min(extent, width) <= 16 or extent * width < 4096:
+        if not read or min(extent, width) <= model.least_extent or extent * width < model.least_elements:
             continue
         positions, widest = analysis.once(_staged, tuple([v for v, _ in read]))
-        tile = 64 if widest <= 4 else 32
-        room = machine.shared_per_block // 2 if machine.shared_per_block < 96 << 10 else 48 << 10
-        positions = positions[: max(1, min(room, 48 << 10) // (tile * (tile + 4) * widest))]
+        tile = model.tile if widest <= 4 else model.tile_wide
+        room = min(model.shared, machine.shared_per_block // 2)
+        positions = positions[: max(1, room // (tile * (tile + 4) * widest))]
         lanes = max(1, 16 // max(v.dtype.bytes for v, _ in read))
         for v, strides in read:
             limit = alignments.get(v, 256)
@@ -198,13 +200,16 @@ def _candidates(analysis: Analysis, env: Sizes, alignments: Alignments, machine:
             while lanes > 1 and (extent % lanes or lanes * v.dtype.bytes > max(limit, v.dtype.bytes)):
                 lanes //= 2
         tiles = -(-extent // tile) * -(-width // tile) * math.prod(extents[:n] + extents[n + 1 : -1])
-        places = [(tile, 256), (tile // 2, 256), (tile, 512)]  # and threads
+        few, many = model.threads, model.many_threads
+        places = [(tile, few), (tile // 2, few), (tile, many)]  # and threads
         if tiles < machine.sm_count:
             places = [places[1], places[0]]  # not a tile for each multiprocessor
-        elif tiles >= 8 * machine.sm_count and tile * tile * widest >= 512 * 32:  # 32 bytes a thread
+        elif tiles >= model.many_tiles * machine.sm_count and tile * tile * widest >= many * model.thread_bytes:
             places = [places[2], *places[:2]]
-        access = access_of(analysis, True, env, alignments, hint_of(analysis, *moved(analysis, env, machine), machine))
-        along_reading = extent <= 4 * width  # else, those that run together would write to too many places
+        access = access_of(analysis, True, env, alignments, hint_of(analysis, env, machine))
+        along_reading = (
+            extent <= model.along_reading * width
+        )  # else, those that run together would write to too many places
         for (size, threads), first in itertools.product(places, (along_reading, not along_reading)):
             most = size * size // threads  # lanes of vectors of which a tile has one for each thread
             read_lanes, write_lanes = min(lanes, most), min(access.lanes, most)

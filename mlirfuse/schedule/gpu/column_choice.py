@@ -1,0 +1,543 @@
+"""Which columns of a GPU's kernels are kept where, and by how many threads: what :mod:`mlirfuse.schedule.gpu.columns`
+chooses for the sizes of a call, by the thresholds of :mod:`mlirfuse.schedule.gpu.models`."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from mlirfuse.analysis import joint
+from mlirfuse.analysis.phases import Analysis, size_of
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.graph import Value
+from mlirfuse.lowering import reductions as red
+from mlirfuse.schedule.gpu.access import Access
+from mlirfuse.schedule.gpu.gathered_columns import shared_elements
+from mlirfuse.schedule.gpu.models import model_of
+from mlirfuse.schedule.gpu.staged_columns import possible
+from mlirfuse.schedule.gpu.staging import streamed_inputs
+
+SHARED = 48 << 10  # bytes a block may use without asking
+
+
+class Params(NamedTuple):
+    """What columns may have; ``tx``, ``ty`` and ``split`` are powers of two."""
+
+    access: Access
+    tx: int  # threads along columns
+    ty: int  # along rows
+    unroll: int  # rows in flight a thread
+    split: int = 1  # blocks along the rows, each a part
+    fold: int = 1  # rows that are taken as one
+    # each turn sees to it that its rows are there, so that what is left over takes one turn and not one a row
+    checked: bool = False
+    held: bool = False  # all rows are taken in one turn, and kept in registers
+    gathered: bool = False  # the rows of a fold meet in a block, not in the second kernel
+    chunks: int = 0  # rows of a thread that shared memory keeps
+    cluster: int = 1  # blocks that share columns, and what they have of them without a second kernel
+
+
+def extents(analysis: Analysis) -> tuple:
+    """Columns, what is above each other of them among the kept axes, rows."""
+    loops = analysis.loops(analysis.kept)
+    return (
+        size_of(loops[-1]),
+        sz.product(size_of(loop) for loop in loops[:-1]),
+        sz.product(a.size for a in analysis.reduced),
+    )
+
+
+class _Needs(NamedTuple):
+    """What columns need whatever their sizes."""
+
+    one_pass: bool  # one over the columns does
+    accumulators: int  # of a column in the first pass
+    held_bytes: int  # of the accumulators of all passes, each of which has its own shared memory
+    element: int  # bytes of the widest input's elements
+    inputs: int  # with elements of their own along the columns
+    written: int  # outputs with such
+    exponentials: bool  # of each element
+
+
+def needs_of(analysis: Analysis) -> _Needs:
+    reduced, late, phases = set(analysis.reduced), analysis.late_values(), analysis.once(joint.online)
+    wide = [v for v in analysis.outputs if reduced & set(analysis.axes.flat(v))]
+    held = [[d for op in phase for d in red.accumulator_types(op)] for phase in phases]
+    down = [v.dtype.bytes for v in analysis.inputs if reduced & set(analysis.axes.flat(v))]
+    one_pass = len(phases) == 1 and late.isdisjoint(wide)
+    exponentials = any(op.name == "exp" and reduced & set(analysis.axes.flat(op.result)) for op in analysis.ops)
+    return _Needs(
+        one_pass,
+        len(held[0]),
+        sum(d.bytes for phase in held for d in phase),
+        max(down, default=4),
+        max(1, len(down)),
+        len(wide),
+        exponentials,
+    )
+
+
+def _staged_bytes(analysis: Analysis) -> int:
+    """Of one column's elements in a row."""
+    return sum(v.dtype.bytes for v in streamed_inputs(analysis))
+
+
+def _folds(analysis: Analysis) -> bool:
+    """Whether rows can be folded: all that is read lies in memory row behind row, and only sums over the columns come
+    of it."""
+    kept, reduced = analysis.loops(analysis.kept), analysis.loops(analysis.reduced)
+    if (
+        len(kept) != 1
+        or len(reduced) != 1
+        or analysis.pinned
+        or any(op.row.accumulator == "position" for op in analysis.phases[0])
+    ):
+        return False
+    if any(
+        op.row.kind == "random" for op in analysis.ops
+    ):  # an element's number is counted in its own tensor's shape, from row and column apart
+        return False
+    domain, size = set(analysis.domain), size_of(kept[0])
+    steps = [
+        (analysis.axis_stride(v, kept[0][-1]), analysis.axis_stride(v, reduced[0][-1]))
+        for v in analysis.inputs
+        if v.rank
+    ]
+    wide = any(set(analysis.reduced) & set(analysis.axes.flat(v)) for v in analysis.outputs)
+    return (
+        not wide
+        and all(s == (1, size) for s in steps)
+        and all(domain == set(analysis.axes.flat(v)) for v in analysis.inputs if v.rank)
+    )
+
+
+def _widest(analysis: Analysis) -> tuple[list[Value], int]:
+    """The inputs with dimensions, and the elements of each that an access of at most 16 bytes has."""
+    wide = [v for v in analysis.inputs if v.rank]
+    return wide, min(16 // max((v.dtype.bytes for v in wide), default=16), 8)
+
+
+def folded(analysis: Analysis, access: Access, env: dict[str, int], alignments: dict[Value, int]) -> tuple[int, Access]:
+    """How many rows to take as one so that vectors of 16 bytes divide it, and the access then; 1 where that is not to
+    be had."""
+    columns, _, rows = analysis.values(extents, env)
+    wide, lanes = analysis.once(_widest)
+    fold = lanes // min(columns & -columns, lanes)
+    if fold == 1 or access.lanes >= lanes or rows % fold or not analysis.once(_folds):
+        return 1, access
+    if any(alignments.get(v, 16) < lanes * v.dtype.bytes for v in wide):
+        return 1, access
+    aligns = [lanes * v.dtype.bytes if v in wide else v.dtype.bytes for v in analysis.inputs] + [
+        v.dtype.bytes for v in analysis.outputs
+    ]
+    return fold, access._replace(lanes=lanes, aligns=tuple(aligns), multiples=frozenset())
+
+
+class ColumnsOfSize:
+    """Columns of given sizes, and the parameters that they may have."""
+
+    def __init__(self, analysis: Analysis, access: Access, env: dict[str, int], alignments: dict[Value, int], machine):
+        self.analysis, self.machine, self.model = analysis, machine, model_of(machine).columns
+        self.sm_count, self.threads_per_sm, model = machine.sm_count, machine.threads_per_sm, self.model
+        (
+            self.one_pass,
+            self.accumulators,
+            self.held_bytes,
+            self.element,
+            self.inputs,
+            self.written,
+            self.exponentials,
+        ) = analysis.once(needs_of)
+        self.columns, self.above, self.rows = analysis.values(extents, env)
+        self.fold, self.access, self.foldable = (
+            1,
+            access,
+            (1, access),
+        )  # foldable: how blocks that gather columns fold them, where that is possible
+        self.all_columns, self.all_rows = self.columns, self.rows  # not folded
+        if self.one_pass:
+            self.foldable = folded(analysis, access, env, alignments)
+            wanted = self.foldable[0] * model.folded_rows
+            if self.rows >= (
+                wanted // 4 if self.rows * self.columns >= model.folded_many else max(wanted, model.folded_least)
+            ):
+                self.fold, self.access = self.foldable
+        self.columns, self.rows = self.columns * self.fold, self.rows // self.fold
+        self.lanes = self.access.lanes
+        self.nbytes = self.lanes * self.element  # of an access
+        self.vectors = -(-self.columns // self.lanes)
+        self.tx = 1
+        while self.tx < 32 and self.tx < self.vectors:
+            self.tx *= 2
+        self.work = self.vectors * self.above * self.rows
+        self.idle = self.blocks(self.tx) < self.sm_count  # multiprocessors that without parts have no block
+        self.little = self.idle and self.work <= model.little  # many small blocks for it, but not many parts to finish
+        self.turns = (
+            self.work // (self.blocks(self.tx) * 64 * 256) if self.little else 0
+        )  # of a thread, with 64 parts of 256 threads
+        self.many = (
+            self.rows <= model.many_rows and self.vectors * self.above >= self.sm_count * model.many_columns
+        )  # columns: few threads need to share one
+        few = self.rows <= model.few_rows or (
+            self.rows <= model.some_rows
+            and (self.work <= model.some_work or self.blocks(16) >= self.sm_count // model.some_share)
+        )
+        self.soon = self.idle and self.fold == 1 and few  # read by what blocks there are
+
+    def candidates(self) -> Iterator[Params]:
+        """Parameters worth trying, all different, the model's choice first."""
+        found = itertools.chain(() if self.one_pass else self.kept(), self.modelled())
+        first = next(found)
+        yield first
+        yield from (p for p in dict.fromkeys(found) if p != first)
+
+    def kept(self) -> Iterator[Params]:
+        """Columns that are read once, however many passes there are."""
+        found = self.kept_in_shared()
+        if found:
+            yield found
+        yield from self.in_registers()
+
+    def modelled(self) -> Iterator[Params]:
+        """Others, first the model's choice among them."""
+        first = self.choice()
+        yield first
+        yield from self.others(first)
+
+    def blocks(self, tx: int) -> int:
+        """How many there are without parts."""
+        return -(-self.vectors // tx) * self.above
+
+    def fits(self, tx: int, ty: int, lanes: int) -> bool:
+        """Whether the accumulators of a block's threads fit into shared memory."""
+        return (ty + 2) * (tx * lanes + 1) * self.held_bytes <= SHARED
+
+    def params(self, tx: int, threads: int, unroll: int, full: float, turns: int = 2) -> Params:
+        """Blocks of so many threads; as many parts as fill a share ``full`` of the machine's threads, each of some
+        ``turns`` at least."""
+        ty = max(1, threads // tx)
+        while ty > 1 and (ty > self.rows or not self.fits(tx, ty, self.lanes)):
+            ty //= 2
+        while unroll > 1 and ty * unroll > self.rows:
+            unroll //= 2
+        split, blocks = 1, self.blocks(tx)
+        if self.one_pass and full:
+            wanted = max(full * self.sm_count * (self.threads_per_sm // (tx * ty)), self.sm_count)
+            if self.little:
+                wanted = min(wanted, 64 * blocks)
+            while split * 2 * blocks <= wanted and self.rows // (split * 2) >= ty * unroll * turns:
+                split *= 2
+        return Params(self.access, tx, ty, unroll, split, self.fold)
+
+    def choice(self) -> Params:
+        """The model's. Where there are blocks for the multiprocessors without parts, or few rows, there are none: a
+        second kernel costs more than it helps, unless parts meet in a block or a cluster."""
+        met = self.met_in_block() or self.met_in_cluster()
+        if met or self.fold > 1:
+            return met or self.folded_in_parts()
+        model = self.model
+        if self.soon and self.rows <= model.few_rows and (self.element < 4 or self.blocks(16) < self.sm_count):
+            narrower = next(self.narrow(), None)
+            if narrower:
+                return self.at_once(narrower) if self.element >= 4 else narrower
+        alone = self.alone()
+        if not self.without_parts(alone):
+            return self.in_parts()
+        if self.nbytes <= 8 and self.rows <= model.many_rows:
+            return self.at_once(alone)
+        if (
+            self.soon
+            and self.nbytes >= 16
+            and self.element >= 4
+            and model.many_rows // 2 < self.rows <= model.few_rows
+            and self.blocks(16) < self.sm_count
+        ):
+            return next((p for p in self.in_one_turn([alone]) if p.tx * p.ty == 1024), alone)
+        return alone
+
+    def met_in_block(self) -> Params | None:
+        """Rows that vectors do not divide, gathered by blocks without parts: where a column is soon done, or there are
+        blocks enough."""
+        fold, access = self.foldable
+        if fold == 1:
+            return None
+        model, blocks = self.model, self.gathering(32)
+        enough = blocks >= model.met * self.sm_count
+        few = model.many_rows < self.all_rows <= model.few_rows and blocks >= model.met_few * self.sm_count
+        if not (enough or few):
+            return None
+        # fewer rows of threads have enough to do
+        wide = access.lanes <= 4 and self.gathering(64) >= model.met_wide * self.sm_count
+        tried = [(64, 8, 4), (64, 8, 2)] if wide else [(32, 16, 4), (32, 16, 2)]
+        tried += [(32, 8, unroll) for unroll in (8, 4, 2) if enough]
+        return next(filter(None, (self.gathered(*given) for given in tried)), None)
+
+    def met_in_cluster(self) -> Params | None:
+        """Few columns, of many rows, in parts that meet in a cluster: for most multiprocessors, of few blocks a
+        cluster."""
+        model = self.model
+        many = self.rows > model.few_rows or (self.rows >= model.many_rows and self.element < 4)
+        tensors = self.inputs + self.written if self.written else 1
+        if (
+            self.exponentials
+            or self.nbytes < 16
+            or not many
+            or self.lanes * self.accumulators > model.cluster_accumulators
+            or self.work * self.nbytes * tensors > model.cluster_bytes
+        ):
+            return None
+        share = model.filled if self.rows > model.cluster_long else model.cluster_alone
+        if not self.one_pass or self.fold > 1 or self.blocks(min(self.tx, 16)) >= share * self.sm_count:
+            return None
+        found, sm_count = [], self.sm_count
+        for widen in (1, 2, 4):
+            tx = widen * 128 // self.nbytes
+            if tx <= self.tx:
+                blocks = self.blocks(tx)
+                found += [
+                    (-(-blocks * n // sm_count), n, widen)
+                    for n in self.machine.cluster_sizes[1:]
+                    if model.cluster_least * sm_count <= blocks * n <= model.cluster_most * sm_count
+                ]
+        _, cluster, widen = min(found, default=(0, 0, 0))
+        if cluster * self.rows < model.cluster_long or (cluster > 8 and self.accumulators > 2):
+            return None
+        return next(self.of_cluster(widen, cluster), None)
+
+    def at_once(self, p: Params) -> Params:
+        """``p`` with as many rows a turn as a thread has, if these are few enough."""
+        return next(self.in_one_turn([p]), p)
+
+    def without_parts(self, alone: Params) -> bool:
+        """Whether each column is left to one block, in blocks like ``alone``."""
+        return self.one_pass and (
+            self.soon or self.many or (self.nbytes >= 8 and self.blocks(alone.tx) >= self.model.filled * self.sm_count)
+        )
+
+    def others(self, first: Params) -> Iterator[Params]:
+        """What else is worth trying."""
+        alone, in_parts = self.alone(), self.in_parts()
+        modelled = [alone, in_parts] if self.without_parts(alone) else [in_parts, alone]
+        if self.fold > 1:
+            modelled.insert(0, self.folded_in_parts())
+        modelled += self.narrow()
+        tried = itertools.product((self.tx, max(1, self.tx // 2)), (128, 256, 512), (2, 4, 8), (self.model.parts, 1.0))
+        found = [*modelled, *self.in_blocks(), *self.in_clusters(), *self.in_one_turn([first, *modelled])]
+        return iter(dict.fromkeys([*found, *self.in_shared_memory(), *(self.params(*given) for given in tried)]))
+
+    def alone(self) -> Params:
+        """One block for all of a column."""
+        if self.many:
+            threads = 256 if self.rows >= 64 and self.vectors * self.above < self.sm_count * 128 else 128
+            return self.params(32, threads, 4, 0.0)
+        if (
+            self.rows <= self.model.few_rows and self.idle
+        ):  # soon done: little code to fetch, many blocks, and threads for four rows each
+            tx = min(self.tx, 16)
+            return self.params(tx, max(128, min(512, tx << (-(-self.rows // 4) - 1).bit_length())), 4, 0.0)
+        return self.params(min(self.tx, 16) if self.lanes > 1 else self.tx, 512, max(8, self.under_way()), 0.0)
+
+    def folded_in_parts(self) -> Params:
+        """Folded rows, of which a second kernel makes columns: parts for a quarter of the machine's threads, which all
+        run at once, small ones where there are many accumulators to exchange."""
+        full = self.model.folded_parts
+        if self.lanes * self.accumulators <= self.model.few_accumulators:
+            return self.params(min(self.tx, 32 if self.vectors >= 2048 else 16), 256, 4, full)
+        return self.params(min(self.tx, 16 if self.vectors >= 600 else 8), 128, 4, full, turns=1)
+
+    def in_parts(self) -> Params:
+        """Parts of columns, until the machine is full."""
+        few, full = self.lanes * self.accumulators <= self.model.few_accumulators, self.model.parts
+        if self.one_pass and self.idle and not self.little:  # all parts run at once, none waits; 256 bytes along
+            if not few:
+                return self.params(self.tx, 256, 8, full)
+            tx, threads = max(1, min(self.tx, 256 // self.nbytes)), 512 if self.work >= 2 << 20 else 256
+            if self.written:
+                return self.params(tx, threads, self.under_way(), 1.0)
+            return self.params(tx, threads, max(4, min(16, 64 // self.nbytes)), full)
+        threads = 512 if self.work >= 1 << 20 or not self.idle or self.turns >= 16 else 256
+        halved = 2 if self.turns >= 2 and self.tx > 2 else 1
+        return self.params(self.tx // halved, threads if few else 128, self.under_way(), float(halved))
+
+    def gathering(self, tx: int) -> int:
+        """The blocks that gather what rows that vectors do not divide have of their columns, of ``tx`` threads along
+        them."""
+        return -(-self.all_columns // ((tx - 1) * self.foldable[1].lanes))
+
+    def meeting(self, tx: int, ty: int, lanes: int) -> int:
+        """Bytes of shared memory in which the accumulators of such blocks meet."""
+        return shared_elements(tx, ty, lanes) * self.held_bytes
+
+    def gathered(self, tx: int, ty: int, unroll: int, split: int = 1) -> Params | None:
+        """Such blocks, if there are a thread for each of a block's columns, shared memory, and rows for a turn."""
+        fold, access = self.foldable
+        enough = max(fold, access.lanes) <= ty <= 512 // tx and ty // fold * unroll * split <= self.all_rows // fold
+        if enough and self.meeting(tx, ty, access.lanes) <= SHARED:
+            return Params(access, tx, ty, unroll, split, fold, gathered=True)
+        return None
+
+    def in_blocks(self) -> Iterator[Params]:
+        """Such blocks to try."""
+        fold, access = self.foldable
+        for tx, ty, unroll in itertools.product((32, 64), (4, 8, 16), (4, 8, 2)) if fold > 1 else ():
+            blocks = self.gathering(tx)
+            if blocks * (tx - 1) * access.lanes > self.all_columns * 1.25:
+                continue
+            split = 1
+            while split * 2 * blocks <= self.model.parts * self.sm_count * (
+                self.threads_per_sm // (tx * ty)
+            ) and self.gathered(tx, ty, unroll, split * 2):
+                split *= 2
+            for parts in sorted({1, split}):
+                found = self.gathered(tx, ty, unroll, parts)
+                if found:
+                    yield found
+
+    def in_clusters(self) -> Iterator[Params]:
+        """Parts whose accumulators meet in a cluster to try."""
+        if self.one_pass and self.fold == 1:
+            for widen, cluster in itertools.product((1, 2, 4), self.machine.cluster_sizes[1:]):
+                if 0.5 * self.sm_count <= self.blocks(widen * 128 // self.nbytes) * cluster <= 3 * self.sm_count:
+                    yield from self.of_cluster(widen, cluster)
+
+    def of_cluster(self, widen: int, cluster: int) -> Iterator[Params]:
+        """Blocks of a cluster that read so many times 128 bytes of a row: first such whose threads have a turn each."""
+        tx, rows = widen * 128 // self.nbytes, self.rows // cluster
+        unroll = 8 if self.lanes * self.inputs <= 4 else 4 if self.lanes * self.inputs <= 8 else 2
+        if tx > self.tx or rows < unroll:
+            return
+        most = 256 if self.accumulators > 1 else tx * 32 if self.lanes > 4 and rows < 2048 else 512
+        wanted = min(most, 512, tx << (rows // unroll).bit_length() - 1)
+        for threads, turn in ((wanted, unroll), (wanted // 2, unroll), (wanted, unroll // 2), (wanted * 2, unroll)):
+            ty = threads // tx
+            if cluster <= ty and threads <= 512 and self.fits(tx, ty + cluster, self.lanes):
+                yield Params(self.access, tx, ty, turn, cluster=cluster)
+
+    def under_way(self) -> int:
+        """Rows that a thread loads before it takes the first: fewer where it makes something of all their elements."""
+        nbytes = 32 if self.little else 128 if self.work * self.nbytes >= 12 << 20 else 64
+        rows = max(2 if self.little and self.turns < 8 else 4, min(16, nbytes // self.nbytes))
+        return min(rows, max(1, 32 // (self.lanes * self.inputs))) if self.written and self.one_pass else rows
+
+    def in_one_turn(self, given: list[Params]) -> Iterator[Params]:
+        """``given`` with as many rows a turn as a thread has, where those are few."""
+        for p in given:
+            for threads in dict.fromkeys((p.tx * p.ty, 512, 1024)):
+                ty, lanes = threads // p.tx, p.access.lanes
+                unroll = next((n for n in (2, 4, 8, 12, 16) if ty * n >= self.rows), 0)
+                registers = (
+                    unroll * lanes * self.element // 4 + lanes * self.held_bytes // 2
+                )  # of the rows, and of accumulators before and after
+                if not unroll or ty > 2 * self.rows or registers > self.model.turn_registers:
+                    continue
+                if self.fits(p.tx, ty, lanes) and not (p.gathered and self.meeting(p.tx, ty, lanes) > SHARED):
+                    yield p._replace(ty=ty, unroll=unroll, split=1, checked=True)
+
+    def narrow(self) -> Iterator[Params]:
+        """Narrower vectors, the narrowest first, so that a block for each multiprocessor needs no parts."""
+        if not self.one_pass or self.fold > 1:  # folded rows take the lanes that they were folded for
+            return
+        values = self.analysis.inputs + self.analysis.outputs
+        for lanes in (n for n in (1, 2, 4, 8) if n < self.lanes and n * self.element >= 4 and self.columns % n == 0):
+            if self.sm_count // 2 <= -(-self.columns // (lanes * 32)) * self.above < 4 * self.sm_count:
+                aligns = tuple([min(a, lanes * v.dtype.bytes) for a, v in zip(self.access.aligns, values)])
+                narrower = self.access._replace(lanes=lanes, aligns=aligns)
+                for threads, unroll in itertools.product((512, 1024), (8, 16)):
+                    yield self.params(32, threads, unroll, 1.0)._replace(access=narrower, split=1)
+
+    def in_registers(self) -> Iterator[Params]:
+        """Parameters that keep columns in registers, as few threads as do it: first where a block's rows are 128 bytes,
+        of half types 64; longer where there are few rows, so that a thread has some vectors under way, but not so long
+        that multiprocessors have no block."""
+        wanted = max(8 if self.element >= 4 else 4, min(32, 1 << max(512 // max(self.rows, 1), 1).bit_length() - 1))
+        turns: tuple[int, ...] = (16,)
+        while wanted > 4 and self.blocks(wanted) < self.sm_count:
+            wanted //= 2
+        if self.nbytes <= 8:  # narrow vectors; of few columns, threads with few rows each
+            wanted = 32
+            while (
+                wanted > 8
+                and wanted * self.nbytes >= 64
+                and self.blocks(wanted) < self.sm_count * (1.5 if wanted == 32 else 0.5)
+            ):
+                wanted //= 2
+            if self.blocks(wanted) < self.sm_count:
+                turns = (8 if self.rows > 128 else 4, 16)
+        for tx, turn in itertools.product(dict.fromkeys(min(self.tx, n) for n in (wanted, 8, 16, 4, 32)), turns):
+            if tx < min(self.tx, wanted) and tx * self.nbytes < 64:  # two sectors of memory
+                continue
+            for threads in (128, 256, 512, 1024):
+                unroll = 1 << (-(-self.rows * tx // threads) - 1).bit_length()
+                most = self.model.held // (self.lanes * self.inputs) // (2 if threads == 1024 else 1)
+                if unroll <= min(max(1, most), turn) and self.fits(tx, threads // tx, self.lanes):
+                    yield Params(self.access, tx, threads // tx, unroll, held=True)
+                    break
+
+    def in_shared_memory(self) -> Iterator[Params]:
+        """Parameters that keep columns in shared memory to try."""
+        if self.can_copy():
+            for widen, threads, cluster in itertools.product((1, 2, 4), (256, 512), self.machine.cluster_sizes):
+                p = self.shared(widen, threads, cluster)
+                if p:
+                    yield p
+
+    def can_copy(self) -> bool:
+        """Whether there is a reason to copy columns to shared memory, and a way."""
+        return not self.one_pass and self.machine.async_copies and self.analysis.once(possible, self.access)
+
+    def shared(self, widen: int, threads: int, cluster: int) -> Params | None:
+        """Blocks of a cluster that read so many times 64 bytes of a row, if they have room for the columns."""
+        tx = max(1, widen * 64 // self.nbytes)
+        ty = threads // tx
+        chunks = -(-self.rows // (ty * cluster))
+        chunks = (
+            -(-chunks // (step := 1 << max(0, chunks.bit_length() - 3))) * step
+        )  # few variants: an eighth more than needed, at most
+        if tx > self.tx or cluster > ty or not self.fits(tx, ty + cluster, self.lanes):
+            return None
+        nbytes = self.staged_bytes(chunks, threads) + (ty + cluster + 2) * (tx * self.lanes + 1) * self.held_bytes
+        return (
+            Params(self.access, tx, ty, 4, chunks=chunks, cluster=cluster)
+            if nbytes <= self.machine.shared_per_block
+            else None
+        )
+
+    def staged_bytes(self, chunks: int, threads: int) -> int:
+        """Of shared memory, so many rows for each of a block's threads."""
+        return chunks * threads * self.lanes * self.analysis.once(_staged_bytes)
+
+    def kept_in_shared(self) -> Params | None:
+        """Columns in shared memory, where that takes less time than registers, which hold few rows, and than stages,
+        which read them once more: of half types with exponentials, whose instructions take longer than that, few rows
+        only. As few blocks a cluster as leave room for three of them on a multiprocessor: for two, where a cluster has
+        four or more, and for seven, where it has fewer and there are few columns."""
+        half, room = self.element < 4, self.machine.shared_per_block
+        model = self.model
+        if half and self.exponentials:
+            fewest, most, largest = model.shared_least, model.shared_most_exponentials, 8
+        else:
+            fewest, largest = (model.shared_least_halves, 16) if half else (model.shared_least, 8)
+            most = self.rows
+        if self.nbytes < 16 or not fewest <= self.rows <= most or not self.can_copy():
+            return None
+        few = self.blocks(64 // self.nbytes)  # without clusters
+        for cluster in self.machine.cluster_sizes:
+            p, blocks = self.shared(1, 256, cluster), few * cluster
+            limit = (
+                room * 3 // 7
+                if cluster >= 4
+                else room // 7
+                if blocks < model.shared_few * self.sm_count
+                else room * 2 // 7
+            )
+            if cluster > largest or p is None or self.staged_bytes(p.chunks, 256) > limit:
+                continue
+            if half:
+                better = not self.exponentials or blocks >= self.sm_count
+            elif self.rows > model.shared_most_exponentials:  # long columns want some blocks more
+                better = blocks >= self.sm_count // 2 or self.staged_bytes(p.chunks, 256) <= room // 7
+            else:
+                better = few > 2 * self.sm_count
+            return p if better else None
+        return None

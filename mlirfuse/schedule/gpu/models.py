@@ -1,0 +1,276 @@
+"""What the choices of GPU schedulers go by: thresholds with names, and the measurement behind each.
+
+Fitting another GPU is measuring these again (``python benchmarks/autotune.py``, ``python benchmarks/gpu_sweep.py``) and
+giving it an instance of its own in :data:`MODELS`. All here were measured on H100s (sm_90, 132 multiprocessors); other
+chips take them as they are. Where a line has figures, they are of the table, the sweep or ``tried-h100.json``, as
+benchmarks/HISTORY.md tells them; where it has none, it gives the reason for which the value was tried.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from mlirfuse.core.machine import Machine
+
+
+@dataclass(frozen=True)
+class AccessModel:
+    """How caches are told of inputs. Sizes are in second-level caches full."""
+
+    reduced: float = (
+        4  # reads up to here of what is only reduced pass the first level: time -12% for one, +3% for twenty
+    )
+    staying: float = (
+        1.5  # from here on inputs stay in the second level: copies -0.5%, transposes -1%, softmax -0.8 to -1.5%
+    )
+
+
+@dataclass(frozen=True)
+class RowRegisters:
+    """Rows in registers: how many of a row's 32-bit registers a thread shall have, and where their number ends."""
+
+    usual: int = (
+        16  # the best middle over the table: several blocks fit a multiprocessor and load while another computes
+    )
+    beside_weights: int = 32  # weights' share of the instructions falls with the threads of a row
+    short: int = 8  # of short rows, of half types without weights, and where the machine has a thread for each vector
+    reduced_halves: int = 4  # half types that are only reduced: nothing else takes registers
+    short_vectors: int = 32  # vectors of a row that is short
+    short_vectors_halves: int = 256  # the same of half types that are written: widened they take twice the registers
+    most_alone: int = 32  # of a row in one block; more leaves a multiprocessor to one block
+    most: int = 64  # of a row in a cluster, and of one thread in a block of `wide_block` threads or fewer
+    most_narrow: int = 56  # the same of vectors narrower than 16 bytes: their addresses take registers too
+    halves_in_cluster: int = 32  # half types take twice as many widened
+    wide_block: int = 256  # threads up to which a thread may have `most`
+    largest_block: int = 512  # threads of a block that has all of a row: two of 512 fit a multiprocessor
+    crowded: int = (
+        20  # widened half types beyond leave one block a multiprocessor: 32 K elements 235 µs, 182 in shared memory
+    )
+    widened_elements: int = 32  # a thread's elements from which on values are computed again in each phase
+    widened_elements_narrow: int = 16
+
+
+@dataclass(frozen=True)
+class RowThreads:
+    """Rows in registers: threads and blocks."""
+
+    line_bytes: int = 128  # threads of a long row read a line of the cache, of which fewer spread a warp's accesses
+    long_vectors: int = 128  # vectors of rows from which on that holds
+    medium_vectors: int = 64
+    medium: int = (
+        16  # threads of rows of `medium_vectors`, and of shorter ones: what is beside an access is soon read too
+    )
+    least: int = 8
+    block: int = 128  # threads of a block of several rows
+    parallel: int = 1024  # threads a multiprocessor: with less to do all is done in parallel, half of the machine idle
+    parallel_chunks: float = 2.5  # vectors a thread then: 2 or 3 under way hide the memory's latency
+    most_parallel_chunks: int = 4
+    most_together: int = 16 * 1024  # threads of a row's blocks then
+    most_beside_weights: int = 4096  # threads of a cluster with weights: they are read by each of its blocks
+    busy: int = 512  # threads a multiprocessor below which it counts as idle
+    portable_cluster: int = 8  # clusters of 16 take up to 40% longer where blocks wait for each other
+    one_reduction: int = 8  # vectors a thread of few rows that a cluster is sooner done with than two kernels
+    few_rows: int = 16  # one row for so many multiprocessors or fewer
+    resident_halves: tuple[int, int] = (
+        4,
+        2,
+    )  # blocks a multiprocessor of clusters of 256 threads, up to 32 registers, beyond
+    resident_floats: int = 3  # of 33 to 64 registers of floats; else unbounded: ptxas spills less
+
+
+@dataclass(frozen=True)
+class RowLoads:
+    """What of a row and its weights a thread loads before it reduces, in registers of 32 bits: more takes up to 1.6
+    times as long ("rows in registers, the two fastest places" in ``tried-h100.json``)."""
+
+    usual: int = 48
+    halves: int = 64  # of half types in narrow vectors or of several inputs
+    few: int = 96  # where each multiprocessor has at most `few_threads` threads: layer norm of 16×8191 f32 7.0 → 5.9 µs
+    few_threads: int = 256
+    left_for_others: int = 32  # registers of a large block's threads that other things take
+
+
+@dataclass(frozen=True)
+class RowsInShared:
+    """Rows in the shared memory of a block or of a cluster's blocks."""
+
+    threads: tuple[int, ...] = (256, 128, 512)
+    least_chunks: int = 5  # vectors a thread: fewer are held in registers as well
+    roomy: int = (
+        768  # threads a multiprocessor that hide the copies of the next blocks, where rows do not divide evenly
+    )
+    least_alone: int = 512  # threads a multiprocessor without a cluster, with which copies alone keep memory busy
+
+
+@dataclass(frozen=True)
+class ShiftedRows:
+    """Rows in shared memory by vectors that begin before them ("rows that begin at any element" in
+    ``tried-h100.json``)."""
+
+    shortest: int = 6 << 10  # elements: below, the ends cost more than the vectors give
+    plain: int = 12 << 10  # elements from which on they are better in any number of rows
+    reduced: int = 24 << 10  # of rows that are only reduced: loaded into registers they are as fast up to 16 K
+    weighted: int = 64 << 10  # of rows beside several weights in float32: elements in registers are within 5% below
+    many_rows: int = (
+        16  # rows a multiprocessor from which on shorter rows are better too: one's end hides the next one's
+    )
+    few_blocks: int = 3  # blocks a multiprocessor up to which each has `large` threads
+    large: int = 512
+    medium: int = 256
+    small: int = 128  # threads of rows of at most `medium_chunks` vectors for each of `medium` threads
+    medium_chunks: int = 6
+    cluster_blocks: int = 4  # blocks a multiprocessor, and blocks a cluster, that hide each other's waiting
+    cluster_chunks: int = 12  # vectors a thread in a cluster: a dozen are worth its few at the ends
+
+
+@dataclass(frozen=True)
+class LoopedRows:
+    """Rows that nothing holds, and those that one pass over them does."""
+
+    single_vectors: int = 2048  # vectors from which on rows that are only reduced are in loops: nothing has to be kept
+    cluster_elements: int = (
+        8 * 1024
+    )  # vectors that eight blocks hold with room for another cluster; longer rows are looped
+    least: int = 32  # threads of a row
+    usual: int = 512
+    most: int = 1024
+    huge: int = 4 << 20  # vectors of rows in many parts: a multiprocessor that is sooner done takes more of them
+    huge_blocks: int = 16  # such parts a multiprocessor
+
+
+@dataclass(frozen=True)
+class RowStages:
+    """Where phases by themselves take less time than rows as a whole ("few rows or columns" in ``tried-h100.json``)."""
+
+    kept_share: int = 4  # blocks of rows that are held: at most a quarter of the multiprocessors
+    kept_bytes: int = 100_000  # that each then has to read at least: a launch and a second read cost as much
+    looped_share: int = 2  # of rows in loops: half of them
+    looped_bytes: int = 250_000
+
+
+@dataclass(frozen=True)
+class RowModel:
+    registers: RowRegisters = field(default_factory=RowRegisters)
+    threads: RowThreads = field(default_factory=RowThreads)
+    loads: RowLoads = field(default_factory=RowLoads)
+    shared: RowsInShared = field(default_factory=RowsInShared)
+    shifted: ShiftedRows = field(default_factory=ShiftedRows)
+    looped: LoopedRows = field(default_factory=LoopedRows)
+    stages: RowStages = field(default_factory=RowStages)
+
+
+@dataclass(frozen=True)
+class PointwiseModel:
+    """Tiles of pointwise kernels."""
+
+    block: int = 512  # threads, of long rows that fill the machine
+    small_block: int = 256  # of little work, or where larger ones leave some of their threads without any
+    several_rows: int = 256  # vectors of a row below which a block has several
+    cached_rows: tuple[int, int] = (
+        2,
+        4,
+    )  # rows a thread, of one input, that the second-level cache holds: latency, not memory
+    under_way: int = 32  # bytes of all inputs that a thread loads before it stores
+    most_vectors: int = 4
+    folded: int = 1 << 20  # elements from which on rows beside several biases of half types are folded to several parts
+
+
+@dataclass(frozen=True)
+class TransposeModel:
+    """Tiles that are turned in shared memory."""
+
+    tile: int = 64  # elements a side, of 4 bytes; half as many of wider ones
+    tile_wide: int = 32
+    threads: int = 256
+    many_threads: int = 512  # from `many_tiles` tiles a multiprocessor on, where each thread has 32 bytes at least
+    many_tiles: int = 8
+    thread_bytes: int = 32
+    least_extent: int = 16  # loops that short are no transposes, nor is what has fewer elements than `least_elements`
+    least_elements: int = 4096
+    shared: int = (
+        48 << 10
+    )  # bytes of shared memory of a block; half of the machine's where that is less than twice as much
+    along_reading: int = (
+        4  # times as long as the writing loop, up to which blocks follow each other along the reading one
+    )
+
+
+@dataclass(frozen=True)
+class InnerOuterModel:
+    """Rows with sums over them, in one pass."""
+
+    block: int = 256  # threads of several rows; 128 where each widens more than `widened` elements
+    widened: int = 16
+    registers: int = 64  # of a thread, of inputs of two turns and of sums
+    most_registers: int = 96
+    most_chunks: int = 16
+    most_chunks_long: int = 32  # of long odd rows of half types
+    long_threads: int = 256
+    stages: tuple[int, ...] = (3, 2, 4, 6)  # -0.3 to -0.7% for other numbers than three; odd rows: two
+    stages_odd: tuple[int, ...] = (2, 3, 4, 6)
+    left_shared: int = 2048  # bytes of shared memory that two blocks a multiprocessor leave
+    beginning: int = (
+        6 << 20
+    )  # bytes that an H100 reads in the 2 µs that each sum adds to the beginning and end of blocks
+    beginning_elements: int = 8  # a share of that where rows are read by elements, by which other kernels lose more
+
+
+@dataclass(frozen=True)
+class ColumnModel:
+    """Columns ("columns that meet in blocks and clusters or stay in shared memory" in ``tried-h100.json``: 730 sizes,
+    up to 60 sets of parameters each)."""
+
+    folded_rows: int = 64  # folded rows, of `folded_least` rows at least, that a second kernel is worth
+    folded_least: int = 512
+    folded_many: int = 8 << 20  # elements of which a quarter as many folded rows are
+    held: int = 32  # elements of columns that a thread keeps in registers
+    turn_registers: int = 48  # of a turn's rows and of accumulators before and after
+    few_rows: int = 512  # rows of few columns that are soon read by what blocks there are
+    some_rows: int = 1024  # the same, with little to do or blocks for `some_share` of the multiprocessors
+    some_work: int = 4096
+    some_share: int = 5
+    little: int = 256 << 10  # vectors in all that leave multiprocessors idle: many small blocks, few parts to finish
+    many_rows: int = (
+        256  # up to so many rows, and `many_columns` vectors of columns a multiprocessor: few threads share one
+    )
+    many_columns: int = 32  # 32×131072 bf16: 11.8 → 8.0 µs
+    filled: float = 0.9  # share of the multiprocessors with a block from which on parts cost more than they help
+    met: float = 0.6  # share that gathers odd rows in blocks: sum of 256×50257 bf16 17.6 → 14.5 µs
+    met_few: float = 0.25  # of 257 to 512 rows
+    met_wide: float = 1.5  # blocks of 64 threads along columns, from so many a multiprocessor on
+    cluster_bytes: int = 128 << 20  # up to here parts meet in clusters: sum of 512×768 bf16 7.1 → 5.3 µs
+    cluster_accumulators: int = 12  # lanes times accumulators of a thread
+    cluster_long: int = 1024  # rows up to which clusters need columns for fewer than `cluster_alone` of the machine
+    cluster_alone: float = 0.4
+    cluster_least: float = 0.7  # of the multiprocessors have a block of them at least, three at most
+    cluster_most: float = 3
+    parts: float = 0.375  # of the machine's threads for parts, which all run at once: 131072×257 bf16 43 → 34 µs
+    folded_parts: float = 0.27
+    few_accumulators: int = 8  # lanes times accumulators up to which large blocks exchange little
+    shared_least_halves: int = 257  # rows from which on columns belong into a cluster's shared memory, of half types
+    shared_least: int = (
+        513  # of float32, and of half types with exponentials, of those up to `shared_most_exponentials`
+    )
+    shared_most_exponentials: int = 1024  # more are faster in stages: exponentials take longer than reading once more
+    shared_few: float = 1.5  # blocks a multiprocessor below which columns are few, and seven blocks shall fit one
+    staged_rows: int = 32  # rows from which on stages are worth trying, from `staged_long` on whatever the columns
+    staged_long: int = 1024  # columns standardized, 262144×256 f32: 17774 → 294 µs
+
+
+@dataclass(frozen=True)
+class GpuModel:
+    access: AccessModel = field(default_factory=AccessModel)
+    rows: RowModel = field(default_factory=RowModel)
+    columns: ColumnModel = field(default_factory=ColumnModel)
+    pointwise: PointwiseModel = field(default_factory=PointwiseModel)
+    transpose: TransposeModel = field(default_factory=TransposeModel)
+    inner_outer: InnerOuterModel = field(default_factory=InnerOuterModel)
+
+
+SM_90 = GpuModel()
+MODELS: dict[int, GpuModel] = {90: SM_90}  # by architecture
+
+
+def model_of(machine: Machine) -> GpuModel:
+    """The model that was fitted to a machine's architecture, or else that of sm_90."""
+    return MODELS.get(machine.architecture, SM_90)

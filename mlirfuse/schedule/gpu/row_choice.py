@@ -1,0 +1,532 @@
+"""Which rows of a GPU's kernels are kept where, and by how many threads: what :mod:`mlirfuse.schedule.gpu.rows` chooses
+for the sizes of a call, by the thresholds of :mod:`mlirfuse.schedule.gpu.models`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from mlirfuse.analysis import joint
+from mlirfuse.analysis.phases import Analysis
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.graph import Value
+from mlirfuse.lowering import reductions as red
+from mlirfuse.schedule.gpu import staging as gpu_staging
+from mlirfuse.schedule.gpu.access import Access
+from mlirfuse.schedule.gpu.models import RowRegisters, model_of
+from mlirfuse.schedule.gpu.row_body import at_own_index, read_by, row_inputs
+from mlirfuse.schedule.gpu.row_forms import UNROLL
+
+REGISTERS = 64 << 10  # of a multiprocessor, on every chip
+SYSTEM_SHARED = 1 << 10  # bytes of shared memory that the system takes for each block
+
+
+class Params(NamedTuple):
+    """``tx`` threads along a row and ``ty`` rows a block; ``chunks`` vectors a thread (0: looped); ``cluster`` blocks a
+    row; ``split`` blocks a row that combine in a second kernel; ``whole``: how many of the chunks lie inside the row
+    for every thread, so that they need no check; ``recompute``: values are computed again in each phase from what was
+    loaded, which needs fewer registers; ``resident``: blocks that shall fit a multiprocessor at a time, which bounds
+    their registers; ``online``: softmax's maximum and sum are one reduction; ``staged``: the vectors are kept in shared
+    memory, not in registers; ``shifted``: they begin before the row, where memory is aligned for them; ``ahead``:
+    weights, and what else is read for the time after the reductions, are under way before them."""
+
+    access: Access
+    tx: int
+    ty: int
+    chunks: int
+    cluster: int = 1
+    split: int = 1
+    whole: int = 0
+    recompute: bool = False
+    resident: int = 1
+    online: bool = False
+    staged: bool = False
+    shifted: bool = False
+    ahead: bool = False
+
+
+def choice(analysis: Analysis, *given: Any) -> Params:
+    """The model's for rows that are given as to :class:`RowsOfSize`."""
+    return RowsOfSize(analysis, *given).choice()
+
+
+def leading_bits(rows: int) -> int:
+    """``rows`` to six bits: for numbers of rows that differ by less than 3% the choice is made once. (Fewer bits would
+    not tell one row for each of 132 multiprocessors from fewer.)"""
+    rest = max(0, rows.bit_length() - 6)
+    return rows >> rest << rest
+
+
+class RowsOfSize:
+    """Rows of given sizes, and the parameters that they may have. ``wider``: an access by vectors that begin before the
+    rows, where those are wider.
+
+    The model: a thread keeps about 16 registers of the row, so that several blocks fit a multiprocessor and load while
+    another computes (:meth:`registers_wanted`). A row that needs more than a block of 512 threads with 32 registers
+    each is kept in shared memory, half of a multiprocessor's at most, or that of a cluster's blocks; beside weights in
+    a cluster's registers, if all threads have as much of it. Where it cannot be copied there 16 bytes at a time, it
+    takes a cluster of blocks of 256 threads, which exchange less often the more of the row a thread has: 64 registers
+    of it, of half types, which take twice as many widened, 32. Long rows that vectors of 16 bytes do not divide are
+    copied by such as begin before the row. One that nothing holds is read again in each phase.
+    """
+
+    def __init__(self, analysis: Analysis, access: Access, wider: Access, kept: int, length: int, machine):
+        self.analysis, self.access, self.wider, self.kept, self.length, self.machine = (
+            analysis,
+            access,
+            wider,
+            kept,
+            length,
+            machine,
+        )
+        self.row, self.lanes, self.model = analysis.once(row_of), access.lanes, model_of(machine).rows
+        self.vectors = max(1, -(-self.length // self.lanes))
+        self.registers = max(1, self.lanes * self.row.row_bytes // 4)  # of one chunk
+        self.small = self.kept * self.vectors < machine.sm_count * self.model.threads.parallel
+        self.wide = self.lanes * self.row.widest == 16
+        self.wanted, self.least = self.registers_wanted(), self.least_threads()
+        self.alone, self.shared = _places(self.vectors, self.registers, machine.cluster_sizes, self.model.registers)
+
+    @functools.cached_property
+    def best(self) -> tuple[int, int, int] | None:
+        """The best place in registers, if there is any. (Looked for once it is asked for, which long rows in shared
+        memory do without.)"""
+        return min(self.alone or self.shared, key=self.cost, default=None)
+
+    def registers_wanted(self) -> int:
+        """How many registers of the row a thread shall have: the usual number; more where it reads as many weights too;
+        few of one that is short, of half types without weights, or beside weights where the machine has a thread for
+        each vector; the fewest of half types that are only reduced, in one pass. Of half types a register is two
+        elements to compute: with more weights than rows, 16 are 0.4% slower than 32 and compile in 0.6 of the time."""
+        model = self.model.registers
+        row, sm_count, threads = self.row, self.machine.sm_count, self.machine.sm_count * self.machine.threads_per_sm
+        short = model.short_vectors_halves if row.halves and not row.single else model.short_vectors
+        if self.vectors < short:
+            return model.short
+        if row.halves and row.single and self.wide:
+            return model.reduced_halves
+        if (row.halves and self.lanes > 1 and not row.weights) or (
+            row.weights and self.wide and self.kept * self.vectors <= threads
+        ):
+            return model.short
+        if row.halves and self.wide and row.weights > row.inputs:
+            return model.usual
+        most = model.beside_weights
+        many = self.kept * self.vectors * self.registers // most >= threads // 3  # threads, if each has so many
+        beside = (row.half_weights and self.kept > sm_count) or (row.weights and row.inputs == 1 and self.wide and many)
+        return most if beside else model.usual
+
+    def least_threads(self) -> int:
+        """How many threads a row that is not short shall have."""
+        model = self.model.threads
+        if self.wide or self.vectors >= model.long_vectors:
+            return min(32, model.line_bytes // (self.lanes * self.row.widest))
+        return model.medium if self.vectors >= model.medium_vectors else model.least
+
+    def exact(self, place) -> bool:
+        """Whether all threads have as much of a row at (threads along it, blocks a cluster, chunks a thread)."""
+        tx, cluster, chunks = place
+        return tx * cluster * chunks * self.lanes == self.length
+
+    def cost(self, place) -> tuple:
+        """The order of such places in registers: the least is the best."""
+        tx, cluster, chunks = place
+        registers, threads = self.model.registers, self.model.threads
+        held = chunks * self.registers
+        if self.vectors >= registers.short_vectors and tx < self.least:
+            return (True,)
+        if self.small:
+            together, away = cluster * tx > threads.most_together, abs(chunks - threads.parallel_chunks)
+            return (False, together, chunks > threads.most_parallel_chunks, cluster, away, tx)
+        if cluster == 1:
+            return (False, held > registers.most_alone, tx > registers.largest_block, abs(held - self.wanted), tx)
+        wider, large = tx > registers.wide_block, cluster > threads.portable_cluster
+        if self.row.weights and self.wide:
+            return (
+                False,
+                held > registers.most,
+                cluster * tx > threads.most_beside_weights,
+                not self.exact(place),
+                held > registers.beside_weights,
+                self.row.halves and wider,  # costs more than blocks that wait for each other
+                large,
+                wider,
+                abs(held - registers.beside_weights),
+            )
+        most = registers.most if self.wide else registers.most_narrow
+        idle = self.kept * cluster * tx < self.machine.sm_count * threads.busy
+        wanted = registers.halves_in_cluster if self.row.halves else registers.most
+        return (False, held > most, wider, large, idle, abs(held - wanted))
+
+    def choice(self) -> Params:
+        """The model's."""
+        row, looped, threads = self.row, self.model.looped, self.model.threads
+        before = next(self.shifted(), None)
+        if before and self.better_shifted(before):
+            return before
+        few = self.kept < self.machine.sm_count // threads.few_rows
+        if row.single and self.small and few and self.best and self.best[2] <= threads.one_reduction:
+            return self.persistent(*self.best)  # a cluster at a time is sooner done than two kernels
+        if (row.one_pass and not self.alone) or (row.single and self.vectors > looped.single_vectors and self.wide):
+            return self.looped()  # nothing to keep
+        if self.alone and not self.crowded:
+            assert self.best is not None
+            return self.persistent(*self.best)
+        staged = [] if self.weights_late() else self.staged()
+        if staged:
+            return self.in_shared_memory(staged[0])
+        held = looped.cluster_elements * max(1, self.model.registers.most_alone // self.registers)
+        if not self.best or self.vectors > held:
+            return self.looped()
+        return self.persistent(*self.best)
+
+    def others(self) -> Iterator[Params]:
+        """What else is worth trying, the model's choice among it."""
+        ordered = [
+            self.persistent(*place) for place in sorted(self.alone, key=self.cost) + sorted(self.shared, key=self.cost)
+        ]
+        yield from map(self.in_shared_memory, self.staged()[:8])
+        yield from (*self.shifted(), *ordered, self.looped())
+        yield from (p._replace(ahead=not p.ahead) for p in ordered[:2] if self.row.late)
+        for p in ordered:
+            if p.cluster > 1:
+                yield from (p._replace(resident=r) for r in (1, 2, 3, 4) if r != p.resident and r * p.tx <= 1024)
+
+    @property
+    def crowded(self) -> bool:
+        """Whether a row in registers, half types widened and what the online form does without, would leave a
+        multiprocessor to one block."""
+        row = self.row
+        return bool(
+            row.shorter
+            and row.halves
+            and self.wide
+            and not self.small
+            and self.best
+            and self.best[2] * self.registers > self.model.registers.crowded
+        )
+
+    def weights_late(self) -> bool:
+        """Whether a row beside weights belongs into registers, where all of the weights are loaded at once when the
+        row's reductions are done."""
+        if not (self.row.weights and self.wide and self.best) or self.small or self.crowded:
+            return False
+        model = self.model.registers
+        most = model.halves_in_cluster if self.row.halves else model.most
+        return self.exact(self.best) and self.best[2] * self.registers <= most
+
+    def persistent(self, tx: int, cluster: int, chunks: int) -> Params:
+        """The row in registers."""
+        registers, threads = self.model.registers, self.model.threads
+        ty = max(1, threads.block // tx)
+        while ty > 1 and ty * tx > 32 and self.kept // ty < self.machine.sm_count:
+            ty //= 2
+        resident = 1
+        if cluster > 1 and tx == registers.wide_block:
+            held = chunks * self.registers
+            few = held <= registers.most_alone
+            if self.row.halves:
+                resident = threads.resident_halves[0 if few else 1]
+            elif not few and held <= registers.most:
+                resident = threads.resident_floats
+        widened = registers.widened_elements if self.wide else registers.widened_elements_narrow
+        return Params(
+            self.access, tx, ty, chunks, cluster,
+            whole=self.length // (tx * cluster * self.lanes),
+            recompute=chunks * self.lanes > widened,
+            resident=resident,
+            online=self.row.shorter and cluster > 1,
+            ahead=resident == 1 and self.loaded_first(tx, cluster, chunks),
+        )  # fmt: skip
+
+    def loaded_first(self, tx: int, cluster: int, chunks: int) -> bool:
+        """Whether threads load all of a row and its weights before they reduce it: what takes few registers, more where
+        rows are few. Threads of large blocks have fewer, also for half types widened; where rows are many, two blocks
+        of 512 shall fit a multiprocessor."""
+        row, model = self.row, self.model.loads
+        if not (row.late or row.weights):  # there is nothing else to load
+            return False
+        loaded = chunks * sum(max(1, self.lanes * size // 4) for size in row.sizes)
+        few = self.kept * cluster * tx <= self.machine.sm_count * model.few_threads
+        if tx > self.model.registers.wide_block:
+            widened = chunks * self.lanes if row.halves else 0
+            two_blocks = REGISTERS // (2 * self.model.registers.largest_block)
+            alone = REGISTERS // tx - model.left_for_others
+            if loaded + widened > (alone if few or tx > self.model.registers.largest_block else two_blocks):
+                return False
+        if few:
+            return loaded <= model.few
+        return loaded <= (model.halves if row.halves and (not self.wide or row.inputs > 1) else model.usual)
+
+    def staged(self) -> list[_Place]:
+        """Rows in shared memory, best first: few multiprocessors idle, not one block on each with fewer threads than
+        several would have, nor fewer than 512 in all without a cluster, all threads with as many vectors, few blocks a
+        cluster, which find room sooner. Where threads cannot have as many: several blocks on a multiprocessor, in
+        clusters of at most eight."""
+        if not (self.machine.async_copies and self.analysis.once(copied_whole, self.access)):
+            return []
+        model = self.model.shared
+        found = _shared_places(self.analysis, self.vectors, self.lanes, self.kept, self.machine)
+        places = [p for p in found if p.chunks >= model.least_chunks]
+        evenly = [p for p in places if self.exact(p[:3])]
+        together = max((p.blocks * p.tx for p in evenly if p.blocks > 1), default=0)
+
+        def cost(p: _Place) -> tuple:
+            if not evenly:
+                usual, large = p.tx == model.threads[0], p.cluster > self.model.threads.portable_cluster
+                roomy = p.blocks * p.tx >= model.roomy and (self.row.weights or usual)
+                return p.idle, large, not roomy, not usual, p.blocks == 1, p.cluster
+            threads, uneven = p.blocks * p.tx, p not in evenly
+            return (
+                p.idle,
+                p.blocks == 1 and p.tx < together,
+                p.cluster == 1 and threads < model.least_alone,
+                uneven,
+                uneven and threads < model.roomy,
+                p.cluster,
+            )
+
+        return sorted(places, key=cost)
+
+    def in_shared_memory(self, p: _Place) -> Params:
+        """The row at such a place."""
+        return Params(
+            self.access,
+            p.tx,
+            1,
+            p.chunks,
+            p.cluster,
+            whole=p.chunks - (not self.exact(p[:3])),
+            online=self.row.shorter,
+            staged=True,
+        )
+
+    def shifted(self) -> Iterator[Params]:
+        """Rows in shared memory by the wider vectors, best first: few multiprocessors idle; two blocks on each, or
+        clusters of at least four of which four are on each; enough threads for those blocks, but each with more vectors
+        than the few at the ends, in a cluster a dozen."""
+        length, row, lanes = self.length, self.row, self.wider.lanes
+        if not self.lanes < lanes <= length // 2:
+            return
+        model = self.model.shifted
+        long = length > model.medium_chunks * model.medium * lanes
+
+        def cost(p: _Place) -> tuple:
+            if p.cluster == 1:
+                few = row.single or p.blocks <= model.few_blocks
+                return p.idle, p.blocks < 2, 1, p.tx != (model.large if few else model.medium if long else model.small)
+            alone = p.blocks < model.cluster_blocks or p.cluster < model.cluster_blocks
+            return p.idle, alone, p.cluster, p.tx > model.medium, p.chunks < model.cluster_chunks, -p.tx
+
+        places = _shared_places(self.analysis, -(-(length + lanes - 1) // lanes), lanes, self.kept, self.machine)
+        for p in sorted((p for p in places if p.cluster == 1 or p.chunks >= self.model.shared.least_chunks), key=cost):
+            whole = (length - lanes) // (p.tx * lanes * p.cluster)
+            yield Params(
+                self.wider, p.tx, 1, p.chunks, p.cluster, whole=whole, online=row.shorter, staged=True, shifted=True
+            )
+
+    def better_shifted(self, p: Params) -> bool:
+        """Whether rows take less time so."""
+        row, kept, length, sm_count = self.row, self.kept, self.length, self.machine.sm_count
+        model = self.model.shifted
+        if (
+            kept * p.cluster < sm_count or row.wider_weights
+        ):  # of wider weights two vectors each are more to load than their elements
+            return False
+        if row.single:
+            return length >= model.reduced
+        if row.weights > 1:  # of few rows a cluster's registers hold more at once
+            return kept >= sm_count and (not self.alone if self.lanes * row.widest <= 2 else length >= model.weighted)
+        return length >= model.plain or kept >= model.many_rows * sm_count
+
+    def looped(self) -> Params:
+        """The row in nothing: in parts, where one pass does and there are few rows."""
+        row, vectors, sm_count, threads_per_sm = (
+            self.row,
+            self.vectors,
+            self.machine.sm_count,
+            self.machine.threads_per_sm,
+        )
+        model = self.model.looped
+        tx = model.least
+        while tx < model.usual and vectors > tx * UNROLL:
+            tx *= 2
+        while (
+            tx < model.most
+            and tx * 2 <= vectors // UNROLL
+            and self.kept * tx < sm_count * threads_per_sm // 2
+            and not row.single
+        ):
+            tx *= 2
+        split, blocks, most = 1, sm_count * (threads_per_sm // tx), vectors // (tx * UNROLL * 2)
+        if row.one_pass and vectors >= model.huge:
+            tx, blocks, most = model.most, model.huge_blocks * sm_count, vectors // (model.most * UNROLL)
+        while row.one_pass and split * 2 <= most and split * self.kept < blocks:
+            split *= 2
+        ty = max(1, self.model.threads.block // tx) if split == 1 else 1
+        return Params(self.access, tx, ty, 0, split=split, online=row.shorter)
+
+
+@functools.lru_cache
+def _places(
+    vectors: int, registers: int, cluster_sizes: tuple[int, ...], model: RowRegisters
+) -> tuple[list[tuple[int, int, int]], list[tuple[int, int, int]]]:
+    """Places that hold a row of so many vectors, as (threads along the row, blocks a cluster, chunks a thread): in a
+    block alone, and others."""
+    alone: list[tuple[int, int, int]] = []
+    shared: list[tuple[int, int, int]] = []
+    for tx in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024):
+        for cluster in cluster_sizes if tx >= model.wide_block else (1,):
+            chunks = -(-vectors // (tx * cluster))
+            held = chunks * registers
+            if tx * cluster >= 2 * vectors and tx > 1:
+                break
+            if held <= (model.most if tx <= model.wide_block else model.most_alone):
+                usual = tx <= model.largest_block or len(cluster_sizes) == 1
+                by_itself = cluster == 1 and held <= model.most_alone and usual
+                (alone if by_itself else shared).append((tx, cluster, chunks))
+    return alone, shared
+
+
+def extents(analysis: Analysis) -> tuple:
+    """Rows and their length."""
+    return sz.product(a.size for a in analysis.kept), sz.product(a.size for a in analysis.reduced)
+
+
+def accumulators_of(analysis: Analysis) -> int:
+    """How many numbers threads may exchange for a row, each of which has shared memory of its own."""
+    return sum(len(red.accumulator_types(op)) for phase in analysis.phases for op in phase)
+
+
+def copied_whole(analysis: Analysis, access: Access) -> bool:
+    """Whether what differs from row to row can be copied to shared memory 16 bytes at a time."""
+    streamed, _ = analysis.once(row_inputs)
+    lane = analysis.loops(analysis.reduced)[-1][-1]
+    widest = max((v.dtype.bytes for v in streamed), default=0)
+    return access.lanes * widest == 16 and gpu_staging.possible(analysis, access, streamed, lane)
+
+
+class _Place(NamedTuple):
+    """Where a row in shared memory is: threads of a block, blocks of a cluster, vectors a thread; multiprocessors that
+    have none of it, and how many such blocks find room on one."""
+
+    tx: int
+    cluster: int
+    chunks: int
+    idle: int
+    blocks: int
+
+
+def _shared_places(analysis: Analysis, vectors: int, lanes: int, kept: int, machine) -> tuple[_Place, ...]:
+    """The places whose shared memory holds rows of so many vectors."""
+    return _places_in_shared(
+        vectors,
+        lanes * analysis.once(row_of).row_bytes,
+        analysis.once(accumulators_of),
+        min(kept, machine.sm_count),
+        machine,
+    )
+
+
+@functools.lru_cache
+def _places_in_shared(vectors: int, vector_bytes: int, accumulators: int, kept: int, machine) -> tuple[_Place, ...]:
+    found = []
+    for tx in model_of(machine).rows.shared.threads:
+        for cluster in machine.cluster_sizes:
+            chunks = -(-vectors // (tx * cluster))
+            nbytes = shared_bytes(tx, cluster, chunks, vector_bytes, accumulators)
+            if nbytes <= machine.shared_per_block:
+                blocks = (machine.shared_per_block + SYSTEM_SHARED) // (nbytes + SYSTEM_SHARED)
+                found.append(_Place(tx, cluster, chunks, max(0, machine.sm_count - kept * cluster), blocks))
+    return tuple(found)
+
+
+def shared_bytes(tx: int, cluster: int, chunks: int, vector_bytes: int, accumulators: int) -> int:
+    """Of a block: its part of a row, and what its threads exchange."""
+    return chunks * tx * vector_bytes + accumulators * (16 + tx // 4 + cluster * 8)
+
+
+def shifted_access(
+    analysis: Analysis, access: Access, env: dict[str, int], alignments: dict[Value, int], machine
+) -> Access:
+    """``access`` with the widest vectors for rows that may begin at any element, of which those begin before it; as it
+    is where there are none."""
+    lanes, like, steps = analysis.once(_shiftable)
+    if not machine.async_copies or lanes <= access.lanes or any(step < 0 for step in steps(env)):
+        return access
+    if any(alignments.get(v, 16) < min(16, lanes * v.dtype.bytes) for v in analysis.inputs + like if v.rank):
+        return access
+    aligns = [
+        min(16, lanes * v.dtype.bytes) if v in like and v in analysis.outputs else analysis.stored(v).bytes
+        for v in analysis.inputs + analysis.outputs
+    ]
+    return access._replace(lanes=lanes, aligns=tuple(aligns), multiples=frozenset())
+
+
+def _shiftable(analysis: Analysis) -> tuple:
+    """The lanes of vectors that may begin before a row (0: they may not), the inputs and outputs that they are of, and
+    how far apart their rows are, given the sizes of a call: all lie along the rows alike, so that they begin as far
+    before it."""
+    reduced, loops = set(analysis.reduced), analysis.loops(analysis.reduced)
+    streamed, shared = analysis.once(row_inputs)
+    like = [v for v in dict.fromkeys(streamed + analysis.outputs) if reduced & set(analysis.axes.flat(v))]
+    kept = [loop[-1] for loop in analysis.loops(analysis.kept)]
+    steps = {tuple(analysis.axis_stride(v, axis) for axis in kept) for v in like}
+    plain = all(set(analysis.axes.flat(v)) <= set(analysis.domain) and v not in analysis.passed_on for v in like)
+    along = all(analysis.axis_stride(v, loops[-1][-1]) == 1 for v in like + shared) and len(loops) == 1
+    sizes = {v.dtype.bytes for v in streamed}
+    lanes = min(8, 16 // max(sizes, default=8))
+    copied = all(nbytes <= 4 and lanes * nbytes in gpu_staging.SIZES for nbytes in sizes)
+    return (
+        (lanes if sizes and copied and plain and along and len(steps) == 1 else 0),
+        like,
+        sz.tuple_function(next(iter(steps), ())),
+    )
+
+
+class _Row(NamedTuple):
+    """What is read of a row, and what for: ``row_bytes`` of its elements at one place, of inputs that are not the same
+    for all rows, and ``widest``, of one of these; ``single``: rows are only reduced, in one pass; ``one_pass``: what
+    else is written needs no reduction; ``shorter``: online forms make it fewer passes; ``halves``: some elements are of
+    half types; ``inputs`` and ``weights``: how many there are that differ from row to row, and that all rows share;
+    ``half_weights``: some of these are of half types; ``wider_weights``: some are wider than what is read of a row;
+    ``sizes``: the bytes of an element of each input that is read where a row's element is; ``late``: some of those are
+    read after the first reductions only."""
+
+    row_bytes: int
+    widest: int
+    single: bool
+    one_pass: bool
+    shorter: bool
+    halves: bool
+    inputs: int
+    weights: int
+    half_weights: bool
+    wider_weights: bool
+    sizes: tuple[int, ...]
+    late: bool
+
+
+def row_of(analysis: Analysis) -> _Row:
+    reduced = set(analysis.reduced)
+    streamed, shared = analysis.once(row_inputs)
+    written = [v for v in analysis.outputs if reduced & set(analysis.axes.flat(v))]
+    phases = analysis.once(joint.online)
+    halves, half_weights = (any(v.dtype.bits == 16 for v in values) for values in (streamed, shared))
+    nbytes = [v.dtype.bytes for v in streamed]
+    loaded = at_own_index(analysis, streamed + shared)
+    return _Row(
+        sum(nbytes),
+        max(nbytes, default=4),
+        len(phases) == 1 and not written,
+        len(phases) == 1 and analysis.late_values().isdisjoint(written),
+        len(phases) < len(analysis.phases),
+        halves,
+        len(streamed),
+        len(shared),
+        half_weights,
+        any(v.dtype.bytes > max(nbytes, default=4) for v in shared),
+        tuple(v.dtype.bytes for v in loaded),
+        len(read_by(analysis, analysis.phases[0], loaded)) < len(loaded),
+    )
