@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import overload
+from typing import TYPE_CHECKING, overload
 
 from mlirfuse.frontend.numpy.jit import Jitted
 from mlirfuse.passes.base import build
-from mlirfuse.runtime.linalg_program import WayDown
 from mlirfuse.schedule.program import Schedules
+
+if TYPE_CHECKING:
+    from mlirfuse.runtime.linalg_program import WayDown
 
 
 @overload
@@ -73,9 +75,16 @@ def jit(
         raise ValueError(f"lowering is None or 'linalg', and from_level 'linalg'; got {lowering!r} and {from_level!r}")
     if pipeline is not None:
         build(pipeline)  # its spelling, now rather than at the first call
-    way = WayDown(pipeline) if lowering or pipeline else None
+    way = _way_down(pipeline) if lowering or pipeline else None
     if way and schedule:
         raise ValueError("schedule: MLIR's own passes take none; leave lowering and pipeline out")
     if fn is None:
         return lambda f: Jitted(f, static_argnames, target, fallback, way, schedule, max_args)
     return Jitted(fn, static_argnames, target, fallback, way, schedule, max_args)
+
+
+def _way_down(pipeline: str | None) -> WayDown:
+    """By linalg, whose part of the compiler is imported where somebody asks for it."""
+    from mlirfuse.runtime.linalg_program import WayDown
+
+    return WayDown(pipeline)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from mlirfuse.core import mlir
 from mlirfuse.core.errors import CompileError
-from mlirfuse.lowering.linalg.host import buffer_bytes
 from mlirfuse.passes.base import Pass, PassError, register
 
 ALIGNMENT = 256
@@ -41,6 +40,8 @@ class AllocsToWorkspace(Pass):
 
 
 def _move(function) -> None:
+    from mlirfuse.lowering.linalg.host import buffer_bytes  # a part of the compiler that most processes do without
+
     ir = mlir.ir
     block = function.regions[0].blocks[0]
     allocs = [op.operation for op in mlir.walk(function) if op.operation.name == "memref.alloc"]

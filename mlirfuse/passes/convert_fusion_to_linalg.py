@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from mlirfuse.core.errors import UnsupportedError
-from mlirfuse.lowering.linalg import to_linalg
 from mlirfuse.passes.base import IR, Pass, PassError, register
 
 
@@ -43,6 +42,8 @@ class ConvertFusionToLinalg(Pass):
     name = "convert-fusion-to-linalg"
 
     def run_on_ir(self, ir: IR) -> None:
+        from mlirfuse.lowering.linalg import to_linalg  # a part of the compiler that most processes do without
+
         graphs = ir.graphs
         try:
             ir.module = to_linalg(graphs, ir._kept)

@@ -9,9 +9,10 @@ from typing import Any
 from mlirfuse.core import config
 from mlirfuse.core.errors import MlirfuseError, UnsupportedError, located
 from mlirfuse.core.machine import Host, Machine
+from mlirfuse.core.pipeline_text import PipelineError, items_of
 from mlirfuse.ir.graph import Graph
 from mlirfuse.lowering import llvm, machines, ptx
-from mlirfuse.passes.base import PIPELINES, PipelineError, items_of, options, register_pipeline, run_pipeline
+from mlirfuse.passes.base import PIPELINES, options, register_pipeline, run_pipeline
 from mlirfuse.schedule.program import Schedules, decide
 
 

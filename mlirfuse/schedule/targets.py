@@ -15,8 +15,6 @@ from mlirfuse.lowering import machines
 from mlirfuse.lowering.host import cpu_host, gpu_host
 from mlirfuse.lowering.module import CpuKernel, GpuKernel, KernelModule
 from mlirfuse.lowering.slots import Slots
-from mlirfuse.schedule.cpu.choice import SCHEDULERS as CPU_SCHEDULERS
-from mlirfuse.schedule.gpu.choice import SCHEDULERS as GPU_SCHEDULERS
 from mlirfuse.schedule.program import SegmentedProgram
 from mlirfuse.schedule.scheduler import Schedulers
 from mlirfuse.schedule.spelling import Attributes
@@ -28,10 +26,14 @@ class Scheduled(ABC):
     """A target whose kernels schedulers write."""
 
     name: str
-    schedulers: Schedulers[Any]
     machine: Any
     early_launch: bool
     device: int | None
+
+    @property
+    @abstractmethod
+    def schedulers(self) -> Schedulers[Any]:
+        """Its schedulers, which are imported when they are asked for: most processes use one target's."""
 
     @abstractmethod
     def write(self, program: SegmentedProgram, params: tuple, slots: Slots) -> KernelModule:
@@ -77,9 +79,15 @@ class CpuTarget(Scheduled):
     """This machine's processor."""
 
     name = "cpu"
-    schedulers = CPU_SCHEDULERS
     early_launch = False
     device = None
+
+    @functools.cached_property
+    def schedulers(self) -> Schedulers[Host]:
+        """Those of ``schedule/cpu/choice.py``."""
+        from mlirfuse.schedule.cpu.choice import SCHEDULERS
+
+        return SCHEDULERS
 
     @functools.cached_property
     def machine(self) -> Host:
@@ -103,10 +111,16 @@ class GpuTarget(Scheduled):
     """An NVIDIA GPU: a device of this machine, or (``device`` None) an architecture to compile for."""
 
     name = "cuda"
-    schedulers = GPU_SCHEDULERS
 
     def __init__(self, machine: Machine, device: int | None):
         self.machine, self.device, self.early_launch = machine, device, machine.early_launch
+
+    @functools.cached_property
+    def schedulers(self) -> Schedulers[Machine]:
+        """Those of ``schedule/gpu/choice.py``."""
+        from mlirfuse.schedule.gpu.choice import SCHEDULERS
+
+        return SCHEDULERS
 
     def write(self, program: SegmentedProgram, params: tuple, slots: Slots) -> KernelModule:
         """The kernels of ``program`` for these parameters, and their host function."""

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import mlirfuse
-from mlirfuse.passes import segment
+from mlirfuse.passes.segmentation import legality
 
 
 def chain(count: int):
@@ -109,11 +109,11 @@ def test_work_is_in_proportion(make):
 
 def test_a_kernel_takes_no_more_than_compiles_well():
     """Sums of sines: a cost of 22 for each term."""
-    terms = 3 * segment.LARGEST // 22
+    terms = 3 * legality.LARGEST // 22
     assert segmented(sum_of_sines(50)).count('"fusion.segment"') == 1
     text = segmented(sum_of_sines(terms))
     assert 3 <= text.count('"fusion.segment"') <= 6
-    assert segment.TOO_LARGE in text
-    function, args = sum_of_sines(segment.LARGEST // 22 + 20)
+    assert legality.TOO_LARGE in text
+    function, args = sum_of_sines(legality.LARGEST // 22 + 20)
     exact = function(args[0].astype(np.float64))
     np.testing.assert_allclose(mlirfuse.jit(function, fallback=False)(*args), exact, atol=1e-4)

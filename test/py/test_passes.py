@@ -311,7 +311,7 @@ def test_arguments_that_do_not_fit():
 
 
 def test_pipeline_errors():
-    from mlirfuse.passes.base import PipelineError
+    from mlirfuse.core.pipeline_text import PipelineError
 
     for text, message in (
         ("fusion-gruop", "did you mean 'fusion-group'"),

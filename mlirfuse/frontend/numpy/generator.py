@@ -17,7 +17,7 @@ class Generator:
 
     def __init__(self) -> None:
         self._lock = threads.lock()
-        self._numbers = np.random.Generator(np.random.Philox())
+        self._numbers: np.random.Generator | None = None  # made when first asked for: np.random is slow to import
 
     def seed(self, number: int | None = None) -> None:
         """Calls from now on draw as after any other ``seed`` of this number; None: from the system's entropy again."""
@@ -28,6 +28,7 @@ class Generator:
     def drawn(self) -> np.ndarray:
         """The next seed. Functions that draw without one capture this: it is read at each call."""
         with self._lock:
+            self._numbers = self._numbers or np.random.Generator(np.random.Philox())
             return np.asarray(self._numbers.integers(2**62))
 
 

@@ -10,7 +10,7 @@ import functools
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,16 +26,18 @@ from mlirfuse.frontend.numpy.scope import Elements, read_scope, unchanged
 from mlirfuse.frontend.numpy.symint import SymInt
 from mlirfuse.frontend.numpy.traced import Traced
 from mlirfuse.frontend.numpy.traced_array import TracedArray
-from mlirfuse.inspect.explain import Explanation
 from mlirfuse.inspect.lowered import Lowered
 from mlirfuse.passes.base import discover
 from mlirfuse.runtime import arrays, overlap, placement
 from mlirfuse.runtime.kinds import Assumptions, Call, Kind, Kinds, OneKind, Source
-from mlirfuse.runtime.linalg_program import WayDown
 from mlirfuse.runtime.signature import ArgSpec, Static, key_of
 from mlirfuse.schedule import targets
 from mlirfuse.schedule.program import Schedules
 from mlirfuse.schedule.targets import Target
+
+if TYPE_CHECKING:
+    from mlirfuse.inspect.explain import Explanation
+    from mlirfuse.runtime.linalg_program import WayDown
 
 discover()  # the passes, now rather than at the first call
 _TRACED = (TracedArray, SymInt)
@@ -377,6 +379,8 @@ class Jitted(_native.Function):
     def explain(self, *args, **kwargs) -> Explanation:
         """What becomes of a call with these arguments, for people: see
         :class:`mlirfuse.inspect.explain.Explanation`."""
+        from mlirfuse.inspect.explain import Explanation  # only those who ask pay for importing it
+
         return Explanation.of(self.lower(*args, **kwargs))
 
     def kernels(self, *args, **kwargs) -> int:

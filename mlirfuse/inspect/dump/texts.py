@@ -7,7 +7,7 @@ from typing import Any
 from mlirfuse.inspect import listing
 from mlirfuse.inspect.listing import Names
 from mlirfuse.ir.graph import Graph, Op
-from mlirfuse.passes.segment import COPIED
+from mlirfuse.passes.segmentation.copies import COPIED
 
 
 def group_log(graph: Graph) -> str:

@@ -1,0 +1,1 @@
+"""How the ops of a group become segments: what ``fusion-segment`` runs."""

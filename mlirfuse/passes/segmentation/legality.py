@@ -1,0 +1,82 @@
+"""Whether two segments can be one: a scheduler has to take the result, and no cycle may arise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mlirfuse.passes.segmentation.parts import ASKED, Part, Parts
+
+CYCLE = "merging it would make a cycle"
+# The cost of a kernel's ops (OpDef.cost) above which it takes no more. LLVM's time grows faster than a body's
+# length: on a CPU, sums of 100 sines (a cost of 2,200) take 5 s to compile in one kernel, of 300 (6,600) 30 s.
+LARGEST = 2000
+TOO_LARGE = "its kernel would be too large together with the segment before it"
+
+
+def refusal(parts: Parts, a: Part, b: Part) -> str | None:
+    """Why no scheduler takes ``a`` and ``b`` (a before b) as one, or None."""
+    if any(parts.passes(v, a, b) for v in parts.asked):
+        return ASKED
+    if a.cost + b.cost > LARGEST:
+        return TOO_LARGE
+    if a.reduced and b.reduced:
+        if a.reduced != b.reduced:
+            return "reduces other axes than the segment before it"
+        if a.domain != b.domain:
+            return "iterates over other axes than the segment before it"
+    domain, reduced, rows = a.domain | b.domain, a.reduced | b.reduced, a.rows | b.rows
+    between = parts.between(a, b)
+    outs = a.masks.copy()
+    for mask, count in b.masks.items():
+        outs[mask] = outs.get(mask, 0) + count
+    for _, _, value, uses in between:
+        if not uses and value.op.row.kind != "partial":
+            outs[parts.axis_mask(value)] -= 1
+    masks = [mask for mask, count in outs.items() if count]
+    if rows:
+        if (a.rows and b.rows and a.rows != b.rows) or (a.domain and b.domain and a.domain != b.domain):
+            return "its partial sums go over other axes than the segment before it"
+        if reduced and reduced != domain & ~rows:
+            return "its partial sums do not go over the rows of the segment before it"
+        if any(parts.passes(v, a, b) for v in parts.partial):
+            return "partial sums are complete only after their kernel"
+        if any(mask & ~domain for mask in masks):
+            return "its results are not rows"
+    if not reduced and not rows:
+        if not masks:
+            return None
+        domain = max(masks, key=int.bit_count)
+    if any(mask & ~domain for mask in masks):
+        return "its results run over other axes than the segment before it"
+    found = parts.becoming_late(a, b, between)
+    return found if isinstance(found, str) else None
+
+
+def cycle(parts: Parts, a: Part, b: Part) -> bool:
+    """Whether a path leads from ``a`` to ``b`` through another segment. It is looked for from both ends, a step of
+    each at a time: often one of them has few ways to go, and when it has gone all, there is no path."""
+
+    def after(p: Part):
+        return (parts.part_of(u) for v in p.outs for u in parts.users.get(v, ()))
+
+    def before(p: Part):
+        return (parts.part_of(v.op) for v in p.ins)
+
+    steps = zip(
+        _search(a, b, after, lambda p: p.first < b.last),
+        _search(b, a, before, lambda p: p.last > a.first),
+    )
+    return any(forward or backward for forward, backward in steps)
+
+
+def _search(start: Part, target: Part, nexts, may_reach) -> Iterator[bool]:
+    """Yields for each way from one part to the next, beginning at ``start``, whether it reaches ``target``, but not
+    straight."""
+    seen, pending = {start, target, None}, [start]
+    while pending:
+        part = pending.pop()
+        for p in nexts(part):
+            if p not in seen and may_reach(p):
+                seen.add(p)
+                pending.append(p)
+            yield p is target and part is not start
