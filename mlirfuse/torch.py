@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from torch._dynamo.backends import registry
 
-from mlirfuse.frontend.torch.backend import Options, memory_efficient_fusion, mlirfuse
+from mlirfuse.frontend.torch.backend import memory_efficient_fusion, mlirfuse
 from mlirfuse.frontend.torch.explain import Explanation, explain
+from mlirfuse.frontend.torch.options import Options
 from mlirfuse.frontend.torch.torchscript import from_torchscript
 
 __all__ = ["Explanation", "Options", "explain", "from_torchscript", "memory_efficient_fusion", "mlirfuse"]

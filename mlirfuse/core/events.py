@@ -119,10 +119,10 @@ class Launching(Event):
 
 @dataclass(eq=False)
 class CacheRead(Event):
-    """An entry was asked for: its bytes, or None and what is wrong with it ("is not there")."""
+    """An entry was asked for: its content, or None and what is wrong with it ("is not there")."""
 
     name: str
-    nbytes: int | None
+    body: bytes | None
     problem: str = ""
 
 
@@ -131,7 +131,7 @@ class CacheStored(Event):
     """An entry was written."""
 
     name: str
-    nbytes: int
+    body: bytes
 
 
 # ---- observers

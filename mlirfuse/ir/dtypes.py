@@ -68,6 +68,13 @@ class DType:
 
     __str__ = __repr__
 
+    def __reduce__(self) -> tuple:
+        return _named, (self.name,)  # unpickled, it is the same object
+
+
+def _named(name: str) -> DType:
+    return BY_NAME[name]
+
 
 f16 = DType("f16", "f", 16, np.dtype(np.float16), "f16")
 bf16 = DType("bf16", "f", 16, np.dtype(ml_dtypes.bfloat16), "bf16")

@@ -46,6 +46,9 @@ class Expr:
     def __hash__(self) -> int:
         return self._hash
 
+    def __reduce__(self) -> tuple:
+        return Expr, (self.terms,)  # another process has another hash
+
     @property
     def is_symbol(self) -> bool:
         return (

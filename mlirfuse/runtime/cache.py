@@ -47,6 +47,15 @@ def _versions() -> str:
     return ";".join(found)
 
 
+@_once
+def sources() -> str:
+    """A digest of this package's Python files, for what depends on all of them."""
+    digest, root = hashlib.sha256(_versions().encode()), Path(__file__).parent.parent
+    for path in sorted(root.rglob("*.py")):
+        digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
+
+
 def key(kind: str, *parts) -> str:
     """The name of the entry for what is compiled from ``parts``."""
     digest = hashlib.sha256(_versions().encode())
@@ -76,7 +85,7 @@ def load(name: str) -> bytes | None:
         events.report(events.CacheRead(name, None, "is damaged and was removed"))
         return None
     hits += 1
-    events.report(events.CacheRead(name, len(body)))
+    events.report(events.CacheRead(name, body))
     return body
 
 
@@ -92,7 +101,7 @@ def store(name: str, body: bytes) -> None:
         with os.fdopen(handle, "wb") as file:
             file.write(hashlib.sha256(body).digest() + body)
         os.replace(temporary, where / name)
-        events.report(events.CacheStored(name, len(body)))
+        events.report(events.CacheStored(name, body))
     except OSError as error:
         if temporary is not None:
             _remove(Path(temporary))

@@ -71,7 +71,7 @@ def test_the_cache_reports(heard, tmp_path, monkeypatch):
         mlirfuse.jit(lambda x: x * 3 + 1, fallback=False)(np.ones(5))
     read = [event for event in heard if isinstance(event, events.CacheRead)]
     (stored,) = (event for event in heard if isinstance(event, events.CacheStored))
-    assert [event.nbytes for event in read] == [None, stored.nbytes] and read[0].problem == "is not there"
+    assert [event.body for event in read] == [None, stored.body] and read[0].problem == "is not there"
 
 
 def test_dumps_listen_only_while_they_are_on():

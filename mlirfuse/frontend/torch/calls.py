@@ -20,6 +20,15 @@ class Literal:
     value: Any
 
 
+def spelled(source: str, names: Mapping[str, Any] | None = None) -> Callable[..., list]:
+    """The function that ``source`` spells with these ``names``, which it has as its attribute ``spelled``, so that it
+    can be written down."""
+    names = dict(names or {})
+    function = eval(source, dict(names))
+    function.spelled = source, names
+    return function
+
+
 class Spelling:
     """Collects the ``operands`` and ``sizes`` of one call. ``made(node)``: what a node is outside of groups: a value, a
     list of them, a size, a :class:`Literal`."""
@@ -40,7 +49,7 @@ class Spelling:
         call = f"target({', '.join(given)})"
         names = [f"x{k}" for k in range(len(self.operands))] + [f"n{k}" for k in range(len(self.sizes))]
         source = f"lambda {', '.join(names)}: {f'list({call})' if several else f'[{call}]'}"
-        return eval(source, {"target": target, **self.constants})
+        return spelled(source, {"target": target, **self.constants})
 
     def spell(self, x: Any) -> str:
         """An argument as source text."""

@@ -1,13 +1,26 @@
-"""What runs a lowered graph: a function of AOTAutograd's boxed convention around the host program."""
+"""What runs a lowered graph: its target, and a function of AOTAutograd's boxed convention around the host program."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
+from mlirfuse.core.errors import UnsupportedError
 from mlirfuse.frontend.torch.lower import Lowered
 from mlirfuse.ir import sizes as sz
 from mlirfuse.runtime.host_program import HostProgram
+from mlirfuse.schedule import targets
+from mlirfuse.schedule.targets import Target
+
+
+def target_of(device: torch.device) -> Target:
+    """What kernels for tensors on ``device`` are written for. Raises :class:`UnsupportedError`."""
+    if device.type not in ("cpu", "cuda"):
+        raise UnsupportedError(f"there are no kernels for tensors on {device}")
+    return targets.gpu(device.index or 0) if device.type == "cuda" else targets.cpu()
+
 
 Boxed = Callable[[list[Any]], list[Any]]
 

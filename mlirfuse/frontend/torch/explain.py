@@ -17,7 +17,6 @@ from torch.utils import _pytree as pytree
 from mlirfuse.analysis.traffic import NAMES
 from mlirfuse.frontend.torch import backend
 from mlirfuse.frontend.torch.lower import Lowered
-from mlirfuse.frontend.torch.places import user_line
 from mlirfuse.inspect import explain as inspected
 from mlirfuse.inspect import listing
 from mlirfuse.inspect.drawing import page
@@ -148,7 +147,7 @@ def _graph(which: str, lowered: Lowered, host: HostProgram) -> GraphExplanation:
         if op.segment is not None:
             members.setdefault(op.segment, []).append(op)
     kernels = [_kernel(segment, ops) for segment, ops in members.items() if segment.scheduler != "no-op"]
-    outside = Counter((str(node.target), why, _spelled(user_line(node))) for node, why in lowered.outside)
+    outside = Counter((op, why, _spelled(place)) for op, why, place in lowered.outside)
     programs = len(host.launches)
     return GraphExplanation(which, kernels, dict(outside), lowered.saved, programs, host.source, host)
 

@@ -22,7 +22,7 @@ from torch.utils import _pytree as pytree
 from mlirfuse.core.errors import ShapeError
 from mlirfuse.frontend.torch import layouts, sizes
 from mlirfuse.frontend.torch import ops as _rules  # noqa: F401  (registers them)
-from mlirfuse.frontend.torch.calls import Literal, Spelling
+from mlirfuse.frontend.torch.calls import Literal, Spelling, spelled
 from mlirfuse.frontend.torch.ops.rules import RULES, VIEWS, Context, Unsupported, dtype_of
 from mlirfuse.frontend.torch.places import user_line
 from mlirfuse.frontend.torch.sizes import OpaqueSize
@@ -45,8 +45,8 @@ class Lowered:
     ``tensors``: the places, among the inputs, of the graph's first arguments; ``constants``: what the others are.
     ``symbols``: where each symbol is read: (input, dimension), or (input, None) for an input that is a number.
     ``outputs``: for each result of the traced graph the place of a result of ``graph``, a size, or a constant.
-    ``outside``: calls of torch's, and why they are: node, reason. ``saved``: the tensors that only the backward needs,
-    and their bytes.
+    ``outside``: calls of torch's, and why they are: op, reason, the user's line. ``saved``: the tensors that only the
+    backward needs, and their bytes.
     """
 
     graph: Graph
@@ -55,7 +55,7 @@ class Lowered:
     constants: list[Any]
     symbols: dict[str, tuple[int, int | None]]
     outputs: list[tuple[str, Any]]
-    outside: list[tuple[Node, str]] = field(default_factory=list)
+    outside: list[tuple[str, str, tuple[str, int] | None]] = field(default_factory=list)
     saved: list[tuple[str, int | str]] = field(default_factory=list)
 
 
@@ -196,7 +196,7 @@ class _Lowering:
         outside = self.call(node)
         self.made[node] = _Made(outside, outside)
         if name not in VIEWS:
-            self.result.outside.append((node, reason))
+            self.result.outside.append((name, reason, user_line(node)))
 
     def by_rule(self, node: Node, name: str) -> None:
         """Raises where the rule does not cover the node, with the block as it was."""
@@ -266,14 +266,12 @@ class _Lowering:
         shape, strides = sizes.shape(fake.shape), sizes.shape(fake.stride())
         rank = len(shape)
         if strides != layouts.natural_strides(shape, order):
-
-            def restride(x: torch.Tensor, *given: int) -> list[torch.Tensor]:
-                return [x.as_strided(given[:rank], given[rank:])]
-
+            restride = spelled(f"lambda x, *n: [x.as_strided(n[:{rank}], n[{rank}:])]")
             outside = self._call_op("aten.as_strided.default", restride, [packed], [fake], [*shape, *strides])[0]
         elif packed is not value:
             back = layouts.inverse(order)
-            outside = self._call_op("aten.permute.default", lambda x: [x.permute(back)], [packed], [fake])[0]
+            permute = spelled(f"lambda x: [x.permute({back})]")
+            outside = self._call_op("aten.permute.default", permute, [packed], [fake])[0]
         else:
             outside = value
         return _Made(inside, outside)

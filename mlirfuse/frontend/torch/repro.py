@@ -22,7 +22,8 @@ from torch._dynamo.testing import rand_strided
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import mlirfuse.torch  # its ops
-from mlirfuse.frontend.torch.backend import Options, compile_graph
+from mlirfuse.frontend.torch.backend import compile_graph
+from mlirfuse.frontend.torch.options import Options
 {imports}
 
 {classes}

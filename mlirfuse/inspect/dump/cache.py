@@ -24,9 +24,9 @@ def compiled(event: events.Compiled) -> None:
 
 
 def read(event: events.CacheRead) -> None:
-    what = event.problem if event.nbytes is None else f"found, {event.nbytes} bytes"
+    what = event.problem if event.body is None else f"found, {len(event.body)} bytes"
     log("cache", Where("disk"), f"{event.name[:24]} {what}")
 
 
 def stored(event: events.CacheStored) -> None:
-    log("cache", Where("disk"), f"{event.name[:24]} stored, {event.nbytes} bytes")
+    log("cache", Where("disk"), f"{event.name[:24]} stored, {len(event.body)} bytes")

@@ -1,0 +1,31 @@
+"""``options=`` of ``torch.compile``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Options:
+    """``options=`` of ``torch.compile``.
+
+    ``fallback``: what happens where a graph does not compile: it runs op by op with a warning, or the error is raised.
+    ``warn_outside``: a warning for each graph that lists the ops that run as torch's own. ``eager_random``: dropout and
+    random numbers are those that eager draws, by its own kernels. ``repro``: the folder for scripts of graphs
+    that do not compile; None: that of temporary files.
+    """
+
+    fallback: bool = True
+    warn_outside: bool = False
+    eager_random: bool = False
+    repro: str | None = None
+
+    @staticmethod
+    def of(given: dict[str, Any] | None) -> Options:
+        """Raises ValueError for an option that is none."""
+        names = {field.name for field in fields(Options)}
+        unknown = sorted(set(given or {}) - names)
+        if unknown:
+            raise ValueError(f"mlirfuse has no option '{unknown[0]}'; there are {', '.join(sorted(names))}")
+        return Options(**(given or {}))

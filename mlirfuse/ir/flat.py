@@ -1,0 +1,69 @@
+"""A graph as nested tuples and lists of plain things, to be written to disk: values are numbers, so that what reads it
+back does not nest as deep as the graph is long."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mlirfuse.ir.graph import Block, Graph, Group, Layout, Op, Segment, Value
+
+Flat = tuple[Any, ...]
+
+
+def flat(graph: Graph) -> Flat:
+    """``graph`` with its groups and segments; where ops come from (:attr:`Op.origin`) is left out."""
+    numbers: dict[Any, int] = {None: -1}
+    values: list[tuple] = []
+    groups: list[list[str]] = []
+    segments: list[tuple] = []
+
+    def value(v: Value) -> int:
+        if v not in numbers:
+            numbers[v] = len(values)
+            values.append((v.dtype, v.shape, v.name, v.type if v.dtype is None else None))
+        return numbers[v]
+
+    def group(g: Group | None) -> int:
+        if g not in numbers:
+            numbers[g] = len(groups)
+            groups.append(g.notes)  # type: ignore[union-attr]  # None is there
+        return numbers[g]
+
+    def segment(s: Segment | None) -> int:
+        if s is not None and s not in numbers:
+            numbers[s] = len(segments)
+            segments.append((group(s.group), s.scheduler, s.params, s.why, s.schedule))
+        return numbers[s]
+
+    def op(o: Op) -> tuple:
+        made = [value(v) for v in o.results]
+        given = [value(v) for v in o.operands]
+        return o.name, given, o.attrs, made, [block(b) for b in o.blocks], o.loc, group(o.group), segment(o.segment)
+
+    def block(b: Block) -> tuple:
+        return [value(v) for v in b.args], [op(o) for o in b.ops], [value(v) for v in b.returns], b.terminator
+
+    body = block(graph.body)
+    layouts = [layout and (layout.strides, layout.align) for layout in graph.layouts]
+    rest = graph.scalars, graph.aliases, graph.device, graph.parts, graph.result_parts, graph.numbers
+    return values, groups, segments, graph.name, body, layouts, rest
+
+
+def graph_of(given: Flat) -> Graph:
+    """The graph that :func:`flat` was given."""
+    described, notes, cuts, name, body, strides, rest = given
+    values = [Value(dtype, shape, None, named, type) for dtype, shape, named, type in described]
+    groups: list[Any] = [*map(Group, notes), None]
+    segments: list[Any] = [*(Segment(groups[g], *others) for g, *others in cuts), None]
+
+    def op(named, operands, attrs, results, blocks, loc, group, segment) -> Op:
+        made = Op(named, [values[k] for k in operands], attrs, [values[k] for k in results], map(block, blocks), loc)
+        made.group, made.segment = groups[group], segments[segment]
+        return made
+
+    def block(flat: tuple) -> Block:
+        args, ops, returns, terminator = flat
+        return Block([values[k] for k in args], [op(*o) for o in ops], [values[k] for k in returns], terminator)
+
+    layouts = [at and Layout(*at) for at in strides]
+    return Graph(name, block(body), layouts, *rest)

@@ -1,0 +1,245 @@
+"""Warm start: what AOTAutograd's cache has is not compiled again, and what it has wrongly is."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import mlirfuse.torch
+from mlirfuse.core import config
+from mlirfuse.frontend.torch import backend, warm
+from mlirfuse.runtime import cache
+from mlirfuse.runtime.program import Program
+
+SCRIPT = """
+import json, sys
+import torch
+import mlirfuse.torch
+from mlirfuse.frontend.torch import backend
+from mlirfuse.runtime import cache
+
+compiled = []
+backend.lower_to_host = lambda *given, lower=backend.lower_to_host: (compiled.append(given[1]), lower(*given))[1]
+if sys.argv[1:] == ["load"]:
+    torch.compiler.load_cache_artifacts(open("artifacts", "rb").read())
+
+torch.manual_seed(0)
+model = torch.nn.Sequential(
+    torch.nn.Linear(8, 8), torch.nn.LayerNorm(8), torch.nn.Dropout(0.5), torch.nn.BatchNorm1d(8)
+)
+run = torch.compile(model, backend="mlirfuse", options={"fallback": False})
+out = run(torch.randn(4, 8))
+out.square().sum().backward()
+numbers = [out.tolist(), *(p.grad.tolist() for p in model.parameters()), *(b.tolist() for b in model.buffers())]
+
+f = torch.compile(lambda x, w: ((x @ w).t().softmax(-1), x.mT, x.shape[0] + 1), backend="mlirfuse")
+for n in (3, 5):
+    x = torch.arange(4.0 * n).reshape(n, 4).requires_grad_()
+    torch._dynamo.mark_dynamic(x, 0)
+    y, view, size = f(x, torch.eye(4))
+    y[0].sum().backward()
+    numbers += [y.tolist(), y.stride(), view.data_ptr() == x.data_ptr(), size, x.grad.tolist()]
+if sys.argv[1:] == ["save"]:
+    open("artifacts", "wb").write(torch.compiler.save_cache_artifacts()[0])
+print(json.dumps({"compiled": compiled, "misses": cache.misses, "numbers": numbers}))
+"""
+
+
+def process(folder: Path, where: str, *given: str) -> dict:
+    """What a process of its own tells, with caches in ``folder / where``."""
+    script = folder / "script.py"
+    script.write_text(SCRIPT)
+    env = {
+        **os.environ,
+        "TORCHINDUCTOR_CACHE_DIR": str(folder / where / "torch"),
+        "MLIRFUSE_CACHE_DIR": str(folder / where / "mlirfuse"),
+    }
+    found = subprocess.run([sys.executable, script, *given], cwd=folder, env=env, capture_output=True, text=True)
+    assert found.returncode == 0, found.stderr
+    return json.loads(found.stdout.splitlines()[-1])
+
+
+def test_a_second_process_compiles_nothing(tmp_path):
+    """Neither graphs nor kernels, forward and backward; nor does one elsewhere that was given torch's artifacts."""
+    first = process(tmp_path, "here", "save")
+    assert first["compiled"] == ["forward", "backward"] * 2 and first["misses"] > 0
+    warm = {"compiled": [], "misses": 0, "numbers": first["numbers"]}
+    assert process(tmp_path, "here") == warm
+    assert process(tmp_path, "elsewhere", "load") == warm
+
+
+# ---- in one process: Dynamo forgets, what is on disk stays
+
+
+@pytest.fixture
+def compiled(tmp_path, monkeypatch):
+    """The graphs that were compiled so far, with caches of this test's own."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("MLIRFUSE_CACHE_DIR", str(tmp_path / "kernels"))
+    seen = []
+
+    def observe(module, which, *rest):
+        seen.append(which)
+        return lower(module, which, *rest)
+
+    lower = backend.lower_to_host
+    monkeypatch.setattr(backend, "lower_to_host", observe)
+    with torch._functorch.config.patch(enable_autograd_cache=True):
+        yield seen
+
+
+def f(x):
+    return torch.nn.functional.scaled_dot_product_attention(x, x, x).tanh().sum() + torch.linalg.det(x[0, 0])
+
+
+def step(**options):
+    """Loss and gradient of ``f``, which Dynamo sees for the first time."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    x = torch.randn(1, 2, 4, 4, requires_grad=True)
+    loss = torch.compile(f, backend="mlirfuse", options={"fallback": False, **options})(x)
+    (gradient,) = torch.autograd.grad(loss, x)
+    torch.testing.assert_close(gradient, torch.autograd.grad(f(x), x)[0])
+    torch.testing.assert_close(loss, f(x))
+    return loss
+
+
+BOTH = ["forward", "backward"]
+
+
+def test_it_is_found_again(compiled):
+    step()
+    step()
+    assert compiled == BOTH
+
+
+def entries(tmp_path):
+    return [path for path in (tmp_path / "aotautograd").rglob("*") if path.is_file()]
+
+
+def flipped(data: bytes) -> bytes:
+    """One bit of what is ours is another: of the name of an op in the graph."""
+    place = data.index(b"tanh")
+    return data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
+
+
+@pytest.mark.parametrize("damaged", [lambda d: b"", lambda d: d[: len(d) // 2], lambda d: b"x" + d[1:], flipped])
+def test_a_damaged_entry_is_compiled_anew(damaged, compiled, tmp_path):
+    step()
+    (entry,) = entries(tmp_path)
+    entry.write_bytes(damaged(entry.read_bytes()))
+    step()
+    assert compiled == BOTH * 2
+
+
+def test_other_options_are_compiled_anew(compiled):
+    step()
+    step(eager_random=True)
+    assert compiled == BOTH * 2
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda patch: patch.setattr(cache, "sources", lambda: "another version"),
+        lambda patch: patch.setattr(warm, "_spelled", lambda machine: "another processor"),
+        lambda patch: patch.setattr(config, "horizontal", not config.horizontal),
+    ],
+)
+def test_another_compiler_or_machine_compiles_anew(other, compiled, monkeypatch):
+    step()
+    other(monkeypatch)
+    step()
+    assert compiled == BOTH * 2
+
+
+def test_another_choice_of_attention_is_compiled_anew(compiled):
+    step()
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        step()
+    assert compiled == BOTH * 2
+
+
+def test_the_processor_decides():
+    """Its features and caches are in the key."""
+    machine = warm.target_of(torch.device("cpu")).machine
+    assert all(feature in warm._spelled(machine) for feature in machine.features)
+    assert str(machine.last_cache) in warm._spelled(machine)
+
+
+def test_where_caches_are_off_nothing_is_kept(compiled, tmp_path, monkeypatch):
+    monkeypatch.setenv("MLIRFUSE_CACHE", "0")
+    step()
+    step()
+    assert compiled == BOTH * 2 and not entries(tmp_path)
+
+
+def test_what_is_looked_at_is_compiled(compiled):
+    step()
+    torch._dynamo.reset()
+    told = mlirfuse.torch.explain(f, torch.randn(1, 2, 4, 4, requires_grad=True))
+    assert [graph.which for graph in told.graphs] == BOTH and compiled == BOTH * 2
+
+
+def test_what_ran_outside_is_told_again(compiled):
+    for _ in range(2):
+        with pytest.warns(UserWarning, match="linalg_lu"):
+            step(warn_outside=True)
+    assert compiled == BOTH
+
+
+def test_a_graph_that_runs_op_by_op_is_not_kept(compiled, tmp_path, monkeypatch):
+    def broken(*_):
+        raise RuntimeError("no such kernel")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(backend, "lower_to_host", broken)
+        with pytest.warns(UserWarning, match="no such kernel"):
+            step(fallback=True, repro=str(tmp_path / "scripts"))
+    step(fallback=True, repro=str(tmp_path / "scripts"))
+    assert compiled == BOTH
+
+
+def test_a_kernel_that_fails_later_is_one_warning(compiled, monkeypatch):
+    """There is no graph to write a script of: the warning says how to get one."""
+
+    def variant(self, env, alignments):
+        raise RuntimeError("no code for it")
+
+    step(fallback=True)
+    monkeypatch.setattr(Program, "variant", variant)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        step(fallback=True)
+    told = [str(w.message) for w in seen if "no code for it" in str(w.message)]
+    assert len(told) == 2 and all("CACHES=1, a script is written" in text for text in told)  # forward and backward
+    assert compiled == BOTH
+
+
+def test_custom_ops_are_kept_and_what_belongs_to_a_process_is_not(compiled):
+    """One that writes into its argument comes as a higher-order op."""
+
+    @torch.library.custom_op("mlirfuse_test::fill", mutates_args=("x",))
+    def fill(x: torch.Tensor, by: float) -> None:
+        x.fill_(by)
+
+    def g(x):
+        y = x.sin()
+        fill(y, 2.0)
+        return y * x
+
+    for x in (torch.ones(3), torch.full((3,), 2.0)):
+        torch._dynamo.reset()
+        torch.testing.assert_close(torch.compile(g, backend="mlirfuse")(x), 2 * x)
+    assert compiled == ["inference"]
+    with pytest.raises(Exception, match="belongs to its process"):
+        warm._Pickler(io.BytesIO()).dump(torch.ops.higher_order.triton_kernel_wrapper_functional)
