@@ -4,7 +4,6 @@ is at most twice eager's plus 1e-6."""
 from __future__ import annotations
 
 import copy
-import importlib.util
 import warnings
 
 import pytest
@@ -13,7 +12,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn
 from torch.nn import functional as F
-from torch_models import Encoder, ResNet, error
+from torch_models import Encoder, ResNet, UNet, error, published
 
 import mlirfuse.torch  # noqa: F401
 
@@ -59,31 +58,47 @@ OWN = {
     "encoder": lambda: (Encoder(), _sentences()),
     "decoder": lambda: (Decoder(), _sentences()),
     "convolutional": lambda: (ResNet(), (torch.randn(4, 3, 32, 32), torch.tensor([1, 3, 0, 7]))),
+    "unet": lambda: (UNet(), (torch.randn(2, 3, 16, 16), torch.tensor([0.1, 0.7]), torch.randn(2, 3, 16, 16))),
 }
 
 
-def _hide_what_does_not_load() -> None:
-    """``transformers`` asks whether torchvision is there, not whether it fits the torch that is installed."""
-    try:
-        import torchvision  # noqa: F401
-    except Exception:
-        find = importlib.util.find_spec
-        hidden = ("torchvision", "timm")
-        importlib.util.find_spec = lambda name, *a: None if name.split(".")[0] in hidden else find(name, *a)
-
-
 def _language(name, config, **more):
-    transformers = pytest.importorskip("transformers")
-    _hide_what_does_not_load()
+    transformers = published("transformers")
     sizes = {"vocab_size": 99, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
     model = getattr(transformers, name)(getattr(transformers, config)(**(sizes | more)))
     words = torch.randint(3, 99, (2, 12))
     return model, {"input_ids": words, "labels": words}
 
 
+def _speech():
+    transformers = published("transformers")
+    sizes = {"d_model": 32, "num_mel_bins": 8, "max_source_positions": 16, "max_target_positions": 16, "vocab_size": 99}
+    heads = {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64}
+    words = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
+    config = transformers.WhisperConfig(encoder_layers=2, decoder_layers=2, **sizes, **heads, **words)
+    model = transformers.WhisperForConditionalGeneration(config)
+    return model, {"input_features": torch.randn(2, 8, 32), "labels": torch.randint(3, 99, (2, 6))}
+
+
+class _Classifier(nn.Module):
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, pictures, targets):
+        return F.cross_entropy(self.model(pictures), targets)
+
+
+def _timm(name, size, **more):
+    model = published("timm").create_model(name, num_classes=5, **more)
+    for part in model.modules():
+        if isinstance(part, nn.Dropout):
+            part.p = 0.0
+    return _Classifier(model), (torch.randn(4, 3, size, size), torch.tensor([1, 3, 0, 4]))
+
+
 def _pictures(name, config, **more):
-    transformers = pytest.importorskip("transformers")
-    _hide_what_does_not_load()
+    transformers = published("transformers")
     model = getattr(transformers, name)(getattr(transformers, config)(image_size=32, num_labels=5, **more))
     return model, {"pixel_values": torch.randn(2, 3, 32, 32), "labels": torch.tensor([1, 3])}
 
@@ -91,24 +106,54 @@ def _pictures(name, config, **more):
 _NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 _BERT = {"intermediate_size": 64, "max_position_embeddings": 64, **_NO_DROPOUT}
 _LLAMA = {"intermediate_size": 64, "num_key_value_heads": 2, "max_position_embeddings": 64}
+_MOE = {"num_local_experts": 4, "num_experts": 4, "num_experts_per_tok": 2, "experts_implementation": "eager"}
 _GPT2 = {"n_positions": 64, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
 _VIT = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64, "patch_size": 8}
 _T5 = {"d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4, "dropout_rate": 0.0}
+_BART = {"d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4, "dropout": 0.0,
+         "decoder_attention_heads": 4, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64}  # fmt: skip
+_STAGES = {"num_encoder_blocks": 2, "depths": [1, 1], "sr_ratios": [2, 1], "hidden_sizes": [16, 32],
+           "patch_sizes": [7, 3], "strides": [4, 2], "num_attention_heads": [2, 2], "mlp_ratios": [2, 2],
+           "classifier_dropout_prob": 0.0, "drop_path_rate": 0.0}  # fmt: skip
 PUBLISHED = {
+    # encoders
     "bert": lambda: _language("BertForMaskedLM", "BertConfig", **_BERT),
     "roberta": lambda: _language("RobertaForMaskedLM", "RobertaConfig", **_BERT),
     "electra": lambda: _language("ElectraForMaskedLM", "ElectraConfig", embedding_size=16, **_BERT),
+    "albert": lambda: _language("AlbertForMaskedLM", "AlbertConfig", embedding_size=16, **_BERT),
+    "deberta": lambda: _language("DebertaV2ForMaskedLM", "DebertaV2Config", relative_attention=True, **_BERT),
+    # decoders
     "gpt2": lambda: _language("GPT2LMHeadModel", "GPT2Config", **_GPT2),
+    "bloom": lambda: _language("BloomForCausalLM", "BloomConfig", hidden_dropout=0.0, attention_dropout=0.0),
+    "gpt-neox": lambda: _language("GPTNeoXForCausalLM", "GPTNeoXConfig", intermediate_size=64),
     "llama": lambda: _language("LlamaForCausalLM", "LlamaConfig", **_LLAMA),
     "mistral": lambda: _language("MistralForCausalLM", "MistralConfig", sliding_window=8, **_LLAMA),
     "qwen2": lambda: _language("Qwen2ForCausalLM", "Qwen2Config", **_LLAMA),
+    "gemma2": lambda: _language("Gemma2ForCausalLM", "Gemma2Config", head_dim=8, **_LLAMA),
+    # mixtures of experts
+    "mixtral": lambda: _language("MixtralForCausalLM", "MixtralConfig", **_LLAMA, **_MOE),
+    "qwen2-moe": lambda: _language("Qwen2MoeForCausalLM", "Qwen2MoeConfig", moe_intermediate_size=32,
+                                   shared_expert_intermediate_size=32, **_LLAMA, **_MOE),
+    # encoder and decoder
     "t5": lambda: _language("T5ForConditionalGeneration", "T5Config", decoder_start_token_id=0, **_T5),
+    "bart": lambda: _language("BartForConditionalGeneration", "BartConfig", **_BART),
+    "whisper": _speech,
+    # state spaces
     "mamba": lambda: _language("MambaForCausalLM", "MambaConfig", state_size=4, expand=2),
+    "mamba2": lambda: _language("Mamba2ForCausalLM", "Mamba2Config", state_size=4, expand=2, num_heads=8, head_dim=8,
+                                n_groups=1, chunk_size=4),
+    # pictures
     "vit": lambda: _pictures("ViTForImageClassification", "ViTConfig", **_VIT, **_NO_DROPOUT),
     "convnext": lambda: _pictures("ConvNextForImageClassification", "ConvNextConfig", hidden_sizes=[8, 16, 16, 32],
                                   depths=[1, 1, 2, 1]),
     "resnet": lambda: _pictures("ResNetForImageClassification", "ResNetConfig", embedding_size=8,
                                 hidden_sizes=[8, 16], depths=[1, 1]),
+    "swin": lambda: _pictures("SwinForImageClassification", "SwinConfig", embed_dim=16, depths=[2, 2], window_size=2,
+                              num_heads=[2, 4], drop_path_rate=0.0, **_NO_DROPOUT),
+    "segformer": lambda: _pictures("SegformerForImageClassification", "SegformerConfig", **_STAGES, **_NO_DROPOUT),
+    "efficientnet": lambda: _timm("test_efficientnet_gn", 64),
+    "mixer": lambda: _timm("mixer_s32_224", 64, img_size=64),
+    "coatnet": lambda: _timm("test_coatnet", 64, img_size=64),
 }  # fmt: skip
 
 

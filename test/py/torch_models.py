@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+from types import ModuleType
+
+import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -73,6 +77,48 @@ class ResNet(nn.Module):
         return F.cross_entropy(self.head(y), targets)
 
 
+class TimedBlock(nn.Module):
+    """A diffusion model's: group norms, convolutions, and a scale and shift of the time."""
+
+    def __init__(self, inner, outer, times=16):
+        super().__init__()
+        self.first, self.second = nn.GroupNorm(4, inner), nn.GroupNorm(4, outer)
+        self.one, self.two = nn.Conv2d(inner, outer, 3, padding=1), nn.Conv2d(outer, outer, 3, padding=1)
+        self.time, self.around = nn.Linear(times, 2 * outer), nn.Conv2d(inner, outer, 1)
+
+    def forward(self, x, time):
+        scale, shift = self.time(F.silu(time))[:, :, None, None].chunk(2, 1)
+        y = self.second(self.one(F.silu(self.first(x)))) * (1 + scale) + shift
+        return self.around(x) + self.two(F.silu(y))
+
+
+class UNet(nn.Module):
+    """A diffusion model's: sines of the time, down, attention in the middle, up beside what went down."""
+
+    def __init__(self, width=8, times=16):
+        super().__init__()
+        self.times = nn.Sequential(nn.Linear(times, times), nn.SiLU(), nn.Linear(times, times))
+        self.stem = nn.Conv2d(3, width, 3, padding=1)
+        self.down, self.below = TimedBlock(width, width), TimedBlock(width, 2 * width)
+        self.shrink, self.middle = (
+            nn.Conv2d(width, width, 3, 2, 1),
+            nn.MultiheadAttention(2 * width, 2, batch_first=True),
+        )
+        self.up, self.norm = TimedBlock(3 * width, width), nn.GroupNorm(4, width)
+        self.head = nn.Conv2d(width, 3, 3, padding=1)
+
+    def forward(self, noisy, time, noise):
+        frequencies = torch.logspace(0, 3, 8, dtype=noisy.dtype)
+        angles = time[:, None] * frequencies
+        time = self.times(torch.cat([angles.sin(), angles.cos()], 1))
+        wide = self.down(self.stem(noisy), time)
+        low = self.below(self.shrink(wide), time)
+        places = low.flatten(2).transpose(1, 2)
+        low = low + self.middle(places, places, places, need_weights=False)[0].transpose(1, 2).reshape(low.shape)
+        x = self.up(torch.cat([F.interpolate(low, scale_factor=2.0, mode="nearest"), wide], 1), time)
+        return F.mse_loss(self.head(F.silu(self.norm(x))), noise)
+
+
 def gradients(model: nn.Module, *inputs: torch.Tensor) -> list[torch.Tensor]:
     """The loss and the gradients of one step."""
     model.zero_grad()
@@ -87,3 +133,21 @@ def error(found: list[torch.Tensor], wanted: list[torch.Tensor]) -> float:
     assert len(found) == len(wanted)
     scale = max(float(b.abs().max()) for b in wanted)
     return max(float((a.double() - b.double()).abs().max()) for a, b in zip(found, wanted)) / scale
+
+
+def published(name: str) -> ModuleType:
+    """``transformers`` or ``timm``; the test is skipped where it is not installed. Both import torchvision, whose Python
+    loads beside a torch that its compiled part does not fit once the names of two ops are known."""
+    try:
+        import torchvision  # noqa: F401
+    except ModuleNotFoundError:
+        pass
+    except RuntimeError:
+        for op in ("nms", "qnms"):
+            _torchvision.define(f"{op}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        for module in [m for m in sys.modules if m.split(".")[0] == "torchvision"]:
+            del sys.modules[module]
+    return pytest.importorskip(name, exc_type=ImportError)
+
+
+_torchvision = torch.library.Library("torchvision", "FRAGMENT")
