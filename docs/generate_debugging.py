@@ -119,12 +119,12 @@ For this program, `scores.py`,
    different axes, a result that runs over other axes than the kernel, a reduction's result that is needed at another
    index. Two launches of one kernel are a split reduction: the second one adds up what blocks found.
 4. **Is it compiled again and again?** `MLIRFUSE_DUMP=cache` tells kinds, variants and entries of the disk cache apart;
-   `guards` says what a kind assumes and what the new call did not fulfil. A plain number that the function branches on
+   `guards` says what a kind assumes and which condition the new call did not meet, with its values. A plain number that the function branches on
    is a part of the kind: pass what varies as an array.
 5. **Is it slow?** `MLIRFUSE_DUMP=effective-bandwidth` gives each kernel's share of the memory's bandwidth, `occupancy`
    how much of the GPU it can use, `launch-params` what was chosen;
    [`mlirfuse.autotune`](../mlirfuse/runtime/autotune.py) measures the other candidates. In profilers a kernel has its
-   scheduler's name: `mlirfuse_normalization0`, `mlirfuse_reduction1` and its second launch
+   scheduler's name and its segment's number: `mlirfuse_normalization0`, `mlirfuse_reduction1` and its second launch
    `mlirfuse_reduction1_finish`.
 6. **Is it wrong?** `MLIRFUSE_DUMP=groups` writes each group as a Python program that compares itself with NumPy: the
    smallest thing to send in a report. `config.fuse_cpu = False` runs the function as it is, which tells a wrong kernel
@@ -158,10 +158,15 @@ DUMPS = {
         "",
         14,
     ),
+    "guarded": (
+        "As `grouped`, with what `fusion-guard` makes of it: each group behind a guard that names what it assumes, "
+        "beside its fallback, the ops unfused. What runs has no such guards: its kind was chosen before.",
+        "",
+        20,
+    ),
     "segmented": (
-        "After segmentation, with what was chosen for the first call: each `fusion.segment` has its scheduler, "
-        "parameters, bytes and, where it is "
-        "cut from the one before, `why`.",
+        "After segmentation, with what was chosen for the first call: each `fusion.segment` has its number, its "
+        "scheduler, parameters, bytes and `why` it is cut from the one before.",
         "",
         50,
     ),
@@ -185,7 +190,12 @@ DUMPS = {
         "",
         16,
     ),
-    "guards": ("What the kind assumes of a call; for a new kind, what kept the call from those before it.", "", 24),
+    "guards": (
+        "What the kind assumes of a call; for a new kind, which condition of those before it the call did not meet, "
+        "with its values (`s0 <= 5: s0 is 7`).",
+        "",
+        24,
+    ),
     "cache": (
         "What was found and what was made: kinds, variants, and entries of the cache on disk. A call with new sizes "
         "that needs nothing new says "
@@ -358,8 +368,11 @@ carries
   expressions over the symbols (`"s0*s1*4"`);
 - `schedule`: what was chosen for the sizes of this call, whole. Edited, here or by `jit(fn, schedule=…)`, it is what
   kernels are written by, or an error that names the constraint;
-- `why`: the reason why it is cut from the segment before it. Where the groups are different ones, nothing connects
-  them, or an op between them says in its `note` why it is in no group.
+- `number`: of the segment in the function, as in `explain`, dumps, the kernels' names and profiles
+  (`mlirfuse_reduction1`). Groups have numbers of their own;
+- `why`: the reason why it is cut from the segment before it. The first segment of a group has the group's: nothing
+  connects it to the groups before, or it reads what an op outside of groups gives, which says in its `note` why it is
+  there.
 
 With `locations=True`, and in dumps, each op has the Python line that it came from. `explain` says the same for people,
 and draws it: see [debugging.md](debugging.md).

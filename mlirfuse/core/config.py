@@ -29,8 +29,8 @@ from contextlib import contextmanager
 
 LEVELS = ("fusion", "grouped", "segmented", "linalg", "tiled", "gpu", "nvvm", "ptx", "host", "llvm")
 DUMPS = (
-    *LEVELS, "groups", "group-log", "segmenter-log", "math", "launch-params", "kernel-args", "effective-bandwidth",
-    "occupancy", "sass", "guards", "cache",
+    *LEVELS, "guarded", "groups", "group-log", "segmenter-log", "math", "launch-params", "kernel-args",
+    "effective-bandwidth", "occupancy", "sass", "guards", "cache",
 )  # fmt: skip
 NAMES = (
     "fuse_cpu", "fuse_gpu", "single_op", "horizontal", "max_args", "guards", "fallback", "max_kinds", "dump",

@@ -67,8 +67,8 @@ _PACKAGE = str(Path(__file__).resolve().parent.parent)
 
 
 def warn(message: str) -> None:
-    """A UserWarning at the line that called this package."""
+    """A UserWarning at the line that called this package, or the Python that it wrote for a host program."""
     frame, level = sys._getframe(1), 2
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+    while frame.f_back is not None and frame.f_code.co_filename.startswith((_PACKAGE, "<host program")):
         frame, level = frame.f_back, level + 1
     warnings.warn(message, stacklevel=level)

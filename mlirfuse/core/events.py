@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from mlirfuse.core import threads
 
 if TYPE_CHECKING:
+    from mlirfuse.ir.graph import Op
     from mlirfuse.passes.base import MLIRPasses, Pass
     from mlirfuse.runtime.kinds import Call, Kind, Source
     from mlirfuse.runtime.program import Program, Variant
@@ -77,6 +78,14 @@ class FellBack(Event):
     """A call runs op by op, because its kind is not compiled or could not be."""
 
     source: Source
+    problem: str
+
+
+@dataclass(eq=False)
+class GuardFailed(Event):
+    """The tensors of a call do not meet what a ``fusion.guard`` states: the fallback runs."""
+
+    op: Op
     problem: str
 
 

@@ -70,7 +70,7 @@ def _kernels(e) -> str:
             "writes",
             "threads",
             "chosen",
-            "why it is cut from the one before",
+            "why it is a kernel of its own",
         )
     )
     return f'<table class="kernels"><tr>{heads}</tr>{"".join(rows)}</table>' if rows else ""

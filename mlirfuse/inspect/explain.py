@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from mlirfuse.analysis import traffic
 from mlirfuse.core.errors import CompileError, UnsupportedError
@@ -48,7 +49,7 @@ class Kernel:
     bytes_read: int
     bytes_written: int
     params: dict
-    why: str  # why it is cut from the segment before it
+    why: str  # why it is cut from the segment before it, or why its group is one of its own
     segment: Segment = field(repr=False)
 
     @property
@@ -144,9 +145,9 @@ class Explanation:
                 "reads",
                 "writes",
                 "threads",
-                "why it is cut from the one before",
+                "why it is a kernel of its own",
             )
-            if not any(k.why for k in self.kernels):
+            if len(self.kernels) == 1:
                 out.append(listing.table([row[:-1] for row in rows], "  ", headings[:-1]))
             else:
                 out.append(listing.table(rows, "  ", headings))
@@ -210,31 +211,41 @@ def _explain(lowered) -> Explanation:
 
     def kernel(segment: Segment, ops, launches, reads, writes, nbytes, params) -> None:
         ops = [line(op) for op in ops if not listing.is_literal(op)]
-        number, (read, written) = len(kernels), nbytes
+        read, written = nbytes
         kernels.append(
-            Kernel(number, segment.scheduler, launches, ops, reads, writes, read, written, params, segment.why, segment)
+            Kernel(
+                segment.number,
+                segment.scheduler,
+                launches,
+                ops,
+                reads,
+                writes,
+                read,
+                written,
+                params,
+                segment.why,
+                segment,
+            )
         )
 
     launched: dict[Segment, set[Op]] = {}
     for part in parts:
-        for step, choice, made in part.steps():
+        for segment, step, choice, made in part.steps():
             analysis = step.analysis
-            launched[step.segment] = set(analysis.ops)
+            here = _standing_for(step.segment, part.program.graph, members.get(segment, []))
+            ops = [here.get(op, op) for op in analysis.ops]
+            launched[segment] = set(ops)
             launches = [Launch(k.name, threads_text(k, env)) for k in made]
-            reads = {names.of(v): names.type(v) for v in dict.fromkeys(analysis.inputs + analysis.scalars)}
-            writes = {names.of(v): names.type(v) for v in analysis.outputs}
-            kernel(step.segment, analysis.ops, launches, reads, writes, traffic.of_step(step, env), choice)
+            read = [here.get(v, v) for v in dict.fromkeys(analysis.inputs + analysis.scalars)]
+            written = [here.get(v, v) for v in analysis.outputs]
+            reads, writes = ({names.of(v): names.type(v) for v in values} for values in (read, written))
+            kernel(segment, ops, launches, reads, writes, traffic.of_step(step, env), choice)
     aliases = {value: view for part in parts for value, view in part.program.views.items()}
     for segment, ops in members.items():
         if segment not in launched:
             segment.scheduler = segment.scheduler if problem else "no-op"
             kernel(segment, ops, [], {}, {}, (0, 0), {})
-    in_order = {segment: at for at, segment in enumerate(members)}
-    kernels.sort(key=lambda k: in_order.get(k.segment, len(in_order)))
-    for number, made in enumerate(kernels):
-        made.number = number
-        if any(k.launches for k in kernels[:number]) and made.launches and not made.why and made.segment in members:
-            made.why = _why_another_group(made, members[made.segment])
+    kernels.sort(key=lambda k: k.number)
     number_of = {k.segment: k.number for k in kernels}
     outside = [
         Outside(line(op), _why_outside(op))
@@ -260,20 +271,13 @@ def _explain(lowered) -> Explanation:
     return Explanation(lowered.name, where, inputs, outputs, kernels, outside, views, notes, problem, graph, names)
 
 
-def _why_another_group(kernel: Kernel, ops: list[Op]) -> str:
-    inside = set(ops)
-    for op in ops:
-        for v in op.operands:
-            if (
-                v.op is not None
-                and v.op not in inside
-                and v.op.group is None
-                and not v.op.row.view
-                and not listing.is_literal(v.op)
-            ):
-                return f"another group: it reads what {v.op.name} gives, which {_why_outside(v.op)}"
-    notes = kernel.segment.group.notes
-    return f"another group: {notes[0]}" if notes else "another group: shares no tensor with those before it"
+def _standing_for(segment: Segment, program: Graph, ops: list[Op]) -> dict[Any, Any]:
+    """What of ``ops`` each op and value of a program's ``segment`` stands for."""
+    out: dict[Any, Any] = {}
+    for op, other in zip((op for op in program.ops if op.segment is segment), ops):
+        out[op] = other
+        out.update(zip((*op.operands, *op.results), (*other.operands, *other.results)))
+    return out
 
 
 def _why_outside(op: Op) -> str:

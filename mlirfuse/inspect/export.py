@@ -27,13 +27,13 @@ OWN_FUNCTIONS = frozenset({"rsqrt", "erf", "erfc", "erfinv", "erfcinv", "lgamma"
 _SPLIT = {"frac": "{0} - np.trunc({0})", "segment_set": "np.copy({0})"}
 
 
-def groups(graph: Graph, env: dict[str, int]) -> list[str]:
-    """The text of a program for each group of ``graph``; its inputs have the sizes that ``env`` gives."""
+def groups(graph: Graph, env: dict[str, int]) -> dict[int, str]:
+    """The text of a program for each group of ``graph``, by number; its inputs have the sizes that ``env`` gives."""
     members: dict[Group, list[Op]] = {}
     for op in graph.ops:
         if op.group is not None:
             members.setdefault(op.group, []).append(op)
-    return [_Program(graph, ops_, at, env).text() for at, ops_ in enumerate(members.values())]
+    return {group.number: _Program(graph, ops, group.number, env).text() for group, ops in members.items()}
 
 
 class _Program:

@@ -206,24 +206,30 @@ class Lowered:
                 choices = self._choices()
             except Empty:
                 raise UnsupportedError("a tensor of this call has no elements: no kernel is made for it") from None
-            self._parts = [_Part(self._target, program, params) for program, params, _ in choices]
+            self._parts = [_Part(self._target, *choice) for choice in choices]
         return self._parts
 
 
 class _Part:
-    """The code of one program for one choice of parameters; nothing of it is loaded."""
+    """The code of one program for one choice of parameters; nothing of it is loaded. ``segments``: those of the whole
+    graph that the program's stand for here, as equal parts share a program."""
 
-    def __init__(self, target, program, params):
-        self.target, self.program, self.params = target, program, params
+    def __init__(self, target, program, params, segments):
+        self.target, self.program, self.params, self.segments = target, program, params, segments
         slots = program.slots()
         self.module = target.write(program, params, slots)
         self.kernels = self.module.kernels
         self.heads = _heads(program, params, self.kernels)
 
     def steps(self) -> list[tuple]:
-        """(step, its parameters by name, its kernels) for each segment that launches, in order."""
+        """(segment, step, its parameters by name, its kernels) for each segment that launches, in order."""
         return [
-            (step, spelling.flat(schedule), kernels_of(step, self.kernels))
+            (
+                self.segments.get(step.segment, step.segment),
+                step,
+                spelling.flat(schedule),
+                kernels_of(step, self.kernels),
+            )
             for step, schedule in zip(self.program.steps, self.target.schedules(self.program, self.params))
         ]
 
@@ -248,11 +254,11 @@ class _Part:
 def _heads(program, params, kernels) -> str:
     """For people: which kernel is which segment, and how it is launched."""
     lines = []
-    for at, (step, schedule) in enumerate(zip(program.steps, program.target.schedules(program, params))):
+    for step, schedule in zip(program.steps, program.target.schedules(program, params)):
         segment: Segment = step.segment
         given = ", ".join(f"{k} = {v}" for k, v in spelling.flat(schedule).items())
         lines.append(
-            f"// segment {at}: {segment.scheduler}"
+            f"// segment {segment.number}: {segment.scheduler}"
             + (f" {{{given}}}" if given else "")
             + (f": {segment.why}" if segment.why else "")
         )

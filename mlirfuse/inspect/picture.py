@@ -77,7 +77,7 @@ class _Box:
         for text, kind in [
             *((f, "fact") for f in facts),
             (k.chosen, "fact"),
-            (f"cut: {k.why}" if k.why else "", "why"),
+            (f"why: {k.why}" if k.why else "", "why"),
         ]:
             out += [(kind, line) for line in textwrap.wrap(text, max(columns, 30))]
         return out

@@ -74,9 +74,12 @@ class Value:
 
 @dataclass(eq=False)
 class Group:
-    """Ops that are compiled together. ``notes`` are decisions a user may ask about, printed on the IR."""
+    """Ops that are compiled together. ``number`` counts the groups of the function (:meth:`Graph.number`); ``why`` is
+    the reason that it is a group of its own, ``notes`` are the merges that were refused."""
 
     notes: list[str] = field(default_factory=list)
+    why: str = ""
+    number: int = -1
 
 
 @dataclass(eq=False)
@@ -84,7 +87,8 @@ class Segment:
     """Ops of one group that become one kernel.
 
     ``scheduler`` names what kind of segment it is, ``params`` what it reads and writes, ``why`` the reason it is cut
-    from the segment before it. ``schedule`` is what has been decided about its kernels
+    from the segment before it. ``number`` counts the segments of the function (:meth:`Graph.number`), in kernels'
+    names and wherever people meet it. ``schedule`` is what has been decided about its kernels
     (:mod:`mlirfuse.schedule.spelling`): some parameters or all; the model chooses the others for the sizes of each
     call.
     """
@@ -94,6 +98,7 @@ class Segment:
     params: dict[str, Any] = field(default_factory=dict)
     why: str = ""
     schedule: dict[str, Any] = field(default_factory=dict)
+    number: int = -1
 
 
 class Op:
@@ -228,6 +233,25 @@ class Graph:
     def returns(self) -> list[Value]:
         return self.body.returns
 
+    def labels(self) -> tuple[list[Group], list[Segment]]:
+        """The groups and the segments, those in nested blocks too, in the order in which they stand."""
+        groups: dict[Group, None] = {}
+        segments: dict[Segment, None] = {}
+        for op in walk(self.body):
+            if op.group is not None:
+                groups[op.group] = None
+            if op.segment is not None:
+                segments[op.segment] = None
+        return list(groups), list(segments)
+
+    def number(self) -> None:
+        """Gives each group and segment that has no number the next one, in the order in which they stand. A number
+        stays: what a pass takes away leaves a gap."""
+        for labels in self.labels():
+            last = max((label.number for label in labels), default=-1)
+            for at, label in enumerate((label for label in labels if label.number < 0), last + 1):
+                label.number = at
+
     def copy(self) -> Graph:
         """A graph of its own with the same ops, groups and segments; attributes are shared, as nothing changes them in
         place."""
@@ -241,12 +265,12 @@ class Graph:
 
         def group(g: Group) -> Group:
             if g not in labels:
-                labels[g] = Group(list(g.notes))
+                labels[g] = Group(list(g.notes), g.why, g.number)
             return labels[g]
 
         def segment(s: Segment) -> Segment:
             if s not in labels:
-                labels[s] = Segment(group(s.group), s.scheduler, dict(s.params), s.why, dict(s.schedule))
+                labels[s] = Segment(group(s.group), s.scheduler, dict(s.params), s.why, dict(s.schedule), s.number)
             return labels[s]
 
         def block(b: Block) -> Block:

@@ -304,8 +304,8 @@ def _read(step: Step) -> list[Value]:
 
 
 def key_of(graph: Graph) -> tuple:
-    """What two graphs have in common that compile to the same program: everything but names, notes and places in the
-    user's source."""
+    """What two graphs have in common that compile to the same program: everything but names, numbers, notes, reasons
+    and places in the user's source."""
     numbers: dict[Value, int] = {}
     segments: dict[Segment | None, int] = {}
 
@@ -318,7 +318,6 @@ def key_of(graph: Graph) -> tuple:
         decided = op.segment and (
             op.segment.scheduler,
             repr(op.segment.params),
-            op.segment.why,
             repr(op.segment.schedule),
         )
         made = tuple((v.dtype.name if v.dtype else v.type, v.shape) for v in op.results)

@@ -64,8 +64,6 @@ def programs_of(
         for symbol in part.symbols:
             env.setdefault(symbol, 256)  # told by a value as the program runs
         program = SegmentedProgram(part.graph, machine, {s: env[s] for s in part.symbols}, part.axes)
-        for step in program.steps:
-            step.name += f"_part{at}"
         launches = [step for step in sequence.walk() if isinstance(step, Kernels) and step.part is part]
         found.append((program, [step.segments for step in launches], str(at)))
     return found, env

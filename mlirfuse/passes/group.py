@@ -13,6 +13,7 @@ from mlirfuse.passes.remove_inplace import STAYS
 
 FUSIBLE = {"elementwise", "reduce", "shape", "index", "create", "random"}
 _ALONE = "is alone: no neighbour can be fused with it, and single-op is off"
+FIRST = "the first group"
 _NOTES = 8  # printed a group; more are counted
 
 
@@ -20,8 +21,8 @@ _NOTES = 8  # printed a group; more are counted
 class GroupOps(Pass):
     """Gathers ops that may be fused into groups: producers are merged into their consumers from the last op to the
     first, and groups with groups, as long as no cycle through an op outside arises. Ops that run through a library,
-    write in place or come from another dialect stay out, and say why in ``note``; a refused merge is told in the
-    group's ``notes``.
+    write in place or come from another dialect stay out, and say why in ``note``. Each group has its number, and says
+    ``why`` it is a group of its own; refused merges are told in its ``notes``.
 
     ``horizontal`` also merges ops that only share a tensor input; ``single-op`` makes groups of one op, and without it
     a group is undone that became one op, or nothing but views: views, constants and the parts of one composite op are
@@ -42,7 +43,7 @@ class GroupOps(Pass):
           %2 = "fusion.exp"(%a)
           %3 = "fusion.add"(%2, %b)
           "fusion.yield"(%3)
-        })
+        }) {number = 0, why = "the first group"}
         return %1
 
     Constants and sizes are copied into every group that uses them.
@@ -59,6 +60,7 @@ class GroupOps(Pass):
         _sink_literals(graph.body, {})
         for block in list(blocks(graph)):
             _Grouping(block, scalars, written, self).run()
+        graph.number()
 
 
 def left_out(op: Op) -> str | None:
@@ -283,6 +285,8 @@ class _Grouping:
             else:
                 op.attrs["note"] = _ALONE
         self.explain(groups)
+        for node, group in groups.items():
+            group.why = self.why_apart(node, group, first=group is next(iter(groups.values())))
         self.copy_free()
         self.block.ops = topological(self.block.ops, {op: op.group for op in self.block.ops if op.group is not None})
 
@@ -305,6 +309,18 @@ class _Grouping:
         for group in groups.values():
             if len(group.notes) > _NOTES:
                 group.notes[_NOTES:] = [f"and {len(group.notes) - _NOTES} more"]
+
+    def why_apart(self, node: _Node, group: Group, first: bool) -> str:
+        """Why a group is one of its own, and not a part of those before it."""
+        if first:
+            return FIRST
+        outside = [v.op for op in node.ops for v in uses(op) if v.op in self.node and not self.node[v.op].fusible]
+        if outside:
+            maker = min(outside, key=lambda op: self.node[op].position)
+            return (
+                f"another group: it reads what {maker.name} gives, which {maker.attrs.get('note', 'is no tensor op')}"
+            )
+        return f"another group: {group.notes[0] if group.notes else 'shares no tensor with those before it'}"
 
     def between(self, source: _Node, target: _Node) -> str | None:
         """An op outside all groups on a path from ``source`` to ``target``, for a note."""
@@ -331,7 +347,7 @@ class _Grouping:
                     users.setdefault(copy.group, []).append(copy)
             outside = None in users or op.result in self.returned or not users
             if outside and self.options.single_op and (op.result in self.returned or op.result.rank):
-                op.group = Group()
+                op.group = Group(why="another group: makes its values of constants")
             elif outside and op.operands:
                 op.attrs.setdefault("note", _ALONE)
             copies = placed[op] = [op] if outside else []

@@ -20,8 +20,8 @@ class Schedule(Pass):
     ``host`` adds the function that launches the kernels.
 
     A function with control flow, guards or library ops gives the kernels of all of its parts, in loops and branches
-    too: those of a part end in ``_part0``, its host function is ``launch0``. What calls these, branches and loops is
-    the host program: see convert-fusion-to-host.
+    too; the host function of a part is ``launch0``. What calls these, branches and loops is the host program: see
+    convert-fusion-to-host.
 
     Before::
 

@@ -37,7 +37,8 @@ class SegmentPass(Pass):
     merge along values, then between siblings that read the same tensor, as long as one scheduler can take the result
     and no cycle arises, until nothing changes. What a few cheap ops make of tensors that are in memory anyway is
     computed again in the segments that need it, where that moves fewer bytes than to store it and read it. What adds up
-    a segment's partial sums joins it. Each segment names its scheduler, and ``why`` it is cut from the one before it.
+    a segment's partial sums joins it. Each segment has its number, names its scheduler, and says ``why`` it is cut from
+    the one before it; the first of a group says why that is a group.
 
     Before::
 
@@ -55,11 +56,11 @@ class SegmentPass(Pass):
             %m = "fusion.max"(%b) {axes = [1], keepdims = true}
             %d = "fusion.sub"(%b, %m)
             "fusion.yield"(%d)
-          }) {scheduler = "normalization"}
+          }) {number = 0, scheduler = "normalization", why = "the first group"}
           %1 = "fusion.segment"(%a) ({
             %s = "fusion.sum"(%b) {axes = [0]}
             "fusion.yield"(%s)
-          }) {scheduler = "reduction", why = "reduces other axes than the segment before it"}
+          }) {number = 1, scheduler = "reduction", why = "reduces other axes than the segment before it"}
           "fusion.yield"(%0, %1)
         })
     """
@@ -70,6 +71,7 @@ class SegmentPass(Pass):
         self.log: list[Decision] = []  # what was tried, for those who look at it after the pass
         self._block(graph.body, {graph.args[k] for k in graph.scalars}, {graph.args[k] for k in graph.aliases.values()})
         traffic.annotate(graph)
+        graph.number()
 
     def _block(self, block: Block, scalars: set[Value], written: set[Value]) -> None:
         users = block.users()
@@ -89,7 +91,7 @@ class SegmentPass(Pass):
             parts = Parts([op for op in members if op not in free], axes, users, returned, unread, written)
             segmenter = Segmenter(parts)
             for k, part in enumerate(segmenter.run()):
-                why = (part.why or APART) if k else part.why if part.why == ASKED else ""
+                why = (part.why or APART) if k else part.why if part.why == ASKED else group.why
                 segment = Segment(group, scheduler_of(part.ops, axes), {}, why)
                 for op in part.ops:
                     op.segment = segment

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import functools
 
-from mlirfuse.analysis.axes import Axes
 from mlirfuse.core.errors import ShapeError
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Graph, Segment, Value
 from mlirfuse.runtime import arrays
 from mlirfuse.runtime.form import Form
 from mlirfuse.runtime.host_program import HostProgram
+from mlirfuse.runtime.launches import Failed
 from mlirfuse.runtime.program import Program
 
 
@@ -24,10 +24,10 @@ class Empty(Exception):
 
 
 class Executor:
-    """``graph`` on ``target``; ``hint``: the sizes of the first call; ``axes``: see :class:`Program`. Values for the
-    graph's symbols come as ``env``."""
+    """``graph`` on ``target``; ``hint``: the sizes of the first call; ``failed``: see :class:`HostProgram`. Values for
+    the graph's symbols come as ``env``."""
 
-    def __init__(self, graph: Graph, target, hint: dict[str, int], axes: Axes | None = None):
+    def __init__(self, graph: Graph, target, hint: dict[str, int], failed: Failed | None = None):
         self.graph, self.target = graph, target
         self.extents = sorted(
             {n for op in graph.ops for v in op.results for n in v.shape if not isinstance(n, int)}, key=str
@@ -35,8 +35,8 @@ class Executor:
         self.empty = any(n == 0 for op in graph.ops for v in op.results + op.operands for n in v.shape)
         fused = all(op.group is not None for op in graph.ops)
         # One of the two is there.
-        self.host = None if fused else HostProgram(graph, target)
-        self.program = Program(graph, target, hint, axes) if fused else None
+        self.host = None if fused else HostProgram(graph, target, failed)
+        self.program = Program(graph, target, hint) if fused else None
         self._forms: dict[tuple, Form] = {}
 
     def check(self, env: dict[str, int]) -> None:

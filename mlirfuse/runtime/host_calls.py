@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable
 import numpy as np
 
 from mlirfuse import _native
+from mlirfuse.core import events
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.assumptions import Described, failed_assumption
 from mlirfuse.ir.effects import writes_in_place
@@ -84,7 +85,10 @@ def guard(op: Op, env: dict[str, int]) -> Callable[..., bool]:
     """A function of the tensors that says whether they meet what ``op`` states; looked up by their signature."""
 
     def miss(leaves):
-        met = failed_assumption(op, list(map(_described, leaves)), env) is None
+        problem = failed_assumption(op, list(map(_described, leaves)), env)
+        met = problem is None
+        if problem and events.GuardFailed.observers:
+            events.report(events.GuardFailed(op, problem))
         return _native.Record(0, [], [], [], [], 0, ("cpu", "numpy"), lambda _: met)
 
     return _native.Dispatcher(miss)

@@ -18,19 +18,30 @@ from typing import Any, ClassVar
 
 from mlirfuse import _native
 from mlirfuse.core import config, events, threads
-from mlirfuse.core.errors import CompileError, CudaError, MlirfuseError, ScheduleError, ShapeError, TraceError, warn
+from mlirfuse.core.errors import (
+    CompileError,
+    CudaError,
+    MlirfuseError,
+    ScheduleError,
+    ShapeError,
+    TraceError,
+    UnsupportedError,
+    warn,
+)
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Graph
 from mlirfuse.ir.sizes import Size
 from mlirfuse.passes import pipelines
-from mlirfuse.runtime import overlap, placement, reference
+from mlirfuse.runtime import failures, overlap, placement, reference
 from mlirfuse.runtime.executor import Empty, Executor
+from mlirfuse.runtime.launches import Failed
 from mlirfuse.runtime.recall import Recall
 from mlirfuse.runtime.signature import ArgSpec, SizeGuard, Static, same_value
 from mlirfuse.schedule.program import Schedules
 from mlirfuse.schedule.targets import Target
 
 log = logging.getLogger("mlirfuse")
+_OF_THE_CALL = (TraceError, ShapeError, ScheduleError, CudaError)  # errors of what was asked for, not of compiling it
 
 
 @dataclass(eq=False)
@@ -95,8 +106,9 @@ class Kind:
 
     ``leaf_of_arg``: the leaf of each of the graph's arguments. ``mutated``: the leaves that are written. ``own``: the
     leaves that are given back as they are: :meth:`finisher` gets them behind the graph's results. ``aliases``: as those
-    of the call that it was made for. ``executor`` is None where nothing is compiled, and ``problem`` says why.
-    ``schedules``: what is decided about some segments.
+    of the call that it was made for. ``executor`` is None where nothing is compiled, and ``problem`` says why;
+    ``failure``: what is told of a compilation that failed, of the whole or of a part. ``schedules``: what is decided
+    about some segments.
     """
 
     graph: Graph
@@ -109,6 +121,7 @@ class Kind:
     max_args: int | None = None  # of a group; None: as the switch says
     executor: Executor | None = None
     problem: str = ""
+    failure: str = ""
     schedules: Schedules = None
 
     def env(self, call: Call) -> dict[str, int]:
@@ -144,12 +157,12 @@ class Kind:
         assert self.executor is not None
         return self.executor.record(leaves, self.leaf_of_arg, env, self.finisher(env), self.own)
 
-    def build(self, target: Target, env: dict[str, int]) -> Executor:
-        """Lowers the graph to segments, and gives what runs them."""
+    def build(self, target: Target, env: dict[str, int], failed: Failed | None = None) -> Executor:
+        """Lowers the graph to segments, and gives what runs them; ``failed``: see :class:`HostProgram`."""
         graph = pipelines.lower_to_segments(
             self.graph, target.machine, self._report_pass, self.schedules, self.max_args
         )
-        return Executor(graph, target, env)
+        return Executor(graph, target, env, failed)
 
     def _report_pass(self, step: Any, ir: Any, seconds: float) -> None:
         if events.PassRan.observers:
@@ -294,14 +307,23 @@ class Kinds:
     def _compile(self, kind: Kind, call: Call) -> None:
         start, env = time.perf_counter(), kind.env(call)
         events.report(events.Traced(self.source, kind, call, self.by_key))
+        traced, target = kind.graph.copy(), None  # passes change the graph in place
+
+        def part_failed(_: Graph, error: Exception) -> None:
+            if isinstance(error, _OF_THE_CALL):
+                raise error
+            self._failed(kind, error, lambda: failures.to_send(kind.graph, target, env))
+            events.report(events.FellBack(self.source, kind.failure))
+
         try:
             target = self.source.target(call.leaves)
             placement.check_place(target, call.leaves)
-            kind.executor = kind.build(target, env)
-        except (TraceError, ShapeError, ScheduleError):
+            kind.executor = kind.build(target, env, part_failed)
+        except _OF_THE_CALL:
             raise
         except Exception as error:
-            self._failed(kind, error)
+            self._failed(kind, error, lambda: failures.to_send(traced, target, env))
+            kind.problem = str(error)
         else:
             events.report(events.Segmented(self.source, kind, call, env, time.perf_counter() - start))
 
@@ -323,17 +345,22 @@ class Kinds:
 
     def _run(self, kind: Kind, call: Call, env: dict[str, int]) -> Any:
         if kind.executor is None:
+            if kind.failure and not self.source.may_fall_back():
+                raise CompileError(f"compiling {self.source.name} failed: {kind.failure}")
             events.report(events.FellBack(self.source, kind.problem))
             return self._by_reference(kind, call, env)
+        target = kind.executor.target
         try:
             kind.executor.check(env)
             return kind.answer(call.leaves, env)
         except Empty:
             pass
-        except (ShapeError, ScheduleError, CudaError):
+        except _OF_THE_CALL:
             raise
         except Exception as error:
-            self._failed(kind, error)
+            self._failed(kind, error, lambda: failures.to_send(kind.graph, target, env))
+            kind.executor, kind.problem = None, str(error)
+            events.report(events.FellBack(self.source, kind.problem))
         return self._by_reference(kind, call, env)
 
     @staticmethod
@@ -353,15 +380,20 @@ class Kinds:
             self._full = True
             log.warning("%s %s; new ones run op by op", self.source.name, limit)
 
-    def _failed(self, kind: Kind, error: Exception) -> None:
-        """With the fallback on, a warning; else an error."""
-        name = self.source.name
+    def _failed(self, kind: Kind, error: Exception, to_send: Callable[[], str]) -> None:
+        """With the fallback on, a warning the first time; else an error. ``to_send`` says what belongs in a report."""
+        name, known = self.source.name, kind.failure
+        if not known:
+            kind.failure = failures.about(error)
+            if not isinstance(error, UnsupportedError):  # which says what to do instead
+                kind.failure += f"\n  {to_send()}"
         if not self.source.may_fall_back():
-            raise (
-                error if isinstance(error, MlirfuseError) else CompileError(f"compiling {name} failed: {error}")
-            ) from error
-        kind.executor, kind.problem = None, str(error)
-        warn(f"mlirfuse could not compile {name} and runs it op by op: {type(error).__name__}: {error}")
+            if isinstance(error, MlirfuseError):
+                error.add_note(kind.failure.removeprefix(f"{type(error).__name__}: {error}").lstrip("\n"))
+                raise error
+            raise CompileError(f"compiling {name} failed: {kind.failure}") from error
+        if not known:
+            warn(f"mlirfuse could not compile {name} and runs it op by op: {kind.failure}")
 
 
 class OneKind(Kinds):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mlirfuse import _native
-from mlirfuse.core.errors import ShapeError
+from mlirfuse.core.errors import CompileError, ShapeError
 from mlirfuse.ir import interpreter
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Graph
@@ -26,13 +26,13 @@ Failed = Callable[[Graph, Exception], None]
 class Launches:
     """``part`` on ``target``. Arguments that lie otherwise in a call than the part says are copied first.
 
-    ``failed`` is told of a program that does not compile, and why; where it returns, the part runs op by op from then
-    on. Without it the error is raised.
+    ``failed`` is told, at each call, of a program that does not compile, and why; where it returns, the call runs op by
+    op. Without it the error is raised.
     """
 
     def __init__(self, part: Part, target: Target, failed: Failed | None = None):
         self.part, self.target, self.failed = part, target, failed
-        self._op_by_op = False
+        self._problem: Exception | None = None
         self.graph = part.graph
         self._extents = sorted({n for v in part.values for n in v.shape if n != 1}, key=str)
         self._program: Program | None = None
@@ -99,17 +99,17 @@ class Launches:
         """The Record for these arguments, or the results where it cannot be kept."""
         if any(sz.known(n, env) == 0 for n in self._extents):
             return self._empty(leaves, env)
-        if self._op_by_op:
-            return self._by_reference(leaves, env)
         try:
+            if self._problem is not None:
+                raise self._problem
             program = self.program(env)
             alignments = {program.graph.args[k]: arrays.spec_of(leaves[k]).align for k in program.pointer_args}
             variant = program.variant(env, alignments)
         except Exception as error:
             if self.failed is None:
                 raise
+            self._problem = CompileError(str(error))  # without its traceback, which holds arrays
             self.failed(self.graph, error)
-            self._op_by_op = True
             return self._by_reference(leaves, env)
         if self._form is None:
             self._form = Form(self.graph, program, list(range(len(self.graph.args))), ())

@@ -18,7 +18,7 @@ from mlirfuse.analysis.axes import Axes
 from mlirfuse.core.errors import CompileError, ScheduleError
 from mlirfuse.dialects import fusion
 from mlirfuse.ir import sizes as sz
-from mlirfuse.ir.graph import Graph, Group, Op, Segment, Value, walk
+from mlirfuse.ir.graph import Graph, Group, Op, Segment, Value
 from mlirfuse.ir.order import topological
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule import spelling
@@ -56,13 +56,13 @@ Schedules = Mapping[int | str, str | Mapping[str, Any]] | None  # of some segmen
 
 
 def decide(graph: Graph, given: Mapping[int | str, str | Mapping[str, Any]]) -> None:
-    """Writes schedules, or some of their parameters, on the segments of ``graph``: by number, as they stand in the
-    graph, or by kind where it is the only one. Raises :class:`ScheduleError` where there is no such segment."""
-    segments = list(dict.fromkeys(op.segment for op in walk(graph.body) if op.segment is not None))
+    """Writes schedules, or some of their parameters, on the segments of ``graph``: by number, or by kind where it is
+    the only one. Raises :class:`ScheduleError` where there is no such segment."""
+    segments = graph.labels()[1]
     for which, schedule in given.items():
-        found = [s for at, s in enumerate(segments) if which in (at, s.scheduler)]
+        found = [s for s in segments if which in (s.number, s.scheduler)]
         if len(found) != 1:
-            kinds = ", ".join(f"{at}: {s.scheduler}" for at, s in enumerate(segments))
+            kinds = ", ".join(f"{s.number}: {s.scheduler}" for s in segments)
             raise ScheduleError(f"schedule: {len(found)} segments are {which!r}; there are {kinds or 'none'}")
         attributes = spelling.parse(schedule) if isinstance(schedule, str) else dict(schedule)
         if not isinstance(attributes, dict):
@@ -74,8 +74,7 @@ def decide(graph: Graph, given: Mapping[int | str, str | Mapping[str, Any]]) -> 
 def undecided(graph: Graph) -> Iterator[None]:
     """Takes back, at its end, what is written on the segments of ``graph`` inside: to print what was chosen for one
     call."""
-    segments = dict.fromkeys(op.segment for op in walk(graph.body) if op.segment is not None)
-    saved = [(segment, segment.params, segment.schedule) for segment in segments]
+    saved = [(segment, segment.params, segment.schedule) for segment in graph.labels()[1]]
     try:
         yield
     finally:
@@ -140,8 +139,10 @@ class SegmentedProgram:
         if self.target.early_launch:
             steps = _reductions_first(steps)
         steps.sort(key=lambda step: step.segment.why == WRITES_ARGUMENT)
-        for at, step in enumerate(steps):
-            step.name = f"mlirfuse_{re.sub('[^a-z]', '_', step.segment.scheduler) or 'kernel'}{at}"
+        graph.number()
+        for step in steps:
+            kind = re.sub("[^a-z]", "_", step.segment.scheduler) or "kernel"
+            step.name = f"mlirfuse_{kind}{step.segment.number}"
         return steps
 
     def _write_late(self) -> bool:
@@ -213,8 +214,8 @@ class SegmentedProgram:
 
     @functools.cached_property
     def text(self) -> str:
-        """The segmented graph as MLIR."""
-        return fusion.to_text(self.graph)
+        """The segmented graph as MLIR, the same wherever it stands in a larger one."""
+        return fusion.to_text(self.graph, numbers=False)
 
     def aligned(self, alignments: dict[Value, int]) -> dict[Value, int]:
         """``alignments``, bytes of each argument's address, and those of what is written over an argument."""

@@ -11,9 +11,13 @@ import pytest
 
 import mlirfuse
 from mlirfuse.core import config
+from mlirfuse.dialects import fusion
 from mlirfuse.inspect import dump, lowered
 from mlirfuse.inspect.dump import calls, sass
 from mlirfuse.nvfuser import DataType, FusionDefinition
+from mlirfuse.passes.base import run_pipeline
+from mlirfuse.runtime.host_program import HostProgram
+from mlirfuse.schedule import targets
 
 
 def program():
@@ -108,8 +112,24 @@ def test_host(capfd):
     assert "func.func @launch(" in text and "segment" not in text.splitlines()[0]
 
 
-def test_gpu_levels_are_no_business_of_a_cpu(capfd):
-    assert dumped(capfd, "gpu,nvvm,ptx,sass") == ""
+def test_levels_that_a_cpu_has_not(capfd):
+    lines = dumped(capfd, "gpu,nvvm,ptx,sass").splitlines()
+    assert [line for line in lines if "part 0" in line] == [
+        f"mlirfuse {level}: {re.search('sums_and_products(-[0-9]+)?', lines[0]).group()}, kind 0, part 0: "
+        "code for the CPU has no such level"
+        for level in ("gpu", "nvvm", "ptx", "sass")
+    ]
+
+
+def test_groups_behind_guards_on_request(capfd):
+    text = dumped(capfd, "guarded")
+    assert text.count('"fusion.guard"') == text.count("} else {") == text.count('"fusion.group"') == 2
+    assert '"fusion.guard"' not in dumped(capfd, "grouped")
+    with FusionDefinition() as fd:
+        x = fd.define_tensor(shape=[-1], contiguity=[True])
+        fd.add_output(fd.ops.relu(x))
+    text = dumped(capfd, "guarded", lambda: fd.execute([np.ones(3, np.float32)]))
+    assert text.count('"fusion.guard"') == text.count('"fusion.group"') == 1
 
 
 def test_logs(capfd):
@@ -118,7 +138,7 @@ def test_logs(capfd):
     assert re.search(r"not      .* \+ .*: reduces other axes than the segment before it", text)
     assert re.search(r"merged   t\d+ = exp \+ t\d+ = sum", text)
     assert re.search(r"again    t\d+ = exp \+ t\d+ = sum: computed again there", text)
-    assert "segment 1: reduction, 2 ops; cut: reduces other axes than the segment before it" in text
+    assert "segment 1: reduction, 2 ops; reduces other axes than the segment before it" in text
     assert re.search(r"t\d+ = exp\(x\) +f32\[s0, s1\] +test_dump.py:\d+ +e = np.exp\(x\)", text)
 
 
@@ -134,6 +154,45 @@ def test_guards_say_which_values_are_constants(capfd):
     compiled = mlirfuse.jit(lambda x, n: x * 2 if n > 3 else x, fallback=False)
     text = dumped(capfd, "guards", lambda: compiled(np.ones(4), 5))
     assert "  n is 5\n" in text
+
+
+def test_guards_say_which_condition_failed_and_its_values(capfd):
+    compiled = mlirfuse.jit(lambda x, n: x * 2 if x.shape[0] <= 5 and n else x + 1, fallback=False)
+    x = np.ones((3, 4))
+    text = dumped(capfd, "guards", lambda: (compiled(x, 1), compiled(x, 0), compiled(np.ones((7, 4)), 0)))
+    _, second, third = text.split("===---- mlirfuse guards")[1:]
+    assert "  kind 0: n is 1: n is 0\n" in second
+    assert "  kind 0: s0 <= 5: s0 is 7; n is 1: n is 0\n" in third and "  kind 1: s0 <= 5: s0 is 7\n" in third
+
+    def write(x, y):
+        x += y
+        return x
+
+    written = mlirfuse.jit(write, fallback=False)
+    text = dumped(capfd, "guards", lambda: (written(x, np.ones((3, 4))), written(x, x)))
+    assert "  kind 0: other arguments share memory, and one is written\n" in text
+    with FusionDefinition() as fd:
+        t = fd.define_tensor(shape=[-1, -1])
+        fd.add_output(fd.ops.relu(t))
+    narrow = np.ones((3, 1), np.float32)
+    text = dumped(capfd, "guards", lambda: (fd.execute([np.ones((3, 4), np.float32)]), fd.execute([narrow])))
+    assert "  kind 0: tv0: f32[s0, s1], now f32[s0, 1]\n" in text
+
+
+def test_a_guard_in_the_program_says_what_it_did_not_meet(capfd):
+    source = """func.func @f(%x: tensor<?xf32> {fusion.shape = ["s0"], fusion.strides = ["1"]}) -> tensor<?xf32>
+        attributes {fusion.device = "cpu"} {
+      %0 = "fusion.exp"(%x) : (tensor<?xf32>) -> tensor<?xf32>
+      %1 = "fusion.neg"(%0) : (tensor<?xf32>) -> tensor<?xf32>
+      return %1 : tensor<?xf32>
+    }"""
+    graph = run_pipeline(fusion.read(fusion.parse(source)), "fusion-group,fusion-guard,fusion-segment").graphs[0]
+    host, x = HostProgram(graph, targets.cpu()), np.ones(8, np.float32)
+    assert dumped(capfd, "guards", lambda: host.run([x], {"s0": 8})) == ""
+    text = dumped(capfd, "guards", lambda: host.run([x[::2]], {"s0": 4}))
+    assert (
+        text == "mlirfuse guards: fusion.guard at -:3: input 0 has stride 2 in dimension 0, not 1: the fallback runs\n"
+    )
 
 
 def test_launches(capfd):

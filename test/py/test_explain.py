@@ -31,7 +31,7 @@ def test_one_kernel(target):
     explained = mlirfuse.jit(layer_norm, target=target).explain(*arguments())
     assert (len(explained.kernels), explained.launches) == (1, 1)
     (kernel,) = explained.kernels
-    assert kernel.scheduler == "normalization" and kernel.why == ""
+    assert kernel.scheduler == "normalization" and kernel.why == "the first group"
     assert (kernel.bytes_read, kernel.bytes_written) == (64 * 256 * 4 + 2 * 256 * 4, 64 * 256 * 4)
     assert list(kernel.reads) == ["x", "w", "b"] and list(kernel.writes.values()) == ["f32[64, 256]"]
     assert kernel.params and kernel.launches[0].threads.split()[1] in ("tasks", "blocks")
@@ -60,7 +60,7 @@ def test_library_ops_and_views():
     last = explained.kernels[-1]
     assert last.why == "another group: it reads what matmul gives, which runs through a library"
     text = str(explained)
-    for heading in ("outside of kernels:", "views, which cost no kernel:", "why it is cut from the one before"):
+    for heading in ("outside of kernels:", "views, which cost no kernel:", "why it is a kernel of its own"):
         assert heading in text
 
 

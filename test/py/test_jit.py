@@ -10,6 +10,7 @@ import os
 import pathlib
 import pickle
 import re
+import shlex
 import subprocess
 import sys
 import threading
@@ -1075,6 +1076,54 @@ def test_code_generation_that_fails(monkeypatch):
     with pytest.raises(CompileError, match="no such instruction"):
         strict(lambda x: x * 3)(floats(4))
     monkeypatch.undo()
+
+
+def no_tanh(monkeypatch):
+    from mlirfuse.lowering import elementwise
+
+    def fails(*_):
+        raise RuntimeError("no tanh today")
+
+    monkeypatch.setitem(elementwise.EMIT, "tanh", fails)
+
+
+def test_the_error_of_a_failed_compilation(monkeypatch, tmp_path):
+    """It names segment, op and line, and what to send: the command gives the same error from the file alone."""
+    no_tanh(monkeypatch)
+    compiled, x = mlirfuse.jit(lambda x: np.tanh(x - x.max(1, keepdims=True)), fallback=True), floats(5, 7)
+    with config.override(dump_dir=str(tmp_path)), pytest.warns(UserWarning) as told:
+        close(compiled(x), np.tanh(x - x.max(1, keepdims=True)))
+    text = str(told[0].message)
+    assert "RuntimeError: no tanh today\n  in segment 0 (normalization: max, sub, tanh)\n  at the op tanh\n" in text
+    assert re.search(r"  at .*test_jit.py:\d+: compiled, x = mlirfuse.jit\(lambda x: np.tanh", text)
+    command = re.search(r"send (\S+\.mlir), with: (mlirfuse-opt \1 --pass-pipeline='.*')", text)
+    assert command and command[1].startswith(str(tmp_path))
+    _, path, pipeline = shlex.split(command[2])
+    monkeypatch.undo()
+    from mlirfuse.tools import opt
+
+    assert opt.main([path, pipeline]) == 0  # the file is whole: with tanh back, it compiles
+
+
+def test_what_has_fallen_back_raises_once_the_fallback_is_off(monkeypatch):
+    """Whole functions and parts between library ops alike, and every call op by op is counted."""
+    no_tanh(monkeypatch)
+    x = floats(4, 4)
+    for function in (lambda x: np.tanh(x) * 2, lambda x: np.tanh(x @ x) * 2):
+        compiled = mlirfuse.jit(function)
+        with config.override(fallback=True):
+            before = counters.fallbacks
+            with pytest.warns(UserWarning, match="no tanh today") as told:
+                close(compiled(x), function(x))
+                close(compiled(x), function(x))
+            assert len(told) == 1 and told[0].filename == __file__
+            assert counters.fallbacks == before + 2
+        with config.override(fallback=False):
+            for _ in range(2):
+                with pytest.raises(CompileError, match="no tanh today"):
+                    compiled(x)
+        with config.override(fallback=True):
+            close(compiled(x), function(x))
 
 
 def test_more_kinds_than_are_allowed():

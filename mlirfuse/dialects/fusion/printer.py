@@ -10,8 +10,8 @@ from mlirfuse.ir.order import topological
 
 
 class _Printer:
-    def __init__(self, locations: bool):
-        self.locations = locations
+    def __init__(self, locations: bool, numbers: bool):
+        self.locations, self.numbers = locations, numbers
         self.lines: list[str] = []
         self.names: dict[Value, str] = {}
         self.count = 0
@@ -119,21 +119,20 @@ class _Printer:
         self.lines, self.names = outer, saved
         for v, name in zip(ins, outer_names):
             self.names[v] = name
-        if kind == "group":
-            attrs = {"notes": owner.notes} if owner.notes else {}
-        else:
-            attrs = {"scheduler": owner.scheduler}
-            attrs |= {"params": owner.params} if owner.params else {}
-            attrs |= {"schedule": owner.schedule} if owner.schedule else {}
-            attrs |= {"why": owner.why} if owner.why else {}
+        keys = ("notes",) if kind == "group" else ("params", "schedule")
+        attrs = {key: found for key in (*keys, "why") if (found := getattr(owner, key))}
+        if kind == "segment":
+            attrs["scheduler"] = owner.scheduler
+        if self.numbers and owner.number >= 0:
+            attrs["number"] = owner.number
         tail = (" " + attribute(attrs)) if attrs else ""
         self.statement(indent, f"fusion.{kind}", ins, outs, tail, None, f" ({text})")
 
 
-def to_text(graph: Graph, locations: bool = False) -> str:
+def to_text(graph: Graph, locations: bool = False, numbers: bool = True) -> str:
     """``graph`` as a ``func.func``; with ``locations``, each op with the user's line. Groups and segments are nested
-    regions."""
-    printer = _Printer(locations)
+    regions, with their ``numbers``."""
+    printer = _Printer(locations, numbers)
     head = []
     for k, value in enumerate(graph.args):
         printer.names[value] = f"%arg{k}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import Counter
 
 import numpy as np
 
@@ -138,6 +139,12 @@ class Reader:
                     graph.result_parts[k] = _part(named["fusion.part"], f"result {k}")
         if "fusion.device" in func.attributes:
             graph.device = ir.StringAttr(func.attributes["fusion.device"]).value
+        graph.number()
+        groups, segments = graph.labels()
+        for what, numbers in (("groups", [g.number for g in groups]), ("segments", [s.number for s in segments])):
+            counted = Counter(numbers)
+            if twice := [n for n, times in counted.items() if times > 1]:
+                raise FusionIRError(f"several {what} have number {twice[0]}")
         return graph
 
     def single_block(self, op) -> None:
@@ -235,7 +242,7 @@ class Reader:
     def region(self, op, target: Block, group) -> None:
         named = {a.name: python(a.attr) for a in named_attributes(op.attributes)}
         if op.name == "fusion.group":
-            group, segment = Group(list(named.get("notes", []))), None
+            group, segment = Group(list(named.get("notes", [])), named.get("why", ""), named.get("number", -1)), None
         else:
             segment = Segment(
                 group or Group(),
@@ -243,6 +250,7 @@ class Reader:
                 named.get("params", {}),
                 named.get("why", ""),
                 named.get("schedule", {}),
+                named.get("number", -1),
             )
             group = segment.group
         inner = op.regions[0].blocks[0]

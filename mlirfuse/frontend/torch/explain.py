@@ -166,7 +166,7 @@ def _drawn(told: GraphExplanation) -> inspected.Explanation:
         if op.segment is not None:
             members.setdefault(op.segment, []).append(op)
     kernels, users = [], graph.body.users()
-    for number, (segment, ops) in enumerate(members.items()):
+    for segment, ops in members.items():
         inside = set(ops)
         read = dict.fromkeys(v for op in ops for v in op.operands if v.op not in inside)
         written = [
@@ -178,7 +178,7 @@ def _drawn(told: GraphExplanation) -> inspected.Explanation:
         shown = [line(op) for op in ops if not listing.is_literal(op)]
         kernels.append(
             inspected.Kernel(
-                number,
+                segment.number,
                 segment.scheduler,
                 launches,
                 shown,

@@ -32,10 +32,11 @@ class Failures:
 
     def report(self, what: str, error: Exception) -> None:
         """Warns, the first time, that ``what`` runs op by op. Raises :class:`CompileError` with the fallback off."""
-        if self._told:
+        may_fall_back = self.options.fallback and config.fallback
+        if self._told and may_fall_back:
             return
         message = f"{repro.about(error)}\n  {self._repro()}"
-        if not (self.options.fallback and config.fallback):
+        if not may_fall_back:
             raise CompileError(f"{what}: {message}") from error
         self._told = True
         warn(f"mlirfuse could not compile {what} and runs it op by op: {message}")

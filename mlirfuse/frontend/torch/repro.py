@@ -14,6 +14,7 @@ from torch.package import sys_importer
 from mlirfuse.core.errors import located
 from mlirfuse.frontend.torch.places import user_line
 from mlirfuse.ir.graph import Op
+from mlirfuse.runtime.failures import innermost
 
 _SCRIPT = '''"""A {which} graph that mlirfuse did not compile, with random inputs. Run it to see the error."""
 
@@ -99,13 +100,8 @@ def about(error: BaseException) -> str:
     place = getattr(error, "loc", None)
     if place is not None:
         return located(message, place)
-    found: tuple[str, tuple[str, int] | None] | None = None
-    trace = error.__traceback__
-    while trace is not None:
-        for what in (trace.tb_frame.f_locals.get("op"), trace.tb_frame.f_locals.get("node")):
-            if isinstance(what, Op):
-                found = what.name, what.loc
-            elif isinstance(what, Node):
-                found = str(what.target), user_line(what)
-        trace = trace.tb_next
-    return message if found is None else located(f"{message}\n  in {found[0]}", found[1])
+    found = innermost(error, {"op": Op, "node": Node})
+    if found is None:
+        return message
+    name, place = (found.name, found.loc) if isinstance(found, Op) else (str(found.target), user_line(found))
+    return located(f"{message}\n  in {name}", place)

@@ -2,11 +2,12 @@
 "segmented,ptx"``.
 
 - ``fusion`` … ``llvm``: the levels of :mod:`mlirfuse.inspect.lowered`; those below ``linalg`` a segment at a time
+- ``guarded``: the level ``grouped`` with each group behind a guard, beside the fallback
 - ``math``: the ops of each segment, without its schedule
 - ``groups``: each group as a Python program that runs by itself
 - ``group-log``: ops left out of groups, and merges that were refused, with the reasons
 - ``segmenter-log``: which segments were merged and which were not, with the reasons
-- ``guards``: what a compiled kind assumes of a call, and what a new call did not fulfil
+- ``guards``: what a compiled kind assumes of a call, and which condition a new call did not meet, with its values
 - ``cache``: which kinds, variants and entries of the disk cache were found or made
 - ``launch-params``: each segment's parameters, blocks and threads, or tasks
 - ``occupancy``: registers, shared memory and blocks a multiprocessor (GPU); tasks a thread (CPU)
@@ -15,10 +16,10 @@
 - ``kernel-args``: at each call: what each kernel gets
 - ``effective-bandwidth``: at each call: each segment's time, and the bytes that it reads and writes over it
 
-A dump has a header that names the function, its kind and, where it is about one, the segment. With
-``MLIRFUSE_DUMP_DIR``, or ``config.dump_dir``, each goes to a file of its own, else to stderr. Only what is new is
-dumped: a call whose variant is compiled prints nothing. The two that print at each call make calls slower while they
-are on: kernels are launched one by one, and timed.
+A dump that the target has not, such as ``ptx`` of a CPU's code, says so in a line. A dump has a header that names the
+function, its kind and, where it is about one, the segment. With ``MLIRFUSE_DUMP_DIR``, or ``config.dump_dir``, each
+goes to a file of its own, else to stderr. Only what is new is dumped: a call whose variant is compiled prints nothing.
+The two that print at each call make calls slower while they are on: kernels are launched one by one, and timed.
 
 Dumps are observers of :mod:`mlirfuse.core.events`. Importing this package makes them follow ``config.dump``: those that
 it names listen, and nothing else does.
@@ -39,7 +40,7 @@ OBSERVERS: tuple[tuple[frozenset[str], dict[type[events.Event], Callable[[Any], 
         tensors.NAMES,
         {events.Traced: tensors.traced, events.PassRan: tensors.after, events.Segmented: tensors.segmented},
     ),
-    (frozenset({"guards"}), {events.Traced: guards.traced}),
+    (frozenset({"guards"}), {events.Traced: guards.traced, events.GuardFailed: guards.guard_failed}),
     (code.NAMES, {events.Scheduled: code.scheduled, events.Compiled: code.compiled}),
     (calls.NAMES, {events.Launching: calls.launching}),
     (

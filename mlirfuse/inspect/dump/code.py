@@ -11,7 +11,7 @@ from mlirfuse.core import config, events
 from mlirfuse.core.machine import Machine
 from mlirfuse.inspect.dump import labels
 from mlirfuse.inspect.dump.labels import Where
-from mlirfuse.inspect.dump.output import attempt, write
+from mlirfuse.inspect.dump.output import attempt, log, write
 from mlirfuse.inspect.dump.sass import sass
 from mlirfuse.inspect.launches import threads_text
 from mlirfuse.ir import sizes as sz
@@ -21,6 +21,7 @@ from mlirfuse.runtime import load
 from mlirfuse.runtime.program import Program, Variant
 from mlirfuse.schedule import spelling
 
+_ONLY_GPU, _ONLY_CPU = frozenset({"gpu", "nvvm", "ptx", "sass"}), frozenset({"llvm"})
 _WRITTEN = frozenset({"tiled", "gpu", "nvvm", "ptx", "host", "llvm", "launch-params", "sass"})
 NAMES = _WRITTEN | {"occupancy"}
 
@@ -31,7 +32,12 @@ def scheduled(event: events.Scheduled) -> None:
     if not wanted & _WRITTEN:
         return
     program = event.program
-    where = replace(labels.of_program(program), variant=len(program.variants))
+    where = labels.of_program(program)
+    if not program.variants:
+        on_gpu = isinstance(program.target.machine, Machine)
+        for level in sorted(wanted & (_ONLY_CPU if on_gpu else _ONLY_GPU)):
+            log(level, where, f"code for {'a GPU' if on_gpu else 'the CPU'} has no such level")
+    where = replace(where, variant=len(program.variants))
     module = module_of(program, event.params)
     segments = list(labels.by_segment(program, list(module.kernels), where))
     if "launch-params" in wanted:

@@ -2,26 +2,50 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from mlirfuse.core import events
 from mlirfuse.inspect import listing
 from mlirfuse.inspect.dump import labels
-from mlirfuse.inspect.dump.output import write
+from mlirfuse.inspect.dump.output import log, write
 from mlirfuse.inspect.listing import Names
-from mlirfuse.runtime.kinds import Kind
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.graph import Graph
+from mlirfuse.ir.sizes import Size
+from mlirfuse.runtime.kinds import Call, Kind
+from mlirfuse.runtime.signature import SizeGuard, same_value
+
+Sizes = dict[str, int]
+
+
+@dataclass
+class _Condition:
+    """Something that a kind assumes. ``holds`` and ``found`` take a call's leaves and sizes: whether it is so, and the
+    values that it is about."""
+
+    text: str
+    holds: Callable[[Sequence, Sizes], bool]
+    found: Callable[[Sequence, Sizes], str]
 
 
 def traced(event: events.Traced) -> None:
     """A front end has made a kind."""
     names = event.source.argument_names()
-    text = _arguments(event.kind) + _conditions(event.kind, names)
+    text = _arguments(event.kind) + _holds_where(event.kind, names)
     known = [(key, kind) for key, kinds in event.known.items() for kind in kinds]
     if known:
         text += "the kinds before it are for other calls:\n"
-        for at, (key, _) in enumerate(known):
-            text += f"  kind {at}: {_difference(key, event.call.key, names)}\n"
+        for at, (key, kind) in enumerate(known):
+            text += f"  kind {at}: {_difference(key, kind, event.call, event.kind, names)}\n"
     write("guards", labels.of_kind(event.kind), text)
+
+
+def guard_failed(event: events.GuardFailed) -> None:
+    """A group's fallback runs."""
+    place = f" at {listing.place(event.op.loc)}" if event.op.loc else ""
+    log("guards", labels.Where(f"fusion.guard{place}"), f"{event.problem}: the fallback runs")
 
 
 def _arguments(kind: Kind) -> str:
@@ -35,39 +59,83 @@ def _arguments(kind: Kind) -> str:
     return "arguments:\n" + (listing.table(rows, "  ") if rows else "")
 
 
-def _conditions(kind: Kind, names: list[str]) -> str:
-    graph, assumes = kind.graph, kind.assumes
-    shown = Names(graph)
+def _holds_where(kind: Kind, names: list[str]) -> str:
+    assumes, shown = kind.assumes, Names(kind.graph)
     lines = [
-        f"{symbol} is {shown.of(graph.args[argument])}.{what}[{axis}]"
+        f"{symbol} is {shown.of(kind.graph.args[argument])}.{what}[{axis}]"
         for symbol, (argument, what, axis) in assumes.symbols.items()
     ]
     extents = [symbol for symbol, (_, what, _) in assumes.symbols.items() if what == "shape"]
     lines += [f"{', '.join(extents)}: neither 0 nor 1"] if extents else []
-    lines += [str(guard) for guard in assumes.size_guards]
-    lines += [f"{a} == {b}" for a, b in assumes.equalities]
-    bounds: list[tuple[int, Any]] = [*assumes.scalar_ranges.items(), *assumes.index_ranges.items()]
-    for leaf, ranges in bounds:
-        lines += [f"{low} <= {_leaf(names, leaf)} <= {high}" for low, high in ranges]
-    lines += [f"{_leaf(names, leaf)} is {value!r}" for leaf, value in assumes.constants]
+    lines += [condition.text for condition in _conditions(kind, names)]
     lines += [f"{name} around the function is {value!r}" for name, value in kind.surroundings()]
-    return "holds where:\n" + "".join(f"  {line}\n" for line in dict.fromkeys(lines))
+    return "holds where:\n" + "".join(f"  {line}\n" for line in dict.fromkeys(lines)) if lines else ""
+
+
+def _conditions(kind: Kind, names: list[str]) -> list[_Condition]:
+    assumes = kind.assumes
+    guards = [*assumes.size_guards, *(SizeGuard(a, "==", b) for a, b in assumes.equalities)]
+    out = [_of_sizes(str(guard), guard.holds, guard.left, guard.right) for guard in guards]
+    bounds: list[tuple[int, Any]] = [*assumes.scalar_ranges.items(), *assumes.index_ranges.items()]
+    out += [_of_range(leaf, _leaf(names, leaf), *ends) for leaf, ranges in bounds for ends in ranges]
+    return out + [_of_value(leaf, _leaf(names, leaf), value) for leaf, value in assumes.constants]
+
+
+def _of_sizes(text: str, holds: Callable[[Sizes], bool], *sizes: Size) -> _Condition:
+    return _Condition(text, lambda _, env: holds(env), lambda _, env: _values(env, sizes))
+
+
+def _of_range(leaf: int, name: str, low: Size, high: Size) -> _Condition:
+    def holds(leaves: Sequence, env: Sizes) -> bool:
+        return sz.substitute(low, env) <= leaves[leaf] <= sz.substitute(high, env)
+
+    def found(leaves: Sequence, env: Sizes) -> str:
+        return ", ".join(filter(None, (f"{name} is {leaves[leaf]!r}", _values(env, (low, high)))))
+
+    return _Condition(f"{low} <= {name} <= {high}", holds, found)
+
+
+def _of_value(leaf: int, name: str, value: Any) -> _Condition:
+    return _Condition(
+        f"{name} is {value!r}",
+        lambda leaves, _: same_value(leaves[leaf], value),
+        lambda leaves, _: f"{name} is {leaves[leaf]!r}",
+    )
+
+
+def _values(env: Sizes, sizes: tuple[Size, ...]) -> str:
+    return ", ".join(f"{s} is {env[s]}" for s in sorted(sz.symbols_of(sizes)))
 
 
 _PARTS = ("dtype", "extents of 0 and 1", "layout", "by value", "a Python number", "device", "writable")
 
 
-def _difference(old: tuple, new: tuple, names: list[str]) -> str:
-    """What distinguishes two keys of kinds."""
-    out = []
-    for leaf, (a, b) in enumerate(zip(old[:-1], new[:-1])):
-        if len(a) == len(b) == len(_PARTS):
+def _difference(key: tuple, kind: Kind, call: Call, new: Kind, names: list[str]) -> str:
+    """What keeps ``call``, for which ``new`` was made, from ``kind``."""
+    out = _unmet(kind, call, names) if key == call.key else []
+    for leaf, (a, b) in enumerate(zip(key[:-1], call.key[:-1])):
+        if isinstance(a, tuple) and isinstance(b, tuple) and len(a) == len(b) == len(_PARTS):
             out += [f"{_leaf(names, leaf)}: {what} {x}, now {y}" for what, x, y in zip(_PARTS, a, b) if x != y]
-        elif a != b:
+        elif isinstance(a, tuple) and isinstance(b, tuple) and a != b:
             out.append(f"{_leaf(names, leaf)}: {a[-1]}, now {b[-1]}")
-    if old[-1] != new[-1]:
+    if key[-1] != call.key[-1]:
         out.append("the switches were others")
-    return "; ".join(out) or "sizes, values or aliases that it does not hold for"
+    return "; ".join(out or _of_graphs(kind.graph, new.graph)) or "what it captures or which arguments share memory"
+
+
+def _unmet(kind: Kind, call: Call, names: list[str]) -> list[str]:
+    """The conditions of a kind that do not hold for a call with its key, with what there is instead."""
+    leaves, env = call.leaves, kind.env(call)
+    if kind.mutated and kind.aliases != call.aliases:
+        return ["other arguments share memory, and one is written"]
+    return [f"{c.text}: {c.found(leaves, env)}" for c in _conditions(kind, names) if not c.holds(leaves, env)]
+
+
+def _of_graphs(old: Graph, new: Graph) -> list[str]:
+    """How two graphs' arguments differ: where a kind is chosen by them, as for definitions."""
+    names = Names(new)
+    pairs = [(names.of(b), Names(old).type(a), names.type(b)) for a, b in zip(old.args, new.args)]
+    return [f"{name}: {a}, now {b}" for name, a, b in pairs if a != b]
 
 
 def _leaf(names: list[str], leaf: int) -> str:

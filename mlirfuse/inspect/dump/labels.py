@@ -100,8 +100,5 @@ def graph_of(program: Program) -> Graph:
 
 def by_segment(program: Program, kernels: list, where: Where) -> Iterator[tuple[Where, list]]:
     """The label and the kernels of each of a program's segments that launch."""
-    segments = dict.fromkeys(op.segment for op in graph_of(program).ops if op.segment is not None)
-    number = {segment: at for at, segment in enumerate(segments)}
-    for at, step in enumerate(program.steps):
-        label = replace(where, segment=number.get(step.segment, at), scheduler=step.segment.scheduler)
-        yield label, kernels_of(step, kernels)
+    for step in program.steps:
+        yield replace(where, segment=step.segment.number, scheduler=step.segment.scheduler), kernels_of(step, kernels)

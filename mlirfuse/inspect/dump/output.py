@@ -10,7 +10,7 @@ from mlirfuse.core import config, threads
 from mlirfuse.inspect.dump.labels import Where
 
 SUFFIXES = {"ptx": "ptx", "llvm": "ll", "groups": "py"} | dict.fromkeys(
-    ("fusion", "grouped", "segmented", "linalg", "tiled", "gpu", "nvvm", "host"), "mlir"
+    ("fusion", "grouped", "guarded", "segmented", "linalg", "tiled", "gpu", "nvvm", "host"), "mlir"
 )
 _lock = threads.lock()
 _opened: set[str] = set()

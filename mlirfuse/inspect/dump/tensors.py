@@ -15,7 +15,9 @@ from mlirfuse.ir.graph import Graph
 from mlirfuse.passes.base import IR, run_pipeline
 from mlirfuse.schedule.program import undecided
 
-NAMES = frozenset({"fusion", "grouped", "segmented", "linalg", "math", "groups", "group-log", "segmenter-log"})
+NAMES = frozenset(
+    {"fusion", "grouped", "guarded", "segmented", "linalg", "math", "groups", "group-log", "segmenter-log"}
+)
 
 
 def traced(event: events.Traced) -> None:
@@ -30,6 +32,10 @@ def after(event: events.PassRan) -> None:
     where, graph, wanted = labels.of_kind(event.kind), event.kind.graph, config.dump
     if step.name == "fusion-group" and "grouped" in wanted:
         write("grouped", where, _text(graph))
+    if step.name == "fusion-group" and "guarded" in wanted:
+        guarded = graph.copy()
+        guarded.device = guarded.device or "of the call"  # a definition's, which has one graph for all
+        write("guarded", where, run_pipeline(guarded, "fusion-guard").as_text(locations=True))
     if step.name == "fusion-group" and "group-log" in wanted:
         write("group-log", where, texts.group_log(graph))
     if step.name == "fusion-segment" and "segmenter-log" in wanted:
@@ -48,7 +54,7 @@ def segmented(event: events.Segmented) -> None:
     if "math" in wanted:
         write("math", where, texts.math(graph))
     if "groups" in wanted:
-        for at, text in enumerate(groups(graph, event.env)):
+        for at, text in groups(graph, event.env).items():
             write("groups", replace(where, group=at), text)
 
 

@@ -18,11 +18,10 @@ def group_log(graph: Graph) -> str:
         if op.group is not None:
             groups.setdefault(op.group, []).append(op)
     out = []
-    for at, (group, ops) in enumerate(groups.items()):
+    for group, ops in groups.items():
         told = [op for op in ops if not listing.is_literal(op)]
-        out.append(
-            f"group {at}: {len(told)} ops, {told[0].name if told else 'constants'} … {told[-1].name if told else ''}\n"
-        )
+        span = f"{told[0].name} … {told[-1].name}" if told else "constants"
+        out.append(f"group {group.number}: {len(told)} ops, {span}; {group.why}\n")
         out += [f"  {note}\n" for note in group.notes]
     loose = [op for op in graph.ops if op.group is None and not listing.is_literal(op)]
     rows = [(names.statement(op), op.attrs.get("note", "is alone"), listing.place(op.loc)) for op in loose]
@@ -44,11 +43,10 @@ def segmenter_log(decisions, graph: Graph) -> str:
     for op in graph.ops:
         if op.segment is not None:
             segments.setdefault(op.segment, []).append(op)
-    for at, (segment, ops) in enumerate(segments.items()):
+    for segment, ops in segments.items():
         ops = [op for op in ops if not listing.is_literal(op)]
-        out.append(
-            f"segment {at}: {segment.scheduler}, {len(ops)} ops" + (f"; cut: {segment.why}" if segment.why else "")
-        )
+        why = f"; {segment.why}" if segment.why else ""
+        out.append(f"segment {segment.number}: {segment.scheduler}, {len(ops)} ops{why}")
     return "\n".join(out)
 
 
@@ -65,14 +63,12 @@ def math(graph: Graph) -> str:
         if not runs or runs[-1][0] is not op.segment or op.segment is None:
             runs.append((op.segment, []))
         runs[-1][1].append(op)
-    number: dict = {}
     out = [f"inputs:  {', '.join(f'{names.of(v)}: {names.type(v)}' for v in graph.args)}\n"]
     for segment, ops in runs:
         if segment is None:
             if not listing.is_literal(ops[0]):
                 out.append(f"{ops[0].attrs.get('note', 'outside of kernels')}:\n" + listing.statements(ops, names))
             continue
-        at = number.setdefault(segment, len(number))
-        out.append(f"segment {at}, {segment.scheduler}:\n" + listing.statements(ops, names))
+        out.append(f"segment {segment.number}, {segment.scheduler}:\n" + listing.statements(ops, names))
     out.append(f"outputs: {', '.join(f'{names.of(v)}: {names.type(v)}' for v in graph.returns)}\n")
     return "".join(out)

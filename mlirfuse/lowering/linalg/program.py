@@ -155,7 +155,7 @@ class _Program:
         decided = {"scheduler": segment.scheduler, "params": segment.params, "why": segment.why}
         attrs = ", ".join(f"fusion.{key} = {fusion.attribute(x)}" for key, x in decided.items() if x)
         attrs = f" attributes {{{attrs}}}" if attrs else ""
-        name = f"{self.graph.name}_segment{len(self.functions)}"
+        name = f"{self.graph.name}_segment{segment.number}"
         self.functions.append(f"func.func private @{name}({head}) -> ({types}){attrs} {{\n{function.e.text()}\n}}")
         given = [self.main.full(v, v.dtype) for v in ins]
         sizes = [self._symbol(s) for s in symbols]

@@ -17,10 +17,10 @@
 // CHECK: return %[[OUT]]#0
 
 // GUARD: func.func private @loops_guard0(tensor<?xf32>) -> i1 attributes {fusion.op = "guard", fusion.types = ["f32[s0]"]}
-// GUARD: func.func private @loops_segment1
+// GUARD: func.func private @loops_segment0
 // GUARD: %[[G:.*]] = func.call @loops_guard0(%[[B:.*]]) :
 // GUARD: scf.if %[[G]]
-// GUARD-NEXT: func.call @loops_segment1(%[[B]]
+// GUARD-NEXT: func.call @loops_segment0(%[[B]]
 // GUARD: else
 // GUARD: linalg.generic
 func.func @loops(%x: tensor<?xf32> {fusion.shape = ["s0"]}, %n: index) -> tensor<?xf32> attributes {fusion.device = "cpu"} {

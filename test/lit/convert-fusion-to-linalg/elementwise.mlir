@@ -91,7 +91,7 @@ func.func @creation(%x: tensor<?xf32> {fusion.shape = ["s0"]}, %k: tensor<f32> {
 // CHECK: func.func private @product_matmul0(tensor<?x?xf32>, tensor<?x?xf32>) -> tensor<?x?xf32> attributes {fusion.op = "matmul"}
 // CHECK-LABEL: func.func @product(
 // CHECK: %[[P:.*]] = call @product_matmul0(
-// CHECK: call @product_segment1(%[[P]],
+// CHECK: call @product_segment0(%[[P]],
 func.func @product(%x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}, %y: tensor<?x?xf32> {fusion.shape = ["s1", "s2"]}) -> tensor<?x?xf32> {
   %0 = "fusion.matmul"(%x, %y) : (tensor<?x?xf32>, tensor<?x?xf32>) -> tensor<?x?xf32>
   %1 = "fusion.relu"(%0) : (tensor<?x?xf32>) -> tensor<?x?xf32>

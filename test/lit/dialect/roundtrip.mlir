@@ -43,7 +43,8 @@ func.func @shapes(%x: tensor<?x6xf32> {fusion.shape = ["s0", "6"]}) -> (tensor<?
   return %0, %1#0, %1#1, %2 : tensor<?xf32>, tensor<?x2xf32>, tensor<?x4xf32>, tensor<?x12xf32>
 }
 
-// Groups and segments are regions whose operands are all that they use; notes, schedulers, parameters and reasons stay.
+// Groups and segments are regions whose operands are all that they use; notes, schedulers, parameters, numbers and
+// reasons stay; what has no number gets the next one.
 // CHECK-LABEL: func.func @regions(
 func.func @regions(%x: tensor<8xf32>) -> tensor<8xf32> {
   // CHECK: %[[G:.*]] = "fusion.group"(%arg0) ({
@@ -51,17 +52,17 @@ func.func @regions(%x: tensor<8xf32>) -> tensor<8xf32> {
   // CHECK-NEXT: "fusion.segment"(%[[A]]) ({
   // CHECK: "fusion.exp"
   // CHECK: "fusion.yield"
-  // CHECK: }) {params = {tx = 32 : i64, wide = true}, scheduler = "pointwise", why = "a \22reason\22"}
-  // CHECK: }) {notes = ["left as it was"]} : (tensor<8xf32>) -> tensor<8xf32>
+  // CHECK: }) {number = 3 : i64, params = {tx = 32 : i64, wide = true}, scheduler = "pointwise", why = "a \22reason\22"}
+  // CHECK: }) {notes = ["left as it was"], number = 0 : i64, why = "another reason"} : (tensor<8xf32>) -> tensor<8xf32>
   %0 = "fusion.group"(%x) ({
   ^bb0(%a: tensor<8xf32>):
     %1 = "fusion.segment"(%a) ({
     ^bb0(%b: tensor<8xf32>):
       %2 = "fusion.exp"(%b) : (tensor<8xf32>) -> tensor<8xf32>
       "fusion.yield"(%2) : (tensor<8xf32>) -> ()
-    }) {scheduler = "pointwise", params = {tx = 32 : i64, wide = true}, why = "a \22reason\22"} : (tensor<8xf32>) -> tensor<8xf32>
+    }) {number = 3 : i64, scheduler = "pointwise", params = {tx = 32 : i64, wide = true}, why = "a \22reason\22"} : (tensor<8xf32>) -> tensor<8xf32>
     "fusion.yield"(%1) : (tensor<8xf32>) -> ()
-  }) {notes = ["left as it was"]} : (tensor<8xf32>) -> tensor<8xf32>
+  }) {notes = ["left as it was"], why = "another reason"} : (tensor<8xf32>) -> tensor<8xf32>
   // CHECK: return %[[G]]
   return %0 : tensor<8xf32>
 }

@@ -167,3 +167,24 @@ func.func @alignment(%x: tensor<?xf32> {fusion.align = 12 : i64}) -> tensor<?xf3
 func.func @size(%x: tensor<?xf32> {fusion.shape = ["s0 s1"]}) -> tensor<?xf32> {
   return %x : tensor<?xf32>
 }
+
+// -----
+
+// expected-error @+1 {{several segments have number 1}}
+func.func @numbers(%x: tensor<4xf32>) -> tensor<4xf32> {
+  %0 = "fusion.group"(%x) ({
+  ^bb0(%a: tensor<4xf32>):
+    %1 = "fusion.segment"(%a) ({
+    ^bb0(%b: tensor<4xf32>):
+      %3 = "fusion.neg"(%b) : (tensor<4xf32>) -> tensor<4xf32>
+      "fusion.yield"(%3) : (tensor<4xf32>) -> ()
+    }) {number = 1 : i64, scheduler = "pointwise"} : (tensor<4xf32>) -> tensor<4xf32>
+    %2 = "fusion.segment"(%1) ({
+    ^bb0(%b: tensor<4xf32>):
+      %3 = "fusion.neg"(%b) : (tensor<4xf32>) -> tensor<4xf32>
+      "fusion.yield"(%3) : (tensor<4xf32>) -> ()
+    }) {number = 1 : i64, scheduler = "pointwise"} : (tensor<4xf32>) -> tensor<4xf32>
+    "fusion.yield"(%2) : (tensor<4xf32>) -> ()
+  }) : (tensor<4xf32>) -> tensor<4xf32>
+  return %0 : tensor<4xf32>
+}

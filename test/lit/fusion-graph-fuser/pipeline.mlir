@@ -31,8 +31,8 @@
 // HOST: "fusion.guard"
 // HOST: func.call @fuser_part0
 
-// TILED: @mlirfuse_normalization0_part0
-// TILED: @mlirfuse_pointwise0_part1
+// TILED: @mlirfuse_normalization0
+// TILED: @mlirfuse_pointwise1
 
 // LINALG: func.func @fuser(
 // LINALG: call @fuser_linear

@@ -8,7 +8,7 @@
 // CHECK-NEXT: %[[E:.*]] = "fusion.exp"(%[[A]])
 // CHECK-NEXT: %[[N:.*]] = "fusion.neg"(%[[E]])
 // CHECK-NEXT: "fusion.yield"(%[[E]], %[[N]])
-// CHECK-NEXT: }) {notes = ["exp was not merged with add: a cycle would arise through matmul"]}
+// CHECK-NEXT: }) {notes = ["exp was not merged with add: a cycle would arise through matmul"], number = 0 : i64, why = "the first group"}
 // CHECK-NEXT: %[[M:.*]] = "fusion.matmul"(%[[G]]#0, %[[W]]) {note = "runs through a library"}
 // CHECK-NEXT: "fusion.group"(%[[G]]#0, %[[M]]) ({
 // CHECK: fusion.add

@@ -5,7 +5,7 @@
 
 // CHECK: %[[A:.*]] = "fusion.add"(%arg0, %arg1) {note = "is alone: add was not merged with add: 5 inputs and outputs together pass max-args=4"}
 // CHECK: "fusion.group"(%[[A]], %arg2, %arg3)
-// CHECK: }) {notes = ["add was not merged with add: 5 inputs and outputs together pass max-args=4"]}
+// CHECK: }) {notes = ["add was not merged with add: 5 inputs and outputs together pass max-args=4"], number = 0 : i64, why = "the first group"}
 
 // ALL: "fusion.group"(%arg0, %arg1, %arg2, %arg3)
 // ALL-NOT: fusion.group

@@ -6,29 +6,29 @@
 // RUN: mlirfuse-opt %s --pass-pipeline='builtin.module(fusion-decompose,fusion-cse,fusion-dce,fusion-group,fusion-guard,fusion-segment,fusion-schedule{host=true})' | FileCheck %s --check-prefix=GUARD
 // RUN: mlirfuse-opt %s --pass-pipeline='builtin.module(fusion-decompose,fusion-cse,fusion-dce,fusion-group,fusion-guard,fusion-segment,fusion-schedule{target=cuda:sm_90 host=true})' | FileCheck %s --check-prefix=GUARD-GPU
 
-// TILED: func.func @mlirfuse_normalization0_part0(
-// TILED: func.func @mlirfuse_pointwise0_part1(
+// TILED: func.func @mlirfuse_normalization0(
+// TILED: func.func @mlirfuse_pointwise1(
 
-// GPU: gpu.func @mlirfuse_normalization0_part0(
-// GPU: gpu.func @mlirfuse_pointwise0_part1(
+// GPU: gpu.func @mlirfuse_normalization0(
+// GPU: gpu.func @mlirfuse_pointwise1(
 
-// LLVM: define void @mlirfuse_normalization0_part0(
-// LLVM: define void @mlirfuse_pointwise0_part1(
+// LLVM: define void @mlirfuse_normalization0(
+// LLVM: define void @mlirfuse_pointwise1(
 // LLVM: define i32 @launch0(
-// LLVM: ptr @mlirfuse_normalization0_part0
+// LLVM: ptr @mlirfuse_normalization0
 // LLVM: define i32 @launch1(
-// LLVM: ptr @mlirfuse_pointwise0_part1
+// LLVM: ptr @mlirfuse_pointwise1
 
-// PTX: .visible .entry mlirfuse_normalization0_part0(
-// PTX: .visible .entry mlirfuse_pointwise0_part1(
+// PTX: .visible .entry mlirfuse_normalization0(
+// PTX: .visible .entry mlirfuse_pointwise1(
 
-// GUARD: func.func @mlirfuse_normalization0_part0(
-// GUARD: func.func @mlirfuse_pointwise0_part1(
+// GUARD: func.func @mlirfuse_normalization0(
+// GUARD: func.func @mlirfuse_pointwise1(
 // GUARD: func.func @launch0(
 // GUARD: func.func @launch1(
 
-// GUARD-GPU: gpu.func @mlirfuse_normalization0_part0(
-// GUARD-GPU: gpu.func @mlirfuse_pointwise0_part1(
+// GUARD-GPU: gpu.func @mlirfuse_normalization0(
+// GUARD-GPU: gpu.func @mlirfuse_pointwise1(
 // GUARD-GPU: func.func @launch0(
 // GUARD-GPU: func.func @launch1(
 func.func @seed(%x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"], fusion.strides = ["s1", "1"], fusion.align = 16 : i64}, %n: index, %c: i1) -> tensor<?x?xf32> attributes {fusion.device = "cpu"} {

@@ -5,7 +5,7 @@
 // CHECK-LABEL: func.func @other_axes(
 // CHECK: "fusion.segment"
 // CHECK: "fusion.sum"({{.*}}) {axes = [1]
-// CHECK: scheduler = "reduction"}
+// CHECK: scheduler = "reduction", why = "the first group"}
 // CHECK: "fusion.segment"
 // CHECK: "fusion.sum"({{.*}}) {axes = [0]
 // CHECK: scheduler = "reduction", why = "reduces other axes than the segment before it"
@@ -75,7 +75,7 @@ func.func @sliced(%x: tensor<?x8xf32> {fusion.shape = ["s0", "8"]}) -> tensor<?x
 // CHECK-LABEL: func.func @cycle(
 // CHECK: "fusion.segment"
 // CHECK: "fusion.sum"({{.*}}) {axes = [0]
-// CHECK: scheduler = "normalization"}
+// CHECK: scheduler = "normalization", why = "the first group"}
 // CHECK: "fusion.sum"({{.*}}) {axes = [1]
 // CHECK: why = "reduces other axes than the segment before it"
 // CHECK-NOT: fusion.segment

@@ -7,7 +7,7 @@
 // CHECK: "fusion.constant"
 // CHECK: "fusion.exp"
 // CHECK: "fusion.segment_set"
-// CHECK: scheduler = "pointwise"}
+// CHECK: scheduler = "pointwise", why = "the first group"}
 // CHECK: "fusion.segment"(%[[A]])
 // CHECK: "fusion.constant"
 // CHECK: "fusion.mul"

@@ -3,16 +3,16 @@
 // RUN: mlirfuse-opt %s --pass-pipeline='builtin.module(fusion-to-ptx{chip=sm_90 sizes=s0:65536,s1:64,s2:8192,s3:4000})' | FileCheck %s
 // RUN: mlirfuse-opt %s --pass-pipeline='builtin.module(fusion-to-ptx{chip=sm_80 sizes=s0:65536,s1:64,s2:8192,s3:4000})' | FileCheck %s --check-prefix=BEFORE
 
-// CHECK: .visible .entry mlirfuse_reduction0(
+// CHECK: .visible .entry mlirfuse_reduction1(
 // CHECK: griddepcontrol.launch_dependents
 // CHECK-NOT: griddepcontrol.wait
 // CHECK: bar.sync
-// CHECK: .visible .entry mlirfuse_reduction0_finish(
+// CHECK: .visible .entry mlirfuse_reduction1_finish(
 // CHECK: griddepcontrol.wait
 // CHECK-NOT: ld.global.nc
 // CHECK: ld.global
 // CHECK-NOT: ld.global.nc
-// CHECK: .visible .entry mlirfuse_pointwise1(
+// CHECK: .visible .entry mlirfuse_pointwise0(
 // CHECK-NOT: griddepcontrol
 // CHECK: st.global
 // CHECK: griddepcontrol.wait

@@ -1,0 +1,86 @@
+"""What is told of a graph that could not be compiled: the error, the segment, the op and its line in the user's
+program, and what to send in a report: the graph as a file, and the command that compiles it."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from typing import Any
+
+from mlirfuse.core import config
+from mlirfuse.core.errors import located
+from mlirfuse.core.machine import Machine
+from mlirfuse.dialects import fusion
+from mlirfuse.ir.graph import Graph, Op
+from mlirfuse.passes.base import Pass
+from mlirfuse.schedule.program import SegmentedProgram, Step
+from mlirfuse.schedule.targets import Target
+
+
+def innermost(error: BaseException, kinds: Mapping[str, type]) -> Any:
+    """What the innermost frame of an error has in one of these local variables, where it is of that variable's type;
+    None where no frame has."""
+    found, trace = None, error.__traceback__
+    while trace is not None:
+        for name, kind in kinds.items():
+            value = trace.tb_frame.f_locals.get(name)
+            found = value if isinstance(value, kind) else found
+        trace = trace.tb_next
+    return found
+
+
+def about(error: BaseException) -> str:
+    """The error's message, with the pass or the segments that were being worked on, the op and its line: those that the
+    error names, else those of the innermost frames that hold any."""
+    op, step, program, done = (
+        innermost(error, kinds)
+        for kinds in (
+            {"op": Op},
+            {"step": Step},
+            {"program": SegmentedProgram, "self": SegmentedProgram},
+            {"step": Pass},
+        )
+    )
+    message = f"{type(error).__name__}: {error}"
+    steps = [step] if step is not None else program.steps if program is not None else []
+    if steps:
+        message += f"\n  in {'; '.join(map(_spelled, steps))}"
+    elif done is not None:
+        message += f"\n  in the pass {done.name}"
+    place = getattr(error, "loc", None)
+    if place is None and op is not None:
+        message, place = f"{message}\n  at the op {op.name}", op.loc
+    return located(message, place or next((o.loc for s in steps for o in s.analysis.ops if o.loc), None))
+
+
+def _spelled(step: Step) -> str:
+    ops = ", ".join(dict.fromkeys(op.name for op in step.analysis.ops if not op.row.literal))
+    return f"segment {step.segment.number} ({step.segment.scheduler}: {ops})"
+
+
+def to_send(graph: Graph, target: Target | None, env: Mapping[str, int]) -> str:
+    """Writes ``graph`` to a file, in the folder of dumps or that for temporary files, and says which command compiles
+    it for these sizes. ``target`` None: there was none."""
+    if target is None:
+        return "nothing was compiled: there is no such target"
+    try:
+        folder = config.dump_dir or None
+        if folder:
+            os.makedirs(folder, exist_ok=True)
+        handle, path = tempfile.mkstemp(prefix=f"mlirfuse_{graph.name}_", suffix=".mlir", dir=folder)
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(fusion.to_module_text([graph], locations=True))
+    except Exception as problem:  # what is told is the first error
+        return f"to report it, send the function; its graph could not be written: {problem}"
+    return (
+        f"to report it, send {path}, with: mlirfuse-opt {path} --pass-pipeline='builtin.module({_passes(target, env)})'"
+    )
+
+
+def _passes(target: Target, env: Mapping[str, int]) -> str:
+    code, chip = ("ptx", f"chip={target.machine.chip} ") if isinstance(target.machine, Machine) else ("llvm", "")
+    if hasattr(target, "levels_below"):  # the way by linalg
+        return f"fusion-to-linalg,linalg-to-{code}{{{chip.strip()}}}"
+    sizes = ",".join(f"{name}:{n}" for name, n in env.items() if name.startswith(("s", "t")) and n > 0)
+    return f"fusion-to-{code}{{{chip}sizes={sizes}}}"
