@@ -270,7 +270,7 @@ def quoted(pieces: list[str], about: str, lines: int) -> str:
     text = next(piece for piece in pieces if about in piece.splitlines()[0]).rstrip().split("\n")
     width = 320 if lines >= 50 else 170
     text = [
-        re.sub(r"align = \d+", "align = 16", line) for line in text
+        re.sub(r"aligns? = (\d+|\[.*?\])", lambda found: re.sub(r"\d{2,}", "16", found.group()), line) for line in text
     ]  # as NumPy's allocations happen to be: a cut line stays the same
     cut = [line if len(line) <= width else line[: width - 2] + " …" for line in text]
     return "\n".join(cut[:lines] + (["…"] if len(cut) > lines else []))
