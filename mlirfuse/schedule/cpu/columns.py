@@ -23,16 +23,13 @@ from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.cpu import partial
-from mlirfuse.schedule.cpu.extents import ENOUGH, across_short_rows, column_extents, parts
-from mlirfuse.schedule.cpu.kernel import SHORT, CpuBody, CpuKernel, cost_of, lanes_of, rows_grain, store_all
+from mlirfuse.schedule.cpu.extents import across_short_rows, column_extents, parts
+from mlirfuse.schedule.cpu.kernel import CpuBody, CpuKernel, cost_of, lanes_of, rows_grain, store_all
+from mlirfuse.schedule.cpu.models import model_of
 from mlirfuse.schedule.cpu.packed import Packed
 from mlirfuse.schedule.cpu.streaming import can_stream, streams
 from mlirfuse.schedule.scheduler import Alignments, Scheduler, Sizes, Written, require
 
-STRETCH = 2048  # columns whose accumulators are worked on together
-FOLDED = 512  # columns that rows taken as one come to, about
-ROWS = 8  # rows added up in registers before they go to the accumulators
-FEW = 16  # rows of a reduction that accumulators in registers pass over, at most
 BLOCK = 256  # rows after which a normalization's accumulators are added up
 
 
@@ -45,10 +42,10 @@ class Params(NamedTuple):
     streamed: bool = False
 
 
-def folds(analysis: Analysis, extents: tuple[int, int]) -> bool:
+def folds(extents: tuple[int, int], host: Host) -> bool:
     """Whether several rows should be taken as one: ``extents`` of the innermost reduced and the innermost kept loop."""
     rows, columns = extents
-    return columns < SHORT and rows > 1
+    return columns < model_of(host).tasks.short and rows > 1
 
 
 class Columns(Scheduler[Params, Host]):
@@ -61,19 +58,22 @@ class Columns(Scheduler[Params, Host]):
         return bool(analysis.phases) and bool(analysis.kept) and not analysis.partials
 
     def candidates(self, analysis: Analysis, env: Sizes, alignments: Alignments, host: Host) -> Iterator[Params]:
-        if not is_outer(analysis, env) and not across_short_rows(analysis, env):
+        if not is_outer(analysis, env) and not across_short_rows(analysis, env, host):
             return
+        model = model_of(host)
+        shared = model.tasks
         kept, reduced, width, height = analysis.values(column_extents, env)
         full, _ = analysis.once(late_outputs)
         if full or len(analysis.phases) > 1:
             yield Params(split=0, streamed=streams(analysis, full, env, alignments, host))
             return
-        folded = folds(analysis, (height, width))
-        if reduced <= FEW and not folded:
+        folded = folds((height, width), host)
+        if reduced <= model.columns.few and not folded:
             yield Params(split=0)
             return
-        tasks = kept // width * (1 if folded else -(-width // STRETCH))
-        few = tasks < 4 * host.threads and kept * reduced >= ENOUGH and reduced >= 16 * parts(host)
+        tasks = kept // width * (1 if folded else -(-width // model.columns.stretch))
+        few = tasks < model.columns.tasks_a_thread * host.threads and kept * reduced >= shared.shared
+        few = few and reduced >= model.columns.rows_a_part * parts(host)
         yield Params(split=parts(host) if few and host.threads > 1 else 1, folded=folded)
 
     def better_in_stages(self, analysis: Analysis, p: Params, env: Sizes, host: Host) -> bool | None:
@@ -83,7 +83,8 @@ class Columns(Scheduler[Params, Host]):
             return None
         kept, reduced, width, _ = analysis.values(column_extents, env)
         blocks = kept // width * -(-width // (lanes_of(analysis, host) * block_vectors(analysis)))
-        return blocks < 2 * host.threads and kept * reduced >= ENOUGH // 8
+        tasks = model_of(host).tasks
+        return blocks < tasks.tasks_a_thread * host.threads and kept * reduced >= tasks.shared // 8
 
     def emit(self, name: str, analysis: Analysis, slots: Slots, params: Params, machine: Host) -> Written:
         yield analysis, _kernels(name, analysis, slots, params, machine)
@@ -99,7 +100,10 @@ class Columns(Scheduler[Params, Host]):
         )
         if p.folded:
             require(p.split > 0, "folded: parts of columns only")
-            require(folds(analysis, (height, width)), f"folded: rows of less than {SHORT} elements, several of them")
+            require(
+                folds((height, width), host),
+                f"folded: rows of less than {model_of(host).tasks.short} elements, several of them",
+            )
         if p.streamed:
             aligned = bool(full) and can_stream(analysis, full, env, alignments, host)
             require(aligned, "streamed: outputs are not aligned for stores past the caches")
@@ -109,13 +113,19 @@ def _kernels(name: str, analysis: Analysis, slots: Slots, params: Params, host: 
     if params.split == 0:
         return [_in_registers(name, analysis, slots, params, host)]
     first = _reduce(name, analysis, slots, params, host)
-    return [first, partial.finish(f"{name}_finish", analysis, slots, params.split, host, _together(analysis, params))]
+    return [
+        first,
+        partial.finish(f"{name}_finish", analysis, slots, params.split, host, _together(analysis, params, host)),
+    ]
 
 
-def _together(analysis: Analysis, params: Params) -> sz.Size:
+def _together(analysis: Analysis, params: Params, host: Host) -> sz.Size:
     """Rows that are taken as one: so many of those that some are left to be added up."""
     rows, columns = size_of(analysis.loops(analysis.reduced)[-1]), size_of(analysis.loops(analysis.kept)[-1])
-    return sz.maximum(1, sz.minimum(sz.floordiv(FOLDED, columns), sz.floordiv(rows, ROWS))) if params.folded else 1
+    model = model_of(host).columns
+    if not params.folded:
+        return 1
+    return sz.maximum(1, sz.minimum(sz.floordiv(model.folded, columns), sz.floordiv(rows, model.rows)))
 
 
 def _reduce(name: str, analysis: Analysis, slots: Slots, params: Params, host: Host) -> CpuKernel:
@@ -126,13 +136,17 @@ def _reduce(name: str, analysis: Analysis, slots: Slots, params: Params, host: H
     *outer, inner = analysis.loops(analysis.kept)
     loops = analysis.loops(analysis.reduced)
     kept = sz.product(a.size for a in analysis.kept)
-    columns, together = size_of(inner), _together(analysis, params)
+    columns, together = size_of(inner), _together(analysis, params, host)
     memories = partial.buffers(body, phase, kept, sz.mul(split, together))
     lanes = lanes_of(analysis, host)
-    at_once = max(1, min(ROWS, 48 // max(1, cost_of(analysis))))
-    stretch = sz.mul(columns, together) if params.folded else sz.minimum(columns, STRETCH)
-    stretches = 1 if params.folded else sz.ceildiv(columns, STRETCH)
-    packed = Packed(body, (loops[-1], inner), FOLDED * at_once, lanes, -(-SHORT // lanes)) if params.folded else None
+    model = model_of(host)
+    at_once = max(1, min(model.columns.rows, model.columns.instructions // max(1, cost_of(analysis))))
+    stretch = sz.mul(columns, together) if params.folded else sz.minimum(columns, model.columns.stretch)
+    stretches = 1 if params.folded else sz.ceildiv(columns, model.columns.stretch)
+    packed = None
+    if params.folded:
+        count, vectors = model.columns.folded * at_once, -(-model.tasks.short // lanes)
+        packed = Packed(body, (loops[-1], inner), count, lanes, vectors)
 
     def task(index):
         at, part = k.divmod(Index(index), split)
@@ -315,7 +329,7 @@ def _in_registers(name: str, analysis: Analysis, slots: Slots, params: Params, h
     body.tasks(task)
     rows = sz.product(a.size for a in analysis.reduced)
     tasks = sz.mul(sz.product(size_of(loop) for loop in outer), sz.ceildiv(columns, block))
-    return body.finish(tasks, rows_grain(sz.mul(rows, block)))
+    return body.finish(tasks, rows_grain(sz.mul(rows, block), host))
 
 
 def _invariant(analysis: Analysis) -> list[Value]:

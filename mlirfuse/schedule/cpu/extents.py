@@ -5,27 +5,28 @@ from __future__ import annotations
 from mlirfuse.analysis.phases import Analysis, size_of
 from mlirfuse.core.machine import Host
 from mlirfuse.ir import sizes as sz
+from mlirfuse.schedule.cpu.models import model_of
 from mlirfuse.schedule.scheduler import Sizes
-
-ENOUGH = 1 << 16  # elements from which on work is shared between threads
-ACROSS = 16  # rows that vectors run across at least
 
 
 def parts(host: Host) -> int:
-    """Parts that a reduction is split into: several a thread, so that one that is late does not hold up the others."""
-    return min(4 * host.threads, 64)
+    """Parts that a reduction is split into."""
+    tasks = model_of(host).tasks
+    return min(tasks.parts_a_thread * host.threads, tasks.most_parts)
 
 
-def across_short_rows(analysis: Analysis, env: Sizes) -> bool:
+def across_short_rows(analysis: Analysis, env: Sizes, host: Host) -> bool:
     """Whether vectors run across rows that lie one behind the other, though their elements must be gathered: where a
     row is a small part of a vector. Sums of rows alone take a fifth less time a row at a time."""
     if not analysis.kept:
         return False
     kept, reduced, width, height = analysis.values(column_extents, env)
-    if height > 8 or width < ACROSS or analysis.values(_row_steps, env) != (height,):
+    model = model_of(host)
+    columns = model.columns
+    if height > columns.across_height or width < columns.across_rows or analysis.values(_row_steps, env) != (height,):
         return False
     if reduced > height:  # each row in pieces
-        return kept * reduced >= 8 * ENOUGH
+        return kept * reduced >= columns.across_pieces * model.tasks.shared
     names = {op.name for phase in analysis.phases for op in phase}
     return names != {"sum"} and height <= (4 if names & {"argmax", "argmin"} else 3)
 

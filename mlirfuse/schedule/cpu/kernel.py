@@ -21,11 +21,9 @@ from mlirfuse.lowering.emitter import Emitter, Val
 from mlirfuse.lowering.kernel import ZERO, Env, Flat, Index, Kernel, Memory
 from mlirfuse.lowering.module import CpuKernel
 from mlirfuse.lowering.slots import CpuArguments, Slots
+from mlirfuse.schedule.cpu.models import model_of
 
 I64 = dt.i64
-TILE = 8192  # elements that a task of a pointwise kernel works on, about
-SHORT = 64  # loops shorter than this can share a vector with the loop around them (see Flat)
-_SHIFT = 19  # TILE * SHORT == 1 << _SHIFT: for which division by multiplication is exact
 
 
 class Elements(Kernel):
@@ -169,13 +167,15 @@ class CpuBody:
         return self.loop(middle, high, lanes, carried, narrow)
 
     def flat(self, loops: tuple[list[Axis], list[Axis]], origin: Val, index: Index, env: Env) -> Flat:
-        """Lanes across two loops; sets them in ``env``. ``index`` is below TILE and the inner loop shorter than
-        SHORT."""
+        """Lanes across two loops; sets them in ``env``. ``index`` is below the model's ``tile`` and the
+        inner loop shorter than ``short``: for such, division by multiplication is exact."""
         e, lanes, extent = self.e, index.lanes, size_of(loops[1])
         at = e.cast(self.k.materialize(index), dt.u32)
         size = e.cast(self.size(extent), dt.u32)
-        inverse = e.div(e.add(size, (1 << _SHIFT) - 1), size)  # a scalar: LLVM moves it out of the loop
-        row = e.shr(e.mul(at, e.splat(inverse, lanes)), _SHIFT)
+        tasks = model_of(self.host).tasks
+        shift = (tasks.tile * tasks.short).bit_length() - 1
+        inverse = e.div(e.add(size, (1 << shift) - 1), size)  # a scalar: LLVM moves it out of the loop
+        row = e.shr(e.mul(at, e.splat(inverse, lanes)), shift)
         column = e.sub(at, e.mul(row, e.splat(size, lanes)))
         row = e.add(e.bitcast(e.cast(row, dt.u64), I64), e.splat(origin, lanes))
         as_index = lambda v: Index(0, 0, lanes, v)  # noqa: E731
@@ -312,6 +312,6 @@ def _store_where(body: CpuBody, value: Value, val: Val, env: Env, domain: list[A
             k.store(value, env, val)
 
 
-def rows_grain(elements_a_task: Size, target: int = 16384) -> Size:
-    """Tasks a thread takes at a time, so that it has about ``target`` elements."""
-    return sz.maximum(1, sz.floordiv(target, sz.maximum(1, elements_a_task)))
+def rows_grain(elements_a_task: Size, host: Host) -> Size:
+    """Tasks a thread takes at a time, so that it has about the model's ``grain`` of elements."""
+    return sz.maximum(1, sz.floordiv(model_of(host).tasks.grain, sz.maximum(1, elements_a_task)))

@@ -90,4 +90,4 @@ def finish(name: str, analysis: Analysis, slots: Slots, split: int, host: Host, 
 
     body.tasks(task)
     outer = sz.product(size_of(loop) for loop in loops[:-1])
-    return body.finish(outer, rows_grain(sz.mul(columns, split, together)))
+    return body.finish(outer, rows_grain(sz.mul(columns, split, together), host))

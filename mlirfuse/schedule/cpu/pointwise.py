@@ -16,8 +16,6 @@ from mlirfuse.ir.graph import Value
 from mlirfuse.lowering.kernel import Env, Index
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.cpu.kernel import (
-    SHORT,
-    TILE,
     CpuBody,
     CpuKernel,
     cost_of,
@@ -26,12 +24,10 @@ from mlirfuse.schedule.cpu.kernel import (
     store_all,
     unroll_for,
 )
+from mlirfuse.schedule.cpu.models import model_of
 from mlirfuse.schedule.cpu.packed import Packed, gathered
 from mlirfuse.schedule.cpu.streaming import can_stream, streams
 from mlirfuse.schedule.scheduler import Alignments, Scheduler, Sizes, Written, require
-
-PACKED = 1024  # elements that are packed at a time: a few such buffers stay in the first cache
-PACKED_BYTES = 64 << 10  # of all buffers together, which lie on the stack
 
 
 class Params(NamedTuple):
@@ -45,7 +41,7 @@ class Params(NamedTuple):
 def flattens(analysis: Analysis, host: Host, extents: tuple[int, ...]) -> bool:
     """Whether vectors should run across the two innermost loops, which have these ``extents``, innermost last."""
     loops = analysis.loops(analysis.kept)
-    if len(loops) < 2 or extents[-1] >= min(lanes_of(analysis, host), SHORT):
+    if len(loops) < 2 or extents[-1] >= min(lanes_of(analysis, host), model_of(host).tasks.short):
         return False
     lanes = set(loops[-1]) | set(loops[-2])
     return all(lanes <= set(analysis.axes.flat(v)) for v in analysis.outputs)
@@ -95,14 +91,14 @@ def _kernels(name: str, analysis: Analysis, slots: Slots, params: Params, host: 
 
 def _line(body: CpuBody, loop) -> CpuKernel:
     """One loop: a task is a piece of it."""
-    extent = size_of(loop)
+    extent, tile = size_of(loop), model_of(body.host).tasks.tile
 
     def task(index):
-        low = body.e.mul(index, TILE)
-        _columns(body, {}, loop, low, body.e.min(body.e.add(low, TILE), body.size(extent)))
+        low = body.e.mul(index, tile)
+        _columns(body, {}, loop, low, body.e.min(body.e.add(low, tile), body.size(extent)))
 
     body.tasks(task)
-    return body.finish(sz.ceildiv(extent, TILE), 2)
+    return body.finish(sz.ceildiv(extent, tile), 2)
 
 
 def _tiles(body: CpuBody, loops, params: Params) -> CpuKernel:
@@ -110,7 +106,8 @@ def _tiles(body: CpuBody, loops, params: Params) -> CpuKernel:
     e, k = body.e, body.k
     *outer, middle, inner = loops
     rows, columns = size_of(middle), size_of(inner)
-    height, width = sz.maximum(1, sz.floordiv(TILE, columns)), sz.minimum(columns, TILE)
+    tile = model_of(body.host).tasks.tile
+    height, width = sz.maximum(1, sz.floordiv(tile, columns)), sz.minimum(columns, tile)
     down, across = sz.ceildiv(rows, height), sz.ceildiv(columns, width)
 
     def task(index):
@@ -137,7 +134,7 @@ def _tiles(body: CpuBody, loops, params: Params) -> CpuKernel:
     invariant = _invariant(body.analysis, inner)
     body.tasks(task)
     tasks = sz.mul(sz.product(size_of(loop) for loop in outer), down, across)
-    return body.finish(tasks, rows_grain(sz.mul(height, width)))
+    return body.finish(tasks, rows_grain(sz.mul(height, width), body.host))
 
 
 def _invariant(analysis: Analysis, inner) -> list[Value]:
@@ -164,8 +161,9 @@ def _flat(body: CpuBody, env: Env, middle, inner, top, bottom) -> None:
     """The rows ``top … bottom`` in vectors that do not stop where a row ends."""
     e, k, analysis = body.e, body.k, body.analysis
     lanes, extent = lanes_of(analysis, body.host), size_of(inner)
+    model = model_of(body.host).pointwise
     element = sum(v.dtype.bytes for v in gathered(analysis, (middle, inner)))
-    count = max(2 * lanes, min(PACKED, PACKED_BYTES // max(1, element)))  # a row is shorter than a vector
+    count = max(2 * lanes, min(model.packed, model.packed_bytes // max(1, element)))  # a row is shorter than a vector
     rows = body.size(sz.floordiv(count, extent))
     packed = Packed(body, (middle, inner), count, lanes)
 

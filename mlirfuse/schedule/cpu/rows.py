@@ -13,8 +13,9 @@ pairwise summation.
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -28,16 +29,13 @@ from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import ZERO, Env, Index
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.cpu import partial
-from mlirfuse.schedule.cpu.extents import ENOUGH, across_short_rows, parts, row_extents
+from mlirfuse.schedule.cpu.extents import across_short_rows, parts, row_extents
 from mlirfuse.schedule.cpu.kernel import CpuBody, CpuKernel, lanes_of, rows_grain, store_all, unroll_for
+from mlirfuse.schedule.cpu.models import RowModel, model_of
 from mlirfuse.schedule.cpu.streaming import can_stream, streams
 from mlirfuse.schedule.scheduler import Alignments, Scheduler, Sizes, Written, require
 
 BLOCK = 64
-HELD = 4  # vectors of a row that stay in registers, at most
-MOST_HELD = 32  # that a schedule may ask for: more is only longer to compile
-STASH = 8  # instructions from which on it pays to keep a value
-STASH_BYTES = 128 << 10  # of a row's buffers, which lie on the stack
 
 
 class Params(NamedTuple):
@@ -59,17 +57,14 @@ class Stage:
     cost: int
 
 
-def stages(analysis: Analysis, stash: bool) -> list[Stage]:
-    """The passes over a row; with ``stash``, what is expensive and needed again is kept."""
-    return analysis.once(_stages_with if stash else _stages_without)
+def stages(analysis: Analysis, threshold: int | None) -> list[Stage]:
+    """The passes over a row; what takes ``threshold`` instructions or more and is needed again is kept."""
+    return analysis.once(_stages_from(threshold))
 
 
-def _stages_with(analysis: Analysis) -> list[Stage]:
-    return _stages(analysis, STASH)
-
-
-def _stages_without(analysis: Analysis) -> list[Stage]:
-    return _stages(analysis, None)
+@functools.cache
+def _stages_from(threshold: int | None) -> Callable[[Analysis], list[Stage]]:
+    return lambda analysis: _stages(analysis, threshold)
 
 
 def _stages(analysis: Analysis, threshold: int | None) -> list[Stage]:
@@ -116,20 +111,21 @@ class Rows(Scheduler[Params, Host]):
         return bool(analysis.phases) and not analysis.partials
 
     def candidates(self, analysis: Analysis, env: Sizes, alignments: Alignments, host: Host) -> Iterator[Params]:
-        if is_outer(analysis, env) or across_short_rows(analysis, env):
+        if is_outer(analysis, env) or across_short_rows(analysis, env, host):
             return
+        model = model_of(host).rows
         kept, reduced = analysis.values(row_extents, env)
         full, _ = analysis.once(late_outputs)
         if _few(kept, reduced, host) and not full and len(analysis.phases) == 1:
             yield Params(split=parts(host))
             return
         vectors = math.ceil(reduced / lanes_of(analysis, host))
-        if vectors <= HELD and len(analysis.loops(analysis.reduced)) == 1:
+        if vectors <= model.held and len(analysis.loops(analysis.reduced)) == 1:
             yield Params(held=1 << (vectors - 1).bit_length())
             return
-        length = reduced * analysis.once(_stash_bytes)
+        length = reduced * _stash_bytes(analysis, model)
         streamed = streams(analysis, full, env, alignments, host)
-        yield Params(stash=0 < length <= STASH_BYTES, streamed=streamed)
+        yield Params(stash=0 < length <= model.stash_bytes, streamed=streamed)
 
     def better_in_stages(self, analysis: Analysis, p: Params, env: Sizes, host: Host) -> bool | None:
         """There are too few rows for all threads."""
@@ -137,12 +133,13 @@ class Rows(Scheduler[Params, Host]):
         if not full and len(analysis.phases) == 1:
             return None
         kept, reduced = analysis.values(row_extents, env)
-        return _few(kept, reduced, host) and kept * reduced >= 2 * ENOUGH
+        return _few(kept, reduced, host) and kept * reduced >= 2 * model_of(host).tasks.shared
 
     def emit(self, name: str, analysis: Analysis, slots: Slots, params: Params, machine: Host) -> Written:
         yield analysis, _kernels(name, analysis, slots, params, machine)
 
     def check(self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, host: Host) -> None:
+        model = model_of(host).rows
         full, _ = analysis.once(late_outputs)
         _, reduced = analysis.values(row_extents, env)
         require(p.split >= 1 and p.held >= 0, "split, held: not negative")
@@ -153,11 +150,11 @@ class Rows(Scheduler[Params, Host]):
             room = p.held * lanes_of(analysis, host)
             require(len(analysis.loops(analysis.reduced)) == 1, "held: a row is one loop")
             require(reduced <= room, f"held = {p.held}: {room} elements, a row has {reduced}")
-            require(p.held <= MOST_HELD, f"held = {p.held}: at most {MOST_HELD} vectors")
+            require(p.held <= model.most_held, f"held = {p.held}: at most {model.most_held} vectors")
             require(not p.stash and not p.streamed, "held: what is held is not stashed or streamed")
         if p.stash:
-            nbytes = reduced * analysis.once(_stash_bytes)
-            require(nbytes <= STASH_BYTES, f"stash: {nbytes} bytes of a row, {STASH_BYTES} are there")
+            nbytes = reduced * _stash_bytes(analysis, model)
+            require(nbytes <= model.stash_bytes, f"stash: {nbytes} bytes of a row, {model.stash_bytes} are there")
         if p.streamed:
             aligned = bool(full) and can_stream(analysis, full, env, alignments, host)
             require(aligned, "streamed: outputs are not aligned for stores past the caches")
@@ -165,12 +162,13 @@ class Rows(Scheduler[Params, Host]):
 
 def _few(kept: int, reduced: int, host: Host) -> bool:
     """Whether there are too few rows for all threads, and enough to do."""
-    return kept < 2 * host.threads and kept * reduced >= ENOUGH and host.threads > 1
+    tasks = model_of(host).tasks
+    return kept < tasks.tasks_a_thread * host.threads and kept * reduced >= tasks.shared and host.threads > 1
 
 
-def _stash_bytes(analysis: Analysis) -> int:
+def _stash_bytes(analysis: Analysis, model: RowModel) -> int:
     """Bytes of an element in the buffers for values that are kept."""
-    return sum(value.dtype.compute.bytes for stage in stages(analysis, True) for value in stage.kept)
+    return sum(value.dtype.compute.bytes for stage in stages(analysis, model.stash) for value in stage.kept)
 
 
 def _kernels(name: str, analysis: Analysis, slots: Slots, params: Params, host: Host) -> list[CpuKernel]:
@@ -192,7 +190,7 @@ class _Rows(CpuBody):
         self.loops = analysis.loops(analysis.reduced)
         self.lanes = lanes_of(analysis, host)
         self.invariant = _invariant(analysis)
-        self.stages = stages(analysis, stash)
+        self.stages = stages(analysis, model_of(host).rows.stash if stash else None)
         length = sz.product(a.size for a in analysis.reduced)
         self.kept = [
             (at, v, self.stack(length, v.dtype.compute)) for at, stage in enumerate(self.stages) for v in stage.kept
@@ -315,7 +313,7 @@ def _long_rows(name: str, analysis: Analysis, slots: Slots, params: Params, host
             store_all(body, small, [env], analysis.kept)
 
     body.tasks(task)
-    return body.finish(sz.product(a.size for a in analysis.kept), _grain(analysis))
+    return body.finish(sz.product(a.size for a in analysis.kept), _grain(analysis, host))
 
 
 def _held_rows(name: str, analysis: Analysis, slots: Slots, params: Params, host: Host) -> CpuKernel:
@@ -350,7 +348,7 @@ def _held_rows(name: str, analysis: Analysis, slots: Slots, params: Params, host
         store_all(body, small, [env], analysis.kept)
 
     body.tasks(task)
-    return body.finish(sz.product(a.size for a in analysis.kept), _grain(analysis))
+    return body.finish(sz.product(a.size for a in analysis.kept), _grain(analysis, host))
 
 
 def _split_rows(name: str, analysis: Analysis, slots: Slots, params: Params, host: Host) -> CpuKernel:
@@ -378,5 +376,5 @@ def _split_rows(name: str, analysis: Analysis, slots: Slots, params: Params, hos
     return body.finish(sz.mul(kept, split), 1)
 
 
-def _grain(analysis: Analysis) -> sz.Size:
-    return rows_grain(sz.product(a.size for a in analysis.reduced))
+def _grain(analysis: Analysis, host: Host) -> sz.Size:
+    return rows_grain(sz.product(a.size for a in analysis.reduced), host)

@@ -7,6 +7,7 @@ from mlirfuse.core.machine import Host
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
 from mlirfuse.schedule.cpu.kernel import lanes_of
+from mlirfuse.schedule.cpu.models import model_of
 from mlirfuse.schedule.scheduler import Alignments, Sizes
 
 ALIGNED = 64  # bytes: what results and the workspace are aligned to
@@ -18,7 +19,7 @@ def streams(analysis: Analysis, outputs: list[Value], env: Sizes, alignments: Al
     if not outputs or host.vector_bytes < 32:
         return False
     sizes = dict(zip(analysis.outputs, analysis.once(_output_sizes)(env)))
-    if sum([sizes[v][0] for v in outputs]) <= host.last_cache // 2:
+    if sum([sizes[v][0] for v in outputs]) <= host.last_cache * model_of(host).tasks.past_caches:
         return False
     return can_stream(analysis, outputs, env, alignments, host)
 

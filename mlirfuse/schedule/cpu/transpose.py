@@ -21,14 +21,9 @@ from mlirfuse.lowering.emitter import Emitter, Val
 from mlirfuse.lowering.kernel import Env, Index
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.cpu.kernel import CpuBody, CpuKernel, lanes_of, rows_grain, store_all
+from mlirfuse.schedule.cpu.models import model_of
 from mlirfuse.schedule.cpu.streaming import can_stream, streams
 from mlirfuse.schedule.scheduler import Alignments, Scheduler, Sizes, Written, power_of_two, require
-
-TILE_ROWS, TILE_COLUMNS = (
-    64,
-    256,
-)  # elements of a task's tile along the reading and the writing loop, where these are as long
-WIDEST = 16  # elements along each side of a block, at most: that many vectors are in registers
 
 
 class Params(NamedTuple):
@@ -58,7 +53,7 @@ def block_of(analysis: Analysis, host: Host, env: dict[str, int]) -> tuple[int, 
         if here[-1] not in (0, 1) and 1 in here:
             votes[here.index(1)] += value.dtype.bytes
     best = max(range(len(loops)), key=votes.__getitem__)
-    side = min(lanes_of(analysis, host), WIDEST)
+    side = min(lanes_of(analysis, host), model_of(host).transpose.widest)
     if not votes[best] or not max(extents[best], extents[-1]) >= side > 1:
         return None
     height, width = (min(side, 1 << (extent - 1).bit_length()) for extent in (extents[best], extents[-1]))
@@ -116,10 +111,11 @@ class Transpose(Scheduler[Params, Host]):
         block = block_of(analysis, host, env)
         if block is None:
             raise ScheduleError("transpose: nothing is read along another loop, or the loops are shorter than a vector")
+        widest = model_of(host).transpose.widest
         extents = analysis.values(_strides_and_extents, env)[-len(analysis.loops(analysis.kept)) :]
         require(p.reading == block[0], f"reading = {p.reading}: inputs are contiguous along loop {block[0]}")
         for name, n in (("height", p.height), ("width", p.width)):
-            require(power_of_two(n) and n <= WIDEST, f"{name} = {n}: a power of two up to {WIDEST}")
+            require(power_of_two(n) and n <= widest, f"{name} = {n}: a power of two up to {widest}")
         require(max(p.height, p.width) > 1, "height, width: one of them is more than 1")
         whole = extents[p.reading] % p.height == 0 and extents[-1] % p.width == 0
         require(whole or not p.whole, "whole: blocks of this height and width leave something over")
@@ -137,8 +133,9 @@ def _kernels(name: str, analysis: Analysis, slots: Slots, params: Params, host: 
     outer = [loop for n, loop in enumerate(loops[:-1]) if n != params.reading]
     rows, columns = size_of(reading), size_of(writing)
     # A tile has as many elements where one of the loops is short.
-    tile_rows = TILE_ROWS * sz.floordiv(TILE_COLUMNS, sz.minimum(columns, TILE_COLUMNS))
-    tile_columns = TILE_COLUMNS * sz.floordiv(TILE_ROWS, sz.minimum(rows, TILE_ROWS))
+    model = model_of(host).transpose
+    tile_rows = model.rows * sz.floordiv(model.columns, sz.minimum(columns, model.columns))
+    tile_columns = model.columns * sz.floordiv(model.rows, sz.minimum(rows, model.rows))
     staged = _staged(analysis, reading, writing)
 
     def at(env: Env, r: Index, w: Index) -> Env:
@@ -209,7 +206,9 @@ def _kernels(name: str, analysis: Analysis, slots: Slots, params: Params, host: 
     tasks = sz.mul(
         sz.product(size_of(loop) for loop in outer), sz.ceildiv(rows, tile_rows), sz.ceildiv(columns, tile_columns)
     )
-    return [body.finish(tasks, rows_grain(sz.mul(sz.minimum(rows, tile_rows), sz.minimum(columns, tile_columns))))]
+    return [
+        body.finish(tasks, rows_grain(sz.mul(sz.minimum(rows, tile_rows), sz.minimum(columns, tile_columns)), host))
+    ]
 
 
 def transposed(e: Emitter, rows: list[Val]) -> list[Val]:
