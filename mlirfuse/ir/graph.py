@@ -55,12 +55,6 @@ class Value:
         self.type = _tensor_type(dtype, self.shape)
 
     @property
-    def element(self) -> DType:
-        """The element type of a tensor."""
-        assert self.dtype is not None, self
-        return self.dtype
-
-    @property
     def rank(self) -> int:
         return len(self.shape)
 

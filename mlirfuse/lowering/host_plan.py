@@ -119,7 +119,7 @@ class _Plan:
             inside: frozenset[Value] = frozenset()
             if value in views:
                 root, strides, offset = views[value]
-                align = _MADE if offset == 0 else value.element.bytes
+                align = _MADE if offset == 0 else value.dtype.bytes
                 layout = Layout(strides, align)
                 inside = self.places[root].inside if root in self.places else frozenset()
             out[value] = _Place(layout, inside)
@@ -162,9 +162,9 @@ class _Plan:
         if layout is None or (op.name == "slice" and any(step < 0 for step in op.attrs["step"])):
             return None  # not every framework has views that go backwards
         if op.name == "split":
-            return Layout(layout.strides, value.element.bytes)
+            return Layout(layout.strides, value.dtype.bytes)
         found = noop.view_of(value, {source: layout.strides})
-        return self._row_major(value) if found is None else Layout(found[1], value.element.bytes)
+        return self._row_major(value) if found is None else Layout(found[1], value.dtype.bytes)
 
     def _learn(self, values: Iterable[Value]) -> list[Step]:
         """Sizes that only these values tell."""

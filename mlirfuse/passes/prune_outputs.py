@@ -51,7 +51,7 @@ class PruneOutputs(Pass):
         for block in blocks(graph):
             for op in block.ops:
                 if op.name == "dtype_of" and op.operands[0].op is not None and op.operands[0].op.group is not None:
-                    op.name, op.operands, op.attrs = "constant", [], _number(op.operands[0].element)
+                    op.name, op.operands, op.attrs = "constant", [], _number(op.operands[0].dtype)
         DeadCode().run(graph)
 
 
@@ -70,7 +70,7 @@ def _prune_guarded(block: Block, branch: Op, users: dict[Value, list[Op]]) -> No
             continue  # nobody wants it at all
         keep.append(k)
         fused, fallback = branch.blocks
-        constant = Op("constant", [], _number(value.element), [Value(dt.i64)], loc=branch.loc)
+        constant = Op("constant", [], _number(value.dtype), [Value(dt.i64)], loc=branch.loc)
         query = Op("dtype_of", [fallback.returns[k]], {}, [Value(dt.i64)], loc=branch.loc)
         for inner, op in ((fused, constant), (fallback, query)):
             inner.ops.append(op)

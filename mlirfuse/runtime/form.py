@@ -39,7 +39,7 @@ class Form:
         position: dict[Value, int] = {}
         for value in program.outputs:
             position[value] = len(spelled)
-            dtypes[dtype := f"dtype_{value.dtype}"] = value.element.numpy
+            dtypes[dtype := f"dtype_{value.dtype}"] = value.dtype.numpy
             if value in mine:
                 spelled.append(f"('arg', {leaf_of_arg[mine[value]]})")
                 continue
@@ -47,7 +47,7 @@ class Form:
             if value in program.views:
                 root, strides, offset = program.views[value]
                 source = ("arg", leaf_of_arg[mine[root]]) if root in mine else ("out", position[root])
-                start = f"({offset})*{value.element.bytes}"
+                start = f"({offset})*{value.dtype.bytes}"
                 shape = sz.spelled(value.shape)
                 spelled.append(f"('view', {source}, {shape}, {sz.spelled(strides)}, {start}, {dtype})")
                 sizes += [*strides, offset]

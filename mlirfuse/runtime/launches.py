@@ -79,7 +79,7 @@ class Launches:
         """``leaf`` as argument ``k`` has to lie. Raises :class:`ShapeError` where it is another tensor."""
         value = self.graph.args[k]
         if arrays.framework(leaf) is None:  # a number, where a tensor without dimensions was told of
-            leaf = arrays.from_numpy(np.asarray(leaf, value.element.numpy), beside)
+            leaf = arrays.from_numpy(np.asarray(leaf, value.dtype.numpy), beside)
         shape = tuple(sz.known(n, env) for n in value.shape)
         spec = arrays.spec_of(leaf)
         if tuple(spec.shape) != shape or spec.dtype is not value.dtype:
@@ -122,7 +122,7 @@ class Launches:
         shapes = [tuple(sz.known(n, env) for n in v.shape) for v in graph.returns]
         device, proto = place_of(leaves, None)
         if all(0 in shape for shape in shapes) and not graph.aliases:
-            outputs = [("new", shape, None, v.element.numpy) for shape, v in zip(shapes, graph.returns)]
+            outputs = [("new", shape, None, v.dtype.numpy) for shape, v in zip(shapes, graph.returns)]
             result = None if len(outputs) == 1 else list
             return _native.Record(0, [], [], [], outputs, 0, device, result, None, proto)
         return self._by_reference(leaves, env)
@@ -130,7 +130,7 @@ class Launches:
     def _by_reference(self, leaves, env: dict[str, int]):
         """The results of one call, op by op."""
         graph, proto = self.graph, place_of(leaves, None)[1]
-        given = [np.asarray(arrays.to_numpy(a), v.element.numpy) for a, v in zip(leaves, graph.args)]
+        given = [np.asarray(arrays.to_numpy(a), v.dtype.numpy) for a, v in zip(leaves, graph.args)]
         with np.errstate(all="ignore"):
             results = interpreter.run(graph, given, env)
         like = leaves[proto] if proto >= 0 else np.empty(0)

@@ -40,10 +40,10 @@ def function(op: Op, env: dict[str, int]) -> Callable[..., list]:
             return [_compact(r, kind) for r in (results if isinstance(results, (list, tuple)) else [results])]
         if not number and arrays.device_of(like) not in (None, ("cpu",)):
             _tell(op.name, kind)
-        hosted = [np.asarray(arrays.to_numpy(a), v.element.numpy) for a, v in zip(given, op.operands)]
+        hosted = [np.asarray(arrays.to_numpy(a), v.dtype.numpy) for a, v in zip(given, op.operands)]
         with np.errstate(all="ignore"):
             computed = reference(*hosted, **attrs)
-        made = [np.asarray(r, v.element.numpy) for r, v in zip(computed if row.several else [computed], op.results)]
+        made = [np.asarray(r, v.dtype.numpy) for r, v in zip(computed if row.several else [computed], op.results)]
         return made if number else [arrays.from_numpy(_owned(r, hosted), like) for r in made]
 
     return call
@@ -115,7 +115,7 @@ def _window(attrs: dict) -> tuple[tuple, tuple[int, ...]]:
 def update(op: Op, env: dict[str, int]) -> Callable[..., list]:
     """What writes the second operand of an ``update`` into a slice of the first, for these sizes."""
     attrs = _attributes(op, env)
-    dtype = op.operands[1].element
+    dtype = op.operands[1].dtype
     window, backwards = _window(attrs)
 
     def call(target, value) -> list:

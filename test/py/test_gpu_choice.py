@@ -6,6 +6,7 @@ import itertools
 import random
 from dataclasses import replace
 
+import gpu_choices
 import ml_dtypes
 import numpy as np
 import pytest
@@ -24,6 +25,11 @@ from mlirfuse.schedule.gpu import (
     inner_outer as gpu_inner_outer,
 )
 from mlirfuse.schedule.gpu.choice import SCHEDULERS
+
+
+def test_choices_are_those_of_the_golden_file():
+    """A model's change is to be read there: see :mod:`gpu_choices`, which also writes it anew."""
+    assert gpu_choices.chosen().splitlines() == gpu_choices.FILE.read_text().splitlines()
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, np.int8])
@@ -250,13 +256,6 @@ def sum_of_columns(*shape, dtype=np.float16):
     return first_choice(lambda x: x.sum(0), shape, dtype=dtype)
 
 
-@pytest.mark.parametrize(
-    "shape, fold", [((256, 50257), 8), ((256, 8191), 1), ((4096, 8191), 8), ((4096, 8192), 1), ((4095, 8191), 1)]
-)
-def test_few_odd_rows_are_folded_where_there_are_many_elements(shape, fold):
-    assert sum_of_columns(*shape).fold == fold
-
-
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 @pytest.mark.parametrize("shape", [(16, 50_257), (128, 50_257), (512, 12_345), (4096, 50_257), (2048, 33_333)])
 def test_odd_rows_meet_in_a_block(shape, dtype):
@@ -355,15 +354,6 @@ def test_columns_are_read_once_more_where_that_is_faster(fn, dtype, shape):
 @pytest.mark.parametrize("fn", [softmax_of_columns, standardized_columns])
 def test_few_rows_of_columns_are_held_in_registers(fn):
     assert first_choice(fn, (512, 1024)).held and first_choice(fn, (128, 65_536), dtype=np.float16).held
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float16])
-@pytest.mark.parametrize("columns, tx, unroll", [(50_257, (32,), (16,)), (2049, (16,), (8,)), (257, (8, 16), (8,))])
-def test_narrow_vectors_of_columns_in_registers(columns, tx, unroll, dtype):
-    """Many columns: a warp reads along a row, whose ends share sectors of memory with the next block's. Few: threads
-    enough, which have few rows."""
-    params = first_choice(softmax_of_columns, (256, columns), dtype=dtype)
-    assert params.held and params.access.lanes == 1 and params.tx in tx and params.unroll in unroll
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
@@ -611,20 +601,15 @@ def test_group_norm_reads_its_input_once(shape, dtype):
     """In one kernel, which keeps a group of channels; weights of channels do not count as rows."""
     params = first_choice(lambda x, w, b: mnp.group_norm(x, 32, w, b), shape, shape[1:2], shape[1:2], dtype=dtype)
     assert params.chunks
-    if shape[2] == 56 and dtype is np.float32:  # 100 KB a group: two blocks a multiprocessor, of 512 threads each
-        assert params.staged and params.cluster == 1 and params.tx == 512
 
 
 @pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
-@pytest.mark.parametrize("columns, tx", [(33, 8), (49, 8), (63, 8), (66, 8), (99, 16), (127, 16), (130, 16), (129, 32)])
-def test_short_odd_rows_have_few_threads(columns, tx, dtype):
-    """Each with several elements: lines that a warp's access has a part of are all read soon. As many whatever an
-    element's bytes are."""
+@pytest.mark.parametrize("columns", [33, 49, 63, 66, 99, 127, 130, 129])
+def test_short_odd_rows_have_few_threads(columns, dtype):
+    """Each with several elements: lines that a warp's access has a part of are all read soon."""
     params = first_choice(lambda x: x.sum(-1), (262_144, columns), dtype=dtype)
-    assert (
-        params.tx == tx
-        and params.tx * params.chunks * params.access.lanes < columns + 8 * params.tx * params.access.lanes
-    )
+    assert params.tx <= 32 and params.chunks >= 2
+    assert params.tx * params.chunks * params.access.lanes < columns + 8 * params.tx * params.access.lanes
 
 
 def test_columns_that_are_written_too_are_in_many_parts():
