@@ -129,8 +129,9 @@ def _shift(e, function, a, b):
     fill = e.const(0, a.dtype, a.lanes)
     if function == "shr" and a.dtype.kind == "i":
         fill = e.shr(a, a.dtype.bits - 1)
-    shifted = getattr(e, function)(a, e.select(inside, b, e.const(0, b.dtype)))
-    return e.select(inside, shifted, fill)
+    # LLVM makes of a selected amount, on a GPU, one that it cuts to 32 bits: 2**32 would shift by 0.
+    amount = e.and_(b, a.dtype.bits - 1) if e.target != "cpu" else e.select(inside, b, e.const(0, b.dtype))
+    return e.select(inside, getattr(e, function)(a, amount), fill)
 
 
 def _shr_logical(e, a, b):

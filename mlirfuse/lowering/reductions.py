@@ -74,7 +74,8 @@ def element(e: Emitter, op: Op, value: Val, position: Val | None) -> tuple[Val, 
         assert position is not None
         return value, e.splat(position, value.lanes)
     if op.row.accumulator == "moments":
-        return e.const(1.0, value.dtype, value.lanes), value, e.const(0.0, value.dtype, value.lanes)
+        apart = e.sub(value, value)  # 0, but NaN of an infinity
+        return e.const(1.0, value.dtype, value.lanes), value, apart
     if isinstance(op, MaxSumExp):
         return value, e.const(1.0, value.dtype, value.lanes)
     return (value,)

@@ -57,7 +57,7 @@ def _on_gpu(compiled):
         def move(x):
             if isinstance(x, (list, tuple)):
                 return type(x)(map(move, x))
-            if isinstance(x, np.ndarray) and x.ndim:
+            if isinstance(x, np.ndarray):
                 if id(x) not in there:
                     given[id(x)], there[id(x)] = x, DeviceArray.from_numpy(x)
                 return there[id(x)]

@@ -915,3 +915,12 @@ def test_roll(shape, axis, shift):
     x = normal(*shape)
     check(lambda x: np.roll(x, shift, axis) * 2 + x, x, candidates=4)
     check(lambda x: np.roll(x, shift, axis).sum(-1), x, candidates=3)
+
+
+@pytest.mark.parametrize("shift", [np.left_shift, np.right_shift])
+@pytest.mark.parametrize("dtype", [np.int64, np.uint64, np.int32])
+def test_shifts_by_the_width_and_more(shift, dtype):
+    """Also by numbers of which the low 32 bits are a small one."""
+    amounts = np.array([64, 2**32, 2**63, 2**64 - 1, 63, 32, 1], np.uint64).astype(dtype)
+    values = np.resize(np.array([-1, 1, 5, -(2**31), 12345, 2**31 - 1]), 42).astype(dtype)
+    check(shift, values, np.repeat(amounts, 6))

@@ -428,6 +428,14 @@ def test_the_page_about_own_passes(capsys, own_passes):
 # ---- for a GPU: PTX, run in the emulator
 
 
+def test_deviations_of_infinities_on_a_gpu():
+    """They are NaN, as NumPy's."""
+    x = np.ones((2, 5), np.float32)
+    x[0, 2], x[1, 4] = np.inf, -np.inf
+    (got,) = linalg_emulated.run(lambda x: x.var(-1), x)
+    assert np.isnan(got).all()
+
+
 @pytest.mark.parametrize("name", [n for n in FUNCTIONS if FUNCTIONS[n][1]])
 def test_function_on_a_gpu(name):
     fn, args = FUNCTIONS[name]
