@@ -16,6 +16,9 @@ import re
 import sys
 import threading
 import types
+from typing import Any
+
+from mlirfuse.core.errors import CompileError
 
 _PACKAGE = "numba_cuda_mlir"
 
@@ -50,18 +53,19 @@ _mlir.globals.append_dialect_search_prefix("mlirfuse.dialects")
 
 PassManager = passmanager.PassManager
 MLIRError = ir.MLIRError
-translate_module_to_llvmir = _llvm.translate_module_to_llvmir
 
 _local = threading.local()
+_USES_OF_A_CONTEXT = 256  # a context keeps each constant, type and name that it has seen
 
 
 def plain_context() -> ir.Context:
     """This thread's MLIR context without the fusion dialect, whose loading takes longer than compiling a small
-    kernel."""
-    found = getattr(_local, "plain", None)
-    if found is None:
-        found = _local.plain = ir.Context()
+    kernel. A new one from time to time, so that what is compiled leaves nothing behind."""
+    found, uses = getattr(_local, "plain", (None, _USES_OF_A_CONTEXT))
+    if uses >= _USES_OF_A_CONTEXT:
+        found, uses = ir.Context(), 0
         found.enable_multithreading(False)
+    _local.plain = found, uses + 1
     return found
 
 
@@ -71,9 +75,10 @@ def run_passes(module: ir.Module, pipeline: str) -> None:
         PassManager.parse(pipeline).run(module.operation)
 
 
-def _library() -> ctypes.CDLL:
-    """MLIR's and LLVM's C API, in the library that the bindings use."""
-    return ctypes.CDLL(os.path.join(os.path.dirname(_llvm.__file__), "libMLIRPythonCAPI.so"))
+def _library() -> ctypes.PyDLL:
+    """MLIR's and LLVM's C API, in the library that the bindings use. Calls keep the interpreter's lock, so that no
+    fork falls into them."""
+    return ctypes.PyDLL(os.path.join(os.path.dirname(_llvm.__file__), "libMLIRPythonCAPI.so"))
 
 
 def _set_llvm_options(*options: str) -> None:
@@ -87,6 +92,49 @@ def _set_llvm_options(*options: str) -> None:
 _set_llvm_options("-vectorize-slp=false")
 
 
+def _pointer_of(owner: Any) -> ctypes.c_void_p:
+    """The C API's pointer to a context or an operation of the bindings, valid while ``owner`` lives."""
+    unwrap, capsule_name = ctypes.pythonapi.PyCapsule_GetPointer, ctypes.pythonapi.PyCapsule_GetName
+    unwrap.restype, unwrap.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    capsule_name.restype, capsule_name.argtypes = ctypes.c_char_p, [ctypes.py_object]
+    capsule = owner._CAPIPtr
+    return ctypes.c_void_p(unwrap(capsule, capsule_name(capsule)))
+
+
+def _declared(name: str, result: Any, *arguments: Any) -> Any:
+    function = getattr(_library(), name)
+    function.restype, function.argtypes = result, arguments
+    return function
+
+
+_new_llvm_context = _declared("LLVMContextCreate", ctypes.c_void_p)
+_free_llvm_context = _declared("LLVMContextDispose", None, ctypes.c_void_p)
+_to_llvm = _declared("mlirTranslateModuleToLLVMIR", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
+_free_llvm_module = _declared("LLVMDisposeModule", None, ctypes.c_void_p)
+_print_llvm_module = _declared("LLVMPrintModuleToString", ctypes.c_void_p, ctypes.c_void_p)
+_free_llvm_text = _declared("LLVMDisposeMessage", None, ctypes.c_void_p)
+
+
+def to_llvm_ir(module: ir.Module) -> str:
+    """LLVM IR of a module in the LLVM dialect. Raises :class:`CompileError` where MLIR cannot translate it."""
+    # The bindings' own function for it never frees the text.
+    context = _new_llvm_context()
+    try:
+        translated = _to_llvm(_pointer_of(module.operation), context)
+        if not translated:
+            raise CompileError("MLIR cannot translate the module to LLVM IR")
+        try:
+            text = _print_llvm_module(translated)
+            try:
+                return ctypes.string_at(text).decode()
+            finally:
+                _free_llvm_text(text)
+        finally:
+            _free_llvm_module(translated)
+    finally:
+        _free_llvm_context(context)
+
+
 class _StringRef(ctypes.Structure):
     _fields_ = [("data", ctypes.c_char_p), ("length", ctypes.c_size_t)]
 
@@ -98,14 +146,8 @@ def allow_unknown_ops(context: ir.Context, namespace: str) -> None:
     cannot declare an op whose variadic operands differ in type, which ``fusion.group`` needs. So the flag is set where
     ``mlir::Dialect`` keeps it, behind its name, type id and context, and only if those are found in their places.
     """
-    library = _library()
-    get_dialect = library.mlirContextGetOrLoadDialect
-    get_dialect.restype, get_dialect.argtypes = ctypes.c_void_p, [ctypes.c_void_p, _StringRef]
-    unwrap, capsule_name = ctypes.pythonapi.PyCapsule_GetPointer, ctypes.pythonapi.PyCapsule_GetName
-    unwrap.restype, unwrap.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-    capsule_name.restype, capsule_name.argtypes = ctypes.c_char_p, [ctypes.py_object]
-    capsule = context._CAPIPtr
-    pointer = unwrap(capsule, capsule_name(capsule))
+    get_dialect = _declared("mlirContextGetOrLoadDialect", ctypes.c_void_p, ctypes.c_void_p, _StringRef)
+    pointer = _pointer_of(context).value
     spelled = namespace.encode()
     address = get_dialect(pointer, _StringRef(spelled, len(spelled)))
     words = (ctypes.c_uint64 * 5).from_address(address)

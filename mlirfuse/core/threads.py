@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import atexit
+import contextlib
 import functools
 import os
 import sys
@@ -11,6 +12,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from importlib import _bootstrap
+from queue import SimpleQueue
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -68,7 +70,9 @@ def _after_fork() -> None:
 
 
 def _after_fork_in_child() -> None:
+    global _tasks, _serving
     _after_fork()
+    _tasks, _serving = SimpleQueue(), False  # the thread is not in the child
     held = [
         *(one for ref in list(_locks) if (one := ref()) is not None),
         *(_locks_of_properties() if sys.version_info < (3, 12) else ()),
@@ -81,23 +85,24 @@ def _after_fork_in_child() -> None:
 os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork_in_child)
 
 
-class Beside:
-    """``function()`` in a thread of its own. Python runs signal handlers in the main thread, so that no interrupt
+class Task:
+    """``function()``, to be run in another thread. Python runs signal handlers in the main thread, so that no interrupt
     arrives in it. The process does not wait for it at its end."""
 
     # Not threading.Thread: its start and join are written in Python, and an interrupt in them can leave a lock held
     # that the new thread needs.
 
     def __init__(self, function: Callable[[], Any]):
+        self._function = function
         self._found: list[Any] = []
         self._error: list[BaseException] = []
         self._done = _thread.allocate_lock()
         self._done.acquire()
-        _thread.start_new_thread(self._run, (function,))
 
-    def _run(self, function: Callable[[], Any]) -> None:
+    def run(self) -> None:
+        """Runs the function, once."""
         try:
-            self._found.append(function())
+            self._found.append(self._function())
         except BaseException as error:
             self._error.append(error)
         finally:
@@ -113,6 +118,32 @@ class Beside:
         return self._found[0]
 
 
+def beside(function: Callable[[], Any]) -> Task:
+    """``function()`` in a thread of its own."""
+    task = Task(function)
+    _thread.start_new_thread(task.run, ())
+    return task
+
+
+# One thread does what must not be interrupted, and what frees LLVM's things wherever Python collects them: malloc gives
+# each thread that runs beside others memory of its own, and keeps that at the size of the largest compilation.
+_tasks: SimpleQueue[Callable[[], Any]] = SimpleQueue()
+_serving = False
+
+
+def _serve(tasks: SimpleQueue[Callable[[], Any]]) -> None:
+    while True:
+        tasks.get()()
+
+
+def _submit(function: Callable[[], Any]) -> None:
+    global _serving
+    if not _serving:
+        _thread.start_new_thread(_serve, (_tasks,))
+        _serving = True  # an interrupt before makes two of them, which does no harm
+    _tasks.put(function)
+
+
 @atexit.register
 def _end() -> None:
     global _ending
@@ -121,7 +152,16 @@ def _end() -> None:
 
 def uninterrupted(function: Callable[[], T]) -> T:
     """``function()``, in which no signal handler raises: for code that hands ownership to a library, or holds a
-    library's lock, and is no longer sound when it is left halfway. Costs the start of a thread, about 0.1 ms."""
+    library's lock, and is no longer sound when it is left halfway. Runs after what was given to :func:`soon`."""
     if _ending or threading.get_ident() != threading.main_thread().ident:
         return function()
-    return Beside(function).result()
+    task = Task(function)
+    _submit(task.run)
+    return task.result()
+
+
+def soon(function: Callable[[], Any]) -> None:
+    """Has ``function()`` run uninterrupted, and does not wait for it. Not at the process's end."""
+    if not _ending:
+        with contextlib.suppress(RuntimeError):  # the interpreter starts no more threads: the process ends
+            _submit(Task(function).run)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import _thread
 import atexit
-import contextlib
+import ctypes
 import functools
 import struct
 import sys
+from typing import Any
 
 import llvmlite.binding as llvm
 
 from mlirfuse.core import mlir
 from mlirfuse.core.errors import CompileError
-from mlirfuse.core.threads import hold_over_forks, uninterrupted
+from mlirfuse.core.threads import hold_over_forks, soon, uninterrupted
 
 PIPELINE = (
     "builtin.module(convert-scf-to-cf,convert-vector-to-llvm,convert-math-to-llvm,convert-arith-to-llvm,"
@@ -26,6 +26,10 @@ PIPELINE = (
 _lock = llvm.ffi.lib._lock._lock
 hold_over_forks(_lock)
 atexit.register(_lock.acquire)
+
+
+_free = ctypes.CDLL(None).free
+_free.restype, _free.argtypes = None, [ctypes.c_void_p]
 
 
 @functools.cache
@@ -87,7 +91,7 @@ def translate(module) -> str:
     left = {n for n in mlir.operation_names(module) if not n.startswith("llvm.") and n != "builtin.module"}
     if left:  # handing LLVM's translation anything else ends the process
         raise CompileError(f"lowering to LLVM left {', '.join(sorted(left))}")
-    return mlir.translate_module_to_llvmir(module.operation)
+    return mlir.to_llvm_ir(module)
 
 
 def optimize(module, machine) -> None:
@@ -102,6 +106,22 @@ def optimize(module, machine) -> None:
     passes.add_new_gvn_pass()
     passes.add_simplify_cfg_pass()
     passes.run(module, builder)
+    llvm.NewPassManager._dispose(passes)  # llvmlite 0.50 calls the method of its other base class, which frees nothing
+    passes.detach()
+    _close(builder)
+
+
+def _close(builder: Any) -> None:
+    """Frees a pass builder and its callbacks, 1.5 KB, which llvmlite 0.50 makes for it and never frees."""
+    at = ctypes.cast(builder._ptr, ctypes.c_void_p).value
+    assert at is not None
+    callbacks, _, after = (ctypes.c_size_t * 3).from_address(at + 12 * 8)
+    # As LLVM 22 lays them out; there is a list in each, whose first elements lie behind its head.
+    known = llvm.llvm_version_info[0] == 22 and after == at + 16 * 8
+    known = known and ctypes.c_size_t.from_address(callbacks).value == callbacks + 16
+    builder.close()
+    if known:
+        _free(callbacks)
 
 
 def compile_object(text: str) -> bytes:
@@ -116,7 +136,8 @@ def compile_object(text: str) -> bytes:
 
 
 def _object_of(ir: str) -> bytes:
-    module, machine = llvm.parse_assembly(ir), target_machine()
+    # In a context of its own: one keeps all constants and types that it has seen.
+    module, machine = llvm.parse_assembly(ir, llvm.create_context()), target_machine()
     optimize(module, machine)
     return machine.emit_object(module)
 
@@ -155,8 +176,7 @@ class HostCode:
 
     def __del__(self):
         if self._engine is not None and not sys.is_finalizing():
-            with contextlib.suppress(RuntimeError):  # the interpreter starts no more threads: the process ends
-                _thread.start_new_thread(llvm.ffi.lib.LLVMPY_DisposeExecutionEngine, (self._engine,))
+            soon(functools.partial(llvm.ffi.lib.LLVMPY_DisposeExecutionEngine, self._engine))
 
 
 def _loaded(code: bytes):

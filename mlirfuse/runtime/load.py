@@ -6,7 +6,7 @@ from typing import Any
 
 from mlirfuse import _native
 from mlirfuse.core.errors import UnsupportedError
-from mlirfuse.core.threads import Beside
+from mlirfuse.core.threads import beside
 from mlirfuse.lowering import llvm, ptx
 from mlirfuse.lowering.module import AssembledModule, GpuKernel, KernelModule
 from mlirfuse.lowering.slots import Slots
@@ -57,7 +57,7 @@ def load(target: Target, module: KernelModule, slots: Slots) -> tuple[int, Any]:
     if device is None:
         raise UnsupportedError(f"target {chip} is no device of this machine: only its code can be looked at")
     text = code_of(module, chip)
-    loading = Beside(lambda: _native.Module(text.encode() + b"\0", device))
+    loading = beside(lambda: _native.Module(text.encode() + b"\0", device))
     try:
         host = host_code(module.launching())  # while the driver compiles the kernels
     finally:

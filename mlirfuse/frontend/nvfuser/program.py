@@ -33,7 +33,7 @@ RANDOM = {
     "randn_like",
     "dropout",
 }  # operations that draw a seed at each call unless given one
-MAX_PROGRAMS = 8192
+MAX_PROGRAMS = 1024  # kept for definitions that are written again; 90 KB each, for a small one
 MAX_SIGNATURES = 1024
 
 
