@@ -27,6 +27,8 @@ import types
 import weakref
 from contextlib import contextmanager
 
+from mlirfuse.core import settings
+
 LEVELS = ("fusion", "grouped", "segmented", "linalg", "tiled", "gpu", "nvvm", "ptx", "host", "llvm")
 DUMPS = (
     *LEVELS, "guarded", "groups", "group-log", "segmenter-log", "math", "launch-params", "kernel-args",
@@ -37,13 +39,7 @@ NAMES = (
     "dump_dir",
 )  # fmt: skip
 
-_OFF = {"0", "off", "false", "no"}
 _listeners: weakref.WeakSet = weakref.WeakSet()  # objects with a method switched()
-
-
-def _flag(name: str, default: bool) -> bool:
-    value = os.environ.get(name)
-    return default if value is None else value.lower() not in _OFF
 
 
 def dump_names(wanted) -> frozenset[str]:
@@ -64,14 +60,14 @@ def _dump_from_environment() -> frozenset[str]:
         raise ValueError(f"MLIRFUSE_DUMP: {error}") from None
 
 
-fuse_cpu = _flag("MLIRFUSE_FUSE_CPU", True)
-fuse_gpu = _flag("MLIRFUSE_FUSE_GPU", True)
-single_op = _flag("MLIRFUSE_SINGLE_OP", True)
-horizontal = _flag("MLIRFUSE_HORIZONTAL", True)
-guards = _flag("MLIRFUSE_GUARDS", True)
-fallback = _flag("MLIRFUSE_FALLBACK", True)
-max_kinds = int(os.environ.get("MLIRFUSE_MAX_KINDS", "256"))
-max_args = int(os.environ.get("MLIRFUSE_MAX_ARGS", "128"))
+fuse_cpu = settings.flag("MLIRFUSE_FUSE_CPU", True)
+fuse_gpu = settings.flag("MLIRFUSE_FUSE_GPU", True)
+single_op = settings.flag("MLIRFUSE_SINGLE_OP", True)
+horizontal = settings.flag("MLIRFUSE_HORIZONTAL", True)
+guards = settings.flag("MLIRFUSE_GUARDS", True)
+fallback = settings.flag("MLIRFUSE_FALLBACK", True)
+max_kinds = settings.count("MLIRFUSE_MAX_KINDS", 256, 1_000_000)
+max_args = settings.count("MLIRFUSE_MAX_ARGS", 128, 1_000_000)
 dump: frozenset[str] = _dump_from_environment()
 dump_dir: str | None = os.environ.get("MLIRFUSE_DUMP_DIR") or None
 

@@ -17,14 +17,14 @@ from functools import cache as _once
 from importlib import metadata
 from pathlib import Path
 
-from mlirfuse.core import events
+from mlirfuse.core import events, settings
 
 hits = 0
 misses = 0
 
 
 def enabled() -> bool:
-    return os.environ.get("MLIRFUSE_CACHE", "1") not in ("0", "off", "false")
+    return settings.cache_enabled()
 
 
 def folder() -> Path:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import mlirfuse
-from mlirfuse.core import config, counters
+from mlirfuse.core import config, counters, settings
 from mlirfuse.core.errors import CompileError
 from mlirfuse.nvfuser import DataType, FusionDefinition
 from mlirfuse.passes import pipelines
@@ -35,6 +35,64 @@ def test_switches_from_the_environment():
     environment = {**os.environ, "MLIRFUSE_FUSE_CPU": "off", "MLIRFUSE_MAX_KINDS": "7"}
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
     assert done.stdout.split() == ["False", "True", "7"]
+
+
+def _import_with(**environment: str) -> subprocess.CompletedProcess:
+    script = "from mlirfuse import _native; print(_native.num_threads(), _native.pool_stats()['idle_limit'])"
+    return subprocess.run(
+        [sys.executable, "-c", script], env={**os.environ, **environment}, capture_output=True, text=True
+    )
+
+
+@pytest.mark.parametrize(
+    "read, values, takes",
+    [
+        (
+            settings.size,
+            ["abc", "-1", "1e9", "1.5G", "2GiB", "9223372036854775808", "9000000T"],
+            "a number of bytes such as",
+        ),
+        (
+            lambda name: settings.count(name, 7, 4096),
+            ["abc", "0", "-1", "2.0", "4097", "9" * 20, "١"],
+            "from 1 to 4096",
+        ),
+        (lambda name: settings.flag(name, True), ["maybe", "2", "-1"], "1, on, true, yes or 0, off, false, no"),
+        (lambda name: settings.choice(name, ("compiled", "reference")), ["fast"], "compiled or reference"),
+    ],
+)
+def test_settings_that_do_not_parse(monkeypatch, read, values, takes):
+    for value in values:
+        monkeypatch.setenv("MLIRFUSE_X", value)
+        with pytest.raises(ValueError) as raised:
+            read("MLIRFUSE_X")
+        assert f"MLIRFUSE_X is '{value}', but takes" in str(raised.value) and takes in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["NUM_THREADS", "MAX_KINDS", "MAX_ARGS", "FUSE_GPU", "GUARDS", "CACHE", "DEFINITIONS"])
+def test_each_setting_is_checked_at_import(name):
+    done = _import_with(**{f"MLIRFUSE_{name}": "-1"})
+    assert done.returncode == 1 and f"the environment variable MLIRFUSE_{name} is '-1'" in done.stderr
+
+
+def test_settings_stop_the_import():
+    done = _import_with(MLIRFUSE_POOL_BYTES="abc")
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == (
+        "ValueError: the environment variable MLIRFUSE_POOL_BYTES is 'abc', but takes a number of bytes such as "
+        "500000000, 512M or 2G (K, M, G, T: 1024 and its powers)"
+    )
+
+
+@pytest.mark.parametrize("text, size", [("0", 0), ("123", 123), ("64k", 1 << 16), ("512M", 1 << 29), ("2G", 1 << 31)])
+def test_sizes_with_units(monkeypatch, text, size):
+    monkeypatch.setenv("MLIRFUSE_POOL_BYTES", text)
+    assert settings.size("MLIRFUSE_POOL_BYTES") == size
+
+
+def test_native_module_takes_settings():
+    assert _import_with(MLIRFUSE_POOL_BYTES="2G", MLIRFUSE_NUM_THREADS="3").stdout.split() == ["3", str(2 << 30)]
+    assert _import_with(MLIRFUSE_POOL_BYTES="", MLIRFUSE_FUSE_CPU="").returncode == 0  # as if not set
 
 
 def test_fuse_cpu():

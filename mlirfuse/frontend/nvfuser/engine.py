@@ -7,12 +7,11 @@ graph for what they are is found or made.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mlirfuse.core import config
+from mlirfuse.core import config, settings
 from mlirfuse.core.errors import UnsupportedError
 from mlirfuse.frontend.nvfuser.inputs import detached, flatten, wrong_number
 from mlirfuse.frontend.nvfuser.parts import Split, is_split
@@ -130,7 +129,7 @@ class CompiledRunner:
 def runner_of(program: Program) -> Runner:
     """What runs a program's calls: compiled, or the reference (``MLIRFUSE_DEFINITIONS=reference`` in the
     environment)."""
-    if os.environ.get("MLIRFUSE_DEFINITIONS") != "reference":
+    if settings.DEFINITIONS != "reference":
         return CompiledRunner(program)
     source = DefinitionSource(program)
     return lambda leaves: source.plainly(source.describe(leaves))

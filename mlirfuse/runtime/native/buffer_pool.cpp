@@ -5,9 +5,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <cstdlib>
 #include <deque>
+#include <fstream>
 #include <limits>
 #include <mutex>
 
@@ -65,27 +65,15 @@ void give_back(void* buffer, size_t bytes) {
 
 uint64_t memory_of_machine() {
   uint64_t bytes = static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
-  // A container may have less; "max", which does not parse, means no limit.
-  if (FILE* file = std::fopen("/sys/fs/cgroup/memory.max", "r")) {
-    unsigned long long limit = 0;
-    if (std::fscanf(file, "%llu", &limit) == 1) bytes = std::min<uint64_t>(bytes, limit);
-    std::fclose(file);
-  }
+  // A container may have less; "max", which is no number, means no limit.
+  uint64_t limit = 0;
+  if (std::ifstream("/sys/fs/cgroup/memory.max") >> limit) bytes = std::min(bytes, limit);
   return bytes;
-}
-
-uint64_t default_idle_limit() {
-  if (const char* text = std::getenv("MLIRFUSE_POOL_BYTES")) {
-    char* end = nullptr;
-    const unsigned long long limit = std::strtoull(text, &end, 10);
-    if (end != text) return limit;
-  }
-  return memory_of_machine() / 8;
 }
 
 class BufferPool {
  public:
-  BufferPool() { stats_.idle_limit = default_idle_limit(); }
+  BufferPool() { stats_.idle_limit = memory_of_machine() / 8; }
 
   void* allocate(size_t bytes) {
     if (bytes > std::numeric_limits<size_t>::max() / 4) return nullptr;
@@ -128,6 +116,12 @@ class BufferPool {
     idle_[size.index].push_back({buffer, size.bytes, ++clock_});
     stats_.idle_bytes += size.bytes;
     ++stats_.idle_buffers;
+    while (stats_.idle_bytes > stats_.idle_limit) drop_oldest();
+  }
+
+  void set_idle_limit(uint64_t bytes) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    stats_.idle_limit = bytes;
     while (stats_.idle_bytes > stats_.idle_limit) drop_oldest();
   }
 
@@ -182,6 +176,7 @@ BufferPool& pool() {
 
 void* pool_allocate(size_t bytes) { return pool().allocate(bytes); }
 void pool_release(void* buffer, size_t bytes) { pool().release(buffer, bytes); }
+void set_pool_limit(uint64_t bytes) { pool().set_idle_limit(bytes); }
 PoolStats pool_stats() { return pool().stats(); }
 
 }  // namespace mlirfuse

@@ -14,6 +14,9 @@ void* pool_allocate(size_t bytes);
 // `bytes` as it was asked for.
 void pool_release(void* buffer, size_t bytes);
 
+// How much released memory is kept; at first an eighth of the machine's.
+void set_pool_limit(uint64_t bytes);
+
 struct PoolStats {
   uint64_t live_bytes;
   uint64_t idle_bytes;

@@ -83,6 +83,18 @@ PyMethodDef methods[] = {
     {nullptr, nullptr, 0, nullptr},
 };
 
+// What the environment says, as mlirfuse.core.settings has read it.
+bool apply_settings() {
+  Ref settings(PyImport_ImportModule("mlirfuse.core.settings"));
+  Ref threads(settings ? PyObject_GetAttrString(settings.get(), "NUM_THREADS") : nullptr);
+  Ref pool_bytes(threads ? PyObject_GetAttrString(settings.get(), "POOL_BYTES") : nullptr);
+  if (!pool_bytes) return false;
+  const long count = PyLong_AsLong(threads.get());
+  if (count > 0) set_num_threads(static_cast<int>(count));
+  if (pool_bytes.get() != Py_None) set_pool_limit(PyLong_AsUnsignedLongLong(pool_bytes.get()));
+  return !PyErr_Occurred();
+}
+
 PyModuleDef definition = {PyModuleDef_HEAD_INIT,
                           "mlirfuse._native",
                           "The native runtime: CUDA driver, CPU threads, buffers and the hot call.",
@@ -102,7 +114,7 @@ PyMODINIT_FUNC PyInit__native() {  // NOLINT(bugprone-reserved-identifier): the 
   Ref module(PyModule_Create(&definition));
   if (!module || PyModule_AddFunctions(module.get(), cuda_methods) < 0 || !register_buffer_type(module.get()) ||
       !register_record_type(module.get()) || !register_dispatcher_type(module.get()) ||
-      !register_function_type(module.get()) || !register_module_type(module.get()))
+      !register_function_type(module.get()) || !register_module_type(module.get()) || !apply_settings())
     return nullptr;
   return module.release();
 }

@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cstdlib>
 #include <new>
 #include <system_error>
 #include <thread>
@@ -43,10 +42,6 @@ void futex_wake(std::atomic<uint32_t>* word, int count) {
 }
 
 int default_thread_count() {
-  if (const char* text = std::getenv("MLIRFUSE_NUM_THREADS")) {
-    const int count = std::atoi(text);
-    if (count > 0) return count;
-  }
   cpu_set_t set;
   CPU_ZERO(&set);
   if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));

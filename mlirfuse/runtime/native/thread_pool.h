@@ -12,7 +12,7 @@ extern "C" void mlirfuse_parallel_for(void (*fn)(int64_t begin, int64_t end, voi
 
 namespace mlirfuse {
 
-// The threads a loop may use, the caller among them: MLIRFUSE_NUM_THREADS, or the CPUs that the process may run on.
+// The threads a loop may use, the caller among them; at first as many as CPUs that the process may run on.
 int num_threads();
 void set_num_threads(int count);
 
