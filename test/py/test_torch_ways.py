@@ -159,6 +159,36 @@ def test_a_half_model():
     assert (y.double() - exact).abs().max() <= 2 * eager
 
 
+def chains(x, y):
+    """Pointwise ops whose functions round alike in eager: what differs is where results are rounded."""
+    a = x * 1.1 + y
+    b = torch.where(a > 0, a, a * 0.3) * (x - 2 * y) / (y.abs() + 0.7)
+    c = (b.sqrt().nan_to_num() + a.relu() + 1) * b.clamp(-3, 1.7)
+    wide = (c * x).to(torch.float32) * 0.1
+    return a, b, c, torch.addcmul(c, a, b), wide, c.t().contiguous() * 3 - 1 / a.t()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_eagers_rounding(dtype):
+    """Bit for bit with ``eager_rounding``; without it some number is rounded later, so that the option is seen."""
+    x, y = torch.randn(2, 40, 64).to(dtype)
+    wanted = chains(x, y)
+    for option in (True, False):
+        torch._dynamo.reset()
+        found = compiled(chains, options={"eager_rounding": option})(x, y)
+        equal = [torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(found, wanted)]
+        assert all(equal) is option, equal
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_eagers_rounding_of_gradients(dtype):
+    given = [torch.randn(40, 64).to(dtype).requires_grad_() for _ in range(2)]
+    f = lambda x, y: (x * y + x).relu() * (y - 0.3) * x  # noqa: E731
+    run = compiled(f, options={"eager_rounding": True})
+    found, wanted = [torch.autograd.grad(g(*given).sum(), given) for g in (run, f)]
+    assert all(map(torch.equal, found, wanted))
+
+
 def test_accumulated_gradients():
     model = Encoder()
     theirs = copy.deepcopy(model)

@@ -14,7 +14,7 @@ from torch_models import Encoder, ResNet, error, gradients
 from torch_ops_harness import check, uncompiled
 
 import mlirfuse.torch
-from mlirfuse.core import counters
+from mlirfuse.core import config, counters
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 
@@ -24,10 +24,13 @@ def fresh():
     torch._dynamo.reset()
     torch.manual_seed(0)
     torch.backends.cuda.matmul.allow_tf32 = False
+    with config.override(fallback=False):
+        yield
 
 
-def compiled(model, **more):
-    return torch.compile(model, backend="mlirfuse", options={"fallback": False}, **more)
+def compiled(model, mode=None, **more):
+    """Torch takes a mode or options: the switch says for both that nothing falls back."""
+    return torch.compile(model, backend="mlirfuse", mode=mode, **more)
 
 
 def words(batch=3, length=8):

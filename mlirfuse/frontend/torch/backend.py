@@ -84,7 +84,7 @@ def compile_graph(module: GraphModule, inputs: Sequence[Any], *, options: Option
 def _compiled(module: GraphModule, inputs: Sequence[Any], options: Options, which: str) -> warm.Compiled:
     failed = reports.Failures(module, which, options)
     try:
-        lowered, host = lower_to_host(module, which, failed.kernel)
+        lowered, host = lower_to_host(module, which, failed.kernel, options.eager_rounding)
     except Exception as error:
         failed.report(f"the {which} graph", error)
         return warm.Compiled(op_by_op(module), None, which, options)
@@ -94,12 +94,14 @@ def _compiled(module: GraphModule, inputs: Sequence[Any], options: Options, whic
     return warm.Compiled(boxed(lowered, host), lowered, which, options)
 
 
-def lower_to_host(module: GraphModule, which: str, failed: Failed | None = None) -> tuple[Lowered, HostProgram]:
-    """The graph after all passes, and the program that runs it; ``failed`` is told of kernels that do not compile."""
+def lower_to_host(module: GraphModule, which: str, failed: Failed | None = None,
+                  rounds: bool = False) -> tuple[Lowered, HostProgram]:  # fmt: skip
+    """The graph after all passes, and the program that runs it; ``failed`` is told of kernels that do not compile.
+    ``rounds``: as in :func:`mlirfuse.frontend.torch.lower.lower`."""
     if which == "inference":
         random.share_seeds(module.graph)
     products.pad(module)
-    lowered = lower(module, which, _visible(which))
+    lowered = lower(module, which, _visible(which), rounds)
     target = target_of(lowered.device)
     pipelines.lower_to_segments(lowered.graph, target.machine)
     return lowered, HostProgram(lowered.graph, target, failed)

@@ -59,9 +59,10 @@ class Lowered:
     saved: list[tuple[str, int | str]] = field(default_factory=list)
 
 
-def lower(module: GraphModule, name: str, visible: int | None = None) -> Lowered:
-    """``visible``: how many of the outputs, the first, are not only saved for the backward; None: all."""
-    return _Lowering(module, name, visible).run()
+def lower(module: GraphModule, name: str, visible: int | None = None, rounds: bool = False) -> Lowered:
+    """``visible``: how many of the outputs, the first, are not only saved for the backward; None: all. ``rounds``: a
+    result of a half type is rounded to it inside of kernels too, not where it is stored alone."""
+    return _Lowering(module, name, visible, rounds).run()
 
 
 @dataclass
@@ -73,8 +74,8 @@ class _Made:
 
 
 class _Lowering:
-    def __init__(self, module: GraphModule, name: str, visible: int | None):
-        self.module = module
+    def __init__(self, module: GraphModule, name: str, visible: int | None, rounds: bool):
+        self.module, self.rounds = module, rounds
         self.visible = visible
         self.block = Block()
         self.node: Node | None = None
@@ -231,7 +232,7 @@ class _Lowering:
                 if layouts.memory_order(fake) is None:
                     raise Unsupported("the result has gaps in memory")
         args, kwargs = given
-        found = RULES[name](Context(self.builder, fakes[0], flat), *args, **kwargs)
+        found = RULES[name](Context(self.builder, fakes[0], flat, self.rounds), *args, **kwargs)
         results = list(found) if isinstance(found, (list, tuple)) else [found]
         operands = [x for x in pytree.tree_leaves(given) if isinstance(x, Value)]
         for k, fake in enumerate(fakes):
@@ -242,8 +243,15 @@ class _Lowering:
                 value = self.builder.broadcast_to(value, shape)
             if name not in VIEWS and any(value is x for x in operands):
                 value = self.builder.op("copy", value)
-            results[k] = value
+            results[k] = self._rounded(value) if self.rounds else value
         return results if isinstance(node.meta["val"], (list, tuple)) else results[0]
+
+    def _rounded(self, value: Value) -> Value:
+        """``value`` as a tensor in memory would be: a kernel holds half types as float32."""
+        op, dtype = value.op, value.dtype
+        if dtype.compute is dtype or op is None or op.name == "cast" or op.row.only_moves:
+            return value
+        return self.builder.cast(self.builder.cast(value, dtype.compute), dtype)
 
     def _operand(self, x: Any) -> Any:
         if not isinstance(x, Node):

@@ -12,13 +12,15 @@ class Options:
 
     ``fallback``: what happens where a graph does not compile: it runs op by op with a warning, or the error is raised.
     ``warn_outside``: a warning for each graph that lists the ops that run as torch's own. ``eager_random``: dropout and
-    random numbers are those that eager draws, by its own kernels. ``repro``: the folder for scripts of graphs
-    that do not compile; None: that of temporary files.
+    random numbers are those that eager draws, by its own kernels. ``eager_rounding``: results of half types are rounded
+    where eager rounds them, at each op. ``repro``: the folder for scripts of graphs that do not compile; None: that of
+    temporary files.
     """
 
     fallback: bool = True
     warn_outside: bool = False
     eager_random: bool = False
+    eager_rounding: bool = False
     repro: str | None = None
 
     @staticmethod

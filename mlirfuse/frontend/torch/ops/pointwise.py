@@ -89,6 +89,8 @@ def rsub(c: Context, a: Any, b: Any, alpha: Any = 1) -> Value:
 def _with_alpha(c: Context, name: str, a: Any, b: Any, alpha: Any) -> Value:
     """``a`` plus or minus alpha times ``b``; half types are rounded once, as in eager."""
     if alpha == 1:
+        if c.rounds and c.out.device.type == "cpu":  # eager rounds a number too; of other ops, and on GPUs, it does not
+            a, b = c.value(a, c.dtype), c.value(b, c.dtype)
         return c.elementwise(name, a, b, dtype=c.dtype)
     if c.dtype is dt.bool_:
         raise Unsupported("alpha of bools")

@@ -68,11 +68,12 @@ def dtype_of(dtype: torch.dtype) -> DType:
 @dataclass
 class Context:
     """What a rule works with. ``out``: the fake tensor of the (first) result; ``fakes``: the fake tensors and numbers
-    among the op's arguments, flat."""
+    among the op's arguments, flat. ``rounds``: what eager rounds to a half type is rounded."""
 
     b: Builder
     out: torch.Tensor
     fakes: list[Any]
+    rounds: bool = False
 
     @property
     def dtype(self) -> DType:
