@@ -53,28 +53,40 @@ def cpu_host(kernels: Sequence[CpuKernel], slots: Slots, name: str = "launch") -
     return "\n".join(lines)
 
 
+class HostLines:
+    """The lines of a function of the host, which gets pointers in ``%ptrs`` and integers in ``%ints``."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self._count = 0
+
+    def value(self, text: str) -> str:
+        """The name of a line's result."""
+        self._count += 1
+        self.lines.append(f"  %h{self._count} = {text}")
+        return f"%h{self._count}"
+
+    def constant(self, number: int) -> str:
+        return self.value(f"llvm.mlir.constant({number} : i64) : i64")
+
+    def int_at(self, slot: int) -> str:
+        at = self.value(f"llvm.getelementptr %ints[{slot}] : (!llvm.ptr) -> !llvm.ptr, i64")
+        return self.value(f"llvm.load {at} : !llvm.ptr -> i64")
+
+    def pointer_at(self, slot: int) -> str:
+        at = self.value(f"llvm.getelementptr %ptrs[{slot}] : (!llvm.ptr) -> !llvm.ptr, !llvm.ptr")
+        return self.value(f"llvm.load {at} : !llvm.ptr -> !llvm.ptr")
+
+    def temporary_at(self, slots: Slots, slot: int) -> str:
+        """A pointer into the workspace, from where an integer says on."""
+        base, offset = self.pointer_at(slots.workspace), self.int_at(slot)
+        return self.value(f"llvm.getelementptr {base}[{offset}] : (!llvm.ptr, i64) -> !llvm.ptr, i8")
+
+
 def gpu_host(kernels: Sequence[GpuKernel], slots: Slots, name: str = "launch") -> str:
     """The host function of a GPU's kernels as MLIR."""
-    lines: list[str] = []
-    count = 0
-
-    def value(text: str) -> str:
-        nonlocal count
-        count += 1
-        lines.append(f"  %h{count} = {text}")
-        return f"%h{count}"
-
-    def constant(number: int) -> str:
-        return value(f"llvm.mlir.constant({number} : i64) : i64")
-
-    def int_at(slot: int) -> str:
-        at = value(f"llvm.getelementptr %ints[{slot}] : (!llvm.ptr) -> !llvm.ptr, i64")
-        return value(f"llvm.load {at} : !llvm.ptr -> i64")
-
-    def pointer_at(slot: int) -> str:
-        at = value(f"llvm.getelementptr %ptrs[{slot}] : (!llvm.ptr) -> !llvm.ptr, !llvm.ptr")
-        return value(f"llvm.load {at} : !llvm.ptr -> !llvm.ptr")
-
+    host = HostLines()
+    lines, value, constant, int_at = host.lines, host.value, host.constant, host.int_at
     one, zero = constant(1), value("llvm.mlir.constant(0 : i32) : i32")
     null = value("llvm.mlir.zero : !llvm.ptr")
     for kernel in kernels:
@@ -82,13 +94,9 @@ def gpu_host(kernels: Sequence[GpuKernel], slots: Slots, name: str = "launch") -
         params = value(f"llvm.alloca {constant(max(1, len(kernel.passed)))} x !llvm.ptr : (i64) -> !llvm.ptr")
         for at, ((kind, slot), (_, type_)) in enumerate(kernel.passed.items()):
             if kind == "pointer":
-                source, held = pointer_at(slot), "!llvm.ptr"
+                source, held = host.pointer_at(slot), "!llvm.ptr"
             elif kind == "temporary":
-                base, offset = pointer_at(slots.workspace), int_at(slot)
-                source, held = (
-                    value(f"llvm.getelementptr {base}[{offset}] : (!llvm.ptr, i64) -> !llvm.ptr, i8"),
-                    "!llvm.ptr",
-                )
+                source, held = host.temporary_at(slots, slot), "!llvm.ptr"
             elif type_ == "i32":
                 source, held = value(f"llvm.trunc {int_at(slot)} : i64 to i32"), "i32"
             else:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mlirfuse.frontend.numpy.operator_types import Operators
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.sizes import Expr, Size
 from mlirfuse.runtime.signature import COMPARE
@@ -16,31 +16,12 @@ if TYPE_CHECKING:
     from mlirfuse.frontend.numpy.trace_state import Trace
 
 
-class SymInt:
+class SymInt(Operators):
     """An extent known only at run time, as ``x.shape`` holds it. Arithmetic stays symbolic; a comparison, ``int()``,
     ``range()`` or an index fixes what it found as a guard. Used with arrays it is a number computed at run time."""
 
     __slots__ = ("size", "trace")
     __array_priority__ = 1000
-
-    if TYPE_CHECKING:  # put on the class by operators.py, protocols.py and torch_functions.py
-        __add__: ClassVar[Callable[..., Any]]
-        __radd__: ClassVar[Callable[..., Any]]
-        __sub__: ClassVar[Callable[..., Any]]
-        __rsub__: ClassVar[Callable[..., Any]]
-        __mul__: ClassVar[Callable[..., Any]]
-        __rmul__: ClassVar[Callable[..., Any]]
-        __truediv__: ClassVar[Callable[..., Any]]
-        __rtruediv__: ClassVar[Callable[..., Any]]
-        __floordiv__: ClassVar[Callable[..., Any]]
-        __rfloordiv__: ClassVar[Callable[..., Any]]
-        __mod__: ClassVar[Callable[..., Any]]
-        __rmod__: ClassVar[Callable[..., Any]]
-        __pow__: ClassVar[Callable[..., Any]]
-        __rpow__: ClassVar[Callable[..., Any]]
-        __array_ufunc__: ClassVar[Callable[..., Any]]
-        __array_function__: ClassVar[Callable[..., Any]]
-        __torch_function__: ClassVar[Any]
 
     def __init__(self, trace: Trace, size: Expr):
         self.trace = trace

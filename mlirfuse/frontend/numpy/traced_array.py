@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 import numpy as np
 
 from mlirfuse.core.errors import TraceError
+from mlirfuse.frontend.numpy.operator_types import Operators
 from mlirfuse.frontend.numpy.registry import suggestion
 from mlirfuse.frontend.numpy.source import UnsupportedAttribute, fail
 from mlirfuse.frontend.numpy.views import reshapes_are_views
@@ -43,7 +44,7 @@ class Buffer:
         self.writable = writable
 
 
-class TracedArray:
+class TracedArray(Operators):
     """Stands for an array while a function is traced. Has NumPy's operators, methods and attributes."""
 
     __slots__ = ("__weakref__", "_buffer", "_path", "_scalar", "_trace", "_value", "_version")
@@ -51,24 +52,10 @@ class TracedArray:
     _weak: type | None = None
 
     if TYPE_CHECKING:
-        # Operators and methods are put on the class by operators.py, protocols.py, torch_functions.py and
-        # functions/methods.py, which know the functions; __getattr__ stands for methods that no operator needs.
-        __add__: ClassVar[Callable[..., Any]]
-        __radd__: ClassVar[Callable[..., Any]]
-        __sub__: ClassVar[Callable[..., Any]]
-        __rsub__: ClassVar[Callable[..., Any]]
-        __mul__: ClassVar[Callable[..., Any]]
-        __rmul__: ClassVar[Callable[..., Any]]
-        __truediv__: ClassVar[Callable[..., Any]]
-        __rtruediv__: ClassVar[Callable[..., Any]]
-        __floordiv__: ClassVar[Callable[..., Any]]
-        __rfloordiv__: ClassVar[Callable[..., Any]]
-        __mod__: ClassVar[Callable[..., Any]]
-        __rmod__: ClassVar[Callable[..., Any]]
+        # Put on the class by operators.py and functions/methods.py; __getattr__ stands for methods that no operator
+        # needs.
         __divmod__: ClassVar[Callable[..., Any]]
         __rdivmod__: ClassVar[Callable[..., Any]]
-        __pow__: ClassVar[Callable[..., Any]]
-        __rpow__: ClassVar[Callable[..., Any]]
         __and__: ClassVar[Callable[..., Any]]
         __or__: ClassVar[Callable[..., Any]]
         __lt__: ClassVar[Callable[..., Any]]
@@ -82,9 +69,6 @@ class TracedArray:
         __setitem__: ClassVar[Callable[..., Any]]
         __copy__: ClassVar[Callable[..., Any]]
         __deepcopy__: ClassVar[Callable[..., Any]]
-        __array_ufunc__: ClassVar[Callable[..., Any]]
-        __array_function__: ClassVar[Callable[..., Any]]
-        __torch_function__: ClassVar[Any]
         T: ClassVar[Any]
         mT: ClassVar[Any]
         real: ClassVar[Any]

@@ -10,18 +10,23 @@ from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir.ops.registry import ANY, BOOL, COMPLEX, FLOAT, INT, NARROW, NUMBER, quietly, row
 
 
-def _floats(name, ref, doc, cost=10, numpy=None, nvfuser=None, takes=FLOAT):
+def _unary(name, doc, ref, takes=ANY, result="same", numpy=None, nvfuser=None, cost=1):
     row(
         name,
         "elementwise",
         "x",
         doc,
         takes=takes,
+        result=result,
         ref=ref,
         cost=cost,
         numpy=name if numpy is None else numpy,
         nvfuser=name if nvfuser is None else nvfuser,
     )
+
+
+def _floats(name, ref, doc, cost=10, numpy=None, nvfuser=None, takes=FLOAT):
+    _unary(name, doc, ref, takes, numpy=numpy, nvfuser=nvfuser, cost=cost)
 
 
 def _via_f64(function):
@@ -119,21 +124,6 @@ _floats("sigmoid", _sigmoid, "1 / (1 + exp(-x))", 14, "", takes=FLOAT + COMPLEX)
 _floats("silu", lambda x: x * _sigmoid(x), "x * sigmoid(x)", 15, "")
 _floats("reciprocal", lambda x: (1 / x).astype(x.dtype), "1 / x", 4, takes=FLOAT + COMPLEX)
 _floats("frac", lambda x: x - np.trunc(x), "x - trunc(x)", 2, "")
-
-
-def _unary(name, doc, ref, takes=ANY, result="same", numpy=None, nvfuser=None, cost=1):
-    row(
-        name,
-        "elementwise",
-        "x",
-        doc,
-        takes=takes,
-        result=result,
-        ref=ref,
-        cost=cost,
-        numpy=name if numpy is None else numpy,
-        nvfuser=name if nvfuser is None else nvfuser,
-    )
 
 
 def _rounding(function):

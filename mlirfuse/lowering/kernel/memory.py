@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -285,6 +285,18 @@ class Accesses(Indices):
         self._store(value, env, val, self.memories[value])
         if value in self.copies:
             self._store(value, env, val, self.copies[value])
+
+    def store_at_zero(self, value: Value, env: Env, val: Val, indices: Sequence[Index]) -> None:
+        """The same where all of ``indices`` are 0."""
+        condition = None
+        for index in indices:
+            at_zero = self.e.cmp("eq", self.scalar(index.base), 0)
+            condition = at_zero if condition is None else self.e.and_(condition, at_zero)
+        if condition is None:
+            self.store(value, env, val)
+        else:
+            with self.region(f"scf.if {condition} {{"):
+                self.store(value, env, val)
 
     def _store(self, value: Value, env: Env, val: Val, memory: Memory) -> None:
         e = self.e

@@ -393,15 +393,7 @@ class Kernel(Accesses):
                 for w in range(count)
             ]
         position = e.cast(self.materialize(i), dt.u64)
-        words = m.philox4x32(e, (e.shr(position, share.bit_length() - 1), offset), seed)
-        which = e.cast(e.and_(position, share - 1), dt.u32)
-        out = []
-        for w in range(count):
-            word = words[w]
-            for part in range(1, share):
-                word = e.select(e.cmp("eq", which, part), words[part * count + w], word)
-            out.append(word)
-        return out
+        return m.words_at(e, position, seed, offset, count)
 
     def _uniform(self, op: Op, env: Env) -> Steps:
         dtype = op.attrs["dtype"]

@@ -253,18 +253,10 @@ class Elements(Writer):
 
     def _random_words(self, op: Op, index, count: int) -> list[Val]:
         """``count`` random u32 for an element: see :func:`mlirfuse.ir.ops.random.random_words`."""
-        e, share = self.e, 4 // count
+        e = self.e
         seed, offset = (e.cast(self.value(v, ()), dt.u64) for v in op.operands)
         position = e.cast(self.linear(index, op.result.shape), dt.u64)
-        words = m.philox4x32(e, (e.shr(position, share.bit_length() - 1), offset), seed)
-        which = e.cast(e.and_(position, share - 1), dt.u32)
-        out = []
-        for w in range(count):
-            word = words[w]
-            for part in range(1, share):
-                word = e.select(e.cmp("eq", which, part), words[part * count + w], word)
-            out.append(word)
-        return out
+        return m.words_at(e, position, seed, offset, count)
 
     def _at_uniform(self, op: Op, index) -> Val:
         dtype = op.attrs["dtype"]

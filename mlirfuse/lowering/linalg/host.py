@@ -8,6 +8,7 @@ import re
 
 from mlirfuse.core import mlir
 from mlirfuse.core.errors import CompileError
+from mlirfuse.lowering.host import HostLines
 from mlirfuse.lowering.linalg.entry import ENTRY, WORKSPACE, Parameter
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
@@ -49,42 +50,26 @@ def _descriptors(parameters: tuple[Parameter, ...]) -> str:
 def cpu_launch(parameters: tuple[Parameter, ...], slots: Slots, nbytes: int) -> str:
     """The function that a call runs, in the LLVM dialect: calls the entry, a buffer as MLIR's descriptor of it in
     single arguments (allocated and aligned pointer, offset, extents, strides). ``nbytes``: of the workspace."""
-    lines: list[str] = []
+    host = HostLines()
     given: list[tuple[str, str]] = []
-
-    def value(text: str) -> str:
-        lines.append(f"  %v{len(lines)} = {text}")
-        return f"%v{len(lines) - 1}"
-
-    def constant(number: int) -> str:
-        return value(f"llvm.mlir.constant({number} : i64) : i64")
-
-    def int_at(slot: int) -> str:
-        at = value(f"llvm.getelementptr %ints[{slot}] : (!llvm.ptr) -> !llvm.ptr, i64")
-        return value(f"llvm.load {at} : !llvm.ptr -> i64")
-
-    def pointer_at(slot: int) -> str:
-        at = value(f"llvm.getelementptr %ptrs[{slot}] : (!llvm.ptr) -> !llvm.ptr, !llvm.ptr")
-        return value(f"llvm.load {at} : !llvm.ptr -> !llvm.ptr")
-
     for p in parameters:
         if p.kind == "scalar":
-            given.append((int_at(p.slot), "i64"))
+            given.append((host.int_at(p.slot), "i64"))
             continue
         if p.kind == "pointer":
-            place, sizes = pointer_at(p.slot), (*p.shape, *p.strides)
+            place, sizes = host.pointer_at(p.slot), (*p.shape, *p.strides)
             if p.offset:
-                place = value(f"llvm.getelementptr {place}[{p.offset * p.dtype.bytes}] : (!llvm.ptr) -> !llvm.ptr, i8")
+                place = host.value(
+                    f"llvm.getelementptr {place}[{p.offset * p.dtype.bytes}] : (!llvm.ptr) -> !llvm.ptr, i8"
+                )
         else:
-            base, offset = pointer_at(slots.workspace), int_at(p.slot)
-            place = value(f"llvm.getelementptr {base}[{offset}] : (!llvm.ptr, i64) -> !llvm.ptr, i8")
-            sizes = (nbytes, 1)
-        given += [(place, "!llvm.ptr")] * 2 + [(constant(n), "i64") for n in (0, *sizes)]
+            place, sizes = host.temporary_at(slots, p.slot), (nbytes, 1)
+        given += [(place, "!llvm.ptr")] * 2 + [(host.constant(n), "i64") for n in (0, *sizes)]
     names, types = ", ".join(name for name, _ in given), ", ".join(type_ for _, type_ in given)
-    lines.append(f"  llvm.call @{ENTRY}({names}) : ({types}) -> ()")
-    ok = value("llvm.mlir.constant(0 : i32) : i32")
+    host.lines.append(f"  llvm.call @{ENTRY}({names}) : ({types}) -> ()")
+    ok = host.value("llvm.mlir.constant(0 : i32) : i32")
     head = "llvm.func @launch(%ptrs: !llvm.ptr, %ints: !llvm.ptr, %stream: !llvm.ptr) -> i32 {"
-    return "\n".join([head, *lines, f"  llvm.return {ok} : i32", "}"])
+    return "\n".join([head, *host.lines, f"  llvm.return {ok} : i32", "}"])
 
 
 def gpu_kernels(module, parameters: tuple[Parameter, ...], slots: Slots) -> list[GpuKernel]:

@@ -39,6 +39,7 @@ from mlirfuse.lowering.math.random import (
     philox4x32,
     uniform_from_bits,
     uniform_of_words,
+    words_at,
 )
 from mlirfuse.lowering.math.trigonometric import acos, asin, atan, atan2, cos, sin, tan
 
@@ -47,5 +48,5 @@ __all__ = [
     "erfc", "erfcinv", "erfinv", "exp", "exp2", "expm1", "fmod", "hypot", "inverse", "ldexp", "lgamma", "log",
     "log1p", "log2", "log10", "nextafter", "nextafter_of", "normal_from_bits", "normal_of_words", "philox4x32",
     "pow", "quotient_by_inverse", "quotient_by_size", "rough_quotient", "rsqrt", "sigmoid", "silu", "sin", "sinh",
-    "softplus", "sum_of_exp", "tan", "tanh", "uniform_from_bits", "uniform_of_words",
+    "softplus", "sum_of_exp", "tan", "tanh", "uniform_from_bits", "uniform_of_words", "words_at",
 ]  # fmt: skip

@@ -26,6 +26,21 @@ def _words(e: Emitter, v, count: int) -> list[Val]:
     return [e.splat(w, lanes) for w in words] + [e.const(0, dt.u32, lanes)] * (count - len(words))
 
 
+def words_at(e: Emitter, position: Val, seed: Val, offset: Val, count: int) -> list[Val]:
+    """``count`` (1, 2 or 4) random u32 for the element at ``position`` (all u64): 4 // count elements share what is
+    drawn at once."""
+    share = 4 // count
+    words = philox4x32(e, (e.shr(position, share.bit_length() - 1), offset), seed)
+    which = e.cast(e.and_(position, share - 1), dt.u32)
+    out = []
+    for w in range(count):
+        word = words[w]
+        for part in range(1, share):
+            word = e.select(e.cmp("eq", which, part), words[part * count + w], word)
+        out.append(word)
+    return out
+
+
 def philox4x32(e: Emitter, counter, key) -> tuple[Val, Val, Val, Val]:
     """Philox-4x32-10: four random u32 for each counter of 128 bits under a key of 64.
 

@@ -297,19 +297,9 @@ def store_all(body: CpuBody, outputs: list[Value], envs: list[Env], domain: list
 
 
 def _store_where(body: CpuBody, value: Value, val: Val, env: Env, domain: list[Axis]) -> None:
-    k, e = body.k, body.e
-    own = {a for dim in k.dims(value) for a in dim}
-    condition = None
-    for axis in domain:
-        index = env.get(axis, ZERO)
-        if axis not in own and index != ZERO:
-            at_zero = e.cmp("eq", k.scalar(index.base), 0)
-            condition = at_zero if condition is None else e.and_(condition, at_zero)
-    if condition is None:
-        k.store(value, env, val)
-    else:
-        with k.region(f"scf.if {condition} {{"):
-            k.store(value, env, val)
+    own = {a for dim in body.k.dims(value) for a in dim}
+    missing = [env.get(a, ZERO) for a in domain if a not in own]
+    body.k.store_at_zero(value, env, val, [index for index in missing if index != ZERO])
 
 
 def rows_grain(elements_a_task: Size, host: Host) -> Size:

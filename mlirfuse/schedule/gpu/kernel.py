@@ -429,7 +429,7 @@ class GpuBody:
     def store_at(self, outputs: list[Value], env: Env, domain: list[Axis], valid: Val | None) -> None:
         """Stores ``outputs`` at ``env`` where ``valid``. One that lacks axes of the domain is stored where these are at
         0."""
-        k, e = self.k, self.e
+        k = self.k
         vals = [k.value(v, env) for v in outputs]  # before any store: nothing then waits for one
         plain: list[tuple[Value, Val, list[Index]]] = []
         partial: list[tuple[Value, Val, list[Index]]] = []
@@ -440,15 +440,7 @@ class GpuBody:
 
         def store_all(rows):
             for value, val, missing in rows:
-                condition = None
-                for index in missing:
-                    at_zero = e.cmp("eq", k.scalar(index.base), 0)
-                    condition = at_zero if condition is None else e.and_(condition, at_zero)
-                if condition is None:
-                    k.store(value, env, val)
-                else:
-                    with k.region(f"scf.if {condition} {{"):
-                        k.store(value, env, val)
+                k.store_at_zero(value, env, val, missing)
 
         if valid is None:
             store_all(plain + partial)

@@ -46,15 +46,21 @@ def take(a, indices, axis=None, out=None, mode="raise"):
     return into_out(wrap(t, taken), out, "take")
 
 
-@implements(np.take_along_axis)
-def take_along_axis(arr, indices, axis=-1):
+def _along(arr, indices, axis) -> tuple[TracedArray, TracedArray, int]:
+    """The operands of a function that takes an index for each element along ``axis`` (None: of all elements)."""
     x, index = asarray(arr), asarray(indices)
-    t = x._trace
     if axis is None:
         x, axis = reshape(x, -1), 0
     axis = axis_of(axis, x.ndim)
     if index.ndim != x.ndim:
         fail(ValueError, "`indices` and `arr` must have the same number of dimensions")
+    return x, index, axis
+
+
+@implements(np.take_along_axis)
+def take_along_axis(arr, indices, axis=-1):
+    x, index, axis = _along(arr, indices, axis)
+    t = x._trace
     index = positions_of(t, indices if isinstance(indices, np.ndarray) else index, t.shape(x._value)[axis])
     own, other = list(t.shape(x._value)), list(t.shape(index._value))
     target, given = list(own), list(other)
@@ -72,13 +78,8 @@ def take_along_axis(arr, indices, axis=-1):
 
 @implements(np.put_along_axis)
 def put_along_axis(arr, indices, values, axis):
-    x, index = asarray(arr), asarray(indices)
+    x, index, axis = _along(arr, indices, axis)
     t = x._trace
-    if axis is None:
-        x, axis = reshape(x, -1), 0
-    axis = axis_of(axis, x.ndim)
-    if index.ndim != x.ndim:
-        fail(ValueError, "`indices` and `arr` must have the same number of dimensions")
     shape, given = t.shape(x._value), list(t.shape(index._value))
     for k in range(x.ndim):
         if k != axis and given[k] != shape[k]:

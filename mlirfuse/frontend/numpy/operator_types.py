@@ -1,0 +1,32 @@
+"""The types of the operators that stand-ins are given late."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar
+
+
+class Operators:
+    """What operators.py, protocols.py and torch_functions.py, which know the functions, put on each class of
+    stand-ins."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+        __add__: ClassVar[Callable[..., Any]]
+        __radd__: ClassVar[Callable[..., Any]]
+        __sub__: ClassVar[Callable[..., Any]]
+        __rsub__: ClassVar[Callable[..., Any]]
+        __mul__: ClassVar[Callable[..., Any]]
+        __rmul__: ClassVar[Callable[..., Any]]
+        __truediv__: ClassVar[Callable[..., Any]]
+        __rtruediv__: ClassVar[Callable[..., Any]]
+        __floordiv__: ClassVar[Callable[..., Any]]
+        __rfloordiv__: ClassVar[Callable[..., Any]]
+        __mod__: ClassVar[Callable[..., Any]]
+        __rmod__: ClassVar[Callable[..., Any]]
+        __pow__: ClassVar[Callable[..., Any]]
+        __rpow__: ClassVar[Callable[..., Any]]
+        __array_ufunc__: ClassVar[Callable[..., Any]]
+        __array_function__: ClassVar[Callable[..., Any]]
+        __torch_function__: ClassVar[Any]
