@@ -98,7 +98,7 @@ def combine(e: Emitter, op: Op, a: tuple[Val, ...], b: tuple[Val, ...], in_order
         return _combine_m2(e, a, b)
     if name == "max_sum_exp":
         top = e.max(a[0], b[0])
-        base = _base(e, top)
+        base = finite_base(e, top)
         return top, e.fma(a[1], exp(e, e.sub(a[0], base)), e.mul(b[1], exp(e, e.sub(b[0], base))))
     # The better value; of equals, and of NaNs, the earlier position.
     beats, no_worse = ("gt", "ge") if name == "argmax" else ("lt", "le")
@@ -129,7 +129,7 @@ def _combine_m2(e: Emitter, a: tuple[Val, ...], b: tuple[Val, ...]) -> tuple[Val
         )
     else:
         count = e.add(a[0], b[0])
-        share = _share(e, b[0], count)
+        share = share_of(e, b[0], count)
         rest, scale = e.sub(1.0, share), e.mul(a[0], share)
     mean = e.fma(b[1], share, e.mul(a[1], rest))
     return (
@@ -139,13 +139,13 @@ def _combine_m2(e: Emitter, a: tuple[Val, ...], b: tuple[Val, ...]) -> tuple[Val
     )  # 0 for a mean of nothing, however large the other
 
 
-def _share(e: Emitter, part: Val, count: Val) -> Val:
+def share_of(e: Emitter, part: Val, count: Val) -> Val:
     """``part / count``, 0 where both are. Squared deviations are taken from what comes of it as from the mean: an ulp
     would make some of its square."""
     return e.mul(part, corrected_reciprocal(e, e.max(count, 1.0)))
 
 
-def _base(e: Emitter, top: Val) -> Val:
+def finite_base(e: Emitter, top: Val) -> Val:
     """What exponents are counted from: the maximum, but something finite where all is -inf so far."""
     return e.select(e.cmp("eq", top, -math.inf), 0.0, top)
 
@@ -182,7 +182,7 @@ def accumulate(e: Emitter, op: Op, state: tuple[Val, ...] | None, rows) -> tuple
     if state is None or state[0].lanes < held[0].lanes:
         held = [e.extract(value, lane) for value in held for lane in range(value.lanes)]
     top = in_pairs(e.max, held if state is None else [*held, state[0]])
-    base = _base(e, top)
+    base = finite_base(e, top)
     new = sum_of_exp(e, held, base)
     return top, new if state is None else e.fma(state[1], exp(e, e.sub(state[0], base)), new)
 
@@ -247,7 +247,7 @@ def gather(e: Emitter, state: tuple[Val, ...], rows) -> tuple[Val, ...]:
 def mean_of(e: Emitter, count: Val, total: Val) -> Val:
     """The mean of so many elements with this sum; 0 of none."""
     known = e.known(count)
-    return _share(e, total, count) if known is None else e.mul(total, e.const(1.0 / known, count.dtype, count.lanes))
+    return share_of(e, total, count) if known is None else e.mul(total, e.const(1.0 / known, count.dtype, count.lanes))
 
 
 def deviations(e: Emitter, rows, mean: Val) -> Val:
@@ -284,10 +284,10 @@ def across(e: Emitter, op: Op, a: tuple[Val, ...], pairwise, fold) -> tuple[Val,
     """
     if isinstance(op, MaxSumExp):
         top = fold(e.max, a[0])
-        return top, fold(e.add, e.mul(a[1], exp(e, e.sub(a[0], _base(e, top)))))
+        return top, fold(e.add, e.mul(a[1], exp(e, e.sub(a[0], finite_base(e, top)))))
     if op.row.accumulator == "moments" and e.known(a[0]) is None:
         count = fold(e.add, a[0])
-        mean = fold(e.add, e.mul(a[1], _share(e, a[0], count)))  # weighted before it is summed: a total may overflow
+        mean = fold(e.add, e.mul(a[1], share_of(e, a[0], count)))  # weighted before it is summed: a total may overflow
         apart = e.sub(a[1], mean)
         return (
             count,

@@ -82,6 +82,19 @@ class Accesses(Indices):
         self.e.depth -= 1
         self.e.line(tail)
 
+    def where(self, condition: Val, this, that, like: list[Val]) -> list[Val]:
+        """What ``this()`` gives where ``condition`` holds, else what ``that()`` does: values of the types of ``like``.
+        A thread runs one of the two."""
+        name, types = self.e.fresh(), ", ".join(v.type for v in like)
+        count = f":{len(like)}" if len(like) > 1 else ""
+        head = f"{name}{count} = scf.if {condition} -> ({types}) {{" if like else f"scf.if {condition} {{"
+        for opening, computed, closing in ((head, this, "} else {"), ("", that, "}")):
+            with self.region(opening, closing):
+                found = computed()
+                if like:
+                    self.e.line(f"scf.yield {', '.join(v.name for v in found)} : {types}")
+        return [Val(f"{name}#{k}" if count else name, v.dtype, v.lanes) for k, v in enumerate(like)]
+
     @contextmanager
     def forget(self):
         """Values computed in here are computed again after it: keeps fewer alive."""

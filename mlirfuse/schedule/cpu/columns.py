@@ -19,10 +19,12 @@ from mlirfuse.core.machine import Host
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
 from mlirfuse.lowering import reductions as red
+from mlirfuse.lowering import running
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.cpu import partial
+from mlirfuse.schedule.cpu.blocks import CarriedBlocks, StoredBlocks
 from mlirfuse.schedule.cpu.extents import across_short_rows, column_extents, parts
 from mlirfuse.schedule.cpu.kernel import CpuBody, CpuKernel, cost_of, lanes_of, rows_grain, store_all
 from mlirfuse.schedule.cpu.models import model_of
@@ -30,7 +32,8 @@ from mlirfuse.schedule.cpu.packed import Packed
 from mlirfuse.schedule.cpu.streaming import can_stream, streams
 from mlirfuse.schedule.scheduler import Alignments, Scheduler, Sizes, Written, require
 
-BLOCK = 256  # rows after which a normalization's accumulators are added up
+BLOCK = 256  # rows that are added up in registers as a block
+GROUPS = 128  # so often are rows added to accumulators in a buffer, as a block
 
 
 class Params(NamedTuple):
@@ -147,6 +150,10 @@ def _reduce(name: str, analysis: Analysis, slots: Slots, params: Params, host: H
     if params.folded:
         count, vectors = model.columns.folded * at_once, -(-model.tasks.short // lanes)
         packed = Packed(body, (loops[-1], inner), count, lanes, vectors)
+    group = e.mul(body.size(together), at_once)
+    sums = StoredBlocks(body, phase, memories, stretch, lanes) if running.round_off(phase) else None
+    rows = sz.mul(sz.ceildiv(size_of(loops[0]), split), *map(size_of, loops[1:]))
+    block = e.mul(group, GROUPS)  # rows that are added to the accumulators
 
     def task(index):
         at, part = k.divmod(Index(index), split)
@@ -167,6 +174,9 @@ def _reduce(name: str, analysis: Analysis, slots: Slots, params: Params, host: H
             return []
 
         body.vectors(left, right, lanes, [], clear, 1)
+        several = e.cmp("gt", body.size(rows), block)
+        if sums:
+            sums.begin(several, left, right, place)
 
         def add(here: Env, low, high, count: int):
             """Adds ``count`` rows from ``low`` on (folded: of as many as there are below ``high``) to the
@@ -209,7 +219,8 @@ def _reduce(name: str, analysis: Analysis, slots: Slots, params: Params, host: H
                 stop = e.min(right, e.mul(e.sub(high, low), body.size(columns)))
             body.vectors(left, stop, lanes, [], step, 1)
 
-        def nest(depth: int, here: Env):
+        def nest(depth: int, here: Env, added: list[Val]) -> list[Val]:
+            """``added``: rows that the accumulators have, if they are sums."""
             low, high = body.constant(0), body.size(size_of(loops[depth]))
             if depth == 0 and split > 1:
                 length = body.size(sz.ceildiv(size_of(loops[0]), split))
@@ -217,25 +228,30 @@ def _reduce(name: str, analysis: Analysis, slots: Slots, params: Params, host: H
                 high = e.min(e.add(low, length), high)
             if depth < len(loops) - 1:
 
-                def inside(i, _):
+                def inside(i, added):
                     deeper = dict(here)
                     body.set_loop(deeper, loops[depth], Index(i))
-                    nest(depth + 1, deeper)
-                    return []
+                    return nest(depth + 1, deeper, added)
 
-                body.loop(low, high, 1, [], inside)
-                return
-            group = e.mul(body.size(together), at_once)
+                return body.loop(low, high, 1, added, inside)
             if packed:
                 packed.pack_same(here, body.size(together))
-            middle = e.sub(high, e.rem(e.sub(high, low), group))
-            if at_once > 1:
-                body.loop(low, middle, group, [], lambda i, _: add(here, i, high, at_once) or [])
-            else:
-                middle = low
-            body.loop(middle, high, body.size(together), [], lambda i, _: add(here, i, high, 1) or [])
 
-        nest(0, env)
+            def one(start, added):
+                end = e.min(e.add(start, block), high) if sums else high
+                middle = e.sub(end, e.rem(e.sub(end, start), group))
+                if at_once > 1:
+                    body.loop(start, middle, group, [], lambda i, _: add(here, i, end, at_once) or [])
+                else:
+                    middle = start
+                body.loop(middle, end, body.size(together), [], lambda i, _: add(here, i, end, 1) or [])
+                return [sums.count(e.add(added[0], e.sub(end, start)), block)] if sums else []
+
+            return body.loop(low, high, block, added, one) if sums else one(low, [])
+
+        nest(0, env, [body.constant(0)] if sums else [])
+        if sums:
+            sums.end()
 
     body.tasks(task)
     tasks = sz.mul(sz.product(size_of(loop) for loop in outer), stretches, split)
@@ -254,7 +270,10 @@ def _in_registers(name: str, analysis: Analysis, slots: Slots, params: Params, h
     block = lanes * vectors
     columns = size_of(inner)
 
-    def over_rows(env: Env, carried, step, phase=None):
+    def over_rows(env: Env, carried, step, blocks: CarriedBlocks | None = None):
+        """``step(env, carried)`` over the rows. ``blocks``: what is carried is theirs; ``step`` carries the
+        accumulators of a block of rows."""
+
         def nest(depth: int, here: Env, carried):
             low, high = body.constant(0), body.size(size_of(loops[depth]))
 
@@ -263,15 +282,11 @@ def _in_registers(name: str, analysis: Analysis, slots: Slots, params: Params, h
                 body.set_loop(deeper, loops[depth], Index(i))
                 return step(deeper, state) if depth == len(loops) - 1 else nest(depth + 1, deeper, state)
 
-            if depth < len(loops) - 1 or phase is None:
+            if depth < len(loops) - 1 or blocks is None:
                 return body.loop(low, high, 1, carried, inside)
-            width = len(body.identities(phase, lanes))
 
-            def one(i, state):  # in blocks: the sums that are added stay near each other in size
-                fresh = body.identities(phase, lanes) * (len(state) // width)
-                done = body.loop(i, e.min(e.add(i, BLOCK), high), 1, fresh, inside)
-                pieces = [slice(w, w + width) for w in range(0, len(state), width)]
-                return [x for p in pieces for x in body.merge(phase, state[p], done[p])]
+            def one(i, state):
+                return blocks.add(state, body.loop(i, e.min(e.add(i, BLOCK), high), 1, blocks.empty, inside))
 
             return body.loop(low, high, BLOCK, carried, one)
 
@@ -297,9 +312,10 @@ def _in_registers(name: str, analysis: Analysis, slots: Slots, params: Params, h
                     out += body.merge(phase, state[u * width : (u + 1) * width], new)
                 return out
 
-            done = over_rows(env, body.identities(phase, lanes) * len(starts), step, phase)
+            all_of = CarriedBlocks(body, phase * len(starts), lanes, number_of_blocks)
+            done = all_of.end(over_rows(env, all_of.start, step, all_of))
             for u, here in enumerate(envs):
-                for op, total in zip(phase, red.grouped(phase, done[u * width : (u + 1) * width])):
+                for op, total in zip(phase, done[u * len(phase) :]):
                     k.bind(op.result, here, red.result(e, op, total))
         for here in envs:
             body.hoist(here, invariant)
@@ -325,6 +341,7 @@ def _in_registers(name: str, analysis: Analysis, slots: Slots, params: Params, h
 
         body.vectors(low, high, lanes, [], step, vectors)
 
+    number_of_blocks = sz.mul(*map(size_of, loops[:-1]), sz.ceildiv(size_of(loops[-1]), BLOCK))
     invariant = _invariant(analysis)
     body.tasks(task)
     rows = sz.product(a.size for a in analysis.reduced)

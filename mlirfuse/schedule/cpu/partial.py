@@ -9,6 +9,8 @@ from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op
 from mlirfuse.ir.sizes import Size
 from mlirfuse.lowering import reductions as red
+from mlirfuse.lowering import running
+from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Memory
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.cpu.kernel import CpuBody, CpuKernel, lanes_of, rows_grain, store_all
@@ -20,11 +22,13 @@ def buffers(body: CpuBody, phase: list[Op], kept: Size, parts: Size) -> list[lis
     return [[body.buffer((op, k), count, dtype) for k, dtype in enumerate(red.accumulator_types(op))] for op in phase]
 
 
-def load(body: CpuBody, phase: list[Op], memories: list[list[Memory]], offset, lanes: int):
-    """The accumulators that lie at ``offset``."""
+def load(
+    body: CpuBody, phase: list[Op], memories: list[list[Memory]], offset, lanes: int, types=red.accumulator_types
+) -> list[Val]:
+    """The accumulators, or what has parts of other ``types``, that lie at ``offset``."""
     out = []
     for op, pieces in zip(phase, memories):
-        out += [body.get(memory, offset, dtype, lanes) for memory, dtype in zip(pieces, red.accumulator_types(op))]
+        out += [body.get(memory, offset, dtype, lanes) for memory, dtype in zip(pieces, types(op))]
     return out
 
 
@@ -47,6 +51,7 @@ def finish(name: str, analysis: Analysis, slots: Slots, split: int, host: Host, 
     kept = sz.product(a.size for a in analysis.kept)
     columns = size_of(loops[-1]) if loops else 1
     memories = buffers(body, phase, kept, sz.mul(split, together))
+    many = together != 1
     lanes = lanes_of(analysis, host) if loops else 1
 
     def combine(env: Env, row, column, lanes: int) -> None:
@@ -57,19 +62,21 @@ def finish(name: str, analysis: Analysis, slots: Slots, split: int, host: Host, 
 
             def one(k, state):
                 offset = e.add(start, e.add(e.mul(k, body.size(columns)), column))
-                parts = red.grouped(phase, load(body, phase, memories, offset, lanes))
-                return [
-                    v for op, a, b in zip(phase, red.grouped(phase, state), parts) for v in red.combine(e, op, a, b)
-                ]
+                part = load(body, phase, memories, offset, lanes)
+                if many:
+                    return running.added(e, phase, state, part)
+                pairs = zip(phase, red.grouped(phase, state), red.grouped(phase, part))
+                return [v for op, a, b in pairs for v in red.combine(e, op, a, b)]
 
             return (
                 body.loop(body.constant(0), body.size(together), 1, state, one)
-                if together != 1
+                if many
                 else one(body.constant(0), state)
             )
 
-        done = body.loop(body.constant(0), body.constant(split), 1, body.identities(phase, lanes), add)
-        for op, total in zip(phase, red.grouped(phase, done)):
+        begin = running.nothing(e, phase, lanes) if many else body.identities(phase, lanes)
+        done = body.loop(body.constant(0), body.constant(split), 1, begin, add)
+        for op, total in zip(phase, red.grouped(phase, running.settled(e, phase, done) if many else done)):
             body.k.bind(op.result, env, red.result(e, op, total))
         store_all(body, analysis.outputs, [env], analysis.kept)
 

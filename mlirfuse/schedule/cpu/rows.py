@@ -7,8 +7,8 @@ stay in registers (``held``).
 Where there are too few rows to share, a task takes a part of one and stores its accumulators (``split``); see
 :mod:`partial`.
 
-Sums add up the vectors in flight, then blocks of :data:`BLOCK` of those, then the lanes: the error stays near that of
-pairwise summation.
+Sums add up the vectors in flight, then blocks of :data:`BLOCK` of those, then the blocks
+(:mod:`mlirfuse.schedule.cpu.blocks`), then the lanes: the error stays near that of pairwise summation.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import ZERO, Env, Index
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.cpu import partial
+from mlirfuse.schedule.cpu.blocks import CarriedBlocks
 from mlirfuse.schedule.cpu.extents import across_short_rows, parts, row_extents
 from mlirfuse.schedule.cpu.kernel import CpuBody, CpuKernel, lanes_of, rows_grain, store_all, unroll_for
 from mlirfuse.schedule.cpu.models import RowModel, model_of
@@ -196,10 +197,12 @@ class _Rows(CpuBody):
             (at, v, self.stack(length, v.dtype.compute)) for at, stage in enumerate(self.stages) for v in stage.kept
         ]
 
-    def over(self, env: Env, at: int, carried, step, low=None, high=None, block=None) -> list[Val]:
+    def over(
+        self, env: Env, at: int, carried, step, low=None, high=None, blocks: CarriedBlocks | None = None
+    ) -> list[Val]:
         """Stage ``at``: ``step(envs, mask, carried)`` over the row, its innermost loop in vectors; ``low`` and ``high``
-        bound the outermost loop. ``block``: the reductions whose accumulators are carried; they are added up in
-        blocks."""
+        bound the outermost loop. ``blocks``: what is carried is theirs; ``step`` carries the accumulators of a
+        block."""
         zero, unroll = self.constant(0), unroll_for(self.stages[at].cost)
 
         def nest(depth: int, env: Env, carried):
@@ -220,14 +223,13 @@ class _Rows(CpuBody):
                     self.set_loop(here, loop, i)
                 return step(envs, mask, state)
 
-            if block is None:
+            if blocks is None:
                 return self.vectors(start, stop, self.lanes, carried, vectors, unroll)
-            length = BLOCK * self.lanes * unroll
+            length = self.block(at)
 
             def one(i, state):
                 end = self.e.min(self.e.add(i, length), stop)
-                done = self.vectors(i, end, self.lanes, self.identities(block, self.lanes), vectors, unroll)
-                return self.merge(block, state, done)
+                return blocks.add(state, self.vectors(i, end, self.lanes, blocks.empty, vectors, unroll))
 
             return self.loop(start, stop, length, carried, one)
 
@@ -244,8 +246,14 @@ class _Rows(CpuBody):
             self.keep(envs, at)
             return self.merge(phase, state, new)
 
-        done = self.over(env, at, self.identities(phase, self.lanes), step, low, high, phase)
-        return [red.across_lanes(self.e, op, a) for op, a in zip(phase, red.grouped(phase, done))]
+        number = sz.mul(*map(size_of, self.loops[:-1]), sz.ceildiv(size_of(self.loops[-1]), self.block(at)))
+        blocks = CarriedBlocks(self, phase, self.lanes, number)
+        done = blocks.end(self.over(env, at, blocks.start, step, low, high, blocks))
+        return [red.across_lanes(self.e, op, a) for op, a in zip(phase, done)]
+
+    def block(self, at: int) -> int:
+        """Elements of a row that stage ``at`` adds up as a block."""
+        return BLOCK * self.lanes * unroll_for(self.stages[at].cost)
 
     def write(self, env: Env, outputs: list[Value]) -> None:
         """Stores full-size outputs."""

@@ -176,19 +176,6 @@ class GpuBody:
             e.line(f"scf.yield {', '.join(v.name for v in following)} : {types}")
         return [Val(f"{name}#{k}", v.dtype, v.lanes) for k, v in enumerate(carried)]
 
-    def where(self, condition: Val, this, that, like: list[Val]) -> list[Val]:
-        """What ``this()`` gives where ``condition`` holds, else what ``that()`` does: values of the types of ``like``.
-        A thread runs one of the two."""
-        name, types = self.e.fresh(), ", ".join(v.type for v in like)
-        count = f":{len(like)}" if len(like) > 1 else ""
-        head = f"{name}{count} = scf.if {condition} -> ({types}) {{" if like else f"scf.if {condition} {{"
-        for opening, computed, closing in ((head, this, "} else {"), ("", that, "}")):
-            with self.k.region(opening, closing):
-                found = computed()
-                if like:
-                    self.e.line(f"scf.yield {', '.join(v.name for v in found)} : {types}")
-        return [Val(f"{name}#{k}" if count else name, v.dtype, v.lanes) for k, v in enumerate(like)]
-
     def set_loop(self, env: Env, loop: list[Axis], index: Index) -> None:
         """The env of a loop over merged axes: all of its index is on the innermost one."""
         for axis in loop[:-1]:

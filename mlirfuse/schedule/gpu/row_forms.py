@@ -138,7 +138,7 @@ def in_shared(rows: Rows) -> sz.Size:
         def edge(chunk: Val, state: list[Val]) -> list[Val]:
             """A vector that many threads do not have, if it is the last."""
             assert isinstance(rows, ShiftedRows)
-            return rows.where(rows.has(column(chunk)), lambda: some([chunk], [True], state), lambda: state, state)
+            return k.where(rows.has(column(chunk)), lambda: some([chunk], [True], state), lambda: state, state)
 
         def consts(chunks) -> list[Val]:
             return [e.const(c, rows.index) for c in chunks]
