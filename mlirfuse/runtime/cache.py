@@ -4,13 +4,18 @@ It lies in ``$MLIRFUSE_CACHE_DIR``, else ``$XDG_CACHE_HOME/mlirfuse``, else ``~/
 switches it off. Entries are written to a file of their own and then renamed, so that several processes may write at
 once; each carries a checksum, and a damaged one is removed and built again. Where the folder cannot be written,
 compilation goes on without it.
+
+Entries are native code. So folder and entries have to belong to the user, and nobody else may write to them; a folder
+of which that is not true is not used. An entry is opened once, and what was checked is what runs.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import shutil
+import stat
 import tempfile
 import warnings
 from functools import cache as _once
@@ -65,38 +70,84 @@ def key(kind: str, *parts) -> str:
 
 
 def load(name: str) -> bytes | None:
-    """The entry, or None if it is not there or damaged."""
+    """The entry, or None if it is not there, damaged or cannot be read."""
     global hits, misses
     if not enabled():
         return None
-    path = folder() / name
-    try:
-        data = path.read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
+    body, problem = _read(name)
+    if body is None:
         misses += 1
-        events.report(events.CacheRead(name, None, "is not there"))
-        return None
-    except OSError:  # there is something that cannot be read
-        data = b""
-    checksum, body = data[:32], data[32:]
-    if hashlib.sha256(body).digest() != checksum:
-        _remove(path)
-        misses += 1
-        events.report(events.CacheRead(name, None, "is damaged and was removed"))
+        events.report(events.CacheRead(name, None, problem))
         return None
     hits += 1
     events.report(events.CacheRead(name, body))
     return body
 
 
+def _read(name: str) -> tuple[bytes | None, str]:
+    """An entry's contents, or why there are none."""
+    try:
+        where = _open_folder()
+    except (FileNotFoundError, NotADirectoryError):
+        return None, "is not there"
+    except OSError as error:
+        return None, f"cannot be read: {error.strerror}"
+    if where is None:
+        return None, "is not used: its folder is not the user's alone"
+    try:
+        handle = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=where)
+        with open(handle, "rb") as file:
+            found = os.fstat(handle)
+            if not stat.S_ISREG(found.st_mode):
+                raise OSError(errno.ELOOP, "no file")
+            if not _is_users_own(found):
+                return None, "is not used: it is not the user's alone"
+            data = file.read()
+    except FileNotFoundError:
+        return None, "is not there"
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.EISDIR):  # a link, a folder
+            return None, f"cannot be read: {error.strerror}"  # it may be whole: it stays
+        data = b""
+    finally:
+        os.close(where)
+    checksum, body = data[:32], data[32:]
+    if hashlib.sha256(body).digest() != checksum:
+        _remove(folder() / name)
+        return None, "is damaged and was removed"
+    return body, ""
+
+
+def _is_users_own(found: os.stat_result) -> bool:
+    return found.st_uid == os.geteuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+def _open_folder() -> int | None:
+    """A descriptor of the folder; None where others could have written what lies in it, which is told once."""
+    where = folder()
+    handle = os.open(where, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    if _is_users_own(os.fstat(handle)):
+        return handle
+    os.close(handle)
+    _tell(
+        f"is not used: the folder {where} does not belong to this user alone, and entries are native code; "
+        f"`chmod go-w {where}`, or set MLIRFUSE_CACHE_DIR to a folder that nobody else owns or can write to"
+    )
+    return None
+
+
 def store(name: str, body: bytes) -> None:
-    """Keeps an entry; a folder that cannot be written is told once and otherwise ignored."""
+    """Keeps an entry; a folder that cannot be written or is not the user's alone is told once and otherwise ignored."""
     if not enabled():
         return
     temporary = None
     try:
         where = folder()
-        where.mkdir(parents=True, exist_ok=True)
+        where.mkdir(mode=0o700, parents=True, exist_ok=True)
+        trusted = _open_folder()
+        if trusted is None:
+            return
+        os.close(trusted)
         handle, temporary = tempfile.mkstemp(dir=where, prefix=".writing-")
         with os.fdopen(handle, "wb") as file:
             file.write(hashlib.sha256(body).digest() + body)
@@ -105,7 +156,7 @@ def store(name: str, body: bytes) -> None:
     except OSError as error:
         if temporary is not None:
             _remove(Path(temporary))
-        _tell(str(error))
+        _tell(f"cannot be written ({error}); set MLIRFUSE_CACHE_DIR to a folder that can")
 
 
 def _remove(path: Path) -> None:
@@ -121,7 +172,4 @@ def _remove(path: Path) -> None:
 
 @_once
 def _tell(problem: str) -> None:
-    warnings.warn(
-        f"mlirfuse's compile cache cannot be written ({problem}); set MLIRFUSE_CACHE_DIR to a folder that can",
-        stacklevel=2,
-    )
+    warnings.warn(f"mlirfuse's compile cache {problem}", stacklevel=2)

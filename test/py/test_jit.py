@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import collections
 import copy
+import errno
 import gc
+import io
 import os
 import pathlib
 import pickle
@@ -1318,6 +1320,93 @@ def test_cache_on_a_disk_that_is_full(monkeypatch, fresh_warning):
     with pytest.warns(UserWarning, match="No space left"):
         assert of_the_cache() == (0, 1)
     assert not list(cache.folder().iterdir())
+
+
+def _one_entry():
+    assert of_the_cache() == (0, 1)
+    (entry,) = cache.folder().iterdir()
+    assert of_the_cache() == (1, 0)
+    return entry
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o707, 0o777])
+def test_cache_in_a_folder_that_others_can_write(mode, fresh_warning):
+    """It is off: nothing is read and nothing is written. One warning, which says what to do."""
+    entry = _one_entry()
+    written = entry.stat().st_mtime_ns
+    cache.folder().chmod(mode)
+    with pytest.warns(UserWarning, match="is not used: .* does not belong to this user alone.*chmod go-w") as told:
+        assert of_the_cache() == of_the_cache() == (0, 1)
+    assert len(told) == 1 and entry.stat().st_mtime_ns == written
+    cache.folder().chmod(0o755)
+    assert of_the_cache() == (1, 0)
+
+
+@pytest.mark.parametrize("whose", ["the folder", "the entry"])
+def test_cache_of_another_user(whose, monkeypatch, fresh_warning):
+    entry = _one_entry()
+    theirs = (cache.folder() if whose == "the folder" else entry).stat().st_ino
+    real = os.fstat
+
+    def fstat(handle):
+        found = real(handle)
+        return os.stat_result((*found[:4], os.geteuid() + 1, *found[5:])) if found.st_ino == theirs else found
+
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        monkeypatch.setattr(os, "fstat", fstat)
+        assert of_the_cache() == (0, 1)
+    assert [str(w.message).count("does not belong to this user alone") for w in told] == [1] * (whose == "the folder")
+
+
+@pytest.mark.parametrize("mode", [0o620, 0o602])
+def test_cache_entry_that_others_can_write(mode):
+    entry = _one_entry()
+    entry.chmod(mode)
+    assert cache.load(entry.name) is None and entry.exists()
+    assert of_the_cache() == (0, 1)  # a new one takes its place
+    assert of_the_cache() == (1, 0) and entry.stat().st_mode & 0o777 == 0o600
+
+
+def test_cache_entry_that_is_a_link(tmp_path):
+    """A link is not followed, whatever it leads to."""
+    entry = _one_entry()
+    entry.rename(tmp_path / "elsewhere")
+    entry.symlink_to(tmp_path / "elsewhere")
+    assert cache.load(entry.name) is None and not entry.is_symlink()
+    assert (tmp_path / "elsewhere").exists()
+
+
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EMFILE, errno.ENFILE, errno.EIO, errno.ENOMEM])
+@pytest.mark.parametrize("when", ["opened", "read"])
+def test_cache_entry_that_cannot_be_read_stays(code, when, monkeypatch):
+    entry = _one_entry()
+    name, real = entry.name, os.open
+
+    def fails(path, *args, **kwargs):
+        if path == name and when == "opened":
+            raise OSError(code, os.strerror(code))
+        return real(path, *args, **kwargs)
+
+    class Unreadable(io.FileIO):
+        def read(self, size=-1):
+            raise OSError(code, os.strerror(code))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", fails)
+        if when == "read":
+            patched.setattr(cache, "open", lambda handle, mode: Unreadable(handle), raising=False)
+        assert cache.load(name) is None
+    assert entry.exists() and cache.load(name) is not None
+
+
+def test_cache_folder_is_made_for_the_user_alone():
+    before = os.umask(0)
+    try:
+        entry = _one_entry()
+    finally:
+        os.umask(before)
+    assert cache.folder().stat().st_mode & 0o777 == 0o700 and entry.stat().st_mode & 0o777 == 0o600
 
 
 def test_cache_switched_off(monkeypatch):
