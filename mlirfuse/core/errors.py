@@ -66,9 +66,9 @@ def located(message: str, where: tuple[str, int] | None) -> str:
 _PACKAGE = str(Path(__file__).resolve().parent.parent)
 
 
-def warn(message: str) -> None:
-    """A UserWarning at the line that called this package, or the Python that it wrote for a host program."""
+def warn(message: str, category: type[Warning] = UserWarning) -> None:
+    """A warning at the line that called this package, or the Python that it wrote for a host program."""
     frame, level = sys._getframe(1), 2
     while frame.f_back is not None and frame.f_code.co_filename.startswith((_PACKAGE, "<host program")):
         frame, level = frame.f_back, level + 1
-    warnings.warn(message, stacklevel=level)
+    warnings.warn(message, category, stacklevel=level)

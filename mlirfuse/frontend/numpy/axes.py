@@ -44,6 +44,14 @@ def axes_of(axis: Any, rank: int) -> tuple[int, ...] | None:
     return (axis_of(axis, rank),)
 
 
+def reduced_axes(axis: Any, rank: int) -> tuple[int, ...] | None:
+    """As :func:`axes_of`, for a reduction that takes 0 and -1 as the axis of an array of rank 0, as NumPy's ufuncs
+    do."""
+    if rank == 0 and not isinstance(axis, (tuple, list, type(None))) and operator.index(axis) in (0, -1):
+        return ()
+    return axes_of(axis, rank)
+
+
 def size_of(t, n) -> Size:
     """An extent or an index as a size."""
     if n.__class__ is int:
@@ -55,7 +63,7 @@ def size_of(t, n) -> Size:
 
 def shape_of(t, shape) -> tuple[Size, ...]:
     """A shape as users give it."""
-    if isinstance(shape, (tuple, list)):
+    if isinstance(shape, (tuple, list, range)):
         return tuple([size_of(t, n) for n in shape])
     if isinstance(shape, np.ndarray):
         return tuple(int(n) for n in shape.reshape(-1))

@@ -64,7 +64,13 @@ class TracedKind(Kind):
         """Whether the function returns the graph's only result as it is."""
         outs, graph = self.traced.outs, self.traced.graph
         alone = len(outs) == 1 and self.traced.out_tree.kind == "leaf" and len(graph.returns) == 1
-        return alone and outs[0].kind == "result" and outs[0].scalar is None
+        return (
+            alone
+            and outs[0].kind == "result"
+            and outs[0].scalar is None
+            and not outs[0].read_only
+            and not self.traced.warnings
+        )
 
     def finisher(self, env: dict[str, int]) -> Callable[[list], Any] | None:
         if self._simple:
@@ -73,10 +79,15 @@ class TracedKind(Kind):
         place = {leaf: len(traced.graph.returns) + k for k, leaf in enumerate(self.own)}
 
         def finish(results: list) -> Any:
+            for message in traced.warnings:
+                warn(message, RuntimeWarning)
             out = []
             for o in traced.outs:
                 if o.kind == "result":
-                    out.append(_number(results[o.index], o.scalar))
+                    result = _number(results[o.index], o.scalar)
+                    if o.read_only and isinstance(result, np.ndarray):
+                        result.flags.writeable = False
+                    out.append(result)
                 elif o.kind == "argument":
                     out.append(_number(results[place[o.index]], o.scalar))
                 else:

@@ -62,6 +62,7 @@ class Trace:
         self.layouts: list[Layout | None] = []
         self.scalars: set[int] = set()
         self.captured: dict[int, tuple[Any, TracedArray, tuple]] = {}
+        self.warnings: dict[str, None] = {}  # that each call gives, as NumPy does
         self.random_ops = 0  # that draw without a seed
         self.alive: list = []  # arrays whose ids are keys of `captured`
         self.device = "cpu"

@@ -23,13 +23,14 @@ class Out:
     ``kind`` "result": the graph's result ``index``; "argument": the caller's own object at leaf ``index``; "size": the
     size ``value``, an int; "constant": the object ``value``; "outside":
     what is now where the :class:`Captured` ``value`` was. ``scalar``: np.generic, int, float, bool or complex where
-    NumPy would return a number of that kind and not an array.
+    NumPy would return a number of that kind and not an array. ``read_only``: NumPy lets nobody write into the result.
     """
 
     kind: str
     index: int = -1
     value: Any = None
     scalar: type | None = None
+    read_only: bool = False
 
     def made(self, sizes: dict[str, int]):
         """A leaf that is neither a result nor an argument. Arrays that the function makes are new in each call."""
@@ -54,7 +55,7 @@ class Traced:
     ``arg_leaves``: the leaf of each of the graph's arguments; after them come those of ``captured``. ``mutated``: leaf
     position to the graph's result with its new value. ``scope``: (dict or cell, key, value) for the numbers and strings
     that the function reads from around it, which are constants in the trace, and for arrays that others were computed
-    from before they met a traced one; :meth:`scope_holds` checks it.
+    from before they met a traced one; :meth:`scope_holds` checks it. ``warnings``: RuntimeWarnings of each call.
     """
 
     graph: Graph
@@ -70,6 +71,7 @@ class Traced:
     scalar_ranges: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     index_ranges: dict[int, list[tuple[Size, Size]]] = field(default_factory=dict)
     scope: list[tuple[Any, str, Any]] = field(default_factory=list)
+    warnings: tuple[str, ...] = ()
 
     def scope_holds(self) -> bool:
         """Whether what the function read from around it is there still."""

@@ -30,6 +30,7 @@ from mlirfuse.frontend.numpy.trace_state import Trace, in_progress
 from mlirfuse.frontend.numpy.traced import Out, Traced
 from mlirfuse.frontend.numpy.traced_array import Buffer, TracedArray
 from mlirfuse.frontend.numpy.traced_scalar import LeafArray, LeafScalar
+from mlirfuse.frontend.numpy.views import Broadcast, Diagonal, ReadOnly, Reshape
 from mlirfuse.ir.graph import Graph, Layout, Value, walk
 from mlirfuse.ir.ops import map_sizes
 from mlirfuse.runtime.signature import ArgSpec, Static
@@ -121,7 +122,7 @@ def trace(fn, leaves, tree: trees.Tree, name: str | None = None, aliases: dict[i
                 ):  # new memory in NumPy: flatten, np.tile(x, 1)
                     value = t.emit("copy", value)
                 where[id(x)] = add(value, True)
-            outs.append(Out("result", where[id(x)], scalar=_number_type(x)))
+            outs.append(Out("result", where[id(x)], scalar=_number_type(x), read_only=_is_read_only(x)))
         elif isinstance(x, SymInt):
             size = t.canonical(x.size)
             outs.append(
@@ -163,6 +164,7 @@ def trace(fn, leaves, tree: trees.Tree, name: str | None = None, aliases: dict[i
         {k: sorted(v) for k, v in t.scalar_ranges.items()},
         t.index_ranges,
         scope_of(t, {id(o.value.array) for o in outs if o.kind == "outside"}),
+        tuple(t.warnings),
     )
 
 
@@ -237,6 +239,14 @@ def _in_argument(value: Value) -> bool:
     while value.op is not None and value.op.row.view:
         value = value.op.operands[0]
     return value.op is None
+
+
+def _is_read_only(x: TracedArray) -> bool:
+    """Whether NumPy lets nobody write into the array. What it reshapes of repeated elements is a copy."""
+    found = False
+    for step in x._path:
+        found = isinstance(step, (Broadcast, Diagonal, ReadOnly)) or (found and not isinstance(step, Reshape))
+    return found
 
 
 def _number_type(x: TracedArray) -> type | None:

@@ -33,7 +33,7 @@ def take(a, indices, axis=None, out=None, mode="raise"):
     if number and mode == "raise":
         return into_out(wrap(t, x[(slice(None),) * axis + (indices,)].value), out, "take")
     if isinstance(indices, (tuple, list, np.ndarray)) and not contains_traced(indices) and mode == "raise":
-        index = positions_of(t, np.asarray(indices), extent)
+        index = positions_of(t, indices if isinstance(indices, list) and not indices else np.asarray(indices), extent)
     else:
         index = positions_of(t, asarray(indices), extent)
     value = value_of(t, index, dt.i64) if mode == "wrap" else index.value

@@ -87,8 +87,8 @@ def _reshape_method(self, *shape, order="C", copy=None):
 
 @_method("transpose")
 def _transpose_method(self, *axes):
-    if len(axes) == 1 and (axes[0] is None or isinstance(axes[0], (tuple, list))):
-        return transpose(self, axes[0] or None)
+    if len(axes) == 1 and not isinstance(axes[0], (int, np.integer)):
+        return transpose(self, axes[0])
     return transpose(self, axes or None)
 
 

@@ -7,7 +7,7 @@ import operator
 import numpy as np
 
 from mlirfuse.core.errors import UnsupportedError
-from mlirfuse.frontend.numpy.axes import axes_of
+from mlirfuse.frontend.numpy.axes import axes_of, reduced_axes
 from mlirfuse.frontend.numpy.broadcasting import aligned
 from mlirfuse.frontend.numpy.functions.arguments import refuse
 from mlirfuse.frontend.numpy.functions.creation import full, full_like
@@ -22,10 +22,12 @@ from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.dtypes import DType
 
+_NO_UFUNCS = {"mean", "var", "std"}  # which refuse an axis of an array of rank 0
+
 
 def reduce_axes(x, row: str, axis=None, keepdims=False, to: DType | None = None, **attrs) -> TracedArray:
     t = x._trace
-    axes = axes_of(axis, x.ndim)
+    axes = axes_of(axis, x.ndim) if row in _NO_UFUNCS else reduced_axes(axis, x.ndim)
     keepdims = False if keepdims is np._NoValue else bool(keepdims)
     value = value_of(t, x, to or x._value.dtype)
     return wrap(t, t.emit(row, value, axes=axes, keepdims=keepdims, **attrs))
@@ -88,7 +90,7 @@ def _extreme(name: str, row: str, ufunc, a, axis, out, keepdims, initial, where_
                 "mask one has to specify 'initial'",
             )
         x = _selected(x, where_, initial, x._value.dtype)
-    axes = axes_of(axis, x.ndim)
+    axes = reduced_axes(axis, x.ndim)
     if initial is np._NoValue and any(n == 0 for k, n in enumerate(t.shape(x._value)) if axes is None or k in axes):
         fail(ValueError, f"zero-size array to reduction operation {ufunc.__name__} which has no identity")
     if initial is not np._NoValue and any(n == 0 for n in t.shape(x._value)):
@@ -133,6 +135,12 @@ def float_type(x, dtype=None) -> DType:
     return x._value.dtype if x._value.dtype.is_float else dt.f64
 
 
+def warn_of_nothing(x, axes) -> None:
+    """NumPy's warning where no elements are averaged; calls give it."""
+    if any(n == 0 for k, n in enumerate(x._trace.shape(x._value)) if axes is None or k in axes):
+        x._trace.warnings["Mean of empty slice"] = None
+
+
 @implements(np.mean)
 def mean(a, axis=None, dtype=None, out=None, keepdims=False, where=True):
     x = asarray(a)
@@ -145,7 +153,9 @@ def mean(a, axis=None, dtype=None, out=None, keepdims=False, where=True):
     if where is not True and where is not np._NoValue:
         count = sum(broadcast_to(asarray(where, bool), x.shape), axis, to, keepdims=keepdims)
         return into_out(sum(x, axis, to, keepdims=keepdims, where=where) / count, out, "mean")
-    return into_out(reduce_axes(x, "mean", axis, keepdims, to), out, "mean")
+    result = reduce_axes(x, "mean", axis, keepdims, to)
+    warn_of_nothing(x, axes_of(axis, x.ndim))
+    return into_out(result, out, "mean")
 
 
 def _variance(row: str, a, axis, dtype, out, ddof, keepdims, where_, mean_, correction):
@@ -173,11 +183,11 @@ def std(
 
 def _argument(row: str, a, axis, out, keepdims):
     x = asarray(a)
-    t = x._trace
-    axes = axes_of(axis, x.ndim)
-    if any(n == 0 for k, n in enumerate(t.shape(x._value)) if axes is None or k in axes):
+    axis = None if axis is None else operator.index(axis)
+    axes = reduced_axes(axis, x.ndim)
+    if any(n == 0 for k, n in enumerate(x._trace.shape(x._value)) if axes is None or k in axes):
         fail(ValueError, f"attempt to get {row} of an empty sequence")
-    return into_out(reduce_axes(x, row, None if axis is None else operator.index(axis), keepdims), out, row)
+    return into_out(reduce_axes(x, row, axis if x.ndim else None, keepdims), out, row)
 
 
 @implements(np.argmax)

@@ -13,13 +13,20 @@ from mlirfuse.frontend.numpy.promotion import dtype_of
 from mlirfuse.frontend.numpy.registry import METHODS, implements
 from mlirfuse.frontend.numpy.traced_array import TracedArray
 from mlirfuse.frontend.numpy.ufuncs import into_out
+from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.dtypes import DType
 
 
-def _scan(row: str, a, axis, to: DType | None, out):
+def _flat(a, axis):
+    """The array and the axis that NumPy scans or sorts by: a flat one where there is no axis, or no rank."""
     x = asarray(a)
     if axis is None:
-        x, axis = reshape(x, -1), 0
+        return reshape(x, -1), 0
+    return (x, axis) if x.ndim else (reshape(x, -1), axis)
+
+
+def _scan(row: str, a, axis, to: DType | None, out):
+    x, axis = _flat(a, axis)
     t = x._trace
     value = t.emit(row, value_of(t, x, to or x._value.dtype), axis=axis_of(axis, x.ndim))
     return into_out(TracedArray(t, value), out, row)
@@ -60,9 +67,7 @@ METHODS[np.minimum, "accumulate"] = _scan_method("cummin")
 
 @implements(np.argsort)
 def argsort(a, axis=-1, kind=None, order=None, *, stable=None):
-    x = asarray(a)
-    if axis is None:
-        x, axis = reshape(x, -1), 0
+    x, axis = _flat(a, axis)
     return TracedArray(x._trace, x._trace.emit("argsort", x.value, axis=axis_of(axis, x.ndim)))
 
 
@@ -71,6 +76,7 @@ def sort(a, axis=-1, kind=None, order=None, *, stable=None):
     x = asarray(a)
     if axis is None:
         x, axis = reshape(x, -1), 0
+    axis = axis_of(axis, x.ndim)
     return np.take_along_axis(x, argsort(x, axis), axis)
 
 
@@ -79,8 +85,9 @@ def median(a, axis=None, out=None, overwrite_input=False, keepdims=False):
     x = asarray(a)
     axes = tuple(range(x.ndim)) if axis is None else axes_of(axis, x.ndim)
     kept = [k for k in range(x.ndim) if k not in axes]
-    flat = reshape(transpose(x, (*kept, *axes)), (*tuple(x.shape[k] for k in kept), -1))
-    if not flat._trace.decide(flat._trace.shape(flat._value)[-1], ">", 0):
+    count = sz.product(x._value.shape[k] for k in axes)
+    flat = reshape(transpose(x, (*kept, *axes)), (*tuple(x.shape[k] for k in kept), x._trace.sym(count)))
+    if not flat._trace.decide(count, ">", 0):
         return into_out(mean(x, axis, keepdims=keepdims), out, "median")
     ordered = sort(flat, -1)
     n = ordered.shape[-1]

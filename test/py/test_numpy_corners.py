@@ -1,0 +1,162 @@
+"""Corners of NumPy's functions, each beside NumPy: empty arrays, arrays of rank 0, positions that are not there,
+results that nobody may write into."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+
+import mlirfuse
+
+EMPTY, FLAT, NUMBER = (
+    np.zeros((0, 3), np.float32),
+    np.arange(6, dtype=np.float32).reshape(2, 3),
+    np.array(3, np.float32),
+)
+SOLID = np.arange(24.0).reshape(2, 3, 4)
+
+
+def outcome(function, arguments):
+    """What a call gives, in words that compare: its result with all that shows of it, or its error; its warnings."""
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        try:
+            result = function(*[np.copy(a) if isinstance(a, np.ndarray) else a for a in arguments])
+            writable = isinstance(result, np.ndarray) and result.flags.writeable
+            found = (type(result), result.dtype, result.shape, writable, np.asarray(result).tolist())
+        except Exception as error:
+            found = type(error), str(error).split("\n")[0].removeprefix("axis: ")  # ours go on with the user's line
+    # NumPy's own division warns as well.
+    return found, [(w.category, str(w.message)) for w in told if "invalid value" not in str(w.message)]
+
+
+def check(function, *arguments):
+    compiled = mlirfuse.jit(function, fallback=False)
+    for _ in range(2):
+        np.testing.assert_equal(outcome(compiled, arguments), outcome(function, arguments))
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("x", [EMPTY, FLAT], ids=["empty", "full"])
+@pytest.mark.parametrize("where", [[], np.array([], int)], ids=["list", "array"])
+def test_nothing_is_taken(x, axis, where):
+    check(lambda x: np.take(x, where, axis=axis), x)
+
+
+def test_axes_are_any_sequence():
+    check(lambda x: x.transpose(range(3)), SOLID)
+    check(lambda x: x.transpose(range(2, -1, -1)), SOLID)
+    check(lambda x: x.transpose(np.array([1, 2, 0])), SOLID)
+    check(lambda x: x.transpose([1, 0, 2]), SOLID)
+    check(lambda x: x.transpose(None), SOLID)
+    check(lambda x: np.transpose(x, range(1, 4)), SOLID)  # an AxisError
+    check(lambda x: x.reshape(range(2, 5)), SOLID)
+
+
+def unused_number(x, k):
+    x[k]
+    return x + 1
+
+
+def unused_take(x, k):
+    np.take(x, k, axis=1)
+    return x + 1
+
+
+def unused_constant(x, k):
+    x[:, 2]
+    np.take(x, [1, 2], axis=1)
+    return x + k
+
+
+@pytest.mark.parametrize("function", [unused_number, unused_take, unused_constant])
+def test_positions_that_are_not_there(function):
+    """An error whether what is read is used or not, in the first call and in later ones of the same kind."""
+    compiled = mlirfuse.jit(function, fallback=False)
+    wide, narrow = np.ones((4, 4), np.float32), np.ones((2, 2), np.float32)
+    for x, k in [(wide, 1), (narrow, 1), (wide, 3), (narrow, 3), (wide, 9), (narrow, -2), (narrow, -3), (wide, -3)]:
+        found, want = outcome(compiled, (x, k))[0], outcome(function, (x, k))[0]
+        assert found[0] is want[0], (x.shape, k, found)
+
+
+@pytest.mark.parametrize("axis", [-1, 0, 1, None])
+@pytest.mark.parametrize("name", ["argsort", "sort", "cumsum", "cumprod"])
+def test_sorts_and_scans_of_a_number(name, axis):
+    if (name, axis) != ("cumsum", 1) and (name, axis) != ("cumprod", 1):  # NumPy's error counts a dimension more
+        check(lambda x: getattr(np, name)(x, axis=axis), NUMBER)
+
+
+REDUCTIONS = (
+    "sum prod max min any all argmax argmin mean var std ptp median average count_nonzero "
+    "nansum nanprod nanmax nanmin nanmean"
+)
+
+
+@pytest.mark.parametrize("name", REDUCTIONS.split())
+def test_reductions_of_a_number(name):
+    """NumPy's ufuncs take 0 and -1 as the axis of an array of rank 0, its means do not."""
+    for axis in (0, -1, (), None, (0,)):
+        if name not in ("argmax", "argmin") or not isinstance(axis, tuple):
+            check(lambda x, axis=axis: getattr(np, name)(x, axis=axis), NUMBER)
+    compiled = mlirfuse.jit(lambda x: getattr(np, name)(x, axis=1), fallback=False)
+    with pytest.raises(np.exceptions.AxisError, match="axis 1 is out of bounds"):
+        compiled(NUMBER)
+
+
+def test_reductions_of_a_number_as_methods():
+    check(lambda x: x.sum(0), NUMBER)
+    check(lambda x: x.max(axis=-1), NUMBER)
+    check(lambda x: x.sum(axis=0, keepdims=True), NUMBER)
+    check(lambda x: np.add.reduce(x), NUMBER)
+    check(lambda x: np.maximum.reduce(x, axis=-1), NUMBER)
+    check(lambda x: x.argmax(axis=()), NUMBER)  # a TypeError
+
+
+@pytest.mark.parametrize("function", [np.median, np.mean])
+@pytest.mark.parametrize("axis", [0, 1, None])
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0), (2, 3)])
+def test_the_middle_of_nothing(function, axis, shape):
+    """NaN and NumPy's warning, at every call."""
+    check(lambda x: function(x, axis=axis), np.ones(shape, np.float32))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: np.broadcast_to(x, (4, 2, 3)),
+        lambda x: np.broadcast_to(x, (2, 3)),
+        lambda x: np.broadcast_to(x + 1, (4, 2, 3)),
+        lambda x: np.broadcast_to(x, (4, 2, 3))[0],
+        lambda x: np.broadcast_to(x, (4, 2, 3)).T,
+        lambda x: np.broadcast_to(x, (4, 2, 3)).reshape(8, 3),
+        lambda x: np.broadcast_to(x, (4, 2, 3)) + 1,
+        lambda x: np.broadcast_to(x, (4, 2, 3)).copy(),
+        lambda x: np.diagonal(x),
+        lambda x: x[0],
+    ],
+)
+def test_who_may_write_into_a_result(function):
+    check(function, FLAT)
+
+
+def test_a_broadcast_result_beside_another():
+    x = FLAT.copy()
+    repeated, other = mlirfuse.jit(lambda x: (np.broadcast_to(x, (4, 2, 3)), x * 2), fallback=False)(x)
+    assert not repeated.flags.writeable and other.flags.writeable and x.flags.writeable
+
+
+def raises_midway(x):
+    x += 1
+    if x.shape[0] == 2:
+        raise RuntimeError("no")
+    return x[9]
+
+
+@pytest.mark.parametrize("rows, error", [(2, RuntimeError), (3, IndexError)])
+def test_what_raises_midway_leaves_its_arguments_untouched(rows, error):
+    x = np.zeros((rows, 2))
+    with pytest.raises(error):
+        mlirfuse.jit(raises_midway, fallback=False)(x)
+    assert not x.any()
