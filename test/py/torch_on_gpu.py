@@ -101,6 +101,48 @@ def test_streams():
     assert error(found, wanted) < 1e-6
 
 
+def test_streams_and_cuda_graphs():
+    """A recorded model on two streams in turns, each waiting for the other."""
+    model, streams = Encoder().cuda(), [torch.cuda.Stream() for _ in range(2)]
+    batch = words()
+    wanted = gradients(copy.deepcopy(model), *batch)
+    run = compiled(model, mode="reduce-overhead")
+    for k in range(8):
+        stream = streams[k % 2]
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            found = gradients(run, *batch)
+        torch.cuda.current_stream().wait_stream(stream)
+        assert error(found, wanted) < 1e-5
+
+
+@pytest.mark.parametrize("mode", [None, "reduce-overhead"])
+def test_out_of_memory_and_on(mode):
+    """A call that needs more memory than there is raises torch's error; the next, smaller one is right, and what the
+    failed one held is free."""
+    w = torch.randn(256, 256, device="cuda") / 16
+    f = lambda x: ((x.tanh() @ w).relu() * 2).softmax(-1) + x  # noqa: E731
+    run = compiled(f, dynamic=True, mode=mode)
+    small, large = torch.randn(64, 256, device="cuda"), torch.randn(1 << 18, 256, device="cuda")  # 256 MB
+    for _ in range(4):
+        run(small)
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_allocated()
+    total = torch.cuda.get_device_properties(0).total_memory
+    try:
+        torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + (300 << 20)) / total)
+        for _ in range(2):
+            with pytest.raises(torch.OutOfMemoryError):
+                run(large)
+            torch.cuda.synchronize()
+            assert torch.cuda.memory_allocated() - before < 16 << 20
+            torch.testing.assert_close(run(small), f(small), rtol=1e-4, atol=1e-5)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    torch.testing.assert_close(run(large), f(large), rtol=1e-4, atol=1e-5)
+
+
 def test_new_sizes_compile_nothing():
     model = Encoder(layers=1).cuda()
     run = compiled(model, dynamic=True)

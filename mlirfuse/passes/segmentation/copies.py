@@ -30,7 +30,7 @@ class Copies:
 
     def _copies_for_readers(self, value: Value, part: Part) -> bool:
         cone = self._cheap_ops(value, part)
-        if cone is None:
+        if cone is None or self._holds_together(value, part):
             return False
         inside = {op.result for op in cone}
         sources = [v for v in dict.fromkeys(v for op in cone for v in op.operands) if v not in inside]
@@ -64,6 +64,15 @@ class Copies:
                 elif v in self.parts.written:
                     return None
         return sorted(found, key=self.parts.order.__getitem__)
+
+    def _holds_together(self, value: Value, part: Part) -> bool:
+        """Whether ``part``'s other results run over axes of one domain only as ``value``'s has them all."""
+        if part.reduced or part.rows:
+            return False
+        mine = self.parts.axis_mask(value)
+        others = [mask for mask, count in part.masks.items() if count > (mask == mine)]
+        widest = max(others, key=int.bit_count, default=0)
+        return any(mask & ~widest for mask in others)
 
     def _copy(self, cone: list[Op], value: Value, part: Part, reader: Part) -> None:
         """Gives ``reader`` its own ``value``."""

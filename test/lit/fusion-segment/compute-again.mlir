@@ -128,3 +128,18 @@ func.func @asked(%x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}) -> (tensor<?
   %3 = "fusion.sum"(%1) {axes = [1]} : (tensor<?x?xf32>) -> tensor<?xf32>
   return %2, %3 : tensor<?xf32>, tensor<?xf32>
 }
+
+// Copies for readers would leave results over axes of which none has all: %e, which has, is stored.
+// CHECK-LABEL: func.func @holds_together(
+// CHECK: "fusion.broadcast_in_dim"
+// CHECK-NOT: fusion.broadcast_in_dim
+// CHECK: return
+func.func @holds_together(%p: tensor<8xf32>) -> (tensor<8xf32>, tensor<4x1xf32>, tensor<4x7xf32>) {
+  %a = "fusion.neg"(%p) : (tensor<8xf32>) -> tensor<8xf32>
+  %e = "fusion.broadcast_in_dim"(%a) {shape = [4, 8], dims = [1]} : (tensor<8xf32>) -> tensor<4x8xf32>
+  %f = "fusion.slice"(%e) {start = [0, 0], size = [4, 1], step = [1, 1]} : (tensor<4x8xf32>) -> tensor<4x1xf32>
+  %g = "fusion.neg"(%f) : (tensor<4x1xf32>) -> tensor<4x1xf32>
+  %h = "fusion.slice"(%e) {start = [0, 1], size = [4, 7], step = [1, 1]} : (tensor<4x8xf32>) -> tensor<4x7xf32>
+  %i = "fusion.neg"(%h) : (tensor<4x7xf32>) -> tensor<4x7xf32>
+  return %a, %g, %i : tensor<8xf32>, tensor<4x1xf32>, tensor<4x7xf32>
+}
