@@ -82,8 +82,7 @@ class _Config(types.ModuleType):
         changed = getattr(self, name) != value
         super().__setattr__(name, value)
         if changed:
-            for listener in list(_listeners):
-                listener.switched()
+            look_up_anew()
 
 
 sys.modules[__name__].__class__ = _Config
@@ -92,6 +91,12 @@ sys.modules[__name__].__class__ = _Config
 def listen(listener) -> None:
     """Calls ``listener.switched()`` after each change of a switch, for as long as the object lives."""
     _listeners.add(listener)
+
+
+def look_up_anew() -> None:
+    """Has every call find again what runs it, as after a change of a switch."""
+    for listener in list(_listeners):
+        listener.switched()
 
 
 def enabled_for(device: str) -> bool:

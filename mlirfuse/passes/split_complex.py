@@ -8,9 +8,9 @@ from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import ops as table
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.builder import Builder
+from mlirfuse.ir.complex_functions import FUNCTIONS, Pair, RealOps
 from mlirfuse.ir.graph import Graph, Layout, Op, Value
 from mlirfuse.passes.base import Pass, PassError, register
-from mlirfuse.passes.complex_functions import FUNCTIONS, Pair, RealOps
 
 
 @register
@@ -19,7 +19,8 @@ class SplitComplex(Pass):
 
     A complex argument becomes two, marked ``fusion.part = "re"`` and ``"im"``: its memory reinterpreted as real tensors
     with doubled strides, the second starting one real number later. A complex result becomes two likewise. Division
-    scales by the larger part of the divisor (Smith 1962) and ``abs`` is ``hypot``, so that no square overflows.
+    scales by the larger part of the divisor (Smith 1962) and ``abs`` is ``hypot``, so that no square overflows. A call
+    takes and gives each complex tensor as two.
 
     Before::
 
@@ -155,6 +156,16 @@ class _Split:
             out = self.b.op(op.name, *operands, **{k: op.attrs[k] for k in table.TABLE[op.name].attrs})
             made.append(out if isinstance(out, list) else [out])
         return list(zip(*made))
+
+    def _call(self, op, *operands):
+        """The call with each complex operand and result as two: the front end's function takes and gives them so."""
+        given = [p for v in operands for p in (self.pair(v) if v.dtype.kind == "c" else (self.new.get(v, v),))]
+        types = [(d.real, d.real) if d.kind == "c" else (d,) for d in op.attrs["dtypes"]]
+        shapes = [s for t, s in zip(types, op.attrs["shapes"]) for _ in t]
+        attrs = op.attrs | {"dtypes": tuple(d for t in types for d in t), "shapes": tuple(shapes)}
+        made = self.b.op("call", *given, **{key: attrs[key] for key in op.row.attrs})
+        parts = iter(made if isinstance(made, list) else [made])
+        return [tuple(next(parts) for _ in t) if len(t) == 2 else next(parts) for t in types]
 
     def _constant(self, op):
         real = op.result.dtype.real

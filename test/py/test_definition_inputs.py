@@ -91,6 +91,7 @@ COMPLEX_TOO = {
         "eq",
         "ne",
         "sum",
+        "prod",
         "mean",
         "var",
         "set",

@@ -108,6 +108,9 @@ def test_a_cpu_scalar_beside_cuda_tensors():
         torch.testing.assert_close(fd.execute([x, torch.tensor(number)])[0], x * number)
     with pytest.raises(InputError, match="CPU scalar tensor"):
         fd.execute([x, s.cuda()])
+    alone = define(lambda fd, x, s: [fd.ops.neg(x), fd.ops.add(s, s)], x, s)
+    with pytest.raises(InputError, match=r"test_gpu_definition.py:\d+: KernelExecutor does not support the Fusion"):
+        alone.execute([x, s])
     with pytest.raises(InputError, match="several devices"):
         define(lambda fd, a, b: [fd.ops.add(a, b)], x, x).execute([x, x.cpu()])
 

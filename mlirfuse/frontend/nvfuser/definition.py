@@ -28,6 +28,7 @@ from mlirfuse.frontend.nvfuser.values import (
 )
 from mlirfuse.inspect.explain import Explanation
 from mlirfuse.ir.graph import Graph
+from mlirfuse.schedule.program import Schedules
 
 
 class FusionDefinition(Recorder):
@@ -40,10 +41,22 @@ class FusionDefinition(Recorder):
 
     A subclass may define ``definition(self)`` instead. ``FusionDefinition(fusion)`` writes into a :class:`Fusion` (the
     older API).
+
+    ``schedule``: parameters of some segments' schedules, instead of those that the model chooses, as for
+    :func:`mlirfuse.jit`: ``FusionDefinition(schedule={0: {"split": 4}})``. A call raises :class:`ScheduleError` where
+    one is not possible for its sizes.
     """
 
-    def __init__(self, fusion: Fusion | int | None = None, max_length: int = 1 << 20, *_unused, **_unused_options):
+    def __init__(
+        self,
+        fusion: Fusion | int | None = None,
+        max_length: int = 1 << 20,
+        *_unused,
+        schedule: Schedules = None,
+        **_unused_options,
+    ):
         super().__init__(max_length)
+        self.schedules = schedule
         self._target = fusion if isinstance(fusion, Fusion) else None
         self._defined = False
         self._program: Program | None = None
@@ -107,10 +120,15 @@ class FusionDefinition(Recorder):
         """Runs the fusion on ``inputs`` (tensors, arrays, numbers, lists of numbers for vectors) and returns its
         outputs in a list.
 
-        ``device`` says where to run a fusion that has no tensor inputs. The options that choose among nvFuser's own
-        schedulers are taken and have no effect.
+        ``device`` says where to run a fusion that has no tensor inputs. ``override_user_schedule`` leaves out a
+        ``schedule`` method of a subclass, which cannot be run: without it, there must be none. The options that choose
+        among nvFuser's own schedulers are taken and have no effect.
         """
         program = self._finished()
+        if type(self).schedule is not FusionDefinition.schedule and not override_user_schedule:
+            code = type(self).schedule.__code__
+            where = at_line((code.co_filename, code.co_firstlineno))
+            raise DefinitionError(where + no_manual_schedule("schedule(self)"))
         if save_repro_inputs:
             self._reproducers = [printing.input_text(v) for v in inputs]
         if print_repro:

@@ -91,11 +91,11 @@ class DefinitionSource(Source):
         assert isinstance(call, BoundCall)
         planned, graph = call.planned, call.planned.graph.copy()
         where = list(range(len(graph.args)))
-        written = frozenset(graph.aliases.values())
+        written, schedules = frozenset(graph.aliases.values()), self.program.definition.schedules
         if is_split(graph):
             split = Split(graph)
-            return SplitKind(graph, where, mutated=written, planned=planned, split=split)
-        return BoundKind(graph, where, mutated=written, planned=planned)
+            return SplitKind(graph, where, mutated=written, planned=planned, split=split, schedules=schedules)
+        return BoundKind(graph, where, mutated=written, planned=planned, schedules=schedules)
 
     def plainly(self, call: Call) -> list:
         assert isinstance(call, BoundCall)

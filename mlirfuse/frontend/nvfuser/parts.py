@@ -77,6 +77,9 @@ class Split:
             if table.TABLE[op.name].calls and any(v.dtype.kind == "n" for v in op.operands):
                 types = tuple(v.dtype if v.dtype.kind == "n" else None for v in op.operands)
                 op.attrs["function"] = functools.partial(_called_with_floats, op.attrs["function"], types)
+            given, made = ([v.dtype.kind == "c" for v in values] for values in (op.operands, op.results))
+            if table.TABLE[op.name].calls and any(given + made):
+                op.attrs["function"] = functools.partial(_called_on_parts, op.attrs["function"], given)
         run_pipeline([graph], pipelines.to_real_tensors())
         for position, index in written:
             value = self.made[index]
@@ -128,6 +131,26 @@ def _part(array, part: str | None):
 def _called_with_floats(function: Callable[..., list], types: tuple[DType | None, ...], *operands) -> list:
     """A library's call, where what is compiled has bytes for floats of a byte."""
     return function(*map(_typed, operands, types))
+
+
+def _called_on_parts(function: Callable[..., list], pairs: list[bool], *operands) -> list:
+    """A library's call, where what is compiled has two real tensors for each complex one. ``pairs``: which of the
+    function's operands are complex."""
+    parts = iter(operands)
+    out: list = []
+    for array in function(*(_joined(next(parts), next(parts)) if pair else next(parts) for pair in pairs)):
+        complex_ = array.is_complex() if arrays.framework(array) == "torch" else array.dtype.kind == "c"
+        out += [_part(array, part) for part in ("re", "im")] if complex_ else [array]
+    return out
+
+
+def _joined(real, imaginary):
+    """The complex array of these parts."""
+    if arrays.framework(real) == "torch":
+        return sys.modules["torch"].complex(real, imaginary)
+    out = np.empty(real.shape, np.result_type(real.dtype, np.complex64))
+    out.real, out.imag = real, imaginary
+    return out
 
 
 def _typed(array, dtype: DType | None):

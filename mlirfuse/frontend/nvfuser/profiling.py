@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from mlirfuse.core import counters
+from mlirfuse.core import events
+from mlirfuse.inspect import timing
 from mlirfuse.inspect.explain import Explanation
 from mlirfuse.runtime import arrays
 
@@ -20,46 +23,55 @@ NAN = math.nan
 
 @dataclass
 class KernelProfile:
-    """One segment of a call. Bytes are those of its inputs and outputs; what is not measured is NaN: the time of one of
-    several kernels."""
+    """One segment of a call, by its number. Bytes are those of its inputs and outputs; ``time_ms`` is that of all of
+    its launches; ``threads`` says how many blocks, threads or tasks they get. ``peak_bandwidth_gbs`` is the memory's,
+    NaN where the device does not tell it."""
 
     name: str
     segment_id: int
     scheduler: str
     input_bytes: int
     output_bytes: int
-    time_ms: float = NAN
+    time_ms: float
+    threads: str
+    peak_bandwidth_gbs: float = NAN
 
     @property
     def effective_bandwidth_gbs(self) -> float:
         """Bytes over time, in 10^9 bytes a second."""
-        return (self.input_bytes + self.output_bytes) / self.time_ms / 1e6 if self.time_ms else NAN
+        return _rate(self.input_bytes + self.output_bytes, self.time_ms)
+
+    @property
+    def percentage_peak_bandwidth(self) -> float:
+        """The effective bandwidth as hundredths of the peak."""
+        return 100 * self.effective_bandwidth_gbs / self.peak_bandwidth_gbs
 
 
 @dataclass
 class FusionProfile:
-    """A call. Times are in milliseconds: ``host_time_ms`` from its beginning to its return, ``compile_time_ms`` the
-    same where something was compiled in it, else 0, ``kernel_time_ms`` until the device was done; ``segments`` counts
-    kernels and ops of a library."""
+    """A call. Times are in milliseconds: ``host_time_ms`` from its beginning to its return, ``compile_time_ms`` what of
+    it was spent on graphs and code that are new, ``kernel_time_ms`` the sum of the kernels' times,
+    ``cuda_evt_time_ms`` until the device was done, library ops included. ``segments`` counts kernels and ops of a
+    library. Kernels are launched one by one to be timed."""
 
     fusion_id: int
     segments: int
     host_time_ms: float
     compile_time_ms: float
     kernel_time_ms: float
+    cuda_evt_time_ms: float
     input_bytes: int
     output_bytes: int
     kernel_profiles: list[KernelProfile] = field(default_factory=list)
 
     @property
-    def cuda_evt_time_ms(self) -> float:
-        """nvFuser's name of ``kernel_time_ms``."""
-        return self.kernel_time_ms
-
-    @property
     def effective_bandwidth_gbs(self) -> float:
-        """Bytes of inputs and outputs over time, in 10^9 bytes a second."""
-        return (self.input_bytes + self.output_bytes) / self.kernel_time_ms / 1e6 if self.kernel_time_ms else NAN
+        """Bytes of inputs and outputs over the kernels' time, in 10^9 bytes a second."""
+        return _rate(self.input_bytes + self.output_bytes, self.kernel_time_ms)
+
+
+def _rate(nbytes: int, ms: float) -> float:
+    return nbytes / ms / 1e6 if ms else NAN
 
 
 class PythonProfiler:
@@ -67,7 +79,7 @@ class PythonProfiler:
 
         with PythonProfiler() as prof:
             fd.execute(inputs)
-        print(prof.profile.kernel_time_ms, [k.scheduler for k in prof.profile.kernel_profiles])
+        print(prof.profile.kernel_time_ms, [(k.scheduler, k.time_ms) for k in prof.profile.kernel_profiles])
 
     ``profile`` is that of the last call, ``profiles`` of all. Each call waits for the device.
     """
@@ -93,33 +105,64 @@ class PythonProfiler:
 
 def profiled(definition: FusionDefinition, inputs, run) -> list:
     """The outputs of ``run()``, a call of ``definition`` with ``inputs``, noted in the profilers that are active."""
-    explained = Explanation.of(definition.lower(inputs)) if any(arrays.framework(v) for v in inputs) else None
+    lowered = definition.lower(inputs) if any(arrays.framework(v) for v in inputs) else None
+    explained = Explanation.of(lowered) if lowered else None
     wait = _waiter(inputs)
-    wait()
-    known, start = counters.variants, time.perf_counter()
-    outputs = run()
-    host = 1e3 * (time.perf_counter() - start)
-    wait()
-    until_done = 1e3 * (time.perf_counter() - start)
-    kernels = [k for k in explained.kernels if k.launches] if explained else []
+    with timing.timed() as launched, _compile_seconds() as compiling:
+        wait()
+        start = time.perf_counter()
+        outputs = run()
+        host = 1e3 * (time.perf_counter() - start)
+        wait()
+        until_done = 1e3 * (time.perf_counter() - start)
+    taken: dict[str, list[float]] = {}  # of the launches of a kernel in order: equal parts of a fusion share their code
+    for name, ms in launched:
+        taken.setdefault(name, []).append(ms)
+    peak = (timing.peak_bandwidth(lowered.target) if lowered else 0) or NAN
+    profiles = [
+        KernelProfile(
+            ", ".join(l.name for l in k.launches),
+            k.number,
+            k.scheduler,
+            k.bytes_read,
+            k.bytes_written,
+            sum(taken[l.name].pop(0) if taken.get(l.name) else NAN for l in k.launches),
+            "; ".join(l.threads for l in k.launches),
+            peak,
+        )
+        for k in (explained.kernels if explained else [])
+        if k.launches
+    ]
     found = FusionProfile(
         fusion_id=definition.id() or 0,
-        segments=len(kernels) + (len(explained.outside) if explained else 0),
+        segments=len(profiles) + (len(explained.outside) if explained else 0),
         host_time_ms=host,
-        compile_time_ms=host if counters.variants != known else 0.0,
-        kernel_time_ms=until_done,
+        compile_time_ms=1e3 * sum(compiling),
+        kernel_time_ms=sum(ms for _, ms in launched),
+        cuda_evt_time_ms=until_done,
         input_bytes=sum(map(_bytes, inputs)),
         output_bytes=sum(map(_bytes, outputs)),
-        kernel_profiles=[
-            KernelProfile(", ".join(l.name for l in k.launches), k.number, k.scheduler, k.bytes_read, k.bytes_written)
-            for k in kernels
-        ],
+        kernel_profiles=profiles,
     )
-    if len(found.kernel_profiles) == found.segments == 1:
-        found.kernel_profiles[0].time_ms = until_done
     for profiler in PythonProfiler.active:
         profiler.profiles.append(found)
     return outputs
+
+
+@contextlib.contextmanager
+def _compile_seconds() -> Iterator[list[float]]:
+    """A list that gets the seconds that are spent on compiling in the block."""
+    found: list[float] = []
+
+    def spent(event: events.Segmented | events.Compiled) -> None:
+        found.append(event.seconds)
+
+    stops = [events.observe(events.Segmented, spent), events.observe(events.Compiled, spent)]
+    try:
+        yield found
+    finally:
+        for stop in stops:
+            stop()
 
 
 def _waiter(inputs) -> Any:

@@ -17,7 +17,7 @@ from mlirfuse.frontend.nvfuser.equalities import reshape_rule, unify
 from mlirfuse.frontend.nvfuser.inputs import check, check_device, describe, device_text, flatten, is_torch, wrong_number
 from mlirfuse.frontend.nvfuser.recorder import Recorder, Replay
 from mlirfuse.frontend.nvfuser.replay import Planned, replayed
-from mlirfuse.frontend.nvfuser.values import Bindings, InputError, Scalar, Tensor, at_line
+from mlirfuse.frontend.nvfuser.values import Bindings, InputError, Scalar, Tensor, Val, at_line
 from mlirfuse.ir import ops as table
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
@@ -66,6 +66,12 @@ class Program:
         self.hands_inputs_on = any(_shows_input(o.value.value) for o in definition.outputs) or any(
             table.TABLE[op.name].kind == "library" for op in definition.block.ops
         )
+        # Outputs of CPU scalars alone, and where each was computed.
+        self.of_cpu_scalars = [
+            (o.value, o.value.record.loc)
+            for o in definition.outputs
+            if o.value.record is not None and self.has_fields and _of_cpu_scalars(o.value)
+        ]
         self.aliased = any(o.alias is not None for o in definition.outputs)
         # In the user's order: dumps and explanations show ops in the order of the graph.
         self.live = sorted(
@@ -92,7 +98,7 @@ class Program:
     def of(definition: Recorder, make_runner: Callable[[Program], Runner]) -> Program:
         """The program of a finished definition: an earlier one's, if there is one with the same content.
         ``make_runner`` gives what runs its calls."""
-        key = printing.key(definition)
+        key = printing.key(definition) + (repr(definition.schedules) if definition.schedules else "")
         with _lock:
             found = _programs.get(key)
             if found is None:
@@ -169,6 +175,13 @@ class Program:
         if found is None:
             symbols = check(self.definition, flat, device)
             bindings = Bindings(flat, symbols)
+            if self.of_cpu_scalars and not all(d.device == "cpu" for d in map(describe, flat) if d):
+                value, loc = self.of_cpu_scalars[0]
+                raise InputError(
+                    f"{at_line(loc)}KernelExecutor does not support the Fusion provided: output {value!r} is computed "
+                    "of CPU scalars alone, and the other inputs are on a GPU: compute it before the call, or pass a "
+                    "tensor of rank 0 on the GPU (is_cpu=False)"
+                )
             symbols.update({f"h{k}": int(v.evaluate(bindings)) for k, v in self.evaluated.items()})
             for (a, b), (what, loc) in self.definition.equalities.items():
                 if bindings.size(a) != bindings.size(b):
@@ -224,6 +237,20 @@ class Program:
             return (value.shape, value.stride(), value.dtype, value.device)
         d = describe(value)
         return (type(value), d.shape, d.strides, d.dtype, d.device) if d else (type(value), value)
+
+
+def _of_cpu_scalars(value: Val) -> bool:
+    """Whether ``value`` is computed of CPU scalar tensors, and of no other."""
+    seen, pending = False, [value]
+    while pending:
+        found = pending.pop()
+        if found.record is not None:
+            pending += found.record.operands()
+        elif isinstance(found, Tensor):
+            if not found.declaration.is_cpu:
+                return False
+            seen = True
+    return seen
 
 
 def _shows_input(value: Value) -> bool:

@@ -38,6 +38,7 @@ from mlirfuse.ir.builder import Builder
 from mlirfuse.ir.dtypes import DType
 from mlirfuse.ir.graph import Block, Layout, Value
 from mlirfuse.ir.sizes import Size
+from mlirfuse.schedule.program import Schedules
 
 _KIND_TO_TYPE = {"f": float, "i": int, "u": int, "b": bool, "c": complex, "n": float}
 
@@ -54,7 +55,10 @@ class Replay:
 
 
 class Recorder:
-    """Records a definition, or with ``replay`` makes its graph for one kind of call: the same methods serve both."""
+    """Records a definition, or with ``replay`` makes its graph for one kind of call: the same methods serve both.
+    ``schedules``: what is decided about some segments."""
+
+    schedules: Schedules = None
 
     def __init__(self, max_length: int = 1 << 20, replay: Replay | None = None):
         self.max_length = max_length

@@ -148,8 +148,8 @@ def no_manual_schedule(what: str) -> str:
     """The message of a schedule's call: the way here."""
     return (
         f"{what}: schedules are not written on the IR here. The compiler chooses parameters for each segment: "
-        "print(fd.explain(inputs)) shows them, and in the text of fd.lower(inputs).as_text('segmented') they can be "
-        "changed and compiled with mlirfuse-opt; mlirfuse.autotune(...) measures them"
+        "print(fd.explain(inputs)) shows them with the segments' numbers, and "
+        "FusionDefinition(schedule={0: {'tx': 256}}) gives others to segment 0; mlirfuse.autotune(...) measures them"
     )
 
 

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import sys
-import time
 import weakref
 from dataclasses import replace
-from typing import Any
 
-from mlirfuse import _native
 from mlirfuse.analysis import traffic
 from mlirfuse.core import config, events
 from mlirfuse.inspect import listing
@@ -17,14 +14,11 @@ from mlirfuse.inspect.dump import labels
 from mlirfuse.inspect.dump.output import log, write
 from mlirfuse.inspect.launches import threads_text
 from mlirfuse.inspect.listing import Names
+from mlirfuse.inspect.timing import OneByOne, peak_bandwidth
 from mlirfuse.ir import sizes as sz
-from mlirfuse.runtime import load
 from mlirfuse.runtime.program import Program, Variant
 
 NAMES = frozenset({"kernel-args", "effective-bandwidth"})
-_LAUNCH = ctypes.CFUNCTYPE(
-    ctypes.c_int32, ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_int64), ctypes.c_void_p
-)
 # By variant and sizes; a Watch holds on to its variant, and not to the program.
 _watches: weakref.WeakKeyDictionary[Program, dict[tuple, Watch]] = weakref.WeakKeyDictionary()
 
@@ -42,84 +36,39 @@ def launching(event: events.Launching) -> None:
     event.launch, event.keep = watch.address, watch
 
 
-class Watch:
-    """Runs a variant's kernels one by one for calls with the sizes ``env``; ``address`` is that of its host
-    function."""
+class Watch(OneByOne):
+    """Prints what the kernels of calls with the sizes ``env`` get, and how long they take."""
 
     def __init__(self, program: Program, variant: Variant, env: dict[str, int]):
-        self.target, self.steps, self.variant, self.env = program.target, program.steps, variant, env
+        super().__init__(program, variant, env)
         variants = list(program.variants.values())
         number = variants.index(variant) if variant in variants else None
         self.names = Names(labels.graph_of(program), env)
-        self.kernels = list(variant.module.kernels)
-        self.gpu = variant.module.on_gpu
         where = replace(labels.of_program(program), variant=number)
         self.segments = list(labels.by_segment(program, self.kernels, where))
-        # Each kernel with a host function of its own. The slots are the variant's: its plan has filled them.
-        target: Any = program.target  # of the machine that these kernels are for
-        hosts = [target.host([k], variant.slots, f"launch{at}") for at, k in enumerate(self.kernels)]
-        self.code = load.host_code(replace(variant.module, host="\n".join(hosts)).launching())
-        self.launches = [_LAUNCH(self.code.address(f"launch{at}")) for at in range(len(self.kernels))]
-        events_needed = len(self.kernels) + 1 if self.gpu else 0
-        self.events = [_native.event_create(target.device) for _ in range(events_needed)]
-        for event in self.events:
-            weakref.finalize(self, _native.event_destroy, event).atexit = False
-        self._entry = _LAUNCH(self.run)
-        self.address: int = ctypes.cast(self._entry, ctypes.c_void_p).value or 0
 
     def run(self, pointers, ints, stream) -> int:
-        try:
-            if "kernel-args" in config.dump:
-                for at, (segment, kernels) in enumerate(self.segments):
-                    write("kernel-args", segment, self.arguments(at, kernels, pointers, ints, stream), append=True)
-            status, times = (self.timed_gpu if self.gpu else self.timed_cpu)(pointers, ints, stream)
-            if "effective-bandwidth" in config.dump:
-                self.bandwidth(times)
-            return status
-        except Exception as error:  # it cannot leave a callback
-            sys.stderr.write(f"mlirfuse dump: {type(error).__name__}: {error}\n")
-            return 1
-
-    def timed_cpu(self, pointers, ints, stream):
-        status, times = 0, []
-        for launch in self.launches:
-            start = time.perf_counter()
-            status = launch(pointers, ints, stream) or status
-            times.append(1e3 * (time.perf_counter() - start))
-        return status, times
-
-    def timed_gpu(self, pointers, ints, stream):
+        if "kernel-args" in config.dump:
+            for at, (segment, kernels) in enumerate(self.segments):
+                write("kernel-args", segment, self.arguments(at, kernels, pointers, ints, stream), append=True)
         if "effective-bandwidth" not in config.dump:
-            return max([launch(pointers, ints, stream) for launch in self.launches], default=0), []
-        status, stream_number = 0, stream or 0
-        _native.event_record(self.events[0], stream_number)
-        for launch, event in zip(self.launches, self.events[1:]):
-            status = launch(pointers, ints, stream) or status
-            _native.event_record(event, stream_number)
-        _native.event_synchronize(self.events[-1])
-        return status, [_native.event_elapsed_ms(a, b) for a, b in zip(self.events, self.events[1:])]
+            return max([launch(pointers, ints, stream) for launch in self.launches], default=0)
+        status, times = self.timed(pointers, ints, stream)
+        self.bandwidth(dict(times))
+        return status
 
-    def bandwidth(self, times: list[float]) -> None:
-        taken = dict(zip((k.name for k in self.kernels), times))
+    def bandwidth(self, taken: dict[str, float]) -> None:
+        peak = peak_bandwidth(self.target)
         for (segment, kernels), step in zip(self.segments, self.steps):
             ms, nbytes = sum(taken[k.name] for k in kernels), sum(traffic.of_step(step, self.env))
             parts = f" ({' + '.join(f'{k.name} {taken[k.name]:.4f}' for k in kernels)})" if len(kernels) > 1 else ""
             rate = nbytes / ms / 1e6 if ms else 0.0
-            share = f", {rate / self.peak:.0%} of {self.peak:.0f} GB/s" if self.peak else ""
+            share = f", {rate / peak:.0%} of {peak:.0f} GB/s" if peak else ""
             log(
                 "effective-bandwidth",
                 segment,
                 f"{listing.bytes_text(nbytes)} in {ms:.4f} ms{parts}: {rate:.1f} GB/s{share}",
             )
-
-    @property
-    def peak(self) -> float:
-        """The memory's bandwidth in GB/s, of a GPU that tells it; else 0."""
-        if not self.gpu:
-            return 0.0
-        device: Any = self.target.device  # of a call that ran
-        facts = _native.cuda_device_attributes(device)
-        return 2e3 * facts.get("memory_clock_khz", 0) * facts.get("bus_width", 0) / 8e9
 
     def arguments(self, at: int, kernels, pointers, ints, stream) -> str:
         slots, analysis = self.variant.slots, self.steps[at].analysis

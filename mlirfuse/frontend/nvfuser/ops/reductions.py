@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+
 from mlirfuse.frontend.nvfuser import promotion
 from mlirfuse.frontend.nvfuser.ops.base import OperatorBase
 from mlirfuse.frontend.nvfuser.ops.operation import operation
 from mlirfuse.frontend.nvfuser.promotion import DataType, from_dtype
 from mlirfuse.frontend.nvfuser.values import Tensor
 from mlirfuse.ir import sizes as sz
+from mlirfuse.runtime import arrays
 
 
 class Reductions(OperatorBase):
@@ -44,8 +47,22 @@ class Reductions(OperatorBase):
 
     @operation
     def prod(self, arg, dims=None, keepdim=False, dtype=DataType.Null):
-        """The product over ``dims`` (all unless given), typed as a sum."""
+        """The product over ``dims`` (all unless given), typed as a sum. Of complex numbers, a library's."""
+        if self._tensor(arg).value.dtype.kind == "c":
+            return self._complex_product(self._tensor(arg), dims, bool(keepdim), dtype)
         return self._sum_like("prod", arg, dims, keepdim, dtype)
+
+    def _complex_product(self, arg: Tensor, dims, keepdim: bool, dtype) -> Tensor:
+        if isinstance(dims, DataType):
+            dims, dtype = None, dims
+        if dtype not in (None, DataType.Null, from_dtype(arg.value.dtype)):
+            arg = self.cast(arg, dtype)
+        axes = tuple(range(arg.ndim)) if dims is None else tuple(sorted(self._reduced(dims, arg.ndim)))
+        if arg.ndim and not axes:
+            raise ValueError("No reduction dimensions were given")
+        shape = tuple(1 if d in axes else n for d, n in enumerate(arg.value.shape) if keepdim or d not in axes)
+        function = functools.partial(_product, axes, keepdim)
+        return self._make(self._called("prod", function, (arg.value,), [(arg.value.dtype, shape)])[0])
 
     def _extremum(self, row, arg, dims, keepdim):
         if isinstance(dims, DataType):
@@ -122,3 +139,12 @@ class Reductions(OperatorBase):
         squares = self._make(self._b.elementwise("mul", variance.value, self._b.cast(number, arg.value.dtype)))
         full = self._b.op("full", number, shape=mean.value.shape)
         return mean, squares, self._make(full)
+
+
+def _product(axes: tuple[int, ...], keepdim: bool, array) -> list:
+    """The product over ``axes`` of torch's tensor or NumPy's array."""
+    if arrays.framework(array) != "torch":
+        return [array.prod(axes, keepdims=keepdim)]
+    for axis in reversed(axes):  # torch takes one at a time
+        array = array.prod(axis, keepdim=keepdim)
+    return [array]

@@ -1,4 +1,4 @@
-"""Elementary functions of complex numbers in real arithmetic, for :mod:`mlirfuse.passes.split_complex`.
+"""Elementary functions of complex numbers in real arithmetic: what `fusion-split-complex` makes of them.
 
 A number is a pair of values, its real and its imaginary part. Zeros, infinities and NaN in either part give what Annex
 G of the C standard says, as torch does on the CPU. Branch cuts lie where C has them; the sign of a zero says on which

@@ -1,0 +1,103 @@
+"""Kernels launched one by one, each with its time: for dumps and profilers."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import sys
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from mlirfuse import _native
+from mlirfuse.core import config, events
+from mlirfuse.runtime import load
+from mlirfuse.runtime.program import Program, Variant
+
+_LAUNCH = ctypes.CFUNCTYPE(
+    ctypes.c_int32, ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_int64), ctypes.c_void_p
+)
+Times = list[tuple[str, float]]  # kernels' names, in the order of their launches, and milliseconds
+
+
+class OneByOne:
+    """Runs a variant's kernels one by one; ``address`` is that of its host function, for calls with the sizes ``env``.
+    It holds on to its variant, and not to the program. ``told`` gets the times of each call, by the CPU's clock or by
+    CUDA events, which the call waits for."""
+
+    def __init__(
+        self, program: Program, variant: Variant, env: dict[str, int], told: Callable[[Times], None] | None = None
+    ):
+        self.target, self.steps, self.variant, self.env, self.told = program.target, program.steps, variant, env, told
+        self.kernels = list(variant.module.kernels)
+        self.gpu = variant.module.on_gpu
+        # Each kernel with a host function of its own. The slots are the variant's: its plan has filled them.
+        target: Any = program.target  # of the machine that these kernels are for
+        hosts = [target.host([k], variant.slots, f"launch{at}") for at, k in enumerate(self.kernels)]
+        self.code = load.host_code(replace(variant.module, host="\n".join(hosts)).launching())
+        self.launches = [_LAUNCH(self.code.address(f"launch{at}")) for at in range(len(self.kernels))]
+        events_needed = len(self.kernels) + 1 if self.gpu else 0
+        self.events = [_native.event_create(target.device) for _ in range(events_needed)]
+        for event in self.events:
+            weakref.finalize(self, _native.event_destroy, event).atexit = False
+        self._entry = _LAUNCH(self._run)
+        self.address: int = ctypes.cast(self._entry, ctypes.c_void_p).value or 0
+
+    def _run(self, pointers, ints, stream) -> int:
+        try:
+            return self.run(pointers, ints, stream)
+        except Exception as error:  # it cannot leave a callback
+            sys.stderr.write(f"mlirfuse: a call cannot be watched: {type(error).__name__}: {error}\n")
+            return 1
+
+    def run(self, pointers, ints, stream) -> int:
+        """One call; gives the launches' status."""
+        status, times = self.timed(pointers, ints, stream)
+        if self.told is not None:
+            self.told(times)
+        return status
+
+    def timed(self, pointers, ints, stream) -> tuple[int, Times]:
+        """Launches, and waits for the end."""
+        status, times = 0, []
+        if not self.gpu:
+            for launch in self.launches:
+                start = time.perf_counter()
+                status = launch(pointers, ints, stream) or status
+                times.append(1e3 * (time.perf_counter() - start))
+        else:
+            _native.event_record(self.events[0], stream or 0)
+            for launch, event in zip(self.launches, self.events[1:]):
+                status = launch(pointers, ints, stream) or status
+                _native.event_record(event, stream or 0)
+            _native.event_synchronize(self.events[-1])
+            times = [_native.event_elapsed_ms(a, b) for a, b in zip(self.events, self.events[1:])]
+        return status, list(zip((k.name for k in self.kernels), times))
+
+
+def peak_bandwidth(target: Any) -> float:
+    """The memory's bandwidth in GB/s, of a GPU of this machine that tells it; else 0."""
+    if target.device is None:
+        return 0.0
+    facts = _native.cuda_device_attributes(target.device)
+    return 2e3 * facts.get("memory_clock_khz", 0) * facts.get("bus_width", 0) / 8e9
+
+
+@contextlib.contextmanager
+def timed() -> Iterator[Times]:
+    """A list that gets the kernels that are launched in the block, and how long each takes."""
+    found: Times = []
+
+    def launching(event: events.Launching) -> None:
+        event.keep = OneByOne(event.program, event.variant, event.env, found.extend)
+        event.launch = event.keep.address
+
+    stop = events.observe(events.Launching, launching)
+    config.look_up_anew()
+    try:
+        yield found
+    finally:
+        stop()
+        config.look_up_anew()
