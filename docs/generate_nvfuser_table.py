@@ -61,7 +61,7 @@ DEFINITION_NOT_THERE = {
     "fec": "there is no separate executor cache object; `fd` and `fd.fusion` execute",
     "last_cuda_code": "as cuda_code_for",
     "last_scheduled_fusion_ir": "as cuda_code_for",
-    "manual_execute, schedule, sched": "raise an error that says what there is instead: parameters of our schedules",
+    "manual_execute, schedule, sched": "raise an error that says what there is instead: `FusionDefinition(schedule={0: {…}})`",
     "multidevice_schedule": "one device a call",
     "profile": "`with PythonProfiler() as prof`",
     "scheduled_fusion_ir_for": "as cuda_code_for",

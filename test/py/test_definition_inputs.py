@@ -1,5 +1,6 @@
 """Every operation of nvFuser's list on the inputs that its own tests give: tensors that require a gradient, of rank 0,
-and empty ones, of each kind of element type; against torch."""
+and empty ones, of each kind of element type, against torch; and on what no operation takes. test_gpu_definition.py runs
+them on a GPU."""
 
 import pytest
 
@@ -7,9 +8,10 @@ torch = pytest.importorskip("torch")
 
 from mlirfuse.core import config
 from mlirfuse.frontend.nvfuser.ops import operators
-from mlirfuse.nvfuser import FusionDefinition
+from mlirfuse.nvfuser import DefinitionError, FusionDefinition
 
 F = torch.nn.functional
+DEVICE = "cpu"
 FLOATS = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 COMPLEX = [torch.complex64, torch.complex128]
 INTEGERS = [torch.int64, torch.int32]
@@ -99,6 +101,22 @@ COMPLEX_TOO = {
         "reshape",
         "cat",
         "where",
+        "log1p",
+        "segment_set",
+        "truediv",
+        "pow",
+        "addcmul",
+        "lerp",
+        "rsub",
+        "add_alpha",
+        "sub_alpha",
+        "var_mean",
+        "broadcast",
+        "broadcast_in_dim",
+        "expand",
+        "squeeze",
+        "cast",
+        "full",
     ],
 }
 CASES = {
@@ -221,6 +239,8 @@ CASES |= {
     n: (lambda o, x, n=n: getattr(o, n)(x, [dim(x)]), lambda x, f=f: f(x, dim(x)), 1, FLOATS + INTEGERS)
     for n, f in EXTREMA.items()
 }
+# Their calls here read the tensor's rank or type.
+ASK_THE_TENSOR = {"permute", "broadcast", "broadcast_in_dim", "expand", "squeeze", "cat", "cast", "full", "rand_like"}
 NOTHING_TO_REDUCE = {"max", "min", "topk"}  # of no elements there is none
 
 
@@ -230,6 +250,7 @@ def given(dtype, shape, count, gradient):
     for _ in range(count):
         x = torch.randn(shape, generator=generator, dtype=torch.complex128 if dtype.is_complex else torch.float64)
         x = (x > 0) if dtype is torch.bool else (4 * x).to(dtype) if dtype in INTEGERS else x.to(dtype)
+        x = x.to(DEVICE)
         out.append(x.requires_grad_() if gradient and (dtype.is_floating_point or dtype.is_complex) else x)
     return out
 
@@ -277,6 +298,24 @@ def test_operation(name, shape):
         wanted = function(*inputs)
         for out, expected in zip(execute(inputs, call), wanted if isinstance(wanted, list) else [wanted]):
             close(out, expected, f"fd.ops.{name} of {dtype} {shape}")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_error_inputs(name):
+    """What is no tensor, and a tensor of another definition: errors with the user's line, before anything runs."""
+    call, _, count, types = CASES[name]
+    (x,) = given(types[0], (3, 5), 1, gradient=False)
+    with FusionDefinition() as other:
+        stranger = other.from_pytorch(x)
+    for wrong in (stranger, "text", [1.0, 2.0], None):
+        with FusionDefinition() as fd:
+            own = fd.from_pytorch(x)
+            for position in range(count):
+                tensors = [wrong if k == position else own for k in range(count)]
+                if not hasattr(wrong, "ndim") and name in ASK_THE_TENSOR:
+                    continue
+                with pytest.raises(DefinitionError, match=r"test_definition_inputs.py:\d+: "):
+                    call(fd.ops, *tensors)
 
 
 def test_every_operation_is_there():

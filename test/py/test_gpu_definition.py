@@ -1,5 +1,5 @@
 """On a GPU: the operations of fd.ops on CUDA tensors against torch, with the tests that the CPU has
-(test_definition_ops.py), and what is particular to a GPU."""
+(test_definition_ops.py, test_definition_inputs.py), and what is particular to a GPU."""
 
 import pytest
 
@@ -7,7 +7,9 @@ torch = pytest.importorskip("torch")
 if not torch.cuda.is_available():
     pytest.skip("no CUDA device", allow_module_level=True)
 
+import test_definition_inputs as inputs
 import test_definition_ops as ops
+from test_definition_inputs import test_operation  # noqa: F401
 from test_definition_ops import (  # noqa: F401
     test_a_scalar_beside_a_tensor,
     test_attention,
@@ -48,6 +50,7 @@ from mlirfuse.nvfuser import InputError
 def on_the_gpu(monkeypatch):
     """Arguments go to the GPU; what cannot be compiled fails."""
     monkeypatch.setattr(ops, "DEVICE", "cuda")
+    monkeypatch.setattr(inputs, "DEVICE", "cuda")
     allowed = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = False
     with config.override(fallback=False):

@@ -83,7 +83,8 @@ class Elementwise(OperatorBase):
         start, end, w = (self.cast(o, from_dtype(common)) for o in operands)
         near = self.add(start, self.mul(w, self.sub(end, start)))
         far = self.sub(end, self.mul(self.sub(end, start), self.sub(self._number(1.0, common), w)))
-        return self.where(self.lt(self.abs(w), self._number(0.5, common)), near, far)
+        half = self._number(0.5, common.real if common.kind == "c" else common)
+        return self.where(self.lt(self.abs(w), half), near, far)
 
     @operation
     def clamp(self, x, min=None, max=None):
