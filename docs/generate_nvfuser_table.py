@@ -69,13 +69,12 @@ DEFINITION_NOT_THERE = {
     '`fd.lower(inputs).as_text("segmented")`, not definitions of their own',
 }
 MODULE = (
-    "DataType Fusion FusionDefinition LRUCache PythonProfiler TensorView compute_contiguity compute_tensor_descriptor "
+    "DataType Fusion FusionCache FusionDefinition LRUCache PythonProfiler TensorView compute_contiguity compute_tensor_descriptor "
     "pytorch_utils version"
 )
 MODULE_NOT_THERE = {
     "Communicator, DeviceMesh, Sharding, …": "one device a call",
-    "FusionCache, FusionExecutorCache, KernelExecutor": "definitions of equal content share their compiled form by "
-    "themselves",
+    "FusionExecutorCache, KernelExecutor": "definitions of equal content share their compiled form by themselves",
     "ParallelType, SchedulerType, LoadStoreOpType, …": "they serve schedules written by hand on nvFuser's IR",
     "enable_automatic_serialization, serialize": "compiled code is kept on disk by itself",
     "schedule": "as FusionDefinition.schedule",

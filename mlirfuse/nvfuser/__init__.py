@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from mlirfuse.frontend.nvfuser.definition import Fusion, FusionDefinition
-from mlirfuse.frontend.nvfuser.fusion_cache import LRUCache
+from mlirfuse.frontend.nvfuser.fusion_cache import FusionCache, LRUCache
 from mlirfuse.frontend.nvfuser.inputs import compute_contiguity, compute_tensor_descriptor
 from mlirfuse.frontend.nvfuser.profiling import PythonProfiler
 from mlirfuse.frontend.nvfuser.promotion import DataType
@@ -28,6 +28,7 @@ __all__ = [
     "DefinitionError",
     "DefinitionTypeError",
     "Fusion",
+    "FusionCache",
     "FusionDefinition",
     "InputError",
     "LRUCache",

@@ -10,7 +10,15 @@ torch = pytest.importorskip("torch")
 
 from mlirfuse import nvfuser
 from mlirfuse.core.errors import ScheduleError
-from mlirfuse.nvfuser import DataType, DefinitionError, FusionDefinition, LRUCache, PythonProfiler, TensorView
+from mlirfuse.nvfuser import (
+    DataType,
+    DefinitionError,
+    FusionCache,
+    FusionDefinition,
+    LRUCache,
+    PythonProfiler,
+    TensorView,
+)
 
 F = torch.nn.functional
 
@@ -59,6 +67,18 @@ def test_cache():
     assert cache.cache_compile(fusions[1]) is fusions[1] and cache.num_fusions() == 2
     cache.cache_compile(fusions[3])
     assert cache.num_fusions() == 2 and "Max Fusions Allowed: 2" in cache.stats() and "Cache Hits: 1" in cache.stats()
+
+
+def test_the_older_cache(capsys):
+    FusionCache.reset()
+    cache, x = FusionCache.get(max_fusions=100), torch.randn(3)
+    for f in ("relu", "neg", "relu"):
+        define(lambda fd, x, f=f: getattr(fd.ops, f)(x), x).execute([x])
+    assert cache.num_fusions() == 2
+    cache.print_stats()
+    assert "Fusions in Cache: 2" in capsys.readouterr().out
+    FusionCache.reset()
+    assert cache.num_fusions() == 0
 
 
 @pytest.mark.parametrize(

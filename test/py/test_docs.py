@@ -68,6 +68,30 @@ def test_the_map_names_files_that_are_there():
         assert name.rpartition("/")[2] in names, f"docs/architecture.md names {name}, which is not there"
 
 
+def test_the_page_of_the_seeds_names_what_is_there():
+    """Its passes, pipelines, switches, variables, dumps, files and tests."""
+    from mlirfuse.core import config
+    from mlirfuse.passes import base
+
+    base.discover()
+    spans = re.findall(r"`([^`]+)`", (ROOT / "docs" / "seeds.md").read_text())
+    missing = []
+    for span in spans:
+        for name in re.findall(r"(?<![\w/-])fusion-[a-z-]+", span):
+            missing += [name] if name not in {**base.PASSES, **base.PIPELINES} else []
+        for name in re.findall(r"\bconfig\.(\w+)", span):
+            missing += [name] if name not in config.NAMES else []
+        for name in re.findall(r"\bMLIRFUSE_[A-Z_]+", span):
+            missing += [name] if f"``{name}``" not in config.__doc__ else []
+        for names in re.findall(r"MLIRFUSE_DUMP=([\w,-]+)", span):
+            missing += [name for name in names.split(",") if name not in config.DUMPS]
+        for path, name in re.findall(r"\b((?:mlirfuse|test|examples|benchmarks)/[\w./-]*)(?:::(\w+))?", span):
+            file = ROOT / path
+            if not file.exists() or (name and f"def {name}(" not in file.read_text()):
+                missing.append(span)
+    assert not missing and len(spans) > 200
+
+
 @pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md", "docs/levels.md", "docs/torch-tutorial.md"])
 def test_code_runs(page, capsys, monkeypatch):
     """A page's blocks run one after the other."""

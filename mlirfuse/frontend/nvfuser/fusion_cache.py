@@ -1,10 +1,10 @@
-"""nvFuser's ``LRUCache`` of fusions."""
+"""nvFuser's caches of fusions: ``LRUCache``, and the older ``FusionCache``."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 
-from mlirfuse.frontend.nvfuser import printing
+from mlirfuse.frontend.nvfuser import printing, program
 from mlirfuse.frontend.nvfuser.definition import Fusion
 
 
@@ -46,3 +46,29 @@ class LRUCache:
         out += "".join(f"\t{k} -> {hits} hits\n" for k, (_, hits) in enumerate(self._items.values()))
         rate = 100.0 * self._hits / self._lookups
         return out + f"Cache Lookups: {self._lookups}\nCache Hits: {self._hits}\nHit Rate: {rate:g}%\n"
+
+
+class FusionCache:
+    """The one cache of the older API: what definitions of equal content share, which needs no call of the user's. The
+    bound on it is the program's own: ``max_fusions`` is taken and has no effect."""
+
+    @staticmethod
+    def get(max_fusions: int = program.MAX_PROGRAMS, *_unused, **_unused_options) -> FusionCache:
+        """The cache."""
+        return FusionCache()
+
+    @staticmethod
+    def reset() -> None:
+        """Forgets all fusions, with what is compiled for them."""
+        program.reset_programs()
+
+    def num_fusions(self) -> int:
+        """How many different definitions have run."""
+        return program.statistics().programs
+
+    def print_stats(self) -> None:
+        """Prints how many fusions there are, and for how many kinds of inputs each was compiled."""
+        found = program.statistics()
+        print(f"Fusions in Cache: {found.programs}\nGraphs compiled: {found.graphs}")
+        for k, count in enumerate(found.by_program):
+            print(f"\tfusion {k}: {count}")
