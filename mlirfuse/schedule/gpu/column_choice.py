@@ -139,6 +139,7 @@ class ColumnsOfSize:
 
     def __init__(self, analysis: Analysis, access: Access, env: dict[str, int], alignments: dict[Value, int], machine):
         self.analysis, self.machine, self.model = analysis, machine, model_of(machine).columns
+        self.tiles = self.model.blocks
         self.sm_count, self.threads_per_sm, model = machine.sm_count, machine.threads_per_sm, self.model
         (
             self.one_pass,
@@ -253,7 +254,7 @@ class ColumnsOfSize:
             and model.many_rows // 2 < self.rows <= model.few_rows
             and self.blocks(16) < self.sm_count
         ):
-            return next((p for p in self.in_one_turn([alone]) if p.tx * p.ty == 1024), alone)
+            return next((p for p in self.in_one_turn([alone]) if p.tx * p.ty == self.tiles.largest), alone)
         return alone
 
     def met_in_block(self) -> Params | None:
@@ -269,8 +270,8 @@ class ColumnsOfSize:
             return None
         # fewer rows of threads have enough to do
         wide = access.lanes <= 4 and self.gathering(64) >= model.met_wide * self.sm_count
-        tried = [(64, 8, 4), (64, 8, 2)] if wide else [(32, 16, 4), (32, 16, 2)]
-        tried += [(32, 8, unroll) for unroll in (8, 4, 2) if enough]
+        tiles = self.tiles
+        tried = (tiles.gathered_wide if wide else tiles.gathered) + (tiles.gathered_small if enough else ())
         return next(filter(None, (self.gathered(*given) for given in tried)), None)
 
     def met_in_cluster(self) -> Params | None:
@@ -288,11 +289,11 @@ class ColumnsOfSize:
         ):
             return None
         share = model.filled if self.rows > model.cluster_long else model.cluster_alone
-        if not self.one_pass or self.fold > 1 or self.blocks(min(self.tx, 16)) >= share * self.sm_count:
+        if not self.one_pass or self.fold > 1 or self.blocks(min(self.tx, self.tiles.along)) >= share * self.sm_count:
             return None
         found, sm_count = [], self.sm_count
         for widen in (1, 2, 4):
-            tx = widen * 128 // self.nbytes
+            tx = widen * self.tiles.line_bytes // self.nbytes
             if tx <= self.tx:
                 blocks = self.blocks(tx)
                 found += [
@@ -328,37 +329,45 @@ class ColumnsOfSize:
 
     def alone(self) -> Params:
         """One block for all of a column."""
+        tiles = self.tiles
         if self.many:
-            threads = 256 if self.rows >= 64 and self.vectors * self.above < self.sm_count * 128 else 128
-            return self.params(32, threads, 4, 0.0)
+            long = self.rows >= tiles.many_rows and self.vectors * self.above < self.sm_count * tiles.many_vectors
+            threads = tiles.many_threads_long if long else tiles.many_threads
+            return self.params(32, threads, tiles.rows_a_thread, 0.0)
         if (
             self.rows <= self.model.few_rows and self.idle
         ):  # soon done: little code to fetch, many blocks, and threads for four rows each
-            tx = min(self.tx, 16)
-            return self.params(tx, max(128, min(512, tx << (-(-self.rows // 4) - 1).bit_length())), 4, 0.0)
-        return self.params(min(self.tx, 16) if self.lanes > 1 else self.tx, 512, max(8, self.under_way()), 0.0)
+            tx, rows = min(self.tx, tiles.along), tiles.rows_a_thread
+            threads = tx << (-(-self.rows // rows) - 1).bit_length()
+            return self.params(tx, max(tiles.least, min(tiles.most, threads)), rows, 0.0)
+        tx = min(self.tx, tiles.along) if self.lanes > 1 else self.tx
+        return self.params(tx, tiles.most, max(tiles.under_way, self.under_way()), 0.0)
 
     def folded_in_parts(self) -> Params:
         """Folded rows, of which a second kernel makes columns: parts for a quarter of the machine's threads, which all
         run at once, small ones where there are many accumulators to exchange."""
-        full = self.model.folded_parts
-        if self.lanes * self.accumulators <= self.model.few_accumulators:
-            return self.params(min(self.tx, 32 if self.vectors >= 2048 else 16), 256, 4, full)
-        return self.params(min(self.tx, 16 if self.vectors >= 600 else 8), 128, 4, full, turns=1)
+        full, tiles = self.model.folded_parts, self.tiles
+        many = self.lanes * self.accumulators > self.model.few_accumulators
+        along = tiles.folded_along if self.vectors >= tiles.folded_long[many] else tiles.folded_along_short
+        more = {"turns": 1} if many else {}
+        return self.params(min(self.tx, along[many]), tiles.folded_threads[many], tiles.rows_a_thread, full, **more)
 
     def in_parts(self) -> Params:
         """Parts of columns, until the machine is full."""
         few, full = self.lanes * self.accumulators <= self.model.few_accumulators, self.model.parts
+        tiles = self.tiles
         if self.one_pass and self.idle and not self.little:  # all parts run at once, none waits; 256 bytes along
             if not few:
-                return self.params(self.tx, 256, 8, full)
-            tx, threads = max(1, min(self.tx, 256 // self.nbytes)), 512 if self.work >= 2 << 20 else 256
+                return self.params(self.tx, tiles.part_threads, tiles.part_rows, full)
+            tx = max(1, min(self.tx, tiles.part_bytes // self.nbytes))
+            threads = tiles.most if self.work >= tiles.large_work else tiles.part_threads
             if self.written:
                 return self.params(tx, threads, self.under_way(), 1.0)
-            return self.params(tx, threads, max(4, min(16, 64 // self.nbytes)), full)
-        threads = 512 if self.work >= 1 << 20 or not self.idle or self.turns >= 16 else 256
+            return self.params(tx, threads, max(4, min(16, tiles.part_rows_bytes // self.nbytes)), full)
+        much = self.work >= tiles.work or not self.idle or self.turns >= tiles.turns
+        threads = tiles.most if much else tiles.part_threads
         halved = 2 if self.turns >= 2 and self.tx > 2 else 1
-        return self.params(self.tx // halved, threads if few else 128, self.under_way(), float(halved))
+        return self.params(self.tx // halved, threads if few else tiles.least, self.under_way(), float(halved))
 
     def gathering(self, tx: int) -> int:
         """The blocks that gather what rows that vectors do not divide have of their columns, of ``tx`` threads along
@@ -372,7 +381,10 @@ class ColumnsOfSize:
     def gathered(self, tx: int, ty: int, unroll: int, split: int = 1) -> Params | None:
         """Such blocks, if there are a thread for each of a block's columns, shared memory, and rows for a turn."""
         fold, access = self.foldable
-        enough = max(fold, access.lanes) <= ty <= 512 // tx and ty // fold * unroll * split <= self.all_rows // fold
+        enough = (
+            max(fold, access.lanes) <= ty <= self.tiles.most // tx
+            and ty // fold * unroll * split <= self.all_rows // fold
+        )
         if enough and self.meeting(tx, ty, access.lanes) <= SHARED:
             return Params(access, tx, ty, unroll, split, fold, gathered=True)
         return None
@@ -380,9 +392,9 @@ class ColumnsOfSize:
     def in_blocks(self) -> Iterator[Params]:
         """Such blocks to try."""
         fold, access = self.foldable
-        for tx, ty, unroll in itertools.product((32, 64), (4, 8, 16), (4, 8, 2)) if fold > 1 else ():
+        for tx, ty, unroll in itertools.product(*self.tiles.tried_gathered) if fold > 1 else ():
             blocks = self.gathering(tx)
-            if blocks * (tx - 1) * access.lanes > self.all_columns * 1.25:
+            if blocks * (tx - 1) * access.lanes > self.all_columns * self.tiles.gathered_waste:
                 continue
             split = 1
             while split * 2 * blocks <= self.model.parts * self.sm_count * (
@@ -398,32 +410,42 @@ class ColumnsOfSize:
         """Parts whose accumulators meet in a cluster to try."""
         if self.one_pass and self.fold == 1:
             for widen, cluster in itertools.product((1, 2, 4), self.machine.cluster_sizes[1:]):
-                if 0.5 * self.sm_count <= self.blocks(widen * 128 // self.nbytes) * cluster <= 3 * self.sm_count:
+                fewest, most = self.tiles.cluster_range
+                blocks = self.blocks(widen * self.tiles.line_bytes // self.nbytes) * cluster
+                if fewest * self.sm_count <= blocks <= most * self.sm_count:
                     yield from self.of_cluster(widen, cluster)
 
     def of_cluster(self, widen: int, cluster: int) -> Iterator[Params]:
         """Blocks of a cluster that read so many times 128 bytes of a row: first such whose threads have a turn each."""
-        tx, rows = widen * 128 // self.nbytes, self.rows // cluster
-        unroll = 8 if self.lanes * self.inputs <= 4 else 4 if self.lanes * self.inputs <= 8 else 2
+        tiles, lanes = self.tiles, self.lanes * self.inputs
+        tx, rows = widen * tiles.line_bytes // self.nbytes, self.rows // cluster
+        unroll = 8 if lanes <= tiles.cluster_lanes[0] else 4 if lanes <= tiles.cluster_lanes[1] else 2
         if tx > self.tx or rows < unroll:
             return
-        most = 256 if self.accumulators > 1 else tx * 32 if self.lanes > 4 and rows < 2048 else 512
-        wanted = min(most, 512, tx << (rows // unroll).bit_length() - 1)
+        short = self.lanes > 4 and rows < tiles.cluster_wide_rows
+        most = tiles.cluster_several if self.accumulators > 1 else tx * 32 if short else tiles.most
+        wanted = min(most, tiles.most, tx << (rows // unroll).bit_length() - 1)
         for threads, turn in ((wanted, unroll), (wanted // 2, unroll), (wanted, unroll // 2), (wanted * 2, unroll)):
             ty = threads // tx
-            if cluster <= ty and threads <= 512 and self.fits(tx, ty + cluster, self.lanes):
+            if cluster <= ty and threads <= tiles.most and self.fits(tx, ty + cluster, self.lanes):
                 yield Params(self.access, tx, ty, turn, cluster=cluster)
 
     def under_way(self) -> int:
         """Rows that a thread loads before it takes the first: fewer where it makes something of all their elements."""
-        nbytes = 32 if self.little else 128 if self.work * self.nbytes >= 12 << 20 else 64
+        tiles = self.tiles
+        much = self.work * self.nbytes >= tiles.much
+        nbytes = tiles.bytes_little if self.little else tiles.bytes_much if much else tiles.bytes_usual
         rows = max(2 if self.little and self.turns < 8 else 4, min(16, nbytes // self.nbytes))
-        return min(rows, max(1, 32 // (self.lanes * self.inputs))) if self.written and self.one_pass else rows
+        return (
+            min(rows, max(1, tiles.written_registers // (self.lanes * self.inputs)))
+            if self.written and self.one_pass
+            else rows
+        )
 
     def in_one_turn(self, given: list[Params]) -> Iterator[Params]:
         """``given`` with as many rows a turn as a thread has, where those are few."""
         for p in given:
-            for threads in dict.fromkeys((p.tx * p.ty, 512, 1024)):
+            for threads in dict.fromkeys((p.tx * p.ty, self.tiles.most, self.tiles.largest)):
                 ty, lanes = threads // p.tx, p.access.lanes
                 unroll = next((n for n in (2, 4, 8, 12, 16) if ty * n >= self.rows), 0)
                 registers = (
@@ -443,33 +465,35 @@ class ColumnsOfSize:
             if self.sm_count // 2 <= -(-self.columns // (lanes * 32)) * self.above < 4 * self.sm_count:
                 aligns = tuple([min(a, lanes * v.dtype.bytes) for a, v in zip(self.access.aligns, values)])
                 narrower = self.access._replace(lanes=lanes, aligns=aligns)
-                for threads, unroll in itertools.product((512, 1024), (8, 16)):
+                for threads, unroll in itertools.product((self.tiles.most, self.tiles.largest), (8, 16)):
                     yield self.params(32, threads, unroll, 1.0)._replace(access=narrower, split=1)
 
     def in_registers(self) -> Iterator[Params]:
         """Parameters that keep columns in registers, as few threads as do it: first where a block's rows are 128 bytes,
         of half types 64; longer where there are few rows, so that a thread has some vectors under way, but not so long
         that multiprocessors have no block."""
-        wanted = max(8 if self.element >= 4 else 4, min(32, 1 << max(512 // max(self.rows, 1), 1).bit_length() - 1))
-        turns: tuple[int, ...] = (16,)
-        while wanted > 4 and self.blocks(wanted) < self.sm_count:
+        tiles = self.tiles
+        least = tiles.held_along if self.element >= 4 else tiles.held_along // 2
+        wanted = max(least, min(32, 1 << max(tiles.held_rows // max(self.rows, 1), 1).bit_length() - 1))
+        turns: tuple[int, ...] = (tiles.held_turn,)
+        while wanted > tiles.held_along // 2 and self.blocks(wanted) < self.sm_count:
             wanted //= 2
         if self.nbytes <= 8:  # narrow vectors; of few columns, threads with few rows each
             wanted = 32
             while (
-                wanted > 8
-                and wanted * self.nbytes >= 64
-                and self.blocks(wanted) < self.sm_count * (1.5 if wanted == 32 else 0.5)
+                wanted > tiles.held_along
+                and wanted * self.nbytes >= tiles.sector_bytes
+                and self.blocks(wanted) < self.sm_count * tiles.held_blocks[wanted < 32]
             ):
                 wanted //= 2
             if self.blocks(wanted) < self.sm_count:
-                turns = (8 if self.rows > 128 else 4, 16)
+                turns = (tiles.held_few_turns[self.rows > tiles.held_few], tiles.held_turn)
         for tx, turn in itertools.product(dict.fromkeys(min(self.tx, n) for n in (wanted, 8, 16, 4, 32)), turns):
-            if tx < min(self.tx, wanted) and tx * self.nbytes < 64:  # two sectors of memory
+            if tx < min(self.tx, wanted) and tx * self.nbytes < tiles.sector_bytes:
                 continue
-            for threads in (128, 256, 512, 1024):
+            for threads in (128, 256, tiles.most, tiles.largest):
                 unroll = 1 << (-(-self.rows * tx // threads) - 1).bit_length()
-                most = self.model.held // (self.lanes * self.inputs) // (2 if threads == 1024 else 1)
+                most = self.model.held // (self.lanes * self.inputs) // (2 if threads == tiles.largest else 1)
                 if unroll <= min(max(1, most), turn) and self.fits(tx, threads // tx, self.lanes):
                     yield Params(self.access, tx, threads // tx, unroll, held=True)
                     break
@@ -488,7 +512,7 @@ class ColumnsOfSize:
 
     def shared(self, widen: int, threads: int, cluster: int) -> Params | None:
         """Blocks of a cluster that read so many times 64 bytes of a row, if they have room for the columns."""
-        tx = max(1, widen * 64 // self.nbytes)
+        tx = max(1, widen * self.tiles.sector_bytes // self.nbytes)
         ty = threads // tx
         chunks = -(-self.rows // (ty * cluster))
         chunks = (
@@ -513,7 +537,7 @@ class ColumnsOfSize:
         only. As few blocks a cluster as leave room for three of them on a multiprocessor: for two, where a cluster has
         four or more, and for seven, where it has fewer and there are few columns."""
         half, room = self.element < 4, self.machine.shared_per_block
-        model = self.model
+        model, tiles = self.model, self.tiles
         if half and self.exponentials:
             fewest, most, largest = model.shared_least, model.shared_most_exponentials, 8
         else:
@@ -521,22 +545,22 @@ class ColumnsOfSize:
             most = self.rows
         if self.nbytes < 16 or not fewest <= self.rows <= most or not self.can_copy():
             return None
-        few = self.blocks(64 // self.nbytes)  # without clusters
+        few = self.blocks(tiles.sector_bytes // self.nbytes)  # without clusters
         for cluster in self.machine.cluster_sizes:
-            p, blocks = self.shared(1, 256, cluster), few * cluster
-            limit = (
-                room * 3 // 7
-                if cluster >= 4
-                else room // 7
-                if blocks < model.shared_few * self.sm_count
-                else room * 2 // 7
-            )
-            if cluster > largest or p is None or self.staged_bytes(p.chunks, 256) > limit:
+            p, blocks = self.shared(1, tiles.copied_threads, cluster), few * cluster
+            if cluster >= tiles.copied_cluster:
+                share = tiles.copied_share_cluster
+            else:
+                share = tiles.copied_share_few if blocks < model.shared_few * self.sm_count else tiles.copied_share
+            if cluster > largest or p is None or self.staged_bytes(p.chunks, tiles.copied_threads) > room * share:
                 continue
             if half:
                 better = not self.exponentials or blocks >= self.sm_count
             elif self.rows > model.shared_most_exponentials:  # long columns want some blocks more
-                better = blocks >= self.sm_count // 2 or self.staged_bytes(p.chunks, 256) <= room // 7
+                better = (
+                    blocks >= self.sm_count // 2
+                    or self.staged_bytes(p.chunks, tiles.copied_threads) <= room * tiles.copied_share_few
+                )
             else:
                 better = few > 2 * self.sm_count
             return p if better else None

@@ -216,6 +216,70 @@ class InnerOuterModel:
 
 
 @dataclass(frozen=True)
+class ColumnBlocks:
+    """The blocks of columns, case by case: bytes of a row that one reads at a time, threads, and rows a thread has
+    under way. What has no reason of its own was the best of those tried ("columns that meet in blocks and clusters or
+    stay in shared memory" in ``tried-h100.json``)."""
+
+    line_bytes: int = 128  # of a row that a block of a cluster reads: a line of the cache, or a few (`widen`)
+    sector_bytes: int = 64  # the same where columns stay in shared memory, and the least of narrow vectors: two sectors
+    most: int = 512  # threads, where they exchange accumulators: two blocks fit a multiprocessor
+    largest: int = 1024
+    # Gathered: threads along, across, and rows under way, the best first.
+    gathered: tuple[tuple[int, int, int], ...] = ((32, 16, 4), (32, 16, 2))
+    gathered_wide: tuple[tuple[int, int, int], ...] = ((64, 8, 4), (64, 8, 2))
+    gathered_small: tuple[tuple[int, int, int], ...] = ((32, 8, 8), (32, 8, 4), (32, 8, 2))
+    tried_gathered: tuple[tuple[int, ...], ...] = ((32, 64), (4, 8, 16), (4, 8, 2))
+    gathered_waste: float = 1.25  # threads along a row, of those that have a column, at most
+    # One block for all of a column.
+    many_threads: int = 128  # of many columns
+    many_threads_long: int = 256  # from `many_rows` rows on where multiprocessors have fewer than 128 vectors each
+    many_rows: int = 64
+    many_vectors: int = 128
+    along: int = 16  # threads along a row, of few columns: others read the next columns
+    rows_a_thread: int = 4  # of few rows, in one turn
+    least: int = 128
+    under_way: int = 8  # rows, of many
+    # Folded rows in parts: with few accumulators, and with many.
+    folded_threads: tuple[int, int] = (256, 128)
+    folded_along: tuple[int, int] = (32, 16)
+    folded_along_short: tuple[int, int] = (16, 8)
+    folded_long: tuple[int, int] = (2048, 600)  # vectors of a folded row from which on it is long
+    # Parts of columns.
+    part_bytes: int = 256  # of a row: few parts are left to be added up
+    part_threads: int = 256
+    part_rows: int = 8  # under way with many accumulators
+    part_rows_bytes: int = 64  # under way, of a thread, with few: 4 to 16 rows
+    large_work: int = 2 << 20  # vectors from which on parts that run at once have `most` threads
+    work: int = 1 << 20  # and parts that wait for others, or from `turns` turns on
+    turns: int = 16
+    # What a thread has under way, in bytes.
+    bytes_little: int = 32
+    bytes_usual: int = 64
+    bytes_much: int = 128  # from `much` bytes of work on
+    much: int = 12 << 20
+    written_registers: int = 32  # elements under way where something is made of all of them
+    # In a cluster.
+    cluster_lanes: tuple[int, int] = (4, 8)  # lanes times inputs up to which 8 and 4 rows are under way, else 2
+    cluster_several: int = 256  # threads with several accumulators
+    cluster_wide_rows: int = 2048  # rows a block up to which wide vectors have a warp's worth of rows, at most
+    cluster_range: tuple[float, float] = (0.5, 3)  # blocks a multiprocessor that are worth trying
+    # In registers.
+    held_along: int = 8  # threads along: 128 bytes of a row; of half types half as many
+    held_rows: int = 512  # rows times threads along, where rows are few
+    held_turn: int = 16  # rows of a thread
+    held_few_turns: tuple[int, int] = (4, 8)  # of narrow vectors and few columns, up to and from `held_few` rows on
+    held_few: int = 128
+    held_blocks: tuple[float, float] = (1.5, 0.5)  # blocks a multiprocessor for a warp along a row, and for fewer
+    # In shared memory, of a multiprocessor's: the share of a block.
+    copied_threads: int = 256
+    copied_share: float = 2 / 7  # three blocks, with what else they need
+    copied_share_cluster: float = 3 / 7  # two, where a cluster has `copied_cluster` blocks or more
+    copied_share_few: float = 1 / 7  # seven, of few columns
+    copied_cluster: int = 4
+
+
+@dataclass(frozen=True)
 class ColumnModel:
     """Columns ("columns that meet in blocks and clusters or stay in shared memory" in ``tried-h100.json``: 730 sizes,
     up to 60 sets of parameters each)."""
@@ -255,6 +319,7 @@ class ColumnModel:
     shared_few: float = 1.5  # blocks a multiprocessor below which columns are few, and seven blocks shall fit one
     staged_rows: int = 32  # rows from which on stages are worth trying, from `staged_long` on whatever the columns
     staged_long: int = 1024  # columns standardized, 262144×256 f32: 17774 → 294 µs
+    blocks: ColumnBlocks = field(default_factory=ColumnBlocks)
 
 
 @dataclass(frozen=True)
