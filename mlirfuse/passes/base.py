@@ -144,12 +144,10 @@ class Pass:
     """A step of the compiler. Fields are its options; :meth:`run` changes a graph in place.
 
     A pass that works on the MLIR module defines :meth:`run_on_module` instead, one that needs both forms
-    :meth:`run_on_ir`. ``generates_code`` says that it hands IR to LLVM's code generators, which end the process when
-    they are not content: `mlirfuse-opt` runs such passes in a process of their own.
+    :meth:`run_on_ir`.
     """
 
     name: ClassVar[str]
-    generates_code: ClassVar[bool] = False
 
     def run(self, graph: Graph) -> None:
         """Changes ``graph`` in place."""
@@ -354,9 +352,6 @@ class MLIRPasses:
     name: str
     manager: Any
 
-    # What only rewrites IR by itself. Conversions and everything that serializes count as code generation.
-    generates_code: bool = True
-
     def run_on_ir(self, ir: IR) -> None:
         module = ir.module
         written = fusion.written_in_place(module)
@@ -370,18 +365,6 @@ class MLIRPasses:
 
     def __str__(self) -> str:
         return self.name
-
-
-_REWRITES_ONLY = {
-    "canonicalize",
-    "cse",
-    "symbol-dce",
-    "inline",
-    "loop-invariant-code-motion",
-    "sccp",
-    "strip-debuginfo",
-    "remove-dead-values",
-}
 
 
 def build(pipeline: str) -> list[Pass | MLIRPasses]:
@@ -433,7 +416,7 @@ def _mlir_step(item: Item, anchors: tuple[str, ...]) -> MLIRPasses:
         else:
             message = f"{item}: {' '.join(message.split())}"
         raise PipelineError(message) from error
-    return MLIRPasses(text, str(item), manager, item.name not in _REWRITES_ONLY)
+    return MLIRPasses(text, str(item), manager)
 
 
 def run_pipeline(source, pipeline: str, after: Callable[[Any, IR, float], None] | None = None) -> IR:

@@ -19,7 +19,6 @@ class EmitLlvmIr(Pass):
     """
 
     name = "emit-llvm-ir"
-    generates_code = True
 
     def run_on_ir(self, ir: IR) -> None:
         from mlirfuse.lowering import llvm

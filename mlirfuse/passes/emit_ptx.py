@@ -24,7 +24,6 @@ class EmitPtx(Pass):
     """
 
     name = "emit-ptx"
-    generates_code = True
 
     def run_on_ir(self, ir: IR) -> None:
         from mlirfuse.lowering import ptx

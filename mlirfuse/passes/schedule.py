@@ -57,6 +57,8 @@ class Schedule(Pass):
                 host = program.target.host(module.kernels, slots, f"launch{part}")  # type: ignore[arg-type]  # its own
                 module = replace(module, host=host)
             modules.append(module)
+        if not modules:
+            raise PassError("fusion-schedule writes kernels, and this function has none: its ops are the framework's")
         kernels = tuple(kernel for module in modules for kernel in module.kernels)
         module = replace(modules[0], kernels=kernels, host="\n".join(module.host for module in modules))
         with fusion.context():

@@ -2,9 +2,9 @@
 
     mlirfuse-opt FILE --pass-pipeline='builtin.module(fusion-group{horizontal=true},canonicalize)'
 
-Errors go to stderr as ``FILE:LINE:COLUMN: error: …`` and the exit status is 1. Passes that generate code run in a child
-process, because LLVM ends the process when it is handed something that it cannot take: that becomes an error like any
-other, with status 128 + signal.
+Errors go to stderr as ``FILE:LINE:COLUMN: error: …`` and the exit status is 1. The file is read and the passes run in a
+child process, because MLIR and LLVM end the process when they are handed something that they cannot take: that becomes
+an error like any other, with status 128 + signal.
 """
 
 from __future__ import annotations
@@ -182,6 +182,11 @@ def check_expected(text: str, said: list[Diagnostic], whole_file: int) -> list[D
 def run(text: str, settings: Settings, file: str, out, err, split: bool = False) -> int:
     """Runs the whole of ``text``, in parts if ``split``. Gives the exit status; writes the result and the
     diagnostics."""
+    try:
+        base.build(settings.pipeline)
+    except MlirfuseError as error:
+        err.write(f"mlirfuse-opt: error: {error}\n")
+        return 1
     status, line, printed = 0, 1, 0
     for part in _SPLIT.split(text) if split else [text]:
         padded = "\n" * (line - 1) + part  # so that diagnostics count the lines of the file
@@ -236,7 +241,7 @@ def run_in_child(text: str, settings: Settings, file: str, out, err, split: bool
         if re.search(r"LLVM ERROR|[Aa]ssert|UNREACHABLE|error:|[Cc]annot select", line)
     ]
     name = signal.Signals(number).name if number in signal.Signals._value2member_map_ else f"signal {number}"
-    message = f"code generation ended with {name}" + (f": {cause[-1].strip()}" if cause else "")
+    message = f"MLIR ended with {name}" + (f": {cause[-1].strip()}" if cause else "")
     err.write(f"{file}: error: {message}; --mlir-print-ir-after-all --in-process shows how far it came\n")
     return 128 + number
 
@@ -281,7 +286,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--mlir-timing", action="store_true", help="print to stderr how long each pass took")
     parser.add_argument("--show-locations", action="store_true", help="print each op with the place that it came from")
     parser.add_argument(
-        "--in-process", action="store_true", help="generate code in this process, where a crash ends it"
+        "--in-process", action="store_true", help="work in this process, which a crash in MLIR or LLVM ends"
     )
     parser.add_argument("--list-passes", action="store_true", help="list the passes and their options")
     parser.add_argument("--debug", action="store_true", help="print Python's traceback for errors")
@@ -297,11 +302,6 @@ def main(argv: list[str] | None = None) -> int:
         args.verify_diagnostics,
         args.debug,
     )
-    try:
-        generates_code = any(step.generates_code for step in base.build(settings.pipeline))
-    except MlirfuseError as error:
-        sys.stderr.write(f"mlirfuse-opt: error: {error}\n")
-        return 1
     file = "<stdin>" if args.file == "-" else args.file
     try:
         data = sys.stdin.buffer.read() if args.file == "-" else Path(args.file).read_bytes()
@@ -312,7 +312,7 @@ def main(argv: list[str] | None = None) -> int:
     except UnicodeDecodeError as error:
         sys.stderr.write(f"{file}: error: is not UTF-8 text: byte {error.start} is {data[error.start]:#04x}\n")
         return 1
-    in_child = generates_code and not args.in_process and hasattr(os, "fork")
+    in_child = not args.in_process and hasattr(os, "fork")
     try:
         output = contextlib.nullcontext(sys.stdout) if args.output == "-" else open(args.output, "w")  # noqa: SIM115
     except OSError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import typing
 
 import numpy as np
@@ -10,6 +11,7 @@ from mlirfuse.core.mlir import ir, plain_context
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.ops import AttrType
+from mlirfuse.ir.ops.attributes import ELEMENT
 
 
 class MLIRText(str):
@@ -71,10 +73,13 @@ def constant_attribute(value, dtype) -> str:
 def named_attributes(attributes) -> list:
     """What has the name and the attribute of each entry of an attribute dictionary, whichever of its two Python forms
     that has."""
-    if isinstance(attributes, ir.DictAttr):
-        return [attributes[k] for k in range(len(attributes))]
-    found = [_Named(key, attributes[key]) if isinstance(key, str) else key for key in attributes]
-    return [a if hasattr(a, "name") else ir.NamedAttribute(a) for a in found]
+    try:
+        if isinstance(attributes, ir.DictAttr):
+            return [_Named(a.name, a.attr) for a in (attributes[k] for k in range(len(attributes)))]
+        found = [_Named(key, attributes[key]) if isinstance(key, str) else key for key in attributes]
+        return [a if hasattr(a, "name") else ir.NamedAttribute(a) for a in found]
+    except TypeError as error:  # the bindings have no class for a location as an attribute
+        raise ValueError("an attribute is of a kind that cannot be read, such as a location") from error
 
 
 class _Named(typing.NamedTuple):
@@ -82,16 +87,22 @@ class _Named(typing.NamedTuple):
     attr: ir.Attribute
 
 
-def sizes_of(attr) -> tuple:
-    return tuple(
-        sz.parse(ir.StringAttr(a).value) if isinstance(a, ir.StringAttr) else ir.IntegerAttr(a).value
-        for a in ir.ArrayAttr(attr)
-    )
+def element_of(attr):
+    """A constant's value: of a complex one, MLIR has the text. Raises ValueError."""
+    value = python(attr)
+    with contextlib.suppress(ValueError):
+        value = complex(value) if isinstance(value, str) else value
+    if not ELEMENT.holds(value):
+        raise ValueError(f"{attr} is not {ELEMENT.takes}")
+    return value
 
 
 def of_type(attr, type_: AttrType):
     """The Python value of an attribute of an op of the table. Raises ValueError where it is not of its type."""
-    value = python(attr)
+    try:
+        value = python(attr)
+    except TypeError:  # the bindings have no class for a location in it
+        value = attr
     if type_.sizes is not None:
         value = _read_sizes(value, type_.sizes)
     elif type_.tuples and isinstance(value, list):

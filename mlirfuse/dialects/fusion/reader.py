@@ -9,18 +9,40 @@ import numpy as np
 
 from mlirfuse.core.errors import FusionIRError
 from mlirfuse.core.mlir import ir
-from mlirfuse.dialects.fusion.attributes import MLIRText, named_attributes, of_type, python, sizes_of
+from mlirfuse.dialects.fusion.attributes import MLIRText, element_of, named_attributes, of_type, python
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import ops
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Block, Graph, Group, Layout, Op, Segment, Value
+from mlirfuse.ir.ops.attributes import INTEGER, SIZES, TEXT
 
 
-def _part(attr, what: str) -> str:
-    name = ir.StringAttr(attr).value
+def _given(named: dict, key: str, type_: ops.AttrType, what: str):
+    """The value of the attribute ``key`` of an argument or result. Raises :class:`FusionIRError`."""
+    try:
+        return of_type(named[key], type_)
+    except (ValueError, TypeError) as error:
+        raise FusionIRError(f"{what}: {key}: {error}") from error
+
+
+def _part(named: dict, what: str) -> str:
+    name = _given(named, "fusion.part", TEXT, what)
     if name not in ("re", "im", "bits"):
         raise FusionIRError(f'{what}: fusion.part = "{name}" is none of "re", "im" and "bits"')
     return name
+
+
+def _element(value, dtype: dt.DType):
+    """A constant's value as one of its element type. Raises ValueError where it is none."""
+    if isinstance(value, complex) and dtype.kind != "c":
+        raise ValueError(f"attribute 'value': {value} is no {dtype.mlir}")
+    if dtype.kind in "iu":
+        limits = np.iinfo(dtype.numpy)
+        if not limits.min <= value <= limits.max or value != int(value):
+            raise ValueError(f"attribute 'value': {value} is no {dtype.mlir}")
+        value = int(value)
+    with np.errstate(all="ignore"):  # a float of fewer bits
+        return np.asarray(value).astype(dtype.numpy)[()]
 
 
 @functools.lru_cache(maxsize=4096)
@@ -70,7 +92,8 @@ class Reader:
                 out[key] = default
             else:
                 try:
-                    out[key] = of_type(given.pop(key), row.attr_types[key])
+                    attr, type_ = given.pop(key), row.attr_types[key]
+                    out[key] = element_of(attr) if row.name == "constant" and key == "value" else of_type(attr, type_)
                 except (ValueError, TypeError) as error:
                     raise ValueError(f"attribute '{key}': {error}") from error
         may_write = "inplace" in given and row.kind in ("elementwise", "composite")
@@ -84,47 +107,45 @@ class Reader:
         if unknown:
             raise ValueError(f"unknown attribute '{sorted(unknown)[0]}'; it has {', '.join(row.attrs) or 'none'}")
         if row.name == "constant":
-            out["value"] = np.asarray(complex(out["value"]) if out["dtype"].kind == "c" else out["value"]).astype(
-                out["dtype"].numpy
-            )[()]
+            out["value"] = _element(out["value"], out["dtype"])
         return out
 
     def function(self, func) -> Graph:
         entry = func.regions[0].blocks[0]
         attrs = func.attributes["arg_attrs"] if "arg_attrs" in func.attributes else [{}] * len(entry.arguments)
         per_arg = [{a.name: a.attr for a in named_attributes(d)} if not isinstance(d, dict) else {} for d in attrs]
-        for given in per_arg:
+        for k, given in enumerate(per_arg):
             for key in ("fusion.shape", "fusion.strides"):
-                for n in sizes_of(given[key]) if key in given else ():
+                for n in _given(given, key, SIZES, f"argument {k}") if key in given else ():
                     self.taken |= sz.symbols(n)
         body = Block()
         graph = Graph(ir.StringAttr(func.attributes["sym_name"]).value, body)
         for k, (argument, given) in enumerate(zip(entry.arguments, per_arg)):
             value = self.value_of_type(argument.type)
             if "fusion.shape" in given:
-                shape = sizes_of(given["fusion.shape"])
+                shape = _given(given, "fusion.shape", SIZES, f"argument {k}")
                 if len(shape) != value.rank:
                     raise FusionIRError(f"argument {k} has rank {value.rank}, fusion.shape has {len(shape)} extents")
                 value = Value(value.dtype, shape)
             if "fusion.name" in given:
-                value.name = ir.StringAttr(given["fusion.name"]).value
+                value.name = _given(given, "fusion.name", TEXT, f"argument {k}")
             layout = None
             if "fusion.strides" in given or "fusion.align" in given:
                 strides = (
-                    sizes_of(given["fusion.strides"])
+                    _given(given, "fusion.strides", SIZES, f"argument {k}")
                     if "fusion.strides" in given
                     else sz.contiguous_strides(value.shape)
                 )
                 if len(strides) != value.rank:
                     raise FusionIRError(f"argument {k} has rank {value.rank}, fusion.strides has {len(strides)}")
-                align = ir.IntegerAttr(given["fusion.align"]).value if "fusion.align" in given else 1
+                align = _given(given, "fusion.align", INTEGER, f"argument {k}") if "fusion.align" in given else 1
                 if align < 1 or align & (align - 1):
                     raise FusionIRError(f"argument {k}: fusion.align = {align} is no power of two")
                 layout = Layout(strides, align)
             if "fusion.scalar" in given:
                 graph.scalars.add(k)
             if "fusion.part" in given:
-                graph.parts[k] = _part(given["fusion.part"], f"argument {k}")
+                graph.parts[k] = _part(given, f"argument {k}")
             graph.layouts.append(layout)
             self.values[argument] = value
             body.args.append(value)
@@ -134,11 +155,13 @@ class Reader:
             for k, given in enumerate(func.attributes["res_attrs"]):
                 named = {a.name: a.attr for a in named_attributes(given)}
                 if "fusion.alias" in named:
-                    graph.aliases[k] = ir.IntegerAttr(named["fusion.alias"]).value
+                    graph.aliases[k] = _given(named, "fusion.alias", INTEGER, f"result {k}")
+                    if graph.aliases[k] not in range(len(entry.arguments)):
+                        raise FusionIRError(f"result {k}: fusion.alias = {graph.aliases[k]} is no argument's position")
                 if "fusion.part" in named:
-                    graph.result_parts[k] = _part(named["fusion.part"], f"result {k}")
+                    graph.result_parts[k] = _part(named, f"result {k}")
         if "fusion.device" in func.attributes:
-            graph.device = ir.StringAttr(func.attributes["fusion.device"]).value
+            graph.device = of_type(func.attributes["fusion.device"], TEXT)
         graph.number()
         groups, segments = graph.labels()
         for what, numbers in (("groups", [g.number for g in groups]), ("segments", [s.number for s in segments])):
