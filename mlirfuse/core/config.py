@@ -12,6 +12,7 @@ while.
 - ``fallback`` (``MLIRFUSE_FALLBACK``): where compiling fails, run op by op with a warning; off: raise
 - ``max_kinds`` (``MLIRFUSE_MAX_KINDS``): kinds that one function is compiled for; past it, op by op (or, with
   ``fallback`` off, an error)
+- ``compile_seconds`` (``MLIRFUSE_COMPILE_SECONDS``): a function that takes longer to compile runs op by op
 - ``dump`` (``MLIRFUSE_DUMP``): what to print while compiling, by names with commas between; see
   :mod:`mlirfuse.inspect.dump`
 - ``dump_dir`` (``MLIRFUSE_DUMP_DIR``): a folder for dumps, one file each; else they go to stderr
@@ -35,8 +36,8 @@ DUMPS = (
     "effective-bandwidth", "occupancy", "sass", "guards", "cache",
 )  # fmt: skip
 NAMES = (
-    "fuse_cpu", "fuse_gpu", "single_op", "horizontal", "max_args", "guards", "fallback", "max_kinds", "dump",
-    "dump_dir",
+    "fuse_cpu", "fuse_gpu", "single_op", "horizontal", "max_args", "guards", "fallback", "max_kinds", "compile_seconds",
+    "dump", "dump_dir",
 )  # fmt: skip
 
 _listeners: weakref.WeakSet = weakref.WeakSet()  # objects with a method switched()
@@ -67,6 +68,7 @@ horizontal = settings.flag("MLIRFUSE_HORIZONTAL", True)
 guards = settings.flag("MLIRFUSE_GUARDS", True)
 fallback = settings.flag("MLIRFUSE_FALLBACK", True)
 max_kinds = settings.count("MLIRFUSE_MAX_KINDS", 256, 1_000_000)
+compile_seconds = settings.count("MLIRFUSE_COMPILE_SECONDS", 10, 1_000_000)
 max_args = settings.count("MLIRFUSE_MAX_ARGS", 128, 1_000_000)
 dump: frozenset[str] = _dump_from_environment()
 dump_dir: str | None = os.environ.get("MLIRFUSE_DUMP_DIR") or None

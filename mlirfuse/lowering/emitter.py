@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from mlirfuse.core import deadline
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir.dtypes import DType
 
@@ -64,6 +65,8 @@ class Emitter:
 
     def line(self, text: str) -> None:
         self.lines.append("  " * self.depth + text)
+        if not len(self.lines) & 1023:
+            deadline.check()
 
     def op(self, text: str, dtype: DType, lanes: int = 1) -> Val:
         """Emits ``%new = text`` and gives the new value."""

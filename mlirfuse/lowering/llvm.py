@@ -105,6 +105,11 @@ def optimize(module, machine) -> None:
     passes.add_instruction_combine_pass()
     passes.add_new_gvn_pass()
     passes.add_simplify_cfg_pass()
+    _run(passes, builder, module)
+
+
+def _run(passes, builder, module) -> None:
+    """Runs passes on a module, and frees them."""
     passes.run(module, builder)
     llvm.NewPassManager._dispose(passes)  # llvmlite 0.50 calls the method of its other base class, which frees nothing
     passes.detach()
@@ -124,9 +129,19 @@ def _close(builder: Any) -> None:
         _free(callbacks)
 
 
-def compile_object(text: str) -> bytes:
-    """Native code of the MLIR module ``text``. Raises :class:`CompileError`."""
-    code = uninterrupted(functools.partial(_object_of, to_llvm_ir(text)))
+def optimize_loops(module, machine) -> None:
+    """LLVM's standard pipeline, for code whose loops are as the user wrote them: it vectorizes and unrolls them."""
+    module.triple, module.data_layout = machine.triple, str(machine.target_data)
+    options = llvm.create_pipeline_tuning_options(speed_level=2)
+    options.loop_vectorization = options.loop_unrolling = True
+    builder = llvm.create_pass_builder(machine, options)
+    _run(builder.getModulePassManager(), builder, module)
+
+
+def compile_object(text: str, plain_loops: bool = False) -> bytes:
+    """Native code of the MLIR module ``text``. ``plain_loops``: nothing in it is vectorized or unrolled yet. Raises
+    :class:`CompileError`."""
+    code = uninterrupted(functools.partial(_object_of, to_llvm_ir(text), plain_loops))
     if missing := called_outside(code):  # to load it would end the process
         raise CompileError(
             f"this processor ({_processor()[0]}) needs help for what the code does: {', '.join(missing)}; "
@@ -135,10 +150,10 @@ def compile_object(text: str) -> bytes:
     return code
 
 
-def _object_of(ir: str) -> bytes:
+def _object_of(ir: str, plain_loops: bool) -> bytes:
     # In a context of its own: one keeps all constants and types that it has seen.
     module, machine = llvm.parse_assembly(ir, llvm.create_context()), target_machine()
-    optimize(module, machine)
+    (optimize_loops if plain_loops else optimize)(module, machine)
     return machine.emit_object(module)
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from mlirfuse import _native
-from mlirfuse.core import config, events, threads
+from mlirfuse.core import config, deadline, events, threads
 from mlirfuse.core.errors import (
     CompileError,
     CudaError,
@@ -50,7 +50,7 @@ class Call:
 
     ``key``: the same for all calls that one kind may serve; kinds of one key are told apart by what they assume.
     ``device``: "cpu", or the kind of device that an array lies on. ``aliases``: leaves that are the same memory as an
-    earlier one.
+    earlier one. ``refused``: why no kind could be made.
     """
 
     leaves: list[Any]
@@ -58,6 +58,7 @@ class Call:
     key: tuple
     device: str
     aliases: dict[int, int] = field(default_factory=dict)
+    refused: Exception | None = None
 
 
 @dataclass(eq=False)
@@ -165,6 +166,7 @@ class Kind:
         return Executor(graph, target, env, failed)
 
     def _report_pass(self, step: Any, ir: Any, seconds: float) -> None:
+        deadline.check()
         if events.PassRan.observers:
             events.report(events.PassRan(self, step, seconds))
 
@@ -318,7 +320,8 @@ class Kinds:
         try:
             target = self.source.target(call.leaves)
             placement.check_place(target, call.leaves)
-            kind.executor = kind.build(target, env, part_failed)
+            with deadline.compiling(self.source.may_fall_back()):
+                kind.executor = kind.build(target, env, part_failed)
         except _OF_THE_CALL:
             raise
         except Exception as error:
@@ -348,11 +351,12 @@ class Kinds:
             if kind.failure and not self.source.may_fall_back():
                 raise CompileError(f"compiling {self.source.name} failed: {kind.failure}")
             events.report(events.FellBack(self.source, kind.problem))
-            return self._by_reference(kind, call, env)
+            return self._uncompiled(kind, call, env)
         target = kind.executor.target
         try:
-            kind.executor.check(env)
-            return kind.answer(call.leaves, env)
+            with deadline.compiling(self.source.may_fall_back()):
+                kind.executor.check(env)
+                return kind.answer(call.leaves, env)
         except Empty:
             pass
         except _OF_THE_CALL:
@@ -361,7 +365,13 @@ class Kinds:
             self._failed(kind, error, lambda: failures.to_send(kind.graph, target, env))
             kind.executor, kind.problem = None, str(error)
             events.report(events.FellBack(self.source, kind.problem))
+            return self._uncompiled(kind, call, env)
         return self._by_reference(kind, call, env)
+
+    def _uncompiled(self, kind: Kind, call: Call, env: dict[str, int]) -> Any:
+        """The result of a call whose kind could not be compiled."""
+        result = self.source.plainly(call)
+        return self._by_reference(kind, call, env) if result is NotImplemented else result
 
     @staticmethod
     def _by_reference(kind: Kind, call: Call, env: dict[str, int]) -> Any:

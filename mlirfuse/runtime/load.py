@@ -30,12 +30,13 @@ def code_of(module: KernelModule, chip: str) -> str:
     return module.ptx if isinstance(module, AssembledModule) else ptx_of(module.tiled(), chip)
 
 
-def host_code(text: str) -> llvm.HostCode:
-    """The loaded functions of the MLIR module ``text``. Raises :class:`CompileError`."""
-    key = cache.key("object", text, *llvm.processor())
+def host_code(text: str, plain_loops: bool = False) -> llvm.HostCode:
+    """The loaded functions of the MLIR module ``text``. ``plain_loops``: as :func:`llvm.compile_object` has it. Raises
+    :class:`CompileError`."""
+    key = cache.key("object", text, *llvm.processor(), *(["plain loops"] if plain_loops else []))
     code = cache.load(key)
     if code is None:
-        code = llvm.compile_object(text)
+        code = llvm.compile_object(text, plain_loops)
         cache.store(key, code)
     return llvm.HostCode(code)
 

@@ -16,14 +16,16 @@ import numpy as np
 
 from mlirfuse import _native
 from mlirfuse.core import config, threads
-from mlirfuse.core.errors import UnsupportedError, warn
+from mlirfuse.core.errors import TraceError, UnsupportedError, warn
 from mlirfuse.frontend import tree as trees
 from mlirfuse.frontend.numpy import tracing
 from mlirfuse.frontend.numpy.captures import Captured
 from mlirfuse.frontend.numpy.effects import SideEffect
+from mlirfuse.frontend.numpy.fallback import Plain, WithContainers, types_of
 from mlirfuse.frontend.numpy.rebuild import as_traced
 from mlirfuse.frontend.numpy.scope import Elements, read_scope, unchanged
 from mlirfuse.frontend.numpy.symint import SymInt
+from mlirfuse.frontend.numpy.trace_state import TooLong
 from mlirfuse.frontend.numpy.traced import Traced
 from mlirfuse.frontend.numpy.traced_array import TracedArray
 from mlirfuse.inspect.lowered import Lowered
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
 discover()  # the passes, now rather than at the first call
 _TRACED = (TracedArray, SymInt)
 _TRACES_WITH_EFFECTS = 2  # the first call may do what later ones do not: fill a cache, say
+_MOST_OPS = 2000  # of a trace, where the function may run as it is instead
 
 
 @dataclass(eq=False)
@@ -114,6 +117,7 @@ class Entry(Source):
         self.owner, self.tree, self.name = owner, tree, owner.__name__
         self.captured: list[Captured] = []
         self._effects: dict[tuple, int] = {}  # how often a trace with this key met effects
+        self.refused: set[tuple] = set()  # by types_of: calls that are not compiled
         self.statics = owner._static_leaves(tree)
         self.kinds = Kinds(self, self.statics)
         self.dispatch = self.kinds.dispatch
@@ -147,22 +151,55 @@ class Entry(Source):
         return spec
 
     def make(self, call: Call) -> TracedKind | None:
-        if self._effects.get(call.key, 0) >= _TRACES_WITH_EFFECTS:
+        """A trace; None where the function is to run as it is: it has effects, or what a trace cannot follow."""
+        types = types_of(call.leaves[: self.tree.leaves])
+        if types in self.refused or self._effects.get(call.key, 0) >= _TRACES_WITH_EFFECTS:
+            return None
+        if not self.may_fall_back():
+            return self.trace(call)
+        if self.owner.lifts(call):
+            self._refuse(types)
             return None
         try:
-            return self.trace(call)
+            return self.trace(call, _MOST_OPS)
         except SideEffect as effect:
-            if not self.may_fall_back():
-                raise
             self._effects[call.key] = self._effects.get(call.key, 0) + 1
-            self.owner._tell_effects(effect)
-            return None
+            if self._effects[call.key] == _TRACES_WITH_EFFECTS:
+                self._refuse(types)
+            self.owner.plain.tell(effect)
+        except TooLong as error:
+            self._refuse(types)
+            call.refused = TraceError(str(error))
+        except Exception as error:
+            if not _all_numpy(call.leaves):
+                raise
+            self._refuse(types)
+            call.refused = error
+        return None
 
-    def trace(self, call: Call) -> TracedKind:
-        """A new kind for ``call``. Raises :class:`TraceError` for what cannot be traced."""
+    def _is_refused(self, call: Call) -> bool:
+        """Whether there is nothing to run but the function itself."""
+        return types_of(call.leaves[: self.tree.leaves]) in self.refused or call.key in self._effects
+
+    def _refuse(self, types: tuple) -> None:
+        """From now on calls with arguments of these types run as they are."""
+        self.refused.add(types)
+        self.owner.plain.revive()
+        if all(child.kind == "leaf" for child in self.tree.children[0].children) and not self.tree.children[1].children:
+            self.owner._set_plain(self.tree.leaves, self._fast)
+
+    def _fast(self, *leaves):
+        """A call with nothing but leaves, some of which are not compiled."""
+        if types_of(leaves) in self.refused and config.fuse_cpu and self.may_fall_back():
+            return self.owner.plain.fn(*leaves)
+        return self.owner._dispatch(self, leaves)
+
+    def trace(self, call: Call, most_ops: int | None = None) -> TracedKind:
+        """A new kind for ``call``. Raises :class:`TraceError` for what cannot be traced, and :class:`TooLong` for a
+        trace of more than ``most_ops``."""
         count = self.tree.leaves
         specs = call.specs[:count]
-        traced = tracing.trace(self.owner.fn, specs, self.tree, aliases=call.aliases)
+        traced = tracing.trace(self.owner.fn, specs, self.tree, aliases=call.aliases, most_ops=most_ops)
         if call.aliases and not traced.mutated:  # then it makes no difference, and the trace serves other arrays too
             traced = tracing.trace(self.owner.fn, specs, self.tree)
         captured_at = [count + self._place(c) for c in traced.captured]
@@ -208,12 +245,12 @@ class Entry(Source):
         return self.owner._dispatch(self, leaves[: self.tree.leaves])
 
     def plainly(self, call: Call) -> Any:
-        if not _all_numpy(call.leaves):
+        if not _all_numpy(call.leaves) and not self._is_refused(call):
             return NotImplemented
         args, kwargs = self.tree.unflatten(call.leaves[: self.tree.leaves])
         if kwargs or any(child.kind != "leaf" for child in self.tree.children[0].children):
-            raise _WithContainers  # the caller's own lists and dicts, which the function may change
-        return self.owner.fn(*args, **kwargs)
+            raise WithContainers(call.refused)
+        return self.owner.plain.first(call.refused, args, kwargs)
 
     def overlapping(self, kind: Kind, call: Call, first: int, second: int) -> Any:
         if not _all_numpy(call.leaves):
@@ -240,10 +277,6 @@ class Entry(Source):
 
 def _all_numpy(leaves: Sequence) -> bool:
     return all(arrays.framework(leaf) in ("numpy", None) for leaf in leaves)
-
-
-class _WithContainers(BaseException):
-    """A call is to run as plain Python, with arguments that :meth:`Jitted._call` has."""
 
 
 class Jitted(_native.Function):
@@ -273,7 +306,7 @@ class Jitted(_native.Function):
         self._entries: dict[trees.Tree, Entry] = {}
         self._watch: list[tuple[Any, str, Any]] = []
         self._lock = threads.lock()
-        self._told = False  # it has been said that the function has effects
+        self.plain = Plain(fn, self.__name__)
         self._names = [] if not self.static else list(inspect.signature(fn).parameters)
 
     # ---- calls
@@ -296,8 +329,8 @@ class Jitted(_native.Function):
             )
         try:
             return self._dispatch(entry, leaves)
-        except _WithContainers:
-            return self.fn(*args, **kwargs)
+        except WithContainers as plain:
+            return self.plain.first(plain.refused, args, kwargs)
 
     def _dispatch(self, entry: Entry, leaves: Sequence) -> Any:
         """Calls with the arrays captured from around the function behind the leaves."""
@@ -355,15 +388,15 @@ class Jitted(_native.Function):
                 self._forget()
                 return
 
-    def _tell_effects(self, effect: SideEffect) -> None:
-        if not self._told:
-            self._told = True
-            warn(f"mlirfuse runs {self.__name__} op by op: {effect}")
-
     def _forget(self) -> None:
         self._entries, self._watch = {}, []
         self._clear_plain()
         self._set_watched(False)
+
+    def lifts(self, call: Call) -> bool:
+        """Whether a call is to run with the function's loops lifted, not traced."""
+        whole = self.way is not None or self.schedule is not None or self.target not in (None, "cpu")
+        return not whole and config.fuse_cpu and _all_numpy(call.leaves) and self.plain.preferred
 
     # ---- looking inside
 
@@ -431,5 +464,5 @@ class CompiledFunction:
             )
         try:
             return self._kinds.dispatch(*leaves, *self._entry.read_captured())
-        except _WithContainers:
+        except WithContainers:
             return self._entry.owner.fn(*args, **kwargs)

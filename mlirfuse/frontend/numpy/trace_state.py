@@ -12,7 +12,7 @@ import numpy as np
 from mlirfuse.core.errors import ShapeError, TraceError
 from mlirfuse.frontend.numpy.captures import frame_roots, spec_of, ways_to
 from mlirfuse.frontend.numpy.size_bounds import size_bound
-from mlirfuse.frontend.numpy.source import fail, located_error, location
+from mlirfuse.frontend.numpy.source import fail, located, located_error, location
 from mlirfuse.frontend.numpy.symint import SymInt
 from mlirfuse.frontend.numpy.traced_array import Buffer, TracedArray
 from mlirfuse.ir import sizes as sz
@@ -22,6 +22,11 @@ from mlirfuse.ir.sizes import Expr, Size
 from mlirfuse.runtime.signature import COMPARE, OPPOSITE, ArgSpec, SizeGuard, layout_of
 
 _current = threading.local()
+
+
+class TooLong(BaseException):
+    """Ends a trace that has more ops than a function that may fall back is compiled for. No Exception, so that the
+    function's own handlers do not take it."""
 
 
 def current() -> Trace | None:
@@ -44,7 +49,8 @@ class Trace:
     """One tracing in progress: the graph so far, the symbols' values in this call, and what has been decided by
     them."""
 
-    def __init__(self):
+    def __init__(self, most_ops: int | None = None):
+        self.most_ops = most_ops
         self.block = Block()
         self.builder = Builder(self.block, location)
         self.hints: dict[str, int] = {}
@@ -213,6 +219,8 @@ class Trace:
 
     def emit(self, name: str, *operands: Value, **attrs) -> Value:
         """Appends an op, with errors that name the user's line."""
+        if self.most_ops is not None and len(self.block.ops) >= self.most_ops:
+            raise TooLong(located(f"it has more than {self.most_ops} ops: a long loop?"))
         try:
             made = self.builder.op(name, *operands, **attrs)
         except (ShapeError, TypeError) as error:

@@ -36,13 +36,20 @@ from mlirfuse.ir.ops import map_sizes
 from mlirfuse.runtime.signature import ArgSpec, Static
 
 
-def trace(fn, leaves, tree: trees.Tree, name: str | None = None, aliases: dict[int, int] | None = None) -> Traced:
+def trace(
+    fn,
+    leaves,
+    tree: trees.Tree,
+    name: str | None = None,
+    aliases: dict[int, int] | None = None,
+    most_ops: int | None = None,
+) -> Traced:
     """Traces ``fn`` on arguments whose tree is ``((positional…), {keyword…})``.
 
     ``aliases`` maps a leaf to an earlier one that is the same memory in the same layout. Raises TraceError, ShapeError,
-    UnsupportedError or what the function itself raises.
+    UnsupportedError, :class:`TooLong` for more than ``most_ops``, or what the function itself raises.
     """
-    t = Trace()
+    t = Trace(most_ops)
     replaced = t.stand_ins = StandIns()
     paths = argument_names(fn, tree)
     stand_ins: list = []

@@ -1,0 +1,1 @@
+"""NumPy programs as people write them, unchanged: ``PROGRAMS`` gives each function, and its arguments for a size."""

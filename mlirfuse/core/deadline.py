@@ -1,0 +1,31 @@
+"""A bound on the time that one compilation may take, looked at where code is written."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+
+from mlirfuse.core import config
+from mlirfuse.core.errors import CompileError
+
+_state = threading.local()
+
+
+@contextlib.contextmanager
+def compiling(bounded: bool):
+    """What is compiled inside raises :class:`CompileError` by :func:`check` after ``config.compile_seconds``, where
+    ``bounded``."""
+    outer = getattr(_state, "end", None)
+    _state.end = time.perf_counter() + config.compile_seconds if bounded else None
+    try:
+        yield
+    finally:
+        _state.end = outer
+
+
+def check() -> None:
+    """Raises :class:`CompileError` where the time is over."""
+    end = getattr(_state, "end", None)
+    if end is not None and time.perf_counter() > end:
+        raise CompileError(f"it takes longer than {config.compile_seconds:g} s to compile (MLIRFUSE_COMPILE_SECONDS)")

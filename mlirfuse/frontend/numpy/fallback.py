@@ -1,0 +1,93 @@
+"""Calls that are not compiled: the user's function runs as it is, on the real arrays.
+
+What a trace cannot follow (a branch on an array's value, a list that grows, a function that nobody knows) is no error
+where NumPy runs it. The function is told about once, with the line and the cause, and later calls with arguments of
+the same types come here at once.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from mlirfuse.core.errors import located, warn
+from mlirfuse.frontend.numpy.loops.lift import Lifted, has_loops
+from mlirfuse.frontend.numpy.loops.values import NotLiftable
+
+
+class WithContainers(BaseException):
+    """A call is to run as plain Python, with the arguments that :meth:`Jitted._call` has: the caller's own lists and
+    dicts, which the function may change. ``refused``: why it is not compiled."""
+
+    def __init__(self, refused: Exception | None):
+        super().__init__()
+        self.refused = refused
+
+
+class Plain:
+    """How one function runs where it is not compiled whole: as it is, with its loops lifted where it has any (see
+    :mod:`mlirfuse.frontend.numpy.loops`). ``loops``: the loops."""
+
+    def __init__(self, fn: Callable, name: str):
+        self.original, self.name = fn, name
+        self._told = False
+
+    @functools.cached_property
+    def _lifted(self) -> Lifted | None:
+        try:
+            return Lifted(self.original) if isinstance(self.original, types.FunctionType) else None
+        except NotLiftable:
+            return None
+
+    @functools.cached_property
+    def fn(self) -> Callable:
+        """What to call."""
+        return self.original if self._lifted is None else self._lifted.function
+
+    @functools.cached_property
+    def preferred(self) -> bool:
+        """Whether the function is better run with its loops lifted than traced: a trace would unroll them."""
+        return has_loops(self.original) and self._lifted is not None
+
+    def tell(self, cause: object) -> None:
+        """Warns once, at the caller's line."""
+        if not self._told:
+            self._told = True
+            warn(f"mlirfuse runs {self.name} op by op: {cause}")
+
+    def first(self, refused: Exception | None, args: Sequence, kwargs: dict[str, Any]) -> Any:
+        """A call that was just found not to be compiled, because of ``refused``. Where NumPy raises an error of that
+        type too, the trace's is raised, which has the line and the remedy."""
+        if refused is None:
+            result = self.fn(*args, **kwargs)
+            self._tell_loops()
+            return result
+        try:
+            result = self.fn(*args, **kwargs)
+        except Exception as error:
+            if isinstance(refused, type(error)):
+                raise refused from error
+            raise
+        self.tell(refused)
+        return result
+
+    def revive(self) -> None:
+        """For arguments of other types, loops that could not be compiled are tried again."""
+        for loop in self._lifted.loops if self._lifted else ():
+            loop.dead = False
+
+    def _tell_loops(self) -> None:
+        """Warns of a loop that runs as Python."""
+        for loop in self._lifted.loops if self._lifted else ():
+            if loop.refused is not None and not loop.ran:
+                where = (self.original.__code__.co_filename, loop.node.lineno)
+                self.tell(located(f"a loop of it runs as Python, because of {loop.refused}", where))
+
+
+def types_of(leaves: Sequence) -> tuple:
+    """What decides whether a call is compiled, as cheap as can be: types, dtypes and ranks."""
+    return tuple([(x.dtype, x.ndim) if type(x) is np.ndarray else type(x) for x in leaves])

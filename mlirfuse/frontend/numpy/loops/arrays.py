@@ -1,0 +1,304 @@
+"""Arrays in a loop: elements, views by subscripts, expressions over elements, and writing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mlirfuse.frontend.numpy.loops.values import Array, Lazy, NotLiftable, Number, NumberType
+from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir.dtypes import DType
+from mlirfuse.lowering.emitter import Val
+
+if TYPE_CHECKING:
+    from mlirfuse.frontend.numpy.loops.code import Code
+
+SIZE_BITS = 40  # extents, and Python ints that loops count by, are below 2 ** 40
+
+
+def _out_of_bounds(axis: int):
+    return lambda index, size: IndexError(f"index {index} is out of bounds for axis {axis} with size {size}")
+
+
+def position(e: Code, index: Val, extent: Val, axis: int, checked: bool) -> Val:
+    """A position counted from the start; an IndexError where it is out of range. Not ``checked``: it is known to be in
+    range and not negative."""
+    known = e.known(index)
+    if not checked:
+        return index
+    if known is not None and known < 0:
+        from_start = e.count("addi", extent, index)
+        e.fail_if(e.cmp("lt", from_start, 0), _out_of_bounds(axis), index, extent)
+        return from_start
+    if known is None:
+        from_start = e.select(e.cmp("lt", index, 0), e.count("addi", index, extent), index)
+    else:
+        from_start = index
+    unsigned = lambda v: Val(v.name, dt.u64)  # noqa: E731
+    e.fail_if(e.cmp("ge", unsigned(from_start), unsigned(extent)), _out_of_bounds(axis), index, extent)
+    return from_start
+
+
+def sliced(e: Code, extent: Val, start: Val | None, stop: Val | None, step: Val | None) -> tuple[Val, Val, Val]:
+    """First position, count and step of a slice, as Python clamps them."""
+    step = step or e.const(1, dt.i64)
+    known = e.known(step)
+    zero = e.const(0, dt.i64)
+    if known is None:
+        e.fail_if(e.cmp("eq", step, 0), lambda *_: ValueError("slice step cannot be zero"))
+        down = e.cmp("lt", step, 0)
+        low = e.select(down, e.const(-1, dt.i64), zero)
+        high = e.select(down, e.count("subi", extent, 1), extent)
+        first, last = e.select(down, high, low), e.select(down, low, high)
+    elif known == 0:
+        raise NotLiftable("a slice with step 0")
+    elif known > 0:
+        low, high = first, last = zero, extent
+    else:
+        low, high = e.const(-1, dt.i64), e.count("subi", extent, 1)
+        first, last = high, low
+
+    def clamped(v: Val | None, otherwise: Val) -> Val:
+        if v is None:
+            return otherwise
+        fixed = e.known(v)
+        if fixed is not None and fixed >= 0:
+            return v if fixed == 0 and e.known(low) == 0 else e.smaller(v, high)
+        if fixed is not None:
+            return e.larger(e.count("addi", extent, v), low)
+        v = e.select(e.cmp("lt", v, 0), e.count("addi", v, extent), v)
+        return e.smaller(e.larger(v, low), high)
+
+    begin, end = clamped(start, first), clamped(stop, last)
+    if known is None:
+        span = e.select(e.cmp("lt", step, 0), e.count("subi", begin, end), e.count("subi", end, begin))
+        size = e.abs(step)
+    else:
+        span = e.count("subi", *((end, begin) if known > 0 else (begin, end)))
+        size = e.const(abs(known), dt.i64)
+    if e.known(size) == 1:
+        return begin, e.larger(span, zero), step
+    count = e.div(e.count("addi", span, e.count("subi", size, 1)), size)
+    return begin, e.select(e.cmp("gt", span, 0), count, zero), step
+
+
+def element_pointer(e: Code, array: Array, indices: list[Val]) -> str:
+    """Where the element at these indices is."""
+    offset = e.const(0, dt.i64)
+    for index, stride in zip(indices, array.strides):
+        offset = e.count("addi", offset, e.count("muli", index, stride))
+    return e.offset(array.pointer, offset)
+
+
+def element(e: Code, array: Array, indices: list[Val]) -> Val:
+    return e.load(element_pointer(e, array, indices), array.dtype, memory=True)
+
+
+def dense(e: Code, site: int, dtype: DType, shape: list[Val]) -> Array:
+    """New memory for an array, row by row."""
+    strides = [e.const(dtype.bytes, dt.i64)]
+    for extent in reversed(shape[1:]):
+        strides.insert(0, e.count("muli", strides[0], extent))
+    count = e.const(1, dt.i64)
+    for extent in shape:
+        count = e.count("muli", count, extent)
+    base, pointer = e.allocate(site, count, dtype)
+    return Array(dtype, pointer, list(shape), strides[: len(shape)], bool(shape), frozenset([f"site {site}"]), base)
+
+
+# ---- expressions over elements
+
+
+def lazy(e: Code, value) -> Lazy:
+    """An array, or a number, as an expression."""
+    if isinstance(value, Lazy):
+        return value
+    if isinstance(value, Number):
+        return Lazy(value.type.dtype, [], lambda indices, uniform: value.val, [])
+    if not isinstance(value, Array):
+        raise NotLiftable("an operand that is no array and no number")
+    return Lazy(value.dtype, value.shape, lambda indices, uniform: element(e, value, indices), [value])
+
+
+def broadcast(e: Code, shapes: list[list[Val]]) -> tuple[list[Val], list[tuple[Val, Val]]]:
+    """The shape that shapes give together, and the pairs of extents that have to be equal, or 1."""
+    rank = max(map(len, shapes))
+    out, pairs = [], []
+    for axis in range(rank):
+        extents = [s[axis - rank + len(s)] for s in shapes if axis - rank + len(s) >= 0]
+        result = extents[0]
+        for extent in extents[1:]:
+            if extent.name == result.name or e.known(extent) == 1:
+                continue
+            if e.known(result) == 1:
+                result = extent
+            elif e.known(extent) is None or e.known(extent) != e.known(result):
+                combined = e.select(e.cmp("eq", result, 1), extent, result)
+                pairs.append((result, extent))
+                result = combined
+        out.append(result)
+    return out, pairs
+
+
+def _operand_indices(e: Code, shape: list[Val], whole: list[Val], indices: list[Val], uniform: bool) -> list[Val]:
+    """Where an operand of ``shape`` is read for an element of the result."""
+    mine = indices[len(indices) - len(shape) :]
+    out = []
+    for extent, of_all, index in zip(shape, whole[len(whole) - len(shape) :], mine):
+        if e.known(extent) == 1:
+            out.append(e.const(0, dt.i64))
+        elif uniform or extent.name == of_all.name:
+            out.append(index)
+        else:
+            out.append(e.select(e.cmp("eq", extent, 1), e.const(0, dt.i64), index))
+    return out
+
+
+def elementwise(e: Code, dtype: DType, compute, operands: list) -> Lazy:
+    """``compute(*elements)`` of operands that are broadcast together."""
+    parts = [lazy(e, operand) for operand in operands]
+    shape, pairs = broadcast(e, [part.shape for part in parts])
+
+    def at(indices: list[Val], uniform: bool) -> Val:
+        given = [part.at(_operand_indices(e, part.shape, shape, indices, uniform), uniform) for part in parts]
+        return compute(*given)
+
+    reads = [array for part in parts for array in part.reads]
+    return Lazy(dtype, shape, at, reads, [pair for part in parts for pair in part.pairs] + pairs)
+
+
+def stretched(e: Code, value: Lazy, shape: list[Val]) -> Lazy:
+    """``value`` broadcast to ``shape``, of as many axes at least."""
+    if len(value.shape) > len(shape):
+        raise NotLiftable("more axes than there is room for")
+    pairs = []
+    for have, want in zip(value.shape, shape[len(shape) - len(value.shape) :]):
+        if have.name != want.name and e.known(have) != 1:
+            pairs.append((want, have))
+    return Lazy(
+        value.dtype,
+        shape,
+        lambda indices, uniform: value.at(_operand_indices(e, value.shape, shape, indices, uniform), uniform),
+        value.reads,
+        value.pairs + pairs,
+    )
+
+
+def _mismatch(left: int, right: int) -> Exception:
+    return ValueError(f"operands could not be broadcast together with shapes ({left},) ({right},)")
+
+
+def run(e: Code, pairs: list[tuple[Val, Val]], body, into: bool = False) -> None:
+    """Runs ``body(uniform)``: with ``uniform`` where all ``pairs`` of extents are equal; else, where those that differ
+    are 1, without. ``into``: the first extent of a pair is not stretched."""
+    unequal = None
+    seen = set()
+    for a, b in pairs:
+        if (a.name, b.name) in seen:
+            continue
+        seen.add((a.name, b.name))
+        differ = e.cmp("ne", a, b)
+        unequal = differ if unequal is None else e.or_(unequal, differ)
+    if unequal is None:
+        body(True)
+        return
+
+    def uneven() -> None:
+        for a, b in pairs:
+            wrong = e.and_(e.cmp("ne", a, b), e.cmp("ne", b, 1))
+            if not into:
+                wrong = e.and_(wrong, e.cmp("ne", a, 1))
+            e.fail_if(wrong, _mismatch, a, b)
+        rare, e.rare = e.rare, True
+        body(False)
+        e.rare = rare
+
+    e.branch(unequal, uneven, lambda: body(True))
+
+
+def same_view(a: Array, b: Array) -> bool:
+    """Whether they surely are the same elements."""
+    return a is b or (bool(a.spelled) and a.spelled == b.spelled)
+
+
+def conflicts(target: Array, value: Lazy) -> bool:
+    """Whether elements of ``target`` may be read after they are written, where they are written one after the other."""
+    return any(target.roots & read.roots and not same_view(target, read) for read in value.reads)
+
+
+def write(e: Code, target: Array, value: Lazy, site) -> None:
+    """``target[...] = value``, computed whole before anything is written; ``site()`` numbers a place of allocation."""
+    if conflicts(target, value):
+        value = lazy(e, materialized(e, value, site()))
+    value = stretched(e, value, target.shape)
+
+    def nest(uniform: bool) -> None:
+        with e.each_of(target.shape) as indices:
+            computed = e.cast(value.at(indices, uniform), target.dtype)
+            e.store(computed, element_pointer(e, target, indices), memory=True)
+
+    run(e, value.pairs, nest)
+
+
+def materialized(e: Code, value, site: int) -> Array:
+    """A new array with the elements of an array or an expression."""
+    value = lazy(e, value)
+    made = dense(e, site, value.dtype, value.shape)
+
+    def nest(uniform: bool) -> None:
+        with e.each_of(value.shape) as indices:
+            e.store(value.at(indices, uniform), element_pointer(e, made, indices), memory=True)
+
+    run(e, value.pairs, nest)
+    return made
+
+
+def fill(e: Code, target: Array, val: Val) -> None:
+    with e.each_of(target.shape) as indices:
+        e.store(val, element_pointer(e, target, indices), memory=True)
+
+
+# ---- reductions
+
+
+def reduced(e: Code, value: Lazy, axes: list[int], start: Val, combine, site) -> Array | Val:
+    """``combine(so far, element)`` over some axes, from ``start``: a number where these are all."""
+    rest = [axis for axis in range(len(value.shape)) if axis not in axes]
+    slot = e.slot(start.dtype.signless)
+
+    def over(outer: list[Val], uniform: bool) -> Val:
+        e.store(start, slot)
+        with e.each_of([value.shape[axis] for axis in axes]) as inner:
+            indices: list = [None] * len(value.shape)
+            for axis, index in (*zip(rest, outer), *zip(axes, inner)):
+                indices[axis] = index
+            e.store(combine(e.load(slot, start.dtype), value.at(indices, uniform)), slot)
+        return e.load(slot, start.dtype)
+
+    if not rest:
+        run(e, value.pairs, lambda uniform: over([], uniform) and None)
+        return e.load(slot, start.dtype)
+    made = dense(e, site(), start.dtype, [value.shape[axis] for axis in rest])
+
+    def nest(uniform: bool) -> None:
+        with e.each_of(made.shape) as outer:
+            e.store(over(outer, uniform), element_pointer(e, made, outer), memory=True)
+
+    run(e, value.pairs, nest)
+    return made
+
+
+def fast_add(e: Code, a: Val, b: Val) -> Val:
+    """A sum whose order does not matter, so that it can be taken in parts."""
+    if not a.dtype.is_float:
+        return e.add(a, b)
+    return e.op(f"arith.addf {a}, {b} fastmath<reassoc> : {a.type}", a.dtype)
+
+
+def number(val: Val, python: bool = False) -> Number:
+    return Number(val, NumberType(val.dtype, python))
+
+
+def numpy_of(dtype: DType) -> np.dtype:
+    return dtype.numpy

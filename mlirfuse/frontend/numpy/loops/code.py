@@ -1,0 +1,286 @@
+"""The text of a loop's function: blocks, slots for variables, memory and errors, beside the arithmetic of
+:class:`~mlirfuse.lowering.emitter.Emitter`.
+
+The function is ``loop(%args: !llvm.ptr) -> i64``. Variables live in slots (``llvm.alloca``), which LLVM turns into
+registers. It returns 0, or the number of the error that it met.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import contextmanager
+
+from mlirfuse.frontend.numpy.loops.values import NotLiftable
+from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir.dtypes import DType
+from mlirfuse.lowering import llvm
+from mlirfuse.lowering.emitter import Emitter, Val
+
+MOST_LINES = 60_000  # of one loop's text
+MOST_ARRAYS = 15  # variables that are arrays
+_SITE = 8 * 2 * (MOST_ARRAYS + 2)  # bytes of a place of allocation: for each buffer its address, which 0 ends, and size
+ALLOCATOR = 16  # where among the function's arguments the address of what allocates is, in bytes
+
+_AS_IT_IS = "{loop_annotation = #llvm.loop_annotation<disableNonforced = true>}"
+
+# A buffer of a place of allocation that none of the variables lies in; from outside where there is none, or too small.
+_ALLOCATE = f"""
+llvm.func internal @allocate(%table: !llvm.ptr, %bases: !llvm.ptr, %bytes: i64, %site: i64, %args: !llvm.ptr) -> i64
+    attributes {{passthrough = ["no-builtins"]}} {{
+  %0 = arith.constant 0 : i64
+  %1 = arith.constant 1 : i64
+  %count = arith.constant {MOST_ARRAYS} : i64
+  cf.br ^buffer(%table : !llvm.ptr)
+^buffer(%at: !llvm.ptr):
+  %address = llvm.load %at : !llvm.ptr -> i64
+  %size_at = llvm.getelementptr %at[8] : (!llvm.ptr) -> !llvm.ptr, i8
+  %size = llvm.load %size_at : !llvm.ptr -> i64
+  %none = arith.cmpi eq, %address, %0 : i64
+  cf.cond_br %none, ^more_of_them, ^look(%0 : i64)
+^look(%k: i64):
+  %base_at = llvm.getelementptr %bases[%k] : (!llvm.ptr, i64) -> !llvm.ptr, i64
+  %base = llvm.load %base_at : !llvm.ptr -> i64
+  %used = arith.cmpi eq, %base, %address : i64
+  cf.cond_br %used, ^next, ^more
+^more:
+  %k1 = arith.addi %k, %1 : i64
+  %left = arith.cmpi slt, %k1, %count : i64
+  cf.cond_br %left, ^look(%k1 : i64), ^free
+^next:
+  %next = llvm.getelementptr %at[16] : (!llvm.ptr) -> !llvm.ptr, i8
+  cf.br ^buffer(%next : !llvm.ptr)
+^free:
+  %fits = arith.cmpi sge, %size, %bytes : i64
+  cf.cond_br %fits, ^have(%address : i64), ^new
+^more_of_them:
+  %after = llvm.getelementptr %at[16] : (!llvm.ptr) -> !llvm.ptr, i8
+  llvm.store %0, %after : i64, !llvm.ptr
+  cf.br ^new
+^new:
+  %function_at = llvm.getelementptr %args[{ALLOCATOR}] : (!llvm.ptr) -> !llvm.ptr, i8
+  %function = llvm.load %function_at : !llvm.ptr -> !llvm.ptr
+  %twice = arith.addi %bytes, %bytes : i64
+  %room = arith.select %none, %bytes, %twice : i64
+  %made = llvm.call %function(%site, %room) : !llvm.ptr, (i64, i64) -> i64
+  llvm.store %made, %at : i64, !llvm.ptr
+  llvm.store %room, %size_at : i64, !llvm.ptr
+  cf.br ^have(%made : i64)
+^have(%found: i64):
+  llvm.return %found : i64
+}}
+"""
+
+
+class Code(Emitter):
+    """One function in the making. ``errors``: for each number from 1 on, what makes the exception of two ints."""
+
+    def __init__(self) -> None:
+        super().__init__("cpu", llvm.host_features())
+        self.errors: list[Callable[[int, int], Exception]] = []
+        self.sites = 0  # places of allocation
+        self.rare = False  # what is written now runs rarely: its loops are not worth LLVM's time
+        self._slots = 0
+        self._blocks = 0
+        one, zero = self.const(1, dt.i64), self.const(0, dt.i64)
+        self.entry += [
+            f"  %result = llvm.alloca {one} x i64 : (i64) -> !llvm.ptr",
+            f"  llvm.store {zero}, %result : i64, !llvm.ptr",
+            f"  %bases = llvm.alloca {one} x !llvm.array<{MOST_ARRAYS} x i64> : (i64) -> !llvm.ptr",
+        ]
+        for k in range(MOST_ARRAYS):
+            self.entry += [
+                f"  %base{k} = llvm.getelementptr %bases[{k}] : (!llvm.ptr) -> !llvm.ptr, i64",
+                f"  llvm.store {zero}, %base{k} : i64, !llvm.ptr",
+            ]
+
+    # ---- blocks
+
+    def line(self, text: str) -> None:
+        if len(self.lines) > MOST_LINES:
+            raise NotLiftable("the loop's code is too long")
+        super().line(text)
+
+    def block(self) -> str:
+        """A new block's name."""
+        self._blocks += 1
+        return f"^bb{self._blocks}"
+
+    def place(self, block: str) -> None:
+        """What follows is ``block``; control does not come here from what stands before."""
+        self.line(f"{block}:")
+
+    def go(self, block: str) -> None:
+        self.line(f"cf.br {block}")
+
+    def again(self, block: str, *carried: Val) -> None:
+        """Goes back to a loop's head."""
+        values = f"({', '.join(v.name for v in carried)} : {', '.join(v.type for v in carried)})" if carried else ""
+        self.line(f"llvm.br {block}{values} {_AS_IT_IS}" if self.rare else f"cf.br {block}{values}")
+
+    def fork(self, condition: Val, then: str, otherwise: str) -> None:
+        self.line(f"cf.cond_br {condition}, {then}, {otherwise}")
+
+    def unreachable(self) -> None:
+        """A block for code that control does not reach, after a break or the like."""
+        self.place(self.block())
+
+    def branch(self, condition: Val, then: Callable[[], None], otherwise: Callable[[], None] | None = None) -> None:
+        """Runs one of two pieces of code."""
+        yes, no, after = self.block(), self.block(), self.block()
+        self.fork(condition, yes, no if otherwise else after)
+        self.place(yes)
+        then()
+        self.go(after)
+        if otherwise:
+            self.place(no)
+            otherwise()
+            self.go(after)
+        self.place(after)
+
+    # ---- errors
+
+    def fail_if(self, condition: Val, make: Callable[[int, int], Exception], *numbers: Val) -> None:
+        """Leaves the function with an error where ``condition`` holds; ``make`` gets the values of the two numbers."""
+        self.errors.append(make)
+        code = self.const(len(self.errors), dt.i64)
+        bad, good = self.block(), self.block()
+        self.fork(condition, bad, good)
+        self.place(bad)
+        for k, number in enumerate(numbers):
+            self.store(self.cast(number, dt.i64), self.offset("%args", 8 * k))
+        self.line(f"llvm.store {code}, %result : i64, !llvm.ptr")
+        self.go("^exit")
+        self.place(good)
+
+    # ---- memory
+
+    def slot(self, type_: str) -> str:
+        """A variable's place, made at the function's entry."""
+        self._slots += 1
+        name = f"%slot{self._slots}"
+        one = self.const(1, dt.i64)
+        self.entry.append(f"  {name} = llvm.alloca {one} x {type_} : (i64) -> !llvm.ptr")
+        return name
+
+    def offset(self, pointer: str, by: int | Val) -> str:
+        """``pointer`` moved by bytes."""
+        name = self.fresh()
+        if isinstance(by, int):
+            self.line(f"{name} = llvm.getelementptr {pointer}[{by}] : (!llvm.ptr) -> !llvm.ptr, i8")
+        else:
+            self.line(f"{name} = llvm.getelementptr inbounds {pointer}[{by}] : (!llvm.ptr, i64) -> !llvm.ptr, i8")
+        return name
+
+    def load(self, pointer: str, dtype: DType, memory: bool = False) -> Val:
+        """What stands at ``pointer``: in a slot, or (``memory``) in an array, where bools are bytes."""
+        if memory and dtype is dt.bool_:
+            byte = self.op(f"llvm.load {pointer} : !llvm.ptr -> i8", dt.u8)
+            return self.cmp("ne", byte, 0)
+        return self.op(f"llvm.load {pointer} : !llvm.ptr -> {dtype.signless}", dtype)
+
+    def store(self, val: Val, pointer: str, memory: bool = False) -> None:
+        if memory and val.dtype is dt.bool_:
+            val = self.cast(val, dt.u8)
+        self.line(f"llvm.store {val}, {pointer} : {val.type}, !llvm.ptr")
+
+    def load_pointer(self, pointer: str) -> str:
+        name = self.fresh()
+        self.line(f"{name} = llvm.load {pointer} : !llvm.ptr -> !llvm.ptr")
+        return name
+
+    def store_pointer(self, value: str, pointer: str) -> None:
+        self.line(f"llvm.store {value}, {pointer} : !llvm.ptr, !llvm.ptr")
+
+    def allocate(self, site: int, count: Val, dtype: DType) -> tuple[Val, str]:
+        """Memory for ``count`` elements that no variable lies in: its address and a pointer to it."""
+        while self.sites <= site:
+            one, zero = self.const(1, dt.i64), self.const(0, dt.i64)
+            self.entry += [
+                f"  %site{self.sites} = llvm.alloca {one} x !llvm.array<{_SITE} x i8> : (i64) -> !llvm.ptr",
+                f"  llvm.store {zero}, %site{self.sites} : i64, !llvm.ptr",
+            ]
+            self.sites += 1
+        size, number = self.count("muli", count, dtype.bytes), self.const(site, dt.i64)
+        address = self.op(
+            f"llvm.call @allocate(%site{site}, %bases, {size}, {number}, %args)"
+            " : (!llvm.ptr, !llvm.ptr, i64, i64, !llvm.ptr) -> i64",
+            dt.i64,
+        )
+        return address, self.pointer(address)
+
+    def pointer(self, address: Val) -> str:
+        name = self.fresh()
+        self.line(f"{name} = llvm.inttoptr {address} : i64 to !llvm.ptr")
+        return name
+
+    # ---- integers that count and address: they do not overflow
+
+    def count(self, op: str, a: Val | int, b: Val | int) -> Val:
+        """``addi``, ``subi`` or ``muli`` of 64-bit integers, folded where both are known."""
+        a, b = (v if isinstance(v, Val) else self.const(v, dt.i64) for v in (a, b))
+        x, y = self.known(a), self.known(b)
+        if x is not None and y is not None:
+            return self.const({"addi": x + y, "subi": x - y, "muli": x * y}[op], dt.i64)
+        if (op != "muli" and y == 0) or (op == "muli" and y == 1):
+            return a
+        if (op == "addi" and x == 0) or (op == "muli" and x == 1):
+            return b
+        return self.op(f"arith.{op} {a}, {b} overflow<nsw> : i64", dt.i64)
+
+    def smaller(self, a: Val, b: Val) -> Val:
+        return self._binary("arith.minsi", a, b)
+
+    def larger(self, a: Val, b: Val) -> Val:
+        return self._binary("arith.maxsi", a, b)
+
+    # ---- loops over elements
+
+    @contextmanager
+    def each(self, count: Val):
+        """Code for each index below ``count``, which must not leave the loop."""
+        index = self.fresh()
+        if self.rare:
+            head, inside, after = self.block(), self.block(), self.block()
+            self.line(f"cf.br {head}({self.const(0, dt.i64)} : i64)")
+            self.place(f"{head}({index}: i64)")
+            counter = Val(index, dt.i64)
+            self.fork(self.cmp("lt", counter, count), inside, after)
+            self.place(inside)
+            yield counter
+            self.again(head, self.count("addi", counter, 1))
+            self.place(after)
+            return
+        zero, one = self.const(0, dt.i64), self.const(1, dt.i64)
+        self.line(f"scf.for {index} = {zero} to {count} step {one} : i64 {{")
+        self.depth += 1
+        yield Val(index, dt.i64)
+        self.depth -= 1
+        self.line("}")
+
+    @contextmanager
+    def each_of(self, shape: list[Val]):
+        """Code for each element of an array of this shape, the last axis innermost."""
+        with self._nest(shape, []) as indices:
+            yield indices
+
+    @contextmanager
+    def _nest(self, shape: list[Val], indices: list[Val]):
+        if not shape:
+            yield indices
+            return
+        with self.each(shape[0]) as index, self._nest(shape[1:], [*indices, index]) as inner:
+            yield inner
+
+    def text(self) -> str:
+        body = "\n".join(self.lines)
+        entry = "\n".join(self.entry)
+        return (
+            "module {"
+            + (_ALLOCATE if self.sites else "")
+            + '\nllvm.func @loop(%args: !llvm.ptr) -> i64 attributes {passthrough = ["no-builtins"]} {\n'
+            + entry
+            + "\n"
+            + body
+            + "\n  cf.br ^exit\n^exit:\n  %left = llvm.load %result : !llvm.ptr -> i64\n"
+            + "  llvm.return %left : i64\n}\n}\n"
+        )

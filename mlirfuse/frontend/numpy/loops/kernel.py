@@ -1,0 +1,378 @@
+"""One loop at run time: its code by the types of the variables, and a call with their values."""
+
+from __future__ import annotations
+
+import ast
+import ctypes
+import struct
+import threading
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mlirfuse.core import threads
+from mlirfuse.core.errors import CompileError
+from mlirfuse.frontend.numpy.loops.statements import Statements
+from mlirfuse.frontend.numpy.loops.values import (
+    Array,
+    ArrayType,
+    NotLiftable,
+    Number,
+    NumberType,
+    Tuple,
+    TupleType,
+    type_of,
+)
+from mlirfuse.frontend.numpy.loops.variables import Retyped, Slots
+from mlirfuse.ir import dtypes as dt
+from mlirfuse.runtime import load
+
+_INT, _FLOAT = struct.Struct("q"), struct.Struct("d")
+_HEADER = 3  # words: two numbers of an error, the allocator's address
+_SMALL = 2**40
+_buffers = threading.local()  # .made: of the call that runs in this thread, its buffers by address
+
+
+@ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
+def _allocate(site: int, size: int) -> int:
+    """The address of new memory for the loop that runs."""
+    made = np.empty(max(size, 1), np.uint8)
+    address = made.__array_interface__["data"][0]
+    _buffers.made[address] = made
+    return address
+
+
+_ALLOCATOR = ctypes.cast(_allocate, ctypes.c_void_p).value
+_MOST_TYPES = 16  # for which one loop is compiled
+
+
+class Unset:
+    """Stands for a variable that has no value after a loop."""
+
+
+@dataclass
+class Compiled:
+    """A loop's code for variables of some types. ``inputs``: names of the variables that it reads, with their types;
+    ``outputs``: those that it assigns, by name and type, None of which nothing is known."""
+
+    code: Any
+    function: Callable
+    errors: list
+    inputs: list[tuple[str, Any]]
+    outputs: list[tuple[str, Any, int]]
+    memory: type
+    room: list[int]
+
+
+class Loop:
+    """A loop statement. ``assigned``: the variables that it assigns, whose values :meth:`__call__` gives in that
+    order."""
+
+    def __init__(self, node: ast.stmt, assigned: list[str], names: list[str], scope: Callable[[str], Any]):
+        self.node, self.assigned, self.names, self.scope = node, assigned, names, scope
+        self.refused: str | None = None  # why it runs as Python
+        self.ran = False  # it has run natively
+        self.dead = False  # not even asked: nothing of it could be compiled
+        self._by_types: dict[tuple, Compiled | None] = {}
+        self._lock = threads.lock()
+
+    def __call__(self, variables: dict[str, Any]) -> tuple | None:
+        """Runs the loop natively: the values of the assigned variables, :class:`Unset` for one without; None where it
+        has to run as Python."""
+        if self.dead:
+            return None
+        values = {}
+        key: list = []
+        for name in self.names:
+            if name in variables:
+                value = variables[name]
+            else:
+                try:
+                    value = self.scope(name)
+                except LookupError:
+                    continue
+            kind = type(value)
+            if kind is np.ndarray:
+                flags = value.flags
+                key.append((name, value.dtype, value.ndim, value.strides[-1:] == (value.itemsize,), flags.writeable))
+                if not flags.aligned:
+                    return None
+            elif kind is int:
+                key.append((name, -_SMALL < value < _SMALL))
+            elif kind in (float, bool) or isinstance(value, np.generic):
+                key.append((name, kind))
+            elif kind is tuple:
+                key.append((name, tuple(map(type, value))))
+            else:
+                key.append((name, id(value)))
+            values[name] = value
+        shared = _shared(values)
+        found = (tuple(key), shared)
+        compiled = self._by_types[found] if found in self._by_types else self._compile(found, values, shared)
+        return None if compiled is None else self._run(compiled, values)
+
+    # ---- compiling
+
+    def _compile(self, key: tuple, values: dict[str, Any], shared: tuple) -> Compiled | None:
+        with self._lock:
+            if key in self._by_types:
+                return self._by_types[key]
+            made = None
+            if len(self._by_types) < _MOST_TYPES:
+                try:
+                    made = self._written(values, shared)
+                except (NotLiftable, CompileError) as why:
+                    self.refused = str(why)
+                except RecursionError:
+                    self.refused = "an expression that is too deep"
+            self._by_types[key] = made
+            self.dead = made is None and not any(self._by_types.values())
+            return made
+
+    def _written(self, values: dict[str, Any], shared: tuple) -> Compiled:
+        inputs: list[tuple[str, Any]] = []
+        names: dict[str, Any] = {}
+        for name, value in values.items():
+            try:
+                inputs.append((name, type_of(value)))
+            except NotLiftable:
+                names[name] = value
+            if isinstance(value, np.ndarray) and not value.flags.writeable and _writes(self.node):
+                raise NotLiftable("writing into what is read-only")
+        fixed = {name for name, value in values.items() if type(value) is int and name not in self.assigned}
+        kinds: dict[str, Any] = {}
+        roots: dict[str, frozenset] = {name: frozenset(group) for group in shared for name in group}
+        for _ in range(12):
+            writer = Statements(names, kinds, roots, {n for n in fixed if -_SMALL < values[n] < _SMALL})
+            try:
+                outputs, words = _write(writer, self.node, inputs, self.assigned)
+            except Retyped:
+                continue
+            if not writer.retyped:
+                break
+        else:
+            raise NotLiftable("types that do not settle")
+        code = load.host_code(writer.code.text(), plain_loops=True)
+        function = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(code.address("loop"))
+        before = _HEADER + sum(_words(kind) for _, kind in inputs)
+        room = [0] * (words - before)
+        return Compiled(code, function, writer.code.errors, inputs, outputs, ctypes.c_int64 * words, room)
+
+    # ---- calling
+
+    def _run(self, compiled: Compiled, values: dict[str, Any]) -> tuple:
+        words: list[int] = [0, 0, _ALLOCATOR or 0]
+        for name, kind in compiled.inputs:
+            _pack(words, values[name], kind)
+        words += compiled.room
+        memory = compiled.memory(*words)
+        buffers = _buffers.made = {}
+        status = compiled.function(ctypes.addressof(memory))
+        if status:
+            raise compiled.errors[status - 1](memory[0], memory[1]) from None
+        self.ran = True
+        words = memory[:]
+        arrays = [v for v in values.values() if type(v) is np.ndarray]
+        out = []
+        for name, kind, at in compiled.outputs:
+            if kind is None or not words[at]:
+                out.append(values.get(name, Unset))
+            elif kind.__class__ is NumberType:
+                out.append(_number(words[at + 1], kind))
+            else:
+                out.append(_unpack(words, at + 1, kind, buffers, arrays)[0])
+        return tuple(out)
+
+
+def _write(writer: Statements, node: ast.stmt, inputs: list, assigned: list[str]) -> tuple[list, int]:
+    """Writes the whole function; the variables that it hands back, and the words of its argument."""
+    e = writer.code
+    at = _HEADER
+    given = []
+    for name, kind in inputs:
+        found, at = _incoming(writer, name, kind, at)
+        given.append((name, found))
+    for name, found in given:
+        writer.assign(name, found)
+    for name, _ in given:
+        e.store(e.const(False, dt.bool_), writer.variables[name].assigned)
+    writer.body([node])
+    outputs = []
+    for name in assigned:
+        variable = writer.variables.get(name)
+        if variable is None:
+            outputs.append((name, None, 0))
+            continue
+        outputs.append((name, variable.type, at))
+        at = _outgoing(writer, variable, at, True)
+    return outputs, at
+
+
+def _words(kind: Any) -> int:
+    """How many words a variable's value takes."""
+    if isinstance(kind, TupleType):
+        return sum(map(_words, kind.items))
+    return 1 + 2 * kind.rank if isinstance(kind, ArrayType) else 1
+
+
+def _incoming(writer: Statements, name: str, kind: Any, at: int) -> tuple[Any, int]:
+    e = writer.code
+    word = lambda k, dtype=dt.i64: e.load(e.offset("%args", 8 * k), dtype)  # noqa: E731
+    if isinstance(kind, NumberType):
+        if kind.dtype is dt.bool_:
+            return Number(e.cmp("ne", word(at), 0), kind), at + 1
+        return Number(word(at, kind.dtype), kind), at + 1
+    if isinstance(kind, TupleType):
+        items = []
+        for item in kind.items:
+            found, at = _incoming(writer, name, item, at)
+            items.append(found)
+        return Tuple(items), at
+    pointer = e.load_pointer(e.offset("%args", 8 * at))
+    sizes = [word(at + 1 + k) for k in range(2 * kind.rank)]
+    if kind.inner:
+        sizes[-1] = e.const(kind.dtype.bytes, dt.i64)
+    array = Array(
+        kind.dtype,
+        pointer,
+        sizes[: kind.rank],
+        sizes[kind.rank :],
+        kind.inner,
+        writer.roots.get(name, frozenset([name])),
+        e.const(0, dt.i64),
+    )
+    return array, at + 1 + 2 * kind.rank
+
+
+def _outgoing(writer: Statements, variable: Slots, at: int, flagged: bool = False) -> int:
+    e = writer.code
+    put = lambda val, k: e.store(val, e.offset("%args", 8 * k))  # noqa: E731
+    if flagged:
+        put(e.cast(e.load(variable.assigned, dt.bool_), dt.i64), at)
+        at += 1
+    kind = variable.type
+    if isinstance(kind, NumberType):
+        val = e.load(variable.slots[0], kind.dtype)
+        put(e.cast(val, dt.i64) if kind.dtype is dt.bool_ else val, at)
+        return at + 1
+    if isinstance(kind, TupleType):
+        for item in variable.slots:
+            at = _outgoing(writer, item, at)
+        return at
+    e.store_pointer(e.load_pointer(variable.slots[0]), e.offset("%args", 8 * at))
+    for k, slot in enumerate(variable.slots[1:]):
+        put(e.load(slot, dt.i64), at + 1 + k)
+    return at + 1 + 2 * kind.rank
+
+
+def _pack(words: list[int], value: Any, kind: Any) -> None:
+    if isinstance(kind, ArrayType):
+        words.append(value.__array_interface__["data"][0])
+        words += value.shape
+        words += value.strides
+    elif isinstance(kind, TupleType):
+        for item, inner in zip(value, kind.items):
+            _pack(words, item, inner)
+    elif kind.dtype is dt.f64:
+        words.append(_INT.unpack(_FLOAT.pack(value))[0])
+    elif kind.dtype is dt.f32:
+        words.append(struct.unpack("i", struct.pack("f", value))[0])
+    else:
+        number = int(value)
+        words.append(number - 2**64 if number >= 2**63 else number)
+
+
+def _unpack(memory: list[int], at: int, kind: Any, buffers: dict, arrays: list) -> tuple[Any, int]:
+    if isinstance(kind, TupleType):
+        items = []
+        for item in kind.items:
+            found, at = _unpack(memory, at, item, buffers, arrays)
+            items.append(found)
+        return tuple(items), at
+    if isinstance(kind, NumberType):
+        return _number(memory[at], kind), at + 1
+    rank = kind.rank
+    address, shape = memory[at], tuple(memory[at + 1 : at + 1 + rank])
+    strides = tuple(memory[at + 1 + rank : at + 1 + 2 * rank])
+    return _array_at(address, shape, strides, kind, buffers, arrays), at + 1 + 2 * rank
+
+
+def _array_at(address: int, shape: tuple, strides: tuple, kind: ArrayType, buffers: dict, arrays: list) -> np.ndarray:
+    dtype = kind.dtype.numpy
+    for array in arrays:
+        if array.__array_interface__["data"][0] == address and array.shape == shape and array.dtype == dtype:
+            if kind.inner:
+                strides = (*strides[:-1], dtype.itemsize)
+            if array.strides == strides:
+                return array
+    if kind.inner:
+        strides = (*strides[:-1], dtype.itemsize)
+    for start, buffer in buffers.items():
+        if start <= address < start + buffer.nbytes:
+            return np.ndarray(shape, dtype, buffer, address - start, strides)
+    for array in arrays:
+        low, high = np.lib.array_utils.byte_bounds(array)
+        if low <= address < high and array.dtype == dtype:
+            return _window(array, address, shape, strides)
+    return np.empty(shape, dtype)  # of no elements
+
+
+def _window(array: np.ndarray, address: int, shape: tuple, strides: tuple) -> np.ndarray:
+    """A view of what ``array`` is a view of, elsewhere."""
+    owner = array
+    while isinstance(owner.base, np.ndarray):
+        owner = owner.base
+    interface = {"shape": shape, "strides": strides, "typestr": array.dtype.str, "data": (address, False), "version": 3}
+    holder = types.SimpleNamespace(__array_interface__=interface, owner=owner)
+    return np.asarray(holder)
+
+
+def _number(word: int, kind: NumberType) -> Any:
+    if kind.dtype is dt.f64:
+        found = _FLOAT.unpack(_INT.pack(word))[0]
+        return found if kind.python else np.float64(found)
+    if kind.python:
+        return bool(word) if kind.dtype is dt.bool_ else word
+    return np.frombuffer(_INT.pack(word), kind.dtype.numpy, 1)[0]
+
+
+def _shared(values: dict[str, Any]) -> tuple:
+    """The names of arrays that may share elements, in groups."""
+    arrays = [(*_bounds(v), name) for name, v in values.items() if type(v) is np.ndarray and v.size]
+    if len(arrays) < 2:
+        return ()
+    arrays.sort()
+    groups, group, end = [], [arrays[0][2]], arrays[0][1]
+    for low, high, name in arrays[1:]:
+        if low < end:
+            group.append(name)
+        else:
+            groups.append(group)
+            group = [name]
+        end = max(end, high)
+    groups.append(group)
+    return tuple(tuple(sorted(g)) for g in groups if len(g) > 1)
+
+
+def _bounds(a: np.ndarray) -> tuple[int, int]:
+    start = a.__array_interface__["data"][0]
+    if a.flags.c_contiguous:
+        return start, start + a.nbytes
+    low = high = start
+    for n, stride in zip(a.shape, a.strides):
+        if stride > 0:
+            high += (n - 1) * stride
+        else:
+            low += (n - 1) * stride
+    return low, high + a.itemsize
+
+
+def _writes(node: ast.stmt) -> bool:
+    """Whether a statement may write into an array."""
+    return any(
+        isinstance(found, ast.AugAssign) or (isinstance(found, ast.Subscript) and isinstance(found.ctx, ast.Store))
+        for found in ast.walk(node)
+    )

@@ -1,0 +1,224 @@
+"""The user's function with its loops lifted out of it: the same function, in which each loop statement first asks
+whether it can run natively.
+
+    for t in range(n):            done = loops[0](locals())
+        a[1:] = a[:-1] + t   =>   if done is None:
+                                      for t in range(n): …       # its inner loops rewritten in the same way
+                                  else:
+                                      t, = done
+                                      if t is unset: del t       # the loop did not run
+
+Everything else of the function runs as Python, on the real arrays.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import types
+from collections.abc import Callable
+from typing import Any
+
+from mlirfuse.frontend.numpy.loops.kernel import Loop, Unset
+from mlirfuse.frontend.numpy.loops.source import parsed
+from mlirfuse.frontend.numpy.loops.values import NotLiftable
+
+_LOOPS, _DONE, _UNSET = "mlirfuse_loops", "mlirfuse_done", "mlirfuse_unset"
+_FORMS = (
+    ast.Assign, ast.AugAssign, ast.AnnAssign, ast.For, ast.While, ast.If, ast.Break, ast.Continue, ast.Pass, ast.Expr,
+)  # fmt: skip
+
+
+class Lifted:
+    """A function with its loops lifted: ``function`` to call, and its ``loops``."""
+
+    def __init__(self, fn: types.FunctionType):
+        definition = parsed(fn)
+        if _scoped(definition):
+            raise NotLiftable("a function that looks at its own variables")
+        self.loops: list[Loop] = []
+        scope = _scope(fn)
+        locals_ = set(fn.__code__.co_varnames) | set(fn.__code__.co_cellvars)
+        rewriter = _Rewriter(self.loops, locals_, scope)
+        body = rewriter.block(definition.body)
+        if not self.loops:
+            raise NotLiftable("no loops")
+        self.function = _made(fn, definition, body, self.loops)
+
+
+def has_loops(fn: Any) -> bool:
+    """Whether ``fn`` is a function whose loops may be lifted, and that is better run so than traced: one with a
+    ``while``, or a loop that writes into arrays."""
+    if not isinstance(fn, types.FunctionType):
+        return False
+    try:
+        definition = parsed(fn)
+    except NotLiftable:
+        return False
+    for loop in _loops_of(definition.body):
+        if isinstance(loop, ast.While):
+            return True
+        for found in ast.walk(loop):
+            if isinstance(found, ast.Subscript) and isinstance(found.ctx, ast.Store):
+                return True
+    return False
+
+
+def _loops_of(statements: list[ast.stmt]):
+    for statement in statements:
+        if isinstance(statement, (ast.FunctionDef, ast.ClassDef, ast.AsyncFunctionDef)):
+            continue
+        if isinstance(statement, ast.While) or (isinstance(statement, ast.For) and _over_range(statement)):
+            yield statement
+        for field in ("body", "orelse", "finalbody"):
+            yield from _loops_of(getattr(statement, field, []))
+
+
+def _over_range(node: ast.For) -> bool:
+    return isinstance(node.iter, ast.Call) and isinstance(node.iter.func, ast.Name) and node.iter.func.id == "range"
+
+
+def _candidate(node: ast.stmt) -> bool:
+    """Whether a loop statement has nothing in it that is never compiled."""
+    if isinstance(node, ast.For) and (not _over_range(node) or not isinstance(node.target, ast.Name)):
+        return False
+    if getattr(node, "orelse", None):
+        return False
+    for found in ast.walk(node):
+        if isinstance(found, ast.stmt) and not isinstance(found, _FORMS):
+            return False
+        if isinstance(found, ast.For) and not _over_range(found):
+            return False
+        if isinstance(found, ast.Expr) and not isinstance(found.value, ast.Constant):
+            return False
+        if isinstance(found, (ast.Lambda, ast.ListComp, ast.GeneratorExp, ast.Dict, ast.DictComp, ast.SetComp,
+                              ast.Yield, ast.Await, ast.NamedExpr, ast.JoinedStr)):  # fmt: skip
+            return False
+    return True
+
+
+class _Rewriter:
+    """Rewrites blocks of statements."""
+
+    def __init__(self, loops: list[Loop], local: set[str], scope: Callable[[str], Any]):
+        self.loops, self.local, self.scope = loops, local, scope
+
+    def block(self, statements: list[ast.stmt]) -> list[ast.stmt]:
+        return [made for statement in statements for made in self.statement(statement)]
+
+    def statement(self, node: ast.stmt) -> list[ast.stmt]:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef, ast.AsyncFunctionDef)):
+            return [node]
+        loop = isinstance(node, (ast.For, ast.While)) and _candidate(node)
+        lifted = self._lifted(node) if loop else None
+        plain = self._within(node)
+        return [plain] if lifted is None else lifted(plain)
+
+    def _within(self, node: ast.stmt) -> ast.stmt:
+        """The statement with its blocks rewritten."""
+        fields: dict[str, Any] = {}
+        for field in ("body", "orelse", "finalbody"):
+            inside = getattr(node, field, None)
+            if isinstance(inside, list):
+                fields[field] = self.block(inside)
+        handlers = getattr(node, "handlers", None)
+        if handlers:
+            fields["handlers"] = [
+                ast.copy_location(ast.ExceptHandler(h.type, h.name, self.block(h.body)), h) for h in handlers
+            ]
+        if not fields:
+            return node
+        made = copy.copy(node)
+        for name, value in fields.items():
+            setattr(made, name, value)
+        return made
+
+    def _lifted(self, node: ast.stmt):
+        names = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+        assigned = sorted({n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)})
+        if not set(assigned) <= self.local:  # globals and variables of enclosing functions
+            return None
+        number = len(self.loops)
+        self.loops.append(Loop(node, assigned, sorted(names), self.scope))
+
+        def around(plain: ast.stmt) -> list[ast.stmt]:
+            text = f"{_DONE} = {_LOOPS}[{number}](locals())\nif {_DONE} is None:\n    pass\nelse:\n"
+            text += f"    {', '.join(assigned)}, = {_DONE}\n" if assigned else "    pass\n"
+            text += "".join(f"    if {name} is {_UNSET}: del {name}\n" for name in assigned)
+            made = ast.parse(text).body
+            made[1].body = [plain]  # type: ignore[attr-defined]
+            _place(made, node, plain)
+            return made
+
+        return around
+
+
+def _place(statements: list[ast.stmt], at: ast.stmt, but: ast.stmt) -> None:
+    """Gives statements the place of another in the source, all but ``but``."""
+    queue: list[ast.AST] = list(statements)
+    while queue:
+        found = queue.pop()
+        if found is but:
+            continue
+        if hasattr(found, "lineno") or isinstance(found, (ast.stmt, ast.expr)):
+            ast.copy_location(found, at)
+        queue.extend(ast.iter_child_nodes(found))
+
+
+def _scoped(definition: ast.FunctionDef) -> bool:
+    words = {"locals", "vars", "exec", "eval", "dir", "super", "_getframe", "currentframe"}
+    for found in ast.walk(definition):
+        name = found.id if isinstance(found, ast.Name) else found.attr if isinstance(found, ast.Attribute) else None
+        if name in words or (name or "").startswith("mlirfuse_") or isinstance(found, (ast.Yield, ast.YieldFrom)):
+            return True
+    return False
+
+
+def _scope(fn: types.FunctionType) -> Callable[[str], Any]:
+    """Finds what a name that is no variable of the function stands for. Raises LookupError."""
+    globals_ = fn.__globals__
+    cells = dict(zip(fn.__code__.co_freevars, fn.__closure__ or ()))
+
+    def find(name: str) -> Any:
+        if name in cells:
+            try:
+                return cells[name].cell_contents
+            except ValueError:
+                raise LookupError(name) from None
+        if name in globals_:
+            return globals_[name]
+        builtins = globals_["__builtins__"]
+        return (builtins if isinstance(builtins, dict) else vars(builtins))[name]
+
+    return find
+
+
+def _made(fn: types.FunctionType, definition: ast.FunctionDef, body: list[ast.stmt], loops: list[Loop]):
+    """The function with another body, over the same globals and variables of enclosing functions."""
+    free = list(fn.__code__.co_freevars)
+    spec = definition.args
+    bare = copy.deepcopy(spec)
+    bare.defaults, bare.kw_defaults = [], [None for _ in spec.kwonlyargs]
+    for arg in (*bare.posonlyargs, *bare.args, *bare.kwonlyargs, bare.vararg, bare.kwarg):
+        if arg is not None:
+            arg.annotation = None
+    inner = ast.parse(f"def {definition.name}(): pass").body[0]
+    assert isinstance(inner, ast.FunctionDef)
+    inner.args, inner.body = bare, body
+    outer = ast.parse(f"def outer({', '.join([*free, _LOOPS, _UNSET])}): pass").body[0]
+    assert isinstance(outer, ast.FunctionDef)
+    outer.body = [inner]
+    ast.copy_location(inner, definition)
+    ast.fix_missing_locations(outer)
+    module = compile(ast.Module([outer], []), fn.__code__.co_filename, "exec")
+    code = next(c for c in module.co_consts if isinstance(c, types.CodeType))
+    code = next(c for c in code.co_consts if isinstance(c, types.CodeType) and c.co_name == definition.name)
+    cells = dict(zip(free, fn.__closure__ or ())) | {
+        _LOOPS: types.CellType(loops), _UNSET: types.CellType(Unset)
+    }  # fmt: skip
+    made = types.FunctionType(
+        code, fn.__globals__, fn.__name__, fn.__defaults__, tuple(cells[name] for name in code.co_freevars)
+    )
+    made.__kwdefaults__ = fn.__kwdefaults__
+    made.__qualname__, made.__module__, made.__doc__ = fn.__qualname__, fn.__module__, fn.__doc__
+    return made

@@ -1,0 +1,167 @@
+"""What the variables and expressions of a loop stand for while its code is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir.dtypes import DType
+from mlirfuse.lowering.emitter import Val
+
+
+class NotLiftable(Exception):
+    """The loop, or this part of it, is not compiled; the message says why."""
+
+
+@dataclass(frozen=True)
+class NumberType:
+    """A number: Python's (``python``: bool, int in 64 bits, float) or NumPy's scalar of ``dtype``."""
+
+    dtype: DType
+    python: bool
+
+    @property
+    def operand(self) -> Any:
+        """What NumPy's promotion takes for it."""
+        if self.python and self.dtype is not dt.bool_:
+            return float if self.dtype.is_float else int
+        return self.dtype.numpy
+
+
+@dataclass(frozen=True)
+class ArrayType:
+    """An array. ``inner``: its last axis has no gaps."""
+
+    dtype: DType
+    rank: int
+    inner: bool
+
+
+@dataclass(frozen=True)
+class TupleType:
+    """A tuple of values with these types."""
+
+    items: tuple
+
+
+PY_INT, PY_FLOAT, PY_BOOL = NumberType(dt.i64, True), NumberType(dt.f64, True), NumberType(dt.bool_, True)
+
+
+@dataclass
+class Number:
+    """A number. ``bits``: of a Python int, a bound: its absolute value is at most 2 ** bits."""
+
+    val: Val
+    type: NumberType
+    bits: int = 64
+    known: Any = None  # its value, of a constant
+
+
+@dataclass
+class Array:
+    """Memory seen as an array: ``pointer`` (``!llvm.ptr``), extents, strides in bytes. ``roots``: the arrays from
+    outside or the places of allocation whose memory it may be; ``base``: the address of the allocation that it lies in,
+    0 for memory from outside; ``spelled``: the source that it was read by, which tells equal views."""
+
+    dtype: DType
+    pointer: str
+    shape: list[Val]
+    strides: list[Val]
+    inner: bool
+    roots: frozenset[str]
+    base: Val
+    spelled: str = ""
+
+    @property
+    def type(self) -> ArrayType:
+        return ArrayType(self.dtype, len(self.shape), self.inner)
+
+
+@dataclass
+class Lazy:
+    """An array expression that is computed where it is used. ``at(indices, uniform)`` computes an element; ``uniform``
+    says that no operand's last axis is stretched. ``reads``: the arrays it reads; ``last``: the extents of operands'
+    last axes, ``outer``: pairs of extents that have to go together."""
+
+    dtype: DType
+    shape: list[Val]
+    at: Callable[[list[Val], bool], Val]
+    reads: list[Array]
+    pairs: list[tuple[Val, Val]] = field(default_factory=list)
+
+
+@dataclass
+class Tuple:
+    """A tuple, whose length is known."""
+
+    items: list
+    is_list: bool = False
+
+
+@dataclass
+class Static:
+    """An object that is known when the code is written: a module, a function, a type, None."""
+
+    value: Any
+
+
+@dataclass
+class Method:
+    """A method of an array or a number."""
+
+    receiver: Any
+    name: str
+
+
+def type_of(value: Any) -> NumberType | ArrayType | TupleType:
+    """The type under which a loop's code is kept for a variable's value. Raises NotLiftable."""
+    kind = type(value)
+    found = _NUMBERS.get(kind)
+    if found is not None:
+        return found
+    if kind is np.ndarray:
+        dtype = _element(value.dtype)
+        return ArrayType(dtype, value.ndim, value.ndim > 0 and value.strides[-1] == value.itemsize)
+    if isinstance(value, np.generic):
+        return NumberType(_element(value.dtype), False)
+    if kind is tuple and len(value) <= 8:
+        return TupleType(tuple(map(type_of, value)))
+    raise NotLiftable(f"a {kind.__name__}")
+
+
+_NUMBERS = {int: PY_INT, float: PY_FLOAT, bool: PY_BOOL, np.float64: NumberType(dt.f64, False)}
+_SUPPORTED = {*dt.INTEGERS, dt.f32, dt.f64, dt.bool_}
+
+
+def _element(dtype: np.dtype) -> DType:
+    try:
+        found = dt.of(dtype)
+    except TypeError:
+        raise NotLiftable(f"arrays of {dtype}") from None
+    if found not in _SUPPORTED:
+        raise NotLiftable(f"arrays of {dtype}")
+    return found
+
+
+def joined(a, b):
+    """The type of a variable that is assigned values of both types. Raises NotLiftable where there is none."""
+    if a == b:
+        return a
+    if isinstance(a, ArrayType) and isinstance(b, ArrayType) and (a.dtype, a.rank) == (b.dtype, b.rank):
+        return ArrayType(a.dtype, a.rank, a.inner and b.inner)
+    if isinstance(a, NumberType) and isinstance(b, NumberType):
+        if a.python and b.python and dt.bool_ not in (a.dtype, b.dtype):
+            return PY_FLOAT
+        if a.python != b.python:
+            python, numpy = (a, b) if a.python else (b, a)
+            if numpy.dtype is python.dtype or (python.dtype is not dt.bool_ and numpy.dtype.is_float):
+                return numpy
+            if python.dtype is dt.i64 and numpy.dtype.is_integer and numpy.dtype.bits >= 32:
+                return numpy
+    if isinstance(a, TupleType) and isinstance(b, TupleType) and len(a.items) == len(b.items):
+        return TupleType(tuple(joined(x, y) for x, y in zip(a.items, b.items)))
+    raise NotLiftable("a variable is given values of different types")

@@ -1,0 +1,142 @@
+"""The variables of a loop: their types, which grow until they hold all that is assigned, and their slots."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from mlirfuse.frontend.numpy.loops.arrays import SIZE_BITS
+from mlirfuse.frontend.numpy.loops.code import MOST_ARRAYS
+from mlirfuse.frontend.numpy.loops.expressions import Expressions
+from mlirfuse.frontend.numpy.loops.values import (
+    Array,
+    ArrayType,
+    Lazy,
+    NotLiftable,
+    Number,
+    NumberType,
+    Static,
+    Tuple,
+    TupleType,
+    joined,
+)
+from mlirfuse.ir import dtypes as dt
+
+
+class Retyped(Exception):
+    """A variable has got another type: the code is written again with it."""
+
+
+@dataclass
+class Slots:
+    """A variable's place: for a number its slot; for an array slots of its pointer, base, extents and strides; for a
+    tuple those of its items. ``assigned``: a slot that says whether it has been assigned."""
+
+    type: Any
+    assigned: str
+    slots: list
+    array: int = -1  # the number of an array among all, where its base stands
+
+
+class Variables(Expressions):
+    """``types``: what is known of the variables so far, by full names: ``prefix`` tells those of an inlined function.
+    ``roots``: the memory that array variables may lie in. ``small``: Python ints below 2 ** 40. ``definite``: the
+    variables that are assigned whatever way control came; None: control does not come here. ``bounded``: variables that
+    count, with a bound of their bits. ``retyped``: something was learned that the code written so far does not know."""
+
+    types: dict[str, Any]
+    roots: dict[str, frozenset]
+    small: set[str]
+    variables: dict[str, Slots]
+    definite: set[str] | None
+    bounded: dict[str, int]
+    prefix: str
+    arrays: int
+
+    def declare(self, name: str, kind: Any) -> Slots:
+        found = self.variables.get(name)
+        if found is None:
+            found = self.variables[name] = self._slots(kind)
+            false = self.code.const(False, dt.bool_)
+            self.code.entry.append(f"  llvm.store {false}, {found.assigned} : i1, !llvm.ptr")
+        return found
+
+    def _slots(self, kind: Any) -> Slots:
+        e = self.code
+        if isinstance(kind, NumberType):
+            return Slots(kind, e.slot("i1"), [e.slot(kind.dtype.signless)])
+        if isinstance(kind, ArrayType):
+            self.arrays += 1
+            if self.arrays > MOST_ARRAYS:
+                raise NotLiftable("too many arrays")
+            slots = [e.slot("!llvm.ptr"), *(e.slot("i64") for _ in range(2 * kind.rank))]
+            return Slots(kind, e.slot("i1"), slots, self.arrays - 1)
+        return Slots(kind, e.slot("i1"), [self._slots(item) for item in kind.items])
+
+    def assign(self, name: str, found: Any) -> None:
+        """Gives a variable a value. Raises :class:`Retyped` where its type grows by it."""
+        name = self.prefix + name
+        if isinstance(found, Lazy):
+            found = self.array(found)
+        if isinstance(found, Static):
+            raise NotLiftable(f"{name} is given an object")
+        kind = _type(found)
+        known = self.types.get(name)
+        wanted = kind if known is None else joined(known, kind)
+        roots = _roots(found) | self.roots.get(name, frozenset())
+        if wanted != known or roots != self.roots.get(name, frozenset()):
+            self.types[name], self.roots[name] = wanted, roots
+            self.retyped = self.retyped or name in self.variables
+            if name in self.variables and self.variables[name].type != wanted:
+                raise Retyped
+        variable = self.declare(name, wanted)
+        self.put(variable, found)
+        self.code.store(self.code.const(True, dt.bool_), variable.assigned)
+        self.bounded.pop(name, None)
+        if self.definite is not None:
+            self.definite.add(name)
+
+    retyped = False
+
+    def put(self, variable: Slots, found: Any) -> None:
+        e = self.code
+        if isinstance(variable.type, NumberType):
+            e.store(e.cast(found.val, variable.type.dtype), variable.slots[0])
+        elif isinstance(variable.type, ArrayType):
+            e.store_pointer(found.pointer, variable.slots[0])
+            for val, slot in zip([*found.shape, *found.strides], variable.slots[1:]):
+                e.store(val, slot)
+            e.store(found.base, e.offset("%bases", 8 * variable.array))
+        else:
+            for slots, item in zip(variable.slots, found.items):
+                self.put(slots, self.array(item) if isinstance(item, Lazy) else item)
+
+    def get(self, name: str, variable: Slots) -> Any:
+        e = self.code
+        if isinstance(variable.type, NumberType):
+            bits = self.bounded.get(name, SIZE_BITS if name in self.small else 64)
+            return Number(e.load(variable.slots[0], variable.type.dtype), variable.type, bits)
+        if isinstance(variable.type, ArrayType):
+            kind = variable.type
+            sizes = [e.load(slot, dt.i64) for slot in variable.slots[1:]]
+            if kind.inner:
+                sizes[-1] = e.const(kind.dtype.bytes, dt.i64)
+            base = e.load(e.offset("%bases", 8 * variable.array), dt.i64)
+            roots = self.roots.get(name, frozenset([name]))
+            pointer = e.load_pointer(variable.slots[0])
+            return Array(kind.dtype, pointer, sizes[: kind.rank], sizes[kind.rank :], kind.inner, roots, base, name)
+        return Tuple([self.get(name, slots) for slots in variable.slots])
+
+
+def _type(found: Any) -> Any:
+    if isinstance(found, (Number, Array)):
+        return found.type
+    if isinstance(found, Tuple) and not found.is_list:
+        return TupleType(tuple(_type(item) for item in found.items))
+    raise NotLiftable("a variable is given a list or an object")
+
+
+def _roots(found: Any) -> frozenset:
+    if isinstance(found, Array):
+        return found.roots
+    return frozenset().union(*map(_roots, found.items)) if isinstance(found, Tuple) else frozenset()

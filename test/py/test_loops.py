@@ -1,0 +1,412 @@
+"""Loops that run natively: what they compute, what they leave behind after an error, and what runs as Python instead.
+Expected values are the function's own, run by Python."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+
+import numpy as np
+import pytest
+
+import mlirfuse
+from mlirfuse.frontend.numpy.loops.lift import Lifted
+
+
+def outcome(fn, args):
+    """The result or the exception of a call, and the arguments after it."""
+    given = copy.deepcopy(args)
+    try:
+        result = fn(*given)
+    except Exception as error:
+        result = error
+    return result, given
+
+
+def same(got, want) -> bool:
+    if isinstance(want, Exception):
+        return type(got) is type(want) and str(got) == str(want)
+    if isinstance(want, (tuple, list)):
+        return type(got) is type(want) and len(got) == len(want) and all(map(same, got, want))
+    if isinstance(want, (np.ndarray, np.generic)):
+        return type(got) is type(want) and got.dtype == want.dtype and got.shape == want.shape and np.allclose(
+            got, want, rtol=1e-12, atol=1e-300, equal_nan=True
+        )  # fmt: skip
+    return type(got) is type(want) and (got == want or got != got)
+
+
+def check(fn, *args, native: bool = True):
+    """``fn`` does the same lifted; ``native``: its outermost loop does not run as Python."""
+    lifted = Lifted(fn)
+    want, got = outcome(fn, args), outcome(lifted.function, args)
+    assert same(got, want), (got, want)
+    assert lifted.loops[0].ran or isinstance(want[0], Exception) or not native, lifted.loops[0].refused
+    return got
+
+
+def total(x):
+    s = 0
+    for i in range(len(x)):
+        s += x[i]
+    return s
+
+
+def test_a_sum_has_numpys_type():
+    for dtype in ("float64", "float32", "int64", "int32"):
+        check(total, np.arange(7).astype(dtype))
+
+
+def test_no_trip_leaves_variables_as_they_are():
+    def last(n):
+        s = 5
+        for i in range(n):
+            s = i * 0.5
+        return s
+
+    assert check(last, 0)[0] == 5
+    check(last, 3)
+
+    def unbound(n):
+        for i in range(n):
+            k = i
+        return k
+
+    check(unbound, 0)
+    check(unbound, 2)
+
+
+def test_positions_count_from_the_end_and_out_of_range_is_an_error():
+    def shifted(a, k):
+        for i in range(len(a)):
+            a[i] = a[i - k] + 1
+        return a
+
+    check(shifted, np.arange(5.0), 2)
+    check(shifted, np.arange(5.0), -1)  # an IndexError, after four elements are written
+    check(shifted, np.arange(5.0), 9)
+
+    def diagonal(a, n):
+        for i in range(n):
+            a[i, i] = i
+        return a
+
+    check(diagonal, np.zeros((3, 4)), 3)
+    check(diagonal, np.zeros((3, 4)), 4)
+
+
+def test_division_by_zero_is_pythons_for_pythons_numbers_alone():
+    def ratio(a, n):
+        x = 1.0
+        for i in range(n):
+            a[i] = a[i] / x
+            x = 1.0 / (n - i - 2)
+        return a
+
+    check(ratio, np.ones(4), 4)
+
+    def of_elements(a):
+        for i in range(len(a)):
+            a[i] = 1 / a[i]
+        return a
+
+    with np.errstate(all="ignore"):
+        check(of_elements, np.array([1.0, 0.0, 2.0]))
+
+
+def test_floor_division_and_remainder_of_negative_numbers():
+    def both(out, n):
+        for i in range(-n, n):
+            out[i + n, 0] = i // 3
+            out[i + n, 1] = i % 3
+            out[i + n, 2] = i % -3
+            out[i + n, 3] = (i * 0.5) // 0.3
+            out[i + n, 4] = (i * 0.5) % 0.3
+        return out
+
+    check(both, np.zeros((12, 5)), 6)
+
+
+def test_a_slice_is_read_whole_before_it_is_written():
+    def moved(a, n):
+        for _ in range(n):
+            a[1:] = a[:-1]
+            a[::-1] += a * 2
+        return a
+
+    check(moved, np.arange(6.0), 3)
+
+
+def test_views_see_writes():
+    def through(a, n):
+        row = a[1]
+        t = a.T
+        for i in range(n):
+            row[i] = i
+            a[0, i] = t[i, 1] + 10
+            t[0, 0] += 1
+        return a
+
+    check(through, np.zeros((3, 4)), 4, native=False)
+
+    def inside(a, n):
+        for i in range(n):
+            row = a[i]
+            row[1:] += row[:-1]
+            a[i, 0] = row[-1]
+        return a
+
+    check(inside, np.ones((3, 4)), 3)
+
+
+def test_arguments_that_overlap():
+    def copied(a, b):
+        for k in range(2):
+            a[k:] = b[k:] + 1
+            for i in range(len(a)):
+                a[i] = b[i] + 1
+        return a
+
+    for shift in (0, 1, 3):
+        got, want = np.arange(10.0), np.arange(10.0)
+        lifted = Lifted(copied)
+        lifted.function(got[shift:], got[: 10 - shift])
+        copied(want[shift:], want[: 10 - shift])
+        assert lifted.loops[0].ran
+        np.testing.assert_array_equal(got, want)
+
+
+def test_arrays_swapped_and_made_anew():
+    def swapped(u, n):
+        un = np.zeros_like(u)
+        for _ in range(n):
+            un[1:-1] = 0.5 * (u[2:] + u[:-2])
+            un[0] = un[-1] = 1
+            u, un = un, u
+        return u, un
+
+    for n in (0, 1, 4, 5):
+        check(swapped, np.arange(9.0), n)
+
+    def anew(u, n):
+        history = u
+        for _ in range(n):
+            new = u * 0.5 + 1
+            history = u
+            u = new
+        return history, u
+
+    for n in (0, 1, 2, 5):
+        check(anew, np.arange(9.0), n)
+
+    u = np.arange(9.0)
+    first, _ = Lifted(anew).function(u, 1)
+    assert first is u  # the caller's own array, not a copy
+
+
+def test_broadcasting_of_extents_that_are_1_only_at_run_time():
+    def rows(a, b, n):
+        for i in range(n):
+            a[i:] += b[i : i + 2] * a[:1]
+        return a
+
+    check(rows, np.ones((2, 3)), np.arange(12.0).reshape(4, 3), 1)
+    check(rows, np.ones((5, 3)), np.arange(3.0).reshape(1, 3), 1)
+
+    def mismatch(a, b):
+        for i in range(2):
+            a[i] = b[: len(a) - i]
+        return a
+
+    lifted = Lifted(mismatch)
+    with pytest.raises(ValueError, match="broadcast"):
+        lifted.function(np.ones((4, 3)), np.ones(9))
+
+
+def test_while_break_continue():
+    def collatz(n):
+        steps = 0
+        while n != 1:
+            if n % 2 == 0:
+                n //= 2
+            else:
+                n = 3 * n + 1
+            steps += 1
+            if steps > 500:
+                break
+        return steps
+
+    for n in (1, 7, 27):
+        check(collatz, n)
+
+    def odd(a):
+        s = 0.0
+        for i in range(len(a)):
+            if a[i] < 0:
+                continue
+            for j in range(i, len(a)):
+                if a[j] > 3:
+                    break
+                s += a[j]
+        return s
+
+    check(odd, np.array([1.0, -2, 2, 0.5, 4, 1]))
+
+
+def test_reductions():
+    def all_of_them(a, out):
+        for i in range(a.shape[0]):
+            r = a[i]
+            out[i, 0] = r.sum()
+            out[i, 1] = np.mean(r)
+            out[i, 2] = r.max()
+            out[i, 3] = np.min(r * r)
+            out[i, 4] = r @ r
+            out[i, 5] = np.linalg.norm(r)
+            out[i, 6] = np.argmax(r)
+            out[i, 7] = (r > 0).any()
+        s = a.sum(axis=0)
+        return out, s
+
+    a = np.random.default_rng(0).normal(size=(4, 33))
+    a[2, 5] = np.nan
+    check(all_of_them, a, np.zeros((4, 8)))
+
+    def empty(a):
+        for i in range(2):
+            m = a[i:i].max()
+        return m
+
+    check(empty, np.ones(3))
+
+
+def test_functions_of_the_users_are_inlined():
+    check(pairs, np.arange(6))
+
+
+def step(a, b):
+    if a + b == 3:
+        return 1
+    return 0
+
+
+def pairs(x):
+    n = 0
+    for i in range(len(x)):
+        for j in range(len(x)):
+            n += step(x[i], x[j])
+    return n
+
+
+def test_integers_wrap_as_numpys_and_not_as_pythons():
+    def factorial(n):
+        f = 1
+        for i in range(1, n + 1):
+            f *= i
+        return f
+
+    assert check(factorial, 20)[0] == 2432902008176640000
+    with pytest.raises(OverflowError, match="64 bits"):
+        Lifted(factorial).function(21)
+
+    def wrapped(a, n):
+        for _ in range(n):
+            a[0] = a[0] * a[0]
+        return a
+
+    with np.errstate(all="ignore"):
+        check(wrapped, np.array([3], np.int32), 6)
+
+
+def test_one_compilation_for_all_trip_counts_and_sizes():
+    def heat(u, n):
+        for _ in range(n):
+            u[1:-1] += 0.1 * (u[2:] - 2 * u[1:-1] + u[:-2])
+        return u
+
+    lifted = Lifted(heat)
+    for size, n in ((5, 1), (50, 200), (7, 3)):
+        u = np.linspace(0, 1, size) ** 2
+        assert same(outcome(lifted.function, (u, n)), outcome(heat, (u, n)))
+    (code,) = lifted.loops[0]._by_types.values()
+    assert code is not None
+
+
+def test_effects_beside_a_loop_happen_at_every_call(capsys):
+    log = []
+
+    @mlirfuse.jit
+    def f(a, n):
+        log.append(n)
+        for i in range(n):
+            a[i] = i
+        print("done", n)
+        return a
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for n in (1, 2, 2):
+            f(np.zeros(3), n)
+    assert log == [1, 2, 2]
+    assert capsys.readouterr().out == "done 1\ndone 2\ndone 2\n"
+
+
+def test_what_is_read_from_around_a_loop_is_read_at_every_call():
+    scale = 2.0
+
+    @mlirfuse.jit
+    def f(a):
+        for i in range(len(a)):
+            a[i] = a[i] * scale
+        return a
+
+    np.testing.assert_array_equal(f(np.ones(3)), [2, 2, 2])
+    scale = 3.0
+    np.testing.assert_array_equal(f(np.ones(3)), [3, 3, 3])
+
+
+def test_what_cannot_be_compiled_runs_and_is_told_about_once():
+    @mlirfuse.jit
+    def growing(x, tol):
+        history = []
+        while x.max() > tol:
+            x = x / 2
+            history.append(float(x.max()))
+        return history
+
+    with pytest.warns(UserWarning, match=r"(?s)growing.*test_loops.py"):
+        assert growing(np.array([1.0, 8.0]), 1.5) == [4.0, 2.0, 1.0]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert growing(np.array([1.0, 4.0]), 1.5) == [2.0, 1.0]
+
+
+@pytest.mark.parametrize("make", [
+    lambda: (lambda x: x[x > 1]),
+    lambda: (lambda x: np.unique(np.round(x))),
+    lambda: (lambda x: np.linalg.svd(np.outer(x, x))[1] > 1),
+    lambda: (lambda x: float(x.sum())),
+    lambda: (lambda x: x * 2 if x.sum() > 0 else x),
+    lambda: (lambda x: [v + 1 for v in x]),
+    lambda: (lambda x: np.percentile(x, [25, 50])),
+    lambda: (lambda x: np.fft.rfft(x)),
+    lambda: (lambda x: np.histogram(x, 3)[0]),
+    lambda: (lambda x: x + 1j * x),
+])  # fmt: skip
+def test_nothing_that_numpy_runs_is_refused(make):
+    function, x = make(), np.array([0.5, 1.5, 2.5, 0.25])
+    jitted = mlirfuse.jit(function)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for _ in range(3):
+            got, want = jitted(x), function(x)
+            np.testing.assert_allclose(got, want, rtol=1e-12)
+            assert type(got) is type(want)
+
+
+def test_an_error_of_numpys_own_is_raised_and_no_fallback_told():
+    jitted = mlirfuse.jit(lambda x: x[7] if x.sum() > 0 else x)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(2):
+            with pytest.raises(IndexError):
+                jitted(np.ones(3))
