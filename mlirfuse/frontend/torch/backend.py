@@ -13,7 +13,7 @@ from torch._functorch.aot_autograd import aot_function, aot_module
 from torch._guards import TracingContext
 from torch.fx import GraphModule, Interpreter
 
-from mlirfuse.frontend.torch import attention, decompositions, products, random, reports, warm
+from mlirfuse.frontend.torch import attention, decompositions, products, random, recompiles, reports, traces, warm
 from mlirfuse.frontend.torch.cuda_graphs import Recorder
 from mlirfuse.frontend.torch.execute import Boxed, boxed, target_of
 from mlirfuse.frontend.torch.lower import Lowered, lower
@@ -31,12 +31,16 @@ def mlirfuse(module: GraphModule, inputs: Sequence[Any], *, mode: str | None = N
              options: dict[str, Any] | None = None) -> Any:  # fmt: skip
     """The back end that Dynamo calls for each of its graphs. ``mode``: torch's names; "reduce-overhead" and
     "max-autotune" record graphs on a GPU as CUDA graphs, on the CPU no mode changes anything."""
+    recompiles.watch()
     given = Options.of(options)
     records = mode in ("reduce-overhead", "max-autotune") and torch.cuda.is_available()
     recorder = Recorder(len(inputs)) if records else None
     attention.prepare(module)
     with attention.eagers_kernels(), _warm(given, recorder) as keep:
         return aot_autograd(**compilers(given, recorder, keep))(module, inputs)
+
+
+mlirfuse.reset = recompiles.forget  # type: ignore[attr-defined]  # called by torch._dynamo.reset
 
 
 def _warm(options: Options, recorder: Recorder | None) -> contextlib.AbstractContextManager[bool]:
@@ -90,6 +94,7 @@ def _compiled(module: GraphModule, inputs: Sequence[Any], options: Options, whic
         return warm.Compiled(op_by_op(module), None, which, options)
     for observer in observers:
         observer(which, lowered, host)
+    traces.explained(which, lowered, host)
     reports.calls_outside(lowered, which, options)
     return warm.Compiled(boxed(lowered, host), lowered, which, options)
 
@@ -103,7 +108,9 @@ def lower_to_host(module: GraphModule, which: str, failed: Failed | None = None,
     products.pad(module)
     lowered = lower(module, which, _visible(which), rounds)
     target = target_of(lowered.device)
+    traces.graph(which, "fusion", lowered.graph)
     pipelines.lower_to_segments(lowered.graph, target.machine)
+    traces.graph(which, "segmented", lowered.graph)
     return lowered, HostProgram(lowered.graph, target, failed)
 
 

@@ -121,7 +121,7 @@ def explain(model: Any, *args: Any, **kwargs: Any) -> Explanation:
 @contextlib.contextmanager
 def _observed(found: Explanation) -> Iterator[None]:
     def observer(which: str, lowered: Lowered, host: HostProgram) -> None:
-        found.graphs.append(_graph(which, lowered, host))
+        found.graphs.append(described(which, lowered, host))
 
     backend.observers.append(observer)
     try:
@@ -141,7 +141,8 @@ def _kept(model: Any) -> Iterator[None]:
                 buffer.copy_(before)
 
 
-def _graph(which: str, lowered: Lowered, host: HostProgram) -> GraphExplanation:
+def described(which: str, lowered: Lowered, host: HostProgram) -> GraphExplanation:
+    """One graph, ``which`` it is, as it was compiled."""
     members: dict[Segment, list[Op]] = {}
     for op in host.graph.ops:
         if op.segment is not None:

@@ -1,0 +1,40 @@
+"""What torch's logs get of each graph: with ``TORCH_LOGS="mlirfuse"`` the tables of ``explain``, with ``"+mlirfuse"``
+the graph at two levels too. Structured traces (``TORCH_TRACE``, for tlparse) have all three as artifacts."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from torch._logging import trace_structured
+from torch._logging._internal import trace_log
+
+from mlirfuse.dialects import fusion
+from mlirfuse.frontend.torch.lower import Lowered
+from mlirfuse.ir.graph import Graph
+from mlirfuse.runtime.host_program import HostProgram
+
+log = logging.getLogger("mlirfuse")
+
+
+def graph(which: str, level: str, given: Graph) -> None:
+    """``given`` as MLIR, after the passes that lead to ``level``."""
+    _told(which, level, logging.DEBUG, lambda: fusion.to_text(given))
+
+
+def explained(which: str, lowered: Lowered, host: HostProgram) -> None:
+    """The tables of ``explain``."""
+    from mlirfuse.frontend.torch.explain import described  # drawing is imported where somebody looks
+
+    _told(which, "explain", logging.INFO, lambda: str(described(which, lowered, host)))
+
+
+def _told(which: str, what: str, severity: int, text: Callable[[], str]) -> None:
+    if log.isEnabledFor(severity):
+        log.log(severity, "the %s graph, %s:\n%s", which, what, text())
+    if trace_log.handlers:
+        trace_structured(
+            "artifact",
+            metadata_fn=lambda: {"name": f"mlirfuse_{which}_{what}", "encoding": "string"},
+            payload_fn=text,
+        )
