@@ -26,10 +26,27 @@ def writes_in_place(op: Op) -> bool:
     return row.kind == "update" or ("inplace" in op.attrs and row.kind != "foreign")
 
 
+def is_collective(op: Op) -> bool:
+    """A call that other processes take part in: it stays, once, and is started in its order among them. It writes into
+    no tensor that it is given, so all else may move across it."""
+    return op.attrs.get("collective") is not None
+
+
+def starts(op: Op) -> bool:
+    """Starts a collective; where another op waits for it, kernels may run in between."""
+    return op.attrs.get("collective") == "start"
+
+
+def waits(op: Op) -> bool:
+    """Waits for the collective that gave its operand, and gives that tensor."""
+    return op.attrs.get("collective") == "wait"
+
+
 def has_effect(op: Op) -> bool:
-    """Writes into memory, or is not known not to. An op with blocks has the effects of what is in them."""
+    """Writes into memory, or is not known not to, or is a collective. An op with blocks has the effects of what is in
+    them."""
     if op.row.kind != "foreign":
-        return writes_in_place(op) or bool(op.attrs.get("effects"))
+        return writes_in_place(op) or bool(op.attrs.get("effects")) or is_collective(op)
     if op.name in _STRUCTURED:
         return any(has_effect(nested) for block in op.blocks for nested in block.ops)
     return op.name not in _PURE_OPS and op.name.split(".")[0] not in _PURE_DIALECTS
@@ -46,11 +63,14 @@ def memory_order(ops: list[Op]) -> dict[Op, list[Op]]:
     """For each op, earlier ones that it must come after although it does not use their results.
 
     A write into a tensor stays after what read the tensor before, and before what reads it later; an op with an unknown
-    effect stays where it is among those that read tensors. Empty where nothing has an effect, which is the usual case.
+    effect stays where it is among those that read tensors; a collective starts after the one before it. Empty where
+    nothing has an effect, which is the usual case.
     """
-    effects = {op for op in ops if has_effect(op)}
+    started = [op for op in ops if starts(op)]
+    before = dict(zip(started[1:], started))
+    effects = {op for op in ops if has_effect(op) and not is_collective(op)}
     if not effects:
-        return {}
+        return {op: [earlier] for op, earlier in before.items()}
     memory = _memories(ops)
     after: dict[Op, list[Op]] = {}
     fence: list[Op] = []
@@ -60,10 +80,12 @@ def memory_order(ops: list[Op]) -> dict[Op, list[Op]]:
     constant: set[Value] = set()  # what no write can change
     for op in ops:
         touched = {memory(v) for v in uses(op) if v not in constant}
-        if not touched and op not in effects:
+        if not touched and op not in effects and not is_collective(op):
             constant.update(op.results)
             continue
         preceding = fence + [writers[m] for m in touched if m in writers]
+        if op in before:
+            preceding.append(before[op])
         if op in effects and only_writes_in_place(op):
             for m in {memory(op.operands[0])} if writes_in_place(op) else touched:
                 preceding += readers.pop(m, [])
@@ -85,7 +107,7 @@ def written_memory(ops: list[Op]) -> Callable[[Value], bool]:
     writers: list[Op] = []
 
     def visit(op: Op) -> None:
-        if has_effect(op):
+        if has_effect(op) and not is_collective(op):
             if not op.blocks:
                 writers.append(op)
             for block in op.blocks:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Callable
 from typing import Any
 
 from mlirfuse.ir.effects import memory_order
@@ -17,37 +18,53 @@ def topological(ops, clusters=None) -> list[Op]:
 
     Raises ValueError where clusters depend on each other in a cycle.
     """
-    ops = list(ops)
-    earlier = memory_order(ops)
-    cluster = {op: (clusters.get(op) if clusters else None) or op for op in ops}
-    producer = {value: op for op in ops for value in op.results}
-    members: dict[Any, list[Op]] = {}
-    for op in ops:
-        members.setdefault(cluster[op], []).append(op)
-    pending: dict[Any, set[Any]] = {key: set() for key in members}
-    followers: dict[Any, list] = {key: [] for key in members}
-    for op in ops:
-        for source in [*(producer.get(value) for value in uses(op)), *earlier.get(op, ())]:
-            if (
-                source is not None
-                and cluster[source] is not cluster[op]
-                and cluster[source] not in pending[cluster[op]]
-            ):
-                pending[cluster[op]].add(cluster[source])
-                followers[cluster[source]].append(cluster[op])
-    order = {key: k for k, key in enumerate(members)}
-    keys = list(members)
-    left = {key: len(p) for key, p in pending.items()}
-    ready = [order[key] for key in keys if not left[key]]
-    heapq.heapify(ready)
-    out: list[Op] = []
-    while ready:
-        key = keys[heapq.heappop(ready)]
-        out.extend(members[key])
-        for follower in followers[key]:
-            left[follower] -= 1
-            if not left[follower]:
-                heapq.heappush(ready, order[follower])
-    if len(out) != len(ops):
-        raise ValueError("the groups depend on each other in a cycle")
-    return out
+    return Units(ops, clusters).ordered()
+
+
+class Units:
+    """``ops`` in units that stay together, those with the same ``clusters[op]``, and what each has to come after.
+
+    ``members``: the ops of each unit; ``of``: the unit of each op; ``followers``: the units that come after each.
+    """
+
+    def __init__(self, ops, clusters=None):
+        self.ops: list[Op] = list(ops)
+        self.of: dict[Op, Any] = {op: (clusters.get(op) if clusters else None) or op for op in self.ops}
+        self.members: dict[Any, list[Op]] = {}
+        for op in self.ops:
+            self.members.setdefault(self.of[op], []).append(op)
+        self._pending: dict[Any, set[Any]] = {unit: set() for unit in self.members}
+        self.followers: dict[Any, list[Any]] = {unit: [] for unit in self.members}
+        producer = {value: op for op in self.ops for value in op.results}
+        earlier = memory_order(self.ops)
+        for op in self.ops:
+            for source in [*(producer.get(value) for value in uses(op)), *earlier.get(op, ())]:
+                if source is not None:
+                    self.add(source, op)
+
+    def add(self, first: Op, second: Op) -> None:
+        """The unit of ``first`` comes before that of ``second``."""
+        before, after = self.of[first], self.of[second]
+        if before is not after and before not in self._pending[after]:
+            self._pending[after].add(before)
+            self.followers[before].append(after)
+
+    def ordered(self, key: Callable[[Any], tuple] | None = None) -> list[Op]:
+        """The ops; of the units that may come next the one with the smallest ``key`` does, the first among equals.
+        Raises ValueError where units depend on each other in a cycle."""
+        units = list(self.members)
+        rank = {unit: ((key(unit) if key else ()), place) for place, unit in enumerate(units)}
+        left = {unit: len(pending) for unit, pending in self._pending.items()}
+        ready = [rank[unit] for unit in units if not left[unit]]
+        heapq.heapify(ready)
+        out: list[Op] = []
+        while ready:
+            unit = units[heapq.heappop(ready)[1]]
+            out.extend(self.members[unit])
+            for follower in self.followers[unit]:
+                left[follower] -= 1
+                if not left[follower]:
+                    heapq.heappush(ready, rank[follower])
+        if len(out) != len(self.ops):
+            raise ValueError("the groups depend on each other in a cycle")
+        return out

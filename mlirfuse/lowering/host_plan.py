@@ -11,7 +11,7 @@ from mlirfuse.analysis.axes import Axes
 from mlirfuse.core.errors import CompileError
 from mlirfuse.ir import scalars
 from mlirfuse.ir import sizes as sz
-from mlirfuse.ir.effects import writes_in_place
+from mlirfuse.ir.effects import starts, waits, writes_in_place
 from mlirfuse.ir.graph import Block, Graph, Layout, Op, Segment, Value
 from mlirfuse.ir.order import topological
 from mlirfuse.lowering import host_steps as st
@@ -154,7 +154,16 @@ class _Plan:
                     self.places[value].layout = Layout(tuple(strides), _MADE)
         else:
             self._made(op.results)
-        return [st.Call(op.operands, op.results, op), *self._learn(op.results)]
+        return [self._call(op), *self._learn(op.results)]
+
+    @staticmethod
+    def _call(op: Op) -> st.Call:
+        if starts(op):
+            return st.Start(op.operands, op.results, op)
+        if waits(op):
+            source = op.operands[0].op
+            return st.Wait(op.operands, op.results, op, list(source.operands) if source is not None else [])
+        return st.Call(op.operands, op.results, op)
 
     def _view_layout(self, op: Op, value: Value) -> Layout | None:
         (source,) = op.operands
@@ -294,8 +303,10 @@ def free_dead(sequence: Sequence, keep: Iterable[Value] = ()) -> None:
 
 
 def _read(step: Step) -> list[Value]:
-    """What a step reads, in its bodies too."""
+    """What a step reads, in its bodies too, and what has to live until it has run."""
     out = list(step.reads)
+    if isinstance(step, st.Wait):
+        out += step.held
     for body in step.bodies:
         for nested in body.steps:
             out += _read(nested)

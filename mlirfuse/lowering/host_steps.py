@@ -81,6 +81,18 @@ class Call(Step):
 
 
 @dataclass(eq=False)
+class Start(Call):
+    """Starts a collective, which other processes take part in."""
+
+
+@dataclass(eq=False)
+class Wait(Call):
+    """Waits for what the :class:`Start` of its operand does; ``held``, its operands, live until here."""
+
+    held: list[Value] = field(default_factory=list)
+
+
+@dataclass(eq=False)
 class Compute(Step):
     """Numbers made of numbers, or read from a tensor, which waits for it."""
 

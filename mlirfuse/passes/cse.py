@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from mlirfuse.ir.effects import has_effect, written_memory
+from mlirfuse.ir.effects import has_effect, is_collective, written_memory
 from mlirfuse.ir.graph import Block, Graph, Op, Value
 from mlirfuse.passes.base import Pass, register
 
@@ -15,8 +15,8 @@ from mlirfuse.passes.base import Pass, register
 class CommonSubexpressions(Pass):
     """Replaces an op by an earlier one of the same name, operands and attributes. Only ops of one group are merged with
     each other, so that no value starts to travel between groups; nothing is merged across an op with an effect, nor
-    tensors of which one is written in place. Reductions that differ in ``keepdims`` alone are one and a view; results
-    that had memory of their own keep it.
+    tensors of which one is written in place, nor collectives. Reductions that differ in ``keepdims`` alone are one and
+    a view; results that had memory of their own keep it.
 
     Before::
 
@@ -61,7 +61,9 @@ def _number(block: Block, seen: dict, new: dict[Value, Value], written: Callable
     kept = []
     for op in block.ops:
         op.operands = [new.get(v, v) for v in op.operands]
-        if has_effect(op):
+        if is_collective(op):
+            pass
+        elif has_effect(op):
             seen = {}
         elif not op.blocks and (op.row.view or not any(map(written, op.results))):  # equal views are one memory anyway
             attrs = {k: v for k, v in op.attrs.items() if k != "keepdims" or len(op.results) > 1}

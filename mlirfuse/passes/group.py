@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable
 
 from mlirfuse.ir import ops as table
-from mlirfuse.ir.effects import memory_order, writes_in_place, written_memory
+from mlirfuse.ir.effects import is_collective, memory_order, starts, waits, writes_in_place, written_memory
 from mlirfuse.ir.graph import Block, Graph, Group, Op, Value, uses
 from mlirfuse.ir.order import topological
 from mlirfuse.passes.base import Pass, blocks, register
@@ -23,6 +25,9 @@ class GroupOps(Pass):
     first, and groups with groups, as long as no cycle through an op outside arises. Ops that run through a library,
     write in place or come from another dialect stay out, and say why in ``note``. Each group has its number, and says
     ``why`` it is a group of its own; refused merges are told in its ``notes``.
+
+    What makes a collective's operand is not merged with what waits for another collective, where the one would start
+    later for it.
 
     ``horizontal`` also merges ops that only share a tensor input; ``single-op`` makes groups of one op, and without it
     a group is undone that became one op, or nothing but views: views, constants and the parts of one composite op are
@@ -96,6 +101,29 @@ def _sink_literals(block: Block, around: dict[Value, Op]) -> None:
     block.ops[:0] = copies
 
 
+def _around_collectives(block: Block, users: dict[Value, list[Op]]) -> tuple[dict[Op, int], dict[Op, int]]:
+    """For each op the bits of the waits that it comes after, and of the collectives that come after it."""
+    found = [op for op in block.ops if is_collective(op)]
+    bits = {op: 1 << place for place, op in enumerate(found)}
+    before: dict[Op, int] = {}
+    after: dict[Op, int] = {}
+    if not found:
+        return before, after
+    for op in block.ops:
+        before[op] = functools.reduce(
+            operator.or_, (before.get(v.op, 0) for v in uses(op)), bits[op] if waits(op) else 0
+        )
+    for op in reversed(block.ops):
+        below = (after.get(u, 0) for v in op.results for u in users.get(v, ()))
+        after[op] = functools.reduce(operator.or_, below, bits[op] if starts(op) else 0)
+    return before, after
+
+
+def _delays(first: _Node, second: _Node) -> bool:
+    """Whether a collective that needs ``first`` alone would come after a wait that ``second`` alone comes after."""
+    return bool(first.starts & ~second.starts and second.waits & ~first.waits)
+
+
 def _computing(ops: list[Op]) -> set[Op]:
     """What ``ops`` do beside views and constants: the parts of a composite op count as it."""
     return {op.origin or op for op in ops if not op.row.view and not op.row.literal}
@@ -105,10 +133,13 @@ class _Node:
     """A group in the making, or an op outside: a node of the contracted graph.
 
     ``mask`` has the bits of its ops, ``below`` those of (at least one op of) every node that it reaches. ``followers``
-    has one op or more of each node that must come right after it, ``leaders`` of those right before it.
+    has one op or more of each node that must come right after it, ``leaders`` of those right before it. ``waits`` has
+    the bits of the waits for collectives that its ops come after, ``starts`` of the collectives that come after them.
     """
 
-    __slots__ = ("below", "followers", "fusible", "ins", "leaders", "mask", "ops", "outs", "position")
+    __slots__ = (
+        "below", "followers", "fusible", "ins", "leaders", "mask", "ops", "outs", "position", "starts", "waits"
+    )  # fmt: skip
 
     def __init__(self, position: int, op: Op, fusible: bool):
         self.position = position
@@ -120,6 +151,7 @@ class _Node:
         self.ins: set[Value] = set()
         self.outs: set[Value] = set()
         self.fusible = fusible
+        self.waits = self.starts = 0
 
 
 class _Grouping:
@@ -143,6 +175,7 @@ class _Grouping:
             cheap = row is not None and (row.kind == "create" or (row.kind == "elementwise" and not op.result.shape))
             if cheap and "inplace" not in op.attrs and all(v.op in self.free for v in op.operands):
                 self.free.add(op)
+        self.waits, self.starts = _around_collectives(block, self.users)
 
     def run(self) -> None:
         for op in self.block.ops:
@@ -173,6 +206,7 @@ class _Grouping:
             follower.leaders.add(op)
         node.ins = {v for v in uses(op) if v.op not in self.free}
         node.outs = {v for v in op.results if v in self.returned or v in self.users}
+        node.waits, node.starts = self.waits.get(op, 0), self.starts.get(op, 0)
         if node.fusible:
             self.merge_into_consumers(op)
 
@@ -203,14 +237,24 @@ class _Grouping:
             for user in self.users[value]:
                 if user not in self.node or not self.node[user].fusible:
                     continue
-                if not any(self.node[user] is self.node[head] or self.merge(head, user) for head in heads):
+                if not any(self.node[user] is self.node[head] or self.merge_sibling(head, user) for head in heads):
                     heads.append(user)
+
+    def merge_sibling(self, a: Op, b: Op) -> bool:
+        """Merges the groups of two that read the same, unless one of them could run while the other waits."""
+        if self.node[a].waits != self.node[b].waits:
+            self.refused.append((a, b, "they wait for different collectives"))
+            return False
+        return self.merge(a, b)
 
     def merge(self, a: Op, b: Op) -> bool:
         """Merges the groups of ``a`` and ``b`` if that is legal, and notes it if not."""
         first, second = self.node[a], self.node[b]
         if self.path_between(first, second) or self.path_between(second, first):
             self.refused.append((a, b, "cycle"))
+            return False
+        if _delays(first, second) or _delays(second, first):
+            self.refused.append((a, b, "a collective would start later"))
             return False
         big, small = (first, second) if len(first.ops) >= len(second.ops) else (second, first)
         both = (big, small)
@@ -234,6 +278,8 @@ class _Grouping:
         big.outs -= inner
         big.below |= small.below
         big.mask |= small.mask
+        big.waits |= small.waits
+        big.starts |= small.starts
         big.followers |= small.followers
         big.leaders |= small.leaders
         big.ops += small.ops

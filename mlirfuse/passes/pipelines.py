@@ -30,6 +30,7 @@ def to_segments(machine: Host | Machine, single_op: bool = True, horizontal: boo
             "fusion-recompose",
             *_of_machine(machine),
             "fusion-segment",
+            "fusion-overlap-collectives",
         ]
     )
 

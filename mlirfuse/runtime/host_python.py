@@ -112,6 +112,8 @@ class Written:
         makes = f"{self._listed(step.makes)}, = " if step.makes else ""
         return [f"{makes}{call}({given})"]
 
+    _start = _wait = _call
+
     def _compute(self, step: st.Compute, indent: str) -> list[str]:
         (made,) = step.makes
         if step.op.name == "arith.constant":

@@ -1,5 +1,5 @@
 """What becomes of a model, for people: the kernels of each graph with the user's lines and their bytes, what runs as
-torch's own and why, what is saved for the backward."""
+torch's own and why, which collectives go over the wire and what runs meanwhile, what is saved for the backward."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ import torch
 from torch.utils import _pytree as pytree
 
 from mlirfuse.analysis.traffic import NAMES
-from mlirfuse.frontend.torch import backend
+from mlirfuse.frontend.torch import backend, collectives
+from mlirfuse.frontend.torch.collectives import Collective
 from mlirfuse.frontend.torch.lower import Lowered
 from mlirfuse.inspect import explain as inspected
 from mlirfuse.inspect import listing
@@ -41,7 +42,8 @@ class Kernel:
 @dataclass
 class GraphExplanation:
     """One graph: forward, backward or inference. ``outside``: (op, why, the user's line) and how often. ``saved``: the
-    tensors that a forward graph keeps for the backward, with their bytes."""
+    tensors that a forward graph keeps for the backward, with their bytes. ``collectives``: in the order in which they
+    start."""
 
     which: str
     kernels: list[Kernel]
@@ -50,6 +52,7 @@ class GraphExplanation:
     programs: int  # of kernels that differ: equal layers have one
     source: str  # the host program
     host: HostProgram = field(repr=False)
+    collectives: list[Collective] = field(default_factory=list)
 
     def __str__(self) -> str:
         out = [
@@ -64,6 +67,13 @@ class GraphExplanation:
             rows = [("torch's own", "times", "why", "line")]
             rows += [(op, str(n), why, line) for (op, why, line), n in self.outside.items()]
             out += ["", *_table(rows)]
+        if self.collectives:
+            rows = [("collective", "ranks", "bytes sent", "meanwhile", "line")]
+            for c in self.collectives:
+                rows.append((c.name, str(c.ranks or ""), str(c.sent), c.meanwhile, _spelled(c.op.loc)))
+            sent = sum(c.sent for c in self.collectives if isinstance(c.sent, int))
+            out += ["", f"over the wire: {sent} bytes from each rank in {len(self.collectives)} collectives"]
+            out += _table(rows)
         if self.saved:
             known = [n for _, n in self.saved if isinstance(n, int)]
             out += ["", f"saved for the backward: {len(self.saved)} tensors, {sum(known)} bytes"]
@@ -150,7 +160,8 @@ def described(which: str, lowered: Lowered, host: HostProgram) -> GraphExplanati
     kernels = [_kernel(segment, ops) for segment, ops in members.items() if segment.scheduler != "no-op"]
     outside = Counter((op, why, _spelled(place)) for op, why, place in lowered.outside)
     programs = len(host.launches)
-    return GraphExplanation(which, kernels, dict(outside), lowered.saved, programs, host.source, host)
+    shared = list(collectives.of_program(host.sequence))
+    return GraphExplanation(which, kernels, dict(outside), lowered.saved, programs, host.source, host, shared)
 
 
 def _drawn(told: GraphExplanation) -> inspected.Explanation:

@@ -20,7 +20,7 @@ from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 
 from mlirfuse.core.errors import ShapeError
-from mlirfuse.frontend.torch import layouts, sizes
+from mlirfuse.frontend.torch import collectives, layouts, sizes
 from mlirfuse.frontend.torch import ops as _rules  # noqa: F401  (registers them)
 from mlirfuse.frontend.torch.calls import Literal, Spelling, spelled
 from mlirfuse.frontend.torch.ops.rules import RULES, VIEWS, Context, Unsupported, dtype_of
@@ -31,6 +31,7 @@ from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.builder import Builder
 from mlirfuse.ir.dtypes import DType
 from mlirfuse.ir.graph import Block, Graph, Layout, Op, Value
+from mlirfuse.ir.ops import TABLE
 from mlirfuse.ir.sizes import Size
 
 _OBJECT = "!torch.object"  # what is no tensor with kernels: a number, None, a tensor of another type
@@ -182,7 +183,7 @@ class _Lowering:
                 self.made[node] = _Made(whole.inside[index], whole.outside[index])
                 return
         name = str(node.target)
-        reason = "no kernel of ours"
+        reason = "no kernel of ours" if collectives.role(node) is None else "a collective"
         if name in RULES:
             try:
                 self.by_rule(node, name)
@@ -275,11 +276,12 @@ class _Lowering:
         rank = len(shape)
         if strides != layouts.natural_strides(shape, order):
             restride = spelled(f"lambda x, *n: [x.as_strided(n[:{rank}], n[{rank}:])]")
-            outside = self._call_op("aten.as_strided.default", restride, [packed], [fake], [*shape, *strides])[0]
+            given = {"sizes": (*shape, *strides)}
+            outside = self._call_op("aten.as_strided.default", restride, [packed], [fake], given)[0]
         elif packed is not value:
             back = layouts.inverse(order)
             permute = spelled(f"lambda x: [x.permute({back})]")
-            outside = self._call_op("aten.permute.default", permute, [packed], [fake])[0]
+            outside = self._call_op("aten.permute.default", permute, [packed], [fake], {})[0]
         else:
             outside = value
         return _Made(inside, outside)
@@ -293,22 +295,24 @@ class _Lowering:
         several = isinstance(fakes, (list, tuple))
         function = spelling.function(node.target, node.args, node.kwargs, several)
         given = list(fakes) if several else [fakes]
-        made = self._call_op(str(node.target), function, spelling.operands, given, spelling.sizes, _has_effects(node))
+        attrs: dict[str, Any] = {"sizes": tuple(spelling.sizes), "effects": _has_effects(node)}
+        if (role := collectives.role(node)) is not None:
+            attrs |= {"collective": role, "ranks": collectives.ranks(node) if role == "start" else None}
+        made = self._call_op(str(node.target), function, spelling.operands, given, attrs)
         return made if several else made[0]
 
     def _call_op(self, callee: str, function: Callable[..., list[Any]], operands: list[Value], fakes: Sequence[Any],
-                 extents: Sequence[Size] = (), effects: bool = False) -> list[Value]:  # fmt: skip
+                 given: dict[str, Any]) -> list[Value]:  # fmt: skip
         results = [self._value_for(fake) for fake in fakes]
         strides = tuple(sizes.shape(fake.stride()) if v.dtype is not None else () for v, fake in zip(results, fakes))
-        attrs = {
+        attrs = TABLE["call"].attrs | {
             "callee": callee,
             "dtypes": tuple(v.dtype for v in results),
             "shapes": tuple(v.shape for v in results),
             "strides": strides,
-            "effects": effects,
             "function": function,
-            "sizes": tuple(extents),
         }
+        attrs |= given
         self.block.ops.append(Op("call", operands, attrs, results, loc=user_line(self.node)))
         return results
 

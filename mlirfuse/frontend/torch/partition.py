@@ -1,5 +1,5 @@
 """The cut of AOTAutograd's joint graph into forward and backward: torch's min cut, which computes again what a kernel
-gets for free, told that random numbers are computed from a seed, not stored."""
+gets for free, told that random numbers are computed from a seed, not stored, and that no collective runs twice."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from unittest import mock
 import torch
 from torch._functorch import partitioners
 from torch.fx import GraphModule
+from torch.utils.checkpoint import CheckpointPolicy
 
 from mlirfuse.core import threads
-from mlirfuse.frontend.torch import random
+from mlirfuse.frontend.torch import collectives, random
 
 _torchs_list = partitioners.get_default_op_list
 _lock = threads.lock()
@@ -21,6 +22,9 @@ _lock = threads.lock()
 def partition(joint: GraphModule, inputs: Sequence[Any], **options: Any) -> tuple[GraphModule, GraphModule]:
     """Forward and backward, as ``partition_fn`` of ``aot_autograd``."""
     random.share_seeds(joint.graph)
+    for node in joint.graph.nodes:
+        if collectives.role(node) is not None:  # in a checkpoint, too
+            node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
     with _lock, mock.patch.object(partitioners, "get_default_op_list", _our_list):
         return partitioners.min_cut_rematerialization_partition(joint, inputs, **options)
 

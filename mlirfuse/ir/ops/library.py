@@ -257,7 +257,7 @@ row(
 )
 
 
-def _called(*operands, callee, dtypes, shapes, strides, effects, sizes, function):
+def _called(*operands, callee, sizes, function, **_):
     if function is None:
         raise UnsupportedError(f"call of {callee}: its function is not known, as the program was read from text")
     return function(*operands, *sizes)
@@ -279,7 +279,8 @@ row(
     "x*",
     "the results of a function that is not of this table, callee by name: function(*operands, *sizes) gives the list "
     "of them. strides, in elements, are those of each result where they are not row-major. A call with effects keeps "
-    "its place among others and is never left out",
+    "its place among others and is never left out. A collective, in which so many ranks take part, is a start, or the "
+    "wait for the start that gave its operand: starts keep their order, each runs once, and all else may move across",
     takes=ALL_TYPES,
     attrs={
         "callee": ...,
@@ -287,6 +288,8 @@ row(
         "shapes": ...,
         "strides": None,
         "effects": False,
+        "collective": None,
+        "ranks": None,
         "sizes": (),
         "function": None,
     },

@@ -1,0 +1,115 @@
+"""Collectives in traced graphs: which calls they are, how many ranks take part, what goes over the wire, and what runs
+meanwhile."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from mlirfuse.frontend.torch.ops.rules import VIEWS
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.graph import Op, Value
+from mlirfuse.ir.sizes import Size
+from mlirfuse.lowering import host_steps as st
+
+_NAMESPACES = ("_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "c10d", "symm_mem")
+_OTHERS = ("_dtensor::shard_dim_alltoall",)
+_WAITS = ("wait_tensor", "_wrap_tensor_autograd")
+
+
+def role(node: Node) -> str | None:
+    """ "start" of a call that other ranks take part in, "wait" of one that waits for it, None of all others."""
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload):
+        return None
+    name = target._schema.name
+    if target.namespace not in _NAMESPACES and name not in _OTHERS:
+        return None
+    return "wait" if name.split("::")[1] in _WAITS else "start"
+
+
+def ranks(node: Node) -> int | None:
+    """How many ranks take part in a collective; None where it does not say so."""
+    names = [argument.name for argument in node.target._schema.arguments]
+    given: dict[str, Any] = dict(zip(names, node.args)) | node.kwargs
+    if isinstance(given.get("group_size"), int):
+        return given["group_size"]
+    group = given.get("group_name", given.get("process_group"))
+    if isinstance(group, str):
+        group = torch.distributed.distributed_c10d._resolve_process_group(group)
+    return None if group is None else group.size()
+
+
+@dataclass(frozen=True)
+class Collective:
+    """A collective of a host program. ``sent``: the bytes that a rank sends, or an expression over the graph's sizes.
+    ``kernels`` and ``calls`` (torch's ops, and how often) run between its start and its wait."""
+
+    op: Op
+    name: str
+    ranks: int | None
+    sent: int | str
+    kernels: int
+    calls: Counter[str]
+
+    @property
+    def meanwhile(self) -> str:
+        """What runs under it, in words."""
+        parts = [f"{self.kernels} kernels"] if self.kernels else []
+        parts += [f"{count} × {name}" if count > 1 else name for name, count in self.calls.items()]
+        return ", ".join(parts) or "nothing"
+
+
+def of_program(sequence: st.Sequence) -> Iterator[Collective]:
+    """The collectives of a host program, in the order in which they start."""
+    steps = list(sequence.walk())
+    for place, step in enumerate(steps):
+        if not isinstance(step, st.Start):
+            continue
+        kernels, calls = 0, Counter[str]()
+        for later in steps[place + 1 :]:
+            if isinstance(later, st.Wait) and later.reads[0] in step.makes:
+                break
+            if isinstance(later, st.Kernels):
+                kernels += len({op.segment for op in later.ops if op.segment and op.segment.scheduler != "no-op"})
+            elif type(later) is st.Call and not _is_view(later.op):
+                calls[_name(later.op)] += 1
+        else:  # nobody waits: it has ended when its call has
+            kernels, calls = 0, Counter()
+        sent = bytes_sent(step.op)
+        spelled = sent if isinstance(sent, int) else str(sent)
+        yield Collective(step.op, _name(step.op), step.op.attrs["ranks"], spelled, kernels, calls)
+
+
+def bytes_sent(op: Op) -> Size:
+    """The bytes that each rank sends for a collective, in a ring where all take part."""
+    given, made = _bytes(op.operands), _bytes(op.results)
+    ranks, name = op.attrs["ranks"] or 1, _name(op)
+    if name.startswith("all_reduce"):
+        return sz.floordiv(sz.mul(2 * (ranks - 1), given), ranks)
+    if name.startswith("all_gather"):
+        return sz.floordiv(sz.mul(ranks - 1, made), ranks)
+    if name.startswith(("reduce_scatter", "all_to_all", "shard_dim")):
+        return sz.floordiv(sz.mul(ranks - 1, given), ranks)
+    return given
+
+
+def _bytes(values: list[Value]) -> Size:
+    total: Size = 0
+    for value in values:
+        if value.dtype is not None:
+            total = total + sz.mul(sz.product(value.shape), value.dtype.bytes)
+    return total
+
+
+def _name(op: Op) -> str:
+    return op.attrs["callee"].split(".")[1] if op.row.calls else op.name
+
+
+def _is_view(op: Op) -> bool:
+    return bool(op.row.view) or (op.row.calls and op.attrs["callee"] in VIEWS)
