@@ -70,6 +70,39 @@ def test_why_segments_are_cut():
     assert explained.kernels[1].why == "reduces other axes than the segment before it"
 
 
+def mixed(x, w):
+    y = np.exp(x @ w) + 1
+    return y.T, np.exp(w), x.sum(0), x.T, (y @ w).sum(1)
+
+
+def equal_layers(x, w):
+    y = np.exp(x @ w) + 1
+    return np.exp(y @ w) + 1
+
+
+@pytest.mark.parametrize("target", ["cpu", "cuda:sm_90"])
+@pytest.mark.parametrize("function", [mixed, equal_layers])
+def test_numbers_and_reasons_are_the_same_everywhere(function, target):
+    """In the IR, in explanations and in kernels' names: also where a segment launches nothing, and where a GPU runs a
+    reduction before what stands in front of it. Equal layers share kernels, which have the number of the first."""
+    x = np.ones((64, 64), np.float32)
+    function = mlirfuse.jit(function, target=target)
+    lowered, explained = function.lower(x, x), function.explain(x, x)
+    told = lowered.segmented().labels()[1]
+    assert len(told) > 1 and [s.number for s in told] == list(range(len(told)))
+    assert [(k.number, k.why) for k in explained.kernels] == [(s.number, s.why) for s in told]
+    for segment in told:
+        spelled = (
+            rf'number = {segment.number} : i64.*scheduler = "{segment.scheduler}", why = "{re.escape(segment.why)}"'
+        )
+        assert re.search(spelled, lowered.as_text("segmented"))
+    for kernel in explained.kernels:
+        number = kernel.number if function.__name__ == "mixed" else 0
+        names = [launch.name for launch in kernel.launches]
+        assert all(re.match(rf"mlirfuse_[a-z_]+?{number}(_|$)", name) for name in names), (number, names)
+        assert kernel.ops and {line.op.segment.number for line in kernel.ops} == {kernel.number}
+
+
 def test_kernels_stand_in_the_order_of_what_they_do():
     """A constant that a later kernel uses too stands at the beginning of the program, and says nothing about the
     kernel's place."""

@@ -17,7 +17,8 @@ def grouped(dtype: DType, a, b, ends) -> list:
     """``a`` times ``b``, of which one or both are in groups that end at ``ends``: the rows of ``a`` (m, k) by matrices
     (g, k, n); the columns of ``b`` (k, n) by matrices (g, m, k); or the reduced dimension of both, to (g, m, n)."""
     torch = _torch(a)
-    if torch and a.is_cuda and a.dtype == torch.bfloat16 and dtype.name == "bf16":
+    bf16 = torch and a.dtype == torch.bfloat16 and dtype.name == "bf16"
+    if bf16 and _has_kernel(torch, "_grouped_mm", a, (9, 0)):
         return [torch._grouped_mm(a, b, offs=ends.int(), out_dtype=torch.bfloat16)]
     return [_cast(_by_group(_widened(a), _widened(b), ends), dtype)]
 
@@ -26,7 +27,7 @@ def scaled(dtype: DType, options: tuple[str, ...], a, b, scale_a, scale_b, *more
     """(a * scale_a) times (b * scale_b), times alpha, plus a bias for each column; scales are one number, or one for
     each row of ``a`` and each column of ``b``."""
     torch, given = _torch(a), dict(zip(options, more))
-    if torch and a.is_cuda and a.element_size() == 1 and not given:
+    if torch and a.element_size() == 1 and not given and _has_kernel(torch, "_scaled_mm", a, (8, 9)):
         kind, columns = arrays.torch_dtype(dtype), b.mT.contiguous().mT
         return [torch._scaled_mm(a, columns, scale_a.float(), scale_b.float(), out_dtype=kind)]
     return [_cast(_finished(_times(a, scale_a) @ _times(b, scale_b), given), dtype)]
@@ -36,6 +37,11 @@ def scaled_grouped(dtype: DType, options: tuple[str, ...], a, b, ends, scale_a, 
     """As ``grouped``, with ``a`` and ``b`` times their scales, which broadcast to them."""
     out = _by_group(_times(a, scale_a), _times(b, scale_b), ends)
     return [_cast(_finished(out, dict(zip(options, more))), dtype)]
+
+
+def _has_kernel(torch: Any, name: str, array, capability: tuple[int, int]) -> bool:
+    """Whether this torch has a kernel of that name, and the array's GPU takes it."""
+    return array.is_cuda and hasattr(torch, name) and torch.cuda.get_device_capability(array.device) >= capability
 
 
 def _torch(array):
