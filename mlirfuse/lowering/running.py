@@ -27,7 +27,7 @@ def rounded(op: Op) -> tuple[int, ...]:
     the sum of exponentials beside a maximum."""
     if not op.operands[0].dtype.is_float:
         return ()
-    return {"sum": (0,), "m2": (1, 2), "max_sum_exp": (1,)}.get(op.name, ())
+    return {"sum": (0,), "partial_sum": (0,), "m2": (1, 2), "max_sum_exp": (1,)}.get(op.name, ())
 
 
 def types(op: Op) -> list[dt.DType]:

@@ -24,6 +24,9 @@ from mlirfuse.schedule.gpu import (
     columns as gpu_columns,
 )
 from mlirfuse.schedule.gpu import (
+    inner_outer as gpu_inner_outer,
+)
+from mlirfuse.schedule.gpu import (
     rows as gpu_rows,
 )
 from mlirfuse.schedule.gpu.choice import SCHEDULERS
@@ -75,9 +78,17 @@ def run(program: Program, env: dict[str, int], params: tuple, inputs) -> list[np
     return [memory.fetch(*output) for output in outputs]
 
 
-def check(fn, *inputs, candidates: int = 4, chip: str = "sm_90", only=lambda params: True) -> None:
-    """Runs ``fn`` with the first ``candidates`` of each segment that are ``only`` such ones, the other segments as
-    chosen, and compares with NumPy."""
+def check(
+    fn,
+    *inputs,
+    candidates: int = 4,
+    chip: str = "sm_90",
+    only=lambda params: True,
+    changed=lambda params: params,
+    bound: float | None = None,
+) -> None:
+    """Runs ``fn`` with the first ``candidates`` of each segment that are ``only`` such ones, ``changed``, the other
+    segments as chosen, and compares with NumPy."""
     lowered = mlirfuse.jit(fn, target=f"cuda:{chip}").lower(*inputs)
     target = targets.of(f"cuda:{chip}")
     env = lowered.env
@@ -86,13 +97,15 @@ def check(fn, *inputs, candidates: int = 4, chip: str = "sm_90", only=lambda par
     expected = expected if isinstance(expected, tuple) else (expected,)
     chosen = [SCHEDULERS.choose(step.analysis, env, {}, target.machine) for step in program.steps]
     for at, step in enumerate(program.steps):
-        found = dict.fromkeys(filter(only, SCHEDULERS.candidates(step.analysis, env, {}, target.machine)))
+        given = SCHEDULERS.candidates(step.analysis, env, {}, target.machine)
+        found = dict.fromkeys(map(changed, filter(only, given)))
         several = list(itertools.islice(found, candidates))
         assert several, "no such candidate"
         for params in several:
             results = run(program, env, (*chosen[:at], params, *chosen[at + 1 :]), inputs)
             for got, want in zip(results, expected, strict=True):
-                compare(got, np.asarray(want), BOUND.get(inputs[0].dtype.name, 0), str(params))
+                limit = BOUND.get(inputs[0].dtype.name, 0) if bound is None else bound
+                compare(got, np.asarray(want), limit, str(params))
 
 
 def compare(got: np.ndarray, want: np.ndarray, bound: float, which: str) -> None:
@@ -924,3 +937,52 @@ def test_shifts_by_the_width_and_more(shift, dtype):
     amounts = np.array([64, 2**32, 2**63, 2**64 - 1, 63, 32, 1], np.uint64).astype(dtype)
     values = np.resize(np.array([-1, 1, 5, -(2**31), 12345, 2**31 - 1]), 42).astype(dtype)
     check(shift, values, np.repeat(amounts, 6))
+
+
+# ---- sums in blocks of turns
+
+
+def in_blocks(params):
+    """With the smallest blocks, where threads have turns at all."""
+    if hasattr(params, "stages") and hasattr(params, "form"):
+        return params._replace(stages=tuple(map(in_blocks, params.stages)))
+    if not hasattr(params, "blocks"):
+        return params
+    kept = params.chunks and not isinstance(params, gpu_inner_outer.Params)
+    return params if kept or getattr(params, "held", False) else params._replace(blocks=2)
+
+
+def has_turns(params):
+    return in_blocks(params) != params
+
+
+@pytest.mark.parametrize(
+    "fn, inputs",
+    [
+        (sum_and_variance, [normal(2, 20_003)]),
+        (softmax, [normal(3, 20_004)]),
+        (lambda x: (x.sum(), x.argmax(), x.max()), [normal(40_001)]),
+        (lambda x: (x.sum(-1), x.var(-1)), [normal(3, 30_000, dtype=np.float16)]),
+        (lambda x: x.sum(0), [normal(2000, 40) + 1]),
+        (lambda x: (x.sum(0), x.max(0), x.argmin(0)), [normal(700, 33) + 1]),
+        (columns_standardized, [normal(900, 64)]),
+        (softmax_of_columns, [normal(900, 64)]),
+        (lambda x: (x.var(0), x.sum(0)), [normal(1500, 7) + 1]),
+        (lambda x: x.sum(0), [np.arange(30_000, dtype=np.int32).reshape(600, 50)]),
+    ],
+)
+def test_sums_in_blocks(fn, inputs):
+    check(fn, *inputs, only=has_turns, changed=in_blocks, candidates=5)
+
+
+@pytest.mark.parametrize("fn, rows, columns", [(norm_backward, 60, 40), (layer_norm_backward, 33, 65)])
+def test_sums_over_rows_in_blocks(fn, rows, columns, two_multiprocessors):
+    inputs = [normal(rows, columns), normal(rows, columns) + 1, normal(columns) + 2][: 2 if fn is norm_backward else 3]
+    seen = set()
+
+    def new(params):
+        kind = params.form == "together" and shapes_of(params)
+        return kind and kind not in seen and not seen.add(kind)
+
+    check(fn, *inputs, only=new, changed=in_blocks, candidates=100)
+    assert len(seen) > 3

@@ -8,9 +8,16 @@ import ml_dtypes
 import numpy as np
 import pytest
 from numpy.lib.stride_tricks import as_strided
+from test_gpu_emulated import check, norm_backward, two_multiprocessors  # noqa: F401  (a fixture)
 
 import mlirfuse
 from mlirfuse.core import config
+from mlirfuse.runtime.program import Program
+from mlirfuse.schedule import targets
+from mlirfuse.schedule.gpu import columns as gpu_columns
+from mlirfuse.schedule.gpu import rows as gpu_rows
+from mlirfuse.schedule.gpu.choice import SCHEDULERS
+from mlirfuse.schedule.gpu.scheduler import BLOCK
 
 EPS = float(np.finfo(np.float32).eps)
 STEADY = 4 * EPS  # of however many elements: less than the bound of a thousand
@@ -220,6 +227,74 @@ def test_nothing_and_one():
     np.testing.assert_array_equal(along(np.zeros((3, 0), np.float32)), np.zeros(3))
     assert total(np.array([7], np.float32)) == 7
     np.testing.assert_array_equal(VARIANCES[0](np.ones((1, 5), np.float32)), np.zeros(5))
+
+
+# ---- on a GPU: the PTX, emulated. A few threads take as many turns as thousands do of a billion elements.
+
+
+def few_threads(params, turns=16):
+    """Of a loop over rows or columns."""
+    if isinstance(params, gpu_rows.Params):
+        return params._replace(
+            tx=32, ty=1, chunks=0, split=1, cluster=1, whole=0, staged=False, ahead=False, blocks=turns
+        )
+    if isinstance(params, gpu_columns.Params):
+        return params._replace(tx=8, ty=4, unroll=4, split=1, cluster=1, held=False, chunks=0, blocks=turns)
+    one, *others = params.stages
+    one = one._replace(ty=1, stages=0, blocks=turns)
+    return params._replace(stages=(one, *others))
+
+
+def long_equal(*shape):
+    return np.full(shape, 0.1, np.float32)
+
+
+def test_rows_of_many_turns():
+    check(lambda x: x.sum(-1), long_equal(1, 300_000), changed=few_threads, candidates=1, bound=2 * STEADY)
+    check(lambda x: x.sum(-1), long_equal(1, 30_001).repeat(2, 1), changed=few_threads, candidates=1, bound=2 * STEADY)
+
+
+def test_columns_of_many_turns():
+    check(lambda x: x.sum(0), long_equal(9600, 32), changed=few_threads, candidates=1, bound=2 * STEADY)
+
+
+def test_variances_of_many_turns():
+    """An error of the mean becomes one of each later turn's deviations."""
+    x = near(100_000, (1, 200_000))
+    check(lambda x: x.var(-1), x, changed=few_threads, candidates=1, bound=5e-3)
+    x = near(100_000, (6400, 32))
+    check(lambda x: x.var(0), x, changed=few_threads, candidates=1, bound=5e-3)
+
+
+@pytest.mark.parametrize("looped", [False, True])
+def test_sums_over_many_rows_beside_reductions_in_them(looped, two_multiprocessors):  # noqa: F811
+    """What each block of threads adds up of its rows."""
+    together = lambda p: p.form == "together" and (p.stages[0].chunks == 0) is looped  # noqa: E731
+    inputs = [long_equal(2000, 32), long_equal(2000, 32)]
+    check(norm_backward, *inputs, only=together, changed=few_threads, candidates=1, bound=2 * STEADY)
+
+
+@pytest.mark.parametrize(
+    "fn, shape, long",
+    [
+        (lambda x: x.sum(-1), (16384, 16384), False),
+        (lambda x: x.sum(0), (16384, 16384), False),
+        (lambda x: x.sum(), (16384, 16384), False),
+        (lambda x: np.var(x, 0), (1 << 24, 64), True),
+        (lambda x: x.sum(-1), (2000, 10_000_000), True),
+        (lambda x: x.max(-1), (2000, 10_000_000), False),
+        (lambda x: x.sum(0), (1 << 22, 16384), True),
+        (lambda x: x.sum(1), (100, 1 << 22, 512), True),
+    ],
+)
+def test_blocks_are_for_long_loops(fn, shape, long):
+    """Kernels whose threads have fewer turns are what they were."""
+    lowered = mlirfuse.jit(fn, target="cuda:sm_90").lower(np.zeros([8] * len(shape), np.float32))
+    target = targets.of("cuda:sm_90")
+    program = Program(lowered.segmented(), target, lowered.env)
+    env = {str(size): n for size, n in zip(program.graph.args[0].shape, shape)}
+    params = SCHEDULERS.choose(program.steps[0].analysis, env, {}, target.machine)
+    assert params.blocks == (BLOCK if long else 0)
 
 
 # ---- of all lengths

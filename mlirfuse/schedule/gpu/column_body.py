@@ -3,6 +3,7 @@ chooses)."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -11,12 +12,13 @@ from mlirfuse.analysis.phases import Analysis, size_of
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op, Value
 from mlirfuse.lowering import reductions as red
+from mlirfuse.lowering import running
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu.block_columns import BlockColumns
 from mlirfuse.schedule.gpu.kernel import GpuBody, GpuKernel
-from mlirfuse.schedule.gpu.partial import partial_memory
+from mlirfuse.schedule.gpu.partial import partial_memory, store_partial
 
 Place = tuple[Env, Val | None]  # a row's, and whether it is one of the rows (None: it is)
 
@@ -57,10 +59,11 @@ def rows_of_part(body: GpuBody, rows: sz.Size, split: int, part: Index) -> tuple
 
 
 def down_rows(
-    body: GpuBody, p, step: int, rows: tuple[Val, Val], at: Callable[[Val], Env], carried: list[Val], visit
+    body: GpuBody, p, step: int, rows: tuple[Val, Val], at: Callable[[Val], Env], carried: list[Val], visit, loop=None
 ) -> list[Val]:
-    """Visits a thread's rows, every ``step``-th from the first of ``rows`` on, ``p.unroll`` at a time."""
+    """Visits a thread's rows, every ``step``-th from the first of ``rows`` on, ``p.unroll`` at a time, by ``loop``."""
     e, (first, high), span = body.e, rows, step * p.unroll
+    loop = loop or body.loop
 
     def rows_from(i: Val) -> list[Val]:
         return [e.add(i, u * step) if u else i for u in range(p.unroll)]
@@ -71,20 +74,27 @@ def down_rows(
     if p.held:
         return visit([clamped(row) for row in rows_from(first)], carried)
     if p.checked:
-        return body.loop(
+        return loop(
             first, high, span, carried, lambda i, state: visit([(at(i), None), *map(clamped, rows_from(i)[1:])], state)
         )
     last_start = e.sub(high, (p.unroll - 1) * step)
     turns = e.div(e.max(e.add(e.sub(last_start, first), span - 1), 0), span)
     rest = e.add(first, e.mul(turns, span))
-    carried = body.loop(
-        first, rest, span, carried, lambda i, state: visit([(at(row), None) for row in rows_from(i)], state)
-    )
-    return (
-        body.loop(rest, high, step, carried, lambda i, state: visit([(at(i), None)], state))
-        if p.unroll > 1
-        else carried
-    )
+    carried = loop(first, rest, span, carried, lambda i, state: visit([(at(row), None) for row in rows_from(i)], state))
+    return loop(rest, high, step, carried, lambda i, state: visit([(at(i), None)], state)) if p.unroll > 1 else carried
+
+
+def totals_of(
+    body: GpuBody, p, phase: list[Op], step: int, rows: tuple[Val, Val], at: Callable[[Val], Env], visit
+) -> list[tuple[Val, ...]]:
+    """A thread's accumulators, which ``visit`` carries, over its rows (as :func:`down_rows` has them)."""
+    e, lanes = body.e, p.access.lanes
+    start = [v for op in phase for v in red.identity(e, op, lanes)]
+    if not p.blocks:
+        return red.grouped(phase, down_rows(body, p, step, rows, at, start, visit))
+    loop = functools.partial(body.summed, phase, p.blocks, start)
+    totals = down_rows(body, p, step, rows, at, running.nothing(e, phase, lanes), visit, loop)
+    return red.grouped(phase, running.settled(e, phase, totals))
 
 
 def accumulated(body: GpuBody, phase: list[Op], places: list[Place], state: list[Val]) -> list[Val]:
@@ -107,7 +117,9 @@ def walk_down(name: str, analysis: Analysis, slots: Slots, p) -> GpuKernel:
     """The kernel that computes ``analysis`` with ``p`` (``gpu_columns.Params``), or the accumulators of its parts if
     there are several."""
     assert p.tx & p.tx - 1 == p.ty & p.ty - 1 == 0
-    body = GpuBody(name, analysis, slots, p.access, p.tx * p.ty, p.cluster)
+    threads = p.tx * p.ty
+    resident = max(1, 1024 // threads) if p.blocks else 1  # else ptxas takes registers for running totals
+    body = GpuBody(name, analysis, slots, p.access, threads, p.cluster, resident)
     e, k = body.e, body.k
     lanes = p.access.lanes
     rank = body.cluster_rank() if p.cluster > 1 else None
@@ -148,7 +160,6 @@ def walk_down(name: str, analysis: Analysis, slots: Slots, p) -> GpuKernel:
 
     def over_rows(phase: list[Op]) -> list[tuple[Val, ...]]:
         """Each thread's accumulators over its rows; on the way, outputs that need no reduction are written."""
-        start = [v for op in phase for v in red.identity(e, op, lanes)]
 
         def visit(places: list[Place], state: list[Val]) -> list[Val]:
             out = accumulated(body, phase, places, state)
@@ -156,7 +167,7 @@ def walk_down(name: str, analysis: Analysis, slots: Slots, p) -> GpuKernel:
                 store(early, places)
             return out
 
-        return red.grouped(phase, down_rows(body, p, p.ty, (first, high), at, start, visit))
+        return totals_of(body, p, phase, p.ty, (first, high), at, visit)
 
     def store(values: list[Value], places: list[Place]) -> None:
         for env, there in places:
@@ -180,12 +191,7 @@ def walk_down(name: str, analysis: Analysis, slots: Slots, p) -> GpuKernel:
                             e.mul(k.scalar(part.base), of_part),
                             e.add(e.mul(k.scalar(above.base), body.size(columns)), held),
                         )
-                        v = e.cast(v, memory.dtype)
-                        align = min(16, lanes * memory.dtype.bytes)  # lanes divide the columns
-                        e.line(
-                            f"llvm.store {v}, {k.address(memory, offset)} {{alignment = {align} : i64}} : "
-                            f"{v.type}, !llvm.ptr<1>"
-                        )
+                        store_partial(body, memory, offset, v)  # lanes divide the columns
     if full:
 
         def write(places, state):

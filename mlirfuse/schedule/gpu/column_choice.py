@@ -36,6 +36,7 @@ class Params(NamedTuple):
     gathered: bool = False  # the rows of a fold meet in a block, not in the second kernel
     chunks: int = 0  # rows of a thread that shared memory keeps
     cluster: int = 1  # blocks that share columns, and what they have of them without a second kernel
+    blocks: int = 0  # turns after which sums go to running totals (0: never)
 
 
 def extents(analysis: Analysis) -> tuple:

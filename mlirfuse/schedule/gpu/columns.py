@@ -24,7 +24,7 @@ from mlirfuse.schedule.gpu.column_choice import SHARED, ColumnsOfSize, Params, e
 from mlirfuse.schedule.gpu.gathered_columns import gather
 from mlirfuse.schedule.gpu.models import model_of
 from mlirfuse.schedule.gpu.partial import finish
-from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_cluster, check_threads
+from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_cluster, check_threads, in_blocks
 from mlirfuse.schedule.gpu.staged_columns import in_shared
 from mlirfuse.schedule.scheduler import Alignments, Sizes, power_of_two, require
 
@@ -44,7 +44,9 @@ class Columns(GpuScheduler[Params]):
         if not is_outer(analysis, env):
             return iter(())
         access = access_of(analysis, True, env, alignments, hint_of(analysis, env, machine))
-        return ColumnsOfSize(analysis, access, env, alignments, machine).candidates()
+        found = ColumnsOfSize(analysis, access, env, alignments, machine).candidates()
+        _, _, rows = analysis.values(extents, env)
+        return (p if p.held or p.chunks else in_blocks(p, analysis, rows // _rows_a_turn(p)) for p in found)
 
     def better_in_stages(self, analysis: Analysis, p: Params, env: Sizes, machine: Machine) -> bool | None:
         """A block walks down columns slowly, with a few rows under way."""
@@ -92,6 +94,8 @@ class Columns(GpuScheduler[Params]):
         require(
             p.split == 1 or (p.cluster == 1 and not p.held and not p.chunks), "split: beside cluster, held or chunks"
         )
+        require(p.blocks >= 0, f"blocks = {p.blocks}: not negative")
+        require(not p.blocks or not (p.held or p.chunks), "blocks: of columns that are walked down")
         require(p.cluster <= p.ty, f"cluster = {p.cluster}: a row of threads for each of its blocks, ty = {p.ty}")
         if p.gathered:
             least = max(p.fold, p.access.lanes)
@@ -114,3 +118,9 @@ class Columns(GpuScheduler[Params]):
             require(p.cluster == 1 and p.ty * p.unroll >= rows, f"held: ty * unroll = {p.ty * p.unroll}, {rows} rows")
         most = MOST_HELD // p.access.lanes
         require(p.unroll <= most, f"unroll = {p.unroll}: a thread has at most {MOST_HELD} elements at a time")
+
+
+def _rows_a_turn(p: Params) -> int:
+    """Rows of which all threads of a column take theirs in a turn."""
+    threads = p.ty if p.gathered else p.ty * p.fold
+    return threads * p.unroll * p.split * p.cluster

@@ -12,6 +12,8 @@ is made, and meets in shared memory what the others have, each column at its pla
 
 from __future__ import annotations
 
+import functools
+
 from mlirfuse.analysis import joint
 from mlirfuse.analysis.phases import Analysis, size_of
 from mlirfuse.ir import dtypes as dt
@@ -21,7 +23,7 @@ from mlirfuse.lowering import reductions as red
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index
 from mlirfuse.lowering.slots import Slots
-from mlirfuse.schedule.gpu.column_body import accumulated, down_rows, rows_of_part
+from mlirfuse.schedule.gpu.column_body import accumulated, rows_of_part, totals_of
 from mlirfuse.schedule.gpu.kernel import GpuBody, GpuKernel
 from mlirfuse.schedule.gpu.partial import partial_memory, store_partial
 
@@ -55,12 +57,10 @@ def gather(name: str, analysis: Analysis, slots: Slots, p) -> GpuKernel:
         )  # memory is one row: a place in it stands for row and column
         return env
 
-    start = [v for op in phase for v in red.identity(e, op, lanes)]
     mine = (e.add(low, body.wide(body.quotient(y, p.fold))), high)
-    state = down_rows(
-        body, p, p.ty // p.fold, mine, at, start, lambda places, state: accumulated(body, phase, places, state)
-    )
-    totals = _meet(body, p, phase, red.grouped(phase, state), x, y, e.cast(shift, dt.i32))
+    visit = functools.partial(accumulated, body, phase)
+    state = totals_of(body, p, phase, p.ty // p.fold, mine, at, visit)
+    totals = _meet(body, p, phase, state, x, y, e.cast(shift, dt.i32))
 
     column = e.add(first_column, body.wide(body.thread))
     inside = e.and_(e.cmp("lt", body.thread, tile), e.cmp("lt", column, body.size(columns)))

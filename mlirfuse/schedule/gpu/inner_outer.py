@@ -8,9 +8,11 @@ A row too long for that (``chunks == 0``) is passed over in a loop, and the part
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import NamedTuple
 
 from mlirfuse.analysis.phases import Analysis
@@ -19,25 +21,30 @@ from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op, Value
 from mlirfuse.lowering import reductions as red
+from mlirfuse.lowering import running
 from mlirfuse.lowering.emitter import Val
-from mlirfuse.lowering.kernel import Env, Index
+from mlirfuse.lowering.kernel import Env, Index, Memory
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu import staging as gpu_staging
 from mlirfuse.schedule.gpu.access import Access, access_of, hint_of
 from mlirfuse.schedule.gpu.models import InnerOuterModel, model_of
+from mlirfuse.schedule.gpu.partial import load_partial, store_partial
 from mlirfuse.schedule.gpu.row_body import Place, Rows, at_own_index, row_inputs
 from mlirfuse.schedule.gpu.row_choice import REGISTERS
 from mlirfuse.schedule.gpu.rows import MOST_HELD
-from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_threads
+from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_threads, in_blocks
 from mlirfuse.schedule.gpu.staging import Staging, streamed_inputs
 from mlirfuse.schedule.scheduler import Alignments, Sizes, require
+
+KEPT = 512  # threads of a multiprocessor: their registers are what a thread of half types has without running totals
 
 
 class Params(NamedTuple):
     """``tx`` threads a row and ``ty`` rows a block at a time, ``chunks`` vectors a thread (0: looped); ``whole``: how
     many of them lie inside the row for every thread; ``resident``: blocks that shall fit a multiprocessor at a time;
-    ``stages``: turns that are in or on their way to shared memory (0: the next one to registers)."""
+    ``stages``: turns that are in or on their way to shared memory (0: the next one to registers); ``blocks``: turns
+    after which sums over rows go to running totals in memory (0: never)."""
 
     access: Access
     tx: int
@@ -46,6 +53,7 @@ class Params(NamedTuple):
     whole: int
     resident: int = 1
     stages: int = 0
+    blocks: int = 0
 
     @property
     def cluster(self) -> int:
@@ -68,9 +76,26 @@ class _SummedRows(Rows):
         self.full = [v for v in self.full if v not in sums]
         self.number = self.wide(self.block)  # of this block, and its first turn
 
-    def each_turn(self, carried: list[Val], turn) -> list[Val]:
-        """``turn(number, carried)`` for every turn of this block."""
-        return self.loop(self.number, self.size(sz.ceildiv(self.kept, self.p.ty)), self.blocks, carried, turn)
+    def each_turn(self, carried: list[Val], turn, after_block=None) -> list[Val]:
+        """``turn(number, carried)`` for every turn of this block; ``after_block(carried)`` after each ``p.blocks`` of
+        them."""
+        turns = self.size(sz.ceildiv(self.kept, self.p.ty))
+        if not (self.p.blocks and after_block):
+            return self.loop(self.number, turns, self.blocks, carried, turn)
+
+        def some(low: Val, high: Val, carried: list[Val]) -> list[Val]:
+            return after_block(self.loop(low, high, self.blocks, carried, turn))
+
+        return self.each_block(self.number, turns, self.blocks, self.p.blocks, carried, some)
+
+    def totals(self, op: Op, count: sz.Size) -> list[Memory]:
+        """Memory for running totals of a sum over rows, of so many elements in each block: for values, and for what
+        rounding took from them."""
+        out = []
+        for part, dtype in enumerate(running.types(op)):
+            nbytes = sz.mul(count, self.blocks, dtype.bytes)
+            out.append(Memory(self.args.temporary((op, "total", part), nbytes), (), dtype, dtype.bytes))
+        return out
 
     def reduced(self, phase: list[Op], totals: list[tuple[Val, ...]], row: Env) -> None:
         """Binds the reductions of a row from the accumulators of its threads."""
@@ -161,9 +186,49 @@ class _KeptRows(_SummedRows):
             here = self.arrived(number, carried[len(sums) :], following)
             return self.computed(here, carried[: len(sums)]) + following
 
-        done = self.each_turn(sums + loaded, turn)
+        if self.p.blocks:
+            done = self.in_totals(lambda after: self.each_turn(sums + loaded, turn, after))
+        else:
+            done = self.each_turn(sums + loaded, turn)
         for at, op in enumerate(self.partials):
             self.store_sums(op, done[at * self.p.chunks : (at + 1) * self.p.chunks])
+
+    def in_totals(self, turns: Callable[[Callable[[list[Val]], list[Val]]], list[Val]]) -> list[Val]:
+        """The sums over all ``turns(after_block)``, which carry those of a block first. Each thread has running totals
+        of its own in memory."""
+        e, p, lanes = self.e, self.p, self.lanes
+        own = e.mul(e.add(e.mul(self.number, self.threads), self.wide(self.thread)), p.chunks * lanes)
+        memories = {op: self.totals(op, self.threads * p.chunks * lanes) for op in self.partials if running.rounded(op)}
+        places = [
+            (at * p.chunks + chunk, op, e.add(own, chunk * lanes))
+            for at, op in enumerate(self.partials)
+            if op in memories
+            for chunk in range(p.chunks)
+        ]
+
+        def zero(op: Op) -> Val:
+            return e.const(0, op.operands[0].dtype.compute, lanes)
+
+        def added(op: Op, offset: Val, val: Val) -> list[Val]:
+            before = [load_partial(self, memory, offset, memory.dtype, lanes) for memory in memories[op]]
+            return running.added(e, [op], before, [val])
+
+        def keep(op: Op, offset: Val, vals: list[Val]) -> None:
+            for memory, val in zip(memories[op], vals):
+                store_partial(self, memory, offset, val)
+
+        def after_block(carried: list[Val]) -> list[Val]:
+            for at, op, offset in places:
+                keep(op, offset, added(op, offset, carried[at]))
+                carried = [*carried[:at], zero(op), *carried[at + 1 :]]
+            return carried
+
+        for _, op, offset in places:
+            keep(op, offset, [zero(op)] * len(memories[op]))
+        done = turns(after_block)
+        for at, op, offset in places:
+            done[at] = running.settled(e, [op], added(op, offset, done[at]))[0]
+        return done
 
     def arrived(self, turn: Val, loaded: list[Val], following: list[Val]) -> Env:
         """The env of a turn's row, whose inputs ``loaded`` holds, or shared memory; what of them the next turn needs
@@ -224,10 +289,14 @@ class _KeptRows(_SummedRows):
 class _LoopedRows(_SummedRows):
     """Rows that are read again for each phase; the sums over them are in memory."""
 
-    def along_row(self, row: Env, carried: list[Val], visit) -> list[Val]:
-        """``visit(place, carried)`` along a row."""
+    def __init__(self, name: str, analysis: Analysis, slots: Slots, p: Params):
+        super().__init__(name, analysis, slots, p)
+        self.lost: dict[Op, Memory] = {}
+
+    def along_row(self, row: Env, carried: list[Val], visit, loop=None) -> list[Val]:
+        """``visit(place, carried)`` along a row, by ``loop``."""
         e, zero = self.e, self.e.const(0, self.index)
-        return self.loop(
+        return (loop or self.loop)(
             zero,
             self.size(self.length),
             self.p.tx * self.lanes,
@@ -235,37 +304,79 @@ class _LoopedRows(_SummedRows):
             lambda i, state: visit(self.at(row, e.add(i, self.x_base)), state),
         )
 
+    def sums_along(self, row: Env, phase: list[Op]) -> list[Val]:
+        """The accumulators of a row's reductions."""
+
+        def visit(place: Place, state: list[Val]) -> list[Val]:
+            return self.accumulated(phase, [place], state)
+
+        if not self.p.blocks:
+            return self.along_row(row, self.nothing(phase), visit)
+        loop = functools.partial(self.summed, phase, self.p.blocks, self.nothing(phase))
+        return running.settled(self.e, phase, self.along_row(row, running.nothing(self.e, phase, 1), visit, loop))
+
     def visit(self) -> None:
         """Computes all rows of this block."""
+        if self.p.blocks:  # what rounding took from the sums lies beside them
+            for op in filter(running.rounded, self.partials):
+                memory = self.k.memories[op.result]
+                pointer = self.args.temporary((op, "lost"), sz.mul(op.result.numel, memory.dtype.bytes))
+                self.lost[op] = dataclasses.replace(memory, pointer=pointer)
         self.along_row(self.env_of(self.e.const(0, self.index)), [], self.clear)
 
         def turn(row: Val, _) -> list[Val]:
             here = self.env_of(row)
             for phase in self.phases:
-                done = self.along_row(
-                    here, self.nothing(phase), lambda place, state, phase=phase: self.accumulated(phase, [place], state)
-                )
-                self.reduced(phase, red.grouped(phase, done), here)
+                self.reduced(phase, red.grouped(phase, self.sums_along(here, phase)), here)
             self.along_row(here, [], self.write_and_add)
             self.write_small(here)
             return []
 
         self.each_turn([], turn)
+        if self.lost:
+            self.along_row(self.env_of(self.e.const(0, self.index)), [], self.settle)
 
     def clear(self, place: Place, _) -> list[Val]:
         """Begins the sums of these columns."""
         for op in self.partials:
-            self.store_part(op, place, self.e.const(0, op.operands[0].dtype.compute, self.lanes))
+            zero = self.e.const(0, op.operands[0].dtype.compute, self.lanes)
+            self.put_sum(op, place, [zero] * (2 if op in self.lost else 1))
         return []
 
     def write_and_add(self, place: Place, _) -> list[Val]:
         """Writes a row at one place, and adds it to the sums."""
         for op in self.partials:
-            self.store_part(
-                op, place, self.e.add(self.k.reload(op.result, self.part(op, place)), self.summand(op, place))
+            summand = self.summand(op, place)
+            before = self.sum_at(op, place)
+            plain = op not in self.lost
+            self.put_sum(
+                op, place, [self.e.add(before[0], summand)] if plain else running.added(self.e, [op], before, [summand])
             )
         self.store(self.full, place)
         return []
+
+    def settle(self, place: Place, _) -> list[Val]:
+        """Ends the sums of these columns."""
+        for op in self.lost:
+            self.put_sum(op, place, running.settled(self.e, [op], self.sum_at(op, place)))
+        return []
+
+    def sum_at(self, op: Op, place: Place) -> list[Val]:
+        """This block's part of a sum, and what rounding took from it if that is kept."""
+        value = self.k.reload(op.result, self.part(op, place))
+        if op not in self.lost:
+            return [value]
+        return [value, load_partial(self, self.lost[op], self._offset(op, place), value.dtype, self.lanes)]
+
+    def put_sum(self, op: Op, place: Place, vals: list[Val]) -> None:
+        """Stores what :meth:`sum_at` gives, or the first of it."""
+        self.store_part(op, place, vals[0])
+        for val in vals[1:]:
+            with nullcontext() if place.inside is None else self.k.region(f"scf.if {place.inside} {{"):
+                store_partial(self, self.lost[op], self._offset(op, place), val)
+
+    def _offset(self, op: Op, place: Place) -> Val:
+        return self.k.scalar(self.k.offset(op.result, self.part(op, place)).base)
 
 
 class InnerOuter(GpuScheduler[Params]):
@@ -278,6 +389,16 @@ class InnerOuter(GpuScheduler[Params]):
         return bool(analysis.partials) and not analysis.finishing
 
     def candidates(self, analysis: Analysis, env: Sizes, alignments: Alignments, machine: Machine) -> Iterator[Params]:
+        rows, length = analysis.values(_extents, env)
+        blocks = analysis.partials[0].attrs["parts"]
+        for p in self._modelled(analysis, env, alignments, machine):
+            turns = rows // (p.ty * blocks)
+            p = in_blocks(p, analysis, turns if p.chunks else max(turns, length // (p.tx * p.access.lanes)))
+            if p.blocks and p.chunks and analysis.once(_registers)[2]:  # ptxas would take more for totals of half types
+                p = p._replace(resident=max(p.resident, KEPT // (p.tx * p.ty)))
+            yield p
+
+    def _modelled(self, analysis: Analysis, env: Sizes, alignments: Alignments, machine: Machine) -> Iterator[Params]:
         hint = hint_of(analysis, env, machine)
         access = access_of(analysis, False, env, alignments, hint)
         _, length = analysis.values(_extents, env)
@@ -299,7 +420,7 @@ class InnerOuter(GpuScheduler[Params]):
         _, length = analysis.values(_extents, env)
         lanes, threads, most = p.access.lanes, p.tx * p.ty, machine.threads_per_sm
         require(p.resident >= 1 and p.resident * threads <= most, f"resident = {p.resident}: at most {most // threads}")
-        require(p.chunks >= 0 and p.stages >= 0, "chunks, stages: not negative")
+        require(p.chunks >= 0 and p.stages >= 0 and p.blocks >= 0, "chunks, stages, blocks: not negative")
         if not p.chunks:
             require(p.ty == 1 and not p.stages, "chunks = 0: one row a block, and no stages")
             return

@@ -7,6 +7,7 @@ kernel.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
 from mlirfuse.analysis.axes import Axis
 from mlirfuse.analysis.phases import Analysis, size_of
@@ -15,6 +16,7 @@ from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op, Value
 from mlirfuse.ir.sizes import Size
 from mlirfuse.lowering import reductions as red
+from mlirfuse.lowering import running
 from mlirfuse.lowering.emitter import Emitter, Val
 from mlirfuse.lowering.kernel import STAY_L2, Env, Index, Kernel, Memory
 from mlirfuse.lowering.mapping import mapped
@@ -175,6 +177,48 @@ class GpuBody:
             following = body(Val(i, self.index), inner)
             e.line(f"scf.yield {', '.join(v.name for v in following)} : {types}")
         return [Val(f"{name}#{k}", v.dtype, v.lanes) for k, v in enumerate(carried)]
+
+    def each_block(
+        self,
+        low: Val,
+        high: Val,
+        step: int,
+        turns: int,
+        carried: list[Val],
+        block: Callable[[Val, Val, list[Val]], list[Val]],
+    ) -> list[Val]:
+        """``block(low, high, carried)`` for so many turns of a loop at a time, from ``low`` to ``high`` by ``step``."""
+        e, span = self.e, step * turns
+        count = e.add(e.div(e.sub(e.max(e.sub(high, low), 1), 1), span), 1)  # nothing past the largest index
+
+        def one(number: Val, state: list[Val]) -> list[Val]:
+            start = e.add(low, e.mul(number, span))
+            return block(start, e.add(start, e.min(e.sub(high, start), span)), state)
+
+        return self.loop(e.const(0, self.index), count, 1, carried, one)
+
+    def summed(
+        self,
+        phase: list[Op],
+        turns: int,
+        start: list[Val],
+        low: Val,
+        high: Val,
+        step: int,
+        totals: list[Val],
+        turn: Callable[[Val, list[Val]], list[Val]],
+    ) -> list[Val]:
+        """As :meth:`loop`, of accumulators, which begin with ``start`` and go to the running totals that are carried
+        after so many turns."""
+        e = self.e
+
+        def block(low: Val, high: Val, totals: list[Val]) -> list[Val]:
+            done = red.grouped(phase, self.loop(low, high, step, start, turn))
+            if all(v.lanes == 1 for v in totals):
+                done = [red.across_lanes(e, op, a) for op, a in zip(phase, done)]
+            return running.added(e, phase, totals, [v for a in done for v in a])
+
+        return self.each_block(low, high, step, turns, totals, block)
 
     def set_loop(self, env: Env, loop: list[Axis], index: Index) -> None:
         """The env of a loop over merged axes: all of its index is on the innermost one."""

@@ -24,17 +24,17 @@ def partial_memory(body: GpuBody, op: Op, part: int, count: sz.Size) -> Memory:
 
 
 def store_partial(body: GpuBody, memory: Memory, offset: Val, val: Val) -> None:
+    """Stores ``val``, a vector where ``offset`` is a multiple of its lanes."""
     val = body.e.cast(val, memory.dtype)
-    address = body.k.address(memory, offset)
-    body.e.line(f"llvm.store {val}, {address} {{alignment = {memory.dtype.bytes} : i64}} : {val.type}, !llvm.ptr<1>")
+    address, align = body.k.address(memory, offset), min(16, val.lanes * memory.dtype.bytes)
+    body.e.line(f"llvm.store {val}, {address} {{alignment = {align} : i64}} : {val.type}, !llvm.ptr<1>")
 
 
-def load_partial(body: GpuBody, memory: Memory, offset: Val, dtype: dt.DType) -> Val:
-    address = body.k.address(memory, offset)
-    val = body.e.op(
-        f"llvm.load {address} {{alignment = {memory.dtype.bytes} : i64}} : !llvm.ptr<1> -> {memory.dtype.memory}",
-        memory.dtype,
-    )
+def load_partial(body: GpuBody, memory: Memory, offset: Val, dtype: dt.DType, lanes: int = 1) -> Val:
+    """Loads a vector of ``lanes``, of which ``offset`` is a multiple."""
+    address, align = body.k.address(memory, offset), min(16, lanes * memory.dtype.bytes)
+    type_ = memory.dtype.memory if lanes == 1 else Val("", memory.dtype, lanes).type
+    val = body.e.op(f"llvm.load {address} {{alignment = {align} : i64}} : !llvm.ptr<1> -> {type_}", memory.dtype, lanes)
     return body.e.cast(val, dtype)
 
 

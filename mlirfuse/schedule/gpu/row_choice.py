@@ -29,7 +29,8 @@ class Params(NamedTuple):
     loaded, which needs fewer registers; ``resident``: blocks that shall fit a multiprocessor at a time, which bounds
     their registers; ``online``: softmax's maximum and sum are one reduction; ``staged``: the vectors are kept in shared
     memory, not in registers; ``shifted``: they begin before the row, where memory is aligned for them; ``ahead``:
-    weights, and what else is read for the time after the reductions, are under way before them."""
+    weights, and what else is read for the time after the reductions, are under way before them; ``blocks``: turns of a
+    looped row after which sums go to running totals (0: never)."""
 
     access: Access
     tx: int
@@ -44,6 +45,7 @@ class Params(NamedTuple):
     staged: bool = False
     shifted: bool = False
     ahead: bool = False
+    blocks: int = 0
 
 
 def choice(analysis: Analysis, *given: Any) -> Params:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 
 from mlirfuse.analysis.joint import MaxSumExp
@@ -11,6 +11,7 @@ from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op, Value
 from mlirfuse.lowering import reductions as red
+from mlirfuse.lowering import running
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Index
 from mlirfuse.schedule.gpu.partial import partial_memory, store_partial
@@ -200,6 +201,13 @@ def in_shared(rows: Rows) -> sz.Size:
     return rows.kept
 
 
+def vectors_a_turn(p, inputs: Iterable[Value]) -> int:
+    """Vectors of a thread in a turn of a looped row: at least 32 bytes of each input under way."""
+    widest = max((v.dtype.bytes for v in inputs), default=4)
+    unroll = max(UNROLL, min(16, 32 // (p.access.lanes * widest)))
+    return min(unroll, max(1, EXPONENTIALS // p.access.lanes)) if p.online else unroll
+
+
 def in_loops(rows: Rows) -> sz.Size:
     """Nothing is kept: every phase passes over the row in memory again, or over this block's part of it. Gives the
     grid."""
@@ -210,13 +218,7 @@ def in_loops(rows: Rows) -> sz.Size:
         row, part = k.scalar(q.base), k.scalar(r.base)
     row = rows.row_of(row)
     here = rows.env_of(row)
-    widest = max((v.dtype.bytes for v in rows.streamed + rows.shared), default=4)
-    step, unroll = (
-        p.tx * lanes,
-        max(UNROLL, min(16, 32 // (lanes * widest))),
-    )  # at least 32 bytes of each input a thread in flight
-    if p.online:
-        unroll = min(unroll, max(1, EXPONENTIALS // lanes))
+    step, unroll = p.tx * lanes, vectors_a_turn(p, rows.streamed + rows.shared)
     span = step * unroll
     limit = rows.size(rows.length)
     low, high = e.const(0, rows.index), limit
@@ -237,12 +239,12 @@ def in_loops(rows: Rows) -> sz.Size:
             for u in range(unroll)
         ]
 
-    def over_row(carried: list[Val], visit, backwards: bool = False) -> list[Val]:
+    def over_row(carried: list[Val], visit, backwards: bool = False, loop=rows.loop) -> list[Val]:
         """Visits the row; every second pass goes backwards, so that it finds in the cache what the pass before it read
         last."""
 
         def whole(carried):
-            return rows.loop(
+            return loop(
                 low,
                 middle,
                 span,
@@ -260,7 +262,7 @@ def in_loops(rows: Rows) -> sz.Size:
                 places = [place._replace(inside=e.and_(place.inside, end)) for place, end in zip(places, ends)]
             return visit(places, state)
 
-        carried = rows.loop(middle, high, span, carried, last)
+        carried = loop(middle, high, span, carried, last)
         return whole(carried) if backwards else carried
 
     for passes, phase in enumerate(phases):
@@ -271,7 +273,13 @@ def in_loops(rows: Rows) -> sz.Size:
                 rows.write(rows.early, places)
             return state
 
-        totals = rows.across(phase, red.grouped(phase, over_row(rows.nothing(phase), add, passes % 2 == 1)))
+        backwards = passes % 2 == 1
+        if p.blocks:
+            in_blocks = functools.partial(rows.summed, phase, p.blocks, rows.nothing(phase))
+            done = running.settled(e, phase, over_row(running.nothing(e, phase, 1), add, backwards, in_blocks))
+        else:
+            done = over_row(rows.nothing(phase), add, backwards)
+        totals = rows.across(phase, red.grouped(phase, done))
         if p.split > 1:
             with rows.leader(e.cmp("eq", rows.x, 0)):
                 for op, total in zip(phase, totals):

@@ -22,6 +22,7 @@ from mlirfuse.schedule.gpu.access import access_of, hint_of
 from mlirfuse.schedule.gpu.models import model_of
 from mlirfuse.schedule.gpu.partial import finish
 from mlirfuse.schedule.gpu.row_body import Rows as RowsBody
+from mlirfuse.schedule.gpu.row_body import row_inputs
 from mlirfuse.schedule.gpu.row_choice import (
     Params,
     RowsOfSize,
@@ -34,9 +35,9 @@ from mlirfuse.schedule.gpu.row_choice import (
     shared_bytes,
     shifted_access,
 )
-from mlirfuse.schedule.gpu.row_forms import in_loops, in_registers, in_shared
+from mlirfuse.schedule.gpu.row_forms import in_loops, in_registers, in_shared, vectors_a_turn
 from mlirfuse.schedule.gpu.row_shift import ShiftedRows
-from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_cluster, check_threads
+from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_cluster, check_threads, in_blocks
 from mlirfuse.schedule.scheduler import Alignments, Sizes, power_of_two, require
 
 MOST_HELD = 512  # elements in registers of a thread: more is only longer to compile
@@ -52,6 +53,13 @@ class Rows(GpuScheduler[Params]):
         return bool(analysis.phases) and not analysis.partials and not analysis.finishing
 
     def candidates(self, analysis: Analysis, env: Sizes, alignments: Alignments, machine: Machine) -> Iterator[Params]:
+        _, length = analysis.values(extents, env)
+        inputs = [v for some in analysis.once(row_inputs) for v in some]
+        for p in self._modelled(analysis, env, alignments, machine):
+            turn = p.tx * p.access.lanes * vectors_a_turn(p, inputs)
+            yield p if p.chunks else in_blocks(p, analysis, length // (p.split * turn))
+
+    def _modelled(self, analysis: Analysis, env: Sizes, alignments: Alignments, machine: Machine) -> Iterator[Params]:
         if is_outer(analysis, env):
             return
         hint = hint_of(analysis, env, machine)
@@ -110,7 +118,8 @@ class Rows(GpuScheduler[Params]):
         require(
             p.cluster == 1 or (p.ty == 1 and p.tx >= p.cluster), "cluster: its blocks have one row, and as many threads"
         )
-        require(p.chunks >= 0 and p.split >= 1, "chunks, split: not negative")
+        require(p.chunks >= 0 and p.split >= 1 and p.blocks >= 0, "chunks, split, blocks: not negative")
+        require(not p.blocks or not p.chunks, "blocks: of rows in loops")
         if not p.chunks:
             require(
                 p.cluster == 1 and not p.staged and not p.ahead,

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from mlirfuse.analysis.phases import Analysis
 from mlirfuse.core.machine import Machine
+from mlirfuse.lowering import running
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule import spelling
@@ -15,6 +16,9 @@ from mlirfuse.schedule.scheduler import Alignments, Scheduler, Sizes, Written, p
 
 P = TypeVar("P", bound=tuple[Any, ...])
 LARGEST_BLOCK = 1024  # threads
+BLOCK = (
+    256  # turns of a thread that add up plainly: one after the other, equal numbers err by 64 units in the last place
+)
 
 
 class GpuScheduler(Scheduler[P, Machine]):
@@ -55,6 +59,17 @@ class GpuScheduler(Scheduler[P, Machine]):
         """Raises :class:`ScheduleError` where memory is not as the parameters assume."""
         given = params.access  # type: ignore[attr-defined]
         access.check(analysis, given, along_kept, env, alignments, machine, self.widest(analysis, params))
+
+
+def in_blocks(p: P, analysis: Analysis, turns: int) -> P:
+    """``p``, or with blocks where a thread takes so many ``turns`` that sums shall not be one chain of additions."""
+    return p._replace(blocks=BLOCK) if turns > BLOCK and analysis.once(_round_off) else p  # type: ignore[attr-defined]
+
+
+def _round_off(analysis: Analysis) -> bool:
+    """Whether the segment has sums that round."""
+    partial = any(op.operands[0].dtype.is_float for op in analysis.partials)
+    return partial or any(map(running.round_off, analysis.phases))
 
 
 def check_threads(tx: int, ty: int) -> None:
