@@ -97,7 +97,7 @@ class Program:
         elif kind == 1:
             self.line(f"{self.element()} {self.pick('+', '-', '*')}= {self.number(1)}")
         elif kind == 2:
-            self.line(f"{v}[1:] = {self.vector(1)}[:-1]")
+            self.line(f"{v}[1:] = ({self.vector(1)})[:-1]")
         elif kind == 3:
             self.line(f"{v}[1:-1] = 0.5 * ({v}[2:] + {v}[:-2])")
         elif kind == 4:

@@ -4,9 +4,11 @@ Expected values are the function's own, run by Python."""
 from __future__ import annotations
 
 import copy
+import pickle
 import warnings
 
 import numpy as np
+import numpy_program_fuzzer
 import pytest
 
 import mlirfuse
@@ -222,6 +224,34 @@ def test_broadcasting_of_extents_that_are_1_only_at_run_time():
         lifted.function(np.ones((4, 3)), np.ones(9))
 
 
+def test_an_array_with_more_elements_than_there_is_room_for():
+    def written(a, b):
+        for _ in range(2):
+            a[1:] = b
+            a += b[:1]
+            a += b
+        return a
+
+    lifted = Lifted(written)
+    for a, b in ((2, 1), (2, 2), (3, 2)):
+        args = (np.ones(a), np.arange(1.0, b + 1))
+        got, want = outcome(lifted.function, args), outcome(written, args)
+        assert type(got[0]) is type(want[0])
+        assert same(got[1], want[1])
+
+
+def test_types_that_only_the_run_tells():
+    def larger(a, n):
+        for i in range(n):
+            x = max(2, a[i])
+            y = i if a[i] > 1 else 0.5
+            z = y * 2
+        return x, y, z
+
+    for a in ([1.0, 5.0], [5.0, 1.0]):
+        check(larger, np.array(a), 2)
+
+
 def test_while_break_continue():
     def collatz(n):
         steps = 0
@@ -410,3 +440,56 @@ def test_an_error_of_numpys_own_is_raised_and_no_fallback_told():
         for _ in range(2):
             with pytest.raises(IndexError):
                 jitted(np.ones(3))
+
+
+@pytest.mark.parametrize("first", range(0, 100, 25))
+def test_random_programs(first):
+    """``python -m numpy_program_fuzzer FIRST LAST`` runs more."""
+    for seed in range(first, first + 25):
+        different = numpy_program_fuzzer.differs(seed)
+        assert different is None, different
+
+
+@mlirfuse.jit
+def smoothed(x, n):
+    for _ in range(n):
+        x[1:-1] = (x[2:] + x[:-2]) / 2
+    return x
+
+
+@mlirfuse.jit
+def softmax(x):
+    e = np.exp(x - x.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+ROWS = np.linspace(0, 3, 24).reshape(4, 6)
+
+
+def test_jitted_functions_are_pickled():
+    cloudpickle = pytest.importorskip("cloudpickle")
+    assert pickle.loads(pickle.dumps(softmax)) is softmax
+    local = mlirfuse.jit(lambda x: np.exp(x) + 1)
+    again = cloudpickle.loads(cloudpickle.dumps(local))
+    np.testing.assert_allclose(again(ROWS), np.exp(ROWS) + 1)
+
+
+def test_dask_map_blocks():
+    dask = pytest.importorskip("dask.array")
+    blocks = dask.from_array(ROWS, chunks=(2, 6))
+    np.testing.assert_allclose(dask.map_blocks(softmax, blocks).compute(scheduler="threads"), softmax(ROWS))
+
+
+def test_joblib():
+    joblib = pytest.importorskip("joblib")
+    results = joblib.Parallel(n_jobs=2)(joblib.delayed(softmax)(row) for row in ROWS)
+    np.testing.assert_allclose(results, softmax(ROWS))
+
+
+@pytest.mark.parametrize("method", ["spawn", "fork"])
+def test_multiprocessing(method):
+    import multiprocessing
+
+    with multiprocessing.get_context(method).Pool(1) as pool:
+        results = pool.starmap(smoothed, [(row.copy(), 3) for row in ROWS])
+    np.testing.assert_allclose(results, [smoothed.fn(row.copy(), 3) for row in ROWS])

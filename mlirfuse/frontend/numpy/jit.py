@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -311,8 +312,16 @@ class Jitted(_native.Function):
 
     # ---- calls
 
-    def __reduce__(self):  # a decorated function is pickled by its name, as functions are
-        return self.__qualname__
+    def __reduce__(self):
+        """A decorated function is pickled by its name, as functions are; another one (a lambda, a function in a
+        function) by the function that it was made of, which cloudpickle takes."""
+        found: Any = sys.modules.get(self.__module__)
+        for name in self.__qualname__.split("."):
+            found = getattr(found, name, None)
+        if found is self:
+            return self.__qualname__
+        options = (self.static, self.target, self.fallback, self.way, self.schedule, self.max_args)
+        return Jitted, (self.fn, *options)
 
     def __get__(self, instance, owner=None):
         return self if instance is None else functools.partial(self, instance)

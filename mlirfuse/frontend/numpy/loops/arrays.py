@@ -189,9 +189,13 @@ def _mismatch(left: int, right: int) -> Exception:
     return ValueError(f"operands could not be broadcast together with shapes ({left},) ({right},)")
 
 
-def run(e: Code, pairs: list[tuple[Val, Val]], body, into: bool = False) -> None:
+def _no_room(have: int, want: int) -> Exception:
+    return ValueError(f"could not broadcast input array from shape ({have},) into shape ({want},)")
+
+
+def run(e: Code, pairs: list[tuple[Val, Val]], body) -> None:
     """Runs ``body(uniform)``: with ``uniform`` where all ``pairs`` of extents are equal; else, where those that differ
-    are 1, without. ``into``: the first extent of a pair is not stretched."""
+    are 1, without."""
     unequal = None
     seen = set()
     for a, b in pairs:
@@ -206,9 +210,7 @@ def run(e: Code, pairs: list[tuple[Val, Val]], body, into: bool = False) -> None
 
     def uneven() -> None:
         for a, b in pairs:
-            wrong = e.and_(e.cmp("ne", a, b), e.cmp("ne", b, 1))
-            if not into:
-                wrong = e.and_(wrong, e.cmp("ne", a, 1))
+            wrong = e.and_(e.and_(e.cmp("ne", a, b), e.cmp("ne", b, 1)), e.cmp("ne", a, 1))
             e.fail_if(wrong, _mismatch, a, b)
         rare, e.rare = e.rare, True
         body(False)
@@ -231,6 +233,10 @@ def write(e: Code, target: Array, value: Lazy, site) -> None:
     """``target[...] = value``, computed whole before anything is written; ``site()`` numbers a place of allocation."""
     if conflicts(target, value):
         value = lazy(e, materialized(e, value, site()))
+    for have, want in zip(value.shape, target.shape[len(target.shape) - len(value.shape) :]):
+        if have.name != want.name and e.known(have) != 1:
+            wrong = e.and_(e.cmp("ne", have, want), e.cmp("ne", have, 1))
+            e.fail_if(wrong, _no_room, have, want)
     value = stretched(e, value, target.shape)
 
     def nest(uniform: bool) -> None:

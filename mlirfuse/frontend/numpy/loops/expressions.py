@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from mlirfuse.frontend.numpy.loops import arrays
+from mlirfuse.frontend.numpy.loops import alternatives, arrays
 from mlirfuse.frontend.numpy.loops.arrays import SIZE_BITS, number
 from mlirfuse.frontend.numpy.loops.code import Code
 from mlirfuse.frontend.numpy.loops.subscripts import Subscripts
@@ -22,7 +22,6 @@ from mlirfuse.frontend.numpy.loops.values import (
     Method,
     NotLiftable,
     Number,
-    NumberType,
     Static,
     Tuple,
 )
@@ -69,6 +68,7 @@ class Expressions(Subscripts):
 
     code: Code
     functions: dict[Any, Callable]
+    of_any_type: frozenset  # functions that take numbers of two types
     methods: dict[str, Callable]
 
     def read(self, name: str) -> Any:
@@ -146,41 +146,24 @@ class Expressions(Subscripts):
 
     def choice(self, condition: Val, then: Callable[[], Any], otherwise: Callable[[], Any]) -> Number:
         """One of two numbers, only that one computed."""
-        slots: list[tuple[Number, str, Val]] = []
         e = self.code
-        kinds: list[NumberType] = []
+        kept: list[Number] = []
+        slots: list[str] = []
 
         def keep(compute: Callable[[], Any]) -> Callable[[], None]:
             def run() -> None:
                 found = compute()
-                if not isinstance(found, Number):
-                    raise NotLiftable("a conditional expression of arrays")
-                kinds.append(found.type)
-                slot = e.slot(found.type.dtype.signless)
-                e.store(found.val, slot)
-                slots.append((found, slot, found.val))
+                if not isinstance(found, Number) or found.other is not None:
+                    raise NotLiftable("a conditional expression of others than numbers of one type")
+                slots.append(e.slot(found.type.dtype.signless))
+                e.store(found.val, slots[-1])
+                kept.append(found)
 
             return run
 
         e.branch(condition, keep(then), keep(otherwise))
-        kind = self.joined(*kinds)
-        first, second = (e.cast(e.load(slot, found.type.dtype), kind.dtype) for found, slot, _ in slots)
-        return Number(e.select(condition, first, second), kind, max(found.bits for found, _, _ in slots))
-
-    def joined(self, *kinds: NumberType) -> NumberType:
-        from_here = kinds[0]
-        for kind in kinds[1:]:
-            found = self._joined(from_here, kind)
-            from_here = found
-        return from_here
-
-    @staticmethod
-    def _joined(a: NumberType, b: NumberType) -> NumberType:
-        from mlirfuse.frontend.numpy.loops.values import joined
-
-        found = joined(a, b)
-        assert isinstance(found, NumberType)
-        return found
+        a, b = (Number(e.load(slot, v.type.dtype), v.type, v.bits) for v, slot in zip(kept, slots))
+        return alternatives.merged(e, condition, a, b)
 
     # ---- truth
 
@@ -225,7 +208,9 @@ class Expressions(Subscripts):
     def _UnaryOp(self, node: ast.UnaryOp) -> Any:
         if isinstance(node.op, ast.Not):
             return Number(self.truth(node), PY_BOOL)
-        found = self.value(node.operand)
+        return alternatives.computed(self.code, lambda v: self._signed(node, v), [self.value(node.operand)])
+
+    def _signed(self, node: ast.UnaryOp, found: Any) -> Any:
         if isinstance(node.op, ast.UAdd) and not (isinstance(found, Number) and found.type.dtype is dt.bool_):
             return found
         if isinstance(found, Number) and found.type.python:
@@ -241,6 +226,9 @@ class Expressions(Subscripts):
         return self.binary(node.op, left, right)
 
     def binary(self, op: ast.operator, left: Any, right: Any) -> Any:
+        return alternatives.computed(self.code, lambda a, b: self._binary(op, a, b), [left, right])
+
+    def _binary(self, op: ast.operator, left: Any, right: Any) -> Any:
         if isinstance(op, ast.MatMult):
             return self.functions[np.matmul](self, [left, right], {})
         if isinstance(left, Tuple) or isinstance(right, Tuple):
@@ -339,6 +327,9 @@ class Expressions(Subscripts):
         return Number(self.truth(ast.BoolOp(ast.And(), list(pairs))), PY_BOOL)
 
     def _compared(self, op: ast.cmpop, left: Any, right: Any) -> Any:
+        return alternatives.computed(self.code, lambda a, b: self._compared_in(op, a, b), [left, right])
+
+    def _compared_in(self, op: ast.cmpop, left: Any, right: Any) -> Any:
         if isinstance(op, (ast.Is, ast.IsNot)):
             none = [isinstance(v, Static) and v.value is None for v in (left, right)]
             if not any(none):
@@ -359,6 +350,9 @@ class Expressions(Subscripts):
 
     def ufunc(self, function: np.ufunc, operands: list) -> Any:
         """What a ufunc computes, in the types that NumPy chooses."""
+        return alternatives.computed(self.code, lambda *given: self._ufunc(function, list(given)), operands)
+
+    def _ufunc(self, function: np.ufunc, operands: list) -> Any:
         operands = [self.as_operand(operand) for operand in operands]
         e = self.code
         if function is np.power and len(operands) == 2:
@@ -406,6 +400,8 @@ class Expressions(Subscripts):
     def fits(self, found: Any, kind: dt.DType) -> None:
         """An OverflowError where ``found`` is a Python int that ``kind`` does not hold."""
         if not isinstance(found, Number) or found.type != PY_INT or not kind.is_integer or kind is dt.i64:
+            return
+        if kind.is_signed and found.bits <= kind.bits - 2:
             return
         info, e = np.iinfo(kind.numpy), self.code
         low, high = int(info.min), min(int(info.max), 2**63 - 1)
@@ -494,6 +490,9 @@ class Expressions(Subscripts):
         except TypeError:
             rule = None
         if rule is not None:
+            values = [*args, *keywords.values()]
+            if called not in self.of_any_type and any(isinstance(v, Number) and v.other is not None for v in values):
+                raise NotLiftable("a function of a number whose type only the run tells")
             return rule(self, args, keywords)
         if isinstance(called, np.ufunc) and not keywords:
             return self.ufunc(called, args)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from mlirfuse.frontend.numpy.loops import arrays
+from mlirfuse.frontend.numpy.loops.alternatives import merged
 from mlirfuse.frontend.numpy.loops.arrays import number
 from mlirfuse.frontend.numpy.loops.values import (
     PY_FLOAT,
@@ -88,8 +89,7 @@ def _extreme(predicate: str):
         for other in items[1:]:
             kind = joined(best.type, other.type)
             a, b = c.code.cast(best.val, kind.dtype), c.code.cast(other.val, kind.dtype)
-            val = c.code.select(c.code.cmp(predicate, b, a), b, a)
-            best = Number(val, kind, max(best.bits, other.bits))
+            best = merged(c.code, c.code.cmp(predicate, b, a), other, best)
         return best
 
     return pick
@@ -125,7 +125,7 @@ def _int(c, args, keywords):
 @rule(float)
 def _float(c, args, keywords):
     (found,) = args
-    if not isinstance(found, Number):
+    if not isinstance(found, Number) or found.type.dtype is dt.u64:
         raise NotLiftable("float of what is no number")
     return Number(c.code.cast(found.val, dt.f64), PY_FLOAT, known=None)
 
@@ -367,6 +367,9 @@ def _clip(c, args, keywords):
         raise NotLiftable("np.clip with one bound")
     return c.ufunc(np.minimum, [c.ufunc(np.maximum, [found, low]), high])
 
+
+# Whose results do not depend on the types of numbers, or that see to it.
+OF_ANY_TYPE = frozenset([min, max, float, bool, *(getattr(math, name) for name in _MATH)])
 
 FUNCTIONS[np.outer] = lambda c, args, keywords: c._ufunc_method(
     _method(np.multiply), take(args, keywords, "a", "b"), {}

@@ -62,7 +62,7 @@ class Compiled:
     function: Callable
     errors: list
     inputs: list[tuple[str, Any]]
-    outputs: list[tuple[str, Any, int]]
+    outputs: list[tuple[str, Any, int, Any]]
     memory: type
     room: list[int]
 
@@ -144,9 +144,10 @@ class Loop:
                 raise NotLiftable("writing into what is read-only")
         fixed = {name for name, value in values.items() if type(value) is int and name not in self.assigned}
         kinds: dict[str, Any] = {}
+        others: dict[str, NumberType] = {}
         roots: dict[str, frozenset] = {name: frozenset(group) for group in shared for name in group}
         for _ in range(12):
-            writer = Statements(names, kinds, roots, {n for n in fixed if -_SMALL < values[n] < _SMALL})
+            writer = Statements(names, kinds, others, roots, {n for n in fixed if -_SMALL < values[n] < _SMALL})
             try:
                 outputs, words = _write(writer, self.node, inputs, self.assigned)
             except Retyped:
@@ -177,9 +178,11 @@ class Loop:
         words = memory[:]
         arrays = [v for v in values.values() if type(v) is np.ndarray]
         out = []
-        for name, kind, at in compiled.outputs:
+        for name, kind, at, other in compiled.outputs:
             if kind is None or not words[at]:
                 out.append(values.get(name, Unset))
+            elif other is not None and words[at + 2]:
+                out.append(_as_type(_number(words[at + 1], kind), other))
             elif kind.__class__ is NumberType:
                 out.append(_number(words[at + 1], kind))
             else:
@@ -200,14 +203,17 @@ def _write(writer: Statements, node: ast.stmt, inputs: list, assigned: list[str]
     for name, _ in given:
         e.store(e.const(False, dt.bool_), writer.variables[name].assigned)
     writer.body([node])
-    outputs = []
+    outputs: list[tuple[str, Any, int, Any]] = []
     for name in assigned:
         variable = writer.variables.get(name)
         if variable is None:
-            outputs.append((name, None, 0))
+            outputs.append((name, None, 0, None))
             continue
-        outputs.append((name, variable.type, at))
+        outputs.append((name, variable.type, at, variable.other and variable.other[0]))
         at = _outgoing(writer, variable, at, True)
+        if variable.other is not None:
+            e.store(e.cast(e.load(variable.other[1], dt.bool_), dt.i64), e.offset("%args", 8 * at))
+            at += 1
     return outputs, at
 
 
@@ -298,6 +304,13 @@ def _unpack(memory: list[int], at: int, kind: Any, buffers: dict, arrays: list) 
     address, shape = memory[at], tuple(memory[at + 1 : at + 1 + rank])
     strides = tuple(memory[at + 1 + rank : at + 1 + 2 * rank])
     return _array_at(address, shape, strides, kind, buffers, arrays), at + 1 + 2 * rank
+
+
+def _as_type(value: Any, kind: NumberType) -> Any:
+    """A number as another type, which holds its value."""
+    if not kind.python:
+        return kind.dtype.numpy.type(value)
+    return float(value) if kind.dtype.is_float else bool(value) if kind.dtype is dt.bool_ else int(value)
 
 
 def _array_at(address: int, shape: tuple, strides: tuple, kind: ArrayType, buffers: dict, arrays: list) -> np.ndarray:

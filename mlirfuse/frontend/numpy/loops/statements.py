@@ -11,9 +11,19 @@ import numpy as np
 from mlirfuse.frontend.numpy.loops import arrays
 from mlirfuse.frontend.numpy.loops.arrays import SIZE_BITS
 from mlirfuse.frontend.numpy.loops.code import Code
-from mlirfuse.frontend.numpy.loops.functions import FUNCTIONS, METHODS
+from mlirfuse.frontend.numpy.loops.functions import FUNCTIONS, METHODS, OF_ANY_TYPE
 from mlirfuse.frontend.numpy.loops.source import parsed
-from mlirfuse.frontend.numpy.loops.values import PY_INT, Array, ArrayType, Lazy, NotLiftable, Number, Static, Tuple
+from mlirfuse.frontend.numpy.loops.values import (
+    PY_INT,
+    Array,
+    ArrayType,
+    Lazy,
+    NotLiftable,
+    Number,
+    NumberType,
+    Static,
+    Tuple,
+)
 from mlirfuse.frontend.numpy.loops.variables import Slots, Variables
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.lowering.emitter import Val
@@ -25,11 +35,20 @@ class Statements(Variables):
 
     functions = FUNCTIONS
     methods = METHODS
+    of_any_type = OF_ANY_TYPE
 
-    def __init__(self, names: dict[str, Any], kinds: dict[str, Any], roots: dict[str, frozenset], small: set[str]):
+    def __init__(
+        self,
+        names: dict[str, Any],
+        kinds: dict[str, Any],
+        others: dict[str, NumberType],
+        roots: dict[str, frozenset],
+        small: set[str],
+    ):
         self.code = Code()
         self.names = names  # objects that the loop refers to and does not assign
         self.types, self.roots, self.small = kinds, roots, small
+        self.others = others
         self.variables: dict[str, Slots] = {}
         self.definite: set[str] | None = set()  # assigned whatever way control came; None: control does not come here
         self.jumps: list[tuple[str, str]] = []

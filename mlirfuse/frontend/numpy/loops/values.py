@@ -53,12 +53,14 @@ PY_INT, PY_FLOAT, PY_BOOL = NumberType(dt.i64, True), NumberType(dt.f64, True), 
 
 @dataclass
 class Number:
-    """A number. ``bits``: of a Python int, a bound: its absolute value is at most 2 ** bits."""
+    """A number. ``bits``: of a Python int, a bound: its absolute value is at most 2 ** bits. ``other``: another type
+    that it has where a condition holds; ``val`` is of ``type`` always, which holds the values of both."""
 
     val: Val
     type: NumberType
     bits: int = 64
     known: Any = None  # its value, of a constant
+    other: tuple[NumberType, Val] | None = None
 
 
 @dataclass

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from mlirfuse.frontend.numpy.loops.alternatives import flag_of
 from mlirfuse.frontend.numpy.loops.arrays import SIZE_BITS
 from mlirfuse.frontend.numpy.loops.code import MOST_ARRAYS
 from mlirfuse.frontend.numpy.loops.expressions import Expressions
@@ -30,21 +31,25 @@ class Retyped(Exception):
 @dataclass
 class Slots:
     """A variable's place: for a number its slot; for an array slots of its pointer, base, extents and strides; for a
-    tuple those of its items. ``assigned``: a slot that says whether it has been assigned."""
+    tuple those of its items. ``assigned``: a slot that says whether it has been assigned. ``other``: another type that
+    a number may have, and a slot that says whether it has it."""
 
     type: Any
     assigned: str
     slots: list
     array: int = -1  # the number of an array among all, where its base stands
+    other: tuple[NumberType, str] | None = None
 
 
 class Variables(Expressions):
     """``types``: what is known of the variables so far, by full names: ``prefix`` tells those of an inlined function.
+    ``others``: the other types that numbers may have.
     ``roots``: the memory that array variables may lie in. ``small``: Python ints below 2 ** 40. ``definite``: the
     variables that are assigned whatever way control came; None: control does not come here. ``bounded``: variables that
     count, with a bound of their bits. ``retyped``: something was learned that the code written so far does not know."""
 
     types: dict[str, Any]
+    others: dict[str, NumberType]
     roots: dict[str, frozenset]
     small: set[str]
     variables: dict[str, Slots]
@@ -57,6 +62,8 @@ class Variables(Expressions):
         found = self.variables.get(name)
         if found is None:
             found = self.variables[name] = self._slots(kind)
+            if name in self.others:
+                found.other = (self.others[name], self.code.slot("i1"))
             false = self.code.const(False, dt.bool_)
             self.code.entry.append(f"  llvm.store {false}, {found.assigned} : i1, !llvm.ptr")
         return found
@@ -83,6 +90,7 @@ class Variables(Expressions):
         kind = _type(found)
         known = self.types.get(name)
         wanted = kind if known is None else joined(known, kind)
+        self._learn_other(name, found, known, wanted)
         roots = _roots(found) | self.roots.get(name, frozenset())
         if wanted != known or roots != self.roots.get(name, frozenset()):
             self.types[name], self.roots[name] = wanted, roots
@@ -98,10 +106,25 @@ class Variables(Expressions):
 
     retyped = False
 
+    def _learn_other(self, name: str, found: Any, known: Any, wanted: Any) -> None:
+        """Notes the other type of a number that is assigned different ones. Raises :class:`Retyped` where it is new."""
+        if not isinstance(wanted, NumberType):
+            return
+        kinds = {found.type, known, self.others.get(name), found.other[0] if found.other else None} - {wanted, None}
+        if len(kinds) > 1:
+            raise NotLiftable("a variable is given values of three types")
+        if kinds and name not in self.others:
+            (self.others[name],) = kinds
+            if name in self.variables:
+                self.types[name] = wanted
+                raise Retyped
+
     def put(self, variable: Slots, found: Any) -> None:
         e = self.code
         if isinstance(variable.type, NumberType):
             e.store(e.cast(found.val, variable.type.dtype), variable.slots[0])
+            if variable.other is not None:
+                e.store(flag_of(e, found, variable.type)[1], variable.other[1])
         elif isinstance(variable.type, ArrayType):
             e.store_pointer(found.pointer, variable.slots[0])
             for val, slot in zip([*found.shape, *found.strides], variable.slots[1:]):
@@ -115,7 +138,8 @@ class Variables(Expressions):
         e = self.code
         if isinstance(variable.type, NumberType):
             bits = self.bounded.get(name, SIZE_BITS if name in self.small else 64)
-            return Number(e.load(variable.slots[0], variable.type.dtype), variable.type, bits)
+            other = variable.other and (variable.other[0], e.load(variable.other[1], dt.bool_))
+            return Number(e.load(variable.slots[0], variable.type.dtype), variable.type, bits, other=other)
         if isinstance(variable.type, ArrayType):
             kind = variable.type
             sizes = [e.load(slot, dt.i64) for slot in variable.slots[1:]]
@@ -131,6 +155,8 @@ class Variables(Expressions):
 def _type(found: Any) -> Any:
     if isinstance(found, (Number, Array)):
         return found.type
+    if isinstance(found, Tuple) and any(isinstance(item, Number) and item.other for item in found.items):
+        raise NotLiftable("a tuple with a number whose type only the run tells")
     if isinstance(found, Tuple) and not found.is_list:
         return TupleType(tuple(_type(item) for item in found.items))
     raise NotLiftable("a variable is given a list or an object")

@@ -1,0 +1,95 @@
+"""Numbers whose type only the run tells: ``max(0, x[i])`` is Python's int or NumPy's float.
+
+Their values are computed in the type that holds both. What is computed of them has to have one type, or two again: the
+code is written for each combination of types to see which, and kept for the one that holds all.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+from mlirfuse.frontend.numpy.loops.code import Code
+from mlirfuse.frontend.numpy.loops.values import NotLiftable, Number, NumberType, joined
+from mlirfuse.ir import dtypes as dt
+from mlirfuse.lowering.emitter import Val
+
+_WEAK_BITS = 40  # of a Python int that is held as another type: it is exact there
+
+
+def merged(e: Code, condition: Val, a: Number, b: Number) -> Number:
+    """``a`` where ``condition``, else ``b``."""
+    kind = joined(a.type, b.type)
+    assert isinstance(kind, NumberType)
+    val = e.select(condition, e.cast(a.val, kind.dtype), e.cast(b.val, kind.dtype))
+    flags = [flag_of(e, v, kind) for v in (a, b)]
+    weak = {other for other, _ in flags if other is not None}
+    if len(weak) > 1:
+        raise NotLiftable("a number of three types")
+    other = (weak.pop(), e.select(condition, flags[0][1], flags[1][1])) if weak else None
+    return Number(val, kind, max(a.bits, b.bits), other=other)
+
+
+def flag_of(e: Code, found: Number, kind: NumberType) -> tuple[NumberType | None, Val]:
+    """The type, other than ``kind``, that a number may have, and the condition under which it has it."""
+    if found.type == kind:
+        return found.other or (None, e.const(False, dt.bool_))
+    if found.other is not None:
+        raise NotLiftable("a number of three types")
+    return found.type, e.const(True, dt.bool_)
+
+
+def computed(e: Code, compute: Callable[..., Any], operands: list) -> Any:
+    """``compute(*operands)``, of operands some of which may have one of two types."""
+    mixed = [k for k, v in enumerate(operands) if isinstance(v, Number) and v.other is not None]
+    if not mixed:
+        return compute(*operands)
+    if len(mixed) > 2:
+        raise NotLiftable("too many numbers whose types only the run tells")
+    errors = len(e.errors)
+    result = compute(*(Number(v.val, v.type, v.bits) if k in mixed else v for k, v in enumerate(operands)))
+    errors = len(e.errors) - errors
+    flag, weak = None, None
+    for combination in itertools.product((False, True), repeat=len(mixed)):
+        if not any(combination):
+            continue
+        kind = _type_with(e, compute, operands, dict(zip(mixed, combination)), errors)
+        if kind == _type(result):
+            continue
+        if weak not in (None, kind) or not isinstance(kind, NumberType) or not isinstance(result, Number):
+            raise NotLiftable("a result whose type only the run tells")
+        weak, here = kind, e.const(True, dt.bool_)
+        for k, is_other in zip(mixed, combination):
+            condition = operands[k].other[1]
+            here = e.and_(here, condition if is_other else e.not_(condition))
+        flag = here if flag is None else e.or_(flag, here)
+    if weak is None or flag is None:
+        return result
+    if joined(weak, result.type) != result.type:
+        raise NotLiftable("a result whose type only the run tells")
+    return Number(result.val, result.type, result.bits, other=(weak, flag))
+
+
+def _type_with(e: Code, compute: Callable[..., Any], operands: list, others: dict[int, bool], errors: int) -> Any:
+    """The result's type where some operands have their other type. Nothing is kept of the code."""
+    lines, failures, sites = len(e.lines), len(e.errors), e.sites
+    given = []
+    for k, v in enumerate(operands):
+        if k not in others:
+            given.append(v)
+        elif others[k]:
+            kind = v.other[0]
+            given.append(Number(e.cast(v.val, kind.dtype), kind, min(_WEAK_BITS, v.type.dtype.bits - 2)))
+        else:
+            given.append(Number(v.val, v.type, v.bits))
+    kind = _type(compute(*given))
+    more = len(e.errors) - failures
+    del e.lines[lines:], e.errors[failures:]
+    if more != errors or e.sites != sites:
+        raise NotLiftable("an error that depends on a type that only the run tells")
+    return kind
+
+
+def _type(found: Any) -> Any:
+    return found.type if isinstance(found, Number) else getattr(found, "dtype", None)
