@@ -22,7 +22,7 @@ from programs import polybench, various
 import mlirfuse
 
 PROGRAMS = polybench.PROGRAMS | various.PROGRAMS
-SECONDS = 0.3  # of measuring, each
+SECONDS = 0.15  # of measuring, each
 
 
 def agree(got, want) -> bool:

@@ -39,6 +39,11 @@ class Executor:
         self.program = Program(graph, target, hint) if fused else None
         self._forms: dict[tuple, Form] = {}
 
+    @property
+    def fuses(self) -> bool:
+        """Whether there are kernels, not library ops and views alone."""
+        return self.host is None or bool(self.host.kernels)
+
     def check(self, env: dict[str, int]) -> None:
         """Raises :class:`Empty` where a tensor has no elements, :class:`ShapeError` where an extent is negative. A host
         program does without elements."""

@@ -201,6 +201,10 @@ class Source(abc.ABC):
         """The result of a call that nothing is compiled for; NotImplemented where its graph has to be run op by op."""
         return NotImplemented
 
+    def without_kernels(self, call: Call) -> None:
+        """Hears of a call whose kind has library ops and views alone."""
+        return
+
     def overlapping(self, kind: Kind, call: Call, first: int, second: int) -> Any:
         """The result of a call where two leaves share memory and one of them is written. NotImplemented: all of the
         graph is computed before anything is written."""
@@ -301,6 +305,8 @@ class Kinds:
             return kind
         if enabled:
             self._compile(kind, call)
+            if kind.executor is not None and not kind.executor.fuses:
+                source.without_kernels(call)
         else:
             kind.problem = "fusion is switched off"
         self.by_key.setdefault(call.key, []).append(kind)

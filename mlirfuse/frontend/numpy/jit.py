@@ -253,6 +253,11 @@ class Entry(Source):
             raise WithContainers(call.refused)
         return self.owner.plain.first(call.refused, args, kwargs)
 
+    def without_kernels(self, call: Call) -> None:
+        """NumPy runs it at less cost."""
+        if self.may_fall_back() and not self.owner.asked_for_a_way and _all_numpy(call.leaves):
+            self._refuse(types_of(call.leaves[: self.tree.leaves]))
+
     def overlapping(self, kind: Kind, call: Call, first: int, second: int) -> Any:
         if not _all_numpy(call.leaves):
             raise UnsupportedError(
@@ -402,10 +407,14 @@ class Jitted(_native.Function):
         self._clear_plain()
         self._set_watched(False)
 
+    @property
+    def asked_for_a_way(self) -> bool:
+        """Whether the caller said how calls are to be compiled."""
+        return self.way is not None or self.schedule is not None or self.target not in (None, "cpu")
+
     def lifts(self, call: Call) -> bool:
         """Whether a call is to run with the function's loops lifted, not traced."""
-        whole = self.way is not None or self.schedule is not None or self.target not in (None, "cpu")
-        return not whole and config.fuse_cpu and _all_numpy(call.leaves) and self.plain.preferred
+        return not self.asked_for_a_way and config.fuse_cpu and _all_numpy(call.leaves) and self.plain.preferred
 
     # ---- looking inside
 
