@@ -89,6 +89,18 @@ class GuardFailed(Event):
     problem: str
 
 
+# ---- graphs that a front end compiles whole
+
+
+@dataclass(eq=False)
+class Advanced(Event):
+    """The compilation of a graph has come to ``what``, in words. ``programs``: how many programs of kernels were found,
+    which are compiled as they first run."""
+
+    what: str
+    programs: int = 0
+
+
 # ---- variants of a program
 
 

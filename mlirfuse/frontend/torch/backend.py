@@ -13,12 +13,14 @@ from torch._functorch.aot_autograd import aot_function, aot_module
 from torch._guards import TracingContext
 from torch.fx import GraphModule, Interpreter
 
+from mlirfuse.core import events
 from mlirfuse.frontend.torch import attention, decompositions, products, random, recompiles, reports, traces, warm
 from mlirfuse.frontend.torch.cuda_graphs import Recorder
 from mlirfuse.frontend.torch.execute import Boxed, boxed, target_of
 from mlirfuse.frontend.torch.lower import Lowered, lower
 from mlirfuse.frontend.torch.options import Options
 from mlirfuse.frontend.torch.partition import partition
+from mlirfuse.inspect import progress
 from mlirfuse.passes import pipelines
 from mlirfuse.runtime.host_program import HostProgram
 from mlirfuse.runtime.launches import Failed
@@ -31,6 +33,7 @@ def mlirfuse(module: GraphModule, inputs: Sequence[Any], *, mode: str | None = N
              options: dict[str, Any] | None = None) -> Any:  # fmt: skip
     """The back end that Dynamo calls for each of its graphs. ``mode``: torch's names; "reduce-overhead" and
     "max-autotune" record graphs on a GPU as CUDA graphs, on the CPU no mode changes anything."""
+    progress.follow()
     recompiles.watch()
     given = Options.of(options)
     records = mode in ("reduce-overhead", "max-autotune") and torch.cuda.is_available()
@@ -109,9 +112,16 @@ def lower_to_host(module: GraphModule, which: str, failed: Failed | None = None,
     lowered = lower(module, which, _visible(which), rounds)
     target = target_of(lowered.device)
     traces.graph(which, "fusion", lowered.graph)
-    pipelines.lower_to_segments(lowered.graph, target.machine)
+    pipelines.lower_to_segments(lowered.graph, target.machine, _advance(which) if events.Advanced.observers else None)
     traces.graph(which, "segmented", lowered.graph)
-    return lowered, HostProgram(lowered.graph, target, failed)
+    host = HostProgram(lowered.graph, target, failed)
+    events.report(events.Advanced(f"the {which} graph", len(host.launches)))
+    return lowered, host
+
+
+def _advance(which: str) -> Callable[[Any, Any, float], None]:
+    """Reports each pass that has run."""
+    return lambda step, graph, seconds: events.report(events.Advanced(f"the {which} graph after {step.name}"))
 
 
 def _visible(which: str) -> int | None:

@@ -3,6 +3,7 @@ gets for free, told that random numbers are computed from a seed, not stored, an
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 from unittest import mock
@@ -14,8 +15,11 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from mlirfuse.core import threads
 from mlirfuse.frontend.torch import collectives, random
+from mlirfuse.frontend.torch.ops import pointwise
+from mlirfuse.frontend.torch.ops.rules import RULES
 
 _torchs_list = partitioners.get_default_op_list
+_ELEMENTWISE = pointwise.__name__
 _lock = threads.lock()
 
 
@@ -33,5 +37,13 @@ def _our_list() -> Any:
     """torch's kinds of ops, with ours among what may be computed again: it has no other way to say so."""
     ops = _torchs_list()
     for kinds in (ops.fusible_ops, ops.recomputable_ops):
-        kinds.update((torch.ops.mlirfuse.uniform, torch.ops.mlirfuse.normal))
+        kinds.update(_free())
     return ops
+
+
+@functools.cache
+def _free() -> tuple[Any, ...]:
+    """What a kernel of ours computes again as it reads the operands: elementwise ops, and numbers of a seed."""
+    names = dict.fromkeys(name.rpartition(".")[0] for name, rule in RULES.items() if rule.__module__ == _ELEMENTWISE)
+    found = [getattr(getattr(torch.ops, space), op, None) for space, _, op in (name.partition(".") for name in names)]
+    return (*filter(None, found), torch.ops.mlirfuse.uniform, torch.ops.mlirfuse.normal)

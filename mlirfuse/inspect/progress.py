@@ -1,0 +1,54 @@
+"""Lines on stderr while a large model compiles: the first after two seconds, then one every five. On a terminal, or
+with ``MLIRFUSE_PROGRESS=1``; never with ``MLIRFUSE_PROGRESS=0``."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import time
+from collections.abc import Callable
+
+from mlirfuse.core import events
+
+FIRST, AGAIN, IDLE = 2.0, 5.0, 5.0  # seconds: to the first line, between lines, after which something else begins
+
+
+class Progress:
+    """Counts what compiles and writes lines with ``write``. ``clock`` gives seconds."""
+
+    def __init__(self, write: Callable[[str], object], clock: Callable[[], float] = time.monotonic):
+        self._write, self._clock = write, clock
+        self._begun = self._heard = self._told = -float("inf")
+        self._done = self._known = 0
+
+    def advanced(self, event: events.Advanced) -> None:
+        """A graph is at another pass, or its programs of kernels are known."""
+        self._hear(event.what, 0, event.programs)
+
+    def compiled(self, event: events.Compiled) -> None:
+        """One program of kernels more."""
+        self._hear("kernels", 1, 0)
+
+    def _hear(self, what: str, done: int, known: int) -> None:
+        now = self._clock()
+        if now - self._heard > IDLE:
+            self._begun, self._done, self._known = now, 0, 0
+        self._heard = now
+        self._done, self._known = self._done + done, self._known + known
+        if now - self._begun < FIRST or now - self._told < AGAIN:
+            return
+        self._told = now
+        of = f" of {self._known}" if self._known > self._done else ""
+        self._write(f"mlirfuse: compiling, {now - self._begun:.0f} s: {what}; {self._done}{of} programs of kernels\n")
+
+
+@functools.cache
+def follow() -> None:
+    """From now on lines are written, where somebody reads them."""
+    asked = os.environ.get("MLIRFUSE_PROGRESS")
+    if asked in ("0", "off", "false") or (asked is None and not sys.stderr.isatty()):
+        return
+    progress = Progress(lambda line: sys.stderr.write(line))
+    events.observe(events.Advanced, progress.advanced)
+    events.observe(events.Compiled, progress.compiled)
