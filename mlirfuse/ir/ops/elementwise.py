@@ -10,7 +10,7 @@ from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir.ops.registry import ANY, BOOL, COMPLEX, FLOAT, INT, NARROW, NUMBER, quietly, row
 
 
-def _unary(name, doc, ref, takes=ANY, result="same", numpy=None, nvfuser=None, cost=1):
+def _unary(name, doc, ref, takes=ANY, result="same", numpy=None, nvfuser=None, torch=None, cost=1):
     row(
         name,
         "elementwise",
@@ -22,11 +22,12 @@ def _unary(name, doc, ref, takes=ANY, result="same", numpy=None, nvfuser=None, c
         cost=cost,
         numpy=name if numpy is None else numpy,
         nvfuser=name if nvfuser is None else nvfuser,
+        torch=name if torch is None else torch,
     )
 
 
-def _floats(name, ref, doc, cost=10, numpy=None, nvfuser=None, takes=FLOAT):
-    _unary(name, doc, ref, takes, numpy=numpy, nvfuser=nvfuser, cost=cost)
+def _floats(name, ref, doc, cost=10, numpy=None, nvfuser=None, takes=FLOAT, torch=None):
+    _unary(name, doc, ref, takes, numpy=numpy, nvfuser=nvfuser, torch=torch, cost=cost)
 
 
 def _via_f64(function):
@@ -102,7 +103,7 @@ _floats("log10", np.log10, "logarithm to base 10", takes=FLOAT + COMPLEX)
 _floats("log1p", np.log1p, "log(1 + x) without cancellation", 14)
 _floats("sqrt", np.sqrt, "square root", 6, takes=FLOAT + COMPLEX)
 _floats("rsqrt", lambda x: (1 / np.sqrt(x)).astype(x.dtype), "1 / sqrt(x)", 8, takes=FLOAT + COMPLEX)
-_floats("cbrt", np.cbrt, "cube root", 14, nvfuser="")
+_floats("cbrt", np.cbrt, "cube root", 14, nvfuser="", torch="")
 _floats("sin", np.sin, "sine", 20, takes=FLOAT + COMPLEX)
 _floats("cos", np.cos, "cosine", 20, takes=FLOAT + COMPLEX)
 _floats("tan", np.tan, "tangent", 24, takes=FLOAT + COMPLEX)
@@ -118,7 +119,7 @@ _floats("atanh", np.arctanh, "inverse hyperbolic tangent", 20, "arctanh atanh", 
 _floats("erf", _via_f64(pymath.erf), "error function", 16, "")
 _floats("erfc", _via_f64(pymath.erfc), "1 - erf(x) without cancellation", 20, "")
 _floats("erfinv", _via_f64(_erfinv), "inverse of erf", 24, "")
-_floats("erfcinv", _via_f64(_erfcinv), "inverse of erfc", 24, "")
+_floats("erfcinv", _via_f64(_erfcinv), "inverse of erfc", 24, "", torch="")
 _floats("lgamma", _via_f64(_lgamma), "logarithm of the absolute value of the gamma function", 40, "")
 _floats("sigmoid", _sigmoid, "1 / (1 + exp(-x))", 14, "", takes=FLOAT + COMPLEX)
 _floats("silu", lambda x: x * _sigmoid(x), "x * sigmoid(x)", 15, "")
@@ -132,7 +133,7 @@ def _rounding(function):
 
 _unary("neg", "-x", np.negative, NUMBER + COMPLEX, numpy="negative")
 _unary("abs", "absolute value", np.abs, NUMBER + COMPLEX, "real", numpy="absolute abs fabs")
-_unary("sign", "-1, 0 or 1; NaN stays", np.sign, NUMBER, nvfuser="sign")
+_unary("sign", "-1, 0 or 1; NaN stays", np.sign, NUMBER, nvfuser="sign", torch="")
 _unary("floor", "largest integer not above x", _rounding(np.floor), NUMBER)
 _unary("ceil", "smallest integer not below x", _rounding(np.ceil), NUMBER)
 _unary("trunc", "toward zero", _rounding(np.trunc), NUMBER, numpy="trunc fix")
@@ -143,7 +144,7 @@ _unary("isinf", "is +inf or -inf", np.isinf, ANY + COMPLEX, "bool")
 _unary("isfinite", "is neither NaN nor infinite", np.isfinite, ANY + COMPLEX, "bool")
 _unary("isposinf", "is +inf", lambda x: x == np.inf, ANY, "bool")
 _unary("isneginf", "is -inf", lambda x: x == -np.inf, ANY, "bool")
-_unary("isreal", "has no imaginary part", np.isreal, ANY + COMPLEX, "bool")
+_unary("isreal", "has no imaginary part", np.isreal, ANY + COMPLEX, "bool", torch="")
 _unary(
     "signbit", "has its sign bit set", lambda x: np.signbit(x) if x.dtype.kind not in "iub" else x < 0, NUMBER, "bool"
 )
@@ -151,7 +152,7 @@ _unary("logical_not", "is zero", np.logical_not, ANY, "bool")
 _unary("bitwise_not", "bits inverted", np.invert, INT + BOOL, numpy="invert bitwise_not bitwise_invert")
 
 
-def _binary(name, doc, ref, takes=NUMBER, result="same", numpy=None, nvfuser=None, cost=1):
+def _binary(name, doc, ref, takes=NUMBER, result="same", numpy=None, nvfuser=None, torch=None, cost=1):
     row(
         name,
         "elementwise",
@@ -163,6 +164,7 @@ def _binary(name, doc, ref, takes=NUMBER, result="same", numpy=None, nvfuser=Non
         cost=cost,
         numpy=name if numpy is None else numpy,
         nvfuser=name if nvfuser is None else nvfuser,
+        torch=name if torch is None else torch,
     )
 
 
@@ -195,9 +197,9 @@ def _shr_logical_ref(a, b):
     ).view(a.dtype)
 
 
-_binary("add", "a + b", np.add, ANY + COMPLEX)
-_binary("sub", "a - b", np.subtract, NUMBER + COMPLEX, numpy="subtract")
-_binary("mul", "a * b", np.multiply, ANY + COMPLEX, numpy="multiply")
+_binary("add", "a + b", np.add, ANY + COMPLEX, torch="")
+_binary("sub", "a - b", np.subtract, NUMBER + COMPLEX, numpy="subtract", torch="")
+_binary("mul", "a * b", np.multiply, ANY + COMPLEX, numpy="multiply", torch="")
 _binary(
     "div",
     "a / b of floats",
@@ -206,8 +208,9 @@ _binary(
     numpy="divide true_divide",
     nvfuser="div truediv",
     cost=4,
+    torch="",
 )
-_binary("trunc_div", "a / b rounded toward zero; integers by 0 give 0", quietly(_trunc_div), cost=8, numpy="")
+_binary("trunc_div", "a / b rounded toward zero; integers by 0 give 0", quietly(_trunc_div), cost=8, numpy="", torch="")
 _binary(
     "floor_div",
     "a / b rounded down; integers by 0 give 0",
@@ -215,8 +218,9 @@ _binary(
     cost=20,
     numpy="floor_divide",
     nvfuser="",
+    torch="",
 )
-_binary("ceil_div", "a / b rounded up; integers by 0 give 0", quietly(_ceil_div), cost=10, numpy="")
+_binary("ceil_div", "a / b rounded up; integers by 0 give 0", quietly(_ceil_div), cost=10, numpy="", torch="")
 _binary(
     "mod",
     "remainder with the divisor's sign; integers by 0 give 0",
@@ -224,11 +228,17 @@ _binary(
     cost=20,
     numpy="remainder mod",
     nvfuser="remainder",
+    torch="",
 )
 _binary(
-    "fmod", "remainder with the dividend's sign; integers by 0 give 0", quietly(np.fmod), cost=20, nvfuser="fmod mod"
+    "fmod",
+    "remainder with the dividend's sign; integers by 0 give 0",
+    quietly(np.fmod),
+    cost=20,
+    nvfuser="fmod mod",
+    torch="",
 )
-_binary("pow", "a to the b", quietly(_pow_ref), NUMBER + COMPLEX, cost=40, numpy="power pow")
+_binary("pow", "a to the b", quietly(_pow_ref), NUMBER + COMPLEX, cost=40, numpy="power pow", torch="")
 _binary("atan2", "the angle of (b, a)", np.arctan2, FLOAT, cost=24, numpy="arctan2 atan2")
 _binary("hypot", "sqrt(a*a + b*b) without overflow", quietly(np.hypot), FLOAT, cost=16, nvfuser="")
 _binary("copysign", "a with b's sign", np.copysign, FLOAT, nvfuser="")
@@ -262,6 +272,7 @@ _binary(
     INT,
     numpy="left_shift bitwise_left_shift",
     nvfuser="bitwise_left_shift",
+    torch="",
 )
 _binary(
     "shift_right",
@@ -270,6 +281,7 @@ _binary(
     INT,
     numpy="right_shift bitwise_right_shift",
     nvfuser="bitwise_right_shift",
+    torch="",
 )
 _binary(
     "shift_right_logical",
@@ -278,6 +290,7 @@ _binary(
     INT,
     numpy="",
     nvfuser="logical_right_shift",
+    torch="",
 )
 
 
@@ -300,10 +313,10 @@ def _where_dtypes(dtypes, attrs):
     return None if dtypes[1] is dtypes[2] else f"the branches are {dtypes[1]} and {dtypes[2]}, not of one element type"
 
 
-_unary("real", "the real part", np.real, ANY + COMPLEX, "real", numpy="")
-_unary("imag", "the imaginary part", np.imag, COMPLEX, "real", numpy="")
-_unary("conj", "the complex conjugate", np.conj, NUMBER + COMPLEX, numpy="", nvfuser="")
-_binary("complex", "the complex number a + b i", _complex_ref, FLOAT, "complex", numpy="")
+_unary("real", "the real part", np.real, ANY + COMPLEX, "real", numpy="", torch="")
+_unary("imag", "the imaginary part", np.imag, COMPLEX, "real", numpy="", torch="")
+_unary("conj", "the complex conjugate", np.conj, NUMBER + COMPLEX, numpy="", nvfuser="", torch="")
+_binary("complex", "the complex number a + b i", _complex_ref, FLOAT, "complex", numpy="", torch="")
 row(
     "where",
     "elementwise",

@@ -52,7 +52,8 @@ class OpDef:
     required); ``types``: their types where the name does not say them (:data:`attributes.BY_NAME`). ``infer(shapes,
     attrs)`` gives the results' shapes. ``operand_dtypes(dtypes, attrs)``: an error text or None, where "one element
     type" is not the rule. ``ref`` computes it on NumPy arrays. ``numpy`` and ``nvfuser``: the names front ends know it
-    by. ``expand(b, *values, **attrs)`` rewrites it into other ops through a :class:`mlirfuse.ir.builder.Builder`.
+    by; ``torch``: the ATen ops that are this op on elements, in all their overloads. ``expand(b, *values, **attrs)``
+    rewrites it into other ops through a :class:`mlirfuse.ir.builder.Builder`.
     ``cost``: roughly how many instructions an element takes.
 
     What passes, analyses and schedulers ask of an op:
@@ -81,6 +82,7 @@ class OpDef:
     expand: Callable | None = None
     numpy: tuple[str, ...] = ()
     nvfuser: tuple[str, ...] = ()
+    torch: tuple[str, ...] = ()
     cost: int = 1
     operand_dtypes: Callable | None = None
     view: Literal["", "all", "repeated", "some"] = ""
@@ -139,11 +141,12 @@ TABLE: dict[str, OpDef] = {}
 FOREIGN = OpDef("", "foreign", (), "an op of another dialect, of which the table knows nothing")
 
 
-def row(name: str, kind: Kind, operands: str, doc: str, numpy: str = "", nvfuser: str = "", **fields: Any) -> None:
+def row(name: str, kind: Kind, operands: str, doc: str, numpy: str = "", nvfuser: str = "", torch: str = "",
+        **fields: Any) -> None:  # fmt: skip
     """Enters a row; operands and front ends' names with spaces between them."""
-    TABLE[name] = OpDef(
-        name, kind, tuple(operands.split()), doc, numpy=tuple(numpy.split()), nvfuser=tuple(nvfuser.split()), **fields
-    )
+    known = {"numpy": numpy, "nvfuser": nvfuser, "torch": torch}
+    fields.update({front_end: tuple(names.split()) for front_end, names in known.items()})
+    TABLE[name] = OpDef(name, kind, tuple(operands.split()), doc, **fields)
 
 
 def lookup(name: str) -> OpDef:

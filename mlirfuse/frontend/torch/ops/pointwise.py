@@ -1,4 +1,4 @@
-"""Elementwise overloads. Most are one op of the table: :data:`ONE_TO_ONE` says which."""
+"""Elementwise overloads. Most are one op of the table, whose row has their name."""
 
 from __future__ import annotations
 
@@ -11,61 +11,42 @@ import torch
 from mlirfuse.frontend.torch.ops.rules import RULES, Context, Unsupported, dtype_of, element, rule
 from mlirfuse.frontend.torch.ops.shapes import in_own_memory
 from mlirfuse.ir import dtypes as dt
-from mlirfuse.ir.dtypes import DType
 from mlirfuse.ir.graph import Value
-
-# Of the table's rows by how eager chooses the type that they compute in: the result's (floats for integers), the
-# operands' common one, or as bits.
-FLOATING = (
-    "exp exp2 expm1 log log2 log10 log1p sqrt rsqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf "
-    "erfc erfinv lgamma sigmoid reciprocal"
-)
-SAME = "bitwise_not silu round frac"
-NUMBERS = "neg abs floor ceil trunc relu"  # not of bools
-TESTS = "isnan isinf isfinite isposinf isneginf signbit logical_not"
-COMPARISONS = "eq ne lt le gt ge"
-LOGICAL = "logical_and logical_or logical_xor"
-BINARY = "maximum minimum fmax fmin atan2 hypot copysign nextafter logaddexp bitwise_and bitwise_or bitwise_xor gcd"
+from mlirfuse.ir.ops import TABLE, OpDef
 
 
-def _unary(name: str, dtype: Callable[[Context, Value], DType]) -> Callable[..., Value]:
+def _of_one(row: OpDef) -> Callable[..., Value]:
+    """Computes in the result's type, which has floats for integers where the row takes floats alone; a test in its
+    operand's."""
+
     def lower(c: Context, x: Value) -> Value:
-        return c.elementwise(name, x, dtype=dtype(c, x))
+        dtype = element(x) if row.result == "bool" else c.dtype
+        if dtype.kind not in row.takes:
+            raise Unsupported(f"{row.name} of {dtype}")
+        return c.elementwise(row.name, x, dtype=dtype)
 
     return lower
 
 
-def _binary(name: str) -> Callable[..., Value]:
+def _of_two(row: OpDef) -> Callable[..., Value]:
     def lower(c: Context, a: Any, b: Any) -> Value:
-        return c.elementwise(name, a, b, dtype=c.common_dtype())
+        return c.elementwise(row.name, a, b, dtype=c.common_dtype())
 
     return lower
 
 
-def _of_numbers(name: str) -> Callable[..., Value]:
-    def lower(c: Context, x: Value) -> Value:
-        if x.dtype is dt.bool_:
-            raise Unsupported(f"{name} of bools")
-        return c.elementwise(name, x, dtype=c.dtype)
-
-    return lower
-
-
-for _name in f"{FLOATING} {SAME}".split():
-    RULES[f"aten.{_name}.default"] = _unary(_name, lambda c, x: c.dtype)
-for _name in TESTS.split():
-    RULES[f"aten.{_name}.default"] = _unary(_name, lambda c, x: element(x))
-for _name in NUMBERS.split():
-    RULES[f"aten.{_name}.default"] = _of_numbers(_name)
-for _name in f"{COMPARISONS} {LOGICAL} {BINARY}".split():
-    for _overload in ("Tensor", "Scalar", "default"):
-        RULES[f"aten.{_name}.{_overload}"] = _binary(_name)
+for _row in TABLE.values():
+    for _name in _row.torch:
+        if len(_row.operands) == 1:
+            RULES[f"aten.{_name}.default"] = _of_one(_row)
+        else:
+            RULES.update({f"aten.{_name}.{overload}": _of_two(_row) for overload in ("Tensor", "Scalar", "default")})
 
 
 @rule("aten.sign.default")
 def sign(c: Context, x: Value) -> Value:
     """Torch's is 0 for NaN, where the table's stays NaN."""
-    made = _of_numbers("sign")(c, x)
+    made = _of_one(TABLE["sign"])(c, x)
     if not c.dtype.is_float:
         return made
     return c.op("where", c.elementwise("isnan", x, dtype=c.dtype), c.value(0, c.dtype), made)
