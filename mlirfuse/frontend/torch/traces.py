@@ -19,7 +19,15 @@ log = logging.getLogger("mlirfuse")
 
 def graph(which: str, level: str, given: Graph) -> None:
     """``given`` as MLIR, after the passes that lead to ``level``."""
-    _told(which, level, logging.DEBUG, lambda: fusion.to_text(given))
+    _told(which, level, logging.DEBUG, lambda: _text(given))
+
+
+def _text(given: Graph) -> str:
+    """MLIR, or why there is none: results of torch's ops that are no tensors of ours have no type in it."""
+    try:
+        return fusion.to_text(given)
+    except Exception as error:  # whoever looks on stops nothing
+        return f"// {type(error).__name__}: {error}"
 
 
 def explained(which: str, lowered: Lowered, host: HostProgram) -> None:
