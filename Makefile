@@ -1,4 +1,4 @@
-# `make demo` and `make test` need Python 3.11 to 3.13 and a C++17 compiler; all else goes into a virtual environment here.
+# `make demo` and `make test` need Python 3.11 to 3.14 and a C++17 compiler; all else goes into a virtual environment here.
 PYTHON ?= python3
 # The torch that the tests install; `make test TORCH=` does without, and the tests that need it skip.
 TORCH ?= torch==2.13.0
@@ -28,8 +28,8 @@ test: $(VENV)/.installed-test
 test-slow: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -q -n auto -m slow test/py
 
-# What must not break, very many times: interrupts, forks, mutated files, functions made and dropped. Takes an hour; run
-# by hand, its figures are in docs/robustness.md.
+# What must not break, very many times: interrupts, mutated files, functions made and dropped. Takes long; run by
+# hand, its figures are in docs/robustness.md.
 abuse: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -q -m abuse test/py
 

@@ -6,8 +6,12 @@ What is behind the names is imported when it is asked for: the compiler is not, 
 from __future__ import annotations
 
 import importlib
+import sys
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
+
+if not getattr(sys, "_is_gil_enabled", lambda: True)():  # of a free-threaded build
+    raise ImportError("mlirfuse needs Python's global interpreter lock: run with PYTHON_GIL=1, or a build that has it")
 
 from mlirfuse.core import config, counters
 from mlirfuse.core.errors import CompileError, CudaError, MlirfuseError, ShapeError, TraceError, UnsupportedError

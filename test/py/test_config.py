@@ -95,6 +95,13 @@ def test_native_module_takes_settings():
     assert _import_with(MLIRFUSE_POOL_BYTES="", MLIRFUSE_FUSE_CPU="").returncode == 0  # as if not set
 
 
+def test_a_free_threaded_interpreter_is_refused():
+    script = "import sys; sys._is_gil_enabled = lambda: {}; import mlirfuse; print(mlirfuse.jit(lambda x: x + 1)(2))"
+    done = [subprocess.run([sys.executable, "-c", script.format(on)], capture_output=True, text=True) for on in (0, 1)]
+    assert done[0].returncode == 1 and "ImportError: mlirfuse needs Python's global interpreter lock" in done[0].stderr
+    assert done[1].stdout.split() == ["3"], done[1].stderr
+
+
 def test_fuse_cpu():
     @mlirfuse.jit
     def function(x):
