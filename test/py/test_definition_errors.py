@@ -1,10 +1,13 @@
 """Wrong definitions and calls: each is a RuntimeError with nvFuser's words, which scripts match on, and the user's
 line."""
 
+import dataclasses
+
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from mlirfuse.frontend.nvfuser import program
 from mlirfuse.nvfuser import DataType, DefinitionError, FusionDefinition, InputError
 
 INF = float("inf")
@@ -165,3 +168,25 @@ def test_pads_that_take_away():
         fd.add_output(fd.ops.pad(tensor(fd, 2, 2), [1, -1, -1, 2], 7))
     x = torch.randn(3, 4)
     assert torch.equal(fd.execute([x])[0], torch.nn.functional.pad(x, [1, -1, -1, 2], value=7.0))
+
+
+def test_outputs_of_cpu_scalars_alone(monkeypatch):
+    """With all on the CPU they are computed; beside tensors on a GPU they are an error. Here the CPU is said to be
+    one."""
+    x, s = torch.randn(3), torch.tensor(2.0)
+
+    def define():
+        with FusionDefinition() as fd:
+            a, b = fd.from_pytorch(x), fd.from_pytorch(s)
+            fd.add_output(fd.ops.mul(a, b))
+            fd.add_output(fd.ops.add(b, b))
+        return fd
+
+    scaled, twice = define().execute([x, s])
+    assert torch.equal(scaled, 2 * x) and twice.item() == 4.0
+    program.reset_programs()
+    true = program.describe
+    on_gpu = lambda value: dataclasses.replace(true(value), device="cuda:0") if value.ndim else true(value)  # noqa: E731
+    monkeypatch.setattr(program, "describe", on_gpu)
+    with pytest.raises(InputError, match=r"test_definition_errors.py:\d+: KernelExecutor does not support the Fusion"):
+        define().execute([x, s])

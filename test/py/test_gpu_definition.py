@@ -43,7 +43,7 @@ from test_definition_ops import (  # noqa: F401
 
 from mlirfuse import DataType, FusionDefinition
 from mlirfuse.core import config
-from mlirfuse.nvfuser import InputError
+from mlirfuse.nvfuser import InputError, PythonProfiler
 
 
 @pytest.fixture(autouse=True)
@@ -116,6 +116,19 @@ def test_a_cpu_scalar_beside_cuda_tensors():
         alone.execute([x, s])
     with pytest.raises(InputError, match="several devices"):
         define(lambda fd, a, b: [fd.ops.add(a, b)], x, x).execute([x, x.cpu()])
+
+
+def test_the_profiler_times_each_kernel():
+    x, w = torch.randn(4096, 512, device="cuda"), torch.randn(512, 512, device="cuda")
+    fd = define(lambda fd, x, w: [fd.ops.relu(fd.ops.linear(fd.ops.neg(x), w)), fd.ops.sum(x, [0])], x, w)
+    with PythonProfiler() as prof:
+        for _ in range(2):
+            outs = fd.execute([x, w])
+    torch.testing.assert_close(outs[1], x.sum(0), rtol=1e-3, atol=1e-2)
+    last = prof.profile
+    times = [k.time_ms for k in last.kernel_profiles]
+    assert len(times) > 1 and min(times) > 0 and last.cuda_evt_time_ms >= last.kernel_time_ms > 0
+    assert all(k.percentage_peak_bandwidth > 0 and "block" in k.threads for k in last.kernel_profiles)
 
 
 def test_no_inputs_and_a_device():
