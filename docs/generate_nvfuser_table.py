@@ -62,7 +62,7 @@ DEFINITION_NOT_THERE = {
     "last_cuda_code": "as cuda_code_for",
     "last_scheduled_fusion_ir": "as cuda_code_for",
     "manual_execute, schedule, sched": "raise an error that says what there is instead: `FusionDefinition(schedule={0: {…}})`",
-    "multidevice_schedule": "one device a call",
+    "multidevice_schedule": "one device a call; [torch's ways](distributed.md)",
     "profile": "`with PythonProfiler() as prof`",
     "scheduled_fusion_ir_for": "as cuda_code_for",
     "segment": "segments are regions of the printed program, "
@@ -73,7 +73,7 @@ MODULE = (
     "pytorch_utils version"
 )
 MODULE_NOT_THERE = {
-    "Communicator, DeviceMesh, Sharding, …": "one device a call",
+    "Communicator, DeviceMesh, Sharding, …": "one device a call; [torch's ways](distributed.md)",
     "FusionExecutorCache, KernelExecutor": "definitions of equal content share their compiled form by themselves",
     "ParallelType, SchedulerType, LoadStoreOpType, …": "they serve schedules written by hand on nvFuser's IR",
     "enable_automatic_serialization, serialize": "compiled code is kept on disk by itself",

@@ -161,6 +161,23 @@ def test_a_kernel_reads_where_a_gather_has_written(dim):
     assert told(steps) == ["all_gather_into_tensor", "wait_tensor", "kernel"]
 
 
+def test_a_product_is_reduced_where_it_lies():
+    """If nobody else reads it; else torch copies it first."""
+
+    def f(x, y):
+        return all_reduce((x @ y).view(2, 8)) + 1
+
+    def g(x, y):
+        product = x @ y
+        return all_reduce(product) + product
+
+    x, y = torch.randn(2, 4, 4)
+    _, (steps,) = compiled(f, x, y)
+    assert told(steps) == ["mm", "all_reduce_", "wait_tensor", "kernel"]
+    _, (steps,) = compiled(g, x, y)
+    assert told(steps) == ["mm", "all_reduce", "wait_tensor", "kernel"]
+
+
 def test_gathers_do_not_start_all_at_once():
     def f(*shards):
         y = 1.0

@@ -140,7 +140,7 @@ def errors(found, exact) -> tuple[float, float]:
 
 @contextlib.contextmanager
 def watched():
-    """The graphs that are compiled: which, and the collectives' steps in order, with how many kernels and calls run
+    """The graphs that are compiled, which come from no cache then: which, and the collectives' steps in order, with how many kernels and calls run
     between each start and its wait."""
     graphs: list[tuple[str, list[str], list[int]]] = []
 
@@ -204,14 +204,17 @@ def _slow_on(rank: int):
 
 
 def warm_beside_cold(folder: str) -> dict[str, Any]:
-    """DDP again, where rank 0 finds its kernels in the cache and the others have an empty one."""
+    """Tensor parallel twice; the second time rank 0 finds graphs and kernels in its caches, the others' are empty."""
+    tensor_parallel(False, False, watch=False)
     if dist.get_rank():
         os.environ["MLIRFUSE_CACHE_DIR"] = f"{folder}/empty{dist.get_rank()}"
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = f"{folder}/empty{dist.get_rank()}"
     stored: list[str] = []
     stop = events.observe(events.CacheStored, lambda event: stored.append(event.name))
-    found = ddp(False)
+    with mock.patch.object(backend, "lower_to_host", side_effect=backend.lower_to_host) as compiles:
+        found = tensor_parallel(False, False, watch=False)
     stop()
-    return {**found, "stored": len(stored)}
+    return {**found, "stored": len(stored), "graphs": compiles.call_count}
 
 
 def fsdp2(whole: bool, mixed: bool, checkpointed: bool) -> dict[str, Any]:
@@ -231,12 +234,15 @@ def fsdp2(whole: bool, mixed: bool, checkpointed: bool) -> dict[str, Any]:
     return {"errors": errors(found, exact), "graphs": graphs}
 
 
-def tensor_parallel(sequence: bool, loss_too: bool) -> dict[str, Any]:
+def tensor_parallel(sequence: bool, loss_too: bool, watch: bool = True) -> dict[str, Any]:
     """DTensor's column and row parallel linears; norms on parts of the sequence; cross entropy on parts of the words."""
     model = fresh()
     exact = one_process(model)
     parallelize(model, init_device_mesh("cpu", (dist.get_world_size(),)), sequence, loss_too)
-    with watched() as graphs, loss_parallel() if loss_too else contextlib.nullcontext():
+    with (
+        watched() if watch else contextlib.nullcontext() as graphs,
+        loss_parallel() if loss_too else contextlib.nullcontext(),
+    ):
         run = compiled(model)
         found = trained(model, lambda *given: loss_of(run, *given), map(batch, range(STEPS)))
     return {"errors": errors(found, exact), "graphs": graphs}
@@ -383,7 +389,7 @@ def spawned(ranks: int, folder: str, checks: list[tuple[str, str, tuple]], patie
     running = []
     for rank in range(ranks):
         env = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-        env |= {"MLIRFUSE_CACHE_DIR": f"{folder}/cache{rank}"}
+        env |= {"MLIRFUSE_CACHE_DIR": f"{folder}/cache{rank}", "TORCHINDUCTOR_CACHE_DIR": f"{folder}/cache{rank}"}
         running.append(subprocess.Popen([sys.executable, "-c", code.format(rank)], env=env))
     try:
         end = time.monotonic() + patience

@@ -11,15 +11,20 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from mlirfuse.frontend.torch import layouts, sizes
 from mlirfuse.frontend.torch.ops.rules import VIEWS
+from mlirfuse.frontend.torch.sizes import OpaqueSize
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op, Value
 from mlirfuse.ir.sizes import Size
 from mlirfuse.lowering import host_steps as st
 
+aten = torch.ops.aten
 _NAMESPACES = ("_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "c10d", "symm_mem")
 _OTHERS = ("_dtensor::shard_dim_alltoall",)
 _WAITS = ("wait_tensor", "_wrap_tensor_autograd")
+_PRODUCTS = (aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default)  # their results are new
+_VIEWS = (aten.view.default, aten._unsafe_view.default)
 
 
 def role(node: Node) -> str | None:
@@ -31,6 +36,23 @@ def role(node: Node) -> str | None:
     if target.namespace not in _NAMESPACES and name not in _OTHERS:
         return None
     return "wait" if name.split("::")[1] in _WAITS else "start"
+
+
+def in_place(node: Node) -> bool:
+    """Whether a node is an all-reduce that may write into its operand, a product that nobody else reads. Else it copies
+    the operand first."""
+    source = node.args[0] if node.args else None
+    if node.target is not torch.ops._c10d_functional.all_reduce.default or not isinstance(source, Node):
+        return False
+    given = source.meta["val"]
+    try:
+        if not layouts.is_dense(sizes.shape(given.shape), sizes.shape(given.stride())):
+            return False
+    except OpaqueSize:
+        return False
+    while source.target in _VIEWS and len(source.users) == 1:
+        source = source.args[0]
+    return source.target in _PRODUCTS and len(source.users) == 1
 
 
 def ranks(node: Node) -> int | None:

@@ -293,12 +293,13 @@ class _Lowering:
         spelling = Spelling(lambda x: self.made[x].outside)
         fakes = node.meta.get("val")
         several = isinstance(fakes, (list, tuple))
-        function = spelling.function(node.target, node.args, node.kwargs, several)
+        target = torch.ops._c10d_functional.all_reduce_.default if collectives.in_place(node) else node.target
+        function = spelling.function(target, node.args, node.kwargs, several)
         given = list(fakes) if several else [fakes]
         attrs: dict[str, Any] = {"sizes": tuple(spelling.sizes), "effects": _has_effects(node)}
         if (role := collectives.role(node)) is not None:
             attrs |= {"collective": role, "ranks": collectives.ranks(node) if role == "start" else None}
-        made = self._call_op(str(node.target), function, spelling.operands, given, attrs)
+        made = self._call_op(str(target), function, spelling.operands, given, attrs)
         return made if several else made[0]
 
     def _call_op(self, callee: str, function: Callable[..., list[Any]], operands: list[Value], fakes: Sequence[Any],
