@@ -252,6 +252,49 @@ def test_types_that_only_the_run_tells():
         check(larger, np.array(a), 2)
 
 
+def test_variables_after_an_error_that_is_caught():
+    def caught(a, n):
+        s = 0.0
+        try:
+            for i in range(n):
+                s = a[i] + i
+        except IndexError:
+            return i, s
+        return s
+
+    jitted = mlirfuse.jit(caught)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert jitted(np.ones(3), 5) == (3, 3.0)
+
+
+def test_sums_of_float32_are_as_exact_as_numpys():
+    def sums(a, n):
+        for _ in range(n):
+            s = a.sum()
+            m = a.mean(axis=0)
+        return s, m
+
+    a = np.full((1000, 300), 0.1, np.float32)
+    s, m = Lifted(sums).function(a, 1)
+    exact = float(np.float32(0.1)) * a.size
+    assert s.dtype == m.dtype == np.float32
+    assert abs(float(s) - exact) <= 1e-6 * exact
+    np.testing.assert_allclose(m, np.float32(0.1), rtol=1e-6)
+
+
+def test_ints_that_64_bits_do_not_hold():
+    def scaled(a, k):
+        for i in range(len(a)):
+            a[i] = a[i] * 2.0
+            k += 1
+        return a, k
+
+    lifted = Lifted(scaled)
+    assert lifted.function(np.ones(2), 2**70)[1] == 2**70 + 2
+    assert lifted.function(np.ones(2), 2)[1] == 4
+
+
 def test_while_break_continue():
     def collatz(n):
         steps = 0

@@ -206,6 +206,7 @@ class Code(Emitter):
             " : (!llvm.ptr, !llvm.ptr, i64, i64, !llvm.ptr) -> i64",
             dt.i64,
         )
+        self.fail_if(self.cmp("eq", address, 0), lambda *_: MemoryError("no memory for an array in a compiled loop"))
         return address, self.pointer(address)
 
     def pointer(self, address: Val) -> str:

@@ -401,13 +401,16 @@ def _reduction(c, args, keywords, start, combine, out_of, finish=None):
         raise NotLiftable("an axis that is not there")
     axes = sorted({a % rank for a in axes})
     kind = out_of(value.dtype)
+    wide = dt.f64 if kind is dt.f32 and combine is arrays.fast_add else kind  # as exact as NumPy's sums in pairs
     count = e.const(1, dt.i64)
     for a in axes:
         count = e.count("muli", count, value.shape[a])
-    begin = start(e, kind, count)
-    result = arrays.reduced(e, value, axes, begin, lambda so, x: combine(e, so, e.cast(x, kind)), c.fresh_site)
+    begin = start(e, wide, count)
+    result = arrays.reduced(e, value, axes, begin, lambda so, x: combine(e, so, e.cast(x, wide)), c.fresh_site)
     if finish is not None:
         result = finish(e, result, count)
+    if wide is not kind:
+        result = _cast(e, result, kind)
     if isinstance(result, Val):
         return number(result)
     if known(keepdims, False):
@@ -418,6 +421,13 @@ def _reduction(c, args, keywords, start, combine, out_of, finish=None):
             strides.insert(a, e.const(0, dt.i64))
         return c.view(result, shape, strides, result.inner and rank - 1 not in axes)
     return result
+
+
+def _cast(e, found: Any, kind: DType) -> Any:
+    """A number or an array as another type."""
+    if isinstance(found, Val):
+        return e.cast(found, kind)
+    return arrays.elementwise(e, kind, lambda x: e.cast(x, kind), [found])
 
 
 def _sum_type(kind: DType) -> DType:

@@ -32,14 +32,17 @@ from mlirfuse.runtime import load
 
 _INT, _FLOAT = struct.Struct("q"), struct.Struct("d")
 _HEADER = 3  # words: two numbers of an error, the allocator's address
-_SMALL = 2**40
+_SMALL, _LARGE = 2**40, 2**62
 _buffers = threading.local()  # .made: of the call that runs in this thread, its buffers by address
 
 
 @ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 def _allocate(site: int, size: int) -> int:
-    """The address of new memory for the loop that runs."""
-    made = np.empty(max(size, 1), np.uint8)
+    """The address of new memory for the loop that runs; 0 where there is none."""
+    try:
+        made = np.empty(max(size, 1), np.uint8)
+    except (MemoryError, ValueError):
+        return 0
     address = made.__array_interface__["data"][0]
     _buffers.made[address] = made
     return address
@@ -77,6 +80,7 @@ class Loop:
         self.ran = False  # it has run natively
         self.dead = False  # not even asked: nothing of it could be compiled
         self._by_types: dict[tuple, Compiled | None] = {}
+        self._held: list[dict] = []
         self._lock = threads.lock()
 
     def __call__(self, variables: dict[str, Any]) -> tuple | None:
@@ -101,6 +105,8 @@ class Loop:
                 if not flags.aligned:
                     return None
             elif kind is int:
+                if not -_LARGE < value < _LARGE:
+                    return None
                 key.append((name, -_SMALL < value < _SMALL))
             elif kind in (float, bool) or isinstance(value, np.generic):
                 key.append((name, kind))
@@ -129,6 +135,7 @@ class Loop:
                 except RecursionError:
                     self.refused = "an expression that is too deep"
             self._by_types[key] = made
+            self._held.append({k: v for k, v in values.items() if type(v) is not np.ndarray})  # ids are in the key
             self.dead = made is None and not any(self._by_types.values())
             return made
 

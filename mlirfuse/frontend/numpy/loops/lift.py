@@ -109,6 +109,8 @@ class _Rewriter:
     def statement(self, node: ast.stmt) -> list[ast.stmt]:
         if isinstance(node, (ast.FunctionDef, ast.ClassDef, ast.AsyncFunctionDef)):
             return [node]
+        if isinstance(node, (ast.Try, ast.TryStar, ast.With)):  # after an error there, variables are looked at
+            return [node]
         loop = isinstance(node, (ast.For, ast.While)) and _candidate(node)
         lifted = self._lifted(node) if loop else None
         plain = self._within(node)
@@ -117,15 +119,10 @@ class _Rewriter:
     def _within(self, node: ast.stmt) -> ast.stmt:
         """The statement with its blocks rewritten."""
         fields: dict[str, Any] = {}
-        for field in ("body", "orelse", "finalbody"):
+        for field in ("body", "orelse"):
             inside = getattr(node, field, None)
             if isinstance(inside, list):
                 fields[field] = self.block(inside)
-        handlers = getattr(node, "handlers", None)
-        if handlers:
-            fields["handlers"] = [
-                ast.copy_location(ast.ExceptHandler(h.type, h.name, self.block(h.body)), h) for h in handlers
-            ]
         if not fields:
             return node
         made = copy.copy(node)

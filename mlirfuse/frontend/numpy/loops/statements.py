@@ -454,6 +454,8 @@ class _Names(dict):
 
     def __getitem__(self, name):
         found = self._globals[name] if name in self._globals else self._builtins[name]
+        if isinstance(found, types.FunctionType) and not found.__module__.startswith("numpy"):
+            raise NotLiftable(f"the function {name} that an inlined function calls")
         if not callable(found) and not isinstance(found, types.ModuleType):
             raise NotLiftable(f"the global {name} of a function that is called")
         return found
