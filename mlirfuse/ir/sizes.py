@@ -204,6 +204,16 @@ def told_by(extent: Size) -> str | None:
     return None
 
 
+def affine(size: Size) -> tuple[str, int, int] | None:
+    """A symbol's name, its factor and the rest, where ``size`` is an integer times one symbol and an integer."""
+    parts = dict(_terms(size))
+    rest = parts.pop((), 0)
+    if len(parts) != 1:
+        return None
+    ((atom, *others), factor) = next(iter(parts.items()))
+    return None if others or atom.op != "sym" else (atom.args[0], factor, rest)
+
+
 def ceildiv(a: Size, b: Size) -> Size:
     exact = quotient(a, b)
     return exact if exact is not None else floordiv(a + (b - 1), b)

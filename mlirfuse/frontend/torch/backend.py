@@ -14,6 +14,7 @@ from torch._guards import TracingContext
 from torch.fx import GraphModule, Interpreter
 
 from mlirfuse.core import events
+from mlirfuse.core.errors import UnsupportedError
 from mlirfuse.frontend.torch import attention, decompositions, products, random, recompiles, reports, traces, warm
 from mlirfuse.frontend.torch.cuda_graphs import Recorder
 from mlirfuse.frontend.torch.execute import Boxed, boxed, target_of
@@ -115,6 +116,9 @@ def lower_to_host(module: GraphModule, which: str, failed: Failed | None = None,
     pipelines.lower_to_segments(lowered.graph, target.machine, _advance(which) if events.Advanced.observers else None)
     traces.graph(which, "segmented", lowered.graph)
     host = HostProgram(lowered.graph, target, failed)
+    untold = set(host.symbols) - set(lowered.symbols)
+    if untold:  # Dynamo gives each symbol as an input; AOTAutograd alone does not
+        raise UnsupportedError(f"no input of the graph tells the size {min(untold)}")
     events.report(events.Advanced(f"the {which} graph", len(host.launches)))
     return lowered, host
 

@@ -54,10 +54,7 @@ def boxed(lowered: Lowered, host: HostProgram) -> Boxed:
 
 def _sizes(lowered: Lowered) -> Callable[[list[Any]], dict[str, int]]:
     """A function of the inputs that reads the symbols' values."""
-    read = [
-        f"{name!r}: args[{place}]{'' if axis is None else f'.shape[{axis}]'}"
-        for name, (place, axis) in lowered.symbols.items()
-    ]
+    read = [f"{name!r}: {source}" for name, source in lowered.symbols.items()]
     return sz.function(f"{{{', '.join(read)}}}", (), parameters=("args",))
 
 

@@ -44,7 +44,7 @@ class Lowered:
 
     ``device``: where its kernels run.
     ``tensors``: the places, among the inputs, of the graph's first arguments; ``constants``: what the others are.
-    ``symbols``: where each symbol is read: (input, dimension), or (input, None) for an input that is a number.
+    ``symbols``: what gives each symbol, as Python over the list of inputs, ``args``.
     ``outputs``: for each result of the traced graph the place of a result of ``graph``, a size, or a constant.
     ``outside``: calls of torch's, and why they are: op, reason, the user's line. ``saved``: the tensors that only the
     backward needs, and their bytes.
@@ -54,7 +54,7 @@ class Lowered:
     device: torch.device
     tensors: list[int]
     constants: list[Any]
-    symbols: dict[str, tuple[int, int | None]]
+    symbols: dict[str, str]
     outputs: list[tuple[str, Any]]
     outside: list[tuple[str, str, tuple[str, int] | None]] = field(default_factory=list)
     saved: list[tuple[str, int | str]] = field(default_factory=list)
@@ -91,6 +91,8 @@ class _Lowering:
         placeholders = [n for n in self.module.graph.nodes if n.op == "placeholder"]
         for place, node in enumerate(placeholders):
             self.placeholder(place, node)
+        for place, node in enumerate(placeholders):
+            self._solve(place, node.meta.get("val"))
         for node in self.module.graph.nodes:
             self.node = node
             if node.op == "get_attr":
@@ -118,7 +120,7 @@ class _Lowering:
             except OpaqueSize:
                 size = None
             if isinstance(size, sz.Expr) and size.is_symbol:
-                self.result.symbols.setdefault(str(size), (place, None))
+                self.result.symbols.setdefault(str(size), f"args[{place}]")
                 self.result.graph.numbers.add(str(size))
         if isinstance(fake, torch.Tensor):
             self._learn(place, fake)
@@ -138,7 +140,18 @@ class _Lowering:
     def _learn(self, place: int, fake: torch.Tensor) -> None:
         for k, n in enumerate(fake.shape):
             if isinstance(n, torch.SymInt) and n.node.expr.is_symbol:
-                self.result.symbols.setdefault(n.node.expr.name, (place, k))
+                self.result.symbols.setdefault(n.node.expr.name, f"args[{place}].shape[{k}]")
+
+    def _solve(self, place: int, fake: Any) -> None:
+        """Reads symbols that are no dimension themselves off what is computed of them: n of ``2 * n + 3``."""
+        for k, n in enumerate(fake.shape if isinstance(fake, torch.Tensor) else ()):
+            try:
+                found = sz.affine(sizes.size(n))
+            except OpaqueSize:
+                continue
+            if found is not None:
+                name, factor, rest = found
+                self.result.symbols.setdefault(name, f"(args[{place}].shape[{k}] - {rest}) // {factor}")
 
     def constant(self, node: Node) -> None:
         what: Any = self.module
