@@ -119,16 +119,6 @@ def _rad2deg(t, values, ins, outs):
     return t.emit("mul", values[0], t.builder.constant(180 / math.pi, ins[0]))
 
 
-@lowers(np.logaddexp2)
-def _logaddexp2(t, values, ins, outs):
-    a, b = aligned(t, values)
-    high, dtype = t.emit("maximum", a, b), ins[0]
-    same = t.emit("eq", a, b)
-    gap = t.emit("where", same, t.builder.constant(0, dtype), t.emit("neg", t.emit("abs", t.emit("sub", a, b))))
-    tail = t.emit("mul", t.emit("log1p", t.emit("exp2", gap)), t.builder.constant(1 / math.log(2), dtype))
-    return t.emit("add", high, tail)
-
-
 @lowers(np.spacing)
 def _spacing(t, values, ins, outs):
     (x,) = values

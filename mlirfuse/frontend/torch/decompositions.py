@@ -63,6 +63,7 @@ _KEPT = {
     "aten.isposinf",
     "aten.linspace",
     "aten.logaddexp",
+    "aten.logaddexp2",
     "aten.masked_fill",
     "aten.max_unpool2d",
     "aten.max_unpool3d",

@@ -244,6 +244,7 @@ _binary("hypot", "sqrt(a*a + b*b) without overflow", quietly(np.hypot), FLOAT, c
 _binary("copysign", "a with b's sign", np.copysign, FLOAT, nvfuser="")
 _binary("nextafter", "the next number after a toward b", np.nextafter, FLOAT, cost=8)
 _binary("logaddexp", "log(exp(a) + exp(b))", quietly(np.logaddexp), FLOAT, cost=30, nvfuser="")
+_binary("logaddexp2", "log2(2**a + 2**b)", quietly(np.logaddexp2), FLOAT, cost=30, nvfuser="")
 _binary("maximum", "the larger; NaN if either is", np.maximum, ANY)
 _binary("minimum", "the smaller; NaN if either is", np.minimum, ANY)
 _binary("fmax", "the larger; NaN if both are", np.fmax, ANY, nvfuser="")

@@ -30,7 +30,7 @@ from mlirfuse.lowering.math.exact import fmod, ldexp, nextafter, nextafter_of
 from mlirfuse.lowering.math.exponential import exp, exp2, expm1, sum_of_exp
 from mlirfuse.lowering.math.gamma import lgamma
 from mlirfuse.lowering.math.hyperbolic import acosh, asinh, atanh, cosh, sinh, tanh
-from mlirfuse.lowering.math.logarithm import log, log1p, log2, log10
+from mlirfuse.lowering.math.logarithm import log, log1p, log2, log10, logaddexp, logaddexp2
 from mlirfuse.lowering.math.logistic import sigmoid, silu, softplus
 from mlirfuse.lowering.math.power import cbrt, hypot, pow
 from mlirfuse.lowering.math.random import (
@@ -45,8 +45,8 @@ from mlirfuse.lowering.math.trigonometric import acos, asin, atan, atan2, cos, s
 
 __all__ = [
     "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "corrected_reciprocal", "cos", "cosh", "erf",
-    "erfc", "erfcinv", "erfinv", "exp", "exp2", "expm1", "fmod", "hypot", "inverse", "ldexp", "lgamma", "log",
-    "log1p", "log2", "log10", "nextafter", "nextafter_of", "normal_from_bits", "normal_of_words", "philox4x32",
-    "pow", "quotient_by_inverse", "quotient_by_size", "rough_quotient", "rsqrt", "sigmoid", "silu", "sin", "sinh",
-    "softplus", "sum_of_exp", "tan", "tanh", "uniform_from_bits", "uniform_of_words", "words_at",
+    "erfc", "erfcinv", "erfinv", "exp", "exp2", "expm1", "fmod", "hypot", "inverse", "ldexp", "lgamma", "log", "log1p",
+    "log2", "log10", "logaddexp", "logaddexp2", "nextafter", "nextafter_of", "normal_from_bits", "normal_of_words",
+    "philox4x32", "pow", "quotient_by_inverse", "quotient_by_size", "rough_quotient", "rsqrt", "sigmoid", "silu", "sin",
+    "sinh", "softplus", "sum_of_exp", "tan", "tanh", "uniform_from_bits", "uniform_of_words", "words_at",
 ]  # fmt: skip

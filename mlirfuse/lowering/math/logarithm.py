@@ -1,11 +1,14 @@
-"""log, log2, log10 and log1p."""
+"""log, log2, log10, log1p, and logarithms of sums of powers."""
 
 from __future__ import annotations
+
+import math
 
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.lowering.emitter import Emitter, Val
 from mlirfuse.lowering.math import coefficients as co
-from mlirfuse.lowering.math.arithmetic import poly, to_float, x86, x86_vector
+from mlirfuse.lowering.math.arithmetic import poly, to_float, two_sum, where_rare, x86, x86_vector
+from mlirfuse.lowering.math.exponential import exp, exp2
 from mlirfuse.lowering.math.formats import INF, NAN, bits_of, format_of
 
 
@@ -97,3 +100,37 @@ def log1p(e: Emitter, x: Val) -> Val:
     bad = e.select(e.cmp("eq", x, -1.0), -INF, e.const(NAN, x.dtype, x.lanes))
     y = e.select(e.cmp("gt", x, -1.0), y, bad)
     return e.select(e.cmp("lt", e.abs(x), 2.0 ** -(f.mantissa + 2)), x, y)
+
+
+def logaddexp(e: Emitter, a: Val, b: Val) -> Val:
+    """``log(exp(a) + exp(b))``, within 4 ulp of the larger of the result and what the smaller operand adds. float32 is
+    computed in float64 where the result is the smaller of these, and is within 4 ulp from 2**-29 on: there is no such
+    bound at 0, near which results lie as close as they like."""
+    return _log_of_sum(e, a, b, lambda gap: log1p(e, exp(e, gap)), 1.0)
+
+
+def logaddexp2(e: Emitter, a: Val, b: Val) -> Val:
+    """``log2(2**a + 2**b)``, as near as :func:`logaddexp`."""
+    return _log_of_sum(e, a, b, lambda gap: e.mul(log1p(e, exp2(e, gap)), co.LOG2E), math.log(2))
+
+
+def _log_of_sum(e: Emitter, a: Val, b: Val, added, rate: float) -> Val:
+    """The larger operand and what the other adds to it, ``added(gap)``, whose relative change is at most ``rate`` times
+    the gap's."""
+    a, b = e._pair(a, b)
+    high, low = e.max(a, b), e.min(a, b)
+    gap, lost = two_sum(e, low, e.neg(high))
+    same = e.cmp("eq", a, b)  # equal infinities: their difference is NaN
+    more = added(e.select(same, 0.0, gap))
+    lost = e.select(e.cmp("lt", e.abs(lost), INF), lost, 0.0)
+    more = e.fma(e.mul(more, lost), rate, more)
+    total = e.add(high, more)
+    if a.dtype is not dt.f32:
+        return total
+
+    def exactly() -> list[Val]:
+        wide, other = e.cast(high, dt.f64), e.cast(low, dt.f64)
+        return [e.cast(e.add(wide, added(e.sub(other, wide))), dt.f32)]
+
+    cancels = e.and_(e.cmp("lt", high, 0.0), e.cmp("lt", e.abs(total), more))
+    return where_rare(e, cancels, exactly, [total])[0]
