@@ -10,7 +10,7 @@ import re
 import llvmlite.binding as llvm
 import numpy as np
 
-from mlirfuse.core.mlir import PassManager, ir, translate_module_to_llvmir
+from mlirfuse.core.mlir import PassManager, ir, to_llvm_ir
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.lowering.emitter import Emitter, Val
 
@@ -78,7 +78,7 @@ def llvm_ir(text: str) -> str:
         context.enable_multithreading(False)
         module = ir.Module.parse(text)
         PassManager.parse(CPU_PIPELINE).run(module.operation)
-        return translate_module_to_llvmir(module.operation)
+        return to_llvm_ir(module)
 
 
 class CpuKernel:
