@@ -30,7 +30,7 @@ They are named in pipeline strings, with options in braces, beside MLIR's own pa
 mlirfuse-opt FILE --pass-pipeline='builtin.module(fusion-group{horizontal=true},fusion-segment,canonicalize)'
 ```
 
-`jit` and `FusionDefinition` run `fusion-to-segments`, which mlirfuse/passes/pipelines.py spells for each target; the
+`jit`, `FusionDefinition` and the torch back end run `fusion-to-segments`, which mlirfuse/passes/pipelines.py spells for each target; the
 schedulers' kernels come after it. In the examples, types are left out."""
 
 

@@ -1,4 +1,4 @@
-"""Reductions that GPU schedulers accumulate together, as one: a sum beside squared deviations, which come with the
+"""Reductions that schedulers accumulate together, as one: a sum beside squared deviations, which come with the
 mean; and softmax's maximum and its sum of exponentials, which then take one pass over memory, or one exchange between
 threads, instead of two."""
 

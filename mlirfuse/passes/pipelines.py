@@ -17,8 +17,8 @@ from mlirfuse.schedule.program import Schedules, decide
 
 
 def to_segments(machine: Host | Machine, single_op: bool = True, horizontal: bool = True, max_args: int = 128) -> str:
-    """The tensor-level passes from a front end's graph to groups and segments: what `jit` and `FusionDefinition` run,
-    and what `fusion-to-segments` stands for."""
+    """The tensor-level passes from a front end's graph to groups and segments: what `jit`, `FusionDefinition` and the
+    torch back end run, and what `fusion-to-segments` stands for."""
     return ",".join(
         [
             "fusion-remove-inplace",
@@ -105,7 +105,7 @@ def users_of(name: str) -> list[str]:
 
 @register_pipeline("fusion-to-segments")
 def fusion_to_segments(target: str = "cpu") -> str:
-    """The tensor-level passes that `jit` and `FusionDefinition` run for a target: a function's groups and segments."""
+    """The tensor-level passes that every front end runs for a target: a function's groups and segments."""
     try:
         return to_segments(machines.named(target))
     except MlirfuseError as error:

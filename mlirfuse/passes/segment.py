@@ -15,7 +15,8 @@ APART = "shares no tensor with the segments before it"
 
 
 def scheduler_of(members: list[Op], axes: Axes) -> str:
-    """The kind of scheduler that takes these ops."""
+    """The kind of segment that these ops are, as ``scheduler = …`` prints it. Which scheduler takes such a segment is
+    decided by those that ``schedule/*/choice.py`` list."""
     reductions = [op for op in members if is_reduction(op) and axes.reduced(op)]
     if any(op.row.kind == "partial" for op in members):
         return "inner-outer"

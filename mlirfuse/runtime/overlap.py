@@ -8,24 +8,22 @@ from typing import Any
 
 import numpy as np
 
-from mlirfuse.core.errors import UnsupportedError
 from mlirfuse.runtime import arrays
 from mlirfuse.runtime.signature import ArgSpec
 
 
-def check_one_device(leaves: Sequence) -> None:
-    """Raises :class:`UnsupportedError` where arrays lie on two devices; 0-d CPU arrays go anywhere."""
+def on_two_devices(leaves: Sequence) -> tuple[tuple[int, str], tuple[int, str]] | None:
+    """Two arrays that lie on two devices, by position, and the devices; None where all lie on one. 0-d CPU arrays go
+    anywhere."""
     found: dict[tuple, int] = {}
     for position, leaf in enumerate(leaves):
         device = arrays.device_of(leaf)
         if device is not None and not (device == ("cpu",) and getattr(leaf, "ndim", 1) == 0):
             found.setdefault(device, position)
-    if len(found) > 1:
-        (a, i), (b, j) = list(found.items())[:2]
-        names = [":".join(map(str, device)) for device in (a, b)]
-        raise UnsupportedError(
-            f"arguments {i} and {j} are on two devices, {names[0]} and {names[1]}: move one of them first"
-        )
+    if len(found) < 2:
+        return None
+    first, second = [(position, ":".join(map(str, device))) for device, position in list(found.items())[:2]]
+    return first, second
 
 
 def aliases(leaves: Sequence) -> dict[int, int]:

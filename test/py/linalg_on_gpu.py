@@ -15,6 +15,8 @@ import sys
 import numpy as np
 import pytest
 
+from mlirfuse.core.errors import TraceError
+
 # What fails on a GPU for a reason, and the reason.
 LEFT_OUT = {
     "test_complex_moves": "device memory of our own holds no complex numbers",
@@ -63,10 +65,15 @@ def _on_gpu(compiled):
                 return there[id(x)]
             return x
 
-        results = compiled(*move(args))
+        try:
+            results = compiled(*move(args))
+        except TraceError as error:
+            if "from outside the function" in str(error):
+                pytest.skip("the program has an array of the host around it")
+            raise
         for key, x in given.items():
             now = there[key].numpy()
-            if x.flags.writeable and not np.array_equal(now.view(np.uint8), np.ascontiguousarray(x).view(np.uint8)):
+            if x.flags.writeable and now.tobytes() != x.tobytes():
                 x[...] = now
         return _to_host(results)
 

@@ -333,7 +333,7 @@ def test_promotion_with_scalars_and_rank_zero():
         torch.ones(3),
         torch.ones(3, dtype=torch.int32),
         torch.ones(3).half(),
-        torch.tensor(2.0, dtype=torch.float64),
+        torch.tensor(2.0, dtype=torch.float64, device=DEVICE),
     )
 
     def body(fd, x, i, h, z):

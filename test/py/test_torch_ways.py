@@ -408,3 +408,22 @@ def test_memory_efficient_fusion():
     wanted = layer(x)
     same(mlirfuse.torch.memory_efficient_fusion(layer)(x), wanted, rtol=1e-4, atol=1e-5)
     same(mlirfuse.torch.memory_efficient_fusion(lambda x: x.tanh() * 2)(x), x.tanh() * 2)
+
+
+def test_results_of_recorded_graphs_are_in_storages_of_torch(monkeypatch):
+    """``cudagraph_trees`` frees them, which it can only do with those that torch's allocator made."""
+    from mlirfuse.frontend.torch import cuda_graphs
+
+    def f(x):
+        return x.tanh() * 2, x.sum(-1), x > 0, x.to(torch.bfloat16).t() * 2
+
+    made, empty = [], cuda_graphs._empty
+    monkeypatch.setattr(cuda_graphs, "_empty", lambda *args: made.append(empty(*args)) or made[-1])
+    run, x = compiled(f), torch.randn(33, 17)
+    found = cuda_graphs.in_own_storages(lambda args: run(*args))([x])
+    assert {r.untyped_storage().data_ptr() for r in found} == {m.untyped_storage().data_ptr() for m in made}
+    for result, wanted in zip(found, f(x), strict=True):
+        torch.testing.assert_close(result, wanted)
+        assert result.stride() == wanted.stride()
+    run(x)
+    assert len(made) == len(found)  # only what is recorded

@@ -25,6 +25,7 @@ from mlirfuse.frontend.numpy.effects import SideEffect
 from mlirfuse.frontend.numpy.fallback import Plain, WithContainers, types_of
 from mlirfuse.frontend.numpy.rebuild import as_traced
 from mlirfuse.frontend.numpy.scope import Elements, read_scope, unchanged
+from mlirfuse.frontend.numpy.source import fail
 from mlirfuse.frontend.numpy.symint import SymInt
 from mlirfuse.frontend.numpy.trace_state import TooLong
 from mlirfuse.frontend.numpy.traced import Traced
@@ -135,10 +136,23 @@ class Entry(Source):
         if len(leaves) < count + len(self.captured):  # the call was made plain before a trace found them
             return None
         specs = [self._spec(leaf, k) for k, leaf in enumerate(leaves)]
-        overlap.check_one_device(leaves)
+        self._check_one_device(leaves)
         key = (*(key_of(spec) for spec in specs[:count]), config.compiled_as())
         device = next((s.device for s in specs if isinstance(s, ArgSpec) and s.device != "cpu"), "cpu")
         return Call(list(leaves), specs, key, device, overlap.aliases(leaves[:count]))
+
+    def _check_one_device(self, leaves: Sequence) -> None:
+        apart = overlap.on_two_devices(leaves)
+        if apart is None:
+            return
+        names = self.argument_names()
+        which = [repr(names[k]) if k < len(names) else "an array from around the function" for k, _ in apart]
+        one, other = (f"{name} on {device}" for name, (_, device) in zip(which, apart))
+        fail(
+            UnsupportedError,
+            f"{self.name} gets arrays on two devices: {one}, {other}. Move them to one; only numbers and 0-d arrays "
+            "may stay on the host",
+        )
 
     def _spec(self, leaf: Any, position: int) -> ArgSpec | Static:
         try:

@@ -6,14 +6,54 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch._dynamo.backends import cudagraphs
 from torch._inductor.cudagraph_utils import get_placeholder_info
 from torch._inductor.utils import count_tangents, num_fw_fixed_arguments
 from torch.fx import GraphModule
 
+from mlirfuse import _native
+from mlirfuse.core import threads
 from mlirfuse.frontend.torch.execute import Boxed
 
 log = logging.getLogger("mlirfuse")
+
+_TYPES = {  # by DLPack's code and bits
+    **{(0, n): getattr(torch, f"int{n}") for n in (8, 16, 32, 64)},
+    **{(1, n): getattr(torch, f"uint{n}") for n in (8, 16, 32, 64)},
+    **{(2, n): getattr(torch, f"float{n}") for n in (16, 32, 64)},
+    (4, 16): torch.bfloat16,
+    (5, 64): torch.complex64,
+    (5, 128): torch.complex128,
+    (6, 8): torch.bool,
+}
+_lock = threads.lock()
+_running = 0  # calls that make results in torch's own storages
+
+
+def _empty(beside: torch.Tensor, dtype: tuple[int, int], shape: tuple[int, ...]) -> torch.Tensor:
+    return torch.empty(shape, dtype=_TYPES[dtype], device=beside.device)
+
+
+def in_own_storages(run: Boxed) -> Boxed:
+    """``run`` with results in storages that torch itself allocated: ``cudagraph_trees`` frees those of a recorded
+    graph, and cannot free what came through DLPack. Only what is recorded runs so; a replay does not call it."""
+
+    def owned(args: list[Any]) -> list[Any]:
+        global _running
+        with _lock:
+            _running += 1
+            _native.make_results_by(_empty)
+        try:
+            return run(args)
+        finally:
+            with _lock:
+                _running -= 1
+                if not _running:
+                    _native.make_results_by(None)
+
+    owned._boxed_call = True  # type: ignore[attr-defined]
+    return owned
 
 
 class Recorder:
@@ -38,8 +78,8 @@ class Recorder:
                 self.on = False
             return self._running_backward(run, module) if backward and self.on else run
         found = cudagraphify_impl(
-            run,
-            list(inputs),
+            in_own_storages(run),
+            [0 if isinstance(value, torch.SymInt) else value for value in inputs],  # one graph for each value of an int
             range(fixed),
             device_index=cudagraphs.get_device_index(module),
             is_backward=backward,

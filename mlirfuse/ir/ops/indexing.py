@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from mlirfuse.core.errors import ShapeError
-from mlirfuse.ir.ops.registry import ALL_TYPES, axis_of, front_axis, index_dtypes, row
+from mlirfuse.ir.ops.registry import ALL_TYPES, front_axis, index_dtypes, row
 
 
 def _take(shapes, attrs):
@@ -18,7 +18,7 @@ def _take_along(shapes, attrs):
     shape, indices = shapes
     if len(shape) != len(indices):
         raise ShapeError(f"take_along_axis: indices have rank {len(indices)}, the operand rank {len(shape)}")
-    axis_of(attrs["axis"], len(shape))
+    front_axis(attrs["axis"], len(shape))
     return [indices]
 
 

@@ -88,7 +88,25 @@ PyObject* torch_view(const ArraySpec& spec, PyObject* source, int64_t byte_offse
   return PyObject_VectorcallMethod(as_strided.get(), arguments, 4, nullptr);
 }
 
+PyObject* result_maker = nullptr;  // None of torch's own: its exchange API makes results
+
+// What the maker gives: a contiguous tensor beside the prototype.
+PyObject* made_by_torch(const ArraySpec& spec, const Leaf& prototype, void** data) {
+  static Name data_ptr("data_ptr");
+  Ref type(Py_BuildValue("(ii)", int(spec.dtype.code), int(spec.dtype.bits)));
+  Ref shape(spec.contiguous ? Py_NewRef(spec.shape_tuple.get()) : Py_BuildValue("(L)", (long long)spec.extent));
+  if (!type || !shape) return nullptr;
+  PyObject* arguments[] = {prototype.object, type.get(), shape.get()};
+  Ref made(PyObject_Vectorcall(result_maker, arguments, 3, nullptr));
+  Ref address(made ? PyObject_CallMethodNoArgs(made.get(), data_ptr.get()) : nullptr);
+  if (!address) return nullptr;
+  *data = PyLong_AsVoidPtr(address.get());
+  if (PyErr_Occurred()) return nullptr;
+  return spec.contiguous ? made.release() : torch_view(spec, made.get(), 0);
+}
+
 PyObject* make_exchange_array(const Placement& placement, const ArraySpec& spec, const Leaf& prototype, void** data) {
+  if (result_maker) return made_by_torch(spec, prototype, data);
   // Memory comes contiguous from the allocator; another layout is laid over a flat tensor.
   const int32_t ndim = spec.contiguous ? static_cast<int32_t>(spec.shape.size()) : 1;
   const int64_t* shape = spec.contiguous ? spec.shape.data() : &spec.extent;
@@ -307,6 +325,13 @@ PyObject* make_view(const Placement& placement, const ArraySpec& spec, PyObject*
       return own_view(placement, spec, source, byte_offset, stream);
   }
   return nullptr;
+}
+
+PyObject* make_results_by(PyObject*, PyObject* maker) {
+  PyObject* before = result_maker;
+  result_maker = maker == Py_None ? nullptr : Py_NewRef(maker);
+  Py_XDECREF(before);
+  Py_RETURN_NONE;
 }
 
 bool Workspace::allocate(const Placement& placement, int64_t bytes, const Leaf* prototype, void* stream) {

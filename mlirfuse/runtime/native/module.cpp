@@ -80,6 +80,8 @@ PyMethodDef methods[] = {
     {"set_num_threads", set_num_threads_py, METH_VARARGS, "set_num_threads(count)\n--\n\n"},
     {"empty", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(empty)), METH_VARARGS | METH_KEYWORDS,
      "empty(shape, dtype, strides=None)\n--\n\nAn uninitialized array over the pool; strides are in bytes."},
+    {"make_results_by", make_results_by, METH_O,
+     "make_results_by(maker)\n--\n\nWhat makes torch's results: maker(beside, (DLPack's code, bits), shape), or None."},
     {nullptr, nullptr, 0, nullptr},
 };
 

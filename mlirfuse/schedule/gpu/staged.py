@@ -1,5 +1,8 @@
 """Segments in stages on a GPU: by phases of reductions; and reductions within rows with sums over rows, in one pass
-over the rows or apart."""
+over the rows or apart.
+
+``Params.staged`` of other schedulers is something else: a row in shared memory (``row_forms.py``).
+"""
 
 from __future__ import annotations
 

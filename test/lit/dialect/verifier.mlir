@@ -188,3 +188,11 @@ func.func @numbers(%x: tensor<4xf32>) -> tensor<4xf32> {
   }) : (tensor<4xf32>) -> tensor<4xf32>
   return %0 : tensor<4xf32>
 }
+
+// -----
+
+func.func @axis_from_the_end(%x: tensor<4x5xf32>, %i: tensor<4x2xsi64>) -> tensor<4x2xf32> {
+  // expected-error @+1 {{axis -1 is out of range for an operand of rank 2}}
+  %0 = "fusion.take_along_axis"(%x, %i) {axis = -1 : i64} : (tensor<4x5xf32>, tensor<4x2xsi64>) -> tensor<4x2xf32>
+  return %0 : tensor<4x2xf32>
+}
