@@ -14,8 +14,8 @@ def flat(graph: Graph) -> Flat:
     """``graph`` with its groups and segments; where ops come from (:attr:`Op.origin`) is left out."""
     numbers: dict[Any, int] = {None: -1}
     values: list[tuple] = []
-    groups: list[list[str]] = []
-    segments: list[tuple] = []
+    groups: list[dict[str, Any]] = []
+    segments: list[dict[str, Any]] = []
 
     def value(v: Value) -> int:
         if v not in numbers:
@@ -26,13 +26,13 @@ def flat(graph: Graph) -> Flat:
     def group(g: Group | None) -> int:
         if g not in numbers:
             numbers[g] = len(groups)
-            groups.append(g.notes)  # type: ignore[union-attr]  # None is there
+            groups.append(vars(g))  # of a dataclass: its fields
         return numbers[g]
 
     def segment(s: Segment | None) -> int:
         if s is not None and s not in numbers:
             numbers[s] = len(segments)
-            segments.append((group(s.group), s.scheduler, s.params, s.why, s.schedule))
+            segments.append({**vars(s), "group": group(s.group)})
         return numbers[s]
 
     def op(o: Op) -> tuple:
@@ -51,10 +51,10 @@ def flat(graph: Graph) -> Flat:
 
 def graph_of(given: Flat) -> Graph:
     """The graph that :func:`flat` was given."""
-    described, notes, cuts, name, body, strides, rest = given
+    described, labels, cuts, name, body, strides, rest = given
     values = [Value(dtype, shape, None, named, type) for dtype, shape, named, type in described]
-    groups: list[Any] = [*map(Group, notes), None]
-    segments: list[Any] = [*(Segment(groups[g], *others) for g, *others in cuts), None]
+    groups: list[Any] = [*(Group(**fields) for fields in labels), None]
+    segments: list[Any] = [*(Segment(**{**fields, "group": groups[fields["group"]]}) for fields in cuts), None]
 
     def op(named, operands, attrs, results, blocks, loc, group, segment) -> Op:
         made = Op(named, [values[k] for k in operands], attrs, [values[k] for k in results], map(block, blocks), loc)
