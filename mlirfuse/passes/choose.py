@@ -58,6 +58,10 @@ def programs_of(
         raise PassError(f"{name}: {loose.name} is in no segment: run fusion-to-segments first", loose.loc)
     env, machine = example_sizes(graph, parse_sizes(sizes)), targets.of(target)
     if all(op.segment is not None for op in graph.ops):
+        for op in ops:
+            told_by_none = {s for v in op.results for n in v.shape for s in sz.symbols(n)} - env.keys()
+            if told_by_none:
+                raise PassError(f"{name}: no argument tells the size {min(told_by_none)} of {op.name}'s result", op.loc)
         return [(SegmentedProgram(graph, machine, env), [{}], "")], env
     found, sequence = [], plan(graph)
     for at, part in enumerate(parts_of(sequence)):

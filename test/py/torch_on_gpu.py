@@ -116,13 +116,12 @@ def test_streams_and_cuda_graphs():
         assert error(found, wanted) < 1e-5
 
 
-@pytest.mark.parametrize("mode", [None, "reduce-overhead"])
-def test_out_of_memory_and_on(mode):
+def test_out_of_memory_and_on():
     """A call that needs more memory than there is raises torch's error; the next, smaller one is right, and what the
-    failed one held is free."""
+    failed one held is free. (Not while a CUDA graph is made: torch's ``cudagraph_trees`` then has to be reset.)"""
     w = torch.randn(256, 256, device="cuda") / 16
     f = lambda x: ((x.tanh() @ w).relu() * 2).softmax(-1) + x  # noqa: E731
-    run = compiled(f, dynamic=True, mode=mode)
+    run = compiled(f, dynamic=True)
     small, large = torch.randn(64, 256, device="cuda"), torch.randn(1 << 18, 256, device="cuda")  # 256 MB
     for _ in range(4):
         run(small)

@@ -242,7 +242,13 @@ _binary("pow", "a to the b", quietly(_pow_ref), NUMBER + COMPLEX, cost=40, numpy
 _binary("atan2", "the angle of (b, a)", np.arctan2, FLOAT, cost=24, numpy="arctan2 atan2")
 _binary("hypot", "sqrt(a*a + b*b) without overflow", quietly(np.hypot), FLOAT, cost=16, nvfuser="")
 _binary("copysign", "a with b's sign", np.copysign, FLOAT, nvfuser="")
-_binary("nextafter", "the next number after a toward b", np.nextafter, FLOAT, cost=8)
+_binary(
+    "nextafter",
+    "the next number after a toward b, b where they are equal",  # also of half precision, as NumPy from 2.5 on
+    lambda a, b: np.where(a == b, b, np.nextafter(a, b)),
+    FLOAT,
+    cost=8,
+)
 _binary("logaddexp", "log(exp(a) + exp(b))", quietly(np.logaddexp), FLOAT, cost=30, nvfuser="")
 _binary("logaddexp2", "log2(2**a + 2**b)", quietly(np.logaddexp2), FLOAT, cost=30, nvfuser="")
 _binary("maximum", "the larger; NaN if either is", np.maximum, ANY)

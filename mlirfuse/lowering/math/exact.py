@@ -74,10 +74,7 @@ def _nextafter_half(e: Emitter, x: Val, y: Val, dtype: dt.DType) -> Val:
     stepped = e.select(away, e.add(bits, 1), e.sub(bits, 1))
     smallest = e.or_(e.and_(e.bitcast(e.cast(y, dtype), unsigned), 1 << 15), 1)
     stepped = e.select(e.cmp("eq", x, 0.0), smallest, stepped)
-    equal = (
-        bits if dtype is dt.f16 else e.bitcast(e.cast(y, dtype), unsigned)
-    )  # of two zeros NumPy gives x for float16, y for the others
-    stepped = e.select(e.cmp("eq", x, y), equal, stepped)
+    stepped = e.select(e.cmp("eq", x, y), e.bitcast(e.cast(y, dtype), unsigned), stepped)
     stepped = e.select(e.cmp("uno", x, y), e.bitcast(e.const(NAN, dtype, x.lanes), unsigned), stepped)
     return e.bitcast(stepped, dtype)
 
