@@ -449,3 +449,15 @@ def test_what_is_around_a_function_is_read_as_it_is_then(fn):
     for k in (1, 1, 3, 2):
         change(k)
         np.testing.assert_array_equal(compiled(x), fn(x))
+
+
+def test_an_interrupt_is_never_taken_for_a_side_effect():
+    count = 0
+
+    def f(x):
+        nonlocal count
+        count += 1
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        mlirfuse.jit(f, fallback=False)(np.ones(3))

@@ -34,7 +34,7 @@ def test_a_first_call_a_new_size_and_a_call_again(heard):
     told = [n for n in names(heard) if not n.startswith("Cache")]
     assert told[0] == "Traced" and told[-4:] == ["Segmented", "Scheduled", "Compiled", "Launching"]
     passes = [event.step.name for event in heard if isinstance(event, events.PassRan)]
-    assert passes[0] == "fusion-remove-inplace" and passes[-1] == "fusion-segment"
+    assert passes[0] == "fusion-remove-inplace" and passes[-2:] == ["fusion-segment", "fusion-overlap-collectives"]
     (traced,) = (event for event in heard if isinstance(event, events.Traced))
     assert traced.source.owner is compiled and traced.kind.graph.args[0].rank == 2
     heard.clear()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import importlib
 import json
 import os
 import subprocess
@@ -77,7 +78,12 @@ def make_and_drop(name: str, *counts: int) -> list[dict[str, int]]:
 
 
 def apart(name: str, *counts: int) -> list[dict[str, int]]:
-    code = f"import json, test_memory as t; print(json.dumps(t.make_and_drop({name!r}, *{counts})))"
+    return counted_apart(f"import json; print(json.dumps(t.make_and_drop({name!r}, *{counts})))")
+
+
+def counted_apart(code: str) -> list:
+    """What ``code`` prints last, in a process where nothing else is alive; ``t`` is this module."""
+    code = f"import test_memory as t; {code}"
     path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
     env = {**os.environ, "MLIRFUSE_CACHE": "0", "PYTHONPATH": path}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env)
@@ -105,30 +111,43 @@ def test_code_goes_with_its_function():
     assert _live(HostCode) == before
 
 
-def test_code_of_torch_goes_with_its_graphs():
-    torch = pytest.importorskip("torch")
-    before, x = _live(HostCode), torch.linspace(0, 1, 300, requires_grad=True)
+def torch_graphs() -> list[int]:
+    """Live codes before a graph, with it, and after torch forgot it."""
+    torch = importlib.import_module("torch")
+    found, x = [_live(HostCode)], torch.linspace(0, 1, 300, requires_grad=True)
     torch.compile(lambda x: torch.sin(x * 1.25).sum(), backend="mlirfuse")(x).backward()
-    assert _live(HostCode) > before
+    found.append(_live(HostCode))
     torch._dynamo.reset()
-    assert _live(HostCode) == before
+    return [*found, _live(HostCode)]
 
 
-def test_definitions_that_are_dropped_are_kept_up_to_a_bound(monkeypatch):
-    torch = pytest.importorskip("torch")
+def definitions(most: int) -> list[int]:
+    """Live codes before and after six definitions, of which ``most`` are kept."""
+    torch = importlib.import_module("torch")
     from mlirfuse.frontend.nvfuser import program
     from mlirfuse.nvfuser import DataType, FusionDefinition
 
-    program.reset_programs()
-    monkeypatch.setattr(program, "MAX_PROGRAMS", 3)
-    before = _live(HostCode)
+    program.MAX_PROGRAMS = most
+    found = [_live(HostCode)]
     for k in range(6):
         with FusionDefinition() as fd:
             t = fd.define_tensor(shape=[-1], contiguity=[True], dtype=DataType.Float)
             fd.add_output(fd.ops.sin(fd.ops.mul(t, fd.define_scalar(k + 0.5, dtype=DataType.Double))))
         fd.execute([torch.ones(9)])
     del fd, t
-    assert _live(HostCode) == before + 3
+    return [*found, _live(HostCode)]
+
+
+def test_code_of_torch_goes_with_its_graphs():
+    pytest.importorskip("torch")
+    before, there, after = counted_apart("import mlirfuse.torch; print(t.torch_graphs())")
+    assert there > before == after
+
+
+def test_definitions_that_are_dropped_are_kept_up_to_a_bound():
+    pytest.importorskip("torch")
+    before, after = counted_apart("print(t.definitions(3))")
+    assert after == before + 3
 
 
 @pytest.mark.abuse

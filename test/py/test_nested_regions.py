@@ -100,6 +100,7 @@ OPTIONS = {"fusion-inner-outer": "{parts=4}"}
 # They take values apart throughout a function, and refuse control flow.
 REFUSE = {"fusion-narrow-floats", "fusion-split-complex"}
 CHOOSES = {"fusion-choose"}  # changes no op: writes on segments, of all blocks (test/lit/fusion-choose)
+COLLECTIVES = {"fusion-overlap-collectives"}  # moves calls alone (test/lit/fusion-overlap-collectives)
 LOOPS = {"fusion-carry-in-place"}  # are about loops: a function's body has nothing for them
 
 
@@ -110,7 +111,7 @@ def test_every_pass_on_tensors_is_here():
         for name, cls in base.PASSES.items()
         if cls.run is not base.Pass.run and cls.__module__.startswith("mlirfuse.passes")
     }
-    assert on_tensors == set(BODIES) | REFUSE | CHOOSES | LOOPS
+    assert on_tensors == set(BODIES) | REFUSE | CHOOSES | COLLECTIVES | LOOPS
 
 
 def looks(block: Block) -> list:

@@ -191,6 +191,8 @@ def _run(fn, t: Trace, replaced: StandIns, args, kwargs):
     except BaseException as error:
         failure = error
     written, changed = replaced.written(), before.restore()
+    if failure is not None and not isinstance(failure, Exception):  # an interrupt, which may come midway in a copy
+        raise failure
     if problem is None and (written or changed):
         problem = f"it changes {written or changed}, which has to happen at every call"
     if problem is None and failure is None:

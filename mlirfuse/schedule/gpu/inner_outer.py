@@ -391,12 +391,15 @@ class InnerOuter(GpuScheduler[Params]):
     def candidates(self, analysis: Analysis, env: Sizes, alignments: Alignments, machine: Machine) -> Iterator[Params]:
         rows, length = analysis.values(_extents, env)
         blocks = analysis.partials[0].attrs["parts"]
+        yielded: set[Params] = set()
         for p in self._modelled(analysis, env, alignments, machine):
             turns = rows // (p.ty * blocks)
             p = in_blocks(p, analysis, turns if p.chunks else max(turns, length // (p.tx * p.access.lanes)))
             if p.blocks and p.chunks and analysis.once(_registers)[2]:  # ptxas would take more for totals of half types
                 p = p._replace(resident=max(p.resident, KEPT // (p.tx * p.ty)))
-            yield p
+            if p not in yielded:
+                yielded.add(p)
+                yield p
 
     def _modelled(self, analysis: Analysis, env: Sizes, alignments: Alignments, machine: Machine) -> Iterator[Params]:
         hint = hint_of(analysis, env, machine)
