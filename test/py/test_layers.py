@@ -62,3 +62,25 @@ def test_an_upward_import_fails(copied, file, line, told):
 def test_a_new_folder_needs_its_layer(copied):
     (copied / "mlirfuse" / "elsewhere.py").write_text("")
     assert lint(copied).returncode == 1
+
+
+def circle(folder) -> list[str]:
+    """Modules of ``folder``'s package that import each other in a circle, functions' imports included; none: []."""
+    program = """import sys, graphlib, grimp
+sys.meta_path[:] = [finder for finder in sys.meta_path if "editable" not in type(finder).__module__]
+sys.path.insert(0, ".")
+graph = grimp.build_graph("mlirfuse", exclude_type_checking_imports=True, cache_dir=None)
+try:
+    graphlib.TopologicalSorter({m: graph.find_modules_directly_imported_by(m) for m in graph.modules}).prepare()
+except graphlib.CycleError as error:
+    print(*error.args[1])"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+def test_there_are_no_circles(copied):
+    assert circle(ROOT) == []
+    path = copied / "mlirfuse" / "frontend" / "torch" / "lower.py"
+    path.write_text(path.read_text() + "\n\ndef _round():\n    from mlirfuse.frontend.torch import backend\n")
+    assert {"mlirfuse.frontend.torch.lower", "mlirfuse.frontend.torch.backend"} <= set(circle(copied))

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from html import escape
@@ -14,76 +13,10 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from mlirfuse.analysis.traffic import NAMES
-from mlirfuse.frontend.torch import backend, collectives
-from mlirfuse.frontend.torch.collectives import Collective
+from mlirfuse.frontend.torch import backend
+from mlirfuse.frontend.torch.description import GraphExplanation, described
 from mlirfuse.frontend.torch.lower import Lowered
-from mlirfuse.inspect import explain as inspected
-from mlirfuse.inspect import listing
-from mlirfuse.inspect.drawing import page
-from mlirfuse.inspect.listing import Names
-from mlirfuse.ir import sizes as sz
-from mlirfuse.ir.graph import Op, Segment
 from mlirfuse.runtime.host_program import HostProgram
-
-
-@dataclass(frozen=True)
-class Kernel:
-    """A segment that launches something. ``read`` and ``written``: bytes, or an expression over the graph's sizes."""
-
-    scheduler: str
-    ops: list[str]
-    lines: list[str]
-    read: int | str
-    written: int | str
-    why: str
-
-
-@dataclass
-class GraphExplanation:
-    """One graph: forward, backward or inference. ``outside``: (op, why, the user's line) and how often. ``saved``: the
-    tensors that a forward graph keeps for the backward, with their bytes. ``collectives``: in the order in which they
-    start."""
-
-    which: str
-    kernels: list[Kernel]
-    outside: dict[tuple[str, str, str], int]
-    saved: list[tuple[str, int | str]]
-    programs: int  # of kernels that differ: equal layers have one
-    source: str  # the host program
-    host: HostProgram = field(repr=False)
-    collectives: list[Collective] = field(default_factory=list)
-
-    def __str__(self) -> str:
-        out = [
-            f"{self.which}: {len(self.kernels)} kernels ({self.programs} programs), {sum(self.outside.values())} calls"
-        ]
-        rows: list[tuple[str, ...]] = [("scheduler", "bytes read", "bytes written", "ops", "lines")]
-        for k in self.kernels:
-            ops = ", ".join(f"{n} × {name}" if n > 1 else name for name, n in Counter(k.ops).items())
-            rows.append((k.scheduler, str(k.read), str(k.written), ops, ", ".join(k.lines)))
-        out += _table(rows)
-        if self.outside:
-            rows = [("torch's own", "times", "why", "line")]
-            rows += [(op, str(n), why, line) for (op, why, line), n in self.outside.items()]
-            out += ["", *_table(rows)]
-        if self.collectives:
-            rows = [("collective", "ranks", "bytes sent", "meanwhile", "line")]
-            for c in self.collectives:
-                rows.append((c.name, str(c.ranks or ""), str(c.sent), c.meanwhile, _spelled(c.op.loc)))
-            sent = sum(c.sent for c in self.collectives if isinstance(c.sent, int))
-            out += ["", f"over the wire: {sent} bytes from each rank in {len(self.collectives)} collectives"]
-            out += _table(rows)
-        if self.saved:
-            known = [n for _, n in self.saved if isinstance(n, int)]
-            out += ["", f"saved for the backward: {len(self.saved)} tensors, {sum(known)} bytes"]
-            out += _table([("tensor", "bytes"), *((name, str(n)) for name, n in self.saved)])
-        return "\n".join(out)
-
-    def to_html(self) -> str:
-        """A page that draws the graph, its kernels as boxes, for the sizes of the last call. It needs nothing from
-        elsewhere."""
-        return page(_drawn(self))
 
 
 @dataclass
@@ -149,79 +82,3 @@ def _kept(model: Any) -> Iterator[None]:
         with torch.no_grad():
             for buffer, before in buffers:
                 buffer.copy_(before)
-
-
-def described(which: str, lowered: Lowered, host: HostProgram) -> GraphExplanation:
-    """One graph, ``which`` it is, as it was compiled."""
-    members: dict[Segment, list[Op]] = {}
-    for op in host.graph.ops:
-        if op.segment is not None:
-            members.setdefault(op.segment, []).append(op)
-    kernels = [_kernel(segment, ops) for segment, ops in members.items() if segment.scheduler != "no-op"]
-    outside = Counter((op, why, _spelled(place)) for op, why, place in lowered.outside)
-    programs = len(host.launches)
-    shared = list(collectives.of_program(host.sequence))
-    return GraphExplanation(which, kernels, dict(outside), lowered.saved, programs, host.source, host, shared)
-
-
-def _drawn(told: GraphExplanation) -> inspected.Explanation:
-    """What :mod:`mlirfuse.inspect` draws."""
-    graph, env = told.host.graph, told.host.last_sizes
-    names = Names(graph, env)
-
-    def line(op: Op) -> inspected.Line:
-        types = ", ".join(names.type(v) for v in op.results)
-        return inspected.Line(names.statement(op), types, listing.place(op.loc), listing.source(op.loc), op)
-
-    members: dict[Segment, list[Op]] = {}
-    for op in graph.ops:
-        if op.segment is not None:
-            members.setdefault(op.segment, []).append(op)
-    kernels, users = [], graph.body.users()
-    for segment, ops in members.items():
-        inside = set(ops)
-        read = dict.fromkeys(v for op in ops for v in op.operands if v.op not in inside)
-        written = [
-            v for op in ops for v in op.results if v in graph.returns or any(u not in inside for u in users.get(v, ()))
-        ]
-        reads, writes = ({names.of(v): names.type(v) for v in values} for values in (read, written))
-        nbytes = [sz.known(sz.parse(str(segment.params.get(name, 0))), env) for name in NAMES]
-        launches = [] if segment.scheduler == "no-op" else [inspected.Launch(segment.scheduler, "")]
-        shown = [line(op) for op in ops if not listing.is_literal(op)]
-        kernels.append(
-            inspected.Kernel(
-                segment.number,
-                segment.scheduler,
-                launches,
-                shown,
-                reads,
-                writes,
-                nbytes[0],
-                nbytes[1],
-                {},
-                segment.why,
-                segment,
-            )
-        )
-    alone = [op for op in graph.ops if op.segment is None and not listing.is_literal(op)]
-    outside = [inspected.Outside(line(op), "torch's own op") for op in alone if not op.row.view]
-    views = [inspected.Outside(line(op), "other indices, or an alias") for op in graph.ops if op.row.view]
-    inputs, outputs = ({names.of(v): names.type(v) for v in values} for values in (graph.args, graph.returns))
-    where = told.host.target.name
-    return inspected.Explanation(told.which, where, inputs, outputs, kernels, outside, views, [], "", graph, names)
-
-
-def _kernel(segment: Segment, ops: list[Op]) -> Kernel:
-    lines = list(dict.fromkeys(_spelled(op.loc) for op in ops if op.loc))
-    names = [op.name for op in ops if op.row.kind != "create"]
-    read, written = (segment.params.get(name, 0) for name in NAMES)
-    return Kernel(segment.scheduler, names, lines, read, written, segment.why)
-
-
-def _spelled(place: tuple[str, int] | None) -> str:
-    return "" if place is None else f"{os.path.basename(place[0])}:{place[1]}"
-
-
-def _table(rows: list[tuple[str, ...]]) -> list[str]:
-    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
-    return ["  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]

@@ -32,7 +32,7 @@ def _text(given: Graph) -> str:
 
 def explained(which: str, lowered: Lowered, host: HostProgram) -> None:
     """The tables of ``explain``."""
-    from mlirfuse.frontend.torch.explain import described  # drawing is imported where somebody looks
+    from mlirfuse.frontend.torch.description import described  # drawing is imported where somebody looks
 
     _told(which, "explain", logging.INFO, lambda: str(described(which, lowered, host)))
 
