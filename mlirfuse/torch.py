@@ -10,9 +10,20 @@ from torch._dynamo.backends import registry
 from mlirfuse.frontend.torch.backend import memory_efficient_fusion, mlirfuse
 from mlirfuse.frontend.torch.explain import Explanation, explain
 from mlirfuse.frontend.torch.options import Options
+from mlirfuse.frontend.torch.profile import Profile, Row, profile
 from mlirfuse.frontend.torch.torchscript import from_torchscript
 
-__all__ = ["Explanation", "Options", "explain", "from_torchscript", "memory_efficient_fusion", "mlirfuse"]
+__all__ = [
+    "Explanation",
+    "Options",
+    "Profile",
+    "Row",
+    "explain",
+    "from_torchscript",
+    "memory_efficient_fusion",
+    "mlirfuse",
+    "profile",
+]
 
 if "mlirfuse" not in registry._COMPILER_FNS:
     registry.register_backend(mlirfuse, name="mlirfuse")

@@ -9,7 +9,12 @@ from mlirfuse.ir import sizes as sz
 
 def kernels_of(step: Any, kernels: list) -> list:
     """Those of ``kernels`` that belong to a program's step."""
-    return [k for k in kernels if k.name == step.name or k.name.startswith(f"{step.name}_")]
+    return [k for k in kernels if is_of(step, k.name)]
+
+
+def is_of(step: Any, name: str) -> bool:
+    """Whether a kernel of this name belongs to a program's step."""
+    return name == step.name or name.startswith(f"{step.name}_")
 
 
 def launched(kernel: Any) -> str:

@@ -37,7 +37,7 @@ from mlirfuse.ir.graph import Graph
 from mlirfuse.lowering import host_steps as st
 from mlirfuse.lowering.host_plan import plan
 from mlirfuse.runtime.form import place_of
-from mlirfuse.runtime.host_python import Written
+from mlirfuse.runtime.host_python import Watch, Written
 from mlirfuse.runtime.launches import Failed, Launches
 
 _KEPT = 4096  # sets of sizes
@@ -55,6 +55,8 @@ class HostProgram:
         self.sequence: st.Sequence = plan(graph)
         self.launches = {step.part: Launches(step.part, target, failed) for step in self.kernels}
         self._functions: dict[tuple[int, ...], Callable[[list], list]] = {}
+        self._newest: tuple[int, ...] = ()
+        self._watch: Watch | None = None
         config.listen(self)
 
     def switched(self) -> None:
@@ -68,9 +70,15 @@ class HostProgram:
         """The steps that launch kernels, in order, those in loops and branches among them."""
         return [step for step in self.sequence.walk() if isinstance(step, st.Kernels)]
 
+    def watch(self, watch: Watch | None) -> None:
+        """From now on functions that :meth:`function` gives tell ``watch`` of each step; None: nobody."""
+        self._watch = watch
+        self._functions = {}
+        self.__dict__.pop("_written", None)
+
     @functools.cached_property
     def _written(self) -> Written:
-        return Written(self.graph, self.sequence, self.launches)
+        return Written(self.graph, self.sequence, self.launches, self._watch)
 
     @property
     def source(self) -> str:
@@ -85,7 +93,7 @@ class HostProgram:
     @property
     def last_sizes(self) -> dict[str, int]:
         """The newest sizes that :meth:`function` was asked for; none before."""
-        return dict(zip(self.symbols, next(reversed(self._functions), ())))
+        return dict(zip(self.symbols, self._newest))
 
     def function(self, env: dict[str, int]) -> Callable[[list], list]:
         """What runs calls with these sizes: a function of a list with the graph's arguments, which gives the list of
@@ -97,6 +105,7 @@ class HostProgram:
             if len(self._functions) >= _KEPT:
                 self._functions.clear()
             found = self._functions[key] = self._written.bound(env)
+            self._newest = key
         return found
 
     def run(self, leaves, env: dict[str, int]) -> list:

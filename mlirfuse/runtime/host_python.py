@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import types
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from mlirfuse.ir import scalars
 from mlirfuse.ir import sizes as sz
@@ -25,14 +25,25 @@ _LATE = 1024  # sets of sizes known at run time that a step keeps what it calls 
 Bind = Callable[[dict[str, int]], Any]  # what a step calls, for the values of the symbols
 
 
+class Watch(Protocol):
+    """What is told of each step of a program as it runs, by its place in the sequence; those of loops and branches are
+    part of theirs."""
+
+    def before(self, place: int) -> None:
+        """The step runs next."""
+
+    def after(self, place: int) -> None:
+        """The step has run: on a GPU its work is queued."""
+
+
 class Written:
-    """The function that runs ``sequence``, the steps of ``graph``, by these ``launches``.
+    """The function that runs ``sequence``, the steps of ``graph``, by these ``launches``; it tells ``watch``.
 
     It takes a list of the arguments, which it empties, so that an argument is freed after its last reader where the
     caller does not hold it, and gives the list of results.
     """
 
-    def __init__(self, graph: Graph, sequence: Sequence, launches: Mapping[Part, Launches]):
+    def __init__(self, graph: Graph, sequence: Sequence, launches: Mapping[Part, Launches], watch: Watch | None = None):
         self._launches = launches
         self._names: dict[Value, str] = {}
         self._binds: dict[str, Bind] = {}
@@ -47,7 +58,7 @@ class Written:
         for step in sequence.walk():
             if isinstance(step, st.Learn):
                 self._late.setdefault(step.name, f"n_{step.name}")
-        body = self._steps(sequence, "    ")
+        body = self._steps(sequence, "    ") if watch is None else self._watched(sequence, watch)
         args = [self._name(v) for v in sequence.args]
         head = ["def run(args):"]
         if args:
@@ -92,6 +103,14 @@ class Written:
     def _steps(self, sequence: Sequence, indent: str) -> list[str]:
         out = [line for step in sequence.steps for line in self._step(step, indent)]
         return out or [indent + "pass"]
+
+    def _watched(self, sequence: Sequence, watch: Watch) -> list[str]:
+        self._fixed |= {"_before": watch.before, "_after": watch.after}
+        out: list[str] = []
+        for place, step in enumerate(sequence.steps):
+            lines = self._step(step, "    ")
+            out += lines if isinstance(step, st.Free) else [f"    _before({place})", *lines, f"    _after({place})"]
+        return out
 
     def _step(self, step: Step, indent: str) -> list[str]:
         return [indent + line for line in getattr(self, f"_{type(step).__name__.lower()}")(step, indent)]

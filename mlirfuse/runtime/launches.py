@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -37,7 +36,7 @@ class Launches:
         self._extents = sorted({n for v in part.values for n in v.shape if n != 1}, key=str)
         self._program: Program | None = None
         self._form: Form | None = None
-        self._by_sizes: dict[tuple[int, ...], Any] = {}
+        self._by_sizes: dict[tuple[int, ...], _native.Dispatcher] = {}
 
     def program(self, hint: dict[str, int]) -> Program:
         """The program, made for these sizes if it is not made yet."""
@@ -59,8 +58,9 @@ class Launches:
         return found
 
     def forget(self) -> None:
-        """Every signature is looked up anew."""
-        self._by_sizes = {}
+        """Every signature is looked up anew, by functions that somebody holds, too."""
+        for dispatcher in self._by_sizes.values():
+            dispatcher.clear()
 
     # ---- new signatures
 

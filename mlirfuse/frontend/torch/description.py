@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from mlirfuse.analysis.traffic import NAMES
@@ -51,9 +51,7 @@ class GraphExplanation:
             f"{self.which}: {len(self.kernels)} kernels ({self.programs} programs), {sum(self.outside.values())} calls"
         ]
         rows: list[tuple[str, ...]] = [("scheduler", "bytes read", "bytes written", "ops", "lines")]
-        for k in self.kernels:
-            ops = ", ".join(f"{n} × {name}" if n > 1 else name for name, n in Counter(k.ops).items())
-            rows.append((k.scheduler, str(k.read), str(k.written), ops, ", ".join(k.lines)))
+        rows += [(k.scheduler, str(k.read), str(k.written), counted(k.ops), ", ".join(k.lines)) for k in self.kernels]
         out += _table(rows)
         if self.outside:
             rows = [("torch's own", "times", "why", "line")]
@@ -62,7 +60,7 @@ class GraphExplanation:
         if self.collectives:
             rows = [("collective", "ranks", "bytes sent", "meanwhile", "line")]
             for c in self.collectives:
-                rows.append((c.name, str(c.ranks or ""), str(c.sent), c.meanwhile, _spelled(c.op.loc)))
+                rows.append((c.name, str(c.ranks or ""), str(c.sent), c.meanwhile, listing.place(c.op.loc)))
             sent = sum(c.sent for c in self.collectives if isinstance(c.sent, int))
             out += ["", f"over the wire: {sent} bytes from each rank in {len(self.collectives)} collectives"]
             out += _table(rows)
@@ -80,15 +78,24 @@ class GraphExplanation:
 
 def described(which: str, lowered: Lowered, host: HostProgram) -> GraphExplanation:
     """One graph, ``which`` it is, as it was compiled."""
-    members: dict[Segment, list[Op]] = {}
-    for op in host.graph.ops:
-        if op.segment is not None:
-            members.setdefault(op.segment, []).append(op)
-    kernels = [_kernel(segment, ops) for segment, ops in members.items() if segment.scheduler != "no-op"]
-    outside = Counter((op, why, _spelled(place)) for op, why, place in lowered.outside)
+    kernels = list(kernels_of(host.graph.ops).values())
+    outside = Counter((op, why, listing.place(place)) for op, why, place in lowered.outside)
     programs = len(host.launches)
     shared = list(collectives.of_program(host.sequence))
     return GraphExplanation(which, kernels, dict(outside), lowered.saved, programs, host.source, host, shared)
+
+
+def kernels_of(ops: Iterable[Op]) -> dict[Segment, Kernel]:
+    """The segments of ``ops`` that launch something."""
+    return {segment: _kernel(segment, of) for segment, of in _members(ops).items() if segment.scheduler != "no-op"}
+
+
+def _members(ops: Iterable[Op]) -> dict[Segment, list[Op]]:
+    members: dict[Segment, list[Op]] = {}
+    for op in ops:
+        if op.segment is not None:
+            members.setdefault(op.segment, []).append(op)
+    return members
 
 
 def _drawn(told: GraphExplanation) -> inspected.Explanation:
@@ -100,12 +107,8 @@ def _drawn(told: GraphExplanation) -> inspected.Explanation:
         types = ", ".join(names.type(v) for v in op.results)
         return inspected.Line(names.statement(op), types, listing.place(op.loc), listing.source(op.loc), op)
 
-    members: dict[Segment, list[Op]] = {}
-    for op in graph.ops:
-        if op.segment is not None:
-            members.setdefault(op.segment, []).append(op)
     kernels, users = [], graph.body.users()
-    for segment, ops in members.items():
+    for segment, ops in _members(graph.ops).items():
         inside = set(ops)
         read = dict.fromkeys(v for op in ops for v in op.operands if v.op not in inside)
         written = [
@@ -139,16 +142,16 @@ def _drawn(told: GraphExplanation) -> inspected.Explanation:
 
 
 def _kernel(segment: Segment, ops: list[Op]) -> Kernel:
-    lines = list(dict.fromkeys(_spelled(op.loc) for op in ops if op.loc))
+    lines = list(dict.fromkeys(listing.place(op.loc) for op in ops if op.loc))
     names = [op.name for op in ops if op.row.kind != "create"]
     read, written = (segment.params.get(name, 0) for name in NAMES)
     return Kernel(segment.scheduler, names, lines, read, written, segment.why)
 
 
-def _spelled(place: tuple[str, int] | None) -> str:
-    return "" if place is None else f"{os.path.basename(place[0])}:{place[1]}"
+def counted(names: Iterable[str]) -> str:
+    """``add, 2 × mul``."""
+    return ", ".join(f"{n} × {name}" if n > 1 else name for name, n in Counter(names).items())
 
 
 def _table(rows: list[tuple[str, ...]]) -> list[str]:
-    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
-    return ["  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
+    return listing.table(rows, "  ").splitlines()

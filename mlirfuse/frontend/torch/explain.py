@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from html import escape
 from typing import Any
@@ -15,8 +15,6 @@ from torch.utils import _pytree as pytree
 
 from mlirfuse.frontend.torch import backend
 from mlirfuse.frontend.torch.description import GraphExplanation, described
-from mlirfuse.frontend.torch.lower import Lowered
-from mlirfuse.runtime.host_program import HostProgram
 
 
 @dataclass
@@ -30,47 +28,58 @@ class Explanation:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes one page with the tables and the drawing of each graph."""
-        parts = [
-            f'<h1>{g.which}</h1><pre>{escape(str(g))}</pre><iframe srcdoc="{escape(g.to_html())}"></iframe>'
-            for g in self.graphs
-        ]
-        style = "<style>iframe { width: 100%; height: 90vh; border: 0; }</style>"
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(
-                f'<!DOCTYPE html><html><head><meta charset="utf-8">{style}</head><body>{"".join(parts)}</body></html>'
-            )
+        save_page(path, (section(g.which, str(g), g.to_html()) for g in self.graphs))
 
 
-def explain(model: Any, *args: Any, **kwargs: Any) -> Explanation:
-    """Compiles ``model``, a module or a function, for these arguments and tells what became of it.
+def section(title: str, text: str, page: str) -> str:
+    """A part of a page: text, and a page of its own below it."""
+    return f'<h1>{escape(title)}</h1><pre>{escape(text)}</pre><iframe srcdoc="{escape(page)}"></iframe>'
+
+
+def save_page(path: str | os.PathLike[str], parts: Iterable[str]) -> None:
+    """Writes one page of these parts."""
+    style = "<style>iframe { width: 100%; height: 90vh; border: 0; }</style>"
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(
+            f'<!DOCTYPE html><html><head><meta charset="utf-8">{style}</head><body>{"".join(parts)}</body></html>'
+        )
+
+
+def explain(model: Any, *args: Any, options: dict[str, Any] | None = None, **kwargs: Any) -> Explanation:
+    """Compiles ``model``, a module or a function, for these arguments and tells what became of it. ``options``: as
+    those of ``torch.compile``.
 
     Runs it once, with its gradients where the outputs have some; buffers and gradients of a module stay as they were.
     Raises what compiling raises: nothing falls back.
     """
     found = Explanation()
-    with _observed(found), _kept(model):
-        torch._dynamo.reset()
-        compiled = torch.compile(model, backend=backend.mlirfuse, options={"fallback": False})
-        out = compiled(*args, **kwargs)
-        smooth = [y for y in pytree.tree_leaves(out) if isinstance(y, torch.Tensor) and y.requires_grad]
-        inputs = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor) and x.requires_grad]
-        inputs += [p for p in getattr(model, "parameters", list)() if p.requires_grad]
-        if smooth and inputs:
-            torch.autograd.grad(smooth, inputs, [torch.zeros_like(y) for y in smooth], allow_unused=True)
-    torch._dynamo.reset()
+    with compiled(model, options, lambda *graph: found.graphs.append(described(*graph))) as run:
+        step(run, model, args, kwargs)
     return found
 
 
 @contextlib.contextmanager
-def _observed(found: Explanation) -> Iterator[None]:
-    def observer(which: str, lowered: Lowered, host: HostProgram) -> None:
-        found.graphs.append(described(which, lowered, host))
-
+def compiled(model: Any, options: dict[str, Any] | None, observer: backend.Observer) -> Iterator[Any]:
+    """``model`` as a compiled function that raises what compiling raises; ``observer`` is told of its graphs. At the
+    end its buffers are as they were."""
+    torch._dynamo.reset()
     backend.observers.append(observer)
     try:
-        yield
+        with _kept(model):
+            yield torch.compile(model, backend=backend.mlirfuse, options={**(options or {}), "fallback": False})
     finally:
         backend.observers.remove(observer)
+        torch._dynamo.reset()
+
+
+def step(run: Any, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """A call of ``run``, and gradients of ``model``'s parameters and of the inputs where the outputs have some."""
+    out = run(*args, **kwargs)
+    smooth = [y for y in pytree.tree_leaves(out) if isinstance(y, torch.Tensor) and y.requires_grad]
+    inputs = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor) and x.requires_grad]
+    inputs += [p for p in getattr(model, "parameters", list)() if p.requires_grad]
+    if smooth and inputs:
+        torch.autograd.grad(smooth, inputs, [torch.zeros_like(y) for y in smooth], allow_unused=True)
 
 
 @contextlib.contextmanager

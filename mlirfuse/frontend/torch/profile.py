@@ -1,0 +1,315 @@
+"""Where the time of a model's step goes, for people: each kernel, each op of torch's, and what is between them."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from html import escape
+from typing import Any
+
+import torch
+
+from mlirfuse.frontend.torch.description import GraphExplanation, counted, described, kernels_of
+from mlirfuse.frontend.torch.explain import compiled, save_page, section, step
+from mlirfuse.frontend.torch.lower import Lowered
+from mlirfuse.frontend.torch.ops.rules import VIEWS
+from mlirfuse.inspect import listing
+from mlirfuse.inspect.launches import is_of
+from mlirfuse.inspect.timing import Times, timed
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.graph import Value
+from mlirfuse.lowering import host_steps as st
+from mlirfuse.runtime.host_program import HostProgram
+
+_ROUNDS = 5
+_COLORS = {"kernel": "#5b8bc9", "library": "#d0913a", "copy": "#c0392b", "view": "#9aa5b1", "host": "#8d6bbf"}
+_WIDTH = 1600  # of the picture
+
+
+@dataclass
+class Row:
+    """A part of a step. ``kind``: "kernel" of ours; "library", an op of torch's; "copy" between layouts, or into an
+    argument; "view"; "host", numbers and checks; "gap", in which nothing of these runs. ``graph``: the place of its
+    graph in :attr:`Profile.graphs`; None: outside of graphs.
+
+    ``ms`` is the device's time, on the CPU the host's; ``host_ms`` what the host needs to queue or run it; ``start``:
+    when it begins, since the step's begin. ``read`` and ``written``: bytes, of an op of torch's those of its operands
+    and results.
+    """
+
+    graph: int | None
+    kind: str
+    what: str
+    start: float
+    ms: float
+    host_ms: float
+    read: int = 0
+    written: int = 0
+    ops: str = ""
+    lines: str = ""
+
+
+@dataclass
+class Profile:
+    """A step of a model: the fastest of some. ``ms``: of the whole step, of which :attr:`rows` are the parts, in the
+    order in which they ran. ``str()`` is a table; :meth:`save` draws."""
+
+    graphs: list[GraphExplanation] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
+    ms: float = 0.0
+    host_ms: float = 0.0
+
+    def __str__(self) -> str:
+        kinds: dict[str, list[Row]] = {}
+        for row in self.rows:
+            kinds.setdefault(row.kind, []).append(row)
+        parts = [f"{kind} {_ms(rows)} ({len(rows)})" for kind, rows in sorted(kinds.items(), key=_by_time)]
+        out = [f"a step: {self.ms:.3f} ms, of the host {self.host_ms:.3f} ms: {', '.join(parts)}"]
+        for graph, told in [*enumerate(self.graphs), (None, None)]:
+            rows = [row for row in self.rows if row.graph == graph]
+            if rows:
+                title = told.which if told else "outside of graphs"
+                out += ["", f"{title}: {_ms(rows)} ms", *_table(rows)]
+        return "\n".join(out)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes one page: the step on a line of time, the table, and the drawing of each graph."""
+        drawn = (section(g.which, str(g), g.to_html()) for g in self.graphs)
+        save_page(path, [f"<h1>A step, {self.ms:.3f} ms</h1>{self._svg()}<pre>{escape(str(self))}</pre>", *drawn])
+
+    def _svg(self) -> str:
+        scale = _WIDTH / max(self.ms, 1e-9)
+        parts = []
+        for row in self.rows:
+            if row.kind != "gap":
+                tip = f"{row.what}: {row.ms:.4f} ms, {_bytes(row.read + row.written)}\n{row.ops}\n{row.lines}"
+                box = f'x="{row.start * scale:.2f}" width="{max(row.ms * scale, 0.3):.2f}" y="0" height="60"'
+                parts.append(f'<rect {box} fill="{_COLORS[row.kind]}"><title>{escape(tip)}</title></rect>')
+        for at, told in enumerate(self.graphs):
+            begins = [row.start for row in self.rows if row.graph == at]
+            if begins:
+                parts.append(f'<text x="{min(begins) * scale:.1f}" y="78">{escape(told.which)}</text>')
+        for k, (kind, color) in enumerate(_COLORS.items()):
+            parts.append(f'<text x="{120 * k}" y="98" fill="{color}">■ {kind}</text>')
+        size = f'viewBox="0 0 {_WIDTH} 104" width="100%" preserveAspectRatio="none"'
+        return f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif">{"".join(parts)}</svg>'
+
+
+def profile(model: Any, *args: Any, options: dict[str, Any] | None = None, **kwargs: Any) -> Profile:
+    """Compiles ``model`` for these arguments, as :func:`explain` does, and times the parts of a step: of a call, and of
+    the gradients where the outputs have some. The step runs some ten times, and has to be the same each time.
+
+    Times are the host's clock on the CPU, and CUDA events on a GPU, where the events between parts cost a microsecond
+    or two each. The kernels of a program that launches several are timed one by one in steps of their own, and share
+    the program's time.
+    """
+    clock, told = _Clock(), Profile()
+
+    def observer(which: str, lowered: Lowered, host: HostProgram) -> None:
+        told.graphs.append(described(which, lowered, host))
+        host.watch(_Watch(clock, len(told.graphs) - 1))
+
+    with compiled(model, options, observer) as run:
+        for _ in range(2):
+            step(run, model, args, kwargs)
+        clock.on_gpu = any(graph.host.target.device is not None for graph in told.graphs)
+        best: tuple[list[_Span], float, float] | None = None
+        for _ in range(_ROUNDS):
+            found = clock.round(lambda: step(run, model, args, kwargs))
+            best = found if best is None or found[1] < best[1] else best
+        assert best is not None
+        spans, told.ms, told.host_ms = best
+        with timed() as clock.launched:
+            for _ in range(2):  # the first makes what times them
+                shares = clock.round(lambda: step(run, model, args, kwargs))[0]
+        alike = [(s.graph, s.place) for s in spans] == [(s.graph, s.place) for s in shares]
+    told.rows = list(_rows(told, spans, shares if alike else spans))
+    return told
+
+
+# ---- measuring
+
+
+@dataclass
+class _Span:
+    """A step of a host program as it ran: milliseconds since the round's begin, of the host and of the device."""
+
+    graph: int
+    place: int
+    host: tuple[float, float]
+    device: tuple[float, float]
+    kernels: Times = field(default_factory=list)
+
+
+class _Clock:
+    """Marks of one round, by the host's clock and, on a GPU, by events."""
+
+    def __init__(self) -> None:
+        self.on_gpu = False
+        self.marks: list[tuple[int, int, Any, Any]] = []  # graph, place, the mark before it, the mark behind it
+        self.launched: Times = []  # kernels one by one, while that is asked for
+        self.heard: list[int] = []  # how many of them there were before each step
+
+    def now(self) -> tuple[float, Any]:
+        if not self.on_gpu:
+            return time.perf_counter(), None
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return time.perf_counter(), event
+
+    def round(self, run: Any) -> tuple[list[_Span], float, float]:
+        """The spans of ``run()``, and the milliseconds of all of it: the device's and the host's."""
+        self.marks, self.heard = [], []
+        if self.on_gpu:
+            torch.cuda.synchronize()
+        begin = self.now()
+        run()
+        end = self.now()
+        if self.on_gpu:
+            torch.cuda.synchronize()
+
+        def since(mark: tuple[float, Any]) -> tuple[float, float]:
+            host = 1e3 * (mark[0] - begin[0])
+            return host, begin[1].elapsed_time(mark[1]) if self.on_gpu else host
+
+        spans = []
+        for k, (graph, place, before, after) in enumerate(self.marks):
+            (h0, d0), (h1, d1) = since(before), since(after)
+            kernels = slice(self.heard[k], self.heard[k + 1] if k + 1 < len(self.heard) else None)
+            spans.append(_Span(graph, place, (h0, h1), (d0, d1), self.launched[kernels]))
+        host_ms, ms = since(end)
+        return spans, ms, host_ms
+
+
+class _Watch:
+    """What a host program, that of graph number ``graph``, tells of its steps."""
+
+    def __init__(self, clock: _Clock, graph: int):
+        self.clock, self.graph = clock, graph
+        self.begin: tuple[float, Any] = (0.0, None)
+
+    def before(self, place: int) -> None:
+        self.clock.heard.append(len(self.clock.launched))
+        self.begin = self.clock.now()
+
+    def after(self, place: int) -> None:
+        self.clock.marks.append((self.graph, place, self.begin, self.clock.now()))
+
+
+# ---- rows
+
+
+def _rows(told: Profile, spans: list[_Span], shares: list[_Span]) -> Iterator[Row]:
+    """The parts of the step, and the gaps between them."""
+    at = host_at = 0.0
+    last: int | None = None
+    for span, share in zip(spans, shares):
+        graph = span.graph if span.graph == last else None
+        yield Row(graph, "gap", "between", at, span.device[0] - at, span.host[0] - host_at)
+        yield from _parts(told.graphs[span.graph].host, span, share.kernels)
+        at, host_at, last = span.device[1], span.host[1], span.graph
+    yield Row(None, "gap", "between", at, told.ms - at, told.host_ms - host_at)
+
+
+def _parts(host: HostProgram, span: _Span, times: Times) -> Iterator[Row]:
+    """The rows of one step of a host program."""
+    step, env = host.sequence.steps[span.place], host.last_sizes
+    start, ms, host_ms = span.device[0], span.device[1] - span.device[0], span.host[1] - span.host[0]
+
+    def row(kind: str, what: str, part: float = 1.0, **more: Any) -> Row:
+        return Row(span.graph, kind, what, start, part * ms, part * host_ms, **more)
+
+    if isinstance(step, st.Kernels):
+        kernels = kernels_of(step.ops)
+        taken = _by_segment(host, step, times)
+        if not kernels:
+            yield row("view", "views")
+        for segment, kernel in kernels.items():
+            read, written = (sz.known(sz.parse(str(n)), env) for n in (kernel.read, kernel.written))
+            total = sum(taken.values())
+            part = taken.get(segment, 0.0) / total if total else 1 / len(kernels)
+            lines = ", ".join(kernel.lines)
+            made = row(
+                "kernel", kernel.scheduler, part, read=read, written=written, ops=counted(kernel.ops), lines=lines
+            )
+            yield made
+            start += made.ms
+    elif isinstance(step, st.Call):
+        name = step.op.attrs["callee"] if step.op.row.calls else step.op.name
+        view = step.op.row.view or name in VIEWS
+        read, written = (0, 0) if view else (_nbytes(step.reads, env), _nbytes(step.makes, env))
+        where = listing.place(step.op.loc)
+        yield row("view" if view else "library", name, read=read, written=written, lines=where)
+    elif isinstance(step, (st.Pack, st.Apart, st.Copy)):
+        moved = _nbytes(step.reads[-1:], env)
+        yield row("copy", type(step).__name__.lower(), read=moved, written=moved)
+    else:
+        yield row("host", type(step).__name__.lower())
+
+
+def _by_segment(host: HostProgram, step: st.Kernels, times: Times) -> dict[Any, float]:
+    """Milliseconds of each segment of ``step``."""
+    program = host.launches[step.part].program(host.last_sizes)
+    own = step.segments
+    return {own[s.segment]: sum(ms for name, ms in times if is_of(s, name)) for s in program.steps if s.segment in own}
+
+
+def _nbytes(values: list[Value], env: dict[str, int]) -> int:
+    """Of those whose type is known."""
+    total = 0
+    for value in dict.fromkeys(values):
+        if value.dtype is not None:
+            try:
+                total += sz.known(value.numel, env) * value.dtype.bytes
+            except KeyError:  # a size that only values tell
+                continue
+    return total
+
+
+# ---- words
+
+
+def _ms(rows: list[Row]) -> str:
+    return f"{sum(row.ms for row in rows):.3f}"
+
+
+def _by_time(kind_and_rows: tuple[Any, list[Row]]) -> float:
+    return -sum(row.ms for row in kind_and_rows[1])
+
+
+def _bytes(n: int) -> str:
+    return listing.bytes_text(n) if n else ""
+
+
+def _table(rows: list[Row]) -> list[str]:
+    """Equal rows as one, the slowest first."""
+    alike: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        lines = row.lines if row.kind != "view" else ""
+        alike.setdefault((row.kind, row.what, row.ops, lines, row.read, row.written), []).append(row)
+    total = sum(row.ms for row in rows)
+    out: list[tuple[str, ...]] = [
+        ("ms", "share", "times", "kind", "what", "bytes read", "bytes written", "GB/s", "host ms", "ops", "lines")
+    ]
+    for (kind, what, ops, lines, read, written), same in sorted(alike.items(), key=_by_time):
+        ms, moved = sum(row.ms for row in same), (read + written) * len(same)
+        rate = f"{moved / ms / 1e6:.1f}" if moved and ms else ""
+        share = f"{100 * ms / total:.1f}%" if total else ""
+        host_ms = f"{sum(row.host_ms for row in same):.3f}"
+        cells = (
+            f"{ms:.3f}",
+            share,
+            str(len(same)),
+            kind,
+            what,
+            _bytes(read),
+            _bytes(written),
+            rate,
+            host_ms,
+            ops,
+            lines,
+        )
+        out.append(cells)
+    return listing.table(out, "  ").splitlines()
