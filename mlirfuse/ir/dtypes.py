@@ -31,6 +31,11 @@ class DType:
         return self.kind == "f"
 
     @property
+    def is_inexact(self) -> bool:
+        """A float or complex type, as NumPy calls them."""
+        return self.kind in "fc"
+
+    @property
     def is_integer(self) -> bool:
         return self.kind in "iu"
 

@@ -10,7 +10,7 @@ from mlirfuse.core import config
 from mlirfuse.core.errors import MlirfuseError, UnsupportedError, located
 from mlirfuse.core.machine import Host, Machine
 from mlirfuse.core.pipeline_text import PipelineError, items_of
-from mlirfuse.ir.graph import Graph
+from mlirfuse.ir.graph import Graph, Op
 from mlirfuse.lowering import llvm, machines, ptx
 from mlirfuse.passes.base import PIPELINES, options, register_pipeline, run_pipeline
 from mlirfuse.schedule.program import Schedules, decide
@@ -71,15 +71,19 @@ def lower_to_segments(
     return made
 
 
-def _refuse_complex(graph: Graph) -> None:
-    """Views of complex numbers and library ops need no kernel."""
-    found = [
+def complex_kernels(graph: Graph) -> list[Op]:
+    """The ops that would make kernels compute with complex numbers. Views and library ops need no kernel."""
+    return [
         op
         for op in graph.ops
         if not op.row.view
         and op.row.kind != "library"
         and any(v.dtype is not None and v.dtype.kind == "c" for v in (*op.operands, *op.results))
     ]
+
+
+def _refuse_complex(graph: Graph) -> None:
+    found = complex_kernels(graph)
     if found:  # not a number that it is used with
         op = next((op for op in found if op.row.kind != "create"), found[0])
         problem = f"{op.name} of complex numbers is not compiled"

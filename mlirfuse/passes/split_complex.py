@@ -88,9 +88,9 @@ class _Split:
         for k, value in enumerate(graph.args):
             places.append(len(args))
             layout = graph.layouts[k] if k < len(graph.layouts) else None
-            if k in graph.scalars:
-                scalars.add(len(args))
-            if value.dtype is None or value.dtype.kind != "c" or k in graph.scalars:
+            if value.dtype is None or value.dtype.kind != "c":
+                if k in graph.scalars:
+                    scalars.add(len(args))
                 args.append(value)
                 layouts.append(layout)
                 continue
@@ -101,8 +101,10 @@ class _Split:
             for part in ("re", "im"):
                 graph.parts[len(args)] = part
                 parts.append(Value(real, value.shape, name=f"{value.name}_{part}" if value.name else None))
+                if k in graph.scalars:
+                    scalars.add(len(args))
                 args.append(parts[-1])
-                layouts.append(Layout(tuple(sz.mul(s, 2) for s in strides), align))
+                layouts.append(None if k in graph.scalars else Layout(tuple(sz.mul(s, 2) for s in strides), align))
             self.pairs[value] = parts[0], parts[1]
         graph.body.args, graph.layouts, graph.scalars = args, layouts, scalars
         return places
@@ -141,8 +143,6 @@ class _Split:
     def pair(self, value: Value) -> Pair:
         """The parts of a value; of a real one, itself and zeros."""
         if value.dtype.kind == "c":
-            if value not in self.pairs:
-                raise PassError("fusion-split-complex: a complex number passed by value is not split: pass its parts")
             return self.pairs[value]
         value = self.new.get(value, value)
         zero = self.b.constant(0, value.dtype)

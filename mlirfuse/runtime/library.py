@@ -49,6 +49,22 @@ def function(op: Op, env: dict[str, int]) -> Callable[..., list]:
     return call
 
 
+def by_numpy(function: Callable) -> Callable[..., list]:
+    """What a call in a graph runs: NumPy's ``function`` of its operands, through the host where they lie elsewhere."""
+
+    def call(*given) -> list:
+        near = next((a for a in given if arrays.framework(a) not in (None, "numpy")), None)
+        if near is not None and arrays.device_of(near) != ("cpu",):
+            _tell(getattr(function, "__name__", "a function"), arrays.framework(near))
+        hosted = [arrays.to_numpy(a) if arrays.framework(a) else a for a in given]
+        with np.errstate(all="ignore"):
+            made = function(*hosted)
+        results = [_owned(np.asarray(r), hosted) for r in (made if isinstance(made, (list, tuple)) else [made])]
+        return results if near is None else [arrays.from_numpy(r, near) for r in results]
+
+    return call
+
+
 def _attributes(op: Op, env: dict[str, int]) -> dict:
     """The attributes of ``op`` for the sizes of a call."""
     row = op.row

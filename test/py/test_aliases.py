@@ -78,7 +78,7 @@ np.nanstd(a) | np.cumsum(a) | np.cumsum(a, 0) | np.cumprod(a) | np.sort(a) | np.
 np.median(a) | np.median(a, 0) | np.take(a, [0]) | np.take(a, 0) | np.take(a, 0, 0)
 np.take_along_axis(a, np.argsort(a, 0), 0) | np.zeros_like(a) | np.ones_like(a) | np.full_like(a, 2)
 np.astype(a, a.dtype) | np.astype(a, a.dtype, copy=False) | np.add.reduce(a) | np.add.reduce(a, ())
-np.add.accumulate(a) | np.maximum.reduce(a)
+np.add.accumulate(a) | np.maximum.reduce(a) | np.angle(a) | np.iscomplex(a)
 """
 CALLS = [call.strip() for line in CALLS.strip().splitlines() for call in line.split(" | ")]
 NO_ARRAY = {

@@ -947,24 +947,6 @@ def test_what_cannot_be_traced(fn, words):
     here(error, "lambda x")
 
 
-@pytest.mark.parametrize("fn", [
-    lambda x: x * 2, lambda x: np.exp(x) + 1, lambda x: x.sum(0), lambda x: np.abs(x), lambda x: np.concatenate([x, x.T]), lambda x: x.real,
-    lambda x: np.imag(x), lambda x: x.conj(), lambda x: np.isreal(x),
-])  # fmt: skip
-def test_complex_numbers_are_not_computed_with(fn):
-    """Kernels have none; op by op it works, and views and products of NumPy's need no kernel."""
-    x = floats(3, 3) + 1j * floats(3, 3, seed=1)
-    with pytest.raises(
-        UnsupportedError,
-        match="of complex numbers is not compiled: compute with arrays of the real and the imaginary parts",
-    ) as error:
-        strict(fn)(x)
-    here(error, "lambda x")
-    with pytest.warns(UserWarning, match="of complex numbers"):
-        close(mlirfuse.jit(fn, fallback=True)(x), fn(x))
-    np.testing.assert_allclose(strict(lambda x: (x @ x).T[1:])(x), (x @ x).T[1:])
-
-
 @pytest.mark.parametrize("array", [
     np.arange(3, dtype=">f4"), np.array([1, None], object), np.array(["2020-01-01"], "M8[D]"), np.arange(3, dtype=np.longdouble), np.array(["a"]),
     np.zeros(3, [("a", "f4"), ("b", "i4")]), np.ma.masked_array(floats(3), [0, 1, 0]), np.ones((1, 2)).view(np.matrix),

@@ -31,9 +31,11 @@ from mlirfuse.frontend.numpy.trace_state import TooLong
 from mlirfuse.frontend.numpy.traced import Traced
 from mlirfuse.frontend.numpy.traced_array import TracedArray
 from mlirfuse.inspect.lowered import Lowered
+from mlirfuse.passes import pipelines
 from mlirfuse.passes.base import discover
-from mlirfuse.runtime import arrays, overlap, placement
+from mlirfuse.runtime import arrays, overlap, placement, reference
 from mlirfuse.runtime.kinds import Assumptions, Call, Kind, Kinds, OneKind, Source
+from mlirfuse.runtime.parts import Split
 from mlirfuse.runtime.signature import ArgSpec, Static, key_of
 from mlirfuse.schedule import targets
 from mlirfuse.schedule.program import Schedules
@@ -100,6 +102,31 @@ class TracedKind(Kind):
             return traced.out_tree.unflatten(out)
 
         return finish
+
+
+@dataclass(eq=False)
+class SplitTracedKind(TracedKind):
+    """A trace that computes with complex numbers, which is compiled on their parts."""
+
+    split: Split = field(kw_only=True)
+    recallable = False
+
+    def arguments(self, leaves: Sequence, env: dict[str, int]) -> list:
+        given = super().arguments(leaves, env)
+        return self.split.arguments(given, self.split.make(given, env))
+
+    def answer(self, leaves: Sequence, env: dict[str, int]) -> Any:
+        assert self.executor is not None
+        finish = self.finisher(env) or _only
+        return self.split.record(self.executor, leaves, self.leaf_of_arg, env, finish, self.own)
+
+    def reference(self, leaves: Sequence, env: dict[str, int]) -> list:
+        return reference.run(self.traced.graph, leaves, self.leaf_of_arg, env)
+
+
+def _only(results: list) -> Any:
+    (only,) = results
+    return only
 
 
 def _number(value: Any, scalar: type | None) -> Any:
@@ -225,8 +252,13 @@ class Entry(Source):
         for k, captured in zip(captured_at, traced.captured):
             call.specs[k] = arrays.describe(captured.array)
         statics = [(k, spec.value) for k, spec in enumerate(specs) if isinstance(spec, Static)]
-        return TracedKind(
-            traced.graph,
+        graph = traced.graph
+        kind: Callable[..., TracedKind] = TracedKind
+        if pipelines.complex_kernels(graph):
+            graph = graph.copy()
+            kind = functools.partial(SplitTracedKind, split=Split(graph))
+        return kind(
+            graph,
             [*traced.arg_leaves, *captured_at],
             Assumptions(
                 traced.symbols,
@@ -468,7 +500,8 @@ class LoweredFunction(Lowered):
     """A call of a jitted function on its way down: see :mod:`mlirfuse.inspect.lowered`."""
 
     def __init__(self, entry: Entry, kind: TracedKind, call: Call):
-        super().__init__(entry.name, kind, call.leaves, kind.env(call), entry.target(call.leaves))
+        env = kind.env(call)
+        super().__init__(entry.name, kind, kind.arguments(call.leaves, env), env, entry.target(call.leaves))
         self._entry, self._call = entry, call
 
     def compile(self) -> CompiledFunction:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mlirfuse.core.errors import TraceError, UnsupportedError
+from mlirfuse.core.errors import TraceError
 from mlirfuse.frontend.numpy.promotion import dtype_of, int_range, kind_of
 from mlirfuse.frontend.numpy.source import fail
 from mlirfuse.frontend.numpy.symint import SymInt
@@ -44,7 +44,7 @@ def operand(t, x):
                 "function's own trace",
             )
         return x
-    if x.__class__ in (int, float, bool, SymInt) or isinstance(x, np.generic):
+    if x.__class__ in (int, float, complex, bool, SymInt) or isinstance(x, np.generic):
         return x
     if isinstance(x, np.ndarray) and x.ndim == 0:
         return x[()]
@@ -59,10 +59,7 @@ def operand(t, x):
     if isinstance(x, float):
         return float(x)
     if isinstance(x, complex):
-        fail(
-            UnsupportedError,
-            "complex numbers are not supported in elementwise functions: compute the real and the imaginary part",
-        )
+        return complex(x)
     fail(TraceError, f"a {type(x).__name__} cannot be used with a traced array: pass an array or a number")
 
 

@@ -85,7 +85,7 @@ def scalar_operator(function, *inputs):
     return TracedScalar(t, value, kind, lambda: function(*[concrete(x) for x in operands]))
 
 
-_PROTOTYPES = {int: 1, float: 1.0, bool: True}
+_PROTOTYPES = {int: 1, float: 1.0, complex: 1j, bool: True}
 
 
 def _weak_kind(x) -> type | None:
@@ -126,7 +126,7 @@ def _binary_method(ufunc, function, reflected: bool):
     return method
 
 
-_PLAIN = {int, float, bool, SymInt}
+_PLAIN = {int, float, complex, bool, SymInt}
 
 
 def _comparison_method(ufunc, function):

@@ -15,7 +15,7 @@ from mlirfuse.ir.dtypes import DType
 
 
 def kind_of(x):
-    """What NumPy's promotion knows of an operand: a dtype, or int or float for a Python number."""
+    """What NumPy's promotion knows of an operand: a dtype, or int, float or complex for a Python number."""
     if isinstance(x, TracedArray):
         weak = x._weak
         if weak is None or weak is bool:
@@ -78,11 +78,11 @@ def loop_types(ufunc, kinds: tuple) -> tuple[DType, ...]:
 
 @_bfloat16_as_half
 def _result_type(kinds: tuple) -> tuple[DType]:
-    return (dt.of(np.result_type(*[{int: 0, float: 0.0}.get(k, k) for k in kinds])),)
+    return (dt.of(np.result_type(*[{int: 0, float: 0.0, complex: 0j}.get(k, k) for k in kinds])),)
 
 
 def result_type_of(kinds: tuple) -> DType:
-    """NumPy's common type of dtypes and of int and float for Python numbers."""
+    """NumPy's common type of dtypes and of int, float and complex for Python numbers."""
     try:
         return _result_type(kinds)[0]
     except TypeError as error:

@@ -24,6 +24,7 @@ from mlirfuse.frontend.numpy.made import creation_stand_in
 from mlirfuse.frontend.numpy.registry import CREATION
 from mlirfuse.frontend.numpy.source import is_internal
 from mlirfuse.frontend.numpy.trace_state import current
+from mlirfuse.frontend.numpy.traced_array import TracedArray
 
 _LIBRARIES = tuple(
     {path for key, path in sysconfig.get_paths().items() if key in ("stdlib", "platstdlib", "purelib", "platlib")}
@@ -73,6 +74,7 @@ class StandIns:
         self.builtins = dict(vars(builtins)) | {
             name: _Acting(name) for name in ("print", "open", "input", "breakpoint")
         }
+        self.builtins["len"] = _len
         self.builtins["__import__"] = lambda *args, **kwargs: self.of(builtins.__import__(*args, **kwargs))
 
     def of(self, value):
@@ -160,6 +162,11 @@ class StandIns:
                 if content is not _EMPTY:
                     return "a variable of an enclosing function"
         return None
+
+
+def _len(x):
+    """``len``, of a traced array a size."""
+    return x.shape[0] if isinstance(x, TracedArray) and x.ndim else len(x)
 
 
 def as_traced(fn):

@@ -14,6 +14,9 @@ HANDLED: dict = {}  # NumPy function -> ours
 UFUNCS: dict = {}  # ufunc -> (trace, values, input dtypes, output dtypes) -> value or values
 
 
+COMPLEX: dict = {}  # the same, where the operands are complex and it is not the op's row that does it
+
+
 CREATION: dict = {}  # NumPy function that makes an array -> ours, which may take extents of traced arrays
 METHODS: dict = {}  # (ufunc, its method) -> ours: np.add.reduce …
 
@@ -42,12 +45,12 @@ def creates(numpy_function):
     return mark
 
 
-def lowers(*ufuncs):
-    """Decorator: the function says how these ufuncs become ops."""
+def lowers(*ufuncs, rules=UFUNCS):
+    """Decorator: the function says how these ufuncs become ops; ``rules``: :data:`COMPLEX` for complex operands."""
 
     def mark(function):
         for f in ufuncs:
-            UFUNCS[f] = function
+            rules[f] = function
         return function
 
     return mark

@@ -65,7 +65,7 @@ def _square(t, values, ins, outs):
 
 @lowers(np.reciprocal)
 def _reciprocal(t, values, ins, outs):
-    if ins[0].is_float:
+    if ins[0].is_inexact:
         return t.emit("reciprocal", values[0])
     return t.emit("trunc_div", t.builder.constant(1, ins[0]), values[0])
 

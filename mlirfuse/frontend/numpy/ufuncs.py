@@ -12,7 +12,7 @@ from mlirfuse.frontend.numpy.broadcasting import aligned, broadcast_value
 from mlirfuse.frontend.numpy.made import MadeArray, as_made, with_known
 from mlirfuse.frontend.numpy.operands import asarray, concrete, fresh, operand, trace_of, value_of, wrap
 from mlirfuse.frontend.numpy.promotion import dtype_of, int_range, kind_of, resolve
-from mlirfuse.frontend.numpy.registry import UFUNCS, suggestion
+from mlirfuse.frontend.numpy.registry import COMPLEX, UFUNCS, suggestion
 from mlirfuse.frontend.numpy.source import fail
 from mlirfuse.frontend.numpy.traced_array import TracedArray
 from mlirfuse.frontend.numpy.traced_scalar import TracedScalar
@@ -46,7 +46,7 @@ def call_ufunc(ufunc, inputs, kwargs=None):
                 fail(
                     UnsupportedError, f"{ufunc.__name__}: the argument '{key}' is not supported in a compiled function"
                 )
-    lower = UFUNCS.get(ufunc)
+    lower = UFUNCS.get(ufunc) or COMPLEX.get(ufunc)
     if lower is None:
         fail(
             UnsupportedError,
@@ -76,6 +76,8 @@ def call_ufunc(ufunc, inputs, kwargs=None):
         for k, kind in enumerate(map(kind_of, operands)):
             if not np.can_cast(_NARROWEST.get(kind, kind), ins[0].numpy, "same_kind"):
                 _check_cast(np.dtype(kind), ins[0].numpy, f"ufunc '{ufunc.__name__}' input {k}")
+    if ins[0].kind == "c":
+        lower = COMPLEX.get(ufunc, lower)
     made = lower(t, [value_of(t, x, d) for x, d in zip(operands, ins)], ins, outs)
     values = made if isinstance(made, tuple) else (made,)
     if out is not None or where_ is not True:
@@ -201,21 +203,26 @@ def _power(t, operands):
         (dtype, _, _) = resolve(np.power, (base, exponent))
     else:
         return None
-    if exponent == 0.5 and dtype in (dt.f32, dt.f64):  # as NumPy has it, down to -0.0 and -inf
+    if exponent == 0.5 and dtype.is_inexact and dtype is not dt.f16:  # as NumPy has it, down to -0.0 and -inf
         return wrap(t, t.emit("sqrt", value_of(t, base, dtype)))
     if dtype.is_integer and exponent < 0:
         fail(ValueError, "Integers to negative integer powers are not allowed.")
-    if exponent == -1 and dtype.is_float:
+    if exponent == -1 and dtype.is_inexact:
         return wrap(t, t.emit("reciprocal", value_of(t, base, dtype)))
-    if exponent not in (1, 2, 3, 4) and not (dtype.is_integer and 0 < exponent <= 64):
+    exact = dtype.is_integer and 0 < exponent <= 64
+    if dtype.kind == "c" and exponent in range(-99, 100) and exponent != 0:  # so does NumPy
+        exact = True
+    if exponent not in (1, 2, 3, 4) and not exact:
         return None
     value = value_of(t, base, dtype)
     result: Any = None
-    square, left = value, int(exponent)
+    square, left = value, abs(int(exponent))
     while left:
         if left & 1:
             result = square if result is None else t.emit("mul", result, square)
         left >>= 1
         if left:
             square = t.emit("mul", square, square)
+    if exponent in range(-99, 0):
+        return wrap(t, t.emit("reciprocal", result))
     return wrap(t, fresh(t, result) if result is value else result)

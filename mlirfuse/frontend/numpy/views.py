@@ -177,6 +177,23 @@ class Diagonal:
         return fail(ValueError, "assignment destination is read-only: NumPy gives a read-only view of a diagonal")
 
 
+@dataclass(frozen=True)
+class Part:
+    """The real or the imaginary parts ("real", "imag") of complex elements."""
+
+    name: str
+
+    def out(self, shape) -> tuple[Size, ...]:
+        return shape
+
+    def read(self, t, x: Value) -> Value:
+        return t.emit(self.name, x)
+
+    def write(self, t, base: Value, new: Value) -> Value:
+        parts = (new, t.emit("imag", base)) if self.name == "real" else (t.emit("real", base), new)
+        return t.emit("complex", *parts)
+
+
 def keeps_order(step, shape) -> bool:
     """Whether a row-major array without gaps, of this shape, is one still after the step. (Sizes that are not known
     count as above 1.)"""

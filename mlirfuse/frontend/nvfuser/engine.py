@@ -14,14 +14,14 @@ from typing import Any
 from mlirfuse.core import config, settings
 from mlirfuse.core.errors import UnsupportedError
 from mlirfuse.frontend.nvfuser.inputs import detached, flatten, wrong_number
-from mlirfuse.frontend.nvfuser.parts import Split, is_split
 from mlirfuse.frontend.nvfuser.program import Program, Runner
 from mlirfuse.frontend.nvfuser.reference import run_reference
 from mlirfuse.frontend.nvfuser.replay import Planned, environment
 from mlirfuse.frontend.nvfuser.values import Bindings, Tensor
 from mlirfuse.inspect.lowered import Lowered
 from mlirfuse.runtime import arrays, placement
-from mlirfuse.runtime.kinds import Call, Kind, Kinds, Source, once
+from mlirfuse.runtime.kinds import Call, Kind, Kinds, Source
+from mlirfuse.runtime.parts import Split, is_split
 from mlirfuse.schedule import targets
 
 
@@ -57,7 +57,7 @@ class BoundKind(Kind):
 @dataclass(eq=False)
 class SplitKind(BoundKind):
     """A graph with complex tensors or floats of a byte, made into one of real tensors; see
-    :mod:`mlirfuse.frontend.nvfuser.parts`."""
+    :mod:`mlirfuse.runtime.parts`."""
 
     split: Split = field(kw_only=True)
 
@@ -66,11 +66,7 @@ class SplitKind(BoundKind):
 
     def answer(self, leaves: Sequence, env: dict[str, int]) -> Any:
         assert self.executor is not None
-        made, results = self.split.make(leaves, env), []
-        if self.graph.returns:
-            given = self.split.arguments(leaves, made)
-            results = once(self.executor.record(given, list(range(len(given))), env, list), given)
-        return self.planned.collect(self.split.results_of(leaves, made, results))
+        return self.split.record(self.executor, leaves, self.leaf_of_arg, env, self.finisher(env))
 
 
 class DefinitionSource(Source):

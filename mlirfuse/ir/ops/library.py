@@ -10,7 +10,7 @@ import numpy as np
 from mlirfuse.core.errors import ShapeError, UnsupportedError
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
-from mlirfuse.ir.ops.registry import ALL_TYPES, ANY, FLOAT, NUMBER, axis_of, broadcast_shapes, row, same_shape
+from mlirfuse.ir.ops.registry import ALL_TYPES, ANY, COMPLEX, FLOAT, NUMBER, axis_of, broadcast_shapes, row, same_shape
 
 
 def _along_axis(shapes, attrs):
@@ -143,10 +143,10 @@ def _index_put_accumulate_ref(x, indices, values):
 
 
 for _name, _doc, _function, _takes in (
-    ("cumsum", "running sums along axis", np.cumsum, NUMBER),
-    ("cumprod", "running products along axis", np.cumprod, NUMBER),
-    ("cummax", "running maxima along axis; NaN from the first NaN on", np.maximum.accumulate, ANY),
-    ("cummin", "running minima along axis; NaN from the first NaN on", np.minimum.accumulate, ANY),
+    ("cumsum", "running sums along axis", np.cumsum, NUMBER + COMPLEX),
+    ("cumprod", "running products along axis", np.cumprod, NUMBER + COMPLEX),
+    ("cummax", "running maxima along axis; NaN from the first NaN on", np.maximum.accumulate, ANY + COMPLEX),
+    ("cummin", "running minima along axis; NaN from the first NaN on", np.minimum.accumulate, ANY + COMPLEX),
 ):
     row(
         _name,
@@ -164,6 +164,7 @@ row(
     "library",
     "x",
     "the positions that sort along axis; stable; NaN counts as the largest",
+    takes=ANY + COMPLEX,
     result="i64",
     attrs={"axis": ..., "descending": False},
     infer=_along_axis,
@@ -187,7 +188,7 @@ row(
     "library",
     "x indices values",
     "x with values[k] added to row indices[k]",
-    takes=NUMBER,
+    takes=NUMBER + COMPLEX,
     infer=same_shape,
     ref=_index_put_accumulate_ref,
     operand_dtypes=_scattered_dtypes,

@@ -7,7 +7,7 @@ arrays, numbers, and arrays from outside the trace, and give traced arrays. Name
 Importing this package enters all of them in the registry, and gives traced arrays their operators and methods.
 """
 
-from mlirfuse.frontend.numpy import operators, protocols, torch_functions, ufunc_rules
+from mlirfuse.frontend.numpy import complex_rules, operators, protocols, torch_functions, ufunc_rules
 from mlirfuse.frontend.numpy.functions import (
     comparing,
     creation,
@@ -30,6 +30,7 @@ from mlirfuse.frontend.numpy.functions import (
 
 __all__ = [
     "comparing",
+    "complex_rules",
     "creation",
     "diagonals",
     "differences",

@@ -16,7 +16,7 @@ def isclose(a, b, rtol=1e-05, atol=1e-08, equal_nan=False):
     t = trace_of(a, b, rtol, atol)
     x, y = asarray(a) if contains_traced(a) else operand(t, a), asarray(b) if contains_traced(b) else operand(t, b)
     y = asarray(y)
-    y = y if y._value.dtype.is_float else asarray(y, np.float64)
+    y = y if y._value.dtype.is_inexact else asarray(y, np.float64)
     close = (call_ufunc(np.absolute, (x - y,)) <= atol + rtol * call_ufunc(np.absolute, (y,))) & call_ufunc(
         np.isfinite, (y,)
     ) | (x == y)
@@ -36,6 +36,6 @@ def array_equal(a1, a2, equal_nan=False):
     if a.ndim != b.ndim or any(n != m for n, m in zip(a.shape, b.shape)):
         return False
     same = a == b
-    if equal_nan and a._value.dtype.is_float and b._value.dtype.is_float:
+    if equal_nan and a._value.dtype.is_inexact and b._value.dtype.is_inexact:
         same = same | (isnan_(a) & isnan_(b))
     return all_(same)

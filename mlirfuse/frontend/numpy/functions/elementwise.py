@@ -15,9 +15,9 @@ from mlirfuse.frontend.numpy.promotion import dtype_of, int_range, kind_of, reso
 from mlirfuse.frontend.numpy.registry import implements
 from mlirfuse.frontend.numpy.source import fail
 from mlirfuse.frontend.numpy.traced_array import TracedArray
-from mlirfuse.frontend.numpy.traced_scalar import LeafScalar
+from mlirfuse.frontend.numpy.traced_scalar import LeafScalar, TracedScalar
 from mlirfuse.frontend.numpy.ufuncs import call_ufunc, into_out, store
-from mlirfuse.frontend.numpy.views import ReadOnly
+from mlirfuse.frontend.numpy.views import Part, ReadOnly
 from mlirfuse.ir import dtypes as dt
 
 
@@ -93,7 +93,10 @@ def round(a, decimals=0, out=None):
         half = asarray(call_ufunc(np.rint, (asarray(x, np.float64) / unit,)) * unit, x.dtype)
         return into_out(half, out, "round", True)
     if decimals == 0:
-        return into_out(wrap(t, t.emit("round", x.value)), out, "round", True)
+        return into_out(call_ufunc(np.rint, (x,)), out, "round", True)
+    if iscomplexobj(x):  # each part by itself is what the product with a real number gives
+        parts = [round(part, decimals).value for part in (real(x), imag(x))]
+        return into_out(wrap(t, t.emit("complex", *parts)), out, "round", True)
     unit = t.builder.constant(10.0 ** abs(decimals), to)
     first, second = ("mul", "div") if decimals > 0 else ("div", "mul")
     return into_out(wrap(t, t.emit(second, t.emit("round", t.emit(first, x.value, unit)), unit)), out, "round", True)
@@ -126,17 +129,25 @@ def isreal(x):
     return wrap(x._trace, x._trace.emit("isreal", x.value))
 
 
+def _part(x, name: str):
+    """The real or the imaginary parts of a complex array, a view; of a number, a number."""
+    if isinstance(x, TracedScalar):
+        kind = float if x._weak is complex else None
+        return TracedScalar(x._trace, x._trace.emit(name, x.value), kind, lambda: getattr(x.concrete(), name))
+    return wrap(x._trace, x._trace.emit(name, x.value)) if x._scalar else x.step(Part(name))
+
+
 @implements(np.real)
 def real(val):
     x = asarray(val)
-    return wrap(x._trace, x._trace.emit("real", x.value)) if iscomplexobj(x) else x
+    return _part(x, "real") if iscomplexobj(x) else x
 
 
 @implements(np.imag)
 def imag(val):
     x = asarray(val)
     if iscomplexobj(x):
-        return wrap(x._trace, x._trace.emit("imag", x.value))
+        return _part(x, "imag")
     zeros = zeros_like(x)
     return wrap(x._trace, zeros.value) if x._scalar else zeros.step(ReadOnly())
 
@@ -144,6 +155,21 @@ def imag(val):
 @implements(np.iscomplexobj)
 def iscomplexobj(x):
     return asarray(x)._value.dtype.kind == "c"
+
+
+@implements(np.iscomplex)
+def iscomplex(x):
+    return call_ufunc(np.logical_not, (isreal(x),))
+
+
+@implements(np.angle)
+def angle(z, deg=False):
+    x = asarray(z)
+    if not x._value.dtype.is_inexact:
+        x = asarray(x, np.float64)
+    parts = (imag(x), real(x)) if iscomplexobj(x) else (zeros_like(x), x)
+    result = call_ufunc(np.arctan2, parts)
+    return result * x.dtype.type(180 / np.pi).real if deg else result
 
 
 @implements(np.isrealobj)
@@ -154,6 +180,12 @@ def isrealobj(x):
 @implements(np.nan_to_num)
 def nan_to_num(x, copy=True, nan=0.0, posinf=None, neginf=None):
     x = asarray(x)
+    if iscomplexobj(x):
+        parts = [nan_to_num(part, True, nan, posinf, neginf).value for part in (real(x), imag(x))]
+        made = x._trace.emit("complex", *parts)
+        if not copy:
+            store(x._trace, x, made, "nan_to_num")
+        return wrap(x._trace, made) if copy or not x.ndim else x
     if not x._value.dtype.is_float:
         return wrap(x._trace, fresh(x._trace, x.value)) if copy or not x.ndim else x
     info = ml_dtypes.finfo(x.dtype)
@@ -170,7 +202,7 @@ def nan_to_num(x, copy=True, nan=0.0, posinf=None, neginf=None):
 @implements(np.sinc)
 def sinc(x):
     x = asarray(x)
-    x = x if x._value.dtype.is_float else asarray(x, np.float64)
+    x = x if x._value.dtype.is_inexact else asarray(x, np.float64)
     y = np.pi * x
     return chosen(x == 0, x.dtype.type(1), call_ufunc(np.sin, (y,)) / y)
 

@@ -18,6 +18,7 @@ from mlirfuse.frontend.numpy.operands import fresh
 from mlirfuse.frontend.numpy.promotion import dtype_of
 from mlirfuse.frontend.numpy.source import fail
 from mlirfuse.frontend.numpy.traced_array import TracedArray
+from mlirfuse.frontend.numpy.traced_scalar import TracedScalar
 from mlirfuse.frontend.numpy.ufuncs import call_ufunc
 
 
@@ -63,15 +64,31 @@ TracedArray.T = property(lambda self: transpose(self))
 TracedArray.mT = property(lambda self: matrix_transpose(self))
 
 
-TracedArray.real = property(real)
+def _set_part(name: str):
+    def write(self, value):
+        if name == "imag" and self._value.dtype.kind != "c":
+            fail(TypeError, "array does not have imaginary part to set")
+        setitem(getattr(self, name), Ellipsis, value)
+
+    return write
 
 
-TracedArray.imag = property(imag)
+TracedArray.real = property(real, _set_part("real"))
 
 
-TracedArray.conj = TracedArray.conjugate = lambda self: (
-    call_ufunc(np.conjugate, (self,)) if self._value.dtype.kind == "c" else self
-)
+TracedArray.imag = property(imag, _set_part("imag"))
+
+
+@_method("conjugate")
+def _conjugate(self):
+    if isinstance(self, TracedScalar) and self._weak is complex:
+        return TracedScalar(
+            self._trace, self._trace.emit("conj", self.value), complex, lambda: self.concrete().conjugate()
+        )
+    return call_ufunc(np.conjugate, (self,)) if self._value.dtype.kind == "c" else self
+
+
+TracedArray.conj = _conjugate
 
 
 TracedArray.__copy__ = lambda self: copy(self)

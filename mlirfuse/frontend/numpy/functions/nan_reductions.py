@@ -12,7 +12,7 @@ from mlirfuse.frontend.numpy.ufuncs import call_ufunc, into_out
 
 
 def _nan_aware(x, neutral):
-    return chosen(isnan_(x), x.dtype.type(neutral), x) if x._value.dtype.is_float else x
+    return chosen(isnan_(x), x.dtype.type(neutral), x) if x._value.dtype.is_inexact else x
 
 
 @implements(np.nansum)
@@ -28,7 +28,7 @@ def nanprod(a, axis=None, dtype=None, out=None, keepdims=False, initial=np._NoVa
 @implements(np.nanmax)
 def nanmax(a, axis=None, out=None, keepdims=False):
     x = asarray(a)
-    if not x._value.dtype.is_float:
+    if not x._value.dtype.is_inexact:
         return max(x, axis, out, keepdims)
     nans = isnan_(x)
     result = max(chosen(nans, x.dtype.type(-np.inf), x), axis, keepdims=keepdims)
@@ -38,7 +38,7 @@ def nanmax(a, axis=None, out=None, keepdims=False):
 @implements(np.nanmin)
 def nanmin(a, axis=None, out=None, keepdims=False):
     x = asarray(a)
-    if not x._value.dtype.is_float:
+    if not x._value.dtype.is_inexact:
         return min(x, axis, out, keepdims)
     nans = isnan_(x)
     result = min(chosen(nans, x.dtype.type(np.inf), x), axis, keepdims=keepdims)

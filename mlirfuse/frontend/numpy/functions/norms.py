@@ -14,18 +14,23 @@ from mlirfuse.frontend.numpy.source import fail
 from mlirfuse.frontend.numpy.ufuncs import call_ufunc
 
 
+def _squares(x):
+    """The squares of the magnitudes."""
+    return x.real * x.real + x.imag * x.imag if x._value.dtype.kind == "c" else x * x
+
+
 @implements(np.linalg.norm)
 def norm(x, ord=None, axis=None, keepdims=False):
     x = asarray(x)
-    x = x if x._value.dtype.is_float else asarray(x, np.float64)
+    x = x if x._value.dtype.is_inexact else asarray(x, np.float64)
     if axis is None and (ord is None or (x.ndim == 1 and ord == 2) or (x.ndim == 2 and ord in ("f", "fro"))):
-        return call_ufunc(np.sqrt, (sum(x * x, None, keepdims=keepdims),))
+        return call_ufunc(np.sqrt, (sum(_squares(x), None, keepdims=keepdims),))
     axes = tuple(range(x.ndim)) if axis is None else axes_of(axis, x.ndim)
     ord = concrete(ord)
     magnitude = call_ufunc(np.absolute, (x,))
     if len(axes) == 1:
         if ord is None or ord == 2:
-            return call_ufunc(np.sqrt, (sum(x * x, axes, keepdims=keepdims),))
+            return call_ufunc(np.sqrt, (sum(_squares(x), axes, keepdims=keepdims),))
         if isinstance(ord, str):
             fail(ValueError, f"Invalid norm order '{ord}' for vectors")
         if ord == np.inf:
@@ -33,13 +38,13 @@ def norm(x, ord=None, axis=None, keepdims=False):
         if ord == -np.inf:
             return min(magnitude, axes, keepdims=keepdims)
         if ord == 0:
-            return sum(asarray(x != 0, x.dtype), axes, keepdims=keepdims)
+            return sum(asarray(x != 0, x._value.dtype.real), axes, keepdims=keepdims)
         if ord == 1:
             return sum(magnitude, axes, keepdims=keepdims)
         return sum(magnitude**ord, axes, keepdims=keepdims) ** (1.0 / ord)
     if len(axes) == 2:
         if ord in (None, "f", "fro"):
-            return call_ufunc(np.sqrt, (sum(x * x, axes, keepdims=keepdims),))
+            return call_ufunc(np.sqrt, (sum(_squares(x), axes, keepdims=keepdims),))
         rows, columns = axes
         choose = {
             np.inf: (max, columns, rows),

@@ -35,7 +35,8 @@ def dot(a, b, out=None):
 
 @implements(np.vdot)
 def vdot(a, b, /):
-    return dot(reshape(a, -1), reshape(b, -1))
+    x = asarray(a)
+    return dot(reshape(x.conj(), -1), reshape(b, -1))
 
 
 @implements(np.inner)
@@ -143,7 +144,7 @@ def _as_matrices(x, labels: str, batch, rows, columns) -> TracedArray:
 
 @implements(np.linalg.vecdot)
 def vecdot(x1, x2, /, *, axis=-1):
-    product = asarray(x1) * asarray(x2)
+    product = asarray(x1).conj() * asarray(x2)
     return reduce_axes(product, "any" if product._value.dtype is dt.bool_ else "sum", operator.index(axis))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 
 import numpy as np
@@ -21,6 +22,7 @@ from mlirfuse.frontend.numpy.ufuncs import call_ufunc, into_out
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.dtypes import DType
+from mlirfuse.runtime import library
 
 _NO_UFUNCS = {"mean", "var", "std"}  # which refuse an axis of an array of rank 0
 
@@ -31,6 +33,22 @@ def reduce_axes(x, row: str, axis=None, keepdims=False, to: DType | None = None,
     keepdims = False if keepdims is np._NoValue else bool(keepdims)
     value = value_of(t, x, to or x._value.dtype)
     return wrap(t, t.emit(row, value, axes=axes, keepdims=keepdims, **attrs))
+
+
+def _by_library(name: str, function, x, axis, keepdims, to: DType) -> TracedArray:
+    """A reduction by NumPy's ``function``, of elements that no kernel reduces: products and extrema of complex ones."""
+    t = x._trace
+    axes = reduced_axes(axis, x.ndim)
+    keepdims = False if keepdims is np._NoValue else bool(keepdims)
+    value = value_of(t, x, to) if to.kind == "c" else x.value
+    shape = tuple(
+        1 if axes is None or k in axes else n
+        for k, n in enumerate(t.shape(value))
+        if keepdims or not (axes is None or k in axes)
+    )
+    over = axes if axes is None or len(axes) != 1 else axes[0]
+    call = library.by_numpy(functools.partial(function, axis=over, keepdims=keepdims))
+    return wrap(t, t.emit("call", value, callee=f"np.{name}", dtypes=(to,), shapes=(shape,), function=call))
 
 
 def accumulation_type(x, dtype, out=None) -> DType:
@@ -75,7 +93,11 @@ def sum(a, axis=None, dtype=None, out=None, keepdims=False, initial=np._NoValue,
 def prod(a, axis=None, dtype=None, out=None, keepdims=False, initial=np._NoValue, where=True):
     x = asarray(a)
     to = accumulation_type(x, dtype, out)
-    result = reduce_axes(_selected(x, where, 1, to), "all" if to is dt.bool_ else "prod", axis, keepdims, to)
+    x = _selected(x, where, 1, to)
+    if to.kind == "c":
+        result = _by_library("prod", np.prod, x, axis, keepdims, to)
+    else:
+        result = reduce_axes(x, "all" if to is dt.bool_ else "prod", axis, keepdims, to)
     return into_out(_with_initial(result, initial, np.multiply), out, "prod")
 
 
@@ -100,7 +122,11 @@ def _extreme(name: str, row: str, ufunc, a, axis, out, keepdims, initial, where_
             if keepdims or not (axes is None or k in axes)
         ]
         return into_out(full(tuple(shape), initial, x.dtype), out, name)
-    return into_out(_with_initial(reduce_axes(x, row, axis, keepdims), initial, ufunc), out, name)
+    if x._value.dtype.kind == "c":
+        result = _by_library(name, getattr(np, name), x, axis, keepdims, x._value.dtype)
+    else:
+        result = reduce_axes(x, row, axis, keepdims)
+    return into_out(_with_initial(result, initial, ufunc), out, name)
 
 
 @implements(np.max, np.amax)
@@ -113,15 +139,21 @@ def min(a, axis=None, out=None, keepdims=False, initial=np._NoValue, where=True)
     return _extreme("min", "min", np.minimum, a, axis, out, keepdims, initial, where)
 
 
+def _truth(a) -> TracedArray:
+    """An array of which rows can ask whether its elements are 0."""
+    x = asarray(a)
+    return asarray(x, bool) if x._value.dtype.kind == "c" else x
+
+
 @implements(np.any)
 def any_(a, axis=None, out=None, keepdims=False, where=True):
-    x = asarray(a)
+    x = _truth(a)
     return into_out(reduce_axes(_selected(x, where, 0, x._value.dtype), "any", axis, keepdims), out, "any")
 
 
 @implements(np.all)
 def all_(a, axis=None, out=None, keepdims=False, where=True):
-    x = asarray(a)
+    x = _truth(a)
     return into_out(reduce_axes(_selected(x, where, 1, x._value.dtype), "all", axis, keepdims), out, "all")
 
 
@@ -129,10 +161,10 @@ def float_type(x, dtype=None) -> DType:
     """The type that NumPy takes means in."""
     if dtype is not None:
         found = dtype_of(dtype)
-        if not found.is_float:
+        if not found.is_inexact:
             fail(UnsupportedError, f"a mean or variance in dtype {found}: use a float dtype")
         return found
-    return x._value.dtype if x._value.dtype.is_float else dt.f64
+    return x._value.dtype if x._value.dtype.is_inexact else dt.f64
 
 
 def warn_of_nothing(x, axes) -> None:
@@ -147,13 +179,18 @@ def mean(a, axis=None, dtype=None, out=None, keepdims=False, where=True):
     to = float_type(
         x,
         out.dtype
-        if dtype is None and isinstance(out, TracedArray) and x._value.dtype.is_float and out._value.dtype.is_float
+        if dtype is None and isinstance(out, TracedArray) and x._value.dtype.is_inexact and out._value.dtype.is_inexact
         else dtype,
     )
     if where is not True and where is not np._NoValue:
         count = sum(broadcast_to(asarray(where, bool), x.shape), axis, to, keepdims=keepdims)
         return into_out(sum(x, axis, to, keepdims=keepdims, where=where) / count, out, "mean")
-    result = reduce_axes(x, "mean", axis, keepdims, to)
+    if to.kind == "c":
+        axes = axes_of(axis, x.ndim)
+        count = sz.product(n for k, n in enumerate(x._value.shape) if axes is None or k in axes)
+        result = sum(x, axis, to, keepdims=keepdims) / asarray(x._trace.sym(count), to.real)
+    else:
+        result = reduce_axes(x, "mean", axis, keepdims, to)
     warn_of_nothing(x, axes_of(axis, x.ndim))
     return into_out(result, out, "mean")
 
@@ -164,6 +201,14 @@ def _variance(row: str, a, axis, dtype, out, ddof, keepdims, where_, mean_, corr
         ddof = correction
     x = asarray(a)
     ddof = concrete(ddof)
+    if x._value.dtype.kind == "c":
+        deviation = x - mean(x, axis, dtype, keepdims=True)
+        squares = deviation.real * deviation.real + deviation.imag * deviation.imag
+        axes = axes_of(axis, x.ndim)
+        count = sz.product(n for k, n in enumerate(x._value.shape) if axes is None or k in axes)
+        left = call_ufunc(np.maximum, (x._trace.sym(count) - ddof, 0))
+        result = sum(squares, axis, keepdims=keepdims) / asarray(left, squares.dtype)
+        return into_out(call_ufunc(np.sqrt, (result,)) if row == "std" else result, out, row)
     return into_out(reduce_axes(x, row, axis, keepdims, float_type(x, dtype), correction=ddof), out, row)
 
 
@@ -187,6 +232,8 @@ def _argument(row: str, a, axis, out, keepdims):
     axes = reduced_axes(axis, x.ndim)
     if any(n == 0 for k, n in enumerate(x._trace.shape(x._value)) if axes is None or k in axes):
         fail(ValueError, f"attempt to get {row} of an empty sequence")
+    if x._value.dtype.kind == "c":
+        return into_out(_by_library(row, getattr(np, row), x, axis if x.ndim else None, keepdims, dt.i64), out, row)
     return into_out(reduce_axes(x, row, axis if x.ndim else None, keepdims), out, row)
 
 
@@ -223,7 +270,7 @@ def average(a, axis=None, weights=None, returned=False, *, keepdims=False):
         count = t.sym(sz.product(n for k, n in enumerate(x._value.shape) if axes is None or k in axes))
         return result, full_like(result, count)
     w = asarray(weights)
-    kinds = (x.dtype, w.dtype) + ((np.dtype("f8"),) if not x._value.dtype.is_float else ())
+    kinds = (x.dtype, w.dtype) + ((np.dtype("f8"),) if not x._value.dtype.is_inexact else ())
     to = result_type_of(kinds)
     if w.ndim != x.ndim or w.shape != x.shape:
         if axis is None:

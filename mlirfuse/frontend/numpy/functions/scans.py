@@ -92,7 +92,7 @@ def median(a, axis=None, out=None, overwrite_input=False, keepdims=False):
     ordered = sort(flat, -1)
     n = ordered.shape[-1]
     middle = mean(ordered[..., (n - 1) // 2 : n // 2 + 1], -1)
-    if x._value.dtype.is_float:
+    if x._value.dtype.is_inexact:
         middle = chosen(isnan_(ordered[..., -1]), middle.dtype.type(np.nan), middle)
     if keepdims:
         middle = reshape(middle, tuple(1 if k in axes else m for k, m in enumerate(x.shape)))

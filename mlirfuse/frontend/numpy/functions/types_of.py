@@ -26,7 +26,7 @@ def result_type(*arrays_and_dtypes):
 
 @implements(np.common_type)
 def common_type(*arrays):
-    kinds = tuple(asarray(a).dtype if asarray(a)._value.dtype.is_float else np.dtype("f8") for a in arrays)
+    kinds = tuple(asarray(a).dtype if asarray(a)._value.dtype.is_inexact else np.dtype("f8") for a in arrays)
     return result_type_of(kinds).numpy.type
 
 

@@ -1,5 +1,5 @@
-"""Definitions with tensors that no kernel computes with as they are: complex ones, compiled as real ones on the parts,
-which lie in memory by turns; and floats of a byte, compiled as bytes.
+"""Graphs with tensors that no kernel computes with as they are: complex ones, compiled as real ones on the parts, which
+lie in memory by turns; and floats of a byte, compiled as bytes.
 
 What is compiled takes each complex argument as two real views of its memory, and writes each complex result through two
 views of a tensor that is made here. Floats of a byte are seen as bytes.
@@ -13,17 +13,20 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from mlirfuse import _native
 from mlirfuse.core.errors import UnsupportedError
 from mlirfuse.ir import ops as table
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.builder import Builder
 from mlirfuse.ir.dtypes import DType
-from mlirfuse.ir.graph import Graph, Layout, Value
+from mlirfuse.ir.graph import Graph, Layout, Op, Value
 from mlirfuse.passes import pipelines
 from mlirfuse.passes.base import run_pipeline
 from mlirfuse.passes.narrow_floats import is_narrow
 from mlirfuse.passes.split_complex import is_complex
 from mlirfuse.runtime import arrays, library
+from mlirfuse.runtime.executor import Executor
+from mlirfuse.runtime.form import place_of
 
 PARTS = {"c": ("re", "im"), "n": ("bits",)}  # of a tensor, by the kind of its type; others have one, None
 
@@ -37,8 +40,8 @@ class Split:
     """``graph``, changed in place into one of real tensors.
 
     ``sources``: where each of its arguments comes from, ("argument" or "made", index, part). ``results``: where each
-    result of the definition is, ("argument", "made" or "result", index); what is made are the complex tensors ``made``.
-    ``types``: what results of bytes are.
+    result of the graph as it was is, ("argument", "made" or "result", index); what is made are the complex tensors
+    ``made``. ``types``: what results of bytes are.
     """
 
     def __init__(self, graph: Graph):
@@ -48,7 +51,7 @@ class Split:
         self.sources: list[tuple[str, int, str | None]] = []
         self.types: dict[int, DType] = {}  # by position among the results of what is compiled
         for k, value in enumerate(graph.args):
-            parts = (None,) if k in graph.scalars else PARTS.get(value.dtype.kind, (None,))
+            parts = PARTS.get(value.dtype.kind, (None,))
             self.sources += [("argument", k, part) for part in parts]
         position = 0
         kept: list[Value] = []
@@ -78,7 +81,11 @@ class Split:
                 types = tuple(v.dtype if v.dtype.kind == "n" else None for v in op.operands)
                 op.attrs["function"] = functools.partial(_called_with_floats, op.attrs["function"], types)
             given, made = ([v.dtype.kind == "c" for v in values] for values in (op.operands, op.results))
-            if table.TABLE[op.name].calls and any(given + made):
+            if not any(given + made):
+                continue
+            if op.row.kind == "library" and not op.row.calls:
+                _make_call(op)
+            if op.row.calls:
                 op.attrs["function"] = functools.partial(_called_on_parts, op.attrs["function"], given)
         run_pipeline([graph], pipelines.to_real_tensors())
         for position, index in written:
@@ -105,18 +112,37 @@ class Split:
         whole = {"argument": leaves, "made": made}
         return [_part(whole[what][k], part) for what, k, part in self.sources]
 
+    def record(self, executor: Executor, leaves, leaf_of_arg: list[int], env: dict[str, int], finish, own=()):
+        """The Record of calls with the signature of ``leaves`` and these sizes, which ``executor`` runs. ``finish``
+        gets the results of the graph as it was and, behind them, the leaves ``own``."""
+        graph, count = self.graph, len(leaf_of_arg)
+        where = list(range(len(graph.args)))
+        run = _native.Dispatcher(lambda given: executor.record(list(given), where, env, list))
+
+        def call(given: list):
+            arguments = given[:count]
+            made = self.make(arguments, env)
+            results = run(*self.arguments(arguments, made)) if graph.returns else []
+            return finish(self.results_of(arguments, made, results) + given[count:])
+
+        device, proto = place_of(leaves, None)
+        outputs = [("arg", leaf) for leaf in [*leaf_of_arg, *own]]
+        return _native.Record(0, [], [], [], outputs, 0, device, call, (self, executor), proto)
+
     def results_of(self, leaves: Sequence, made: list, results: list) -> list:
-        """The results of the definition's graph, from those of this one."""
+        """The results of the graph as it was, from those of this one."""
         typed = [_typed(r, self.types.get(k)) for k, r in enumerate(results)]
         whole = {"argument": leaves, "made": made, "result": typed}
         return [whole[what][k] for what, k in self.results]
 
 
 def _part(array, part: str | None):
-    """The real numbers of a complex array, or the imaginary ones, as a view."""
+    """The real numbers of a complex array, or the imaginary ones, as a view; of a number, that part."""
     if part is None:
         return array
     kind = arrays.framework(array)
+    if kind is None:
+        return array.imag if part == "im" else array.real
     if part == "bits":
         return array.view(sys.modules["torch"].uint8 if kind == "torch" else np.uint8)
     if kind == "torch":
@@ -126,6 +152,18 @@ def _part(array, part: str | None):
             "complex arrays of this framework are not supported: pass torch tensors, or CuPy or NumPy arrays"
         )
     return array.imag if part == "im" else array.real
+
+
+def _make_call(op: Op) -> None:
+    """Makes a call of a library's op, which the pass gives two real operands for a complex one."""
+    function = library.function(Op(op.name, op.operands, op.attrs, op.results), {})
+    attrs = {
+        "callee": op.name,
+        "dtypes": tuple(v.dtype for v in op.results),
+        "shapes": tuple(v.shape for v in op.results),
+        "function": lambda *given: function(library.like(given), *given),
+    }
+    op.name, op.attrs = "call", {**table.TABLE["call"].attrs, **attrs}
 
 
 def _called_with_floats(function: Callable[..., list], types: tuple[DType | None, ...], *operands) -> list:
