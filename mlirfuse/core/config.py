@@ -40,7 +40,7 @@ NAMES = (
     "dump", "dump_dir",
 )  # fmt: skip
 
-_listeners: weakref.WeakSet = weakref.WeakSet()  # objects with a method switched()
+_listeners: set[weakref.ref] = set()  # of objects with a method switched(); WeakSet's callbacks swallow an interrupt
 
 
 def dump_names(wanted) -> frozenset[str]:
@@ -92,13 +92,15 @@ sys.modules[__name__].__class__ = _Config
 
 def listen(listener) -> None:
     """Calls ``listener.switched()`` after each change of a switch, for as long as the object lives."""
-    _listeners.add(listener)
+    _listeners.add(weakref.ref(listener, _listeners.discard))
 
 
 def look_up_anew() -> None:
     """Has every call find again what runs it, as after a change of a switch."""
-    for listener in list(_listeners):
-        listener.switched()
+    for ref in list(_listeners):
+        listener = ref()
+        if listener is not None:
+            listener.switched()
 
 
 def enabled_for(device: str) -> bool:

@@ -1,5 +1,5 @@
 """Nested containers of arguments and results: tuples, lists, dicts and named tuples, taken apart into leaves and put
-together again."""
+together again, however deep."""
 
 from __future__ import annotations
 
@@ -7,72 +7,120 @@ import functools
 from dataclasses import dataclass
 from typing import Any
 
+from mlirfuse.core.errors import TraceError
+
+# ``("leaf", 0, None)``, or how a container is made: "tuple", "list", "dict" or "named", the number of its children, a
+# dict's keys or a named tuple's class.
+Node = tuple[str, int, Any]
+_LEAF: Node = ("leaf", 0, None)
+
 
 @dataclass(frozen=True)
 class Tree:
-    """The structure of a nest: ``kind`` is "leaf", "tuple", "list", "dict" or "named"; ``keys`` a dict's keys or a
-    named tuple's class.
+    """The structure of a nest. ``nodes``: each behind its children, the root last; so nothing recurses.
 
     Hashable, so that it can be a part of a key.
     """
 
-    kind: str = "leaf"
-    children: tuple[Tree, ...] = ()
-    keys: Any = None
+    nodes: tuple[Node, ...]
+
+    @property
+    def kind(self) -> str:
+        """Of the root."""
+        return self.nodes[-1][0]
+
+    @property
+    def keys(self) -> Any:
+        """Of the root."""
+        return self.nodes[-1][2]
+
+    @property
+    def children(self) -> tuple[Tree, ...]:
+        """Of the root."""
+        starts: list[int] = []  # of the trees before each node that have no parent yet
+        for k, (_, count, _) in enumerate(self.nodes[:-1]):
+            first = len(starts) - count
+            starts[first:] = [starts[first] if count else k]
+        ends = [*starts[1:], len(self.nodes) - 1]
+        return tuple(Tree(self.nodes[start:end]) for start, end in zip(starts, ends))
 
     @functools.cached_property
     def leaves(self) -> int:
         """How many leaves it has."""
-        return 1 if self.kind == "leaf" else sum(c.leaves for c in self.children)
+        return self.nodes.count(_LEAF)
 
     def unflatten(self, leaves):
         """The nest with these leaves. Raises ValueError if their number does not fit."""
         leaves = list(leaves)
         if len(leaves) != self.leaves:
             raise ValueError(f"{len(leaves)} leaves for a tree of {self.leaves}")
-        return self._build(iter(leaves))
-
-    def _build(self, leaves):
-        if self.kind == "leaf":
-            return next(leaves)
-        parts = [c._build(leaves) for c in self.children]
-        if self.kind == "tuple":
-            return tuple(parts)
-        if self.kind == "list":
-            return parts
-        if self.kind == "dict":
-            return dict(zip(self.keys, parts))
-        return self.keys(*parts)
+        rest, made = iter(leaves), []
+        for kind, count, keys in self.nodes:
+            if kind == "leaf":
+                made.append(next(rest))
+                continue
+            parts: Any = made[len(made) - count :]
+            if kind == "tuple":
+                parts = tuple(parts)
+            elif kind == "dict":
+                parts = dict(zip(keys, parts))
+            elif kind == "named":
+                parts = keys(*parts)
+            made[len(made) - count :] = [parts]
+        return made[0]
 
     def paths(self, prefix: str = "") -> list[str]:
         """For each leaf, how Python spells the way to it: ``['w'][0]``."""
-        if self.kind == "leaf":
-            return [prefix]
-        if self.kind == "dict":
-            names = [f"[{k!r}]" for k in self.keys]
-        elif self.kind == "named":
-            names = [f".{f}" for f in self.keys._fields]
-        else:
-            names = [f"[{k}]" for k in range(len(self.children))]
-        return [path for name, c in zip(names, self.children) for path in c.paths(prefix + name)]
-
-
-LEAF = Tree()
+        made: list[list[str]] = []  # for each tree that has no parent yet
+        for kind, count, keys in self.nodes:
+            if kind == "leaf":
+                made.append([""])
+                continue
+            if kind == "dict":
+                names = [f"[{k!r}]" for k in keys]
+            elif kind == "named":
+                names = [f".{f}" for f in keys._fields]
+            else:
+                names = [f"[{k}]" for k in range(count)]
+            parts = made[len(made) - count :]
+            made[len(made) - count :] = [[name + path for name, paths in zip(names, parts) for path in paths]]
+        return [prefix + path for path in made[0]]
 
 
 def flatten(nest) -> tuple[list, Tree]:
-    """The leaves of ``nest`` in order, and its structure. Whatever is no container is a leaf, None too."""
+    """The leaves of ``nest`` in order, and its structure. Whatever is no container is a leaf, None too. Raises
+    TraceError for a container that contains itself."""
     leaves: list = []
-    return leaves, _flatten(nest, leaves)
-
-
-def _flatten(nest, leaves: list) -> Tree:
-    cls = nest.__class__
-    if cls is tuple or cls is list:
-        return Tree("tuple" if cls is tuple else "list", tuple([_flatten(x, leaves) for x in nest]))
-    if cls is dict:
-        return Tree("dict", tuple([_flatten(x, leaves) for x in nest.values()]), tuple(nest))
-    if isinstance(nest, tuple) and hasattr(cls, "_fields"):
-        return Tree("named", tuple([_flatten(x, leaves) for x in nest]), cls)
-    leaves.append(nest)
-    return LEAF
+    nodes: list[Node] = []
+    open_: list[tuple[Any, Node, Any]] = []  # the containers on the way to here, with what is left of their children
+    inside: set[int] = set()  # their ids
+    node: Node
+    rest = iter((nest,))
+    while True:
+        for x in rest:
+            cls = x.__class__
+            if cls is tuple or cls is list:
+                node = "tuple" if cls is tuple else "list", len(x), None
+            elif cls is dict:
+                node = "dict", len(x), tuple(x)
+            elif isinstance(x, tuple) and hasattr(cls, "_fields"):
+                node = "named", len(x), cls
+            else:
+                leaves.append(x)
+                nodes.append(_LEAF)
+                continue
+            if id(x) in inside:
+                raise TraceError(
+                    f"a {cls.__name__} contains itself: arguments and results are arrays and numbers, and containers "
+                    "of them without a cycle"
+                )
+            inside.add(id(x))
+            open_.append((x, node, rest))
+            rest = iter(x.values() if cls is dict else x)
+            break
+        else:
+            if not open_:
+                return leaves, Tree(tuple(nodes))
+            x, node, rest = open_.pop()
+            nodes.append(node)
+            inside.discard(id(x))

@@ -67,10 +67,24 @@ def _put_into_loops(block) -> None:
         elif op.name == "scf.parallel":
             runs.append([])
     for run in filter(None, runs):
+        _check_used_within(run)
         loop = _loop(run[-1], 1)
         body = loop.regions[0].blocks[0]
         for op in run:
             op.move_before(body.operations[len(body.operations) - 1])
+
+
+def _check_used_within(run: list) -> None:
+    """Raises PassError where a result is used behind ``run``: out of a loop no value comes."""
+    for op in run:
+        for user in (use.owner.operation for result in op.results for use in result.uses):
+            while user.parent != op.parent:
+                user = user.parent.operation
+            if user not in run:
+                raise PassError(
+                    f"flatten-parallel-loops: '{op.name}' stands outside of loops, and '{user.name}' uses its result: "
+                    "what computes has to work on buffers"
+                )
 
 
 def _loop(before, extent: int):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import signal
@@ -84,6 +85,22 @@ def _environment() -> dict[str, str]:
 
 def test_interrupts():
     run_apart(300, seed=1)
+
+
+def test_an_interrupt_is_not_lost_where_a_function_is_dropped():
+    """Python ignores what is raised in callbacks that it runs then; so none of them is written in Python, but for what
+    gives back code."""
+    ran = []
+    compiled = [fresh(3)[0]]
+    compiled[0](X)
+    sys.setprofile(lambda frame, event, argument: ran.append(frame.f_code.co_qualname) if event == "call" else None)
+    try:
+        compiled.clear()
+        gc.collect()
+    finally:
+        sys.setprofile(None)
+    assert "HostCode.__del__" in ran
+    assert not [name for name in ran if "_remove" in name]
 
 
 @pytest.mark.abuse

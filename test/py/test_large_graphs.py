@@ -59,6 +59,57 @@ def test_a_chain_of_ten_thousand_ops():
     np.testing.assert_array_equal(result, np.full((3, 5), 1 + sum(k % 7 for k in range(10_000)), np.float32))
 
 
+def nested(x, depth: int, containers=(lambda x: [x], lambda x: (x,), lambda x: {"in": x})):
+    for k in range(depth):
+        x = containers[k % len(containers)](x)
+    return x
+
+
+def innermost(nest):
+    depth = 0
+    while not hasattr(nest, "dtype"):
+        nest, depth = nest["in" if isinstance(nest, dict) else 0], depth + 1
+    return nest, depth
+
+
+@pytest.mark.parametrize("depth", [500, 5000])
+def test_arguments_and_results_nested_deep(depth):
+    x = np.arange(4, dtype=np.float32)
+    compiled = mlirfuse.jit(lambda nest, y: nested(innermost(nest)[0] + y, depth), fallback=False)
+    for _ in range(2):
+        found, levels = innermost(compiled(nested(x, depth), x))
+        np.testing.assert_array_equal(found, x + x)
+        assert levels == depth
+    mixed = mlirfuse.jit(lambda a, b: (a["p"][0] + b[1], [], {}, [a["p"][1]]), fallback=False)
+    assert mixed({"p": (x, 3)}, ([], 2.0))[1:] == ([], {}, [3])
+
+
+def test_what_contains_itself_is_an_error():
+    x = np.ones(3, np.float32)
+    cyclic: list = [x]
+    cyclic.append([cyclic])
+    named: dict = {"x": x}
+    named["self"] = (named,)
+    for fallback in (False, True):
+        first = mlirfuse.jit(lambda nest: nest[0] + 1, fallback=fallback)
+        with pytest.raises(mlirfuse.TraceError, match="a list contains itself"):
+            first(cyclic)
+        with pytest.raises(mlirfuse.TraceError, match="a dict contains itself"):
+            first(x, named)
+        np.testing.assert_array_equal(first([x, [x], [x]]), x + 1)  # the same one twice is no cycle
+
+    def around(x):
+        result = [x + 1]
+        result.append(result)
+        return result
+
+    with pytest.raises(mlirfuse.TraceError, match="a list contains itself"):
+        mlirfuse.jit(around, fallback=False)(x)
+    with pytest.warns(UserWarning, match="a list contains itself"):
+        result = mlirfuse.jit(around)(x)
+    assert result[1] is result
+
+
 def slices(x):
     for k in range(1200):
         x = x[1:] if k % 2 else x.T

@@ -150,6 +150,8 @@ class Entry(Source):
         self.statics = owner._static_leaves(tree)
         self.kinds = Kinds(self, self.statics)
         self.dispatch = self.kinds.dispatch
+        positional, keyword = tree.children
+        self.only_leaves = not keyword.children and all(child.kind == "leaf" for child in positional.children)
 
     def read_captured(self) -> list:
         """The captured arrays that are there now. Raises LookupError, AttributeError or ValueError where they are not
@@ -227,7 +229,7 @@ class Entry(Source):
         """From now on calls with arguments of these types run as they are."""
         self.refused.add(types)
         self.owner.plain.revive()
-        if all(child.kind == "leaf" for child in self.tree.children[0].children) and not self.tree.children[1].children:
+        if self.only_leaves:
             self.owner._set_plain(self.tree.leaves, self._fast)
 
     def _fast(self, *leaves):
@@ -295,7 +297,7 @@ class Entry(Source):
         if not _all_numpy(call.leaves) and not self._is_refused(call):
             return NotImplemented
         args, kwargs = self.tree.unflatten(call.leaves[: self.tree.leaves])
-        if kwargs or any(child.kind != "leaf" for child in self.tree.children[0].children):
+        if not self.only_leaves:
             raise WithContainers(call.refused)
         return self.owner.plain.first(call.refused, args, kwargs)
 
@@ -383,7 +385,7 @@ class Jitted(_native.Function):
         if any(isinstance(leaf, _TRACED) for leaf in leaves):  # called by a function that is being traced: a part of it
             return as_traced(self.fn)(*args, **kwargs)
         entry = self._entry(tree)
-        if not kwargs and all(child.kind == "leaf" for child in tree.children[0].children):
+        if entry.only_leaves:
             self._set_plain(
                 len(args), (lambda *leaves: self._dispatch(entry, leaves)) if entry.captured else entry.dispatch
             )

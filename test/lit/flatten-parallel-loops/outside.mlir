@@ -1,0 +1,9 @@
+// expected-error {{flatten-parallel-loops: 'arith.addf' stands outside of loops, and 'func.return' uses its result}}
+// RUN: mlirfuse-opt %s --verify-diagnostics --pass-pipeline='flatten-parallel-loops,canonicalize'
+// No value comes out of a loop: what stands outside of loops has to work on buffers.
+
+func.func @value(%b: memref<f32>) -> f32 {
+  %y = memref.load %b[] : memref<f32>
+  %z = arith.addf %y, %y : f32
+  return %z : f32
+}
