@@ -25,6 +25,11 @@ KINDS = {
         "Reductions",
         "`axes` empty means all axes; `keepdims` keeps them with extent 1. Half types accumulate in float32.",
     ),
+    "scan": (
+        "Scans",
+        "Element i along `axis` comes of those up to i; with `reverse`, of those from i on. Half types accumulate in "
+        "float32.",
+    ),
     "shape": (
         "Shapes",
         "Sizes (`shape`, `start`, `size`, `low`, `high`, `sizes`) may be expressions over the symbols of the "

@@ -185,6 +185,26 @@ def logsumexp(x, axis=None, keepdims=False):
     return wrap(x._trace, _traced(result, x.dtype).value)
 
 
+@_public
+def logcumsumexp(x, axis=-1):
+    """log(cumsum(exp(x))) along ``axis``, without overflow."""
+    x = _floating(x)
+    return _emit("logcumsumexp", x, axis=axis_of(axis, x.ndim))
+
+
+@_public
+def linear_recurrence(a, b, axis=-1, reverse=False):
+    """h with ``h[t] = a[t] * h[t - 1] + b[t]`` along ``axis``, and ``h[0] = b[0]``; with ``reverse`` from the last
+    element on. ``a`` and ``b`` broadcast: exponential averages have a number for ``a``.
+
+    The elements are combined in runs, by the product of their ``a``: it must not overflow where h is not 0."""
+    t = trace_of(a, b)
+    a, b = operand(t, a), operand(t, b)
+    like = _traced(np.add(a, b))  # their type and shape
+    x, h = (np.broadcast_to(_traced(v, like.dtype), like.shape) for v in (a, b))
+    return _emit("linear_recurrence", x, h, axis=axis_of(axis, like.ndim), reverse=bool(reverse))
+
+
 def _tail(x, axis) -> tuple[int, ...]:
     return tuple(sorted(axes_of(axis if isinstance(axis, (tuple, list)) else (axis,), x.ndim)))
 

@@ -170,6 +170,10 @@ class Axes:
         dims = self.dims(operand)
         return [axis for d in ops.axes_of(op.attrs, operand.rank) for axis in dims[d]]
 
+    def scanned(self, op: Op) -> list[Axis]:
+        """The axes that the scan ``op`` is along, outermost first."""
+        return self.dims(op.result)[op.attrs["axis"] % op.result.rank]
+
     def adopt(self, value: Value, other: Value) -> None:
         """Gives ``value``, a contiguous input that only its reshape ``other`` is made of, the axes of that: its last
         dimension has them all, since a step along that one is a step in memory."""
@@ -197,7 +201,7 @@ class Axes:
             self.share(op.result, self._same[op.result])
         elif rule is not None:
             rule(op)
-        elif kind == "elementwise":
+        elif kind in ("elementwise", "scan"):
             self._elementwise(op)
         elif kind == "reduce":
             dims, axes = self._dims[op.operands[0]], ops.axes_of(op.attrs, op.operands[0].rank)

@@ -21,7 +21,9 @@ class Analysis:
     """A segment, analysed.
 
     ``kept`` and ``reduced`` are the axes of the domain, outermost first; ``phases`` the reductions by dependency: those
-    of one phase depend only on earlier phases. ``strides`` are those of every tensor in memory (inputs and outputs).
+    of one phase depend only on earlier phases. ``scans``: in the order of the program; a segment with scans has no
+    reductions, and ``reduced`` are the axes that its scans are along, in row-major order. ``strides`` are those of
+    every tensor in memory (inputs and outputs).
     """
 
     ops: list[Op]
@@ -35,6 +37,7 @@ class Analysis:
     strides: dict[Value, tuple[Size, ...]]
     partials: list[Op] = field(default_factory=list)  # partial sums over the kept axes (rows), see inner_outer
     finishing: list[Op] = field(default_factory=list)  # what adds those up, and follows from that
+    scans: list[Op] = field(default_factory=list)
     pinned: set[Axis] = field(default_factory=set)  # axes whose own index is needed: they are not merged with others
     hint: Mapping[str, int] = field(default_factory=dict)  # the sizes of one call, for orders that are the same in all
     passed_on: frozenset[Value] = frozenset()  # what the kernels of one segment hand to each other
@@ -145,6 +148,10 @@ def is_reduction(op: Op) -> bool:
     return op.row.kind == "reduce"
 
 
+def is_scan(op: Op) -> bool:
+    return op.row.kind == "scan"
+
+
 def phases_of(program: list[Op], axes: Axes) -> list[list[Op]]:
     """The reductions of ``program`` by depth: how many reductions each one's operand depends on in a chain."""
     depth: dict[Value, int] = {}
@@ -185,11 +192,15 @@ def analyze(
     partials = [op for op in program if op.row.kind == "partial"]
     finishing = _following(program, partials)
     phases = phases_of([op for op in program if op not in finishing], axes)
+    scans = [op for op in program if is_scan(op) and axes.scanned(op)]
     if phases:
         first = phases[0][0]
         reduced = axes.reduced(first)
         full = axes.flat(first.operands[0])
         kept = [a for a in full if a not in reduced]
+    elif scans:
+        reduced = axes.scanned(scans[0])
+        kept = [a for a in axes.flat(scans[0].result) if a not in reduced]
     elif partials:
         full = axes.flat(partials[0].operands[0])
         kept = [a for d in partials[0].attrs["axes"] for a in axes.dims(partials[0].operands[0])[d]]
@@ -209,6 +220,7 @@ def analyze(
         strides,
         partials,
         finishing,
+        scans,
     )
     for value in outputs:
         if value.op in partials or value.op in finishing:
@@ -271,7 +283,7 @@ def _pinned(program: list[Op], axes: Axes) -> set[Axis]:
         elif op.name == "reshape":
             if axes.flat(op.operands[0]) != axes.flat(op.result):
                 pinned.update(axes.flat(op.result))
-        elif op.row.kind == "elementwise":
+        elif op.row.kind in ("elementwise", "scan"):
             for operand in op.operands:
                 for d in range(operand.rank):
                     if operand.shape[d] != 1 and axes.dims(operand)[d] != axes.dims(op.result)[d]:
@@ -287,8 +299,12 @@ def _pinned(program: list[Op], axes: Axes) -> set[Axis]:
 
 def _order(analysis: Analysis, hint: Mapping[str, int]) -> None:
     """The domain's axes in memory order: the reduced ones in that of the largest input, the kept ones in that of the
-    first output over them. ``hint`` gives sizes of one call; all calls of a kind have the same order of strides."""
-    for axes, tensors in ((analysis.reduced, analysis.inputs), (analysis.kept, analysis.outputs)):
+    first output over them; those that are scanned stay in their own. ``hint`` gives sizes of one call; all calls of a
+    kind have the same order of strides."""
+    of_memory = [(analysis.kept, analysis.outputs)]
+    if not analysis.scans:
+        of_memory.append((analysis.reduced, analysis.inputs))
+    for axes, tensors in of_memory:
         covering = [v for v in tensors if set(axes) <= set(analysis.axes.flat(v))]
         if covering and axes:
             main = max(covering, key=lambda v: len(analysis.axes.flat(v)))

@@ -27,7 +27,8 @@ def accumulator_types(op: Op) -> list[dt.DType]:
     return [source, dt.i64] if op.row.accumulator == "position" else [source]
 
 
-def _extreme(dtype: dt.DType, largest: bool):
+def extreme(dtype: dt.DType, largest: bool):
+    """The largest or the smallest value of a type."""
     if dtype.is_float:
         return math.inf if largest else -math.inf
     if dtype is dt.bool_:
@@ -40,8 +41,8 @@ def identity(e: Emitter, op: Op, lanes: int) -> tuple[Val, ...]:
     """The accumulator of nothing."""
     value = {
         "sum": 0, "m2": 0, "max_sum_exp": -math.inf, "prod": 1, "any": False, "all": True,
-        "max": _extreme(op.operands[0].dtype, False), "argmax": _extreme(op.operands[0].dtype, False),
-        "min": _extreme(op.operands[0].dtype, True), "argmin": _extreme(op.operands[0].dtype, True),
+        "max": extreme(op.operands[0].dtype, False), "argmax": extreme(op.operands[0].dtype, False),
+        "min": extreme(op.operands[0].dtype, True), "argmin": extreme(op.operands[0].dtype, True),
     }[op.name]  # fmt: skip
     types = accumulator_types(op)
     parts = [e.const(value, types[0], lanes)]
@@ -89,7 +90,7 @@ def combine(e: Emitter, op: Op, a: tuple[Val, ...], b: tuple[Val, ...], in_order
     if name == "prod":
         return (e.mul(a[0], b[0]) if a[0].dtype is not dt.bool_ else e.and_(a[0], b[0]),)
     if name in ("max", "min"):
-        return (_extreme_of(e, name, a[0], b[0]),)
+        return (extreme_of(e, name, a[0], b[0]),)
     if name == "any":
         return (e.or_(a[0], b[0]),)
     if name == "all":
@@ -150,7 +151,8 @@ def finite_base(e: Emitter, top: Val) -> Val:
     return e.select(e.cmp("eq", top, -math.inf), 0.0, top)
 
 
-def _extreme_of(e: Emitter, name: str, a: Val, b: Val) -> Val:
+def extreme_of(e: Emitter, name: str, a: Val, b: Val) -> Val:
+    """The "max" or "min" of two."""
     if a.dtype is dt.bool_:
         return e.or_(a, b) if name == "max" else e.and_(a, b)
     return e.max(a, b) if name == "max" else e.min(a, b)

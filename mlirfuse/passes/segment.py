@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mlirfuse.analysis import traffic
 from mlirfuse.analysis.axes import Axes
-from mlirfuse.analysis.phases import is_reduction
+from mlirfuse.analysis.phases import is_reduction, is_scan
 from mlirfuse.ir import ops as table
 from mlirfuse.ir.graph import Block, Graph, Group, Op, Segment, Value
 from mlirfuse.passes.base import Pass, register
@@ -20,6 +20,8 @@ def scheduler_of(members: list[Op], axes: Axes) -> str:
     reductions = [op for op in members if is_reduction(op) and axes.reduced(op)]
     if any(op.row.kind == "partial" for op in members):
         return "inner-outer"
+    if any(is_scan(op) and axes.scanned(op) for op in members):
+        return "scan"
     if not reductions:
         return "pointwise"
     late = {v for op in reductions for v in op.results}

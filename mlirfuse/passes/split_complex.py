@@ -124,7 +124,11 @@ class _Split:
             and function is None
             and (
                 row is None
-                or (row.kind not in ("shape", "index") and op.name not in ("full", "sum") and not op.row.identity)
+                or (
+                    row.kind not in ("shape", "index")
+                    and op.name not in ("full", "sum", "cumsum")
+                    and not op.row.identity
+                )
             )
         ):
             raise PassError(f"fusion-split-complex: {op.name} of complex values is not split into real ops", op.loc)

@@ -1,4 +1,4 @@
-"""Ops that are no kernels of ours (products, convolutions, scans, sorting, scattering), run by the arrays' own
+"""Ops that are no kernels of ours (products, convolutions, sorting, scattering), run by the arrays' own
 framework where they lie.
 
 NumPy arrays take the op table's reference. What a CUDA framework has no function for goes through the host, with a
@@ -217,6 +217,15 @@ def _scatter(x, index, values, axis):
     return x.scatter(axis, index.long(), values.expand(index.shape))
 
 
+def _scan(function):
+    """A scan by torch, where it is alone and no kernel is made of single ops."""
+
+    def call(x, axis, reverse):
+        return function(x.flip(axis), axis).flip(axis) if reverse else function(x, axis)
+
+    return _widened(call)
+
+
 def _argsort(x, axis, descending):
     return _torch().argsort(x, dim=axis, descending=descending, stable=True)
 
@@ -233,10 +242,11 @@ _TORCH = {
     "attention": lambda q, k, v, causal, scale: _torch().nn.functional.scaled_dot_product_attention(
         q, k, v, is_causal=causal, scale=scale
     ),
-    "cumsum": _widened(lambda x, axis: x.cumsum(axis, dtype=x.dtype)),
-    "cumprod": _widened(lambda x, axis: x.cumprod(axis, dtype=x.dtype)),
-    "cummax": lambda x, axis: x.cummax(axis).values,
-    "cummin": lambda x, axis: x.cummin(axis).values,
+    "cumsum": _scan(lambda x, axis: x.cumsum(axis, dtype=x.dtype)),
+    "cumprod": _scan(lambda x, axis: x.cumprod(axis, dtype=x.dtype)),
+    "cummax": _scan(lambda x, axis: x.cummax(axis).values),
+    "cummin": _scan(lambda x, axis: x.cummin(axis).values),
+    "logcumsumexp": _scan(lambda x, axis: x.logcumsumexp(axis)),
     "argsort": _argsort,
     "scatter": _scatter,
     "index_put_accumulate": _widened(lambda x, index, values: x.index_add(0, index, values)),
@@ -255,8 +265,6 @@ def _cupy_accumulate(x, index, values):
 
 _CUPY = {
     "matmul": lambda a, b: a @ b,
-    "cumsum": lambda x, axis: x.cumsum(axis, dtype=x.dtype),
-    "cumprod": lambda x, axis: x.cumprod(axis, dtype=x.dtype),
     "index_put_accumulate": _cupy_accumulate,
 }
 

@@ -83,7 +83,7 @@ class Split:
             given, made = ([v.dtype.kind == "c" for v in values] for values in (op.operands, op.results))
             if not any(given + made):
                 continue
-            if op.row.kind == "library" and not op.row.calls:
+            if (op.row.kind == "library" and not op.row.calls) or (op.row.kind == "scan" and op.name != "cumsum"):
                 _make_call(op)
             if op.row.calls:
                 op.attrs["function"] = functools.partial(_called_on_parts, op.attrs["function"], given)
@@ -155,7 +155,8 @@ def _part(array, part: str | None):
 
 
 def _make_call(op: Op) -> None:
-    """Makes a call of a library's op, which the pass gives two real operands for a complex one."""
+    """Makes a call of a library's op, or of a scan that is not one of each part, which the pass gives two real operands
+    for a complex one."""
     function = library.function(Op(op.name, op.operands, op.attrs, op.results), {})
     attrs = {
         "callee": op.name,

@@ -50,6 +50,8 @@ WORK = {  # a function, and how many rows it takes as arguments beside its first
     "layer norm": (lambda x, w, b: mnp.layer_norm(x, w, b, eps=1e-5), 2),
     "softmax of columns": (softmax_of_columns, 0),
     "columns standardized": (standardized, 0),
+    "cumsum": (lambda x: np.cumsum(x, -1), 0),
+    "cumsum of columns": (lambda x: np.cumsum(x, 0), 0),
     "norm backward": (lambda x, w: norm_backward(x, x, w), 1),
 }
 SHAPES = [(16, 8192), (64, 1001), (256, 257), (256, 50_257), (1024, 131_072), (4096, 8191), (16_384, 4096), (131_072, 33), (262_144, 256)]  # fmt: skip

@@ -491,9 +491,15 @@ def _mapa(launch: Launch, instruction: Instruction, threads: np.ndarray) -> None
 
 
 def _shuffle(launch: Launch, instruction: Instruction, threads: np.ndarray) -> None:
-    target, source, distance = instruction.operands[:3]
-    partners = threads // WARP * WARP + (threads % WARP ^ int(distance))
-    launch.write(target, launch.register(source)[partners], threads)
+    target, source, by = instruction.operands[:3]
+    lanes, by = threads % WARP, launch.read(by, "u32", threads).astype(threads.dtype)
+    if "bfly" in instruction.parts:
+        others = lanes ^ by
+    elif "up" in instruction.parts:
+        others = np.where(lanes >= by, lanes - by, lanes)
+    else:
+        others = by % WARP
+    launch.write(target, launch.register(source)[threads // WARP * WARP + others], threads)
 
 
 def _move(launch: Launch, instruction: Instruction, threads: np.ndarray) -> None:
@@ -747,7 +753,7 @@ KNOWN = {
     "cvta": {"to", "global", "u64"},  # addresses are those of global memory
     "prmt": {"b32", "f4e"},
     "shf": {"l", "r", "wrap", "b32"},
-    "shfl": {"sync", "bfly", "b32"},
+    "shfl": {"sync", "bfly", "up", "idx", "b32"},
     "cvt": {"rn", *WHOLE, *TYPES, *PAIRS},
     "div": {"rn", "full", "f32", "f64", "u32", "u64"},
     "rem": {"u32", "u64"},

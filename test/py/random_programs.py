@@ -772,6 +772,24 @@ def made(m):
     return m.rng.choice(choices), "view"
 
 
+@template(3)
+def scans(m):
+    x = m.any("f")
+    if not x or not m.shape(x):
+        return None
+    text = m.rng.choice(
+        (
+            "np.cumsum({0}, {1})",
+            "np.cumsum({0} * 0.5, {1})",
+            "np.flip(np.cumsum(np.flip({0}, {1}), {1}), {1})",
+            "np.cumprod(np.sin({0}), {1})",
+            "np.maximum.accumulate({0}, {1})",
+            "np.minimum.accumulate({0}, {1})",
+        )
+    )
+    return text.format(x, m.axis(x)), "reduce"
+
+
 @template(2)
 def library(m):
     x = m.any("f")
@@ -780,7 +798,6 @@ def library(m):
     y = m.rng.choice([n for n in m.arrays if m.kind(n) == "f"])
     text = m.rng.choice(
         (
-            "np.cumsum({0}, {1})",
             "np.sort({0}, {1})",
             "{0} @ {2}",
             "np.argsort({0}, {1}, kind='stable')",

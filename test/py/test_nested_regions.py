@@ -46,7 +46,7 @@ BODIES = {
   %2 = "fusion.sum"(%1) {axes = [1], keepdims = true} : (T) -> tensor<8x1xf32>
   %3 = "fusion.sum"(%1) {axes = [0]} : (T) -> tensor<8xf32>
   %4 = "fusion.sub"(%x, %2) : (T, tensor<8x1xf32>) -> T
-  %5 = "fusion.cumsum"(%3) {axis = 0 : i64} : (tensor<8xf32>) -> tensor<8xf32>
+  %5 = "fusion.matmul"(%3, %x) : (tensor<8xf32>, T) -> tensor<8xf32>
   %6 = "fusion.matmul"(%4, %x) : (T, T) -> T
   %7 = "fusion.expand_dims"(%5) {axes = [0]} : (tensor<8xf32>) -> tensor<1x8xf32>
   %r = "fusion.sub"(%6, %7) : (T, tensor<1x8xf32>) -> T"""),
@@ -73,6 +73,10 @@ BODIES = {
   %1 = "fusion.exp"(%x) : (T) -> T
   %2 = "fusion.add"(%1, %y) {inplace = true} : (T, T) -> T
   %r = "fusion.neg"(%1) : (T) -> T"""),
+    "fusion-reverse-scans": ("", """
+  %1 = "fusion.slice"(%x) {start = ["7", "0"], size = ["8", "8"], step = [-1, 1]} : (T) -> T
+  %2 = "fusion.cumsum"(%1) {axis = 0 : i64} : (T) -> T
+  %r = "fusion.slice"(%2) {start = ["7", "0"], size = ["8", "8"], step = [-1, 1]} : (T) -> T"""),
     "fusion-segment": ("fusion-group{horizontal=true}", """
   %1 = "fusion.sum"(%x) {axes = [1], keepdims = true} : (T) -> tensor<8x1xf32>
   %2 = "fusion.sum"(%x) {axes = [0], keepdims = true} : (T) -> tensor<1x8xf32>

@@ -571,6 +571,39 @@ def test_long_sums():
 
 
 # ----------------------------------------------------------------------------------------------------------------
+# scans
+
+
+@pytest.mark.parametrize("name", [n for n, r in table.TABLE.items() if r.kind == "scan"])
+def test_scan(name):
+    """Within the error of a loop, an operation an element; what only chooses or wraps, exactly."""
+    g = np.random.default_rng(6)
+    types = [t for t in REAL if t.kind in row(name).takes]
+    for k, (shape, axis) in enumerate([((3, 5), 1), ((40, 33), 0), ((2, 300), 1), ((4, 1, 6), 1), ((2, 19, 5), 1)]):
+        reverse, chosen = bool(k % 2), types if k < 2 else [dt.f32, dt.f64]
+        lists = []
+        for j, t in enumerate(chosen):
+            x = lay_out(g, random_values(g, t, math.prod(shape)), shape, LAYOUTS[(k + j) % len(LAYOUTS)])
+            factor = (1 + g.random(shape) / 16 if name == "cumprod" else g.random(shape)).astype(t.compute.numpy)
+            if t.is_float and name == "cumprod":
+                x = factor.astype(t.numpy)
+            lists.append([factor.astype(t.numpy), x] if len(row(name).operands) == 2 else [x])
+        for t, arrays, (got,) in zip(chosen, lists, compiled(name, lists, axis=axis, reverse=reverse)):
+            got = np.asarray(got)
+            assert got.dtype == t.numpy and got.shape == shape
+            wide = [a.astype(np.float64) for a in arrays] if t.is_float else arrays
+            want = row(name).ref(*wide, axis=axis, reverse=reverse)
+            if not t.is_float or name in ("cummax", "cummin"):
+                assert_same(got, want.astype(t.numpy), f"{name} of {t}{shape}")
+                continue
+            sizes = row(name).ref(*map(np.abs, wide), axis=axis, reverse=reverse) + 1
+            unit = {8: 2.0**-53, 4: 2.0**-24, 2: 2.0**-24}[t.bits // 8]
+            stored = np.abs(want) * {dt.f16: 2.0**-11, dt.bf16: 2.0**-8}.get(t, 0) + (2.0**-24 if t is dt.f16 else 0)
+            apart = np.abs(got.astype(np.float64) - want)
+            assert np.all(apart <= (4 * shape[axis] + 16) * unit * sizes + stored), f"{name} of {t}{shape}"
+
+
+# ----------------------------------------------------------------------------------------------------------------
 # shapes, indices, creation
 
 _SHAPES = {
@@ -707,8 +740,6 @@ def _library_cases(g, t):
     return {
         "matmul": [([v(4, 5), v(5, 3)], {}), ([v(5), v(5)], {}), ([v(2, 4, 5), v(5)], {}), ([v(2, 1, 3, 4), v(3, 4, 2)], {})],
         "linear": [([v(3, 5), v(4, 5)], {}), ([v(3, 5), v(4, 5), v(4)], {})],
-        "cumsum": [([v(3, 5)], dict(axis=1))], "cumprod": [([v(3, 5)], dict(axis=0))],
-        "cummax": [([v(3, 5)], dict(axis=1))], "cummin": [([v(3, 5)], dict(axis=0))],
         "argsort": [([v(3, 9)], dict(axis=1)), ([v(3, 9)], dict(axis=0, descending=True))],
         "scatter": [([v(4, 5), np.array([[0, 2], [1, 0]]), v(2, 2)], dict(axis=1))],
         "index_put_accumulate": [([v(4, 3), np.array([0, 2, 0]), v(3, 3)], {})],
@@ -856,7 +887,7 @@ def test_composite(name):
 def test_every_op_is_tested():
     """Whoever adds a row finds it here."""
     tested = set(ELEMENTWISE) | {"where", "cast", "full", "set_slice"} | set(REDUCTIONS) | set(ELSEWHERE)
-    tested |= {n for n, r in table.TABLE.items() if r.kind in ("shape", "index", "create", "random")}
+    tested |= {n for n, r in table.TABLE.items() if r.kind in ("scan", "shape", "index", "create", "random")}
     g = np.random.default_rng(0)
     tested |= set(_library_cases(g, dt.f32)) | set(_composite_cases(g, dt.f32))
     assert set(table.TABLE) - tested == set() and set(ELSEWHERE) <= set(table.TABLE)

@@ -11,6 +11,7 @@ for it stands above, in :mod:`mlirfuse.lowering`; how its axes relate to its ope
 from mlirfuse.ir.ops import (  # noqa: I001  (the order of the rows is the order of the reference)
     elementwise as _elementwise,  # noqa: F401
     reductions as _reductions,  # noqa: F401
+    scans as _scans,  # noqa: F401
     shapes as _shapes,  # noqa: F401
     indexing as _indexing,  # noqa: F401
     creation as _creation,  # noqa: F401

@@ -106,6 +106,7 @@ BY_NAME: dict[str, AttrType] = {
     "parts": INTEGER,
     "ranks": INTEGER,
     "reduction": TEXT,
+    "reverse": BOOL,
     "scale": NUMBER,
     "shape": SIZES,
     "shapes": SIZE_LISTS,

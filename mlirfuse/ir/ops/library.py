@@ -1,5 +1,5 @@
-"""Rows of ops that are no kernels of ours: products, convolutions, scans, sorting, scattering, and calls of functions
-that are not of this table. They run through the arrays' own framework, and groups form around them."""
+"""Rows of ops that are no kernels of ours: products, convolutions, sorting, scattering, and calls of functions that are
+not of this table. They run through the arrays' own framework, and groups form around them."""
 
 from __future__ import annotations
 
@@ -109,15 +109,6 @@ def _scattered_dtypes(dtypes, attrs):
     return None if dtypes[0] is dtypes[2] else f"the values are {dtypes[2]}, not {dtypes[0]}"
 
 
-def _scan_ref(function):
-    def ref(x, axis):
-        wide = x.astype(np.float32) if x.dtype.itemsize == 2 and dt.of(x.dtype).is_float else x
-        with np.errstate(all="ignore"):
-            return function(wide, axis=axis).astype(x.dtype)
-
-    return ref
-
-
 def _argsort_ref(x, axis, descending):
     """Stable; NaN counts as the largest."""
     if not descending:
@@ -142,23 +133,6 @@ def _index_put_accumulate_ref(x, indices, values):
     return out.astype(x.dtype)
 
 
-for _name, _doc, _function, _takes in (
-    ("cumsum", "running sums along axis", np.cumsum, NUMBER + COMPLEX),
-    ("cumprod", "running products along axis", np.cumprod, NUMBER + COMPLEX),
-    ("cummax", "running maxima along axis; NaN from the first NaN on", np.maximum.accumulate, ANY + COMPLEX),
-    ("cummin", "running minima along axis; NaN from the first NaN on", np.minimum.accumulate, ANY + COMPLEX),
-):
-    row(
-        _name,
-        "library",
-        "x",
-        _doc,
-        takes=_takes,
-        attrs={"axis": ...},
-        infer=_along_axis,
-        ref=_scan_ref(_function),
-        nvfuser=_name,
-    )
 row(
     "argsort",
     "library",

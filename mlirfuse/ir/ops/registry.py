@@ -30,6 +30,7 @@ Kind = Literal[
     "elementwise",
     "reduce",
     "partial",
+    "scan",
     "shape",
     "index",
     "create",

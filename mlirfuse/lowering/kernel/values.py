@@ -76,6 +76,10 @@ class Kernel(Accesses):
             if self.axes.reduced(op):
                 raise CompileError(f"{op.name} is used before it is computed: this segment's scheduler cannot take it")
             return self._reduce_of_one(op, env)
+        if op.row.kind == "scan":
+            if self.axes.scanned(op):
+                raise CompileError(f"{op.name} is used before it is computed: this segment's scheduler cannot take it")
+            return self._scan_of_one(op, env)
         return getattr(self, f"_{op.name}", self._elementwise)(op, env)
 
     def _reduce_of_one(self, op: Op, env: Env) -> Steps:
@@ -88,6 +92,18 @@ class Kernel(Accesses):
         if op.name == "sum" and val.dtype.is_float:  # sums begin at 0: that of -0 is 0
             return self.e.add(val, 0.0)
         return self.e.cmp("ne", val, 0) if op.row.accumulator == "truth" and val.dtype is not dt.bool_ else val
+
+    def _scan_of_one(self, op: Op, env: Env) -> Steps:
+        """A scan along an extent of 1: its element, of a recurrence the one that is added."""
+        last = len(op.operands) - 1
+        added = op.operands[last]
+        return (yield added, self._through(op, env, [(d, d) for d in range(added.rank)], last))
+
+    def operands(self, op: Op, env: Env) -> list[Val]:
+        """The elements of the operands of an op on elements, or a scan, where its result's is at ``env``."""
+        return [
+            self.value(v, self._through(op, env, [(d, d) for d in range(v.rank)], k)) for k, v in enumerate(op.operands)
+        ]
 
     def _kept(self, op: Op):
         """(operand dim, result dim) pairs of a reduction."""

@@ -131,8 +131,13 @@ class Elements(Writer):
             return rule(op, index)
         if kind_of(op) == "reduce":  # over extents of 1 only
             return self._reduce_of_one(op, index)
-        vals = [self.value(v, tuple(0 if n == 1 else i for n, i in zip(v.shape, index))) for v in op.operands]
-        return EMIT[op.name](self.e, *vals)
+        if kind_of(op) == "scan":  # along an extent of 1
+            return self.element_at(op.operands[-1], index)
+        return EMIT[op.name](self.e, *(self.element_at(v, index) for v in op.operands))
+
+    def element_at(self, value: Value, index) -> Val:
+        """The element of an operand that broadcasts, at an index of the result."""
+        return self.value(value, tuple(0 if n == 1 else i for n, i in zip(value.shape, index)))
 
     def _reduce_of_one(self, op: Op, index) -> Val:
         source = op.operands[0]

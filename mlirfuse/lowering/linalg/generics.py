@@ -11,6 +11,7 @@ from mlirfuse.ir.dtypes import DType
 from mlirfuse.ir.graph import Op, Value
 from mlirfuse.ir.sizes import Size
 from mlirfuse.lowering import reductions as red
+from mlirfuse.lowering import scans as sc
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.linalg.elements import Elements
 from mlirfuse.lowering.linalg.writer import Body, Dim, Index, Tensor, type_of
@@ -44,12 +45,14 @@ class Generics(Elements):
     def _write(
         self, body: Body, lines, outs, out_map, dtypes, yielded, accumulators, op: Op | None, kinds
     ) -> list[str]:
-        """The op itself; gives the names of its results. ``kinds``: the iterators' types, or one for all of them."""
+        """The op itself; gives the names of its results. ``out_map``: the dimensions of all outputs, or a list with
+        those of each. ``kinds``: the iterators' types, or one for all of them."""
         rank = len(body.extents)
         kinds = [kinds] * rank if isinstance(kinds, str) else kinds
+        out_maps = out_map if isinstance(out_map, list) else [out_map] * len(outs)
         with self.outside():
             covered = {i.number for _, at in body.operands for i in at if isinstance(i, Dim)} | {
-                i.number for i in out_map
+                i.number for at in out_maps for i in at
             }
             for number in (
                 set(range(rank)) - covered
@@ -58,7 +61,7 @@ class Generics(Elements):
                 shape_only = Tensor(self.empty((extent,), dt.bool_), dt.bool_, (extent,), (0,))
                 body.operands[shape_only, (Dim(number),)] = Val(self.e.fresh(), dt.bool_)
             space = ", ".join(f"d{k}" for k in range(rank))
-            maps = [at for _, at in body.operands] + [out_map] * len(outs)
+            maps = [at for _, at in body.operands] + out_maps
             spelled = ", ".join(
                 f"affine_map<({space}) -> ({', '.join(f'd{i.number}' if isinstance(i, Dim) else str(i) for i in at)})>"
                 for at in maps
@@ -68,8 +71,7 @@ class Generics(Elements):
             if body.operands:
                 given = [t for t, _ in body.operands]
                 ins = f" ins({', '.join(t.name for t in given)} : {', '.join(t.type for t in given)})"
-            shape = [body.extents[i.number] for i in out_map]
-            types = [type_of(shape, d) for d in dtypes]
+            types = [type_of([body.extents[i.number] for i in at], d) for at, d in zip(out_maps, dtypes)]
             blocks = [f"{v.name}: {v.type}" for v in body.operands.values()]
             blocks += (
                 [f"{v.name}: {v.type}" for v in accumulators]
@@ -123,6 +125,54 @@ class Generics(Elements):
         names = self._write(body, lines, outs, tuple(Dim(d) for d in kept), dtypes, combined, state, op, kinds)
         result = red.result(self.e, op, tuple(Val(n, d) for n, d in zip(names, dtypes)))
         return Tensor(result.name, result.dtype, shape, dims)
+
+    def _scan(self, op: Op) -> Tensor:
+        """A generic that goes along the axis in order, whose outputs are the states so far and the scan's elements. Of
+        a scan from the other end it makes the elements in its own order, and another puts them where they belong."""
+        value, axis = op.result, op.attrs["axis"] % op.result.rank
+        kept = [d for d in range(value.rank) if d != axis]
+        order = [*kept, axis]  # of the loops
+        dims: list[Index] = [Dim(order.index(d)) for d in range(value.rank)]
+        extents = [value.shape[d] for d in order]
+        states = []
+        for start in sc.identity(self.e, op, 1):
+            empty, to = self.empty(extents[:-1], start.dtype), type_of(extents[:-1], start.dtype)
+            with self.outside():
+                states.append(self.emit(f"linalg.fill ins({start} : {start.type}) outs({empty} : {to}) -> {to}"))
+        body, dtype = Body(extents), value.dtype.compute
+        with self._writing(body) as lines:
+            at = self._from_end(dims, axis, value) if op.attrs["reverse"] else tuple(dims)
+            before = [Val(self.e.fresh(), d) for d in sc.state_types(op)]
+            new = sc.element(self.e, op, [self.element_at(v, at) for v in op.operands], 1)
+            state = sc.combine(self.e, op, tuple(before), new)
+            made = sc.result(self.e, op, state)
+        maps: list[tuple[Index, ...]] = [tuple(map(Dim, range(len(kept))))] * len(states) + [tuple(dims)]
+        *_, name = self._write(
+            body,
+            lines,
+            [*states, self.empty(value.shape, dtype)],
+            maps,
+            [*sc.state_types(op), dtype],
+            [*state, made],
+            [*before, Val(self.e.fresh(), dtype)],
+            op,
+            ["parallel"] * len(kept) + ["reduction"],
+        )
+        found = Tensor(name, dtype, value.shape, tuple(range(value.rank)))
+        if not op.attrs["reverse"]:
+            return found
+        body, here = Body(value.shape), list[Index](map(Dim, range(value.rank)))
+        with self._writing(body) as lines:
+            val = self.read(found, self._from_end(here, axis, value), value)
+        (name,) = self._write(
+            body, lines, [self.empty(value.shape, dtype)], tuple(here), [dtype], [val], [], op, "parallel"
+        )
+        return Tensor(name, dtype, value.shape, tuple(range(value.rank)))
+
+    def _from_end(self, dims: list[Index], axis: int, value: Value) -> tuple[Index, ...]:
+        """An index with that along ``axis`` counted from the end."""
+        last = self.size(value.shape[axis] - 1)
+        return tuple(self.e.sub(last, self.i64(i)) if d == axis else i for d, i in enumerate(dims))
 
     def _position(self, op: Op, reduced: list[int], extents: list[Size]) -> Val | None:
         """The place along the reduced dimensions, row-major, for argmax and argmin."""

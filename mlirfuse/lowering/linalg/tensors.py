@@ -40,6 +40,8 @@ class Function(Generics):
             return self.generic(value, value.dtype.compute)
         if kind_of(op) == "reduce":
             return self._reduction(op)
+        if kind_of(op) == "scan":
+            return self._scan(op)
         if op.name == "slice":
             return self._slice(self.full(op.operands[0]), op.attrs["start"], value.shape, op.attrs["step"])
         if op.name == "split":
@@ -91,6 +93,8 @@ class Function(Generics):
             return True
         if kind_of(op) == "reduce":
             return not _reduces(op)
+        if kind_of(op) == "scan":
+            return value.shape[op.attrs["axis"]] == 1
         if op.name == "slice":
             return any(step < 0 for step in op.attrs["step"]) or not value.rank
         if op.name == "pad":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mlirfuse.passes.segmentation.parts import ASKED, Part, Parts
+from mlirfuse.passes.segmentation.parts import ASKED, REDUCES, Part, Parts
 
 CYCLE = "merging it would make a cycle"
 # The cost of a kernel's ops (OpDef.cost) above which it takes no more. LLVM's time grows faster than a body's
@@ -19,6 +19,8 @@ def refusal(parts: Parts, a: Part, b: Part) -> str | None:
         return ASKED
     if a.cost + b.cost > LARGEST:
         return TOO_LARGE
+    if (a.ways | b.ways | (REDUCES if a.rows or b.rows else 0)).bit_count() > 1:
+        return "goes along its rows in another way than the segment before it"
     if a.reduced and b.reduced:
         if a.reduced != b.reduced:
             return "reduces other axes than the segment before it"

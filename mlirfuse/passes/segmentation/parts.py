@@ -6,10 +6,12 @@ import heapq
 from dataclasses import dataclass, field
 
 from mlirfuse.analysis.axes import Axes
-from mlirfuse.analysis.phases import is_reduction
+from mlirfuse.analysis.phases import is_reduction, is_scan
 from mlirfuse.ir.graph import Op, Value
 
 ASKED = "segment_set"  # the op by which a user asks for a cut, and the reason of the cut
+
+REDUCES, SCANS, SCANS_BACK = 1, 2, 4  # what a kernel does along its rows: one of these
 
 # An op of each of two segments, how many ops they had, and why they were not merged (None: they were), or that ops of
 # the first were copied into the second.
@@ -23,8 +25,9 @@ class Part:
     ops: list[Op]  # in no order until all is merged
     first: float  # the smallest and the largest position of its ops in the group
     last: float
-    reduced: int = 0  # axes reduced, 0 if there is no reduction
-    domain: int = 0  # axes of the reductions' operands
+    reduced: int = 0  # axes reduced or scanned, 0 if there is no reduction and no scan
+    ways: int = 0  # whether these are reduced or scanned, and from which end
+    domain: int = 0  # axes of the reductions' operands or the scans' results
     rows: int = 0  # axes that partial sums go over
     why: str = ""
     ins: dict[Value, int] = field(default_factory=dict)  # how many of its ops read it
@@ -36,9 +39,9 @@ class Part:
     into: Part | None = None  # what it was merged into
 
     @property
-    def kind(self) -> tuple[int, int, int]:
-        """Segments with reductions can only become one where these are the same."""
-        return self.reduced, self.domain, self.rows
+    def kind(self) -> tuple[int, int, int, int]:
+        """Segments with reductions or scans can only become one where these are the same."""
+        return self.reduced, self.ways, self.domain, self.rows
 
 
 class Parts:
@@ -91,8 +94,13 @@ class Parts:
             for axis in self.axes.reduced(op):
                 part.reduced |= self.bits.setdefault(axis, 1 << len(self.bits))
             if part.reduced:
-                part.domain = self.axis_mask(op.operands[0])
+                part.domain, part.ways = self.axis_mask(op.operands[0]), REDUCES
                 part.late.update(op.results)
+        if is_scan(op) and self.axes.scanned(op):
+            for axis in self.axes.scanned(op):
+                part.reduced |= self.bits.setdefault(axis, 1 << len(self.bits))
+            part.domain, part.ways = self.axis_mask(op.result), SCANS_BACK if op.attrs["reverse"] else SCANS
+            part.late.update(op.results)
         if op.row.kind == "partial":
             part.domain = self.axis_mask(op.operands[0])
             for d in op.attrs["axes"]:
@@ -178,7 +186,7 @@ class Parts:
     def _same_index(self, op: Op, late: list[Value]) -> bool:
         """Whether ``op`` uses each of its operands ``late`` at the index at which it gives a result."""
         kind = op.row.kind
-        if kind == "elementwise":
+        if kind in ("elementwise", "scan"):
             out = self.axes_of(op.result)
             return all(
                 n == 1 or dim == out[d] for v in late for d, (n, dim) in enumerate(zip(v.shape, self.axes_of(v)))
@@ -216,6 +224,7 @@ class Parts:
         a.ops += fewer
         a.cost += b.cost
         a.reduced |= b.reduced
+        a.ways |= b.ways
         a.domain |= b.domain
         a.rows |= b.rows
         a.first, a.last = min(a.first, b.first), max(a.last, b.last)

@@ -10,10 +10,13 @@ from mlirfuse.core.machine import Host
 from mlirfuse.schedule.cpu.columns import Columns
 from mlirfuse.schedule.cpu.pointwise import Pointwise
 from mlirfuse.schedule.cpu.rows import Rows
+from mlirfuse.schedule.cpu.scan_columns import ScanColumns
+from mlirfuse.schedule.cpu.scan_rows import ScanRows
 from mlirfuse.schedule.cpu.transpose import Transpose
 from mlirfuse.schedule.scheduler import Schedulers
 from mlirfuse.schedule.staged import Staged
 
 SCHEDULERS: Schedulers[Host] = Schedulers(
-    lambda schedulers: Staged(schedulers, joint.in_phases), (Columns(), Rows(), Transpose(), Pointwise())
+    lambda schedulers: Staged(schedulers, joint.in_phases),
+    (Columns(), Rows(), ScanColumns(), ScanRows(), Transpose(), Pointwise()),
 )

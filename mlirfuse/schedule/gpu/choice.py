@@ -10,8 +10,12 @@ from mlirfuse.schedule.gpu.columns import Columns
 from mlirfuse.schedule.gpu.inner_outer import InnerOuter
 from mlirfuse.schedule.gpu.pointwise import Pointwise
 from mlirfuse.schedule.gpu.rows import Rows
+from mlirfuse.schedule.gpu.scan_columns import ScanColumns
+from mlirfuse.schedule.gpu.scan_rows import ScanRows
 from mlirfuse.schedule.gpu.staged import GpuStaged
 from mlirfuse.schedule.gpu.transpose import Transpose
 from mlirfuse.schedule.scheduler import Schedulers
 
-SCHEDULERS: Schedulers[Machine] = Schedulers(GpuStaged, (InnerOuter(), Columns(), Rows(), Transpose(), Pointwise()))
+SCHEDULERS: Schedulers[Machine] = Schedulers(
+    GpuStaged, (InnerOuter(), Columns(), Rows(), ScanColumns(), ScanRows(), Transpose(), Pointwise())
+)

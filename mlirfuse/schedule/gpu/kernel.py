@@ -336,19 +336,24 @@ class GpuBody:
 
     def shuffle(self, val: Val, offset: int) -> Val:
         """The value of the lane whose number differs by ``offset``'s bit."""
+        return self.exchanged(val, "xor", offset)
+
+    def exchanged(self, val: Val, mode: str, by: int | Val) -> Val:
+        """The value of another lane of the warp: the one whose number differs by the bit ``by`` ("xor"), that is ``by``
+        lanes below ("up"; a lane that has none such gets its own), or that has the number ``by`` ("idx")."""
         e, dtype = self.e, val.dtype
         if e.known(val) is not None:
             return val
         if dtype.bits == 64:
             bits = e.bitcast(val, dt.u64)
             low, high = e.cast(bits, dt.u32), e.cast(e.shr(bits, 32), dt.u32)
-            low, high = self.shuffle(low, offset), self.shuffle(high, offset)
+            low, high = self.exchanged(low, mode, by), self.exchanged(high, mode, by)
             return e.bitcast(e.or_(e.cast(low, dt.u64), e.shl(e.cast(high, dt.u64), 32)), dtype)
         if dtype.bits < 32:
-            return e.cast(self.shuffle(e.cast(val, dt.u32 if dtype.kind in "ub" else dt.i32), offset), dtype)
-        by, width = e.const(offset, dt.i32), e.const(32, dt.i32)
-        name = e.fresh()
-        e.line(f"{name}, {name}_valid = gpu.shuffle xor {val}, {by}, {width} : {val.type}")
+            return e.cast(self.exchanged(e.cast(val, dt.u32 if dtype.kind in "ub" else dt.i32), mode, by), dtype)
+        lane = by if isinstance(by, Val) else e.const(by, dt.i32)
+        width, name = e.const(32, dt.i32), e.fresh()
+        e.line(f"{name}, {name}_valid = gpu.shuffle {mode} {val}, {lane}, {width} : {val.type}")
         return Val(name, dtype)
 
     def bind(self, ops: list[Op], totals: list[tuple[Val, ...]], env: Env) -> None:

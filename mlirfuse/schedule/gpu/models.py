@@ -323,6 +323,18 @@ class ColumnModel:
 
 
 @dataclass(frozen=True)
+class ScanModel:
+    """Scans. Nothing here is measured: it was chosen without a GPU, by what hides the memory's latency elsewhere."""
+
+    elements: int = 16  # numbers of states of a thread's turn along a row: as many as `RowRegisters.usual`
+    block: int = 256  # threads of a long row: eight such blocks, each with 16 KB under way, fill a multiprocessor
+    alone: int = 512  # threads of a row where there are fewer than multiprocessors: more have few registers each
+    short_block: int = 128  # threads of a block of several rows
+    down: int = 8  # rows of threads of a block that scans columns
+    rows: int = 8  # elements of a thread's turn down columns of one lane, fewer of wider vectors
+
+
+@dataclass(frozen=True)
 class GpuModel:
     access: AccessModel = field(default_factory=AccessModel)
     rows: RowModel = field(default_factory=RowModel)
@@ -330,6 +342,7 @@ class GpuModel:
     pointwise: PointwiseModel = field(default_factory=PointwiseModel)
     transpose: TransposeModel = field(default_factory=TransposeModel)
     inner_outer: InnerOuterModel = field(default_factory=InnerOuterModel)
+    scans: ScanModel = field(default_factory=ScanModel)
 
 
 SM_90 = GpuModel()

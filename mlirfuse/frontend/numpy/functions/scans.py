@@ -13,6 +13,7 @@ from mlirfuse.frontend.numpy.promotion import dtype_of
 from mlirfuse.frontend.numpy.registry import METHODS, implements
 from mlirfuse.frontend.numpy.traced_array import TracedArray
 from mlirfuse.frontend.numpy.ufuncs import into_out
+from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.dtypes import DType
 
@@ -63,6 +64,15 @@ METHODS[np.maximum, "accumulate"] = _scan_method("cummax")
 
 
 METHODS[np.minimum, "accumulate"] = _scan_method("cummin")
+
+
+def _logaddexp_accumulate(a, axis=0, dtype=None, out=None):
+    x = asarray(a)
+    to = dtype_of(dtype) if dtype is not None else x._value.dtype if x._value.dtype.is_float else dt.f64
+    return _scan("logcumsumexp", x, axis, to, out)
+
+
+METHODS[np.logaddexp, "accumulate"] = _logaddexp_accumulate
 
 
 @implements(np.argsort)

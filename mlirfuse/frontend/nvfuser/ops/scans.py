@@ -1,4 +1,4 @@
-"""Scans and sorting, which the arrays' framework runs. Groups form around them."""
+"""Scans, and sorting, which the arrays' framework runs: groups form around it."""
 
 from __future__ import annotations
 

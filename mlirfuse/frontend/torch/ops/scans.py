@@ -1,0 +1,29 @@
+"""Scans along a dimension. ``cummax`` and ``cummin`` are torch's own where their positions are used."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mlirfuse.frontend.torch.ops.rules import Context, axis, rule
+from mlirfuse.ir.graph import Value
+
+
+def _scan(c: Context, name: str, x: Value, dim: int) -> Value:
+    """A scan of ``x`` in the result's type; of a tensor of rank 0, which is its own, a copy."""
+    x = c.b.cast(x, c.dtype)
+    return c.op(name, x, axis=axis(dim, x.rank)) if x.rank else c.op("copy", x)
+
+
+@rule("aten.cumsum.default")
+def cumsum(c: Context, x: Value, dim: int, *, dtype: Any = None) -> Value:
+    return _scan(c, "cumsum", x, dim)
+
+
+@rule("aten.cumprod.default")
+def cumprod(c: Context, x: Value, dim: int, *, dtype: Any = None) -> Value:
+    return _scan(c, "cumprod", x, dim)
+
+
+@rule("aten.logcumsumexp.default")
+def logcumsumexp(c: Context, x: Value, dim: int) -> Value:
+    return _scan(c, "logcumsumexp", x, dim)

@@ -1,0 +1,115 @@
+"""Scans across contiguous memory on the CPU: a task is a block of columns, whose states stay in registers while it goes
+down the rows, one element after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from mlirfuse.analysis.phases import Analysis, is_outer, late_outputs, size_of
+from mlirfuse.core.machine import Host
+from mlirfuse.ir import sizes as sz
+from mlirfuse.lowering import scans as sc
+from mlirfuse.lowering.emitter import Val
+from mlirfuse.lowering.kernel import Env, Index
+from mlirfuse.lowering.slots import Slots
+from mlirfuse.schedule.cpu.kernel import CpuBody, CpuKernel, lanes_of, rows_grain, store_all
+from mlirfuse.schedule.cpu.streaming import can_stream, streams
+from mlirfuse.schedule.scheduler import Alignments, Scheduler, Sizes, Written, require
+
+STATES = 8  # vectors of states in registers: half of those that AVX-512 leaves beside what is computed
+
+
+class Params(NamedTuple):
+    """``streamed``: outputs as long as the columns are stored past the caches."""
+
+    streamed: bool = False
+
+
+class ScanColumns(Scheduler[Params, Host]):
+    """Scans down columns, and what is as long as they are."""
+
+    name = "scan_columns"
+    parameters = Params
+
+    def takes(self, analysis: Analysis) -> bool:
+        return bool(analysis.scans) and bool(analysis.kept)
+
+    def candidates(self, analysis: Analysis, env: Sizes, alignments: Alignments, host: Host) -> Iterator[Params]:
+        if is_outer(analysis, env):
+            full, _ = analysis.once(late_outputs)
+            yield Params(streams(analysis, full, env, alignments, host))
+
+    def emit(self, name: str, analysis: Analysis, slots: Slots, params: Params, machine: Host) -> Written:
+        yield analysis, [_columns(name, analysis, slots, params, machine)]
+
+    def check(self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, host: Host) -> None:
+        if p.streamed:
+            full, _ = analysis.once(late_outputs)
+            aligned = bool(full) and can_stream(analysis, full, env, alignments, host)
+            require(aligned, "streamed: outputs are not aligned for stores past the caches")
+
+
+def _columns(name: str, analysis: Analysis, slots: Slots, params: Params, host: Host) -> CpuKernel:
+    full, small = late_outputs(analysis)
+    body = CpuBody(name, analysis, slots, host, full if params.streamed else ())
+    e, k, scans, lanes = body.e, body.k, analysis.scans, lanes_of(analysis, host)
+    reverse = bool(scans[0].attrs["reverse"])
+    *outer, inner = analysis.loops(analysis.kept)
+    loops = analysis.loops(analysis.reduced)
+    width = sum(len(sc.state_types(op)) for op in scans)
+    vectors = max(1, STATES // width)
+    block, columns = lanes * vectors, size_of(inner)
+
+    def down(env: Env, carried: list[Val], visit, depth: int = 0) -> list[Val]:
+        """``visit(env, carried)`` for each row, in the order of the scans."""
+        count = body.size(size_of(loops[depth]))
+
+        def inside(i: Val, state: list[Val]) -> list[Val]:
+            deeper = dict(env)
+            body.set_loop(deeper, loops[depth], Index(e.sub(e.sub(count, 1), i) if reverse else i))
+            return visit(deeper, state) if depth == len(loops) - 1 else down(deeper, state, visit, depth + 1)
+
+        return body.loop(body.constant(0), count, 1, carried, inside)
+
+    def some(env: Env, starts: list[Index]) -> None:
+        """Some vectors of columns."""
+
+        def visit(row: Env, carried: list[Val]) -> list[Val]:
+            values, places = iter(carried), []
+            following: list[Val] = []
+            for start in starts:
+                here = dict(row)
+                body.set_loop(here, inner, start)
+                places.append(here)
+                for op in scans:
+                    state = tuple(next(values) for _ in sc.state_types(op))
+                    state = sc.combine(e, op, state, sc.element(e, op, k.operands(op, here), lanes))
+                    k.bind(op.result, here, sc.result(e, op, state))
+                    following += state
+            store_all(body, full, places, analysis.domain)
+            return following
+
+        down(env, [v for _ in starts for op in scans for v in sc.identity(e, op, lanes)], visit)
+        for start in starts if small else ():
+            here = dict(env)
+            body.set_loop(here, inner, start)
+            store_all(body, small, [here], analysis.kept)
+
+    def task(index: Val) -> None:
+        env: Env = {}
+        row, at = k.divmod(Index(index), sz.ceildiv(columns, block))
+        body.unlinear(env, outer, k.scalar(row.base))
+        low = e.mul(k.scalar(at.base), block)
+        high = e.min(e.add(low, block), body.size(columns))
+
+        def step(indices: list[Index], mask: Val | None, state: list[Val]) -> list[Val]:
+            some(env, indices)
+            return []
+
+        body.vectors(low, high, lanes, [], step, vectors)
+
+    body.tasks(task)
+    rows = sz.product(a.size for a in analysis.reduced)
+    tasks = sz.mul(sz.product(size_of(loop) for loop in outer), sz.ceildiv(columns, block))
+    return body.finish(tasks, rows_grain(sz.mul(rows, block), host))

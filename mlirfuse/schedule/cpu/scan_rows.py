@@ -1,0 +1,259 @@
+"""Scans along contiguous memory on the CPU: a task is a row, a point of the kept axes.
+
+A vector is scanned in a register, in as many steps as its lanes have doublings, and continues the state of all before
+it, which is carried from vector to vector: one pass over memory, however many scans follow from each other. An element
+of n before it comes of ``n / lanes + log2(lanes)`` operations one after the other, where a loop has n.
+
+A row that is alone is shared (``split``): one kernel leaves the state of each part in the workspace, and another scans
+the parts, each from the states of those before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from mlirfuse.analysis.phases import Analysis, is_outer, late_outputs, size_of
+from mlirfuse.core.machine import Host
+from mlirfuse.ir import sizes as sz
+from mlirfuse.lowering import scans as sc
+from mlirfuse.lowering.emitter import Val
+from mlirfuse.lowering.kernel import Env, Index, Memory
+from mlirfuse.lowering.slots import Slots
+from mlirfuse.schedule.cpu.extents import parts, row_extents
+from mlirfuse.schedule.cpu.kernel import CpuBody, CpuKernel, cost_of, lanes_of, rows_grain, store_all, unroll_for
+from mlirfuse.schedule.cpu.models import model_of
+from mlirfuse.schedule.cpu.streaming import can_stream, streams
+from mlirfuse.schedule.scheduler import Alignments, Scheduler, Sizes, Written, require
+
+
+class Params(NamedTuple):
+    """``split``: parts of a row. ``streamed``: outputs as long as the rows are stored past the caches."""
+
+    split: int = 1
+    streamed: bool = False
+
+
+class ScanRows(Scheduler[Params, Host]):
+    """Scans along rows, and what is as long as they are."""
+
+    name = "scan_rows"
+    parameters = Params
+
+    def takes(self, analysis: Analysis) -> bool:
+        return bool(analysis.scans)
+
+    def candidates(self, analysis: Analysis, env: Sizes, alignments: Alignments, host: Host) -> Iterator[Params]:
+        if is_outer(analysis, env):
+            return
+        kept, length = analysis.values(row_extents, env)
+        full, _ = analysis.once(late_outputs)
+        streamed = streams(analysis, full, env, alignments, host)
+        few = kept < host.threads and kept * length >= 4 * model_of(host).tasks.shared
+        if few and analysis.once(can_split):
+            yield Params(parts(host), streamed)
+        yield Params(1, streamed)
+
+    def emit(self, name: str, analysis: Analysis, slots: Slots, params: Params, machine: Host) -> Written:
+        yield analysis, _kernels(name, analysis, slots, params, machine)
+
+    def check(self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, host: Host) -> None:
+        require(p.split >= 1, f"split = {p.split}: one part at least")
+        require(p.split == 1 or analysis.once(can_split), "split: scans of scans, or rows that are several loops")
+        if p.streamed:
+            full, _ = analysis.once(late_outputs)
+            aligned = bool(full) and can_stream(analysis, full, env, alignments, host)
+            require(aligned, "streamed: outputs are not aligned for stores past the caches")
+
+
+def can_split(analysis: Analysis) -> bool:
+    """Whether the state of a part of a row is known without those before it."""
+    scanned = {op.result for op in analysis.scans}
+    for op in analysis.ops:
+        if any(v in scanned for v in op.operands):
+            if op in analysis.scans:
+                return False
+            scanned.update(op.results)
+    return len(analysis.loops(analysis.reduced)) == 1
+
+
+def _kernels(name: str, analysis: Analysis, slots: Slots, params: Params, host: Host) -> list[CpuKernel]:
+    if params.split == 1:
+        return [_rows(name, analysis, slots, params, host)]
+    return [
+        _states(f"{name}_states", analysis, slots, params, host),
+        _rows(name, analysis, slots, params, host),
+    ]
+
+
+class _Rows(CpuBody):
+    """Loops along a row, carrying the states of scans: each in all lanes."""
+
+    def __init__(self, name: str, analysis: Analysis, slots: Slots, host: Host, split: int, streamed=frozenset()):
+        super().__init__(name, analysis, slots, host, streamed)
+        self.scans = analysis.scans
+        self.reverse = bool(self.scans[0].attrs["reverse"])
+        self.loops = analysis.loops(analysis.reduced)
+        self.lanes = lanes_of(analysis, host)
+        self.unroll = unroll_for(cost_of(analysis))
+        self.kept = sz.product(a.size for a in analysis.kept)
+        self.split, self.length = split, size_of(self.loops[0])
+        self.of_part = sz.mul(sz.ceildiv(self.length, split * self.lanes), self.lanes)
+
+    def nothing(self) -> list[Val]:
+        return [v for op in self.scans for v in sc.identity(self.e, op, self.lanes)]
+
+    def grouped(self, flat: list[Val]) -> list[sc.State]:
+        values = iter(flat)
+        return [tuple(next(values) for _ in sc.state_types(op)) for op in self.scans]
+
+    def buffers(self) -> list[Memory]:
+        """The states of parts: [split, kept] for each of their pieces."""
+        count = sz.mul(self.kept, self.split)
+        return [self.buffer((op, k), count, dtype) for op in self.scans for k, dtype in enumerate(sc.state_types(op))]
+
+    def part_of(self, index: Val) -> tuple[Val, Val, Env]:
+        """The part, the row and its env of a task."""
+        at, part = (self.k.scalar(i.base) for i in self.k.divmod(Index(index), self.split))
+        env: Env = {}
+        self.unlinear(env, self.analysis.loops(self.analysis.kept), at)
+        return part, at, env
+
+    def over(self, env: Env, carried: list[Val], visit, part: Val | None = None) -> list[Val]:
+        """``visit(env, mask, carried)`` for each vector of a row, or of a part of it, in the order of the scans."""
+
+        def nest(depth: int, env: Env, carried: list[Val]) -> list[Val]:
+            loop = self.loops[depth]
+            low, high = self.constant(0), self.size(size_of(loop))
+            if depth < len(self.loops) - 1:
+
+                def inside(i: Val, state: list[Val]) -> list[Val]:
+                    deeper = dict(env)
+                    self.set_loop(deeper, loop, Index(self.e.sub(self.e.sub(high, 1), i) if self.reverse else i))
+                    return nest(depth + 1, deeper, state)
+
+                return self.loop(low, high, 1, carried, inside)
+            if part is not None:
+                low = self.e.min(self.e.mul(part, self.size(self.of_part)), high)
+                high = self.e.min(self.e.add(low, self.size(self.of_part)), high)
+
+            def vectors(start: Val, count: int, mask: Val | None, state: list[Val]) -> list[Val]:
+                for u in reversed(range(count)) if self.reverse else range(count):
+                    here = dict(env)
+                    at = self.e.add(start, u * self.lanes) if u else start
+                    self.set_loop(here, loop, Index(at, int(self.lanes > 1), self.lanes))
+                    state = visit(here, mask, state)
+                return state
+
+            return (self.backward if self.reverse else self.forward)(low, high, carried, vectors)
+
+        return nest(0, env, carried)
+
+    def forward(self, low: Val, high: Val, carried: list[Val], vectors) -> list[Val]:
+        """``vectors(start, count, mask, carried)`` from the first on: some whole ones at a time, then the rest."""
+        e, step = self.e, self.lanes * self.unroll
+        middle = e.add(low, e.and_(e.sub(high, low), -step))
+        carried = self.loop(low, middle, step, carried, lambda i, state: vectors(i, self.unroll, None, state))
+        return self.loop(middle, high, self.lanes, carried, lambda i, state: self.last(i, high, state, vectors))
+
+    def backward(self, low: Val, high: Val, carried: list[Val], vectors) -> list[Val]:
+        """The same from the last on."""
+        e, lanes, step = self.e, self.lanes, self.lanes * self.unroll
+        middle = e.add(low, e.and_(e.sub(high, low), -step))
+        end = e.sub(e.add(e.and_(e.add(e.sub(high, middle), lanes - 1), -lanes), middle), lanes)
+        carried = self.loop(
+            middle, high, lanes, carried, lambda i, state: self.last(e.sub(end, e.sub(i, middle)), high, state, vectors)
+        )
+        first = e.sub(e.add(low, middle), step)
+        return self.loop(
+            low, middle, step, carried, lambda i, state: vectors(e.sub(first, i), self.unroll, None, state)
+        )
+
+    def last(self, start: Val, high: Val, state: list[Val], vectors) -> list[Val]:
+        """A vector that may reach past ``high``."""
+        mask = self.below(self.e.min(self.e.sub(high, start), self.lanes), self.lanes)
+        with self.k.masked(mask):
+            return vectors(start, 1, mask, state)
+
+    def scanned(self, env: Env, mask: Val | None, carried: list[Val]) -> list[Val]:
+        """The states behind a vector. Its scans are known then."""
+        e, lanes = self.e, self.lanes
+        out: list[Val] = []
+        for op, state in zip(self.scans, self.grouped(carried)):
+            run = sc.element(e, op, self.k.operands(op, env), lanes)
+            if mask is not None:
+                run = sc.select(e, mask, run, sc.identity(e, op, lanes))
+            run = sc.along(e, op, run, [1 << n for n in range(lanes.bit_length() - 1)], self.shifted)
+            self.k.bind(op.result, env, sc.result(e, op, sc.combine(e, op, state, run)))
+            last = tuple(e.splat(e.extract(v, 0 if self.reverse else lanes - 1), lanes) for v in run)
+            out += sc.combine(e, op, state, last)
+        return out
+
+    def shifted(self, state: sc.State, nothing: sc.State, n: int) -> sc.State:
+        """Each lane has what is ``n`` lanes before it."""
+        lanes = self.lanes
+        sources = [lane + n if self.reverse else lane - n for lane in range(lanes)]
+        picked = ", ".join(str(lanes + at if 0 <= at < lanes else k) for k, at in enumerate(sources))
+        return tuple(
+            self.e.op(f"vector.shuffle {none}, {v} [{picked}] : {v.type}, {v.type}", v.dtype, lanes)
+            for v, none in zip(state, nothing)
+        )
+
+
+def _states(name: str, analysis: Analysis, slots: Slots, params: Params, host: Host) -> CpuKernel:
+    """A task is a part of a row: its scans' states go to the workspace."""
+    body = _Rows(name, analysis, slots, host, params.split)
+    memories = body.buffers()
+
+    def task(index: Val) -> None:
+        part, row, env = body.part_of(index)
+        done = body.over(env, body.nothing(), body.scanned, part)
+        offset = body.e.add(body.e.mul(part, body.size(body.kept)), row)
+        for memory, val in zip(memories, done):
+            body.put(memory, offset, body.e.extract(val, 0))
+
+    body.tasks(task)
+    return body.finish(sz.mul(body.kept, params.split), 1)
+
+
+def _rows(name: str, analysis: Analysis, slots: Slots, params: Params, host: Host) -> CpuKernel:
+    """A task is a row, or a part of one."""
+    full, small = late_outputs(analysis)
+    body = _Rows(name, analysis, slots, host, params.split, full if params.streamed else ())
+    memories = body.buffers() if params.split > 1 else []
+
+    def visit(env: Env, mask: Val | None, carried: list[Val]) -> list[Val]:
+        carried = body.scanned(env, mask, carried)
+        store_all(body, full, [env], analysis.domain)
+        return carried
+
+    def task(index: Val) -> None:
+        part, row, env = body.part_of(index)
+        carried = _before(body, memories, part, row) if memories else body.nothing()
+        body.over(env, carried, visit, part if memories else None)
+        if memories and small:
+            with body.k.region(f"scf.if {body.e.cmp('eq', part, 0)} {{"):
+                store_all(body, small, [env], analysis.kept)
+        else:
+            store_all(body, small, [env], analysis.kept)
+
+    body.tasks(task)
+    return body.finish(
+        sz.mul(body.kept, params.split),
+        1 if memories else rows_grain(sz.product(a.size for a in analysis.reduced), host),
+    )
+
+
+def _before(body: _Rows, memories: list[Memory], part: Val, row: Val) -> list[Val]:
+    """The states of all parts before this one."""
+    e = body.e
+    count = e.sub(e.const(body.split - 1, part.dtype), part) if body.reverse else part
+
+    def one(i: Val, carried: list[Val]) -> list[Val]:
+        which = e.sub(e.const(body.split - 1, i.dtype), i) if body.reverse else i
+        offset = e.add(e.mul(which, body.size(body.kept)), row)
+        found = [e.splat(body.get(m, offset, v.dtype, 1), body.lanes) for m, v in zip(memories, carried)]
+        states = zip(body.scans, body.grouped(carried), body.grouped(found))
+        return [v for op, a, b in states for v in sc.combine(e, op, a, b)]
+
+    return body.loop(body.constant(0), count, 1, body.nothing(), one)

@@ -1,0 +1,71 @@
+"""What kernels of scans on a GPU share: states as loops carry them, and through shared memory."""
+
+from __future__ import annotations
+
+from mlirfuse.analysis.phases import Analysis
+from mlirfuse.ir import sizes as sz
+from mlirfuse.lowering import scans as sc
+from mlirfuse.lowering.emitter import Val
+from mlirfuse.lowering.kernel import Env, Index
+from mlirfuse.lowering.slots import Slots
+from mlirfuse.schedule.gpu.access import Access
+from mlirfuse.schedule.gpu.kernel import GpuBody
+from mlirfuse.schedule.gpu.row_body import at_own_index
+
+
+class ScanBody(GpuBody):
+    """A kernel that goes along the scanned axes in turns, whose states it carries."""
+
+    def __init__(self, name: str, analysis: Analysis, slots: Slots, access: Access, threads: int):
+        super().__init__(name, analysis, slots, access, threads)
+        self.scans = analysis.scans
+        self.reverse = bool(self.scans[0].attrs["reverse"])
+        self.length = sz.product(a.size for a in analysis.reduced)
+        along = set(analysis.reduced)
+        self.full = [v for v in analysis.outputs if along & set(analysis.axes.flat(v))]
+        self.small = [v for v in analysis.outputs if v not in self.full]
+        self.loaded = at_own_index(analysis, analysis.inputs)
+
+    def nothing(self, lanes: int) -> list[Val]:
+        """The states of nothing, as a loop carries them."""
+        return [v for op in self.scans for v in sc.identity(self.e, op, lanes)]
+
+    def grouped(self, flat: list[Val]) -> list[sc.State]:
+        """The state of each scan in a list of them all."""
+        values = iter(flat)
+        return [tuple(next(values) for _ in sc.state_types(op)) for op in self.scans]
+
+    def along(self, env: Env, position: Val, lanes: int) -> tuple[Env, Val]:
+        """The env of ``lanes`` elements from this position on, in the order of the scans, and whether they are inside;
+        the last ones instead of those past the end."""
+        e = self.e
+        inside = e.cmp("lt", position, self.size(self.length))
+        held = e.min(position, e.sub(self.size(self.length), lanes))
+        place = e.sub(e.sub(self.size(self.length), lanes), held) if self.reverse else held
+        here = dict(env)
+        loops = self.analysis.loops(self.analysis.reduced)
+        self.unlinear(here, loops, Index(place, 1, lanes) if lanes > 1 else Index(place))
+        return here, inside
+
+    def put(self, offsets: list[int], index: Val, state: sc.State) -> None:
+        """Writes a state to shared memory, as its ``index``-th there."""
+        for offset, v in zip(offsets, state):
+            nbytes = 8 * v.lanes
+            self.shared_store(self.shared_address(offset, index, nbytes), v)
+
+    def get(self, offsets: list[int], index: Val, like: sc.State) -> sc.State:
+        """Reads the ``index``-th state, of parts such as ``like``."""
+        return tuple(
+            self.shared_load(self.shared_address(offset, index, 8 * v.lanes), v.dtype, v.lanes)
+            for offset, v in zip(offsets, like)
+        )
+
+
+def numbers(analysis: Analysis) -> int:
+    """How many numbers the states of a segment's scans have for an element."""
+    return sum(len(sc.state_types(op)) for op in analysis.scans)
+
+
+def power_from(n: int) -> int:
+    """The smallest power of two that is not below ``n``."""
+    return 1 << max(0, n - 1).bit_length()

@@ -1,0 +1,34 @@
+// Scans along rows and down columns: on a GPU by shuffles and through shared memory, on a CPU in registers.
+// RUN: mlirfuse-opt %s --split-input-file --pass-pipeline='builtin.module(fusion-to-tiled{target=cuda:sm_90 sizes=s0:4096,s1:4096})' | FileCheck %s --check-prefix=GPU
+// RUN: mlirfuse-opt %s --split-input-file --pass-pipeline='builtin.module(fusion-to-tiled{sizes=s0:4096,s1:4096})' | FileCheck %s --check-prefix=CPU
+
+// GPU: gpu.func @mlirfuse_scan0(
+// GPU: scf.for
+// GPU: gpu.shuffle up
+// GPU: gpu.barrier
+// GPU: gpu.shuffle idx
+// GPU: gpu.return
+// CPU: func.func @mlirfuse_scan0(
+// CPU: scf.for
+// CPU-COUNT-4: vector.shuffle
+// CPU: return
+func.func @rows(%x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}) -> tensor<?x?xf32> {
+  %0 = "fusion.cumsum"(%x) {axis = 1 : i64} : (tensor<?x?xf32>) -> tensor<?x?xf32>
+  return %0 : tensor<?x?xf32>
+}
+
+// -----
+
+// GPU: // -----
+// GPU: gpu.func @mlirfuse_scan0(
+// GPU-NOT: gpu.shuffle
+// GPU: gpu.barrier
+// GPU: gpu.return
+// CPU: // -----
+// CPU: func.func @mlirfuse_scan0(
+// CPU-NOT: vector.shuffle
+// CPU: return
+func.func @columns(%x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}) -> tensor<?x?xf32> {
+  %0 = "fusion.cumsum"(%x) {axis = 0 : i64} : (tensor<?x?xf32>) -> tensor<?x?xf32>
+  return %0 : tensor<?x?xf32>
+}

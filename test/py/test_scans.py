@@ -1,0 +1,331 @@
+"""Scans: every scheduler's candidates on both targets, what fuses with them, the bound of float sums, NaN, and the front
+ends' names of them. References are in float64."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+from test_gpu_emulated import check as check_on_gpu
+from test_ptxas import PTXAS, assembled
+
+import mlirfuse
+import mlirfuse.numpy as mnp
+from mlirfuse.core import config
+from mlirfuse.core.errors import ScheduleError
+from mlirfuse.ir.ops import TABLE
+from mlirfuse.runtime.program import Program
+from mlirfuse.schedule import targets
+
+f16, f32, f64 = np.float16, np.float32, np.float64
+RNG = np.random.default_rng(0)
+
+
+@pytest.fixture(autouse=True)
+def no_fallback():
+    with config.override(fallback=False):
+        yield
+
+
+def recurrence(a, b, axis, reverse=False):
+    """In float64, one element after the other."""
+    a, h = (np.moveaxis(x, axis, 0).copy() for x in np.broadcast_arrays(np.asarray(a, f64), np.asarray(b, f64)))
+    order = range(len(h) - 2, -1, -1) if reverse else range(1, len(h))
+    for t in order:
+        h[t] = a[t] * h[t + 1 if reverse else t - 1] + h[t]
+    return np.moveaxis(h, 0, axis)
+
+
+def of_both(traced, plain):
+    """A function that calls ``plain`` on arrays."""
+    return lambda *xs: (plain if all(isinstance(x, np.ndarray) for x in xs) else traced)(*xs)
+
+
+def recurring(axis, reverse=False):
+    return of_both(
+        lambda a, b: mnp.linear_recurrence(a, b, axis, reverse) + 1, lambda a, b: recurrence(a, b, axis, reverse) + 1
+    )
+
+
+def flipped(axis):
+    return lambda x: np.flip(np.cumsum(np.flip(x * 2, axis), axis), axis) + 1
+
+
+FUNCTIONS = {
+    "sum": lambda axis: lambda x: np.cumsum(x * 2, axis) + 1,
+    "product": lambda axis: lambda x: np.cumprod(1 + x / 100, axis),
+    "extrema": lambda axis: lambda x: (np.maximum.accumulate(x, axis), np.minimum.accumulate(x + 1, axis)),
+    "sum of sums": lambda axis: lambda x: np.cumsum(np.cumsum(x, axis) / 50, axis),
+    "from the end": flipped,
+    "logarithm": lambda axis: of_both(
+        lambda x: mnp.logcumsumexp(3 * x, axis), lambda x: np.logaddexp.accumulate(3 * x, axis)
+    ),
+    "recurrence": lambda axis: of_both(
+        lambda x: mnp.linear_recurrence(np.sin(x), x, axis), lambda x: recurrence(np.sin(x), x, axis)
+    ),
+}
+
+
+def near(got, want, bound=2e-5):
+    """Floats within ``bound`` of the largest."""
+    got, want = np.asarray(got).astype(f64), np.asarray(want, f64)
+    assert got.shape == want.shape
+    np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
+    known = ~np.isnan(want)
+    assert np.all(np.abs(got - want)[known] <= bound * max(1, np.abs(want[known]).max(initial=0)))
+
+
+# ----------------------------------------------------------------------------------------------------------------
+# the CPU
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_cpu(name, axis):
+    """Rows and columns of all lengths around a vector's, and what is left over behind unrolled ones."""
+    fn = FUNCTIONS[name](axis)
+    jitted = mlirfuse.jit(fn)
+    for shape in [(1, 1), (3, 5), (5, 16), (17, 2), (33, 31), (2, 777), (777, 2), (64, 129), (130, 96)]:
+        x = RNG.standard_normal(shape).astype(f32)
+        wanted = fn(x.astype(f64))
+        for got, want in zip(
+            *[r if isinstance(r, tuple) else (r,) for r in (jitted(x), wanted)],
+            strict=True,
+        ):
+            near(got, want)
+
+
+@pytest.mark.parametrize("dtype", [f16, ml_dtypes.bfloat16, f64, np.int8, np.uint16, np.int64])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_types(dtype, axis):
+    """The result's type is NumPy's; integers wrap as its do, half types are summed in float32."""
+    x = (RNG.standard_normal((37, 70)) * 10).astype(dtype)
+    got = mlirfuse.jit(lambda x: (np.cumsum(x, axis), np.maximum.accumulate(x, axis)))(x)
+    if np.dtype(dtype).kind in "iu":
+        for a, b in zip(got, (np.cumsum(x, axis), np.maximum.accumulate(x, axis))):
+            assert a.dtype == b.dtype
+            np.testing.assert_array_equal(a, b)
+        wrapped = mlirfuse.jit(lambda x: np.cumprod(x, axis, dtype=x.dtype))(x)
+        np.testing.assert_array_equal(wrapped, np.cumprod(x, axis, dtype=dtype))
+        return
+    assert got[0].dtype == got[1].dtype == dtype
+    near(got[0], np.cumsum(x.astype(f64), axis), {f16: 1e-3, f64: 1e-14}.get(dtype, 8e-3))
+    np.testing.assert_array_equal(got[1], np.maximum.accumulate(x, axis))
+
+
+def test_float_sums_keep_to_their_bound():
+    """docs/limits.md: along contiguous memory an element comes of n / lanes + log2(lanes) additions, not of n: of all
+    ones with a small one each, a loop of additions loses what this does not."""
+    n, lanes = 1 << 20, targets.of("cpu").machine.vector_bytes // 4
+    x = (1 + RNG.random(n) * 1e-3).astype(f32)
+    got = mlirfuse.jit(lambda x: np.cumsum(x), schedule={0: {"split": 1}})(x).astype(f64)
+    exact = np.cumsum(x.astype(f64))
+    count = np.arange(n) / lanes + np.log2(lanes) + 2
+    assert np.all(np.abs(got - exact) <= count * 2.0**-24 * exact)
+    for reverse in (False, True):
+        a = np.full(n, 0.5, f32)
+        got = mlirfuse.jit(lambda a, x: mnp.linear_recurrence(a, x, 0, reverse))(a, x).astype(f64)
+        assert np.abs(got - recurrence(a, x, 0, reverse)).max() <= 8 * 2.0**-24 * 2.1
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("dtype", [f32, f64, np.int32])
+def test_a_long_row_in_parts(dtype, reverse):
+    """One row for several threads, each from the states of the parts before its own."""
+    a, x = (RNG.integers(-2, 3, (1, 40_001)).astype(dtype) for _ in range(2))
+    fn = mlirfuse.jit(
+        lambda a, x: mnp.linear_recurrence(a / 3 if np.dtype(dtype).kind == "f" else a, x, 1, reverse),
+        schedule={0: {"scheduler": "scan_rows", "split": 5}},
+    )
+    if dtype is np.int32:
+        want = TABLE["linear_recurrence"].ref(a, x, axis=1, reverse=reverse)
+        np.testing.assert_array_equal(fn(a, x), want)
+    else:
+        near(fn(a, x), recurrence((a / 3).astype(dtype), x, 1, reverse), 1e-6)
+
+
+def test_schedules_that_cannot_be():
+    """Parts of a scan of a scan are not known without those before them."""
+    x = np.ones((2, 64), f32)
+    chained = mlirfuse.jit(lambda x: np.cumsum(np.cumsum(x, 1), 1), schedule={0: {"split": 2}})
+    with pytest.raises(ScheduleError, match="scans of scans"):
+        chained(x)
+
+
+def test_nan_and_infinities():
+    """A maximum stays NaN from the first NaN on; logarithms of sums have no overflow, and begin at minus infinity."""
+    x = RNG.standard_normal((4, 50)).astype(f32)
+    x[0, 7], x[1, :3], x[2, 9] = np.nan, -np.inf, np.inf
+    for axis in (0, 1):
+        f = mlirfuse.jit(lambda x: (np.maximum.accumulate(x, axis), mnp.logcumsumexp(x * 200, axis)))
+        highest, logarithms = f(x)
+        np.testing.assert_array_equal(highest, np.maximum.accumulate(x, axis))
+        with np.errstate(invalid="ignore"):
+            want = np.logaddexp.accumulate(x.astype(f64) * 200, axis)
+        finite = np.isfinite(want)
+        np.testing.assert_array_equal(logarithms[~finite], want[~finite])
+        np.testing.assert_allclose(logarithms[finite], want[finite], rtol=1e-6)
+
+
+def test_nothing_before_a_recurrence_stays_nothing():
+    """Factors whose product overflows do not make NaN of a run that is 0 so far."""
+    a, b = np.full((400, 400), 1.5, f32), np.zeros((400, 400), f32)
+    b[-1, -1] = 1
+    for axis in (0, 1):
+        np.testing.assert_array_equal(mlirfuse.jit(lambda a, b: mnp.linear_recurrence(a, b, axis))(a, b), b)
+
+
+# ----------------------------------------------------------------------------------------------------------------
+# what is one kernel
+
+
+def segments(fn, *args) -> list[str]:
+    text = mlirfuse.jit(fn).lower(*args).as_text("segmented")
+    return [line for line in text.split("\n") if "scheduler = " in line and "schedule = " in line]
+
+
+@pytest.mark.parametrize(
+    "fn, count",
+    [
+        (lambda x: np.exp(np.cumsum(np.sin(x), 1)) + x, 1),
+        (lambda x: (np.cumsum(x, 1), np.maximum.accumulate(x, 1)), 1),
+        (lambda x: np.cumsum(np.cumsum(x, 1), 1), 1),
+        (flipped(1), 1),
+        (lambda x: np.flip(np.cumsum(x, 1), 1), 2),  # the end is known last
+        (lambda x: np.cumsum(np.cumsum(x, 1), 0), 2),
+        (lambda x: np.cumsum(x, 1) + np.flip(np.cumsum(np.flip(x, 1), 1), 1), 2),  # from both ends
+        (lambda x: np.cumsum(x, 1) / x.sum(1, keepdims=True), 2),
+        (lambda x: np.cumsum(x, 1)[:, 3:] - np.cumsum(x, 1)[:, :-3], 2),
+    ],
+)
+def test_kernels(fn, count):
+    x = RNG.standard_normal((6, 50))
+    assert len(segments(fn, x)) == count
+    np.testing.assert_allclose(mlirfuse.jit(fn)(x), fn(x), rtol=1e-9, atol=1e-12)
+
+
+def test_in_place():
+    """A scan may be written over its argument."""
+    for axis in (0, 1):
+        x = RNG.standard_normal((40, 60))
+        want = np.cumsum(x, axis)
+
+        def fn(x, axis=axis):
+            x[...] = np.cumsum(x, axis)
+
+        mlirfuse.jit(fn)(x)
+        np.testing.assert_allclose(x, want, rtol=1e-12, atol=1e-12)
+
+
+# ----------------------------------------------------------------------------------------------------------------
+# GPUs
+
+
+def normal(*shape, dtype=f32):
+    return np.random.default_rng(3).standard_normal(shape).astype(dtype)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_gpu(name, axis):
+    """Several candidates: parts of a warp, a warp, several warps, and rows that take more than one turn."""
+    bound = 3e-5 if name == "logarithm" else None
+    for shape in ((3, 37), (70, 12), (2, 700), (300, 5)):
+        check_on_gpu(FUNCTIONS[name](axis), normal(*shape), candidates=3, bound=bound)
+
+
+@pytest.mark.parametrize("chip", ["sm_70", "sm_80"])
+def test_gpu_architectures(chip):
+    check_on_gpu(FUNCTIONS["sum"](1), normal(3, 520), chip=chip)
+    check_on_gpu(FUNCTIONS["sum"](0), normal(90, 24), chip=chip)
+
+
+@pytest.mark.parametrize("dtype", [f16, f64, np.int8, np.int64])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_gpu_types(dtype, axis):
+    x = (normal(24, 136) * 5).astype(dtype)
+    check_on_gpu(lambda x: (np.cumsum(x, axis), np.maximum.accumulate(x, axis)), x, candidates=2)
+    check_on_gpu(lambda x: np.maximum.accumulate(x > 1, axis), x, candidates=2)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_gpu_recurrence(axis, reverse):
+    """Runs are combined in order: factors and what is added do not commute."""
+    for shape in ((5, 300), (150, 24)):
+        check_on_gpu(recurring(axis, reverse), np.sin(normal(*shape)), normal(*shape), candidates=4)
+
+
+def test_gpu_layouts():
+    """Scans over several axes of memory, strided ones, and outputs that are not along the rows."""
+    check_on_gpu(lambda x: np.cumsum(x), normal(7, 9, 5), candidates=3)
+    check_on_gpu(lambda x: np.cumsum(x.transpose(2, 0, 1).reshape(6, -1), 1), normal(7, 9, 6), candidates=3)
+    check_on_gpu(lambda x: np.cumsum(x, 1), normal(3, 20, 6), candidates=3)
+    check_on_gpu(lambda x, w: (np.cumsum(x * w, 1), np.exp(w)), normal(9, 40), normal(9, 1), candidates=3)
+
+
+@pytest.mark.skipif(PTXAS is None, reason="needs ptxas")
+@pytest.mark.parametrize("chip", ["sm_75", "sm_90", "sm_100"])
+@pytest.mark.parametrize("shape", [(4096, 4096), (64, 1_000_003), (131_072, 33)])
+def test_nothing_spills(chip, shape):
+    a = np.empty(shape, f32)
+    h = np.empty(shape, f16)
+    work = [(lambda x: np.cumsum(x, axis), [x]) for axis in (0, 1) for x in (a, h)]
+    work += [(lambda a, b: mnp.linear_recurrence(a, b, axis), [a, a]) for axis in (0, 1)]
+    for fn, args in work:
+        for kernel in assembled(fn, *args, chip=chip).values():
+            assert kernel.stack == kernel.spilled == 0, kernel
+
+
+@pytest.mark.parametrize("target", ["cpu", "cuda:sm_90"])
+def test_other_schedules_are_refused(target):
+    """What a row takes has to fit what is given by hand."""
+    lowered = mlirfuse.jit(lambda x: np.cumsum(x, 1), target=target).lower(normal(8, 4096))
+    program = Program(lowered.segmented(), targets.of(target), lowered.env)
+    (step,) = program.steps
+    wrong = [{"split": 0}, {"streamed": True}] if target == "cpu" else [{"looped": False, "vectors": 1, "tx": 32}, {"vectors": 3}, {"tx": 64, "ty": 2}]  # fmt: skip
+    for given in wrong:
+        with pytest.raises(ScheduleError):
+            program.target.schedulers.read(given, step.analysis, lowered.env, {step.analysis.outputs[0]: 4}, program.target.machine)  # fmt: skip
+
+
+# ----------------------------------------------------------------------------------------------------------------
+# front ends
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (0,), (3, 0), (0, 3), (4, 1), (5,), (2, 3, 4)])
+def test_shapes_as_numpy_has_them(shape):
+    x = np.asarray(RNG.standard_normal(shape))
+    for axis in (None, *range(x.ndim)):
+        got = mlirfuse.jit(lambda x: np.cumsum(x, axis))(x)
+        assert got.shape == np.cumsum(x, axis).shape
+        np.testing.assert_allclose(got, np.cumsum(x, axis))
+
+
+def test_numpy_names():
+    x = RNG.standard_normal((5, 9))
+    got = mlirfuse.jit(lambda x: (np.logaddexp.accumulate(x, 1), np.add.accumulate(x), x.cumprod(0)))(x)
+    for a, b in zip(got, (np.logaddexp.accumulate(x, 1), np.add.accumulate(x), x.cumprod(0))):
+        np.testing.assert_allclose(a, b)
+    np.testing.assert_allclose(mnp.linear_recurrence(0.5, x), recurrence(0.5, x, 1))
+    np.testing.assert_allclose(mnp.logcumsumexp(x, 0), np.logaddexp.accumulate(x, 0))
+    assert mlirfuse.jit(lambda x: mnp.linear_recurrence(2, x.astype(np.int16)))(x).dtype == np.int16
+
+
+def test_torch():
+    """Running sums and their gradients are kernels of ours: those scan from the end."""
+    torch = pytest.importorskip("torch")
+
+    def fn(x, dim):
+        return (torch.cumsum(x.sin(), dim) * 2).exp(), x.cumprod(dim), torch.logcumsumexp(x, dim)
+
+    for dim in (0, -1):
+        x = torch.randn(6, 40, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) / 10
+        given = [x.clone().requires_grad_() for _ in range(2)]
+        results = []
+        for f, y in zip((fn, torch.compile(fn, backend="mlirfuse")), given):
+            out = f(y, dim)
+            sum(o.sum() for o in out).backward()
+            results.append([*out, y.grad])
+        for a, b in zip(*results):
+            torch.testing.assert_close(a, b)
