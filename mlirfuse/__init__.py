@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib
 import sys
-from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 if not getattr(sys, "_is_gil_enabled", lambda: True)():  # of a free-threaded build
@@ -15,6 +14,7 @@ if not getattr(sys, "_is_gil_enabled", lambda: True)():  # of a free-threaded bu
 
 from mlirfuse.core import config, counters
 from mlirfuse.core.errors import CompileError, CudaError, MlirfuseError, ShapeError, TraceError, UnsupportedError
+from mlirfuse.core.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from mlirfuse import numpy
@@ -38,11 +38,6 @@ __all__ = [
     "jit",
     "numpy",
 ]
-
-try:
-    __version__ = metadata.version("mlirfuse")  # pyproject.toml's
-except metadata.PackageNotFoundError:  # a source tree that is not installed
-    __version__ = "0+unknown"
 
 _LATE = {
     "DataType": "mlirfuse.frontend.nvfuser.promotion",

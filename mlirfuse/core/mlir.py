@@ -33,7 +33,8 @@ def _load_bindings() -> list[ctypes.CDLL]:
     stand_in.__path__ = list(spec.submodule_search_locations or ())
     stand_in.__spec__ = spec
     libraries = os.path.join(stand_in.__path__[0], "_mlir", "_mlir_libs")
-    mode = os.RTLD_NOW | os.RTLD_LOCAL | getattr(os, "RTLD_DEEPBIND", 0)
+    # Looking up every function of MLIR at once would take 15 ms.
+    mode = os.RTLD_LAZY | os.RTLD_LOCAL | getattr(os, "RTLD_DEEPBIND", 0)
     names = ("libMLIRPythonCAPI.so", "libMLIRPythonSupport-numba_cuda_mlir.so")
     handles = [ctypes.CDLL(os.path.join(libraries, name), mode=mode) for name in names]
     sys.modules[_PACKAGE] = stand_in
@@ -56,6 +57,13 @@ MLIRError = ir.MLIRError
 
 _local = threading.local()
 _USES_OF_A_CONTEXT = 256  # a context keeps each constant, type and name that it has seen
+
+
+def version() -> str:
+    """The version of the package that the bindings come from."""
+    from numba_cuda_mlir._version import __version__
+
+    return __version__
 
 
 def plain_context() -> ir.Context:

@@ -83,13 +83,16 @@ def to_llvm_ir(text: str) -> str:
         module = to_llvm_dialect(text)
     except mlir.MLIRError as error:
         raise CompileError(f"lowering to LLVM failed: {error}") from error
-    return translate(module)
+    try:
+        return mlir.to_llvm_ir(module)
+    except CompileError:
+        return translate(module)  # which says what is in the way; to look for it each time would take milliseconds
 
 
 def translate(module) -> str:
     """LLVM IR of a module in the LLVM dialect. Raises :class:`CompileError` where something is in another dialect."""
     left = {n for n in mlir.operation_names(module) if not n.startswith("llvm.") and n != "builtin.module"}
-    if left:  # handing LLVM's translation anything else ends the process
+    if left:  # LLVM's translation refuses some without their names, and leaves out others
         raise CompileError(f"lowering to LLVM left {', '.join(sorted(left))}")
     return mlir.to_llvm_ir(module)
 

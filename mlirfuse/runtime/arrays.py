@@ -103,7 +103,8 @@ def describe(value) -> ArgSpec | Static:
             device="cuda",
             writable=not read_only,
         )
-    if isinstance(value, (np.ma.MaskedArray, np.matrix)):
+    masked = getattr(sys.modules.get("numpy.ma"), "MaskedArray", ())  # np.ma alone would import it: 20 ms
+    if isinstance(value, (masked, np.matrix)):
         raise UnsupportedError(
             f"a {type(value).__name__} has rules of its own: pass the plain array in it (np.ma.getdata(x), "
             "np.asarray(x))"

@@ -19,10 +19,12 @@ import stat
 import tempfile
 import warnings
 from functools import cache as _once
-from importlib import metadata
 from pathlib import Path
 
-from mlirfuse.core import events, settings
+import llvmlite
+
+from mlirfuse.core import events, mlir, settings
+from mlirfuse.core.version import __version__
 
 hits = 0
 misses = 0
@@ -43,13 +45,7 @@ def folder() -> Path:
 
 @_once
 def _versions() -> str:
-    found = []
-    for package in ("mlirfuse", "numba-cuda-mlir", "llvmlite"):
-        try:
-            found.append(f"{package}={metadata.version(package)}")
-        except metadata.PackageNotFoundError:
-            found.append(f"{package}=?")
-    return ";".join(found)
+    return f"mlirfuse={__version__};MLIR={mlir.version()};llvmlite={llvmlite.__version__}"
 
 
 @_once

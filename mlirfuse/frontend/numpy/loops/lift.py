@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import dis
 import types
 from collections.abc import Callable
 from typing import Any
@@ -46,10 +47,14 @@ class Lifted:
         self.function = _made(fn, definition, body, self.loops)
 
 
+# Every loop jumps back. This is seen in the bytecode at once; reading and parsing the source takes milliseconds.
+_JUMPS_BACK = {code for name, code in dis.opmap.items() if "JUMP_BACKWARD" in name}
+
+
 def has_loops(fn: Any) -> bool:
     """Whether ``fn`` is a function whose loops may be lifted, and that is better run so than traced: one with a
     ``while``, or a loop that writes into arrays."""
-    if not isinstance(fn, types.FunctionType):
+    if not isinstance(fn, types.FunctionType) or _JUMPS_BACK.isdisjoint(fn.__code__.co_code[::2]):
         return False
     try:
         definition = parsed(fn)

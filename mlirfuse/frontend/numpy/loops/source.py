@@ -17,8 +17,9 @@ from mlirfuse.frontend.numpy.loops.values import NotLiftable
 def _parsed(code: types.CodeType) -> ast.FunctionDef:
     try:
         linecache.checkcache(code.co_filename)
-        tree = ast.parse(textwrap.dedent(inspect.getsource(code)))
-    except (OSError, SyntaxError, TypeError) as error:
+        lines = linecache.getlines(code.co_filename)  # inspect.getsource looks at the path of every module: 20 ms
+        tree = ast.parse(textwrap.dedent("".join(inspect.getblock(lines[code.co_firstlineno - 1 :]))))
+    except SyntaxError as error:
         raise NotLiftable(f"no source: {error}") from None
     found = tree.body[0] if tree.body else None
     if not isinstance(found, ast.FunctionDef) or found.name != code.co_name or not _is_of(found, code):
@@ -30,6 +31,7 @@ def _parsed(code: types.CodeType) -> ast.FunctionDef:
 def parsed(function: types.FunctionType) -> ast.FunctionDef:
     """The definition of ``function``, with the lines of its file. Raises NotLiftable where there is none, or it is not
     what was compiled."""
+    linecache.lazycache(function.__code__.co_filename, function.__globals__)  # a module's loader may have its source
     return _parsed(function.__code__)
 
 
