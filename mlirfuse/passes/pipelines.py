@@ -13,6 +13,7 @@ from mlirfuse.core.pipeline_text import PipelineError, items_of
 from mlirfuse.ir.graph import Graph, Op
 from mlirfuse.lowering import llvm, machines, ptx
 from mlirfuse.passes.base import PIPELINES, options, register_pipeline, run_pipeline
+from mlirfuse.schedule.cpu.models import model_of
 from mlirfuse.schedule.program import Schedules, decide
 
 
@@ -30,7 +31,7 @@ def to_segments(machine: Host | Machine, single_op: bool = True, horizontal: boo
             _group(single_op, horizontal, max_args),
             "fusion-recompose",
             *_of_machine(machine),
-            "fusion-segment",
+            _segment(machine),
             "fusion-overlap-collectives",
         ]
     )
@@ -39,6 +40,12 @@ def to_segments(machine: Host | Machine, single_op: bool = True, horizontal: boo
 def _group(single_op: bool, horizontal: bool, max_args: int) -> str:
     on = f"single-op={str(single_op).lower()} horizontal={str(horizontal).lower()}"
     return f"fusion-group{{{on} max-args={max_args}}}"
+
+
+def _segment(machine: Host | Machine) -> str:
+    if isinstance(machine, Host):
+        return f"fusion-segment{{repeated={model_of(machine).tasks.repeated}}}"
+    return "fusion-segment"
 
 
 def _of_machine(machine: Host | Machine) -> list[str]:

@@ -39,9 +39,11 @@ class SegmentPass(Pass):
     """Cuts each group into as few kernels as schedulers can take. Every op starts as a segment of its own; segments
     merge along values, then between siblings that read the same tensor, as long as one scheduler can take the result
     and no cycle arises, until nothing changes. What a few cheap ops make of tensors that are in memory anyway is
-    computed again in the segments that need it, where that moves fewer bytes than to store it and read it. What adds up
-    a segment's partial sums joins it. Each segment has its number, names its scheduler, and says ``why`` it is cut from
-    the one before it; the first of a group says why that is a group.
+    computed again in the segments that need it, where that moves fewer bytes than to store it and read it. What is read
+    at several positions, as in a chain of stencils, is stored where computing it again for each of them would take more
+    than ``repeated`` instructions an element. What adds up a segment's partial sums joins it. Each segment has its
+    number, names its scheduler, and says ``why`` it is cut from the one before it; the first of a group says why that
+    is a group.
 
     Before::
 
@@ -69,6 +71,7 @@ class SegmentPass(Pass):
     """
 
     name = "fusion-segment"
+    repeated: int = 96
 
     def run(self, graph: Graph) -> None:
         self.log: list[Decision] = []  # what was tried, for those who look at it after the pass
@@ -91,7 +94,8 @@ class SegmentPass(Pass):
         for group, members in groups.items():
             free = self._free(members, users, returned, scalars)
             unread = scalars.union(op.result for op in free)
-            parts = Parts([op for op in members if op not in free], axes, users, returned, unread, written)
+            used = [op for op in members if op not in free]
+            parts = Parts(used, axes, users, returned, unread, written, self.repeated)
             segmenter = Segmenter(parts)
             for k, part in enumerate(segmenter.run()):
                 why = (part.why or APART) if k else part.why if part.why == ASKED else group.why

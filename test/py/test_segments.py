@@ -266,6 +266,9 @@ def long_graph(count: int, kind: str) -> Graph:
     x, h = graph.args
     shared = b.op("tanh", x)
     while len(graph.ops) < count:
+        if kind == "a chain of stencils":
+            h = b.op("add", b.op("roll", h, axis=0, shift=1), b.op("roll", h, axis=0, shift=2))
+            continue
         h = b.op("add", b.op("neg", h), shared if kind == "one tensor that all read" else x)
         if kind == "norms over either axis" and len(graph.ops) % 4 == 1:
             h = b.op("sub", h, b.op("mean", h, axes=(len(graph.ops) % 8 // 4,), keepdims=True))
@@ -273,7 +276,9 @@ def long_graph(count: int, kind: str) -> Graph:
     return graph
 
 
-@pytest.mark.parametrize("kind", ["one chain", "one tensor that all read", "norms over either axis"])
+@pytest.mark.parametrize(
+    "kind", ["one chain", "one tensor that all read", "norms over either axis", "a chain of stencils"]
+)
 def test_cutting_is_near_linear(kind):
     def lines(count):
         graph = long_graph(count, kind)

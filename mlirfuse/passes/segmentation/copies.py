@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op, Value
+from mlirfuse.passes.segmentation.legality import LARGEST
 from mlirfuse.passes.segmentation.parts import Part, Parts
+from mlirfuse.passes.segmentation.work import cost_of, moves
 
 COPIED = "computed again there, which moves fewer bytes than storing it"
 _FEW = 8  # ops that are computed again rather than stored
@@ -36,10 +37,13 @@ class Copies:
         sources = [v for v in dict.fromkeys(v for op in cone for v in op.operands) if v not in inside]
         readers = dict.fromkeys(self.parts.part_of(op) for op in self.parts.users.get(value, ()))
         others = [p for p in readers if p is not None and p is not part]
-        stored = _bytes(value)
-        costs = {p: sum(_bytes(v) for v in sources if v not in self.parts.unread and v not in p.ins) for p in others}
+        stored = self._bytes(value)
+        costs = {
+            p: sum(self._bytes(v) for v in sources if v not in self.parts.unread and v not in p.ins) for p in others
+        }
         if value in self.parts.returned or None in readers or sum(costs.values()) >= stored * (len(others) + 1):
             others = [p for p in others if costs[p] < stored]  # it is stored in any case, for some of its readers
+        others = [p for p in others if not self._too_often(cone, value, p)]
         for reader in others:
             first, count = self.parts.members[reader.first], len(reader.ops)
             self._copy(cone, value, part, reader)
@@ -64,6 +68,16 @@ class Copies:
                 elif v in self.parts.written:
                     return None
         return sorted(found, key=self.parts.order.__getitem__)
+
+    def _too_often(self, cone: list[Op], value: Value, reader: Part) -> bool:
+        """Whether ``reader`` reads ``value`` at so many positions that it is better stored."""
+        if not reader.moving:
+            return False
+        both = self.parts.work_with(reader, cone)
+        if both is None or both.code > LARGEST:
+            return True
+        more = sum(cost_of(op) * both.counts.get(op, 0) for op in cone)
+        return more > (self.parts.repeated + sum(map(cost_of, cone))) * self.parts.elements(value)
 
     def _holds_together(self, value: Value, part: Part) -> bool:
         """Whether ``part``'s other results run over axes of one domain only as ``value``'s has them all."""
@@ -94,6 +108,7 @@ class Copies:
             self.parts.part[copy] = reader
             reader.ops.append(copy)
             reader.first, reader.last = min(reader.first, position), max(reader.last, position)
+            reader.moving, reader.work = reader.moving + moves(copy), None
             for v in dict.fromkeys(copy.operands):
                 self.parts.users.setdefault(v, []).append(copy)
                 if self.parts.part_of(v.op) is not reader:
@@ -125,6 +140,7 @@ class Copies:
         if part is None or self.parts.users.get(op.result) or op.result in self.parts.returned:
             return
         part.ops.remove(op)
+        part.moving, part.work = part.moving - moves(op), None
         del self.parts.part[op]
         for v in dict.fromkeys(op.operands):
             self.parts.users[v].remove(op)
@@ -135,6 +151,10 @@ class Copies:
                     del part.ins[v]
             if v.op is not None:
                 self._drop_unused(v.op)
+
+    def _bytes(self, value: Value) -> int:
+        """How many bytes ``value`` has where all sizes are large."""
+        return self.parts.elements(value) * value.dtype.bytes
 
     def share(self) -> None:
         """Segments that have become one since need one copy."""
@@ -156,9 +176,3 @@ class Copies:
             if copy in self.parts.part:
                 out[op].append(copy)
         return out
-
-
-def _bytes(value: Value) -> int:
-    """How many bytes ``value`` has where all sizes are large: to compare tensors with each other."""
-    size = sz.mul(value.numel, value.dtype.bytes)
-    return sz.substitute(size, dict.fromkeys(sz.symbols(size), 1024))

@@ -10,6 +10,7 @@ CYCLE = "merging it would make a cycle"
 # The cost of a kernel's ops (OpDef.cost) above which it takes no more. LLVM's time grows faster than a body's
 # length: on a CPU, sums of 100 sines (a cost of 2,200) take 5 s to compile in one kernel, of 300 (6,600) 30 s.
 LARGEST = 2000
+REPEATED = "reads what is before it at several positions, each of which would be computed again"
 TOO_LARGE = "its kernel would be too large together with the segment before it"
 
 
@@ -28,6 +29,8 @@ def refusal(parts: Parts, a: Part, b: Part) -> str | None:
             return "iterates over other axes than the segment before it"
     domain, reduced, rows = a.domain | b.domain, a.reduced | b.reduced, a.rows | b.rows
     between = parts.between(a, b)
+    if again := _repeats(parts, a, b, between):
+        return again
     outs = a.masks.copy()
     for mask, count in b.masks.items():
         outs[mask] = outs.get(mask, 0) + count
@@ -52,6 +55,27 @@ def refusal(parts: Parts, a: Part, b: Part) -> str | None:
         return "its results run over other axes than the segment before it"
     found = parts.becoming_late(a, b, between)
     return found if isinstance(found, str) else None
+
+
+def _repeats(parts: Parts, a: Part, b: Part, between) -> str | None:
+    """Why one kernel of both would compute too much more than the two, as it reads at several positions what it makes;
+    None if it does not."""
+    if not any(reader.moving for _, reader, _, _ in between):
+        return None
+    both = parts.work_of_both(a, b, between)
+    if both is None or both.code > LARGEST:
+        return TOO_LARGE
+    for maker, reader in ((a, b), (b, a)):
+        passed = {value: uses for of, _, value, uses in between if of is maker}
+        more = parts.repeated_of(maker, both) if passed and reader.moving else 0
+        if more > 0:
+            if any(uses > (value in parts.returned) for value, uses in passed.items()):
+                return REPEATED  # it is stored in any case, unless all who read it are one first
+            read = parts.work(reader)
+            saved = sum(parts.elements(value) + (read.counts.get(value, 0) if read else 0) for value in passed)
+            if more - saved > parts.repeated * max(map(parts.elements, passed)):
+                return REPEATED
+    return None
 
 
 def cycle(parts: Parts, a: Part, b: Part) -> bool:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from mlirfuse.analysis.axes import Axes
 from mlirfuse.analysis.phases import is_reduction, is_scan
+from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op, Value
+from mlirfuse.passes.segmentation.work import Work, cost_of, moves, work_of
 
 ASKED = "segment_set"  # the op by which a user asks for a cut, and the reason of the cut
 
 REDUCES, SCANS, SCANS_BACK = 1, 2, 4  # what a kernel does along its rows: one of these
+_LARGE = 1024  # what sizes count as that nobody knows yet
 
 # An op of each of two segments, how many ops they had, and why they were not merged (None: they were), or that ops of
 # the first were copied into the second.
@@ -36,6 +40,8 @@ class Part:
     masks: dict[int, int] = field(default_factory=dict)  # how many of ``outs``, partial sums aside, have these axes
     late: set[Value] = field(default_factory=set)  # values that depend on one of its reductions
     cost: int = 0  # of its ops
+    moving: int = 0  # how many of its ops read their operands at other positions
+    work: Work | None = None  # once it has been asked for
     into: Part | None = None  # what it was merged into
 
     @property
@@ -57,13 +63,17 @@ class Parts:
         returned: set[Value],
         unread: set[Value],
         written: set[Value],
+        repeated: int,
     ):
-        """``unread``: values that come from no memory; ``written``: arguments that the program gives new values to."""
+        """``unread``: values that come from no memory; ``written``: arguments that the program gives new values to;
+        ``repeated``: what is at most computed again for each element of a value rather than to store it."""
         self.axes = axes
         self.bits: dict[object, int] = {}
         self.mask: dict[Value, int] = {}
         self.dims: dict[Value, list] = {}
         self.users, self.returned, self.unread, self.written = users, returned, unread, written
+        self.repeated = repeated
+        self.counts: dict[Value, int] = {}
         self.members: dict[float, Op] = dict(enumerate(members))
         self.order: dict[Op, float] = {op: k for k, op in enumerate(members)}
         self.asked = [v for op in members if op.row.barrier for v in op.results]
@@ -71,6 +81,44 @@ class Parts:
         self.log: list[Decision] = []
         self.all = [self._single(op, position) for position, op in enumerate(members)]
         self.part = dict(zip(members, self.all))
+
+    def elements(self, value: Value) -> int:
+        """How many elements ``value`` has where all sizes are large: to compare tensors with each other."""
+        found = self.counts.get(value)
+        if found is None:
+            found = sz.substitute(value.numel, dict.fromkeys(sz.symbols(value.numel), _LARGE))
+            found = self.counts[value] = max(1, found)
+        return found
+
+    def work(self, part: Part) -> Work | None:
+        """What ``part`` computes as a kernel."""
+        if part.work is None:
+            part.work = self._work(part.ops, part.outs)
+        return part.work
+
+    def work_of_both(self, a: Part, b: Part, between) -> Work | None:
+        """What ``a`` and ``b`` compute as one kernel."""
+        inside = {value for _, _, value, uses in between if not uses}
+        return self._work([*a.ops, *b.ops], [v for v in (*a.outs, *b.outs) if v not in inside])
+
+    def work_with(self, part: Part, ops: list[Op]) -> Work | None:
+        """What ``part`` computes as a kernel that has ``ops`` too."""
+        return self._work([*part.ops, *ops], part.outs)
+
+    def _work(self, ops: list[Op], outs: Iterable[Value]) -> Work | None:
+        return work_of(sorted(ops, key=self.order.__getitem__, reverse=True), outs, self.elements)
+
+    def repeated_of(self, part: Part, inside: Work) -> int:
+        """How many instructions, over all elements, a kernel with this work spends on computing again what ``part``
+        computes, where it does that more often than ``part`` itself."""
+        own = self.work(part)
+        more = 0
+        for what, count in (own.counts if own else {}).items():
+            again = inside.counts.get(what, 0)
+            if again > count:
+                once = self.elements(what if isinstance(what, Value) else what.results[0])
+                more += cost_of(what) * (again - once)
+        return more
 
     def axis_mask(self, value: Value) -> int:
         found = self.mask.get(value)
@@ -89,7 +137,7 @@ class Parts:
         return found
 
     def _single(self, op: Op, position: int) -> Part:
-        part = Part([op], position, position, cost=op.row.cost)
+        part = Part([op], position, position, cost=op.row.cost, moving=int(moves(op)))
         if is_reduction(op):
             for axis in self.axes.reduced(op):
                 part.reduced |= self.bits.setdefault(axis, 1 << len(self.bits))
@@ -223,6 +271,7 @@ class Parts:
         a.ops, fewer = (a.ops, b.ops) if len(a.ops) >= len(b.ops) else (b.ops, a.ops)
         a.ops += fewer
         a.cost += b.cost
+        a.moving, a.work = a.moving + b.moving, None
         a.reduced |= b.reduced
         a.ways |= b.ways
         a.domain |= b.domain

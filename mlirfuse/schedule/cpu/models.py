@@ -23,6 +23,8 @@ class TaskModel:
     most_parts: int = 64
     tasks_a_thread: int = 2  # below which threads are idle
     past_caches: float = 0.5  # share of the last cache that outputs fill, from which on they are stored past it
+    # instructions for each element of what is read at several positions, from which on it is stored
+    repeated: int = 16
     short: int = 64  # loops shorter than this can share a vector with the loop around them
 
 
