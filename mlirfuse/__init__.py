@@ -18,7 +18,7 @@ from mlirfuse.core.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from mlirfuse import numpy
-    from mlirfuse.api import jit
+    from mlirfuse.api import jit, synchronize
     from mlirfuse.frontend.nvfuser.definition import FusionDefinition
     from mlirfuse.frontend.nvfuser.promotion import DataType
     from mlirfuse.runtime.autotune import autotune
@@ -37,6 +37,7 @@ __all__ = [
     "counters",
     "jit",
     "numpy",
+    "synchronize",
 ]
 
 _LATE = {
@@ -45,6 +46,7 @@ _LATE = {
     "autotune": "mlirfuse.runtime.autotune",
     "jit": "mlirfuse.api",
     "numpy": "mlirfuse.numpy",
+    "synchronize": "mlirfuse.api",
 }
 
 

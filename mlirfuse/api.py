@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, overload
 
+from mlirfuse import _native
 from mlirfuse.frontend.numpy.jit import Jitted
 from mlirfuse.passes.base import build
 from mlirfuse.schedule.program import Schedules
@@ -81,6 +82,14 @@ def jit(
     if fn is None:
         return lambda f: Jitted(f, static_argnames, target, fallback, way, schedule, max_args)
     return Jitted(fn, static_argnames, target, fallback, way, schedule, max_args)
+
+
+def synchronize() -> None:
+    """Waits for all that has been launched on GPUs. Raises IndexError where a kernel has met a position that is not in
+    its array (:data:`mlirfuse.config.check_indices`)."""
+    for device in range(_native.cuda_device_count()) if _native.cuda_available() else ():
+        _native.synchronize(device)
+    _native.check_bad_index()
 
 
 def _way_down(pipeline: str | None) -> WayDown:

@@ -13,6 +13,9 @@ while.
 - ``max_kinds`` (``MLIRFUSE_MAX_KINDS``): kinds that one function is compiled for; past it, op by op (or, with
   ``fallback`` off, an error)
 - ``compile_seconds`` (``MLIRFUSE_COMPILE_SECONDS``): a function that takes longer to compile runs op by op
+- ``check_indices`` (``MLIRFUSE_CHECK_INDICES``): kernels of a GPU check the positions that ``x[i]`` and ``np.take``
+  read and write at; a wrong one is an IndexError of the next call, or of :func:`mlirfuse.synchronize`. On a CPU they
+  always do, and the call raises it
 - ``dump`` (``MLIRFUSE_DUMP``): what to print while compiling, by names with commas between; see
   :mod:`mlirfuse.inspect.dump`
 - ``dump_dir`` (``MLIRFUSE_DUMP_DIR``): a folder for dumps, one file each; else they go to stderr
@@ -37,7 +40,7 @@ DUMPS = (
 )  # fmt: skip
 NAMES = (
     "fuse_cpu", "fuse_gpu", "single_op", "horizontal", "max_args", "guards", "fallback", "max_kinds", "compile_seconds",
-    "dump", "dump_dir",
+    "check_indices", "dump", "dump_dir",
 )  # fmt: skip
 
 _listeners: set[weakref.ref] = set()  # of objects with a method switched(); WeakSet's callbacks swallow an interrupt
@@ -70,6 +73,7 @@ fallback = settings.flag("MLIRFUSE_FALLBACK", True)
 max_kinds = settings.count("MLIRFUSE_MAX_KINDS", 256, 1_000_000)
 compile_seconds = settings.count("MLIRFUSE_COMPILE_SECONDS", 10, 1_000_000)
 max_args = settings.count("MLIRFUSE_MAX_ARGS", 128, 1_000_000)
+check_indices = settings.flag("MLIRFUSE_CHECK_INDICES", False)
 dump: frozenset[str] = _dump_from_environment()
 dump_dir: str | None = os.environ.get("MLIRFUSE_DUMP_DIR") or None
 
@@ -110,7 +114,7 @@ def enabled_for(device: str) -> bool:
 
 def compiled_as() -> tuple:
     """The switches that what is compiled depends on; part of the key of a kind."""
-    return single_op, horizontal, max_args, fuse_cpu, fuse_gpu
+    return single_op, horizontal, max_args, fuse_cpu, fuse_gpu, check_indices
 
 
 @contextmanager

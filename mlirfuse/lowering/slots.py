@@ -16,6 +16,10 @@ from mlirfuse.ir.graph import Value
 from mlirfuse.ir.sizes import Size
 from mlirfuse.lowering.emitter import Emitter, Val
 
+# What kernels tell of positions that are not there: a flag (1; 2 while the rest is written), the position, its place in
+# the program, the extent.
+BAD_INDEX = "mlirfuse_bad_index"
+
 
 @dataclass
 class Slots:
@@ -107,6 +111,15 @@ class CpuArguments:
             self.e.entry.append(f"  {name} = llvm.getelementptr {base}[{offset}] : (!llvm.ptr, i64) -> !llvm.ptr, i8")
         return self._made[made]
 
+    def reports(self) -> str:
+        """The pointer to ``mlirfuse_bad_index``."""
+        made = ("reports",)
+        if made not in self._made:
+            bits = self._load("ints", self.slots.handle(BAD_INDEX), "i64")
+            self._made[made] = "%reports"
+            self.e.entry.append(f"  %reports = llvm.inttoptr {bits} : i64 to !llvm.ptr")
+        return self._made[made]
+
     def size(self, size: Size) -> Val:
         return Val(self._load("ints", self.slots.size(size), "i64"), dt.i64)
 
@@ -120,6 +133,7 @@ class GpuArguments:
     def __init__(self, e: Emitter, slots: Slots, index: dt.DType):
         self.e, self.slots, self.index = e, slots, index
         self.passed: dict[tuple, tuple[str, str]] = {}  # (kind, slot) -> (name, type)
+        self._reporting = False
 
     def _parameter(self, kind: str, slot, type_: str) -> str:
         key = (kind, slot)
@@ -135,6 +149,14 @@ class GpuArguments:
     def temporary(self, key, nbytes: Size) -> str:
         """The pointer to a buffer in the workspace."""
         return self._parameter("temporary", self.slots.temporary(key, nbytes), "!llvm.ptr<1>")
+
+    def reports(self) -> str:
+        """The pointer to ``mlirfuse_bad_index``, which the device sees where the host does."""
+        bits = self._parameter("handle", self.slots.handle(BAD_INDEX), "i64")
+        if not self._reporting:
+            self._reporting = True
+            self.e.entry.append(f"  %reports = llvm.inttoptr {bits} : i64 to !llvm.ptr<1>")
+        return "%reports"
 
     def size(self, size: Size) -> Val:
         return Val(self._parameter("size", self.slots.size(size), self.index.signless), self.index)

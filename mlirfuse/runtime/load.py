@@ -9,7 +9,7 @@ from mlirfuse.core.errors import UnsupportedError
 from mlirfuse.core.threads import beside
 from mlirfuse.lowering import llvm, ptx
 from mlirfuse.lowering.module import AssembledModule, GpuKernel, KernelModule
-from mlirfuse.lowering.slots import Slots
+from mlirfuse.lowering.slots import BAD_INDEX, Slots
 from mlirfuse.runtime import cache
 from mlirfuse.schedule.targets import Target
 
@@ -57,6 +57,8 @@ def load(target: Target, module: KernelModule, slots: Slots) -> tuple[int, Any]:
     device = target.device
     if device is None:
         raise UnsupportedError(f"target {chip} is no device of this machine: only its code can be looked at")
+    if BAD_INDEX in slots.functions:
+        _native.map_bad_index(device)
     text = code_of(module, chip)
     loading = beside(lambda: _native.Module(text.encode() + b"\0", device))
     try:

@@ -456,12 +456,27 @@ def _store(launch: Launch, instruction: Instruction, threads: np.ndarray) -> Non
     size, whole = _access(instruction)
     lanes = [launch.bits(name, size, threads) for name in re.findall(r"[%\w.-]+", source)]
     raw = np.stack(lanes, 1).view(np.uint8)
-    if instruction.parts[1] == "global":
+    if "global" in instruction.parts:
         places = launch.global_places(target, whole, threads, launch.memory.writable)
         launch.claim(places, whole, threads)
         launch.memory.bytes[places] = raw
     else:
         launch.store_shared(target, whole, threads, raw)
+
+
+def _swap(launch: Launch, instruction: Instruction, threads: np.ndarray) -> None:
+    """atom.cas on global memory: one thread after the other."""
+    target, address, expected, new = instruction.operands
+    size = int(instruction.type[1:]) // 8
+    places = launch.global_places(address, size, threads, launch.memory.writable)
+    wanted, given = (launch.bits(name, size, threads) for name in (expected, new))
+    before = np.empty(threads.size, UNSIGNED[size])
+    for k, place in enumerate(places):
+        cell = launch.memory.bytes[place].view(UNSIGNED[size])
+        before[k] = cell[0]
+        if cell[0] == wanted[k]:
+            launch.memory.bytes[place] = given[k : k + 1].view(np.uint8)
+    launch.write(target, before, threads)
 
 
 def _copy(launch: Launch, instruction: Instruction, threads: np.ndarray) -> None:
@@ -727,6 +742,7 @@ OPERATIONS |= {
     "trap": _trap,
     "ld": _load,
     "st": _store,
+    "atom": _swap,
     "cp": _copy,
     "mapa": _mapa,
     "createpolicy": _policy,
@@ -746,7 +762,8 @@ KNOWN = {
     "griddepcontrol": {"launch_dependents", "wait"},
     "bra": {"uni"},
     "ld": MEMORY,
-    "st": MEMORY,
+    "st": MEMORY | {"release", "sys"},
+    "atom": {"acq_rel", "sys", "global", "cas", "b64"},
     "cp": {"async", "ca", "cg", "shared", "global", "L2::cache_hint", "commit_group", "wait_group", "wait_all"},
     "createpolicy": {"fractional", "L2::evict_last", "b64"},
     "mapa": {"shared::cluster", "u64"},

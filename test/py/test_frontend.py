@@ -687,7 +687,7 @@ def test_masks_have_the_leading_extents():
 
 
 def test_positions_along_an_axis_that_are_known():
-    """Are checked when traced, as in np.take; those that are arguments are clamped."""
+    """Are checked when traced, as in np.take; those that are arguments by the call (test_positions.py)."""
     x, i = array((3, 4)), np.array([[2], [-3], [1]])
     check(lambda x: np.take_along_axis(x, i, 1), x)
     check(lambda x: np.put_along_axis(x, i, 9, 1), x)
@@ -738,12 +738,15 @@ def test_writing_out_of_range_is_an_error(fn):
         )
 
 
-def test_reading_at_several_positions_is_clamped_axis_by_axis():
+def test_reading_at_several_positions_is_checked_axis_by_axis():
     """As at one: past the end of a row is not in the next row."""
-    x, i, j = array((3, 4)), np.array([0, 0, -4, 5, -4, -1, 2]), np.array([5, -5, 0, 0, -5, -4, 3])
-    want = x[[0, 0, 0, 2, 0, 2, 2], [3, 0, 0, 0, 0, 0, 3]]
-    same(call(trace(lambda x, i, j: x[i, j], x, i, j), x, i, j), want, True)
-    same(call(trace(lambda x, i, j: x.T[j, None, i], x, i, j), x, i, j), want[:, None], True)
+    x, i, j = array((3, 4)), np.array([0, 0, -3, 2]), np.array([3, -4, 0, 1])
+    for fn in (lambda x, i, j: x[i, j], lambda x, i, j: x.T[j, None, i]):
+        same(call(trace(fn, x, i, j), x, i, j), fn(x, i, j), True)
+        for wrong in ((3, 0), (0, 4), (-4, 0), (0, -5)):
+            rows, columns = np.array([0, wrong[0]]), np.array([0, wrong[1]])
+            with pytest.raises(IndexError, match="out of bounds"):
+                call(trace(fn, x, rows, columns), x, rows, columns)
 
 
 def test_scans_and_sorts():

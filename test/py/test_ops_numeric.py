@@ -109,6 +109,7 @@ ELSEWHERE = {
     "m2": "made by fusion-one-pass-variance for GPU kernels; test_gpu.py",
     "complex": "jit computes with real numbers only; test_definition_ops.py",
     "imag": "jit computes with real numbers only; test_definition_ops.py",
+    "position": "has an extent: test_positions.py",
     "dtype_of": "a query that passes make; test_passes.py",
     "call": "a function that is not of the table; test_call.py",
     "extent": "a query that passes make; test_passes.py",

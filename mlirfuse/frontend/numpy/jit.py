@@ -53,11 +53,13 @@ _MOST_OPS = 2000  # of a trace, where the function may run as it is instead
 
 @dataclass(eq=False)
 class TracedKind(Kind):
-    """A trace. ``captured_at``: its captured arrays' leaves; ``captured_key``: what of them decides the kind."""
+    """A trace. ``captured_at``: its captured arrays' leaves; ``captured_key``: what of them decides the kind.
+    ``writes_late``: arguments are written at the end, once all positions are known to be there."""
 
     traced: Traced = field(kw_only=True)
     captured_at: list[int] = field(kw_only=True)
     captured_key: tuple = field(kw_only=True)
+    writes_late: bool = field(kw_only=True)
 
     def matches(self, call: Call) -> bool:
         return self.captured_key == tuple(key_of(call.specs[k]) for k in self.captured_at) and super().matches(call)
@@ -84,8 +86,11 @@ class TracedKind(Kind):
             return None
         traced = self.traced
         place = {leaf: len(traced.graph.returns) + k for k, leaf in enumerate(self.own)}
+        written = [(place[leaf], k) for leaf, k in traced.mutated.items()] if self.writes_late else []
 
         def finish(results: list) -> Any:
+            for leaf, k in written:
+                results[leaf][...] = results[k]
             for message in traced.warnings:
                 warn(message, RuntimeWarning)
             out = []
@@ -243,9 +248,15 @@ class Entry(Source):
         trace of more than ``most_ops``."""
         count = self.tree.leaves
         specs = call.specs[:count]
-        traced = tracing.trace(self.owner.fn, specs, self.tree, aliases=call.aliases, most_ops=most_ops)
+        on_cpu = self.target(call.leaves).name == "cpu"
+        checks = on_cpu or config.check_indices
+
+        def trace(aliases: dict[int, int]) -> Traced:
+            return tracing.trace(self.owner.fn, specs, self.tree, None, aliases, most_ops, checks)
+
+        traced = trace(call.aliases)
         if call.aliases and not traced.mutated:  # then it makes no difference, and the trace serves other arrays too
-            traced = tracing.trace(self.owner.fn, specs, self.tree)
+            traced = trace({})
         captured_at = [count + self._place(c) for c in traced.captured]
         self.owner._watch_scope(traced.scope, {id(c.array) for c in (*traced.captured, *self.captured)})
         brought = self.captured[len(call.leaves) - count :]
@@ -254,7 +265,10 @@ class Entry(Source):
         for k, captured in zip(captured_at, traced.captured):
             call.specs[k] = arrays.describe(captured.array)
         statics = [(k, spec.value) for k, spec in enumerate(specs) if isinstance(spec, Static)]
-        graph = traced.graph
+        graph, own = traced.graph, {o.index for o in traced.outs if o.kind == "argument"}
+        late = bool(traced.mutated) and on_cpu and any(op.attrs.get("checked") for op in graph.ops)
+        if late:
+            graph.aliases, own = {}, own | set(traced.mutated)
         kind: Callable[..., TracedKind] = TracedKind
         if pipelines.complex_kernels(graph):
             graph = graph.copy()
@@ -271,12 +285,13 @@ class Entry(Source):
                 traced.index_ranges,
             ),
             frozenset(traced.mutated),
-            tuple(dict.fromkeys(o.index for o in traced.outs if o.kind == "argument")),
+            tuple(sorted(own)),
             call.aliases,
             schedules=self.owner.schedule,
             max_args=self.owner.max_args,
             traced=traced,
             captured_at=captured_at,
+            writes_late=late,
             captured_key=tuple(key_of(call.specs[k]) for k in captured_at),
         )
 

@@ -21,8 +21,10 @@ from mlirfuse.ir.graph import Value
 from mlirfuse.ir.sizes import Size
 
 
-def positions_of(t, k, extent: Size) -> TracedArray:
-    """An array of positions as int64, not checked against the extent."""
+def positions_of(t, k, extent: Size, axis: int = 0, checked: bool = True) -> TracedArray:
+    """An array of positions along ``axis``, which has this extent, as integers of 32 or 64 bits. Those that are
+    constants are checked now, others, where they are ``checked`` at all, by the kernel: negative ones are then counted
+    from the start."""
     known = known_elements(k)
     if known is not None:
         k = known
@@ -34,11 +36,15 @@ def positions_of(t, k, extent: Size) -> TracedArray:
         low, high = (int(k.min()), int(k.max())) if k.size else (0, 0)
         if k.size and not (t.decide(extent, ">", high) and t.decide(extent + low, ">=", 0)):
             wrong = high if high >= t.hint(extent) else low
-            fail(IndexError, f"index {wrong} is out of bounds for an axis with size {t.hint(extent)}")
+            fail(IndexError, f"index {wrong} is out of bounds for axis {axis} with size {t.hint(extent)}")
+        checked = False
     k = asarray(k)
     if not k._value.dtype.is_integer:
         fail(IndexError, f"arrays used as indices must be of integer type, not {k.dtype}")
-    return k if k._value.dtype in (dt.i64, dt.i32) else asarray(k, np.int64)
+    k = k if k._value.dtype in (dt.i64, dt.i32) else asarray(k, np.int64)
+    if not (checked and t.checks_positions):
+        return k
+    return wrap(t, t.emit("position", k.value, extent=extent, axis=axis, checked=True))
 
 
 def _merged_indices(x, view, parts, writing: bool) -> tuple:
@@ -56,6 +62,7 @@ def _merged_indices(x, view, parts, writing: bool) -> tuple:
             axis += 1
         elif k is None or isinstance(k, slice):
             axis += 1
+    given = [a for a, k in enumerate(k for k in parts if k is not None) if is_index_array(k)]
     advanced = [i for i, k in enumerate(parts) if is_index_array(k) or not (k is None or isinstance(k, slice))]
     in_place = advanced == list(range(advanced[0], advanced[-1] + 1))
     axes = [a for a, _ in arrays]
@@ -63,7 +70,7 @@ def _merged_indices(x, view, parts, writing: bool) -> tuple:
         view = moveaxis(view, axes, range(len(axes)))
         axes, in_place = list(range(len(axes))), False
     shape = t.shape(view._value)
-    indices = [positions_of(t, k, shape[a]) for a, (_, k) in zip(axes, arrays)]
+    indices = [positions_of(t, k, shape[a], g) for a, g, (_, k) in zip(axes, given, arrays)]
     value, index = view.value, indices[0].value
     if len(indices) > 1:
         flat: Any = None
@@ -71,7 +78,7 @@ def _merged_indices(x, view, parts, writing: bool) -> tuple:
         zero, end = t.builder.constant(0, dt.i64), t.builder.size(merged)
         for a, k in zip(axes, indices):
             at = from_start(t, value_of(t, k, dt.i64), shape[a])
-            if writing:
+            if writing and not t.checks_positions:
                 at = t.emit("where", t.emit("lt", at, zero), end, at)
                 at = t.emit("where", t.emit("ge", at, t.builder.size(shape[a])), end, at)
             else:

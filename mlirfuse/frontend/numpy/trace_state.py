@@ -72,6 +72,7 @@ class Trace:
         self.random_ops = 0  # that draw without a seed
         self.alive: list = []  # arrays whose ids are keys of `captured`
         self.device = "cpu"
+        self.checks_positions = True  # kernels tell of those that are not there
         self.contiguous: set[Value] = set()  # arguments that are row-major without gaps
         self.roots: list = []
         self.stand_ins: Any = None  # the mlirfuse.frontend.numpy.rebuild.StandIns of the function that is traced

@@ -43,13 +43,16 @@ def trace(
     name: str | None = None,
     aliases: dict[int, int] | None = None,
     most_ops: int | None = None,
+    checks_positions: bool = True,
 ) -> Traced:
     """Traces ``fn`` on arguments whose tree is ``((positional…), {keyword…})``.
 
-    ``aliases`` maps a leaf to an earlier one that is the same memory in the same layout. Raises TraceError, ShapeError,
+    ``aliases`` maps a leaf to an earlier one that is the same memory in the same layout. ``checks_positions``: kernels
+    are to check those that arrays are read and written at. Raises TraceError, ShapeError,
     UnsupportedError, :class:`TooLong` for more than ``most_ops``, or what the function itself raises.
     """
     t = Trace(most_ops)
+    t.checks_positions = checks_positions
     replaced = t.stand_ins = StandIns()
     paths = argument_names(fn, tree)
     stand_ins: list = []

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from mlirfuse.core.errors import ShapeError
+from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir.ops.attributes import BOOL, SIZE
 from mlirfuse.ir.ops.registry import ALL_TYPES, front_axis, index_dtypes, row
 
 
@@ -12,6 +14,31 @@ def _take(shapes, attrs):
     shape, indices = shapes
     axis = front_axis(attrs["axis"], len(shape))
     return [shape[:axis] + indices + shape[axis + 1 :]]
+
+
+def _position_dtypes(dtypes, attrs):
+    return None if dtypes[0] in (dt.i32, dt.i64) else f"the positions are {dtypes[0]}, not i32 or i64"
+
+
+def _position(x, extent, axis, checked):
+    inside = (x >= -extent) & (x < extent)
+    if checked and not inside.all():
+        raise IndexError(f"index {x[~inside].flat[0]} is out of bounds for axis {axis} with size {extent}")
+    return np.clip(np.where(x < 0, x + extent, x), 0, max(extent - 1, 0)).astype(x.dtype)
+
+
+row(
+    "position",
+    "elementwise",
+    "x",
+    "x counted from the first element of an axis with this extent, where negative ones count from the end, and held "
+    "inside it; checked: an IndexError of the call where it is not inside",
+    attrs={"extent": ..., "axis": 0, "checked": False},
+    types={"extent": SIZE, "checked": BOOL},
+    ref=_position,
+    operand_dtypes=_position_dtypes,
+    cost=2,
+)
 
 
 def _take_along(shapes, attrs):

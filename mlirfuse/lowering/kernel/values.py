@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from mlirfuse.analysis.axes import Axes
 from mlirfuse.core.errors import CompileError
+from mlirfuse.core.sites import site_of
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import ops
 from mlirfuse.ir import sizes as sz
@@ -25,14 +26,16 @@ Steps = Generator[tuple[Value, Env], Val, Val]
 class Kernel(Accesses):
     """``axes`` are the segment's; ``memories`` its inputs' and outputs' places; ``size`` gives a size as a Val of the
     index type; ``scalar`` a by-value argument, ``inverse`` what divides by a size where that pays. ``index`` is i32 or
-    i64. ``inside``: the segment's ops. ``known_multiples``: sizes known to be multiples of the lanes."""
+    i64. ``inside``: the segment's ops. ``known_multiples``: sizes known to be multiples of the lanes. ``reports`` gives
+    the pointer to where positions that are not there are told."""
 
     def __init__(self, e: Emitter, axes: Axes, memories: dict[Value, Memory], size: Callable[[Size], Val],
                  index: dt.DType, inside: set[Op], scalar: Callable[[Value], Val] | None = None,
                  known_multiples: frozenset[Size] = frozenset(),
-                 inverse: Callable[[Size], Val] | None = None):  # fmt: skip
+                 inverse: Callable[[Size], Val] | None = None, reports: Callable[[], str] | None = None):  # fmt: skip
         super().__init__(e, axes, memories, size, index, scalar, inverse, known_multiples)
         self.inside = inside
+        self.reports = reports
         self.short_means = True  # what is divided by a number of elements takes no branch
 
     def value(self, value: Value, env: Env) -> Val:
@@ -353,19 +356,62 @@ class Kernel(Accesses):
         assert result is not None  # there is an operand
         return result
 
-    def _held_index(self, val: Val, extent: Size) -> Index:
-        """An index out of an array: negative ones count from the end, out of range is clamped."""
-        e = self.e
+    def _held_index(self, val: Val, indices: Value, extent: Size) -> Index:
+        """An index out of ``indices``: negative ones count from the end, out of range is clamped."""
+        e, made = self.e, indices.op
+        if made is not None and made.name == "position" and made.attrs["extent"] == extent:
+            return self._of_val(e.cast(val, self.index_type))
         n = e.cast(self.size(extent), val.dtype)
         val = e.select(e.cmp("lt", val, 0), e.add(val, n), val)
         val = e.max(e.min(val, e.sub(n, 1)), 0)
         return self._of_val(e.cast(val, self.index_type))
 
+    def _position(self, op: Op, env: Env) -> Steps:
+        e, (operand,) = self.e, op.operands
+        given = yield operand, self._through(op, env, [(d, d) for d in range(operand.rank)])
+        n = e.cast(self.size(op.attrs["extent"]), given.dtype)
+        val = e.select(e.cmp("lt", given, 0), e.add(given, n), given)
+        held = e.max(e.min(val, e.sub(n, 1)), 0)
+        if op.attrs["checked"]:
+            self._report(e.cmp("ne", held, val), given, n, site_of(op.loc, op.attrs["axis"]))
+        return held
+
+    def _report(self, bad: Val, given: Val, extent: Val, site: int) -> None:
+        """Where a lane is ``bad``, writes its position, the place in the program and the extent where the runtime looks
+        after the call: ``mlirfuse_bad_index``."""
+        e = self.e
+        if self.mask is not None:
+            bad = e.and_(bad, e.splat(self.mask, bad.lanes))
+        found = bad
+        if bad.lanes > 1:
+            found = e.op(f"vector.reduction <or>, {bad} : {bad.type} into i1", dt.bool_)
+        assert self.reports is not None
+        to, zero, one, claimed = self.reports(), *(e.const(n, dt.i64) for n in (0, 1, 2))
+
+        def at(slot: int) -> str:
+            text = f"llvm.getelementptr {to}[{slot}] : ({self.pointer_type}) -> {self.pointer_type}, i64"
+            return e.op(text, dt.i64).name
+
+        with self.region(f"scf.if {found} {{"):
+            for lane in range(bad.lanes):
+                with self.region(f"scf.if {e.extract(bad, lane)} {{"):  # the first one tells
+                    swap = f"llvm.cmpxchg {to}, {zero}, {claimed} acq_rel monotonic : {self.pointer_type}, i64"
+                    swapped = e.op(swap, dt.i64)
+                    mine = e.op(f"llvm.extractvalue {swapped}[1] : !llvm.struct<(i64, i1)>", dt.bool_)
+                    with self.region(f"scf.if {mine} {{"):
+                        said = (e.extract(given, lane), e.const(site, dt.i64), e.extract(extent, 0))
+                        for slot, val in enumerate(said, 1):
+                            where = at(slot)
+                            e.line(f"llvm.store {e.cast(val, dt.i64)}, {where} : i64, {self.pointer_type}")
+                        e.line(
+                            f"llvm.store {one}, {to} atomic release {{alignment = 8 : i64}} : i64, {self.pointer_type}"
+                        )
+
     def _take(self, op: Op, env: Env) -> Steps:
         operand, indices = op.operands
         axis, rank = op.attrs["axis"], indices.rank
         at = self._through(op, env, [(d, axis + d) for d in range(rank)], 1)
-        index = self._held_index((yield indices, at), operand.shape[axis])
+        index = self._held_index((yield indices, at), indices, operand.shape[axis])
         pairs = [(d, d if d < axis else d + rank - 1) for d in range(operand.rank) if d != axis]
         inner = dict(self._through(op, env, pairs))
         self.spread(self.dims(operand)[axis], index, inner)
@@ -374,7 +420,7 @@ class Kernel(Accesses):
     def _take_along_axis(self, op: Op, env: Env) -> Steps:
         operand, indices = op.operands
         axis = op.attrs["axis"]
-        index = self._held_index((yield indices, env), operand.shape[axis])
+        index = self._held_index((yield indices, env), indices, operand.shape[axis])
         inner = dict(env)
         source, target = self.dims(operand), self.dims(op.result)
         for d in range(operand.rank):

@@ -239,6 +239,12 @@ class Elements(Writer):
         i = e.select(e.cmp("lt", i, 0), e.add(i, n), i)
         return e.max(e.min(i, e.sub(n, 1)), 0)
 
+    def _at_position(self, op: Op, index) -> Val:
+        """Not checked: these kernels have nowhere to tell."""
+        (operand,) = op.operands
+        held = self._held(self.value(operand, index), op.attrs["extent"])
+        return self.e.cast(held, op.result.dtype)
+
     def _at_take(self, op: Op, index) -> Val:
         source, indices = op.operands
         axis = op.attrs["axis"]

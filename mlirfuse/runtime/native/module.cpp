@@ -3,6 +3,7 @@
 #include "python.h"
 
 #include "arrays.h"
+#include "bad_index.h"
 #include "buffer_pool.h"
 #include "cuda_api.h"
 #include "cuda_runtime_wrappers.h"
@@ -24,6 +25,7 @@ PyObject* symbols(PyObject*, PyObject*) {
   for (const Symbol* symbol = cuda_runtime_symbols; symbol->name; ++symbol)
     if (!add(symbol->name, symbol->address)) return nullptr;
   if (!add("mlirfuse_parallel_for", reinterpret_cast<void*>(&mlirfuse_parallel_for))) return nullptr;
+  if (!add("mlirfuse_bad_index", mlirfuse_bad_index)) return nullptr;
   return dict.release();
 }
 
@@ -74,7 +76,8 @@ PyObject* empty(PyObject*, PyObject* args, PyObject* kwargs) {
 PyMethodDef methods[] = {
     {"describe", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(describe)), METH_FASTCALL, describe_doc},
     {"symbols", symbols, METH_NOARGS,
-     "symbols()\n--\n\nThe addresses of what compiled host code calls: MLIR's CUDA runtime and mlirfuse_parallel_for."},
+     "symbols()\n--\n\nThe addresses of what compiled host code calls: MLIR's CUDA runtime, "
+     "mlirfuse_parallel_for and mlirfuse_bad_index."},
     {"pool_stats", pool_stats_dict, METH_NOARGS, "pool_stats()\n--\n\nWhat the pool of CPU buffers holds, as a dict."},
     {"num_threads", num_threads_py, METH_NOARGS, "num_threads()\n--\n\nThe CPU threads that a parallel loop may use."},
     {"set_num_threads", set_num_threads_py, METH_VARARGS, "set_num_threads(count)\n--\n\n"},
@@ -114,7 +117,8 @@ PyMODINIT_FUNC PyInit__native() {  // NOLINT(bugprone-reserved-identifier): the 
   using namespace mlirfuse;
   import_array();
   Ref module(PyModule_Create(&definition));
-  if (!module || PyModule_AddFunctions(module.get(), cuda_methods) < 0 || !register_buffer_type(module.get()) ||
+  if (!module || PyModule_AddFunctions(module.get(), cuda_methods) < 0 ||
+      PyModule_AddFunctions(module.get(), bad_index_methods) < 0 || !register_buffer_type(module.get()) ||
       !register_record_type(module.get()) || !register_dispatcher_type(module.get()) ||
       !register_function_type(module.get()) || !register_module_type(module.get()) || !apply_settings())
     return nullptr;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "arrays.h"
+#include "bad_index.h"
 #include "cuda_driver.h"
 #include "dtypes.h"
 
@@ -361,6 +362,7 @@ PyObject* run_record(PyObject* record, const Leaves& leaves) {
     PyErr_Format(PyExc_TypeError, "the record takes %zu arguments, %zu were given", data.leaves_needed, leaves.size());
     return nullptr;
   }
+  if (data.placement.cuda && !check_bad_index()) return nullptr;  // of an earlier call
   const Leaf* prototype = find_prototype(data, leaves);
   // Current from here on, as CuPy allocates on the current device.
   std::optional<cuda::ContextScope> context;
@@ -405,6 +407,7 @@ PyObject* run_record(PyObject* record, const Leaves& leaves) {
       ints = copy;
     }
     if (!check_status(call_launch(data, pointers.data(), ints, stream))) return nullptr;
+    if (!data.placement.cuda && !check_bad_index()) return nullptr;
   }
   return finish(data, &outputs);
 }

@@ -60,7 +60,16 @@ class CpuBody:
         self.args = CpuArguments(self.e, slots, I64)
         self.e.depth = 2
         memories = {value: self.memory(value) for value in analysis.inputs + analysis.outputs}
-        self.k = Elements(self.e, analysis.axes, memories, self.args.size, I64, set(analysis.ops), self.args.scalar)
+        self.k = Elements(
+            self.e,
+            analysis.axes,
+            memories,
+            self.args.size,
+            I64,
+            set(analysis.ops),
+            self.args.scalar,
+            reports=self.args.reports,
+        )
         self.k.streamed = frozenset(streamed)
         for value, strides in analysis.results.items():
             self.k.copies[value] = Memory(self.args.place(value), strides, value.dtype, value.dtype.bytes)

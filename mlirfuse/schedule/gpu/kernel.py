@@ -92,6 +92,7 @@ class GpuBody:
             self.args.scalar,
             access.multiples,
             self.args.inverse,
+            self.args.reports,
         )
         for value, strides in analysis.results.items():
             self.k.copies[value] = Memory(self.args.place(value), strides, value.dtype, value.dtype.bytes)

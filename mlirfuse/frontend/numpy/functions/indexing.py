@@ -33,9 +33,10 @@ def take(a, indices, axis=None, out=None, mode="raise"):
     if number and mode == "raise":
         return into_out(wrap(t, x[(slice(None),) * axis + (indices,)].value), out, "take")
     if isinstance(indices, (tuple, list, np.ndarray)) and not contains_traced(indices) and mode == "raise":
-        index = positions_of(t, indices if isinstance(indices, list) and not indices else np.asarray(indices), extent)
+        given = indices if isinstance(indices, list) and not indices else np.asarray(indices)
+        index = positions_of(t, given, extent, axis)
     else:
-        index = positions_of(t, asarray(indices), extent)
+        index = positions_of(t, asarray(indices), extent, axis, mode == "raise")
     value = value_of(t, index, dt.i64) if mode == "wrap" else index.value
     if mode == "wrap":
         value = t.emit("mod", value, t.builder.size(extent))
@@ -61,7 +62,7 @@ def _along(arr, indices, axis) -> tuple[TracedArray, TracedArray, int]:
 def take_along_axis(arr, indices, axis=-1):
     x, index, axis = _along(arr, indices, axis)
     t = x._trace
-    index = positions_of(t, indices if isinstance(indices, np.ndarray) else index, t.shape(x._value)[axis])
+    index = positions_of(t, indices if isinstance(indices, np.ndarray) else index, t.shape(x._value)[axis], axis)
     own, other = list(t.shape(x._value)), list(t.shape(index._value))
     target, given = list(own), list(other)
     for k in range(x.ndim):
@@ -84,7 +85,7 @@ def put_along_axis(arr, indices, values, axis):
     for k in range(x.ndim):
         if k != axis and given[k] != shape[k]:
             given[k] = broadcast_shape(t, [(shape[k],), (given[k],)])[0]
-    index = positions_of(t, indices if isinstance(indices, np.ndarray) else index, shape[axis])
+    index = positions_of(t, indices if isinstance(indices, np.ndarray) else index, shape[axis], axis)
     at = broadcast_value(t, from_start(t, index.value, shape[axis]), given)
     source = value_of(t, operand(t, values), x._value.dtype)
     if source.rank:

@@ -1,0 +1,28 @@
+"""Where programs use positions in arrays that kernels check: a kernel names the place by a number, which is the same in
+every process, as its code may come from disk."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import NoReturn
+
+from mlirfuse import _native
+from mlirfuse.core.errors import located
+
+_SITES: dict[int, tuple[tuple[str, int] | None, int]] = {}
+
+
+def site_of(where: tuple[str, int] | None, axis: int) -> int:
+    """The number of a place in the user's program, (file, line), where positions along ``axis`` are used."""
+    number = int.from_bytes(hashlib.sha256(repr((where, axis)).encode()).digest()[:7], "little")
+    _SITES[number] = where, axis
+    return number
+
+
+def _raise(site: int, index: int, extent: int) -> NoReturn:
+    """NumPy's error for a position that a kernel has met; with the user's line."""
+    where, axis = _SITES.get(site, (None, 0))
+    raise IndexError(located(f"index {index} is out of bounds for axis {axis} with size {extent}", where))
+
+
+_native.raise_bad_index_by(_raise)
