@@ -47,6 +47,7 @@ class Analysis:
     _strides: dict[tuple[Value, Axis], Size] = field(default_factory=dict)
     _loops: dict[tuple[Axis, ...], list[list[Axis]]] = field(default_factory=dict)
     _once: dict[object, Any] = field(default_factory=dict)
+    _last: dict[object, tuple[dict[str, int], tuple[int, ...]]] = field(default_factory=dict)
 
     @property
     def domain(self) -> list[Axis]:
@@ -67,12 +68,17 @@ class Analysis:
 
     def values(self, function: Callable[[Analysis], Iterable[Size]], env: dict[str, int]) -> tuple[int, ...]:
         """The values, for the sizes of a call, of the sizes that ``function(self)`` lists: they are compiled into one
-        function of ``env``."""
+        function of ``env``. Those of the last ``env`` are remembered: several schedulers ask for the same."""
+        last = self._last.get(function)
+        if last is not None and last[0] is env:
+            return last[1]
         key = "values", function
         found = self._once.get(key)
         if found is None:
             found = self._once[key] = sz.tuple_function(function(self))
-        return found(env)
+        values = found(env)
+        self._last[function] = env, values
+        return values
 
     def late_values(self) -> set[Value]:
         """The values that depend on a reduction of the segment."""

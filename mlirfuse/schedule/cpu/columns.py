@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from mlirfuse.analysis.phases import Analysis, is_outer, late_outputs, size_of
+from mlirfuse.analysis.phases import Analysis, late_outputs, size_of
 from mlirfuse.core.machine import Host
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
@@ -25,7 +25,7 @@ from mlirfuse.lowering.kernel import Env, Index
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.cpu import partial
 from mlirfuse.schedule.cpu.blocks import CarriedBlocks, StoredBlocks
-from mlirfuse.schedule.cpu.extents import across_short_rows, column_extents, parts
+from mlirfuse.schedule.cpu.extents import column_extents, parts, runs_across
 from mlirfuse.schedule.cpu.kernel import CpuBody, CpuKernel, cost_of, lanes_of, rows_grain, store_all
 from mlirfuse.schedule.cpu.models import model_of
 from mlirfuse.schedule.cpu.packed import Packed
@@ -61,7 +61,7 @@ class Columns(Scheduler[Params, Host]):
         return bool(analysis.phases) and bool(analysis.kept) and not analysis.partials
 
     def candidates(self, analysis: Analysis, env: Sizes, alignments: Alignments, host: Host) -> Iterator[Params]:
-        if not is_outer(analysis, env) and not across_short_rows(analysis, env, host):
+        if not runs_across(analysis, env, host):
             return
         model = model_of(host)
         shared = model.tasks

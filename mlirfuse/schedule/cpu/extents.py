@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mlirfuse.analysis.phases import Analysis, size_of
+from mlirfuse.analysis.phases import Analysis, is_outer, size_of
 from mlirfuse.core.machine import Host
 from mlirfuse.ir import sizes as sz
 from mlirfuse.schedule.cpu.models import model_of
@@ -15,18 +15,22 @@ def parts(host: Host) -> int:
     return min(tasks.parts_a_thread * host.threads, tasks.most_parts)
 
 
-def across_short_rows(analysis: Analysis, env: Sizes, host: Host) -> bool:
+def runs_across(analysis: Analysis, env: Sizes, host: Host) -> bool:
+    """Whether vectors run across the reduced axes: along memory, or across short rows."""
+    return is_outer(analysis, env) or _across_short_rows(analysis, env, host)
+
+
+def _across_short_rows(analysis: Analysis, env: Sizes, host: Host) -> bool:
     """Whether vectors run across rows that lie one behind the other, though their elements must be gathered: where a
     row is a small part of a vector. Sums of rows alone take a fifth less time a row at a time."""
     if not analysis.kept:
         return False
     kept, reduced, width, height = analysis.values(column_extents, env)
-    model = model_of(host)
-    columns = model.columns
+    columns = model_of(host).columns
     if height > columns.across_height or width < columns.across_rows or analysis.values(_row_steps, env) != (height,):
         return False
     if reduced > height:  # each row in pieces
-        return kept * reduced >= columns.across_pieces * model.tasks.shared
+        return kept * reduced >= columns.across_pieces * model_of(host).tasks.shared
     names = {op.name for phase in analysis.phases for op in phase}
     return names != {"sum"} and height <= (4 if names & {"argmax", "argmin"} else 3)
 

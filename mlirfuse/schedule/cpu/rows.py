@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from mlirfuse.analysis.phases import Analysis, depends_on, is_outer, is_reduction, late_outputs, size_of
+from mlirfuse.analysis.phases import Analysis, depends_on, is_reduction, late_outputs, size_of
 from mlirfuse.core.machine import Host
 from mlirfuse.ir import ops as table
 from mlirfuse.ir import sizes as sz
@@ -30,7 +30,7 @@ from mlirfuse.lowering.kernel import ZERO, Env, Index
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.cpu import partial
 from mlirfuse.schedule.cpu.blocks import CarriedBlocks
-from mlirfuse.schedule.cpu.extents import across_short_rows, parts, row_extents
+from mlirfuse.schedule.cpu.extents import parts, row_extents, runs_across
 from mlirfuse.schedule.cpu.kernel import CpuBody, CpuKernel, lanes_of, rows_grain, store_all, unroll_for
 from mlirfuse.schedule.cpu.models import RowModel, model_of
 from mlirfuse.schedule.cpu.streaming import can_stream, streams
@@ -112,12 +112,12 @@ class Rows(Scheduler[Params, Host]):
         return bool(analysis.phases) and not analysis.partials
 
     def candidates(self, analysis: Analysis, env: Sizes, alignments: Alignments, host: Host) -> Iterator[Params]:
-        if is_outer(analysis, env) or across_short_rows(analysis, env, host):
+        if runs_across(analysis, env, host):
             return
         model = model_of(host).rows
         kept, reduced = analysis.values(row_extents, env)
         full, _ = analysis.once(late_outputs)
-        if _few(kept, reduced, host) and not full and len(analysis.phases) == 1:
+        if not full and _few(kept, reduced, host) and len(analysis.phases) == 1:
             yield Params(split=parts(host))
             return
         vectors = math.ceil(reduced / lanes_of(analysis, host))
@@ -134,7 +134,7 @@ class Rows(Scheduler[Params, Host]):
         if not full and len(analysis.phases) == 1:
             return None
         kept, reduced = analysis.values(row_extents, env)
-        return _few(kept, reduced, host) and kept * reduced >= 2 * model_of(host).tasks.shared
+        return kept * reduced >= 2 * model_of(host).tasks.shared and _few(kept, reduced, host)
 
     def emit(self, name: str, analysis: Analysis, slots: Slots, params: Params, machine: Host) -> Written:
         yield analysis, _kernels(name, analysis, slots, params, machine)
@@ -164,7 +164,7 @@ class Rows(Scheduler[Params, Host]):
 def _few(kept: int, reduced: int, host: Host) -> bool:
     """Whether there are too few rows for all threads, and enough to do."""
     tasks = model_of(host).tasks
-    return kept < tasks.tasks_a_thread * host.threads and kept * reduced >= tasks.shared and host.threads > 1
+    return kept * reduced >= tasks.shared and kept < tasks.tasks_a_thread * host.threads and host.threads > 1
 
 
 def _stash_bytes(analysis: Analysis, model: RowModel) -> int:
