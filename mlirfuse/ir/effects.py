@@ -26,6 +26,18 @@ def writes_in_place(op: Op) -> bool:
     return row.kind == "update" or ("inplace" in op.attrs and row.kind != "foreign")
 
 
+def viewed(value: Value) -> Value | None:
+    """What ``value`` is a view of; None where it has memory of its own, or nobody knows."""
+    op = value.op
+    if op is None or op.blocks:
+        return None
+    if op.row.view:
+        return op.operands[0]
+    shares = op.attrs.get("shares")
+    place = -1 if shares is None else shares[op.results.index(value)]
+    return None if place < 0 else op.operands[place]
+
+
 def is_collective(op: Op) -> bool:
     """A call that other processes take part in: it stays, once, and is started in its order among them. It writes into
     no tensor that it is given, so all else may move across it."""
@@ -145,6 +157,11 @@ def _memories(ops: list[Op]):
                 visit(nested)
         if op.row.view or writes_in_place(op):
             join([op.operands[0], *op.results])
+        elif op.attrs.get("shares") is not None:
+            for value in op.results:
+                source = viewed(value)
+                if source is not None:
+                    join([source, value])
         elif op.blocks or op.row.kind == "foreign" or op.row.calls:  # may give what it was given, or a view of that
             tensors = [*op.operands, *op.results, *(v for block in op.blocks for v in (*block.args, *block.returns))]
             tensors = [v for v in tensors if v.dtype is not None]

@@ -11,7 +11,7 @@ from mlirfuse.analysis.axes import Axes
 from mlirfuse.core.errors import CompileError
 from mlirfuse.ir import scalars
 from mlirfuse.ir import sizes as sz
-from mlirfuse.ir.effects import starts, waits, writes_in_place
+from mlirfuse.ir.effects import starts, viewed, waits, writes_in_place
 from mlirfuse.ir.graph import Block, Graph, Layout, Op, Segment, Value
 from mlirfuse.ir.order import topological
 from mlirfuse.lowering import host_steps as st
@@ -148,7 +148,10 @@ class _Plan:
             for value in op.results:
                 self.places[value] = _Place(self._view_layout(op, value), may_share)
         elif row.kind == "library":
-            self._made(op.results, may_share)
+            for value in op.results:
+                source = viewed(value)
+                known = op.attrs.get("shares") is not None
+                self._made([value], may_share if not known else self._inside([source] if source else []))
             for value, strides in zip(op.results, op.attrs.get("strides") or ()):
                 if strides is not None:
                     self.places[value].layout = Layout(tuple(strides), _MADE)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from mlirfuse.ir.effects import has_effect, is_collective, written_memory
+from mlirfuse.ir.effects import has_effect, is_collective, viewed, written_memory
 from mlirfuse.ir.graph import Block, Graph, Op, Value
 from mlirfuse.passes.base import Pass, register
 
@@ -93,8 +93,8 @@ def _other_rank(first: Op, op: Op) -> Op:
 
 def _memory(value: Value) -> Value:
     """The value whose memory ``value`` is a view of."""
-    while value.op is not None and value.op.row.view and not value.op.blocks:
-        value = value.op.operands[0]
+    while (source := viewed(value)) is not None:
+        value = source
     return value
 
 
@@ -104,9 +104,23 @@ def _keep_results_apart(body: Block, before: list[Value]) -> None:
     for k, (value, had) in enumerate(zip(body.returns, before)):
         now = _memory(value)
         if seen.setdefault(now, had) is not had and now.op is not None:
-            copy = Op("copy", [value], {}, [Value(value.dtype, value.shape)], loc=value.op and value.op.loc)
-            body.ops.append(copy)
-            body.returns[k] = copy.result
+            body.returns[k] = _anew(value, now, body)
+
+
+def _anew(value: Value, root: Value, body: Block) -> Value:
+    """``value`` in a copy of ``root``, which it is a view of. A view that a call gives lies as the call says: the call
+    runs again."""
+    source = viewed(value)
+    op = value.op
+    if source is None or value is root or op is None or op.row.view:
+        made = Op("copy", [value], {}, [Value(value.dtype, value.shape)], loc=op and op.loc)
+    else:
+        operands = [_anew(source, root, body) if v is source else v for v in op.operands]
+        made = Op(
+            op.name, operands, dict(op.attrs), [Value(v.dtype, v.shape, type=v.type) for v in op.results], loc=op.loc
+        )
+    body.ops.append(made)
+    return made.results[0 if op is None or made.name == "copy" else op.results.index(value)]
 
 
 def _frozen(value):

@@ -83,7 +83,8 @@ class NarrowFloats(Pass):
         """A library's function gets the bytes."""
         if any(map(narrow, op.results)):
             raise PassError(f"fusion-narrow-floats: results of {op.attrs['callee']} cannot be floats of a byte", op.loc)
-        return b.op("call", *operands, **{k: op.attrs[k] for k in table.TABLE["call"].attrs})
+        attrs = {k: op.attrs[k] for k in table.TABLE["call"].attrs} | {"shares": None}
+        return b.op("call", *operands, **attrs)
 
 
 def narrow(value: Value) -> bool:

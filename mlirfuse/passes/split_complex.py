@@ -166,7 +166,7 @@ class _Split:
         given = [p for v in operands for p in (self.pair(v) if v.dtype.kind == "c" else (self.new.get(v, v),))]
         types = [(d.real, d.real) if d.kind == "c" else (d,) for d in op.attrs["dtypes"]]
         shapes = [s for t, s in zip(types, op.attrs["shapes"]) for _ in t]
-        attrs = op.attrs | {"dtypes": tuple(d for t in types for d in t), "shapes": tuple(shapes)}
+        attrs = op.attrs | {"dtypes": tuple(d for t in types for d in t), "shapes": tuple(shapes), "shares": None}
         made = self.b.op("call", *given, **{key: attrs[key] for key in op.row.attrs})
         parts = iter(made if isinstance(made, list) else [made])
         return [tuple(next(parts) for _ in t) if len(t) == 2 else next(parts) for t in types]

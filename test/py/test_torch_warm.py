@@ -14,6 +14,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch.autograd import forward_ad
+
 import mlirfuse.torch
 from mlirfuse.core import config
 from mlirfuse.frontend.torch import backend, warm
@@ -243,3 +245,28 @@ def test_custom_ops_are_kept_and_what_belongs_to_a_process_is_not(compiled):
     assert compiled == ["inference"]
     with pytest.raises(Exception, match="belongs to its process"):
         warm._Pickler(io.BytesIO()).dump(torch.ops.higher_order.triton_kernel_wrapper_functional)
+
+
+def test_calls_that_torch_transforms_have_what_they_need(compiled):
+    """Batches of gradients and tangents run by torch's own ops, which the cache keeps too."""
+    f = lambda x: x.sin().cumsum(0) * x.softmax(0)  # noqa: E731
+    x = torch.randn(4, requires_grad=True)
+    for _ in range(2):
+        torch._dynamo.reset()
+        run = torch.compile(f, backend="mlirfuse", options={"fallback": False})
+        torch.testing.assert_close(
+            *[torch.autograd.grad(g(x), x, torch.eye(4), is_grads_batched=True)[0] for g in (run, f)]
+        )
+        with forward_ad.dual_level():
+            dual = forward_ad.make_dual(x.detach(), torch.ones(4))
+            torch.testing.assert_close(*[forward_ad.unpack_dual(g(dual)).tangent for g in (run, f)])
+    assert compiled == [*BOTH, "inference"]
+
+
+def test_a_backward_runs_twice(compiled):
+    x = torch.randn(4, 4, requires_grad=True)
+    for _ in range(2):
+        torch._dynamo.reset()
+        loss = torch.compile(lambda x: ((x * 2) @ x).sin().tanh().sum(), backend="mlirfuse")(x)
+        torch.testing.assert_close(*[torch.autograd.grad(loss, x, retain_graph=retain)[0] for retain in (True, False)])
+    assert compiled == BOTH

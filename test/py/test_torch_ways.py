@@ -12,6 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from torch import nn
+from torch.autograd import forward_ad
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 from torch_models import Encoder, EncoderLayer, error, gradients
@@ -221,6 +222,45 @@ def test_a_retained_graph_gives_the_same_gradient_twice():
     torch.testing.assert_close(first, torch.autograd.grad(y, x))
 
 
+def saves(x, w):
+    """What is saved for the backward is nobody else's: a product's result."""
+    return ((x * 2) @ w).sin().tanh().sum()
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_backward_that_saved_tensors_of_its_own_runs_twice(dynamic):
+    """As in eager; AOTAutograd refuses it where a compiler may have overwritten them."""
+    mine, theirs = [[t.requires_grad_() for t in (torch.randn(4, 4), torch.eye(4))] for _ in range(2)]
+    mine[0].data = theirs[0].data
+    for f, given in ((compiled(saves, dynamic=dynamic), mine), (saves, theirs)):
+        loss = f(*given)
+        loss.backward()
+        loss = f(*given)
+        loss.backward(retain_graph=True)
+        loss.backward()
+    same([t.grad for t in mine], [t.grad for t in theirs])
+
+
+def test_gradients_come_in_batches():
+    f = lambda x: x.sin().cumsum(0) * x.softmax(0)  # noqa: E731
+    x = torch.randn(4, requires_grad=True)
+    wanted = torch.autograd.grad(f(x), x, torch.eye(4), is_grads_batched=True)
+    same(torch.autograd.grad(compiled(f)(x), x, torch.eye(4), is_grads_batched=True), wanted)
+    jacobian = torch.autograd.functional.jacobian
+    same(jacobian(compiled(f), x.detach(), vectorize=True), jacobian(f, x.detach()))
+
+
+def test_tangents_of_forward_mode():
+    f = lambda x, y: (x.sin() * y).softmax(0)  # noqa: E731
+    x, y, tangent = torch.randn(3, 4)
+    run = compiled(f)
+    same(run(x, y), f(x, y))
+    with forward_ad.dual_level():
+        found, wanted = (forward_ad.unpack_dual(g(forward_ad.make_dual(x, tangent), y)) for g in (run, f))
+    assert wanted.tangent.abs().max() > 0
+    same(tuple(found), tuple(wanted))
+
+
 def test_unused_and_missing_gradients():
     x, y = torch.randn(3, requires_grad=True), torch.randn(3, requires_grad=True)
     a, b = compiled(lambda x, y: (x * 2, y.detach() + 1))(x, y)
@@ -275,6 +315,28 @@ def test_outputs_that_are_inputs_views_and_each_other():
     assert found[2].data_ptr() == found[3].data_ptr() == found[4].data_ptr() != x.data_ptr()
     found[2].add_(1)
     torch.testing.assert_close(found[4], found[2].t())
+
+
+@pytest.mark.parametrize("trains", [False, True])
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x: (x.exp(), x.exp(), x.exp() * 1),
+        lambda x: (x.exp(), x.exp().t(), x.exp()[1:, ::2]),
+        lambda x: (x.amax(0), x.amax(0, keepdim=True), x.amax(0).unsqueeze(0)),
+        lambda x: (x @ x.t(), (x @ x.t()).t(), (x @ x.t())[0]),
+    ],
+)
+def test_what_is_computed_twice_is_in_two_places(f, trains):
+    """Equal outputs, and views of equal ones, may be written into apart from each other."""
+    x = torch.randn(4, 5, requires_grad=trains)
+    found, wanted = compiled(f)(x), f(x)
+    same(found, wanted)
+    together = [
+        [[a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr() for b in outputs] for a in outputs]
+        for outputs in (found, wanted)
+    ]
+    assert together[0] == together[1]
 
 
 def test_numbers_bools_and_none_among_outputs():

@@ -11,7 +11,7 @@ import torch
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.aot_autograd import aot_function, aot_module
 from torch._guards import TracingContext
-from torch.fx import GraphModule, Interpreter
+from torch.fx import GraphModule
 
 from mlirfuse.core import events
 from mlirfuse.core.errors import UnsupportedError
@@ -21,6 +21,7 @@ from mlirfuse.frontend.torch.execute import Boxed, boxed, target_of
 from mlirfuse.frontend.torch.lower import Lowered, lower
 from mlirfuse.frontend.torch.options import Options
 from mlirfuse.frontend.torch.partition import partition
+from mlirfuse.frontend.torch.uncompiled import op_by_op, where_transformed
 from mlirfuse.inspect import progress
 from mlirfuse.passes import pipelines
 from mlirfuse.runtime.host_program import HostProgram
@@ -96,11 +97,21 @@ def _compiled(module: GraphModule, inputs: Sequence[Any], options: Options, whic
     except Exception as error:
         failed.report(f"the {which} graph", error)
         return warm.Compiled(op_by_op(module), None, which, options)
+    if which == "backward":
+        _keep_repeatable()
     for observer in observers:
         observer(which, lowered, host)
     traces.explained(which, lowered, host)
     reports.calls_outside(lowered, which, options)
-    return warm.Compiled(boxed(lowered, host), lowered, which, options)
+    run = where_transformed(boxed(lowered, host), lambda: module, which)
+    return warm.Compiled(run, lowered, which, options, module)
+
+
+def _keep_repeatable() -> None:
+    """Tells AOTAutograd that the backward overwrites no saved tensor: else it refuses ``retain_graph=True``."""
+    context = TracingContext.try_get()
+    if context is not None and context.fw_metadata is not None and context.fw_metadata.bw_donated_idxs:
+        context.fw_metadata.bw_donated_idxs.clear()  # this list: the metadata that is looked at may be another
 
 
 def lower_to_host(module: GraphModule, which: str, failed: Failed | None = None,
@@ -134,14 +145,3 @@ def _visible(which: str) -> int | None:
     if which != "forward" or context is None or context.fw_metadata is None:
         return None
     return context.fw_metadata.num_forward_returns
-
-
-def op_by_op(module: GraphModule) -> Boxed:
-    """The graph by torch's own ops."""
-    interpreter = Interpreter(module)
-
-    def run(args: list[Any]) -> list[Any]:
-        return interpreter.boxed_run(args)
-
-    run._boxed_call = True  # type: ignore[attr-defined]
-    return run

@@ -57,3 +57,13 @@ def natural_strides(extents, order: tuple[int, ...]) -> tuple[Size, ...]:
     for k, d in enumerate(order):
         out[d] = inner[k]
     return tuple(out)
+
+
+def storage(tensor: object) -> int | None:
+    """What tensors in the same memory have in common; None for what has no memory of its own, as sparse tensors."""
+    if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided:
+        return None
+    try:
+        return tensor.untyped_storage()._cdata
+    except (NotImplementedError, RuntimeError):  # a subclass without one
+        return None

@@ -290,11 +290,11 @@ class _Lowering:
         if strides != layouts.natural_strides(shape, order):
             restride = spelled(f"lambda x, *n: [x.as_strided(n[:{rank}], n[{rank}:])]")
             given = {"sizes": (*shape, *strides)}
-            outside = self._call_op("aten.as_strided.default", restride, [packed], [fake], given)[0]
+            outside = self._call_op("aten.as_strided.default", restride, [packed], [fake], given | {"shares": (0,)})[0]
         elif packed is not value:
             back = layouts.inverse(order)
             permute = spelled(f"lambda x: [x.permute({back})]")
-            outside = self._call_op("aten.permute.default", permute, [packed], [fake], {})[0]
+            outside = self._call_op("aten.permute.default", permute, [packed], [fake], {"shares": (0,)})[0]
         else:
             outside = value
         return _Made(inside, outside)
@@ -310,10 +310,25 @@ class _Lowering:
         function = spelling.function(target, node.args, node.kwargs, several)
         given = list(fakes) if several else [fakes]
         attrs: dict[str, Any] = {"sizes": tuple(spelling.sizes), "effects": _has_effects(node)}
+        if not attrs["effects"]:
+            attrs["shares"] = self._shares(node, spelling.operands, given)
         if (role := collectives.role(node)) is not None:
             attrs |= {"collective": role, "ranks": collectives.ranks(node) if role == "start" else None}
         made = self._call_op(str(target), function, spelling.operands, given, attrs)
         return made if several else made[0]
+
+    def _shares(self, node: Node, operands: list[Value], fakes: Sequence[Any]) -> tuple[int, ...] | None:
+        """For each result the operand in whose memory it lies, by the storages of the fake tensors."""
+        known: dict[Any, int] = {}
+        for source in node.all_input_nodes:
+            outside = self.made[source].outside
+            if isinstance(outside, (list, tuple)):
+                return None
+            storage = layouts.storage(source.meta.get("val"))
+            if outside in operands and storage is not None:
+                known.setdefault(storage, operands.index(outside))
+        storages = [layouts.storage(fake) for fake in fakes]
+        return None if None in storages else tuple(known.get(storage, -1) for storage in storages)
 
     def _call_op(self, callee: str, function: Callable[..., list[Any]], operands: list[Value], fakes: Sequence[Any],
                  given: dict[str, Any]) -> list[Value]:  # fmt: skip

@@ -23,10 +23,11 @@ from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache
 from torch._functorch.aot_autograd import SerializableAOTDispatchCompiler
 from torch._inductor.output_code import OutputCode
 from torch.compiler import _cache as artifacts
+from torch.fx import GraphModule
 from torch.utils._python_dispatch import _disable_current_modes
 
 from mlirfuse.core import config, events
-from mlirfuse.frontend.torch import calls, reports
+from mlirfuse.frontend.torch import calls, reports, uncompiled
 from mlirfuse.frontend.torch.execute import Boxed, boxed, target_of
 from mlirfuse.frontend.torch.lower import Lowered
 from mlirfuse.frontend.torch.options import Options
@@ -38,12 +39,15 @@ _DIGEST = 32  # bytes of a checksum in front of what is kept
 
 
 class Compiled(OutputCode):
-    """A graph that ``run`` runs; None for ``lowered``: it runs op by op, and is not kept."""
+    """A graph that ``run`` runs; None for ``lowered``: it runs op by op, and is not kept. ``module``: the graph as it
+    was traced."""
 
-    def __init__(self, run: Boxed, lowered: Lowered | None, which: str, options: Options):
+    def __init__(self, run: Boxed, lowered: Lowered | None, which: str, options: Options,
+                 module: GraphModule | None = None):  # fmt: skip
         super().__init__()
         self.run: Boxed | None = run
         self.lowered, self._which, self._options = lowered, which, options
+        self._module = module
         self._kept = b""
         self._boxed_call = True  # AOTAutograd reads it off the object itself
 
@@ -56,11 +60,11 @@ class Compiled(OutputCode):
             raise BypassAOTAutogradCache(f"the {self._which} graph runs op by op")
         try:
             with _disable_current_modes():
-                body = _pickled(self.lowered)
+                body = _pickled(self.lowered, self._module and uncompiled.packed(self._module))
         except Exception as error:
             raise BypassAOTAutogradCache(f"the {self._which} graph: {error}") from error
         self._kept = hashlib.sha256(body).digest() + body
-        self.run = self.lowered = None
+        self.run = self.lowered = self._module = None
 
     def post_compile(self, example_inputs: Any, constants: Any, graph_kwargs: Any) -> None:
         """Makes what runs the graph of what was kept. Raises ValueError where that is damaged."""
@@ -70,10 +74,11 @@ class Compiled(OutputCode):
         if hashlib.sha256(body).digest() != digest:
             raise ValueError("a damaged entry of the cache")
         with _disable_current_modes():
-            lowered = _unpickled(body)
+            lowered, module = _unpickled(body)
         reports.calls_outside(lowered, self._which, self._options)
         failed = reports.Failures(None, self._which, self._options)
-        self.run = boxed(lowered, HostProgram(lowered.graph, target_of(lowered.device), failed.kernel))
+        run = boxed(lowered, HostProgram(lowered.graph, target_of(lowered.device), failed.kernel))
+        self.run = uncompiled.where_transformed(run, lambda: uncompiled.unpacked(module), self._which)
 
     def set_triton_bundle(self, triton_bundle: Any) -> None:
         """There is none."""
@@ -143,15 +148,15 @@ def _higher_order(name: str) -> Any:
     return getattr(torch.ops.higher_order, name)
 
 
-def _pickled(lowered: Lowered) -> bytes:
+def _pickled(lowered: Lowered, module: bytes | None) -> bytes:
     file = io.BytesIO()
-    _Pickler(file).dump({**vars(lowered), "graph": flat(lowered.graph)})
+    _Pickler(file).dump(({**vars(lowered), "graph": flat(lowered.graph)}, module))
     return file.getvalue()
 
 
-def _unpickled(body: bytes) -> Lowered:
-    fields = pickle.loads(body)
-    return Lowered(**{**fields, "graph": graph_of(fields["graph"])})
+def _unpickled(body: bytes) -> tuple[Lowered, bytes | None]:
+    fields, module = pickle.loads(body)
+    return Lowered(**{**fields, "graph": graph_of(fields["graph"])}), module
 
 
 # ---- torch.compiler.save_cache_artifacts, load_cache_artifacts

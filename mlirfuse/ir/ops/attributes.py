@@ -109,6 +109,7 @@ BY_NAME: dict[str, AttrType] = {
     "reverse": BOOL,
     "scale": NUMBER,
     "shape": SIZES,
+    "shares": INTEGERS,
     "shapes": SIZE_LISTS,
     "shift": SIZE,
     "size": SIZES,

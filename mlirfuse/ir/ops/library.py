@@ -255,7 +255,9 @@ row(
     "the results of a function that is not of this table, callee by name: function(*operands, *sizes) gives the list "
     "of them. strides, in elements, are those of each result where they are not row-major. A call with effects keeps "
     "its place among others and is never left out. A collective, in which so many ranks take part, is a start, or the "
-    "wait for the start that gave its operand: starts keep their order, each runs once, and all else may move across",
+    "wait for the start that gave its operand: starts keep their order, each runs once, and all else may move across. "
+    "shares: the place of the operand in whose memory each result lies, -1 for memory of its own; without it that is "
+    "not known",
     takes=ALL_TYPES,
     attrs={
         "callee": ...,
@@ -263,6 +265,7 @@ row(
         "shapes": ...,
         "strides": None,
         "effects": False,
+        "shares": None,
         "collective": None,
         "ranks": None,
         "sizes": (),
