@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import weakref
+from unittest import mock
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from functorch.compile import min_cut_rematerialization_partition
+from torch._functorch import config as functorch
 from torch._functorch.aot_autograd import aot_module
-from torch_models import EncoderLayer
+from torch_models import Encoder, EncoderLayer
 
+import mlirfuse.torch
 from mlirfuse.core import events
 from mlirfuse.frontend.torch import backend
 from mlirfuse.frontend.torch.options import Options
@@ -79,6 +82,90 @@ def test_less_is_kept_than_by_torchs_partition():
     assert torch.bool in their_types and torch.bool not in types
     masks, seed, statistics = 2 * (2 * 8 * 32), 8, 2 * (2 * 8) * 4
     assert ours <= theirs - masks + seed + statistics
+
+
+def explained(f, *given, theirs=False, **options):
+    """Bytes that the graphs' kernels move, and what is kept with its bytes; ``theirs``: by torch's own cut."""
+    with mock.patch.object(backend, "partition", min_cut_rematerialization_partition if theirs else partition):
+        graphs = mlirfuse.torch.explain(f, *given, options=options).graphs
+    return (
+        sum(k.read + k.written for g in graphs for k in g.kernels),
+        [kept for g in graphs for kept in g.saved],
+        graphs,
+    )
+
+
+def bfloat16_products(f):
+    def run(*given):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return f(*given)
+
+    return run
+
+
+def test_a_cast_of_a_half_type_is_kept_as_the_half_type():
+    """The float32 value that the gradient needs has the numbers of the product's bfloat16 ones."""
+
+    def f(x, w):
+        return ((x @ w).float().sin() + 1).log()
+
+    given = torch.randn(16, 16, requires_grad=True), torch.randn(16, 32, requires_grad=True)
+    run = bfloat16_products(f)
+    _, kept, _ = explained(run, *given)
+    assert sorted(n for _, n in kept) == [2 * 16 * 16, 2 * 16 * 32, 2 * 16 * 32]  # x, w and their product
+    wanted = torch.autograd.grad(run(*given).sum(), given)
+    found = torch.autograd.grad(torch.compile(run, backend="mlirfuse")(*given).sum(), given)
+    for a, b in zip(found, wanted):
+        torch.testing.assert_close(a, b, rtol=2e-2, atol=2e-2)
+
+
+def test_products_and_statistics_are_not_computed_again():
+    layer, x = EncoderLayer(p=0.1), torch.randn(2, 8, 32, requires_grad=True)
+    _, kept, (forward, backward) = explained(layer, x)
+    count = lambda graph, what: sum(n for (op, _, _), n in graph.outside.items() if what in op)  # noqa: E731
+    assert count(forward, "addmm") == 6 and count(backward, "addmm") == 0 and count(backward, "aten.mm") == 12
+    assert count(backward, "attention") == 1
+    assert sum(n == 2 * 8 * 4 for _, n in kept) >= 2  # a number a row, of each norm
+
+
+def test_a_residual_stream_is_not_added_up_again_from_all_layers():
+    """That would keep still less, and move a fifth more."""
+
+    def f(x, *weights):
+        for w in weights:
+            x = x + (torch.nn.functional.layer_norm(x, (32,)) @ w).tanh()
+        return x
+
+    given = [torch.randn(s, 32, requires_grad=True) for s in (64, *[32] * 4)]
+    ours, kept, _ = explained(f, *given)
+    theirs, their_kept, _ = explained(f, *given, theirs=True)
+    assert ours <= theirs and sum(n for _, n in kept) <= sum(n for _, n in their_kept)
+
+
+@pytest.mark.parametrize("rounded", [False, True], ids=["float32", "bfloat16 products"])
+def test_no_more_is_kept_or_moved_than_with_torchs_cut(rounded):
+    torch.manual_seed(0)
+    model = Encoder(layers=2, p=0.1)
+    run = bfloat16_products(model) if rounded else model
+    batch = torch.randint(0, 50, (3, 8)), torch.randint(0, 50, (3, 8))
+    ours, kept, _ = explained(run, *batch)
+    theirs, their_kept, _ = explained(run, *batch, theirs=True)
+    assert ours < theirs and sum(n for _, n in kept) < sum(n for _, n in their_kept)
+
+
+def test_the_choice_is_the_same_each_time():
+    """Nodes hash by their addresses, which differ from process to process and from rank to rank."""
+    batch = torch.randint(0, 50, (3, 8)), torch.randint(0, 50, (3, 8))
+    first, second = (explained(Encoder(layers=1, p=0.1), *batch)[1] for _ in range(2))
+    assert first == second and first
+
+
+def test_a_budget_of_memory_is_torchs():
+    layer, x = EncoderLayer(), torch.randn(2, 8, 32, requires_grad=True)
+    _, all_of_it, _ = explained(layer, x)
+    with functorch.patch(activation_memory_budget=0.1, activation_memory_budget_solver="greedy"):
+        _, less, _ = explained(layer, x)
+    assert sum(n for _, n in less) < sum(n for _, n in all_of_it)
 
 
 def test_progress():

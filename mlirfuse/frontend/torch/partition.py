@@ -1,5 +1,5 @@
-"""The cut of AOTAutograd's joint graph into forward and backward: torch's min cut, which computes again what a kernel
-gets for free, told that random numbers are computed from a seed, not stored, and that no collective runs twice."""
+"""The cut of AOTAutograd's joint graph into forward and backward: torch's partitioner, with the values to keep as
+:mod:`mlirfuse.frontend.torch.min_cut` finds them, one seed a device, and no collective that runs twice."""
 
 from __future__ import annotations
 
@@ -10,15 +10,18 @@ from unittest import mock
 
 import torch
 from torch._functorch import partitioners
-from torch.fx import GraphModule
+from torch.fx import Graph, GraphModule
+from torch.utils._ordered_set import OrderedSet
 from torch.utils.checkpoint import CheckpointPolicy
 
 from mlirfuse.core import threads
-from mlirfuse.frontend.torch import collectives, random
+from mlirfuse.frontend.torch import collectives, min_cut, random
 from mlirfuse.frontend.torch.ops import pointwise
 from mlirfuse.frontend.torch.ops.rules import RULES
 
 _torchs_list = partitioners.get_default_op_list
+_torchs_cut = partitioners.solve_min_cut
+_DEFAULT = partitioners.MinCutOptions(True, True, True, True, True)
 _ELEMENTWISE = pointwise.__name__
 _lock = threads.lock()
 
@@ -29,8 +32,18 @@ def partition(joint: GraphModule, inputs: Sequence[Any], **options: Any) -> tupl
     for node in joint.graph.nodes:
         if collectives.role(node) is not None:  # in a checkpoint, too
             node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
-    with _lock, mock.patch.object(partitioners, "get_default_op_list", _our_list):
+    with (
+        _lock,
+        mock.patch.object(partitioners, "get_default_op_list", _our_list),
+        mock.patch.object(partitioners, "solve_min_cut", _cut),
+    ):
         return partitioners.min_cut_rematerialization_partition(joint, inputs, **options)
+
+
+def _cut(graph: Graph, info: Any, options: Any, dont_ban: Any = None) -> Any:
+    """As torch's function of this place; what is asked for otherwise than by default is left to it."""
+    found = min_cut.saved_values(graph, info) if dont_ban is None and options == _DEFAULT else None
+    return _torchs_cut(graph, info, options, dont_ban) if found is None else (found, OrderedSet())
 
 
 def _our_list() -> Any:

@@ -1,0 +1,169 @@
+"""Which values of a joint graph the forward keeps for the backward: the cut of least cost, counted in bytes that our
+kernels move and that memory holds.
+
+A value that is kept costs its bytes while it is held, as they are read again, and as they are written where the forward
+would not write them anyway. A value that is computed again costs nothing inside of a kernel that reads its operands;
+it costs a write and a read where an op of torch's reads it, or more than one of the backward's kernels: a residual
+connection is not added up again from all layers. What is no elementwise op or view is never computed again.
+
+So no mask is kept, its seed is; a value in float32 that is the cast of a half type's is kept as that; statistics of
+norms are kept, of a row's size.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Iterable
+from typing import Any
+
+import networkx as nx
+import torch
+from torch._functorch.partitioners import NodeInfo, _size_of, is_sym_node, must_recompute, sym_node_size
+from torch.fx import Graph, Node
+from torch.utils.checkpoint import CheckpointPolicy
+
+from mlirfuse.frontend.torch.ops import pointwise, random, shapes
+from mlirfuse.frontend.torch.ops.rules import DTYPES, RULES, VIEWS
+
+# What a byte costs, in whole numbers, so that the cut is the same in every process.
+HELD = 1  # until the backward: memory for time
+MOVED = 4  # written or read once
+
+_CHEAP = {module.__name__ for module in (pointwise, random, shapes)}
+_SCATTERS = {"aten.scatter.value"}
+
+
+def saved_values(graph: Graph, info: NodeInfo) -> list[Node] | None:
+    """The values to keep, in the graph's order; None where that is left to torch, as for objects without bytes."""
+    costs = _Costs(graph, info)
+    flow = nx.DiGraph()
+    for node in graph.nodes:
+        if node.op == "output":
+            continue
+        if node in info.required_bw_nodes:
+            if node in info.tangents_closure:
+                flow.add_edge((node, "in"), "sink", capacity=math.inf)
+                continue
+            flow.add_edge((node, "out"), "sink", capacity=math.inf)
+        if must_recompute(node):
+            flow.add_edge((node, "in"), "sink", capacity=math.inf)
+            continue
+        again, kept = costs.again(node), costs.kept(node)
+        if kept is None:
+            return None
+        if again:
+            flow.add_edge("source", (node, "in"), capacity=again)
+        flow.add_edge((node, "in"), (node, "out"), capacity=kept)
+        for user in node.users:
+            flow.add_edge((node, "out"), (user, "in"), capacity=math.inf)
+    if "source" not in flow or "sink" not in flow:
+        return []
+    try:
+        _, (reached, _) = nx.minimum_cut(flow, "source", "sink")
+    except nx.NetworkXUnbounded:  # something can neither be kept nor computed again: torch says what
+        return None
+    return [n for n in graph.nodes if (n, "in") in reached and (n, "out") in flow and (n, "out") not in reached]
+
+
+class _Costs:
+    def __init__(self, graph: Graph, info: NodeInfo):
+        self.info = info
+        self.level: dict[Node, int] = {}  # how many of torch's ops are on the longest way to it
+        self.source: dict[Node, int] = {}  # bytes that it can be computed of within a kernel, at most its own
+        for node in graph.nodes:
+            if node.op != "output":
+                inputs = node.all_input_nodes
+                called = node.op == "call_function" and not is_fused(node) and node.target is not operator.getitem
+                self.level[node] = max((self.level[n] for n in inputs), default=0) + called
+                own = _bytes(node)
+                free = is_free(node)
+                self.source[node] = min(own, sum(self.source[n] for n in inputs)) if free else own
+        self.needed: dict[Node, set[int]] = {}  # the levels of the backward's kernels that read it, or compute it again
+        for node in reversed(list(graph.nodes)):
+            needed = self.needed[node] = set()
+            for user in node.users:
+                if user in info.tangents_closure:
+                    needed |= {self.level[user]} if is_fused(user) else set()
+                elif is_free(user) and not self.called(user):
+                    needed |= self.needed[user]
+
+    def called(self, node: Node) -> bool:
+        """Whether an op of torch's reads ``node`` in the backward."""
+        return any(not self.info.is_required_fw(u) and not is_fused(u) for u in _readers(node))
+
+    def again(self, node: Node) -> float:
+        """The cost of computing ``node`` in the backward too; infinite for what never is."""
+        if node.op == "placeholder" or node.meta.get("recompute") == CheckpointPolicy.MUST_SAVE:
+            return math.inf
+        if node.op == "get_attr" or node.target is operator.getitem or not self.info.is_required_fw(node):
+            return 0
+        if not is_free(node):
+            return math.inf
+        if _is_view(node):
+            return 0
+        own = _bytes(node)
+        # By a kernel of its own, which others read; or the first of some that need it stores it.
+        stored = 2 * (own if self.called(node) else self.source[node] if len(self.needed[node]) > 1 else 0)
+        return MOVED * stored
+
+    def kept(self, node: Node) -> float | None:
+        """The cost of keeping ``node``; infinite for what cannot be kept, and for views, whose memory is."""
+        value = node.meta.get("val")
+        if is_sym_node(node):
+            return sym_node_size(node)
+        if value is None or isinstance(value, (list, tuple)) or _is_view(node):
+            return math.inf
+        if not isinstance(value, torch.Tensor):
+            return None
+        readers = list(_readers(node))
+        later = [u for u in readers if not self.info.is_required_fw(u)]
+        read = any(map(is_fused, later)) or not later
+        written = is_fused(node) and all(
+            is_fused(u) and self.level[u] == self.level[node] for u in readers if self.info.is_required_fw(u)
+        )
+        held = node not in self.info.static_lifetime_input_nodes
+        return _bytes(node) * (HELD * held + MOVED * (read + written))
+
+
+def is_fused(node: Node) -> bool:
+    """Whether a kernel of ours computes ``node``, or it is a view."""
+    name = str(node.target)
+    if node.op != "call_function" or name not in RULES:
+        return is_sym_node(node)
+    return all(n.meta["val"].dtype in DTYPES for n in (node, *node.all_input_nodes) if _is_tensor(n))
+
+
+def is_free(node: Node) -> bool:
+    """Whether a kernel that reads the operands of ``node`` computes it without more bytes."""
+    if node.op != "call_function":
+        return False
+    if is_sym_node(node):
+        return True
+    name = str(node.target)
+    if node.target is operator.getitem:
+        return is_free(node.args[0])
+    return is_fused(node) and RULES[name].__module__ in _CHEAP and name not in _SCATTERS
+
+
+def _is_view(node: Node) -> bool:
+    if node.target is operator.getitem:
+        return _is_view(node.args[0])
+    return node.op == "call_function" and str(node.target) in VIEWS
+
+
+def _readers(node: Node) -> Iterable[Node]:
+    """What reads ``node``, through views of it too."""
+    for user in node.users:
+        if _is_view(user):
+            yield from _readers(user)
+        elif user.op != "output":
+            yield user
+
+
+def _bytes(node: Node) -> int:
+    return _size_of(node) if _is_tensor(node) else 0
+
+
+def _is_tensor(node: Node) -> Any:
+    return isinstance(node.meta.get("val"), torch.Tensor)
