@@ -28,6 +28,7 @@ def to_segments(machine: Host | Machine, single_op: bool = True, horizontal: boo
             "fusion-reverse-scans",
             "fusion-cse",
             "fusion-dce",
+            *(["fusion-scale-products"] if isinstance(machine, Host) else []),
             _group(single_op, horizontal, max_args),
             "fusion-recompose",
             *_of_machine(machine),

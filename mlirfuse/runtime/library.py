@@ -28,23 +28,36 @@ def function(op: Op, env: dict[str, int]) -> Callable[..., list]:
     reference = row.ref
     if reference is None:
         raise UnsupportedError(f"{op.name} has no reference: run fusion-decompose first", op.loc)
+    if row.calls:
+
+        def called(like, *given) -> list:
+            kind = arrays.framework(like) or "numpy"
+            return list(reference(*(_placed(a, v, like, kind) for a, v in zip(given, op.operands)), **attrs))
+
+        return called
     number = row.kind == "create" and all(not v.shape for v in op.results)  # each kernel has its own
+    types, made_types = ([v.dtype.numpy for v in values] for values in (op.operands, op.results))
+    several = row.several
+
+    @np.errstate(all="ignore")
+    def on_numpy(given: list[np.ndarray]) -> list[np.ndarray]:
+        found = reference(*given, **attrs)
+        return [_owned(np.asarray(r, t), given) for r, t in zip(found if several else (found,), made_types)]
 
     def call(like, *given) -> list:
+        if type(like) is np.ndarray:  # the usual case, which nothing may slow down
+            return on_numpy(
+                [a if type(a) is np.ndarray and a.dtype is t else _host(a, t) for a, t in zip(given, types)]
+            )
         kind = arrays.framework(like) or "numpy"
         own = _FUNCTIONS.get(kind, {}).get(op.name)
-        if row.calls:
-            return list(reference(*(_placed(a, v, like, kind) for a, v in zip(given, op.operands)), **attrs))
         if own is not None:
             results = own(*(_placed(a, v, like, kind) for a, v in zip(given, op.operands)), **attrs)
             return [_compact(r, kind) for r in (results if isinstance(results, (list, tuple)) else [results])]
         if not number and arrays.device_of(like) not in (None, ("cpu",)):
             _tell(op.name, kind)
-        hosted = [np.asarray(arrays.to_numpy(a), v.dtype.numpy) for a, v in zip(given, op.operands)]
-        with np.errstate(all="ignore"):
-            computed = reference(*hosted, **attrs)
-        made = [np.asarray(r, v.dtype.numpy) for r, v in zip(computed if row.several else [computed], op.results)]
-        return made if number else [arrays.from_numpy(_owned(r, hosted), like) for r in made]
+        made = on_numpy([_host(a, t) for a, t in zip(given, types)])
+        return made if number else [arrays.from_numpy(r, like) for r in made]
 
     return call
 
@@ -71,8 +84,17 @@ def _attributes(op: Op, env: dict[str, int]) -> dict:
     return table.map_sizes(row.attr_types, {k: op.attrs[k] for k in row.attrs}, lambda n: sz.substitute(n, env))
 
 
+def _host(array, dtype: np.dtype) -> np.ndarray:
+    return np.asarray(arrays.to_numpy(array), dtype)
+
+
 def _owned(array: np.ndarray, given) -> np.ndarray:
-    """``array`` row-major, in memory of its own."""
+    """``array``, or a row-major copy of it, in memory of its own."""
+    if array.base is None and array.flags.c_contiguous:
+        for other in given:
+            if array is other:
+                return array.copy()
+        return array
     shared = any(np.may_share_memory(array, other) for other in given)
     return array.copy(order="C") if shared else np.asarray(array, order="C")
 
@@ -152,6 +174,16 @@ def update(op: Op, env: dict[str, int]) -> Callable[..., list]:
 def like(leaves):
     """An array that says where results are made: empty, as it must not keep an argument's memory, or one of a call's
     arguments where its framework is none that we can ask for one."""
+    for leaf in leaves:
+        if type(leaf) is not np.ndarray and type(leaf) not in _NUMBERS:
+            return _like_other(leaves)
+    return _NOTHING
+
+
+_NUMBERS = {bool, int, float, complex}
+
+
+def _like_other(leaves):
     found = [a for a in leaves if arrays.framework(a)]
     away = next((a for a in found if arrays.device_of(a) != ("cpu",)), None)
     chosen = away if away is not None else found[0] if found else _NOTHING
@@ -226,7 +258,7 @@ def _scan(function):
     return _widened(call)
 
 
-def _argsort(x, axis, descending):
+def _argsort(x, axis, descending, stable):
     return _torch().argsort(x, dim=axis, descending=descending, stable=True)
 
 
@@ -248,6 +280,7 @@ _TORCH = {
     "cummin": _scan(lambda x, axis: x.cummin(axis).values),
     "logcumsumexp": _scan(lambda x, axis: x.logcumsumexp(axis)),
     "argsort": _argsort,
+    "sort": lambda x, axis, stable: x.sort(dim=axis, stable=stable).values,
     "scatter": _scatter,
     "index_put_accumulate": _widened(lambda x, index, values: x.index_add(0, index, values)),
 }

@@ -86,6 +86,10 @@ BODIES = {
   %2 = "fusion.reshape"(%1) {shape = ["4", "16"]} : (tensor<64xf32>) -> tensor<4x16xf32>
   %r = "fusion.matmul"(%x, %x) : (T, T) -> T
   %3 = "fusion.reshape"(%2) {shape = ["8", "8"]} : (tensor<4x16xf32>) -> T"""),
+    "fusion-scale-products": ("", """
+  %1 = "fusion.constant"() {value = 3.0 : f32, dtype = f32} : () -> tensor<f32>
+  %2 = "fusion.mul"(%x, %1) : (T, tensor<f32>) -> T
+  %r = "fusion.matmul"(%2, %x) : (T, T) -> T"""),
     "fusion-shapes": ("", """
   %1 = "fusion.exp"(%x) : (T) -> T
   %2 = "fusion.extent"(%1) {axis = 0 : i64} : (T) -> tensor<si64>

@@ -88,6 +88,15 @@ def test_sorts_and_scans_of_a_number(name, axis):
         check(lambda x: getattr(np, name)(x, axis=axis), NUMBER)
 
 
+@pytest.mark.parametrize("kind", [None, "quicksort", "stable", "mergesort"])
+def test_equal_elements_are_sorted_in_numpys_order(kind):
+    """Without ``kind`` NumPy does not keep the order of equal elements; it has one for them all the same."""
+    x = np.random.default_rng(0).integers(0, 7, (3, 2000))
+    compiled = mlirfuse.jit(lambda x: (np.argsort(x, kind=kind), np.sort(x / -2.0, 0, kind=kind)), fallback=False)
+    for found, want in zip(compiled(x), (np.argsort(x, kind=kind), np.sort(x / -2.0, 0, kind=kind))):
+        np.testing.assert_array_equal(found, want)
+
+
 REDUCTIONS = (
     "sum prod max min any all argmax argmin mean var std ptp median average count_nonzero "
     "nansum nanprod nanmax nanmin nanmean"

@@ -742,6 +742,7 @@ def _library_cases(g, t):
         "matmul": [([v(4, 5), v(5, 3)], {}), ([v(5), v(5)], {}), ([v(2, 4, 5), v(5)], {}), ([v(2, 1, 3, 4), v(3, 4, 2)], {})],
         "linear": [([v(3, 5), v(4, 5)], {}), ([v(3, 5), v(4, 5), v(4)], {})],
         "argsort": [([v(3, 9)], dict(axis=1)), ([v(3, 9)], dict(axis=0, descending=True))],
+        "sort": [([v(3, 9)], dict(axis=1)), ([v(3, 9)], dict(axis=0, stable=False))],
         "scatter": [([v(4, 5), np.array([[0, 2], [1, 0]]), v(2, 2)], dict(axis=1))],
         "index_put_accumulate": [([v(4, 3), np.array([0, 2, 0]), v(3, 3)], {})],
         "attention": [([v(2, 4, 5), v(2, 6, 5), v(2, 6, 3)], dict(scale=0.25)), ([v(1, 4, 5), v(1, 4, 5), v(1, 4, 5)], dict(causal=True))],

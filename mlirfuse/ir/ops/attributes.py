@@ -86,6 +86,7 @@ BY_NAME: dict[str, AttrType] = {
     "collective": TEXT,
     "correction": NUMBER,
     "descending": BOOL,
+    "stable": BOOL,
     "dilation": INTEGERS,
     "dims": INTEGERS,
     "dtype": DTYPE,

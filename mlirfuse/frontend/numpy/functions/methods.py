@@ -139,7 +139,7 @@ def _flatten(self, order="C"):
 
 @_method("sort")
 def _sort_method(self, axis=-1, kind=None, order=None, *, stable=None):
-    self.assign(sort(self, axis).value)
+    self.assign(sort(self, axis, kind, order, stable=stable).value)
 
 
 @_method("view")

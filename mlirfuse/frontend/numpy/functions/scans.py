@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from mlirfuse.core.errors import UnsupportedError
 from mlirfuse.frontend.numpy.axes import axes_of, axis_of
 from mlirfuse.frontend.numpy.functions.elementwise import chosen, isnan_
 from mlirfuse.frontend.numpy.functions.reductions import accumulation_type, mean
@@ -11,6 +12,7 @@ from mlirfuse.frontend.numpy.functions.shaping import reshape, transpose
 from mlirfuse.frontend.numpy.operands import asarray, value_of
 from mlirfuse.frontend.numpy.promotion import dtype_of
 from mlirfuse.frontend.numpy.registry import METHODS, implements
+from mlirfuse.frontend.numpy.source import fail
 from mlirfuse.frontend.numpy.traced_array import TracedArray
 from mlirfuse.frontend.numpy.ufuncs import into_out
 from mlirfuse.ir import dtypes as dt
@@ -78,7 +80,15 @@ METHODS[np.logaddexp, "accumulate"] = _logaddexp_accumulate
 @implements(np.argsort)
 def argsort(a, axis=-1, kind=None, order=None, *, stable=None):
     x, axis = _flat(a, axis)
-    return TracedArray(x._trace, x._trace.emit("argsort", x.value, axis=axis_of(axis, x.ndim)))
+    value = x._trace.emit("argsort", x.value, axis=axis_of(axis, x.ndim), stable=_stable(kind, stable))
+    return TracedArray(x._trace, value)
+
+
+def _stable(kind: str | None, stable: bool | None) -> bool:
+    """Whether equal elements keep their order."""
+    if kind is not None and kind not in ("quicksort", "stable", "mergesort"):
+        fail(UnsupportedError, f"kind={kind!r} is not supported in a compiled function: use 'quicksort' or 'stable'")
+    return bool(stable) or kind in ("stable", "mergesort")
 
 
 @implements(np.sort)
@@ -86,8 +96,8 @@ def sort(a, axis=-1, kind=None, order=None, *, stable=None):
     x = asarray(a)
     if axis is None:
         x, axis = reshape(x, -1), 0
-    axis = axis_of(axis, x.ndim)
-    return np.take_along_axis(x, argsort(x, axis), axis)
+    value = x._trace.emit("sort", x.value, axis=axis_of(axis, x.ndim), stable=_stable(kind, stable))
+    return TracedArray(x._trace, value)
 
 
 @implements(np.median)
