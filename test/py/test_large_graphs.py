@@ -10,6 +10,7 @@ import pytest
 
 import mlirfuse
 from mlirfuse.passes.segmentation import legality
+from mlirfuse.schedule.cpu import kernel
 
 
 def chain(count: int):
@@ -156,6 +157,21 @@ def test_work_is_in_proportion(make):
     """Twice as many ops, arguments or results take about twice as much work; a quadratic part would show."""
     small, large = calls_to_compile(make(100)), calls_to_compile(make(400))
     assert large <= 4.5 * small, (small, large)
+
+
+def test_what_a_large_kernel_computes_often_stands_once(monkeypatch):
+    """A function of its own, with the same results to the bit."""
+
+    def compiled():
+        function = mlirfuse.jit(sum_of_sines(20)[0], fallback=False)
+        return function.lower(x).as_text("tiled").count("func.func private"), function(x)
+
+    x = np.linspace(-9, 9, 77, dtype=np.float32)
+    functions, found = compiled()
+    monkeypatch.setattr(kernel, "OFTEN", 21)
+    none, want = compiled()
+    assert (functions, none) == (1, 0)
+    np.testing.assert_array_equal(found, want)
 
 
 def test_a_kernel_takes_no_more_than_compiles_well():

@@ -134,7 +134,11 @@ class Kernel(Accesses):
         for k, operand in enumerate(op.operands):
             inner = self._through(op, env, [(d, d) for d in range(operand.rank)], k)
             vals.append((yield operand, inner))
-        return self._typed(op.result, EMIT[op.name](self.e, *vals))
+        return self._typed(op.result, self._computed(op, vals))
+
+    def _computed(self, op: Op, vals: list[Val]) -> Val:
+        """An element of an elementwise op, of its operands'."""
+        return EMIT[op.name](self.e, *vals)
 
     def _div(self, op: Op, env: Env) -> Steps:
         """On a GPU, what divides many numbers is inverted once. Quotients that are rounded to half types are then

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from mlirfuse.passes.segmentation.parts import ASKED, REDUCES, Part, Parts
 
 CYCLE = "merging it would make a cycle"
-# The cost of a kernel's ops (OpDef.cost) above which it takes no more. LLVM's time grows faster than a body's
-# length: on a CPU, sums of 100 sines (a cost of 2,200) take 5 s to compile in one kernel, of 300 (6,600) 30 s.
+# The cost of a kernel's ops (OpDef.cost) above which it takes no more. The time of LLVM and of a GPU's assembler grows
+# faster than a body's length.
 LARGEST = 2000
 REPEATED = "reads what is before it at several positions, each of which would be computed again"
 TOO_LARGE = "its kernel would be too large together with the segment before it"

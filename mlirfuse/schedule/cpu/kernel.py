@@ -6,6 +6,7 @@ Every CPU kernel is ``func.func @name(%begin: i64, %end: i64, %ctx: !llvm.ptr)``
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Callable
 
 from mlirfuse.analysis.axes import Axis
@@ -17,6 +18,7 @@ from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op, Value
 from mlirfuse.ir.sizes import Size
 from mlirfuse.lowering import reductions as red
+from mlirfuse.lowering.elementwise import EMIT
 from mlirfuse.lowering.emitter import Emitter, Val
 from mlirfuse.lowering.kernel import ZERO, Env, Flat, Index, Kernel, Memory
 from mlirfuse.lowering.module import CpuKernel
@@ -26,10 +28,44 @@ from mlirfuse.schedule.cpu.models import model_of
 I64 = dt.i64
 
 
+OFTEN, LONG = 16, 40  # from so many uses in a kernel on an op of so many instructions is a function of its own
+
+
 class Elements(Kernel):
-    """:class:`Kernel` with what only CPU kernels do: stores past the caches."""
+    """:class:`Kernel` with what only CPU kernels do: stores past the caches; functions of their own for what a large
+    kernel computes often, since LLVM takes as long as its code is."""
 
     streamed: frozenset[Value] = frozenset()  # outputs that are too large to be in a cache when they are used next
+
+    def __init__(self, name: str, e: Emitter, *arguments, **keywords):
+        super().__init__(e, *arguments, **keywords)
+        self.name = name
+        self.functions: dict[tuple, str] = {}  # text by op and operands' types; "": too short
+        self._uses = collections.Counter(op.name for op in self.inside)
+
+    def _computed(self, op: Op, vals: list[Val]) -> Val:
+        if self._uses[op.name] < OFTEN or any(self.e.known(val) is not None for val in vals):
+            return super()._computed(op, vals)
+        key = op.name, *((val.dtype, val.lanes) for val in vals)
+        name = f"@{self.name}_{op.name}_{'_'.join(f'{val.lanes}x{val.dtype.name}' for val in vals)}"
+        dtype, lanes = op.result.dtype.compute, max(val.lanes for val in vals)
+        if key not in self.functions:
+            self.functions[key] = self._function(name, op, vals, Val("", dtype, lanes).type)
+        if not self.functions[key]:
+            return super()._computed(op, vals)
+        types = ", ".join(val.type for val in vals)
+        call = f"func.call {name}({', '.join(map(str, vals))}) : ({types}) -> {Val('', dtype, lanes).type}"
+        return self.e.op(call, dtype, lanes)
+
+    def _function(self, name: str, op: Op, vals: list[Val], type_: str) -> str:
+        """The function of ``op``, or nothing."""
+        e = Emitter(self.e.target, self.e.features)
+        given = [Val(f"%a{k}", val.dtype, val.lanes) for k, val in enumerate(vals)]
+        result = EMIT[op.name](e, *given)
+        if len(e.lines) < LONG or result.type != type_:
+            return ""
+        head = f"func.func private {name}({', '.join(f'{v}: {v.type}' for v in given)}) -> {type_}"
+        return f"{head} {{\n{e.text()}\n  return {result} : {type_}\n}}\n"
 
     def _store(self, value: Value, env: Env, val: Val, memory: Memory) -> None:
         if value in self.streamed and self.mask is None and val.lanes > 1:
@@ -61,6 +97,7 @@ class CpuBody:
         self.e.depth = 2
         memories = {value: self.memory(value) for value in analysis.inputs + analysis.outputs}
         self.k = Elements(
+            name,
             self.e,
             analysis.axes,
             memories,
@@ -94,7 +131,7 @@ class CpuBody:
             self.e.line('llvm.call_intrinsic "llvm.x86.sse.sfence"() : () -> ()')
         body = self.e.text()
         text = f"func.func @{self.name}(%begin: i64, %end: i64, %ctx: !llvm.ptr) {{\n{body}\n  return\n}}"
-        return CpuKernel(self.name, text, tasks, grain)
+        return CpuKernel(self.name, "".join(self.k.functions.values()) + text, tasks, grain)
 
     # ---- loops
 
