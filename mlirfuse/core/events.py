@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from mlirfuse.core import threads
 
 if TYPE_CHECKING:
+    from mlirfuse.frontend.numpy.loops.kernel import Loop
     from mlirfuse.ir.graph import Op
     from mlirfuse.passes.base import MLIRPasses, Pass
     from mlirfuse.runtime.kinds import Call, Kind, Source
@@ -71,6 +72,15 @@ class Segmented(Event):
     call: Call
     env: dict[str, int]
     seconds: float
+
+
+@dataclass(eq=False)
+class LoopRan(Event):
+    """A loop that was lifted out of a function was to run. ``seconds``: of its native code, compiling included; None
+    where it runs as Python."""
+
+    loop: Loop
+    seconds: float | None
 
 
 @dataclass(eq=False)

@@ -476,6 +476,40 @@ def test_nothing_that_numpy_runs_is_refused(make):
             assert type(got) is type(want)
 
 
+def test_explain_tells_how_each_loop_runs():
+    def counted(a, words):
+        n = 0
+        for word in words:
+            n += len(word)
+        for i in range(a.shape[0]):
+            for j in range(i, a.shape[0]):
+                a[j] += i
+        while n > 100:
+            n -= 1
+        return a, n
+
+    fn, a = mlirfuse.jit(counted), np.ones(6)
+    explained = fn.explain(a, ["ab", "c"])
+    words, outer, inner, down = explained.loops
+    assert (words.source, words.natively, words.as_python) == ("for word in words:", 0, None)
+    assert (outer.source, outer.natively, outer.as_python) == ("for i in range(a.shape[0]):", 1, 0)
+    assert (inner.natively, inner.as_python) == (0, 0) and "inside another" in inner.why
+    assert (down.source, down.natively) == ("while n > 100:", 1)  # no turn of it, but natively
+    assert 0 < sum(loop.seconds for loop in explained.loops) < explained.seconds
+    assert "2 of 4 natively" in explained.summary() and "for word in words:" in str(explained)
+    np.testing.assert_array_equal(a, np.ones(6))  # it ran on copies
+
+
+def test_explain_tells_why_a_loop_runs_as_python():
+    def strings(a, tags):
+        for i in range(a.shape[0]):
+            a[i] += len(tags[i].strip())
+        return a
+
+    (loop,) = mlirfuse.jit(strings).explain(np.ones(2), ["x ", "yz"]).loops
+    assert (loop.natively, loop.as_python) == (0, 1) and loop.why
+
+
 def test_an_error_of_numpys_own_is_raised_and_no_fallback_told():
     jitted = mlirfuse.jit(lambda x: x[7] if x.sum() > 0 else x)
     with warnings.catch_warnings():

@@ -10,13 +10,16 @@ from __future__ import annotations
 import functools
 import types
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mlirfuse.core.errors import located, warn
 from mlirfuse.frontend.numpy.loops.lift import Lifted, has_loops
 from mlirfuse.frontend.numpy.loops.values import NotLiftable
+
+if TYPE_CHECKING:
+    from mlirfuse.frontend.numpy.loops.explanation import LoopsExplanation
 
 
 class WithContainers(BaseException):
@@ -52,6 +55,16 @@ class Plain:
     def preferred(self) -> bool:
         """Whether the function is better run with its loops lifted than traced: a trace would unroll them."""
         return has_loops(self.original) and self._lifted is not None
+
+    def explain(self, args: Sequence, kwargs: dict[str, Any]) -> LoopsExplanation:
+        """What becomes of the loops in a call, which runs on copies of the arguments."""
+        from mlirfuse.frontend.numpy.loops.explanation import (
+            LoopsExplanation,  # only those who ask pay for importing it
+        )
+
+        assert self._lifted is not None
+        file = self.original.__code__.co_filename
+        return LoopsExplanation.of(self.name, self._lifted, file, args, kwargs)
 
     def tell(self, cause: object) -> None:
         """Warns once, at the caller's line."""

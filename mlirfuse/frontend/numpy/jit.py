@@ -42,6 +42,7 @@ from mlirfuse.schedule.program import Schedules
 from mlirfuse.schedule.targets import Target
 
 if TYPE_CHECKING:
+    from mlirfuse.frontend.numpy.loops.explanation import LoopsExplanation
     from mlirfuse.inspect.explain import Explanation
     from mlirfuse.runtime.linalg_program import WayDown
 
@@ -501,11 +502,15 @@ class Jitted(_native.Function):
         assert call is not None  # nothing is captured yet
         return LoweredFunction(entry, entry.trace(call), call)
 
-    def explain(self, *args, **kwargs) -> Explanation:
+    def explain(self, *args, **kwargs) -> Explanation | LoopsExplanation:
         """What becomes of a call with these arguments, for people: see
-        :class:`mlirfuse.inspect.explain.Explanation`."""
+        :class:`mlirfuse.inspect.explain.Explanation`. A function whose loops are lifted runs on copies of them."""
         from mlirfuse.inspect.explain import Explanation  # only those who ask pay for importing it
 
+        leaves, tree = trees.flatten((args, kwargs))
+        call = Entry(self, tree).describe(leaves)
+        if call is not None and self.lifts(call):
+            return self.plain.explain(args, kwargs)
         return Explanation.of(self.lower(*args, **kwargs))
 
     def kernels(self, *args, **kwargs) -> int:

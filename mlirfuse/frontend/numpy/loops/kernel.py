@@ -6,6 +6,7 @@ import ast
 import ctypes
 import struct
 import threading
+import time
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from mlirfuse.core import threads
+from mlirfuse.core import events, threads
 from mlirfuse.core.errors import CompileError
 from mlirfuse.frontend.numpy.loops.statements import Statements
 from mlirfuse.frontend.numpy.loops.values import (
@@ -86,8 +87,14 @@ class Loop:
     def __call__(self, variables: dict[str, Any]) -> tuple | None:
         """Runs the loop natively: the values of the assigned variables, :class:`Unset` for one without; None where it
         has to run as Python."""
-        if self.dead:
-            return None
+        if not events.LoopRan.observers:
+            return None if self.dead else self._answer(variables)
+        start = time.perf_counter()
+        found = None if self.dead else self._answer(variables)
+        events.report(events.LoopRan(self, None if found is None else time.perf_counter() - start))
+        return found
+
+    def _answer(self, variables: dict[str, Any]) -> tuple | None:
         values = {}
         key: list = []
         for name in self.names:

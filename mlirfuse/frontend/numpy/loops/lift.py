@@ -31,7 +31,7 @@ _FORMS = (
 
 
 class Lifted:
-    """A function with its loops lifted: ``function`` to call, and its ``loops``."""
+    """A function with its loops lifted: ``function`` to call, its ``loops``, and those ``left`` in it."""
 
     def __init__(self, fn: types.FunctionType):
         definition = parsed(fn)
@@ -41,6 +41,7 @@ class Lifted:
         scope = _scope(fn)
         locals_ = set(fn.__code__.co_varnames) | set(fn.__code__.co_cellvars)
         rewriter = _Rewriter(self.loops, locals_, scope)
+        self.left = rewriter.left
         body = rewriter.block(definition.body)
         if not self.loops:
             raise NotLiftable("no loops")
@@ -107,6 +108,7 @@ class _Rewriter:
 
     def __init__(self, loops: list[Loop], local: set[str], scope: Callable[[str], Any]):
         self.loops, self.local, self.scope = loops, local, scope
+        self.left: list[ast.stmt] = []
 
     def block(self, statements: list[ast.stmt]) -> list[ast.stmt]:
         return [made for statement in statements for made in self.statement(statement)]
@@ -116,8 +118,10 @@ class _Rewriter:
             return [node]
         if isinstance(node, (ast.Try, ast.TryStar, ast.With)):  # after an error there, variables are looked at
             return [node]
-        loop = isinstance(node, (ast.For, ast.While)) and _candidate(node)
-        lifted = self._lifted(node) if loop else None
+        loop = isinstance(node, (ast.For, ast.While))
+        lifted = self._lifted(node) if loop and _candidate(node) else None
+        if loop and lifted is None:
+            self.left.append(node)
         plain = self._within(node)
         return [plain] if lifted is None else lifted(plain)
 

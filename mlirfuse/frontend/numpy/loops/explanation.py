@@ -1,0 +1,97 @@
+"""What becomes of the loops of a function, for people."""
+
+from __future__ import annotations
+
+import copy
+import linecache
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mlirfuse.core import events
+from mlirfuse.frontend.numpy.loops.kernel import Loop
+from mlirfuse.frontend.numpy.loops.lift import Lifted
+from mlirfuse.inspect import listing
+
+
+@dataclass
+class LoopRuns:
+    """How a loop ran in one call. ``seconds``: of its native runs together. ``as_python``: how often it was asked and
+    ran as Python; None for one that is never asked, which has something in it that is not compiled."""
+
+    line: int
+    source: str
+    natively: int
+    seconds: float
+    as_python: int | None
+    why: str
+
+
+class LoopsExplanation:
+    """One call of a function whose loops are lifted out of it (:mod:`mlirfuse.frontend.numpy.loops`): ``loops`` in the
+    source's order, and ``seconds`` of the whole call."""
+
+    def __init__(self, name: str, file: str, loops: list[LoopRuns], seconds: float):
+        self.name, self.file, self.loops, self.seconds = name, file, loops, seconds
+
+    @staticmethod
+    def of(name: str, lifted: Lifted, file: str, args: Sequence, kwargs: dict) -> LoopsExplanation:
+        """Runs the function on copies of the arguments: once to compile, once to measure."""
+        lifted.function(*copy.deepcopy(args), **copy.deepcopy(kwargs))
+        args, kwargs = copy.deepcopy((args, kwargs))
+        ran: list[events.LoopRan] = []
+        stop = events.observe(events.LoopRan, ran.append)
+        try:
+            start = time.perf_counter()
+            lifted.function(*args, **kwargs)
+            seconds = time.perf_counter() - start
+        finally:
+            stop()
+        source = lambda line: linecache.getline(file, line).strip()  # noqa: E731
+        loops = [_runs(loop, source(loop.node.lineno), ran) for loop in lifted.loops]
+        loops += [
+            LoopRuns(node.lineno, source(node.lineno), 0, 0.0, None, "has a statement in it that is not compiled")
+            for node in lifted.left
+        ]
+        return LoopsExplanation(name, file, sorted(loops, key=lambda loop: loop.line), seconds)
+
+    def summary(self) -> str:
+        """One line: how many loops run natively, and how long a call takes."""
+        native = sum(loop.natively > 0 for loop in self.loops)
+        inside = sum(loop.seconds for loop in self.loops)
+        return (
+            f"{self.name} runs as Python with its loops lifted out, {native} of {len(self.loops)} natively. "
+            f"This call took {_time(self.seconds)}, {_time(inside)} of it in them"
+        )
+
+    def __str__(self) -> str:
+        name = os.path.basename(self.file)
+        rows = [
+            (
+                f"{name}:{loop.line}",
+                loop.source,
+                loop.natively,
+                _time(loop.seconds),
+                "always" if loop.as_python is None else loop.as_python,
+                loop.why,
+            )
+            for loop in self.loops
+        ]
+        headings = ("loop", "source", "runs natively", "in all", "runs as Python", "why")
+        return self.summary() + "\n\n" + listing.table(rows, "  ", headings)
+
+
+def _runs(loop: Loop, source: str, ran: Sequence[events.LoopRan]) -> LoopRuns:
+    mine = [event.seconds for event in ran if event.loop is loop]
+    native = [seconds for seconds in mine if seconds is not None]
+    why = ""
+    if not mine:
+        why = "not reached, or inside another that is native"
+    elif len(native) < len(mine) and loop.refused:
+        why = loop.refused.splitlines()[0]
+    return LoopRuns(loop.node.lineno, source, len(native), sum(native), len(mine) - len(native), why)
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
