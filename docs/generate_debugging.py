@@ -88,7 +88,9 @@ threads, bytes read and written and the reason of each cut; the ops that are in 
 none. Each op is shown with the Python line that it came from. `f.explain(*args).save("f.html")` draws the same as a
 graph, kernels as boxes, in one page that works without a network. `mlirfuse.jit(f, target="cuda:sm_90").explain(*args)`
 tells what a GPU would get that this machine need not have. A `FusionDefinition` has `fd.explain(inputs)`. In Python,
-the answer is data: `explanation.launches`, `.bytes_read`, `.kernels[0].why`, …
+the answer is data: `explanation.launches`, `.bytes_read`, `.kernels[0].why`, … Where a function's loops are lifted
+([NumPy programs](numpy-programs.md)), `explain` runs it on copies of the arguments and lists the loops: how often each
+ran natively and as Python, how long, and why.
 
 For this program, `scores.py`,
 
