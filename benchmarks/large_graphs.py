@@ -3,8 +3,8 @@
 
     python benchmarks/large_graphs.py --json benchmarks/results/large-graphs.json
 
-"chain": ops on one array, one after another; "arguments": the sum of so many arrays; "sines": the sum of as many sines
-of ``x * k``. Each point is a process of its own with empty caches, in which a small function is compiled first. The
+"chain": ops on one array, one after another; "arguments": the sum of so many arrays; "sines": sums of sines of ``x * k``,
+three ops each. Each point is a process of its own with empty caches, in which a small function is compiled first. The
 result is checked against float64. A point that takes longer than ``--limit`` seconds is ended, and larger ones of its
 row are left out.
 """
@@ -48,7 +48,7 @@ def sines(count: int, sin):
     def function(x):
         total = sin(x)
         for k in range(1, count // 3):
-            total = total + sin(x * (k % 100))
+            total = total + sin(x * (1 + k / 10_000))
         return total
 
     return function, 1
@@ -89,7 +89,7 @@ def measure(name: str, family: str, count: int) -> float:
     result = np.asarray(compile_(function)(*arrays))
     seconds = time.perf_counter() - start
     exact = FAMILIES[family](count, np.sin)[0](*[x.astype(np.float64) for x in given])
-    np.testing.assert_allclose(result, exact, rtol=1e-4, atol=1e-3)
+    np.testing.assert_allclose(result, exact, rtol=1e-3, atol=1e-3)  # one chain of additions, as written
     return seconds
 
 

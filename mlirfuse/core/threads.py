@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import _thread
 import atexit
-import contextlib
 import functools
 import os
 import sys
@@ -73,6 +72,10 @@ def _after_fork_in_child() -> None:
     global _tasks, _serving
     _after_fork()
     _tasks, _serving = SimpleQueue(), False  # the thread is not in the child
+    for ref in list(_owners):
+        _owners.discard(ref)
+        if (owner := weakref.ref.__call__(ref)) is not None:
+            _watch(owner, ref.free)
     held = [
         *(one for ref in list(_locks) if (one := ref()) is not None),
         *(_locks_of_properties() if sys.version_info < (3, 12) else ()),
@@ -144,6 +147,34 @@ def _submit(function: Callable[[], Any]) -> None:
     _tasks.put(function)
 
 
+class _Owner(weakref.ref):
+    """Of what owns something of a library. As a task, when that is gone, it frees it."""
+
+    __slots__ = ("free",)
+    free: Callable[[], Any]
+
+    def __call__(self) -> None:
+        _owners.discard(self)
+        if not _ending:
+            Task(self.free).run()
+
+
+_owners: set[_Owner] = set()
+
+
+def when_dropped(owner: Any, free: Callable[[], Any]) -> None:
+    """Has ``free()`` run uninterrupted once ``owner`` is gone; not at the process's end. Where it is dropped no Python
+    runs, in which an interrupt would be swallowed: so this rather than ``__del__``."""
+    _submit(lambda: None)  # has the tasks served
+    _watch(owner, free)
+
+
+def _watch(owner: Any, free: Callable[[], Any]) -> None:
+    ref = _Owner(owner, _tasks.put)
+    ref.free = free
+    _owners.add(ref)
+
+
 @atexit.register
 def _end() -> None:
     global _ending
@@ -152,16 +183,9 @@ def _end() -> None:
 
 def uninterrupted(function: Callable[[], T]) -> T:
     """``function()``, in which no signal handler raises: for code that hands ownership to a library, or holds a
-    library's lock, and is no longer sound when it is left halfway. Runs after what was given to :func:`soon`."""
+    library's lock, and is no longer sound when it is left halfway. What was dropped before is freed before."""
     if _ending or threading.get_ident() != threading.main_thread().ident:
         return function()
     task = Task(function)
     _submit(task.run)
     return task.result()
-
-
-def soon(function: Callable[[], Any]) -> None:
-    """Has ``function()`` run uninterrupted, and does not wait for it. Not at the process's end."""
-    if not _ending:
-        with contextlib.suppress(RuntimeError):  # the interpreter starts no more threads: the process ends
-            _submit(Task(function).run)

@@ -6,14 +6,13 @@ import atexit
 import ctypes
 import functools
 import struct
-import sys
 from typing import Any
 
 import llvmlite.binding as llvm
 
 from mlirfuse.core import mlir
 from mlirfuse.core.errors import CompileError
-from mlirfuse.core.threads import hold_over_forks, soon, uninterrupted
+from mlirfuse.core.threads import hold_over_forks, uninterrupted, when_dropped
 
 PIPELINE = (
     "builtin.module(convert-scf-to-cf,convert-vector-to-llvm,convert-math-to-llvm,convert-arith-to-llvm,"
@@ -186,15 +185,14 @@ class HostCode:
     # llvmlite's own object for the engine would free it wherever it is collected, in the middle of an interrupt too.
 
     def __init__(self, code: bytes):
-        self._engine = None
-        self._engine = uninterrupted(functools.partial(_loaded, code))
+        uninterrupted(functools.partial(self._load, code))
+
+    def _load(self, code: bytes) -> None:
+        self._engine = _loaded(code)
+        when_dropped(self, functools.partial(llvm.ffi.lib.LLVMPY_DisposeExecutionEngine, self._engine))
 
     def address(self, name: str) -> int:
         return uninterrupted(lambda: llvm.ffi.lib.LLVMPY_GetFunctionAddress(self._engine, name.encode()))
-
-    def __del__(self):
-        if self._engine is not None and not sys.is_finalizing():
-            soon(functools.partial(llvm.ffi.lib.LLVMPY_DisposeExecutionEngine, self._engine))
 
 
 def _loaded(code: bytes):

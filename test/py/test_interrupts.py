@@ -88,20 +88,19 @@ def test_interrupts():
 
 
 def test_an_interrupt_is_not_lost_where_a_function_is_dropped():
-    """Python ignores what is raised in callbacks that it runs then; so none of them is written in Python, but for what
-    gives back code."""
+    """Python ignores what is raised in the callbacks that it runs then; so none of ours is written in Python."""
     gc.collect()
     ran = []
     compiled = [fresh(3)[0]]
     compiled[0](X)
-    sys.setprofile(lambda frame, event, argument: ran.append(frame.f_code.co_qualname) if event == "call" else None)
+    sys.setprofile(lambda frame, event, argument: ran.append(frame.f_code) if event == "call" else None)
     try:
         compiled.clear()
         gc.collect()
     finally:
         sys.setprofile(None)
-    assert "HostCode.__del__" in ran
-    assert not [name for name in ran if name.startswith("WeakSet.")]
+    others = ("torch", "_pytest")  # what else is garbage by then
+    assert not [code for code in ran if not any(f"{name}{os.sep}" in code.co_filename for name in others)]
 
 
 @pytest.mark.abuse
