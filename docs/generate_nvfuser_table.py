@@ -93,7 +93,7 @@ def _first_sentence(function) -> str:
     return text.replace("``", "`").replace("|", "\\|").removesuffix("::")
 
 
-_FUSED = {"elementwise", "reduce", "scan", "shape", "index", "create", "random", "composite"}
+_FUSED = {"elementwise", "reduce", "scan", "accumulate", "shape", "index", "create", "random", "composite"}
 
 
 CALLED = ["embedding_bwd", "grouped_mm", "scaled_grouped_mm", "scaled_mm", "sdpfa_bwd", "sdpfa_fwd"]

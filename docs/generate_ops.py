@@ -36,6 +36,10 @@ KINDS = {
         "arguments' shapes.",
     ),
     "index": ("Indexing", "Indices are 32-bit or 64-bit integers."),
+    "accumulate": (
+        "Accumulations",
+        "Rows of the result are chosen by indices, which are to be in range; several values may go to one.",
+    ),
     "create": ("Creation", ""),
     "query": ("Queries", "What a program may ask of a tensor."),
     "random": (

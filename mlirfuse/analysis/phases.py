@@ -23,7 +23,8 @@ class Analysis:
     ``kept`` and ``reduced`` are the axes of the domain, outermost first; ``phases`` the reductions by dependency: those
     of one phase depend only on earlier phases. ``scans``: in the order of the program; a segment with scans has no
     reductions, and ``reduced`` are the axes that its scans are along, in row-major order. ``strides`` are those of
-    every tensor in memory (inputs and outputs).
+    every tensor in memory (inputs and outputs). ``accumulation``: the op that adds the values, over which the domain
+    is, to rows of its result, which is then the only output.
     """
 
     ops: list[Op]
@@ -38,6 +39,7 @@ class Analysis:
     partials: list[Op] = field(default_factory=list)  # partial sums over the kept axes (rows), see inner_outer
     finishing: list[Op] = field(default_factory=list)  # what adds those up, and follows from that
     scans: list[Op] = field(default_factory=list)
+    accumulation: Op | None = None
     pinned: set[Axis] = field(default_factory=set)  # axes whose own index is needed: they are not merged with others
     hint: Mapping[str, int] = field(default_factory=dict)  # the sizes of one call, for orders that are the same in all
     passed_on: frozenset[Value] = frozenset()  # what the kernels of one segment hand to each other
@@ -52,6 +54,11 @@ class Analysis:
     @property
     def domain(self) -> list[Axis]:
         return self.kept + self.reduced
+
+    @property
+    def elementwise(self) -> bool:
+        """Whether an element of an output comes of elements of inputs alone."""
+        return not (self.phases or self.partials or self.finishing or self.scans or self.accumulation)
 
     def once(self, function: Callable[..., Any], *args) -> Any:
         """``function(self, *args)``, computed once: for what does not depend on the sizes of a call."""
@@ -158,6 +165,10 @@ def is_scan(op: Op) -> bool:
     return op.row.kind == "scan"
 
 
+def is_accumulation(op: Op) -> bool:
+    return op.row.kind == "accumulate"
+
+
 def phases_of(program: list[Op], axes: Axes) -> list[list[Op]]:
     """The reductions of ``program`` by depth: how many reductions each one's operand depends on in a chain."""
     depth: dict[Value, int] = {}
@@ -199,6 +210,7 @@ def analyze(
     finishing = _following(program, partials)
     phases = phases_of([op for op in program if op not in finishing], axes)
     scans = [op for op in program if is_scan(op) and axes.scanned(op)]
+    accumulation = next(filter(is_accumulation, program), None)
     if phases:
         first = phases[0][0]
         reduced = axes.reduced(first)
@@ -207,6 +219,8 @@ def analyze(
     elif scans:
         reduced = axes.scanned(scans[0])
         kept = [a for a in axes.flat(scans[0].result) if a not in reduced]
+    elif accumulation is not None:
+        kept, reduced = axes.flat(accumulation.operands[2]), []
     elif partials:
         full = axes.flat(partials[0].operands[0])
         kept = [a for d in partials[0].attrs["axes"] for a in axes.dims(partials[0].operands[0])[d]]
@@ -227,9 +241,10 @@ def analyze(
         partials,
         finishing,
         scans,
+        accumulation,
     )
     for value in outputs:
-        if value.op in partials or value.op in finishing:
+        if value.op in partials or value.op in finishing or value.op is accumulation is not None:
             continue
         if not set(axes.flat(value)) <= set(analysis.domain):
             raise CompileError(
@@ -282,6 +297,8 @@ def _pinned(program: list[Op], axes: Axes) -> set[Axis]:
                 same = op.operands and op.operands[0].rank == len(dims) and axes.dims(op.operands[0])[d] == dim
                 if not same:
                     pinned.update(dim)
+            if is_accumulation(op):
+                pinned.update(a for v in (op.result, op.operands[2]) for a in axes.dims(v)[0])
             if op.name == "take":
                 pinned.update(a for dim in axes.dims(op.operands[1]) for a in dim)
             if op.name == "take_along_axis":

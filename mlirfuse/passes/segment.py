@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mlirfuse.analysis import traffic
 from mlirfuse.analysis.axes import Axes
-from mlirfuse.analysis.phases import is_reduction, is_scan
+from mlirfuse.analysis.phases import is_accumulation, is_reduction, is_scan
 from mlirfuse.ir import ops as table
 from mlirfuse.ir.graph import Block, Graph, Group, Op, Segment, Value
 from mlirfuse.passes.base import Pass, register
@@ -22,6 +22,8 @@ def scheduler_of(members: list[Op], axes: Axes) -> str:
         return "inner-outer"
     if any(is_scan(op) and axes.scanned(op) for op in members):
         return "scan"
+    if any(map(is_accumulation, members)):
+        return "accumulation"
     if not reductions:
         return "pointwise"
     late = {v for op in reductions for v in op.results}

@@ -126,7 +126,7 @@ class _Split:
                 row is None
                 or (
                     row.kind not in ("shape", "index")
-                    and op.name not in ("full", "sum", "cumsum")
+                    and op.name not in ("full", "sum", "cumsum", "index_put_accumulate")
                     and not op.row.identity
                 )
             )

@@ -183,6 +183,9 @@ class SegmentedProgram:
                 SegmentedProgram._overwrites(stage, value, argument) for stage in parts if argument in stage.inputs
             )
         axes = analysis.axes
+        if analysis.accumulation is not None:  # rows that nothing is added to stay what they are
+            readers = [op for op in analysis.ops if argument in op.operands]
+            return readers == [analysis.accumulation] and analysis.accumulation.operands.count(argument) == 1
         if (
             value not in analysis.outputs
             or analysis.pinned

@@ -464,18 +464,20 @@ def _store(launch: Launch, instruction: Instruction, threads: np.ndarray) -> Non
         launch.store_shared(target, whole, threads, raw)
 
 
-def _swap(launch: Launch, instruction: Instruction, threads: np.ndarray) -> None:
-    """atom.cas on global memory: one thread after the other."""
-    target, address, expected, new = instruction.operands
-    size = int(instruction.type[1:]) // 8
-    places = launch.global_places(address, size, threads, launch.memory.writable)
-    wanted, given = (launch.bits(name, size, threads) for name in (expected, new))
-    before = np.empty(threads.size, UNSIGNED[size])
+def _atomic(launch: Launch, instruction: Instruction, threads: np.ndarray) -> None:
+    """A comparison with a swap, or an addition, on global memory: one thread after the other."""
+    target, address, *given = instruction.operands
+    dtype = np.dtype(TYPES[instruction.type])
+    places = launch.global_places(address, dtype.itemsize, threads, launch.memory.writable)
+    numbers = [launch.read(operand, instruction.type, threads) for operand in given]
+    before = np.empty(threads.size, dtype)
     for k, place in enumerate(places):
-        cell = launch.memory.bytes[place].view(UNSIGNED[size])
+        cell = launch.memory.bytes[place[0] : place[0] + dtype.itemsize].view(dtype)
         before[k] = cell[0]
-        if cell[0] == wanted[k]:
-            launch.memory.bytes[place] = given[k : k + 1].view(np.uint8)
+        if "add" in instruction.parts:
+            cell += numbers[0][k]
+        elif cell[0] == numbers[0][k]:
+            cell[:] = numbers[1][k]
     launch.write(target, before, threads)
 
 
@@ -742,11 +744,11 @@ OPERATIONS |= {
     "trap": _trap,
     "ld": _load,
     "st": _store,
-    "atom": _swap,
     "cp": _copy,
     "mapa": _mapa,
     "createpolicy": _policy,
     "shfl": _shuffle,
+    "atom": _atomic,
 }
 OPERATIONS |= {"mov": _move, "cvta": _move, "cvt": _convert, "selp": _select, "setp": _compare}
 
@@ -763,9 +765,9 @@ KNOWN = {
     "bra": {"uni"},
     "ld": MEMORY,
     "st": MEMORY | {"release", "sys"},
-    "atom": {"acq_rel", "sys", "global", "cas", "b64"},
     "cp": {"async", "ca", "cg", "shared", "global", "L2::cache_hint", "commit_group", "wait_group", "wait_all"},
     "createpolicy": {"fractional", "L2::evict_last", "b64"},
+    "atom": {"acq_rel", "relaxed", "gpu", "sys", "global", "cas", "add", *TYPES},
     "mapa": {"shared::cluster", "u64"},
     "cvta": {"to", "global", "u64"},  # addresses are those of global memory
     "prmt": {"b32", "f4e"},

@@ -110,6 +110,7 @@ ELSEWHERE = {
     "complex": "jit computes with real numbers only; test_definition_ops.py",
     "imag": "jit computes with real numbers only; test_definition_ops.py",
     "position": "has an extent: test_positions.py",
+    "index_put_accumulate": "adds where indices say; test_accumulations.py",
     "dtype_of": "a query that passes make; test_passes.py",
     "call": "a function that is not of the table; test_call.py",
     "extent": "a query that passes make; test_passes.py",
@@ -744,7 +745,6 @@ def _library_cases(g, t):
         "argsort": [([v(3, 9)], dict(axis=1)), ([v(3, 9)], dict(axis=0, descending=True))],
         "sort": [([v(3, 9)], dict(axis=1)), ([v(3, 9)], dict(axis=0, stable=False))],
         "scatter": [([v(4, 5), np.array([[0, 2], [1, 0]]), v(2, 2)], dict(axis=1))],
-        "index_put_accumulate": [([v(4, 3), np.array([0, 2, 0]), v(3, 3)], {})],
         "attention": [([v(2, 4, 5), v(2, 6, 5), v(2, 6, 3)], dict(scale=0.25)), ([v(1, 4, 5), v(1, 4, 5), v(1, 4, 5)], dict(causal=True))],
         "conv": [([v(2, 4, 9), v(6, 2, 3), v(6)], dict(stride=(2,), padding=(1,), dilation=(2,), groups=2)), ([v(1, 2, 5, 6), v(3, 2, 2, 3)], {})],
     }  # fmt: skip

@@ -13,6 +13,7 @@ from mlirfuse.core import config
 from mlirfuse.core.errors import ScheduleError
 from mlirfuse.core.machine import Machine
 from mlirfuse.dialects import fusion
+from mlirfuse.frontend.numpy.traced_array import TracedArray
 from mlirfuse.schedule import spelling, targets
 from mlirfuse.schedule.program import SegmentedProgram
 
@@ -29,6 +30,11 @@ def norm_backward(g, x, w):
     return h - x * c, (g * x).sum(0)
 
 
+def accumulated(x, v):
+    t = x._trace
+    return TracedArray(t, t.emit("index_put_accumulate", x.value, v[:, 0].astype(np.int64).value, (v + v).value))
+
+
 PROGRAMS = {
     "pointwise": (lambda x, y: np.maximum((x + y) * 1.5, 0), (24, 96), (24, 96)),
     "bias": (lambda x, b: x + b, (24, 97), (97,)),
@@ -40,6 +46,7 @@ PROGRAMS = {
     "layer norm": (layer_norm, (24, 96), (96,), (96,)),
     "cumsum 1": (lambda x: np.cumsum(x * 2, 1), (24, 96)),
     "recurrence 0": (lambda x: mnp.linear_recurrence(0.5, x, 0) + 1, (24, 96)),
+    "accumulation": (accumulated, (24, 96), (24, 96)),
     "norm backward": (norm_backward, (24, 96), (24, 96), (96,)),
 }
 SIZES = [

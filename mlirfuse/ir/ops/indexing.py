@@ -7,7 +7,17 @@ import numpy as np
 from mlirfuse.core.errors import ShapeError
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir.ops.attributes import BOOL, SIZE
-from mlirfuse.ir.ops.registry import ALL_TYPES, front_axis, index_dtypes, row
+from mlirfuse.ir.ops.registry import (
+    ALL_TYPES,
+    COMPLEX,
+    NUMBER,
+    front_axis,
+    index_dtypes,
+    quietly,
+    row,
+    scattered_dtypes,
+    show,
+)
 
 
 def _take(shapes, attrs):
@@ -79,4 +89,36 @@ row(
     numpy="take_along_axis",
     nvfuser="gather take_along_axis",
     indexed=True,
+)
+
+
+def _accumulated(shapes, attrs):
+    shape, indices, values = shapes
+    if len(indices) != 1 or not shape or len(values) != len(shape):
+        raise ShapeError(
+            f"index_put_accumulate: operand {show(shape)}, indices {show(indices)} and values {show(values)}: the "
+            "indices have rank 1, and the values the operand's rank"
+        )
+    return [shape]
+
+
+def _accumulated_ref(x, indices, values):
+    halves = x.dtype.itemsize == 2 and dt.of(x.dtype).is_float
+    out = x.astype(np.float32) if halves else x.copy()
+    np.add.at(out, indices, values.astype(out.dtype))
+    return out.astype(x.dtype)
+
+
+row(
+    "index_put_accumulate",
+    "accumulate",
+    "x indices values",
+    "x with values[k] added to row indices[k]; half types in float32",
+    takes=NUMBER + COMPLEX,
+    infer=_accumulated,
+    ref=quietly(_accumulated_ref),
+    operand_dtypes=scattered_dtypes,
+    nvfuser="index_put_accumulate index_accumulate",
+    indexed=True,
+    cost=8,
 )

@@ -8,9 +8,8 @@ import math as pymath
 import numpy as np
 
 from mlirfuse.core.errors import ShapeError, UnsupportedError
-from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
-from mlirfuse.ir.ops.registry import ALL_TYPES, ANY, COMPLEX, FLOAT, NUMBER, axis_of, broadcast_shapes, row, same_shape
+from mlirfuse.ir.ops.registry import ALL_TYPES, ANY, COMPLEX, FLOAT, axis_of, broadcast_shapes, row, scattered_dtypes
 
 
 def _along_axis(shapes, attrs):
@@ -103,12 +102,6 @@ row(
 )
 
 
-def _scattered_dtypes(dtypes, attrs):
-    if dtypes[1] not in (dt.i32, dt.i64):
-        return f"the indices are {dtypes[1]}, not i32 or i64"
-    return None if dtypes[0] is dtypes[2] else f"the values are {dtypes[2]}, not {dtypes[0]}"
-
-
 def _kind(stable: bool):
     """NumPy's name: its other sort is the faster one."""
     return "stable" if stable else None
@@ -130,12 +123,6 @@ def _scatter_ref(x, indices, values, axis):
         where[axis] = indices
         out[tuple(where)] = values if values.ndim == 0 else values[tuple(slice(0, n) for n in indices.shape)]
     return out
-
-
-def _index_put_accumulate_ref(x, indices, values):
-    out = x.astype(np.float32) if x.dtype.itemsize == 2 and dt.of(x.dtype).is_float else x.copy()
-    np.add.at(out, indices, values.astype(out.dtype))
-    return out.astype(x.dtype)
 
 
 row(
@@ -170,19 +157,8 @@ row(
     attrs={"axis": ...},
     infer=_along_axis,
     ref=_scatter_ref,
-    operand_dtypes=_scattered_dtypes,
+    operand_dtypes=scattered_dtypes,
     nvfuser="scatter",
-)
-row(
-    "index_put_accumulate",
-    "library",
-    "x indices values",
-    "x with values[k] added to row indices[k]",
-    takes=NUMBER + COMPLEX,
-    infer=same_shape,
-    ref=_index_put_accumulate_ref,
-    operand_dtypes=_scattered_dtypes,
-    nvfuser="index_put_accumulate index_accumulate",
 )
 
 

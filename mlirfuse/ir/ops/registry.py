@@ -31,6 +31,7 @@ Kind = Literal[
     "reduce",
     "partial",
     "scan",
+    "accumulate",
     "shape",
     "index",
     "create",
@@ -280,6 +281,13 @@ def given_shape(shapes, attrs):
 def index_dtypes(dtypes: list[DType], attrs: dict[str, Any]) -> str | None:
     """The rule for (operand, indices)."""
     return None if dtypes[1] in (dt.i32, dt.i64) else f"the indices are {dtypes[1]}, not i32 or i64"
+
+
+def scattered_dtypes(dtypes: list[DType], attrs: dict[str, Any]) -> str | None:
+    """The rule for (operand, indices, values)."""
+    if dtypes[1] not in (dt.i32, dt.i64):
+        return f"the indices are {dtypes[1]}, not i32 or i64"
+    return None if dtypes[0] is dtypes[2] else f"the values are {dtypes[2]}, not {dtypes[0]}"
 
 
 def quietly(function: Callable) -> Callable:

@@ -108,6 +108,16 @@ class Kernel(Accesses):
             self.value(v, self._through(op, env, [(d, d) for d in range(v.rank)], k)) for k, v in enumerate(op.operands)
         ]
 
+    def at_row(self, op: Op, env: Env, row: Index) -> Env:
+        """The env of the elements of an accumulation's result in ``row``, where ``env`` is that of values."""
+        target, source = self.dims(op.result), self.dims(op.operands[2])
+        new = dict(env)
+        for d in range(1, op.result.rank):
+            if target[d] != source[d]:
+                self.spread(target[d], self.dim_index(source[d], env), new)
+        self.spread(target[0], row, new)
+        return new
+
     def _kept(self, op: Op):
         """(operand dim, result dim) pairs of a reduction."""
         axes, keep = ops.axes_of(op.attrs, op.operands[0].rank), op.attrs.get("keepdims")

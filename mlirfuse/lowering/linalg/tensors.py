@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from mlirfuse.core.errors import UnsupportedError
 from mlirfuse.ir import ops as table
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.dtypes import DType
@@ -42,6 +43,8 @@ class Function(Generics):
             return self._reduction(op)
         if kind_of(op) == "scan":
             return self._scan(op)
+        if kind_of(op) == "accumulate":
+            raise UnsupportedError(f"{op.name} has no linalg form", op.loc)
         if op.name == "slice":
             return self._slice(self.full(op.operands[0]), op.attrs["start"], value.shape, op.attrs["step"])
         if op.name == "split":

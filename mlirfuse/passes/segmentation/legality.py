@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mlirfuse.passes.segmentation.parts import ASKED, REDUCES, Part, Parts
+from mlirfuse.passes.segmentation.parts import ACCUMULATES, ASKED, REDUCES, Part, Parts
 
 CYCLE = "merging it would make a cycle"
 # The cost of a kernel's ops (OpDef.cost) above which it takes no more. The time of LLVM and of a GPU's assembler grows
@@ -22,6 +22,8 @@ def refusal(parts: Parts, a: Part, b: Part) -> str | None:
         return TOO_LARGE
     if (a.ways | b.ways | (REDUCES if a.rows or b.rows else 0)).bit_count() > 1:
         return "goes along its rows in another way than the segment before it"
+    if ACCUMULATES in (a.ways, b.ways):
+        return _beside_accumulation(*((a, b) if a.ways == ACCUMULATES else (b, a)))
     if a.reduced and b.reduced:
         if a.reduced != b.reduced:
             return "reduces other axes than the segment before it"
@@ -75,6 +77,17 @@ def _repeats(parts: Parts, a: Part, b: Part, between) -> str | None:
             saved = sum(parts.elements(value) + (read.counts.get(value, 0) if read else 0) for value in passed)
             if more - saved > parts.repeated * max(map(parts.elements, passed)):
                 return REPEATED
+    return None
+
+
+def _beside_accumulation(accumulation: Part, other: Part) -> str | None:
+    """Why ``other`` cannot be in the kernel of an accumulation, or None."""
+    if other.ways:
+        return "accumulates into rows, as the segment before it"
+    if any(v in other.ins for v in accumulation.outs):
+        return "what is accumulated is complete only after its kernel"
+    if any(uses > accumulation.ins.get(v, 0) for v, uses in other.outs.items()):
+        return "gives more than what the segment beside it accumulates"
     return None
 
 

@@ -7,14 +7,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from mlirfuse.analysis.axes import Axes
-from mlirfuse.analysis.phases import is_reduction, is_scan
+from mlirfuse.analysis.phases import is_accumulation, is_reduction, is_scan
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op, Value
 from mlirfuse.passes.segmentation.work import Work, cost_of, moves, work_of
 
 ASKED = "segment_set"  # the op by which a user asks for a cut, and the reason of the cut
 
-REDUCES, SCANS, SCANS_BACK = 1, 2, 4  # what a kernel does along its rows: one of these
+# What a kernel does along its rows, or instead of computing an element at a place: one of these.
+REDUCES, SCANS, SCANS_BACK, ACCUMULATES = 1, 2, 4, 8
 _LARGE = 1024  # what sizes count as that nobody knows yet
 
 # An op of each of two segments, how many ops they had, and why they were not merged (None: they were), or that ops of
@@ -149,6 +150,8 @@ class Parts:
                 part.reduced |= self.bits.setdefault(axis, 1 << len(self.bits))
             part.domain, part.ways = self.axis_mask(op.result), SCANS_BACK if op.attrs["reverse"] else SCANS
             part.late.update(op.results)
+        if is_accumulation(op):
+            part.domain, part.ways = self.axis_mask(op.operands[2]), ACCUMULATES
         if op.row.kind == "partial":
             part.domain = self.axis_mask(op.operands[0])
             for d in op.attrs["axes"]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from mlirfuse.analysis import joint
 from mlirfuse.core.machine import Host
+from mlirfuse.schedule.cpu.accumulation import Accumulation
 from mlirfuse.schedule.cpu.columns import Columns
 from mlirfuse.schedule.cpu.pointwise import Pointwise
 from mlirfuse.schedule.cpu.rows import Rows
@@ -18,5 +19,5 @@ from mlirfuse.schedule.staged import Staged
 
 SCHEDULERS: Schedulers[Host] = Schedulers(
     lambda schedulers: Staged(schedulers, joint.in_phases),
-    (Columns(), Rows(), ScanColumns(), ScanRows(), Transpose(), Pointwise()),
+    (Columns(), Rows(), ScanColumns(), ScanRows(), Accumulation(), Transpose(), Pointwise()),
 )

@@ -75,12 +75,21 @@ class TransposeModel:
 
 
 @dataclass(frozen=True)
+class AccumulationModel:
+    """Values added to rows that indices choose: a task owns rows of the result, and reads all indices."""
+
+    columns_a_task: int = 8  # of a row: with fewer, tasks read indices more than they add
+    rows_a_task: int = 4  # of the result: with fewer, tasks own columns, which balance whatever the indices are
+
+
+@dataclass(frozen=True)
 class CpuModel:
     tasks: TaskModel = field(default_factory=TaskModel)
     rows: RowModel = field(default_factory=RowModel)
     columns: ColumnModel = field(default_factory=ColumnModel)
     pointwise: PointwiseModel = field(default_factory=PointwiseModel)
     transpose: TransposeModel = field(default_factory=TransposeModel)
+    accumulation: AccumulationModel = field(default_factory=AccumulationModel)
 
 
 AVX512 = CpuModel()

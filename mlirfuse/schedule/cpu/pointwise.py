@@ -54,7 +54,7 @@ class Pointwise(Scheduler[Params, Host]):
     parameters = Params
 
     def takes(self, analysis: Analysis) -> bool:
-        return not analysis.phases and not analysis.scans
+        return analysis.elementwise
 
     def candidates(self, analysis: Analysis, env: Sizes, alignments: Alignments, host: Host) -> Iterator[Params]:
         if flattens(analysis, host, analysis.values(_kept_extents, env)):

@@ -97,7 +97,7 @@ class Transpose(Scheduler[Params, Host]):
     parameters = Params
 
     def takes(self, analysis: Analysis) -> bool:
-        return not analysis.phases and not analysis.scans and len(analysis.loops(analysis.kept)) > 1
+        return analysis.elementwise and len(analysis.loops(analysis.kept)) > 1
 
     def candidates(self, analysis: Analysis, env: Sizes, alignments: Alignments, host: Host) -> Iterator[Params]:
         block = block_of(analysis, host, env)

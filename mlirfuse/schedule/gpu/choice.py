@@ -6,6 +6,7 @@ Rows of softmax and layer norm are :class:`Rows`'.
 from __future__ import annotations
 
 from mlirfuse.core.machine import Machine
+from mlirfuse.schedule.gpu.accumulation import Accumulation
 from mlirfuse.schedule.gpu.columns import Columns
 from mlirfuse.schedule.gpu.inner_outer import InnerOuter
 from mlirfuse.schedule.gpu.pointwise import Pointwise
@@ -17,5 +18,5 @@ from mlirfuse.schedule.gpu.transpose import Transpose
 from mlirfuse.schedule.scheduler import Schedulers
 
 SCHEDULERS: Schedulers[Machine] = Schedulers(
-    GpuStaged, (InnerOuter(), Columns(), Rows(), ScanColumns(), ScanRows(), Transpose(), Pointwise())
+    GpuStaged, (InnerOuter(), Columns(), Rows(), ScanColumns(), ScanRows(), Accumulation(), Transpose(), Pointwise())
 )

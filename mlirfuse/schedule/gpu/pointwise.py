@@ -145,7 +145,7 @@ class Pointwise(GpuScheduler[Params]):
     parameters = Params
 
     def takes(self, analysis: Analysis) -> bool:
-        return not (analysis.phases or analysis.partials or analysis.finishing or analysis.scans)
+        return analysis.elementwise
 
     def candidates(self, analysis: Analysis, env: Sizes, alignments: Alignments, machine: Machine) -> Iterator[Params]:
         """Blocks of 512 threads over the columns, of 256 where there is little to do or more of those would have work,

@@ -135,7 +135,7 @@ class Transpose(GpuScheduler[Params]):
     parameters = Params
 
     def takes(self, analysis: Analysis) -> bool:
-        alone = not (analysis.phases or analysis.partials or analysis.finishing or analysis.scans)
+        alone = analysis.elementwise
         return alone and bool(analysis.once(_whole_inputs))
 
     def candidates(self, analysis: Analysis, env: Sizes, alignments: Alignments, machine: Machine) -> Iterator[Params]:

@@ -109,7 +109,9 @@ def _add_at(a, indices, b) -> None:
             "np.add.at with indices other than one array of positions is not supported in a compiled function",
         )
     extent = t.shape(a._value)[0]
-    index = from_start(t, positions_of(t, indices, extent).value, extent)
+    index = positions_of(t, indices, extent).value
+    if not (t.checks_positions and isinstance(indices, TracedArray)):  # else the kernel has checked and counted
+        index = from_start(t, index, extent)
     rest = t.shape(a._value)[1:]
     values = broadcast_to(asarray(b, a.dtype), [t.sym(n) for n in t.shape(index) + rest])
     count = t.extent(sz.product(t.shape(index)))

@@ -1,0 +1,217 @@
+"""Values added to rows that indices choose: what is one kernel, every candidate on both targets, errors, and the front
+ends' names of it. On a CPU, and on a GPU where it is asked for, sums are added in the order of the indices: the
+references are NumPy's own, bit for bit."""
+
+from __future__ import annotations
+
+import functools
+
+import ml_dtypes
+import numpy as np
+import pytest
+from test_gpu_emulated import check as check_on_gpu
+from test_gpu_emulated import run as run_on_gpu
+from test_ptxas import PTXAS, assembled
+
+import mlirfuse
+from mlirfuse.core import config
+from mlirfuse.core.errors import UnsupportedError
+from mlirfuse.frontend.numpy.operands import asarray
+from mlirfuse.frontend.numpy.traced_array import TracedArray
+from mlirfuse.runtime.program import Program
+from mlirfuse.schedule import targets
+
+f16, f32, f64 = np.float16, np.float32, np.float64
+SHAPES = [
+    (5, 60, ()),
+    (7, 100, (33,)),
+    (300, 9, (2,)),
+    (50, 400, (3, 40)),
+    (3, 9, (1,)),
+    (2, 700, (130,)),
+    (1, 5, (4,)),
+]
+
+
+@pytest.fixture(autouse=True)
+def no_fallback():
+    with config.override(fallback=False):
+        yield
+
+
+def operands(rows, count, rest, dtype=f32, seed=0):
+    rng = np.random.default_rng(seed)
+    x, v = ((rng.standard_normal((n, *rest)) * 5).astype(dtype) for n in (rows, count))
+    return x, rng.integers(0, rows, count), v
+
+
+def added(x, i, v):
+    """NumPy's, half types in float32."""
+    out = x.astype(f32) if x.dtype in (f16, ml_dtypes.bfloat16) else x.copy()
+    np.add.at(out, i, (v + v).astype(out.dtype))
+    return out.astype(x.dtype)
+
+
+def fused(x, i, v):
+    """The op, its values computed in its kernel; NumPy's own on arrays."""
+    if isinstance(x, np.ndarray):
+        return added(x, i, v)
+    t = x._trace
+    return TracedArray(t, t.emit("index_put_accumulate", x.value, asarray(i).value, (v + v).value))
+
+
+# ----------------------------------------------------------------------------------------------------------------
+# the CPU
+
+
+@pytest.mark.parametrize("schedule", [None, (1, False), (3, False), (2, True)])
+@pytest.mark.parametrize("dtype", [f32, f64, f16, ml_dtypes.bfloat16, np.int8, np.int64])
+def test_cpu(dtype, schedule):
+    given = {0: dict(zip(("parts", "columns"), schedule))} if schedule else {}
+    jitted = mlirfuse.jit(fused, schedule=given)
+    for shape in SHAPES:
+        x, i, v = operands(*shape, dtype)
+        np.testing.assert_array_equal(jitted(x, i, v), added(x, i, v), f"{shape}")
+        np.testing.assert_array_equal(jitted(x, i.astype(np.int32), v), added(x, i, v), f"{shape}")
+
+
+def test_in_place():
+    """What is added to an argument moves no more than the rows that it is added to."""
+
+    def fn(x, i, v):
+        np.add.at(x, i, v)
+
+    x, i, v = operands(50, 400, (40,))
+    want = x.copy()
+    np.add.at(want, i, v)
+    jitted = mlirfuse.jit(fn)
+    text = jitted.lower(x, i, v).as_text("tiled")
+    assert text.count("func.func @mlirfuse_") == 1
+    jitted(x, i, v)
+    np.testing.assert_array_equal(x, want)
+    jitted(x, -1 - i, x[i].copy())  # from the end
+
+
+def test_the_operand_is_read_elsewhere_too():
+    """Then it is not written over as it is read."""
+
+    def fn(x, i):
+        np.add.at(x, i, x[: len(i)])
+        return x * 1
+
+    x, i, _ = operands(30, 20, (3,))
+    want = x.copy()
+    np.add.at(want, i, want[:20].copy())
+    np.testing.assert_array_equal(mlirfuse.jit(fn)(x, i), want)
+    np.testing.assert_array_equal(x, want)
+
+
+@pytest.mark.parametrize(
+    "fn, kernels",
+    [
+        (lambda x, i, v: fused(x * 2, i, np.exp(v) + 1), 1),  # what begins the rows, too
+        (lambda x, i, v: fused(x, i // 2, v), 1),
+        (lambda x, i, v: fused(x, i, v) * 2, 2),
+        (lambda x, i, v: (fused(x, i, v * 2), v * 2 + 1), 2),
+        (lambda x, i, v: fused(x, i, v - v.mean(0)), 2),
+        (lambda x, i, v: fused(fused(x, i, v), i, v), 2),
+        (lambda x, i, v: fused(x, i, np.cumsum(v, 0)), 2),
+    ],
+)
+def test_kernels(fn, kernels):
+    x, i, v = operands(20, 70, (11,), f64)
+    got, want = mlirfuse.jit(fn)(x, i, v), fn(x, i, v)
+    for a, b in zip(*(r if isinstance(r, tuple) else (r,) for r in (got, want)), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)
+    assert mlirfuse.jit(fn).lower(x, i, v).as_text("segmented").count("schedule = {") == kernels
+
+
+def test_values_along_other_axes():
+    """Rows and columns of the values are the operand's the other way round."""
+    x, i, _ = operands(30, 30, (30,))
+    for fn in (lambda x, i: fused(x, i, x.T), lambda x, i: fused(x, i, x[::-1]), lambda x, i: fused(x.T, i, x)):
+        np.testing.assert_array_equal(mlirfuse.jit(fn)(x, i), fn(x, i))
+        check_on_gpu(fn, x, i, candidates=1)
+
+
+@pytest.mark.parametrize("wrong", [4, -5])
+def test_an_index_outside_is_an_error(wrong):
+    jitted = mlirfuse.jit(lambda x, i: np.add.at(x, i, 1))
+    x, i = np.zeros((4, 3)), np.array([0, 1, 3, -4])
+    jitted(x, i)
+    assert x.sum() == 12
+    i[2] = wrong
+    with pytest.raises(IndexError, match=f"index {wrong} is out of bounds for axis 0 with size 4"):
+        jitted(x, i)
+
+
+def test_no_linalg_form():
+    with pytest.raises(UnsupportedError, match="index_put_accumulate has no linalg form"):
+        mlirfuse.jit(fused, lowering="linalg")(*operands(5, 60, (3,)))
+
+
+def test_nothing_to_add():
+    x, i, v = operands(4, 1, (3,))
+    np.testing.assert_array_equal(mlirfuse.jit(fused)(x, i[:0], v[:0]), x)
+
+
+# ----------------------------------------------------------------------------------------------------------------
+# GPUs
+
+
+@pytest.mark.parametrize("dtype", [f32, f64, f16, np.int8, np.int32, np.int64])
+@pytest.mark.parametrize("chip", ["sm_70", "sm_90"])
+def test_gpu(dtype, chip):
+    """Atomic additions, and one after the other."""
+    for shape in SHAPES[:4]:
+        x, i, v = operands(*shape, dtype)
+        check_on_gpu(fused, x, i, v, candidates=3, chip=chip, bound=2e-3 if dtype is f16 else 1e-5)
+
+
+def test_gpu_ordered_sums_are_numpys():
+    x, i, v = operands(3, 500, (20,))
+    target = targets.of("cuda:sm_90")
+    lowered = mlirfuse.jit(fused, target="cuda:sm_90").lower(x, i, v)
+    program = Program(lowered.segmented(), target, lowered.env)
+    (step,) = program.steps
+    ordered = target.schedulers.read({"ordered": True}, step.analysis, lowered.env, {}, target.machine)
+    (got,) = run_on_gpu(program, lowered.env, (ordered,), (x, i, v))
+    np.testing.assert_array_equal(got, added(x, i, v))
+
+
+@pytest.mark.skipif(PTXAS is None, reason="needs ptxas")
+@pytest.mark.parametrize("chip", ["sm_75", "sm_90", "sm_100"])
+@pytest.mark.parametrize("dtype", [f32, f16, f64, np.int8, np.int64])
+def test_gpu_code_is_valid(dtype, chip):
+    for kernel in assembled(fused, *operands(50, 400, (30,), dtype), chip=chip).values():
+        assert kernel.stack == kernel.spilled == 0
+
+
+# ----------------------------------------------------------------------------------------------------------------
+# torch
+
+
+def test_torch():
+    """Gradients of an embedding, and additions at positions, are kernels of ours on a CPU, beside what makes them."""
+    torch = pytest.importorskip("torch")
+    make = functools.partial(torch.randn, generator=torch.Generator().manual_seed(0))
+    weight, x, values = make(30, 24), make(12, 24), make(40, 24)
+    index, rows = torch.randint(0, 30, (5, 8)), torch.randint(0, 12, (40,))
+
+    def fn(weight, x, values):
+        h = torch.nn.functional.embedding(index, weight, padding_idx=3)
+        return h.sin(), x.index_add(0, rows, values * 2), x.index_put((rows,), values.exp(), accumulate=True)
+
+    results = []
+    for f in (fn, torch.compile(fn, backend="mlirfuse")):
+        leaves = [v.clone().requires_grad_() for v in (weight, x, values)]
+        out = f(*leaves)
+        sum((o * o).sum() for o in out).backward()
+        results.append([*out, *(v.grad for v in leaves)])
+    for a, b in zip(*results):
+        torch.testing.assert_close(a, b)
+    for wrong in (4, -1):  # torch's do not count from the end
+        with pytest.raises(IndexError):
+            torch.compile(lambda x, i: x.index_add(0, i, x * 2), backend="mlirfuse")(
+                make(4, 3), torch.tensor([0, 1, 2, wrong])
+            )
