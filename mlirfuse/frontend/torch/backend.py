@@ -15,7 +15,17 @@ from torch.fx import GraphModule
 
 from mlirfuse.core import events
 from mlirfuse.core.errors import UnsupportedError
-from mlirfuse.frontend.torch import attention, decompositions, products, random, recompiles, reports, traces, warm
+from mlirfuse.frontend.torch import (
+    attention,
+    channels_last,
+    decompositions,
+    products,
+    random,
+    recompiles,
+    reports,
+    traces,
+    warm,
+)
 from mlirfuse.frontend.torch.cuda_graphs import Recorder
 from mlirfuse.frontend.torch.execute import Boxed, boxed, target_of
 from mlirfuse.frontend.torch.lower import Lowered, lower
@@ -68,7 +78,7 @@ def compilers(options: Options, recorder: Recorder | None = None, keep: bool = F
         "bw_compiler": compiler("backward"),
         "inference_compiler": compiler("inference"),
         "decompositions": table,
-        "partition_fn": partition,
+        "partition_fn": functools.partial(partition, turned=options.channels_last),
         "keep_inference_input_mutations": True,
     }
 
@@ -93,6 +103,8 @@ def compile_graph(module: GraphModule, inputs: Sequence[Any], *, options: Option
 def _compiled(module: GraphModule, inputs: Sequence[Any], options: Options, which: str) -> warm.Compiled:
     failed = reports.Failures(module, which, options)
     try:
+        if which == "inference":  # others are cut from a joint graph, which was looked at
+            channels_last.decide(module, options.channels_last)
         lowered, host = lower_to_host(module, which, failed.kernel, options.eager_rounding)
     except Exception as error:
         failed.report(f"the {which} graph", error)

@@ -22,6 +22,7 @@ class Options:
     eager_random: bool = False
     eager_rounding: bool = False
     repro: str | None = None
+    channels_last: bool | None = None
 
     @staticmethod
     def of(given: dict[str, Any] | None) -> Options:

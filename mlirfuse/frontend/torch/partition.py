@@ -15,7 +15,7 @@ from torch.utils._ordered_set import OrderedSet
 from torch.utils.checkpoint import CheckpointPolicy
 
 from mlirfuse.core import threads
-from mlirfuse.frontend.torch import collectives, min_cut, random
+from mlirfuse.frontend.torch import channels_last, collectives, min_cut, random
 from mlirfuse.frontend.torch.ops import pointwise
 from mlirfuse.frontend.torch.ops.rules import RULES
 
@@ -26,8 +26,11 @@ _ELEMENTWISE = pointwise.__name__
 _lock = threads.lock()
 
 
-def partition(joint: GraphModule, inputs: Sequence[Any], **options: Any) -> tuple[GraphModule, GraphModule]:
-    """Forward and backward, as ``partition_fn`` of ``aot_autograd``."""
+def partition(
+    joint: GraphModule, inputs: Sequence[Any], turned: bool | None = None, **options: Any
+) -> tuple[GraphModule, GraphModule]:
+    """Forward and backward, as ``partition_fn`` of ``aot_autograd``. ``turned``: the option ``channels_last``."""
+    channels_last.decide(joint, turned)
     random.share_seeds(joint.graph)
     for node in joint.graph.nodes:
         if collectives.role(node) is not None:  # in a checkpoint, too

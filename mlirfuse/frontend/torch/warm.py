@@ -114,7 +114,8 @@ def _tag(options: Options) -> str:
     if torch.cuda.is_available():
         machines.append(target_of(torch.device("cuda", torch.cuda.current_device())).machine)
     types = {d: torch.get_autocast_dtype(d) for d in ("cpu", "cuda") if torch.is_autocast_enabled(d)}
-    facts = [options, config.compiled_as(), attention, types, torch.get_default_dtype(), *map(_spelled, machines)]
+    settings = [torch.get_default_dtype(), torch.backends.cudnn.allow_tf32]
+    facts = [options, config.compiled_as(), attention, types, settings, *map(_spelled, machines)]
     return f"mlirfuse {cache.sources()} {facts}"
 
 

@@ -1,0 +1,200 @@
+"""Convolutions in channels-last for a whole graph.
+
+A convolution whose input and weight lie channels-last gives a result that does; elementwise ops, norms and pools keep
+that, and so does the gradient. So only what comes from outside is turned, in the graph, where a kernel that computes it
+anyway writes it so: the images, and each weight once a step. What the graph gives lies as it was traced.
+
+::
+
+    convolution(x, w)   ->   convolution(clone(x, channels_last), clone(w, channels_last))
+    return y            ->   return clone(y, contiguous_format)
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch._guards import detect_fake_mode
+from torch.fx import GraphModule, Node
+from torch.utils import _pytree as pytree
+
+from mlirfuse.frontend.torch import layouts
+from mlirfuse.frontend.torch.ops.rules import VIEWS
+
+aten = torch.ops.aten
+log = logging.getLogger("mlirfuse")
+
+_CONVOLUTIONS = {aten.convolution.default: 2, aten.convolution_backward.default: 3}  # and how many operands are turned
+_BY_MEMORY = {aten.as_strided.default, aten.as_strided_scatter.default, aten.as_strided_copy.default}
+# Inductor's rule for training: beyond these, channels-last was slower than it helped.
+_NODES = 300  # of the graph, for each convolution
+_CHANNELS = 64  # both of a convolution with few
+
+
+def decide(module: GraphModule, wanted: bool | None) -> None:
+    """:func:`turn`, where it is ``wanted``, or pays and nothing is said. A graph where that fails stays as it was."""
+    if wanted or (wanted is None and pays(module)):
+        before = copy.deepcopy(module.graph)
+        try:
+            turn(module)
+        except Exception as error:
+            module.graph = before
+            log.warning("convolutions stay as they lie: %s: %s", type(error).__name__, error)
+
+
+def pays(module: GraphModule) -> bool:
+    """Whether all convolutions of a graph are of the kind that takes less time channels-last: on a GPU, by tensor
+    cores, of known sizes, with channels enough, and no fewer results than half of what is summed."""
+    found = [node for node in module.graph.nodes if node.target is aten.convolution.default]
+    if not found or len(module.graph.nodes) >= _NODES * len(found):
+        return False
+    pairs = [tuple(n.meta["val"] for n in node.args[:2]) for node in found]
+    if not all(map(_by_tensor_cores, (x for x, _ in pairs))) or not all(_known(*pair) for pair in pairs):
+        return False
+    shapes = [weight.shape for _, weight in pairs]
+    grouped = any(node.args[8] > 1 and shape[1] > 1 for node, shape in zip(found, shapes))
+    narrow = any(shape[0] * 2 <= shape[1] and len(shape) > 2 and shape[2] > 1 for shape in shapes)
+    return not grouped and not narrow and not all(max(shape[:2]) <= _CHANNELS for shape in shapes)
+
+
+def _by_tensor_cores(x: torch.Tensor) -> bool:
+    half = x.dtype in (torch.float16, torch.bfloat16)
+    return x.device.type == "cuda" and (half or (x.dtype is torch.float32 and torch.backends.cudnn.allow_tf32))
+
+
+def _known(*tensors: torch.Tensor) -> bool:
+    return all(isinstance(n, int) for t in tensors for n in t.shape)
+
+
+def turn(module: GraphModule) -> None:
+    """Has the convolutions over images of ``module``, a graph of AOTAutograd's, run channels-last, in place, where
+    their sizes are known. The graph's results have the strides that they had."""
+    turner = _Turner(module)
+    for node in list(module.graph.nodes):
+        turner.visit(node)
+    if turner.changed:
+        module.graph.eliminate_dead_code()
+        module.recompile()
+
+
+class _Turner:
+    def __init__(self, module: GraphModule):
+        self.graph = module.graph
+        self.traced: dict[Node, torch.Tensor] = {}  # how the nodes lay that lie otherwise now
+        self.turned: dict[Node, Node] = {}
+        self.back: dict[Node, Node] = {}
+        self.changed = False
+
+    def visit(self, node: Node) -> None:
+        """Brings a node up to date whose operands may lie otherwise."""
+        if node.op == "output":
+            node.args = pytree.tree_map(self.restored, node.args, is_leaf=lambda x: isinstance(x, Node))
+            return
+        if node.op != "call_function":
+            return
+        if node.target in _CONVOLUTIONS and self.takes(node):
+            self.replace(node, node.args[: _CONVOLUTIONS[node.target]], self.channels_last)
+        elif not any(n in self.traced for n in node.all_input_nodes):
+            return
+        elif not _follows(node):
+            self.replace(node, node.all_input_nodes, self.restored)
+            return
+        try:
+            made = self.computed(node)
+        except (RuntimeError, ValueError):  # a view that this order of memory does not have
+            self.replace(node, node.all_input_nodes, self.restored)
+            return
+        before = node.meta["val"]
+        if any(a.stride() != b.stride() for a, b in zip(_tensors(before), _tensors(made))):
+            self.traced[node] = before
+            node.meta["val"] = made
+
+    @staticmethod
+    def takes(node: Node) -> bool:
+        """Whether a convolution is over images of known sizes."""
+        operands = [n.meta["val"] for n in node.args[: _CONVOLUTIONS[node.target]]]
+        return all(x.dim() == 4 for x in operands) and _known(*operands)
+
+    @staticmethod
+    def replace(node: Node, operands: Iterable[Any], by: Callable[[Node, Node], Node]) -> None:
+        """Gives ``node`` other operands."""
+        for operand in dict.fromkeys(operands):
+            node.replace_input_with(operand, by(operand, node))
+
+    def channels_last(self, node: Node, user: Node) -> Node:
+        """``node``, or a copy that lies channels-last."""
+        if node.meta["val"].is_contiguous(memory_format=torch.channels_last):
+            return node
+        if node not in self.turned:
+            self.turned[node] = self.after(node, user, aten.clone.default, node, memory_format=torch.channels_last)
+        return self.turned[node]
+
+    def restored(self, node: Any, user: Node | None = None) -> Any:
+        """``node``, or what has its values and lies as it was traced."""
+        if not isinstance(node, Node) or node not in self.traced:
+            return node
+        if node not in self.back:
+            traced = self.traced[node]
+            if _lie_alike(node.meta["val"], traced):
+                given = list(traced.shape), list(traced.stride())
+                self.back[node] = self.after(node, node, aten.as_strided.default, node, *given)
+            elif _is_view(node):  # of what lies as it was traced
+                base, *others = node.args
+                self.back[node] = self.after(node, node, node.target, self.restored(base), *others, **node.kwargs)
+            else:
+                order = layouts.memory_order(traced)
+                assert order is not None, f"{node} was traced with gaps in memory"
+                packed = self.after(node, node, aten.permute.default, node, list(order))
+                packed = self.after(packed, node, aten.clone.default, packed, memory_format=torch.contiguous_format)
+                self.back[node] = self.after(packed, node, aten.permute.default, packed, list(layouts.inverse(order)))
+        return self.back[node]
+
+    def after(self, place: Node, like: Node, target: Any, *args: Any, **kwargs: Any) -> Node:
+        """A call behind ``place`` and behind its operands, which stands in the user's program where ``like`` does."""
+        order = {n: k for k, n in enumerate(self.graph.nodes)}
+        last = max([place, *(a for a in pytree.tree_leaves(args) if isinstance(a, Node))], key=order.__getitem__)
+        while last.op == "placeholder" and last.next.op == "placeholder":
+            last = last.next
+        with self.graph.inserting_after(last):
+            made = self.graph.call_function(target, args, kwargs)
+        made.meta.update({key: value for key, value in like.meta.items() if key not in ("val", "tensor_meta")})
+        made.meta["val"] = self.computed(made)
+        self.changed = True
+        return made
+
+    @staticmethod
+    def computed(node: Node) -> Any:
+        """What ``node`` gives, as a fake tensor."""
+        args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
+        mode = detect_fake_mode(pytree.tree_leaves((args, kwargs)))
+        assert mode is not None
+        with mode, torch.no_grad(), torch._C._DisableAutocast():
+            return node.target(*args, **kwargs)
+
+
+def _follows(node: Node) -> bool:
+    """Whether what an op computes does not depend on how its operands lie, nor whether it takes them so."""
+    if node.target in _BY_MEMORY:
+        return False
+    if any("val" not in n.meta for n in node.all_input_nodes):
+        return False
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return getattr(node.target, "__name__", "") == "getitem"
+    return node.target.namespace in ("aten", "prims") and not node.target._schema.is_mutable
+
+
+def _lie_alike(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether strides differ at most where an extent is 1."""
+    return all(n == 1 or s == t for n, s, t in zip(a.shape, a.stride(), b.stride()))
+
+
+def _is_view(node: Node) -> bool:
+    return str(node.target) in VIEWS or (getattr(node.target, "__name__", "") == "getitem" and _is_view(node.args[0]))
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    return [x for x in pytree.tree_leaves(value) if isinstance(x, torch.Tensor)]
