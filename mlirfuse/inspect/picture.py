@@ -256,7 +256,9 @@ class Picture:
         results = []
         for k, value in enumerate(graph.returns):
             title = f"result {k}" + (
-                f", written into {names.of(graph.args[graph.aliases[k]])}" if k in graph.aliases else ""
+                f", written into {'a part of ' * (k in graph.windows)}{names.of(graph.args[graph.aliases[k]])}"
+                if k in graph.aliases
+                else ""
             )
             results.append(
                 (

@@ -45,7 +45,7 @@ def flat(graph: Graph) -> Flat:
 
     body = block(graph.body)
     layouts = [layout and (layout.strides, layout.align) for layout in graph.layouts]
-    rest = graph.scalars, graph.aliases, graph.device, graph.parts, graph.result_parts, graph.numbers
+    rest = graph.scalars, graph.aliases, graph.device, graph.parts, graph.result_parts, graph.numbers, graph.windows
     return values, groups, segments, graph.name, body, layouts, rest
 
 

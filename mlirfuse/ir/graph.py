@@ -193,13 +193,27 @@ class Layout:
     align: int = 1
 
 
+@dataclass(frozen=True)
+class Window:
+    """The part of a tensor that another is written into: element i goes to ``start + i * step``."""
+
+    start: tuple[Size, ...]
+    step: tuple[int, ...]
+
+    def update(self, target: Value, value: Value) -> Op:
+        """The op that writes ``value`` there."""
+        attrs = {"start": self.start, "size": value.shape, "step": self.step}
+        return Op("update", [target, value], attrs, [Value(target.dtype, target.shape)])
+
+
 @dataclass(eq=False)
 class Graph:
     """One function.
 
     ``layouts`` belongs to ``body.args``, one each (None: not known); ``scalars`` are the arguments passed by value, as
-    0-d tensors. ``aliases`` maps a result's position to the argument that it is written into. ``device`` is "cpu",
-    "cuda" or None where it is not known. ``parts`` and ``result_parts`` say by position which arguments and results are
+    0-d tensors. ``aliases`` maps a result's position to the argument that it is written into, whole or, where
+    ``windows`` has one for the position, into that part of it. ``device`` is "cpu", "cuda" or None where it is not
+    known. ``parts`` and ``result_parts`` say by position which arguments and results are
     other tensors' memory reinterpreted: the "re" or the "im" of a complex tensor, two real ones with doubled strides,
     an "im" behind its "re" (`fusion-split-complex`); the "bits" of floats of a byte (`fusion-narrow-floats`).
     ``numbers``: the symbols that a call tells by an argument that is a number, not by a tensor's shape.
@@ -214,6 +228,7 @@ class Graph:
     parts: dict[int, str] = field(default_factory=dict)
     result_parts: dict[int, str] = field(default_factory=dict)
     numbers: set[str] = field(default_factory=set)
+    windows: dict[int, Window] = field(default_factory=dict)
 
     @property
     def args(self) -> list[Value]:
@@ -286,4 +301,5 @@ class Graph:
             dict(self.parts),
             dict(self.result_parts),
             set(self.numbers),
+            dict(self.windows),
         )

@@ -12,7 +12,7 @@ from mlirfuse.core.errors import CompileError
 from mlirfuse.ir import scalars
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.effects import starts, viewed, waits, writes_in_place
-from mlirfuse.ir.graph import Block, Graph, Layout, Op, Segment, Value
+from mlirfuse.ir.graph import Block, Graph, Layout, Op, Segment, Value, Window
 from mlirfuse.ir.order import topological
 from mlirfuse.lowering import host_steps as st
 from mlirfuse.lowering.host_steps import Part, Sequence, Step
@@ -277,8 +277,15 @@ class _Plan:
             sequence.returns[k] = apart
         for k, argument in written.items():
             if sequence.returns[k] is not argument:
-                sequence.steps.append(st.Copy([argument, sequence.returns[k]], []))
+                sequence.steps.append(self._write(argument, sequence.returns[k], graph.windows.get(k)))
                 sequence.returns[k] = argument
+
+    @staticmethod
+    def _write(argument: Value, value: Value, window: Window | None) -> Step:
+        if window is None:
+            return st.Copy([argument, value], [])
+        op = window.update(argument, value)
+        return st.Call(op.operands, op.results, op)
 
 
 def free_dead(sequence: Sequence, keep: Iterable[Value] = ()) -> None:
@@ -347,4 +354,5 @@ def key_of(graph: Graph) -> tuple:
         tuple(map(op_key, graph.ops)),
         tuple(map(number, graph.returns)),
         tuple(sorted(graph.aliases.items())),
+        tuple(sorted(graph.windows.items())),
     )

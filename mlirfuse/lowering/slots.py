@@ -34,6 +34,8 @@ class Slots:
     temporary_bytes: dict[object, Size] = field(default_factory=dict)
     ints: dict[tuple[str, Any], int] = field(default_factory=dict)
     functions: dict[str, int] = field(default_factory=dict)
+    # of what is written into a part of an argument: bytes from the argument's first element to its own
+    starts: dict[Value, Size] = field(default_factory=dict)
     workspace: int = 0  # the workspace's slot in ptrs
     written: frozenset = (
         frozenset()
@@ -97,9 +99,19 @@ class CpuArguments:
     def place(self, value: Value) -> str:
         """The pointer to a tensor."""
         kind, slot = self.slots.place(value)
+        if value in self.slots.starts:
+            return self._inside(self._load("ptrs", slot, "!llvm.ptr"), self.slots.starts[value])
         if kind == "pointer":
             return self._load("ptrs", slot, "!llvm.ptr")
         return self.temporary(value, self.slots.temporary_bytes[value])
+
+    def _inside(self, base: str, start: Size) -> str:
+        """The pointer ``start`` bytes behind ``base``."""
+        name = f"%part{len(self._made)}"
+        offset = self._load("ints", self.slots.size(start), "i64")
+        self._made[name] = name
+        self.e.entry.append(f"  {name} = llvm.getelementptr {base}[{offset}] : (!llvm.ptr, i64) -> !llvm.ptr, i8")
+        return name
 
     def temporary(self, key, nbytes: Size) -> str:
         """The pointer to a buffer in the workspace."""

@@ -24,6 +24,7 @@ def to_segments(machine: Host | Machine, single_op: bool = True, horizontal: boo
         [
             "fusion-remove-inplace",
             "fusion-carry-in-place",
+            *(["fusion-write-windows"] if isinstance(machine, Host) else []),
             "fusion-decompose",
             "fusion-reverse-scans",
             "fusion-cse",

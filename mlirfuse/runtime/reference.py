@@ -8,7 +8,7 @@ import numpy as np
 
 from mlirfuse.ir import interpreter
 from mlirfuse.ir.graph import Graph
-from mlirfuse.runtime import arrays
+from mlirfuse.runtime import arrays, library
 
 
 def run(graph: Graph, leaves: Sequence, leaf_of_arg: list[int], env: dict[str, int]) -> list:
@@ -26,6 +26,12 @@ def run(graph: Graph, leaves: Sequence, leaf_of_arg: list[int], env: dict[str, i
     for k, value in enumerate(results):
         target = graph.aliases.get(k)
         if target is not None:
-            arrays.write_into(leaves[leaf_of_arg[target]], value)
+            window = graph.windows.get(k)
+            if window is None:
+                arrays.write_into(leaves[leaf_of_arg[target]], value)
+            else:
+                library.update(window.update(graph.args[target], graph.returns[k]), env)(
+                    leaves[leaf_of_arg[target]], value
+                )
         out.append(arrays.from_numpy(np.array(value, copy=True), like))
     return out

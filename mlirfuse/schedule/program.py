@@ -18,8 +18,9 @@ from mlirfuse.analysis.axes import Axes
 from mlirfuse.core.errors import CompileError, ScheduleError
 from mlirfuse.dialects import fusion
 from mlirfuse.ir import sizes as sz
-from mlirfuse.ir.graph import Graph, Group, Op, Segment, Value
+from mlirfuse.ir.graph import Graph, Group, Layout, Op, Segment, Value, Window
 from mlirfuse.ir.order import topological
+from mlirfuse.ir.sizes import Size
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule import spelling
 
@@ -116,6 +117,7 @@ class SegmentedProgram:
         known = {v: layout for v, layout in zip(graph.args, graph.layouts) if layout}
         written = {graph.returns[k]: graph.layouts[a] for k, a in graph.aliases.items()}
         layouts = known | {v: layout for v, layout in written.items() if layout}
+        layouts |= {graph.returns[k]: self._layout_of(k) for k in graph.windows}
         users = graph.body.users()
         returned = set(graph.returns) - set(self.views)
         loose = [op for op in graph.ops if op.segment is None]
@@ -172,7 +174,36 @@ class SegmentedProgram:
         if value in self.graph.args or self.graph.returns.count(value) > 1:
             return False
         readers = [s.analysis for s in self.steps if argument in s.analysis.inputs]
+        window = self.graph.windows.get(self.graph.returns.index(value))
+        if window is not None:
+            return all(self._overwrites_part(a, value, argument, window) for a in readers)
         return all(self._overwrites(a, value, argument) for a in readers)
+
+    @staticmethod
+    def _overwrites_part(analysis: an.Analysis, value: Value, argument: Value, window: Window) -> bool:
+        """Whether the kernel of a segment that reads ``argument`` may write ``value`` over a part of it: it reads each
+        element of that part where it writes it, and no others."""
+        if value not in analysis.outputs or analysis.phases or analysis.partials or analysis.scans:
+            return False
+        axes = analysis.axes
+        return set(analysis.domain) <= set(axes.flat(value)) and all(
+            op.name == "slice"
+            and (op.attrs["start"], op.attrs["step"], op.result.shape) == (window.start, window.step, value.shape)
+            and axes.dims(op.result) == axes.dims(value)
+            for op in analysis.ops
+            if argument in op.operands
+        )
+
+    def _layout_of(self, k: int) -> Layout:
+        """How result ``k``, which is written into a part of an argument, lies in memory."""
+        graph, window = self.graph, self.graph.windows[k]
+        strides = self._strides_of(graph.aliases[k])
+        return Layout(tuple(sz.mul(s, p) for s, p in zip(strides, window.step)))
+
+    def _strides_of(self, argument: int) -> tuple[Size, ...]:
+        value = self.graph.args[argument]
+        layout = dict(zip(self.graph.args, self.graph.layouts)).get(value)
+        return layout.strides if layout else sz.contiguous_strides(value.shape)
 
     @staticmethod
     def _overwrites(analysis: an.Analysis, value: Value, argument: Value) -> bool:
@@ -226,7 +257,9 @@ class SegmentedProgram:
         if not graph.aliases:
             return alignments
         return alignments | {
-            graph.returns[k]: alignments[graph.args[a]] for k, a in graph.aliases.items() if graph.args[a] in alignments
+            graph.returns[k]: alignments[graph.args[a]] if k not in graph.windows else graph.args[a].dtype.bytes
+            for k, a in graph.aliases.items()
+            if graph.args[a] in alignments
         }
 
     def write_schedules(self, params: tuple, segments: Mapping[Segment, Segment] | None = None) -> None:
@@ -242,7 +275,11 @@ class SegmentedProgram:
         for k in self.pointer_args:
             slots.pointers[self.graph.args[k]] = len(slots.pointers)
         for k, argument in self.graph.aliases.items():
-            slots.pointers[self.graph.returns[k]] = slots.pointers[self.graph.args[argument]]
+            value = self.graph.returns[k]
+            slots.pointers[value] = slots.pointers[self.graph.args[argument]]
+            if k in self.graph.windows:
+                start = zip(self.graph.windows[k].start, self._strides_of(argument))
+                slots.starts[value] = sz.mul(sum((sz.mul(n, s) for n, s in start), 0), value.dtype.bytes)
         made = [v for v in self.outputs if v not in slots.pointers and v not in self.views]
         for k, value in enumerate(made):
             slots.pointers[value] = len(self.pointer_args) + k

@@ -44,6 +44,7 @@ def _attempts(graph: Graph):
             smaller = graph.copy()
             smaller.body.returns = [smaller.returns[keep]]
             smaller.aliases = {0: graph.aliases[keep]} if keep in graph.aliases else {}
+            smaller.windows = {0: graph.windows[keep]} if keep in graph.windows else {}
             yield smaller
     # Ops go in runs, the longest first; what used their results takes another value of the same type.
     total = len(graph.ops)

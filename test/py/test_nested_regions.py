@@ -110,6 +110,7 @@ REFUSE = {"fusion-narrow-floats", "fusion-split-complex"}
 CHOOSES = {"fusion-choose"}  # changes no op: writes on segments, of all blocks (test/lit/fusion-choose)
 COLLECTIVES = {"fusion-overlap-collectives"}  # moves calls alone (test/lit/fusion-overlap-collectives)
 LOOPS = {"fusion-carry-in-place"}  # are about loops: a function's body has nothing for them
+ARGUMENTS = {"fusion-write-windows"}  # are about what becomes of a function's arguments
 
 
 def test_every_pass_on_tensors_is_here():
@@ -119,7 +120,7 @@ def test_every_pass_on_tensors_is_here():
         for name, cls in base.PASSES.items()
         if cls.run is not base.Pass.run and cls.__module__.startswith("mlirfuse.passes")
     }
-    assert on_tensors == set(BODIES) | REFUSE | CHOOSES | COLLECTIVES | LOOPS
+    assert on_tensors == set(BODIES) | REFUSE | CHOOSES | COLLECTIVES | LOOPS | ARGUMENTS
 
 
 def looks(block: Block) -> list:

@@ -154,6 +154,9 @@ def to_text(graph: Graph, locations: bool = False, numbers: bool = True) -> str:
     results = []
     for k, value in enumerate(graph.returns):
         attrs = [f"fusion.alias = {graph.aliases[k]} : i64"] if k in graph.aliases else []
+        if k in graph.windows:
+            window = graph.windows[k]
+            attrs += [f"fusion.start = {size_list(window.start)}", f"fusion.step = {size_list(window.step)}"]
         if k in graph.result_parts:
             attrs.append(f'fusion.part = "{graph.result_parts[k]}"')
         results.append(value.type + (f" {{{', '.join(attrs)}}}" if attrs else ""))

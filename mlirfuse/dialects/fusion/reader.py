@@ -13,7 +13,7 @@ from mlirfuse.dialects.fusion.attributes import MLIRText, element_of, named_attr
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import ops
 from mlirfuse.ir import sizes as sz
-from mlirfuse.ir.graph import Block, Graph, Group, Layout, Op, Segment, Value
+from mlirfuse.ir.graph import Block, Graph, Group, Layout, Op, Segment, Value, Window
 from mlirfuse.ir.ops.attributes import INTEGER, SIZES, TEXT
 
 
@@ -158,6 +158,8 @@ class Reader:
                     graph.aliases[k] = _given(named, "fusion.alias", INTEGER, f"result {k}")
                     if graph.aliases[k] not in range(len(entry.arguments)):
                         raise FusionIRError(f"result {k}: fusion.alias = {graph.aliases[k]} is no argument's position")
+                if "fusion.start" in named:
+                    graph.windows[k] = self.window(named, k, graph)
                 if "fusion.part" in named:
                     graph.result_parts[k] = _part(named, f"result {k}")
         if "fusion.device" in func.attributes:
@@ -169,6 +171,20 @@ class Reader:
             if twice := [n for n, times in counted.items() if times > 1]:
                 raise FusionIRError(f"several {what} have number {twice[0]}")
         return graph
+
+    @staticmethod
+    def window(named: dict, k: int, graph: Graph) -> Window:
+        """The part of an argument that result ``k`` is written into."""
+        start = _given(named, "fusion.start", SIZES, f"result {k}")
+        step = (
+            tuple(_given(named, "fusion.step", SIZES, f"result {k}")) if "fusion.step" in named else (1,) * len(start)
+        )
+        target = graph.args[graph.aliases[k]].rank if k in graph.aliases else None
+        if not len(start) == len(step) == graph.returns[k].rank == target:
+            raise FusionIRError(f"result {k}: fusion.start and fusion.step are for a result of an alias, of its rank")
+        if any(not isinstance(p, int) or p == 0 for p in step):
+            raise FusionIRError(f"result {k}: fusion.step has other numbers than integers, or 0")
+        return Window(tuple(start), step)
 
     def single_block(self, op) -> None:
         for region in op.regions:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mlirfuse.ir import sizes as sz
-from mlirfuse.ir.graph import Graph, Value, walk
+from mlirfuse.ir.graph import Graph, Value, Window, walk
 
 
 def with_constant_sizes(graph: Graph, env: Mapping[str, int]) -> Graph:
@@ -24,6 +24,7 @@ def with_constant_sizes(graph: Graph, env: Mapping[str, int]) -> Graph:
         if value.dtype is not None and value.shape:
             fixed = Value(value.dtype, settled(value.shape))
             value.shape, value.type = fixed.shape, fixed.type
+    made.windows = {k: Window(settled(window.start), window.step) for k, window in made.windows.items()}
     for layout in made.layouts:
         if layout is not None:
             layout.strides = settled(tuple(layout.strides))

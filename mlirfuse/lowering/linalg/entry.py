@@ -90,26 +90,35 @@ def entry_of(graph: Graph, env: dict[str, int], slots: Slots, on_device: bool) -
 
     parameters: list[Parameter] = []
 
-    def buffer(name: str, original: Value, value: Value, strides: tuple[Size, ...]) -> Parameter:
+    def buffer(name: str, original: Value, value: Value, strides: tuple[Size, ...], start: int = 0) -> Parameter:
         shape, steps = _ints(value.shape), _ints(strides)
         flipped = tuple(d for d, step in enumerate(steps) if step < 0)
-        offset = sum((shape[d] - 1) * steps[d] for d in flipped)
+        offset = start + sum((shape[d] - 1) * steps[d] for d in flipped)
         lengths = tuple(map(abs, steps))
         made = Parameter(name, "pointer", slots.pointers[original], value.dtype, shape, lengths, offset, flipped)
         parameters.append(made)
         return made
 
+    def part(k: int, value: Value) -> Parameter:
+        """The part of an argument that result ``k`` is written into."""
+        window, strides = fixed.windows[k], strides_of(graph.aliases[k])
+        start = sum(_ints(sz.mul(n, s) for n, s in zip(window.start, strides)))
+        return buffer(f"%w{k}", graph.returns[k], value, tuple(map(sz.mul, strides, window.step)), start)
+
+    def strides_of(k: int) -> tuple[Size, ...]:
+        layout = fixed.layouts[k] if k < len(fixed.layouts) else None
+        return tuple(layout.strides) if layout else sz.contiguous_strides(fixed.args[k].shape)
+
     arguments: dict[int, Parameter] = {}
     for k, value in enumerate(fixed.args):
         if k not in graph.scalars:
-            layout = fixed.layouts[k] if k < len(fixed.layouts) else None
-            strides = tuple(layout.strides) if layout else sz.contiguous_strides(value.shape)
-            arguments[k] = buffer(f"%p{k}", graph.args[k], value, strides)
+            arguments[k] = buffer(f"%p{k}", graph.args[k], value, strides_of(k))
     results = {
         k: buffer(f"%r{k}", graph.returns[k], value, sz.contiguous_strides(value.shape))
         for k, value in zip(written, fixed.returns)
         if k not in graph.aliases
     }
+    parts = {k: part(k, value) for k, value in zip(written, fixed.returns) if k in graph.windows}
     for k, value in enumerate(fixed.args):
         if k in graph.scalars:
             arguments[k] = Parameter(f"%s{k}", "scalar", slots.scalar(graph.args[k]), value.dtype)
@@ -129,7 +138,8 @@ def entry_of(graph: Graph, env: dict[str, int], slots: Slots, on_device: bool) -
         if k in results:
             place, to = results[k].name, results[k].type
         else:  # read by others until the end
-            over, place, to = arguments[graph.aliases[k]], f"%late{k}", type_of(value.shape, value.dtype)
+            over = parts[k] if k in parts else arguments[graph.aliases[k]]
+            place, to = f"%late{k}", type_of(value.shape, value.dtype)
             to = to.replace("tensor", "memref", 1)
             e.line(f"{place} = memref.alloc() : {to}")
             if over.flipped:
