@@ -1418,7 +1418,7 @@ def e_and(x):
 
 
 def e_float(x):
-    return float(x.mean())
+    return float(x.mean()) + int(x.max())
 
 
 def e_item(x):
@@ -1478,7 +1478,7 @@ def e_concatenate(x):
 
 
 ERRORS = [
-    (e_branch, TraceError, "np.where"), (e_and, TraceError, "np.logical_and"), (e_float, TraceError, r"float\(\)"), (e_item, TraceError, "item"),
+    (e_branch, TraceError, "np.where"), (e_and, TraceError, "np.logical_and"), (e_float, TraceError, r"int\(\)"), (e_item, TraceError, "item"),
     (e_sort, UnsupportedError, "np.partition"), (e_cumsum, UnsupportedError, "cumsum"),
     (e_shapes, ShapeError, r"operands could not be broadcast together with shapes \(3,4\) \(3,\)"), (e_mask, TraceError, "np.where"),
     (e_nonzero, UnsupportedError, "np.where"), (e_range, TraceError, "range"),

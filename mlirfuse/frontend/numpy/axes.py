@@ -13,6 +13,7 @@ from mlirfuse.frontend.numpy.made import known_elements
 from mlirfuse.frontend.numpy.source import fail
 from mlirfuse.frontend.numpy.symint import SymInt
 from mlirfuse.frontend.numpy.traced_array import TracedArray
+from mlirfuse.frontend.numpy.traced_scalar import LeafScalar
 from mlirfuse.ir.sizes import Size
 
 
@@ -58,6 +59,9 @@ def size_of(t, n) -> Size:
         return n
     if n.__class__ is SymInt:
         return t.canonical(n.size)
+    if isinstance(n, TracedArray) and t.session is not None and not (n.ndim or isinstance(n, LeafScalar)):
+        n = t.session.size(n) if n._value.dtype.is_integer and known_elements(n) is None else n
+        return n.size if n.__class__ is SymInt else operator.index(n)
     return operator.index(n)
 
 

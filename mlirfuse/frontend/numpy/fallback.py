@@ -46,6 +46,11 @@ class Plain:
         except NotLiftable:
             return None
 
+    @property
+    def lifted(self) -> bool:
+        """Whether there are loops that may run natively."""
+        return self._lifted is not None
+
     @functools.cached_property
     def fn(self) -> Callable:
         """What to call."""

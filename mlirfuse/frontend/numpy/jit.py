@@ -23,6 +23,8 @@ from mlirfuse.frontend.numpy import tracing
 from mlirfuse.frontend.numpy.captures import Captured
 from mlirfuse.frontend.numpy.effects import SideEffect
 from mlirfuse.frontend.numpy.fallback import Plain, WithContainers, types_of
+from mlirfuse.frontend.numpy.pieces import program
+from mlirfuse.frontend.numpy.pieces.program import Pieces
 from mlirfuse.frontend.numpy.rebuild import as_traced
 from mlirfuse.frontend.numpy.scope import Elements, read_scope, unchanged
 from mlirfuse.frontend.numpy.source import fail
@@ -43,12 +45,14 @@ from mlirfuse.schedule.targets import Target
 
 if TYPE_CHECKING:
     from mlirfuse.frontend.numpy.loops.explanation import LoopsExplanation
+    from mlirfuse.frontend.numpy.pieces.explanation import PiecesExplanation
     from mlirfuse.inspect.explain import Explanation
     from mlirfuse.runtime.linalg_program import WayDown
 
 discover()  # the passes, now rather than at the first call
 _TRACED = (TracedArray, SymInt)
 _TRACES_WITH_EFFECTS = 2  # the first call may do what later ones do not: fill a cache, say
+_AS_IT_IS = object()  # begins the keys of calls with what has no type here: strings, dates, objects, records
 _MOST_OPS = 2000  # of a trace, where the function may run as it is instead
 
 
@@ -170,7 +174,12 @@ class Entry(Source):
         count = self.tree.leaves
         if len(leaves) < count + len(self.captured):  # the call was made plain before a trace found them
             return None
-        specs = [self._spec(leaf, k) for k, leaf in enumerate(leaves)]
+        try:
+            specs = [self._spec(leaf, k) for k, leaf in enumerate(leaves)]
+        except UnsupportedError as error:
+            if not (self.may_fall_back() and _all_numpy(leaves)):
+                raise
+            return Call(list(leaves), [], (_AS_IT_IS, types_of(leaves)), "cpu", refused=error)
         self._check_one_device(leaves)
         key = (*(key_of(spec) for spec in specs[:count]), config.compiled_as())
         device = next((s.device for s in specs if isinstance(s, ArgSpec) and s.device != "cpu"), "cpu")
@@ -200,9 +209,12 @@ class Entry(Source):
             return Static(leaf)
         return spec
 
-    def make(self, call: Call) -> TracedKind | None:
+    def make(self, call: Call) -> Kind | None:
         """A trace; None where the function is to run as it is: it has effects, or what a trace cannot follow."""
         types = types_of(call.leaves[: self.tree.leaves])
+        if call.key[0] is _AS_IT_IS:
+            self._refuse(types)
+            return None
         if types in self.refused or self._effects.get(call.key, 0) >= _TRACES_WITH_EFFECTS:
             return None
         if not self.may_fall_back():
@@ -223,9 +235,21 @@ class Entry(Source):
         except Exception as error:
             if not _all_numpy(call.leaves):
                 raise
+            if isinstance(error, (TraceError, UnsupportedError, TypeError)) and self.owner.in_pieces:
+                if call.aliases:
+                    return None
+                pieces = Pieces(self.owner.fn, self.tree, self._plainly_of, self.owner._watch_scope)
+                return program.kind_of(call, self.name, pieces)
             self._refuse(types)
             call.refused = error
         return None
+
+    def _plainly_of(self, leaves: list, refused: Any) -> Any:
+        """A call with these leaves that runs as it is."""
+        error = refused if isinstance(refused, Exception) else None if refused is None else TraceError(str(refused))
+        if not self.only_leaves:
+            raise WithContainers(error)
+        return self.owner.plain.first(error, leaves, {})
 
     def _is_refused(self, call: Call) -> bool:
         """Whether there is nothing to run but the function itself."""
@@ -476,6 +500,11 @@ class Jitted(_native.Function):
         """Whether the caller said how calls are to be compiled."""
         return self.way is not None or self.schedule is not None or self.target not in (None, "cpu")
 
+    @property
+    def in_pieces(self) -> bool:
+        """Whether what a trace cannot follow to its end may run in pieces; loops are better run natively."""
+        return not self.asked_for_a_way and config.fuse_cpu and not self.plain.lifted
+
     def lifts(self, call: Call) -> bool:
         """Whether a call is to run with the function's loops lifted, not traced."""
         return not self.asked_for_a_way and config.fuse_cpu and _all_numpy(call.leaves) and self.plain.preferred
@@ -500,9 +529,11 @@ class Jitted(_native.Function):
         entry = Entry(self, tree)
         call = entry.describe(leaves)
         assert call is not None  # nothing is captured yet
+        if call.refused is not None:
+            raise call.refused
         return LoweredFunction(entry, entry.trace(call), call)
 
-    def explain(self, *args, **kwargs) -> Explanation | LoopsExplanation:
+    def explain(self, *args, **kwargs) -> Explanation | LoopsExplanation | PiecesExplanation:
         """What becomes of a call with these arguments, for people: see
         :class:`mlirfuse.inspect.explain.Explanation`. A function whose loops are lifted runs on copies of them."""
         from mlirfuse.inspect.explain import Explanation  # only those who ask pay for importing it
@@ -511,7 +542,18 @@ class Jitted(_native.Function):
         call = Entry(self, tree).describe(leaves)
         if call is not None and self.lifts(call):
             return self.plain.explain(args, kwargs)
-        return Explanation.of(self.lower(*args, **kwargs))
+        try:
+            return Explanation.of(self.lower(*args, **kwargs))
+        except (TraceError, UnsupportedError):
+            entry = Entry(self, tree)
+            if call is None or not (entry.may_fall_back() and self.in_pieces and _all_numpy(leaves)):
+                raise
+            from mlirfuse.frontend.numpy.pieces.explanation import PiecesExplanation
+
+            def not_so(_: list, refused: Any) -> Any:
+                raise TraceError(str(refused))
+
+            return PiecesExplanation.of(self.__name__, Pieces(self.fn, tree, not_so, self._watch_scope), leaves)
 
     def kernels(self, *args, **kwargs) -> int:
         """How many kernels a call with these arguments launches."""

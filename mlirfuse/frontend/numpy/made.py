@@ -12,6 +12,7 @@ import numpy as np
 
 from mlirfuse.core.errors import UnsupportedError
 from mlirfuse.frontend.numpy.operands import contains_traced
+from mlirfuse.frontend.numpy.pieces.calls import or_called
 from mlirfuse.frontend.numpy.trace_state import Trace, current
 from mlirfuse.frontend.numpy.traced_array import Buffer, TracedArray
 from mlirfuse.ir import dtypes as dt
@@ -149,7 +150,7 @@ def creation_stand_in(eager, ours):
         elif contains_traced((*args, *kwargs.values())):
             constants = with_known((args, kwargs))
             if constants is None:
-                return ours(*args, **kwargs)
+                return or_called(ours, eager, args, kwargs)
             args, kwargs = constants
         result = eager(*args, **kwargs)
         if any(result is x for x in args):

@@ -7,6 +7,7 @@ import numpy as np
 from mlirfuse.core.errors import TraceError, UnsupportedError
 from mlirfuse.frontend.numpy.made import as_made, with_known
 from mlirfuse.frontend.numpy.operands import asarray, contains_traced
+from mlirfuse.frontend.numpy.pieces.calls import or_called, pure, session_of
 from mlirfuse.frontend.numpy.registry import HANDLED, METHODS, suggestion
 from mlirfuse.frontend.numpy.source import fail
 from mlirfuse.frontend.numpy.symint import SymInt
@@ -29,7 +30,7 @@ def array_ufunc(ufunc, method: str, inputs, kwargs):
                 f"np.{ufunc.__name__} would write a traced value into an array from outside the function: "
                 "make that array an argument, or compute into a new one",
             )
-        return call_ufunc(ufunc, inputs, kwargs)
+        return or_called(lambda *inputs, **kwargs: call_ufunc(ufunc, inputs, kwargs), ufunc, inputs, kwargs)
     if method == "outer":
         a, b = (asarray(x) for x in inputs)
         return call_ufunc(ufunc, (np.reshape(a, a.shape + (1,) * b.ndim), b), kwargs)
@@ -37,7 +38,10 @@ def array_ufunc(ufunc, method: str, inputs, kwargs):
     if function is not None:
         if isinstance(kwargs.get("out"), tuple):
             kwargs["out"] = kwargs["out"][0]
-        return function(*inputs, **kwargs)
+        return or_called(function, getattr(ufunc, method), inputs, kwargs)
+    session = session_of(inputs)
+    if session is not None:
+        return session.call(getattr(ufunc, method), inputs, kwargs, method != "at")
     fail(UnsupportedError, f"np.{ufunc.__name__}.{method} is not supported in a compiled function: compute it outside")
 
 
@@ -47,6 +51,9 @@ def array_function(function, args, kwargs):
     if constants is not None:  # of what the function made of constants alone
         return as_made(function(*constants[0], **constants[1]))
     ours = HANDLED.get(function)
+    session = session_of((*args, *kwargs.values()))
+    if ours is None and session is not None:
+        return session.call(function, args, kwargs, pure(function))
     if ours is None:
         name = function.__name__
         module = getattr(function, "__module__", None) or "numpy"
@@ -59,7 +66,7 @@ def array_function(function, args, kwargs):
         spelled = f"{module.replace('numpy', 'np', 1)}.{name}"
         fail(UnsupportedError, f"the function {spelled} is not supported in a compiled function{suggestion(name)}")
     try:
-        return ours(*args, **kwargs)
+        return or_called(ours, function, args, kwargs)
     except TypeError as error:
         if "unexpected keyword argument" in str(error) and not getattr(error, "_located", False):
             key = str(error).rsplit("'", 2)[1]

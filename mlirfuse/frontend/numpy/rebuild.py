@@ -11,18 +11,22 @@ from __future__ import annotations
 
 import builtins
 import datetime
+import dis
 import functools
 import sys
 import sysconfig
 import types
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
 
 from mlirfuse.frontend.numpy.effects import acts, stop
 from mlirfuse.frontend.numpy.made import creation_stand_in
+from mlirfuse.frontend.numpy.pieces.calls import lazily, library_function, vectorized
 from mlirfuse.frontend.numpy.registry import CREATION
 from mlirfuse.frontend.numpy.source import is_internal
+from mlirfuse.frontend.numpy.symint import SymInt
 from mlirfuse.frontend.numpy.trace_state import current
 from mlirfuse.frontend.numpy.traced_array import TracedArray
 
@@ -34,6 +38,20 @@ _PLAIN = (int, float, complex, bool, str, bytes, type(None), np.ndarray, np.gene
 
 def _is_users(file: str) -> bool:
     return not is_internal(file) and not file.startswith(_LIBRARIES) and "site-packages" not in file
+
+
+def _is_librarys(value) -> bool:
+    """Whether ``value`` is a function of a library that NumPy's protocols do not lead to us."""
+    if isinstance(value, type) or not callable(value):
+        return False
+    return _has_functions_to_call(getattr(value, "__module__", None) or "builtins")
+
+
+def _has_functions_to_call(module: str) -> bool:
+    """Whether a module belongs to a library of functions of NumPy's arrays."""
+    top = module.split(".")[0]
+    others = ("numpy", "mlirfuse", "builtins", "torch", "cupy", "jax", "_")  # which have ways of their own
+    return top not in sys.stdlib_module_names and not top.startswith(others)
 
 
 class Scope(dict):
@@ -74,13 +92,16 @@ class StandIns:
         self.builtins = dict(vars(builtins)) | {
             name: _Acting(name) for name in ("print", "open", "input", "breakpoint")
         }
-        self.builtins["len"] = _len
+        self.builtins |= {"len": _len, "isinstance": _isinstance, "type": _Type}
+        self.builtins |= {_called(kind.__name__): functools.partial(lazily, kind=kind) for kind in _NUMBERS}
         self.builtins["__import__"] = lambda *args, **kwargs: self.of(builtins.__import__(*args, **kwargs))
 
     def of(self, value):
         """What stands for ``value`` in the trace: mostly itself."""
         if value is datetime.datetime or value is datetime.date:
             return _CLOCKS[value]
+        if value is np.vectorize:
+            return vectorized
         if isinstance(value, _PLAIN):
             return value
         found = self._memo.get(id(value))
@@ -103,7 +124,7 @@ class StandIns:
             name = value.__name__
             file = getattr(value, "__file__", None)
             users = name.partition(".")[0] not in sys.stdlib_module_names and (file is None or _is_users(file))
-            replaced = name in _REPLACED_MODULES or users
+            replaced = name in _REPLACED_MODULES or users or _has_functions_to_call(name)
             return _Module(value, self) if replaced else value
         if isinstance(value, types.MethodType):
             function = self.of(value.__func__)
@@ -117,13 +138,16 @@ class StandIns:
             ours = CREATION.get(value)
         except TypeError:  # not hashable
             ours = None
-        return value if ours is None else creation_stand_in(value, ours)
+        if ours is None:
+            return library_function(value, self.original) if _is_librarys(value) else value
+        return creation_stand_in(value, ours)
 
     def _function(self, fn: types.FunctionType):
         cells = tuple(self._cell(cell) for cell in fn.__closure__ or ())
         scope = self._scopes.setdefault(id(fn.__globals__), Scope(fn.__globals__, self))
         # code of its own: the interpreter adapts code to the globals that it runs over
-        made = types.FunctionType(fn.__code__.replace(), scope, fn.__name__, fn.__defaults__, cells)
+        code = with_lazy_numbers(fn.__code__.replace(), fn.__globals__)
+        made = types.FunctionType(code, scope, fn.__name__, fn.__defaults__, cells)
         made.__kwdefaults__ = fn.__kwdefaults__
         made.__qualname__, made.__module__, made.__doc__ = fn.__qualname__, fn.__module__, fn.__doc__
         made.__dict__ = fn.__dict__
@@ -162,6 +186,62 @@ class StandIns:
                 if content is not _EMPTY:
                     return "a variable of an enclosing function"
         return None
+
+
+_NUMBERS = (bool, int, float, complex)
+
+
+def _called(name: str) -> str:
+    return f"mlirfuse {name}"
+
+
+_LOAD_GLOBAL, _EXTENDED = dis.opmap["LOAD_GLOBAL"], dis.opmap["EXTENDED_ARG"]
+
+
+def with_lazy_numbers(code: types.CodeType, own: Collection[str]) -> types.CodeType:
+    """The code with calls ``float(x)`` and the like of another name, which is ours: as types (``dtype=float``) they are
+    what they were. ``own``: names that the user has given another meaning."""
+    names, steps = list(code.co_names), bytearray(code.co_code)
+    for k in range(0, len(steps), 2):
+        if steps[k] == _LOAD_GLOBAL and steps[k + 1] & 1 and (k == 0 or steps[k - 2] != _EXTENDED):  # it is called
+            name = code.co_names[steps[k + 1] >> 1]
+            if name in {kind.__name__ for kind in _NUMBERS} - set(own):
+                if _called(name) not in names:
+                    names.append(_called(name))
+                at = names.index(_called(name))
+                if at < 128:
+                    steps[k + 1] = at << 1 | 1
+    constants = tuple(with_lazy_numbers(c, own) if isinstance(c, types.CodeType) else c for c in code.co_consts)
+    return code.replace(co_names=tuple(names), co_code=bytes(steps), co_consts=constants)
+
+
+def type_of(x) -> type:
+    """What ``type`` gives for what a stand-in stands for."""
+    if isinstance(x, TracedArray):
+        weak = getattr(x, "_weak", None)
+        return weak or (x.dtype.type if x._scalar else np.ndarray)
+    return int if isinstance(x, SymInt) else type(x)
+
+
+class _TypeMeta(type):
+    def __call__(cls, *args, **kwargs):
+        return type_of(args[0]) if len(args) == 1 and not kwargs else type(*args, **kwargs)
+
+    def __instancecheck__(cls, x):
+        return isinstance(x, type)
+
+    def __subclasscheck__(cls, kind):
+        return issubclass(kind, type)
+
+
+class _Type(type, metaclass=_TypeMeta):
+    """``type``, which knows stand-ins."""
+
+
+def _isinstance(x, kinds):
+    if not isinstance(x, (TracedArray, SymInt)):
+        return isinstance(x, kinds)
+    return issubclass(type_of(x), kinds) or isinstance(x, kinds)
 
 
 def _len(x):

@@ -75,6 +75,7 @@ class Trace:
         self.checks_positions = True  # kernels tell of those that are not there
         self.contiguous: set[Value] = set()  # arguments that are row-major without gaps
         self.roots: list = []
+        self.session: Any = None  # the mlirfuse.frontend.numpy.pieces.session.Session, where there is one
         self.stand_ins: Any = None  # the mlirfuse.frontend.numpy.rebuild.StandIns of the function that is traced
         self.words: set[str] = set()  # the names and strings in the code that is traced
         self._counts = {"s": 0, "t": 0}
@@ -318,6 +319,8 @@ class Trace:
                 spec = spec_of(array)
             made = TracedArray(self, self.argument(spec, name), Buffer(captured=position, writable=False))
             found = self.captured[key] = (array, made, paths)
+            if self.session is not None:
+                self.session.captured(array, made, paths)
         return found[1]
 
 

@@ -7,7 +7,9 @@ through one view is seen through all the others, as in NumPy.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import numpy as np
@@ -23,6 +25,19 @@ if TYPE_CHECKING:
     from mlirfuse.frontend.numpy.trace_state import Trace
 
 
+_tolist = operator.methodcaller("tolist")
+
+
+@dataclass(frozen=True)
+class Item:
+    """``x.item(*args)``, as a function of x."""
+
+    args: tuple
+
+    def __call__(self, x: Any) -> Any:
+        return x.item(*self.args)
+
+
 class Buffer:
     """The memory of an array and its views. ``value`` is what it holds now; ``version`` counts the writes.
 
@@ -30,7 +45,7 @@ class Buffer:
     array from outside among the graph's arguments.
     """
 
-    __slots__ = ("captured", "leaf", "origin", "value", "version", "writable")
+    __slots__ = ("captured", "fixed", "leaf", "origin", "slot", "value", "version", "writable")
 
     def __init__(
         self, value: Value | None = None, leaf: int | None = None, captured: int | None = None, writable: bool = True
@@ -42,6 +57,9 @@ class Buffer:
         self.leaf = leaf
         self.captured = captured
         self.writable = writable
+        # In pieces: where the real array is, and whether nobody may write into it.
+        self.slot: int | None = None
+        self.fixed = False
 
 
 class TracedArray(Operators):
@@ -91,6 +109,8 @@ class TracedArray(Operators):
         self._path = path
         self._version = buffer.version
         self._scalar = scalar  # NumPy would have a number here, no 0-d array
+        if trace.session is not None:
+            trace.session.meet(self)
 
     # ---- value
 
@@ -142,6 +162,8 @@ class TracedArray(Operators):
                 "writing into an array from outside the function: pass it as an argument, or write into a copy of it",
             )
         self._check_reshapes()
+        if buffer.fixed:
+            self._trace.session.abort("it writes into an array that lies in another one's memory")
         if not buffer.writable:
             fail(ValueError, "assignment destination is read-only")
         buffer.value = self._written(buffer.value, 0, new)
@@ -198,6 +220,8 @@ class TracedArray(Operators):
 
     def __getattr__(self, name: str):
         if not name.startswith("_") and hasattr(np.ndarray, name):
+            if self._trace.session is not None:
+                return self._trace.session.attribute(self, name)
             fail(
                 UnsupportedAttribute,
                 f"the array method or attribute '{name}' is not supported in a compiled function{suggestion(name)}",
@@ -207,12 +231,20 @@ class TracedArray(Operators):
     # ---- what a traced array cannot be
 
     def __bool__(self) -> bool:
+        if self._trace.session is not None:
+            return self._trace.session.read(self, bool)
         fail(
             TraceError,
             f"the truth of a traced array ({self!r}) is not known while the function is compiled: it "
             "cannot decide an 'if', "
             "'while', 'and' or 'assert'. Use np.where(condition, a, b), or np.logical_and / & and | for conditions",
         )
+
+    def _number(self, how: Callable[[Any], Any], what: str) -> Any:
+        """``how(x)``, which reads the value."""
+        if self._trace.session is not None:
+            return self._trace.session.read(self, how)
+        return self._no_number(what)
 
     def _no_number(self, what: str) -> NoReturn:
         fail(
@@ -223,26 +255,28 @@ class TracedArray(Operators):
         )
 
     def __float__(self):
-        self._no_number("float()")
+        return self._number(float, "float()")
 
     def __int__(self):
-        self._no_number("int()")
+        return self._number(int, "int()")
 
     def __complex__(self):
-        self._no_number("complex()")
+        return self._number(complex, "complex()")
 
     def __index__(self):
-        self._no_number("an index, a shape or range()")
+        return self._number(operator.index, "an index, a shape or range()")
 
     def item(self, *args):
-        self._no_number("item()")
+        return self._number(Item(args), "item()")
 
     def tolist(self):
-        self._no_number("tolist()")
+        return self._number(_tolist, "tolist()")
 
     __hash__ = None  # type: ignore[assignment]  # Python's way to say that == is elementwise
 
     def __array__(self, dtype=None, copy=None):
+        if self._trace.session is not None:
+            self._trace.session.abort("a function that is not traced reads an array")
         fail(
             TraceError,
             f"a traced array ({self!r}) cannot become a NumPy array while the function is compiled. "

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import enum
 import types
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -53,6 +54,98 @@ def trace(
     """
     t = Trace(most_ops)
     t.checks_positions = checks_positions
+    given = stand_ins_for(t, fn, leaves, tree, aliases)
+    replaced, stand_ins, arg_leaves, arrays = t.stand_ins, given.stand_ins, given.leaves, given.arrays
+    device, objects = t.device, given.objects
+    position = {leaf: k for k, leaf in enumerate(arg_leaves)}
+    args, kwargs = tree.unflatten(stand_ins)
+    out_leaves, out_tree = trees.flatten(run(fn, t, replaced, args, kwargs))
+    returns: list[Value] = []
+    where: dict[int, int] = {}
+    identity = {id(stand_in): leaf for leaf, stand_in in enumerate(stand_ins) if isinstance(stand_in, TracedArray)}
+
+    def add(value: Value, own: bool) -> int:
+        if own and (value.op is None or value in returns):
+            value = t.emit("copy", value)
+        returns.append(value)
+        return len(returns) - 1
+
+    outs = []
+    for x in out_leaves:
+        if isinstance(x, TracedArray):
+            if x._trace is not t:
+                raise TraceError(
+                    "the function returns a traced array of another compiled function's trace: it was kept from there"
+                )
+            if id(x) in identity:
+                outs.append(Out("argument", identity[id(x)], scalar=_number_type(x)))
+                continue
+            if id(x) not in where:
+                value, buffer = x.value, x._buffer
+                if (
+                    buffer.leaf is None and buffer.captured is None and _in_argument(value)
+                ):  # new memory in NumPy: flatten, np.tile(x, 1)
+                    value = t.emit("copy", value)
+                where[id(x)] = add(value, True)
+            outs.append(Out("result", where[id(x)], scalar=_number_type(x), read_only=_is_read_only(x)))
+        elif isinstance(x, SymInt):
+            size = t.canonical(x.size)
+            outs.append(
+                Out("constant", value=size, scalar=int)
+                if isinstance(size, int)
+                else Out("size", value=size, scalar=int)
+            )
+        else:
+            outs.append(constant_of(t, replaced.original(x), objects))
+    graph_aliases, mutated = {}, {}
+    for leaf, array in arrays.items():
+        buffer = array._buffer
+        if buffer.version and buffer.leaf == leaf and buffer.value is not t.block.args[position[leaf]]:
+            result_position = add(buffer.value, True)
+            graph_aliases[result_position] = position[leaf]
+            mutated[leaf] = result_position
+    t.block.returns = returns
+    graph = Graph(
+        name or getattr(fn, "__name__", "f").replace("<", "").replace(">", ""),
+        t.block,
+        t.layouts,
+        t.scalars,
+        graph_aliases,
+        device,
+    )
+    _finish(t, graph)
+    captured = [Captured(array, paths) for array, _, paths in t.captured.values()]
+    return Traced(
+        graph,
+        out_tree,
+        outs,
+        t.static_leaves,
+        list(t.guards),
+        t.equalities,
+        mutated,
+        captured,
+        t.symbols,
+        arg_leaves,
+        {k: sorted(v) for k, v in t.scalar_ranges.items()},
+        t.index_ranges,
+        scope_of(t, {id(o.value.array) for o in outs if o.kind == "outside"}),
+        tuple(t.warnings),
+    )
+
+
+@dataclass
+class Arguments:
+    """What stands for a call's arguments: ``stand_ins`` for its leaves, ``leaves`` of the block's arguments, ``arrays``
+    by leaf; ``objects``: arguments whose attributes the function may read."""
+
+    stand_ins: list
+    leaves: list[int]
+    arrays: dict[int, TracedArray]
+    objects: list
+
+
+def stand_ins_for(t: Trace, fn, leaves, tree: trees.Tree, aliases: dict[int, int] | None = None) -> Arguments:
+    """Stand-ins for arguments with the specifications ``leaves``, and what the trace reads around ``fn``."""
     replaced = t.stand_ins = StandIns()
     paths = argument_names(fn, tree)
     stand_ins: list = []
@@ -95,8 +188,6 @@ def trace(
                     f"{device}. Move them to one; only "
                     "numbers and 0-d arrays may stay on the host",
                 )
-    position = {leaf: k for k, leaf in enumerate(arg_leaves)}
-    args, kwargs = tree.unflatten(stand_ins)
     statics = [spec.value for spec in leaves if isinstance(spec, Static)]
     objects = [
         value
@@ -104,81 +195,10 @@ def trace(
         if not isinstance(value, PLAIN_TYPES) or (isinstance(value, type) and namespace_of(value) is not None)
     ]
     t.roots, t.words = roots_of(fn, objects)
-    out_leaves, out_tree = trees.flatten(_run(fn, t, replaced, args, kwargs))
-    returns: list[Value] = []
-    where: dict[int, int] = {}
-    identity = {id(stand_in): leaf for leaf, stand_in in enumerate(stand_ins) if isinstance(stand_in, TracedArray)}
-
-    def add(value: Value, own: bool) -> int:
-        if own and (value.op is None or value in returns):
-            value = t.emit("copy", value)
-        returns.append(value)
-        return len(returns) - 1
-
-    outs = []
-    for x in out_leaves:
-        if isinstance(x, TracedArray):
-            if x._trace is not t:
-                raise TraceError(
-                    "the function returns a traced array of another compiled function's trace: it was kept from there"
-                )
-            if id(x) in identity:
-                outs.append(Out("argument", identity[id(x)], scalar=_number_type(x)))
-                continue
-            if id(x) not in where:
-                value, buffer = x.value, x._buffer
-                if (
-                    buffer.leaf is None and buffer.captured is None and _in_argument(value)
-                ):  # new memory in NumPy: flatten, np.tile(x, 1)
-                    value = t.emit("copy", value)
-                where[id(x)] = add(value, True)
-            outs.append(Out("result", where[id(x)], scalar=_number_type(x), read_only=_is_read_only(x)))
-        elif isinstance(x, SymInt):
-            size = t.canonical(x.size)
-            outs.append(
-                Out("constant", value=size, scalar=int)
-                if isinstance(size, int)
-                else Out("size", value=size, scalar=int)
-            )
-        else:
-            outs.append(_constant(t, replaced.original(x), objects))
-    graph_aliases, mutated = {}, {}
-    for leaf, array in arrays.items():
-        buffer = array._buffer
-        if buffer.version and buffer.leaf == leaf and buffer.value is not t.block.args[position[leaf]]:
-            result_position = add(buffer.value, True)
-            graph_aliases[result_position] = position[leaf]
-            mutated[leaf] = result_position
-    t.block.returns = returns
-    graph = Graph(
-        name or getattr(fn, "__name__", "f").replace("<", "").replace(">", ""),
-        t.block,
-        t.layouts,
-        t.scalars,
-        graph_aliases,
-        device,
-    )
-    _finish(t, graph)
-    captured = [Captured(array, paths) for array, _, paths in t.captured.values()]
-    return Traced(
-        graph,
-        out_tree,
-        outs,
-        t.static_leaves,
-        list(t.guards),
-        t.equalities,
-        mutated,
-        captured,
-        t.symbols,
-        arg_leaves,
-        {k: sorted(v) for k, v in t.scalar_ranges.items()},
-        t.index_ranges,
-        scope_of(t, {id(o.value.array) for o in outs if o.kind == "outside"}),
-        tuple(t.warnings),
-    )
+    return Arguments(stand_ins, arg_leaves, arrays, objects)
 
 
-def _run(fn, t: Trace, replaced: StandIns, args, kwargs):
+def run(fn, t: Trace, replaced: StandIns, args, kwargs):
     """What ``fn`` gives for the stand-ins. Raises :class:`SideEffect`, everything as it was before, where it does what
     has to happen at every call."""
     given, shape = trees.flatten((args, kwargs))
@@ -231,7 +251,7 @@ _CONSTANT_TYPES = (
 )
 
 
-def _constant(t: Trace, x, objects) -> Out:
+def constant_of(t: Trace, x, objects) -> Out:
     """A leaf of the result that is not traced: an object from outside is given as it is there at each call, an array
     that the function made is made anew. Raises :class:`SideEffect` for other objects that it made."""
     if isinstance(x, _CONSTANT_TYPES) or any(x is value for value in objects):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+
 import numpy as np
 
 from mlirfuse.core.errors import UnsupportedError
@@ -15,6 +17,7 @@ from mlirfuse.frontend.numpy.functions.scans import argsort, cumprod, cumsum, so
 from mlirfuse.frontend.numpy.functions.shaping import matrix_transpose, ravel, reshape, squeeze, swapaxes, transpose
 from mlirfuse.frontend.numpy.indexing import getitem, setitem
 from mlirfuse.frontend.numpy.operands import fresh
+from mlirfuse.frontend.numpy.pieces.calls import of_arrays, or_called
 from mlirfuse.frontend.numpy.promotion import dtype_of
 from mlirfuse.frontend.numpy.source import fail
 from mlirfuse.frontend.numpy.traced_array import TracedArray
@@ -153,13 +156,34 @@ def _view_method(self, dtype=None, type=None):
     )
 
 
-TracedArray.__getitem__ = getitem
+def _getitem(self, key):
+    return or_called(getitem, operator.getitem, (self, key), {})
 
 
-TracedArray.__setitem__ = setitem
+def _setitem(self, key, value):
+    or_called(setitem, operator.setitem, (self, key, value), {})
+
+
+TracedArray.__getitem__ = _getitem
+
+
+TracedArray.__setitem__ = _setitem
 
 
 TracedArray.take = take
 
 
 TracedArray.fill = lambda self, value: setitem(self, Ellipsis, value)
+
+
+def _or_called(name: str, ours):
+    def method(self, *args, **kwargs):
+        return or_called(ours, of_arrays(name), (self, *args), kwargs)
+
+    return method
+
+
+_METHODS = """sum prod max min any all mean var std argmax argmin clip round ravel squeeze swapaxes dot repeat diagonal
+trace cumsum cumprod argsort reshape transpose astype copy flatten sort view take"""
+for _name in _METHODS.split():
+    setattr(TracedArray, _name, _or_called(_name, getattr(TracedArray, _name)))

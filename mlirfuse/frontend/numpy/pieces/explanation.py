@@ -1,0 +1,84 @@
+"""What becomes of a call that runs in pieces, for people."""
+
+from __future__ import annotations
+
+import copy
+import linecache
+import os
+import time
+from dataclasses import dataclass
+
+from mlirfuse.frontend.numpy.pieces.program import Pieces
+from mlirfuse.frontend.numpy.pieces.tree import Call, Piece, Read, Return, SizeOf, Step
+from mlirfuse.inspect import listing
+
+
+@dataclass
+class StepRan:
+    """A step of one call: ``kind`` "piece", "call", "read" or "size"; ``what``: a piece's ops, a function, what was
+    read; the place in the program that ended what was before it, and its seconds."""
+
+    kind: str
+    what: str
+    where: tuple[str, int] | None
+    seconds: float
+
+
+class PiecesExplanation:
+    """One call of a function that runs in pieces (:mod:`mlirfuse.frontend.numpy.pieces`): its ``steps`` in order, and
+    ``seconds`` of the whole call."""
+
+    def __init__(self, name: str, steps: list[StepRan], seconds: float):
+        self.name, self.steps, self.seconds = name, steps, seconds
+
+    @staticmethod
+    def of(name: str, pieces: Pieces, leaves: list) -> PiecesExplanation:
+        """Of a call that runs three times on copies: to compile, to load, to measure. Raises TraceError where it does
+        not run in pieces."""
+        for _ in range(2):
+            pieces.in_pieces(copy.deepcopy(leaves))
+        state = pieces.tree.state(copy.deepcopy(leaves))
+        steps: list[StepRan] = []
+        step: Step = pieces.tree.root
+        key: object = None
+        start = time.perf_counter()
+        while True:
+            step = pieces.tree.next(step, key, state)
+            before = time.perf_counter()
+            if isinstance(step, Return):
+                step.result(state)
+                return PiecesExplanation(name, steps, before - start)
+            key = step.run(state)
+            steps.append(StepRan(*_told(step, key), step.where, time.perf_counter() - before))
+
+    def summary(self) -> str:
+        """One line: how many pieces are compiled, how many functions are called, and how long a call takes."""
+        count = {kind: sum(step.kind == kind for step in self.steps) for kind in ("piece", "call", "read", "size")}
+        called = sum(step.seconds for step in self.steps if step.kind == "call")
+        reads = count["read"] + count["size"]
+        return (
+            f"{self.name} runs in {count['piece']} compiled pieces, with {count['call']} calls of functions that have "
+            f"no kernel and {reads} values read between them. This call took {self.seconds * 1e3:.3g} ms, "
+            f"{called * 1e3:.3g} ms of it in the functions"
+        )
+
+    def __str__(self) -> str:
+        rows = []
+        for step in self.steps:
+            place, source = "", ""
+            if step.where is not None:
+                place = f"{os.path.basename(step.where[0])}:{step.where[1]}"
+                source = linecache.getline(*step.where).strip()
+            rows.append((step.kind, step.what, f"{step.seconds * 1e3:.3g} ms", place, source))
+        return self.summary() + "\n\n" + listing.table(rows, "  ", ("step", "what", "took", "ended at", "source"))
+
+
+def _told(step: Step, key: object) -> tuple[str, str]:
+    if isinstance(step, Piece):
+        return "piece", ", ".join(dict.fromkeys(op.name for op in step.whole.ops if not op.row.literal)) or "copy"
+    if isinstance(step, Call):
+        return "call", getattr(step.function, "__name__", type(step.function).__name__)
+    if isinstance(step, SizeOf):
+        return "size", "another one compiles nothing" if key is None else f"is {key}"
+    assert isinstance(step, Read)
+    return "read", getattr(step.how, "__name__", "a value")

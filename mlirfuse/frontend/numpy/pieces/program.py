@@ -1,0 +1,124 @@
+"""Calls of a function that runs in pieces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from mlirfuse import _native
+from mlirfuse.core import deadline
+from mlirfuse.frontend import tree as trees
+from mlirfuse.frontend.numpy import tracing
+from mlirfuse.frontend.numpy.effects import SideEffect
+from mlirfuse.frontend.numpy.pieces.session import NotInPieces, Session
+from mlirfuse.frontend.numpy.pieces.tree import State, Tree, Unknown
+from mlirfuse.frontend.numpy.scope import scope_of
+from mlirfuse.frontend.numpy.trace_state import TooLong, Trace
+from mlirfuse.ir.graph import Block, Graph
+from mlirfuse.runtime import arrays
+from mlirfuse.runtime.form import place_of
+from mlirfuse.runtime.kinds import Call, Kind
+from mlirfuse.schedule import targets
+
+_MOST_OPS = 2000
+SMALL = 2048  # elements of all arguments: what NumPy does with fewer costs less than the steps between pieces
+
+
+class Pieces:
+    """A function for one kind of arguments, whose structure is ``structure``. ``plainly``: runs a call as it is, told
+    why; ``watch``: hears what the function reads from around it."""
+
+    def __init__(self, fn: Callable, structure: trees.Tree, plainly: Callable[[list, Any], Any],
+                 watch: Callable[[list, set[int]], None]):  # fmt: skip
+        self.fn, self.structure, self.plainly, self.watch = fn, structure, plainly, watch
+        self.tree = Tree()
+        self.refused: Any = None  # why it is not run in pieces any more
+
+    def run(self, leaves: list) -> Any:
+        """The result of a call."""
+        if self.refused is not None or self._is_small(leaves):
+            return self.plainly(leaves, None)
+        return self.in_pieces(leaves)
+
+    def in_pieces(self, leaves: list) -> Any:
+        """The result of a call, however small it is."""
+        state = self.tree.state(leaves)
+        try:
+            return self.tree.run(state)
+        except Unknown:
+            return self._trace(state)
+        except Exception:
+            if state.final:
+                raise
+            state.restore()
+            return self.plainly(leaves, None)  # which raises it at the user's line
+
+    @staticmethod
+    def _is_small(leaves: list) -> bool:
+        return sum([x.size for x in leaves if isinstance(x, np.ndarray)]) < SMALL
+
+    def _trace(self, state: State) -> Any:
+        """Goes on with a call that has come to what is not known yet."""
+        leaves = state.slots[: state.arguments]
+        try:
+            with deadline.compiling(True):
+                return self._session(state, leaves)
+        except (NotInPieces, TooLong, SideEffect) as error:
+            problem: Any = error
+        except Exception as error:
+            problem = error
+        state.restore()
+        if not isinstance(problem, Exception) or isinstance(problem, SideEffect):
+            self.refused = problem
+        return self.plainly(leaves, problem)
+
+    def _session(self, state: State, leaves: list) -> Any:
+        t = Trace(_MOST_OPS)
+        specs = [arrays.describe(leaf) for leaf in leaves]
+        name = getattr(self.fn, "__name__", "f").replace("<", "").replace(">", "")
+        session = t.session = Session(t, self.tree, state, name)
+        given = tracing.stand_ins_for(t, self.fn, specs, self.structure)
+        session.begin(given.leaves, given.arrays)
+        session.original = t.stand_ins.original
+        args, kwargs = self.structure.unflatten(given.stand_ins)
+        returned = tracing.run(self.fn, t, t.stand_ins, args, kwargs)
+        result = session.end(returned, lambda x: tracing.constant_of(t, x, given.objects))
+        self.watch(scope_of(t, set()), {id(c.array) for c in self.tree.captured})
+        return result
+
+
+@dataclass(eq=False)
+class PiecesKind(Kind):
+    """Calls that run in pieces, each of which is compiled as it is met."""
+
+    pieces: Pieces = field(kw_only=True)
+    recallable = False
+
+    def build(self, target: Any, env: dict[str, int], failed: Any = None) -> Any:
+        return _Runs()
+
+    def answer(self, leaves: Sequence, env: dict[str, int]) -> Any:
+        device, proto = place_of(leaves, None)
+        outputs = [("arg", k) for k in range(len(leaves))]
+        return _native.Record(0, [], [], [], outputs, 0, device, self.pieces.run, self.pieces, proto)
+
+
+class _Runs:
+    """Stands for an executor: pieces have one each."""
+
+    fuses, graph = True, Graph("pieces", Block())
+
+    def __init__(self) -> None:
+        self.target = targets.of("cpu")
+
+    def check(self, env: dict[str, int]) -> None:
+        """Nothing is known of the sizes that pieces have."""
+
+
+def kind_of(call: Call, name: str, pieces: Pieces) -> PiecesKind:
+    """The kind of ``call`` and those like it."""
+    where = [k for k, leaf in enumerate(call.leaves) if arrays.framework(leaf)]
+    return PiecesKind(Graph(name, Block()), where, mutated=frozenset(where), pieces=pieces)
