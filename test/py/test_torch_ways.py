@@ -489,3 +489,44 @@ def test_results_of_recorded_graphs_are_in_storages_of_torch(monkeypatch):
         assert result.stride() == wanted.stride()
     run(x)
     assert len(made) == len(found)  # only what is recorded
+
+
+@pytest.mark.parametrize(
+    ("mode", "option", "recorded"),
+    [
+        (None, None, []),
+        (None, True, ["still"]),
+        (None, False, []),
+        ("reduce-overhead", None, ["still", "changes"]),
+        ("reduce-overhead", False, []),
+    ],
+)
+def test_which_graphs_are_recorded(mode, option, recorded, monkeypatch):
+    """Of two graphs, one with a size that changes; without a GPU, so that nothing is run."""
+    from torch._inductor import cudagraph_trees
+
+    from mlirfuse.frontend.torch import backend, cuda_graphs
+    from mlirfuse.frontend.torch.options import Options
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    recorder = backend._recorder(mode, Options.of({"cuda_graphs": option}), 1)
+    assert (recorder is None) == (not recorded)
+    if recorder is None:
+        return
+    monkeypatch.setattr(cuda_graphs.cudagraphs, "check_for_skip", lambda module, fixed: None)
+    monkeypatch.setattr(cuda_graphs.cudagraphs, "get_device_index", lambda module: 0)
+    heard = []
+    replay = lambda args: args  # noqa: E731
+    monkeypatch.setattr(
+        cudagraph_trees, "cudagraphify_impl", lambda run, inputs, *_, **more: heard.append((inputs, more)) or replay
+    )
+    shape_env = torch.fx.experimental.symbolic_shapes.ShapeEnv()
+    size = shape_env.create_unbacked_symint()
+    module = torch.fx.symbolic_trace(lambda x: x * 2)
+    runs = {}
+    for name, given in (("still", [torch.ones(3)]), ("changes", [size])):
+        recorder.on = True
+        plain = lambda args: args  # noqa: E731
+        runs[name] = recorder.recorded(plain, module, given, "inference", {0}) is not plain
+    assert [name for name, on in runs.items() if on] == recorded
+    assert len(heard) == len(recorded) and all(more["mutated_input_idxs"] == {0} for _, more in heard)

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.backends.cudagraphs import find_input_mutations
 from torch._functorch.aot_autograd import aot_function, aot_module
 from torch._guards import TracingContext
 from torch.fx import GraphModule
@@ -25,6 +26,7 @@ from mlirfuse.frontend.torch import (
     reports,
     traces,
     warm,
+    write_back,
 )
 from mlirfuse.frontend.torch.cuda_graphs import Recorder
 from mlirfuse.frontend.torch.execute import Boxed, boxed, target_of
@@ -48,14 +50,21 @@ def mlirfuse(module: GraphModule, inputs: Sequence[Any], *, mode: str | None = N
     progress.follow()
     recompiles.watch()
     given = Options.of(options)
-    records = mode in ("reduce-overhead", "max-autotune") and torch.cuda.is_available()
-    recorder = Recorder(len(inputs)) if records else None
+    recorder = _recorder(mode, given, len(inputs))
     attention.prepare(module)
     with attention.eagers_kernels(), _warm(given, recorder) as keep:
         return aot_autograd(**compilers(given, recorder, keep))(module, inputs)
 
 
 mlirfuse.reset = recompiles.forget  # type: ignore[attr-defined]  # called by torch._dynamo.reset
+
+
+def _recorder(mode: str | None, options: Options, count: int) -> Recorder | None:
+    """What records the graphs of one of Dynamo's with ``count`` inputs, where a mode or the options ask for it."""
+    by_mode = mode in ("reduce-overhead", "max-autotune")
+    if not torch.cuda.is_available() or not (by_mode if options.cuda_graphs is None else options.cuda_graphs):
+        return None
+    return Recorder(count, every_size=by_mode)
 
 
 def _warm(options: Options, recorder: Recorder | None) -> contextlib.AbstractContextManager[bool]:
@@ -93,11 +102,12 @@ def memory_efficient_fusion(fn: Any, **options: Any) -> Any:
 def compile_graph(module: GraphModule, inputs: Sequence[Any], *, options: Options, which: str,
                   recorder: Recorder | None = None) -> Boxed:  # fmt: skip
     """One of AOTAutograd's graphs as a function of its boxed convention."""
+    mutated = set() if recorder is None else find_input_mutations(module.graph)
     compiled = _compiled(module, inputs, options, which)
     assert compiled.run is not None
     if recorder is None or compiled.lowered is None or compiled.lowered.device.type != "cuda":
         return compiled.run
-    return recorder.recorded(compiled.run, module, inputs, which)
+    return recorder.recorded(compiled.run, module, inputs, which, mutated)
 
 
 def _compiled(module: GraphModule, inputs: Sequence[Any], options: Options, which: str) -> warm.Compiled:
@@ -133,6 +143,7 @@ def lower_to_host(module: GraphModule, which: str, failed: Failed | None = None,
     if which == "inference":
         random.share_seeds(module.graph)
     products.pad(module)
+    write_back.gather(module)
     lowered = lower(module, which, _visible(which), rounds)
     target = target_of(lowered.device)
     traces.graph(which, "fusion", lowered.graph)

@@ -1,4 +1,5 @@
-"""``mode="reduce-overhead"``: each graph on a GPU recorded as a CUDA graph by torch's own ``cudagraph_trees``."""
+"""Graphs on a GPU recorded as CUDA graphs by torch's own ``cudagraph_trees``: ``mode="reduce-overhead"``,
+``options={"cuda_graphs": True}``."""
 
 from __future__ import annotations
 
@@ -57,20 +58,23 @@ def in_own_storages(run: Boxed) -> Boxed:
 
 
 class Recorder:
-    """For the graphs of one of Dynamo's: what the forward does the backward follows. ``count``: of Dynamo's inputs."""
+    """For the graphs of one of Dynamo's: what the forward does the backward follows. ``count``: of Dynamo's inputs.
+    ``every_size``: a graph whose sizes change is recorded for each of them, else it runs as it is."""
 
-    def __init__(self, count: int):
-        self.count = count
+    def __init__(self, count: int, every_size: bool = True):
+        self.count, self.every_size = count, every_size
         self.on = True
 
-    def recorded(self, run: Boxed, module: GraphModule, inputs: Sequence[Any], which: str) -> Boxed:
+    def recorded(self, run: Boxed, module: GraphModule, inputs: Sequence[Any], which: str, mutated: set[int]) -> Boxed:
         """``run`` as a function that records and replays; itself, with a line in the log, for a graph that touches the
-        CPU or has an op that no CUDA graph holds."""
+        CPU or has an op that no CUDA graph holds. ``mutated``: the places of inputs that the graph writes."""
         from torch._inductor.cudagraph_trees import cudagraphify_impl  # only with a GPU
 
         backward = which == "backward"
         fixed = count_tangents(module) if backward else num_fw_fixed_arguments(self.count, len(inputs))
         skip = cudagraphs.check_for_skip(module, fixed)
+        if not self.every_size and any(isinstance(value, torch.SymInt) for value in inputs):
+            skip = "its sizes change"
         if skip or not self.on:
             if skip:
                 log.warning("the %s graph is not recorded: %s", which, skip)
@@ -86,7 +90,7 @@ class Recorder:
             is_inference=which == "inference",
             stack_traces=cudagraphs.get_stack_traces(module),
             placeholders=get_placeholder_info(module.graph),
-            mutated_input_idxs=cudagraphs.find_input_mutations(module.graph),
+            mutated_input_idxs=mutated,
         )
         found._boxed_call = True
         return found

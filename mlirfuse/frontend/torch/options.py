@@ -23,6 +23,7 @@ class Options:
     eager_rounding: bool = False
     repro: str | None = None
     channels_last: bool | None = None
+    cuda_graphs: bool | None = None
 
     @staticmethod
     def of(given: dict[str, Any] | None) -> Options:
