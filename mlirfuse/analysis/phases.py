@@ -165,6 +165,18 @@ def is_scan(op: Op) -> bool:
     return op.row.kind == "scan"
 
 
+def apart(analysis: Analysis) -> bool:
+    """Whether no scan of a segment follows from another: the state of a part of a row is then known without those
+    before it."""
+    scanned = {op.result for op in analysis.scans}
+    for op in analysis.ops:
+        if any(v in scanned for v in op.operands):
+            if op in analysis.scans:
+                return False
+            scanned.update(op.results)
+    return True
+
+
 def is_accumulation(op: Op) -> bool:
     return op.row.kind == "accumulate"
 

@@ -256,6 +256,34 @@ def test_gpu_recurrence(axis, reverse):
         check_on_gpu(recurring(axis, reverse), np.sin(normal(*shape)), normal(*shape), candidates=4)
 
 
+@pytest.mark.parametrize("name", ["sum", "from the end", "recurrence"])
+def test_gpu_parts(name):
+    """Long rows and columns in parts, each from the states of those before its own; some parts are empty."""
+    for shape in ((1, 5000), (3, 1201)):
+        check_on_gpu(
+            FUNCTIONS[name](1),
+            normal(*shape),
+            candidates=2,
+            only=lambda p: p.tx > 32,
+            changed=lambda p: p._replace(split=4, looped=True),
+        )
+    for shape in ((300, 40), (70, 130)):
+        check_on_gpu(FUNCTIONS[name](0), normal(*shape), candidates=2, changed=lambda p: p._replace(split=4))
+
+
+def test_gpu_parts_with_outputs_of_a_row():
+    fn = lambda x, w: (np.cumsum(x * w, 1), np.exp(w))  # noqa: E731
+    check_on_gpu(fn, normal(2, 40_000), normal(2, 1), candidates=1, only=lambda p: p.split > 1)
+    check_on_gpu(lambda x: np.maximum.accumulate(x > 1, 1), normal(1, 40_000), candidates=1, only=lambda p: p.split > 1)
+
+
+def test_gpu_long_rows_are_split():
+    """A row of 16 million elements is not one block's; chains of scans are."""
+    for fn, several in ((lambda x: np.cumsum(x), True), (lambda x: np.cumsum(np.cumsum(x)), False)):
+        text = mlirfuse.jit(fn, target="cuda:sm_90").lower(np.empty(1 << 24, f32)).as_text("tiled")
+        assert (text.count("gpu.func") == 2) == several
+
+
 def test_gpu_layouts():
     """Scans over several axes of memory, strided ones, and outputs that are not along the rows."""
     check_on_gpu(lambda x: np.cumsum(x), normal(7, 9, 5), candidates=3)

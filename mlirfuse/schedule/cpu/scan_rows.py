@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from mlirfuse.analysis.phases import Analysis, is_outer, late_outputs, size_of
+from mlirfuse.analysis.phases import Analysis, apart, is_outer, late_outputs, size_of
 from mlirfuse.core.machine import Host
 from mlirfuse.ir import sizes as sz
 from mlirfuse.lowering import scans as sc
@@ -67,14 +67,8 @@ class ScanRows(Scheduler[Params, Host]):
 
 
 def can_split(analysis: Analysis) -> bool:
-    """Whether the state of a part of a row is known without those before it."""
-    scanned = {op.result for op in analysis.scans}
-    for op in analysis.ops:
-        if any(v in scanned for v in op.operands):
-            if op in analysis.scans:
-                return False
-            scanned.update(op.results)
-    return len(analysis.loops(analysis.reduced)) == 1
+    """Whether parts of a row are runs of its one loop, and their states known without those before them."""
+    return apart(analysis) and len(analysis.loops(analysis.reduced)) == 1
 
 
 def _kernels(name: str, analysis: Analysis, slots: Slots, params: Params, host: Host) -> list[CpuKernel]:

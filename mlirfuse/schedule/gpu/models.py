@@ -331,6 +331,8 @@ class ScanModel:
     alone: int = 512  # threads of a row where there are fewer than multiprocessors: more have few registers each
     short_block: int = 128  # threads of a block of several rows
     down: int = 8  # rows of threads of a block that scans columns
+    blocks: int = 2  # a multiprocessor, of long rows or columns that are split where they are few
+    turns: int = 8  # of what is split, at least: a second kernel and reading twice take as long as some turns
     rows: int = 8  # elements of a thread's turn down columns of one lane, fewer of wider vectors
 
 

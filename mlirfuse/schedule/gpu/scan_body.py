@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from mlirfuse.analysis.phases import Analysis
+from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.lowering import scans as sc
 from mlirfuse.lowering.emitter import Val
-from mlirfuse.lowering.kernel import Env, Index
+from mlirfuse.lowering.kernel import Env, Index, Memory
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu.access import Access
 from mlirfuse.schedule.gpu.kernel import GpuBody
+from mlirfuse.schedule.gpu.partial import load_partial, store_partial
 from mlirfuse.schedule.gpu.row_body import at_own_index
 
 
@@ -47,6 +49,37 @@ class ScanBody(GpuBody):
         self.unlinear(here, loops, Index(place, 1, lanes) if lanes > 1 else Index(place))
         return here, inside
 
+    def part(self, part: Val, split: int, turn: int) -> tuple[Val, Val]:
+        """The first position of one of ``split`` parts, and the first behind it: parts are whole turns."""
+        e, end = self.e, self.size(self.length)
+        if split == 1:
+            return e.const(0, self.index), end
+        length = self.size(sz.mul(sz.ceildiv(self.length, split * turn), turn))
+        low = e.min(e.mul(part, length), end)
+        return low, e.add(low, e.min(length, e.sub(end, low)))  # no sum past the largest index
+
+    def buffers(self, count: sz.Size) -> list[list[Memory]]:
+        """For each scan the buffers of so many states, in the workspace."""
+        out = []
+        for op in self.scans:
+            stored = [dt.u8 if d is dt.bool_ else d for d in sc.state_types(op)]
+            places = [self.args.temporary((op, k), sz.mul(count, d.bytes)) for k, d in enumerate(stored)]
+            out.append([Memory(place, (), d, d.bytes) for place, d in zip(places, stored)])
+        return out
+
+    def save(self, memories: list[list[Memory]], offset: Val, states: list[sc.State]) -> None:
+        """Puts the state of each scan in its buffers."""
+        for buffers, state in zip(memories, states):
+            for memory, val in zip(buffers, state):
+                store_partial(self, memory, offset, val)
+
+    def saved(self, memories: list[list[Memory]], offset: Val, lanes: int = 1) -> list[sc.State]:
+        """The state of each scan from its buffers."""
+        return [
+            tuple(load_partial(self, m, offset, d, lanes) for m, d in zip(buffers, sc.state_types(op)))
+            for op, buffers in zip(self.scans, memories)
+        ]
+
     def put(self, offsets: list[int], index: Val, state: sc.State) -> None:
         """Writes a state to shared memory, as its ``index``-th there."""
         for offset, v in zip(offsets, state):
@@ -69,3 +102,8 @@ def numbers(analysis: Analysis) -> int:
 def power_from(n: int) -> int:
     """The smallest power of two that is not below ``n``."""
     return 1 << max(0, n - 1).bit_length()
+
+
+def parts_of(rows: int, turns: int, wanted: int) -> int:
+    """Parts of each of so many rows, a power of two, that make the ``wanted`` blocks and have a turn at least."""
+    return max(1, min(power_from(-(-wanted // rows)), 1 << max(1, turns).bit_length() - 1))

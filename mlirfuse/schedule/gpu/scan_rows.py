@@ -4,6 +4,9 @@ In a turn each thread has some vectors of the row, a warp's one behind the other
 the lanes of the warp their totals, by shuffles, and the warps theirs, through shared memory; each element then follows
 from the state before the turn, which is carried, that before its warp, before its vector and before its thread. A row
 that is longer than a turn takes several, in a loop: one pass over memory, however many scans follow from each other.
+
+Long rows of which there are few are *split*: one kernel leaves the state of each part in the workspace, and another
+scans the parts, each from the states of those before it. That reads memory twice.
 """
 
 from __future__ import annotations
@@ -12,20 +15,20 @@ import functools
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from mlirfuse.analysis.phases import Analysis, is_outer
+from mlirfuse.analysis.phases import Analysis, apart, is_outer
 from mlirfuse.core.machine import Machine
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op
 from mlirfuse.lowering import scans as sc
 from mlirfuse.lowering.emitter import Val
-from mlirfuse.lowering.kernel import Env, Index
+from mlirfuse.lowering.kernel import Env, Index, Memory
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu.access import Access, access_of, hint_of
 from mlirfuse.schedule.gpu.models import model_of
 from mlirfuse.schedule.gpu.row_choice import extents
-from mlirfuse.schedule.gpu.scan_body import ScanBody, numbers, power_from
+from mlirfuse.schedule.gpu.scan_body import ScanBody, numbers, parts_of, power_from
 from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_threads
 from mlirfuse.schedule.scheduler import Alignments, Sizes, power_of_two, require
 
@@ -35,13 +38,14 @@ MOST_HELD = 64  # elements of a turn of a thread: their states are in registers 
 
 class Params(NamedTuple):
     """``tx`` threads of a row, ``ty`` rows of a block, ``vectors`` of a thread in a turn; ``looped``: a row may take
-    more than one turn."""
+    more than one turn; ``split``: parts of a row, each of which a block has."""
 
     access: Access
     tx: int
     ty: int
     vectors: int
     looped: bool
+    split: int = 1
 
 
 class ScanRows(GpuScheduler[Params]):
@@ -71,11 +75,19 @@ class ScanRows(GpuScheduler[Params]):
 
         usual = max(1, model.elements // (access.lanes * analysis.once(numbers)))
         first = params(model.alone if kept < machine.sm_count else model.block, usual)
+        split = params(model.block, usual)
+        turns = length // (split.tx * split.vectors * access.lanes)
+        few = kept <= machine.sm_count // 2 and turns >= model.turns and split.tx >= WARP
+        if few and analysis.once(apart):
+            parts = parts_of(kept, turns, model.blocks * machine.sm_count)
+            yield split._replace(split=parts, looped=True)
         others = [params(threads, n) for threads in (model.block, WARP, model.alone) for n in (usual, 1, usual // 2)]
         yield from dict.fromkeys(p for p in [first, *others] if p.vectors)
 
     def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
-        return [_emit(name, analysis, slots, p)]
+        if p.split == 1:
+            return [_emit(name, analysis, slots, p)]
+        return [_emit(f"{name}_states", analysis, slots, p, states=True), _emit(name, analysis, slots, p)]
 
     def check(self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, machine: Machine) -> None:
         _, length = analysis.values(extents, env)
@@ -84,10 +96,16 @@ class ScanRows(GpuScheduler[Params]):
         require(p.ty == 1 or p.tx <= WARP, f"ty = {p.ty}: rows of more than a warp are alone in a block")
         held, turn = p.vectors * p.access.lanes, p.tx * p.vectors * p.access.lanes
         require(power_of_two(p.vectors) and held <= MOST_HELD, f"vectors = {p.vectors}: {held} elements of a thread")
+        require(p.split >= 1 and power_of_two(p.split), f"split = {p.split}: a power of two")
+        alone = p.ty == 1 and p.tx >= WARP and p.looped and analysis.once(apart)
+        require(
+            p.split == 1 or alone, "split: rows of a warp at least, looped, whose scans do not follow from each other"
+        )
         require(p.looped or length <= turn, f"looped = false: {turn} elements a turn, a row has {length}")
 
 
-def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> GpuKernel:
+def _emit(name: str, analysis: Analysis, slots: Slots, p: Params, states: bool = False) -> GpuKernel:
+    """The kernel that writes the outputs, or that which leaves the ``states`` of parts."""
     body = ScanBody(name, analysis, slots, p.access, p.tx * p.ty)
     e, k, lanes = body.e, body.k, p.access.lanes
     kept = sz.product(a.size for a in analysis.kept)
@@ -95,7 +113,9 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> GpuKernel:
     warps = p.tx // width
     x = e.and_(body.thread, p.tx - 1) if p.ty > 1 else body.thread
     lane, warp = e.and_(x, width - 1), body.quotient(x, width)
-    row, row_inside = body.wide(body.block), None
+    row, row_inside, part = body.wide(body.block), None, body.wide(body.block)
+    if p.split > 1:
+        row, part = (k.scalar(i.base) for i in k.divmod(Index(row), p.split))
     if p.ty > 1:
         row = e.add(e.mul(row, p.ty), body.wide(body.quotient(body.thread, p.tx)))
         row_inside = e.cmp("lt", row, body.size(kept))
@@ -104,6 +124,7 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> GpuKernel:
     body.unlinear(env, analysis.loops(analysis.kept), Index(row))
     first = body.wide(e.mul(e.add(e.mul(warp, width * p.vectors), lane), lanes))
     exchange = _Exchange(body, lane, width, warp, warps)
+    memories = body.buffers(sz.mul(kept, p.split)) if p.split > 1 else []
 
     def one(start: Val, carried: list[Val]) -> list[Val]:
         places = []
@@ -118,25 +139,27 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> GpuKernel:
         for at, (op, state) in enumerate(zip(body.scans, body.grouped(carried))):
             runs = [_runs(body, op, here, inside, lanes) for here, inside in places]
             before, after = exchange.starts(at, op, state, [run[-1] for run in runs], parity)
-            for (here, _), run, begun in zip(places, runs, before):
+            for (here, _), run, begun in zip(places, runs, before) if not states else ():
                 vals = [sc.result(e, op, sc.combine(e, op, begun, s)) for s in run]
                 k.bind(op.result, here, e.from_lanes(vals[::-1] if body.reverse else vals))
             following += after
-        for here, inside in places:
+        for here, inside in places if not states else ():
             valid = inside if row_inside is None else e.and_(row_inside, inside)
             body.store_at(body.full, here, analysis.domain, valid)
         return following
 
-    zero = e.const(0, body.index)
-    if p.looped:
-        body.loop(zero, body.size(body.length), turn, body.nothing(1), one)
-    else:
-        one(zero, body.nothing(1))
-    if body.small:
+    low, high = body.part(part, p.split, turn)
+    begin = exchange.behind(memories, part, row, kept) if memories and not states else body.nothing(1)
+    done = body.loop(low, high, turn, begin, one) if p.looped else one(low, begin)
+    if states:
+        with body.leader(e.cmp("eq", x, 0)):
+            body.save(memories, e.add(e.mul(part, body.size(kept)), row), body.grouped(done))
+    elif body.small:
         valid = e.cmp("eq", x, 0)
+        valid = valid if p.split == 1 else e.and_(valid, e.cmp("eq", part, 0))
         valid = valid if row_inside is None else e.and_(valid, row_inside)
         body.store_at(body.small, env, analysis.kept, valid)
-    return body.finish(sz.ceildiv(kept, p.ty))
+    return body.finish(sz.mul(sz.ceildiv(kept, p.ty), p.split))
 
 
 def _runs(body: ScanBody, op: Op, here: Env, inside: Val, lanes: int) -> list[sc.State]:
@@ -189,6 +212,23 @@ class _Exchange:
             out.append(combine(begin, self.before_lane(op, state)))
             begin = combine(begin, end)
         return out, after
+
+    def behind(self, memories: list[list[Memory]], part: Val, row: Val, kept: sz.Size) -> list[Val]:
+        """The states behind all parts of a row before ``part``, which the lanes of a warp combine."""
+        body, e = self.body, self.e
+
+        def some(first: Val, carried: list[Val]) -> list[Val]:
+            at = e.add(first, body.wide(self.lane))
+            held = e.min(at, e.sub(part, 1))
+            found = body.saved(memories, e.add(e.mul(held, body.size(kept)), row))
+            out: list[Val] = []
+            for op, before, state in zip(body.scans, body.grouped(carried), found):
+                state = sc.select(e, e.cmp("lt", at, part), state, sc.identity(e, op, 1))
+                together = self.of_last(self.along_lanes(op, state, WARP), WARP)
+                out += sc.combine(e, op, before, together)
+            return out
+
+        return body.loop(e.const(0, body.index), part, WARP, body.nothing(1), some)
 
     def along_lanes(self, op: Op, state: sc.State, width: int) -> sc.State:
         """Each lane's state combined with those of all lanes before it."""
