@@ -49,6 +49,35 @@ PyObject* set_num_threads_py(PyObject*, PyObject* args) {
   Py_END_ALLOW_THREADS Py_RETURN_NONE;
 }
 
+PyObject* place_of(PyObject*, PyObject* object) {
+  if (!PyArray_Check(object)) {
+    PyErr_SetString(PyExc_TypeError, "place_of takes a NumPy array");
+    return nullptr;
+  }
+  const auto array = reinterpret_cast<PyArrayObject*>(object);
+  const int rank = PyArray_NDIM(array);
+  const npy_intp size = PyArray_ITEMSIZE(array);
+  const auto address = reinterpret_cast<intptr_t>(PyArray_DATA(array));
+  Ref words(PyTuple_New(1 + 2 * rank));
+  if (!words) return nullptr;
+  const auto set = [&words](int at, int64_t value) {
+    PyObject* made = PyLong_FromLongLong(value);
+    if (made) PyTuple_SET_ITEM(words.get(), at, made);
+    return made != nullptr;
+  };
+  if (!set(0, address)) return nullptr;
+  intptr_t low = address, high = address + size;
+  for (int d = 0; d < rank; ++d) {
+    const npy_intp extent = PyArray_DIM(array, d), stride = PyArray_STRIDE(array, d);
+    if (!set(1 + d, extent) || !set(1 + rank + d, stride)) return nullptr;
+    (stride < 0 ? low : high) += (extent - 1) * stride;
+  }
+  if (PyArray_SIZE(array) == 0) low = high = address;
+  const int dense = rank > 0 && PyArray_STRIDE(array, rank - 1) == size;
+  const int flags = dense + 2 * (PyArray_ISWRITEABLE(array) != 0) + 4 * (PyArray_ISALIGNED(array) != 0);
+  return Py_BuildValue("(OLLi)", words.get(), static_cast<long long>(low), static_cast<long long>(high), flags);
+}
+
 PyObject* empty(PyObject*, PyObject* args, PyObject* kwargs) {
   static const char* names[] = {"shape", "dtype", "strides", nullptr};
   PyObject *shape = nullptr, *dtype = nullptr, *strides = Py_None;
@@ -81,6 +110,10 @@ PyMethodDef methods[] = {
     {"pool_stats", pool_stats_dict, METH_NOARGS, "pool_stats()\n--\n\nWhat the pool of CPU buffers holds, as a dict."},
     {"num_threads", num_threads_py, METH_NOARGS, "num_threads()\n--\n\nThe CPU threads that a parallel loop may use."},
     {"set_num_threads", set_num_threads_py, METH_VARARGS, "set_num_threads(count)\n--\n\n"},
+    {"place_of", place_of, METH_O,
+     "place_of(array)\n--\n\nWhere a NumPy array lies: a tuple of its address, extents and strides, the addresses "
+     "where "
+     "its elements begin and end, and 1 for a dense last dimension, 2 for writeable, 4 for aligned, added up."},
     {"empty", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(empty)), METH_VARARGS | METH_KEYWORDS,
      "empty(shape, dtype, strides=None)\n--\n\nAn uninitialized array over the pool; strides are in bytes."},
     {"make_results_by", make_results_by, METH_O,

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from mlirfuse import _native
 from mlirfuse.core import events, threads
 from mlirfuse.core.errors import CompileError
 from mlirfuse.frontend.numpy.loops.statements import Statements
@@ -50,6 +51,7 @@ def _allocate(site: int, size: int) -> int:
 
 
 _ALLOCATOR = ctypes.cast(_allocate, ctypes.c_void_p).value
+_ALIGNED = 4  # of what an array's place says
 _MOST_TYPES = 16  # for which one loop is compiled
 
 
@@ -96,36 +98,38 @@ class Loop:
 
     def _answer(self, variables: dict[str, Any]) -> tuple | None:
         values = {}
+        places: dict[str, tuple] = {}
         key: list = []
         for name in self.names:
-            if name in variables:
-                value = variables[name]
-            else:
+            value = variables.get(name, Unset)
+            if value is Unset:
                 try:
                     value = self.scope(name)
                 except LookupError:
                     continue
             kind = type(value)
             if kind is np.ndarray:
-                flags = value.flags
-                key.append((name, value.dtype, value.ndim, value.strides[-1:] == (value.itemsize,), flags.writeable))
-                if not flags.aligned:
+                place = places[name] = _native.place_of(value)
+                if place[3] < _ALIGNED:
                     return None
+                key += (name, value.dtype, len(place[0]), place[3])
             elif kind is int:
                 if not -_LARGE < value < _LARGE:
                     return None
-                key.append((name, -_SMALL < value < _SMALL))
-            elif kind in (float, bool) or isinstance(value, np.generic):
-                key.append((name, kind))
+                key += (name, kind, -_SMALL < value < _SMALL)
+            elif kind is float or kind is bool or isinstance(value, np.generic):
+                key += (name, kind)
             elif kind is tuple:
-                key.append((name, tuple(map(type, value))))
+                key += (name, *map(type, value))
             else:
-                key.append((name, id(value)))
+                key += (name, id(value))
             values[name] = value
-        shared = _shared(values)
-        found = (tuple(key), shared)
-        compiled = self._by_types[found] if found in self._by_types else self._compile(found, values, shared)
-        return None if compiled is None else self._run(compiled, values)
+        shared = _shared(places) if len(places) > 1 else ()
+        found = (*key, shared)
+        compiled: Any = self._by_types.get(found, Unset)
+        if compiled is Unset:
+            compiled = self._compile(found, values, shared)
+        return None if compiled is None else self._run(compiled, values, places)
 
     # ---- compiling
 
@@ -178,10 +182,13 @@ class Loop:
 
     # ---- calling
 
-    def _run(self, compiled: Compiled, values: dict[str, Any]) -> tuple:
+    def _run(self, compiled: Compiled, values: dict[str, Any], places: dict[str, tuple]) -> tuple:
         words: list[int] = [0, 0, _ALLOCATOR or 0]
         for name, kind in compiled.inputs:
-            _pack(words, values[name], kind)
+            if name in places:
+                words += places[name][0]
+            else:
+                _pack(words, values[name], kind)
         words += compiled.room
         memory = compiled.memory(*words)
         buffers = _buffers.made = {}
@@ -190,7 +197,7 @@ class Loop:
             raise compiled.errors[status - 1](memory[0], memory[1]) from None
         self.ran = True
         words = memory[:]
-        arrays = [v for v in values.values() if type(v) is np.ndarray]
+        arrays = {places[name][0]: values[name] for name in reversed(places)}
         out = []
         for name, kind, at, other in compiled.outputs:
             if kind is None or not words[at]:
@@ -290,9 +297,7 @@ def _outgoing(writer: Statements, variable: Slots, at: int, flagged: bool = Fals
 
 def _pack(words: list[int], value: Any, kind: Any) -> None:
     if isinstance(kind, ArrayType):
-        words.append(value.__array_interface__["data"][0])
-        words += value.shape
-        words += value.strides
+        words += _native.place_of(value)[0]
     elif isinstance(kind, TupleType):
         for item, inner in zip(value, kind.items):
             _pack(words, item, inner)
@@ -305,7 +310,7 @@ def _pack(words: list[int], value: Any, kind: Any) -> None:
         words.append(number - 2**64 if number >= 2**63 else number)
 
 
-def _unpack(memory: list[int], at: int, kind: Any, buffers: dict, arrays: list) -> tuple[Any, int]:
+def _unpack(memory: list[int], at: int, kind: Any, buffers: dict, arrays: dict) -> tuple[Any, int]:
     if isinstance(kind, TupleType):
         items = []
         for item in kind.items:
@@ -327,20 +332,17 @@ def _as_type(value: Any, kind: NumberType) -> Any:
     return float(value) if kind.dtype.is_float else bool(value) if kind.dtype is dt.bool_ else int(value)
 
 
-def _array_at(address: int, shape: tuple, strides: tuple, kind: ArrayType, buffers: dict, arrays: list) -> np.ndarray:
+def _array_at(address: int, shape: tuple, strides: tuple, kind: ArrayType, buffers: dict, arrays: dict) -> np.ndarray:
     dtype = kind.dtype.numpy
-    for array in arrays:
-        if array.__array_interface__["data"][0] == address and array.shape == shape and array.dtype == dtype:
-            if kind.inner:
-                strides = (*strides[:-1], dtype.itemsize)
-            if array.strides == strides:
-                return array
     if kind.inner:
         strides = (*strides[:-1], dtype.itemsize)
+    array = arrays.get((address, *shape, *strides))
+    if array is not None and array.dtype == dtype:
+        return array
     for start, buffer in buffers.items():
         if start <= address < start + buffer.nbytes:
             return np.ndarray(shape, dtype, buffer, address - start, strides)
-    for array in arrays:
+    for array in arrays.values():
         low, high = np.lib.array_utils.byte_bounds(array)
         if low <= address < high and array.dtype == dtype:
             return _window(array, address, shape, strides)
@@ -366,12 +368,16 @@ def _number(word: int, kind: NumberType) -> Any:
     return np.frombuffer(_INT.pack(word), kind.dtype.numpy, 1)[0]
 
 
-def _shared(values: dict[str, Any]) -> tuple:
+def _shared(places: dict[str, tuple]) -> tuple:
     """The names of arrays that may share elements, in groups."""
-    arrays = [(*_bounds(v), name) for name, v in values.items() if type(v) is np.ndarray and v.size]
-    if len(arrays) < 2:
+    arrays = sorted([(low, high, name) for name, (_, low, high, _) in places.items() if low < high])
+    end = 0
+    for low, high, _ in arrays:
+        if low < end:
+            break
+        end = high
+    else:
         return ()
-    arrays.sort()
     groups, group, end = [], [arrays[0][2]], arrays[0][1]
     for low, high, name in arrays[1:]:
         if low < end:
@@ -382,19 +388,6 @@ def _shared(values: dict[str, Any]) -> tuple:
         end = max(end, high)
     groups.append(group)
     return tuple(tuple(sorted(g)) for g in groups if len(g) > 1)
-
-
-def _bounds(a: np.ndarray) -> tuple[int, int]:
-    start = a.__array_interface__["data"][0]
-    if a.flags.c_contiguous:
-        return start, start + a.nbytes
-    low = high = start
-    for n, stride in zip(a.shape, a.strides):
-        if stride > 0:
-            high += (n - 1) * stride
-        else:
-            low += (n - 1) * stride
-    return low, high + a.itemsize
 
 
 def _writes(node: ast.stmt) -> bool:
