@@ -90,7 +90,10 @@ class Plain:
             if isinstance(refused, type(error)):
                 raise refused from error
             raise
-        self.tell(refused)
+        if self._lifted is not None and any(loop.ran for loop in self._lifted.loops):
+            self._tell_loops()
+        else:
+            self.tell(refused)
         return result
 
     def revive(self) -> None:

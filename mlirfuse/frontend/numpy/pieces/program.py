@@ -10,6 +10,7 @@ import numpy as np
 
 from mlirfuse import _native
 from mlirfuse.core import deadline
+from mlirfuse.core.errors import CompileError, TraceError, UnsupportedError
 from mlirfuse.frontend import tree as trees
 from mlirfuse.frontend.numpy import tracing
 from mlirfuse.frontend.numpy.effects import SideEffect
@@ -24,6 +25,7 @@ from mlirfuse.runtime.kinds import Call, Kind
 from mlirfuse.schedule import targets
 
 _MOST_OPS = 2000
+_MOST_FAILURES = 16  # calls whose error NumPy is to raise: each was traced for nothing
 SMALL = 2048  # elements of all arguments: what NumPy does with fewer costs less than the steps between pieces
 
 
@@ -36,6 +38,7 @@ class Pieces:
         self.fn, self.structure, self.plainly, self.watch = fn, structure, plainly, watch
         self.tree = Tree()
         self.refused: Any = None  # why it is not run in pieces any more
+        self._failures = 0
 
     def run(self, leaves: list) -> Any:
         """The result of a call."""
@@ -45,7 +48,11 @@ class Pieces:
 
     def in_pieces(self, leaves: list) -> Any:
         """The result of a call, however small it is."""
-        state = self.tree.state(leaves)
+        try:
+            state = self.tree.state(leaves)
+        except (LookupError, AttributeError, ValueError):  # arrays around the function are not where they were
+            self.tree = Tree()
+            state = self.tree.state(leaves)
         try:
             return self.tree.run(state)
         except Unknown:
@@ -71,7 +78,9 @@ class Pieces:
         except Exception as error:
             problem = error
         state.restore()
-        if not isinstance(problem, Exception) or isinstance(problem, SideEffect):
+        self._failures += 1
+        ours = not isinstance(problem, Exception) or isinstance(problem, (TraceError, UnsupportedError, CompileError))
+        if ours or self._failures >= _MOST_FAILURES:
             self.refused = problem
         return self.plainly(leaves, problem)
 
