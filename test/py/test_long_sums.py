@@ -194,6 +194,26 @@ def test_layer_norm_of_long_rows():
     np.testing.assert_allclose(mean, np.mean(x.reshape(-1, 4), 0, dtype=np.float64), rtol=1e-6)
 
 
+@pytest.mark.parametrize(
+    "fn, long", [(lambda x: x.sum(-1), True), (lambda x: np.var(x, -1), True), (lambda x: x.max(-1), False)]
+)
+def test_running_totals_are_for_long_rows(fn, long):
+    """Others' loops are what they would be without, and a schedule cannot do without where they are needed."""
+
+    def lowered(width: int):
+        return mlirfuse.jit(fn, target="cpu").lower(np.zeros((500, width), np.float32))
+
+    short, wide = (lowered(width).as_text("tiled") for width in (4096, 200_000))
+    assert "totals = False" in short and f"totals = {long}" in wide
+    asked = mlirfuse.jit(fn, target="cpu", schedule={0: {"scheduler": "rows", "totals": False}})
+    x = np.zeros((500, 200_000), np.float32)
+    if long:
+        with pytest.raises(mlirfuse.ScheduleError, match="totals: sums of 200000 elements need them"):
+            asked.lower(x).as_text("tiled")
+    else:
+        asked.lower(x).as_text("tiled")
+
+
 # ---- what a total must not change
 
 

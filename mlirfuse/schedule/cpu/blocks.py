@@ -23,13 +23,13 @@ BLOCKS = 64
 
 class CarriedBlocks:
     """Of ``count`` blocks in all, at most. What loops carry (``start``) is the accumulators of some blocks; where they
-    have sums, their number and the running totals too."""
+    have sums, their number and the running totals too. Without ``totals`` there are fewer than :data:`BLOCKS`."""
 
-    def __init__(self, body: CpuBody, phase: list[Op], lanes: int, count: sz.Size):
+    def __init__(self, body: CpuBody, phase: list[Op], lanes: int, count: sz.Size, totals: bool = True):
         self.body, self.phase, self.lanes = body, phase, lanes
         self.empty = body.identities(phase, lanes)
         self.start = list(self.empty)
-        if running.round_off(phase):
+        if totals and running.round_off(phase):
             self.few = body.e.cmp("lt", body.size(count), BLOCKS)
             self.start += [body.constant(0), *running.nothing(body.e, phase, lanes)]
 

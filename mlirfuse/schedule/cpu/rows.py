@@ -25,11 +25,12 @@ from mlirfuse.ir import ops as table
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op, Value
 from mlirfuse.lowering import reductions as red
+from mlirfuse.lowering import running
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import ZERO, Env, Index
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.cpu import partial
-from mlirfuse.schedule.cpu.blocks import CarriedBlocks
+from mlirfuse.schedule.cpu.blocks import BLOCKS, CarriedBlocks
 from mlirfuse.schedule.cpu.extents import parts, row_extents, runs_across
 from mlirfuse.schedule.cpu.kernel import CpuBody, CpuKernel, lanes_of, rows_grain, store_all, unroll_for
 from mlirfuse.schedule.cpu.models import RowModel, model_of
@@ -41,12 +42,14 @@ BLOCK = 64
 
 class Params(NamedTuple):
     """``split``: parts of the reduced range. ``held``: the row is that many vectors, kept in registers; 0: it is passed
-    over. ``stash``: keep expensive values; ``streamed``: full-size outputs are stored past the caches."""
+    over. ``stash``: keep expensive values; ``streamed``: full-size outputs are stored past the caches. ``totals``: sums
+    go to running totals, as those of very many elements have to."""
 
     split: int = 1
     held: int = 0
     stash: bool = False
     streamed: bool = False
+    totals: bool = False
 
 
 @dataclass
@@ -117,8 +120,9 @@ class Rows(Scheduler[Params, Host]):
         model = model_of(host).rows
         kept, reduced = analysis.values(row_extents, env)
         full, _ = analysis.once(late_outputs)
+        totals = _needs_totals(analysis, env, host)
         if not full and _few(kept, reduced, host) and len(analysis.phases) == 1:
-            yield Params(split=parts(host))
+            yield Params(split=parts(host), totals=totals)
             return
         vectors = math.ceil(reduced / lanes_of(analysis, host))
         if vectors <= model.held and len(analysis.loops(analysis.reduced)) == 1:
@@ -126,7 +130,7 @@ class Rows(Scheduler[Params, Host]):
             return
         length = reduced * _stash_bytes(analysis, model)
         streamed = streams(analysis, full, env, alignments, host)
-        yield Params(stash=0 < length <= model.stash_bytes, streamed=streamed)
+        yield Params(stash=0 < length <= model.stash_bytes, streamed=streamed, totals=totals)
 
     def better_in_stages(self, analysis: Analysis, p: Params, env: Sizes, host: Host) -> bool | None:
         """There are too few rows for all threads."""
@@ -144,6 +148,7 @@ class Rows(Scheduler[Params, Host]):
         full, _ = analysis.once(late_outputs)
         _, reduced = analysis.values(row_extents, env)
         require(p.split >= 1 and p.held >= 0, "split, held: not negative")
+        require(p.totals or not _needs_totals(analysis, env, host), f"totals: sums of {reduced} elements need them")
         if p.split > 1:
             require(not full and len(analysis.phases) == 1, "split: rows that take more than one pass, or are written")
             require(not p.held and not p.stash and not p.streamed, "split: rows are not held, stashed or streamed")
@@ -159,6 +164,24 @@ class Rows(Scheduler[Params, Host]):
         if p.streamed:
             aligned = bool(full) and can_stream(analysis, full, env, alignments, host)
             require(aligned, "streamed: outputs are not aligned for stores past the caches")
+
+
+def _needs_totals(analysis: Analysis, env: Sizes, host: Host) -> bool:
+    """Whether a row has so many blocks that sums of them lose too much."""
+    if not analysis.once(_rounds):
+        return False
+    pieces, length = analysis.values(_pieces, env)
+    return pieces * -(-length // (BLOCK * lanes_of(analysis, host))) >= BLOCKS
+
+
+def _rounds(analysis: Analysis) -> bool:
+    return any(map(running.round_off, analysis.phases))
+
+
+def _pieces(analysis: Analysis) -> list[sz.Size]:
+    """How many pieces a row is, and how long each."""
+    *outer, inner = map(size_of, analysis.loops(analysis.reduced))
+    return [sz.product(outer), inner]
 
 
 def _few(kept: int, reduced: int, host: Host) -> bool:
@@ -186,8 +209,9 @@ def _kernels(name: str, analysis: Analysis, slots: Slots, params: Params, host: 
 class _Rows(CpuBody):
     """Loops over a row."""
 
-    def __init__(self, name, analysis, slots, host, streamed=(), stash=False):
+    def __init__(self, name, analysis, slots, host, streamed=(), stash=False, totals=False):
         super().__init__(name, analysis, slots, host, streamed)
+        self.totals = totals
         self.loops = analysis.loops(analysis.reduced)
         self.lanes = lanes_of(analysis, host)
         self.invariant = _invariant(analysis)
@@ -247,7 +271,7 @@ class _Rows(CpuBody):
             return self.merge(phase, state, new)
 
         number = sz.mul(*map(size_of, self.loops[:-1]), sz.ceildiv(size_of(self.loops[-1]), self.block(at)))
-        blocks = CarriedBlocks(self, phase, self.lanes, number)
+        blocks = CarriedBlocks(self, phase, self.lanes, number, self.totals)
         done = blocks.end(self.over(env, at, blocks.start, step, low, high, blocks))
         return [red.across_lanes(self.e, op, a) for op, a in zip(phase, done)]
 
@@ -307,7 +331,7 @@ def _invariant(analysis: Analysis) -> list[list[Value]]:
 
 def _long_rows(name: str, analysis: Analysis, slots: Slots, params: Params, host: Host) -> CpuKernel:
     full, small = late_outputs(analysis)
-    body = _Rows(name, analysis, slots, host, full if params.streamed else (), params.stash)
+    body = _Rows(name, analysis, slots, host, full if params.streamed else (), params.stash, params.totals)
 
     def task(index):
         env: Env = {}
@@ -361,7 +385,7 @@ def _held_rows(name: str, analysis: Analysis, slots: Slots, params: Params, host
 
 def _split_rows(name: str, analysis: Analysis, slots: Slots, params: Params, host: Host) -> CpuKernel:
     """A task is a part of a row: its accumulators go to the workspace."""
-    body = _Rows(name, analysis, slots, host)
+    body = _Rows(name, analysis, slots, host, totals=params.totals)
     e, k, split = body.e, body.k, params.split
     (phase,) = analysis.phases
     first = size_of(body.loops[0])
