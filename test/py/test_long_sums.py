@@ -12,6 +12,7 @@ from test_gpu_emulated import check, norm_backward, two_multiprocessors  # noqa:
 
 import mlirfuse
 from mlirfuse.core import config
+from mlirfuse.core.errors import ScheduleError
 from mlirfuse.runtime.program import Program
 from mlirfuse.schedule import targets
 from mlirfuse.schedule.gpu import columns as gpu_columns
@@ -208,7 +209,7 @@ def test_running_totals_are_for_long_rows(fn, long):
     asked = mlirfuse.jit(fn, target="cpu", schedule={0: {"scheduler": "rows", "totals": False}})
     x = np.zeros((500, 200_000), np.float32)
     if long:
-        with pytest.raises(mlirfuse.ScheduleError, match="totals: sums of 200000 elements need them"):
+        with pytest.raises(ScheduleError, match="totals: sums of 200000 elements need them"):
             asked.lower(x).as_text("tiled")
     else:
         asked.lower(x).as_text("tiled")
