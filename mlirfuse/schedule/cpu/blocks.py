@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from mlirfuse.analysis.phases import Analysis
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op
@@ -19,6 +20,11 @@ from mlirfuse.schedule.cpu import partial
 from mlirfuse.schedule.cpu.kernel import CpuBody
 
 BLOCKS = 64
+
+
+def rounds(analysis: Analysis) -> bool:
+    """Whether a segment has sums that round."""
+    return any(map(running.round_off, analysis.phases))
 
 
 class CarriedBlocks:

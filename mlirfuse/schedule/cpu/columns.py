@@ -24,7 +24,7 @@ from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.cpu import partial
-from mlirfuse.schedule.cpu.blocks import CarriedBlocks, StoredBlocks
+from mlirfuse.schedule.cpu.blocks import BLOCKS, CarriedBlocks, StoredBlocks, rounds
 from mlirfuse.schedule.cpu.extents import column_extents, parts, runs_across
 from mlirfuse.schedule.cpu.kernel import CpuBody, CpuKernel, cost_of, lanes_of, rows_grain, store_all
 from mlirfuse.schedule.cpu.models import model_of
@@ -38,11 +38,13 @@ GROUPS = 128  # so often are rows added to accumulators in a buffer, as a block
 
 class Params(NamedTuple):
     """``split``: parts of the rows (0: accumulators in registers). ``folded``: several rows are taken as one.
-    ``streamed``: full-size outputs are stored past the caches."""
+    ``streamed``: full-size outputs are stored past the caches. ``totals``: sums go to running totals, as those of very
+    many elements have to."""
 
     split: int = 1
     folded: bool = False
     streamed: bool = False
+    totals: bool = False
 
 
 def folds(extents: tuple[int, int], host: Host) -> bool:
@@ -61,8 +63,11 @@ class Columns(Scheduler[Params, Host]):
         return bool(analysis.phases) and bool(analysis.kept) and not analysis.partials
 
     def candidates(self, analysis: Analysis, env: Sizes, alignments: Alignments, host: Host) -> Iterator[Params]:
-        if not runs_across(analysis, env, host):
-            return
+        if runs_across(analysis, env, host):
+            for params in self._without_totals(analysis, env, alignments, host):
+                yield params._replace(totals=_needs_totals(analysis, params, env, host))
+
+    def _without_totals(self, analysis: Analysis, env: Sizes, alignments: Alignments, host: Host) -> Iterator[Params]:
         model = model_of(host)
         shared = model.tasks
         kept, reduced, width, height = analysis.values(column_extents, env)
@@ -97,6 +102,7 @@ class Columns(Scheduler[Params, Host]):
         _, _, width, height = analysis.values(column_extents, env)
         several = bool(full) or len(analysis.phases) > 1
         require(p.split >= 0, f"split = {p.split}: not negative")
+        require(p.totals or not _needs_totals(analysis, p, env, host), "totals: sums of so many rows need them")
         require(
             not several or p.split == 0,
             f"split = {p.split}: 0 for columns that take more than one pass, or are written",
@@ -110,6 +116,24 @@ class Columns(Scheduler[Params, Host]):
         if p.streamed:
             aligned = bool(full) and can_stream(analysis, full, env, alignments, host)
             require(aligned, "streamed: outputs are not aligned for stores past the caches")
+
+
+def _needs_totals(analysis: Analysis, p: Params, env: Sizes, host: Host) -> bool:
+    """Whether there are so many blocks of rows that sums of them lose too much."""
+    if not analysis.once(rounds):
+        return False
+    _, reduced, width, height = analysis.values(column_extents, env)
+    if p.split == 0:
+        return reduced // max(1, height) * -(-height // BLOCK) >= BLOCKS
+    model = model_of(host).columns
+    together = max(1, min(model.folded // max(1, width), height // model.rows)) if p.folded else 1
+    return reduced > GROUPS * _at_once(analysis, host) * together
+
+
+def _at_once(analysis: Analysis, host: Host) -> int:
+    """Rows that are added up in registers before they go to accumulators in a buffer."""
+    model = model_of(host).columns
+    return max(1, min(model.rows, model.instructions // max(1, analysis.once(cost_of))))
 
 
 def _kernels(name: str, analysis: Analysis, slots: Slots, params: Params, host: Host) -> list[CpuKernel]:
@@ -143,7 +167,7 @@ def _reduce(name: str, analysis: Analysis, slots: Slots, params: Params, host: H
     memories = partial.buffers(body, phase, kept, sz.mul(split, together))
     lanes = lanes_of(analysis, host)
     model = model_of(host)
-    at_once = max(1, min(model.columns.rows, model.columns.instructions // max(1, cost_of(analysis))))
+    at_once = _at_once(analysis, host)
     stretch = sz.mul(columns, together) if params.folded else sz.minimum(columns, model.columns.stretch)
     stretches = 1 if params.folded else sz.ceildiv(columns, model.columns.stretch)
     packed = None
@@ -151,7 +175,8 @@ def _reduce(name: str, analysis: Analysis, slots: Slots, params: Params, host: H
         count, vectors = model.columns.folded * at_once, -(-model.tasks.short // lanes)
         packed = Packed(body, (loops[-1], inner), count, lanes, vectors)
     group = e.mul(body.size(together), at_once)
-    sums = StoredBlocks(body, phase, memories, stretch, lanes) if running.round_off(phase) else None
+    totals = params.totals and running.round_off(phase)
+    sums = StoredBlocks(body, phase, memories, stretch, lanes) if totals else None
     rows = sz.mul(sz.ceildiv(size_of(loops[0]), split), *map(size_of, loops[1:]))
     block = e.mul(group, GROUPS)  # rows that are added to the accumulators
 
@@ -312,7 +337,7 @@ def _in_registers(name: str, analysis: Analysis, slots: Slots, params: Params, h
                     out += body.merge(phase, state[u * width : (u + 1) * width], new)
                 return out
 
-            all_of = CarriedBlocks(body, phase * len(starts), lanes, number_of_blocks)
+            all_of = CarriedBlocks(body, phase * len(starts), lanes, number_of_blocks, params.totals)
             done = all_of.end(over_rows(env, all_of.start, step, all_of))
             for u, here in enumerate(envs):
                 for op, total in zip(phase, done[u * len(phase) :]):

@@ -25,14 +25,13 @@ from mlirfuse.ir import ops as table
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op, Value
 from mlirfuse.lowering import reductions as red
-from mlirfuse.lowering import running
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import ZERO, Env, Index
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.cpu import partial
-from mlirfuse.schedule.cpu.blocks import BLOCKS, CarriedBlocks
+from mlirfuse.schedule.cpu.blocks import BLOCKS, CarriedBlocks, rounds
 from mlirfuse.schedule.cpu.extents import parts, row_extents, runs_across
-from mlirfuse.schedule.cpu.kernel import CpuBody, CpuKernel, lanes_of, rows_grain, store_all, unroll_for
+from mlirfuse.schedule.cpu.kernel import CpuBody, CpuKernel, cost_of, lanes_of, rows_grain, store_all, unroll_for
 from mlirfuse.schedule.cpu.models import RowModel, model_of
 from mlirfuse.schedule.cpu.streaming import can_stream, streams
 from mlirfuse.schedule.scheduler import Alignments, Scheduler, Sizes, Written, require
@@ -168,14 +167,11 @@ class Rows(Scheduler[Params, Host]):
 
 def _needs_totals(analysis: Analysis, env: Sizes, host: Host) -> bool:
     """Whether a row has so many blocks that sums of them lose too much."""
-    if not analysis.once(_rounds):
+    if not analysis.once(rounds):
         return False
     pieces, length = analysis.values(_pieces, env)
-    return pieces * -(-length // (BLOCK * lanes_of(analysis, host))) >= BLOCKS
-
-
-def _rounds(analysis: Analysis) -> bool:
-    return any(map(running.round_off, analysis.phases))
+    least = BLOCK * lanes_of(analysis, host) * unroll_for(analysis.once(cost_of))  # of a block of any stage
+    return pieces * -(-length // least) >= BLOCKS
 
 
 def _pieces(analysis: Analysis) -> list[sz.Size]:
