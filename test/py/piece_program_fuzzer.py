@@ -60,7 +60,7 @@ class PieceProgram(Program):
 
     def statement(self, level: int) -> None:
         v, m = self.random.choice(self.vectors), self.random.choice(self.matrices)
-        kind = self.random.randrange(19)
+        kind = self.random.randrange(21)
         if kind <= 3:
             name = self.fresh("v")
             self.line(f"{name} = {self.fill(self.random.choice(CALLS))}")
@@ -107,6 +107,17 @@ class PieceProgram(Program):
             self.line(f"    {v} = {v} * 2")
         elif kind == 17:
             self.line(f"assert np.all(np.isfinite({v})), 'not finite'")
+        elif kind == 18:
+            name = self.fresh("v")
+            self.line(f"{name} = np.{self.pick('zeros(n)', 'ones(n)', 'arange(n, dtype=float)', 'full(n, 2.5)')}")
+            if level == 0:
+                self.vectors.append(name)
+        elif kind == 19:
+            w = self.random.choice(self.vectors)
+            self.line(self.pick(
+                f"np.put({v}, [0], {self.number(0)})", f"np.copyto({v}, {w}, 'unsafe')", f"{v}.sort()",
+                f"np.putmask({v}, {v} > {self.number(0)}, 1)", f"np.add({v}, {w}, out={v}, casting='unsafe')",
+            ))  # fmt: skip
         else:
             name = self.fresh("v")
             self.line(f"{name} = {self.vector()}")

@@ -32,7 +32,7 @@ class MadeArray(TracedArray):
 
     def known(self) -> np.ndarray | None:
         """The elements, which the caller does not write into; None once the array has been written into."""
-        return None if self._buffer.version else self._elements
+        return None if self._buffer.version or self._buffer.touched else self._elements
 
     def __array__(self, dtype=None, copy=None):
         known = self.known()

@@ -47,7 +47,7 @@ def array_ufunc(ufunc, method: str, inputs, kwargs):
 
 def array_function(function, args, kwargs):
     """NumPy's ``__array_function__``."""
-    constants = with_known((args, kwargs))
+    constants = with_known((args, kwargs)) if pure(function) and kwargs.get("out") is None else None
     if constants is not None:  # of what the function made of constants alone
         return as_made(function(*constants[0], **constants[1]))
     ours = HANDLED.get(function)

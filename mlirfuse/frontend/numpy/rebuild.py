@@ -23,7 +23,7 @@ import numpy as np
 
 from mlirfuse.frontend.numpy.effects import acts, stop
 from mlirfuse.frontend.numpy.made import creation_stand_in
-from mlirfuse.frontend.numpy.pieces.calls import lazily, library_function, vectorized
+from mlirfuse.frontend.numpy.pieces.calls import lazy, library_function, vectorized
 from mlirfuse.frontend.numpy.registry import CREATION
 from mlirfuse.frontend.numpy.source import is_internal
 from mlirfuse.frontend.numpy.symint import SymInt
@@ -93,7 +93,7 @@ class StandIns:
             name: _Acting(name) for name in ("print", "open", "input", "breakpoint")
         }
         self.builtins |= {"len": _len, "isinstance": _isinstance, "type": _Type}
-        self.builtins |= {_called(kind.__name__): functools.partial(lazily, kind=kind) for kind in _NUMBERS}
+        self.builtins |= {_called(kind.__name__): lazy(kind) for kind in _NUMBERS}
         self.builtins["__import__"] = lambda *args, **kwargs: self.of(builtins.__import__(*args, **kwargs))
 
     def of(self, value):

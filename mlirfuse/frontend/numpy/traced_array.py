@@ -38,6 +38,16 @@ class Item:
         return x.item(*self.args)
 
 
+@dataclass(frozen=True)
+class Formatted:
+    """``format(x, spec)``, as a function of x."""
+
+    spec: str
+
+    def __call__(self, x: Any) -> str:
+        return format(x, self.spec)
+
+
 class Buffer:
     """The memory of an array and its views. ``value`` is what it holds now; ``version`` counts the writes.
 
@@ -45,7 +55,7 @@ class Buffer:
     array from outside among the graph's arguments.
     """
 
-    __slots__ = ("captured", "fixed", "leaf", "origin", "slot", "value", "version", "writable")
+    __slots__ = ("captured", "fixed", "leaf", "origin", "slot", "touched", "value", "version", "writable")
 
     def __init__(
         self, value: Value | None = None, leaf: int | None = None, captured: int | None = None, writable: bool = True
@@ -57,9 +67,9 @@ class Buffer:
         self.leaf = leaf
         self.captured = captured
         self.writable = writable
-        # In pieces: where the real array is, and whether nobody may write into it.
+        # In pieces: where the real array is, whether it was written into before, and whether nobody may any more.
         self.slot: int | None = None
-        self.fixed = False
+        self.touched = self.fixed = False
 
 
 class TracedArray(Operators):
@@ -253,6 +263,14 @@ class TracedArray(Operators):
             "the function is compiled. "
             "Keep it as an array, or compute the number outside the function and pass it as an argument",
         )
+
+    def __format__(self, spec: str) -> str:
+        if self._trace.session is not None:
+            return self._trace.session.read(self, Formatted(spec))
+        return super().__format__(spec)
+
+    def __str__(self) -> str:
+        return repr(self) if self._trace.session is None else self._trace.session.read(self, str)
 
     def __float__(self):
         return self._number(float, "float()")

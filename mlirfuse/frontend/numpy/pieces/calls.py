@@ -98,9 +98,13 @@ def or_called(ours: Callable, function: Callable, args: tuple, kwargs: dict[str,
         return session.call(function, args, kwargs, not writes)
 
 
-def lazily(x: Any, kind: type) -> Any:
-    """``bool``, ``int``, ``float`` or ``complex`` of what may be a stand-in: where a trace goes on without the value, a
-    number that is known later."""
+def lazy(kind: type) -> Callable:
+    """``bool``, ``int``, ``float`` or ``complex`` as it is traced: where a trace goes on without the value, a number
+    that is known later."""
+    return lambda *args, **kwargs: kind(*args, **kwargs) if len(args) != 1 or kwargs else _lazily(args[0], kind)
+
+
+def _lazily(x: Any, kind: type) -> Any:
     if not isinstance(x, TracedArray) or isinstance(x, (TracedScalar, LeafArray)) or x.ndim or kind is bool:
         return kind(x)
     dtype = x._value.dtype

@@ -215,6 +215,7 @@ class Session:
         for b in buffers:
             slot = slots[id(b)]
             b.value = b.origin = argument(slot, b.value)
+            b.touched |= b.version > 0
             b.version = 0
             if id(b) not in numbers:
                 b.slot = slot
@@ -303,6 +304,9 @@ class Session:
         given, tree = trees.flatten((tuple(args), dict(kwargs)))
         self.cut()
         leaves = [self._spelled(x) for x in given]
+        for x in () if pure else given:
+            if isinstance(x, TracedArray):
+                x._buffer.touched = True
         arguments = [p.slot for p in leaves if type(p) is Place and 0 <= p.slot < self.state.arguments]
         written = [] if pure else sorted(set(arguments))
         function = self.original(function)
