@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""500 steps of training a small GPT on real text: our loss curve beside eager runs with the same seed and three others.
+"""500 steps of training a small GPT on real text: our loss curves beside eager's with the same seeds and with others.
 
     python benchmarks/torch_training.py --json benchmarks/results/torch-training-cpu.json --plot docs/torch-training.png
 
@@ -27,7 +27,7 @@ from torch import nn
 from torch.nn import functional as F
 
 BATCH, LENGTH, WIDTH, LAYERS, HEADS = 16, 64, 96, 4, 4
-RUNS = (("mlirfuse", 0), ("eager", 0), ("eager", 1), ("eager", 2), ("eager", 3))  # each with its seed
+RUNS = (*(("mlirfuse", seed) for seed in range(3)), *(("eager", seed) for seed in range(8)))
 
 
 class Block(nn.Module):
@@ -118,7 +118,13 @@ def train(data, p, seed, steps, compiled):
     batches, optimizer = torch.Generator().manual_seed(seed), torch.optim.AdamW(model.parameters(), lr=1e-3)
     held = torch.Generator().manual_seed(99)
     held_out = [data.batch(data.held_out, held) for _ in range(8)]
-    out: dict = {"seed": seed, "losses": [], "held_out": {}, "gradients": {}}
+    out: dict = {
+        "name": "mlirfuse" if compiled else "eager",
+        "seed": seed,
+        "losses": [],
+        "held_out": {},
+        "gradients": {},
+    }
     taken = []
     for step in range(1, steps + 1):
         batch = data.batch(data.training, batches)
@@ -147,24 +153,35 @@ def plot(result, path):
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
+    looks = {
+        "mlirfuse": {"color": "tab:red", "zorder": 4},
+        "eager, the same seeds": {"color": "black", "ls": ":", "zorder": 5},
+        "eager, other seeds": {"color": "0.7"},
+    }
     figure, axes = pyplot.subplots(1, 2, figsize=(11, 4), sharey=True)
     for axis, (p, runs) in zip(axes, result["runs"].items()):
-        for k, run in enumerate(runs):
+        ours = {run["seed"] for run in runs if run["name"] == "mlirfuse"}
+        for run in runs:
             means = [statistics.mean(run["losses"][max(0, n - 9) : n + 1]) for n in range(len(run["losses"]))]
-            look = (
-                {"color": "tab:red", "zorder": 4}
-                if k == 0
-                else {"color": "black", "ls": ":", "zorder": 5}
-                if k == 1
-                else {"color": "0.6"}
-            )
-            name = ("mlirfuse", "eager, the same seed", "eager, other seeds", None, None)[k]
-            axis.plot(range(1, len(means) + 1), means, label=name, linewidth=1.2, **look)
+            kind = "eager, the same seeds" if run["seed"] in ours else "eager, other seeds"
+            kind = "mlirfuse" if run["name"] == "mlirfuse" else kind
+            label = kind if kind not in axis.get_legend_handles_labels()[1] else None
+            axis.plot(range(1, len(means) + 1), means, label=label, linewidth=1, **looks[kind])
         axis.set(title=f"dropout {p}", xlabel="step", yscale="log")
         axis.legend()
     axes[0].set_ylabel("training loss, mean of ten steps")
     figure.tight_layout()
     figure.savefig(path, dpi=110)
+
+
+def spread(runs):
+    """Held-out loss at the end of each of our runs, of eager's with its seed, and the least and largest of eager's with
+    others."""
+    ends = {(run["name"], run["seed"]): list(run["held_out"].values())[-1] for run in runs}
+    for (name, seed), end in ends.items():
+        if name == "mlirfuse":
+            others = [x for (which, other), x in ends.items() if which == "eager" and other != seed]
+            yield seed, end, ends["eager", seed], min(others), max(others)
 
 
 def main(argv=None):
@@ -193,6 +210,8 @@ def main(argv=None):
             end = statistics.mean(last["losses"][-50:])
             print(f"dropout {p} seed {seed} {name}: last 50 {end:.4f}, held out "
                   f"{list(last['held_out'].values())[-1:]}, {last['step_ms']} ms, {last['gradients']}", flush=True)  # fmt: skip
+        for seed, end, same, least, largest in spread(runs):
+            print(f"dropout {p} seed {seed}: held out {end}, eager {same}, other seeds {least} to {largest}")
         if args.json:
             with open(args.json, "w") as file:
                 json.dump(result, file)

@@ -45,7 +45,8 @@ def flat(graph: Graph) -> Flat:
 
     body = block(graph.body)
     layouts = [layout and (layout.strides, layout.align) for layout in graph.layouts]
-    rest = graph.scalars, graph.aliases, graph.device, graph.parts, graph.result_parts, graph.numbers, graph.windows
+    last = graph.numbers, graph.windows, graph.donated
+    rest = graph.scalars, graph.aliases, graph.device, graph.parts, graph.result_parts, *last
     return values, groups, segments, graph.name, body, layouts, rest
 
 

@@ -216,7 +216,8 @@ class Graph:
     known. ``parts`` and ``result_parts`` say by position which arguments and results are
     other tensors' memory reinterpreted: the "re" or the "im" of a complex tensor, two real ones with doubled strides,
     an "im" behind its "re" (`fusion-split-complex`); the "bits" of floats of a byte (`fusion-narrow-floats`).
-    ``numbers``: the symbols that a call tells by an argument that is a number, not by a tensor's shape.
+    ``numbers``: the symbols that a call tells by an argument that is a number, not by a tensor's shape. ``donated``:
+    the arguments that the caller gives away: results may be written over them.
     """
 
     name: str
@@ -229,6 +230,7 @@ class Graph:
     result_parts: dict[int, str] = field(default_factory=dict)
     numbers: set[str] = field(default_factory=set)
     windows: dict[int, Window] = field(default_factory=dict)
+    donated: set[int] = field(default_factory=set)
 
     @property
     def args(self) -> list[Value]:
@@ -302,4 +304,5 @@ class Graph:
             dict(self.result_parts),
             set(self.numbers),
             dict(self.windows),
+            set(self.donated),
         )

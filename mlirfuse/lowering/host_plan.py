@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from mlirfuse.analysis import traffic
 from mlirfuse.analysis import views as noop
@@ -11,8 +12,8 @@ from mlirfuse.analysis.axes import Axes
 from mlirfuse.core.errors import CompileError
 from mlirfuse.ir import scalars
 from mlirfuse.ir import sizes as sz
-from mlirfuse.ir.effects import starts, viewed, waits, writes_in_place
-from mlirfuse.ir.graph import Block, Graph, Layout, Op, Segment, Value, Window
+from mlirfuse.ir.effects import is_collective, starts, viewed, waits, writes_in_place
+from mlirfuse.ir.graph import Block, Graph, Layout, Op, Segment, Value, Window, uses
 from mlirfuse.ir.order import topological
 from mlirfuse.lowering import host_steps as st
 from mlirfuse.lowering.host_steps import Part, Sequence, Step
@@ -35,10 +36,32 @@ def parts_of(sequence: Sequence) -> list[Part]:
 
 @dataclass
 class _Place:
-    """What is known of where a value lies: its layout (None: any), and the arguments in whose memory it may be."""
+    """What is known of where a value lies: its layout (None: any), and in whose memory it may be: that of arguments,
+    and of values that were made."""
 
     layout: Layout | None = None
     inside: frozenset[Value] = field(default_factory=frozenset)
+
+
+class _Places(dict[Value, _Place]):
+    """``sharing``: those that may be in a value's memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sharing: dict[Value, list[Value]] = {}
+
+    def __setitem__(self, value: Value, place: _Place) -> None:
+        super().__setitem__(value, place)
+        for owner in place.inside:
+            self.sharing.setdefault(owner, []).append(value)
+
+
+@dataclass
+class _Readers:
+    """The block's ops in the order in which they run, by number: ``last`` that reads a value; ``now``: the next one."""
+
+    last: dict[Value, float]
+    now: int = 0
 
 
 class _Plan:
@@ -47,11 +70,12 @@ class _Plan:
         self.scalars = {graph.args[k] for k in graph.scalars}
         self.declared = graph.numbers | {s for v in graph.args for n in v.shape for s in sz.symbols(n)}
         self.declared |= {s for layout in graph.layouts if layout for n in layout.strides for s in sz.symbols(n)}
-        self.places: dict[Value, _Place] = {}
+        self.places = _Places()
         for k, value in enumerate(graph.args):
             layout = graph.layouts[k] if k < len(graph.layouts) else None
             self.places[value] = _Place(layout or self._row_major(value), frozenset([value]))
         self.known: dict[tuple, Part] = {}
+        self.own = {graph.args[k] for k in graph.donated}  # memory that may be written over once nobody reads it
         self.sequence = Sequence(list(graph.args), *self._block(graph.body, graph))
         self._write_arguments()
         free_dead(self.sequence, keep=self.sequence.returns)
@@ -62,7 +86,7 @@ class _Plan:
 
     def _made(self, values: Iterable[Value], inside: frozenset[Value] = frozenset()) -> None:
         for value in values:
-            self.places[value] = _Place(self._row_major(value), inside)
+            self.places[value] = _Place(self._row_major(value), inside or frozenset([value]))
 
     # ---- blocks
 
@@ -73,19 +97,36 @@ class _Plan:
         steps: list[Step] = []
         run: list[Op] = []
         ordered = topological(block.ops, {op: op.group for op in block.ops if op.group is not None})
-        for op in ordered:
+        readers = self._readers(ordered, block) if block is self.graph.body and self.own else None
+        for at, op in enumerate(ordered):
             if op.group is not None:
                 run.append(op)
                 continue
             if run:
-                steps += self._kernels(run, block, users, axes)
+                steps += self._kernels(run, block, users, axes, readers and replace(readers, now=at))
                 run = []
             steps += self._op(op)
         if run:
-            steps += self._kernels(run, block, users, axes)
+            steps += self._kernels(run, block, users, axes, readers and replace(readers, now=len(ordered)))
         return steps, list(block.returns)
 
-    def _kernels(self, ops: list[Op], block: Block, users, axes: Axes) -> list[Step]:
+    @staticmethod
+    def _readers(ordered: list[Op], block: Block) -> _Readers | None:
+        """None where memory is read at another time than when a step runs: by collectives, for what waits for them."""
+        if any(map(is_collective, ordered)):
+            return None
+        last: dict[Value, float] = {v: at for at, op in enumerate(ordered) for v in uses(op)}
+        return _Readers(last | dict.fromkeys(block.returns, math.inf))
+
+    def _free(self, value: Value, readers: _Readers) -> bool:
+        """Whether nobody reads the memory of ``value`` any more, and the program may write over it."""
+        inside = self.places[value].inside
+        if len(inside) != 1 or not inside <= self.own:
+            return False
+        (owner,) = inside
+        return all(readers.last.get(v, -1) < readers.now for v in self.places.sharing[owner])
+
+    def _kernels(self, ops: list[Op], block: Block, users, axes: Axes, readers: _Readers | None) -> list[Step]:
         made = {v for op in ops for v in op.results}
         inside = set(ops)
         needed = list(dict.fromkeys(v for op in ops for v in op.operands if v not in made))
@@ -105,6 +146,8 @@ class _Plan:
         by_value = {k for k, v in enumerate(needed) if v in self.scalars}
         graph = Graph(f"{self.graph.name}_{len(self.known)}", Block(needed, ops, outs), layouts, by_value)
         graph.device = self.graph.device
+        if readers is not None:
+            graph.donated = {k for k, v in enumerate(needed) if k not in by_value and self._free(v, readers)}
         for value, place in self._results(graph).items():
             self.places[value] = place
         part = self.known.setdefault(key_of(graph), Part(graph, axes))
@@ -113,15 +156,18 @@ class _Plan:
     def _results(self, graph: Graph) -> dict[Value, _Place]:
         """Where a program's results lie: row-major, but for views."""
         views = traffic.result_views(graph)
-        out = {}
+        out: dict[Value, _Place] = {}
         for value in graph.returns:
             layout = self._row_major(value)
-            inside: frozenset[Value] = frozenset()
             if value in views:
                 root, strides, offset = views[value]
                 align = _MADE if offset == 0 else value.dtype.bytes
                 layout = Layout(strides, align)
-                inside = self.places[root].inside if root in self.places else frozenset()
+                known = self.places.get(root) or out.get(root)
+                inside = known.inside if known else frozenset([root])
+            else:
+                inside = frozenset([value])
+                self.own.add(value)
             out[value] = _Place(layout, inside)
         return out
 
@@ -152,6 +198,8 @@ class _Plan:
                 source = viewed(value)
                 known = op.attrs.get("shares") is not None
                 self._made([value], may_share if not known else self._inside([source] if source else []))
+                if known and source is None:
+                    self.own.add(value)
             for value, strides in zip(op.results, op.attrs.get("strides") or ()):
                 if strides is not None:
                     self.places[value].layout = Layout(tuple(strides), _MADE)
@@ -355,4 +403,5 @@ def key_of(graph: Graph) -> tuple:
         tuple(map(number, graph.returns)),
         tuple(sorted(graph.aliases.items())),
         tuple(sorted(graph.windows.items())),
+        tuple(sorted(graph.donated)),
     )

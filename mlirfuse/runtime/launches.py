@@ -82,6 +82,11 @@ class Launches:
             leaf = arrays.from_numpy(np.asarray(leaf, value.dtype.numpy), beside)
         shape = tuple(sz.known(n, env) for n in value.shape)
         spec = arrays.spec_of(leaf)
+        floats = spec.dtype.is_float and value.dtype.is_float
+        if shape == spec.shape == () and floats and spec.dtype is not value.dtype and value.op is None:
+            # Dynamo gives Python's random numbers in float64, and tells of float32.
+            leaf = arrays.from_numpy(np.asarray(arrays.to_numpy(leaf), value.dtype.numpy), beside)
+            spec = arrays.spec_of(leaf)
         if tuple(spec.shape) != shape or spec.dtype is not value.dtype:
             maker = f"{value.op.name} gave" if value.op is not None else "an argument is"
             raise ShapeError(

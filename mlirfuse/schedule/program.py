@@ -100,7 +100,7 @@ class SegmentedProgram:
         self.views = self._views()
         self.axes = axes or Axes(graph.ops)
         self.steps = self._steps(hint)
-        if self._write_late():
+        if self._overwrite_donated() | self._write_late():
             self.outputs = list(dict.fromkeys(graph.returns))
             self.steps = self._steps(hint)
         self.decided = any(step.segment.schedule for step in self.steps)  # something, by hand or by fusion-choose
@@ -147,6 +147,28 @@ class SegmentedProgram:
             step.name = f"mlirfuse_{kind}{step.segment.number}"
         return steps
 
+    def _overwrite_donated(self) -> bool:
+        """Makes results in the memory of donated arguments that lie as they do, where they can be written as they are
+        computed; says whether any is."""
+        graph, changed = self.graph, False
+        shown = {root for root, _, _ in self.views.values()}
+        free = {k for k in graph.donated if graph.args[k] not in shown} - set(graph.aliases.values())
+        for k, value in enumerate(graph.returns):
+            if not free:
+                break
+            if k in graph.aliases or value in self.views:
+                continue
+            for place in sorted(free):
+                argument, layout = graph.args[place], graph.layouts[place]
+                alike = argument.dtype is value.dtype and argument.shape == value.shape
+                packed = layout is not None and layout.strides == sz.contiguous_strides(value.shape)
+                if alike and packed and self._in_place(value, argument, full=True):
+                    graph.aliases[k] = place
+                    free.remove(place)
+                    changed = True
+                    break
+        return changed
+
     def _write_late(self) -> bool:
         """Where an argument's new value cannot be written as it is computed, it is computed aside and copied at the
         end."""
@@ -155,7 +177,7 @@ class SegmentedProgram:
             value = graph.returns[k]
             if value.op is not None and value.op.segment is not None and value.op.segment.why == WRITES_ARGUMENT:
                 continue  # a copy that was made here before
-            if not self._in_place(value, graph.args[argument]):
+            if not self._in_place(value, graph.args[argument], full=argument in graph.donated):
                 copy = Op("copy", [value], {}, [Value(value.dtype, value.shape)])
                 copy.group = Group()
                 copy.segment = Segment(copy.group, "pointwise", {}, WRITES_ARGUMENT)
@@ -164,12 +186,12 @@ class SegmentedProgram:
                 changed = True
         return changed
 
-    def _in_place(self, value: Value, argument: Value) -> bool:
+    def _in_place(self, value: Value, argument: Value, full: bool = False) -> bool:
         """Whether ``value`` can be written over ``argument`` as it is computed: nothing else still needs the old
         elements.
 
         So it is where only the kernel that computes ``value`` reads the argument, element by element at the place it
-        writes.
+        writes. ``full``: also beside reductions, see :meth:`_overwrites_full`.
         """
         if value in self.graph.args or self.graph.returns.count(value) > 1:
             return False
@@ -177,7 +199,26 @@ class SegmentedProgram:
         window = self.graph.windows.get(self.graph.returns.index(value))
         if window is not None:
             return all(self._overwrites_part(a, value, argument, window) for a in readers)
-        return all(self._overwrites(a, value, argument) for a in readers)
+        return all(
+            self._overwrites(a, value, argument) or (full and self._overwrites_full(a, value, argument))
+            for a in readers
+        )
+
+    @staticmethod
+    def _overwrites_full(analysis: an.Analysis, value: Value, argument: Value) -> bool:
+        """Whether a segment with reductions may write ``value``, which has all elements of the domain, over
+        ``argument``.
+
+        What follows from reductions is written in a last pass, which computes all before it stores any; what does not,
+        in the first: then no other pass may read the argument.
+        """
+        axes = analysis.axes
+        whole = value in analysis.outputs and axes.dims(argument) == axes.dims(value)
+        whole = whole and set(analysis.domain) <= set(axes.flat(value))
+        if not whole or analysis.finishing or analysis.partials or analysis.pinned or analysis.scans:
+            return False
+        outputs, _ = an.late_outputs(analysis)
+        return value in analysis.late_values() or (len(analysis.phases) == 1 and outputs == [value])
 
     @staticmethod
     def _overwrites_part(analysis: an.Analysis, value: Value, argument: Value, window: Window) -> bool:

@@ -41,7 +41,7 @@ BOUND = {
 
 def run(program: Program, env: dict[str, int], params: tuple, inputs) -> list[np.ndarray]:
     """The program's outputs, computed by its kernels with these schedule parameters; what they do not write stays 0xFF,
-    which is NaN."""
+    which is NaN. What is written over an argument begins as that."""
     target, slots = program.target, program.slots()
     module = target.write(program, params, slots)
     kernels = module.kernels
@@ -55,11 +55,12 @@ def run(program: Program, env: dict[str, int], params: tuple, inputs) -> list[np
     memory = Memory(room_for([x.nbytes for x in inputs] + outputs_bytes + [plan.workspace]))
     addresses = {}
     for position, data in zip(program.pointer_args, inputs):
-        addresses[slots.pointers[program.graph.args[position]]] = memory.allocate(data, writable=False)
+        written = position in program.graph.aliases.values()
+        addresses[slots.pointers[program.graph.args[position]]] = memory.allocate(data, writable=written)
     outputs = []
     for value, shape, nbytes in zip(program.outputs, shapes, outputs_bytes):
-        unset = np.full(nbytes, 0xFF, np.uint8)
-        addresses[slots.pointers[value]] = memory.allocate(unset, writable=True)
+        if slots.pointers[value] not in addresses:
+            addresses[slots.pointers[value]] = memory.allocate(np.full(nbytes, 0xFF, np.uint8), writable=True)
         outputs.append((addresses[slots.pointers[value]], shape, value.dtype.numpy))
     workspace = memory.allocate(np.full(max(plan.workspace, 1), 0xFF, np.uint8), writable=True)
 
@@ -86,13 +87,17 @@ def check(
     only=lambda params: True,
     changed=lambda params: params,
     bound: float | None = None,
+    donated: bool = False,
 ) -> None:
     """Runs ``fn`` with the first ``candidates`` of each segment that are ``only`` such ones, ``changed``, the other
-    segments as chosen, and compares with NumPy."""
+    segments as chosen, and compares with NumPy. ``donated``: results are written over arguments, at least one is."""
     lowered = mlirfuse.jit(fn, target=f"cuda:{chip}").lower(*inputs)
     target = targets.of(f"cuda:{chip}")
     env = lowered.env
-    program = Program(lowered.segmented(), target, env)
+    graph = lowered.segmented()
+    graph.donated = set(range(len(graph.args))) if donated else set()
+    program = Program(graph, target, env)
+    assert bool(graph.aliases) >= donated
     expected = fn(*[x.astype(np.float64) if x.dtype.name in BOUND else x for x in inputs])
     expected = expected if isinstance(expected, tuple) else (expected,)
     chosen = [SCHEDULERS.choose(step.analysis, env, {}, target.machine) for step in program.steps]
@@ -986,3 +991,21 @@ def test_sums_over_rows_in_blocks(fn, rows, columns, two_multiprocessors):
 
     check(fn, *inputs, only=new, changed=in_blocks, candidates=100)
     assert len(seen) > 3
+
+
+# ---- results over donated arguments
+
+
+@pytest.mark.parametrize(
+    ("fn", "inputs"),
+    [
+        (softmax, [normal(6, 300)]),
+        (softmax, [normal(3, 5000)]),
+        (softmax_of_columns, [normal(300, 40)]),
+        (lambda x, y: (np.tanh(x) * y, (np.tanh(x) * y).sum(0)), [normal(200, 64), normal(200, 64)]),
+        (lambda x, y: (np.tanh(x) * y, (np.tanh(x) * y).sum(1)), [normal(20, 640), normal(20, 640)]),
+        (lambda x, y: x * y + 1, [normal(40, 50), normal(40, 50)]),
+    ],
+)
+def test_results_over_donated_arguments(fn, inputs):
+    check(fn, *inputs, donated=True)

@@ -55,6 +55,50 @@ def test_saved_tensors_are_freed_when_their_last_reader_ran():
     assert all(tensor() is None for tensor in saved)
 
 
+def own(x, w, b):
+    """The product's result is saved, and the gradient of ``b`` has its size."""
+    return ((x @ w) * b).tanh()
+
+
+def test_donated_tensors_are_written_over():
+    """A gradient lies where a saved tensor lay that nobody else has; not where the graph is kept."""
+    torch._dynamo.reset()
+    given = [torch.randn(8, 8) for _ in range(2)] + [torch.randn(8, 8, requires_grad=True)]
+    (wanted,) = torch.autograd.grad(own(*given).sum(), given[2])
+    run = torch.compile(own, backend="mlirfuse", options={"fallback": False})
+    for retained in (False, True):
+        y = run(*given)
+        places = {t.data_ptr() for t in y.grad_fn.saved_tensors} - {t.data_ptr() for t in (*given, y)}
+        before = y.detach().clone()
+        loss = y.sum()
+        gradients = torch.autograd.grad(loss, given[2], retain_graph=retained)
+        assert (gradients[0].data_ptr() in places) != retained
+        if retained:
+            gradients += torch.autograd.grad(loss, given[2])
+        for gradient in gradients:
+            torch.testing.assert_close(gradient, wanted)
+        assert torch.equal(before, y)
+
+
+def test_what_others_still_read_is_not_written_over():
+    """Saved tensors that are an output or a view of one, that two kernels read, or that a product reads later."""
+
+    def f(x, w):
+        h = x @ w
+        a = h.exp()
+        return a, a.t(), h.sin() * a, (a * 2) @ w, h[1:] * 3
+
+    torch._dynamo.reset()
+    mine, theirs = [[torch.linspace(-1, 1, 64).reshape(8, 8).requires_grad_() for _ in range(2)] for _ in range(2)]
+    outputs = torch.compile(f, backend="mlirfuse", options={"fallback": False})(*mine)
+    before = [y.detach().clone() for y in outputs]
+    sum(y.square().sum() for y in outputs).backward()
+    sum(y.square().sum() for y in f(*theirs)).backward()
+    for a, b in zip(mine, theirs):
+        torch.testing.assert_close(a.grad, b.grad)
+    assert all(map(torch.equal, before, outputs))
+
+
 def kept_bytes(partition_fn, **options) -> tuple[int, set]:
     """Bytes and types of what the forward of a layer of BERT's keeps, beside parameters and inputs."""
     found = []

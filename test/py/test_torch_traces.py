@@ -127,3 +127,38 @@ def test_torchs_minifier_writes_a_script(monkeypatch, tmp_path):
         f(torch.ones(3, 4), torch.ones(4, 5))
     (script,) = tmp_path.rglob("minifier_launcher.py")
     assert "backend='mlirfuse'" in script.read_text() and "tanh" in script.read_text()
+
+
+BREAKS = """
+from mlirfuse.frontend.torch import backend
+
+def broken(module, *rest, lower=backend.lower_to_host):
+    if any("tanh" in str(node.target) for node in module.graph.nodes):
+        raise RuntimeError("no such kernel")
+    return lower(module, *rest)
+
+backend.lower_to_host = broken
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("level", [2, 3])
+def test_torchs_minifier_makes_the_graph_small(level, tmp_path):
+    """Its script runs in a process of its own, and keeps what leads to the op that we fail on."""
+    (tmp_path / "sitecustomize.py").write_text(BREAKS)
+    (tmp_path / "script.py").write_text(
+        "import torch\nf = lambda x, w: ((((x @ w).relu() + 1).tanh() * 2).sum(-1)).exp()\n"
+        "torch.compile(f, backend='mlirfuse', options={'fallback': False})(torch.ones(3, 4), torch.ones(4, 5))\n"
+    )
+    paths = [str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]
+    env = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(paths),
+        "TORCHDYNAMO_REPRO_AFTER": "dynamo",
+        "TORCHDYNAMO_REPRO_LEVEL": str(level),
+    }
+    subprocess.run([sys.executable, "script.py"], cwd=tmp_path, env=env, capture_output=True)
+    (launcher,) = tmp_path.rglob("minifier_launcher.py")
+    subprocess.run([sys.executable, launcher], cwd=tmp_path, env=env, capture_output=True, check=True)
+    small = (tmp_path / "repro.py").read_text()
+    assert "tanh()" in small and "exp()" not in small and "sum(" not in small

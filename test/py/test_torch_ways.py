@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib.metadata
+import random
 import subprocess
 import sys
 
@@ -117,6 +118,17 @@ def test_numbers_that_are_sizes_and_places():
         found, wanted = run(x, n), f(x, n)
         same(found, wanted)
         same(torch.autograd.grad(sum(y.sum() for y in found), x), torch.autograd.grad(sum(y.sum() for y in wanted), x))
+
+
+def test_pythons_random_numbers():
+    """Dynamo tells of float32 and gives float64."""
+    f = lambda x: x + 1 if random.random() < 0.5 else x * random.random()  # noqa: E731
+    run, x = compiled(f), torch.randn(3)
+    outcomes = []
+    for g in (run, f):
+        random.seed(5)
+        outcomes.append([g(x) for _ in range(6)])
+    same(*outcomes)
 
 
 def test_the_sign_of_nan_is_torchs():

@@ -148,6 +148,8 @@ def to_text(graph: Graph, locations: bool = False, numbers: bool = True) -> str:
             attrs.append(f"fusion.align = {layout.align} : i64")
         if k in graph.scalars:
             attrs.append("fusion.scalar")
+        if k in graph.donated:
+            attrs.append("fusion.donated")
         if k in graph.parts:
             attrs.append(f'fusion.part = "{graph.parts[k]}"')
         head.append(f"%arg{k}: {value.type}" + (" {" + ", ".join(attrs) + "}" if attrs else ""))

@@ -144,6 +144,8 @@ class Reader:
                 layout = Layout(strides, align)
             if "fusion.scalar" in given:
                 graph.scalars.add(k)
+            if "fusion.donated" in given:
+                graph.donated.add(k)
             if "fusion.part" in given:
                 graph.parts[k] = _part(given, f"argument {k}")
             graph.layouts.append(layout)

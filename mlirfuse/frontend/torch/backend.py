@@ -103,24 +103,25 @@ def compile_graph(module: GraphModule, inputs: Sequence[Any], *, options: Option
                   recorder: Recorder | None = None) -> Boxed:  # fmt: skip
     """One of AOTAutograd's graphs as a function of its boxed convention."""
     mutated = set() if recorder is None else find_input_mutations(module.graph)
-    compiled = _compiled(module, inputs, options, which)
+    compiled = _compiled(module, inputs, options, which, recorder is not None)
     assert compiled.run is not None
     if recorder is None or compiled.lowered is None or compiled.lowered.device.type != "cuda":
         return compiled.run
     return recorder.recorded(compiled.run, module, inputs, which, mutated)
 
 
-def _compiled(module: GraphModule, inputs: Sequence[Any], options: Options, which: str) -> warm.Compiled:
+def _compiled(module: GraphModule, inputs: Sequence[Any], options: Options, which: str,
+              recorded: bool = False) -> warm.Compiled:  # fmt: skip
+    """``recorded``: as a CUDA graph, whose inputs are read again in each replay."""
     failed = reports.Failures(module, which, options)
+    donated = _donated() if which == "backward" else []
     try:
         if which == "inference":  # others are cut from a joint graph, which was looked at
             channels_last.decide(module, options.channels_last)
-        lowered, host = lower_to_host(module, which, failed.kernel, options.eager_rounding)
+        lowered, host = lower_to_host(module, which, failed.kernel, options.eager_rounding, [] if recorded else donated)
     except Exception as error:
         failed.report(f"the {which} graph", error)
         return warm.Compiled(op_by_op(module), None, which, options)
-    if which == "backward":
-        _keep_repeatable()
     for observer in observers:
         observer(which, lowered, host)
     traces.explained(which, lowered, host)
@@ -129,22 +130,26 @@ def _compiled(module: GraphModule, inputs: Sequence[Any], options: Options, whic
     return warm.Compiled(run, lowered, which, options, module)
 
 
-def _keep_repeatable() -> None:
-    """Tells AOTAutograd that the backward overwrites no saved tensor: else it refuses ``retain_graph=True``."""
+def _donated() -> list[int]:
+    """The inputs of the backward that are saved tensors which nobody else has. They are taken off AOTAutograd's list:
+    it refuses ``retain_graph=True`` where there are any, and :func:`boxed` sees to that."""
     context = TracingContext.try_get()
-    if context is not None and context.fw_metadata is not None and context.fw_metadata.bw_donated_idxs:
-        context.fw_metadata.bw_donated_idxs.clear()  # this list: the metadata that is looked at may be another
+    if context is None or context.fw_metadata is None or not context.fw_metadata.bw_donated_idxs:
+        return []
+    found = list(context.fw_metadata.bw_donated_idxs)
+    context.fw_metadata.bw_donated_idxs.clear()  # this list: the metadata that is looked at may be another
+    return found
 
 
-def lower_to_host(module: GraphModule, which: str, failed: Failed | None = None,
-                  rounds: bool = False) -> tuple[Lowered, HostProgram]:  # fmt: skip
+def lower_to_host(module: GraphModule, which: str, failed: Failed | None = None, rounds: bool = False,
+                  donated: Sequence[int] = ()) -> tuple[Lowered, HostProgram]:  # fmt: skip
     """The graph after all passes, and the program that runs it; ``failed`` is told of kernels that do not compile.
-    ``rounds``: as in :func:`mlirfuse.frontend.torch.lower.lower`."""
+    ``rounds``, ``donated``: as in :func:`mlirfuse.frontend.torch.lower.lower`."""
     if which == "inference":
         random.share_seeds(module.graph)
     products.pad(module)
     write_back.gather(module)
-    lowered = lower(module, which, _visible(which), rounds)
+    lowered = lower(module, which, _visible(which), rounds, donated)
     target = target_of(lowered.device)
     traces.graph(which, "fusion", lowered.graph)
     pipelines.lower_to_segments(lowered.graph, target.machine, _advance(which) if events.Advanced.observers else None)

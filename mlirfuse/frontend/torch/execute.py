@@ -26,7 +26,8 @@ Boxed = Callable[[list[Any]], list[Any]]
 
 
 def boxed(lowered: Lowered, host: HostProgram) -> Boxed:
-    """A function of the list of inputs, which it empties, that gives the list of outputs.
+    """A function of the list of inputs, which it empties, that gives the list of outputs. Inputs that were donated are
+    given away, but where autograd keeps its graph.
 
     AOTAutograd reads ``_boxed_call`` off the function itself.
     """
@@ -49,7 +50,23 @@ def boxed(lowered: Lowered, host: HostProgram) -> Boxed:
             return results if finish is None else finish(results, env)
 
     run._boxed_call = True  # type: ignore[attr-defined]
-    return run
+    return _keeping(run, [lowered.tensors[k] for k in sorted(lowered.graph.donated)])
+
+
+def _keeping(run: Boxed, donated: list[int]) -> Boxed:
+    """``run`` with copies of the donated inputs where a second backward may read them."""
+    if not donated:
+        return run
+    kept = torch._C._autograd._get_current_graph_task_keep_graph
+
+    def either(args: list[Any]) -> list[Any]:
+        if kept():
+            for k in donated:
+                args[k] = args[k].clone()
+        return run(args)
+
+    either._boxed_call = True  # type: ignore[attr-defined]
+    return either
 
 
 def _sizes(lowered: Lowered) -> Callable[[list[Any]], dict[str, int]]:

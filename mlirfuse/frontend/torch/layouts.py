@@ -6,7 +6,10 @@ fake tensor: a kernel writes the dimensions in their order in memory, and the te
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from mlirfuse.frontend.torch.sizes import OpaqueSize, hint, shape
 from mlirfuse.ir import sizes as sz
@@ -67,3 +70,15 @@ def storage(tensor: object) -> int | None:
         return tensor.untyped_storage()._cdata
     except (NotImplementedError, RuntimeError):  # a subclass without one
         return None
+
+
+def alone_in_memory(tensors: Sequence[object]) -> set[int]:
+    """The places of tensors that fill a storage which none of the others is in."""
+    storages = [storage(tensor) for tensor in tensors]
+    found = set()
+    for k, tensor in enumerate(tensors):
+        if isinstance(tensor, torch.Tensor) and storages[k] is not None and storages.count(storages[k]) == 1:
+            whole = tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
+            if statically_known_true(whole):
+                found.add(k)
+    return found

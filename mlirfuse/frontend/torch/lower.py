@@ -11,7 +11,7 @@ What leaves a group has the strides of its fake tensor: :mod:`mlirfuse.frontend.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -60,10 +60,16 @@ class Lowered:
     saved: list[tuple[str, int | str]] = field(default_factory=list)
 
 
-def lower(module: GraphModule, name: str, visible: int | None = None, rounds: bool = False) -> Lowered:
+def lower(module: GraphModule, name: str, visible: int | None = None, rounds: bool = False,
+          donated: Iterable[int] = ()) -> Lowered:  # fmt: skip
     """``visible``: how many of the outputs, the first, are not only saved for the backward; None: all. ``rounds``: a
-    result of a half type is rounded to it inside of kernels too, not where it is stored alone."""
-    return _Lowering(module, name, visible, rounds).run()
+    result of a half type is rounded to it inside of kernels too, not where it is stored alone. ``donated``: the places
+    of inputs that nobody reads after the graph."""
+    lowered = _Lowering(module, name, visible, rounds).run()
+    given = [node.meta.get("val") for node in module.graph.find_nodes(op="placeholder")]
+    alone = layouts.alone_in_memory(given)
+    lowered.graph.donated = {k for k, place in enumerate(lowered.tensors) if place in donated and place in alone}
+    return lowered
 
 
 @dataclass
@@ -328,7 +334,10 @@ class _Lowering:
             if outside in operands and storage is not None:
                 known.setdefault(storage, operands.index(outside))
         storages = [layouts.storage(fake) for fake in fakes]
-        return None if None in storages else tuple(known.get(storage, -1) for storage in storages)
+        apart = [storage for storage in storages if storage not in known]
+        if None in storages or len(set(apart)) < len(apart):
+            return None
+        return tuple(known.get(storage, -1) for storage in storages)
 
     def _call_op(self, callee: str, function: Callable[..., list[Any]], operands: list[Value], fakes: Sequence[Any],
                  given: dict[str, Any]) -> list[Value]:  # fmt: skip
