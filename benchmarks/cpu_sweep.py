@@ -60,6 +60,28 @@ def _elementwise(numpy_, torch_=None):
     return numpy_, lambda torch: torch_(torch) if torch_ else numpy_
 
 
+def _scan(numpy_, torch_, axis):
+    return lambda x: numpy_(x, axis), lambda torch: lambda x: torch_(torch)(x, axis)
+
+
+def _added_at(rows):
+    """Values added to so many rows, chosen by the fractions of a column."""
+
+    def numpy_(v, where):
+        out = np.zeros((rows, v.shape[1]), v.dtype)
+        np.add.at(out, ((where[:, 0] - 0.5) / 4 * rows).astype(np.int64), v)
+        return out
+
+    def torch_(torch):
+        def call(v, where):
+            at = ((where[:, 0] - 0.5) / 4 * rows).long()
+            return torch.zeros(rows, v.shape[1], dtype=v.dtype).index_add_(0, at, v)
+
+        return call
+
+    return numpy_, torch_
+
+
 def _transpose(order):
     return lambda x: np.transpose(x, order).copy(), lambda torch: lambda x: x.permute(order).contiguous()
 
@@ -80,6 +102,18 @@ def cases(elements: int):
         yield "x + bias", rows(n), f32, (n,), _elementwise(lambda x, b: x + b)
         yield "x * column", rows(n), f32, ((max(1, elements // n), 1)), _elementwise(lambda x, b: x * b)
         yield "transpose", rows(n), f32, (), _transpose((1, 0))
+        yield "cumsum, inner", rows(n), f32, (), _scan(np.cumsum, lambda torch: torch.cumsum, -1)
+        yield "cumsum, outer", rows(n), f32, (), _scan(np.cumsum, lambda torch: torch.cumsum, 0)
+    for n in (1, 3, 64, 770, 4096):
+        for few in (4, 4096):
+            yield f"added at {few} rows", rows(n), f32, (rows(n)[0], 1), _added_at(few)
+    for dtype in (f16, f64, "int64"):
+        yield "cumsum, inner", rows(1024), dtype, (), _scan(np.cumsum, lambda torch: torch.cumsum, -1)
+    for axis in (-1, 0):
+        maxima = _scan(np.maximum.accumulate, lambda torch: lambda x, d: torch.cummax(x, d).values, axis)
+        yield f"cummax, {('outer', 'inner')[axis]}", rows(1024), f32, (), maxima
+        logs = _scan(np.logaddexp.accumulate, lambda torch: torch.logcumsumexp, axis)
+        yield f"logcumsumexp, {('outer', 'inner')[axis]}", rows(1024), f32, (), logs
     for n in (100, 4096):
         yield "argmax, inner", rows(n), f32, (), _reduce("argmax", -1)
         yield "argmax, outer", rows(n), f32, (), _reduce("argmax", 0)

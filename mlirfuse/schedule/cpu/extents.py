@@ -35,6 +35,15 @@ def _across_short_rows(analysis: Analysis, env: Sizes, host: Host) -> bool:
     return names != {"sum"} and height <= (4 if names & {"argmax", "argmin"} else 3)
 
 
+def across_scanned_rows(analysis: Analysis, env: Sizes, host: Host) -> bool:
+    """Whether the lanes of a vector take a row each of those that are scanned, as they are a small part of a vector."""
+    if not analysis.kept:
+        return False
+    _, length, width, _ = analysis.values(column_extents, env)
+    columns = model_of(host).columns
+    return length <= columns.across_height and width >= columns.across_rows
+
+
 def _row_steps(analysis: Analysis) -> list[sz.Size]:
     """How far apart rows lie in memory, each such distance once."""
     row, lane = analysis.loops(analysis.kept)[-1][-1], analysis.loops(analysis.reduced)[-1][-1]

@@ -1,5 +1,5 @@
 """Scans across contiguous memory on the CPU: a task is a block of columns, whose states stay in registers while it goes
-down the rows, one element after the other."""
+down the rows, one element after the other. Rows that are a small part of a vector are taken so too: a lane has each."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from mlirfuse.lowering import scans as sc
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index
 from mlirfuse.lowering.slots import Slots
+from mlirfuse.schedule.cpu.extents import across_scanned_rows
 from mlirfuse.schedule.cpu.kernel import CpuBody, CpuKernel, lanes_of, rows_grain, store_all
 from mlirfuse.schedule.cpu.streaming import can_stream, streams
 from mlirfuse.schedule.scheduler import Alignments, Scheduler, Sizes, Written, require
@@ -36,7 +37,9 @@ class ScanColumns(Scheduler[Params, Host]):
         return bool(analysis.scans) and bool(analysis.kept)
 
     def candidates(self, analysis: Analysis, env: Sizes, alignments: Alignments, host: Host) -> Iterator[Params]:
-        if is_outer(analysis, env):
+        if across_scanned_rows(analysis, env, host):
+            yield Params()
+        elif is_outer(analysis, env):
             full, _ = analysis.once(late_outputs)
             yield Params(streams(analysis, full, env, alignments, host))
 

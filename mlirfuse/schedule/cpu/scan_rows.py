@@ -20,7 +20,7 @@ from mlirfuse.lowering import scans as sc
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index, Memory
 from mlirfuse.lowering.slots import Slots
-from mlirfuse.schedule.cpu.extents import parts, row_extents
+from mlirfuse.schedule.cpu.extents import across_scanned_rows, parts, row_extents
 from mlirfuse.schedule.cpu.kernel import CpuBody, CpuKernel, cost_of, lanes_of, rows_grain, store_all, unroll_for
 from mlirfuse.schedule.cpu.models import model_of
 from mlirfuse.schedule.cpu.streaming import can_stream, streams
@@ -44,7 +44,7 @@ class ScanRows(Scheduler[Params, Host]):
         return bool(analysis.scans)
 
     def candidates(self, analysis: Analysis, env: Sizes, alignments: Alignments, host: Host) -> Iterator[Params]:
-        if is_outer(analysis, env):
+        if is_outer(analysis, env) or across_scanned_rows(analysis, env, host):
             return
         kept, length = analysis.values(row_extents, env)
         full, _ = analysis.once(late_outputs)
