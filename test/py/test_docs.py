@@ -113,3 +113,11 @@ def test_code_runs(page, capsys, monkeypatch):
     from mlirfuse.passes import base
 
     base.PASSES.pop("example-exp2", None)
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=lambda p: p.name)
+def test_lines_of_prose_are_no_longer_than_those_of_code(page):
+    code = False
+    for number, line in enumerate(page.read_text().splitlines(), 1):
+        code ^= line.lstrip().startswith("```")
+        assert code or line.startswith("|") or len(line) <= 120, f"line {number}"
