@@ -128,9 +128,13 @@ def test_less_is_kept_than_by_torchs_partition():
     assert ours <= theirs - masks + seed + statistics
 
 
+def torchs_partition(joint, inputs, turned=None, **options):
+    return min_cut_rematerialization_partition(joint, inputs, **options)
+
+
 def explained(f, *given, theirs=False, **options):
     """Bytes that the graphs' kernels move, and what is kept with its bytes; ``theirs``: by torch's own cut."""
-    with mock.patch.object(backend, "partition", min_cut_rematerialization_partition if theirs else partition):
+    with mock.patch.object(backend, "partition", torchs_partition if theirs else partition):
         graphs = mlirfuse.torch.explain(f, *given, options=options).graphs
     return (
         sum(k.read + k.written for g in graphs for k in g.kernels),
@@ -186,11 +190,9 @@ def test_a_residual_stream_is_not_added_up_again_from_all_layers():
     assert ours <= theirs and sum(n for _, n in kept) <= sum(n for _, n in their_kept)
 
 
-@pytest.mark.parametrize("rounded", [False, True], ids=["float32", "bfloat16 products"])
-def test_no_more_is_kept_or_moved_than_with_torchs_cut(rounded):
+def test_less_is_kept_and_moved_than_with_torchs_cut():
     torch.manual_seed(0)
-    model = Encoder(layers=2, p=0.1)
-    run = bfloat16_products(model) if rounded else model
+    run = bfloat16_products(Encoder(layers=1, p=0.1))
     batch = torch.randint(0, 50, (3, 8)), torch.randint(0, 50, (3, 8))
     ours, kept, _ = explained(run, *batch)
     theirs, their_kept, _ = explained(run, *batch, theirs=True)
