@@ -385,14 +385,16 @@ class Kernel(Accesses):
         given = yield operand, self._through(op, env, [(d, d) for d in range(operand.rank)])
         n = e.cast(self.size(op.attrs["extent"]), given.dtype)
         val = e.select(e.cmp("lt", given, 0), e.add(given, n), given)
-        held = e.max(e.min(val, e.sub(n, 1)), 0)
-        if op.attrs["checked"]:
-            self._report(e.cmp("ne", held, val), given, n, site_of(op.loc, op.attrs["axis"]))
-        return held
+        if not op.attrs["checked"]:
+            return e.max(e.min(val, e.sub(n, 1)), 0)
+        unsigned = dt.u64 if given.dtype is dt.i64 else dt.u32
+        bad = e.cmp("ge", e.bitcast(val, unsigned), e.bitcast(n, unsigned))
+        self._report(bad, given, n, site_of(op.loc, op.attrs["axis"]))
+        return e.select(bad, 0, val)
 
     def _report(self, bad: Val, given: Val, extent: Val, site: int) -> None:
         """Where a lane is ``bad``, writes its position, the place in the program and the extent where the runtime looks
-        after the call: ``mlirfuse_bad_index``."""
+        after the call: ``mlirfuse_bad_index``. Of several bad lanes the largest position is told."""
         e = self.e
         if self.mask is not None:
             bad = e.and_(bad, e.splat(self.mask, bad.lanes))
@@ -402,24 +404,24 @@ class Kernel(Accesses):
         assert self.reports is not None
         to, zero, one, claimed = self.reports(), *(e.const(n, dt.i64) for n in (0, 1, 2))
 
-        def at(slot: int) -> str:
-            text = f"llvm.getelementptr {to}[{slot}] : ({self.pointer_type}) -> {self.pointer_type}, i64"
-            return e.op(text, dt.i64).name
+        def store(val: Val, slot: int) -> None:
+            at = e.op(f"llvm.getelementptr {to}[{slot}] : ({self.pointer_type}) -> {self.pointer_type}, i64", dt.i64)
+            e.line(f"llvm.store {e.cast(val, dt.i64)}, {at.name} : i64, {self.pointer_type}")
 
         with self.region(f"scf.if {found} {{"):
-            for lane in range(bad.lanes):
-                with self.region(f"scf.if {e.extract(bad, lane)} {{"):  # the first one tells
-                    swap = f"llvm.cmpxchg {to}, {zero}, {claimed} acq_rel monotonic : {self.pointer_type}, i64"
-                    swapped = e.op(swap, dt.i64)
-                    mine = e.op(f"llvm.extractvalue {swapped}[1] : !llvm.struct<(i64, i1)>", dt.bool_)
-                    with self.region(f"scf.if {mine} {{"):
-                        said = (e.extract(given, lane), e.const(site, dt.i64), e.extract(extent, 0))
-                        for slot, val in enumerate(said, 1):
-                            where = at(slot)
-                            e.line(f"llvm.store {e.cast(val, dt.i64)}, {where} : i64, {self.pointer_type}")
-                        e.line(
-                            f"llvm.store {one}, {to} atomic release {{alignment = 8 : i64}} : i64, {self.pointer_type}"
-                        )
+            position = given
+            if bad.lanes > 1:
+                lanes = e.select(bad, e.splat(given, bad.lanes), -(2 ** (given.dtype.bits - 1)))
+                reduced = f"vector.reduction <maxsi>, {lanes} : {lanes.type} into {given.dtype.signless}"
+                position = e.op(reduced, given.dtype)
+            swap = f"llvm.cmpxchg {to}, {zero}, {claimed} acq_rel monotonic : {self.pointer_type}, i64"
+            swapped = e.op(swap, dt.i64)
+            first = e.op(f"llvm.extractvalue {swapped}[1] : !llvm.struct<(i64, i1)>", dt.bool_)
+            with self.region(f"scf.if {first} {{"):
+                for slot, val in enumerate((position, e.const(site, dt.i64), e.extract(extent, 0)), 1):
+                    store(val, slot)
+                order = "atomic release {alignment = 8 : i64}"  # behind the others
+                e.line(f"llvm.store {one}, {to} {order} : i64, {self.pointer_type}")
 
     def _take(self, op: Op, env: Env) -> Steps:
         operand, indices = op.operands
