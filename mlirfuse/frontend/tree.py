@@ -4,6 +4,8 @@ together again, however deep."""
 from __future__ import annotations
 
 import functools
+import operator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,6 +50,15 @@ class Tree:
     def leaves(self) -> int:
         """How many leaves it has."""
         return self.nodes.count(_LEAF)
+
+    @functools.cached_property
+    def of_leaves(self) -> Callable[[list], Any]:
+        """:meth:`unflatten` for a list of as many leaves as there are, as quick as it can be."""
+        if self.nodes == (_LEAF,):
+            return operator.itemgetter(0)
+        if self.kind == "tuple" and len(self.nodes) == self.leaves + 1:
+            return tuple
+        return self.unflatten
 
     def unflatten(self, leaves):
         """The nest with these leaves. Raises ValueError if their number does not fit."""

@@ -129,7 +129,9 @@ def copy_into(target, value) -> None:
     """Writes the elements of ``value`` into ``target``."""
     if target is value:
         return
-    if arrays.framework(target) == "torch":
+    if type(target) is np.ndarray and type(value) is np.ndarray:
+        target[...] = value
+    elif arrays.framework(target) == "torch":
         target.copy_(value if arrays.framework(value) == "torch" else arrays.from_numpy(np.asarray(value), target))
     else:
         target[...] = value

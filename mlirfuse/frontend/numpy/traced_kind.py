@@ -53,6 +53,7 @@ class TracedKind(Kind):
         traced = self.traced
         place = {leaf: len(traced.graph.returns) + k for k, leaf in enumerate(self.own)}
         written = [(place[leaf], k) for leaf, k in traced.mutated.items()] if self.writes_late else []
+        assembled = traced.out_tree.of_leaves
 
         def finish(results: list) -> Any:
             for leaf, k in written:
@@ -70,7 +71,7 @@ class TracedKind(Kind):
                     out.append(_number(results[place[o.index]], o.scalar))
                 else:
                     out.append(o.made(env))
-            return traced.out_tree.unflatten(out)
+            return assembled(out)
 
         return finish
 
