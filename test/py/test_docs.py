@@ -20,7 +20,7 @@ def load(name):
     return module
 
 
-@pytest.mark.parametrize("generator", ["generate_ops", "generate_passes", "generate_levels"])
+@pytest.mark.parametrize("generator", ["generate_ops", "generate_passes", "generate_levels", "generate_numpy_programs"])
 def test_generated_page(generator, monkeypatch):
     from mlirfuse.passes import base
 
