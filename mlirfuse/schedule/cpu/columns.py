@@ -127,7 +127,8 @@ def _needs_totals(analysis: Analysis, p: Params, env: Sizes, host: Host) -> bool
         return reduced // max(1, height) * -(-height // BLOCK) >= BLOCKS
     model = model_of(host).columns
     together = max(1, min(model.folded // max(1, width), height // model.rows)) if p.folded else 1
-    return reduced > GROUPS * _at_once(analysis, host) * together
+    rows = -(-reduced // p.split) if reduced == height else reduced  # of a part, at most
+    return rows > GROUPS * _at_once(analysis, host) * together
 
 
 def _at_once(analysis: Analysis, host: Host) -> int:
