@@ -200,9 +200,8 @@ def _reduce(name: str, analysis: Analysis, slots: Slots, params: Params, host: H
             return []
 
         body.vectors(left, right, lanes, [], clear, 1)
-        several = e.cmp("gt", body.size(rows), block)
         if sums:
-            sums.begin(several, left, right, place)
+            sums.begin(e.cmp("gt", body.size(rows), block), left, right, place)
 
         def add(here: Env, low, high, count: int):
             """Adds ``count`` rows from ``low`` on (folded: of as many as there are below ``high``) to the
