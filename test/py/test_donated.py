@@ -88,3 +88,28 @@ def test_they_are_written_down():
     assert text.count("fusion.donated") == 1
     (again,) = fusion.read(fusion.parse(text))
     assert again.donated == {1} and graph.copy().donated == {1}
+
+
+@pytest.mark.parametrize(
+    ("f", "parts"),
+    [
+        (lambda h, b, w: ((h * b) @ w) * h, [set(), {0, 1}]),  # then the product's result and h
+        (lambda h, b, w: ((h * b).sin(), h.t() @ w), [set()]),  # a product reads a view of h later
+        (lambda h, b, w: (h @ w).tanh() * b, [{0}]),  # the product's result alone
+        (lambda h, b, w: (h * b, h.t()), [set()]),  # h is given back as a view
+    ],
+)
+def test_what_a_host_program_gives_to_its_parts(f, parts):
+    """What was made on the way or donated, behind its last reader, of whichever view."""
+    torch = pytest.importorskip("torch")
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    from mlirfuse.frontend.torch.backend import lower_to_host
+
+    given = [torch.randn(4, 4) for _ in range(3)]
+    module = make_fx(f, tracing_mode="fake")(*given)
+    wanted = f(*given)
+    _, host = lower_to_host(module, "backward", donated=[0])
+    found = host.run([x.clone() for x in given], {})
+    torch.testing.assert_close(found, list(wanted) if isinstance(wanted, tuple) else [wanted])
+    assert [kernels.part.graph.donated for kernels in host.kernels] == parts
