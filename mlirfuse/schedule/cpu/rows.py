@@ -119,9 +119,8 @@ class Rows(Scheduler[Params, Host]):
         model = model_of(host).rows
         kept, reduced = analysis.values(row_extents, env)
         full, _ = analysis.once(late_outputs)
-        totals = _needs_totals(analysis, env, host)
         if not full and _few(kept, reduced, host) and len(analysis.phases) == 1:
-            yield Params(split=parts(host), totals=totals)
+            yield Params(split=parts(host), totals=_needs_totals(analysis, env, host))
             return
         vectors = math.ceil(reduced / lanes_of(analysis, host))
         if vectors <= model.held and len(analysis.loops(analysis.reduced)) == 1:
@@ -129,7 +128,8 @@ class Rows(Scheduler[Params, Host]):
             return
         length = reduced * _stash_bytes(analysis, model)
         streamed = streams(analysis, full, env, alignments, host)
-        yield Params(stash=0 < length <= model.stash_bytes, streamed=streamed, totals=totals)
+        stash, totals = 0 < length <= model.stash_bytes, _needs_totals(analysis, env, host)
+        yield Params(stash=stash, streamed=streamed, totals=totals)
 
     def better_in_stages(self, analysis: Analysis, p: Params, env: Sizes, host: Host) -> bool | None:
         """There are too few rows for all threads."""
