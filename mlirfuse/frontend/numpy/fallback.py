@@ -7,6 +7,7 @@ the same types come here at once.
 
 from __future__ import annotations
 
+import dis
 import functools
 import types
 from collections.abc import Callable, Sequence
@@ -15,11 +16,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mlirfuse.core.errors import located, warn
-from mlirfuse.frontend.numpy.loops.lift import Lifted, has_loops
-from mlirfuse.frontend.numpy.loops.values import NotLiftable
 
 if TYPE_CHECKING:
     from mlirfuse.frontend.numpy.loops.explanation import LoopsExplanation
+    from mlirfuse.frontend.numpy.loops.lift import Lifted
+
+# Every loop jumps back. This is seen in the bytecode at once: what lifts loops is imported, and the source read and
+# parsed, for functions with loops alone.
+_JUMPS_BACK = {code for name, code in dis.opmap.items() if "JUMP_BACKWARD" in name}
 
 
 class WithContainers(BaseException):
@@ -41,10 +45,12 @@ class Plain:
 
     @functools.cached_property
     def _lifted(self) -> Lifted | None:
-        try:
-            return Lifted(self.original) if isinstance(self.original, types.FunctionType) else None
-        except NotLiftable:
+        fn = self.original
+        if not isinstance(fn, types.FunctionType) or _JUMPS_BACK.isdisjoint(fn.__code__.co_code[::2]):
             return None
+        from mlirfuse.frontend.numpy.loops import lift
+
+        return lift.lifted(fn)
 
     @property
     def lifted(self) -> bool:
@@ -59,7 +65,7 @@ class Plain:
     @functools.cached_property
     def preferred(self) -> bool:
         """Whether the function is better run with its loops lifted than traced: a trace would unroll them."""
-        return has_loops(self.original) and self._lifted is not None
+        return self._lifted is not None and self._lifted.preferred
 
     def explain(self, args: Sequence, kwargs: dict[str, Any]) -> LoopsExplanation:
         """What becomes of the loops in a call, which runs on copies of the arguments."""

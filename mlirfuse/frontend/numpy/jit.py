@@ -20,8 +20,6 @@ from mlirfuse.frontend.numpy import tracing
 from mlirfuse.frontend.numpy.captures import Captured
 from mlirfuse.frontend.numpy.effects import SideEffect
 from mlirfuse.frontend.numpy.fallback import Plain, WithContainers, types_of
-from mlirfuse.frontend.numpy.pieces import program
-from mlirfuse.frontend.numpy.pieces.program import Pieces
 from mlirfuse.frontend.numpy.rebuild import as_traced
 from mlirfuse.frontend.numpy.scope import Elements, read_scope, unchanged
 from mlirfuse.frontend.numpy.source import fail
@@ -150,7 +148,9 @@ class Entry(Source):
                 self._in_pieces.add(types)
                 if call.aliases:
                     return None
-                pieces = Pieces(self.owner.fn, self.tree, self._plainly_of, self.owner._watch_scope)
+                from mlirfuse.frontend.numpy.pieces import program  # late: a function that is traced whole needs none
+
+                pieces = program.Pieces(self.owner.fn, self.tree, self._plainly_of, self.owner._watch_scope)
                 return program.kind_of(call, self.name, pieces)
             self._refuse(types)
             call.refused = error
@@ -460,12 +460,13 @@ class Jitted(_native.Function):
             entry = Entry(self, tree)
             if call is None or not (entry.may_fall_back() and self.in_pieces and _all_numpy(leaves)):
                 raise
+            from mlirfuse.frontend.numpy.pieces import program
             from mlirfuse.frontend.numpy.pieces.explanation import PiecesExplanation
 
             def not_so(_: list, refused: Any) -> Any:
                 raise TraceError(str(refused))
 
-            return PiecesExplanation.of(self.__name__, Pieces(self.fn, tree, not_so, self._watch_scope), leaves)
+            return PiecesExplanation.of(self.__name__, program.Pieces(self.fn, tree, not_so, self._watch_scope), leaves)
 
     def kernels(self, *args, **kwargs) -> int:
         """How many kernels a call with these arguments launches."""

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import ast
 import copy
-import dis
 import types
 from collections.abc import Callable
 from typing import Any
@@ -31,7 +30,9 @@ _FORMS = (
 
 
 class Lifted:
-    """A function with its loops lifted: ``function`` to call, its ``loops``, and those ``left`` in it."""
+    """A function with its loops lifted: ``function`` to call, its ``loops``, and those ``left`` in it. ``preferred``:
+    it is better run so than traced, as there is a ``while``, or a loop that writes into arrays. Raises
+    NotLiftable."""
 
     def __init__(self, fn: types.FunctionType):
         definition = parsed(fn)
@@ -46,21 +47,18 @@ class Lifted:
         if not self.loops:
             raise NotLiftable("no loops")
         self.function = _made(fn, definition, body, self.loops)
+        self.preferred = _better_run(definition)
 
 
-# Every loop jumps back. This is seen in the bytecode at once; reading and parsing the source takes milliseconds.
-_JUMPS_BACK = {code for name, code in dis.opmap.items() if "JUMP_BACKWARD" in name}
-
-
-def has_loops(fn: Any) -> bool:
-    """Whether ``fn`` is a function whose loops may be lifted, and that is better run so than traced: one with a
-    ``while``, or a loop that writes into arrays."""
-    if not isinstance(fn, types.FunctionType) or _JUMPS_BACK.isdisjoint(fn.__code__.co_code[::2]):
-        return False
+def lifted(fn: types.FunctionType) -> Lifted | None:
+    """``fn`` with its loops lifted; None where it has none that may be."""
     try:
-        definition = parsed(fn)
+        return Lifted(fn)
     except NotLiftable:
-        return False
+        return None
+
+
+def _better_run(definition: ast.FunctionDef) -> bool:
     for loop in _loops_of(definition.body):
         if isinstance(loop, ast.While):
             return True
