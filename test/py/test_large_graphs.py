@@ -106,9 +106,9 @@ def test_what_contains_itself_is_an_error():
 
     with pytest.raises(mlirfuse.TraceError, match="a list contains itself"):
         mlirfuse.jit(around, fallback=False)(x)
-    with pytest.warns(UserWarning, match="a list contains itself"):
-        result = mlirfuse.jit(around)(x)
+    result = mlirfuse.jit(around)(x)  # in pieces, of which none gives the list
     assert result[1] is result
+    np.testing.assert_array_equal(result[0], x + 1)
 
 
 def slices(x):
