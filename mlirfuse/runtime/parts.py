@@ -112,15 +112,17 @@ class Split:
         whole = {"argument": leaves, "made": made}
         return [_part(whole[what][k], part) for what, k, part in self.sources]
 
-    def record(self, executor: Executor, leaves, leaf_of_arg: list[int], env: dict[str, int], finish, own=()):
+    def record(self, executor: Executor, leaves, leaf_of_arg: list[int], env: dict[str, int], finish, own=(),
+               read: Callable[[list], list] = list):  # fmt: skip
         """The Record of calls with the signature of ``leaves`` and these sizes, which ``executor`` runs. ``finish``
-        gets the results of the graph as it was and, behind them, the leaves ``own``."""
+        gets the results of the graph as it was and, behind them, the leaves ``own``. ``read``: what is done to the
+        arrays first."""
         graph, count = self.graph, len(leaf_of_arg)
         where = list(range(len(graph.args)))
         run = _native.Dispatcher(lambda given: executor.record(list(given), where, env, list))
 
         def call(given: list):
-            arguments = given[:count]
+            arguments = read(given[:count])
             made = self.make(arguments, env)
             results = run(*self.arguments(arguments, made)) if graph.returns else []
             return finish(self.results_of(arguments, made, results) + given[count:])

@@ -24,6 +24,7 @@ from mlirfuse.frontend.numpy.rebuild import as_traced
 from mlirfuse.frontend.numpy.scope import Elements, read_scope, unchanged
 from mlirfuse.frontend.numpy.source import fail
 from mlirfuse.frontend.numpy.symint import SymInt
+from mlirfuse.frontend.numpy.torch_functions import TorchFunctionError
 from mlirfuse.frontend.numpy.trace_state import TooLong
 from mlirfuse.frontend.numpy.traced import Traced
 from mlirfuse.frontend.numpy.traced_array import TracedArray
@@ -144,7 +145,8 @@ class Entry(Source):
         except Exception as error:
             if not _all_numpy(call.leaves):
                 raise
-            if isinstance(error, (TraceError, UnsupportedError, TypeError)) and self.owner.in_pieces:
+            followed = isinstance(error, (TraceError, UnsupportedError, TypeError))
+            if followed and not isinstance(error, TorchFunctionError) and self.owner.in_pieces:
                 self._in_pieces.add(types)
                 if call.aliases:
                     return None

@@ -20,7 +20,7 @@ from mlirfuse.frontend.nvfuser.replay import Planned, environment
 from mlirfuse.frontend.nvfuser.values import Bindings, Tensor
 from mlirfuse.inspect.lowered import Lowered
 from mlirfuse.runtime import arrays, placement
-from mlirfuse.runtime.kinds import Call, Kind, Kinds, Source
+from mlirfuse.runtime.kinds import Call, Kind, Kinds, Source, once
 from mlirfuse.runtime.parts import Split, is_split
 from mlirfuse.schedule import targets
 
@@ -66,7 +66,7 @@ class SplitKind(BoundKind):
 
     def answer(self, leaves: Sequence, env: dict[str, int]) -> Any:
         assert self.executor is not None
-        return self.split.record(self.executor, leaves, self.leaf_of_arg, env, self.finisher(env))
+        return self.split.record(self.executor, leaves, self.leaf_of_arg, env, self.finisher(env), read=detached)
 
 
 class DefinitionSource(Source):
@@ -119,7 +119,7 @@ class CompiledRunner:
     def __call__(self, leaves: Sequence) -> list:
         if self.hands_inputs_on:  # what torch makes of a tensor with a gradient would have one
             leaves = detached(leaves)
-        return self.kinds.miss(tuple(leaves)) if self.narrow else self.kinds.dispatch(*leaves)
+        return once(self.kinds.miss(tuple(leaves)), leaves) if self.narrow else self.kinds.dispatch(*leaves)
 
 
 def runner_of(program: Program) -> Runner:

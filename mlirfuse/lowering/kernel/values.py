@@ -392,15 +392,19 @@ class Kernel(Accesses):
         self._report(bad, given, n, site_of(op.loc, op.attrs["axis"]))
         return e.select(bad, 0, val)
 
+    def _any(self, lanes: Val) -> Val:
+        if lanes.lanes == 1:
+            return lanes
+        return self.e.op(f"vector.reduction <or>, {lanes} : {lanes.type} into i1", dt.bool_)
+
     def _report(self, bad: Val, given: Val, extent: Val, site: int) -> None:
         """Where a lane is ``bad``, writes its position, the place in the program and the extent where the runtime looks
         after the call: ``mlirfuse_bad_index``. Of several bad lanes the largest position is told."""
         e = self.e
         if self.mask is not None:
-            bad = e.and_(bad, e.splat(self.mask, bad.lanes))
-        found = bad
-        if bad.lanes > 1:
-            found = e.op(f"vector.reduction <or>, {bad} : {bad.type} into i1", dt.bool_)
+            mask = self._any(self.mask) if bad.lanes == 1 else e.splat(self.mask, bad.lanes)
+            bad = e.and_(bad, mask)
+        found = self._any(bad)
         assert self.reports is not None
         to, zero, one, claimed = self.reports(), *(e.const(n, dt.i64) for n in (0, 1, 2))
 
