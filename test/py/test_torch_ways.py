@@ -529,6 +529,7 @@ def test_which_graphs_are_recorded(mode, option, recorded, monkeypatch):
     if recorder is None:
         return
     monkeypatch.setattr(cuda_graphs.cudagraphs, "check_for_skip", lambda module, fixed: None)
+    monkeypatch.setattr(cuda_graphs.cudagraphs, "find_input_mutations", lambda graph: {0})
     monkeypatch.setattr(cuda_graphs.cudagraphs, "get_device_index", lambda module: 0)
     heard = []
     replay = lambda args: args  # noqa: E731
@@ -542,6 +543,7 @@ def test_which_graphs_are_recorded(mode, option, recorded, monkeypatch):
     for name, given in (("still", [torch.ones(3)]), ("changes", [size])):
         recorder.on = True
         plain = lambda args: args  # noqa: E731
-        runs[name] = recorder.recorded(plain, module, given, "inference", {0}) is not plain
+        seen = recorder.look_at(module, given, "inference")
+        runs[name] = recorder.recorded(plain, module, given, "inference", seen) is not plain
     assert [name for name, on in runs.items() if on] == recorded
     assert len(heard) == len(recorded) and all(more["mutated_input_idxs"] == {0} for _, more in heard)

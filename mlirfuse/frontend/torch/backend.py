@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch._dynamo.backends.common import aot_autograd
-from torch._dynamo.backends.cudagraphs import find_input_mutations
 from torch._functorch.aot_autograd import aot_function, aot_module
 from torch._guards import TracingContext
 from torch.fx import GraphModule
@@ -102,12 +101,12 @@ def memory_efficient_fusion(fn: Any, **options: Any) -> Any:
 def compile_graph(module: GraphModule, inputs: Sequence[Any], *, options: Options, which: str,
                   recorder: Recorder | None = None) -> Boxed:  # fmt: skip
     """One of AOTAutograd's graphs as a function of its boxed convention."""
-    mutated = set() if recorder is None else find_input_mutations(module.graph)
+    seen = None if recorder is None else recorder.look_at(module, inputs, which)
     compiled = _compiled(module, inputs, options, which, recorder is not None)
     assert compiled.run is not None
-    if recorder is None or compiled.lowered is None or compiled.lowered.device.type != "cuda":
+    if recorder is None or seen is None or compiled.lowered is None or compiled.lowered.device.type != "cuda":
         return compiled.run
-    return recorder.recorded(compiled.run, module, inputs, which, mutated)
+    return recorder.recorded(compiled.run, module, inputs, which, seen)
 
 
 def _compiled(module: GraphModule, inputs: Sequence[Any], options: Options, which: str,

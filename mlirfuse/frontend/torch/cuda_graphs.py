@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch._dynamo.backends import cudagraphs
@@ -57,6 +57,15 @@ def in_own_storages(run: Boxed) -> Boxed:
     return owned
 
 
+class Seen(NamedTuple):
+    """Of a graph: ``skip``, why it is not recorded; how many of its inputs are ``fixed``, the first; the places of
+    inputs that it writes, ``mutated``."""
+
+    skip: str | None
+    fixed: int
+    mutated: set[int]
+
+
 class Recorder:
     """For the graphs of one of Dynamo's: what the forward does the backward follows. ``count``: of Dynamo's inputs.
     ``every_size``: a graph whose sizes change is recorded for each of them, else it runs as it is."""
@@ -65,16 +74,20 @@ class Recorder:
         self.count, self.every_size = count, every_size
         self.on = True
 
-    def recorded(self, run: Boxed, module: GraphModule, inputs: Sequence[Any], which: str, mutated: set[int]) -> Boxed:
-        """``run`` as a function that records and replays; itself, with a line in the log, for a graph that touches the
-        CPU or has an op that no CUDA graph holds. ``mutated``: the places of inputs that the graph writes."""
-        from torch._inductor.cudagraph_trees import cudagraphify_impl  # only with a GPU
-
-        backward = which == "backward"
-        fixed = count_tangents(module) if backward else num_fw_fixed_arguments(self.count, len(inputs))
+    def look_at(self, module: GraphModule, inputs: Sequence[Any], which: str) -> Seen:
+        """What has to be known of a graph before it is lowered, which changes it."""
+        fixed = count_tangents(module) if which == "backward" else num_fw_fixed_arguments(self.count, len(inputs))
         skip = cudagraphs.check_for_skip(module, fixed)
         if not self.every_size and any(isinstance(value, torch.SymInt) for value in inputs):
             skip = "its sizes change"
+        return Seen(skip or None, fixed, cudagraphs.find_input_mutations(module.graph))
+
+    def recorded(self, run: Boxed, module: GraphModule, inputs: Sequence[Any], which: str, seen: Seen) -> Boxed:
+        """``run`` as a function that records and replays; itself, with a line in the log, for a graph that touches the
+        CPU or has an op that no CUDA graph holds."""
+        from torch._inductor.cudagraph_trees import cudagraphify_impl  # only with a GPU
+
+        backward, skip = which == "backward", seen.skip
         if skip or not self.on:
             if skip:
                 log.warning("the %s graph is not recorded: %s", which, skip)
@@ -84,13 +97,13 @@ class Recorder:
         found = cudagraphify_impl(
             in_own_storages(run),
             [0 if isinstance(value, torch.SymInt) else value for value in inputs],  # one graph for each value of an int
-            range(fixed),
+            range(seen.fixed),
             device_index=cudagraphs.get_device_index(module),
             is_backward=backward,
             is_inference=which == "inference",
             stack_traces=cudagraphs.get_stack_traces(module),
             placeholders=get_placeholder_info(module.graph),
-            mutated_input_idxs=mutated,
+            mutated_input_idxs=seen.mutated,
         )
         found._boxed_call = True
         return found
