@@ -108,9 +108,10 @@ class Trainer:
         self.batch = {name: value.to(args.device) for name, value in batch.items()}
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, fused=args.device == "cuda")
         compiled = {"eager": None, "inductor": {}, "mlirfuse": {"backend": "mlirfuse"},
+                    "channels-last": {"backend": "mlirfuse", "options": {"channels_last": None}},
                     "aot_eager": {"backend": "aot_eager"},
                     "reduce-overhead": {"mode": "reduce-overhead"}}[implementation]  # fmt: skip
-        if implementation == "mlirfuse":
+        if implementation in ("mlirfuse", "channels-last"):
             import mlirfuse.torch  # noqa: F401 known to torch without an installation, too
         self.run = self.model if compiled is None else torch.compile(self.model, **compiled)
 

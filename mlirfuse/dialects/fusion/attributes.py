@@ -33,7 +33,9 @@ def quoted(text: str) -> str:
 
 
 def attribute(value) -> str:
-    """MLIR's spelling of a Python value: bool, int, float, str, DType, or a list, tuple or dict of those."""
+    """MLIR's spelling of a Python value: bool, int, float, str, DType, None, or a list, tuple or dict of those."""
+    if value is None:  # in the list of calls' strides: a result that is no tensor
+        return "unit"
     if isinstance(value, (bool, np.bool_)):
         return "true" if value else "false"
     if isinstance(value, (int, np.integer)):

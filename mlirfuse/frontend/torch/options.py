@@ -22,7 +22,7 @@ class Options:
     eager_random: bool = False
     eager_rounding: bool = False
     repro: str | None = None
-    channels_last: bool | None = False  # None: as Inductor decides; the default where it is measured to pay
+    channels_last: bool | None = False  # None: as Inductor decides
     cuda_graphs: bool | None = None
 
     @staticmethod
