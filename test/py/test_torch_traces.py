@@ -75,12 +75,13 @@ def test_torchs_logs(setting, graph_too, tmp_path):
     assert ("fusion.tanh" in told) == ("inference graph, segmented" in told) == graph_too
 
 
-def test_what_mlir_has_no_type_for_compiles_all_the_same(artifacts):
-    """Results of torch's own ops that are complex: the trace says why it has no text."""
+def test_what_has_no_strides_is_written_too(artifacts):
+    """Results of torch's own ops that are complex lie in no memory of ours."""
     f = lambda x: (torch.fft.rfft(x * 2).abs() + 1).sum()  # noqa: E731
     x = torch.randn(8)
     torch.testing.assert_close(torch.compile(f, backend="mlirfuse", options={"fallback": False})(x), f(x))
-    assert "no MLIR attribute" in artifacts["mlirfuse_inference_fusion"]
+    text = artifacts["mlirfuse_inference_fusion"]
+    assert "unit" in text and "fusion.sum" in text
 
 
 def test_nothing_is_written_where_nobody_looks(monkeypatch):
