@@ -24,6 +24,8 @@ TWO = {
     "fsdp2 whole in mixed precision": ("fsdp2", True, True, True),
     "tensor parallel": ("tensor_parallel", False, False),
     "sequence and loss parallel": ("tensor_parallel", True, True),
+    "context parallel": ("context_parallel",),
+    "flex context parallel": ("flex_context_parallel",),
     "pipeline": ("pipeline",),
     "explained": ("explained",),
 }
@@ -79,6 +81,18 @@ def test_fsdp2_in_mixed_precision_with_checkpoints_trains_as_one_process_up_to_r
 @pytest.mark.parametrize("key", ["tensor parallel", "sequence and loss parallel"])
 def test_tensor_parallel_trains_as_one_process(two, key):
     check(two, key)
+
+
+def test_context_parallel_trains_as_one_process(two):
+    check(two, "context parallel")
+    for result in two:  # keys and values of both layers are gathered, and their gradients are scattered
+        orders = {which: order for which, order, _ in result["context parallel"]["graphs"]}
+        assert orders["forward"] == 4 * ["all_gather_into_tensor"]
+        assert orders["backward"] == 4 * ["reduce_scatter_tensor"]
+
+
+def test_torchs_context_parallel_style_over_flex_attention(two):
+    assert all(result["flex context parallel"]["error"] <= BOUND for result in two)
 
 
 @pytest.mark.parametrize("key", list(FOUR))

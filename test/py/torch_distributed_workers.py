@@ -18,6 +18,7 @@ from unittest import mock
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed._functional_collectives import all_gather_tensor_autograd
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import Replicate, Shard
@@ -30,6 +31,7 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 from torch.nn import functional as F
+from torch.nn.attention.flex_attention import flex_attention
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
@@ -283,6 +285,77 @@ def two_dimensions() -> dict[str, Any]:
         shares = (batch(step, part, parts) for step in range(STEPS))
         found = trained(model, lambda *given: loss_of(model, *given), shares)
     return {"errors": errors(found, exact), "graphs": graphs}
+
+
+class Gathering(Layer):
+    """Context parallel attention: a rank has the queries of its part of the words, and gathers keys and values."""
+
+    def whole(self, x):
+        y = self.first(x)
+        query, *others = (f(y).unflatten(-1, (-1, 4)).transpose(1, 2) for f in (self.query, self.key, self.value))
+        key, value = (all_gather_tensor_autograd(t.contiguous(), 2, dist.group.WORLD) for t in others)
+        before = dist.get_rank() * x.shape[1]
+        seen = torch.ones(x.shape[1], key.shape[2], dtype=torch.bool, device=x.device).tril(before)
+        mixed = F.scaled_dot_product_attention(query, key, value, seen).transpose(1, 2).flatten(2)
+        x = x + self.out(mixed)
+        return x + self.down(F.gelu(self.up(self.second(x))))
+
+
+def context_parallel() -> dict[str, Any]:
+    """Each rank has a part of every sequence; gradients are averaged."""
+    model = fresh()
+    exact = one_process(model)
+    for layer in model.layers:
+        layer.__class__ = Gathering
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+
+    def average(parameter):
+        dist.all_reduce(parameter.grad)
+        parameter.grad /= ranks
+
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(average)
+    with watched() as graphs:
+        run = compiled(model, fullgraph=True)
+        parts = ([t.chunk(ranks, 1)[rank].contiguous() for t in batch(step)] for step in range(STEPS))
+        found = trained(model, lambda *given: loss_of(run, *given), parts)
+    return {"errors": errors(found, exact), "graphs": graphs}
+
+
+class Flexible(nn.Module):
+    """Attention that torch's context parallel style knows, between a norm and a residual connection."""
+
+    class Attention(nn.Module):
+        def forward(self, query, key, value, block_mask=None):
+            return flex_attention(query, key, value, block_mask=block_mask)
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.project, self.out = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.attention = self.Attention()
+
+    def forward(self, x, block_mask):
+        heads = (t.unflatten(-1, (-1, 8)).transpose(1, 2) for t in self.project(self.norm(x)).chunk(3, -1))
+        return x + F.gelu(self.out(self.attention(*heads, block_mask=block_mask).transpose(1, 2).flatten(2)))
+
+
+@torch.no_grad()
+def flex_context_parallel() -> dict[str, Any]:
+    """The forward of torch's own style over flex attention, which has no backward on CPUs."""
+    from torch.distributed.tensor.experimental._context_parallel import _attention as torchs
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    model, x = Flexible(), torch.randn(2, 256, WIDTH)
+    mask = create_block_mask(lambda b, h, q, k: q >= k, 1, 1, 256, 256, device="cpu", BLOCK_SIZE=64)
+    exact = copy.deepcopy(model).double()(x.double(), mask)
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    style = torchs._ContextParallel(2, torchs._ContextParallel.AttentionType.FLEX)
+    parallelize_module(model, mesh, {"attention": style})
+    found = compiled(model)(*torchs._context_parallel_shard(mesh, [x, mask], [1, 2]))
+    own = exact.chunk(dist.get_world_size(), 1)[dist.get_rank()]
+    return {"error": float((found - own).abs().max() / exact.abs().max())}
 
 
 def checkpoints(folder: str) -> dict[str, Any]:
