@@ -14,7 +14,7 @@ from mlirfuse.ir import scalars
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.effects import is_collective, starts, viewed, waits, writes_in_place
 from mlirfuse.ir.graph import Block, Graph, Layout, Op, Segment, Value, Window, uses
-from mlirfuse.ir.order import topological
+from mlirfuse.ir.order import Units, topological
 from mlirfuse.lowering import host_steps as st
 from mlirfuse.lowering.host_steps import Part, Sequence, Step
 
@@ -27,6 +27,20 @@ def plan(graph: Graph) -> Sequence:
     Raises :class:`CompileError` for an op that no host program runs.
     """
     return _Plan(graph).sequence
+
+
+def in_order(block: Block, graph: Graph) -> list[Op]:
+    """The ops of a block of ``graph`` in the order in which a host program runs them, those of a group together. Groups
+    that only compute what is written into arguments come last: nothing reads these after them, so that their kernels
+    may write there."""
+    groups = {op: op.group for op in block.ops if op.group is not None}
+    written = {graph.returns[k] for k in graph.aliases} if block is graph.body else set()
+    if not written:
+        return topological(block.ops, groups)
+    users = block.users()
+    last = {op.group for op in groups if any(v in written for v in op.results)}
+    last -= {op.group for op in groups for v in op.results for u in users.get(v, ()) if u.group is not op.group}
+    return Units(block.ops, groups).ordered(lambda unit: (unit in last,))
 
 
 def parts_of(sequence: Sequence) -> list[Part]:
@@ -76,7 +90,8 @@ class _Plan:
             self.places[value] = _Place(layout or self._row_major(value), frozenset([value]))
         self.known: dict[tuple, Part] = {}
         self.own = {graph.args[k] for k in graph.donated}  # memory that may be written over once nobody reads it
-        self.sequence = Sequence(list(graph.args), *self._block(graph.body, graph))
+        self.written: set[Value] = set()  # results that kernels write into their arguments
+        self.sequence = Sequence(list(graph.args), *self._block(graph.body))
         self._write_arguments()
         free_dead(self.sequence, keep=self.sequence.returns)
 
@@ -90,25 +105,44 @@ class _Plan:
 
     # ---- blocks
 
-    def _block(self, block: Block, graph: Graph | None = None) -> tuple[list[Step], list[Value]]:
+    def _block(self, block: Block) -> tuple[list[Step], list[Value]]:
         """The steps of a block, and what it returns."""
         axes = Axes([op for op in block.ops if op.row.kind != "foreign"])
         users = block.users()
         steps: list[Step] = []
         run: list[Op] = []
-        ordered = topological(block.ops, {op: op.group for op in block.ops if op.group is not None})
+        whole = block is self.graph.body
+        ordered = in_order(block, self.graph)
         readers = self._readers(ordered, block) if block is self.graph.body and self.own else None
         for at, op in enumerate(ordered):
             if op.group is not None:
                 run.append(op)
                 continue
             if run:
-                steps += self._kernels(run, block, users, axes, readers and replace(readers, now=at))
+                steps += self._kernels(run, block, users, axes, readers and replace(readers, now=at), {})
                 run = []
             steps += self._op(op)
         if run:
-            steps += self._kernels(run, block, users, axes, readers and replace(readers, now=len(ordered)))
+            targets = self._targets() if whole else {}
+            steps += self._kernels(run, block, users, axes, readers and replace(readers, now=len(ordered)), targets)
         return steps, list(block.returns)
+
+    def _targets(self) -> dict[Value, Value]:
+        """For results that may be written into an argument by the last kernels, that argument: whole, nobody else's,
+        and no result that was made before is a view of it."""
+        graph = self.graph
+        arguments = list(graph.aliases.values())
+        if any(map(is_collective, graph.ops)):  # which may read them still
+            return {}
+        shown = self._inside(v for v in graph.returns)
+        found = {}
+        for k, at in graph.aliases.items():
+            value, argument = graph.returns[k], graph.args[at]
+            if value.op is None or k in graph.windows or graph.returns.count(value) > 1 or arguments.count(at) > 1:
+                continue
+            if argument not in shown:
+                found[value] = argument
+        return found
 
     @staticmethod
     def _readers(ordered: list[Op], block: Block) -> _Readers | None:
@@ -126,7 +160,11 @@ class _Plan:
         (owner,) = inside
         return all(readers.last.get(v, -1) < readers.now for v in self.places.sharing[owner])
 
-    def _kernels(self, ops: list[Op], block: Block, users, axes: Axes, readers: _Readers | None) -> list[Step]:
+    def _kernels(
+        self, ops: list[Op], block: Block, users, axes: Axes, readers: _Readers | None, targets: dict[Value, Value]
+    ) -> list[Step]:
+        """The step that launches ``ops``. ``targets``: arguments that its results are written into, see
+        :meth:`_targets`."""
         made = {v for op in ops for v in op.results}
         inside = set(ops)
         needed = list(dict.fromkeys(v for op in ops for v in op.operands if v not in made))
@@ -134,6 +172,13 @@ class _Plan:
         outs = [v for op in ops for v in op.results if v in returned or any(u not in inside for u in users.get(v, ()))]
         if not outs:
             return []
+        sharing = {v: self.places[v].inside for v in needed if v.dtype is not None}
+        targets = {
+            value: argument
+            for value, argument in targets.items()
+            if value in outs and all(v is argument or argument not in owners for v, owners in sharing.items())
+        }
+        needed = list(dict.fromkeys([*needed, *targets.values()]))
         steps, reads = [], []
         for v in needed:  # in an order that the framework decides: a copy in ours
             if v.dtype is not None and self.places[v].layout is None:
@@ -146,10 +191,14 @@ class _Plan:
         by_value = {k for k, v in enumerate(needed) if v in self.scalars}
         graph = Graph(f"{self.graph.name}_{len(self.known)}", Block(needed, ops, outs), layouts, by_value)
         graph.device = self.graph.device
+        graph.aliases = {outs.index(value): needed.index(argument) for value, argument in targets.items()}
         if readers is not None:
             graph.donated = {k for k, v in enumerate(needed) if k not in by_value and self._free(v, readers)}
         for value, place in self._results(graph).items():
             self.places[value] = place
+        for value, argument in targets.items():
+            self.places[value] = self.places[argument]
+            self.written.add(value)
         part = self.known.setdefault(key_of(graph), Part(graph, axes))
         return [*steps, st.Kernels(reads, outs, part, ops)]
 
@@ -196,7 +245,7 @@ class _Plan:
         elif row.kind == "library":
             for value in op.results:
                 source = viewed(value)
-                known = op.attrs.get("shares") is not None
+                known = op.attrs.get("shares") is not None or not row.calls
                 self._made([value], may_share if not known else self._inside([source] if source else []))
                 if known and source is None:
                     self.own.add(value)
@@ -318,7 +367,9 @@ class _Plan:
             return
         targets = list(dict.fromkeys(written.values()))
         for k, value in enumerate(sequence.returns):
-            if self._inside([value]).isdisjoint(targets) or (k in written and value is written[k]):
+            if value in self.written or self._inside([value]).isdisjoint(targets):
+                continue
+            if k in written and value is written[k]:
                 continue
             apart = Value(value.dtype, value.shape)
             sequence.steps.append(st.Apart([value, *targets], [apart]))
@@ -330,6 +381,7 @@ class _Plan:
 
     @staticmethod
     def _write(argument: Value, value: Value, window: Window | None) -> Step:
+        """A copy. It finds what kernels have written into the argument to be that argument."""
         if window is None:
             return st.Copy([argument, value], [])
         op = window.update(argument, value)

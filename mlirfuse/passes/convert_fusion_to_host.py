@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from mlirfuse.dialects import fusion
 from mlirfuse.ir.graph import Block, Graph, Op, Value, uses
-from mlirfuse.ir.order import topological
 from mlirfuse.lowering import host_steps as st
-from mlirfuse.lowering.host_plan import parts_of, plan
+from mlirfuse.lowering.host_plan import in_order, parts_of, plan
 from mlirfuse.passes.base import IR, Pass, register
 
 
@@ -56,21 +55,20 @@ def _convert(graph: Graph) -> list[str]:
     for step in sequence.walk():
         if isinstance(step, st.Kernels):
             launched |= dict.fromkeys(step.ops, step)
-    _replace(graph.body, launched, lambda step: f"@{graph.name}_part{numbers[step.part]}")
+    _replace(graph, graph.body, launched, lambda step: f"@{graph.name}_part{numbers[step.part]}")
     return [
         f"func.func private @{graph.name}_part{at}({_types(part.graph.args)}) -> ({_types(part.graph.returns)})"
         for part, at in numbers.items()
     ]
 
 
-def _replace(block: Block, launched: dict[Op, st.Kernels], name) -> None:
-    ordered = topological(block.ops, {op: op.group for op in block.ops if op.group is not None})
+def _replace(graph: Graph, block: Block, launched: dict[Op, st.Kernels], name) -> None:
     returned = set(block.returns)
     ops: list[Op] = []
     called: set[st.Kernels] = set()
-    for op in ordered:
+    for op in in_order(block, graph):
         for nested in op.blocks:
-            _replace(nested, launched, name)
+            _replace(graph, nested, launched, name)
         step = launched.get(op)
         if step is None:
             if op.group is None:  # else nobody reads it

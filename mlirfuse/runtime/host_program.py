@@ -12,7 +12,8 @@ fallbacks, and arguments that are written (``graph.aliases``). It is a list of t
   stated, the program that reads it gets a copy.
 - Sizes that an op's result tells (symbols that no argument declares) are read as the program runs.
 - A value is freed right after its last reader.
-- Results are written into aliased arguments at the end, in the order of the results.
+- Results are written into aliased arguments at the end, in the order of the results: by the last kernels where these
+  compute them and nothing else shows the argument's old elements, else by copies.
 
 The steps are written as one Python function (:attr:`HostProgram.source`); :meth:`HostProgram.function` gives it for
 one set of sizes. A front end keeps that by the signature of a call, or lets a dispatcher do it: :meth:`record`.

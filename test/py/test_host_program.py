@@ -518,6 +518,61 @@ def test_arguments_are_written_at_the_end(framework):
     np.testing.assert_array_equal(np.asarray(view), x)
 
 
+def both(x, y, a, z):
+    product = a @ y
+    x += product
+    y += z @ a
+    return product
+
+
+def through_a_view(x, y, a, z):
+    backwards = x[::-1]
+    x += a @ y
+    y *= backwards  # of the new elements
+    return (y @ z) * a
+
+
+def by_sums(x, y, a, z):
+    x += a @ y
+    x -= x.sum()
+    y[:] = z.sum() + y.max()
+    return y
+
+
+def overlapping(which: str) -> list[np.ndarray]:
+    rng, line = np.random.default_rng(1), np.linspace(1, 2, 18)
+    x, y, a, z = rng.normal(size=9), rng.normal(size=9), rng.normal(size=(9, 9)), rng.normal(size=9)
+    return {
+        "apart": [x, y, a, z],
+        "one read and written": [x, y, a, x],
+        "neighbours": [line[:9], line[9:], a, z],
+        "in turns": [line[::2], line[1::2], a, z],
+        "over each other": [line[1:10], line[2:11], a, z],
+        "a row": [x, a[3], a, z],
+    }[which]
+
+
+@pytest.mark.parametrize(
+    "which", ["apart", "one read and written", "neighbours", "in turns", "over each other", "a row"]
+)
+@pytest.mark.parametrize("fn", [both, through_a_view, by_sums])
+def test_what_is_written_last_is_written_where_it_belongs(fn, which):
+    jitted = mlirfuse.jit(fn)
+    for _ in range(2):
+        got, want = overlapping(which), overlapping(which)
+        np.testing.assert_allclose(jitted(*got), fn(*want), rtol=1e-12)
+        for mine, theirs in zip(got, want):
+            np.testing.assert_allclose(mine, theirs, rtol=1e-12)
+
+
+def test_kernels_write_into_arguments():
+    kind = mlirfuse.jit(both)
+    x, y, a, z = floats(9), floats(9), floats(9, 9), floats(9)
+    kind(x, y, a, z)
+    (steps,) = [kind.kind_of(x, y, a, z)[0].executor.host.kernels]
+    assert [step.part.graph.aliases for step in steps] == [{0: 0, 1: 2}]
+
+
 # ---- linalg
 
 

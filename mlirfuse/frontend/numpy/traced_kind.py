@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from mlirfuse.core.errors import warn
-from mlirfuse.frontend.numpy.traced import Traced
+from mlirfuse.frontend.numpy.traced import Out, Traced
 from mlirfuse.runtime import reference
 from mlirfuse.runtime.kinds import Call, Kind
 from mlirfuse.runtime.parts import Split
@@ -54,24 +54,14 @@ class TracedKind(Kind):
         place = {leaf: len(traced.graph.returns) + k for k, leaf in enumerate(self.own)}
         written = [(place[leaf], k) for leaf, k in traced.mutated.items()] if self.writes_late else []
         assembled = traced.out_tree.of_leaves
+        outs = [_reader(o, place, env) for o in traced.outs]
 
         def finish(results: list) -> Any:
             for leaf, k in written:
                 results[leaf][...] = results[k]
             for message in traced.warnings:
                 warn(message, RuntimeWarning)
-            out = []
-            for o in traced.outs:
-                if o.kind == "result":
-                    result = _number(results[o.index], o.scalar)
-                    if o.read_only and isinstance(result, np.ndarray):
-                        result.flags.writeable = False
-                    out.append(result)
-                elif o.kind == "argument":
-                    out.append(_number(results[place[o.index]], o.scalar))
-                else:
-                    out.append(o.made(env))
-            return assembled(out)
+            return assembled([results[o] if isinstance(o, int) else o(results) for o in outs])
 
         return finish
 
@@ -99,6 +89,24 @@ class SplitTracedKind(TracedKind):
 def _only(results: list) -> Any:
     (only,) = results
     return only
+
+
+def _reader(out: Out, place: dict[int, int], env: dict[str, int]) -> int | Callable[[list], Any]:
+    """How ``out`` is read from a call's results: their position, or a function of them. ``place``: where the caller's
+    own objects are among them."""
+    if out.kind not in ("result", "argument"):
+        return lambda results: out.made(env)
+    at = out.index if out.kind == "result" else place[out.index]
+    if out.scalar is None and not out.read_only:
+        return at
+
+    def read(results: list) -> Any:
+        found = _number(results[at], out.scalar)
+        if out.read_only and isinstance(found, np.ndarray):
+            found.flags.writeable = False
+        return found
+
+    return read
 
 
 def _number(value: Any, scalar: type | None) -> Any:
