@@ -2,6 +2,7 @@
 """The GPU table: mlirfuse, torch eager, torch.compile, JAX and a same-size copy, in one run.
 
     python benchmarks/gpu.py --json benchmarks/results/gpu-h100.json --plot docs/gpu-h100.png
+    python benchmarks/gpu.py --table second --peers eager,compile --json benchmarks/results/gpu-second-h100.json
 
 Every implementation's result is first compared with the reference in float64, computed from the same inputs; results
 are overwritten with NaN and computed again before that, so that what is not written shows. Only what passed is timed.
@@ -39,6 +40,9 @@ LABELS = {"mlirfuse": "mlirfuse", "eager": "torch eager", "compile": "torch.comp
 
 def arguments(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument(
+        "--table", default="first", choices=("first", "second"), help="second: what the first has nothing of"
+    )
     parser.add_argument("--json", help="write every figure to this file")
     parser.add_argument("--plot", help="write the plot to this PNG file")
     parser.add_argument("--from", dest="source", help="run nothing: print and plot this JSON file")
@@ -580,6 +584,7 @@ def main() -> int:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     if options.device == "cpu":
         os.environ["JAX_PLATFORMS"] = "cpu"
+    import second_table
     import torch
     import workloads
 
@@ -590,7 +595,7 @@ def main() -> int:
         return 2
     torch.set_grad_enabled(False)
     torch.backends.cuda.matmul.allow_tf32 = False
-    table = workloads.gpu_table(options.quick)
+    table = {"first": workloads.gpu_table, "second": second_table.second_table}[options.table](options.quick)
     if options.worker:
         Worker(options).run(table)
         return 0
@@ -617,6 +622,7 @@ def main() -> int:
             row.update(name=table[i].name, shape=table[i].shape, dtype=table[i].dtype)
     record = {
         "benchmark": "gpu",
+        "table": options.table,
         "environment": environment,
         "method": {
             "timer": (timing.CudaTimer if options.device == "cuda" else timing.HostTimer).name,

@@ -491,7 +491,7 @@ def compare(
             difference = (
                 (got - want).abs_().sub_(subnormal / 2).clamp_(min=0)
             )  # what any rounding of a subnormal result costs is no error
-            want = want.abs()
+            want = want.abs().double()  # positions and counts too
             rms = max(float(want.square().mean().sqrt()), floor) if want.numel() else 0.0
             entry["l2"][0] += float(difference.square().sum())
             entry["l2"][1] += rms * rms * want.numel()

@@ -44,7 +44,8 @@ class Workload:
     None. ``reference`` runs on the inputs in float64 (``torch`` unless given). ``rows``: the inputs whose first
     dimension is also every result's (see :func:`timing.compare`). ``target``: the share of a same-size copy to reach.
     ``extra``: arguments for mlirfuse alone, after the inputs. ``check(call, inputs)`` replaces the comparison for
-    functions that draw random numbers. ``numpy``: the NumPy peer, where it is not ``fused`` itself.
+    functions that draw random numbers. ``numpy``: the NumPy peer, where it is not ``fused`` itself. ``moved(inputs,
+    results)``: the bytes to move, where they are not those of all inputs and results.
     """
 
     name: str
@@ -62,16 +63,19 @@ class Workload:
     check: Callable | None = None
     tolerances: tuple[float, float] | None = None
     numpy: Callable | None = None
+    moved: Callable | None = None
 
     def reference_function(self) -> Callable:
         return self.reference or self.torch
 
     def model_bytes(self, inputs, results) -> int:
         """Each input read once, each result written once."""
+        if self.moved:
+            return self.moved(inputs, results)
         return sum(t.numel() * t.element_size() for t in [*inputs, *results] if isinstance(t, torch.Tensor))
 
 
-def _maker(*specs):
+def maker(*specs):
     """Inputs from ``(kind, shape, dtype)``: "n" standard normal, "u" uniform in [0, 1), "w" near 1, "i" indices below
     the third entry of the shape, "z" zeros, "o" ones."""
 
@@ -96,14 +100,14 @@ def _maker(*specs):
     return make
 
 
-def _name(dtype) -> str:
+def dtype_name(dtype) -> str:
     return {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}[dtype]
 
 
 f32, bf16, f16 = torch.float32, torch.bfloat16, torch.float16
 
 
-def _show(*shape) -> str:
+def show(*shape) -> str:
     return "×".join(map(str, shape))
 
 
@@ -124,7 +128,7 @@ def _jax_layer_norm(n, w, b, eps):
 
 def _tutorial_inputs(batch, length, width):
     x = (batch, length, width)
-    return _maker(("n", x, f32), ("n", x, f32), ("w", (width,), f32), ("n", (width,), f32), ("n", (width,), f32))
+    return maker(("n", x, f32), ("n", x, f32), ("w", (width,), f32), ("n", (width,), f32), ("n", (width,), f32))
 
 
 def bias_add_layer_norm(batch=64, length=128, width=1024):
@@ -137,7 +141,7 @@ def bias_add_layer_norm(batch=64, length=128, width=1024):
     def jax_(x, r, w, b1, b2):
         return _jax_layer_norm(x + b1 + r, w, b2, EPS)
 
-    return Workload("bias + add + layer norm", _show(batch, length, width), "f32", _tutorial_inputs(batch, length, width), fused, torch_, jax_,
+    return Workload("bias + add + layer norm", show(batch, length, width), "f32", _tutorial_inputs(batch, length, width), fused, torch_, jax_,
                     rows=(0, 1), target=0.97)  # fmt: skip
 
 
@@ -187,7 +191,7 @@ def bias_dropout_add_layer_norm(batch=64, length=128, width=1024):
             raise AssertionError("the rows are not normalized")
         return [{"l2": error, "worst": None}]
 
-    return Workload("bias + dropout + add + layer norm", _show(batch, length, width), "f32", _tutorial_inputs(batch, length, width), fused, torch_,
+    return Workload("bias + dropout + add + layer norm", show(batch, length, width), "f32", _tutorial_inputs(batch, length, width), fused, torch_,
                     target=0.93, extra=(7,), check=check)  # fmt: skip
 
 
@@ -207,7 +211,7 @@ def primitive_layer_norm(batch=64, length=128, width=1024):
         d = n - jnp.mean(n, 2, keepdims=True)
         return w * (d / jnp.sqrt(jnp.mean(d * d, 2, keepdims=True) + 1e-12)) + b2
 
-    return Workload("layer norm in primitive ops", _show(batch, length, width), "f32", _tutorial_inputs(batch, length, width), fused, torch_, jax_,
+    return Workload("layer norm in primitive ops", show(batch, length, width), "f32", _tutorial_inputs(batch, length, width), fused, torch_, jax_,
                     rows=(0, 1), target=0.97)  # fmt: skip
 
 
@@ -227,8 +231,8 @@ def primitive_rms_norm(batch=64, length=128, width=1024):
         n = x + b1 + r
         return w * (n / jnp.sqrt(jnp.mean(n * n, 2, keepdims=True) + 1e-12))
 
-    make = _maker(("n", x, f32), ("n", x, f32), ("w", (width,), f32), ("n", (width,), f32))
-    return Workload("RMS norm in primitive ops", _show(*x), "f32", make, fused, torch_, jax_, rows=(0, 1), target=0.97)
+    make = maker(("n", x, f32), ("n", x, f32), ("w", (width,), f32), ("n", (width,), f32))
+    return Workload("RMS norm in primitive ops", show(*x), "f32", make, fused, torch_, jax_, rows=(0, 1), target=0.97)
 
 
 # ------------------------------------------------------------------------------------------------------------ views
@@ -246,7 +250,7 @@ def view_gelu_view(rows=8192, width=3072, batch=64):
         return jax.nn.gelu(x.reshape(batch, rows // batch, width), approximate=False).reshape(rows, width)
 
     reference = lambda x: 0.5 * x * (1 + torch.erf(x * 0.5**0.5))  # noqa: E731  (rows are independent, views or not)
-    return Workload("view, GELU (erf), view", _show(rows, width), "f32", _maker(("n", (rows, width), f32)), fused, torch_, jax_,
+    return Workload("view, GELU (erf), view", show(rows, width), "f32", maker(("n", (rows, width), f32)), fused, torch_, jax_,
                     reference=reference, rows=(0,), target=0.99)  # fmt: skip
 
 
@@ -260,7 +264,7 @@ def view_permute_view(batch=64, heads=12, length=128, width=64):
     def jax_(x):
         return x.reshape(batch, heads, length, width).transpose(0, 2, 1, 3).reshape(batch * length, heads * width)
 
-    return Workload("view, permute, view", _show(batch * heads, length, width), "f32", _maker(("n", (batch * heads, length, width), f32)), fused,
+    return Workload("view, permute, view", show(batch * heads, length, width), "f32", maker(("n", (batch * heads, length, width), f32)), fused,
                     torch_, jax_, target=0.97, tolerances=(0.0, 0.0))  # fmt: skip
 
 
@@ -287,9 +291,9 @@ def gelu_backward_bias_gradient(batch=16, length=512, width=4096):
     shape = (batch, length, width)
     return Workload(
         "GELU backward + bias gradient",
-        _show(*shape),
+        show(*shape),
         "f32",
-        _maker(*[("n", shape, f32)] * 3),
+        maker(*[("n", shape, f32)] * 3),
         fused,
         torch_,
         jax_,
@@ -307,7 +311,7 @@ def silu_mul(rows=16384, width=11008, dtype=bf16):
     def jax_(a, b):
         return jax.nn.silu(a) * b
 
-    return Workload("SiLU · mul", _show(rows, width), _name(dtype), _maker(*[("n", (rows, width), dtype)] * 2), fused, torch_, jax_, rows=(0, 1),
+    return Workload("SiLU · mul", show(rows, width), dtype_name(dtype), maker(*[("n", (rows, width), dtype)] * 2), fused, torch_, jax_, rows=(0, 1),
                     target=0.99)  # fmt: skip
 
 
@@ -321,7 +325,7 @@ def scale_bias_relu(n=128, c=256, h=56, w=56):
     def jax_(x, s, b):
         return jax.nn.relu(x * s[:, None, None] + b[:, None, None])
 
-    return Workload("scale, bias, ReLU (NCHW)", _show(n, c, h, w), "f32", _maker(("n", (n, c, h, w), f32), ("n", (c,), f32), ("n", (c,), f32)), fused,
+    return Workload("scale, bias, ReLU (NCHW)", show(n, c, h, w), "f32", maker(("n", (n, c, h, w), f32), ("n", (c,), f32), ("n", (c,), f32)), fused,
                     torch_, jax_, rows=(0,), target=0.98)  # fmt: skip
 
 
@@ -329,7 +333,7 @@ def rotary(batch=8, heads=32, length=4096, width=128, dtype=bf16):
     half = width // 2
 
     def make(device, seed=0):
-        (x,) = _maker(("n", (batch, heads, length, width), dtype))(device, seed)
+        (x,) = maker(("n", (batch, heads, length, width), dtype))(device, seed)
         angle = torch.outer(
             torch.arange(length, device=device).float(), 10000.0 ** (-torch.arange(half, device=device) / half)
         )
@@ -348,8 +352,8 @@ def rotary(batch=8, heads=32, length=4096, width=128, dtype=bf16):
 
     return Workload(
         "rotary embedding",
-        _show(batch, heads, length, width),
-        _name(dtype),
+        show(batch, heads, length, width),
+        dtype_name(dtype),
         make,
         fused,
         torch_,
@@ -371,9 +375,9 @@ def add_transpose(rows=8192, width=16384):
 
     return Workload(
         "add, then transpose",
-        _show(rows, width),
+        show(rows, width),
         "f32",
-        _maker(*[("n", (rows, width), f32)] * 2),
+        maker(*[("n", (rows, width), f32)] * 2),
         fused,
         torch_,
         jax_,
@@ -397,9 +401,9 @@ def softmax(rows=16384, width=8192, dtype=f32, target=0.98):
 
     return Workload(
         "softmax",
-        _show(rows, width),
-        _name(dtype),
-        _maker(("n", (rows, width), dtype)),
+        show(rows, width),
+        dtype_name(dtype),
+        maker(("n", (rows, width), dtype)),
         fused,
         torch_,
         jax_,
@@ -419,13 +423,13 @@ def layer_norm(rows=16384, width=4096, dtype=bf16, target=0.98):
         up = [t.astype(jnp.float32) for t in (x, w, b)]
         return _jax_layer_norm(*up, EPS).astype(x.dtype)
 
-    return Workload("layer norm", _show(rows, width), _name(dtype), _maker(("n", (rows, width), dtype), ("w", (width,), dtype), ("n", (width,), dtype)),
+    return Workload("layer norm", show(rows, width), dtype_name(dtype), maker(("n", (rows, width), dtype), ("w", (width,), dtype), ("n", (width,), dtype)),
                     fused, torch_, jax_, rows=(0,), target=target)  # fmt: skip
 
 
 def layer_norm_backward(rows=16384, width=4096, dtype=bf16):
     def make(device, seed=0):
-        g, x, w = _maker(("n", (rows, width), dtype), ("n", (rows, width), dtype), ("w", (width,), dtype))(device, seed)
+        g, x, w = maker(("n", (rows, width), dtype), ("n", (rows, width), dtype), ("w", (width,), dtype))(device, seed)
         up = x.float()
         mean = up.mean(-1, keepdim=True)
         return [g, x, mean, torch.rsqrt(up.var(-1, keepdim=True, unbiased=False) + EPS), w]
@@ -457,8 +461,8 @@ def layer_norm_backward(rows=16384, width=4096, dtype=bf16):
 
     return Workload(
         "layer norm backward",
-        _show(rows, width),
-        _name(dtype),
+        show(rows, width),
+        dtype_name(dtype),
         make,
         fused,
         torch_,
@@ -483,13 +487,13 @@ def rms_norm(rows=16384, width=8192, dtype=bf16):
     def reference(x, w):
         return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + EPS) * w
 
-    return Workload("RMS norm", _show(rows, width), _name(dtype), _maker(("n", (rows, width), dtype), ("w", (width,), dtype)), fused, torch_, jax_,
+    return Workload("RMS norm", show(rows, width), dtype_name(dtype), maker(("n", (rows, width), dtype), ("w", (width,), dtype)), fused, torch_, jax_,
                     reference=reference, rows=(0,), target=0.98)  # fmt: skip
 
 
 def rms_norm_backward(rows=16384, width=8192, dtype=bf16):
     def make(device, seed=0):
-        g, x, w = _maker(("n", (rows, width), dtype), ("n", (rows, width), dtype), ("w", (width,), dtype))(device, seed)
+        g, x, w = maker(("n", (rows, width), dtype), ("n", (rows, width), dtype), ("w", (width,), dtype))(device, seed)
         return [g, x, torch.rsqrt(x.float().square().mean(-1, keepdim=True) + EPS), w]
 
     def fused(g, x, rstd, w):
@@ -523,8 +527,8 @@ def rms_norm_backward(rows=16384, width=8192, dtype=bf16):
 
     return Workload(
         "RMS norm backward",
-        _show(rows, width),
-        _name(dtype),
+        show(rows, width),
+        dtype_name(dtype),
         make,
         fused,
         eager,
@@ -564,11 +568,11 @@ def batch_norm_training(n=128, c=256, h=56, w=56):
             0.9 * running_var + 0.1 * (count / (count - 1)) * var.reshape(-1),
         )
 
-    make = _maker(("n", (n, c, h, w), f32), ("z", (c,), f32), ("o", (c,), f32), ("w", (c,), f32), ("n", (c,), f32))
+    make = maker(("n", (n, c, h, w), f32), ("z", (c,), f32), ("o", (c,), f32), ("w", (c,), f32), ("n", (c,), f32))
     # The running mean is a tenth of a mean near 0: its error counts against the data's size, as part of this tolerance.
     return Workload(
         "batch norm, training",
-        _show(n, c, h, w),
+        show(n, c, h, w),
         "f32",
         make,
         fused,
@@ -595,7 +599,7 @@ def cross_entropy(rows=4096, width=128256, dtype=bf16):
         picked = jnp.take_along_axis(logits, target[:, None], axis=1)[:, 0]
         return (jax.nn.logsumexp(up, -1) - picked.astype(jnp.float32)).astype(logits.dtype)
 
-    return Workload("cross entropy, no reduction", _show(rows, width), _name(dtype), _maker(("n", (rows, width), dtype), ("i", (rows, width), None)),
+    return Workload("cross entropy, no reduction", show(rows, width), dtype_name(dtype), maker(("n", (rows, width), dtype), ("i", (rows, width), None)),
                     fused, torch_, jax_, rows=(0, 1), target=0.96)  # fmt: skip
 
 
@@ -614,7 +618,14 @@ def sum_axis(axis, rows=16384, width=16384, dtype=f32, target=None):
 
     name = {1: "sum, inner axis", 0: "sum, outer axis", None: "sum of all"}[axis]
     return Workload(
-        name, _show(rows, width), _name(dtype), _maker(("u", (rows, width), dtype)), fused, torch_, jax_, target=target
+        name,
+        show(rows, width),
+        dtype_name(dtype),
+        maker(("u", (rows, width), dtype)),
+        fused,
+        torch_,
+        jax_,
+        target=target,
     )
 
 
@@ -623,8 +634,8 @@ def sum_axis(axis, rows=16384, width=16384, dtype=f32, target=None):
 
 
 def gpu_table(quick: bool = False) -> list[Workload]:
-    """The H100 table of docs/performance.md, in its order; ``quick``: the same rows at sizes for a machine without a
-    GPU."""
+    """The first H100 table of docs/performance.md, in its order; ``quick``: the same rows at sizes for a machine without
+    a GPU. The second is ``second_table.py``'s."""
     q = quick
     norm = dict(batch=4, length=16, width=256) if q else {}
     return [
@@ -657,7 +668,7 @@ def gpu_table(quick: bool = False) -> list[Workload]:
 def cpu_table(size: int = 4096) -> list[Workload]:
     """The CPU table of docs/performance.md: float32, ``size`` by ``size``. ``numpy`` is the NumPy peer where it is not
     ``fused`` itself."""
-    shape, square = _show(size, size), (size, size)
+    shape, square = show(size, size), (size, size)
 
     def relu(x, y):
         return np.maximum((x + y) * np.float32(1.5), np.float32(0))
@@ -673,17 +684,17 @@ def cpu_table(size: int = 4096) -> list[Workload]:
         return e / e.sum(-1, keepdims=True)
 
     return [
-        Workload("relu((x + y) · 1.5)", shape, "f32", _maker(("n", square, f32), ("n", square, f32)), relu, lambda x, y: F.relu((x + y) * 1.5),
+        Workload("relu((x + y) · 1.5)", shape, "f32", maker(("n", square, f32), ("n", square, f32)), relu, lambda x, y: F.relu((x + y) * 1.5),
                  lambda x, y: jax.nn.relu((x + y) * 1.5), rows=(0, 1), target=0.70),
-        Workload("GELU (tanh)", shape, "f32", _maker(("n", square, f32)), gelu, lambda x: F.gelu(x, approximate="tanh"),
+        Workload("GELU (tanh)", shape, "f32", maker(("n", square, f32)), gelu, lambda x: F.gelu(x, approximate="tanh"),
                  lambda x: jax.nn.gelu(x, approximate=True), rows=(0,), target=0.60),
-        Workload("layer norm", shape, "f32", _maker(("n", square, f32), ("w", (size,), f32), ("n", (size,), f32)), norm,
+        Workload("layer norm", shape, "f32", maker(("n", square, f32), ("w", (size,), f32), ("n", (size,), f32)), norm,
                  lambda x, w, b: F.layer_norm(x, (x.shape[-1],), w, b, EPS), lambda x, w, b: _jax_layer_norm(x, w, b, EPS), rows=(0,), target=0.60),
-        Workload("softmax", shape, "f32", _maker(("n", square, f32)), soft, lambda x: F.softmax(x, -1), lambda x: jax.nn.softmax(x, -1),
+        Workload("softmax", shape, "f32", maker(("n", square, f32)), soft, lambda x: F.softmax(x, -1), lambda x: jax.nn.softmax(x, -1),
                  rows=(0,), target=0.60),
-        Workload("sum, outer axis", shape, "f32", _maker(("u", square, f32)), lambda x: x.sum(0), lambda x: x.sum(0), lambda x: jnp.sum(x, 0),
+        Workload("sum, outer axis", shape, "f32", maker(("u", square, f32)), lambda x: x.sum(0), lambda x: x.sum(0), lambda x: jnp.sum(x, 0),
                  target=0.80),
-        Workload("add, then transpose", shape, "f32", _maker(("n", square, f32), ("n", square, f32)), lambda a, b: (a + b).T.copy(),
+        Workload("add, then transpose", shape, "f32", maker(("n", square, f32), ("n", square, f32)), lambda a, b: (a + b).T.copy(),
                  lambda a, b: (a + b).t().contiguous(), lambda a, b: (a + b).T, target=0.50),
     ]  # fmt: skip
 
