@@ -1,14 +1,18 @@
 #!/usr/bin/env python3
-"""Training steps of real models: torch.compile(backend="mlirfuse") beside eager and Inductor, a model a command.
+"""Steps of real models: torch.compile(backend="mlirfuse") beside eager and Inductor, a model a command.
 
     python benchmarks/torch_models.py bert --json benchmarks/results/torch-bert-h100.json
+    python benchmarks/torch_models.py bert --inference --json benchmarks/results/torch-bert-inference-h100.json
     python benchmarks/torch_models.py --list
 
-Random weights from one seed, one batch, bfloat16 autocast, fused AdamW (``--dtype float32`` and ``--device cpu`` for a
-dry run). Each implementation first takes its first step, cold (the compile caches of Inductor and of mlirfuse lie in a
+Training: random weights from one seed, one batch, bfloat16 autocast, fused AdamW (``--dtype float32`` and
+``--device cpu`` for a dry run). Each implementation first takes its first step, cold (the compile caches of Inductor and of mlirfuse lie in a
 new folder), and some more; then all take steps in turns, and the medians are of these. GPU time is of the profiler, by
 kind of kernel. Peak memory is of an implementation's own steps, beside what the others hold. Losses after equal
 numbers of steps are printed: the same weights and the same batch, dropout off unless ``--dropout``.
+
+``--inference``: a call at batch 1 is the step, in evaluation, without gradients, weights and inputs in the type. Each
+call is waited for. Instead of losses there is the error, ||out - reference|| / ||reference|| beside eager in float32.
 """
 
 from __future__ import annotations
@@ -53,9 +57,9 @@ def language(name, batch, length, small, dropout, **sizes):
                   "dropout_rate", "attention_dropout"):  # fmt: skip
         if hasattr(config, field) and not dropout:
             setattr(config, field, 0.0)
-    classes = {"Bert": "BertForMaskedLM", "GPT2": "GPT2LMHeadModel", "Llama": "LlamaForCausalLM"}
-    kind = classes.get(name, "T5ForConditionalGeneration")
-    model = getattr(transformers, kind)(config)
+    classes = {"Bert": "BertForMaskedLM", "GPT2": "GPT2LMHeadModel", "Llama": "LlamaForCausalLM",
+               "ModernBert": "ModernBertForMaskedLM", "T5": "T5ForConditionalGeneration"}  # fmt: skip
+    model = getattr(transformers, classes[name])(config)
     batch, length = (2, 64) if small else (batch, length)
     return model, words(config, batch, length)
 
@@ -75,26 +79,104 @@ def vit(dropout):
     return transformers.ViTForImageClassification(config)
 
 
-def torchvision_model(name):
+def torchvision_model(name, **given):
     import torchvision
 
-    return getattr(torchvision.models, name)(weights=None)
+    return getattr(torchvision.models, name)(weights=None, **given)
+
+
+def efficientnet(dropout):
+    return torchvision_model("efficientnet_b0", **({} if dropout else {"dropout": 0.0, "stochastic_depth_prob": 0.0}))
 
 
 LLAMA = {
     "hidden_size": 1536, "intermediate_size": 4096, "num_hidden_layers": 16, "num_attention_heads": 12,
     "num_key_value_heads": 4, "vocab_size": 32000,
 }  # fmt: skip
+T5 = {"d_model": 512, "num_layers": 6, "decoder_start_token_id": 0}
 
 MODELS = {
     "bert": lambda small, dropout: language("Bert", 32, 512, small, dropout),
     "gpt2": lambda small, dropout: language("GPT2", 16, 1024, small, dropout),
     "llama": lambda small, dropout: language("Llama", 8, 2048, small, dropout, **LLAMA),
-    "t5": lambda small, dropout: language("T5", 32, 512, small, dropout, d_model=512, num_layers=6),
+    "t5": lambda small, dropout: language("T5", 32, 512, small, dropout, **T5),
     "vit": lambda small, dropout: images(lambda: vit(dropout), 128, small),
     "convnext": lambda small, dropout: images(lambda: torchvision_model("convnext_tiny"), 128, small),
     "resnet50": lambda small, dropout: images(lambda: torchvision_model("resnet50"), 128, small),
+    # Chosen before their first run, and nothing was tuned for them:
+    "modernbert": lambda small, dropout: language("ModernBert", 32, 512, small, dropout),
+    "efficientnet": lambda small, dropout: images(lambda: efficientnet(dropout), 128, small),
 }
+
+
+class Decoding(torch.nn.Module):
+    """A layer of Llama (by default of the sizes of its third version's 8B) that decodes a word behind others, whose
+    keys and values lie in a cache."""
+
+    def __init__(self, length, hidden_size=4096, intermediate_size=14336, heads=32, key_value_heads=8):
+        super().__init__()
+        import transformers
+        from transformers.models.llama import modeling_llama
+
+        config = transformers.LlamaConfig(
+            hidden_size=hidden_size, intermediate_size=intermediate_size, num_attention_heads=heads,
+            num_key_value_heads=key_value_heads, attn_implementation="sdpa",
+        )  # fmt: skip
+        self.layer = modeling_llama.LlamaDecoderLayer(config, 0)
+        for name in ("keys", "values"):
+            self.register_buffer(name, torch.randn(1, key_value_heads, length, hidden_size // heads))
+        self.rotary = modeling_llama.LlamaRotaryEmbedding(config)
+
+    def update(self, keys, values, layer, *_, **__):
+        """What attention asks of a cache of transformers."""
+        self.keys.index_copy_(2, self.position, keys)
+        self.values.index_copy_(2, self.position, values)
+        return self.keys, self.values
+
+    def forward(self, word, position, cosine, sine):
+        self.position = position
+        mask = torch.arange(self.keys.shape[2], device=word.device) <= position
+        return self.layer(
+            word, mask[None, None, None], past_key_values=self, use_cache=True, position_embeddings=(cosine, sine)
+        )
+
+
+def decoding(small):
+    """The layer and the 1024th word of 2048, with the angles that a model gives to all of its layers."""
+    length = 32 if small else 2048
+    model = Decoding(length, *((64, 128, 4, 2) if small else ()))
+    word, position = torch.randn(1, 1, model.layer.hidden_size), torch.tensor([length // 2 - 1])
+    cosine, sine = model.rotary(word, position[None])
+    return model, {"word": word, "position": position, "cosine": cosine, "sine": sine}
+
+
+def bert_once(small):
+    model, batch = language("Bert", 1, 128, False, False, **({"num_hidden_layers": 2} if small else {}))
+    return model, {"input_ids": batch["input_ids"]}
+
+
+INFERENCE = {  # a model, and the arguments of a call
+    "bert": bert_once,
+    "llama": decoding,
+    "resnet50": lambda small: (torchvision_model("resnet50"), {"x": torch.randn(1, 3, 224, 224)}),
+}
+
+COMPILED = {  # what torch.compile is told
+    "eager": None,
+    "inductor": {},
+    "reduce-overhead": {"mode": "reduce-overhead"},
+    "mlirfuse": {"backend": "mlirfuse"},
+    "mlirfuse-reduce-overhead": {"backend": "mlirfuse", "mode": "reduce-overhead"},
+    "channels-last": {"backend": "mlirfuse", "options": {"channels_last": None}},
+    "aot_eager": {"backend": "aot_eager"},
+}
+
+
+def compiled(model, implementation: str):
+    options = COMPILED[implementation]
+    if options and options.get("backend") == "mlirfuse":
+        import mlirfuse.torch  # noqa: F401 known to torch without an installation, too
+    return model if options is None else torch.compile(model, **options)
 
 
 class Trainer:
@@ -107,19 +189,13 @@ class Trainer:
         self.model = model.to(args.device).train()
         self.batch = {name: value.to(args.device) for name, value in batch.items()}
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, fused=args.device == "cuda")
-        compiled = {"eager": None, "inductor": {}, "mlirfuse": {"backend": "mlirfuse"},
-                    "channels-last": {"backend": "mlirfuse", "options": {"channels_last": None}},
-                    "aot_eager": {"backend": "aot_eager"},
-                    "reduce-overhead": {"mode": "reduce-overhead"}}[implementation]  # fmt: skip
-        if implementation in ("mlirfuse", "channels-last"):
-            import mlirfuse.torch  # noqa: F401 known to torch without an installation, too
-        self.run = self.model if compiled is None else torch.compile(self.model, **compiled)
+        self.run = compiled(self.model, implementation)
 
     def loss(self):
         if "images" not in self.batch:
             return self.run(**self.batch).loss
-        out = self.run(self.batch["images"])
-        return torch.nn.functional.cross_entropy(getattr(out, "logits", out), self.batch["labels"])
+        out = result(self.run(self.batch["images"]))
+        return torch.nn.functional.cross_entropy(out, self.batch["labels"])
 
     def step(self):
         dtype = getattr(torch, self.args.dtype)
@@ -137,6 +213,49 @@ class Trainer:
         self.step()
         synchronize(self.args)
         return (time.perf_counter() - start) * 1e3
+
+    def sample(self) -> float:
+        """What one round measures."""
+        return min(self.timed(), self.timed())
+
+    def outcome(self, losses) -> dict:
+        """What tells that the steps were right."""
+        return {"losses": [round(float(loss), 5) for loss in losses]}
+
+
+class Predictor(Trainer):
+    """One implementation of inference: its step is a call."""
+
+    calls = 20  # a round
+
+    def __init__(self, args, implementation: str):
+        self.args, self.name = args, implementation
+        torch.manual_seed(0)
+        model, batch = INFERENCE[args.model](args.small)
+        self.model = model.to(args.device).eval()
+        batch = {name: value.to(args.device) for name, value in batch.items()}
+        with torch.no_grad():
+            self.reference = result(self.model(**batch)).clone()
+        dtype = getattr(torch, args.dtype)
+        self.model.to(dtype)
+        self.batch = {name: value.to(dtype) if value.is_floating_point() else value for name, value in batch.items()}
+        self.run = compiled(self.model, implementation)
+
+    @torch.no_grad()
+    def step(self):
+        return result(self.run(**self.batch))
+
+    def sample(self) -> float:
+        return statistics.median(self.timed() for _ in range(self.calls))
+
+    def outcome(self, losses) -> dict:
+        out, reference = self.step().double(), self.reference.double()
+        return {"error": float(f"{float((out - reference).norm() / reference.norm()):.2e}")}
+
+
+def result(out):
+    """The tensor that a model gives."""
+    return getattr(out, "logits", out)
 
 
 def synchronize(args):
@@ -177,7 +296,8 @@ def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("model", nargs="?", choices=sorted(MODELS))
     parser.add_argument("--list", action="store_true")
-    parser.add_argument("--only", default="eager,inductor,mlirfuse", help="implementations, by commas")
+    parser.add_argument("--inference", action="store_true", help=f"calls at batch 1: {', '.join(INFERENCE)}")
+    parser.add_argument("--only", help=f"implementations, by commas, of {', '.join(COMPILED)}")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--dropout", action="store_true")
@@ -189,10 +309,15 @@ def main(argv=None):
     if args.list or not args.model:
         print(" ".join(sorted(MODELS)))
         return 0
-    trainers, result = [], {"model": args.model, "device": device_name(args), "torch": torch.__version__}
-    for name in args.only.split(","):
+    if args.inference and args.model not in INFERENCE:
+        parser.error(f"--inference: one of {', '.join(INFERENCE)}")
+    kind = Predictor if args.inference else Trainer
+    usual = "eager,reduce-overhead,mlirfuse,mlirfuse-reduce-overhead" if args.inference else "eager,inductor,mlirfuse"
+    trainers, figures_of = [], {"model": args.model, "device": device_name(args), "torch": torch.__version__}
+    figures_of |= {"inference": True} if args.inference else {}
+    for name in (args.only or usual).split(","):
         before = torch.cuda.memory_allocated() if args.device == "cuda" else 0
-        trainer = Trainer(args, name)
+        trainer = kind(args, name)
         trainer.before = before
         synchronize(args)
         start = time.perf_counter()
@@ -201,22 +326,23 @@ def main(argv=None):
         first = time.perf_counter() - start
         losses += [trainer.step() for _ in range(3)]
         figures = {"first_step_s": round(first, 2), "peak_gb": round(peak(args, trainer), 2)}
-        figures["losses"] = [round(float(loss), 5) for loss in losses]
+        figures |= trainer.outcome(losses)
         figures["gpu_ms"] = gpu_time(args, trainer)
-        result[name] = figures
+        figures_of[name] = figures
         trainers.append(trainer)
         print(name, figures, flush=True)
     times = {trainer.name: [] for trainer in trainers}
     for _ in range(args.rounds):
         for trainer in trainers:
-            times[trainer.name].append(min(trainer.timed(), trainer.timed()))
+            times[trainer.name].append(trainer.sample())
+    digits = 4 if args.inference else 2
     for name, measured in times.items():
-        result[name]["step_ms"] = round(statistics.median(measured), 2)
-        result[name]["steps_ms"] = [round(t, 2) for t in measured]
-    print({name: result[name]["step_ms"] for name in times})
+        figures_of[name]["step_ms"] = round(statistics.median(measured), digits)
+        figures_of[name]["steps_ms"] = [round(t, digits) for t in measured]
+    print({name: figures_of[name]["step_ms"] for name in times})
     if args.json:
         with open(args.json, "w") as file:
-            json.dump(result, file, indent=1)
+            json.dump(figures_of, file, indent=1)
     return 0
 
 
