@@ -325,6 +325,149 @@ def test_while_break_continue():
     check(odd, np.array([1.0, -2, 2, 0.5, 4, 1]))
 
 
+def dominant(m, v, tol):
+    value = 0.0
+    while True:
+        w = m @ v
+        new = np.linalg.norm(w)
+        v = w / new
+        if abs(new - value) < tol:
+            return new, v
+        value = new
+
+
+def found(m, x):
+    for i in range(m.shape[0]):
+        for j in range(m.shape[1]):
+            if m[i, j] == x:
+                return i, j, m[i]
+            if m[i, j] < 0:
+                raise ValueError(f"negative at {i}, {j}")
+
+
+def test_return_and_raise_leave_a_loop():
+    m = np.random.default_rng(0).random((9, 9))
+    check(dominant, m + m.T, m[0], 1e-9)
+    line = np.arange(12.0).reshape(3, 4)
+    for args in ((line, 7.0), (line, 70.0), (line - 1, 3.0), (line[:0], 1.0)):
+        check(found, *args)
+
+
+def recorded(a, n):
+    sums, path, mixed = [], [a], []
+    for t in range(n):
+        a = a * 0.5 + 1
+        sums.append(a.sum())
+        path.append(a)
+        a += 1  # of what was appended, too
+        mixed.append((t, t * 2.0, a[1:]))
+        mixed.append(t > 2)
+    a -= 7
+    return sums, path, mixed, a
+
+
+def counted(a, n):
+    ints, floats = [], []
+    for t in range(n):
+        floats.append(a[t])
+        ints.append(t)
+    return ints, floats
+
+
+def of_floats(a):
+    halves, numbers = [], []
+    for t in range(len(a)):
+        half = t * 0.5
+        halves.append(half)
+    for t in range(len(a) + 1):
+        number = a[t]
+        numbers.append(number)
+    return halves, numbers
+
+
+def more_than_appends(a, n):
+    path = [a]
+    for t in range(n):
+        path.append(path[-1] * 2)
+        a[t] = len(path)
+    return path
+
+
+def test_lists_that_are_appended_to():
+    for n in (0, 1, 9):
+        check(recorded, np.ones(5), n)
+    check(counted, np.ones(30000), 30000)  # more than a chunk of the log holds
+    check(of_floats, np.ones(5))
+    with pytest.raises(mlirfuse.frontend.numpy.loops.values.NotLiftable):
+        check(more_than_appends, np.ones(5), 4)
+
+
+def test_what_is_appended_is_what_it_was():
+    """Lists hold the arrays themselves, and what was appended before an error."""
+
+    def kept(a, into, n):
+        for t in range(n):
+            into.append(a)
+            into.append(a[t + 1 :])
+            a[t] = 0
+
+    a, into = np.ones(4), []
+    with pytest.raises(IndexError):
+        Lifted(kept).function(a, into, 6)
+    assert len(into) == 10 and into[0] is a and into[-2] is a
+    into[3][1] = 7
+    np.testing.assert_array_equal(a, [0, 0, 0, 7])
+
+
+def orbit(y, steps, h, k):
+    def slope(y):
+        return np.array([k * (y[1] - y[0]), y[0] * (28 - y[2]) - y[1], y[0] * y[1] - 8 / 3 * y[2]])
+
+    path = [y]
+    for _ in range(steps):
+        middle = slope(y)
+        y = y + h * slope(y + h / 2 * middle)
+        path.append(y)
+    return np.array(path)
+
+
+def rebound(y, steps):
+    factor = 1.0
+
+    def scaled(y):
+        return y * factor
+
+    for _ in range(steps):
+        y = scaled(y)
+        factor = factor + 1
+    return y
+
+
+def test_functions_made_in_functions_are_inlined():
+    check(orbit, np.ones(3), 9, 0.01, 10)
+    check(orbit, np.ones(3), 9, 0.01, 10.5)
+    check(rebound, np.ones(3), 4, native=False)
+    lifted = Lifted(orbit)
+    for steps in range(4):  # each call makes another function, of the same code
+        lifted.function(np.ones(3), steps, 0.01, 10)
+    assert len(lifted.loops[0]._by_types) == 1
+
+
+def test_loops_that_only_append_are_traced_where_they_cannot_run_natively():
+    def told(x, n):
+        out = []
+        for k in range(n):
+            frequencies = np.fft.rfft(x * k)
+            out.append(frequencies.real.sum())
+        return out
+
+    jitted, x = mlirfuse.jit(told), np.arange(5000.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(3):
+            np.testing.assert_allclose(jitted(x, 3), told(x, 3))
+
+
 def test_reductions():
     def all_of_them(a, out):
         for i in range(a.shape[0]):

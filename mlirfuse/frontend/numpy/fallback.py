@@ -42,6 +42,7 @@ class Plain:
     def __init__(self, fn: Callable, name: str):
         self.original, self.name = fn, name
         self._told = False
+        self.given_up = False  # loops were tried natively, and none of them ran so: a trace is the better way
 
     @functools.cached_property
     def _lifted(self) -> Lifted | None:
@@ -65,7 +66,8 @@ class Plain:
     @functools.cached_property
     def preferred(self) -> bool:
         """Whether the function is better run with its loops lifted than traced: a trace would unroll them."""
-        return self._lifted is not None and self._lifted.preferred
+        found = self._lifted
+        return found is not None and (found.preferred or (found.tried and not self.given_up))
 
     def explain(self, args: Sequence, kwargs: dict[str, Any]) -> LoopsExplanation:
         """What becomes of the loops in a call, which runs on copies of the arguments."""
@@ -88,7 +90,11 @@ class Plain:
         type too, the trace's is raised, which has the line and the remedy."""
         if refused is None:
             result = self.fn(*args, **kwargs)
-            self._tell_loops()
+            found = self._lifted
+            if found is not None and not found.preferred and not any(loop.ran for loop in found.loops):
+                self.given_up = True
+            else:
+                self._tell_loops()
             return result
         try:
             result = self.fn(*args, **kwargs)

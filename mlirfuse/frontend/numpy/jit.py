@@ -65,6 +65,7 @@ class Entry(Source):
         self._effects: dict[tuple, int] = {}  # how often a trace with this key met effects
         self.refused: set[tuple] = set()  # by types_of: calls that are not compiled
         self._in_pieces: set[tuple] = set()  # and those that run in pieces
+        self._tried: set[tuple] = set()  # refused for loops, which may turn out to run as Python
         self.statics = owner._static_leaves(tree)
         self.kinds = Kinds(self, self.statics)
         self.dispatch = self.kinds.dispatch
@@ -130,6 +131,7 @@ class Entry(Source):
         if call.aliases and types in self._in_pieces:  # which are for arrays that lie apart
             return None
         if self.owner.lifts(call):
+            self._tried.add(types)
             self._refuse(types)
             return None
         try:
@@ -253,7 +255,16 @@ class Entry(Source):
         args, kwargs = self.tree.unflatten(call.leaves[: self.tree.leaves])
         if not self.only_leaves:
             raise WithContainers(call.refused)
-        return self.owner.plain.first(call.refused, args, kwargs)
+        result = self.owner.plain.first(call.refused, args, kwargs)
+        self.loops_ran()
+        return result
+
+    def loops_ran(self) -> None:
+        """After a call with its loops lifted: where none of them ran natively, calls like it are traced."""
+        if self.owner.plain.given_up and self._tried:
+            self.refused -= self._tried
+            self._tried.clear()
+            self.owner._clear_plain()
 
     def without_kernels(self, call: Call) -> None:
         """NumPy runs it at less cost."""
@@ -346,7 +357,9 @@ class Jitted(_native.Function):
         try:
             return self._dispatch(entry, leaves)
         except WithContainers as plain:
-            return self.plain.first(plain.refused, args, kwargs)
+            result = self.plain.first(plain.refused, args, kwargs)
+            entry.loops_ran()
+            return result
 
     def _dispatch(self, entry: Entry, leaves: Sequence) -> Any:
         """Calls with the arrays captured from around the function behind the leaves."""
@@ -417,7 +430,7 @@ class Jitted(_native.Function):
     @property
     def in_pieces(self) -> bool:
         """Whether what a trace cannot follow to its end may run in pieces; loops are better run natively."""
-        return not self.asked_for_a_way and config.fuse_cpu and not self.plain.lifted
+        return not self.asked_for_a_way and config.fuse_cpu and (not self.plain.lifted or self.plain.given_up)
 
     def lifts(self, call: Call) -> bool:
         """Whether a call is to run with the function's loops lifted, not traced."""

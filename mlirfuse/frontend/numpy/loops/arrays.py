@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mlirfuse.frontend.numpy.loops.values import Array, Lazy, NotLiftable, Number, NumberType
+from mlirfuse.frontend.numpy.loops.values import Array, Lazy, NotLiftable, Number, NumberType, Site
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir.dtypes import DType
 from mlirfuse.lowering.emitter import Val
@@ -104,7 +104,7 @@ def dense(e: Code, site: int, dtype: DType, shape: list[Val]) -> Array:
     for extent in shape:
         count = e.count("muli", count, extent)
     base, pointer = e.allocate(site, count, dtype)
-    return Array(dtype, pointer, list(shape), strides[: len(shape)], bool(shape), frozenset([f"site {site}"]), base)
+    return Array(dtype, pointer, list(shape), strides[: len(shape)], bool(shape), frozenset([Site(site)]), base)
 
 
 # ---- expressions over elements

@@ -19,7 +19,9 @@ from mlirfuse.lowering.emitter import Emitter, Val
 MOST_LINES = 60_000  # of one loop's text
 MOST_ARRAYS = 15  # variables that are arrays
 _SITE = 8 * 2 * (MOST_ARRAYS + 2)  # bytes of a place of allocation: for each buffer its address, which 0 ends, and size
-ALLOCATOR = 16  # where among the function's arguments the address of what allocates is, in bytes
+# Where among the function's arguments they are, in bytes: the address of what allocates; the log's next free place and
+# its end; the address of what makes more room for it.
+ALLOCATOR, LOG, LOG_END, LOG_MORE = 16, 24, 32, 40
 
 _AS_IT_IS = "{loop_annotation = #llvm.loop_annotation<disableNonforced = true>}"
 
@@ -70,6 +72,36 @@ llvm.func internal @allocate(%table: !llvm.ptr, %bases: !llvm.ptr, %bytes: i64, 
 }}
 """
 
+# Takes a buffer, where it is one of a place of allocation, away from that: it will not be used again.
+_HOLD = """
+llvm.func internal @hold(%table: !llvm.ptr, %held: i64) attributes {passthrough = ["no-builtins"]} {
+  %0 = arith.constant 0 : i64
+  cf.br ^buffer(%table : !llvm.ptr)
+^buffer(%at: !llvm.ptr):
+  %address = llvm.load %at : !llvm.ptr -> i64
+  %none = arith.cmpi eq, %address, %0 : i64
+  cf.cond_br %none, ^done, ^look
+^look:
+  %next = llvm.getelementptr %at[16] : (!llvm.ptr) -> !llvm.ptr, i8
+  %found = arith.cmpi eq, %address, %held : i64
+  cf.cond_br %found, ^shift(%at : !llvm.ptr), ^buffer(%next : !llvm.ptr)
+^shift(%to: !llvm.ptr):
+  %from = llvm.getelementptr %to[16] : (!llvm.ptr) -> !llvm.ptr, i8
+  %size_to = llvm.getelementptr %to[8] : (!llvm.ptr) -> !llvm.ptr, i8
+  %size_from = llvm.getelementptr %to[24] : (!llvm.ptr) -> !llvm.ptr, i8
+  %moved = llvm.load %from : !llvm.ptr -> i64
+  %last = arith.cmpi eq, %moved, %0 : i64
+  llvm.store %moved, %to : i64, !llvm.ptr
+  cf.cond_br %last, ^done, ^more
+^more:
+  %size = llvm.load %size_from : !llvm.ptr -> i64
+  llvm.store %size, %size_to : i64, !llvm.ptr
+  cf.br ^shift(%from : !llvm.ptr)
+^done:
+  llvm.return
+}
+"""
+
 
 class Code(Emitter):
     """One function in the making. ``errors``: for each number from 1 on, what makes the exception of two ints."""
@@ -78,6 +110,7 @@ class Code(Emitter):
         super().__init__("cpu", llvm.host_features())
         self.errors: list[Callable[[int, int], Exception]] = []
         self.sites = 0  # places of allocation
+        self._holds = False
         self.rare = False  # what is written now runs rarely: its loops are not worth LLVM's time
         self._slots = 0
         self._blocks = 0
@@ -193,13 +226,7 @@ class Code(Emitter):
 
     def allocate(self, site: int, count: Val, dtype: DType) -> tuple[Val, str]:
         """Memory for ``count`` elements that no variable lies in: its address and a pointer to it."""
-        while self.sites <= site:
-            one, zero = self.const(1, dt.i64), self.const(0, dt.i64)
-            self.entry += [
-                f"  %site{self.sites} = llvm.alloca {one} x !llvm.array<{_SITE} x i8> : (i64) -> !llvm.ptr",
-                f"  llvm.store {zero}, %site{self.sites} : i64, !llvm.ptr",
-            ]
-            self.sites += 1
+        self._declare(site)
         size, number = self.count("muli", count, dtype.bytes), self.const(site, dt.i64)
         address = self.op(
             f"llvm.call @allocate(%site{site}, %bases, {size}, {number}, %args)"
@@ -208,6 +235,36 @@ class Code(Emitter):
         )
         self.fail_if(self.cmp("eq", address, 0), lambda *_: MemoryError("no memory for an array in a compiled loop"))
         return address, self.pointer(address)
+
+    def _declare(self, site: int) -> None:
+        while self.sites <= site:
+            one, zero = self.const(1, dt.i64), self.const(0, dt.i64)
+            self.entry += [
+                f"  %site{self.sites} = llvm.alloca {one} x !llvm.array<{_SITE} x i8> : (i64) -> !llvm.ptr",
+                f"  llvm.store {zero}, %site{self.sites} : i64, !llvm.ptr",
+            ]
+            self.sites += 1
+
+    def hold(self, site: int, address: Val) -> None:
+        """The buffer at ``address``, if it was allocated at ``site``, stays what it is until the loop's end."""
+        self._declare(site)
+        self._holds = True
+        self.line(f"llvm.call @hold(%site{site}, {address}) : (!llvm.ptr, i64) -> ()")
+
+    def log(self, words: int) -> str:
+        """A pointer to room for so many words behind those that were logged before."""
+        field = lambda at: self.offset("%args", at)  # noqa: E731
+        wanted = self.count("addi", self.load(field(LOG), dt.i64), 8 * words)
+
+        def more() -> None:
+            function, size = self.load_pointer(field(LOG_MORE)), self.const(8 * words, dt.i64)
+            made = self.op(f"llvm.call {function}(%args, {size}) : !llvm.ptr, (!llvm.ptr, i64) -> i64", dt.i64)
+            self.fail_if(self.cmp("eq", made, 0), lambda *_: MemoryError("no memory for a list in a compiled loop"))
+
+        self.branch(self.cmp("gt", wanted, self.load(field(LOG_END), dt.i64)), more)
+        at = self.load(field(LOG), dt.i64)
+        self.store(self.count("addi", at, 8 * words), field(LOG))
+        return self.pointer(at)
 
     def pointer(self, address: Val) -> str:
         name = self.fresh()
@@ -278,6 +335,7 @@ class Code(Emitter):
         return (
             "module {"
             + (_ALLOCATE if self.sites else "")
+            + (_HOLD if self._holds else "")
             + '\nllvm.func @loop(%args: !llvm.ptr) -> i64 attributes {passthrough = ["no-builtins"]} {\n'
             + entry
             + "\n"

@@ -8,7 +8,7 @@ import struct
 import threading
 import time
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,15 +27,19 @@ from mlirfuse.frontend.numpy.loops.values import (
     Tuple,
     TupleType,
     type_of,
+    words_of,
 )
 from mlirfuse.frontend.numpy.loops.variables import Retyped, Slots
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.runtime import load
 
 _INT, _FLOAT = struct.Struct("q"), struct.Struct("d")
-_HEADER = 3  # words: two numbers of an error, the allocator's address
+_HEADER = (
+    6  # words: two numbers of an error, the allocator's address, the log's place and end, and what makes it larger
+)
+_CHUNK = 2**13  # words of a log, at first
 _SMALL, _LARGE = 2**40, 2**62
-_buffers = threading.local()  # .made: of the call that runs in this thread, its buffers by address
+_buffers = threading.local()  # .made: of the call that runs in this thread, its buffers by address; .log: see _more
 
 
 @ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
@@ -50,6 +54,28 @@ def _allocate(site: int, size: int) -> int:
     return address
 
 
+@ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64)
+def _more(arguments: int, size: int) -> int:
+    """More room for the log of the loop that runs, whose argument is at this address: a new chunk, in ``.log`` with how
+    many words the one before it has got. 0 where there is none."""
+    log, words = _buffers.log, (ctypes.c_int64 * _HEADER).from_address(arguments)
+    if log:
+        log[-1][1] = _filled(log[-1][0], words[3])
+    try:
+        chunk = np.empty(max(_CHUNK << min(len(log), 8), size // 8), np.int64)
+    except MemoryError:
+        return 0
+    log.append([chunk, 0])
+    words[3] = chunk.ctypes.data
+    words[4] = words[3] + chunk.nbytes
+    return 1
+
+
+def _filled(chunk: np.ndarray, end: int) -> int:
+    return (end - chunk.ctypes.data) // 8
+
+
+_MORE = ctypes.cast(_more, ctypes.c_void_p).value
 _ALLOCATOR = ctypes.cast(_allocate, ctypes.c_void_p).value
 _ALIGNED = 4  # of what an array's place says
 _MOST_TYPES = 16  # for which one loop is compiled
@@ -62,23 +88,35 @@ class Unset:
 @dataclass
 class Compiled:
     """A loop's code for variables of some types. ``inputs``: names of the variables that it reads, with their types;
-    ``outputs``: those that it assigns, by name and type, None of which nothing is known."""
+    ``outputs``: those that it assigns, by name and type, None of which nothing is known; ``appends``: for each append
+    the list, and the type of what it is given."""
 
     code: Any
     function: Callable
     errors: list
     inputs: list[tuple[str, Any]]
     outputs: list[tuple[str, Any, int, Any]]
+    appends: list[tuple[str, Any]]
     memory: type
     room: list[int]
 
 
 class Loop:
     """A loop statement. ``assigned``: the variables that it assigns, whose values :meth:`__call__` gives in that
-    order."""
+    order; ``leaves``: the statements in it that leave the function; ``lists``: names of lists that it appends to, and
+    does nothing else with."""
 
-    def __init__(self, node: ast.stmt, assigned: list[str], names: list[str], scope: Callable[[str], Any]):
+    def __init__(
+        self,
+        node: ast.stmt,
+        assigned: list[str],
+        names: list[str],
+        scope: Callable[[str], Any],
+        leaves: Sequence[ast.stmt] = (),
+        lists: Collection[str] = (),
+    ):
         self.node, self.assigned, self.names, self.scope = node, assigned, names, scope
+        self.leaves, self.lists = list(leaves), lists
         self.refused: str | None = None  # why it runs as Python
         self.ran = False  # it has run natively
         self.dead = False  # not even asked: nothing of it could be compiled
@@ -87,8 +125,8 @@ class Loop:
         self._lock = threads.lock()
 
     def __call__(self, variables: dict[str, Any]) -> tuple | None:
-        """Runs the loop natively: the values of the assigned variables, :class:`Unset` for one without; None where it
-        has to run as Python."""
+        """Runs the loop natively: the values of the assigned variables, :class:`Unset` for one without, and the number
+        of the statement by which it left, from 1 on, or 0; None where it has to run as Python."""
         if not events.LoopRan.observers:
             return None if self.dead else self._answer(variables)
         start = time.perf_counter()
@@ -100,13 +138,7 @@ class Loop:
         values = {}
         places: dict[str, tuple] = {}
         key: list = []
-        for name in self.names:
-            value = variables.get(name, Unset)
-            if value is Unset:
-                try:
-                    value = self.scope(name)
-                except LookupError:
-                    continue
+        for name, value in self._given(variables):
             kind = type(value)
             if kind is np.ndarray:
                 place = places[name] = _native.place_of(value)
@@ -121,6 +153,10 @@ class Loop:
                 key += (name, kind)
             elif kind is tuple:
                 key += (name, *map(type, value))
+            elif kind is list and name in self.lists:
+                key += (name, kind)
+            elif kind is types.FunctionType and not value.__defaults__:
+                key += (name, value.__code__, id(value.__globals__))
             else:
                 key += (name, id(value))
             values[name] = value
@@ -130,6 +166,24 @@ class Loop:
         if compiled is Unset:
             compiled = self._compile(found, values, shared)
         return None if compiled is None else self._run(compiled, values, places)
+
+    def _given(self, variables: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+        """What names stand for as the loop begins: variables of the function, things around it, and, as
+        ``function.name``, what functions that were made in functions have from around them."""
+        for name in self.names:
+            value = variables.get(name, Unset)
+            if value is Unset:
+                try:
+                    value = self.scope(name)
+                except LookupError:
+                    continue
+            yield name, value
+            if type(value) is types.FunctionType and value.__closure__:
+                for free, cell in zip(value.__code__.co_freevars, value.__closure__):
+                    try:
+                        yield f"{name}.{free}", cell.cell_contents
+                    except ValueError:  # it has none yet
+                        continue
 
     # ---- compiling
 
@@ -146,7 +200,8 @@ class Loop:
                 except RecursionError:
                     self.refused = "an expression that is too deep"
             self._by_types[key] = made
-            self._held.append({k: v for k, v in values.items() if type(v) is not np.ndarray})  # ids are in the key
+            held = {k: v for k, v in values.items() if type(v) is not np.ndarray and k not in self.lists}
+            self._held.append(held)  # ids are in the key
             self.dead = made is None and not any(self._by_types.values())
             return made
 
@@ -165,7 +220,8 @@ class Loop:
         others: dict[str, NumberType] = {}
         roots: dict[str, frozenset] = {name: frozenset(group) for group in shared for name in group}
         for _ in range(12):
-            writer = Statements(names, kinds, others, roots, {n for n in fixed if -_SMALL < values[n] < _SMALL})
+            small = {n for n in fixed if -_SMALL < values[n] < _SMALL}
+            writer = Statements(names, kinds, others, roots, small, self.node, self.leaves, self.lists)
             try:
                 outputs, words = _write(writer, self.node, inputs, self.assigned)
             except Retyped:
@@ -176,14 +232,15 @@ class Loop:
             raise NotLiftable("types that do not settle")
         code = load.host_code(writer.code.text(), plain_loops=True)
         function = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(code.address("loop"))
-        before = _HEADER + sum(_words(kind) for _, kind in inputs)
+        before = _HEADER + sum(words_of(kind) for _, kind in inputs)
         room = [0] * (words - before)
-        return Compiled(code, function, writer.code.errors, inputs, outputs, ctypes.c_int64 * words, room)
+        memory = ctypes.c_int64 * words
+        return Compiled(code, function, writer.code.errors, inputs, outputs, writer.appends, memory, room)
 
     # ---- calling
 
     def _run(self, compiled: Compiled, values: dict[str, Any], places: dict[str, tuple]) -> tuple:
-        words: list[int] = [0, 0, _ALLOCATOR or 0]
+        words: list[int] = [0, 0, _ALLOCATOR or 0, 0, 0, _MORE or 0]
         for name, kind in compiled.inputs:
             if name in places:
                 words += places[name][0]
@@ -192,12 +249,17 @@ class Loop:
         words += compiled.room
         memory = compiled.memory(*words)
         buffers = _buffers.made = {}
+        log: list = []
+        _buffers.log = log
         status = compiled.function(ctypes.addressof(memory))
-        if status:
-            raise compiled.errors[status - 1](memory[0], memory[1]) from None
-        self.ran = True
         words = memory[:]
         arrays = {places[name][0]: values[name] for name in reversed(places)}
+        if log:
+            log[-1][1] = _filled(log[-1][0], words[3])
+            _append(log, compiled.appends, values, buffers, arrays)
+        if status:
+            raise compiled.errors[status - 1](words[0], words[1]) from None
+        self.ran = True
         out = []
         for name, kind, at, other in compiled.outputs:
             if kind is None or not words[at]:
@@ -208,7 +270,24 @@ class Loop:
                 out.append(_number(words[at + 1], kind))
             else:
                 out.append(_unpack(words, at + 1, kind, buffers, arrays)[0])
-        return tuple(out)
+        return *out, words[-1]
+
+
+def _append(log: list, appends: list[tuple[str, Any]], values: dict, buffers: dict, arrays: dict) -> None:
+    """Gives lists what was logged for them."""
+    if len(appends) == 1 and isinstance(appends[0][1], NumberType) and appends[0][1].dtype is dt.f64:
+        ((name, kind),) = appends
+        for chunk, count in log:
+            numbers = chunk[1:count:2].view(np.float64)
+            values[name].extend(numbers.tolist() if kind.python else list(numbers))
+        return
+    lists = [values[name].append for name, _ in appends]
+    for chunk, count in log:
+        words, at = chunk[:count].tolist(), 0
+        while at < count:
+            number = words[at]
+            found, at = _unpack(words, at + 1, appends[number][1], buffers, arrays)
+            lists[number](found)
 
 
 def _write(writer: Statements, node: ast.stmt, inputs: list, assigned: list[str]) -> tuple[list, int]:
@@ -224,6 +303,9 @@ def _write(writer: Statements, node: ast.stmt, inputs: list, assigned: list[str]
     for name, _ in given:
         e.store(e.const(False, dt.bool_), writer.variables[name].assigned)
     writer.body([node])
+    left, end = writer.left
+    e.go(end)
+    e.place(end)
     outputs: list[tuple[str, Any, int, Any]] = []
     for name in assigned:
         variable = writer.variables.get(name)
@@ -235,14 +317,8 @@ def _write(writer: Statements, node: ast.stmt, inputs: list, assigned: list[str]
         if variable.other is not None:
             e.store(e.cast(e.load(variable.other[1], dt.bool_), dt.i64), e.offset("%args", 8 * at))
             at += 1
-    return outputs, at
-
-
-def _words(kind: Any) -> int:
-    """How many words a variable's value takes."""
-    if isinstance(kind, TupleType):
-        return sum(map(_words, kind.items))
-    return 1 + 2 * kind.rank if isinstance(kind, ArrayType) else 1
+    e.store(e.load(left, dt.i64), e.offset("%args", 8 * at))
+    return outputs, at + 1
 
 
 def _incoming(writer: Statements, name: str, kind: Any, at: int) -> tuple[Any, int]:
@@ -339,6 +415,9 @@ def _array_at(address: int, shape: tuple, strides: tuple, kind: ArrayType, buffe
     array = arrays.get((address, *shape, *strides))
     if array is not None and array.dtype == dtype:
         return array
+    buffer = buffers.get(address)
+    if buffer is not None:
+        return np.ndarray(shape, dtype, buffer, 0, strides)
     for start, buffer in buffers.items():
         if start <= address < start + buffer.nbytes:
             return np.ndarray(shape, dtype, buffer, address - start, strides)

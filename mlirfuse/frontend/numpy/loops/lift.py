@@ -8,7 +8,9 @@ whether it can run natively.
                                       t, = done
                                       if t is unset: del t       # the loop did not run
 
-Everything else of the function runs as Python, on the real arrays.
+A ``return`` or ``raise`` in a loop leaves it with the number of that statement, which then runs as Python. What a list
+is given by ``append`` is noted while the loop runs, and appended at its end. Everything else of the function runs as
+Python, on the real arrays.
 """
 
 from __future__ import annotations
@@ -16,23 +18,25 @@ from __future__ import annotations
 import ast
 import copy
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from mlirfuse.frontend.numpy.loops.kernel import Loop, Unset
-from mlirfuse.frontend.numpy.loops.source import parsed
+from mlirfuse.frontend.numpy.loops.source import appended, parsed
 from mlirfuse.frontend.numpy.loops.values import NotLiftable
 
-_LOOPS, _DONE, _UNSET = "mlirfuse_loops", "mlirfuse_done", "mlirfuse_unset"
+_LOOPS, _DONE, _UNSET, _LEFT = "mlirfuse_loops", "mlirfuse_done", "mlirfuse_unset", "mlirfuse_left"
 _FORMS = (
     ast.Assign, ast.AugAssign, ast.AnnAssign, ast.For, ast.While, ast.If, ast.Break, ast.Continue, ast.Pass, ast.Expr,
+    ast.Return, ast.Raise,
 )  # fmt: skip
 
 
 class Lifted:
     """A function with its loops lifted: ``function`` to call, its ``loops``, and those ``left`` in it. ``preferred``:
-    it is better run so than traced, as there is a ``while``, or a loop that writes into arrays. Raises
-    NotLiftable."""
+    it is better run so than traced, as there is a ``while``, or a loop that writes into arrays; ``tried``: where one of
+    its loops runs natively, as it appends to lists. Raises NotLiftable."""
 
     def __init__(self, fn: types.FunctionType):
         definition = parsed(fn)
@@ -48,6 +52,7 @@ class Lifted:
             raise NotLiftable("no loops")
         self.function = _made(fn, definition, body, self.loops)
         self.preferred = _better_run(definition)
+        self.tried = any(loop.lists for loop in self.loops)
 
 
 def lifted(fn: types.FunctionType) -> Lifted | None:
@@ -88,12 +93,12 @@ def _candidate(node: ast.stmt) -> bool:
         return False
     if getattr(node, "orelse", None):
         return False
-    for found in ast.walk(node):
+    for found in natively(node):
         if isinstance(found, ast.stmt) and not isinstance(found, _FORMS):
             return False
         if isinstance(found, ast.For) and not _over_range(found):
             return False
-        if isinstance(found, ast.Expr) and not isinstance(found.value, ast.Constant):
+        if isinstance(found, ast.Expr) and not isinstance(found.value, ast.Constant) and appended(found) is None:
             return False
         if isinstance(found, (ast.Lambda, ast.ListComp, ast.GeneratorExp, ast.Dict, ast.DictComp, ast.SetComp,
                               ast.Yield, ast.Await, ast.NamedExpr, ast.JoinedStr)):  # fmt: skip
@@ -138,31 +143,62 @@ class _Rewriter:
         return made
 
     def _lifted(self, node: ast.stmt):
-        names = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
-        assigned = sorted({n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)})
+        found = [n for n in natively(node) if isinstance(n, ast.Name)]
+        assigned = sorted({n.id for n in found if isinstance(n.ctx, ast.Store)})
         if not set(assigned) <= self.local:  # globals and variables of enclosing functions
             return None
+        lists = _lists(node)
+        if any(n.id in lists.names and n not in lists.nodes for n in found):  # a list that is more than appended to
+            return None
         number = len(self.loops)
-        self.loops.append(Loop(node, assigned, sorted(names), self.scope))
+        leaves = [n for n in ast.walk(node) if isinstance(n, (ast.Return, ast.Raise))]
+        self.loops.append(Loop(node, assigned, sorted({n.id for n in found}), self.scope, leaves, lists.names))
 
         def around(plain: ast.stmt) -> list[ast.stmt]:
             text = f"{_DONE} = {_LOOPS}[{number}](locals())\nif {_DONE} is None:\n    pass\nelse:\n"
-            text += f"    {', '.join(assigned)}, = {_DONE}\n" if assigned else "    pass\n"
+            text += f"    {', '.join([*assigned, _LEFT])}, = {_DONE}\n"
             text += "".join(f"    if {name} is {_UNSET}: del {name}\n" for name in assigned)
+            text += "".join(f"    if {_LEFT} == {k + 1}: pass\n" for k in range(len(leaves)))
             made = ast.parse(text).body
+            ways = made[1].orelse[-len(leaves) :] if leaves else []  # type: ignore[attr-defined]
             made[1].body = [plain]  # type: ignore[attr-defined]
-            _place(made, node, plain)
+            for way, leave in zip(ways, leaves):
+                way.body = [leave]
+            _place(made, node, {plain, *leaves})
             return made
 
         return around
 
 
-def _place(statements: list[ast.stmt], at: ast.stmt, but: ast.stmt) -> None:
+def natively(node: ast.stmt) -> Iterator[ast.AST]:
+    """What of a loop is compiled: all but what leaves the function, which runs as Python."""
+    queue: list[ast.AST] = [node]
+    while queue:
+        found = queue.pop()
+        yield found
+        if not isinstance(found, (ast.Return, ast.Raise)):
+            queue.extend(ast.iter_child_nodes(found))
+
+
+@dataclass
+class _Lists:
+    """Lists that a loop appends to: their names, and the nodes that name them there."""
+
+    names: set[str]
+    nodes: set[ast.AST]
+
+
+def _lists(node: ast.stmt) -> _Lists:
+    found = [name for n in natively(node) if isinstance(n, ast.Expr) and (name := appended(n)) is not None]
+    return _Lists({name.id for name in found}, set(found))
+
+
+def _place(statements: list[ast.stmt], at: ast.stmt, but: Collection[ast.stmt]) -> None:
     """Gives statements the place of another in the source, all but ``but``."""
     queue: list[ast.AST] = list(statements)
     while queue:
         found = queue.pop()
-        if found is but:
+        if found in but:
             continue
         if hasattr(found, "lineno") or isinstance(found, (ast.stmt, ast.expr)):
             ast.copy_location(found, at)

@@ -54,3 +54,13 @@ def _is_of(definition: ast.FunctionDef, code: types.CodeType) -> bool:
 
 def _constants(code: types.CodeType) -> set:
     return {repr(c) for c in code.co_consts if isinstance(c, (int, float, complex, bytes, tuple))}
+
+
+def appended(node: ast.Expr) -> ast.Name | None:
+    """The name of the list in ``name.append(value)``; None for another statement."""
+    call = node.value
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or call.func.attr != "append":
+        return None
+    name = call.func.value
+    plain = len(call.args) == 1 and not call.keywords and not isinstance(call.args[0], ast.Starred)
+    return name if plain and isinstance(name, ast.Name) else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import types
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from mlirfuse.frontend.numpy.loops import arrays
 from mlirfuse.frontend.numpy.loops.arrays import SIZE_BITS
 from mlirfuse.frontend.numpy.loops.code import Code
 from mlirfuse.frontend.numpy.loops.functions import FUNCTIONS, METHODS, OF_ANY_TYPE
-from mlirfuse.frontend.numpy.loops.source import parsed
+from mlirfuse.frontend.numpy.loops.source import appended, parsed
 from mlirfuse.frontend.numpy.loops.values import (
     PY_INT,
     Array,
@@ -21,8 +22,11 @@ from mlirfuse.frontend.numpy.loops.values import (
     NotLiftable,
     Number,
     NumberType,
+    Site,
     Static,
     Tuple,
+    kind_of,
+    words_of,
 )
 from mlirfuse.frontend.numpy.loops.variables import Slots, Variables
 from mlirfuse.ir import dtypes as dt
@@ -31,7 +35,8 @@ from mlirfuse.lowering.emitter import Val
 
 class Statements(Variables):
     """Writes the code of one loop. ``types``: the variables' types as known so far; ``roots``: the memory that array
-    variables may lie in; both grow from one writing to the next."""
+    variables may lie in; both grow from one writing to the next. ``loop``: the whole; ``leaves``: statements that
+    leave the function; ``lists``: names of lists that are appended to."""
 
     functions = FUNCTIONS
     methods = METHODS
@@ -44,8 +49,15 @@ class Statements(Variables):
         others: dict[str, NumberType],
         roots: dict[str, frozenset],
         small: set[str],
+        loop: ast.stmt,
+        leaves: list[ast.stmt],
+        lists: Collection[str],
     ):
         self.code = Code()
+        self.loop, self.leaves, self.lists = [loop], leaves, lists
+        self.left = (self.code.slot("i64"), self.code.block())  # the number of the statement that left, and where to go
+        self.code.entry.append(f"  llvm.store {self.code.const(0, dt.i64)}, {self.left[0]} : i64, !llvm.ptr")
+        self.appends: list[tuple[str, Any]] = []  # for each that is written its list, and the type of what it appends
         self.names = names  # objects that the loop refers to and does not assign
         self.types, self.roots, self.small = kinds, roots, small
         self.others = others
@@ -77,9 +89,22 @@ class Statements(Variables):
             self.declare(full, self.types[full])
             return self.read(name)
         names = self._scopes[-1] if self._scopes else self.names
+        if isinstance(names, _Names) and name in names.free:
+            return self._of_closure(names, name)
         if name not in names:
             raise NotLiftable(f"the variable {name} is not known yet")
         return self.outside(names[name])
+
+    def _of_closure(self, names: _Names, name: str) -> Any:
+        """What an inlined function has from around it: what that was when the loop began."""
+        if name in _assigned(self.loop):
+            raise NotLiftable(f"the variable {name} of a function that is called, which the loop changes")
+        full = next((f"{f}.{name}" for f, value in self.names.items() if value is names.function), "")
+        if full in self.variables:
+            return self.get(full, self.variables[full])
+        if full not in self.names:
+            raise NotLiftable(f"the variable {name} is not known yet")
+        return self.outside(self.names[full])
 
     # ---- statements
 
@@ -96,8 +121,44 @@ class Statements(Variables):
         pass
 
     def _Expr(self, node: ast.Expr) -> None:
-        if not isinstance(node.value, ast.Constant):
+        if isinstance(node.value, ast.Constant):
+            return
+        name = appended(node)
+        if name is None or self.inline or name.id not in self.lists or type(self.names.get(name.id)) is not list:
             raise NotLiftable(f"line {node.lineno}: an expression that is a statement")
+        assert isinstance(node.value, ast.Call)
+        self._append(name.id, self.value(node.value.args[0]))
+
+    def _append(self, name: str, found: Any) -> None:
+        """Notes what a list is given: the number of the append, and the words of the value. An array is noted by its
+        place, where nothing else will be put."""
+        e = self.code
+        if isinstance(found, Tuple):
+            found = Tuple([self.array(v) if isinstance(v, Lazy) else v for v in found.items], found.is_list)
+        found = self.array(found) if isinstance(found, Lazy) else found
+        if isinstance(found, Number) and found.other is not None:
+            raise NotLiftable("a number whose type only the run tells is appended")
+        kind = kind_of(found)
+        self.appends.append((name, kind))
+        place = e.log(1 + words_of(kind))
+        e.store(e.const(len(self.appends) - 1, dt.i64), place)
+        self._note(found, place, 8)
+
+    def _note(self, found: Any, place: str, at: int) -> int:
+        e = self.code
+        if isinstance(found, Number):
+            e.store(e.cast(found.val, dt.i64) if found.type.dtype is dt.bool_ else found.val, e.offset(place, at))
+            return at + 8
+        if isinstance(found, Tuple):
+            for item in found.items:
+                at = self._note(item, place, at)
+            return at
+        for site in sorted(root for root in found.roots if isinstance(root, Site)):
+            e.hold(site.number, found.base)
+        e.store_pointer(found.pointer, e.offset(place, at))
+        for k, size in enumerate([*found.shape, *found.strides]):
+            e.store(size, e.offset(place, at + 8 * (k + 1)))
+        return at + 8 * words_of(found.type)
 
     def _Assign(self, node: ast.Assign) -> None:
         value = self.value(node.value)
@@ -245,7 +306,18 @@ class Statements(Variables):
         self.code.go(self.jumps[-1][1])
         self.definite = None
 
+    def _Raise(self, node: ast.Raise | ast.Return) -> None:
+        if self.inline:
+            raise NotLiftable(f"line {node.lineno}: a raise in a function that is called")
+        slot, end = self.left
+        self.code.store(self.code.const(self.leaves.index(node) + 1, dt.i64), slot)
+        self.code.go(end)
+        self.definite = None
+
     def _Return(self, node: ast.Return) -> None:
+        if not self.inline:
+            self._Raise(node)
+            return
         if self.result is None or node.value is None:
             raise NotLiftable(f"line {node.lineno}: a return")
         name, end = self.result
@@ -411,8 +483,8 @@ class Statements(Variables):
             raise NotLiftable("a function that calls itself")
         definition = parsed(function)
         spec = definition.args
-        if function.__closure__ or spec.vararg or spec.kwarg or spec.kwonlyargs or spec.posonlyargs or spec.defaults:
-            raise NotLiftable(f"the function {function.__name__}, which has closures or defaults")
+        if spec.vararg or spec.kwarg or spec.kwonlyargs or spec.posonlyargs or spec.defaults:
+            raise NotLiftable(f"the function {function.__name__}, which has defaults or arguments of other kinds")
         names = [arg.arg for arg in spec.args]
         given = dict(zip(names, args)) | keywords
         if set(given) != set(names) or len(args) > len(names):
@@ -441,10 +513,12 @@ class Statements(Variables):
 
 
 class _Names(dict):
-    """What an inlined function's names stand for: modules and functions; others may change between calls."""
+    """What an inlined function's names stand for: modules and functions; others may change between calls. ``free``:
+    those of variables around it."""
 
     def __init__(self, function: types.FunctionType):
         super().__init__()
+        self.function, self.free = function, frozenset(function.__code__.co_freevars)
         self._globals = function.__globals__
         builtins = self._globals["__builtins__"]
         self._builtins = builtins if isinstance(builtins, dict) else vars(builtins)

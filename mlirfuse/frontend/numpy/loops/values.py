@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -51,6 +51,12 @@ class TupleType:
 PY_INT, PY_FLOAT, PY_BOOL = NumberType(dt.i64, True), NumberType(dt.f64, True), NumberType(dt.bool_, True)
 
 
+class Site(NamedTuple):
+    """A place in the code where arrays are allocated."""
+
+    number: int
+
+
 @dataclass
 class Number:
     """A number. ``bits``: of a Python int, a bound: its absolute value is at most 2 ** bits. ``other``: another type
@@ -66,15 +72,15 @@ class Number:
 @dataclass
 class Array:
     """Memory seen as an array: ``pointer`` (``!llvm.ptr``), extents, strides in bytes. ``roots``: the arrays from
-    outside or the places of allocation whose memory it may be; ``base``: the address of the allocation that it lies in,
-    0 for memory from outside; ``spelled``: the source that it was read by, which tells equal views."""
+    outside, by name, or the places of allocation whose memory it may be; ``base``: the address of the allocation that
+    it lies in, 0 for memory from outside; ``spelled``: the source that it was read by, which tells equal views."""
 
     dtype: DType
     pointer: str
     shape: list[Val]
     strides: list[Val]
     inner: bool
-    roots: frozenset[str]
+    roots: frozenset[str | Site]
     base: Val
     spelled: str = ""
 
@@ -147,6 +153,24 @@ def _element(dtype: np.dtype) -> DType:
     if found not in _SUPPORTED:
         raise NotLiftable(f"arrays of {dtype}")
     return found
+
+
+def kind_of(found: Any) -> Any:
+    """The type under which a variable holds a value. Raises NotLiftable."""
+    if isinstance(found, (Number, Array)):
+        return found.type
+    if isinstance(found, Tuple) and any(isinstance(item, Number) and item.other for item in found.items):
+        raise NotLiftable("a tuple with a number whose type only the run tells")
+    if isinstance(found, Tuple) and not found.is_list:
+        return TupleType(tuple(kind_of(item) for item in found.items))
+    raise NotLiftable("a variable is given a list or an object")
+
+
+def words_of(kind: Any) -> int:
+    """How many words a value of this type takes."""
+    if isinstance(kind, TupleType):
+        return sum(map(words_of, kind.items))
+    return 1 + 2 * kind.rank if isinstance(kind, ArrayType) else 1
 
 
 def joined(a, b):

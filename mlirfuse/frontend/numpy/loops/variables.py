@@ -18,8 +18,8 @@ from mlirfuse.frontend.numpy.loops.values import (
     NumberType,
     Static,
     Tuple,
-    TupleType,
     joined,
+    kind_of,
 )
 from mlirfuse.ir import dtypes as dt
 
@@ -87,7 +87,7 @@ class Variables(Expressions):
             found = self.array(found)
         if isinstance(found, Static):
             raise NotLiftable(f"{name} is given an object")
-        kind = _type(found)
+        kind = kind_of(found)
         known = self.types.get(name)
         wanted = kind if known is None else joined(known, kind)
         self._learn_other(name, found, known, wanted)
@@ -150,16 +150,6 @@ class Variables(Expressions):
             pointer = e.load_pointer(variable.slots[0])
             return Array(kind.dtype, pointer, sizes[: kind.rank], sizes[kind.rank :], kind.inner, roots, base, name)
         return Tuple([self.get(name, slots) for slots in variable.slots])
-
-
-def _type(found: Any) -> Any:
-    if isinstance(found, (Number, Array)):
-        return found.type
-    if isinstance(found, Tuple) and any(isinstance(item, Number) and item.other for item in found.items):
-        raise NotLiftable("a tuple with a number whose type only the run tells")
-    if isinstance(found, Tuple) and not found.is_list:
-        return TupleType(tuple(_type(item) for item in found.items))
-    raise NotLiftable("a variable is given a list or an object")
 
 
 def _roots(found: Any) -> frozenset:
