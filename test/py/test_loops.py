@@ -325,6 +325,93 @@ def test_while_break_continue():
     check(odd, np.array([1.0, -2, 2, 0.5, 4, 1]))
 
 
+def by_label(x, labels, n):
+    centers, sizes, above = np.zeros((n, x.shape[1])), np.zeros(n, dtype=np.int64), np.zeros(n)
+    for j in range(n):
+        members = x[labels == j]
+        sizes[j] = len(members)
+        if len(members) > 0:
+            centers[j] = members.mean(axis=0)
+        above[j] = x[x > j * 0.1].sum()
+    return centers, sizes, above
+
+
+def at_positions(x, where, n):
+    for _ in range(n):
+        x += x[where]  # read whole before it is written
+        y = x[where] * 2
+        x[where] = y
+        x[where] -= 1
+        x[x > 3] *= 0.25
+        x[x > 2] = x[x > 2] - 1
+    return x, y
+
+
+def written(x, chosen, value, n):
+    for _ in range(n):
+        x[chosen] = value
+    return x
+
+
+def picked(x, chosen, n):
+    for t in range(n):
+        y = x[chosen] + t
+    return y
+
+
+def test_masks_and_positions():
+    rng = np.random.default_rng(0)
+    x, v, labels = rng.random((20, 3)), rng.random(20) * 4, rng.integers(0, 4, 20)
+    check(by_label, x, labels, 6)
+    check(by_label, x, labels[:5], 6)
+    for where in (rng.permutation(20) - 10, labels, labels + 17, np.arange(20) + 1, np.arange(20) - 21):
+        check(at_positions, v, where, 5)
+    x = x[:6]
+    rows, elements, none = x[:, 0] > 0.5, x > 0.5, x > 5
+    for chosen, shape in (
+        (rows, ()), (rows, (3,)), (rows, (int(rows.sum()), 3)), (elements, ()), (elements, (int(elements.sum()),)),
+        (elements, (40,)), (none, (0,)), (none, (1,)), (np.array([0, -1, 3]), (3, 3)), (np.array([[0, -1, 3]]), (3, 3)),
+        (np.array([0, -1, 6]), (3, 3)),
+    ):  # fmt: skip
+        check(written, x, chosen, rng.random(shape) if shape else 1.5, 1)
+    for chosen, shape in ((rows, (5, 3)), (np.array([0, -1, 6]), (3, 2))):
+        with pytest.raises(ValueError, match="shape mismatch"):
+            Lifted(written).function(x, chosen, rng.random(shape), 1)
+    for chosen in (np.array([[0, -1], [3, 3]]), np.array([], int), np.array([True, False] * 3), np.array([True] * 4)):
+        check(picked, x, chosen, 2)
+    check(picked, x[:0, 0], np.array([], bool), 2)
+
+
+def extremes(m, n):
+    rows, others = np.zeros((n, m.shape[0]), dtype=np.int64), np.zeros(n, dtype=np.int64)
+    for t in range(n):
+        rows[t] = m.argmin(axis=1)
+        others[t] = np.argmax(m) + m.argmax(axis=0).sum()
+        m[t] = -m[t]
+    return rows, others
+
+
+def spread(m, n):
+    out, sums = np.zeros((n, 3)), np.zeros((n, m.shape[1]))
+    for t in range(n):
+        out[t, 0], out[t, 1], out[t, 2] = m.var(), np.std(m), m.std(axis=0).sum()
+        sums[t] = np.cumsum(m[t])
+        m[t] += np.arange(m.shape[1])
+        m[t] += np.arange(2, 2 + 3 * m.shape[1], 3)
+        m[t] += np.arange(m.shape[1], 0, -1)
+        sums[t] += m.cumsum(axis=0)[-1]
+    return out, sums
+
+
+def test_extremes_spread_and_sums_along_axes():
+    m = np.random.default_rng(0).random((6, 5))
+    with_nan = m.copy()
+    with_nan[1, 2] = np.nan
+    for given in (m, with_nan, m[:, :0]):
+        check(extremes, given, 3)
+    check(spread, m, 3)
+
+
 def dominant(m, v, tol):
     value = 0.0
     while True:

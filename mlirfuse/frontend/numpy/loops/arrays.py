@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 SIZE_BITS = 40  # extents, and Python ints that loops count by, are below 2 ** 40
 
 
-def _out_of_bounds(axis: int):
+def out_of_bounds(axis: int):
+    """What makes the IndexError of a position and an extent."""
     return lambda index, size: IndexError(f"index {index} is out of bounds for axis {axis} with size {size}")
 
 
@@ -29,14 +30,14 @@ def position(e: Code, index: Val, extent: Val, axis: int, checked: bool) -> Val:
         return index
     if known is not None and known < 0:
         from_start = e.count("addi", extent, index)
-        e.fail_if(e.cmp("lt", from_start, 0), _out_of_bounds(axis), index, extent)
+        e.fail_if(e.cmp("lt", from_start, 0), out_of_bounds(axis), index, extent)
         return from_start
     if known is None:
         from_start = e.select(e.cmp("lt", index, 0), e.count("addi", index, extent), index)
     else:
         from_start = index
     unsigned = lambda v: Val(v.name, dt.u64)  # noqa: E731
-    e.fail_if(e.cmp("ge", unsigned(from_start), unsigned(extent)), _out_of_bounds(axis), index, extent)
+    e.fail_if(e.cmp("ge", unsigned(from_start), unsigned(extent)), out_of_bounds(axis), index, extent)
     return from_start
 
 

@@ -487,33 +487,115 @@ _named("any", (np.any,), _zero, lambda e, a, b: e.or_(a, b), lambda kind: dt.boo
 _named("all", (np.all,), lambda e, k, n: e.const(True, dt.bool_), lambda e, a, b: e.and_(a, b), lambda k: dt.bool_)
 
 
-def _position_of(predicate: str):
+def _position_of(predicate: str, name: str):
     def find(c, args, keywords):
+        """Of the elements along an axis, or of all in their order."""
         found, axis = take(args, keywords, "a", "axis")
-        if known(axis) is not None:
-            raise NotLiftable("argmin and argmax over an axis")
         e, array = c.code, c.array(found)
-        if len(array.shape) != 1:
-            raise NotLiftable("argmin and argmax of more axes")
-        empty = e.cmp("eq", array.shape[0], 0)
-        e.fail_if(empty, lambda *_: ValueError("attempt to get an extreme position of an empty sequence"))
-        best, at = e.slot(array.dtype.signless), e.slot("i64")
-        e.store(arrays.element(e, array, [e.const(0, dt.i64)]), best)
-        e.store(e.const(0, dt.i64), at)
-        with e.each(array.shape[0]) as index:
-            x, so_far = arrays.element(e, array, [index]), e.load(best, array.dtype)
-            better = e.cmp(predicate, x, so_far)
-            if array.dtype.is_float:
-                better = e.and_(e.or_(better, e.isnan(x)), e.not_(e.isnan(so_far)))
-            e.store(e.select(better, x, so_far), best)
-            e.store(e.select(better, index, e.load(at, dt.i64)), at)
-        return number(e.load(at, dt.i64))
+        rank, given = len(array.shape), known(axis)
+        if given is not None and (not isinstance(given, int) or not -rank <= given < rank):
+            raise NotLiftable("an axis that is not there")
+        axes = list(range(rank)) if given is None else [given % rank]
+        rest = [k for k in range(rank) if k not in axes]
+        for k in axes:
+            empty = e.cmp("eq", array.shape[k], 0)
+            e.fail_if(empty, lambda *_: ValueError(f"attempt to get {name} of an empty sequence"))
+        best, at, passed = e.slot(array.dtype.signless), e.slot("i64"), e.slot("i64")
+        zero = e.const(0, dt.i64)
+
+        def element(outer: list[Val], inner: list[Val]) -> Val:
+            indices = dict(zip(rest, outer)) | dict(zip(axes, inner))
+            return arrays.element(e, array, [indices[k] for k in range(rank)])
+
+        def over(outer: list[Val]) -> Val:
+            e.store(element(outer, [zero] * len(axes)), best)
+            e.store(zero, at)
+            e.store(zero, passed)
+            with e.each_of([array.shape[k] for k in axes]) as inner:
+                x, so_far, index = element(outer, inner), e.load(best, array.dtype), e.load(passed, dt.i64)
+                better = e.cmp(predicate, x, so_far)
+                if array.dtype.is_float:
+                    better = e.and_(e.or_(better, e.isnan(x)), e.not_(e.isnan(so_far)))
+                e.store(e.select(better, x, so_far), best)
+                e.store(e.select(better, index, e.load(at, dt.i64)), at)
+                e.store(e.count("addi", index, 1), passed)
+            return e.load(at, dt.i64)
+
+        if not rest:
+            return number(over([]))
+        made = arrays.dense(e, c.fresh_site(), dt.i64, [array.shape[k] for k in rest])
+        with e.each_of(made.shape) as outer:
+            e.store(over(outer), arrays.element_pointer(e, made, outer), memory=True)
+        return made
 
     return find
 
 
-FUNCTIONS |= {np.argmin: _position_of("lt"), np.argmax: _position_of("gt")}
-METHODS |= {"argmin": _position_of("lt"), "argmax": _position_of("gt")}
+for _name, _predicate in (("argmin", "lt"), ("argmax", "gt")):
+    FUNCTIONS[getattr(np, _name)] = METHODS[_name] = _position_of(_predicate, _name)
+
+
+def _variance(root: bool):
+    def compute(c, args, keywords):
+        found, axis = take(args, keywords, "a", "axis")
+        if isinstance(found, (Number, Tuple)):
+            raise NotLiftable("the variance of a number")
+        value = c.array(found)
+        apart = {"keepdims": c.constant(True)} if axis is not None else {}
+        away = c.ufunc(np.subtract, [value, FUNCTIONS[np.mean](c, [value] if axis is None else [value, axis], apart)])
+        away = c.array(away)
+        result = FUNCTIONS[np.mean](c, [c.ufunc(np.multiply, [away, away])] + ([] if axis is None else [axis]), {})
+        return c.ufunc(np.sqrt, [result]) if root else result
+
+    return compute
+
+
+FUNCTIONS |= {np.var: _variance(False), np.std: _variance(True)}
+METHODS |= {"var": _variance(False), "std": _variance(True)}
+
+
+@rule(np.arange)
+def _arange(c, args, keywords):
+    """Of ints, with a step that is known."""
+    if keywords or not 1 <= len(args) <= 3 or not all(isinstance(v, Number) and v.type == PY_INT for v in args):
+        raise NotLiftable("np.arange of others than ints")
+    e, one = c.code, c.constant(1)
+    start, stop, step = (c.constant(0), args[0], one) if len(args) == 1 else (*args, one)[:3]
+    if not step.known:
+        raise NotLiftable("np.arange with a step that is not known")
+    size, by = abs(step.known), e.const(step.known, dt.i64)
+    far, near = (stop, start) if step.known > 0 else (start, stop)
+    count = e.count("addi", e.count("subi", far.val, near.val), size - 1)
+    count = e.div(e.larger(count, e.const(0, dt.i64)), e.const(size, dt.i64))
+    made = arrays.dense(e, c.fresh_site(), dt.i64, [count])
+    with e.each(count) as index:
+        value = e.count("addi", start.val, e.count("muli", index, by))
+        e.store(value, arrays.element_pointer(e, made, [index]), memory=True)
+    return made
+
+
+@rule(np.cumsum, method="cumsum")
+def _cumsum(c, args, keywords):
+    found, axis = take(args, keywords, "a", "axis")
+    e, value = c.code, arrays.lazy(c.code, found)
+    rank = len(value.shape)
+    given = known(axis, 0 if rank == 1 else None)
+    if not isinstance(given, int) or not -rank <= given < rank:
+        raise NotLiftable("np.cumsum of a flattened array")
+    kind = _sum_type(value.dtype)
+    made = arrays.dense(e, c.fresh_site(), kind, value.shape)
+    total, rest = e.slot(kind.signless), [k for k in range(rank) if k != given % rank]
+
+    def nest(uniform: bool) -> None:
+        with e.each_of([value.shape[k] for k in rest]) as outer:
+            e.store(e.const(0, kind), total)
+            with e.each(value.shape[given % rank]) as index:
+                indices = [*outer[: given % rank], index, *outer[given % rank :]]
+                e.store(e.add(e.load(total, kind), e.cast(value.at(indices, uniform), kind)), total)
+                e.store(e.load(total, kind), arrays.element_pointer(e, made, indices), memory=True)
+
+    arrays.run(e, value.pairs, nest)
+    return made
 
 
 @rule(np.linalg.norm)

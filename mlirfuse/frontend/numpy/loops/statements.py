@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from mlirfuse.frontend.numpy.loops import arrays
+from mlirfuse.frontend.numpy.loops import arrays, positions
 from mlirfuse.frontend.numpy.loops.arrays import SIZE_BITS
 from mlirfuse.frontend.numpy.loops.code import Code
 from mlirfuse.frontend.numpy.loops.functions import FUNCTIONS, METHODS, OF_ANY_TYPE
@@ -215,9 +215,14 @@ class Statements(Variables):
             e.store(e.cast(value.val, array.dtype), place, memory=True)
             return
         if not isinstance(target.slice, (ast.Tuple, ast.Slice, ast.Constant)):
-            mask = self.value(target.slice)
-            if isinstance(mask, (Array, Lazy)):
-                self._masked(array, mask, value)
+            chosen = self.value(target.slice)
+            if isinstance(chosen, (Array, Lazy)):
+                if isinstance(value, Number) and chosen.dtype is dt.bool_ and len(chosen.shape) == len(array.shape):
+                    self._masked(array, chosen, value)
+                    return
+                if isinstance(value, Number):
+                    self.fits(value, array.dtype)
+                positions.write(e, array, self.array(chosen), arrays.lazy(e, value), self.fresh_site)
                 return
         view = self.viewed(array, target)
         if isinstance(value, Number):
@@ -226,11 +231,10 @@ class Statements(Variables):
             return
         arrays.write(e, view, arrays.lazy(e, value), self.fresh_site)
 
-    def _masked(self, array: Array, mask: Any, value: Any) -> None:
+    def _masked(self, array: Array, mask: Any, value: Number) -> None:
+        """Writes a number where a mask over all axes is true."""
         e = self.code
         mask = arrays.lazy(e, mask)
-        if mask.dtype is not dt.bool_ or len(mask.shape) != len(array.shape) or not isinstance(value, Number):
-            raise NotLiftable("writing at positions that an array tells")
         self.fits(value, array.dtype)
         if arrays.conflicts(array, mask):
             mask = arrays.lazy(e, self.array(mask))
@@ -270,7 +274,15 @@ class Statements(Variables):
                 raise NotLiftable(f"line {node.lineno}: an array is written into an element")
             e.store(e.cast(new.val, array.dtype), place, memory=True)
             return
-        self._in_place(self.viewed(array, target), node.op, self.value(node.value))
+        chosen = self.chosen(target)
+        if chosen is None:
+            self._in_place(self.viewed(array, target), node.op, self.value(node.value))
+            return
+        taken = positions.read(e, array, chosen, self.fresh_site)
+        result = self.binary(node.op, taken, self.value(node.value))
+        if not isinstance(result, (Array, Lazy)) or not _same_kind(result.dtype, array.dtype):
+            raise NotLiftable("an update in place of another kind of numbers")
+        positions.write(e, array, chosen, arrays.lazy(e, result), self.fresh_site)
 
     def _in_place(self, view: Array, op: ast.operator, value: Any) -> None:
         new = self.binary(op, view, value)
@@ -435,7 +447,10 @@ class Statements(Variables):
             if not isinstance(self._peek(found.value.id), ArrayType):
                 continue
             for axis, item in enumerate(self._items(found)):
-                if not isinstance(item, ast.Slice) and _is_sum(item, node.target.id, changed):
+                if isinstance(item, ast.Slice) or not _is_sum(item, node.target.id, changed):
+                    continue
+                names = [n.id for n in ast.walk(item) if isinstance(n, ast.Name)]
+                if not any(isinstance(self._peek(name), ArrayType) for name in names):
                     out.append((found, axis))
         return out if node.target.id not in _assigned(node.body) else []
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import Any
 
-from mlirfuse.frontend.numpy.loops import arrays
+from mlirfuse.frontend.numpy.loops import arrays, positions
 from mlirfuse.frontend.numpy.loops.arrays import number
 from mlirfuse.frontend.numpy.loops.code import Code
 from mlirfuse.frontend.numpy.loops.values import Array, Lazy, NotLiftable, Number, Tuple
@@ -28,6 +28,9 @@ class Subscripts:
     def integer(self, found: Any) -> Val:
         raise NotImplementedError
 
+    def fresh_site(self) -> int:
+        raise NotImplementedError
+
     def view(
         self, array: Array, shape: list, strides: list, inner: bool, pointer: str = "", spelled: str = ""
     ) -> Array:
@@ -42,6 +45,9 @@ class Subscripts:
             found = self.array(found)
         if not isinstance(found, Array):
             raise NotLiftable("a subscript of what is no array")
+        chosen = self.chosen(node)
+        if chosen is not None:
+            return positions.read(self.code, found, chosen, self.fresh_site)
         element = self.element_of(found, node)
         if element is not None:
             return number(self.code.load(element, found.dtype, memory=True))
@@ -75,6 +81,13 @@ class Subscripts:
             checked = (id(node), axis) not in self.unchecked
             positions.append(arrays.position(self.code, self.integer(index), extent, axis, checked))
         return arrays.element_pointer(self.code, array, positions)
+
+    def chosen(self, node: ast.Subscript) -> Array | None:
+        """The array of positions, or the mask, that is the whole of a subscript; None for others."""
+        if isinstance(node.slice, (ast.Tuple, ast.Slice, ast.Constant)):
+            return None
+        found = self.value(node.slice)
+        return self.array(found) if isinstance(found, (Array, Lazy)) else None
 
     def viewed(self, array: Array, node: ast.Subscript) -> Array:
         """The view that a subscript of numbers, slices, None and Ellipsis names."""
