@@ -33,7 +33,8 @@ class Decoder(nn.Module):
 
     def turned(self, x):
         half = x.shape[-1] // 2
-        angles = torch.arange(x.shape[2], dtype=x.dtype)[:, None] / 100 ** (torch.arange(half, dtype=x.dtype) / half)
+        count = lambda n: torch.arange(n, dtype=x.dtype, device=x.device)  # noqa: E731
+        angles = count(x.shape[2])[:, None] / 100 ** (count(half) / half)
         cos, sin = angles.cos().repeat(1, 2), angles.sin().repeat(1, 2)
         return x * cos + torch.cat([-x[..., half:], x[..., :half]], -1) * sin
 

@@ -108,7 +108,7 @@ class UNet(nn.Module):
         self.head = nn.Conv2d(width, 3, 3, padding=1)
 
     def forward(self, noisy, time, noise):
-        frequencies = torch.logspace(0, 3, 8, dtype=noisy.dtype)
+        frequencies = torch.logspace(0, 3, 8, dtype=noisy.dtype, device=noisy.device)
         angles = time[:, None] * frequencies
         time = self.times(torch.cat([angles.sin(), angles.cos()], 1))
         wide = self.down(self.stem(noisy), time)

@@ -1,5 +1,5 @@
 """The torch tests that need a GPU: ``pytest test/py/torch_on_gpu.py``. Ops of ``op_db`` in four types, training steps,
-CUDA graphs, streams, sizes that change, and what a step costs beside eager."""
+published models, CUDA graphs, streams, sizes that change, and what a step costs beside eager."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 def fresh():
     torch._dynamo.reset()
     torch.manual_seed(0)
-    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     with config.override(fallback=False):
         yield
 
@@ -76,6 +76,21 @@ def test_training_steps(make, mode):
     if make is Encoder:  # statistics of batch norms move on, gradients do not depend on them in training
         assert error(found, exact) <= 2 * eager + 1e-6
     assert error(found, exact) <= 2 * eager + 1e-5
+
+
+def _models():
+    from test_torch_models import OWN, PUBLISHED
+
+    return [pytest.param(make, id=name) for name, make in (OWN | PUBLISHED).items()]
+
+
+@pytest.mark.parametrize("make", _models())
+def test_three_training_steps(make):
+    """Those of the CPU's tests, by the CPU's bound."""
+    from test_torch_models import check
+
+    model, given = make()
+    check(model.cuda(), torch.utils._pytree.tree_map(lambda x: x.cuda(), given), 3)
 
 
 def test_dropout_differs_between_replays_and_repeats_by_seed():
