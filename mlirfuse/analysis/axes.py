@@ -12,6 +12,8 @@ never a condition.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from mlirfuse.ir import ops
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op, Value
@@ -128,10 +130,10 @@ class Axes:
     """The axes of ``ops`` and of the values they use. ``dims(v)`` gives each dimension's axes.
 
     ``around``: the axes of the whole program, for ops that are a part of it. Values then share the axes that they share
-    there, though no op of the part connects them.
+    there, though no op of the part connects them. ``arguments``: values that are known though no op uses them.
     """
 
-    def __init__(self, program: list[Op], around: Axes | None = None):
+    def __init__(self, program: list[Op], around: Axes | None = None, arguments: Iterable[Value] = ()):
         self._dims: dict[Value, list[list[Axis]]] = {}
         self._parts: dict[tuple, Axis] = {}
         self._first: dict[tuple, Value] = {}  # by what computes it
@@ -147,6 +149,9 @@ class Axes:
                     self._enter(value)
             else:
                 self._visit(op)
+        for value in arguments:
+            if value not in self._dims:
+                self._enter(value)
 
     def _enter(self, value: Value) -> None:
         """A value that no op here makes, or that has its axes from around."""

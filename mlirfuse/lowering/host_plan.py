@@ -107,13 +107,14 @@ class _Plan:
 
     def _block(self, block: Block) -> tuple[list[Step], list[Value]]:
         """The steps of a block, and what it returns."""
-        axes = Axes([op for op in block.ops if op.row.kind != "foreign"])
+        whole = block is self.graph.body
+        written = [self.graph.args[k] for k in self.graph.aliases.values()] if whole else []
+        axes = Axes([op for op in block.ops if op.row.kind != "foreign"], arguments=written)
         users = block.users()
         steps: list[Step] = []
         run: list[Op] = []
-        whole = block is self.graph.body
         ordered = in_order(block, self.graph)
-        readers = self._readers(ordered, block) if block is self.graph.body and self.own else None
+        readers = self._readers(ordered, block) if whole and self.own else None
         for at, op in enumerate(ordered):
             if op.group is not None:
                 run.append(op)

@@ -6,10 +6,9 @@ By hand, thousands: ``PYTHONPATH=test/py python -m piece_program_fuzzer FIRST LA
 
 from __future__ import annotations
 
-import sys
 import warnings
 
-from numpy_program_fuzzer import Program, arguments, compiled, outcome, same
+from numpy_program_fuzzer import Program, arguments, compiled, difference, run
 
 import mlirfuse
 from mlirfuse.frontend.numpy.pieces import program as pieces
@@ -60,7 +59,7 @@ class PieceProgram(Program):
 
     def statement(self, level: int) -> None:
         v, m = self.random.choice(self.vectors), self.random.choice(self.matrices)
-        kind = self.random.randrange(21)
+        kind = self.random.randrange(24)
         if kind <= 3:
             name = self.fresh("v")
             self.line(f"{name} = {self.fill(self.random.choice(CALLS))}")
@@ -118,6 +117,12 @@ class PieceProgram(Program):
                 f"np.put({v}, [0], {self.number(0)})", f"np.copyto({v}, {w}, 'unsafe')", f"{v}.sort()",
                 f"np.putmask({v}, {v} > {self.number(0)}, 1)", f"np.add({v}, {w}, out={v}, casting='unsafe')",
             ))  # fmt: skip
+        elif kind == 21:
+            self.rare(v, m, "k")
+        elif kind == 22:
+            self.complex(level)
+        elif kind == 23 and level < 3:
+            self.caught(level)
         else:
             name = self.fresh("v")
             self.line(f"{name} = {self.vector()}")
@@ -125,10 +130,11 @@ class PieceProgram(Program):
                 self.vectors.append(name)
 
     def text(self) -> str:
+        self.begin()
         for _ in range(self.random.randint(2, 7)):
             self.statement(0)
-        self.line(f"return {', '.join([*self.vectors[:5], *self.matrices, *self.numbers])}")
-        return "def program(a, b, m, n, k, x):\n" + "\n".join(self.lines) + "\n"
+        self.line(f"return {', '.join([*self.vectors[:5], *self.complexes[:3], *self.matrices, *self.numbers])}")
+        return self.written()
 
 
 def differs(seed: int) -> str | None:
@@ -141,25 +147,13 @@ def differs(seed: int) -> str | None:
             warnings.simplefilter("ignore")
             jitted = mlirfuse.jit(fn)
             for other in (seed, seed + 5, seed + 10, seed):
-                args = arguments(other)
-                want, got = outcome(fn, args), outcome(jitted, args)
-                if not same(got, want):
-                    return f"seed {seed}\n{text}\narguments {args}\ngot  {got}\nwant {want}"
+                found = difference(fn, jitted, arguments(other), True)
+                if found is not None:
+                    return f"seed {seed}\n{text}\n{found}"
     finally:
         pieces.SMALL = small
     return None
 
 
-def main() -> None:
-    first, last = map(int, sys.argv[1:3])
-    wrong = 0
-    for seed in range(first, last):
-        found = differs(seed)
-        if found is not None:
-            wrong += 1
-            print(found, flush=True)
-    print(f"{last - first} programs, {wrong} differ")
-
-
 if __name__ == "__main__":
-    main()
+    run(differs)

@@ -12,6 +12,7 @@ import mlirfuse
 from mlirfuse import UnsupportedError
 from mlirfuse.frontend import tree as trees
 from mlirfuse.frontend.numpy import tracing
+from mlirfuse.frontend.numpy.pieces import program as pieces
 from mlirfuse.frontend.numpy.registry import HANDLED
 from mlirfuse.ir import interpreter
 from mlirfuse.runtime.signature import ArgSpec
@@ -198,6 +199,32 @@ def test_equal_results_are_two_arrays(fn):
     assert not np.shares_memory(first, second)
     first[...] = -1
     np.testing.assert_array_equal(second, fn(x)[1])
+
+
+def written_and_turned(x):
+    x[0] += 1
+    return x.T.T
+
+
+@pytest.mark.parametrize("small", [True, False])
+@pytest.mark.parametrize("fn", [
+    lambda x: x[:], lambda x: (x[...], x + 1), lambda x: (x.reshape(x.shape), x, x[:]), lambda x: x.T.T,
+    lambda x: x.view() if x.sum() > -1 else x + 1, lambda x: np.broadcast_to(x, x.shape), written_and_turned,
+])  # fmt: skip
+def test_a_view_of_all_of_an_argument(fn, small, monkeypatch):
+    """It is another array in the same memory."""
+    monkeypatch.setattr(pieces, "SMALL", 10**9 if small else 0)
+    jitted = mlirfuse.jit(fn)
+    for _ in range(2):
+        x = np.arange(16.0).reshape(4, 4)
+        got, want = (f(x) if isinstance(f(x), tuple) else (f(x),) for f in (jitted, fn))
+        for g, w in zip(got, want):
+            assert (g is x, np.shares_memory(g, x), g.flags.writeable) == (
+                w is x,
+                np.shares_memory(w, x),
+                w.flags.writeable,
+            )
+            np.testing.assert_array_equal(g, w)
 
 
 def test_equal_ops_are_computed_once():

@@ -13,6 +13,7 @@ import pytest
 
 import mlirfuse
 from mlirfuse.frontend.numpy.loops.lift import Lifted
+from mlirfuse.frontend.numpy.loops.statements import Statements
 
 
 def outcome(fn, args):
@@ -703,6 +704,25 @@ def test_nothing_that_numpy_runs_is_refused(make):
             got, want = jitted(x), function(x)
             np.testing.assert_allclose(got, want, rtol=1e-12)
             assert type(got) is type(want)
+
+
+def test_what_the_compiler_fails_at_numpy_runs(monkeypatch):
+    def halves(n):
+        total = 0.0
+        for i in range(n):
+            total += np.zeros(3, dtype="float16").sum() + np.ones(2, dtype=object)[0] + i
+        return total
+
+    check(halves, 4, native=False)
+    monkeypatch.setattr(Statements, "_AugAssign", lambda *_: {}["nothing"])
+    assert "KeyError" in check_refused(total, np.arange(3.0))
+
+
+def check_refused(fn, *args) -> str:
+    """Why the function's loop runs as Python."""
+    lifted = Lifted(fn)
+    assert same(outcome(lifted.function, args), outcome(fn, args)) and not lifted.loops[0].ran
+    return lifted.loops[0].refused
 
 
 def test_explain_tells_how_each_loop_runs():

@@ -20,9 +20,9 @@ from mlirfuse.runtime.signature import SizeGuard
 class Out:
     """A leaf of the result.
 
-    ``kind`` "result": the graph's result ``index``; "argument": the caller's own object at leaf ``index``; "size": the
-    size ``value``, an int; "constant": the object ``value``; "outside":
-    what is now where the :class:`Captured` ``value`` was. ``scalar``: np.generic, int, float, bool or complex where
+    ``kind`` "result": the graph's result ``index``; "argument": the caller's own object at leaf ``index``; "view": a
+    view of all of that; "size": the size ``value``, an int; "constant": the object ``value``; "outside": what is now
+    where the :class:`Captured` ``value`` was. ``scalar``: np.generic, int, float, bool or complex where
     NumPy would return a number of that kind and not an array. ``read_only``: NumPy lets nobody write into the result.
     """
 
@@ -96,6 +96,8 @@ class Traced:
                 out.append(x)
             elif o.kind == "argument":
                 out.append(leaves[o.index])
+            elif o.kind == "view":
+                out.append(leaves[o.index][...])
             else:
                 out.append(o.made(sizes))
         return self.out_tree.unflatten(out)

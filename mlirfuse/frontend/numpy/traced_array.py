@@ -18,7 +18,7 @@ from mlirfuse.core.errors import TraceError
 from mlirfuse.frontend.numpy.operator_types import Operators
 from mlirfuse.frontend.numpy.registry import suggestion
 from mlirfuse.frontend.numpy.source import UnsupportedAttribute, fail
-from mlirfuse.frontend.numpy.views import reshapes_are_views
+from mlirfuse.frontend.numpy.views import Permute, Whole, reshapes_are_views
 from mlirfuse.ir.graph import Value
 
 if TYPE_CHECKING:
@@ -137,6 +137,8 @@ class TracedArray(Operators):
 
     def step(self, step) -> TracedArray:
         """The view that is one step (see :mod:`mlirfuse.frontend.numpy.views`) from this one."""
+        if isinstance(step, Permute) and self._path and self._path[-1] == step.inverse():
+            return TracedArray(self._trace, self._before_last(), self._buffer, self._path[:-1] or (Whole(),))
         value = step.read(self._trace, self.value)
         return (
             TracedArray(self._trace, value)
@@ -144,12 +146,19 @@ class TracedArray(Operators):
             else TracedArray(self._trace, value, self._buffer, (*self._path, step))
         )
 
+    def _before_last(self) -> Value:
+        """What this is the view of by its last step."""
+        value = self._buffer.value
+        for step in self._path[:-1]:
+            value = step.read(self._trace, value)
+        return value
+
     def alias(self) -> TracedArray:
         """Another array with the same memory (of a number: one with its value)."""
         return (
             TracedArray(self._trace, self.value)
             if self._scalar
-            else TracedArray(self._trace, self.value, self._buffer, self._path)
+            else TracedArray(self._trace, self.value, self._buffer, self._path or (Whole(),))
         )
 
     def _check_reshapes(self) -> None:

@@ -94,14 +94,14 @@ def _only(results: list) -> Any:
 def _reader(out: Out, place: dict[int, int], env: dict[str, int]) -> int | Callable[[list], Any]:
     """How ``out`` is read from a call's results: their position, or a function of them. ``place``: where the caller's
     own objects are among them."""
-    if out.kind not in ("result", "argument"):
+    if out.kind not in ("result", "argument", "view"):
         return lambda results: out.made(env)
     at = out.index if out.kind == "result" else place[out.index]
-    if out.scalar is None and not out.read_only:
+    if out.kind != "view" and out.scalar is None and not out.read_only:
         return at
 
     def read(results: list) -> Any:
-        found = _number(results[at], out.scalar)
+        found = results[at][...] if out.kind == "view" else _number(results[at], out.scalar)
         if out.read_only and isinstance(found, np.ndarray):
             found.flags.writeable = False
         return found

@@ -80,8 +80,11 @@ def trace(
             if id(x) in identity:
                 outs.append(Out("argument", identity[id(x)], scalar=_number_type(x)))
                 continue
+            value, buffer = x.value, x._buffer
+            if buffer.leaf is not None and value is buffer.value and not x._scalar:
+                outs.append(Out("view", buffer.leaf, read_only=_is_read_only(x)))
+                continue
             if id(x) not in where:
-                value, buffer = x.value, x._buffer
                 if (
                     buffer.leaf is None and buffer.captured is None and _in_argument(value)
                 ):  # new memory in NumPy: flatten, np.tile(x, 1)

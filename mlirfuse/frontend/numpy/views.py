@@ -23,8 +23,10 @@ class Permute:
         return t.emit("permute", x, dims=self.dims)
 
     def write(self, t, base: Value, new: Value) -> Value:
-        inverse = tuple(sorted(range(len(self.dims)), key=self.dims.__getitem__))
-        return t.emit("permute", new, dims=inverse)
+        return t.emit("permute", new, dims=self.inverse().dims)
+
+    def inverse(self) -> Permute:
+        return Permute(tuple(sorted(range(len(self.dims)), key=self.dims.__getitem__)))
 
 
 @dataclass(frozen=True)
@@ -138,6 +140,20 @@ class Broadcast:
 
 
 @dataclass(frozen=True)
+class Whole:
+    """All of it, as another array."""
+
+    def out(self, shape) -> tuple[Size, ...]:
+        return shape
+
+    def read(self, t, x: Value) -> Value:
+        return x
+
+    def write(self, t, base: Value, new: Value) -> Value:
+        return new
+
+
+@dataclass(frozen=True)
 class ReadOnly:
     """The same array, which NumPy does not let be written into."""
 
@@ -197,7 +213,7 @@ class Part:
 def keeps_order(step, shape) -> bool:
     """Whether a row-major array without gaps, of this shape, is one still after the step. (Sizes that are not known
     count as above 1.)"""
-    if isinstance(step, (Reshape, ExpandDims, Squeeze, ReadOnly)):
+    if isinstance(step, (Reshape, ExpandDims, Squeeze, Whole, ReadOnly)):
         return True
     if isinstance(step, At):
         return all(n == 1 for n in shape[: step.axis])

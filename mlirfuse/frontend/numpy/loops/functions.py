@@ -22,6 +22,7 @@ from mlirfuse.frontend.numpy.loops.values import (
     Number,
     Static,
     Tuple,
+    element_dtype,
     joined,
 )
 from mlirfuse.ir import dtypes as dt
@@ -203,12 +204,7 @@ for _kind in (dt.f32, dt.f64, dt.i8, dt.i16, dt.i32, dt.i64, dt.bool_):
 def element_type(found: Any, otherwise: DType) -> DType:
     """The element type that a ``dtype`` argument names."""
     given = known(found)
-    if given is None:
-        return otherwise
-    try:
-        return dt.of(given)
-    except TypeError:
-        raise NotLiftable(f"the dtype {given}") from None
+    return otherwise if given is None else element_dtype(given)
 
 
 # ---- arrays made

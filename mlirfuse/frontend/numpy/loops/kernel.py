@@ -199,6 +199,8 @@ class Loop:
                     self.refused = str(why)
                 except RecursionError:
                     self.refused = "an expression that is too deep"
+                except Exception as error:  # ours: NumPy runs what we fail at
+                    self.refused = f"a failure of the compiler's: {type(error).__name__}: {error}"
             self._by_types[key] = made
             held = {k: v for k, v in values.items() if type(v) is not np.ndarray and k not in self.lists}
             self._held.append(held)  # ids are in the key

@@ -132,10 +132,10 @@ def type_of(value: Any) -> NumberType | ArrayType | TupleType:
     if found is not None:
         return found
     if kind is np.ndarray:
-        dtype = _element(value.dtype)
+        dtype = element_dtype(value.dtype)
         return ArrayType(dtype, value.ndim, value.ndim > 0 and value.strides[-1] == value.itemsize)
     if isinstance(value, np.generic):
-        return NumberType(_element(value.dtype), False)
+        return NumberType(element_dtype(value.dtype), False)
     if kind is tuple and len(value) <= 8:
         return TupleType(tuple(map(type_of, value)))
     raise NotLiftable(f"a {kind.__name__}")
@@ -145,7 +145,8 @@ _NUMBERS = {int: PY_INT, float: PY_FLOAT, bool: PY_BOOL, np.float64: NumberType(
 _SUPPORTED = {*dt.INTEGERS, dt.f32, dt.f64, dt.bool_}
 
 
-def _element(dtype: np.dtype) -> DType:
+def element_dtype(dtype: Any) -> DType:
+    """The elements' type of arrays of ``dtype``. Raises NotLiftable."""
     try:
         found = dt.of(dtype)
     except TypeError:

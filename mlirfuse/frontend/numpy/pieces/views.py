@@ -90,9 +90,10 @@ def _view(array: np.ndarray, place: Place, state: State) -> np.ndarray:
         elif isinstance(step, vw.Diagonal):
             array = np.diagonal(array, step.column - step.row, -2, -1)
         else:
-            assert isinstance(step, vw.ReadOnly)
+            assert isinstance(step, (vw.Whole, vw.ReadOnly))
             array = array.view()
-            array.flags.writeable = False
+            if isinstance(step, vw.ReadOnly):
+                array.flags.writeable = False
     return array
 
 
