@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 from mlirfuse import _native
 from mlirfuse.core import config
@@ -46,13 +47,14 @@ _KEPT = 4096  # sets of sizes
 
 class HostProgram:
     """``graph``, segmented, on ``target`` (:mod:`mlirfuse.schedule.targets`). Nothing is compiled yet.
-    ``failed``: what is told of kernels that do not compile, see :class:`Launches`.
+    ``failed``: what is told of kernels that do not compile, see :class:`Launches`. ``beside``: an array that results
+    are made beside; None: one of a call's arguments.
 
     Raises :class:`mlirfuse.core.errors.CompileError` for an op that no step runs.
     """
 
-    def __init__(self, graph: Graph, target, failed: Failed | None = None):
-        self.graph, self.target = graph, target
+    def __init__(self, graph: Graph, target, failed: Failed | None = None, beside: Any = None):
+        self.graph, self.target, self._beside = graph, target, beside
         self.sequence: st.Sequence = plan(graph)
         self.launches = {step.part: Launches(step.part, target, failed) for step in self.kernels}
         self._functions: dict[tuple[int, ...], Callable[[list], list]] = {}
@@ -79,7 +81,7 @@ class HostProgram:
 
     @functools.cached_property
     def _written(self) -> Written:
-        return Written(self.graph, self.sequence, self.launches, self._watch)
+        return Written(self.graph, self.sequence, self.launches, self._watch, self._beside)
 
     @property
     def source(self) -> str:

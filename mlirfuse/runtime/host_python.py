@@ -7,6 +7,7 @@ only values tell is looked up as the function runs.
 
 from __future__ import annotations
 
+import builtins
 import itertools
 import types
 from collections.abc import Callable, Iterable, Mapping
@@ -38,22 +39,22 @@ class Watch(Protocol):
 
 class Written:
     """The function that runs ``sequence``, the steps of ``graph``, by these ``launches``; it tells ``watch``.
+    ``beside``: an array that results are made beside; None: one of a call's arguments is looked for.
 
     It takes a list of the arguments, which it empties, so that an argument is freed after its last reader where the
     caller does not hold it, and gives the list of results.
     """
 
-    def __init__(self, graph: Graph, sequence: Sequence, launches: Mapping[Part, Launches], watch: Watch | None = None):
+    def __init__(self, graph: Graph, sequence: Sequence, launches: Mapping[Part, Launches], watch: Watch | None = None,
+                 beside: Any = None):  # fmt: skip
         self._launches = launches
         self._names: dict[Value, str] = {}
         self._binds: dict[str, Bind] = {}
-        self._fixed: dict[str, Any] = {"_pack": calls.packed, "_apart": calls.apart, "_copy": calls.copy_into}
+        # C code that imports something looks for the builtins in the globals of what called it.
+        self._fixed: dict[str, Any] = {"__builtins__": builtins}
+        self._fixed |= {"_pack": calls.packed, "_apart": calls.apart, "_copy": calls.copy_into}
         self._late: dict[str, str] = {}  # symbol -> its name in the function
         self._like = False
-        self._beside = next(
-            (v for k, v in enumerate(graph.args) if v.shape and k not in graph.scalars),
-            next((v for k, v in enumerate(graph.args) if v.dtype is not None and k not in graph.scalars), None),
-        )
         self._given = {v for k, v in enumerate(graph.args) if k not in graph.scalars}
         for step in sequence.walk():
             if isinstance(step, st.Learn):
@@ -63,9 +64,11 @@ class Written:
         head = ["def run(args):"]
         if args:
             head.append(f"    {', '.join(args)}, = args")
-        if self._like:
+        if self._like and beside is None:
             head.append("    like = _like(args)")
             self._fixed["_like"] = calls.like
+        elif self._like:
+            self._fixed["like"] = beside
         head += ["    args.clear()"] if args else []
         head += [f"    {name} = None" for name in self._late.values()]
         self.source = "\n".join([*head, *body, f"    return [{', '.join(map(self._name, sequence.returns))}]"]) + "\n"

@@ -28,7 +28,7 @@ from mlirfuse.frontend.torch import (
     write_back,
 )
 from mlirfuse.frontend.torch.cuda_graphs import Recorder
-from mlirfuse.frontend.torch.execute import Boxed, boxed, target_of
+from mlirfuse.frontend.torch.execute import Boxed, boxed, host_program, target_of
 from mlirfuse.frontend.torch.lower import Lowered, lower
 from mlirfuse.frontend.torch.options import Options
 from mlirfuse.frontend.torch.partition import partition
@@ -153,7 +153,7 @@ def lower_to_host(module: GraphModule, which: str, failed: Failed | None = None,
     traces.graph(which, "fusion", lowered.graph)
     pipelines.lower_to_segments(lowered.graph, target.machine, _advance(which) if events.Advanced.observers else None)
     traces.graph(which, "segmented", lowered.graph)
-    host = HostProgram(lowered.graph, target, failed)
+    host = host_program(lowered, failed)
     untold = set(host.symbols) - set(lowered.symbols)
     if untold:  # Dynamo gives each symbol as an input; AOTAutograd alone does not
         raise UnsupportedError(f"no input of the graph tells the size {min(untold)}")

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch.fx import Node
 
 from mlirfuse.ir import sizes as sz
@@ -27,6 +28,17 @@ def spelled(source: str, names: Mapping[str, Any] | None = None) -> Callable[...
     function = eval(source, dict(names))
     function.spelled = source, names
     return function
+
+
+def window(x: torch.Tensor, held: tuple[int, ...], shape: Sequence[int], strides: Sequence[int], start: int) -> list:
+    """The view of ``x`` of this shape and these strides, whose first element lies ``start`` elements behind that of
+    ``x``; or of a copy of ``x``, where that does not have the strides ``held`` which the view is stated for."""
+    if x.stride() != held and any(n > 1 and a != b for n, a, b in zip(x.shape, x.stride(), held)):
+        x = x.new_empty_strided(x.shape, held).copy_(x)
+    return [_reinterpret(x, shape, strides, start)]
+
+
+_reinterpret = torch._C._dynamo.guards._reinterpret_tensor  # as_strided, by a quarter of the way through torch
 
 
 class Spelling:

@@ -11,6 +11,7 @@ from mlirfuse.core.errors import UnsupportedError
 from mlirfuse.frontend.torch.lower import Lowered
 from mlirfuse.ir import sizes as sz
 from mlirfuse.runtime.host_program import HostProgram
+from mlirfuse.runtime.launches import Failed
 from mlirfuse.schedule import targets
 from mlirfuse.schedule.targets import Target
 
@@ -20,6 +21,12 @@ def target_of(device: torch.device) -> Target:
     if device.type not in ("cpu", "cuda"):
         raise UnsupportedError(f"there are no kernels for tensors on {device}")
     return targets.gpu(device.index or 0) if device.type == "cuda" else targets.cpu()
+
+
+def host_program(lowered: Lowered, failed: Failed | None = None) -> HostProgram:
+    """What runs ``lowered`` after all passes; ``failed`` is told of kernels that do not compile."""
+    beside = torch.empty(0, device=lowered.device)
+    return HostProgram(lowered.graph, target_of(lowered.device), failed, beside)
 
 
 Boxed = Callable[[list[Any]], list[Any]]

@@ -2,8 +2,9 @@
 calls of torch's own.
 
 Views are lowered twice. *Inside* they are shape ops, which cost a kernel nothing; *outside* they are torch's views,
-which give a call the strides that it was traced with. What nobody uses of either goes with the dead code. So a group
-never copies a view for a product that would have read the tensor transposed.
+which give a call the strides that it was traced with: one step from what lies in memory, however many the user took.
+What nobody uses of either goes with the dead code. So a group never copies a view for a product that would have read
+the tensor transposed.
 
 What leaves a group has the strides of its fake tensor: :mod:`mlirfuse.frontend.torch.layouts`.
 """
@@ -22,11 +23,10 @@ from torch.utils import _pytree as pytree
 from mlirfuse.core.errors import ShapeError
 from mlirfuse.frontend.torch import collectives, layouts, sizes
 from mlirfuse.frontend.torch import ops as _rules  # noqa: F401  (registers them)
-from mlirfuse.frontend.torch.calls import Literal, Spelling, spelled
+from mlirfuse.frontend.torch.calls import Literal, Spelling, spelled, window
 from mlirfuse.frontend.torch.ops.rules import RULES, VIEWS, Context, Unsupported, dtype_of
 from mlirfuse.frontend.torch.places import user_line
 from mlirfuse.frontend.torch.sizes import OpaqueSize
-from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.builder import Builder
 from mlirfuse.ir.dtypes import DType
@@ -92,6 +92,7 @@ class _Lowering:
         self.result = Lowered(Graph(name, self.block), self.device, [], [], {}, [])
         self.result.graph.device = self.device.type
         self.late: list[tuple[Value, Any]] = []  # constants of the module, which become arguments at the end
+        self.windows: dict[Value, tuple[Value, torch.Tensor]] = {}  # views -> what they are of, and its fake tensor
 
     def run(self) -> Lowered:
         placeholders = [n for n in self.module.graph.nodes if n.op == "placeholder"]
@@ -108,8 +109,6 @@ class _Lowering:
             elif node.op == "output":
                 self.output(node)
         graph = self.result.graph
-        if all(v.dtype is None for v in graph.args):  # results are made beside it
-            self.late.append((Value(dt.f32, (1,)), torch.empty(1, device=self.device)))
         for value, what in self.late:
             self.argument(value, what)
         self.result.constants = [what for _, what in self.late]
@@ -214,10 +213,12 @@ class _Lowering:
             if size is not None:
                 self.made[node] = _Made(size, size)
                 return
-        outside = self.call(node)
-        self.made[node] = _Made(outside, outside)
-        if name not in VIEWS:
+        if name in VIEWS:
+            outside = self.view(node)
+        else:
+            outside = self.call(node)
             self.result.outside.append((name, reason, user_line(node)))
+        self.made[node] = _Made(outside, outside)
 
     def by_rule(self, node: Node, name: str) -> None:
         """Raises where the rule does not cover the node, with the block as it was."""
@@ -230,8 +231,7 @@ class _Lowering:
             self.builder._constants = pooled
             raise
         if name in VIEWS:
-            outside = self.call(node)
-            self.made[node] = _Made(inside, outside)
+            self.made[node] = _Made(inside, self.view(node))
         elif isinstance(inside, list):
             pairs = [self._stored(value, fake) for value, fake in zip(inside, node.meta["val"])]
             self.made[node] = _Made([p.inside for p in pairs], [p.outside for p in pairs])
@@ -306,6 +306,45 @@ class _Lowering:
         return _Made(inside, outside)
 
     # ---- calls of torch's own
+
+    def view(self, node: Node) -> Any:
+        """A view as one step from the tensor that the views before it are of: its value, or the list of them. What the
+        graph gives back is torch's own view."""
+        try:
+            return self._windows(node) or self.call(node)
+        except OpaqueSize:
+            return self.call(node)
+
+    def _windows(self, node: Node) -> Any:
+        source = node.args[0]
+        whole = self.made[source].outside if isinstance(source, Node) else None
+        if not isinstance(whole, Value) or whole.dtype is None or _is_returned(node):
+            return None
+        root, held = self.windows.get(whole, (whole, source.meta["val"]))
+        fakes = node.meta["val"]
+        several = isinstance(fakes, (list, tuple))
+        made = []
+        for fake in fakes if several else [fakes]:
+            if fake.dtype is not held.dtype or layouts.storage(fake) != layouts.storage(held):
+                return None
+            start = sizes.size(fake.storage_offset() - held.storage_offset())
+            numbers = [sizes.shape(held.stride()), sizes.shape(fake.shape), sizes.shape(fake.stride()), (start,)]
+            made.append(self._window(root, fake, numbers))
+            self.windows[made[-1]] = root, held
+        return made if several else made[0]
+
+    def _window(self, root: Value, fake: torch.Tensor, numbers: list[tuple[Size, ...]]) -> Value:
+        """The view ``fake`` of ``root``; ``numbers``: strides of root, shape, strides and first element of the view."""
+        names = {"window": window}
+        attrs: dict[str, Any] = {"shares": (0,)}
+        if sz.symbols_of([n for part in numbers for n in part]):
+            a, b, c = len(numbers[0]), len(numbers[0]) + len(fake.shape), len(numbers[0]) + 2 * len(fake.shape)
+            function = spelled(f"lambda x, *n: window(x, n[:{a}], n[{a}:{b}], n[{b}:{c}], n[{c}])", names)
+            attrs["sizes"] = tuple(n for part in numbers for n in part)
+        else:
+            *given, (start,) = numbers
+            function = spelled(f"lambda x: window(x, {', '.join(map(repr, given))}, {start})", names)
+        return self._call_op("aten.as_strided.default", function, [root], [fake], attrs)[0]
 
     def call(self, node: Node) -> Any:
         """The node as a call. Gives its result, or the list of them."""
@@ -403,6 +442,12 @@ def _is_number(value: Value) -> bool:
 
 
 _PLAIN = {torch.Tensor, torch.nn.Parameter, torch._subclasses.FakeTensor}
+
+
+def _is_returned(node: Node) -> bool:
+    """Whether the graph gives a node back, or a part of what it gives."""
+    users = [*node.users, *(user for part in node.users if part.target is operator.getitem for user in part.users)]
+    return any(user.op == "output" for user in users)
 
 
 def _main_device(module: GraphModule) -> torch.device:

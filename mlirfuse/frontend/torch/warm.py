@@ -28,12 +28,11 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from mlirfuse.core import config, events
 from mlirfuse.frontend.torch import calls, reports, uncompiled
-from mlirfuse.frontend.torch.execute import Boxed, boxed, target_of
+from mlirfuse.frontend.torch.execute import Boxed, boxed, host_program, target_of
 from mlirfuse.frontend.torch.lower import Lowered
 from mlirfuse.frontend.torch.options import Options
 from mlirfuse.ir.flat import flat, graph_of
 from mlirfuse.runtime import cache
-from mlirfuse.runtime.host_program import HostProgram
 
 _DIGEST = 32  # bytes of a checksum in front of what is kept
 
@@ -77,7 +76,7 @@ class Compiled(OutputCode):
             lowered, module = _unpickled(body)
         reports.calls_outside(lowered, self._which, self._options)
         failed = reports.Failures(None, self._which, self._options)
-        run = boxed(lowered, HostProgram(lowered.graph, target_of(lowered.device), failed.kernel))
+        run = boxed(lowered, host_program(lowered, failed.kernel))
         self.run = uncompiled.where_transformed(run, lambda: uncompiled.unpacked(module), self._which)
 
     def set_triton_bundle(self, triton_bundle: Any) -> None:

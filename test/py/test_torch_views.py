@@ -1,0 +1,94 @@
+"""Views between torch's own ops: one step from what lies in memory, however many the user wrote."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import mlirfuse.torch  # noqa: F401 known to torch without an installation, too
+from mlirfuse.frontend.torch import backend
+from mlirfuse.lowering import host_steps as st
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def graphs():
+    """The steps of each graph that is compiled."""
+    found: list[list[st.Step]] = []
+    backend.observers.append(lambda which, lowered, host: found.append(list(host.sequence.walk())))
+    yield found
+    backend.observers.pop()
+
+
+def compiled(f, **options):
+    return torch.compile(f, backend="mlirfuse", fullgraph=True, options={"fallback": False}, **options)
+
+
+def calls(steps) -> list[str]:
+    return [step.op.attrs["callee"] for step in steps if isinstance(step, st.Call)]
+
+
+def heads(x, w):
+    """The scores of an attention of 2 heads."""
+    q, k = (t.unflatten(-1, (2, 4)).transpose(1, 2) for t in (x @ w).chunk(2, -1))
+    return (q @ k.transpose(-1, -2)).flatten(0, 1).sum(-1)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_views_of_views_are_one_step(graphs, dynamic):
+    run = compiled(heads)
+    w = torch.randn(6, 16)
+    for length in (3, 5, 7):
+        x = torch.randn(2, length, 6)
+        if dynamic:
+            torch._dynamo.mark_dynamic(x, 1)
+        exact = heads(x.double(), w.double())
+        assert (run(x, w) - exact).abs().max() <= 1e-5 * exact.abs().max()
+    steps = graphs[-1]
+    views = [
+        step for step in steps if isinstance(step, st.Call) and step.op.attrs["callee"] == "aten.as_strided.default"
+    ]
+    products = [step for step in steps if isinstance(step, st.Call) and step not in views]
+    assert [step.op.attrs["callee"] for step in products] == ["aten.mm.default", "aten.bmm.default"]
+    made = {v for step in views for v in step.makes}
+    assert views and not any(v in made for step in views for v in step.reads)
+
+
+def test_gradients_through_views():
+    x, w = (torch.randn(*shape, requires_grad=True) for shape in ((2, 5, 6), (6, 16)))
+    found = torch.autograd.grad(compiled(heads)(x, w).square().sum(), (x, w))
+    exact = torch.autograd.grad(heads(x.double(), w.double()).square().sum(), (x, w))
+    for ours, theirs in zip(found, exact):
+        assert (ours - theirs).abs().max() <= 1e-5 * theirs.abs().max()
+
+
+def test_a_view_of_what_does_not_lie_as_was_told():
+    @torch.library.custom_op("mlirfuse_tests::turned", mutates_args=())
+    def turned(x: torch.Tensor) -> torch.Tensor:
+        return x.t().contiguous().t() * 2  # columns first, which the fake does not say
+
+    turned.register_fake(lambda x: torch.empty(x.shape))
+
+    def f(x, y):
+        return turned(x)[1:, 2:].t() @ y
+
+    x, y = torch.randn(4, 5), torch.randn(3, 2)
+    assert torch.allclose(compiled(f)(x, y), (2 * x)[1:, 2:].t() @ y)
+
+
+def test_a_view_that_is_given_back_is_torchs_own(graphs):
+    def f(x, w):
+        made = (x @ w).view(2, 3, 4)
+        return made.transpose(0, 1), made.sum()
+
+    x, w = torch.randn(6, 5), torch.randn(5, 4)
+    with torch.no_grad():
+        found, _ = compiled(f)(x, w)
+    assert found.stride() == f(x, w)[0].stride()
+    assert calls(graphs[0])[-1] == "aten.transpose.int"
