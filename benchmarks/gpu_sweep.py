@@ -3,9 +3,11 @@
 
     python benchmarks/gpu_sweep.py --json benchmarks/results/gpu-sweep-h100.json
     python benchmarks/gpu_sweep.py --peer compile --sample 60
+    python benchmarks/gpu_sweep.py --table second --cap-mb 600 --json benchmarks/results/gpu-sweep-second-h100.json
 
 Rows 16 to 131072 by columns 32 to 262144 (257, 770, 8191 and 50257 among them), in f32, bf16 and f16: softmax over each
-axis, layer norm, sums over each axis and over all, pointwise, a bias, transpose, the backward of layer norm. Each point
+axis, layer norm, sums over each axis and over all, pointwise, a bias, transpose, the backward of layer norm. The second
+table: running sums along each axis, stencils, joins, slices, stacks, sums into rows at positions. Each point
 is checked against float64 and timed beside the peer with CUDA events, the L2 cache flushed before each call. A point is
 flagged where its share of a same-size copy is under 70% of the median of its neighbours' (the next sizes up and down in
 rows and in columns), and where it takes more than 5% longer than the peer; flagged points are measured again, and count
@@ -57,10 +59,41 @@ def operations():
     }
 
 
+def second_operations():
+    """As :func:`operations`."""
+    import numpy as np
+    import torch
+    from second_table import five_points, seven_taps
+
+    def added(at, x):
+        out = np.zeros(x.shape, x.dtype)
+        np.add.at(out, at, x)
+        return out
+
+    return {
+        "cumsum 1": (lambda x: np.cumsum(x, 1), lambda x: torch.cumsum(x, 1), (0,), "x"),
+        "cumsum 0": (lambda x: np.cumsum(x, 0), lambda x: torch.cumsum(x, 0), None, "x"),
+        "stencil": (five_points, five_points, None, "x"),
+        "window": (seven_taps, seven_taps, (0,), "x"),
+        "join": (
+            lambda x, y: np.concatenate([x, y[:, :-1]], 1) * 2,
+            lambda x, y: torch.cat([x, y[:, :-1]], 1) * 2,
+            (0, 1),
+            "xy",
+        ),
+        "slice": (lambda x: x[:, 3:-2] + 1, lambda x: x[:, 3:-2] + 1, (0,), "x"),
+        "stack": (lambda x, y: np.stack([x, y * 2], 1), lambda x, y: torch.stack([x, y * 2], 1), (0, 1), "xy"),
+        "sums into rows": (added, lambda at, x: torch.zeros_like(x).index_put_((at,), x, accumulate=True), None, "ix"),
+    }
+
+
+TABLES = {"first": operations, "second": second_operations}
+
+
 def shape_of(kind: str, rows: int, columns: int) -> tuple[int, ...]:
     """Of an input: "x" and "y" are matrices, "w" and "b" have an element a column, "m" and "r", in float32, one a
-    row."""
-    return (rows, columns) if kind in "xy" else (rows, 1) if kind in "mr" else (columns,)
+    row, and "i" a position of a row for each row."""
+    return (rows, columns) if kind in "xy" else (rows, 1) if kind in "mr" else (rows,) if kind == "i" else (columns,)
 
 
 def arguments(argv=None):
@@ -73,25 +106,8 @@ def arguments(argv=None):
         default=0,
         help="compare with the peer at about this many points only (0: eager at all, compile at 60)",
     )
-    parser.add_argument(
-        "--ops",
-        default="",
-        help="only these, by commas: "
-        + ", ".join(
-            (
-                "softmax",
-                "softmax 0",
-                "layer norm",
-                "sum 1",
-                "sum 0",
-                "sum",
-                "pointwise",
-                "bias",
-                "transpose",
-                "layer norm backward",
-            )
-        ),
-    )
+    parser.add_argument("--table", default="first", choices=TABLES)
+    parser.add_argument("--ops", default="", help="only these of the table, by commas")
     parser.add_argument("--dtypes", default=",".join(DTYPES))
     parser.add_argument("--rows", default=",".join(map(str, ROWS)))
     parser.add_argument("--columns", default=",".join(map(str, COLUMNS)))
@@ -114,6 +130,7 @@ class Sweep:
         import torch
 
         self.options, self.torch = options, torch
+        self.operations = TABLES[options.table]()
         self.cuda = options.device == "cuda"
         self.timer = timing.CudaTimer() if self.cuda else timing.HostTimer()
         self.copies = timing.Copies(self.timer)
@@ -143,12 +160,20 @@ class Sweep:
     def inputs(self, kinds, dtype, rows, columns, turn=0) -> list:
         shapes = [shape_of(k, rows, columns) for k in kinds]
         types = [self.torch.float32 if k in "mr" else dtype for k in kinds]
-        return [self.matrix(k, of, *(1, *shape)[-2:], turn).view(shape) for k, of, shape in zip(kinds, types, shapes)]
+        return [
+            self.positions(rows, turn) if k == "i" else self.matrix(k, of, *(1, *shape)[-2:], turn).view(shape)
+            for k, of, shape in zip(kinds, types, shapes)
+        ]
+
+    def positions(self, rows, turn):
+        """A random row for each row."""
+        generator = self.torch.Generator(device=self.options.device).manual_seed(turn)
+        return self.torch.randint(0, rows, (rows,), device=self.options.device, generator=generator)
 
     def point(self, op, dtype_name, rows, columns, fused, with_peer) -> dict:
         torch = self.torch
         dtype = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}[dtype_name]
-        _, torch_fn, chunk_rows, kinds = operations()[op]
+        fn, torch_fn, chunk_rows, kinds = self.operations[op]
         inputs = self.inputs(kinds, dtype, rows, columns)
         turns = timing.turns(sum(t.numel() * t.element_size() for t in inputs)) if self.cuda else 1
         sets = [inputs, *(self.inputs(kinds, dtype, rows, columns, turn) for turn in range(1, turns))]
@@ -161,7 +186,7 @@ class Sweep:
             if self.mlirfuse is None:
                 self.mlirfuse = timing.Mlirfuse()
             if op not in fused:
-                fused[op] = self.mlirfuse.jit(operations()[op][0])
+                fused[op] = self.mlirfuse.jit(fn)
             from gpu import to_numpy
 
             calls = [functools.partial(fused[op], *(given if self.cuda else map(to_numpy, given))) for given in sets]
@@ -185,11 +210,11 @@ class Sweep:
                 torch.cuda.synchronize()  # raises where the context is gone: the sweep ends there
         del like
         if with_peer:
-            fn = torch_fn
+            peer_fn = torch_fn
             if self.options.peer == "compile":
                 torch._dynamo.reset()
-                fn = torch.compile(torch_fn, dynamic=False)
-            peer = timing.in_turn([functools.partial(fn, *given) for given in sets])
+                peer_fn = torch.compile(torch_fn, dynamic=False)
+            peer = timing.in_turn([functools.partial(peer_fn, *given) for given in sets])
             try:
                 peer()
                 samplers["peer"] = (self.timer, peer, self.timer.host_seconds(peer))
@@ -208,7 +233,7 @@ class Sweep:
 def grid(options):
     import torch  # noqa: F401
 
-    names = [o.strip() for o in options.ops.split(",") if o.strip()] or list(operations())
+    names = [o.strip() for o in options.ops.split(",") if o.strip()] or list(TABLES[options.table]())
     rows = [int(r) for r in options.rows.split(",")]
     columns = [int(c) for c in options.columns.split(",")]
     points = []

@@ -18,6 +18,8 @@ call is waited for. Instead of losses there is the error, ||out - reference|| / 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import fcntl
 import json
 import os
 import re
@@ -182,6 +184,8 @@ def compiled(model, implementation: str):
 class Trainer:
     """One implementation: a model of its own, its optimizer, and its step."""
 
+    usual = "eager,inductor,reduce-overhead,mlirfuse"
+
     def __init__(self, args, implementation: str):
         self.args, self.name = args, implementation
         torch.manual_seed(0)
@@ -226,6 +230,7 @@ class Trainer:
 class Predictor(Trainer):
     """One implementation of inference: its step is a call."""
 
+    usual = "eager,reduce-overhead,mlirfuse,mlirfuse-reduce-overhead"
     calls = 20  # a round
 
     def __init__(self, args, implementation: str):
@@ -292,6 +297,15 @@ def gpu_time(args, trainer, steps=3) -> dict[str, float]:
     return {kind: round(ms, 3) for kind, ms in out.items()}
 
 
+@contextlib.contextmanager
+def alone(path: str | None):
+    """Holds the lock of the file ``path``, so that of several of these commands one measures at a time."""
+    with open(path or os.devnull, "w") as file:
+        if path:
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
 def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("model", nargs="?", choices=sorted(MODELS))
@@ -304,6 +318,7 @@ def main(argv=None):
     parser.add_argument("--small", action="store_true", help="a small batch: to try the script, not to quote")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--kernels", type=float, default=0.0, help="print kernels that take more milliseconds a step")
+    parser.add_argument("--lock", help="a file to lock while times are measured: several models compile at once")
     parser.add_argument("--json")
     args = parser.parse_args(argv)
     if args.list or not args.model:
@@ -312,10 +327,9 @@ def main(argv=None):
     if args.inference and args.model not in INFERENCE:
         parser.error(f"--inference: one of {', '.join(INFERENCE)}")
     kind = Predictor if args.inference else Trainer
-    usual = "eager,reduce-overhead,mlirfuse,mlirfuse-reduce-overhead" if args.inference else "eager,inductor,mlirfuse"
     trainers, figures_of = [], {"model": args.model, "device": device_name(args), "torch": torch.__version__}
     figures_of |= {"inference": True} if args.inference else {}
-    for name in (args.only or usual).split(","):
+    for name in (args.only or kind.usual).split(","):
         before = torch.cuda.memory_allocated() if args.device == "cuda" else 0
         trainer = kind(args, name)
         trainer.before = before
@@ -326,15 +340,17 @@ def main(argv=None):
         first = time.perf_counter() - start
         losses += [trainer.step() for _ in range(3)]
         figures = {"first_step_s": round(first, 2), "peak_gb": round(peak(args, trainer), 2)}
-        figures |= trainer.outcome(losses)
-        figures["gpu_ms"] = gpu_time(args, trainer)
-        figures_of[name] = figures
+        figures_of[name] = figures | trainer.outcome(losses)
         trainers.append(trainer)
-        print(name, figures, flush=True)
+        print(name, figures_of[name], flush=True)
     times = {trainer.name: [] for trainer in trainers}
-    for _ in range(args.rounds):
+    with alone(args.lock):
         for trainer in trainers:
-            times[trainer.name].append(trainer.sample())
+            figures_of[trainer.name]["gpu_ms"] = gpu_time(args, trainer)
+            print(trainer.name, figures_of[trainer.name]["gpu_ms"], flush=True)
+        for _ in range(args.rounds):
+            for trainer in trainers:
+                times[trainer.name].append(trainer.sample())
     digits = 4 if args.inference else 2
     for name, measured in times.items():
         figures_of[name]["step_ms"] = round(statistics.median(measured), digits)

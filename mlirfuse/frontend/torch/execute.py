@@ -25,7 +25,8 @@ def target_of(device: torch.device) -> Target:
 
 def host_program(lowered: Lowered, failed: Failed | None = None) -> HostProgram:
     """What runs ``lowered`` after all passes; ``failed`` is told of kernels that do not compile."""
-    beside = torch.empty(0, device=lowered.device)
+    with torch.utils._python_dispatch._disable_current_modes():  # AOTAutograd's fake tensors among them
+        beside = torch.empty(0, device=lowered.device)
     return HostProgram(lowered.graph, target_of(lowered.device), failed, beside)
 
 

@@ -37,7 +37,7 @@ DTYPES: dict[torch.dtype, DType] = {
 Rule = Callable[..., Any]  # a value, or a list of them
 F = TypeVar("F", bound=Rule)
 RULES: dict[str, Rule] = {}
-VIEWS: set[str] = set()
+VIEWS: set[str] = {"aten.as_strided.default"}  # and the rules that say so
 
 
 def rule(*names: str, view: bool = False) -> Callable[[F], F]:
