@@ -145,10 +145,10 @@ class Entry(Source):
             self._refuse(types)
             call.refused = TraceError(str(error))
         except Exception as error:
-            if not _all_numpy(call.leaves):
+            if not _all_known(call.leaves):
                 raise
             followed = isinstance(error, (TraceError, UnsupportedError, TypeError))
-            if followed and not isinstance(error, TorchFunctionError) and self.owner.in_pieces:
+            if followed and not isinstance(error, TorchFunctionError) and self.owner.in_pieces(call.leaves):
                 self._in_pieces.add(types)
                 if call.aliases:
                     return None
@@ -156,13 +156,17 @@ class Entry(Source):
 
                 pieces = program.Pieces(self.owner.fn, self.tree, self._plainly_of, self.owner._watch_scope)
                 return program.kind_of(call, self.name, pieces)
+            if not _all_numpy(call.leaves):
+                raise
             self._refuse(types)
             call.refused = error
         return None
 
     def _plainly_of(self, leaves: list, refused: Any) -> Any:
-        """A call with these leaves that runs as it is."""
+        """A call with these leaves that runs as it is; where that is not NumPy's business, raises why it does."""
         error = refused if isinstance(refused, Exception) else None if refused is None else TraceError(str(refused))
+        if error is not None and not _all_numpy(leaves):
+            raise error
         if not self.only_leaves:
             raise WithContainers(error)
         return self.owner.plain.first(error, leaves, {})
@@ -292,6 +296,11 @@ class Entry(Source):
 
     def argument_names(self) -> list[str]:
         return tracing.argument_names(self.owner.fn, self.tree)
+
+
+def _all_known(leaves: Sequence) -> bool:
+    """Whether arrays are of libraries whose views and copies we know."""
+    return all(arrays.framework(leaf) in ("numpy", "torch", "cupy", None) for leaf in leaves)
 
 
 def _all_numpy(leaves: Sequence) -> bool:
@@ -427,10 +436,10 @@ class Jitted(_native.Function):
         """Whether the caller said how calls are to be compiled."""
         return self.way is not None or self.schedule is not None or self.target not in (None, "cpu")
 
-    @property
-    def in_pieces(self) -> bool:
-        """Whether what a trace cannot follow to its end may run in pieces; loops are better run natively."""
-        return not self.asked_for_a_way and config.fuse_cpu and (not self.plain.lifted or self.plain.given_up)
+    def in_pieces(self, leaves: Sequence) -> bool:
+        """Whether what a trace cannot follow to its end may run in pieces; NumPy's loops are better run natively."""
+        loops = _all_numpy(leaves) and self.plain.lifted and not self.plain.given_up
+        return not self.asked_for_a_way and config.fuse_cpu and not loops
 
     def lifts(self, call: Call) -> bool:
         """Whether a call is to run with the function's loops lifted, not traced."""
@@ -473,7 +482,7 @@ class Jitted(_native.Function):
             return Explanation.of(self.lower(*args, **kwargs))
         except (TraceError, UnsupportedError):
             entry = Entry(self, tree)
-            if call is None or not (entry.may_fall_back() and self.in_pieces and _all_numpy(leaves)):
+            if call is None or not (entry.may_fall_back() and self.in_pieces(leaves) and _all_known(leaves)):
                 raise
             from mlirfuse.frontend.numpy.pieces import program
             from mlirfuse.frontend.numpy.pieces.explanation import PiecesExplanation

@@ -22,7 +22,7 @@ from mlirfuse.ir.graph import Block, Graph
 from mlirfuse.runtime import arrays
 from mlirfuse.runtime.form import place_of
 from mlirfuse.runtime.kinds import Call, Kind
-from mlirfuse.schedule import targets
+from mlirfuse.schedule.targets import Target
 
 _MOST_OPS = 2000
 _MOST_FAILURES = 16  # calls whose error NumPy is to raise: each was traced for nothing
@@ -31,7 +31,7 @@ SMALL = 2048  # elements of all arguments: what NumPy does with fewer costs less
 
 class Pieces:
     """A function for one kind of arguments, whose structure is ``structure``. ``plainly``: runs a call as it is, told
-    why; ``watch``: hears what the function reads from around it."""
+    why, or raises it; ``watch``: hears what the function reads from around it."""
 
     def __init__(self, fn: Callable, structure: trees.Tree, plainly: Callable[[list, Any], Any],
                  watch: Callable[[list, set[int]], None]):  # fmt: skip
@@ -43,7 +43,7 @@ class Pieces:
     def run(self, leaves: list) -> Any:
         """The result of a call."""
         if self.refused is not None or self._is_small(leaves):
-            return self.plainly(leaves, None)
+            return self._told(leaves, self.refused)
         return self.in_pieces(leaves)
 
     def in_pieces(self, leaves: list) -> Any:
@@ -57,15 +57,22 @@ class Pieces:
             return self.tree.run(state)
         except Unknown:
             return self._trace(state)
-        except Exception:
+        except Exception as error:
             if state.final:
                 raise
             state.restore()
-            return self.plainly(leaves, None)  # which raises it at the user's line
+            return self._told(leaves, error)
+
+    def _told(self, leaves: list, why: Any) -> Any:
+        """A call that does not run in pieces because of what has been told before, or what NumPy raises again."""
+        numpys = all(arrays.framework(x) in (None, "numpy") for x in leaves)
+        return self.plainly(leaves, None if numpys else why)
 
     @staticmethod
     def _is_small(leaves: list) -> bool:
-        return sum([x.size for x in leaves if isinstance(x, np.ndarray)]) < SMALL
+        """Whether NumPy takes less time for it."""
+        sizes = [x.size if isinstance(x, np.ndarray) else SMALL for x in leaves if arrays.framework(x)]
+        return sum(sizes) < SMALL
 
     def _trace(self, state: State) -> Any:
         """Goes on with a call that has come to what is not known yet."""
@@ -107,7 +114,7 @@ class PiecesKind(Kind):
     recallable = False
 
     def build(self, target: Any, env: dict[str, int], failed: Any = None) -> Any:
-        return _Runs()
+        return _Runs(target)
 
     def answer(self, leaves: Sequence, env: dict[str, int]) -> Any:
         device, proto = place_of(leaves, None)
@@ -120,8 +127,8 @@ class _Runs:
 
     fuses, graph = True, Graph("pieces", Block())
 
-    def __init__(self) -> None:
-        self.target = targets.of("cpu")
+    def __init__(self, target: Target) -> None:
+        self.target = target
 
     def check(self, env: dict[str, int]) -> None:
         """Nothing is known of the sizes that pieces have."""

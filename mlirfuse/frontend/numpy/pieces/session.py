@@ -16,7 +16,7 @@ from mlirfuse.frontend import tree as trees
 from mlirfuse.frontend.numpy.captures import Captured
 from mlirfuse.frontend.numpy.pieces.calls import of_arrays, pure
 from mlirfuse.frontend.numpy.pieces.tree import Call, Holds, Piece, Read, Return, SizeOf, State, Step, Tree
-from mlirfuse.frontend.numpy.pieces.views import Constant, Extent, Place, RunTime, seen
+from mlirfuse.frontend.numpy.pieces.views import Constant, Extent, Place, RunTime, on_host
 from mlirfuse.frontend.numpy.source import located, location
 from mlirfuse.frontend.numpy.symint import SymInt
 from mlirfuse.frontend.numpy.traced_array import Buffer, TracedArray
@@ -25,6 +25,7 @@ from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.builder import Builder
 from mlirfuse.ir.graph import Block, Graph, Layout, Value, walk
 from mlirfuse.ir.ops import map_sizes
+from mlirfuse.runtime import arrays
 from mlirfuse.runtime.signature import ArgSpec
 
 if TYPE_CHECKING:
@@ -262,7 +263,7 @@ class Session:
         """``how(x)`` of the real array or number."""
         place = self._place_of(x)
         self._step(lambda: Read(place, how), lambda s: isinstance(s, Read) and (s.place, s.how) == (place, how))
-        return how(seen(place, self.state))
+        return how(on_host(place, self.state))
 
     def size(self, x: TracedArray) -> Any:
         """A number as a size: another one compiles nothing."""
@@ -276,7 +277,7 @@ class Session:
             return self.key
         t, name = self.t, step.name
         self._symbols.add(name)
-        t.hints[name] = self.state.env[name] = int(seen(place, self.state))
+        t.hints[name] = self.state.env[name] = int(on_host(place, self.state))
         t.symbols[name] = (-1, "value", 0)
         return t.sym(sz.symbol(name))
 
@@ -315,7 +316,7 @@ class Session:
             return isinstance(step, Call) and step.function == function and _alike(step.leaves, leaves)
 
         again = bool(self._again)
-        step = self._step(lambda: Call(function, tree, leaves, written), same)
+        step = self._step(lambda: Call(function, tree, leaves, pure, written), same)
         assert isinstance(step, Call)
         made = self._made.pop(0) if again else self.state.made[-1]
         if isinstance(made, BaseException):
@@ -339,29 +340,30 @@ class Session:
                 self.abort(f"{step.function.__name__} gives a {type(x).__name__}")
             array = self.state.slots[slot]
             try:
-                spec = ArgSpec.of(array)
+                spec = arrays.describe(array)
             except (TypeError, UnsupportedError):
                 self.abort(f"{step.function.__name__} gives an array of {array.dtype}")
             assert isinstance(spec, ArgSpec)
             value = self.t.argument(spec, None)
             self._slot_of[value] = slot
             self._meet_symbols(functools.partial(_always, slot - first), kept)
-            buffer = Buffer(value, writable=array.flags.writeable)
+            buffer = Buffer(value, writable=spec.writable)
             buffer.slot = slot
-            if array.base is not None:
-                self._share(array, buffer)
+            if x.base is not None:
+                self._share(x, buffer)
             out.append(TracedArray(self.t, value, buffer, scalar=isinstance(x, np.generic)))
         step.symbols.setdefault(self.key, [(name, *where) for name, where in kept.items()])
         return tree.unflatten(out)
 
     def _share(self, array: np.ndarray, buffer: Buffer) -> None:
-        """A result that may lie in the memory of another array: neither can be written into from here on."""
+        """A result that may lie in the memory of another array: neither can be written into from here on. Of other
+        arrays than NumPy's the function had copies: any may be the one."""
         for ref in self._refs:
             other = ref()
             if other is None or other._buffer.slot is None:
                 continue
             known = self.state.at(other._buffer.slot)
-            if isinstance(known, np.ndarray) and np.may_share_memory(known, array):
+            if self.state.like is not None or (isinstance(known, np.ndarray) and np.may_share_memory(known, array)):
                 buffer.fixed = other._buffer.fixed = True
 
     def end(self, result: Any, constant: Callable[[Any], Any]) -> Any:

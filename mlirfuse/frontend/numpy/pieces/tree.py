@@ -11,16 +11,16 @@ import numpy as np
 from mlirfuse import _native
 from mlirfuse.frontend import tree as trees
 from mlirfuse.frontend.numpy.captures import Captured
-from mlirfuse.frontend.numpy.pieces.views import Place, seen
+from mlirfuse.frontend.numpy.pieces.views import Place, on_host, seen
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Graph
 from mlirfuse.ir.ops.attributes import sizes_in
 from mlirfuse.passes import pipelines
-from mlirfuse.runtime import reference
+from mlirfuse.runtime import arrays, placement, reference
 from mlirfuse.runtime.executor import Empty, Executor
 from mlirfuse.runtime.parts import Split
 from mlirfuse.runtime.signature import ArgSpec, SizeGuard, key_of, same_value
-from mlirfuse.schedule import targets
+from mlirfuse.schedule.targets import Target
 
 _MOST_STEPS = 1000  # of a tree
 _MOST_SIZES = 1024  # that a piece keeps what it runs for
@@ -32,7 +32,8 @@ class Unknown(Exception):
 
 class State:
     """One call on its way: ``slots`` hold its arguments, then what its steps have made, and ``env`` the sizes.
-    ``before``: what the arguments that have been written into held before."""
+    ``before``: what the arguments that have been written into held before. ``like``: an array of torch or CuPy among
+    the arguments, as which all arrays of the call are made; None: NumPy's."""
 
     def __init__(self, leaves: Sequence, captured: Sequence, env: dict[str, int]):
         self.slots: list = list(leaves)
@@ -43,6 +44,11 @@ class State:
         self.before: dict[int, np.ndarray] = {}
         self.final = False  # a step has written into arguments that nothing can follow but the result
         self.arguments = len(self.slots)
+        self.like = next((x for x in leaves if arrays.framework(x) not in (None, "numpy")), None)
+
+    def own(self, array: Any) -> Any:
+        """An array of NumPy's as one of the call's."""
+        return array if self.like is None else arrays.from_numpy(array, self.like)
 
     def at(self, slot: int) -> Any:
         """What is in a slot; those below 0 are arrays from around the function."""
@@ -53,8 +59,9 @@ class State:
         if 0 <= slot < self.arguments:
             if final:
                 self.final = True
-            elif slot not in self.before and isinstance(self.slots[slot], np.ndarray):
-                self.before[slot] = self.slots[slot].copy()
+            elif slot not in self.before and (kind := arrays.framework(self.slots[slot])) is not None:
+                array = self.slots[slot]
+                self.before[slot] = array.clone() if kind == "torch" else array.copy()
 
     def restore(self) -> None:
         """Gives the arguments back what they held."""
@@ -138,7 +145,7 @@ class Piece(Step):
         self.whole = self.graph.copy()
         if pipelines.complex_kernels(self.graph):
             self._split = Split(self.graph)
-        self._executor: Executor | None = None
+        self._executors: dict[int | None, Executor] = {}  # by the GPU; None: the CPU
         self._runs: dict[tuple, Callable[..., list]] = {}
         self._symbols = sorted(
             {s for v in [*self.whole.args, *(r for op in self.whole.ops for r in op.results)] for n in v.shape
@@ -148,13 +155,16 @@ class Piece(Step):
     def run(self, state: State) -> Any:
         given = [state.at(k) for k in self.sources]
         env = state.env
-        key = tuple([env[s] for s in self._symbols])
+        target = placement.target_of(given if state.like is None else [state.like])
+        key = (target.device, *[env[s] for s in self._symbols])
         run = self._runs.get(key)
         if run is None:
             if len(self._runs) >= _MOST_SIZES:
                 self._runs.clear()
-            run = self._runs[key] = self._runner(dict(env))
+            run = self._runs[key] = self._runner(target, dict(env))
         made = run(*given)
+        if state.like is not None:  # where only numbers went in, NumPy's arrays come out
+            made = [state.own(x) if isinstance(x, np.ndarray) else x for x in made]
         written = {k for _, k in self.writes}
         final = all(type(step) is Return and step.is_certain for steps in self.after.values() for step in steps)
         for slot, k in self.writes:
@@ -163,12 +173,13 @@ class Piece(Step):
         state.slots += [array for k, array in enumerate(made) if k not in written]
         return None
 
-    def _runner(self, env: dict[str, int]) -> Callable[..., list]:
+    def _runner(self, target: Target, env: dict[str, int]) -> Callable[..., list]:
         where = list(range(len(self.sources)))
-        if self._executor is None:
-            target = targets.of("cpu")
-            self._executor = Executor(pipelines.lower_to_segments(self.graph, target.machine), target, env)
-        executor = self._executor
+        executor = self._executors.get(target.device)
+        if executor is None:
+            graph = self.graph.copy() if self._executors else self.graph
+            executor = Executor(pipelines.lower_to_segments(graph, target.machine), target, env)
+            self._executors[target.device] = executor
         try:
             executor.check(env)
         except Empty:
@@ -194,7 +205,7 @@ class Read(Step):
     how: Callable[[Any], Any]
 
     def run(self, state: State) -> Any:
-        return outcome(self.how(seen(self.place, state)))
+        return outcome(self.how(on_host(self.place, state)))
 
 
 def outcome(value: Any) -> Any:
@@ -224,12 +235,14 @@ _ONE = trees.flatten(None)[1]  # the structure of one leaf
 
 @dataclass(eq=False)
 class Call(Step):
-    """A function that is not of the op table, called with the arrays: ``arguments`` is the nest of its arguments, with
-    a :class:`Place` for each array. ``symbols``, by what came of it: those of its results' sizes."""
+    """A function that is not of the op table, called with the arrays, as NumPy's: ``arguments`` is the nest of its
+    arguments, with a :class:`Place` for each array. ``pure``: it writes into none of them; ``written``: the arguments
+    of the call that it may write into. ``symbols``, by what came of it: those of its results' sizes."""
 
     function: Callable[..., Any]
     arguments: trees.Tree
     leaves: list
+    pure: bool
     written: list[int]
     symbols: dict[Any, list[tuple[str, int, str, int]]] = field(default_factory=dict)
 
@@ -238,7 +251,7 @@ class Call(Step):
         self._flat = not keyword.children and all(child.kind == "leaf" for child in positional.children)
 
     def run(self, state: State) -> Any:
-        given = [seen(leaf, state) for leaf in self.leaves]
+        given = [on_host(leaf, state) for leaf in self.leaves]
         args, kwargs = (given, {}) if self._flat else self.arguments.unflatten(given)
         for slot in self.written:
             state.writes(slot)
@@ -247,15 +260,32 @@ class Call(Step):
         except Exception as error:
             state.made.append(error)
             return "raised", type(error), str(error)
+        finally:
+            if not self.pure and state.like is not None:
+                self._write_back(given, state)
         leaves, tree = ([result], _ONE) if type(result) is np.ndarray else trees.flatten(result)
         state.made.append((leaves, tree))
         first = len(state.slots)
         key = (tree, *map(kind_of_result, leaves))
-        state.slots += [np.asarray(x) for x in leaves if isinstance(x, (np.ndarray, np.generic))]
+        state.slots += [state.own(np.asarray(x)) for x in leaves if isinstance(x, (np.ndarray, np.generic))]
         for name, k, what, axis in self.symbols.get(key, ()):
-            array = state.slots[first + k]
-            state.env[name] = array.shape[axis] if what == "shape" else array.strides[axis] // array.itemsize
+            state.env[name] = extent(state.slots[first + k], what, axis)
         return key
+
+    def _write_back(self, given: list, state: State) -> None:
+        """What the function has left in the host's copies of arrays."""
+        for leaf, host in zip(self.leaves, given):
+            if type(leaf) is Place and isinstance(host, np.ndarray):
+                arrays.write_into(seen(leaf, state), host)
+
+
+def extent(array: Any, what: str, axis: int) -> int:
+    """The "shape" or stride, in elements, of an array along an axis."""
+    if what == "shape":
+        return array.shape[axis]
+    if isinstance(array, np.ndarray):
+        return array.strides[axis] // array.itemsize
+    return arrays.spec_of(array).strides[axis]
 
 
 def kind_of_result(x: Any) -> tuple:
@@ -311,7 +341,7 @@ class Tree:
                 array = self.captured[-1 - leaf].read()
             else:
                 array = leaves[leaf]
-            env[name] = array.shape[axis] if what == "shape" else array.strides[axis] // array.itemsize
+            env[name] = extent(array, what, axis)
         return State(leaves, [c.read() for c in self.captured], env)
 
     def run(self, state: State) -> Any:

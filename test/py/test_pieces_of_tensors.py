@@ -1,0 +1,135 @@
+"""Functions of torch's tensors that run in pieces: the programs of ``test_pieces``, whose results are NumPy's, as
+tensors."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from test_pieces import PROGRAMS, SQUARE, X
+
+import mlirfuse
+from mlirfuse.core.errors import MlirfuseError
+from mlirfuse.frontend.numpy.pieces import program
+
+torch = pytest.importorskip("torch")
+
+
+def tensors(args):
+    """Copies of the arrays, as tensors."""
+    return [torch.from_numpy(np.ascontiguousarray(a).copy()) if isinstance(a, np.ndarray) else a for a in args]
+
+
+def agree(got, want) -> None:
+    """Arrays of NumPy's are tensors of the same type; its numbers are numbers or tensors of none."""
+    if isinstance(want, (tuple, list)):
+        assert len(got) == len(want)
+        for g, w in zip(got, want):
+            agree(g, w)
+    elif isinstance(want, dict):
+        assert got.keys() == want.keys()
+        for key, value in want.items():
+            agree(got[key], value)
+    elif isinstance(want, np.ndarray):
+        assert isinstance(got, torch.Tensor) and got.numpy().dtype == want.dtype and got.shape == want.shape
+        np.testing.assert_allclose(got.numpy(), want, rtol=1e-9, atol=1e-9)
+    else:
+        np.testing.assert_allclose(np.asarray(got), want, rtol=1e-9, atol=1e-9)
+
+
+def check(fn, *calls) -> program.Pieces:
+    compiled = mlirfuse.jit(fn)
+    for args in calls * 2:
+        given, known = tensors(args), [a.copy() if isinstance(a, np.ndarray) else a for a in args]
+        try:
+            want = fn(*known)
+        except Exception as error:
+            with pytest.raises(type(error)):
+                compiled(*given)
+            continue
+        agree(compiled(*given), want)
+        agree(given, known)
+    (entry,) = compiled._entries.values()
+    (kind,) = entry.kinds.all()
+    assert kind.pieces.refused is None
+    return kind.pieces
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs(name):
+    fn, *calls = PROGRAMS[name]
+    if name == "checked-log":  # which asks for NumPy's own type
+
+        def fn(x):
+            if not np.all(x > 0):
+                raise ValueError("not above 0")
+            return np.log(x) - float(np.log(x).mean())
+
+    check(fn, *calls)
+
+
+def test_a_loop_to_convergence_writes_into_the_argument():
+    def settle(x, least):
+        rounds = 0
+        while x.max() > least:
+            x[1:] *= 0.5
+            x[0] *= 0.25
+            rounds += 1
+        return rounds, x[0] + rounds
+
+    pieces = check(settle, (np.arange(1.0, 7.0), 0.5), (np.arange(1.0, 5.0), 0.5), (np.zeros(3), 0.5))
+    assert pieces.tree.steps < 40
+
+
+def test_what_a_function_writes_comes_back():
+    def sorted_in_place(x):
+        tail = x[2:]
+        np.copyto(tail, np.sort(x)[2:])
+        if x[0] > 0:
+            np.fill_diagonal(x.reshape(2, 4)[:, :2], -1.0)
+        return tail * 2
+
+    check(sorted_in_place, (X[:8],), (np.abs(X[:8]),))
+
+
+def test_views_of_the_arguments_are_views():
+    def tail(x):
+        return x[2:] if x.max() > 0 else x.reshape(2, -1)[:, 1]
+
+    x = torch.arange(8.0)
+    found = mlirfuse.jit(tail)(x)
+    x[3] = 50
+    assert found[1] == 50 and found.shape == (6,)
+    x = -torch.arange(1.0, 9.0)
+    found = mlirfuse.jit(tail)(x)
+    x[5] = 7
+    assert found[1] == 7
+
+
+def test_an_error_is_numpys_and_leaves_the_arguments():
+    def inverse(a, b):
+        b += 1
+        return np.linalg.inv(a) @ b
+
+    a, b = torch.ones(4, 4, dtype=torch.float64), torch.ones(4, dtype=torch.float64)
+    with pytest.raises(np.linalg.LinAlgError):
+        mlirfuse.jit(inverse)(a, b)
+    assert (b == 1).all()
+    agree(mlirfuse.jit(inverse)(torch.from_numpy(SQUARE), b), np.linalg.inv(SQUARE) @ np.full(4, 2.0))
+
+
+def test_more_outcomes_than_are_kept_are_an_error_each_time(monkeypatch):
+    from mlirfuse.frontend.numpy.pieces import tree
+
+    monkeypatch.setattr(tree, "_MOST_STEPS", 6)
+
+    @mlirfuse.jit
+    def counted(x):
+        rounds = 0
+        while x.sum() > 0:
+            x = x - 1
+            rounds += 1
+        return rounds
+
+    for _ in range(2):
+        with pytest.raises(MlirfuseError, match="more outcomes"):
+            counted(torch.full((4,), 30.0))
