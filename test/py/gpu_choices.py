@@ -43,6 +43,9 @@ def norm_backward(g, x, w):
 WORK = {  # a function, and how many rows it takes as arguments beside its first
     "relu(x + b)": (lambda x, b: np.maximum(x + b, 0), 1),
     "x.T + 1": (lambda x: np.ascontiguousarray((x + 1).T), 0),
+    "differences of rows": (lambda x: x[1:] - x[:-1], 0),
+    "differences of columns": (lambda x: x[:, 1:] - x[:, :-1], 0),
+    "rows joined": (lambda x: np.concatenate([x, 2 * x, x], -1), 0),
     "sum of rows": (lambda x: x.sum(-1), 0),
     "sum of columns": (lambda x: x.sum(0), 0),
     "sum of all": (lambda x: x.sum(), 0),

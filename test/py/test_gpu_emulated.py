@@ -255,6 +255,53 @@ def test_reduced_rows(fn):
     check(fn, np.abs(normal(5, 7000)), candidates=14)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("fn", [
+    lambda x, y: x[1:] - x[:-1],
+    lambda x, y: x[::-1] + x,
+    lambda x, y: np.concatenate([x, 2 * y, x * x], 0),
+    lambda x, y: np.concatenate([x, np.zeros_like(y)], 0) + 1,
+    lambda x, y: np.stack([x, x * 2, x + 1], 1),
+    lambda x, y: np.concatenate([y, x], 0)[3:] * 2,
+    lambda x, y: np.pad(x, ((1, 2), (0, 0))),
+    lambda x, y: np.roll(x, 3, 0),
+    lambda x, y: np.concatenate([x[None], x[None, ::-1]], 0)[:, 1:, :16],
+])  # fmt: skip
+def test_vectors_where_rows_are_cut_or_joined(fn, dtype):
+    """At odd rows: where along a dimension something begins says nothing of vectors along another one."""
+    wide = lambda p: p.access.lanes * np.dtype(dtype).itemsize == 16 == max(p.access.aligns)  # noqa: E731
+    check(fn, normal(5, 24, dtype=dtype), normal(2, 24, dtype=dtype), only=wide, candidates=2)
+
+
+@pytest.mark.parametrize("fn, shapes", [
+    (lambda x: x[:, 3:27] * 2, [(5, 32)]),
+    (lambda x: np.roll(x, 3, 1), [(5, 24)]),
+    (lambda x: np.pad(x, ((0, 0), (3, 5))), [(5, 24)]),
+    (lambda x, y: np.concatenate([x, y], 1), [(5, 3), (5, 13)]),
+    (lambda x: (x + x.T)[1:25], [(32, 32)]),
+    (lambda x: (x[1:] * 2).reshape(-1)[3:91], [(5, 24)]),
+    (lambda x, y: np.concatenate([x.T, y.T], 0), [(24, 5), (24, 3)]),
+    (lambda x: (x[:, 1:17] + x[:, :16])[1:], [(5, 24)]),
+])  # fmt: skip
+def test_no_vector_crosses_a_cut_along_itself(fn, shapes):
+    check(fn, *[normal(*shape) for shape in shapes])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("fn, shapes", [
+    (lambda x: x[1:-1, :-2] + x[1:-1, 2:] + x[:-2, 1:-1] + x[2:, 1:-1] - 4 * x[1:-1, 1:-1], [(13, 41)]),
+    (lambda x, y: np.tanh(np.concatenate([x, y], -1)), [(11, 23), (11, 16)]),
+    (lambda x: np.pad(x, ((0, 0), (3, 6))), [(11, 32)]),
+    (lambda x: np.maximum(x[:, ::2, ::2], x[:, 1::2, 1::2]), [(3, 10, 38)]),
+])  # fmt: skip
+def test_several_rows_of_a_thread(fn, shapes, dtype):
+    """Rows that are shifted or joined at odd elements: one below the other in a thread, whole tiles and parts of
+    them."""
+    for ty, rows in ((1, 8), (2, 4)):
+        changed = lambda p: p._replace(tx=32, ty=ty, unroll_columns=1, unroll_rows=rows)  # noqa: E731
+        check(fn, *[normal(*shape, dtype=dtype) for shape in shapes], candidates=1, changed=changed)
+
+
 @pytest.mark.parametrize("shape", [(300, 257), (300, 264), (1000, 12)])
 def test_reduced_columns(shape):
     check(lambda x: x.sum(0), np.abs(normal(*shape)), candidates=3)

@@ -346,6 +346,10 @@ class Kernel(Accesses):
     def _concatenate(self, op: Op, env: Env) -> Steps:
         axis = op.attrs["axis"]
         target = self.dims(op.result)
+        i = self.dim_index(target[axis], env)
+        lanes = max((index.lanes for index in env.values()), default=1)
+        if self.e.target == "gpu" and lanes > 1 and i.vector is None and (i.lanes == 1 or i.step == 0):
+            return (yield from self._part(op, env, self.scalar(i.base), lanes))
         start: Size = 0
         result: Val | None = None
         for k, operand in enumerate(op.operands):
@@ -357,7 +361,6 @@ class Kernel(Accesses):
             if result is None:
                 result = val
             else:
-                i = self.dim_index(target[axis], env)
                 uniform = (
                     i.vector is None
                     and i.step == 1
@@ -369,6 +372,25 @@ class Kernel(Accesses):
             start = start + extent
         assert result is not None  # there is an operand
         return result
+
+    def _part(self, op: Op, env: Env, at: Val, lanes: int, k: int = 0, start: Size = 0) -> Steps:
+        """The element at ``at`` of the ``k``-th part, which begins at ``start``, or of one behind it, where all lanes
+        are in the same. Vectors that were loaded of all parts would not become one."""
+        axis, operand = op.attrs["axis"], op.operands[k]
+        inner = dict(self._through(op, env, [(d, d) for d in range(operand.rank) if d != axis], k))
+        held, _ = self._clamp(Index(at), start, operand.shape[axis])
+        self.spread(self.dims(operand)[axis], held, inner)
+        if k == len(op.operands) - 1:
+            return self.e.splat((yield operand, inner), lanes)
+        end = start + operand.shape[axis]
+        found = Val(self.e.fresh(), op.result.dtype.compute, lanes)
+        with self.region(f"{found} = scf.if {self.e.cmp('lt', at, self.size(end))} -> ({found.type}) {{", "} else {"):
+            val = self.e.splat((yield operand, inner), lanes)
+            self.e.line(f"scf.yield {val} : {found.type}")
+        with self.region("", "}"):
+            val = yield from self._part(op, env, at, lanes, k + 1, end)
+            self.e.line(f"scf.yield {val} : {found.type}")
+        return found
 
     def _held_index(self, val: Val, indices: Value, extent: Size) -> Index:
         """An index out of ``indices``: negative ones count from the end, out of range is clamped."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from mlirfuse.analysis import joint
+from mlirfuse.analysis.axes import Axis
 from mlirfuse.analysis.phases import Analysis, late_outputs, size_of
 from mlirfuse.core.machine import Machine
 from mlirfuse.ir import dtypes as dt
@@ -78,15 +80,16 @@ class _Reach:
         self.multiples = sorted(_symbolic_lengths(analysis, inner), key=str)
         ends = [loop[-1] for loop in analysis.loops(analysis.kept) + analysis.loops(analysis.reduced)]
         domain = set(analysis.domain)
-        pieces = _pieces(analysis)  # starts and lengths of what no vector may reach across
+        pieces = _pieces(analysis)
+        cuts = [n for n, along in pieces if lane in along and lane in analysis.pinned]
         extent, elements = size_of(inner), sz.product(a.size for a in analysis.domain)
-        numbers = [extent, elements, *pieces, *self.multiples]
+        numbers = [extent, elements, *(n for n, _ in pieces), *self.multiples]
         offsets: list[Size | str] = [elements]
         lines: list[str] = []
         wanted: list[int | str] = [1]
         for at, value in enumerate(tensors):
             axes, strides, nbytes = analysis.axes.flat(value), analysis.strides[value], analysis.stored(value).bytes
-            plain = domain.issuperset(axes) and not analysis.pinned.intersection(axes)
+            plain = domain.issuperset(axes)  # then pinned axes are loops of their own
             along = analysis.axis_stride(value, lane) if lane else 0
             steps = [analysis.axis_stride(value, a) for a in (ends if plain else axes)]
             stepped = [
@@ -94,9 +97,14 @@ class _Reach:
                 for s in dict.fromkeys(steps)
                 if s not in (0, 1)
             ]
-            lines.append(
-                f"_limit{at} = {_ored(stepped + pieces)} * {nbytes} | _alignments.get(_value{at}, {WIDEST}) | {WIDEST}"
-            )
+            for n, across in pieces:
+                found = {analysis.axis_stride(value, a) for a in across}
+                symbolic = [f"{s} == 1" for s in sorted(found - {1}, key=str) if not isinstance(s, int)]
+                if 1 in found or symbolic:
+                    stepped.append(str(n) if 1 in found else f"({n} if {' or '.join(symbolic)} else 0)")
+                numbers += found
+            lines.append(f"_limit{at} = {_ored(dict.fromkeys(stepped))} * {nbytes} | {WIDEST}")
+            lines.append(f"_limit{at} |= _alignments.get(_value{at}, {WIDEST})")
             lines.append(f"_limit{at} &= -_limit{at}")
             if along == 1 or value in analysis.outputs:
                 wanted.append(f"_limit{at} // {nbytes}")
@@ -109,16 +117,14 @@ class _Reach:
                 or 0
             )
             numbers += [along, *steps, *value.shape, *strides]
-        lines.append(
-            f"_lanes = max({sz.spelled(wanted)}) | {_ored([extent, 8, *(pieces if lane in analysis.pinned else ())])}"
-        )
+        lines.append(f"_lanes = max({sz.spelled(wanted)}) | {_ored([extent, 8, *cuts])}")
         lines.append("_lanes &= -_lanes")
         narrow = f"max({sz.spelled(dict.fromkeys(offsets))}) < {2**31 - 2**20}"
         limits, whole = [f"_limit{at}" for at in range(len(tensors))], [f"({n}) % _lanes == 0" for n in self.multiples]
         source = f"_made({narrow}, _lanes, {sz.spelled(limits)}, {sz.spelled(whole)}, _hint)"
         values = {f"_value{at}": value for at, value in enumerate(tensors)}
         names = values | {"_made": functools.lru_cache(self._made)}
-        divided = _ored([extent, 8, *(pieces if lane in analysis.pinned else ())])
+        divided = _ored([extent, 8, *cuts])
         bounds = f"{narrow}, {divided}, {sz.spelled(limits)}, {sz.spelled(self.multiples)}"
         limited = [line for line in lines if not line.startswith("_lanes")]
         self.bounds = functools.partial(
@@ -203,11 +209,39 @@ def _symbolic_lengths(analysis: Analysis, inner) -> set:
     return {n for n in out if not isinstance(n, int)}
 
 
-def _pieces(analysis: Analysis) -> list:
-    """The starts, paddings and pieces of ops that index along a dimension."""
-    out: list = []
+def _pieces(analysis: Analysis) -> list[tuple[Size, set[Axis]]]:
+    """The starts, paddings and pieces of ops that index along a dimension, which no vector may reach across: each with
+    the axes along which indices count from there."""
+    together, out = _connected(analysis), []
     for op in analysis.ops:
-        out += [n for n in op.cuts if n != 0]
-        if op.name == "concatenate":
-            out += [v.shape[op.attrs["axis"]] for v in op.operands]
-    return out
+        if op.name in ("concatenate", "roll"):
+            lengths = [v.shape[op.attrs["axis"]] for v in op.operands] if op.name == "concatenate" else op.cuts
+            cuts = [(n, op.attrs["axis"]) for n in lengths]
+        else:
+            cuts = [(n, d) for d, n in enumerate(op.cuts)]
+        for n, d in cuts:
+            dims = [analysis.axes.dims(v)[d] for v in (op.result, op.operands[0])]
+            out.append((n, {b for dim in dims for a in dim for b in together.get(a, {a})}))
+    return [(n, along) for n, along in out if n != 0]
+
+
+def _connected(analysis: Analysis) -> dict[Axis, set[Axis]]:
+    """Axes between which indices go over: those of an operand's dimension and of the result's that it becomes. Where
+    that is no dimension alone, as in a reshape, all of both."""
+    groups: dict[Axis, set[Axis]] = {}
+    dims = analysis.axes.dims
+    for op in analysis.ops:
+        for value, result in itertools.product(op.operands, op.results):
+            target = dims(result)
+            if op.name in ("slice", "pad", "concatenate", "roll") or op.row.kind in ("elementwise", "scan"):
+                pairs = list(zip(dims(value), target))
+            elif op.name == "broadcast_in_dim":
+                pairs = [(dim, target[d]) for dim, d in zip(dims(value), op.attrs["dims"])]
+            else:
+                one, other = set(analysis.axes.flat(value)), set(analysis.axes.flat(result))
+                pairs = [] if one <= other or other <= one else [(list(one), list(other))]
+            for source, found in pairs:
+                if source != found:
+                    joined = {a for axis in (*source, *found) for a in groups.get(axis, {axis})}
+                    groups.update(dict.fromkeys(joined, joined))
+    return groups

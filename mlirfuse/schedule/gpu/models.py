@@ -172,6 +172,8 @@ class PointwiseModel:
     )  # rows a thread, of one input, that the second-level cache holds: latency, not memory
     under_way: int = 32  # bytes of all inputs that a thread loads before it stores
     most_vectors: int = 4
+    most_rows: int = 8  # of a thread, where vectors are narrow: up to `under_way` bytes
+    idle: float = 1.125  # threads along such rows, of those that have an element, at most
     folded: int = 1 << 20  # elements from which on rows beside several biases of half types are folded to several parts
 
 

@@ -23,12 +23,14 @@ from mlirfuse.ir.sizes import Size
 from mlirfuse.lowering.kernel import ZERO, Env, Flat, Index
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
-from mlirfuse.schedule.gpu.access import Access, access_of, hint_of, moved
+from mlirfuse.schedule.gpu.access import WIDEST, Access, access_of, hint_of, moved
 from mlirfuse.schedule.gpu.kernel import GpuBody
 from mlirfuse.schedule.gpu.models import model_of
+from mlirfuse.schedule.gpu.scan_body import power_from
 from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_threads
 from mlirfuse.schedule.scheduler import Alignments, Sizes, require
 
+WARP = 32
 MOST_UNROLLED = 64  # vectors of a thread along columns or rows: more is only longer to compile
 
 
@@ -189,6 +191,8 @@ class Pointwise(GpuScheduler[Params]):
             if several_rows
             else analysis.once(_vectors_a_thread, access.lanes, model.most_vectors, model.under_way),
         )
+        if not parts and analysis.pinned and first.unroll_columns < model.most_vectors:
+            first = _of_several_rows(analysis, first, env, machine)
         if parts > 1:
             yield Params(access, small, 1, 1, parts, parts)
         yield first
@@ -224,6 +228,35 @@ class Pointwise(GpuScheduler[Params]):
             self.check_access(analysis, p, True, env, alignments, machine)
         rows_are = p.ty * p.unroll_rows
         require(outer > 0 or p.parts > 1 or rows_are == 1, f"ty * unroll_rows = {rows_are}: there are no rows")
+
+
+def _of_several_rows(analysis: Analysis, p: Params, env: Sizes, machine: Machine) -> Params:
+    """``p``, or where rows are shifted or joined at such elements that vectors are narrow: several rows of a thread,
+    one under the other. They have enough bytes under way, share what depends on the column alone, and read once what rows
+    beside each other have in common. As many threads lie along a row as leave few of them without a column."""
+    model, lanes = model_of(machine).pointwise, p.access.lanes
+    columns, rows, read, elements = analysis.values(_work, env)
+    if lanes * max(read / max(elements, 1), *(analysis.stored(v).bytes for v in analysis.outputs)) >= WIDEST:
+        return p
+    vectors = -(-columns // lanes)
+    most = min(model.small_block, power_from(vectors))
+    idle = {tx: -(-vectors // tx) * tx / vectors for tx in (most, most // 2, most // 4, most // 8) if tx >= WARP}
+    least = min(idle, key=lambda tx: idle[tx], default=most)
+    tx = next((tx for tx, share in idle.items() if share <= model.idle), least)
+    ty = model.small_block // tx if rows > 1 else 1
+    wanted = min(model.most_rows, round(model.under_way * elements / max(1, lanes * read)))
+    full = machine.sm_count * (machine.threads_per_sm // (tx * ty))
+    down = 1
+    while down * 2 <= wanted and -(-vectors // tx) * (rows // (ty * down * 2)) >= full:
+        down *= 2
+    more = down > p.unroll_columns * p.unroll_rows
+    return p._replace(tx=tx, ty=ty, unroll_columns=1, unroll_rows=down) if more else p
+
+
+def _work(analysis: Analysis) -> tuple:
+    """Columns and rows, the bytes of inputs, and elements."""
+    read = sum((sz.mul(v.numel, v.dtype.bytes) for v in analysis.inputs), 0)
+    return (*_plain_extents(analysis), read, sz.product(a.size for a in analysis.domain))
 
 
 def _folded(
