@@ -413,6 +413,46 @@ def test_extremes_spread_and_sums_along_axes():
     check(spread, m, 3)
 
 
+def trained(x, y, w, v, steps, rate):
+    losses = []
+    for _ in range(steps):
+        hidden = np.tanh(x @ w)
+        error = hidden @ v - y
+        losses.append((error**2).mean())
+        slope = np.outer(error, v) * (1 - hidden**2)
+        v = v - rate * (hidden.T @ error)
+        w = w - rate * x.T @ slope
+    return w, v, losses
+
+
+@pytest.mark.parametrize("rows, columns, hidden", [(5, 3, 2), (60, 20, 12), (60, 20, 1), (0, 3, 2)])
+def test_products_of_matrices(rows, columns, hidden):
+    """Small ones are loops, large ones NumPy's."""
+    rng = np.random.default_rng(0)
+    x, y, w, v = (
+        rng.normal(size=(rows, columns)),
+        rng.normal(size=rows),
+        rng.random((columns, hidden)),
+        rng.random(hidden),
+    )
+    check(trained, x, y, w, v, 5, 0.01)
+    check(trained, x[::-1], y, w, v[::-1], 5, 0.01)
+    check(trained, np.asfortranarray(x).astype("float32"), y.astype("float32"), w, v, 5, 0.01)
+    whole = rng.integers(-9, 9, (9, 9))
+    check(powers, whole, 5)
+    check(powers, whole.astype("int32"), 5)
+    check(powers, whole.astype("float32"), 5)
+    check(powers, whole[:, :8], 5)
+
+
+def powers(m, n):
+    p = m
+    while n > 0:
+        p = p @ m % 7
+        n -= 1
+    return p
+
+
 def dominant(m, v, tol):
     value = 0.0
     while True:

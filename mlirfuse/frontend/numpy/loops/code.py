@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import contextmanager
 
-from mlirfuse.frontend.numpy.loops.values import NotLiftable
+from mlirfuse.frontend.numpy.loops.values import Array, NotLiftable
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir.dtypes import DType
 from mlirfuse.lowering import llvm
@@ -20,8 +20,8 @@ MOST_LINES = 60_000  # of one loop's text
 MOST_ARRAYS = 15  # variables that are arrays
 _SITE = 8 * 2 * (MOST_ARRAYS + 2)  # bytes of a place of allocation: for each buffer its address, which 0 ends, and size
 # Where among the function's arguments they are, in bytes: the address of what allocates; the log's next free place and
-# its end; the address of what makes more room for it.
-ALLOCATOR, LOG, LOG_END, LOG_MORE = 16, 24, 32, 40
+# its end; the address of what makes more room for it, and of what multiplies matrices.
+ALLOCATOR, LOG, LOG_END, LOG_MORE, MULTIPLY = 16, 24, 32, 40, 48
 
 _AS_IT_IS = "{loop_annotation = #llvm.loop_annotation<disableNonforced = true>}"
 
@@ -265,6 +265,18 @@ class Code(Emitter):
         at = self.load(field(LOG), dt.i64)
         self.store(self.count("addi", at, 8 * words), field(LOG))
         return self.pointer(at)
+
+    def multiply(self, left: Array, right: Array, into: Array) -> None:
+        """The product of two matrices of one type by NumPy. It gets their places: pointers, extents, strides."""
+        place, at = self.slot(f"!llvm.array<{3 * 5} x i64>"), 0
+        for matrix in (left, right, into):
+            self.store_pointer(matrix.pointer, self.offset(place, at))
+            for k, size in enumerate([*matrix.shape, *matrix.strides]):
+                self.store(size, self.offset(place, at + 8 * (k + 1)))
+            at += 8 * 5
+        function, size = self.load_pointer(self.offset("%args", MULTIPLY)), self.const(left.dtype.bytes, dt.i64)
+        done = self.op(f"llvm.call {function}({place}, {size}) : !llvm.ptr, (!llvm.ptr, i64) -> i64", dt.i64)
+        self.fail_if(self.cmp("eq", done, 0), lambda *_: MemoryError("no memory for a product in a compiled loop"))
 
     def pointer(self, address: Val) -> str:
         name = self.fresh()

@@ -614,8 +614,8 @@ def _matmul(c, args, keywords):
         raise NotLiftable("a product with a number")
     left, right = c.array(left), c.array(right)
     ranks = len(left.shape), len(right.shape)
-    if ranks not in ((1, 1), (2, 1), (1, 2)):
-        raise NotLiftable("a product of matrices, which is the library's")
+    if ranks not in ((1, 1), (2, 1), (1, 2), (2, 2)):
+        raise NotLiftable("a product of arrays of more than two axes")
     e = c.code
     kind = dt.of(np.result_type(left.dtype.numpy, right.dtype.numpy))
     if kind is dt.bool_:
@@ -623,15 +623,20 @@ def _matmul(c, args, keywords):
     e.fail_if(
         e.cmp("ne", left.shape[-1], right.shape[0]),
         lambda a, b: ValueError(
-            f"matmul: Input operand 1 has a mismatch in its core dimension 0 (size {b} is different from {a})"
+            "matmul: Input operand 1 has a mismatch in its core dimension 0, with gufunc signature "
+            f"(n?,k),(k,m?)->(n?,m?) (size {b} is different from {a})"
         ),
         left.shape[-1],
         right.shape[0],
     )
     if ranks == (1, 1):
         return FUNCTIONS[np.sum](c, [c.ufunc(np.multiply, [left, right])], {}) if kind.bits >= 32 else _narrow()
+    if ranks == (2, 2):
+        return _of_matrices(c, left, right, kind)
     if ranks == (2, 1):
-        return _by_rows(c, left, right, kind)
+        if e.known(left.strides[0]) != left.dtype.bytes:
+            return _by_rows(c, left, right, kind)
+        left, right = right, c.view(left, left.shape[::-1], left.strides[::-1], True)  # columns have no gaps
     made = arrays.dense(e, c.fresh_site(), kind, [right.shape[1]])
     arrays.fill(e, made, e.const(0, kind))
     with e.each(right.shape[0]) as row:
@@ -645,6 +650,33 @@ def _matmul(c, args, keywords):
 
 def _narrow():
     raise NotLiftable("a product of narrow integers")
+
+
+_SMALL = 4096  # multiplications: so many cost less here than the way to the library
+
+
+def _of_matrices(c, left: Array, right: Array, kind: DType) -> Array:
+    """A matrix times a matrix: a large one by NumPy's library."""
+    e = c.code
+    if not left.dtype is right.dtype is kind:
+        left, right = (c.array(_cast(e, c.array(v), kind)) if v.dtype is not kind else v for v in (left, right))
+    made = arrays.dense(e, c.fresh_site(), kind, [left.shape[0], right.shape[1]])
+
+    def here() -> None:
+        arrays.fill(e, made, e.const(0, kind))
+        with e.each_of([left.shape[0], left.shape[1]]) as (row, k):
+            factor = arrays.element(e, left, [row, k])
+            with e.each(right.shape[1]) as column:
+                place = arrays.element_pointer(e, made, [row, column])
+                term = e.mul(factor, arrays.element(e, right, [k, column]))
+                e.store(e.add(e.load(place, kind), term), place)
+
+    if not kind.is_float:
+        here()
+        return made
+    count = e.count("muli", e.count("muli", left.shape[0], left.shape[1]), right.shape[1])
+    e.branch(e.cmp("gt", count, _SMALL), lambda: e.multiply(left, right, made), here)
+    return made
 
 
 _ROWS = 4  # that are multiplied together, so that the vector is read once for them

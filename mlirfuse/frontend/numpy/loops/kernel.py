@@ -31,12 +31,11 @@ from mlirfuse.frontend.numpy.loops.values import (
 )
 from mlirfuse.frontend.numpy.loops.variables import Retyped, Slots
 from mlirfuse.ir import dtypes as dt
-from mlirfuse.runtime import load
+from mlirfuse.runtime import library, load
 
 _INT, _FLOAT = struct.Struct("q"), struct.Struct("d")
-_HEADER = (
-    6  # words: two numbers of an error, the allocator's address, the log's place and end, and what makes it larger
-)
+# Words: two numbers of an error, what allocates, the log's place and end, what makes it larger, what multiplies.
+_HEADER = 7
 _CHUNK = 2**13  # words of a log, at first
 _SMALL, _LARGE = 2**40, 2**62
 _buffers = threading.local()  # .made: of the call that runs in this thread, its buffers by address; .log: see _more
@@ -75,6 +74,34 @@ def _filled(chunk: np.ndarray, end: int) -> int:
     return (end - chunk.ctypes.data) // 8
 
 
+@ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64)
+def _multiply(places: int, size: int) -> int:
+    """``left @ right`` into a third matrix, which lie as the 15 words at ``places`` say, with elements of ``size``
+    bytes. 0 where that fails."""
+    words = (ctypes.c_int64 * 15).from_address(places)[:]
+    try:
+        left, right, into = (_matrix(_FLOATS[size], *words[at : at + 5]) for at in (0, 5, 10))
+        _product((left, right, into))
+    except Exception:
+        return 0
+    return 1
+
+
+@library.quiet
+def _product(given: tuple) -> None:
+    left, right, into = given
+    np.matmul(left, right, out=into)
+
+
+def _matrix(dtype: np.dtype, address: int, rows: int, columns: int, down: int, across: int) -> np.ndarray:
+    reach = (max(rows, 1) - 1) * abs(down) + (max(columns, 1) - 1) * abs(across) + dtype.itemsize
+    start = min(down, 0) * max(rows - 1, 0) + min(across, 0) * max(columns - 1, 0)
+    memory: Any = (ctypes.c_char * reach).from_address(address + start)
+    return np.ndarray((rows, columns), dtype, memory, -start, (down, across))
+
+
+_FLOATS: dict[int, np.dtype] = {4: np.dtype(np.float32), 8: np.dtype(np.float64)}
+_MULTIPLY = ctypes.cast(_multiply, ctypes.c_void_p).value
 _MORE = ctypes.cast(_more, ctypes.c_void_p).value
 _ALLOCATOR = ctypes.cast(_allocate, ctypes.c_void_p).value
 _ALIGNED = 4  # of what an array's place says
@@ -242,7 +269,7 @@ class Loop:
     # ---- calling
 
     def _run(self, compiled: Compiled, values: dict[str, Any], places: dict[str, tuple]) -> tuple:
-        words: list[int] = [0, 0, _ALLOCATOR or 0, 0, 0, _MORE or 0]
+        words: list[int] = [0, 0, _ALLOCATOR or 0, 0, 0, _MORE or 0, _MULTIPLY or 0]
         for name, kind in compiled.inputs:
             if name in places:
                 words += places[name][0]
