@@ -383,6 +383,106 @@ def test_masks_and_positions():
     check(picked, x[:0, 0], np.array([], bool), 2)
 
 
+def escaping(xs, ys, limit):
+    c = xs + ys[:, None] * 1j
+    n, z = np.zeros(c.shape, dtype=np.int64), np.zeros(c.shape, dtype=c.dtype)
+    for t in range(limit):
+        alive = np.less(abs(z), 2.0)
+        n[alive] = t
+        z[alive] = z[alive] ** 2 + c[alive]
+    n[n == limit - 1] = 0
+    return n, z
+
+
+def orbits(xs, ys, limit):
+    out = np.zeros((len(ys), len(xs)), dtype=np.int64)
+    last = 0j
+    for i in range(len(ys)):
+        for j in range(len(xs)):
+            c = complex(xs[j], ys[i])
+            z = 0j
+            while out[i, j] < limit and z.real * z.real + z.imag * z.imag <= 4.0:
+                z = z * z + c
+                out[i, j] += 1
+            last = last + z * 0.5
+    return out, last, c
+
+
+def waves(z, w, n):
+    total, seen = z[0], []
+    for t in range(n):
+        z += w * 0.5
+        z *= np.exp(1j * w.real)
+        z[t] = (z[t] - 2j) / (z[t + 1] + 1)
+        z = z / (w + 2)
+        z.real[t] = -1.5
+        w = z.conj() * w + z.imag - np.abs(z)
+        total = total + (z * w).sum() + np.dot(z, w) + z.mean() + w[t].real
+        seen.append(total)
+        seen.append(z[t] == w[t])
+        seen.append(z[0] != w[1])
+        z -= w.imag
+    return z, w, total, seen
+
+
+def mixed(z, n):
+    s, real = 0, np.zeros(3)
+    for t in range(n):
+        s = s + z[t]
+        real[t] = z[t].imag
+    return s, real
+
+
+def lossy(z, n):
+    real = np.zeros(n)
+    for t in range(n):
+        real[t] = z[t]
+    return real
+
+
+def rotated(m, n):
+    while n > 0:
+        m = m @ m.conj().T / 9
+        n -= 1
+    return m
+
+
+def test_complex_numbers():
+    rng = np.random.default_rng(0)
+    xs, ys = np.linspace(-2, 1, 12), np.linspace(-1, 1, 9)
+    check(escaping, xs, ys, 15)
+    check(orbits, xs, ys, 15)
+    z, w = (rng.normal(size=9) + 1j * rng.normal(size=9) for _ in range(2))
+    check(waves, z, w, 5)
+    check(waves, np.stack([z, w])[:, 1:].T[:, 0], w[1:], 5)
+    check(mixed, z, 3)
+    check(mixed, z, 0)
+    with pytest.warns(np.exceptions.ComplexWarning):
+        check(lossy, z, 3, native=False)
+    for size in (3, 30):
+        m = rng.normal(size=(size, size)) + 1j * rng.normal(size=(size, size))
+        check(rotated, m, 3)
+    a, b = z.astype("complex64"), w.astype("complex64")
+    got, want = (f(a.copy(), b.copy(), 5) for f in (Lifted(waves).function, waves))
+    for mine, theirs in zip(got[:3], want[:3]):
+        assert mine.dtype == theirs.dtype
+        np.testing.assert_allclose(mine, theirs, rtol=1e-3)
+
+
+def test_complex_division_at_the_edges():
+    def quotients(a, b):
+        out = np.zeros((len(a), len(b)), dtype=np.complex128)
+        for i in range(len(a)):
+            for j in range(len(b)):
+                out[i, j] = a[i] / b[j]
+        return out
+
+    ends = [0.0, -0.0, 1.0, -2.5, 1e200, 1e-200, np.inf, np.nan]
+    numbers = np.array([complex(x, y) for x in ends for y in ends])
+    with np.errstate(all="ignore"):
+        check(quotients, numbers, numbers)
+
+
 def extremes(m, n):
     rows, others = np.zeros((n, m.shape[0]), dtype=np.int64), np.zeros(n, dtype=np.int64)
     for t in range(n):

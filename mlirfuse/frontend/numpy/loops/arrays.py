@@ -230,8 +230,15 @@ def conflicts(target: Array, value: Lazy) -> bool:
     return any(target.roots & read.roots and not same_view(target, read) for read in value.reads)
 
 
+def keeps(value: Lazy, target: Array) -> None:
+    """Raises NotLiftable where complex values are written into an array of real ones."""
+    if value.dtype.kind == "c" != target.dtype.kind:
+        raise NotLiftable("complex numbers as real ones")
+
+
 def write(e: Code, target: Array, value: Lazy, site) -> None:
     """``target[...] = value``, computed whole before anything is written; ``site()`` numbers a place of allocation."""
+    keeps(value, target)
     if conflicts(target, value):
         value = lazy(e, materialized(e, value, site()))
     for have, want in zip(value.shape, target.shape[len(target.shape) - len(value.shape) :]):

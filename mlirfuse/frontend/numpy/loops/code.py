@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import contextmanager
 
+from mlirfuse.frontend.numpy.loops.complex_numbers import ComplexEmitter, Parts, parts
 from mlirfuse.frontend.numpy.loops.values import Array, NotLiftable
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir.dtypes import DType
 from mlirfuse.lowering import llvm
-from mlirfuse.lowering.emitter import Emitter, Val
+from mlirfuse.lowering.emitter import Val
 
 MOST_LINES = 60_000  # of one loop's text
 MOST_ARRAYS = 15  # variables that are arrays
@@ -103,7 +104,7 @@ llvm.func internal @hold(%table: !llvm.ptr, %held: i64) attributes {passthrough 
 """
 
 
-class Code(Emitter):
+class Code(ComplexEmitter):
     """One function in the making. ``errors``: for each number from 1 on, what makes the exception of two ints."""
 
     def __init__(self) -> None:
@@ -190,6 +191,8 @@ class Code(Emitter):
     def slot(self, type_: str) -> str:
         """A variable's place, made at the function's entry."""
         self._slots += 1
+        if type_.startswith("complex<"):
+            type_ = f"!llvm.array<2 x {type_[8:-1]}>"
         name = f"%slot{self._slots}"
         one = self.const(1, dt.i64)
         self.entry.append(f"  {name} = llvm.alloca {one} x {type_} : (i64) -> !llvm.ptr")
@@ -206,12 +209,19 @@ class Code(Emitter):
 
     def load(self, pointer: str, dtype: DType, memory: bool = False) -> Val:
         """What stands at ``pointer``: in a slot, or (``memory``) in an array, where bools are bytes."""
+        if dtype.kind == "c":
+            part = dtype.real
+            return parts(self.load(pointer, part), self.load(self.offset(pointer, part.bytes), part))
         if memory and dtype is dt.bool_:
             byte = self.op(f"llvm.load {pointer} : !llvm.ptr -> i8", dt.u8)
             return self.cmp("ne", byte, 0)
         return self.op(f"llvm.load {pointer} : !llvm.ptr -> {dtype.signless}", dtype)
 
     def store(self, val: Val, pointer: str, memory: bool = False) -> None:
+        if isinstance(val, Parts):
+            self.store(val.re, pointer)
+            self.store(val.im, self.offset(pointer, val.re.dtype.bytes))
+            return
         if memory and val.dtype is dt.bool_:
             val = self.cast(val, dt.u8)
         self.line(f"llvm.store {val}, {pointer} : {val.type}, !llvm.ptr")
@@ -274,8 +284,8 @@ class Code(Emitter):
             for k, size in enumerate([*matrix.shape, *matrix.strides]):
                 self.store(size, self.offset(place, at + 8 * (k + 1)))
             at += 8 * 5
-        function, size = self.load_pointer(self.offset("%args", MULTIPLY)), self.const(left.dtype.bytes, dt.i64)
-        done = self.op(f"llvm.call {function}({place}, {size}) : !llvm.ptr, (!llvm.ptr, i64) -> i64", dt.i64)
+        function, kind = self.load_pointer(self.offset("%args", MULTIPLY)), self.const(left.dtype.numpy.num, dt.i64)
+        done = self.op(f"llvm.call {function}({place}, {kind}) : !llvm.ptr, (!llvm.ptr, i64) -> i64", dt.i64)
         self.fail_if(self.cmp("eq", done, 0), lambda *_: MemoryError("no memory for a product in a compiled loop"))
 
     def pointer(self, address: Val) -> str:

@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from mlirfuse.frontend.numpy.loops import alternatives, arrays
+from mlirfuse.frontend.numpy.loops import alternatives, arrays, complex_numbers
 from mlirfuse.frontend.numpy.loops.arrays import SIZE_BITS, number
 from mlirfuse.frontend.numpy.loops.code import Code
 from mlirfuse.frontend.numpy.loops.subscripts import Subscripts
 from mlirfuse.frontend.numpy.loops.values import (
     PY_BOOL,
+    PY_COMPLEX,
     PY_FLOAT,
     PY_INT,
     Array,
@@ -22,6 +23,7 @@ from mlirfuse.frontend.numpy.loops.values import (
     Method,
     NotLiftable,
     Number,
+    NumberType,
     Static,
     Tuple,
 )
@@ -113,8 +115,10 @@ class Expressions(Subscripts):
             raise NotLiftable("no integer where one is needed")
         return self.code.cast(found.val, dt.i64)
 
-    def constant(self, value: int | float | bool) -> Number:
+    def constant(self, value: int | float | bool | complex) -> Number:
         """A Python number that is known."""
+        if isinstance(value, complex):
+            return Number(self.code.const(value, dt.c128), PY_COMPLEX, known=value)
         kind = PY_BOOL if isinstance(value, bool) else PY_INT if isinstance(value, int) else PY_FLOAT
         if kind is PY_INT and not -(2**62) < value < 2**62:
             raise NotLiftable("an integer of more than 62 bits")
@@ -127,7 +131,7 @@ class Expressions(Subscripts):
         return self.constant(known) if known is not None else Number(val, PY_INT, SIZE_BITS)
 
     def _Constant(self, node: ast.Constant) -> Any:
-        if isinstance(node.value, (bool, int, float)):
+        if isinstance(node.value, (bool, int, float, complex)):
             return self.constant(node.value)
         if node.value is None or node.value is Ellipsis or isinstance(node.value, str):
             return Static(node.value)
@@ -261,6 +265,8 @@ class Expressions(Subscripts):
                 raise NotLiftable("a division by 0")
         if left.type == right.type == PY_INT and not isinstance(op, ast.Div):
             return self._of_ints(op, left, right)
+        if PY_COMPLEX in (left.type, right.type):
+            return self._of_complex(op, left, right)
         a, b = (e.cast(v.val, dt.f64) for v in (left, right))
         if isinstance(op, ast.Pow):
             return self._float_power(a, b, left, right)
@@ -269,6 +275,16 @@ class Expressions(Subscripts):
         if name is None:
             raise NotLiftable("this operator on Python's numbers")
         return Number(EMIT[name](e, a, b), PY_FLOAT)
+
+    def _of_complex(self, op: ast.operator, left: Number, right: Number) -> Number:
+        e = self.code
+        a, b = (e.cast(v.val, dt.c128) for v in (left, right))
+        if isinstance(op, ast.Pow) and right.known == 2:
+            return Number(e.mul(a, a), PY_COMPLEX)
+        compute = {ast.Add: e.add, ast.Sub: e.sub, ast.Mult: e.mul}.get(type(op))
+        if compute is None:
+            raise NotLiftable("this operator on Python's complex numbers")
+        return Number(compute(a, b), PY_COMPLEX)
 
     def _float_power(self, a: Val, b: Val, left: Number, right: Number) -> Number:
         e = self.code
@@ -342,7 +358,8 @@ class Expressions(Subscripts):
             if a.dtype is not b.dtype:
                 if dt.bool_ in (a.dtype, b.dtype):
                     raise NotLiftable("a comparison of Python's bools")
-                a, b = self.code.cast(a, dt.f64), self.code.cast(b, dt.f64)
+                wide = dt.c128 if "c" in (a.dtype.kind, b.dtype.kind) else dt.f64
+                a, b = self.code.cast(a, wide), self.code.cast(b, wide)
             return Number(self.code.cmp(_COMPARE[type(op)], a, b), PY_BOOL)
         return self.ufunc(_UFUNC_OF[type(op)], [left, right])
 
@@ -363,6 +380,8 @@ class Expressions(Subscripts):
             return self.ufunc(np.multiply, [operands[0], operands[0]])
         if function is np.positive:
             return operands[0]
+        if function is np.conjugate:
+            return self.part(operands[0], "conjugate")
         name = _OP_OF.get(function)
         if name is None or function.nout != 1:
             raise NotLiftable(f"np.{function.__name__}")
@@ -375,6 +394,8 @@ class Expressions(Subscripts):
             raise NotLiftable(f"np.{function.__name__} of these types") from None
         if any(kind.bits == 16 and kind.is_float for kind in (*ins, out)):
             raise NotLiftable("float16")
+        if ins[0].kind == "c" and name not in complex_numbers.OPS:
+            raise NotLiftable(f"np.{function.__name__} of complex numbers")
         if function is np.power and ins[0].is_integer and ins[1].is_signed:
             exponent = operands[1]
             if not isinstance(exponent, Number):
@@ -391,6 +412,8 @@ class Expressions(Subscripts):
 
         def compute(*elements: Val) -> Val:
             cast = [e.cast(x, kind) for x, kind in zip(elements, ins)]
+            if name == "exp" and isinstance(cast[0], complex_numbers.Parts):
+                return complex_numbers.exponential(e, cast[0])
             return e.cast(cast[0] if identity else EMIT[name](e, *cast), out)
 
         if all(isinstance(v, Number) for v in operands):
@@ -398,7 +421,10 @@ class Expressions(Subscripts):
         return arrays.elementwise(e, out, compute, operands)
 
     def fits(self, found: Any, kind: dt.DType) -> None:
-        """An OverflowError where ``found`` is a Python int that ``kind`` does not hold."""
+        """An OverflowError where ``found`` is a Python int that ``kind`` does not hold. Raises NotLiftable for a
+        complex number as a real one."""
+        if isinstance(found, Number) and found.type.dtype.kind == "c" and kind.kind not in "cb":
+            raise NotLiftable("a complex number as a real one")
         if not isinstance(found, Number) or found.type != PY_INT or not kind.is_integer or kind is dt.i64:
             return
         if kind.is_signed and found.bits <= kind.bits - 2:
@@ -458,17 +484,31 @@ class Expressions(Subscripts):
             if name == "T":
                 array = self.array(found)
                 return self.view(array, array.shape[::-1], array.strides[::-1], array.inner and len(array.shape) < 2)
-            if name == "real":
-                return found
-        if isinstance(found, Number) and name in ("real",):
-            return found
+        if isinstance(found, (Array, Lazy, Number)) and name in ("real", "imag"):
+            return self.part(found, name)
         if name in self.methods and isinstance(found, (Array, Lazy, Number)):
             return Method(found, name)
         raise NotLiftable(f"the attribute {name}")
 
+    def part(self, found: Any, name: str) -> Any:
+        """The "real" or "imag" part of a number or an array, a view of it; or its "conjugate"."""
+        dtype = found.type.dtype if isinstance(found, Number) else found.dtype
+        if name == "imag" and dtype.kind != "c":
+            raise NotLiftable("the imaginary part of real numbers")
+        if dtype.kind != "c":
+            return found
+        e, kind = self.code, dtype if name == "conjugate" else dtype.real
+        pick = {"real": lambda x: x.re, "imag": lambda x: x.im, "conjugate": e.conj}[name]
+        if isinstance(found, Number):
+            return Number(pick(found.val), NumberType(kind, found.type.python))
+        if isinstance(found, Lazy) or name == "conjugate":
+            return arrays.elementwise(e, kind, pick, [found])
+        pointer = e.offset(found.pointer, kind.bytes if name == "imag" else 0)
+        return Array(kind, pointer, found.shape, found.strides, False, found.roots, found.base)
+
     def outside(self, value: Any) -> Any:
         """What an object from outside the loop stands for."""
-        if type(value) in (bool, int, float):
+        if type(value) in (bool, int, float, complex):
             return self.constant(value)
         return Static(value)
 

@@ -14,6 +14,7 @@ from mlirfuse.frontend.numpy.loops import arrays
 from mlirfuse.frontend.numpy.loops.alternatives import merged
 from mlirfuse.frontend.numpy.loops.arrays import number
 from mlirfuse.frontend.numpy.loops.values import (
+    PY_COMPLEX,
     PY_FLOAT,
     PY_INT,
     Array,
@@ -102,6 +103,8 @@ FUNCTIONS[min], FUNCTIONS[max] = _extreme("lt"), _extreme("gt")
 @rule(abs)
 def _abs(c, args, keywords):
     (found,) = args
+    if isinstance(found, Number) and found.type == PY_COMPLEX:
+        raise NotLiftable("abs of Python's complex numbers")
     if isinstance(found, Number) and found.type.python and found.type.dtype is not dt.bool_:
         return Number(c.code.abs(found.val), found.type, found.bits)
     return c.ufunc(np.absolute, [found])
@@ -110,8 +113,8 @@ def _abs(c, args, keywords):
 @rule(int)
 def _int(c, args, keywords):
     (found,) = args
-    if not isinstance(found, Number):
-        raise NotLiftable("int of what is no number")
+    if not isinstance(found, Number) or found.type.dtype.kind == "c":
+        raise NotLiftable("int of what is no real number")
     if not found.type.dtype.is_float:
         return Number(c.integer(found) if found.type.dtype is not dt.bool_ else c.code.cast(found.val, dt.i64), PY_INT,
                       found.bits)  # fmt: skip
@@ -126,8 +129,8 @@ def _int(c, args, keywords):
 @rule(float)
 def _float(c, args, keywords):
     (found,) = args
-    if not isinstance(found, Number) or found.type.dtype is dt.u64:
-        raise NotLiftable("float of what is no number")
+    if not isinstance(found, Number) or found.type.dtype is dt.u64 or found.type.dtype.kind == "c":
+        raise NotLiftable("float of what is no real number")
     return Number(c.code.cast(found.val, dt.f64), PY_FLOAT, known=None)
 
 
@@ -154,7 +157,7 @@ _MATH = {"sqrt": "sqrt", "exp": "exp", "log": "log", "sin": "sin", "cos": "cos",
 
 def _of_math(name: str, op: str):
     def compute(c, args, keywords):
-        if keywords or not all(isinstance(v, Number) for v in args):
+        if keywords or not all(isinstance(v, Number) and v.type.dtype.kind != "c" for v in args):
             raise NotLiftable(f"math.{name}")
         e = c.code
         vals = [e.cast(v.val, dt.f64) for v in args]
@@ -189,7 +192,7 @@ def _ceil(c, args, keywords):
 def _scalar_type(kind: DType):
     def convert(c, args, keywords):
         (found,) = args
-        if not isinstance(found, Number) or (found.type.dtype.is_float and not kind.is_float):
+        if not isinstance(found, Number) or (found.type.dtype.is_inexact and not kind.is_inexact):
             raise NotLiftable("a conversion")
         c.fits(found, kind)
         return number(c.code.cast(found.val, kind))
@@ -197,7 +200,21 @@ def _scalar_type(kind: DType):
     return convert
 
 
-for _kind in (dt.f32, dt.f64, dt.i8, dt.i16, dt.i32, dt.i64, dt.bool_):
+@rule(complex)
+def _complex(c, args, keywords):
+    if (
+        keywords
+        or not 1 <= len(args) <= 2
+        or not all(isinstance(v, Number) and v.type.dtype is not dt.u64 for v in args)
+    ):
+        raise NotLiftable("complex of others than numbers")
+    e, one = c.code, c.code.cast(args[0].val, dt.c128)
+    if len(args) == 2:
+        one = e.add(one, e.mul(e.const(1j, dt.c128), e.cast(args[1].val, dt.c128)))
+    return Number(one, PY_COMPLEX)
+
+
+for _kind in (dt.f32, dt.f64, dt.i8, dt.i16, dt.i32, dt.i64, dt.bool_, dt.c64, dt.c128):
     FUNCTIONS[_kind.numpy.type] = _scalar_type(_kind)
 
 
@@ -299,12 +316,26 @@ def _astype(c, args, keywords):
     found, dtype = take(args, keywords, "a", "dtype")
     kind = element_type(dtype, dt.f64)
     e = c.code
+    if (found.type.dtype if isinstance(found, Number) else found.dtype).kind == "c" and kind.kind not in "cb":
+        raise NotLiftable("complex numbers as real ones")
     if isinstance(found, Number):
         return number(e.cast(found.val, kind))
     return arrays.materialized(e, arrays.elementwise(e, kind, lambda x: e.cast(x, kind), [found]), c.fresh_site())
 
 
 METHODS["astype"] = _astype
+
+
+def _part(name: str):
+    def take_part(c, args, keywords):
+        (found,) = take(args, keywords, "val")
+        return c.part(found, name)
+
+    return take_part
+
+
+FUNCTIONS |= {np.real: _part("real"), np.imag: _part("imag")}
+METHODS |= {"conj": _part("conjugate"), "conjugate": _part("conjugate")}
 
 
 # ---- views
@@ -397,7 +428,7 @@ def _reduction(c, args, keywords, start, combine, out_of, finish=None):
         raise NotLiftable("an axis that is not there")
     axes = sorted({a % rank for a in axes})
     kind = out_of(value.dtype)
-    wide = dt.f64 if kind is dt.f32 and combine is arrays.fast_add else kind  # as exact as NumPy's sums in pairs
+    wide = {dt.f32: dt.f64, dt.c64: dt.c128}.get(kind, kind) if combine is arrays.fast_add else kind  # as NumPy's pairs
     count = e.const(1, dt.i64)
     for a in axes:
         count = e.count("muli", count, value.shape[a])
@@ -441,7 +472,7 @@ def _divided(e, result, count):
 
 
 def _mean_type(kind: DType) -> DType:
-    return kind if kind.is_float else dt.f64
+    return kind if kind.is_inexact else dt.f64
 
 
 def _zero(e, kind, count):
@@ -454,6 +485,8 @@ def _worst(which: str):
             e.cmp("eq", count, 0),
             lambda *_: ValueError(f"zero-size array to reduction operation {which} which has no identity"),
         )
+        if kind.kind == "c":
+            raise NotLiftable(f"the {which} of complex numbers")
         if kind.is_float:
             return e.const(-math.inf if which == "maximum" else math.inf, kind)
         if kind is dt.bool_:
@@ -537,6 +570,8 @@ def _variance(root: bool):
         if isinstance(found, (Number, Tuple)):
             raise NotLiftable("the variance of a number")
         value = c.array(found)
+        if value.dtype.kind == "c":
+            raise NotLiftable("the variance of complex numbers")
         apart = {"keepdims": c.constant(True)} if axis is not None else {}
         away = c.ufunc(np.subtract, [value, FUNCTIONS[np.mean](c, [value] if axis is None else [value, axis], apart)])
         away = c.array(away)
@@ -671,7 +706,7 @@ def _of_matrices(c, left: Array, right: Array, kind: DType) -> Array:
                 term = e.mul(factor, arrays.element(e, right, [k, column]))
                 e.store(e.add(e.load(place, kind), term), place)
 
-    if not kind.is_float:
+    if not kind.is_inexact:
         here()
         return made
     count = e.count("muli", e.count("muli", left.shape[0], left.shape[1]), right.shape[1])

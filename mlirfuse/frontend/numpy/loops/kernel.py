@@ -34,6 +34,7 @@ from mlirfuse.ir import dtypes as dt
 from mlirfuse.runtime import library, load
 
 _INT, _FLOAT = struct.Struct("q"), struct.Struct("d")
+_TWO_INTS, _TWO_FLOATS = struct.Struct("qq"), struct.Struct("dd")
 # Words: two numbers of an error, what allocates, the log's place and end, what makes it larger, what multiplies.
 _HEADER = 7
 _CHUNK = 2**13  # words of a log, at first
@@ -75,12 +76,12 @@ def _filled(chunk: np.ndarray, end: int) -> int:
 
 
 @ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64)
-def _multiply(places: int, size: int) -> int:
-    """``left @ right`` into a third matrix, which lie as the 15 words at ``places`` say, with elements of ``size``
-    bytes. 0 where that fails."""
+def _multiply(places: int, number: int) -> int:
+    """``left @ right`` into a third matrix, which lie as the 15 words at ``places`` say, with elements of NumPy's type
+    ``number``. 0 where that fails."""
     words = (ctypes.c_int64 * 15).from_address(places)[:]
     try:
-        left, right, into = (_matrix(_FLOATS[size], *words[at : at + 5]) for at in (0, 5, 10))
+        left, right, into = (_matrix(_INEXACT[number], *words[at : at + 5]) for at in (0, 5, 10))
         _product((left, right, into))
     except Exception:
         return 0
@@ -100,7 +101,7 @@ def _matrix(dtype: np.dtype, address: int, rows: int, columns: int, down: int, a
     return np.ndarray((rows, columns), dtype, memory, -start, (down, across))
 
 
-_FLOATS: dict[int, np.dtype] = {4: np.dtype(np.float32), 8: np.dtype(np.float64)}
+_INEXACT: dict[int, np.dtype] = {t.numpy.num: t.numpy for t in (dt.f32, dt.f64, dt.c64, dt.c128)}
 _MULTIPLY = ctypes.cast(_multiply, ctypes.c_void_p).value
 _MORE = ctypes.cast(_more, ctypes.c_void_p).value
 _ALLOCATOR = ctypes.cast(_allocate, ctypes.c_void_p).value
@@ -176,7 +177,7 @@ class Loop:
                 if not -_LARGE < value < _LARGE:
                     return None
                 key += (name, kind, -_SMALL < value < _SMALL)
-            elif kind is float or kind is bool or isinstance(value, np.generic):
+            elif kind is float or kind is bool or kind is complex or isinstance(value, np.generic):
                 key += (name, kind)
             elif kind is tuple:
                 key += (name, *map(type, value))
@@ -293,10 +294,10 @@ class Loop:
         for name, kind, at, other in compiled.outputs:
             if kind is None or not words[at]:
                 out.append(values.get(name, Unset))
-            elif other is not None and words[at + 2]:
-                out.append(_as_type(_number(words[at + 1], kind), other))
+            elif other is not None and words[at + 1 + words_of(kind)]:
+                out.append(_as_type(_number(words, at + 1, kind), other))
             elif kind.__class__ is NumberType:
-                out.append(_number(words[at + 1], kind))
+                out.append(_number(words, at + 1, kind))
             else:
                 out.append(_unpack(words, at + 1, kind, buffers, arrays)[0])
         return *out, words[-1]
@@ -356,7 +357,7 @@ def _incoming(writer: Statements, name: str, kind: Any, at: int) -> tuple[Any, i
     if isinstance(kind, NumberType):
         if kind.dtype is dt.bool_:
             return Number(e.cmp("ne", word(at), 0), kind), at + 1
-        return Number(word(at, kind.dtype), kind), at + 1
+        return Number(word(at, kind.dtype), kind), at + words_of(kind)
     if isinstance(kind, TupleType):
         items = []
         for item in kind.items:
@@ -389,7 +390,7 @@ def _outgoing(writer: Statements, variable: Slots, at: int, flagged: bool = Fals
     if isinstance(kind, NumberType):
         val = e.load(variable.slots[0], kind.dtype)
         put(e.cast(val, dt.i64) if kind.dtype is dt.bool_ else val, at)
-        return at + 1
+        return at + words_of(kind)
     if isinstance(kind, TupleType):
         for item in variable.slots:
             at = _outgoing(writer, item, at)
@@ -406,6 +407,10 @@ def _pack(words: list[int], value: Any, kind: Any) -> None:
     elif isinstance(kind, TupleType):
         for item, inner in zip(value, kind.items):
             _pack(words, item, inner)
+    elif kind.dtype is dt.c128:
+        words += _TWO_INTS.unpack(_TWO_FLOATS.pack(value.real, value.imag))
+    elif kind.dtype is dt.c64:
+        words += _INT.unpack(struct.pack("ff", value.real, value.imag))
     elif kind.dtype is dt.f64:
         words.append(_INT.unpack(_FLOAT.pack(value))[0])
     elif kind.dtype is dt.f32:
@@ -423,7 +428,7 @@ def _unpack(memory: list[int], at: int, kind: Any, buffers: dict, arrays: dict) 
             items.append(found)
         return tuple(items), at
     if isinstance(kind, NumberType):
-        return _number(memory[at], kind), at + 1
+        return _number(memory, at, kind), at + words_of(kind)
     rank = kind.rank
     address, shape = memory[at], tuple(memory[at + 1 : at + 1 + rank])
     strides = tuple(memory[at + 1 + rank : at + 1 + 2 * rank])
@@ -433,7 +438,8 @@ def _unpack(memory: list[int], at: int, kind: Any, buffers: dict, arrays: dict) 
 def _as_type(value: Any, kind: NumberType) -> Any:
     """A number as another type, which holds its value."""
     if not kind.python:
-        return kind.dtype.numpy.type(value)
+        return kind.dtype.numpy.type(value if kind.dtype.kind == "c" else value.real)
+    value = value.real if kind.dtype.kind != "c" else value
     return float(value) if kind.dtype.is_float else bool(value) if kind.dtype is dt.bool_ else int(value)
 
 
@@ -467,7 +473,12 @@ def _window(array: np.ndarray, address: int, shape: tuple, strides: tuple) -> np
     return np.asarray(holder)
 
 
-def _number(word: int, kind: NumberType) -> Any:
+def _number(words: Sequence[int], at: int, kind: NumberType) -> Any:
+    """The number that stands in the words from ``at`` on."""
+    word = words[at]
+    if kind.dtype is dt.c128:
+        found = complex(*_TWO_FLOATS.unpack(_TWO_INTS.pack(word, words[at + 1])))
+        return found if kind.python else np.complex128(found)
     if kind.dtype is dt.f64:
         found = _FLOAT.unpack(_INT.pack(word))[0]
         return found if kind.python else np.float64(found)

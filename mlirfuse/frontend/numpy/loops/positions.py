@@ -29,6 +29,7 @@ def read(e: Code, array: Array, chosen: Array, site) -> Array | Lazy:
 
 def write(e: Code, array: Array, chosen: Array, value: Lazy, site) -> None:
     """``array[chosen] = value``, of elements that the type of ``array`` holds."""
+    arrays.keeps(value, array)
     masked = chosen.dtype is dt.bool_
     if masked:
         _check_mask(e, array, chosen)

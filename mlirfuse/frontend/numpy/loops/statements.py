@@ -148,7 +148,7 @@ class Statements(Variables):
         e = self.code
         if isinstance(found, Number):
             e.store(e.cast(found.val, dt.i64) if found.type.dtype is dt.bool_ else found.val, e.offset(place, at))
-            return at + 8
+            return at + 8 * words_of(found.type)
         if isinstance(found, Tuple):
             for item in found.items:
                 at = self._note(item, place, at)
@@ -272,6 +272,8 @@ class Statements(Variables):
             new = self.binary(node.op, old, self.value(node.value))
             if not isinstance(new, Number):
                 raise NotLiftable(f"line {node.lineno}: an array is written into an element")
+            if new.type.dtype.kind == "c":
+                self.fits(new, array.dtype)
             e.store(e.cast(new.val, array.dtype), place, memory=True)
             return
         chosen = self.chosen(target)

@@ -19,7 +19,7 @@ class NotLiftable(Exception):
 
 @dataclass(frozen=True)
 class NumberType:
-    """A number: Python's (``python``: bool, int in 64 bits, float) or NumPy's scalar of ``dtype``."""
+    """A number: Python's (``python``: bool, int in 64 bits, float, complex) or NumPy's scalar of ``dtype``."""
 
     dtype: DType
     python: bool
@@ -28,7 +28,7 @@ class NumberType:
     def operand(self) -> Any:
         """What NumPy's promotion takes for it."""
         if self.python and self.dtype is not dt.bool_:
-            return float if self.dtype.is_float else int
+            return {"f": float, "c": complex}.get(self.dtype.kind, int)
         return self.dtype.numpy
 
 
@@ -49,6 +49,7 @@ class TupleType:
 
 
 PY_INT, PY_FLOAT, PY_BOOL = NumberType(dt.i64, True), NumberType(dt.f64, True), NumberType(dt.bool_, True)
+PY_COMPLEX = NumberType(dt.c128, True)
 
 
 class Site(NamedTuple):
@@ -141,8 +142,8 @@ def type_of(value: Any) -> NumberType | ArrayType | TupleType:
     raise NotLiftable(f"a {kind.__name__}")
 
 
-_NUMBERS = {int: PY_INT, float: PY_FLOAT, bool: PY_BOOL, np.float64: NumberType(dt.f64, False)}
-_SUPPORTED = {*dt.INTEGERS, dt.f32, dt.f64, dt.bool_}
+_NUMBERS = {int: PY_INT, float: PY_FLOAT, bool: PY_BOOL, complex: PY_COMPLEX, np.float64: NumberType(dt.f64, False)}
+_SUPPORTED = {*dt.INTEGERS, dt.f32, dt.f64, dt.bool_, dt.c64, dt.c128}
 
 
 def element_dtype(dtype: Any) -> DType:
@@ -171,7 +172,9 @@ def words_of(kind: Any) -> int:
     """How many words a value of this type takes."""
     if isinstance(kind, TupleType):
         return sum(map(words_of, kind.items))
-    return 1 + 2 * kind.rank if isinstance(kind, ArrayType) else 1
+    if isinstance(kind, ArrayType):
+        return 1 + 2 * kind.rank
+    return 2 if kind.dtype is dt.c128 else 1
 
 
 def joined(a, b):
@@ -182,10 +185,13 @@ def joined(a, b):
         return ArrayType(a.dtype, a.rank, a.inner and b.inner)
     if isinstance(a, NumberType) and isinstance(b, NumberType):
         if a.python and b.python and dt.bool_ not in (a.dtype, b.dtype):
-            return PY_FLOAT
+            return PY_COMPLEX if "c" in (a.dtype.kind, b.dtype.kind) else PY_FLOAT
         if a.python != b.python:
             python, numpy = (a, b) if a.python else (b, a)
-            if numpy.dtype is python.dtype or (python.dtype is not dt.bool_ and numpy.dtype.is_float):
+            if numpy.dtype is python.dtype or (python.dtype is not dt.bool_ and numpy.dtype.is_float and
+                                               python.dtype.kind != "c"):  # fmt: skip
+                return numpy
+            if numpy.dtype is dt.c128 and python.dtype is not dt.bool_:
                 return numpy
             if python.dtype is dt.i64 and numpy.dtype.is_integer and numpy.dtype.bits >= 32:
                 return numpy

@@ -1,0 +1,119 @@
+"""Complex numbers in a loop's code: values in two parts, beside the arithmetic of
+:class:`~mlirfuse.lowering.emitter.Emitter`, as NumPy computes them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from mlirfuse.frontend.numpy.loops.values import NotLiftable
+from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir.dtypes import DType
+from mlirfuse.lowering.elementwise import EMIT
+from mlirfuse.lowering.emitter import Emitter, Val
+
+# The ops of the table that are computed of complex operands.
+OPS = frozenset(["add", "sub", "mul", "div", "neg", "abs", "eq", "ne", "exp"])
+
+
+@dataclass(frozen=True, slots=True)
+class Parts(Val):
+    """A complex value: ``name`` tells it from others, but is no name in the code."""
+
+    re: Val = None  # type: ignore[assignment]
+    im: Val = None  # type: ignore[assignment]
+
+
+def parts(re: Val, im: Val) -> Parts:
+    """The complex value of two floats of one type."""
+    return Parts(f"{re.name}, {im.name}", re.dtype.complex, 1, re, im)
+
+
+class ComplexEmitter(Emitter):
+    """Takes complex values where both operands are."""
+
+    def const(self, value: Any, dtype: DType, lanes: int = 1) -> Val:
+        if dtype.kind != "c":
+            return super().const(value, dtype, lanes)
+        value = complex(value)
+        return parts(super().const(value.real, dtype.real), super().const(value.imag, dtype.real))
+
+    def cast(self, a: Val, dtype: DType) -> Val:
+        """Of a complex value that is made a real one the real part is left: see that it may be."""
+        if isinstance(a, Parts):
+            if dtype.kind == "c":
+                return a if dtype is a.dtype else parts(super().cast(a.re, dtype.real), super().cast(a.im, dtype.real))
+            if dtype is dt.bool_:
+                return self.or_(self.cmp("ne", a.re, 0), self.cmp("ne", a.im, 0))
+            return super().cast(a.re, dtype)
+        if dtype.kind == "c":
+            return parts(super().cast(a, dtype.real), super().const(0, dtype.real))
+        return super().cast(a, dtype)
+
+    def select(self, condition: Val, a: Any, b: Any) -> Val:
+        if isinstance(a, Parts) and isinstance(b, Parts):
+            return parts(super().select(condition, a.re, b.re), super().select(condition, a.im, b.im))
+        return super().select(condition, a, b)
+
+    def cmp(self, predicate: str, a: Any, b: Any) -> Val:
+        if not isinstance(a, Parts):
+            return super().cmp(predicate, a, b)
+        b = b if isinstance(b, Parts) else self.const(b, a.dtype)
+        if predicate not in ("eq", "ne"):
+            raise NotLiftable("an order of complex numbers")
+        re, im = super().cmp(predicate, a.re, b.re), super().cmp(predicate, a.im, b.im)
+        return self.and_(re, im) if predicate == "eq" else self.or_(re, im)
+
+    def add(self, a: Any, b: Any) -> Val:
+        if isinstance(a, Parts):
+            return parts(super().add(a.re, b.re), super().add(a.im, b.im))
+        return super().add(a, b)
+
+    def sub(self, a: Any, b: Any) -> Val:
+        if isinstance(a, Parts):
+            return parts(super().sub(a.re, b.re), super().sub(a.im, b.im))
+        return super().sub(a, b)
+
+    def neg(self, a: Val) -> Val:
+        return parts(super().neg(a.re), super().neg(a.im)) if isinstance(a, Parts) else super().neg(a)
+
+    def conj(self, a: Val) -> Val:
+        return parts(a.re, super().neg(a.im)) if isinstance(a, Parts) else a
+
+    def abs(self, a: Val) -> Val:
+        return EMIT["hypot"](self, a.re, a.im) if isinstance(a, Parts) else super().abs(a)
+
+    def mul(self, a: Any, b: Any) -> Val:
+        if not isinstance(a, Parts):
+            return super().mul(a, b)
+        times, plus, minus = super().mul, super().add, super().sub
+        return parts(
+            minus(times(a.re, b.re), times(a.im, b.im)),
+            plus(times(a.re, b.im), times(a.im, b.re)),
+        )
+
+    def div(self, a: Any, b: Any) -> Val:
+        """By Smith's algorithm, which scales by the divisor's larger part."""
+        if not isinstance(a, Parts):
+            return super().div(a, b)
+        times, plus, minus, over = super().mul, super().add, super().sub, super().div
+        size_re, size_im = super().abs(b.re), super().abs(b.im)
+        upper = super().cmp("ge", size_re, size_im)
+        pick = lambda x, y: super(ComplexEmitter, self).select(upper, x, y)  # noqa: E731
+        large, small = pick(b.re, b.im), pick(b.im, b.re)
+        ratio = over(small, large)
+        scale = over(super().const(1, large.dtype), plus(large, times(small, ratio)))
+        first = pick(plus(a.re, times(a.im, ratio)), plus(times(a.re, ratio), a.im))
+        second = pick(minus(a.im, times(a.re, ratio)), minus(times(a.im, ratio), a.re))
+        nothing = self.and_(super().cmp("eq", size_re, 0), super().cmp("eq", size_im, 0))
+        return self.select(
+            nothing, parts(over(a.re, size_re), over(a.im, size_re)), parts(times(first, scale), times(second, scale))
+        )
+
+
+def exponential(e: ComplexEmitter, x: Parts) -> Parts:
+    """``exp`` of finite numbers' parts; where the imaginary one is 0 the result's is too."""
+    size = EMIT["exp"](e, x.re)
+    real = e.cmp("eq", x.im, 0)
+    re = e.select(real, size, e.mul(size, EMIT["cos"](e, x.im)))
+    return parts(re, e.select(real, x.im, e.mul(size, EMIT["sin"](e, x.im))))
