@@ -1,7 +1,10 @@
-"""Functions of torch's tensors that run in pieces: the programs of ``test_pieces``, whose results are NumPy's, as
-tensors."""
+"""Functions of torch's tensors, and on a GPU of CuPy's arrays, that run in pieces: the programs of ``test_pieces``, whose
+results are NumPy's, as tensors."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -14,40 +17,63 @@ from mlirfuse.frontend.numpy.pieces import program
 torch = pytest.importorskip("torch")
 
 
-def tensors(args):
-    """Copies of the arrays, as tensors."""
-    return [torch.from_numpy(np.ascontiguousarray(a).copy()) if isinstance(a, np.ndarray) else a for a in args]
+@dataclass
+class Framework:
+    """``made``: an array of its own from one of NumPy's; ``host``: one of NumPy's from it. ``array``: its type."""
+
+    made: Callable
+    host: Callable
+    array: type
+
+    def arrays(self, args) -> list:
+        """Copies of the arrays."""
+        return [self.made(np.ascontiguousarray(a).copy()) if isinstance(a, np.ndarray) else a for a in args]
 
 
-def agree(got, want) -> None:
-    """Arrays of NumPy's are tensors of the same type; its numbers are numbers or tensors of none."""
+@pytest.fixture(params=["cpu", "cuda", "cupy"])
+def framework(request) -> Framework:
+    if request.param == "cpu":
+        return Framework(torch.from_numpy, torch.Tensor.numpy, torch.Tensor)
+    if not torch.cuda.is_available():
+        pytest.skip("no GPU")
+    if request.param == "cuda":
+        return Framework(lambda a: torch.from_numpy(a).cuda(), lambda a: a.cpu().numpy(), torch.Tensor)
+    cupy = pytest.importorskip("cupy")
+    return Framework(cupy.asarray, cupy.asnumpy, cupy.ndarray)
+
+
+def agree(framework, got, want) -> None:
+    """Arrays of NumPy's are arrays of the framework, of the same type; its numbers are numbers or arrays of none."""
     if isinstance(want, (tuple, list)):
         assert len(got) == len(want)
         for g, w in zip(got, want):
-            agree(g, w)
+            agree(framework, g, w)
     elif isinstance(want, dict):
         assert got.keys() == want.keys()
         for key, value in want.items():
-            agree(got[key], value)
+            agree(framework, got[key], value)
     elif isinstance(want, np.ndarray):
-        assert isinstance(got, torch.Tensor) and got.numpy().dtype == want.dtype and got.shape == want.shape
-        np.testing.assert_allclose(got.numpy(), want, rtol=1e-9, atol=1e-9)
+        assert isinstance(got, framework.array)
+        got = framework.host(got)
+        assert got.dtype == want.dtype and got.shape == want.shape
+        np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-9)
     else:
+        got = framework.host(got) if isinstance(got, framework.array) else got
         np.testing.assert_allclose(np.asarray(got), want, rtol=1e-9, atol=1e-9)
 
 
-def check(fn, *calls) -> program.Pieces:
+def check(framework, fn, *calls) -> program.Pieces:
     compiled = mlirfuse.jit(fn)
     for args in calls * 2:
-        given, known = tensors(args), [a.copy() if isinstance(a, np.ndarray) else a for a in args]
+        given, known = framework.arrays(args), [a.copy() if isinstance(a, np.ndarray) else a for a in args]
         try:
             want = fn(*known)
         except Exception as error:
             with pytest.raises(type(error)):
                 compiled(*given)
             continue
-        agree(compiled(*given), want)
-        agree(given, known)
+        agree(framework, compiled(*given), want)
+        agree(framework, given, known)
     (entry,) = compiled._entries.values()
     (kind,) = entry.kinds.all()
     assert kind.pieces.refused is None
@@ -55,7 +81,7 @@ def check(fn, *calls) -> program.Pieces:
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_programs(name):
+def test_programs(framework, name):
     fn, *calls = PROGRAMS[name]
     if name == "checked-log":  # which asks for NumPy's own type
 
@@ -64,10 +90,10 @@ def test_programs(name):
                 raise ValueError("not above 0")
             return np.log(x) - float(np.log(x).mean())
 
-    check(fn, *calls)
+    check(framework, fn, *calls)
 
 
-def test_a_loop_to_convergence_writes_into_the_argument():
+def test_a_loop_to_convergence_writes_into_the_argument(framework):
     def settle(x, least):
         rounds = 0
         while x.max() > least:
@@ -76,11 +102,11 @@ def test_a_loop_to_convergence_writes_into_the_argument():
             rounds += 1
         return rounds, x[0] + rounds
 
-    pieces = check(settle, (np.arange(1.0, 7.0), 0.5), (np.arange(1.0, 5.0), 0.5), (np.zeros(3), 0.5))
+    pieces = check(framework, settle, (np.arange(1.0, 7.0), 0.5), (np.arange(1.0, 5.0), 0.5), (np.zeros(3), 0.5))
     assert pieces.tree.steps < 40
 
 
-def test_what_a_function_writes_comes_back():
+def test_what_a_function_writes_comes_back(framework):
     def sorted_in_place(x):
         tail = x[2:]
         np.copyto(tail, np.sort(x)[2:])
@@ -88,36 +114,37 @@ def test_what_a_function_writes_comes_back():
             np.fill_diagonal(x.reshape(2, 4)[:, :2], -1.0)
         return tail * 2
 
-    check(sorted_in_place, (X[:8],), (np.abs(X[:8]),))
+    check(framework, sorted_in_place, (X[:8],), (np.abs(X[:8]),))
 
 
-def test_views_of_the_arguments_are_views():
+def test_views_of_the_arguments_are_views(framework):
     def tail(x):
         return x[2:] if x.max() > 0 else x.reshape(2, -1)[:, 1]
 
-    x = torch.arange(8.0)
+    (x,) = framework.arrays([np.arange(8.0)])
     found = mlirfuse.jit(tail)(x)
     x[3] = 50
     assert found[1] == 50 and found.shape == (6,)
-    x = -torch.arange(1.0, 9.0)
+    (x,) = framework.arrays([-np.arange(1.0, 9.0)])
     found = mlirfuse.jit(tail)(x)
     x[5] = 7
     assert found[1] == 7
 
 
-def test_an_error_is_numpys_and_leaves_the_arguments():
+def test_an_error_is_numpys_and_leaves_the_arguments(framework):
     def inverse(a, b):
         b += 1
         return np.linalg.inv(a) @ b
 
-    a, b = torch.ones(4, 4, dtype=torch.float64), torch.ones(4, dtype=torch.float64)
+    a, b = framework.arrays([np.ones((4, 4)), np.ones(4)])
     with pytest.raises(np.linalg.LinAlgError):
         mlirfuse.jit(inverse)(a, b)
     assert (b == 1).all()
-    agree(mlirfuse.jit(inverse)(torch.from_numpy(SQUARE), b), np.linalg.inv(SQUARE) @ np.full(4, 2.0))
+    (square,) = framework.arrays([SQUARE])
+    agree(framework, mlirfuse.jit(inverse)(square, b), np.linalg.inv(SQUARE) @ np.full(4, 2.0))
 
 
-def test_more_outcomes_than_are_kept_are_an_error_each_time(monkeypatch):
+def test_more_outcomes_than_are_kept_are_an_error_each_time(framework, monkeypatch):
     from mlirfuse.frontend.numpy.pieces import tree
 
     monkeypatch.setattr(tree, "_MOST_STEPS", 6)
@@ -132,4 +159,4 @@ def test_more_outcomes_than_are_kept_are_an_error_each_time(monkeypatch):
 
     for _ in range(2):
         with pytest.raises(MlirfuseError, match="more outcomes"):
-            counted(torch.full((4,), 30.0))
+            counted(*framework.arrays([np.full(4, 30.0)]))

@@ -23,8 +23,8 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 def fresh():
     torch._dynamo.reset()
     torch.manual_seed(0)
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    with config.override(fallback=False):
+    torch.backends.cuda.matmul.allow_tf32 = False
+    with config.override(fallback=False), torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
         yield
 
 

@@ -19,6 +19,7 @@ from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.builder import Builder
 from mlirfuse.ir.graph import Block, Layout, Value
 from mlirfuse.ir.sizes import Expr, Size
+from mlirfuse.runtime import arrays
 from mlirfuse.runtime.signature import COMPARE, OPPOSITE, ArgSpec, SizeGuard, layout_of
 
 _current = threading.local()
@@ -297,6 +298,14 @@ class Trace:
             self.captured = {id(f[0]) if f is found else key: f for key, f in self.captured.items()}
             found = None
         if found is None:
+            name, paths = ways_to(array, self.roots + frame_roots())
+            position, key = len(self.block.args), id(array)
+            made_here = not paths and isinstance(array, np.ndarray)  # while the function is traced: it may change yet
+            if made_here and array.nbytes <= _SNAPSHOT:
+                self.alive.append(array)
+                array = array.copy(order="K")
+            if made_here and array.shape and self.session is not None:
+                array = self.session.state.own(array)
             spec = spec_of(array)
             if spec.device != self.device and spec.shape:
                 hint = (
@@ -309,14 +318,6 @@ class Trace:
                     f"an array on {spec.device} from outside the function is used with arguments on "
                     f"{self.device}: move it there before{hint}",
                 )
-            name, paths = ways_to(array, self.roots + frame_roots())
-            position, key = len(self.block.args), id(array)
-            if (
-                not paths and isinstance(array, np.ndarray) and array.nbytes <= _SNAPSHOT
-            ):  # made while the function is traced: it may change yet
-                self.alive.append(array)
-                array = array.copy(order="K")
-                spec = spec_of(array)
             made = TracedArray(self, self.argument(spec, name), Buffer(captured=position, writable=False))
             found = self.captured[key] = (array, made, paths)
             if self.session is not None:
@@ -328,6 +329,7 @@ _SNAPSHOT = 64 << 20  # bytes; larger arrays made while a function is traced are
 
 
 def _same_elements(a, b) -> bool:
+    a = arrays.to_numpy(a)
     return a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes()
 
 

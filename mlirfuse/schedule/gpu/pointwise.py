@@ -232,8 +232,8 @@ class Pointwise(GpuScheduler[Params]):
 
 def _of_several_rows(analysis: Analysis, p: Params, env: Sizes, machine: Machine) -> Params:
     """``p``, or where rows are shifted or joined at such elements that vectors are narrow: several rows of a thread,
-    one under the other. They have enough bytes under way, share what depends on the column alone, and read once what rows
-    beside each other have in common. As many threads lie along a row as leave few of them without a column."""
+    one under the other. They have enough bytes under way, share what depends on the column alone, and read once what
+    rows beside each other have in common. As many threads lie along a row as leave few of them without a column."""
     model, lanes = model_of(machine).pointwise, p.access.lanes
     columns, rows, read, elements = analysis.values(_work, env)
     if lanes * max(read / max(elements, 1), *(analysis.stored(v).bytes for v in analysis.outputs)) >= WIDEST:

@@ -394,8 +394,9 @@ class Session:
         return lambda *args, **kwargs: self.call(of_arrays(name), (x, *args), kwargs, pure(of_arrays(name)))
 
 
-def _equal(a: np.ndarray, b: np.ndarray) -> bool:
+def _equal(a: Any, b: Any) -> bool:
     """Whether two arrays that the function has made are one constant."""
+    a, b = arrays.to_numpy(a), arrays.to_numpy(b)
     return (a.dtype, a.shape, a.strides) == (b.dtype, b.shape, b.strides) and a.tobytes() == b.tobytes()
 
 

@@ -155,7 +155,7 @@ class Piece(Step):
     def run(self, state: State) -> Any:
         given = [state.at(k) for k in self.sources]
         env = state.env
-        target = placement.target_of(given if state.like is None else [state.like])
+        target = placement.target_of(given)
         key = (target.device, *[env[s] for s in self._symbols])
         run = self._runs.get(key)
         if run is None:
