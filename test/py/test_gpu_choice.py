@@ -273,6 +273,18 @@ def test_odd_rows_of_few_columns_have_a_second_kernel(shape):
     assert not sum_of_columns(*shape).gathered
 
 
+@pytest.mark.parametrize("shape, dtype, gathered", [
+    ((64, 1000, 333), np.float32, True),
+    ((160, 1024, 197), np.float16, True),
+    ((2048, 64, 333), np.float32, True),
+    ((64, 1001, 333), np.float32, False),  # each matrix begins at another element of a vector
+    ((300, 256, 77), np.float16, False),  # two thirds of the threads would have no column
+    ((10, 1000, 333), np.float32, False),  # too few blocks
+])  # fmt: skip
+def test_odd_rows_of_columns_above_each_other_meet_in_a_block(shape, dtype, gathered):
+    assert first_choice(lambda x: x.sum(1), shape, dtype=dtype).gathered == gathered
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 @pytest.mark.parametrize("shape", [(48, 1001), (48, 4099), (200, 4099), (256, 770)])
 def test_few_rows_of_narrow_vectors_are_loaded_at_once(shape, dtype):

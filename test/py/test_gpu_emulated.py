@@ -462,6 +462,32 @@ def test_rows_of_a_fold_that_meet_in_a_block(shape, dtype, split):
         check(lambda x, y: ((x * y).sum(0, keepdims=True) / 4, (x < 3).all(0)), x / 4, x, only=some, candidates=2)
 
 
+@pytest.mark.parametrize("shape, dtype, split", [
+    ((3, 64, 59), np.float32, False),
+    ((2, 128, 123), np.float32, True),
+    ((2, 2, 128, 119), np.float16, False),
+    ((3, 256, 247), np.float16, True),
+])  # fmt: skip
+def test_columns_above_each_other_meet_in_a_block(shape, dtype, split):
+    some = lambda p: p.gathered and (p.split > 1) == split  # noqa: E731
+    x = (np.arange(math.prod(shape)) % 23 - 11).astype(dtype).reshape(shape)
+    check(lambda x: x.sum(-2), x, only=some, candidates=6)
+    check(lambda x, y: ((x * y).sum(-2, keepdims=True) / 4, (x < 3).all(-2)), x / 4, x, only=some, candidates=2)
+
+
+def test_columns_above_each_other_whose_rows_begin_differently():
+    x = normal(3, 61, 45)
+    check(lambda x: x.sum(1), x, only=lambda p: not p.gathered)
+
+
+@pytest.mark.parametrize("rows", [17, 61, 64, 95])
+@pytest.mark.parametrize("split", [1, 4])
+def test_rows_left_over_of_a_turn(rows, split):
+    """Fewer than a thread has under way, none, and of parts."""
+    changed = lambda p: p._replace(tx=8, ty=2, unroll=8, split=split, cluster=1)  # noqa: E731
+    check(lambda x: (x.sum(0), x.max(0)), normal(rows, 40), only=lambda p: not p.held, candidates=1, changed=changed)
+
+
 @pytest.mark.parametrize("fn, inputs", [
     (columns_standardized, [normal(700, 72)]),
     (columns_standardized, [normal(1500, 40, dtype=np.float16)]),

@@ -89,7 +89,7 @@ def _folds(analysis: Analysis) -> bool:
     of it."""
     kept, reduced = analysis.loops(analysis.kept), analysis.loops(analysis.reduced)
     if (
-        len(kept) != 1
+        not kept
         or len(reduced) != 1
         or analysis.pinned
         or any(op.row.accumulator == "position" for op in analysis.phases[0])
@@ -99,9 +99,9 @@ def _folds(analysis: Analysis) -> bool:
         op.row.kind == "random" for op in analysis.ops
     ):  # an element's number is counted in its own tensor's shape, from row and column apart
         return False
-    domain, size = set(analysis.domain), size_of(kept[0])
+    domain, size = set(analysis.domain), size_of(kept[-1])
     steps = [
-        (analysis.axis_stride(v, kept[0][-1]), analysis.axis_stride(v, reduced[0][-1]))
+        (analysis.axis_stride(v, kept[-1][-1]), analysis.axis_stride(v, reduced[0][-1]))
         for v in analysis.inputs
         if v.rank
     ]
@@ -119,6 +119,17 @@ def _widest(analysis: Analysis) -> tuple[list[Value], int]:
     return wide, min(16 // max((v.dtype.bytes for v in wide), default=16), 8)
 
 
+def unstacked(analysis: Analysis) -> bool:
+    """Whether no columns lie above each other: what folded rows leave in parts has no place for those."""
+    return len(analysis.loops(analysis.kept)) == 1
+
+
+def _steps_above(analysis: Analysis) -> tuple:
+    """How far columns above each other are in memory."""
+    above = analysis.loops(analysis.kept)[:-1]
+    return tuple(dict.fromkeys(analysis.axis_stride(v, loop[-1]) for v in analysis.inputs if v.rank for loop in above))
+
+
 def folded(analysis: Analysis, access: Access, env: dict[str, int], alignments: dict[Value, int]) -> tuple[int, Access]:
     """How many rows to take as one so that vectors of 16 bytes divide it, and the access then; 1 where that is not to
     be had."""
@@ -126,6 +137,8 @@ def folded(analysis: Analysis, access: Access, env: dict[str, int], alignments: 
     wide, lanes = analysis.once(_widest)
     fold = lanes // min(columns & -columns, lanes)
     if fold == 1 or access.lanes >= lanes or rows % fold or not analysis.once(_folds):
+        return 1, access
+    if any(step % lanes for step in analysis.values(_steps_above, env)):
         return 1, access
     if any(alignments.get(v, 16) < lanes * v.dtype.bytes for v in wide):
         return 1, access
@@ -161,7 +174,7 @@ class ColumnsOfSize:
         if self.one_pass:
             self.foldable = folded(analysis, access, env, alignments)
             wanted = self.foldable[0] * model.folded_rows
-            if self.rows >= (
+            if analysis.once(unstacked) and self.rows >= (
                 wanted // 4 if self.rows * self.columns >= model.folded_many else max(wanted, model.folded_least)
             ):
                 self.fold, self.access = self.foldable
@@ -264,6 +277,8 @@ class ColumnsOfSize:
         fold, access = self.foldable
         if fold == 1:
             return None
+        if not self.analysis.once(unstacked):
+            return self.stacked_met_in_block()
         model, blocks = self.model, self.gathering(32)
         enough = blocks >= model.met * self.sm_count
         few = model.many_rows < self.all_rows <= model.few_rows and blocks >= model.met_few * self.sm_count
@@ -274,6 +289,18 @@ class ColumnsOfSize:
         tiles = self.tiles
         tried = (tiles.gathered_wide if wide else tiles.gathered) + (tiles.gathered_small if enough else ())
         return next(filter(None, (self.gathered(*given) for given in tried)), None)
+
+    def stacked_met_in_block(self) -> Params | None:
+        """The same of columns above each other, where rows are many and few threads have no column."""
+        tiles, blocks = self.tiles, self.model.met * self.sm_count
+        tried = tiles.gathered_stacked if self.rows > tiles.few_stacked else tiles.gathered_stacked_few
+        wasteful = lambda tx: self.gathered_waste(tx) > tiles.stacked_waste  # noqa: E731
+        found = (self.gathered(*p) for p in tried if self.gathering(p[0]) >= blocks and not wasteful(p[0]))
+        return next(filter(None, found), None) if self.rows >= self.model.met_rows else None
+
+    def gathered_waste(self, tx: int) -> float:
+        """Columns for which such blocks have threads, for each that there is."""
+        return self.gathering(tx) * (tx - 1) * self.foldable[1].lanes / (self.all_columns * self.above)
 
     def met_in_cluster(self) -> Params | None:
         """Few columns, of many rows, in parts that meet in a cluster: for most multiprocessors, of few blocks a
@@ -373,7 +400,7 @@ class ColumnsOfSize:
     def gathering(self, tx: int) -> int:
         """The blocks that gather what rows that vectors do not divide have of their columns, of ``tx`` threads along
         them."""
-        return -(-self.all_columns // ((tx - 1) * self.foldable[1].lanes))
+        return -(-self.all_columns // ((tx - 1) * self.foldable[1].lanes)) * self.above
 
     def meeting(self, tx: int, ty: int, lanes: int) -> int:
         """Bytes of shared memory in which the accumulators of such blocks meet."""
@@ -392,10 +419,10 @@ class ColumnsOfSize:
 
     def in_blocks(self) -> Iterator[Params]:
         """Such blocks to try."""
-        fold, access = self.foldable
-        for tx, ty, unroll in itertools.product(*self.tiles.tried_gathered) if fold > 1 else ():
+        folds = self.foldable[0] > 1
+        for tx, ty, unroll in itertools.product(*self.tiles.tried_gathered) if folds else ():
             blocks = self.gathering(tx)
-            if blocks * (tx - 1) * access.lanes > self.all_columns * self.tiles.gathered_waste:
+            if self.gathered_waste(tx) > self.tiles.gathered_waste:
                 continue
             split = 1
             while split * 2 * blocks <= self.model.parts * self.sm_count * (

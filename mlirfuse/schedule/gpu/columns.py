@@ -20,7 +20,7 @@ from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu.access import access_of, hint_of
 from mlirfuse.schedule.gpu.column_body import walk_down
-from mlirfuse.schedule.gpu.column_choice import SHARED, ColumnsOfSize, Params, extents, folded, needs_of
+from mlirfuse.schedule.gpu.column_choice import SHARED, ColumnsOfSize, Params, extents, folded, needs_of, unstacked
 from mlirfuse.schedule.gpu.gathered_columns import gather
 from mlirfuse.schedule.gpu.models import model_of
 from mlirfuse.schedule.gpu.partial import finish
@@ -83,6 +83,7 @@ class Columns(GpuScheduler[Params]):
         if p.fold > 1:
             fold, access = folded(analysis, p.access._replace(lanes=1), env, alignments)
             require(needs.one_pass and fold > 1, "fold: these rows cannot be folded")
+            require(p.gathered or analysis.once(unstacked), "fold: columns above each other are gathered")
             same = p.fold == fold and p.access.lanes == access.lanes and p.access.aligns == access.aligns
             require(same, f"fold = {p.fold}: here {fold} rows of vectors of {access.lanes} are taken as one")
             require(not p.held and not p.chunks and p.cluster == 1, "fold: rows are not held, in chunks or in clusters")

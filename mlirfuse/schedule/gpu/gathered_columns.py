@@ -7,7 +7,8 @@ row 2 two before, and so on, and those of row 4 with it again, as in every fourt
     row 1   |e f g a|b c d e|f g        row 3   |g a b c|d e f g|
 
 A row of threads takes rows that begin alike. What it has is of a few columns before the block's too, of which nothing
-is made, and meets in shared memory what the others have, each column at its place.
+is made, and meets in shared memory what the others have, each column at its place. Columns may lie above each other, as
+those of several matrices do, where each matrix begins as the first does.
 """
 
 from __future__ import annotations
@@ -33,15 +34,18 @@ def gather(name: str, analysis: Analysis, slots: Slots, p) -> GpuKernel:
     is split. A block has as many columns less than its threads' vectors as one vector has."""
     body = GpuBody(name, analysis, slots, p.access, p.tx * p.ty)
     e, k, lanes = body.e, body.k, p.access.lanes
-    (loop,), phase = analysis.loops(analysis.kept), analysis.once(joint.online)[0]
+    *outer, loop = analysis.loops(analysis.kept)
+    phase = analysis.once(joint.online)[0]
     columns, rows = size_of(loop), sz.floordiv(sz.product(a.size for a in analysis.reduced), p.fold)
     folded = body.size(sz.mul(columns, p.fold))  # elements of rows that begin differently; then they begin so again
 
     tile = (p.tx - 1) * lanes
     across = sz.ceildiv(columns, tile)
-    block_column, part = (
-        k.divmod(Index(body.wide(body.block)), p.split) if p.split > 1 else (Index(body.wide(body.block)), Index(0))
-    )
+    block = Index(body.wide(body.block))
+    block, part = k.divmod(block, p.split) if p.split > 1 else (block, Index(0))
+    above, block_column = k.divmod(block, across) if outer else (Index(0), block)
+    base_env: Env = {}
+    body.unlinear(base_env, outer, above)
     x, y = e.and_(body.thread, p.tx - 1), body.quotient(body.thread, p.tx)
     row_begins = e.mul(body.wide(e.and_(y, p.fold - 1)), body.size(columns))
     shift = e.and_(row_begins, lanes - 1)
@@ -51,7 +55,7 @@ def gather(name: str, analysis: Analysis, slots: Slots, p) -> GpuKernel:
     low, high = rows_of_part(body, rows, p.split, part)
 
     def at(row: Val) -> Env:
-        env: Env = {}
+        env = dict(base_env)
         body.set_loop(
             env, loop, Index(e.add(e.mul(row, folded), held), 1, lanes)
         )  # memory is one row: a place in it stands for row and column
@@ -66,16 +70,18 @@ def gather(name: str, analysis: Analysis, slots: Slots, p) -> GpuKernel:
     inside = e.and_(e.cmp("lt", body.thread, tile), e.cmp("lt", column, body.size(columns)))
     if p.split > 1:
         with k.region(f"scf.if {inside} {{"):
-            offset = e.add(e.mul(k.scalar(part.base), body.size(columns)), column)
+            kept = sz.product(a.size for a in analysis.kept)
+            first_kept = e.mul(k.scalar(above.base), body.size(columns))
+            offset = e.add(e.mul(k.scalar(part.base), body.size(kept)), e.add(first_kept, column))
             for op, total in zip(phase, totals):
                 for which, v in enumerate(total):
-                    store_partial(body, partial_memory(body, op, which, sz.mul(columns, p.split)), offset, v)
+                    store_partial(body, partial_memory(body, op, which, sz.mul(kept, p.split)), offset, v)
     else:
-        env: Env = {}
+        env = dict(base_env)
         body.set_loop(env, loop, Index(e.min(column, e.sub(body.size(columns), 1))))
         body.bind(phase, totals, env)
         body.store_at(analysis.outputs, env, analysis.kept, inside)
-    return body.finish(sz.mul(across, p.split))
+    return body.finish(sz.mul(sz.product(size_of(loop) for loop in outer), across, p.split))
 
 
 def shared_elements(tx: int, ty: int, lanes: int) -> int:

@@ -231,7 +231,11 @@ class ColumnBlocks:
     gathered: tuple[tuple[int, int, int], ...] = ((32, 16, 4), (32, 16, 2))
     gathered_wide: tuple[tuple[int, int, int], ...] = ((64, 8, 4), (64, 8, 2))
     gathered_small: tuple[tuple[int, int, int], ...] = ((32, 8, 8), (32, 8, 4), (32, 8, 2))
-    tried_gathered: tuple[tuple[int, ...], ...] = ((32, 64), (4, 8, 16), (4, 8, 2))
+    gathered_stacked: tuple[tuple[int, int, int], ...] = ((32, 16, 4), (16, 32, 4))  # of columns above each other
+    gathered_stacked_few: tuple[tuple[int, int, int], ...] = ((32, 16, 2), (16, 32, 2))  # up to `few_stacked` rows
+    few_stacked: int = 256
+    stacked_waste: float = 1.3
+    tried_gathered: tuple[tuple[int, ...], ...] = ((32, 64, 16), (4, 8, 16, 32), (4, 8, 2))
     gathered_waste: float = 1.25  # threads along a row, of those that have a column, at most
     # One block for all of a column.
     many_threads: int = 128  # of many columns
@@ -303,6 +307,7 @@ class ColumnModel:
     filled: float = 0.9  # share of the multiprocessors with a block from which on parts cost more than they help
     met: float = 0.6  # share that gathers odd rows in blocks: sum of 256×50257 bf16 17.6 → 14.5 µs
     met_few: float = 0.25  # of 257 to 512 rows
+    met_rows: int = 64  # rows of columns above each other: 2048×64×333 f32 74 → 67 µs, 64×1000×333 f32 52 → 40
     met_wide: float = 1.5  # blocks of 64 threads along columns, from so many a multiprocessor on
     cluster_bytes: int = 128 << 20  # up to here parts meet in clusters: sum of 512×768 bf16 7.1 → 5.3 µs
     cluster_accumulators: int = 12  # lanes times accumulators of a thread
