@@ -227,6 +227,26 @@ def test_a_view_of_all_of_an_argument(fn, small, monkeypatch):
             np.testing.assert_array_equal(g, w)
 
 
+def written_then_viewed(x, y):
+    before = x[1:, ::-1]
+    x[0] = y
+    return before, x.T, np.flip(x), x.reshape(-1), x[::2, None], x.sum()
+
+
+@pytest.mark.parametrize("layout", [lambda x: x, lambda x: x.T, lambda x: x[::2], lambda x: x[:, ::-1]])
+def test_views_of_an_argument_that_is_written_are_views(layout):
+    for size in (4, 80):
+        mine, its = (layout(np.arange(2.0 * size * size).reshape(2 * size, size)) for _ in range(2))
+        jitted = mlirfuse.jit(written_then_viewed)
+        for k in range(2):
+            got, want = jitted(mine, 7.0 + k), written_then_viewed(its, 7.0 + k)
+            for g, w in zip(got, want):
+                assert np.shares_memory(g, mine) == np.shares_memory(w, its)
+                np.testing.assert_array_equal(g, w)
+            got[1][...], want[1][...] = 5, 5
+            np.testing.assert_array_equal(mine, its)
+
+
 def test_equal_ops_are_computed_once():
     x = np.arange(16.0).reshape(4, 4)
 

@@ -775,6 +775,49 @@ def test_one_compilation_for_all_trip_counts_and_sizes():
     assert code is not None
 
 
+def stencil(u, v, w, n, m):
+    for k in range(3):
+        old = u.copy()
+        u[1:-1, 2:] = old[:-2, 2:] + 0.5 * v[2:, :-2][:, : m - 2] - w
+        v[0] = u[-1, ::-1]
+        u[:, -1] = v[:n, 0] * w[-1]
+        if k == 5:
+            v = v[::2]
+        if old[1:m].shape[0] != n - 1:
+            w = w + 1
+    return u, v, w, old[n // 2 :]
+
+
+def test_code_for_some_extents_is_not_used_for_others():
+    """Equal extents, extents of 1 that stretch, and small ones, in one loop's calls: each as NumPy has it, errors too."""
+    lifted, rng = Lifted(stencil), np.random.default_rng(0)
+    sizes = [(6, 6), (6, 9), (9, 6), (2, 2), (1, 1), (0, 3), (3, 1), (1, 4), (5, 5), (40, 40), (3, 2)]
+    for rows, columns in sizes + sizes:
+        for wide in (columns - 2, 1, 0, columns):
+            if wide < 0:
+                continue
+            args = (*rng.random((2, rows, columns)), rng.random(wide), rows, columns)
+            (got, after), (want, wanted) = outcome(lifted.function, args), outcome(stencil, args)
+            alike = type(got) is type(want) if isinstance(want, Exception) else same(got, want)
+            assert alike and same(after, wanted), (rows, columns, wide)
+    patterns = lifted.loops[0]._known_patterns.values()
+    assert max(map(len, patterns)) == 3  # for types that are one: two that came first, and one for all others
+    assert lifted.loops[0].ran, lifted.loops[0].refused
+
+
+def test_ints_that_equal_an_extent_are_not_taken_for_it_later():
+    def shifted(a, n, k):
+        for _ in range(2):
+            a[1 : n - 1] = a[2:n] + k
+            n = n - 1 if k > 8 else n
+        return a, n
+
+    lifted = Lifted(shifted)
+    for size, n, k in ((20, 20, 1), (20, 12, 1), (20, 20, 20), (20, 40, 3), (20, -2, 20), (7, 7, 7), (20, 20, 9)):
+        args = (np.arange(float(size)), n, k)
+        assert same(outcome(lifted.function, args), outcome(shifted, args)), (size, n, k)
+
+
 def test_effects_beside_a_loop_happen_at_every_call(capsys):
     log = []
 

@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 
 from mlirfuse.frontend import tree as trees
+from mlirfuse.frontend.numpy import real_views
 from mlirfuse.frontend.numpy.captures import Captured
 from mlirfuse.frontend.numpy.scope import read_scope, unchanged
+from mlirfuse.frontend.numpy.views import Whole
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Graph
 from mlirfuse.ir.sizes import Size
@@ -21,8 +23,8 @@ class Out:
     """A leaf of the result.
 
     ``kind`` "result": the graph's result ``index``; "argument": the caller's own object at leaf ``index``; "view": a
-    view of all of that; "size": the size ``value``, an int; "constant": the object ``value``; "outside": what is now
-    where the :class:`Captured` ``value`` was. ``scalar``: np.generic, int, float, bool or complex where
+    view of that by the steps ``path``; "size": the size ``value``, an int; "constant": the object ``value``; "outside":
+    what is now where the :class:`Captured` ``value`` was. ``scalar``: np.generic, int, float, bool or complex where
     NumPy would return a number of that kind and not an array. ``read_only``: NumPy lets nobody write into the result.
     """
 
@@ -31,6 +33,13 @@ class Out:
     value: Any = None
     scalar: type | None = None
     read_only: bool = False
+    path: tuple = ()
+
+    def view(self, array: Any, sizes: dict[str, int]) -> Any:
+        """What the function returns of an argument, for the kind "view"."""
+        for step in self.path or (Whole(),):
+            array = real_views.through(array, step, sizes)
+        return array
 
     def made(self, sizes: dict[str, int]):
         """A leaf that is neither a result nor an argument. Arrays that the function makes are new in each call."""
@@ -97,7 +106,7 @@ class Traced:
             elif o.kind == "argument":
                 out.append(leaves[o.index])
             elif o.kind == "view":
-                out.append(leaves[o.index][...])
+                out.append(o.view(leaves[o.index], sizes))
             else:
                 out.append(o.made(sizes))
         return self.out_tree.unflatten(out)

@@ -31,7 +31,7 @@ from mlirfuse.frontend.numpy.trace_state import Trace, in_progress
 from mlirfuse.frontend.numpy.traced import Out, Traced
 from mlirfuse.frontend.numpy.traced_array import Buffer, TracedArray
 from mlirfuse.frontend.numpy.traced_scalar import LeafArray, LeafScalar
-from mlirfuse.frontend.numpy.views import Broadcast, Diagonal, ReadOnly, Reshape
+from mlirfuse.frontend.numpy.views import At, Broadcast, Diagonal, ReadOnly, Reshape
 from mlirfuse.ir.graph import Graph, Layout, Value, walk
 from mlirfuse.ir.ops import map_sizes
 from mlirfuse.runtime.signature import ArgSpec, Static
@@ -81,8 +81,9 @@ def trace(
                 outs.append(Out("argument", identity[id(x)], scalar=_number_type(x)))
                 continue
             value, buffer = x.value, x._buffer
-            if buffer.leaf is not None and value is buffer.value and not x._scalar:
-                outs.append(Out("view", buffer.leaf, read_only=_is_read_only(x)))
+            if buffer.leaf is not None and not x._scalar and (value is buffer.value or _of_written(x)):
+                path = () if value is buffer.value else x._path
+                outs.append(Out("view", buffer.leaf, read_only=_is_read_only(x), path=path))
                 continue
             if id(x) not in where:
                 if (
@@ -274,6 +275,11 @@ def _in_argument(value: Value) -> bool:
     while value.op is not None and value.op.row.view:
         value = value.op.operands[0]
     return value.op is None
+
+
+def _of_written(x: TracedArray) -> bool:
+    """Whether ``x`` is a view of an argument that the function writes into, by steps that the sizes tell."""
+    return bool(x._buffer.version) and not any(isinstance(step, At) for step in x._path)
 
 
 def _is_read_only(x: TracedArray) -> bool:

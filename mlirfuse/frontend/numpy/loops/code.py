@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import contextmanager
+from typing import NamedTuple
 
 from mlirfuse.frontend.numpy.loops.complex_numbers import ComplexEmitter, Parts, parts
 from mlirfuse.frontend.numpy.loops.values import Array, NotLiftable
@@ -104,6 +105,13 @@ llvm.func internal @hold(%table: !llvm.ptr, %held: i64) attributes {passthrough 
 """
 
 
+class Size(NamedTuple):
+    """A count: an extent that an array has as the loop begins (its ``symbol``; "" for none) and a number."""
+
+    symbol: str
+    added: int
+
+
 class Code(ComplexEmitter):
     """One function in the making. ``errors``: for each number from 1 on, what makes the exception of two ints."""
 
@@ -115,6 +123,9 @@ class Code(ComplexEmitter):
         self.rare = False  # what is written now runs rarely: its loops are not worth LLVM's time
         self._slots = 0
         self._blocks = 0
+        self._sizes: dict[str, Size] = {}  # by name: what is known of counts that do not change in the loop
+        self._least: dict[str, int] = {}  # by a symbol's name: no extent of it is smaller
+        self._made: dict[tuple, Val] = {}
         one, zero = self.const(1, dt.i64), self.const(0, dt.i64)
         self.entry += [
             f"  %result = llvm.alloca {one} x i64 : (i64) -> !llvm.ptr",
@@ -293,6 +304,62 @@ class Code(ComplexEmitter):
         self.line(f"{name} = llvm.inttoptr {address} : i64 to !llvm.ptr")
         return name
 
+    # ---- counts that do not change: computed at the entry, so that equal ones have one name
+
+    def extent(self, symbol: int, least: int, word: int) -> Val:
+        """An extent as the loop begins, which is a word of the function's argument."""
+        name = f"%n{symbol}"
+        if name not in self._least:
+            self._least[name] = least
+            self.entry.append(f"  {name}.at = llvm.getelementptr %args[{8 * word}] : (!llvm.ptr) -> !llvm.ptr, i8")
+            self.entry.append(f"  {name} = llvm.load {name}.at : !llvm.ptr -> i64")
+        return self.sized(Size(name, 0))
+
+    def size_of(self, val: Val) -> Size | None:
+        """What a count is, where it does not change."""
+        known = self.known(val)
+        return Size("", known) if isinstance(known, int) and val.dtype is dt.i64 else self._sizes.get(val.name)
+
+    def sized(self, size: Size) -> Val:
+        if not size.symbol:
+            return self.const(size.added, dt.i64)
+        found = self._made.get(size)
+        if found is None:
+            name = size.symbol
+            if size.added:
+                by = self.const(size.added, dt.i64)
+                name += f".{'m' if size.added < 0 else 'p'}{abs(size.added)}"
+                self.entry.append(f"  {name} = arith.addi {size.symbol}, {by} overflow<nsw> : i64")
+            found = self._made[size] = Val(name, dt.i64)
+            self._sizes[name] = size
+        return found
+
+    def steps(self, span: Val, step: int) -> Val:
+        """How many steps there are below ``span``, which is not negative."""
+        size = self.size_of(span)
+        if size is not None and not size.symbol:
+            return self.const((size.added + step - 1) // step, dt.i64)
+        if size is None:
+            return self.div(self.count("addi", span, step - 1), self.const(step, dt.i64))
+        name = f"{span.name}.over{step}"
+        if name not in self._least:
+            self._least[name] = (self.least(span) + step - 1) // step
+            more, by = self.count("addi", span, step - 1), self.const(step, dt.i64)
+            self.entry.append(f"  {name} = arith.divsi {more}, {by} : i64")
+        return self.sized(Size(name, 0))
+
+    def least(self, val: Val) -> int:
+        """What a count is at least: a negative number for one that may change."""
+        size = self.size_of(val)
+        return -(2**62) if size is None else size.added + (self._least[size.symbol] if size.symbol else 0)
+
+    def not_above(self, a: Val, b: Val) -> bool:
+        """Whether ``a <= b`` for sure."""
+        x, y = self.size_of(a), self.size_of(b)
+        if x is None or y is None:
+            return False
+        return x.added <= y.added if x.symbol == y.symbol else not x.symbol and x.added <= self.least(b)
+
     # ---- integers that count and address: they do not overflow
 
     def count(self, op: str, a: Val | int, b: Val | int) -> Val:
@@ -301,6 +368,15 @@ class Code(ComplexEmitter):
         x, y = self.known(a), self.known(b)
         if x is not None and y is not None:
             return self.const({"addi": x + y, "subi": x - y, "muli": x * y}[op], dt.i64)
+        one, other = self.size_of(a), self.size_of(b)
+        if one is not None and other is not None and op != "muli":
+            sign = 1 if op == "addi" else -1
+            if not other.symbol:
+                return self.sized(Size(one.symbol, one.added + sign * other.added))
+            if sign < 0 and one.symbol == other.symbol:
+                return self.const(one.added - other.added, dt.i64)
+            if sign > 0 and not one.symbol:
+                return self.sized(Size(other.symbol, one.added + other.added))
         if (op != "muli" and y == 0) or (op == "muli" and y == 1):
             return a
         if (op == "addi" and x == 0) or (op == "muli" and x == 1):
@@ -308,9 +384,13 @@ class Code(ComplexEmitter):
         return self.op(f"arith.{op} {a}, {b} overflow<nsw> : i64", dt.i64)
 
     def smaller(self, a: Val, b: Val) -> Val:
+        if self.not_above(a, b) or self.not_above(b, a):
+            return a if self.not_above(a, b) else b
         return self._binary("arith.minsi", a, b)
 
     def larger(self, a: Val, b: Val) -> Val:
+        if self.not_above(a, b) or self.not_above(b, a):
+            return b if self.not_above(a, b) else a
         return self._binary("arith.maxsi", a, b)
 
     # ---- loops over elements

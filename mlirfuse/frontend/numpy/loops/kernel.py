@@ -107,6 +107,8 @@ _MORE = ctypes.cast(_more, ctypes.c_void_p).value
 _ALLOCATOR = ctypes.cast(_allocate, ctypes.c_void_p).value
 _ALIGNED = 4  # of what an array's place says
 _MOST_TYPES = 16  # for which one loop is compiled
+_MOST_PATTERNS = 2  # of extents, for each of these; then for any extents
+_LARGE_EXTENT = 4  # and more: what stencils take off is there, for sure
 
 
 class Unset:
@@ -144,11 +146,15 @@ class Loop:
         lists: Collection[str] = (),
     ):
         self.node, self.assigned, self.names, self.scope = node, assigned, names, scope
+        self._changed = frozenset(assigned)
         self.leaves, self.lists = list(leaves), lists
         self.refused: str | None = None  # why it runs as Python
         self.ran = False  # it has run natively
         self.dead = False  # not even asked: nothing of it could be compiled
         self._by_types: dict[tuple, Compiled | None] = {}
+        self._patterns: dict[tuple, tuple] = {}  # by extents, of some calls
+        self._known_patterns: dict[tuple, set] = {}  # by types: those that there is code for
+        self._compiled = 0  # for how many types
         self._held: list[dict] = []
         self._lock = threads.lock()
 
@@ -165,6 +171,7 @@ class Loop:
     def _answer(self, variables: dict[str, Any]) -> tuple | None:
         values = {}
         places: dict[str, tuple] = {}
+        ints: list[int] = []  # that the loop does not change
         key: list = []
         for name, value in self._given(variables):
             kind = type(value)
@@ -177,6 +184,8 @@ class Loop:
                 if not -_LARGE < value < _LARGE:
                     return None
                 key += (name, kind, -_SMALL < value < _SMALL)
+                if name not in self._changed:
+                    ints.append(value)
             elif kind is float or kind is bool or kind is complex or isinstance(value, np.generic):
                 key += (name, kind)
             elif kind is tuple:
@@ -189,10 +198,14 @@ class Loop:
                 key += (name, id(value))
             values[name] = value
         shared = _shared(places) if len(places) > 1 else ()
-        found = (*key, shared)
+        sizes: Any = tuple([place[0][1 : len(place[0]) // 2 + 1] for place in places.values()]), tuple(ints)
+        pattern = self._patterns.get(sizes)
+        if pattern is None:
+            pattern = self._pattern_of(*sizes)
+        found = (*key, shared, pattern)
         compiled: Any = self._by_types.get(found, Unset)
         if compiled is Unset:
-            compiled = self._compile(found, values, shared)
+            compiled = self._compile(found, values, shared, pattern)
         return None if compiled is None else self._run(compiled, values, places)
 
     def _given(self, variables: dict[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -215,14 +228,36 @@ class Loop:
 
     # ---- compiling
 
-    def _compile(self, key: tuple, values: dict[str, Any], shared: tuple) -> Compiled | None:
+    def _pattern_of(self, extents: tuple, ints: tuple) -> tuple:
+        """What a loop's code holds for: of the extents of arrays for each a number, which equal ones share, and what it
+        is at least, or (-1, 1) for an extent of 1; and of ints the same for those that equal an extent, else None."""
+        numbers: dict[int, int] = {}
+
+        def about(n: int) -> tuple:
+            least = 0 if n == 0 else 2 if n < _LARGE_EXTENT else _LARGE_EXTENT
+            return (-1, 1) if n == 1 else (numbers.setdefault(n, len(numbers)), least)
+
+        if len(self._patterns) > 256:
+            self._patterns.clear()
+        of_arrays = tuple([tuple(map(about, shape)) for shape in extents])
+        found = of_arrays + tuple([(about(n),) if n in numbers and n >= _LARGE_EXTENT else () for n in ints])
+        self._patterns[extents, ints] = found
+        return found
+
+    def _compile(self, key: tuple, values: dict[str, Any], shared: tuple, pattern: tuple | None) -> Compiled | None:
         with self._lock:
             if key in self._by_types:
                 return self._by_types[key]
+            patterns = self._known_patterns.setdefault(key[:-1], set())
+            if pattern is not None and len(patterns) >= _MOST_PATTERNS:
+                made = self._by_types[key] = self._compile((*key[:-1], None), values, shared, None)
+                return made
             made = None
-            if len(self._by_types) < _MOST_TYPES:
+            patterns.add(pattern)
+            self._compiled += 1
+            if self._compiled <= _MOST_TYPES:
                 try:
-                    made = self._written(values, shared)
+                    made = self._written(values, shared, pattern)
                 except (NotLiftable, CompileError) as why:
                     self.refused = str(why)
                 except RecursionError:
@@ -235,7 +270,10 @@ class Loop:
             self.dead = made is None and not any(self._by_types.values())
             return made
 
-    def _written(self, values: dict[str, Any], shared: tuple) -> Compiled:
+    def _written(self, values: dict[str, Any], shared: tuple, pattern: tuple | None) -> Compiled:
+        arrays = [name for name, value in values.items() if type(value) is np.ndarray]
+        ints = [name for name, value in values.items() if type(value) is int and name not in self._changed]
+        known = dict(zip([*arrays, *ints], pattern or ()))
         inputs: list[tuple[str, Any]] = []
         names: dict[str, Any] = {}
         for name, value in values.items():
@@ -245,15 +283,16 @@ class Loop:
                 names[name] = value
             if isinstance(value, np.ndarray) and not value.flags.writeable and _writes(self.node):
                 raise NotLiftable("writing into what is read-only")
-        fixed = {name for name, value in values.items() if type(value) is int and name not in self.assigned}
+        fixed = {name for name, value in values.items() if type(value) is int and name not in self._changed}
         kinds: dict[str, Any] = {}
         others: dict[str, NumberType] = {}
         roots: dict[str, frozenset] = {name: frozenset(group) for group in shared for name in group}
+        extents: dict[str, tuple] = {}
         for _ in range(12):
             small = {n for n in fixed if -_SMALL < values[n] < _SMALL}
-            writer = Statements(names, kinds, others, roots, small, self.node, self.leaves, self.lists)
+            writer = Statements(names, kinds, others, roots, extents, small, self.node, self.leaves, self.lists)
             try:
-                outputs, words = _write(writer, self.node, inputs, self.assigned)
+                outputs, words = _write(writer, self.node, inputs, self.assigned, known)
             except Retyped:
                 continue
             if not writer.retyped:
@@ -320,13 +359,15 @@ def _append(log: list, appends: list[tuple[str, Any]], values: dict, buffers: di
             lists[number](found)
 
 
-def _write(writer: Statements, node: ast.stmt, inputs: list, assigned: list[str]) -> tuple[list, int]:
+def _write(
+    writer: Statements, node: ast.stmt, inputs: list, assigned: list[str], known: dict[str, tuple]
+) -> tuple[list, int]:
     """Writes the whole function; the variables that it hands back, and the words of its argument."""
     e = writer.code
     at = _HEADER
     given = []
     for name, kind in inputs:
-        found, at = _incoming(writer, name, kind, at)
+        found, at = _incoming(writer, name, kind, at, known.get(name, ()))
         given.append((name, found))
     for name, found in given:
         writer.assign(name, found)
@@ -351,12 +392,16 @@ def _write(writer: Statements, node: ast.stmt, inputs: list, assigned: list[str]
     return outputs, at + 1
 
 
-def _incoming(writer: Statements, name: str, kind: Any, at: int) -> tuple[Any, int]:
+def _incoming(writer: Statements, name: str, kind: Any, at: int, known: tuple = ()) -> tuple[Any, int]:
+    """A variable's value as the loop begins; ``known``: of the extents of an array, or of an int."""
     e = writer.code
     word = lambda k, dtype=dt.i64: e.load(e.offset("%args", 8 * k), dtype)  # noqa: E731
     if isinstance(kind, NumberType):
         if kind.dtype is dt.bool_:
             return Number(e.cmp("ne", word(at), 0), kind), at + 1
+        if known:
+            ((number, least),) = known
+            return Number(e.extent(number, least, at), kind), at + 1
         return Number(word(at, kind.dtype), kind), at + words_of(kind)
     if isinstance(kind, TupleType):
         items = []
@@ -366,6 +411,8 @@ def _incoming(writer: Statements, name: str, kind: Any, at: int) -> tuple[Any, i
         return Tuple(items), at
     pointer = e.load_pointer(e.offset("%args", 8 * at))
     sizes = [word(at + 1 + k) for k in range(2 * kind.rank)]
+    for axis, (number, least) in enumerate(known):
+        sizes[axis] = e.const(1, dt.i64) if number < 0 else e.extent(number, least, at + 1 + axis)
     if kind.inner:
         sizes[-1] = e.const(kind.dtype.bytes, dt.i64)
     array = Array(

@@ -35,8 +35,8 @@ from mlirfuse.lowering.emitter import Val
 
 class Statements(Variables):
     """Writes the code of one loop. ``types``: the variables' types as known so far; ``roots``: the memory that array
-    variables may lie in; both grow from one writing to the next. ``loop``: the whole; ``leaves``: statements that
-    leave the function; ``lists``: names of lists that are appended to."""
+    variables may lie in; ``extents``: what is known of theirs; all grow from one writing to the next. ``loop``: the
+    whole; ``leaves``: statements that leave the function; ``lists``: names of lists that are appended to."""
 
     functions = FUNCTIONS
     methods = METHODS
@@ -48,6 +48,7 @@ class Statements(Variables):
         kinds: dict[str, Any],
         others: dict[str, NumberType],
         roots: dict[str, frozenset],
+        extents: dict[str, tuple],
         small: set[str],
         loop: ast.stmt,
         leaves: list[ast.stmt],
@@ -59,7 +60,7 @@ class Statements(Variables):
         self.code.entry.append(f"  llvm.store {self.code.const(0, dt.i64)}, {self.left[0]} : i64, !llvm.ptr")
         self.appends: list[tuple[str, Any]] = []  # for each that is written its list, and the type of what it appends
         self.names = names  # objects that the loop refers to and does not assign
-        self.types, self.roots, self.small = kinds, roots, small
+        self.types, self.roots, self.extents, self.small = kinds, roots, extents, small
         self.others = others
         self.variables: dict[str, Slots] = {}
         self.definite: set[str] | None = set()  # assigned whatever way control came; None: control does not come here

@@ -122,7 +122,8 @@ class Subscripts:
                     inner = array.inner and last
                 else:
                     begin, count, step = arrays.sliced(e, extent, *bounds)
-                    begin = e.select(e.cmp("gt", count, 0), begin, 0) if bounds[2] is not None else begin
+                    if bounds[2] is not None and e.least(count) <= 0:
+                        begin = e.select(e.cmp("gt", count, 0), begin, 0)
                     offset = e.count("addi", offset, e.count("muli", begin, stride))
                     shape.append(count)
                     strides.append(e.count("muli", stride, step))

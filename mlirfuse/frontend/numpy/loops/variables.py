@@ -10,6 +10,7 @@ from mlirfuse.frontend.numpy.loops.arrays import SIZE_BITS
 from mlirfuse.frontend.numpy.loops.code import MOST_ARRAYS
 from mlirfuse.frontend.numpy.loops.expressions import Expressions
 from mlirfuse.frontend.numpy.loops.values import (
+    PY_INT,
     Array,
     ArrayType,
     Lazy,
@@ -44,13 +45,15 @@ class Slots:
 class Variables(Expressions):
     """``types``: what is known of the variables so far, by full names: ``prefix`` tells those of an inlined function.
     ``others``: the other types that numbers may have.
-    ``roots``: the memory that array variables may lie in. ``small``: Python ints below 2 ** 40. ``definite``: the
-    variables that are assigned whatever way control came; None: control does not come here. ``bounded``: variables that
-    count, with a bound of their bits. ``retyped``: something was learned that the code written so far does not know."""
+    ``roots``: the memory that array variables may lie in; ``extents``: theirs that are known as the loop begins.
+    ``small``: Python ints below 2 ** 40. ``definite``: the variables that are assigned whatever way control came;
+    None: control does not come here. ``bounded``: variables that count, with a bound of their bits. ``retyped``:
+    something was learned that the code written so far does not know."""
 
     types: dict[str, Any]
     others: dict[str, NumberType]
     roots: dict[str, frozenset]
+    extents: dict[str, tuple]
     small: set[str]
     variables: dict[str, Slots]
     definite: set[str] | None
@@ -92,8 +95,9 @@ class Variables(Expressions):
         wanted = kind if known is None else joined(known, kind)
         self._learn_other(name, found, known, wanted)
         roots = _roots(found) | self.roots.get(name, frozenset())
-        if wanted != known or roots != self.roots.get(name, frozenset()):
-            self.types[name], self.roots[name] = wanted, roots
+        extents = self._extents(name, found)
+        if wanted != known or roots != self.roots.get(name, frozenset()) or extents != self.extents.get(name, ()):
+            self.types[name], self.roots[name], self.extents[name] = wanted, roots, extents
             self.retyped = self.retyped or name in self.variables
             if name in self.variables and self.variables[name].type != wanted:
                 raise Retyped
@@ -105,6 +109,20 @@ class Variables(Expressions):
             self.definite.add(name)
 
     retyped = False
+
+    def _extents(self, name: str, found: Any) -> tuple:
+        """What is known of the extents of all arrays that a variable is given, or of all its ints; None for one of
+        which nothing is."""
+        if isinstance(found, Array):
+            given = tuple(map(self.code.size_of, found.shape))
+        elif isinstance(found, Number) and found.type == PY_INT and found.other is None:
+            given = (self.code.size_of(found.val),)
+        else:
+            given = ()
+            if name not in self.extents:
+                return given
+        before = self.extents.get(name, given)
+        return tuple(a if a == b else None for a, b in zip(given, before)) if len(given) == len(before) else ()
 
     def _learn_other(self, name: str, found: Any, known: Any, wanted: Any) -> None:
         """Notes the other type of a number that is assigned different ones. Raises :class:`Retyped` where it is new."""
@@ -139,6 +157,9 @@ class Variables(Expressions):
         if isinstance(variable.type, NumberType):
             bits = self.bounded.get(name, SIZE_BITS if name in self.small else 64)
             other = variable.other and (variable.other[0], e.load(variable.other[1], dt.bool_))
+            (size,) = self.extents.get(name) or (None,)
+            if size is not None and other is None and variable.type == PY_INT:
+                return Number(e.sized(size), variable.type, bits)
             return Number(e.load(variable.slots[0], variable.type.dtype), variable.type, bits, other=other)
         if isinstance(variable.type, ArrayType):
             kind = variable.type
@@ -146,6 +167,9 @@ class Variables(Expressions):
             if kind.inner:
                 sizes[-1] = e.const(kind.dtype.bytes, dt.i64)
             base = e.load(e.offset("%bases", 8 * variable.array), dt.i64)
+            for axis, size in enumerate(self.extents.get(name, ())):
+                if size is not None:
+                    sizes[axis] = e.sized(size)
             roots = self.roots.get(name, frozenset([name]))
             pointer = e.load_pointer(variable.slots[0])
             return Array(kind.dtype, pointer, sizes[: kind.rank], sizes[kind.rank :], kind.inner, roots, base, name)

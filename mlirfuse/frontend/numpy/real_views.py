@@ -1,0 +1,80 @@
+"""The steps of a trace's views, on real arrays: by NumPy, CuPy or torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from mlirfuse.frontend.numpy import views as vw
+from mlirfuse.ir import sizes as sz
+from mlirfuse.runtime import arrays
+
+
+def through(array: Any, step: Any, env: dict[str, int]) -> Any:
+    """The view of an array that a step gives, with the values ``env`` of sizes' symbols."""
+
+    def known(sizes) -> tuple[int, ...]:
+        return tuple(sz.substitute(n, env) for n in sizes)
+
+    return (_of_torch if arrays.framework(array) == "torch" else _of_numpy)(array, step, known)
+
+
+def _of_numpy(array: Any, step: Any, known: Callable) -> Any:
+    """A view of one of NumPy's arrays, or CuPy's."""
+    if isinstance(step, vw.Permute):
+        return array.transpose(step.dims)
+    if isinstance(step, vw.Reshape):
+        return array.reshape(known(step.shape))
+    if isinstance(step, vw.ExpandDims):
+        return np.expand_dims(array, step.axes)
+    if isinstance(step, vw.Squeeze):
+        return np.squeeze(array, step.axes)
+    if isinstance(step, vw.Slice):
+        return array[tuple(_slice(*given) for given in zip(known(step.start), known(step.size), step.step))]
+    if isinstance(step, vw.Broadcast):
+        return np.broadcast_to(array, known(step.shape))
+    if isinstance(step, vw.Part):
+        return getattr(array, step.name)
+    if isinstance(step, vw.Diagonal):
+        return np.diagonal(array, step.column - step.row, -2, -1)
+    assert isinstance(step, (vw.Whole, vw.ReadOnly))
+    array = array.view()
+    if isinstance(step, vw.ReadOnly) and isinstance(array, np.ndarray):
+        array.flags.writeable = False
+    return array
+
+
+def _of_torch(array: Any, step: Any, known: Callable) -> Any:
+    """A view of a torch tensor; a copy where it runs backwards, which torch's views do not."""
+    if isinstance(step, vw.Permute):
+        return array.permute(step.dims)
+    if isinstance(step, vw.Reshape):
+        return array.reshape(known(step.shape))
+    if isinstance(step, vw.ExpandDims):
+        for axis in sorted(step.axes):
+            array = array.unsqueeze(axis)
+        return array
+    if isinstance(step, vw.Squeeze):
+        return array.squeeze(tuple(step.axes))
+    if isinstance(step, vw.Slice):
+        given = list(zip(known(step.start), known(step.size), step.step))
+        back = [axis for axis, (_, _, stride) in enumerate(given) if stride < 0]
+        if back:
+            array = array.flip(back)
+            given = [(array.shape[k] - 1 - a, n, -by) if by < 0 else (a, n, by) for k, (a, n, by) in enumerate(given)]
+        return array[tuple(_slice(*one) for one in given)]
+    if isinstance(step, vw.Broadcast):
+        return array.expand(known(step.shape))
+    if isinstance(step, vw.Part):
+        return getattr(array, step.name)
+    if isinstance(step, vw.Diagonal):
+        return array.diagonal(step.column - step.row, -2, -1)
+    assert isinstance(step, (vw.Whole, vw.ReadOnly))
+    return array.view(array.shape)
+
+
+def _slice(start: int, size: int, step: int) -> slice:
+    stop = start + size * step
+    return slice(start, stop if stop >= 0 else None, step)
