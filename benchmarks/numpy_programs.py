@@ -4,8 +4,9 @@
     python benchmarks/numpy_programs.py --memory [NAME…]
 
 For each program: the first call (trace, compile, run; nothing is in the cache on disk), then the time of a call at two
-sizes. The implementations take turns, and the best of their calls counts, by the clock or by the processor time of all
-threads, whichever is less: other work on the machine adds to the one, a second thread of the program to the other.
+sizes. The implementations take turns, and the best of their calls counts; first calls and others by the clock or by the
+processor time of all threads, whichever is less: other work on the machine adds to the one, a second thread of the
+program to the other.
 Arguments are copied anew for each call, which is not counted. Numba gets the unchanged function under ``njit``, JAX
 those programs that ``programs/in_jax.py`` has, with arguments that are JAX's arrays before the clock starts.
 
@@ -63,6 +64,14 @@ def called(fn, args) -> tuple:
     return fn(*given), list(given)
 
 
+def once(call) -> tuple:
+    """What a call gives, and its seconds: the clock's or the processor's, whichever are fewer."""
+    busy, start = time.process_time(), time.perf_counter()
+    result = call()
+    end = time.perf_counter()
+    return result, min(end - start, time.process_time() - busy)
+
+
 def timed(calls: dict) -> dict[str, float]:
     """The best time of a call of each, in turns: the clock's or the processor's, whichever is less. ``calls``: a
     function that makes the arguments, and one of those."""
@@ -72,10 +81,7 @@ def timed(calls: dict) -> dict[str, float]:
         turns += 1
         for name, (make, fn) in calls.items():
             given = make()
-            busy, start = time.process_time(), time.perf_counter()
-            fn(*given)
-            end_of_call = time.perf_counter()
-            best[name] = min(best[name], end_of_call - start, time.process_time() - busy)
+            best[name] = min(best[name], once(lambda: fn(*given))[1])  # noqa: B023
     return best
 
 
@@ -148,11 +154,10 @@ def measure(name: str, peers: list[str]) -> dict:
         args = make(size)
         want = called(fn, args)
         try:
-            start = time.perf_counter()
             with warnings.catch_warnings(record=True) as met:
                 warnings.simplefilter("always")
-                got = called(jitted, args)
-            row["first"].setdefault("mlirfuse", time.perf_counter() - start)
+                got, seconds = once(lambda: called(jitted, args))  # noqa: B023
+            row["first"].setdefault("mlirfuse", seconds)
             if told := [str(w.message) for w in met if "mlirfuse" in str(w.message)]:
                 row["fallback"] = told[0]
             row["agrees"] &= agree(got, want) and agree(called(jitted, args), want)
@@ -166,9 +171,8 @@ def measure(name: str, peers: list[str]) -> dict:
                     others[peer] = PEERS[peer](name, fn, args)
                 if peer in others:
                     given = others[peer].prepared(args)
-                    start = time.perf_counter()
-                    others[peer].fn(*given)
-                    row["first"].setdefault(peer, time.perf_counter() - start)
+                    _, seconds = once(lambda: others[peer].fn(*given))  # noqa: B023
+                    row["first"].setdefault(peer, seconds)
                     if not others[peer].agrees(args, want) or row["first"][peer] > SLOWEST:
                         del others[peer]
             except Exception:

@@ -12,6 +12,7 @@ import numpy_program_fuzzer
 import pytest
 
 import mlirfuse
+from mlirfuse.frontend.numpy import jit
 from mlirfuse.frontend.numpy.loops.lift import Lifted
 from mlirfuse.frontend.numpy.loops.statements import Statements
 
@@ -43,6 +44,7 @@ def check(fn, *args, native: bool = True):
     lifted = Lifted(fn)
     want, got = outcome(fn, args), outcome(lifted.function, args)
     assert same(got, want), (got, want)
+    assert same(again := outcome(lifted.function, args), want), (again, want)  # what is written for calls like it
     assert lifted.loops[0].ran or isinstance(want[0], Exception) or not native, lifted.loops[0].refused
     return got
 
@@ -816,6 +818,108 @@ def test_ints_that_equal_an_extent_are_not_taken_for_it_later():
     for size, n, k in ((20, 20, 1), (20, 12, 1), (20, 20, 20), (20, 40, 3), (20, -2, 20), (7, 7, 7), (20, 20, 9)):
         args = (np.arange(float(size)), n, k)
         assert same(outcome(lifted.function, args), outcome(shifted, args)), (size, n, k)
+
+
+FACTOR = 3
+
+
+def weighed(a, b, n, x):
+    for i in range(n):
+        a[i] += FACTOR * b[i] + x
+        best = a
+    return a, best, n, x, i
+
+
+def test_later_calls_see_what_has_changed(monkeypatch):
+    """Other types, extents, layouts, arrays in one memory, globals and errors, after calls that there is a function
+    for."""
+    lifted, rng = Lifted(weighed), np.random.default_rng(0)
+
+    def alike(a, b, n, x):
+        assert same(outcome(lifted.function, (a, b, n, x)), outcome(weighed, (a, b, n, x))), (a, b, n, x)
+
+    a, b = rng.random((2, 9))
+    usual = lambda: [alike(a, b, 9, 0.5) for _ in range(3)]  # noqa: E731
+    usual()
+    assert lifted.loops[0]._hot is not None
+    for changed in (
+        (a, b, 8, 0.5), (a, b, 10, 0.5), (a, b, 0, 0.5), (a, b, -1, 0.5), (a, b, 9, 1),
+        (a, b, 9, np.float32(2)), (a, b, 9, True), (a, b, np.int64(9), 0.5), (a[:5], b, 5, 0.5), (a, b[::-1], 9, 0.5),
+        (a, b.astype(np.float32), 9, 0.5), (a.astype(np.int64), b, 9, 0.5), (a, a, 9, 0.5), (a[1:], a[:-1], 8, 0.5),
+        (a[:-1], a[1:], 8, 0.5), (np.outer(a, a), b, 9, 0.5), (list(a), b, 9, 0.5), (a, b, 9, None), (a, b, 9, 1j),
+    ):  # fmt: skip
+        for _ in range(2):
+            alike(*changed)
+        usual()
+    fixed = a.copy()
+    fixed.flags.writeable = False
+    assert isinstance(outcome_of(lifted.function, fixed, b), ValueError)
+    for factor in (4, 2.5, np.arange(9.0), 3):
+        monkeypatch.setitem(globals(), "FACTOR", factor)
+        usual()
+    monkeypatch.setitem(globals(), "range", lambda n: [n // 2])
+    usual()
+    monkeypatch.delitem(globals(), "range")
+    usual()
+
+
+def test_a_later_call_with_arrays_in_one_memory():
+    def moved(a, b, n):
+        for _ in range(n):
+            a[1:] = b[:-1] + 1
+        return a
+
+    lifted = Lifted(moved)
+    for _ in range(3):
+        lifted.function(np.zeros(9), np.ones(9), 2)
+    one, other = (np.arange(10.0) for _ in range(2))
+    moved(one[1:], one[:-1], 2), lifted.function(other[1:], other[:-1], 2)
+    moved(one[:9], one[:9], 2), lifted.function(other[:9], other[:9], 2)
+    np.testing.assert_array_equal(other, one)
+
+
+def outcome_of(fn, a, b):
+    try:
+        return fn(a, b, 9, 0.5)
+    except Exception as error:
+        return error
+
+
+def test_a_later_call_gives_the_callers_own_arrays():
+    lifted = Lifted(weighed)
+    for _ in range(3):
+        a, b = np.ones(6), np.ones(6)
+        got = lifted.function(a, b, 6, 0.5)
+        assert got[0] is a and got[1] is a and type(got[4]) is int
+    assert lifted.loops[0]._hot is not None
+
+
+def test_loops_that_write_nothing_are_unrolled_where_they_are_short(monkeypatch):
+    """Long ones run natively, whatever the trip count; and are unrolled where they cannot."""
+
+    def descended(x, y, w, steps):
+        for _ in range(steps):
+            p = 1 / (1 + np.exp(-(x @ w)))
+            w = w - 0.1 * (p - y) @ x / len(y)
+        return w
+
+    def turned(x, steps):
+        for k in range(steps):
+            x = np.sort(x)[::-1] * 0.5 + np.cos(x) - k
+        return x
+
+    monkeypatch.setattr(jit, "_MOST_OPS_OF_LOOPS", 50)
+    x, y, w = np.random.default_rng(0).random((9, 4)), np.arange(9.0) % 2, np.zeros(4)
+    for fn, args, long, natively in ((descended, (x, y, w), 12, True), (turned, (x,), 12, False)):
+        short, far = mlirfuse.jit(fn), mlirfuse.jit(fn)
+        for _ in range(3):
+            np.testing.assert_allclose(short(*args, 3), fn(*args, 3), rtol=1e-12)
+            for steps in (long, long + 5):
+                np.testing.assert_allclose(far(*args, steps), fn(*args, steps), rtol=1e-12)
+        assert not any(loop.ran for loop in short.plain._lifted.loops)
+        assert [loop.ran for loop in far.plain._lifted.loops] == [natively]
+        if natively:
+            assert len(far.plain._lifted.loops[0]._by_types) == 1
 
 
 def test_effects_beside_a_loop_happen_at_every_call(capsys):

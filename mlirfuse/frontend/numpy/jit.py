@@ -51,6 +51,7 @@ _TRACED = (TracedArray, SymInt)
 _TRACES_WITH_EFFECTS = 2  # the first call may do what later ones do not: fill a cache, say
 _AS_IT_IS = object()  # begins the keys of calls with what has no type here: strings, dates, objects, records
 _MOST_OPS = 2000  # of a trace, where the function may run as it is instead
+_MOST_OPS_OF_LOOPS = 500  # that are unrolled: longer ones run natively, if they can
 
 
 class Entry(Source):
@@ -134,8 +135,9 @@ class Entry(Source):
             self._tried.add(types)
             self._refuse(types)
             return None
+        loops = not self.owner.asked_for_a_way and config.fuse_cpu and self.owner.has_loops(call.leaves)
         try:
-            return self.trace(call, _MOST_OPS)
+            return self.trace(call, _MOST_OPS_OF_LOOPS if loops else _MOST_OPS)
         except SideEffect as effect:
             self._effects[call.key] = self._effects.get(call.key, 0) + 1
             if self._effects[call.key] == _TRACES_WITH_EFFECTS:
@@ -143,7 +145,10 @@ class Entry(Source):
             self.owner.plain.tell(effect)
         except TooLong as error:
             self._refuse(types)
-            call.refused = TraceError(str(error))
+            if loops:
+                self._tried.add(types)
+            else:
+                call.refused = TraceError(str(error))
         except Exception as error:
             if not _all_known(call.leaves):
                 raise
@@ -438,8 +443,11 @@ class Jitted(_native.Function):
 
     def in_pieces(self, leaves: Sequence) -> bool:
         """Whether what a trace cannot follow to its end may run in pieces; NumPy's loops are better run natively."""
-        loops = _all_numpy(leaves) and self.plain.lifted and not self.plain.given_up
-        return not self.asked_for_a_way and config.fuse_cpu and not loops
+        return not self.asked_for_a_way and config.fuse_cpu and not self.has_loops(leaves)
+
+    def has_loops(self, leaves: Sequence) -> bool:
+        """Whether the function has loops that may run natively in a call with these arguments."""
+        return _all_numpy(leaves) and self.plain.lifted and not self.plain.given_up
 
     def lifts(self, call: Call) -> bool:
         """Whether a call is to run with the function's loops lifted, not traced."""

@@ -17,6 +17,7 @@ import numpy as np
 from mlirfuse import _native
 from mlirfuse.core import events, threads
 from mlirfuse.core.errors import CompileError
+from mlirfuse.frontend.numpy.loops.hot_call import HotCall, Missed, hot_call
 from mlirfuse.frontend.numpy.loops.statements import Statements
 from mlirfuse.frontend.numpy.loops.values import (
     Array,
@@ -105,6 +106,7 @@ _INEXACT: dict[int, np.dtype] = {t.numpy.num: t.numpy for t in (dt.f32, dt.f64, 
 _MULTIPLY = ctypes.cast(_multiply, ctypes.c_void_p).value
 _MORE = ctypes.cast(_more, ctypes.c_void_p).value
 _ALLOCATOR = ctypes.cast(_allocate, ctypes.c_void_p).value
+_FIRST_WORDS: list[int] = [0, 0, _ALLOCATOR or 0, 0, 0, _MORE or 0, _MULTIPLY or 0]
 _ALIGNED = 4  # of what an array's place says
 _MOST_TYPES = 16  # for which one loop is compiled
 _MOST_PATTERNS = 2  # of extents, for each of these; then for any extents
@@ -128,7 +130,9 @@ class Compiled:
     outputs: list[tuple[str, Any, int, Any]]
     appends: list[tuple[str, Any]]
     memory: type
-    room: list[int]
+    before: int  # how many words there are before the outputs
+    hot: HotCall | None = None
+    called: bool = False
 
 
 class Loop:
@@ -141,7 +145,7 @@ class Loop:
         node: ast.stmt,
         assigned: list[str],
         names: list[str],
-        scope: Callable[[str], Any],
+        scope: Any,
         leaves: Sequence[ast.stmt] = (),
         lists: Collection[str] = (),
     ):
@@ -155,6 +159,7 @@ class Loop:
         self._patterns: dict[tuple, tuple] = {}  # by extents, of some calls
         self._known_patterns: dict[tuple, set] = {}  # by types: those that there is code for
         self._compiled = 0  # for how many types
+        self._hot: Callable | None = None  # for calls like the last
         self._held: list[dict] = []
         self._lock = threads.lock()
 
@@ -162,6 +167,10 @@ class Loop:
         """Runs the loop natively: the values of the assigned variables, :class:`Unset` for one without, and the number
         of the statement by which it left, from 1 on, or 0; None where it has to run as Python."""
         if not events.LoopRan.observers:
+            if self._hot is not None:
+                found = self._hot(variables)
+                if found is not Missed:
+                    return found
             return None if self.dead else self._answer(variables)
         start = time.perf_counter()
         found = None if self.dead else self._answer(variables)
@@ -206,7 +215,19 @@ class Loop:
         compiled: Any = self._by_types.get(found, Unset)
         if compiled is Unset:
             compiled = self._compile(found, values, shared, pattern)
-        return None if compiled is None else self._run(compiled, values, places)
+        if compiled is None:
+            return None
+        if not shared:
+            self._warm(compiled, values, variables, sizes)
+        return self._run(compiled, values, places)
+
+    def _warm(self, compiled: Compiled, values: dict, variables: dict, sizes: tuple) -> None:
+        """Calls like this one are run by a function that is written for them from now on."""
+        if not compiled.called:
+            compiled.called, compiled.hot = True, hot_call(self, compiled, values, variables, _TOOLS)
+        if compiled.hot is not None:
+            compiled.hot.know(sizes)
+            self._hot = compiled.hot.call
 
     def _given(self, variables: dict[str, Any]) -> Iterator[tuple[str, Any]]:
         """What names stand for as the loop begins: variables of the function, things around it, and, as
@@ -301,26 +322,30 @@ class Loop:
             raise NotLiftable("types that do not settle")
         code = load.host_code(writer.code.text(), plain_loops=True)
         function = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(code.address("loop"))
-        before = _HEADER + sum(words_of(kind) for _, kind in inputs)
-        room = [0] * (words - before)
+        before = sum(words_of(kind) for _, kind in inputs)
         memory = ctypes.c_int64 * words
-        return Compiled(code, function, writer.code.errors, inputs, outputs, writer.appends, memory, room)
+        return Compiled(code, function, writer.code.errors, inputs, outputs, writer.appends, memory, before)
 
     # ---- calling
 
     def _run(self, compiled: Compiled, values: dict[str, Any], places: dict[str, tuple]) -> tuple:
-        words: list[int] = [0, 0, _ALLOCATOR or 0, 0, 0, _MORE or 0, _MULTIPLY or 0]
+        words = [*_FIRST_WORDS]
         for name, kind in compiled.inputs:
             if name in places:
                 words += places[name][0]
             else:
                 _pack(words, values[name], kind)
-        words += compiled.room
         memory = compiled.memory(*words)
         buffers = _buffers.made = {}
         log: list = []
         _buffers.log = log
         status = compiled.function(ctypes.addressof(memory))
+        return self.finish(compiled, values, places, memory, status, buffers, log)
+
+    def finish(
+        self, compiled: Compiled, values: dict, places: dict, memory: Any, status: int, buffers: dict, log: list
+    ) -> tuple:
+        """What a call gives, after the code has run and given ``status``."""
         words = memory[:]
         arrays = {places[name][0]: values[name] for name in reversed(places)}
         if log:
@@ -562,3 +587,10 @@ def _writes(node: ast.stmt) -> bool:
         isinstance(found, ast.AugAssign) or (isinstance(found, ast.Subscript) and isinstance(found.ctx, ast.Store))
         for found in ast.walk(node)
     )
+
+
+# What a hot call uses of this module.
+_TOOLS = {
+    "header": _FIRST_WORDS, "small": _SMALL, "unset": Unset, "thread": _buffers, "shared": _shared, "number": _number,
+    "unpack": _unpack, "as_type": _as_type,
+}  # fmt: skip

@@ -18,7 +18,7 @@ from __future__ import annotations
 import ast
 import copy
 import types
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,7 +43,7 @@ class Lifted:
         if _scoped(definition):
             raise NotLiftable("a function that looks at its own variables")
         self.loops: list[Loop] = []
-        scope = _scope(fn)
+        scope = Scope(fn)
         locals_ = set(fn.__code__.co_varnames) | set(fn.__code__.co_cellvars)
         rewriter = _Rewriter(self.loops, locals_, scope)
         self.left = rewriter.left
@@ -109,7 +109,7 @@ def _candidate(node: ast.stmt) -> bool:
 class _Rewriter:
     """Rewrites blocks of statements."""
 
-    def __init__(self, loops: list[Loop], local: set[str], scope: Callable[[str], Any]):
+    def __init__(self, loops: list[Loop], local: set[str], scope: Scope):
         self.loops, self.local, self.scope = loops, local, scope
         self.left: list[ast.stmt] = []
 
@@ -214,23 +214,22 @@ def _scoped(definition: ast.FunctionDef) -> bool:
     return False
 
 
-def _scope(fn: types.FunctionType) -> Callable[[str], Any]:
+class Scope:
     """Finds what a name that is no variable of the function stands for. Raises LookupError."""
-    globals_ = fn.__globals__
-    cells = dict(zip(fn.__code__.co_freevars, fn.__closure__ or ()))
 
-    def find(name: str) -> Any:
-        if name in cells:
+    def __init__(self, fn: types.FunctionType):
+        self.globals = fn.__globals__
+        builtins = self.globals["__builtins__"]
+        self.builtins: dict[str, Any] = builtins if isinstance(builtins, dict) else vars(builtins)
+        self.cells = dict(zip(fn.__code__.co_freevars, fn.__closure__ or ()))
+
+    def __call__(self, name: str) -> Any:
+        if name in self.cells:
             try:
-                return cells[name].cell_contents
+                return self.cells[name].cell_contents
             except ValueError:
                 raise LookupError(name) from None
-        if name in globals_:
-            return globals_[name]
-        builtins = globals_["__builtins__"]
-        return (builtins if isinstance(builtins, dict) else vars(builtins))[name]
-
-    return find
+        return self.globals[name] if name in self.globals else self.builtins[name]
 
 
 def _made(fn: types.FunctionType, definition: ast.FunctionDef, body: list[ast.stmt], loops: list[Loop]):

@@ -1,0 +1,265 @@
+"""A loop's call, once its code is there: a Python function that is written for the types of the variables.
+
+It looks whether the variables are as they were when the code was written, puts them into the words of the code's
+argument, calls it, and reads what variables have become:
+
+    def call(v):
+        a = v.get('a', unset)
+        if type(a) is not ndarray or a.dtype is not t0: return missed
+        …
+        memory = words()
+        pack_into(memory, 0, …, *p0[0], …)
+        status = function(addressof(memory))
+        …
+
+What is rare (another type, an error, a list that has been given something) is left to :mod:`kernel`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+import types
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mlirfuse import _native
+from mlirfuse.frontend.numpy.loops.values import ArrayType, NumberType
+from mlirfuse.ir import dtypes as dt
+
+if TYPE_CHECKING:
+    from mlirfuse.frontend.numpy.loops.kernel import Compiled, Loop
+
+_MOST_ARRAYS = 5  # whose memory is compared one by one
+_MOST_SIZES = 256  # that are known to go with the code
+
+
+class Missed:
+    """Stands for a call that the function was not written for."""
+
+
+class _NotHere(Exception):
+    """There is something that no such function is written for."""
+
+
+class HotCall:
+    """The function for one loop and its code for some types: ``call(variables)`` gives the variables' values as
+    :class:`Loop` does, or :class:`Missed`. ``sizes``: extents and ints that the code holds for."""
+
+    def __init__(self, call: Callable, sizes: set):
+        self.call, self.sizes = call, sizes
+
+    def know(self, sizes: tuple) -> None:
+        if len(self.sizes) > _MOST_SIZES:
+            self.sizes.clear()
+        self.sizes.add(sizes)
+
+
+def hot_call(loop: Loop, compiled: Compiled, values: dict, variables: dict, tools: dict) -> HotCall | None:
+    """For calls like the one with these variables, where there is nothing rare in it. ``tools``: what of
+    :mod:`kernel` the function uses."""
+    try:
+        return _Writer(loop, compiled, values, variables, tools).made()
+    except _NotHere:
+        return None
+
+
+class _Writer:
+    def __init__(self, loop: Loop, compiled: Compiled, values: dict, variables: dict, tools: dict):
+        self.loop, self.compiled, self.values, self.variables = loop, compiled, values, variables
+        self.space: dict[str, Any] = dict(tools) | {
+            "ndarray": np.ndarray, "float64": np.float64, "place_of": _native.place_of, "missed": Missed, "loop": loop,
+            "addressof": ctypes.addressof, "function": compiled.function, "words": compiled.memory, "code": compiled,
+            "function_type": types.FunctionType,
+        }  # fmt: skip
+        self.lines: list[str] = []
+        self.local = {name: f"x{k}" for k, name in enumerate(loop.names)}
+        self.arrays = [name for name in loop.names if type(values.get(name)) is np.ndarray]
+
+    def made(self) -> HotCall:
+        sizes: set = set()
+        self.space["sizes"] = sizes
+        for name in self.loop.names:
+            self._look_up(name)
+        self._places()
+        self._run()
+        text = "def call(v):\n" + "".join(f"    {line}\n" for line in self.lines)
+        exec(compile(text, "<loop>", "exec"), self.space)
+        return HotCall(self.space["call"], sizes)
+
+    def constant(self, value: Any) -> str:
+        name = f"k{len(self.space)}"
+        self.space[name] = value
+        return name
+
+    def miss_if(self, condition: str) -> None:
+        self.lines.append(f"if {condition}: return missed")
+
+    # ---- the variables
+
+    def _look_up(self, name: str) -> None:
+        """Reads a variable, or what is around the function, and looks whether it is as it was."""
+        x, scope = self.local[name], self.loop.scope
+        here = name in self.variables
+        if here:
+            self.lines.append(f"{x} = v.get({name!r}, unset)")
+        elif name in scope.cells:
+            raise _NotHere
+        else:
+            around, builtins = self.constant(scope.globals), self.constant(scope.builtins)
+            self.miss_if(f"{name!r} in v")
+            if name in self.values and name in scope.globals:
+                self.lines.append(f"{x} = {around}.get({name!r}, unset)")
+            elif name in self.values:
+                self.miss_if(f"{name!r} in {around}")
+                self.lines.append(f"{x} = {builtins}.get({name!r}, unset)")
+            else:
+                self.miss_if(f"{name!r} in {around} or {name!r} in {builtins}")
+                self.lines.append(f"{x} = unset")
+        if name in self.values:
+            self._compare(name, x, self.values[name])
+
+    def _compare(self, name: str, x: str, value: Any) -> None:
+        kind = type(value)
+        if kind is np.ndarray:
+            self.miss_if(f"type({x}) is not ndarray or {x}.dtype is not {self.constant(value.dtype)}")
+        elif kind is int:
+            if not -self.space["small"] < value < self.space["small"]:
+                raise _NotHere
+            self.miss_if(f"type({x}) is not int or not -{self.space['small']} < {x} < {self.space['small']}")
+        elif kind in (float, bool, complex) or isinstance(value, np.generic):
+            self.miss_if(f"type({x}) is not {self.constant(kind)}")
+        elif kind is list and name in self.loop.lists:
+            self.miss_if(f"type({x}) is not {self.constant(list)}")
+        elif kind is types.FunctionType and not value.__defaults__:
+            if value.__closure__:
+                raise _NotHere
+            code, around = self.constant(value.__code__), self.constant(value.__globals__)
+            self.miss_if(f"type({x}) is not function_type or {x}.__code__ is not {code} or {x}.__globals__ is not "
+                         f"{around} or {x}.__defaults__")  # fmt: skip
+        elif kind is tuple:
+            raise _NotHere
+        else:
+            self.miss_if(f"{x} is not {self.constant(value)}")
+
+    def _places(self) -> None:
+        """Where the arrays lie: apart, with extents that the code holds for."""
+        for name in self.arrays:
+            array, p = self.values[name], self._place(name)
+            self.lines.append(f"{p} = place_of({self.local[name]})")
+            self.lines.append(f"{p}w, {p}a, {p}b, {p}f = {p}")
+            self.miss_if(f"{p}f != {_native.place_of(array)[3]} or len({p}w) != {1 + 2 * array.ndim}")
+        places = [self._place(name) for name in self.arrays]
+        if len(places) > _MOST_ARRAYS:
+            self.miss_if(f"shared({{{', '.join(f'{n!r}: {p}' for n, p in zip(self.arrays, places))}}})")
+        else:
+            for k, p in enumerate(places):
+                for q in places[:k]:
+                    self.miss_if(f"{p}a < {q}b and {q}a < {p}b")
+        extents = "".join(f"{p}w[1:{1 + self.values[name].ndim}], " for name, p in zip(self.arrays, places))
+        fixed = [name for name in self.loop.names if type(self.values.get(name)) is int and not self._changed(name)]
+        ints = "".join(f"{self.local[name]}, " for name in fixed)
+        self.miss_if(f"(({extents}), ({ints})) not in sizes")
+
+    def _place(self, name: str) -> str:
+        return f"p{self.loop.names.index(name)}"
+
+    def _changed(self, name: str) -> bool:
+        return name in self.loop.assigned
+
+    # ---- the call
+
+    def _run(self) -> None:
+        compiled = self.compiled
+        form, given = "", []
+        for name, kind in compiled.inputs:
+            if isinstance(kind, ArrayType):
+                form += f"{1 + 2 * kind.rank}q"
+                given.append(f"*{self._place(name)}w")
+            elif isinstance(kind, NumberType):
+                one, value = _packed(kind, self.local[name])
+                form += one
+                given += value
+            else:
+                raise _NotHere
+        header = self.space["header"]
+        self.space["put"] = struct.Struct("=" + "q" * len(header) + form).pack_into
+        self.lines += [
+            "memory = words()",
+            f"put(memory, 0, {', '.join(map(str, [*header, *given]))})",
+            "buffers = thread.made = {}",
+            "log = thread.log = []",
+            "status = function(addressof(memory))",
+            "if status or log:",
+            f"    return loop.finish(code, {self._dict(self.loop.names)}, {self._dict_of_places()}, memory, status, "
+            "buffers, log)",
+            "loop.ran = True",
+        ]
+        self._results(len(header) + compiled.before)
+
+    def _dict(self, names: list[str]) -> str:
+        return "{" + ", ".join(f"{n!r}: {self.local[n]}" for n in names if n in self.values) + "}"
+
+    def _dict_of_places(self) -> str:
+        return "{" + ", ".join(f"{n!r}: {self._place(n)}" for n in self.arrays) + "}"
+
+    def _results(self, at: int) -> None:
+        form, names, results = "", list[str](), list[str]()
+        for name, kind, _, other in self.compiled.outputs:
+            before = self.local.get(name, "unset")
+            if kind is None:
+                results.append(before)
+                continue
+            n = len(names)
+            if isinstance(kind, NumberType):
+                one, count, value = self._number(kind, n + 1)
+            elif isinstance(kind, ArrayType):
+                one, count, value = self._array(kind, n + 1)
+            else:
+                raise _NotHere
+            form += "q" + one
+            names += [f"r{n + k}" for k in range(1 + count)]
+            if other is not None:
+                form += "q"
+                names.append(f"r{len(names)}")
+                value = f"(as_type({value}, {self.constant(other)}) if {names[-1]} else {value})"
+            results.append(f"{value} if r{n} else {before}")
+        self.space["get"] = struct.Struct("=" + form + "q").unpack_from
+        self.lines.append(f"{', '.join([*names, 'left'])}, = get(memory, {8 * at})")
+        self.lines.append(f"return {', '.join([*results, 'left'])},")
+
+    def _number(self, kind: NumberType, n: int) -> tuple[str, int, str]:
+        if kind.dtype is dt.f64:
+            return "d", 1, f"r{n}" if kind.python else f"float64(r{n})"
+        if kind.python and kind.dtype is dt.i64:
+            return "q", 1, f"r{n}"
+        count = 2 if kind.dtype is dt.c128 else 1
+        words = "".join(f"r{n + k}, " for k in range(count))
+        return "q" * count, count, f"number(({words}), 0, {self.constant(kind)})"
+
+    def _array(self, kind: ArrayType, n: int) -> tuple[str, int, str]:
+        """Mostly one of those that there were."""
+        count = 1 + 2 * kind.rank
+        words = "(" + "".join(f"r{n + k}, " for k in range(count)) + ")"
+        before, after = "", ""
+        for name in self.arrays:
+            array = self.values[name]
+            if array.dtype == kind.dtype.numpy and array.ndim == kind.rank:
+                before += f"{self.local[name]} if {words} == {self._place(name)}w else ("
+                after += ")"
+        arrays = "".join(f"{self._place(n)}w: {self.local[n]}, " for n in reversed(self.arrays))
+        made = f"unpack({words}, 0, {self.constant(kind)}, buffers, {{{arrays}}})[0]"
+        return "q" * count, count, f"({before}{made}{after})"
+
+
+def _packed(kind: NumberType, x: str) -> tuple[str, list[str]]:
+    """The form of a number in words, and what is put there."""
+    if kind.dtype.kind == "c":
+        return "dd" if kind.dtype is dt.c128 else "ff", [f"{x}.real", f"{x}.imag"]
+    if kind.dtype is dt.u64:
+        raise _NotHere
+    if kind.dtype.is_float:
+        return ("d" if kind.dtype is dt.f64 else "f4x"), [x]
+    return "q", [x if kind.dtype is dt.i64 else f"int({x})"]
