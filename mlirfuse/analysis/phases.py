@@ -297,6 +297,8 @@ def _adopt_reshapes(program: list[Op], inputs: list[Value], strides: dict[Value,
 
 
 def _pinned(program: list[Op], axes: Axes) -> set[Axis]:
+    """The axes that an index is mapped from or to at some use. Merged with another, such an axis would carry the index
+    of both, and at that use the other's would be lost."""
     pinned: set[Axis] = set()
     for op in program:
         if op.row.indexed:
@@ -322,11 +324,11 @@ def _pinned(program: list[Op], axes: Axes) -> set[Axis]:
             for operand in op.operands:
                 for d in range(operand.rank):
                     if operand.shape[d] != 1 and axes.dims(operand)[d] != axes.dims(op.result)[d]:
-                        pinned.update(axes.dims(op.result)[d])
+                        pinned.update(axes.dims(op.result)[d], axes.dims(operand)[d])
         elif op.name == "broadcast_in_dim":
             for k, d in enumerate(op.attrs["dims"]):
                 if op.operands[0].shape[k] != 1 and axes.dims(op.operands[0])[k] != axes.dims(op.result)[d]:
-                    pinned.update(axes.dims(op.result)[d])
+                    pinned.update(axes.dims(op.result)[d], axes.dims(op.operands[0])[k])
         elif op.row.accumulator == "position":
             pinned.update(axes.reduced(op))
     return pinned

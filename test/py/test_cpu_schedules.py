@@ -268,6 +268,26 @@ def test_transposed_inputs_of_several_kinds():
     check(h, lambda a: a + a.T, data((77, 77)))
 
 
+def differences(x):
+    return np.exp(x)[:, :, None] - x[:, None]
+
+
+def soft_ranks(x):
+    return (1 / (1 + np.exp(x[:, None] - x[:, :, None]))).sum(-1)
+
+
+def weighted_differences(x):
+    total = (x[:, :, None] * x[:, None]).sum(-1)
+    return (total[:, None] * (x[:, :, None] - 1)).sum(-1)
+
+
+@pytest.mark.parametrize("f", [differences, soft_ranks, weighted_differences])
+def test_pairs_in_batches(f):
+    """A dimension of ``x`` stands for two of the result, beside one that stands for itself."""
+    for shape in [(3, 5), (4, 64), (2, 300), (65, 3)]:
+        check(mlirfuse.jit(f), f, data(shape), scale=shape[1])
+
+
 def test_transpose_in_place():
     def f(x, y):
         x += y.T

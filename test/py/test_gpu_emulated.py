@@ -335,6 +335,11 @@ def test_pointwise():
     check(lambda x, y: x * y + 1, normal(33, 70), normal(70))
 
 
+def test_pairs_in_batches():
+    check(lambda x: x[:, :, None] - x[:, None] * 2, normal(3, 20))
+    check(lambda x: (x[:, :, None] * x[:, None]).sum(-1), normal(3, 40))
+
+
 @pytest.mark.parametrize("shape", [(10,), (4, 7), (3, 4, 6), (300,)])
 def test_every_element_is_one_threads(shape):
     """Fewer elements than a block has threads: the emulator refuses two threads that store the same one."""

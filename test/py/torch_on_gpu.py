@@ -1,5 +1,5 @@
 """The torch tests that need a GPU: ``pytest test/py/torch_on_gpu.py``. Ops of ``op_db`` in four types, training steps,
-published models, CUDA graphs, streams, sizes that change, and what a step costs beside eager."""
+published models, training programs, CUDA graphs, streams, sizes that change, and what a step costs beside eager."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import warnings
 
 import pytest
 import torch
+import torch_training_programs
 from torch_models import Encoder, ResNet, error, gradients
 from torch_ops_harness import check, uncompiled
 
@@ -91,6 +92,13 @@ def test_three_training_steps(make):
 
     model, given = make()
     check(model.cuda(), torch.utils._pytree.tree_map(lambda x: x.cuda(), given), 3)
+
+
+@pytest.mark.parametrize("program", torch_training_programs.PROGRAMS, ids=lambda p: p.__name__)
+def test_training_programs(program):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch_training_programs.check(program, "cuda")
 
 
 def test_dropout_differs_between_replays_and_repeats_by_seed():
