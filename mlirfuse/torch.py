@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from torch._dynamo.backends import registry
 
-from mlirfuse.frontend.torch.backend import memory_efficient_fusion, mlirfuse
+from mlirfuse.frontend.torch.backend import compilers, memory_efficient_fusion, mlirfuse
 from mlirfuse.frontend.torch.explain import Explanation, explain
 from mlirfuse.frontend.torch.options import Options
 from mlirfuse.frontend.torch.profile import Profile, Row, profile
@@ -18,6 +18,7 @@ __all__ = [
     "Options",
     "Profile",
     "Row",
+    "compilers",
     "explain",
     "from_torchscript",
     "memory_efficient_fusion",

@@ -19,7 +19,6 @@ from torch_ops_harness import compiled
 
 from mlirfuse.frontend.torch import decompositions, random
 from mlirfuse.frontend.torch.backend import aot_function, compilers
-from mlirfuse.frontend.torch.options import Options
 
 torchs_own = aot_autograd.compiled_function
 close = functools.partial(torch.testing.assert_close, rtol=1e-4, atol=5e-5)
@@ -28,7 +27,7 @@ close = functools.partial(torch.testing.assert_close, rtol=1e-4, atol=5e-5)
 def ours(function, *_, dynamic, **__):
     """What the check calls to compile a function. A size that no input tells, which Dynamo would give as one, is a reason
     to run op by op."""
-    return aot_function(function, dynamic=dynamic, **compilers(Options(eager_random=True)))
+    return aot_function(function, dynamic=dynamic, **compilers(eager_random=True))
 
 
 def torchs(function, *given, **more):

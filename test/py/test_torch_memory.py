@@ -17,7 +17,6 @@ from torch_models import Encoder, EncoderLayer
 import mlirfuse.torch
 from mlirfuse.core import events
 from mlirfuse.frontend.torch import backend
-from mlirfuse.frontend.torch.options import Options
 from mlirfuse.frontend.torch.partition import partition
 from mlirfuse.inspect.progress import Progress
 
@@ -112,7 +111,7 @@ def kept_bytes(partition_fn, **options) -> tuple[int, set]:
         return forward, backward
 
     torch.manual_seed(0)
-    compilers = {**backend.compilers(Options(**options)), "partition_fn": observe}
+    compilers = {**backend.compilers(**options), "partition_fn": observe}
     x = torch.randn(2, 8, 32, requires_grad=True)
     aot_module(EncoderLayer(p=0.1), **compilers)(x).sum().backward()
     return sum(t.numel() * t.element_size() for t in found[0]), {t.dtype for t in found[0]}

@@ -12,6 +12,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from functorch.compile import aot_function
 from torch import nn
 from torch.autograd import forward_ad
 from torch.nn import functional as F
@@ -465,8 +466,23 @@ def test_explain_tells_kernels_lines_calls_and_what_is_saved():
     assert forward.programs < len(forward.kernels)  # equal layers share theirs
     assert any(name == "seed" and n == 8 for name, n in forward.saved)
     assert not any(n == 3 * 8 * 32 for _, n in forward.saved), "a mask of dropout is saved"
+    assert any(op == "mlirfuse.uniform.default" and "free" in why for op, _, why, _ in backward.again)
+    assert "computed again" in str(backward) and not forward.again
     torch.testing.assert_close(model.state_dict(), statistics)
     assert all(p.grad is None for p in model.parameters())
+
+
+def test_explain_tells_what_a_checkpoint_computes_again():
+    layer, x = nn.Linear(4, 4), torch.randn(2, 4, requires_grad=True)
+    plain = lambda x: layer(x).tanh()  # noqa: E731
+    _, backward = mlirfuse.torch.explain(lambda x: checkpoint(plain, x, use_reentrant=False).sum(), x).graphs
+    assert {op: why for op, _, why, _ in backward.again} == dict.fromkeys(
+        ("aten.addmm.default", "aten.tanh.default"), "a checkpoint asks for it"
+    )
+    _, backward = mlirfuse.torch.explain(lambda x: plain(x).sum(), x).graphs
+    assert [(op, why) for op, _, why, _ in backward.again] == [
+        ("aten.tanh.default", "free in the kernel that reads it")
+    ]
 
 
 def test_explain_draws_each_graph(tmp_path):
@@ -485,6 +501,28 @@ def test_memory_efficient_fusion():
     wanted = layer(x)
     same(mlirfuse.torch.memory_efficient_fusion(layer)(x), wanted, rtol=1e-4, atol=1e-5)
     same(mlirfuse.torch.memory_efficient_fusion(lambda x: x.tanh() * 2)(x), x.tanh() * 2)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_compilers_of_aot_function(dynamic):
+    told = []
+    mlirfuse_graphs = mlirfuse.frontend.torch.backend.observers
+    mlirfuse_graphs.append(lambda which, lowered, host: told.append(which))
+    try:
+        f = lambda x, w: (x @ w).tanh().softmax(-1)  # noqa: E731
+        run = aot_function(f, dynamic=dynamic, **mlirfuse.torch.compilers(fallback=False, eager_rounding=True))
+        given = [torch.randn(n, 5, requires_grad=True) for n in (3, 5)]
+        found, wanted = run(*given), f(*given)
+        same(found, wanted)
+        t = torch.randn_like(wanted)
+        same(torch.autograd.grad(found, given, t), torch.autograd.grad(wanted, given, t))
+        with torch.no_grad():
+            same(run(*given), wanted)
+        assert told[:2] == ["forward", "backward"]
+    finally:
+        mlirfuse_graphs.pop()
+    with pytest.raises(ValueError, match="no option 'fast'"):
+        mlirfuse.torch.compilers(fast=True)
 
 
 def test_results_of_recorded_graphs_are_in_storages_of_torch(monkeypatch):

@@ -52,7 +52,7 @@ def mlirfuse(module: GraphModule, inputs: Sequence[Any], *, mode: str | None = N
     recorder = _recorder(mode, given, len(inputs))
     attention.prepare(module)
     with attention.eagers_kernels(), _warm(given, recorder) as keep:
-        return aot_autograd(**compilers(given, recorder, keep))(module, inputs)
+        return aot_autograd(**_compilers(given, recorder, keep))(module, inputs)
 
 
 mlirfuse.reset = recompiles.forget  # type: ignore[attr-defined]  # called by torch._dynamo.reset
@@ -71,9 +71,14 @@ def _warm(options: Options, recorder: Recorder | None) -> contextlib.AbstractCon
     return contextlib.nullcontext(False) if observers or recorder is not None else warm.start(options)
 
 
-def compilers(options: Options, recorder: Recorder | None = None, keep: bool = False) -> dict[str, Any]:
-    """Our compilers, decompositions and partitioner, as ``aot_autograd`` and ``aot_function`` take them. ``keep``:
-    what is compiled may go into AOTAutograd's cache."""
+def compilers(**options: Any) -> dict[str, Any]:
+    """Our compilers, decompositions and partitioner by the names of ``aot_function``'s parameters:
+    ``aot_function(f, **compilers())``. ``options``: those of :class:`Options`; ``cuda_graphs`` has no effect here."""
+    return _compilers(Options.of(options))
+
+
+def _compilers(options: Options, recorder: Recorder | None = None, keep: bool = False) -> dict[str, Any]:
+    """``keep``: what is compiled may go into AOTAutograd's cache."""
 
     def compiler(which: str) -> Callable[..., Any]:
         if keep:
@@ -95,7 +100,7 @@ def memory_efficient_fusion(fn: Any, **options: Any) -> Any:
     """functorch's function of this name, with our compilers: a function or a module compiled through AOTAutograd,
     without Dynamo, for the shapes of its first call. ``options``: those of :class:`Options`."""
     make = aot_module if isinstance(fn, torch.nn.Module) else aot_function
-    return make(fn, **compilers(Options.of(options)))
+    return make(fn, **compilers(**options))
 
 
 def compile_graph(module: GraphModule, inputs: Sequence[Any], *, options: Options, which: str,

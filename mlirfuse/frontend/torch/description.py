@@ -34,8 +34,9 @@ class Kernel:
 @dataclass
 class GraphExplanation:
     """One graph: forward, backward or inference. ``outside``: (op, why, the user's line) and how often. ``saved``: the
-    tensors that a forward graph keeps for the backward, with their bytes. ``collectives``: in the order in which they
-    start."""
+    tensors that a forward graph keeps for the backward, with their bytes. ``again``: what a backward graph computes
+    that the forward has computed, as (op, bytes of the result, why, the user's line) and how often. ``collectives``: in
+    the order in which they start."""
 
     which: str
     kernels: list[Kernel]
@@ -45,6 +46,7 @@ class GraphExplanation:
     source: str  # the host program
     host: HostProgram = field(repr=False)
     collectives: list[Collective] = field(default_factory=list)
+    again: dict[tuple[str, int | str, str, str], int] = field(default_factory=dict)
 
     def __str__(self) -> str:
         out = [
@@ -68,6 +70,10 @@ class GraphExplanation:
             known = [n for _, n in self.saved if isinstance(n, int)]
             out += ["", f"saved for the backward: {len(self.saved)} tensors, {sum(known)} bytes"]
             out += _table([("tensor", "bytes"), *((name, str(n)) for name, n in self.saved)])
+        if self.again:
+            rows = [("computed again", "times", "bytes not saved", "why", "line")]
+            rows += [(op, str(n), str(nbytes), why, line) for (op, nbytes, why, line), n in self.again.items()]
+            out += ["", *_table(rows)]
         return "\n".join(out)
 
     def to_html(self) -> str:
@@ -82,7 +88,10 @@ def described(which: str, lowered: Lowered, host: HostProgram) -> GraphExplanati
     outside = Counter((op, why, listing.place(place)) for op, why, place in lowered.outside)
     programs = len(host.launches)
     shared = list(collectives.of_program(host.sequence))
-    return GraphExplanation(which, kernels, dict(outside), lowered.saved, programs, host.source, host, shared)
+    again = Counter((op, nbytes, why, listing.place(place)) for op, nbytes, why, place in lowered.again)
+    return GraphExplanation(
+        which, kernels, dict(outside), lowered.saved, programs, host.source, host, shared, dict(again)
+    )
 
 
 def kernels_of(ops: Iterable[Op]) -> dict[Segment, Kernel]:

@@ -25,6 +25,7 @@ from mlirfuse.frontend.torch import collectives, layouts, sizes
 from mlirfuse.frontend.torch import ops as _rules  # noqa: F401  (registers them)
 from mlirfuse.frontend.torch.calls import Literal, Spelling, spelled, window
 from mlirfuse.frontend.torch.ops.rules import RULES, VIEWS, Context, Unsupported, dtype_of
+from mlirfuse.frontend.torch.partition import AGAIN
 from mlirfuse.frontend.torch.places import user_line
 from mlirfuse.frontend.torch.sizes import OpaqueSize
 from mlirfuse.ir import sizes as sz
@@ -47,7 +48,8 @@ class Lowered:
     ``symbols``: what gives each symbol, as Python over the list of inputs, ``args``.
     ``outputs``: for each result of the traced graph the place of a result of ``graph``, a size, or a constant.
     ``outside``: calls of torch's, and why they are: op, reason, the user's line. ``saved``: the tensors that only the
-    backward needs, and their bytes.
+    backward needs, and their bytes. ``again``: what the backward computes though the forward did: op, bytes of the
+    result, why it is not saved, the user's line.
     """
 
     graph: Graph
@@ -58,6 +60,7 @@ class Lowered:
     outputs: list[tuple[str, Any]]
     outside: list[tuple[str, str, tuple[str, int] | None]] = field(default_factory=list)
     saved: list[tuple[str, int | str]] = field(default_factory=list)
+    again: list[tuple[str, int | str, str, tuple[str, int] | None]] = field(default_factory=list)
 
 
 def lower(module: GraphModule, name: str, visible: int | None = None, rounds: bool = False,
@@ -106,6 +109,9 @@ class _Lowering:
                 self.constant(node)
             elif node.op == "call_function":
                 self.call_function(node)
+                if AGAIN in node.meta:
+                    again = str(node.target), _bytes(node) or 0, node.meta[AGAIN], user_line(node)
+                    self.result.again.append(again)
             elif node.op == "output":
                 self.output(node)
         graph = self.result.graph
@@ -423,14 +429,21 @@ class _Lowering:
         self.block.returns = returns
 
     def _saved(self, node: Node) -> None:
-        fake = node.meta.get("val")
-        if isinstance(fake, torch.Tensor) and node.op != "placeholder":
-            try:
-                count = sz.product(sizes.shape(fake.shape))
-            except OpaqueSize:
-                return
-            nbytes = sz.mul(count, fake.dtype.itemsize)
-            self.result.saved.append((node.name, nbytes if isinstance(nbytes, int) else str(nbytes)))
+        nbytes = _bytes(node) if node.op != "placeholder" else None
+        if nbytes is not None:
+            self.result.saved.append((node.name, nbytes))
+
+
+def _bytes(node: Node) -> int | str | None:
+    """Of a tensor, a number or an expression over the graph's sizes; None for anything else."""
+    fake = node.meta.get("val")
+    if not isinstance(fake, torch.Tensor):
+        return None
+    try:
+        nbytes = sz.mul(sz.product(sizes.shape(fake.shape)), fake.dtype.itemsize)
+    except OpaqueSize:
+        return None
+    return nbytes if isinstance(nbytes, int) else str(nbytes)
 
 
 def _is_number(value: Value) -> bool:

@@ -30,6 +30,8 @@ from mlirfuse.frontend.torch.ops.rules import DTYPES, RULES, VIEWS
 HELD = 1  # until the backward: memory for time
 MOVED = 4  # written or read once
 
+COSTS = "mlirfuse_costs"  # in the ``meta`` of a node: the cost of computing it again, and of keeping it
+
 _CHEAP = {module.__name__ for module in (pointwise, random, shapes)}
 _SCATTERS = {"aten.scatter.value"}
 
@@ -52,6 +54,7 @@ def saved_values(graph: Graph, info: NodeInfo) -> list[Node] | None:
         again, kept = costs.again(node), costs.kept(node)
         if kept is None:
             return None
+        node.meta[COSTS] = again, kept
         if again:
             flow.add_edge("source", (node, "in"), capacity=again)
         flow.add_edge((node, "in"), (node, "out"), capacity=kept)

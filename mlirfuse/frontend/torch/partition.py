@@ -10,20 +10,21 @@ from unittest import mock
 
 import torch
 from torch._functorch import partitioners
-from torch.fx import Graph, GraphModule
+from torch.fx import Graph, GraphModule, Node
 from torch.utils._ordered_set import OrderedSet
 from torch.utils.checkpoint import CheckpointPolicy
 
 from mlirfuse.core import threads
 from mlirfuse.frontend.torch import channels_last, collectives, min_cut, random
 from mlirfuse.frontend.torch.ops import pointwise
-from mlirfuse.frontend.torch.ops.rules import RULES
+from mlirfuse.frontend.torch.ops.rules import RULES, VIEWS
 
 _torchs_list = partitioners.get_default_op_list
 _torchs_cut = partitioners.solve_min_cut
 _DEFAULT = partitioners.MinCutOptions(True, True, True, True, True)
 _ELEMENTWISE = pointwise.__name__
 _lock = threads.lock()
+AGAIN = "mlirfuse_again"  # in the ``meta`` of a node of the backward: why it is computed there once more
 
 
 def partition(
@@ -40,7 +41,28 @@ def partition(
         mock.patch.object(partitioners, "get_default_op_list", _our_list),
         mock.patch.object(partitioners, "solve_min_cut", _cut),
     ):
-        return partitioners.min_cut_rematerialization_partition(joint, inputs, **options)
+        forward, backward = partitioners.min_cut_rematerialization_partition(joint, inputs, **options)
+    _tell_what_is_computed_again(forward, backward)
+    return forward, backward
+
+
+def _tell_what_is_computed_again(forward: GraphModule, backward: GraphModule) -> None:
+    """Notes on each op of the backward that the forward has too why it is not kept. Nodes keep the joint graph's
+    names."""
+    computed = {node.name for node in forward.graph.nodes if node.op == "call_function" and node.all_input_nodes}
+    for node in backward.graph.nodes:
+        again = node.name in computed and str(node.target) not in VIEWS
+        if again and isinstance(node.meta.get("val"), torch.Tensor):
+            node.meta[AGAIN] = _why_again(node)
+
+
+def _why_again(node: Node) -> str:
+    if node.meta.get("recompute") in (CheckpointPolicy.MUST_RECOMPUTE, CheckpointPolicy.PREFER_RECOMPUTE):
+        return "a checkpoint asks for it"
+    if min_cut.COSTS not in node.meta:
+        return "torch's own cut"
+    again, kept = node.meta[min_cut.COSTS]
+    return f"costs {again} instead of {kept}" if again else "free in the kernel that reads it"
 
 
 def _cut(graph: Graph, info: Any, options: Any, dont_ban: Any = None) -> Any:
