@@ -318,6 +318,31 @@ def test_mutation_of_inputs():
     same(given, theirs)
 
 
+class Counted(nn.Module):
+    """Its result depends on a buffer, and on what that was before the call wrote it."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4))
+        self.register_buffer("calls", torch.full((4,), 0.5))
+
+    def forward(self, x):
+        before = self.calls * 2
+        self.calls.mul_(0.5).add_(x.detach(), alpha=0.5)
+        return (x * self.weight) * self.calls.sin() * before.exp()
+
+
+def test_gradients_see_buffers_as_they_were():
+    model = Counted()
+    run, theirs = compiled(copy.deepcopy(model)), model
+    for _ in range(3):
+        for f in (run, theirs):
+            f.zero_grad()
+            f(torch.tensor([1.0, 2, 3, 4])).sum().backward()
+        torch.testing.assert_close(run.weight.grad, theirs.weight.grad)
+        torch.testing.assert_close(run.calls, theirs.calls)
+
+
 def test_outputs_that_are_inputs_views_and_each_other():
     def f(x):
         y = x.view(-1)

@@ -90,7 +90,12 @@ def test_three_training_steps(make):
     """Those of the CPU's tests, by the CPU's bound."""
     from test_torch_models import check
 
-    model, given = make()
+    try:
+        model, given = make()
+    except RuntimeError as error:
+        if "Unknown model" not in str(error):
+            raise
+        pytest.skip(f"{error}: an older timm")
     check(model.cuda(), torch.utils._pytree.tree_map(lambda x: x.cuda(), given), 3)
 
 

@@ -69,9 +69,16 @@ def saved_values(graph: Graph, info: NodeInfo) -> list[Node] | None:
     return [n for n in graph.nodes if (n, "in") in reached and (n, "out") in flow and (n, "out") not in reached]
 
 
+def written_inputs(graph: Graph) -> set[Node]:
+    """The inputs of a graph that it writes."""
+    copies = graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)
+    return {node.args[0] for node in copies if node.args[0].op == "placeholder"}
+
+
 class _Costs:
     def __init__(self, graph: Graph, info: NodeInfo):
         self.info = info
+        self.copied = written_inputs(graph)  # where they are kept
         self.level: dict[Node, int] = {}  # how many of torch's ops are on the longest way to it
         self.source: dict[Node, int] = {}  # bytes that it can be computed of within a kernel, at most its own
         for node in graph.nodes:
@@ -125,6 +132,8 @@ class _Costs:
         written = is_fused(node) and all(
             is_fused(u) and self.level[u] == self.level[node] for u in readers if self.info.is_required_fw(u)
         )
+        if node in self.copied:
+            return _bytes(node) * (HELD + MOVED * (read + 2))
         held = node not in self.info.static_lifetime_input_nodes
         return _bytes(node) * (HELD * held + MOVED * (read + written))
 

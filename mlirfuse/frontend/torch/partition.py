@@ -42,8 +42,28 @@ def partition(
         mock.patch.object(partitioners, "solve_min_cut", _cut),
     ):
         forward, backward = partitioners.min_cut_rematerialization_partition(joint, inputs, **options)
+    _keep_what_inputs_were(forward, options["num_fwd_outputs"])
     _tell_what_is_computed_again(forward, backward)
     return forward, backward
+
+
+def _keep_what_inputs_were(forward: GraphModule, visible: int) -> None:
+    """A copy of each input that is kept for the backward though the forward writes it: the backward, which may compute
+    again what was made of it, would find what was written. torch's partitioner does not look at that. ``visible``: how
+    many of the results, the first, are not kept alone."""
+    graph = forward.graph
+    written = min_cut.written_inputs(graph)
+    given = graph.output_node().args[0][visible:]
+    kept = [n for n in dict.fromkeys(given) if isinstance(n, Node) and n.op == "placeholder" and n in written]
+    if not kept:
+        return
+    copies: dict[Any, Any] = {}
+    with graph.inserting_before(next(n for n in graph.nodes if n.op != "placeholder")):
+        for node in kept:
+            copies[node] = graph.call_function(torch.ops.aten.clone.default, (node,))
+            copies[node].meta = {**node.meta, "val": torch.clone(node.meta["val"])}
+    graph.output_node().args = ([*graph.output_node().args[0][:visible], *(copies.get(n, n) for n in given)],)
+    forward.recompile()
 
 
 def _tell_what_is_computed_again(forward: GraphModule, backward: GraphModule) -> None:

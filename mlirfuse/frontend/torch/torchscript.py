@@ -4,8 +4,8 @@ ops, which Dynamo and AOTAutograd trace like any other. ``prim::If`` is an ``if`
 
 from __future__ import annotations
 
-import math
-import operator
+import keyword
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -13,79 +13,16 @@ import torch
 from torch import nn
 
 from mlirfuse.core.errors import UnsupportedError
-
-_DTYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.float32,
-           torch.float64, torch.complex32, torch.complex64, torch.complex128, torch.bool, None, None, None,
-           torch.bfloat16)  # fmt: skip
-_FORMATS = (torch.contiguous_format, torch.preserve_format, torch.channels_last, torch.channels_last_3d)
-_NUMBERS = {  # of ATen's names on what is no tensor
-    "add": operator.add,
-    "sub": operator.sub,
-    "mul": operator.mul,
-    "div": operator.truediv,
-    "floordiv": operator.floordiv,
-    "floor_divide": operator.floordiv,
-    "remainder": operator.mod,
-    "pow": operator.pow,
-    "neg": operator.neg,
-    "eq": operator.eq,
-    "ne": operator.ne,
-    "lt": operator.lt,
-    "le": operator.le,
-    "gt": operator.gt,
-    "ge": operator.ge,
-    "__and__": lambda a, b: a and b,
-    "__or__": lambda a, b: a or b,
-    "__not__": operator.not_,
-    "__is__": operator.is_,
-    "__isnot__": operator.is_not,
-    "__contains__": operator.contains,
-    "__getitem__": operator.getitem,
-    "len": len,
-    "sqrt": math.sqrt,
-    "ceil": math.ceil,
-    "floor": math.floor,
-    "format": lambda text, *values: text.format(*values),
-    "list": list,
-    "append": lambda values, x: values.append(x) or values,
-}
-_ANY = {  # on tensors and numbers alike
-    "aten::Int": int,
-    "aten::Float": float,
-    "aten::Bool": bool,
-    "aten::IntImplicit": int,
-    "aten::FloatImplicit": float,
-    "aten::ScalarImplicit": lambda x: x.item() if isinstance(x, torch.Tensor) else x,
-    "aten::warn": lambda *_: None,
-    "prim::NumToTensor": lambda x: x,
-    "prim::unchecked_cast": lambda x: x,
-    "prim::Uninitialized": lambda *_: None,
-    "prim::device": lambda x: x.device,
-    "prim::dtype": lambda x: x.dtype,
-    "prim::is_cuda": lambda x: x.is_cuda,
-    "prim::min": min,
-    "prim::max": max,
-    "prim::TupleIndex": operator.getitem,
-    "prim::data": lambda x: x.data,
-}
-
-
-def as_dtype(x: Any) -> Any:
-    """TorchScript numbers element types; so the type of a number, and anything else as it is."""
-    return _DTYPES[x] if isinstance(x, int) else x
-
-
-def as_format(x: Any) -> Any:
-    """As :func:`as_dtype`, of memory formats."""
-    return _FORMATS[x] if isinstance(x, int) else x
-
-
-def as_layout(x: Any) -> Any:
-    """As :func:`as_dtype`, of layouts."""
-    return torch.strided if isinstance(x, int) else x
-
+from mlirfuse.frontend.torch.script_functions import as_dtype, as_format, as_layout, python_of
 
 _CONVERSIONS: dict[str, Callable[[Any], Any]] = {"ScalarType": as_dtype, "MemoryFormat": as_format, "Layout": as_layout}
+
+
+def _named_tuple(kind: str) -> Any:
+    """The class of a named tuple that a script was made with, where this process has it."""
+    module, _, name = kind.removeprefix("__torch__.").rpartition(".")
+    found = getattr(sys.modules.get(module), name, None) if kind.startswith("__torch__.") else None
+    return found if hasattr(found, "_fields") else None
 
 
 class FromScript(nn.Module):
@@ -101,7 +38,7 @@ class FromScript(nn.Module):
             self.register_parameter(name, kept)
         for name, value in script.named_buffers(recurse=False):
             self.register_buffer(name, value)
-        self.training = script.training
+        self.training = getattr(script, "training", False)  # a frozen one has no modes
 
 
 def from_torchscript(script: Any) -> Any:
@@ -110,33 +47,33 @@ def from_torchscript(script: Any) -> Any:
     Raises :class:`UnsupportedError` for an op of TorchScript that has no counterpart here.
     """
     if isinstance(script, torch.jit.ScriptFunction):
-        return _Source(script.graph, None, None).function("script")
+        return _Source(script.graph, script.schema, None, None).function(script.name)
     module = FromScript(script)
-    forward = _Source(script.graph, script, module).function("forward")
-    return _with_forward(module, forward)
-
-
-def _with_forward(module: FromScript, forward: Callable[..., Any]) -> FromScript:
-    kind = type(type(module).__name__, (FromScript,), {"forward": forward})
-    module.__class__ = kind
+    methods = {}
+    for name in script._c._method_names():
+        method = script._c._get_method(name)
+        methods[name] = _Source(method.graph, method.schema, script, module).function(name)
+    module.__class__ = type(type(module).__name__, (FromScript,), methods)
     return module
 
 
 class _Source:
     """The Python source of a graph. ``script`` and ``module``: the module it belongs to, and what stands for it."""
 
-    def __init__(self, graph: Any, script: Any, module: nn.Module | None):
+    def __init__(self, graph: Any, schema: Any, script: Any, module: nn.Module | None):
         graph = graph.copy()
         torch._C._jit_pass_inline(graph)
+        torch._C._jit_pass_inline_fork_wait(graph)
         self.graph = graph
         self.names: dict[str, str] = {}
         self.scope: dict[str, Any] = {}
         self.objects: dict[str, tuple[Any, Any]] = {}  # of values that are modules: the script's and ours
         self.numbers: set[str] = set()  # values that a trace made tensors of
+        self.no_grads: set[str] = set()  # names that hold the mode around a ``with torch.no_grad()``
         inputs = list(graph.inputs())
         if module is not None:
             self.objects[inputs[0].debugName()] = (script, module)
-        self.head = ", ".join(map(self.name, inputs))
+        self.head = ", ".join(map(self.argument, inputs, schema.arguments))
         self.lines = self.block(graph, "    ")
         outputs = list(map(self.name, graph.outputs()))
         self.lines.append(f"    return {outputs[0] if len(outputs) == 1 else '(' + ', '.join(outputs) + ',)'}")
@@ -148,11 +85,19 @@ class _Source:
 
     # ---- names
 
+    def argument(self, value: Any, declared: Any) -> str:
+        """A parameter, by which it may be given too."""
+        name = declared.name
+        if name.isidentifier() and not keyword.iskeyword(name) and name not in self.names.values():
+            self.names[value.debugName()] = name
+        default = f"={self.bound(declared.default_value)}" if declared.has_default_value() else ""
+        return f"{self.name(value)}{default}"
+
     def name(self, value: Any) -> str:
-        return self.names.setdefault(value.debugName(), f"v{len(self.names)}")
+        return self.names.setdefault(value.debugName(), f"_v{len(self.names)}")
 
     def bound(self, value: Any) -> str:
-        name = f"c{len(self.scope)}"
+        name = f"_c{len(self.scope)}"
         self.scope[name] = value
         return name
 
@@ -173,20 +118,17 @@ class _Source:
 
     def call(self, node: Any, kind: str, given: list[str]) -> str:
         inputs = list(node.inputs())
-        if kind in _ANY:
-            if kind == "prim::NumToTensor":
-                self.numbers.add(node.output().debugName())
-            return f"{self.bound(_ANY[kind])}({', '.join(given)})"
-        space, short = kind.split("::")
         tensors = [v for v in inputs if v.debugName() not in self.numbers and "Tensor" in str(v.type())]
-        if short in _NUMBERS and (
-            not tensors or short in ("__getitem__", "len", "__is__", "__isnot__", "append", "list")
-        ):
-            if len(inputs) != len(tensors) and any(v.debugName() in self.numbers for v in inputs):
-                self.numbers.add(node.output().debugName())
-            return f"{self.bound(_NUMBERS[short])}({', '.join(given[:2] if short != 'format' else given)})"
-        if short == "size" and len(given) == 1:
-            return f"list({given[0]}.shape)"
+        function = python_of(
+            kind, ["" if v.debugName() in self.numbers else v.type().kind() for v in inputs], bool(tensors)
+        )
+        if function is not None:
+            if kind == "prim::NumToTensor" or (not tensors and any(v.debugName() in self.numbers for v in inputs)):
+                self.numbers.update(v.debugName() for v in node.outputs())
+            whole = kind == "aten::pow" and node.output().type().kind() == "FloatType"  # of whole numbers, too
+            text = f"{self.bound(function)}({', '.join(given)})"
+            return f"float({text})" if whole else text
+        space, short = kind.split("::")
         if node.schema() == "(no schema)" or space not in ("aten", "torchvision", "prims"):
             raise UnsupportedError(f"TorchScript's {kind} is not taken: {str(node).strip()}")
         schema = torch._C.parse_schema(node.schema())
@@ -204,6 +146,8 @@ class _Source:
     def _constant(self, node: Any, given: list[str], made: list[str]) -> list[str]:
         value = node.output().toIValue() if node.output().type().kind() != "NoneType" else None
         plain = value is None or type(value) in (bool, int, str)
+        if plain and node.output().type().kind() == "TensorType":
+            self.numbers.add(node.output().debugName())
         return [f"{made[0]} = {value!r}" if plain else f"{made[0]} = {self.bound(value)}"]
 
     def _getattr(self, node: Any, given: list[str], made: list[str]) -> list[str]:
@@ -217,14 +161,29 @@ class _Source:
                 setattr(module, attribute, found)
         return [f"{made[0]} = getattr({given[0]}, {attribute!r})"]
 
+    def _createobject(self, node: Any, given: list[str], made: list[str]) -> list[str]:
+        if not str(node.output().type()).endswith(".grad_mode.no_grad"):
+            raise UnsupportedError(f"TorchScript's own classes are not taken: {str(node).strip()}")
+        self.no_grads.add(made[0])
+        return []
+
+    def _enter(self, node: Any, given: list[str], made: list[str]) -> list[str]:
+        switch, state = self.bound(torch._C._set_grad_enabled), self.bound(torch.is_grad_enabled)
+        return [f"{given[0]} = {state}()", f"{switch}(False)"]
+
+    def _exit(self, node: Any, given: list[str], made: list[str]) -> list[str]:
+        return [f"{self.bound(torch._C._set_grad_enabled)}({given[0]})"]
+
     def _setattr(self, node: Any, given: list[str], made: list[str]) -> list[str]:
-        return [f"{given[0]}.{node.s('name')} = {given[1]}"]
+        return [] if given[0] in self.no_grads else [f"{given[0]}.{node.s('name')} = {given[1]}"]
 
     def _listconstruct(self, node: Any, given: list[str], made: list[str]) -> list[str]:
         return [f"{made[0]} = [{', '.join(given)}]"]
 
     def _tupleconstruct(self, node: Any, given: list[str], made: list[str]) -> list[str]:
-        return [f"{made[0]} = ({''.join(name + ', ' for name in given)})"]
+        known = _named_tuple(str(node.output().type()))
+        values = "".join(name + ", " for name in given)
+        return [f"{made[0]} = {self.bound(known)}({values})" if known is not None else f"{made[0]} = ({values})"]
 
     def _dictconstruct(self, node: Any, given: list[str], made: list[str]) -> list[str]:
         pairs = ", ".join(f"{k}: {v}" for k, v in zip(given[::2], given[1::2]))
@@ -249,7 +208,7 @@ class _Source:
         (block,) = node.blocks()
         counter, *carried = map(self.name, block.inputs())
         out = [f"{a} = {b}" for a, b in zip(carried, given[2:])]
-        go = f"go{len(self.names)}_{len(self.scope)}"
+        go = f"_go{len(self.names)}_{len(self.scope)}"
         out += [f"{go} = {given[1]}", f"for {counter} in range({given[0]}):", f"    if not {go}:", "        break"]
         out += self.block(block, "    ")
         again, *following = map(self.name, block.outputs())
