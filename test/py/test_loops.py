@@ -922,6 +922,27 @@ def test_loops_that_write_nothing_are_unrolled_where_they_are_short(monkeypatch)
             assert len(far.plain._lifted.loops[0]._by_types) == 1
 
 
+def test_small_arrays_that_a_loop_makes_stay_what_they_are():
+    def made(x, n):
+        kept, row = [], x
+        for k in range(n):
+            row = row * 0.5 + np.full(len(x), k)
+            part = np.zeros(3)
+            part[k % 3] = row[0]
+            kept.append(part[1:])
+        return row, part, kept, row[::-1]
+
+    lifted = Lifted(made)
+    for size, n in ((5, 4), (5, 400), (300, 7), (1, 3)):
+        args = (np.arange(float(size)), n)
+        several = [lifted.function(*args) for _ in range(4)]
+        for row, part, kept, back in several:
+            assert same((row, part, kept, back), made(*args))
+            assert np.shares_memory(row, back) and np.shares_memory(part, kept[-1])
+            row[:], part[:] = -1, -1
+    assert lifted.loops[0].ran, lifted.loops[0].refused
+
+
 def test_effects_beside_a_loop_happen_at_every_call(capsys):
     log = []
 

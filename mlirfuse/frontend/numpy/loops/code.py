@@ -22,8 +22,9 @@ MOST_LINES = 60_000  # of one loop's text
 MOST_ARRAYS = 15  # variables that are arrays
 _SITE = 8 * 2 * (MOST_ARRAYS + 2)  # bytes of a place of allocation: for each buffer its address, which 0 ends, and size
 # Where among the function's arguments they are, in bytes: the address of what allocates; the log's next free place and
-# its end; the address of what makes more room for it, and of what multiplies matrices.
-ALLOCATOR, LOG, LOG_END, LOG_MORE, MULTIPLY = 16, 24, 32, 40, 48
+# its end; the address of what makes more room for it, and of what multiplies matrices; room for small arrays, of which
+# the next free place and the end.
+ALLOCATOR, LOG, LOG_END, LOG_MORE, MULTIPLY, ROOM, ROOM_END = 16, 24, 32, 40, 48, 56, 64
 
 _AS_IT_IS = "{loop_annotation = #llvm.loop_annotation<disableNonforced = true>}"
 
@@ -61,11 +62,29 @@ llvm.func internal @allocate(%table: !llvm.ptr, %bases: !llvm.ptr, %bytes: i64, 
   llvm.store %0, %after : i64, !llvm.ptr
   cf.br ^new
 ^new:
-  %function_at = llvm.getelementptr %args[{ALLOCATOR}] : (!llvm.ptr) -> !llvm.ptr, i8
-  %function = llvm.load %function_at : !llvm.ptr -> !llvm.ptr
   %twice = arith.addi %bytes, %bytes : i64
   %room = arith.select %none, %bytes, %twice : i64
-  %made = llvm.call %function(%site, %room) : !llvm.ptr, (i64, i64) -> i64
+  %here_at = llvm.getelementptr %args[{ROOM}] : (!llvm.ptr) -> !llvm.ptr, i8
+  %here = llvm.load %here_at : !llvm.ptr -> i64
+  %end_at = llvm.getelementptr %args[{ROOM_END}] : (!llvm.ptr) -> !llvm.ptr, i8
+  %end = llvm.load %end_at : !llvm.ptr -> i64
+  %there_is = arith.subi %end, %here : i64
+  %small = arith.cmpi sle, %room, %there_is : i64
+  cf.cond_br %small, ^here, ^outside
+^here:
+  %63 = arith.constant 63 : i64
+  %m64 = arith.constant -64 : i64
+  %past = arith.addi %here, %room : i64
+  %up = arith.addi %past, %63 : i64
+  %free = arith.andi %up, %m64 : i64
+  llvm.store %free, %here_at : i64, !llvm.ptr
+  cf.br ^keep(%here : i64)
+^outside:
+  %function_at = llvm.getelementptr %args[{ALLOCATOR}] : (!llvm.ptr) -> !llvm.ptr, i8
+  %function = llvm.load %function_at : !llvm.ptr -> !llvm.ptr
+  %given = llvm.call %function(%site, %room) : !llvm.ptr, (i64, i64) -> i64
+  cf.br ^keep(%given : i64)
+^keep(%made: i64):
   llvm.store %made, %at : i64, !llvm.ptr
   llvm.store %room, %size_at : i64, !llvm.ptr
   cf.br ^have(%made : i64)

@@ -18,6 +18,7 @@ What is rare (another type, an error, a list that has been given something) is l
 from __future__ import annotations
 
 import ctypes
+import functools
 import struct
 import types
 from collections.abc import Callable
@@ -72,7 +73,7 @@ class _Writer:
         self.space: dict[str, Any] = dict(tools) | {
             "ndarray": np.ndarray, "float64": np.float64, "place_of": _native.place_of, "missed": Missed, "loop": loop,
             "addressof": ctypes.addressof, "function": compiled.function, "words": compiled.memory, "code": compiled,
-            "function_type": types.FunctionType,
+            "function_type": types.FunctionType, "bytes_of": functools.partial(np.frombuffer, dtype=np.uint8),
         }  # fmt: skip
         self.lines: list[str] = []
         self.local = {name: f"x{k}" for k, name in enumerate(loop.names)}
@@ -185,13 +186,15 @@ class _Writer:
             else:
                 raise _NotHere
         header = self.space["header"]
+        room = [f"start + {8 * compiled.words + 63} & -64", f"start + {ctypes.sizeof(compiled.memory)}"]
         self.space["put"] = struct.Struct("=" + "q" * len(header) + form).pack_into
         self.lines += [
             "memory = words()",
-            f"put(memory, 0, {', '.join(map(str, [*header, *given]))})",
+            "start = addressof(memory)",
+            f"put(memory, 0, {', '.join(map(str, [*header[:-2], *room, *given]))})",
             "buffers = thread.made = {}",
             "log = thread.log = []",
-            "status = function(addressof(memory))",
+            "status = function(start)",
             "if status or log:",
             f"    return loop.finish(code, {self._dict(self.loop.names)}, {self._dict_of_places()}, memory, status, "
             "buffers, log)",
@@ -250,7 +253,7 @@ class _Writer:
                 before += f"{self.local[name]} if {words} == {self._place(name)}w else ("
                 after += ")"
         arrays = "".join(f"{self._place(n)}w: {self.local[n]}, " for n in reversed(self.arrays))
-        made = f"unpack({words}, 0, {self.constant(kind)}, buffers, {{{arrays}}})[0]"
+        made = f"unpack({words}, 0, {self.constant(kind)}, {{start: bytes_of(memory)}} | buffers, {{{arrays}}})[0]"
         return "q" * count, count, f"({before}{made}{after})"
 
 

@@ -36,8 +36,10 @@ from mlirfuse.runtime import library, load
 
 _INT, _FLOAT = struct.Struct("q"), struct.Struct("d")
 _TWO_INTS, _TWO_FLOATS = struct.Struct("qq"), struct.Struct("dd")
-# Words: two numbers of an error, what allocates, the log's place and end, what makes it larger, what multiplies.
-_HEADER = 7
+# Words: two numbers of an error, what allocates, the log's place and end, what makes it larger, what multiplies, the
+# room for small arrays and its end.
+_HEADER = 9
+_ROOM = 512  # words behind the others, where small arrays are that the loop makes
 _CHUNK = 2**13  # words of a log, at first
 _SMALL, _LARGE = 2**40, 2**62
 _buffers = threading.local()  # .made: of the call that runs in this thread, its buffers by address; .log: see _more
@@ -106,7 +108,7 @@ _INEXACT: dict[int, np.dtype] = {t.numpy.num: t.numpy for t in (dt.f32, dt.f64, 
 _MULTIPLY = ctypes.cast(_multiply, ctypes.c_void_p).value
 _MORE = ctypes.cast(_more, ctypes.c_void_p).value
 _ALLOCATOR = ctypes.cast(_allocate, ctypes.c_void_p).value
-_FIRST_WORDS: list[int] = [0, 0, _ALLOCATOR or 0, 0, 0, _MORE or 0, _MULTIPLY or 0]
+_FIRST_WORDS: list[int] = [0, 0, _ALLOCATOR or 0, 0, 0, _MORE or 0, _MULTIPLY or 0, 0, 0]
 _ALIGNED = 4  # of what an array's place says
 _MOST_TYPES = 16  # for which one loop is compiled
 _MOST_PATTERNS = 2  # of extents, for each of these; then for any extents
@@ -130,7 +132,8 @@ class Compiled:
     outputs: list[tuple[str, Any, int, Any]]
     appends: list[tuple[str, Any]]
     memory: type
-    before: int  # how many words there are before the outputs
+    words: int  # without the room for small arrays
+    before: int  # how many words there are before the outputs, without the first
     hot: HotCall | None = None
     called: bool = False
 
@@ -323,8 +326,8 @@ class Loop:
         code = load.host_code(writer.code.text(), plain_loops=True)
         function = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(code.address("loop"))
         before = sum(words_of(kind) for _, kind in inputs)
-        memory = ctypes.c_int64 * words
-        return Compiled(code, function, writer.code.errors, inputs, outputs, writer.appends, memory, before)
+        memory = ctypes.c_int64 * (words + (_ROOM if writer.code.sites else 0))
+        return Compiled(code, function, writer.code.errors, inputs, outputs, writer.appends, memory, words, before)
 
     # ---- calling
 
@@ -336,17 +339,20 @@ class Loop:
             else:
                 _pack(words, values[name], kind)
         memory = compiled.memory(*words)
+        start = ctypes.addressof(memory)
+        memory[_HEADER - 2], memory[_HEADER - 1] = start + 8 * compiled.words + 63 & -64, start + 8 * len(memory)
         buffers = _buffers.made = {}
         log: list = []
         _buffers.log = log
-        status = compiled.function(ctypes.addressof(memory))
+        status = compiled.function(start)
         return self.finish(compiled, values, places, memory, status, buffers, log)
 
     def finish(
         self, compiled: Compiled, values: dict, places: dict, memory: Any, status: int, buffers: dict, log: list
     ) -> tuple:
         """What a call gives, after the code has run and given ``status``."""
-        words = memory[:]
+        words = memory[: compiled.words]
+        buffers = {ctypes.addressof(memory): np.frombuffer(memory, np.uint8)} | buffers
         arrays = {places[name][0]: values[name] for name in reversed(places)}
         if log:
             log[-1][1] = _filled(log[-1][0], words[3])
