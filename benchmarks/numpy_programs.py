@@ -4,11 +4,11 @@
     python benchmarks/numpy_programs.py --memory [NAME…]
 
 For each program: the first call (trace, compile, run; nothing is in the cache on disk), then the time of a call at two
-sizes. The implementations take turns, and the best of their calls counts; first calls and others by the clock or by the
-processor time of all threads, whichever is less: other work on the machine adds to the one, a second thread of the
-program to the other.
-Arguments are copied anew for each call, which is not counted. Numba gets the unchanged function under ``njit``, JAX
-those programs that ``programs/in_jax.py`` has, with arguments that are JAX's arrays before the clock starts.
+sizes. The implementations take turns, there and back, and the best of their calls counts; first calls and others by the
+clock or by the processor time of all threads, whichever is less: other work on the machine adds to the one, a second
+thread of the program to the other. Arguments are copied anew for each call, which is not counted. Numba gets the
+unchanged function under ``njit``, JAX those programs that ``programs/in_jax.py`` has, with arguments that are JAX's
+arrays before the clock starts.
 
 ``--memory`` calls each 10,000 times at the small size, and says by how much the process has grown since the 1,000th.
 
@@ -79,7 +79,8 @@ def timed(calls: dict) -> dict[str, float]:
     end, turns = time.perf_counter() + SECONDS * len(calls), 0
     while time.perf_counter() < end or turns < LEAST:
         turns += 1
-        for name, (make, fn) in calls.items():
+        order = list(calls.items())
+        for name, (make, fn) in order if turns % 2 else reversed(order):  # each comes after itself, too, not after one
             given = make()
             best[name] = min(best[name], once(lambda: fn(*given))[1])  # noqa: B023
     return best

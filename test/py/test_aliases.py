@@ -247,6 +247,27 @@ def test_views_of_an_argument_that_is_written_are_views(layout):
             np.testing.assert_array_equal(mine, its)
 
 
+@pytest.mark.parametrize("fn", [
+    lambda x, k: x[k], lambda x, k: (x[:, k], x[k, 1:].sum()), lambda x, k: x[1:, k][::-1],
+    lambda x, k: (x.__setitem__(0, 3), x[k], x.T[k, 1:], x[k, k])[1:],
+])  # fmt: skip
+def test_a_view_at_a_position_that_is_an_argument(fn, monkeypatch):
+    """x[k] of a whole row shares the argument's memory; one element is a number."""
+    jitted = mlirfuse.jit(fn)
+    for k in (1, 2, -1, 0, 9, -5):
+        mine, its = (np.arange(16.0).reshape(4, 4) for _ in range(2))
+        try:
+            want = fn(its, k)
+        except IndexError:
+            with pytest.raises(IndexError):
+                jitted(mine, k)
+            continue
+        got = jitted(mine, k)
+        for g, w in zip(*(v if isinstance(v, tuple) else (v,) for v in (got, want))):
+            assert type(g) is type(w) and np.shares_memory(g, mine) == np.shares_memory(w, its)
+            np.testing.assert_array_equal(g, w)
+
+
 def test_equal_ops_are_computed_once():
     x = np.arange(16.0).reshape(4, 4)
 

@@ -215,7 +215,7 @@ class Entry(Source):
         for k, captured in zip(captured_at, traced.captured):
             call.specs[k] = arrays.describe(captured.array)
         statics = [(k, spec.value) for k, spec in enumerate(specs) if isinstance(spec, Static)]
-        graph, own = traced.graph, {o.index for o in traced.outs if o.kind in ("argument", "view")}
+        graph, own = traced.graph, set().union(*(o.leaves for o in traced.outs))
         late = bool(traced.mutated) and on_cpu and any(op.attrs.get("checked") for op in graph.ops)
         if late:
             graph.aliases, own = {}, own | set(traced.mutated)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,19 @@ import numpy as np
 from mlirfuse.frontend.numpy import views as vw
 from mlirfuse.ir import sizes as sz
 from mlirfuse.runtime import arrays
+
+
+@dataclass(frozen=True)
+class Position:
+    """A step to one position of an axis: the int at a leaf of the call."""
+
+    axis: int
+    leaf: int
+
+
+def at(array: Any, axis: int, index: int) -> Any:
+    """The view of an array at one position of an axis; of no axes, it is an array still."""
+    return array[(slice(None),) * axis + (index, ...)]
 
 
 def through(array: Any, step: Any, env: dict[str, int]) -> Any:

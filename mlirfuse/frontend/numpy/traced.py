@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,10 +36,21 @@ class Out:
     read_only: bool = False
     path: tuple = ()
 
-    def view(self, array: Any, sizes: dict[str, int]) -> Any:
-        """What the function returns of an argument, for the kind "view"."""
+    @property
+    def leaves(self) -> set[int]:
+        """The leaves of the call that it is made of."""
+        if self.kind not in ("argument", "view"):
+            return set()
+        return {self.index} | {step.leaf for step in self.path if isinstance(step, real_views.Position)}
+
+    def view(self, leaf: Callable[[int], Any], sizes: dict[str, int]) -> Any:
+        """What the function returns of an argument, for the kind "view"; ``leaf`` gives those of the call."""
+        array = leaf(self.index)
         for step in self.path or (Whole(),):
-            array = real_views.through(array, step, sizes)
+            if isinstance(step, real_views.Position):
+                array = real_views.at(array, step.axis, leaf(step.leaf))
+            else:
+                array = real_views.through(array, step, sizes)
         return array
 
     def made(self, sizes: dict[str, int]):
@@ -106,7 +118,7 @@ class Traced:
             elif o.kind == "argument":
                 out.append(leaves[o.index])
             elif o.kind == "view":
-                out.append(o.view(leaves[o.index], sizes))
+                out.append(o.view(leaves.__getitem__, sizes))
             else:
                 out.append(o.made(sizes))
         return self.out_tree.unflatten(out)

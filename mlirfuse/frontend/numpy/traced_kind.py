@@ -101,7 +101,9 @@ def _reader(out: Out, place: dict[int, int], env: dict[str, int]) -> int | Calla
         return at
 
     def read(results: list) -> Any:
-        found = out.view(results[at], env) if out.kind == "view" else _number(results[at], out.scalar)
+        found = (
+            out.view(lambda leaf: results[place[leaf]], env) if out.kind == "view" else _number(results[at], out.scalar)
+        )
         if out.read_only and isinstance(found, np.ndarray):
             found.flags.writeable = False
         return found

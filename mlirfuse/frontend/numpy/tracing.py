@@ -23,6 +23,7 @@ from mlirfuse.frontend.numpy import functions  # noqa: F401  (gives traced array
 from mlirfuse.frontend.numpy.captures import Captured, ways_to
 from mlirfuse.frontend.numpy.effects import SideEffect, Snapshot, Stop
 from mlirfuse.frontend.numpy.objects import PLAIN_TYPES, namespace_of
+from mlirfuse.frontend.numpy.real_views import Position
 from mlirfuse.frontend.numpy.rebuild import StandIns
 from mlirfuse.frontend.numpy.scope import roots_of, scope_of
 from mlirfuse.frontend.numpy.source import fail
@@ -81,8 +82,8 @@ def trace(
                 outs.append(Out("argument", identity[id(x)], scalar=_number_type(x)))
                 continue
             value, buffer = x.value, x._buffer
-            if buffer.leaf is not None and not x._scalar and (value is buffer.value or _of_written(x)):
-                path = () if value is buffer.value else x._path
+            path = None if buffer.leaf is None or x._scalar else _way_to(t, x, arg_leaves)
+            if buffer.leaf is not None and path is not None:
                 outs.append(Out("view", buffer.leaf, read_only=_is_read_only(x), path=path))
                 continue
             if id(x) not in where:
@@ -277,9 +278,18 @@ def _in_argument(value: Value) -> bool:
     return value.op is None
 
 
-def _of_written(x: TracedArray) -> bool:
-    """Whether ``x`` is a view of an argument that the function writes into, by steps that the sizes tell."""
-    return bool(x._buffer.version) and not any(isinstance(step, At) for step in x._path)
+def _way_to(t: Trace, x: TracedArray, arg_leaves: list[int]) -> tuple | None:
+    """The steps from an argument to a view of it, () for all of it; None where the graph may give the view as well, or
+    has to: nothing writes into the argument and all positions are known, or one is computed."""
+    if x.value is x._buffer.value:
+        return ()
+    positions = [step for step in x._path if isinstance(step, At)]
+    if not x._buffer.version and not positions:
+        return None
+    if any(step.index not in t.block.args for step in positions):
+        return None
+    leaf = lambda step: arg_leaves[t.block.args.index(step.index)]  # noqa: E731
+    return tuple(Position(step.axis, leaf(step)) if isinstance(step, At) else step for step in x._path)
 
 
 def _is_read_only(x: TracedArray) -> bool:

@@ -78,7 +78,7 @@ def _view(array: Any, place: Place, state: State) -> Any:
     index = iter(place.index)
     for step in place.path:
         if isinstance(step, RunTime):
-            array = array[(slice(None),) * step.axis + (int(state.at(next(index))), ...)]
+            array = real_views.at(array, step.axis, int(state.at(next(index))))
         else:
             array = real_views.through(array, step, state.env)
     return array
