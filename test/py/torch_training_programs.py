@@ -795,12 +795,12 @@ def detection(wrap: Wrap, to: Wrap) -> Iterator[list[torch.Tensor]]:
 
 def transport(wrap: Wrap, to: Wrap) -> Iterator[list[torch.Tensor]]:
     """Sinkhorn's loop until it is near, as Python's ``while`` over a number that is read back; soft ranks."""
-    model = to(_mlp(3, 16, 2))
+    model, heat = to(_mlp(3, 16, 2)), 1.5  # with little heat float32 is far from float64
 
     @wrap
     def step_of(f, g, cost):
-        f = -torch.logsumexp((g[None] - cost) / 0.1, 1) * 0.1
-        new = -torch.logsumexp((f[:, None] - cost) / 0.1, 0) * 0.1
+        f = -torch.logsumexp((g[None] - cost) / heat, 1) * heat
+        new = -torch.logsumexp((f[:, None] - cost) / heat, 0) * heat
         return f, new, (new - g).abs().max()
 
     @wrap
@@ -822,7 +822,7 @@ def transport(wrap: Wrap, to: Wrap) -> Iterator[list[torch.Tensor]]:
             count += 1
             if moved.item() < 1e-9:
                 break
-        plan = ((f[:, None] + g - cost) / 0.1).exp()
+        plan = ((f[:, None] + g - cost) / heat).exp()
         loss = (plan * cost).sum() + ranks(y).var()
         loss.backward()
         optimizer.step()
