@@ -57,6 +57,8 @@ def _norm(rng: random.Random, x):
         lambda: x - x.mean(0, keepdim=True),
         lambda: x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-3),
         lambda: x.cumsum(-1),
+        lambda: (x.unsqueeze(-1) - x.unsqueeze(-2)).sigmoid().sum(-1),
+        lambda: torch.logsumexp(x.unsqueeze(-1) * x.unsqueeze(-2), -2),
     )
     return rng.choice(ways)()
 
