@@ -709,3 +709,12 @@ def test_another_gpu_is_fitted_by_filling_in_fields(monkeypatch):
     rows = replace(models.SM_90.rows, registers=replace(models.SM_90.rows.registers, usual=8))  # 8 of 512 threads
     monkeypatch.setitem(models.MODELS, 80, replace(models.SM_90, rows=rows))
     assert (threads("cuda:sm_90"), threads("cuda:sm_80")) == (before[0], 2 * before[1])
+
+
+@pytest.mark.parametrize("dtype, width", [(np.float32, 1408), (np.float16, 1152)])
+def test_threads_of_a_row_beside_a_batchs_scale_have_vectors_of_it(dtype, width):
+    """What several rows share is not held, and few threads have no vector: 92 → 73 µs."""
+    params = first_choice(
+        lambda x, s: (x - x.mean(-1, keepdims=True)) * s[:, None], (64, 1024, width), (64, width), dtype=dtype
+    )
+    assert params.tx * params.chunks * params.access.lanes <= 1.25 * width

@@ -302,6 +302,17 @@ def test_several_rows_of_a_thread(fn, shapes, dtype):
         check(fn, *[normal(*shape, dtype=dtype) for shape in shapes], candidates=1, changed=changed)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
+def test_norms_whose_scale_is_a_batchs(dtype):
+    def adaptive(x, scale, shift):
+        u = x.astype(np.float32)
+        d = u - u.mean(-1, keepdims=True)
+        y = d / np.sqrt((d * d).mean(-1, keepdims=True) + 1e-5)
+        return (y * (1 + scale.astype(np.float32)[:, None]) + shift.astype(np.float32)[:, None]).astype(x.dtype)
+
+    check(adaptive, *[normal(*shape, dtype=dtype) for shape in ((2, 5, 352), (2, 352), (2, 352))], candidates=6)
+
+
 @pytest.mark.parametrize("shape", [(300, 257), (300, 264), (1000, 12)])
 def test_reduced_columns(shape):
     check(lambda x: x.sum(0), np.abs(normal(*shape)), candidates=3)

@@ -8,8 +8,9 @@ and adds its values one after the other, which takes long where columns are few,
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mlirfuse.analysis.phases import Analysis
 from mlirfuse.core.machine import Machine
@@ -25,15 +26,19 @@ from mlirfuse.schedule.gpu.kernel import GpuBody
 from mlirfuse.schedule.gpu.scheduler import LARGEST_BLOCK, GpuScheduler
 from mlirfuse.schedule.scheduler import Alignments, Sizes, power_of_two, require
 
-BLOCK = 256  # threads, of an element each
+BLOCK = 256  # threads
+EACH = 4  # elements of a thread, all loaded before one is added
+MOST_EACH = 32
 
 
 class Params(NamedTuple):
-    """``threads`` of a block; ``ordered``: a thread adds all values of a column, in order."""
+    """``threads`` of a block; ``ordered``: a thread adds all values of a column, in order; ``each``: elements of a
+    thread."""
 
     access: Access
     threads: int
     ordered: bool
+    each: int = 1
 
 
 class Accumulation(GpuScheduler[Params]):
@@ -49,7 +54,14 @@ class Accumulation(GpuScheduler[Params]):
         access = access_of(analysis, True, env, alignments)
         each = tuple(analysis.stored(v).bytes for v in analysis.inputs + analysis.outputs)
         access = access._replace(lanes=1, aligns=each, multiples=frozenset())
-        yield from (Params(access, BLOCK, False), Params(access, 2 * BLOCK, False), Params(access, BLOCK // 2, True))
+        yield Params(access, BLOCK, False, EACH)
+        yield Params(access, BLOCK // 2, True, EACH)
+        yield from (
+            Params(access, n, False, each)
+            for n in (BLOCK, 2 * BLOCK)
+            for each in (1, 2, 4, 8)
+            if (n, each) != (BLOCK, EACH)
+        )
 
     def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
         op = analysis.accumulation
@@ -67,6 +79,7 @@ class Accumulation(GpuScheduler[Params]):
     def check(self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, machine: Machine) -> None:
         require(p.access.lanes == 1, f"lanes = {p.access.lanes}: elements are added one by one")
         self.check_access(analysis, p, True, env, alignments, machine)
+        require(1 <= p.each <= MOST_EACH, f"each = {p.each}: 1 to {MOST_EACH}")
         require(power_of_two(p.threads), f"threads = {p.threads}: a power of two")
         require(p.threads <= LARGEST_BLOCK, f"threads = {p.threads}: a block has at most {LARGEST_BLOCK}")
 
@@ -83,7 +96,7 @@ class _Accumulation(GpuBody):
     def __init__(self, name: str, analysis: Analysis, slots: Slots, p: Params):
         super().__init__(name, analysis, slots, p.access, p.threads)
         assert analysis.accumulation is not None
-        self.op, self.ordered = analysis.accumulation, p.ordered
+        self.op, self.ordered, self.elements = analysis.accumulation, p.ordered, p.each
         self.initial, self.indices, self.values = self.op.operands
         held = _sums_type(self.op)
         self.stored = self.sums = self.k.memories[self.op.result]
@@ -93,38 +106,62 @@ class _Accumulation(GpuBody):
             self.sums = Memory(place, strides, held, held.bytes)
         self.k.memories[self.op.result] = self.sums
 
-    def each(self, like: Value, visit: Callable[[Env], None]) -> GpuKernel:
-        """``visit(env)`` in a thread for each element of ``like``."""
-        axes = self.analysis.axes.flat(like)
+    def each(self, like: Value, load: Callable[[Env], Any], store: Callable[[Env, Any], None]) -> GpuKernel:
+        """``store(env, load(env))`` for each element of ``like``: a thread loads all of its own first."""
+        e, axes = self.e, self.analysis.axes.flat(like)
         count = sz.product(a.size for a in axes)
-        at = self.e.add(self.e.mul(self.wide(self.block), self.threads), self.wide(self.thread))
-        with self.k.region(f"scf.if {self.e.cmp('lt', at, self.size(count))} {{"):
-            env: Env = {}
-            self.unlinear(env, [[a] for a in axes], Index(at))
-            visit(env)
-        return self.finish(sz.ceildiv(count, self.threads))
+        block = self.threads * self.elements
+        first = e.add(e.mul(self.wide(self.block), block), self.wide(self.thread))
+
+        def places(held: bool) -> list[tuple[Env, Val | None, Any]]:
+            out = []
+            for n in range(self.elements):
+                at, inside = e.add(first, n * self.threads) if n else first, None
+                if held:
+                    inside = e.cmp("lt", at, self.size(count))
+                    at = e.min(at, e.sub(self.size(count), 1))
+                env: Env = {}
+                self.unlinear(env, [[a] for a in axes], Index(at))
+                out.append((env, inside, load(env)))
+            return out
+
+        def all_of_them(held: bool) -> None:
+            for env, inside, loaded in places(held):
+                if inside is None:
+                    store(env, loaded)
+                    continue
+                with self.k.region(f"scf.if {inside} {{"):
+                    store(env, loaded)
+
+        end = e.mul(e.add(self.wide(self.block), 1), block)
+        with self.k.region(f"scf.if {e.cmp('le', end, self.size(count))} {{", "} else {"):
+            all_of_them(False)
+        with self.k.region("", "}"):
+            all_of_them(True)
+        return self.finish(sz.ceildiv(count, block))
 
     def begin(self) -> GpuKernel:
         """The operand's elements, before anything is added."""
         result = self.op.result
-        return self.each(result, lambda env: self.k.store(result, env, self.k.value(self.initial, env)))
+        k = self.k
+        return self.each(result, lambda env: k.value(self.initial, env), lambda env, val: k.store(result, env, val))
 
     def end(self) -> GpuKernel:
         """Sums as they are stored."""
         result, k = self.op.result, self.k
 
-        def one(env: Env) -> None:
+        def sums(env: Env) -> Val:
             k.memories[result] = self.sums
             total = k.reload(result, env)
             k.memories[result] = self.stored
-            k.store(result, env, total)
+            return total
 
-        return self.each(result, one)
+        return self.each(result, sums, lambda env, total: k.store(result, env, total))
 
     def add(self) -> GpuKernel:
         """The values."""
         if not self.ordered:
-            return self.each(self.values, lambda env: self.where_inside(env, self.atomically))
+            return self.each(self.values, self.loaded, functools.partial(self.where_inside, add=self.atomically))
         rows = self.analysis.axes.dims(self.values)[0]
         columns = [a for a in self.analysis.axes.flat(self.values) if a not in rows]
         count = sz.product(a.size for a in columns)
@@ -136,18 +173,22 @@ class _Accumulation(GpuBody):
             def one(row: Val, _: list[Val]) -> list[Val]:
                 here = dict(env)
                 self.k.spread(rows, Index(row), here)
-                self.where_inside(here, self.plainly)
+                self.where_inside(here, self.loaded(here), self.plainly)
                 return []
 
             self.loop(self.e.const(0, self.index), self.size(self.indices.shape[0]), 1, [], one)
         return self.finish(sz.ceildiv(count, self.threads))
 
-    def where_inside(self, env: Env, add: Callable[[Env, Val], None]) -> None:
-        """``add(the result's env, value)`` for a value whose row there is."""
-        e, k = self.e, self.k
+    def loaded(self, env: Env) -> tuple[Val, Val]:
+        """A value and its row."""
+        k = self.k
         of_index = dict(env)
         k.spread(k.dims(self.indices)[0], k.dim_index(k.dims(self.values)[0], env), of_index)
-        row, value = k.value(self.indices, of_index), k.value(self.values, env)
+        return k.value(self.indices, of_index), k.value(self.values, env)
+
+    def where_inside(self, env: Env, loaded: tuple[Val, Val], add: Callable[[Env, Val], None]) -> None:
+        """``add(the result's env, value)`` for a value whose row there is."""
+        e, k, (row, value) = self.e, self.k, loaded
         extent = e.cast(self.size(self.op.result.shape[0]), row.dtype)
         with k.region(f"scf.if {e.and_(e.cmp('ge', row, 0), e.cmp('lt', row, extent))} {{"):
             add(k.at_row(self.op, env, Index(e.cast(row, self.index))), value)

@@ -244,13 +244,20 @@ def _of_several_rows(analysis: Analysis, p: Params, env: Sizes, machine: Machine
     least = min(idle, key=lambda tx: idle[tx], default=most)
     tx = next((tx for tx, share in idle.items() if share <= model.idle), least)
     ty = model.small_block // tx if rows > 1 else 1
-    wanted = min(model.most_rows, round(model.under_way * elements / max(1, lanes * read)))
+    parts = analysis.once(_most_joined)
+    under_way = model.under_way_joined if parts > 1 else model.under_way
+    wanted = min(model.most_rows, round(under_way * elements / max(1, lanes * read * parts)))
     full = machine.sm_count * (machine.threads_per_sm // (tx * ty))
     down = 1
     while down * 2 <= wanted and -(-vectors // tx) * (rows // (ty * down * 2)) >= full:
         down *= 2
     more = down > p.unroll_columns * p.unroll_rows
     return p._replace(tx=tx, ty=ty, unroll_columns=1, unroll_rows=down) if more else p
+
+
+def _most_joined(analysis: Analysis) -> int:
+    """The most parts of a join, of all of which a thread loads an element for each of its own."""
+    return max((len(op.operands) for op in analysis.ops if op.name == "concatenate"), default=1)
 
 
 def _work(analysis: Analysis) -> tuple:

@@ -84,7 +84,7 @@ class RowsOfSize:
         )
         self.row, self.lanes, self.model = analysis.once(row_of), access.lanes, model_of(machine).rows
         self.vectors = max(1, -(-self.length // self.lanes))
-        self.registers = max(1, self.lanes * self.row.row_bytes // 4)  # of one chunk
+        self.registers = max(1, self.lanes * self.row.own_bytes // 4)  # of one chunk
         self.small = self.kept * self.vectors < machine.sm_count * self.model.threads.parallel
         self.wide = self.lanes * self.row.widest == 16
         self.wanted, self.least = self.registers_wanted(), self.least_threads()
@@ -142,7 +142,8 @@ class RowsOfSize:
             together, away = cluster * tx > threads.most_together, abs(chunks - threads.parallel_chunks)
             return (False, together, chunks > threads.most_parallel_chunks, cluster, away, tx)
         if cluster == 1:
-            return (False, held > registers.most_alone, tx > registers.largest_block, abs(held - self.wanted), tx)
+            idle = tx * chunks > threads.idle * self.vectors
+            return (False, held > registers.most_alone, tx > registers.largest_block, idle, abs(held - self.wanted), tx)
         wider, large = tx > registers.wide_block, cluster > threads.portable_cluster
         if self.row.weights and self.wide:
             return (
@@ -489,14 +490,16 @@ def _shiftable(analysis: Analysis) -> tuple:
 
 class _Row(NamedTuple):
     """What is read of a row, and what for: ``row_bytes`` of its elements at one place, of inputs that are not the same
-    for all rows, and ``widest``, of one of these; ``single``: rows are only reduced, in one pass; ``one_pass``: what
-    else is written needs no reduction; ``shorter``: online forms make it fewer passes; ``halves``: some elements are of
-    half types; ``inputs`` and ``weights``: how many there are that differ from row to row, and that all rows share;
+    for all rows, ``own_bytes`` without what several rows share, such as a batch's, and ``widest``, of one of these;
+    ``single``: rows are only reduced, in one pass; ``one_pass``: what else is written needs no reduction; ``shorter``:
+    online forms make it fewer passes; ``halves``: some elements are of half types; ``inputs`` and ``weights``: how many
+    there are that differ from row to row, and that all rows share;
     ``half_weights``: some of these are of half types; ``wider_weights``: some are wider than what is read of a row;
     ``sizes``: the bytes of an element of each input that is read where a row's element is; ``late``: some of those are
     read after the first reductions only."""
 
     row_bytes: int
+    own_bytes: int
     widest: int
     single: bool
     one_pass: bool
@@ -517,9 +520,11 @@ def row_of(analysis: Analysis) -> _Row:
     phases = analysis.once(joint.online)
     halves, half_weights = (any(v.dtype.bits == 16 for v in values) for values in (streamed, shared))
     nbytes = [v.dtype.bytes for v in streamed]
+    own = [v.dtype.bytes for v in streamed if set(analysis.kept) <= set(analysis.axes.flat(v))] or nbytes
     loaded = at_own_index(analysis, streamed + shared)
     return _Row(
         sum(nbytes),
+        sum(own),
         max(nbytes, default=4),
         len(phases) == 1 and not written,
         len(phases) == 1 and analysis.late_values().isdisjoint(written),
