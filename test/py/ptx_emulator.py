@@ -465,14 +465,18 @@ def _store(launch: Launch, instruction: Instruction, threads: np.ndarray) -> Non
 
 
 def _atomic(launch: Launch, instruction: Instruction, threads: np.ndarray) -> None:
-    """A comparison with a swap, or an addition, on global memory: one thread after the other."""
+    """A comparison with a swap, or an addition, on memory: one thread after the other."""
     target, address, *given = instruction.operands
     dtype = np.dtype(TYPES[instruction.type])
-    places = launch.global_places(address, dtype.itemsize, threads, launch.memory.writable)
+    if "shared" in instruction.parts:
+        memory, places = launch.shared, launch.shared_places(address, dtype.itemsize, threads)
+    else:
+        memory = launch.memory.bytes
+        places = launch.global_places(address, dtype.itemsize, threads, launch.memory.writable)
     numbers = [launch.read(operand, instruction.type, threads) for operand in given]
     before = np.empty(threads.size, dtype)
     for k, place in enumerate(places):
-        cell = launch.memory.bytes[place[0] : place[0] + dtype.itemsize].view(dtype)
+        cell = memory[place[0] : place[0] + dtype.itemsize].view(dtype)
         before[k] = cell[0]
         if "add" in instruction.parts:
             cell += numbers[0][k]
@@ -767,7 +771,7 @@ KNOWN = {
     "st": MEMORY | {"release", "sys"},
     "cp": {"async", "ca", "cg", "shared", "global", "L2::cache_hint", "commit_group", "wait_group", "wait_all"},
     "createpolicy": {"fractional", "L2::evict_last", "b64"},
-    "atom": {"acq_rel", "relaxed", "gpu", "sys", "global", "cas", "add", *TYPES},
+    "atom": {"acq_rel", "relaxed", "cta", "gpu", "sys", "global", "shared", "cas", "add", *TYPES},
     "mapa": {"shared::cluster", "u64"},
     "cvta": {"to", "global", "u64"},  # addresses are those of global memory
     "prmt": {"b32", "f4e"},

@@ -168,6 +168,41 @@ def test_gpu(dtype, chip):
         check_on_gpu(fused, x, i, v, candidates=3, chip=chip, bound=2e-3 if dtype is f16 else 1e-5)
 
 
+@pytest.mark.parametrize("dtype", [f32, f16, np.int8, np.uint16, np.int32, np.int64])
+@pytest.mark.parametrize("shape", [(5, 700, (3,)), (16, 300, ()), (3, 1, (2,)), (2, 90, (2, 3))])
+def test_gpu_sums_in_shared_memory(dtype, shape):
+    """Each block adds up its values there; few of them, and blocks without any."""
+    x, i, v = operands(*shape, dtype)
+    plain = lambda p: not p.ordered and not p.shared  # noqa: E731
+    changed = lambda p: p._replace(shared=16, blocks=3, threads=32, each=2)  # noqa: E731
+    bound = 2e-3 if dtype is f16 else 1e-5
+    check_on_gpu(fused, x, i, v, only=plain, candidates=1, changed=changed, bound=bound)
+
+
+def test_gpu_sums_of_64_bits_in_shared_memory_carry():
+    generator = np.random.default_rng(5)
+    x, i = np.zeros(3, np.int64), generator.integers(0, 3, 200)
+    v = generator.integers(-(2**62) // 100, 2**62 // 100, 200) | 0xFFFFFFF0
+    changed = lambda p: p._replace(shared=4, blocks=2, threads=32)  # noqa: E731
+    check_on_gpu(fused, x, i, v, only=lambda p: not p.ordered and not p.shared, candidates=1, changed=changed)
+    check_on_gpu(fused, x, i, -v, only=lambda p: not p.ordered and not p.shared, candidates=1, changed=changed)
+
+
+@pytest.mark.parametrize("dtype, rows, count, shared", [
+    (np.int64, 256, 1_000_000, True),
+    (f32, 16, 1_000_000, True),
+    (f32, 5000, 1_000_000, False),  # more than shared memory shall hold
+    (np.int64, 256, 3000, False),  # soon added in memory
+    (f64, 16, 1_000_000, False),  # shared memory adds no such
+])  # fmt: skip
+def test_gpu_few_sums_are_begun_in_shared_memory(dtype, rows, count, shared):
+    args = np.zeros(rows, dtype), np.empty(count, np.int64), np.empty(count, dtype)
+    target = targets.of("cuda:sm_90")
+    lowered = mlirfuse.jit(fused, target="cuda:sm_90").lower(*args)
+    (params,) = Program(lowered.segmented(), target, lowered.env).parameters(lowered.env, {})
+    assert bool(params.shared) == shared
+
+
 def test_gpu_ordered_sums_are_numpys():
     x, i, v = operands(3, 500, (20,))
     target = targets.of("cuda:sm_90")

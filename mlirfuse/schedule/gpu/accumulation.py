@@ -4,6 +4,8 @@ workspace.
 
 Threads add atomically, so that float sums depend on the order in which they come. ``ordered``: a thread has a column
 and adds its values one after the other, which takes long where columns are few, and gives the same sums each time.
+``shared``: many values of few elements, as of a histogram's, would wait for each other in memory: each block adds up a
+share of them in its own shared memory, then those sums.
 """
 
 from __future__ import annotations
@@ -29,16 +31,22 @@ from mlirfuse.schedule.scheduler import Alignments, Sizes, power_of_two, require
 BLOCK = 256  # threads
 EACH = 4  # elements of a thread, all loaded before one is added
 MOST_EACH = 32
+BLOCKS = 4  # a multiprocessor, which add up in shared memory
+MOST_SHARED = 4096  # words of 32 bits
+LEAST, LEAST_IN_ALL = 16, 1 << 16  # values that are worth that: of each element, and in all
 
 
 class Params(NamedTuple):
     """``threads`` of a block; ``ordered``: a thread adds all values of a column, in order; ``each``: elements of a
-    thread."""
+    thread at a time; ``shared``: elements of shared memory in which each of so many ``blocks`` adds up its share of the
+    values first (0: none does)."""
 
     access: Access
     threads: int
     ordered: bool
     each: int = 1
+    shared: int = 0
+    blocks: int = 0
 
 
 class Accumulation(GpuScheduler[Params]):
@@ -54,6 +62,12 @@ class Accumulation(GpuScheduler[Params]):
         access = access_of(analysis, True, env, alignments)
         each = tuple(analysis.stored(v).bytes for v in analysis.inputs + analysis.outputs)
         access = access._replace(lanes=1, aligns=each, multiples=frozenset())
+        rows, count = analysis.values(_sizes, env)
+        op = analysis.accumulation
+        assert op is not None
+        room, blocks = 1 << max(0, rows - 1).bit_length(), BLOCKS * machine.sm_count
+        if _words(op) and room * _words(op) <= MOST_SHARED and count >= max(LEAST * rows, LEAST_IN_ALL):
+            yield Params(access, BLOCK, False, EACH, room, blocks)
         yield Params(access, BLOCK, False, EACH)
         yield Params(access, BLOCK // 2, True, EACH)
         yield from (
@@ -79,9 +93,29 @@ class Accumulation(GpuScheduler[Params]):
     def check(self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, machine: Machine) -> None:
         require(p.access.lanes == 1, f"lanes = {p.access.lanes}: elements are added one by one")
         self.check_access(analysis, p, True, env, alignments, machine)
+        rows, _ = analysis.values(_sizes, env)
+        assert analysis.accumulation is not None
+        words = _words(analysis.accumulation) * p.shared
+        require(p.shared == 0 or p.shared >= rows, f"shared = {p.shared}: there are {rows} elements")
+        require(words <= MOST_SHARED and p.blocks >= (p.shared > 0), f"shared: {words} words, at most {MOST_SHARED}")
+        require(not p.shared or (words > 0 and not p.ordered), "shared: not in order, nor of 64-bit floats")
         require(1 <= p.each <= MOST_EACH, f"each = {p.each}: 1 to {MOST_EACH}")
         require(power_of_two(p.threads), f"threads = {p.threads}: a power of two")
         require(p.threads <= LARGEST_BLOCK, f"threads = {p.threads}: a block has at most {LARGEST_BLOCK}")
+
+
+def _sizes(analysis: Analysis) -> tuple:
+    """Elements of the result, and values."""
+    op = analysis.accumulation
+    assert op is not None
+    return op.result.numel, op.operands[2].numel
+
+
+def _words(op: Op) -> int:
+    """The words of 32 bits that a sum takes in shared memory, which adds no others by itself; 0: it is not added
+    there."""
+    held = _sums_type(op)
+    return 0 if held.is_float and held.bits > 32 else held.bits // 32
 
 
 def _sums_type(op: Op) -> dt.DType:
@@ -96,7 +130,7 @@ class _Accumulation(GpuBody):
     def __init__(self, name: str, analysis: Analysis, slots: Slots, p: Params):
         super().__init__(name, analysis, slots, p.access, p.threads)
         assert analysis.accumulation is not None
-        self.op, self.ordered, self.elements = analysis.accumulation, p.ordered, p.each
+        self.op, self.p, self.elements = analysis.accumulation, p, p.each
         self.initial, self.indices, self.values = self.op.operands
         held = _sums_type(self.op)
         self.stored = self.sums = self.k.memories[self.op.result]
@@ -160,7 +194,9 @@ class _Accumulation(GpuBody):
 
     def add(self) -> GpuKernel:
         """The values."""
-        if not self.ordered:
+        if self.p.shared:
+            return self.add_in_shared()
+        if not self.p.ordered:
             return self.each(self.values, self.loaded, functools.partial(self.where_inside, add=self.atomically))
         rows = self.analysis.axes.dims(self.values)[0]
         columns = [a for a in self.analysis.axes.flat(self.values) if a not in rows]
@@ -178,6 +214,80 @@ class _Accumulation(GpuBody):
 
             self.loop(self.e.const(0, self.index), self.size(self.indices.shape[0]), 1, [], one)
         return self.finish(sz.ceildiv(count, self.threads))
+
+    def add_in_shared(self) -> GpuKernel:
+        """The values of each block in shared memory, then those sums. Of 64 bits the lower word gives the upper one its
+        carry."""
+        e, k, p, result, held = self.e, self.k, self.p, self.op.result, self.sums.dtype
+        word = held if held.bits == 32 else dt.u32
+        parts = [self.reserve(p.shared * 4) for _ in range(held.bits // 32)]
+        first, end = self.wide(self.thread), e.const(p.shared, self.index)
+
+        def place(part: int, at: Val) -> str:
+            return self.shared_address(parts[part], e.cast(at, dt.i32), 4)
+
+        def clear(at: Val, _: list[Val]) -> list[Val]:
+            for part in range(len(parts)):
+                self.shared_store(place(part, at), e.const(0, word))
+            return []
+
+        def added(part: int, at: Val, val: Val) -> Val:
+            kind = "fadd" if word.is_float else "add"
+            text = f'llvm.atomicrmw {kind} {place(part, at)}, {val} syncscope("block") monotonic'
+            return e.op(f"{text} : !llvm.ptr<3>, {val.type}", word)
+
+        def add(env: Env, value: Val) -> None:
+            strides = sz.contiguous_strides(result.shape)
+            k.memories[result] = Memory("", strides, held, held.bytes)
+            at, val = k.scalar(k.offset(result, env).base), e.cast(value, held)
+            k.memories[result] = self.sums
+            if len(parts) == 1:
+                added(0, at, val)
+                return
+            bits = e.bitcast(val, dt.u64)
+            low, high = e.cast(bits, dt.u32), e.cast(e.shr(bits, 32), dt.u32)
+            before = added(0, at, low)
+            carried = e.cmp("gt", before, e.sub(e.const(0xFFFFFFFF, dt.u32), low))
+            rest = e.add(high, e.select(carried, e.const(1, dt.u32), e.const(0, dt.u32)))
+            with k.region(f"scf.if {e.cmp('ne', rest, 0)} {{"):
+                added(1, at, rest)
+
+        axes, turn = self.analysis.axes.flat(self.values), p.threads * p.each
+        count = self.size(sz.product(a.size for a in axes))
+        length = self.size(sz.ceildiv(sz.product(a.size for a in axes), p.blocks))
+        low = e.min(e.mul(self.wide(self.block), length), count)
+        high = e.min(e.add(low, length), count)
+
+        def values(start: Val, _: list[Val]) -> list[Val]:
+            found = []
+            for n in range(p.each):
+                at = e.add(e.add(start, first), n * p.threads)
+                env: Env = {}
+                self.unlinear(env, [[a] for a in axes], Index(e.min(at, e.sub(high, 1))))
+                found.append((env, e.cmp("lt", at, high), self.loaded(env)))
+            for env, inside, loaded in found:
+                with k.region(f"scf.if {inside} {{"):
+                    self.where_inside(env, loaded, add)
+            return []
+
+        def settle(at: Val, _: list[Val]) -> list[Val]:
+            words = [self.shared_load(place(part, at), word) for part in range(len(parts))]
+            total = words[0]
+            if len(words) == 2:
+                upper = e.shl(e.cast(words[1], dt.u64), 32)
+                total = e.bitcast(e.or_(upper, e.cast(words[0], dt.u64)), held)
+            env: Env = {}
+            self.unlinear(env, [[a] for a in self.analysis.axes.flat(result)], Index(at))
+            with k.region(f"scf.if {e.cmp('ne', total, 0)} {{"):
+                self.atomically(env, total)
+            return []
+
+        self.loop(first, end, p.threads, [], clear)
+        self.barrier()
+        self.loop(low, high, turn, [], values)
+        self.barrier()
+        self.loop(first, self.size(result.numel), p.threads, [], settle)
+        return self.finish(p.blocks)
 
     def loaded(self, env: Env) -> tuple[Val, Val]:
         """A value and its row."""
