@@ -390,7 +390,7 @@ class ColumnsOfSize:
             tx = max(1, min(self.tx, tiles.part_bytes // self.nbytes))
             threads = tiles.most if self.work >= tiles.large_work else tiles.part_threads
             if self.written:
-                return self.params(tx, threads, self.under_way(), 1.0)
+                return self.params(tx, min(threads, tiles.written_threads), self.under_way(), 1.0)
             return self.params(tx, threads, max(4, min(16, tiles.part_rows_bytes // self.nbytes)), full)
         much = self.work >= tiles.work or not self.idle or self.turns >= tiles.turns
         threads = tiles.most if much else tiles.part_threads

@@ -171,6 +171,8 @@ class PointwiseModel:
         2,
         4,
     )  # rows a thread, of one input, that the second-level cache holds: latency, not memory
+    spread: int = 4  # the share of the machine's threads up to which vectors are narrower where there is little to do
+    least_bytes: int = 4  # of such vectors
     under_way: int = 32  # bytes of all inputs that a thread loads before it stores
     under_way_joined: int = 48  # of all parts of a join: 1001 and 500 columns f32 189 → 171 µs
     most_vectors: int = 4
@@ -266,7 +268,8 @@ class ColumnBlocks:
     bytes_usual: int = 64
     bytes_much: int = 128  # from `much` bytes of work on
     much: int = 12 << 20
-    written_registers: int = 32  # elements under way where something is made of all of them
+    written_registers: int = 16  # elements under way where something is made of all of them
+    written_threads: int = 256  # of a block then: registers leave room for few large ones, whose last are then alone
     # In a cluster.
     cluster_lanes: tuple[int, int] = (4, 8)  # lanes times inputs up to which 8 and 4 rows are under way, else 2
     cluster_several: int = 256  # threads with several accumulators

@@ -162,6 +162,9 @@ class Pointwise(GpuScheduler[Params]):
         parts, access = _folded(analysis, access, env, alignments, model.folded) if columns % 8 else (0, access)
         if parts:
             columns, rows = analysis.values(_flat_extents, env)
+        if not parts:
+            threads = machine.sm_count * machine.threads_per_sm // model.spread
+            access = _narrowed(analysis, access, columns * rows, threads, model.least_bytes)
         vectors = -(-columns // access.lanes)
 
         def params(threads: int, wanted: int) -> Params:
@@ -228,6 +231,17 @@ class Pointwise(GpuScheduler[Params]):
             self.check_access(analysis, p, True, env, alignments, machine)
         rows_are = p.ty * p.unroll_rows
         require(outer > 0 or p.parts > 1 or rows_are == 1, f"ty * unroll_rows = {rows_are}: there are no rows")
+
+
+def _narrowed(analysis: Analysis, access: Access, elements: int, threads: int, least: int) -> Access:
+    """``access`` with vectors of ``least`` bytes, where so many threads have all of them: what is soon done takes as
+    long as its code, which is loaded from memory first."""
+    sizes = [analysis.stored(v).bytes for v in analysis.inputs + analysis.outputs]
+    lanes = max(1, least // max(sizes, default=least))
+    if lanes >= access.lanes or elements > threads * lanes:
+        return access
+    aligns = [max(n, min(a, lanes * n)) for a, n in zip(access.aligns, sizes)]
+    return access._replace(lanes=lanes, aligns=tuple(aligns))
 
 
 def _of_several_rows(analysis: Analysis, p: Params, env: Sizes, machine: Machine) -> Params:
