@@ -160,11 +160,24 @@ class _Run:
                     return carried
                 self.learn(after.args, carried)
                 carried = self.block(after, dict(values) | dict(zip(after.args, carried)))
+        if op.name == "foreach":
+            return self.foreach(op, operands)
         if op.name == "guard":
             return [failed_assumption(op, list(map(Described.of, operands)), self.symbols) is None]
         if op.name in scalars.OPS:
             return [scalars.function(op)(*operands)]
         raise UnsupportedError(f"the interpreter does not know '{op.name}'")
+
+    def foreach(self, op: Op, operands) -> list:
+        """Each member's results, in the shapes of the op's."""
+        (block,) = op.blocks
+        out = []
+        for k in range(op.attrs["members"]):
+            given = operands[k * len(block.args) : (k + 1) * len(block.args)]
+            lines = [a.reshape(-1) if v.shape else a for v, a in zip(block.args, given)]
+            self.learn(block.args, lines)
+            out += self.block(block, dict(zip(block.args, lines)))
+        return [a.reshape(tuple(map(self.size, v.shape))) for v, a in zip(op.results, out)]
 
 
 def _place(op: Op) -> str:

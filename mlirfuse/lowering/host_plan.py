@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
@@ -91,6 +92,7 @@ class _Plan:
         self.known: dict[tuple, Part] = {}
         self.own = {graph.args[k] for k in graph.donated}  # memory that may be written over once nobody reads it
         self.written: set[Value] = set()  # results that kernels write into their arguments
+        self.in_place: set[Value] = set()  # of those what a foreach writes, which is never somewhere else
         self.sequence = Sequence(list(graph.args), *self._block(graph.body))
         self._write_arguments()
         free_dead(self.sequence, keep=self.sequence.returns)
@@ -230,6 +232,8 @@ class _Plan:
             return self._for(op)
         if op.name == "scf.while":
             return self._while(op)
+        if op.name == "foreach":
+            return self._foreach(op)
         if op.name == "guard":
             return [st.Guard(op.operands, op.results, op)]
         if op.name in scalars.OPS:
@@ -285,6 +289,16 @@ class _Plan:
                 if name is not None and name not in self.declared:
                     out.append(st.Learn([value], [], name, axis))
         return out
+
+    def _foreach(self, op: Op) -> list[Step]:
+        before, reads = self._packed(op.operands)
+        (block,) = op.blocks
+        layouts = [self._row_major(v) for v in block.args]
+        graph = Graph(f"{self.graph.name}_{block.ops[-1].name}_each", block, layouts)
+        graph.device = self.graph.device
+        self._made(op.results)
+        self.own.update(op.results)
+        return [*before, st.Foreach(reads, op.results, Part(graph, Axes(block.ops)), op)]
 
     # ---- control flow: what it gives is row-major, whichever way it came
 
@@ -367,6 +381,7 @@ class _Plan:
         if not written:
             return
         targets = list(dict.fromkeys(written.values()))
+        self._over_arguments(written)
         for k, value in enumerate(sequence.returns):
             if value in self.written or self._inside([value]).isdisjoint(targets):
                 continue
@@ -376,17 +391,59 @@ class _Plan:
             sequence.steps.append(st.Apart([value, *targets], [apart]))
             sequence.returns[k] = apart
         for k, argument in written.items():
-            if sequence.returns[k] is not argument:
-                sequence.steps.append(self._write(argument, sequence.returns[k], graph.windows.get(k)))
+            if sequence.returns[k] in self.in_place:
+                sequence.returns[k] = argument
+            elif sequence.returns[k] is not argument:
+                self._write(argument, sequence.returns[k], graph.windows.get(k))
                 sequence.returns[k] = argument
 
-    @staticmethod
-    def _write(argument: Value, value: Value, window: Window | None) -> Step:
-        """A copy. It finds what kernels have written into the argument to be that argument."""
-        if window is None:
-            return st.Copy([argument, value], [])
-        op = window.update(argument, value)
-        return st.Call(op.operands, op.results, op)
+    def _write(self, argument: Value, value: Value, window: Window | None) -> None:
+        """Appends a copy. It finds what kernels have written into the argument to be that argument."""
+        steps = self.sequence.steps
+        if window is not None:
+            op = window.update(argument, value)
+            steps.append(st.Call(op.operands, op.results, op))
+            return
+        last = steps[-1] if steps else None
+        if not isinstance(last, st.Copy) or argument in last.reads:
+            steps.append(last := st.Copy([], []))
+        half = len(last.reads) // 2  # one step writes them all
+        last.reads = [*last.reads[:half], argument, *last.reads[half:], value]
+
+    def _over_arguments(self, written: dict[int, Value]) -> None:
+        """The members of a foreach write results over arguments as they compute them, where all do so of the same one,
+        a member alone reads it, and nobody reads it later."""
+        sequence = self.sequence
+        wanted = {sequence.returns[k]: a for k, a in written.items() if k not in self.graph.windows}
+        returned = Counter(sequence.returns)
+        last = {v: at for at, step in enumerate(sequence.steps) for v in _read(step)}
+        for at, step in enumerate(sequence.steps):
+            if not isinstance(step, st.Foreach):
+                continue
+            graph, readers = step.part.graph, Counter(step.reads)
+            count, results = len(graph.args), len(graph.returns)
+            lines = max(v.rank for v in graph.returns)
+            for j, result in enumerate(graph.returns):
+                if result.rank < lines:  # every element of a line is computed of a number that would be written over
+                    continue
+                made = step.makes[j::results]
+                targets = [wanted.get(v) for v in made]
+                for i, given in enumerate(graph.args):
+                    alike = (given.dtype, given.shape) == (result.dtype, result.shape)
+                    if not alike or i in graph.aliases.values() or step.reads[i::count] != targets:
+                        continue
+                    alone = all(returned[v] == 1 for v in made)
+                    if alone and all(readers[t] == 1 and self._last_read(t, at, last, returned) for t in targets if t):
+                        graph.aliases[j] = i
+                        self.written.update(made)
+                        self.in_place.update(made)
+                        break
+
+    def _last_read(self, argument: Value, at: int, last: dict[Value, int], returned: Counter[Value]) -> bool:
+        """Whether nobody reads the memory of ``argument`` but itself in step ``at``, after the steps before it."""
+        sharing = self.places.sharing.get(argument, [])
+        later = any(last.get(v, -1) >= (at if v is not argument else at + 1) for v in sharing)
+        return not later and not any(returned[v] for v in (argument, *sharing))
 
 
 def free_dead(sequence: Sequence, keep: Iterable[Value] = ()) -> None:

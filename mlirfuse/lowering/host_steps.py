@@ -55,7 +55,8 @@ class Part:
         sizes += [n for layout in graph.layouts if layout for n in layout.strides]
         sizes += [n for op in graph.ops for n in sizes_in(op.row.attr_types, op.attrs)]
         # An axis may have its extent from ops around the part, in other symbols that are equal in a call.
-        sizes += [axis.size for v in self.values if v.dtype is not None for axis in axes.flat(v)]
+        used = {v for op in graph.ops for v in (*op.operands, *op.results)}  # an argument may be written alone
+        sizes += [axis.size for v in self.values if v.dtype is not None and v in used for axis in axes.flat(v)]
         self.symbols = sorted(sz.symbols_of(sizes))
 
 
@@ -70,6 +71,19 @@ class Kernels(Step):
     def segments(self) -> dict[Segment, Segment]:
         """Which segment of ``ops`` each segment of the launched program stands for."""
         return {a.segment: b.segment for a, b in zip(self.part.graph.ops, self.ops) if a.segment and b.segment}
+
+
+@dataclass(eq=False)
+class Foreach(Step):
+    """``part``, one member of the ``fusion.foreach`` ``op``, is launched once for all. Reads and makes are those of the
+    first member, then those of the second …; results that ``part`` writes over an argument are that argument."""
+
+    part: Part
+    op: Op
+
+    @property
+    def members(self) -> int:
+        return self.op.attrs["members"]
 
 
 @dataclass(eq=False)
@@ -131,7 +145,7 @@ class Apart(Step):
 
 @dataclass(eq=False)
 class Copy(Step):
-    """The elements of the second value read are written into the first."""
+    """The elements of the values in the second half of those read are written into those in the first."""
 
 
 @dataclass(eq=False)

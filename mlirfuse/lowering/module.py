@@ -39,6 +39,7 @@ class GpuKernel:
     dynamic_shared: int = 0
     lets: bool = False
     waits: str = ""
+    end: str = "gpu.return"
 
     @property
     def text(self) -> str:
@@ -69,7 +70,7 @@ class GpuKernel:
                 "      nvvm.griddepcontrol wait",
                 "    }",
             ]
-        return "\n".join([*lines, "    gpu.return", "  }"])
+        return "\n".join([*lines, f"    {self.end}", "  }"])
 
 
 Kernel = CpuKernel | GpuKernel

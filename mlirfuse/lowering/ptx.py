@@ -18,12 +18,17 @@ PTX_VERSIONS = {
     80: 74,
     86: 74,
     89: 78,
-    90: 80,
+    90: 81,
     100: 86,
     103: 88,
     120: 87,
     121: 88,
-}  # lowest that knows the chip and hints to caches
+}  # lowest that knows the chip and hints to caches; from sm_90 on parameters of more than 4 KB, too
+
+
+def parameter_bytes(chip: str) -> int:
+    """How many bytes the parameters of a kernel may have."""
+    return 32764 if PTX_VERSIONS[int(chip.removeprefix("sm_").rstrip("af"))] >= 81 else 4096
 
 
 def attach_target(chip: str) -> str:

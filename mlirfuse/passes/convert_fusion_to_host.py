@@ -67,7 +67,7 @@ def _replace(graph: Graph, block: Block, launched: dict[Op, st.Kernels], name) -
     ops: list[Op] = []
     called: set[st.Kernels] = set()
     for op in in_order(block, graph):
-        for nested in op.blocks:
+        for nested in op.blocks if op.name != "foreach" else ():
             _replace(graph, nested, launched, name)
         step = launched.get(op)
         if step is None:

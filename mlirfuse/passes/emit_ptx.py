@@ -18,7 +18,7 @@ class EmitPtx(Pass):
 
     After::
 
-        .version 8.0
+        .version 8.1
         .target sm_90
         .visible .entry mlirfuse_reduction0( …
     """

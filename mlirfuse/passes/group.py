@@ -17,6 +17,7 @@ FUSIBLE = {"elementwise", "reduce", "scan", "accumulate", "shape", "index", "cre
 _ALONE = "is alone: no neighbour can be fused with it, and single-op is off"
 FIRST = "the first group"
 _NOTES = 8  # printed a group; more are counted
+_FEW = 16  # ops on scalars that are computed again
 
 
 @register
@@ -168,13 +169,25 @@ class _Grouping:
             if op.row.view and written(op.operands[0]):
                 self.why[op] = "is a view of a tensor that is written in place"
         # What takes no input, and scalars made of that, are computed again wherever they are used: they connect
-        # nothing.
-        self.free: set[Op] = set()
+        # nothing. So are few scalar ops on given scalars, and what has one's value everywhere, where groups alone use
+        # them.
+        given = {v for v in block.args if v.dtype is not None and not v.shape and not written(v)}
+        self.free: dict[Op | None, set[Value]] = {}  # with the given scalars that each is made of
+        on_given: dict[Op | None, int] = {}  # how many ops a scalar that depends on given ones takes
         for op in block.ops:
             row = table.TABLE.get(op.name)
-            cheap = row is not None and (row.kind == "create" or (row.kind == "elementwise" and not op.result.shape))
-            if cheap and "inplace" not in op.attrs and all(v.op in self.free for v in op.operands):
-                self.free.add(op)
+            if row is None or any(v.shape for v in op.operands):
+                continue
+            cheap = row.kind in ("create", "elementwise") or op.name == "broadcast_in_dim"
+            if not cheap or "inplace" in op.attrs or not all(v in given or v.op in self.free for v in op.operands):
+                continue
+            if any(v in given or v.op in on_given for v in op.operands):
+                on_given[op] = 1 + sum(on_given.get(v.op, 0) for v in op.operands)
+                users = self.users.get(op.result)
+                grouped = users and op.result not in self.returned and all(self.why[u] is None for u in users)
+                if on_given[op] > _FEW or not grouped or row.barrier:
+                    continue
+            self.free[op] = {v for x in op.operands for v in self.free.get(x.op, {x})}
         self.waits, self.starts = _around_collectives(block, self.users)
 
     def run(self) -> None:
@@ -204,7 +217,7 @@ class _Grouping:
         for follower in {self.node[u] for u in node.followers}:
             node.below |= follower.below | follower.mask
             follower.leaders.add(op)
-        node.ins = {v for v in uses(op) if v.op not in self.free}
+        node.ins = {v for x in uses(op) for v in self.free.get(x.op, {x})}
         node.outs = {v for v in op.results if v in self.returned or v in self.users}
         node.waits, node.starts = self.waits.get(op, 0), self.starts.get(op, 0)
         if node.fusible:
@@ -231,7 +244,7 @@ class _Grouping:
 
     def merge_siblings(self) -> None:
         for value in dict.fromkeys(v for op in self.block.ops for v in op.operands):
-            if value in self.scalars or value.dtype is None or value.op in self.free:
+            if value in self.scalars or value.dtype is None or value.op in self.free or not value.shape:
                 continue  # a scalar costs nothing to read again
             heads: list[Op] = []
             for user in self.users[value]:

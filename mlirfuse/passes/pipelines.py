@@ -17,9 +17,12 @@ from mlirfuse.schedule.cpu.models import model_of
 from mlirfuse.schedule.program import Schedules, decide
 
 
-def to_segments(machine: Host | Machine, single_op: bool = True, horizontal: bool = True, max_args: int = 128) -> str:
+def to_segments(
+    machine: Host | Machine, single_op: bool = True, horizontal: bool = True, max_args: int = 128, foreach: bool = False
+) -> str:
     """The tensor-level passes from a front end's graph to groups and segments: what `jit`, `FusionDefinition` and the
-    torch back end run, and what `fusion-to-segments` stands for."""
+    torch back end run, and what `fusion-to-segments` stands for. ``foreach``: equal segments are launched together,
+    which the torch back end asks for, whose graphs a host program runs anyway."""
     return ",".join(
         [
             "fusion-remove-inplace",
@@ -35,6 +38,7 @@ def to_segments(machine: Host | Machine, single_op: bool = True, horizontal: boo
             *_of_machine(machine),
             _segment(machine),
             "fusion-overlap-collectives",
+            *(["fusion-foreach"] if foreach else []),
         ]
     )
 
@@ -69,13 +73,14 @@ def lower_to_segments(
     after: Callable[[Any, Any, float], None] | None = None,
     schedules: Schedules = None,
     max_args: int | None = None,
+    foreach: bool = False,
 ) -> Graph:
     """Runs the tensor-level passes for ``machine`` on a front end's graph, in place; ``after`` as for
     :func:`run_pipeline`; ``schedules``: what is decided about some segments, as for ``jit``; ``max_args`` as the
-    switch, where it is given. Raises :class:`UnsupportedError` where a kernel would have to compute with complex
-    numbers."""
+    switch, where it is given; ``foreach`` as for :func:`to_segments`. Raises :class:`UnsupportedError` where a kernel
+    would have to compute with complex numbers."""
     _refuse_complex(graph)
-    passes = to_segments(machine, config.single_op, config.horizontal, max_args or config.max_args)
+    passes = to_segments(machine, config.single_op, config.horizontal, max_args or config.max_args, foreach)
     made = run_pipeline([graph], passes, after).graphs[0]
     decide(made, schedules or {})
     return made

@@ -125,6 +125,23 @@ def apart(x, *written):
     return x.clone() if kind == "torch" else x.copy()
 
 
+def copy_all(*given) -> None:
+    """Writes the elements of each array of the second half into its own of the first; torch's by a call for each
+    type."""
+    pairs = [(a, b) for a, b in zip(given[: len(given) // 2], given[len(given) // 2 :]) if a is not b]
+    if len(pairs) < 2 or any(arrays.framework(x) != "torch" for pair in pairs for x in pair):
+        for target, value in pairs:
+            copy_into(target, value)
+        return
+    import torch
+
+    alike: dict[tuple, list] = {}
+    for target, value in pairs:
+        alike.setdefault((target.dtype, target.device), []).append((target, value))
+    for group in alike.values():
+        torch._foreach_copy_([target for target, _ in group], [value for _, value in group])
+
+
 def copy_into(target, value) -> None:
     """Writes the elements of ``value`` into ``target``."""
     if target is value:

@@ -38,6 +38,7 @@ from mlirfuse.core import config
 from mlirfuse.ir.graph import Graph
 from mlirfuse.lowering import host_steps as st
 from mlirfuse.lowering.host_plan import plan
+from mlirfuse.runtime.foreach import Foreach
 from mlirfuse.runtime.form import place_of
 from mlirfuse.runtime.host_python import Watch, Written
 from mlirfuse.runtime.launches import Failed, Launches
@@ -56,7 +57,12 @@ class HostProgram:
     def __init__(self, graph: Graph, target, failed: Failed | None = None, beside: Any = None):
         self.graph, self.target, self._beside = graph, target, beside
         self.sequence: st.Sequence = plan(graph)
-        self.launches = {step.part: Launches(step.part, target, failed) for step in self.kernels}
+        self.launches: dict[st.Part, Launches] = {}
+        for step in self.sequence.walk():
+            if isinstance(step, st.Kernels):
+                self.launches[step.part] = Launches(step.part, target, failed)
+            elif isinstance(step, st.Foreach):
+                self.launches[step.part] = Foreach(step, target, failed)
         self._functions: dict[tuple[int, ...], Callable[[list], list]] = {}
         self._newest: tuple[int, ...] = ()
         self._watch: Watch | None = None

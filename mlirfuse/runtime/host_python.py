@@ -52,7 +52,7 @@ class Written:
         self._binds: dict[str, Bind] = {}
         # C code that imports something looks for the builtins in the globals of what called it.
         self._fixed: dict[str, Any] = {"__builtins__": builtins}
-        self._fixed |= {"_pack": calls.packed, "_apart": calls.apart, "_copy": calls.copy_into}
+        self._fixed |= {"_pack": calls.packed, "_apart": calls.apart, "_copy": calls.copy_all}
         self._late: dict[str, str] = {}  # symbol -> its name in the function
         self._like = False
         self._given = {v for k, v in enumerate(graph.args) if k not in graph.scalars}
@@ -124,6 +124,10 @@ class Written:
         if len(step.part.graph.scalars) == len(step.reads):
             given += (", " if given else "") + self._beside_which()
         return [f"{self._listed(step.makes)} = {call}({given})"]
+
+    def _foreach(self, step: st.Foreach, indent: str) -> list[str]:
+        call = self._bind("k", self._launches[step.part].at, ())
+        return [f"{self._listed(step.makes)}, = {call}({self._listed(step.reads)})"]
 
     def _call(self, step: st.Call, indent: str) -> list[str]:
         op = step.op

@@ -69,3 +69,17 @@ def load(target: Target, module: KernelModule, slots: Slots) -> tuple[int, Any]:
         assert isinstance(kernel, GpuKernel)
         slots.functions[kernel.name] = loaded.function(kernel.name, 0, kernel.cluster > 8)
     return host.address("launch"), [loaded, host]
+
+
+def load_kernel(target: Target, module: KernelModule) -> tuple[int, Any]:
+    """The only kernel of ``module``, without its host function: its address on the CPU, the driver's handle on a GPU;
+    and what must live as long as it. Raises as :func:`load` does."""
+    (kernel,) = module.kernels
+    if not module.on_gpu:
+        code = host_code(module.tiled())
+        return code.address(kernel.name), code
+    chip: str = target.machine.chip  # type: ignore[union-attr]  # a GPU's, for it has GPU kernels
+    if target.device is None:
+        raise UnsupportedError(f"target {chip} is no device of this machine: only its code can be looked at")
+    loaded = _native.Module(code_of(module, chip).encode() + b"\0", target.device)
+    return loaded.function(kernel.name), loaded

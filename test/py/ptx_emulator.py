@@ -106,6 +106,11 @@ def _instruction(statement: str) -> Instruction:
     return Instruction(guard, bool(negated), opcode, [name, *modifiers], operands)
 
 
+def _bytes_of(number: int) -> np.ndarray:
+    """A parameter of 8 bytes; of a shorter one the first are read."""
+    return np.array([number & ((1 << 64) - 1)], np.uint64).view(np.uint8)
+
+
 def room_for(sizes: list[int]) -> int:
     """The bytes of a :class:`Memory` for allocations of these sizes in bytes."""
     return 4096 + sum(size + RED_ZONE + 256 for size in sizes)
@@ -155,16 +160,20 @@ class Launch:
         self,
         kernel: Kernel,
         memory: Memory,
-        params: list[int],
+        params: list[int | np.ndarray],
         grid: int,
         threads: int,
         dynamic_shared: int = 0,
         cluster: int = 1,
     ):
-        self.kernel, self.memory, self.params = kernel, memory, params
+        self.kernel, self.memory = kernel, memory
         self.threads, self.cluster = threads, cluster
         self.registers: dict[str, np.ndarray] = {}
-        self.symbols: dict[str, int] = {}  # addresses in shared memory
+        self.symbols: dict[str, int] = {}  # addresses in shared memory, and those of parameters
+        given = [x.view(np.uint8) if isinstance(x, np.ndarray) else _bytes_of(x) for x in params]
+        for k in range(len(given)):
+            self.symbols[f"{kernel.name}_param_{k}"] = sum(x.size for x in given[:k])
+        self.params = np.concatenate([*given, np.zeros(0, np.uint8)])
         top = 0
         for name, size in (kernel.shared | {kernel.name + "_dynamic": dynamic_shared}).items():
             self.symbols[name] = (top + 15) // 16 * 16
@@ -302,20 +311,20 @@ class Launch:
     def global_places(self, operand: str, size: int, threads: np.ndarray, allowed: np.ndarray) -> np.ndarray:
         """Where in global memory each of the ``size`` bytes lies, once checked."""
         address = self.address(operand, threads)
-        self._check(address % size == 0, "misaligned global access", size, address, threads)
-        self._check(
+        self.check(address % size == 0, "misaligned global access", size, address, threads)
+        self.check(
             (address >= 0) & (address + size <= allowed.size), "global access out of bounds", size, address, threads
         )
         places = address[:, None] + np.arange(size)
-        self._check(allowed[places].all(1), "global access out of bounds", size, address, threads)
+        self.check(allowed[places].all(1), "global access out of bounds", size, address, threads)
         return places
 
     def shared_places(self, operand: str, size: int, threads: np.ndarray) -> np.ndarray:
         """Where in the shared memory of all blocks each of the ``size`` bytes lies, once checked."""
         address = self.address(operand, threads)
         other, offset = address >> 32, address & 0xFFFFFFFF  # the upper half is a block of the cluster, see _mapa
-        self._check(offset % size == 0, "misaligned shared access", size, offset, threads)
-        self._check(offset + size <= self.shared_size, "shared access out of bounds", size, offset, threads)
+        self.check(offset % size == 0, "misaligned shared access", size, offset, threads)
+        self.check(offset + size <= self.shared_size, "shared access out of bounds", size, offset, threads)
         block = np.where(other > 0, other - 1, threads // self.threads)
         return (block * self.shared_size + offset)[:, None] + np.arange(size)
 
@@ -325,7 +334,7 @@ class Launch:
         places = self.shared_places(operand, size, threads)
         bytes_, by = places.ravel(), np.repeat(threads, size)
         racing = self._at_once(self.written, bytes_, by).reshape(places.shape)
-        self._check(~racing.any(1), "race: reads what another thread writes,", size, places[:, 0], threads)
+        self.check(~racing.any(1), "race: reads what another thread writes,", size, places[:, 0], threads)
         several = self._at_once(self.read_, bytes_, by)
         self._note(self.read_, bytes_, by)
         self.read_.by[bytes_[several | (self.read_.by[bytes_] != by)]] = SEVERAL
@@ -335,7 +344,7 @@ class Launch:
         """Says that these threads store to global memory there. Raises where another one has: if it is over an
         argument, one of them may have read what the other stored."""
         before = self.stored_by[places]
-        self._check(
+        self.check(
             ((before == NOBODY) | (before == threads[:, None])).all(1),
             "race: another thread stores",
             size,
@@ -343,7 +352,7 @@ class Launch:
             threads,
         )
         self.stored_by[places] = threads[:, None]
-        self._check(
+        self.check(
             (self.stored_by[places] == threads[:, None]).all(1),
             "race: another thread stores",
             size,
@@ -357,7 +366,7 @@ class Launch:
         places = self.shared_places(operand, size, threads)
         bytes_, by = places.ravel(), np.repeat(threads, size)
         racing = (self._at_once(self.written, bytes_, by) | self._at_once(self.read_, bytes_, by)).reshape(places.shape)
-        self._check(
+        self.check(
             ~(racing & (self.shared[places] != raw)).any(1),
             "race: changes what another thread reads or writes,",
             size,
@@ -365,7 +374,7 @@ class Launch:
             threads,
         )
         self.shared[places] = raw
-        self._check((self.shared[places] == raw).all(1), "race: several threads write,", size, places[:, 0], threads)
+        self.check((self.shared[places] == raw).all(1), "race: several threads write,", size, places[:, 0], threads)
         self._note(self.written, bytes_, by)
 
     def _note(self, last: LastAccess, bytes_: np.ndarray, by: np.ndarray) -> None:
@@ -384,7 +393,7 @@ class Launch:
         across = last.waits[bytes_] == self.waits[by]
         return (other != NOBODY) & (other != by) & np.where(block == by // self.threads, within, across)
 
-    def _check(self, fine: np.ndarray, what: str, size: int, address: np.ndarray, threads: np.ndarray) -> None:
+    def check(self, fine: np.ndarray, what: str, size: int, address: np.ndarray, threads: np.ndarray) -> None:
         if fine.all():
             return
         bad = np.nonzero(~fine)[0]
@@ -436,13 +445,14 @@ def _access(instruction: Instruction) -> tuple[int, int]:
 
 def _load(launch: Launch, instruction: Instruction, threads: np.ndarray) -> None:
     target, source = instruction.operands[:2]  # a third is the cache's business
-    size, whole = _access(instruction)
+    _, whole = _access(instruction)
     space = instruction.parts[1]
     if space == "param":
-        value = launch.params[int(re.search(r"param_(\d+)", source)[1])] & ((1 << 8 * size) - 1)
-        launch.write(target, np.full(threads.size, value, UNSIGNED[size]), threads)
-        return
-    if space == "global":
+        address = launch.address(source, threads)
+        inside = (address >= 0) & (address + whole <= launch.params.size)
+        launch.check(inside & (address % whole == 0), "parameters are read out of bounds,", whole, address, threads)
+        raw = launch.params[address[:, None] + np.arange(whole)]
+    elif space == "global":
         raw = launch.memory.bytes[launch.global_places(source, whole, threads, launch.memory.readable)]
     else:
         raw = launch.load_shared(source, whole, threads)

@@ -234,6 +234,8 @@ class Reader:
         self.single_block(op)
         if name in ("scf.for", "scf.while"):
             self.loop(op, made)
+        elif name == "fusion.foreach":
+            made.blocks = [self.member(region, attrs.get("line")) for region in op.regions]
         else:
             made.blocks = [self.blocks_of(region) for region in op.regions]
         if name in ("scf.if", "arith.select"):  # the sizes of what they choose from
@@ -261,6 +263,13 @@ class Reader:
             inner.args.append(made)
         self.block(region.blocks[0], inner, None, None)
         return inner
+
+    def member(self, region, size: str | None) -> Block:
+        """The block of a ``fusion.foreach``, whose lines have ``size`` elements."""
+        types = [self.value_of_type(argument.type) for argument in region.blocks[0].arguments]
+        if size is None and any(v.rank for v in types):
+            raise ValueError("attribute 'line' is missing: the symbol of its lines' elements")
+        return self.blocks_of(region, [Value(v.dtype, (sz.symbol(str(size)),) * v.rank) for v in types])
 
     def loop(self, op, made: Op) -> None:
         """The blocks of ``scf.for`` or ``scf.while``: what is carried keeps the sizes that it begins with, unless an

@@ -8,7 +8,7 @@ from mlirfuse.dialects.fusion.reader import Reader
 from mlirfuse.ir import ops
 from mlirfuse.ir.graph import Value
 
-STRUCTURE = {"fusion.group", "fusion.segment", "fusion.yield", "fusion.guard"}
+STRUCTURE = {"fusion.group", "fusion.segment", "fusion.yield", "fusion.guard", "fusion.foreach"}
 
 
 def problem_of(op) -> str | None:
@@ -53,6 +53,8 @@ def verify(module) -> None:
         name = op.name
         if name in ("fusion.group", "fusion.segment"):
             problem = _region_problem(op)
+        elif name == "fusion.foreach":
+            problem = _foreach_problem(op)
         elif name.startswith("fusion.") and name not in STRUCTURE:
             row = ops.TABLE.get(name.removeprefix("fusion."))
             if row is None:
@@ -73,17 +75,44 @@ def verify(module) -> None:
 
 def _region_problem(op) -> str | None:
     """Captures nothing; block arguments are the operands, yielded values the results."""
+    found = _only_block(op)
+    if isinstance(found, str):
+        return found
+    block, yielded = found
+    if [a.type for a in block.arguments] != [v.type for v in op.operands]:
+        return "must have region arguments of its operands' types"
+    if [v.type for v in yielded] != [v.type for v in op.results]:
+        return "must yield values of its results' types"
+    return None
+
+
+def _foreach_problem(op) -> str | None:
+    """Captures nothing; block arguments are one member's operands as lines or scalars, yielded values its results."""
+    found = _only_block(op)
+    if isinstance(found, str):
+        return found
+    block, yielded = found
+    members = getattr(op.attributes.get("members"), "value", 0)
+    for what, one, all_ in (("operands", block.arguments, op.operands), ("results", yielded, op.results)):
+        if members < 1 or len(all_) != members * len(one):
+            return f"must have members times as many {what} as its block has, which has {len(one)}"
+        read = Reader()
+        for k, value in enumerate(all_):
+            line, whole = (read.value_of_type(v.type) for v in (one[k % len(one)], value))
+            if line.dtype is not whole.dtype or line.rank > 1 or (line.rank == 0 and whole.rank):
+                return f"has {whole.type} for the {line.type} of its block among its {what}"
+    return None
+
+
+def _only_block(op):
+    """The block of an op, and what it yields; or what is wrong with it."""
     block = op.regions[0].blocks[0] if len(op.regions) == 1 and len(op.regions[0].blocks) == 1 else None
     body = list(block.operations) if block is not None else []
     if block is None or not body or body[-1].operation.name != "fusion.yield":
         return "must have one region, of one block that ends in fusion.yield"
-    if [a.type for a in block.arguments] != [v.type for v in op.operands]:
-        return "must have region arguments of its operands' types"
-    if [v.type for v in body[-1].operation.operands] != [v.type for v in op.results]:
-        return "must yield values of its results' types"
     if _captures(op.regions[0]):
         return "uses a value from outside its region: make it an operand"
-    return None
+    return block, list(body[-1].operation.operands)
 
 
 def _captures(region) -> bool:

@@ -25,7 +25,6 @@ from mlirfuse.frontend.torch import (
     reports,
     traces,
     warm,
-    write_back,
 )
 from mlirfuse.frontend.torch.cuda_graphs import Recorder
 from mlirfuse.frontend.torch.execute import Boxed, boxed, host_program, target_of
@@ -152,11 +151,11 @@ def lower_to_host(module: GraphModule, which: str, failed: Failed | None = None,
     if which == "inference":
         random.share_seeds(module.graph)
     products.pad(module)
-    write_back.gather(module)
     lowered = lower(module, which, _visible(which), rounds, donated)
     target = target_of(lowered.device)
     traces.graph(which, "fusion", lowered.graph)
-    pipelines.lower_to_segments(lowered.graph, target.machine, _advance(which) if events.Advanced.observers else None)
+    after = _advance(which) if events.Advanced.observers else None
+    pipelines.lower_to_segments(lowered.graph, target.machine, after, foreach=True)
     traces.graph(which, "segmented", lowered.graph)
     host = host_program(lowered, failed)
     untold = set(host.symbols) - set(lowered.symbols)

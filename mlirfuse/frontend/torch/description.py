@@ -15,7 +15,7 @@ from mlirfuse.inspect import listing
 from mlirfuse.inspect.drawing import page
 from mlirfuse.inspect.listing import Names
 from mlirfuse.ir import sizes as sz
-from mlirfuse.ir.graph import Op, Segment
+from mlirfuse.ir.graph import Op, Segment, walk
 from mlirfuse.runtime.host_program import HostProgram
 
 
@@ -84,7 +84,7 @@ class GraphExplanation:
 
 def described(which: str, lowered: Lowered, host: HostProgram) -> GraphExplanation:
     """One graph, ``which`` it is, as it was compiled."""
-    kernels = list(kernels_of(host.graph.ops).values())
+    kernels = list(kernels_of(walk(host.graph.body)).values())
     outside = Counter((op, why, listing.place(place)) for op, why, place in lowered.outside)
     programs = len(host.launches)
     shared = list(collectives.of_program(host.sequence))

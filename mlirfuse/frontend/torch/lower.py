@@ -21,7 +21,7 @@ from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 
 from mlirfuse.core.errors import ShapeError
-from mlirfuse.frontend.torch import collectives, layouts, sizes
+from mlirfuse.frontend.torch import collectives, layouts, sizes, write_back
 from mlirfuse.frontend.torch import ops as _rules  # noqa: F401  (registers them)
 from mlirfuse.frontend.torch.calls import Literal, Spelling, spelled, window
 from mlirfuse.frontend.torch.ops.rules import RULES, VIEWS, Context, Unsupported, dtype_of
@@ -94,6 +94,8 @@ class _Lowering:
         self.device = _main_device(module)
         self.result = Lowered(Graph(name, self.block), self.device, [], [], {}, [])
         self.result.graph.device = self.device.type
+        self.writes = write_back.at_end(module)
+        self.written: list[tuple[Value, Value]] = []  # an argument, and what is written into it
         self.late: list[tuple[Value, Any]] = []  # constants of the module, which become arguments at the end
         self.windows: dict[Value, tuple[Value, torch.Tensor]] = {}  # views -> what they are of, and its fake tensor
 
@@ -206,6 +208,11 @@ class _Lowering:
             if isinstance(whole.outside, (list, tuple)) and isinstance(index, int):
                 self.made[node] = _Made(whole.inside[index], whole.outside[index])
                 return
+        if node in self.writes:
+            target, source = (self.made[x].outside for x in node.args)
+            if target.dtype is not None and source.dtype is not None:
+                self.written.append((target, source))
+                return
         name = str(node.target)
         reason = "no kernel of ours" if collectives.role(node) is None else "a collective"
         if name in RULES:
@@ -258,16 +265,16 @@ class _Lowering:
                 if layouts.memory_order(fake) is None:
                     raise Unsupported("the result has gaps in memory")
         args, kwargs = given
-        found = RULES[name](Context(self.builder, fakes[0], flat, self.rounds), *args, **kwargs)
+        found = RULES[name](Context(self.builder, fakes[0], flat, self.rounds, fakes), *args, **kwargs)
         results = list(found) if isinstance(found, (list, tuple)) else [found]
-        operands = [x for x in pytree.tree_leaves(given) if isinstance(x, Value)]
+        operands = {x for x in pytree.tree_leaves(given) if isinstance(x, Value)}
         for k, fake in enumerate(fakes):
             value, shape = results[k], sizes.shape(fake.shape)
             if value.dtype is not dtype_of(fake.dtype):
                 value = self.builder.cast(value, dtype_of(fake.dtype))
             if value.shape != shape:
                 value = self.builder.broadcast_to(value, shape)
-            if name not in VIEWS and any(value is x for x in operands):
+            if name not in VIEWS and value in operands:
                 value = self.builder.op("copy", value)
             results[k] = self._rounded(value) if self.rounds else value
         return results if isinstance(node.meta["val"], (list, tuple)) else results[0]
@@ -426,6 +433,9 @@ class _Lowering:
                 self.result.outputs.append(("literal", what.value if isinstance(what, Literal) else what))
             if self.visible is not None and k >= self.visible and isinstance(leaf, Node):
                 self._saved(leaf)
+        for target, source in self.written:
+            self.result.graph.aliases[len(returns)] = self.result.graph.args.index(target)
+            returns.append(source)
         self.block.returns = returns
 
     def _saved(self, node: Node) -> None:

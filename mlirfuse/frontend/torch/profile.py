@@ -236,6 +236,10 @@ def _parts(host: HostProgram, span: _Span, times: Times) -> Iterator[Row]:
             )
             yield made
             start += made.ms
+    elif isinstance(step, st.Foreach):
+        for kernel in kernels_of(step.op.blocks[0].ops).values():
+            what, lines = f"{step.members} × {kernel.scheduler}", ", ".join(kernel.lines)
+            yield row("kernel", what, read=kernel.read, written=kernel.written, ops=counted(kernel.ops), lines=lines)
     elif isinstance(step, st.Call):
         name = step.op.attrs["callee"] if step.op.row.calls else step.op.name
         view = step.op.row.view or name in VIEWS
@@ -243,7 +247,7 @@ def _parts(host: HostProgram, span: _Span, times: Times) -> Iterator[Row]:
         where = listing.place(step.op.loc)
         yield row("view" if view else "library", name, read=read, written=written, lines=where)
     elif isinstance(step, (st.Pack, st.Apart, st.Copy)):
-        moved = _nbytes(step.reads[-1:], env)
+        moved = _nbytes(step.reads[len(step.reads) // 2 :] if isinstance(step, st.Copy) else step.reads[-1:], env)
         yield row("copy", type(step).__name__.lower(), read=moved, written=moved)
     else:
         yield row("host", type(step).__name__.lower())

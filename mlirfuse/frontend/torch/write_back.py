@@ -1,16 +1,11 @@
-"""Inputs that a graph writes at its end (statistics of norms, parameters that an optimizer steps), written by one call.
+"""Inputs that a graph writes at its end: statistics of norms, parameters that an optimizer steps.
 
-AOTAutograd ends a graph with a ``copy_`` for each of them: three for each batch norm, four for each parameter of Adam,
-each a launch. torch's ``_foreach_copy_`` writes many tensors at a launch.
-
-::
-
-    copy_(mean, a); copy_(variance, b)   ->   _foreach_copy_([mean, variance], [a, b])
+AOTAutograd ends a graph with a ``copy_`` for each of them. Those that write all of an input are results that alias it
+(:attr:`mlirfuse.ir.graph.Graph.aliases`): kernels write there as they compute, where nobody reads it later, and what is
+left is copied by one call for each type.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
@@ -20,9 +15,9 @@ from mlirfuse.frontend.torch.ops.rules import VIEWS
 aten = torch.ops.aten
 
 
-def gather(module: GraphModule) -> None:
-    """Makes one call of the copies at the end of ``module``, a graph of AOTAutograd's, by device and type, in place."""
-    groups: dict[Any, list[Node]] = {}
+def at_end(module: GraphModule) -> set[Node]:
+    """The copies at the end of ``module``, a graph of AOTAutograd's, that :func:`_alone` holds for."""
+    found: set[Node] = set()
     written: set[Node] = set()
     for node in reversed(module.graph.nodes):
         if node.op == "output":
@@ -31,20 +26,8 @@ def gather(module: GraphModule) -> None:
             break
         if _alone(node) and node.args[0] not in written:
             written.add(node.args[0])
-            to = node.args[0].meta["val"]
-            groups.setdefault((to.device, to.dtype), []).append(node)
-    for copies in groups.values():
-        if len(copies) < 2:
-            continue
-        copies.reverse()
-        pairs = [list(side) for side in zip(*(node.args for node in copies))]
-        with module.graph.inserting_before(copies[-1]):
-            made = module.graph.call_function(aten._foreach_copy_.default, tuple(pairs))
-        made.meta = {key: value for key, value in copies[-1].meta.items() if key != "val"} | {"val": None}
-        for node in copies:
-            module.graph.erase_node(node)
-    if groups:
-        module.recompile()
+            found.add(node)
+    return found
 
 
 def _alone(node: Node) -> bool:

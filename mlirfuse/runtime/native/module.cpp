@@ -8,6 +8,7 @@
 #include "cuda_api.h"
 #include "cuda_runtime_wrappers.h"
 #include "dispatcher.h"
+#include "foreach.h"
 #include "function.h"
 #include "kind.h"
 #include "record.h"
@@ -25,6 +26,8 @@ PyObject* symbols(PyObject*, PyObject*) {
   for (const Symbol* symbol = cuda_runtime_symbols; symbol->name; ++symbol)
     if (!add(symbol->name, symbol->address)) return nullptr;
   if (!add("mlirfuse_parallel_for", reinterpret_cast<void*>(&mlirfuse_parallel_for))) return nullptr;
+  if (!add("mlirfuse_foreach_cpu", reinterpret_cast<void*>(&mlirfuse_foreach_cpu))) return nullptr;
+  if (!add("mlirfuse_foreach_gpu", reinterpret_cast<void*>(&mlirfuse_foreach_gpu))) return nullptr;
   if (!add("mlirfuse_bad_index", mlirfuse_bad_index)) return nullptr;
   return dict.release();
 }

@@ -68,12 +68,14 @@ def dtype_of(dtype: torch.dtype) -> DType:
 @dataclass
 class Context:
     """What a rule works with. ``out``: the fake tensor of the (first) result; ``fakes``: the fake tensors and numbers
-    among the op's arguments, flat. ``rounds``: what eager rounds to a half type is rounded."""
+    among the op's arguments, flat. ``rounds``: what eager rounds to a half type is rounded. ``outs``: the fake tensors
+    of all results."""
 
     b: Builder
     out: torch.Tensor
     fakes: list[Any]
     rounds: bool = False
+    outs: Sequence[torch.Tensor] = ()
 
     @property
     def dtype(self) -> DType:

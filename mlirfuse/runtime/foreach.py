@@ -1,0 +1,180 @@
+"""What runs a ``fusion.foreach``: the kernel of one member, compiled once whatever its sizes, launched once for all."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from itertools import accumulate
+
+import numpy as np
+
+from mlirfuse import _native
+from mlirfuse.core.errors import CompileError, ShapeError
+from mlirfuse.ir import interpreter
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.graph import Value
+from mlirfuse.lowering.foreach import Table, of_many
+from mlirfuse.lowering.host_steps import Foreach as Step
+from mlirfuse.lowering.module import CpuKernel
+from mlirfuse.runtime import arrays, library, load
+from mlirfuse.runtime.form import place_of
+from mlirfuse.runtime.host_calls import copy_into
+from mlirfuse.runtime.launches import Failed, Launches, restrided
+from mlirfuse.runtime.program import Program, Variant
+from mlirfuse.schedule.targets import Target
+
+
+class MemberProgram(Program):
+    """One member's program. Its variants launch the kernel for all ``members``."""
+
+    def __init__(self, graph, target: Target, hint: dict[str, int], axes, members: int):
+        super().__init__(graph, target, hint, axes)
+        self.members = members
+        self.table: Table | None = None  # how a GPU's kernel finds its member's parameters
+
+    def _compile(self, params: tuple, env: dict[str, int]) -> Variant:
+        slots = self.slots()
+        module = self.target.write(self, params, slots)
+        if len(module.kernels) != 1 or slots.temporaries:
+            raise CompileError("a member of a foreach is no single kernel")
+        (kernel,) = module.kernels
+        if not isinstance(kernel, CpuKernel):
+            chip = self.target.machine.chip  # type: ignore[union-attr]  # a GPU's, for it has GPU kernels
+            self.table = Table.of(kernel, self.members, chip)
+            module = replace(module, kernels=(of_many(kernel, self.table),))
+        variant = Variant(params, module, slots, *load.load_kernel(self.target, module))
+        self.add_plan(variant)
+        return variant
+
+
+class Foreach(Launches):
+    """``step`` on ``target``; ``failed`` as for :class:`Launches`. Its function takes the arguments of the first
+    member, then those of the second …, and gives their results so."""
+
+    def __init__(self, step: Step, target: Target, failed: Failed | None = None):
+        super().__init__(step.part, target, failed)
+        self.part.symbols = []  # the host's program knows no size of a member's
+        self.members, self.makes = step.members, step.makes
+        self.reads = step.op.operands
+        self.count = len(self.graph.args)
+        line = next((v for v in self.graph.args if v.shape), None)
+        self.sizes: list[dict[str, int]] = [{}] * self.members
+        if line is not None:
+            (name,), at = line.shape, self.graph.args.index(line)
+            self.sizes = [{str(name): sz.known(v.numel, {})} for v in self.reads[at :: self.count]]
+
+    def program(self, hint: dict[str, int]) -> Program:
+        if self._program is None:
+            self._program = MemberProgram(self.graph, self.target, self._whole(), self.part.axes, self.members)
+        return self._program
+
+    def _whole(self) -> dict[str, int]:
+        """Sizes to choose parameters for: as many elements as all members have, in vectors where all have such."""
+        if not self.sizes[0]:
+            return {}
+        ((name, _),) = self.sizes[0].items()
+        counts = [env[name] for env in self.sizes]
+        common = math.gcd(*counts)
+        common &= -common
+        return {name: (sum(counts) // common | 1) * common}
+
+    def _miss(self, env: dict[str, int], leaves):
+        beside = library.like(leaves)
+        fitted = [self._given(k, leaf, beside) for k, leaf in enumerate(leaves)]
+        record = self._record(fitted)
+        if all(a is b for a, b in zip(fitted, leaves)) or not isinstance(record, _native.Record):
+            return record
+        return _native.Dispatcher(lambda _: record)(*fitted)
+
+    def _given(self, k: int, leaf, beside):
+        """``leaf`` row-major. Raises :class:`ShapeError` where it is another tensor than operand ``k``."""
+        value: Value = self.reads[k]
+        if arrays.framework(leaf) is None:
+            leaf = arrays.from_numpy(np.asarray(leaf, value.dtype.numpy), beside)
+        spec = arrays.spec_of(leaf)
+        shape = tuple(spec.shape)
+        if shape != value.shape or spec.dtype is not value.dtype:
+            raise ShapeError(f"an argument is {spec.dtype}{list(shape)}, the program was compiled for {value}")
+        wanted = sz.contiguous_strides(shape)
+        if all(a == b or n == 1 for a, b, n in zip(spec.strides, wanted, shape)):
+            return leaf
+        if k % self.count in self.graph.aliases.values():
+            raise ShapeError(f"an argument that is written has strides {tuple(spec.strides)} instead of {wanted}")
+        return restrided(leaf, shape, [sz.known(n, {}) for n in wanted])
+
+    def _record(self, leaves):
+        try:
+            if self._problem is not None:
+                raise self._problem
+            program = self.program({})
+            aligned = {
+                value: min(arrays.spec_of(leaf).align for leaf in leaves[at :: self.count])
+                for at, value in enumerate(self.graph.args)
+            }
+            variant = program.variant(self._whole(), aligned)
+        except Exception as error:
+            if self.failed is None:
+                raise
+            self._problem = CompileError(str(error))
+            self.failed(self.graph, error)
+            return self._one_by_one(leaves)
+        ints = self._ints(program, variant)
+        outputs: list[tuple] = []
+        aliases = self.graph.aliases
+        for at, value in enumerate(self.makes):
+            member, result = divmod(at, len(self.graph.returns))
+            if result in aliases:
+                outputs.append(("arg", member * self.count + aliases[result]))
+            else:
+                outputs.append(("new", value.shape, None, value.dtype.numpy))
+        device, proto = place_of(leaves, 0)
+        launch = _native.symbols()["mlirfuse_foreach_gpu" if variant.module.on_gpu else "mlirfuse_foreach_cpu"]
+        return _native.Record(launch, ints, list(range(len(leaves))), [], outputs, 0, device, list, variant, proto)
+
+    def _ints(self, program: Program, variant: Variant) -> list[int]:
+        """What ``runtime/native/foreach.h`` says."""
+        assert isinstance(program, MemberProgram)
+        (kernel,) = variant.module.kernels
+        plans = [program.plan(variant, env).ints for env in self.sizes]
+        work = kernel.tasks if isinstance(kernel, CpuKernel) else kernel.grid
+        first = [0, *accumulate(sz.known(work, env) for env in self.sizes)]
+        made = len(self.graph.returns) - len(self.graph.aliases)
+
+        def place(member: int, slot: int) -> int:
+            """Where a member's pointer ``slot`` stands among those of the call."""
+            if slot < self.count:
+                return member * self.count + slot
+            return self.members * self.count + member * made + slot - self.count
+
+        members = range(self.members)
+        if isinstance(kernel, CpuKernel):
+            words = self.count + made
+            slots = [place(m, slot) for m in members for slot in range(words)]
+            grain = max(sz.known(kernel.grain, env) for env in self.sizes)
+            head = [variant.launch, self.members, words, len(plans[0]), grain]
+            return [*head, *first, *slots, *(n for plan in plans for n in plan)]
+        assert program.table is not None
+        keys = list(kernel.passed)
+        slots = [place(m, slot) if kind == "pointer" else -1 for m in members for kind, slot in keys]
+        values = [0 if kind == "pointer" else plans[m][slot] for m in members for kind, slot in keys]
+        table = program.table
+        head = [variant.launch, self.members, table.words, kernel.threads, kernel.dynamic_shared]
+        return [*head, table.members, table.padded, *first, *slots, *values]
+
+    def _one_by_one(self, leaves) -> list:
+        """The results of one call, op by op."""
+        out: list = []
+        for member, env in enumerate(self.sizes):
+            own = leaves[member * self.count : (member + 1) * self.count]
+            given = [arrays.to_numpy(a).reshape(-1 if v.shape else ()) for a, v in zip(own, self.graph.args)]
+            with np.errstate(all="ignore"):
+                results = interpreter.run(self.graph, given, env)
+            for result, made in enumerate(results):
+                shape = [sz.known(n, {}) for n in self.makes[len(out)].shape]
+                array = arrays.from_numpy(np.array(made, copy=True, order="C").reshape(shape), own[0])
+                if result in self.graph.aliases:
+                    target = own[self.graph.aliases[result]]
+                    copy_into(target, array)
+                    array = target
+                out.append(array)
+        return out
