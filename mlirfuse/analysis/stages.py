@@ -8,7 +8,7 @@ Reductions within rows beside sums over the rows, as in the backward of a norm, 
 kernel that has a row at hand adds it to partial sums as well, and a second one adds those up. What both need is read
 once; but each block has a partial sum of every column, so that it takes many rows, whose share of a block's registers
 is small. *Apart*: the rows by themselves, and the columns by themselves, as reductions of any other program are, which
-read their inputs again.
+read their inputs again, or what the rows have written.
 """
 
 from __future__ import annotations
@@ -105,13 +105,14 @@ def apart(analysis: Analysis) -> list[Analysis]:
     program = [
         _over_rows(op, partials[op.operands[0]]) if set(op.operands) & set(partials) else op for op in analysis.ops
     ]
-    taken = _of_rows(analysis, [op.operands[0] for op in analysis.partials])
+    written = set(within).intersection(read_again(analysis))
+    taken = _of_rows(analysis, written)
     passed_on = frozenset(taken)
-    columns = stage(analysis, program, over, set(taken), passed_on)
+    columns = stage(analysis, program, over, written.union(taken), passed_on)
     if not within + taken:
         return [columns]
     rows = stage(analysis, program, list(dict.fromkeys(within + taken)), set(), passed_on)
-    return [rows, columns] if taken else [columns, rows]
+    return [rows, columns] if taken or written else [columns, rows]
 
 
 def _outputs(analysis: Analysis) -> tuple[list[Value], list[Value]]:
@@ -128,9 +129,27 @@ def _over_rows(op: Op, partial: Op) -> Op:
     return whole
 
 
-def _of_rows(analysis: Analysis, summed: list[Value]) -> list[Value]:
-    """What ``summed`` needs of reductions within the rows: values with one element a row."""
-    varying = depends_on(analysis, analysis.reduced)
-    late = analysis.late_values() - varying
-    taken = [v for op in live(analysis.ops, summed, late) for v in op.operands if v in late]
+def _of_rows(analysis: Analysis, known: AbstractSet[Value]) -> list[Value]:
+    """What the sums over rows need of reductions within the rows, beside what is ``known``: values with one element a
+    row."""
+    late = analysis.late_values() - depends_on(analysis, analysis.reduced)
+    summed = [op.operands[0] for op in analysis.partials]
+    taken = [v for op in live(analysis.ops, summed, late | known) for v in op.operands if v in late]
     return list(dict.fromkeys(taken))
+
+
+def read_again(analysis: Analysis) -> list[Value]:
+    """What the sums over rows read of the elements of rows where they are apart from those: inputs, or what is written
+    of the rows, if that is fewer bytes."""
+    late = analysis.late_values() - depends_on(analysis, analysis.reduced)
+    summed = [op.operands[0] for op in analysis.partials]
+    kept, reduced = set(analysis.kept), set(analysis.reduced)
+
+    def sources(known: set[Value]) -> list[Value]:
+        ops = live(analysis.ops, summed, late | known)
+        made = {v for op in ops for v in op.results} - known
+        read = dict.fromkeys(v for v in [*summed, *(v for op in ops for v in op.operands)] if v not in made)
+        return [v for v in read if kept & set(analysis.axes.flat(v)) and reduced & set(analysis.axes.flat(v))]
+
+    written = {v for v in analysis.outputs if v.op not in analysis.partials and v.op not in analysis.finishing}
+    return min(sources(set()), sources(written), key=lambda values: sum(v.dtype.bytes for v in values))

@@ -15,7 +15,7 @@ class InnerOuter(Pass):
     sums and a sum of those: the partial sums then run in the kernel that has the rows at hand, and the tensor is read
     once. So the backward of layer norm becomes one pass over its inputs, and a small kernel for the gradients of weight
     and bias. Where sizes make that slower, the scheduler, which `fusion-segment` gives both halves, does without
-    (:mod:`mlirfuse.schedule.inner_outer`). ``parts``: how many partial sums, one for each block of the kernel.
+    (:mod:`mlirfuse.schedule.staged`). ``parts``: how many partial sums, one for each block of the kernel.
 
     Before::
 
@@ -49,35 +49,43 @@ class InnerOuter(Pass):
         inner = [op for op in members if is_reduction(op) and axes.reduced(op) and self._within_rows(op, axes)]
         chosen = []  # before the first is split: the axes are those of the program as it is
         for op in members:
-            if op.name != "sum" or op.attrs["keepdims"] or not axes.reduced(op) or self._within_rows(op, axes):
+            if op.name != "sum" or not axes.reduced(op) or self._within_rows(op, axes):
                 continue
             operand = op.operands[0]
             full, over = axes.flat(operand), axes.reduced(op)
-            if len(full) == len(over) or full[: len(over)] != over:
-                continue
-            if any(
-                set(axes.reduced(other)) == set(full) - set(over) and set(axes.flat(other.operands[0])) == set(full)
-                and _shared(reads[operand] & reads[other.operands[0]]) for other in inner
-            ):  # fmt: skip
-                chosen.append(op)
+            for other in inner:
+                if (
+                    set(axes.reduced(other)) == set(full) - set(over)
+                    and axes.flat(other.operands[0]) == [*over, *axes.reduced(other)]
+                    and _shared(reads[operand] & reads[other.operands[0]])
+                ):
+                    chosen.append(op)
+                    break
         for op in chosen:
             self._split(block, op)
 
     def _within_rows(self, op: Op, axes: Axes) -> bool:
-        full = axes.flat(op.operands[0])
-        return bool(full) and full[-1] in axes.reduced(op)
+        reduced = axes.reduced(op)
+        return axes.flat(op.operands[0])[-len(reduced) :] == reduced
 
     def _split(self, block: Block, op: Op) -> None:
         scratch = Builder(Block(), lambda: op.loc)
-        rank = op.operands[0].rank
-        rows = tuple(a % rank for a in op.attrs["axes"])
-        partial = scratch.op("partial_sum", op.operands[0], axes=rows, parts=self.parts)
+        operand = op.operands[0]
+        rows = sorted(a % operand.rank for a in op.attrs["axes"])
+        columns = [d for d in range(operand.rank) if d not in rows]
+        if columns and columns[0] < len(rows):  # in the order of the rows' axes and theirs
+            operand = scratch.op("permute", operand, dims=(*rows, *columns))
+            rows = list(range(len(rows)))
+        partial = scratch.op("partial_sum", operand, axes=tuple(rows), parts=self.parts)
         total = scratch.op("sum", partial, axes=(0,))
+        if op.attrs["keepdims"]:
+            total = scratch.op("reshape", total, shape=op.result.shape)
         at = block.ops.index(op)
         for new in scratch.block.ops:
             new.group = op.group
         block.ops[at : at + 1] = scratch.block.ops
-        block.replace(op.result, total)
+        assert total.op is not None
+        total.op.results, op.result.op = op.results, total.op  # its uses stay as they are
 
 
 def _shared(sources: set[Value]) -> bool:

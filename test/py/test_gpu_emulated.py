@@ -14,7 +14,7 @@ from fitted import fit
 from ptx_emulator import EmulationError, Launch, Memory, parse, room_for
 
 import mlirfuse
-from mlirfuse.analysis import joint
+from mlirfuse.analysis import joint, stages
 from mlirfuse.core.machine import Machine
 from mlirfuse.ir import sizes as sz
 from mlirfuse.runtime import load
@@ -674,6 +674,38 @@ def test_rows_and_sums_over_them(fn, chip, rows, columns, two_multiprocessors):
 
     check(fn, *inputs, candidates=100, chip=chip, only=new)
     assert False in seen and len(seen) > 5
+
+
+def pixels_backward(g, x):
+    """The norm of each pixel, and sums over all of them as of images whose channels come second, also of what is made
+    of the rows."""
+    dot = (g * x).sum(-1, keepdims=True)
+    made = g - x * dot
+    return made, (g * x).transpose(0, 3, 1, 2).sum((0, 2, 3), keepdims=True), made.transpose(0, 3, 1, 2).sum((0, 2, 3))
+
+
+@pytest.mark.parametrize("form", ["together", "apart"])
+@pytest.mark.parametrize("channels", [96, 40, 33])
+def test_pixels_and_sums_of_channels(channels, form, two_multiprocessors):
+    """One kernel reads the rows, whichever way the sums over them see the tensor; and apart."""
+    only = lambda params: getattr(params, "form", None) == form  # noqa: E731
+    check(pixels_backward, normal(3, 4, 5, channels), normal(3, 4, 5, channels) + 1, candidates=6, only=only)
+
+
+def test_sums_apart_read_what_the_rows_have_written():
+    """Where that is fewer bytes than what it is made of."""
+
+    def backward(g, x):
+        made = (g - x * (g * x).astype(np.float32).sum(-1, keepdims=True).astype(g.dtype)).astype(g.dtype)
+        return made, made.astype(np.float32).sum(0)
+
+    dtype = ml_dtypes.bfloat16
+    given = normal(60, 48).astype(dtype), normal(60, 48).astype(dtype)
+    lowered = mlirfuse.jit(backward, target="cuda:sm_90").lower(*given)
+    (step,) = Program(lowered.segmented(), targets.of("cuda:sm_90"), lowered.env).steps
+    rows, columns = stages.apart(step.analysis)
+    assert rows.outputs == columns.inputs and len(columns.inputs) == 1
+    check(backward, *given, only=lambda params: params.form == "apart")
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float64])

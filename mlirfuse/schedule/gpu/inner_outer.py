@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from typing import NamedTuple
 
+from mlirfuse.analysis import stages
 from mlirfuse.analysis.phases import Analysis
 from mlirfuse.core.machine import Machine
 from mlirfuse.ir import dtypes as dt
@@ -512,7 +513,7 @@ def _registers(analysis: Analysis) -> tuple[float, int, bool]:
 
 
 def few(analysis: Analysis, env: dict[str, int]) -> bool:
-    """Whether there are so few rows that reading the inputs again takes no longer than writing and reading partial
+    """Whether there are so few rows that reading what is summed again takes no longer than writing and reading partial
     sums."""
     return _more_to_read(analysis, env) <= 0
 
@@ -533,7 +534,7 @@ def better_apart(analysis: Analysis, p: Params, env: dict[str, int], machine: Ma
 
 
 def _more_to_read(analysis: Analysis, env: dict[str, int]) -> int:
-    """How many bytes a column reading the inputs again is more than writing and reading partial sums."""
+    """How many bytes a column reading what is summed again is more than writing and reading partial sums."""
     rows, _ = analysis.values(_extents, env)
     row, partial_sums = analysis.once(_column_bytes)
     return rows * row - 2 * partial_sums
@@ -541,8 +542,7 @@ def _more_to_read(analysis: Analysis, env: dict[str, int]) -> int:
 
 def _column_bytes(analysis: Analysis) -> tuple[int, int]:
     """Of a column's elements in each row, and of its partial sums."""
-    streamed, _ = analysis.once(row_inputs)
-    return sum(v.dtype.bytes for v in streamed), sum(
+    return sum(v.dtype.bytes for v in analysis.once(stages.read_again)), sum(
         op.attrs["parts"] * op.result.dtype.compute.bytes for op in analysis.partials
     )
 

@@ -54,3 +54,20 @@ func.func @beside_others(%g: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}, %x: 
   %5 = "fusion.add"(%3, %4) : (tensor<?xf32>, tensor<?xf32>) -> tensor<?xf32>
   return %2, %5 : tensor<?x?xf32>, tensor<?xf32>
 }
+
+// The axes of the sum may lie around those that are left, as those of a view of images whose channels are last in
+// memory do; kept axes of extent 1 come back.
+// CHECK-LABEL: func.func @around(
+// CHECK: "fusion.permute"({{.*}}) {dims = [0, 2, 1]}
+// CHECK: "fusion.partial_sum"({{.*}}) {axes = [0, 1], parts = 8 : i64} : (tensor<?x?x?xf32>) -> tensor<8x?xf32>
+// CHECK: "fusion.sum"({{.*}}) {axes = [0], keepdims = false} : (tensor<8x?xf32>) -> tensor<?xf32>
+// CHECK: "fusion.reshape"({{.*}}) {shape = ["1", "s1", "1"]}
+// CHECK: scheduler = "inner-outer"
+// CHECK: return
+func.func @around(%g: tensor<?x?x?xf32> {fusion.shape = ["s0", "s2", "s1"]}) -> (tensor<?x?x?xf32>, tensor<1x?x1xf32>) {
+  %0 = "fusion.sum"(%g) {axes = [2], keepdims = true} : (tensor<?x?x?xf32>) -> tensor<?x?x1xf32>
+  %1 = "fusion.sub"(%g, %0) : (tensor<?x?x?xf32>, tensor<?x?x1xf32>) -> tensor<?x?x?xf32>
+  %2 = "fusion.permute"(%g) {dims = [0, 2, 1]} : (tensor<?x?x?xf32>) -> tensor<?x?x?xf32>
+  %3 = "fusion.sum"(%2) {axes = [0, 2], keepdims = true} : (tensor<?x?x?xf32>) -> tensor<1x?x1xf32>
+  return %1, %3 : tensor<?x?x?xf32>, tensor<1x?x1xf32>
+}
