@@ -35,6 +35,7 @@ def to_segments(
             *(["fusion-scale-products"] if isinstance(machine, Host) else []),
             _group(single_op, horizontal, max_args),
             "fusion-recompose",
+            f"fusion-compute-again{{max-args={max_args}}}",
             *_of_machine(machine),
             _segment(machine),
             "fusion-overlap-collectives",

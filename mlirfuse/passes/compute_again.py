@@ -1,0 +1,230 @@
+"""fusion-compute-again: what few cheap ops make of tensors in memory is no tensor between groups."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+
+from mlirfuse.analysis.axes import Axes, Axis
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.effects import written_memory
+from mlirfuse.ir.graph import Block, Graph, Group, Layout, Op, Value
+from mlirfuse.ir.order import topological
+from mlirfuse.passes.base import Pass, blocks, register
+from mlirfuse.passes.segmentation.work import cost_of
+
+_LARGE = 1024  # what sizes count as that nobody knows yet
+_LONGEST = 32  # ops in a copy, views and constants among them
+
+
+@register
+class ComputeAgain(Pass):
+    """Gives a group its own copy of the ops by which another group makes what both need, where it reads fewer bytes so:
+    the half type that a tensor was cast from, the row that was broadcast. A group that shows its result as a view gives
+    the result itself, and each group that reads it has the view: memory then has one order of the elements, that of the
+    ops that make them. ``least``: bytes of a tensor that is worth it; ``most``: instructions of a copy for an element
+    (``cost`` of the ops), which take less time than to read two bytes more; a group whose inputs and outputs together
+    would pass ``max-args`` gets no copy.
+
+    What is read by ops outside of groups, or returned, is in memory anyway, and is read where that is no more bytes. So
+    is what lies turned: a tensor that was transposed to be read along other axes.
+
+    Before::
+
+        %0 = "fusion.group"(%x) ({
+          %a = "fusion.cast"(%p) {to = f32}
+          %b = "fusion.exp"(%a)
+          "fusion.yield"(%a, %b)
+        })
+        %1 = "fusion.matmul"(%0#1, %w)
+        %2 = "fusion.group"(%0#0, %1) ({ … %a … })
+
+    After::
+
+        %0 = "fusion.group"(%x) ({ … "fusion.yield"(%b) })
+        %1 = "fusion.matmul"(%0, %w)
+        %2 = "fusion.group"(%x, %1) ({
+          %a = "fusion.cast"(%p) {to = f32}
+          …
+        })
+    """
+
+    name = "fusion-compute-again"
+    least: int = 1 << 16
+    most: int = 8
+    max_args: int = 128
+
+    def run(self, graph: Graph) -> None:
+        written = written_memory(graph.ops)
+        replaced = {graph.args[k] for k in graph.aliases.values()}
+        layouts = {v: layout for v, layout in zip(graph.args, graph.layouts) if layout is not None}
+        for block in list(blocks(graph)):
+            _Between(block, lambda v: v in replaced or written(v), layouts, self).run()
+        graph.number()
+
+
+class _Between:
+    """The groups of one block."""
+
+    def __init__(
+        self, block: Block, written: Callable[[Value], bool], layouts: dict[Value, Layout], options: ComputeAgain
+    ):
+        self.block, self.written, self.layouts, self.options = block, written, layouts, options
+        self.users = block.users()
+        self.returned = set(block.returns)
+        self.own = set(block.ops)
+        # Copies come right before the first op that reads them, those that were made last first.
+        self.place = {op: (k, 1, 0) for k, op in enumerate(block.ops)}
+        self.number = 0
+        self.members: dict[Group, set[Op]] = {}
+        self.inputs: dict[Group, set[Value]] = {}  # what each group reads of others
+        self.shown: dict[Group, int] = {}  # how many results others read of it, at most
+        for op in block.ops:
+            if op.group is not None:
+                read = {v for v in op.operands if v.op is None or v.op.group is not op.group}
+                self.members.setdefault(op.group, set()).add(op)
+                self.inputs.setdefault(op.group, set()).update(read)
+                shown = sum(self.in_memory(v, op.group) for v in op.results)
+                self.shown[op.group] = self.shown.get(op.group, 0) + shown
+
+    def run(self) -> None:
+        for visit in (self.show_source, self.visit):  # first the views: then it is known how all that is read lies
+            for op in reversed(self.block.ops):
+                if op.group is not None and _may_be_copied(op) and _bytes(op.result) >= self.options.least:
+                    visit(op)
+        if len(self.place) > len(self.block.ops):
+            ops = sorted(self.own, key=self.place.__getitem__)
+            self.block.ops = topological(ops, {op: op.group for op in ops if op.group is not None})
+
+    def show_source(self, op: Op) -> None:
+        """Gives other groups the view ``op`` as one of their own, of what it is a view of."""
+        readers, stored = self.readers(op)
+        if op.row.keeps_all and not stored and not self.written(op.operands[0]):
+            for group in readers:
+                if not self.turned([op], op.operands, group):
+                    self.copy([op], op.result, group)
+            self.drop(op)
+
+    def visit(self, op: Op) -> None:
+        """Gives other groups what they compute the result of ``op`` by, where that is better."""
+        value, (readers, _) = op.result, self.readers(op)
+        cone = self.cone(op) if readers else None
+        if cone is None:
+            return
+        sources = list(dict.fromkeys(v for o in cone for v in o.operands if v.op not in cone))
+        if any(map(self.written, sources)):
+            return
+        for group in readers:
+            read = self.inputs[group]
+            more = [v for v in sources if v not in read]
+            if sum(map(_bytes, more)) >= _bytes(value) or self.turned(cone, more, group):
+                continue
+            if len(read) - 1 + len(more) + self.shown[group] <= self.options.max_args:
+                self.copy(cone, value, group)
+        self.drop(op)
+
+    def readers(self, op: Op) -> tuple[list[Group], bool]:
+        """The other groups that read the result of ``op``, and whether it is in memory for others, too."""
+        users = self.users.get(op.result, ())
+        groups = dict.fromkeys(u.group for u in users if u.group is not None and u.group is not op.group)
+        return list(groups), op.result in self.returned or any(u.group is None for u in users)
+
+    def cone(self, last: Op) -> list[Op] | None:
+        """The ops of its group by which ``last`` follows from what is in memory, in order; None if they are not few and
+        cheap."""
+        found: dict[Op, None] = {}
+        pending = [last]
+        while pending:
+            op = pending.pop()
+            if op in found:
+                continue
+            found[op] = None
+            if not _may_be_copied(op) or len(found) > _LONGEST:
+                return None
+            pending += [v.op for v in op.operands if not self.in_memory(v, last.group)]
+        if sum(cost_of(op) for op in found if not op.row.literal) > self.options.most:
+            return None
+        return sorted(found, key=self.place.__getitem__)
+
+    def turned(self, cone: list[Op], sources: list[Value], group: Group) -> bool:
+        """Whether ``group`` would read one of ``sources`` in strides: memory runs along another axis there than in the
+        result of ``cone`` and in most of what the group reads beside it."""
+        value = cone[-1].result
+
+        def strided(v: Value, axes: Axes) -> bool:
+            along = axes.flat(value)[-1]
+            return along in axes.flat(v) and self.along(v, axes) is not along
+
+        within = Axes(cone)
+        if not any(strided(v, within) for v in sources):
+            return False
+        members = sorted(self.members[group] & self.own, key=self.place.__getitem__)
+        axes = Axes(cone + members)
+        others = [v for v in self.inputs[group] if v is not value and axes.flat(value)[-1] in axes.flat(v)]
+        decided = [v for v in others if v.op is None or v.op.group is None or not v.op.row.keeps_all]
+        return sum(-_bytes(v) if strided(v, axes) else _bytes(v) for v in decided) > 0
+
+    def along(self, value: Value, axes: Axes) -> Axis | None:
+        """The axis that memory runs along in ``value``."""
+        if value in self.layouts:
+            strides: Sequence[sz.Size] = self.layouts[value].strides
+        else:
+            given = None if value.op is None else value.op.attrs.get("strides")
+            given = given and given[value.op.results.index(value)]
+            strides = given or sz.contiguous_strides(value.shape)
+        return next((dim[-1] for dim, step in zip(axes.dims(value), strides) if dim and step == 1), None)
+
+    def in_memory(self, value: Value, group: Group | None) -> bool:
+        """Whether ``value`` is in memory anyway for those that are not in ``group``."""
+        if value.op is None or value.op not in self.own or value.op.group is not group or value in self.returned:
+            return True
+        return any(user.group is not group for user in self.users.get(value, ()))
+
+    def copy(self, cone: list[Op], value: Value, group: Group) -> None:
+        """Gives ``group`` its own ``value``."""
+        members = [user for user in self.users[value] if user.group is group]
+        new: dict[Value, Value] = {}
+        first = min(self.place[user] for user in members)[0]
+        self.number -= len(cone)
+        for number, op in enumerate(cone, self.number):
+            operands = [new.get(v, v) for v in op.operands]
+            copy = Op(op.name, operands, op.attrs, [Value(v.dtype, v.shape) for v in op.results], loc=op.loc)
+            copy.group = group
+            new.update(zip(op.results, copy.results))
+            for v in dict.fromkeys(operands):
+                self.users.setdefault(v, []).append(copy)
+                if v.op is None or v.op.group is not group:
+                    self.inputs[group].add(v)
+            self.own.add(copy)
+            self.members[group].add(copy)
+            self.place[copy] = first, 0, number
+        for user in members:
+            user.operands = [new[value] if v is value else v for v in user.operands]
+            self.users[value].remove(user)
+        self.users[new[value]] = list(members)
+        self.inputs[group].discard(value)
+
+    def drop(self, op: Op) -> None:
+        """Removes ``op`` if nobody uses it any more, and what is then unused of that from which it was computed."""
+        if any(self.users.get(v) or v in self.returned for v in op.results) or op not in self.own:
+            return
+        self.own.remove(op)
+        for v in dict.fromkeys(op.operands):
+            self.users[v].remove(op)
+            if v.op is not None and v.op.group is op.group and _may_be_copied(v.op):
+                self.drop(v.op)
+
+
+def _may_be_copied(op: Op) -> bool:
+    row = op.row
+    return (row.may_be_copied or row.view == "all") and len(op.results) == 1 and not row.barrier and not op.blocks
+
+
+@functools.lru_cache(1024)
+def _elements(numel: sz.Size) -> int:
+    return sz.substitute(numel, dict.fromkeys(sz.symbols(numel), _LARGE))
+
+
+def _bytes(value: Value) -> int:
+    """How many bytes ``value`` has where all sizes are large."""
+    return 0 if value.dtype is None else _elements(value.numel) * value.dtype.bytes
