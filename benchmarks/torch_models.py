@@ -297,13 +297,25 @@ def gpu_time(args, trainer, steps=3) -> dict[str, float]:
     return {kind: round(ms, 3) for kind, ms in out.items()}
 
 
-@contextlib.contextmanager
-def alone(path: str | None):
-    """Holds the lock of the file ``path``, so that of several of these commands one measures at a time."""
-    with open(path or os.devnull, "w") as file:
+class Turns:
+    """Of several of these commands with the same file ``path`` one measures at a time, and none while another compiles:
+    all share its lock until they are about to measure."""
+
+    def __init__(self, path: str | None):
+        self.file = os.open(path, os.O_CREAT | os.O_RDWR) if path else None
         if path:
-            fcntl.flock(file, fcntl.LOCK_EX)
+            fcntl.flock(self.file, fcntl.LOCK_SH)
+
+    @contextlib.contextmanager
+    def alone(self):
+        if self.file is None:
+            yield
+            return
+        torch.cuda.empty_cache()  # the others need memory, too
+        fcntl.flock(self.file, fcntl.LOCK_EX)
         yield
+        torch.cuda.empty_cache()
+        fcntl.flock(self.file, fcntl.LOCK_UN)
 
 
 def main(argv=None):
@@ -318,7 +330,7 @@ def main(argv=None):
     parser.add_argument("--small", action="store_true", help="a small batch: to try the script, not to quote")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--kernels", type=float, default=0.0, help="print kernels that take more milliseconds a step")
-    parser.add_argument("--lock", help="a file to lock while times are measured: several models compile at once")
+    parser.add_argument("--lock", help="a file to lock: several such commands compile at once, and measure one by one")
     parser.add_argument("--json")
     args = parser.parse_args(argv)
     if args.list or not args.model:
@@ -326,6 +338,7 @@ def main(argv=None):
         return 0
     if args.inference and args.model not in INFERENCE:
         parser.error(f"--inference: one of {', '.join(INFERENCE)}")
+    turns = Turns(args.lock)
     kind = Predictor if args.inference else Trainer
     trainers, figures_of = [], {"model": args.model, "device": device_name(args), "torch": torch.__version__}
     figures_of |= {"inference": True} if args.inference else {}
@@ -344,7 +357,7 @@ def main(argv=None):
         trainers.append(trainer)
         print(name, figures_of[name], flush=True)
     times = {trainer.name: [] for trainer in trainers}
-    with alone(args.lock):
+    with turns.alone():
         for trainer in trainers:
             figures_of[trainer.name]["gpu_ms"] = gpu_time(args, trainer)
             print(trainer.name, figures_of[trainer.name]["gpu_ms"], flush=True)
