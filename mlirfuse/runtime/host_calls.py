@@ -111,7 +111,7 @@ def packed(x):
     if arrays.framework(x) == "cupy":
         import cupy
 
-        return cupy.ascontiguousarray(x)
+        return cupy.asarray(x, order="C")
     return x
 
 

@@ -162,7 +162,7 @@ def restrided(array, shape: tuple[int, ...], strides: list[int]):
     if kind == "cupy":
         import cupy
 
-        return cupy.ascontiguousarray(array.transpose(order)).transpose(back)
+        return cupy.asarray(array.transpose(order), order="C").transpose(back)
     host = arrays.to_numpy(array)
     return arrays.from_numpy(np.ascontiguousarray(host), array)
 

@@ -237,7 +237,7 @@ def _compact(array, kind: str):
         return array.contiguous()
     import cupy
 
-    return cupy.ascontiguousarray(array)
+    return cupy.asarray(array, order="C")
 
 
 @functools.cache

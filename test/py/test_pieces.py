@@ -10,6 +10,7 @@ import piece_program_fuzzer
 import pytest
 
 import mlirfuse
+from mlirfuse.frontend.numpy import programs
 from mlirfuse.frontend.numpy.pieces import program
 
 
@@ -61,8 +62,8 @@ def check(fn, *calls) -> program.Tree:
         agree(ours, theirs)
     (entry,) = compiled._entries.values()
     (kind,) = entry.kinds.all()
-    assert isinstance(kind, program.PiecesKind) and kind.pieces.refused is None
-    return kind.pieces.tree
+    assert isinstance(kind, programs.ProgramKind) and kind.program.refused is None
+    return kind.program.tree
 
 
 RNG = np.random.default_rng(0)
@@ -240,10 +241,10 @@ def test_other_counts_compile_nothing():
         agree(compiled(X + at), counted(X + at))
     (entry,) = compiled._entries.values()
     (kind,) = entry.kinds.all()
-    steps = kind.pieces.tree.steps
+    steps = kind.program.tree.steps
     for at in (-0.5, 0.05, 0.7, 0.3):
         agree(compiled(X + at), counted(X + at))
-    assert kind.pieces.tree.steps == steps
+    assert kind.program.tree.steps == steps
 
 
 def test_equal_and_other_sizes():

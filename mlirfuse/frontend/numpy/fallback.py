@@ -45,9 +45,15 @@ class Plain:
         self.given_up = False  # loops were tried natively, and none of them ran so: a trace is the better way
 
     @functools.cached_property
+    def jumps_back(self) -> bool:
+        """Whether the function may have loops."""
+        fn = self.original
+        return isinstance(fn, types.FunctionType) and not _JUMPS_BACK.isdisjoint(fn.__code__.co_code[::2])
+
+    @functools.cached_property
     def _lifted(self) -> Lifted | None:
         fn = self.original
-        if not isinstance(fn, types.FunctionType) or _JUMPS_BACK.isdisjoint(fn.__code__.co_code[::2]):
+        if not (isinstance(fn, types.FunctionType) and self.jumps_back):
             return None
         from mlirfuse.frontend.numpy.loops import lift
 

@@ -16,7 +16,7 @@ from mlirfuse import _native
 from mlirfuse.core import config, threads
 from mlirfuse.core.errors import TraceError, UnsupportedError
 from mlirfuse.frontend import tree as trees
-from mlirfuse.frontend.numpy import tracing
+from mlirfuse.frontend.numpy import programs, tracing
 from mlirfuse.frontend.numpy.captures import Captured
 from mlirfuse.frontend.numpy.effects import SideEffect
 from mlirfuse.frontend.numpy.fallback import Plain, WithContainers, types_of
@@ -43,6 +43,9 @@ from mlirfuse.schedule.targets import Target
 if TYPE_CHECKING:
     from mlirfuse.frontend.numpy.loops.explanation import LoopsExplanation
     from mlirfuse.frontend.numpy.pieces.explanation import PiecesExplanation
+    from mlirfuse.frontend.numpy.pieces.program import Pieces
+    from mlirfuse.frontend.numpy.stretches.explanation import StretchesExplanation
+    from mlirfuse.frontend.numpy.stretches.program import Stretched
     from mlirfuse.inspect.explain import Explanation
     from mlirfuse.runtime.linalg_program import WayDown
 
@@ -51,7 +54,7 @@ _TRACED = (TracedArray, SymInt)
 _TRACES_WITH_EFFECTS = 2  # the first call may do what later ones do not: fill a cache, say
 _AS_IT_IS = object()  # begins the keys of calls with what has no type here: strings, dates, objects, records
 _MOST_OPS = 2000  # of a trace, where the function may run as it is instead
-_MOST_OPS_OF_LOOPS = 500  # that are unrolled: longer ones run natively, if they can
+_MOST_OPS_OF_LOOPS = 500  # that are unrolled: longer ones stay loops, if they can
 
 
 class Entry(Source):
@@ -135,15 +138,22 @@ class Entry(Source):
             self._tried.add(types)
             self._refuse(types)
             return None
+        stretched = self.stretched(call)
+        if stretched is not None and stretched.unrolls:
+            return programs.kind_of(call, self.name, stretched)
         loops = not self.owner.asked_for_a_way and config.fuse_cpu and self.owner.has_loops(call.leaves)
         try:
-            return self.trace(call, _MOST_OPS_OF_LOOPS if loops else _MOST_OPS)
+            return self.trace(call, _MOST_OPS_OF_LOOPS if loops or stretched is not None else _MOST_OPS)
         except SideEffect as effect:
+            if stretched is not None:
+                return programs.kind_of(call, self.name, stretched)
             self._effects[call.key] = self._effects.get(call.key, 0) + 1
             if self._effects[call.key] == _TRACES_WITH_EFFECTS:
                 self._refuse(types)
             self.owner.plain.tell(effect)
         except TooLong as error:
+            if stretched is not None:
+                return programs.kind_of(call, self.name, stretched)
             self._refuse(types)
             if loops:
                 self._tried.add(types)
@@ -153,19 +163,37 @@ class Entry(Source):
             if not _all_known(call.leaves):
                 raise
             followed = isinstance(error, (TraceError, UnsupportedError, TypeError))
+            if followed and stretched is not None:
+                return programs.kind_of(call, self.name, stretched)
             if followed and not isinstance(error, TorchFunctionError) and self.owner.in_pieces(call.leaves):
                 self._in_pieces.add(types)
                 if call.aliases:
                     return None
-                from mlirfuse.frontend.numpy.pieces import program  # late: a function that is traced whole needs none
-
-                pieces = program.Pieces(self.owner.fn, self.tree, self._plainly_of, self.owner._watch_scope)
-                return program.kind_of(call, self.name, pieces)
+                return programs.kind_of(call, self.name, self._pieces())
             if not _all_numpy(call.leaves):
                 raise
             self._refuse(types)
             call.refused = error
         return None
+
+    def _pieces(self) -> Pieces:
+        from mlirfuse.frontend.numpy.pieces import program  # late: a function that is traced whole needs none
+
+        return program.Pieces(self.owner.fn, self.tree, self._plainly_of, self.owner._watch_scope)
+
+    def stretched(self, call: Call) -> Stretched | None:
+        """The function with its loops left to Python, for calls with arrays of torch or CuPy."""
+        if _all_numpy(call.leaves) or not (_all_known(call.leaves) and self.owner.in_pieces(call.leaves)):
+            return None
+        if not self.owner.plain.jumps_back:
+            return None
+        from mlirfuse.frontend.numpy.stretches import program
+
+        jit = functools.partial(Jitted, fallback=self.owner.fallback)
+        try:
+            return program.Stretched(self.owner.fn, self.tree, jit, lambda leaves: self._pieces().run(leaves))
+        except program.NotStretched:
+            return None
 
     def _plainly_of(self, leaves: list, refused: Any) -> Any:
         """A call with these leaves that runs as it is; where that is not NumPy's business, raises why it does."""
@@ -477,7 +505,7 @@ class Jitted(_native.Function):
             raise call.refused
         return LoweredFunction(entry, entry.trace(call), call)
 
-    def explain(self, *args, **kwargs) -> Explanation | LoopsExplanation | PiecesExplanation:
+    def explain(self, *args, **kwargs) -> Explanation | LoopsExplanation | PiecesExplanation | StretchesExplanation:
         """What becomes of a call with these arguments, for people: see
         :class:`mlirfuse.inspect.explain.Explanation`. A function whose loops are lifted runs on copies of them."""
         from mlirfuse.inspect.explain import Explanation  # only those who ask pay for importing it
@@ -486,10 +514,15 @@ class Jitted(_native.Function):
         call = Entry(self, tree).describe(leaves)
         if call is not None and self.lifts(call):
             return self.plain.explain(args, kwargs)
+        stretched = None if call is None else Entry(self, tree).stretched(call)
+        if stretched is not None and stretched.unrolls and (told := self._explain_stretches(stretched, leaves)):
+            return told
         try:
             return Explanation.of(self.lower(*args, **kwargs))
         except (TraceError, UnsupportedError):
             entry = Entry(self, tree)
+            if stretched is not None and (told := self._explain_stretches(stretched, leaves)):
+                return told
             if call is None or not (entry.may_fall_back() and self.in_pieces(leaves) and _all_known(leaves)):
                 raise
             from mlirfuse.frontend.numpy.pieces import program
@@ -499,6 +532,11 @@ class Jitted(_native.Function):
                 raise TraceError(str(refused))
 
             return PiecesExplanation.of(self.__name__, program.Pieces(self.fn, tree, not_so, self._watch_scope), leaves)
+
+    def _explain_stretches(self, stretched: Stretched, leaves: list) -> StretchesExplanation | None:
+        from mlirfuse.frontend.numpy.stretches.explanation import StretchesExplanation
+
+        return StretchesExplanation.of(self.__name__, stretched, leaves)
 
     def kernels(self, *args, **kwargs) -> int:
         """How many kernels a call with these arguments launches."""

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mlirfuse.frontend.numpy.loops.kernel import Loop, Unset
-from mlirfuse.frontend.numpy.loops.source import appended, parsed
+from mlirfuse.frontend.numpy.loops.source import Scope, appended, looks_at_variables, parsed, remade
 from mlirfuse.frontend.numpy.loops.values import NotLiftable
 
 _LOOPS, _DONE, _UNSET, _LEFT = "mlirfuse_loops", "mlirfuse_done", "mlirfuse_unset", "mlirfuse_left"
@@ -40,7 +40,7 @@ class Lifted:
 
     def __init__(self, fn: types.FunctionType):
         definition = parsed(fn)
-        if _scoped(definition):
+        if looks_at_variables(definition):
             raise NotLiftable("a function that looks at its own variables")
         self.loops: list[Loop] = []
         scope = Scope(fn)
@@ -50,7 +50,7 @@ class Lifted:
         body = rewriter.block(definition.body)
         if not self.loops:
             raise NotLiftable("no loops")
-        self.function = _made(fn, definition, body, self.loops)
+        self.function = remade(fn, definition.name, definition.args, body, {_LOOPS: self.loops, _UNSET: Unset})
         self.preferred = _better_run(definition)
         self.tried = any(loop.lists for loop in self.loops)
 
@@ -203,61 +203,3 @@ def _place(statements: list[ast.stmt], at: ast.stmt, but: Collection[ast.stmt]) 
         if hasattr(found, "lineno") or isinstance(found, (ast.stmt, ast.expr)):
             ast.copy_location(found, at)
         queue.extend(ast.iter_child_nodes(found))
-
-
-def _scoped(definition: ast.FunctionDef) -> bool:
-    words = {"locals", "vars", "exec", "eval", "dir", "super", "_getframe", "currentframe"}
-    for found in ast.walk(definition):
-        name = found.id if isinstance(found, ast.Name) else found.attr if isinstance(found, ast.Attribute) else None
-        if name in words or (name or "").startswith("mlirfuse_") or isinstance(found, (ast.Yield, ast.YieldFrom)):
-            return True
-    return False
-
-
-class Scope:
-    """Finds what a name that is no variable of the function stands for. Raises LookupError."""
-
-    def __init__(self, fn: types.FunctionType):
-        self.globals = fn.__globals__
-        builtins = self.globals["__builtins__"]
-        self.builtins: dict[str, Any] = builtins if isinstance(builtins, dict) else vars(builtins)
-        self.cells = dict(zip(fn.__code__.co_freevars, fn.__closure__ or ()))
-
-    def __call__(self, name: str) -> Any:
-        if name in self.cells:
-            try:
-                return self.cells[name].cell_contents
-            except ValueError:
-                raise LookupError(name) from None
-        return self.globals[name] if name in self.globals else self.builtins[name]
-
-
-def _made(fn: types.FunctionType, definition: ast.FunctionDef, body: list[ast.stmt], loops: list[Loop]):
-    """The function with another body, over the same globals and variables of enclosing functions."""
-    free = list(fn.__code__.co_freevars)
-    spec = definition.args
-    bare = copy.deepcopy(spec)
-    bare.defaults, bare.kw_defaults = [], [None for _ in spec.kwonlyargs]
-    for arg in (*bare.posonlyargs, *bare.args, *bare.kwonlyargs, bare.vararg, bare.kwarg):
-        if arg is not None:
-            arg.annotation = None
-    inner = ast.parse(f"def {definition.name}(): pass").body[0]
-    assert isinstance(inner, ast.FunctionDef)
-    inner.args, inner.body = bare, body
-    outer = ast.parse(f"def outer({', '.join([*free, _LOOPS, _UNSET])}): pass").body[0]
-    assert isinstance(outer, ast.FunctionDef)
-    outer.body = [inner]
-    ast.copy_location(inner, definition)
-    ast.fix_missing_locations(outer)
-    module = compile(ast.Module([outer], []), fn.__code__.co_filename, "exec")
-    code = next(c for c in module.co_consts if isinstance(c, types.CodeType))
-    code = next(c for c in code.co_consts if isinstance(c, types.CodeType) and c.co_name == definition.name)
-    cells = dict(zip(free, fn.__closure__ or ())) | {
-        _LOOPS: types.CellType(loops), _UNSET: types.CellType(Unset)
-    }  # fmt: skip
-    made = types.FunctionType(
-        code, fn.__globals__, fn.__name__, fn.__defaults__, tuple(cells[name] for name in code.co_freevars)
-    )
-    made.__kwdefaults__ = fn.__kwdefaults__
-    made.__qualname__, made.__module__, made.__doc__ = fn.__qualname__, fn.__module__, fn.__doc__
-    return made

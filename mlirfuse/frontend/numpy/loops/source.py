@@ -9,6 +9,7 @@ import inspect
 import linecache
 import textwrap
 import types
+from typing import Any
 
 from mlirfuse.frontend.numpy.loops.values import NotLiftable
 
@@ -64,3 +65,62 @@ def appended(node: ast.Expr) -> ast.Name | None:
     name = call.func.value
     plain = len(call.args) == 1 and not call.keywords and not isinstance(call.args[0], ast.Starred)
     return name if plain and isinstance(name, ast.Name) else None
+
+
+def looks_at_variables(definition: ast.FunctionDef) -> bool:
+    """Whether a function looks at its own variables, or stops in its midst."""
+    words = {"locals", "vars", "exec", "eval", "dir", "super", "_getframe", "currentframe"}
+    for found in ast.walk(definition):
+        name = found.id if isinstance(found, ast.Name) else found.attr if isinstance(found, ast.Attribute) else None
+        if name in words or (name or "").startswith("mlirfuse_") or isinstance(found, (ast.Yield, ast.YieldFrom)):
+            return True
+    return False
+
+
+class Scope:
+    """Finds what a name that is no variable of the function stands for. Raises LookupError."""
+
+    def __init__(self, fn: types.FunctionType):
+        self.globals = fn.__globals__
+        builtins = self.globals["__builtins__"]
+        self.builtins: dict[str, Any] = builtins if isinstance(builtins, dict) else vars(builtins)
+        self.cells = dict(zip(fn.__code__.co_freevars, fn.__closure__ or ()))
+
+    def __call__(self, name: str) -> Any:
+        if name in self.cells:
+            try:
+                return self.cells[name].cell_contents
+            except ValueError:
+                raise LookupError(name) from None
+        return self.globals[name] if name in self.globals else self.builtins[name]
+
+
+def remade(
+    fn: types.FunctionType, name: str, spec: ast.arguments, body: list[ast.stmt], added: dict[str, Any]
+) -> types.FunctionType:
+    """A function ``name`` with these arguments and statements over the globals of ``fn`` and the variables of the
+    functions around it; ``added``: further variables. It has the defaults of ``fn``."""
+    free = list(fn.__code__.co_freevars)
+    bare = copy.deepcopy(spec)
+    bare.defaults, bare.kw_defaults = [], [None for _ in spec.kwonlyargs]
+    for arg in (*bare.posonlyargs, *bare.args, *bare.kwonlyargs, bare.vararg, bare.kwarg):
+        if arg is not None:
+            arg.annotation = None
+    inner = ast.parse(f"def {name}(): pass").body[0]
+    assert isinstance(inner, ast.FunctionDef)
+    inner.args, inner.body = bare, body
+    outer = ast.parse(f"def outer({', '.join([*free, *added])}): pass").body[0]
+    assert isinstance(outer, ast.FunctionDef)
+    outer.body = [inner]
+    ast.copy_location(inner, body[0])
+    ast.fix_missing_locations(outer)
+    module = compile(ast.Module([outer], []), fn.__code__.co_filename, "exec")
+    code = next(c for c in module.co_consts if isinstance(c, types.CodeType))
+    code = next(c for c in code.co_consts if isinstance(c, types.CodeType) and c.co_name == name)
+    cells = dict(zip(free, fn.__closure__ or ())) | {k: types.CellType(v) for k, v in added.items()}
+    made = types.FunctionType(
+        code, fn.__globals__, fn.__name__, fn.__defaults__, tuple(cells[name] for name in code.co_freevars)
+    )
+    made.__kwdefaults__ = fn.__kwdefaults__
+    made.__qualname__, made.__module__, made.__doc__ = fn.__qualname__, fn.__module__, fn.__doc__
+    return made

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from mlirfuse import _native
 from mlirfuse.core import deadline
 from mlirfuse.core.errors import CompileError, TraceError, UnsupportedError
 from mlirfuse.frontend import tree as trees
@@ -18,11 +16,7 @@ from mlirfuse.frontend.numpy.pieces.session import NotInPieces, Session
 from mlirfuse.frontend.numpy.pieces.tree import State, Tree, Unknown
 from mlirfuse.frontend.numpy.scope import scope_of
 from mlirfuse.frontend.numpy.trace_state import TooLong, Trace
-from mlirfuse.ir.graph import Block, Graph
 from mlirfuse.runtime import arrays
-from mlirfuse.runtime.form import place_of
-from mlirfuse.runtime.kinds import Call, Kind
-from mlirfuse.schedule.targets import Target
 
 _MOST_OPS = 2000
 _MOST_FAILURES = 16  # calls whose error NumPy is to raise: each was traced for nothing
@@ -104,37 +98,3 @@ class Pieces:
         result = session.end(returned, lambda x: tracing.constant_of(t, x, given.objects))
         self.watch(scope_of(t, set()), {id(c.array) for c in self.tree.captured})
         return result
-
-
-@dataclass(eq=False)
-class PiecesKind(Kind):
-    """Calls that run in pieces, each of which is compiled as it is met."""
-
-    pieces: Pieces = field(kw_only=True)
-    recallable = False
-
-    def build(self, target: Any, env: dict[str, int], failed: Any = None) -> Any:
-        return _Runs(target)
-
-    def answer(self, leaves: Sequence, env: dict[str, int]) -> Any:
-        device, proto = place_of(leaves, None)
-        outputs = [("arg", k) for k in range(len(leaves))]
-        return _native.Record(0, [], [], [], outputs, 0, device, self.pieces.run, self.pieces, proto)
-
-
-class _Runs:
-    """Stands for an executor: pieces have one each."""
-
-    fuses, graph = True, Graph("pieces", Block())
-
-    def __init__(self, target: Target) -> None:
-        self.target = target
-
-    def check(self, env: dict[str, int]) -> None:
-        """Nothing is known of the sizes that pieces have."""
-
-
-def kind_of(call: Call, name: str, pieces: Pieces) -> PiecesKind:
-    """The kind of ``call`` and those like it."""
-    where = [k for k, leaf in enumerate(call.leaves) if arrays.framework(leaf)]
-    return PiecesKind(Graph(name, Block()), where, mutated=frozenset(where), pieces=pieces)

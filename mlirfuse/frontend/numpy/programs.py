@@ -1,0 +1,57 @@
+"""Kinds of calls that a program answers, one that is compiled as it runs: in pieces, or in stretches between loops."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from mlirfuse import _native
+from mlirfuse.ir.graph import Block, Graph
+from mlirfuse.runtime import arrays
+from mlirfuse.runtime.form import place_of
+from mlirfuse.runtime.kinds import Call, Kind
+from mlirfuse.schedule.targets import Target
+
+
+class Program(Protocol):
+    """``refused``: why it does not answer calls any more, if so."""
+
+    refused: Any
+
+    def run(self, leaves: list) -> Any:
+        """The result of a call."""
+
+
+@dataclass(eq=False)
+class ProgramKind(Kind):
+    """Calls that ``program`` answers."""
+
+    program: Program = field(kw_only=True)
+    recallable = False
+
+    def build(self, target: Any, env: dict[str, int], failed: Any = None) -> Any:
+        return _Runs(target)
+
+    def answer(self, leaves: Sequence, env: dict[str, int]) -> Any:
+        device, proto = place_of(leaves, None)
+        outputs = [("arg", k) for k in range(len(leaves))]
+        return _native.Record(0, [], [], [], outputs, 0, device, self.program.run, self.program, proto)
+
+
+class _Runs:
+    """Stands for an executor: what a program compiles has one each."""
+
+    fuses, graph = True, Graph("program", Block())
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+
+    def check(self, env: dict[str, int]) -> None:
+        """Nothing is known of the sizes that it has."""
+
+
+def kind_of(call: Call, name: str, program: Program) -> ProgramKind:
+    """The kind of ``call`` and those like it."""
+    where = [k for k, leaf in enumerate(call.leaves) if arrays.framework(leaf)]
+    return ProgramKind(Graph(name, Block()), where, mutated=frozenset(where), program=program)
