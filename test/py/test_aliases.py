@@ -277,3 +277,32 @@ def test_equal_ops_are_computed_once():
     text = mlirfuse.jit(fn).lower(x).as_text("segmented")
     assert [text.count(f'"fusion.{op}"') for op in ("matmul", "sum", "sort")] == [1, 1, 1]
     np.testing.assert_allclose(mlirfuse.jit(fn)(x), fn(x), rtol=1e-12)
+
+
+RESULTS_OF_ONE_MEMORY = [
+    lambda x: (x + 1, lambda y: (y, y.T)),
+    lambda x: (x + 1, lambda y: (y[1:], y[:, ::-1], y)),
+    lambda x: (x * 2, lambda y: {"all": y, "rows": [y[0], y[-1]], "flat": y.reshape(-1)}),
+    lambda x: (x * 2, lambda y: (y[1:], y[1:].T, y.sum(0))),
+    lambda x: (x - 1, lambda y: (y, y)),
+]
+
+
+@pytest.mark.parametrize("k", range(len(RESULTS_OF_ONE_MEMORY)))
+def test_results_that_share_memory_in_numpy_share_it(k):
+    def results(x):
+        made, parts = RESULTS_OF_ONE_MEMORY[k](x)
+        made[1:, 1] = 7
+        return parts(made)
+
+    jitted = mlirfuse.jit(results)
+    for size in (3, 60):
+        given = np.arange(size * 40.0).reshape(size, 40)
+        for write in range(len(trees.flatten(results(given))[0])):
+            got, want = (trees.flatten(f(given.copy()))[0] for f in (jitted, results))
+            assert [type(x) for x in got] == [type(x) for x in want]
+            assert [got[0] is x for x in got] == [want[0] is x for x in want]
+            for side in (got, want):
+                side[write][...] = -3
+            for a, b in zip(got, want):
+                np.testing.assert_array_equal(a, b)

@@ -175,3 +175,15 @@ def test_more_outcomes_than_are_kept_are_an_error_each_time(framework, monkeypat
     for _ in range(2):
         with pytest.raises(MlirfuseError, match="more outcomes"):
             counted(*framework.arrays([np.full(4, 30.0)]))
+
+
+def test_results_that_run_backwards_are_copies_in_torch(framework):
+    (x,) = framework.arrays([np.arange(12.0).reshape(3, 4)])
+    host = np.arange(12.0).reshape(3, 4)
+    for fn in (
+        lambda x: x[::-1, ::2],
+        lambda x: np.flip(x)[1:],
+        lambda x: np.sort(x)[:, ::-1],
+        lambda x: x[::-1] @ x.T,
+    ):
+        agree(framework, mlirfuse.jit(fn)(x), fn(host))

@@ -24,9 +24,10 @@ class Out:
     """A leaf of the result.
 
     ``kind`` "result": the graph's result ``index``; "argument": the caller's own object at leaf ``index``; "view": a
-    view of that by the steps ``path``; "size": the size ``value``, an int; "constant": the object ``value``; "outside":
-    what is now where the :class:`Captured` ``value`` was. ``scalar``: np.generic, int, float, bool or complex where
-    NumPy would return a number of that kind and not an array. ``read_only``: NumPy lets nobody write into the result.
+    view of that by the steps ``path``; "part": such a view of the result ``index``; "size": the size ``value``, an int;
+    "constant": the object ``value``; "outside": what is now where the :class:`Captured` ``value`` was. ``scalar``:
+    np.generic, int, float, bool or complex where NumPy would return a number of that kind and not an array.
+    ``read_only``: NumPy lets nobody write into the result.
     """
 
     kind: str
@@ -44,7 +45,8 @@ class Out:
         return {self.index} | {step.leaf for step in self.path if isinstance(step, real_views.Position)}
 
     def view(self, leaf: Callable[[int], Any], sizes: dict[str, int]) -> Any:
-        """What the function returns of an argument, for the kind "view"; ``leaf`` gives those of the call."""
+        """What the function returns of an array, for the kinds "view" and "part"; ``leaf`` gives the arrays that the
+        numbers stand for: the call's leaves, or its results."""
         array = leaf(self.index)
         for step in self.path or (Whole(),):
             if isinstance(step, real_views.Position):
@@ -117,8 +119,8 @@ class Traced:
                 out.append(x)
             elif o.kind == "argument":
                 out.append(leaves[o.index])
-            elif o.kind == "view":
-                out.append(o.view(leaves.__getitem__, sizes))
+            elif o.kind in ("view", "part"):
+                out.append(o.view((leaves if o.kind == "view" else results).__getitem__, sizes))
             else:
                 out.append(o.made(sizes))
         return self.out_tree.unflatten(out)

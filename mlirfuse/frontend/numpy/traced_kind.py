@@ -94,16 +94,18 @@ def _only(results: list) -> Any:
 def _reader(out: Out, place: dict[int, int], env: dict[str, int]) -> int | Callable[[list], Any]:
     """How ``out`` is read from a call's results: their position, or a function of them. ``place``: where the caller's
     own objects are among them."""
-    if out.kind not in ("result", "argument", "view"):
+    if out.kind not in ("result", "argument", "view", "part"):
         return lambda results: out.made(env)
-    at = out.index if out.kind == "result" else place[out.index]
-    if out.kind != "view" and out.scalar is None and not out.read_only:
+    at = out.index if out.kind in ("result", "part") else place[out.index]
+    viewed = out.kind in ("view", "part")
+    if not viewed and out.scalar is None and not out.read_only:
         return at
 
     def read(results: list) -> Any:
-        found = (
-            out.view(lambda leaf: results[place[leaf]], env) if out.kind == "view" else _number(results[at], out.scalar)
-        )
+        def array(number: int) -> Any:
+            return results[number if out.kind == "part" else place[number]]
+
+        found = out.view(array, env) if viewed else _number(results[at], out.scalar)
         if out.read_only and isinstance(found, np.ndarray):
             found.flags.writeable = False
         return found

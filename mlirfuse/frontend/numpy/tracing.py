@@ -71,6 +71,8 @@ def trace(
         returns.append(value)
         return len(returns) - 1
 
+    several = _several(out_leaves)
+    bases: dict[int, int] = {}  # by a buffer's id, the result that is all of it
     outs = []
     for x in out_leaves:
         if isinstance(x, TracedArray):
@@ -85,6 +87,12 @@ def trace(
             path = None if buffer.leaf is None or x._scalar else _way_to(t, x, arg_leaves)
             if buffer.leaf is not None and path is not None:
                 outs.append(Out("view", buffer.leaf, read_only=_is_read_only(x), path=path))
+                continue
+            if id(buffer) in several and _is_of_steps(x) and id(x) not in where:
+                if id(buffer) not in bases:
+                    bases[id(buffer)] = add(buffer.value, True)
+                kind = "part" if x._path else "result"
+                outs.append(Out(kind, bases[id(buffer)], read_only=_is_read_only(x), path=x._path))
                 continue
             if id(x) not in where:
                 if (
@@ -290,6 +298,18 @@ def _way_to(t: Trace, x: TracedArray, arg_leaves: list[int]) -> tuple | None:
         return None
     leaf = lambda step: arg_leaves[t.block.args.index(step.index)]  # noqa: E731
     return tuple(Position(step.axis, leaf(step)) if isinstance(step, At) else step for step in x._path)
+
+
+def _is_of_steps(x: TracedArray) -> bool:
+    """Whether ``x`` is a view by steps that the sizes tell."""
+    return not any(isinstance(step, At) for step in x._path)
+
+
+def _several(leaves: list) -> set[int]:
+    """The ids of the buffers that the function has made and of which it returns several views."""
+    arrays = {id(x): x for x in leaves if isinstance(x, TracedArray) and not x._scalar}.values()
+    made = [id(x._buffer) for x in arrays if x._buffer.leaf is None and x._buffer.captured is None]
+    return {buffer for buffer in made if made.count(buffer) > 1}
 
 
 def _is_read_only(x: TracedArray) -> bool:

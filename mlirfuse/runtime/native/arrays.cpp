@@ -1,5 +1,7 @@
 #include "arrays.h"
 
+#include <algorithm>
+
 #include "buffer_pool.h"
 #include "cuda_driver.h"
 #include "dtypes.h"
@@ -76,13 +78,41 @@ dlpack::ManagedTensorVersioned* allocate_managed(const Placement& placement, con
   return nullptr;
 }
 
+// The view turned round along the axes whose strides are negative, and the copy of it turned back: torch has no such
+// strides.
+PyObject* torch_turned(const ArraySpec& spec, PyObject* source, int64_t first) {
+  static Name as_strided("as_strided"), flip("flip");
+  Ref strides(PyTuple_New(spec.strides.size())), axes(PyList_New(0));
+  if (!strides || !axes) return nullptr;
+  for (size_t axis = 0; axis < spec.strides.size(); ++axis) {
+    int64_t stride = spec.strides[axis];
+    if (stride < 0) {
+      first += stride * (spec.shape[axis] - 1);
+      stride = -stride;
+      Ref number(PyLong_FromSize_t(axis));
+      if (!number || PyList_Append(axes.get(), number.get()) != 0) return nullptr;
+    }
+    PyObject* step = PyLong_FromLongLong(stride);
+    if (!step) return nullptr;
+    PyTuple_SET_ITEM(strides.get(), axis, step);
+  }
+  Ref offset(PyLong_FromLongLong(first));
+  if (!offset) return nullptr;
+  PyObject* arguments[] = {source, spec.shape_tuple.get(), strides.get(), offset.get()};
+  Ref view(PyObject_VectorcallMethod(as_strided.get(), arguments, 4, nullptr));
+  return view ? PyObject_CallMethodOneArg(view.get(), flip.get(), axes.get()) : nullptr;
+}
+
 // torch: tensor.as_strided(shape, strides, offset in elements of the storage).
 PyObject* torch_view(const ArraySpec& spec, PyObject* source, int64_t byte_offset) {
   static Name as_strided("as_strided"), storage_offset("storage_offset");
   Ref start(PyObject_CallMethodNoArgs(source, storage_offset.get()));
-  const int64_t first = start ? PyLong_AsLongLong(start.get()) : -1;
+  int64_t first = start ? PyLong_AsLongLong(start.get()) : -1;
   if (first == -1 && PyErr_Occurred()) return nullptr;
-  Ref offset(PyLong_FromLongLong(first + byte_offset / spec.item_bytes));
+  first += byte_offset / spec.item_bytes;
+  if (std::any_of(spec.strides.begin(), spec.strides.end(), [](int64_t stride) { return stride < 0; }))
+    return torch_turned(spec, source, first);
+  Ref offset(PyLong_FromLongLong(first));
   if (!offset) return nullptr;
   PyObject* arguments[] = {source, spec.shape_tuple.get(), spec.strides_tuple.get(), offset.get()};
   return PyObject_VectorcallMethod(as_strided.get(), arguments, 4, nullptr);
