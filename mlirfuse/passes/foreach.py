@@ -35,7 +35,7 @@ class ForeachPass(Pass):
     """Makes one ``fusion.foreach`` of ``least`` or more segments that compute the same of tensors of other sizes, each
     of a line in memory, or of scalars, and do not need each other: what an optimizer's step does to each parameter. Its
     block computes one member, whose tensors are lines of ``line`` elements. It is one kernel and one launch. Library
-    ops stay between the segments that they were between. No pipeline runs it: the torch back end adds it to its own.
+    ops stay between the segments that they were between. The torch back end runs it.
 
     Before::
 

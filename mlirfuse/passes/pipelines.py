@@ -115,6 +115,8 @@ def users_of(name: str) -> list[str]:
         spelled = [pipeline.build()]
         if any(option.name == "target" for option in options(pipeline)):
             spelled.append(pipeline.build(target="cuda:sm_90"))
+        if any(option.name == "foreach" for option in options(pipeline)):
+            spelled.append(pipeline.build(foreach=True))
         if any(item.name == name for text in spelled for item in items_of(text)):
             found.append(pipeline.name)
     return sorted(found)
@@ -124,10 +126,11 @@ def users_of(name: str) -> list[str]:
 
 
 @register_pipeline("fusion-to-segments")
-def fusion_to_segments(target: str = "cpu") -> str:
-    """The tensor-level passes that every front end runs for a target: a function's groups and segments."""
+def fusion_to_segments(target: str = "cpu", foreach: bool = False) -> str:
+    """The tensor-level passes that every front end runs for a target: a function's groups and segments. ``foreach``:
+    equal segments are launched together, as in graphs of torch."""
     try:
-        return to_segments(machines.named(target))
+        return to_segments(machines.named(target), foreach=foreach)
     except MlirfuseError as error:
         raise PipelineError(str(error)) from error
 

@@ -11,5 +11,5 @@ from mlirfuse.schedule.gpu import models
 
 def fit(monkeypatch: pytest.MonkeyPatch, part: str, **fields: float) -> None:
     """Gives the model of sm_90 other values for fields of one of its parts, for as long as a test runs."""
-    model = models.SM_90
+    model = models.MODELS[90]
     monkeypatch.setitem(models.MODELS, 90, replace(model, **{part: replace(getattr(model, part), **fields)}))

@@ -267,8 +267,10 @@ def test_reduced_rows(fn):
     lambda x, y: np.roll(x, 3, 0),
     lambda x, y: np.concatenate([x[None], x[None, ::-1]], 0)[:, 1:, :16],
 ])  # fmt: skip
-def test_vectors_where_rows_are_cut_or_joined(fn, dtype):
-    """At odd rows: where along a dimension something begins says nothing of vectors along another one."""
+def test_vectors_where_rows_are_cut_or_joined(fn, dtype, monkeypatch):
+    """At odd rows: where along a dimension something begins says nothing of vectors along another one. With the vectors
+    that larger tensors have."""
+    fit(monkeypatch, "pointwise", least_bytes=16)
     wide = lambda p: p.access.lanes * np.dtype(dtype).itemsize == 16 == max(p.access.aligns)  # noqa: E731
     check(fn, normal(5, 24, dtype=dtype), normal(2, 24, dtype=dtype), only=wide, candidates=2)
 
@@ -582,6 +584,7 @@ def test_elements_where_vectors_cannot_cross_rows(fn, inputs):
 def test_inputs_that_stay_in_the_cache(fn, inputs, monkeypatch):
     """What large tensors' kernels do, done on small ones."""
     fit(monkeypatch, "access", staying=0)
+    fit(monkeypatch, "pointwise", least_bytes=16)
     assert "createpolicy" in mlirfuse.jit(fn, target="cuda:sm_90").lower(*inputs).as_text("ptx")
     check(fn, *inputs, candidates=2)
 

@@ -30,6 +30,12 @@ CHAIN = """
 
 # What each pass finds to do, and the passes that have to come before it.
 BODIES = {
+    "fusion-compute-again": ("fusion-group", """
+  %1 = "fusion.cast"(%y) {to = f64} : (T) -> tensor<8x8xf64>
+  %2 = "fusion.exp"(%1) : (tensor<8x8xf64>) -> tensor<8x8xf64>
+  %3 = "fusion.matmul"(%2, %2) : (tensor<8x8xf64>, tensor<8x8xf64>) -> tensor<8x8xf64>
+  %4 = "fusion.add"(%1, %3) : (tensor<8x8xf64>, tensor<8x8xf64>) -> tensor<8x8xf64>
+  %r = "fusion.cast"(%4) {to = f32} : (tensor<8x8xf64>) -> T"""),
     "fusion-cse": ("", """
   %1 = "fusion.exp"(%x) : (T) -> T
   %2 = "fusion.exp"(%x) : (T) -> T
@@ -104,13 +110,14 @@ BODIES = {
   %2 = "fusion.neg"(%1) : (T) -> T
   %r = "fusion.permute"(%2) {dims = [1, 0]} : (T) -> T"""),
 }  # fmt: skip
-OPTIONS = {"fusion-inner-outer": "{parts=4}"}
+OPTIONS = {"fusion-inner-outer": "{parts=4}", "fusion-compute-again": "{least=1}"}
 # They take values apart throughout a function, and refuse control flow.
 REFUSE = {"fusion-narrow-floats", "fusion-split-complex"}
 CHOOSES = {"fusion-choose"}  # changes no op: writes on segments, of all blocks (test/lit/fusion-choose)
 COLLECTIVES = {"fusion-overlap-collectives"}  # moves calls alone (test/lit/fusion-overlap-collectives)
 LOOPS = {"fusion-carry-in-place"}  # are about loops: a function's body has nothing for them
 ARGUMENTS = {"fusion-write-windows"}  # are about what becomes of a function's arguments
+LAUNCHES = {"fusion-foreach"}  # launches a function's own segments together (test/lit/fusion-foreach)
 
 
 def test_every_pass_on_tensors_is_here():
@@ -120,7 +127,7 @@ def test_every_pass_on_tensors_is_here():
         for name, cls in base.PASSES.items()
         if cls.run is not base.Pass.run and cls.__module__.startswith("mlirfuse.passes")
     }
-    assert on_tensors == set(BODIES) | REFUSE | CHOOSES | COLLECTIVES | LOOPS | ARGUMENTS
+    assert on_tensors == set(BODIES) | REFUSE | CHOOSES | COLLECTIVES | LOOPS | ARGUMENTS | LAUNCHES
 
 
 def looks(block: Block) -> list:

@@ -134,4 +134,4 @@ def test_passes_are_those_of_the_named_pipeline(monkeypatch):
     run = pipelines.run_pipeline
     monkeypatch.setattr(pipelines, "run_pipeline", observe)
     torch.compile(lambda x: x.sin() + 1, backend="mlirfuse")(torch.randn(4))
-    assert ran == [pipelines.fusion_to_segments("cpu")]
+    assert ran == [pipelines.fusion_to_segments("cpu", foreach=True)]
