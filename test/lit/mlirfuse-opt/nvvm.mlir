@@ -1,6 +1,6 @@
 // The level before PTX: the kernel in the LLVM and NVVM dialects, with nothing left of gpu, scf, arith or vector, for the chip that was named.
-// RUN: mlirfuse-opt %s --pass-pipeline='builtin.module(fusion-to-nvvm{chip=sm_90 sizes=s0:4096})' | FileCheck %s
-// RUN: mlirfuse-opt %s --pass-pipeline='builtin.module(fusion-to-nvvm{chip=sm_80 sizes=s0:4096})' | FileCheck %s --check-prefix=CHIP
+// RUN: mlirfuse-opt %s --pass-pipeline='builtin.module(fusion-to-nvvm{chip=sm_90 sizes=s0:1048576})' | FileCheck %s
+// RUN: mlirfuse-opt %s --pass-pipeline='builtin.module(fusion-to-nvvm{chip=sm_80 sizes=s0:1048576})' | FileCheck %s --check-prefix=CHIP
 // CHECK: gpu.module @kernels [#nvvm.target<{{.*}}chip = "sm_90"
 // CHECK: llvm.func @mlirfuse_pointwise0(%{{.*}}: !llvm.ptr<1> {llvm.noalias}, %{{.*}}: !llvm.ptr<1> {llvm.noalias}, %{{.*}}: i32)
 // CHECK-SAME: nvvm.kernel
