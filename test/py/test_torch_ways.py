@@ -569,6 +569,33 @@ def test_results_of_recorded_graphs_are_in_storages_of_torch(monkeypatch):
     assert len(made) == len(found)  # only what is recorded
 
 
+@pytest.mark.parametrize("training", [True, False])
+def test_parameters_and_buffers_stay_where_they_are_in_recorded_graphs(training, monkeypatch):
+    """A replay reads and writes them in place, and copies the other inputs; without a GPU, so that nothing is recorded."""
+    from mlirfuse.frontend.torch import backend, cuda_graphs
+
+    looked = []
+
+    def look_at(self, module, inputs, which):
+        seen = see(self, module, inputs, which)
+        looked.append((which, set(seen.fixed), len(inputs), seen.mutated))
+        return seen
+
+    see = cuda_graphs.Recorder.look_at
+    monkeypatch.setattr(cuda_graphs.Recorder, "look_at", look_at)
+    monkeypatch.setattr(backend, "_recorder", lambda mode, options, count: cuda_graphs.Recorder(count))
+    model = torch.nn.Sequential(torch.nn.Linear(6, 6), torch.nn.BatchNorm1d(6))
+    run = torch.compile(model.train(training), backend="mlirfuse")
+    if training:
+        run(torch.randn(4, 6)).sum().backward()
+    else:
+        with torch.no_grad():
+            run(torch.randn(4, 6))
+    which, fixed, places, mutated = looked[0]
+    assert which == ("forward" if training else "inference") and places - len(fixed) == 1  # the batch
+    assert mutated <= fixed and bool(mutated) == training
+
+
 @pytest.mark.parametrize(
     ("mode", "option", "recorded"),
     [

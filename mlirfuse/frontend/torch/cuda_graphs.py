@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch._dynamo.backends import cudagraphs
+from torch._guards import TracingContext
 from torch._inductor.cudagraph_utils import get_placeholder_info
 from torch._inductor.utils import count_tangents, num_fw_fixed_arguments
 from torch.fx import GraphModule
@@ -58,12 +59,23 @@ def in_own_storages(run: Boxed) -> Boxed:
 
 
 class Seen(NamedTuple):
-    """Of a graph: ``skip``, why it is not recorded; how many of its inputs are ``fixed``, the first; the places of
-    inputs that it writes, ``mutated``."""
+    """Of a graph: ``skip``, why it is not recorded; the places of its inputs that are ``fixed``, in the same memory in
+    each call, and of those that it writes, ``mutated``."""
 
     skip: str | None
-    fixed: int
+    fixed: Sequence[int]
     mutated: set[int]
+
+
+def _fixed(module: GraphModule, inputs: Sequence[Any], which: str, count: int) -> Sequence[int]:
+    """The places of parameters, buffers and tensors that were saved for the backward: a replay reads and writes them
+    where they are, and torch records again where one has moved. ``count``: of Dynamo's inputs."""
+    if which == "backward":
+        return range(count_tangents(module))
+    context = TracingContext.try_get()
+    if context is None or context.fw_metadata is None:
+        return range(num_fw_fixed_arguments(count, len(inputs)))
+    return context.fw_metadata.static_input_indices
 
 
 class Recorder:
@@ -76,8 +88,8 @@ class Recorder:
 
     def look_at(self, module: GraphModule, inputs: Sequence[Any], which: str) -> Seen:
         """What has to be known of a graph before it is lowered, which changes it."""
-        fixed = count_tangents(module) if which == "backward" else num_fw_fixed_arguments(self.count, len(inputs))
-        skip = cudagraphs.check_for_skip(module, fixed)
+        fixed = _fixed(module, inputs, which, self.count)
+        skip = cudagraphs.check_for_skip(module, len(inputs))  # torch looks in each call at inputs that are written
         if not self.every_size and any(isinstance(value, torch.SymInt) for value in inputs):
             skip = "its sizes change"
         return Seen(skip or None, fixed, cudagraphs.find_input_mutations(module.graph))
@@ -97,7 +109,7 @@ class Recorder:
         found = cudagraphify_impl(
             in_own_storages(run),
             [0 if isinstance(value, torch.SymInt) else value for value in inputs],  # one graph for each value of an int
-            range(seen.fixed),
+            seen.fixed,
             device_index=cudagraphs.get_device_index(module),
             is_backward=backward,
             is_inference=which == "inference",

@@ -3,6 +3,9 @@
 torch's core list is the beginning. Beside it: norms, softmax, the losses and their gradients become the primitives
 that the schedulers fuse, and that the partitioner can cut anywhere. Whole stay the ops whose own kernel in torch is
 better than a chain of index arithmetic: attention, pools, padding by reflection, scatters, embedding's gradient.
+
+On a GPU a convolution's bias is added by what follows, and its gradient summed by what comes before: torch has a kernel
+for each, that reads all of the convolution's result again. On a CPU the library's convolution adds it on the way.
 """
 
 from __future__ import annotations
@@ -93,12 +96,38 @@ _KEPT = {
 }
 
 
+def _on_gpu(x: torch.Tensor) -> bool:
+    return x.device.type == "cuda"
+
+
+def _convolution(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *how: Any) -> Any:
+    if bias is None or not _on_gpu(x):
+        return NotImplemented
+    return aten.convolution(x, weight, None, *how) + bias.view(-1, *[1] * (weight.dim() - 2))
+
+
+def _convolution_backward(grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, *how: Any) -> Any:
+    *sizes, mask = how
+    if not mask[2] or not _on_gpu(grad):
+        return NotImplemented
+    bias = grad.sum([0, *range(2, grad.dim())])
+    if not any(mask[:2]):
+        return None, None, bias
+    return *aten.convolution_backward(grad, x, weight, *sizes, [*mask[:2], False])[:2], bias
+
+
+_CONVOLUTIONS = {
+    aten.convolution.default: _convolution,
+    aten.convolution_backward.default: _convolution_backward,
+}
+
+
 @functools.cache
 def table() -> dict[Any, Callable[..., Any]]:
     """Overload to decomposition."""
     found = {**core_aten_decompositions(), **get_decompositions(_TAKEN_APART)}
     found = {op: f for op, f in found.items() if str(getattr(op, "_overloadpacket", op)) not in _KEPT}
-    return {**found, **random.DECOMPOSITIONS}
+    return {**found, **_CONVOLUTIONS, **random.DECOMPOSITIONS}
 
 
 def without_random() -> dict[Any, Callable[..., Any]]:

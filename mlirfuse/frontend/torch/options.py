@@ -14,7 +14,8 @@ class Options:
     ``warn_outside``: a warning for each graph that lists the ops that run as torch's own. ``eager_random``: dropout and
     random numbers are those that eager draws, by its own kernels. ``eager_rounding``: results of half types are rounded
     where eager rounds them, at each op. ``repro``: the folder for scripts of graphs that do not compile; None: that of
-    temporary files.
+    temporary files. ``channels_last``: convolutions lie channels-last in the whole graph; None: where that should pay.
+    ``cuda_graphs``: graphs of a GPU are recorded; None: as the mode says.
     """
 
     fallback: bool = True
@@ -22,7 +23,7 @@ class Options:
     eager_random: bool = False
     eager_rounding: bool = False
     repro: str | None = None
-    channels_last: bool | None = False  # None: as Inductor decides
+    channels_last: bool | None = None
     cuda_graphs: bool | None = None
 
     @staticmethod
