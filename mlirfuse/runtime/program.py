@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mlirfuse.analysis.axes import Axes
-from mlirfuse.core import events, threads
+from mlirfuse.core import events, garbage, threads
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Graph, Value
 from mlirfuse.lowering.module import KernelModule
@@ -78,7 +78,8 @@ class Program(SegmentedProgram):
                 if found is None:
                     events.report(events.Scheduled(self, params, env))
                     start = time.perf_counter()
-                    found = self._compile(params, env)
+                    with garbage.uncollected():
+                        found = self._compile(params, env)
                     events.report(events.Compiled(self, found, env, time.perf_counter() - start))
                     self.variants[key] = found
         return found

@@ -13,7 +13,7 @@ from torch._functorch.aot_autograd import aot_function, aot_module
 from torch._guards import TracingContext
 from torch.fx import GraphModule
 
-from mlirfuse.core import events
+from mlirfuse.core import events, garbage
 from mlirfuse.core.errors import UnsupportedError
 from mlirfuse.frontend.torch import (
     attention,
@@ -144,6 +144,7 @@ def _donated() -> list[int]:
     return found
 
 
+@garbage.uncollected()
 def lower_to_host(module: GraphModule, which: str, failed: Failed | None = None, rounds: bool = False,
                   donated: Sequence[int] = ()) -> tuple[Lowered, HostProgram]:  # fmt: skip
     """The graph after all passes, and the program that runs it; ``failed`` is told of kernels that do not compile.

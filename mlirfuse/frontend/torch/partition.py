@@ -14,7 +14,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.utils._ordered_set import OrderedSet
 from torch.utils.checkpoint import CheckpointPolicy
 
-from mlirfuse.core import threads
+from mlirfuse.core import garbage, threads
 from mlirfuse.frontend.torch import channels_last, collectives, min_cut, random
 from mlirfuse.frontend.torch.ops import pointwise
 from mlirfuse.frontend.torch.ops.rules import RULES, VIEWS
@@ -27,6 +27,7 @@ _lock = threads.lock()
 AGAIN = "mlirfuse_again"  # in the ``meta`` of a node of the backward: why it is computed there once more
 
 
+@garbage.uncollected()
 def partition(
     joint: GraphModule, inputs: Sequence[Any], turned: bool | None = None, **options: Any
 ) -> tuple[GraphModule, GraphModule]:
