@@ -423,6 +423,25 @@ def test_several_rows_share_what_is_read_by_elements(dtype, parts):
     assert first_choice(lambda x, b: x + b, (4096, 8192), (8192,), dtype=dtype).parts == 0
 
 
+def normalized(x, mean, var, weight, bias):
+    return (x - mean) * (1 / np.sqrt(var + 1e-5)) * weight + bias
+
+
+@pytest.mark.parametrize(
+    "fn, rows",
+    [
+        (lambda *of: np.maximum(normalized(*of), 0), 4),
+        (lambda x, mean, *_: x - mean, 1),  # a load, which takes no longer than the element's
+        (lambda *of: np.exp(np.sin(np.exp(normalized(*of)))), 1),
+    ],
+    ids=["norm", "one load", "elements that take longer"],
+)
+def test_rows_share_what_depends_on_the_column_alone(fn, rows):
+    columns = [(256,)] * 4
+    assert first_choice(fn, (131_072, 256), *columns).unroll_rows == rows
+    assert first_choice(fn, (512, 256), *columns).unroll_rows == 1  # threads enough come first
+
+
 @pytest.mark.parametrize(
     "fn, shape",
     [(mnp.softmax, (16384, 8192)), (mnp.softmax, (4096, 16384)), (lambda x: mnp.logsumexp(x, -1), (4096, 131072))],

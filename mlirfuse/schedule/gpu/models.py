@@ -177,6 +177,12 @@ class PointwiseModel:
     under_way_joined: int = 48  # of all parts of a join: 1001 and 500 columns f32 189 → 171 µs
     most_vectors: int = 4
     most_rows: int = 8  # of a thread, where vectors are narrow: up to `under_way` bytes
+    # From this share on of what depends on the column alone, threads have rows that share it. Batch norm's backward
+    # with ReLU, 128×14×14×1024 bf16, of one norm 118 → 111 µs, of two 238 → 219; norm and ReLU 41.8 → 36.9; SiLU,
+    # whose elements take more, is slower so.
+    shared: float = 0.75
+    shared_rows: int = 4  # rows a thread then
+    shared_bytes: int = 8  # of its vectors of the narrowest type
     idle: float = 1.125  # threads along such rows, of those that have an element, at most
     folded: int = 1 << 20  # elements from which on rows beside several biases of half types are folded to several parts
 

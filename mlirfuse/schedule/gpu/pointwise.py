@@ -196,6 +196,8 @@ class Pointwise(GpuScheduler[Params]):
         )
         if not parts and analysis.pinned and first.unroll_columns < model.most_vectors:
             first = _of_several_rows(analysis, first, env, machine)
+        elif not parts and analysis.once(_column_share) >= model.shared:
+            first = _that_share_columns(analysis, first, env, machine)
         if parts > 1:
             yield Params(access, small, 1, 1, parts, parts)
         yield first
@@ -267,6 +269,39 @@ def _of_several_rows(analysis: Analysis, p: Params, env: Sizes, machine: Machine
         down *= 2
     more = down > p.unroll_columns * p.unroll_rows
     return p._replace(tx=tx, ty=ty, unroll_columns=1, unroll_rows=down) if more else p
+
+
+def _column_share(analysis: Analysis) -> float:
+    """The instructions, loads among them, whose results depend on the column alone, over those of each element."""
+    loops = analysis.loops(analysis.kept)
+    if len(loops) < 2:
+        return 0.0
+    column, counts = set(loops[-1]), {True: 0, False: 0}
+    costs = [(v, 1) for v in analysis.inputs]
+    costs += [(op.result, op.row.cost) for op in analysis.ops if op.results and not op.row.view]
+    for value, cost in costs:
+        axes = {a for dim in analysis.axes.dims(value) for a in dim}
+        if axes:
+            counts[axes <= column] += cost
+    return counts[True] / max(1, counts[False])
+
+
+def _that_share_columns(analysis: Analysis, p: Params, env: Sizes, machine: Machine) -> Params:
+    """``p``, or threads with several rows, which share what depends on the column alone, and vectors of half the bytes,
+    so that registers hold all of that."""
+    model = model_of(machine).pointwise
+    columns, rows = analysis.values(_plain_extents, env)
+    sizes = [analysis.stored(v).bytes for v in analysis.inputs + analysis.outputs]
+    lanes = min(p.access.lanes, max(1, model.shared_bytes // min(sizes)))
+    aligns = tuple(max(n, min(a, lanes * n)) for a, n in zip(p.access.aligns, sizes))
+    vectors = -(-columns // lanes)
+    tx = min(model.small_block, power_from(vectors))
+    ty = model.small_block // tx
+    blocks = -(-vectors // tx) * (rows // (ty * model.shared_rows))
+    if blocks < machine.sm_count * (machine.threads_per_sm // (tx * ty)):
+        return p
+    access = p.access._replace(lanes=lanes, aligns=aligns)
+    return Params(access, tx, ty, 1, model.shared_rows)
 
 
 def _most_joined(analysis: Analysis) -> int:
