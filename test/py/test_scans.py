@@ -283,6 +283,24 @@ def test_gpu_parts(name):
         check_on_gpu(FUNCTIONS[name](0), normal(*shape), candidates=2, changed=lambda p: p._replace(split=4))
 
 
+@pytest.mark.parametrize("name", ["sum", "from the end", "recurrence", "logarithm"])
+@pytest.mark.parametrize("shape", [(2500, 12), (1500, 1, 5), (900, 3)])
+def test_gpu_parts_of_narrow_columns(name, shape):
+    """A warp has several rows of threads, and more parts are before a block's than it has such: as they are chosen for
+    many more rows."""
+    x = normal(*shape)
+    bound = 3e-5 if name == "logarithm" else None
+    parts = lambda p: p._replace(ty=128 // p.tx, rows=2, split=60)  # noqa: E731
+    check_on_gpu(FUNCTIONS[name](0), x, candidates=1, changed=parts, bound=bound)
+
+
+def test_gpu_narrow_columns_fill_the_machine():
+    lowered = mlirfuse.jit(lambda x: np.cumsum(x, 0), target="cuda:sm_90").lower(np.empty((2_500_000, 12), f32))
+    program = Program(lowered.segmented(), targets.of("cuda:sm_90"), lowered.env)
+    (params,) = program.parameters(lowered.env, {})
+    assert params.tx * params.ty >= 256 and params.split >= 132
+
+
 def test_gpu_parts_with_outputs_of_a_row():
     fn = lambda x, w: (np.cumsum(x * w, 1), np.exp(w))  # noqa: E731
     check_on_gpu(fn, normal(2, 40_000), normal(2, 1), candidates=1, only=lambda p: p.split > 1)

@@ -1,8 +1,9 @@
 """Scans across contiguous memory on a GPU: memory runs along a kept axis, the scanned axes are rows above each other.
 
 ``tx`` threads lie along the columns, each with a vector of them, ``ty`` along the rows. In a turn each thread has some
-rows, one above the other, which it scans; the block's threads of one column meet in shared memory, where each finds the
-state of those above it. The state behind a turn is carried to the next one: one pass over memory.
+rows, one above the other, which it scans; the warp's threads of one column meet by shuffles, the block's warps in
+shared memory, where each finds the state of those above it. The state behind a turn is carried to the next one: one
+pass over memory.
 
 Long columns of which there are few are *split*, as rows are (``gpu/scan_rows.py``).
 """
@@ -23,7 +24,7 @@ from mlirfuse.lowering.kernel import Index
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu.access import Access, access_of, hint_of
-from mlirfuse.schedule.gpu.column_body import place_of
+from mlirfuse.schedule.gpu.column_body import ThreadPlace, place_of
 from mlirfuse.schedule.gpu.models import model_of
 from mlirfuse.schedule.gpu.scan_body import ScanBody, numbers, parts_of, power_from
 from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_threads
@@ -31,8 +32,8 @@ from mlirfuse.schedule.scheduler import Alignments, Sizes, power_of_two, require
 
 WARP = 32
 MOST_HELD = 64  # elements of a turn of a thread: their states are in registers together
-MOST_DOWN = 32  # rows of threads: each reads what all of them have left in shared memory
-MOST_PARTS = 64  # of columns: a thread combines the states of all before its own, one after the other
+MOST_THREADS = 1024  # of a block: each reads what all of its warps have left in shared memory
+MOST_PARTS = 1024  # of columns
 SHARED = 48 << 10  # bytes
 
 
@@ -66,20 +67,20 @@ class ScanColumns(GpuScheduler[Params]):
         blocks = -(-columns // (tx * access.lanes)) * above
         few = blocks < machine.sm_count
 
-        def params(down: int, rows: int) -> Params:
-            rows = max(1, min(rows // min(2, access.lanes), power_from(length)))
+        def params(threads: int, rows: int) -> Params:
+            rows, down = max(1, min(rows // min(2, access.lanes), power_from(length))), max(1, threads // tx)
             while down > 1 and (down // 2 * rows >= length or _bytes(analysis, tx, down, access.lanes) > SHARED):
                 down //= 2
-            return Params(access, tx, down, rows)
+            return Params(access, tx, max(down, WARP // tx) if down > 1 else 1, rows)
 
-        usual = MOST_DOWN if few else model.down
-        tried = [(usual, model.rows), (1, model.rows), (usual, 1), (model.down, 2 * model.rows), (2, 2)]
-        split = params(model.down, model.rows)
+        usual = MOST_THREADS if few else model.block
+        tried = [(usual, model.rows), (1, model.rows), (usual, 1), (model.block, 2 * model.rows), (2 * tx, 2)]
+        split = params(model.block, model.rows)
         turns = length // (split.ty * split.rows)
         if blocks <= machine.sm_count // 2 and turns >= model.turns and analysis.once(apart):
             parts = min(MOST_PARTS, parts_of(blocks, turns, model.blocks * machine.sm_count))
             yield split._replace(split=parts)
-        yield from dict.fromkeys(params(down, rows) for down, rows in tried)
+        yield from dict.fromkeys(params(threads, rows) for threads, rows in tried)
 
     def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
         if p.split == 1:
@@ -90,7 +91,8 @@ class ScanColumns(GpuScheduler[Params]):
         require(is_outer(analysis, env), "scan_columns: for these sizes memory runs along the scanned axes")
         self.check_access(analysis, p, True, env, alignments, machine)
         check_threads(p.tx, p.ty)
-        require(p.ty <= MOST_DOWN, f"ty = {p.ty}: at most {MOST_DOWN}")
+        require(p.tx <= WARP, f"tx = {p.tx}: the threads of a row are of one warp")
+        require(p.ty == 1 or p.tx * p.ty >= WARP, f"ty = {p.ty}: one row of threads, or those of a warp")
         require(1 <= p.split <= MOST_PARTS, f"split = {p.split}: 1 to {MOST_PARTS} parts")
         require(p.split == 1 or analysis.once(apart), "split: scans that follow from each other")
         held = p.rows * p.access.lanes
@@ -107,7 +109,7 @@ def _extents(analysis: Analysis) -> tuple:
 
 def _bytes(analysis: Analysis, tx: int, ty: int, lanes: int) -> int:
     """Shared memory of a block."""
-    return 2 * tx * ty * lanes * 8 * analysis.once(numbers) if ty > 1 else 0
+    return 2 * (tx * ty // WARP) * tx * lanes * 8 * analysis.once(numbers) if tx * ty > WARP else 0
 
 
 def _emit(name: str, analysis: Analysis, slots: Slots, p: Params, states: bool = False) -> GpuKernel:
@@ -124,24 +126,10 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params, states: bool =
     outer, block_column = k.divmod(block, across)
     place = place_of(body, p, columns, outer, block_column)
     first = body.wide(e.mul(place.y, p.rows))
-    offsets = [
-        [body.reserve(2 * p.tx * p.ty * lanes * 8) for _ in sc.state_types(op)] if p.ty > 1 else [] for op in body.scans
-    ]
+    exchange = _Exchange(body, p, place)
 
-    def starts(at: int, op: Op, carried: sc.State, total: sc.State, parity: Val) -> tuple[sc.State, sc.State]:
-        """The state before this thread's rows, which together have the state ``total``, and that behind the turn. A
-        turn's totals lie beside the last one's, which may still be read."""
-        if p.ty == 1:
-            return carried, sc.combine(e, op, carried, total)
-        slot = e.mul(parity, p.tx * p.ty)
-        body.put(offsets[at], e.add(slot, body.thread), total)
-        body.barrier()
-        begin, state = carried, carried
-        for y in range(p.ty):
-            found = body.get(offsets[at], e.add(slot, e.add(place.x, y * p.tx)), total)
-            begin = sc.select(e, e.cmp("eq", place.y, y), state, begin) if y else begin
-            state = sc.combine(e, op, state, found)
-        return begin, state
+    def parity_of(start: Val) -> Val:
+        return e.and_(e.cast(e.shr(start, turn.bit_length() - 1), dt.i32), 1)
 
     def one(start: Val, carried: list[Val]) -> list[Val]:
         rows = [body.along(place.env, e.add(e.add(start, first), u), 1) for u in range(p.rows)]
@@ -149,14 +137,14 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params, states: bool =
             for here, _ in rows:
                 k.preload(value, here)
         following: list[Val] = []
-        parity = e.and_(e.cast(e.shr(start, turn.bit_length() - 1), dt.i32), 1)
+        parity = parity_of(start)
         for at, (op, state) in enumerate(zip(body.scans, body.grouped(carried))):
             nothing, run, runs = sc.identity(e, op, lanes), None, []
             for here, inside in rows:
                 element = sc.select(e, inside, sc.element(e, op, k.operands(op, here), lanes), nothing)
                 run = element if run is None else sc.combine(e, op, run, element)
                 runs.append(run)
-            begin, after = starts(at, op, state, runs[-1], parity)
+            begin, after = exchange.starts(at, op, state, runs[-1], parity)
             for (here, _), run in zip(rows, runs):
                 if not states:
                     k.bind(op.result, here, sc.result(e, op, sc.combine(e, op, begin, run)))
@@ -172,14 +160,24 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params, states: bool =
         column = e.add(e.mul(k.scalar(outer.base), body.size(columns)), place.column)
         return e.add(e.mul(number, body.size(kept)), column)
 
-    def behind(number: Val, carried: list[Val]) -> list[Val]:
-        found = body.saved(memories, of_part(number), lanes)
-        return [v for op, a, b in zip(body.scans, body.grouped(carried), found) for v in sc.combine(e, op, a, b)]
+    def behind(part: Val) -> list[Val]:
+        """The states behind all parts before ``part``: each row of threads combines some of them."""
+        each = e.div(e.add(part, p.ty - 1), p.ty)
+        first = e.min(e.mul(each, body.wide(place.y)), part)
+
+        def further(number: Val, carried: list[Val]) -> list[Val]:
+            found = body.saved(memories, of_part(number), lanes)
+            return [v for op, a, b in zip(body.scans, body.grouped(carried), found) for v in sc.combine(e, op, a, b)]
+
+        own = body.loop(first, e.min(e.add(first, each), part), 1, body.nothing(lanes), further)
+        out: list[Val] = []
+        for at, (op, state) in enumerate(zip(body.scans, body.grouped(own))):
+            before_first = e.sub(1, parity_of(low))  # the first turn's totals lie beside these
+            out += exchange.starts(at, op, sc.identity(e, op, lanes), state, before_first)[1]
+        return out
 
     low, high = body.part(part, p.split, turn)
-    begin = body.nothing(lanes)
-    if memories and not states:
-        begin = body.loop(e.const(0, body.index), part, 1, begin, behind)
+    begin = behind(part) if memories and not states else body.nothing(lanes)
     done = body.loop(low, high, turn, begin, one)
     first_row = e.and_(place.inside, e.cmp("eq", place.y, 0))
     if states:
@@ -189,3 +187,47 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params, states: bool =
         first_row = first_row if p.split == 1 else e.and_(first_row, e.cmp("eq", part, 0))
         body.store_at(body.small, place.env, analysis.kept, first_row)
     return body.finish(sz.mul(across, above, p.split))
+
+
+class _Exchange:
+    """What the threads of a column tell each other: the state before each one's rows."""
+
+    def __init__(self, body: ScanBody, p: Params, place: ThreadPlace):
+        self.body, self.e, self.p, self.place = body, body.e, p, place
+        self.warps = p.tx * p.ty // WARP  # 0: one row of threads
+        self.warp, self.lane = body.thread_warp(), body.e.and_(body.thread, WARP - 1)
+        nbytes = 2 * self.warps * p.tx * p.access.lanes * 8
+        self.offsets = [[body.reserve(nbytes) for _ in sc.state_types(op)] if self.warps > 1 else [] for op in body.scans]
+
+    def starts(self, at: int, op: Op, carried: sc.State, total: sc.State, parity: Val) -> tuple[sc.State, sc.State]:
+        """The state before this thread's rows, which together have the state ``total``, and that behind the turn. The
+        ``at``-th scan's; ``parity``: of the turn. A turn's totals lie beside the last one's, which may still be
+        read."""
+        body, e, tx = self.body, self.e, self.p.tx
+        if self.p.ty == 1:
+            return carried, sc.combine(e, op, carried, total)
+        nothing = sc.identity(e, op, self.p.access.lanes)
+        before = nothing
+        if tx < WARP:
+
+            def above(state: sc.State, nothing: sc.State, n: int) -> sc.State:
+                found = tuple(e.per_lane(lambda v: body.exchanged(v, "up", n), v) for v in state)
+                return sc.select(e, e.cmp("ge", self.lane, n), found, nothing)
+
+            scanned = sc.along(e, op, total, [tx << n for n in range((WARP // tx).bit_length() - 1)], above)
+            before, total = above(scanned, nothing, tx), scanned
+        if self.warps > 1:
+            slot = e.mul(parity, self.warps * tx)
+            with body.leader(e.cmp("ge", self.lane, WARP - tx)):
+                body.put(self.offsets[at], e.add(slot, e.add(e.mul(self.warp, tx), self.place.x)), total)
+            body.barrier()
+            begin, state = carried, carried
+            for warp in range(self.warps):
+                found = body.get(self.offsets[at], e.add(slot, e.add(self.place.x, warp * tx)), total)
+                begin = sc.select(e, e.cmp("eq", self.warp, warp), state, begin) if warp else begin
+                state = sc.combine(e, op, state, found)
+        else:
+            last = e.add(self.place.x, WARP - tx)
+            end = tuple(e.per_lane(lambda v: body.exchanged(v, "idx", last), v) for v in total)
+            begin, state = carried, sc.combine(e, op, carried, end)
+        return (sc.combine(e, op, begin, before) if tx < WARP else begin), state
