@@ -345,7 +345,9 @@ class ScanModel:
     """Scans. Nothing here is measured: it was chosen without a GPU, by what hides the memory's latency elsewhere."""
 
     elements: int = 16  # numbers of states of a thread's turn along a row: as many as `RowRegisters.usual`
-    block: int = 256  # threads of a long row or of columns: eight such, each with 16 KB under way, fill a multiprocessor
+    block: int = (
+        256  # threads of a long row or of columns: eight such, each with 16 KB under way, fill a multiprocessor
+    )
     alone: int = 512  # threads of a row where there are fewer than multiprocessors: more have few registers each
     short_block: int = 128  # threads of a block of several rows
     blocks: int = 2  # a multiprocessor, of long rows or columns that are split where they are few

@@ -197,7 +197,9 @@ class _Exchange:
         self.warps = p.tx * p.ty // WARP  # 0: one row of threads
         self.warp, self.lane = body.thread_warp(), body.e.and_(body.thread, WARP - 1)
         nbytes = 2 * self.warps * p.tx * p.access.lanes * 8
-        self.offsets = [[body.reserve(nbytes) for _ in sc.state_types(op)] if self.warps > 1 else [] for op in body.scans]
+        self.offsets = [
+            [body.reserve(nbytes) for _ in sc.state_types(op)] if self.warps > 1 else [] for op in body.scans
+        ]
 
     def starts(self, at: int, op: Op, carried: sc.State, total: sc.State, parity: Val) -> tuple[sc.State, sc.State]:
         """The state before this thread's rows, which together have the state ``total``, and that behind the turn. The
