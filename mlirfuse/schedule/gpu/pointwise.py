@@ -252,7 +252,8 @@ def _of_several_rows(analysis: Analysis, p: Params, env: Sizes, machine: Machine
     rows beside each other have in common. As many threads lie along a row as leave few of them without a column."""
     model, lanes = model_of(machine).pointwise, p.access.lanes
     columns, rows, read, elements = analysis.values(_work, env)
-    if lanes * max(read / max(elements, 1), *(analysis.stored(v).bytes for v in analysis.outputs)) >= WIDEST:
+    written = max(analysis.stored(v).bytes for v in analysis.outputs)
+    if lanes * written >= WIDEST or lanes * read >= model.under_way * max(elements, 1):
         return p
     vectors = -(-columns // lanes)
     most = min(model.small_block, power_from(vectors))
