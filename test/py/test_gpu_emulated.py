@@ -619,6 +619,24 @@ def test_rows_that_begin_at_any_element_stay_in_the_cache(monkeypatch):
     check(softmax, normal(3, 2049, dtype=np.float16), only=lambda p: shifted(p) and p.access.hint, candidates=3)
 
 
+def test_columns_written_while_their_parts_are_summed(monkeypatch):
+    """As of many rows: parts that all run at once."""
+    fit(monkeypatch, "columns", few_rows=8, little=64, some_rows=8)
+
+    def fn(g, x):
+        dx = g.astype(np.float32) * np.tanh(x.astype(np.float32))
+        return dx.astype(g.dtype), dx.sum(0)
+
+    at_once = lambda p: p.split > 1 and p.access.lanes == 8 and p.unroll == 2  # noqa: E731
+    check(fn, normal(533, 264, dtype=np.float16), normal(533, 264, dtype=np.float16), only=at_once, candidates=1)
+
+
+@pytest.mark.parametrize("columns", [5, 7, 9, 13, 21, 31])
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
+def test_rows_of_few_elements(columns, dtype):
+    check(softmax, normal(300, columns, dtype=dtype), candidates=1, bound=2e-2 if dtype != np.float32 else None)
+
+
 def test_columns_in_one_turn():
     """Rows that no number of threads divides, all in one turn of a loop."""
     for fn in (lambda x: x.sum(0), lambda x: (x.argmax(0), x.sum(0)), softmax_of_columns):

@@ -20,6 +20,8 @@ from mlirfuse.schedule.gpu.block_columns import BlockColumns
 from mlirfuse.schedule.gpu.kernel import GpuBody, GpuKernel
 from mlirfuse.schedule.gpu.partial import partial_memory, store_partial
 
+WRITTEN = 768  # threads a multiprocessor of columns that are written while they are summed in parts
+
 Place = tuple[Env, Val | None]  # a row's, and whether it is one of the rows (None: it is)
 
 
@@ -94,8 +96,12 @@ def _loaded_at_once(body: GpuBody, p) -> bool:
     """Whether the rows that are left of a turn are loaded at once, too: of 1000 rows 15 waited one for the other. What
     is written of each row would take its registers a second time: SiLU's gradient and its sum, 20000×2730 bf16, 242 →
     320 µs."""
-    written = any(set(body.analysis.reduced) & set(body.analysis.axes.flat(v)) for v in body.analysis.outputs)
-    return not written and not p.chunks and len(body.analysis.once(joint.online)) == 1
+    return not _written(body.analysis) and not p.chunks and len(body.analysis.once(joint.online)) == 1
+
+
+def _written(analysis: Analysis) -> bool:
+    """Whether there are outputs as long as the columns."""
+    return any(set(analysis.reduced) & set(analysis.axes.flat(v)) for v in analysis.outputs)
 
 
 def totals_of(
@@ -133,6 +139,8 @@ def walk_down(name: str, analysis: Analysis, slots: Slots, p) -> GpuKernel:
     assert p.tx & p.tx - 1 == p.ty & p.ty - 1 == 0
     threads = p.tx * p.ty
     resident = max(1, 1024 // threads) if p.blocks else 1  # else ptxas takes registers for running totals
+    if not p.blocks and p.split > 1 and _written(analysis) and p.access.lanes == 8:  # which are chosen to run at once
+        resident = max(1, WRITTEN // threads)
     body = GpuBody(name, analysis, slots, p.access, threads, p.cluster, resident)
     e, k = body.e, body.k
     lanes = p.access.lanes

@@ -389,6 +389,9 @@ class ColumnsOfSize:
                 return self.params(self.tx, tiles.part_threads, tiles.part_rows, full)
             tx = max(1, min(self.tx, tiles.part_bytes // self.nbytes))
             threads = tiles.most if self.work >= tiles.large_work else tiles.part_threads
+            if self.written and self.lanes >= tiles.written_lanes:
+                rows = max(1, tiles.written_wide // (self.lanes * self.inputs))
+                return self.params(tx, tiles.written_threads, rows, full)
             if self.written:
                 return self.params(tx, min(threads, tiles.written_threads), self.under_way(), 1.0)
             return self.params(tx, threads, max(4, min(16, tiles.part_rows_bytes // self.nbytes)), full)

@@ -105,7 +105,8 @@ class RowsOfSize:
         row, sm_count, threads = self.row, self.machine.sm_count, self.machine.sm_count * self.machine.threads_per_sm
         short = model.short_vectors_halves if row.halves and not row.single else model.short_vectors
         if self.vectors < short:
-            return model.short
+            by_elements = self.lanes == 1 and self.vectors < model.short_vectors and row.widest <= 4
+            return model.short_chunks * self.registers if by_elements else model.short
         if row.halves and row.single and self.wide:
             return model.reduced_halves
         if (row.halves and self.lanes > 1 and not row.weights) or (
