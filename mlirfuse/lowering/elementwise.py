@@ -232,7 +232,7 @@ EMIT: dict[str, Callable[..., Val]] = {
     "lgamma": m.lgamma,
     "sigmoid": m.sigmoid,
     "silu": m.silu,
-    "reciprocal": lambda e, x: e.div(1.0, x),
+    "reciprocal": m.rounded_reciprocal,
     "frac": lambda e, x: e.sub(x, e.trunc(x)),
     "neg": lambda e, x: e.neg(x),
     "abs": lambda e, x: e.abs(x),

@@ -59,7 +59,12 @@ def _of_machine(machine: Host | Machine) -> list[str]:
     """What a target's kernels need beside the common passes."""
     if isinstance(machine, Host):
         return ["fusion-sigmoid", "fusion-dce"]
-    return ["fusion-one-pass-variance", "fusion-dce", f"fusion-inner-outer{{parts={2 * machine.sm_count}}}"]
+    return [
+        "fusion-sigmoid{tangents=false}",
+        "fusion-one-pass-variance",
+        "fusion-dce",
+        f"fusion-inner-outer{{parts={2 * machine.sm_count}}}",
+    ]
 
 
 def to_real_tensors() -> str:

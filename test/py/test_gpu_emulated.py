@@ -1176,3 +1176,22 @@ def test_sums_over_rows_in_blocks(fn, rows, columns, two_multiprocessors):
 )
 def test_results_over_donated_arguments(fn, inputs):
     check(fn, *inputs, donated=True)
+
+
+def test_reciprocals_of_all_floats():
+    """Without a branch: zeros, infinities, NaN, subnormal numbers and those whose reciprocal is subnormal; within an ulp,
+    two where the reciprocal is that small."""
+    small = np.array([1, 3, 1000, 2**22 - 1, 2**22 + 1], np.uint32).view(np.float32)
+    large = np.float32(2.0) ** np.arange(120, 128, dtype=np.float32) * np.float32(1.7)
+    values = np.concatenate([[0.0, -0.0, np.inf, -np.inf, np.nan], small, large, np.geomspace(1e-37, 1e37, 494)])
+    x = np.concatenate([values, -values]).astype(np.float32).reshape(2, -1)
+    lowered = mlirfuse.jit(np.reciprocal, target="cuda:sm_90").lower(x)
+    program = Program(lowered.segmented(), targets.of("cuda:sm_90"), lowered.env)
+    (found,) = run(program, lowered.env, program.parameters(lowered.env, {}), [x])
+    with np.errstate(all="ignore"):
+        exact = 1 / x.astype(np.float64)
+        wanted = exact.astype(np.float32)
+    special = ~np.isfinite(wanted) | (x == 0)
+    assert np.array_equal(found[special], wanted[special], equal_nan=True)
+    off = np.abs(found[~special] - exact[~special]) / np.spacing(np.abs(wanted[~special]))
+    assert off.max() <= 2 and off[np.abs(wanted[~special]) > 1e-30].max() <= 1

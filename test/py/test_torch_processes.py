@@ -222,7 +222,7 @@ def test_what_failed_is_freed():
 
 
 PLACES = {  # where a compilation is interrupted: a module or class, and a function of it
-    "lowering": (mlirfuse.torch.mlirfuse.__globals__["lower_to_host"].__globals__, "lower"),
+    "lowering": (mlirfuse.torch.mlirfuse.__globals__["lower_to_host"].__wrapped__.__globals__, "lower"),
     "partition": (mlirfuse.torch.mlirfuse.__globals__, "partition"),
     "passes": (pipelines.__dict__, "lower_to_segments"),
     "kernel": (launches.__dict__, "Program"),

@@ -23,6 +23,7 @@ from mlirfuse.lowering.math.division import (
     quotient_by_inverse,
     quotient_by_size,
     rough_quotient,
+    rounded_reciprocal,
     rsqrt,
 )
 from mlirfuse.lowering.math.error_function import erf, erfc, erfcinv, erfinv
@@ -47,6 +48,7 @@ __all__ = [
     "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "corrected_reciprocal", "cos", "cosh", "erf",
     "erfc", "erfcinv", "erfinv", "exp", "exp2", "expm1", "fmod", "hypot", "inverse", "ldexp", "lgamma", "log", "log1p",
     "log2", "log10", "logaddexp", "logaddexp2", "nextafter", "nextafter_of", "normal_from_bits", "normal_of_words",
-    "philox4x32", "pow", "quotient_by_inverse", "quotient_by_size", "rough_quotient", "rsqrt", "sigmoid", "silu", "sin",
-    "sinh", "softplus", "sum_of_exp", "tan", "tanh", "uniform_from_bits", "uniform_of_words", "words_at",
+    "philox4x32", "pow", "quotient_by_inverse", "quotient_by_size", "rough_quotient", "rounded_reciprocal", "rsqrt",
+    "sigmoid", "silu", "sin", "sinh", "softplus", "sum_of_exp", "tan", "tanh", "uniform_from_bits", "uniform_of_words",
+    "words_at",
 ]  # fmt: skip

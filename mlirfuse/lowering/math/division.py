@@ -77,6 +77,14 @@ def quotient_by_inverse(e: Emitter, a: Val, b: Val, s: Val, r: Val) -> Val:
     return _corrected(e, e.mul(a, s), e.mul(b, s), r)
 
 
+def rounded_reciprocal(e: Emitter, x: Val) -> Val:
+    """``1 / x`` for all ``x``: on a GPU, of float32, as exact as :func:`quotient_by_inverse`, without the branch for
+    subnormals that keeps what is around it from being in flight together."""
+    if not has_approximations(e, x):
+        return e.div(1.0, x)
+    return quotient_by_inverse(e, e.const(1.0, x.dtype, x.lanes), x, *inverse(e, x))
+
+
 def quotient_by_size(e: Emitter, a: Val, n: Val) -> Val:
     """``a / n`` of float32 on a GPU, as exact as :func:`quotient_by_inverse`, where ``n`` is a number of elements,
     maybe 0."""
