@@ -111,7 +111,7 @@ class _Between:
         cone = self.cone(op) if readers else None
         if cone is None:
             return
-        sources = list(dict.fromkeys(v for o in cone for v in o.operands if v.op not in cone))
+        sources = _sources(cone)
         if any(map(self.written, sources)):
             return
         for group in readers:
@@ -161,8 +161,15 @@ class _Between:
         members = sorted(self.members[group] & self.own, key=self.place.__getitem__)
         axes = Axes(cone + members)
         others = [v for v in self.inputs[group] if v is not value and axes.flat(value)[-1] in axes.flat(v)]
-        decided = [v for v in others if v.op is None or v.op.group is None or not v.op.row.keeps_all]
+        decided = [v for v in others if v.op is None or v.op.group is None or not self.changes(v.op)]
         return sum(-_bytes(v) if strided(v, axes) else _bytes(v) for v in decided) > 0
+
+    def changes(self, op: Op) -> bool:
+        """Whether others may soon read something else than the result of ``op``: what it is a view or made of."""
+        if op.row.keeps_all:
+            return True
+        cone = self.cone(op)
+        return cone is not None and sum(map(_bytes, _sources(cone))) < _bytes(op.result)
 
     def along(self, value: Value, axes: Axes) -> Axis | None:
         """The axis that memory runs along in ``value``."""
@@ -213,6 +220,11 @@ class _Between:
             self.users[v].remove(op)
             if v.op is not None and v.op.group is op.group and _may_be_copied(v.op):
                 self.drop(v.op)
+
+
+def _sources(cone: list[Op]) -> list[Value]:
+    """What the ops of ``cone`` are computed from."""
+    return list(dict.fromkeys(v for op in cone for v in op.operands if v.op not in cone))
 
 
 def _may_be_copied(op: Op) -> bool:

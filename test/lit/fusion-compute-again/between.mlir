@@ -96,3 +96,29 @@ func.func @written(%p: tensor<256x256xbf16>, %q: tensor<256x256xbf16>, %w: tenso
   %d = "fusion.add"(%a, %c) : (tensor<256x256xf32>, tensor<256x256xf32>) -> tensor<256x256xf32>
   return %d : tensor<256x256xf32>
 }
+
+// -----
+
+// A group shows the source of a view where what is read beside it, as large but in the other order, will be computed
+// again from memory in the order of the source.
+// CHECK-LABEL: func.func @beside_what_is_made_again(
+// CHECK: "fusion.neg"
+// CHECK: "fusion.yield"({{.*}}) : ({{.*}}tensor<512x256xf32>
+// CHECK: "fusion.group"
+// CHECK: "fusion.permute"
+// CHECK: "fusion.add"
+func.func @beside_what_is_made_again(%x: tensor<256x512xbf16> {fusion.shape = ["256", "512"], fusion.strides = ["1", "256"]}, %w: tensor<256x256xf32>, %u: tensor<512x1xbf16>) -> tensor<256x512xf32> {
+  %a = "fusion.cast"(%x) {to = f32} : (tensor<256x512xbf16>) -> tensor<256x512xf32>
+  %b = "fusion.exp"(%a) : (tensor<256x512xf32>) -> tensor<256x512xf32>
+  %t = "fusion.permute"(%b) {dims = [1, 0]} : (tensor<256x512xf32>) -> tensor<512x256xf32>
+  %m = "fusion.matmul"(%t, %w) : (tensor<512x256xf32>, tensor<256x256xf32>) -> tensor<512x256xf32>
+  %n = "fusion.neg"(%m) : (tensor<512x256xf32>) -> tensor<512x256xf32>
+  %v = "fusion.permute"(%n) {dims = [1, 0]} : (tensor<512x256xf32>) -> tensor<256x512xf32>
+  %e = "fusion.exp"(%v) : (tensor<256x512xf32>) -> tensor<256x512xf32>
+  %o = "fusion.cast"(%e) {to = bf16} : (tensor<256x512xf32>) -> tensor<256x512xbf16>
+  %p = "fusion.matmul"(%o, %u) : (tensor<256x512xbf16>, tensor<512x1xbf16>) -> tensor<256x1xbf16>
+  %f = "fusion.cast"(%p) {to = f32} : (tensor<256x1xbf16>) -> tensor<256x1xf32>
+  %r = "fusion.add"(%a, %v) : (tensor<256x512xf32>, tensor<256x512xf32>) -> tensor<256x512xf32>
+  %s = "fusion.mul"(%r, %f) : (tensor<256x512xf32>, tensor<256x1xf32>) -> tensor<256x512xf32>
+  return %s : tensor<256x512xf32>
+}
