@@ -42,8 +42,8 @@ int32_t mlirfuse_foreach_cpu(void** pointers, const int64_t* ints, void*) {
   const int64_t* slots = first + count + 1;
   std::vector<void*> given(static_cast<size_t>(count * words));
   for (size_t i = 0; i < given.size(); ++i) given[i] = pointers[slots[i]];
-  Members members = {reinterpret_cast<CpuKernel>(ints[0]), first, count, words, ints_each, given.data(),
-                     slots + count * words};
+  Members members = {
+      reinterpret_cast<CpuKernel>(ints[0]), first, count, words, ints_each, given.data(), slots + count * words};
   mlirfuse_parallel_for(run_tasks, &members, first[count], grain);
   return 0;
 }
