@@ -44,6 +44,12 @@ def is_collective(op: Op) -> bool:
     return op.attrs.get("collective") is not None
 
 
+def consumes(op: Op) -> bool:
+    """A call that writes into its first operand, which nothing else reads, and gives it back: it stays, and as what it
+    gives is the only way to what it wrote, all else may move across it."""
+    return bool(op.attrs.get("consumes"))
+
+
 def starts(op: Op) -> bool:
     """Starts a collective; where another op waits for it, kernels may run in between."""
     return op.attrs.get("collective") == "start"
@@ -58,7 +64,7 @@ def has_effect(op: Op) -> bool:
     """Writes into memory, or is not known not to, or is a collective. An op with blocks has the effects of what is in
     them."""
     if op.row.kind != "foreign":
-        return writes_in_place(op) or bool(op.attrs.get("effects")) or is_collective(op)
+        return writes_in_place(op) or bool(op.attrs.get("effects")) or is_collective(op) or consumes(op)
     if op.name in _STRUCTURED:
         return any(has_effect(nested) for block in op.blocks for nested in block.ops)
     return op.name not in _PURE_OPS and op.name.split(".")[0] not in _PURE_DIALECTS
@@ -80,7 +86,7 @@ def memory_order(ops: list[Op]) -> dict[Op, list[Op]]:
     """
     started = [op for op in ops if starts(op)]
     before = dict(zip(started[1:], started))
-    effects = {op for op in ops if has_effect(op) and not is_collective(op)}
+    effects = {op for op in ops if has_effect(op) and not is_collective(op) and not consumes(op)}
     if not effects:
         return {op: [earlier] for op, earlier in before.items()}
     memory = _memories(ops)
@@ -119,7 +125,7 @@ def written_memory(ops: list[Op]) -> Callable[[Value], bool]:
     writers: list[Op] = []
 
     def visit(op: Op) -> None:
-        if has_effect(op) and not is_collective(op):
+        if has_effect(op) and not is_collective(op) and not consumes(op):
             if not op.blocks:
                 writers.append(op)
             for block in op.blocks:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from mlirfuse.ir.effects import has_effect, is_collective, viewed, written_memory
+from mlirfuse.ir.effects import consumes, has_effect, is_collective, viewed, written_memory
 from mlirfuse.ir.graph import Block, Graph, Op, Value
 from mlirfuse.passes.base import Pass, register
 
@@ -61,7 +61,7 @@ def _number(block: Block, seen: dict, new: dict[Value, Value], written: Callable
     kept = []
     for op in block.ops:
         op.operands = [new.get(v, v) for v in op.operands]
-        if is_collective(op):
+        if is_collective(op) or consumes(op):
             pass
         elif has_effect(op):
             seen = {}

@@ -30,6 +30,7 @@ def to_segments(
             *(["fusion-write-windows"] if isinstance(machine, Host) else []),
             "fusion-decompose",
             "fusion-reverse-scans",
+            "fusion-topk",
             "fusion-cse",
             "fusion-dce",
             *(["fusion-scale-products"] if isinstance(machine, Host) else []),

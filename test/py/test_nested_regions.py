@@ -83,6 +83,14 @@ BODIES = {
   %1 = "fusion.slice"(%x) {start = ["7", "0"], size = ["8", "8"], step = [-1, 1]} : (T) -> T
   %2 = "fusion.cumsum"(%1) {axis = 0 : i64} : (T) -> T
   %r = "fusion.slice"(%2) {start = ["7", "0"], size = ["8", "8"], step = [-1, 1]} : (T) -> T"""),
+    "fusion-topk": ("", """
+  %1 = "fusion.concatenate"(%x, %y) {axis = 1 : i64} : (T, T) -> tensor<8x16xf32>
+  %2 = "fusion.reshape"(%1) {shape = ["128"]} : (tensor<8x16xf32>) -> tensor<128xf32>
+  %3 = "fusion.broadcast_in_dim"(%2) {shape = ["128", "8"], dims = [0]} : (tensor<128xf32>) -> tensor<128x8xf32>
+  %4 = "fusion.reshape"(%3) {shape = ["1024"]} : (tensor<128x8xf32>) -> tensor<1024xf32>
+  %5 = "fusion.sort"(%4) {axis = 0 : i64} : (tensor<1024xf32>) -> tensor<1024xf32>
+  %6 = "fusion.slice"(%5) {start = ["960"], size = ["64"], step = [1]} : (tensor<1024xf32>) -> tensor<64xf32>
+  %r = "fusion.reshape"(%6) {shape = ["8", "8"]} : (tensor<64xf32>) -> T"""),
     "fusion-segment": ("fusion-group{horizontal=true}", """
   %1 = "fusion.sum"(%x) {axes = [1], keepdims = true} : (T) -> tensor<8x1xf32>
   %2 = "fusion.sum"(%x) {axes = [0], keepdims = true} : (T) -> tensor<1x8xf32>

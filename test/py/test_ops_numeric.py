@@ -744,6 +744,7 @@ def _library_cases(g, t):
         "linear": [([v(3, 5), v(4, 5)], {}), ([v(3, 5), v(4, 5), v(4)], {})],
         "argsort": [([v(3, 9)], dict(axis=1)), ([v(3, 9)], dict(axis=0, descending=True))],
         "sort": [([v(3, 9)], dict(axis=1)), ([v(3, 9)], dict(axis=0, stable=False))],
+        "topk": [([v(3, 9)], dict(axis=1, count=4)), ([v(700, 2)], dict(axis=0, count=3, largest=False))],
         "scatter": [([v(4, 5), np.array([[0, 2], [1, 0]]), v(2, 2)], dict(axis=1))],
         "attention": [([v(2, 4, 5), v(2, 6, 5), v(2, 6, 3)], dict(scale=0.25)), ([v(1, 4, 5), v(1, 4, 5), v(1, 4, 5)], dict(causal=True))],
         "conv": [([v(2, 4, 9), v(6, 2, 3), v(6)], dict(stride=(2,), padding=(1,), dilation=(2,), groups=2)), ([v(1, 2, 5, 6), v(3, 2, 2, 3)], {})],

@@ -168,3 +168,58 @@ def test_a_write_that_converts_or_repeats_is_torchs_own():
     f(*wanted)
     compiled(f)(*given)
     torch.testing.assert_close(given, wanted)
+
+
+def test_what_is_put_into_a_large_input_is_written_where_it_lies(calls):
+    """A cache of keys by positions, one by a slice whose result is read, one by indices: none is copied."""
+
+    def f(keys, values, scores, position, key, value):
+        keys.index_copy_(1, position, key)
+        values[:, 3:5] = value
+        scores[position] = key[0] + 1
+        return (keys.transpose(0, 1) * 2).sum(-1), values.amax() + value
+
+    def given():
+        torch.manual_seed(0)
+        return [torch.randn(2, 40, 8), torch.randn(2, 40, 8), torch.randn(40, 8), torch.tensor([7, 2]),
+                torch.randn(2, 2, 8), torch.randn(2, 2, 8)]  # fmt: skip
+
+    ours, theirs = given(), given()
+    places = [x.data_ptr() for x in ours]
+    run = compiled(f)
+    for _ in range(2):
+        torch.testing.assert_close(run(*ours), f(*theirs))
+        torch.testing.assert_close(ours, theirs)
+    assert places == [x.data_ptr() for x in ours]
+    assert calls[-1]["copies"] == 0
+    told = calls[-1]
+    assert told["aten.index_copy.default"] == told["aten.slice_scatter.default"] == told["aten.index_put.default"] == 1
+    assert not any("copy_" in name or "clone" in name for name in told)
+
+
+@pytest.mark.parametrize("how", ["read", "given back", "viewed", "before", "twice"])
+def test_what_is_put_into_an_input_that_others_read_does_not_change_what_they_read(how):
+    def f(cache, position, key):
+        old = cache[1:3] if how in ("viewed", "before") else cache
+        total = old.sum() if how == "before" else None
+        new = cache.index_copy(0, position, key)
+        if how == "twice":
+            new = new.index_copy(0, position + 1, key * 2)
+        seen = new * 2
+        result = {"read": old.exp(), "viewed": old * 3, "given back": new, "before": total, "twice": new.sum()}[how]
+        cache.copy_(new)
+        return seen, result
+
+    def given():
+        torch.manual_seed(0)
+        return [torch.randn(40, 8), torch.tensor([7, 2]), torch.randn(2, 8)]
+
+    ours, theirs = given(), given()
+    run = compiled(f)
+    for _ in range(2):
+        got, wanted = run(*ours), f(*theirs)
+        torch.testing.assert_close(got, wanted)
+        torch.testing.assert_close(ours, theirs)
+        if how == "given back":
+            got[1].zero_(), wanted[1].zero_()
+            torch.testing.assert_close(ours, theirs)

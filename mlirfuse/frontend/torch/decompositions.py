@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch._decomp import core_aten_decompositions, get_decompositions
 
-from mlirfuse.frontend.torch import random
+from mlirfuse.frontend.torch import layouts, random
 
 aten = torch.ops.aten
 
@@ -116,6 +116,13 @@ def _convolution_backward(grad: torch.Tensor, x: torch.Tensor, weight: torch.Ten
     return *aten.convolution_backward(grad, x, weight, *sizes, [*mask[:2], False])[:2], bias
 
 
+def _copy(x: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+    """What is assigned to a slice, which is put into its tensor next: no kernel makes results with gaps in memory."""
+    if layouts.memory_order(x) is not None or source.device != x.device:
+        return NotImplemented
+    return source.to(x.dtype).expand(x.shape).clone(memory_format=torch.contiguous_format)
+
+
 _CONVOLUTIONS = {
     aten.convolution.default: _convolution,
     aten.convolution_backward.default: _convolution_backward,
@@ -127,7 +134,7 @@ def table() -> dict[Any, Callable[..., Any]]:
     """Overload to decomposition."""
     found = {**core_aten_decompositions(), **get_decompositions(_TAKEN_APART)}
     found = {op: f for op, f in found.items() if str(getattr(op, "_overloadpacket", op)) not in _KEPT}
-    return {**found, **_CONVOLUTIONS, **random.DECOMPOSITIONS}
+    return {**found, **_CONVOLUTIONS, aten.copy.default: _copy, **random.DECOMPOSITIONS}
 
 
 def without_random() -> dict[Any, Callable[..., Any]]:

@@ -95,6 +95,7 @@ class _Lowering:
         self.result = Lowered(Graph(name, self.block), self.device, [], [], {}, [])
         self.result.graph.device = self.device.type
         self.writes = write_back.at_end(module)
+        self.in_place = write_back.in_place(self.writes)
         self.written: list[tuple[Value, Value]] = []  # an argument, and what is written into it
         self.late: list[tuple[Value, Any]] = []  # constants of the module, which become arguments at the end
         self.windows: dict[Value, tuple[Value, torch.Tensor]] = {}  # views -> what they are of, and its fake tensor
@@ -209,13 +210,15 @@ class _Lowering:
                 self.made[node] = _Made(whole.inside[index], whole.outside[index])
                 return
         if node in self.writes:
+            if node.args[1] in self.in_place:
+                return
             target, source = (self.made[x].outside for x in node.args)
             if target.dtype is not None and source.dtype is not None:
                 self.written.append((target, source))
                 return
         name = str(node.target)
         reason = "no kernel of ours" if collectives.role(node) is None else "a collective"
-        if name in RULES:
+        if name in RULES and node not in self.in_place:
             try:
                 self.by_rule(node, name)
                 return
@@ -365,10 +368,12 @@ class _Lowering:
         fakes = node.meta.get("val")
         several = isinstance(fakes, (list, tuple))
         target = torch.ops._c10d_functional.all_reduce_.default if collectives.in_place(node) else node.target
-        function = spelling.function(target, node.args, node.kwargs, several)
+        function = spelling.function(self.in_place.get(node, target), node.args, node.kwargs, several)
         given = list(fakes) if several else [fakes]
         attrs: dict[str, Any] = {"sizes": tuple(spelling.sizes), "effects": _has_effects(node)}
-        if not attrs["effects"]:
+        if node in self.in_place:
+            attrs |= {"consumes": True, "shares": (0,)}
+        elif not attrs["effects"]:
             attrs["shares"] = self._shares(node, spelling.operands, given)
         if (role := collectives.role(node)) is not None:
             attrs |= {"collective": role, "ranks": collectives.ranks(node) if role == "start" else None}

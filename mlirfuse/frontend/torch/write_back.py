@@ -3,16 +3,49 @@
 AOTAutograd ends a graph with a ``copy_`` for each of them. Those that write all of an input are results that alias it
 (:attr:`mlirfuse.ir.graph.Graph.aliases`): kernels write there as they compute, where nobody reads it later, and what is
 left is copied by one call for each type.
+
+Where such an input is what an op puts a few elements into, a cache of keys and values, torch's op writes them there:
+neither a kernel nor a copy touches the rest.
+
+    %new = index_copy(%cache, 2, %position, %key)             %new = index_copy_(%cache, 2, %position, %key)
+    %seen = attention(%query, %new, …)                  →     %seen = attention(%query, %new, …)
+    copy_(%cache, %new)
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch.fx import GraphModule, Node
+from torch.utils import _pytree as pytree
 
+from mlirfuse.frontend.torch import layouts
 from mlirfuse.frontend.torch.ops.rules import VIEWS
 
 aten = torch.ops.aten
+
+_LARGE = 4  # times as large as what is put into it: what is smaller, kernels write whole with all else that they do
+
+
+def _put_slice(x: torch.Tensor, source: torch.Tensor, *where: Any, **named: Any) -> torch.Tensor:
+    aten.slice.Tensor(x, *where, **named).copy_(source)
+    return x
+
+
+def _put_select(x: torch.Tensor, source: torch.Tensor, dim: int, index: int) -> torch.Tensor:
+    aten.select.int(x, dim, index).copy_(source)
+    return x
+
+
+_IN_PLACE: dict[Any, tuple[int, Callable[..., torch.Tensor]]] = {  # which argument is put there, and by what
+    aten.index_copy.default: (3, aten.index_copy_.default),
+    aten.index_put.default: (2, aten.index_put_.default),
+    aten.scatter.src: (3, aten.scatter_.src),
+    aten.slice_scatter.default: (1, _put_slice),
+    aten.select_scatter.default: (1, _put_select),
+}
 
 
 def at_end(module: GraphModule) -> set[Node]:
@@ -28,6 +61,38 @@ def at_end(module: GraphModule) -> set[Node]:
             written.add(node.args[0])
             found.add(node)
     return found
+
+
+def in_place(copies: set[Node]) -> dict[Node, Callable[..., torch.Tensor]]:
+    """Of what ``copies``, those of :func:`at_end`, write: the ops that put a few elements into that input, which nobody
+    else reads, and the functions that do it where the input lies. What a graph gives back lies in memory of its own."""
+    found = {}
+    for copy in copies:
+        to, made = copy.args
+        if made.target not in _IN_PLACE or made.args[0] is not to or set(to.users) != {made, copy}:
+            continue
+        place, function = _IN_PLACE[made.target]
+        if _puts_few(made, place) and not _is_given_back(made):
+            found[made] = function
+    return found
+
+
+def _puts_few(made: Node, place: int) -> bool:
+    """Whether an op, of whose arguments one, at ``place``, is put into the first, writes little of that."""
+    if len(made.args) <= place or (len(made.args) > 3 and made.target is aten.index_put.default):
+        return False  # what is accumulated has kernels
+    into, put = made.args[0].meta["val"], made.args[place].meta["val"]
+    counts = put.numel(), into.numel()
+    if not all(isinstance(n, int) for n in counts) or into.stride() != made.meta["val"].stride():
+        return False
+    return put.dtype is into.dtype and counts[1] >= _LARGE * counts[0]
+
+
+def _is_given_back(made: Node) -> bool:
+    """Whether a result of the graph lies, or may lie, in the memory of ``made``."""
+    memory = layouts.storage(made.meta["val"])
+    given = [x for x in pytree.tree_leaves(made.graph.output_node().args) if isinstance(x, Node)]
+    return memory is None or any(layouts.storage(x.meta.get("val")) == memory for x in given)
 
 
 def _alone(node: Node) -> bool:

@@ -102,6 +102,9 @@ row(
 )
 
 
+_SORTED = 512  # elements along an axis below which NumPy sorts all as quickly as it finds a few
+
+
 def _kind(stable: bool):
     """NumPy's name: its other sort is the faster one."""
     return "stable" if stable else None
@@ -114,6 +117,25 @@ def _argsort_ref(x, axis, descending, stable):
     flipped = np.flip(x, axis)
     last = x.shape[axis] - 1
     return np.flip(last - np.argsort(flipped, axis=axis, kind=_kind(stable)), axis).astype(np.int64)
+
+
+def _top(shapes, attrs):
+    shape, axis, count = list(shapes[0]), attrs["axis"], attrs["count"]
+    axis_of(axis, len(shape))
+    if count < 1 or (isinstance(shape[axis], int) and count > shape[axis]):
+        raise ShapeError(f"topk: count must be between 1 and the extent {shape[axis]} of axis {axis}, not {count}")
+    shape[axis] = count
+    return [tuple(shape)]
+
+
+def _topk_ref(x, axis, count, largest):
+    part = slice(-count, None) if largest else slice(None, count)
+    where = (slice(None),) * (axis % x.ndim) + (part,)
+    if x.shape[axis] < _SORTED:
+        few = np.sort(x, axis)[where]
+    else:
+        few = np.sort(np.partition(x, -count if largest else count - 1, axis)[where], axis)
+    return np.flip(few, axis) if largest else few
 
 
 def _scatter_ref(x, indices, values, axis):
@@ -147,6 +169,17 @@ row(
     infer=_along_axis,
     ref=lambda x, axis, stable: np.sort(x, axis=axis, kind=_kind(stable)),
     numpy="sort",
+)
+row(
+    "topk",
+    "library",
+    "x",
+    "the count largest elements along axis from the largest on, or the smallest from the smallest on; NaN is the "
+    "largest",
+    takes=ANY,
+    attrs={"axis": ..., "count": ..., "largest": True},
+    infer=_top,
+    ref=_topk_ref,
 )
 row(
     "scatter",
@@ -248,8 +281,9 @@ row(
     "of them. strides, in elements, are those of each result where they are not row-major. A call with effects keeps "
     "its place among others and is never left out. A collective, in which so many ranks take part, is a start, or the "
     "wait for the start that gave its operand: starts keep their order, each runs once, and all else may move across. "
-    "shares: the place of the operand in whose memory each result lies, -1 for memory of its own; without it that is "
-    "not known",
+    "One that consumes writes into its first operand, which nothing else reads, and gives it back, and is never left "
+    "out. shares: the place of the operand in whose memory each result lies, -1 for memory of its own; without it that "
+    "is not known",
     takes=ALL_TYPES,
     attrs={
         "callee": ...,
@@ -257,6 +291,7 @@ row(
         "shapes": ...,
         "strides": None,
         "effects": False,
+        "consumes": False,
         "shares": None,
         "collective": None,
         "ranks": None,

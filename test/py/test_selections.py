@@ -1,0 +1,56 @@
+"""Sorts of which a program takes a few elements at one end: only those are looked for, and they are NumPy's."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import mlirfuse
+
+CUTS = {
+    "largest": (lambda s: s[:, ::-1][:, :8], 1),
+    "largest by one slice": (lambda s: s[:, :-9:-1], 1),
+    "largest in order": (lambda s: s[:, -8:], 1),
+    "smallest": (lambda s: s[:, :8] * 2, 1),
+    "smallest backwards": (lambda s: s[:, 7::-1], 1),
+    "both ends": (lambda s: s[:, :8] + s[:, -8:], 2),
+    "the last": (lambda s: s[:, -1], 1),
+    "of reversed columns": (lambda s: s[:, -4:][:, ::-1], 1),
+    "all of it too": (lambda s: s[:, :8] + s.max(-1, keepdims=True), 0),
+    "in the middle": (lambda s: s[:, 5:8], 0),
+    "every second": (lambda s: s[:, :8:2], 0),
+    "some rows": (lambda s: s[2:, -4:], 0),
+}
+
+
+def rows(dtype, shape):
+    x = np.random.default_rng(1).normal(size=shape) * 50
+    if np.dtype(dtype).kind == "f":
+        x[3, 5:15], x[4], x[5, ::3] = np.nan, np.inf, -np.inf
+        x[6, 0] = np.nan
+    else:
+        x = np.round(x)
+    return x.astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32, np.int8])
+@pytest.mark.parametrize("name", CUTS)
+def test_what_is_cut_from_a_sort(name, dtype):
+    cut, count = CUTS[name]
+    fn = mlirfuse.jit(lambda x: cut(np.sort(x, -1)))
+    for shape in ((30, 700), (9, 1024), (20, 40)):
+        x = rows(dtype, shape)
+        np.testing.assert_array_equal(fn(x), cut(np.sort(x, -1)))
+    assert str(fn.explain(rows(dtype, (30, 700)))).count("topk(") == count
+
+
+def test_along_another_axis_and_of_types_that_libraries_do_not_choose_among():
+    x = rows(np.float32, (600, 9))
+    down = mlirfuse.jit(lambda x: np.sort(x, 0)[-3:])
+    np.testing.assert_array_equal(down(x), np.sort(x, 0)[-3:])
+    assert "topk(" in str(down.explain(x))
+    for dtype in (bool, np.uint16, complex):
+        given = np.abs(np.nan_to_num(x, posinf=9, neginf=-9)).astype(dtype)
+        fn = mlirfuse.jit(lambda x: np.sort(x, 0)[-3:])
+        np.testing.assert_array_equal(fn(given), np.sort(given, 0)[-3:])
+        assert "topk(" not in str(fn.explain(given))
