@@ -26,6 +26,13 @@ class Tree:
 
     nodes: tuple[Node, ...]
 
+    def __hash__(self) -> int:
+        return self._hash
+
+    @functools.cached_property
+    def _hash(self) -> int:
+        return hash(self.nodes)
+
     @property
     def kind(self) -> str:
         """Of the root."""
@@ -135,3 +142,24 @@ def flatten(nest) -> tuple[list, Tree]:
             x, node, rest = open_.pop()
             nodes.append(node)
             inside.discard(id(x))
+
+
+@functools.cache
+def flat_tuple(count: int) -> Tree:
+    """The structure of a tuple of so many leaves."""
+    return Tree((_LEAF,) * count + (("tuple", count, None),))
+
+
+_CONTAINERS = (tuple, list, dict)
+
+
+def flatten_result(result) -> tuple[list, Tree]:
+    """As :func:`flatten`, quick where ``result`` is one leaf, or a tuple of them."""
+    if not isinstance(result, _CONTAINERS):
+        return [result], LEAF
+    if type(result) is tuple and not any(isinstance(x, _CONTAINERS) for x in result):
+        return list(result), flat_tuple(len(result))
+    return flatten(result)
+
+
+LEAF = Tree((_LEAF,))

@@ -133,7 +133,8 @@ class Program:
         elif kind == 5:
             self.line(f"{v} {self.pick('+', '-')}= {self.vector(1)}")
         elif kind == 6:
-            self.line(f"{m}[{self.index()}] = {self.vector(1)}")
+            row, value = f"{m}[{self.index()}]", self.vector(1)
+            self.line(f"{row} = {value}{' + 0' * value.startswith(f'{m}[:, ')}")  # NumPy has elements there twice
         elif kind == 7:
             self.line(f"{m}[:, {self.index()}] += {self.vector(0)}")
         elif kind == 8:
@@ -211,7 +212,7 @@ class Program:
         z, y = self.random.choice(self.complexes), self.random.choice(self.complexes)
         self.line(self.pick(
             f"{z} = {z} * {y} * 0.1 + 0.1j", f"{z}[{self.index()}] = {self.number(0)} + 1j", f"{z} *= 1j", f"{z}[0] += {y}[-1]",
-            f"{z} = np.conj({y})", f"{z}[np.abs({y}) > 1] = {self.number(0)}", f"{v} = {z}.real + {z}.imag",
+            f"{z} = np.conj({y})", f"{z}[np.abs({y}) > 1.25] = {self.number(0)}", f"{v} = {z}.real + {z}.imag",
             f"{z}.real = {self.number(0)}", f"{z}[1:] = {y}[:-1] / 2", f"{z} += {self.number(0)}", f"{v} = np.abs({z})",
             f"{z} = np.where({v} > 0, {z}, {y}[::-1])", f"{z}[{c} % n] **= 2", f"{v} = np.angle({z})", f"{z} = np.sqrt({y})",
         ))  # fmt: skip

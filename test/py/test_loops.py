@@ -763,6 +763,59 @@ def test_integers_wrap_as_numpys_and_not_as_pythons():
         check(wrapped, np.array([3], np.int32), 6)
 
 
+def by_element(out, given, n):
+    for i in range(n):
+        out[i] = given[i]
+
+
+def by_update(out, given, n):
+    for i in range(n):
+        out[i] += given[i]
+
+
+def by_slice(out, given, n):
+    for i in range(n):
+        out[: i + 1] = given[i]
+
+
+def by_pythons(out, given, n):
+    for i in range(n):
+        out[i] = float(given[i])
+
+
+def by_mask(out, given, n):
+    for i in range(n):
+        out[out < 2] = float(given[i])
+
+
+@pytest.mark.parametrize("fn", [by_element, by_update, by_slice, by_pythons, by_mask])
+@pytest.mark.parametrize("into", ["int8", "int32", "int64", "uint8", "uint64"])
+@pytest.mark.parametrize("of", ["int64", "uint64", "uint8", "float32", "float64"])
+def test_numbers_that_an_integer_element_does_not_hold(fn, into, of):
+    """They are NumPy's errors, or wrap, as NumPy has it; elements before them are stored. Of NumPy's floats in unsigned
+    elements only those are compared that these hold: of others C says nothing."""
+    run = mlirfuse.jit(fn)
+    values = [3, 200, -3, -200, 40000, -40000, 2**31, 2**33, -(2**62), 2**63 + 2**12]
+    if of.startswith("float"):
+        values += [2.75, -2.75, 127.9, -128.9, 128.0, -129.0, 1e30, np.inf, -np.inf, np.nan, 2147483647.5]
+        if into.startswith("u") and fn in (by_element, by_update, by_slice):
+            values = [v for v in values if 0 <= v <= np.iinfo(into).max]
+    else:
+        values = [v for v in values if np.iinfo(of).min <= v <= np.iinfo(of).max]
+    for value in values:
+        given = np.array([1, value, 2]).astype(of) if of.startswith("float") else np.array([1, value, 2], of)
+        found = []
+        for f in (run, fn):
+            out, told = np.zeros(4, into), None
+            try:
+                with np.errstate(all="ignore"):
+                    f(out, given, 3)
+            except (OverflowError, ValueError) as error:
+                told = type(error)
+            found.append((told, out.tolist()))
+        assert found[0] == found[1], value
+
+
 def test_one_compilation_for_all_trip_counts_and_sizes():
     def heat(u, n):
         for _ in range(n):

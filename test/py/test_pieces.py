@@ -428,6 +428,58 @@ def test_types_that_are_no_numbers(fn, args):
     assert len([w for w in told if issubclass(w.category, UserWarning)]) == 1
 
 
+def stored_in_turn(a, b, m):
+    """The last element of ``b``, its only one, is stored before ``b`` changes."""
+    if a.sum() < 1000:
+        m[0] = b[-1]
+    b += a
+    return m
+
+
+def one_view_twice(a, b, m):
+    v = np.sort(b)[::-1]
+    if v[0] > 1000:
+        v = v * 2
+    w = v
+    return v, w, w[:1]
+
+
+@pytest.mark.parametrize("fn", [stored_in_turn, one_view_twice])
+@pytest.mark.parametrize("n", [1, 4])
+def test_views_among_what_is_written_and_given_back(fn, n):
+    args = [np.arange(n) + 1.5, np.arange(n) + 7.0, np.zeros(n)]
+    ours, theirs = copies(args), copies(args)
+    compiled = mlirfuse.jit(fn)
+    got, want = compiled(*ours), fn(*theirs)
+    np.testing.assert_equal((got, ours), (want, theirs))
+    if fn is one_view_twice:
+        assert (got[0] is got[1]) and np.shares_memory(got[0], got[2])
+
+
+def element_or_none(b, k):
+    try:
+        return b[k] * 2
+    except IndexError:
+        return None
+
+
+def stored_or_not(b, k):
+    if b.sum() > 1000:
+        return None
+    try:
+        return b.astype(np.int8) + k
+    except OverflowError:
+        return None
+
+
+@pytest.mark.parametrize("fn", [element_or_none, stored_or_not])
+@pytest.mark.parametrize("first", [300, 1])
+def test_an_error_that_is_caught_is_that_of_its_number(fn, first):
+    compiled, b = mlirfuse.jit(fn), np.arange(5.0)
+    for k in (first, 0, 3, -2, 1, 500, -400, 4):
+        np.testing.assert_equal(compiled(b, k), fn(b, k))
+
+
 # ---- random programs
 
 
@@ -438,6 +490,7 @@ def test_random_programs(seed):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # NumPy's, after errors of np.add.at
 @pytest.mark.parametrize("first", range(100, 1000, 100))
 def test_many_random_programs(first):
     for seed in range(first, first + 100):

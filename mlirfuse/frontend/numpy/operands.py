@@ -100,7 +100,7 @@ def _check_weak_int(t, x, dtype: DType) -> None:
     if x._weak is not int or not dtype.is_integer:
         return
     low, high = int_range(dtype)
-    if isinstance(x, LeafScalar):
+    if isinstance(x, LeafScalar) and low <= x.spec.value <= high:
         value = x.spec.value
         t.scalar_ranges.setdefault(x.leaf, set()).add((low, high))
     elif dtype is dt.i64:

@@ -90,6 +90,7 @@ def basic_view(x, parts) -> TracedArray:
         elif isinstance(k, LeafScalar) and k._value.dtype.is_integer and extent not in (0, 1):
             value = int(k.spec.value)  # of a NumPy number: sizes are computed with Python's
             if not t.decide(extent, ">", value) or not t.decide(extent + value, ">=", 0):
+                k.concrete()  # what follows the error holds for this number alone
                 fail(IndexError, f"index {value} is out of bounds for axis {axis} with size {t.hint(extent)}")
             dynamic.append((axis, k, extent))
             s, n, p = 0, extent, 1

@@ -16,7 +16,7 @@ from mlirfuse.frontend import tree as trees
 from mlirfuse.frontend.numpy.captures import Captured
 from mlirfuse.frontend.numpy.pieces.calls import of_arrays, pure
 from mlirfuse.frontend.numpy.pieces.tree import Call, Holds, Piece, Read, Return, SizeOf, State, Step, Tree
-from mlirfuse.frontend.numpy.pieces.views import Constant, Extent, Place, RunTime, on_host
+from mlirfuse.frontend.numpy.pieces.views import Constant, Extent, Place, Repeated, RunTime, on_host
 from mlirfuse.frontend.numpy.source import located, location
 from mlirfuse.frontend.numpy.symint import SymInt
 from mlirfuse.frontend.numpy.traced_array import Buffer, TracedArray
@@ -254,7 +254,7 @@ class Session:
         def same(step: Step) -> bool:
             return isinstance(step, Piece) and (step.sources, step.writes) == (sources, writes)
 
-        self._step(lambda: Piece(graph, sources, writes), same)
+        self._step(lambda: Piece(_apart(graph, writes), sources, writes), same)
         self._count += len(results) - len(writes)
 
     # ---- what the function asks for
@@ -371,8 +371,12 @@ class Session:
         leaves, tree = trees.flatten(result)
         self._ended = True
         self.cut()
-        spelled = []
+        spelled: list = []
+        first: dict[int, int] = {}  # where each array is a result
         for x in leaves:
+            if isinstance(x, TracedArray) and first.setdefault(id(x), len(spelled)) < len(spelled):
+                spelled.append(Repeated(first[id(x)]))
+                continue
             leaf = self._spelled(x)
             if type(leaf) is Constant:
                 out = constant(leaf.value)
@@ -415,3 +419,20 @@ def _in_argument(value: Value) -> bool:
     while value.op is not None and value.op.row.view:
         value = value.op.operands[0]
     return value.op is None
+
+
+def _apart(graph: Graph, writes) -> Graph:
+    """``graph``, with copies of what is written into a slot and would lie in an argument: that may be written first."""
+    builder = Builder(graph.body)
+    for _, k in writes:
+        if _lies_in_an_argument(graph.returns[k]):
+            graph.returns[k] = builder.op("copy", graph.returns[k])
+    return graph
+
+
+def _lies_in_an_argument(value: Value) -> bool:
+    while (op := value.op) is not None:
+        if op.row.kind != "shape" or len(op.operands) != 1:
+            return False
+        (value,) = op.operands
+    return True

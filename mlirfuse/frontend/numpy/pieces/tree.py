@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 from mlirfuse import _native
 from mlirfuse.frontend import tree as trees
 from mlirfuse.frontend.numpy.captures import Captured
-from mlirfuse.frontend.numpy.pieces.views import Place, on_host, seen
+from mlirfuse.frontend.numpy.pieces.views import Place, Repeated, on_host, seen
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Graph
 from mlirfuse.ir.ops.attributes import sizes_in
@@ -19,7 +20,7 @@ from mlirfuse.passes import pipelines
 from mlirfuse.runtime import arrays, placement, reference
 from mlirfuse.runtime.executor import Empty, Executor
 from mlirfuse.runtime.parts import Split
-from mlirfuse.runtime.signature import ArgSpec, SizeGuard, key_of, same_value
+from mlirfuse.runtime.signature import ArgSpec, SizeGuard, key_of, layout_of, same_value
 from mlirfuse.schedule.targets import Target
 
 _MOST_STEPS = 1000  # of a tree
@@ -230,9 +231,6 @@ class SizeOf(Step):
         return value if value < 2 else None
 
 
-_ONE = trees.flatten(None)[1]  # the structure of one leaf
-
-
 @dataclass(eq=False)
 class Call(Step):
     """A function that is not of the op table, called with the arrays, as NumPy's: ``arguments`` is the nest of its
@@ -248,11 +246,15 @@ class Call(Step):
 
     def __post_init__(self) -> None:
         positional, keyword = self.arguments.children
-        self._flat = not keyword.children and all(child.kind == "leaf" for child in positional.children)
+        self._flat = all(child.kind == "leaf" for child in (*positional.children, *keyword.children))
+        self._count, self._names = len(positional.children), keyword.keys or ()
 
     def run(self, state: State) -> Any:
         given = [on_host(leaf, state) for leaf in self.leaves]
-        args, kwargs = (given, {}) if self._flat else self.arguments.unflatten(given)
+        if self._flat:
+            args, kwargs = given[: self._count], dict(zip(self._names, given[self._count :]))
+        else:
+            args, kwargs = self.arguments.unflatten(given)
         for slot in self.written:
             state.writes(slot)
         try:
@@ -263,7 +265,7 @@ class Call(Step):
         finally:
             if not self.pure and state.like is not None:
                 self._write_back(given, state)
-        leaves, tree = ([result], _ONE) if type(result) is np.ndarray else trees.flatten(result)
+        leaves, tree = trees.flatten_result(result)
         state.made.append((leaves, tree))
         first = len(state.slots)
         key = (tree, *map(kind_of_result, leaves))
@@ -293,15 +295,23 @@ def kind_of_result(x: Any) -> tuple:
     if type(x) is np.ndarray:
         if x.flags.c_contiguous:
             return x.dtype.str, tuple([n if n < 2 else -1 for n in x.shape])
-        return key_of(ArgSpec.of(x))
+        return x.dtype.str, x.flags.writeable, _strided(x.shape, x.strides, x.itemsize) or key_of(ArgSpec.of(x))
     if isinstance(x, np.generic):
         return "number", x.dtype.str
     return outcome(x)
 
 
+@functools.lru_cache(4096)
+def _strided(shape: tuple[int, ...], strides: tuple[int, ...], size: int) -> tuple | None:
+    """What of an array's place in memory decides how a trace goes on; None for strides that are no whole items."""
+    if any(s % size for s in strides):
+        return None
+    return tuple([n if n < 2 else -1 for n in shape]), layout_of(shape, tuple(s // size for s in strides))
+
+
 @dataclass(eq=False)
 class Return(Step):
-    """The end: ``leaves`` are places, sizes as ("size", …), and constants."""
+    """The end: ``leaves`` are places, sizes, constants, and what is a result already."""
 
     tree: trees.Tree
     leaves: list
@@ -316,7 +326,10 @@ class Return(Step):
         return not (held.guards or held.equalities or held.values or held.ranges or held.places)
 
     def result(self, state: State) -> Any:
-        return self.tree.unflatten([seen(leaf, state) for leaf in self.leaves])
+        found: list = []
+        for leaf in self.leaves:
+            found.append(found[leaf.at] if type(leaf) is Repeated else seen(leaf, state))
+        return self.tree.of_leaves(found)
 
 
 class Tree:

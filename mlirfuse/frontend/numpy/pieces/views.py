@@ -35,6 +35,13 @@ class RunTime:
 
 
 @dataclass(frozen=True)
+class Repeated:
+    """The object that is also the result number ``at``."""
+
+    at: int
+
+
+@dataclass(frozen=True)
 class Extent:
     """A size, as Python's int."""
 
