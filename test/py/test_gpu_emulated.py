@@ -304,31 +304,6 @@ def test_several_rows_of_a_thread(fn, shapes, dtype):
         check(fn, *[normal(*shape, dtype=dtype) for shape in shapes], candidates=1, changed=changed)
 
 
-@pytest.mark.parametrize("fn, count", [
-    (lambda x, y, z: np.stack([x, y * 2, np.exp(z)], -1), 1),
-    (lambda x, y, z: np.stack([x * x, y.astype(np.float32) * 2, 1 / (2 + np.abs(z))], 1), 1),
-    (lambda x, y, z: np.concatenate([x + 1, -x, y * 0.5, x], 1), 1),
-    (lambda x, y, z: np.concatenate([x[:, 2:] * 3, y[:, ::2] + 1, z[:, ::-1]], 1), 1),
-    (lambda x, y, z: np.concatenate([np.concatenate([x, -y], 1) * 2, z + 1], 1)[:, 3:70], 2),
-    (lambda x, y, z: np.concatenate([x + y, z * 2], 1), 3),  # reads two of a part
-    (lambda x, y, z: np.concatenate([x * x.T, z * 2], 1), 3),  # at two places
-    (lambda x, y, z: np.concatenate([x * 2, (z > 0)], 1), 1),
-])  # fmt: skip
-@pytest.mark.parametrize("dtype", [np.float32, np.float16])
-def test_joined_parts_with_functions(fn, count, dtype):
-    """Of parts that read an element each, one is read: that of the part that an element is in. ``count``: of loads."""
-    inputs = [normal(29, 29, dtype=dtype) for _ in range(3)]
-    changed = lambda p: p._replace(unroll_columns=1, unroll_rows=1)  # noqa: E731
-    check(fn, *inputs, candidates=1, changed=changed)
-    check(fn, *inputs, candidates=2)
-    lowered = mlirfuse.jit(fn, target="cuda:sm_90").lower(*inputs)
-    target = targets.of("cuda:sm_90")
-    program = Program(lowered.segmented(), target, lowered.env)
-    params = tuple(map(changed, program.parameters(lowered.env, {})))
-    text = load.ptx_of(target.write(program, params, program.slots()).tiled(), target.machine.chip)
-    assert text.count("ld.global") == count
-
-
 @pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
 def test_norms_whose_scale_is_a_batchs(dtype):
     def adaptive(x, scale, shift):

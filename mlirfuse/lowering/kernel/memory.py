@@ -190,8 +190,6 @@ class Accesses(Indices):
         for scope in reversed(self._memo):
             if key in scope:
                 return scope[key]
-            if ("read", value) in scope:
-                return scope["read", value]
         val = self._memo[-1][key] = self._load(self.memories[value], self.offset(value, env))
         return val
 

@@ -23,9 +23,6 @@ from mlirfuse.lowering.kernel.memory import Accesses, Memory
 Steps = Generator[tuple[Value, Env], Val, Val]
 
 
-_RESHAPED = ("expand_dims", "squeeze", "permute", "slice")  # ops whose elements are their operand's, one each
-
-
 class Kernel(Accesses):
     """``axes`` are the segment's; ``memories`` its inputs' and outputs' places; ``size`` gives a size as a Val of the
     index type; ``scalar`` a by-value argument, ``inverse`` what divides by a size where that pays. ``index`` is i32 or
@@ -353,11 +350,6 @@ class Kernel(Accesses):
         lanes = max((index.lanes for index in env.values()), default=1)
         if self.e.target == "gpu" and lanes > 1 and i.vector is None and (i.lanes == 1 or i.step == 0):
             return (yield from self._part(op, env, self.scalar(i.base), lanes))
-        if self.e.target == "gpu" and lanes == 1 and len(op.operands) > 1:
-            leaves = [v for v in map(self._only_read, op.operands) if v is not None]
-            same = len(leaves) == len(op.operands) and len({self.memories[leaf].dtype for leaf in leaves}) == 1
-            if same and leaves != op.operands:  # LLVM loads one of elements that are joined as they are
-                return (yield from self._one_read(op, env, self.scalar(i.base), leaves))
         start: Size = 0
         result: Val | None = None
         for k, operand in enumerate(op.operands):
@@ -380,71 +372,6 @@ class Kernel(Accesses):
             start = start + extent
         assert result is not None  # there is an operand
         return result
-
-    def _one_read(self, op: Op, env: Env, at: Val, leaves: list[Value]) -> Steps:
-        """The element at ``at``, of whose parts each reads one element of one of ``leaves``: that of the part that it
-        is in is loaded, and all parts are computed of it. Loads of all parts would fill the queue of loads."""
-        e, axis = self.e, op.attrs["axis"]
-        start: Size = 0
-        address, places = "", []
-        for k, (operand, leaf) in enumerate(zip(op.operands, leaves)):
-            inner = dict(self._through(op, env, [(d, d) for d in range(operand.rank) if d != axis], k))
-            index = self.add(Index(at), self._constant_index(sz.mul(start, -1)))
-            self.spread(self.dims(operand)[axis], index, inner)
-            found = self.place(leaf, self._place_read(operand, inner))
-            later = e.cmp("ge", at, self.size(start)) if k else None
-            if later is not None:
-                name = e.fresh()
-                e.line(f"{name} = llvm.select {later}, {found}, {address} : i1, {self.pointer_type}")
-                found = name
-            address = found
-            places.append((operand, inner, later))
-            start = start + operand.shape[axis]
-        memories = [self.memories[leaf] for leaf in leaves]
-        read_only = all(memory.read_only for memory in memories)
-        loaded = self._load(replace(memories[0], pointer=address, read_only=read_only), Index(0))
-        result: Val | None = None
-        for (operand, inner, later), leaf in zip(places, leaves):
-            with self.forget():
-                self._memo[-1]["read", leaf] = loaded
-                val = yield operand, inner
-            result = val if later is None else e.select(later, val, result)
-        assert result is not None
-        return result
-
-    def _only_read(self, value: Value) -> Value | None:
-        """The tensor in memory of which elements of ``value`` read one each, and nothing else; None if there is no
-        such."""
-        while value.op in self.inside:
-            op = value.op
-            assert op is not None
-            if op.name not in _RESHAPED and op.row.kind != "elementwise":
-                return None
-            read = [v for v in dict.fromkeys(op.operands) if not self._without_reads(v)]
-            if len(read) != 1:
-                return None
-            value = read[0]
-        return value if value in self.memories else None
-
-    def _place_read(self, value: Value, env: Env) -> Env:
-        """The env of what :meth:`_only_read` gives where ``value`` is at ``env``."""
-        while value.op in self.inside:
-            op = value.op
-            assert op is not None
-            at, value = next((k, v) for k, v in enumerate(op.operands) if not self._without_reads(v))
-            if op.row.kind == "elementwise":
-                env = self._through(op, env, [(d, d) for d in range(value.rank)], at)
-            else:
-                _, env = next(getattr(self, f"_{op.name}")(op, env))
-        return env
-
-    def _without_reads(self, value: Value) -> bool:
-        """Whether ``value`` is made of numbers alone, none of them in memory."""
-        op = value.op
-        if op is None or op not in self.inside:
-            return value not in self.memories
-        plain = op.row.kind == "elementwise" or op.name in ("constant", "size", "full", "broadcast_in_dim")
-        return plain and all(map(self._without_reads, op.operands))
 
     def _part(self, op: Op, env: Env, at: Val, lanes: int, k: int = 0, start: Size = 0) -> Steps:
         """The element at ``at`` of the ``k``-th part, which begins at ``start``, or of one behind it, where all lanes
