@@ -4,9 +4,8 @@
     python benchmarks/numpy_programs.py --memory [NAME…]
 
 For each program: the first call (trace, compile, run; nothing is in the cache on disk), then the time of a call at two
-sizes. The implementations take turns, there and back, and the best of their calls counts; first calls and others by the
-clock or by the processor time of all threads, whichever is less: other work on the machine adds to the one, a second
-thread of the program to the other. Arguments are copied anew for each call, which is not counted. Numba gets the
+sizes. The implementations take turns, there and back, and the best of their calls counts. Arguments are copied anew for
+each call, which is not counted. Numba gets the
 unchanged function under ``njit``, JAX those programs that ``programs/in_jax.py`` has, with arguments that are JAX's
 arrays before the clock starts.
 
@@ -65,16 +64,14 @@ def called(fn, args) -> tuple:
 
 
 def once(call) -> tuple:
-    """What a call gives, and its seconds: the clock's or the processor's, whichever are fewer."""
-    busy, start = time.process_time(), time.perf_counter()
+    """What a call gives, and its seconds."""
+    start = time.perf_counter()
     result = call()
-    end = time.perf_counter()
-    return result, min(end - start, time.process_time() - busy)
+    return result, time.perf_counter() - start
 
 
 def timed(calls: dict) -> dict[str, float]:
-    """The best time of a call of each, in turns: the clock's or the processor's, whichever is less. ``calls``: a
-    function that makes the arguments, and one of those."""
+    """The best time of a call of each, in turns. ``calls``: a function that makes the arguments, and one of those."""
     best = dict.fromkeys(calls, math.inf)
     end, turns = time.perf_counter() + SECONDS * len(calls), 0
     while time.perf_counter() < end or turns < LEAST:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Steps of real models: torch.compile(backend="mlirfuse") beside eager and Inductor, a model a command.
 
-    python benchmarks/torch_models.py bert --json benchmarks/results/torch-bert-h100.json
+    python benchmarks/torch_models.py bert --json benchmarks/results/torch-bert-h200.json
     python benchmarks/torch_models.py bert --inference --json benchmarks/results/torch-bert-inference-h100.json
     python benchmarks/torch_models.py --list
 

@@ -79,8 +79,8 @@ From the 1,000th to the 10,000th call of a program (small size) the process grow
 KiB at most, over the {len(grown)} (`--memory`).
 
 `OPENBLAS_NUM_THREADS=1 python benchmarks/numpy_programs.py --json benchmarks/results/numpy-programs.json`, 2026-11-23, 2
-cores, AVX-512, that other processes kept busy (a load of 5 to 8): implementations in turns, there and back, of each its
-best call; calls and first calls by the clock or by the processor time of all their threads, whichever is less. Times of a call in µs at two sizes, the best in bold:
+cores, AVX-512: implementations in turns, there and back, of each its best call. Times of a call in µs at two sizes, the
+best in bold:
 
 | program | first call, s: mlirfuse | Numba | JAX | small: {" | ".join(LABELS[c] for c in COLUMNS)} | middle: {" | ".join(LABELS[c] for c in COLUMNS)} |
 | --- | --- | --- | --- | {" | ".join(["---"] * 8)} |
