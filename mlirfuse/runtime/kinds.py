@@ -169,6 +169,8 @@ class Kind:
         deadline.check()
         if events.PassRan.observers:
             events.report(events.PassRan(self, step, seconds))
+        if events.Advanced.observers:
+            events.report(events.Advanced(f"{self.graph.name} after {step.name}"))
 
     def reference(self, leaves: Sequence, env: dict[str, int]) -> list:
         """The graph's results op by op."""

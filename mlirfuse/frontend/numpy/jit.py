@@ -29,6 +29,7 @@ from mlirfuse.frontend.numpy.trace_state import TooLong
 from mlirfuse.frontend.numpy.traced import Traced
 from mlirfuse.frontend.numpy.traced_array import TracedArray
 from mlirfuse.frontend.numpy.traced_kind import SplitTracedKind, TracedKind
+from mlirfuse.inspect import progress
 from mlirfuse.inspect.lowered import Lowered
 from mlirfuse.passes import pipelines
 from mlirfuse.passes.base import discover
@@ -64,6 +65,7 @@ class Entry(Source):
     owner: Jitted
 
     def __init__(self, owner: Jitted, tree: trees.Tree):
+        progress.follow()
         self.owner, self.tree, self.name = owner, tree, owner.__name__
         self.captured: list[Captured] = []
         self._effects: dict[tuple, int] = {}  # how often a trace with this key met effects

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from mlirfuse import _native
-from mlirfuse.core import events, threads
+from mlirfuse.core import deadline, events, threads
 from mlirfuse.core.errors import CompileError
 from mlirfuse.frontend.numpy.loops.hot_call import HotCall, Missed, hot_call
 from mlirfuse.frontend.numpy.loops.statements import Statements
@@ -281,7 +281,8 @@ class Loop:
             self._compiled += 1
             if self._compiled <= _MOST_TYPES:
                 try:
-                    made = self._written(values, shared, pattern)
+                    with deadline.compiling(True):
+                        made = self._written(values, shared, pattern)
                 except (NotLiftable, CompileError) as why:
                     self.refused = str(why)
                 except RecursionError:
@@ -323,6 +324,7 @@ class Loop:
                 break
         else:
             raise NotLiftable("types that do not settle")
+        deadline.check()
         code = load.host_code(writer.code.text(), plain_loops=True)
         function = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(code.address("loop"))
         before = sum(words_of(kind) for _, kind in inputs)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from mlirfuse import _native
+from mlirfuse.core import deadline
 from mlirfuse.frontend import tree as trees
 from mlirfuse.frontend.numpy.captures import Captured
 from mlirfuse.frontend.numpy.pieces.views import Place, Repeated, on_host, seen
@@ -179,7 +180,8 @@ class Piece(Step):
         executor = self._executors.get(target.device)
         if executor is None:
             graph = self.graph.copy() if self._executors else self.graph
-            executor = Executor(pipelines.lower_to_segments(graph, target.machine), target, env)
+            segments = pipelines.lower_to_segments(graph, target.machine, lambda *_: deadline.check())
+            executor = Executor(segments, target, env)
             self._executors[target.device] = executor
         try:
             executor.check(env)
