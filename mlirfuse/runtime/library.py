@@ -301,6 +301,7 @@ _TORCH = {
     "logcumsumexp": _scan(lambda x, axis: x.logcumsumexp(axis)),
     "argsort": _argsort,
     "sort": lambda x, axis, stable: x.sort(dim=axis, stable=stable).values,
+    "partition": lambda x, axis, at: x.sort(dim=axis).values,
     "topk": lambda x, axis, count, largest: x.topk(count, dim=axis, largest=largest).values,
     "scatter": _scatter,
     "index_put_accumulate": _widened(lambda x, index, values: x.index_add(0, index, values)),

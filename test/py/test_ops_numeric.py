@@ -744,6 +744,7 @@ def _library_cases(g, t):
         "linear": [([v(3, 5), v(4, 5)], {}), ([v(3, 5), v(4, 5), v(4)], {})],
         "argsort": [([v(3, 9)], dict(axis=1)), ([v(3, 9)], dict(axis=0, descending=True))],
         "sort": [([v(3, 9)], dict(axis=1)), ([v(3, 9)], dict(axis=0, stable=False))],
+        "partition": [([v(3, 9)], dict(axis=1, at=(4, 8))), ([v(700, 2)], dict(axis=0, at=(0,)))],
         "topk": [([v(3, 9)], dict(axis=1, count=4)), ([v(700, 2)], dict(axis=0, count=3, largest=False))],
         "scatter": [([v(4, 5), np.array([[0, 2], [1, 0]]), v(2, 2)], dict(axis=1))],
         "attention": [([v(2, 4, 5), v(2, 6, 5), v(2, 6, 3)], dict(scale=0.25)), ([v(1, 4, 5), v(1, 4, 5), v(1, 4, 5)], dict(causal=True))],

@@ -54,3 +54,19 @@ def test_along_another_axis_and_of_types_that_libraries_do_not_choose_among():
         fn = mlirfuse.jit(lambda x: np.sort(x, 0)[-3:])
         np.testing.assert_array_equal(fn(given), np.sort(given, 0)[-3:])
         assert "topk(" not in str(fn.explain(given))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int32, np.uint8, bool, complex])
+@pytest.mark.parametrize("shape", [(1001,), (1000,), (7, 40), (6, 41), (1,), (3, 4, 5)])
+def test_medians(dtype, shape):
+    x = (np.random.default_rng(1).normal(size=shape) * 50).astype(dtype)
+    others = [x]
+    if x.dtype.kind == "f":
+        others.append(x.copy())
+        others[1].flat[0] = np.nan
+    for axis in (None, -1, 0):
+        fn = mlirfuse.jit(lambda x, axis=axis: np.median(x, axis))
+        for given in others:
+            found, wanted = fn(given), np.median(given, axis)
+            assert found.dtype == wanted.dtype
+            np.testing.assert_allclose(found, wanted, rtol=2e-3 if dtype is np.float16 else 1e-6)

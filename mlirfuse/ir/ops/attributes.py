@@ -79,6 +79,7 @@ FUNCTION = AttrType("a Python callable", callable, printed=False)
 
 BY_NAME: dict[str, AttrType] = {
     "approximate": TEXT,
+    "at": SIZES,
     "axes": INTEGERS,
     "axis": INTEGER,
     "callee": TEXT,

@@ -171,6 +171,17 @@ row(
     numpy="sort",
 )
 row(
+    "partition",
+    "library",
+    "x",
+    "the elements along axis in such an order that those at the positions at are where a sort would have them, with "
+    "none larger before them and none smaller behind; NaN is the largest",
+    takes=ANY,
+    attrs={"axis": ..., "at": ...},
+    infer=_along_axis,
+    ref=lambda x, axis, at: np.partition(x, list(at), axis),
+)
+row(
     "topk",
     "library",
     "x",

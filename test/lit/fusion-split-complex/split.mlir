@@ -72,7 +72,7 @@ func.func @functions(%x: tensor<?xcomplex<f32>> {fusion.shape = ["s0"]}) -> tens
 // A call takes and gives each complex tensor as two.
 // CHECK-LABEL: func.func @library(
 // CHECK-SAME: %[[RE:[a-z0-9]+]]: tensor<?xf32> {fusion.part = "re"{{.*}}, %[[IM:[a-z0-9]+]]: tensor<?xf32> {fusion.part = "im"{{.*}}, %[[N:[a-z0-9]+]]: tensor<f32>)
-// CHECK: %[[P:.*]]:2 = "fusion.call"(%[[RE]], %[[IM]], %[[N]]) {callee = "prod", dtypes = [f32, f32], {{.*}}shapes = [{{\[\], \[\]}}]
+// CHECK: %[[P:.*]]:2 = "fusion.call"(%[[RE]], %[[IM]], %[[N]]) {callee = "prod", {{.*}}dtypes = [f32, f32], {{.*}}shapes = [{{\[\], \[\]}}]
 // CHECK: return %[[P]]#0, %[[P]]#1
 func.func @library(%x: tensor<?xcomplex<f32>> {fusion.shape = ["s0"]}, %n: tensor<f32>) -> tensor<complex<f32>> {
   %0 = "fusion.call"(%x, %n) {callee = "prod", dtypes = [complex<f32>], shapes = [[]]} : (tensor<?xcomplex<f32>>, tensor<f32>) -> tensor<complex<f32>>

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from mlirfuse.core.errors import UnsupportedError
-from mlirfuse.frontend.numpy.axes import axes_of, axis_of
+from mlirfuse.frontend.numpy.axes import axes_of, axis_of, size_of
 from mlirfuse.frontend.numpy.functions.elementwise import chosen, isnan_
 from mlirfuse.frontend.numpy.functions.reductions import accumulation_type, mean
 from mlirfuse.frontend.numpy.functions.shaping import reshape, transpose
@@ -109,8 +109,12 @@ def median(a, axis=None, out=None, overwrite_input=False, keepdims=False):
     flat = reshape(transpose(x, (*kept, *axes)), (*tuple(x.shape[k] for k in kept), x._trace.sym(count)))
     if not flat._trace.decide(count, ">", 0):
         return into_out(mean(x, axis, keepdims=keepdims), out, "median")
-    ordered = sort(flat, -1)
-    n = ordered.shape[-1]
+    n = flat.shape[-1]
+    if x._value.dtype.kind == "c":
+        ordered = sort(flat, -1)
+    else:  # the last is NaN if any is
+        at = tuple(size_of(x._trace, k) for k in ((n - 1) // 2, n // 2, n - 1))
+        ordered = TracedArray(x._trace, x._trace.emit("partition", flat.value, axis=flat.ndim - 1, at=at))
     middle = mean(ordered[..., (n - 1) // 2 : n // 2 + 1], -1)
     if x._value.dtype.is_inexact:
         middle = chosen(isnan_(ordered[..., -1]), middle.dtype.type(np.nan), middle)
