@@ -70,3 +70,12 @@ def test_medians(dtype, shape):
             found, wanted = fn(given), np.median(given, axis)
             assert found.dtype == wanted.dtype
             np.testing.assert_allclose(found, wanted, rtol=2e-3 if dtype is np.float16 else 1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int32", "uint8"])
+def test_on_torchs_tensors(dtype):
+    torch = pytest.importorskip("torch")
+    x = np.nan_to_num(rows(np.float32, (30, 700)), posinf=90, neginf=-90).astype(dtype)
+    for fn in (lambda x: np.sort(x, -1)[:, -5:], lambda x: np.sort(x, -1)[:, 4::-1], lambda x: np.median(x, -1)):
+        found = mlirfuse.jit(fn)(torch.from_numpy(x))
+        np.testing.assert_allclose(found.numpy(), fn(x), rtol=2e-3 if dtype == "float16" else 1e-6)
