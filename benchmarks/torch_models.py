@@ -208,7 +208,7 @@ class Trainer:
         loss.backward()
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        return loss.detach()
+        return loss.detach().clone()  # reduce-overhead writes the next one over it
 
     def timed(self) -> float:
         """Milliseconds of a step, the GPU's work included."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from mlirfuse.analysis.axes import Axes, Axis
+from mlirfuse.analysis.axes import Axes
+from mlirfuse.analysis.memory_order import strided, turned
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.effects import written_memory
 from mlirfuse.ir.graph import Block, Graph, Group, Layout, Op, Value
@@ -149,20 +150,14 @@ class _Between:
     def turned(self, cone: list[Op], sources: list[Value], group: Group) -> bool:
         """Whether ``group`` would read one of ``sources`` in strides: memory runs along another axis there than in the
         result of ``cone`` and in most of what the group reads beside it."""
-        value = cone[-1].result
-
-        def strided(v: Value, axes: Axes) -> bool:
-            along = axes.flat(value)[-1]
-            return along in axes.flat(v) and self.along(v, axes) is not along
-
-        within = Axes(cone)
-        if not any(strided(v, within) for v in sources):
+        value, axes = cone[-1].result, Axes(cone)
+        along = axes.flat(value)[-1]
+        if not any(strided(v, along, axes, self.layouts) for v in sources):
             return False
-        members = sorted(self.members[group] & self.own, key=self.place.__getitem__)
-        axes = Axes(cone + members)
-        others = [v for v in self.inputs[group] if v is not value and axes.flat(value)[-1] in axes.flat(v)]
+        axes = Axes(cone + sorted(self.members[group] & self.own, key=self.place.__getitem__))
+        others = [v for v in self.inputs[group] if v is not value]
         decided = [v for v in others if v.op is None or v.op.group is None or not self.changes(v.op)]
-        return sum(-_bytes(v) if strided(v, axes) else _bytes(v) for v in decided) > 0
+        return turned(axes.flat(value)[-1], sources, decided, axes, self.layouts, _bytes)
 
     def changes(self, op: Op) -> bool:
         """Whether others may soon read something else than the result of ``op``: what it is a view or made of."""
@@ -170,16 +165,6 @@ class _Between:
             return True
         cone = self.cone(op)
         return cone is not None and sum(map(_bytes, _sources(cone))) < _bytes(op.result)
-
-    def along(self, value: Value, axes: Axes) -> Axis | None:
-        """The axis that memory runs along in ``value``."""
-        if value in self.layouts:
-            strides: Sequence[sz.Size] = self.layouts[value].strides
-        else:
-            given = None if value.op is None else value.op.attrs.get("strides")
-            given = given and given[value.op.results.index(value)]
-            strides = given or sz.contiguous_strides(value.shape)
-        return next((dim[-1] for dim, step in zip(axes.dims(value), strides) if dim and step == 1), None)
 
     def in_memory(self, value: Value, group: Group | None) -> bool:
         """Whether ``value`` is in memory anyway for those that are not in ``group``."""

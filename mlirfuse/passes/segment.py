@@ -77,6 +77,7 @@ class SegmentPass(Pass):
 
     def run(self, graph: Graph) -> None:
         self.log: list[Decision] = []  # what was tried, for those who look at it after the pass
+        self._layouts = {v: layout for v, layout in zip(graph.args, graph.layouts) if layout is not None}
         self._block(graph.body, {graph.args[k] for k in graph.scalars}, {graph.args[k] for k in graph.aliases.values()})
         traffic.annotate(graph)
         graph.number()
@@ -97,7 +98,7 @@ class SegmentPass(Pass):
             free = self._free(members, users, returned, scalars)
             unread = scalars.union(op.result for op in free)
             used = [op for op in members if op not in free]
-            parts = Parts(used, axes, users, returned, unread, written, self.repeated)
+            parts = Parts(used, axes, users, returned, unread, written, self._layouts, self.repeated)
             segmenter = Segmenter(parts)
             for k, part in enumerate(segmenter.run()):
                 why = (part.why or APART) if k else part.why if part.why == ASKED else group.why

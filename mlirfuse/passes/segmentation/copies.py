@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mlirfuse.analysis.memory_order import turned
 from mlirfuse.ir.graph import Op, Value
 from mlirfuse.passes.segmentation.legality import LARGEST
 from mlirfuse.passes.segmentation.parts import Part, Parts
@@ -43,7 +44,7 @@ class Copies:
         }
         if value in self.parts.returned or None in readers or sum(costs.values()) >= stored * (len(others) + 1):
             others = [p for p in others if costs[p] < stored]  # it is stored in any case, for some of its readers
-        others = [p for p in others if not self._too_often(cone, value, p)]
+        others = [p for p in others if not self._too_often(cone, value, p) and not self._turned(value, sources, p)]
         for reader in others:
             first, count = self.parts.members[reader.first], len(reader.ops)
             self._copy(cone, value, part, reader)
@@ -59,7 +60,7 @@ class Copies:
             op = pending.pop()
             if op in found:
                 continue
-            if not op.row.may_be_copied or op.row.barrier or len(found) == _FEW:
+            if not (op.row.may_be_copied or op.row.view == "all") or op.row.barrier or len(found) == _FEW:
                 return None
             found.add(op)
             for v in op.operands:
@@ -78,6 +79,13 @@ class Copies:
             return True
         more = sum(cost_of(op) * both.counts.get(op, 0) for op in cone)
         return more > (self.parts.repeated + sum(map(cost_of, cone))) * self.parts.elements(value)
+
+    def _turned(self, value: Value, sources: list[Value], reader: Part) -> bool:
+        """Whether ``reader`` would go over memory in strides, which it does not with ``value`` stored."""
+        along = self.parts.axes.flat(value)
+        others = [v for v in reader.ins if v is not value and v not in self.parts.unread]
+        given = self.parts.axes, self.parts.layouts, self._bytes
+        return bool(along) and turned(along[-1], sources, others, *given)
 
     def _holds_together(self, value: Value, part: Part) -> bool:
         """Whether ``part``'s other results run over axes of one domain only as ``value``'s has them all."""

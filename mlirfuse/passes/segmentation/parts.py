@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from mlirfuse.analysis.axes import Axes
 from mlirfuse.analysis.phases import is_accumulation, is_reduction, is_scan
 from mlirfuse.ir import sizes as sz
-from mlirfuse.ir.graph import Op, Value
+from mlirfuse.ir.graph import Layout, Op, Value
 from mlirfuse.passes.segmentation.work import Work, cost_of, moves, work_of
 
 ASKED = "segment_set"  # the op by which a user asks for a cut, and the reason of the cut
@@ -64,16 +64,18 @@ class Parts:
         returned: set[Value],
         unread: set[Value],
         written: set[Value],
+        layouts: Mapping[Value, Layout],
         repeated: int,
     ):
         """``unread``: values that come from no memory; ``written``: arguments that the program gives new values to;
-        ``repeated``: what is at most computed again for each element of a value rather than to store it."""
+        ``layouts``: how arguments lie, where that is known; ``repeated``: what is at most computed again for each
+        element of a value rather than to store it."""
         self.axes = axes
         self.bits: dict[object, int] = {}
         self.mask: dict[Value, int] = {}
         self.dims: dict[Value, list] = {}
         self.users, self.returned, self.unread, self.written = users, returned, unread, written
-        self.repeated = repeated
+        self.layouts, self.repeated = layouts, repeated
         self.counts: dict[Value, int] = {}
         self.members: dict[float, Op] = dict(enumerate(members))
         self.order: dict[Op, float] = {op: k for k, op in enumerate(members)}

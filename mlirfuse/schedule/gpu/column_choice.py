@@ -22,7 +22,8 @@ SHARED = 48 << 10  # bytes a block may use without asking
 
 
 class Params(NamedTuple):
-    """What columns may have; ``tx``, ``ty`` and ``split`` are powers of two."""
+    """What columns may have; ``ty`` and ``split`` are powers of two, and so is ``tx`` where columns are gathered or in
+    chunks."""
 
     access: Access
     tx: int  # threads along columns
