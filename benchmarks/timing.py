@@ -15,6 +15,7 @@ import math
 import os
 import pathlib
 import platform
+import shlex
 import statistics
 import subprocess
 import sys
@@ -540,7 +541,7 @@ def environment() -> dict:
         cpu = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), None)
     record = {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "command": " ".join([os.path.basename(sys.executable), *sys.argv]),
+        "command": _command(sys.argv),
         "commit": _output_of("git", "rev-parse", "HEAD"),
         "load_before": LOAD,
         "cpu": cpu,
@@ -552,6 +553,16 @@ def environment() -> dict:
         record["driver"] = _output_of("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
         record["cuda"] = torch.version.cuda
     return record
+
+
+def _command(argv: list[str]) -> str:
+    """``argv`` as one gives it in the repository: without what a script tells its own workers."""
+    script, given = os.path.relpath(os.path.abspath(argv[0]), ROOT), list(argv[1:])
+    for option in ("--worker", "--rows"):
+        if "--worker" in argv and option in given:
+            at = given.index(option)
+            del given[at : at + 2]
+    return " ".join(["python", script, *map(shlex.quote, given)])
 
 
 def write_json(path: str, record: dict) -> None:

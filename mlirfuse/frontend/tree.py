@@ -15,6 +15,7 @@ from mlirfuse.core.errors import TraceError
 # dict's keys or a named tuple's class.
 Node = tuple[str, int, Any]
 _LEAF: Node = ("leaf", 0, None)
+_CONTAINERS = (tuple, list, dict)
 
 
 @dataclass(frozen=True)
@@ -144,13 +145,13 @@ def flatten(nest) -> tuple[list, Tree]:
             inside.discard(id(x))
 
 
+LEAF = Tree((_LEAF,))
+
+
 @functools.cache
 def flat_tuple(count: int) -> Tree:
     """The structure of a tuple of so many leaves."""
     return Tree((_LEAF,) * count + (("tuple", count, None),))
-
-
-_CONTAINERS = (tuple, list, dict)
 
 
 def flatten_result(result) -> tuple[list, Tree]:
@@ -160,6 +161,3 @@ def flatten_result(result) -> tuple[list, Tree]:
     if type(result) is tuple and not any(isinstance(x, _CONTAINERS) for x in result):
         return list(result), flat_tuple(len(result))
     return flatten(result)
-
-
-LEAF = Tree((_LEAF,))

@@ -85,6 +85,32 @@ def norm_backward(g, x):
     return g - x * (g * x).sum(-1, keepdims=True), (g * x).sum(0)
 
 
+def scaled_gradients(g, r, scale, y):
+    """The gradients of ``r = x + scale * y`` and of the bias in ``y``, in float32 and half types."""
+    total = r + g.astype(np.float32)
+    inner = (total * scale).astype(y.dtype)
+    return total, (total * y.astype(np.float32)).sum(0), inner, inner.astype(np.float32).sum(0)
+
+
+def batch_norm_gradients(g, out, x, mean, deviation):
+    g = np.where(out <= 0, np.float32(0), g.astype(np.float32))
+    centered = x.astype(np.float32) - mean
+    sums = g.sum(0), (g * centered).sum(0)
+    return (g - (sums[0] + centered * deviation * sums[1]) / len(x)).astype(x.dtype), *sums
+
+
+@pytest.mark.parametrize("columns", [96, 144, 256, 768])
+@pytest.mark.parametrize("fn, vectors", [(scaled_gradients, 1), (batch_norm_gradients, 2)])
+def test_columns_of_several_inputs_do_not_spill(fn, vectors, columns):
+    """Rows under way are fewer the more inputs there are, and the more is made of them."""
+    half, full = ml_dtypes.bfloat16, np.float32
+    x = np.empty((100_000, columns), half)
+    along = [np.empty(columns, full) for _ in range(vectors)]
+    args = (x, x.astype(full), *along, x) if fn is scaled_gradients else (x, x, x, *along)
+    kernels = assembled(fn, *args, chip="sm_90")
+    assert all(k.stack == k.spilled == 0 and k.registers <= 128 for k in kernels.values()), kernels
+
+
 @pytest.mark.parametrize("chip", ["sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"])
 @pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16, np.float16])
 @pytest.mark.parametrize("fn, shapes", [

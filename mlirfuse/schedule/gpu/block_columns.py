@@ -13,7 +13,7 @@ from mlirfuse.schedule.gpu.kernel import GpuBody
 
 
 class BlockColumns:
-    """``tx`` threads lie along the columns, each with a vector of them, and ``ty``, a power of two, along the rows;
+    """``tx`` threads lie along the columns, each with a vector of them, and ``ty`` along the rows, both powers of two;
     ``x`` and ``y`` are a thread's place among them."""
 
     def __init__(self, body: GpuBody, tx: int, ty: int, x: Val, y: Val):
@@ -70,8 +70,7 @@ class BlockColumns:
         tile = self.tx * lanes
         moving = list(dict.fromkeys(v for total in totals for v in total if e.known(v) is None))
         threads = min(32, max(1, self.ty // lanes))  # of a column
-        parts, groups = self.ty // threads, self.tx * self.ty // threads
-        at_once = min(tile, groups)  # one divides the other
+        parts, at_once = self.ty // threads, min(tile, self.tx * self.ty // threads)
         stride = tile + 1  # no two rows of a column in the same bank
         given = {v: body.reserve(self.ty * stride * v.dtype.bytes) for v in moving}
         found = [[body.reserve(tile * v.dtype.bytes) if v in given else None for v in total] for total in totals]
@@ -92,7 +91,7 @@ class BlockColumns:
             return e.from_lanes([body.shared_load(place, v.dtype) for place in places])
 
         for start in range(0, tile, at_once):
-            column = e.add(group if at_once == groups else e.rem(group, at_once), start)
+            column = e.add(e.and_(group, at_once - 1), start)
             combined = [
                 red.across_lanes(e, op, tuple(parts_of(v, column) for v in total)) for op, total in zip(phase, totals)
             ]

@@ -40,7 +40,7 @@ def place_of(body: GpuBody, p, columns: sz.Size, above: Index, block_column: Ind
     """The place of this thread of the ``block_column``-th block along ``columns``. Past the last, it has the last
     column instead."""
     e, lanes, loops = body.e, p.access.lanes, body.analysis.loops(body.analysis.kept)
-    y, x = body.row_and_place(p.tx)
+    x, y = e.and_(body.thread, p.tx - 1), body.quotient(body.thread, p.tx)
     column = e.add(e.mul(body.k.scalar(block_column.base), p.tx * lanes), body.wide(e.mul(x, lanes)))
     inside = e.cmp("lt", column, body.size(columns))
     held = e.min(column, e.sub(body.size(columns), lanes))
@@ -136,7 +136,7 @@ def accumulated(body: GpuBody, phase: list[Op], places: list[Place], state: list
 def walk_down(name: str, analysis: Analysis, slots: Slots, p) -> GpuKernel:
     """The kernel that computes ``analysis`` with ``p`` (``gpu_columns.Params``), or the accumulators of its parts if
     there are several."""
-    assert p.ty & p.ty - 1 == 0
+    assert p.tx & p.tx - 1 == p.ty & p.ty - 1 == 0
     threads = p.tx * p.ty
     resident = max(1, 1024 // threads) if p.blocks else 1  # else ptxas takes registers for running totals
     if not p.blocks and p.split > 1 and _written(analysis) and p.access.lanes == 8:  # which are chosen to run at once

@@ -22,8 +22,7 @@ SHARED = 48 << 10  # bytes a block may use without asking
 
 
 class Params(NamedTuple):
-    """What columns may have; ``ty`` and ``split`` are powers of two, and so is ``tx`` where columns are gathered or in
-    chunks."""
+    """What columns may have; ``tx``, ``ty`` and ``split`` are powers of two."""
 
     access: Access
     tx: int  # threads along columns
@@ -383,16 +382,19 @@ class ColumnsOfSize:
 
     def in_parts(self) -> Params:
         """Parts of columns, until the machine is full."""
-        few, full = self.lanes * self.accumulators <= self.model.few_accumulators, self.model.parts
+        model = self.model
+        few, full = self.lanes * self.accumulators <= model.few_accumulators, model.parts
         tiles = self.tiles
         if self.one_pass and self.idle and not self.little:  # all parts run at once, none waits; 256 bytes along
+            if not few and self.written:
+                return self.params(self.tx, tiles.most, max(2, self.rows_written()), model.written_parts)
             if not few:
-                return self.params(self.tx, tiles.part_threads, tiles.part_rows, full)
+                rows = max(2, min(tiles.part_rows, tiles.part_bytes // (self.nbytes * self.inputs)))
+                return self.params(self.tx, tiles.part_threads, 1 << rows.bit_length() - 1, full)
             tx = max(1, min(self.tx, tiles.part_bytes // self.nbytes))
             threads = tiles.most if self.work >= tiles.large_work else tiles.part_threads
             if self.written and self.lanes >= tiles.written_lanes:
-                rows = max(1, tiles.written_wide // (self.lanes * self.inputs))
-                return self.params(tx, tiles.written_threads, rows, full)
+                return self.params(tx, tiles.written_threads, self.rows_written(), full)
             if self.written:
                 return self.params(tx, min(threads, tiles.written_threads), self.under_way(), 1.0)
             return self.params(tx, threads, max(4, min(16, tiles.part_rows_bytes // self.nbytes)), full)
@@ -400,6 +402,10 @@ class ColumnsOfSize:
         threads = tiles.most if much else tiles.part_threads
         halved = 2 if self.turns >= 2 and self.tx > 2 else 1
         return self.params(self.tx // halved, threads if few else tiles.least, self.under_way(), float(halved))
+
+    def rows_written(self) -> int:
+        """Rows under way of wide vectors that something is made of."""
+        return max(1, self.tiles.written_wide // (self.lanes * self.inputs))
 
     def gathering(self, tx: int) -> int:
         """The blocks that gather what rows that vectors do not divide have of their columns, of ``tx`` threads along

@@ -75,7 +75,7 @@ class Columns(GpuScheduler[Params]):
         require(is_outer(analysis, env), "columns: for these sizes memory runs along the reduced axes")
         columns = ColumnsOfSize(analysis, p.access, env, alignments, machine)
         needs, rows = analysis.once(needs_of), columns.all_rows
-        check_threads(p.tx, p.ty, any_tx=not p.gathered and not p.chunks)
+        check_threads(p.tx, p.ty)
         check_cluster(p.cluster, machine)
         for name, n in (("unroll", p.unroll), ("split", p.split), ("fold", p.fold)):
             require(n >= 1, f"{name} = {n}: one at least")

@@ -123,14 +123,6 @@ class GpuBody:
         e = self.e
         return e.bitcast(e.shr(e.bitcast(val, dt.u32), by.bit_length() - 1), dt.i32) if by > 1 else val
 
-    def row_and_place(self, tx: int) -> tuple[Val, Val]:
-        """In which row of ``tx`` threads this one is, and its place there."""
-        e = self.e
-        if tx & tx - 1 == 0:
-            return self.quotient(self.thread, tx), e.and_(self.thread, tx - 1)
-        thread = e.bitcast(self.thread, dt.u32)
-        return e.bitcast(e.div(thread, tx), dt.i32), e.bitcast(e.rem(thread, tx), dt.i32)
-
     def finish(self, grid: Size) -> GpuKernel:
         shared = ""
         for what, linkage, count, used in (

@@ -263,7 +263,9 @@ class ColumnBlocks:
     folded_along_short: tuple[int, int] = (16, 8)
     folded_long: tuple[int, int] = (2048, 600)  # vectors of a folded row from which on it is long
     # Parts of columns.
-    part_bytes: int = 256  # of a row: few parts are left to be added up
+    # Of a row: few parts are left to be added up. And of all inputs under way with many accumulators, at most: eight rows
+    # of batch norm's three leave registers for one block of 256 threads.
+    part_bytes: int = 256
     part_threads: int = 256
     part_rows: int = 8  # under way with many accumulators
     part_rows_bytes: int = 64  # under way, of a thread, with few: 4 to 16 rows
@@ -333,6 +335,10 @@ class ColumnModel:
     cluster_most: float = 3
     parts: float = 0.375  # of the machine's threads for parts, which all run at once: 131072×257 bf16 43 → 34 µs
     folded_parts: float = 0.27
+    # The same with many accumulators and an output of each element: a block a multiprocessor, whose threads have 128
+    # registers. The gradients of a layer's scale and bias, 401408×96, of f32 and bf16, on an H200: 520 → 148 µs, which
+    # blocks of 256 threads with eight rows each spilled.
+    written_parts: float = 0.25
     few_accumulators: int = 8  # lanes times accumulators up to which large blocks exchange little
     shared_least_halves: int = 257  # rows from which on columns belong into a cluster's shared memory, of half types
     shared_least: int = (

@@ -72,14 +72,9 @@ def _round_off(analysis: Analysis) -> bool:
     return partial or any(map(running.round_off, analysis.phases))
 
 
-def check_threads(tx: int, ty: int, any_tx: bool = False) -> None:
-    """Raises :class:`ScheduleError` where there are no blocks of ``tx`` by ``ty`` threads; ``any_tx``: ``tx`` need not
-    be a power of two."""
-    if any_tx:
-        require(tx > 0 and power_of_two(ty), f"tx = {tx}, ty = {ty}: one at least, and a power of two")
-        require(power_of_two(tx) or tx * ty % 32 == 0, f"tx * ty = {tx * ty}: whole warps")
-    else:
-        require(power_of_two(tx) and power_of_two(ty), f"tx = {tx}, ty = {ty}: both are powers of two")
+def check_threads(tx: int, ty: int) -> None:
+    """Raises :class:`ScheduleError` where there are no blocks of ``tx`` by ``ty`` threads."""
+    require(power_of_two(tx) and power_of_two(ty), f"tx = {tx}, ty = {ty}: both are powers of two")
     require(tx * ty <= LARGEST_BLOCK, f"tx * ty = {tx * ty}: a block has at most {LARGEST_BLOCK} threads")
 
 

@@ -143,3 +143,26 @@ func.func @holds_together(%p: tensor<8xf32>) -> (tensor<8xf32>, tensor<4x1xf32>,
   %i = "fusion.neg"(%h) : (tensor<4x7xf32>) -> tensor<4x7xf32>
   return %a, %g, %i : tensor<8xf32>, tensor<4x1xf32>, tensor<4x7xf32>
 }
+
+// A half type that lies in memory is read from there through its view, and cast: no float32 tensor is stored in the view's order.
+// CHECK-LABEL: func.func @turned(
+// CHECK: "fusion.segment"(
+// CHECK: "fusion.sum"({{.*}}) {axes = [0, 1, 2]
+// CHECK: bytes_read = "s0*s1*s2*s3*2", bytes_written = "s0*s1*s2*s3*2+s3*4"
+// CHECK: "fusion.segment"(
+// CHECK-NEXT: ^bb0({{.*}}xbf16>):
+// CHECK-NEXT: "fusion.permute"
+// CHECK-NEXT: "fusion.cast"
+// CHECK-NEXT: "fusion.sum"({{.*}}) {axes = [2, 3]
+// CHECK: bytes_read = "s0*s1*s2*s3*2", bytes_written = "s0*s3*4"
+func.func @turned(%x: tensor<?x?x?x?xbf16> {fusion.shape = ["s0", "s1", "s2", "s3"]}) -> (tensor<?x?x?x?xbf16>, tensor<?xf32>, tensor<?x?xf32>) {
+  %0 = "fusion.cast"(%x) {to = f32} : (tensor<?x?x?x?xbf16>) -> tensor<?x?x?x?xf32>
+  %1 = "fusion.sum"(%0) {axes = [0, 1, 2]} : (tensor<?x?x?x?xf32>) -> tensor<?xf32>
+  %b = "fusion.expand_dims"(%1) {axes = [0, 1, 2]} : (tensor<?xf32>) -> tensor<1x1x1x?xf32>
+  %2 = "fusion.add"(%0, %b) : (tensor<?x?x?x?xf32>, tensor<1x1x1x?xf32>) -> tensor<?x?x?x?xf32>
+  %3 = "fusion.cast"(%2) {to = bf16} : (tensor<?x?x?x?xf32>) -> tensor<?x?x?x?xbf16>
+  %4 = "fusion.permute"(%3) {dims = [0, 3, 1, 2]} : (tensor<?x?x?x?xbf16>) -> tensor<?x?x?x?xbf16>
+  %5 = "fusion.cast"(%4) {to = f32} : (tensor<?x?x?x?xbf16>) -> tensor<?x?x?x?xf32>
+  %6 = "fusion.sum"(%5) {axes = [2, 3]} : (tensor<?x?x?x?xf32>) -> tensor<?x?xf32>
+  return %3, %1, %6 : tensor<?x?x?x?xbf16>, tensor<?xf32>, tensor<?x?xf32>
+}
