@@ -33,8 +33,8 @@ def turned(
     layouts: Mapping[Value, Layout],
     nbytes: Callable[[Value], int],
 ) -> bool:
-    """Whether one of ``sources`` is read in strides by what goes along ``along``, and most bytes of the ``others``, what
-    is read beside them, are not."""
+    """Whether one of ``sources`` is read in strides by what goes along ``along``, and most bytes of the ``others``,
+    what is read beside them, are not."""
     if not any(strided(v, along, axes, layouts) for v in sources):
         return False
     beside = [v for v in others if along in axes.flat(v)]

@@ -263,8 +263,8 @@ class ColumnBlocks:
     folded_along_short: tuple[int, int] = (16, 8)
     folded_long: tuple[int, int] = (2048, 600)  # vectors of a folded row from which on it is long
     # Parts of columns.
-    # Of a row: few parts are left to be added up. And of all inputs under way with many accumulators, at most: eight rows
-    # of batch norm's three leave registers for one block of 256 threads.
+    # Of a row: few parts are left to be added up. And of all inputs under way with many accumulators, at most: eight
+    # rows of batch norm's three leave registers for one block of 256 threads.
     part_bytes: int = 256
     part_threads: int = 256
     part_rows: int = 8  # under way with many accumulators

@@ -112,8 +112,9 @@ def median(a, axis=None, out=None, overwrite_input=False, keepdims=False):
     n = flat.shape[-1]
     if x._value.dtype.kind == "c":
         ordered = sort(flat, -1)
-    else:  # the last is NaN if any is
-        at = tuple(size_of(x._trace, k) for k in ((n - 1) // 2, n // 2, n - 1))
+    else:
+        last = (n - 1,) if x._value.dtype.is_inexact else ()  # NaN if any is
+        at = tuple(size_of(x._trace, k) for k in ((n - 1) // 2, n // 2, *last))
         ordered = TracedArray(x._trace, x._trace.emit("partition", flat.value, axis=flat.ndim - 1, at=at))
     middle = mean(ordered[..., (n - 1) // 2 : n // 2 + 1], -1)
     if x._value.dtype.is_inexact:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ast
-import math
 import types
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from mlirfuse.frontend.numpy.loops import alternatives, arrays, complex_numbers
+from mlirfuse.frontend.numpy.loops import alternatives, arrays, complex_numbers, holding
 from mlirfuse.frontend.numpy.loops.arrays import SIZE_BITS, number
 from mlirfuse.frontend.numpy.loops.code import Code
 from mlirfuse.frontend.numpy.loops.subscripts import Subscripts
@@ -408,7 +407,7 @@ class Expressions(Subscripts):
         if out is dt.bool_ and all(kind.is_integer and kind is not dt.u64 for kind in ins):
             ins = [dt.i64] * len(ins)  # comparisons are by value, whatever the types
         for operand, kind in zip(operands, ins):
-            self.fits(operand, kind)
+            holding.fits(e, operand, kind)
         identity = function in (np.floor, np.ceil, np.trunc) and not ins[0].is_float
 
         def compute(*elements: Val) -> Val:
@@ -420,75 +419,6 @@ class Expressions(Subscripts):
         if all(isinstance(v, Number) for v in operands):
             return number(compute(*(v.val for v in operands)))
         return arrays.elementwise(e, out, compute, operands)
-
-    def fits(self, found: Any, kind: dt.DType) -> None:
-        """An OverflowError where ``found`` is a Python int that ``kind`` does not hold. Raises NotLiftable for a
-        complex number as a real one."""
-        if isinstance(found, Number) and found.type.dtype.kind == "c" and kind.kind not in "cb":
-            raise NotLiftable("a complex number as a real one")
-        if not isinstance(found, Number) or found.type != PY_INT or not kind.is_integer or kind is dt.i64:
-            return
-        if kind.is_signed and found.bits <= kind.bits - 2:
-            return
-        info = np.iinfo(kind.numpy)
-        if found.known is None or not info.min <= found.known <= info.max:
-            self._within(found.val, kind)
-
-    def stored(self, found: Number, kind: dt.DType) -> None:
-        """As :meth:`fits`, for what is assigned to elements: NumPy's integers have to fit too, if ``kind`` is signed,
-        and floats as the integers that they are cut to. NumPy's wrap around in an unsigned ``kind``."""
-        own = found.type.dtype
-        if found.type.python or not (own.is_integer and kind.is_integer and kind.is_signed):
-            self.cut_fits(found, kind, kind.is_signed)
-        elif own.bits > kind.bits or (own.bits == kind.bits and not own.is_signed):
-            self._within(found.val, kind)
-
-    def cut_fits(self, found: Number, kind: dt.DType, scalars: bool = False) -> None:
-        """As :meth:`fits`, for what is assigned to elements that a mask or positions name: Python's floats have to fit
-        too, as the integers that they are cut to. ``scalars``: NumPy's, too."""
-        self.fits(found, kind)
-        if found.type.dtype.is_float and kind.is_integer and (found.type.python or scalars):
-            self._cut_within(found, kind)
-
-    def _cut_within(self, found: Number, kind: dt.DType) -> None:
-        """An error where a float without what is behind its point is none of ``kind``."""
-        e, info = self.code, np.iinfo(kind.numpy)
-        low, high = int(info.min), int(info.max)
-        if found.known is not None and low <= found.known <= high:
-            return
-        x = e.cast(found.val, dt.f64)
-        above = e.cmp("ge", x, -(2.0**63)) if low == -(2**63) else e.cmp("gt", x, float(low - 1))
-        held = e.and_(above, e.cmp("lt", x, float(high + 1)))
-        beyond = e.not_(e.cmp("lt", EMIT["abs"](e, x), 2.0**63))
-        infinite = e.and_(beyond, e.cmp("eq", EMIT["abs"](e, x), math.inf))
-        what = e.select(e.cmp("ne", x, x), 3, e.select(infinite, 2, e.select(beyond, 1, e.const(0, dt.i64))))
-
-        def error(n: int, kind_of_error: int) -> Exception:
-            if kind_of_error == 3:
-                return ValueError("cannot convert float NaN to integer")
-            return OverflowError(
-                "cannot convert float infinity to integer" if kind_of_error == 2
-                else "Python int too large to convert to C long" if kind_of_error == 1
-                else f"Python integer {n} out of bounds for {info.dtype}"
-            )  # fmt: skip
-
-        e.fail_if(e.not_(held), error, e.select(beyond, 0.0, x), what)
-
-    def _within(self, val: Val, kind: dt.DType) -> None:
-        """An OverflowError where an integer is none of ``kind``."""
-        e, info = self.code, np.iinfo(kind.numpy)
-        low, high = int(info.min), min(int(info.max), 2**63 - 1)
-        over = e.cmp("gt", val, high)
-        if val.dtype.is_signed:
-            over = e.or_(e.cmp("lt", val, low), over)
-        large, signed = "Python int too large to convert to C long", val.dtype.is_signed
-        e.fail_if(
-            over,
-            lambda n, _: OverflowError(
-                f"Python integer {n} out of bounds for {info.dtype}" if signed or n >= 0 else large
-            ),
-            val,
-        )
 
     def _known_power(self, base: Any, exponent: Any) -> Any:
         known = exponent.known if isinstance(exponent, Number) else None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import ctypes
 import struct
-import threading
 import time
 import types
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -17,6 +16,7 @@ import numpy as np
 from mlirfuse import _native
 from mlirfuse.core import deadline, events, threads
 from mlirfuse.core.errors import CompileError
+from mlirfuse.frontend.numpy.loops import callbacks
 from mlirfuse.frontend.numpy.loops.hot_call import HotCall, Missed, hot_call
 from mlirfuse.frontend.numpy.loops.statements import Statements
 from mlirfuse.frontend.numpy.loops.values import (
@@ -32,83 +32,12 @@ from mlirfuse.frontend.numpy.loops.values import (
 )
 from mlirfuse.frontend.numpy.loops.variables import Retyped, Slots
 from mlirfuse.ir import dtypes as dt
-from mlirfuse.runtime import library, load
+from mlirfuse.runtime import load
 
 _INT, _FLOAT = struct.Struct("q"), struct.Struct("d")
 _TWO_INTS, _TWO_FLOATS = struct.Struct("qq"), struct.Struct("dd")
-# Words: two numbers of an error, what allocates, the log's place and end, what makes it larger, what multiplies, the
-# room for small arrays and its end.
-_HEADER = 9
 _ROOM = 512  # words behind the others, where small arrays are that the loop makes
-_CHUNK = 2**13  # words of a log, at first
 _SMALL, _LARGE = 2**40, 2**62
-_buffers = threading.local()  # .made: of the call that runs in this thread, its buffers by address; .log: see _more
-
-
-@ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
-def _allocate(site: int, size: int) -> int:
-    """The address of new memory for the loop that runs; 0 where there is none."""
-    try:
-        made = np.empty(max(size, 1), np.uint8)
-    except (MemoryError, ValueError):
-        return 0
-    address = made.__array_interface__["data"][0]
-    _buffers.made[address] = made
-    return address
-
-
-@ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64)
-def _more(arguments: int, size: int) -> int:
-    """More room for the log of the loop that runs, whose argument is at this address: a new chunk, in ``.log`` with how
-    many words the one before it has got. 0 where there is none."""
-    log, words = _buffers.log, (ctypes.c_int64 * _HEADER).from_address(arguments)
-    if log:
-        log[-1][1] = _filled(log[-1][0], words[3])
-    try:
-        chunk = np.empty(max(_CHUNK << min(len(log), 8), size // 8), np.int64)
-    except MemoryError:
-        return 0
-    log.append([chunk, 0])
-    words[3] = chunk.ctypes.data
-    words[4] = words[3] + chunk.nbytes
-    return 1
-
-
-def _filled(chunk: np.ndarray, end: int) -> int:
-    return (end - chunk.ctypes.data) // 8
-
-
-@ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64)
-def _multiply(places: int, number: int) -> int:
-    """``left @ right`` into a third matrix, which lie as the 15 words at ``places`` say, with elements of NumPy's type
-    ``number``. 0 where that fails."""
-    words = (ctypes.c_int64 * 15).from_address(places)[:]
-    try:
-        left, right, into = (_matrix(_INEXACT[number], *words[at : at + 5]) for at in (0, 5, 10))
-        _product((left, right, into))
-    except Exception:
-        return 0
-    return 1
-
-
-@library.quiet
-def _product(given: tuple) -> None:
-    left, right, into = given
-    np.matmul(left, right, out=into)
-
-
-def _matrix(dtype: np.dtype, address: int, rows: int, columns: int, down: int, across: int) -> np.ndarray:
-    reach = (max(rows, 1) - 1) * abs(down) + (max(columns, 1) - 1) * abs(across) + dtype.itemsize
-    start = min(down, 0) * max(rows - 1, 0) + min(across, 0) * max(columns - 1, 0)
-    memory: Any = (ctypes.c_char * reach).from_address(address + start)
-    return np.ndarray((rows, columns), dtype, memory, -start, (down, across))
-
-
-_INEXACT: dict[int, np.dtype] = {t.numpy.num: t.numpy for t in (dt.f32, dt.f64, dt.c64, dt.c128)}
-_MULTIPLY = ctypes.cast(_multiply, ctypes.c_void_p).value
-_MORE = ctypes.cast(_more, ctypes.c_void_p).value
-_ALLOCATOR = ctypes.cast(_allocate, ctypes.c_void_p).value
-_FIRST_WORDS: list[int] = [0, 0, _ALLOCATOR or 0, 0, 0, _MORE or 0, _MULTIPLY or 0, 0, 0]
 _ALIGNED = 4  # of what an array's place says
 _MOST_TYPES = 16  # for which one loop is compiled
 _MOST_PATTERNS = 2  # of extents, for each of these; then for any extents
@@ -334,7 +263,7 @@ class Loop:
     # ---- calling
 
     def _run(self, compiled: Compiled, values: dict[str, Any], places: dict[str, tuple]) -> tuple:
-        words = [*_FIRST_WORDS]
+        words = [*callbacks.FIRST_WORDS]
         for name, kind in compiled.inputs:
             if name in places:
                 words += places[name][0]
@@ -342,10 +271,13 @@ class Loop:
                 _pack(words, values[name], kind)
         memory = compiled.memory(*words)
         start = ctypes.addressof(memory)
-        memory[_HEADER - 2], memory[_HEADER - 1] = start + 8 * compiled.words + 63 & -64, start + 8 * len(memory)
-        buffers = _buffers.made = {}
+        memory[callbacks.HEADER - 2], memory[callbacks.HEADER - 1] = (
+            start + 8 * compiled.words + 63 & -64,
+            start + 8 * len(memory),
+        )
+        buffers = callbacks.running.made = {}
         log: list = []
-        _buffers.log = log
+        callbacks.running.log = log
         status = compiled.function(start)
         return self.finish(compiled, values, places, memory, status, buffers, log)
 
@@ -357,7 +289,7 @@ class Loop:
         buffers = {ctypes.addressof(memory): np.frombuffer(memory, np.uint8)} | buffers
         arrays = {places[name][0]: values[name] for name in reversed(places)}
         if log:
-            log[-1][1] = _filled(log[-1][0], words[3])
+            log[-1][1] = callbacks.filled(log[-1][0], words[3])
             _append(log, compiled.appends, values, buffers, arrays)
         if status:
             raise compiled.errors[status - 1](words[0], words[1]) from None
@@ -397,7 +329,7 @@ def _write(
 ) -> tuple[list, int]:
     """Writes the whole function; the variables that it hands back, and the words of its argument."""
     e = writer.code
-    at = _HEADER
+    at = callbacks.HEADER
     given = []
     for name, kind in inputs:
         found, at = _incoming(writer, name, kind, at, known.get(name, ()))
@@ -599,6 +531,6 @@ def _writes(node: ast.stmt) -> bool:
 
 # What a hot call uses of this module.
 _TOOLS = {
-    "header": _FIRST_WORDS, "small": _SMALL, "unset": Unset, "thread": _buffers, "shared": _shared, "number": _number,
-    "unpack": _unpack, "as_type": _as_type,
+    "header": callbacks.FIRST_WORDS, "small": _SMALL, "unset": Unset, "thread": callbacks.running, "shared": _shared,
+    "number": _number, "unpack": _unpack, "as_type": _as_type,
 }  # fmt: skip

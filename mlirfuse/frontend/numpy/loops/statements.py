@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from mlirfuse.frontend.numpy.loops import arrays, positions
+from mlirfuse.frontend.numpy.loops import arrays, holding, positions
 from mlirfuse.frontend.numpy.loops.arrays import SIZE_BITS
 from mlirfuse.frontend.numpy.loops.code import Code
 from mlirfuse.frontend.numpy.loops.functions import FUNCTIONS, METHODS, OF_ANY_TYPE
@@ -212,7 +212,7 @@ class Statements(Variables):
         if place is not None:
             if not isinstance(value, Number):
                 raise NotLiftable(f"line {target.lineno}: an array is written into an element")
-            self.stored(value, array.dtype)
+            holding.stored(e, value, array.dtype)
             e.store(e.cast(value.val, array.dtype), place, memory=True)
             return
         if not isinstance(target.slice, (ast.Tuple, ast.Slice, ast.Constant)):
@@ -222,12 +222,12 @@ class Statements(Variables):
                     self._masked(array, chosen, value)
                     return
                 if isinstance(value, Number):
-                    self.cut_fits(value, array.dtype)
+                    holding.cut_fits(e, value, array.dtype)
                 positions.write(e, array, self.array(chosen), arrays.lazy(e, value), self.fresh_site)
                 return
         view = self.viewed(array, target)
         if isinstance(value, Number):
-            self.stored(value, view.dtype)
+            holding.stored(e, value, view.dtype)
             arrays.fill(e, view, e.cast(value.val, view.dtype))
             return
         arrays.write(e, view, arrays.lazy(e, value), self.fresh_site)
@@ -236,7 +236,7 @@ class Statements(Variables):
         """Writes a number where a mask over all axes is true."""
         e = self.code
         mask = arrays.lazy(e, mask)
-        self.cut_fits(value, array.dtype)
+        holding.cut_fits(e, value, array.dtype)
         if arrays.conflicts(array, mask):
             mask = arrays.lazy(e, self.array(mask))
         for have, want in zip(mask.shape, array.shape):
@@ -273,7 +273,7 @@ class Statements(Variables):
             new = self.binary(node.op, old, self.value(node.value))
             if not isinstance(new, Number):
                 raise NotLiftable(f"line {node.lineno}: an array is written into an element")
-            self.stored(new, array.dtype)
+            holding.stored(e, new, array.dtype)
             e.store(e.cast(new.val, array.dtype), place, memory=True)
             return
         chosen = self.chosen(target)

@@ -254,7 +254,7 @@ class Session:
         def same(step: Step) -> bool:
             return isinstance(step, Piece) and (step.sources, step.writes) == (sources, writes)
 
-        self._step(lambda: Piece(_apart(graph, writes), sources, writes), same)
+        self._step(lambda: Piece(_apart(graph, sources, writes, self.state.arguments), sources, writes), same)
         self._count += len(results) - len(writes)
 
     # ---- what the function asks for
@@ -421,18 +421,26 @@ def _in_argument(value: Value) -> bool:
     return value.op is None
 
 
-def _apart(graph: Graph, writes) -> Graph:
-    """``graph``, with copies of what is written into a slot and would lie in an argument: that may be written first."""
+def _apart(graph: Graph, sources: list[int], writes: list[tuple[int, int]], arguments: int) -> Graph:
+    """``graph``, with copies of what is written into a slot and would lie in memory that may be written first.
+    The first ``arguments`` slots lie apart from each other; what is in others may be a view of any."""
     builder = Builder(graph.body)
+    written = {slot for slot, _ in writes}
+    known = all(0 <= slot < arguments for slot in written)
     for _, k in writes:
-        if _lies_in_an_argument(graph.returns[k]):
+        source = _argument_of(graph.returns[k])
+        if source is None:
+            continue
+        slot = sources[graph.args.index(source)]
+        if slot in written or not (known and 0 <= slot < arguments):
             graph.returns[k] = builder.op("copy", graph.returns[k])
     return graph
 
 
-def _lies_in_an_argument(value: Value) -> bool:
+def _argument_of(value: Value) -> Value | None:
+    """The argument that ``value`` lies in, if it does."""
     while (op := value.op) is not None:
         if op.row.kind != "shape" or len(op.operands) != 1:
-            return False
+            return None
         (value,) = op.operands
-    return True
+    return value
