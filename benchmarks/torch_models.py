@@ -2,7 +2,7 @@
 """Steps of real models: torch.compile(backend="mlirfuse") beside eager and Inductor, a model a command.
 
     python benchmarks/torch_models.py bert --json benchmarks/results/torch-bert-h200.json
-    python benchmarks/torch_models.py bert --inference --json benchmarks/results/torch-bert-inference-h100.json
+    python benchmarks/torch_models.py bert --inference --json benchmarks/results/torch-bert-inference-h200.json
     python benchmarks/torch_models.py --list
 
 Training: random weights from one seed, one batch, bfloat16 autocast, fused AdamW (``--dtype float32`` and
@@ -355,6 +355,8 @@ def main(argv=None):
         figures = {"first_step_s": round(first, 2), "peak_gb": round(peak(args, trainer), 2)}
         figures_of[name] = figures | trainer.outcome(losses)
         trainers.append(trainer)
+        if args.lock and args.device == "cuda":
+            torch.cuda.empty_cache()  # the others need memory, too
         print(name, figures_of[name], flush=True)
     times = {trainer.name: [] for trainer in trainers}
     with turns.alone():

@@ -214,7 +214,7 @@ def _sources(cone: list[Op]) -> list[Value]:
 
 def _may_be_copied(op: Op) -> bool:
     row = op.row
-    return (row.may_be_copied or row.view == "all") and len(op.results) == 1 and not row.barrier and not op.blocks
+    return row.may_be_copied and len(op.results) == 1 and not row.barrier and not op.blocks
 
 
 @functools.lru_cache(1024)

@@ -133,7 +133,7 @@ def check(seed: int) -> None:
         assert (a - c).abs().max() <= bound
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", [*range(12), 146])  # in 146 a kernel has a copy of views of views
 def test_random_programs(seed):
     check(seed)
 

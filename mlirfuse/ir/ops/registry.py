@@ -126,7 +126,7 @@ class OpDef:
     def may_be_copied(self) -> bool:
         """`fusion-segment` may give several segments a copy of it: it costs little and reads no more memory than its
         result has."""
-        return self.kind in ("create", "elementwise") or self.in_order
+        return self.kind in ("create", "elementwise") or self.in_order or self.view == "all"
 
     @property
     def statistic(self) -> bool:

@@ -60,7 +60,7 @@ class Copies:
             op = pending.pop()
             if op in found:
                 continue
-            if not (op.row.may_be_copied or op.row.view == "all") or op.row.barrier or len(found) == _FEW:
+            if not op.row.may_be_copied or op.row.barrier or len(found) == _FEW:
                 return None
             found.add(op)
             for v in op.operands:
