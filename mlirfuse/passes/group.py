@@ -170,7 +170,9 @@ class _Grouping:
                 self.why[op] = "is a view of a tensor that is written in place"
         # What takes no input, and scalars made of that, are computed again wherever they are used: they connect
         # nothing. So are few scalar ops on given scalars, and what has one's value everywhere, where groups alone use
-        # them.
+        # them; not beside ops whose effects nobody knows, among which each stays in its place.
+        self.order = memory_order(block.ops)
+        ordered = self.order.keys() | {op for earlier in self.order.values() for op in earlier}
         given = {v for v in block.args if v.dtype is not None and not v.shape and not written(v)}
         self.free: dict[Op | None, set[Value]] = {}  # with the given scalars that each is made of
         on_given: dict[Op | None, int] = {}  # how many ops a scalar that depends on given ones takes
@@ -179,7 +181,12 @@ class _Grouping:
             if row is None or any(v.shape for v in op.operands):
                 continue
             cheap = row.kind in ("create", "elementwise") or op.name == "broadcast_in_dim"
-            if not cheap or "inplace" in op.attrs or not all(v in given or v.op in self.free for v in op.operands):
+            if (
+                not cheap
+                or op in ordered
+                or "inplace" in op.attrs
+                or not all(v in given or v.op in self.free for v in op.operands)
+            ):
                 continue
             if any(v in given or v.op in on_given for v in op.operands):
                 on_given[op] = 1 + sum(on_given.get(v.op, 0) for v in op.operands)
@@ -196,7 +203,7 @@ class _Grouping:
             if not op.attrs.get("note", "").startswith(STAYS):
                 op.attrs.pop("note", None)
         followers: dict[Op, list[Op]] = {}
-        for op, preceding in memory_order(self.block.ops).items():
+        for op, preceding in self.order.items():
             for earlier in preceding:
                 followers.setdefault(earlier, []).append(op)
         for position in range(len(self.block.ops) - 1, -1, -1):

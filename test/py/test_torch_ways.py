@@ -121,6 +121,17 @@ def test_numbers_that_are_sizes_and_places():
         same(torch.autograd.grad(sum(y.sum() for y in found), x), torch.autograd.grad(sum(y.sum() for y in wanted), x))
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_numbers_that_torch_draws_beside_a_tensor_without_dimensions(dtype):
+    """It is read behind the call that draws, whose effects order it."""
+    p = torch.tensor(0.5, dtype=dtype)
+    drawn = compiled(lambda p: torch.bernoulli(p) + 2 * p, fullgraph=True, options={"eager_random": True})
+    torch.manual_seed(3)
+    wanted = [torch.bernoulli(p) + 2 * p for _ in range(8)]
+    torch.manual_seed(3)
+    assert [drawn(p) for _ in range(8)] == wanted
+
+
 def test_pythons_random_numbers():
     """Dynamo tells of float32 and gives float64."""
 
