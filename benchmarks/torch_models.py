@@ -3,6 +3,7 @@
 
     python benchmarks/torch_models.py bert --json benchmarks/results/torch-bert-h200.json
     python benchmarks/torch_models.py bert --inference --json benchmarks/results/torch-bert-inference-h200.json
+    python benchmarks/torch_models.py --plot docs/torch-models.png --from benchmarks/results/torch-*-h200.json
     python benchmarks/torch_models.py --list
 
 Training: random weights from one seed, one batch, bfloat16 autocast, fused AdamW (``--dtype float32`` and
@@ -332,7 +333,12 @@ def main(argv=None):
     parser.add_argument("--kernels", type=float, default=0.0, help="print kernels that take more milliseconds a step")
     parser.add_argument("--lock", help="a file to lock: several such commands compile at once, and measure one by one")
     parser.add_argument("--json")
+    parser.add_argument("--plot", help="with --from: draw those runs into this PNG file")
+    parser.add_argument("--from", dest="sources", nargs="+", default=[], help="run nothing: JSON files of runs")
     args = parser.parse_args(argv)
+    if args.plot:
+        plot(args.sources, args.plot)
+        return 0
     if args.list or not args.model:
         print(" ".join(sorted(MODELS)))
         return 0
@@ -375,6 +381,34 @@ def main(argv=None):
         with open(args.json, "w") as file:
             json.dump(figures_of, file, indent=1)
     return 0
+
+
+def plot(paths: list[str], path: str):
+    """Bars of the steps' times over eager's, from the training runs among the JSON files ``paths``."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    runs = {}
+    for source in paths:
+        with open(source) as file:
+            found = json.load(file)
+        if found.get("model") in MODELS and "eager" in found and not found.get("inference"):
+            runs[found["model"]] = found
+    models = [model for model in MODELS if model in runs]
+    figure, axis = pyplot.subplots(figsize=(11, 4))
+    for place, (name, color) in enumerate({"inductor": "0.6", "mlirfuse": "tab:red"}.items()):
+        shares = [runs[model][name]["step_ms"] / runs[model]["eager"]["step_ms"] for model in models]
+        at = [k + 0.38 * (place - 0.5) for k in range(len(models))]
+        bars = axis.bar(at, shares, 0.36, label=name, color=color)
+        axis.bar_label(bars, [f"{runs[model][name]['step_ms']:.1f}" for model in models], fontsize=8)
+    axis.axhline(1, color="black", linewidth=0.8)
+    axis.set_xticks(range(len(models)), models)
+    axis.set(ylabel="time of a training step over eager's; above: ms")
+    axis.legend()
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
 
 
 def device_name(args) -> str:
