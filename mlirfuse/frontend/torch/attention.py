@@ -10,6 +10,7 @@ takes it. And among the kernels that do take a call, tracing prefers others than
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -106,17 +107,28 @@ def _is_plain(node: Node) -> bool:
 
 @contextlib.contextmanager
 def eagers_kernels() -> Iterator[None]:
-    """Inside, attention is traced to flash kernels, as eager takes them, then to cuDNN's, which with a mask take a
-    third of the time of the others; of those that the user has left on."""
-    order = [
-        (SDPBackend.FLASH_ATTENTION, torch.backends.cuda.flash_sdp_enabled()),
-        (SDPBackend.CUDNN_ATTENTION, torch.backends.cuda.cudnn_sdp_enabled()),
-        (SDPBackend.EFFICIENT_ATTENTION, torch.backends.cuda.mem_efficient_sdp_enabled()),
-        (SDPBackend.MATH, torch.backends.cuda.math_sdp_enabled()),
-    ]
-    allowed = [backend for backend, enabled in order if enabled]
+    """Inside, attention is traced to the kernels that eager takes, of those that the user has left on: cuDNN's first
+    where eager prefers them, else flash kernels. cuDNN's come before the others in any case: with a mask they take a
+    third of the time."""
+    enabled = {
+        SDPBackend.FLASH_ATTENTION: torch.backends.cuda.flash_sdp_enabled(),
+        SDPBackend.CUDNN_ATTENTION: torch.backends.cuda.cudnn_sdp_enabled(),
+        SDPBackend.EFFICIENT_ATTENTION: torch.backends.cuda.mem_efficient_sdp_enabled(),
+        SDPBackend.MATH: torch.backends.cuda.math_sdp_enabled(),
+    }
+    allowed = [backend for backend, on in enabled.items() if on]
     if not torch.cuda.is_available() or not allowed:
         yield
         return
+    if _prefers_cudnn():
+        allowed.sort(key=lambda backend: backend is not SDPBackend.CUDNN_ATTENTION)
     with sdpa_kernel(allowed, set_priority=True):
         yield
+
+
+def _prefers_cudnn() -> bool:
+    """Whether eager asks cuDNN before flash kernels (``check_prefer_cudnn_attention`` in torch's ``sdp_utils.cpp``): on
+    Hopper and Blackwell from cuDNN 9.15 on, unless the user says otherwise."""
+    deprioritized = os.environ.get("TORCH_CUDNN_SDPA_DEPRIORITIZED", "0") == "1"
+    recent = (torch.backends.cudnn.version() or 0) >= 91500
+    return recent and not deprioritized and torch.cuda.get_device_capability() in ((9, 0), (10, 0))
