@@ -144,12 +144,12 @@ class Memory:
 
 
 class LastAccess:
-    """For each byte of shared memory the thread that accessed it last, and how many barriers, and how many of its
-    cluster, it had passed by then."""
+    """For each byte of shared memory the thread that accessed it last, and how many barriers, how many of its cluster,
+    and how many of its warp, it had passed by then."""
 
     def __init__(self, size: int):
         self.by = np.full(size, NOBODY, np.int64)
-        self.barriers, self.waits = (np.zeros(size, np.int64) for _ in range(2))
+        self.barriers, self.waits, self.syncs = (np.zeros(size, np.int64) for _ in range(3))
 
 
 class Launch:
@@ -194,6 +194,7 @@ class Launch:
         self.at_barrier = np.zeros(grid * threads, bool)
         self.barriers = np.zeros(grid * threads, np.int64)  # of its block that each thread has passed
         self.arrivals, self.waits = (np.zeros(grid * threads, np.int64) for _ in range(2))  # at the cluster's barrier
+        self.syncs = np.zeros(grid * threads, np.int64)  # of its warp
 
     def run(self) -> None:
         """Runs all threads to their ends: always the instruction that the threads furthest behind are at, of those that
@@ -378,18 +379,21 @@ class Launch:
         self._note(self.written, bytes_, by)
 
     def _note(self, last: LastAccess, bytes_: np.ndarray, by: np.ndarray) -> None:
-        last.by[bytes_], last.barriers[bytes_], last.waits[bytes_] = (
+        last.by[bytes_], last.barriers[bytes_], last.waits[bytes_], last.syncs[bytes_] = (
             by,
             self.barriers[by] + self.waits[by],
             self.waits[by],
+            self.syncs[by],
         )
 
     def _at_once(self, last: LastAccess, bytes_: np.ndarray, by: np.ndarray) -> np.ndarray:
         """Whether the last access to each byte was another thread's, with no barrier that both have passed between that
-        and now: of threads of several blocks, no barrier of their cluster."""
+        and now: of threads of several blocks, no barrier of their cluster, of those of a warp, none of the warp."""
         other, own = last.by[bytes_], bytes_ // self.shared_size
         block = np.where(other == SEVERAL, own, other // self.threads)
         within = last.barriers[bytes_] == self.barriers[by] + self.waits[by]
+        lanes = min(WARP, self.threads)
+        within &= (other // lanes != by // lanes) | (other == SEVERAL) | (last.syncs[bytes_] == self.syncs[by])
         across = last.waits[bytes_] == self.waits[by]
         return (other != NOBODY) & (other != by) & np.where(block == by // self.threads, within, across)
 
@@ -410,9 +414,12 @@ def _nothing(launch: Launch, instruction: Instruction, threads: np.ndarray) -> N
     """Waiting for earlier kernels: they have ended."""
 
 
-def _block_barrier(launch: Launch, instruction: Instruction, threads: np.ndarray) -> None:
+def _barrier(launch: Launch, instruction: Instruction, threads: np.ndarray) -> None:
     launch.converged(threads)
-    launch.at_barrier[threads] = True
+    if "warp" in instruction.parts:
+        launch.syncs[threads] += 1
+    else:
+        launch.at_barrier[threads] = True
 
 
 def _cluster_barrier(launch: Launch, instruction: Instruction, threads: np.ndarray) -> None:
@@ -749,7 +756,7 @@ def _arithmetic(launch: Launch, instruction: Instruction, threads: np.ndarray) -
     launch.write(target, result.astype(dtype), threads)
 
 
-OPERATIONS = {"griddepcontrol": _nothing, "bar": _block_barrier, "barrier": _cluster_barrier} | dict.fromkeys(
+OPERATIONS = {"griddepcontrol": _nothing, "bar": _barrier, "barrier": _cluster_barrier} | dict.fromkeys(
     ARITHMETIC, _arithmetic
 )
 OPERATIONS |= {
@@ -773,7 +780,7 @@ KNOWN = {
     "mul": CALCULATED | {"hi"},
     "max": CALCULATED | {"relu"},
     "min": CALCULATED | {"relu"},
-    "bar": {"sync"},
+    "bar": {"sync", "warp"},
     "barrier": {"cluster", "arrive", "relaxed", "wait", "aligned"},
     "griddepcontrol": {"launch_dependents", "wait"},
     "bra": {"uni"},

@@ -191,6 +191,13 @@ def access_of(
     return analysis.once(_Reach, along_kept).access(env, alignments, hint)
 
 
+def narrowed(analysis: Analysis, access: Access, lanes: int) -> Access:
+    """The same with vectors of so many elements, of which ``access`` has a multiple."""
+    both = analysis.inputs + analysis.outputs
+    aligns = [min(align, lanes * analysis.stored(v).bytes) for align, v in zip(access.aligns, both)]
+    return access._replace(lanes=lanes, aligns=tuple(aligns), multiples=access.multiples if lanes > 1 else frozenset())
+
+
 def _symbolic_lengths(analysis: Analysis, inner) -> set:
     """Sizes that vectors along the loop ``inner`` must not cross: its extents, and starts, extents and paddings of ops
     that index along a dimension. No others: each that is a multiple or not makes another variant."""

@@ -285,6 +285,10 @@ class GpuBody:
     def barrier(self) -> None:
         self.e.line("gpu.barrier")
 
+    def warp_barrier(self) -> None:
+        """Orders what the lanes of a warp do with shared memory."""
+        self.e.line(f"nvvm.bar.warp.sync {self.e.const(-1, dt.i32)} : i32")
+
     def reserve(self, nbytes: int) -> int:
         """Reserves shared memory; gives its byte offset."""
         offset = (self.shared_bytes + 15) // 16 * 16

@@ -363,6 +363,7 @@ class ScanModel:
     short_block: int = 128  # threads of a block of several rows
     blocks: int = 2  # a multiprocessor, of long rows or columns that are split where they are few
     turns: int = 8  # of what is split, at least: a second kernel and reading twice take as long as some turns
+    vector: int = 8  # bytes of vectors along a row, at least: of narrower ones elements are striped
     rows: int = 8  # elements of a thread's turn down columns of one lane, fewer of wider vectors
 
 

@@ -23,7 +23,7 @@ from mlirfuse.ir.sizes import Size
 from mlirfuse.lowering.kernel import ZERO, Env, Flat, Index
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
-from mlirfuse.schedule.gpu.access import WIDEST, Access, access_of, hint_of, moved
+from mlirfuse.schedule.gpu.access import WIDEST, Access, access_of, hint_of, moved, narrowed
 from mlirfuse.schedule.gpu.kernel import GpuBody
 from mlirfuse.schedule.gpu.models import model_of
 from mlirfuse.schedule.gpu.scan_body import power_from
@@ -242,8 +242,7 @@ def _narrowed(analysis: Analysis, access: Access, elements: int, threads: int, l
     lanes = max(1, least // max(sizes, default=least))
     if lanes >= access.lanes or elements > threads * lanes:
         return access
-    aligns = [max(n, min(a, lanes * n)) for a, n in zip(access.aligns, sizes)]
-    return access._replace(lanes=lanes, aligns=tuple(aligns))
+    return narrowed(analysis, access, lanes)
 
 
 def _of_several_rows(analysis: Analysis, p: Params, env: Sizes, machine: Machine) -> Params:

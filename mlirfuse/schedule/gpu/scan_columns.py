@@ -32,7 +32,7 @@ from mlirfuse.schedule.scheduler import Alignments, Sizes, power_of_two, require
 
 WARP = 32
 MOST_HELD = 64  # elements of a turn of a thread: their states are in registers together
-MOST_THREADS = 1024  # of a block: each reads what all of its warps have left in shared memory
+MOST_THREADS = 1024  # of a block: a warp's lanes scan what all of its warps have left in shared memory
 MOST_PARTS = 1024  # of columns
 SHARED = 48 << 10  # bytes
 
@@ -109,7 +109,7 @@ def _extents(analysis: Analysis) -> tuple:
 
 def _bytes(analysis: Analysis, tx: int, ty: int, lanes: int) -> int:
     """Shared memory of a block."""
-    return 2 * (tx * ty // WARP) * tx * lanes * 8 * analysis.once(numbers) if tx * ty > WARP else 0
+    return 2 * (tx * ty // WARP) * (tx + 1) * lanes * 8 * analysis.once(numbers) if tx * ty > WARP else 0
 
 
 def _emit(name: str, analysis: Analysis, slots: Slots, p: Params, states: bool = False) -> GpuKernel:
@@ -196,7 +196,7 @@ class _Exchange:
         self.body, self.e, self.p, self.place = body, body.e, p, place
         self.warps = p.tx * p.ty // WARP  # 0: one row of threads
         self.warp, self.lane = body.thread_warp(), body.e.and_(body.thread, WARP - 1)
-        nbytes = 2 * self.warps * p.tx * p.access.lanes * 8
+        nbytes = 2 * self.warps * (p.tx + 1) * p.access.lanes * 8
         self.offsets = [
             [body.reserve(nbytes) for _ in sc.state_types(op)] if self.warps > 1 else [] for op in body.scans
         ]
@@ -213,23 +213,45 @@ class _Exchange:
         if tx < WARP:
 
             def above(state: sc.State, nothing: sc.State, n: int) -> sc.State:
-                found = tuple(e.per_lane(lambda v: body.exchanged(v, "up", n), v) for v in state)
-                return sc.select(e, e.cmp("ge", self.lane, n), found, nothing)
+                return sc.select(e, e.cmp("ge", self.lane, n), self._up(state, n), nothing)
 
             scanned = sc.along(e, op, total, [tx << n for n in range((WARP // tx).bit_length() - 1)], above)
             before, total = above(scanned, nothing, tx), scanned
         if self.warps > 1:
-            slot = e.mul(parity, self.warps * tx)
-            with body.leader(e.cmp("ge", self.lane, WARP - tx)):
-                body.put(self.offsets[at], e.add(slot, e.add(e.mul(self.warp, tx), self.place.x)), total)
-            body.barrier()
-            begin, state = carried, carried
-            for warp in range(self.warps):
-                found = body.get(self.offsets[at], e.add(slot, e.add(self.place.x, warp * tx)), total)
-                begin = sc.select(e, e.cmp("eq", self.warp, warp), state, begin) if warp else begin
-                state = sc.combine(e, op, state, found)
+            upper, all_ = self._of_warps(at, op, total, e.mul(parity, self.warps))
+            begin, state = sc.combine(e, op, carried, upper), sc.combine(e, op, carried, all_)
         else:
             last = e.add(self.place.x, WARP - tx)
             end = tuple(e.per_lane(lambda v: body.exchanged(v, "idx", last), v) for v in total)
             begin, state = carried, sc.combine(e, op, carried, end)
         return (sc.combine(e, op, begin, before) if tx < WARP else begin), state
+
+    def _of_warps(self, at: int, op: Op, total: sc.State, slot: Val) -> tuple[sc.State, sc.State]:
+        """The state of a column's rows in the warps above this one, and in all. The last lanes of each warp have its
+        ``total``; neighbouring threads scan those of a column by shuffles."""
+        body, e, tx, warps = self.body, self.e, self.p.tx, self.warps
+        with body.leader(e.cmp("ge", self.lane, WARP - tx)):
+            body.put(self.offsets[at], self._place(slot, self.warp, self.place.x), total)
+        body.barrier()
+        which, column = e.and_(body.thread, warps - 1), body.quotient(body.thread, warps)
+        column = e.min(column, tx)  # threads that are too many read between two warps' states
+        place = self._place(slot, which, column)
+
+        def above(state: sc.State, nothing: sc.State, n: int) -> sc.State:
+            return sc.select(e, e.cmp("ge", which, n), self._up(state, n), nothing)
+
+        steps = [1 << n for n in range(warps.bit_length() - 1)]
+        scanned = sc.along(e, op, body.get(self.offsets[at], place, total), steps, above)
+        with body.leader(e.cmp("lt", body.thread, warps * tx)):
+            body.put(self.offsets[at], place, scanned)
+        body.barrier()
+        upper = body.get(self.offsets[at], self._place(slot, e.max(e.sub(self.warp, 1), 0), self.place.x), total)
+        upper = sc.select(e, e.cmp("gt", self.warp, 0), upper, sc.identity(e, op, self.p.access.lanes))
+        return upper, body.get(self.offsets[at], self._place(slot, e.const(warps - 1, dt.i32), self.place.x), total)
+
+    def _place(self, slot: Val, warp: Val, x: Val) -> Val:
+        """Where the state of a warp's column lies: those of neighbouring warps in different banks."""
+        return self.e.add(self.e.mul(self.e.add(slot, warp), self.p.tx + 1), x)
+
+    def _up(self, state: sc.State, n: int) -> sc.State:
+        return tuple(self.e.per_lane(lambda v: self.body.exchanged(v, "up", n), v) for v in state)

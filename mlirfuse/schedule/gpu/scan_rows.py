@@ -5,6 +5,9 @@ the lanes of the warp their totals, by shuffles, and the warps theirs, through s
 from the state before the turn, which is carried, that before its warp, before its vector and before its thread. A row
 that is longer than a turn takes several, in a loop: one pass over memory, however many scans follow from each other.
 
+Where memory has no vectors, as in rows of odd length, elements are *striped*: a warp reads neighbouring ones together,
+and hands each through shared memory to the lane that scans it and its neighbours; what the scan makes goes back.
+
 Long rows of which there are few are *split*: one kernel leaves the state of each part in the workspace, and another
 scans the parts, each from the states of those before it. That reads memory twice.
 """
@@ -12,6 +15,7 @@ scans the parts, each from the states of those before it. That reads memory twic
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -25,7 +29,7 @@ from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index, Memory
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
-from mlirfuse.schedule.gpu.access import Access, access_of, hint_of
+from mlirfuse.schedule.gpu.access import Access, access_of, hint_of, narrowed
 from mlirfuse.schedule.gpu.models import model_of
 from mlirfuse.schedule.gpu.row_choice import extents
 from mlirfuse.schedule.gpu.scan_body import ScanBody, numbers, parts_of, power_from
@@ -34,11 +38,13 @@ from mlirfuse.schedule.scheduler import Alignments, Sizes, power_of_two, require
 
 WARP = 32
 MOST_HELD = 64  # elements of a turn of a thread: their states are in registers together
+SHARED = 44 << 10  # bytes that elements may take there
 
 
 class Params(NamedTuple):
     """``tx`` threads of a row, ``ty`` rows of a block, ``vectors`` of a thread in a turn; ``looped``: a row may take
-    more than one turn; ``split``: parts of a row, each of which a block has."""
+    more than one turn; ``split``: parts of a row, each of which a block has; ``striped``: vectors are elements, and a
+    thread scans as many that are neighbours."""
 
     access: Access
     tx: int
@@ -46,6 +52,7 @@ class Params(NamedTuple):
     vectors: int
     looped: bool
     split: int = 1
+    striped: bool = False
 
 
 class ScanRows(GpuScheduler[Params]):
@@ -63,6 +70,8 @@ class ScanRows(GpuScheduler[Params]):
         access = access_of(analysis, False, env, alignments, hint_of(analysis, env, machine))
         kept, length = analysis.values(extents, env)
         model = model_of(machine).scans
+        if access.lanes == 1 or access.lanes * _widest(analysis) < model.vector:
+            yield from self._striped(analysis, narrowed(analysis, access, 1), kept, length, machine)
         needed = -(-length // access.lanes)  # vectors of a row
 
         def params(most_threads: int, vectors: int) -> Params:
@@ -77,12 +86,35 @@ class ScanRows(GpuScheduler[Params]):
         first = params(model.alone if kept < machine.sm_count else model.block, usual)
         split = params(model.block, usual)
         turns = length // (split.tx * split.vectors * access.lanes)
-        few = kept <= machine.sm_count // 2 and turns >= model.turns and split.tx >= WARP
-        if few and analysis.once(apart):
-            parts = parts_of(kept, turns, model.blocks * machine.sm_count)
-            yield split._replace(split=parts, looped=True)
+        if split.tx >= WARP:
+            yield from self._in_parts(analysis, split, kept, turns, machine)
         others = [params(threads, n) for threads in (model.block, WARP, model.alone) for n in (usual, 1, usual // 2)]
         yield from dict.fromkeys(p for p in [first, *others] if p.vectors)
+
+    def _in_parts(self, analysis: Analysis, p: Params, rows: int, turns: int, machine: Machine) -> Iterator[Params]:
+        """``p`` with few long rows in parts."""
+        model = model_of(machine).scans
+        if rows <= machine.sm_count // 2 and turns >= model.turns and analysis.once(apart):
+            yield p._replace(split=parts_of(rows, turns, model.blocks * machine.sm_count), looped=True)
+
+    def _striped(
+        self, analysis: Analysis, access: Access, rows: int, length: int, machine: Machine
+    ) -> Iterator[Params]:
+        model = model_of(machine).scans
+        most = max(1, model.elements // analysis.once(numbers))
+
+        def params(most_threads: int, most: int) -> Params:
+            """A row that most_threads can hold in a turn takes no more elements of each than it has."""
+            tx = min(power_from(-(-length // most)), most_threads)
+            looped = length > tx * most
+            tx = max(tx, WARP) if looped else tx
+            ty = max(1, min(model.short_block // tx, power_from(rows))) if tx <= WARP else 1
+            return Params(access, tx, ty, most if looped else -(-length // tx), looped, striped=True)
+
+        long = params(model.block, most)
+        if long.looped:
+            yield from self._in_parts(analysis, long, rows, length // (long.tx * most), machine)
+        yield from dict.fromkeys(params(threads, most) for threads in (model.alone, model.block, WARP))
 
     def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
         if p.split == 1:
@@ -95,7 +127,11 @@ class ScanRows(GpuScheduler[Params]):
         check_threads(p.tx, p.ty)
         require(p.ty == 1 or p.tx <= WARP, f"ty = {p.ty}: rows of more than a warp are alone in a block")
         held, turn = p.vectors * p.access.lanes, p.tx * p.vectors * p.access.lanes
-        require(power_of_two(p.vectors) and held <= MOST_HELD, f"vectors = {p.vectors}: {held} elements of a thread")
+        power = power_of_two(p.vectors) or (p.striped and p.vectors > 0 and not p.looped)
+        require(power and held <= MOST_HELD, f"vectors = {p.vectors}: {held} elements of a thread")
+        require(not p.striped or p.access.lanes == 1, f"striped: elements, no vectors of {p.access.lanes}")
+        nbytes = _striped_bytes(analysis, p)
+        require(nbytes <= SHARED, f"striped: {nbytes} bytes of shared memory, {SHARED} are there")
         require(p.split >= 1 and power_of_two(p.split), f"split = {p.split}: a power of two")
         alone = p.ty == 1 and p.tx >= WARP and p.looped and analysis.once(apart)
         require(
@@ -124,6 +160,7 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params, states: bool =
     body.unlinear(env, analysis.loops(analysis.kept), Index(row))
     first = body.wide(e.mul(e.add(e.mul(warp, width * p.vectors), lane), lanes))
     exchange = _Exchange(body, lane, width, warp, warps)
+    stripes = _Stripes(body, lane, width, p.vectors, _striped_bytes(analysis, p)) if p.striped else None
     memories = body.buffers(sz.mul(kept, p.split)) if p.split > 1 else []
 
     def one(start: Val, carried: list[Val]) -> list[Val]:
@@ -137,12 +174,20 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params, states: bool =
         following: list[Val] = []
         parity = e.and_(e.cast(e.shr(start, turn.bit_length() - 1), dt.i32), 1)
         for at, (op, state) in enumerate(zip(body.scans, body.grouped(carried))):
-            runs = [_runs(body, op, here, inside, lanes) for here, inside in places]
+            if stripes:
+                own = e.add(start, body.wide(e.mul(x, p.vectors)))
+                runs = [_run(body, op, stripes.elements(op, [here for here, _ in places], own))]
+            else:
+                runs = [_run(body, op, _elements(body, op, here, inside, lanes)) for here, inside in places]
             before, after = exchange.starts(at, op, state, [run[-1] for run in runs], parity)
-            for (here, _), run, begun in zip(places, runs, before) if not states else ():
-                vals = [sc.result(e, op, sc.combine(e, op, begun, s)) for s in run]
-                k.bind(op.result, here, e.from_lanes(vals[::-1] if body.reverse else vals))
             following += after
+            if states:
+                continue
+            found = [[sc.result(e, op, sc.combine(e, op, begun, s)) for s in run] for run, begun in zip(runs, before)]
+            if stripes:
+                found = [[val] for val in stripes.striped(found[0])]
+            for (here, _), vals in zip(places, found):
+                k.bind(op.result, here, e.from_lanes(vals[::-1] if body.reverse else vals))
         for here, inside in places if not states else ():
             valid = inside if row_inside is None else e.and_(row_inside, inside)
             body.store_at(body.full, here, analysis.domain, valid)
@@ -162,17 +207,81 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params, states: bool =
     return body.finish(sz.mul(sz.ceildiv(kept, p.ty), p.split))
 
 
-def _runs(body: ScanBody, op: Op, here: Env, inside: Val, lanes: int) -> list[sc.State]:
-    """The states of a vector's first element, of its first two, and so on, in the order of the scan."""
+def _elements(body: ScanBody, op: Op, here: Env, inside: Val, lanes: int) -> list[sc.State]:
+    """The states of a vector's elements, in the order of the scan."""
     e = body.e
     vector = sc.element(e, op, body.k.operands(op, here), lanes)
     order = reversed(range(lanes)) if body.reverse else range(lanes)
     nothing = sc.identity(e, op, 1)
-    elements = [sc.select(e, inside, tuple(e.extract(v, lane) for v in vector), nothing) for lane in order]
-    out = elements[:1]
-    for element in elements[1:]:
-        out.append(sc.combine(e, op, out[-1], element))
-    return out
+    return [sc.select(e, inside, tuple(e.extract(v, lane) for v in vector), nothing) for lane in order]
+
+
+def _run(body: ScanBody, op: Op, elements: list[sc.State]) -> list[sc.State]:
+    """The states of the first element, of the first two, and so on."""
+    return list(itertools.accumulate(elements, functools.partial(sc.combine, body.e, op)))
+
+
+def _widest(analysis: Analysis) -> int:
+    """Bytes of an element of the widest input or output."""
+    return max(analysis.stored(v).bytes for v in analysis.inputs + analysis.outputs)
+
+
+def _striped_bytes(analysis: Analysis, p: Params) -> int:
+    """Shared memory through which a block's elements go."""
+    count = p.tx * p.ty * p.vectors
+    return (count + count // WARP + 1) * _place_bytes(analysis) if p.striped else 0
+
+
+def _place_bytes(analysis: Analysis) -> int:
+    """A place for any element that is scanned, or made."""
+    return max(4, *(v.dtype.compute.bytes for op in analysis.scans for v in (*op.operands, op.result)))
+
+
+class _Stripes:
+    """Elements of a thread, which lie a row's threads of a warp apart, against as many neighbours.
+
+    Those of the lanes of one row are neighbours in shared memory too, all in one place: a lane reads what others have
+    written, and writes where it has read. Where each lane has an even number, there is a word of nothing behind every
+    32, so that those of a warp which are as many apart lie in different banks."""
+
+    def __init__(self, body: ScanBody, lane: Val, width: int, count: int, nbytes: int):
+        self.body, self.e, self.count, self.alone = body, body.e, count, width == 1
+        e = body.e
+        self.offset = body.reserve(nbytes)
+        first = e.mul(e.sub(body.thread, lane), count)
+        self.apart = [e.add(e.add(first, lane), n * width) for n in range(count)]
+        self.neighbours = [e.add(e.add(first, e.mul(lane, count)), n) for n in range(count)]
+
+    def elements(self, op: Op, places: list[Env], own: Val) -> list[sc.State]:
+        """The states of a thread's elements in the order of the scan, the first of which is the row's ``own``-th. Their
+        operands are those at ``places``, of this and other threads."""
+        body, e = self.body, self.e
+        operands = [
+            self._moved(list(vals), self.apart, self.neighbours)
+            for vals in zip(*(body.k.operands(op, here) for here in places))
+        ]
+        nothing, length = sc.identity(e, op, 1), body.size(body.length)
+        inside = [e.cmp("lt", e.add(own, n), length) for n in range(self.count)]
+        return [sc.select(e, here, sc.element(e, op, list(vals), 1), nothing) for here, *vals in zip(inside, *operands)]
+
+    def striped(self, vals: list[Val]) -> list[Val]:
+        """A thread's neighbouring elements, as they were before."""
+        return self._moved(vals, self.neighbours, self.apart)
+
+    def _moved(self, vals: list[Val], write: list[Val], read: list[Val]) -> list[Val]:
+        body = self.body
+        if self.alone or all(val is vals[0] for val in vals):
+            return vals
+        if write is self.apart:  # others may be reading their neighbouring elements still
+            body.warp_barrier()
+        for val, at in zip(vals, write):
+            body.shared_store(self._address(at), val)
+        body.warp_barrier()
+        return [body.shared_load(self._address(at), vals[0].dtype) for at in read]
+
+    def _address(self, at: Val) -> str:
+        at = at if self.count % 2 else self.e.add(at, self.body.quotient(at, WARP))
+        return self.body.shared_address(self.offset, at, _place_bytes(self.body.analysis))
 
 
 class _Exchange:
