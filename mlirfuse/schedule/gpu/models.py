@@ -352,19 +352,45 @@ class ColumnModel:
 
 
 @dataclass(frozen=True)
+class StripedScans:
+    """Rows whose elements go through shared memory: what they take there limits how many are under way."""
+
+    threads: int = 128  # of a row: three times as many have 15% less
+    elements: int = 32  # numbers of states of a thread in a turn of a long row
+    short: int = 16  # of a short row's, where a row has fewer threads
+    split: int = 8  # where rows are split
+    block: int = 64  # threads of several rows
+
+
+@dataclass(frozen=True)
+class ColumnScans:
+    """Columns: strips of neighbouring ones, each of which a block goes down. Narrow ones make more blocks, and each of
+    those reads memory in shorter pieces."""
+
+    strips: tuple[int, ...] = (256, 128, 64, 32)  # bytes of a row of a strip, the widest of which there are enough
+    enough: float = 1.5  # blocks a multiprocessor
+    least: float = 0.9  # of the narrower ones, where no width has enough: fewer are split
+    many: float = 6  # whose blocks have fewer threads
+    narrow: int = 64  # bytes, and less: strips whose threads have ``word`` bytes of a row, those of others ``pair``
+    word: int = 4
+    pair: int = 8
+    rows: int = 16  # numbers of states of a thread's turn for each column
+    under_way: tuple[int, int, int] = (16 << 10, 32 << 10, 64 << 10)  # bytes of a block: of many, of enough, of few
+
+
+@dataclass(frozen=True)
 class ScanModel:
-    """Scans. Nothing here is measured: it was chosen without a GPU, by what hides the memory's latency elsewhere."""
+    """Scans, as measured on an H100 with candidates of rows and columns of many lengths, in f32 and bf16."""
 
     elements: int = 16  # numbers of states of a thread's turn along a row: as many as `RowRegisters.usual`
-    block: int = (
-        256  # threads of a long row or of columns: eight such, each with 16 KB under way, fill a multiprocessor
-    )
+    block: int = 256  # threads of a long row: eight such, each with 16 KB under way, fill a multiprocessor
     alone: int = 512  # threads of a row where there are fewer than multiprocessors: more have few registers each
     short_block: int = 128  # threads of a block of several rows
-    blocks: int = 2  # a multiprocessor, of long rows or columns that are split where they are few
+    blocks: int = 8  # a multiprocessor, of long rows or columns that are split where they are few
     turns: int = 8  # of what is split, at least: a second kernel and reading twice take as long as some turns
-    vector: int = 8  # bytes of vectors along a row, at least: of narrower ones elements are striped
-    rows: int = 8  # elements of a thread's turn down columns of one lane, fewer of wider vectors
+    vector: int = 4  # bytes of vectors along a row, at least: of narrower ones elements are striped
+    striped: StripedScans = field(default_factory=StripedScans)
+    columns: ColumnScans = field(default_factory=ColumnScans)
 
 
 @dataclass(frozen=True)

@@ -99,9 +99,19 @@ def numbers(analysis: Analysis) -> int:
     return sum(len(sc.state_types(op)) for op in analysis.scans)
 
 
+def widest_bytes(analysis: Analysis) -> int:
+    """Bytes of an element of the widest input or output."""
+    return max(analysis.stored(v).bytes for v in analysis.inputs + analysis.outputs)
+
+
 def power_from(n: int) -> int:
     """The smallest power of two that is not below ``n``."""
     return 1 << max(0, n - 1).bit_length()
+
+
+def elements_of(analysis: Analysis, states: int) -> int:
+    """Elements of a thread whose states have no more numbers than so many, a power of two."""
+    return 1 << max(1, states // analysis.once(numbers)).bit_length() - 1
 
 
 def parts_of(rows: int, turns: int, wanted: int) -> int:

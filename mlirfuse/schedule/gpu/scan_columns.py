@@ -23,10 +23,10 @@ from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Index
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
-from mlirfuse.schedule.gpu.access import Access, access_of, hint_of
+from mlirfuse.schedule.gpu.access import Access, access_of, hint_of, narrowed
 from mlirfuse.schedule.gpu.column_body import ThreadPlace, place_of
 from mlirfuse.schedule.gpu.models import model_of
-from mlirfuse.schedule.gpu.scan_body import ScanBody, numbers, parts_of, power_from
+from mlirfuse.schedule.gpu.scan_body import ScanBody, elements_of, numbers, parts_of, power_from, widest_bytes
 from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_threads
 from mlirfuse.schedule.scheduler import Alignments, Sizes, power_of_two, require
 
@@ -62,25 +62,46 @@ class ScanColumns(GpuScheduler[Params]):
             return
         access = access_of(analysis, True, env, alignments, hint_of(analysis, env, machine))
         columns, above, length = analysis.values(_extents, env)
-        model = model_of(machine).scans
-        tx = min(WARP, power_from(-(-columns // access.lanes)))
-        blocks = -(-columns // (tx * access.lanes)) * above
-        few = blocks < machine.sm_count
+        scans, count = model_of(machine).scans, machine.sm_count
+        model, widest = scans.columns, analysis.once(widest_bytes)
+        usual = elements_of(analysis, model.rows)
 
-        def params(threads: int, rows: int) -> Params:
-            rows, down = max(1, min(rows // min(2, access.lanes), power_from(length))), max(1, threads // tx)
-            while down > 1 and (down // 2 * rows >= length or _bytes(analysis, tx, down, access.lanes) > SHARED):
+        def params(strip: int, under_way: int, rows: int = usual) -> Params:
+            """Blocks that have so many bytes of a strip under way, or the whole strip."""
+            lanes = min(access.lanes, max(1, (model.word if strip <= model.narrow else model.pair) // widest))
+            tx = min(WARP, power_from(-(-columns // lanes)), max(1, strip // (lanes * widest)))
+            rows = min(rows, power_from(max(1, -(-length * tx // WARP))))
+            down = max(1, min(MOST_THREADS, under_way // (rows * lanes * widest)) // tx)
+            while down > 1 and (down // 2 * rows >= length or _bytes(analysis, tx, down, lanes) > SHARED):
                 down //= 2
-            return Params(access, tx, max(down, WARP // tx) if down > 1 else 1, rows)
+            vectors = access if lanes == access.lanes else narrowed(analysis, access, lanes)
+            return Params(vectors, tx, max(down, WARP // tx) if down > 1 else 1, rows)
 
-        usual = MOST_THREADS if few else model.block
-        tried = [(usual, model.rows), (1, model.rows), (usual, 1), (model.block, 2 * model.rows), (2 * tx, 2)]
-        split = params(model.block, model.rows)
-        turns = length // (split.ty * split.rows)
-        if blocks <= machine.sm_count // 2 and turns >= model.turns and analysis.once(apart):
-            parts = min(MOST_PARTS, parts_of(blocks, turns, model.blocks * machine.sm_count))
-            yield split._replace(split=parts)
-        yield from dict.fromkeys(params(threads, rows) for threads, rows in tried)
+        def blocks(p: Params) -> int:
+            return -(-columns // (p.tx * p.access.lanes)) * above
+
+        many, enough, few = model.under_way
+        widths = [params(strip, enough) for strip in model.strips]
+        strip, under_way = model.strips[-1], few
+        for least, all_ in ((model.enough, model.strips[:-1]), (model.least, model.strips)):
+            fitting = [n for n, p in zip(all_, widths) if blocks(p) >= least * count]
+            if fitting:
+                strip, under_way = fitting[0], enough if least == model.enough else few
+                under_way = many if blocks(params(strip, many)) >= model.many * count else under_way
+                break
+        first = params(strip, under_way)
+        turns = length // (first.ty * first.rows)
+        if blocks(first) < model.least * count and turns >= scans.turns and analysis.once(apart):
+            wide = params(model.strips[0], enough)
+            turns = length // (wide.ty * wide.rows)
+            yield wide._replace(split=min(MOST_PARTS, parts_of(blocks(wide), turns, scans.blocks * count)))
+        others = [
+            (model.strips[0], few, usual),
+            (strip, under_way, 1),
+            (strip, many, 2),
+            (model.strips[-1], few, usual),
+        ]
+        yield from dict.fromkeys([first, *(params(*tried) for tried in others)])
 
     def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
         if p.split == 1:

@@ -32,7 +32,7 @@ from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu.access import Access, access_of, hint_of, narrowed
 from mlirfuse.schedule.gpu.models import model_of
 from mlirfuse.schedule.gpu.row_choice import extents
-from mlirfuse.schedule.gpu.scan_body import ScanBody, numbers, parts_of, power_from
+from mlirfuse.schedule.gpu.scan_body import ScanBody, elements_of, parts_of, power_from, widest_bytes
 from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_threads
 from mlirfuse.schedule.scheduler import Alignments, Sizes, power_of_two, require
 
@@ -70,7 +70,7 @@ class ScanRows(GpuScheduler[Params]):
         access = access_of(analysis, False, env, alignments, hint_of(analysis, env, machine))
         kept, length = analysis.values(extents, env)
         model = model_of(machine).scans
-        if access.lanes == 1 or access.lanes * _widest(analysis) < model.vector:
+        if access.lanes == 1 or access.lanes * analysis.once(widest_bytes) < model.vector:
             yield from self._striped(analysis, narrowed(analysis, access, 1), kept, length, machine)
         needed = -(-length // access.lanes)  # vectors of a row
 
@@ -82,7 +82,7 @@ class ScanRows(GpuScheduler[Params]):
             ty = max(1, min(model.short_block // tx, power_from(kept))) if tx <= WARP else 1
             return Params(access, tx, ty, vectors, needed > tx * vectors)
 
-        usual = max(1, model.elements // (access.lanes * analysis.once(numbers)))
+        usual = max(1, elements_of(analysis, model.elements) // access.lanes)
         first = params(model.alone if kept < machine.sm_count else model.block, usual)
         split = params(model.block, usual)
         turns = length // (split.tx * split.vectors * access.lanes)
@@ -100,21 +100,21 @@ class ScanRows(GpuScheduler[Params]):
     def _striped(
         self, analysis: Analysis, access: Access, rows: int, length: int, machine: Machine
     ) -> Iterator[Params]:
-        model = model_of(machine).scans
-        most = max(1, model.elements // analysis.once(numbers))
+        model = model_of(machine).scans.striped
 
-        def params(most_threads: int, most: int) -> Params:
-            """A row that most_threads can hold in a turn takes no more elements of each than it has."""
-            tx = min(power_from(-(-length // most)), most_threads)
-            looped = length > tx * most
-            tx = max(tx, WARP) if looped else tx
-            ty = max(1, min(model.short_block // tx, power_from(rows))) if tx <= WARP else 1
-            return Params(access, tx, ty, most if looped else -(-length // tx), looped, striped=True)
+        def params(most_threads: int, elements: int) -> Params:
+            """A row that so many threads can hold in a turn takes no more elements of each than it has."""
+            tx = min(power_from(-(-length // elements_of(analysis, model.short))), most_threads)
+            looped = length > tx * elements
+            ty = min(model.block // tx, power_from(-(-rows // machine.sm_count))) if tx <= WARP else 1
+            return Params(access, tx, max(1, ty), elements if looped else -(-length // tx), looped, striped=True)
 
-        long = params(model.block, most)
-        if long.looped:
-            yield from self._in_parts(analysis, long, rows, length // (long.tx * most), machine)
-        yield from dict.fromkeys(params(threads, most) for threads in (model.alone, model.block, WARP))
+        first = params(model.threads, elements_of(analysis, model.elements))
+        if first.looped:
+            p = first._replace(vectors=elements_of(analysis, model.split))
+            yield from self._in_parts(analysis, p, rows, length // (p.tx * p.vectors), machine)
+        others = [params(n, elements_of(analysis, model.short)) for n in (WARP, 2 * model.threads)]
+        yield from dict.fromkeys([first, *others])
 
     def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
         if p.split == 1:
@@ -219,11 +219,6 @@ def _elements(body: ScanBody, op: Op, here: Env, inside: Val, lanes: int) -> lis
 def _run(body: ScanBody, op: Op, elements: list[sc.State]) -> list[sc.State]:
     """The states of the first element, of the first two, and so on."""
     return list(itertools.accumulate(elements, functools.partial(sc.combine, body.e, op)))
-
-
-def _widest(analysis: Analysis) -> int:
-    """Bytes of an element of the widest input or output."""
-    return max(analysis.stored(v).bytes for v in analysis.inputs + analysis.outputs)
 
 
 def _striped_bytes(analysis: Analysis, p: Params) -> int:
