@@ -34,6 +34,7 @@ WARP = 32
 MOST_HELD = 64  # elements of a turn of a thread: their states are in registers together
 MOST_THREADS = 1024  # of a block: a warp's lanes scan what all of its warps have left in shared memory
 MOST_PARTS = 1024  # of columns
+TOGETHER = 8  # parts whose states a thread reads at a time
 SHARED = 48 << 10  # bytes
 
 
@@ -187,10 +188,18 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params, states: bool =
         first = e.min(e.mul(each, body.wide(place.y)), part)
 
         def further(number: Val, carried: list[Val]) -> list[Val]:
-            found = body.saved(memories, of_part(number), lanes)
-            return [v for op, a, b in zip(body.scans, body.grouped(carried), found) for v in sc.combine(e, op, a, b)]
+            states = body.grouped(carried)
+            at = [e.add(number, n) for n in range(TOGETHER)]
+            found = [body.saved(memories, of_part(e.min(n, e.sub(last, 1))), lanes) for n in at]
+            for n, part_states in zip(at, found):
+                inside = e.cmp("lt", n, last)
+                for i, (op, found_state) in enumerate(zip(body.scans, part_states)):
+                    found_state = sc.select(e, inside, found_state, sc.identity(e, op, lanes))
+                    states[i] = sc.combine(e, op, states[i], found_state)
+            return [v for state in states for v in state]
 
-        own = body.loop(first, e.min(e.add(first, each), part), 1, body.nothing(lanes), further)
+        last = e.min(e.add(first, each), part)
+        own = body.loop(first, last, TOGETHER, body.nothing(lanes), further)
         out: list[Val] = []
         for at, (op, state) in enumerate(zip(body.scans, body.grouped(own))):
             before_first = e.sub(1, parity_of(low))  # the first turn's totals lie beside these
