@@ -340,7 +340,7 @@ def _in_one_line(analysis: Analysis) -> list[Value]:
     """The tensors whose memory runs through the two innermost loops as through one; none where that is not so of all
     that is written."""
     loops = analysis.loops(analysis.kept)
-    if len(loops) < 2 or analysis.pinned:
+    if len(loops) < 2:
         return []
     middle, inner = loops[-2:]
     tensors = dict.fromkeys(analysis.inputs + analysis.outputs)
