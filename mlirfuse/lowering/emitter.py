@@ -56,6 +56,7 @@ class Emitter:
         self._count = 0
         self._constants: dict[tuple, Val] = {}
         self._known: dict[str, object] = {}  # by name: constants' values
+        self._sums: dict[str, tuple[tuple[str, ...], int]] = {}
 
     # ---- lines and names
 
@@ -99,6 +100,11 @@ class Emitter:
     def known(self, v: Val):
         """The value of a constant; None of anything else."""
         return self._known.get(v.name)
+
+    def sum_of(self, v: Val) -> tuple[tuple[str, ...], int]:
+        """What an integer is the sum of: names, and a number. Integers of which these are the same are the same."""
+        number = self.known(v)
+        return self._sums.get(v.name, ((v.name,), 0)) if number is None else ((), int(number))
 
     def splat(self, v: Val, lanes: int) -> Val:
         """``v`` in every one of ``lanes`` lanes."""
@@ -157,7 +163,11 @@ class Emitter:
 
     def add(self, a, b) -> Val:
         a, b = self._pair(a, b)
-        return self._binary("arith.addf" if a.dtype.is_float else "arith.addi", a, b)
+        out = self._binary("arith.addf" if a.dtype.is_float else "arith.addi", a, b)
+        if out.lanes == 1 and not out.dtype.is_float:
+            (some, n), (others, m) = self.sum_of(a), self.sum_of(b)
+            self._sums[out.name] = tuple(sorted((*some, *others))), n + m
+        return out
 
     def sub(self, a, b) -> Val:
         a, b = self._pair(a, b)
@@ -165,7 +175,10 @@ class Emitter:
 
     def mul(self, a, b) -> Val:
         a, b = self._pair(a, b)
-        return self._binary("arith.mulf" if a.dtype.is_float else "arith.muli", a, b)
+        out = self._binary("arith.mulf" if a.dtype.is_float else "arith.muli", a, b)
+        if out.lanes == 1 and not out.dtype.is_float:
+            self._sums[out.name] = (f"{self.sum_of(a)} * {self.sum_of(b)}",), 0
+        return out
 
     def div(self, a, b) -> Val:
         """The quotient; of integers truncated toward zero, and undefined for a divisor of 0."""

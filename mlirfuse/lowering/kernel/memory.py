@@ -67,6 +67,7 @@ class Accesses(Indices):
         self._policy: str | None = None
         self.copies: dict[Value, Memory] = {}  # second places of what is stored
         self.mask: Val | None = None  # lanes that exist (CPU tails); loads and stores respect it
+        self.runs = False  # vectors that memory is not aligned for: their elements are loaded once each
         self.flat: Flat | None = None  # vectors run across two loops where their positions are those of the env
 
     # ---- scopes
@@ -229,6 +230,8 @@ class Accesses(Indices):
                 text = f"llvm.intr.masked.load {address}, {mask}, {zero} {{alignment = {dtype.bytes} : i32}}"
                 return e.op(f"{text} : ({self.pointer_type}, {mask.type}, {type_}) -> {type_}", dtype, lanes)
             align = min(memory.align, lanes * dtype.bytes)
+            if self.runs and memory.read_only and align < lanes * dtype.bytes:
+                return e.from_lanes([self._load_once(memory, self._lane(offset, k)) for k in range(lanes)])
             if memory.hint and align == lanes * dtype.bytes == 16:
                 return self._load_hinted(address, dtype, lanes, memory.hint)
             return e.op(
@@ -246,6 +249,14 @@ class Accesses(Indices):
                 f"{text} : (vector<{lanes}x{self.pointer_type}>, {mask.type}, {type_}) -> {type_}", dtype, lanes
             )
         return e.from_lanes([self._load(memory, Index(self._lane(offset, k))) for k in range(lanes)])
+
+    def _load_once(self, memory: Memory, offset: Val | int) -> Val:
+        """An element of an input, of which vectors that overlap have several."""
+        key = "element", memory.pointer, self.e.sum_of(self.scalar(offset))
+        found = next((scope[key] for scope in reversed(self._memo) if key in scope), None)
+        if found is None:
+            found = self._memo[-1][key] = self._load(memory, Index(offset))
+        return found
 
     def _load_picked(self, memory: Memory, offset: Index) -> Val:
         """A vector of every second to fourth element, or of elements backwards, out of whole vectors over what it

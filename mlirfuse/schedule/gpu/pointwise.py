@@ -11,6 +11,8 @@ ends, and what is read along one of the two loops alone, such as a bias, is read
 
 from __future__ import annotations
 
+import collections
+import functools
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -20,6 +22,7 @@ from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
 from mlirfuse.ir.sizes import Size
+from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import ZERO, Env, Flat, Index
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
@@ -36,7 +39,9 @@ MOST_UNROLLED = 64  # vectors of a thread along columns or rows: more is only lo
 
 class Params(NamedTuple):
     """Threads along columns and rows, and how many vectors of each a thread takes; ``parts``: the rows are folded to so
-    many (0: they are not), of each of which a thread takes a vector at the same place."""
+    many (0: they are not), of each of which a thread takes a vector at the same place; ``runs``: where a thread's
+    vectors do not run across the ends of folded rows, each element that it reads for several of its own is read
+    once."""
 
     access: Access
     tx: int
@@ -44,6 +49,7 @@ class Params(NamedTuple):
     unroll_columns: int
     unroll_rows: int
     parts: int = 0
+    runs: bool = False
 
 
 def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
@@ -90,13 +96,24 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKer
 
     def column_of(w: int, held: bool):
         """A thread's vector ``w``, held inside the row if ``held``: its positions, whether they are inside (None: they
-        are), and of folded rows which row and column each position is."""
+        are), and of folded rows which row and column each position is; of ``runs`` all are of one row."""
         column, inside = e.add(first_column, w * p.tx * lanes) if w else first_column, None
         if held:
             inside = e.cmp("lt", column, body.size(columns))
             column = e.min(column, e.sub(body.size(columns), lanes))
         index = Index(column, 1, lanes) if lanes > 1 else Index(column)
+        if k.runs:
+            down, along = k.divmod(Index(column), size_of(inner[0]))
+            return index, inside, down, Index(along.base, 1, lanes, divisor=1)
         return index, inside, *(k.divmod(index, size_of(inner[0])) if p.parts else (ZERO, index))
+
+    def in_one_row() -> Val:
+        """Whether none of a thread's vectors runs across the end of a folded row."""
+        columns = [e.add(first_column, w * p.tx * lanes) for w in range(p.unroll_columns)]
+        rests = [k.scalar(k.divmod(Index(column), size_of(inner[0]))[1].base) for column in columns]
+        return functools.reduce(
+            e.and_, (e.cmp("le", rest, e.sub(body.size(size_of(inner[0])), lanes)) for rest in rests)
+        )
 
     def at(row, column):
         """The env at a row and a column, whether it is inside, and how its vectors run across rows."""
@@ -125,15 +142,19 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKer
             body.store_at(analysis.outputs, env, analysis.kept, valid)
         k.flat = None
 
-    if p.unroll_rows * p.unroll_columns == 1:
+    if p.unroll_rows * p.unroll_columns == 1 and not p.runs:
         tile(True)
     else:  # a tile inside the domain needs no check a vector, which would keep its loads from being in flight together
         last_column = e.add(e.mul(block_column, tile_columns), tile_columns)
         whole = e.cmp("le", last_column, body.size(columns))
         if outer and p.parts <= 1:
             whole = e.and_(whole, e.cmp("le", e.add(e.mul(block_row, tile_rows), tile_rows), body.size(rows)))
+        if p.runs:
+            whole = e.and_(whole, in_one_row())
         with k.region(f"scf.if {whole} {{", "} else {"):
+            k.runs = p.runs
             tile(False)
+            k.runs = False
         with k.region("", "}"):
             tile(True)
     grid = sz.mul(across, sz.ceildiv(rows, tile_rows)) if loops else 1
@@ -160,6 +181,7 @@ class Pointwise(GpuScheduler[Params]):
         access = access_of(analysis, True, env, alignments, hint_of(analysis, env, machine))
         columns, rows = analysis.values(_plain_extents, env)
         parts, access = _folded(analysis, access, env, alignments, model.folded) if columns % 8 else (0, access)
+        row = columns
         if parts:
             columns, rows = analysis.values(_flat_extents, env)
         if not parts:
@@ -194,7 +216,12 @@ class Pointwise(GpuScheduler[Params]):
             if several_rows
             else analysis.once(_vectors_a_thread, access.lanes, model.most_vectors, model.under_way),
         )
-        if not parts and analysis.pinned and first.unroll_columns < model.most_vectors:
+        if parts and analysis.pinned:
+            several = analysis.once(_shifted_reads) > 1 and row >= model.run * access.lanes
+            written = access.lanes * max(analysis.stored(v).bytes for v in analysis.outputs)
+            first = params(small // 2, max(1, min(model.most_vectors, model.under_way // written)))
+            parts, first = 1, first._replace(runs=several)
+        elif not parts and analysis.pinned and first.unroll_columns < model.most_vectors:
             first = _of_several_rows(analysis, first, env, machine)
         elif not parts and analysis.once(_column_share) >= model.shared:
             first = _that_share_columns(analysis, first, env, machine)
@@ -212,6 +239,7 @@ class Pointwise(GpuScheduler[Params]):
         for name, n in (("unroll_columns", p.unroll_columns), ("unroll_rows", p.unroll_rows)):
             require(1 <= n <= MOST_UNROLLED, f"{name} = {n}: 1 to {MOST_UNROLLED}")
         outer = len(analysis.loops(analysis.kept)) - 1
+        require(not p.runs or p.parts == 1, "runs: of rows that are folded to one part")
         if p.parts:
             most, access = _folded(
                 analysis, p.access._replace(lanes=1), env, alignments, model_of(machine).pointwise.folded
@@ -302,6 +330,11 @@ def _that_share_columns(analysis: Analysis, p: Params, env: Sizes, machine: Mach
         return p
     access = p.access._replace(lanes=lanes, aligns=aligns)
     return Params(access, tx, ty, 1, model.shared_rows)
+
+
+def _shifted_reads(analysis: Analysis) -> int:
+    """At how many places a value is read at most, for each of a result."""
+    return max(collections.Counter(op.operands[0] for op in analysis.ops if op.name == "slice").values(), default=0)
 
 
 def _most_joined(analysis: Analysis) -> int:

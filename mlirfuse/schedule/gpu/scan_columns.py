@@ -93,8 +93,11 @@ class ScanColumns(GpuScheduler[Params]):
         first = params(strip, under_way)
         turns = length // (first.ty * first.rows)
         if blocks(first) < model.least * count and turns >= scans.turns and analysis.once(apart):
-            wide = params(model.strips[0], enough)
-            turns = length // (wide.ty * wide.rows)
+            for rows in (usual >> n for n in range(usual.bit_length())):  # shorter turns where there are few
+                wide = params(model.strips[0], enough * rows // usual, rows)
+                turns = length // (wide.ty * wide.rows)
+                if blocks(wide) * turns >= 2 * count:
+                    break
             yield wide._replace(split=min(MOST_PARTS, parts_of(blocks(wide), turns, scans.blocks * count)))
         others = [
             (model.strips[0], few, usual),
