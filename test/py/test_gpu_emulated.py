@@ -564,11 +564,50 @@ def test_rows_in_parts(shape, weights, several, monkeypatch):
 
 @pytest.mark.parametrize("fn, inputs", [
     (lambda x, b: x * b, [normal(41, 71), normal(71)]),  # no vector divides the elements
-    (lambda x, b: x[:, 1:] * b, [normal(40, 72), normal(71)]),
-    (lambda x, b: x[:, :71] * b, [normal(40, 72), normal(71)]),
+    (lambda x, b: x[:, 1:] * b, [normal(41, 72), normal(71)]),
 ])  # fmt: skip
 def test_elements_where_vectors_cannot_cross_rows(fn, inputs):
     check(fn, *inputs, only=lambda p: p.access.lanes == 1, candidates=3)
+
+
+def taps(x):
+    n = x.shape[1] - 6
+    return sum(w * x[:, k : n + k] for k, w in enumerate((0.5, 1, 2, 3, 2, 1, 0.25)))
+
+
+def of_neighbours(x):
+    return x[1:-1, 1:-1] * 4 - x[:-2, 1:-1] - x[2:, 1:-1] - x[1:-1, :-2] - x[1:-1, 2:]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("fn, shapes", [
+    (lambda x: x[:, 3:-2] + 1, [(8, 40)]),
+    (lambda x, y: np.concatenate([x, y[:, :-1]], 1) * 2, [(8, 40), (8, 40)]),
+    (lambda x, y: np.stack([x, y * 2], 1), [(8, 41), (8, 41)]),
+    (lambda x: np.pad(x, ((1, 2), (3, 4))) * 2, [(5, 40)]),
+    (lambda x: np.roll(x, 3, 1) * 2, [(8, 41)]),
+    (lambda x: x[:, ::-1][:, 1:-2] * 2, [(8, 42)]),
+    (lambda x: x[1:-1:2, 1:-2:3] * 2, [(17, 42)]),
+    (lambda x: x[:, :3] + 1, [(64, 9)]),  # a vector has several rows
+    (lambda x: x[:, 1:] + np.arange(x.shape[1] - 1, dtype=x.dtype), [(8, 42)]),
+    (lambda x, b: x[1:, 2:] * 2 + b, [(9, 43), (41,)]),
+    (taps, [(8, 41)]),
+    (of_neighbours, [(10, 43)]),
+])  # fmt: skip
+def test_shifted_rows_are_folded(fn, shapes, dtype):
+    """Vectors run across the ends of rows that are shifted, joined and padded; where they do not, what overlaps is read
+    once."""
+    inputs = [normal(*shape, dtype=dtype) for shape in shapes]
+    check(fn, *inputs, only=lambda p: p.parts == 1, candidates=3)
+    check(fn, *inputs, only=lambda p: p.parts == 1, candidates=2, changed=lambda p: p._replace(tx=32, runs=True))
+
+
+def test_overlapping_reads_are_one():
+    """Of seven taps of eight half-type elements each, fourteen elements are read where a vector is inside its row."""
+    text = mlirfuse.jit(taps, target="cuda:sm_90").lower(np.empty((4096, 4097), np.float16)).as_text("tiled")
+    inside = text[text.index("scf.if") : text.index("} else {")]
+    vectors = inside.count("llvm.store")
+    assert vectors and inside.count("llvm.load") == 14 * vectors
 
 
 @pytest.mark.parametrize(

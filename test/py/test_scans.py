@@ -246,6 +246,24 @@ def test_gpu(name, axis):
         check_on_gpu(FUNCTIONS[name](axis), normal(*shape), candidates=3, bound=bound)
 
 
+@pytest.mark.parametrize("dtype", [f16, f32, f64, np.int8])
+@pytest.mark.parametrize("shape", [(1, 3), (5, 33), (70, 13), (3, 701), (2, 5001), (1, 60_001)])
+def test_gpu_odd_rows_are_striped(shape, dtype):
+    """Elements go through shared memory to the thread that scans them, and back; several scans, one after the other."""
+    x, striped = (normal(*shape) * 5).astype(dtype), lambda p: p.striped
+    check_on_gpu(lambda x: np.cumsum(x, 1), x, candidates=3, only=striped)
+    if shape[1] < 1000:
+        check_on_gpu(lambda x: (np.cumsum(x, 1) + x, np.maximum.accumulate(x > 1, 1)), x, candidates=2, only=striped)
+        check_on_gpu(lambda x: np.maximum.accumulate(np.cumsum(x, 1), 1), x, candidates=2, only=striped)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_gpu_striped_recurrence(reverse):
+    """Two operands go through the same shared memory."""
+    args = np.sin(normal(5, 333)), normal(5, 333)
+    check_on_gpu(recurring(1, reverse), *args, candidates=3, only=lambda p: p.striped)
+
+
 @pytest.mark.parametrize("chip", ["sm_70", "sm_80"])
 def test_gpu_architectures(chip):
     check_on_gpu(FUNCTIONS["sum"](1), normal(3, 520), chip=chip)

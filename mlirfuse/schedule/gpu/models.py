@@ -175,7 +175,7 @@ class PointwiseModel:
     spread: int = 4  # the share of the machine's threads up to which vectors are narrower where there is little to do
     least_bytes: int = 4  # of such vectors
     under_way: int = 32  # bytes of all inputs that a thread loads before it stores
-    run: int = 128  # vectors of a row, of which few run across its end
+    run: int = 48  # vectors of a row from which on few run across its end: where reads overlap, those of others are one
     under_way_joined: int = 48  # of all parts of a join: 1001 and 500 columns f32 189 → 171 µs
     most_vectors: int = 4
     most_rows: int = 8  # of a thread, where vectors are narrow: up to `under_way` bytes

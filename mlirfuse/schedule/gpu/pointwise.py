@@ -217,7 +217,8 @@ class Pointwise(GpuScheduler[Params]):
             else analysis.once(_vectors_a_thread, access.lanes, model.most_vectors, model.under_way),
         )
         if parts and analysis.pinned:
-            several = analysis.once(_shifted_reads) > 1 and row >= model.run * access.lanes
+            busy = columns * rows >= access.lanes * machine.sm_count * machine.threads_per_sm // model.spread
+            several = busy and analysis.once(_shifted_reads) > 1 and row >= model.run * access.lanes
             written = access.lanes * max(analysis.stored(v).bytes for v in analysis.outputs)
             first = params(small // 2, max(1, min(model.most_vectors, model.under_way // written)))
             parts, first = 1, first._replace(runs=several)
