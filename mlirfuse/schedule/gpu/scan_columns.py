@@ -96,7 +96,7 @@ class ScanColumns(GpuScheduler[Params]):
             for rows in (usual >> n for n in range(usual.bit_length())):  # shorter turns where there are few
                 wide = params(model.strips[0], enough * rows // usual, rows)
                 turns = length // (wide.ty * wide.rows)
-                if blocks(wide) * turns >= 2 * count:
+                if blocks(wide) * turns >= count // 2:
                     break
             yield wide._replace(split=min(MOST_PARTS, parts_of(blocks(wide), turns, scans.blocks * count)))
         others = [
