@@ -372,6 +372,7 @@ class ColumnScans:
     enough: float = 1.5  # blocks a multiprocessor
     least: float = 0.9  # of the narrower ones, where no width has enough: fewer are split
     many: float = 6  # whose blocks have fewer threads
+    turns: int = 3  # of the narrowest strips, from which on too few are split
     narrow: int = 64  # bytes, and less: strips whose threads have ``word`` bytes of a row, those of others ``pair``
     word: int = 4
     pair: int = 8

@@ -92,7 +92,7 @@ class ScanColumns(GpuScheduler[Params]):
                 break
         first = params(strip, under_way)
         turns = length // (first.ty * first.rows)
-        if blocks(first) < model.least * count and turns >= scans.turns and analysis.once(apart):
+        if blocks(first) < model.least * count and turns >= model.turns and analysis.once(apart):
             for rows in (usual >> n for n in range(usual.bit_length())):  # shorter turns where there are few
                 wide = params(model.strips[0], enough * rows // usual, rows)
                 turns = length // (wide.ty * wide.rows)
