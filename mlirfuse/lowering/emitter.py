@@ -37,6 +37,8 @@ _FLOAT_CMP = {"eq": "oeq", "ne": "une", "lt": "olt", "le": "ole", "gt": "ogt", "
 _INTRINSICS = {"absf": "fabs"}  # where LLVM's name differs from the math dialect's
 _INT_CMP = {"eq": "eq", "ne": "ne"}
 
+MOST_TERMS, LONGEST_TERM = 8, 256  # of what an integer is known to be the sum of
+
 
 class Emitter:
     """Collects the lines of one function's body.
@@ -166,7 +168,8 @@ class Emitter:
         out = self._binary("arith.addf" if a.dtype.is_float else "arith.addi", a, b)
         if out.lanes == 1 and not out.dtype.is_float:
             (some, n), (others, m) = self.sum_of(a), self.sum_of(b)
-            self._sums[out.name] = tuple(sorted((*some, *others))), n + m
+            if len(some) + len(others) <= MOST_TERMS:
+                self._sums[out.name] = tuple(sorted((*some, *others))), n + m
         return out
 
     def sub(self, a, b) -> Val:
@@ -177,7 +180,9 @@ class Emitter:
         a, b = self._pair(a, b)
         out = self._binary("arith.mulf" if a.dtype.is_float else "arith.muli", a, b)
         if out.lanes == 1 and not out.dtype.is_float:
-            self._sums[out.name] = (f"{self.sum_of(a)} * {self.sum_of(b)}",), 0
+            product = f"{self.sum_of(a)} * {self.sum_of(b)}"
+            if len(product) <= LONGEST_TERM:  # powers are products of products
+                self._sums[out.name] = (product,), 0
         return out
 
     def div(self, a, b) -> Val:
