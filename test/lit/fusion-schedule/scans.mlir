@@ -1,4 +1,6 @@
 // Scans along rows and down columns: on a GPU by shuffles and through shared memory, on a CPU in registers.
+// There, in rows, the lanes of a warp meet, then its warps; in columns the lanes that have one column, half a warp
+// apart, then the states of the warps, which lanes read side by side between two barriers, before elements are written.
 // RUN: mlirfuse-opt %s --split-input-file --pass-pipeline='builtin.module(fusion-to-tiled{target=cuda:sm_90 sizes=s0:4096,s1:4096})' | FileCheck %s --check-prefix=GPU
 // RUN: mlirfuse-opt %s --split-input-file --pass-pipeline='builtin.module(fusion-to-tiled{sizes=s0:4096,s1:4096})' | FileCheck %s --check-prefix=CPU
 
@@ -21,8 +23,13 @@ func.func @rows(%x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}) -> tensor<?x?
 
 // GPU: // -----
 // GPU: gpu.func @mlirfuse_scan0(
-// GPU-NOT: gpu.shuffle
+// GPU: scf.for
+// GPU: gpu.shuffle up %{{.*}}, %c16_i32
 // GPU: gpu.barrier
+// GPU: gpu.shuffle up %{{.*}}, %c1_i32
+// GPU: gpu.barrier
+// GPU-NOT: gpu.shuffle
+// GPU-COUNT-16: llvm.store {{.*}} !llvm.ptr<1>
 // GPU: gpu.return
 // CPU: // -----
 // CPU: func.func @mlirfuse_scan0(
