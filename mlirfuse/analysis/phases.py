@@ -21,10 +21,10 @@ class Analysis:
     """A segment, analysed.
 
     ``kept`` and ``reduced`` are the axes of the domain, outermost first; ``phases`` the reductions by dependency: those
-    of one phase depend only on earlier phases. ``scans``: in the order of the program; a segment with scans has no
-    reductions, and ``reduced`` are the axes that its scans are along, in row-major order. ``strides`` are those of
-    every tensor in memory (inputs and outputs). ``accumulation``: the op that adds the values, over which the domain
-    is, to rows of its result, which is then the only output.
+    of one phase depend only on earlier phases. ``scans``: in the order of the program; ``reduced`` are then the axes
+    that they are along, in row-major order, and its reductions, over the same axes, depend on none of them.
+    ``strides`` are those of every tensor in memory (inputs and outputs). ``accumulation``: the op that adds the values,
+    over which the domain is, to rows of its result, which is then the only output.
     """
 
     ops: list[Op]
@@ -54,6 +54,11 @@ class Analysis:
     @property
     def domain(self) -> list[Axis]:
         return self.kept + self.reduced
+
+    @property
+    def reduces(self) -> bool:
+        """Whether it has reductions within rows, and nothing else that is not elementwise."""
+        return bool(self.phases) and not (self.partials or self.finishing or self.scans)
 
     @property
     def elementwise(self) -> bool:
@@ -219,18 +224,18 @@ def analyze(
         strides[value] = tuple(0 if n == 1 else s for n, s in zip(value.shape, strides[value]))
     _adopt_reshapes(program, [v for v in inputs if v not in outputs], strides, axes)
     partials = [op for op in program if op.row.kind == "partial"]
-    finishing = _following(program, partials)
+    finishing = following(program, partials)
     phases = phases_of([op for op in program if op not in finishing], axes)
     scans = [op for op in program if is_scan(op) and axes.scanned(op)]
     accumulation = next(filter(is_accumulation, program), None)
-    if phases:
+    if scans:
+        reduced = axes.scanned(scans[0])
+        kept = [a for a in axes.flat(scans[0].result) if a not in reduced]
+    elif phases:
         first = phases[0][0]
         reduced = axes.reduced(first)
         full = axes.flat(first.operands[0])
         kept = [a for a in full if a not in reduced]
-    elif scans:
-        reduced = axes.scanned(scans[0])
-        kept = [a for a in axes.flat(scans[0].result) if a not in reduced]
     elif accumulation is not None:
         kept, reduced = axes.flat(accumulation.operands[2]), []
     elif partials:
@@ -267,9 +272,9 @@ def analyze(
     return analysis
 
 
-def _following(program: list[Op], partials: list[Op]) -> list[Op]:
-    """The ops that depend on results of ``partials``."""
-    reached, out = {op.result for op in partials}, []
+def following(program: list[Op], some: list[Op]) -> list[Op]:
+    """The ops that depend on results of ``some`` of them."""
+    reached, out = {v for op in some for v in op.results}, []
     for op in program:
         if any(v in reached for v in op.operands):
             reached.update(op.results)

@@ -2,7 +2,7 @@
 
 *By phases*: each phase of reductions is a stage, and the outputs are another. What follows from the reductions alone is
 computed once, after them, and handed on in the workspace. Where there are too few rows for all threads, each stage has
-all of them.
+all of them. Where something is scanned, all that does not follow from scans is one stage, and the rest another.
 
 Reductions within rows beside sums over the rows, as in the backward of a norm, are divided in two ways. *Together*: the
 kernel that has a row at hand adds it to partial sums as well, and a second one adds those up. What both need is read
@@ -19,14 +19,27 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from mlirfuse.analysis.joint import in_phases
-from mlirfuse.analysis.phases import Analysis, analyze, depends_on, late_outputs
+from mlirfuse.analysis.phases import Analysis, analyze, depends_on, following, late_outputs
 from mlirfuse.ir.graph import Layout, Op, Value
 
 
 def by_phases(analysis: Analysis, phases: Callable[[Analysis], list[list]] = in_phases) -> list[Analysis]:
     """The segment's stages, each as a segment of its own: one for each of its ``phases``, then one for the outputs
-    along the rows and one for the others."""
-    return analysis.once(_stages, phases)
+    along the rows and one for the others; or what comes before scans and what follows from them."""
+    return analysis.once(_around_scans) if analysis.scans else analysis.once(_stages, phases)
+
+
+def _around_scans(analysis: Analysis) -> list[Analysis]:
+    scanned = {v for op in analysis.scans + following(analysis.ops, analysis.scans) for v in op.results}
+    late = analysis.late_values() - depends_on(analysis, analysis.reduced)
+    before, behind = ([v for v in analysis.outputs if (v in scanned) is which] for which in (False, True))
+    read = {v for op in live(analysis.ops, behind, late.union(before)) for v in op.operands}
+    passed_on = frozenset(late & read)
+    first = list(dict.fromkeys([*before, *(v for op in analysis.ops for v in op.results if v in passed_on)]))
+    return [
+        stage(analysis, analysis.ops, first, set(), passed_on),
+        stage(analysis, analysis.ops, behind, passed_on.union(before), passed_on),
+    ]
 
 
 def _stages(analysis: Analysis, phases: Callable[[Analysis], list[list]]) -> list[Analysis]:

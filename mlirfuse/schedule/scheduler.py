@@ -89,7 +89,7 @@ class StagesScheduler(Scheduler[P, M]):
 
 class Schedulers(Generic[M]):
     """The schedulers of a target, in the order in which they are asked, first ``staged`` of them all: where another
-    says that stages are better than what it has chosen, those are taken."""
+    says that stages are better than what it has chosen, or none has candidates, those are taken."""
 
     def __init__(
         self, staged: Callable[[Schedulers[M]], StagesScheduler[Any, M]], schedulers: Sequence[Scheduler[Any, M]]
@@ -111,7 +111,9 @@ class Schedulers(Generic[M]):
                 if scheduler.better_in_stages(analysis, params, env, machine):
                     return self.staged.by_phases(analysis, env, alignments, machine)
                 return params
-        raise CompileError("no scheduler takes this segment")
+        if not self.staged.takes(analysis):
+            raise CompileError("no scheduler takes this segment")
+        return self.staged.by_phases(analysis, env, alignments, machine)
 
     def candidates(self, analysis: Analysis, env: Sizes, alignments: Alignments, machine: M) -> Iterator[Params]:
         """Parameters worth measuring for these sizes, the model's choice first; the others are made when they are asked
@@ -129,7 +131,7 @@ class Schedulers(Generic[M]):
                     yield self.staged.by_phases(analysis, env, alignments, machine)
                 yield from found
         if none:
-            raise CompileError("no scheduler takes this segment")
+            yield self.choose(analysis, env, alignments, machine)
 
     def _takers(self, analysis: Analysis) -> list[Scheduler[Any, M]]:
         """Those that are asked for candidates: stages are offered where others say so, but for what they alone take."""

@@ -43,8 +43,9 @@ class Staged(StagesScheduler[Params, M]):
         return stages.by_phases(analysis, self.phases)
 
     def takes(self, analysis: Analysis) -> bool:
-        alone = bool(analysis.phases) and not analysis.partials and not analysis.finishing
-        return alone and (len(analysis.once(self.phases)) > 1 or bool(late_outputs(analysis)[0]))
+        if analysis.scans:
+            return bool(analysis.phases)
+        return analysis.reduces and (len(analysis.once(self.phases)) > 1 or bool(late_outputs(analysis)[0]))
 
     def candidates(self, analysis: Analysis, env: Sizes, alignments: Alignments, machine: M) -> Iterator[Params]:
         return iter(())

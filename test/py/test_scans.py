@@ -66,6 +66,33 @@ FUNCTIONS = {
 }
 
 
+def softmax(x, axis):
+    e = np.exp(x - x.max(axis, keepdims=True))
+    return e / e.sum(axis, keepdims=True)
+
+
+def standardized(x, axis):
+    return (x - x.mean(axis, keepdims=True)) / np.sqrt(x.var(axis, keepdims=True) + 1e-3)
+
+
+def both(x, axis):
+    p = softmax(x, axis)
+    return p, np.cumsum(p, axis), x.max(axis)
+
+
+# what is scanned follows from reductions of the same rows, or what is scanned meets them
+REDUCED = {
+    "share": lambda axis: lambda x: np.cumsum(x * x, axis) / (x * x).sum(axis, keepdims=True),
+    "nucleus": lambda axis: lambda x: np.cumsum(softmax(x, axis), axis),
+    "standardized": lambda axis: lambda x: np.maximum.accumulate(standardized(x, axis), axis) + x,
+    "both": lambda axis: lambda x: both(x, axis),
+    "from the end": lambda axis: (
+        lambda x: np.flip(np.cumsum(np.flip(x - x.mean(axis, keepdims=True), axis), axis), axis)
+    ),
+    "position": lambda axis: lambda x: np.cumsum(x, axis) * np.argmax(x, axis, keepdims=True),
+}
+
+
 def near(got, want, bound=2e-5):
     """Floats within ``bound`` of the largest."""
     got, want = np.asarray(got).astype(f64), np.asarray(want, f64)
@@ -93,6 +120,20 @@ def test_cpu(name, axis):
             strict=True,
         ):
             near(got, want)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("name", REDUCED)
+def test_cpu_with_reductions(name, axis):
+    """One segment, whatever its kernels."""
+    fn = REDUCED[name](axis)
+    jitted = mlirfuse.jit(fn)
+    for shape in [(1, 1), (3, 5), (17, 2), (2, 17), (33, 31), (2, 777), (777, 2), (130, 96)]:
+        x = RNG.standard_normal(shape).astype(f32)
+        wanted = fn(x.astype(f64))
+        for got, want in zip(*[r if isinstance(r, tuple) else (r,) for r in (jitted(x), wanted)], strict=True):
+            near(got, want)
+    assert len(segments(fn, x)) == 1
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -191,8 +232,8 @@ def test_nothing_before_a_recurrence_stays_nothing():
 # what is one kernel
 
 
-def segments(fn, *args) -> list[str]:
-    text = mlirfuse.jit(fn).lower(*args).as_text("segmented")
+def segments(fn, *args, target=None) -> list[str]:
+    text = mlirfuse.jit(fn, target=target).lower(*args).as_text("segmented")
     return [line for line in text.split("\n") if "scheduler = " in line and "schedule = " in line]
 
 
@@ -206,7 +247,10 @@ def segments(fn, *args) -> list[str]:
         (lambda x: np.flip(np.cumsum(x, 1), 1), 2),  # the end is known last
         (lambda x: np.cumsum(np.cumsum(x, 1), 0), 2),
         (lambda x: np.cumsum(x, 1) + np.flip(np.cumsum(np.flip(x, 1), 1), 1), 2),  # from both ends
-        (lambda x: np.cumsum(x, 1) / x.sum(1, keepdims=True), 2),
+        (lambda x: np.cumsum(x, 1) / x.sum(1, keepdims=True), 1),
+        (lambda x: np.cumsum(x, 1) / x.sum(0), 2),  # of other rows
+        (lambda x: (np.maximum.accumulate(x, 1) - x).max(1), 2),  # known behind the scan alone
+        (lambda x: np.cumsum(np.cumsum(x, 1) / np.cumsum(x, 1).max(1, keepdims=True), 1), 2),
         (lambda x: np.cumsum(x, 1)[:, 3:] - np.cumsum(x, 1)[:, :-3], 2),
     ],
 )
@@ -244,6 +288,37 @@ def test_gpu(name, axis):
     bound = 3e-5 if name == "logarithm" else None
     for shape in ((3, 37), (70, 12), (2, 700), (300, 5)):
         check_on_gpu(FUNCTIONS[name](axis), normal(*shape), candidates=3, bound=bound)
+
+
+@pytest.mark.parametrize("name", REDUCED)
+def test_gpu_with_reductions(name):
+    """Rows that lanes, a warp and several warps have in registers, and those that take turns; striped ones too."""
+    for shape in ((3, 37), (70, 12), (2, 700), (3, 701)):
+        check_on_gpu(REDUCED[name](1), normal(*shape), candidates=4, bound=3e-5)
+    turns = lambda p: p._replace(tx=64, ty=1, vectors=2, looped=True)  # noqa: E731
+    for shape in ((2, 704), (2, 701)):
+        check_on_gpu(REDUCED[name](1), normal(*shape), candidates=1, changed=turns, bound=3e-5)
+
+
+@pytest.mark.parametrize("name", ["share", "both"])
+def test_gpu_columns_with_reductions(name):
+    """The reductions are kernels of their own."""
+    check_on_gpu(REDUCED[name](0), normal(70, 12), bound=3e-5)
+    check_on_gpu(REDUCED[name](1), normal(30, 20, 5), bound=3e-5)
+
+
+def test_gpu_rows_that_no_cache_holds_are_in_stages():
+    """A kernel that reads a row again does so where the caches have it; sums of very many are by themselves."""
+    x = lambda n: np.empty((4096, n), f32)  # noqa: E731
+    for n, form in ((4096, "scan_rows"), (8191, "scan_rows"), (1 << 20, "staged")):
+        (found,) = segments(REDUCED["share"](1), x(n), target="cuda:sm_90")
+        assert f'scheduler = "{form}"' in found and ("looped = true" in found) == (n == 1 << 20)
+
+
+@pytest.mark.parametrize("dtype", [f16, f64])
+def test_gpu_types_with_reductions(dtype):
+    for shape in ((5, 333), (4, 512)):
+        check_on_gpu(REDUCED["both"](1), normal(*shape, dtype=dtype), candidates=2)
 
 
 @pytest.mark.parametrize("dtype", [f16, f32, f64, np.int8])
@@ -348,6 +423,7 @@ def test_nothing_spills(chip, shape):
     h = np.empty(shape, f16)
     work = [(lambda x: np.cumsum(x, axis), [x]) for axis in (0, 1) for x in (a, h)]
     work += [(lambda a, b: mnp.linear_recurrence(a, b, axis), [a, a]) for axis in (0, 1)]
+    work += [(REDUCED[name](1), [x]) for name in ("share", "nucleus") for x in (a, h)]
     for fn, args in work:
         for kernel in assembled(fn, *args, chip=chip).values():
             assert kernel.stack == kernel.spilled == 0, kernel

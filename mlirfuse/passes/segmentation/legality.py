@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mlirfuse.passes.segmentation.parts import ACCUMULATES, ASKED, REDUCES, Part, Parts
+from mlirfuse.passes.segmentation.parts import ACCUMULATES, ASKED, REDUCES, SCANS, SCANS_BACK, Part, Parts
 
 CYCLE = "merging it would make a cycle"
 # The cost of a kernel's ops (OpDef.cost) above which it takes no more. The time of LLVM and of a GPU's assembler grows
@@ -20,8 +20,12 @@ def refusal(parts: Parts, a: Part, b: Part) -> str | None:
         return ASKED
     if a.cost + b.cost > LARGEST:
         return TOO_LARGE
-    if (a.ways | b.ways | (REDUCES if a.rows or b.rows else 0)).bit_count() > 1:
-        return "goes along its rows in another way than the segment before it"
+    ways = a.ways | b.ways | (REDUCES if a.rows or b.rows else 0)
+    if ways.bit_count() > 1:
+        if ways not in (REDUCES | SCANS, REDUCES | SCANS_BACK) or a.rows or b.rows:
+            return "goes along its rows in another way than the segment before it"
+        if parts.reduces_scans(a, b):
+            return "reduces what follows from scans of the same rows"
     if ACCUMULATES in (a.ways, b.ways):
         return _beside_accumulation(*((a, b) if a.ways == ACCUMULATES else (b, a)))
     if a.reduced and b.reduced:

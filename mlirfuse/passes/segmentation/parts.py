@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from mlirfuse.analysis.axes import Axes
-from mlirfuse.analysis.phases import is_accumulation, is_reduction, is_scan
+from mlirfuse.analysis.phases import following, is_accumulation, is_reduction, is_scan
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Layout, Op, Value
 from mlirfuse.passes.segmentation.work import Work, cost_of, moves, work_of
@@ -235,6 +235,12 @@ class Parts:
         if len(users) > sum(len(p.ops) for p in parts):
             return [op for p in parts for op in p.ops if value in op.operands]
         return [op for op in users if self.part_of(op) in parts]
+
+    def reduces_scans(self, a: Part, b: Part) -> bool:
+        """Whether a reduction of the two depends on a scan of theirs."""
+        ops = sorted([*a.ops, *b.ops], key=self.order.__getitem__)
+        scans = [op for op in ops if is_scan(op) and self.axes.scanned(op)]
+        return any(is_reduction(op) and self.axes.reduced(op) for op in following(ops, scans))
 
     def _same_index(self, op: Op, late: list[Value]) -> bool:
         """Whether ``op`` uses each of its operands ``late`` at the index at which it gives a result."""

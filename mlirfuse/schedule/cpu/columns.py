@@ -60,7 +60,7 @@ class Columns(Scheduler[Params, Host]):
     parameters = Params
 
     def takes(self, analysis: Analysis) -> bool:
-        return bool(analysis.phases) and bool(analysis.kept) and not analysis.partials
+        return analysis.reduces and bool(analysis.kept)
 
     def candidates(self, analysis: Analysis, env: Sizes, alignments: Alignments, host: Host) -> Iterator[Params]:
         if runs_across(analysis, env, host):

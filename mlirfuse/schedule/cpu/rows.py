@@ -111,7 +111,7 @@ class Rows(Scheduler[Params, Host]):
     parameters = Params
 
     def takes(self, analysis: Analysis) -> bool:
-        return bool(analysis.phases) and not analysis.partials
+        return analysis.reduces
 
     def candidates(self, analysis: Analysis, env: Sizes, alignments: Alignments, host: Host) -> Iterator[Params]:
         if runs_across(analysis, env, host):

@@ -34,7 +34,7 @@ class ScanColumns(Scheduler[Params, Host]):
     parameters = Params
 
     def takes(self, analysis: Analysis) -> bool:
-        return bool(analysis.scans) and bool(analysis.kept)
+        return bool(analysis.scans) and bool(analysis.kept) and not analysis.phases
 
     def candidates(self, analysis: Analysis, env: Sizes, alignments: Alignments, host: Host) -> Iterator[Params]:
         if across_scanned_rows(analysis, env, host):

@@ -41,7 +41,7 @@ class ScanRows(Scheduler[Params, Host]):
     parameters = Params
 
     def takes(self, analysis: Analysis) -> bool:
-        return bool(analysis.scans)
+        return bool(analysis.scans) and not analysis.phases
 
     def candidates(self, analysis: Analysis, env: Sizes, alignments: Alignments, host: Host) -> Iterator[Params]:
         if is_outer(analysis, env) or across_scanned_rows(analysis, env, host):

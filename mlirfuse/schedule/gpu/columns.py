@@ -38,7 +38,7 @@ class Columns(GpuScheduler[Params]):
     parameters = Params
 
     def takes(self, analysis: Analysis) -> bool:
-        return bool(analysis.phases) and not analysis.partials and not analysis.finishing
+        return analysis.reduces
 
     def candidates(self, analysis: Analysis, env: Sizes, alignments: Alignments, machine: Machine) -> Iterator[Params]:
         if not is_outer(analysis, env):

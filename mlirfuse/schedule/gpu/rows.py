@@ -50,7 +50,7 @@ class Rows(GpuScheduler[Params]):
     parameters = Params
 
     def takes(self, analysis: Analysis) -> bool:
-        return bool(analysis.phases) and not analysis.partials and not analysis.finishing
+        return analysis.reduces
 
     def candidates(self, analysis: Analysis, env: Sizes, alignments: Alignments, machine: Machine) -> Iterator[Params]:
         _, length = analysis.values(extents, env)

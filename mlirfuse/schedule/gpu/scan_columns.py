@@ -56,7 +56,7 @@ class ScanColumns(GpuScheduler[Params]):
     parameters = Params
 
     def takes(self, analysis: Analysis) -> bool:
-        return bool(analysis.scans) and bool(analysis.kept)
+        return bool(analysis.scans) and bool(analysis.kept) and not analysis.phases
 
     def candidates(self, analysis: Analysis, env: Sizes, alignments: Alignments, machine: Machine) -> Iterator[Params]:
         if not is_outer(analysis, env):

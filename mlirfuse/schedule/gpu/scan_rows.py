@@ -8,6 +8,9 @@ that is longer than a turn takes several, in a loop: one pass over memory, howev
 Where memory has no vectors, as in rows of odd length, elements are *striped*: a warp reads neighbouring ones together,
 and hands each through shared memory to the lane that scans it and its neighbours; what the scan makes goes back.
 
+Reductions of the same rows come first, a pass over the row for each of their phases: what a thread has of a row that is
+one turn stays in registers, and longer rows are read again from the caches, which have to hold those under way.
+
 Long rows of which there are few are *split*: one kernel leaves the state of each part in the workspace, and another
 scans the parts, each from the states of those before it. That reads memory twice.
 """
@@ -19,11 +22,13 @@ import itertools
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from mlirfuse.analysis import joint
 from mlirfuse.analysis.phases import Analysis, apart, is_outer
 from mlirfuse.core.machine import Machine
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op
+from mlirfuse.lowering import reductions as red
 from mlirfuse.lowering import scans as sc
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index, Memory
@@ -31,9 +36,10 @@ from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu.access import Access, access_of, hint_of, narrowed
 from mlirfuse.schedule.gpu.models import model_of
+from mlirfuse.schedule.gpu.row_body import row_inputs
 from mlirfuse.schedule.gpu.row_choice import extents
 from mlirfuse.schedule.gpu.scan_body import ScanBody, elements_of, parts_of, power_from, widest_bytes
-from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_threads
+from mlirfuse.schedule.gpu.scheduler import GpuScheduler, chained, check_threads
 from mlirfuse.schedule.scheduler import Alignments, Sizes, power_of_two, require
 
 WARP = 32
@@ -67,6 +73,10 @@ class ScanRows(GpuScheduler[Params]):
     def candidates(self, analysis: Analysis, env: Sizes, alignments: Alignments, machine: Machine) -> Iterator[Params]:
         if is_outer(analysis, env):
             return
+        found = self._modelled(analysis, env, alignments, machine)
+        yield from (p for p in found if not analysis.phases or _at_once(analysis, p, env, machine))
+
+    def _modelled(self, analysis: Analysis, env: Sizes, alignments: Alignments, machine: Machine) -> Iterator[Params]:
         access = access_of(analysis, False, env, alignments, hint_of(analysis, env, machine))
         kept, length = analysis.values(extents, env)
         model = model_of(machine).scans
@@ -84,6 +94,8 @@ class ScanRows(GpuScheduler[Params]):
 
         usual = max(1, elements_of(analysis, model.elements) // access.lanes)
         first = params(model.alone if kept < machine.sm_count else model.block, usual)
+        if first.looped and analysis.phases:  # a row that a larger block has in registers is read once
+            first = min(first, params(model.alone, usual), key=lambda p: p.looped)
         split = params(model.block, usual)
         turns = length // (split.tx * split.vectors * access.lanes)
         if split.tx >= WARP:
@@ -94,7 +106,8 @@ class ScanRows(GpuScheduler[Params]):
     def _in_parts(self, analysis: Analysis, p: Params, rows: int, turns: int, machine: Machine) -> Iterator[Params]:
         """``p`` with few long rows in parts."""
         model = model_of(machine).scans
-        if rows <= machine.sm_count // 2 and turns >= model.turns and analysis.once(apart):
+        few = rows <= machine.sm_count // 2 and turns >= model.turns
+        if few and not analysis.phases and analysis.once(apart):
             yield p._replace(split=parts_of(rows, turns, model.blocks * machine.sm_count), looped=True)
 
     def _striped(
@@ -110,6 +123,9 @@ class ScanRows(GpuScheduler[Params]):
             return Params(access, tx, max(1, ty), elements if looped else -(-length // tx), looped, striped=True)
 
         first = params(model.threads, elements_of(analysis, model.elements))
+        if first.looped and analysis.phases:
+            wider = (params(n * model.threads, elements_of(analysis, model.elements)) for n in (1, 2, 4))
+            first = min(wider, key=lambda p: p.looped)
         if first.looped:
             p = first._replace(vectors=elements_of(analysis, model.split))
             yield from self._in_parts(analysis, p, rows, length // (p.tx * p.vectors), machine)
@@ -133,11 +149,24 @@ class ScanRows(GpuScheduler[Params]):
         nbytes = _striped_bytes(analysis, p)
         require(nbytes <= SHARED, f"striped: {nbytes} bytes of shared memory, {SHARED} are there")
         require(p.split >= 1 and power_of_two(p.split), f"split = {p.split}: a power of two")
-        alone = p.ty == 1 and p.tx >= WARP and p.looped and analysis.once(apart)
+        alone = p.ty == 1 and p.tx >= WARP and p.looped and analysis.once(apart) and not analysis.phases
         require(
-            p.split == 1 or alone, "split: rows of a warp at least, looped, whose scans do not follow from each other"
+            p.split == 1 or alone,
+            "split: rows of a warp at least, looped, without reductions, whose scans do not follow from each other",
         )
+        require(not chained(analysis, length // turn), f"looped: sums of {length // turn} turns are by themselves")
         require(p.looped or length <= turn, f"looped = false: {turn} elements a turn, a row has {length}")
+
+
+def _at_once(analysis: Analysis, p: Params, env: Sizes, machine: Machine) -> bool:
+    """Whether a kernel that reduces rows before it scans them reads memory once: the second-level cache holds the rows
+    under way, beside as much that is written."""
+    kept, length = analysis.values(extents, env)
+    if not p.looped:
+        return True
+    rows = min(kept, machine.sm_count * (machine.threads_per_sm // (p.tx * p.ty)) * p.ty)
+    held = rows * length * sum(analysis.stored(v).bytes for v in analysis.once(row_inputs)[0]) <= machine.l2_bytes // 2
+    return held and not chained(analysis, length // (p.tx * p.vectors * p.access.lanes))
 
 
 def _emit(name: str, analysis: Analysis, slots: Slots, p: Params, states: bool = False) -> GpuKernel:
@@ -163,7 +192,8 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params, states: bool =
     stripes = _Stripes(body, lane, width, p.vectors, _striped_bytes(analysis, p)) if p.striped else None
     memories = body.buffers(sz.mul(kept, p.split)) if p.split > 1 else []
 
-    def one(start: Val, carried: list[Val]) -> list[Val]:
+    def loaded(start: Val) -> list[tuple[Env, Val]]:
+        """Where this thread's vectors of a turn are, and whether they are inside the row."""
         places = []
         for u in range(p.vectors):
             position = e.add(e.add(start, first), u * width * lanes)
@@ -171,6 +201,10 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params, states: bool =
         for value in body.loaded:
             for here, _ in places:
                 k.preload(value, here)
+        return places
+
+    def one(start: Val, carried: list[Val]) -> list[Val]:
+        places = loaded(start)
         following: list[Val] = []
         parity = e.and_(e.cast(e.shr(start, turn.bit_length() - 1), dt.i32), 1)
         for at, (op, state) in enumerate(zip(body.scans, body.grouped(carried))):
@@ -194,6 +228,23 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params, states: bool =
         return following
 
     low, high = body.part(part, p.split, turn)
+    for phase in joint.in_phases(analysis):
+
+        def reduced(start: Val, state: list[Val], phase=phase) -> list[Val]:
+            places = loaded(start)
+            for op in phase:
+                for here, _ in places:
+                    k.value(op.operands[0], here)
+            out: list[Val] = []
+            for op, before in zip(phase, red.grouped(phase, state)):
+                vals = [(e.splat(k.value(op.operands[0], h), lanes), body.position(op, h), i) for h, i in places]
+                out += red.accumulate(e, op, before, vals)
+            return out
+
+        nothing = [v for op in phase for v in red.identity(e, op, lanes)]
+        found = body.loop(low, high, turn, nothing, reduced) if p.looped else reduced(low, nothing)
+        totals = [red.across_lanes(e, op, a) for op, a in zip(phase, red.grouped(phase, found))]
+        body.bind(phase, body.across_block(phase, totals, p.tx), env)
     begin = exchange.behind(memories, part, row, kept) if memories and not states else body.nothing(1)
     done = body.loop(low, high, turn, begin, one) if p.looped else one(low, begin)
     if states:

@@ -63,7 +63,12 @@ class GpuScheduler(Scheduler[P, Machine]):
 
 def in_blocks(p: P, analysis: Analysis, turns: int) -> P:
     """``p``, or with blocks where a thread takes so many ``turns`` that sums shall not be one chain of additions."""
-    return p._replace(blocks=BLOCK) if turns > BLOCK and analysis.once(_round_off) else p  # type: ignore[attr-defined]
+    return p._replace(blocks=BLOCK) if chained(analysis, turns) else p  # type: ignore[attr-defined]
+
+
+def chained(analysis: Analysis, turns: int) -> bool:
+    """Whether a chain of so many additions of a thread rounds too much."""
+    return turns > BLOCK and analysis.once(_round_off)
 
 
 def _round_off(analysis: Analysis) -> bool:
