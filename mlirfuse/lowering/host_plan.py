@@ -14,11 +14,12 @@ from mlirfuse.core.errors import CompileError
 from mlirfuse.ir import scalars
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.effects import is_collective, starts, viewed, waits, writes_in_place
-from mlirfuse.ir.graph import Block, Graph, Layout, Op, Segment, Value, Window, uses
+from mlirfuse.ir.graph import Block, Graph, Group, Layout, Op, Segment, Value, Window, uses
 from mlirfuse.ir.order import Units, topological
 from mlirfuse.lowering import host_steps as st
 from mlirfuse.lowering.host_steps import Part, Sequence, Step
 
+_LARGE = 1024  # what sizes count as that nobody knows yet
 _MADE = 16  # bytes that the address of what a library makes is a multiple of, at least
 
 
@@ -33,15 +34,37 @@ def plan(graph: Graph) -> Sequence:
 def in_order(block: Block, graph: Graph) -> list[Op]:
     """The ops of a block of ``graph`` in the order in which a host program runs them, those of a group together. Groups
     that only compute what is written into arguments come last: nothing reads these after them, so that their kernels
-    may write there."""
+    may write there. Groups that make more bytes of arguments alone come when these are needed."""
     groups = {op: op.group for op in block.ops if op.group is not None}
-    written = {graph.returns[k] for k in graph.aliases} if block is graph.body else set()
-    if not written:
+    if block is not graph.body:
         return topological(block.ops, groups)
-    users = block.users()
+    written, users = {graph.returns[k] for k in graph.aliases}, block.users()
     last = {op.group for op in groups if any(v in written for v in op.results)}
     last -= {op.group for op in groups for v in op.results for u in users.get(v, ()) if u.group is not op.group}
-    return Units(block.ops, groups).ordered(lambda unit: (unit in last,))
+    units = Units(block.ops, groups)
+    place: dict[object, float] = {unit: at for at, unit in enumerate(units.members)}
+    early = {group: _first_reader(group, units, graph, users, place) for group in groups.values()}
+    return units.ordered(lambda unit: (unit in last, early.get(unit, place[unit])))
+
+
+def _first_reader(
+    group: Group, units: Units, graph: Graph, users: dict[Value, list[Op]], place: dict[object, float]
+) -> float:
+    """Where a group comes: before the first unit that reads it, if it can run at any time before that, and memory is
+    held by less until then."""
+    inside = units.members[group]
+    read = {v for op in inside for v in uses(op) if v.op not in inside}
+    given = {v for op in inside for v in op.results if any(u not in inside for u in users.get(v, ()))}
+    if not units.followers[group] or not read.issubset(graph.args) or not given.isdisjoint(graph.returns):
+        return place[group]
+    more = _bytes(given) > _bytes(read)
+    return min(place[unit] for unit in units.followers[group]) - 0.5 if more else place[group]
+
+
+def _bytes(values: Iterable[Value]) -> int:
+    """Bytes of tensors, where sizes that nobody knows are large."""
+    sizes = [sz.mul(v.numel, v.dtype.bytes) for v in values if v.dtype is not None]
+    return sum(sz.substitute(n, dict.fromkeys(sz.symbols(n), _LARGE)) for n in sizes)
 
 
 def parts_of(sequence: Sequence) -> list[Part]:

@@ -15,7 +15,7 @@ from torch.utils._ordered_set import OrderedSet
 from torch.utils.checkpoint import CheckpointPolicy
 
 from mlirfuse.core import garbage, threads
-from mlirfuse.frontend.torch import channels_last, collectives, min_cut, random
+from mlirfuse.frontend.torch import channels_last, collectives, min_cut, pools, random
 from mlirfuse.frontend.torch.ops import pointwise
 from mlirfuse.frontend.torch.ops.rules import RULES, VIEWS
 
@@ -33,6 +33,7 @@ def partition(
 ) -> tuple[GraphModule, GraphModule]:
     """Forward and backward, as ``partition_fn`` of ``aot_autograd``. ``turned``: the option ``channels_last``."""
     channels_last.decide(joint, turned)
+    pools.narrow(joint)
     random.share_seeds(joint.graph)
     for node in joint.graph.nodes:
         if collectives.role(node) is not None:  # in a checkpoint, too
