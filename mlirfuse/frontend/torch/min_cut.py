@@ -119,7 +119,7 @@ class _Costs:
         return MOVED * stored
 
     def kept(self, node: Node) -> float | None:
-        """The cost of keeping ``node``; infinite for what cannot be kept, for views, whose memory is, and ``WIDE`` ones."""
+        """The cost of keeping ``node``; infinite for what cannot be, ``WIDE`` ones and views, whose memory is."""
         value = node.meta.get("val")
         if is_sym_node(node):
             return sym_node_size(node)
