@@ -9,6 +9,7 @@ source by
 from __future__ import annotations
 
 import ast
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -122,6 +123,8 @@ def _sum(parts) -> Size:
 
 def mul(*sizes: Size) -> Size:
     """The product."""
+    if all(type(size) is int for size in sizes):
+        return math.prod(sizes)
     out: dict = {(): 1}
     for size in sizes:
         following: dict = {}

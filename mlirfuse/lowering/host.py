@@ -30,23 +30,34 @@ def cpu_host(kernels: Sequence[CpuKernel], slots: Slots, name: str = "launch") -
         f"func.func @{name}(%ptrs: !llvm.ptr, %ints: !llvm.ptr, %stream: !llvm.ptr) -> i32 {{",
         "  %two = llvm.mlir.constant(2 : i64) : i64",
         "  %ctx = llvm.alloca %two x !llvm.ptr : (i64) -> !llvm.ptr",
-        "  llvm.store %ptrs, %ctx : !llvm.ptr, !llvm.ptr",
         "  %second = llvm.getelementptr %ctx[1] : (!llvm.ptr) -> !llvm.ptr, !llvm.ptr",
         "  llvm.store %ints, %second : !llvm.ptr, !llvm.ptr",
         *_runtime_function("mlirfuse_parallel_for", slots),
     ]
     for k, kernel in enumerate(kernels):
-        counts = []
+        lines += [
+            f"  %count{k} = llvm.mlir.constant({len(kernel.passed)} : i64) : i64",
+            f"  %given{k} = llvm.alloca %count{k} x !llvm.ptr : (i64) -> !llvm.ptr",
+        ]
+        for at, slot in enumerate(kernel.passed):
+            lines += [
+                f"  %from{k}_{at} = llvm.getelementptr %ptrs[{slot}] : (!llvm.ptr) -> !llvm.ptr, !llvm.ptr",
+                f"  %pointer{k}_{at} = llvm.load %from{k}_{at} : !llvm.ptr -> !llvm.ptr",
+                f"  %to{k}_{at} = llvm.getelementptr %given{k}[{at}] : (!llvm.ptr) -> !llvm.ptr, !llvm.ptr",
+                f"  llvm.store %pointer{k}_{at}, %to{k}_{at} : !llvm.ptr, !llvm.ptr",
+            ]
+        lines.append(f"  llvm.store %given{k}, %ctx : !llvm.ptr, !llvm.ptr")
+        handle, counts = slots.handle(kernel.name), []
         for what, size in (("tasks", kernel.tasks), ("grain", kernel.grain)):
             slot = slots.size(size)
             lines.append(f"  %{what}{k}_at = llvm.getelementptr %ints[{slot}] : (!llvm.ptr) -> !llvm.ptr, i64")
             lines.append(f"  %{what}{k} = llvm.load %{what}{k}_at : !llvm.ptr -> i64")
             counts.append(f"%{what}{k}")
         lines += [
-            f"  %function{k} = func.constant @{kernel.name} : (i64, i64, !llvm.ptr) -> ()",
-            f"  %pointer{k} = builtin.unrealized_conversion_cast %function{k} : (i64, i64, !llvm.ptr) -> () "
-            "to !llvm.ptr",
-            f"  llvm.call %mlirfuse_parallel_for(%pointer{k}, %ctx, {', '.join(counts)}) : "
+            f"  %function{k}_at = llvm.getelementptr %ints[{handle}] : (!llvm.ptr) -> !llvm.ptr, i64",
+            f"  %function{k}_bits = llvm.load %function{k}_at : !llvm.ptr -> i64",
+            f"  %function{k} = llvm.inttoptr %function{k}_bits : i64 to !llvm.ptr",
+            f"  llvm.call %mlirfuse_parallel_for(%function{k}, %ctx, {', '.join(counts)}) : "
             "!llvm.ptr, (!llvm.ptr, !llvm.ptr, i64, i64) -> ()",
         ]
     lines += ["  %ok = llvm.mlir.constant(0 : i32) : i32", "  return %ok : i32", "}"]

@@ -10,12 +10,14 @@ from mlirfuse.ir.sizes import Size
 
 @dataclass
 class CpuKernel:
-    """A CPU kernel's text, how many tasks it has, and how many a thread should take at a time at least."""
+    """A CPU kernel's text, how many tasks it has, how many a thread should take at a time at least, and the slots of
+    the pointers that it is given."""
 
     name: str
     text: str
     tasks: Size
     grain: Size
+    passed: tuple[int, ...] = ()
 
 
 @dataclass

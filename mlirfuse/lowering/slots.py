@@ -1,8 +1,9 @@
 """Where kernels find their arguments: the numbering of pointers and integers that one compiled program passes around.
 
 A call fills two arrays: ``ptrs`` (arguments in memory, then outputs, then the workspace) and ``ints`` (sizes and
-strides, grid dimensions, offsets into the workspace, and the bits of scalar arguments). CPU kernels read them directly;
-for a GPU kernel the host function passes those that the kernel uses as its parameters.
+strides, grid dimensions, offsets into the workspace, and the bits of scalar arguments). The host function passes each
+kernel what it uses: a GPU's as parameters, a CPU's as an array of its pointers, in the order in which it asks for them,
+and ``ints``. So kernels that do the same have the same code, wherever their tensors stand in a call.
 """
 
 from __future__ import annotations
@@ -75,10 +76,12 @@ class Slots:
 
 
 class CpuArguments:
-    """A CPU kernel's arguments, loaded from ``ctx`` (a pointer to {ptrs, ints}) at its entry."""
+    """A CPU kernel's arguments, loaded from ``ctx`` (a pointer to {its pointers, ints}) at its entry. ``passed``: the
+    slots of its pointers, in order."""
 
     def __init__(self, e: Emitter, slots: Slots, index: dt.DType):
         self.e, self.slots, self.index = e, slots, index
+        self.passed: dict[int, int] = {}  # slot -> place
         self._made: dict[object, str] = {}
         e.entry += [
             "  %ptrs = llvm.load %ctx : !llvm.ptr -> !llvm.ptr",
@@ -89,6 +92,8 @@ class CpuArguments:
     def _load(self, array: str, slot: int, type_: str) -> str:
         key = (array, slot, type_)
         if key not in self._made:
+            if array == "ptrs":
+                slot = self.passed.setdefault(slot, len(self.passed))
             name = self._made[key] = f"%{array}{slot}_{len(self._made)}"
             self.e.entry.append(
                 f"  {name}_at = llvm.getelementptr %{array}[{slot}] : (!llvm.ptr) -> !llvm.ptr, {type_}"

@@ -148,10 +148,9 @@ class Foreach(Launches):
 
         members = range(self.members)
         if isinstance(kernel, CpuKernel):
-            words = self.count + made
-            slots = [place(m, slot) for m in members for slot in range(words)]
+            slots = [place(m, slot) for m in members for slot in kernel.passed]
             grain = max(sz.known(kernel.grain, env) for env in self.sizes)
-            head = [variant.launch, self.members, words, len(plans[0]), grain]
+            head = [variant.launch, self.members, len(kernel.passed), len(plans[0]), grain]
             return [*head, *first, *slots, *(n for plan in plans for n in plan)]
         assert program.table is not None
         keys = list(kernel.passed)

@@ -6,7 +6,8 @@ fallbacks, and arguments that are written (``graph.aliases``). It is a list of t
 (:mod:`mlirfuse.lowering.host_steps`):
 
 - Groups with nothing between them become one program of kernels; equal ones share it, whatever their values are called,
-  so that a transformer's layers compile once. A program is compiled when it first runs with its sizes.
+  so that a transformer's layers compile once; so do equal kernels of different programs. A program is compiled when
+  it first runs with its sizes.
 - Every value has a known layout: an argument its own, what a kernel or a library makes row-major, what a call makes its
   ``strides``, a view that of its source. Nothing is copied between steps; where a call gives another layout than it
   stated, the program that reads it gets a copy.
@@ -38,6 +39,7 @@ from mlirfuse.core import config
 from mlirfuse.ir.graph import Graph
 from mlirfuse.lowering import host_steps as st
 from mlirfuse.lowering.host_plan import plan
+from mlirfuse.runtime import load
 from mlirfuse.runtime.foreach import Foreach
 from mlirfuse.runtime.form import place_of
 from mlirfuse.runtime.host_python import Watch, Written
@@ -58,9 +60,10 @@ class HostProgram:
         self.graph, self.target, self._beside = graph, target, beside
         self.sequence: st.Sequence = plan(graph)
         self.launches: dict[st.Part, Launches] = {}
+        kernels: load.Known = {}  # programs that are not equal have equal kernels, as a model's layers have
         for step in self.sequence.walk():
             if isinstance(step, st.Kernels):
-                self.launches[step.part] = Launches(step.part, target, failed)
+                self.launches[step.part] = Launches(step.part, target, failed, kernels)
             elif isinstance(step, st.Foreach):
                 self.launches[step.part] = Foreach(step, target, failed)
         self._functions: dict[tuple[int, ...], Callable[[list], list]] = {}

@@ -13,7 +13,7 @@ from mlirfuse.ir import interpreter
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Graph
 from mlirfuse.lowering.host_steps import Part
-from mlirfuse.runtime import arrays, library
+from mlirfuse.runtime import arrays, library, load
 from mlirfuse.runtime.form import Form, place_of
 from mlirfuse.runtime.program import Program
 from mlirfuse.schedule.targets import Target
@@ -26,11 +26,11 @@ class Launches:
     """``part`` on ``target``. Arguments that lie otherwise in a call than the part says are copied first.
 
     ``failed`` is told, at each call, of a program that does not compile, and why; where it returns, the call runs op by
-    op. Without it the error is raised.
+    op. Without it the error is raised. ``known``: the kernels that it shares with other programs.
     """
 
-    def __init__(self, part: Part, target: Target, failed: Failed | None = None):
-        self.part, self.target, self.failed = part, target, failed
+    def __init__(self, part: Part, target: Target, failed: Failed | None = None, known: load.Known | None = None):
+        self.part, self.target, self.failed, self._known = part, target, failed, known
         self._problem: Exception | None = None
         self.graph = part.graph
         self._extents = sorted({n for v in part.values for n in v.shape if n != 1}, key=str)
@@ -42,7 +42,7 @@ class Launches:
         """The program, made for these sizes if it is not made yet."""
         if self._program is None:
             hint = {s: hint[s] for s in self.part.symbols}
-            self._program = Program(self.graph, self.target, hint, self.part.axes)
+            self._program = Program(self.graph, self.target, hint, self.part.axes, self._known)
         return self._program
 
     def at(self, env: dict[str, int]) -> Callable:

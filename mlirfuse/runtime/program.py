@@ -55,10 +55,14 @@ def _key(params: tuple) -> tuple:
 
 
 class Program(SegmentedProgram):
-    """A :class:`SegmentedProgram` of whose calls each runs a compiled variant."""
+    """A :class:`SegmentedProgram` of whose calls each runs a compiled variant. ``known``: the kernels that it shares
+    with other programs."""
 
-    def __init__(self, graph: Graph, target, hint: dict[str, int], axes: Axes | None = None):
+    def __init__(
+        self, graph: Graph, target, hint: dict[str, int], axes: Axes | None = None, known: load.Known | None = None
+    ):
         super().__init__(graph, target, hint, axes)
+        self.known_kernels = known
         self.variants: dict[tuple, Variant] = {}  # by _key
         self.tuned: dict[tuple, tuple | None] = {}  # by call_key: parameters that were measured to be best
         self.tuned_before: bool | None = None  # whether earlier processes left any such; None: not looked for yet
@@ -112,7 +116,7 @@ class Program(SegmentedProgram):
     def _compile(self, params: tuple, env: dict[str, int]) -> Variant:
         slots = self.slots()
         module = self.target.write(self, params, slots)
-        variant = Variant(params, module, slots, *load.load(self.target, module, slots))
+        variant = Variant(params, module, slots, *load.load(self.target, module, slots, self.known_kernels))
         self.add_plan(variant)
         return variant
 

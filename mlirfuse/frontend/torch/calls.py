@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import CodeType
 from typing import Any
 
 import torch
@@ -25,9 +27,15 @@ def spelled(source: str, names: Mapping[str, Any] | None = None) -> Callable[...
     """The function that ``source`` spells with these ``names``, which it has as its attribute ``spelled``, so that it
     can be written down."""
     names = dict(names or {})
-    function = eval(source, dict(names))
+    function = eval(_code(source), dict(names))
     function.spelled = source, names
     return function
+
+
+@functools.lru_cache(maxsize=4096)
+def _code(source: str) -> CodeType:
+    """Layers that are equal have the same sources."""
+    return compile(source, "<string>", "eval")
 
 
 def window(x: torch.Tensor, held: tuple[int, ...], shape: Sequence[int], strides: Sequence[int], start: int) -> list:

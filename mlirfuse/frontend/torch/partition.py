@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from typing import Any
 from unittest import mock
 
 import torch
 from torch._functorch import partitioners
 from torch.fx import Graph, GraphModule, Node
+from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.utils._ordered_set import OrderedSet
 from torch.utils.checkpoint import CheckpointPolicy
 
@@ -42,11 +45,31 @@ def partition(
         _lock,
         mock.patch.object(partitioners, "get_default_op_list", _our_list),
         mock.patch.object(partitioners, "solve_min_cut", _cut),
+        _unwritten() as unwritten,
     ):
         forward, backward = partitioners.min_cut_rematerialization_partition(joint, inputs, **options)
+    forward, backward = (_LazyGraphModule.from_graphmodule(m) if m in unwritten else m for m in (forward, backward))
+    if joint in unwritten:
+        joint.recompile()
     _keep_what_inputs_were(forward, options["num_fwd_outputs"])
     _tell_what_is_computed_again(forward, backward)
     return forward, backward
+
+
+@contextlib.contextmanager
+def _unwritten() -> Iterator[set[GraphModule]]:
+    """Meanwhile this thread writes no Python code of modules: their graphs go on changing, and most are never run.
+    Gives those whose code is stale."""
+    write, here = GraphModule.recompile, threading.get_ident()
+    stale: set[GraphModule] = set()
+
+    def recompile(module: GraphModule) -> Any:
+        if threading.get_ident() != here or isinstance(module, _LazyGraphModule):
+            return write(module)
+        stale.add(module)
+
+    with mock.patch.object(GraphModule, "recompile", recompile):
+        yield stale
 
 
 def _keep_what_inputs_were(forward: GraphModule, visible: int) -> None:

@@ -35,7 +35,7 @@ def size(value: Any) -> Size:
 
 def shape(values) -> tuple[Size, ...]:
     """The sizes of a fake tensor's shape or strides. Raises :class:`OpaqueSize`."""
-    return tuple(size(n) for n in values)
+    return tuple([n if type(n) is int else size(n) for n in values])
 
 
 @functools.lru_cache(maxsize=65536)

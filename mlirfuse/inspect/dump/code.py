@@ -94,7 +94,9 @@ def occupancy(program: Program, variant: Variant, kernels: list[Kernel], env: di
     machine = program.target.machine
     if not isinstance(machine, Machine):
         return "\n".join(_threads_busy(k, env) for k in kernels if isinstance(k, CpuKernel))
-    return "\n".join(_blocks_resident(k, variant.keep[0], machine, env) for k in kernels if isinstance(k, GpuKernel))
+    return "\n".join(
+        _blocks_resident(k, variant.keep[1][k.name], machine, env) for k in kernels if isinstance(k, GpuKernel)
+    )
 
 
 def _threads_busy(kernel: CpuKernel, env: dict[str, int]) -> str:
@@ -104,9 +106,9 @@ def _threads_busy(kernel: CpuKernel, env: dict[str, int]) -> str:
     return f"{kernel.name}: {threads} of {there} threads busy, {tasks / max(threads, 1):.4g} tasks each"
 
 
-def _blocks_resident(kernel: GpuKernel, loaded: Any, machine: Machine, env: dict[str, int]) -> str:
-    handle = loaded.function(kernel.name, 0, kernel.cluster > 8)
-    facts, blocks = loaded.attributes(handle), loaded.occupancy(handle, kernel.threads, kernel.dynamic_shared)
+def _blocks_resident(kernel: GpuKernel, loaded: load.LoadedKernel, machine: Machine, env: dict[str, int]) -> str:
+    handle, home = loaded.address, loaded.home
+    facts, blocks = home.attributes(handle), home.occupancy(handle, kernel.threads, kernel.dynamic_shared)
     grid = sz.substitute(kernel.grid, env)
     waves = grid / (blocks * machine.sm_count) if blocks else float("inf")
     shared, busy = facts["shared_bytes"] + kernel.dynamic_shared, blocks * kernel.threads / machine.threads_per_sm

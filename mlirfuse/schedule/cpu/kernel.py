@@ -131,7 +131,7 @@ class CpuBody:
             self.e.line('llvm.call_intrinsic "llvm.x86.sse.sfence"() : () -> ()')
         body = self.e.text()
         text = f"func.func @{self.name}(%begin: i64, %end: i64, %ctx: !llvm.ptr) {{\n{body}\n  return\n}}"
-        return CpuKernel(self.name, "".join(self.k.functions.values()) + text, tasks, grain)
+        return CpuKernel(self.name, "".join(self.k.functions.values()) + text, tasks, grain, tuple(self.args.passed))
 
     # ---- loops
 

@@ -15,9 +15,9 @@
 // LLVM: define void @mlirfuse_normalization0(
 // LLVM: define void @mlirfuse_pointwise1(
 // LLVM: define i32 @launch0(
-// LLVM: ptr @mlirfuse_normalization0
+// LLVM: call void %{{[0-9]+}}(ptr %{{[0-9]+}}, ptr %{{[0-9]+}}, i64
 // LLVM: define i32 @launch1(
-// LLVM: ptr @mlirfuse_pointwise1
+// LLVM: call void %{{[0-9]+}}(ptr %{{[0-9]+}}, ptr %{{[0-9]+}}, i64
 
 // PTX: .visible .entry mlirfuse_normalization0(
 // PTX: .visible .entry mlirfuse_pointwise1(
