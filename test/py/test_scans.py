@@ -179,6 +179,18 @@ def test_nan_and_infinities():
         np.testing.assert_allclose(logarithms[finite], want[finite], rtol=1e-6)
 
 
+@pytest.mark.parametrize("axis", [0, 1])
+def test_zeros_keep_their_sign(axis):
+    """A sum of negative zeros is one, as NumPy's is; rows of all lengths that lanes are left over in."""
+    for n in (2, 3, 5, 16, 40):
+        x = np.full((20, n), -0.0, f32)
+        x[3, n // 2] = 0.0
+        got = mlirfuse.jit(lambda x: np.cumsum(x, axis))(x)
+        np.testing.assert_array_equal(np.signbit(got), np.signbit(np.cumsum(x, axis)))
+        got = mlirfuse.jit(lambda x: mnp.linear_recurrence(np.ones_like(x), x, axis))(x)
+        np.testing.assert_array_equal(np.signbit(got)[:, 0], np.signbit(x)[:, 0])
+
+
 def test_nothing_before_a_recurrence_stays_nothing():
     """Factors whose product overflows do not make NaN of a run that is 0 so far."""
     a, b = np.full((400, 400), 1.5, f32), np.zeros((400, 400), f32)
