@@ -3,6 +3,11 @@ ends' names of them. References are in float64."""
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import mmap
+import re
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -136,23 +141,110 @@ def test_cpu_with_reductions(name, axis):
     assert len(segments(fn, x)) == 1
 
 
+LANES = targets.of("cpu").machine.vector_bytes // 4
+
+
+def agree(fn, *args, jitted=None, **options):
+    """``fn`` compiled, beside itself in float64; returns the schedulers of its segments."""
+    jitted = jitted or mlirfuse.jit(fn, **options)
+    got, want = jitted(*args), fn(*(a.astype(f64) for a in args))
+    for g, w in zip(*[r if isinstance(r, tuple) else (r,) for r in (got, want)], strict=True):
+        near(g, w)
+    return re.findall(r'schedule = \{.*?scheduler = "(\w+)"', jitted.lower(*args).as_text("segmented"))
+
+
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_short_rows(name):
-    """Rows that are a small part of a vector: its lanes take a row each."""
+    """Rows of all lengths up to a vector's, as many of them in a vector as there are whole ones; numbers of rows that
+    leave some over behind unrolled vectors, behind a vector, and several tasks."""
     fn = FUNCTIONS[name](1)
     jitted = mlirfuse.jit(fn)
-    for shape in [(40, 2), (333, 3), (16, 8), (5, 70, 4)]:
-        x = RNG.standard_normal(shape).astype(f32)
-        assert 'scheduler = "scan_columns"' in jitted.lower(x).as_text("segmented") or len(shape) == 3
-        for got, want in zip(*[r if isinstance(r, tuple) else (r,) for r in (jitted(x), fn(x.astype(f64)))]):
-            near(got, want)
+    for n in range(2, LANES + 1):
+        for rows in (16, 37, 9001 // n):
+            assert agree(fn, RNG.standard_normal((rows, n)).astype(f32), jitted=jitted) == ["scan_short_rows"]
+    assert agree(fn, RNG.standard_normal((40, LANES + 1)).astype(f32), jitted=jitted) == ["scan_rows"]
+
+
+@contextlib.contextmanager
+def at_the_end(*arrays):
+    """Copies of arrays, each with a page behind it that must not be read or written."""
+    page, libc, held = mmap.PAGESIZE, ctypes.CDLL(None), []
+    for x in arrays:
+        size = -(-x.nbytes // page) * page
+        memory = mmap.mmap(-1, size + page)
+        address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+        last = ctypes.c_void_p(address + size), ctypes.c_size_t(page)
+        assert libc.mprotect(*last, 0) == 0
+        held.append((last, np.frombuffer(memory, x.dtype, x.size, size - x.nbytes).reshape(x.shape)))
+        held[-1][1][...] = x
+    yield [x for _, x in held]
+    for last, _ in held:
+        libc.mprotect(*last, mmap.PROT_READ | mmap.PROT_WRITE)
+
+
+@pytest.mark.parametrize("n", [2, 3, 5, 7, 8, 13, 16])
+def test_short_rows_end_where_memory_does(n):
+    """Nothing is read or written past the last row, nor past what is the same in all rows or along one."""
+
+    def fn(x, w, c, y):
+        y[...] = np.cumsum(x * w + c, 1) * np.exp(w)
+
+    given = [RNG.standard_normal(s).astype(f32) for s in ((61, n), (n,), (61, 1), (61, n))]
+    with at_the_end(*given) as (x, w, c, y):
+        assert "scan_short_rows" in mlirfuse.jit(fn).lower(x, w, c, y).as_text("segmented")
+        mlirfuse.jit(fn)(x, w, c, y)
+        near(y, np.cumsum(x.astype(f64) * w + c, 1) * np.exp(w.astype(f64)))
+
+
+@pytest.mark.parametrize("n", [2, 3, 6, 13, 16])
+def test_what_short_rows_fuse_with(n):
+    """Operands that are the same in all rows, or along a row; outputs over the rows alone; loops around them; chains."""
+    one = lambda *shape: RNG.standard_normal(shape).astype(f32)  # noqa: E731
+    short = ["scan_short_rows"]
+    assert agree(lambda x, w, c: np.cumsum(x * w + c, 1) / (w * w + 1), one(333, n), one(n), one(333, 1)) == short
+    assert agree(lambda x, c: (np.cumsum(x * c, 1), np.exp(c)), one(333, n), one(333, 1)) == short
+    agree(lambda x: np.cumsum(x, 2), one(5, 70, n))
+    agree(lambda x: np.cumsum(x[:, ::2], 2), one(5, 70, n))
+    agree(lambda x: np.cumsum(x[:, 1:], 1), one(70, n + 1))
+    agree(lambda x: np.cumsum(np.roll(x, 1, 1), 1) + np.roll(x, 1, 0), one(70, n))
+    agree(lambda x: np.cumsum(x.T, 1), one(n, 70))
+    agree(lambda x: (np.cumsum(x, 1), np.maximum.accumulate(np.cumsum(x, 1), 1), np.cumprod(x, 1)), one(70, n))
+    chosen = lambda x, at: np.cumsum(x[at], 1)  # noqa: E731
+    x, at = one(9, n), RNG.integers(0, 9, 50)
+    near(mlirfuse.jit(chosen)(x, at), chosen(x.astype(f64), at))
+
+
+def test_short_rows_in_place():
+    """What a vector has beyond its rows is not written, since it may not have been read yet."""
+    for n in (3, 5, 16):
+        x = RNG.standard_normal((900, n))
+        want = np.cumsum(x, 1)
+
+        def fn(x):
+            x[...] = np.cumsum(x, 1)
+
+        mlirfuse.jit(fn)(x)
+        np.testing.assert_allclose(x, want, rtol=1e-12, atol=1e-12)
+
+
+def test_short_rows_past_the_caches():
+    """Whole vectors of rows may be stored so, and others not."""
+    for n in (2, 4, LANES):
+        given = {0: {"scheduler": "scan_short_rows", "streamed": True}}
+        assert agree(lambda x: np.cumsum(x, 1), RNG.standard_normal((5001, n)).astype(f32), schedule=given)
+    wrong = [(3, {"streamed": True}), (3, {"length": 4}), (LANES + 1, {"length": 0}), (9, {"streamed": True})]
+    for n, fields in wrong:
+        with pytest.raises(ScheduleError):
+            given = {0: {"scheduler": "scan_short_rows", "length": 0, "streamed": False} | fields}
+            mlirfuse.jit(lambda x: np.cumsum(x, 1), schedule=given)(np.ones((40, n), f32))
 
 
 @pytest.mark.parametrize("dtype", [f16, ml_dtypes.bfloat16, f64, np.int8, np.uint16, np.int64])
 @pytest.mark.parametrize("axis", [0, 1])
-def test_types(dtype, axis):
+@pytest.mark.parametrize("shape", [(37, 70), (70, 5), (70, 8), (19, 13)])
+def test_types(dtype, axis, shape):
     """The result's type is NumPy's; integers wrap as its do, half types are summed in float32."""
-    x = (RNG.standard_normal((37, 70)) * 10).astype(dtype)
+    x = (RNG.standard_normal(shape) * 10).astype(dtype)
     got = mlirfuse.jit(lambda x: (np.cumsum(x, axis), np.maximum.accumulate(x, axis)))(x)
     if np.dtype(dtype).kind in "iu":
         for a, b in zip(got, (np.cumsum(x, axis), np.maximum.accumulate(x, axis))):
@@ -218,6 +310,18 @@ def test_nan_and_infinities():
         finite = np.isfinite(want)
         np.testing.assert_array_equal(logarithms[~finite], want[~finite])
         np.testing.assert_allclose(logarithms[finite], want[finite], rtol=1e-6)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_zeros_keep_their_sign(axis):
+    """A sum of negative zeros is one, as NumPy's is; rows of all lengths that lanes are left over in."""
+    for n in (2, 3, 5, 16, 40):
+        x = np.full((20, n), -0.0, f32)
+        x[3, n // 2] = 0.0
+        got = mlirfuse.jit(lambda x: np.cumsum(x, axis))(x)
+        np.testing.assert_array_equal(np.signbit(got), np.signbit(np.cumsum(x, axis)))
+        got = mlirfuse.jit(lambda x: mnp.linear_recurrence(np.ones_like(x), x, axis))(x)
+        np.testing.assert_array_equal(np.signbit(got)[:, 0], np.signbit(x)[:, 0])
 
 
 def test_nothing_before_a_recurrence_stays_nothing():

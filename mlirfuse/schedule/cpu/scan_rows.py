@@ -17,7 +17,7 @@ from mlirfuse.analysis.phases import Analysis, apart, is_outer, late_outputs, si
 from mlirfuse.core.machine import Host
 from mlirfuse.ir import sizes as sz
 from mlirfuse.lowering import scans as sc
-from mlirfuse.lowering.emitter import Val
+from mlirfuse.lowering.emitter import Emitter, Val
 from mlirfuse.lowering.kernel import Env, Index, Memory
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.cpu.extents import across_scanned_rows, parts, row_extents
@@ -177,21 +177,11 @@ class _Rows(CpuBody):
             run = sc.element(e, op, self.k.operands(op, env), lanes)
             if mask is not None:
                 run = sc.select(e, mask, run, sc.identity(e, op, lanes))
-            run = sc.along(e, op, run, [1 << n for n in range(lanes.bit_length() - 1)], self.shifted)
+            run = sc.along(e, op, run, [1 << n for n in range(lanes.bit_length() - 1)], before(e, self.reverse, lanes))
             self.k.bind(op.result, env, sc.result(e, op, sc.combine(e, op, state, run)))
             last = tuple(e.splat(e.extract(v, 0 if self.reverse else lanes - 1), lanes) for v in run)
             out += sc.combine(e, op, state, last)
         return out
-
-    def shifted(self, state: sc.State, nothing: sc.State, n: int) -> sc.State:
-        """Each lane has what is ``n`` lanes before it."""
-        lanes = self.lanes
-        sources = [lane + n if self.reverse else lane - n for lane in range(lanes)]
-        picked = ", ".join(str(lanes + at if 0 <= at < lanes else k) for k, at in enumerate(sources))
-        return tuple(
-            self.e.op(f"vector.shuffle {none}, {v} [{picked}] : {v.type}, {v.type}", v.dtype, lanes)
-            for v, none in zip(state, nothing)
-        )
 
 
 def _states(name: str, analysis: Analysis, slots: Slots, params: Params, host: Host) -> CpuKernel:
@@ -251,3 +241,22 @@ def _before(body: _Rows, memories: list[Memory], part: Val, row: Val) -> list[Va
         return [v for op, a, b in states for v in sc.combine(e, op, a, b)]
 
     return body.loop(body.constant(0), count, 1, body.nothing(), one)
+
+
+def before(e: Emitter, reverse: bool, row: int):
+    """What :func:`~mlirfuse.lowering.scans.along` calls for vectors of rows of so many lanes: each lane has what is
+    ``n`` lanes before it in its row."""
+
+    def shifted(state: sc.State, nothing: sc.State, n: int) -> sc.State:
+        lanes = state[0].lanes
+        inside = [(lane % row + n < row) if reverse else lane % row >= n for lane in range(lanes)]
+        sources = [lane + n if reverse else lane - n for lane in range(lanes)]
+        picked = ", ".join(
+            str(lanes + at if here and at < lanes else k) for k, (here, at) in enumerate(zip(inside, sources))
+        )
+        return tuple(
+            e.op(f"vector.shuffle {none}, {v} [{picked}] : {v.type}, {v.type}", v.dtype, lanes)
+            for v, none in zip(state, nothing)
+        )
+
+    return shifted

@@ -16,12 +16,15 @@ ALIGNED = 64  # bytes: what results and the workspace are aligned to
 def streams(analysis: Analysis, outputs: list[Value], env: Sizes, alignments: Alignments, host: Host) -> bool:
     """Whether ``outputs`` should be stored past the caches: together they do not stay there, and every vector of them
     is aligned."""
+    return past_caches(analysis, outputs, env, host) and can_stream(analysis, outputs, env, alignments, host)
+
+
+def past_caches(analysis: Analysis, outputs: list[Value], env: Sizes, host: Host) -> bool:
+    """Whether ``outputs`` together do not stay in the caches, and the processor has stores past them."""
     if not outputs or host.vector_bytes < 32:
         return False
     sizes = dict(zip(analysis.outputs, analysis.once(_output_sizes)(env)))
-    if sum([sizes[v][0] for v in outputs]) <= host.last_cache * model_of(host).tasks.past_caches:
-        return False
-    return can_stream(analysis, outputs, env, alignments, host)
+    return sum([sizes[v][0] for v in outputs]) > host.last_cache * model_of(host).tasks.past_caches
 
 
 def can_stream(analysis: Analysis, outputs: list[Value], env: Sizes, alignments: Alignments, host: Host) -> bool:
