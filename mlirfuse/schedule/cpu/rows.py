@@ -120,7 +120,7 @@ class Rows(Scheduler[Params, Host]):
         kept, reduced = analysis.values(row_extents, env)
         full, _ = analysis.once(late_outputs)
         if not full and _few(kept, reduced, host) and len(analysis.phases) == 1:
-            yield Params(split=parts(host), totals=_needs_totals(analysis, env, host))
+            yield Params(split=parts(host), totals=needs_totals(analysis, env, host))
             return
         vectors = math.ceil(reduced / lanes_of(analysis, host))
         if vectors <= model.held and len(analysis.loops(analysis.reduced)) == 1:
@@ -128,7 +128,7 @@ class Rows(Scheduler[Params, Host]):
             return
         length = reduced * _stash_bytes(analysis, model)
         streamed = streams(analysis, full, env, alignments, host)
-        stash, totals = 0 < length <= model.stash_bytes, _needs_totals(analysis, env, host)
+        stash, totals = 0 < length <= model.stash_bytes, needs_totals(analysis, env, host)
         yield Params(stash=stash, streamed=streamed, totals=totals)
 
     def better_in_stages(self, analysis: Analysis, p: Params, env: Sizes, host: Host) -> bool | None:
@@ -147,7 +147,7 @@ class Rows(Scheduler[Params, Host]):
         full, _ = analysis.once(late_outputs)
         _, reduced = analysis.values(row_extents, env)
         require(p.split >= 1 and p.held >= 0, "split, held: not negative")
-        require(p.totals or not _needs_totals(analysis, env, host), f"totals: sums of {reduced} elements need them")
+        require(p.totals or not needs_totals(analysis, env, host), f"totals: sums of {reduced} elements need them")
         if p.split > 1:
             require(not full and len(analysis.phases) == 1, "split: rows that take more than one pass, or are written")
             require(not p.held and not p.stash and not p.streamed, "split: rows are not held, stashed or streamed")
@@ -165,7 +165,7 @@ class Rows(Scheduler[Params, Host]):
             require(aligned, "streamed: outputs are not aligned for stores past the caches")
 
 
-def _needs_totals(analysis: Analysis, env: Sizes, host: Host) -> bool:
+def needs_totals(analysis: Analysis, env: Sizes, host: Host) -> bool:
     """Whether a row has so many blocks that sums of them lose too much."""
     if not analysis.once(rounds):
         return False
@@ -202,7 +202,7 @@ def _kernels(name: str, analysis: Analysis, slots: Slots, params: Params, host: 
     return [_long_rows(name, analysis, slots, params, host)]
 
 
-class _Rows(CpuBody):
+class RowsBody(CpuBody):
     """Loops over a row."""
 
     def __init__(self, name, analysis, slots, host, streamed=(), stash=False, totals=False):
@@ -327,7 +327,7 @@ def _invariant(analysis: Analysis) -> list[list[Value]]:
 
 def _long_rows(name: str, analysis: Analysis, slots: Slots, params: Params, host: Host) -> CpuKernel:
     full, small = late_outputs(analysis)
-    body = _Rows(name, analysis, slots, host, full if params.streamed else (), params.stash, params.totals)
+    body = RowsBody(name, analysis, slots, host, full if params.streamed else (), params.stash, params.totals)
 
     def task(index):
         env: Env = {}
@@ -347,7 +347,7 @@ def _long_rows(name: str, analysis: Analysis, slots: Slots, params: Params, host
 def _held_rows(name: str, analysis: Analysis, slots: Slots, params: Params, host: Host) -> CpuKernel:
     """Rows of one loop of at most ``held`` vectors: what is computed of an element once is known to the end."""
     full, small = late_outputs(analysis)
-    body = _Rows(name, analysis, slots, host)
+    body = RowsBody(name, analysis, slots, host)
     e, k, lanes = body.e, body.k, body.lanes
     (loop,) = body.loops
     masks = [body.below(e.sub(body.size(size_of(loop)), u * lanes), lanes) for u in range(params.held)]
@@ -381,7 +381,7 @@ def _held_rows(name: str, analysis: Analysis, slots: Slots, params: Params, host
 
 def _split_rows(name: str, analysis: Analysis, slots: Slots, params: Params, host: Host) -> CpuKernel:
     """A task is a part of a row: its accumulators go to the workspace."""
-    body = _Rows(name, analysis, slots, host, totals=params.totals)
+    body = RowsBody(name, analysis, slots, host, totals=params.totals)
     e, k, split = body.e, body.k, params.split
     (phase,) = analysis.phases
     first = size_of(body.loops[0])

@@ -4,6 +4,8 @@ A vector is scanned in a register, in as many steps as its lanes have doublings,
 it, which is carried from vector to vector: one pass over memory, however many scans follow from each other. An element
 of n before it comes of ``n / lanes + log2(lanes)`` operations one after the other, where a loop has n.
 
+Reductions of the same row come first, each phase a pass over it. It has to stay in the core's cache meanwhile.
+
 A row that is alone is shared (``split``): one kernel leaves the state of each part in the workspace, and another scans
 the parts, each from the states of those before it.
 """
@@ -16,13 +18,16 @@ from typing import NamedTuple
 from mlirfuse.analysis.phases import Analysis, apart, is_outer, late_outputs, size_of
 from mlirfuse.core.machine import Host
 from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.graph import Value
+from mlirfuse.lowering import reductions as red
 from mlirfuse.lowering import scans as sc
 from mlirfuse.lowering.emitter import Emitter, Val
 from mlirfuse.lowering.kernel import Env, Index, Memory
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.cpu.extents import across_scanned_rows, parts, row_extents
-from mlirfuse.schedule.cpu.kernel import CpuBody, CpuKernel, cost_of, lanes_of, rows_grain, store_all, unroll_for
+from mlirfuse.schedule.cpu.kernel import CpuKernel, cost_of, rows_grain, store_all, unroll_for
 from mlirfuse.schedule.cpu.models import model_of
+from mlirfuse.schedule.cpu.rows import RowsBody, needs_totals
 from mlirfuse.schedule.cpu.streaming import can_stream, streams
 from mlirfuse.schedule.scheduler import Alignments, Scheduler, Sizes, Written, require
 
@@ -41,7 +46,7 @@ class ScanRows(Scheduler[Params, Host]):
     parameters = Params
 
     def takes(self, analysis: Analysis) -> bool:
-        return bool(analysis.scans) and not analysis.phases
+        return bool(analysis.scans)
 
     def candidates(self, analysis: Analysis, env: Sizes, alignments: Alignments, host: Host) -> Iterator[Params]:
         if is_outer(analysis, env) or across_scanned_rows(analysis, env, host):
@@ -50,6 +55,8 @@ class ScanRows(Scheduler[Params, Host]):
         full, _ = analysis.once(late_outputs)
         streamed = streams(analysis, full, env, alignments, host)
         few = kept < host.threads and kept * length >= 4 * model_of(host).tasks.shared
+        if analysis.phases and (few or needs_totals(analysis, env, host) or not _cached(analysis, length, host)):
+            return
         if few and analysis.once(can_split):
             yield Params(parts(host), streamed)
         yield Params(1, streamed)
@@ -59,7 +66,8 @@ class ScanRows(Scheduler[Params, Host]):
 
     def check(self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, host: Host) -> None:
         require(p.split >= 1, f"split = {p.split}: one part at least")
-        require(p.split == 1 or analysis.once(can_split), "split: scans of scans, or rows that are several loops")
+        require(p.split == 1 or analysis.once(can_split), "split: scans of scans, reductions, or rows of several loops")
+        require(not analysis.phases or not needs_totals(analysis, env, host), "sums of rows so long are by themselves")
         if p.streamed:
             full, _ = analysis.once(late_outputs)
             aligned = bool(full) and can_stream(analysis, full, env, alignments, host)
@@ -68,7 +76,17 @@ class ScanRows(Scheduler[Params, Host]):
 
 def can_split(analysis: Analysis) -> bool:
     """Whether parts of a row are runs of its one loop, and their states known without those before them."""
-    return apart(analysis) and len(analysis.loops(analysis.reduced)) == 1
+    return apart(analysis) and not analysis.phases and len(analysis.loops(analysis.reduced)) == 1
+
+
+def _cached(analysis: Analysis, length: int, host: Host) -> bool:
+    """Whether a row is still in the core's own cache when it is read again."""
+    return length * sum(v.dtype.bytes for v in analysis.once(_along)) <= host.own_cache // 2
+
+
+def _along(analysis: Analysis) -> list[Value]:
+    """The inputs with elements along the rows."""
+    return [v for v in analysis.inputs if set(analysis.reduced) & set(analysis.axes.flat(v))]
 
 
 def _kernels(name: str, analysis: Analysis, slots: Slots, params: Params, host: Host) -> list[CpuKernel]:
@@ -80,17 +98,15 @@ def _kernels(name: str, analysis: Analysis, slots: Slots, params: Params, host: 
     ]
 
 
-class _Rows(CpuBody):
+class _Rows(RowsBody):
     """Loops along a row, carrying the states of scans: each in all lanes."""
 
     def __init__(self, name: str, analysis: Analysis, slots: Slots, host: Host, split: int, streamed=frozenset()):
         super().__init__(name, analysis, slots, host, streamed)
         self.scans = analysis.scans
         self.reverse = bool(self.scans[0].attrs["reverse"])
-        self.loops = analysis.loops(analysis.reduced)
-        self.lanes = lanes_of(analysis, host)
         self.unroll = unroll_for(cost_of(analysis))
-        self.kept = sz.product(a.size for a in analysis.kept)
+        self.rows = sz.product(a.size for a in analysis.kept)
         self.split, self.length = split, size_of(self.loops[0])
         self.of_part = sz.mul(sz.ceildiv(self.length, split * self.lanes), self.lanes)
 
@@ -103,7 +119,7 @@ class _Rows(CpuBody):
 
     def buffers(self) -> list[Memory]:
         """The states of parts: [split, kept] for each of their pieces."""
-        count = sz.mul(self.kept, self.split)
+        count = sz.mul(self.rows, self.split)
         return [self.buffer((op, k), count, dtype) for op in self.scans for k, dtype in enumerate(sc.state_types(op))]
 
     def part_of(self, index: Val) -> tuple[Val, Val, Env]:
@@ -113,7 +129,7 @@ class _Rows(CpuBody):
         self.unlinear(env, self.analysis.loops(self.analysis.kept), at)
         return part, at, env
 
-    def over(self, env: Env, carried: list[Val], visit, part: Val | None = None) -> list[Val]:
+    def along(self, env: Env, carried: list[Val], visit, part: Val | None = None) -> list[Val]:
         """``visit(env, mask, carried)`` for each vector of a row, or of a part of it, in the order of the scans."""
 
         def nest(depth: int, env: Env, carried: list[Val]) -> list[Val]:
@@ -191,13 +207,13 @@ def _states(name: str, analysis: Analysis, slots: Slots, params: Params, host: H
 
     def task(index: Val) -> None:
         part, row, env = body.part_of(index)
-        done = body.over(env, body.nothing(), body.scanned, part)
-        offset = body.e.add(body.e.mul(part, body.size(body.kept)), row)
+        done = body.along(env, body.nothing(), body.scanned, part)
+        offset = body.e.add(body.e.mul(part, body.size(body.rows)), row)
         for memory, val in zip(memories, done):
             body.put(memory, offset, body.e.extract(val, 0))
 
     body.tasks(task)
-    return body.finish(sz.mul(body.kept, params.split), 1)
+    return body.finish(sz.mul(body.rows, params.split), 1)
 
 
 def _rows(name: str, analysis: Analysis, slots: Slots, params: Params, host: Host) -> CpuKernel:
@@ -213,8 +229,12 @@ def _rows(name: str, analysis: Analysis, slots: Slots, params: Params, host: Hos
 
     def task(index: Val) -> None:
         part, row, env = body.part_of(index)
+        for at, phase in enumerate(analysis.phases):
+            for op, total in zip(phase, body.reduce(env, at)):
+                body.k.bind(op.result, env, red.result(body.e, op, total))
+        body.hoist(env, body.invariant[len(analysis.phases)])
         carried = _before(body, memories, part, row) if memories else body.nothing()
-        body.over(env, carried, visit, part if memories else None)
+        body.along(env, carried, visit, part if memories else None)
         if memories and small:
             with body.k.region(f"scf.if {body.e.cmp('eq', part, 0)} {{"):
                 store_all(body, small, [env], analysis.kept)
@@ -223,7 +243,7 @@ def _rows(name: str, analysis: Analysis, slots: Slots, params: Params, host: Hos
 
     body.tasks(task)
     return body.finish(
-        sz.mul(body.kept, params.split),
+        sz.mul(body.rows, params.split),
         1 if memories else rows_grain(sz.product(a.size for a in analysis.reduced), host),
     )
 
@@ -235,7 +255,7 @@ def _before(body: _Rows, memories: list[Memory], part: Val, row: Val) -> list[Va
 
     def one(i: Val, carried: list[Val]) -> list[Val]:
         which = e.sub(e.const(body.split - 1, i.dtype), i) if body.reverse else i
-        offset = e.add(e.mul(which, body.size(body.kept)), row)
+        offset = e.add(e.mul(which, body.size(body.rows)), row)
         found = [e.splat(body.get(m, offset, v.dtype, 1), body.lanes) for m, v in zip(memories, carried)]
         states = zip(body.scans, body.grouped(carried), body.grouped(found))
         return [v for op, a, b in states for v in sc.combine(e, op, a, b)]
