@@ -4,6 +4,7 @@ arguments that are written, branches, loops and guards."""
 from __future__ import annotations
 
 import gc
+import re
 import weakref
 
 import numpy as np
@@ -19,8 +20,9 @@ from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.builder import Builder
 from mlirfuse.ir.graph import Block, Graph, Layout, Value
 from mlirfuse.lowering import host_steps as st
+from mlirfuse.lowering import machines
 from mlirfuse.passes.base import run_pipeline
-from mlirfuse.runtime import arrays
+from mlirfuse.runtime import arrays, load
 from mlirfuse.runtime.host_program import HostProgram
 from mlirfuse.schedule import targets
 from mlirfuse.tools.run import of_text
@@ -64,6 +66,59 @@ def test_equal_groups_compile_once():
     first, second, third = [f.host.launches[step.part] for step in f.host.kernels]
     assert first is second and first is not third
     assert len(first.program({}).variants) == 1
+
+
+TWO_PROGRAMS = """
+func.func @f(%x: tensor<8x16xf32>, %w: tensor<16x16xf32>, %b: tensor<3x8xf32>, %u: tensor<8x8xf32>)
+    -> (tensor<8x16xf32>, tensor<3x8xf32>) attributes {fusion.device = "cpu"} {
+  %0 = "fusion.tanh"(%x) : (tensor<8x16xf32>) -> tensor<8x16xf32>
+  %1 = "fusion.exp"(%b) : (tensor<3x8xf32>) -> tensor<3x8xf32>
+  %2 = "fusion.matmul"(%0, %w) : (tensor<8x16xf32>, tensor<16x16xf32>) -> tensor<8x16xf32>
+  %3 = "fusion.matmul"(%1, %u) : (tensor<3x8xf32>, tensor<8x8xf32>) -> tensor<3x8xf32>
+  %4 = "fusion.atan2"(%2, %x) : (tensor<8x16xf32>, tensor<8x16xf32>) -> tensor<8x16xf32>
+  %5 = "fusion.exp"(%3) : (tensor<3x8xf32>) -> tensor<3x8xf32>
+  return %4, %5 : tensor<8x16xf32>, tensor<3x8xf32>
+}"""
+
+
+def test_equal_kernels_of_other_programs_compile_once():
+    """Wherever their tensors stand among those of a call."""
+    f = program(TWO_PROGRAMS)
+    x, w, b, u = floats(8, 16), floats(16, 16) / 8, floats(3, 8), floats(8, 8) / 8
+    results = f(x, w, b, u)
+    np.testing.assert_allclose(results[0], np.arctan2(np.tanh(x) @ w, x), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(results[1], np.exp(np.exp(b) @ u), rtol=1e-4)
+    made = [v for s in f.host.kernels for v in f.host.launches[s.part].program({}).variants.values()]
+    (tanh, first), (atan2, second) = [v.module.kernels for v in made]
+    assert first.text != second.text and first.passed != second.passed
+    loaded = made[0].keep[1] | made[1].keep[1]
+    assert loaded[first.name] is loaded[second.name] and loaded[tanh.name] is not loaded[atan2.name]
+
+
+def test_equal_kernels_of_other_programs_are_loaded_once_on_a_gpu(monkeypatch):
+    """On a driver that only counts."""
+    images = []
+
+    class Module:
+        def __init__(self, image, device):
+            images.append(re.findall(r"\.entry (\w+)", image.decode()))
+
+        def function(self, name, dynamic_shared=0, nonportable_cluster=False):
+            return 1000 * len(images) + images[-1].index(name)
+
+    monkeypatch.setattr(load._native, "Module", Module)
+    target = targets.GpuTarget(machines.named("cuda:sm_90"), 0)
+    f = program(TWO_PROGRAMS, target="cuda:sm_90")
+    known, addresses = {}, {}
+    for step in f.host.kernels:
+        kernels = f.host.launches[step.part].program({})
+        slots = kernels.slots()
+        module = target.write(kernels, target.parameters(kernels, {}, {}), slots)
+        load.load(target, module, slots, known)
+        addresses |= {kernel.name: slots.functions[kernel.name] for kernel in module.kernels}
+    tanh, first, atan2, second = addresses
+    assert images == [[tanh, first], [atan2]]
+    assert addresses == {tanh: 1000, first: 1001, atan2: 2000, second: 1001}
 
 
 def test_other_sizes_compile_nothing():

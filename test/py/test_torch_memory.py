@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import random
 import weakref
 from unittest import mock
 
@@ -16,7 +18,7 @@ from torch_models import Encoder, EncoderLayer
 
 import mlirfuse.torch
 from mlirfuse.core import events
-from mlirfuse.frontend.torch import backend
+from mlirfuse.frontend.torch import backend, min_cut
 from mlirfuse.frontend.torch.partition import partition
 from mlirfuse.inspect.progress import Progress
 
@@ -33,6 +35,26 @@ def probe(x: torch.Tensor, backward: bool) -> torch.Tensor:
 
 probe.register_fake(lambda x, backward: torch.empty_like(x))
 probe.register_autograd(lambda ctx, gradient: (probe(gradient, True), None))
+
+
+def test_the_least_cut_is_the_last_of_the_least():
+    """As networkx finds it, on networks drawn at random, some without a finite cut."""
+    networkx = pytest.importorskip("networkx")
+    draw = random.Random(0)
+    for _ in range(300):
+        places, graph, flow = draw.randint(3, 12), networkx.DiGraph(), min_cut._Flow()
+        for _ in range(4 * places):
+            start, end = draw.sample(range(places), 2)
+            capacity = math.inf if draw.random() < 0.2 else draw.randint(0, 9)
+            if not graph.has_edge(start, end):
+                graph.add_edge(start, end, capacity=capacity)
+                flow.add(start, end, capacity)
+        if 0 in graph and 1 in graph:
+            try:
+                behind = networkx.minimum_cut(graph, 0, 1)[1][1]
+            except networkx.NetworkXUnbounded:
+                behind = None
+            assert flow.behind(0, 1) == behind
 
 
 def test_saved_tensors_are_freed_when_their_last_reader_ran():
