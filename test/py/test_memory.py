@@ -5,11 +5,13 @@ from __future__ import annotations
 import ctypes
 import gc
 import importlib
+import itertools
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 import pytest
@@ -93,10 +95,12 @@ def counted_apart(code: str) -> list:
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="needs glibc 2.33")
 def test_dropped_functions_are_given_back():
-    start, end = apart("softmax_like", 60, 210)
-    assert (end["native"] - start["native"]) / 150 < 4e3, "bytes a function"  # 15 KB of LLVM IR, 4 KB of passes
-    assert (end["blocks"] - start["blocks"]) / 150 < 5, "Python's objects a function"
-    assert (end["resident"] - start["resident"]) / 150 < 40e3, "bytes in memory a function"
+    """Most of the time: a table of Python's or MLIR's that doubles once, by a megabyte, is in one of the stretches."""
+    found = apart("softmax_like", 60, 110, 160, 210)
+    each = {key: median((b[key] - a[key]) / 50 for a, b in itertools.pairwise(found)) for key in found[0]}
+    assert each["native"] < 4e3, "bytes a function"  # 15 KB of LLVM IR, 4 KB of passes
+    assert each["blocks"] < 5, "Python's objects a function"
+    assert each["resident"] < 40e3, "bytes in memory a function"
 
 
 def _live(kind: type) -> int:
