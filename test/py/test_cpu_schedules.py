@@ -13,7 +13,7 @@ import pytest
 
 import mlirfuse
 from mlirfuse.core import config, counters
-from mlirfuse.core.errors import CompileError
+from mlirfuse.core.errors import CompileError, ScheduleError
 from mlirfuse.lowering import llvm
 from mlirfuse.runtime.program import Program
 from mlirfuse.schedule import targets
@@ -374,6 +374,10 @@ def test_sums_down_columns_beside_biases(dtype):
         ((1000, 2), -1),
         ((77, 3), -1),
         ((16, 4), -1),
+        ((300, 5), -1),
+        ((301, 6), -1),
+        ((302, 7), -1),
+        ((303, 8), -1),
         ((5, 40, 3), -1),
         ((9, 33, 4), (0, 2)),
         ((230, 300, 8), (0, 2)),
@@ -404,10 +408,14 @@ def test_reduced_short_rows(shape, axes, dtype):
 @pytest.mark.parametrize("fn, x, across", [
     (lambda x: x.max(-1), np.ones((5000, 2), np.float32), True),
     (lambda x: x.max(-1), np.ones((5000, 4), np.float32)[:, :2], False),  # something between them
-    (lambda x: x.max(-1), np.ones((5000, 5), np.float32), False),
+    (lambda x: x.max(-1), np.ones((5000, 8), np.float32), True),
+    (lambda x: x.max(-1), np.ones((5000, 9), np.float32), False),
+    (lambda x: x - x.max(-1, keepdims=True), np.ones((5000, 4), np.float32), True),
+    (lambda x: x - x.max(-1, keepdims=True), np.ones((5000, 5), np.float32), False),
     (lambda x: x.max(-1), np.ones((10, 2), np.float32), False),
     (lambda x: x.argmax(-1), np.ones((5000, 4), np.float32), True),
-    (lambda x: x.sum(-1), np.ones((5000, 2), np.float32), False),
+    (lambda x: x.sum(-1), np.ones((5000, 4), np.float32), True),
+    (lambda x: x.sum(-1), np.ones((5000, 5), np.float32), False),
     (lambda x: x.sum((0, 2)), np.ones((256, 1024, 4), np.float32), True),
     (lambda x: x.sum((0, 2)), np.ones((64, 256, 4), np.float32), False),
 ])  # fmt: skip
@@ -415,6 +423,16 @@ def test_vectors_run_across_short_rows(fn, x, across):
     lowered = mlirfuse.jit(fn, target="cpu").lower(x)
     (params,) = Program(lowered.segmented(), targets.of("cpu"), lowered.env).parameters(lowered.env, {})
     assert isinstance(params, cpu_columns.Params if across else cpu_rows.Params)
+    if across and params.split == 0:  # picked out of whole vectors
+        assert params.apart == x.shape[-1]
+
+
+def test_rows_are_not_said_to_be_where_they_are_not():
+    """Steps that are constants of a kernel are those of its arguments."""
+    for x, n in ((np.ones((5000, 2), np.float32), 3), (np.ones((5000, 4), np.float32)[:, :2], 2)):
+        given = {0: {"scheduler": "columns", "split": 0, "apart": n}}
+        with pytest.raises(ScheduleError, match="apart"):
+            mlirfuse.jit(lambda x: x.max(-1), schedule=given)(x)
 
 
 def test_split_reductions():

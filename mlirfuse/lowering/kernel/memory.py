@@ -15,7 +15,7 @@ from mlirfuse.ir.sizes import Size
 from mlirfuse.lowering.emitter import Emitter, Val
 from mlirfuse.lowering.kernel.index import ZERO, Env, Index, Indices
 
-PICKED = (2, 3, 4, -1, -2, -3, -4)  # steps of vectors that are picked out of whole ones
+PICKED = (*range(2, 9), -1, -2, -3, -4)  # steps of vectors that are picked out of whole ones
 
 # What a GPU's caches do with vectors that are read.
 PASS_L1 = "pass L1"  # they take no place in the first-level cache: for what is read once
@@ -259,7 +259,7 @@ class Accesses(Indices):
         return found
 
     def _load_picked(self, memory: Memory, offset: Index) -> Val:
-        """A vector of every second to fourth element, or of elements backwards, out of whole vectors over what it
+        """A vector of every second to eighth element, or of elements backwards, out of whole vectors over what it
         spans, and not past that. To gather them takes four times as long."""
         e, dtype, lanes, step = self.e, self.held(memory.dtype), offset.lanes, offset.step
         assert isinstance(step, int)

@@ -25,7 +25,7 @@ from mlirfuse.lowering.kernel import Env, Index
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.cpu import partial
 from mlirfuse.schedule.cpu.blocks import BLOCKS, CarriedBlocks, StoredBlocks, rounds
-from mlirfuse.schedule.cpu.extents import column_extents, parts, runs_across
+from mlirfuse.schedule.cpu.extents import apart, column_extents, parts, runs_across
 from mlirfuse.schedule.cpu.kernel import CpuBody, CpuKernel, cost_of, lanes_of, rows_grain, store_all
 from mlirfuse.schedule.cpu.models import model_of
 from mlirfuse.schedule.cpu.packed import Packed
@@ -39,12 +39,14 @@ GROUPS = 128  # so often are rows added to accumulators in a buffer, as a block
 class Params(NamedTuple):
     """``split``: parts of the rows (0: accumulators in registers). ``folded``: several rows are taken as one.
     ``streamed``: full-size outputs are stored past the caches. ``totals``: sums go to running totals, as those of very
-    many elements have to."""
+    many elements have to. ``apart``: elements between rows that vectors run across, where these are picked out of whole
+    vectors; 0: any number."""
 
     split: int = 1
     folded: bool = False
     streamed: bool = False
     totals: bool = False
+    apart: int = 0
 
 
 def folds(extents: tuple[int, int], host: Host) -> bool:
@@ -73,11 +75,12 @@ class Columns(Scheduler[Params, Host]):
         kept, reduced, width, height = analysis.values(column_extents, env)
         full, _ = analysis.once(late_outputs)
         if full or len(analysis.phases) > 1:
-            yield Params(split=0, streamed=streams(analysis, full, env, alignments, host))
+            streamed = streams(analysis, full, env, alignments, host)
+            yield Params(split=0, streamed=streamed, apart=apart(analysis, env))
             return
         folded = folds((height, width), host)
         if reduced <= model.columns.few and not folded:
-            yield Params(split=0)
+            yield Params(split=0, apart=apart(analysis, env))
             return
         tasks = kept // width * (1 if folded else -(-width // model.columns.stretch))
         few = tasks < model.columns.tasks_a_thread * host.threads and kept * reduced >= shared.shared
@@ -113,6 +116,8 @@ class Columns(Scheduler[Params, Host]):
                 folds((height, width), host),
                 f"folded: rows of less than {model_of(host).tasks.short} elements, several of them",
             )
+        require(p.apart in (0, apart(analysis, env)), f"apart = {p.apart}: rows are not, or not that far")
+        require(p.apart == 0 or p.split == 0, "apart: accumulators in registers only")
         if p.streamed:
             aligned = bool(full) and can_stream(analysis, full, env, alignments, host)
             require(aligned, "streamed: outputs are not aligned for stores past the caches")
@@ -290,6 +295,8 @@ def _in_registers(name: str, analysis: Analysis, slots: Slots, params: Params, h
     e, k = body.e, body.k
     *outer, inner = analysis.loops(analysis.kept)
     loops = analysis.loops(analysis.reduced)
+    if params.apart:
+        body.constant_steps(size_of(loops[-1]), params.apart)
     lanes = lanes_of(analysis, host)
     vectors = block_vectors(analysis)
     block = lanes * vectors

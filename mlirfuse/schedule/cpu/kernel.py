@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Callable
+from dataclasses import replace
 
 from mlirfuse.analysis.axes import Axis
 from mlirfuse.analysis.phases import Analysis, size_of
@@ -119,6 +120,13 @@ class CpuBody:
         else:
             pointer = self.args.place(value)
         return Memory(pointer, self.analysis.strides[value], dtype, dtype.bytes)
+
+    def constant_steps(self, size: Size, value: int) -> None:
+        """Strides of inputs that are ``size`` are known to be ``value``."""
+        for v in self.analysis.inputs:
+            memory = self.k.memories[v]
+            strides = tuple(value if stride == size else stride for stride in memory.strides)
+            self.k.memories[v] = replace(memory, strides=strides)
 
     def size(self, size: Size) -> Val:
         return self.k.size(size)

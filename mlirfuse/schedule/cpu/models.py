@@ -53,6 +53,7 @@ class ColumnModel:
     rows_a_part: int = 16  # least rows of a part: storing and merging its accumulators costs as much as a few
     across_rows: int = 16  # rows that vectors run across at least
     across_height: int = 8  # and the longest of these: a small part of a vector
+    across_sums: int = 4  # the longest of which are only added up, or written as long as they are
     across_pieces: int = 8  # times as much work as is shared, from which on pieces of longer rows are read so
 
 
