@@ -30,6 +30,7 @@ def by_phases(analysis: Analysis, phases: Callable[[Analysis], list[list]] = in_
 
 
 def _around_scans(analysis: Analysis) -> list[Analysis]:
+    """What does not follow from scans, with what the others need of the reductions, and what does."""
     scanned = {v for op in analysis.scans + following(analysis.ops, analysis.scans) for v in op.results}
     late = analysis.late_values() - depends_on(analysis, analysis.reduced)
     before, behind = ([v for v in analysis.outputs if (v in scanned) is which] for which in (False, True))

@@ -63,14 +63,8 @@ def waits(op: Op) -> bool:
 def has_effect(op: Op) -> bool:
     """Writes into memory, or is not known not to, or is a collective. An op with blocks has the effects of what is in
     them."""
-    kind = op.row.kind
-    if kind != "foreign":  # asked of each op many times: what the functions above say
-        given = op.attrs
-        return (
-            kind == "update"
-            or "inplace" in given
-            or bool(given.get("effects") or given.get("collective") is not None or given.get("consumes"))
-        )
+    if op.row.kind != "foreign":
+        return writes_in_place(op) or bool(op.attrs.get("effects")) or is_collective(op) or consumes(op)
     if op.name in _STRUCTURED:
         return any(has_effect(nested) for block in op.blocks for nested in block.ops)
     return op.name not in _PURE_OPS and op.name.split(".")[0] not in _PURE_DIALECTS

@@ -308,6 +308,11 @@ class Substitution:
         return size
 
 
+def supposed(size: Size) -> int:
+    """The value where every symbol is large: to compare sizes that nobody knows yet."""
+    return substitute(size, dict.fromkeys(symbols(size), 1024))
+
+
 def known(size: Size, values: Mapping[str, int]) -> int:
     """The value of ``size``. Raises KeyError where a symbol in it has none."""
     found = substitute(size, values)

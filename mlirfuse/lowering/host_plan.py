@@ -14,12 +14,11 @@ from mlirfuse.core.errors import CompileError
 from mlirfuse.ir import scalars
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.effects import is_collective, starts, viewed, waits, writes_in_place
-from mlirfuse.ir.graph import Block, Graph, Group, Layout, Op, Segment, Value, Window, uses
+from mlirfuse.ir.graph import Block, Graph, Layout, Op, Segment, Value, Window, uses
 from mlirfuse.ir.order import Units, topological
 from mlirfuse.lowering import host_steps as st
 from mlirfuse.lowering.host_steps import Part, Sequence, Step
 
-_LARGE = 1024  # what sizes count as that nobody knows yet
 _MADE = 16  # bytes that the address of what a library makes is a multiple of, at least
 
 
@@ -43,28 +42,24 @@ def in_order(block: Block, graph: Graph) -> list[Op]:
     last -= {op.group for op in groups for v in op.results for u in users.get(v, ()) if u.group is not op.group}
     units = Units(block.ops, groups)
     place: dict[object, float] = {unit: at for at, unit in enumerate(units.members)}
-    early = {group: _first_reader(group, units, graph, users, place) for group in groups.values()}
-    return units.ordered(lambda unit: (unit in last, early.get(unit, place[unit])))
+    arguments, returned = set(graph.args), set(graph.returns)
+    for group in dict.fromkeys(groups.values()):
+        if units.followers[group] and _makes_more_of(arguments, set(units.members[group]), users, returned):
+            place[group] = min(place[unit] for unit in units.followers[group]) - 0.5
+    return units.ordered(lambda unit: (unit in last, place[unit]))
 
 
-def _first_reader(
-    group: Group, units: Units, graph: Graph, users: dict[Value, list[Op]], place: dict[object, float]
-) -> float:
-    """Where a group comes: before the first unit that reads it, if it can run at any time before that, and memory is
-    held by less until then."""
-    inside = units.members[group]
-    read = {v for op in inside for v in uses(op) if v.op not in inside}
-    given = {v for op in inside for v in op.results if any(u not in inside for u in users.get(v, ()))}
-    if not units.followers[group] or not read.issubset(graph.args) or not given.isdisjoint(graph.returns):
-        return place[group]
-    more = _bytes(given) > _bytes(read)
-    return min(place[unit] for unit in units.followers[group]) - 0.5 if more else place[group]
+def _makes_more_of(arguments: set[Value], group: set[Op], users: dict[Value, list[Op]], returned: set[Value]) -> bool:
+    """Whether a group reads ``arguments`` alone, so that it can run at any time, and what it gives, none of it
+    ``returned``, holds more memory than they do."""
+    read = {v for op in group for v in uses(op) if v.op not in group}
+    given = {v for op in group for v in op.results if not group.issuperset(users.get(v, ()))}
+    return read <= arguments and given.isdisjoint(returned) and _bytes(given) > _bytes(read)
 
 
 def _bytes(values: Iterable[Value]) -> int:
     """Bytes of tensors, where sizes that nobody knows are large."""
-    sizes = [sz.mul(v.numel, v.dtype.bytes) for v in values if v.dtype is not None]
-    return sum(sz.substitute(n, dict.fromkeys(sz.symbols(n), _LARGE)) for n in sizes)
+    return sum(sz.supposed(v.numel) * v.dtype.bytes for v in values if v.dtype is not None)
 
 
 def parts_of(sequence: Sequence) -> list[Part]:

@@ -18,11 +18,10 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from torch._guards import detect_fake_mode
 from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 
-from mlirfuse.frontend.torch import layouts
+from mlirfuse.frontend.torch import layouts, nodes
 from mlirfuse.frontend.torch.ops.rules import VIEWS
 
 aten = torch.ops.aten
@@ -104,7 +103,7 @@ class _Turner:
             self.replace(node, node.all_input_nodes, self.restored)
             return
         try:
-            made = self.computed(node)
+            made = nodes.computed(node)
         except (RuntimeError, ValueError):  # a view that this order of memory does not have
             self.replace(node, node.all_input_nodes, self.restored)
             return
@@ -160,20 +159,9 @@ class _Turner:
         while last.op == "placeholder" and last.next.op == "placeholder":
             last = last.next
         with self.graph.inserting_after(last):
-            made = self.graph.call_function(target, args, kwargs)
-        made.meta.update({key: value for key, value in like.meta.items() if key not in ("val", "tensor_meta")})
-        made.meta["val"] = self.computed(made)
+            made = nodes.call(self.graph, like, target, *args, **kwargs)
         self.changed = True
         return made
-
-    @staticmethod
-    def computed(node: Node) -> Any:
-        """What ``node`` gives, as a fake tensor."""
-        args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
-        mode = detect_fake_mode(pytree.tree_leaves((args, kwargs)))
-        assert mode is not None
-        with mode, torch.no_grad(), torch._C._DisableAutocast():
-            return node.target(*args, **kwargs)
 
 
 def _follows(node: Node) -> bool:

@@ -13,13 +13,13 @@ the size alone, which another tensor has as well that is kept in any case.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
-from torch._guards import detect_fake_mode
 from torch.fx import GraphModule, Node
 
-from mlirfuse.frontend.torch import min_cut
+from mlirfuse.frontend.torch import min_cut, nodes
 
 aten = torch.ops.aten
 
@@ -28,10 +28,12 @@ _DEVICES = ("cpu", "cuda")  # whose op reads no element of the image
 
 def narrow(joint: GraphModule) -> None:
     """Changes the pools of a joint graph, in place."""
-    for node in joint.graph.find_nodes(op="call_function", target=aten.max_pool2d_with_indices_backward.default):
+    found = joint.graph.find_nodes(op="call_function", target=aten.max_pool2d_with_indices_backward.default)
+    for node in found:
         _keep_distances(joint, node)
         _keep_no_image(node)
-    joint.recompile()
+    if found:
+        joint.recompile()
 
 
 def _keep_distances(joint: GraphModule, node: Node) -> None:
@@ -47,16 +49,7 @@ def _keep_distances(joint: GraphModule, node: Node) -> None:
     if dtype is None:
         return
 
-    def call(target: Any, *args: Any, **kwargs: Any) -> Node:
-        made = joint.graph.call_function(target, args, kwargs)
-        given, named = torch.fx.map_arg((args, kwargs), lambda n: n.meta["val"])
-        mode = detect_fake_mode(image)
-        assert mode is not None
-        made.meta.update({key: value for key, value in places.meta.items() if key not in ("val", "tensor_meta")})
-        with mode, torch.no_grad():
-            made.meta["val"] = target(*given, **named)
-        return made
-
+    call = functools.partial(nodes.call, joint.graph, places)
     with joint.graph.inserting_before(places.next):
         place = {"dtype": torch.int64, "device": image.device}
         begin = -above * width - left

@@ -16,7 +16,6 @@ ASKED = "segment_set"  # the op by which a user asks for a cut, and the reason o
 
 # What a kernel does along its rows, or instead of computing an element at a place: one of these.
 REDUCES, SCANS, SCANS_BACK, ACCUMULATES = 1, 2, 4, 8
-_LARGE = 1024  # what sizes count as that nobody knows yet
 
 # An op of each of two segments, how many ops they had, and why they were not merged (None: they were), or that ops of
 # the first were copied into the second.
@@ -89,8 +88,7 @@ class Parts:
         """How many elements ``value`` has where all sizes are large: to compare tensors with each other."""
         found = self.counts.get(value)
         if found is None:
-            found = sz.substitute(value.numel, dict.fromkeys(sz.symbols(value.numel), _LARGE))
-            found = self.counts[value] = max(1, found)
+            found = self.counts[value] = max(1, sz.supposed(value.numel))
         return found
 
     def work(self, part: Part) -> Work | None:

@@ -131,6 +131,15 @@ class CpuBody:
     def size(self, size: Size) -> Val:
         return self.k.size(size)
 
+    def block_of(self, env: Env, around: list[list[Axis]], index: Val, count: Size, length: int) -> tuple[Val, Val]:
+        """The first and the end of a task's block of ``length``, of ``count`` in all at each point ``around``, whose
+        loops are set in ``env``. Tasks are the points, and in each its blocks, in order."""
+        e = self.e
+        point, at = self.k.divmod(Index(index), sz.ceildiv(count, length))
+        self.unlinear(env, around, self.k.scalar(point.base))
+        low = e.mul(self.k.scalar(at.base), length)
+        return low, e.min(e.add(low, length), self.size(count))
+
     def constant(self, value: int) -> Val:
         return self.e.const(value, I64)
 

@@ -101,10 +101,7 @@ def _columns(name: str, analysis: Analysis, slots: Slots, params: Params, host: 
 
     def task(index: Val) -> None:
         env: Env = {}
-        row, at = k.divmod(Index(index), sz.ceildiv(columns, block))
-        body.unlinear(env, outer, k.scalar(row.base))
-        low = e.mul(k.scalar(at.base), block)
-        high = e.min(e.add(low, block), body.size(columns))
+        low, high = body.block_of(env, outer, index, columns, block)
 
         def step(indices: list[Index], mask: Val | None, state: list[Val]) -> list[Val]:
             some(env, indices)

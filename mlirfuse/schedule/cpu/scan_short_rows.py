@@ -150,10 +150,7 @@ def _kernel(name: str, analysis: Analysis, slots: Slots, params: Params, host: H
 
     def task(index: Val) -> None:
         env: Env = {}
-        at, tile = k.divmod(Index(index), sz.ceildiv(rows, height))
-        body.unlinear(env, around, k.scalar(at.base))
-        top = e.mul(k.scalar(tile.base), height)
-        bottom = e.min(e.add(top, height), body.size(rows))
+        top, bottom = body.block_of(env, around, index, rows, height)
         body.set_loop(env, inner, column)
         k.mask = whole(None) if together == 1 else None
         body.hoist(env, same)

@@ -337,6 +337,30 @@ class GpuBody:
         )
         return self.e.cmp("ne", val, 0) if dtype is dt.bool_ else val
 
+    # ---- reductions in a thread
+
+    def elements_of(self, op: Op, places) -> list[tuple]:
+        """What ``op`` reduces at these places, as :func:`mlirfuse.lowering.reductions.total` takes it."""
+        return [
+            (self.e.splat(self.k.value(op.operands[0], p.env), self.access.lanes), self.position(op, p.env), p.inside)
+            for p in places
+        ]
+
+    def accumulated(self, phase: list[Op], places, state: list[Val], gather: bool = False) -> list[Val]:
+        """``state`` with what lies at these places; with ``gather``, an m2's has the sum in place of the mean."""
+        for place in places:
+            for op in phase:
+                self.k.value(op.operands[0], place.env)
+        out: list[Val] = []
+        for op, before in zip(phase, red.grouped(phase, state)):
+            found = self.elements_of(op, places)
+            out += (
+                red.gather(self.e, before, found)
+                if gather and op.row.accumulator == "moments"
+                else red.accumulate(self.e, op, before, found)
+            )
+        return out
+
     # ---- reductions across threads
 
     def shuffle(self, val: Val, offset: int) -> Val:

@@ -93,31 +93,9 @@ class Rows(GpuBody):
         """Loads a vector of what all rows share, for a later use."""
         self.k.preload(value, place.env)
 
-    def elements_of(self, op: Op, places) -> list[tuple]:
-        """What ``op`` reduces at these places, as :func:`mlirfuse.lowering.reductions.total` takes it."""
-        return [
-            (self.e.splat(self.k.value(op.operands[0], p.env), self.lanes), self.position(op, p.env), p.inside)
-            for p in places
-        ]
-
     def nothing(self, phase: list[Op]) -> list[Val]:
         """The accumulators of nothing, as a loop carries them."""
         return [v for op in phase for v in red.identity(self.e, op, red.state_lanes(op, self.lanes))]
-
-    def accumulated(self, phase: list[Op], places, state: list[Val], gather: bool = False) -> list[Val]:
-        """``state`` with what lies at these places; with ``gather``, an m2's has the sum in place of the mean."""
-        for place in places:
-            for op in phase:
-                self.k.value(op.operands[0], place.env)
-        out: list[Val] = []
-        for op, before in zip(phase, red.grouped(phase, state)):
-            found = self.elements_of(op, places)
-            out += (
-                red.gather(self.e, before, found)
-                if gather and op.row.accumulator == "moments"
-                else red.accumulate(self.e, op, before, found)
-            )
-        return out
 
     def across(self, phase: list[Op], totals: list[tuple[Val, ...]]) -> list[tuple[Val, ...]]:
         """The rows' accumulators from those of their threads."""

@@ -36,7 +36,7 @@ from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu.access import Access, access_of, hint_of, narrowed
 from mlirfuse.schedule.gpu.models import model_of
-from mlirfuse.schedule.gpu.row_body import row_inputs
+from mlirfuse.schedule.gpu.row_body import Place, row_inputs
 from mlirfuse.schedule.gpu.row_choice import extents
 from mlirfuse.schedule.gpu.scan_body import ScanBody, elements_of, parts_of, power_from, widest_bytes
 from mlirfuse.schedule.gpu.scheduler import GpuScheduler, chained, check_threads
@@ -231,15 +231,7 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params, states: bool =
     for phase in joint.in_phases(analysis):
 
         def reduced(start: Val, state: list[Val], phase=phase) -> list[Val]:
-            places = loaded(start)
-            for op in phase:
-                for here, _ in places:
-                    k.value(op.operands[0], here)
-            out: list[Val] = []
-            for op, before in zip(phase, red.grouped(phase, state)):
-                vals = [(e.splat(k.value(op.operands[0], h), lanes), body.position(op, h), i) for h, i in places]
-                out += red.accumulate(e, op, before, vals)
-            return out
+            return body.accumulated(phase, [Place(*place) for place in loaded(start)], state)
 
         nothing = [v for op in phase for v in red.identity(e, op, lanes)]
         found = body.loop(low, high, turn, nothing, reduced) if p.looped else reduced(low, nothing)

@@ -1,0 +1,27 @@
+"""Calls that passes over AOTAutograd's graphs add, each with its fake result."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._guards import detect_fake_mode
+from torch.fx import Graph, Node
+from torch.utils import _pytree as pytree
+
+
+def call(graph: Graph, like: Node, target: Any, *args: Any, **kwargs: Any) -> Node:
+    """A call where ``graph`` inserts, which stands in the user's program where ``like`` does."""
+    made = graph.call_function(target, args, kwargs)
+    made.meta.update({key: value for key, value in like.meta.items() if key not in ("val", "tensor_meta")})
+    made.meta["val"] = computed(made)
+    return made
+
+
+def computed(node: Node) -> Any:
+    """What ``node`` gives, as a fake tensor."""
+    args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
+    mode = detect_fake_mode(pytree.tree_leaves((args, kwargs)))
+    assert mode is not None
+    with mode, torch.no_grad(), torch._C._DisableAutocast():
+        return node.target(*args, **kwargs)
