@@ -35,13 +35,13 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 import torch
 
-KINDS = {  # the first pattern that is found in a kernel's name says its kind
+KINDS = {  # the first pattern that is found in a kernel's name says its kind; Triton's names tell what is fused
     "mlirfuse": r"mlirfuse",
+    "triton": r"triton",
     "attention": r"flash|fmha|attention|sdpa",
     "optimizer": r"multi_tensor|[aA]dam",
     "convolution": r"conv|fprop|dgrad|wgrad|winograd|nchwToNhwc|nhwcToNchw",
     "product": r"gemm|cutlass|nvjet|cublas|xmma|splitK",
-    "triton": r"triton",
 }
 
 
@@ -280,22 +280,34 @@ def peak(args, trainer) -> float:
 
 
 def gpu_time(args, trainer, steps=3) -> dict[str, float]:
-    """Milliseconds of GPU time a step, by kind of kernel."""
+    """Milliseconds of GPU time a step, by kind of kernel. Of kernels that run at the same time, such as one that starts
+    while that before it ends, each has the time from the end of those before it: the kinds' sum is the time in which
+    the GPU works."""
     if args.device != "cuda":
         return {}
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         for _ in range(steps):
             trainer.step()
         synchronize(args)
+    kernels: dict[str, list[float]] = {}
+    end = 0
+    for event in sorted(_on_gpu(profile), key=lambda event: event.start_ns()):
+        after = event.start_ns() + event.duration_ns()
+        kernels.setdefault(event.name(), []).append(max(0, after - max(end, event.start_ns())) / 1e6 / steps)
+        end = max(end, after)
     out: dict[str, float] = {}
-    for event in profile.key_averages():
-        time_us = getattr(event, "self_device_time_total", 0)
-        kind = next((kind for kind, pattern in KINDS.items() if re.search(pattern, event.key)), "other")
-        out[kind] = out.get(kind, 0.0) + time_us / 1e3 / steps
-        ms = time_us / 1e3 / steps
+    for name, times in kernels.items():
+        kind, ms = next((kind for kind, pattern in KINDS.items() if re.search(pattern, name)), "other"), sum(times)
+        out[kind] = out.get(kind, 0.0) + ms
         if args.kernels and ms > args.kernels:
-            print(f"    {trainer.name} {kind:11} {ms:8.3f} ms  {event.count // steps:4} {event.key[:99]}")
+            print(f"    {trainer.name} {kind:11} {ms:8.3f} ms  {len(times) // steps:4} {name[:99]}")
     return {kind: round(ms, 3) for kind, ms in out.items()}
+
+
+def _on_gpu(profile):
+    """The kernels, copies and fills that a profile saw."""
+    events = profile.profiler.kineto_results.events()
+    return (event for event in events if event.device_type() == torch.autograd.DeviceType.CUDA)
 
 
 class Turns:
