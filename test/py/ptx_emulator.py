@@ -83,7 +83,8 @@ def parse(text: str) -> dict[str, Kernel]:
     """The kernels of a PTX module by name."""
     kernels = {}
     for name, body in re.findall(r"\.visible \.entry (\w+)\(.*?\)\n(.*?)\n\}\n", text, re.S):
-        shared = {array: int(size) for array, size in re.findall(r"\.shared \.align \d+ \.b8 ([\w$]+)\[(\d+)\]", body)}
+        arrays = re.findall(r"\.shared \.align \d+ \.(\w+) ([\w$]+)(?:\[(\d+)\])?", body)
+        shared = {array: int(count or 1) * np.dtype(TYPES[kind]).itemsize for kind, array, count in arrays}
         kernel = Kernel(name, [], {}, shared)
         for statement in re.split(r"(?<=;)|\n", re.sub(r"//.*", "", body)):
             statement = statement.strip()
@@ -194,15 +195,18 @@ class Launch:
         self.at_barrier = np.zeros(grid * threads, bool)
         self.barriers = np.zeros(grid * threads, np.int64)  # of its block that each thread has passed
         self.arrivals, self.waits = (np.zeros(grid * threads, np.int64) for _ in range(2))  # at the cluster's barrier
+        self.releases = 0  # stores that others may wait for
+        self.looked = np.full((grid * threads, 2), -1)  # where each thread has looked for one last, and after how many
         self.syncs = np.zeros(grid * threads, np.int64)  # of its warp
 
     def run(self) -> None:
         """Runs all threads to their ends: always the instruction that the threads furthest behind are at, of those that
-        no barrier holds."""
+        no barrier holds, and that have not looked in vain for what none has released since."""
         kernel = self.kernel
         with np.errstate(all="ignore"):
             for _ in range(MOST_STEPS):
-                counters = np.where(self._held(), ENDED, self.counters)
+                in_vain = (self.looked[:, 0] == self.counters) & (self.looked[:, 1] == self.releases)
+                counters = np.where(self._held() | in_vain, ENDED, self.counters)
                 at = int(counters.min())
                 while (
                     at < len(kernel.instructions)
@@ -213,7 +217,7 @@ class Launch:
                     at = int(counters.min())
                 if at >= len(kernel.instructions):
                     if (self.counters < len(kernel.instructions)).any():
-                        raise EmulationError(f"{kernel.name}: threads wait for ever at a barrier or a shuffle")
+                        raise EmulationError(f"{kernel.name}: threads wait for ever, at a barrier, a shuffle or for another")
                     return
                 self._step(kernel.instructions[at], np.nonzero(counters == at)[0], at)
         raise EmulationError("too many steps")
@@ -453,13 +457,14 @@ def _access(instruction: Instruction) -> tuple[int, int]:
 def _load(launch: Launch, instruction: Instruction, threads: np.ndarray) -> None:
     target, source = instruction.operands[:2]  # a third is the cache's business
     _, whole = _access(instruction)
-    space = instruction.parts[1]
-    if space == "param":
+    if "param" in instruction.parts:
         address = launch.address(source, threads)
         inside = (address >= 0) & (address + whole <= launch.params.size)
         launch.check(inside & (address % whole == 0), "parameters are read out of bounds,", whole, address, threads)
         raw = launch.params[address[:, None] + np.arange(whole)]
-    elif space == "global":
+    elif "global" in instruction.parts:
+        if "acquire" in instruction.parts:
+            launch.looked[threads] = launch.counters[threads[0]] - 1, launch.releases
         raw = launch.memory.bytes[launch.global_places(source, whole, threads, launch.memory.readable)]
     else:
         raw = launch.load_shared(source, whole, threads)
@@ -477,6 +482,7 @@ def _store(launch: Launch, instruction: Instruction, threads: np.ndarray) -> Non
         places = launch.global_places(target, whole, threads, launch.memory.writable)
         launch.claim(places, whole, threads)
         launch.memory.bytes[places] = raw
+        launch.releases += "release" in instruction.parts
     else:
         launch.store_shared(target, whole, threads, raw)
 
@@ -784,8 +790,8 @@ KNOWN = {
     "barrier": {"cluster", "arrive", "relaxed", "wait", "aligned"},
     "griddepcontrol": {"launch_dependents", "wait"},
     "bra": {"uni"},
-    "ld": MEMORY,
-    "st": MEMORY | {"release", "sys"},
+    "ld": MEMORY | {"acquire", "gpu"},
+    "st": MEMORY | {"release", "sys", "gpu"},
     "cp": {"async", "ca", "cg", "shared", "global", "L2::cache_hint", "commit_group", "wait_group", "wait_all"},
     "createpolicy": {"fractional", "L2::evict_last", "b64"},
     "atom": {"acq_rel", "relaxed", "cta", "gpu", "sys", "global", "shared", "cas", "add", *TYPES},

@@ -466,45 +466,45 @@ def test_gpu_recurrence(axis, reverse):
 
 
 @pytest.mark.parametrize("name", ["sum", "from the end", "recurrence"])
-def test_gpu_parts(name):
-    """Long rows and columns in parts, each from the states of those before its own; some parts are empty."""
+def test_gpu_linked(name):
+    """Long rows and columns whose turns are blocks, each of which begins with the state behind those before it, of its
+    own group and of groups before."""
     for shape in ((1, 5000), (3, 1201)):
         check_on_gpu(
             FUNCTIONS[name](1),
             normal(*shape),
             candidates=2,
-            only=lambda p: p.tx > 32,
-            changed=lambda p: p._replace(split=4, looped=True),
+            only=lambda p: p.tx >= 32,
+            changed=lambda p: p._replace(linked=True, looped=True, tx=32, vectors=2),
         )
     for shape in ((300, 40), (70, 130)):
-        check_on_gpu(FUNCTIONS[name](0), normal(*shape), candidates=2, changed=lambda p: p._replace(split=4))
+        check_on_gpu(FUNCTIONS[name](0), normal(*shape), candidates=2, changed=lambda p: p._replace(linked=True))
 
 
 @pytest.mark.parametrize("name", ["sum", "from the end", "recurrence", "logarithm"])
 @pytest.mark.parametrize("shape", [(2500, 12), (1500, 1, 5), (900, 3)])
-def test_gpu_parts_of_narrow_columns(name, shape):
-    """A warp has several rows of threads, and more parts are before a block's than it has such: as they are chosen for
-    many more rows."""
+def test_gpu_linked_narrow_columns(name, shape):
+    """A warp has several rows of threads, as they are chosen for many more rows; there are several groups."""
     x = normal(*shape)
     bound = 3e-5 if name == "logarithm" else None
-    parts = lambda p: p._replace(ty=128 // p.tx, rows=2, split=60)  # noqa: E731
-    check_on_gpu(FUNCTIONS[name](0), x, candidates=1, changed=parts, bound=bound)
+    linked = lambda p: p._replace(ty=32 // p.tx, rows=2, linked=True)  # noqa: E731
+    check_on_gpu(FUNCTIONS[name](0), x, candidates=1, changed=linked, bound=bound)
 
 
 def test_gpu_narrow_columns_fill_the_machine():
     lowered = mlirfuse.jit(lambda x: np.cumsum(x, 0), target="cuda:sm_90").lower(np.empty((2_500_000, 12), f32))
     program = Program(lowered.segmented(), targets.of("cuda:sm_90"), lowered.env)
     (params,) = program.parameters(lowered.env, {})
-    assert params.tx * params.ty >= 256 and params.split >= 132
+    assert params.tx * params.ty >= 256 and params.linked
 
 
-def test_gpu_parts_with_outputs_of_a_row():
+def test_gpu_linked_with_outputs_of_a_row():
     fn = lambda x, w: (np.cumsum(x * w, 1), np.exp(w))  # noqa: E731
-    check_on_gpu(fn, normal(2, 40_000), normal(2, 1), candidates=1, only=lambda p: p.split > 1)
-    check_on_gpu(lambda x: np.maximum.accumulate(x > 1, 1), normal(1, 40_000), candidates=1, only=lambda p: p.split > 1)
+    check_on_gpu(fn, normal(2, 40_000), normal(2, 1), candidates=1, only=lambda p: p.linked)
+    check_on_gpu(lambda x: np.maximum.accumulate(x > 1, 1), normal(1, 40_000), candidates=1, only=lambda p: p.linked)
 
 
-def test_gpu_long_rows_are_split():
+def test_gpu_long_rows_are_linked():
     """A row of 16 million elements is not one block's; chains of scans are."""
     for fn, several in ((lambda x: np.cumsum(x), True), (lambda x: np.cumsum(np.cumsum(x)), False)):
         text = mlirfuse.jit(fn, target="cuda:sm_90").lower(np.empty(1 << 24, f32)).as_text("tiled")

@@ -56,6 +56,7 @@ class GpuBody:
         self.args = GpuArguments(self.e, slots, self.index)
         self.shared_bytes = self.dynamic_bytes = 0
         self.cluster_begun = False
+        self.between_blocks: set[str] = set()  # parameters: memory that other blocks write meanwhile
         memories = {}
         written, whole = set(analysis.outputs), set(analysis.domain)
         places = [slots.place(v) for v in [*(written - analysis.passed_on), *analysis.results]]
@@ -135,7 +136,7 @@ class GpuBody:
                     f"alignment = 16 : i64}} : !llvm.array<{count} x i8>\n"
                 )
         parameters = ", ".join(
-            f"{name}: {type_}" + (" {llvm.noalias}" if "ptr" in type_ else "")
+            f"{name}: {type_}" + (" {llvm.noalias}" if "ptr" in type_ and name not in self.between_blocks else "")
             for name, type_ in self.args.passed.values()
         )
         attributes = f"known_block_size = array<i32: {self.threads}, 1, 1>"  # becomes nvvm.maxntid

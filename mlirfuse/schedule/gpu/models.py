@@ -359,8 +359,15 @@ class StripedScans:
     threads: int = 128  # of a row: three times as many have 15% less
     elements: int = 32  # numbers of states of a thread in a turn of a long row
     short: int = 16  # of a short row's, where a row has fewer threads
-    split: int = 8  # where rows are split
     block: int = 64  # threads of several rows
+
+
+@dataclass(frozen=True)
+class LinkedScans:
+    """Few long rows, or columns, whose turns are blocks of their own."""
+
+    block: int = 512  # threads along a row: fewer have turns so short that asking for the states before takes longer
+    turns: int = 4  # of a row, at least: links take as long as some
 
 
 @dataclass(frozen=True)
@@ -370,9 +377,9 @@ class ColumnScans:
 
     strips: tuple[int, ...] = (256, 128, 64, 32)  # bytes of a row of a strip, the widest of which there are enough
     enough: float = 1.5  # blocks a multiprocessor
-    least: float = 0.9  # of the narrower ones, where no width has enough: fewer are split
+    least: float = 0.9  # of the narrower ones, where no width has enough: fewer are linked
     many: float = 6  # whose blocks have fewer threads
-    turns: int = 3  # of the narrowest strips, from which on too few are split
+    turns: int = 3  # of the narrowest strips, from which on too few are linked
     narrow: int = 64  # bytes, and less: strips whose threads have ``word`` bytes of a row, those of others ``pair``
     word: int = 4
     pair: int = 8
@@ -388,10 +395,9 @@ class ScanModel:
     block: int = 256  # threads of a long row: eight such, each with 16 KB under way, fill a multiprocessor
     alone: int = 512  # threads of a row where there are fewer than multiprocessors: more have few registers each
     short_block: int = 128  # threads of a block of several rows
-    blocks: int = 8  # a multiprocessor, of long rows or columns that are split where they are few
-    turns: int = 8  # of what is split, at least: a second kernel and reading twice take as long as some turns
     vector: int = 4  # bytes of vectors along a row, at least: of narrower ones elements are striped
     striped: StripedScans = field(default_factory=StripedScans)
+    linked: LinkedScans = field(default_factory=LinkedScans)
     columns: ColumnScans = field(default_factory=ColumnScans)
 
 

@@ -49,21 +49,13 @@ class ScanBody(GpuBody):
         self.unlinear(here, loops, Index(place, 1, lanes) if lanes > 1 else Index(place))
         return here, inside
 
-    def part(self, part: Val, split: int, turn: int) -> tuple[Val, Val]:
-        """The first position of one of ``split`` parts, and the first behind it: parts are whole turns."""
-        e, end = self.e, self.size(self.length)
-        if split == 1:
-            return e.const(0, self.index), end
-        length = self.size(sz.mul(sz.ceildiv(self.length, split * turn), turn))
-        low = e.min(e.mul(part, length), end)
-        return low, e.add(low, e.min(length, e.sub(end, low)))  # no sum past the largest index
-
-    def buffers(self, count: sz.Size) -> list[list[Memory]]:
-        """For each scan the buffers of so many states, in the workspace."""
+    def buffers(self, what: str, count: sz.Size) -> list[list[Memory]]:
+        """For each scan the buffers of so many states, in the workspace, which other blocks write and read."""
         out = []
         for op in self.scans:
             stored = [dt.u8 if d is dt.bool_ else d for d in sc.state_types(op)]
-            places = [self.args.temporary((op, k), sz.mul(count, d.bytes)) for k, d in enumerate(stored)]
+            places = [self.args.temporary((op, what, k), sz.mul(count, d.bytes)) for k, d in enumerate(stored)]
+            self.between_blocks.update(places)
             out.append([Memory(place, (), d, d.bytes) for place, d in zip(places, stored)])
         return out
 
@@ -112,8 +104,3 @@ def power_from(n: int) -> int:
 def elements_of(analysis: Analysis, states: int) -> int:
     """Elements of a thread whose states have no more numbers than so many, a power of two."""
     return 1 << max(1, states // analysis.once(numbers)).bit_length() - 1
-
-
-def parts_of(rows: int, turns: int, wanted: int) -> int:
-    """Parts of each of so many rows, a power of two, that make the ``wanted`` blocks and have a turn at least."""
-    return max(1, min(power_from(-(-wanted // rows)), 1 << max(1, turns).bit_length() - 1))

@@ -5,11 +5,13 @@ rows, one above the other, which it scans; the warp's threads of one column meet
 shared memory, where each finds the state of those above it. The state behind a turn is carried to the next one: one
 pass over memory.
 
-Long columns of which there are few are *split*, as rows are (``gpu/scan_rows.py``).
+Long columns of which there are few are *linked*, as rows are (``gpu/scan_rows.py``).
 """
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -20,33 +22,33 @@ from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op
 from mlirfuse.lowering import scans as sc
 from mlirfuse.lowering.emitter import Val
-from mlirfuse.lowering.kernel import Index
+from mlirfuse.lowering.kernel import Env, Index, Memory
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
+from mlirfuse.schedule.gpu import links
 from mlirfuse.schedule.gpu.access import Access, access_of, hint_of, narrowed
 from mlirfuse.schedule.gpu.column_body import ThreadPlace, place_of
 from mlirfuse.schedule.gpu.models import model_of
-from mlirfuse.schedule.gpu.scan_body import ScanBody, elements_of, numbers, parts_of, power_from, widest_bytes
+from mlirfuse.schedule.gpu.scan_body import ScanBody, elements_of, numbers, power_from, widest_bytes
 from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_threads
 from mlirfuse.schedule.scheduler import Alignments, Sizes, power_of_two, require
 
 WARP = 32
 MOST_HELD = 64  # elements of a turn of a thread: their states are in registers together
 MOST_THREADS = 1024  # of a block: a warp's lanes scan what all of its warps have left in shared memory
-MOST_PARTS = 1024  # of columns
-TOGETHER = 8  # parts whose states a thread reads at a time
+TOGETHER = 4  # parts of a linked group for each row of threads, whose states a thread reads at a time
 SHARED = 48 << 10  # bytes
 
 
 class Params(NamedTuple):
-    """``tx`` threads along the columns, ``ty`` along the rows, each with so many ``rows`` in a turn; ``split``: parts
-    of the columns, each of which a block has."""
+    """``tx`` threads along the columns, ``ty`` along the rows, each with so many ``rows`` in a turn; ``linked``: each
+    turn is a block's."""
 
     access: Access
     tx: int
     ty: int
     rows: int
-    split: int = 1
+    linked: bool = False
 
 
 class ScanColumns(GpuScheduler[Params]):
@@ -95,10 +97,9 @@ class ScanColumns(GpuScheduler[Params]):
         if blocks(first) < model.least * count and turns >= model.turns and analysis.once(apart):
             for rows in (usual >> n for n in range(usual.bit_length())):  # shorter turns where there are few
                 wide = params(model.strips[0], enough * rows // usual, rows)
-                turns = length // (wide.ty * wide.rows)
-                if blocks(wide) * turns >= count // 2:
+                if blocks(wide) * (length // (wide.ty * wide.rows)) >= count // 2:
                     break
-            yield wide._replace(split=min(MOST_PARTS, parts_of(blocks(wide), turns, scans.blocks * count)))
+            yield wide._replace(linked=True)
         others = [
             (model.strips[0], few, usual),
             (strip, under_way, 1),
@@ -108,9 +109,10 @@ class ScanColumns(GpuScheduler[Params]):
         yield from dict.fromkeys([first, *(params(*tried) for tried in others)])
 
     def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
-        if p.split == 1:
+        if not p.linked:
             return [_emit(name, analysis, slots, p)]
-        return [_emit(f"{name}_states", analysis, slots, p, states=True), _emit(name, analysis, slots, p)]
+        flags = ScanBody(f"{name}_flags", analysis, slots, p.access, links.THREADS)
+        return [links.lowered(flags, *_strips(analysis, p), p.ty * TOGETHER), _emit(name, analysis, slots, p)]
 
     def check(self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, machine: Machine) -> None:
         require(is_outer(analysis, env), "scan_columns: for these sizes memory runs along the scanned axes")
@@ -118,8 +120,7 @@ class ScanColumns(GpuScheduler[Params]):
         check_threads(p.tx, p.ty)
         require(p.tx <= WARP, f"tx = {p.tx}: the threads of a row are of one warp")
         require(p.ty == 1 or p.tx * p.ty >= WARP, f"ty = {p.ty}: one row of threads, or those of a warp")
-        require(1 <= p.split <= MOST_PARTS, f"split = {p.split}: 1 to {MOST_PARTS} parts")
-        require(p.split == 1 or analysis.once(apart), "split: scans that follow from each other")
+        require(not p.linked or analysis.once(apart), "linked: scans that follow from each other")
         held = p.rows * p.access.lanes
         require(power_of_two(p.rows) and held <= MOST_HELD, f"rows = {p.rows}: {held} elements of a thread")
         nbytes = _bytes(analysis, p.tx, p.ty, p.access.lanes)
@@ -132,94 +133,92 @@ def _extents(analysis: Analysis) -> tuple:
     return size_of(inner), sz.product(map(size_of, outer)), sz.product(a.size for a in analysis.reduced)
 
 
+def _strips(analysis: Analysis, p: Params) -> tuple[sz.Size, sz.Size]:
+    """Strips of columns, each of which a block is as wide as, and the turns of each."""
+    columns, above, length = _extents(analysis)
+    return sz.mul(sz.ceildiv(columns, p.tx * p.access.lanes), above), sz.ceildiv(length, p.ty * p.rows)
+
+
 def _bytes(analysis: Analysis, tx: int, ty: int, lanes: int) -> int:
     """Shared memory of a block."""
     return 2 * (tx * ty // WARP) * (tx + 1) * lanes * 8 * analysis.once(numbers) if tx * ty > WARP else 0
 
 
-def _emit(name: str, analysis: Analysis, slots: Slots, p: Params, states: bool = False) -> GpuKernel:
-    """The kernel that writes the outputs, or that which leaves the ``states`` of parts."""
+def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> GpuKernel:
     body = ScanBody(name, analysis, slots, p.access, p.tx * p.ty)
     e, k, lanes, turn = body.e, body.k, p.access.lanes, p.ty * p.rows
     columns, above, _ = _extents(analysis)
-    kept = sz.mul(columns, above)
     across = sz.ceildiv(columns, p.tx * lanes)
-    block, part = Index(body.wide(body.block)), body.wide(body.block)
-    if p.split > 1:
-        block, which = k.divmod(block, p.split)
+    strips, turns = _strips(analysis, p)
+    strip = Index(body.wide(body.block))
+    points = sz.mul(columns, above)
+    link = links.Links(body, strips, points, turns, p.ty * TOGETHER) if p.linked else None
+    if link:
+        which, strip = k.divmod(Index(link.ticket()), strips)
         part = k.scalar(which.base)
-    outer, block_column = k.divmod(block, across)
+    outer, block_column = k.divmod(strip, across)
     place = place_of(body, p, columns, outer, block_column)
     first = body.wide(e.mul(place.y, p.rows))
     exchange = _Exchange(body, p, place)
+    Rows = list[tuple[Env, Val]]
 
-    def parity_of(start: Val) -> Val:
-        return e.and_(e.cast(e.shr(start, turn.bit_length() - 1), dt.i32), 1)
-
-    def one(start: Val, carried: list[Val]) -> list[Val]:
+    def loaded(start: Val) -> Rows:
+        """This thread's rows of a turn, and whether there are such."""
         rows = [body.along(place.env, e.add(e.add(start, first), u), 1) for u in range(p.rows)]
         for value in body.loaded:
             for here, _ in rows:
                 k.preload(value, here)
-        following: list[Val] = []
-        parity = parity_of(start)
-        for at, (op, state) in enumerate(zip(body.scans, body.grouped(carried))):
-            nothing, run, runs = sc.identity(e, op, lanes), None, []
-            for here, inside in rows:
-                element = sc.select(e, inside, sc.element(e, op, k.operands(op, here), lanes), nothing)
-                run = element if run is None else sc.combine(e, op, run, element)
-                runs.append(run)
-            begin, after = exchange.starts(at, op, state, runs[-1], parity)
-            for (here, _), run in zip(rows, runs):
-                if not states:
-                    k.bind(op.result, here, sc.result(e, op, sc.combine(e, op, begin, run)))
-            following += after
-        for here, inside in rows if not states else ():
+        return rows
+
+    def runs_of(op: Op, rows: Rows) -> list[sc.State]:
+        """The states of the first row, of the first two, and so on."""
+        nothing = sc.identity(e, op, lanes)
+        elements = [
+            sc.select(e, inside, sc.element(e, op, k.operands(op, here), lanes), nothing) for here, inside in rows
+        ]
+        return list(itertools.accumulate(elements, functools.partial(sc.combine, e, op)))
+
+    def bind(op: Op, rows: Rows, runs: list[sc.State], begin: sc.State) -> None:
+        for (here, _), run in zip(rows, runs):
+            k.bind(op.result, here, sc.result(e, op, sc.combine(e, op, begin, run)))
+
+    def store(rows: Rows) -> None:
+        for here, inside in rows:
             body.store_at(body.full, here, analysis.domain, e.and_(place.inside, inside))
+
+    def one(start: Val, carried: list[Val]) -> list[Val]:
+        rows = loaded(start)
+        following: list[Val] = []
+        parity = e.and_(e.cast(e.shr(start, turn.bit_length() - 1), dt.i32), 1)
+        for at, (op, state) in enumerate(zip(body.scans, body.grouped(carried))):
+            runs = runs_of(op, rows)
+            begin, after = exchange.starts(at, op, state, runs[-1], parity)
+            bind(op, rows, runs, begin)
+            following += after
+        store(rows)
         return following
 
-    memories = body.buffers(sz.mul(kept, p.split)) if p.split > 1 else []
-
-    def of_part(number: Val) -> Val:
-        """Where the states of this thread's columns in a part lie."""
+    def alone(link: links.Links) -> None:
+        """The turn of a linked block."""
+        rows = loaded(e.mul(part, turn))
+        runs = [runs_of(op, rows) for op in body.scans]
+        nothing, zero = body.grouped(body.nothing(lanes)), e.const(0, dt.i32)
+        found = [exchange.starts(n, op, nothing[n], run[-1], zero) for n, (op, run) in enumerate(zip(body.scans, runs))]
         column = e.add(e.mul(k.scalar(outer.base), body.size(columns)), place.column)
-        return e.add(e.mul(number, body.size(kept)), column)
+        begun = exchange.linked(link, part, k.scalar(strip.base), column, points, [after for _, after in found])
+        for op, run, (before, _), state in zip(body.scans, runs, found, begun):
+            bind(op, rows, run, sc.combine(e, op, state, before))
+        store(rows)
 
-    def behind(part: Val) -> list[Val]:
-        """The states behind all parts before ``part``: each row of threads combines some of them."""
-        each = e.div(e.add(part, p.ty - 1), p.ty)
-        first = e.min(e.mul(each, body.wide(place.y)), part)
-
-        def further(number: Val, carried: list[Val]) -> list[Val]:
-            states = body.grouped(carried)
-            at = [e.add(number, n) for n in range(TOGETHER)]
-            found = [body.saved(memories, of_part(e.min(n, e.sub(last, 1))), lanes) for n in at]
-            for n, part_states in zip(at, found):
-                inside = e.cmp("lt", n, last)
-                for i, (op, found_state) in enumerate(zip(body.scans, part_states)):
-                    found_state = sc.select(e, inside, found_state, sc.identity(e, op, lanes))
-                    states[i] = sc.combine(e, op, states[i], found_state)
-            return [v for state in states for v in state]
-
-        last = e.min(e.add(first, each), part)
-        own = body.loop(first, last, TOGETHER, body.nothing(lanes), further)
-        out: list[Val] = []
-        for at, (op, state) in enumerate(zip(body.scans, body.grouped(own))):
-            before_first = e.sub(1, parity_of(low))  # the first turn's totals lie beside these
-            out += exchange.starts(at, op, sc.identity(e, op, lanes), state, before_first)[1]
-        return out
-
-    low, high = body.part(part, p.split, turn)
-    begin = behind(part) if memories and not states else body.nothing(lanes)
-    done = body.loop(low, high, turn, begin, one)
-    first_row = e.and_(place.inside, e.cmp("eq", place.y, 0))
-    if states:
-        with body.leader(first_row):
-            body.save(memories, of_part(part), body.grouped(done))
-    elif body.small:
-        first_row = first_row if p.split == 1 else e.and_(first_row, e.cmp("eq", part, 0))
+    if link:
+        alone(link)
+    else:
+        body.loop(e.const(0, body.index), body.size(body.length), turn, body.nothing(lanes), one)
+    if body.small:
+        first_row = e.and_(place.inside, e.cmp("eq", place.y, 0))
+        first_row = e.and_(first_row, e.cmp("eq", part, 0)) if link else first_row
         body.store_at(body.small, place.env, analysis.kept, first_row)
-    return body.finish(sz.mul(across, above, p.split))
+    return body.finish(sz.mul(strips, turns) if link else strips)
 
 
 class _Exchange:
@@ -258,6 +257,50 @@ class _Exchange:
             end = tuple(e.per_lane(lambda v: body.exchanged(v, "idx", last), v) for v in total)
             begin, state = carried, sc.combine(e, op, carried, end)
         return (sc.combine(e, op, begin, before) if tx < WARP else begin), state
+
+    def linked(
+        self, link: links.Links, part: Val, strip: Val, column: Val, points: sz.Size, own: list[sc.State]
+    ) -> list[sc.State]:
+        """The states before the ``part`` of a strip's columns that has the states ``own``, of which this thread has
+        those from ``column`` on, of all ``points``; each row of threads asks some other blocks of the group."""
+        body, e = self.body, self.e
+        group, place = link.place(part)
+
+        def at(part: Val) -> Val:
+            return e.add(e.mul(part, body.size(points)), column)
+
+        def tell(memories: list[list[Memory]], number: Val, states: list[sc.State], flag: Val, condition: Val) -> None:
+            with body.leader(e.and_(condition, e.and_(self.place.inside, e.cmp("eq", self.place.y, 0)))):
+                body.save(memories, at(number), states)
+            body.barrier()
+            with body.leader(e.and_(condition, e.cmp("eq", body.thread, 0))):
+                link.raise_(flag)
+
+        tell(link.of_parts, part, own, link.flag_of(part, strip), e.const(True, dt.bool_))
+        asked, asks = [], []
+        for n in range(TOGETHER):
+            number = e.add(body.wide(e.mul(self.place.y, TOGETHER)), n)
+            asks.append(e.cmp("lt", number, place))
+            asked.append(e.add(e.sub(part, place), e.min(number, e.max(e.sub(place, 1), 0))))
+            with body.leader(asks[-1]):
+                link.wait(link.flag_of(asked[-1], strip))
+        before, later = e.max(e.sub(group, 1), 0), e.cmp("gt", group, 0)
+        with body.leader(later):
+            link.wait(link.flag_of_group(before, strip))
+        lanes = self.p.access.lanes
+        found = [body.saved(link.of_parts, at(number), lanes) for number in asked]
+        carried = body.saved(link.of_groups, at(before), lanes)
+        begin = []
+        for n, op in enumerate(body.scans):
+            nothing = sc.identity(e, op, lanes)
+            states = [sc.select(e, here, some[n], nothing) for here, some in zip(asks, found)]
+            together = functools.reduce(functools.partial(sc.combine, e, op), states)
+            begun = sc.select(e, later, carried[n], nothing)
+            begin.append(self.starts(n, op, begun, together, e.const(1, dt.i32))[1])
+        ends = [sc.combine(e, op, a, b) for op, a, b in zip(body.scans, begin, own)]
+        last = e.cmp("eq", place, link.group - 1)
+        tell(link.of_groups, group, ends, link.flag_of_group(group, strip), last)
+        return begin
 
     def _of_warps(self, at: int, op: Op, total: sc.State, slot: Val) -> tuple[sc.State, sc.State]:
         """The state of a column's rows in the warps above this one, and in all. The last lanes of each warp have its

@@ -11,8 +11,8 @@ and hands each through shared memory to the lane that scans it and its neighbour
 Reductions of the same rows come first, a pass over the row for each of their phases: what a thread has of a row that is
 one turn stays in registers, and longer rows are read again from the caches, which have to hold those under way.
 
-Long rows of which there are few are *split*: one kernel leaves the state of each part in the workspace, and another
-scans the parts, each from the states of those before it. That reads memory twice.
+Long rows of which there are few are *linked*: each block has one turn, and learns the state before it from the blocks
+that have the turns before (``gpu/links.py``). That is one pass over memory as well.
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ from mlirfuse.ir.graph import Op
 from mlirfuse.lowering import reductions as red
 from mlirfuse.lowering import scans as sc
 from mlirfuse.lowering.emitter import Val
-from mlirfuse.lowering.kernel import Env, Index, Memory
+from mlirfuse.lowering.kernel import Env, Index
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
+from mlirfuse.schedule.gpu import links
 from mlirfuse.schedule.gpu.access import Access, access_of, hint_of, narrowed
 from mlirfuse.schedule.gpu.models import model_of
 from mlirfuse.schedule.gpu.row_body import Place, row_inputs
 from mlirfuse.schedule.gpu.row_choice import extents
-from mlirfuse.schedule.gpu.scan_body import ScanBody, elements_of, parts_of, power_from, widest_bytes
+from mlirfuse.schedule.gpu.scan_body import ScanBody, elements_of, power_from, widest_bytes
 from mlirfuse.schedule.gpu.scheduler import GpuScheduler, chained, check_threads
 from mlirfuse.schedule.scheduler import Alignments, Sizes, power_of_two, require
 
@@ -49,15 +50,15 @@ SHARED = 44 << 10  # bytes that elements may take there
 
 class Params(NamedTuple):
     """``tx`` threads of a row, ``ty`` rows of a block, ``vectors`` of a thread in a turn; ``looped``: a row may take
-    more than one turn; ``split``: parts of a row, each of which a block has; ``striped``: vectors are elements, and a
-    thread scans as many that are neighbours."""
+    more than one turn; ``linked``: each turn is a block's; ``striped``: vectors are elements, and a thread scans as
+    many that are neighbours."""
 
     access: Access
     tx: int
     ty: int
     vectors: int
     looped: bool
-    split: int = 1
+    linked: bool = False
     striped: bool = False
 
 
@@ -96,19 +97,18 @@ class ScanRows(GpuScheduler[Params]):
         first = params(model.alone if kept < machine.sm_count else model.block, usual)
         if first.looped and analysis.phases:  # a row that a larger block has in registers is read once
             first = min(first, params(model.alone, usual), key=lambda p: p.looped)
-        split = params(model.block, usual)
-        turns = length // (split.tx * split.vectors * access.lanes)
-        if split.tx >= WARP:
-            yield from self._in_parts(analysis, split, kept, turns, machine)
+        linked = params(model.linked.block, usual)
+        yield from self._linked(analysis, linked, kept, length, machine)
         others = [params(threads, n) for threads in (model.block, WARP, model.alone) for n in (usual, 1, usual // 2)]
         yield from dict.fromkeys(p for p in [first, *others] if p.vectors)
 
-    def _in_parts(self, analysis: Analysis, p: Params, rows: int, turns: int, machine: Machine) -> Iterator[Params]:
-        """``p`` with few long rows in parts."""
-        model = model_of(machine).scans
-        few = rows <= machine.sm_count // 2 and turns >= model.turns
-        if few and not analysis.phases and analysis.once(apart):
-            yield p._replace(split=parts_of(rows, turns, model.blocks * machine.sm_count), looped=True)
+    def _linked(self, analysis: Analysis, p: Params, rows: int, length: int, machine: Machine) -> Iterator[Params]:
+        """``p`` with a block for each turn, where few rows are long."""
+        model = model_of(machine).scans.linked
+        few = rows <= machine.sm_count // 2 and p.tx >= WARP and _turns(p, length) >= model.turns
+        p = p._replace(linked=True, looped=True)
+        if few and not analysis.phases and analysis.once(apart) and not _long_chain(analysis, p, length):
+            yield p
 
     def _striped(
         self, analysis: Analysis, access: Access, rows: int, length: int, machine: Machine
@@ -127,15 +127,20 @@ class ScanRows(GpuScheduler[Params]):
             wider = (params(n * model.threads, elements_of(analysis, model.elements)) for n in (1, 2, 4))
             first = min(wider, key=lambda p: p.looped)
         if first.looped:
-            p = first._replace(vectors=elements_of(analysis, model.split))
-            yield from self._in_parts(analysis, p, rows, length // (p.tx * p.vectors), machine)
+            block, usual = model_of(machine).scans.linked.block, elements_of(analysis, model.short)
+            wide = (params(block, usual >> n) for n in range(usual.bit_length()))
+            linked = next(p for p in wide if _striped_bytes(analysis, p) <= SHARED)
+            yield from self._linked(analysis, linked, rows, length, machine)
         others = [params(n, elements_of(analysis, model.short)) for n in (WARP, 2 * model.threads)]
         yield from dict.fromkeys([first, *others])
 
     def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
-        if p.split == 1:
+        if not p.linked:
             return [_emit(name, analysis, slots, p)]
-        return [_emit(f"{name}_states", analysis, slots, p, states=True), _emit(name, analysis, slots, p)]
+        flags = ScanBody(f"{name}_flags", analysis, slots, p.access, links.THREADS)
+        rows = sz.product(a.size for a in analysis.kept)
+        turns = sz.ceildiv(flags.length, p.tx * p.vectors * p.access.lanes)
+        return [links.lowered(flags, rows, turns, p.tx), _emit(name, analysis, slots, p)]
 
     def check(self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, machine: Machine) -> None:
         _, length = analysis.values(extents, env)
@@ -148,13 +153,12 @@ class ScanRows(GpuScheduler[Params]):
         require(not p.striped or p.access.lanes == 1, f"striped: elements, no vectors of {p.access.lanes}")
         nbytes = _striped_bytes(analysis, p)
         require(nbytes <= SHARED, f"striped: {nbytes} bytes of shared memory, {SHARED} are there")
-        require(p.split >= 1 and power_of_two(p.split), f"split = {p.split}: a power of two")
         alone = p.ty == 1 and p.tx >= WARP and p.looped and analysis.once(apart) and not analysis.phases
         require(
-            p.split == 1 or alone,
-            "split: rows of a warp at least, looped, without reductions, whose scans do not follow from each other",
+            not p.linked or alone,
+            "linked: rows of a warp at least, looped, without reductions, whose scans do not follow from each other",
         )
-        require(not chained(analysis, length // turn), f"looped: sums of {length // turn} turns are by themselves")
+        require(not _long_chain(analysis, p, length), f"looped: sums of {length // turn} turns are by themselves")
         require(p.looped or length <= turn, f"looped = false: {turn} elements a turn, a row has {length}")
 
 
@@ -166,21 +170,32 @@ def _at_once(analysis: Analysis, p: Params, env: Sizes, machine: Machine) -> boo
         return True
     rows = min(kept, machine.sm_count * (machine.threads_per_sm // (p.tx * p.ty)) * p.ty)
     held = rows * length * sum(analysis.stored(v).bytes for v in analysis.once(row_inputs)[0]) <= machine.l2_bytes // 2
-    return held and not chained(analysis, length // (p.tx * p.vectors * p.access.lanes))
+    return held and not _long_chain(analysis, p, length)
 
 
-def _emit(name: str, analysis: Analysis, slots: Slots, p: Params, states: bool = False) -> GpuKernel:
-    """The kernel that writes the outputs, or that which leaves the ``states`` of parts."""
+def _turns(p: Params, length: int) -> int:
+    """Whole turns of a row."""
+    return length // (p.tx * p.vectors * p.access.lanes)
+
+
+def _long_chain(analysis: Analysis, p: Params, length: int) -> bool:
+    """Whether sums of turns, or of groups of them, are too long a chain."""
+    return chained(analysis, _turns(p, length) // (p.tx if p.linked else 1))
+
+
+def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> GpuKernel:
     body = ScanBody(name, analysis, slots, p.access, p.tx * p.ty)
     e, k, lanes = body.e, body.k, p.access.lanes
     kept = sz.product(a.size for a in analysis.kept)
     width, turn = min(p.tx, WARP), p.tx * p.vectors * lanes
+    turns = sz.ceildiv(body.length, turn)
     warps = p.tx // width
     x = e.and_(body.thread, p.tx - 1) if p.ty > 1 else body.thread
     lane, warp = e.and_(x, width - 1), body.quotient(x, width)
-    row, row_inside, part = body.wide(body.block), None, body.wide(body.block)
-    if p.split > 1:
-        row, part = (k.scalar(i.base) for i in k.divmod(Index(row), p.split))
+    row, row_inside = body.wide(body.block), None
+    link = links.Links(body, kept, kept, turns, p.tx) if p.linked else None
+    if link:
+        part, row = (k.scalar(i.base) for i in k.divmod(Index(link.ticket()), kept))
     if p.ty > 1:
         row = e.add(e.mul(row, p.ty), body.wide(body.quotient(body.thread, p.tx)))
         row_inside = e.cmp("lt", row, body.size(kept))
@@ -190,7 +205,6 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params, states: bool =
     first = body.wide(e.mul(e.add(e.mul(warp, width * p.vectors), lane), lanes))
     exchange = _Exchange(body, lane, width, warp, warps)
     stripes = _Stripes(body, lane, width, p.vectors, _striped_bytes(analysis, p)) if p.striped else None
-    memories = body.buffers(sz.mul(kept, p.split)) if p.split > 1 else []
 
     def loaded(start: Val) -> list[tuple[Env, Val]]:
         """Where this thread's vectors of a turn are, and whether they are inside the row."""
@@ -203,31 +217,55 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params, states: bool =
                 k.preload(value, here)
         return places
 
+    def runs_of(op: Op, places: list[tuple[Env, Val]], start: Val) -> list[list[sc.State]]:
+        """The states of a thread's elements, from the first one of each vector on."""
+        if stripes:
+            own = e.add(start, body.wide(e.mul(x, p.vectors)))
+            return [_run(body, op, stripes.elements(op, [here for here, _ in places], own))]
+        return [_run(body, op, _elements(body, op, here, inside, lanes)) for here, inside in places]
+
+    def bind(op: Op, places: list[tuple[Env, Val]], runs: list[list[sc.State]], before: list[sc.State]) -> None:
+        """The results, where ``before`` are the states before each run."""
+        found = [[sc.result(e, op, sc.combine(e, op, begun, s)) for s in run] for run, begun in zip(runs, before)]
+        if stripes:
+            found = [[val] for val in stripes.striped(found[0])]
+        for (here, _), vals in zip(places, found):
+            k.bind(op.result, here, e.from_lanes(vals[::-1] if body.reverse else vals))
+
+    def store(places: list[tuple[Env, Val]]) -> None:
+        for here, inside in places:
+            valid = inside if row_inside is None else e.and_(row_inside, inside)
+            body.store_at(body.full, here, analysis.domain, valid)
+
     def one(start: Val, carried: list[Val]) -> list[Val]:
         places = loaded(start)
         following: list[Val] = []
         parity = e.and_(e.cast(e.shr(start, turn.bit_length() - 1), dt.i32), 1)
         for at, (op, state) in enumerate(zip(body.scans, body.grouped(carried))):
-            if stripes:
-                own = e.add(start, body.wide(e.mul(x, p.vectors)))
-                runs = [_run(body, op, stripes.elements(op, [here for here, _ in places], own))]
-            else:
-                runs = [_run(body, op, _elements(body, op, here, inside, lanes)) for here, inside in places]
+            runs = runs_of(op, places, start)
             before, after = exchange.starts(at, op, state, [run[-1] for run in runs], parity)
+            bind(op, places, runs, before)
             following += after
-            if states:
-                continue
-            found = [[sc.result(e, op, sc.combine(e, op, begun, s)) for s in run] for run, begun in zip(runs, before)]
-            if stripes:
-                found = [[val] for val in stripes.striped(found[0])]
-            for (here, _), vals in zip(places, found):
-                k.bind(op.result, here, e.from_lanes(vals[::-1] if body.reverse else vals))
-        for here, inside in places if not states else ():
-            valid = inside if row_inside is None else e.and_(row_inside, inside)
-            body.store_at(body.full, here, analysis.domain, valid)
+        store(places)
         return following
 
-    low, high = body.part(part, p.split, turn)
+    def alone(link: links.Links) -> None:
+        """The turn of a linked block."""
+        start = e.mul(part, turn)
+        places = loaded(start)
+        runs = [runs_of(op, places, start) for op in body.scans]
+        befores, own = [], []
+        for at, (op, found) in enumerate(zip(body.scans, runs)):
+            ends = [run[-1] for run in found]
+            before, after = exchange.starts(at, op, sc.identity(e, op, 1), ends, e.const(0, dt.i32))
+            befores.append(before)
+            own.append(after)
+        begin = exchange.linked(link, part, row, kept, own)
+        for op, found, before, state in zip(body.scans, runs, befores, begin):
+            bind(op, places, found, [sc.combine(e, op, state, b) for b in before])
+        store(places)
+
+    low, high = e.const(0, body.index), body.size(body.length)
     for phase in joint.in_phases(analysis):
 
         def reduced(start: Val, state: list[Val], phase=phase) -> list[Val]:
@@ -237,17 +275,18 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params, states: bool =
         found = body.loop(low, high, turn, nothing, reduced) if p.looped else reduced(low, nothing)
         totals = [red.across_lanes(e, op, a) for op, a in zip(phase, red.grouped(phase, found))]
         body.bind(phase, body.across_block(phase, totals, p.tx), env)
-    begin = exchange.behind(memories, part, row, kept) if memories and not states else body.nothing(1)
-    done = body.loop(low, high, turn, begin, one) if p.looped else one(low, begin)
-    if states:
-        with body.leader(e.cmp("eq", x, 0)):
-            body.save(memories, e.add(e.mul(part, body.size(kept)), row), body.grouped(done))
-    elif body.small:
+    if link:
+        alone(link)
+    elif p.looped:
+        body.loop(low, high, turn, body.nothing(1), one)
+    else:
+        one(low, body.nothing(1))
+    if body.small:
         valid = e.cmp("eq", x, 0)
-        valid = valid if p.split == 1 else e.and_(valid, e.cmp("eq", part, 0))
+        valid = e.and_(valid, e.cmp("eq", part, 0)) if link else valid
         valid = valid if row_inside is None else e.and_(valid, row_inside)
         body.store_at(body.small, env, analysis.kept, valid)
-    return body.finish(sz.mul(sz.ceildiv(kept, p.ty), p.split))
+    return body.finish(sz.mul(kept, turns) if link else sz.ceildiv(kept, p.ty))
 
 
 def _elements(body: ScanBody, op: Op, here: Env, inside: Val, lanes: int) -> list[sc.State]:
@@ -360,22 +399,37 @@ class _Exchange:
             begin = combine(begin, end)
         return out, after
 
-    def behind(self, memories: list[list[Memory]], part: Val, row: Val, kept: sz.Size) -> list[Val]:
-        """The states behind all parts of a row before ``part``, which the lanes of a warp combine."""
-        body, e = self.body, self.e
+    def linked(self, link: links.Links, part: Val, row: Val, kept: sz.Size, own: list[sc.State]) -> list[sc.State]:
+        """The states before the ``part`` of a row that has the states ``own``; each thread asks another block of the
+        group."""
+        body, e, x = self.body, self.e, self.body.wide(self.body.thread)
+        group, place = link.place(part)
 
-        def some(first: Val, carried: list[Val]) -> list[Val]:
-            at = e.add(first, body.wide(self.lane))
-            held = e.min(at, e.sub(part, 1))
-            found = body.saved(memories, e.add(e.mul(held, body.size(kept)), row))
-            out: list[Val] = []
-            for op, before, state in zip(body.scans, body.grouped(carried), found):
-                state = sc.select(e, e.cmp("lt", at, part), state, sc.identity(e, op, 1))
-                together = self.of_last(self.along_lanes(op, state, WARP), WARP)
-                out += sc.combine(e, op, before, together)
-            return out
+        def at(part: Val) -> Val:
+            return e.add(e.mul(part, body.size(kept)), row)
 
-        return body.loop(e.const(0, body.index), part, WARP, body.nothing(1), some)
+        leads = e.cmp("eq", x, 0)
+        with body.leader(leads):
+            body.save(link.of_parts, at(part), own)
+            link.raise_(link.flag_of(part, row))
+        asks, asked = e.cmp("lt", x, place), e.add(e.sub(part, place), e.min(x, e.max(e.sub(place, 1), 0)))
+        with body.leader(asks):
+            link.wait(link.flag_of(asked, row))
+        before = e.max(e.sub(group, 1), 0)
+        with body.leader(e.cmp("gt", group, 0)):
+            link.wait(link.flag_of_group(before, row))
+        states, begun = body.saved(link.of_parts, at(asked)), body.saved(link.of_groups, at(before))
+        begin = []
+        for n, (op, state, carried) in enumerate(zip(body.scans, states, begun)):
+            nothing = sc.identity(e, op, 1)
+            state = sc.select(e, asks, state, nothing)
+            carried = sc.select(e, e.cmp("gt", group, 0), carried, nothing)
+            begin.append(self.starts(n, op, carried, [state], e.const(1, dt.i32))[1])
+        with body.leader(e.and_(leads, e.cmp("eq", place, link.group - 1))):
+            ends = [sc.combine(e, op, a, b) for op, a, b in zip(body.scans, begin, own)]
+            body.save(link.of_groups, at(group), ends)
+            link.raise_(link.flag_of_group(group, row))
+        return begin
 
     def along_lanes(self, op: Op, state: sc.State, width: int) -> sc.State:
         """Each lane's state combined with those of all lanes before it."""
