@@ -96,7 +96,7 @@ class ScanColumns(GpuScheduler[Params]):
         turns = length // (first.ty * first.rows)
         if blocks(first) < model.least * count and turns >= model.turns and analysis.once(apart):
             for rows in (usual >> n for n in range(usual.bit_length())):  # shorter turns where there are few
-                wide = params(model.strips[0], enough * rows // usual, rows)
+                wide = params(model.strips[0], few * rows // usual, rows)
                 if blocks(wide) * (length // (wide.ty * wide.rows)) >= count // 2:
                     break
             yield wide._replace(linked=True)

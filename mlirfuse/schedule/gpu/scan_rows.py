@@ -97,7 +97,7 @@ class ScanRows(GpuScheduler[Params]):
         first = params(model.alone if kept < machine.sm_count else model.block, usual)
         if first.looped and analysis.phases:  # a row that a larger block has in registers is read once
             first = min(first, params(model.alone, usual), key=lambda p: p.looped)
-        linked = params(model.linked.block, usual)
+        linked = params(model.linked.block, max(1, elements_of(analysis, model.linked.elements) // access.lanes))
         yield from self._linked(analysis, linked, kept, length, machine)
         others = [params(threads, n) for threads in (model.block, WARP, model.alone) for n in (usual, 1, usual // 2)]
         yield from dict.fromkeys(p for p in [first, *others] if p.vectors)
