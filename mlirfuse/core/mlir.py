@@ -8,6 +8,7 @@ LLVM in the process (llvmlite's, torch's) cannot take over their symbols; the sa
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib.machinery
 import importlib.util
@@ -16,6 +17,7 @@ import re
 import sys
 import threading
 import types
+from collections.abc import Iterator
 from typing import Any
 
 from mlirfuse.core.errors import CompileError
@@ -83,7 +85,38 @@ def run_passes(module: ir.Module, pipeline: str, verify: bool = True) -> None:
     with module.context:
         manager = PassManager.parse(pipeline)
         manager.enable_verifier(verify)
-        manager.run(module.operation)
+        if _handles and getattr(_local, "without_lock", False):
+            _run_beside(manager, module)
+        else:
+            manager.run(module.operation)
+
+
+@contextlib.contextmanager
+def without_lock() -> Iterator[None]:
+    """In this thread, passes run without the interpreter's lock meanwhile, beside other threads. No process may be
+    forked then."""
+    _local.without_lock = True
+    try:
+        yield
+    finally:
+        _local.without_lock = False
+
+
+def _run_beside(manager: Any, module: ir.Module) -> None:
+    """Raises :class:`CompileError`; what is wrong is on the standard error stream."""
+    run = _handles[0].mlirPassManagerRunOnOp
+    run.argtypes, run.restype = [ctypes.c_void_p, ctypes.c_void_p], ctypes.c_int8
+    if not run(_pointer(manager._CAPIPtr), _pointer(module.operation._CAPIPtr)):
+        raise CompileError("MLIR's passes failed")
+
+
+def _pointer(capsule: Any) -> int:
+    """What a capsule of MLIR's Python bindings holds."""
+    api = ctypes.pythonapi
+    api.PyCapsule_GetName.argtypes, api.PyCapsule_GetName.restype = [ctypes.py_object], ctypes.c_char_p
+    api.PyCapsule_GetPointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
+    api.PyCapsule_GetPointer.restype = ctypes.c_void_p
+    return api.PyCapsule_GetPointer(capsule, api.PyCapsule_GetName(capsule))
 
 
 def _library() -> ctypes.PyDLL:

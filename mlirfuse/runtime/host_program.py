@@ -40,6 +40,7 @@ from mlirfuse.ir.graph import Graph
 from mlirfuse.lowering import host_steps as st
 from mlirfuse.lowering.host_plan import plan
 from mlirfuse.runtime import load
+from mlirfuse.runtime.ahead import compile_ahead
 from mlirfuse.runtime.foreach import Foreach
 from mlirfuse.runtime.form import place_of
 from mlirfuse.runtime.host_python import Watch, Written
@@ -68,6 +69,7 @@ class HostProgram:
                 self.launches[step.part] = Foreach(step, target, failed)
         self._functions: dict[tuple[int, ...], Callable[[list], list]] = {}
         self._newest: tuple[int, ...] = ()
+        self._ahead = False  # whether kernels were compiled before they run
         self._watch: Watch | None = None
         config.listen(self)
 
@@ -116,6 +118,10 @@ class HostProgram:
         if found is None:
             if len(self._functions) >= _KEPT:
                 self._functions.clear()
+            if self.target.name == "cuda" and self.target.device is not None and not self._ahead:
+                self._ahead = True
+                several = [one for one in self.launches.values() if type(one) is Launches]
+                compile_ahead(several, env)
             found = self._functions[key] = self._written.bound(env)
             self._newest = key
         return found

@@ -19,6 +19,7 @@ from mlirfuse.runtime.program import Program
 from mlirfuse.schedule.targets import Target
 
 _KEPT = 4096  # sets of sizes
+ALIGNED = 256  # bytes: how tensors of torch lie in a GPU's memory, at least
 Failed = Callable[[Graph, Exception], None]
 
 
@@ -56,6 +57,15 @@ class Launches:
             sizes = dict(zip(self.part.symbols, key))
             found = self._by_sizes[key] = _native.Dispatcher(functools.partial(self._miss, sizes))
         return found
+
+    def begun(self, env: dict[str, int], elsewhere: load.Elsewhere) -> Callable[[], None] | None:
+        """Begins to compile what runs for the sizes ``env``, where they tell all of its own, and arguments that lie as
+        those that torch makes; see :meth:`Program.begun`."""
+        known = set(self.part.symbols) <= env.keys()
+        if not known or any(sz.known(n, env) == 0 for n in self._extents):
+            return None
+        program = self.program(env)
+        return program.begun(env, {program.graph.args[k]: ALIGNED for k in program.pointer_args}, elsewhere)
 
     def forget(self) -> None:
         """Every signature is looked up anew, by functions that somebody holds, too."""

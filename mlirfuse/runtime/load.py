@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from mlirfuse import _native
-from mlirfuse.core.errors import UnsupportedError
-from mlirfuse.core.threads import beside
+from mlirfuse.core.errors import CompileError, UnsupportedError
+from mlirfuse.core.threads import Task, beside
 from mlirfuse.lowering import llvm, ptx
 from mlirfuse.lowering.module import AssembledModule, GpuKernel, Kernel, KernelModule
 from mlirfuse.lowering.slots import BAD_INDEX, Slots
-from mlirfuse.runtime import cache
+from mlirfuse.runtime import cache, cubin
 from mlirfuse.schedule.targets import Target
 
 
 @dataclass(eq=False)
 class LoadedKernel:
-    """A kernel in memory: its address, a driver's handle on a GPU; and what must live as long as it."""
+    """A kernel in memory: its address, a driver's handle on a GPU, 0 while it is on its way; and what must live as long
+    as it."""
 
     address: int
     home: Any
 
 
 Known = dict[tuple, LoadedKernel]  # kernels that several programs may have
+Loaded = tuple[int, Any]
+Elsewhere = Callable[[Callable[[], Any]], Task]  # what has a function run in another thread
 
 
 def _key(kernel: Kernel) -> tuple:
@@ -61,39 +65,75 @@ def host_code(text: str, plain_loops: bool = False) -> llvm.HostCode:
     return llvm.HostCode(code)
 
 
-def load(target: Target, module: KernelModule, slots: Slots, known: Known | None = None) -> tuple[int, Any]:
-    """The address of the function that launches the kernels of ``module``, 0 where there are none, and what must live
-    as long as it: its code, and each kernel by its name. Writes the addresses that ``slots`` asks for. Kernels that are
-    in ``known`` are not compiled again, new ones are added. Raises :class:`CompileError`, and
-    :class:`UnsupportedError` for a GPU that is not there."""
+def begun(
+    target: Target, module: KernelModule, slots: Slots, known: Known | None = None, elsewhere: Elsewhere | None = None
+) -> Callable[[], Loaded]:
+    """A function that loads ``module`` and gives the address of what launches its kernels, 0 where there are none, and
+    what must live as long as it: its code, and each kernel by its name. It writes the addresses that ``slots`` asks
+    for. Kernels that are in ``known`` are not compiled again, new ones are added.
+
+    ``elsewhere`` begins to compile the kernels of a GPU at once; several modules may be begun then before they are
+    loaded in the same order. The function raises :class:`CompileError`, and :class:`UnsupportedError` for a GPU that is
+    not there."""
     if not module.kernels:
-        return 0, None
+        return lambda: (0, None)
     slots.functions = {
         what: _native.symbols()[what] for kind, what in slots.ints if kind == "handle" and what in _native.symbols()
     }
     if not module.on_gpu and ("handle", module.kernels[0].name) not in slots.ints:  # its host function names it
-        code = host_code(module.text())
-        return code.address("launch"), code
+        return lambda: _alone(module)
     known = {} if known is None or isinstance(module, AssembledModule) else known
     keys = {kernel.name: _key(kernel) for kernel in module.kernels}
-    kernels = {name: known[key] for name, key in keys.items() if key in known}
-    new = replace(module, kernels=tuple(k for k in module.kernels if k.name not in kernels))
-    host, made = _load_on_gpu(target, new, slots) if module.on_gpu else _load_on_cpu(new)
-    kernels |= made
-    for name, key in keys.items():
-        known[key] = kernels[name]
-        slots.functions[name] = kernels[name].address
-    return host.address("launch"), [host, kernels]
+    shared = {name: known[key] for name, key in keys.items() if key in known and (known[key].address or elsewhere)}
+    new = replace(module, kernels=tuple(k for k in module.kernels if k.name not in shared))
+    made = {kernel.name: LoadedKernel(0, None) for kernel in new.kernels}
+    known.update((keys[name], kernel) for name, kernel in made.items())
+    code = None
+    if elsewhere is not None and module.on_gpu and made:
+        chip: str = target.machine.chip  # type: ignore[union-attr]  # a GPU's
+        code = elsewhere(lambda: machine_code(new, chip))
+
+    def finish() -> Loaded:
+        try:
+            host = _load_on_gpu(target, new, slots, made, code) if module.on_gpu else _load_on_cpu(new, made)
+        except BaseException:
+            for name in made:
+                known.pop(keys[name], None)
+            raise
+        kernels = shared | made
+        for name, kernel in kernels.items():
+            if not kernel.address:
+                raise CompileError(f"{name}, which another program has too, did not compile there")
+            slots.functions[name] = kernel.address
+        return host.address("launch"), [host, kernels]
+
+    return finish
 
 
-def _load_on_cpu(module: KernelModule) -> tuple[llvm.HostCode, dict[str, LoadedKernel]]:
-    """The host function of ``module`` and its kernels."""
+def _alone(module: KernelModule) -> Loaded:
+    """A program of a CPU whose host function has its kernels in it."""
     code = host_code(module.text())
-    return code, {kernel.name: LoadedKernel(code.address(kernel.name), code) for kernel in module.kernels}
+    return code.address("launch"), code
 
 
-def _load_on_gpu(target: Target, module: KernelModule, slots: Slots) -> tuple[llvm.HostCode, dict[str, LoadedKernel]]:
-    """The host function of ``module`` and its kernels, on the target's device."""
+def machine_code(module: KernelModule, chip: str) -> bytes | None:
+    """That of a GPU's kernels, or None where the driver is to make it. Raises :class:`CompileError`."""
+    return cubin.of(code_of(module, chip), chip)
+
+
+def _load_on_cpu(module: KernelModule, made: dict[str, LoadedKernel]) -> llvm.HostCode:
+    """The host function of ``module``; its kernels go into ``made``."""
+    code = host_code(module.text())
+    for name, kernel in made.items():
+        kernel.address, kernel.home = code.address(name), code
+    return code
+
+
+def _load_on_gpu(
+    target: Target, module: KernelModule, slots: Slots, made: dict[str, LoadedKernel], code: Task | None
+) -> llvm.HostCode:
+    """The host function of ``module``; its kernels go into ``made``, on the target's device. ``code``: what compiles
+    them."""
     chip: str = target.machine.chip  # type: ignore[union-attr]  # a GPU's, for it has GPU kernels
     device = target.device
     if device is None:
@@ -101,18 +141,30 @@ def _load_on_gpu(target: Target, module: KernelModule, slots: Slots) -> tuple[ll
     if BAD_INDEX in slots.functions:
         _native.map_bad_index(device)
     if not module.kernels:
-        return host_code(module.launching()), {}
-    text = code_of(module, chip)
-    loading = beside(lambda: _native.Module(text.encode() + b"\0", device))
-    try:
-        host = host_code(module.launching())  # while the driver compiles the kernels
-    finally:
-        home = loading.result()
-    made = {}
+        return host_code(module.launching())
+    home = _home(code.result(), device) if code is not None else None
+    if home is not None:
+        host = host_code(module.launching())
+    else:
+        text = code_of(module, chip)
+        loading = beside(lambda: _native.Module(text.encode() + b"\0", device))
+        try:
+            host = host_code(module.launching())  # while the driver compiles the kernels
+        finally:
+            home = loading.result()
     for kernel in module.kernels:
         assert isinstance(kernel, GpuKernel)
-        made[kernel.name] = LoadedKernel(home.function(kernel.name, 0, kernel.cluster > 8), home)
-    return host, made
+        one = made[kernel.name]
+        one.address, one.home = home.function(kernel.name, 0, kernel.cluster > 8), home
+    return host
+
+
+def _home(code: bytes | None, device: int) -> Any:
+    """Machine code in memory; None where there is none, or a driver that is older does not take it."""
+    try:
+        return None if code is None else _native.Module(code, device)
+    except RuntimeError:
+        return None
 
 
 def load_kernel(target: Target, module: KernelModule) -> tuple[int, Any]:

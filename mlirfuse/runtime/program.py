@@ -7,6 +7,7 @@ compiled once. The plan evaluates what depends on the sizes of a call: output sh
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -113,12 +114,38 @@ class Program(SegmentedProgram):
             self.tuned[key] = tuned.load(self, env, alignments)
         return self.tuned[key]
 
+    def begun(
+        self, env: dict[str, int], alignments: dict[Value, int], elsewhere: load.Elsewhere
+    ) -> Callable[[], None] | None:
+        """As :meth:`variant`, in two halves: see :func:`mlirfuse.runtime.load.begun`. None where it is there."""
+        params = self.parameters(env, alignments)
+        key = _key(params)
+        if key in self.variants:
+            return None
+        events.report(events.Scheduled(self, params, env))
+        start = time.perf_counter()
+        finish = self._begun(params, elsewhere)
+
+        def finished() -> None:
+            found = self.variants.setdefault(key, finish())
+            events.report(events.Compiled(self, found, env, time.perf_counter() - start))
+
+        return finished
+
     def _compile(self, params: tuple, env: dict[str, int]) -> Variant:
+        return self._begun(params)()
+
+    def _begun(self, params: tuple, elsewhere: load.Elsewhere | None = None) -> Callable[[], Variant]:
         slots = self.slots()
         module = self.target.write(self, params, slots)
-        variant = Variant(params, module, slots, *load.load(self.target, module, slots, self.known_kernels))
-        self.add_plan(variant)
-        return variant
+        loaded = load.begun(self.target, module, slots, self.known_kernels, elsewhere)
+
+        def finish() -> Variant:
+            variant = Variant(params, module, slots, *loaded())
+            self.add_plan(variant)
+            return variant
+
+        return finish
 
     def add_plan(self, variant: Variant) -> None:
         """Compiles the expressions of the plan to one Python function of the sizes."""

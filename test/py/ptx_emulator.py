@@ -217,7 +217,9 @@ class Launch:
                     at = int(counters.min())
                 if at >= len(kernel.instructions):
                     if (self.counters < len(kernel.instructions)).any():
-                        raise EmulationError(f"{kernel.name}: threads wait for ever, at a barrier, a shuffle or for another")
+                        raise EmulationError(
+                            f"{kernel.name}: threads wait for ever, at a barrier, a shuffle or for another"
+                        )
                     return
                 self._step(kernel.instructions[at], np.nonzero(counters == at)[0], at)
         raise EmulationError("too many steps")

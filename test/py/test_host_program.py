@@ -114,7 +114,7 @@ def test_equal_kernels_of_other_programs_are_loaded_once_on_a_gpu(monkeypatch):
         kernels = f.host.launches[step.part].program({})
         slots = kernels.slots()
         module = target.write(kernels, target.parameters(kernels, {}, {}), slots)
-        load.load(target, module, slots, known)
+        load.begun(target, module, slots, known)()
         addresses |= {kernel.name: slots.functions[kernel.name] for kernel in module.kernels}
     tanh, first, atan2, second = addresses
     assert images == [[tanh, first], [atan2]]

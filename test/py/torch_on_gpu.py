@@ -16,6 +16,7 @@ from torch_ops_harness import check, uncompiled
 
 import mlirfuse.torch
 from mlirfuse.core import config, counters
+from mlirfuse.runtime.program import Program
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 
@@ -218,6 +219,16 @@ def test_new_sizes_compile_nothing():
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == graphs
     assert counters.kinds == before["kinds"]
     print("variants for three more sizes:", counters.variants - before["variants"])
+
+
+@pytest.mark.parametrize("make", [Encoder, ResNet])
+def test_kernels_are_compiled_before_they_run(make, monkeypatch):
+    late, compile_ = [], Program._compile
+    monkeypatch.setattr(Program, "_compile", lambda self, params, env: late.append(self) or compile_(self, params, env))
+    model = make().cuda()
+    batch = words() if make is Encoder else (torch.randn(4, 3, 32, 32).cuda(), torch.tensor([1, 3, 0, 7]).cuda())
+    gradients(compiled(model), *batch)
+    assert not late, f"{len(late)} programs were compiled when they ran"
 
 
 def test_a_number_on_the_cpu_among_tensors_on_the_gpu():
