@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from html import escape
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ from mlirfuse.lowering import host_steps as st
 from mlirfuse.runtime.host_program import HostProgram
 
 _ROUNDS = 5
+_AHEAD = 100  # steps of a host program that are queued while the device is held: a queue holds some thousand things
 _COLORS = {"kernel": "#5b8bc9", "library": "#d0913a", "copy": "#c0392b", "view": "#9aa5b1", "host": "#8d6bbf"}
 _WIDTH = 1600  # of the picture
 
@@ -53,8 +55,8 @@ class Row:
 
 @dataclass
 class Profile:
-    """A step of a model: the fastest of some. ``ms``: of the whole step, of which :attr:`rows` are the parts, in the
-    order in which they ran. ``str()`` is a table; :meth:`save` draws."""
+    """A step of a model: the fastest of some. ``ms``: of the whole step on the device, of which :attr:`rows` are the
+    parts, in the order in which they ran. ``str()`` is a table; :meth:`save` draws."""
 
     graphs: list[GraphExplanation] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
@@ -102,7 +104,9 @@ def profile(model: Any, *args: Any, options: dict[str, Any] | None = None, **kwa
     the gradients where the outputs have some. The step runs some ten times, and has to be the same each time.
 
     Times are the host's clock on the CPU, and CUDA events on a GPU, where the events between parts cost a microsecond
-    or two each. The kernels of a program that launches several are timed one by one in steps of their own, and share
+    or two each. There the device is held again and again until the host is ahead, and that time taken off: no part
+    waits for the host, and a step of its own takes as long as the device's or the host's share, whichever is more. The
+    kernels of a program that launches several are timed one by one in steps of their own, and share
     the program's time.
     """
     clock, told = _Clock(), Profile()
@@ -148,21 +152,40 @@ class _Clock:
 
     def __init__(self) -> None:
         self.on_gpu = False
+        self.hold_ms, self.cycles = 0.0, 0  # how long the device is held, and so many of its cycles a millisecond
+        self.holds: list[tuple[Any, Any]] = []  # of the round: events around each
+        self.steps = 0
         self.marks: list[tuple[int, int, Any, Any]] = []  # graph, place, the mark before it, the mark behind it
         self.launched: Times = []  # kernels one by one, while that is asked for
         self.heard: list[int] = []  # how many of them there were before each step
 
-    def now(self) -> tuple[float, Any]:
-        if not self.on_gpu:
-            return time.perf_counter(), None
-        event = torch.cuda.Event(enable_timing=True)
-        event.record()
-        return time.perf_counter(), event
+    def now(self) -> tuple[float, Any, int]:
+        """The host's time, an event, and how often the device was held before."""
+        return time.perf_counter(), _event() if self.on_gpu else None, len(self.holds)
+
+    def hold(self) -> None:
+        """Before a step: holds the device at each so-many-th one, until the host has queued all up to the next."""
+        if self.on_gpu and self.steps % _AHEAD == 0:
+            before = _event()
+            torch.cuda._sleep(int(self.hold_ms * self.cycles))
+            self.holds.append((before, _event()))
+        self.steps += 1
+
+    def calibrate(self) -> None:
+        """Before the first round on a GPU."""
+        for cycles in (1_000, 10_000_000):  # the first loads the kernel
+            before = _event()
+            torch.cuda._sleep(cycles)
+            after = _event()
+            torch.cuda.synchronize()
+        self.cycles, self.hold_ms = int(cycles / before.elapsed_time(after)), 20.0
 
     def round(self, run: Any) -> tuple[list[_Span], float, float]:
         """The spans of ``run()``, and the milliseconds of all of it: the device's and the host's."""
-        self.marks, self.heard = [], []
+        self.marks, self.heard, self.holds, self.steps = [], [], [], 0
         if self.on_gpu:
+            if not self.cycles:
+                self.calibrate()
             torch.cuda.synchronize()
         begin = self.now()
         run()
@@ -170,9 +193,11 @@ class _Clock:
         if self.on_gpu:
             torch.cuda.synchronize()
 
-        def since(mark: tuple[float, Any]) -> tuple[float, float]:
+        held = [0.0, *accumulate(before.elapsed_time(after) for before, after in self.holds)]
+
+        def since(mark: tuple[float, Any, int]) -> tuple[float, float]:
             host = 1e3 * (mark[0] - begin[0])
-            return host, begin[1].elapsed_time(mark[1]) if self.on_gpu else host
+            return host, begin[1].elapsed_time(mark[1]) - held[mark[2]] if self.on_gpu else host
 
         spans = []
         for k, (graph, place, before, after) in enumerate(self.marks):
@@ -180,7 +205,15 @@ class _Clock:
             kernels = slice(self.heard[k], self.heard[k + 1] if k + 1 < len(self.heard) else None)
             spans.append(_Span(graph, place, (h0, h1), (d0, d1), self.launched[kernels]))
         host_ms, ms = since(end)
+        if self.holds:
+            self.hold_ms = 1.5 * host_ms / len(self.holds)
         return spans, ms, host_ms
+
+
+def _event() -> Any:
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    return event
 
 
 class _Watch:
@@ -188,9 +221,10 @@ class _Watch:
 
     def __init__(self, clock: _Clock, graph: int):
         self.clock, self.graph = clock, graph
-        self.begin: tuple[float, Any] = (0.0, None)
+        self.begin: tuple[float, Any, int] = (0.0, None, 0)
 
     def before(self, place: int) -> None:
+        self.clock.hold()
         self.clock.heard.append(len(self.clock.launched))
         self.begin = self.clock.now()
 
