@@ -45,7 +45,7 @@ def _listing(picture: Picture) -> str:
 def _kernels(e) -> str:
     rows = []
     for k in e.kernels:
-        threads = "<br>".join(escape(launch.threads) for launch in k.launches) or "nothing to launch"
+        threads = "<br>".join(map(escape, k.threads))
         cells = [
             str(k.number),
             k.scheduler,

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,8 +38,8 @@ class Line:
 
 @dataclass
 class Kernel:
-    """A segment: what its scheduler made of it. ``launches`` is empty where it only changes metadata; a split reduction
-    has two."""
+    """A segment: what its scheduler made of it. ``launches`` is empty where it only changes metadata, and where it is a
+    member of the launch of the kernel with the number ``within``; a split reduction has two."""
 
     number: int
     scheduler: str
@@ -51,6 +52,18 @@ class Kernel:
     params: dict
     why: str  # why it is cut from the segment before it, or why its group is one of its own
     segment: Segment = field(repr=False)
+    within: int | None = None
+
+    @property
+    def computes(self) -> bool:
+        """Whether a kernel is launched for it, or for others and for it."""
+        return bool(self.launches) or self.within is not None
+
+    @property
+    def threads(self) -> list[str]:
+        """The threads that each of its launches gets, in words."""
+        alone = "nothing to launch" if self.within is None else f"in the launch of kernel {self.within}"
+        return [launch.threads for launch in self.launches] or [alone]
 
     @property
     def title(self) -> str:
@@ -103,6 +116,13 @@ class Explanation:
     def bytes_written(self) -> int:
         return sum(k.bytes_written for k in self.kernels)
 
+    def launched(self) -> Iterator[tuple[Kernel, int, int]]:
+        """The kernels that are launched, each with the bytes that its launches read and write, for others too."""
+        for kernel in self.kernels:
+            if kernel.launches:
+                done = [kernel, *(k for k in self.kernels if k.within == kernel.number)]
+                yield kernel, sum(k.bytes_read for k in done), sum(k.bytes_written for k in done)
+
     @staticmethod
     def of(lowered) -> Explanation:
         """The explanation of a :class:`mlirfuse.inspect.lowered.Lowered`."""
@@ -113,7 +133,7 @@ class Explanation:
         text = f"{self.name} for {self.target}: "
         if self.problem:
             return text + f"runs op by op: {self.problem}"
-        made = [k for k in self.kernels if k.launches]
+        made = [k for k in self.kernels if k.computes]
         text += f"{count(len(made), 'kernel')}, {count(self.launches, 'launch', 'es')}"
         if self.launches:
             text += f", {listing.bytes_text(self.bytes_read)} read and {listing.bytes_text(self.bytes_written)} written"
@@ -132,7 +152,7 @@ class Explanation:
                     len(k.ops),
                     listing.bytes_text(k.bytes_read),
                     listing.bytes_text(k.bytes_written),
-                    "; ".join(launch.threads for launch in k.launches) or "nothing to launch",
+                    "; ".join(k.threads),
                     k.why,
                 )
                 for k in self.kernels
@@ -154,7 +174,7 @@ class Explanation:
         for k in self.kernels:
             head = (
                 f"{k.title}: {', '.join(k.reads) or 'nothing'} -> {', '.join(k.writes)}"
-                if k.launches
+                if k.computes
                 else f"{k.title}: nothing to launch"
             )
             out.append(head + (f"\n  chosen: {k.chosen}" if k.chosen else "") + "\n" + _lines(k.ops))
@@ -209,7 +229,7 @@ def _explain(lowered) -> Explanation:
             members.setdefault(op.segment, []).append(op)
     kernels: list[Kernel] = []
 
-    def kernel(segment: Segment, ops, launches, reads, writes, nbytes, params) -> None:
+    def kernel(segment: Segment, ops, launches, reads, writes, nbytes, params, within=None) -> None:
         ops = [line(op) for op in ops if not listing.is_literal(op)]
         read, written = nbytes
         kernels.append(
@@ -225,6 +245,7 @@ def _explain(lowered) -> Explanation:
                 params,
                 segment.why,
                 segment,
+                within,
             )
         )
 
@@ -239,7 +260,7 @@ def _explain(lowered) -> Explanation:
             read = [here.get(v, v) for v in dict.fromkeys(analysis.inputs + analysis.scalars)]
             written = [here.get(v, v) for v in analysis.outputs]
             reads, writes = ({names.of(v): names.type(v) for v in values} for values in (read, written))
-            kernel(segment, ops, launches, reads, writes, traffic.of_step(step, env), choice)
+            kernel(segment, ops, launches, reads, writes, traffic.of_step(step, env), choice, part.within(step))
     aliases = {value: view for part in parts for value, view in part.program.views.items()}
     for segment, ops in members.items():
         if segment not in launched:

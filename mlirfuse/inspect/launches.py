@@ -12,6 +12,12 @@ def kernels_of(step: Any, kernels: list) -> list:
     return [k for k in kernels if is_of(step, k.name)]
 
 
+def launch_of(step: Any, kernels: list) -> Any:
+    """The one of ``kernels`` that does a program's step in the launch of another; None: none does."""
+    found = (k for k in kernels for member in getattr(k, "members", ()) if is_of(step, member.name))
+    return next((k for k in found if not is_of(step, k.name)), None)
+
+
 def is_of(step: Any, name: str) -> bool:
     """Whether a kernel of this name belongs to a program's step."""
     return name == step.name or name.startswith(f"{step.name}_")

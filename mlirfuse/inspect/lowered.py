@@ -18,7 +18,7 @@ import numpy as np
 
 from mlirfuse.analysis import traffic
 from mlirfuse.core.errors import CompileError, ScheduleError, UnsupportedError
-from mlirfuse.inspect.launches import kernels_of, launched
+from mlirfuse.inspect.launches import is_of, kernels_of, launch_of, launched
 from mlirfuse.ir.graph import Graph, Segment
 from mlirfuse.lowering import llvm, ptx
 from mlirfuse.passes import pipelines
@@ -233,6 +233,12 @@ class _Part:
             for step, schedule in zip(self.program.steps, self.target.schedules(self.program, self.params))
         ]
 
+    def within(self, step) -> int | None:
+        """The number of the segment in whose launch ``step`` is done; None: it has its own, or none."""
+        kernel = launch_of(step, self.kernels)
+        first = next((s.segment for s in self.program.steps if kernel and is_of(s, kernel.name)), None)
+        return first and self.segments.get(first, first).number
+
     def text(self, level: str) -> str:
         if level == "host":
             declared = (
@@ -263,6 +269,8 @@ def _heads(program, params, kernels) -> str:
             + (f": {segment.why}" if segment.why else "")
         )
         lines += [f"//   @{kernel.name}: {launched(kernel)}" for kernel in kernels_of(step, kernels)]
+        with_others = launch_of(step, kernels)
+        lines += [f"//   in the launch of @{with_others.name}"] if with_others else []
     return "".join(line + "\n" for line in lines)
 
 

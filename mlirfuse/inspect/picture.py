@@ -70,10 +70,10 @@ class _Box:
         """Lines of text with their classes."""
         k = self.kernel
         out = [("title", k.title)]
-        if not k.launches:
+        if not k.computes:
             return [*out, ("fact", "only changes metadata: nothing to launch")] if k.scheduler == "no-op" else out
         facts = [f"reads {listing.bytes_text(k.bytes_read)}, writes {listing.bytes_text(k.bytes_written)}"]
-        facts += [launch.threads for launch in k.launches]
+        facts += k.threads
         for text, kind in [
             *((f, "fact") for f in facts),
             (k.chosen, "fact"),

@@ -121,6 +121,11 @@ def _sum(parts) -> Size:
     return _make(out)
 
 
+def total(sizes) -> Size:
+    """The sum of any number."""
+    return _sum((size, 1) for size in sizes)
+
+
 def mul(*sizes: Size) -> Size:
     """The product."""
     if all(type(size) is int for size in sizes):

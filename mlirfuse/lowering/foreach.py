@@ -4,11 +4,14 @@ which each block finds its member by the numbers of blocks before each. ``runtim
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 
-from mlirfuse.lowering.module import GpuKernel
+from mlirfuse.ir import sizes as sz
+from mlirfuse.lowering.module import GpuKernel, known_from_here
 from mlirfuse.lowering.ptx import parameter_bytes
 
+LEAST = 8  # members: fewer are launched one by one
 _THREADS = re.compile(r"^ *scf\.forall \(%thread\) in .*\{$", re.MULTILINE)
 
 
@@ -29,43 +32,79 @@ class Table:
         return max(tables, key=lambda table: (table.members, -table.padded))
 
 
-def of_many(kernel: GpuKernel, table: Table) -> GpuKernel:
-    """``kernel``, whose parameters are those of its block's member."""
-    lines = ["    %launched_block = arith.index_cast %launched : index to i64"]
-    made = 0
+@dataclass
+class GpuForeach(GpuKernel):
+    """A kernel for all ``members``, kernels of one code, or for as many as ``table`` says of the only one."""
 
-    def value(text: str) -> str:
-        nonlocal made
-        made += 1
-        lines.append(f"    %member_{made} = {text}")
-        return f"%member_{made}"
+    members: tuple[GpuKernel, ...] = ()
+    table: Table = Table(0, 0, 0)
 
-    def word(at: str, type_: str = "i64") -> str:
-        place = value(f"llvm.getelementptr %table[{at}] : (!llvm.ptr, i64) -> !llvm.ptr, i64")
-        return value(f"llvm.load {place} : !llvm.ptr -> {type_}")
+    @property
+    def text(self) -> str:
+        """The kernel as an ``llvm.func``: what MLIR makes of a ``gpu.func`` takes no parameter by value."""
+        count = self.table.padded + self.table.members * self.table.words
+        by_value = f"llvm.byval = !llvm.array<{count} x i64>, llvm.align = 8 : i64, nvvm.grid_constant"
+        block = f"nvvm.maxntid = array<i32: {self.threads}, 1, 1>"
+        head = f"  llvm.func @{self.name}(%table: !llvm.ptr {{{by_value}}}) attributes {{nvvm.kernel, {block}}} {{"
+        body = self.body.replace("scf.forall (%block) in", "scf.forall (%launched) in", 1)
+        body = _THREADS.sub(lambda found: "\n".join([found[0], *self._loaded()]), body, count=1)
+        whole = replace(self.members[0], head=head, body=body, passed={}, end="llvm.return")
+        whole.lets, whole.waits = self.lets, self.waits
+        return whole.text
 
-    member = value("arith.constant 0 : i64")
-    step = table.padded // 2
-    while step:  # the last one with no more blocks before it
-        further = value(f"arith.addi {member}, {value(f'arith.constant {step} : i64')} : i64")
-        begun = value(f"arith.cmpi sle, {word(further)}, %launched_block : i64")
-        member = value(f"arith.select {begun}, {further}, {member} : i64")
-        step //= 2
-    own = value(f"arith.subi %launched_block, {word(member)} : i64")
-    lines.append(f"    %block = arith.index_cast {own} : i64 to index")
-    row = value(f"arith.muli {member}, {value(f'arith.constant {table.words} : i64')} : i64")
-    for at, (name, type_) in enumerate(kernel.passed.values()):
-        place = value(f"arith.addi {row}, {value(f'arith.constant {table.padded + at} : i64')} : i64")
-        if type_ == "i32":
-            lines.append(f"    {name} = arith.trunci {word(place)} : i64 to i32")
-        else:
+    def described(self, members: Sequence[Sequence[int]], workspace: int = 0) -> list[int]:
+        """What ``runtime/native/foreach.h`` wants to know. ``members``: of each the :func:`place` of its number of
+        blocks, and of its parameters; ``workspace``: its slot."""
+        table = self.table
+        head = [len(members), table.words, self.threads, self.dynamic_shared, table.members, table.padded]
+        return [*head, int(self.waits != ""), workspace, *(at for member in members for at in member)]
+
+    def _loaded(self) -> list[str]:
+        """Lines that find the member of a block, and make its parameters what the table says."""
+        lines = ["    %launched_block = arith.index_cast %launched : index to i64"]
+        made = 0
+
+        def value(text: str) -> str:
+            nonlocal made
+            made += 1
+            lines.append(f"    %member_{made} = {text}")
+            return f"%member_{made}"
+
+        def word(at: str, type_: str = "i64") -> str:
+            place = value(f"llvm.getelementptr %table[{at}] : (!llvm.ptr, i64) -> !llvm.ptr, i64")
+            return value(f"llvm.load {place} : !llvm.ptr -> {type_}")
+
+        member = value("arith.constant 0 : i64")
+        step = self.table.padded // 2
+        while step:  # the last one with no more blocks before it
+            further = value(f"arith.addi {member}, {value(f'arith.constant {step} : i64')} : i64")
+            begun = value(f"arith.cmpi sle, {word(further)}, %launched_block : i64")
+            member = value(f"arith.select {begun}, {further}, {member} : i64")
+            step //= 2
+        own = value(f"arith.subi %launched_block, {word(member)} : i64")
+        lines.append(f"    %block = arith.index_cast {own} : i64 to index")
+        row = value(f"arith.muli {member}, {value(f'arith.constant {self.table.words} : i64')} : i64")
+        for at, (name, type_) in enumerate(self.members[0].passed.values()):
+            place = value(f"arith.addi {row}, {value(f'arith.constant {self.table.padded + at} : i64')} : i64")
+            if type_ == "i32":
+                lines.append(f"    {name} = arith.trunci {word(place)} : i64 to i32")
+                continue
+            early = "ptr" in type_ and self.waits == "before"
             where = value(f"llvm.getelementptr %table[{place}] : (!llvm.ptr, i64) -> !llvm.ptr, i64")
-            lines.append(f"    {name} = llvm.load {where} : !llvm.ptr -> {type_}")
-    count = table.padded + table.members * table.words
-    given = f"%table: !llvm.ptr {{llvm.byval = !llvm.array<{count} x i64>, llvm.align = 8 : i64, nvvm.grid_constant}}"
-    # No gpu.func: what MLIR makes of that is no kernel that takes a parameter by value.
-    block = f"nvvm.maxntid = array<i32: {kernel.threads}, 1, 1>"
-    head = f"  llvm.func @{kernel.name}({given}) attributes {{nvvm.kernel, {block}}} {{"
-    body = kernel.body.replace("scf.forall (%block) in", "scf.forall (%launched) in", 1)
-    body = _THREADS.sub(lambda found: "\n".join([found[0], *lines]), body, count=1)
-    return replace(kernel, head=head, body=body, end="llvm.return")
+            lines.append(f"    {name}{'_early' if early else ''} = llvm.load {where} : !llvm.ptr -> {type_}")
+            if early:
+                lines.append(known_from_here(name, type_))
+        return lines
+
+
+def place(kind: str, slot: int) -> int:
+    """Where a kernel's parameter of this kind is found, as ``runtime/native/foreach.h`` spells it."""
+    return 4 * slot + {"pointer": 0, "temporary": 2}.get(kind, 1)
+
+
+def of_many(kernels: Sequence[GpuKernel], table: Table) -> GpuForeach:
+    """The kernel that does the work of all these, which have one code, or of as many as ``table`` says of the only
+    one."""
+    grid = sz.total(kernel.grid for kernel in kernels)
+    of_first = {each.name: getattr(kernels[0], each.name) for each in fields(GpuKernel)}
+    return GpuForeach(**of_first | {"grid": grid, "passed": {}}, members=tuple(kernels), table=table)

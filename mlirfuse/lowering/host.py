@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mlirfuse.lowering.foreach import GpuForeach, place
 from mlirfuse.lowering.module import CpuKernel, GpuKernel
 from mlirfuse.lowering.slots import Slots
 
@@ -102,6 +103,11 @@ def gpu_host(kernels: Sequence[GpuKernel], slots: Slots, name: str = "launch") -
     null = value("llvm.mlir.zero : !llvm.ptr")
     for kernel in kernels:
         function = value(f"llvm.inttoptr {int_at(slots.handle(kernel.name))} : i64 to !llvm.ptr")
+        if isinstance(kernel, GpuForeach):  # a loop in native code: one here takes long to compile
+            members = value(f"llvm.getelementptr %ints[{_members(kernel, slots)}] : (!llvm.ptr) -> !llvm.ptr, i64")
+            given = f"({function}, {members}, %ptrs, %ints, %stream)"
+            lines.append(f"  llvm.call %{_launch(kernel)}{given} : !llvm.ptr, ({', '.join(['!llvm.ptr'] * 5)}) -> ()")
+            continue
         params = value(f"llvm.alloca {constant(max(1, len(kernel.passed)))} x !llvm.ptr : (i64) -> !llvm.ptr")
         for at, ((kind, slot), (_, type_)) in enumerate(kernel.passed.items()):
             if kind == "pointer":
@@ -128,5 +134,13 @@ def gpu_host(kernels: Sequence[GpuKernel], slots: Slots, name: str = "launch") -
     return "\n".join(head + lines + [f"  return {zero} : i32", "}"])
 
 
+def _members(kernel: GpuForeach, slots: Slots) -> int:
+    """The slot from which on ``ints`` say what the members of a launch are."""
+    members = [[place("size", slots.size(one.grid)), *(place(*key) for key in one.passed)] for one in kernel.members]
+    return slots.numbers(kernel.name, kernel.described(members, slots.workspace))
+
+
 def _launch(kernel: GpuKernel) -> str:
+    if isinstance(kernel, GpuForeach):
+        return "mlirfuse_launch_members"
     return "mlirfuse_launch_early" if kernel.waits else "mgpuLaunchKernel"

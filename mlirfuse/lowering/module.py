@@ -52,14 +52,9 @@ class GpuKernel:
         if self.waits == "before":
             lines.append("    nvvm.griddepcontrol wait")
             for name, type_ in self.passed.values():
-                if (
-                    "ptr" in type_
-                ):  # known only now, so that no load of what never changes, as LLVM sees it, comes before the wait
+                if "ptr" in type_:
                     head = head.replace(f"{name}: ", f"{name}_early: ")
-                    lines.append(
-                        f'    {name} = llvm.inline_asm has_side_effects "mov.b64 $0, $1;", "=l,l" {name}_early : '
-                        f"({type_}) -> {type_}"
-                    )
+                    lines.append(known_from_here(name, type_))
         lines = [head, *lines, self.body]
         if self.waits == "after":  # the last block alone: others make room for the next ones
             lines += [
@@ -73,6 +68,19 @@ class GpuKernel:
                 "    }",
             ]
         return "\n".join([*lines, f"    {self.end}", "  }"])
+
+
+def nameless(kernel: Kernel) -> str:
+    """The text of a kernel, the same for those of the same code, whatever their names are."""
+    return kernel.text.replace(f"@{kernel.name}", "@kernel")
+
+
+def known_from_here(name: str, type_: str) -> str:
+    """A line that makes the pointer ``name`` of ``{name}_early``, so that no load of what never changes, as LLVM sees
+    it, comes before a wait above."""
+    return (
+        f'    {name} = llvm.inline_asm has_side_effects "mov.b64 $0, $1;", "=l,l" {name}_early : ({type_}) -> {type_}'
+    )
 
 
 Kernel = CpuKernel | GpuKernel

@@ -8,6 +8,7 @@ and ``ints``. So kernels that do the same have the same code, wherever their ten
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -57,6 +58,11 @@ class Slots:
     def handle(self, function: str) -> int:
         """The slot of the address of a kernel, or of a function of the runtime, by name."""
         return self.ints.setdefault(("handle", function), len(self.ints))
+
+    def numbers(self, what: str, numbers: Sequence[int]) -> int:
+        """The first slot of ``numbers``, known by ``what`` they say, which stand one behind the other."""
+        slots = [self.ints.setdefault(("number", (what, at, n)), len(self.ints)) for at, n in enumerate(numbers)]
+        return slots[0]
 
     def temporary(self, key, nbytes: Size) -> int:
         """The slot of the byte offset of a buffer in the workspace, with room for as many bytes as any kernel asks

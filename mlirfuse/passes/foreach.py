@@ -11,6 +11,7 @@ from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Block, Graph, Group, Layout, Op, Segment, Value
 from mlirfuse.ir.order import topological
 from mlirfuse.ir.sizes import Size
+from mlirfuse.lowering.foreach import LEAST
 from mlirfuse.passes.base import Pass, register
 
 _VECTORS = 16  # elements: members whose lines are whole vectors are apart from others
@@ -55,7 +56,7 @@ class ForeachPass(Pass):
     """
 
     name = "fusion-foreach"
-    least: int = 8
+    least: int = LEAST
 
     def run(self, graph: Graph) -> None:
         self.users, self.returned = graph.body.users(), set(graph.returns)

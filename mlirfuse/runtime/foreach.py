@@ -13,7 +13,7 @@ from mlirfuse.core.errors import CompileError, ShapeError
 from mlirfuse.ir import interpreter
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
-from mlirfuse.lowering.foreach import Table, of_many
+from mlirfuse.lowering.foreach import GpuForeach, Table, of_many, place
 from mlirfuse.lowering.host_steps import Foreach as Step
 from mlirfuse.lowering.module import CpuKernel
 from mlirfuse.runtime import arrays, library, load
@@ -30,7 +30,6 @@ class MemberProgram(Program):
     def __init__(self, graph, target: Target, hint: dict[str, int], axes, members: int):
         super().__init__(graph, target, hint, axes)
         self.members = members
-        self.table: Table | None = None  # how a GPU's kernel finds its member's parameters
 
     def _compile(self, params: tuple, env: dict[str, int]) -> Variant:
         slots = self.slots()
@@ -40,8 +39,7 @@ class MemberProgram(Program):
         (kernel,) = module.kernels
         if not isinstance(kernel, CpuKernel):
             chip = self.target.machine.chip  # type: ignore[union-attr]  # a GPU's, for it has GPU kernels
-            self.table = Table.of(kernel, self.members, chip)
-            module = replace(module, kernels=(of_many(kernel, self.table),))
+            module = replace(module, kernels=(of_many([kernel], Table.of(kernel, self.members, chip)),))
         variant = Variant(params, module, slots, *load.load_kernel(self.target, module))
         self.add_plan(variant)
         return variant
@@ -136,11 +134,9 @@ class Foreach(Launches):
         assert isinstance(program, MemberProgram)
         (kernel,) = variant.module.kernels
         plans = [program.plan(variant, env).ints for env in self.sizes]
-        work = kernel.tasks if isinstance(kernel, CpuKernel) else kernel.grid
-        first = [0, *accumulate(sz.known(work, env) for env in self.sizes)]
         made = len(self.graph.returns) - len(self.graph.aliases)
 
-        def place(member: int, slot: int) -> int:
+        def pointer(member: int, slot: int) -> int:
             """Where a member's pointer ``slot`` stands among those of the call."""
             if slot < self.count:
                 return member * self.count + slot
@@ -148,17 +144,31 @@ class Foreach(Launches):
 
         members = range(self.members)
         if isinstance(kernel, CpuKernel):
-            slots = [place(m, slot) for m in members for slot in kernel.passed]
+            first = [0, *accumulate(sz.known(kernel.tasks, env) for env in self.sizes)]
+            slots = [pointer(m, slot) for m in members for slot in kernel.passed]
             grain = max(sz.known(kernel.grain, env) for env in self.sizes)
             head = [variant.launch, self.members, len(kernel.passed), len(plans[0]), grain]
             return [*head, *first, *slots, *(n for plan in plans for n in plan)]
-        assert program.table is not None
-        keys = list(kernel.passed)
-        slots = [place(m, slot) if kind == "pointer" else -1 for m in members for kind, slot in keys]
-        values = [0 if kind == "pointer" else plans[m][slot] for m in members for kind, slot in keys]
-        table = program.table
-        head = [variant.launch, self.members, table.words, kernel.threads, kernel.dynamic_shared]
-        return [*head, table.members, table.padded, *first, *slots, *values]
+        assert isinstance(kernel, GpuForeach)
+        (one,) = kernel.members
+        numbers: list[int] = []  # behind the launch, the head and the places
+        before = 1 + len(kernel.described([])) + self.members * (1 + len(one.passed))
+
+        def number(n: int) -> int:
+            numbers.append(n)
+            return place("size", before + len(numbers) - 1)
+
+        places = [
+            [
+                number(sz.known(one.grid, env)),
+                *(
+                    place(kind, pointer(m, slot)) if kind == "pointer" else number(plan[slot])
+                    for kind, slot in one.passed
+                ),
+            ]
+            for m, env, plan in zip(members, self.sizes, plans)
+        ]
+        return [variant.launch, *kernel.described(places), *numbers]
 
     def _one_by_one(self, leaves) -> list:
         """The results of one call, op by op."""

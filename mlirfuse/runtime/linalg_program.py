@@ -50,7 +50,7 @@ class _ByLinalg:
     """What both targets share: a variant for each set of sizes, and the segments of the base's schedulers."""
 
     base: Target
-    early_launch = False
+    early_launch = one_launch = False
 
     @property
     def machine(self) -> Host | Machine:

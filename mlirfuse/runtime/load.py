@@ -11,7 +11,7 @@ from mlirfuse import _native
 from mlirfuse.core.errors import CompileError, UnsupportedError
 from mlirfuse.core.threads import Task, beside
 from mlirfuse.lowering import llvm, ptx
-from mlirfuse.lowering.module import AssembledModule, GpuKernel, Kernel, KernelModule
+from mlirfuse.lowering.module import AssembledModule, GpuKernel, Kernel, KernelModule, nameless
 from mlirfuse.lowering.slots import BAD_INDEX, Slots
 from mlirfuse.runtime import cache, cubin
 from mlirfuse.schedule.targets import Target
@@ -32,10 +32,9 @@ Elsewhere = Callable[[Callable[[], Any]], Task]  # what has a function run in an
 
 
 def _key(kernel: Kernel) -> tuple:
-    """What kernels of the same code have in common, whatever their names are."""
+    """What kernels of the same code have in common."""
     cluster = kernel.cluster if isinstance(kernel, GpuKernel) else 0
-    text = kernel.text.replace(f"@{kernel.name}", "@kernel")
-    return cluster, hashlib.sha256(text.encode()).digest()
+    return cluster, hashlib.sha256(nameless(kernel).encode()).digest()
 
 
 def ptx_of(text: str, chip: str) -> str:

@@ -152,10 +152,10 @@ class Program(SegmentedProgram):
         slots = variant.slots
         exprs: list[str] = []
         for kind, what in slots.ints:
-            what = slots.functions.get(what, 0) if kind == "handle" else what
-            exprs.append(
-                str(what) if kind in ("size", "handle") else f"_inverse_of({what})" if kind == "inverse" else "0"
-            )
+            if kind in ("handle", "number"):
+                what = slots.functions.get(what, 0) if kind == "handle" else what[-1]
+            told = kind in ("size", "handle", "number")
+            exprs.append(str(what) if told else f"_inverse_of({what})" if kind == "inverse" else "0")
         nbytes = [str(slots.temporary_bytes[k]) for k in slots.temporaries]
         sizes = [key[1] for key in slots.ints if key[0] in ("size", "inverse")] + [
             slots.temporary_bytes[k] for k in slots.temporaries

@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Graph, Group, Layout, Op, Segment, Value, Window
 from mlirfuse.ir.order import topological
 from mlirfuse.ir.sizes import Size
+from mlirfuse.lowering.foreach import LEAST
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule import spelling
 
@@ -51,6 +52,21 @@ def _reductions_first(steps: list[Step]) -> list[Step]:
         left.remove(step)
         out.append(step)
     return out
+
+
+def _computed(analysis: an.Analysis) -> tuple:
+    """Equal for segments that compute the same of tensors of any sizes."""
+    numbers: dict[Value, int] = {}
+
+    def number(values: Iterable[Value]) -> tuple:
+        return tuple((numbers.setdefault(v, len(numbers)), v.dtype) for v in values)
+
+    def key(op: Op) -> tuple:
+        types = op.row.attr_types
+        kept = {k: v for k, v in op.attrs.items() if k != "note" and (k not in types or types[k].sizes is None)}
+        return op.name, number(op.operands), number(op.results), repr(sorted(kept.items()))
+
+    return tuple(map(key, analysis.ops)), number(analysis.inputs), number(analysis.outputs)
 
 
 Schedules = Mapping[int | str, str | Mapping[str, Any]] | None  # of some segments, by number or kind
@@ -103,6 +119,7 @@ class SegmentedProgram:
         if self._overwrite_donated() | self._write_late():
             self.outputs = list(dict.fromkeys(graph.returns))
             self.steps = self._steps(hint)
+        self.launches = self._side_by_side()
         self.decided = any(step.segment.schedule for step in self.steps)  # something, by hand or by fusion-choose
 
     # ---- segments
@@ -146,6 +163,41 @@ class SegmentedProgram:
             kind = re.sub("[^a-z]", "_", step.segment.scheduler) or "kernel"
             step.name = f"mlirfuse_{kind}{step.segment.number}"
         return steps
+
+    def _side_by_side(self) -> list[range]:
+        """The numbers of the steps, in order. Those of one range compute the same of tensors of any sizes and need none
+        of each other, so that one launch may run them. Puts such steps beside each other."""
+        alike: dict[tuple, list[Step]] = {}
+        if self.target.one_launch:
+            levels = self._levels()
+            for step in self.steps:
+                if step.segment.scheduler == "pointwise":
+                    alike.setdefault((levels[step], step.analysis.once(_computed)), []).append(step)
+        sets = [steps for steps in alike.values() if len(steps) >= LEAST]
+        if not sets:
+            return [range(at, at + 1) for at in range(len(self.steps))]
+        number = {step: at for at, steps in enumerate(sets) for step in steps}
+        self.steps.sort(key=lambda step: (levels[step], number.get(step, len(sets))))
+        found: list[range] = []
+        while (at := found[-1].stop if found else 0) < len(self.steps):
+            step = self.steps[at]
+            found.append(range(at, at + (len(sets[number[step]]) if step in number else 1)))
+        return found
+
+    def _levels(self) -> dict[Step, int]:
+        """How many steps one after the other have to run before each."""
+        place = {self.graph.returns[k]: self.graph.args[a] for k, a in self.graph.aliases.items()}
+        levels: dict[Step, int] = {}
+        read: dict[Value, int] = {}  # the first level that may write there
+        written: dict[Value, int] = {}  # that may read or write there
+        for step in self.steps:
+            reads = {place.get(v, v) for v in step.analysis.inputs}
+            writes = {place.get(v, v) for v in step.analysis.outputs}
+            before = [written.get(v, 0) for v in reads | writes] + [read.get(v, 0) for v in writes]
+            levels[step] = level = max(before, default=0)
+            read |= {v: max(level + 1, read.get(v, 0)) for v in reads}
+            written |= dict.fromkeys(writes, level + 1)
+        return levels
 
     def _overwrite_donated(self) -> bool:
         """Makes results in the memory of donated arguments that lie as they do, where they can be written as they are
@@ -328,10 +380,10 @@ class SegmentedProgram:
         return slots
 
     def lifetimes(self, slots: Slots) -> dict[object, tuple[int, int]]:
-        """First and last step that a value in the workspace is needed in; a scheduler's own buffer lives in its
-        step."""
+        """First and last step that a value in the workspace is needed in, of steps that one launch may run the first; a
+        scheduler's own buffer lives in its step."""
         spans: dict[object, tuple[int, int]] = {}
-        for at, step in enumerate(self.steps):
+        for at, step in ((numbers.start, self.steps[number]) for numbers in self.launches for number in numbers):
             for value in step.analysis.inputs + step.analysis.outputs:
                 first, _ = spans.get(value, (at, at))
                 spans[value] = first, at

@@ -44,6 +44,11 @@ class Scheduler(ABC, Generic[P, M]):
         """Parameters worth measuring for these sizes, all different, the model's choice first; none where another
         scheduler shall take it."""
 
+    def together(self, analyses: Sequence[Analysis], env: Sizes, alignments: Alignments, machine: M) -> list[P] | None:
+        """Parameters of segments that compute the same of tensors of other sizes, so that few of their kernels differ
+        and one launch runs those that do not; None: as each is chosen by itself."""
+        return None
+
     def better_in_stages(self, analysis: Analysis, params: P, env: Sizes, machine: M) -> bool | None:
         """Whether stages (:mod:`mlirfuse.schedule.staged`) take less time than ``params``; None: they are not worth
         trying."""
@@ -114,6 +119,14 @@ class Schedulers(Generic[M]):
         if not self.staged.takes(analysis):
             raise CompileError("no scheduler takes this segment")
         return self.staged.by_phases(analysis, env, alignments, machine)
+
+    def choose_together(
+        self, analyses: Sequence[Analysis], env: Sizes, alignments: Alignments, machine: M
+    ) -> list[Params]:
+        """As :meth:`choose`, for segments that one launch may run: see :meth:`Scheduler.together`."""
+        takers = {analysis.once(self._takers)[0] for analysis in analyses}
+        found = takers.pop().together(analyses, env, alignments, machine) if len(takers) == 1 else None
+        return found or [self.choose(analysis, env, alignments, machine) for analysis in analyses]
 
     def candidates(self, analysis: Analysis, env: Sizes, alignments: Alignments, machine: M) -> Iterator[Params]:
         """Parameters worth measuring for these sizes, the model's choice first; the others are made when they are asked

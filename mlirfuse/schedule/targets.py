@@ -5,15 +5,17 @@ from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from mlirfuse.analysis.phases import Analysis
 from mlirfuse.core.errors import ScheduleError
 from mlirfuse.core.machine import Host, Machine
 from mlirfuse.ir.graph import Value
 from mlirfuse.lowering import machines
+from mlirfuse.lowering.foreach import LEAST, Table, of_many
 from mlirfuse.lowering.host import cpu_host, gpu_host
-from mlirfuse.lowering.module import CpuKernel, GpuKernel, KernelModule
+from mlirfuse.lowering.module import CpuKernel, GpuKernel, KernelModule, nameless
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.program import SegmentedProgram
 from mlirfuse.schedule.scheduler import Schedulers
@@ -28,6 +30,7 @@ class Scheduled(ABC):
     name: str
     machine: Any
     early_launch: bool
+    one_launch: bool  # runs kernels of one code together, see SegmentedProgram.launches
     device: int | None
 
     @property
@@ -45,8 +48,14 @@ class Scheduled(ABC):
         aligned = program.aligned(alignments) if program.graph.aliases else alignments
         if program.decided:
             return self.read(program, [step.segment.schedule for step in program.steps], env, aligned)
-        choose, machine = self.schedulers.choose, self.machine
-        return tuple([choose(step.analysis, env, aligned, machine) for step in program.steps])
+        out: list[Any] = []
+        for numbers in program.launches:
+            analyses = [program.steps[at].analysis for at in numbers]
+            if len(analyses) == 1:
+                out.append(self.schedulers.choose(analyses[0], env, aligned, self.machine))
+            else:
+                out += self.schedulers.choose_together(analyses, env, aligned, self.machine)
+        return tuple(out)
 
     def read(
         self,
@@ -79,7 +88,7 @@ class CpuTarget(Scheduled):
     """This machine's processor."""
 
     name = "cpu"
-    early_launch = False
+    early_launch = one_launch = False
     device = None
 
     @functools.cached_property
@@ -111,6 +120,7 @@ class GpuTarget(Scheduled):
     """An NVIDIA GPU: a device of this machine, or (``device`` None) an architecture to compile for."""
 
     name = "cuda"
+    one_launch = True
 
     def __init__(self, machine: Machine, device: int | None):
         self.machine, self.device, self.early_launch = machine, device, machine.early_launch
@@ -127,21 +137,32 @@ class GpuTarget(Scheduled):
         kernels: list[GpuKernel] = []
         read: set[Any] = set()  # places in memory
         written: set[Any] = set()
-        for step, choice in zip(program.steps, params):
+        for numbers in program.launches:
             fresh = not slots.temporaries
             buffers: set[Any] = set()
             slots.written = frozenset(written)
-            for stage, made in self.schedulers.emit(step.name, step.analysis, slots, choice, self.machine):
-                reads = {slots.place(v) for v in stage.inputs if v not in stage.passed_on}
-                writes = {slots.place(v) for v in stage.outputs if v not in stage.passed_on or v in stage.results}
+            stages: list[tuple[Analysis, list[GpuKernel]]] = []
+            for step, choice in zip(program.steps[numbers.start : numbers.stop], params[numbers.start : numbers.stop]):
+                stages += self.schedulers.emit(step.name, step.analysis, slots, choice, self.machine)
+            for parts, made in _together(stages) if len(numbers) > 1 else _apart(stages):
+                reads = {slots.place(v) for part in parts for v in part.inputs if v not in part.passed_on}
+                writes = {
+                    slots.place(v)
+                    for part in parts
+                    for v in part.outputs
+                    if v not in part.passed_on or v in part.results
+                }
                 # What a kernel of an earlier step still uses of the workspace may lie where this step's part of it
                 # does.
-                used = {slot for kernel in made for kind, slot in kernel.passed if kind == "temporary"}
+                used = {slot for one in made for k in one for kind, slot in k.passed if kind == "temporary"}
                 apart = not used or (fresh and used.isdisjoint(buffers))
                 waits = (
                     "after" if apart and written.isdisjoint(reads | writes) and read.isdisjoint(writes) else "before"
                 )
-                for kernel in made:
+                for several in made:
+                    kernel = several[0]
+                    if len(several) > 1:
+                        kernel = of_many(several, Table.of(kernel, len(several), self.machine.chip))
                     _check_limits(kernel, self.machine)
                     if kernels and self.early_launch:
                         kernels[-1].lets, kernel.waits = True, waits
@@ -155,6 +176,30 @@ class GpuTarget(Scheduled):
     def host(self, kernels: Sequence[GpuKernel], slots: Slots, name: str = "launch") -> str:
         """A function that launches these kernels, as MLIR."""
         return gpu_host(kernels, slots, name)
+
+
+Launched = Iterator[tuple[list[Analysis], list[list[GpuKernel]]]]  # what is computed, and the kernels of each launch
+
+
+def _apart(stages: Sequence[tuple[Analysis, list[GpuKernel]]]) -> Launched:
+    """Each kernel launched by itself."""
+    for stage, kernels in stages:
+        yield [stage], [[kernel] for kernel in kernels]
+
+
+def _together(stages: Sequence[tuple[Analysis, list[GpuKernel]]]) -> Launched:
+    """Kernels of one code launched as one where they are enough. Those of ``stages`` need none of each other."""
+    alike: dict[object, list[int]] = {}
+    for at, (_, kernels) in enumerate(stages):
+        first = kernels[0]
+        plain = len(kernels) == first.cluster == 1 and not first.static_shared + first.dynamic_shared
+        alike.setdefault(nameless(first) if plain else at, []).append(at)
+    for numbers in alike.values():
+        found = [stages[at] for at in numbers]
+        if len(found) < LEAST:
+            yield from _apart(found)
+        else:
+            yield [stage for stage, _ in found], [[kernel for _, (kernel,) in found]]
 
 
 def _check_limits(kernel: GpuKernel, machine: Machine) -> None:

@@ -416,6 +416,27 @@ class Launch:
 # ---- control
 
 
+def launch_members(kernel: Kernel, memory: Memory, members: list[int], pointers: list[int], ints: list[int]) -> int:
+    """Runs the launches of a kernel for many members that ``runtime/native/foreach.h`` describes; how many there
+    are."""
+    count, words, threads, shared, most, padded, _, workspace = members[:8]
+
+    def at(place: int) -> int:
+        slot, kind = divmod(place, 4)
+        return pointers[slot] if kind == 0 else ints[slot] + (pointers[workspace] if kind == 2 else 0)
+
+    found = np.array([at(place) for place in members[8 : 8 + count * (1 + words)]]).reshape(count, 1 + words)
+    launches = 0
+    for begin in range(0, count, most):
+        here = found[begin : begin + most]
+        table = np.full(padded + most * words, np.iinfo(np.int64).max)
+        table[: len(here)] = here[:, 0].cumsum() - here[:, 0]
+        table[padded : padded + here[:, 1:].size] = here[:, 1:].ravel()
+        Launch(kernel, memory, [table], int(here[:, 0].sum()), threads, shared).run()
+        launches += 1
+    return launches
+
+
 def _nothing(launch: Launch, instruction: Instruction, threads: np.ndarray) -> None:
     """Waiting for earlier kernels: they have ended."""
 

@@ -7,7 +7,7 @@ import subprocess
 
 import numpy as np
 import pytest
-from ptx_emulator import Launch, Memory, parse, room_for
+from ptx_emulator import Memory, launch_members, parse, room_for
 
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir.builder import Builder
@@ -48,24 +48,6 @@ def compiled(step: st.Foreach, target, monkeypatch) -> tuple[str, list[int]]:
     return text, run._ints(program, variant)
 
 
-def emulated(text: str, ints: list[int], memory: Memory, pointers: list[int]) -> int:
-    """Runs the launches that ``runtime/native/foreach.h`` describes; how many there were."""
-    (kernel,) = parse(text).values()
-    _, count, words, threads, shared, most, padded = ints[:7]
-    first, slots = ints[7 : 8 + count], ints[8 + count : 8 + count + count * words]
-    values = ints[8 + count + count * words :]
-    given = [pointers[slot] if slot >= 0 else value for slot, value in zip(slots, values)]
-    launches = 0
-    for begin in range(0, count, most):
-        here = min(most, count - begin)
-        table = np.full(padded + most * words, np.iinfo(np.int64).max)
-        table[:here] = np.array(first[begin : begin + here]) - first[begin]
-        table[padded : padded + here * words] = given[begin * words : (begin + here) * words]
-        Launch(kernel, memory, [table], first[begin + here] - first[begin], threads, shared).run()
-        launches += 1
-    return launches
-
-
 SHAPES = {
     "vectors": [(16,), (4, 32), (2, 3, 48), (4096,), (16,), (1, 16), (48, 48), (1040,)],
     "odd": [(1,), (3, 5), (7,), (1025,), (2, 2), (2047,), (3,), (1, 1, 1), (255,)],
@@ -95,7 +77,8 @@ def test_a_gpus_kernel(shapes, dtype, chip, in_place, monkeypatch):
     pointers = [at[v] for v in step.reads]
     if not in_place:
         pointers += [memory.allocate(np.full(v.numel * v.dtype.bytes, 0xFF, np.uint8), True) for v in step.makes]
-    launches = emulated(text, ints, memory, pointers)
+    (kernel,) = parse(text).values()
+    launches = launch_members(kernel, memory, ints[1:], pointers, ints)
     assert launches == (2 if shapes == "many" and chip == "sm_80" else 1)
     (line,) = step.part.graph.aliases.values() if in_place else (None,)
     for member, value in enumerate(step.makes):

@@ -11,12 +11,13 @@ import ml_dtypes
 import numpy as np
 import pytest
 from fitted import fit
-from ptx_emulator import EmulationError, Launch, Memory, parse, room_for
+from ptx_emulator import EmulationError, Launch, Memory, launch_members, parse, room_for
 
 import mlirfuse
 from mlirfuse.analysis import joint, stages
 from mlirfuse.core.machine import Machine
 from mlirfuse.ir import sizes as sz
+from mlirfuse.lowering.foreach import GpuForeach
 from mlirfuse.runtime import load
 from mlirfuse.runtime.program import Program, Variant
 from mlirfuse.schedule import staged, targets
@@ -64,8 +65,13 @@ def run(program: Program, env: dict[str, int], params: tuple, inputs) -> list[np
         outputs.append((addresses[slots.pointers[value]], shape, value.dtype.numpy))
     workspace = memory.allocate(np.full(max(plan.workspace, 1), 0xFF, np.uint8), writable=True)
 
+    pointers = [addresses.get(slot, workspace) for slot in range(slots.workspace + 1)]
     for kernel in kernels:
         assert kernel.static_shared + kernel.dynamic_shared <= target.machine.shared_per_block
+        if isinstance(kernel, GpuForeach):
+            begin = next(slot for key, slot in slots.ints.items() if key[0] == "number" and key[1][0] == kernel.name)
+            launch_members(code[kernel.name], memory, plan.ints[begin:], pointers, plan.ints)
+            continue
         passed = []
         for kind, slot in kernel.passed:
             if kind == "pointer":

@@ -25,6 +25,7 @@ static __thread void* current;
 static int contexts[2];
 int fake_switches, fake_launches, fake_syncs; unsigned fake_config[10]; void* fake_stream; int fake_live; int fake_async_frees;
 static int dynamic_shared = 49152, function;
+int fake_kept_bytes; char fake_kept[32764]; /* of the first parameter of the latest launch */
 
 void fake_fail(const char* name, int code) { strcpy(failing, name); failing_code = code; }
 #define ENTER if (strcmp(failing, __func__) == 0) { return failing_code; }
@@ -70,6 +71,7 @@ int cuOccupancyMaxActiveBlocksPerMultiprocessor(int* b, void* f, int t, size_t s
 static int launch(void** p, void* stream) {
   if (!current) return 201;
   fake_launches++; fake_stream = stream;
+  if (p && fake_kept_bytes) memcpy(fake_kept, p[0], fake_kept_bytes);
   if (p && !any_kernel()) {
     float *x = *(float**)p[0], *y = *(float**)p[1], a = *(float*)p[2]; int64_t n = *(int64_t*)p[3];
     for (int64_t i = 0; i < n; ++i) y[i] = a * x[i] + 1;
@@ -458,6 +460,46 @@ def test_driver_errors_in_a_compiled_function(run):
             assert y.shape == (300, 40) and y.dtype == np.float32 and read("fake_launches") > before
         assert failed >= {"cuModuleLoadDataEx", "cuMemAlloc_v2", "cuLaunchKernel"}, failed
         """.replace("import warnings", "failed = set()\n        import warnings", 1),
+        FAKE_KERNELS="1",
+    )
+
+
+def test_one_launch_for_many_tensors(run):
+    """A call of a function that does the same for each of its tensors is one launch, whose table has their addresses
+    and sizes; new sizes compile nothing, nor do they launch more."""
+    run(
+        """
+        import mlirfuse
+
+        def step(*tensors):
+            half = len(tensors) // 2
+            return tuple(p - 0.5 * g for p, g in zip(tensors[:half], tensors[half:]))
+
+        f = mlirfuse.jit(step, fallback=False)
+        kept = ctypes.c_int.in_dll(fake, "fake_kept_bytes")
+        seen = set()
+        for add in (0, 8, 24, 0):
+            for half in (9, 9, 70) if add else (9,):
+                shapes = [(16 + add + 8 * k, 4 + k) if k % 2 else (16 + add + 8 * k,) for k in range(half)]
+                given = [DeviceArray.from_numpy(np.ones(shape, "f4")) for shape in shapes * 2]
+                padded = 1 << (half - 1).bit_length()
+                kept.value = 8 * (padded + 4 * half)
+                before, compiled = read("fake_launches"), mlirfuse.counters.variants
+                results = f(*given)
+                assert read("fake_launches") == before + 1, (add, half)
+                assert half not in seen or mlirfuse.counters.variants == compiled
+                seen.add(half)
+                table = np.frombuffer((ctypes.c_char * kept.value).in_dll(fake, "fake_kept"), np.int64)
+                words = table[padded:].reshape(half, 4).tolist()
+                address = lambda x: x.__cuda_array_interface__["data"][0]
+                for k, (p, g, made) in enumerate(zip(given, given[half:], results)):
+                    assert made.shape == shapes[k]
+                    assert sorted(words[k]) == sorted([address(p), address(g), address(made), p.size]), k
+                blocks = np.diff([*table[:half], config()[0]]).tolist()
+                tiles = [config()[3] * lanes for lanes in (1, 4)]
+                assert any(blocks == [-(-p.size // tile) for p in given[:half]] for tile in tiles), blocks
+                assert table[0] == 0 and (table[half:padded] == 2**63 - 1).all()
+        """,
         FAKE_KERNELS="1",
     )
 

@@ -124,14 +124,13 @@ def profiled(definition: FusionDefinition, inputs, run) -> list:
             ", ".join(l.name for l in k.launches),
             k.number,
             k.scheduler,
-            k.bytes_read,
-            k.bytes_written,
+            read,
+            written,
             sum(taken[l.name].pop(0) if taken.get(l.name) else NAN for l in k.launches),
             "; ".join(l.threads for l in k.launches),
             peak,
         )
-        for k in (explained.kernels if explained else [])
-        if k.launches
+        for k, read, written in (explained.launched() if explained else [])
     ]
     found = FusionProfile(
         fusion_id=definition.id() or 0,

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from mlirfuse.analysis import traffic
 from mlirfuse.frontend.torch.description import GraphExplanation, counted, described, kernels_of
 from mlirfuse.frontend.torch.explain import compiled, save_page, section, step
 from mlirfuse.frontend.torch.lower import Lowered
@@ -291,7 +292,16 @@ def _by_segment(host: HostProgram, step: st.Kernels, times: Times) -> dict[Any, 
     """Milliseconds of each segment of ``step``."""
     program = host.launches[step.part].program(host.last_sizes)
     own = step.segments
-    return {own[s.segment]: sum(ms for name, ms in times if is_of(s, name)) for s in program.steps if s.segment in own}
+    taken = {s: sum(ms for name, ms in times if is_of(s, name)) for s in program.steps}
+    for numbers in program.launches:
+        steps = program.steps[numbers.start : numbers.stop]
+        if len(steps) > 1 and not all(
+            taken[s] for s in steps
+        ):  # some are done in the launches of others: by their bytes
+            moved = {s: sum(traffic.of_step(s, host.last_sizes)) for s in steps}
+            share = sum(taken[s] for s in steps) / (sum(moved.values()) or 1)
+            taken |= {s: share * n for s, n in moved.items()}
+    return {own[s.segment]: ms for s, ms in taken.items() if s.segment in own}
 
 
 def _nbytes(values: list[Value], env: dict[str, int]) -> int:

@@ -12,7 +12,7 @@ from mlirfuse.core import config, events
 from mlirfuse.inspect import listing
 from mlirfuse.inspect.dump import labels
 from mlirfuse.inspect.dump.output import log, write
-from mlirfuse.inspect.launches import threads_text
+from mlirfuse.inspect.launches import launch_of, threads_text
 from mlirfuse.inspect.listing import Names
 from mlirfuse.inspect.timing import OneByOne, peak_bandwidth
 from mlirfuse.ir import sizes as sz
@@ -60,7 +60,10 @@ class Watch(OneByOne):
     def bandwidth(self, taken: dict[str, float]) -> None:
         peak = peak_bandwidth(self.target)
         for (segment, kernels), step in zip(self.segments, self.steps):
-            ms, nbytes = sum(taken[k.name] for k in kernels), sum(traffic.of_step(step, self.env))
+            if launch_of(step, self.kernels):
+                continue  # told of where it is launched
+            done = [step, *(other for other in self.steps if launch_of(other, kernels))]
+            ms, nbytes = sum(taken[k.name] for k in kernels), sum(n for s in done for n in traffic.of_step(s, self.env))
             parts = f" ({' + '.join(f'{k.name} {taken[k.name]:.4f}' for k in kernels)})" if len(kernels) > 1 else ""
             rate = nbytes / ms / 1e6 if ms else 0.0
             share = f", {rate / peak:.0%} of {peak:.0f} GB/s" if peak else ""

@@ -6,9 +6,12 @@
 
 #include "thread_pool.h"
 
-extern "C" void mgpuLaunchKernel(void* function, intptr_t grid_x, intptr_t grid_y, intptr_t grid_z, intptr_t block_x,
-                                 intptr_t block_y, intptr_t block_z, int32_t shared_bytes, void* stream, void** params,
-                                 void** extra, size_t count);
+extern "C" {
+using Launch = void(void* function, intptr_t grid_x, intptr_t grid_y, intptr_t grid_z, intptr_t block_x,
+                    intptr_t block_y, intptr_t block_z, int32_t shared_bytes, void* stream, void** params, void** extra,
+                    size_t count);
+Launch mgpuLaunchKernel, mlirfuse_launch_early;
+}
 
 namespace {
 
@@ -48,23 +51,34 @@ int32_t mlirfuse_foreach_cpu(void** pointers, const int64_t* ints, void*) {
   return 0;
 }
 
-int32_t mlirfuse_foreach_gpu(void** pointers, const int64_t* ints, void* stream) {
-  const int64_t count = ints[1], words = ints[2], threads = ints[3], shared = ints[4], most = ints[5], padded = ints[6];
-  const int64_t* first = ints + 7;
-  const int64_t* slots = first + count + 1;
-  const int64_t* values = slots + count * words;
+void mlirfuse_launch_members(void* kernel, const int64_t* members, void** pointers, const int64_t* ints, void* stream) {
+  const int64_t count = members[0], words = members[1], threads = members[2], most = members[4], padded = members[5];
+  const auto shared = static_cast<int32_t>(members[3]);
+  const auto launch = members[6] ? mlirfuse_launch_early : mgpuLaunchKernel;
+  const int64_t workspace = reinterpret_cast<int64_t>(pointers[members[7]]);
+  const auto value_at = [=](int64_t place) {
+    const int64_t slot = place >> 2;
+    if ((place & 3) == 0) return reinterpret_cast<int64_t>(pointers[slot]);
+    return (place & 3) == 1 ? ints[slot] : workspace + ints[slot];
+  };
+  const int64_t* place = members + 8;
   std::vector<int64_t> table(static_cast<size_t>(padded + most * words));
   for (int64_t begin = 0; begin < count; begin += most) {
     const int64_t here = std::min(most, count - begin);
-    std::fill(table.begin(), table.begin() + padded, std::numeric_limits<int64_t>::max());
-    for (int64_t i = 0; i < here; ++i) table[i] = first[begin + i] - first[begin];
-    for (int64_t i = 0; i < here * words; ++i) {
-      const int64_t slot = slots[begin * words + i];
-      table[padded + i] = slot < 0 ? values[begin * words + i] : reinterpret_cast<int64_t>(pointers[slot]);
+    int64_t blocks = 0;
+    int64_t* word = table.data() + padded;
+    for (int64_t i = 0; i < here; ++i) {
+      table[i] = blocks;
+      blocks += value_at(*place++);
+      for (int64_t w = 0; w < words; ++w) *word++ = value_at(*place++);
     }
+    std::fill(table.begin() + here, table.begin() + padded, std::numeric_limits<int64_t>::max());
     void* params[] = {table.data()};
-    mgpuLaunchKernel(reinterpret_cast<void*>(ints[0]), first[begin + here] - first[begin], 1, 1, threads, 1, 1,
-                     static_cast<int32_t>(shared), stream, params, nullptr, 1);
+    launch(kernel, blocks, 1, 1, threads, 1, 1, shared, stream, params, nullptr, 1);
   }
+}
+
+int32_t mlirfuse_foreach_gpu(void** pointers, const int64_t* ints, void* stream) {
+  mlirfuse_launch_members(reinterpret_cast<void*>(ints[0]), ints + 1, pointers, ints, stream);
   return 0;
 }

@@ -26,6 +26,7 @@ PyObject* symbols(PyObject*, PyObject*) {
   for (const Symbol* symbol = cuda_runtime_symbols; symbol->name; ++symbol)
     if (!add(symbol->name, symbol->address)) return nullptr;
   if (!add("mlirfuse_parallel_for", reinterpret_cast<void*>(&mlirfuse_parallel_for))) return nullptr;
+  if (!add("mlirfuse_launch_members", reinterpret_cast<void*>(&mlirfuse_launch_members))) return nullptr;
   if (!add("mlirfuse_foreach_cpu", reinterpret_cast<void*>(&mlirfuse_foreach_cpu))) return nullptr;
   if (!add("mlirfuse_foreach_gpu", reinterpret_cast<void*>(&mlirfuse_foreach_gpu))) return nullptr;
   if (!add("mlirfuse_bad_index", mlirfuse_bad_index)) return nullptr;

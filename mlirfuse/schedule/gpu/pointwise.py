@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import collections
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from mlirfuse.analysis.phases import Analysis, size_of
@@ -23,6 +23,7 @@ from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
 from mlirfuse.ir.sizes import Size
 from mlirfuse.lowering.emitter import Val
+from mlirfuse.lowering.foreach import LEAST
 from mlirfuse.lowering.kernel import ZERO, Env, Flat, Index
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
@@ -34,6 +35,7 @@ from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_threads
 from mlirfuse.schedule.scheduler import Alignments, Sizes, require
 
 WARP = 32
+_LONG = 1 << 28  # elements of a line that no machine has threads for
 MOST_UNROLLED = 64  # vectors of a thread along columns or rows: more is only longer to compile
 
 
@@ -232,6 +234,36 @@ class Pointwise(GpuScheduler[Params]):
         others = (params(threads, wanted) for threads in (small, small // 2, large) for wanted in (1, 2, 4, 8))
         yield from (p for p in dict.fromkeys(others) if p != first)
 
+    def together(
+        self, analyses: Sequence[Analysis], env: Sizes, alignments: Alignments, machine: Machine
+    ) -> list[Params] | None:
+        """Of lines in memory those with the widest vectors get what is best for one line of all their elements, others
+        that admit these vectors with them, and then the rest, in vectors that each of them admits."""
+        if any(len(analysis.loops(analysis.kept)) != 1 or analysis.pinned for analysis in analyses):
+            return None
+        own = [access_of(analysis, True, env, alignments) for analysis in analyses]
+        counts = [analysis.values(_plain_extents, env)[0] for analysis in analyses]
+        out: list[Params | None] = [None] * len(analyses)
+        left = list(range(len(analyses)))
+        for all_of_them in (False, True):
+            widest = max(((own[at].lanes, own[at].aligns) for at in left), default=None)
+            found = [at for at in left if all_of_them or (own[at].lanes, own[at].aligns) == widest]
+            if len(found) >= LEAST:
+                largest = max(found, key=lambda at: counts[at])
+                sizes = _as_long(analyses[largest], env, counts[largest], sum(counts[at] for at in found))
+                best = next(self.candidates(analyses[largest], sizes, alignments, machine))
+                lanes = min(best.access.lanes, *(own[at].lanes for at in found))
+                fitted = {at: narrowed(analyses[at], own[at], lanes) for at in left if own[at].lanes >= lanes}
+                aligns = tuple(map(min, *(fitted[at].aligns for at in found)))
+                found = [at for at in left if at in found or (at in fitted and fitted[at].aligns == aligns)]
+                index = dt.i64 if any(own[at].index is dt.i64 for at in found) else dt.i32
+                for at in found:
+                    line = fitted[at].multiples.intersection(_plain_extents(analyses[at])[:1])
+                    out[at] = best._replace(access=Access(index, lanes, aligns, line, best.access.hint))
+            left = [at for at in left if at not in found]
+        chosen = (p or next(self.candidates(a, env, alignments, machine)) for a, p in zip(analyses, out))
+        return list(chosen)
+
     def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
         return _emit(name, analysis, slots, p)
 
@@ -262,6 +294,14 @@ class Pointwise(GpuScheduler[Params]):
             self.check_access(analysis, p, True, env, alignments, machine)
         rows_are = p.ty * p.unroll_rows
         require(outer > 0 or p.parts > 1 or rows_are == 1, f"ty * unroll_rows = {rows_are}: there are no rows")
+
+
+def _as_long(analysis: Analysis, env: Sizes, own: int, all_: int) -> Sizes:
+    """``env`` with the line of ``analysis``, of ``own`` elements, as long as ``all_`` or long enough for any machine,
+    and a multiple of the same powers of two; as it is where no symbol tells its length."""
+    symbols = sorted(sz.symbols_of(axis.size for axis in analysis.domain))
+    times = min(all_, max(own, _LONG)) // own | 1
+    return env | {symbols[0]: env[symbols[0]] * times} if symbols else env
 
 
 def _narrowed(analysis: Analysis, access: Access, elements: int, threads: int, least: int) -> Access:
