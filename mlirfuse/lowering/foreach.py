@@ -11,7 +11,7 @@ from mlirfuse.ir import sizes as sz
 from mlirfuse.lowering.module import GpuKernel, known_from_here
 from mlirfuse.lowering.ptx import parameter_bytes
 
-LEAST = 8  # members: fewer are launched one by one
+LEAST = 3  # members: fewer are launched one by one
 _THREADS = re.compile(r"^ *scf\.forall \(%thread\) in .*\{$", re.MULTILINE)
 
 

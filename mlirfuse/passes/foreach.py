@@ -8,12 +8,13 @@ from typing import Any
 
 from mlirfuse.analysis.traffic import NAMES
 from mlirfuse.ir import sizes as sz
-from mlirfuse.ir.graph import Block, Graph, Group, Layout, Op, Segment, Value
-from mlirfuse.ir.order import topological
+from mlirfuse.ir.graph import Block, Graph, Group, Layout, Op, Segment, Value, uses
+from mlirfuse.ir.order import Units, topological
 from mlirfuse.ir.sizes import Size
 from mlirfuse.lowering.foreach import LEAST
 from mlirfuse.passes.base import Pass, register
 
+_FEW = 8  # groups that come early have no more than such a share of the bytes each: larger ones keep a machine busy
 _VECTORS = 16  # elements: members whose lines are whole vectors are apart from others
 
 
@@ -36,7 +37,9 @@ class ForeachPass(Pass):
     """Makes one ``fusion.foreach`` of ``least`` or more segments that compute the same of tensors of other sizes, each
     of a line in memory, or of scalars, and do not need each other: what an optimizer's step does to each parameter. Its
     block computes one member, whose tensors are lines of ``line`` elements. It is one kernel and one launch. Library
-    ops stay between the segments that they were between. The torch back end runs it.
+    ops stay between the segments that they were between, but for groups that make little of the graph's arguments
+    alone, such as each weight in a narrower type: those come first, at most ``early`` bytes of them together. The torch
+    back end runs it.
 
     Before::
 
@@ -57,12 +60,13 @@ class ForeachPass(Pass):
 
     name = "fusion-foreach"
     least: int = LEAST
+    early: int = 64 << 20
 
     def run(self, graph: Graph) -> None:
         self.users, self.returned = graph.body.users(), set(graph.returns)
         self.layouts = dict(zip(graph.args, graph.layouts))
         self.by_value = {graph.args[k] for k in graph.scalars}
-        ordered = topological(graph.ops, {op: op.group for op in graph.ops if op.group is not None})
+        ordered = self._ordered(graph)
         out: list[Op] = []
         run: list[Op] = []
         for op in ordered:
@@ -74,6 +78,23 @@ class ForeachPass(Pass):
             out.append(op)
         graph.body.ops = out + self._run(run)
         graph.number()
+
+    def _ordered(self, graph: Graph) -> list[Op]:
+        """The ops, those of a group together, and first the groups that may be members of one foreach as they need
+        arguments alone."""
+        units = Units(graph.ops, {op: op.group for op in graph.ops if op.group is not None})
+        arguments, first, room = set(graph.args), set(), self.early
+        for unit, ops in units.members.items():
+            if not isinstance(unit, Group):
+                continue
+            inside = set(ops)
+            read = {v for op in ops for v in uses(op) if v.op not in inside}
+            given = {v for op in ops for v in op.results if not inside.issuperset(self.users.get(v, ()))}
+            taken = sum(sz.supposed(v.numel) * v.dtype.bytes for v in given if v.dtype is not None)
+            if read <= arguments and given.isdisjoint(self.returned) and taken <= min(room, self.early // _FEW):
+                first.add(unit)
+                room -= taken
+        return units.ordered(lambda unit: (unit not in first,))
 
     def _run(self, run: list[Op]) -> list[Op]:
         """``run``, ops in segments with none between them, with a foreach for each set of members."""

@@ -11,7 +11,7 @@ from ptx_emulator import parse
 from test_gpu_emulated import run
 
 import mlirfuse
-from mlirfuse.lowering.foreach import GpuForeach
+from mlirfuse.lowering.foreach import LEAST, GpuForeach
 from mlirfuse.lowering.host import gpu_host
 from mlirfuse.runtime import load
 from mlirfuse.runtime.program import Program
@@ -127,7 +127,7 @@ def test_numbers_and_broadcasts(monkeypatch):
 
 def test_others_are_launched_by_themselves():
     """Too few, other ops, other numbers, and what needs another member."""
-    few, mixed = arrays([(16 * (k + 1),) for k in range(7)]), arrays([(16 * (k + 1),) for k in range(8)])
+    few, mixed = (arrays([(16 * (k + 1),) for k in range(n * (LEAST - 1))]) for n in (1, 2))
     chained = arrays([(16 * (k + 1),) for k in range(16)])
 
     def half(*xs):
