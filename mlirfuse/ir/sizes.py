@@ -222,6 +222,11 @@ def affine(size: Size) -> tuple[str, int, int] | None:
     return None if others or atom.op != "sym" else (atom.args[0], factor, rest)
 
 
+def at_least(a: Size, b: Size) -> bool:
+    """Whether ``a >= b`` is known of all extents: none is negative."""
+    return all(c >= 0 and all(atom.op == "sym" for atom in factors) for factors, c in _terms(a - b))
+
+
 def ceildiv(a: Size, b: Size) -> Size:
     exact = quotient(a, b)
     return exact if exact is not None else floordiv(a + (b - 1), b)

@@ -40,9 +40,18 @@ BOUND = {
 }  # by the first input's type, relative to the largest result
 
 
+def spanned(x: np.ndarray) -> np.ndarray:
+    """The memory of ``x`` from its first to its last element, with what lies between."""
+    if x.flags.c_contiguous or min(x.strides) < 0:
+        return x
+    count = sum((n - 1) * s for n, s in zip(x.shape, x.strides)) // x.itemsize + 1
+    return np.lib.stride_tricks.as_strided(x, (count,), (x.itemsize,))
+
+
 def run(program: Program, env: dict[str, int], params: tuple, inputs) -> list[np.ndarray]:
     """The program's outputs, computed by its kernels with these schedule parameters; what they do not write stays 0xFF,
     which is NaN. What is written over an argument begins as that."""
+    inputs = list(map(spanned, inputs))
     target, slots = program.target, program.slots()
     module = target.write(program, params, slots)
     kernels = module.kernels

@@ -49,6 +49,7 @@ PROGRAMS = {
     "recurrence 0": (lambda x: mnp.linear_recurrence(0.5, x, 0) + 1, (24, 96)),
     "accumulation": (accumulated, (24, 96), (24, 96)),
     "norm backward": (norm_backward, (24, 96), (24, 96), (96,)),
+    "joined": (lambda x, y: np.concatenate([x, y[:, 1:], x * 2], 1), (24, 96), (24, 96)),
 }
 SIZES = [
     (1, 1 << 20),
@@ -107,8 +108,8 @@ def test_every_scheduler_is_met():
     """The programs above reach each scheduler of each target."""
     for target in CHIPS[:2]:
         met = set()
-        for name in PROGRAMS:
-            made, env, (rows, columns) = program(name, target)
+        for name, dtype in itertools.product(PROGRAMS, (f32, f16)):
+            made, env, (rows, columns) = program(name, target, dtype)
             for n, m in SIZES:
                 sizes = env | {rows: n, columns: m}
                 met |= {made.target.schedulers.of(p).name for p in made.target.parameters(made, sizes, {})}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from mlirfuse.analysis.axes import Axis
 from mlirfuse.ir import dtypes as dt
@@ -17,6 +17,7 @@ class Index:
     """A position along an axis: lane k is ``base + k * step``, or ``vector``'s lane k where that is set.
 
     ``divisor``: a power of two that is known to divide ``base``; 0: the lanes, as in the indices that schedulers make.
+    ``span``: the lanes are in ``span[0] … span[1]-1``, as far as what they give is used; None: nobody knows.
     """
 
     base: Val | int
@@ -24,6 +25,7 @@ class Index:
     lanes: int = 1
     vector: Val | None = None
     divisor: int = field(default=0, compare=False)
+    span: tuple[Size, Size] | None = field(default=None, compare=False)
 
 
 ZERO = Index(0)
@@ -78,6 +80,23 @@ class Indices:
         else:
             base = self.e.add(self.scalar(i.base), self.scalar(j.base))
         return Index(base, i.step + j.step, max(i.lanes, j.lanes), divisor=min(self._divisor(i), self._divisor(j)))
+
+    def moved(self, i: Index, by: Size) -> Index:
+        """``i + by``; its span is known as that of ``i`` is."""
+        span = (i.span[0] + by, i.span[1] + by) if i.span else None
+        return replace(self.add(i, self._constant_index(by)), span=span) if by != 0 else i
+
+    def lies_in(self, i: Index, low: Size, high: Size) -> bool | None:
+        """Whether the lanes of ``i`` that count are all in ``low … high-1`` or, False, none is; None: nobody knows."""
+        if i.span is None:
+            return None
+        first, end = i.span
+        if sz.at_least(first, low) and sz.at_least(high, end):
+            return True
+        return False if sz.at_least(low, end) or sz.at_least(first, high) else None
+
+    def _constant_index(self, size: Size) -> Index:
+        return Index(size if isinstance(size, int) else self.size(size), divisor=self._power_in(size))
 
     def scale(self, i: Index, by: Size) -> Index:
         if by == 1 or i == ZERO:

@@ -52,6 +52,17 @@ class Flat:
     inner: Index
 
 
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Tensors whose memory runs through all loops as through one: at ``env``, its vectors begin at ``offset``, which is
+    a multiple of the lanes."""
+
+    values: frozenset[Value]
+    env: Env
+    offset: Val
+    lanes: int
+
+
 class Accesses(Indices):
     """Reads and writes elements of the tensors in ``memories``, whose dimensions are ``axes``. What was loaded or
     computed for an index is remembered in the scope that it is visible in. ``scalar`` gives a by-value argument."""
@@ -69,6 +80,8 @@ class Accesses(Indices):
         self.mask: Val | None = None  # lanes that exist (CPU tails); loads and stores respect it
         self.runs = False  # vectors that memory is not aligned for: their elements are loaded once each
         self.flat: Flat | None = None  # vectors run across two loops where their positions are those of the env
+        self.line: Line | None = None  # and across all
+        self.spans: dict[str, Size] = {}  # by pointer: elements up to the last, of tensors that vectors may reach past
 
     # ---- scopes
 
@@ -128,6 +141,9 @@ class Accesses(Indices):
     # ---- addresses, loads and stores
 
     def _offset(self, value: Value, strides, env: Env) -> Index:
+        line = self.line
+        if line and value in line.values and all(env.get(a) is line.env.get(a) for d in self.dims(value) for a in d):
+            return Index(line.offset, 1, line.lanes)
         steps = self._steps(value, strides)
         flat, start = self.flat, ZERO
         if flat is not None and env.get(flat.loops[0]) is flat.outer and env.get(flat.loops[1]) is flat.inner:
@@ -223,6 +239,8 @@ class Accesses(Indices):
             return e.op(f"{text} -> {dtype.memory}", dtype)
         lanes = offset.lanes
         type_ = Val("", dtype, lanes).type
+        if memory.pointer in self.spans:
+            return self._load_past(memory, offset)
         if offset.vector is None and offset.step == 1:
             address = self.address(memory, offset.base)
             if self.mask is not None:
@@ -232,13 +250,7 @@ class Accesses(Indices):
             align = min(memory.align, lanes * dtype.bytes)
             if self.runs and memory.read_only and align < lanes * dtype.bytes:
                 return e.from_lanes([self._load_once(memory, self._lane(offset, k)) for k in range(lanes)])
-            if memory.hint and align == lanes * dtype.bytes == 16:
-                return self._load_hinted(address, dtype, lanes, memory.hint)
-            return e.op(
-                f"llvm.load {address}{flags} {{alignment = {align} : i64}} : {self.pointer_type} -> {type_}",
-                dtype,
-                lanes,
-            )
+            return self._load_vector(memory, address, lanes, align)
         if e.target == "cpu" and offset.vector is None and self.mask is None and offset.step in PICKED:
             return self._load_picked(memory, offset)
         if e.target == "cpu":
@@ -249,6 +261,59 @@ class Accesses(Indices):
                 f"{text} : (vector<{lanes}x{self.pointer_type}>, {mask.type}, {type_}) -> {type_}", dtype, lanes
             )
         return e.from_lanes([self._load(memory, Index(self._lane(offset, k))) for k in range(lanes)])
+
+    def _load_vector(self, memory: Memory, address: str, lanes: int, align: int) -> Val:
+        e, dtype = self.e, self.held(memory.dtype)
+        if memory.hint and align == lanes * dtype.bytes == 16:
+            return self._load_hinted(address, dtype, lanes, memory.hint)
+        flags = " invariant" if memory.read_only and e.target == "gpu" else ""
+        text = f"llvm.load {address}{flags} {{alignment = {align} : i64}} : {self.pointer_type}"
+        return e.op(f"{text} -> {Val('', dtype, lanes).type}", dtype, lanes)
+
+    def _load_past(self, memory: Memory, offset: Index) -> Val:
+        """A vector, of which lanes may be outside of the tensor: what these are does not matter, and nothing outside is
+        read. At any element, vectors of short types are put together of the two that memory is aligned for; where those
+        reach past the tensor, elements are loaded one by one."""
+        e, dtype, lanes, span = self.e, self.held(memory.dtype), offset.lanes, self.spans[memory.pointer]
+        last = self.size(span - 1)
+
+        def inside(offset: Val | int) -> Val:
+            return self._load(memory, Index(e.max(e.min(self.scalar(offset), last), 0)))
+
+        if offset.vector is not None or offset.step != 1:
+            return e.from_lanes([inside(self._lane(offset, k)) for k in range(lanes)])
+        start, nbytes = self.scalar(offset.base), lanes * dtype.bytes
+        aligned = memory.align >= nbytes
+        whole = aligned and self._divisor(offset) >= lanes
+        pair = aligned and not whole and dtype.bytes < 4 <= nbytes
+        first = e.and_(start, -lanes) if pair else start
+        firsts = [Index(first, 1, lanes), Index(e.add(first, lanes), 1, lanes)][: 1 + pair]
+
+        def vectors() -> list[Val]:
+            if whole or pair:
+                return [self._load_vector(memory, self.address(memory, i.base), lanes, nbytes) for i in firsts]
+            return [e.from_lanes([self._load(memory, Index(self._lane(offset, k))) for k in range(lanes)])]
+
+        def elements() -> list[Val]:
+            return [e.from_lanes([inside(self._lane(i, k)) for k in range(lanes)]) for i in firsts]
+
+        fits = e.and_(e.cmp("ge", first, 0), e.cmp("le", first, self.size(span - len(firsts) * lanes)))
+        found = self.where(fits, vectors, elements, [Val("", dtype, lanes)] * len(firsts))
+        return self._out_of_two(found[0], found[1], start) if pair else found[0]
+
+    def _out_of_two(self, low: Val, high: Val, start: Val) -> Val:
+        """The vector that begins at element ``start``, modulo its lanes, of two that follow each other in memory."""
+        e, lanes, nbytes = self.e, low.lanes, low.dtype.bytes
+        words, count, elements = e.words(low) + e.words(high), lanes * nbytes // 4, 4 // nbytes
+        step = count // 2
+        while step:
+            far = e.cmp("ne", e.and_(start, step * elements), 0)
+            words = [e.select(far, words[k + step], words[k]) for k in range(count + step)]
+            step //= 2
+        bits = e.cast(e.mul(e.and_(start, elements - 1), 8 * nbytes), dt.u32)
+        return e.of_words(
+            [e.intrinsic("llvm.fshr", words[k + 1], words[k], bits) for k in range(count)], low.dtype, lanes
+        )
 
     def _load_once(self, memory: Memory, offset: Val | int) -> Val:
         """An element of an input, of which vectors that overlap have several."""

@@ -222,6 +222,56 @@ class Kernel(Accesses):
         to = op.attrs["to"]
         return self.e.cast(self.e.cast(val, to), to.compute)
 
+    def _where(self, op: Op, env: Env) -> Steps:
+        """Of a condition that all lanes are known to have, only what it chooses."""
+        truth = self._truth(op.operands[0], env)
+        if truth is None:
+            return (yield from self._elementwise(op, env))
+        k = 1 if truth else 2
+        operand = op.operands[k]
+        return (yield operand, self._through(op, env, [(d, d) for d in range(operand.rank)], k))
+
+    def _truth(self, value: Value, env: Env) -> bool | None:
+        """What is known of a condition on positions, such as a slice makes that is written to."""
+        op = value.op
+        if op is None or op.name not in ("logical_and", "ge", "lt") or not any(i.span for i in env.values()):
+            return None
+        inner = [
+            self._through(op, env, [(d, d) for d in range(operand.rank)], k) for k, operand in enumerate(op.operands)
+        ]
+        if op.name == "logical_and":
+            both = [self._truth(v, at) for v, at in zip(op.operands, inner)]
+            return False if False in both else True if both == [True, True] else None
+        one, other = (self._range(v, at) for v, at in zip(op.operands, inner))
+        if one is None or other is None:
+            return None
+        (low, high), (least, most) = one, other
+        below, above = sz.at_least(least, high + 1), sz.at_least(low, most)
+        return op.name == ("lt" if below else "ge") if below or above else None
+
+    def _range(self, value: Value, env: Env) -> tuple[Size, Size] | None:
+        """The least and the largest that an integer is known to be, of positions and sizes."""
+        op = value.op
+        if op is None or value.dtype.kind != "i":
+            return None
+        if op.name in ("constant", "size"):
+            number = op.attrs["value"] if op.name == "size" else int(op.attrs["value"])
+            return number, number
+        if op.name == "iota":
+            span = self.dim_index(self.dims(value)[op.attrs["axis"]], env).span
+            return span and (span[0], span[1] - 1)
+        if op.name not in ("add", "sub"):
+            return None
+        one, other = (
+            self._range(v, self._through(op, env, [(d, d) for d in range(v.rank)], k))
+            for k, v in enumerate(op.operands)
+        )
+        if one is None or other is None:
+            return None
+        if op.name == "sub":
+            other = sz.mul(other[1], -1), sz.mul(other[0], -1)
+        return one[0] + other[0], one[1] + other[1]
+
     def _constant(self, op: Op, env: Env) -> Val:
         dtype = op.attrs["dtype"]
         return self.e.const(op.attrs["value"], dtype.compute)
@@ -277,11 +327,8 @@ class Kernel(Accesses):
         for j in range(operand.rank):
             if source[j] and source[j] != target[j]:
                 i = self.scale(self.dim_index(target[j], env), op.attrs["step"][j])
-                self.spread(source[j], self.add(i, self._constant_index(op.attrs["start"][j])), new)
+                self.spread(source[j], self.moved(i, op.attrs["start"][j]), new)
         return (yield operand, new)
-
-    def _constant_index(self, size: Size) -> Index:
-        return Index(size if isinstance(size, int) else self.size(size), divisor=self._power_in(size))
 
     def _split(self, op: Op, env: Env) -> Val:
         raise CompileError("fusion.split reaches a kernel: run fusion-decompose before fusion-segment")
@@ -318,6 +365,9 @@ class Kernel(Accesses):
     def _rolled(self, i: Index, shift: Size, extent: Size) -> Index:
         """``i - shift``, counted from the end where that is before the first."""
         e, lanes = self.e, i.lanes
+        for low, high, by in ((0, shift, extent - shift), (shift, extent, -shift)):
+            if self.lies_in(i, low, high):
+                return self.moved(i, by)
         one_run = i.step == 1 and self._divisor(i) >= lanes
         uniform = one_run and self._is_multiple(shift, lanes) and self._is_multiple(extent, lanes)
         whole = i.vector is None and (lanes == 1 or i.step == 0)
@@ -335,7 +385,14 @@ class Kernel(Accesses):
         inside: Val | None = None
         for j, (low, high) in enumerate(zip(op.attrs["low"], op.attrs["high"])):
             if source[j] != target[j] or low != 0 or high != 0:
-                held, here = self._clamp(self.dim_index(target[j], env), low, operand.shape[j])
+                i = self.dim_index(target[j], env)
+                known = self.lies_in(i, low, low + operand.shape[j])
+                if known is False:
+                    return (yield fill, env)
+                if known:
+                    self.spread(source[j], self.moved(i, sz.mul(low, -1)), new)
+                    continue
+                held, here = self._clamp(i, low, operand.shape[j])
                 self.spread(source[j], held, new)
                 if inside is not None:
                     here = self.e.and_(self.e.splat(inside, max(here.lanes, inside.lanes)), here)
@@ -347,6 +404,13 @@ class Kernel(Accesses):
         axis = op.attrs["axis"]
         target = self.dims(op.result)
         i = self.dim_index(target[axis], env)
+        first: Size = 0
+        for k, operand in enumerate(op.operands):
+            if self.lies_in(i, first, first + operand.shape[axis]):
+                inner = dict(self._through(op, env, [(d, d) for d in range(operand.rank) if d != axis], k))
+                self.spread(self.dims(operand)[axis], self.moved(i, sz.mul(first, -1)), inner)
+                return (yield operand, inner)
+            first = first + operand.shape[axis]
         lanes = max((index.lanes for index in env.values()), default=1)
         if self.e.target == "gpu" and lanes > 1 and i.vector is None and (i.lanes == 1 or i.step == 0):
             return (yield from self._part(op, env, self.scalar(i.base), lanes))

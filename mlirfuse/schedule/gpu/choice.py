@@ -9,6 +9,7 @@ from mlirfuse.core.machine import Machine
 from mlirfuse.schedule.gpu.accumulation import Accumulation
 from mlirfuse.schedule.gpu.columns import Columns
 from mlirfuse.schedule.gpu.inner_outer import InnerOuter
+from mlirfuse.schedule.gpu.pieces import Pieces
 from mlirfuse.schedule.gpu.pointwise import Pointwise
 from mlirfuse.schedule.gpu.rows import Rows
 from mlirfuse.schedule.gpu.scan_columns import ScanColumns
@@ -18,5 +19,16 @@ from mlirfuse.schedule.gpu.transpose import Transpose
 from mlirfuse.schedule.scheduler import Schedulers
 
 SCHEDULERS: Schedulers[Machine] = Schedulers(
-    GpuStaged, (InnerOuter(), Columns(), Rows(), ScanColumns(), ScanRows(), Accumulation(), Transpose(), Pointwise())
+    GpuStaged,
+    (
+        InnerOuter(),
+        Columns(),
+        Rows(),
+        ScanColumns(),
+        ScanRows(),
+        Accumulation(),
+        Transpose(),
+        Pieces(),
+        Pointwise(),
+    ),
 )

@@ -190,6 +190,19 @@ class PointwiseModel:
 
 
 @dataclass(frozen=True)
+class PiecesModel:
+    """Joined and shifted rows, piece by piece."""
+
+    threads: int = 256
+    fewest: int = 2  # pieces of a row: what is only sliced takes as many instructions folded
+    most: int = 8  # each is code of its own
+    bytes: int = 2  # of the widest type: elements of wider ones are loaded one by one here too
+    reads: int = 1  # places at which a value is read: what several have in common is read once where rows are folded
+    wide: int = 2  # vectors of a piece that has blocks of its own; others are computed with their neighbours
+    least: int = 1 << 20  # elements: what is soon done takes as long as its code, which is loaded from memory first
+
+
+@dataclass(frozen=True)
 class TransposeModel:
     """Tiles that are turned in shared memory."""
 
@@ -408,6 +421,7 @@ class GpuModel:
     rows: RowModel = field(default_factory=RowModel)
     columns: ColumnModel = field(default_factory=ColumnModel)
     pointwise: PointwiseModel = field(default_factory=PointwiseModel)
+    pieces: PiecesModel = field(default_factory=PiecesModel)
     transpose: TransposeModel = field(default_factory=TransposeModel)
     inner_outer: InnerOuterModel = field(default_factory=InnerOuterModel)
     scans: ScanModel = field(default_factory=ScanModel)

@@ -220,7 +220,7 @@ class Pointwise(GpuScheduler[Params]):
         )
         if parts and analysis.pinned:
             busy = columns * rows >= access.lanes * machine.sm_count * machine.threads_per_sm // model.spread
-            several = busy and analysis.once(_shifted_reads) > 1 and row >= model.run * access.lanes
+            several = busy and analysis.once(shifted_reads) > 1 and row >= model.run * access.lanes
             written = access.lanes * max(analysis.stored(v).bytes for v in analysis.outputs)
             first = params(small // 2, max(1, min(model.most_vectors, model.under_way // written)))
             parts, first = 1, first._replace(runs=several)
@@ -373,7 +373,7 @@ def _that_share_columns(analysis: Analysis, p: Params, env: Sizes, machine: Mach
     return Params(access, tx, ty, 1, model.shared_rows)
 
 
-def _shifted_reads(analysis: Analysis) -> int:
+def shifted_reads(analysis: Analysis) -> int:
     """At how many places a value is read at most, for each of a result."""
     return max(collections.Counter(op.operands[0] for op in analysis.ops if op.name == "slice").values(), default=0)
 
