@@ -211,9 +211,12 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params, states: bool =
             if stripes:
                 own = e.add(start, body.wide(e.mul(x, p.vectors)))
                 runs = [_run(body, op, stripes.elements(op, [here for here, _ in places], own))]
-            else:
-                runs = [_run(body, op, _elements(body, op, here, inside, lanes)) for here, inside in places]
-            before, after = exchange.starts(at, op, state, [run[-1] for run in runs], parity)
+                totals = [run[-1] for run in runs]
+            else:  # what is made of a vector outside the row is not stored: only its total has to be nothing
+                runs = [_run(body, op, _elements(body, op, here, lanes)) for here, _ in places]
+                nothing = sc.identity(e, op, 1)
+                totals = [sc.select(e, inside, run[-1], nothing) for run, (_, inside) in zip(runs, places)]
+            before, after = exchange.starts(at, op, state, totals, parity)
             following += after
             if states:
                 continue
@@ -250,13 +253,12 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params, states: bool =
     return body.finish(sz.mul(sz.ceildiv(kept, p.ty), p.split))
 
 
-def _elements(body: ScanBody, op: Op, here: Env, inside: Val, lanes: int) -> list[sc.State]:
+def _elements(body: ScanBody, op: Op, here: Env, lanes: int) -> list[sc.State]:
     """The states of a vector's elements, in the order of the scan."""
     e = body.e
     vector = sc.element(e, op, body.k.operands(op, here), lanes)
     order = reversed(range(lanes)) if body.reverse else range(lanes)
-    nothing = sc.identity(e, op, 1)
-    return [sc.select(e, inside, tuple(e.extract(v, lane) for v in vector), nothing) for lane in order]
+    return [tuple(e.extract(v, lane) for v in vector) for lane in order]
 
 
 def _run(body: ScanBody, op: Op, elements: list[sc.State]) -> list[sc.State]:
@@ -380,10 +382,10 @@ class _Exchange:
     def along_lanes(self, op: Op, state: sc.State, width: int) -> sc.State:
         """Each lane's state combined with those of all lanes before it."""
 
-        def before(state: sc.State, nothing: sc.State, n: int) -> sc.State:
-            return sc.select(self.e, self.has(n, width), self.up(state, n), nothing)
-
-        return sc.along(self.e, op, state, [1 << n for n in range(width.bit_length() - 1)], before)
+        for n in (1 << k for k in range(width.bit_length() - 1)):
+            longer = sc.combine(self.e, op, self.up(state, n), state)
+            state = sc.select(self.e, self.has(n, width), longer, state)
+        return state
 
     def has(self, n: int, width: int) -> Val:
         """Whether a lane has ``n`` others of its group of ``width`` before it."""
