@@ -161,6 +161,26 @@ def _minmax_nan(e, a, b, choose):
     return e.select(e.isnan(a), b, e.select(e.isnan(b), a, choose(a, b)))
 
 
+def _logaddexp_emit(e, a, b):
+    """Beside the constant 0, as `softplus` is written, what is added to 0 needs neither an order of the operands nor
+    float64 where they cancel: they do not."""
+    for x, other in ((a, b), (b, a)):
+        if e.known(other) == 0:
+            return m.softplus(e, x)
+    return m.logaddexp(e, a, b)
+
+
+def _eq_emit(e, a, b):
+    """Of indices in 64 bits, and one number for all lanes, on a GPU: whether that is such an index is asked once, and
+    the lanes compare 32 bits."""
+    for lanes, one in ((a, b), (b, a)):
+        index = e.narrow(lanes)
+        if e.target == "gpu" and index is not None and index.dtype is dt.i32 and one.lanes == 1 < index.lanes:
+            low = e.cast(one, dt.i32)
+            return e.and_(e.cmp("eq", index, low), e.splat(e.cmp("eq", e.cast(low, one.dtype), one), index.lanes))
+    return e.cmp("eq", a, b)
+
+
 def _truth(e, x):
     return x if x.dtype is dt.bool_ else e.cmp("ne", x, 0)
 
@@ -265,7 +285,8 @@ EMIT: dict[str, Callable[..., Val]] = {
     "hypot": lambda e, a, b: m.hypot(e, a, b),
     "copysign": lambda e, a, b: e.copysign(a, b),
     "nextafter": lambda e, a, b: m.nextafter(e, a, b),
-    "logaddexp": m.logaddexp,
+    "eq": _eq_emit,
+    "logaddexp": _logaddexp_emit,
     "logaddexp2": m.logaddexp2,
     "maximum": lambda e, a, b: e.max(a, b),
     "minimum": lambda e, a, b: e.min(a, b),
@@ -287,7 +308,7 @@ EMIT: dict[str, Callable[..., Val]] = {
     "where": lambda e, c, a, b: e.select(c, a, b),
     "copy": lambda e, x: x,
     "segment_set": lambda e, x: x,
-} | {p: (lambda e, a, b, p=p: e.cmp(p, a, b)) for p in ("eq", "ne", "lt", "le", "gt", "ge")}
+} | {p: (lambda e, a, b, p=p: e.cmp(p, a, b)) for p in ("ne", "lt", "le", "gt", "ge")}
 for _dtype in dt.NARROW_FORMATS:
     EMIT[f"decode_{_dtype.name[2:]}"] = _decode_emit(_dtype)
     EMIT[f"encode_{_dtype.name[2:]}"] = _encode_emit(_dtype)

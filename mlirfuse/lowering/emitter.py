@@ -59,6 +59,7 @@ class Emitter:
         self._constants: dict[tuple, Val] = {}
         self._known: dict[str, object] = {}  # by name: constants' values
         self._sums: dict[str, tuple[tuple[str, ...], int]] = {}
+        self._narrow: dict[str, Val] = {}  # by name: of what a wider value of the same kind was made
 
     # ---- lines and names
 
@@ -361,9 +362,17 @@ class Emitter:
         if source is dt.bool_:
             if dtype.is_float and dtype.bits == 16:  # a library call for bfloat16
                 return self.cast(self.cast(a, dt.f32), dtype)
+            if dtype.is_float and self.target == "gpu":  # one instruction, where LLVM makes an integer first
+                return self.select(a, self.const(1, dtype), self.const(0, dtype))
             return convert("arith.uitofp" if dtype.is_float else "arith.extui")
         if source.is_float and dtype.is_float:
-            return self._cast_float(a, dtype, convert)
+            narrow = self.narrow(a)
+            if narrow is not None and narrow.dtype is dtype:
+                return narrow
+            out = self._cast_float(a, dtype, convert)
+            if source.bits < dtype.bits:
+                self._narrow[out.name] = a
+            return out
         if source.is_float:
             return self._float_to_int(a, dtype)
         if dtype.is_float:
@@ -375,13 +384,22 @@ class Emitter:
             return Val(a.name, dtype, a.lanes)
         if source.bits > dtype.bits:
             return convert("arith.trunci")
-        return convert("arith.extsi" if source.kind == "i" else "arith.extui")
+        out = convert("arith.extsi" if source.kind == "i" else "arith.extui")
+        if source.kind == dtype.kind:
+            self._narrow[out.name] = a
+        return out
+
+    def narrow(self, v: Val) -> Val | None:
+        """The value of a narrower type of the same kind that ``v`` was made of; None where it was not."""
+        return self._narrow.get(v.name)
 
     def _cast_float(self, a: Val, dtype: DType, convert) -> Val:
         if a.dtype.bits == dtype.bits:  # f16 <-> bf16
             return self.cast(self.cast(a, dt.f32), dtype)
         if self.target == "cpu" and a.dtype is dt.bf16:  # without AVX512-BF16 these become library calls
             return self.cast(self._bf16_to_f32(a), dtype)
+        if self.target == "gpu" and a.dtype is dt.bf16 and a.lanes % 2 == 0:
+            return self.cast(self._pairs_to_f32(a), dtype)
         if self.target == "cpu" and dtype is dt.bf16:
             return self._f32_to_bf16(self._round_to_odd(a) if a.dtype is dt.f64 else a)
         if a.dtype is dt.f64 and dtype.bits == 16:
@@ -391,6 +409,11 @@ class Emitter:
     def _bf16_to_f32(self, a: Val) -> Val:
         wide = self.cast(self.bitcast(a, dt.u16), dt.u32)
         return self.bitcast(self.shl(wide, 16), dt.f32)
+
+    def _pairs_to_f32(self, a: Val) -> Val:
+        """An operation an element: the upper one of a word is taken where it stands, and not moved down first."""
+        halves = [half for w in self.words(a) for half in (self.shl(w, 16), self.and_(w, 0xFFFF0000))]
+        return self.bitcast(self.from_lanes(halves), dt.f32)
 
     def _f32_to_bf16(self, a: Val) -> Val:
         bits = self.bitcast(a, dt.u32)

@@ -207,6 +207,13 @@ TABLES = [
         {32: 7, 64: 18},
     ),
     (
+        "LOG1P",
+        "(log1p(t) - t) / t² on [0, 1]",
+        (lambda t: (mp.log1p(t) - t) / t**2, lambda t: t**2 / mp.log1p(t)),
+        (ZERO, 1),
+        {32: 8, 64: 19},
+    ),
+    (
         "LOG_ATANH",
         "(2 atanh(s) - 2s) / s³ in s², s up to 0.1717",
         (over_odd(lambda s: 2 * mp.atanh(s), 2)[0], lambda z: z),

@@ -7,6 +7,7 @@ import pytest
 from math_harness import CpuKernel, ptx
 
 from mlirfuse.ir import dtypes as dt
+from mlirfuse.lowering.emitter import Emitter, Val
 
 LANES = [1, 16]
 
@@ -149,6 +150,20 @@ def test_half_to_wider_is_exact(source, target, lanes):
     x = np.arange(0, 2**16, dtype=np.uint32).astype(np.uint16).view(source.numpy)
     got = cast_kernel(source, target, lanes)(x)
     np.testing.assert_array_equal(got, x.astype(target.numpy))
+
+
+@pytest.mark.parametrize("target", ["cpu", "gpu"])
+@pytest.mark.parametrize("half", [dt.f16, dt.bf16], ids=str)
+def test_a_half_that_was_made_wider_is_there_still(half, target):
+    """Its way back is no code, and what is computed of it is another value."""
+    e = Emitter(target)
+    x = Val("%x", half, 8)
+    wide = e.cast(x, dt.f32)
+    lines = len(e.lines)
+    assert e.cast(wide, half) == x and len(e.lines) == lines
+    assert e.cast(e.neg(wide), half) != x
+    other = dt.bf16 if half is dt.f16 else dt.f16
+    assert e.cast(wide, other).dtype is other
 
 
 @pytest.mark.parametrize("lanes", LANES)

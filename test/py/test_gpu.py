@@ -193,14 +193,18 @@ def test_dropout_is_the_same_on_the_cpu():
 
 
 @pytest.mark.parametrize("name, bound", [("exp", 2), ("log", 2), ("tanh", 2), ("sqrt", 0.5001), ("sin", 4), ("erf", 4), ("expm1", 4), ("log1p", 4), ("sigmoid", 4),
-                                         ("silu", 4)])  # fmt: skip
+                                         ("silu", 4), ("softplus", 4)])  # fmt: skip
 def test_functions_to_the_last_places(name, bound):
     """A sample of all float32, against float64, in units of the last place of the rounded result."""
     bits = torch.arange(0, 2**32, 4099, dtype=torch.int64, device="cuda").to(torch.int32)
     x = bits.view(torch.float32)
-    function = getattr(mnp, name) if name in ("erf", "sigmoid", "silu") else getattr(np, name)
+    function = getattr(mnp, name) if name in ("erf", "sigmoid", "silu", "softplus") else getattr(np, name)
     y = mlirfuse.jit(function, fallback=False)(x).double()
-    want = getattr(torch if name != "silu" else torch.nn.functional, name)(x.double())
+    want = (
+        getattr(torch.nn.functional if name == "silu" else torch, name)(x.double())
+        if name != "softplus"
+        else (x.double().clamp(min=0) + torch.log1p(torch.exp(-x.double().abs())))
+    )
     rounded = want.float()
     finite = torch.isfinite(rounded) & ~torch.isnan(want)
     place = torch.maximum(

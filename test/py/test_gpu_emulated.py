@@ -11,9 +11,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 from fitted import fit
+from math_harness import ulp_error
 from ptx_emulator import EmulationError, Launch, Memory, launch_members, parse, room_for
 
 import mlirfuse
+import mlirfuse.numpy as mnp
 from mlirfuse.analysis import joint, stages
 from mlirfuse.core.machine import Machine
 from mlirfuse.ir import sizes as sz
@@ -126,6 +128,13 @@ def check(
             for got, want in zip(results, expected, strict=True):
                 limit = BOUND.get(inputs[0].dtype.name, 0) if bound is None else bound
                 compare(got, np.asarray(want), limit, str(params))
+
+
+def results_of(fn, *inputs) -> list[np.ndarray]:
+    """What ``fn``'s kernels make of ``inputs``, scheduled as chosen."""
+    lowered = mlirfuse.jit(fn, target="cuda:sm_90").lower(*inputs)
+    program = Program(lowered.segmented(), targets.of("cuda:sm_90"), lowered.env)
+    return run(program, lowered.env, program.parameters(lowered.env, {}), inputs)
 
 
 def compare(got: np.ndarray, want: np.ndarray, bound: float, which: str) -> None:
@@ -449,6 +458,45 @@ def test_quotients_of_special_values(dtype):
     x = np.concatenate([np.linspace(-4, 4, 26), places]).astype(dtype) * np.ones_like(divisor)
     with np.errstate(all="ignore"):
         check(lambda x, d: x / d, x, divisor, candidates=1)
+        (found,) = results_of(lambda x, d: x / d, x, divisor)
+        number = ~np.isnan(found)
+        assert np.array_equal(np.signbit(found)[number], np.signbit(x / divisor)[number])
+
+
+@pytest.mark.parametrize("number", [3, -3000, 0.1, 2.0**-126, 2.0**-130, 3e38, 0, np.inf, np.nan])
+def test_half_types_over_constants(number):
+    """A multiplication by the inverse where that is a normal number: as near as the rounding to a half type, ties of
+    which may differ."""
+    x = np.arange(0, 2**16, 7, dtype=np.uint32).astype(np.uint16).view(ml_dtypes.bfloat16).reshape(-1, 3)
+    fn = lambda x: (x.astype(np.float32) / np.float32(number)).astype(x.dtype)  # noqa: E731
+    with np.errstate(all="ignore"):
+        (found,) = results_of(fn, x)
+        want = x.astype(np.float64) / np.float64(np.float32(number))
+        rounded = want.astype(x.dtype)
+    assert np.array_equal(np.isnan(found), np.isnan(rounded))
+    apart = np.abs(found.view(np.int16).astype(np.int32) - rounded.view(np.int16))[~np.isnan(rounded)]
+    assert apart.max(initial=0) <= 1 and (apart > 0).sum() <= 1e-2 * apart.size
+    if 2.0**-126 <= abs(number) <= 2.0**126:
+        assert "div." not in mlirfuse.jit(fn, target="cuda:sm_90").lower(x).as_text("ptx")
+
+
+def test_positions_of_64_bits():
+    """A position is compared in 32 bits with a number in 64, which may be no position but have those bits."""
+    at = np.array([5, -1, 2**32 + 5, 63, -(2**32) + 5, 2**31, 64, -(2**63)])
+    check(lambda x, at: x * (np.arange(x.shape[1]) == at[:, None]), normal(len(at), 64), at)
+    check(lambda x, at: x + (at[:, None] != np.arange(x.shape[1])).astype(np.float32), normal(len(at), 64), at)
+
+
+def test_softplus_of_all_floats():
+    """Within 3 ulp, subnormal results included, where the hardware's exponential is rounded."""
+    special = np.array([0, -0.0, np.inf, -np.inf, np.nan, -87.4, -103.9, -104.1, -150, 3e38, -3e38, 1e-45], np.float32)
+    every = np.arange(0, 2**32, 400_009, dtype=np.uint64).astype(np.uint32).view(np.float32)
+    x = np.concatenate([special, every, np.linspace(-104, 20, 20_000, dtype=np.float32)])
+    (found,) = results_of(mnp.softplus, x)
+    with np.errstate(all="ignore"):
+        wide = x.astype(np.float64)
+        error = ulp_error(found, np.maximum(wide, 0) + np.log1p(np.exp(-np.abs(wide))))
+    assert error.max() <= 3, (error.max(), x[error.argmax()])
 
 
 @pytest.mark.parametrize(
@@ -1214,9 +1262,7 @@ def test_reciprocals_of_all_floats():
     large = np.float32(2.0) ** np.arange(120, 128, dtype=np.float32) * np.float32(1.7)
     values = np.concatenate([[0.0, -0.0, np.inf, -np.inf, np.nan], small, large, np.geomspace(1e-37, 1e37, 494)])
     x = np.concatenate([values, -values]).astype(np.float32).reshape(2, -1)
-    lowered = mlirfuse.jit(np.reciprocal, target="cuda:sm_90").lower(x)
-    program = Program(lowered.segmented(), targets.of("cuda:sm_90"), lowered.env)
-    (found,) = run(program, lowered.env, program.parameters(lowered.env, {}), [x])
+    (found,) = results_of(np.reciprocal, x)
     with np.errstate(all="ignore"):
         exact = 1 / x.astype(np.float64)
         wanted = exact.astype(np.float32)

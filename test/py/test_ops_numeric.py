@@ -24,8 +24,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from math_harness import ulp_error
 
 import mlirfuse
+import mlirfuse.numpy as mnp
 from mlirfuse.frontend.numpy.trace_state import current
 from mlirfuse.frontend.numpy.traced_array import TracedArray
 from mlirfuse.ir import dtypes as dt
@@ -381,6 +383,21 @@ def check_elementwise(name: str, t: dt.DType, arrays, got, **attrs) -> None:
 
 
 ELEMENTWISE = [n for n, r in table.TABLE.items() if r.kind == "elementwise" and n not in ("cast", "where", *ELSEWHERE)]
+
+
+@pytest.mark.parametrize("t", [dt.f32, dt.f64], ids=str)
+@pytest.mark.parametrize("fn", [mnp.softplus, lambda x: np.logaddexp(x, 0), lambda x: np.logaddexp(x.dtype.type(0), x)])
+def test_logarithms_of_sums_with_one(fn, t):
+    """Beside a constant 0 there is nothing that cancels: all results are within 3 ulp."""
+    unsigned = np.uint32 if t is dt.f32 else np.uint64
+    every = np.linspace(0, 2.0**t.bits, 200_000, endpoint=False).astype(unsigned).view(t.numpy)
+    special = np.array([0, -0.0, np.inf, -np.inf, np.nan, -87.4, -104, -708.5, -745, -746, 710], t.numpy)
+    x = np.concatenate([special, every, np.linspace(-750, 40, 100_000).astype(t.numpy)])
+    with np.errstate(all="ignore"):
+        wide = x.astype(np.float64 if t is dt.f32 else WIDE)
+        exact = np.maximum(wide, 0) + np.log1p(np.exp(-np.abs(wide)))
+        error = ulp_error(mlirfuse.jit(fn, fallback=False)(x), exact)
+    assert error.max() <= 3, (error.max(), x[error.argmax()])
 
 
 @pytest.mark.parametrize("function, base", [(np.logaddexp, math.e), (np.logaddexp2, 2)])

@@ -500,8 +500,8 @@ def test_gpu_narrow_columns_fill_the_machine():
 
 def test_gpu_linked_with_outputs_of_a_row():
     fn = lambda x, w: (np.cumsum(x * w, 1), np.exp(w))  # noqa: E731
-    check_on_gpu(fn, normal(2, 40_000), normal(2, 1), candidates=1, only=lambda p: p.linked)
-    check_on_gpu(lambda x: np.maximum.accumulate(x > 1, 1), normal(1, 40_000), candidates=1, only=lambda p: p.linked)
+    check_on_gpu(fn, normal(2, 80_000), normal(2, 1), candidates=1, only=lambda p: p.linked)
+    check_on_gpu(lambda x: np.maximum.accumulate(x > 1, 1), normal(1, 80_000), candidates=1, only=lambda p: p.linked)
 
 
 def test_gpu_long_rows_are_linked():

@@ -150,19 +150,34 @@ class Kernel(Accesses):
         """An element of an elementwise op, of its operands'."""
         return EMIT[op.name](self.e, *vals)
 
+    def _exp(self, op: Op, env: Env) -> Steps:
+        """Of what a softmax takes it of, elements less the largest of them, none is above 0."""
+        operand = op.operands[0]
+        val = yield operand, self._through(op, env, [(d, d) for d in range(operand.rank)])
+        return self._typed(op.result, m.exp(self.e, val, negative=self._less_its_largest(operand)))
+
+    @staticmethod
+    def _less_its_largest(value: Value) -> bool:
+        if value.op is None or value.op.name != "sub":
+            return False
+        x, largest = value.op.operands
+        made = largest.op
+        return made is not None and made.name == "max" and bool(made.attrs["keepdims"]) and made.operands[0] is x
+
     def _div(self, op: Op, env: Env) -> Steps:
-        """On a GPU, what divides many numbers is inverted once. Quotients that are rounded to half types are then
-        within 2.5 ulp of float32, others are corrected: a division takes twice as many instructions, and a branch."""
+        """On a GPU, what divides many numbers is inverted once, a constant before. Quotients that are rounded to half
+        types are then within 2.5 ulp of float32, others are corrected, and those by constants are divisions: a division
+        takes twice as many instructions, and a branch."""
         axes = self.axes.flat
-        one_for_many = set(axes(op.operands[1])) < set(axes(op.result)) and not (
-            op.operands[1].op and op.operands[1].op.name == "constant"
-        )
-        if self.e.target != "gpu" or op.result.dtype.compute is not dt.f32 or not one_for_many:
+        if self.e.target != "gpu" or op.result.dtype.compute is not dt.f32:
             return (yield from self._elementwise(op, env))
         a, b = (self._through(op, env, [(d, d) for d in range(v.rank)], k) for k, v in enumerate(op.operands))
         dividend, divisor = (yield op.operands[0], a), (yield op.operands[1], b)
+        half, number = self._becomes_half(op.result), self.e.known(divisor)
+        if number is not None or not set(axes(op.operands[1])) < set(axes(op.result)):
+            quotient = m.half_quotient_by(self.e, dividend, number) if half and number is not None else None
+            return quotient or self._typed(op.result, self._computed(op, [dividend, divisor]))
         once = dividend.lanes == 1 and not axes(op.operands[1])  # such as a row's sum over its length
-        half = self._becomes_half(op.result)
         if once and self.short_means and self._is_size(op.operands[1]):
             return m.quotient_by_size(self.e, dividend, divisor)
         if divisor.lanes > 1 or once:

@@ -19,6 +19,7 @@ The functions that ops and kernels use are named here; a file holds a family of 
 
 from mlirfuse.lowering.math.division import (
     corrected_reciprocal,
+    half_quotient_by,
     inverse,
     quotient_by_inverse,
     quotient_by_size,
@@ -31,7 +32,7 @@ from mlirfuse.lowering.math.exact import fmod, ldexp, nextafter, nextafter_of
 from mlirfuse.lowering.math.exponential import exp, exp2, expm1, sum_of_exp
 from mlirfuse.lowering.math.gamma import lgamma
 from mlirfuse.lowering.math.hyperbolic import acosh, asinh, atanh, cosh, sinh, tanh
-from mlirfuse.lowering.math.logarithm import log, log1p, log2, log10, logaddexp, logaddexp2
+from mlirfuse.lowering.math.logarithm import log, log1p, log2, log10, log_positive, logaddexp, logaddexp2
 from mlirfuse.lowering.math.logistic import sigmoid, silu, softplus
 from mlirfuse.lowering.math.power import cbrt, hypot, pow
 from mlirfuse.lowering.math.random import (
@@ -46,9 +47,9 @@ from mlirfuse.lowering.math.trigonometric import acos, asin, atan, atan2, cos, s
 
 __all__ = [
     "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "corrected_reciprocal", "cos", "cosh", "erf",
-    "erfc", "erfcinv", "erfinv", "exp", "exp2", "expm1", "fmod", "hypot", "inverse", "ldexp", "lgamma", "log", "log1p",
-    "log2", "log10", "logaddexp", "logaddexp2", "nextafter", "nextafter_of", "normal_from_bits", "normal_of_words",
-    "philox4x32", "pow", "quotient_by_inverse", "quotient_by_size", "rough_quotient", "rounded_reciprocal", "rsqrt",
-    "sigmoid", "silu", "sin", "sinh", "softplus", "sum_of_exp", "tan", "tanh", "uniform_from_bits", "uniform_of_words",
-    "words_at",
+    "erfc", "erfcinv", "erfinv", "exp", "exp2", "expm1", "fmod", "half_quotient_by", "hypot", "inverse", "ldexp",
+    "lgamma", "log", "log1p", "log2", "log10", "log_positive", "logaddexp", "logaddexp2", "nextafter", "nextafter_of",
+    "normal_from_bits", "normal_of_words", "philox4x32", "pow", "quotient_by_inverse", "quotient_by_size",
+    "rough_quotient", "rounded_reciprocal", "rsqrt", "sigmoid", "silu", "sin", "sinh", "softplus", "sum_of_exp", "tan",
+    "tanh", "uniform_from_bits", "uniform_of_words", "words_at",
 ]  # fmt: skip

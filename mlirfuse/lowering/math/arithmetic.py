@@ -24,18 +24,23 @@ def to_float(e: Emitter, k: Val, f: Format) -> Val:
 
 
 def below(e: Emitter, x: Val, bound: float) -> Val:
-    """The smaller of ``x`` and ``bound``; NaN stays. One instruction on x86."""
+    """The smaller of ``x`` and ``bound``; NaN stays. One instruction on x86, and on a GPU of float32."""
+    if e.target == "gpu" and x.dtype is dt.f32:
+        return e.min(x, bound)
     return e.select(e.cmp("gt", x, bound), bound, x)
 
 
 def above(e: Emitter, x: Val, bound: float) -> Val:
-    """The larger of ``x`` and ``bound``; NaN stays."""
+    """The larger of ``x`` and ``bound``; NaN stays. As :func:`below`."""
+    if e.target == "gpu" and x.dtype is dt.f32:
+        return e.max(x, bound)
     return e.select(e.cmp("lt", x, bound), bound, x)
 
 
-def clamp(e: Emitter, x: Val, low: float, high: float) -> Val:
-    """``x`` between two bounds, one of them for NaN: the GPU's own instructions."""
-    x = e.intrinsic("llvm.minnum", x, e.const(high, x.dtype, x.lanes))
+def clamp(e: Emitter, x: Val, low: float, high: float | None) -> Val:
+    """``x`` between two bounds, or above one, a bound for NaN: the GPU's own instructions."""
+    if high is not None:
+        x = e.intrinsic("llvm.minnum", x, e.const(high, x.dtype, x.lanes))
     return e.intrinsic("llvm.maxnum", x, e.const(low, x.dtype, x.lanes))
 
 

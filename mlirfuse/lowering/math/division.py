@@ -3,6 +3,8 @@ from."""
 
 from __future__ import annotations
 
+import numpy as np
+
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.lowering.emitter import Emitter, Val
 
@@ -53,11 +55,11 @@ def quotient(e: Emitter, a, b: Val) -> Val:
 
 
 def inverse(e: Emitter, b: Val) -> tuple[Val, Val]:
-    """A power of two ``s`` and ``r`` with ``(a * s) * r = a / b`` within 2.5 ulp on a GPU, for all float32 ``a``: ``b
-    s`` lies in [1/2, 1), for the largest and the smallest ``b`` in [1, 4) and below 1/2, so that only a quotient that
-    overflows does so on the way, and none from 2^-125 on loses places."""
+    """A power of two ``s`` with the sign of ``b``, and ``r`` with ``(a * s) * r = a / b`` within 2.5 ulp on a GPU, for
+    all float32 ``a``: ``b s`` lies in [1/2, 1), for the largest and the smallest ``b`` in [1, 4) and below 1/2, so that
+    only a quotient that overflows does so on the way, and none from 2^-125 on loses places."""
     exponent = e.and_(e.bitcast(b, dt.i32), 0x7F800000)
-    s = e.bitcast(e.max(e.sub(0x7E800000, exponent), 0x00800000), dt.f32)
+    s = e.copysign(e.bitcast(e.max(e.sub(0x7E800000, exponent), 0x00800000), dt.f32), b)
     return s, rcp_approx(e, e.mul(b, s))
 
 
@@ -92,9 +94,18 @@ def quotient_by_size(e: Emitter, a: Val, n: Val) -> Val:
 
 
 def _corrected(e: Emitter, a: Val, b: Val, r: Val) -> Val:
-    """``a / b`` from ``r``, about ``1 / b``. Infinities and zeros leave nothing to correct by; a quotient within an ulp
-    of the largest float may be infinite."""
+    """``a / b`` from ``r``, about ``1 / b``, where ``b`` has no sign. Infinities leave nothing to correct by; a
+    quotient within an ulp of the largest float may be infinite. What is too much is taken off, in place of adding what
+    is left: where that is nothing, -0 is added, which leaves zeros of both signs as they are."""
     q = e.mul(a, r)
-    left = e.fma(e.neg(q), b, a)
-    corrected = e.fma(left, r, q)
-    return e.select(e.or_(e.cmp("eq", left, 0.0), e.isnan(corrected)), q, corrected)
+    more = e.fma(q, b, e.neg(a))
+    corrected = e.fma(more, e.neg(r), q)
+    return e.select(e.isnan(corrected), q, corrected)
+
+
+def half_quotient_by(e: Emitter, a: Val, number: float) -> Val | None:
+    """``a / number`` of float32 on a GPU within 1.5 ulp for all ``a``, a multiplication; None where the inverse is no
+    normal number. A division takes more than ten instructions, and a branch for subnormals."""
+    if not 2.0**-126 <= abs(number) <= 2.0**126:
+        return None
+    return e.mul(a, float(np.float32(1 / np.float64(number))))

@@ -51,10 +51,11 @@ def exp_hardware(e: Emitter, x: Val, t: Val, lift: int = 0) -> tuple[Val, Val]:
     return ex2_approx(e, r), e.bitcast(e.shl(e.bitcast(e.add(t, float(lift)) if lift else t, dt.u32), 23), dt.f32)
 
 
-def _power_of(e: Emitter, x: Val) -> Val:
+def _power_of(e: Emitter, x: Val, high: float | None) -> Val:
     """For :func:`exp_hardware` over all x: n stays where 2**n is normal, and the hardware's exponential takes what is
-    left over, up to infinity and down to 0."""
-    return clamp(e, fma_down(e, x, co.LOG2E, EXPONENT_BITS), EXPONENT_BITS - 126.0, EXPONENT_BITS + 127.0)
+    left over, up to infinity and down to 0. Without ``high`` n is not held from above."""
+    t = fma_down(e, x, co.LOG2E, EXPONENT_BITS)
+    return clamp(e, t, EXPONENT_BITS - 126.0, None if high is None else EXPONENT_BITS + high)
 
 
 def exp_inside(e: Emitter, x: Val) -> Val:
@@ -77,16 +78,16 @@ def exp_scaled(e: Emitter, x: Val, low: Val | None = None, factor: Val | None = 
     return scale_magic(e, p if factor is None else e.mul(p, factor), t, offset)
 
 
-def exp(e: Emitter, x: Val) -> Val:
-    """e**x, within 1 ulp (1.94 on the GPU in float32).
+def exp(e: Emitter, x: Val, negative: bool = False) -> Val:
+    """e**x, within 1 ulp (1.94 on the GPU in float32). ``negative``: no x is above 0, and none overflows.
 
     ``exp(n ln2 + r) = 2**n (1 + r + r² P(r))``. On the GPU in float32, 2**r comes from the hardware.
     """
     f = format_of(x)
     if has_approximations(e, x):
-        return e.mul(*exp_hardware(e, x, _power_of(e, x)))
-    x = above(e, below(e, x, f.exp_high), f.exp_low)
-    r, t = exp_reduce(e, x)
+        return e.mul(*exp_hardware(e, x, _power_of(e, x, None if negative else 127.0)))
+    x = x if negative else below(e, x, f.exp_high)
+    r, t = exp_reduce(e, above(e, x, f.exp_low))
     return scale_magic(e, exp_poly(e, r), t)
 
 
@@ -98,7 +99,7 @@ def sum_of_exp(e: Emitter, xs: list[Val], base: Val) -> Val:
     """
     low = -130.0  # the exponential is 0 from here on, and its corrections are finite
     if not has_approximations(e, base):
-        return _pairwise(e, (exp(e, e.sub(x, base)) for x in xs))
+        return _pairwise(e, (exp(e, e.sub(x, base), negative=True) for x in xs))
     rest = None
 
     def power(x: Val) -> Val:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.lowering.emitter import Emitter, Val
@@ -12,21 +13,23 @@ from mlirfuse.lowering.math.exponential import exp, exp2
 from mlirfuse.lowering.math.formats import INF, NAN, bits_of, format_of
 
 
-def _log_reduce(e: Emitter, x: Val) -> tuple[Val, Val]:
+def _log_reduce(e: Emitter, x: Val, normal: bool = False) -> tuple[Val, Val]:
     """``x = 2**n (1 + r)``, r in [-1/3, 1/3]: r (exact) and n as a float, for x positive; subnormal ones are scaled
-    up."""
+    up, where not all are ``normal``."""
     f = format_of(x)
     if x86_vector(e, x):  # these know subnormal numbers
         m, n = x86(e, "getmant", x, e.const(0, dt.i32), x), x86(e, "getexp", x, x)
         large = e.cmp("gt", m, 4 / 3)  # m is in [1, 2)
         return e.sub(e.select(large, e.mul(m, 0.5), m), 1.0), e.select(large, e.add(n, 1.0), n)
-    subnormal = e.cmp("lt", x, f.smallest_normal)
-    x = e.select(subnormal, e.mul(x, 2.0**f.mantissa), x)
+    if not normal:
+        subnormal = e.cmp("lt", x, f.smallest_normal)
+        x = e.select(subnormal, e.mul(x, 2.0**f.mantissa), x)
     bits = e.bitcast(x, f.sint)
     k = e.shr(e.sub(bits, bits_of(2 / 3, f)), f.mantissa)
     m = e.bitcast(e.sub(bits, e.shl(k, f.mantissa)), f.dtype)
     n = to_float(e, k, f)
-    n = e.select(subnormal, e.sub(n, float(f.mantissa)), n)
+    if not normal:
+        n = e.select(subnormal, e.sub(n, float(f.mantissa)), n)
     return e.sub(m, 1.0), n
 
 
@@ -55,9 +58,9 @@ def _log_special(e: Emitter, x: Val, y: Val) -> Val:
     return e.select(e.cmp("gt", x, 0.0), y, e.select(e.cmp("eq", x, 0.0), -INF, e.const(NAN, x.dtype, x.lanes)))
 
 
-def log_positive(e: Emitter, x: Val) -> Val:
-    """log for positive finite arguments."""
-    return _log_finish(e, *_log_reduce(e, x))
+def log_positive(e: Emitter, x: Val, normal: bool = False) -> Val:
+    """log for positive finite arguments; ``normal``: none is subnormal."""
+    return _log_finish(e, *_log_reduce(e, x, normal))
 
 
 def log(e: Emitter, x: Val) -> Val:
@@ -92,6 +95,11 @@ def log1p_inside(e: Emitter, x: Val) -> Val:
     return _log_finish(e, r, to_float(e, k, f))
 
 
+def log1p_of_unit(e: Emitter, t: Val) -> Val:
+    """log1p for t in [0, 1], within 1.3 ulp, as ``t + t² P(t)``: no power of two has to be taken off 1 + t."""
+    return e.fma(t, e.mul(t, poly(e, t, co.LOG1P[t.dtype.bits])), t)
+
+
 def log1p(e: Emitter, x: Val) -> Val:
     """log(1 + x), within 2 ulp."""
     f = format_of(x)
@@ -106,17 +114,22 @@ def logaddexp(e: Emitter, a: Val, b: Val) -> Val:
     """``log(exp(a) + exp(b))``, within 4 ulp of the larger of the result and what the smaller operand adds. float32 is
     computed in float64 where the result is the smaller of these, and is within 4 ulp from 2**-29 on: there is no such
     bound at 0, near which results lie as close as they like."""
-    return _log_of_sum(e, a, b, lambda gap: log1p(e, exp(e, gap)), 1.0)
+    return _log_of_sum(e, a, b, lambda gap: exp(e, gap, negative=True), 1.0)
 
 
 def logaddexp2(e: Emitter, a: Val, b: Val) -> Val:
     """``log2(2**a + 2**b)``, as near as :func:`logaddexp`."""
-    return _log_of_sum(e, a, b, lambda gap: e.mul(log1p(e, exp2(e, gap)), co.LOG2E), math.log(2))
+    return _log_of_sum(e, a, b, lambda gap: exp2(e, gap), math.log(2))
 
 
-def _log_of_sum(e: Emitter, a: Val, b: Val, added, rate: float) -> Val:
-    """The larger operand and what the other adds to it, ``added(gap)``, whose relative change is at most ``rate`` times
-    the gap's."""
+def _log_of_sum(e: Emitter, a: Val, b: Val, power: Callable[[Val], Val], rate: float) -> Val:
+    """The larger operand and what the other adds to it, which is the logarithm of 1 and the ``power`` of the gap
+    between them, to the power's base, whose natural logarithm is ``rate``. Its relative change is at most ``rate``
+    times the gap's."""
+
+    def added(gap: Val) -> Val:
+        return e.mul(log1p_of_unit(e, power(gap)), 1 / rate)
+
     a, b = e._pair(a, b)
     high, low = e.max(a, b), e.min(a, b)
     gap, lost = two_sum(e, low, e.neg(high))

@@ -217,12 +217,16 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> GpuKernel:
                 k.preload(value, here)
         return places
 
-    def runs_of(op: Op, places: list[tuple[Env, Val]], start: Val) -> list[list[sc.State]]:
-        """The states of a thread's elements, from the first one of each vector on."""
+    def runs_of(op: Op, places: list[tuple[Env, Val]], start: Val) -> tuple[list[list[sc.State]], list[sc.State]]:
+        """The states of a thread's elements, from the first one of each vector on, and those of whole vectors."""
         if stripes:
             own = e.add(start, body.wide(e.mul(x, p.vectors)))
-            return [_run(body, op, stripes.elements(op, [here for here, _ in places], own))]
-        return [_run(body, op, _elements(body, op, here, inside, lanes)) for here, inside in places]
+            run = _run(body, op, stripes.elements(op, [here for here, _ in places], own))
+            return [run], run[-1:]
+        # What is made of a vector outside the row is not stored: only its total has to be nothing.
+        runs = [_run(body, op, _elements(body, op, here, lanes)) for here, _ in places]
+        nothing = sc.identity(e, op, 1)
+        return runs, [sc.select(e, inside, run[-1], nothing) for run, (_, inside) in zip(runs, places)]
 
     def bind(op: Op, places: list[tuple[Env, Val]], runs: list[list[sc.State]], before: list[sc.State]) -> None:
         """The results, where ``before`` are the states before each run."""
@@ -242,8 +246,8 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> GpuKernel:
         following: list[Val] = []
         parity = e.and_(e.cast(e.shr(start, turn.bit_length() - 1), dt.i32), 1)
         for at, (op, state) in enumerate(zip(body.scans, body.grouped(carried))):
-            runs = runs_of(op, places, start)
-            before, after = exchange.starts(at, op, state, [run[-1] for run in runs], parity)
+            runs, totals = runs_of(op, places, start)
+            before, after = exchange.starts(at, op, state, totals, parity)
             bind(op, places, runs, before)
             following += after
         store(places)
@@ -253,16 +257,15 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> GpuKernel:
         """The turn of a linked block."""
         start = e.mul(part, turn)
         places = loaded(start)
-        runs = [runs_of(op, places, start) for op in body.scans]
+        found = [runs_of(op, places, start) for op in body.scans]
         befores, own = [], []
-        for at, (op, found) in enumerate(zip(body.scans, runs)):
-            ends = [run[-1] for run in found]
-            before, after = exchange.starts(at, op, sc.identity(e, op, 1), ends, e.const(0, dt.i32))
+        for at, (op, (_, totals)) in enumerate(zip(body.scans, found)):
+            before, after = exchange.starts(at, op, sc.identity(e, op, 1), totals, e.const(0, dt.i32))
             befores.append(before)
             own.append(after)
         begin = exchange.linked(link, part, row, kept, own)
-        for op, found, before, state in zip(body.scans, runs, befores, begin):
-            bind(op, places, found, [sc.combine(e, op, state, b) for b in before])
+        for op, (runs, _), before, state in zip(body.scans, found, befores, begin):
+            bind(op, places, runs, [sc.combine(e, op, state, b) for b in before])
         store(places)
 
     low, high = e.const(0, body.index), body.size(body.length)
@@ -289,13 +292,12 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> GpuKernel:
     return body.finish(sz.mul(kept, turns) if link else sz.ceildiv(kept, p.ty))
 
 
-def _elements(body: ScanBody, op: Op, here: Env, inside: Val, lanes: int) -> list[sc.State]:
+def _elements(body: ScanBody, op: Op, here: Env, lanes: int) -> list[sc.State]:
     """The states of a vector's elements, in the order of the scan."""
     e = body.e
     vector = sc.element(e, op, body.k.operands(op, here), lanes)
     order = reversed(range(lanes)) if body.reverse else range(lanes)
-    nothing = sc.identity(e, op, 1)
-    return [sc.select(e, inside, tuple(e.extract(v, lane) for v in vector), nothing) for lane in order]
+    return [tuple(e.extract(v, lane) for v in vector) for lane in order]
 
 
 def _run(body: ScanBody, op: Op, elements: list[sc.State]) -> list[sc.State]:
@@ -434,10 +436,10 @@ class _Exchange:
     def along_lanes(self, op: Op, state: sc.State, width: int) -> sc.State:
         """Each lane's state combined with those of all lanes before it."""
 
-        def before(state: sc.State, nothing: sc.State, n: int) -> sc.State:
-            return sc.select(self.e, self.has(n, width), self.up(state, n), nothing)
-
-        return sc.along(self.e, op, state, [1 << n for n in range(width.bit_length() - 1)], before)
+        for n in (1 << k for k in range(width.bit_length() - 1)):
+            longer = sc.combine(self.e, op, self.up(state, n), state)
+            state = sc.select(self.e, self.has(n, width), longer, state)
+        return state
 
     def has(self, n: int, width: int) -> Val:
         """Whether a lane has ``n`` others of its group of ``width`` before it."""
