@@ -19,6 +19,7 @@ from mlirfuse.frontend.torch import (
     attention,
     channels_last,
     decompositions,
+    pools,
     products,
     random,
     recompiles,
@@ -121,6 +122,7 @@ def _compiled(module: GraphModule, inputs: Sequence[Any], options: Options, whic
     try:
         if which == "inference":  # others are cut from a joint graph, which was looked at
             channels_last.decide(module, options.channels_last)
+            pools.by_offsets(module.graph)
         lowered, host = lower_to_host(module, which, failed.kernel, options.eager_rounding, [] if recorded else donated)
     except Exception as error:
         failed.report(f"the {which} graph", error)

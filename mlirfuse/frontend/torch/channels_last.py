@@ -172,7 +172,7 @@ def _follows(node: Node) -> bool:
         return False
     if not isinstance(node.target, torch._ops.OpOverload):
         return getattr(node.target, "__name__", "") == "getitem"
-    return node.target.namespace in ("aten", "prims") and not node.target._schema.is_mutable
+    return node.target.namespace in ("aten", "prims", "mlirfuse") and not node.target._schema.is_mutable
 
 
 def _lie_alike(a: torch.Tensor, b: torch.Tensor) -> bool:

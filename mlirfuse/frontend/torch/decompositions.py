@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch._decomp import core_aten_decompositions, get_decompositions
 
-from mlirfuse.frontend.torch import layouts, random
+from mlirfuse.frontend.torch import layouts, pools, random
 
 aten = torch.ops.aten
 
@@ -134,7 +134,7 @@ def table() -> dict[Any, Callable[..., Any]]:
     """Overload to decomposition."""
     found = {**core_aten_decompositions(), **get_decompositions(_TAKEN_APART)}
     found = {op: f for op, f in found.items() if str(getattr(op, "_overloadpacket", op)) not in _KEPT}
-    return {**found, **_CONVOLUTIONS, aten.copy.default: _copy, **random.DECOMPOSITIONS}
+    return {**found, **_CONVOLUTIONS, aten.copy.default: _copy, **pools.DECOMPOSITIONS, **random.DECOMPOSITIONS}
 
 
 def without_random() -> dict[Any, Callable[..., Any]]:

@@ -30,7 +30,6 @@ HELD = 1  # until the backward: memory for time
 MOVED = 4  # written or read once
 
 COSTS = "mlirfuse_costs"  # in the ``meta`` of a node: the cost of computing it again, and of keeping it
-WIDE = "mlirfuse_wide"  # in the ``meta`` of a node: never kept, as something narrower can be
 
 _CHEAP = {module.__name__ for module in (pointwise, random, shapes)}
 _SCATTERS = {"aten.scatter.value"}
@@ -196,11 +195,11 @@ class _Costs:
         return MOVED * stored
 
     def kept(self, node: Node) -> float | None:
-        """The cost of keeping ``node``; infinite for what cannot be, ``WIDE`` ones and views, whose memory is."""
+        """The cost of keeping ``node``; infinite for what cannot be, and for views, whose memory is."""
         value = node.meta.get("val")
         if is_sym_node(node):
             return sym_node_size(node)
-        if value is None or isinstance(value, (list, tuple)) or _is_view(node) or WIDE in node.meta:
+        if value is None or isinstance(value, (list, tuple)) or _is_view(node):
             return math.inf
         if not isinstance(value, torch.Tensor):
             return None

@@ -36,7 +36,7 @@ def partition(
 ) -> tuple[GraphModule, GraphModule]:
     """Forward and backward, as ``partition_fn`` of ``aot_autograd``. ``turned``: the option ``channels_last``."""
     channels_last.decide(joint, turned)
-    pools.narrow(joint)
+    pools.by_offsets(joint.graph)
     random.share_seeds(joint.graph)
     for node in joint.graph.nodes:
         if collectives.role(node) is not None:  # in a checkpoint, too

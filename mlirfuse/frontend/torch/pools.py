@@ -1,93 +1,145 @@
-"""What the backward of a pool of maxima keeps.
+"""Pools of maxima as ops of ours, which tell of each maximum its offset: its place in the window, in a byte.
 
-A pool gives the place of each maximum in its image, in eight bytes, of which the backward's op wants to be told. The
-distance from the window's first place has fewer: one, in images of some 100 columns. Of the image itself that op takes
-the size alone, which another tensor has as well that is kept in any case.
+What torch tells, places in the image, is computed of the offsets for users. A backward that is told such places reads
+the bytes themselves, and of the image takes the size alone.
 
 ::
 
-    max_pool2d_with_indices_backward(g, relu(norm(x)), …, places)   ->
-    distance = (places - first).to(uint8)                           # kept
-    max_pool2d_with_indices_backward(g, x, …, distance.to(int64) + first)
+    values, places = max_pool2d_with_indices(x)           ->  values, offsets = max_pool(x)
+                                                              places = max_pool_places(offsets, size)
+    max_pool2d_with_indices_backward(g, x, …, places)     ->  max_pool_backward(g, offsets, size)
+
+:mod:`mlirfuse.frontend.torch.ops.pools` has their rules; where no kernel is made, torch's own ops run.
 """
 
 from __future__ import annotations
 
-import functools
+import math
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch.fx import GraphModule, Node
-
-from mlirfuse.frontend.torch import min_cut, nodes
+from torch._prims_common import suggest_memory_format
+from torch.fx import Graph
 
 aten = torch.ops.aten
 
-_DEVICES = ("cpu", "cuda")  # whose op reads no element of the image
+WINDOW = 64  # elements at most: a kernel has some instructions for each, and their number fits into a byte
+# By the dimensions of an image.
+_FORWARD = {2: aten.max_pool2d_with_indices.default, 3: aten.max_pool3d_with_indices.default}
+_BACKWARD = {2: aten.max_pool2d_with_indices_backward.default, 3: aten.max_pool3d_with_indices_backward.default}
+
+_library = torch.library.Library("mlirfuse", "FRAGMENT")
+_WINDOWS = "int[] kernel, int[] stride, int[] padding, int[] dilation, bool ceil_mode"
+_library.define(f"max_pool(Tensor x, {_WINDOWS}) -> (Tensor, Tensor)")
+_library.define(f"max_pool_places(Tensor offsets, SymInt[] size, {_WINDOWS}) -> Tensor")
+_library.define(f"max_pool_backward(Tensor gradient, Tensor told, SymInt[] size, {_WINDOWS}) -> Tensor")
+_POOL, _PLACES, _POOL_BACKWARD = (
+    getattr(torch.ops.mlirfuse, name).default for name in ("max_pool", "max_pool_places", "max_pool_backward")
+)
 
 
-def narrow(joint: GraphModule) -> None:
-    """Changes the pools of a joint graph, in place."""
-    found = joint.graph.find_nodes(op="call_function", target=aten.max_pool2d_with_indices_backward.default)
-    for node in found:
-        _keep_distances(joint, node)
-        _keep_no_image(node)
-    if found:
-        joint.recompile()
+def by_offsets(graph: Graph) -> None:
+    """Has backwards read offsets where they are told places that are computed of them."""
+    for node in graph.find_nodes(op="call_function", target=_POOL_BACKWARD):
+        places = node.args[1]
+        if places.target is _PLACES:
+            node.update_arg(1, places.args[0])
+            if not places.users:
+                graph.erase_node(places)
 
 
-def _keep_distances(joint: GraphModule, node: Node) -> None:
-    """Where sizes are known."""
-    image, places = node.args[1].meta["val"], node.args[7]
-    extents = (*image.shape[-2:], *places.meta["val"].shape[-2:])
-    if not all(isinstance(n, int) for n in extents):
-        return
-    _, width, rows, columns = extents
-    (window, across), (down, right), (above, left), (apart, beside) = (_pair(node, at) for at in range(2, 6))
-    furthest = (window - 1) * apart * width + (across - 1) * beside
-    dtype = next((t for t in (torch.uint8, torch.int16) if furthest <= torch.iinfo(t).max), None)
-    if dtype is None:
-        return
-
-    call = functools.partial(nodes.call, joint.graph, places)
-    with joint.graph.inserting_before(places.next):
-        place = {"dtype": torch.int64, "device": image.device}
-        begin = -above * width - left
-        over = call(aten.arange.start_step, begin, begin + rows * down * width, down * width, **place)
-        along = call(aten.arange.start_step, 0, columns * right, right, **place)
-        first = call(aten.add.Tensor, call(aten.unsqueeze.default, over, 1), along)
-        kept = call(aten._to_copy.default, call(aten.sub.Tensor, places, first), dtype=dtype)
-    with joint.graph.inserting_before(node):
-        wide = call(aten._to_copy.default, kept, dtype=torch.int64)
-        again = call(aten.add.Tensor, wide, first)
-    wide.meta[min_cut.WIDE] = again.meta[min_cut.WIDE] = True
-    node.replace_input_with(places, again)
+# ---- what is traced
 
 
-def _pair(node: Node, at: int) -> tuple[int, int]:
-    """The argument for rows and for columns: one number stands for both, and of the stride none for the window."""
-    given = node.args[at] or node.args[2]
-    return given[0], given[-1]
+def _windows(n: int, numbers: Sequence[int | Sequence[int]], ceil_mode: bool) -> tuple[Any, ...] | None:
+    """The arguments that say where windows are, a number for each of ``n`` dimensions; None for those of too many
+    elements, or of sizes that are symbols."""
+    lists = [list(x) if isinstance(x, Sequence) else [x] for x in numbers]
+    kernel, stride, padding, dilation = [x * (n // len(x)) if x else [] for x in lists]
+    known = all(isinstance(x, int) for x in (*kernel, *stride, *padding, *dilation))
+    return (kernel, stride or kernel, padding, dilation, ceil_mode) if known and math.prod(kernel) <= WINDOW else None
 
 
-def _keep_no_image(node: Node) -> None:
-    """Gives the op, in place of its image, the nearest that lies as it does of what the image follows from and is
-    never computed again."""
-    image = node.args[1]
-    wanted = image.meta["val"]
-    if wanted.device.type not in _DEVICES:
-        return
-    pending, seen = [image], {image}
-    for source in pending:
-        if not min_cut.is_free(source):
-            val = source.meta.get("val")
-            if isinstance(val, torch.Tensor) and _like(val) == _like(wanted):
-                node.update_arg(1, source)
-                return
-            continue
-        pending += [n for n in source.all_input_nodes if n not in seen]
-        seen.update(source.all_input_nodes)
+def _decomposed(n: int) -> dict[Any, Callable[..., Any]]:
+    """The decompositions of torch's ops over images of ``n`` dimensions."""
+
+    def forward(x: torch.Tensor, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1,
+                ceil_mode: bool = False) -> Any:  # fmt: skip
+        windows = _windows(n, (kernel, stride, padding, dilation), ceil_mode)
+        if windows is None:
+            return NotImplemented
+        values, offsets = _POOL(x, *windows)
+        return values, _PLACES(offsets, x.shape[-n:], *windows)
+
+    def backward(gradient: torch.Tensor, x: torch.Tensor, kernel: Any, stride: Any, padding: Any, dilation: Any,
+                 ceil_mode: bool, places: torch.Tensor) -> Any:  # fmt: skip
+        windows = _windows(n, (kernel, stride, padding, dilation), ceil_mode)
+        return NotImplemented if windows is None else _POOL_BACKWARD(gradient, places, x.shape[-n:], *windows)
+
+    return {_FORWARD[n]: forward, _BACKWARD[n]: backward}
 
 
-def _like(x: torch.Tensor) -> tuple[Any, ...]:
-    return x.dtype, x.device, tuple(x.shape), x.stride()
+DECOMPOSITIONS = {**_decomposed(2), **_decomposed(3)}
+
+
+# ---- by torch's own ops
+
+
+def _pool(x: torch.Tensor, kernel: Sequence[int], *how: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    n = len(kernel)
+    values, rest = _FORWARD[n](x, kernel, *how)
+    offsets, count = torch.zeros_like(rest), 1
+    for d, first in _firsts(rest, *how):
+        extent = x.shape[d]
+        offsets += count * torch.div(rest % extent - first, how[2][d], rounding_mode="floor")
+        rest, count = rest // extent, count * kernel[d]
+    return values, offsets.to(torch.uint8)
+
+
+def _places(offsets: torch.Tensor, size: Sequence[int], kernel: Sequence[int], *how: Any) -> torch.Tensor:
+    rest = offsets.to(torch.int64)
+    places, count = torch.zeros_like(rest), 1
+    for d, first in _firsts(rest, *how):
+        places += count * (first + rest % kernel[d] * how[2][d])
+        rest, count = rest // kernel[d], count * size[d]
+    return places
+
+
+def _firsts(
+    like: torch.Tensor, stride: Sequence[int], padding: Sequence[int], *_: Any
+) -> Iterator[tuple[int, torch.Tensor]]:
+    """For each dimension of the image, the last first: its number from the end, and where windows begin along it, in
+    the shape of the pool's results."""
+    for d in range(-1, -1 - len(stride), -1):
+        first = torch.arange(like.shape[d], device=like.device) * stride[d] - padding[d]
+        yield d, first.view(-1, *[1] * (-1 - d))
+
+
+def _pool_backward(gradient: torch.Tensor, told: torch.Tensor, size: Sequence[int], *windows: Any) -> torch.Tensor:
+    """torch's op reads no element of the image."""
+    places = told if told.dtype is torch.int64 else _places(told, size, *windows)
+    return _BACKWARD[len(size)](gradient, _like_image(gradient, told, size), *windows, places)
+
+
+for _op, _function in ((_POOL, _pool), (_PLACES, _places), (_POOL_BACKWARD, _pool_backward)):
+    for _key in ("CompositeExplicitAutograd", "Autograd"):  # of the second, dual numbers and gradients are torch's
+        _library.impl(_op, _function, _key)
+
+
+@torch.library.register_fake("mlirfuse::max_pool", lib=_library)
+def _fake_pool(x: torch.Tensor, kernel: Sequence[int], *how: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    values, places = _FORWARD[len(kernel)](x, kernel, *how)
+    return values, torch.empty_like(places, dtype=torch.uint8)
+
+
+@torch.library.register_fake("mlirfuse::max_pool_places", lib=_library)
+def _fake_places(offsets: torch.Tensor, *_: Any) -> torch.Tensor:
+    return torch.empty_like(offsets, dtype=torch.int64)
+
+
+@torch.library.register_fake("mlirfuse::max_pool_backward", lib=_library)
+def _like_image(gradient: torch.Tensor, told: torch.Tensor, size: Sequence[int], *_: Any) -> torch.Tensor:
+    """An image that lies as the pool's results do, and as the gradient of torch's op."""
+    shape = (*gradient.shape[: -len(size)], *size)
+    return torch.empty(shape, dtype=gradient.dtype, device=gradient.device, memory_format=suggest_memory_format(told))

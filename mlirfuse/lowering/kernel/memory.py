@@ -78,6 +78,9 @@ class Accesses(Indices):
         self._policy: str | None = None
         self.copies: dict[Value, Memory] = {}  # second places of what is stored
         self.mask: Val | None = None  # lanes that exist (CPU tails); loads and stores respect it
+        self.ahead = (
+            0  # how far behind each vector that a CPU loads its caches are told to fetch, in bytes; 0: not told
+        )
         self.runs = False  # vectors that memory is not aligned for: their elements are loaded once each
         self.flat: Flat | None = None  # vectors run across two loops where their positions are those of the env
         self.line: Line | None = None  # and across all
@@ -243,6 +246,8 @@ class Accesses(Indices):
             return self._load_past(memory, offset)
         if offset.vector is None and offset.step == 1:
             address = self.address(memory, offset.base)
+            if self.ahead:
+                self._fetch(address)
             if self.mask is not None:
                 mask, zero = e.splat(self.mask, lanes), e.const(0, dtype, lanes)
                 text = f"llvm.intr.masked.load {address}, {mask}, {zero} {{alignment = {dtype.bytes} : i32}}"
@@ -314,6 +319,13 @@ class Accesses(Indices):
         return e.of_words(
             [e.intrinsic("llvm.fshr", words[k + 1], words[k], bits) for k in range(count)], low.dtype, lanes
         )
+
+    def _fetch(self, address: str) -> None:
+        """Has the caches fetch what lies :attr:`ahead` of an address, which may be past the end of its tensor."""
+        name, pointer = self.e.fresh(), self.pointer_type
+        self.e.line(f"{name} = llvm.getelementptr {address}[{self.ahead}] : ({pointer}) -> {pointer}, i8")
+        how = "<{rw = 0 : i32, hint = 3 : i32, cache = 1 : i32}>"  # to read, into all caches, data
+        self.e.line(f'"llvm.intr.prefetch"({name}) {how} : ({pointer}) -> ()')
 
     def _load_once(self, memory: Memory, offset: Val | int) -> Val:
         """An element of an input, of which vectors that overlap have several."""

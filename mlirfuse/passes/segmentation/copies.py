@@ -30,6 +30,23 @@ class Copies:
                     changed |= self._copies_for_readers(value, part)
         return changed
 
+    def keep_order(self) -> None:
+        """Where the permuted view of a copy would be stored for other segments, the copy is, in the order of memory for
+        which it was made, and those segments have the view."""
+        for part in self.parts.alive():
+            for value in list(part.outs):
+                if value.op.name != "permute" or value in self.parts.returned:
+                    continue
+                source = value.op.operands[0]
+                readers = dict.fromkeys(self.parts.part_of(op) for op in self.parts.users[value])
+                if source.op is None or source.op.name != "copy" or {None, part} & readers.keys():
+                    continue
+                if self.parts.part_of(source.op) is part and source not in part.outs:
+                    part.outs[source] = 0
+                    part.masks[self.parts.axis_mask(source)] = part.masks.get(self.parts.axis_mask(source), 0) + 1
+                for reader in filter(None, readers):
+                    self._copy([value.op], value, part, reader)
+
     def _copies_for_readers(self, value: Value, part: Part) -> bool:
         cone = self._cheap_ops(value, part)
         if cone is None or self._holds_together(value, part):

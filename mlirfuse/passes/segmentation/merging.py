@@ -24,6 +24,7 @@ class Segmenter:
             while changed:
                 changed = self._along_values() | self._siblings()
             changed = self.copies.compute_again()
+        self.copies.keep_order()
         self._join_sums()
         self.copies.share()
         self.parts.all = self.parts.alive()

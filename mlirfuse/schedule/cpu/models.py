@@ -59,9 +59,11 @@ class ColumnModel:
 
 @dataclass(frozen=True)
 class PointwiseModel:
-    """Rows that are shorter than a vector: what is laid out otherwise is packed ("vectors across rows" in
-    benchmarks/HISTORY.md)."""
+    """What is read at several positions, and rows that are shorter than a vector: what is laid out otherwise is packed
+    ("vectors across rows" in benchmarks/HISTORY.md)."""
 
+    positions: int = 4  # from which on caches are told what to fetch: they do not see so many streams in each other
+    ahead: int = 1024  # bytes; from 512 to 2048 it is the same
     packed: int = 1024  # elements at a time: a few such buffers stay in the first cache
     packed_bytes: int = 64 << 10  # of all buffers together, which lie on the stack
 

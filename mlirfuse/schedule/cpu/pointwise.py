@@ -80,6 +80,8 @@ def _kept_extents(analysis: Analysis) -> list[sz.Size]:
 
 def _kernels(name: str, analysis: Analysis, slots: Slots, params: Params, host: Host) -> list[CpuKernel]:
     body = CpuBody(name, analysis, slots, host, analysis.outputs if params.streamed else ())
+    model = model_of(host).pointwise
+    body.k.ahead = model.ahead if sum(op.row.indexed for op in analysis.ops) >= model.positions else 0
     loops = analysis.loops(analysis.kept)
     if not loops:
         body.tasks(lambda index: store_all(body, analysis.outputs, [{}], []))

@@ -56,7 +56,7 @@ class _Needs(NamedTuple):
     accumulators: int  # of a column in the first pass
     held_bytes: int  # of the accumulators of all passes, each of which has its own shared memory
     element: int  # bytes of the widest input's elements
-    inputs: int  # with elements of their own along the columns
+    inputs: int  # with elements of their own along the columns; counted again where they are read at other places
     written: int  # outputs with such
     exponentials: bool  # of each element
 
@@ -67,13 +67,14 @@ def needs_of(analysis: Analysis) -> _Needs:
     held = [[d for op in phase for d in red.accumulator_types(op)] for phase in phases]
     down = [v.dtype.bytes for v in analysis.inputs if reduced & set(analysis.axes.flat(v))]
     one_pass = len(phases) == 1 and late.isdisjoint(wide)
+    moved = [op for op in analysis.ops if op.row.indexed and reduced & set(analysis.axes.flat(op.result))]
     exponentials = any(op.name == "exp" and reduced & set(analysis.axes.flat(op.result)) for op in analysis.ops)
     return _Needs(
         one_pass,
         len(held[0]),
         sum(d.bytes for phase in held for d in phase),
         max(down, default=4),
-        max(1, len(down)),
+        max(1, len(down) + len(moved)),
         len(wide),
         exponentials,
     )
