@@ -111,6 +111,27 @@ def test_members_that_write_what_others_read(monkeypatch):
     assert same_alone(around, inputs, monkeypatch) == [9, 9]
 
 
+def test_a_launchs_part_of_the_workspace(monkeypatch):
+    """What one member reads there for the last time is not yet free for what another writes."""
+
+    def around(*given):
+        xs, ys = given[:9], given[9:]
+        made = [x * y.sum() for x, y in zip((*xs[1:], xs[0]), ys)]
+        for x, y in zip(xs, made):
+            x[...] = y
+
+    inputs = arrays([(48,)] * 9 + [(32,)] * 9)
+    program, _, params = compiled(around, inputs)
+    slots = program.slots()
+    program.target.write(program, params, slots)
+    spans = program.lifetimes(slots)
+    members = next(numbers for numbers in program.launches if len(numbers) > 1)
+    for step in program.steps[members.start : members.stop]:
+        held = [spans[v] for v in step.analysis.inputs + step.analysis.outputs if v in slots.temporaries]
+        assert len(held) == 2 and all(first <= members.start <= last for first, last in held)
+    assert same_alone(around, inputs, monkeypatch)[-2:] == [9, 9]
+
+
 def test_numbers_and_broadcasts(monkeypatch):
     def scaled(rate, *xs):
         return tuple(x * rate for x in xs)
