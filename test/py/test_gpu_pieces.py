@@ -11,6 +11,7 @@ from fitted import fit
 from test_gpu_emulated import check, normal
 
 import mlirfuse
+from mlirfuse import numpy as mnp
 from mlirfuse.core.errors import ScheduleError
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.runtime.program import Program
@@ -27,7 +28,7 @@ def is_pieces(params) -> bool:
 
 @pytest.fixture(autouse=True)
 def of_any_size(monkeypatch):
-    fit(monkeypatch, "pieces", fewest=1, bytes=8, reads=4, least=0, wide=1)
+    fit(monkeypatch, "pieces", fewest=1, bytes=8, reads=4, least=0, wide=1, mean=0, rolls=True)
 
 
 def joined(*shapes, dtype=bf16):
@@ -165,10 +166,16 @@ def test_the_choice(monkeypatch):
         made = mlirfuse.jit(fn, target="cuda:sm_90").lower(*[np.empty(shape, dtype) for shape in shapes])
         return re.findall(r'scheduler = "(\w+)", threads|scheduler = "(\w+)", tx', made.as_text("segmented"))[0]
 
-    assert chosen(beside, (9000, 77), (9000, 131), (9000, 49)) == ("pieces", "")
-    assert chosen(beside, (9000, 77), (9000, 131), (9000, 49), dtype=f32) == ("", "pointwise")
-    assert chosen(beside, (9000, 80), (9000, 136)) == ("", "pointwise")
-    assert chosen(beside, (900, 77), (900, 131)) == ("", "pointwise")
+    def erf_beside(*parts):
+        return mnp.erf(np.concatenate(parts, -1))
+
+    assert chosen(beside, (9000, 277), (9000, 131), (9000, 149)) == ("pieces", "")
+    assert chosen(beside, (9000, 277), (9000, 131), (9000, 149), dtype=f32) == ("", "pointwise")
+    assert chosen(beside, (9000, 280), (9000, 136)) == ("", "pointwise")
+    assert chosen(beside, (900, 277), (900, 131)) == ("", "pointwise")
+    assert chosen(beside, (9000, 77), (9000, 131), (9000, 49)) == ("", "pointwise")
+    assert chosen(erf_beside, (9000, 77), (9000, 131), (9000, 49)) == ("pieces", "")
+    assert chosen(lambda x: np.roll(x, 3, 1), (9000, 1001)) == ("", "pointwise")
     assert chosen(beside, (90000, 7), (90000, 13)) == ("", "pointwise")
     assert chosen(lambda x: x[:, 1:] * 2, (9000, 1000)) == ("", "pointwise")
 

@@ -326,6 +326,11 @@ class Pieces(GpuScheduler[Params]):
         wide = tuple(k for k, n in enumerate(lengths) if n >= model.wide * found.lanes)
         if not wide or min(lengths) < 0:
             return
+        long = sum(lengths) >= model.mean * len(lengths) * found.lanes
+        if not long and sum(op.row.cost for op in analysis.ops if not op.row.view) < model.costly:
+            return
+        if not model.rolls and any(op.name == "roll" for op in analysis.ops):
+            return
         for threads in (model.threads, model.threads // 2, model.threads * 2):
             yield _of_rows(analysis, Params(found, threads, threads, wide), env)
 
