@@ -123,6 +123,16 @@ def _copy(x: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> 
     return source.to(x.dtype).expand(x.shape).clone(memory_format=torch.contiguous_format)
 
 
+def _softplus(x: torch.Tensor, beta: float = 1, threshold: float = 20) -> torch.Tensor:
+    """By ``logaddexp`` with 0, for which there is one polynomial: torch's own is a logarithm of 1 and an exponential."""
+    if not x.dtype.is_floating_point:
+        return NotImplemented
+    wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+    scaled = wide if beta == 1 else wide * beta
+    found = aten.logaddexp(scaled, scaled.new_zeros(()))
+    return torch.where(scaled > threshold, wide, found if beta == 1 else found / beta).to(x.dtype)
+
+
 _CONVOLUTIONS = {
     aten.convolution.default: _convolution,
     aten.convolution_backward.default: _convolution_backward,
@@ -134,7 +144,14 @@ def table() -> dict[Any, Callable[..., Any]]:
     """Overload to decomposition."""
     found = {**core_aten_decompositions(), **get_decompositions(_TAKEN_APART)}
     found = {op: f for op, f in found.items() if str(getattr(op, "_overloadpacket", op)) not in _KEPT}
-    return {**found, **_CONVOLUTIONS, aten.copy.default: _copy, **pools.DECOMPOSITIONS, **random.DECOMPOSITIONS}
+    return {
+        **found,
+        **_CONVOLUTIONS,
+        aten.copy.default: _copy,
+        aten.softplus.default: _softplus,
+        **pools.DECOMPOSITIONS,
+        **random.DECOMPOSITIONS,
+    }
 
 
 def without_random() -> dict[Any, Callable[..., Any]]:
