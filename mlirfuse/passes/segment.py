@@ -43,9 +43,10 @@ class SegmentPass(Pass):
     and no cycle arises, until nothing changes. What a few cheap ops make of tensors that are in memory anyway is
     computed again in the segments that need it, where that moves fewer bytes than to store it and read it. What is read
     at several positions, as in a chain of stencils, is stored where computing it again for each of them would take more
-    than ``repeated`` instructions an element. What adds up a segment's partial sums joins it. Each segment has its
-    number, names its scheduler, and says ``why`` it is cut from the one before it; the first of a group says why that
-    is a group.
+    than ``repeated`` instructions an element. Where the permuted view of a copy would be stored, the copy is, in the
+    order of memory that it was made for. What adds up a segment's partial sums joins it. Each segment has its number,
+    names its scheduler, and says ``why`` it is cut from the one before it; the first of a group says why that is a
+    group.
 
     Before::
 

@@ -2,7 +2,8 @@
 
 torch's core list is the beginning. Beside it: norms, softmax, the losses and their gradients become the primitives
 that the schedulers fuse, and that the partitioner can cut anywhere. Whole stay the ops whose own kernel in torch is
-better than a chain of index arithmetic: attention, pools, padding by reflection, scatters, embedding's gradient.
+better than a chain of index arithmetic: attention, pools of means, padding by reflection, scatters, embedding's
+gradient.
 
 On a GPU a convolution's bias is added by what follows, and its gradient summed by what comes before: torch has a kernel
 for each, that reads all of the convolution's result again. On a CPU the library's convolution adds it on the way.
