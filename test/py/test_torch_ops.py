@@ -64,3 +64,20 @@ def test_a_share_of_the_ops(op, dtype):
 @pytest.mark.parametrize("op", ALL)
 def test_all_ops(op, dtype):
     _check(op, dtype, 2)
+
+
+@pytest.mark.parametrize("beta, threshold", [(1, 20), (2.5, 20), (0.5, 3)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_softplus(beta, threshold, dtype):
+    """Within 4 units in the last place of float64, or 1e-15 of it, down to the smallest normal result, where ``beta``
+    rounds nothing, else within as many more as the exponent is large; the gradient as eager's."""
+    torch._dynamo.reset()
+    special = torch.tensor([float("inf"), -float("inf"), float("nan"), 0.0, -0.0, 1e30, -1e30])
+    x = torch.cat([torch.linspace(-80 / beta, 80 / beta, 3001), special]).to(dtype).requires_grad_()
+    f = torch.compile(lambda x: torch.nn.functional.softplus(x, beta, threshold), backend="mlirfuse")
+    found, eager = f(x), torch.nn.functional.softplus(x, beta, threshold)
+    exact = torch.nn.functional.softplus(x.detach().double(), beta, threshold)
+    bound = max((84 if beta == 2.5 else 4) * torch.finfo(dtype).eps, 1e-15)
+    torch.testing.assert_close(found.detach().double(), exact, rtol=bound, atol=0, equal_nan=True)
+    gradients = [torch.autograd.grad(y.nan_to_num(0, 0, 0).sum(), x)[0] for y in (found, eager)]
+    torch.testing.assert_close(*gradients, rtol=max(bound, 2e-6), atol=1e-30, equal_nan=True)

@@ -125,7 +125,7 @@ def _copy(x: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> 
 
 
 def _softplus(x: torch.Tensor, beta: float = 1, threshold: float = 20) -> torch.Tensor:
-    """By ``logaddexp`` with 0, for which there is one polynomial: torch's own is a logarithm of 1 and an exponential."""
+    """By ``logaddexp`` with 0, which is one polynomial of an exponential: torch's own has a whole logarithm."""
     if not x.dtype.is_floating_point:
         return NotImplemented
     wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
