@@ -469,7 +469,7 @@ def test_gpu_recurrence(axis, reverse):
 def test_gpu_linked(name):
     """Long rows and columns whose turns are blocks, each of which begins with the state behind those before it, of its
     own group and of groups before."""
-    for shape in ((1, 5000), (3, 1201)):
+    for shape in ((1, 20_000), (2, 9_001)):  # more than two groups of 32 turns
         check_on_gpu(
             FUNCTIONS[name](1),
             normal(*shape),
@@ -502,6 +502,19 @@ def test_gpu_linked_with_outputs_of_a_row():
     fn = lambda x, w: (np.cumsum(x * w, 1), np.exp(w))  # noqa: E731
     check_on_gpu(fn, normal(2, 80_000), normal(2, 1), candidates=1, only=lambda p: p.linked)
     check_on_gpu(lambda x: np.maximum.accumulate(x > 1, 1), normal(1, 80_000), candidates=1, only=lambda p: p.linked)
+
+
+@pytest.mark.parametrize("shape, axis", [((1, 1 << 24), 1), ((1 << 20, 12), 0)])
+def test_gpu_links_look_before_they_read(shape, axis):
+    """Of the states that other blocks leave none is read before its flag was seen, which the emulator cannot tell."""
+    lowered = mlirfuse.jit(lambda x: np.cumsum(x, axis), target="cuda:sm_90").lower(np.empty(shape, f32))
+    (kernel,) = [text for text in lowered.as_text("ptx").split(".visible .entry") if "ld.acquire" in text]
+    found = re.findall(r"^\s*(?:@!?%p\d+\s+)?((?:ld|st|atom|bar)\.[\w.]+)", kernel, re.MULTILINE)
+    looks = [at for at, op in enumerate(found) if op.startswith("ld.acquire.gpu.global")]
+    reads = [at for at, op in enumerate(found) if re.match(r"ld\.global\.(?!nc)", op)]
+    shows = [at for at, op in enumerate(found) if op.startswith("st.release.gpu.global")]
+    assert len(shows) == 2 and len(looks) >= 2 and reads
+    assert shows[0] < looks[0] and looks[-1] < reads[0] and reads[-1] < shows[1]
 
 
 def test_gpu_long_rows_are_linked():
