@@ -7,7 +7,7 @@ fallbacks, and arguments that are written (``graph.aliases``). It is a list of t
 
 - Groups with nothing between them become one program of kernels; equal ones share it, whatever their values are called,
   so that a transformer's layers compile once; so do equal kernels of different programs. A program is compiled when
-  it first runs with its sizes.
+  it first runs with its sizes; on a GPU those of the first sizes are before (:mod:`mlirfuse.runtime.ahead`).
 - Every value has a known layout: an argument its own, what a kernel or a library makes row-major, what a call makes its
   ``strides``, a view that of its source. Nothing is copied between steps; where a call gives another layout than it
   stated, the program that reads it gets a copy.
