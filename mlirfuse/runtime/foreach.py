@@ -66,6 +66,9 @@ class Foreach(Launches):
             self._program = MemberProgram(self.graph, self.target, self._whole(), self.part.axes, self.members)
         return self._program
 
+    def begun(self, env: dict[str, int], elsewhere: load.Elsewhere) -> None:
+        """Nothing: it is one kernel, which is compiled when it runs."""
+
     def _whole(self) -> dict[str, int]:
         """Sizes to choose parameters for: as many elements as all members have, in vectors where all have such."""
         if not self.sizes[0]:

@@ -120,8 +120,7 @@ class HostProgram:
                 self._functions.clear()
             if self.target.name == "cuda" and self.target.device is not None and not self._ahead:
                 self._ahead = True
-                several = [one for one in self.launches.values() if type(one) is Launches]
-                compile_ahead(several, env)
+                compile_ahead(self.launches.values(), env)
             found = self._functions[key] = self._written.bound(env)
             self._newest = key
         return found
