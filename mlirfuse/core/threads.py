@@ -42,7 +42,8 @@ def _locks_of_properties() -> Iterator[Any]:
 
 
 def hold_over_forks(library_lock: Any) -> None:
-    """A fork waits for this lock and holds it, so that the child finds whole what a library guards by it."""
+    """A fork waits for this lock and holds it, so that the child finds whole what a library guards by it. Who holds one
+    may only take those that were told of before."""
     _libraries.append(library_lock)
 
 
@@ -58,7 +59,7 @@ def _finish_imports() -> None:
 
 def _before_fork() -> None:
     _finish_imports()
-    for library_lock in _libraries:
+    for library_lock in reversed(_libraries):
         library_lock.acquire()
         _held.append(library_lock)
 

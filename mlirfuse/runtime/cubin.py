@@ -28,8 +28,8 @@ def _library() -> ctypes.CDLL | None:
 @functools.cache
 def _version() -> str:
     major, minor = ctypes.c_uint(), ctypes.c_uint()
-    library = _library()
-    if library is None or library.nvJitLinkVersion(ctypes.byref(major), ctypes.byref(minor)):
+    version = getattr(_library(), "nvJitLinkVersion", None)
+    if version is None or version(ctypes.byref(major), ctypes.byref(minor)):
         return ""
     return f"{major.value}.{minor.value}"
 

@@ -119,8 +119,8 @@ class HostProgram:
             if len(self._functions) >= _KEPT:
                 self._functions.clear()
             if self.target.name == "cuda" and self.target.device is not None and not self._ahead:
+                compile_ahead(self.launches.values(), env)  # other threads wait there
                 self._ahead = True
-                compile_ahead(self.launches.values(), env)
             found = self._functions[key] = self._written.bound(env)
             self._newest = key
         return found

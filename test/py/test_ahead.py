@@ -1,6 +1,9 @@
 """Kernels of a host program that are compiled before they first run."""
 
+import os
 import re
+import signal
+import threading
 
 import numpy as np
 import pytest
@@ -125,3 +128,35 @@ def test_machine_code():
     (name,) = re.findall(r"\.entry (\w+)", text)
     assert code.startswith(b"\x7fELF") and f".text.{name}".encode() in code
     assert cubin.of("no PTX", "sm_90") is None
+
+
+def test_a_fork_waits_for_what_is_compiled(host, driver, monkeypatch):
+    """Neither waits for the other for ever: who compiles ahead takes LLVM's lock, too."""
+    monkeypatch.setenv("MLIRFUSE_CACHE", "0")
+
+    waited = []
+
+    def too_long(*_):
+        waited.append(True)
+        raise TimeoutError("a fork waits for ever")  # which goes no further than the fork
+
+    before = signal.signal(signal.SIGALRM, too_long)
+    signal.alarm(60)
+    try:
+        compiling = threading.Thread(target=lambda: host.function({}), daemon=True)
+        compiling.start()
+        while compiling.is_alive():
+            child = os.fork()
+            if child == 0:
+                os._exit(0)
+            os.waitpid(child, 0)
+            compiling.join(0.01)
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+    assert not waited and len(variants(host)) == 2
+
+
+def test_a_library_without_a_version_is_not_used(monkeypatch):
+    monkeypatch.setattr(cubin, "_library", object)
+    assert cubin._version.__wrapped__() == ""

@@ -481,6 +481,14 @@ def test_gpu_linked(name):
         check_on_gpu(FUNCTIONS[name](0), normal(*shape), candidates=2, changed=lambda p: p._replace(linked=True))
 
 
+def test_gpu_linked_scans_of_odd_rows_beside_each_other():
+    """What one scan's elements are read from is written by what the other makes."""
+    both = lambda x: (np.cumsum(x, 1), np.maximum.accumulate(x * 2, 1))  # noqa: E731
+    for tx, shape in ((32, (1, 2001)), (128, (2, 3003))):
+        linked = lambda p, tx=tx: p._replace(linked=True, looped=True, tx=tx, ty=1, vectors=8)  # noqa: E731
+        check_on_gpu(both, normal(*shape), candidates=1, only=lambda p: p.striped, changed=linked)
+
+
 @pytest.mark.parametrize("name", ["sum", "from the end", "recurrence", "logarithm"])
 @pytest.mark.parametrize("shape", [(2500, 12), (1500, 1, 5), (900, 3)])
 def test_gpu_linked_narrow_columns(name, shape):

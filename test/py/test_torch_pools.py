@@ -301,3 +301,14 @@ def test_kernels_of_a_gpu_read_vectors(monkeypatch, norm):
         windows = max(kernels, key=lambda kernel: len(re.findall(r"ld\.global", kernel)))
         assert len(re.findall(r"ld\.global\S*\.v[24]\.b32", windows)) >= inputs
         assert not re.search(r"ld\.global\S*\.b(8|16)\b", windows)
+
+
+def test_a_backward_of_other_windows_goes_by_places():
+    """An offset says where a maximum is to windows as its own alone."""
+    x, g, aten = torch.randn(2, 3, 8, 8), torch.randn(2, 3, 4, 4), torch.ops.aten
+
+    def f(x, g):
+        _, places = aten.max_pool2d_with_indices(x * 2, [3, 3], [2, 2], [1, 1])
+        return aten.max_pool2d_with_indices_backward(g, x, [2, 2], [2, 2], [0, 0], [1, 1], False, places)
+
+    torch.testing.assert_close(torch.compile(f, backend="mlirfuse")(x, g), f(x, g))

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 from torch._prims_common import suggest_memory_format
-from torch.fx import Graph
+from torch.fx import Graph, Node
 
 aten = torch.ops.aten
 
@@ -40,13 +40,19 @@ _POOL, _PLACES, _POOL_BACKWARD = (
 
 
 def by_offsets(graph: Graph) -> None:
-    """Has backwards read offsets where they are told places that are computed of them."""
+    """Has backwards read offsets where they are told places that are computed of them, of the same windows."""
     for node in graph.find_nodes(op="call_function", target=_POOL_BACKWARD):
         places = node.args[1]
-        if places.target is _PLACES:
+        if places.target is _PLACES and _windows_of(places) == _windows_of(node):
             node.update_arg(1, places.args[0])
             if not places.users:
                 graph.erase_node(places)
+
+
+def _windows_of(node: Node) -> tuple[Any, ...]:
+    """The size of the image, whose symbols different nodes may tell, and where the windows are."""
+    size, *windows = node.args[-6:]
+    return torch.fx.map_arg(tuple(size), lambda n: str(n.meta["val"])), windows
 
 
 # ---- what is traced

@@ -330,6 +330,7 @@ class _Stripes:
         first = e.mul(e.sub(body.thread, lane), count)
         self.apart = [e.add(e.add(first, lane), n * width) for n in range(count)]
         self.neighbours = [e.add(e.add(first, e.mul(lane, count)), n) for n in range(count)]
+        self.read = self.neighbours  # the places that a lane has read last, which no other reads
 
     def elements(self, op: Op, places: list[Env], own: Val) -> list[sc.State]:
         """The states of a thread's elements in the order of the scan, the first of which is the row's ``own``-th. Their
@@ -351,8 +352,9 @@ class _Stripes:
         body = self.body
         if self.alone or all(val is vals[0] for val in vals):
             return vals
-        if write is self.apart:  # others may be reading their neighbouring elements still
+        if write is not self.read:  # others may be reading what is there still
             body.warp_barrier()
+        self.read = read
         for val, at in zip(vals, write):
             body.shared_store(self._address(at), val)
         body.warp_barrier()
