@@ -80,8 +80,8 @@ class ForeachPass(Pass):
         graph.number()
 
     def _ordered(self, graph: Graph) -> list[Op]:
-        """The ops, those of a group together, and first the groups that may be members of one foreach as they need
-        arguments alone."""
+        """The ops, those of a group together, and first the groups that need arguments alone and make little: then no
+        library op is between them."""
         units = Units(graph.ops, {op: op.group for op in graph.ops if op.group is not None})
         arguments, first, room = set(graph.args), set(), self.early
         for unit, ops in units.members.items():

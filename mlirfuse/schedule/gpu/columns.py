@@ -20,7 +20,8 @@ from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu.access import access_of, hint_of
 from mlirfuse.schedule.gpu.column_body import walk_down
-from mlirfuse.schedule.gpu.column_choice import SHARED, ColumnsOfSize, Params, extents, folded, needs_of, unstacked
+from mlirfuse.schedule.gpu.column_choice import SHARED, ColumnsOfSize, Params, needs_of
+from mlirfuse.schedule.gpu.column_folds import extents, folded, unstacked
 from mlirfuse.schedule.gpu.gathered_columns import gather
 from mlirfuse.schedule.gpu.models import model_of
 from mlirfuse.schedule.gpu.partial import finish
