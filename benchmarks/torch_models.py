@@ -10,7 +10,8 @@ Training: random weights from one seed, one batch, bfloat16 autocast, fused Adam
 ``--device cpu`` for a dry run). Each implementation first takes its first step, cold (the compile caches of Inductor and of mlirfuse lie in a
 new folder), and some more; then all take steps in turns, and the medians are of these. GPU time is of the profiler, by
 kind of kernel. Peak memory is of an implementation's own steps, beside what the others hold. Losses after equal
-numbers of steps are printed: the same weights and the same batch, dropout off unless ``--dropout``.
+numbers of steps are printed: the same weights and the same batch, dropout off unless ``--dropout``. ``--warm``: then the
+first step of a new process for each implementation that compiles, with the caches that the cold one has left.
 
 ``--inference``: a call at batch 1 is the step, in evaluation, without gradients, weights and inputs in the type. Each
 call is waited for. Instead of losses there is the error, ||out - reference|| / ||reference|| beside eager in float32.
@@ -25,12 +26,13 @@ import json
 import os
 import re
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
 
-os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp()
-os.environ["MLIRFUSE_CACHE_DIR"] = tempfile.mkdtemp()
+CACHES = ("TORCHINDUCTOR_CACHE_DIR", "MLIRFUSE_CACHE_DIR")
+os.environ |= {name: tempfile.mkdtemp() for name in CACHES}
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 import torch
@@ -310,6 +312,24 @@ def _on_gpu(profile):
     return (event for event in events if event.device_type() == torch.autograd.DeviceType.CUDA)
 
 
+def first_step(args, trainer) -> tuple[float, object]:
+    """Seconds of a trainer's first step, and what the step gives."""
+    synchronize(args)
+    start = time.perf_counter()
+    loss = trainer.step()
+    synchronize(args)
+    return time.perf_counter() - start, loss
+
+
+def warm_first_step(args, implementation: str) -> float:
+    """Seconds of the first step of a new process, with this one's caches."""
+    options = [args.model, "--device", args.device, "--dtype", args.dtype, "--only", implementation]
+    options += ["--" + name for name in ("small", "dropout", "inference") if getattr(args, name)]
+    options += ["--caches", *(os.environ[name] for name in CACHES)]
+    done = subprocess.run([sys.executable, __file__, *options], stdout=subprocess.PIPE, text=True, check=True)
+    return float(done.stdout.splitlines()[-1])
+
+
 class Turns:
     """Of several of these commands with the same file ``path`` one measures at a time, and none while another compiles:
     all share its lock until they are about to measure."""
@@ -344,6 +364,8 @@ def main(argv=None):
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--kernels", type=float, default=0.0, help="print kernels that take more milliseconds a step")
     parser.add_argument("--lock", help="a file to lock: several such commands compile at once, and measure one by one")
+    parser.add_argument("--warm", action="store_true", help="also first steps of new processes with warm caches")
+    parser.add_argument("--caches", nargs=len(CACHES), help=argparse.SUPPRESS)
     parser.add_argument("--json")
     parser.add_argument("--plot", help="with --from: draw those runs into this PNG file")
     parser.add_argument("--from", dest="sources", nargs="+", default=[], help="run nothing: JSON files of runs")
@@ -356,20 +378,20 @@ def main(argv=None):
         return 0
     if args.inference and args.model not in INFERENCE:
         parser.error(f"--inference: one of {', '.join(INFERENCE)}")
-    turns = Turns(args.lock)
     kind = Predictor if args.inference else Trainer
+    if args.caches:
+        os.environ |= dict(zip(CACHES, args.caches))
+        print(first_step(args, kind(args, args.only))[0])
+        return 0
+    turns = Turns(args.lock)
     trainers, figures_of = [], {"model": args.model, "device": device_name(args), "torch": torch.__version__}
     figures_of |= {"inference": True} if args.inference else {}
     for name in (args.only or kind.usual).split(","):
         before = torch.cuda.memory_allocated() if args.device == "cuda" else 0
         trainer = kind(args, name)
         trainer.before = before
-        synchronize(args)
-        start = time.perf_counter()
-        losses = [trainer.step()]
-        synchronize(args)
-        first = time.perf_counter() - start
-        losses += [trainer.step() for _ in range(3)]
+        first, loss = first_step(args, trainer)
+        losses = [loss, *(trainer.step() for _ in range(3))]
         figures = {"first_step_s": round(first, 2), "peak_gb": round(peak(args, trainer), 2)}
         figures_of[name] = figures | trainer.outcome(losses)
         trainers.append(trainer)
@@ -388,7 +410,11 @@ def main(argv=None):
     for name, measured in times.items():
         figures_of[name]["step_ms"] = round(statistics.median(measured), digits)
         figures_of[name]["steps_ms"] = [round(t, digits) for t in measured]
-    print({name: figures_of[name]["step_ms"] for name in times})
+    print({name: figures_of[name]["step_ms"] for name in times}, flush=True)
+    for name in times if args.warm else ():
+        if COMPILED[name] is not None:
+            figures_of[name]["warm_first_step_s"] = round(warm_first_step(args, name), 2)
+            print(name, "warm", figures_of[name]["warm_first_step_s"], flush=True)
     if args.json:
         with open(args.json, "w") as file:
             json.dump(figures_of, file, indent=1)
