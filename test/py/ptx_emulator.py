@@ -196,7 +196,10 @@ class Launch:
         self.barriers = np.zeros(grid * threads, np.int64)  # of its block that each thread has passed
         self.arrivals, self.waits = (np.zeros(grid * threads, np.int64) for _ in range(2))  # at the cluster's barrier
         self.releases = 0  # stores that others may wait for
-        self.looked = np.full((grid * threads, 2), -1)  # where each thread has looked for one last, and after how many
+        looks = [at for at, instruction in enumerate(kernel.instructions) if _looks(instruction)]
+        self.looks = np.full(len(kernel.instructions) + 1, -1)  # which load that looks for one each instruction is
+        self.looks[looks] = np.arange(len(looks))
+        self.looked = np.full((grid * threads, len(looks)), -1)  # after how many each thread has been at each of those
         self.syncs = np.zeros(grid * threads, np.int64)  # of its warp
 
     def run(self) -> None:
@@ -205,8 +208,7 @@ class Launch:
         kernel = self.kernel
         with np.errstate(all="ignore"):
             for _ in range(MOST_STEPS):
-                in_vain = (self.looked[:, 0] == self.counters) & (self.looked[:, 1] == self.releases)
-                counters = np.where(self._held() | in_vain, ENDED, self.counters)
+                counters = np.where(self._held() | self._in_vain(), ENDED, self.counters)
                 at = int(counters.min())
                 while (
                     at < len(kernel.instructions)
@@ -223,6 +225,14 @@ class Launch:
                     return
                 self._step(kernel.instructions[at], np.nonzero(counters == at)[0], at)
         raise EmulationError("too many steps")
+
+    def _in_vain(self) -> np.ndarray:
+        """Which threads are at a load that they have done since the last release."""
+        look = self.looks[np.minimum(self.counters, len(self.looks) - 1)]
+        found = np.zeros(len(look), bool)
+        at_one = np.nonzero(look >= 0)[0]
+        found[at_one] = self.looked[at_one, look[at_one]] == self.releases
+        return found
 
     def _held(self) -> np.ndarray:
         """Which threads are at a barrier where others of their block or cluster, if these have not ended, are still to
@@ -477,6 +487,11 @@ def _access(instruction: Instruction) -> tuple[int, int]:
     return size, size * count
 
 
+def _looks(instruction: Instruction) -> bool:
+    """Whether this looks for what another thread may write meanwhile."""
+    return instruction.parts[0] == "ld" and "relaxed" in instruction.parts
+
+
 def _load(launch: Launch, instruction: Instruction, threads: np.ndarray) -> None:
     target, source = instruction.operands[:2]  # a third is the cache's business
     _, whole = _access(instruction)
@@ -486,8 +501,8 @@ def _load(launch: Launch, instruction: Instruction, threads: np.ndarray) -> None
         launch.check(inside & (address % whole == 0), "parameters are read out of bounds,", whole, address, threads)
         raw = launch.params[address[:, None] + np.arange(whole)]
     elif "global" in instruction.parts:
-        if "acquire" in instruction.parts:
-            launch.looked[threads] = launch.counters[threads[0]] - 1, launch.releases
+        if _looks(instruction):
+            launch.looked[threads, launch.looks[launch.counters[threads[0]] - 1]] = launch.releases
         raw = launch.memory.bytes[launch.global_places(source, whole, threads, launch.memory.readable)]
     else:
         raw = launch.load_shared(source, whole, threads)
@@ -505,7 +520,7 @@ def _store(launch: Launch, instruction: Instruction, threads: np.ndarray) -> Non
         places = launch.global_places(target, whole, threads, launch.memory.writable)
         launch.claim(places, whole, threads)
         launch.memory.bytes[places] = raw
-        launch.releases += "release" in instruction.parts
+        launch.releases += "relaxed" in instruction.parts
     else:
         launch.store_shared(target, whole, threads, raw)
 
@@ -813,8 +828,8 @@ KNOWN = {
     "barrier": {"cluster", "arrive", "relaxed", "wait", "aligned"},
     "griddepcontrol": {"launch_dependents", "wait"},
     "bra": {"uni"},
-    "ld": MEMORY | {"acquire", "gpu"},
-    "st": MEMORY | {"release", "sys", "gpu"},
+    "ld": MEMORY | {"relaxed", "gpu"},
+    "st": MEMORY | {"relaxed", "sys", "gpu"},
     "cp": {"async", "ca", "cg", "shared", "global", "L2::cache_hint", "commit_group", "wait_group", "wait_all"},
     "createpolicy": {"fractional", "L2::evict_last", "b64"},
     "atom": {"acq_rel", "relaxed", "cta", "gpu", "sys", "global", "shared", "cas", "add", *TYPES},

@@ -16,11 +16,13 @@ import pickle
 from collections.abc import Callable, Iterator, Sequence
 from types import FunctionType
 from typing import Any
+from unittest import mock
 
 import torch
 from torch._functorch import config as functorch
 from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache
 from torch._functorch.aot_autograd import SerializableAOTDispatchCompiler
+from torch._inductor import codecache
 from torch._inductor.output_code import OutputCode
 from torch.compiler import _cache as artifacts
 from torch.fx import GraphModule
@@ -93,10 +95,23 @@ def start(options: Options) -> Iterator[bool]:
     _take_along()
     # An entry is written once the backward is compiled, which has to be here, where these settings are.
     with (
+        _without_inductors_back_ends(),
         functorch.patch(bundled_autograd_cache=True, force_non_lazy_backward_lowering=True),
         torch.compiler.config.patch(cache_key_tag=f"{torch.compiler.config.cache_key_tag}{_tag(options)}"),
     ):
         yield True
+
+
+@contextlib.contextmanager
+def _without_inductors_back_ends() -> Iterator[None]:
+    """Meanwhile keys of the cache do not tell what passes are registered for Inductor's back ends, which are not run:
+    to find that there are none, torch would import all of them, and Triton."""
+    with (
+        mock.patch.object(codecache, "init_backend_registration", lambda: None),
+        mock.patch.object(codecache, "custom_backend_passes", {}),
+        mock.patch.object(codecache, "custom_backend_codegen_configs", {}),
+    ):
+        yield
 
 
 def kept(compiler: Callable[..., Compiled]) -> SerializableAOTDispatchCompiler:

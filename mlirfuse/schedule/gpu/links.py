@@ -1,11 +1,13 @@
 """Blocks of a scan that each have a part of a row, or of a strip of columns, and tell those behind how to begin.
 
 A block takes the next part by a ticket: those that have the parts before have begun then, so that it may wait for them.
-It leaves the state of its part in the workspace and raises a flag, and waits for the flags of the parts before its own
-in the same group. The last part of a group leaves the state behind the group, too, for which all of the next group
-wait. So states are combined in one order, whichever block is first, and a chain has as many links as there are groups.
-A small kernel lowers the flags before: no state is left from one call to the next, which several streams and replays of
-a graph would share.
+It leaves the state of its part in the workspace, and looks for the states of the parts before its own in the same
+group. The last part of a group leaves the state behind the group, too, for which all of the next group wait. So states
+are combined in one order, whichever block is first, and a chain has as many links as there are groups.
+
+A word of eight bytes has half of them of a state, and one in the other half: who sees the one sees the state, without a
+fence and without a second look. A small kernel empties the words before: no state is left from one call to the next,
+which several streams and replays of a graph would share.
 
 Merrill and Garland, Single-pass Parallel Prefix Scan with Decoupled Look-back (2016), whose blocks look back as far as
 they have to, which is another order in each call.
@@ -13,28 +15,41 @@ they have to, which is another order in each call.
 
 from __future__ import annotations
 
+import functools
+from typing import NamedTuple
+
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
-from mlirfuse.lowering.emitter import Val
+from mlirfuse.lowering import scans as sc
+from mlirfuse.lowering.emitter import Emitter, Val
 from mlirfuse.lowering.kernel import Memory
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.schedule.gpu.partial import store_partial
 from mlirfuse.schedule.gpu.scan_body import ScanBody
 
-THREADS = 256  # of a block of the kernel that lowers the flags
+THREADS = 256  # of a block of the kernel that empties the words
+_BYTES = 8  # of a word
+_THERE = 1 << 32  # in a word that has been written
+_ORDER = f'atomic syncscope("device") monotonic {{alignment = {_BYTES} : i64}}'
+
+
+class States(NamedTuple):
+    """Where the states of all ``parts``, or of all groups, begin among the words. The first halves of all states come
+    first, then the second ones, and so on."""
+
+    first: sz.Size
+    parts: sz.Size
 
 
 class Links:
-    """``rows``: rows, or strips of columns, each of so many ``parts``; ``points``: of the kept axes, each with a state
-    for each part; ``group``: parts, a power of two."""
+    """``points``: of the kept axes, each with a state for each of so many ``parts``; ``group``: parts, a power of
+    two."""
 
-    def __init__(self, body: ScanBody, rows: sz.Size, points: sz.Size, parts: sz.Size, group: int):
-        self.body, self.e = body, body.e
-        self.rows, self.parts, self.group = rows, parts, group
-        groups = sz.ceildiv(parts, group)
-        self.flags = _flags(body, rows, parts, group)
-        self.of_parts = body.buffers("part", sz.mul(points, parts))
-        self.of_groups = body.buffers("group", sz.mul(points, groups))
+    def __init__(self, body: ScanBody, points: sz.Size, parts: sz.Size, group: int):
+        self.body, self.e, self.points, self.group = body, body.e, points, group
+        self.of_parts = States(1, parts)  # behind the ticket
+        self.of_groups = States(1 + sz.mul(sz.mul(points, parts), _halves(body)), sz.ceildiv(parts, group))
+        self.words = _words(body, points, parts, group)
 
     def ticket(self) -> Val:
         """Which part of all this block has: those with smaller numbers have begun."""
@@ -43,7 +58,7 @@ class Links:
         address = body.shared_address(offset, e.const(0, dt.i32), 4)
         with body.leader(e.cmp("eq", body.thread, 0)):
             order = 'syncscope("device") monotonic'
-            counter = body.k.address(self.flags, e.const(0, body.index))
+            counter = body.k.address(self.words, e.const(0, body.index))
             add = f"llvm.atomicrmw add {counter}, {e.const(1, dt.i32)} {order} : {body.k.pointer_type}, i32"
             body.shared_store(address, e.op(add, dt.i32))
         body.barrier()
@@ -54,48 +69,100 @@ class Links:
         bits = self.group.bit_length() - 1
         return self.e.shr(part, bits), self.e.and_(part, self.group - 1)
 
-    def flag_of(self, part: Val, row: Val) -> Val:
-        return self.e.add(self.e.add(self.e.mul(part, self.body.size(self.rows)), row), 1)
+    def leave(self, of: States, number: Val, point: Val, states: list[sc.State]) -> None:
+        """Shows the states of a part, or behind a group, at this ``point`` and, of vectors, those behind it."""
+        e, there = self.e, self.e.const(_THERE, dt.u64)
+        halves = [half for state in states for val in state for half in _halves_of(e, val)]
+        for half, addresses in zip(halves, self._addresses(of, number, point, halves[0].lanes), strict=True):
+            for lane, address in enumerate(addresses):
+                word = e.or_(e.cast(e.extract(half, lane), dt.u64), there)
+                e.line(f"llvm.store {word}, {address} {_ORDER} : i64, {self.body.k.pointer_type}")
 
-    def flag_of_group(self, group: Val, row: Val) -> Val:
-        return self.e.add(self.flag_of(group, row), self.body.size(sz.mul(self.rows, self.parts)))
+    def look(self, of: States, number: Val, point: Val, lanes: int) -> list[Val]:
+        """The words of such states, whether they have been written or not."""
+        return [self._seen(a) for addresses in self._addresses(of, number, point, lanes) for a in addresses]
 
-    def raise_(self, flag: Val) -> None:
-        """Shows what this thread has written, or seen written behind a barrier, to all that see the flag."""
-        address, one = self.body.k.address(self.flags, flag), self.e.const(1, dt.i32)
-        order = 'atomic syncscope("device") release {alignment = 4 : i64}'
-        self.e.line(f"llvm.store {one}, {address} {order} : i32, {self.body.k.pointer_type}")
+    def wait(
+        self, of: States, numbers: list[Val], point: Val, lanes: int, asks: list[Val], seen: list[list[Val]]
+    ) -> list[list[sc.State]]:
+        """The states of each of these ``numbers``, once all have been written that are needed, as ``asks`` tells;
+        ``seen``: what a first look has seen. States that are not needed may be anything."""
+        e = self.e
+        places = [self._addresses(of, number, point, lanes) for number in numbers]
+        needed = [ask for ask, words in zip(asks, seen) for _ in words]
+        flat = [word for words in seen for word in words]
+        held, again, found = [e.fresh() for _ in flat], [e.fresh() for _ in flat], e.fresh()
+        types = ", ".join("i64" for _ in flat)
+        begin = ", ".join(f"{name} = {word}" for name, word in zip(held, flat))
+        with self.body.k.region(f"{found}:{len(flat)} = scf.while ({begin}) : ({types}) -> ({types}) {{", "} do {"):
+            there = e.const(_THERE, dt.u64)
+            missing = [e.and_(ask, e.cmp("lt", Val(word, dt.u64), there)) for ask, word in zip(needed, held)]
+            e.line(f"scf.condition({functools.reduce(e.or_, missing)}) {', '.join(held)} : {types}")
+        with self.body.k.region(f"^bb0({', '.join(f'{name}: i64' for name in again)}):"):
+            words = [self._seen(a) for addresses in places for half in addresses for a in half]
+            e.line(f"scf.yield {', '.join(map(str, words))} : {types}")
+        of_all = iter(Val(f"{found}#{n}", dt.u64) for n in range(len(flat)))
+        return [self._states([e.cast(next(of_all), dt.u32) for _ in words], lanes) for words in seen]
 
-    def wait(self, flag: Val) -> None:
-        e, address, zero = self.e, self.body.k.address(self.flags, flag), self.e.const(0, dt.i32)
-        found, lowered = e.fresh(), e.fresh()
-        order = 'atomic syncscope("device") acquire {alignment = 4 : i64}'
-        e.line("scf.while : () -> () {")
-        e.line(f"  {found} = llvm.load {address} {order} : {self.body.k.pointer_type} -> i32")
-        e.line(f"  {lowered} = arith.cmpi eq, {found}, {zero} : i32")
-        e.line(f"  scf.condition({lowered})")
-        e.line("} do {")
-        e.line("  scf.yield")
-        e.line("}")
+    def _seen(self, address: str) -> Val:
+        return self.e.op(f"llvm.load {address} {_ORDER} : {self.body.k.pointer_type} -> i64", dt.u64)
+
+    def _addresses(self, of: States, number: Val, point: Val, lanes: int) -> list[list[str]]:
+        """For each half of a state's numbers the addresses of its lanes' words."""
+        body, e = self.body, self.e
+        first = e.add(e.add(e.mul(number, body.size(self.points)), point), body.size(of.first))
+        apart = body.size(sz.mul(of.parts, self.points))
+        halves = [e.add(first, e.mul(apart, n)) if n else first for n in range(_halves(body))]
+        return [[body.k.address(self.words, e.add(at, n) if n else at) for n in range(lanes)] for at in halves]
+
+    def _states(self, words: list[Val], lanes: int) -> list[sc.State]:
+        """The states whose halves, each of so many lanes, these are."""
+        e = self.e
+        halves = iter([e.from_lanes(words[n : n + lanes]) for n in range(0, len(words), lanes)])
+        types = [sc.state_types(op) for op in self.body.scans]
+        return [tuple(_of_halves(e, [next(halves) for _ in range(_count(d))], d) for d in some) for some in types]
 
 
-def _flags(body: ScanBody, rows: sz.Size, parts: sz.Size, group: int) -> Memory:
-    """The ticket, and the flags of parts and of groups."""
-    count = _count(rows, parts, group)
-    pointer = body.args.temporary((body.scans[0], "flags"), sz.mul(count, 4))
+def _count(dtype: dt.DType) -> int:
+    """Halves of words that a number takes."""
+    return max(1, dtype.bits // 32)
+
+
+def _halves(body: ScanBody) -> int:
+    """Those that all scans' states take at a point."""
+    return sum(_count(d) for op in body.scans for d in sc.state_types(op))
+
+
+def _halves_of(e: Emitter, val: Val) -> list[Val]:
+    if val.dtype.bits == 64:
+        bits = e.bitcast(val, dt.u64)
+        return [e.cast(bits, dt.u32), e.cast(e.shr(bits, 32), dt.u32)]
+    return [e.bitcast(val, dt.u32) if val.dtype.is_float else e.cast(val, dt.u32)]
+
+
+def _of_halves(e: Emitter, halves: list[Val], dtype: dt.DType) -> Val:
+    if dtype.bits == 64:
+        low, high = (e.cast(half, dt.u64) for half in halves)
+        return e.bitcast(e.or_(low, e.shl(high, 32)), dtype)
+    return e.bitcast(halves[0], dtype) if dtype.is_float else e.cast(halves[0], dtype)
+
+
+def _words(body: ScanBody, points: sz.Size, parts: sz.Size, group: int) -> Memory:
+    """The ticket, and the words of the states of parts and of groups."""
+    pointer = body.args.temporary((body.scans[0], "links"), sz.mul(_words_count(body, points, parts, group), _BYTES))
     body.between_blocks.add(pointer)
-    return Memory(pointer, (), dt.i32, 4)
+    return Memory(pointer, (), dt.u64, _BYTES)
 
 
-def _count(rows: sz.Size, parts: sz.Size, group: int) -> sz.Size:
-    return sz.mul(rows, parts + sz.ceildiv(parts, group)) + 1
+def _words_count(body: ScanBody, points: sz.Size, parts: sz.Size, group: int) -> sz.Size:
+    return 1 + sz.mul(sz.mul(points, parts + sz.ceildiv(parts, group)), _halves(body))
 
 
-def lowered(body: ScanBody, rows: sz.Size, parts: sz.Size, group: int) -> GpuKernel:
-    """The kernel that lowers the flags."""
-    e, count = body.e, _count(rows, parts, group)
-    flags = _flags(body, rows, parts, group)
+def emptied(body: ScanBody, points: sz.Size, parts: sz.Size, group: int) -> GpuKernel:
+    """The kernel that empties the words."""
+    e, count = body.e, _words_count(body, points, parts, group)
+    words = _words(body, points, parts, group)
     at = e.add(e.mul(body.wide(body.block), THREADS), body.wide(body.thread))
     with body.leader(e.cmp("lt", at, body.size(count))):
-        store_partial(body, flags, at, e.const(0, dt.i32))
+        store_partial(body, words, at, e.const(0, dt.u64))
     return body.finish(sz.ceildiv(count, THREADS))

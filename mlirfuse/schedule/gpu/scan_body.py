@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from mlirfuse.analysis.phases import Analysis
-from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.lowering import scans as sc
 from mlirfuse.lowering.emitter import Val
-from mlirfuse.lowering.kernel import Env, Index, Memory
+from mlirfuse.lowering.kernel import Env, Index
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu.access import Access
 from mlirfuse.schedule.gpu.kernel import GpuBody
-from mlirfuse.schedule.gpu.partial import load_partial, store_partial
 from mlirfuse.schedule.gpu.row_body import at_own_index
 
 
@@ -48,29 +46,6 @@ class ScanBody(GpuBody):
         loops = self.analysis.loops(self.analysis.reduced)
         self.unlinear(here, loops, Index(place, 1, lanes) if lanes > 1 else Index(place))
         return here, inside
-
-    def buffers(self, what: str, count: sz.Size) -> list[list[Memory]]:
-        """For each scan the buffers of so many states, in the workspace, which other blocks write and read."""
-        out = []
-        for op in self.scans:
-            stored = [dt.u8 if d is dt.bool_ else d for d in sc.state_types(op)]
-            places = [self.args.temporary((op, what, k), sz.mul(count, d.bytes)) for k, d in enumerate(stored)]
-            self.between_blocks.update(places)
-            out.append([Memory(place, (), d, d.bytes) for place, d in zip(places, stored)])
-        return out
-
-    def save(self, memories: list[list[Memory]], offset: Val, states: list[sc.State]) -> None:
-        """Puts the state of each scan in its buffers."""
-        for buffers, state in zip(memories, states):
-            for memory, val in zip(buffers, state):
-                store_partial(self, memory, offset, val)
-
-    def saved(self, memories: list[list[Memory]], offset: Val, lanes: int = 1) -> list[sc.State]:
-        """The state of each scan from its buffers."""
-        return [
-            tuple(load_partial(self, m, offset, d, lanes) for m, d in zip(buffers, sc.state_types(op)))
-            for op, buffers in zip(self.scans, memories)
-        ]
 
     def put(self, offsets: list[int], index: Val, state: sc.State) -> None:
         """Writes a state to shared memory, as its ``index``-th there."""

@@ -22,7 +22,7 @@ from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op
 from mlirfuse.lowering import scans as sc
 from mlirfuse.lowering.emitter import Val
-from mlirfuse.lowering.kernel import Env, Index, Memory
+from mlirfuse.lowering.kernel import Env, Index
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu import links
@@ -111,8 +111,11 @@ class ScanColumns(GpuScheduler[Params]):
     def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
         if not p.linked:
             return [_emit(name, analysis, slots, p)]
-        flags = ScanBody(f"{name}_flags", analysis, slots, p.access, links.THREADS)
-        return [links.lowered(flags, *_strips(analysis, p), p.ty * TOGETHER), _emit(name, analysis, slots, p)]
+        words = ScanBody(f"{name}_words", analysis, slots, p.access, links.THREADS)
+        columns, above, _ = _extents(analysis)
+        _, turns = _strips(analysis, p)
+        empty = links.emptied(words, sz.mul(columns, above), turns, p.ty * TOGETHER)
+        return [empty, _emit(name, analysis, slots, p)]
 
     def check(self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, machine: Machine) -> None:
         require(is_outer(analysis, env), "scan_columns: for these sizes memory runs along the scanned axes")
@@ -152,7 +155,7 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> GpuKernel:
     strips, turns = _strips(analysis, p)
     strip = Index(body.wide(body.block))
     points = sz.mul(columns, above)
-    link = links.Links(body, strips, points, turns, p.ty * TOGETHER) if p.linked else None
+    link = links.Links(body, points, turns, p.ty * TOGETHER) if p.linked else None
     if link:
         which, strip = k.divmod(Index(link.ticket()), strips)
         part = k.scalar(which.base)
@@ -205,7 +208,7 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> GpuKernel:
         nothing, zero = body.grouped(body.nothing(lanes)), e.const(0, dt.i32)
         found = [exchange.starts(n, op, nothing[n], run[-1], zero) for n, (op, run) in enumerate(zip(body.scans, runs))]
         column = e.add(e.mul(k.scalar(outer.base), body.size(columns)), place.column)
-        begun = exchange.linked(link, part, k.scalar(strip.base), column, points, [after for _, after in found])
+        begun = exchange.linked(link, part, column, [after for _, after in found])
         for op, run, (before, _), state in zip(body.scans, runs, found, begun):
             bind(op, rows, run, sc.combine(e, op, state, before))
         store(rows)
@@ -228,10 +231,9 @@ class _Exchange:
         self.body, self.e, self.p, self.place = body, body.e, p, place
         self.warps = p.tx * p.ty // WARP  # 0: one row of threads
         self.warp, self.lane = body.thread_warp(), body.e.and_(body.thread, WARP - 1)
-        nbytes = 2 * self.warps * (p.tx + 1) * p.access.lanes * 8
-        self.offsets = [
-            [body.reserve(nbytes) for _ in sc.state_types(op)] if self.warps > 1 else [] for op in body.scans
-        ]
+        nbytes = 2 * max(1, self.warps) * (p.tx + 1) * p.access.lanes * 8
+        shared = self.warps > 1 or p.linked
+        self.offsets = [[body.reserve(nbytes) for _ in sc.state_types(op)] if shared else [] for op in body.scans]
 
     def starts(self, at: int, op: Op, carried: sc.State, total: sc.State, parity: Val) -> tuple[sc.State, sc.State]:
         """The state before this thread's rows, which together have the state ``total``, and that behind the turn. The
@@ -258,49 +260,44 @@ class _Exchange:
             begin, state = carried, sc.combine(e, op, carried, end)
         return (sc.combine(e, op, begin, before) if tx < WARP else begin), state
 
-    def linked(
-        self, link: links.Links, part: Val, strip: Val, column: Val, points: sz.Size, own: list[sc.State]
-    ) -> list[sc.State]:
+    def linked(self, link: links.Links, part: Val, column: Val, own: list[sc.State]) -> list[sc.State]:
         """The states before the ``part`` of a strip's columns that has the states ``own``, of which this thread has
-        those from ``column`` on, of all ``points``; each row of threads asks some other blocks of the group."""
-        body, e = self.body, self.e
-        group, place = link.place(part)
-
-        def at(part: Val) -> Val:
-            return e.add(e.mul(part, body.size(points)), column)
-
-        def tell(memories: list[list[Memory]], number: Val, states: list[sc.State], flag: Val, condition: Val) -> None:
-            with body.leader(e.and_(condition, e.and_(self.place.inside, e.cmp("eq", self.place.y, 0)))):
-                body.save(memories, at(number), states)
-            body.barrier()
-            with body.leader(e.and_(condition, e.cmp("eq", body.thread, 0))):
-                link.raise_(flag)
-
-        tell(link.of_parts, part, own, link.flag_of(part, strip), e.const(True, dt.bool_))
-        asked, asks = [], []
-        for n in range(TOGETHER):
-            number = e.add(body.wide(e.mul(self.place.y, TOGETHER)), n)
-            asks.append(e.cmp("lt", number, place))
-            asked.append(e.add(e.sub(part, place), e.min(number, e.max(e.sub(place, 1), 0))))
-            with body.leader(asks[-1]):
-                link.wait(link.flag_of(asked[-1], strip))
+        those from ``column`` on; each row of threads looks for those of some other blocks of the group, the first one
+        for those behind the group before."""
+        body, e, lanes, place = self.body, self.e, self.p.access.lanes, self.place
+        group, number = link.place(part)
+        leads = e.cmp("eq", place.y, 0)
+        with body.leader(e.and_(leads, place.inside)):
+            link.leave(link.of_parts, part, column, own)
+        numbers = [e.add(body.wide(e.mul(place.y, TOGETHER)), n) for n in range(TOGETHER)]
+        asks = [e.cmp("lt", n, number) for n in numbers]
+        asked = [e.add(e.sub(part, number), e.min(n, e.max(e.sub(number, 1), 0))) for n in numbers]
         before, later = e.max(e.sub(group, 1), 0), e.cmp("gt", group, 0)
-        with body.leader(later):
-            link.wait(link.flag_of_group(before, strip))
-        lanes = self.p.access.lanes
-        found = [body.saved(link.of_parts, at(number), lanes) for number in asked]
-        carried = body.saved(link.of_groups, at(before), lanes)
-        begin = []
+        seen = [link.look(link.of_parts, n, column, lanes) for n in asked]
+        nothing_seen = [e.const(0, dt.u64)] * len(seen[0])
+        seen_before = body.k.where(
+            leads, lambda: link.look(link.of_groups, before, column, lanes), lambda: nothing_seen, nothing_seen
+        )
+        found = link.wait(link.of_parts, asked, column, lanes, asks, seen)
+        together = []
         for n, op in enumerate(body.scans):
             nothing = sc.identity(e, op, lanes)
             states = [sc.select(e, here, some[n], nothing) for here, some in zip(asks, found)]
-            together = functools.reduce(functools.partial(sc.combine, e, op), states)
-            begun = sc.select(e, later, carried[n], nothing)
-            begin.append(self.starts(n, op, begun, together, e.const(1, dt.i32))[1])
-        ends = [sc.combine(e, op, a, b) for op, a, b in zip(body.scans, begin, own)]
-        last = e.cmp("eq", place, link.group - 1)
-        tell(link.of_groups, group, ends, link.flag_of_group(group, strip), last)
-        return begin
+            state = functools.reduce(functools.partial(sc.combine, e, op), states)
+            together.append(self.starts(n, op, nothing, state, e.const(1, dt.i32))[1])
+        with body.leader(leads):  # last: the whole next group waits for this
+            (carried,) = link.wait(link.of_groups, [before], column, lanes, [later], [seen_before])
+            begin = [
+                sc.combine(e, op, sc.select(e, later, state, sc.identity(e, op, lanes)), all_)
+                for op, state, all_ in zip(body.scans, carried, together)
+            ]
+            with body.leader(e.and_(place.inside, e.cmp("eq", number, link.group - 1))):
+                ends = [sc.combine(e, op, a, b) for op, a, b in zip(body.scans, begin, own)]
+                link.leave(link.of_groups, group, column, ends)
+            for offsets, state in zip(self.offsets, begin):  # nobody reads the first exchange's states any more
+                body.put(offsets, place.x, state)
+        body.barrier()
+        return [body.get(offsets, place.x, state) for offsets, state in zip(self.offsets, together)]
 
     def _of_warps(self, at: int, op: Op, total: sc.State, slot: Val) -> tuple[sc.State, sc.State]:
         """The state of a column's rows in the warps above this one, and in all. The last lanes of each warp have its

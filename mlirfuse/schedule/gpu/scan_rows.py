@@ -137,10 +137,10 @@ class ScanRows(GpuScheduler[Params]):
     def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
         if not p.linked:
             return [_emit(name, analysis, slots, p)]
-        flags = ScanBody(f"{name}_flags", analysis, slots, p.access, links.THREADS)
+        words = ScanBody(f"{name}_words", analysis, slots, p.access, links.THREADS)
         rows = sz.product(a.size for a in analysis.kept)
-        turns = sz.ceildiv(flags.length, p.tx * p.vectors * p.access.lanes)
-        return [links.lowered(flags, rows, turns, p.tx), _emit(name, analysis, slots, p)]
+        turns = sz.ceildiv(words.length, p.tx * p.vectors * p.access.lanes)
+        return [links.emptied(words, rows, turns, p.tx), _emit(name, analysis, slots, p)]
 
     def check(self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, machine: Machine) -> None:
         _, length = analysis.values(extents, env)
@@ -193,7 +193,7 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> GpuKernel:
     x = e.and_(body.thread, p.tx - 1) if p.ty > 1 else body.thread
     lane, warp = e.and_(x, width - 1), body.quotient(x, width)
     row, row_inside = body.wide(body.block), None
-    link = links.Links(body, kept, kept, turns, p.tx) if p.linked else None
+    link = links.Links(body, kept, turns, p.tx) if p.linked else None
     if link:
         part, row = (k.scalar(i.base) for i in k.divmod(Index(link.ticket()), kept))
     if p.ty > 1:
@@ -203,7 +203,7 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> GpuKernel:
     env: Env = {}
     body.unlinear(env, analysis.loops(analysis.kept), Index(row))
     first = body.wide(e.mul(e.add(e.mul(warp, width * p.vectors), lane), lanes))
-    exchange = _Exchange(body, lane, width, warp, warps)
+    exchange = _Exchange(body, lane, width, warp, warps, p.linked)
     stripes = _Stripes(body, lane, width, p.vectors, _striped_bytes(analysis, p)) if p.striped else None
 
     def loaded(start: Val) -> list[tuple[Env, Val]]:
@@ -263,7 +263,7 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> GpuKernel:
             before, after = exchange.starts(at, op, sc.identity(e, op, 1), totals, e.const(0, dt.i32))
             befores.append(before)
             own.append(after)
-        begin = exchange.linked(link, part, row, kept, own)
+        begin = exchange.linked(link, part, row, own)
         for op, (runs, _), before, state in zip(body.scans, found, befores, begin):
             bind(op, places, runs, [sc.combine(e, op, state, b) for b in before])
         store(places)
@@ -368,11 +368,12 @@ class _Stripes:
 class _Exchange:
     """What threads tell each other: the state before each one's vectors."""
 
-    def __init__(self, body: ScanBody, lane: Val, width: int, warp: Val, warps: int):
+    def __init__(self, body: ScanBody, lane: Val, width: int, warp: Val, warps: int, linked: bool):
         self.body, self.e = body, body.e
         self.lane, self.width, self.warp, self.warps = lane, width, warp, warps
         self.offsets = [
-            [body.reserve(2 * warps * 8) for _ in sc.state_types(op)] if warps > 1 else [] for op in body.scans
+            [body.reserve(2 * warps * 8) for _ in sc.state_types(op)] if warps > 1 or linked else []
+            for op in body.scans
         ]
 
     def starts(
@@ -403,37 +404,40 @@ class _Exchange:
             begin = combine(begin, end)
         return out, after
 
-    def linked(self, link: links.Links, part: Val, row: Val, kept: sz.Size, own: list[sc.State]) -> list[sc.State]:
-        """The states before the ``part`` of a row that has the states ``own``; each thread asks another block of the
-        group."""
+    def linked(self, link: links.Links, part: Val, row: Val, own: list[sc.State]) -> list[sc.State]:
+        """The states before the ``part`` of a row that has the states ``own``; each thread looks for another block's of
+        the group, the first one for that behind the group before."""
         body, e, x = self.body, self.e, self.body.wide(self.body.thread)
         group, place = link.place(part)
-
-        def at(part: Val) -> Val:
-            return e.add(e.mul(part, body.size(kept)), row)
-
         leads = e.cmp("eq", x, 0)
         with body.leader(leads):
-            body.save(link.of_parts, at(part), own)
-            link.raise_(link.flag_of(part, row))
+            link.leave(link.of_parts, part, row, own)
         asks, asked = e.cmp("lt", x, place), e.add(e.sub(part, place), e.min(x, e.max(e.sub(place, 1), 0)))
-        with body.leader(asks):
-            link.wait(link.flag_of(asked, row))
-        before = e.max(e.sub(group, 1), 0)
-        with body.leader(e.cmp("gt", group, 0)):
-            link.wait(link.flag_of_group(before, row))
-        states, begun = body.saved(link.of_parts, at(asked)), body.saved(link.of_groups, at(before))
-        begin = []
-        for n, (op, state, carried) in enumerate(zip(body.scans, states, begun)):
+        before, later = e.max(e.sub(group, 1), 0), e.cmp("gt", group, 0)
+        seen = link.look(link.of_parts, asked, row, 1)
+        seen_before = body.k.where(
+            leads, lambda: link.look(link.of_groups, before, row, 1), lambda: [e.const(0, dt.u64)] * len(seen), seen
+        )
+        (states,) = link.wait(link.of_parts, [asked], row, 1, [asks], [seen])
+        together = []
+        for n, (op, state) in enumerate(zip(body.scans, states)):
             nothing = sc.identity(e, op, 1)
             state = sc.select(e, asks, state, nothing)
-            carried = sc.select(e, e.cmp("gt", group, 0), carried, nothing)
-            begin.append(self.starts(n, op, carried, [state], e.const(1, dt.i32))[1])
-        with body.leader(e.and_(leads, e.cmp("eq", place, link.group - 1))):
-            ends = [sc.combine(e, op, a, b) for op, a, b in zip(body.scans, begin, own)]
-            body.save(link.of_groups, at(group), ends)
-            link.raise_(link.flag_of_group(group, row))
-        return begin
+            together.append(self.starts(n, op, nothing, [state], e.const(1, dt.i32))[1])
+        zero = e.const(0, dt.i32)
+        with body.leader(leads):  # last: the whole next group waits for this
+            (carried,) = link.wait(link.of_groups, [before], row, 1, [later], [seen_before])
+            begin = [
+                sc.combine(e, op, sc.select(e, later, state, sc.identity(e, op, 1)), all_)
+                for op, state, all_ in zip(body.scans, carried, together)
+            ]
+            with body.leader(e.cmp("eq", place, link.group - 1)):
+                ends = [sc.combine(e, op, a, b) for op, a, b in zip(body.scans, begin, own)]
+                link.leave(link.of_groups, group, row, ends)
+            for offsets, state in zip(self.offsets, begin):  # nobody reads the first exchange's states any more
+                body.put(offsets, zero, state)
+        body.barrier()
+        return [body.get(offsets, zero, state) for offsets, state in zip(self.offsets, together)]
 
     def along_lanes(self, op: Op, state: sc.State, width: int) -> sc.State:
         """Each lane's state combined with those of all lanes before it."""
