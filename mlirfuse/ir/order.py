@@ -49,6 +49,20 @@ class Units:
             self._pending[after].add(before)
             self.followers[before].append(after)
 
+    def only_before(self, unit: Any) -> list[Any]:
+        """The units that come before one and before no other."""
+        return [first for first in self._pending[unit] if self.followers[first] == [unit]]
+
+    def behind(self, unit: Any) -> set[Any]:
+        """All units that come after one."""
+        found: set[Any] = set()
+        left = [unit]
+        while left:
+            new = [follower for follower in self.followers[left.pop()] if follower not in found]
+            found.update(new)
+            left += new
+        return found
+
     def ordered(self, key: Callable[[Any], tuple] | None = None) -> list[Op]:
         """The ops; of the units that may come next the one with the smallest ``key`` does, the first among equals.
         Raises ValueError where units depend on each other in a cycle."""

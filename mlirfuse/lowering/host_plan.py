@@ -33,7 +33,9 @@ def plan(graph: Graph) -> Sequence:
 def in_order(block: Block, graph: Graph) -> list[Op]:
     """The ops of a block of ``graph`` in the order in which a host program runs them, those of a group together. Groups
     that only compute what is written into arguments come last: nothing reads these after them, so that their kernels
-    may write there. Groups that make more bytes of arguments alone come when these are needed."""
+    may write there. Groups that make more bytes of arguments alone come when these are needed. Those that make more
+    than they read wait for what frees that much, if they are not needed before, and so does what is made for them
+    alone."""
     groups = {op: op.group for op in block.ops if op.group is not None}
     if block is not graph.body:
         return topological(block.ops, groups)
@@ -46,6 +48,11 @@ def in_order(block: Block, graph: Graph) -> list[Op]:
     for group in dict.fromkeys(groups.values()):
         if units.followers[group] and _makes_more_of(arguments, set(units.members[group]), users, returned):
             place[group] = min(place[unit] for unit in units.followers[group]) - 0.5
+        else:
+            freed = max((place[unit] for unit in _free_more(group, units, users)), default=0)
+            if place[group] < freed < min((place[unit] for unit in units.followers[group]), default=math.inf):
+                place[group] = freed + 0.5
+                place |= dict.fromkeys(units.only_before(group), freed + 0.25)
     return units.ordered(lambda unit: (unit in last, place[unit]))
 
 
@@ -55,6 +62,19 @@ def _makes_more_of(arguments: set[Value], group: set[Op], users: dict[Value, lis
     read = {v for op in group for v in uses(op) if v.op not in group}
     given = {v for op in group for v in op.results if not group.issuperset(users.get(v, ()))}
     return read <= arguments and given.isdisjoint(returned) and _bytes(given) > _bytes(read)
+
+
+def _free_more(group: object, units: Units, users: dict[Value, list[Op]]) -> set[object]:
+    """The last readers of what the operands of a group were made of, where that holds more memory than the group adds:
+    a weight's gradient, which is made wider, waits for the product for the other gradient, which reads the same large
+    one."""
+    ops = set(units.members[group])
+    read = {v for op in ops for v in uses(op) if v.op in units.of and v.op not in ops}
+    given = {v for op in ops for v in op.results if not users.get(v) or not ops.issuperset(users[v])}
+    added = _bytes(given) - _bytes(read)
+    sources = {v for value in read for v in uses(value.op) if v.op in units.of and _bytes([v]) > added}
+    readers = {units.of[op] for v in sources for op in users[v]} - {group, *(units.of[v.op] for v in read)}
+    return readers - units.behind(group) if added > 0 and readers else set()
 
 
 def _bytes(values: Iterable[Value]) -> int:
