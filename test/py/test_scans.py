@@ -518,7 +518,7 @@ def test_gpu_narrow_columns_fill_the_machine():
     lowered = mlirfuse.jit(lambda x: np.cumsum(x, 0), target="cuda:sm_90").lower(np.empty((2_500_000, 12), f32))
     program = Program(lowered.segmented(), targets.of("cuda:sm_90"), lowered.env)
     (params,) = program.parameters(lowered.env, {})
-    assert params.tx * params.ty >= 256 and params.linked
+    assert params.linked and 2_500_000 // (params.ty * params.rows) * params.tx * params.ty >= 132 * 2048  # threads
 
 
 def test_gpu_linked_with_outputs_of_a_row():

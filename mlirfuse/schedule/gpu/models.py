@@ -401,6 +401,7 @@ class ColumnScans:
     least: float = 0.9  # of the narrower ones, where no width has enough: fewer are linked
     many: float = 6  # whose blocks have fewer threads
     turns: int = 3  # of the narrowest strips, from which on too few are linked
+    linked: int = 64  # bytes of a row of their strips: 131072×770 bf16 239 µs, 404 with 128 and four times the threads
     narrow: int = 64  # bytes, and less: strips whose threads have ``word`` bytes of a row, those of others ``pair``
     word: int = 4
     pair: int = 8

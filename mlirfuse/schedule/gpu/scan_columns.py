@@ -69,9 +69,9 @@ class ScanColumns(GpuScheduler[Params]):
         model, widest = scans.columns, analysis.once(widest_bytes)
         usual = elements_of(analysis, model.rows)
 
-        def params(strip: int, under_way: int, rows: int = usual) -> Params:
+        def params(strip: int, under_way: int, rows: int = usual, narrow: int = model.narrow) -> Params:
             """Blocks that have so many bytes of a strip under way, or the whole strip."""
-            lanes = min(access.lanes, max(1, (model.word if strip <= model.narrow else model.pair) // widest))
+            lanes = min(access.lanes, max(1, (model.word if strip <= narrow else model.pair) // widest))
             tx = min(WARP, power_from(-(-columns // lanes)), max(1, strip // (lanes * widest)))
             rows = min(rows, power_from(max(1, -(-length * tx // WARP))))
             down = max(1, min(MOST_THREADS, under_way // (rows * lanes * widest)) // tx)
@@ -96,10 +96,10 @@ class ScanColumns(GpuScheduler[Params]):
         turns = length // (first.ty * first.rows)
         if blocks(first) < model.least * count and turns >= model.turns and analysis.once(apart):
             for rows in (usual >> n for n in range(usual.bit_length())):  # shorter turns where there are few
-                wide = params(model.strips[0], few * rows // usual, rows)
-                if blocks(wide) * (length // (wide.ty * wide.rows)) >= count // 2:
+                linked = params(model.linked, many * rows // usual, rows, narrow=0)
+                if blocks(linked) * (length // (linked.ty * linked.rows)) >= count // 2:
                     break
-            yield wide._replace(linked=True)
+            yield linked._replace(linked=True)
         others = [
             (model.strips[0], few, usual),
             (strip, under_way, 1),
