@@ -211,6 +211,24 @@ def test_a_residual_stream_is_not_added_up_again_from_all_layers():
     assert ours <= theirs and sum(n for _, n in kept) <= sum(n for _, n in their_kept)
 
 
+def test_what_is_made_of_one_kept_value_is_not_kept_beside_it():
+    """Of a convolution and its norm the gradients of the norm, of SiLU and of the gate read the former alone, each."""
+
+    def f(x, w, u, v):
+        h = torch.nn.functional.conv2d(x, w)
+        h = torch.nn.functional.batch_norm(h, None, None, training=True)
+        h = torch.nn.functional.silu(h)
+        gate = torch.sigmoid(torch.nn.functional.conv2d(h.mean((2, 3), keepdim=True), u))
+        return torch.nn.functional.conv2d(h * gate, v)
+
+    shapes = (2, 8, 16, 16), (32, 8, 1, 1), (32, 32, 1, 1), (8, 32, 1, 1)
+    given = [torch.randn(s, requires_grad=True) for s in shapes]
+    ours, kept, _ = explained(bfloat16_products(f), *given)
+    theirs, their_kept, _ = explained(bfloat16_products(f), *given, theirs=True)
+    assert ours <= 1.01 * theirs and sum(n for _, n in kept) <= sum(n for _, n in their_kept)
+    assert sum(n >= 2 * 2 * 32 * 16 * 16 for _, n in kept) == 2  # the convolution's result, and what the other reads
+
+
 def test_less_is_kept_and_moved_than_with_torchs_cut():
     torch.manual_seed(0)
     run = bfloat16_products(Encoder(layers=1, p=0.1))

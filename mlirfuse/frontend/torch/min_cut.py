@@ -2,9 +2,10 @@
 kernels move and that memory holds.
 
 A value that is kept costs its bytes while it is held, as they are read again, and as they are written where the forward
-would not write them anyway. A value that is computed again costs nothing inside of a kernel that reads its operands;
-it costs a write and a read where an op of torch's reads it, or more than one of the backward's kernels: a residual
-connection is not added up again from all layers. What is no elementwise op or view is never computed again.
+would not write them anyway. A value that is computed again costs nothing inside of a kernel that reads its operands. It
+costs a write and a read where an op of torch's reads it, or several of the backward's kernels that would each read more
+without it: a residual connection is not added up again from all layers, what is made of one kept value is computed
+again by each. What is no elementwise op or view is never computed again.
 
 So no mask is kept, its seed is; a value in float32 that is the cast of a half type's is kept as that; statistics of
 norms are kept, of a row's size.
@@ -28,6 +29,8 @@ from mlirfuse.frontend.torch.ops.rules import DTYPES, RULES, VIEWS
 # What a byte costs, in whole numbers, so that the cut is the same in every process.
 HELD = 1  # until the backward: memory for time
 MOVED = 4  # written or read once
+
+_LITTLE_MORE = 1.05  # times a value's bytes: what it is computed of is as soon read, with numbers a channel or row
 
 COSTS = "mlirfuse_costs"  # in the ``meta`` of a node: the cost of computing it again, and of keeping it
 
@@ -157,15 +160,17 @@ class _Costs:
         self.info = info
         self.copied = written_inputs(graph)  # where they are kept
         self.level: dict[Node, int] = {}  # how many of torch's ops are on the longest way to it
-        self.source: dict[Node, int] = {}  # bytes that it can be computed of within a kernel, at most its own
+        self.sources: dict[
+            Node, frozenset[Node]
+        ] = {}  # it can be computed of within a kernel: itself, if of more bytes
         for node in graph.nodes:
             if node.op != "output":
                 inputs = node.all_input_nodes
                 called = node.op == "call_function" and not is_fused(node) and node.target is not operator.getitem
                 self.level[node] = max((self.level[n] for n in inputs), default=0) + called
-                own = _bytes(node)
-                free = is_free(node)
-                self.source[node] = min(own, sum(self.source[n] for n in inputs)) if free else own
+                found = frozenset().union(*(self.sources[n] for n in inputs)) if is_free(node) else {node}
+                few = sum(map(_bytes, found)) <= _LITTLE_MORE * _bytes(node)
+                self.sources[node] = frozenset(found if few else {node})
         self.needed: dict[Node, set[int]] = {}  # the levels of the backward's kernels that read it, or compute it again
         for node in reversed(list(graph.nodes)):
             needed = self.needed[node] = set()
@@ -189,10 +194,9 @@ class _Costs:
             return math.inf
         if _is_view(node):
             return 0
-        own = _bytes(node)
-        # By a kernel of its own, which others read; or the first of some that need it stores it.
-        stored = 2 * (own if self.called(node) else self.source[node] if len(self.needed[node]) > 1 else 0)
-        return MOVED * stored
+        # A kernel of its own stores it, or the first of some that need it where each would read more instead of it.
+        stored = self.called(node) or (len(self.needed[node]) > 1 and node in self.sources[node])
+        return MOVED * 2 * _bytes(node) if stored else 0
 
     def kept(self, node: Node) -> float | None:
         """The cost of keeping ``node``; infinite for what cannot be, and for views, whose memory is."""
