@@ -52,7 +52,7 @@ def in_order(block: Block, graph: Graph) -> list[Op]:
             freed = max((place[unit] for unit in _free_more(group, units, users)), default=0)
             if place[group] < freed < min((place[unit] for unit in units.followers[group]), default=math.inf):
                 place[group] = freed + 0.5
-                place |= dict.fromkeys(units.only_before(group), freed + 0.25)
+                place |= dict.fromkeys(_made_for(group, units), freed + 0.25)
     return units.ordered(lambda unit: (unit in last, place[unit]))
 
 
@@ -72,9 +72,37 @@ def _free_more(group: object, units: Units, users: dict[Value, list[Op]]) -> set
     read = {v for op in ops for v in uses(op) if v.op in units.of and v.op not in ops}
     given = {v for op in ops for v in op.results if not users.get(v) or not ops.issuperset(users[v])}
     added = _bytes(given) - _bytes(read)
-    sources = {v for value in read for v in uses(value.op) if v.op in units.of and _bytes([v]) > added}
-    readers = {units.of[op] for v in sources for op in users[v]} - {group, *(units.of[v.op] for v in read)}
+    makers = {_viewed(v, units).op for v in read}
+    sources = {_viewed(v, units) for op in makers if op in units.of for v in uses(op) if _bytes([v]) > added}
+    readers = {units.of[op] for v in sources if v.op in units.of for op in _readers(v, users)}
+    readers -= {group, *(units.of[op] for op in makers if op in units.of)}
     return readers - units.behind(group) if added > 0 and readers else set()
+
+
+def _made_for(unit: object, units: Units) -> list[object]:
+    """The units that make what one alone reads, and views of that."""
+    found = units.only_before(unit)
+    return [*found, *(other for first in found if _is_view(first) for other in _made_for(first, units))]
+
+
+def _is_view(unit: object) -> bool:
+    return isinstance(unit, Op) and bool(unit.row.view) and unit.group is None
+
+
+def _viewed(value: Value, units: Units) -> Value:
+    """What a value is a view of, itself where it is none."""
+    while value.op in units.of and _is_view(value.op):
+        value = value.op.operands[0]
+    return value
+
+
+def _readers(value: Value, users: dict[Value, list[Op]]) -> Iterable[Op]:
+    """What reads a value, through views of it too."""
+    for op in users.get(value, ()):
+        if _is_view(op):
+            yield from _readers(op.result, users)
+        else:
+            yield op
 
 
 def _bytes(values: Iterable[Value]) -> int:
