@@ -406,6 +406,7 @@ class ColumnScans:
     word: int = 4
     pair: int = 8
     rows: int = 16  # numbers of states of a thread's turn for each column
+    threads: int = 256  # of a block of short columns, and at most where elements are loaded one by one
     under_way: tuple[int, int, int] = (16 << 10, 32 << 10, 64 << 10)  # bytes of a block: of many, of enough, of few
 
 

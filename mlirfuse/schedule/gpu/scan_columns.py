@@ -73,8 +73,9 @@ class ScanColumns(GpuScheduler[Params]):
             """Blocks that have so many bytes of a strip under way, or the whole strip."""
             lanes = min(access.lanes, max(1, (model.word if strip <= narrow else model.pair) // widest))
             tx = min(WARP, power_from(-(-columns // lanes)), max(1, strip // (lanes * widest)))
-            rows = min(rows, power_from(max(1, -(-length * tx // WARP))))
-            down = max(1, min(MOST_THREADS, under_way // (rows * lanes * widest)) // tx)
+            rows = min(rows, power_from(-(-length * tx // model.threads)))
+            most = model.threads if lanes == 1 else MOST_THREADS
+            down = max(1, min(most, under_way // (rows * lanes * widest)) // tx)
             while down > 1 and (down // 2 * rows >= length or _bytes(analysis, tx, down, lanes) > SHARED):
                 down //= 2
             vectors = access if lanes == access.lanes else narrowed(analysis, access, lanes)
