@@ -86,13 +86,14 @@ def _made_for(unit: object, units: Units) -> list[object]:
 
 
 def _is_view(unit: object) -> bool:
-    return isinstance(unit, Op) and bool(unit.row.view) and unit.group is None
+    """Whether it is an op outside of groups that gives a view of what it reads."""
+    return isinstance(unit, Op) and unit.group is None and len(unit.results) == 1 and viewed(unit.result) is not None
 
 
 def _viewed(value: Value, units: Units) -> Value:
     """What a value is a view of, itself where it is none."""
     while value.op in units.of and _is_view(value.op):
-        value = value.op.operands[0]
+        value = viewed(value) or value
     return value
 
 
