@@ -158,6 +158,25 @@ def extreme_of(e: Emitter, name: str, a: Val, b: Val) -> Val:
     return e.max(a, b) if name == "max" else e.min(a, b)
 
 
+def _nan_apart(e: Emitter, op: Op) -> bool:
+    """Whether NaNs are looked for beside the comparisons that find the maximum or minimum: a processor's instruction
+    for these loses some."""
+    return e.target == "cpu" and op.name in ("max", "min") and op.operands[0].dtype.is_float
+
+
+def _one_of(e: Emitter, name: str, a: Val, b: Val) -> Val:
+    """The larger or smaller one of two floats; ``b`` where either is NaN, as x86's instruction has it."""
+    return e.select(e.cmp("gt" if name == "max" else "lt", a, b), a, b)
+
+
+def _extreme_of_floats(e: Emitter, name: str, vals: list[Val], state: Val | None = None) -> Val:
+    """The "max" or "min" of several vectors and what came before. One comparison finds the NaNs of two; one in
+    ``state`` stays there, since that comes second."""
+    nan = in_pairs(e.or_, [e.cmp("uno", vals[i], vals[min(i + 1, len(vals) - 1)]) for i in range(0, len(vals), 2)])
+    top = in_pairs(lambda a, b: _one_of(e, name, a, b), vals)
+    return e.select(nan, math.nan, top if state is None else _one_of(e, name, top, state))
+
+
 def total(e: Emitter, op: Op, rows, in_order: bool = False) -> tuple[Val, ...]:
     """The accumulator of several vectors: ``rows`` of (elements, position, mask or None), combined pairwise.
     ``in_order``: as for :func:`combine`."""
@@ -165,21 +184,32 @@ def total(e: Emitter, op: Op, rows, in_order: bool = False) -> tuple[Val, ...]:
         return _total_m2(e, op, rows)
     if isinstance(op, MaxSumExp):
         return accumulate(e, op, None, rows)
+    if _nan_apart(e, op):
+        return (_extreme_of_floats(e, op.name, [value for (value,) in _parts(e, op, rows)]),)
+    return in_pairs(lambda a, b: combine(e, op, a, b, in_order), _parts(e, op, rows))
+
+
+def _parts(e: Emitter, op: Op, rows) -> list[tuple[Val, ...]]:
+    """The accumulator of each vector: ``rows`` as for :func:`total`."""
     parts = []
     for value, position, inside in rows:
         new = element(e, op, value, position)
         if inside is not None:
             new = tuple(e.select(inside, a, b) for a, b in zip(new, identity(e, op, value.lanes)))
         parts.append(new)
-    return in_pairs(lambda a, b: combine(e, op, a, b, in_order), parts)
+    return parts
 
 
-def accumulate(e: Emitter, op: Op, state: tuple[Val, ...] | None, rows) -> tuple[Val, ...]:
-    """The accumulator of ``state`` and several vectors: ``rows`` as for :func:`total`. That of a :class:`MaxSumExp` has
-    one lane, for what the vectors' lanes have in common, unless ``state`` has more."""
+def accumulate(e: Emitter, op: Op, state: tuple[Val, ...] | None, rows, in_order: bool = False) -> tuple[Val, ...]:
+    """The accumulator of ``state`` and several vectors: ``rows``, ``in_order`` as for :func:`total`. That of a
+    :class:`MaxSumExp` has one lane, for what the vectors' lanes have in common, unless ``state`` has more."""
     if not isinstance(op, MaxSumExp):
         assert state is not None
-        return combine(e, op, state, (of_thread if state[0].lanes == 1 else total)(e, op, rows))
+        if _nan_apart(e, op):
+            return (_extreme_of_floats(e, op.name, [value for (value,) in _parts(e, op, rows)], state[0]),)
+        if state[0].lanes == 1:
+            return combine(e, op, state, of_thread(e, op, rows))
+        return combine(e, op, state, total(e, op, rows, in_order), in_order)
     held = [value if inside is None else e.select(inside, value, -math.inf) for value, _, inside in rows]
     if state is None or state[0].lanes < held[0].lanes:
         held = [e.extract(value, lane) for value in held for lane in range(value.lanes)]
@@ -303,6 +333,10 @@ def across_lanes(e: Emitter, op: Op, a: tuple[Val, ...]) -> tuple[Val, ...]:
     """Combines a vector accumulator's lanes."""
     if a[0].lanes == 1:
         return a
+    if _nan_apart(e, op):
+        nan = e.isnan(a[0])
+        (top,) = _by_halves(e, lambda a, b: (_one_of(e, op.name, a[0], b[0]),), a)
+        return (e.select(e.op(f"vector.reduction <or>, {nan} : {nan.type} into i1", dt.bool_), math.nan, top),)
     return across(
         e,
         op,

@@ -42,13 +42,15 @@ BLOCK = 64
 class Params(NamedTuple):
     """``split``: parts of the reduced range. ``held``: the row is that many vectors, kept in registers; 0: it is passed
     over. ``stash``: keep expensive values; ``streamed``: full-size outputs are stored past the caches. ``totals``: sums
-    go to running totals, as those of very many elements have to."""
+    go to running totals, as those of very many elements have to. ``again``: vectors at the end of a row take elements
+    again, instead of being masked; for reductions that these do not change."""
 
     split: int = 1
     held: int = 0
     stash: bool = False
     streamed: bool = False
     totals: bool = False
+    again: bool = False
 
 
 @dataclass
@@ -120,7 +122,8 @@ class Rows(Scheduler[Params, Host]):
         kept, reduced = analysis.values(row_extents, env)
         full, _ = analysis.once(late_outputs)
         if not full and _few(kept, reduced, host) and len(analysis.phases) == 1:
-            yield Params(split=parts(host), totals=needs_totals(analysis, env, host))
+            totals = needs_totals(analysis, env, host)
+            yield Params(split=parts(host), totals=totals, again=visits_again(analysis, env, host))
             return
         vectors = math.ceil(reduced / lanes_of(analysis, host))
         if vectors <= model.held and len(analysis.loops(analysis.reduced)) == 1:
@@ -129,7 +132,7 @@ class Rows(Scheduler[Params, Host]):
         length = reduced * _stash_bytes(analysis, model)
         streamed = streams(analysis, full, env, alignments, host)
         stash, totals = 0 < length <= model.stash_bytes, needs_totals(analysis, env, host)
-        yield Params(stash=stash, streamed=streamed, totals=totals)
+        yield Params(stash=stash, streamed=streamed, totals=totals, again=visits_again(analysis, env, host))
 
     def better_in_stages(self, analysis: Analysis, p: Params, env: Sizes, host: Host) -> bool | None:
         """There are too few rows for all threads."""
@@ -151,6 +154,8 @@ class Rows(Scheduler[Params, Host]):
         if p.split > 1:
             require(not full and len(analysis.phases) == 1, "split: rows that take more than one pass, or are written")
             require(not p.held and not p.stash and not p.streamed, "split: rows are not held, stashed or streamed")
+        if p.again:
+            require(visits_again(analysis, env, host), "again: sums, or rows shorter than the vectors in flight")
         if p.held:
             room = p.held * lanes_of(analysis, host)
             require(len(analysis.loops(analysis.reduced)) == 1, "held: a row is one loop")
@@ -172,6 +177,19 @@ def needs_totals(analysis: Analysis, env: Sizes, host: Host) -> bool:
     pieces, length = analysis.values(_pieces, env)
     least = BLOCK * lanes_of(analysis, host) * unroll_for(analysis.once(cost_of))  # of a block of any stage
     return pieces * -(-length // least) >= BLOCKS
+
+
+def visits_again(analysis: Analysis, env: Sizes, host: Host) -> bool:
+    """Whether some phase may have elements again, and the vectors in flight are no longer than what they run along."""
+    model = model_of(host).rows
+    unroll = max(unroll_for(stage.cost) for threshold in (None, model.stash) for stage in stages(analysis, threshold))
+    _, length = analysis.values(_pieces, env)
+    return any(map(_idempotent, analysis.phases)) and length >= unroll * lanes_of(analysis, host)
+
+
+def _idempotent(phase: list[Op]) -> bool:
+    """Whether elements that are reduced twice count as once."""
+    return {op.name for op in phase} <= {"max", "min", "any", "all", "argmax", "argmin"}
 
 
 def _pieces(analysis: Analysis) -> list[sz.Size]:
@@ -205,9 +223,9 @@ def _kernels(name: str, analysis: Analysis, slots: Slots, params: Params, host: 
 class RowsBody(CpuBody):
     """Loops over a row."""
 
-    def __init__(self, name, analysis, slots, host, streamed=(), stash=False, totals=False):
+    def __init__(self, name, analysis, slots, host, streamed=(), stash=False, totals=False, again=False):
         super().__init__(name, analysis, slots, host, streamed)
-        self.totals = totals
+        self.totals, self.again = totals, again
         self.loops = analysis.loops(analysis.reduced)
         self.lanes = lanes_of(analysis, host)
         self.invariant = _invariant(analysis)
@@ -224,6 +242,7 @@ class RowsBody(CpuBody):
         bound the outermost loop. ``blocks``: what is carried is theirs; ``step`` carries the accumulators of a
         block."""
         zero, unroll = self.constant(0), unroll_for(self.stages[at].cost)
+        again = self.again and at < len(self.analysis.phases) and _idempotent(self.analysis.phases[at])
 
         def nest(depth: int, env: Env, carried):
             loop, extent = self.loops[depth], size_of(self.loops[depth])
@@ -249,7 +268,7 @@ class RowsBody(CpuBody):
 
             def one(i, state):
                 end = self.e.min(self.e.add(i, length), stop)
-                return blocks.add(state, self.vectors(i, end, self.lanes, blocks.empty, vectors, unroll))
+                return blocks.add(state, self.vectors(i, end, self.lanes, blocks.empty, vectors, unroll, again=again))
 
             return self.loop(start, stop, length, carried, one)
 
@@ -262,9 +281,9 @@ class RowsBody(CpuBody):
 
         def step(envs, mask, state):
             self.recall(envs, at)
-            new = self.total(phase, envs, mask, self.lanes)
+            following = self.accumulate(phase, state, envs, mask, self.lanes)
             self.keep(envs, at)
-            return self.merge(phase, state, new)
+            return following
 
         number = sz.mul(*map(size_of, self.loops[:-1]), sz.ceildiv(size_of(self.loops[-1]), self.block(at)))
         blocks = CarriedBlocks(self, phase, self.lanes, number, self.totals)
@@ -327,7 +346,8 @@ def _invariant(analysis: Analysis) -> list[list[Value]]:
 
 def _long_rows(name: str, analysis: Analysis, slots: Slots, params: Params, host: Host) -> CpuKernel:
     full, small = late_outputs(analysis)
-    body = RowsBody(name, analysis, slots, host, full if params.streamed else (), params.stash, params.totals)
+    streamed, (stash, totals, again) = full if params.streamed else (), (params.stash, params.totals, params.again)
+    body = RowsBody(name, analysis, slots, host, streamed, stash, totals, again)
 
     def task(index):
         env: Env = {}
@@ -381,7 +401,7 @@ def _held_rows(name: str, analysis: Analysis, slots: Slots, params: Params, host
 
 def _split_rows(name: str, analysis: Analysis, slots: Slots, params: Params, host: Host) -> CpuKernel:
     """A task is a part of a row: its accumulators go to the workspace."""
-    body = RowsBody(name, analysis, slots, host, totals=params.totals)
+    body = RowsBody(name, analysis, slots, host, totals=params.totals, again=params.again)
     e, k, split = body.e, body.k, params.split
     (phase,) = analysis.phases
     first = size_of(body.loops[0])
