@@ -172,6 +172,8 @@ def _one_of(e: Emitter, name: str, a: Val, b: Val) -> Val:
 def _extreme_of_floats(e: Emitter, name: str, vals: list[Val], state: Val | None = None) -> Val:
     """The "max" or "min" of several vectors and what came before. One comparison finds the NaNs of two; one in
     ``state`` stays there, since that comes second."""
+    if state is None and len(vals) == 1:
+        return vals[0]
     nan = in_pairs(e.or_, [e.cmp("uno", vals[i], vals[min(i + 1, len(vals) - 1)]) for i in range(0, len(vals), 2)])
     top = in_pairs(lambda a, b: _one_of(e, name, a, b), vals)
     return e.select(nan, math.nan, top if state is None else _one_of(e, name, top, state))

@@ -299,14 +299,6 @@ class CpuBody:
 
     # ---- reductions
 
-    def total(self, reductions: list[Op], envs: list[Env], mask: Val | None, lanes: int) -> list[Val]:
-        """The accumulators of the elements at ``envs``, one env a vector."""
-        return [
-            v
-            for op in reductions
-            for v in red.total(self.e, op, self.elements(op, envs, mask, lanes), self.in_order(op))
-        ]
-
     def accumulate(
         self, reductions: list[Op], state: list[Val], envs: list[Env], mask: Val | None, lanes: int
     ) -> list[Val]:

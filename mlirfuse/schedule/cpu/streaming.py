@@ -41,6 +41,15 @@ def can_stream(analysis: Analysis, outputs: list[Value], env: Sizes, alignments:
     return True
 
 
+def can_stream_line(analysis: Analysis, outputs: list[Value], alignments: Alignments, host: Host) -> bool:
+    """Whether vectors one behind the other, through all of ``outputs`` as through one row, are aligned, and the
+    processor has stores past the caches for them."""
+    nbytes = [(value, lanes_of(analysis, host) * value.dtype.bytes) for value in outputs]
+    return host.vector_bytes >= 32 and all(
+        16 <= n <= min(alignments.get(value, ALIGNED), ALIGNED) for value, n in nbytes
+    )
+
+
 def _output_sizes(analysis: Analysis):
     """A function of the sizes: the bytes of each output, and its strides."""
     pairs = [f"(({v.numel})*{v.dtype.bytes}, {sz.spelled(analysis.strides[v])})" for v in analysis.outputs]
