@@ -345,7 +345,13 @@ def lanes_of(analysis: Analysis, host: Host) -> int:
 
 
 def _widest_bits(analysis: Analysis) -> int:
-    return max(v.dtype.compute.bits for op in analysis.ops for v in list(op.operands) + list(op.results))
+    vectors = [v for op in analysis.ops for v in (*op.operands, *(op.results if not _of_a_row(op) else ()))]
+    return max(v.dtype.compute.bits for v in vectors)
+
+
+def _of_a_row(op: Op) -> bool:
+    """Whether what is computed is wider than what it is computed of, but there are only few of it: positions."""
+    return op.row.accumulator == "position"
 
 
 def cost_of(analysis: Analysis) -> int:
