@@ -23,8 +23,13 @@ def past_caches(analysis: Analysis, outputs: list[Value], env: Sizes, host: Host
     """Whether ``outputs`` together do not stay in the caches, and the processor has stores past them."""
     if not outputs or host.vector_bytes < 32:
         return False
+    return output_bytes(analysis, outputs, env) > host.last_cache * model_of(host).tasks.past_caches
+
+
+def output_bytes(analysis: Analysis, outputs: list[Value], env: Sizes) -> int:
+    """How large ``outputs`` are together."""
     sizes = dict(zip(analysis.outputs, analysis.once(_output_sizes)(env)))
-    return sum([sizes[v][0] for v in outputs]) > host.last_cache * model_of(host).tasks.past_caches
+    return sum([sizes[v][0] for v in outputs])
 
 
 def can_stream(analysis: Analysis, outputs: list[Value], env: Sizes, alignments: Alignments, host: Host) -> bool:
