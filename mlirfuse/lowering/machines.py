@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+from pathlib import Path
 
 from mlirfuse import _native
 from mlirfuse.core.errors import UnsupportedError
@@ -13,7 +14,7 @@ from mlirfuse.lowering import llvm
 
 def host() -> Host:
     """This host's processor."""
-    return Host(llvm.host_features(), _native.num_threads(), _cache_bytes(2, 1 << 20), _cache_bytes(3, 16 << 20))
+    return Host(llvm.host_features(), _native.num_threads(), cache_bytes(2, 1 << 20), cache_bytes(3, 16 << 20))
 
 
 def device(index: int) -> Machine:
@@ -46,9 +47,14 @@ def named(name: str) -> Host | Machine:
 
 
 @functools.cache
-def _cache_bytes(level: int, otherwise: int) -> int:
-    name = f"SC_LEVEL{level}_CACHE_SIZE"
-    try:
-        return os.sysconf(name) if name in os.sysconf_names and os.sysconf(name) > 0 else otherwise
-    except OSError:
-        return otherwise
+def cache_bytes(level: int, otherwise: int, processors: Path = Path("/sys/devices/system/cpu")) -> int:
+    """The size of the data cache of a level that the first processor we may run on has, alone or with others, as Linux
+    tells it (glibc gives the sum of all such caches of an AMD processor); ``otherwise`` where it does not."""
+    for cache in processors.glob(f"cpu{min(os.sched_getaffinity(0))}/cache/index*"):
+        try:
+            kind, found, size = ((cache / name).read_text().strip() for name in ("type", "level", "size"))
+            if kind != "Instruction" and int(found) == level:
+                return int(size.removesuffix("K")) << 10
+        except (OSError, ValueError):
+            continue
+    return otherwise

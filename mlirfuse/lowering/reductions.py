@@ -158,6 +158,31 @@ def extreme_of(e: Emitter, name: str, a: Val, b: Val) -> Val:
     return e.max(a, b) if name == "max" else e.min(a, b)
 
 
+def _nan_apart(e: Emitter, op: Op) -> bool:
+    """Whether NaNs are looked for beside the comparisons that find the maximum or minimum: a processor's instruction
+    for these loses some."""
+    return e.target == "cpu" and op.name in ("max", "min") and op.operands[0].dtype.is_float
+
+
+def _one_of(e: Emitter, name: str, a: Val, b: Val) -> Val:
+    """The larger or smaller one of two floats; ``b`` where either is NaN, as x86's instruction has it."""
+    return e.select(e.cmp("gt" if name == "max" else "lt", a, b), a, b)
+
+
+def _extreme_of_floats(e: Emitter, name: str, vals: list[Val], state: Val | None = None) -> Val:
+    """The "max" or "min" of several vectors and what came before. A NaN in ``state`` stays there, as that comes
+    second."""
+    if state is None and len(vals) == 1:
+        return vals[0]
+    top = in_pairs(lambda a, b: _one_of(e, name, a, b), vals)
+    return e.select(_any_nan(e, vals), math.nan, top if state is None else _one_of(e, name, top, state))
+
+
+def _any_nan(e: Emitter, vals: list[Val]) -> Val:
+    """Where one of several vectors is NaN. One comparison tells of two."""
+    return in_pairs(e.or_, [e.cmp("uno", vals[i], vals[min(i + 1, len(vals) - 1)]) for i in range(0, len(vals), 2)])
+
+
 def total(e: Emitter, op: Op, rows, in_order: bool = False) -> tuple[Val, ...]:
     """The accumulator of several vectors: ``rows`` of (elements, position, mask or None), combined pairwise.
     ``in_order``: as for :func:`combine`."""
@@ -165,21 +190,32 @@ def total(e: Emitter, op: Op, rows, in_order: bool = False) -> tuple[Val, ...]:
         return _total_m2(e, op, rows)
     if isinstance(op, MaxSumExp):
         return accumulate(e, op, None, rows)
+    if _nan_apart(e, op):
+        return (_extreme_of_floats(e, op.name, [value for (value,) in _parts(e, op, rows)]),)
+    return in_pairs(lambda a, b: combine(e, op, a, b, in_order), _parts(e, op, rows))
+
+
+def _parts(e: Emitter, op: Op, rows) -> list[tuple[Val, ...]]:
+    """The accumulator of each vector: ``rows`` as for :func:`total`."""
     parts = []
     for value, position, inside in rows:
         new = element(e, op, value, position)
         if inside is not None:
             new = tuple(e.select(inside, a, b) for a, b in zip(new, identity(e, op, value.lanes)))
         parts.append(new)
-    return in_pairs(lambda a, b: combine(e, op, a, b, in_order), parts)
+    return parts
 
 
-def accumulate(e: Emitter, op: Op, state: tuple[Val, ...] | None, rows) -> tuple[Val, ...]:
-    """The accumulator of ``state`` and several vectors: ``rows`` as for :func:`total`. That of a :class:`MaxSumExp` has
-    one lane, for what the vectors' lanes have in common, unless ``state`` has more."""
+def accumulate(e: Emitter, op: Op, state: tuple[Val, ...] | None, rows, in_order: bool = False) -> tuple[Val, ...]:
+    """The accumulator of ``state`` and several vectors: ``rows``, ``in_order`` as for :func:`total`. That of a
+    :class:`MaxSumExp` has one lane, for what the vectors' lanes have in common, unless ``state`` has more."""
     if not isinstance(op, MaxSumExp):
         assert state is not None
-        return combine(e, op, state, (of_thread if state[0].lanes == 1 else total)(e, op, rows))
+        if _nan_apart(e, op):
+            return (_extreme_of_floats(e, op.name, [value for (value,) in _parts(e, op, rows)], state[0]),)
+        if state[0].lanes == 1:
+            return combine(e, op, state, of_thread(e, op, rows))
+        return combine(e, op, state, total(e, op, rows, in_order), in_order)
     held = [value if inside is None else e.select(inside, value, -math.inf) for value, _, inside in rows]
     if state is None or state[0].lanes < held[0].lanes:
         held = [e.extract(value, lane) for value in held for lane in range(value.lanes)]
@@ -187,6 +223,42 @@ def accumulate(e: Emitter, op: Op, state: tuple[Val, ...] | None, rows) -> tuple
     base = finite_base(e, top)
     new = sum_of_exp(e, held, base)
     return top, new if state is None else e.fma(state[1], exp(e, e.sub(state[0], base)), new)
+
+
+def accumulate_start(e: Emitter, op: Op, state: tuple[Val, ...], rows, start: Val) -> tuple[Val, Val]:
+    """As :func:`accumulate` for argmax or argmin, which loops meet in order, but a position is the ``start`` of those
+    vectors where the value is: a comparison for all of them, not for each. :func:`first_offset` finds it there."""
+    name, vals = op.name.removeprefix("arg"), [value for value, _, _ in rows]
+    beats, (best, position) = "gt" if name == "max" else "lt", state
+    if not best.dtype.is_float:
+        top = in_pairs(lambda a, b: extreme_of(e, name, a, b), vals)
+        return extreme_of(e, name, top, best), e.select(e.cmp(beats, top, best), start, position)
+    top, nan = in_pairs(lambda a, b: _one_of(e, name, a, b), vals), _any_nan(e, vals)
+    better = e.or_(e.cmp(beats, top, best), e.and_(nan, e.cmp("ord", best, best)))
+    return e.select(nan, math.nan, _one_of(e, name, top, best)), e.select(better, start, position)
+
+
+def first_offset(e: Emitter, vals: list[Val], best: Val) -> Val:
+    """Where in vectors one behind the other ``best`` is first."""
+    here = in_pairs(lambda a, b: _behind(e, a, b), [_is_best(e, val, best) for val in vals])
+    bits, count = e.fresh(), e.fresh()
+    e.line(f"{bits} = llvm.bitcast {here} : {here.type} to i{here.lanes}")
+    e.line(f'{count} = "llvm.intr.cttz"({bits}) <{{is_zero_poison = false}}> : (i{here.lanes}) -> i{here.lanes}')
+    if here.lanes == 64:
+        return Val(count, dt.i64)
+    return e.op(f"arith.{'extui' if here.lanes < 64 else 'trunci'} {count} : i{here.lanes} to i64", dt.i64)
+
+
+def _behind(e: Emitter, a: Val, b: Val) -> Val:
+    """The lanes of two vectors."""
+    lanes = ", ".join(map(str, range(a.lanes + b.lanes)))
+    return e.op(f"vector.shuffle {a}, {b} [{lanes}] : {a.type}, {b.type}", a.dtype, a.lanes + b.lanes)
+
+
+def _is_best(e: Emitter, val: Val, best: Val) -> Val:
+    """The lanes that are the best of values among which these are: it is NaN if any is."""
+    equal = e.cmp("eq", val, best)
+    return e.or_(equal, e.isnan(val)) if val.dtype.is_float else equal
 
 
 def state_lanes(op: Op, lanes: int) -> int:
@@ -303,6 +375,10 @@ def across_lanes(e: Emitter, op: Op, a: tuple[Val, ...]) -> tuple[Val, ...]:
     """Combines a vector accumulator's lanes."""
     if a[0].lanes == 1:
         return a
+    if e.target == "cpu" and op.row.accumulator == "position":
+        return _first_of_lanes(e, op, *a)
+    if _nan_apart(e, op):
+        return (_extreme_of_lanes(e, op.name, a[0]),)
     return across(
         e,
         op,
@@ -310,6 +386,23 @@ def across_lanes(e: Emitter, op: Op, a: tuple[Val, ...]) -> tuple[Val, ...]:
         lambda combine, a: _by_halves(e, combine, a),
         lambda function, val: in_pairs(function, [e.extract(val, k) for k in range(val.lanes)]),
     )
+
+
+def _extreme_of_lanes(e: Emitter, name: str, val: Val) -> Val:
+    """The "max" or "min" of a vector's lanes."""
+    if not val.dtype.is_float:
+        return _by_halves(e, lambda a, b: (extreme_of(e, name, a[0], b[0]),), (val,))[0]
+    (top,) = _by_halves(e, lambda a, b: (_one_of(e, name, a[0], b[0]),), (val,))
+    nan = e.isnan(val)
+    return e.select(e.op(f"vector.reduction <or>, {nan} : {nan.type} into i1", dt.bool_), math.nan, top)
+
+
+def _first_of_lanes(e: Emitter, op: Op, value: Val, position: Val) -> tuple[Val, ...]:
+    """The best value of a vector's lanes, and the first of its positions."""
+    best = _extreme_of_lanes(e, op.name.removeprefix("arg"), value)
+    candidates = e.select(_is_best(e, value, best), position, extreme(position.dtype, True))
+    least = f"vector.reduction <minsi>, {candidates} : {candidates.type} into {position.dtype.signless}"
+    return best, e.op(least, position.dtype)
 
 
 def _by_halves(e: Emitter, combine, a: tuple[Val, ...]) -> tuple[Val, ...]:

@@ -134,41 +134,6 @@ def test_pointwise_small_inner_loops():
         check(f, lambda x, b: x * 2 + b, x, data((shape[0], 1, 1), seed=1))
 
 
-@pytest.mark.parametrize("dtype", [*FLOATS, np.int8, np.int32, np.uint64, bool], ids=str)
-@pytest.mark.parametrize("columns", [2, 3, 4, 7, 8, 15, 31])
-def test_short_rows_of_several_layouts(columns, dtype):
-    def fn(x, m, row, column, wide, several):
-        return np.where(m, x, row), np.where(m, column, wide[:, 1:-1]), np.where(several > 0, x, several)
-
-    f = mlirfuse.jit(fn)
-    for rows in (1, 2, 67, 1025, 2000):
-        m, row, column = data((rows, columns), bool), data(columns, dtype, 2), data((rows, 1), dtype, 3)
-        check(
-            f,
-            fn,
-            data((rows, columns), dtype, 1),
-            m,
-            row,
-            column,
-            data((rows, columns + 2), dtype, 4),
-            data((3, 1, columns), dtype, 5),
-        )
-
-
-def test_short_rows_in_place():
-    def fn(x, b, c):
-        x *= b
-        x += c
-
-    f = mlirfuse.jit(fn)
-    for rows, columns in [(5, 3), (1500, 7), (400, 15)]:
-        whole = data((rows, columns + 3))
-        x, b, c = whole[:, :columns], data(columns, seed=1), data((rows, 1), seed=2)
-        expected = np.concatenate([x * b + c, whole[:, columns:]], 1)
-        f(x, b, c)
-        np.testing.assert_allclose(whole, expected, rtol=1e-6, atol=1e-6)
-
-
 def strided(shape, how, dtype=np.float32):
     if how == "transposed":
         return data(shape[::-1], dtype).T

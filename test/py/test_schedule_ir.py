@@ -46,6 +46,7 @@ PROGRAMS = {
     "layer norm": (layer_norm, (24, 96), (96,), (96,)),
     "cumsum 1": (lambda x: np.cumsum(x * 2, 1), (24, 96)),
     "nucleus": (lambda x: np.cumsum(mnp.softmax(x, axis=-1), 1), (24, 96)),
+    "cumsum 0": (lambda x: np.cumsum(x, 0) + x, (24, 96)),
     "recurrence 0": (lambda x: mnp.linear_recurrence(0.5, x, 0) + 1, (24, 96)),
     "accumulation": (accumulated, (24, 96), (24, 96)),
     "norm backward": (norm_backward, (24, 96), (24, 96), (96,)),

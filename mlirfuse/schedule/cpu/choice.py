@@ -12,6 +12,7 @@ from mlirfuse.schedule.cpu.columns import Columns
 from mlirfuse.schedule.cpu.pointwise import Pointwise
 from mlirfuse.schedule.cpu.rows import Rows
 from mlirfuse.schedule.cpu.scan_columns import ScanColumns
+from mlirfuse.schedule.cpu.scan_few_columns import ScanFewColumns
 from mlirfuse.schedule.cpu.scan_rows import ScanRows
 from mlirfuse.schedule.cpu.scan_short_rows import ScanShortRows
 from mlirfuse.schedule.cpu.transpose import Transpose
@@ -20,5 +21,15 @@ from mlirfuse.schedule.staged import Staged
 
 SCHEDULERS: Schedulers[Host] = Schedulers(
     lambda schedulers: Staged(schedulers, joint.in_phases),
-    (Columns(), Rows(), ScanShortRows(), ScanColumns(), ScanRows(), Accumulation(), Transpose(), Pointwise()),
+    (
+        Columns(),
+        Rows(),
+        ScanShortRows(),
+        ScanFewColumns(),
+        ScanColumns(),
+        ScanRows(),
+        Accumulation(),
+        Transpose(),
+        Pointwise(),
+    ),
 )

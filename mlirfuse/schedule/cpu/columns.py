@@ -228,19 +228,19 @@ def _reduce(name: str, analysis: Analysis, slots: Slots, params: Params, host: H
                         body.set_loop(envs[-1], inner, i)
                 offset = e.add(place, k.scalar(i.base))
                 before = partial.load(body, phase, memories, offset, lanes)
-                partial.save(body, memories, offset, body.merge(phase, before, total(envs, mask)))
+                partial.save(body, memories, offset, accumulate(before, envs, mask))
                 return []
 
             flats: list = []
 
-            def total(envs, mask):
+            def accumulate(before, envs, mask):
                 out: list[Val] = []
-                for op in phase:
+                for op, state in zip(phase, red.grouped(phase, before)):
                     elements = []
                     for u, here in enumerate(envs):
                         k.flat = flats[u - len(envs)] if params.folded else None
                         elements.append((e.splat(k.value(op.operands[0], here), lanes), body.position(op, here), mask))
-                    out += red.total(e, op, elements, body.in_order(op))
+                    out += red.accumulate(e, op, state, elements, body.in_order(op))
                 k.flat = None
                 return out
 
@@ -340,8 +340,8 @@ def _in_registers(name: str, analysis: Analysis, slots: Slots, params: Params, h
             def step(here, state, phase=phase, width=width):
                 out = []
                 for u in range(len(starts)):
-                    new = body.total(phase, [at(here, u)], mask, lanes)
-                    out += body.merge(phase, state[u * width : (u + 1) * width], new)
+                    before = state[u * width : (u + 1) * width]
+                    out += body.accumulate(phase, before, [at(here, u)], mask, lanes)
                 return out
 
             all_of = CarriedBlocks(body, phase * len(starts), lanes, number_of_blocks, params.totals)

@@ -204,10 +204,19 @@ class CpuBody:
         return self.e.cmp("lt", self.e.iota(dtype, lanes), self.e.splat(self.e.cast(count, dtype), lanes))
 
     def vectors(
-        self, low: Val, high: Val, lanes: int, carried: list[Val], body, unroll: int = 1, exact: bool = False
+        self,
+        low: Val,
+        high: Val,
+        lanes: int,
+        carried: list[Val],
+        body,
+        unroll: int = 1,
+        exact: bool = False,
+        again: bool = False,
     ) -> list[Val]:
         """Runs ``body(indices, mask, carried) -> carried`` over ``low … high``: ``unroll`` vectors of ``lanes`` at a
-        time, then the rest one by one, masked. ``exact``: there is no rest."""
+        time, then the rest one by one, masked. ``exact``: there is no rest. ``again``: it is the end of as many vectors
+        before ``high``, whose elements may be visited again, and be before ``low``."""
         e, step = self.e, lanes * unroll
         middle = high if exact else e.add(low, e.and_(e.sub(high, low), -step)) if step > 1 else high
 
@@ -219,6 +228,8 @@ class CpuBody:
         carried = self.loop(low, middle, step, carried, wide)
         if exact or step == 1:
             return carried
+        if again:  # a loop of at most one turn
+            return self.loop(middle, high, step, carried, lambda _, state: wide(e.sub(high, step), state))
 
         def narrow(i, state):
             if lanes == 1:
@@ -288,15 +299,18 @@ class CpuBody:
 
     # ---- reductions
 
-    def total(self, reductions: list[Op], envs: list[Env], mask: Val | None, lanes: int) -> list[Val]:
-        """The accumulators of the elements at ``envs``, one env a vector."""
+    def accumulate(
+        self, reductions: list[Op], state: list[Val], envs: list[Env], mask: Val | None, lanes: int
+    ) -> list[Val]:
+        """The accumulators ``state``, with the elements at ``envs``, which loops met after theirs."""
         out: list[Val] = []
-        for op in reductions:
-            rows = [
-                (self.e.splat(self.k.value(op.operands[0], env), lanes), self.position(op, env), mask) for env in envs
-            ]
-            out += red.total(self.e, op, rows, self.in_order(op))
+        for op, before in zip(reductions, red.grouped(reductions, state)):
+            out += red.accumulate(self.e, op, before, self.elements(op, envs, mask, lanes), self.in_order(op))
         return out
+
+    def elements(self, op: Op, envs: list[Env], mask: Val | None, lanes: int) -> list[tuple]:
+        """What ``op`` reduces at ``envs``, one env a vector, as :func:`red.total` takes it."""
+        return [(self.e.splat(self.k.value(op.operands[0], env), lanes), self.position(op, env), mask) for env in envs]
 
     def merge(self, reductions: list[Op], a: list[Val], b: list[Val]) -> list[Val]:
         """The accumulators of both, where loops met the elements of ``a`` before those of ``b``."""
@@ -331,7 +345,13 @@ def lanes_of(analysis: Analysis, host: Host) -> int:
 
 
 def _widest_bits(analysis: Analysis) -> int:
-    return max(v.dtype.compute.bits for op in analysis.ops for v in list(op.operands) + list(op.results))
+    vectors = [v for op in analysis.ops for v in (*op.operands, *(op.results if not _of_a_row(op) else ()))]
+    return max(v.dtype.compute.bits for v in vectors)
+
+
+def _of_a_row(op: Op) -> bool:
+    """Whether what is computed is wider than what it is computed of, but there are only few of it: positions."""
+    return op.row.accumulator == "position"
 
 
 def cost_of(analysis: Analysis) -> int:

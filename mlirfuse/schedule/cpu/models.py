@@ -54,6 +54,7 @@ class ColumnModel:
     across_rows: int = 16  # rows that vectors run across at least
     across_height: int = 8  # and the longest of these: a small part of a vector
     across_sums: int = 4  # the longest of which are only added up, or written as long as they are
+    turned: int = 4  # rows, one after the other, that are scanned while a vector's state is turned to the next one's
     across_pieces: int = 8  # times as much work as is shared, from which on pieces of longer rows are read so
 
 

@@ -26,25 +26,51 @@ from mlirfuse.schedule.cpu.kernel import (
 )
 from mlirfuse.schedule.cpu.models import model_of
 from mlirfuse.schedule.cpu.packed import Packed, gathered
-from mlirfuse.schedule.cpu.streaming import can_stream, streams
+from mlirfuse.schedule.cpu.streaming import can_stream, output_bytes, streams
 from mlirfuse.schedule.scheduler import Alignments, Scheduler, Sizes, Written, require
 
 
 class Params(NamedTuple):
-    """``flat``: the lanes of a vector run across the two innermost loops. ``streamed``: outputs are stored past the
-    caches."""
+    """``flat``: the lanes of a vector run across the two innermost loops, where a row is at most ``vectors`` long.
+    ``streamed``: outputs are stored past the caches."""
 
     flat: bool = False
     streamed: bool = False
+    vectors: int = 1
 
 
-def flattens(analysis: Analysis, host: Host, extents: tuple[int, ...]) -> bool:
-    """Whether vectors should run across the two innermost loops, which have these ``extents``, innermost last."""
-    loops = analysis.loops(analysis.kept)
-    if len(loops) < 2 or extents[-1] >= min(lanes_of(analysis, host), model_of(host).tasks.short):
+def can_flatten(analysis: Analysis, host: Host, env: Sizes, vectors: int) -> bool:
+    """Whether vectors can run across the two innermost loops, and rows are shorter than so many vectors."""
+    loops, extents = analysis.loops(analysis.kept), analysis.values(_kept_extents, env)
+    if len(loops) < 2 or extents[-1] >= min(vectors * lanes_of(analysis, host), model_of(host).tasks.short):
         return False
     lanes = set(loops[-1]) | set(loops[-2])
     return all(lanes <= set(analysis.axes.flat(v)) for v in analysis.outputs)
+
+
+def _flattens(analysis: Analysis, host: Host, env: Sizes) -> int:
+    """How many vectors a row takes at most, if they should run so; else 0. Rows are shorter than a vector; or than two
+    of them, while outputs go to memory that is in no cache of a core's own, where the masked stores of a row's end take
+    two or three times as long as whole ones."""
+    if can_flatten(analysis, host, env, 1):
+        return 1
+    far = output_bytes(analysis, analysis.outputs, env) > host.own_cache * host.threads
+    return 2 if far and can_flatten(analysis, host, env, 2) and analysis.once(_in_lines) else 0
+
+
+def _in_lines(analysis: Analysis) -> bool:
+    """Whether vectors across the two innermost loops need no gathers: memory runs through both as through one, or is
+    packed."""
+    loops = analysis.loops(analysis.kept)
+    (across, along), row = (loop[-1] for loop in loops[-2:]), size_of(loops[-1])
+    packed = gathered(analysis, (loops[-2], loops[-1]))
+    for value in analysis.inputs + analysis.outputs:
+        steps = [analysis.axis_stride(value, axis) for axis in (across, along)]
+        if not set(analysis.axes.flat(value)) <= set(analysis.domain):
+            return False
+        if steps != [row, 1] and (value in analysis.outputs or (steps != [0, 0] and value not in packed)):
+            return False
+    return True
 
 
 class Pointwise(Scheduler[Params, Host]):
@@ -57,8 +83,8 @@ class Pointwise(Scheduler[Params, Host]):
         return analysis.elementwise
 
     def candidates(self, analysis: Analysis, env: Sizes, alignments: Alignments, host: Host) -> Iterator[Params]:
-        if flattens(analysis, host, analysis.values(_kept_extents, env)):
-            yield Params(flat=True)
+        if vectors := _flattens(analysis, host, env):
+            yield Params(flat=True, vectors=vectors)
             return
         yield Params(streamed=streams(analysis, analysis.outputs, env, alignments, host))
 
@@ -67,8 +93,8 @@ class Pointwise(Scheduler[Params, Host]):
 
     def check(self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, host: Host) -> None:
         if p.flat:
-            fits = flattens(analysis, host, analysis.values(_kept_extents, env))
-            require(fits and not p.streamed, "flat: rows are shorter than a vector, and not streamed")
+            fits = can_flatten(analysis, host, env, p.vectors)
+            require(fits and not p.streamed, "flat: rows are shorter than its vectors, and not streamed")
         if p.streamed:
             aligned = can_stream(analysis, analysis.outputs, env, alignments, host)
             require(aligned, "streamed: outputs are not aligned for stores past the caches")
@@ -120,7 +146,7 @@ def _tiles(body: CpuBody, loops, params: Params) -> CpuKernel:
         top = e.mul(k.scalar(row.base), body.size(height))
         bottom = e.min(e.add(top, body.size(height)), body.size(rows))
         if params.flat:
-            _flat(body, env, middle, inner, top, bottom)
+            _flat(body, env, middle, inner, top, bottom, params.vectors)
             return
         left = e.mul(k.scalar(column.base), body.size(width))
         right = e.min(e.add(left, body.size(width)), body.size(columns))
@@ -159,15 +185,15 @@ def _columns(body: CpuBody, env: Env, loop, low, high) -> None:
     body.vectors(low, high, lanes, [], step, unroll_for(cost_of(analysis)))
 
 
-def _flat(body: CpuBody, env: Env, middle, inner, top, bottom) -> None:
+def _flat(body: CpuBody, env: Env, middle, inner, top, bottom, vectors: int) -> None:
     """The rows ``top … bottom`` in vectors that do not stop where a row ends."""
     e, k, analysis = body.e, body.k, body.analysis
     lanes, extent = lanes_of(analysis, body.host), size_of(inner)
     model = model_of(body.host).pointwise
     element = sum(v.dtype.bytes for v in gathered(analysis, (middle, inner)))
-    count = max(2 * lanes, min(model.packed, model.packed_bytes // max(1, element)))  # a row is shorter than a vector
+    count = max(2 * vectors * lanes, min(model.packed, model.packed_bytes // max(1, element)))  # two rows at least
     rows = body.size(sz.floordiv(count, extent))
-    packed = Packed(body, (middle, inner), count, lanes)
+    packed = Packed(body, (middle, inner), count, lanes, vectors)
 
     def some(first, _):
         end = e.min(e.add(first, rows), bottom)

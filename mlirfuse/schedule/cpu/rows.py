@@ -42,13 +42,15 @@ BLOCK = 64
 class Params(NamedTuple):
     """``split``: parts of the reduced range. ``held``: the row is that many vectors, kept in registers; 0: it is passed
     over. ``stash``: keep expensive values; ``streamed``: full-size outputs are stored past the caches. ``totals``: sums
-    go to running totals, as those of very many elements have to."""
+    go to running totals, as those of very many elements have to. ``again``: vectors at the end of a row take elements
+    again, instead of being masked; for reductions that these do not change."""
 
     split: int = 1
     held: int = 0
     stash: bool = False
     streamed: bool = False
     totals: bool = False
+    again: bool = False
 
 
 @dataclass
@@ -120,7 +122,8 @@ class Rows(Scheduler[Params, Host]):
         kept, reduced = analysis.values(row_extents, env)
         full, _ = analysis.once(late_outputs)
         if not full and _few(kept, reduced, host) and len(analysis.phases) == 1:
-            yield Params(split=parts(host), totals=needs_totals(analysis, env, host))
+            totals = needs_totals(analysis, env, host)
+            yield Params(split=parts(host), totals=totals, again=can_visit_again(analysis, env, host))
             return
         vectors = math.ceil(reduced / lanes_of(analysis, host))
         if vectors <= model.held and len(analysis.loops(analysis.reduced)) == 1:
@@ -129,7 +132,7 @@ class Rows(Scheduler[Params, Host]):
         length = reduced * _stash_bytes(analysis, model)
         streamed = streams(analysis, full, env, alignments, host)
         stash, totals = 0 < length <= model.stash_bytes, needs_totals(analysis, env, host)
-        yield Params(stash=stash, streamed=streamed, totals=totals)
+        yield Params(stash=stash, streamed=streamed, totals=totals, again=can_visit_again(analysis, env, host))
 
     def better_in_stages(self, analysis: Analysis, p: Params, env: Sizes, host: Host) -> bool | None:
         """There are too few rows for all threads."""
@@ -151,6 +154,8 @@ class Rows(Scheduler[Params, Host]):
         if p.split > 1:
             require(not full and len(analysis.phases) == 1, "split: rows that take more than one pass, or are written")
             require(not p.held and not p.stash and not p.streamed, "split: rows are not held, stashed or streamed")
+        if p.again:
+            require(can_visit_again(analysis, env, host), "again: sums, or rows shorter than the vectors in flight")
         if p.held:
             room = p.held * lanes_of(analysis, host)
             require(len(analysis.loops(analysis.reduced)) == 1, "held: a row is one loop")
@@ -172,6 +177,19 @@ def needs_totals(analysis: Analysis, env: Sizes, host: Host) -> bool:
     pieces, length = analysis.values(_pieces, env)
     least = BLOCK * lanes_of(analysis, host) * unroll_for(analysis.once(cost_of))  # of a block of any stage
     return pieces * -(-length // least) >= BLOCKS
+
+
+def can_visit_again(analysis: Analysis, env: Sizes, host: Host) -> bool:
+    """Whether some phase may have elements again, and the vectors in flight are no longer than what they run along."""
+    model = model_of(host).rows
+    unroll = max(unroll_for(stage.cost) for threshold in (None, model.stash) for stage in stages(analysis, threshold))
+    _, length = analysis.values(_pieces, env)
+    return any(map(_idempotent, analysis.phases)) and length >= unroll * lanes_of(analysis, host)
+
+
+def _idempotent(phase: list[Op]) -> bool:
+    """Whether elements that are reduced twice count as once."""
+    return {op.name for op in phase} <= {"max", "min", "any", "all", "argmax", "argmin"}
 
 
 def _pieces(analysis: Analysis) -> list[sz.Size]:
@@ -205,9 +223,9 @@ def _kernels(name: str, analysis: Analysis, slots: Slots, params: Params, host: 
 class RowsBody(CpuBody):
     """Loops over a row."""
 
-    def __init__(self, name, analysis, slots, host, streamed=(), stash=False, totals=False):
+    def __init__(self, name, analysis, slots, host, streamed=(), stash=False, totals=False, again=False):
         super().__init__(name, analysis, slots, host, streamed)
-        self.totals = totals
+        self.totals, self.again = totals, again
         self.loops = analysis.loops(analysis.reduced)
         self.lanes = lanes_of(analysis, host)
         self.invariant = _invariant(analysis)
@@ -224,6 +242,7 @@ class RowsBody(CpuBody):
         bound the outermost loop. ``blocks``: what is carried is theirs; ``step`` carries the accumulators of a
         block."""
         zero, unroll = self.constant(0), unroll_for(self.stages[at].cost)
+        again = self.visits_again(at)
 
         def nest(depth: int, env: Env, carried):
             loop, extent = self.loops[depth], size_of(self.loops[depth])
@@ -249,7 +268,7 @@ class RowsBody(CpuBody):
 
             def one(i, state):
                 end = self.e.min(self.e.add(i, length), stop)
-                return blocks.add(state, self.vectors(i, end, self.lanes, blocks.empty, vectors, unroll))
+                return blocks.add(state, self.vectors(i, end, self.lanes, blocks.empty, vectors, unroll, again=again))
 
             return self.loop(start, stop, length, carried, one)
 
@@ -258,18 +277,45 @@ class RowsBody(CpuBody):
     def reduce(self, env: Env, at: int, low=None, high=None) -> list[tuple[Val, ...]]:
         """The accumulators, over the row, of each reduction of phase ``at``."""
         phase = self.analysis.phases[at]
+        by_start = {
+            op for op in phase if op.row.accumulator == "position" and self.visits_again(at) and self.in_order(op)
+        }
         self.hoist(env, self.invariant[at])
 
         def step(envs, mask, state):
             self.recall(envs, at)
-            new = self.total(phase, envs, mask, self.lanes)
+            following: list[Val] = []
+            for op, before in zip(phase, red.grouped(phase, state)):
+                elements = self.elements(op, envs, mask, self.lanes)
+                if op in by_start:
+                    following += red.accumulate_start(self.e, op, before, elements, self._place(envs[0]))
+                else:
+                    following += red.accumulate(self.e, op, before, elements, self.in_order(op))
             self.keep(envs, at)
-            return self.merge(phase, state, new)
+            return following
 
         number = sz.mul(*map(size_of, self.loops[:-1]), sz.ceildiv(size_of(self.loops[-1]), self.block(at)))
         blocks = CarriedBlocks(self, phase, self.lanes, number, self.totals)
         done = blocks.end(self.over(env, at, blocks.start, step, low, high, blocks))
-        return [red.across_lanes(self.e, op, a) for op, a in zip(phase, done)]
+        totals = [red.across_lanes(self.e, op, a) for op, a in zip(phase, done)]
+        return [self._located(env, at, op, *a) if op in by_start else a for op, a in zip(phase, totals)]
+
+    def visits_again(self, at: int) -> bool:
+        """Whether stage ``at`` has elements again at the ends of rows."""
+        return self.again and at < len(self.analysis.phases) and _idempotent(self.analysis.phases[at])
+
+    def _located(self, env: Env, at: int, op: Op, best: Val, start: Val) -> tuple[Val, Val]:
+        """The best value and its position, which is in the vectors in flight from ``start`` on."""
+        here = dict(env)
+        self.unlinear(here, self.loops, start)
+        envs = []
+        for u in range(unroll_for(self.stages[at].cost)):
+            envs.append(dict(here))
+            first = self.k.scalar(here[self.loops[-1][-1]].base)
+            self.set_loop(envs[-1], self.loops[-1], Index(self.e.add(first, u * self.lanes), 1, self.lanes))
+        self.recall(envs, at)
+        vals = [value for value, _, _ in self.elements(op, envs, None, self.lanes)]
+        return best, self.e.add(start, red.first_offset(self.e, vals, best))
 
     def block(self, at: int) -> int:
         """Elements of a row that stage ``at`` adds up as a block."""
@@ -327,7 +373,8 @@ def _invariant(analysis: Analysis) -> list[list[Value]]:
 
 def _long_rows(name: str, analysis: Analysis, slots: Slots, params: Params, host: Host) -> CpuKernel:
     full, small = late_outputs(analysis)
-    body = RowsBody(name, analysis, slots, host, full if params.streamed else (), params.stash, params.totals)
+    streamed, (stash, totals, again) = full if params.streamed else (), (params.stash, params.totals, params.again)
+    body = RowsBody(name, analysis, slots, host, streamed, stash, totals, again)
 
     def task(index):
         env: Env = {}
@@ -381,7 +428,7 @@ def _held_rows(name: str, analysis: Analysis, slots: Slots, params: Params, host
 
 def _split_rows(name: str, analysis: Analysis, slots: Slots, params: Params, host: Host) -> CpuKernel:
     """A task is a part of a row: its accumulators go to the workspace."""
-    body = RowsBody(name, analysis, slots, host, totals=params.totals)
+    body = RowsBody(name, analysis, slots, host, totals=params.totals, again=params.again)
     e, k, split = body.e, body.k, params.split
     (phase,) = analysis.phases
     first = size_of(body.loops[0])

@@ -12,7 +12,7 @@ the parts, each from the states of those before it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from mlirfuse.analysis.phases import Analysis, apart, is_outer, late_outputs, size_of
@@ -90,25 +90,48 @@ def _along(analysis: Analysis) -> list[Value]:
 
 
 def _kernels(name: str, analysis: Analysis, slots: Slots, params: Params, host: Host) -> list[CpuKernel]:
-    if params.split == 1:
-        return [_rows(name, analysis, slots, params, host)]
-    return [
-        _states(f"{name}_states", analysis, slots, params, host),
-        _rows(name, analysis, slots, params, host),
-    ]
+    full, _ = late_outputs(analysis)
+    streamed = full if params.streamed else ()
+    return kernels(name, params.split, lambda name: ScannedRows(name, analysis, slots, host, params.split, streamed))
 
 
-class _Rows(RowsBody):
-    """Loops along a row, carrying the states of scans: each in all lanes."""
+def kernels(name: str, split: int, body_of: Callable[[str], ScannedRows]) -> list[CpuKernel]:
+    """The kernels of scans in ``split`` parts: a body of its own for each."""
+    states = [_states(body_of(f"{name}_states"))] if split > 1 else []
+    return [*states, _rows(body_of(name))]
 
-    def __init__(self, name: str, analysis: Analysis, slots: Slots, host: Host, split: int, streamed=frozenset()):
+
+class ScannedRows(RowsBody):
+    """Loops along a row, carrying the states of scans: each in all lanes.
+
+    ``around``: the loops over rows. ``unit``: what parts of a row are multiples of. ``steps``: of lanes, the distances
+    at which a vector is scanned. ``kept_lanes``: of a state in the workspace."""
+
+    def __init__(self, name: str, analysis: Analysis, slots: Slots, host: Host, split: int, streamed=()):
         super().__init__(name, analysis, slots, host, streamed)
         self.scans = analysis.scans
         self.reverse = bool(self.scans[0].attrs["reverse"])
         self.unroll = unroll_for(cost_of(analysis))
-        self.rows = sz.product(a.size for a in analysis.kept)
-        self.split, self.length = split, size_of(self.loops[0])
-        self.of_part = sz.mul(sz.ceildiv(self.length, split * self.lanes), self.lanes)
+        self.split, self.around, self.unit, self.kept_lanes = split, analysis.loops(analysis.kept), self.lanes, 1
+        self.steps = [1 << n for n in range(self.lanes.bit_length() - 1)]
+
+    @property
+    def rows(self) -> sz.Size:
+        """How many there are."""
+        return sz.product(size_of(loop) for loop in self.around)
+
+    def extent(self, depth: int) -> sz.Size:
+        """Of the loop at this depth."""
+        return size_of(self.loops[depth])
+
+    def place(self, env: Env, start: Val) -> None:
+        """Sets the innermost loop to the vector from ``start`` on."""
+        self.set_loop(env, self.loops[-1], Index(start, int(self.lanes > 1), self.lanes))
+
+    def behind(self, state: sc.State, run: sc.State) -> tuple[sc.State, sc.State]:
+        """What the next vector's lanes follow: the state before a vector that is scanned to ``run``, and its end."""
+        last = 0 if self.reverse else self.lanes - 1
+        return state, tuple(self.e.splat(self.e.extract(v, last), self.lanes) for v in run)
 
     def nothing(self) -> list[Val]:
         return [v for op in self.scans for v in sc.identity(self.e, op, self.lanes)]
@@ -119,14 +142,14 @@ class _Rows(RowsBody):
 
     def buffers(self) -> list[Memory]:
         """The states of parts: [split, kept] for each of their pieces."""
-        count = sz.mul(self.rows, self.split)
+        count = sz.mul(self.rows, self.split, self.kept_lanes)
         return [self.buffer((op, k), count, dtype) for op in self.scans for k, dtype in enumerate(sc.state_types(op))]
 
     def part_of(self, index: Val) -> tuple[Val, Val, Env]:
         """The part, the row and its env of a task."""
         at, part = (self.k.scalar(i.base) for i in self.k.divmod(Index(index), self.split))
         env: Env = {}
-        self.unlinear(env, self.analysis.loops(self.analysis.kept), at)
+        self.unlinear(env, self.around, at)
         return part, at, env
 
     def along(self, env: Env, carried: list[Val], visit, part: Val | None = None) -> list[Val]:
@@ -134,7 +157,7 @@ class _Rows(RowsBody):
 
         def nest(depth: int, env: Env, carried: list[Val]) -> list[Val]:
             loop = self.loops[depth]
-            low, high = self.constant(0), self.size(size_of(loop))
+            low, high = self.constant(0), self.size(self.extent(depth))
             if depth < len(self.loops) - 1:
 
                 def inside(i: Val, state: list[Val]) -> list[Val]:
@@ -144,14 +167,15 @@ class _Rows(RowsBody):
 
                 return self.loop(low, high, 1, carried, inside)
             if part is not None:
-                low = self.e.min(self.e.mul(part, self.size(self.of_part)), high)
-                high = self.e.min(self.e.add(low, self.size(self.of_part)), high)
+                length = self.size(sz.mul(sz.ceildiv(self.extent(depth), self.split * self.unit), self.unit))
+                low = self.e.min(self.e.mul(part, length), high)
+                high = self.e.min(self.e.add(low, length), high)
 
             def vectors(start: Val, count: int, mask: Val | None, state: list[Val]) -> list[Val]:
                 for u in reversed(range(count)) if self.reverse else range(count):
                     here = dict(env)
                     at = self.e.add(start, u * self.lanes) if u else start
-                    self.set_loop(here, loop, Index(at, int(self.lanes > 1), self.lanes))
+                    self.place(here, at)
                     state = visit(here, mask, state)
                 return state
 
@@ -193,34 +217,36 @@ class _Rows(RowsBody):
             run = sc.element(e, op, self.k.operands(op, env), lanes)
             if mask is not None:
                 run = sc.select(e, mask, run, sc.identity(e, op, lanes))
-            run = sc.along(e, op, run, [1 << n for n in range(lanes.bit_length() - 1)], before(e, self.reverse, lanes))
+            run = sc.along(e, op, run, self.steps, before(e, self.reverse, lanes))
             self.k.bind(op.result, env, sc.result(e, op, sc.combine(e, op, state, run)))
-            last = tuple(e.splat(e.extract(v, 0 if self.reverse else lanes - 1), lanes) for v in run)
-            out += sc.combine(e, op, state, last)
+            out += sc.combine(e, op, *self.behind(state, run))
         return out
 
+    def states_of(self, part: Val, row: Val) -> Val:
+        """Where in the buffers they are."""
+        return self.e.mul(self.e.add(self.e.mul(part, self.size(self.rows)), row), self.kept_lanes)
 
-def _states(name: str, analysis: Analysis, slots: Slots, params: Params, host: Host) -> CpuKernel:
+
+def _states(body: ScannedRows) -> CpuKernel:
     """A task is a part of a row: its scans' states go to the workspace."""
-    body = _Rows(name, analysis, slots, host, params.split)
     memories = body.buffers()
 
     def task(index: Val) -> None:
         part, row, env = body.part_of(index)
         done = body.along(env, body.nothing(), body.scanned, part)
-        offset = body.e.add(body.e.mul(part, body.size(body.rows)), row)
         for memory, val in zip(memories, done):
-            body.put(memory, offset, body.e.extract(val, 0))
+            body.put(memory, body.states_of(part, row), val if body.kept_lanes > 1 else body.e.extract(val, 0))
 
+    body.k.streamed = frozenset()
     body.tasks(task)
-    return body.finish(sz.mul(body.rows, params.split), 1)
+    return body.finish(sz.mul(body.rows, body.split), 1)
 
 
-def _rows(name: str, analysis: Analysis, slots: Slots, params: Params, host: Host) -> CpuKernel:
+def _rows(body: ScannedRows) -> CpuKernel:
     """A task is a row, or a part of one."""
+    analysis = body.analysis
     full, small = late_outputs(analysis)
-    body = _Rows(name, analysis, slots, host, params.split, full if params.streamed else ())
-    memories = body.buffers() if params.split > 1 else []
+    memories = body.buffers() if body.split > 1 else []
 
     def visit(env: Env, mask: Val | None, carried: list[Val]) -> list[Val]:
         carried = body.scanned(env, mask, carried)
@@ -243,20 +269,20 @@ def _rows(name: str, analysis: Analysis, slots: Slots, params: Params, host: Hos
 
     body.tasks(task)
     return body.finish(
-        sz.mul(body.rows, params.split),
-        1 if memories else rows_grain(sz.product(a.size for a in analysis.reduced), host),
+        sz.mul(body.rows, body.split),
+        1 if memories else rows_grain(sz.product(map(body.extent, range(len(body.loops)))), body.host),
     )
 
 
-def _before(body: _Rows, memories: list[Memory], part: Val, row: Val) -> list[Val]:
+def _before(body: ScannedRows, memories: list[Memory], part: Val, row: Val) -> list[Val]:
     """The states of all parts before this one."""
     e = body.e
     count = e.sub(e.const(body.split - 1, part.dtype), part) if body.reverse else part
 
     def one(i: Val, carried: list[Val]) -> list[Val]:
         which = e.sub(e.const(body.split - 1, i.dtype), i) if body.reverse else i
-        offset = e.add(e.mul(which, body.size(body.rows)), row)
-        found = [e.splat(body.get(m, offset, v.dtype, 1), body.lanes) for m, v in zip(memories, carried)]
+        offset = body.states_of(which, row)
+        found = [e.splat(body.get(m, offset, v.dtype, body.kept_lanes), body.lanes) for m, v in zip(memories, carried)]
         states = zip(body.scans, body.grouped(carried), body.grouped(found))
         return [v for op, a, b in states for v in sc.combine(e, op, a, b)]
 

@@ -23,7 +23,7 @@ from mlirfuse.schedule.cpu.extents import column_extents
 from mlirfuse.schedule.cpu.kernel import CpuBody, CpuKernel, cost_of, lanes_of, rows_grain, store_all, unroll_for
 from mlirfuse.schedule.cpu.models import model_of
 from mlirfuse.schedule.cpu.scan_rows import before
-from mlirfuse.schedule.cpu.streaming import ALIGNED, past_caches
+from mlirfuse.schedule.cpu.streaming import can_stream_line, past_caches
 from mlirfuse.schedule.scheduler import Alignments, Scheduler, Sizes, Written, require
 
 I64 = dt.i64
@@ -83,9 +83,8 @@ def _behind_each_other(analysis: Analysis) -> bool:
 def _can_stream(analysis: Analysis, length: int, alignments: Alignments, host: Host) -> bool:
     """Whether every vector of outputs along the rows is aligned for stores past the caches."""
     full, _ = analysis.once(late_outputs)
-    lanes = lanes_of(analysis, host)
-    whole = host.vector_bytes >= 32 and lanes % length == 0 and len(analysis.loops(analysis.kept)) == 1
-    return whole and all(16 <= lanes * v.dtype.bytes <= min(alignments.get(v, ALIGNED), ALIGNED) for v in full)
+    whole = lanes_of(analysis, host) % length == 0 and len(analysis.loops(analysis.kept)) == 1
+    return whole and can_stream_line(analysis, full, alignments, host)
 
 
 def _kernel(name: str, analysis: Analysis, slots: Slots, params: Params, host: Host) -> CpuKernel:

@@ -23,8 +23,13 @@ def past_caches(analysis: Analysis, outputs: list[Value], env: Sizes, host: Host
     """Whether ``outputs`` together do not stay in the caches, and the processor has stores past them."""
     if not outputs or host.vector_bytes < 32:
         return False
+    return output_bytes(analysis, outputs, env) > host.last_cache * model_of(host).tasks.past_caches
+
+
+def output_bytes(analysis: Analysis, outputs: list[Value], env: Sizes) -> int:
+    """How large ``outputs`` are together."""
     sizes = dict(zip(analysis.outputs, analysis.once(_output_sizes)(env)))
-    return sum([sizes[v][0] for v in outputs]) > host.last_cache * model_of(host).tasks.past_caches
+    return sum([sizes[v][0] for v in outputs])
 
 
 def can_stream(analysis: Analysis, outputs: list[Value], env: Sizes, alignments: Alignments, host: Host) -> bool:
@@ -39,6 +44,15 @@ def can_stream(analysis: Analysis, outputs: list[Value], env: Sizes, alignments:
         if vector < 16 or not aligned or min(alignments.get(value, ALIGNED), ALIGNED) < vector:
             return False
     return True
+
+
+def can_stream_line(analysis: Analysis, outputs: list[Value], alignments: Alignments, host: Host) -> bool:
+    """Whether vectors one behind the other, through all of ``outputs`` as through one row, are aligned, and the
+    processor has stores past the caches for them."""
+    nbytes = [(value, lanes_of(analysis, host) * value.dtype.bytes) for value in outputs]
+    return host.vector_bytes >= 32 and all(
+        16 <= n <= min(alignments.get(value, ALIGNED), ALIGNED) for value, n in nbytes
+    )
 
 
 def _output_sizes(analysis: Analysis):

@@ -10,7 +10,7 @@
 // CHECK-SAME: scheduler = "rows"
 // CHECK-SAME: tx = {{[0-9]+}} : i64, ty = {{[0-9]+}} : i64
 // CHECK-SAME: scheduler = "normalization"
-// CPU: schedule = {held = {{[0-9]+}} : i64, scheduler = "rows", split = 1 : i64, stash = {{true|false}}, streamed = {{true|false}}, totals = false}
+// CPU: schedule = {again = {{true|false}}, held = {{[0-9]+}} : i64, scheduler = "rows", split = 1 : i64, stash = {{true|false}}, streamed = {{true|false}}, totals = false}
 // Few long rows go in stages, each with a schedule of its own.
 // LONG: schedule = {form = "phases", scheduler = "staged", stages = [{access = {
 // LONG-SAME: scheduler = "rows"

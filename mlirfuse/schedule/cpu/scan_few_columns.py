@@ -1,0 +1,141 @@
+"""Scans down a few columns on the CPU, fewer than a vector has lanes: memory runs through all rows as through one.
+
+That one row is taken as by :mod:`~mlirfuse.schedule.cpu.scan_rows`, but an element follows the one so many places
+before it as there are columns. A vector has several rows, or pieces of some, and begins in any column: the lane that a
+lane of the next vector follows is the same in all. The number of columns is a parameter, as shuffles are constants.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from mlirfuse.analysis.phases import Analysis, is_outer, late_outputs, size_of
+from mlirfuse.core.machine import Host
+from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir import sizes as sz
+from mlirfuse.lowering import scans as sc
+from mlirfuse.lowering.emitter import Val
+from mlirfuse.lowering.kernel import Env, Flat, Index
+from mlirfuse.lowering.slots import Slots
+from mlirfuse.schedule.cpu.extents import column_extents, parts
+from mlirfuse.schedule.cpu.kernel import lanes_of
+from mlirfuse.schedule.cpu.models import model_of
+from mlirfuse.schedule.cpu.scan_rows import ScannedRows, can_split, kernels
+from mlirfuse.schedule.cpu.streaming import can_stream_line, past_caches
+from mlirfuse.schedule.scheduler import Alignments, Scheduler, Sizes, Written, require
+
+
+class Params(NamedTuple):
+    """``columns``: how many. ``split``: parts of all rows. ``streamed``: outputs as long as the columns are stored past
+    the caches."""
+
+    columns: int
+    split: int = 1
+    streamed: bool = False
+
+
+class ScanFewColumns(Scheduler[Params, Host]):
+    """Scans down a few columns, and what is as long as they are."""
+
+    name = "scan_few_columns"
+    parameters = Params
+
+    def takes(self, analysis: Analysis) -> bool:
+        return bool(analysis.scans and analysis.kept and not analysis.phases) and analysis.once(_is_one_row)
+
+    def candidates(self, analysis: Analysis, env: Sizes, alignments: Alignments, host: Host) -> Iterator[Params]:
+        kept, rows, columns, _ = analysis.values(column_extents, env)
+        model = model_of(host)
+        if not is_outer(analysis, env) or not _fits(analysis, columns, host) or rows < model.columns.across_rows:
+            return
+        lanes = lanes_of(analysis, host)
+        if lanes % columns and lanes <= model.columns.turned * columns:
+            return
+        full, _ = analysis.once(late_outputs)
+        streamed = past_caches(analysis, full, env, host) and _can_stream(analysis, alignments, host)
+        if kept // columns < host.threads and kept * rows >= 4 * model.tasks.shared and analysis.once(can_split):
+            yield Params(columns, parts(host), streamed)
+        yield Params(columns, 1, streamed)
+
+    def emit(self, name: str, analysis: Analysis, slots: Slots, params: Params, machine: Host) -> Written:
+        full, _ = late_outputs(analysis)
+        streamed = full if params.streamed else ()
+        yield (
+            analysis,
+            kernels(name, params.split, lambda name: _FewColumns(name, analysis, slots, machine, params, streamed)),
+        )
+
+    def check(self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, host: Host) -> None:
+        _, _, columns, _ = analysis.values(column_extents, env)
+        require(p.columns == columns, f"columns = {p.columns}: there are {columns}")
+        require(_fits(analysis, columns, host), f"columns = {columns}: more than a vector has lanes")
+        require(p.split >= 1, f"split = {p.split}: one part at least")
+        require(p.split == 1 or analysis.once(can_split), "split: scans of scans")
+        if p.streamed:
+            require(
+                _can_stream(analysis, alignments, host), "streamed: outputs are not aligned for stores past the caches"
+            )
+
+
+def _fits(analysis: Analysis, columns: int, host: Host) -> bool:
+    return 1 < columns <= lanes_of(analysis, host)
+
+
+def _can_stream(analysis: Analysis, alignments: Alignments, host: Host) -> bool:
+    full, _ = analysis.once(late_outputs)
+    return len(analysis.loops(analysis.kept)) == 1 and can_stream_line(analysis, full, alignments, host)
+
+
+def _is_one_row(analysis: Analysis) -> bool:
+    """Whether all that is read and written runs through the columns' elements, row by row, or has none of them."""
+    full, small = late_outputs(analysis)
+    loops = analysis.loops(analysis.reduced)
+    if len(loops) != 1 or small:
+        return False
+    (down,), inner = loops, analysis.loops(analysis.kept)[-1]
+    steps = {v: [analysis.axis_stride(v, loop[-1]) for loop in (down, inner)] for v in analysis.inputs + full}
+    row = [size_of(inner), 1]
+    return all(found == row or (found == [0, 0] and v not in full) for v, found in steps.items()) and all(
+        set(analysis.axes.flat(v)) <= set(analysis.domain) for v in analysis.inputs
+    )
+
+
+class _FewColumns(ScannedRows):
+    """The loop over all rows as one."""
+
+    def __init__(self, name: str, analysis: Analysis, slots: Slots, host: Host, params: Params, streamed):
+        super().__init__(name, analysis, slots, host, params.split, streamed)
+        *self.around, self.inner = analysis.loops(analysis.kept)
+        self.columns, self.invariant = params.columns, [[]]
+        self.unit, self.kept_lanes = math.lcm(self.lanes, params.columns), self.lanes
+        self.steps = [n * params.columns for n in self.steps if n * params.columns < self.lanes]
+
+    def extent(self, depth: int) -> sz.Size:
+        return sz.mul(size_of(self.loops[0]), self.columns)
+
+    def place(self, env: Env, start: Val) -> None:
+        k, e, lanes = self.k, self.e, self.lanes
+        line = Index(start, 1, lanes)
+        at = e.bitcast(k.materialize(line), dt.u64)
+        row = e.div(at, self.columns)  # LLVM drops what no element needs
+        column = e.sub(at, e.mul(row, self.columns))
+        outer, inner = (Index(0, 0, lanes, e.bitcast(v, dt.i64)) for v in (row, column))
+        self.set_loop(env, self.loops[0], outer)
+        self.set_loop(env, self.inner, inner)
+        axes = (self.loops[0][-1], self.inner[-1])
+        k.flat = Flat(axes, size_of(self.inner), self.constant(0), line, outer, inner)
+
+    def behind(self, state: sc.State, run: sc.State) -> tuple[sc.State, sc.State]:
+        last = 0 if self.reverse else self.lanes - self.columns  # the first lane of the last row
+        begin = self.lanes if self.reverse else 0
+        picked = [last + (lane - begin) % self.columns for lane in range(self.lanes)]
+        turned = state if self.lanes % self.columns == 0 else self._picked(state, picked)
+        return turned, self._picked(run, picked)
+
+    def _picked(self, state: sc.State, lanes: list[int]) -> sc.State:
+        text = ", ".join(map(str, lanes))
+        return tuple(
+            self.e.op(f"vector.shuffle {v}, {v} [{text}] : {v.type}, {v.type}", v.dtype, self.lanes) for v in state
+        )

@@ -1,0 +1,68 @@
+"""Pointwise segments on the CPU whose rows are so short that they share vectors."""
+
+import numpy as np
+import pytest
+from test_cpu_schedules import FLOATS, check, data
+
+import mlirfuse
+from mlirfuse.core import config
+from mlirfuse.schedule import targets
+
+
+@pytest.fixture(autouse=True)
+def no_fallback():
+    with config.override(fallback=False):
+        yield
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, np.int8, np.int32, np.uint64, bool], ids=str)
+@pytest.mark.parametrize("columns", [2, 3, 4, 7, 8, 15, 31])
+def test_short_rows_of_several_layouts(columns, dtype):
+    def fn(x, m, row, column, wide, several):
+        return np.where(m, x, row), np.where(m, column, wide[:, 1:-1]), np.where(several > 0, x, several)
+
+    f = mlirfuse.jit(fn)
+    for rows in (1, 2, 67, 1025, 2000):
+        m, row, column = data((rows, columns), bool), data(columns, dtype, 2), data((rows, 1), dtype, 3)
+        check(
+            f,
+            fn,
+            data((rows, columns), dtype, 1),
+            m,
+            row,
+            column,
+            data((rows, columns + 2), dtype, 4),
+            data((3, 1, columns), dtype, 5),
+        )
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.uint8], ids=str)
+def test_rows_of_up_to_two_vectors(dtype):
+    """They share vectors where outputs are in no core's own cache, and nothing is gathered."""
+    lanes, machine = targets.of("cpu").machine.vector_bytes // np.dtype(dtype).itemsize, targets.of("cpu").machine
+    fn = lambda x, row, column: x * row + column  # noqa: E731
+    f = mlirfuse.jit(fn)
+    for columns in (lanes - 1, lanes, lanes + 1, 2 * lanes - 1):
+        many = machine.own_cache * machine.threads // columns // np.dtype(dtype).itemsize + 100
+        for rows in (2, 67, many):
+            x, row, column = data((rows, columns + 1), dtype), data(columns, dtype, 1), data((rows, 1), dtype, 2)
+            given = x[:, :-1], row, column
+            np.testing.assert_array_equal(f(*given), fn(*given))
+            chosen = f.lower(*given).as_text("segmented")
+            assert ("flat = true" in chosen) == (columns < min(lanes, 64) or (rows == many and columns < 64)), columns
+    x = data((2 * many, lanes + 3), dtype)  # backwards, what vectors across rows have would be gathered
+    assert "flat = true" not in mlirfuse.jit(lambda x, y: x + y).lower(x, x[:, ::-1]).as_text("segmented")
+
+
+def test_short_rows_in_place():
+    def fn(x, b, c):
+        x *= b
+        x += c
+
+    f = mlirfuse.jit(fn)
+    for rows, columns in [(5, 3), (1500, 7), (400, 15), (30_000, 24)]:
+        whole = data((rows, columns + 3))
+        x, b, c = whole[:, :columns], data(columns, seed=1), data((rows, 1), seed=2)
+        expected = np.concatenate([x * b + c, whole[:, columns:]], 1)
+        f(x, b, c)
+        np.testing.assert_allclose(whole, expected, rtol=1e-6, atol=1e-6)
