@@ -4,7 +4,9 @@ kernels move and that memory holds.
 A value that is kept costs its bytes while it is held, as they are read again, and as they are written where the forward
 would not write them anyway. A value that is computed again costs nothing inside of a kernel that reads its operands;
 it costs a write and a read where an op of torch's reads it, or more than one of the backward's kernels: a residual
-connection is not added up again from all layers. What is no elementwise op or view is never computed again.
+connection is not added up again from all layers. What is made of no more bytes than it has costs several kernels
+nothing either: each reads these in its place (fusion-compute-again). So what a norm makes of a convolution's result is
+not kept beside that. What is no elementwise op or view is never computed again.
 
 So no mask is kept, its seed is; a value in float32 that is the cast of a half type's is kept as that; statistics of
 norms are kept, of a row's size.
@@ -28,6 +30,8 @@ from mlirfuse.frontend.torch.ops.rules import DTYPES, RULES, VIEWS
 # What a byte costs, in whole numbers, so that the cut is the same in every process.
 HELD = 1  # until the backward: memory for time
 MOVED = 4  # written or read once
+
+_BESIDE = 16  # one byte of so many more is no more: a norm's statistics beside what they are of
 
 COSTS = "mlirfuse_costs"  # in the ``meta`` of a node: the cost of computing it again, and of keeping it
 
@@ -158,14 +162,19 @@ class _Costs:
         self.copied = written_inputs(graph)  # where they are kept
         self.level: dict[Node, int] = {}  # how many of torch's ops are on the longest way to it
         self.source: dict[Node, int] = {}  # bytes that it can be computed of within a kernel, at most its own
+        self.no_more: set[Node] = set()  # what is made of no more bytes than it has
         for node in graph.nodes:
             if node.op != "output":
                 inputs = node.all_input_nodes
                 called = node.op == "call_function" and not is_fused(node) and node.target is not operator.getitem
                 self.level[node] = max((self.level[n] for n in inputs), default=0) + called
                 own = _bytes(node)
-                free = is_free(node)
-                self.source[node] = min(own, sum(self.source[n] for n in inputs)) if free else own
+                self.source[node] = own
+                if is_free(node):
+                    made_of = sum(self.source[n] for n in inputs)
+                    self.source[node] = min(own, made_of)
+                    if made_of <= own + own // _BESIDE:
+                        self.no_more.add(node)
         self.needed: dict[Node, set[int]] = {}  # the levels of the backward's kernels that read it, or compute it again
         for node in reversed(list(graph.nodes)):
             needed = self.needed[node] = set()
@@ -189,10 +198,10 @@ class _Costs:
             return math.inf
         if _is_view(node):
             return 0
-        own = _bytes(node)
-        # By a kernel of its own, which others read; or the first of some that need it stores it.
-        stored = 2 * (own if self.called(node) else self.source[node] if len(self.needed[node]) > 1 else 0)
-        return MOVED * stored
+        if self.called(node):  # by a kernel of its own, which others read
+            return MOVED * 2 * _bytes(node)
+        # The first of some kernels that need it stores it.
+        return MOVED * 2 * self.source[node] if len(self.needed[node]) > 1 and node not in self.no_more else 0
 
     def kept(self, node: Node) -> float | None:
         """The cost of keeping ``node``; infinite for what cannot be, and for views, whose memory is."""
