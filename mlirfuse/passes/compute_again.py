@@ -23,9 +23,9 @@ class ComputeAgain(Pass):
     """Gives a group its own copy of the ops by which another group makes what both need, where it reads fewer bytes so:
     the half type that a tensor was cast from, the row that was broadcast. A group that shows its result as a view gives
     the result itself, and each group that reads it has the view: memory then has one order of the elements, that of the
-    ops that make them. ``least``: bytes of a tensor that is worth it; ``most``: instructions of a copy for an element
-    (``cost`` of the ops), which take less time than to read two bytes more; a group whose inputs and outputs together
-    would pass ``max-args`` gets no copy.
+    ops that make them. ``least``: bytes of a tensor that is worth it; ``most``: instructions of a copy for each two
+    bytes that it saves (``cost`` of the ops), which take less time than to move these; a group whose inputs and outputs
+    together would pass ``max-args`` gets no copy.
 
     What is read by ops outside of groups, or returned, is in memory anyway, and is read where that is no more bytes. So
     is what lies turned: a tensor that was transposed to be read along other axes.
@@ -108,17 +108,20 @@ class _Between:
 
     def visit(self, op: Op) -> None:
         """Gives other groups what they compute the result of ``op`` by, where that is better."""
-        value, (readers, _) = op.result, self.readers(op)
+        value, (readers, stored) = op.result, self.readers(op)
         cone = self.cone(op) if readers else None
         if cone is None:
             return
         sources = _sources(cone)
         if any(map(self.written, sources)):
             return
+        own = _bytes(value)
+        unwritten = 0 if stored else own // len(readers)  # each group's part of that, if all compute it again
         for group in readers:
             read = self.inputs[group]
             more = [v for v in sources if v not in read]
-            if sum(map(_bytes, more)) >= _bytes(value) or self.turned(cone, more, group):
+            saved = own - sum(map(_bytes, more))
+            if saved <= 0 or not self.pays(cone, saved + unwritten) or self.turned(cone, more, group):
                 continue
             if len(read) - 1 + len(more) + self.shown[group] <= self.options.max_args:
                 self.copy(cone, value, group)
@@ -131,8 +134,8 @@ class _Between:
         return list(groups), op.result in self.returned or any(u.group is None for u in users)
 
     def cone(self, last: Op) -> list[Op] | None:
-        """The ops of its group by which ``last`` follows from what is in memory, in order; None if they are not few and
-        cheap."""
+        """The ops of its group by which ``last`` follows from what is in memory, in order; None if they are not few or
+        may not be copied."""
         found: dict[Op, None] = {}
         pending = [last]
         while pending:
@@ -143,9 +146,12 @@ class _Between:
             if not _may_be_copied(op) or len(found) > _LONGEST:
                 return None
             pending += [v.op for v in op.operands if not self.in_memory(v, last.group)]
-        if sum(cost_of(op) for op in found if not op.row.literal) > self.options.most:
-            return None
         return sorted(found, key=self.place.__getitem__)
+
+    def pays(self, cone: list[Op], saved: int) -> bool:
+        """Whether so many bytes take more time than what ``cone`` computes."""
+        instructions = sum(cost_of(op) for op in cone if not op.row.literal)
+        return 2 * instructions * _elements(cone[-1].result.numel) <= self.options.most * saved
 
     def turned(self, cone: list[Op], sources: list[Value], group: Group) -> bool:
         """Whether ``group`` would read one of ``sources`` in strides: memory runs along another axis there than in the
@@ -164,7 +170,10 @@ class _Between:
         if op.row.keeps_all:
             return True
         cone = self.cone(op)
-        return cone is not None and sum(map(_bytes, _sources(cone))) < _bytes(op.result)
+        if cone is None:
+            return False
+        saved = _bytes(op.result) - sum(map(_bytes, _sources(cone)))
+        return saved > 0 and self.pays(cone, saved)
 
     def in_memory(self, value: Value, group: Group | None) -> bool:
         """Whether ``value`` is in memory anyway for those that are not in ``group``."""

@@ -2,10 +2,11 @@
 kernels move and that memory holds.
 
 A value that is kept costs its bytes while it is held, as they are read again, and as they are written where the forward
-would not write them anyway. A value that is computed again costs nothing inside of a kernel that reads its operands. It
-costs a write and a read where an op of torch's reads it, or several of the backward's kernels that would each read more
-without it: a residual connection is not added up again from all layers, what is made of one kept value is computed
-again by each. What is no elementwise op or view is never computed again.
+would not write them anyway. A value that is computed again costs nothing inside of a kernel that reads its operands;
+it costs a write and a read where an op of torch's reads it, or more than one of the backward's kernels: a residual
+connection is not added up again from all layers. What is made of no more bytes than it has costs several kernels
+nothing either: each reads these in its place (fusion-compute-again). So what a norm makes of a convolution's result is
+not kept beside that. What is no elementwise op or view is never computed again.
 
 So no mask is kept, its seed is; a value in float32 that is the cast of a half type's is kept as that; statistics of
 norms are kept, of a row's size.
@@ -30,7 +31,7 @@ from mlirfuse.frontend.torch.ops.rules import DTYPES, RULES, VIEWS
 HELD = 1  # until the backward: memory for time
 MOVED = 4  # written or read once
 
-_LITTLE_MORE = 1.05  # times a value's bytes: what it is computed of is as soon read, with numbers a channel or row
+_BESIDE = 16  # one byte of so many more is no more: a norm's statistics beside what they are of
 
 COSTS = "mlirfuse_costs"  # in the ``meta`` of a node: the cost of computing it again, and of keeping it
 
@@ -160,17 +161,20 @@ class _Costs:
         self.info = info
         self.copied = written_inputs(graph)  # where they are kept
         self.level: dict[Node, int] = {}  # how many of torch's ops are on the longest way to it
-        self.sources: dict[
-            Node, frozenset[Node]
-        ] = {}  # it can be computed of within a kernel: itself, if of more bytes
+        self.source: dict[Node, int] = {}  # bytes that it can be computed of within a kernel, at most its own
+        self.no_more: set[Node] = set()  # what is made of no more bytes than it has
         for node in graph.nodes:
             if node.op != "output":
                 inputs = node.all_input_nodes
                 called = node.op == "call_function" and not is_fused(node) and node.target is not operator.getitem
                 self.level[node] = max((self.level[n] for n in inputs), default=0) + called
-                found = frozenset().union(*(self.sources[n] for n in inputs)) if is_free(node) else {node}
-                few = sum(map(_bytes, found)) <= _LITTLE_MORE * _bytes(node)
-                self.sources[node] = frozenset(found if few else {node})
+                own = _bytes(node)
+                self.source[node] = own
+                if is_free(node):
+                    made_of = sum(self.source[n] for n in inputs)
+                    self.source[node] = min(own, made_of)
+                    if made_of <= own + own // _BESIDE:
+                        self.no_more.add(node)
         self.needed: dict[Node, set[int]] = {}  # the levels of the backward's kernels that read it, or compute it again
         for node in reversed(list(graph.nodes)):
             needed = self.needed[node] = set()
@@ -194,9 +198,10 @@ class _Costs:
             return math.inf
         if _is_view(node):
             return 0
-        # A kernel of its own stores it, or the first of some that need it where each would read more instead of it.
-        stored = self.called(node) or (len(self.needed[node]) > 1 and node in self.sources[node])
-        return MOVED * 2 * _bytes(node) if stored else 0
+        if self.called(node):  # by a kernel of its own, which others read
+            return MOVED * 2 * _bytes(node)
+        # The first of some kernels that need it stores it.
+        return MOVED * 2 * self.source[node] if len(self.needed[node]) > 1 and node not in self.no_more else 0
 
     def kept(self, node: Node) -> float | None:
         """The cost of keeping ``node``; infinite for what cannot be, and for views, whose memory is."""

@@ -33,6 +33,24 @@ func.func @costly(%p: tensor<256x256xbf16>, %w: tensor<256x256xf32>) -> tensor<2
 
 // -----
 
+// They run again where a write is saved, too, which takes more time.
+// CHECK-LABEL: func.func @unwritten(
+// CHECK: "fusion.sigmoid"
+// CHECK: "fusion.yield"(%{{[0-9]+}}) : (tensor<256x256xf32>)
+// CHECK: "fusion.group"({{.*}}%arg0
+// CHECK: "fusion.sigmoid"
+// CHECK: "fusion.add"
+func.func @unwritten(%p: tensor<256x256xbf16>, %w: tensor<256x256xf32>) -> tensor<256x256xf32> {
+  %a = "fusion.cast"(%p) {to = f32} : (tensor<256x256xbf16>) -> tensor<256x256xf32>
+  %s = "fusion.sigmoid"(%a) : (tensor<256x256xf32>) -> tensor<256x256xf32>
+  %b = "fusion.mul"(%s, %s) : (tensor<256x256xf32>, tensor<256x256xf32>) -> tensor<256x256xf32>
+  %c = "fusion.matmul"(%b, %w) : (tensor<256x256xf32>, tensor<256x256xf32>) -> tensor<256x256xf32>
+  %d = "fusion.add"(%s, %c) : (tensor<256x256xf32>, tensor<256x256xf32>) -> tensor<256x256xf32>
+  return %d : tensor<256x256xf32>
+}
+
+// -----
+
 // What is made of as many bytes is stored.
 // CHECK-LABEL: func.func @as_many(
 // CHECK-COUNT-1: "fusion.neg"
