@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
 
 import pytest
 
@@ -223,3 +225,36 @@ def test_what_is_put_into_an_input_that_others_read_does_not_change_what_they_re
         if how == "given back":
             got[1].zero_(), wanted[1].zero_()
             torch.testing.assert_close(ours, theirs)
+
+
+GUARDED = """
+import ctypes, mmap, sys
+import subprocess
+import sys
+
+import torch
+
+columns = int(sys.argv[1])
+nbytes = 6 * (columns + 1) * 2
+whole = -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
+memory = mmap.mmap(-1, whole + mmap.PAGESIZE)
+start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(start + whole), mmap.PAGESIZE, 0) == 0
+out = torch.frombuffer(memory, dtype=torch.bfloat16, count=nbytes // 2, offset=whole - nbytes).view(6, columns + 1)
+
+@torch.compile(backend="mlirfuse", dynamic=False)
+def fill(x, out):
+    out.copy_(torch.nn.functional.pad(x.to(torch.bfloat16), (0, 1)))
+
+x = torch.randn(6, columns)
+fill(x, out)
+assert torch.equal(out[:, :-1], x.to(torch.bfloat16)) and not out[:, -1].any()
+"""
+
+
+@pytest.mark.parametrize("columns", [16, 32, 64, 128])
+def test_nothing_is_written_past_the_end(columns):
+    """Where a row's last vector has one element, of a half type, and sizes are known; behind the tensor lies a page
+    that nobody may write."""
+    ran = subprocess.run([sys.executable, "-c", GUARDED, str(columns)], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr[-2000:]

@@ -199,8 +199,11 @@ class CpuBody:
                 self.set_loop(env, loop, here)
 
     def below(self, count: Val, lanes: int) -> Val:
-        """The lanes below ``count``, which is small."""
+        """The lanes below ``count``, which is small. LLVM does not see that it is a constant: of a masked store of one
+        lane it makes a store of the lane as it was before it was made narrower, past the end of memory (LLVM 22)."""
         dtype = dt.i32 if lanes <= 16 else dt.i16
+        if any(self.analysis.stored(v).bytes < 4 for v in self.analysis.outputs):
+            count = self.e.op(f'llvm.inline_asm "", "=r,0" {count} : ({count.type}) -> {count.type}', count.dtype)
         return self.e.cmp("lt", self.e.iota(dtype, lanes), self.e.splat(self.e.cast(count, dtype), lanes))
 
     def vectors(
