@@ -829,7 +829,7 @@ KNOWN = {
     "griddepcontrol": {"launch_dependents", "wait"},
     "bra": {"uni"},
     "ld": MEMORY | {"relaxed", "gpu"},
-    "st": MEMORY | {"relaxed", "sys", "gpu"},
+    "st": MEMORY | {"relaxed", "release", "sys", "gpu"},
     "cp": {"async", "ca", "cg", "shared", "global", "L2::cache_hint", "commit_group", "wait_group", "wait_all"},
     "createpolicy": {"fractional", "L2::evict_last", "b64"},
     "atom": {"acq_rel", "relaxed", "cta", "gpu", "sys", "global", "shared", "cas", "add", *TYPES},
