@@ -400,13 +400,14 @@ class ColumnScans:
     enough: float = 1.5  # blocks a multiprocessor
     least: float = 0.9  # of the narrower ones, where no width has enough: fewer are linked
     many: float = 6  # whose blocks have fewer threads
-    turns: int = 3  # of the narrowest strips, from which on too few are linked
+    turns: int = 2  # of the narrowest strips, from which on too few are linked
     linked: int = 64  # bytes of a row of their strips: 131072×770 bf16 239 µs, 404 with 128 and four times the threads
     narrow: int = 64  # bytes, and less: strips whose threads have ``word`` bytes of a row, those of others ``pair``
     word: int = 4
     pair: int = 8
     rows: int = 16  # numbers of states of a thread's turn for each column
-    threads: int = 256  # of a block of short columns, and at most where elements are loaded one by one
+    threads: int = 256  # of blocks of short columns of which there are few; at most of long ones' single elements
+    long: int = 2048  # rows: 8192×8191 f32 takes 262 µs with 256 threads a block, 345 with 512
     under_way: tuple[int, int, int] = (16 << 10, 32 << 10, 64 << 10)  # bytes of a block: of many, of enough, of few
 
 

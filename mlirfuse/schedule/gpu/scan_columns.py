@@ -68,13 +68,16 @@ class ScanColumns(GpuScheduler[Params]):
         scans, count = model_of(machine).scans, machine.sm_count
         model, widest = scans.columns, analysis.once(widest_bytes)
         usual = elements_of(analysis, model.rows)
+        many, enough, few = model.under_way
 
         def params(strip: int, under_way: int, rows: int = usual, narrow: int = model.narrow) -> Params:
             """Blocks that have so many bytes of a strip under way, or the whole strip."""
             lanes = min(access.lanes, max(1, (model.word if strip <= narrow else model.pair) // widest))
             tx = min(WARP, power_from(-(-columns // lanes)), max(1, strip // (lanes * widest)))
-            rows = min(rows, power_from(-(-length * tx // model.threads)))
-            most = model.threads if lanes == 1 else MOST_THREADS
+            alone = -(-columns // (tx * lanes)) * above < model.many * count  # blocks that hardly share multiprocessors
+            rows = min(rows, power_from(max(1, -(-length * tx // (model.threads if alone else WARP)))))
+            long = access.lanes == 1 and under_way < few and length >= model.long
+            most = model.threads if long else MOST_THREADS
             down = max(1, min(most, under_way // (rows * lanes * widest)) // tx)
             while down > 1 and (down // 2 * rows >= length or _bytes(analysis, tx, down, lanes) > SHARED):
                 down //= 2
@@ -84,7 +87,6 @@ class ScanColumns(GpuScheduler[Params]):
         def blocks(p: Params) -> int:
             return -(-columns // (p.tx * p.access.lanes)) * above
 
-        many, enough, few = model.under_way
         widths = [params(strip, enough) for strip in model.strips]
         strip, under_way = model.strips[-1], few
         for least, all_ in ((model.enough, model.strips[:-1]), (model.least, model.strips)):
