@@ -81,6 +81,18 @@ def test_a_second_process_compiles_nothing(tmp_path):
     assert process(tmp_path, "elsewhere", "load") == warm
 
 
+def test_inductor_finds_its_back_ends_again():
+    """Threads that compile at once end in any order."""
+    codecache = torch._inductor.codecache
+    names = "init_backend_registration", "custom_backend_passes", "custom_backend_codegen_configs"
+    before = [getattr(codecache, name) for name in names]
+    first, second = (warm._without_inductors_back_ends() for _ in range(2))
+    first.__enter__(), second.__enter__()
+    assert codecache.init_backend_registration is not before[0]
+    first.__exit__(None, None, None), second.__exit__(None, None, None)
+    assert all(getattr(codecache, name) is was for name, was in zip(names, before))
+
+
 # ---- in one process: Dynamo forgets, what is on disk stays
 
 

@@ -16,7 +16,6 @@ import pickle
 from collections.abc import Callable, Iterator, Sequence
 from types import FunctionType
 from typing import Any
-from unittest import mock
 
 import torch
 from torch._functorch import config as functorch
@@ -102,16 +101,24 @@ def start(options: Options) -> Iterator[bool]:
         yield True
 
 
+_NO_BACK_ENDS = {
+    "init_backend_registration": lambda: None,
+    "custom_backend_passes": {},
+    "custom_backend_codegen_configs": {},
+}
+_BACK_ENDS = {name: getattr(codecache, name) for name in _NO_BACK_ENDS}
+
+
 @contextlib.contextmanager
 def _without_inductors_back_ends() -> Iterator[None]:
     """Meanwhile keys of the cache do not tell what passes are registered for Inductor's back ends, which are not run:
-    to find that there are none, torch would import all of them, and Triton."""
-    with (
-        mock.patch.object(codecache, "init_backend_registration", lambda: None),
-        mock.patch.object(codecache, "custom_backend_passes", {}),
-        mock.patch.object(codecache, "custom_backend_codegen_configs", {}),
-    ):
+    to find that there are none, torch would import all of them, and Triton. At the end it is torch's own again,
+    whatever other threads do."""
+    vars(codecache).update(_NO_BACK_ENDS)
+    try:
         yield
+    finally:
+        vars(codecache).update(_BACK_ENDS)
 
 
 def kept(compiler: Callable[..., Compiled]) -> SerializableAOTDispatchCompiler:
