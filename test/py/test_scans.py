@@ -465,6 +465,12 @@ def test_gpu_recurrence(axis, reverse):
         check_on_gpu(recurring(axis, reverse), np.sin(normal(*shape)), normal(*shape), candidates=4)
 
 
+def test_gpu_scans_beside_each_other_of_half_types():
+    """A thread has one vector, whose states of both scans are all that it may have."""
+    both = lambda x: (np.cumsum(x, 1), np.maximum.accumulate(x, 1))  # noqa: E731
+    check_on_gpu(both, normal(3, 512).astype(f16), candidates=4)
+
+
 @pytest.mark.parametrize("name", ["sum", "from the end", "recurrence"])
 def test_gpu_linked(name):
     """Long rows and columns whose turns are blocks, each of which begins with the state behind those before it, of its

@@ -99,8 +99,8 @@ class ScanRows(GpuScheduler[Params]):
             first = min(first, params(model.alone, usual), key=lambda p: p.looped)
         linked = params(model.linked.block, max(1, elements_of(analysis, model.linked.elements) // access.lanes))
         yield from self._linked(analysis, linked, kept, length, machine)
-        others = [params(threads, n) for threads in (model.block, WARP, model.alone) for n in (usual, 1, usual // 2)]
-        yield from dict.fromkeys(p for p in [first, *others] if p.vectors)
+        fewer = (usual, 1, max(1, usual // 2))
+        yield from dict.fromkeys([first, *(params(t, n) for t in (model.block, WARP, model.alone) for n in fewer)])
 
     def _linked(self, analysis: Analysis, p: Params, rows: int, length: int, machine: Machine) -> Iterator[Params]:
         """``p`` with a block for each turn, where few rows are long."""
