@@ -346,6 +346,15 @@ class Emitter:
         held = self.from_lanes(words)
         return self.op(f"llvm.bitcast {held} : {held.type} to {Val('', dtype, lanes).type}", dtype, lanes)
 
+    def halves(self, a: Val) -> tuple[Val, Val]:
+        """The lower and the upper 32 bits of numbers of 64, as u32."""
+        bits = self.bitcast(a, dt.u64)
+        return self.cast(bits, dt.u32), self.cast(self.shr(bits, 32), dt.u32)
+
+    def of_halves(self, low: Val, high: Val, dtype: DType) -> Val:
+        """The numbers of 64 bits with these."""
+        return self.bitcast(self.or_(self.cast(low, dt.u64), self.shl(self.cast(high, dt.u64), 32)), dtype)
+
     def cast(self, a: Val, dtype: DType) -> Val:
         """Conversion as C does it, with what C leaves undefined made defined where NumPy defines it.
 

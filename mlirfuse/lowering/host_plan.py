@@ -15,8 +15,8 @@ from mlirfuse.ir import scalars
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.effects import is_collective, starts, viewed, waits, writes_in_place
 from mlirfuse.ir.graph import Block, Graph, Layout, Op, Segment, Value, Window, uses
-from mlirfuse.ir.order import Units, topological
 from mlirfuse.lowering import host_steps as st
+from mlirfuse.lowering.host_order import in_order
 from mlirfuse.lowering.host_steps import Part, Sequence, Step
 
 _MADE = 16  # bytes that the address of what a library makes is a multiple of, at least
@@ -28,87 +28,6 @@ def plan(graph: Graph) -> Sequence:
     Raises :class:`CompileError` for an op that no host program runs.
     """
     return _Plan(graph).sequence
-
-
-def in_order(block: Block, graph: Graph) -> list[Op]:
-    """The ops of a block of ``graph`` in the order in which a host program runs them, those of a group together. Groups
-    that only compute what is written into arguments come last: nothing reads these after them, so that their kernels
-    may write there. Groups that make more bytes of arguments alone come when these are needed. Those that make more
-    than they read wait for what frees that much, if they are not needed before, and so does what is made for them
-    alone."""
-    groups = {op: op.group for op in block.ops if op.group is not None}
-    if block is not graph.body:
-        return topological(block.ops, groups)
-    written, users = {graph.returns[k] for k in graph.aliases}, block.users()
-    last = {op.group for op in groups if any(v in written for v in op.results)}
-    last -= {op.group for op in groups for v in op.results for u in users.get(v, ()) if u.group is not op.group}
-    units = Units(block.ops, groups)
-    place: dict[object, float] = {unit: at for at, unit in enumerate(units.members)}
-    arguments, returned = set(graph.args), set(graph.returns)
-    for group in dict.fromkeys(groups.values()):
-        if units.followers[group] and _makes_more_of(arguments, set(units.members[group]), users, returned):
-            place[group] = min(place[unit] for unit in units.followers[group]) - 0.5
-        else:
-            freed = max((place[unit] for unit in _free_more(group, units, users)), default=0)
-            if place[group] < freed < min((place[unit] for unit in units.followers[group]), default=math.inf):
-                place[group] = freed + 0.5
-                place |= dict.fromkeys(_made_for(group, units), freed + 0.25)
-    return units.ordered(lambda unit: (unit in last, place[unit]))
-
-
-def _makes_more_of(arguments: set[Value], group: set[Op], users: dict[Value, list[Op]], returned: set[Value]) -> bool:
-    """Whether a group reads ``arguments`` alone, so that it can run at any time, and what it gives, none of it
-    ``returned``, holds more memory than they do."""
-    read = {v for op in group for v in uses(op) if v.op not in group}
-    given = {v for op in group for v in op.results if not group.issuperset(users.get(v, ()))}
-    return read <= arguments and given.isdisjoint(returned) and _bytes(given) > _bytes(read)
-
-
-def _free_more(group: object, units: Units, users: dict[Value, list[Op]]) -> set[object]:
-    """The last readers of what the operands of a group were made of, where that holds more memory than the group adds:
-    a weight's gradient, which is made wider, waits for the product for the other gradient, which reads the same large
-    one."""
-    ops = set(units.members[group])
-    read = {v for op in ops for v in uses(op) if v.op in units.of and v.op not in ops}
-    given = {v for op in ops for v in op.results if not users.get(v) or not ops.issuperset(users[v])}
-    added = _bytes(given) - _bytes(read)
-    makers = {_viewed(v, units).op for v in read}
-    sources = {_viewed(v, units) for op in makers if op in units.of for v in uses(op) if _bytes([v]) > added}
-    readers = {units.of[op] for v in sources if v.op in units.of for op in _readers(v, users)}
-    readers -= {group, *(units.of[op] for op in makers if op in units.of)}
-    return readers - units.behind(group) if added > 0 and readers else set()
-
-
-def _made_for(unit: object, units: Units) -> list[object]:
-    """The units that make what one alone reads, and views of that."""
-    found = units.only_before(unit)
-    return [*found, *(other for first in found if _is_view(first) for other in _made_for(first, units))]
-
-
-def _is_view(unit: object) -> bool:
-    """Whether it is an op outside of groups that gives a view of what it reads."""
-    return isinstance(unit, Op) and unit.group is None and len(unit.results) == 1 and viewed(unit.result) is not None
-
-
-def _viewed(value: Value, units: Units) -> Value:
-    """What a value is a view of, itself where it is none."""
-    while value.op in units.of and _is_view(value.op):
-        value = viewed(value) or value
-    return value
-
-
-def _readers(value: Value, users: dict[Value, list[Op]]) -> Iterable[Op]:
-    """What reads a value, through views of it too."""
-    for op in users.get(value, ()):
-        if _is_view(op):
-            yield from _readers(op.result, users)
-        else:
-            yield op
-
-
-def _bytes(values: Iterable[Value]) -> int:
-    """Bytes of tensors, where sizes that nobody knows are large."""
-    return sum(sz.supposed(v.numel) * v.dtype.bytes for v in values if v.dtype is not None)
 
 
 def parts_of(sequence: Sequence) -> list[Part]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from mlirfuse.dialects import fusion
 from mlirfuse.ir.graph import Block, Graph, Op, Value, uses
 from mlirfuse.lowering import host_steps as st
-from mlirfuse.lowering.host_plan import in_order, parts_of, plan
+from mlirfuse.lowering.host_order import in_order
+from mlirfuse.lowering.host_plan import parts_of, plan
 from mlirfuse.passes.base import IR, Pass, register
 
 

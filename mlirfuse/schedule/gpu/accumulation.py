@@ -244,8 +244,7 @@ class _Accumulation(GpuBody):
             if len(parts) == 1:
                 added(0, at, val)
                 return
-            bits = e.bitcast(val, dt.u64)
-            low, high = e.cast(bits, dt.u32), e.cast(e.shr(bits, 32), dt.u32)
+            low, high = e.halves(val)
             before = added(0, at, low)
             carried = e.cmp("gt", before, e.sub(e.const(0xFFFFFFFF, dt.u32), low))
             rest = e.add(high, e.select(carried, e.const(1, dt.u32), e.const(0, dt.u32)))
@@ -272,10 +271,7 @@ class _Accumulation(GpuBody):
 
         def settle(at: Val, _: list[Val]) -> list[Val]:
             words = [self.shared_load(place(part, at), word) for part in range(len(parts))]
-            total = words[0]
-            if len(words) == 2:
-                upper = e.shl(e.cast(words[1], dt.u64), 32)
-                total = e.bitcast(e.or_(upper, e.cast(words[0], dt.u64)), held)
+            total = e.of_halves(words[0], words[1], held) if len(words) == 2 else words[0]
             env: Env = {}
             self.unlinear(env, [[a] for a in self.analysis.axes.flat(result)], Index(at))
             with k.region(f"scf.if {e.cmp('ne', total, 0)} {{"):

@@ -375,10 +375,8 @@ class GpuBody:
         if e.known(val) is not None:
             return val
         if dtype.bits == 64:
-            bits = e.bitcast(val, dt.u64)
-            low, high = e.cast(bits, dt.u32), e.cast(e.shr(bits, 32), dt.u32)
-            low, high = self.exchanged(low, mode, by), self.exchanged(high, mode, by)
-            return e.bitcast(e.or_(e.cast(low, dt.u64), e.shl(e.cast(high, dt.u64), 32)), dtype)
+            low, high = (self.exchanged(half, mode, by) for half in e.halves(val))
+            return e.of_halves(low, high, dtype)
         if dtype.bits < 32:
             return e.cast(self.exchanged(e.cast(val, dt.u32 if dtype.kind in "ub" else dt.i32), mode, by), dtype)
         lane = by if isinstance(by, Val) else e.const(by, dt.i32)

@@ -16,10 +16,12 @@ they have to, which is another order in each call.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import NamedTuple
 
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.graph import Op
 from mlirfuse.lowering import scans as sc
 from mlirfuse.lowering.emitter import Emitter, Val
 from mlirfuse.lowering.kernel import Memory
@@ -39,6 +41,20 @@ class States(NamedTuple):
 
     first: sz.Size
     parts: sz.Size
+
+
+class Asker(NamedTuple):
+    """What a thread does for its block. It looks for the states of the parts with these ``numbers`` in the group. Where
+    ``leads`` holds it looks for those behind the group before, too, and tells them to the block's other threads through
+    shared memory: for each scan at ``offsets`` and ``at``, which nobody reads any more. Where ``shows`` holds it leaves
+    states. ``after(n, op, state)``: the ``n``-th scan's state behind what all threads of the same points have found."""
+
+    numbers: list[Val]
+    leads: Val
+    shows: Val
+    after: Callable[[int, Op, sc.State], sc.State]
+    offsets: list[list[int]]
+    at: Val
 
 
 class Links:
@@ -64,12 +80,42 @@ class Links:
         body.barrier()
         return body.wide(body.shared_load(address, dt.i32))
 
-    def place(self, part: Val) -> tuple[Val, Val]:
-        """A part's group, and its place there."""
-        bits = self.group.bit_length() - 1
-        return self.e.shr(part, bits), self.e.and_(part, self.group - 1)
+    def begin(self, part: Val, point: Val, own: list[sc.State], asker: Asker) -> list[sc.State]:
+        """The states before the ``part`` that has the states ``own``, of which this thread has those at ``point`` and,
+        of vectors, those behind it."""
+        body, e, lanes = self.body, self.e, own[0][0].lanes
+        group, place = e.shr(part, self.group.bit_length() - 1), e.and_(part, self.group - 1)
+        with body.leader(asker.shows):
+            self._leave(self.of_parts, part, point, own)
+        asks = [e.cmp("lt", n, place) for n in asker.numbers]
+        asked = [e.add(e.sub(part, place), e.min(n, e.max(e.sub(place, 1), 0))) for n in asker.numbers]
+        before, later = e.max(e.sub(group, 1), 0), e.cmp("gt", group, 0)
+        seen = [self._look(self.of_parts, number, point, lanes) for number in asked]
+        nothing_seen = [e.const(0, dt.u64)] * len(seen[0])
+        seen_before = body.k.where(
+            asker.leads, lambda: self._look(self.of_groups, before, point, lanes), lambda: nothing_seen, nothing_seen
+        )
+        found = self._wait(self.of_parts, asked, point, lanes, asks, seen)
+        together = []
+        for n, op in enumerate(body.scans):
+            nothing = sc.identity(e, op, lanes)
+            states = [sc.select(e, here, some[n], nothing) for here, some in zip(asks, found)]
+            together.append(asker.after(n, op, functools.reduce(functools.partial(sc.combine, e, op), states)))
+        with body.leader(asker.leads):  # last: the whole next group waits for this
+            (carried,) = self._wait(self.of_groups, [before], point, lanes, [later], [seen_before])
+            begin = [
+                sc.combine(e, op, sc.select(e, later, state, sc.identity(e, op, lanes)), all_)
+                for op, state, all_ in zip(body.scans, carried, together)
+            ]
+            with body.leader(e.and_(asker.shows, e.cmp("eq", place, self.group - 1))):
+                ends = [sc.combine(e, op, a, b) for op, a, b in zip(body.scans, begin, own)]
+                self._leave(self.of_groups, group, point, ends)
+            for offsets, state in zip(asker.offsets, begin):
+                body.put(offsets, asker.at, state)
+        body.barrier()
+        return [body.get(offsets, asker.at, state) for offsets, state in zip(asker.offsets, together)]
 
-    def leave(self, of: States, number: Val, point: Val, states: list[sc.State]) -> None:
+    def _leave(self, of: States, number: Val, point: Val, states: list[sc.State]) -> None:
         """Shows the states of a part, or behind a group, at this ``point`` and, of vectors, those behind it."""
         e, there = self.e, self.e.const(_THERE, dt.u64)
         halves = [half for state in states for val in state for half in _halves_of(e, val)]
@@ -78,11 +124,11 @@ class Links:
                 word = e.or_(e.cast(e.extract(half, lane), dt.u64), there)
                 e.line(f"llvm.store {word}, {address} {_ORDER} : i64, {self.body.k.pointer_type}")
 
-    def look(self, of: States, number: Val, point: Val, lanes: int) -> list[Val]:
+    def _look(self, of: States, number: Val, point: Val, lanes: int) -> list[Val]:
         """The words of such states, whether they have been written or not."""
         return [self._seen(a) for addresses in self._addresses(of, number, point, lanes) for a in addresses]
 
-    def wait(
+    def _wait(
         self, of: States, numbers: list[Val], point: Val, lanes: int, asks: list[Val], seen: list[list[Val]]
     ) -> list[list[sc.State]]:
         """The states of each of these ``numbers``, once all have been written that are needed, as ``asks`` tells;
@@ -135,15 +181,13 @@ def _halves(body: ScanBody) -> int:
 
 def _halves_of(e: Emitter, val: Val) -> list[Val]:
     if val.dtype.bits == 64:
-        bits = e.bitcast(val, dt.u64)
-        return [e.cast(bits, dt.u32), e.cast(e.shr(bits, 32), dt.u32)]
+        return list(e.halves(val))
     return [e.bitcast(val, dt.u32) if val.dtype.is_float else e.cast(val, dt.u32)]
 
 
 def _of_halves(e: Emitter, halves: list[Val], dtype: dt.DType) -> Val:
     if dtype.bits == 64:
-        low, high = (e.cast(half, dt.u64) for half in halves)
-        return e.bitcast(e.or_(low, e.shl(high, 32)), dtype)
+        return e.of_halves(halves[0], halves[1], dtype)
     return e.bitcast(halves[0], dtype) if dtype.is_float else e.cast(halves[0], dtype)
 
 

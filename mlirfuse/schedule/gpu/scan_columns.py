@@ -211,7 +211,7 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> GpuKernel:
         nothing, zero = body.grouped(body.nothing(lanes)), e.const(0, dt.i32)
         found = [exchange.starts(n, op, nothing[n], run[-1], zero) for n, (op, run) in enumerate(zip(body.scans, runs))]
         column = e.add(e.mul(k.scalar(outer.base), body.size(columns)), place.column)
-        begun = exchange.linked(link, part, column, [after for _, after in found])
+        begun = link.begin(part, column, [after for _, after in found], exchange.asker())
         for op, run, (before, _), state in zip(body.scans, runs, found, begun):
             bind(op, rows, run, sc.combine(e, op, state, before))
         store(rows)
@@ -263,44 +263,16 @@ class _Exchange:
             begin, state = carried, sc.combine(e, op, carried, end)
         return (sc.combine(e, op, begin, before) if tx < WARP else begin), state
 
-    def linked(self, link: links.Links, part: Val, column: Val, own: list[sc.State]) -> list[sc.State]:
-        """The states before the ``part`` of a strip's columns that has the states ``own``, of which this thread has
-        those from ``column`` on; each row of threads looks for those of some other blocks of the group, the first one
-        for those behind the group before."""
-        body, e, lanes, place = self.body, self.e, self.p.access.lanes, self.place
-        group, number = link.place(part)
-        leads = e.cmp("eq", place.y, 0)
-        with body.leader(e.and_(leads, place.inside)):
-            link.leave(link.of_parts, part, column, own)
+    def asker(self) -> links.Asker:
+        """Each row of threads looks for some other parts' states, and the first one has the columns'."""
+        body, e, place, lanes = self.body, self.e, self.place, self.p.access.lanes
         numbers = [e.add(body.wide(e.mul(place.y, TOGETHER)), n) for n in range(TOGETHER)]
-        asks = [e.cmp("lt", n, number) for n in numbers]
-        asked = [e.add(e.sub(part, number), e.min(n, e.max(e.sub(number, 1), 0))) for n in numbers]
-        before, later = e.max(e.sub(group, 1), 0), e.cmp("gt", group, 0)
-        seen = [link.look(link.of_parts, n, column, lanes) for n in asked]
-        nothing_seen = [e.const(0, dt.u64)] * len(seen[0])
-        seen_before = body.k.where(
-            leads, lambda: link.look(link.of_groups, before, column, lanes), lambda: nothing_seen, nothing_seen
-        )
-        found = link.wait(link.of_parts, asked, column, lanes, asks, seen)
-        together = []
-        for n, op in enumerate(body.scans):
-            nothing = sc.identity(e, op, lanes)
-            states = [sc.select(e, here, some[n], nothing) for here, some in zip(asks, found)]
-            state = functools.reduce(functools.partial(sc.combine, e, op), states)
-            together.append(self.starts(n, op, nothing, state, e.const(1, dt.i32))[1])
-        with body.leader(leads):  # last: the whole next group waits for this
-            (carried,) = link.wait(link.of_groups, [before], column, lanes, [later], [seen_before])
-            begin = [
-                sc.combine(e, op, sc.select(e, later, state, sc.identity(e, op, lanes)), all_)
-                for op, state, all_ in zip(body.scans, carried, together)
-            ]
-            with body.leader(e.and_(place.inside, e.cmp("eq", number, link.group - 1))):
-                ends = [sc.combine(e, op, a, b) for op, a, b in zip(body.scans, begin, own)]
-                link.leave(link.of_groups, group, column, ends)
-            for offsets, state in zip(self.offsets, begin):  # nobody reads the first exchange's states any more
-                body.put(offsets, place.x, state)
-        body.barrier()
-        return [body.get(offsets, place.x, state) for offsets, state in zip(self.offsets, together)]
+        leads = e.cmp("eq", place.y, 0)
+
+        def after(n: int, op: Op, state: sc.State) -> sc.State:
+            return self.starts(n, op, sc.identity(e, op, lanes), state, e.const(1, dt.i32))[1]
+
+        return links.Asker(numbers, leads, e.and_(leads, place.inside), after, self.offsets, place.x)
 
     def _of_warps(self, at: int, op: Op, total: sc.State, slot: Val) -> tuple[sc.State, sc.State]:
         """The state of a column's rows in the warps above this one, and in all. The last lanes of each warp have its

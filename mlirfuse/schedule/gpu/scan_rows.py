@@ -263,7 +263,7 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> GpuKernel:
             before, after = exchange.starts(at, op, sc.identity(e, op, 1), totals, e.const(0, dt.i32))
             befores.append(before)
             own.append(after)
-        begin = exchange.linked(link, part, row, own)
+        begin = link.begin(part, row, own, exchange.asker())
         for op, (runs, _), before, state in zip(body.scans, found, befores, begin):
             bind(op, places, runs, [sc.combine(e, op, state, b) for b in before])
         store(places)
@@ -404,40 +404,15 @@ class _Exchange:
             begin = combine(begin, end)
         return out, after
 
-    def linked(self, link: links.Links, part: Val, row: Val, own: list[sc.State]) -> list[sc.State]:
-        """The states before the ``part`` of a row that has the states ``own``; each thread looks for another block's of
-        the group, the first one for that behind the group before."""
-        body, e, x = self.body, self.e, self.body.wide(self.body.thread)
-        group, place = link.place(part)
-        leads = e.cmp("eq", x, 0)
-        with body.leader(leads):
-            link.leave(link.of_parts, part, row, own)
-        asks, asked = e.cmp("lt", x, place), e.add(e.sub(part, place), e.min(x, e.max(e.sub(place, 1), 0)))
-        before, later = e.max(e.sub(group, 1), 0), e.cmp("gt", group, 0)
-        seen = link.look(link.of_parts, asked, row, 1)
-        seen_before = body.k.where(
-            leads, lambda: link.look(link.of_groups, before, row, 1), lambda: [e.const(0, dt.u64)] * len(seen), seen
-        )
-        (states,) = link.wait(link.of_parts, [asked], row, 1, [asks], [seen])
-        together = []
-        for n, (op, state) in enumerate(zip(body.scans, states)):
-            nothing = sc.identity(e, op, 1)
-            state = sc.select(e, asks, state, nothing)
-            together.append(self.starts(n, op, nothing, [state], e.const(1, dt.i32))[1])
-        zero = e.const(0, dt.i32)
-        with body.leader(leads):  # last: the whole next group waits for this
-            (carried,) = link.wait(link.of_groups, [before], row, 1, [later], [seen_before])
-            begin = [
-                sc.combine(e, op, sc.select(e, later, state, sc.identity(e, op, 1)), all_)
-                for op, state, all_ in zip(body.scans, carried, together)
-            ]
-            with body.leader(e.cmp("eq", place, link.group - 1)):
-                ends = [sc.combine(e, op, a, b) for op, a, b in zip(body.scans, begin, own)]
-                link.leave(link.of_groups, group, row, ends)
-            for offsets, state in zip(self.offsets, begin):  # nobody reads the first exchange's states any more
-                body.put(offsets, zero, state)
-        body.barrier()
-        return [body.get(offsets, zero, state) for offsets, state in zip(self.offsets, together)]
+    def asker(self) -> links.Asker:
+        """Each thread looks for another part's states, and the first one has the row's."""
+        e, x = self.e, self.body.wide(self.body.thread)
+        leads, zero = e.cmp("eq", x, 0), e.const(0, dt.i32)
+
+        def after(n: int, op: Op, state: sc.State) -> sc.State:
+            return self.starts(n, op, sc.identity(e, op, 1), [state], e.const(1, dt.i32))[1]
+
+        return links.Asker([x], leads, leads, after, self.offsets, zero)
 
     def along_lanes(self, op: Op, state: sc.State, width: int) -> sc.State:
         """Each lane's state combined with those of all lanes before it."""
