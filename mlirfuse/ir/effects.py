@@ -38,6 +38,13 @@ def viewed(value: Value) -> Value | None:
     return None if place < 0 else op.operands[place]
 
 
+def memory_of(value: Value) -> Value:
+    """The value whose memory ``value`` is a view of, itself where it is none."""
+    while (source := viewed(value)) is not None:
+        value = source
+    return value
+
+
 def is_collective(op: Op) -> bool:
     """A call that other processes take part in: it stays, once, and is started in its order among them. It writes into
     no tensor that it is given, so all else may move across it."""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 
 from mlirfuse.ir import sizes as sz
-from mlirfuse.ir.effects import viewed
+from mlirfuse.ir.effects import memory_of, viewed
 from mlirfuse.ir.graph import Block, Graph, Op, Value, uses
 from mlirfuse.ir.order import Units, topological
 
@@ -53,8 +53,8 @@ def _readers_of_more(read: set[Value], added: int, units: Units, users: dict[Val
     one."""
     if added <= 0:
         return set()
-    makers = {op for v in read if (op := _viewed(v, units).op) in units.of}
-    sources = {_viewed(v, units) for op in makers for v in uses(op) if _bytes([v]) > added}
+    makers = {op for v in read if (op := memory_of(v).op) in units.of}
+    sources = {memory_of(v) for op in makers for v in uses(op) if _bytes([v]) > added}
     readers = {units.of[op] for v in sources if v.op in units.of for op in _readers(v, users)}
     return readers - {units.of[op] for op in makers}
 
@@ -68,13 +68,6 @@ def _made_for(unit: object, units: Units) -> list[object]:
 def _is_view(unit: object) -> bool:
     """Whether it is an op outside of groups that gives a view of what it reads."""
     return isinstance(unit, Op) and unit.group is None and len(unit.results) == 1 and viewed(unit.result) is not None
-
-
-def _viewed(value: Value, units: Units) -> Value:
-    """What a value is a view of, itself where it is none."""
-    while value.op in units.of and _is_view(value.op):
-        value = viewed(value) or value
-    return value
 
 
 def _readers(value: Value, users: dict[Value, list[Op]]) -> Iterable[Op]:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from mlirfuse.ir.effects import consumes, has_effect, is_collective, viewed, written_memory
+from mlirfuse.ir.effects import consumes, has_effect, is_collective, memory_of, viewed, written_memory
 from mlirfuse.ir.graph import Block, Graph, Op, Value
 from mlirfuse.passes.base import Pass, register
 
@@ -42,7 +42,7 @@ class CommonSubexpressions(Pass):
             pooled: list[Op] = []
             _pool(graph.body, pooled)
             graph.body.ops = pooled + graph.body.ops
-        before = [_memory(v) for v in graph.returns]
+        before = [memory_of(v) for v in graph.returns]
         _number(graph.body, {}, {}, written_memory(graph.ops))
         _keep_results_apart(graph.body, before)
 
@@ -91,18 +91,11 @@ def _other_rank(first: Op, op: Op) -> Op:
     return made
 
 
-def _memory(value: Value) -> Value:
-    """The value whose memory ``value`` is a view of."""
-    while (source := viewed(value)) is not None:
-        value = source
-    return value
-
-
 def _keep_results_apart(body: Block, before: list[Value]) -> None:
     """Copies results that had memory of their own before, and share it with an earlier one now."""
     seen: dict[Value, Value] = {}
     for k, (value, had) in enumerate(zip(body.returns, before)):
-        now = _memory(value)
+        now = memory_of(value)
         if seen.setdefault(now, had) is not had and now.op is not None:
             body.returns[k] = _anew(value, now, body)
 
