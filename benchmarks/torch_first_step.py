@@ -91,19 +91,7 @@ def first_step(args) -> dict[str, float]:
     now = time.perf_counter if args.device == "cuda" else time.process_time
     clock = Clock(now)
     clock.times(torch._dynamo.convert_frame, "_compile", "Dynamo")
-    clock.times(backend, "aot_autograd", "AOTAutograd")
-    made = backend.aot_autograd
-
-    def aot_autograd(**given):
-        run = made(**given)
-
-        def compiled(*args):
-            with clock.within("AOTAutograd"):
-                return run(*args)
-
-        return compiled
-
-    backend.aot_autograd = aot_autograd
+    clock.times(backend.aot, "compiled", "AOTAutograd")
     clock.times(partitioners, "min_cut_rematerialization_partition", "partition")
     clock.times(backend, "lower", "lowering")
     clock.times(backend.pipelines, "lower_to_segments", "passes")

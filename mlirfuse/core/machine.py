@@ -3,6 +3,7 @@ those that are there."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from dataclasses import dataclass
 
@@ -77,3 +78,9 @@ class Host:
         if {"avx512f", "avx512vl", "avx512bw"} <= self.features:
             return 64
         return 32 if "avx2" in self.features else 16
+
+
+def spelled(machine: Machine | Host) -> str:
+    """All that a machine's description says, in one order."""
+    told = {field.name: getattr(machine, field.name) for field in dataclasses.fields(machine)}
+    return str({name: sorted(x) if isinstance(x, frozenset) else x for name, x in told.items()})

@@ -13,7 +13,7 @@ from mlirfuse.ir import interpreter
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Graph
 from mlirfuse.lowering.host_steps import Part
-from mlirfuse.runtime import arrays, library, load
+from mlirfuse.runtime import arrays, library, load, written
 from mlirfuse.runtime.form import Form, place_of
 from mlirfuse.runtime.program import Program
 from mlirfuse.schedule.targets import Target
@@ -64,8 +64,10 @@ class Launches:
         known = set(self.part.symbols) <= env.keys()
         if not known or any(sz.known(n, env) == 0 for n in self._extents):
             return None
+        name = written.name(self.part, self.target, env, ALIGNED)
         program = self.program(env)
-        return program.begun(env, {program.graph.args[k]: ALIGNED for k in program.pointer_args}, elsewhere)
+        aligned = {program.graph.args[k]: ALIGNED for k in program.pointer_args}
+        return program.begun(env, aligned, elsewhere, name)
 
     def forget(self) -> None:
         """Every signature is looked up anew, by functions that somebody holds, too."""

@@ -17,7 +17,7 @@ from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Graph, Value
 from mlirfuse.lowering.module import KernelModule
 from mlirfuse.lowering.slots import Slots, inverse_of
-from mlirfuse.runtime import load, tuned
+from mlirfuse.runtime import load, tuned, written
 from mlirfuse.schedule.program import SegmentedProgram
 
 
@@ -65,6 +65,7 @@ class Program(SegmentedProgram):
         super().__init__(graph, target, hint, axes)
         self.known_kernels = known
         self.variants: dict[tuple, Variant] = {}  # by _key
+        self.chosen: dict[tuple, tuple] = {}  # by call_key: parameters that an earlier process chose
         self.tuned: dict[tuple, tuple | None] = {}  # by call_key: parameters that were measured to be best
         self.tuned_before: bool | None = None  # whether earlier processes left any such; None: not looked for yet
         self._lock = threads.lock()
@@ -100,7 +101,8 @@ class Program(SegmentedProgram):
             found = self._tuned(env, alignments)
             if found is not None:
                 return found
-        return self.target.parameters(self, env, alignments)
+        chosen = self.chosen.get(self.call_key(env, alignments)) if self.chosen else None
+        return self.target.parameters(self, env, alignments) if chosen is None else chosen
 
     def _tuned(self, env: dict[str, int], alignments: dict[Value, int]) -> tuple | None:
         """What was measured to be best for these sizes, by this process or an earlier one."""
@@ -115,16 +117,25 @@ class Program(SegmentedProgram):
         return self.tuned[key]
 
     def begun(
-        self, env: dict[str, int], alignments: dict[Value, int], elsewhere: load.Elsewhere
+        self, env: dict[str, int], alignments: dict[Value, int], elsewhere: load.Elsewhere, entry: str | None = None
     ) -> Callable[[], None] | None:
-        """As :meth:`variant`, in two halves: see :func:`mlirfuse.runtime.load.begun`. None where it is there."""
+        """As :meth:`variant`, in two halves: see :func:`mlirfuse.runtime.load.begun`. None where it is there.
+        ``entry``: where on disk (:mod:`mlirfuse.runtime.written`) an earlier process may have left what it wrote."""
+        entry = None if self.tuned or tuned.any_kept() else entry
+        found = written.load(entry, self.graph) if entry is not None else None
+        if found is not None:
+            self.chosen[self.call_key(env, alignments)] = found.params
         params = self.parameters(env, alignments)
         key = _key(params)
         if key in self.variants:
             return None
         events.report(events.Scheduled(self, params, env))
         start = time.perf_counter()
-        finish = self._begun(params, elsewhere)
+        if found is None:
+            found = self._written(params)
+            if entry is not None:
+                written.store(entry, self.graph, found)
+        finish = self._begun(found, elsewhere)
 
         def finished() -> None:
             found = self.variants.setdefault(key, finish())
@@ -133,15 +144,17 @@ class Program(SegmentedProgram):
         return finished
 
     def _compile(self, params: tuple, env: dict[str, int]) -> Variant:
-        return self._begun(params)()
+        return self._begun(self._written(params))()
 
-    def _begun(self, params: tuple, elsewhere: load.Elsewhere | None = None) -> Callable[[], Variant]:
+    def _written(self, params: tuple) -> written.Written:
         slots = self.slots()
-        module = self.target.write(self, params, slots)
-        loaded = load.begun(self.target, module, slots, self.known_kernels, elsewhere)
+        return written.Written(params, self.target.write(self, params, slots), slots)
+
+    def _begun(self, text: written.Written, elsewhere: load.Elsewhere | None = None) -> Callable[[], Variant]:
+        loaded = load.begun(self.target, text.module, text.slots, self.known_kernels, elsewhere)
 
         def finish() -> Variant:
-            variant = Variant(params, module, slots, *loaded())
+            variant = Variant(*text, *loaded())
             self.add_plan(variant)
             return variant
 

@@ -23,6 +23,7 @@ from mlirfuse.lowering import host_steps as st
 from mlirfuse.lowering import machines
 from mlirfuse.passes.base import run_pipeline
 from mlirfuse.runtime import arrays, load
+from mlirfuse.runtime.ahead import compile_ahead
 from mlirfuse.runtime.host_program import HostProgram
 from mlirfuse.schedule import targets
 from mlirfuse.tools.run import of_text
@@ -119,6 +120,60 @@ def test_equal_kernels_of_other_programs_are_loaded_once_on_a_gpu(monkeypatch):
     tanh, first, atan2, second = addresses
     assert images == [[tanh, first], [atan2]]
     assert addresses == {tanh: 1000, first: 1001, atan2: 2000, second: 1001}
+
+
+SIZES = """
+func.func @f(%x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}, %w: tensor<?x?xf32> {fusion.shape = ["s1", "s1"]})
+    -> (tensor<?xf32>, tensor<?x?xf32>) attributes {fusion.device = "cpu"} {
+  %0 = "fusion.matmul"(%x, %w) : (tensor<?x?xf32>, tensor<?x?xf32>) -> tensor<?x?xf32>
+  %1 = "fusion.exp"(%0) : (tensor<?x?xf32>) -> tensor<?x?xf32>
+  %2 = "fusion.sum"(%1) {axes = [0]} : (tensor<?x?xf32>) -> tensor<?xf32>
+  %3 = "fusion.cumsum"(%1) {axis = 0 : i64} : (tensor<?x?xf32>) -> tensor<?x?xf32>
+  return %2, %3 : tensor<?xf32>, tensor<?x?xf32>
+}"""
+
+
+@pytest.fixture
+def counted(tmp_path, monkeypatch):
+    """A GPU target on a driver that only counts, and what was written by schedulers since it was asked last."""
+    monkeypatch.setenv("MLIRFUSE_CACHE_DIR", str(tmp_path))
+    module = type("Module", (), {"__init__": lambda *_: None, "function": lambda *_: 1000})
+    monkeypatch.setattr(load._native, "Module", module)
+    seen = []
+    write, choose = targets.GpuTarget.write, targets.GpuTarget.parameters
+    monkeypatch.setattr(targets.GpuTarget, "write", lambda *a: (seen.append("write"), write(*a))[1])
+    monkeypatch.setattr(targets.GpuTarget, "parameters", lambda *a: (seen.append("choose"), choose(*a))[1])
+
+    def variants(text=TWO_PROGRAMS, sm="sm_90", **env):
+        seen.clear()
+        f = program(text, target=f"cuda:{sm}")
+        host = HostProgram(f.host.graph, targets.GpuTarget(machines.named(f"cuda:{sm}"), 0))
+        compile_ahead(host.launches.values(), env)
+        aligned = [launches.program(env) for launches in host.launches.values()]
+        found = [p.variant(env, {p.graph.args[k]: 256 for k in p.pointer_args}) for p in aligned]
+        plans = [p.plan(v, env) for p, v in zip(aligned, found)]
+        return [(v.params, v.module, plan, v.slots.pointers.values()) for v, plan in zip(found, plans)], list(seen)
+
+    return variants
+
+
+def test_what_an_earlier_process_wrote_is_neither_chosen_nor_written_again(counted):
+    first, seen = counted()
+    again, seen_again = counted()
+    assert seen.count("write") == 2 and seen_again == []
+    for one, other in zip(first, again):
+        assert one[:3] == other[:3] and list(one[3]) == list(other[3])
+    assert counted(sm="sm_80")[1].count("write") == 2  # another machine's
+
+
+def test_what_was_written_for_other_sizes_is_not_taken(counted):
+    first, _ = counted(SIZES, s0=64, s1=16)
+    again, seen = counted(SIZES, s0=64, s1=16)
+    assert [a[:3] for a in again] == [a[:3] for a in first] and seen == []
+    long, seen = counted(SIZES, s0=1000000, s1=16)
+    assert seen.count("write") == 1 and long[0][0] != first[0][0]
+    assert long[0][2].workspace > 0  # of which offsets are read back
+    assert [a[:3] for a in counted(SIZES, s0=1000000, s1=16)[0]] == [a[:3] for a in long]
 
 
 def test_other_sizes_compile_nothing():

@@ -68,7 +68,7 @@ def traced():
         return torch.autograd.grad(loss, (x, w, b))
 
     given = [torch.randn(shape, requires_grad=True) for shape in ((2, 3, 9, 8), (6, 3, 3, 3), (6,))]
-    nodes = make_fx(f, decomposition_table=decompositions.table())(*given).graph.nodes
+    nodes = make_fx(f, decomposition_table=decompositions.Table())(*given).graph.nodes
     forward, backward = [n for n in nodes if "convolution" in str(n.target)]
     return forward.args[2], backward.args[-1][2]
 

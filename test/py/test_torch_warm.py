@@ -53,6 +53,7 @@ for n in (3, 5):
 if sys.argv[1:] == ["save"]:
     open("artifacts", "wb").write(torch.compiler.save_cache_artifacts()[0])
 inductors = [name for name in sys.modules if name.startswith("torch._inductor.codegen.") and "schedul" in name]
+inductors += ["torch._inductor.debug"] * ("torch._inductor.debug" in sys.modules)
 print(json.dumps({"compiled": compiled, "misses": cache.misses, "numbers": numbers, "inductors": inductors}))
 """
 
@@ -73,7 +74,7 @@ def process(folder: Path, where: str, *given: str) -> dict:
 
 def test_a_second_process_compiles_nothing(tmp_path):
     """Neither graphs nor kernels, forward and backward; nor does one elsewhere that was given torch's artifacts. And the
-    key of torch's cache imports no back end of Inductor's."""
+    key of torch's cache imports no back end of Inductor's, nor its debugger."""
     first = process(tmp_path, "here", "save")
     assert first["compiled"] == ["forward", "backward"] * 2 and first["misses"] > 0
     warm = {"compiled": [], "misses": 0, "numbers": first["numbers"], "inductors": []}
@@ -81,16 +82,14 @@ def test_a_second_process_compiles_nothing(tmp_path):
     assert process(tmp_path, "elsewhere", "load") == warm
 
 
-def test_inductor_finds_its_back_ends_again():
+def test_inductor_finds_its_own_again():
     """Threads that compile at once end in any order."""
-    codecache = torch._inductor.codecache
-    names = "init_backend_registration", "custom_backend_passes", "custom_backend_codegen_configs"
-    before = [getattr(codecache, name) for name in names]
-    first, second = (warm._without_inductors_back_ends() for _ in range(2))
+    before = [vars(owner)[name] for owner, name, _ in warm._FACTS]
+    first, second = (warm._without_inductors_facts() for _ in range(2))
     first.__enter__(), second.__enter__()
-    assert codecache.init_backend_registration is not before[0]
+    assert all(vars(owner)[name] is not was for (owner, name, _), was in zip(warm._FACTS, before))
     first.__exit__(None, None, None), second.__exit__(None, None, None)
-    assert all(getattr(codecache, name) is was for name, was in zip(names, before))
+    assert all(vars(owner)[name] is was for (owner, name, _), was in zip(warm._FACTS, before))
 
 
 # ---- in one process: Dynamo forgets, what is on disk stays
@@ -167,7 +166,7 @@ def test_other_options_are_compiled_anew(compiled):
     "other",
     [
         lambda patch: patch.setattr(cache, "sources", lambda: "another version"),
-        lambda patch: patch.setattr(warm, "_spelled", lambda machine: "another processor"),
+        lambda patch: patch.setattr(warm, "spelled", lambda machine: "another processor"),
         lambda patch: patch.setattr(config, "horizontal", not config.horizontal),
     ],
 )
@@ -188,8 +187,8 @@ def test_another_choice_of_attention_is_compiled_anew(compiled):
 def test_the_processor_decides():
     """Its features and caches are in the key."""
     machine = warm.target_of(torch.device("cpu")).machine
-    assert all(feature in warm._spelled(machine) for feature in machine.features)
-    assert str(machine.last_cache) in warm._spelled(machine)
+    assert all(feature in warm.spelled(machine) for feature in machine.features)
+    assert str(machine.last_cache) in warm.spelled(machine)
 
 
 def test_where_caches_are_off_nothing_is_kept(compiled, tmp_path, monkeypatch):

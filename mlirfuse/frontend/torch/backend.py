@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.aot_autograd import aot_function, aot_module
 from torch._guards import TracingContext
 from torch.fx import GraphModule
@@ -16,6 +15,7 @@ from torch.fx import GraphModule
 from mlirfuse.core import events, garbage
 from mlirfuse.core.errors import UnsupportedError
 from mlirfuse.frontend.torch import (
+    aot,
     attention,
     channels_last,
     decompositions,
@@ -52,7 +52,7 @@ def mlirfuse(module: GraphModule, inputs: Sequence[Any], *, mode: str | None = N
     recorder = _recorder(mode, given, len(inputs))
     attention.prepare(module)
     with attention.eagers_kernels(), _warm(given, recorder) as keep:
-        return aot_autograd(**_compilers(given, recorder, keep))(module, inputs)
+        return aot.compiled(module, inputs, _compilers(given, recorder, keep))
 
 
 mlirfuse.reset = recompiles.forget  # type: ignore[attr-defined]  # called by torch._dynamo.reset
@@ -81,16 +81,16 @@ def _compilers(options: Options, recorder: Recorder | None = None, keep: bool = 
     """``keep``: what is compiled may go into AOTAutograd's cache."""
 
     def compiler(which: str) -> Callable[..., Any]:
-        if keep:
-            return warm.kept(functools.partial(_compiled, options=options, which=which))
-        return functools.partial(compile_graph, options=options, recorder=recorder, which=which)
+        compiled: Callable[..., Any] = _compiled if keep else functools.partial(compile_graph, recorder=recorder)
+        compiled = functools.partial(compiled, options=options, which=which)
+        compiled = aot.untraced(compiled) if which == "backward" else compiled
+        return warm.kept(compiled) if keep else compiled
 
-    table = decompositions.without_random() if options.eager_random else decompositions.table()
     return {
         "fw_compiler": compiler("forward"),
         "bw_compiler": compiler("backward"),
         "inference_compiler": compiler("inference"),
-        "decompositions": table,
+        "decompositions": decompositions.Table(random=not options.eager_random),
         "partition_fn": functools.partial(partition, turned=options.channels_last),
         "keep_inference_input_mutations": True,
     }

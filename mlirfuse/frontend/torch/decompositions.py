@@ -12,7 +12,7 @@ for each, that reads all of the convolution's result again. On a CPU the library
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -140,9 +140,30 @@ _CONVOLUTIONS = {
 }
 
 
+class Table(Mapping[Any, Callable[..., Any]]):
+    """Overload to decomposition. It is made when somebody looks: who finds his graphs in a cache does not. ``random``:
+    with random numbers that are ours, else with torch's own, those of eager."""
+
+    def __init__(self, random: bool = True):
+        self._random = random
+
+    @functools.cached_property
+    def _found(self) -> dict[Any, Callable[..., Any]]:
+        found = _table()
+        return found if self._random else {op: f for op, f in found.items() if op not in random.DECOMPOSITIONS}
+
+    def __getitem__(self, op: Any) -> Callable[..., Any]:
+        return self._found[op]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._found)
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+
 @functools.cache
-def table() -> dict[Any, Callable[..., Any]]:
-    """Overload to decomposition."""
+def _table() -> dict[Any, Callable[..., Any]]:
     found = {**core_aten_decompositions(), **get_decompositions(_TAKEN_APART)}
     found = {op: f for op, f in found.items() if str(getattr(op, "_overloadpacket", op)) not in _KEPT}
     return {
@@ -153,8 +174,3 @@ def table() -> dict[Any, Callable[..., Any]]:
         **pools.DECOMPOSITIONS,
         **random.DECOMPOSITIONS,
     }
-
-
-def without_random() -> dict[Any, Callable[..., Any]]:
-    """As :func:`table`, with torch's own random numbers, those of eager."""
-    return {op: f for op, f in table().items() if op not in random.DECOMPOSITIONS}

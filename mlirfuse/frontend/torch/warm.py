@@ -8,7 +8,6 @@ our own cache. ``torch.compiler.save_cache_artifacts`` takes both along.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import hashlib
 import io
@@ -19,6 +18,7 @@ from typing import Any
 
 import torch
 from torch._functorch import config as functorch
+from torch._functorch._aot_autograd import autograd_cache
 from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache
 from torch._functorch.aot_autograd import SerializableAOTDispatchCompiler
 from torch._inductor import codecache
@@ -27,7 +27,8 @@ from torch.compiler import _cache as artifacts
 from torch.fx import GraphModule
 from torch.utils._python_dispatch import _disable_current_modes
 
-from mlirfuse.core import config, events
+from mlirfuse.core import config, events, garbage
+from mlirfuse.core.machine import spelled
 from mlirfuse.frontend.torch import calls, reports, uncompiled
 from mlirfuse.frontend.torch.execute import Boxed, boxed, host_program, target_of
 from mlirfuse.frontend.torch.lower import Lowered
@@ -66,6 +67,7 @@ class Compiled(OutputCode):
         self._kept = hashlib.sha256(body).digest() + body
         self.run = self.lowered = self._module = None
 
+    @garbage.uncollected()
     def post_compile(self, example_inputs: Any, constants: Any, graph_kwargs: Any) -> None:
         """Makes what runs the graph of what was kept. Raises ValueError where that is damaged."""
         if self.run is not None:
@@ -94,31 +96,35 @@ def start(options: Options) -> Iterator[bool]:
     _take_along()
     # An entry is written once the backward is compiled, which has to be here, where these settings are.
     with (
-        _without_inductors_back_ends(),
+        _without_inductors_facts(),
         functorch.patch(bundled_autograd_cache=True, force_non_lazy_backward_lowering=True),
         torch.compiler.config.patch(cache_key_tag=f"{torch.compiler.config.cache_key_tag}{_tag(options)}"),
     ):
         yield True
 
 
-_NO_BACK_ENDS = {
-    "init_backend_registration": lambda: None,
-    "custom_backend_passes": {},
-    "custom_backend_codegen_configs": {},
-}
-_BACK_ENDS = {name: getattr(codecache, name) for name in _NO_BACK_ENDS}
+_FACTS: tuple[tuple[Any, str, Any], ...] = (  # whose, which, and what stands there meanwhile
+    (codecache, "init_backend_registration", lambda: None),
+    (codecache, "custom_backend_passes", {}),
+    (codecache, "custom_backend_codegen_configs", {}),
+    (codecache.CacheBase, "get_system", staticmethod(lambda: {"hash": ""})),
+    (autograd_cache, "has_triton_package", lambda: False),
+)
+_TORCHS = [(owner, name, vars(owner)[name]) for owner, name, _ in _FACTS]
 
 
 @contextlib.contextmanager
-def _without_inductors_back_ends() -> Iterator[None]:
-    """Meanwhile keys of the cache do not tell what passes are registered for Inductor's back ends, which are not run:
-    to find that there are none, torch would import all of them, and Triton. At the end it is torch's own again,
-    whatever other threads do."""
-    vars(codecache).update(_NO_BACK_ENDS)
+def _without_inductors_facts() -> Iterator[None]:
+    """Meanwhile keys of the cache do not tell what passes are registered for Inductor's back ends, nor Triton's sources
+    and those of its kernels: none of these is run of what is kept here (:class:`_Pickler`), and torch would import and
+    read all of it for the key, 1.2 s. At the end all is torch's own again, whatever other threads do."""
+    for owner, name, value in _FACTS:
+        setattr(owner, name, value)
     try:
         yield
     finally:
-        vars(codecache).update(_BACK_ENDS)
+        for owner, name, value in _TORCHS:
+            setattr(owner, name, value)
 
 
 def kept(compiler: Callable[..., Compiled]) -> SerializableAOTDispatchCompiler:
@@ -136,14 +142,8 @@ def _tag(options: Options) -> str:
         machines.append(target_of(torch.device("cuda", torch.cuda.current_device())).machine)
     types = {d: torch.get_autocast_dtype(d) for d in ("cpu", "cuda") if torch.is_autocast_enabled(d)}
     settings = [torch.get_default_dtype(), torch.backends.cudnn.allow_tf32]
-    facts = [options, config.compiled_as(), attention, types, settings, *map(_spelled, machines)]
+    facts = [options, config.compiled_as(), attention, types, settings, *map(spelled, machines)]
     return f"mlirfuse {cache.sources()} {facts}"
-
-
-def _spelled(machine: Any) -> str:
-    """All that a machine's description says, in one order."""
-    told = {field.name: getattr(machine, field.name) for field in dataclasses.fields(machine)}
-    return str({name: sorted(x) if isinstance(x, frozenset) else x for name, x in told.items()})
 
 
 # ---- what is written

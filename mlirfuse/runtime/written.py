@@ -1,0 +1,77 @@
+"""What was written of a program's kernels, kept on disk: its schedules, the kernels as MLIR, and where they find their
+arguments. A process that finds it neither chooses nor writes; what is compiled of the text is kept beside it."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from typing import Any, NamedTuple
+
+from mlirfuse.core import config
+from mlirfuse.core.machine import spelled
+from mlirfuse.ir.graph import Graph, Op, Value
+from mlirfuse.lowering.host_plan import key_of
+from mlirfuse.lowering.host_steps import Part
+from mlirfuse.lowering.module import KernelModule
+from mlirfuse.lowering.slots import Slots
+from mlirfuse.runtime import cache
+from mlirfuse.schedule.targets import Target
+
+
+class Written(NamedTuple):
+    """``params``: the parameters of each step."""
+
+    params: tuple
+    module: KernelModule
+    slots: Slots
+
+
+def name(part: Part, target: Target, env: dict[str, int], align: int) -> str | None:
+    """The entry of what is written of ``part`` for these sizes and arguments whose addresses are multiples of ``align``
+    bytes: by all that decides it. None where nothing is kept."""
+    if not cache.enabled():
+        return None
+    numbers: dict[Any, int] = {}
+    used = {v for op in part.graph.ops for v in (*op.operands, *op.results) if v.dtype is not None}
+    axes = [
+        [(numbers.setdefault(axis, len(numbers)), axis.size) for axis in part.axes.flat(value)]
+        for value in part.values
+        if value in used
+    ]
+    sizes = [(symbol, env[symbol]) for symbol in part.symbols]
+    facts = key_of(part.graph), axes, sizes, align, target.name, spelled(target.machine), config.compiled_as()
+    return cache.key("written", cache.sources(), repr(facts))
+
+
+def load(name: str, graph: Graph) -> Written | None:
+    """The entry of that name, of the values and ops of ``graph``."""
+    body = cache.load(name)
+    if body is None:
+        return None
+    reader = pickle.Unpickler(io.BytesIO(body))
+    reader.persistent_load = _things(graph).__getitem__  # type: ignore[method-assign]
+    return Written(*reader.load())
+
+
+def store(name: str, graph: Graph, written: Written) -> None:
+    """Keeps it, where it says nothing of ops that are not in ``graph``."""
+    file, numbers = io.BytesIO(), {thing: at for at, thing in enumerate(_things(graph))}
+
+    def number(thing: Any) -> int | None:
+        return numbers[thing] if isinstance(thing, Value | Op) else None
+
+    writer = pickle.Pickler(file)
+    writer.persistent_id = number  # type: ignore[method-assign]
+    try:
+        writer.dump(tuple(written))
+    except KeyError:
+        return
+    cache.store(name, file.getvalue())
+
+
+def _things(graph: Graph) -> list[Value | Op]:
+    """The values and ops of a program, in order."""
+    out: list[Value | Op] = [*graph.args]
+    for op in graph.ops:
+        out += [op, *op.results]
+    return out
