@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 import pickle
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from mlirfuse.core import config
@@ -54,7 +55,7 @@ def load(name: str, graph: Graph) -> Written | None:
 
 
 def store(name: str, graph: Graph, written: Written) -> None:
-    """Keeps it, where it says nothing of ops that are not in ``graph``."""
+    """Keeps it, where it says nothing of what is not in ``graph``."""
     file, numbers = io.BytesIO(), {thing: at for at, thing in enumerate(_things(graph))}
 
     def number(thing: Any) -> int | None:
@@ -63,10 +64,24 @@ def store(name: str, graph: Graph, written: Written) -> None:
     writer = pickle.Pickler(file)
     writer.persistent_id = number  # type: ignore[method-assign]
     try:
-        writer.dump(tuple(written))
-    except KeyError:
+        writer.dump(tuple(written._replace(slots=_of_graph(written.slots))))
+    except (KeyError, AttributeError, TypeError, pickle.PicklingError):
         return
     cache.store(name, file.getvalue())
+
+
+def _of_graph(slots: Slots) -> Slots:
+    """``slots`` where schedulers' own buffers, which they know by ops and reductions that they made, are known by the
+    ops that those are of, and numbers."""
+    names = {
+        key: (key[0].results[0].op, at) if isinstance(key, tuple) else key for at, key in enumerate(slots.temporaries)
+    }
+    return replace(
+        slots,
+        temporaries={names[key]: slot for key, slot in slots.temporaries.items()},
+        temporary_bytes={names[key]: nbytes for key, nbytes in slots.temporary_bytes.items()},
+        ints={(kind, names[what] if kind == "offset" else what): slot for (kind, what), slot in slots.ints.items()},
+    )
 
 
 def _things(graph: Graph) -> list[Value | Op]:

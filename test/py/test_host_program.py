@@ -172,8 +172,16 @@ def test_what_was_written_for_other_sizes_is_not_taken(counted):
     assert [a[:3] for a in again] == [a[:3] for a in first] and seen == []
     long, seen = counted(SIZES, s0=1000000, s1=16)
     assert seen.count("write") == 1 and long[0][0] != first[0][0]
-    assert long[0][2].workspace > 0  # of which offsets are read back
     assert [a[:3] for a in counted(SIZES, s0=1000000, s1=16)[0]] == [a[:3] for a in long]
+
+
+def test_what_was_written_in_stages_is_found_again(counted):
+    """Whose parts lie in the workspace, known by reductions that the schedulers made."""
+    text = SIZES.replace("sum", "var").replace("cumvar", "cumsum")
+    (first,), seen = counted(text, s0=1000000, s1=16)
+    ((again,), seen_again) = counted(text, s0=1000000, s1=16)
+    assert len(first[1].kernels) > 3 and first[2].workspace > 0 and seen.count("write") == 1
+    assert first[:3] == again[:3] and seen_again == []
 
 
 def test_other_sizes_compile_nothing():

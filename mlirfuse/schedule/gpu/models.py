@@ -402,6 +402,8 @@ class ColumnScans:
     many: float = 6  # whose blocks have fewer threads
     turns: int = 2  # of the narrowest strips, from which on too few are linked
     linked: int = 64  # bytes of a row of their strips: 131072×770 bf16 239 µs, 404 with 128 and four times the threads
+    groups: int = 64  # of the turns of a linked strip, at most: each waits for the one before it, half a microsecond
+    most: int = 16  # turns of a group for each row of threads, which reads what they leave
     narrow: int = 64  # bytes, and less: strips whose threads have ``word`` bytes of a row, those of others ``pair``
     word: int = 4
     pair: int = 8

@@ -36,19 +36,19 @@ from mlirfuse.schedule.scheduler import Alignments, Sizes, power_of_two, require
 WARP = 32
 MOST_HELD = 64  # elements of a turn of a thread: their states are in registers together
 MOST_THREADS = 1024  # of a block: a warp's lanes scan what all of its warps have left in shared memory
-TOGETHER = 4  # parts of a linked group for each row of threads, whose states a thread reads at a time
+TOGETHER = 4  # words of states that a thread of a linked block reads at a time
 SHARED = 48 << 10  # bytes
 
 
 class Params(NamedTuple):
     """``tx`` threads along the columns, ``ty`` along the rows, each with so many ``rows`` in a turn; ``linked``: each
-    turn is a block's."""
+    turn is a block's, and so many of them are in a group for each of ``ty``; 0: they are not linked."""
 
     access: Access
     tx: int
     ty: int
     rows: int
-    linked: bool = False
+    linked: int = 0
 
 
 class ScanColumns(GpuScheduler[Params]):
@@ -102,7 +102,8 @@ class ScanColumns(GpuScheduler[Params]):
                 linked = params(model.linked, many * rows // usual, rows, narrow=0)
                 if blocks(linked) * (length // (linked.ty * linked.rows)) >= count // 2:
                     break
-            yield linked._replace(linked=True)
+            turns = length // (linked.ty * linked.rows)
+            yield linked._replace(linked=min(model.most, power_from(-(-turns // (linked.ty * model.groups)))))
         others = [
             (model.strips[0], few, usual),
             (strip, under_way, 1),
@@ -117,7 +118,7 @@ class ScanColumns(GpuScheduler[Params]):
         words = ScanBody(f"{name}_words", analysis, slots, p.access, links.THREADS)
         columns, above, _ = _extents(analysis)
         _, turns = _strips(analysis, p)
-        empty = links.emptied(words, sz.mul(columns, above), turns, p.ty * TOGETHER)
+        empty = links.emptied(words, sz.mul(columns, above), turns, p.ty * p.linked)
         return [empty, _emit(name, analysis, slots, p)]
 
     def check(self, analysis: Analysis, p: Params, env: Sizes, alignments: Alignments, machine: Machine) -> None:
@@ -127,6 +128,7 @@ class ScanColumns(GpuScheduler[Params]):
         require(p.tx <= WARP, f"tx = {p.tx}: the threads of a row are of one warp")
         require(p.ty == 1 or p.tx * p.ty >= WARP, f"ty = {p.ty}: one row of threads, or those of a warp")
         require(not p.linked or analysis.once(apart), "linked: scans that follow from each other")
+        require(not p.linked or power_of_two(p.linked), f"linked = {p.linked}: a power of two")
         held = p.rows * p.access.lanes
         require(power_of_two(p.rows) and held <= MOST_HELD, f"rows = {p.rows}: {held} elements of a thread")
         nbytes = _bytes(analysis, p.tx, p.ty, p.access.lanes)
@@ -158,7 +160,7 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> GpuKernel:
     strips, turns = _strips(analysis, p)
     strip = Index(body.wide(body.block))
     points = sz.mul(columns, above)
-    link = links.Links(body, points, turns, p.ty * TOGETHER) if p.linked else None
+    link = links.Links(body, points, turns, p.ty * p.linked) if p.linked else None
     if link:
         which, strip = k.divmod(Index(link.ticket()), strips)
         part = k.scalar(which.base)
@@ -168,9 +170,12 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> GpuKernel:
     exchange = _Exchange(body, p, place)
     Rows = list[tuple[Env, Val]]
 
-    def loaded(start: Val) -> Rows:
+    def rows_from(start: Val) -> Rows:
         """This thread's rows of a turn, and whether there are such."""
-        rows = [body.along(place.env, e.add(e.add(start, first), u), 1) for u in range(p.rows)]
+        return [body.along(place.env, e.add(e.add(start, first), u), 1) for u in range(p.rows)]
+
+    def loaded(start: Val) -> Rows:
+        rows = rows_from(start)
         for value in body.loaded:
             for here, _ in rows:
                 k.preload(value, here)
@@ -212,9 +217,14 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> GpuKernel:
         found = [exchange.starts(n, op, nothing[n], run[-1], zero) for n, (op, run) in enumerate(zip(body.scans, runs))]
         column = e.add(e.mul(k.scalar(outer.base), body.size(columns)), place.column)
         begun = link.begin(part, column, [after for _, after in found], exchange.asker())
-        for op, run, (before, _), state in zip(body.scans, runs, found, begun):
-            bind(op, rows, run, sc.combine(e, op, state, before))
-        store(rows)
+        part_again, _ = k.divmod(Index(link.ticket_again()), strips)
+        again = rows_from(e.mul(k.scalar(part_again.base), turn))
+        for value in body.loaded:
+            for (before, _), (here, _) in zip(rows, again):
+                k.bind_loaded(value, here, body.opaque(k.preload(value, before)))
+        for op, (before, _), state in zip(body.scans, found, begun):
+            bind(op, again, runs_of(op, again), sc.combine(e, op, state, before))
+        store(again)
 
     if link:
         alone(link)
@@ -266,13 +276,15 @@ class _Exchange:
     def asker(self) -> links.Asker:
         """Each row of threads looks for some other parts' states, and the first one has the columns'."""
         body, e, place, lanes = self.body, self.e, self.place, self.p.access.lanes
-        numbers = [e.add(body.wide(e.mul(place.y, TOGETHER)), n) for n in range(TOGETHER)]
+        first, at_once = body.wide(e.mul(place.y, self.p.linked)), max(1, TOGETHER // lanes)
+        numbers = [e.add(first, n) for n in range(self.p.linked)]
         leads = e.cmp("eq", place.y, 0)
 
         def after(n: int, op: Op, state: sc.State) -> sc.State:
             return self.starts(n, op, sc.identity(e, op, lanes), state, e.const(1, dt.i32))[1]
 
-        return links.Asker(numbers, leads, e.and_(leads, place.inside), after, self.offsets, place.x)
+        in_turn = [numbers[n : n + at_once] for n in range(0, len(numbers), at_once)]
+        return links.Asker(in_turn, leads, e.and_(leads, place.inside), after, self.offsets, place.x)
 
     def _of_warps(self, at: int, op: Op, total: sc.State, slot: Val) -> tuple[sc.State, sc.State]:
         """The state of a column's rows in the warps above this one, and in all. The last lanes of each warp have its

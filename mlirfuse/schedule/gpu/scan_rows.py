@@ -206,12 +206,12 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> GpuKernel:
     exchange = _Exchange(body, lane, width, warp, warps, p.linked)
     stripes = _Stripes(body, lane, width, p.vectors, _striped_bytes(analysis, p)) if p.striped else None
 
-    def loaded(start: Val) -> list[tuple[Env, Val]]:
+    def vectors_from(start: Val) -> list[tuple[Env, Val]]:
         """Where this thread's vectors of a turn are, and whether they are inside the row."""
-        places = []
-        for u in range(p.vectors):
-            position = e.add(e.add(start, first), u * width * lanes)
-            places.append(body.along(env, position, lanes))
+        return [body.along(env, e.add(e.add(start, first), u * width * lanes), lanes) for u in range(p.vectors)]
+
+    def loaded(start: Val) -> list[tuple[Env, Val]]:
+        places = vectors_from(start)
         for value in body.loaded:
             for here, _ in places:
                 k.preload(value, here)
@@ -264,9 +264,14 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> GpuKernel:
             befores.append(before)
             own.append(after)
         begin = link.begin(part, row, own, exchange.asker())
+        part_again, _ = k.divmod(Index(link.ticket_again()), kept)
+        again = vectors_from(e.mul(k.scalar(part_again.base), turn))
+        for value in body.loaded:
+            for (place, _), (here, _) in zip(places, again):
+                k.bind_loaded(value, here, k.preload(value, place))
         for op, (runs, _), before, state in zip(body.scans, found, befores, begin):
-            bind(op, places, runs, [sc.combine(e, op, state, b) for b in before])
-        store(places)
+            bind(op, again, runs, [sc.combine(e, op, state, b) for b in before])
+        store(again)
 
     low, high = e.const(0, body.index), body.size(body.length)
     for phase in joint.in_phases(analysis):
@@ -412,7 +417,7 @@ class _Exchange:
         def after(n: int, op: Op, state: sc.State) -> sc.State:
             return self.starts(n, op, sc.identity(e, op, 1), [state], e.const(1, dt.i32))[1]
 
-        return links.Asker([x], leads, leads, after, self.offsets, zero)
+        return links.Asker([[x]], leads, leads, after, self.offsets, zero)
 
     def along_lanes(self, op: Op, state: sc.State, width: int) -> sc.State:
         """Each lane's state combined with those of all lanes before it."""
