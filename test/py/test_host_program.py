@@ -177,10 +177,16 @@ def test_what_was_written_for_other_sizes_is_not_taken(counted):
 
 def test_what_was_written_in_stages_is_found_again(counted):
     """Whose parts lie in the workspace, known by reductions that the schedulers made."""
-    text = SIZES.replace("sum", "var").replace("cumvar", "cumsum")
+    text = """
+        func.func @f(%x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}) -> (tensor<?xf32>, tensor<?xf32>)
+            attributes {fusion.device = "cpu"} {
+          %0 = "fusion.sum"(%x) {axes = [0]} : (tensor<?x?xf32>) -> tensor<?xf32>
+          %1 = "fusion.m2"(%x) {axes = [0]} : (tensor<?x?xf32>) -> tensor<?xf32>
+          return %0, %1 : tensor<?xf32>, tensor<?xf32>
+        }"""
     (first,), seen = counted(text, s0=1000000, s1=16)
     ((again,), seen_again) = counted(text, s0=1000000, s1=16)
-    assert len(first[1].kernels) > 3 and first[2].workspace > 0 and seen.count("write") == 1
+    assert len(first[1].kernels) > 1 and first[2].workspace > 0 and seen.count("write") == 1
     assert first[:3] == again[:3] and seen_again == []
 
 

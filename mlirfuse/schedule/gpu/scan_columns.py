@@ -220,10 +220,10 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> GpuKernel:
         part_again, _ = k.divmod(Index(link.ticket_again()), strips)
         again = rows_from(e.mul(k.scalar(part_again.base), turn))
         for value in body.loaded:
-            for (before, _), (here, _) in zip(rows, again):
-                k.bind_loaded(value, here, body.opaque(k.preload(value, before)))
-        for op, (before, _), state in zip(body.scans, found, begun):
-            bind(op, again, runs_of(op, again), sc.combine(e, op, state, before))
+            for (there, _), (here, _) in zip(rows, again):
+                k.bind_loaded(value, here, k.preload(value, there))
+        for op, run, (before, _), state in zip(body.scans, runs, found, begun):
+            bind(op, again, run, sc.combine(e, op, state, before))
         store(again)
 
     if link:
