@@ -44,13 +44,12 @@ class States(NamedTuple):
 
 
 class Asker(NamedTuple):
-    """What a thread does for its block. It looks for the states of the parts with these ``numbers`` in the group, for
-    those of a list at once, one list after the other. Where
+    """What a thread does for its block. It looks for the states of the parts with these ``numbers`` in the group. Where
     ``leads`` holds it looks for those behind the group before, too, and tells them to the block's other threads through
     shared memory: for each scan at ``offsets`` and ``at``, which nobody reads any more. Where ``shows`` holds it leaves
     states. ``after(n, op, state)``: the ``n``-th scan's state behind what all threads of the same points have found."""
 
-    numbers: list[list[Val]]
+    numbers: list[Val]
     leads: Val
     shows: Val
     after: Callable[[int, Op, sc.State], sc.State]
@@ -81,8 +80,9 @@ class Links:
         return self.ticket_again()
 
     def ticket_again(self) -> Val:
-        """The ticket, read another time: no compiler knows it for the same across a barrier, and so keeps nothing that
-        was computed of it, as addresses of all elements."""
+        """The ticket, read another time: across a barrier no compiler knows it for the same, so that none
+        keeps in registers what was computed of it, as the addresses of all elements. One row of
+        2500000: 91 registers without, 64 with it, so that two blocks fit a multiprocessor, not one."""
         return self.body.wide(self.body.shared_load(self._ticket, dt.i32))
 
     def begin(self, part: Val, point: Val, own: list[sc.State], asker: Asker) -> list[sc.State]:
@@ -92,20 +92,20 @@ class Links:
         group, place = e.shr(part, self.group.bit_length() - 1), e.and_(part, self.group - 1)
         with body.leader(asker.shows):
             self._leave(self.of_parts, part, point, own)
+        asks = [e.cmp("lt", n, place) for n in asker.numbers]
+        asked = [e.add(e.sub(part, place), e.min(n, e.max(e.sub(place, 1), 0))) for n in asker.numbers]
         before, later = e.max(e.sub(group, 1), 0), e.cmp("gt", group, 0)
-        seen = self._looks(asker.numbers[0], part, place, point, lanes)
-        nothing_seen = [e.const(0, dt.u64)] * (_halves(body) * lanes)
+        seen = [self._look(self.of_parts, number, point, lanes) for number in asked]
+        nothing_seen = [e.const(0, dt.u64)] * len(seen[0])
         seen_before = body.k.where(
             asker.leads, lambda: self._look(self.of_groups, before, point, lanes), lambda: nothing_seen, nothing_seen
         )
-        found: list[list[sc.State]] = []
-        for numbers in asker.numbers:
-            asked, asks, looked = (
-                seen if numbers is asker.numbers[0] else self._looks(numbers, part, place, point, lanes)
-            )
-            some = self._wait(self.of_parts, asked, point, lanes, asks, looked)
-            found.append([self._combined(n, op, asks, some, found, lanes) for n, op in enumerate(body.scans)])
-        together = [asker.after(n, op, found[-1][n]) for n, op in enumerate(body.scans)]
+        found = self._wait(self.of_parts, asked, point, lanes, asks, seen)
+        together = []
+        for n, op in enumerate(body.scans):
+            nothing = sc.identity(e, op, lanes)
+            states = [sc.select(e, here, some[n], nothing) for here, some in zip(asks, found)]
+            together.append(asker.after(n, op, functools.reduce(functools.partial(sc.combine, e, op), states)))
         with body.leader(asker.leads):  # last: the whole next group waits for this
             (carried,) = self._wait(self.of_groups, [before], point, lanes, [later], [seen_before])
             begin = [
@@ -119,24 +119,6 @@ class Links:
                 body.put(offsets, asker.at, state)
         body.barrier()
         return [body.get(offsets, asker.at, state) for offsets, state in zip(asker.offsets, together)]
-
-    def _looks(
-        self, numbers: list[Val], part: Val, place: Val, point: Val, lanes: int
-    ) -> tuple[list[Val], list[Val], list[list[Val]]]:
-        """Of parts of these ``numbers`` in the group their numbers among all, whether they come before the ``part`` at
-        this ``place``, and what a first look at their words sees."""
-        e = self.e
-        asked = [e.add(e.sub(part, place), e.min(n, e.max(e.sub(place, 1), 0))) for n in numbers]
-        looked = [self._look(self.of_parts, number, point, lanes) for number in asked]
-        return asked, [e.cmp("lt", n, place) for n in numbers], looked
-
-    def _combined(
-        self, n: int, op: Op, asks: list[Val], some: list[list[sc.State]], before: list[list[sc.State]], lanes: int
-    ) -> sc.State:
-        """The ``n``-th scan's state behind what was found ``before`` and those of ``some`` parts that are needed."""
-        nothing = sc.identity(self.e, op, lanes)
-        states = [sc.select(self.e, here, states[n], nothing) for here, states in zip(asks, some)]
-        return functools.reduce(functools.partial(sc.combine, self.e, op), [*(b[n] for b in before[-1:]), *states])
 
     def _leave(self, of: States, number: Val, point: Val, states: list[sc.State]) -> None:
         """Shows the states of a part, or behind a group, at this ``point`` and, of vectors, those behind it."""

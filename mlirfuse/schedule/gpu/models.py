@@ -388,7 +388,19 @@ class LinkedScans:
 
     block: int = 512  # threads along a row: 12×2500000 f32 125 µs, 137 with half of the elements, 123 and 158 with 256
     elements: int = 32  # numbers of states of a thread's turn
+    striped: int = 256  # threads along an odd row: 7×3000001 f32 93 µs, 115 with 512 and half of the elements
     turns: int = 4  # of a row, at least: links take as long as some
+
+
+@dataclass(frozen=True)
+class LinkedColumns:
+    """Strips of columns whose turns are blocks of their own, each of ``ColumnScans.block`` threads, a warp wide. Of 23
+    sizes that are 5% slower than the best of 12 to 67 candidates each; strips that a block goes down 18%."""
+
+    lanes: int = 2  # columns of a thread: 32768×2048 bf16 115 µs, 175 with 4; one where there are no 64
+    few: int = 1024  # rows, at least, where there are too few strips to go down: the words are emptied first, 3 µs
+    many: int = 2048  # where there are enough: 5000×6144 f32 92 µs, 104 by strips; 1024×8191 bf16 no matter
+    odd: int = 2  # turns of a group for each row of threads, of odd rows: 8192×8191 f32 241 µs, 276 with one
 
 
 @dataclass(frozen=True)
@@ -398,19 +410,17 @@ class ColumnScans:
 
     strips: tuple[int, ...] = (256, 128, 64, 32)  # bytes of a row of a strip, the widest of which there are enough
     enough: float = 1.5  # blocks a multiprocessor
-    least: float = 0.9  # of the narrower ones, where no width has enough: fewer are linked
+    least: float = 0.9  # of the narrower ones, where no width has enough
     many: float = 6  # whose blocks have fewer threads
-    turns: int = 2  # of the narrowest strips, from which on too few are linked
-    linked: int = 64  # bytes of a row of their strips: 131072×770 bf16 239 µs, 404 with 128 and four times the threads
-    groups: int = 64  # of the turns of a linked strip, at most: each waits for the one before it, half a microsecond
-    most: int = 16  # turns of a group for each row of threads, which reads what they leave
     narrow: int = 64  # bytes, and less: strips whose threads have ``word`` bytes of a row, those of others ``pair``
     word: int = 4
     pair: int = 8
-    rows: int = 16  # numbers of states of a thread's turn for each column
-    threads: int = 256  # of blocks of short columns of which there are few; at most of long ones' single elements
-    long: int = 2048  # rows: 8192×8191 f32 takes 262 µs with 256 threads a block, 345 with 512
+    rows: int = 16  # numbers of states of a thread's turn for each column; half of odd rows
+    odd: int = 256  # rows of odd length, at least, to count as such: 1024×50257 f32 204 µs, 241 with 256×16 elements
+    threads: int = 256  # of blocks of short columns of which there are few
+    block: int = 512  # threads of linked blocks, and of odd rows at most
     under_way: tuple[int, int, int] = (16 << 10, 32 << 10, 64 << 10)  # bytes of a block: of many, of enough, of few
+    linked: LinkedColumns = field(default_factory=LinkedColumns)
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from mlirfuse.schedule.gpu.row_body import at_own_index
 class ScanBody(GpuBody):
     """A kernel that goes along the scanned axes in turns, whose states it carries."""
 
-    def __init__(self, name: str, analysis: Analysis, slots: Slots, access: Access, threads: int):
-        super().__init__(name, analysis, slots, access, threads)
+    def __init__(self, name: str, analysis: Analysis, slots: Slots, access: Access, threads: int, resident: int = 1):
+        super().__init__(name, analysis, slots, access, threads, resident=resident)
         self.scans = analysis.scans
         self.reverse = bool(self.scans[0].attrs["reverse"])
         self.length = sz.product(a.size for a in analysis.reduced)

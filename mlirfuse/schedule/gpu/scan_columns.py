@@ -28,15 +28,16 @@ from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu import links
 from mlirfuse.schedule.gpu.access import Access, access_of, hint_of, narrowed
 from mlirfuse.schedule.gpu.column_body import ThreadPlace, place_of
-from mlirfuse.schedule.gpu.models import model_of
+from mlirfuse.schedule.gpu.models import ColumnScans, model_of
 from mlirfuse.schedule.gpu.scan_body import ScanBody, elements_of, numbers, power_from, widest_bytes
 from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_threads
 from mlirfuse.schedule.scheduler import Alignments, Sizes, power_of_two, require
 
 WARP = 32
 MOST_HELD = 64  # elements of a turn of a thread: their states are in registers together
+FEW_HELD = 16  # numbers of states that fit the registers of a thread where RESIDENT are on a multiprocessor
+RESIDENT = 1024  # threads: left alone, ptxas makes room for more, and spills
 MOST_THREADS = 1024  # of a block: a warp's lanes scan what all of its warps have left in shared memory
-TOGETHER = 4  # words of states that a thread of a linked block reads at a time
 SHARED = 48 << 10  # bytes
 
 
@@ -70,14 +71,17 @@ class ScanColumns(GpuScheduler[Params]):
         usual = elements_of(analysis, model.rows)
         many, enough, few = model.under_way
 
-        def params(strip: int, under_way: int, rows: int = usual, narrow: int = model.narrow) -> Params:
+        odd = access.lanes == 1 and length >= model.odd
+        if odd:
+            usual = max(1, usual // 2)
+
+        def params(strip: int, under_way: int, rows: int = usual) -> Params:
             """Blocks that have so many bytes of a strip under way, or the whole strip."""
-            lanes = min(access.lanes, max(1, (model.word if strip <= narrow else model.pair) // widest))
+            lanes = min(access.lanes, max(1, (model.word if strip <= model.narrow else model.pair) // widest))
             tx = min(WARP, power_from(-(-columns // lanes)), max(1, strip // (lanes * widest)))
             alone = -(-columns // (tx * lanes)) * above < model.many * count  # blocks that hardly share multiprocessors
             rows = min(rows, power_from(max(1, -(-length * tx // (model.threads if alone else WARP)))))
-            long = access.lanes == 1 and under_way < few and length >= model.long
-            most = model.threads if long else MOST_THREADS
+            most = model.block if odd and under_way < few else MOST_THREADS
             down = max(1, min(most, under_way // (rows * lanes * widest)) // tx)
             while down > 1 and (down // 2 * rows >= length or _bytes(analysis, tx, down, lanes) > SHARED):
                 down //= 2
@@ -96,14 +100,9 @@ class ScanColumns(GpuScheduler[Params]):
                 under_way = many if blocks(params(strip, many)) >= model.many * count else under_way
                 break
         first = params(strip, under_way)
-        turns = length // (first.ty * first.rows)
-        if blocks(first) < model.least * count and turns >= model.turns and analysis.once(apart):
-            for rows in (usual >> n for n in range(usual.bit_length())):  # shorter turns where there are few
-                linked = params(model.linked, many * rows // usual, rows, narrow=0)
-                if blocks(linked) * (length // (linked.ty * linked.rows)) >= count // 2:
-                    break
-            turns = length // (linked.ty * linked.rows)
-            yield linked._replace(linked=min(model.most, power_from(-(-turns // (linked.ty * model.groups)))))
+        least_rows = model.linked.few if blocks(first) < model.least * count else model.linked.many
+        if length >= least_rows and analysis.once(apart):
+            yield self._linked(analysis, access, columns, usual, odd, model)
         others = [
             (model.strips[0], few, usual),
             (strip, under_way, 1),
@@ -111,6 +110,15 @@ class ScanColumns(GpuScheduler[Params]):
             (model.strips[-1], few, usual),
         ]
         yield from dict.fromkeys([first, *(params(*tried) for tried in others)])
+
+    @staticmethod
+    def _linked(analysis: Analysis, access: Access, columns: int, rows: int, odd: bool, model: ColumnScans) -> Params:
+        lanes = min(access.lanes, model.linked.lanes) if columns >= WARP * model.linked.lanes else 1
+        tx, ty = min(WARP, power_from(-(-columns // lanes))), model.block
+        while ty > 1 and (tx * ty > model.block or _bytes(analysis, tx, ty, lanes) > SHARED):
+            ty //= 2
+        vectors = access if lanes == access.lanes else narrowed(analysis, access, lanes)
+        return Params(vectors, tx, max(ty, WARP // tx), rows, model.linked.odd if odd else 1)
 
     def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
         if not p.linked:
@@ -153,7 +161,8 @@ def _bytes(analysis: Analysis, tx: int, ty: int, lanes: int) -> int:
 
 
 def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> GpuKernel:
-    body = ScanBody(name, analysis, slots, p.access, p.tx * p.ty)
+    few = p.linked and p.rows * p.access.lanes * analysis.once(numbers) <= FEW_HELD
+    body = ScanBody(name, analysis, slots, p.access, p.tx * p.ty, max(1, RESIDENT // (p.tx * p.ty)) if few else 1)
     e, k, lanes, turn = body.e, body.k, p.access.lanes, p.ty * p.rows
     columns, above, _ = _extents(analysis)
     across = sz.ceildiv(columns, p.tx * lanes)
@@ -276,15 +285,14 @@ class _Exchange:
     def asker(self) -> links.Asker:
         """Each row of threads looks for some other parts' states, and the first one has the columns'."""
         body, e, place, lanes = self.body, self.e, self.place, self.p.access.lanes
-        first, at_once = body.wide(e.mul(place.y, self.p.linked)), max(1, TOGETHER // lanes)
+        first = body.wide(e.mul(place.y, self.p.linked))
         numbers = [e.add(first, n) for n in range(self.p.linked)]
         leads = e.cmp("eq", place.y, 0)
 
         def after(n: int, op: Op, state: sc.State) -> sc.State:
             return self.starts(n, op, sc.identity(e, op, lanes), state, e.const(1, dt.i32))[1]
 
-        in_turn = [numbers[n : n + at_once] for n in range(0, len(numbers), at_once)]
-        return links.Asker(in_turn, leads, e.and_(leads, place.inside), after, self.offsets, place.x)
+        return links.Asker(numbers, leads, e.and_(leads, place.inside), after, self.offsets, place.x)
 
     def _of_warps(self, at: int, op: Op, total: sc.State, slot: Val) -> tuple[sc.State, sc.State]:
         """The state of a column's rows in the warps above this one, and in all. The last lanes of each warp have its

@@ -127,7 +127,8 @@ class ScanRows(GpuScheduler[Params]):
             wider = (params(n * model.threads, elements_of(analysis, model.elements)) for n in (1, 2, 4))
             first = min(wider, key=lambda p: p.looped)
         if first.looped:
-            block, usual = model_of(machine).scans.linked.block, elements_of(analysis, model.short)
+            of_links = model_of(machine).scans.linked
+            block, usual = of_links.striped, elements_of(analysis, of_links.elements)
             wide = (params(block, usual >> n) for n in range(usual.bit_length()))
             linked = next(p for p in wide if _striped_bytes(analysis, p) <= SHARED)
             yield from self._linked(analysis, linked, rows, length, machine)
@@ -417,7 +418,7 @@ class _Exchange:
         def after(n: int, op: Op, state: sc.State) -> sc.State:
             return self.starts(n, op, sc.identity(e, op, 1), [state], e.const(1, dt.i32))[1]
 
-        return links.Asker([[x]], leads, leads, after, self.offsets, zero)
+        return links.Asker([x], leads, leads, after, self.offsets, zero)
 
     def along_lanes(self, op: Op, state: sc.State, width: int) -> sc.State:
         """Each lane's state combined with those of all lanes before it."""
