@@ -7,11 +7,11 @@
     python benchmarks/torch_models.py --list
 
 Training: random weights from one seed, one batch, bfloat16 autocast, fused AdamW (``--dtype float32`` and
-``--device cpu`` for a dry run). Each implementation first takes its first step, cold (the compile caches of Inductor and of mlirfuse lie in a
-new folder), and some more; then all take steps in turns, and the medians are of these. GPU time is of the profiler, by
-kind of kernel. Peak memory is of an implementation's own steps, beside what the others hold. Losses after equal
-numbers of steps are printed: the same weights and the same batch, dropout off unless ``--dropout``. ``--warm``: then the
-first step of a new process for each implementation that compiles, with the caches that the cold one has left.
+``--device cpu`` for a dry run). Each implementation first takes its first step, cold (the compile caches of Inductor and
+of mlirfuse lie in a new folder; Dynamo and AOTAutograd are imported before), and some more; then all take steps in
+turns, and the medians are of these. GPU time is of the profiler, by kind of kernel. Peak memory is of an implementation's own steps, beside what the others hold. Losses after equal
+numbers of steps are printed: the same weights and the same batch, dropout off unless ``--dropout``. ``--warm N``: then
+first steps of N new processes for each implementation that compiles, with the caches that the cold one has left.
 
 ``--inference``: a call at batch 1 is the step, in evaluation, without gradients, weights and inputs in the type. Each
 call is waited for. Instead of losses there is the error, ||out - reference|| / ||reference|| beside eager in float32.
@@ -328,6 +328,11 @@ def first_step(args, trainer) -> tuple[float, object]:
     return trainer.wrapping + time.perf_counter() - start, loss
 
 
+def import_what_all_share():
+    """Dynamo and AOTAutograd, which the first implementation would import for those behind it."""
+    torch.compile(lambda x: x + 1, backend="aot_eager")(torch.ones(1))
+
+
 def warm_first_step(args, implementation: str) -> float:
     """Seconds of the first step of a new process, with this one's caches."""
     options = [args.model, "--device", args.device, "--dtype", args.dtype, "--only", implementation]
@@ -371,7 +376,10 @@ def main(argv=None):
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--kernels", type=float, default=0.0, help="print kernels that take more milliseconds a step")
     parser.add_argument("--lock", help="a file to lock: several such commands compile at once, and measure one by one")
-    parser.add_argument("--warm", action="store_true", help="also first steps of new processes with warm caches")
+    parser.add_argument(
+        "--warm", type=int, nargs="?", const=1, default=0, metavar="N",
+        help="also the median of N (1) first steps of new processes with warm caches, in turns",
+    )  # fmt: skip
     parser.add_argument("--caches", nargs=len(CACHES), help=argparse.SUPPRESS)
     parser.add_argument("--json")
     parser.add_argument("--plot", help="with --from: draw those runs into this PNG file")
@@ -390,6 +398,7 @@ def main(argv=None):
         os.environ |= dict(zip(CACHES, args.caches))
         print(first_step(args, kind(args, args.only))[0])
         return 0
+    import_what_all_share()
     turns = Turns(args.lock)
     trainers, figures_of = [], {"model": args.model, "device": device_name(args), "torch": torch.__version__}
     figures_of |= {"inference": True} if args.inference else {}
@@ -418,10 +427,12 @@ def main(argv=None):
         figures_of[name]["step_ms"] = round(statistics.median(measured), digits)
         figures_of[name]["steps_ms"] = [round(t, digits) for t in measured]
     print({name: figures_of[name]["step_ms"] for name in times}, flush=True)
-    for name in times if args.warm else ():
-        if COMPILED[name] is not None:
-            figures_of[name]["warm_first_step_s"] = round(warm_first_step(args, name), 2)
-            print(name, "warm", figures_of[name]["warm_first_step_s"], flush=True)
+    warm: dict[str, list[float]] = {name: [] for name in times if COMPILED[name] is not None}
+    for name in [*warm] * args.warm:
+        warm[name].append(round(warm_first_step(args, name), 2))
+    for name, seconds in warm.items() if args.warm else ():
+        figures_of[name] |= {"warm_first_step_s": statistics.median(seconds), "warm_first_steps_s": seconds}
+        print(name, "warm", seconds, flush=True)
     if args.json:
         with open(args.json, "w") as file:
             json.dump(figures_of, file, indent=1)
