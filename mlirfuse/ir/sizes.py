@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from types import CodeType
 from typing import Any, Union, overload
 
 Size = Union[int, "Expr"]
@@ -351,8 +352,14 @@ def function(source: str, symbols, first=(), parameters=("env",), **names):
         f"    return {source}",
     ]
     scope = {"max": max, "min": min, **names}
-    exec(compile("\n".join(lines), "<sizes>", "exec"), scope)
+    exec(_code_of("\n".join(lines)), scope)
     return scope["evaluate"]
+
+
+@lru_cache(4096)
+def _code_of(source: str) -> CodeType:
+    """Equal programs have equal expressions, of other values."""
+    return compile(source, "<sizes>", "exec")
 
 
 def tuple_function(sizes):
