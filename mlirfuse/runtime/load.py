@@ -87,15 +87,14 @@ def begun(
     new = replace(module, kernels=tuple(k for k in module.kernels if k.name not in shared))
     made = {kernel.name: LoadedKernel(0, None) for kernel in new.kernels}
     known.update((keys[name], kernel) for name, kernel in made.items())
-    code = hosts = None
-    if elsewhere is not None and module.on_gpu:
+    code = None
+    if elsewhere is not None and module.on_gpu and made:
         chip: str = target.machine.chip  # type: ignore[union-attr]  # a GPU's
-        code = elsewhere(lambda: machine_code(new, chip)) if made else None
-        hosts = elsewhere(lambda: host_code(module.launching()))
+        code = elsewhere(lambda: machine_code(new, chip))
 
     def finish() -> Loaded:
         try:
-            host = _load_on_gpu(target, new, slots, made, code, hosts) if module.on_gpu else _load_on_cpu(new, made)
+            host = _load_on_gpu(target, new, slots, made, code) if module.on_gpu else _load_on_cpu(new, made)
         except BaseException:
             for name in made:
                 known.pop(keys[name], None)
@@ -130,19 +129,10 @@ def _load_on_cpu(module: KernelModule, made: dict[str, LoadedKernel]) -> llvm.Ho
 
 
 def _load_on_gpu(
-    target: Target,
-    module: KernelModule,
-    slots: Slots,
-    made: dict[str, LoadedKernel],
-    code: Task | None,
-    hosts: Task | None,
+    target: Target, module: KernelModule, slots: Slots, made: dict[str, LoadedKernel], code: Task | None
 ) -> llvm.HostCode:
     """The host function of ``module``; its kernels go into ``made``, on the target's device. ``code``: what compiles
-    them; ``hosts``: it."""
-
-    def host_function() -> llvm.HostCode:
-        return host_code(module.launching()) if hosts is None else hosts.result()
-
+    them."""
     chip: str = target.machine.chip  # type: ignore[union-attr]  # a GPU's, for it has GPU kernels
     device = target.device
     if device is None:
@@ -150,15 +140,15 @@ def _load_on_gpu(
     if BAD_INDEX in slots.functions:
         _native.map_bad_index(device)
     if not module.kernels:
-        return host_function()
+        return host_code(module.launching())
     home = _home(code.result(), device) if code is not None else None
     if home is not None:
-        host = host_function()
+        host = host_code(module.launching())
     else:
         text = code_of(module, chip)
         loading = beside(lambda: _native.Module(text.encode() + b"\0", device))
         try:
-            host = host_function()  # while the driver compiles the kernels
+            host = host_code(module.launching())  # while the driver compiles the kernels
         finally:
             home = loading.result()
     for kernel in module.kernels:

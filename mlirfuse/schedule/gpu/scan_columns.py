@@ -35,8 +35,8 @@ from mlirfuse.schedule.scheduler import Alignments, Sizes, power_of_two, require
 
 WARP = 32
 MOST_HELD = 64  # elements of a turn of a thread: their states are in registers together
-FEW_HELD = 16  # numbers of states that fit the registers of a thread where RESIDENT are on a multiprocessor
-RESIDENT = 1024  # threads: left alone, ptxas makes room for more, and spills
+HELD = 16  # numbers of a linked thread's states of which RESIDENT threads shall fit a multiprocessor
+RESIDENT = 1024  # left alone, ptxas makes room for more, and spills; fewer numbers take less, more take all there are
 MOST_THREADS = 1024  # of a block: a warp's lanes scan what all of its warps have left in shared memory
 SHARED = 48 << 10  # bytes
 
@@ -161,8 +161,9 @@ def _bytes(analysis: Analysis, tx: int, ty: int, lanes: int) -> int:
 
 
 def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> GpuKernel:
-    few = p.linked and p.rows * p.access.lanes * analysis.once(numbers) <= FEW_HELD
-    body = ScanBody(name, analysis, slots, p.access, p.tx * p.ty, max(1, RESIDENT // (p.tx * p.ty)) if few else 1)
+    held = p.rows * p.access.lanes * analysis.once(numbers)
+    resident = max(1, RESIDENT // (p.tx * p.ty)) if p.linked and held == HELD else 1
+    body = ScanBody(name, analysis, slots, p.access, p.tx * p.ty, resident)
     e, k, lanes, turn = body.e, body.k, p.access.lanes, p.ty * p.rows
     columns, above, _ = _extents(analysis)
     across = sz.ceildiv(columns, p.tx * lanes)
