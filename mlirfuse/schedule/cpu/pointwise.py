@@ -50,12 +50,14 @@ def can_flatten(analysis: Analysis, host: Host, env: Sizes, vectors: int) -> boo
 
 def _flattens(analysis: Analysis, host: Host, env: Sizes) -> int:
     """How many vectors a row takes at most, if they should run so; else 0. Rows are shorter than a vector; or than two
-    of them, while outputs go to memory that is in no cache of a core's own, where the masked stores of a row's end take
-    two or three times as long as whole ones."""
+    of them and no whole one, while outputs go to memory that is in no cache of a core's own, where the masked stores of
+    a row's end take two or three times as long as whole ones."""
     if can_flatten(analysis, host, env, 1):
         return 1
     far = output_bytes(analysis, analysis.outputs, env) > host.own_cache * host.threads
-    return 2 if far and can_flatten(analysis, host, env, 2) and analysis.once(_in_lines) else 0
+    if not far or not can_flatten(analysis, host, env, 2) or not analysis.once(_in_lines):
+        return 0
+    return 2 if analysis.values(_kept_extents, env)[-1] % lanes_of(analysis, host) else 0
 
 
 def _in_lines(analysis: Analysis) -> bool:
