@@ -520,6 +520,20 @@ def test_gpu_linked_narrow_columns(name, shape):
     check_on_gpu(FUNCTIONS[name](0), x, candidates=1, changed=linked, bound=bound)
 
 
+@pytest.mark.parametrize("shape, dtype", [((1100, 2), f32), ((1281, 33), f16), ((1025, 130), f32), ((2100, 3), f32)])
+def test_gpu_linked_columns_as_chosen(shape, dtype):
+    """Even rows and odd ones, fewer columns than a warp has threads, and more."""
+    both = lambda x: (np.cumsum(x * x[:1], 0), np.maximum.accumulate(x, 0))  # noqa: E731
+    for fn in (FUNCTIONS["from the end"](0), both):
+        check_on_gpu(fn, np.sin(normal(*shape)).astype(dtype), candidates=1, only=lambda p: p.linked)
+
+
+def test_gpu_linked_columns_whose_groups_have_several_turns_a_thread():
+    for turns in (2, 4):
+        linked = lambda p, turns=turns: p._replace(ty=32 // p.tx, rows=2, linked=turns)  # noqa: E731
+        check_on_gpu(FUNCTIONS["recurrence"](0), np.sin(normal(700, 5)), candidates=1, changed=linked)
+
+
 def test_gpu_narrow_columns_fill_the_machine():
     lowered = mlirfuse.jit(lambda x: np.cumsum(x, 0), target="cuda:sm_90").lower(np.empty((2_500_000, 12), f32))
     program = Program(lowered.segmented(), targets.of("cuda:sm_90"), lowered.env)
