@@ -16,6 +16,7 @@ from mlirfuse.lowering.host_steps import Part
 from mlirfuse.lowering.module import KernelModule
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.runtime import cache
+from mlirfuse.schedule.gpu.models import model_of
 from mlirfuse.schedule.targets import Target
 
 
@@ -29,8 +30,9 @@ class Written(NamedTuple):
 
 def name(part: Part, target: Target, env: dict[str, int], align: int) -> str | None:
     """The entry of what is written of ``part`` for these sizes and arguments whose addresses are multiples of ``align``
-    bytes: by all that decides it. None where nothing is kept."""
-    if not cache.enabled():
+    bytes: by all that decides it. None where nothing is kept: of kernels that check positions, too, which tell the
+    lines that use them as they are written."""
+    if not cache.enabled() or any(op.attrs.get("checked") for op in part.graph.ops):
         return None
     numbers: dict[Any, int] = {}
     used = {v for op in part.graph.ops for v in (*op.operands, *op.results) if v.dtype is not None}
@@ -40,7 +42,9 @@ def name(part: Part, target: Target, env: dict[str, int], align: int) -> str | N
         if value in used
     ]
     sizes = [(symbol, env[symbol]) for symbol in part.symbols]
-    facts = key_of(part.graph), axes, sizes, align, target.name, spelled(target.machine), config.compiled_as()
+    machine: Any = target.machine  # a GPU's: the CPU's programs are compiled as they run
+    model = model_of(machine)
+    facts = key_of(part.graph), axes, sizes, align, target.name, spelled(machine), model, config.compiled_as()
     return cache.key("written", cache.sources(), repr(facts))
 
 

@@ -3,6 +3,7 @@ arguments that are written, branches, loops and guards."""
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import re
 import weakref
@@ -26,6 +27,7 @@ from mlirfuse.runtime import arrays, load
 from mlirfuse.runtime.ahead import compile_ahead
 from mlirfuse.runtime.host_program import HostProgram
 from mlirfuse.schedule import targets
+from mlirfuse.schedule.gpu import models
 from mlirfuse.tools.run import of_text
 
 
@@ -139,6 +141,7 @@ def counted(tmp_path, monkeypatch):
     monkeypatch.setenv("MLIRFUSE_CACHE_DIR", str(tmp_path))
     module = type("Module", (), {"__init__": lambda *_: None, "function": lambda *_: 1000})
     monkeypatch.setattr(load._native, "Module", module)
+    monkeypatch.setattr(load._native, "map_bad_index", lambda device: None)
     seen = []
     write, choose = targets.GpuTarget.write, targets.GpuTarget.parameters
     monkeypatch.setattr(targets.GpuTarget, "write", lambda *a: (seen.append("write"), write(*a))[1])
@@ -164,6 +167,27 @@ def test_what_an_earlier_process_wrote_is_neither_chosen_nor_written_again(count
     for one, other in zip(first, again):
         assert one[:3] == other[:3] and list(one[3]) == list(other[3])
     assert counted(sm="sm_80")[1].count("write") == 2  # another machine's
+
+
+def test_kernels_that_check_positions_are_written_by_each_process(counted):
+    """As they are written they tell the lines of the user's that a position belongs to."""
+    text = """
+        func.func @f(%x: tensor<16xf32>, %at: tensor<8xsi64>, %w: tensor<8x8xf32>) -> (tensor<8xf32>, tensor<8x8xf32>)
+            attributes {fusion.device = "cpu"} {
+          %0 = "fusion.position"(%at) {extent = "16", axis = 0 : i64, checked = true} : (tensor<8xsi64>) -> tensor<8xsi64>
+          %1 = "fusion.take"(%x, %0) {axis = 0 : i64} : (tensor<16xf32>, tensor<8xsi64>) -> tensor<8xf32>
+          %2 = "fusion.matmul"(%w, %w) : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
+          %3 = "fusion.exp"(%2) : (tensor<8x8xf32>) -> tensor<8x8xf32>
+          return %1, %3 : tensor<8xf32>, tensor<8x8xf32>
+        }"""
+    assert counted(text)[1].count("write") == 2 and counted(text)[1].count("write") == 1
+
+
+def test_another_model_chooses_anew(counted, monkeypatch):
+    counted()
+    assert counted()[1] == []
+    monkeypatch.setitem(models.MODELS, 90, dataclasses.replace(models.SM_90, scans=models.ScanModel(block=128)))
+    assert counted()[1].count("write") == 2
 
 
 def test_what_was_written_for_other_sizes_is_not_taken(counted):

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -90,6 +91,14 @@ def test_inductor_finds_its_own_again():
     assert all(vars(owner)[name] is not was for (owner, name, _), was in zip(warm._FACTS, before))
     first.__exit__(None, None, None), second.__exit__(None, None, None)
     assert all(vars(owner)[name] is was for (owner, name, _), was in zip(warm._FACTS, before))
+
+
+def test_other_threads_find_what_is_torchs_meanwhile():
+    """A key of Inductor's tells the GPU and Triton."""
+    torchs = torch._inductor.codecache.CacheBase.get_system()
+    with warm._without_inductors_facts(), ThreadPoolExecutor(1) as other:
+        get_system = torch._inductor.codecache.CacheBase.get_system
+        assert other.submit(get_system).result() == torchs != get_system()
 
 
 # ---- in one process: Dynamo forgets, what is on disk stays

@@ -12,6 +12,7 @@ import functools
 import hashlib
 import io
 import pickle
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from types import FunctionType
 from typing import Any
@@ -103,12 +104,20 @@ def start(options: Options) -> Iterator[bool]:
         yield True
 
 
+_looking = threading.local()  # whether this thread looks a graph up, or keeps one
+
+
+def _here(ours: Any, torchs: Callable[[], Any]) -> Callable[[], Any]:
+    """A function that gives ``ours`` to a thread that looks a graph up, and torch's to others, as Inductor's."""
+    return lambda: ours if getattr(_looking, "now", False) else torchs()
+
+
 _FACTS: tuple[tuple[Any, str, Any], ...] = (  # whose, which, and what stands there meanwhile
-    (codecache, "init_backend_registration", lambda: None),
+    (codecache, "init_backend_registration", _here(None, codecache.init_backend_registration)),
     (codecache, "custom_backend_passes", {}),
     (codecache, "custom_backend_codegen_configs", {}),
-    (codecache.CacheBase, "get_system", staticmethod(lambda: {"hash": ""})),
-    (autograd_cache, "has_triton_package", lambda: False),
+    (codecache.CacheBase, "get_system", staticmethod(_here({"hash": ""}, codecache.CacheBase.get_system))),
+    (autograd_cache, "has_triton_package", _here(False, autograd_cache.has_triton_package)),
 )
 _TORCHS = [(owner, name, vars(owner)[name]) for owner, name, _ in _FACTS]
 
@@ -120,9 +129,11 @@ def _without_inductors_facts() -> Iterator[None]:
     read all of it for the key, 1.2 s. At the end all is torch's own again, whatever other threads do."""
     for owner, name, value in _FACTS:
         setattr(owner, name, value)
+    before, _looking.now = getattr(_looking, "now", False), True
     try:
         yield
     finally:
+        _looking.now = before
         for owner, name, value in _TORCHS:
             setattr(owner, name, value)
 
