@@ -126,7 +126,7 @@ _TORCHS = [(owner, name, vars(owner)[name]) for owner, name, _ in _FACTS]
 def _without_inductors_facts() -> Iterator[None]:
     """Meanwhile keys of the cache do not tell what passes are registered for Inductor's back ends, nor Triton's sources
     and those of its kernels: none of these is run of what is kept here (:class:`_Pickler`), and torch would import and
-    read all of it for the key, 1.2 s. At the end all is torch's own again, whatever other threads do."""
+    read all of it for the key. At the end all is torch's own again, whatever other threads do."""
     for owner, name, value in _FACTS:
         setattr(owner, name, value)
     before, _looking.now = getattr(_looking, "now", False), True

@@ -394,10 +394,10 @@ class LinkedScans:
 
 @dataclass(frozen=True)
 class LinkedColumns:
-    """Strips of columns whose turns are blocks of their own, each of ``ColumnScans.block`` threads, a warp wide. Of 23
-    sizes that are 5% slower than the best of 12 to 67 candidates each; strips that a block goes down 18%."""
+    """Strips of columns whose turns are blocks of their own, each of ``ColumnScans.block`` threads, a warp wide. Of 13
+    sizes they are 3% slower than the best of 12 to 67 candidates each; what was chosen before, 18%."""
 
-    lanes: int = 2  # columns of a thread: 32768×2048 bf16 115 µs, 175 with 4; one where there are no 64
+    lanes: int = 2  # columns of a thread: 65536×512 bf16 67 µs, 71 with 4; one where there are no 64
     few: int = 1024  # rows, at least, where there are too few strips to go down: the words are emptied first, 3 µs
     many: int = 2048  # where there are enough: 5000×6144 f32 92 µs, 104 by strips; 1024×8191 bf16 no matter
     odd: int = 2  # turns of a group for each row of threads, of odd rows: 8192×8191 f32 241 µs, 276 with one

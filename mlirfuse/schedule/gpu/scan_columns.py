@@ -113,6 +113,7 @@ class ScanColumns(GpuScheduler[Params]):
 
     @staticmethod
     def _linked(analysis: Analysis, access: Access, columns: int, rows: int, odd: bool, model: ColumnScans) -> Params:
+        """Blocks of a turn each, so many threads high as they are not wide."""
         lanes = min(access.lanes, model.linked.lanes) if columns >= WARP * model.linked.lanes else 1
         tx, ty = min(WARP, power_from(-(-columns // lanes))), model.block
         while ty > 1 and (tx * ty > model.block or _bytes(analysis, tx, ty, lanes) > SHARED):
