@@ -112,6 +112,11 @@ class Task:
         finally:
             self._done.release()
 
+    @property
+    def done(self) -> bool:
+        """Whether it has run."""
+        return not self._done.locked()
+
     def result(self) -> Any:
         """What the function gave; raises what it raised. An interrupt ends the waiting; the function runs on to its
         end."""

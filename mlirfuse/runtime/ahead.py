@@ -1,16 +1,19 @@
-"""Kernels of a host program for a GPU are compiled before they first run, many at a time.
+"""Kernels of a host program for a GPU are compiled before they first run, many at a time, while Python goes on.
 
 What takes long of a kernel, MLIR's passes and NVIDIA's compiler, runs in threads without Python's lock; what Python
-does for it, in this thread. One that does not compile, or whose arguments lie otherwise in a call than is thought here,
-is compiled when it runs, which tells what is wrong.
+does for it, in the thread that begins it. So a model's forward is compiled while its backward is lowered, and the
+backward's while the forward runs first. One that does not compile, or whose arguments lie otherwise in a call than is
+thought here, is compiled when it runs, which tells what is wrong.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
 import os
-from collections.abc import Callable, Iterable
-from queue import SimpleQueue
+from collections.abc import Callable, Iterable, Iterator
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from mlirfuse.core import garbage, mlir, threads
@@ -18,30 +21,37 @@ from mlirfuse.runtime.launches import Launches
 
 _MOST = 16  # threads
 _lock = threads.lock()
-threads.hold_over_forks(_lock)  # a child would lack the threads, and find locks held that they hold
 
 
-def compile_ahead(launches: Iterable[Launches], env: dict[str, int]) -> None:
-    """Compiles those of ``launches`` that are not compiled for the sizes ``env``, as far as these tell theirs."""
+def begin(launches: Iterable[Launches], env: dict[str, int]) -> None:
+    """Begins to compile those of ``launches`` that are not compiled for the sizes ``env``, as far as these tell theirs.
+    The first of them that runs waits for all."""
+    begun: list[tuple[Launches, Callable[[], None]]] = []
+    with _lock, garbage.uncollected(), _workers() as workers:
+        for one in launches:
+            with contextlib.suppress(Exception):
+                rest = one.begun(env, workers.run)
+                if rest is not None:
+                    begun.append((one, rest))
+                    one.before = functools.partial(finish, begun)
+
+
+def finish(begun: list[tuple[Launches, Callable[[], None]]]) -> None:
+    """Loads what was begun, in the order in which it was, once its code is there."""
     with _lock, garbage.uncollected():
-        workers = _Workers(min(_MOST, os.cpu_count() or 1))
-        try:
-            begun = []
-            for one in launches:
-                with contextlib.suppress(Exception):  # it is raised again when the kernel runs
-                    begun.append(one.begun(env, workers.run))
-            for finish in filter(None, begun):
-                with contextlib.suppress(Exception):
-                    finish()
-        finally:
-            workers.end()
+        for _, rest in begun:
+            with contextlib.suppress(Exception):  # it is raised again when the kernel is compiled by itself
+                rest()
+        for one, _ in begun:
+            one.before = None
+        begun.clear()
 
 
 class _Workers:
-    """Threads that run tasks, at most ``most``."""
+    """Threads that run tasks, at most :data:`_MOST`, until they are told that no more come."""
 
-    def __init__(self, most: int):
-        self._most = most
+    def __init__(self) -> None:
+        self._most = min(_MOST, os.cpu_count() or 1)
         self._tasks: SimpleQueue[threads.Task | None] = SimpleQueue()
         self._serving: list[threads.Task] = []
 
@@ -57,9 +67,62 @@ class _Workers:
             while (task := self._tasks.get()) is not None:
                 task.run()
 
-    def end(self) -> None:
-        """Waits for what was begun."""
+    def working(self) -> bool:
+        """Whether a task may still run."""
+        return not all(one.done for one in self._serving)
+
+    def close(self) -> None:
+        """No more tasks come."""
         for _ in self._serving:
             self._tasks.put(None)
-        for serving in self._serving:
-            serving.result()
+
+    def wait(self) -> None:
+        """Until all that was asked for has run."""
+        while self._serving:
+            self._serving[-1].result()
+            self._serving.pop()
+
+    def drop(self) -> None:
+        """As :meth:`wait`, without what has not begun."""
+        with contextlib.suppress(Empty):
+            while True:
+                self._tasks.get_nowait()
+        self.close()
+        self.wait()
+
+
+_working: list[_Workers] = []  # those that may not have ended
+
+
+@contextlib.contextmanager
+def _workers() -> Iterator[_Workers]:
+    _working[:] = [one for one in _working if one.working()]
+    workers = _Workers()
+    _working.append(workers)
+    try:
+        yield workers
+    finally:
+        workers.close()
+
+
+@atexit.register
+def _end() -> None:
+    """Waits for what is being compiled: a library must not be torn down under a thread."""
+    for workers in _working:
+        workers.drop()
+
+
+class _Quiet:
+    """Held over a fork: nothing is being compiled. A child would lack the threads, and find locks held that they
+    hold."""
+
+    def acquire(self) -> None:
+        _lock.acquire()
+        for workers in _working:
+            workers.wait()
+
+    def release(self) -> None:
+        _lock.release()
+
+
+threads.hold_over_forks(_Quiet())

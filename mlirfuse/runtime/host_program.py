@@ -7,7 +7,7 @@ fallbacks, and arguments that are written (``graph.aliases``). It is a list of t
 
 - Groups with nothing between them become one program of kernels; equal ones share it, whatever their values are called,
   so that a transformer's layers compile once; so do equal kernels of different programs. A program is compiled when
-  it first runs with its sizes; on a GPU those of the first sizes are before (:mod:`mlirfuse.runtime.ahead`).
+  it first runs with its sizes; on a GPU those of the first sizes are begun before (:mod:`mlirfuse.runtime.ahead`).
 - Every value has a known layout: an argument its own, what a kernel or a library makes row-major, what a call makes its
   ``strides``, a view that of its source. Nothing is copied between steps; where a call gives another layout than it
   stated, the program that reads it gets a copy.
@@ -39,8 +39,7 @@ from mlirfuse.core import config
 from mlirfuse.ir.graph import Graph
 from mlirfuse.lowering import host_steps as st
 from mlirfuse.lowering.host_plan import plan
-from mlirfuse.runtime import load
-from mlirfuse.runtime.ahead import compile_ahead
+from mlirfuse.runtime import ahead, load
 from mlirfuse.runtime.foreach import Foreach
 from mlirfuse.runtime.form import place_of
 from mlirfuse.runtime.host_python import Watch, Written
@@ -69,7 +68,7 @@ class HostProgram:
                 self.launches[step.part] = Foreach(step, target, failed)
         self._functions: dict[tuple[int, ...], Callable[[list], list]] = {}
         self._newest: tuple[int, ...] = ()
-        self._ahead = False  # whether kernels were compiled before they run
+        self._begun = False  # whether kernels are compiled before they run
         self._watch: Watch | None = None
         config.listen(self)
 
@@ -118,9 +117,9 @@ class HostProgram:
         if found is None:
             if len(self._functions) >= _KEPT:
                 self._functions.clear()
-            if self.target.name == "cuda" and self.target.device is not None and not self._ahead:
-                compile_ahead(self.launches.values(), env)  # other threads wait there
-                self._ahead = True
+            if self.target.name == "cuda" and self.target.device is not None and not self._begun:
+                ahead.begin(self.launches.values(), env)
+                self._begun = True
             found = self._functions[key] = self._written.bound(env)
             self._newest = key
         return found

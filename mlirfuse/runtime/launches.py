@@ -33,6 +33,7 @@ class Launches:
     def __init__(self, part: Part, target: Target, failed: Failed | None = None, known: load.Known | None = None):
         self.part, self.target, self.failed, self._known = part, target, failed, known
         self._problem: Exception | None = None
+        self.before: Callable[[], None] | None = None  # finishes what :meth:`begun` has begun
         self.graph = part.graph
         self._extents = sorted({n for v in part.values for n in v.shape if n != 1}, key=str)
         self._program: Program | None = None
@@ -77,6 +78,8 @@ class Launches:
     # ---- new signatures
 
     def _miss(self, env: dict[str, int], leaves):
+        if self.before is not None:
+            self.before()
         beside = library.like(leaves)
         fitted = [
             leaf if k in self.graph.scalars else self._fitted(k, leaf, env, beside)

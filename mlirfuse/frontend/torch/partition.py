@@ -18,7 +18,7 @@ from torch.utils._ordered_set import OrderedSet
 from torch.utils.checkpoint import CheckpointPolicy
 
 from mlirfuse.core import garbage, threads
-from mlirfuse.frontend.torch import channels_last, collectives, min_cut, pools, random
+from mlirfuse.frontend.torch import channels_last, collectives, equal_nodes, min_cut, pools, random
 from mlirfuse.frontend.torch.ops import pointwise
 from mlirfuse.frontend.torch.ops.rules import RULES, VIEWS
 
@@ -45,6 +45,7 @@ def partition(
         _lock,
         mock.patch.object(partitioners, "get_default_op_list", _our_list),
         mock.patch.object(partitioners, "solve_min_cut", _cut),
+        mock.patch.object(partitioners, "fx_graph_cse", equal_nodes.merge),
         _unwritten() as unwritten,
     ):
         forward, backward = partitioners.min_cut_rematerialization_partition(joint, inputs, **options)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 from torch.fx import GraphModule, Interpreter
+from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from mlirfuse.core.errors import UnsupportedError
 from mlirfuse.frontend.torch.execute import Boxed
@@ -66,9 +67,12 @@ def where_transformed(run: Boxed, module: Callable[[], GraphModule | None], whic
     return either
 
 
-def packed(module: GraphModule) -> bytes | None:
-    """``module`` for another process, without what was known of its values; None where a part cannot go there."""
-    plain = GraphModule(module, module.graph)
+def packed(module: GraphModule | None, which: str) -> bytes | None:
+    """``module`` for :func:`where_transformed` in another process, without what was known of its values; None where it
+    is not asked for there, or a part cannot go there."""
+    if module is None or which not in _TRANSFORMED:
+        return None
+    plain = _LazyGraphModule(module, module.graph)  # whose code is written once, as it is pickled
     plain.meta.clear()
     try:
         return pickle.dumps(plain)

@@ -62,7 +62,7 @@ class Compiled(OutputCode):
             raise BypassAOTAutogradCache(f"the {self._which} graph runs op by op")
         try:
             with _disable_current_modes():
-                body = _pickled(self.lowered, self._module and uncompiled.packed(self._module))
+                body = _pickled(self.lowered, uncompiled.packed(self._module, self._which))
         except Exception as error:
             raise BypassAOTAutogradCache(f"the {self._which} graph: {error}") from error
         self._kept = hashlib.sha256(body).digest() + body
@@ -109,13 +109,15 @@ _looking = threading.local()  # whether this thread looks a graph up, or keeps o
 
 def _here(ours: Any, torchs: Callable[[], Any]) -> Callable[[], Any]:
     """A function that gives ``ours`` to a thread that looks a graph up, and torch's to others, as Inductor's."""
-    return lambda: ours if getattr(_looking, "now", False) else torchs()
+    return functools.wraps(torchs)(lambda: ours if getattr(_looking, "now", False) else torchs())
 
 
+_TORCH = f"{torch.__version__} {torch.version.git_version}".encode()
 _FACTS: tuple[tuple[Any, str, Any], ...] = (  # whose, which, and what stands there meanwhile
     (codecache, "init_backend_registration", _here(None, codecache.init_backend_registration)),
     (codecache, "custom_backend_passes", {}),
     (codecache, "custom_backend_codegen_configs", {}),
+    (codecache, "torch_key", _here(_TORCH, codecache.torch_key)),
     (codecache.CacheBase, "get_system", staticmethod(_here({"hash": ""}, codecache.CacheBase.get_system))),
     (autograd_cache, "has_triton_package", _here(False, autograd_cache.has_triton_package)),
 )
@@ -126,7 +128,8 @@ _TORCHS = [(owner, name, vars(owner)[name]) for owner, name, _ in _FACTS]
 def _without_inductors_facts() -> Iterator[None]:
     """Meanwhile keys of the cache do not tell what passes are registered for Inductor's back ends, nor Triton's sources
     and those of its kernels: none of these is run of what is kept here (:class:`_Pickler`), and torch would import and
-    read all of it for the key. At the end all is torch's own again, whatever other threads do."""
+    read all of it for the key. Its own sources, which it would read too, are told by version and commit. At the end all
+    is torch's own again, whatever other threads do."""
     for owner, name, value in _FACTS:
         setattr(owner, name, value)
     before, _looking.now = getattr(_looking, "now", False), True

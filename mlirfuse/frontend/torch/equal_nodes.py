@@ -1,0 +1,80 @@
+"""Equal nodes of a joint graph become one, before it is cut: what the backward computes as the forward did is then seen
+to be the same value.
+
+torch's ``fx_graph_cse`` does the same, and imports Inductor's lowering for it, most of a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+import torch
+from torch._ops import HigherOrderOperator, OpOverload
+from torch.fx import Graph, Node
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+from torch.multiprocessing.reductions import StorageWeakRef
+
+aten = torch.ops.aten
+_MAKES_NEW = {aten.empty, aten.empty_like, aten.empty_strided, aten.new_empty, aten.new_empty_strided}
+
+
+def merge(graph: Graph) -> Graph:
+    """``graph``, in which of equal nodes the first is left. Not merged are random numbers, memory without values, ops
+    that write and what stands on two sides of one, sizes that only a value tells, and what shares memory with a
+    result: two results are two tensors."""
+    results = {s for node in graph.output_node().all_input_nodes if (s := _storage(node)) is not None}
+    known: dict[Hashable, Node] = {}
+    writes = 0
+    for node in graph.nodes:
+        if node.op != "call_function":
+            continue
+        if isinstance(node.target, OpOverload) and node.target._schema.is_mutable:
+            writes += 1
+        elif _deterministic(node) and _storage(node) not in results:
+            try:
+                first = known.setdefault((node.target, writes, _spelled(node.args), _spelled(node.kwargs)), node)
+            except TypeError:  # an argument that has no hash
+                continue
+            if first is not node:
+                node.replace_all_uses_with(first)
+                graph.erase_node(node)
+    return graph
+
+
+def _deterministic(node: Node) -> bool:
+    """Whether equal nodes have equal results, as far as that is known."""
+    target = node.target
+    if isinstance(target, OpOverload):
+        if torch.Tag.nondeterministic_seeded in target.tags or target.overloadpacket in _MAKES_NEW:
+            return False
+    elif isinstance(target, HigherOrderOperator):
+        return False
+    value = node.meta.get("val")
+    return not (_is_size(value) and free_unbacked_symbols(value))
+
+
+def _is_size(value: Any) -> bool:
+    return isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool))
+
+
+def _storage(node: Node) -> StorageWeakRef | None:
+    """The memory of the tensor that it makes."""
+    value = node.meta.get("val")
+    try:
+        return StorageWeakRef(value.untyped_storage()) if isinstance(value, torch.Tensor) else None
+    except NotImplementedError:  # a sparse one has none
+        return None
+
+
+def _spelled(argument: Any) -> Hashable:
+    """``argument`` as what is equal where it is of the same types and values: 1 is no 1.0, and 0.0 no -0.0."""
+    if isinstance(argument, (tuple, list)):
+        return type(argument), tuple([_spelled(a) for a in argument])
+    if isinstance(argument, dict):
+        return dict, tuple([(key, _spelled(a)) for key, a in argument.items()])
+    if isinstance(argument, slice):
+        return slice, _spelled((argument.start, argument.stop, argument.step))
+    if isinstance(argument, (float, complex)):
+        return type(argument), repr(argument)
+    return type(argument), argument

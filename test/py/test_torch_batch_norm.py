@@ -1,0 +1,63 @@
+"""Batch norms as they are taken apart, against eager in float64."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from mlirfuse.frontend.torch import batch_norm
+
+aten = torch.ops.aten
+FORWARD, BACKWARD = aten._native_batch_norm_legit_functional.default, aten.native_batch_norm_backward.default
+
+
+def given(shape, affine, dtype):
+    generator = torch.Generator().manual_seed(len(shape))
+    x = torch.randn(shape, generator=generator, dtype=torch.float64) * 3 + 1
+    weight, bias = (torch.randn(shape[1], generator=generator, dtype=torch.float64) if affine else None for _ in "wb")
+    mean, var = (torch.rand(shape[1], generator=generator, dtype=torch.float64) + 0.5 for _ in "mv")
+    cast = [None if t is None else t.to(dtype) for t in (weight, bias, mean, var)]
+    return x.to(dtype), *cast
+
+
+def double(values):
+    return [v.double() if isinstance(v, torch.Tensor) and v.is_floating_point() else v for v in values]
+
+
+def close(found, expected, bound):
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected):
+        assert (one is None) == (other is None)
+        if one is not None:
+            scale = max([1.0, *other.abs().flatten().tolist()])
+            torch.testing.assert_close(one.double(), other, rtol=0, atol=bound * scale)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("affine", [True, False])
+@pytest.mark.parametrize("shape", [(6, 3), (4, 3, 5), (2, 3, 4, 5), (2, 3, 2, 3, 2)])
+@pytest.mark.parametrize("dtype, bound", [(torch.float64, 1e-14), (torch.float32, 1e-5)])
+def test_forward_and_backward(shape, affine, dtype, bound, training):
+    x, weight, bias, mean, var = given(shape, affine, dtype)
+    args = (x, weight, bias, mean, var, training, 0.3, 1e-4)
+    found = batch_norm.DECOMPOSITIONS[FORWARD](*args)
+    expected = FORWARD(*double(args))
+    assert [t.dtype for t in found] == [dtype] * 5
+    close(found, expected, bound)
+
+    grad = torch.randn(shape, generator=torch.Generator().manual_seed(9), dtype=torch.float64).to(dtype)
+    for mask in ([True, True, True], [True, False, True], [True, True, False]):
+        if not affine:
+            mask = [True, False, False]
+        args = (grad, x, weight, mean, var, *found[1:3], training, 1e-4, mask)
+        close(batch_norm.DECOMPOSITIONS[BACKWARD](*args), BACKWARD(*double(args)), 10 * bound)
+
+
+def test_half_types_are_normalized_in_float32():
+    x, _, _, mean, var = given((64, 3, 8), True, torch.bfloat16)
+    weight, bias = torch.rand(3), torch.rand(3)
+    y, *_ = batch_norm.DECOMPOSITIONS[FORWARD](x, weight, bias, mean.float(), var.float(), True, 0.1, 1e-5)
+    expected = FORWARD(*double((x, weight, bias, mean, var, True, 0.1, 1e-5)))[0]
+    assert y.dtype is torch.bfloat16
+    assert float((y.double() - expected).abs().max()) <= 2**-8 * float(expected.abs().max())
