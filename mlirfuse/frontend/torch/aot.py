@@ -5,16 +5,20 @@ That one imports half of Inductor for the file that it logs into with ``TORCH_CO
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
+from unittest import mock
 
 from torch._dynamo import disable
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.exc import TensorifyScalarRestartAnalysis
 from torch._dynamo.utils import counters, flatten_graph_inputs
 from torch._functorch.aot_autograd import aot_module_simplified
+from torch._logging._internal import log_state, trace_log
 from torch.fx import GraphModule
 
 from mlirfuse.core import garbage
@@ -29,7 +33,7 @@ def compiled(module: GraphModule, inputs: Sequence[Any], compilers: dict[str, An
         return flatten_graph_inputs(module, inputs, functools.partial(compiled, compilers=compilers))
     counters["aot_autograd"]["total"] += 1
     try:
-        with garbage.uncollected():
+        with garbage.uncollected(), _unlisted():
             run = aot_module_simplified(module, inputs, **compilers)
     except TensorifyScalarRestartAnalysis:  # Dynamo begins again
         raise
@@ -38,6 +42,30 @@ def compiled(module: GraphModule, inputs: Sequence[Any], compilers: dict[str, An
         raise
     counters["aot_autograd"]["ok"] += 1
     return disable(run, reason="do not trace AOT-compiled graph")
+
+
+@contextlib.contextmanager
+def _unlisted() -> Iterator[None]:
+    """Meanwhile this thread spells no graphs where nobody reads torch's logs. AOTAutograd has the joint graph, the
+    forward and the backward spelled in any case, and keeps that in its cache, whose key says whether there is a log
+    (:func:`mlirfuse.frontend.torch.warm.start`)."""
+    if logged():
+        yield
+        return
+    spell, here = GraphModule.print_readable, threading.get_ident()
+
+    def readable(module: GraphModule, print_output: bool = True, *args: Any, **kwargs: Any) -> str:
+        if print_output or threading.get_ident() != here:
+            return spell(module, print_output, *args, **kwargs)
+        return ""
+
+    with mock.patch.object(GraphModule, "print_readable", readable):
+        yield
+
+
+def logged() -> bool:
+    """Whether somebody reads torch's logs: ``TORCH_LOGS``, ``TORCH_TRACE``."""
+    return bool(trace_log.handlers or log_state.artifact_names or log_state.log_qname_to_level)
 
 
 def untraced(compiler: Callable[..., Any]) -> Callable[..., Any]:

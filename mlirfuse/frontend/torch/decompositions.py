@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch._decomp import core_aten_decompositions, get_decompositions
 
-from mlirfuse.frontend.torch import batch_norm, layouts, pools, random
+from mlirfuse.frontend.torch import layouts, norms, pools, random
 
 aten = torch.ops.aten
 
@@ -171,7 +171,7 @@ def _table() -> dict[Any, Callable[..., Any]]:
         **_CONVOLUTIONS,
         aten.copy.default: _copy,
         aten.softplus.default: _softplus,
-        **batch_norm.DECOMPOSITIONS,
+        **norms.DECOMPOSITIONS,
         **pools.DECOMPOSITIONS,
         **random.DECOMPOSITIONS,
     }

@@ -30,7 +30,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from mlirfuse.core import config, events, garbage
 from mlirfuse.core.machine import spelled
-from mlirfuse.frontend.torch import calls, reports, uncompiled
+from mlirfuse.frontend.torch import aot, calls, reports, uncompiled
 from mlirfuse.frontend.torch.execute import Boxed, boxed, host_program, target_of
 from mlirfuse.frontend.torch.lower import Lowered
 from mlirfuse.frontend.torch.options import Options
@@ -156,7 +156,7 @@ def _tag(options: Options) -> str:
         machines.append(target_of(torch.device("cuda", torch.cuda.current_device())).machine)
     types = {d: torch.get_autocast_dtype(d) for d in ("cpu", "cuda") if torch.is_autocast_enabled(d)}
     settings = [torch.get_default_dtype(), torch.backends.cudnn.allow_tf32]
-    facts = [options, config.compiled_as(), attention, types, settings, *map(spelled, machines)]
+    facts = [options, config.compiled_as(), attention, types, settings, aot.logged(), *map(spelled, machines)]
     return f"mlirfuse {cache.sources()} {facts}"
 
 
