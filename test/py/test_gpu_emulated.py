@@ -515,6 +515,15 @@ def test_vectors_across_rows(fn, inputs):
     check(fn, *inputs, only=lambda p: p.parts and p.access.lanes > 1, candidates=4)
 
 
+@pytest.mark.parametrize("shape", [(512, 6), (1024, 33), (2048, 70)])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_rows_that_are_folded_and_written(shape, dtype, monkeypatch):
+    """What a row's elements become is written by the vectors of folded rows."""
+    fit(monkeypatch, "columns", folded_many=0)
+    x = normal(*shape, dtype=dtype)
+    check(lambda g, x: (g * np.tanh(x), (g * np.tanh(x)).sum(0)), x[::-1].copy(), x, only=lambda p: p.fold > 1)
+
+
 @pytest.mark.parametrize("shape, dtype", [((128, 33), np.float16), ((64, 35), np.float32), ((144, 31), np.float16)])
 def test_few_odd_rows_that_are_folded(shape, dtype, monkeypatch):
     """As they are of many elements, done on few."""

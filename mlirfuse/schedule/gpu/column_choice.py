@@ -202,7 +202,7 @@ class ColumnsOfSize:
         """Rows that vectors do not divide, gathered by blocks without parts: where a column is soon done, or there are
         blocks enough."""
         fold, access = self.foldable
-        if fold == 1:
+        if fold == 1 or self.written:
             return None
         if not self.analysis.once(unstacked):
             return self.stacked_met_in_block()
@@ -301,6 +301,8 @@ class ColumnsOfSize:
     def folded_in_parts(self) -> Params:
         """Folded rows, of which a second kernel makes columns: parts for a quarter of the machine's threads, which all
         run at once, small ones where there are many accumulators to exchange."""
+        if self.written:
+            return self.written_in_parts()
         full, tiles = self.model.folded_parts, self.tiles
         many = self.lanes * self.accumulators > self.model.few_accumulators
         along = tiles.folded_along if self.vectors >= tiles.folded_long[many] else tiles.folded_along_short
@@ -318,17 +320,24 @@ class ColumnsOfSize:
             if not few:
                 rows = max(2, min(tiles.part_rows, tiles.part_bytes // (self.nbytes * self.inputs)))
                 return self.params(self.tx, tiles.part_threads, 1 << rows.bit_length() - 1, full)
+            if self.written:
+                return self.written_in_parts()
             tx = max(1, min(self.tx, tiles.part_bytes // self.nbytes))
             threads = tiles.most if self.work >= tiles.large_work else tiles.part_threads
-            if self.written and self.lanes >= tiles.written_lanes:
-                return self.params(tx, tiles.written_threads, self.rows_written(), full)
-            if self.written:
-                return self.params(tx, min(threads, tiles.written_threads), self.under_way(), 1.0)
             return self.params(tx, threads, max(4, min(16, tiles.part_rows_bytes // self.nbytes)), full)
         much = self.work >= tiles.work or not self.idle or self.turns >= tiles.turns
         threads = tiles.most if much else tiles.part_threads
         halved = 2 if self.turns >= 2 and self.tx > 2 else 1
         return self.params(self.tx // halved, threads if few else tiles.least, self.under_way(), float(halved))
+
+    def written_in_parts(self) -> Params:
+        """Parts of columns of few accumulators, of whose elements something is written on the way."""
+        tiles = self.tiles
+        tx = max(1, min(self.tx, tiles.part_bytes // self.nbytes))
+        if self.lanes >= tiles.written_lanes:
+            return self.params(tx, tiles.written_threads, self.rows_written(), self.model.parts)
+        threads = tiles.most if self.work >= tiles.large_work else tiles.part_threads
+        return self.params(tx, min(threads, tiles.written_threads), self.under_way(), 1.0)
 
     def rows_written(self) -> int:
         """Rows under way of wide vectors that something is made of."""
@@ -346,7 +355,7 @@ class ColumnsOfSize:
     def gathered(self, tx: int, ty: int, unroll: int, split: int = 1) -> Params | None:
         """Such blocks, if there are a thread for each of a block's columns, shared memory, and rows for a turn."""
         fold, access = self.foldable
-        enough = (
+        enough = not self.written and (
             max(fold, access.lanes) <= ty <= self.tiles.most // tx
             and ty // fold * unroll * split <= self.all_rows // fold
         )

@@ -19,8 +19,7 @@ def extents(analysis: Analysis) -> tuple:
 
 
 def _folds(analysis: Analysis) -> bool:
-    """Whether rows can be folded: all that is read lies in memory row behind row, and only sums over the columns come
-    of it."""
+    """Whether rows can be folded: all that is read or written of them lies in memory row behind row."""
     kept, reduced = analysis.loops(analysis.kept), analysis.loops(analysis.reduced)
     if (
         not kept
@@ -34,23 +33,22 @@ def _folds(analysis: Analysis) -> bool:
     ):  # an element's number is counted in its own tensor's shape, from row and column apart
         return False
     domain, size = set(analysis.domain), size_of(kept[-1])
-    steps = [
-        (analysis.axis_stride(v, kept[-1][-1]), analysis.axis_stride(v, reduced[0][-1]))
-        for v in analysis.inputs
-        if v.rank
-    ]
-    wide = any(set(analysis.reduced) & set(analysis.axes.flat(v)) for v in analysis.outputs)
-    return (
-        not wide
-        and all(s == (1, size) for s in steps)
-        and all(domain == set(analysis.axes.flat(v)) for v in analysis.inputs if v.rank)
+    full = _full(analysis)
+    return all(domain == set(analysis.axes.flat(v)) for v in full) and all(
+        (analysis.axis_stride(v, kept[-1][-1]), analysis.axis_stride(v, reduced[0][-1])) == (1, size) for v in full
     )
 
 
+def _full(analysis: Analysis) -> list[Value]:
+    """The inputs with dimensions, and the outputs as long as the columns."""
+    reduced = set(analysis.reduced)
+    return [v for v in analysis.inputs if v.rank] + [v for v in analysis.outputs if reduced & set(analysis.axes.flat(v))]
+
+
 def _widest(analysis: Analysis) -> tuple[list[Value], int]:
-    """The inputs with dimensions, and the elements of each that an access of at most 16 bytes has."""
-    wide = [v for v in analysis.inputs if v.rank]
-    return wide, min(16 // max((v.dtype.bytes for v in wide), default=16), 8)
+    """What rows have that is read or written, and the elements of each that an access of at most 16 bytes has."""
+    full = _full(analysis)
+    return full, min(16 // max((v.dtype.bytes for v in full), default=16), 8)
 
 
 def unstacked(analysis: Analysis) -> bool:
@@ -76,7 +74,6 @@ def folded(analysis: Analysis, access: Access, env: dict[str, int], alignments: 
         return 1, access
     if any(alignments.get(v, 16) < lanes * v.dtype.bytes for v in wide):
         return 1, access
-    aligns = [lanes * v.dtype.bytes if v in wide else v.dtype.bytes for v in analysis.inputs] + [
-        v.dtype.bytes for v in analysis.outputs
-    ]
+    values = analysis.inputs + analysis.outputs
+    aligns = [(lanes if v in wide else 1) * v.dtype.bytes for v in values]
     return fold, access._replace(lanes=lanes, aligns=tuple(aligns), multiples=frozenset())
