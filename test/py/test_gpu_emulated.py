@@ -524,6 +524,22 @@ def test_rows_that_are_folded_and_written(shape, dtype, monkeypatch):
     check(lambda g, x: (g * np.tanh(x), (g * np.tanh(x)).sum(0)), x[::-1].copy(), x, only=lambda p: p.fold > 1)
 
 
+@pytest.mark.parametrize("split", [3, 5, 7, 12, 21, 37])
+@pytest.mark.parametrize("fold", [False, True])
+def test_any_number_of_parts(split, fold, monkeypatch):
+    if fold:
+        fit(monkeypatch, "columns", folded_many=0)
+    x = normal(1024, 33 if fold else 32)
+    wanted = lambda p: (p.fold > 1) == fold and not p.gathered and p.cluster == 1  # noqa: E731
+    check(
+        lambda x: (np.tanh(x), np.tanh(x).sum(0), x.max(0)),
+        x,
+        only=wanted,
+        changed=lambda p: p._replace(split=split, ty=8, unroll=2),
+        candidates=1,
+    )
+
+
 @pytest.mark.parametrize("shape, dtype", [((128, 33), np.float16), ((64, 35), np.float32), ((144, 31), np.float16)])
 def test_few_odd_rows_that_are_folded(shape, dtype, monkeypatch):
     """As they are of many elements, done on few."""

@@ -22,7 +22,7 @@ SHARED = 48 << 10  # bytes a block may use without asking
 
 
 class Params(NamedTuple):
-    """What columns may have; ``tx``, ``ty`` and ``split`` are powers of two."""
+    """What columns may have; ``tx`` and ``ty`` are powers of two."""
 
     access: Access
     tx: int  # threads along columns
@@ -49,6 +49,7 @@ class _Needs(NamedTuple):
     inputs: int  # with elements of their own along the columns; counted again where they are read at other places
     written: int  # outputs with such
     exponentials: bool  # of each element
+    positions: bool  # of a column's largest or smallest element
 
 
 def needs_of(analysis: Analysis) -> _Needs:
@@ -59,6 +60,7 @@ def needs_of(analysis: Analysis) -> _Needs:
     one_pass = len(phases) == 1 and late.isdisjoint(wide)
     moved = [op for op in analysis.ops if op.row.indexed and reduced & set(analysis.axes.flat(op.result))]
     exponentials = any(op.name == "exp" and reduced & set(analysis.axes.flat(op.result)) for op in analysis.ops)
+    positions = any(op.row.accumulator == "position" for op in phases[0])
     return _Needs(
         one_pass,
         len(held[0]),
@@ -67,6 +69,7 @@ def needs_of(analysis: Analysis) -> _Needs:
         max(1, len(down) + len(moved)),
         len(wide),
         exponentials,
+        positions,
     )
 
 
@@ -90,6 +93,7 @@ class ColumnsOfSize:
             self.inputs,
             self.written,
             self.exponentials,
+            self.positions,
         ) = analysis.once(needs_of)
         self.columns, self.above, self.rows = analysis.values(extents, env)
         self.fold, self.access, self.foldable = (
@@ -155,9 +159,9 @@ class ColumnsOfSize:
         """Whether the accumulators of a block's threads fit into shared memory."""
         return (ty + 2) * (tx * lanes + 1) * self.held_bytes <= SHARED
 
-    def params(self, tx: int, threads: int, unroll: int, full: float, turns: int = 2) -> Params:
+    def params(self, tx: int, threads: int, unroll: int, full: float, turns: int = 2, close: bool = False) -> Params:
         """Blocks of so many threads; as many parts as fill a share ``full`` of the machine's threads, each of some
-        ``turns`` at least."""
+        ``turns`` at least: a power of two of them, or ``close`` to what fills it."""
         ty = max(1, threads // tx)
         while ty > 1 and (ty > self.rows or not self.fits(tx, ty, self.lanes)):
             ty //= 2
@@ -170,6 +174,9 @@ class ColumnsOfSize:
                 wanted = min(wanted, 64 * blocks)
             while split * 2 * blocks <= wanted and self.rows // (split * 2) >= ty * unroll * turns:
                 split *= 2
+            if close:
+                split = max(1, min(int(wanted) // blocks, self.rows // (ty * unroll * turns)))
+                split -= split % (1 << max(0, split.bit_length() - 3))  # few variants: a fifth less, at most
         return Params(self.access, tx, ty, unroll, split, self.fold)
 
     def choice(self) -> Params:
@@ -311,9 +318,11 @@ class ColumnsOfSize:
 
     def in_parts(self) -> Params:
         """Parts of columns, until the machine is full."""
-        model = self.model
+        model, tiles = self.model, self.tiles
         few, full = self.lanes * self.accumulators <= model.few_accumulators, model.parts
-        tiles = self.tiles
+        if self.positions and self.one_pass and self.blocks(self.tx) >= tiles.position_blocks:
+            tx = max(1, min(self.tx, tiles.part_bytes // self.nbytes))
+            return self.params(tx, tiles.position_threads, tiles.rows_a_thread, 1.0)
         if self.one_pass and self.idle and not self.little:  # all parts run at once, none waits; 256 bytes along
             if not few and self.written:
                 return self.params(self.tx, tiles.most, max(2, self.rows_written()), model.written_parts)
@@ -334,10 +343,8 @@ class ColumnsOfSize:
         """Parts of columns of few accumulators, of whose elements something is written on the way."""
         tiles = self.tiles
         tx = max(1, min(self.tx, tiles.part_bytes // self.nbytes))
-        if self.lanes >= tiles.written_lanes:
-            return self.params(tx, tiles.written_threads, self.rows_written(), self.model.parts)
-        threads = tiles.most if self.work >= tiles.large_work else tiles.part_threads
-        return self.params(tx, min(threads, tiles.written_threads), self.under_way(), 1.0)
+        rows = min(tiles.under_way, tiles.written_bytes // (self.nbytes * self.inputs))
+        return self.params(tx, tiles.written_threads, max(1, rows), self.model.parts, close=True)
 
     def rows_written(self) -> int:
         """Rows under way of wide vectors that something is made of."""

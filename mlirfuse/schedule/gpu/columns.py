@@ -80,7 +80,7 @@ class Columns(GpuScheduler[Params]):
         check_cluster(p.cluster, machine)
         for name, n in (("unroll", p.unroll), ("split", p.split), ("fold", p.fold)):
             require(n >= 1, f"{name} = {n}: one at least")
-        require(power_of_two(p.split) and power_of_two(p.fold), f"split = {p.split}, fold = {p.fold}: powers of two")
+        require(power_of_two(p.fold), f"fold = {p.fold}: a power of two")
         if p.fold > 1:
             fold, access = folded(analysis, p.access._replace(lanes=1), env, alignments)
             require(needs.one_pass and fold > 1, "fold: these rows cannot be folded")

@@ -299,11 +299,16 @@ class ColumnBlocks:
     bytes_much: int = 128  # from `much` bytes of work on
     much: int = 12 << 20
     written_registers: int = 16  # elements under way where something is made of all of them
-    written_threads: int = 256  # of a block then: registers leave room for few large ones, whose last are then alone
-    # Of vectors of 8 lanes: all blocks run at once, three a multiprocessor, for which there are registers: GELU's
-    # gradient and its sum, 16384×6144 bf16 279 → 222 µs, 30000×3072 f16 207 → 206.
-    written_wide: int = 32
-    written_lanes: int = 8
+    # Where they are written: all blocks run at once, three a multiprocessor, for which there are registers. GELU's
+    # gradient and its sum, 16384×6144 bf16 279 → 222 µs; SiLU's, 65536×770 bf16 by a power of two of parts 72% of a
+    # copy, 86 by as many as fill it; 8192×4097 f32 80 → 92.
+    written_threads: int = 256
+    written_bytes: int = 64  # of all inputs under way, of a thread
+    written_wide: int = 32  # elements of all inputs, with many accumulators
+    # Positions take instructions: many small blocks. argmax down 16384×5001 f32 164 → 134 µs, 8192×8192 bf16 79 → 65;
+    # of fewer strips no matter.
+    position_threads: int = 128
+    position_blocks: int = 32
     # In a cluster.
     cluster_lanes: tuple[int, int] = (4, 8)  # lanes times inputs up to which 8 and 4 rows are under way, else 2
     cluster_several: int = 256  # threads with several accumulators

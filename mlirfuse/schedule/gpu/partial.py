@@ -41,7 +41,7 @@ def load_partial(body: GpuBody, memory: Memory, offset: Val, dtype: dt.DType, la
 def finish(
     name: str, analysis: Analysis, slots: Slots, access: Access, split: int, phase: list[Op], points: int
 ) -> GpuKernel:
-    """Combines the ``split`` parts (a power of two) of the reductions of ``phase`` and computes what depends on them.
+    """Combines the ``split`` parts of the reductions of ``phase`` and computes what depends on them.
     ``points`` neighbouring kept points, more than one where memory runs along them, are the work of a warp, one alone
     that of as many threads as there are parts."""
     access = Access(access.index, 1, tuple(v.dtype.bytes for v in analysis.inputs + analysis.outputs))
@@ -88,17 +88,17 @@ def finish(
     def turn(i: Val, state: list[Val]) -> list[Val]:
         return [v for a in some(e.add(e.cast(i, dt.i32), first), AT_ONCE, red.grouped(phase, state)) for v in a]
 
-    assert split & (split - 1) == 0
     turns = -(-split // lanes)
     whole = turns // AT_ONCE * AT_ONCE
+    left = 1 << (turns - whole - 1).bit_length() if turns > whole else 0  # lanes that are combined are a power of two
     state = [red.identity(e, op, 1) for op in phase]
     if whole:
         flat = [v for a in state for v in a]
         state = red.grouped(
             phase, body.loop(e.const(0, body.index), e.const(whole * lanes, body.index), AT_ONCE * lanes, flat, turn)
         )
-    if turns > whole:
-        state = some(e.add(first, whole * lanes) if whole else first, turns - whole, state)
+    if left:
+        state = some(e.add(first, whole * lanes) if whole else first, left, state)
     body.bind(
         phase,
         body.across_block(phase, state, width) if points == 1 else body.across_warp(phase, state, 32, points),
