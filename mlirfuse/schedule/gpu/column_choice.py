@@ -313,8 +313,8 @@ class ColumnsOfSize:
         full, tiles = self.model.folded_parts, self.tiles
         many = self.lanes * self.accumulators > self.model.few_accumulators
         along = tiles.folded_along if self.vectors >= tiles.folded_long[many] else tiles.folded_along_short
-        more = {"turns": 1} if many else {}
-        return self.params(min(self.tx, along[many]), tiles.folded_threads[many], tiles.rows_a_thread, full, **more)
+        turns = 1 if many else 2
+        return self.params(min(self.tx, along[many]), tiles.folded_threads[many], tiles.rows_a_thread, full, turns)
 
     def in_parts(self) -> Params:
         """Parts of columns, until the machine is full."""

@@ -42,9 +42,8 @@ def _folds(analysis: Analysis) -> bool:
 def _full(analysis: Analysis) -> list[Value]:
     """The inputs with dimensions, and the outputs as long as the columns."""
     reduced = set(analysis.reduced)
-    return [v for v in analysis.inputs if v.rank] + [
-        v for v in analysis.outputs if reduced & set(analysis.axes.flat(v))
-    ]
+    written = [v for v in analysis.outputs if reduced & set(analysis.axes.flat(v))]
+    return [v for v in analysis.inputs if v.rank] + written
 
 
 def _widest(analysis: Analysis) -> tuple[list[Value], int]:
