@@ -342,7 +342,8 @@ class ColumnsOfSize:
     def written_in_parts(self) -> Params:
         """Parts of columns of few accumulators, of whose elements something is written on the way."""
         tiles = self.tiles
-        tx = max(1, min(self.tx, tiles.part_bytes // self.nbytes))
+        nbytes = tiles.part_bytes * (2 if self.fold > 1 else 1)
+        tx = max(1, min(self.tx, nbytes // self.nbytes))
         rows = min(tiles.under_way, tiles.written_bytes // (self.nbytes * self.inputs))
         return self.params(tx, tiles.written_threads, max(1, rows), self.model.parts, close=True)
 

@@ -327,11 +327,13 @@ class Pieces(GpuScheduler[Params]):
         if not wide or min(lengths) < 0:
             return
         long = sum(lengths) >= model.mean * len(lengths) * found.lanes
-        if not long and sum(op.row.cost for op in analysis.ops if not op.row.view) < model.costly:
+        costly = sum(op.row.cost for op in analysis.ops if not op.row.view) >= model.costly
+        if not long and not costly:
             return
         if not model.rolls and any(op.name == "roll" for op in analysis.ops):
             return
-        for threads in (model.threads, model.threads // 2, model.threads * 2):
+        usual = model.threads_costly if costly else model.threads
+        for threads in (usual, usual // 2, usual * 2):
             yield _of_rows(analysis, Params(found, threads, threads, wide), env)
 
     def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:

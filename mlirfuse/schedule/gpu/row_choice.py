@@ -321,7 +321,8 @@ class RowsOfSize:
                 few = row.single or p.blocks <= model.few_blocks
                 return p.idle, p.blocks < 2, 1, p.tx != (model.large if few else model.medium if long else model.small)
             alone = p.blocks < model.cluster_blocks or p.cluster < model.cluster_blocks
-            return p.idle, alone, p.cluster, p.tx > model.medium, p.chunks < model.cluster_chunks, -p.tx
+            least = model.cluster_chunks_weighted if row.weights == 1 else model.cluster_chunks
+            return p.idle, alone, p.cluster, p.tx > model.medium, p.chunks < least, -p.tx
 
         places = _shared_places(self.analysis, -(-(length + lanes - 1) // lanes), lanes, self.kept, self.machine)
         for p in sorted((p for p in places if p.cluster == 1 or p.chunks >= self.model.shared.least_chunks), key=cost):
@@ -334,10 +335,10 @@ class RowsOfSize:
         """Whether rows take less time so."""
         row, kept, length, sm_count = self.row, self.kept, self.length, self.machine.sm_count
         model = self.model.shifted
-        if (
-            kept * p.cluster < sm_count or row.wider_weights
-        ):  # of wider weights two vectors each are more to load than their elements
+        if kept * p.cluster < sm_count:
             return False
+        if row.wider_weights:  # two vectors each, which are more to load than their elements
+            return row.weights == 1 and length >= model.wider
         if row.single:
             return length >= model.reduced
         if row.weights > 1:  # of few rows a cluster's registers hold more at once
