@@ -68,3 +68,21 @@ def test_short_rows_in_place():
         expected = np.concatenate([x * b + c, whole[:, columns:]], 1)
         f(x, b, c)
         np.testing.assert_allclose(whole, expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.uint8], ids=str)
+@pytest.mark.parametrize("columns", [2, 3, 4])
+def test_neighbours_that_share_lines_of_the_cache(columns, dtype):
+    """Where what is packed lies a power of two apart, neighbours along the loop around are taken together."""
+    machine = targets.of("cpu").machine
+    fn = lambda x, row, column: np.transpose(x, (1, 0, 2)) * row + column  # noqa: E731
+    f = mlirfuse.jit(fn)
+    rows, size = 66, np.dtype(dtype).itemsize * columns
+    far = 1 << (machine.own_cache // 32).bit_length()  # bytes of a row of all neighbours, which are then 64 lines
+    for third in (far // size, far // size + 1):
+        x = data((rows, third, columns), dtype)[:, : third - 3]  # a last group of fewer
+        given = x, data(columns, dtype, 1), data((rows, 1), dtype, 2)
+        np.testing.assert_array_equal(f(*given), fn(*given))
+        chosen = f.lower(*given).as_text("segmented")
+        assert "flat = true" in chosen
+        assert ("sides = 1 :" not in chosen) == (third * size == far), third

@@ -212,7 +212,7 @@ def _reduce(name: str, analysis: Analysis, slots: Slots, params: Params, host: H
             """Adds ``count`` rows from ``low`` on (folded: of as many as there are below ``high``) to the
             accumulators."""
             if packed:
-                packed.pack(here, low, e.min(e.add(low, e.mul(body.size(together), count)), high))
+                packed.pack([here], low, e.min(e.add(low, e.mul(body.size(together), count)), high))
 
             def step(indices, mask, state):
                 (i,) = indices
@@ -265,7 +265,7 @@ def _reduce(name: str, analysis: Analysis, slots: Slots, params: Params, host: H
 
                 return body.loop(low, high, 1, added, inside)
             if packed:
-                packed.pack_same(here, body.size(together))
+                packed.pack_same([here], body.size(together))
 
             def one(start, added):
                 end = e.min(e.add(start, block), high) if sums else high

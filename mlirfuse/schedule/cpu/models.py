@@ -67,6 +67,7 @@ class PointwiseModel:
     ahead: int = 1024  # bytes; from 512 to 2048 it is the same
     packed: int = 1024  # elements at a time: a few such buffers stay in the first cache
     packed_bytes: int = 64 << 10  # of all buffers together, which lie on the stack
+    line: int = 64  # bytes of the caches', which neighbours share
 
 
 @dataclass(frozen=True)

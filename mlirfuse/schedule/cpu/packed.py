@@ -7,6 +7,8 @@ in all rows, once for a task.
 
 from __future__ import annotations
 
+import itertools
+
 from mlirfuse.analysis.axes import Axis
 from mlirfuse.analysis.phases import Analysis, size_of
 from mlirfuse.ir import dtypes as dt
@@ -19,38 +21,49 @@ from mlirfuse.schedule.cpu.kernel import CpuBody
 
 class Packed:
     """Buffers of ``count`` elements for the inputs that vectors of ``lanes`` across ``loops``, an outer and an inner
-    one, would gather. A row is at most ``vectors`` long."""
+    one, would gather. A row is at most ``vectors`` long. ``sides``: so many neighbours along another loop are packed
+    together, row by row: they share lines of the cache."""
 
-    def __init__(self, body: CpuBody, loops: tuple[list[Axis], list[Axis]], count: int, lanes: int, vectors: int = 1):
+    def __init__(
+        self,
+        body: CpuBody,
+        loops: tuple[list[Axis], list[Axis]],
+        count: int,
+        lanes: int,
+        vectors: int = 1,
+        sides: int = 1,
+    ):
         self.body, self.loops, self.lanes, self.vectors = body, loops, lanes, vectors
+        self.room = count + vectors * lanes  # of one of the neighbours
         held = {value: body.k.held(body.k.memories[value].dtype) for value in gathered(body.analysis, loops)}
-        self._buffers = {value: body.stack(count + vectors * lanes, dtype) for value, dtype in held.items()}
+        self._buffers = {value: body.stack(sides * self.room, dtype) for value, dtype in held.items()}
         self._same = [value for value in self._buffers if body.analysis.axis_stride(value, loops[0][-1]) == 0]
 
-    def pack_same(self, env: Env, rows: Val) -> None:
+    def pack_same(self, sides: list[Env], rows: Val) -> None:
         """Packs what is the same in all rows, for up to ``rows`` of them."""
-        self._pack(self._same, env, self.body.constant(0), rows)
+        self._pack(self._same, sides, self.body.constant(0), rows)
 
-    def pack(self, env: Env, first: Val, end: Val) -> None:
+    def pack(self, sides: list[Env], first: Val, end: Val) -> None:
         """Packs the rows ``first … end`` of what is not."""
-        self._pack([value for value in self._buffers if value not in self._same], env, first, end)
+        self._pack([value for value in self._buffers if value not in self._same], sides, first, end)
 
-    def _pack(self, values: list[Value], env: Env, first: Val, end: Val) -> None:
+    def _pack(self, values: list[Value], sides: list[Env], first: Val, end: Val) -> None:
         body, k, e, lanes = self.body, self.body.k, self.body.e, self.lanes
         outer, inner = self.loops
         extent = body.size(size_of(inner))
         masks = [body.below(e.sub(extent, v * lanes), lanes) for v in range(self.vectors)]
 
         def row(i, _):
-            here, start = dict(env), e.mul(e.sub(i, first), extent)
-            body.set_loop(here, outer, Index(i))
-            for v, mask in enumerate(masks):
+            start = e.mul(e.sub(i, first), extent)
+            for (side, env), (v, mask) in itertools.product(enumerate(sides), enumerate(masks)):
+                here, place = dict(env), side * self.room + v * lanes
+                body.set_loop(here, outer, Index(i))
                 body.set_loop(here, inner, Index(v * lanes, 1, lanes))
                 for value in values:
                     with k.masked(mask):
                         val = e.splat(k.preload(value, here), lanes)
                     buffer = self._buffers[value]  # what a vector has beyond its row, the next one overwrites
-                    body.put(buffer, e.add(start, v * lanes) if v else start, e.bitcast(val, buffer.dtype))
+                    body.put(buffer, e.add(start, place) if place else start, e.bitcast(val, buffer.dtype))
             return []
 
         if values:
@@ -58,7 +71,7 @@ class Packed:
 
     def bind(self, env: Env, offset: Val, row: Val | None = None) -> None:
         """Says what the packed inputs are at ``env``, whose first lane is element ``offset`` of the rows from ``row``
-        on, counted from those that were packed."""
+        on, counted from those that were packed; of the n-th neighbour's, n times ``room`` further."""
         body, k, e = self.body, self.body.k, self.body.e
         later = e.add(offset, e.mul(row, body.size(size_of(self.loops[1])))) if row is not None else offset
         for value, buffer in self._buffers.items():

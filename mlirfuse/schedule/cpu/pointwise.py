@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from mlirfuse.analysis.axes import Axis
 from mlirfuse.analysis.phases import Analysis, depends_on, size_of
 from mlirfuse.core.machine import Host
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
+from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.cpu.kernel import (
@@ -29,14 +31,18 @@ from mlirfuse.schedule.cpu.packed import Packed, gathered
 from mlirfuse.schedule.cpu.streaming import can_stream, output_bytes, streams
 from mlirfuse.schedule.scheduler import Alignments, Scheduler, Sizes, Written, require
 
+MOST_SIDES = 8  # each is packed by code of its own
+
 
 class Params(NamedTuple):
-    """``flat``: the lanes of a vector run across the two innermost loops, where a row is at most ``vectors`` long.
-    ``streamed``: outputs are stored past the caches."""
+    """``flat``: the lanes of a vector run across the two innermost loops, where a row is at most ``vectors`` long, and
+    so many neighbours along the next loop are taken together: ``sides``. ``streamed``: outputs are stored past the
+    caches."""
 
     flat: bool = False
     streamed: bool = False
     vectors: int = 1
+    sides: int = 1
 
 
 def can_flatten(analysis: Analysis, host: Host, env: Sizes, vectors: int) -> bool:
@@ -86,7 +92,7 @@ class Pointwise(Scheduler[Params, Host]):
 
     def candidates(self, analysis: Analysis, env: Sizes, alignments: Alignments, host: Host) -> Iterator[Params]:
         if vectors := _flattens(analysis, host, env):
-            yield Params(flat=True, vectors=vectors)
+            yield Params(flat=True, vectors=vectors, sides=_sides(analysis, host, env))
             return
         yield Params(streamed=streams(analysis, analysis.outputs, env, alignments, host))
 
@@ -97,9 +103,36 @@ class Pointwise(Scheduler[Params, Host]):
         if p.flat:
             fits = can_flatten(analysis, host, env, p.vectors)
             require(fits and not p.streamed, "flat: rows are shorter than its vectors, and not streamed")
+        most = MOST_SIDES if p.flat and len(analysis.loops(analysis.kept)) > 2 else 1
+        require(1 <= p.sides <= most, f"sides = {p.sides}: from 1 to {most}")
         if p.streamed:
             aligned = can_stream(analysis, analysis.outputs, env, alignments, host)
             require(aligned, "streamed: outputs are not aligned for stores past the caches")
+
+
+def _sides(analysis: Analysis, host: Host, env: Sizes) -> int:
+    """How many neighbours along the loop around the two innermost ones are taken together: those that share a line of
+    the cache in what is packed, where it is lost before it is their turn. Lines of a row's packed neighbours a power of
+    two apart share few of the cache's sets."""
+    if len(analysis.loops(analysis.kept)) < 3:
+        return 1
+    model, (third, rows, columns) = model_of(host), analysis.values(_kept_extents, env)[-3:]
+    rows, line, found = min(rows, model.tasks.tile // columns), model.pointwise.line, 1
+    steps = iter(analysis.values(_packed_steps, env))
+    for near, far in zip(steps, steps):
+        if 0 < near <= line // 2 < far and rows > host.own_cache // max(line, far & -far):
+            found = max(found, line // near)
+    return min(third, MOST_SIDES, found)
+
+
+def _packed_steps(analysis: Analysis) -> list[sz.Size]:
+    """Bytes of a step along the third loop from within, and along the second, of each input that is packed."""
+    third, second, first = analysis.loops(analysis.kept)[-3:]
+    return [
+        sz.mul(analysis.axis_stride(value, loop[-1]), value.dtype.bytes)
+        for value in gathered(analysis, (second, first))
+        for loop in (third, second)
+    ]
 
 
 def _kept_extents(analysis: Analysis) -> list[sz.Size]:
@@ -139,16 +172,20 @@ def _tiles(body: CpuBody, loops, params: Params) -> CpuKernel:
     tile = model_of(body.host).tasks.tile
     height, width = sz.maximum(1, sz.floordiv(tile, columns)), sz.minimum(columns, tile)
     down, across = sz.ceildiv(rows, height), sz.ceildiv(columns, width)
+    third = outer.pop() if params.sides > 1 else []
+    beside = sz.ceildiv(size_of(third), params.sides) if third else 1
 
     def task(index):
         env: Env = {}
         at, column = k.divmod(Index(index), across)
         at, row = k.divmod(at, down)
+        at, group = k.divmod(at, beside)
         body.unlinear(env, outer, k.scalar(at.base))
         top = e.mul(k.scalar(row.base), body.size(height))
         bottom = e.min(e.add(top, body.size(height)), body.size(rows))
         if params.flat:
-            _flat(body, env, middle, inner, top, bottom, params.vectors)
+            side = _Sides(third, e.mul(k.scalar(group.base), params.sides), params.sides) if third else None
+            _flat(body, env, middle, inner, top, bottom, params.vectors, side)
             return
         left = e.mul(k.scalar(column.base), body.size(width))
         right = e.min(e.add(left, body.size(width)), body.size(columns))
@@ -163,8 +200,8 @@ def _tiles(body: CpuBody, loops, params: Params) -> CpuKernel:
 
     invariant = _invariant(body.analysis, inner)
     body.tasks(task)
-    tasks = sz.mul(sz.product(size_of(loop) for loop in outer), down, across)
-    return body.finish(tasks, rows_grain(sz.mul(height, width), body.host))
+    tasks = sz.mul(sz.product(size_of(loop) for loop in outer), beside, down, across)
+    return body.finish(tasks, rows_grain(sz.mul(height, width, params.sides), body.host))
 
 
 def _invariant(analysis: Analysis, inner) -> list[Value]:
@@ -187,31 +224,60 @@ def _columns(body: CpuBody, env: Env, loop, low, high) -> None:
     body.vectors(low, high, lanes, [], step, unroll_for(cost_of(analysis)))
 
 
-def _flat(body: CpuBody, env: Env, middle, inner, top, bottom, vectors: int) -> None:
+class _Sides(NamedTuple):
+    """``together`` neighbours along ``loop`` from ``first`` on; fewer at its end."""
+
+    loop: list[Axis]
+    first: Val
+    together: int
+
+
+def _flat(body: CpuBody, env: Env, middle, inner, top, bottom, vectors: int, sides: _Sides | None) -> None:
     """The rows ``top … bottom`` in vectors that do not stop where a row ends."""
     e, k, analysis = body.e, body.k, body.analysis
     lanes, extent = lanes_of(analysis, body.host), size_of(inner)
     model = model_of(body.host).pointwise
-    element = sum(v.dtype.bytes for v in gathered(analysis, (middle, inner)))
+    element = sum(v.dtype.bytes for v in gathered(analysis, (middle, inner))) * (sides.together if sides else 1)
     count = max(2 * vectors * lanes, min(model.packed, model.packed_bytes // max(1, element)))  # two rows at least
     rows = body.size(sz.floordiv(count, extent))
-    packed = Packed(body, (middle, inner), count, lanes, vectors)
+    packed = Packed(body, (middle, inner), count, lanes, vectors, sides.together if sides else 1)
+
+    def at(n: Val) -> Env:
+        """The n-th neighbour's."""
+        here = dict(env)
+        if sides:
+            body.set_loop(here, sides.loop, Index(e.add(sides.first, n)))
+        return here
+
+    together, last = [env], body.constant(0)
+    if sides:  # past the loop's end the last one again
+        last = e.min(body.constant(sides.together - 1), e.sub(body.size(size_of(sides.loop)), e.add(sides.first, 1)))
+        together = [at(e.min(body.constant(n), last)) for n in range(sides.together)]
 
     def some(first, _):
         end = e.min(e.add(first, rows), bottom)
-        packed.pack(env, first, end)
+        packed.pack(together, first, end)
 
-        def step(indices, mask, state):
-            [index] = indices
-            here = dict(env)
-            k.flat = body.flat((middle, inner), first, index, here)
-            packed.bind(here, index.base)
-            store_all(body, analysis.outputs, [here], analysis.kept)
-            k.flat = None
+        def one(n, _):
+            room = e.mul(n, packed.room) if sides else None
+
+            def step(indices, mask, state):
+                [index] = indices
+                here = at(n)
+                k.flat = body.flat((middle, inner), first, index, here)
+                packed.bind(here, e.add(index.base, room) if room is not None else index.base)
+                store_all(body, analysis.outputs, [here], analysis.kept)
+                k.flat = None
+                return []
+
+            body.vectors(body.constant(0), e.mul(e.sub(end, first), body.size(extent)), lanes, [], step)
             return []
 
-        body.vectors(body.constant(0), e.mul(e.sub(end, first), body.size(extent)), lanes, [], step)
+        if sides:
+            body.loop(body.constant(0), e.add(last, 1), 1, [], one)
+        else:
+            one(body.constant(0), [])
         return []
 
-    packed.pack_same(env, e.min(rows, e.sub(bottom, top)))
+    packed.pack_same(together, e.min(rows, e.sub(bottom, top)))
     body.loop(top, bottom, rows, [], some)
