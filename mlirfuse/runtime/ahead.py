@@ -39,12 +39,12 @@ def begin(launches: Iterable[Launches], env: dict[str, int]) -> None:
 def finish(begun: list[tuple[Launches, Callable[[], None]]]) -> None:
     """Loads what was begun, in the order in which it was, once its code is there."""
     with _lock, garbage.uncollected():
-        for _, rest in begun:
+        while begun:
+            one, rest = begun[0]
             with contextlib.suppress(Exception):  # it is raised again when the kernel is compiled by itself
                 rest()
-        for one, _ in begun:
             one.before = None
-        begun.clear()
+            begun.pop(0)
 
 
 class _Workers:

@@ -78,8 +78,9 @@ class Launches:
     # ---- new signatures
 
     def _miss(self, env: dict[str, int], leaves):
-        if self.before is not None:
-            self.before()
+        before = self.before
+        if before is not None:
+            before()
         beside = library.like(leaves)
         fitted = [
             leaf if k in self.graph.scalars else self._fitted(k, leaf, env, beside)

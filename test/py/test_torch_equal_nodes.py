@@ -73,6 +73,15 @@ def test_before_and_after_a_write_is_not_the_same():
     assert t.merged(t.call(aten.sub.Tensor, before, after))[0] == 4
 
 
+def test_what_tells_a_size_stays():
+    t = Traced()
+    x = t.given(4)
+    places = [t.call(aten.exp.default, x) for _ in range(2)]
+    for node in places:
+        node.meta["unbacked_bindings"] = {"u0": ()}
+    assert t.merged(t.call(aten.sub.Tensor, *places))[0] == 3
+
+
 def test_two_results_are_two_tensors():
     t = Traced()
     x = t.given(4)

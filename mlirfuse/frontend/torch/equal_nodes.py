@@ -51,7 +51,7 @@ def _deterministic(node: Node) -> bool:
     elif isinstance(target, HigherOrderOperator):
         return False
     value = node.meta.get("val")
-    return not (_is_size(value) and free_unbacked_symbols(value))
+    return not node.meta.get("unbacked_bindings") and not (_is_size(value) and free_unbacked_symbols(value))
 
 
 def _is_size(value: Any) -> bool:
