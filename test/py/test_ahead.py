@@ -3,6 +3,8 @@
 import os
 import re
 import signal
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -44,13 +46,21 @@ def host():
     return HostProgram(graph, targets.GpuTarget(machines.named("cuda:sm_90"), 0))
 
 
+def finished(host) -> HostProgram:
+    """``host`` once all that is begun for its function is there."""
+    host.function({})
+    for one in host.launches.values():
+        if one.before is not None:
+            one.before()
+    return host
+
+
 def variants(host):
     return [found for one in host.launches.values() for found in one.program({}).variants.values()]
 
 
 def test_a_function_for_known_sizes_has_its_kernels(host, driver):
-    host.function({})
-    made = variants(host)
+    made = variants(finished(host))
     assert len(made) == len(host.launches) == 2
     assert all(variant.launch and all(variant.slots.functions.values()) for variant in made)
     first, second = ({v.slots.functions[kernel.name] for kernel in v.module.kernels} for v in made)
@@ -58,7 +68,7 @@ def test_a_function_for_known_sizes_has_its_kernels(host, driver):
     assert sum(len(names) for names, _ in driver) == 3
     before = len(driver)
     host.switched()
-    host.function({})
+    finished(host)
     assert len(driver) == before
 
 
@@ -68,7 +78,7 @@ def test_machine_code_where_a_library_makes_it(host, driver, monkeypatch, there)
         pytest.skip("needs nvJitLink")
     if not there:
         monkeypatch.setattr(cubin, "_version", lambda: "")
-    host.function({})
+    finished(host)
     assert {code for _, code in driver} == {there}
 
 
@@ -81,8 +91,7 @@ def test_an_older_driver_gets_ptx(host, driver, monkeypatch):
         return module(image, device)
 
     monkeypatch.setattr(load._native, "Module", refusing)
-    host.function({})
-    assert len(variants(host)) == 2 and not any(code for _, code in driver)
+    assert len(variants(finished(host))) == 2 and not any(code for _, code in driver)
 
 
 def test_what_does_not_compile_is_left_for_its_run(host, driver, monkeypatch):
@@ -95,21 +104,21 @@ def test_what_does_not_compile_is_left_for_its_run(host, driver, monkeypatch):
         return compiled(module, chip)
 
     monkeypatch.setattr(load, "code_of", code_of)
-    host.function({})
-    assert variants(host) == []
+    assert variants(finished(host)) == []
     failing.clear()
     for one in host.launches.values():
         found = one.program({})
         assert all(found.variant({}, {}).slots.functions.values())
 
 
-def test_passes_beside_each_other_make_the_same():
+def test_passes_beside_each_other_make_the_same(monkeypatch):
+    monkeypatch.setattr(ahead, "_MOST", 3)
     x = np.empty((4096, 300), f32)
     texts = [
         mlirfuse.jit(lambda x, k=k: np.exp(x - x.max(1, keepdims=True)) * k, target="cuda:sm_90").lower(x).as_text("tiled")
         for k in range(1, 6)
     ]  # fmt: skip
-    workers = ahead._Workers(3)
+    workers = ahead._Workers()
     try:
         tasks = [workers.run(lambda text=text: ptx.to_ptx(text, "sm_90")) for text in texts]
         found = [task.result() for task in tasks]
@@ -117,7 +126,8 @@ def test_passes_beside_each_other_make_the_same():
         with pytest.raises(CompileError):
             wrong.result()
     finally:
-        workers.end()
+        workers.close()
+        workers.wait()
     assert found == [ptx.to_ptx(text, "sm_90") for text in texts]
 
 
@@ -143,7 +153,7 @@ def test_a_fork_waits_for_what_is_compiled(host, driver, monkeypatch):
     before = signal.signal(signal.SIGALRM, too_long)
     signal.alarm(60)
     try:
-        compiling = threading.Thread(target=lambda: host.function({}), daemon=True)
+        compiling = threading.Thread(target=lambda: finished(host), daemon=True)
         compiling.start()
         while compiling.is_alive():
             child = os.fork()
@@ -155,6 +165,71 @@ def test_a_fork_waits_for_what_is_compiled(host, driver, monkeypatch):
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
     assert not waited and len(variants(host)) == 2
+
+
+@pytest.fixture
+def held(host, driver, monkeypatch):
+    """``host``, whose kernels take until the event is set, and that."""
+    go, made = threading.Event(), load.machine_code
+    monkeypatch.setattr(load, "machine_code", lambda *a: (go.wait(60), made(*a))[1])
+    yield host, go
+    go.set()
+
+
+def test_a_kernel_that_runs_waits_for_what_was_begun(held):
+    host, go = held
+    host.function({})
+    first, second = host.launches.values()
+    assert first.before and second.before  # and nothing waited for them here
+    waiting = threading.Thread(target=second.before)
+    waiting.start()
+    waiting.join(0.1)
+    assert waiting.is_alive() and variants(host) == []
+    go.set()
+    waiting.join()
+    assert first.before is None and second.before is None and len(variants(host)) == 2
+
+
+def test_a_new_signature_finishes_what_was_begun():
+    f, seen = program(TWO_PROGRAMS), []
+    (_, second) = f.host.launches.values()
+    second.before = lambda: seen.append("waited")
+    f.host.run([np.ones(shape, f32) for shape in ((8, 16), (16, 16), (3, 8), (8, 8))], {})
+    assert seen == ["waited"]
+
+
+def test_nothing_is_being_compiled_in_a_child(held):
+    host, go = held
+    host.function({})
+    threading.Timer(0.2, go.set).start()
+    child = os.fork()
+    if child == 0:
+        os._exit(any(workers.working() for workers in ahead._working))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_process_ends_after_what_is_being_compiled():
+    """A library must not be torn down under a thread that is in it."""
+    code = """
+import sys, time
+from mlirfuse.lowering import machines
+from mlirfuse.runtime import ahead, load
+from mlirfuse.runtime.host_program import HostProgram
+from mlirfuse.schedule import targets
+from mlirfuse.tools.run import of_text
+def slow(*what):
+    print("begun", flush=True)
+    time.sleep(0.3)
+    print("ended", flush=True)
+load.machine_code, ahead._MOST = slow, 1
+f = of_text(sys.argv[1], target="cuda:sm_90")
+host = HostProgram(f.host.graph, targets.GpuTarget(machines.named("cuda:sm_90"), 0))
+host.function({})
+time.sleep(0.1)
+print("end", flush=True)
+"""
+    done = subprocess.run([sys.executable, "-c", code, TWO_PROGRAMS], capture_output=True, text=True)
+    assert (done.returncode, done.stdout.split(), done.stderr) == (0, ["begun", "end", "ended"], "")
 
 
 def test_a_library_without_a_version_is_not_used(monkeypatch):

@@ -5,11 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
-import os
 import re
-import subprocess
-import sys
-import threading
 import weakref
 
 import numpy as np
@@ -164,67 +160,6 @@ def counted(tmp_path, monkeypatch):
         return [(v.params, v.module, plan, v.slots.pointers.values()) for v, plan in zip(found, plans)], list(seen)
 
     return variants
-
-
-@pytest.fixture
-def held(counted, monkeypatch):
-    """Kernels that are begun and take until the event is set: a host program of two, and the event."""
-    go, made = threading.Event(), load.machine_code
-    monkeypatch.setattr(load, "machine_code", lambda *a: (go.wait(60), made(*a))[1])
-    f = program(TWO_PROGRAMS, target="cuda:sm_90")
-    host = HostProgram(f.host.graph, targets.GpuTarget(machines.named("cuda:sm_90"), 0))
-    yield host, go
-    go.set()
-
-
-def test_a_kernel_that_runs_waits_for_those_that_were_begun(held):
-    host, go = held
-    ahead.begin(host.launches.values(), {})
-    first, second = host.launches.values()
-    assert first.before and second.before  # and nothing waited for them here
-    waiting = threading.Thread(target=second.before)
-    waiting.start()
-    waiting.join(0.1)
-    assert waiting.is_alive() and not first.program({}).variants
-    go.set()
-    waiting.join()
-    assert first.before is None and second.before is None
-    assert len(first.program({}).variants) == len(second.program({}).variants) == 1
-
-
-def test_a_fork_waits_for_what_is_being_compiled(held):
-    host, go = held
-    ahead.begin(host.launches.values(), {})
-    threading.Timer(0.2, go.set).start()
-    child = os.fork()
-    if child == 0:
-        os._exit(0 if all(not workers.working() for workers in ahead._working) else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert all(not workers.working() for workers in ahead._working)
-
-
-def test_a_process_ends_after_what_is_being_compiled():
-    """A library must not be torn down under a thread that is in it."""
-    code = """
-import sys, time
-from mlirfuse.lowering import machines
-from mlirfuse.runtime import ahead, load
-from mlirfuse.runtime.host_program import HostProgram
-from mlirfuse.schedule import targets
-from mlirfuse.tools.run import of_text
-def slow(*what):
-    print("begun", flush=True)
-    time.sleep(0.3)
-    print("ended", flush=True)
-load.machine_code, ahead._MOST = slow, 1
-f = of_text(sys.argv[1], target="cuda:sm_90")
-host = HostProgram(f.host.graph, targets.GpuTarget(machines.named("cuda:sm_90"), 0))
-ahead.begin(host.launches.values(), {})
-time.sleep(0.1)
-print("end", flush=True)
-"""
-    done = subprocess.run([sys.executable, "-c", code, TWO_PROGRAMS], capture_output=True, text=True)
-    assert (done.returncode, done.stdout.split(), done.stderr) == (0, ["begun", "end", "ended"], "")
 
 
 def test_what_an_earlier_process_wrote_is_neither_chosen_nor_written_again(counted):
