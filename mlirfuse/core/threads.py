@@ -117,11 +117,20 @@ class Task:
         """Whether it has run."""
         return not self._done.locked()
 
+    def drop(self) -> None:
+        """Instead of :meth:`run`: whoever waits for the result gets an error."""
+        self._error.append(RuntimeError("dropped"))
+        self._done.release()
+
+    def wait(self) -> None:
+        """Until it has run."""
+        with self._done:
+            pass
+
     def result(self) -> Any:
         """What the function gave; raises what it raised. An interrupt ends the waiting; the function runs on to its
         end."""
-        with self._done:
-            pass
+        self.wait()
         if self._error:
             raise self._error[0]
         return self._found[0]

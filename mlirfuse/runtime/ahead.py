@@ -29,6 +29,8 @@ def begin(launches: Iterable[Launches], env: dict[str, int]) -> None:
     begun: list[tuple[Launches, Callable[[], None]]] = []
     with _lock, garbage.uncollected(), _workers() as workers:
         for one in launches:
+            if one.before is not None or _ended:  # another thread has begun it
+                continue
             with contextlib.suppress(Exception):
                 rest = one.begun(env, workers.run)
                 if rest is not None:
@@ -53,13 +55,16 @@ class _Workers:
     def __init__(self) -> None:
         self._most = min(_MOST, os.cpu_count() or 1)
         self._tasks: SimpleQueue[threads.Task | None] = SimpleQueue()
-        self._serving: list[threads.Task] = []
+        self._serving = 0
+        self._asked: list[threads.Task] = []
 
     def run(self, function: Callable[[], Any]) -> threads.Task:
         task = threads.Task(function)
         self._tasks.put(task)
-        if len(self._serving) < self._most:
-            self._serving.append(threads.beside(self._serve))
+        self._asked.append(task)
+        if self._serving < self._most:
+            self._serving += 1
+            threads.beside(self._serve)
         return task
 
     def _serve(self) -> None:
@@ -69,26 +74,27 @@ class _Workers:
 
     def working(self) -> bool:
         """Whether a task may still run."""
-        return not all(one.done for one in self._serving)
+        return not all(task.done for task in self._asked)
 
     def close(self) -> None:
         """No more tasks come."""
-        for _ in self._serving:
+        for _ in range(self._serving):
             self._tasks.put(None)
 
     def wait(self) -> None:
         """Until all that was asked for has run."""
-        while self._serving:
-            self._serving[-1].result()
-            self._serving.pop()
+        while self._asked:
+            self._asked[-1].wait()
+            self._asked.pop()
 
     def drop(self) -> None:
-        """As :meth:`wait`, without what has not begun."""
+        """What has not begun does not run."""
         with contextlib.suppress(Empty):
             while True:
-                self._tasks.get_nowait()
+                task = self._tasks.get_nowait()
+                if task is not None:
+                    task.drop()
         self.close()
-        self.wait()
 
 
 _working: list[_Workers] = []  # those that may not have ended
@@ -101,15 +107,24 @@ def _workers() -> Iterator[_Workers]:
     _working.append(workers)
     try:
         yield workers
-    finally:
-        workers.close()
+    except BaseException:  # an interrupt: maybe before there was a thread for what was asked
+        workers.drop()
+        raise
+    workers.close()
+
+
+_ended = False
 
 
 @atexit.register
 def _end() -> None:
-    """Waits for what is being compiled: a library must not be torn down under a thread."""
+    """Waits for what is being compiled: a library must not be torn down under a thread. What runs later is compiled by
+    itself."""
+    global _ended
+    _ended = True
     for workers in _working:
         workers.drop()
+        workers.wait()
 
 
 class _Quiet:
@@ -118,8 +133,12 @@ class _Quiet:
 
     def acquire(self) -> None:
         _lock.acquire()
-        for workers in _working:
-            workers.wait()
+        try:
+            for workers in _working:
+                workers.wait()
+        except BaseException:  # an interrupt: nobody would release it
+            _lock.release()
+            raise
 
     def release(self) -> None:
         _lock.release()

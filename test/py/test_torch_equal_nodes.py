@@ -89,6 +89,19 @@ def test_two_results_are_two_tensors():
     assert count == 2 and results[0] is not results[1]
 
 
+def test_two_results_of_ops_with_several_are_two_tensors():
+    import mlirfuse.torch  # noqa: F401
+
+    def f(x):
+        return x.sort(0).values, x.sort(0).values, x.exp()
+
+    x = torch.randn(6, requires_grad=True)
+    first, second, _ = torch.compile(f, backend="mlirfuse")(x)
+    with torch.no_grad():
+        first.zero_()
+    torch.testing.assert_close(second, x.sort(0).values)
+
+
 def test_where_torch_sees_equal_nodes_so_do_we():
     """On the joint graph of a network that normalizes, drops out and has a residual connection."""
     from torch._functorch.aot_autograd import aot_function

@@ -11,17 +11,16 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
-from unittest import mock
 
 from torch._dynamo import disable
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.exc import TensorifyScalarRestartAnalysis
 from torch._dynamo.utils import counters, flatten_graph_inputs
 from torch._functorch.aot_autograd import aot_module_simplified
-from torch._logging._internal import log_state, trace_log
+from torch._logging._internal import LazyTraceHandler, log_state, trace_log
 from torch.fx import GraphModule
 
-from mlirfuse.core import garbage
+from mlirfuse.core import garbage, threads
 
 
 def compiled(module: GraphModule, inputs: Sequence[Any], compilers: dict[str, Any]) -> Callable[..., Any]:
@@ -52,20 +51,35 @@ def _unlisted() -> Iterator[None]:
     if logged():
         yield
         return
-    spell, here = GraphModule.print_readable, threading.get_ident()
-
-    def readable(module: GraphModule, print_output: bool = True, *args: Any, **kwargs: Any) -> str:
-        if print_output or threading.get_ident() != here:
-            return spell(module, print_output, *args, **kwargs)
-        return ""
-
-    with mock.patch.object(GraphModule, "print_readable", readable):
+    here = threading.get_ident()
+    with _lock:
+        _unread.append(here)
+        GraphModule.print_readable = _readable
+    try:
         yield
+    finally:
+        with _lock:
+            _unread.remove(here)
+            if not _unread:
+                GraphModule.print_readable = _spelled
+
+
+_lock = threads.lock()
+_unread: list[int] = []  # the threads that spell no graphs
+_spelled = GraphModule.print_readable
+
+
+def _readable(module: GraphModule, print_output: bool = True, *args: Any, **kwargs: Any) -> str:
+    if print_output or threading.get_ident() not in _unread:
+        return _spelled(module, print_output, *args, **kwargs)
+    return ""
 
 
 def logged() -> bool:
     """Whether somebody reads torch's logs: ``TORCH_LOGS``, ``TORCH_TRACE``."""
-    return bool(trace_log.handlers or log_state.artifact_names or log_state.log_qname_to_level)
+    lazy = not os.environ.get("TORCH_TRACE")  # torch's own handler goes away once it finds that there is no folder
+    traced = any(not (lazy and isinstance(handler, LazyTraceHandler)) for handler in trace_log.handlers)
+    return bool(traced or log_state.artifact_names or log_state.log_qname_to_level)
 
 
 def untraced(compiler: Callable[..., Any]) -> Callable[..., Any]:

@@ -6,7 +6,8 @@ torch's ``fx_graph_cse`` does the same, and imports Inductor's lowering for it, 
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+import contextlib
+from collections.abc import Hashable, Iterator
 from typing import Any
 
 import torch
@@ -23,7 +24,7 @@ def merge(graph: Graph) -> Graph:
     """``graph``, in which of equal nodes the first is left. Not merged are random numbers, memory without values, ops
     that write and what stands on two sides of one, sizes that only a value tells, and what shares memory with a
     result: two results are two tensors."""
-    results = {s for node in graph.output_node().all_input_nodes if (s := _storage(node)) is not None}
+    results = {storage for node in graph.output_node().all_input_nodes for storage in _storages(node)}
     known: dict[Hashable, Node] = {}
     writes = 0
     for node in graph.nodes:
@@ -31,7 +32,7 @@ def merge(graph: Graph) -> Graph:
             continue
         if isinstance(node.target, OpOverload) and node.target._schema.is_mutable:
             writes += 1
-        elif _deterministic(node) and _storage(node) not in results:
+        elif _deterministic(node) and results.isdisjoint(_storages(node)):
             try:
                 first = known.setdefault((node.target, writes, _spelled(node.args), _spelled(node.kwargs)), node)
             except TypeError:  # an argument that has no hash
@@ -58,13 +59,13 @@ def _is_size(value: Any) -> bool:
     return isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool))
 
 
-def _storage(node: Node) -> StorageWeakRef | None:
-    """The memory of the tensor that it makes."""
+def _storages(node: Node) -> Iterator[StorageWeakRef]:
+    """The memory of the tensors that it makes."""
     value = node.meta.get("val")
-    try:
-        return StorageWeakRef(value.untyped_storage()) if isinstance(value, torch.Tensor) else None
-    except NotImplementedError:  # a sparse one has none
-        return None
+    for one in value if isinstance(value, (tuple, list)) else [value]:
+        with contextlib.suppress(NotImplementedError):  # a sparse one has none
+            if isinstance(one, torch.Tensor):
+                yield StorageWeakRef(one.untyped_storage())
 
 
 def _spelled(argument: Any) -> Hashable:
