@@ -52,11 +52,8 @@ def _deterministic(node: Node) -> bool:
     elif isinstance(target, HigherOrderOperator):
         return False
     value = node.meta.get("val")
-    return not node.meta.get("unbacked_bindings") and not (_is_size(value) and free_unbacked_symbols(value))
-
-
-def _is_size(value: Any) -> bool:
-    return isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool))
+    of_values = isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)) and free_unbacked_symbols(value)
+    return not of_values and not node.meta.get("unbacked_bindings")
 
 
 def _storages(node: Node) -> Iterator[StorageWeakRef]:

@@ -112,12 +112,12 @@ def _here(ours: Any, torchs: Callable[[], Any]) -> Callable[[], Any]:
     return functools.wraps(torchs)(lambda: ours if getattr(_looking, "now", False) else torchs())
 
 
-_TORCH = f"{torch.__version__} {torch.version.git_version}".encode()
+_VERSION = f"{torch.__version__} {torch.version.git_version}".encode()
 _FACTS: tuple[tuple[Any, str, Any], ...] = (  # whose, which, and what stands there meanwhile
     (codecache, "init_backend_registration", _here(None, codecache.init_backend_registration)),
     (codecache, "custom_backend_passes", {}),
     (codecache, "custom_backend_codegen_configs", {}),
-    (codecache, "torch_key", _here(_TORCH, codecache.torch_key)),
+    (codecache, "torch_key", _here(_VERSION, codecache.torch_key)),
     (codecache.CacheBase, "get_system", staticmethod(_here({"hash": ""}, codecache.CacheBase.get_system))),
     (autograd_cache, "has_triton_package", _here(False, autograd_cache.has_triton_package)),
 )

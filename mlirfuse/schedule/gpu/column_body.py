@@ -17,6 +17,7 @@ from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu.block_columns import BlockColumns
+from mlirfuse.schedule.gpu.column_folds import written
 from mlirfuse.schedule.gpu.kernel import GpuBody, GpuKernel
 from mlirfuse.schedule.gpu.partial import partial_memory, store_partial
 
@@ -96,12 +97,7 @@ def _loaded_at_once(body: GpuBody, p) -> bool:
     """Whether the rows that are left of a turn are loaded at once, too: of 1000 rows 15 waited one for the other. What
     is written of each row would take its registers a second time: SiLU's gradient and its sum, 20000×2730 bf16, 242 →
     320 µs."""
-    return not _written(body.analysis) and not p.chunks and len(body.analysis.once(joint.online)) == 1
-
-
-def _written(analysis: Analysis) -> bool:
-    """Whether there are outputs as long as the columns."""
-    return any(set(analysis.reduced) & set(analysis.axes.flat(v)) for v in analysis.outputs)
+    return not written(body.analysis) and not p.chunks and len(body.analysis.once(joint.online)) == 1
 
 
 def totals_of(
@@ -139,7 +135,7 @@ def walk_down(name: str, analysis: Analysis, slots: Slots, p) -> GpuKernel:
     assert p.tx & p.tx - 1 == p.ty & p.ty - 1 == 0
     threads = p.tx * p.ty
     resident = max(1, 1024 // threads) if p.blocks else 1  # else ptxas takes registers for running totals
-    if not p.blocks and p.split > 1 and _written(analysis) and p.access.lanes == 8:  # which are chosen to run at once
+    if not p.blocks and p.split > 1 and written(analysis) and p.access.lanes == 8:  # which are chosen to run at once
         resident = max(1, WRITTEN // threads)
     body = GpuBody(name, analysis, slots, p.access, threads, p.cluster, resident)
     e, k = body.e, body.k
@@ -153,8 +149,7 @@ def walk_down(name: str, analysis: Analysis, slots: Slots, p) -> GpuKernel:
     columns, parts = size_of(inner), p.split * p.fold
     if p.fold > 1:
         columns, rows = sz.mul(columns, p.fold), sz.floordiv(rows, p.fold)
-    reduced = set(analysis.reduced)
-    wide = [v for v in analysis.outputs if reduced & set(analysis.axes.flat(v))]
+    wide = written(analysis)
     small = [v for v in analysis.outputs if v not in wide]
     late = analysis.late_values()
     early, full = [v for v in wide if v not in late], [v for v in wide if v in late]

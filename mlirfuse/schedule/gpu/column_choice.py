@@ -12,7 +12,7 @@ from mlirfuse.analysis.phases import Analysis
 from mlirfuse.ir.graph import Value
 from mlirfuse.lowering import reductions as red
 from mlirfuse.schedule.gpu.access import Access
-from mlirfuse.schedule.gpu.column_folds import extents, folded, unstacked
+from mlirfuse.schedule.gpu.column_folds import extents, folded, unstacked, written
 from mlirfuse.schedule.gpu.gathered_columns import shared_elements
 from mlirfuse.schedule.gpu.models import model_of
 from mlirfuse.schedule.gpu.staged_columns import possible
@@ -54,7 +54,7 @@ class _Needs(NamedTuple):
 
 def needs_of(analysis: Analysis) -> _Needs:
     reduced, late, phases = set(analysis.reduced), analysis.late_values(), analysis.once(joint.online)
-    wide = [v for v in analysis.outputs if reduced & set(analysis.axes.flat(v))]
+    wide = written(analysis)
     held = [[d for op in phase for d in red.accumulator_types(op)] for phase in phases]
     down = [v.dtype.bytes for v in analysis.inputs if reduced & set(analysis.axes.flat(v))]
     one_pass = len(phases) == 1 and late.isdisjoint(wide)

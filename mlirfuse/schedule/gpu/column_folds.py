@@ -39,11 +39,15 @@ def _folds(analysis: Analysis) -> bool:
     )
 
 
+def written(analysis: Analysis) -> list[Value]:
+    """The outputs as long as the columns."""
+    reduced = set(analysis.reduced)
+    return [v for v in analysis.outputs if reduced & set(analysis.axes.flat(v))]
+
+
 def _full(analysis: Analysis) -> list[Value]:
     """The inputs with dimensions, and the outputs as long as the columns."""
-    reduced = set(analysis.reduced)
-    written = [v for v in analysis.outputs if reduced & set(analysis.axes.flat(v))]
-    return [v for v in analysis.inputs if v.rank] + written
+    return [v for v in analysis.inputs if v.rank] + written(analysis)
 
 
 def _widest(analysis: Analysis) -> tuple[list[Value], int]:

@@ -304,7 +304,7 @@ class ColumnBlocks:
     written_registers: int = 16  # elements under way where something is made of all of them
     # Where they are written: all blocks run at once, three a multiprocessor, for which there are registers. GELU's
     # gradient and its sum, 16384×6144 bf16 279 → 222 µs; SiLU's, 65536×770 bf16 by a power of two of parts 72% of a
-    # copy, 86 by as many as fill it; 8192×4097 f32 80 → 92.
+    # copy, 85 by as many as fill it; 8192×4097 f32 80 → 92.
     written_threads: int = 256
     written_bytes: int = 64  # of all inputs under way, of a thread
     written_wide: int = 32  # elements of all inputs, with many accumulators
