@@ -46,7 +46,7 @@ def _load_bindings() -> list[ctypes.CDLL]:
 _handles = _load_bindings()
 
 from numba_cuda_mlir._mlir import ir, passmanager  # noqa: E402
-from numba_cuda_mlir._mlir._mlir_libs import _mlir  # noqa: E402
+from numba_cuda_mlir._mlir._mlir_libs import _mlir, _mlirRegisterEverything, get_dialect_registry  # noqa: E402
 from numba_cuda_mlir._mlir._mlir_libs import _mlirDialectsLLVM as _llvm  # noqa: E402
 from numba_cuda_mlir._mlir.dialects import ext  # noqa: E402, F401
 
@@ -56,6 +56,8 @@ _mlir.globals.append_dialect_search_prefix("mlirfuse.dialects")
 
 PassManager = passmanager.PassManager
 MLIRError = ir.MLIRError
+
+_BareContext: type[ir.Context] = ir.Context.__base__  # ir.Context loads each dialect there is, which takes 4 to 11 ms
 
 _local = threading.local()
 _USES_OF_A_CONTEXT = 256  # a context keeps each constant, type and name that it has seen
@@ -73,7 +75,9 @@ def plain_context() -> ir.Context:
     kernel. A new one from time to time, so that what is compiled leaves nothing behind."""
     found, uses = getattr(_local, "plain", (None, _USES_OF_A_CONTEXT))
     if uses >= _USES_OF_A_CONTEXT:
-        found, uses = ir.Context(), 0
+        found, uses = _BareContext(), 0
+        found.append_dialect_registry(get_dialect_registry())
+        _mlirRegisterEverything.register_llvm_translations(found)
         found.enable_multithreading(False)
     _local.plain = found, uses + 1
     return found

@@ -7,16 +7,24 @@ each in one thread or in sixteen, and by nvJitLink 43 ms in one and 4.9 in sixte
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
+import os
 
 from mlirfuse.runtime import cache
 
 _PTX = 2  # NVJITLINK_INPUT_PTX
 
 
+_SONAMES = ("libnvJitLink.so.13", "libnvJitLink.so.12")
+
+
 @functools.cache
 def _library() -> ctypes.CDLL | None:
+    for name in _SONAMES:  # torch's libraries have loaded it: to search for it takes 0.2 s
+        with contextlib.suppress(OSError):
+            return ctypes.CDLL(name, os.RTLD_NOLOAD | os.RTLD_NOW)
     try:
         from cuda.pathfinder import load_nvidia_dynamic_lib
 

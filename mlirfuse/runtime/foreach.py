@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import accumulate
 
@@ -19,8 +20,9 @@ from mlirfuse.lowering.module import CpuKernel
 from mlirfuse.runtime import arrays, library, load
 from mlirfuse.runtime.form import place_of
 from mlirfuse.runtime.host_calls import copy_into
-from mlirfuse.runtime.launches import Failed, Launches, restrided
+from mlirfuse.runtime.launches import ALIGNED, Failed, Launches, restrided
 from mlirfuse.runtime.program import Program, Variant
+from mlirfuse.runtime.written import Written
 from mlirfuse.schedule.targets import Target
 
 
@@ -31,18 +33,19 @@ class MemberProgram(Program):
         super().__init__(graph, target, hint, axes)
         self.members = members
 
-    def _compile(self, params: tuple, env: dict[str, int]) -> Variant:
-        slots = self.slots()
-        module = self.target.write(self, params, slots)
-        if len(module.kernels) != 1 or slots.temporaries:
+    def _written(self, params: tuple) -> Written:
+        written = super()._written(params)
+        if len(written.module.kernels) != 1 or written.slots.temporaries:
             raise CompileError("a member of a foreach is no single kernel")
-        (kernel,) = module.kernels
-        if not isinstance(kernel, CpuKernel):
-            chip = self.target.machine.chip  # type: ignore[union-attr]  # a GPU's, for it has GPU kernels
-            module = replace(module, kernels=(of_many([kernel], Table.of(kernel, self.members, chip)),))
-        variant = Variant(params, module, slots, *load.load_kernel(self.target, module))
-        self.add_plan(variant)
-        return variant
+        (kernel,) = written.module.kernels
+        if isinstance(kernel, CpuKernel):
+            return written
+        chip = self.target.machine.chip  # type: ignore[union-attr]  # a GPU's, for it has GPU kernels
+        many = of_many([kernel], Table.of(kernel, self.members, chip))
+        return written._replace(module=replace(written.module, kernels=(many,)))
+
+    def _loading(self, text: Written, elsewhere: load.Elsewhere | None) -> Callable[[], load.Loaded]:
+        return load.kernel_begun(self.target, text.module, elsewhere)
 
 
 class Foreach(Launches):
@@ -66,8 +69,9 @@ class Foreach(Launches):
             self._program = MemberProgram(self.graph, self.target, self._whole(), self.part.axes, self.members)
         return self._program
 
-    def begun(self, env: dict[str, int], elsewhere: load.Elsewhere) -> None:
-        """Nothing: it is one kernel, which is compiled when it runs."""
+    def begun(self, env: dict[str, int], elsewhere: load.Elsewhere) -> Callable[[], None] | None:
+        aligned = dict.fromkeys(self.graph.args, ALIGNED)
+        return self.program({}).begun(self._whole(), aligned, elsewhere)
 
     def _whole(self) -> dict[str, int]:
         """Sizes to choose parameters for: as many elements as all members have, in vectors where all have such."""
@@ -80,6 +84,7 @@ class Foreach(Launches):
         return {name: (sum(counts) // common | 1) * common}
 
     def _miss(self, env: dict[str, int], leaves):
+        self.finish_begun()
         beside = library.like(leaves)
         fitted = [self._given(k, leaf, beside) for k, leaf in enumerate(leaves)]
         record = self._record(fitted)

@@ -70,6 +70,12 @@ class Launches:
         aligned = {program.graph.args[k]: ALIGNED for k in program.pointer_args}
         return program.begun(env, aligned, elsewhere, name)
 
+    def finish_begun(self) -> None:
+        """Loads what was begun and is not loaded yet."""
+        before = self.before
+        if before is not None:
+            before()
+
     def forget(self) -> None:
         """Every signature is looked up anew, by functions that somebody holds, too."""
         for dispatcher in self._by_sizes.values():
@@ -78,9 +84,7 @@ class Launches:
     # ---- new signatures
 
     def _miss(self, env: dict[str, int], leaves):
-        before = self.before
-        if before is not None:
-            before()
+        self.finish_begun()
         beside = library.like(leaves)
         fitted = [
             leaf if k in self.graph.scalars else self._fitted(k, leaf, env, beside)

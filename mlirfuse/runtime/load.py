@@ -89,8 +89,7 @@ def begun(
     known.update((keys[name], kernel) for name, kernel in made.items())
     code = None
     if elsewhere is not None and module.on_gpu and made:
-        chip: str = target.machine.chip  # type: ignore[union-attr]  # a GPU's
-        code = elsewhere(lambda: machine_code(new, chip))
+        code = elsewhere(lambda: machine_code(new, _chip(target)))
 
     def finish() -> Loaded:
         try:
@@ -133,20 +132,17 @@ def _load_on_gpu(
 ) -> llvm.HostCode:
     """The host function of ``module``; its kernels go into ``made``, on the target's device. ``code``: what compiles
     them."""
-    chip: str = target.machine.chip  # type: ignore[union-attr]  # a GPU's, for it has GPU kernels
-    device = target.device
-    if device is None:
-        raise UnsupportedError(f"target {chip} is no device of this machine: only its code can be looked at")
+    device = _device(target)
     if BAD_INDEX in slots.functions:
         _native.map_bad_index(device)
     if not module.kernels:
         return host_code(module.launching())
-    home = _home(code.result(), device) if code is not None else None
+    home = _home(code, device)
     if home is not None:
         host = host_code(module.launching())
     else:
-        text = code_of(module, chip)
-        loading = beside(lambda: _native.Module(text.encode() + b"\0", device))
+        text = code_of(module, _chip(target))
+        loading = beside(lambda: _by_driver(text, device))
         try:
             host = host_code(module.launching())  # while the driver compiles the kernels
         finally:
@@ -158,24 +154,49 @@ def _load_on_gpu(
     return host
 
 
-def _home(code: bytes | None, device: int) -> Any:
+def _chip(target: Target) -> str:
+    chip: str = target.machine.chip  # type: ignore[union-attr]  # a GPU's
+    return chip
+
+
+def _device(target: Target) -> int:
+    """Where a GPU's kernels are loaded. Raises :class:`UnsupportedError` for a target that is not there."""
+    if target.device is None:
+        raise UnsupportedError(f"target {_chip(target)} is no device of this machine: only its code can be looked at")
+    return target.device
+
+
+def _home(code: Task | None, device: int) -> Any:
     """Machine code in memory; None where there is none, or a driver that is older does not take it."""
+    found = None if code is None else code.result()
     try:
-        return None if code is None else _native.Module(code, device)
+        return None if found is None else _native.Module(found, device)
     except RuntimeError:
         return None
 
 
-def load_kernel(target: Target, module: KernelModule) -> tuple[int, Any]:
-    """The only kernel of ``module``, without its host function: its address on the CPU, the driver's handle on a GPU;
-    and what must live as long as it. Raises as :func:`load` does."""
+def _by_driver(text: str, device: int) -> Any:
+    """What the driver makes of PTX."""
+    return _native.Module(text.encode() + b"\0", device)
+
+
+def kernel_begun(target: Target, module: KernelModule, elsewhere: Elsewhere | None = None) -> Callable[[], Loaded]:
+    """As :func:`begun`, of the only kernel of ``module`` without its host function: the address is the kernel's on the
+    CPU, the driver's handle on a GPU."""
     (kernel,) = module.kernels
-    if not module.on_gpu:
-        code = host_code(module.tiled())
-        return code.address(kernel.name), [None, {kernel.name: LoadedKernel(code.address(kernel.name), code)}]
-    chip: str = target.machine.chip  # type: ignore[union-attr]  # a GPU's, for it has GPU kernels
-    if target.device is None:
-        raise UnsupportedError(f"target {chip} is no device of this machine: only its code can be looked at")
-    loaded = _native.Module(code_of(module, chip).encode() + b"\0", target.device)
-    handle = loaded.function(kernel.name)
-    return handle, [None, {kernel.name: LoadedKernel(handle, loaded)}]
+    code = None
+    if elsewhere is not None and module.on_gpu:
+        code = elsewhere(lambda: machine_code(module, _chip(target)))
+
+    def finish() -> Loaded:
+        home: Any
+        if module.on_gpu:
+            device = _device(target)
+            home = _home(code, device) or _by_driver(code_of(module, _chip(target)), device)
+            address = home.function(kernel.name)
+        else:
+            home = host_code(module.tiled())
+            address = home.address(kernel.name)
+        return address, [None, {kernel.name: LoadedKernel(address, home)}]
+
+    return finish

@@ -152,8 +152,11 @@ class Program(SegmentedProgram):
         slots = self.slots()
         return written.Written(params, self.target.write(self, params, slots), slots)
 
+    def _loading(self, text: written.Written, elsewhere: load.Elsewhere | None) -> Callable[[], load.Loaded]:
+        return load.begun(self.target, text.module, text.slots, self.known_kernels, elsewhere)
+
     def _begun(self, text: written.Written, elsewhere: load.Elsewhere | None = None) -> Callable[[], Variant]:
-        loaded = load.begun(self.target, text.module, text.slots, self.known_kernels, elsewhere)
+        loaded = self._loading(text, elsewhere)
 
         def finish() -> Variant:
             variant = Variant(*text, *loaded())

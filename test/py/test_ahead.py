@@ -1,5 +1,6 @@
 """Kernels of a host program that are compiled before they first run."""
 
+import functools
 import os
 import re
 import signal
@@ -9,12 +10,15 @@ import threading
 
 import numpy as np
 import pytest
+from test_foreach import descent
 from test_host_program import TWO_PROGRAMS, program
 
 import mlirfuse
 from mlirfuse.core.errors import CompileError
+from mlirfuse.ir import dtypes as dt
 from mlirfuse.lowering import machines, ptx
 from mlirfuse.runtime import ahead, cubin, load
+from mlirfuse.runtime.foreach import Foreach
 from mlirfuse.runtime.host_program import HostProgram
 from mlirfuse.schedule import targets
 
@@ -190,6 +194,25 @@ def test_a_kernel_that_runs_waits_for_what_was_begun(held):
     assert first.before is None and second.before is None and len(variants(host)) == 2
 
 
+def test_a_kernel_of_many_members_is_begun_too(driver):
+    target = targets.GpuTarget(machines.named("cuda:sm_90"), 0)
+    run = Foreach(descent([(16,), (4, 32), (1040,)], dt.f32, target), target)
+    workers, leaves = ahead._Workers(), [np.ones(v.shape, f32) for v in run.reads]
+    asked = []
+    try:
+        rest = run.begun({}, lambda function: asked.append(workers.run(function)) or asked[-1])
+    finally:
+        workers.close()
+    rest()
+    (variant,) = run.program({}).variants.values()
+    assert len(asked) == len(driver) == 1 and variant.launch
+    aligned = dict.fromkeys(run.graph.args, 256)
+    assert run.program({}).variant(run._whole(), aligned) is variant
+    run.before = functools.partial(next, iter(()))
+    with pytest.raises(StopIteration):  # what was begun is finished before all else
+        run.at({})(*leaves)
+
+
 def test_a_new_signature_finishes_what_was_begun():
     f, seen = program(TWO_PROGRAMS), []
     (_, second) = f.host.launches.values()
@@ -228,7 +251,7 @@ host.function({})
 time.sleep(0.1)
 print("end", flush=True)
 """
-    done = subprocess.run([sys.executable, "-c", code, TWO_PROGRAMS], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", code, TWO_PROGRAMS], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout.split(), done.stderr) == (0, ["begun", "end", "ended"], "")
 
 

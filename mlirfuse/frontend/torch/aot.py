@@ -32,7 +32,7 @@ def compiled(module: GraphModule, inputs: Sequence[Any], compilers: dict[str, An
         return flatten_graph_inputs(module, inputs, functools.partial(compiled, compilers=compilers))
     counters["aot_autograd"]["total"] += 1
     try:
-        with garbage.uncollected(), _unlisted():
+        with garbage.uncollected(aged=True), _unlisted():
             run = aot_module_simplified(module, inputs, **compilers)
     except TensorifyScalarRestartAnalysis:  # Dynamo begins again
         raise

@@ -146,7 +146,7 @@ def _donated() -> list[int]:
     return found
 
 
-@garbage.uncollected()
+@garbage.uncollected(aged=True)
 def lower_to_host(module: GraphModule, which: str, failed: Failed | None = None, rounds: bool = False,
                   donated: Sequence[int] = ()) -> tuple[Lowered, HostProgram]:  # fmt: skip
     """The graph after all passes, and the program that runs it; ``failed`` is told of kernels that do not compile.
