@@ -254,3 +254,27 @@ def test_control_c_while_compiling(place, when, monkeypatch):
     for _ in range(2):
         assert error(gradients(run, x), wanted) < 1e-5
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+# ---- Python's search for garbage
+
+
+@pytest.mark.parametrize("searches", [True, False])
+@pytest.mark.parametrize("backend", ["mlirfuse", "eager"])
+def test_nobody_looks_for_garbage_while_dynamo_traces_for_us(backend, searches):
+    """Nor is the search switched on or off for longer, nor for other back ends."""
+    torch._dynamo.reset()
+    compiled(scaled)(torch.arange(4.0))  # the back end is there
+    seen = []
+    watch = torch._dynamo.callback.on_compile_start(lambda _: seen.append(gc.isenabled()))
+    try:
+        if not searches:
+            gc.disable()
+        torch.compile(scaled, backend=backend, fullgraph=True)(torch.arange(6.0))
+        assert seen == [searches and backend == "eager"] and gc.isenabled() == searches
+        with pytest.raises(torch._dynamo.exc.Unsupported):
+            torch.compile(lambda x: print(scaled(x)), backend=backend, fullgraph=True)(torch.arange(6.0))
+        assert gc.isenabled() == searches
+    finally:
+        torch._dynamo.callback.callback_handler.remove_start_callback(watch)
+        gc.enable()

@@ -396,7 +396,7 @@ def pipeline() -> dict[str, Any]:
         2,
         loss_fn=lambda y, t: F.cross_entropy(y.flatten(0, 1), t.flatten()),
     )
-    words, targets = batch(0)
+    words, targets = (x.contiguous() for x in batch(0))  # as stages of torch 2.11 want microbatches
     losses: list[torch.Tensor] = []
     if rank == 0:
         schedule.step(words)

@@ -25,6 +25,7 @@ from mlirfuse.frontend.torch import (
     recompiles,
     reports,
     traces,
+    uncollected,
     warm,
 )
 from mlirfuse.frontend.torch.cuda_graphs import Recorder
@@ -48,6 +49,7 @@ def mlirfuse(module: GraphModule, inputs: Sequence[Any], *, mode: str | None = N
     "max-autotune" record graphs on a GPU as CUDA graphs, on the CPU no mode changes anything."""
     progress.follow()
     recompiles.watch()
+    uncollected.while_dynamo_traces(mlirfuse)  # a reset forgets it
     given = Options.of(options)
     recorder = _recorder(mode, given, len(inputs))
     attention.prepare(module)
@@ -56,6 +58,7 @@ def mlirfuse(module: GraphModule, inputs: Sequence[Any], *, mode: str | None = N
 
 
 mlirfuse.reset = recompiles.forget  # type: ignore[attr-defined]  # called by torch._dynamo.reset
+uncollected.while_dynamo_traces(mlirfuse)
 
 
 def _recorder(mode: str | None, options: Options, count: int) -> Recorder | None:
