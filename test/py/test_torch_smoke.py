@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,6 +13,7 @@ from torch_models import Encoder, error, gradients
 
 import mlirfuse.torch  # noqa: F401  # registers the backend
 from mlirfuse.core import counters
+from mlirfuse.frontend.torch.execute import boxed
 
 
 @pytest.fixture(autouse=True)
@@ -117,3 +119,16 @@ def test_what_has_no_kernel_runs_as_torchs_own():
 def test_an_unknown_option_is_an_error():
     with pytest.raises(Exception, match="no option 'fast'"):
         torch.compile(lambda x: x + 1, backend="mlirfuse", options={"fast": True})(torch.ones(3))
+
+
+@pytest.mark.parametrize(
+    ("outputs", "wanted"), [([("result", 0)], [5]), ([("literal", None), ("result", 0)], [None, 5])]
+)
+def test_what_has_one_size_is_asked_for_before_it_runs(outputs, wanted):
+    """Then a GPU's kernels are compiled while Python goes on."""
+    asked: list[dict] = []
+    host = SimpleNamespace(symbols=[], function=lambda env: asked.append(env) or list)
+    graph = SimpleNamespace(returns=["value"], donated=[])
+    run = boxed(SimpleNamespace(constants=[], symbols={}, outputs=outputs, graph=graph, tensors=[]), host)
+    assert asked == [{}]
+    assert run([5]) == wanted and asked == [{}]

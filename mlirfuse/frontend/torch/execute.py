@@ -42,20 +42,20 @@ def boxed(lowered: Lowered, host: HostProgram) -> Boxed:
     constants = lowered.constants
     sizes = _sizes(lowered)
     finish = _finish(lowered)
-    symbols = tuple(host.symbols)
-    if not symbols and finish is None:
-        only = host.function({})
-
-        def run(args: list[Any]) -> list[Any]:
-            args += constants
-            return only(args)
-    else:
+    if host.symbols:
 
         def run(args: list[Any]) -> list[Any]:
             env = sizes(args)
             args += constants
             results = host.function(env)(args)
             return results if finish is None else finish(results, env)
+    else:
+        only = host.function({})  # at once: its kernels are compiled while Python goes on
+
+        def run(args: list[Any]) -> list[Any]:
+            args += constants
+            results = only(args)
+            return results if finish is None else finish(results, {})
 
     run._boxed_call = True  # type: ignore[attr-defined]
     return _keeping(run, [lowered.tensors[k] for k in sorted(lowered.graph.donated)])
