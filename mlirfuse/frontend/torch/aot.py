@@ -21,6 +21,7 @@ from torch._logging._internal import LazyTraceHandler, log_state, trace_log
 from torch.fx import GraphModule
 
 from mlirfuse.core import garbage, threads
+from mlirfuse.frontend.torch import equal_layers
 
 
 def compiled(module: GraphModule, inputs: Sequence[Any], compilers: dict[str, Any]) -> Callable[..., Any]:
@@ -33,7 +34,9 @@ def compiled(module: GraphModule, inputs: Sequence[Any], compilers: dict[str, An
     counters["aot_autograd"]["total"] += 1
     try:
         with garbage.uncollected(aged=True), _unlisted():
-            run = aot_module_simplified(module, inputs, **compilers)
+            run = equal_layers.compiled(
+                module, compilers["decompositions"], lambda: aot_module_simplified(module, inputs, **compilers)
+            )
     except TensorifyScalarRestartAnalysis:  # Dynamo begins again
         raise
     except Exception:

@@ -19,6 +19,7 @@ from mlirfuse.frontend.torch import (
     attention,
     channels_last,
     decompositions,
+    equal_layers,
     pools,
     products,
     random,
@@ -109,6 +110,7 @@ def memory_efficient_fusion(fn: Any, **options: Any) -> Any:
 def compile_graph(module: GraphModule, inputs: Sequence[Any], *, options: Options, which: str,
                   recorder: Recorder | None = None) -> Boxed:  # fmt: skip
     """One of AOTAutograd's graphs as a function of its boxed convention."""
+    equal_layers.put_back(module)
     seen = None if recorder is None else recorder.look_at(module, inputs, which)
     compiled = _compiled(module, inputs, options, which, recorder is not None)
     assert compiled.run is not None
@@ -120,6 +122,7 @@ def compile_graph(module: GraphModule, inputs: Sequence[Any], *, options: Option
 def _compiled(module: GraphModule, inputs: Sequence[Any], options: Options, which: str,
               recorded: bool = False) -> warm.Compiled:  # fmt: skip
     """``recorded``: as a CUDA graph, whose inputs are read again in each replay."""
+    equal_layers.put_back(module)
     failed = reports.Failures(module, which, options)
     donated = _donated() if which == "backward" else []
     try:

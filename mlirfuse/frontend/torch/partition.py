@@ -18,7 +18,7 @@ from torch.utils._ordered_set import OrderedSet
 from torch.utils.checkpoint import CheckpointPolicy
 
 from mlirfuse.core import garbage, threads
-from mlirfuse.frontend.torch import channels_last, collectives, equal_nodes, min_cut, pools, random
+from mlirfuse.frontend.torch import channels_last, collectives, equal_layers, equal_nodes, min_cut, pools, random
 from mlirfuse.frontend.torch.ops import pointwise
 from mlirfuse.frontend.torch.ops.rules import RULES, VIEWS
 
@@ -35,6 +35,7 @@ def partition(
     joint: GraphModule, inputs: Sequence[Any], turned: bool | None = None, **options: Any
 ) -> tuple[GraphModule, GraphModule]:
     """Forward and backward, as ``partition_fn`` of ``aot_autograd``. ``turned``: the option ``channels_last``."""
+    equal_layers.put_back(joint)
     channels_last.decide(joint, turned)
     pools.by_offsets(joint.graph)
     random.share_seeds(joint.graph)

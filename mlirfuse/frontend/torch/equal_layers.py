@@ -1,0 +1,454 @@
+"""Layers that are equal are traced once.
+
+AOTAutograd takes half a millisecond for each op of a model, most of a first step, and a model's layers are mostly the
+same ops on tensors of the same shapes. In Dynamo's graph each of them becomes one call, the layer is traced by itself,
+and its ops come back before anything else looks at the joint graph::
+
+    h1 = layer 0's ops (x, w0, b0)                    (h1,) = mlirfuse::layer("5f3a…", 0, [x, w0, b0])
+    h2 = layer 1's ops (h1, w1, b1)           ->      (h2,) = mlirfuse::layer("5f3a…", 1, [h1, w1, b1])
+
+A layer is what a module in a list of modules computes (``nn_module_stack`` names it). What only the whole graph can say
+stays as it is: sizes that are symbols, results that are views of what is given, writes into what is given.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import operator
+import re
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache, check_node_safe
+from torch._functorch.aot_autograd import aot_module_simplified
+from torch._guards import TracingContext, detect_fake_mode, tracing
+from torch._ops import HigherOrderOperator, OpOverload
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx import Graph, GraphModule, Node
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass
+
+from mlirfuse.frontend.torch import layouts
+
+_FEWEST = 10  # ops of a layer: with less there is little to save
+_NUMBERED = re.compile(r"\d+(?:'?\])?$")  # the path of a module in a list: "L['self'].layers.3"
+# What changes how the ops after it are traced: whoever traces a layer by itself would have to know.
+_STATES = re.compile(r"(_enter|_exit|_?set_grad_enabled|_increment_nesting|_decrement_nesting|inference_mode|_hooks)")
+_IN_PLACE = {"batch_norm", "instance_norm", "setitem"}
+
+_library = torch.library.Library("mlirfuse", "FRAGMENT")
+_library.define("layer(str name, int call, bool training, Tensor[] given) -> Tensor[]")
+_library.define("layer_backward(str name, int call, Tensor[] tangents) -> Tensor[]")
+LAYER = torch.ops.mlirfuse.layer.default
+BACKWARD = torch.ops.mlirfuse.layer_backward.default
+
+
+class Refused(Exception):
+    """The layer of this ``name`` cannot be traced by itself."""
+
+    def __init__(self, name: str):
+        super().__init__(name)
+        self.name = name
+
+
+class Traced(NamedTuple):
+    """A layer's graph of ATen's ops. ``tangents``: the gradients of those ``results`` that have one; ``gradients``:
+    those of the ``given``, None where there is none."""
+
+    module: GraphModule
+    given: list[Node]
+    tangents: list[Node]
+    results: list[Node]
+    gradients: list[Node | None]
+
+    @property
+    def computed_gradients(self) -> list[Node]:
+        """Those that are there."""
+        return [g for g in self.gradients if g is not None]
+
+
+class Layer:
+    """Ops of Dynamo's graph that stand in it more than once. ``given``, ``results``: fake tensors."""
+
+    def __init__(self, name: str, body: GraphModule, given: list[torch.Tensor], results: list[torch.Tensor],
+                 decompositions: Mapping[Any, Any]):  # fmt: skip
+        self.name, self.differentiable = name, [x.requires_grad for x in results]
+        self._body, self._given, self._decompositions = body, given, decompositions
+        self._known: dict[bool, Traced] = {}
+
+    def traced(self, training: bool) -> Traced:
+        """With its backward, or without. Raises :class:`Refused`."""
+        if training not in self._known:
+            self._known[training] = self._traced(training)
+        return self._known[training]
+
+    def _traced(self, training: bool) -> Traced:
+        try:
+            with _disable_current_modes(), tracing(TracingContext(detect_fake_mode(self._given))), torch.enable_grad():
+                given = [x.detach().requires_grad_(x.requires_grad and training) for x in self._given]
+                module = self._by_aot_autograd(given)
+        except Exception as error:
+            raise Refused(self.name) from error
+        placeholders, found = module.graph.find_nodes(op="placeholder"), module.graph.output_node().args[0]
+        tangents, results = placeholders[len(given) :], found[: len(self.differentiable)]
+        as_expected = (
+            len(tangents) == training * sum(self.differentiable)
+            and len(found) == len(results) + training * len(given)
+            and all(isinstance(node, Node) for node in results)
+            and not any(isinstance(n.target, OpOverload) and n.target._schema.is_mutable for n in module.graph.nodes)
+        )
+        if not as_expected:
+            raise Refused(self.name)
+        return Traced(module, placeholders[: len(given)], tangents, results, found[len(results) :])
+
+    def _by_aot_autograd(self, given: list[torch.Tensor]) -> GraphModule:
+        """The joint graph, or the one without gradients: an error stops AOTAutograd there."""
+
+        def stop(module: GraphModule, *_: Any, **__: Any) -> Any:
+            raise _Reached(module)
+
+        try:
+            aot_module_simplified(
+                self._body, given, fw_compiler=stop, partition_fn=stop, decompositions=self._decompositions
+            )
+        except _Reached as reached:
+            return reached.module
+        raise Refused(self.name)
+
+
+class _Reached(Exception):
+    def __init__(self, module: GraphModule):
+        super().__init__()
+        self.module = module
+
+
+_local = threading.local()  # ``layers``: by name, those of the graph that this thread compiles
+
+
+def _layer(name: str) -> Layer:
+    return _local.layers[name]
+
+
+# ---- the calls, while AOTAutograd traces
+
+
+class _Call(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, name: str, call: int, *given: torch.Tensor) -> Any:
+        ctx.name, ctx.call = name, call
+        ctx.set_materialize_grads(False)
+        with torch._C._AutoDispatchBelowAutograd():
+            results = LAYER(name, call, True, given)
+        ctx.mark_non_differentiable(*(r for r, yes in zip(results, _layer(name).differentiable) if not yes))
+        return tuple(results)
+
+    @staticmethod
+    def backward(ctx: Any, *tangents: torch.Tensor | None) -> Any:
+        layer = _layer(ctx.name)
+        traced = layer.traced(True)
+        given = [t for t, yes in zip(tangents, layer.differentiable) if yes]
+        laid_out = [_as_traced(t, n.meta["val"], ctx.name) for t, n in zip(given, traced.tangents, strict=True)]
+        found = iter(BACKWARD(ctx.name, ctx.call, laid_out))
+        return None, None, *(None if g is None else next(found) for g in traced.gradients)
+
+
+def _as_traced(tangent: torch.Tensor | None, traced: torch.Tensor, name: str) -> torch.Tensor:
+    """``tangent`` with the strides that the layer's backward was traced with."""
+    if tangent is None:  # of a result that nobody differentiates here, though it could be
+        raise Refused(name)
+    if tangent.stride() != traced.stride():
+        tangent = tangent.contiguous()
+        if tangent.stride() != traced.stride():
+            raise Refused(name)
+    return tangent
+
+
+def _differentiable(name: str, call: int, training: bool, given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    differentiable = torch.is_grad_enabled() and any(x.requires_grad for x in given)
+    _layer(name).traced(differentiable)  # here, where autograd can be
+    if differentiable:
+        return list(_Call.apply(name, call, *given))
+    with torch._C._AutoDispatchBelowAutograd():
+        return LAYER(name, call, training, given)
+
+
+def _empty_like(nodes: Sequence[Node]) -> list[torch.Tensor]:
+    fakes = [node.meta["val"] for node in nodes]
+    return [torch.empty_strided(f.shape, f.stride(), dtype=f.dtype, device=f.device) for f in fakes]
+
+
+_library.impl("layer", _differentiable, "Autograd")
+
+
+@torch.library.register_fake("mlirfuse::layer", lib=_library)
+def _fake(name: str, call: int, training: bool, given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    return _empty_like(_layer(name).traced(training).results)
+
+
+@torch.library.register_fake("mlirfuse::layer_backward", lib=_library)
+def _fake_backward(name: str, call: int, tangents: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    return _empty_like(_layer(name).traced(True).computed_gradients)
+
+
+# ---- Dynamo's graph: which layers are equal
+
+
+def compiled(module: GraphModule, decompositions: Mapping[Any, Any], compile_: Callable[[], Any]) -> Any:
+    """What ``compile_`` gives, which compiles ``module`` by AOTAutograd and has :func:`put_back` called on each graph
+    that comes out. Meanwhile equal layers of ``module`` are calls."""
+    whole, refused = module.graph, set[str]()
+    outside = getattr(_local, "layers", {})  # of a graph whose compilation led to this one's
+    while True:
+        _local.layers = {}
+        try:
+            graph = _with_calls(module, decompositions, refused)
+            if graph is not None:
+                module.graph = graph
+            return compile_()
+        except Exception as error:
+            name = _refused(error)
+            if name is None:
+                raise
+            refused.add(name)
+        finally:
+            _local.layers = outside
+            if module.graph is not whole:
+                module.graph = whole
+
+
+def _refused(error: BaseException | None) -> str | None:
+    """The layer that ``error`` is about, if it is about one; on its way others may add to its text."""
+    while error is not None and not isinstance(error, Refused):
+        error = error.__cause__ or error.__context__
+    return None if error is None else error.name
+
+
+class _Found(NamedTuple):
+    """A layer in Dynamo's graph."""
+
+    nodes: list[Node]
+    given: list[Node]
+    results: list[Node]
+
+
+def _with_calls(module: GraphModule, decompositions: Mapping[Any, Any], refused: set[str]) -> Graph | None:
+    """The module's graph with calls for its equal layers; None where there are none."""
+    nodes = [n for n in module.graph.nodes if n.op not in ("placeholder", "get_attr", "output")]
+    if any(_STATES.search(getattr(n.target, "__name__", "")) for n in nodes if n.op == "call_function"):
+        return None
+    found: dict[Node, tuple[str, _Found]] = {}  # by the last node
+    for equal in _equal_layers(nodes, 0):
+        first = equal[0]
+        body = _body(first)
+        given = [n.meta["example_value"] for n in first.given]
+        results = [n.meta["example_value"] for n in first.results]
+        spelled = f"{body.graph.python_code('self').src} {_described(given)}"
+        name = hashlib.sha256(spelled.encode()).hexdigest()[:16]
+        if name not in refused:
+            _local.layers[name] = Layer(name, body, given, results, decompositions)
+            found |= {layer.nodes[-1]: (name, layer) for layer in equal}
+    return _substituted(module.graph, found) if found else None
+
+
+def _substituted(graph: Graph, found: dict[Node, tuple[str, _Found]]) -> Graph:
+    inside = {node for _, layer in found.values() for node in layer.nodes}
+    made, new = Graph(graph.owning_module), dict[Node, Node]()
+    for node in graph.nodes:
+        if node not in inside:
+            new[node] = made.node_copy(node, new.__getitem__)
+            vars(new[node]).update({key: value for key, value in vars(node).items() if key == "_dynamo_source"})
+        elif node in found:
+            name, layer = found[node]
+            call = made.call_function(LAYER, (name, len(new), False, [new[n] for n in layer.given]))
+            call.meta["example_value"] = [n.meta["example_value"] for n in layer.results]
+            for place, result in enumerate(layer.results):
+                new[result] = made.call_function(operator.getitem, (call, place))
+                new[result].meta = dict(result.meta)
+    return made
+
+
+def _equal_layers(nodes: list[Node], depth: int) -> Iterator[list[_Found]]:
+    """Those among ``nodes``, which stand in a row, by the list of modules ``depth`` lists within others."""
+    runs = [list(run) for _, run in itertools.groupby(nodes, lambda n: _numbered(n, depth))]
+    runs = [run for run in runs if _numbered(run[0], depth) is not None]
+    by_key = defaultdict(list)
+    for run in runs:
+        layer = _as_layer(run)
+        by_key[_key(layer) if layer is not None else id(run)].append((layer, run))
+    for equal in by_key.values():
+        if len(equal) > 1:
+            yield [layer for layer, _ in equal if layer is not None]
+        elif len(run := equal[0][1]) > _FEWEST:
+            yield from _equal_layers(run, depth + 1)
+
+
+def _numbered(node: Node, depth: int) -> str | None:
+    """The module of a list that ``node`` is computed in."""
+    paths = [path for path, _ in (node.meta.get("nn_module_stack") or {}).values() if _NUMBERED.search(path)]
+    return paths[depth] if depth < len(paths) else None
+
+
+def _as_layer(nodes: list[Node]) -> _Found | None:
+    """``nodes`` as a layer; None where it cannot be traced by itself."""
+    inside = set(nodes)
+    given = list(dict.fromkeys(x for n in nodes for x in n.all_input_nodes if x not in inside))
+    results = [n for n in nodes if any(user not in inside for user in n.users)]
+    if len(nodes) < _FEWEST or not all(map(_tensor, given + results)):
+        return None
+    held = {layouts.storage(n.meta["example_value"]) for n in given}
+    made = [layouts.storage(n.meta["example_value"]) for n in results]
+    if not held.isdisjoint(made) or len(set(made)) < len(made):
+        return None
+    if any(_writes_given(n, inside) or not _safe(n) for n in nodes):
+        return None
+    return _Found(nodes, given, results)
+
+
+def _tensor(node: Node) -> bool:
+    """Whether ``node`` gives a plain tensor of known sizes."""
+    value = node.meta.get("example_value")
+    return (
+        isinstance(value, torch.Tensor)
+        and isinstance(value, FakeTensor)
+        and not is_traceable_wrapper_subclass(value)
+        and value.layout is torch.strided
+        and all(type(n) is int for n in (*value.shape, *value.stride()))
+    )
+
+
+def _safe(node: Node) -> bool:
+    """Whether its name says what it does, as it does in torch's cache of graphs."""
+    if node.op not in ("call_function", "call_method") or isinstance(node.target, HigherOrderOperator):
+        return False
+    try:
+        check_node_safe(node)
+    except BypassAOTAutogradCache:
+        return False
+    return True
+
+
+def _writes_given(node: Node, inside: set[Node]) -> bool:
+    """Whether its name says that it writes into what the layer is given. Other writes show as the layer is traced."""
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    in_place = name in _IN_PLACE or (name.endswith("_") and not name.endswith("__"))
+    return in_place and any(n not in inside for n in node.all_input_nodes)
+
+
+def _key(layer: _Found) -> Any:
+    places: dict[Node, Any] = {n: f"given {k}" for k, n in enumerate(layer.given)}
+    places |= {n: f"node {k}" for k, n in enumerate(layer.nodes)}
+    ops = [(n.op, n.target, repr(torch.fx.map_arg((n.args, n.kwargs), lambda x: places[x]))) for n in layer.nodes]
+    return (
+        tuple(ops),
+        tuple(_described([n.meta["example_value"] for n in layer.given])),
+        tuple(places[n] for n in layer.results),
+    )
+
+
+def _described(given: Sequence[torch.Tensor]) -> list[tuple[Any, ...]]:
+    """What a trace depends on in what the layer is given, with which of them are in the same memory."""
+    memories = [layouts.storage(x) for x in given]
+    return [
+        (x.dtype, x.device, tuple(x.shape), x.stride(), x.storage_offset(), x.requires_grad, memories.index(memory))
+        for x, memory in zip(given, memories)
+    ]
+
+
+def _body(layer: _Found) -> GraphModule:
+    """The ops of a layer as a module."""
+    graph, new = Graph(), dict[Node, Node]()
+    for k, node in enumerate(layer.given):
+        new[node] = graph.placeholder(f"given_{k}")
+    for node in layer.nodes:
+        new[node] = graph.node_copy(node, new.__getitem__)
+    graph.output(tuple(new[n] for n in layer.results))
+    return GraphModule(torch.nn.Module(), graph)
+
+
+# ---- the graphs that come out
+
+
+def put_back(module: GraphModule) -> None:
+    """The layers' ops in place of the calls."""
+    graph = module.graph
+    calls = [n for n in graph.nodes if n.target in (LAYER, BACKWARD)]
+    known: dict[int, _Copy] = {}
+    with _disable_current_modes():
+        for node in calls:
+            _put_back(module, node, known)
+    if calls:
+        module.recompile()
+
+
+def _put_back(module: GraphModule, node: Node, known: dict[int, _Copy]) -> None:
+    """The ops in place of the call ``node``; ``known``: those of a call's forward, for its backward."""
+    layer, call = _layer(node.args[0]), node.args[1]
+    if node.target is LAYER:
+        traced = layer.traced(node.args[2])
+        copy, results = known.setdefault(call, _Copy(module, traced, node.args[3])), traced.results
+    else:
+        traced = layer.traced(True)
+        copy, results = known[call], traced.computed_gradients
+        copy.nodes |= zip(traced.tangents, node.args[2])
+    with module.graph.inserting_before(node):
+        copy.add(results)
+    for user in list(node.users):
+        user.replace_all_uses_with(copy.nodes[results[user.args[1]]])
+        module.graph.erase_node(user)
+    module.graph.erase_node(node)
+
+
+class _Copy:
+    """A layer's ops for one of its calls. ``nodes``: by the layer's, those of the graph that it is put back into."""
+
+    def __init__(self, module: GraphModule, traced: Traced, given: Sequence[Node]):
+        self.nodes = dict(zip(traced.given, given, strict=True))
+        self._module, self._traced = module, traced
+        self._memory = {
+            layouts.storage(of.meta["val"]): to.meta["val"].untyped_storage() for of, to in self.nodes.items()
+        }
+
+    def add(self, results: Sequence[Node]) -> None:
+        """Puts what ``results`` need and is not there yet where the graph inserts."""
+        needed, left = set[Node](), list(results)
+        while left:
+            node = left.pop()
+            if node not in self.nodes and node not in needed:
+                needed.add(node)
+                left += node.all_input_nodes
+        for node in self._traced.module.graph.nodes:
+            if node in needed:
+                made = self._module.graph.node_copy(node, self.nodes.__getitem__)
+                if node.op == "get_attr":
+                    made.target = _constant(self._module, getattr(self._traced.module, node.target))
+                value = node.meta.get("val")
+                if isinstance(value, FakeTensor):
+                    made.meta["val"] = self._in_memory_of_its_own(value)
+                elif isinstance(value, (tuple, list)):
+                    made.meta["val"] = pytree.tree_map_only(FakeTensor, self._in_memory_of_its_own, value)
+                self.nodes[node] = made
+
+    def _in_memory_of_its_own(self, fake: FakeTensor) -> FakeTensor:
+        """Another fake tensor like it: who looks for tensors in the same memory sees each layer's apart."""
+        if fake.layout is not torch.strided:
+            return fake
+        memory = self._memory.get(layouts.storage(fake))
+        if memory is None:
+            memory = torch.UntypedStorage(fake.untyped_storage().nbytes(), device="meta")
+            self._memory[layouts.storage(fake)] = memory
+        meta = torch.empty(0, dtype=fake.dtype, device="meta")
+        meta.set_(memory, fake.storage_offset(), fake.shape, fake.stride())
+        return FakeTensor(fake.fake_mode, meta, fake.device)
+
+
+def _constant(module: GraphModule, value: Any) -> str:
+    """The name under which ``module`` has a constant."""
+    name = next((name for name, held in vars(module).items() if held is value), "")
+    if not name:
+        name = f"_layers_constant{sum(key.startswith('_layers_constant') for key in vars(module))}"
+        setattr(module, name, value)
+    return name
