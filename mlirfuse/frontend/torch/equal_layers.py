@@ -36,8 +36,8 @@ from mlirfuse.frontend.torch import layouts
 
 _FEWEST = 10  # ops of a layer: with less there is little to save
 _NUMBERED = re.compile(r"\d+(?:'?\])?$")  # the path of a module in a list: "L['self'].layers.3"
-# What changes how the ops after it are traced: whoever traces a layer by itself would have to know.
-_STATES = re.compile(r"(_enter|_exit|_?set_grad_enabled|_increment_nesting|_decrement_nesting|inference_mode|_hooks)")
+# What changes how the ops after it are traced, beside autocast and whether there are gradients.
+_STATES = re.compile(r"(_enter|_exit|_increment_nesting|_decrement_nesting|inference_mode|_hooks)")
 _IN_PLACE = {"batch_norm", "instance_norm", "setitem"}
 
 _library = torch.library.Library("mlirfuse", "FRAGMENT")
@@ -79,6 +79,7 @@ class Layer:
         self.name, self.differentiable = name, [x.requires_grad for x in results]
         self._body, self._given, self._decompositions = body, given, decompositions
         self._known: dict[bool, Traced] = {}
+        self.refused = False  # found out where no error can be raised: autograd would warn of it
 
     def traced(self, training: bool) -> Traced:
         """With its backward, or without. Raises :class:`Refused`."""
@@ -151,20 +152,22 @@ class _Call(torch.autograd.Function):
         layer = _layer(ctx.name)
         traced = layer.traced(True)
         given = [t for t, yes in zip(tangents, layer.differentiable) if yes]
-        laid_out = [_as_traced(t, n.meta["val"], ctx.name) for t, n in zip(given, traced.tangents, strict=True)]
+        laid_out = [_as_traced(t, n.meta["val"]) for t, n in zip(given, traced.tangents, strict=True)]
+        if any(t is None for t in laid_out):
+            layer.refused = True
+            return (None,) * (2 + len(traced.given))
         found = iter(BACKWARD(ctx.name, ctx.call, laid_out))
         return None, None, *(None if g is None else next(found) for g in traced.gradients)
 
 
-def _as_traced(tangent: torch.Tensor | None, traced: torch.Tensor, name: str) -> torch.Tensor:
-    """``tangent`` with the strides that the layer's backward was traced with."""
-    if tangent is None:  # of a result that nobody differentiates here, though it could be
-        raise Refused(name)
-    if tangent.stride() != traced.stride():
-        tangent = tangent.contiguous()
-        if tangent.stride() != traced.stride():
-            raise Refused(name)
-    return tangent
+def _as_traced(tangent: torch.Tensor | None, traced: torch.Tensor) -> torch.Tensor | None:
+    """``tangent`` with the strides that the layer's backward was traced with; None where it cannot have them, and for a
+    result that is not differentiated here, though it could be."""
+    if tangent is None or tangent.stride() == traced.stride():
+        return tangent
+    order = sorted(range(traced.dim()), key=traced.stride, reverse=True)
+    tangent = tangent.permute(order).contiguous().permute([order.index(k) for k in range(traced.dim())])
+    return tangent if tangent.stride() == traced.stride() else None
 
 
 def _differentiable(name: str, call: int, training: bool, given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -238,10 +241,9 @@ class _Found(NamedTuple):
 def _with_calls(module: GraphModule, decompositions: Mapping[Any, Any], refused: set[str]) -> Graph | None:
     """The module's graph with calls for its equal layers; None where there are none."""
     nodes = [n for n in module.graph.nodes if n.op not in ("placeholder", "get_attr", "output")]
-    if any(_STATES.search(getattr(n.target, "__name__", "")) for n in nodes if n.op == "call_function"):
-        return None
+    usual = _in_the_usual_state(nodes)
     found: dict[Node, tuple[str, _Found]] = {}  # by the last node
-    for equal in _equal_layers(nodes, 0):
+    for equal in _equal_layers(nodes, usual, 0):
         first = equal[0]
         body = _body(first)
         given = [n.meta["example_value"] for n in first.given]
@@ -271,19 +273,38 @@ def _substituted(graph: Graph, found: dict[Node, tuple[str, _Found]]) -> Graph:
     return made
 
 
-def _equal_layers(nodes: list[Node], depth: int) -> Iterator[list[_Found]]:
+def _in_the_usual_state(nodes: list[Node]) -> set[Node]:
+    """Those at which autocast and gradients are as they are where the graph begins."""
+    usual, before, gradients = set[Node](), torch.is_grad_enabled(), torch.is_grad_enabled()
+    entered: list[Any] = []
+    for node in nodes:
+        name = getattr(node.target, "__name__", "") if node.op == "call_function" else ""
+        if name == "_enter_autocast":
+            entered.append(node)
+        elif name == "_exit_autocast" and node.args[0] in entered:
+            entered.remove(node.args[0])
+        elif name in ("_set_grad_enabled", "set_grad_enabled"):
+            gradients = node.args[0]
+        elif _STATES.search(name):
+            return set()
+        elif not entered and gradients == before:
+            usual.add(node)
+    return usual
+
+
+def _equal_layers(nodes: list[Node], usual: set[Node], depth: int) -> Iterator[list[_Found]]:
     """Those among ``nodes``, which stand in a row, by the list of modules ``depth`` lists within others."""
     runs = [list(run) for _, run in itertools.groupby(nodes, lambda n: _numbered(n, depth))]
     runs = [run for run in runs if _numbered(run[0], depth) is not None]
     by_key = defaultdict(list)
     for run in runs:
-        layer = _as_layer(run)
+        layer = _as_layer(run) if usual.issuperset(run) else None
         by_key[_key(layer) if layer is not None else id(run)].append((layer, run))
     for equal in by_key.values():
         if len(equal) > 1:
             yield [layer for layer, _ in equal if layer is not None]
         elif len(run := equal[0][1]) > _FEWEST:
-            yield from _equal_layers(run, depth + 1)
+            yield from _equal_layers(run, usual, depth + 1)
 
 
 def _numbered(node: Node, depth: int) -> str | None:
@@ -373,9 +394,11 @@ def _body(layer: _Found) -> GraphModule:
 
 
 def put_back(module: GraphModule) -> None:
-    """The layers' ops in place of the calls."""
-    graph = module.graph
-    calls = [n for n in graph.nodes if n.target in (LAYER, BACKWARD)]
+    """The layers' ops in place of the calls. Raises :class:`Refused`."""
+    calls = [n for n in module.graph.nodes if n.target in (LAYER, BACKWARD)]
+    for layer in getattr(_local, "layers", {}).values():
+        if layer.refused:
+            raise Refused(layer.name)
     known: dict[int, _Copy] = {}
     with _disable_current_modes():
         for node in calls:
