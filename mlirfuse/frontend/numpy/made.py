@@ -125,8 +125,29 @@ def as_made(x):
     if x.ndim == 0 or x.tobytes() == np.full(x.shape, first).tobytes():
         value = t.emit("full", t.builder.constant(first, dt.of(x.dtype)), shape=x.shape)
     else:
-        value = t.capture(x).value
+        value = _counted(t, x) or t.capture(x).value
     return MadeArray(t, value, x)
+
+
+def _counted(t: Trace, x: np.ndarray) -> Value | None:
+    """``first + step * position`` along the only dimension of ``x`` longer than 1, if that gives each element exactly:
+    kernels know positions, and read no array for them."""
+    along = [k for k, n in enumerate(x.shape) if n > 1]
+    if len(along) != 1 or x.dtype.kind not in "iuf" or x.itemsize < 4:
+        return None
+    line, exact = x.reshape(-1), dt.of(x.dtype)
+    ends = [line[k].item() for k in (0, 1, -1)]
+    limit = 2.0 ** (np.finfo(x.dtype).nmant if x.dtype.kind == "f" else 61)
+    if not all(abs(end) < limit and end == int(end) for end in ends):
+        return None
+    first, second, last = map(int, ends)
+    step = second - first
+    if step == 0 or last != first + step * (x.size - 1) or line.tobytes() != np.arange(first, last + step, step, x.dtype).tobytes():
+        return None
+    value = t.emit("iota", shape=x.shape, axis=along[0], dtype=exact)
+    if step != 1:
+        value = t.emit("mul", value, t.builder.constant(step, exact))
+    return t.emit("add", value, t.builder.constant(first, exact)) if first else value
 
 
 _OF_ELEMENTS = {np.array, np.asarray, np.ascontiguousarray}
