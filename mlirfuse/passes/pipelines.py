@@ -37,6 +37,7 @@ def to_segments(
             _group(single_op, horizontal, max_args),
             "fusion-recompose",
             f"fusion-compute-again{{max-args={max_args}}}",
+            "fusion-sigmoid",
             *_of_machine(machine),
             _segment(machine),
             "fusion-overlap-collectives",
@@ -59,9 +60,8 @@ def _segment(machine: Host | Machine) -> str:
 def _of_machine(machine: Host | Machine) -> list[str]:
     """What a target's kernels need beside the common passes."""
     if isinstance(machine, Host):
-        return ["fusion-sigmoid", "fusion-dce"]
+        return ["fusion-dce"]
     return [
-        "fusion-sigmoid{tangents=false}",
         "fusion-one-pass-variance",
         "fusion-dce",
         f"fusion-inner-outer{{parts={2 * machine.sm_count}}}",

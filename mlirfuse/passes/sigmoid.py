@@ -8,10 +8,11 @@ from mlirfuse.passes.base import Pass, blocks, register
 
 @register
 class Sigmoid(Pass):
-    """Rewrites ``1 / (1 + exp(-u))`` to ``sigmoid(u)``, whose quotient needs no branch for what such a sum is not, and
-    with ``tangents`` ``1 + tanh(u)`` to ``2 sigmoid(2 u)``, the same function: GELU's usual approximation is made of
-    it. On a CPU that takes half the instructions, and for negative ``u`` no digits cancel. The exponential, its sum
-    with 1 and the hyperbolic tangent have no other use.
+    """Rewrites ``x / (1 + exp(-u))`` to ``x sigmoid(u)``, whose quotient needs no branch for what such a sum is not;
+    ``1 + tanh(u)`` to ``2 sigmoid(2 u)``, the same function; and ``1 - tanh(u)**2`` beside it to ``4 s (1 - s)``, of
+    that sigmoid. GELU's usual approximation and its gradient are made of them. That takes half the instructions on a
+    CPU, three quarters on a GPU, and for negative ``u`` no digits cancel. The exponential, its sum with 1 and the
+    hyperbolic tangent have no other use.
 
     Before::
 
@@ -21,6 +22,8 @@ class Sigmoid(Pass):
         %y = "fusion.reciprocal"(%a)
         %t = "fusion.tanh"(%u)
         %z = "fusion.add"(%one, %t)
+        %q = "fusion.mul"(%t, %t)
+        %d = "fusion.sub"(%one, %q)
 
     After::
 
@@ -28,23 +31,25 @@ class Sigmoid(Pass):
         %v = "fusion.add"(%u, %u)
         %s = "fusion.sigmoid"(%v)
         %z = "fusion.add"(%s, %s)
+        %r = "fusion.sub"(%one, %s)
+        %p = "fusion.mul"(%s, %r)
+        %h = "fusion.add"(%p, %p)
+        %d = "fusion.add"(%h, %h)
     """
 
     name = "fusion-sigmoid"
-    tangents: bool = True
 
     def run(self, graph: Graph) -> None:
         for block in list(blocks(graph)):
             self.users, self.returned = block.users(), set(block.returns)
             for op in list(block.ops):
-                total = _divides_one(op)
+                if op.name == "tanh":
+                    self._replace_tangent(block, op)
+                    continue
+                total = _divides(op)
                 exponential = None if total is None else self._plus_one(total, "exp")
                 if total is not None and exponential is not None and self._is_all_of(total, op):
                     _replace_quotient(block, op, total, exponential)
-                    continue
-                tangent = self._plus_one(op, "tanh") if self.tangents else None
-                if tangent is not None:
-                    _replace_sum(block, op, tangent)
 
     def _plus_one(self, op: Op, name: str) -> Op | None:
         """The op ``name`` that ``op`` adds 1 to, and that nothing else uses, or None."""
@@ -60,6 +65,35 @@ class Sigmoid(Pass):
         """Whether ``user`` alone, of the same group, uses what ``op`` gives."""
         return self.users.get(op.result) == [user] and op.result not in self.returned and op.group is user.group
 
+    def _replace_tangent(self, block: Block, op: Op) -> None:
+        """The sums of a hyperbolic tangent with 1, and its derivatives, where it has no other use."""
+        users = self.users.get(op.result, [])
+        sums = [user for user in users if _adds_one(user, op)]
+        squares = [user for user in users if user.name == "mul" and user.operands == [op.result] * 2]
+        found = [self._derivative(square) for square in squares]
+        derivatives = [user for user in found if user is not None]
+        others = op.result in self.returned or any(user.group is not op.group for user in users)
+        if others or not sums or len(sums) + len(derivatives) < len(users):
+            return
+        double = _made("add", op, *op.operands * 2)
+        share = _made("sigmoid", op, double.result)
+        _replace(block, op, [double, share])
+        for user in sums:
+            _replace(block, user, [_made("add", user, share.result, share.result)])
+        for square, user in zip(squares, derivatives):
+            rest = _made("sub", user, user.operands[0], share.result)
+            product = _made("mul", user, share.result, rest.result)
+            half = _made("add", user, product.result, product.result)
+            _replace(block, user, [rest, product, half, _made("add", user, half.result, half.result)])
+            block.ops.remove(square)
+
+    def _derivative(self, square: Op) -> Op | None:
+        """What takes the square of a hyperbolic tangent from 1, if nothing else uses it."""
+        user = next(iter(self.users.get(square.result, [])), None)
+        if user is None or user.name != "sub" or not _is_one(user.operands[0]) or not self._is_all_of(square, user):
+            return None
+        return user if user.operands[1] is square.result and user.result.shape == square.result.shape else None
+
 
 def _made(name: str, like: Op, *operands: Value) -> Op:
     made = Op(name, operands, {}, [Value(like.result.dtype, like.result.shape)], loc=like.loc)
@@ -67,34 +101,41 @@ def _made(name: str, like: Op, *operands: Value) -> Op:
     return made
 
 
-def _replace_quotient(block: Block, op: Op, total: Op, exponential: Op) -> None:
-    (power,) = exponential.operands
-    negated = power.op
-    if negated is not None and negated.name == "neg":
-        made = [_made("sigmoid", op, *negated.operands)]
-    else:
-        made = [_made("neg", op, power)]
-        made.append(_made("sigmoid", op, made[0].result))
+def _replace(block: Block, op: Op, made: list[Op]) -> None:
+    """The ops ``made`` in place of ``op``, the last one's result for its own."""
     at = block.ops.index(op)
     block.ops[at : at + 1] = made
     block.replace(op.result, made[-1].result)
+
+
+def _replace_quotient(block: Block, op: Op, total: Op, exponential: Op) -> None:
+    (power,), made = exponential.operands, []
+    if power.op is not None and power.op.name == "neg":
+        (power,) = power.op.operands
+    else:
+        made.append(_made("neg", op, power))
+        power = made[0].result
+    made.append(_made("sigmoid", op, power))
+    if op.name == "div" and not _is_one(op.operands[0]):
+        made.append(_made("mul", op, op.operands[0], made[-1].result))
+    _replace(block, op, made)
     block.ops.remove(total)
     block.ops.remove(exponential)
 
 
-def _replace_sum(block: Block, op: Op, tangent: Op) -> None:
-    double = _made("add", op, tangent.operands[0], tangent.operands[0])
-    half = _made("sigmoid", op, double.result)
-    whole = _made("add", op, half.result, half.result)
-    at = block.ops.index(op)
-    block.ops[at : at + 1] = [double, half, whole]
-    block.replace(op.result, whole.result)
-    block.ops.remove(tangent)
+def _adds_one(user: Op, op: Op) -> bool:
+    """Whether ``user`` adds 1 to what ``op`` gives."""
+    return (
+        user.name == "add"
+        and user.result.dtype.is_float
+        and user.result.shape == op.result.shape
+        and any(_is_one(one) and other is op.result for one, other in (user.operands, user.operands[::-1]))
+    )
 
 
-def _divides_one(op: Op) -> Op | None:
-    """What makes the number that ``op`` divides 1 by, or None."""
-    if op.name != "reciprocal" and not (op.name == "div" and _is_one(op.operands[0])):
+def _divides(op: Op) -> Op | None:
+    """What makes the number that ``op`` divides by, or None."""
+    if op.name not in ("reciprocal", "div"):
         return None
     by = op.operands[-1]
     return by.op if by.shape == op.result.shape and by.dtype is op.result.dtype else None

@@ -142,7 +142,11 @@ def _counted(t: Trace, x: np.ndarray) -> Value | None:
         return None
     first, second, last = map(int, ends)
     step = second - first
-    if step == 0 or last != first + step * (x.size - 1) or line.tobytes() != np.arange(first, last + step, step, x.dtype).tobytes():
+    if (
+        step == 0
+        or last != first + step * (x.size - 1)
+        or line.tobytes() != np.arange(first, last + step, step, dtype=x.dtype).tobytes()
+    ):
         return None
     value = t.emit("iota", shape=x.shape, axis=along[0], dtype=exact)
     if step != 1:

@@ -36,6 +36,7 @@ class Kernel(Accesses):
         super().__init__(e, axes, memories, size, index, scalar, inverse, known_multiples)
         self.inside = inside
         self.reports = reports
+        self._halves: dict[Value, bool] = {}  # what is found out about them
         self.short_means = True  # what is divided by a number of elements takes no branch
 
     def value(self, value: Value, env: Env) -> Val:
@@ -152,9 +153,28 @@ class Kernel(Accesses):
 
     def _exp(self, op: Op, env: Env) -> Steps:
         """Of what a softmax takes it of, elements less the largest of them, none is above 0."""
-        operand = op.operands[0]
+        operand, negative = op.operands[0], self._less_its_largest(op.operands[0])
         val = yield operand, self._through(op, env, [(d, d) for d in range(operand.rank)])
-        return self._typed(op.result, m.exp(self.e, val, negative=self._less_its_largest(operand)))
+        if negative and self._rough(op):
+            return m.rough_exp(self.e, val)
+        return self._typed(op.result, m.exp(self.e, val, negative=negative))
+
+    def _sigmoid(self, op: Op, env: Env) -> Steps:
+        if not self._rough(op):
+            return (yield from self._elementwise(op, env))
+        val = yield op.operands[0], self._through(op, env, [(d, d) for d in range(op.result.rank)])
+        return m.rough_sigmoid(self.e, val)
+
+    def _silu(self, op: Op, env: Env) -> Steps:
+        if not self._rough(op):
+            return (yield from self._elementwise(op, env))
+        val = yield op.operands[0], self._through(op, env, [(d, d) for d in range(op.result.rank)])
+        return self.e.mul(val, m.rough_sigmoid(self.e, val))
+
+    def _rough(self, op: Op) -> bool:
+        """Whether a GPU's approximation of a float32 result is good enough: rounding to a half type hides what it is
+        off by, and it takes a quarter of the instructions."""
+        return self.e.target == "gpu" and op.result.dtype.compute is dt.f32 and self._becomes_half(op.result)
 
     @staticmethod
     def _less_its_largest(value: Value) -> bool:
@@ -184,13 +204,34 @@ class Kernel(Accesses):
             if half:
                 return m.rough_quotient(self.e, dividend, divisor)
             return (yield from self._elementwise(op, env))
-        key = "inverse", self._key(op.operands[1], b)
+        if self._is_share(op):
+            (inverse,) = self._once("reciprocal", op.operands[1], b, lambda: (m.reciprocal(self.e, divisor),))
+            return self.e.mul(dividend, inverse) if half else m.quotient_of_share(self.e, dividend, divisor, inverse)
+        scale, inverse = self._once("inverse", op.operands[1], b, lambda: m.inverse(self.e, divisor))
+        if half:
+            return self.e.mul(self.e.mul(dividend, scale), inverse)
+        return m.quotient_by_inverse(self.e, dividend, divisor, scale, inverse)
+
+    def _once(self, what: str, value: Value, env: Env, make: Callable[[], tuple[Val, ...]]) -> tuple[Val, ...]:
+        """What ``make`` makes of ``value`` at ``env``, the first time."""
+        key = what, self._key(value, env)
         found = next((scope[key] for scope in reversed(self._memo) if key in scope), None)
         if found is None:
-            found = self._memo[-1][key] = m.inverse(self.e, divisor)
-        if half:
-            return self.e.mul(self.e.mul(dividend, found[0]), found[1])
-        return m.quotient_by_inverse(self.e, dividend, divisor, *found)
+            found = self._memo[-1][key] = make()
+        return found
+
+    def _is_share(self, op: Op) -> bool:
+        """Whether ``op`` divides the exponentials of a softmax, none above 1, by their sum, one of which is 1."""
+        dividend, total = op.operands[0].op, op.operands[1].op
+        while total is not None and total.name in ("expand_dims", "broadcast_in_dim"):
+            total = total.operands[0].op
+        if dividend is None or dividend.name != "exp" or total is None or total.name != "sum":
+            return False
+        shifted, rank = dividend.operands[0], total.operands[0].rank
+        if total.operands[0] is not op.operands[0] or not self._less_its_largest(shifted):
+            return False
+        assert shifted.op is not None and shifted.op.operands[1].op is not None
+        return set(ops.axes_of(shifted.op.operands[1].op.attrs, rank)) == set(ops.axes_of(total.attrs, rank))
 
     @staticmethod
     def _is_size(value: Value) -> bool:
@@ -200,11 +241,16 @@ class Kernel(Accesses):
         return value.op is not None and value.op.name == "size"
 
     def _becomes_half(self, value: Value) -> bool:
-        """Whether all that is made of ``value`` is its rounding to a half type."""
-        users = self._users.get(value, ())
-        if value in self.memories and not (value.dtype.is_float and value.dtype.bits == 16):
-            return False
-        return bool(users or value in self.memories) and all(self._rounds_to_half(op) for op in users)
+        """Whether all that is made of ``value``, by ops that keep its relative error, is rounded to a half type:
+        products, quotients, sums of exponentials."""
+        found = self._halves.get(value)
+        if found is None:
+            users = self._users.get(value, ())
+            stored = value in self.memories
+            half = value.dtype.is_float and value.dtype.bits == 16
+            found = bool(users or stored) and (half or not stored) and all(map(self._rounds_to_half, users))
+            self._halves[value] = found
+        return found
 
     @functools.cached_property
     def _users(self) -> dict[Value, list[Op]]:
@@ -218,7 +264,9 @@ class Kernel(Accesses):
     def _rounds_to_half(self, op: Op) -> bool:
         if op.name == "cast":
             return op.result.dtype.is_float and op.result.dtype.bits == 16
-        return op.row.keeps_all and self._becomes_half(op.result)
+        made = op.operands[0].op if op.name == "sum" else None
+        keeps = op.row.keeps_all or op.name in ("mul", "div", "neg") or (made is not None and made.name == "exp")
+        return keeps and self._becomes_half(op.result)
 
     def _typed(self, value: Value, val: Val) -> Val:
         assert val.dtype is value.dtype.compute, (value, val)

@@ -79,6 +79,13 @@ def quotient_by_inverse(e: Emitter, a: Val, b: Val, s: Val, r: Val) -> Val:
     return _corrected(e, e.mul(a, s), e.mul(b, s), r)
 
 
+def quotient_of_share(e: Emitter, a: Val, b: Val, r: Val) -> Val:
+    """``a / b`` of float32 on a GPU where ``0 <= a <= 1 <= b <= 2**126``, or either is NaN, and ``r`` is the
+    approximate reciprocal of ``b``: as exact as :func:`quotient_by_inverse`. No infinity is to be looked for."""
+    q = e.mul(a, r)
+    return e.fma(e.fma(q, b, e.neg(a)), e.neg(r), q)
+
+
 def rounded_reciprocal(e: Emitter, x: Val) -> Val:
     """``1 / x`` for all ``x``: on a GPU, of float32, as exact as :func:`quotient_by_inverse`, without the branch for
     subnormals that keeps what is around it from being in flight together."""

@@ -91,6 +91,11 @@ def exp(e: Emitter, x: Val, negative: bool = False) -> Val:
     return scale_magic(e, exp_poly(e, r), t)
 
 
+def rough_exp(e: Emitter, x: Val) -> Val:
+    """e**x of float32 on a GPU within ``(2 + |x| / 5)`` ulp; 0 where that is subnormal."""
+    return ex2_approx(e, e.mul(x, co.LOG2E))
+
+
 def sum_of_exp(e: Emitter, xs: list[Val], base: Val) -> Val:
     """The sum of ``exp(x - base)`` over ``xs``, none above ``base``; x may be -inf.
 

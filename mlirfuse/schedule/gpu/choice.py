@@ -9,6 +9,7 @@ from mlirfuse.core.machine import Machine
 from mlirfuse.schedule.gpu.accumulation import Accumulation
 from mlirfuse.schedule.gpu.columns import Columns
 from mlirfuse.schedule.gpu.inner_outer import InnerOuter
+from mlirfuse.schedule.gpu.joins import Joins
 from mlirfuse.schedule.gpu.pieces import Pieces
 from mlirfuse.schedule.gpu.pointwise import Pointwise
 from mlirfuse.schedule.gpu.rows import Rows
@@ -28,6 +29,7 @@ SCHEDULERS: Schedulers[Machine] = Schedulers(
         ScanRows(),
         Accumulation(),
         Transpose(),
+        Joins(),
         Pieces(),
         Pointwise(),
     ),

@@ -177,7 +177,12 @@ class PointwiseModel:
     spread: int = 4  # the share of the machine's threads up to which vectors are narrower where there is little to do
     least_bytes: int = 4  # of such vectors
     under_way: int = 32  # bytes of all inputs that a thread loads before it stores
-    run: int = 48  # vectors of a row from which on few run across its end: where reads overlap, those of others are one
+    # Vectors of a row from which on few run across its end, if they do: where reads overlap, those of others are one. A
+    # window of 7, 32768×128 f32, 20.0 → 17.2 µs, 8192×2048 bf16 50 → 33.
+    run: int = 48
+    # Elements from which on rows that are read one under the other are not folded: a thread has several of them. A
+    # stencil of 9 points, 6001×9000 bf16, 135 → 118 µs, of 5, 8000×8001 bf16 128 → 119, f32 194 → 191.
+    rows_shared: int = 1 << 21
     under_way_joined: int = 48  # of all parts of a join: 1001 and 500 columns f32 189 → 171 µs
     most_vectors: int = 4
     most_rows: int = 8  # of a thread, where vectors are narrow: up to `under_way` bytes
@@ -210,6 +215,23 @@ class PiecesModel:
     )
     rolls: bool = False  # of one input: 111 µs folded, 118 piece by piece (16000×5001 bf16)
     least: int = 1 << 20  # elements: what is soon done takes as long as its code, which is loaded from memory first
+
+
+@dataclass(frozen=True)
+class JoinsModel:
+    """Rows joined of short parts in shared memory."""
+
+    shared: int = 3 << 10  # bytes that a block joins at least: of 77, 131 and 49 bf16 4 KB 108 µs, 8 KB 111, 16 KB 120
+    most: int = 48 << 10  # bytes that a block joins
+    bytes_a_thread: int = 32
+    threads: int = 128
+    most_threads: int = 512
+    bytes: int = 2  # of the widest type: elements of wider ones are as fast one by one
+    # Vectors of a part, of those of a row: longer ones are computed piece by piece. Of 257 and 257 bf16 71 µs, piece by
+    # piece 74, with GELU 85 and 78; of 1001 and 500 both 84; of 77, 131 and 49 with GELU 130 and 130, without 108, 147.
+    mean: int = 48
+    mean_costly: int = 12
+    least: int = 1 << 20  # elements
 
 
 @dataclass(frozen=True)
@@ -451,6 +473,7 @@ class GpuModel:
     rows: RowModel = field(default_factory=RowModel)
     columns: ColumnModel = field(default_factory=ColumnModel)
     pointwise: PointwiseModel = field(default_factory=PointwiseModel)
+    joins: JoinsModel = field(default_factory=JoinsModel)
     pieces: PiecesModel = field(default_factory=PiecesModel)
     transpose: TransposeModel = field(default_factory=TransposeModel)
     inner_outer: InnerOuterModel = field(default_factory=InnerOuterModel)

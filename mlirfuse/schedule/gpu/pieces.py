@@ -327,12 +327,11 @@ class Pieces(GpuScheduler[Params]):
         if not wide or min(lengths) < 0:
             return
         long = sum(lengths) >= model.mean * len(lengths) * found.lanes
-        costly = sum(op.row.cost for op in analysis.ops if not op.row.view) >= model.costly
-        if not long and not costly:
+        if not long and not costly(analysis, machine):
             return
         if not model.rolls and any(op.name == "roll" for op in analysis.ops):
             return
-        usual = model.threads_costly if costly else model.threads
+        usual = model.threads_costly if costly(analysis, machine) else model.threads
         for threads in (usual, usual // 2, usual * 2):
             yield _of_rows(analysis, Params(found, threads, threads, wide), env)
 
@@ -353,6 +352,11 @@ class Pieces(GpuScheduler[Params]):
         ordered = p.wide == tuple(sorted(set(p.wide))) and p.wide[:1] and p.wide[0] >= 0 and p.wide[-1] < len(lengths)
         require(bool(ordered), f"wide = {p.wide}: the numbers of some of {len(lengths)} pieces")
         require(all(lengths[k] >= lanes for k in p.wide), f"wide = {p.wide}: pieces have {lengths} elements")
+
+
+def costly(analysis: Analysis, machine: Machine) -> bool:
+    """Whether an element takes so many instructions that blocks shall have more threads to take turns."""
+    return sum(op.row.cost for op in analysis.ops if not op.row.view) >= model_of(machine).pieces.costly
 
 
 def _of_rows(analysis: Analysis, p: Params, env: Sizes) -> Params:

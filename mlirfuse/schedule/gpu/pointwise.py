@@ -182,7 +182,10 @@ class Pointwise(GpuScheduler[Params]):
         cached = read + written < model_of(machine).access.staying
         access = access_of(analysis, True, env, alignments, hint_of(analysis, env, machine))
         columns, rows = analysis.values(_plain_extents, env)
-        parts, access = _folded(analysis, access, env, alignments, model.folded) if columns % 8 else (0, access)
+        under = analysis.pinned and analysis.once(_rows_read) > 1 and columns * rows >= model.rows_shared
+        window = bool(analysis.pinned) and analysis.once(shifted_reads) > 1
+        fold = (columns % 8 or window) and not under
+        parts, access = _folded(analysis, access, env, alignments, model.folded) if fold else (0, access)
         row = columns
         if parts:
             columns, rows = analysis.values(_flat_extents, env)
@@ -220,7 +223,7 @@ class Pointwise(GpuScheduler[Params]):
         )
         if parts and analysis.pinned:
             busy = columns * rows >= access.lanes * machine.sm_count * machine.threads_per_sm // model.spread
-            several = busy and analysis.once(shifted_reads) > 1 and row >= model.run * access.lanes
+            several = busy and window and (row >= model.run * access.lanes or row % access.lanes == 0)
             written = access.lanes * max(analysis.stored(v).bytes for v in analysis.outputs)
             first = params(small // 2, max(1, min(model.most_vectors, model.under_way // written)))
             parts, first = 1, first._replace(runs=several)
@@ -376,6 +379,18 @@ def _that_share_columns(analysis: Analysis, p: Params, env: Sizes, machine: Mach
 def shifted_reads(analysis: Analysis) -> int:
     """At how many places a value is read at most, for each of a result."""
     return max(collections.Counter(op.operands[0] for op in analysis.ops if op.name == "slice").values(), default=0)
+
+
+def _rows_read(analysis: Analysis) -> int:
+    """Of how many rows a value is read at most, for each element of a result: slices of the results' rank begin at
+    different places along other dimensions than the innermost."""
+    inner, result = analysis.loops(analysis.kept)[-1][-1], analysis.outputs[0]
+    along = [inner in dim for dim in analysis.axes.dims(result)]
+    rows = collections.defaultdict(set)
+    for op in analysis.ops:
+        if op.name == "slice" and op.result.rank == result.rank:
+            rows[op.operands[0]].add(tuple(n for n, skipped in zip(op.attrs["start"], along) if not skipped))
+    return max(map(len, rows.values()), default=0)
 
 
 def _most_joined(analysis: Analysis) -> int:
