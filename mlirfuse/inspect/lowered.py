@@ -1,14 +1,16 @@
 """What becomes of a call: ``jit(f).lower(*args)`` gives a :class:`Lowered`, whose text can be looked at level by level.
 
 =============  ======================================================================================================
-``fusion``     the function as it was traced: tensor operations, symbolic sizes ``grouped``    composite ops taken
-apart; what is compiled together stands in ``fusion.group`` regions ``segmented``  groups cut into ``fusion.segment``
-regions, one kernel each, with scheduler, parameters and reason of the cut ``linalg``     each segment as ``linalg`` on
-tensors: its meaning, checkable and executable with MLIR's own passes ``tiled``      what each segment's scheduler wrote
-for these sizes: loops or threads, vectors, reductions ``gpu``        the kernels' ``gpu.module`` with its target, loops
-as branches (CUDA targets) ``nvvm``       the same in the LLVM and NVVM dialects (CUDA targets) ``ptx``        what the
-driver gets (CUDA targets) ``host``       the function that a call runs: it launches the kernels in order ``llvm``
-LLVM IR of kernels and host function (CPU)
+``fusion``     the function as it was traced: tensor operations, symbolic sizes
+``grouped``    composite ops taken apart; what is compiled together stands in ``fusion.group`` regions
+``segmented``  groups cut into ``fusion.segment`` regions, one kernel each, with scheduler and reason of the cut
+``linalg``     each segment as ``linalg`` on tensors: its meaning, checkable and executable with MLIR's own passes
+``tiled``      what each segment's scheduler wrote for these sizes: loops or threads, vectors, reductions
+``gpu``        the kernels' ``gpu.module`` with its target, loops as branches (CUDA targets)
+``nvvm``       the same in the LLVM and NVVM dialects (CUDA targets)
+``ptx``        what the driver gets (CUDA targets)
+``host``       the function that a call runs: it launches the kernels in order
+``llvm``       LLVM IR of kernels and host function (CPU)
 =============  ======================================================================================================
 """
 

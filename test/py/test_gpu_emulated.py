@@ -4,6 +4,7 @@ NumPy on float64."""
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
 
@@ -29,6 +30,7 @@ from mlirfuse.schedule.gpu import (
 from mlirfuse.schedule.gpu import (
     inner_outer as gpu_inner_outer,
 )
+from mlirfuse.schedule.gpu import pointwise
 from mlirfuse.schedule.gpu import (
     rows as gpu_rows,
 )
@@ -323,8 +325,14 @@ def test_no_vector_crosses_a_cut_along_itself(fn, shapes):
 def test_several_rows_of_a_thread(fn, shapes, dtype):
     """Rows that are shifted or joined at odd elements: one below the other in a thread, whole tiles and parts of
     them."""
+
+    def several(p, ty, rows):
+        aligns = (np.dtype(dtype).itemsize,) * len(p.access.aligns)
+        access = p.access._replace(lanes=1, aligns=aligns, multiples=frozenset())
+        return pointwise.Params(access, 32, ty, 1, rows)
+
     for ty, rows in ((1, 8), (2, 4)):
-        changed = lambda p: p._replace(tx=32, ty=ty, unroll_columns=1, unroll_rows=rows)  # noqa: E731
+        changed = functools.partial(several, ty=ty, rows=rows)
         check(fn, *[normal(*shape, dtype=dtype) for shape in shapes], candidates=1, changed=changed)
 
 
@@ -651,11 +659,23 @@ def test_rows_in_parts(shape, weights, several, monkeypatch):
 
 
 @pytest.mark.parametrize("fn, inputs", [
-    (lambda x, b: x * b, [normal(41, 71), normal(71)]),  # no vector divides the elements
+    (lambda x: np.exp(x), [normal(41 * 71)]),
+    (lambda x, b: x * b, [normal(41, 71), normal(71)]),
     (lambda x, b: x[:, 1:] * b, [normal(41, 72), normal(71)]),
+    (lambda x: x[2:] - x[1:-1] + x[:-2], [normal(41 * 71 + 2)]),
+    (lambda x: x[:, 2:] - x[:, 1:-1] + x[:, :-2], [normal(41, 73)]),
+    (lambda x: x[1:] - x[:-1], [normal(8, 5)[:, :3]]),  # fewer than a vector
 ])  # fmt: skip
-def test_elements_where_vectors_cannot_cross_rows(fn, inputs):
-    check(fn, *inputs, only=lambda p: p.access.lanes == 1, candidates=3)
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_lines_that_end_within_a_vector(fn, inputs, dtype, monkeypatch):
+    """Vectors up to the last tile, and in this elements: of one row, and of rows that are folded to one."""
+    fit(monkeypatch, "pointwise", spread=1 << 20)
+    inputs = [x.astype(dtype) for x in inputs]
+    check(fn, *inputs, only=lambda p: p.ragged, candidates=3)
+    small = lambda p: p._replace(tx=32, unroll_columns=2)  # noqa: E731  # several tiles
+    check(fn, *inputs, only=lambda p: p.ragged, candidates=1, changed=small)
+    with_runs = lambda p: small(p)._replace(runs=True)  # noqa: E731
+    check(fn, *inputs, only=lambda p: p.ragged, candidates=1, changed=with_runs)
 
 
 def taps(x):

@@ -51,6 +51,7 @@ PROGRAMS = {
     "accumulation": (accumulated, (24, 96), (24, 96)),
     "norm backward": (norm_backward, (24, 96), (24, 96), (96,)),
     "joined": (lambda x, y: np.concatenate([x, y[:, 1:], x * 2], 1), (24, 96), (24, 96)),
+    "beside": (lambda x: np.concatenate([x, x * 2], 1), (24, 97)),
 }
 SIZES = [
     (1, 1 << 20),
@@ -62,6 +63,7 @@ SIZES = [
     (50000, 3),
     (2, 1000),
     (600, 64),
+    (16384, 77),
 ]
 CHIPS = ("cpu", "cuda:sm_90", "cuda:sm_75")
 

@@ -16,6 +16,7 @@ import functools
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from mlirfuse.analysis.axes import Axis
 from mlirfuse.analysis.phases import Analysis, size_of
 from mlirfuse.core.machine import Machine
 from mlirfuse.ir import dtypes as dt
@@ -42,8 +43,8 @@ MOST_UNROLLED = 64  # vectors of a thread along columns or rows: more is only lo
 class Params(NamedTuple):
     """Threads along columns and rows, and how many vectors of each a thread takes; ``parts``: the rows are folded to so
     many (0: they are not), of each of which a thread takes a vector at the same place; ``runs``: where a thread's
-    vectors do not run across the ends of folded rows, each element that it reads for several of its own is read
-    once."""
+    vectors do not run across the ends of folded rows, each element that it reads for several of its own is read once;
+    ``ragged``: the line of all elements may end within a vector."""
 
     access: Access
     tx: int
@@ -52,6 +53,7 @@ class Params(NamedTuple):
     unroll_rows: int
     parts: int = 0
     runs: bool = False
+    ragged: bool = False
 
 
 def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
@@ -61,7 +63,8 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKer
     loops = analysis.loops(analysis.kept)
     columns, rows = _extents(analysis, p.parts)
     inner, outer = loops[-1:], loops[:-1]
-    if p.parts:
+    middle: list[Axis] = []
+    if p.parts and outer:
         *outer, middle = outer
         length = sz.floordiv(size_of(middle), p.parts)  # of a part, in rows
     lanes = p.access.lanes
@@ -104,10 +107,12 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKer
             inside = e.cmp("lt", column, body.size(columns))
             column = e.min(column, e.sub(body.size(columns), lanes))
         index = Index(column, 1, lanes) if lanes > 1 else Index(column)
+        if not middle:
+            return index, inside, ZERO, index
         if k.runs:
             down, along = k.divmod(Index(column), size_of(inner[0]))
             return index, inside, down, Index(along.base, 1, lanes, divisor=1)
-        return index, inside, *(k.divmod(index, size_of(inner[0])) if p.parts else (ZERO, index))
+        return index, inside, *k.divmod(index, size_of(inner[0]))
 
     def in_one_row() -> Val:
         """Whether none of a thread's vectors runs across the end of a folded row."""
@@ -121,7 +126,7 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKer
         """The env at a row and a column, whether it is inside, and how its vectors run across rows."""
         (env, row_inside), (index, inside, down, along) = row, column
         env, flat = dict(env), None
-        if p.parts:
+        if middle:
             origin = env.get(middle[-1], ZERO).base
             body.set_loop(env, middle, k.add(Index(origin), down))
             flat = Flat((middle[-1], inner[0][-1]), size_of(inner[0]), origin, index, env[middle[-1]], along)
@@ -144,21 +149,47 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKer
             body.store_at(analysis.outputs, env, analysis.kept, valid)
         k.flat = None
 
-    if p.unroll_rows * p.unroll_columns == 1 and not p.runs:
+    def elements() -> None:
+        """The tile's elements up to the end of the line, one by one."""
+        first = e.mul(block_column, tile_columns)
+        last = e.min(e.add(first, tile_columns), body.size(columns))
+
+        def one(column: Val, carried: list[Val]) -> list[Val]:
+            index = Index(column)
+            split = k.divmod(index, size_of(inner[0])) if middle else (ZERO, index)
+            for row in [row_of(u, True) for u in range(p.unroll_rows)]:
+                env, valid, k.flat = at(row, (index, None, *split))
+                body.store_at(analysis.outputs, env, analysis.kept, valid)
+            k.flat = None
+            return carried
+
+        body.loop(e.add(first, body.wide(x)), last, p.tx, [], one)
+
+    def whole_tile() -> None:
+        k.runs = p.runs
+        tile(False)
+        k.runs = False
+
+    crossing = p.runs and bool(middle)  # vectors may run across the end of a row
+    if p.unroll_rows * p.unroll_columns == 1 and not p.runs and not p.ragged:
         tile(True)
     else:  # a tile inside the domain needs no check a vector, which would keep its loads from being in flight together
         last_column = e.add(e.mul(block_column, tile_columns), tile_columns)
         whole = e.cmp("le", last_column, body.size(columns))
         if outer and p.parts <= 1:
             whole = e.and_(whole, e.cmp("le", e.add(e.mul(block_row, tile_rows), tile_rows), body.size(rows)))
-        if p.runs:
+        if crossing and not p.ragged:
             whole = e.and_(whole, in_one_row())
         with k.region(f"scf.if {whole} {{", "} else {"):
-            k.runs = p.runs
-            tile(False)
-            k.runs = False
+            if crossing and p.ragged:
+                with k.region(f"scf.if {in_one_row()} {{", "} else {"):
+                    whole_tile()
+                with k.region("", "}"):
+                    tile(False)
+            else:
+                whole_tile()
         with k.region("", "}"):
-            tile(True)
+            elements() if p.ragged else tile(True)
     grid = sz.mul(across, sz.ceildiv(rows, tile_rows)) if loops else 1
     return [body.finish(grid)]
 
@@ -177,6 +208,13 @@ class Pointwise(GpuScheduler[Params]):
         or over several rows where columns are few; several vectors a thread where a vector is short and there is work
         for all threads, or where the second-level cache holds much of what is moved and memory is not what threads wait
         for."""
+        return self._candidates(analysis, env, alignments, machine, True)
+
+    def _candidates(
+        self, analysis: Analysis, env: Sizes, alignments: Alignments, machine: Machine, folds: bool
+    ) -> Iterator[Params]:
+        """As :meth:`candidates`; ``folds``: vectors may run across the ends of rows, and the line of all elements end
+        within one."""
         read, written = moved(analysis, env, machine)
         model = model_of(machine).pointwise
         cached = read + written < model_of(machine).access.staying
@@ -184,14 +222,17 @@ class Pointwise(GpuScheduler[Params]):
         columns, rows = analysis.values(_plain_extents, env)
         under = analysis.pinned and analysis.once(_rows_read) > 1 and columns * rows >= model.rows_shared
         window = bool(analysis.pinned) and analysis.once(shifted_reads) > 1
-        fold = (columns % 8 or window) and not under
-        parts, access = _folded(analysis, access, env, alignments, model.folded) if fold else (0, access)
+        fold = folds and (columns % 8 or window) and not under
+        spread = machine.sm_count * machine.threads_per_sm // model.spread
+        found = _folded(analysis, access, env, alignments, model.folded) if fold else None
+        if found and found[2] and columns * rows < found[1].lanes * spread:
+            found = None  # the code for the last elements takes longer to load than vectors save
+        parts, access, ragged = found or (0, access, False)
         row = columns
         if parts:
             columns, rows = analysis.values(_flat_extents, env)
         if not parts:
-            threads = machine.sm_count * machine.threads_per_sm // model.spread
-            access = _narrowed(analysis, access, columns * rows, threads, model.least_bytes)
+            access = _narrowed(analysis, access, columns * rows, spread, model.least_bytes)
         vectors = -(-columns // access.lanes)
 
         def params(threads: int, wanted: int) -> Params:
@@ -208,7 +249,7 @@ class Pointwise(GpuScheduler[Params]):
                     down *= 2
                 else:
                     break
-            return Params(access, tx, ty, across, down, min(parts, 1))
+            return Params(access, tx, ty, across, down, min(parts, 1), ragged=ragged)
 
         several_rows = vectors < model.several_rows  # a block spans rows
         few = vectors * rows < machine.sm_count * machine.threads_per_sm
@@ -222,8 +263,9 @@ class Pointwise(GpuScheduler[Params]):
             else analysis.once(_vectors_a_thread, access.lanes, model.most_vectors, model.under_way),
         )
         if parts and analysis.pinned:
-            busy = columns * rows >= access.lanes * machine.sm_count * machine.threads_per_sm // model.spread
-            several = busy and window and (row >= model.run * access.lanes or row % access.lanes == 0)
+            busy = columns * rows >= access.lanes * spread
+            alone = row == columns or row % access.lanes == 0  # no vector runs across the end of a row
+            several = busy and window and (alone or row >= model.run * access.lanes)
             written = access.lanes * max(analysis.stored(v).bytes for v in analysis.outputs)
             first = params(small // 2, max(1, min(model.most_vectors, model.under_way // written)))
             parts, first = 1, first._replace(runs=several)
@@ -254,7 +296,7 @@ class Pointwise(GpuScheduler[Params]):
             if len(found) >= LEAST:
                 largest = max(found, key=lambda at: counts[at])
                 sizes = _as_long(analyses[largest], env, counts[largest], sum(counts[at] for at in found))
-                best = next(self.candidates(analyses[largest], sizes, alignments, machine))
+                best = next(self._candidates(analyses[largest], sizes, alignments, machine, False))
                 lanes = min(best.access.lanes, *(own[at].lanes for at in found))
                 fitted = {at: narrowed(analyses[at], own[at], lanes) for at in left if own[at].lanes >= lanes}
                 aligns = tuple(map(min, *(fitted[at].aligns for at in found)))
@@ -264,7 +306,7 @@ class Pointwise(GpuScheduler[Params]):
                     line = fitted[at].multiples.intersection(_plain_extents(analyses[at])[:1])
                     out[at] = best._replace(access=Access(index, lanes, aligns, line, best.access.hint))
             left = [at for at in left if at not in found]
-        chosen = (p or next(self.candidates(a, env, alignments, machine)) for a, p in zip(analyses, out))
+        chosen = (p or next(self._candidates(a, env, alignments, machine, False)) for a, p in zip(analyses, out))
         return list(chosen)
 
     def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
@@ -275,12 +317,13 @@ class Pointwise(GpuScheduler[Params]):
         for name, n in (("unroll_columns", p.unroll_columns), ("unroll_rows", p.unroll_rows)):
             require(1 <= n <= MOST_UNROLLED, f"{name} = {n}: 1 to {MOST_UNROLLED}")
         outer = len(analysis.loops(analysis.kept)) - 1
-        require(not p.runs or p.parts == 1, "runs: of rows that are folded to one part")
+        require(not (p.runs or p.ragged) or p.parts == 1, "runs, ragged: of rows that are folded to one part")
         if p.parts:
-            most, access = _folded(
-                analysis, p.access._replace(lanes=1), env, alignments, model_of(machine).pointwise.folded
-            )
-            require(most > 0, "parts: memory does not run through rows as through one, or not in vectors")
+            plain = p.access._replace(lanes=1)
+            found = _folded(analysis, plain, env, alignments, model_of(machine).pointwise.folded)
+            require(found is not None, "parts: memory does not run through rows as through one, or not in vectors")
+            assert found is not None
+            _, access, _ = found
             lanes = p.access.lanes
             require(
                 lanes == access.lanes and p.access.aligns == access.aligns,
@@ -288,10 +331,10 @@ class Pointwise(GpuScheduler[Params]):
             )
             (elements, _), (rows, *_) = analysis.values(_flat_extents, env), analysis.values(_steps_across, env)
             require(
-                p.parts > 0 and rows % p.parts == 0 and elements % (p.parts * lanes) == 0,
+                p.parts > 0 and rows % p.parts == 0 and (p.ragged or elements % (p.parts * lanes) == 0),
                 f"parts = {p.parts}: they do not divide {rows} rows into whole vectors",
             )
-            outer -= 1
+            outer = max(outer - 1, 0)
             require(p.parts == 1 or (p.ty == 1 and p.unroll_rows == p.parts), "parts: a thread has one of each")
         else:
             self.check_access(analysis, p, True, env, alignments, machine)
@@ -406,35 +449,37 @@ def _work(analysis: Analysis) -> tuple:
 
 def _folded(
     analysis: Analysis, access: Access, env: dict[str, int], alignments: dict[Value, int], many: int
-) -> tuple[int, Access]:
-    """In how many parts to fold rows for vectors that are longer than what rows admit, and the access then; 0 where
-    there are none. One part, but where much is read by elements, of half types: several, which share that."""
+) -> tuple[int, Access, bool] | None:
+    """In how many parts to fold rows for vectors that are longer than what rows admit, the access then, and whether
+    the last vector is none; None where such vectors are not longer. One part, but where much is read by elements, of
+    half types: several, which share that."""
     wide = analysis.once(_in_one_line)
     if not wide:
-        return 0, access
+        return None
     lanes = min(16 // max(analysis.stored(v).bytes for v in wide), 8)
     rows, *steps = analysis.values(_steps_across, env)
     elements = analysis.values(_flat_extents, env)[0]
-    limits = [elements, *steps, *(alignments.get(v, 16) // analysis.stored(v).bytes for v in wide), lanes]
+    limits = [*steps, *(alignments.get(v, 16) // analysis.stored(v).bytes for v in wide), lanes]
     lanes = min(n & -n for n in limits if n)
     if lanes <= access.lanes:
-        return 0, access
+        return None
     aligns = tuple(analysis.stored(v).bytes * (lanes if v in wide else 1) for v in analysis.inputs + analysis.outputs)
     several = lanes == 8 and analysis.once(_by_elements) > 1 and elements >= many
     parts = next((n for n in (4, 2) if elements % (n * lanes) == 0 and rows % n == 0), 1) if several else 1
-    return parts, access._replace(lanes=lanes, aligns=aligns, multiples=frozenset())
+    return parts, access._replace(lanes=lanes, aligns=aligns, multiples=frozenset()), elements % lanes != 0
 
 
 def _in_one_line(analysis: Analysis) -> list[Value]:
-    """The tensors whose memory runs through the two innermost loops as through one; none where that is not so of all
-    that is written."""
+    """The tensors whose memory runs through the two innermost loops, or the only one, as through one; none where that
+    is not so of all that is written."""
     loops = analysis.loops(analysis.kept)
-    if len(loops) < 2:
+    if not loops:
         return []
-    middle, inner = loops[-2:]
+    inner = loops[-1]
     tensors = dict.fromkeys(analysis.inputs + analysis.outputs)
-    steps = {v: (analysis.axis_stride(v, inner[-1]), analysis.axis_stride(v, middle[-1])) for v in tensors}
-    wide = [v for v in tensors if steps[v] == (1, size_of(inner))]
+    wide = [v for v in tensors if analysis.axis_stride(v, inner[-1]) == 1]
+    for middle in loops[-2:-1]:
+        wide = [v for v in wide if analysis.axis_stride(v, middle[-1]) == size_of(inner)]
     return wide if set(analysis.outputs) <= set(wide) else []
 
 
@@ -447,15 +492,15 @@ def _by_elements(analysis: Analysis) -> int:
 def _steps_across(analysis: Analysis) -> tuple:
     """The rows of the innermost loop but one, and how far steps along the loops around are in what vectors across rows
     read and write."""
-    *above, middle, _ = analysis.loops(analysis.kept)
-    steps = [analysis.axis_stride(v, loop[-1]) for v in analysis.once(_in_one_line) for loop in above]
-    return (size_of(middle), *dict.fromkeys(steps))
+    *around, _ = analysis.loops(analysis.kept)
+    steps = [analysis.axis_stride(v, loop[-1]) for v in analysis.once(_in_one_line) for loop in around[:-1]]
+    return (size_of(around[-1]) if around else 1, *dict.fromkeys(steps))
 
 
 def _extents(analysis: Analysis, parts: int) -> tuple[Size, Size]:
     """Columns and rows, the latter folded to so many parts."""
     sizes = [size_of(loop) for loop in analysis.loops(analysis.kept)] or [1]
-    if parts:
+    if parts and len(sizes) > 1:
         return sz.mul(sizes[-1], sz.floordiv(sizes[-2], parts)), sz.product(sizes[:-2])
     return sizes[-1], sz.product(sizes[:-1])
 

@@ -3,7 +3,7 @@
 // RUN: mlirfuse-opt %s --pass-pipeline='builtin.module(fusion-to-tiled{target=cuda:sm_90})' | FileCheck %s --check-prefix=TILED
 
 // CHECK: "fusion.group"(%arg6, %arg5
-// CHECK: "fusion.tanh"
+// CHECK: "fusion.sigmoid"
 // CHECK-NOT: fusion.sum
 // CHECK: }) {number = 0 : i64, {{.*}}scheduler = "pointwise", why = "the first group"}
 // CHECK: }) {number = 0 : i64, why = "the first group"}
