@@ -528,16 +528,76 @@ def test_gpu_linked_columns_as_chosen(shape, dtype):
         check_on_gpu(fn, np.sin(normal(*shape)).astype(dtype), candidates=1, only=lambda p: p.linked)
 
 
+@pytest.mark.parametrize("name", ["sum", "from the end", "recurrence", "logarithm"])
+@pytest.mark.parametrize("beside, tx, ty, rows", [(2, 8, 4, 2), (4, 8, 8, 1), (2, 32, 1, 4), (4, 4, 16, 2)])
+def test_gpu_several_columns_of_a_thread(name, beside, tx, ty, rows):
+    """Of the last strip some columns are there, or a vector's first ones, or none."""
+    bound = 3e-5 if name == "logarithm" else None
+    several = lambda p: p._replace(beside=beside, tx=tx, ty=ty, rows=rows, linked=0)  # noqa: E731
+    for shape in ((41, 37), (3, 65), (70, 5), (2, 19, 9)):
+        check_on_gpu(FUNCTIONS[name](len(shape) - 2), normal(*shape), candidates=1, changed=several, bound=bound)
+
+
+def test_gpu_several_columns_of_a_thread_with_outputs_of_a_row():
+    fn = lambda x, w: (np.cumsum(x * w, 0), np.maximum.accumulate(x, 0), np.exp(w))  # noqa: E731
+    several = lambda p: p._replace(beside=2, tx=16, ty=4, rows=2, linked=0)  # noqa: E731
+    check_on_gpu(fn, normal(50, 51), normal(1, 51), candidates=1, only=lambda p: p.ty, changed=several)
+
+
+@pytest.mark.parametrize("dtype", [f16, f32])
+def test_gpu_several_columns_of_a_thread_where_rows_are_odd_and_many(dtype):
+    """Each multiprocessor has all of its strips at once; of fewer strips turns are linked."""
+    for shape, several in (((1024, 50257), True), ((512, 100001), True), ((8192, 8191), False), ((1024, 50256), False)):
+        params = chosen(lambda x: np.cumsum(x, 0), *shape, dtype=dtype)
+        assert (params.beside > 1) == several
+        if several:
+            strips = -(-shape[1] // (params.tx * params.columns))
+            assert 1024 >= -(-strips // 132) * params.tx * params.ty >= 512
+
+
 def test_gpu_linked_columns_whose_groups_have_several_turns_a_thread():
     for turns in (2, 4):
         linked = lambda p, turns=turns: p._replace(ty=32 // p.tx, rows=2, linked=turns)  # noqa: E731
         check_on_gpu(FUNCTIONS["recurrence"](0), np.sin(normal(700, 5)), candidates=1, changed=linked)
 
 
-def test_gpu_narrow_columns_fill_the_machine():
-    lowered = mlirfuse.jit(lambda x: np.cumsum(x, 0), target="cuda:sm_90").lower(np.empty((2_500_000, 12), f32))
+def chosen(fn, *shape, dtype=f32):
+    """The parameters of the only kernel of ``fn``."""
+    lowered = mlirfuse.jit(fn, target="cuda:sm_90").lower(np.empty(shape, dtype))
     program = Program(lowered.segmented(), targets.of("cuda:sm_90"), lowered.env)
     (params,) = program.parameters(lowered.env, {})
+    return params
+
+
+def softplus_sums(x):
+    return np.cumsum(mnp.softplus(x), 1)
+
+
+def test_gpu_few_long_odd_rows_have_many_threads():
+    few, some, many = (chosen(lambda x: np.cumsum(x, 1), rows, 8191, dtype=f16) for rows in (16, 500, 4000))
+    assert few.striped and few.tx > some.tx > many.tx
+    for dtype in (f16, np.int8, np.float64):  # the elements of as many threads have room in shared memory
+        check_on_gpu(lambda x: np.cumsum(x, 1), (normal(3, 5001) * 9).astype(dtype), candidates=1)
+
+
+def test_gpu_elements_that_take_many_instructions_are_few():
+    """Of a thread, in a turn of a long row: registers hold what is computed of all of them at once."""
+    for columns, dtype in ((8191, f32), (8191, f16), (8192, f16)):
+        plain = chosen(lambda x: np.cumsum(x, 1), 4000, columns, dtype=dtype)
+        dear = chosen(softplus_sums, 4000, columns, dtype=dtype)
+        assert dear.vectors * dear.access.lanes < plain.vectors * plain.access.lanes
+    check_on_gpu(softplus_sums, normal(2, 5001), candidates=1, bound=1e-5)
+
+
+def test_gpu_the_last_turn_of_what_takes_many_instructions_is_full():
+    for columns in (3000, 5120, 8192):
+        dear = chosen(lambda x: mnp.logcumsumexp(x, 1), 4000, columns)
+        turn = dear.tx * dear.vectors * dear.access.lanes
+        assert dear.looped and -columns % turn < columns / 20
+
+
+def test_gpu_narrow_columns_fill_the_machine():
+    params = chosen(lambda x: np.cumsum(x, 0), 2_500_000, 12)
     assert params.linked and 2_500_000 // (params.ty * params.rows) * params.tx * params.ty >= 132 * 2048  # threads
 
 

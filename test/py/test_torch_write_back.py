@@ -229,10 +229,9 @@ def test_what_is_put_into_an_input_that_others_read_does_not_change_what_they_re
 
 GUARDED = """
 import ctypes, mmap, sys
-import subprocess
-import sys
 
 import torch
+import mlirfuse.torch  # registers the backend where the package is not installed
 
 columns = int(sys.argv[1])
 nbytes = 6 * (columns + 1) * 2

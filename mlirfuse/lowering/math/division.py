@@ -113,6 +113,6 @@ def _corrected(e: Emitter, a: Val, b: Val, r: Val) -> Val:
 def half_quotient_by(e: Emitter, a: Val, number: float) -> Val | None:
     """``a / number`` of float32 on a GPU within 1.5 ulp for all ``a``, a multiplication; None where the inverse is no
     normal number. A division takes more than ten instructions, and a branch for subnormals."""
-    if not 2.0**-126 <= abs(number) <= 2.0**126:
+    if not 2.0**-126 <= abs(float(number)) <= 2.0**126:
         return None
     return e.mul(a, float(np.float32(1 / np.float64(number))))

@@ -177,9 +177,9 @@ class PointwiseModel:
     spread: int = 4  # the share of the machine's threads up to which vectors are narrower where there is little to do
     least_bytes: int = 4  # of such vectors
     under_way: int = 32  # bytes of all inputs that a thread loads before it stores
-    # Vectors of a row from which on few run across its end, if they do: where reads overlap, those of others are one. A
-    # window of 7, 32768×128 f32, 20.0 → 17.2 µs, 8192×2048 bf16 50 → 33.
-    run: int = 48
+    # Elements of a row from which on few vectors run across its end, if they do: where reads overlap, those of others
+    # are one. A window of 7, 32768×128 f32, 20.0 → 17.2 µs, 8192×2048 bf16 50 → 33, 65536×244 bf16 56 → 41.
+    run: int = 192
     # Elements from which on rows that are read one under the other are not folded: a thread has several of them. A
     # stencil of 9 points, 6001×9000 bf16, 135 → 118 µs, of 5, 8000×8001 bf16 128 → 119, f32 194 → 191.
     rows_shared: int = 1 << 21
@@ -410,6 +410,10 @@ class StripedScans:
     elements: int = 32  # numbers of states of a thread in a turn of a long row
     short: int = 16  # of a short row's, where a row has fewer threads
     block: int = 64  # threads of several rows
+    # Threads of a multiprocessor that long rows shall have, if up to ``alone`` a row make as many: 16×8191 bf16
+    # 7.0 → 5.8 µs, softplus before a sum 500×60001 bf16 129 → 105.
+    busy: int = 512
+    costly: int = 8  # elements of long rows that take many instructions: softplus 8192×5121 bf16 441 → 126 µs
 
 
 @dataclass(frozen=True)
@@ -430,7 +434,25 @@ class LinkedColumns:
     lanes: int = 2  # columns of a thread: 65536×512 bf16 67 µs, 71 with 4; one where there are no 64
     few: int = 1024  # rows, at least, where there are too few strips to go down: the words are emptied first, 3 µs
     many: int = 2048  # where there are enough: 5000×6144 f32 92 µs, 104 by strips; 1024×8191 bf16 no matter
-    odd: int = 2  # turns of a group for each row of threads, of odd rows: 8192×8191 f32 241 µs, 276 with one
+
+
+@dataclass(frozen=True)
+class OddColumns:
+    """Strips of columns of rows that are not aligned for vectors, of 40 sizes with up to 24 candidates each. Where each
+    multiprocessor has several strips a thread has several columns: 1024×50257 bf16 119 → 98 µs, f32 204 → 173,
+    700×150001 f32 437 → 366. Others are linked: 131072×257 bf16 111 → 96, 8192×9999 bf16 194 → 169."""
+
+    least: int = 256  # elements of a column, at least, to count as such
+    beside: int = 4  # columns of a thread, or half as many where strips are then too few
+    enough: float = 1.75  # strips a multiprocessor; for the more columns so many for each number of an element's states
+    warps: int = 36  # of all strips of a multiprocessor
+    together: int = 16  # strips of a multiprocessor that are under way at once, at most; more have as many warps as
+    beyond: int = 8
+    bytes: int = 32  # of a thread's turn; half of them where elements are short and strips are not few
+    few: float = 3.5  # strips a multiprocessor, at most, to count as such
+    short: int = 2  # bytes of an element, at most, to count as such
+    rows: int = 2  # of a thread's turn, at least
+    turn: int = 256  # rows of a linked one where there are fewer strips, a warp wide, than multiprocessors, else half
 
 
 @dataclass(frozen=True)
@@ -446,11 +468,11 @@ class ColumnScans:
     word: int = 4
     pair: int = 8
     rows: int = 16  # numbers of states of a thread's turn for each column; half of odd rows
-    odd: int = 256  # rows of odd length, at least, to count as such: 1024×50257 f32 204 µs, 241 with 256×16 elements
     threads: int = 256  # of blocks of short columns of which there are few
     block: int = 512  # threads of linked blocks, and of odd rows at most
     under_way: tuple[int, int, int] = (16 << 10, 32 << 10, 64 << 10)  # bytes of a block: of many, of enough, of few
     linked: LinkedColumns = field(default_factory=LinkedColumns)
+    odd: OddColumns = field(default_factory=OddColumns)
 
 
 @dataclass(frozen=True)
@@ -462,6 +484,11 @@ class ScanModel:
     alone: int = 512  # threads of a row where there are fewer than multiprocessors: more have few registers each
     short_block: int = 128  # threads of a block of several rows
     vector: int = 4  # bytes of vectors along a row, at least: of narrower ones elements are striped
+    # Instructions of an element besides its scans, or of a scan, from which on the last turn of a row shall be full:
+    # logcumsumexp 8192×5120 bf16 142 → 122 µs. A thread has half as many short elements that take many besides scans.
+    costly: int = 16
+    costly_scan: int = 100
+    short: int = 2  # bytes of an element, at most: softplus before a sum 8192×5120 bf16 101 → 91 µs
     striped: StripedScans = field(default_factory=StripedScans)
     linked: LinkedScans = field(default_factory=LinkedScans)
     columns: ColumnScans = field(default_factory=ColumnScans)

@@ -265,10 +265,10 @@ class Pointwise(GpuScheduler[Params]):
         if parts and analysis.pinned:
             busy = columns * rows >= access.lanes * spread
             alone = row == columns or row % access.lanes == 0  # no vector runs across the end of a row
-            several = busy and window and (alone or row >= model.run * access.lanes)
+            runs = busy and window and (alone or row >= model.run)
             written = access.lanes * max(analysis.stored(v).bytes for v in analysis.outputs)
-            first = params(small // 2, max(1, min(model.most_vectors, model.under_way // written)))
-            parts, first = 1, first._replace(runs=several)
+            first = params(small // 2, 1 if runs else max(1, min(model.most_vectors, model.under_way // written)))
+            parts, first = 1, first._replace(runs=runs)
         elif not parts and analysis.pinned and first.unroll_columns < model.most_vectors:
             first = _of_several_rows(analysis, first, env, machine)
         elif not parts and analysis.once(_column_share) >= model.shared:

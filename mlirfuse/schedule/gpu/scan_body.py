@@ -76,6 +76,11 @@ def power_from(n: int) -> int:
     return 1 << max(0, n - 1).bit_length()
 
 
+def power_to(n: int) -> int:
+    """The largest power of two that is not above ``n``, which is not below 1."""
+    return 1 << n.bit_length() - 1
+
+
 def elements_of(analysis: Analysis, states: int) -> int:
     """Elements of a thread whose states have no more numbers than so many, a power of two."""
     return 1 << max(1, states // analysis.once(numbers)).bit_length() - 1

@@ -3,7 +3,7 @@
 ``tx`` threads lie along the columns, each with a vector of them, ``ty`` along the rows. In a turn each thread has some
 rows, one above the other, which it scans; the warp's threads of one column meet by shuffles, the block's warps in
 shared memory, where each finds the state of those above it. The state behind a turn is carried to the next one: one
-pass over memory.
+pass over memory. Where rows are not aligned for vectors a thread has several columns, ``tx`` apart.
 
 Long columns of which there are few are *linked*, as rows are (``gpu/scan_rows.py``).
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -28,8 +29,8 @@ from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu import links
 from mlirfuse.schedule.gpu.access import Access, access_of, hint_of, narrowed
 from mlirfuse.schedule.gpu.column_body import ThreadPlace, place_of
-from mlirfuse.schedule.gpu.models import ColumnScans, model_of
-from mlirfuse.schedule.gpu.scan_body import ScanBody, elements_of, numbers, power_from, widest_bytes
+from mlirfuse.schedule.gpu.models import ColumnScans, ScanModel, model_of
+from mlirfuse.schedule.gpu.scan_body import ScanBody, elements_of, numbers, power_from, power_to, widest_bytes
 from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_threads
 from mlirfuse.schedule.scheduler import Alignments, Sizes, power_of_two, require
 
@@ -43,13 +44,20 @@ SHARED = 48 << 10  # bytes
 
 class Params(NamedTuple):
     """``tx`` threads along the columns, ``ty`` along the rows, each with so many ``rows`` in a turn; ``linked``: each
-    turn is a block's, and so many of them are in a group for each of ``ty``; 0: they are not linked."""
+    turn is a block's, and so many of them are in a group for each of ``ty``; 0: they are not linked; ``beside``:
+    vectors of a thread, each as far from the next as all threads' are wide."""
 
     access: Access
     tx: int
     ty: int
     rows: int
     linked: int = 0
+    beside: int = 1
+
+    @property
+    def columns(self) -> int:
+        """Those of a thread."""
+        return self.access.lanes * self.beside
 
 
 class ScanColumns(GpuScheduler[Params]):
@@ -71,7 +79,7 @@ class ScanColumns(GpuScheduler[Params]):
         usual = elements_of(analysis, model.rows)
         many, enough, few = model.under_way
 
-        odd = access.lanes == 1 and length >= model.odd
+        odd = access.lanes == 1 and length >= model.odd.least
         if odd:
             usual = max(1, usual // 2)
 
@@ -89,7 +97,7 @@ class ScanColumns(GpuScheduler[Params]):
             return Params(vectors, tx, max(down, WARP // tx) if down > 1 else 1, rows)
 
         def blocks(p: Params) -> int:
-            return -(-columns // (p.tx * p.access.lanes)) * above
+            return -(-columns // (p.tx * p.columns)) * above
 
         widths = [params(strip, enough) for strip in model.strips]
         strip, under_way = model.strips[-1], few
@@ -100,9 +108,12 @@ class ScanColumns(GpuScheduler[Params]):
                 under_way = many if blocks(params(strip, many)) >= model.many * count else under_way
                 break
         first = params(strip, under_way)
+        if odd:
+            yield from self._several_columns(analysis, access, columns, above / count, scans)
         least_rows = model.linked.few if blocks(first) < model.least * count else model.linked.many
         if length >= least_rows and analysis.once(apart):
-            yield self._linked(analysis, access, columns, usual, odd, model)
+            linked = self._linked_odd if odd else self._linked
+            yield linked(analysis, access, columns, above / count, model)
         others = [
             (model.strips[0], few, usual),
             (strip, under_way, 1),
@@ -112,14 +123,44 @@ class ScanColumns(GpuScheduler[Params]):
         yield from dict.fromkeys([first, *(params(*tried) for tried in others)])
 
     @staticmethod
-    def _linked(analysis: Analysis, access: Access, columns: int, rows: int, odd: bool, model: ColumnScans) -> Params:
+    def _linked(analysis: Analysis, access: Access, columns: int, share: float, model: ColumnScans) -> Params:
         """Blocks of a turn each, so many threads high as they are not wide."""
+        rows = elements_of(analysis, model.rows)
         lanes = min(access.lanes, model.linked.lanes) if columns >= WARP * model.linked.lanes else 1
-        tx, ty = min(WARP, power_from(-(-columns // lanes))), model.block
-        while ty > 1 and (tx * ty > model.block or _bytes(analysis, tx, ty, lanes) > SHARED):
-            ty //= 2
+        tx = min(WARP, power_from(-(-columns // lanes)))
         vectors = access if lanes == access.lanes else narrowed(analysis, access, lanes)
-        return Params(vectors, tx, max(ty, WARP // tx), rows, model.linked.odd if odd else 1)
+        return _fitting(analysis, Params(vectors, tx, model.block // tx, rows, 1))
+
+    @staticmethod
+    def _linked_odd(analysis: Analysis, access: Access, columns: int, share: float, model: ColumnScans) -> Params:
+        """The same for rows that are not aligned for vectors. ``share``: of each column a multiprocessor's."""
+        narrow = columns * share < WARP
+        turn = model.odd.turn if narrow else model.odd.turn // 2
+        rows = model.rows if narrow or analysis.once(widest_bytes) <= model.odd.short else model.rows // 2
+        ty, linked = min(turn // rows, model.block // WARP), 1 if narrow else 2
+        tx = min(WARP, power_from(columns))
+        return _fitting(analysis, Params(access, tx, ty * (WARP // tx), rows, linked))
+
+    @staticmethod
+    def _several_columns(
+        analysis: Analysis, access: Access, columns: int, share: float, scans: ScanModel
+    ) -> Iterator[Params]:
+        """Strips of which several columns are a thread's, if there are enough for each multiprocessor, which has all of
+        its strips under way together, each with fewer threads the more there are. Dear scans are not as fast so."""
+        model, odd, widest = scans.columns, scans.columns.odd, analysis.once(widest_bytes)
+
+        def strips(beside: int) -> float:
+            return -(-columns // (WARP * beside)) * share
+
+        beside = odd.beside if strips(odd.beside) >= odd.enough * analysis.once(numbers) else odd.beside // 2
+        each = strips(beside)
+        if each < odd.enough or any(op.row.cost >= scans.costly_scan for op in analysis.scans):
+            return
+        ty = odd.warps // math.ceil(each) if each <= odd.together else odd.beyond
+        nbytes = odd.bytes if widest > odd.short or each <= odd.few else odd.bytes // 2
+        rows = elements_of(analysis, min(nbytes // widest, model.rows)) // beside
+        ty = min(power_to(ty), model.block // WARP)
+        yield _fitting(analysis, Params(access, WARP, ty, max(rows, odd.rows), beside=beside))
 
     def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
         if not p.linked:
@@ -138,9 +179,10 @@ class ScanColumns(GpuScheduler[Params]):
         require(p.ty == 1 or p.tx * p.ty >= WARP, f"ty = {p.ty}: one row of threads, or those of a warp")
         require(not p.linked or analysis.once(apart), "linked: scans that follow from each other")
         require(not p.linked or power_of_two(p.linked), f"linked = {p.linked}: a power of two")
-        held = p.rows * p.access.lanes
+        require(not p.linked or p.beside == 1, f"beside = {p.beside}: one vector of a linked thread")
+        held = p.rows * p.columns
         require(power_of_two(p.rows) and held <= MOST_HELD, f"rows = {p.rows}: {held} elements of a thread")
-        nbytes = _bytes(analysis, p.tx, p.ty, p.access.lanes)
+        nbytes = _bytes(analysis, p.tx, p.ty, p.columns)
         require(nbytes <= SHARED, f"tx, ty: {nbytes} bytes of shared memory, {SHARED} are there")
 
 
@@ -153,12 +195,19 @@ def _extents(analysis: Analysis) -> tuple:
 def _strips(analysis: Analysis, p: Params) -> tuple[sz.Size, sz.Size]:
     """Strips of columns, each of which a block is as wide as, and the turns of each."""
     columns, above, length = _extents(analysis)
-    return sz.mul(sz.ceildiv(columns, p.tx * p.access.lanes), above), sz.ceildiv(length, p.ty * p.rows)
+    return sz.mul(sz.ceildiv(columns, p.tx * p.columns), above), sz.ceildiv(length, p.ty * p.rows)
 
 
-def _bytes(analysis: Analysis, tx: int, ty: int, lanes: int) -> int:
+def _bytes(analysis: Analysis, tx: int, ty: int, columns: int) -> int:
     """Shared memory of a block."""
-    return 2 * (tx * ty // WARP) * (tx + 1) * lanes * 8 * analysis.once(numbers) if tx * ty > WARP else 0
+    return 2 * (tx * ty // WARP) * (tx + 1) * columns * 8 * analysis.once(numbers) if tx * ty > WARP else 0
+
+
+def _fitting(analysis: Analysis, p: Params) -> Params:
+    """``p``, or with fewer rows of threads, of which one block's shared memory has room for what they leave there."""
+    while p.ty > 1 and _bytes(analysis, p.tx, p.ty, p.columns) > SHARED:
+        p = p._replace(ty=p.ty // 2)
+    return p
 
 
 def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> GpuKernel:
@@ -167,7 +216,7 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> GpuKernel:
     body = ScanBody(name, analysis, slots, p.access, p.tx * p.ty, resident)
     e, k, lanes, turn = body.e, body.k, p.access.lanes, p.ty * p.rows
     columns, above, _ = _extents(analysis)
-    across = sz.ceildiv(columns, p.tx * lanes)
+    across = sz.ceildiv(columns, p.tx * p.columns)
     strips, turns = _strips(analysis, p)
     strip = Index(body.wide(body.block))
     points = sz.mul(columns, above)
@@ -176,21 +225,28 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> GpuKernel:
         which, strip = k.divmod(Index(link.ticket()), strips)
         part = k.scalar(which.base)
     outer, block_column = k.divmod(strip, across)
-    place = place_of(body, p, columns, outer, block_column)
+    places = [
+        place_of(
+            body, p, columns, outer, k.add(k.scale(block_column, p.beside), Index(n)) if p.beside > 1 else block_column
+        )
+        for n in range(p.beside)
+    ]
+    place = places[0]
     first = body.wide(e.mul(place.y, p.rows))
     exchange = _Exchange(body, p, place)
     Rows = list[tuple[Env, Val]]
 
-    def rows_from(start: Val) -> Rows:
+    def rows_from(start: Val, env: Env) -> Rows:
         """This thread's rows of a turn, and whether there are such."""
-        return [body.along(place.env, e.add(e.add(start, first), u), 1) for u in range(p.rows)]
+        return [body.along(env, e.add(e.add(start, first), u), 1) for u in range(p.rows)]
 
-    def loaded(start: Val) -> Rows:
-        rows = rows_from(start)
+    def loaded(start: Val) -> list[Rows]:
+        """The rows of each of its vectors."""
+        vectors = [rows_from(start, at.env) for at in places]
         for value in body.loaded:
-            for here, _ in rows:
+            for here, _ in itertools.chain(*vectors):
                 k.preload(value, here)
-        return rows
+        return vectors
 
     def runs_of(op: Op, rows: Rows) -> list[sc.State]:
         """The states of the first row, of the first two, and so on."""
@@ -204,47 +260,57 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> GpuKernel:
         for (here, _), run in zip(rows, runs):
             k.bind(op.result, here, sc.result(e, op, sc.combine(e, op, begin, run)))
 
-    def store(rows: Rows) -> None:
+    def store(rows: Rows, at: ThreadPlace) -> None:
         for here, inside in rows:
-            body.store_at(body.full, here, analysis.domain, e.and_(place.inside, inside))
+            body.store_at(body.full, here, analysis.domain, e.and_(at.inside, inside))
+
+    def beside(states: list[sc.State]) -> sc.State:
+        """The states of all vectors of a thread as one."""
+        return states[0] if len(states) == 1 else tuple(map(e.from_lanes, map(list, zip(*states))))
+
+    def of_vector(state: sc.State, n: int) -> sc.State:
+        return tuple(e.extract(v, n) for v in state) if p.beside > 1 else state
 
     def one(start: Val, carried: list[Val]) -> list[Val]:
-        rows = loaded(start)
+        vectors = loaded(start)
         following: list[Val] = []
         parity = e.and_(e.cast(e.shr(start, turn.bit_length() - 1), dt.i32), 1)
         for at, (op, state) in enumerate(zip(body.scans, body.grouped(carried))):
-            runs = runs_of(op, rows)
-            begin, after = exchange.starts(at, op, state, runs[-1], parity)
-            bind(op, rows, runs, begin)
+            runs = [runs_of(op, rows) for rows in vectors]
+            begin, after = exchange.starts(at, op, state, beside([run[-1] for run in runs]), parity)
+            for n, (rows, run) in enumerate(zip(vectors, runs)):
+                bind(op, rows, run, of_vector(begin, n))
             following += after
-        store(rows)
+        for rows, here in zip(vectors, places):
+            store(rows, here)
         return following
 
     def alone(link: links.Links) -> None:
         """The turn of a linked block."""
-        rows = loaded(e.mul(part, turn))
+        (rows,) = loaded(e.mul(part, turn))
         runs = [runs_of(op, rows) for op in body.scans]
         nothing, zero = body.grouped(body.nothing(lanes)), e.const(0, dt.i32)
         found = [exchange.starts(n, op, nothing[n], run[-1], zero) for n, (op, run) in enumerate(zip(body.scans, runs))]
         column = e.add(e.mul(k.scalar(outer.base), body.size(columns)), place.column)
         begun = link.begin(part, column, [after for _, after in found], exchange.asker())
         part_again, _ = k.divmod(Index(link.ticket_again()), strips)
-        again = rows_from(e.mul(k.scalar(part_again.base), turn))
+        again = rows_from(e.mul(k.scalar(part_again.base), turn), place.env)
         for value in body.loaded:
             for (there, _), (here, _) in zip(rows, again):
                 k.bind_loaded(value, here, k.preload(value, there))
         for op, run, (before, _), state in zip(body.scans, runs, found, begun):
             bind(op, again, run, sc.combine(e, op, state, before))
-        store(again)
+        store(again, place)
 
     if link:
         alone(link)
     else:
-        body.loop(e.const(0, body.index), body.size(body.length), turn, body.nothing(lanes), one)
+        body.loop(e.const(0, body.index), body.size(body.length), turn, body.nothing(p.columns), one)
     if body.small:
-        first_row = e.and_(place.inside, e.cmp("eq", place.y, 0))
-        first_row = e.and_(first_row, e.cmp("eq", part, 0)) if link else first_row
-        body.store_at(body.small, place.env, analysis.kept, first_row)
+        for at in places:
+            first_row = e.and_(at.inside, e.cmp("eq", at.y, 0))
+            first_row = e.and_(first_row, e.cmp("eq", part, 0)) if link else first_row
+            body.store_at(body.small, at.env, analysis.kept, first_row)
     return body.finish(sz.mul(strips, turns) if link else strips)
 
 
@@ -255,7 +321,7 @@ class _Exchange:
         self.body, self.e, self.p, self.place = body, body.e, p, place
         self.warps = p.tx * p.ty // WARP  # 0: one row of threads
         self.warp, self.lane = body.thread_warp(), body.e.and_(body.thread, WARP - 1)
-        nbytes = 2 * max(1, self.warps) * (p.tx + 1) * p.access.lanes * 8
+        nbytes = 2 * max(1, self.warps) * (p.tx + 1) * p.columns * 8
         shared = self.warps > 1 or p.linked
         self.offsets = [[body.reserve(nbytes) for _ in sc.state_types(op)] if shared else [] for op in body.scans]
 
@@ -266,7 +332,7 @@ class _Exchange:
         body, e, tx = self.body, self.e, self.p.tx
         if self.p.ty == 1:
             return carried, sc.combine(e, op, carried, total)
-        nothing = sc.identity(e, op, self.p.access.lanes)
+        nothing = sc.identity(e, op, self.p.columns)
         before = nothing
         if tx < WARP:
 
@@ -316,7 +382,7 @@ class _Exchange:
             body.put(self.offsets[at], place, scanned)
         body.barrier()
         upper = body.get(self.offsets[at], self._place(slot, e.max(e.sub(self.warp, 1), 0), self.place.x), total)
-        upper = sc.select(e, e.cmp("gt", self.warp, 0), upper, sc.identity(e, op, self.p.access.lanes))
+        upper = sc.select(e, e.cmp("gt", self.warp, 0), upper, sc.identity(e, op, self.p.columns))
         return upper, body.get(self.offsets[at], self._place(slot, e.const(warps - 1, dt.i32), self.place.x), total)
 
     def _place(self, slot: Val, warp: Val, x: Val) -> Val:

@@ -93,8 +93,12 @@ class ScanRows(GpuScheduler[Params]):
             ty = max(1, min(model.short_block // tx, power_from(kept))) if tx <= WARP else 1
             return Params(access, tx, ty, vectors, needed > tx * vectors)
 
-        usual = max(1, elements_of(analysis, model.elements) // access.lanes)
+        besides, scan = analysis.once(_costs)
+        short = besides >= model.costly and analysis.once(widest_bytes) <= model.short
+        usual = max(1, elements_of(analysis, model.elements) // (2 if short else 1) // access.lanes)
         first = params(model.alone if kept < machine.sm_count else model.block, usual)
+        if first.looped and (short or scan >= model.costly_scan):
+            first = min(first, *(params(first.tx >> n, usual) for n in (1, 2)), key=lambda p: _idle(p, length))
         if first.looped and analysis.phases:  # a row that a larger block has in registers is read once
             first = min(first, params(model.alone, usual), key=lambda p: p.looped)
         linked = params(model.linked.block, max(1, elements_of(analysis, model.linked.elements) // access.lanes))
@@ -122,15 +126,22 @@ class ScanRows(GpuScheduler[Params]):
             ty = min(model.block // tx, power_from(-(-rows // machine.sm_count))) if tx <= WARP else 1
             return Params(access, tx, max(1, ty), elements if looped else -(-length // tx), looped, striped=True)
 
-        first = params(model.threads, elements_of(analysis, model.elements))
+        scans, first = model_of(machine).scans, params(model.threads, elements_of(analysis, model.elements))
+        if first.looped and analysis.once(_costs)[0] >= scans.costly:
+            first = first._replace(vectors=elements_of(analysis, model.costly))
+        while first.looped and first.tx < scans.alone and rows * first.tx < model.busy * machine.sm_count:
+            wide = params(2 * first.tx, elements_of(analysis, model.short))
+            if _striped_bytes(analysis, wide) > SHARED:
+                break
+            first = wide
         if first.looped and analysis.phases:
             wider = (params(n * model.threads, elements_of(analysis, model.elements)) for n in (1, 2, 4))
             first = min(wider, key=lambda p: p.looped)
         if first.looped:
-            of_links = model_of(machine).scans.linked
+            of_links = scans.linked
             block, usual = of_links.striped, elements_of(analysis, of_links.elements)
-            wide = (params(block, usual >> n) for n in range(usual.bit_length()))
-            linked = next(p for p in wide if _striped_bytes(analysis, p) <= SHARED)
+            tried = (params(block, usual >> n) for n in range(usual.bit_length()))
+            linked = next(p for p in tried if _striped_bytes(analysis, p) <= SHARED)
             yield from self._linked(analysis, linked, rows, length, machine)
         others = [params(n, elements_of(analysis, model.short)) for n in (WARP, 2 * model.threads)]
         yield from dict.fromkeys([first, *others])
@@ -172,6 +183,18 @@ def _at_once(analysis: Analysis, p: Params, env: Sizes, machine: Machine) -> boo
     rows = min(kept, machine.sm_count * (machine.threads_per_sm // (p.tx * p.ty)) * p.ty)
     held = rows * length * sum(analysis.stored(v).bytes for v in analysis.once(row_inputs)[0]) <= machine.l2_bytes // 2
     return held and not _long_chain(analysis, p, length)
+
+
+def _costs(analysis: Analysis) -> tuple[int, int]:
+    """Instructions of an element besides its scans, and of its dearest scan."""
+    ops = [op for op in analysis.ops if not op.row.view and op not in analysis.scans]
+    return sum(op.row.cost for op in ops), max(op.row.cost for op in analysis.scans)
+
+
+def _idle(p: Params, length: int) -> float:
+    """Elements of the last turn that are not there, as a share of a row, in tenths."""
+    turn = p.tx * p.vectors * p.access.lanes
+    return round(-length % turn / length, 1)
 
 
 def _turns(p: Params, length: int) -> int:
