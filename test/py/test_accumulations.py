@@ -4,6 +4,7 @@ references are NumPy's own, bit for bit."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 
 import ml_dtypes
@@ -15,11 +16,12 @@ from test_ptxas import PTXAS, assembled
 
 import mlirfuse
 from mlirfuse.core import config
-from mlirfuse.core.errors import UnsupportedError
+from mlirfuse.core.errors import ScheduleError, UnsupportedError
 from mlirfuse.frontend.numpy.operands import asarray
 from mlirfuse.frontend.numpy.traced_array import TracedArray
 from mlirfuse.runtime.program import Program
 from mlirfuse.schedule import targets
+from mlirfuse.schedule.gpu import accumulation_rows, models
 
 f16, f32, f64 = np.float16, np.float32, np.float64
 SHAPES = [
@@ -214,11 +216,87 @@ def test_gpu_ordered_sums_are_numpys():
     np.testing.assert_array_equal(got, added(x, i, v))
 
 
+def by_rows(params):
+    return isinstance(params, accumulation_rows.Params)
+
+
+@pytest.fixture
+def rows_of_any_size(monkeypatch):
+    """Values are sorted however few they are, and rows of more than four split."""
+    any_size = dict(few=0, row_bytes=(1, 1), least_bytes=(0, 0), rows_a_value=1000, chunk=4)
+    model = dataclasses.replace(models.SM_90, accumulation=dataclasses.replace(models.SM_90.accumulation, **any_size))
+    monkeypatch.setitem(models.MODELS, 90, model)
+
+
+@pytest.mark.parametrize("dtype", [f32, f64, f16, ml_dtypes.bfloat16, np.int32, np.int64])
+@pytest.mark.parametrize("shape", [(50, 400, (3, 40)), (3, 9, (8,)), (2, 700, (130,)), (1, 5, (4,)), (70, 100, (33,))])
+def test_gpu_rows(dtype, shape, rows_of_any_size):
+    """Rows without values and rows that are split, several vectors of a thread, positions that are nowhere; also where
+    the result lies in the operand."""
+    x, i, v = operands(*shape, dtype)
+    i[::5], i[1::11], i[2::13] = i[0], -5, shape[0]
+
+    def inside(x, i, v):
+        if hasattr(x, "_trace"):
+            return fused(x, i, v)
+        there = (i >= 0) & (i < shape[0])
+        return added(x, i[there], v[there])
+
+    bound = {f64: 1e-14, f32: 2e-6, f16: 2e-3}.get(dtype, 2e-2)
+    for donated in (False, True):
+        check_on_gpu(inside, x, i, v, only=by_rows, candidates=3, bound=bound, donated=donated)
+
+
+def test_gpu_rows_keep_the_sign_of_zero(rows_of_any_size):
+    x, i, v = -np.zeros((6, 8), f32), np.array([1, 1, 4, 5]), -np.zeros((4, 8), f32)
+    v[3] = 0
+    lowered = mlirfuse.jit(fused, target="cuda:sm_90").lower(x, i, v)
+    program = Program(lowered.segmented(), targets.of("cuda:sm_90"), lowered.env)
+    (params,) = program.parameters(lowered.env, {})
+    (got,) = run_on_gpu(program, lowered.env, (params,), (x, i, v))
+    assert by_rows(params) and np.array_equal(np.signbit(got), np.signbit(added(x, i, v)))
+
+
+@pytest.mark.parametrize("dtype, rows, count, width, sorted_first", [
+    (f32, 60_000, 200_000, 256, True),
+    (f16, 50_257, 16_384, 1280, True),
+    (f32, 48, 100_000, 512, True),
+    (f32, 60_000, 200_000, 16, False),  # an addition in memory is cheaper than a place in a list
+    (f32, 4096, 4096, 512, False),  # soon added in memory
+    (f16, 4096, 16_384, 512, True),  # half types are not
+    (f32, 10, 1_000_000, 64, False),  # added up in shared memory
+    (f32, 1_000_000, 32_768, 256, False),  # each of so many rows would be looked at
+])  # fmt: skip
+def test_gpu_values_of_wide_rows_are_sorted_first(dtype, rows, count, width, sorted_first):
+    args = np.zeros((rows, width), dtype), np.empty(count, np.int64), np.empty((count, width), dtype)
+    lowered = mlirfuse.jit(fused, target="cuda:sm_90").lower(*args)
+    (params,) = Program(lowered.segmented(), targets.of("cuda:sm_90"), lowered.env).parameters(lowered.env, {})
+    assert by_rows(params) == sorted_first
+
+
+@pytest.mark.parametrize("given, says", [
+    ({"chunk": 3}, "chunk"),
+    ({"across": 0}, "across"),
+    ({"each": 17}, "each"),
+    ({"tx": 48}, "tx"),
+])  # fmt: skip
+def test_gpu_rows_have_no_other_schedules(given, says):
+    target = targets.of("cuda:sm_90")
+    args = np.zeros((6000, 256), f32), np.empty(200_000, np.int64), np.empty((200_000, 256), f32)
+    lowered = mlirfuse.jit(fused, target="cuda:sm_90").lower(*args)
+    (step,) = Program(lowered.segmented(), target, lowered.env).steps
+    with pytest.raises(ScheduleError, match=says):
+        target.schedulers.read(given, step.analysis, lowered.env, {}, target.machine)
+
+
 @pytest.mark.skipif(PTXAS is None, reason="needs ptxas")
 @pytest.mark.parametrize("chip", ["sm_75", "sm_90", "sm_100"])
 @pytest.mark.parametrize("dtype", [f32, f16, f64, np.int8, np.int64])
-def test_gpu_code_is_valid(dtype, chip):
-    for kernel in assembled(fused, *operands(50, 400, (30,), dtype), chip=chip).values():
+@pytest.mark.parametrize("shape", [(50, 400, (30,)), (60_000, 200_000, (256,)), (60_000, 200_000, (257,))])
+def test_gpu_code_is_valid(dtype, chip, shape):
+    rows, count, rest = shape
+    args = np.empty((rows, *rest), dtype), np.empty(count, np.int64), np.empty((count, *rest), dtype)
+    for kernel in assembled(fused, *args, chip=chip).values():
         assert kernel.stack == kernel.spilled == 0
 
 

@@ -753,3 +753,29 @@ def test_columns_in_registers(shape, dtype):
     check(lambda x: np.exp(x - x.max(0)) / np.exp(x - x.max(0)).sum(0), x)
     check(lambda x: ((x - x.mean(0)) / np.sqrt(((x - x.mean(0)) ** 2).mean(0) + 1e-5), x.argmax(0)), x, scale=1.0)
     check(lambda x, y: x * (y - (x * y).sum(0)), x, torch.flip(x, (0,)), scale=float(shape[0]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    "shape", [(60_000, 200_000, 64), (50_257, 16_384, 1280), (300, 40_000, 257), (48, 90_000, 512)]
+)
+@pytest.mark.parametrize("hot", [False, True])
+def test_values_added_to_rows(shape, dtype, hot):
+    """Every candidate, sums in any order; a tenth of the values in one row, if ``hot``."""
+    rows, count, width = shape
+    at = torch.randint(rows, (count,), device="cuda")
+    at[:: 10 if hot else count] = rows // 2
+    values = torch.randn(count, width, device="cuda").to(dtype)
+
+    def fn(at, values):
+        out = np.zeros((rows, width), values.dtype)
+        np.add.at(out, at, values)
+        return out
+
+    expected = torch.zeros(rows, width, dtype=torch.float64, device="cuda").index_add_(0, at, values.double())
+    magnitudes = torch.zeros_like(expected).index_add_(0, at, values.double().abs())
+    scale = magnitudes.sqrt() * 8 + expected.abs()  # sums of both signs: of n numbers sqrt(n) times one's error
+    unit = torch.finfo(torch.float32).eps * 8
+    for params, (got,) in candidates_of(fn, at, values, only=lambda p: not getattr(p, "ordered", False), most=6):
+        error = (got.double() - expected).abs() - expected.abs() * torch.finfo(dtype).eps
+        assert (error <= scale * unit).all(), params

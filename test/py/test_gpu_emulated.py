@@ -718,6 +718,24 @@ def test_overlapping_reads_are_one():
     assert vectors and inside.count("llvm.load") == 14 * vectors
 
 
+@pytest.mark.parametrize("shape, lanes, runs", [
+    ((131_072, 128), 2, True),  # rows of 122
+    ((131_072, 134), 8, True),  # of 128
+    ((131_072, 77), 8, False),  # of 71: vectors run across their ends
+    ((8192, 2048), 8, True),  # of 2042, across few of them
+    ((1024, 512), 2, True),  # of 506, little to do
+])  # fmt: skip
+def test_vectors_of_short_rows_divide_them(shape, lanes, runs):
+    lowered = mlirfuse.jit(taps, target="cuda:sm_90").lower(np.empty(shape, np.float16))
+    (params,) = Program(lowered.segmented(), targets.of("cuda:sm_90"), lowered.env).parameters(lowered.env, {})
+    assert (params.access.lanes, params.runs) == (lanes, runs)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_vectors_that_divide_rows_read_once(dtype):
+    check(taps, normal(8, 40, dtype=dtype), candidates=1, only=lambda p: p.runs and p.access.lanes == 2)
+
+
 @pytest.mark.parametrize(
     "fn, inputs",
     [

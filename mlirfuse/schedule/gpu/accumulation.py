@@ -24,7 +24,7 @@ from mlirfuse.lowering.kernel import Env, Index, Memory
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu.access import Access, access_of
-from mlirfuse.schedule.gpu.kernel import GpuBody
+from mlirfuse.schedule.gpu.accumulation_body import AccumulationBody, sums_type
 from mlirfuse.schedule.gpu.scheduler import LARGEST_BLOCK, GpuScheduler
 from mlirfuse.schedule.scheduler import Alignments, Sizes, power_of_two, require
 
@@ -82,7 +82,7 @@ class Accumulation(GpuScheduler[Params]):
         assert op is not None
         first, last = (f"{name}_{what}" for what in ("begin", "end"))
         in_place = slots.place(op.result) == slots.place(op.operands[0])
-        narrow = _sums_type(op) is not op.result.dtype
+        narrow = sums_type(op) is not op.result.dtype
         kernels = [_Accumulation(name, analysis, slots, p).add()]
         if narrow or not in_place:
             kernels.insert(0, _Accumulation(first, analysis, slots, p).begin())
@@ -114,25 +114,16 @@ def _sizes(analysis: Analysis) -> tuple:
 def _words(op: Op) -> int:
     """The words of 32 bits that a sum takes in shared memory, which adds no others by itself; 0: it is not added
     there."""
-    held = _sums_type(op)
+    held = sums_type(op)
     return 0 if held.is_float and held.bits > 32 else held.bits // 32
 
 
-def _sums_type(op: Op) -> dt.DType:
-    """The type that values are added up in: that which they are computed in, and of at least 32 bits."""
-    held = op.result.dtype.compute
-    return held if held.bits >= 32 else dt.i32 if held.kind == "i" else dt.u32
-
-
-class _Accumulation(GpuBody):
+class _Accumulation(AccumulationBody):
     """One of the kernels."""
 
     def __init__(self, name: str, analysis: Analysis, slots: Slots, p: Params):
         super().__init__(name, analysis, slots, p.access, p.threads)
-        assert analysis.accumulation is not None
-        self.op, self.p, self.elements = analysis.accumulation, p, p.each
-        self.initial, self.indices, self.values = self.op.operands
-        held = _sums_type(self.op)
+        self.p, self.elements, held = p, p.each, self.sums_type
         self.stored = self.sums = self.k.memories[self.op.result]
         if held is not self.op.result.dtype:
             place = self.args.temporary((self.op, "sums"), sz.mul(self.op.result.numel, held.bytes))
@@ -197,7 +188,7 @@ class _Accumulation(GpuBody):
         if self.p.shared:
             return self.add_in_shared()
         if not self.p.ordered:
-            return self.each(self.values, self.loaded, functools.partial(self.where_inside, add=self.atomically))
+            return self.each(self.values, self.loaded, functools.partial(self.where_inside, add=self.to_sum))
         rows = self.analysis.axes.dims(self.values)[0]
         columns = [a for a in self.analysis.axes.flat(self.values) if a not in rows]
         count = sz.product(a.size for a in columns)
@@ -275,7 +266,7 @@ class _Accumulation(GpuBody):
             env: Env = {}
             self.unlinear(env, [[a] for a in self.analysis.axes.flat(result)], Index(at))
             with k.region(f"scf.if {e.cmp('ne', total, 0)} {{"):
-                self.atomically(env, total)
+                self.to_sum(env, total)
             return []
 
         self.loop(first, end, p.threads, [], clear)
@@ -285,29 +276,19 @@ class _Accumulation(GpuBody):
         self.loop(first, self.size(result.numel), p.threads, [], settle)
         return self.finish(p.blocks)
 
-    def loaded(self, env: Env) -> tuple[Val, Val]:
-        """A value and its row."""
+    def loaded(self, env: Env) -> tuple[Val, Val, Val]:
+        """A value's row, whether there is such a row, and the value."""
         k = self.k
-        of_index = dict(env)
-        k.spread(k.dims(self.indices)[0], k.dim_index(k.dims(self.values)[0], env), of_index)
-        return k.value(self.indices, of_index), k.value(self.values, env)
+        return *self.row_of(k.dim_index(k.dims(self.values)[0], env)), k.value(self.values, env)
 
-    def where_inside(self, env: Env, loaded: tuple[Val, Val], add: Callable[[Env, Val], None]) -> None:
+    def where_inside(self, env: Env, loaded: tuple[Val, Val, Val], add: Callable[[Env, Val], None]) -> None:
         """``add(the result's env, value)`` for a value whose row there is."""
-        e, k, (row, value) = self.e, self.k, loaded
-        extent = e.cast(self.size(self.op.result.shape[0]), row.dtype)
-        with k.region(f"scf.if {e.and_(e.cmp('ge', row, 0), e.cmp('lt', row, extent))} {{"):
-            add(k.at_row(self.op, env, Index(e.cast(row, self.index))), value)
+        row, inside, value = loaded
+        with self.leader(inside):
+            add(self.k.at_row(self.op, env, Index(row)), value)
 
-    def atomically(self, env: Env, value: Val) -> None:
-        value = self.e.cast(value, self.sums.dtype)
-        address = self.k.address(self.sums, self.k.offset(self.op.result, env).base)
-        kind = "fadd" if value.dtype.is_float else "add"
-        name = self.e.fresh()
-        self.e.line(
-            f'{name} = llvm.atomicrmw {kind} {address}, {value} syncscope("device") monotonic : '
-            f"{self.k.pointer_type}, {value.type}"
-        )
+    def to_sum(self, env: Env, value: Val) -> None:
+        self.atomically(self.sums, self.k.offset(self.op.result, env).base, value)
 
     def plainly(self, env: Env, value: Val) -> None:
         k, result = self.k, self.op.result

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from mlirfuse.core.machine import Machine
 from mlirfuse.schedule.gpu.accumulation import Accumulation
+from mlirfuse.schedule.gpu.accumulation_rows import AccumulationRows
 from mlirfuse.schedule.gpu.columns import Columns
 from mlirfuse.schedule.gpu.inner_outer import InnerOuter
 from mlirfuse.schedule.gpu.joins import Joins
@@ -27,6 +28,7 @@ SCHEDULERS: Schedulers[Machine] = Schedulers(
         Rows(),
         ScanColumns(),
         ScanRows(),
+        AccumulationRows(),
         Accumulation(),
         Transpose(),
         Joins(),

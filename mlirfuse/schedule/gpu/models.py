@@ -178,7 +178,8 @@ class PointwiseModel:
     least_bytes: int = 4  # of such vectors
     under_way: int = 32  # bytes of all inputs that a thread loads before it stores
     # Elements of a row from which on few vectors run across its end, if they do: where reads overlap, those of others
-    # are one. A window of 7, 32768×128 f32, 20.0 → 17.2 µs, 8192×2048 bf16 50 → 33, 65536×244 bf16 56 → 41.
+    # are one. A window of 7, 32768×128 f32, 20.0 → 17.2 µs, 8192×2048 bf16 50 → 33, 65536×244 bf16 56 → 41. Shorter
+    # rows, and where there is little to do, have vectors that divide them: 131072×128 f32 62 → 54, f16 45 → 42.
     run: int = 192
     # Elements from which on rows that are read one under the other are not folded: a thread has several of them. A
     # stencil of 9 points, 6001×9000 bf16, 135 → 118 µs, of 5, 8000×8001 bf16 128 → 119, f32 194 → 191.
@@ -413,6 +414,7 @@ class StripedScans:
     # Threads of a multiprocessor that long rows shall have, if up to ``alone`` a row make as many: 16×8191 bf16
     # 7.0 → 5.8 µs, softplus before a sum 500×60001 bf16 129 → 105.
     busy: int = 512
+    wide: int = 8  # elements of such a row's threads, if it is longer than a turn of short ones: 256×50257 f16 46 → 33
     costly: int = 8  # elements of long rows that take many instructions: softplus 8192×5121 bf16 441 → 126 µs
 
 
@@ -481,7 +483,8 @@ class ScanModel:
 
     elements: int = 16  # numbers of states of a thread's turn along a row: as many as `RowRegisters.usual`
     block: int = 256  # threads of a long row: eight such, each with 16 KB under way, fill a multiprocessor
-    alone: int = 512  # threads of a row where there are fewer than multiprocessors: more have few registers each
+    alone: int = 512  # threads of a row where there are few: more have few registers each
+    few: int = 2  # rows a multiprocessor, less than which are few: 256×131072 f16 63 → 51 µs, f32 98.5 → 98.1
     short_block: int = 128  # threads of a block of several rows
     vector: int = 4  # bytes of vectors along a row, at least: of narrower ones elements are striped
     # Instructions of an element besides its scans, or of a scan, from which on the last turn of a row shall be full:
@@ -495,6 +498,22 @@ class ScanModel:
 
 
 @dataclass(frozen=True)
+class AccumulationModel:
+    """Values that are added to rows: wide ones are added up by threads of their own, once six kernels have sorted the
+    values. Pairs: of what is added up in its own type, and of narrower types, whose 32-bit sums in memory cost more."""
+
+    row_bytes: tuple[int, int] = (192, 128)  # 1000000×48 f32 310 → 252 µs, 131072×64 bf16 50 → 34, ×32 24 → 28
+    least_bytes: tuple[int, int] = (28 << 20, 6 << 20)  # of all values: 8192×770 f32 33 → 36, 4096×512 f16 15 → 15
+    few: int = 4096  # elements of a result, which blocks add up in shared memory: 1000000→10×64 f32 394 → 165 µs
+    rows_a_value: int = 8  # more rows than so many a value are looked at for nothing, where sums lie in the result
+    threads: int = 128
+    chunk: int = 64  # values that are added one after the other: 128 takes twice as long where few rows have most
+    each: int = 4  # of them that are loaded at a time
+    most_across: int = 9  # vectors of a thread along a row
+    elements: int = 16  # of a thread, whose sums are in registers: 4096×2048 f32, 32 of them 41 µs, 16 36
+
+
+@dataclass(frozen=True)
 class GpuModel:
     access: AccessModel = field(default_factory=AccessModel)
     rows: RowModel = field(default_factory=RowModel)
@@ -505,6 +524,7 @@ class GpuModel:
     transpose: TransposeModel = field(default_factory=TransposeModel)
     inner_outer: InnerOuterModel = field(default_factory=InnerOuterModel)
     scans: ScanModel = field(default_factory=ScanModel)
+    accumulation: AccumulationModel = field(default_factory=AccumulationModel)
 
 
 SM_90 = GpuModel()

@@ -33,7 +33,7 @@ from mlirfuse.schedule.gpu.kernel import GpuBody
 from mlirfuse.schedule.gpu.models import model_of
 from mlirfuse.schedule.gpu.scan_body import power_from
 from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_threads
-from mlirfuse.schedule.scheduler import Alignments, Sizes, require
+from mlirfuse.schedule.scheduler import Alignments, Sizes, power_of_two, require
 
 WARP = 32
 _LONG = 1 << 28  # elements of a line that no machine has threads for
@@ -265,7 +265,11 @@ class Pointwise(GpuScheduler[Params]):
         if parts and analysis.pinned:
             busy = columns * rows >= access.lanes * spread
             alone = row == columns or row % access.lanes == 0  # no vector runs across the end of a row
-            runs = busy and window and (alone or row >= model.run)
+            divides = min(access.lanes, row & -row)
+            if window and divides > 1 and not (busy and (alone or row >= model.run)):
+                access = narrowed(analysis, access, divides)
+                vectors, alone, ragged = -(-columns // divides), True, False
+            runs = window and (alone or (busy and row >= model.run))
             written = access.lanes * max(analysis.stored(v).bytes for v in analysis.outputs)
             first = params(small // 2, 1 if runs else max(1, min(model.most_vectors, model.under_way // written)))
             parts, first = 1, first._replace(runs=runs)
@@ -325,9 +329,10 @@ class Pointwise(GpuScheduler[Params]):
             assert found is not None
             _, access, _ = found
             lanes = p.access.lanes
+            fitted = narrowed(analysis, access, lanes) if 1 <= lanes <= access.lanes and power_of_two(lanes) else access
             require(
-                lanes == access.lanes and p.access.aligns == access.aligns,
-                f"parts: vectors across rows have {access.lanes} elements here",
+                p.access.lanes == fitted.lanes and p.access.aligns == fitted.aligns,
+                f"parts: vectors across rows have {access.lanes} elements here, or fewer",
             )
             (elements, _), (rows, *_) = analysis.values(_flat_extents, env), analysis.values(_steps_across, env)
             require(

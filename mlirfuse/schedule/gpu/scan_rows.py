@@ -96,7 +96,7 @@ class ScanRows(GpuScheduler[Params]):
         besides, scan = analysis.once(_costs)
         short = besides >= model.costly and analysis.once(widest_bytes) <= model.short
         usual = max(1, elements_of(analysis, model.elements) // (2 if short else 1) // access.lanes)
-        first = params(model.alone if kept < machine.sm_count else model.block, usual)
+        first = params(model.alone if kept < model.few * machine.sm_count else model.block, usual)
         if first.looped and (short or scan >= model.costly_scan):
             first = min(first, *(params(first.tx >> n, usual) for n in (1, 2)), key=lambda p: _idle(p, length))
         if first.looped and analysis.phases:  # a row that a larger block has in registers is read once
@@ -131,6 +131,7 @@ class ScanRows(GpuScheduler[Params]):
             first = first._replace(vectors=elements_of(analysis, model.costly))
         while first.looped and first.tx < scans.alone and rows * first.tx < model.busy * machine.sm_count:
             wide = params(2 * first.tx, elements_of(analysis, model.short))
+            wide = params(2 * first.tx, elements_of(analysis, model.wide)) if wide.looped else wide
             if _striped_bytes(analysis, wide) > SHARED:
                 break
             first = wide
