@@ -70,7 +70,9 @@ class AccumulationRows(GpuScheduler[Params]):
         vectors = -(-width // access.lanes)
         all_ = (min(rows, count) + count // model.chunk) * vectors  # that threads have one of, at a time
         busy = max(1, all_ // (machine.sm_count * machine.threads_per_sm))
-        most = max(1, min(model.most_across, model.elements // access.lanes, busy))
+        assert analysis.accumulation is not None
+        words = sums_type(analysis.accumulation).bits // 32
+        most = max(1, min(model.most_across, model.registers // (access.lanes * words), busy))
         forms = [(tx, n) for tx in (WARP, 2 * WARP, 4 * WARP) for n in range(1, most + 1)] if vectors > WARP else []
         forms = _best_first(forms, vectors) or [(power_from(vectors), 1)]
 
@@ -78,14 +80,10 @@ class AccumulationRows(GpuScheduler[Params]):
             tx, across = form
             return Params(access, tx, max(1, model.threads // tx), across, chunk, each)
 
-        yield params(forms[0], model.chunk, model.each)
-        yield from (
-            params(form, chunk, each)
-            for form in forms
-            for chunk in (model.chunk, 2 * model.chunk)
-            for each in (model.each, 2, 1)
-            if (form, chunk, each) != (forms[0], model.chunk, model.each)
-        )
+        first = params(forms[0], model.chunk, max(1, min(model.each, model.under_way // (forms[0][1] * words))))
+        yield first
+        others = (params(form, c, n) for form in forms for c in (model.chunk, 2 * model.chunk) for n in (4, 2, 1))
+        yield from (p for p in others if p != first)
 
     def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
         def body(what: str, threads: int = BLOCK) -> _Rows:

@@ -508,9 +508,10 @@ class AccumulationModel:
     rows_a_value: int = 8  # more rows than so many a value are looked at for nothing, where sums lie in the result
     threads: int = 128
     chunk: int = 64  # values that are added one after the other: 128 takes twice as long where few rows have most
-    each: int = 4  # of them that are loaded at a time
+    each: int = 4  # of them that are loaded at a time, or fewer:
+    under_way: int = 8  # vectors of a thread that are loaded at a time, half of 64 bits: 16384×8191 bf16 260 → 230 µs
     most_across: int = 9  # vectors of a thread along a row
-    elements: int = 16  # of a thread, whose sums are in registers: 4096×2048 f32, 32 of them 41 µs, 16 36
+    registers: int = 16  # of a thread's sums: 4096×2048 f32, 32 of them 41 µs, 16 36
 
 
 @dataclass(frozen=True)
