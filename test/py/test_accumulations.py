@@ -19,6 +19,7 @@ from mlirfuse.core import config
 from mlirfuse.core.errors import ScheduleError, UnsupportedError
 from mlirfuse.frontend.numpy.operands import asarray
 from mlirfuse.frontend.numpy.traced_array import TracedArray
+from mlirfuse.ir import sizes as sz
 from mlirfuse.runtime.program import Program
 from mlirfuse.schedule import targets
 from mlirfuse.schedule.gpu import accumulation_rows, models
@@ -272,6 +273,22 @@ def test_gpu_values_of_wide_rows_are_sorted_first(dtype, rows, count, width, sor
     lowered = mlirfuse.jit(fused, target="cuda:sm_90").lower(*args)
     (params,) = Program(lowered.segmented(), targets.of("cuda:sm_90"), lowered.env).parameters(lowered.env, {})
     assert by_rows(params) == sorted_first
+
+
+@pytest.mark.parametrize("width", [1, 256])
+def test_gpu_zeros_that_are_added_to_take_no_memory(width):
+    def fn(i, v):
+        out = np.zeros((60_000, width), f32)
+        np.add.at(out, i, v)
+        return out
+
+    target = targets.of("cuda:sm_90")
+    lowered = mlirfuse.jit(fn, target="cuda:sm_90").lower(np.empty(200_000, np.int64), np.empty((200_000, width), f32))
+    program = Program(lowered.segmented(), target, lowered.env)
+    params, slots = program.parameters(lowered.env, {}), program.slots()
+    target.write(program, params, slots)
+    held = [sz.substitute(n, lowered.env) for n in slots.temporary_bytes.values()]
+    assert by_rows(params[0]) == (width > 1) and sum(held) < 60_000 * width * 4 / 5
 
 
 @pytest.mark.parametrize("given, says", [

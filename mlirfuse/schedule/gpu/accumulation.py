@@ -24,7 +24,7 @@ from mlirfuse.lowering.kernel import Env, Index, Memory
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu.access import Access, access_of
-from mlirfuse.schedule.gpu.accumulation_body import AccumulationBody, sums_type
+from mlirfuse.schedule.gpu.accumulation_body import AccumulationBody, in_place, sums_type
 from mlirfuse.schedule.gpu.scheduler import LARGEST_BLOCK, GpuScheduler
 from mlirfuse.schedule.scheduler import Alignments, Sizes, power_of_two, require
 
@@ -81,10 +81,9 @@ class Accumulation(GpuScheduler[Params]):
         op = analysis.accumulation
         assert op is not None
         first, last = (f"{name}_{what}" for what in ("begin", "end"))
-        in_place = slots.place(op.result) == slots.place(op.operands[0])
         narrow = sums_type(op) is not op.result.dtype
         kernels = [_Accumulation(name, analysis, slots, p).add()]
-        if narrow or not in_place:
+        if narrow or not in_place(analysis, slots):
             kernels.insert(0, _Accumulation(first, analysis, slots, p).begin())
         if narrow:
             kernels.append(_Accumulation(last, analysis, slots, p).end())

@@ -18,8 +18,15 @@ def sums_type(op: Op) -> dt.DType:
     return held if held.bits >= 32 else dt.i32 if held.kind == "i" else dt.u32
 
 
+def in_place(analysis: Analysis, slots: Slots) -> bool:
+    """Whether the result lies where its operand does, which then is an input."""
+    op = analysis.accumulation
+    assert op is not None
+    return op.operands[0] in analysis.inputs and slots.place(op.operands[0]) == slots.place(op.result)
+
+
 class AccumulationBody(GpuBody):
-    """A kernel of the accumulation ``op``; ``in_place``: its result lies where its operand does."""
+    """A kernel of the accumulation ``op``."""
 
     def __init__(self, name: str, analysis: Analysis, slots: Slots, access: Access, threads: int):
         super().__init__(name, analysis, slots, access, threads)
@@ -27,7 +34,7 @@ class AccumulationBody(GpuBody):
         self.op = analysis.accumulation
         self.initial, self.indices, self.values = self.op.operands
         self.sums_type = sums_type(self.op)
-        self.in_place = slots.place(self.op.result) == slots.place(self.initial)
+        self.in_place = in_place(analysis, slots)
 
     def row_of(self, position: Index) -> tuple[Val, Val]:
         """The row of a value, and whether there is such a row."""

@@ -81,9 +81,8 @@ class AccumulationRows(GpuScheduler[Params]):
             return Params(access, tx, max(1, model.threads // tx), across, chunk, each)
 
         first = params(forms[0], model.chunk, max(1, min(model.each, model.under_way // (forms[0][1] * words))))
-        yield first
         others = (params(form, c, n) for form in forms for c in (model.chunk, 2 * model.chunk) for n in (4, 2, 1))
-        yield from (p for p in others if p != first)
+        yield from (p for p in dict.fromkeys((first, *others)) if _sums_fit(analysis, p, env))
 
     def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
         def body(what: str, threads: int = BLOCK) -> _Rows:
@@ -103,6 +102,7 @@ class AccumulationRows(GpuScheduler[Params]):
         self.check_access(analysis, p, True, env, alignments, machine)
         check_threads(p.tx, p.ty)
         require(power_of_two(p.chunk), f"chunk = {p.chunk}: a power of two")
+        require(_sums_fit(analysis, p, env), f"chunk = {p.chunk}: offsets of the sums of chunks need 64 bits")
         for what, n in (("each", p.each), ("across", p.across)):
             require(1 <= n <= MOST_EACH, f"{what} = {n}: 1 to {MOST_EACH}")
 
@@ -129,6 +129,15 @@ def _worth(analysis: Analysis, model: AccumulationModel, rows: int, count: int, 
     narrow = sums_type(op) is not op.result.dtype
     enough = width * nbytes >= model.row_bytes[narrow] and count * width * nbytes >= model.least_bytes[narrow]
     return enough and not few and (narrow or count * model.rows_a_value >= rows)
+
+
+def _sums_fit(analysis: Analysis, p: Params, env: Sizes) -> bool:
+    """Whether offsets of the words of the workspace are of the index type."""
+    rows, count, width = analysis.values(_sizes, env)
+    assert analysis.accumulation is not None
+    chunks = count // p.chunk + 1
+    words = chunks * width * (sums_type(analysis.accumulation).bits // 32) + rows + chunks + COUNTS
+    return p.access.index is dt.i64 or words + BLOCK < 1 << 31
 
 
 def _best_first(forms: list[tuple[int, int]], vectors: int) -> list[tuple[int, int]]:
