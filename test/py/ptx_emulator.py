@@ -29,7 +29,7 @@ TYPES = {
     "u8": np.uint8, "u16": np.uint16, "u32": np.uint32, "u64": np.uint64,
     "b8": np.uint8, "b16": np.uint16, "b32": np.uint32, "b64": np.uint64,
 }  # fmt: skip
-PAIRS = {"f16x2": "f16", "bf16x2": "bf16"}  # of which a register of 32 bits has two
+PAIRS = {"f16x2": "f16", "bf16x2": "bf16", "s16x2": "s16", "u16x2": "u16"}  # of which a register of 32 bits has two
 REGISTERS = [
     ("%rd", np.uint64),
     ("%rs", np.uint16),

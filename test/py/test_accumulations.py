@@ -229,7 +229,7 @@ def rows_of_any_size(monkeypatch):
     monkeypatch.setitem(models.MODELS, 90, model)
 
 
-@pytest.mark.parametrize("dtype", [f32, f64, f16, ml_dtypes.bfloat16, np.int32, np.int64])
+@pytest.mark.parametrize("dtype", [f32, f64, f16, ml_dtypes.bfloat16, np.int8, np.uint16, np.int32, np.int64])
 @pytest.mark.parametrize("shape", [(50, 400, (3, 40)), (3, 9, (8,)), (2, 700, (130,)), (1, 5, (4,)), (70, 100, (33,))])
 def test_gpu_rows(dtype, shape, rows_of_any_size):
     """Rows without values and rows that are split, several vectors of a thread, positions that are nowhere; also where
