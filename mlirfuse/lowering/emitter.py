@@ -8,7 +8,6 @@ element type.
 
 from __future__ import annotations
 
-import contextlib
 import math
 from dataclasses import dataclass
 
@@ -60,7 +59,6 @@ class Emitter:
         self._constants: dict[tuple, Val] = {}
         self._known: dict[str, object] = {}  # by name: constants' values
         self._sums: dict[str, tuple[tuple[str, ...], int]] = {}
-        self._contracting = False  # products and sums of floats may be rounded together
         self._narrow: dict[str, Val] = {}  # by name: of what a wider value of the same kind was made
 
     # ---- lines and names
@@ -162,17 +160,9 @@ class Emitter:
 
     def _binary(self, name: str, a, b) -> Val:
         a, b = self._pair(a, b)
-        how = " fastmath<contract>" if self._contracting and a.dtype.is_float else ""
-        return self.op(f"{name} {a}, {b}{how} : {a.type}", a.dtype, a.lanes)
+        return self.op(f"{name} {a}, {b} : {a.type}", a.dtype, a.lanes)
 
     # ---- arithmetic
-
-    @contextlib.contextmanager
-    def contracting(self, contracts: bool):
-        """Products that are emitted in here may be rounded together with sums that are, where ``contracts``."""
-        before, self._contracting = self._contracting, contracts
-        yield
-        self._contracting = before
 
     def add(self, a, b) -> Val:
         a, b = self._pair(a, b)

@@ -710,30 +710,6 @@ def test_shifted_rows_are_folded(fn, shapes, dtype):
     check(fn, *inputs, only=lambda p: p.parts == 1, candidates=2, changed=lambda p: p._replace(tx=32, runs=True))
 
 
-F16, F32 = np.float16, np.float32
-
-
-@pytest.mark.parametrize("fn, inputs, contracted", [
-    (taps, [normal(8, 40, dtype=F16)], True),
-    (taps, [normal(8, 40)], False),  # NumPy rounds twice
-    (lambda x, y: (x.astype(F32) * y.astype(F32) + 1).astype(F16), [normal(4, 8, dtype=F16)] * 2, True),
-    (lambda x, y: (x.astype(F32) * y.astype(F32) + 1).sum(1), [normal(4, 8, dtype=F16)] * 2, False),
-    (lambda x, y: x.astype(F32) * y.astype(F32) + 1 > 2, [normal(4, 8, dtype=F16)] * 2, False),
-    (lambda x: x * x - x * x[::-1], [normal(4, 8, dtype=F16)], False),
-])  # fmt: skip
-def test_products_and_sums_that_become_half_types_are_contracted(fn, inputs, contracted):
-    """Not where float32 is seen, nor of two products, whose difference may be 0."""
-    lowered = mlirfuse.jit(fn, target="cuda:sm_90").lower(*inputs)
-    assert ("fma.rn.f32" in lowered.as_text("ptx")) == contracted
-    check(fn, *inputs, candidates=1)
-
-
-def test_differences_of_equal_products_are_zero():
-    x = normal(5, 8, dtype=F16)
-    (got,) = results_of(lambda x, y: np.sqrt(x * x - y * y), x, -x)
-    assert not got.any()
-
-
 def test_overlapping_reads_are_one():
     """Of seven taps of eight half-type elements each, fourteen elements are read where a vector is inside its row."""
     text = mlirfuse.jit(taps, target="cuda:sm_90").lower(np.empty((4096, 4097), np.float16)).as_text("tiled")

@@ -149,34 +149,7 @@ class Kernel(Accesses):
 
     def _computed(self, op: Op, vals: list[Val]) -> Val:
         """An element of an elementwise op, of its operands'."""
-        with self.e.contracting(self._contracts(op)):
-            return EMIT[op.name](self.e, *vals)
-
-    def _contracts(self, op: Op) -> bool:
-        """Whether a GPU may round a product and its sum with another number once, as ``fma`` does, which takes half of
-        the instructions: half types hide that. Sums of two products are not, one of which only would be rounded: their
-        difference may be 0."""
-        if self.e.target != "gpu" or op.name not in ("add", "sub", "mul") or op.result.dtype.compute is not dt.f32:
-            return False
-        products = [v for v in op.operands if v.op in self.inside and v.op.name == "mul"]
-        return (op.name == "mul" or len(products) == 1) and op.result not in self._seen_exactly
-
-    @functools.cached_property
-    def _seen_exactly(self) -> set[Value]:
-        """The segment's values that are no half types, and of which something is made that is none either."""
-        found = {
-            value
-            for op in self.inside
-            for value in op.results
-            if not _is_half(value) and (value in self.memories or value not in self._users or not value.dtype.is_float)
-        }
-        waiting = list(found)
-        while waiting:
-            op = waiting.pop().op
-            made_of = {v for v in (op.operands if op in self.inside else ()) if not _is_half(v)} - found
-            found |= made_of
-            waiting += made_of
-        return found
+        return EMIT[op.name](self.e, *vals)
 
     def _exp(self, op: Op, env: Env) -> Steps:
         """Of what a softmax takes it of, elements less the largest of them, none is above 0."""
@@ -274,7 +247,8 @@ class Kernel(Accesses):
         if found is None:
             users = self._users.get(value, ())
             stored = value in self.memories
-            found = bool(users or stored) and (_is_half(value) or not stored) and all(map(self._rounds_to_half, users))
+            half = value.dtype.is_float and value.dtype.bits == 16
+            found = bool(users or stored) and (half or not stored) and all(map(self._rounds_to_half, users))
             self._halves[value] = found
         return found
 
@@ -289,7 +263,7 @@ class Kernel(Accesses):
 
     def _rounds_to_half(self, op: Op) -> bool:
         if op.name == "cast":
-            return _is_half(op.result)
+            return op.result.dtype.is_float and op.result.dtype.bits == 16
         made = op.operands[0].op if op.name == "sum" else None
         keeps = op.row.keeps_all or op.name in ("mul", "div", "neg") or (made is not None and made.name == "exp")
         return keeps and self._becomes_half(op.result)
@@ -661,7 +635,3 @@ class Kernel(Accesses):
         dtype = op.attrs["dtype"]
         words = yield from self._random_words(op, env, 4 if dtype is dt.f64 else 2)
         return m.normal_of_words(self.e, words, dtype)
-
-
-def _is_half(value: Value) -> bool:
-    return value.dtype.is_float and value.dtype.bits == 16
