@@ -309,7 +309,8 @@ class SegmentedProgram:
         axes = analysis.axes
         if analysis.accumulation is not None:  # rows that nothing is added to stay what they are
             readers = [op for op in analysis.ops if argument in op.operands]
-            return readers == [analysis.accumulation] and analysis.accumulation.operands.count(argument) == 1
+            initial, *others = analysis.accumulation.operands
+            return readers == [analysis.accumulation] and initial is argument and argument not in others
         if (
             value not in analysis.outputs
             or analysis.pinned

@@ -153,6 +153,20 @@ def test_no_linalg_form():
         mlirfuse.jit(fused, lowering="linalg")(*operands(5, 60, (3,)))
 
 
+@pytest.mark.parametrize("written", [0, 1, 2])
+def test_results_over_an_operand(written):
+    """Over what is added to, the positions, and the values."""
+
+    def fn(x, i, v):
+        (x, i, v)[written][:] = fused(x, i, v)
+
+    rng = np.random.default_rng(written)
+    args = [rng.integers(0, 30, 30) for _ in range(3)]
+    expected = added(*args)
+    mlirfuse.jit(fn)(*args)
+    np.testing.assert_array_equal(args[written], expected)
+
+
 def test_nothing_to_add():
     x, i, v = operands(4, 1, (3,))
     np.testing.assert_array_equal(mlirfuse.jit(fused)(x, i[:0], v[:0]), x)
@@ -248,14 +262,27 @@ def test_gpu_rows(dtype, shape, rows_of_any_size):
         check_on_gpu(inside, x, i, v, only=by_rows, candidates=3, bound=bound, donated=donated)
 
 
-def test_gpu_rows_keep_the_sign_of_zero(rows_of_any_size):
-    x, i, v = -np.zeros((6, 8), f32), np.array([1, 1, 4, 5]), -np.zeros((4, 8), f32)
+@pytest.mark.parametrize("dtype", [f32, f64, f16])
+def test_gpu_rows_keep_the_sign_of_zero(dtype, rows_of_any_size):
+    x, i, v = -np.zeros((6, 8), dtype), np.array([1, 1, 4, 5, *[2] * 9]), -np.zeros((13, 8), dtype)
     v[3] = 0
     lowered = mlirfuse.jit(fused, target="cuda:sm_90").lower(x, i, v)
     program = Program(lowered.segmented(), targets.of("cuda:sm_90"), lowered.env)
     (params,) = program.parameters(lowered.env, {})
     (got,) = run_on_gpu(program, lowered.env, (params,), (x, i, v))
     assert by_rows(params) and np.array_equal(np.signbit(got), np.signbit(added(x, i, v)))
+
+
+def test_gpu_results_that_lie_in_columns(rows_of_any_size):
+    """Whose innermost loop, as they are written, is along the values."""
+    x = np.asfortranarray(operands(8, 1, (23,))[0])
+
+    def fn(x, i, out):
+        out[:] = fused(x * 3, i, x * 2)
+
+    lowered = mlirfuse.jit(fn, target="cuda:sm_90").lower(x, np.arange(8), x.copy(order="F"))
+    program = Program(lowered.segmented(), targets.of("cuda:sm_90"), lowered.env)
+    assert not any(map(by_rows, program.parameters(lowered.env, {})))
 
 
 @pytest.mark.parametrize("dtype, rows, count, width, sorted_first", [
@@ -293,6 +320,7 @@ def test_gpu_zeros_that_are_added_to_take_no_memory(width):
 
 @pytest.mark.parametrize("given, says", [
     ({"chunk": 3}, "chunk"),
+    ({"chunk": 1 << 31}, "too many"),
     ({"across": 0}, "across"),
     ({"each": 17}, "each"),
     ({"tx": 48}, "tx"),

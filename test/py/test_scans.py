@@ -650,6 +650,17 @@ def test_nothing_spills(chip, shape):
             assert kernel.stack == kernel.spilled == 0, kernel
 
 
+@pytest.mark.parametrize("dtype, columns", [(np.float64, 8193), (np.float64, 10_001), (np.int32, 8193), (f32, 8193)])
+def test_odd_rows_that_are_reduced_first_fit_shared_memory(dtype, columns):
+    lowered = mlirfuse.jit(lambda x: (np.cumsum(x, -1) + x, x.max(-1)), target="cuda:sm_90").lower(
+        np.empty((3, columns), dtype)
+    )
+    target = targets.of("cuda:sm_90")
+    program = Program(lowered.segmented(), target, lowered.env)
+    for step, params in zip(program.steps, program.parameters(lowered.env, {}), strict=True):
+        target.schedulers.check(step.analysis, params, lowered.env, {}, target.machine)
+
+
 @pytest.mark.parametrize("target", ["cpu", "cuda:sm_90"])
 def test_other_schedules_are_refused(target):
     """What a row takes has to fit what is given by hand."""

@@ -59,7 +59,9 @@ class AccumulationRows(GpuScheduler[Params]):
     parameters = Params
 
     def takes(self, analysis: Analysis) -> bool:
-        return analysis.accumulation is not None and bool(analysis.once(_columns))
+        """Where the innermost loop is one along rows of values: the vectors are."""
+        loops = analysis.loops(analysis.kept) if analysis.accumulation is not None else []
+        return bool(loops) and loops[-1] in analysis.once(_columns)
 
     def candidates(self, analysis: Analysis, env: Sizes, alignments: Alignments, machine: Machine) -> Iterator[Params]:
         model = model_of(machine).accumulation
@@ -82,7 +84,7 @@ class AccumulationRows(GpuScheduler[Params]):
 
         first = params(forms[0], model.chunk, max(1, min(model.each, model.under_way // (forms[0][1] * words))))
         others = (params(form, c, n) for form in forms for c in (model.chunk, 2 * model.chunk) for n in (4, 2, 1))
-        yield from (p for p in dict.fromkeys((first, *others)) if _sums_fit(analysis, p, env))
+        yield from (p for p in dict.fromkeys((first, *others)) if _fits(analysis, p, env))
 
     def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
         def body(what: str, threads: int = BLOCK) -> _Rows:
@@ -102,7 +104,7 @@ class AccumulationRows(GpuScheduler[Params]):
         self.check_access(analysis, p, True, env, alignments, machine)
         check_threads(p.tx, p.ty)
         require(power_of_two(p.chunk), f"chunk = {p.chunk}: a power of two")
-        require(_sums_fit(analysis, p, env), f"chunk = {p.chunk}: offsets of the sums of chunks need 64 bits")
+        require(_fits(analysis, p, env), f"chunk = {p.chunk}: values, or words of the sums of chunks, are too many")
         for what, n in (("each", p.each), ("across", p.across)):
             require(1 <= n <= MOST_EACH, f"{what} = {n}: 1 to {MOST_EACH}")
 
@@ -131,13 +133,14 @@ def _worth(analysis: Analysis, model: AccumulationModel, rows: int, count: int, 
     return enough and not few and (narrow or count * model.rows_a_value >= rows)
 
 
-def _sums_fit(analysis: Analysis, p: Params, env: Sizes) -> bool:
-    """Whether offsets of the words of the workspace are of the index type."""
+def _fits(analysis: Analysis, p: Params, env: Sizes) -> bool:
+    """Whether words hold the numbers of values, and the index type the offsets of words."""
     rows, count, width = analysis.values(_sizes, env)
     assert analysis.accumulation is not None
     chunks = count // p.chunk + 1
     words = chunks * width * (sums_type(analysis.accumulation).bits // 32) + rows + chunks + COUNTS
-    return p.access.index is dt.i64 or words + BLOCK < 1 << 31
+    numbers = max(count + p.chunk + MOST_EACH, rows + chunks)
+    return numbers < 1 << 31 and (p.access.index is dt.i64 or words + BLOCK < 1 << 31)
 
 
 def _best_first(forms: list[tuple[int, int]], vectors: int) -> list[tuple[int, int]]:
@@ -202,8 +205,19 @@ class _Rows(AccumulationBody):
         return self.finish(sz.ceildiv(count, self.threads))
 
     def begin(self) -> GpuKernel:
-        """Words and sums are 0."""
-        return self._each(self.cleared, lambda at: self._store(self.words, at, self.e.const(0, dt.i32)))
+        """Words are 0, and sums nothing: of floats -0, which changes the sign of no 0."""
+        e = self.e
+
+        def one(at: Val) -> None:
+            word = e.const(0, dt.i32)
+            if self.sums_type.is_float:
+                upper = e.cmp("lt", at, self.size(self.first_word))
+                if self.sums_type.bits == 64:
+                    upper = e.and_(upper, e.cmp("ne", e.and_(at, 1), 0))
+                word = e.select(upper, e.const(-(1 << 31), dt.i32), word)
+            self._store(self.words, at, word)
+
+        return self._each(self.cleared, one)
 
     def count(self) -> GpuKernel:
         """The values of each row, and which of them each value is."""

@@ -136,8 +136,8 @@ class ScanRows(GpuScheduler[Params]):
                 break
             first = wide
         if first.looped and analysis.phases:
-            wider = (params(n * model.threads, elements_of(analysis, model.elements)) for n in (1, 2, 4))
-            first = min(wider, key=lambda p: p.looped)
+            wider = [params(n * model.threads, elements_of(analysis, model.elements)) for n in (1, 2, 4)]
+            first = min((p for p in wider if _striped_bytes(analysis, p) <= SHARED), key=lambda p: p.looped)
         if first.looped:
             of_links = scans.linked
             block, usual = of_links.striped, elements_of(analysis, of_links.elements)
