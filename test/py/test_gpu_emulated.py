@@ -532,6 +532,18 @@ def test_rows_that_are_folded_and_written(shape, dtype, monkeypatch):
     check(lambda g, x: (g * np.tanh(x), (g * np.tanh(x)).sum(0)), x[::-1].copy(), x, only=lambda p: p.fold > 1)
 
 
+@pytest.mark.parametrize("order, folded", [("C", True), ("F", False)])
+def test_rows_are_folded_where_they_are_written_one_behind_the_other(order, folded):
+    def fn(x, out):
+        out[:] = x * 2
+        return x.sum(0)
+
+    args = np.empty((20_000, 2730), np.float16), np.empty((20_000, 2730), np.float16, order=order)
+    lowered = mlirfuse.jit(fn, target="cuda:sm_90").lower(*args)
+    (params,) = Program(lowered.segmented(), targets.of("cuda:sm_90"), lowered.env).parameters(lowered.env, {})
+    assert (params.fold > 1) == folded
+
+
 @pytest.mark.parametrize("split", [3, 5, 7, 12, 21, 37])
 @pytest.mark.parametrize("fold", [False, True])
 def test_any_number_of_parts(split, fold, monkeypatch):
