@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Generator
 from dataclasses import replace
 
@@ -17,6 +16,7 @@ from mlirfuse.ir.sizes import Size
 from mlirfuse.lowering import math as m
 from mlirfuse.lowering.elementwise import EMIT
 from mlirfuse.lowering.emitter import Emitter, Val
+from mlirfuse.lowering.kernel.exactness import Halves, is_less_its_largest, is_share, is_size
 from mlirfuse.lowering.kernel.index import Env, Index
 from mlirfuse.lowering.kernel.memory import Accesses, Memory
 
@@ -36,7 +36,7 @@ class Kernel(Accesses):
         super().__init__(e, axes, memories, size, index, scalar, inverse, known_multiples)
         self.inside = inside
         self.reports = reports
-        self._halves: dict[Value, bool] = {}  # what is found out about them
+        self._halves = Halves(inside, self.memories)
         self.short_means = True  # what is divided by a number of elements takes no branch
 
     def value(self, value: Value, env: Env) -> Val:
@@ -152,8 +152,7 @@ class Kernel(Accesses):
         return EMIT[op.name](self.e, *vals)
 
     def _exp(self, op: Op, env: Env) -> Steps:
-        """Of what a softmax takes it of, elements less the largest of them, none is above 0."""
-        operand, negative = op.operands[0], self._less_its_largest(op.operands[0])
+        operand, negative = op.operands[0], is_less_its_largest(op.operands[0])
         val = yield operand, self._through(op, env, [(d, d) for d in range(operand.rank)])
         if negative and self._rough(op):
             return m.rough_exp(self.e, val)
@@ -174,15 +173,7 @@ class Kernel(Accesses):
     def _rough(self, op: Op) -> bool:
         """Whether a GPU's approximation of a float32 result is good enough: rounding to a half type hides what it is
         off by, and it takes a quarter of the instructions."""
-        return self.e.target == "gpu" and op.result.dtype.compute is dt.f32 and self._becomes_half(op.result)
-
-    @staticmethod
-    def _less_its_largest(value: Value) -> bool:
-        if value.op is None or value.op.name != "sub":
-            return False
-        x, largest = value.op.operands
-        made = largest.op
-        return made is not None and made.name == "max" and bool(made.attrs["keepdims"]) and made.operands[0] is x
+        return self.e.target == "gpu" and op.result.dtype.compute is dt.f32 and self._halves.hide(op.result)
 
     def _div(self, op: Op, env: Env) -> Steps:
         """On a GPU, what divides many numbers is inverted once, a constant before. Quotients that are rounded to half
@@ -193,18 +184,18 @@ class Kernel(Accesses):
             return (yield from self._elementwise(op, env))
         a, b = (self._through(op, env, [(d, d) for d in range(v.rank)], k) for k, v in enumerate(op.operands))
         dividend, divisor = (yield op.operands[0], a), (yield op.operands[1], b)
-        half, number = self._becomes_half(op.result), self.e.known(divisor)
+        half, number = self._halves.hide(op.result), self.e.known(divisor)
         if number is not None or not set(axes(op.operands[1])) < set(axes(op.result)):
             quotient = m.half_quotient_by(self.e, dividend, number) if half and number is not None else None
             return quotient or self._typed(op.result, self._computed(op, [dividend, divisor]))
         once = dividend.lanes == 1 and not axes(op.operands[1])  # such as a row's sum over its length
-        if once and self.short_means and self._is_size(op.operands[1]):
+        if once and self.short_means and is_size(op.operands[1]):
             return m.quotient_by_size(self.e, dividend, divisor)
         if divisor.lanes > 1 or once:
             if half:
                 return m.rough_quotient(self.e, dividend, divisor)
             return (yield from self._elementwise(op, env))
-        if self._is_share(op):
+        if is_share(op):
             (inverse,) = self._once("reciprocal", op.operands[1], b, lambda: (m.reciprocal(self.e, divisor),))
             return self.e.mul(dividend, inverse) if half else m.quotient_of_share(self.e, dividend, divisor, inverse)
         scale, inverse = self._once("inverse", op.operands[1], b, lambda: m.inverse(self.e, divisor))
@@ -219,54 +210,6 @@ class Kernel(Accesses):
         if found is None:
             found = self._memo[-1][key] = make()
         return found
-
-    def _is_share(self, op: Op) -> bool:
-        """Whether ``op`` divides the exponentials of a softmax, none above 1, by their sum, one of which is 1."""
-        dividend, total = op.operands[0].op, op.operands[1].op
-        while total is not None and total.name in ("expand_dims", "broadcast_in_dim"):
-            total = total.operands[0].op
-        if dividend is None or dividend.name != "exp" or total is None or total.name != "sum":
-            return False
-        shifted, rank = dividend.operands[0], total.operands[0].rank
-        if total.operands[0] is not op.operands[0] or not self._less_its_largest(shifted):
-            return False
-        assert shifted.op is not None and shifted.op.operands[1].op is not None
-        return set(ops.axes_of(shifted.op.operands[1].op.attrs, rank)) == set(ops.axes_of(total.attrs, rank))
-
-    @staticmethod
-    def _is_size(value: Value) -> bool:
-        """Whether ``value`` is a number of elements."""
-        while value.op is not None and (value.op.name == "cast" or value.op.row.keeps_all):
-            value = value.op.operands[0]
-        return value.op is not None and value.op.name == "size"
-
-    def _becomes_half(self, value: Value) -> bool:
-        """Whether all that is made of ``value``, by ops that keep its relative error, is rounded to a half type:
-        products, quotients, sums of exponentials."""
-        found = self._halves.get(value)
-        if found is None:
-            users = self._users.get(value, ())
-            stored = value in self.memories
-            half = value.dtype.is_float and value.dtype.bits == 16
-            found = bool(users or stored) and (half or not stored) and all(map(self._rounds_to_half, users))
-            self._halves[value] = found
-        return found
-
-    @functools.cached_property
-    def _users(self) -> dict[Value, list[Op]]:
-        """The segment's ops that use each value."""
-        out: dict[Value, list[Op]] = {}
-        for op in self.inside:
-            for value in dict.fromkeys(op.operands):
-                out.setdefault(value, []).append(op)
-        return out
-
-    def _rounds_to_half(self, op: Op) -> bool:
-        if op.name == "cast":
-            return op.result.dtype.is_float and op.result.dtype.bits == 16
-        made = op.operands[0].op if op.name == "sum" else None
-        keeps = op.row.keeps_all or op.name in ("mul", "div", "neg") or (made is not None and made.name == "exp")
-        return keeps and self._becomes_half(op.result)
 
     def _typed(self, value: Value, val: Val) -> Val:
         assert val.dtype is value.dtype.compute, (value, val)
