@@ -9,7 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from mlirfuse.frontend.numpy.loops import arrays, holding, positions
+from mlirfuse.frontend.numpy.loops import (  # products and reductions bring rules of FUNCTIONS
+    arrays,
+    holding,
+    positions,
+    products,  # noqa: F401
+    reductions,  # noqa: F401
+)
 from mlirfuse.frontend.numpy.loops.arrays import SIZE_BITS
 from mlirfuse.frontend.numpy.loops.code import Code
 from mlirfuse.frontend.numpy.loops.functions import FUNCTIONS, METHODS, OF_ANY_TYPE

@@ -1,0 +1,118 @@
+"""Products of vectors and matrices that a loop's code knows, as rules of ``functions.py``."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mlirfuse.frontend.numpy.loops import arrays
+from mlirfuse.frontend.numpy.loops.functions import FUNCTIONS, cast, rule, take
+from mlirfuse.frontend.numpy.loops.values import (
+    Array,
+    NotLiftable,
+    Number,
+)
+from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir.dtypes import DType
+from mlirfuse.lowering.emitter import Val
+
+
+@rule(np.dot, np.matmul, method="dot")
+def _matmul(c, args, keywords):
+    left, right = take(args, keywords, "a", "b")
+    if isinstance(left, Number) or isinstance(right, Number):
+        raise NotLiftable("a product with a number")
+    left, right = c.array(left), c.array(right)
+    ranks = len(left.shape), len(right.shape)
+    if ranks not in ((1, 1), (2, 1), (1, 2), (2, 2)):
+        raise NotLiftable("a product of arrays of more than two axes")
+    e = c.code
+    kind = dt.of(np.result_type(left.dtype.numpy, right.dtype.numpy))
+    if kind is dt.bool_:
+        raise NotLiftable("a product of bools")
+    e.fail_if(
+        e.cmp("ne", left.shape[-1], right.shape[0]),
+        lambda a, b: ValueError(
+            "matmul: Input operand 1 has a mismatch in its core dimension 0, with gufunc signature "
+            f"(n?,k),(k,m?)->(n?,m?) (size {b} is different from {a})"
+        ),
+        left.shape[-1],
+        right.shape[0],
+    )
+    if ranks == (1, 1):
+        return FUNCTIONS[np.sum](c, [c.ufunc(np.multiply, [left, right])], {}) if kind.bits >= 32 else _narrow()
+    if ranks == (2, 2):
+        return _of_matrices(c, left, right, kind)
+    if ranks == (2, 1):
+        if e.known(left.strides[0]) != left.dtype.bytes:
+            return _by_rows(c, left, right, kind)
+        left, right = right, c.view(left, left.shape[::-1], left.strides[::-1], True)  # columns have no gaps
+    made = arrays.dense(e, c.fresh_site(), kind, [right.shape[1]])
+    arrays.fill(e, made, e.const(0, kind))
+    with e.each(right.shape[0]) as row:
+        factor = e.cast(arrays.element(e, left, [row]), kind)
+        with e.each(right.shape[1]) as column:
+            place = arrays.element_pointer(e, made, [column])
+            term = e.mul(factor, e.cast(arrays.element(e, right, [row, column]), kind))
+            e.store(e.add(e.load(place, kind), term), place)
+    return made
+
+
+def _narrow():
+    raise NotLiftable("a product of narrow integers")
+
+
+_SMALL = 4096  # multiplications: so many cost less here than the way to the library
+
+
+def _of_matrices(c, left: Array, right: Array, kind: DType) -> Array:
+    """A matrix times a matrix: a large one by NumPy's library."""
+    e = c.code
+    if not left.dtype is right.dtype is kind:
+        left, right = (c.array(cast(e, c.array(v), kind)) if v.dtype is not kind else v for v in (left, right))
+    made = arrays.dense(e, c.fresh_site(), kind, [left.shape[0], right.shape[1]])
+
+    def here() -> None:
+        arrays.fill(e, made, e.const(0, kind))
+        with e.each_of([left.shape[0], left.shape[1]]) as (row, k):
+            factor = arrays.element(e, left, [row, k])
+            with e.each(right.shape[1]) as column:
+                place = arrays.element_pointer(e, made, [row, column])
+                term = e.mul(factor, arrays.element(e, right, [k, column]))
+                e.store(e.add(e.load(place, kind), term), place)
+
+    if not kind.is_inexact:
+        here()
+        return made
+    count = e.count("muli", e.count("muli", left.shape[0], left.shape[1]), right.shape[1])
+    e.branch(e.cmp("gt", count, _SMALL), lambda: e.multiply(left, right, made), here)
+    return made
+
+
+_ROWS = 4  # that are multiplied together, so that the vector is read once for them
+
+
+def _by_rows(c, left: Array, right: Array, kind: DType) -> Array:
+    """A matrix times a vector."""
+    e = c.code
+    made = arrays.dense(e, c.fresh_site(), kind, [left.shape[0]])
+    slots = [e.slot(kind.signless) for _ in range(_ROWS)]
+
+    def rows(first: Val, count: int) -> None:
+        at = [e.count("addi", first, k) for k in range(count)]
+        for slot in slots[:count]:
+            e.store(e.const(0, kind), slot)
+        with e.each(left.shape[1]) as column:
+            x = e.cast(arrays.element(e, right, [column]), kind)
+            for row, slot in zip(at, slots):
+                term = e.mul(e.cast(arrays.element(e, left, [row, column]), kind), x)
+                e.store(arrays.fast_add(e, e.load(slot, kind), term), slot)
+        for row, slot in zip(at, slots):
+            e.store(e.load(slot, kind), arrays.element_pointer(e, made, [row]))
+
+    whole = e.div(left.shape[0], e.const(_ROWS, dt.i64))
+    with e.each(whole) as k:
+        rows(e.count("muli", k, _ROWS), _ROWS)
+    done = e.count("muli", whole, _ROWS)
+    with e.each(e.count("subi", left.shape[0], done)) as k:
+        rows(e.count("addi", done, k), 1)
+    return made

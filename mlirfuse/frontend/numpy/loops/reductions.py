@@ -1,0 +1,241 @@
+"""Reductions and running sums that a loop's code knows, as rules of ``functions.py``."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from mlirfuse.frontend.numpy.loops import arrays
+from mlirfuse.frontend.numpy.loops.arrays import number
+from mlirfuse.frontend.numpy.loops.functions import FUNCTIONS, METHODS, cast, known, rule, take
+from mlirfuse.frontend.numpy.loops.values import (
+    PY_INT,
+    NotLiftable,
+    Number,
+    Tuple,
+)
+from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir.dtypes import DType
+from mlirfuse.lowering.elementwise import EMIT
+from mlirfuse.lowering.emitter import Val
+
+
+def _reduction(c, args, keywords, start, combine, out_of, finish=None):
+    """A reduction over all axes or one. ``out_of`` gives the type of the result, ``start(dtype)`` what it begins
+    with."""
+    found, axis, keepdims = take(args, keywords, "a", "axis", "keepdims")
+    if isinstance(found, (Number, Tuple)):
+        raise NotLiftable("a reduction of a number")
+    e, value = c.code, arrays.lazy(c.code, found)
+    given = known(axis)
+    rank = len(value.shape)
+    if known(keepdims, False) and given is None:
+        raise NotLiftable("keepdims")
+    axes = list(range(rank)) if given is None else [given] if isinstance(given, int) else list(given)
+    if any(not isinstance(a, int) or not -rank <= a < rank for a in axes):
+        raise NotLiftable("an axis that is not there")
+    axes = sorted({a % rank for a in axes})
+    kind = out_of(value.dtype)
+    wide = {dt.f32: dt.f64, dt.c64: dt.c128}.get(kind, kind) if combine is arrays.fast_add else kind  # as NumPy's pairs
+    count = e.const(1, dt.i64)
+    for a in axes:
+        count = e.count("muli", count, value.shape[a])
+    begin = start(e, wide, count)
+    result = arrays.reduced(e, value, axes, begin, lambda so, x: combine(e, so, e.cast(x, wide)), c.fresh_site)
+    if finish is not None:
+        result = finish(e, result, count)
+    if wide is not kind:
+        result = cast(e, result, kind)
+    if isinstance(result, Val):
+        return number(result)
+    if known(keepdims, False):
+        result = c.array(result)
+        shape, strides = list(result.shape), list(result.strides)
+        for a in axes:
+            shape.insert(a, e.const(1, dt.i64))
+            strides.insert(a, e.const(0, dt.i64))
+        return c.view(result, shape, strides, result.inner and rank - 1 not in axes)
+    return result
+
+
+def _sum_type(kind: DType) -> DType:
+    if kind.kind in "bi":
+        return dt.i64
+    return dt.u64 if kind.kind == "u" else kind
+
+
+def _divided(e, result, count):
+    dtype = result.dtype
+    by = e.cast(count, dtype)
+    if isinstance(result, Val):
+        return e.div(result, by)
+    return arrays.elementwise(e, dtype, lambda x: e.div(x, by), [result])
+
+
+def _mean_type(kind: DType) -> DType:
+    return kind if kind.is_inexact else dt.f64
+
+
+def _zero(e, kind, count):
+    return e.const(0, kind)
+
+
+def _worst(which: str):
+    def start(e, kind, count):
+        e.fail_if(
+            e.cmp("eq", count, 0),
+            lambda *_: ValueError(f"zero-size array to reduction operation {which} which has no identity"),
+        )
+        if kind.kind == "c":
+            raise NotLiftable(f"the {which} of complex numbers")
+        if kind.is_float:
+            return e.const(-math.inf if which == "maximum" else math.inf, kind)
+        if kind is dt.bool_:
+            return e.const(which != "maximum", kind)
+        info = np.iinfo(kind.numpy)
+        return e.const(info.min if which == "maximum" else info.max, kind)
+
+    return start
+
+
+def _named(name: str, functions: tuple, start, combine, out_of, finish=None) -> None:
+    def reduction(c, args, keywords):
+        return _reduction(c, args, keywords, start, combine, out_of, finish)
+
+    METHODS[name] = reduction
+    for function in functions:
+        FUNCTIONS[function] = reduction
+
+
+_same = lambda kind: kind  # noqa: E731
+_named("sum", (np.sum,), _zero, arrays.fast_add, _sum_type)
+_named("mean", (np.mean,), _zero, arrays.fast_add, _mean_type, _divided)
+_named("prod", (np.prod,), lambda e, kind, count: e.const(1, kind), lambda e, a, b: e.mul(a, b), _sum_type)
+_named("max", (np.max, np.amax), _worst("maximum"), lambda e, a, b: EMIT["maximum"](e, a, b), _same)
+_named("min", (np.min, np.amin), _worst("minimum"), lambda e, a, b: EMIT["minimum"](e, a, b), _same)
+_named("any", (np.any,), _zero, lambda e, a, b: e.or_(a, b), lambda kind: dt.bool_)
+_named("all", (np.all,), lambda e, k, n: e.const(True, dt.bool_), lambda e, a, b: e.and_(a, b), lambda k: dt.bool_)
+
+
+def _position_of(predicate: str, name: str):
+    def find(c, args, keywords):
+        """Of the elements along an axis, or of all in their order."""
+        found, axis = take(args, keywords, "a", "axis")
+        e, array = c.code, c.array(found)
+        rank, given = len(array.shape), known(axis)
+        if given is not None and (not isinstance(given, int) or not -rank <= given < rank):
+            raise NotLiftable("an axis that is not there")
+        axes = list(range(rank)) if given is None else [given % rank]
+        rest = [k for k in range(rank) if k not in axes]
+        for k in axes:
+            empty = e.cmp("eq", array.shape[k], 0)
+            e.fail_if(empty, lambda *_: ValueError(f"attempt to get {name} of an empty sequence"))
+        best, at, passed = e.slot(array.dtype.signless), e.slot("i64"), e.slot("i64")
+        zero = e.const(0, dt.i64)
+
+        def element(outer: list[Val], inner: list[Val]) -> Val:
+            indices = dict(zip(rest, outer)) | dict(zip(axes, inner))
+            return arrays.element(e, array, [indices[k] for k in range(rank)])
+
+        def over(outer: list[Val]) -> Val:
+            e.store(element(outer, [zero] * len(axes)), best)
+            e.store(zero, at)
+            e.store(zero, passed)
+            with e.each_of([array.shape[k] for k in axes]) as inner:
+                x, so_far, index = element(outer, inner), e.load(best, array.dtype), e.load(passed, dt.i64)
+                better = e.cmp(predicate, x, so_far)
+                if array.dtype.is_float:
+                    better = e.and_(e.or_(better, e.isnan(x)), e.not_(e.isnan(so_far)))
+                e.store(e.select(better, x, so_far), best)
+                e.store(e.select(better, index, e.load(at, dt.i64)), at)
+                e.store(e.count("addi", index, 1), passed)
+            return e.load(at, dt.i64)
+
+        if not rest:
+            return number(over([]))
+        made = arrays.dense(e, c.fresh_site(), dt.i64, [array.shape[k] for k in rest])
+        with e.each_of(made.shape) as outer:
+            e.store(over(outer), arrays.element_pointer(e, made, outer), memory=True)
+        return made
+
+    return find
+
+
+for _name, _predicate in (("argmin", "lt"), ("argmax", "gt")):
+    FUNCTIONS[getattr(np, _name)] = METHODS[_name] = _position_of(_predicate, _name)
+
+
+def _variance(root: bool):
+    def compute(c, args, keywords):
+        found, axis = take(args, keywords, "a", "axis")
+        if isinstance(found, (Number, Tuple)):
+            raise NotLiftable("the variance of a number")
+        value = c.array(found)
+        if value.dtype.kind == "c":
+            raise NotLiftable("the variance of complex numbers")
+        apart = {"keepdims": c.constant(True)} if axis is not None else {}
+        away = c.ufunc(np.subtract, [value, FUNCTIONS[np.mean](c, [value] if axis is None else [value, axis], apart)])
+        away = c.array(away)
+        result = FUNCTIONS[np.mean](c, [c.ufunc(np.multiply, [away, away])] + ([] if axis is None else [axis]), {})
+        return c.ufunc(np.sqrt, [result]) if root else result
+
+    return compute
+
+
+FUNCTIONS |= {np.var: _variance(False), np.std: _variance(True)}
+METHODS |= {"var": _variance(False), "std": _variance(True)}
+
+
+@rule(np.arange)
+def _arange(c, args, keywords):
+    """Of ints, with a step that is known."""
+    if keywords or not 1 <= len(args) <= 3 or not all(isinstance(v, Number) and v.type == PY_INT for v in args):
+        raise NotLiftable("np.arange of others than ints")
+    e, one = c.code, c.constant(1)
+    start, stop, step = (c.constant(0), args[0], one) if len(args) == 1 else (*args, one)[:3]
+    if not step.known:
+        raise NotLiftable("np.arange with a step that is not known")
+    size, by = abs(step.known), e.const(step.known, dt.i64)
+    far, near = (stop, start) if step.known > 0 else (start, stop)
+    count = e.count("addi", e.count("subi", far.val, near.val), size - 1)
+    count = e.div(e.larger(count, e.const(0, dt.i64)), e.const(size, dt.i64))
+    made = arrays.dense(e, c.fresh_site(), dt.i64, [count])
+    with e.each(count) as index:
+        value = e.count("addi", start.val, e.count("muli", index, by))
+        e.store(value, arrays.element_pointer(e, made, [index]), memory=True)
+    return made
+
+
+@rule(np.cumsum, method="cumsum")
+def _cumsum(c, args, keywords):
+    found, axis = take(args, keywords, "a", "axis")
+    e, value = c.code, arrays.lazy(c.code, found)
+    rank = len(value.shape)
+    given = known(axis, 0 if rank == 1 else None)
+    if not isinstance(given, int) or not -rank <= given < rank:
+        raise NotLiftable("np.cumsum of a flattened array")
+    kind = _sum_type(value.dtype)
+    made = arrays.dense(e, c.fresh_site(), kind, value.shape)
+    total, rest = e.slot(kind.signless), [k for k in range(rank) if k != given % rank]
+
+    def nest(uniform: bool) -> None:
+        with e.each_of([value.shape[k] for k in rest]) as outer:
+            e.store(e.const(0, kind), total)
+            with e.each(value.shape[given % rank]) as index:
+                indices = [*outer[: given % rank], index, *outer[given % rank :]]
+                e.store(e.add(e.load(total, kind), e.cast(value.at(indices, uniform), kind)), total)
+                e.store(e.load(total, kind), arrays.element_pointer(e, made, indices), memory=True)
+
+    arrays.run(e, value.pairs, nest)
+    return made
+
+
+@rule(np.linalg.norm)
+def _norm(c, args, keywords):
+    (found,) = take(args, keywords, "x")
+    value = arrays.lazy(c.code, found)
+    if not value.dtype.is_float:
+        raise NotLiftable("the norm of integers")
+    array = c.array(found)
+    return c.ufunc(np.sqrt, [FUNCTIONS[np.sum](c, [c.ufunc(np.multiply, [array, array])], {})])
