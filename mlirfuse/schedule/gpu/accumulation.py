@@ -24,7 +24,7 @@ from mlirfuse.lowering.kernel import Env, Index, Memory
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu.access import Access, access_of
-from mlirfuse.schedule.gpu.accumulation_body import AccumulationBody, in_place, sums_type
+from mlirfuse.schedule.gpu.accumulation_body import AccumulationBody, in_place, op_of, sums_type
 from mlirfuse.schedule.gpu.scheduler import LARGEST_BLOCK, GpuScheduler
 from mlirfuse.schedule.scheduler import Alignments, Sizes, power_of_two, require
 
@@ -63,8 +63,7 @@ class Accumulation(GpuScheduler[Params]):
         each = tuple(analysis.stored(v).bytes for v in analysis.inputs + analysis.outputs)
         access = access._replace(lanes=1, aligns=each, multiples=frozenset())
         rows, count = analysis.values(_sizes, env)
-        op = analysis.accumulation
-        assert op is not None
+        op = op_of(analysis)
         room, blocks = 1 << max(0, rows - 1).bit_length(), BLOCKS * machine.sm_count
         if _words(op) and room * _words(op) <= MOST_SHARED and count >= max(LEAST * rows, LEAST_IN_ALL):
             yield Params(access, BLOCK, False, EACH, room, blocks)
@@ -78,8 +77,7 @@ class Accumulation(GpuScheduler[Params]):
         )
 
     def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKernel]:
-        op = analysis.accumulation
-        assert op is not None
+        op = op_of(analysis)
         first, last = (f"{name}_{what}" for what in ("begin", "end"))
         narrow = sums_type(op) is not op.result.dtype
         kernels = [_Accumulation(name, analysis, slots, p).add()]
@@ -93,8 +91,7 @@ class Accumulation(GpuScheduler[Params]):
         require(p.access.lanes == 1, f"lanes = {p.access.lanes}: elements are added one by one")
         self.check_access(analysis, p, True, env, alignments, machine)
         rows, _ = analysis.values(_sizes, env)
-        assert analysis.accumulation is not None
-        words = _words(analysis.accumulation) * p.shared
+        words = _words(op_of(analysis)) * p.shared
         require(p.shared == 0 or p.shared >= rows, f"shared = {p.shared}: there are {rows} elements")
         require(words <= MOST_SHARED and p.blocks >= (p.shared > 0), f"shared: {words} words, at most {MOST_SHARED}")
         require(not p.shared or (words > 0 and not p.ordered), "shared: not in order, nor of 64-bit floats")
@@ -105,8 +102,7 @@ class Accumulation(GpuScheduler[Params]):
 
 def _sizes(analysis: Analysis) -> tuple:
     """Elements of the result, and values."""
-    op = analysis.accumulation
-    assert op is not None
+    op = op_of(analysis)
     return op.result.numel, op.operands[2].numel
 
 

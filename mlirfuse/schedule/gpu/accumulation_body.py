@@ -18,10 +18,15 @@ def sums_type(op: Op) -> dt.DType:
     return held if held.bits >= 32 else dt.i32 if held.kind == "i" else dt.u32
 
 
+def op_of(analysis: Analysis) -> Op:
+    """The op that adds the values."""
+    assert analysis.accumulation is not None
+    return analysis.accumulation
+
+
 def in_place(analysis: Analysis, slots: Slots) -> bool:
     """Whether the result lies where its operand does, which then is an input."""
-    op = analysis.accumulation
-    assert op is not None
+    op = op_of(analysis)
     return op.operands[0] in analysis.inputs and slots.place(op.operands[0]) == slots.place(op.result)
 
 
@@ -30,8 +35,7 @@ class AccumulationBody(GpuBody):
 
     def __init__(self, name: str, analysis: Analysis, slots: Slots, access: Access, threads: int):
         super().__init__(name, analysis, slots, access, threads)
-        assert analysis.accumulation is not None
-        self.op = analysis.accumulation
+        self.op = op_of(analysis)
         self.initial, self.indices, self.values = self.op.operands
         self.sums_type = sums_type(self.op)
         self.in_place = in_place(analysis, slots)

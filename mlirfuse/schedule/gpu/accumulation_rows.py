@@ -25,7 +25,7 @@ from mlirfuse.lowering.kernel import Env, Index, Memory
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu.access import Access, access_of, hint_of
-from mlirfuse.schedule.gpu.accumulation_body import AccumulationBody, sums_type
+from mlirfuse.schedule.gpu.accumulation_body import AccumulationBody, op_of, sums_type
 from mlirfuse.schedule.gpu.models import AccumulationModel, model_of
 from mlirfuse.schedule.gpu.partial import load_partial, store_partial
 from mlirfuse.schedule.gpu.scan_body import power_from
@@ -35,7 +35,7 @@ from mlirfuse.schedule.scheduler import Alignments, Sizes, power_of_two, require
 WARP = 32
 BLOCK = 256  # threads of the kernels that sort
 MOST_EACH = 16
-NEAR = 1.1
+NEAR = 1.1  # times the least cost that count as nearly as little
 FOUND = 4  # vectors that a thread loads in the time in which it finds its row's values
 LIST, CHUNKS, COUNTS = range(3)  # words: the list's end, the number of chunks, and from there on values of each row
 
@@ -72,8 +72,7 @@ class AccumulationRows(GpuScheduler[Params]):
         vectors = -(-width // access.lanes)
         all_ = (min(rows, count) + count // model.chunk) * vectors  # that threads have one of, at a time
         busy = max(1, all_ // (machine.sm_count * machine.threads_per_sm))
-        assert analysis.accumulation is not None
-        words = sums_type(analysis.accumulation).bits // 32
+        words = sums_type(op_of(analysis)).bits // 32
         most = max(1, min(model.most_across, model.registers // (access.lanes * words), busy))
         forms = [(tx, n) for tx in (WARP, 2 * WARP, 4 * WARP) for n in range(1, most + 1)] if vectors > WARP else []
         forms = _best_first(forms, vectors) or [(power_from(vectors), 1)]
@@ -111,22 +110,19 @@ class AccumulationRows(GpuScheduler[Params]):
 
 def _columns(analysis: Analysis) -> list[list[Axis]]:
     """The loops along a row of values."""
-    assert analysis.accumulation is not None
-    rows = set(analysis.axes.dims(analysis.accumulation.operands[2])[0])
+    rows = set(analysis.axes.dims(op_of(analysis).operands[2])[0])
     return [loop for loop in analysis.loops(analysis.kept) if not rows & set(loop)]
 
 
 def _sizes(analysis: Analysis) -> tuple:
     """Rows of the result, those of values, and elements of a row."""
-    op = analysis.accumulation
-    assert op is not None
+    op = op_of(analysis)
     return op.result.shape[0], op.operands[1].shape[0], sz.product(op.result.shape[1:])
 
 
 def _worth(analysis: Analysis, model: AccumulationModel, rows: int, count: int, width: int) -> bool:
     """Whether values are sorted sooner than added in memory."""
-    op = analysis.accumulation
-    assert op is not None
+    op = op_of(analysis)
     nbytes, few = op.result.dtype.bytes, rows * width <= model.few
     narrow = sums_type(op) is not op.result.dtype
     enough = width * nbytes >= model.row_bytes[narrow] and count * width * nbytes >= model.least_bytes[narrow]
@@ -136,9 +132,8 @@ def _worth(analysis: Analysis, model: AccumulationModel, rows: int, count: int, 
 def _fits(analysis: Analysis, p: Params, env: Sizes) -> bool:
     """Whether words hold the numbers of values, and the index type the offsets of words."""
     rows, count, width = analysis.values(_sizes, env)
-    assert analysis.accumulation is not None
     chunks = count // p.chunk + 1
-    words = chunks * width * (sums_type(analysis.accumulation).bits // 32) + rows + chunks + COUNTS
+    words = chunks * width * (sums_type(op_of(analysis)).bits // 32) + rows + chunks + COUNTS
     numbers = max(count + p.chunk + MOST_EACH, rows + chunks)
     return numbers < 1 << 31 and (p.access.index is dt.i64 or words + BLOCK < 1 << 31)
 
