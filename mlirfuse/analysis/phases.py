@@ -113,6 +113,10 @@ class Analysis:
             found = self._strides[value, axis] = _axis_stride(self.axes, value, self.strides[value], axis)
         return found
 
+    def span(self, value: Value) -> Size:
+        """The elements of memory from a tensor's first to its last, where no stride is negative."""
+        return sum((sz.mul(n - 1, s) for n, s in zip(value.shape, self.strides[value])), 0) + 1
+
     def loops(self, axes: list[Axis]) -> list[list[Axis]]:
         """``axes`` merged into as few loops as memory admits: neighbours merge where every tensor steps through both as
         through one."""

@@ -686,7 +686,7 @@ def test_lines_that_end_within_a_vector(fn, inputs, dtype, monkeypatch):
     check(fn, *inputs, only=lambda p: p.ragged, candidates=3)
     small = lambda p: p._replace(tx=32, unroll_columns=2)  # noqa: E731  # several tiles
     check(fn, *inputs, only=lambda p: p.ragged, candidates=1, changed=small)
-    with_runs = lambda p: small(p)._replace(runs=True)  # noqa: E731
+    with_runs = lambda p: small(p)._replace(runs=1)  # noqa: E731
     check(fn, *inputs, only=lambda p: p.ragged, candidates=1, changed=with_runs)
 
 
@@ -719,23 +719,66 @@ def test_shifted_rows_are_folded(fn, shapes, dtype):
     once."""
     inputs = [normal(*shape, dtype=dtype) for shape in shapes]
     check(fn, *inputs, only=lambda p: p.parts == 1, candidates=3)
-    check(fn, *inputs, only=lambda p: p.parts == 1, candidates=2, changed=lambda p: p._replace(tx=32, runs=True))
+    check(fn, *inputs, only=lambda p: p.parts == 1, candidates=2, changed=lambda p: p._replace(tx=32, runs=1))
+
+
+OVERLAPPING = [
+    (taps, [(8, 128)]),  # vectors of two, at places that are known
+    (taps, [(8, 512)]),  # across the ends of rows
+    (taps, [(16, 1029)]),  # anywhere
+    (lambda x: x[2:] - x[1:-1] + x[:-2], [(2914,)]),
+    (lambda x: x[:, 1:-2] * 2 + x[:, 3:], [(8, 47)]),
+    (lambda x, b: x[1:, 2:] * 2 + x[1:, 1:-1] + b, [(9, 48), (46,)]),
+    (lambda x: x[:, 1:, 3:] * 2 - x[:, :-1, :-3], [(4, 9, 51)]),
+    (lambda x: np.pad(x, ((1, 2), (3, 5)))[:, 2:] + np.pad(x, ((1, 2), (3, 5)))[:, :-2], [(8, 40)]),
+    (of_neighbours, [(32, 66)]),
+]
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("fn, shapes", OVERLAPPING)
+def test_overlapping_reads_by_several_elements_at_once(fn, shapes, dtype, monkeypatch):
+    """Vectors that begin anywhere are put together of some that memory is aligned for, wherever these end."""
+    fit(monkeypatch, "pointwise", spread=1 << 20)
+    inputs = [(normal(*shape) * 9).astype(dtype) for shape in shapes]
+    check(fn, *inputs, only=lambda p: p.runs, candidates=4, changed=lambda p: p._replace(tx=32))
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+@pytest.mark.parametrize("shape", [(18, 66), (19, 258), (18, 65)])
+def test_rows_under_each_other_are_written_in_vectors(shape, dtype, monkeypatch):
+    fit(monkeypatch, "pointwise", rows_shared=1, lanes_under=8)
+    check(of_neighbours, normal(*shape, dtype=dtype), candidates=4)
+    fit(monkeypatch, "pointwise", rows_shared=1)
+    check(of_neighbours, normal(*shape, dtype=dtype), candidates=4, changed=lambda p: p._replace(tx=32))
+
+
+def test_how_many_elements_are_read_at_once():
+    """As many as memory is aligned for where an input begins and ends; one of what is read backwards."""
+    line = np.empty(1 << 24, np.float16)
+    for x, alignment, at_once in ((line, 16, 4), (line, 4, 2), (line, 2, 1), (line[:-2], 16, 2), (line[::-1], 16, 1)):
+        lowered = mlirfuse.jit(lambda x: x[2:] - x[1:-1] + x[:-2], target="cuda:sm_90").lower(x)
+        program = Program(lowered.segmented(), targets.of("cuda:sm_90"), lowered.env)
+        (params,) = program.parameters(lowered.env, dict.fromkeys(program.graph.args, alignment))
+        assert params.runs == at_once
 
 
 def test_overlapping_reads_are_one():
-    """Of seven taps of eight half-type elements each, fourteen elements are read where a vector is inside its row."""
-    text = mlirfuse.jit(taps, target="cuda:sm_90").lower(np.empty((4096, 4097), np.float16)).as_text("tiled")
-    inside = text[text.index("scf.if") : text.index("} else {")]
-    vectors = inside.count("llvm.store")
-    assert vectors and inside.count("llvm.load") == 14 * vectors
+    """Of seven taps of eight half-type elements each, the fourteen elements are read by four at once, out of five such
+    vectors, where a vector is inside its row; where the end of memory is no vector's, one by one."""
+    for shape, loads in (((4096, 4097), 5), ((4097, 4097), 14)):
+        text = mlirfuse.jit(taps, target="cuda:sm_90").lower(np.empty(shape, np.float16)).as_text("tiled")
+        inside = text[text.index("scf.if") : text.index("} else {")]
+        vectors = inside.count("llvm.store")
+        assert vectors and inside.count("llvm.load") == loads * vectors
 
 
 @pytest.mark.parametrize("shape, lanes, runs", [
-    ((131_072, 128), 2, True),  # rows of 122
-    ((131_072, 134), 8, True),  # of 128
-    ((131_072, 77), 8, False),  # of 71: vectors run across their ends
-    ((8192, 2048), 8, True),  # of 2042, across few of them
-    ((1024, 512), 2, True),  # of 506, little to do
+    ((131_072, 128), 2, 4),  # rows of 122
+    ((131_072, 134), 8, 4),  # of 128
+    ((131_072, 77), 8, 0),  # of 71: vectors run across their ends
+    ((8192, 2048), 8, 4),  # of 2042, across few of them
+    ((1024, 512), 2, 4),  # of 506, little to do
 ])  # fmt: skip
 def test_vectors_of_short_rows_divide_them(shape, lanes, runs):
     lowered = mlirfuse.jit(taps, target="cuda:sm_90").lower(np.empty(shape, np.float16))

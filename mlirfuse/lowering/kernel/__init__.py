@@ -10,7 +10,7 @@ slices and splits, so that a load of step 1 is one vector load, of step 0 one sc
 """
 
 from mlirfuse.lowering.kernel.index import ZERO, Env, Index
-from mlirfuse.lowering.kernel.memory import PASS_L1, STAY_L2, Flat, Line, Memory
+from mlirfuse.lowering.kernel.memory import PASS_L1, STAY_L2, WIDEST, Flat, Line, Memory
 from mlirfuse.lowering.kernel.values import Kernel
 
-__all__ = ["PASS_L1", "STAY_L2", "ZERO", "Env", "Flat", "Index", "Kernel", "Line", "Memory"]
+__all__ = ["PASS_L1", "STAY_L2", "WIDEST", "ZERO", "Env", "Flat", "Index", "Kernel", "Line", "Memory"]

@@ -16,7 +16,7 @@ from mlirfuse.lowering.emitter import Emitter, Val
 class Index:
     """A position along an axis: lane k is ``base + k * step``, or ``vector``'s lane k where that is set.
 
-    ``divisor``: a power of two that is known to divide ``base``; 0: the lanes, as in the indices that schedulers make.
+    ``divisor``: a power of two that divides ``base - rest``; 0: the lanes, as in the indices that schedulers make.
     ``span``: the lanes are in ``span[0] … span[1]-1``, as far as what they give is used; None: nobody knows.
     """
 
@@ -25,6 +25,7 @@ class Index:
     lanes: int = 1
     vector: Val | None = None
     divisor: int = field(default=0, compare=False)
+    rest: int = field(default=0, compare=False)
     span: tuple[Size, Size] | None = field(default=None, compare=False)
 
 
@@ -79,7 +80,9 @@ class Indices:
             base = i.base
         else:
             base = self.e.add(self.scalar(i.base), self.scalar(j.base))
-        return Index(base, i.step + j.step, max(i.lanes, j.lanes), divisor=min(self._divisor(i), self._divisor(j)))
+        (one, rest), (other, more) = self.modulo(i), self.modulo(j)
+        divisor = min(one, other)
+        return Index(base, i.step + j.step, max(i.lanes, j.lanes), divisor=divisor, rest=(rest + more) % divisor)
 
     def moved(self, i: Index, by: Size) -> Index:
         """``i + by``; its span is known as that of ``i`` is."""
@@ -96,7 +99,7 @@ class Indices:
         return False if sz.at_least(low, end) or sz.at_least(first, high) else None
 
     def _constant_index(self, size: Size) -> Index:
-        return Index(size if isinstance(size, int) else self.size(size), divisor=self._power_in(size))
+        return Index(size if isinstance(size, int) else self.size(size), divisor=self.power_in(size))
 
     def scale(self, i: Index, by: Size) -> Index:
         if by == 1 or i == ZERO:
@@ -112,7 +115,9 @@ class Indices:
             base = i.base * by
         else:
             base = self.e.mul(self.scalar(i.base), self.size(by))
-        return Index(base, sz.mul(i.step, by), i.lanes, divisor=min(self._divisor(i) * self._power_in(by), _MOST))
+        divisor, rest = self.modulo(i) if isinstance(by, int) else (self._divisor(i), 0)
+        divisor = min(divisor * self.power_in(by), _MOST)
+        return Index(base, sz.mul(i.step, by), i.lanes, divisor=divisor, rest=rest * by % divisor if rest else 0)
 
     def divmod(self, i: Index, by: Size) -> tuple[Index, Index]:
         """Quotient and remainder of an index that is not negative."""
@@ -142,15 +147,20 @@ class Indices:
     def _is_multiple(self, size: Size, lanes: int) -> bool:
         return size % lanes == 0 if isinstance(size, int) else size in self.known_multiples
 
-    def _power_in(self, size: Size) -> int:
+    def power_in(self, size: Size) -> int:
         """A power of two that is known to divide a size."""
         return (
             min(size & -size, _MOST) or _MOST if isinstance(size, int) else _MOST if size in self.known_multiples else 1
         )
 
+    def modulo(self, i: Index) -> tuple[int, int]:
+        """A power of two, and what the base of an index is modulo it."""
+        return (_MOST, i.base % _MOST) if isinstance(i.base, int) else (i.divisor or i.lanes, i.rest)
+
     def _divisor(self, i: Index) -> int:
         """A power of two that is known to divide the base of an index."""
-        return self._power_in(i.base) if isinstance(i.base, int) else i.divisor or i.lanes
+        divisor, rest = self.modulo(i)
+        return rest & -rest or divisor
 
     def dim_index(self, dim, env: Env) -> Index:
         """The index along a dimension of these axes."""

@@ -15,6 +15,7 @@ from mlirfuse.ir.sizes import Size
 from mlirfuse.lowering.emitter import Emitter, Val
 from mlirfuse.lowering.kernel.index import ZERO, Env, Index, Indices
 
+WIDEST = 16  # bytes of the widest access of a GPU
 PICKED = (*range(2, 9), -1, -2, -3, -4)  # steps of vectors that are picked out of whole ones
 
 # What a GPU's caches do with vectors that are read.
@@ -28,8 +29,8 @@ _HINTED = {
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Where a tensor lies: an SSA pointer, strides in elements, the alignment in bytes of every vector access, and how
-    a GPU's caches shall treat its vectors, ``PASS_L1`` or ``STAY_L2``."""
+    """Where a tensor lies: an SSA pointer, strides in elements, the alignment in bytes of every vector access, how a
+    GPU's caches shall treat its vectors, ``PASS_L1`` or ``STAY_L2``, and its elements from the first to the last."""
 
     pointer: str
     strides: tuple[Size, ...]
@@ -37,6 +38,7 @@ class Memory:
     align: int
     read_only: bool = False
     hint: str = ""
+    span: Size | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +83,10 @@ class Accesses(Indices):
         self.ahead = (
             0  # how far behind each vector that a CPU loads its caches are told to fetch, in bytes; 0: not told
         )
-        self.runs = False  # vectors that memory is not aligned for: their elements are loaded once each
+        self.runs = 0  # vectors that memory is not aligned for: so many elements are loaded at once, each once
         self.flat: Flat | None = None  # vectors run across two loops where their positions are those of the env
         self.line: Line | None = None  # and across all
-        self.spans: dict[str, Size] = {}  # by pointer: elements up to the last, of tensors that vectors may reach past
+        self.past = False  # vectors may reach past the tensors whose spans are known
 
     # ---- scopes
 
@@ -191,7 +193,7 @@ class Accesses(Indices):
         """Loads an input's vector at an offset that is a multiple of its lanes, as it is in memory, which is aligned
         for such."""
         memory = self.memories[value]
-        return self._load(replace(memory, align=min(16, lanes * memory.dtype.bytes)), Index(offset, 1, lanes))
+        return self._load(replace(memory, align=min(WIDEST, lanes * memory.dtype.bytes)), Index(offset, 1, lanes))
 
     def load(self, value: Value, env: Env) -> Val:
         if value not in self.memories:
@@ -207,11 +209,7 @@ class Accesses(Indices):
         """Loads an input's element as it is in memory; a later :meth:`value` converts it. Inside :meth:`forget`, what
         was loaded before is still known."""
         key = ("loaded", self._key(value, env))
-        for scope in reversed(self._memo):
-            if key in scope:
-                return scope[key]
-        val = self._memo[-1][key] = self._load(self.memories[value], self.offset(value, env))
-        return val
+        return self._once_loaded(key, lambda: self._load(self.memories[value], self.offset(value, env)))
 
     def bind_loaded(self, value: Value, env: Env, val: Val) -> None:
         """Says what loading ``value`` at ``env`` gives: what a scheduler staged elsewhere."""
@@ -242,7 +240,7 @@ class Accesses(Indices):
             return e.op(f"{text} -> {dtype.memory}", dtype)
         lanes = offset.lanes
         type_ = Val("", dtype, lanes).type
-        if memory.pointer in self.spans:
+        if self.past and memory.span is not None:
             return self._load_past(memory, offset)
         if offset.vector is None and offset.step == 1:
             address = self.address(memory, offset.base)
@@ -254,7 +252,7 @@ class Accesses(Indices):
                 return e.op(f"{text} : ({self.pointer_type}, {mask.type}, {type_}) -> {type_}", dtype, lanes)
             align = min(memory.align, lanes * dtype.bytes)
             if self.runs and memory.read_only and align < lanes * dtype.bytes:
-                return e.from_lanes([self._load_once(memory, self._lane(offset, k)) for k in range(lanes)])
+                return e.from_lanes([self._element_of_run(memory, offset, k) for k in range(lanes)])
             return self._load_vector(memory, address, lanes, align)
         if e.target == "cpu" and offset.vector is None and self.mask is None and offset.step in PICKED:
             return self._load_picked(memory, offset)
@@ -269,7 +267,7 @@ class Accesses(Indices):
 
     def _load_vector(self, memory: Memory, address: str, lanes: int, align: int) -> Val:
         e, dtype = self.e, self.held(memory.dtype)
-        if memory.hint and align == lanes * dtype.bytes == 16:
+        if memory.hint and align == lanes * dtype.bytes == WIDEST:
             return self._load_hinted(address, dtype, lanes, memory.hint)
         flags = " invariant" if memory.read_only and e.target == "gpu" else ""
         text = f"llvm.load {address}{flags} {{alignment = {align} : i64}} : {self.pointer_type}"
@@ -279,7 +277,8 @@ class Accesses(Indices):
         """A vector, of which lanes may be outside of the tensor: what these are does not matter, and nothing outside is
         read. At any element, vectors of short types are put together of the two that memory is aligned for; where those
         reach past the tensor, elements are loaded one by one."""
-        e, dtype, lanes, span = self.e, self.held(memory.dtype), offset.lanes, self.spans[memory.pointer]
+        e, dtype, lanes, span = self.e, self.held(memory.dtype), offset.lanes, memory.span
+        assert span is not None
         last = self.size(span - 1)
 
         def inside(offset: Val | int) -> Val:
@@ -306,19 +305,20 @@ class Accesses(Indices):
         found = self.where(fits, vectors, elements, [Val("", dtype, lanes)] * len(firsts))
         return self._out_of_two(found[0], found[1], start) if pair else found[0]
 
-    def _out_of_two(self, low: Val, high: Val, start: Val) -> Val:
-        """The vector that begins at element ``start``, modulo its lanes, of two that follow each other in memory."""
+    def _out_of_two(self, low: Val, high: Val, start: Val, divisor: int = 1) -> Val:
+        """The vector that begins at element ``start``, modulo its lanes, of two that follow each other in memory.
+        ``divisor``: a power of two that divides ``start``."""
         e, lanes, nbytes = self.e, low.lanes, low.dtype.bytes
-        words, count, elements = e.words(low) + e.words(high), lanes * nbytes // 4, 4 // nbytes
+        words, count = e.words(low) + e.words(high), lanes * nbytes // 4
         step = count // 2
-        while step:
-            far = e.cmp("ne", e.and_(start, step * elements), 0)
+        while step * 4 >= max(1, divisor) * nbytes:
+            far = e.cmp("ne", e.and_(start, step * 4 // nbytes), 0)
             words = [e.select(far, words[k + step], words[k]) for k in range(count + step)]
             step //= 2
-        bits = e.cast(e.mul(e.and_(start, elements - 1), 8 * nbytes), dt.u32)
-        return e.of_words(
-            [e.intrinsic("llvm.fshr", words[k + 1], words[k], bits) for k in range(count)], low.dtype, lanes
-        )
+        if divisor * nbytes < 4:
+            bits = e.cast(e.mul(e.and_(start, 4 // nbytes - 1), 8 * nbytes), dt.u32)
+            words = [e.intrinsic("llvm.fshr", words[k + 1], words[k], bits) for k in range(count)]
+        return e.of_words(words[:count], low.dtype, lanes)
 
     def _fetch(self, address: str) -> None:
         """Has the caches fetch what lies :attr:`ahead` of an address, which may be past the end of its tensor."""
@@ -327,12 +327,51 @@ class Accesses(Indices):
         how = "<{rw = 0 : i32, hint = 3 : i32, cache = 1 : i32}>"  # to read, into all caches, data
         self.e.line(f'"llvm.intr.prefetch"({name}) {how} : ({pointer}) -> ()')
 
-    def _load_once(self, memory: Memory, offset: Val | int) -> Val:
-        """An element of an input, of which vectors that overlap have several."""
-        key = "element", memory.pointer, self.e.sum_of(self.scalar(offset))
+    def _element_of_run(self, memory: Memory, offset: Index, lane: int) -> Val:
+        """An element of an input, of which vectors that overlap have several, out of vectors of :attr:`runs` elements
+        that memory is aligned for. Where it is not known which lane of them it is, each two that follow each other are
+        put together to one that begins some whole vectors behind where all positions of the run are counted from."""
+        e, (divisor, rest), base = self.e, self.modulo(offset), self.scalar(offset.base)
+        many = min(self.runs, WIDEST // memory.dtype.bytes)
+        many = many if many * memory.dtype.bytes >= 4 else min(many, divisor)  # bits are shifted within words
+        if divisor >= many:
+            at = (rest + lane) % many
+            start = self.add(Index(base), Index(lane - at)).base
+            return e.extract(self._whole(memory, start, many), at)
+        _, number = e.sum_of(base)
+        begin = e.add(base, -number)
+        left = (rest - number) % divisor
+        number, at = divmod(number + lane, many)
+
+        def two() -> Val:
+            low, high = (self._whole_behind(memory, begin, number + k, many) for k in range(2))
+            return self._out_of_two(low, high, begin, left & -left or divisor)
+
+        return e.extract(self._once_loaded(("two", memory.pointer, e.sum_of(begin), number), two), at)
+
+    def _whole_behind(self, memory: Memory, begin: Val, number: int, lanes: int) -> Val:
+        """The vector that is so many behind that which has the element ``begin``; of those outside of memory, which
+        nobody needs, the first or the last."""
+        e, span = self.e, memory.span
+        assert span is not None  # of inputs it is known
+
+        def load() -> Val:
+            start = e.add(e.and_(begin, -lanes), number * lanes)
+            return self._whole(memory, e.max(e.min(start, self.size(span - lanes)), 0), lanes)
+
+        return self._once_loaded(("behind", memory.pointer, e.sum_of(begin), number), load)
+
+    def _whole(self, memory: Memory, start: Val | int, lanes: int) -> Val:
+        """The vector that begins at an element that memory is aligned for."""
+        key = "whole", memory.pointer, self.e.sum_of(self.scalar(start))
+        aligned = replace(memory, align=lanes * memory.dtype.bytes)
+        return self._once_loaded(key, lambda: self._load(aligned, Index(start, 1, lanes)))
+
+    def _once_loaded(self, key, load: Callable[[], Val]) -> Val:
+        """What was loaded for ``key`` in a scope around, or ``load()``."""
         found = next((scope[key] for scope in reversed(self._memo) if key in scope), None)
         if found is None:
-            found = self._memo[-1][key] = self._load(memory, Index(offset))
+            found = self._memo[-1][key] = load()
         return found
 
     def _load_picked(self, memory: Memory, offset: Index) -> Val:

@@ -15,11 +15,9 @@ from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
 from mlirfuse.ir.sizes import Size
-from mlirfuse.lowering.kernel import PASS_L1, STAY_L2
+from mlirfuse.lowering.kernel import PASS_L1, STAY_L2, WIDEST
 from mlirfuse.schedule.gpu.models import model_of
 from mlirfuse.schedule.scheduler import power_of_two, require
-
-WIDEST = 16  # bytes of the widest access
 
 
 class Access(NamedTuple):
@@ -196,6 +194,37 @@ def narrowed(analysis: Analysis, access: Access, lanes: int) -> Access:
     both = analysis.inputs + analysis.outputs
     aligns = [min(align, lanes * analysis.stored(v).bytes) for align, v in zip(access.aligns, both)]
     return access._replace(lanes=lanes, aligns=tuple(aligns), multiples=access.multiples if lanes > 1 else frozenset())
+
+
+def known_multiples(
+    analysis: Analysis, lanes: int, env: dict[str, int], alignments: dict[Value, int]
+) -> frozenset[Any]:
+    """The sizes, of those that may be known as such along the kept axes, that are multiples of so many lanes."""
+    reach = analysis.once(_Reach, True)
+    *_, sizes = reach.bounds()(env, alignments)
+    return frozenset(n for n, size in zip(reach.multiples, sizes) if lanes > 1 and size % lanes == 0)
+
+
+def of_slices(analysis: Analysis, access: Access, env: dict[str, int], alignments: dict[Value, int]) -> Access | None:
+    """``access`` with the widest vectors that results are aligned for, where all that moves elements along a dimension
+    are slices: of what these read vectors begin anywhere."""
+    if any(op.row.indexed and op.name != "slice" for op in analysis.ops):
+        return None
+    extent, *steps = analysis.values(_steps_of_results, env)
+    sizes = [analysis.stored(v).bytes for v in analysis.inputs + analysis.outputs]
+    lanes = functools.reduce(lambda a, b: a | b, (extent, *(s for s in steps if s != 1), 8))
+    aligned = [alignments.get(v, WIDEST) // analysis.stored(v).bytes for v in analysis.outputs]
+    lanes = min(lanes & -lanes, WIDEST // max(sizes), *aligned)
+    written = set(analysis.outputs)
+    both = analysis.inputs + analysis.outputs
+    aligns = tuple(n * lanes if v in written else n for v, n in zip(both, sizes))
+    return access._replace(lanes=lanes, aligns=aligns, multiples=known_multiples(analysis, lanes, env, alignments))
+
+
+def _steps_of_results(analysis: Analysis) -> tuple:
+    """The innermost loop's extent, and how far steps along the loops are in results."""
+    loops = analysis.loops(analysis.kept)
+    return size_of(loops[-1]), *(analysis.axis_stride(v, loop[-1]) for v in analysis.outputs for loop in loops)
 
 
 def _symbolic_lengths(analysis: Analysis, inner) -> set:

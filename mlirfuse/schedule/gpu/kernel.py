@@ -82,6 +82,7 @@ class GpuBody:
                     align,
                     read_only,
                     access.hint if hinted else "",
+                    analysis.span(value) if value in analysis.inputs else None,
                 )
         self.k = Kernel(
             self.e,

@@ -181,9 +181,18 @@ class PointwiseModel:
     # are one. A window of 7, 32768×128 f32, 20.0 → 17.2 µs, 8192×2048 bf16 50 → 33, 65536×244 bf16 56 → 41. Shorter
     # rows, and where there is little to do, have vectors that divide them: 131072×128 f32 62 → 54, f16 45 → 42.
     run: int = 192
+    # Elements that such rows are read by at once, out of which shifted ones are put together: the window of 7,
+    # 8192×8192 f16 110 → 92 µs, f32 192 → 181; and the vectors of a thread where they divide short rows: 131072×128 f16
+    # 37 → 30 µs, f32 50 → 45.
+    at_once: int = 4
+    most_narrow: int = 2
     # Elements from which on rows that are read one under the other are not folded: a thread has several of them. A
     # stencil of 9 points, 6001×9000 bf16, 135 → 118 µs, of 5, 8000×8001 bf16 128 → 119, f32 194 → 191.
     rows_shared: int = 1 << 21
+    # The longest vectors that are written of them, and the bytes that are read at once: the stencil of 5, 8192×8192 f16
+    # 123 → 102 µs, f32 198 → 185, 4096×4096 f32 53 → 48.
+    lanes_under: int = 2
+    bytes_under: int = 8
     under_way_joined: int = 48  # of all parts of a join: 1001 and 500 columns f32 189 → 171 µs
     most_vectors: int = 4
     most_rows: int = 8  # of a thread, where vectors are narrow: up to `under_way` bytes

@@ -189,8 +189,7 @@ class _Body(GpuBody):
     def __init__(self, name: str, analysis: Analysis, slots: Slots, p: Params, rows: Rows):
         super().__init__(name, analysis, slots, p.access, p.threads)
         self.p, self.rows, self.lanes = p, rows, p.access.lanes
-        for value in analysis.inputs:
-            self.k.spans[self.k.memories[value].pointer] = _span(analysis, value)
+        self.k.past = True
 
     def row_at(self, row: Val, piece: Piece, vector: Val, begin: Val) -> Env:
         """The env of the vector at ``vector`` in the line, in a piece that begins at ``begin``."""
@@ -388,11 +387,6 @@ def _access(analysis: Analysis, env: Sizes, alignments: Alignments, machine: Mac
             return None
         aligns.append(nbytes if aligned else analysis.stored(value).bytes)
     return plain._replace(lanes=lanes, aligns=tuple(aligns), multiples=frozenset())
-
-
-def _span(analysis: Analysis, value: Value) -> Size:
-    """The elements of memory from a tensor's first to its last."""
-    return sum((sz.mul(n - 1, s) for n, s in zip(value.shape, analysis.strides[value])), 0) + 1
 
 
 def _lengths(analysis: Analysis) -> tuple:

@@ -28,7 +28,7 @@ from mlirfuse.lowering.foreach import LEAST
 from mlirfuse.lowering.kernel import ZERO, Env, Flat, Index
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
-from mlirfuse.schedule.gpu.access import WIDEST, Access, access_of, hint_of, moved, narrowed
+from mlirfuse.schedule.gpu.access import WIDEST, Access, access_of, hint_of, known_multiples, moved, narrowed, of_slices
 from mlirfuse.schedule.gpu.kernel import GpuBody
 from mlirfuse.schedule.gpu.models import model_of
 from mlirfuse.schedule.gpu.scan_body import power_from
@@ -43,7 +43,8 @@ MOST_UNROLLED = 64  # vectors of a thread along columns or rows: more is only lo
 class Params(NamedTuple):
     """Threads along columns and rows, and how many vectors of each a thread takes; ``parts``: the rows are folded to so
     many (0: they are not), of each of which a thread takes a vector at the same place; ``runs``: where a thread's
-    vectors do not run across the ends of folded rows, each element that it reads for several of its own is read once;
+    vectors do not run across the ends of folded rows, each element that it reads for several of its own is read once,
+    and so many at once;
     ``ragged``: the line of all elements may end within a vector."""
 
     access: Access
@@ -52,7 +53,7 @@ class Params(NamedTuple):
     unroll_columns: int
     unroll_rows: int
     parts: int = 0
-    runs: bool = False
+    runs: int = 0
     ragged: bool = False
 
 
@@ -111,7 +112,7 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKer
             return index, inside, ZERO, index
         if k.runs:
             down, along = k.divmod(Index(column), size_of(inner[0]))
-            return index, inside, down, Index(along.base, 1, lanes, divisor=1)
+            return index, inside, down, Index(along.base, 1, lanes, divisor=min(lanes, k.power_in(size_of(inner[0]))))
         return index, inside, *k.divmod(index, size_of(inner[0]))
 
     def in_one_row() -> Val:
@@ -168,7 +169,7 @@ def _emit(name: str, analysis: Analysis, slots: Slots, p: Params) -> list[GpuKer
     def whole_tile() -> None:
         k.runs = p.runs
         tile(False)
-        k.runs = False
+        k.runs = 0
 
     crossing = p.runs and bool(middle)  # vectors may run across the end of a row
     if p.unroll_rows * p.unroll_columns == 1 and not p.runs and not p.ragged:
@@ -222,6 +223,7 @@ class Pointwise(GpuScheduler[Params]):
         columns, rows = analysis.values(_plain_extents, env)
         under = analysis.pinned and analysis.once(_rows_read) > 1 and columns * rows >= model.rows_shared
         window = bool(analysis.pinned) and analysis.once(shifted_reads) > 1
+        at_once = _read_at_once(analysis, env, alignments) if window else 0
         fold = folds and (columns % 8 or window) and not under
         spread = machine.sm_count * machine.threads_per_sm // model.spread
         found = _folded(analysis, access, env, alignments, model.folded) if fold else None
@@ -265,21 +267,30 @@ class Pointwise(GpuScheduler[Params]):
         if parts and analysis.pinned:
             busy = columns * rows >= access.lanes * spread
             alone = row == columns or row % access.lanes == 0  # no vector runs across the end of a row
-            divides = min(access.lanes, row & -row)
+            divides, most = min(access.lanes, row & -row), 1
             if window and divides > 1 and not (busy and (alone or row >= model.run)):
-                access = narrowed(analysis, access, divides)
-                vectors, alone, ragged = -(-columns // divides), True, False
-            runs = window and (alone or (busy and row >= model.run))
+                known = known_multiples(analysis, divides, env, alignments)
+                access = narrowed(analysis, access, divides)._replace(multiples=known)
+                vectors, alone, ragged, most = -(-columns // divides), True, False, model.most_narrow
+            runs = min(at_once, model.at_once) if window and (alone or (busy and row >= model.run)) else 0
             written = access.lanes * max(analysis.stored(v).bytes for v in analysis.outputs)
             first = params(small // 2, 1 if runs else max(1, min(model.most_vectors, model.under_way // written)))
-            parts, first = 1, first._replace(runs=runs)
+            across = most if runs and vectors >= first.tx * most else first.unroll_columns
+            parts, first = 1, first._replace(runs=runs, unroll_columns=across)
         elif not parts and analysis.pinned and first.unroll_columns < model.most_vectors:
+            wide = of_slices(analysis, access, env, alignments) if under and window else None
+            if wide and wide.lanes > access.lanes:
+                wide = narrowed(analysis, wide, min(wide.lanes, model.lanes_under))
+                least = min(analysis.stored(v).bytes for v in analysis.inputs)
+                first = first._replace(access=wide, runs=max(1, min(at_once, model.bytes_under // least)))
             first = _of_several_rows(analysis, first, env, machine)
         elif not parts and analysis.once(_column_share) >= model.shared:
             first = _that_share_columns(analysis, first, env, machine)
         if parts > 1:
             yield Params(access, small, 1, 1, parts, parts)
         yield first
+        if first.runs:
+            yield from (first._replace(runs=n) for n in (1, 2, 8) if n <= at_once and n != first.runs)
         others = (params(threads, wanted) for threads in (small, small // 2, large) for wanted in (1, 2, 4, 8))
         yield from (p for p in dict.fromkeys(others) if p != first)
 
@@ -321,7 +332,12 @@ class Pointwise(GpuScheduler[Params]):
         for name, n in (("unroll_columns", p.unroll_columns), ("unroll_rows", p.unroll_rows)):
             require(1 <= n <= MOST_UNROLLED, f"{name} = {n}: 1 to {MOST_UNROLLED}")
         outer = len(analysis.loops(analysis.kept)) - 1
-        require(not (p.runs or p.ragged) or p.parts == 1, "runs, ragged: of rows that are folded to one part")
+        require(not p.ragged or p.parts == 1, "ragged: of rows that are folded to one part")
+        most = _read_at_once(analysis, env, alignments)
+        require(
+            p.runs == 0 or (p.parts <= 1 and power_of_two(p.runs) and p.runs <= most),
+            f"runs = {p.runs}: 0, or a power of two of at most {most} elements here, of rows that are not in parts",
+        )
         if p.parts:
             plain = p.access._replace(lanes=1)
             found = _folded(analysis, plain, env, alignments, model_of(machine).pointwise.folded)
@@ -334,6 +350,8 @@ class Pointwise(GpuScheduler[Params]):
                 p.access.lanes == fitted.lanes and p.access.aligns == fitted.aligns,
                 f"parts: vectors across rows have {access.lanes} elements here, or fewer",
             )
+            known = known_multiples(analysis, lanes, env, alignments)
+            require(p.access.multiples <= known, f"multiples: not all are known to be of {lanes}")
             (elements, _), (rows, *_) = analysis.values(_flat_extents, env), analysis.values(_steps_across, env)
             require(
                 p.parts > 0 and rows % p.parts == 0 and (p.ragged or elements % (p.parts * lanes) == 0),
@@ -341,6 +359,13 @@ class Pointwise(GpuScheduler[Params]):
             )
             outer = max(outer - 1, 0)
             require(p.parts == 1 or (p.ty == 1 and p.unroll_rows == p.parts), "parts: a thread has one of each")
+        elif p.runs and p.access.lanes > 1 and (wide := _wide(analysis, p.access.hint, env, alignments)):
+            fits = power_of_two(p.access.lanes) and p.access.lanes <= wide.lanes
+            require(fits, f"lanes = {p.access.lanes}: vectors of {wide.lanes} elements are written here, or fewer")
+            wide = narrowed(analysis, wide, p.access.lanes)
+            require(p.access.aligns == wide.aligns, f"aligns: they are {wide.aligns} where vectors begin anywhere")
+            require(p.access.index in (wide.index, dt.i64), "index = i32: for these sizes offsets need 64 bits")
+            require(p.access.multiples <= wide.multiples, f"multiples: not all are known to be of {p.access.lanes}")
         else:
             self.check_access(analysis, p, True, env, alignments, machine)
         rows_are = p.ty * p.unroll_rows
@@ -382,13 +407,39 @@ def _of_several_rows(analysis: Analysis, p: Params, env: Sizes, machine: Machine
     ty = model.small_block // tx if rows > 1 else 1
     parts = analysis.once(_most_joined)
     under_way = model.under_way_joined if parts > 1 else model.under_way
-    wanted = min(model.most_rows, round(under_way * elements / max(1, lanes * read * parts)))
+    most_rows = model.most_rows // lanes if p.runs else model.most_rows
+    wanted = min(most_rows, round(under_way * elements / max(1, lanes * read * parts)))
     full = machine.sm_count * (machine.threads_per_sm // (tx * ty))
     down = 1
     while down * 2 <= wanted and -(-vectors // tx) * (rows // (ty * down * 2)) >= full:
         down *= 2
     more = down > p.unroll_columns * p.unroll_rows
     return p._replace(tx=tx, ty=ty, unroll_columns=1, unroll_rows=down) if more else p
+
+
+def _wide(analysis: Analysis, hint: str, env: Sizes, alignments: Alignments) -> Access | None:
+    return of_slices(analysis, access_of(analysis, True, env, alignments, hint), env, alignments)
+
+
+def _read_at_once(analysis: Analysis, env: Sizes, alignments: Alignments) -> int:
+    """How many elements of a shorter type can be loaded at once where vectors are not aligned: inputs begin where such
+    are, and end where one does."""
+    inputs = [v for v in analysis.inputs if v.rank]
+    spans, strides = analysis.values(_spans, env), analysis.values(_input_strides, env)
+    if not inputs or min(strides, default=0) < 0:
+        return 1
+    sizes = [analysis.stored(v).bytes for v in inputs]
+    aligned = [alignments.get(v, WIDEST) // n for v, n in zip(inputs, sizes)]
+    together = functools.reduce(lambda a, b: a | b, (*spans, *aligned))
+    return min(together & -together, WIDEST // min(sizes))
+
+
+def _spans(analysis: Analysis) -> tuple:
+    return tuple(analysis.span(v) for v in analysis.inputs if v.rank)
+
+
+def _input_strides(analysis: Analysis) -> tuple:
+    return tuple(dict.fromkeys(s for v in analysis.inputs for s in analysis.strides[v]))
 
 
 def _column_share(analysis: Analysis) -> float:
