@@ -16,7 +16,7 @@ def in_order(block: Block, graph: Graph) -> list[Op]:
     that only compute what is written into arguments come last: nothing reads these after them, so that their kernels
     may write there. Groups that make more bytes of arguments alone come when these are needed. Those that make more
     than they read wait for what frees that much, if they are not needed before, and so does what is made for them
-    alone."""
+    alone. Of ops outside of groups that read the same value first comes that for which more is made alone."""
     groups = {op: op.group for op in block.ops if op.group is not None}
     if block is not graph.body:
         return topological(block.ops, groups)
@@ -38,7 +38,30 @@ def in_order(block: Block, graph: Graph) -> list[Op]:
         if place[group] < freed < min(followers, default=math.inf):
             place[group] = freed + 0.5
             place |= dict.fromkeys(_made_for(group, units), freed + 0.25)
+    for unit, after in _waiting(units, users, place).items():
+        place[unit] = place[after] + 0.25
+        place |= dict.fromkeys(_made_for(unit, units), place[after] + 0.125)
     return units.ordered(lambda unit: (unit in last, place[unit]))
+
+
+def _waiting(units: Units, users: dict[Value, list[Op]], place: dict[object, float]) -> dict[object, object]:
+    """Ops outside of groups, and behind which other one each waits: behind one that reads the same value and for which
+    more is made alone, such as a padded weight, so that this does not lie beside the first one's result."""
+    alone = {
+        unit: sum(
+            _bytes(_exchanged(set(units.members[u]), users)[1]) for u in _made_for(unit, units) if not _is_view(u)
+        )
+        for unit in units.members
+        if isinstance(unit, Op) and unit.group is None and not _is_view(unit)
+    }
+    found: dict[object, object] = {}
+    for after in filter(alone.get, alone):
+        shared = {memory_of(v) for v in uses(after)}
+        readers = {units.of[op] for v in shared if v.op in units.of for op in _readers(v, users)}
+        for unit in readers & alone.keys() - units.behind(after):
+            if alone[unit] < alone[after] and place[unit] < place[after] and after not in units.behind(unit):
+                found[unit] = after
+    return found
 
 
 def _exchanged(group: set[Op], users: dict[Value, list[Op]]) -> tuple[set[Value], set[Value]]:
