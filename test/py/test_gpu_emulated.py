@@ -744,13 +744,31 @@ def test_overlapping_reads_by_several_elements_at_once(fn, shapes, dtype, monkey
     check(fn, *inputs, only=lambda p: p.runs, candidates=4, changed=lambda p: p._replace(tx=32))
 
 
+def of_four(x):
+    return np.maximum(
+        np.maximum(x[..., ::2, ::2], x[..., ::2, 1::2]), np.maximum(x[..., 1::2, ::2], x[..., 1::2, 1::2])
+    )
+
+
+UNDER_EACH_OTHER = [
+    (of_neighbours, (18, 66)),
+    (of_neighbours, (19, 258)),
+    (of_neighbours, (18, 65)),
+    (of_four, (3, 18, 128)),
+    (lambda x: x[1:, 1:-1:2] - x[:-1, 2::2] * x[1:, ::2][:, :-1], (19, 134)),  # rows that no four elements divide
+    (lambda x: x[1:, 1:-5:3] - x[:-1, 2:-4:3], (9, 198)),
+]
+
+
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
-@pytest.mark.parametrize("shape", [(18, 66), (19, 258), (18, 65)])
-def test_rows_under_each_other_are_written_in_vectors(shape, dtype, monkeypatch):
-    fit(monkeypatch, "pointwise", rows_shared=1, lanes_under=8)
-    check(of_neighbours, normal(*shape, dtype=dtype), candidates=4)
-    fit(monkeypatch, "pointwise", rows_shared=1)
-    check(of_neighbours, normal(*shape, dtype=dtype), candidates=4, changed=lambda p: p._replace(tx=32))
+@pytest.mark.parametrize("fn, shape", UNDER_EACH_OTHER)
+def test_rows_under_each_other_are_written_in_vectors(fn, shape, dtype, monkeypatch):
+    """Also where what is read of them are every second or third element."""
+    x = normal(*shape, dtype=dtype)
+    for lanes in (2, 4, 8):
+        fit(monkeypatch, "pointwise", rows_shared=1, lanes_under=lanes, least_bytes=16)
+        check(fn, x, candidates=4)
+        check(fn, x, candidates=4, changed=lambda p: p._replace(tx=32, ty=2, unroll_rows=2))
 
 
 def test_how_many_elements_are_read_at_once():

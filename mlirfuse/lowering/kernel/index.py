@@ -36,11 +36,12 @@ _MOST = 64  # what is known of powers of two is counted up to here
 
 class Indices:
     """Arithmetic on indices of type ``index``, i32 or i64. ``size`` gives a size as a Val of that type; ``inverse``
-    what divides by a size where that pays. ``known_multiples``: sizes known to be multiples of the lanes."""
+    what divides by a size where that pays. ``known_multiples``: sizes known to be multiples of ``multiple_of``, a
+    power of two."""
 
     def __init__(self, e: Emitter, index: dt.DType, size: Callable[[Size], Val], inverse: Callable[[Size], Val] | None,
-                 known_multiples: frozenset[Size]):  # fmt: skip
-        self.e, self.index_type, self.known_multiples = e, index, known_multiples
+                 known_multiples: frozenset[Size], multiple_of: int):  # fmt: skip
+        self.e, self.index_type, self.known_multiples, self.multiple_of = e, index, known_multiples, multiple_of
         self._size_of, self._inverse = size, inverse
 
     def size(self, size: Size) -> Val:
@@ -145,13 +146,13 @@ class Indices:
         return e.cast(e.shr(e.mul(e.cast(a, dt.u64), e.splat(factor, a.lanes)), e.splat(shift, a.lanes)), dt.u32)
 
     def _is_multiple(self, size: Size, lanes: int) -> bool:
-        return size % lanes == 0 if isinstance(size, int) else size in self.known_multiples
+        return self.power_in(size) >= lanes
 
     def power_in(self, size: Size) -> int:
         """A power of two that is known to divide a size."""
-        return (
-            min(size & -size, _MOST) or _MOST if isinstance(size, int) else _MOST if size in self.known_multiples else 1
-        )
+        if isinstance(size, int):
+            return min(size & -size, _MOST) or _MOST
+        return self.multiple_of if size in self.known_multiples else 1
 
     def modulo(self, i: Index) -> tuple[int, int]:
         """A power of two, and what the base of an index is modulo it."""

@@ -71,8 +71,8 @@ class Accesses(Indices):
 
     def __init__(self, e: Emitter, axes: Axes, memories: dict[Value, Memory], size: Callable[[Size], Val],
                  index: dt.DType, scalar: Callable[[Value], Val] | None, inverse: Callable[[Size], Val] | None,
-                 known_multiples: frozenset[Size]):  # fmt: skip
-        super().__init__(e, index, size, inverse, known_multiples)
+                 known_multiples: frozenset[Size], multiple_of: int):  # fmt: skip
+        super().__init__(e, index, size, inverse, known_multiples, multiple_of)
         self.axes, self.memories, self._scalar = axes, memories, scalar
         self.pointer_type = "!llvm.ptr<1>" if e.target == "gpu" else "!llvm.ptr"
         self._memo: list[dict] = [{}]
@@ -254,6 +254,9 @@ class Accesses(Indices):
             if self.runs and memory.read_only and align < lanes * dtype.bytes:
                 return e.from_lanes([self._element_of_run(memory, offset, k) for k in range(lanes)])
             return self._load_vector(memory, address, lanes, align)
+        if self.runs and memory.read_only and offset.vector is None and offset.step in PICKED[:3]:
+            assert isinstance(offset.step, int)
+            return e.from_lanes([self._element_of_run(memory, offset, k * offset.step) for k in range(lanes)])
         if e.target == "cpu" and offset.vector is None and self.mask is None and offset.step in PICKED:
             return self._load_picked(memory, offset)
         if e.target == "cpu":

@@ -26,14 +26,14 @@ Steps = Generator[tuple[Value, Env], Val, Val]
 class Kernel(Accesses):
     """``axes`` are the segment's; ``memories`` its inputs' and outputs' places; ``size`` gives a size as a Val of the
     index type; ``scalar`` a by-value argument, ``inverse`` what divides by a size where that pays. ``index`` is i32 or
-    i64. ``inside``: the segment's ops. ``known_multiples``: sizes known to be multiples of the lanes. ``reports`` gives
-    the pointer to where positions that are not there are told."""
+    i64. ``inside``: the segment's ops. ``known_multiples``: sizes known to be multiples of ``multiple_of``. ``reports``
+    gives the pointer to where positions that are not there are told."""
 
     def __init__(self, e: Emitter, axes: Axes, memories: dict[Value, Memory], size: Callable[[Size], Val],
                  index: dt.DType, inside: set[Op], scalar: Callable[[Value], Val] | None = None,
-                 known_multiples: frozenset[Size] = frozenset(),
+                 known_multiples: frozenset[Size] = frozenset(), multiple_of: int = 1,
                  inverse: Callable[[Size], Val] | None = None, reports: Callable[[], str] | None = None):  # fmt: skip
-        super().__init__(e, axes, memories, size, index, scalar, inverse, known_multiples)
+        super().__init__(e, axes, memories, size, index, scalar, inverse, known_multiples, multiple_of)
         self.inside = inside
         self.reports = reports
         self._halves = Halves(inside, self.memories)

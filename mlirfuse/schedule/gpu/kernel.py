@@ -93,6 +93,7 @@ class GpuBody:
             set(analysis.ops),
             self.args.scalar,
             access.multiples,
+            access.lanes,
             self.args.inverse,
             self.args.reports,
         )

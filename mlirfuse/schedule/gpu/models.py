@@ -193,6 +193,7 @@ class PointwiseModel:
     # 123 → 102 µs, f32 198 → 185, 4096×4096 f32 53 → 48.
     lanes_under: int = 2
     bytes_under: int = 8
+    long_under: int = 1024  # odd rows of half types from which on they are folded: 8192×8191 f16 122 → 103 µs
     under_way_joined: int = 48  # of all parts of a join: 1001 and 500 columns f32 189 → 171 µs
     most_vectors: int = 4
     most_rows: int = 8  # of a thread, where vectors are narrow: up to `under_way` bytes

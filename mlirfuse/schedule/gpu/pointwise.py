@@ -221,9 +221,12 @@ class Pointwise(GpuScheduler[Params]):
         cached = read + written < model_of(machine).access.staying
         access = access_of(analysis, True, env, alignments, hint_of(analysis, env, machine))
         columns, rows = analysis.values(_plain_extents, env)
-        under = analysis.pinned and analysis.once(_rows_read) > 1 and columns * rows >= model.rows_shared
         window = bool(analysis.pinned) and analysis.once(shifted_reads) > 1
         at_once = _read_at_once(analysis, env, alignments) if window else 0
+        least = min((analysis.stored(v).bytes for v in analysis.inputs), default=1)
+        under = analysis.pinned and analysis.once(_rows_read) > 1 and columns * rows >= model.rows_shared
+        if at_once >= model.at_once and least < 4 and columns % 2 and columns >= model.long_under:
+            under = False  # elements of short types are written one by one there
         fold = folds and (columns % 8 or window) and not under
         spread = machine.sm_count * machine.threads_per_sm // model.spread
         found = _folded(analysis, access, env, alignments, model.folded) if fold else None
@@ -235,6 +238,11 @@ class Pointwise(GpuScheduler[Params]):
             columns, rows = analysis.values(_flat_extents, env)
         if not parts:
             access = _narrowed(analysis, access, columns * rows, spread, model.least_bytes)
+        runs = 0
+        wide = of_slices(analysis, access, env, alignments) if under and window else None
+        if wide and min(wide.lanes, model.lanes_under) > access.lanes and _busy(-(-columns // model.lanes_under)):
+            access = narrowed(analysis, wide, model.lanes_under)
+            runs = max(1, min(at_once, model.bytes_under // least))
         vectors = -(-columns // access.lanes)
 
         def params(threads: int, wanted: int) -> Params:
@@ -251,7 +259,7 @@ class Pointwise(GpuScheduler[Params]):
                     down *= 2
                 else:
                     break
-            return Params(access, tx, ty, across, down, min(parts, 1), ragged=ragged)
+            return Params(access, tx, ty, across, down, min(parts, 1), runs, ragged)
 
         several_rows = vectors < model.several_rows  # a block spans rows
         few = vectors * rows < machine.sm_count * machine.threads_per_sm
@@ -278,11 +286,6 @@ class Pointwise(GpuScheduler[Params]):
             across = most if runs and vectors >= first.tx * most else first.unroll_columns
             parts, first = 1, first._replace(runs=runs, unroll_columns=across)
         elif not parts and analysis.pinned and first.unroll_columns < model.most_vectors:
-            wide = of_slices(analysis, access, env, alignments) if under and window else None
-            if wide and wide.lanes > access.lanes:
-                wide = narrowed(analysis, wide, min(wide.lanes, model.lanes_under))
-                least = min(analysis.stored(v).bytes for v in analysis.inputs)
-                first = first._replace(access=wide, runs=max(1, min(at_once, model.bytes_under // least)))
             first = _of_several_rows(analysis, first, env, machine)
         elif not parts and analysis.once(_column_share) >= model.shared:
             first = _that_share_columns(analysis, first, env, machine)
@@ -388,6 +391,11 @@ def _narrowed(analysis: Analysis, access: Access, elements: int, threads: int, l
     if lanes >= access.lanes or elements > threads * lanes:
         return access
     return narrowed(analysis, access, lanes)
+
+
+def _busy(vectors: int) -> bool:
+    """Whether a warp or several along a row leave few threads without a vector."""
+    return -(-vectors // WARP) * WARP <= 1.25 * vectors
 
 
 def _of_several_rows(analysis: Analysis, p: Params, env: Sizes, machine: Machine) -> Params:
