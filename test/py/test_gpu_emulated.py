@@ -755,7 +755,7 @@ UNDER_EACH_OTHER = [
     (of_neighbours, (19, 258)),
     (of_neighbours, (18, 65)),
     (of_four, (3, 18, 128)),
-    (lambda x: x[1:, 1:-1:2] - x[:-1, 2::2] * x[1:, ::2][:, :-1], (20, 134)),  # rows that no four elements divide
+    (lambda x: x[1:, 1:-1:2] - x[:-1, 2::2] * x[1:, ::2][:, :-1], (20, 382)),  # rows that no four elements divide
     (lambda x: x[1:, 1:-5:3] - x[:-1, 2:-4:3], (9, 198)),
 ]
 
