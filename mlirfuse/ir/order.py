@@ -35,12 +35,15 @@ class Units:
             self.members.setdefault(self.of[op], []).append(op)
         self._pending: dict[Any, set[Any]] = {unit: set() for unit in self.members}
         self.followers: dict[Any, list[Any]] = {unit: [] for unit in self.members}
+        self._readers: dict[Any, set[Any]] = {unit: set() for unit in self.members}
         producer = {value: op for op in self.ops for value in op.results}
         earlier = memory_order(self.ops)
         for op in self.ops:
-            for source in [*(producer.get(value) for value in uses(op)), *earlier.get(op, ())]:
-                if source is not None:
-                    self.add(source, op)
+            read = [producer[value] for value in uses(op) if value in producer]
+            for source in [*read, *earlier.get(op, ())]:
+                self.add(source, op)
+            for source in read:
+                self._readers[self.of[source]].add(self.of[op])
 
     def add(self, first: Op, second: Op) -> None:
         """The unit of ``first`` comes before that of ``second``."""
@@ -50,8 +53,8 @@ class Units:
             self.followers[before].append(after)
 
     def only_before(self, unit: Any) -> list[Any]:
-        """The units that come before one and before no other."""
-        return [first for first in self._pending[unit] if self.followers[first] == [unit]]
+        """The units that come before one and whose results no other reads."""
+        return [first for first in self._pending[unit] if self._readers[first] - {first} == {unit}]
 
     def behind(self, unit: Any) -> set[Any]:
         """All units that come after one."""

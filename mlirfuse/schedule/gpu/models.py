@@ -190,7 +190,7 @@ class PointwiseModel:
     # stencil of 9 points, 6001×9000 bf16, 135 → 118 µs, of 5, 8000×8001 bf16 128 → 119, f32 194 → 191.
     rows_shared: int = 1 << 21
     # The longest vectors that are written of them, and the bytes that are read at once: the stencil of 5, 8192×8192 f16
-    # 123 → 102 µs, f32 198 → 185, 4096×4096 f32 53 → 48.
+    # 123 → 102 µs, f32 198 → 185. Of half types half as many threads: 131072×770 f16 176 → 152 µs.
     lanes_under: int = 2
     bytes_under: int = 8
     long_under: int = 1024  # odd rows of half types from which on they are folded: 8192×8191 f16 122 → 103 µs

@@ -408,11 +408,13 @@ def _of_several_rows(analysis: Analysis, p: Params, env: Sizes, machine: Machine
     if lanes * written >= WIDEST or lanes * read >= model.under_way * max(elements, 1):
         return p
     vectors = -(-columns // lanes)
-    most = min(model.small_block, power_from(vectors))
+    short = p.runs and min(analysis.stored(v).bytes for v in analysis.inputs) < 4
+    threads = model.small_block // 2 if short else model.small_block
+    most = min(threads, power_from(vectors))
     idle = {tx: -(-vectors // tx) * tx / vectors for tx in (most, most // 2, most // 4, most // 8) if tx >= WARP}
-    least = min(idle, key=lambda tx: idle[tx], default=most)
-    tx = next((tx for tx, share in idle.items() if share <= model.idle), least)
-    ty = model.small_block // tx if rows > 1 else 1
+    fewest = min(idle, key=lambda tx: idle[tx], default=most)
+    tx = next((tx for tx, share in idle.items() if share <= model.idle), fewest)
+    ty = threads // tx if rows > 1 else 1
     parts = analysis.once(_most_joined)
     under_way = model.under_way_joined if parts > 1 else model.under_way
     most_rows = model.most_rows // lanes if p.runs else model.most_rows
@@ -421,7 +423,7 @@ def _of_several_rows(analysis: Analysis, p: Params, env: Sizes, machine: Machine
     down = 1
     while down * 2 <= wanted and -(-vectors // tx) * (rows // (ty * down * 2)) >= full:
         down *= 2
-    more = down > p.unroll_columns * p.unroll_rows
+    more = p.runs or down > p.unroll_columns * p.unroll_rows
     return p._replace(tx=tx, ty=ty, unroll_columns=1, unroll_rows=down) if more else p
 
 
