@@ -14,9 +14,9 @@ from mlirfuse.ir.order import Units, topological
 def in_order(block: Block, graph: Graph) -> list[Op]:
     """The ops of a block of ``graph`` in the order in which a host program runs them, those of a group together. Groups
     that only compute what is written into arguments come last: nothing reads these after them, so that their kernels
-    may write there. Groups that make an eighth more bytes of arguments alone come when these are needed. Those that make more
-    than they read wait for what frees that much, if they are not needed before, and so does what is made for them
-    alone. Of ops outside of groups that read the same value first comes that for which more is made alone."""
+    may write there. Groups that make an eighth more bytes of arguments alone come when these are needed. Those that
+    make more than they read wait for what frees that much, if they are not needed before, and so does what is made for
+    them alone. Of ops outside of groups that read the same value first comes that for which more is made alone."""
     groups = {op: op.group for op in block.ops if op.group is not None}
     if block is not graph.body:
         return topological(block.ops, groups)
