@@ -54,7 +54,7 @@ func.func @before_an_effect(%a: tensor<9x8xf16>, %b: tensor<8x9xf16>, %w: tensor
 
 // A weight that is padded by little is padded where it stands: it is free before the large product is made.
 // CHECK-LABEL: func.func @a_little_more
-// CHECK: %[[W:.*]] = call @a_little_more_part{{.}}(%arg2)
+// CHECK: %[[W:.*]] = call @a_little_more_part{{.}}(%arg2, %arg3)
 // CHECK-NEXT: %[[L:.*]] = "fusion.matmul"(%arg0, %arg1)
 // CHECK-NEXT: "fusion.matmul"(%[[L]], %[[W]])
 func.func @a_little_more(%a: tensor<900x8xf16>, %b: tensor<8x904xf16>, %w: tensor<900x80xf16>, %v: tensor<f16>)
@@ -69,7 +69,7 @@ func.func @a_little_more(%a: tensor<900x8xf16>, %b: tensor<8x904xf16>, %w: tenso
 
 // CHECK-LABEL: func.func @much_more
 // CHECK: %[[L:.*]] = "fusion.matmul"(%arg0, %arg1)
-// CHECK-NEXT: %[[W:.*]] = call @much_more_part{{.}}(%arg2)
+// CHECK-NEXT: %[[W:.*]] = call @much_more_part{{.}}(%arg2, %arg3)
 // CHECK-NEXT: "fusion.matmul"(%[[L]], %[[W]])
 func.func @much_more(%a: tensor<900x8xf16>, %b: tensor<8x904xf16>, %w: tensor<452x80xf16>, %v: tensor<f16>)
     -> tensor<900x80xf16> attributes {fusion.device = "cpu"} {
