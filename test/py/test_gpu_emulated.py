@@ -794,7 +794,8 @@ def test_overlapping_reads_are_one():
 @pytest.mark.parametrize("shape, lanes, runs", [
     ((131_072, 128), 2, 4),  # rows of 122
     ((131_072, 134), 8, 4),  # of 128
-    ((131_072, 77), 8, 0),  # of 71: vectors run across their ends
+    ((131_072, 77), 4, 0),  # of 71: vectors run across their ends
+    ((131_072, 257), 4, 4),  # of 251: across few of them
     ((8192, 2048), 8, 4),  # of 2042, across few of them
     ((1024, 512), 2, 4),  # of 506, little to do
 ])  # fmt: skip

@@ -76,3 +76,35 @@ def test_what_is_left_alone():
         module = make_fx(lambda a, b: a @ b)(a, b)
     products.pad(module)
     assert shapes(module) == [((1 << 14, 768), (768, 50257))]  # on the CPU
+
+
+def test_what_both_directions_pad_is_kept_padded(on_the_cpu):
+    """A tied weight of 13 words, padded to 16 for the logits and for the gradient of what they are made of."""
+    import mlirfuse.torch  # noqa: F401 the back end
+
+    table = torch.nn.Parameter(torch.randn(13, 24, dtype=torch.bfloat16) / 4)
+    x = torch.randn(40, 24, dtype=torch.bfloat16, requires_grad=True)
+    seen = {}
+
+    def logits(x, table):
+        return torch.exp(x @ (table * 2).t())
+
+    def look(which, lowered, host):
+        seen[which] = [op for op in lowered.graph.ops if op.name == "pad"]
+
+    from mlirfuse.frontend.torch import backend
+
+    backend.observers.append(look)
+    try:
+        compiled = torch.compile(logits, backend="mlirfuse")
+        gradient = torch.randn(40, 13, dtype=torch.bfloat16)
+        (got := compiled(x, table)).backward(gradient)
+    finally:
+        backend.observers.remove(look)
+    padded = [tuple(op.result.shape) for op in seen["backward"]]
+    assert padded == [(40, 16)] and (16, 24) in [tuple(op.result.shape) for op in seen["forward"]]
+    found = got.detach(), x.grad, table.grad
+    x64, table64 = (t.detach().double().requires_grad_() for t in (x, table))
+    (want := logits(x64, table64)).backward(gradient.double())
+    for a, b in zip(found, (want, x64.grad, table64.grad)):
+        assert (a.double() - b).norm() <= 2e-2 * b.norm()

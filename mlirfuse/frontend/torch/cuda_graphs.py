@@ -29,6 +29,9 @@ _TYPES = {  # by DLPack's code and bits
     (5, 128): torch.complex128,
     (6, 8): torch.bool,
 }
+_WAITING = {  # ops that look at values on the host, of which torch does not tell
+    torch.ops.aten.fake_quantize_per_channel_affine_cachemask.default,
+}
 _lock = threads.lock()
 _running = 0  # calls that make results in torch's own storages
 
@@ -78,6 +81,12 @@ def _fixed(module: GraphModule, inputs: Sequence[Any], which: str, count: int) -
     return context.fw_metadata.static_input_indices
 
 
+def _skip(module: GraphModule) -> str | None:
+    """Why a graph has an op that waits for the GPU, where torch does not know of it."""
+    waiting = (node for node in module.graph.nodes if node.target in _WAITING)
+    return next((f"{node.target} reads values on the host" for node in waiting), None)
+
+
 class Recorder:
     """For the graphs of one of Dynamo's: what the forward does the backward follows. ``count``: of Dynamo's inputs.
     ``every_size``: a graph whose sizes change is recorded for each of them, else it runs as it is."""
@@ -89,7 +98,7 @@ class Recorder:
     def look_at(self, module: GraphModule, inputs: Sequence[Any], which: str) -> Seen:
         """What has to be known of a graph before it is lowered, which changes it."""
         fixed = _fixed(module, inputs, which, self.count)
-        skip = cudagraphs.check_for_skip(module, len(inputs))  # torch looks in each call at inputs that are written
+        skip = cudagraphs.check_for_skip(module, len(inputs)) or _skip(module)  # inputs that are written: at each call
         if not self.every_size and any(isinstance(value, torch.SymInt) for value in inputs):
             skip = "its sizes change"
         return Seen(skip or None, fixed, cudagraphs.find_input_mutations(module.graph))

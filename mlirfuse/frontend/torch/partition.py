@@ -18,7 +18,16 @@ from torch.utils._ordered_set import OrderedSet
 from torch.utils.checkpoint import CheckpointPolicy
 
 from mlirfuse.core import garbage, threads
-from mlirfuse.frontend.torch import channels_last, collectives, equal_layers, equal_nodes, min_cut, pools, random
+from mlirfuse.frontend.torch import (
+    channels_last,
+    collectives,
+    equal_layers,
+    equal_nodes,
+    min_cut,
+    pools,
+    products,
+    random,
+)
 from mlirfuse.frontend.torch.ops import pointwise
 from mlirfuse.frontend.torch.ops.rules import RULES, VIEWS
 
@@ -55,6 +64,7 @@ def partition(
         joint.recompile()
     _keep_what_inputs_were(forward, options["num_fwd_outputs"])
     _tell_what_is_computed_again(forward, backward)
+    products.pad_both(forward, backward, options["num_fwd_outputs"])
     return forward, backward
 
 

@@ -32,6 +32,34 @@ def pad(module: GraphModule) -> None:
         module.recompile()
 
 
+def pad_both(forward: GraphModule, backward: GraphModule, given: int) -> None:
+    """As :func:`pad`, for what AOTAutograd's joint graph was cut into: an operand that both pad alike is kept padded.
+    ``given``: of the forward's outputs those that are not kept for the backward."""
+    pad(forward)
+    pad(backward)
+    output = forward.graph.output_node()
+    results = list(output.args[0])
+    kept = {node.name: node for node in results[given:] if isinstance(node, Node) and node not in results[:given]}
+    for place in backward.graph.find_nodes(op="placeholder"):
+        node, users = kept.get(place.name), list(place.users)
+        how = [user.args[1:] for user in users if user.target is aten.constant_pad_nd.default]
+        if node is None or len(how) != len(users) or any(args != how[0] for args in how):
+            continue
+        same = (user for user in node.users if user.target is aten.constant_pad_nd.default and user.args[1:] == how[0])
+        padded = next(same, None)
+        if padded is None:
+            continue
+        results = [padded if result is node else result for result in results]
+        place.meta["val"] = padded.meta["val"]
+        for user in users:
+            user.replace_all_uses_with(place)
+            backward.graph.erase_node(user)
+    if results != list(output.args[0]):
+        output.args = (tuple(results),)
+        forward.recompile()
+        backward.recompile()
+
+
 class _Padder:
     def __init__(self, module: GraphModule):
         self.module, self.changed = module, False

@@ -181,6 +181,7 @@ class PointwiseModel:
     # are one. A window of 7, 32768×128 f32, 20.0 → 17.2 µs, 8192×2048 bf16 50 → 33, 65536×244 bf16 56 → 41. Shorter
     # rows, and where there is little to do, have vectors that divide them: 131072×128 f32 62 → 54, f16 45 → 42.
     run: int = 192
+    run_of_eight: int = 1024  # the same of vectors of eight half types; shorter rows have four: 131072×257 f16 95 → 73
     # Elements that such rows are read by at once, out of which shifted ones are put together: the window of 7,
     # 8192×8192 f16 110 → 92 µs, f32 192 → 181; and the vectors of a thread where they divide short rows: 131072×128 f16
     # 37 → 30 µs, f32 50 → 45.

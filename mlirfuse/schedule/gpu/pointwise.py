@@ -30,7 +30,7 @@ from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu.access import WIDEST, Access, access_of, hint_of, known_multiples, moved, narrowed, of_slices
 from mlirfuse.schedule.gpu.kernel import GpuBody
-from mlirfuse.schedule.gpu.models import model_of
+from mlirfuse.schedule.gpu.models import PointwiseModel, model_of
 from mlirfuse.schedule.gpu.scan_body import power_from
 from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_threads
 from mlirfuse.schedule.scheduler import Alignments, Sizes, power_of_two, require
@@ -274,16 +274,19 @@ class Pointwise(GpuScheduler[Params]):
         )
         if parts and analysis.pinned:
             busy = columns * rows >= access.lanes * spread
+            several = 0
+            if window:
+                lanes, several = _of_window(access.lanes, 0 if row == columns else row, busy, least, model)
+                if lanes < access.lanes:
+                    known = known_multiples(analysis, lanes, env, alignments) if row % lanes == 0 else frozenset()
+                    access = narrowed(analysis, access, lanes)._replace(multiples=known)
+                    vectors, ragged = -(-columns // lanes), columns % lanes != 0
             alone = row == columns or row % access.lanes == 0  # no vector runs across the end of a row
-            divides, most = min(access.lanes, row & -row), 1
-            if window and divides > 1 and not (busy and (alone or row >= model.run)):
-                known = known_multiples(analysis, divides, env, alignments)
-                access = narrowed(analysis, access, divides)._replace(multiples=known)
-                vectors, alone, ragged, most = -(-columns // divides), True, False, model.most_narrow
             runs = min(at_once, model.at_once) if window and (alone or (busy and row >= model.run)) else 0
             written = access.lanes * max(analysis.stored(v).bytes for v in analysis.outputs)
-            first = params(small // 2, 1 if runs else max(1, min(model.most_vectors, model.under_way // written)))
-            across = most if runs and vectors >= first.tx * most else first.unroll_columns
+            under_way = max(1, min(model.most_vectors, model.under_way // written))
+            first = params(small // 2, 1 if several else under_way)
+            across = several if several and vectors >= first.tx * several else first.unroll_columns
             parts, first = 1, first._replace(runs=runs, unroll_columns=across)
         elif not parts and analysis.pinned and first.unroll_columns < model.most_vectors:
             first = _of_several_rows(analysis, first, env, machine)
@@ -391,6 +394,20 @@ def _narrowed(analysis: Analysis, access: Access, elements: int, threads: int, l
     if lanes >= access.lanes or elements > threads * lanes:
         return access
     return narrowed(analysis, access, lanes)
+
+
+def _of_window(lanes: int, row: int, busy: bool, least: int, model: PointwiseModel) -> tuple[int, int]:
+    """The lanes of vectors, up to ``lanes``, where what is read for them overlaps, and how many a thread has; 0: as
+    many as have enough under way. ``row``: the elements of a folded row; 0: there is one. ``least``: the bytes of the
+    shortest type that is read."""
+    divides, long = min(lanes, row & -row), busy and row >= model.run
+    if row % lanes == 0:
+        return lanes, 1
+    if divides > 1 and not long:
+        return divides, model.most_narrow
+    if busy and least < 4 and row < model.run_of_eight:
+        return min(lanes, 4), 1
+    return lanes, int(long)
 
 
 def _busy(vectors: int) -> bool:
