@@ -771,6 +771,15 @@ def test_rows_under_each_other_are_written_in_vectors(fn, shape, dtype, monkeypa
         check(fn, x, candidates=4, changed=lambda p: p._replace(tx=32, ty=2, unroll_rows=2))
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+@pytest.mark.parametrize("shape", [(20, 75), (20, 73)])
+def test_odd_rows_under_each_other_are_folded(shape, dtype, monkeypatch):
+    fit(monkeypatch, "pointwise", rows_shared=1, long_under=1, run=1, spread=1 << 20)
+    check(of_neighbours, normal(*shape, dtype=dtype), only=lambda p: p.runs and p.parts, candidates=4)
+    small = lambda p: p._replace(tx=32)  # noqa: E731
+    check(of_neighbours, normal(*shape, dtype=dtype), only=lambda p: p.runs and p.parts, candidates=4, changed=small)
+
+
 def test_how_many_elements_are_read_at_once():
     """As many as memory is aligned for where an input begins and ends; one of what is read backwards."""
     line = np.empty(1 << 24, np.float16)

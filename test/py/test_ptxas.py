@@ -56,24 +56,37 @@ def array(x):
     return np.empty(tuple(x.shape), ml_dtypes.bfloat16 if name == "bfloat16" else name)
 
 
-def table():
+def table(which):
     sys.path.append(str(pathlib.Path(__file__).parents[2] / "benchmarks"))
     try:
+        import second_table
         import workloads
     except ImportError:  # torch is not here
         return []
-    return [pytest.param(w, id=f"{w.name} {w.shape} {w.dtype}") for w in workloads.gpu_table()]
+    rows = workloads.gpu_table() if which == "first" else second_table.second_table()
+    return [pytest.param(w, id=f"{w.name} {w.shape} {w.dtype}") for w in rows]
 
 
-@pytest.mark.parametrize("workload", table())
-def test_no_kernel_of_the_table_spills(workload):
+def kernels_of(workload):
     from torch._subclasses import FakeTensorMode
 
     with FakeTensorMode():
         inputs = workload.make("cpu")
-    kernels = assembled(workload.fused, *[array(x) for x in (*inputs, *workload.extra)], chip="sm_90")
+    return assembled(workload.fused, *[array(x) for x in (*inputs, *workload.extra)], chip="sm_90")
+
+
+@pytest.mark.parametrize("workload", table("first"))
+def test_no_kernel_of_the_table_spills(workload):
+    kernels = kernels_of(workload)
     assert kernels and all(name.startswith("mlirfuse_") for name in kernels)
     assert all(k.stack == k.spilled == 0 and k.registers <= 128 for k in kernels.values()), kernels
+
+
+@pytest.mark.parametrize("workload", table("second"))
+def test_no_kernel_of_the_second_table_spills(workload):
+    """But one a register: 24 elements of a thread, which are reduced before they are scanned."""
+    most = 8 if workload.name == "cumsum over the row's sum" else 0
+    assert all(k.stack <= most and k.spilled <= most for k in kernels_of(workload).values())
 
 
 def softmax(x):

@@ -194,7 +194,10 @@ class PointwiseModel:
     # 123 → 102 µs, f32 198 → 185. Of half types half as many threads: 131072×770 f16 176 → 152 µs.
     lanes_under: int = 2
     bytes_under: int = 8
-    long_under: int = 1024  # odd rows of half types from which on they are folded: 8192×8191 f16 122 → 103 µs
+    # Elements of odd rows from which on up to three, one under the other, are folded all the same: 8192×8191 f16
+    # 122 → 103 µs, 8000×8001 f32 189 → 185; of float32 with so many vectors, and elements that are read at once.
+    long_under: int = 1024
+    of_three_rows: tuple[int, int] = (2, 2)
     under_way_joined: int = 48  # of all parts of a join: 1001 and 500 columns f32 189 → 171 µs
     most_vectors: int = 4
     most_rows: int = 8  # of a thread, where vectors are narrow: up to `under_way` bytes

@@ -224,9 +224,11 @@ class Pointwise(GpuScheduler[Params]):
         window = bool(analysis.pinned) and analysis.once(shifted_reads) > 1
         at_once = _read_at_once(analysis, env, alignments) if window else 0
         least = min((analysis.stored(v).bytes for v in analysis.inputs), default=1)
-        under = analysis.pinned and analysis.once(_rows_read) > 1 and columns * rows >= model.rows_shared
-        if at_once >= model.at_once and least < 4 and columns % 2 and columns >= model.long_under:
-            under = False  # elements of short types are written one by one there
+        rows_read = analysis.once(_rows_read) if analysis.pinned else 1
+        under = rows_read > 1 and columns * rows >= model.rows_shared
+        odd = under and columns % 2 == 1 and columns >= model.long_under and rows_read <= 3
+        odd = odd and at_once >= model.at_once and least <= 4 and analysis.once(shifted_reads) > rows_read
+        under = under and not odd  # odd rows are written element by element there
         fold = folds and (columns % 8 or window) and not under
         spread = machine.sm_count * machine.threads_per_sm // model.spread
         found = _folded(analysis, access, env, alignments, model.folded) if fold else None
@@ -283,6 +285,8 @@ class Pointwise(GpuScheduler[Params]):
                     vectors, ragged = -(-columns // lanes), columns % lanes != 0
             alone = row == columns or row % access.lanes == 0  # no vector runs across the end of a row
             runs = min(at_once, model.at_once) if window and (alone or (busy and row >= model.run)) else 0
+            if runs and odd and least == 4:
+                several, runs = model.of_three_rows
             written = access.lanes * max(analysis.stored(v).bytes for v in analysis.outputs)
             under_way = max(1, min(model.most_vectors, model.under_way // written))
             first = params(small // 2, 1 if several else under_way)
