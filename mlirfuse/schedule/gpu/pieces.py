@@ -32,8 +32,8 @@ from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu.access import WIDEST, Access, access_of, hint_of
 from mlirfuse.schedule.gpu.kernel import GpuBody
 from mlirfuse.schedule.gpu.models import model_of
-from mlirfuse.schedule.gpu.pointwise import shifted_reads
 from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_threads
+from mlirfuse.schedule.gpu.windows import shifted_reads
 from mlirfuse.schedule.scheduler import Alignments, Sizes, power_of_two, require
 
 MOVING = ("slice", "pad", "concatenate", "roll")  # what may index along a dimension here

@@ -11,7 +11,6 @@ ends, and what is read along one of the two loops alone, such as a bias, is read
 
 from __future__ import annotations
 
-import collections
 import functools
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -30,9 +29,10 @@ from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu.access import WIDEST, Access, access_of, hint_of, known_multiples, moved, narrowed, of_slices
 from mlirfuse.schedule.gpu.kernel import GpuBody
-from mlirfuse.schedule.gpu.models import PointwiseModel, model_of
+from mlirfuse.schedule.gpu.models import model_of
 from mlirfuse.schedule.gpu.scan_body import power_from
 from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_threads
+from mlirfuse.schedule.gpu.windows import of_window, read_at_once, rows_read, shifted_reads
 from mlirfuse.schedule.scheduler import Alignments, Sizes, power_of_two, require
 
 WARP = 32
@@ -222,12 +222,12 @@ class Pointwise(GpuScheduler[Params]):
         access = access_of(analysis, True, env, alignments, hint_of(analysis, env, machine))
         columns, rows = analysis.values(_plain_extents, env)
         window = bool(analysis.pinned) and analysis.once(shifted_reads) > 1
-        at_once = _read_at_once(analysis, env, alignments) if window else 0
+        at_once = read_at_once(analysis, env, alignments) if window else 0
         least = min((analysis.stored(v).bytes for v in analysis.inputs), default=1)
-        rows_read = analysis.once(_rows_read) if analysis.pinned else 1
-        under = rows_read > 1 and columns * rows >= model.rows_shared
-        odd = under and columns % 2 == 1 and columns >= model.long_under and rows_read <= 3
-        odd = odd and at_once >= model.at_once and least <= 4 and analysis.once(shifted_reads) > rows_read
+        read_rows = analysis.once(rows_read) if analysis.pinned else 1
+        under = read_rows > 1 and columns * rows >= model.rows_shared
+        odd = under and columns % 2 == 1 and columns >= model.long_under and read_rows <= 3
+        odd = odd and at_once >= model.at_once and least <= 4 and analysis.once(shifted_reads) > read_rows
         under = under and not odd  # odd rows are written element by element there
         fold = folds and (columns % 8 or window) and not under
         spread = machine.sm_count * machine.threads_per_sm // model.spread
@@ -278,7 +278,7 @@ class Pointwise(GpuScheduler[Params]):
             busy = columns * rows >= access.lanes * spread
             several = 0
             if window:
-                lanes, several = _of_window(access.lanes, 0 if row == columns else row, busy, least, model)
+                lanes, several = of_window(access.lanes, 0 if row == columns else row, busy, least, model)
                 if lanes < access.lanes:
                     known = known_multiples(analysis, lanes, env, alignments) if row % lanes == 0 else frozenset()
                     access = narrowed(analysis, access, lanes)._replace(multiples=known)
@@ -343,7 +343,7 @@ class Pointwise(GpuScheduler[Params]):
             require(1 <= n <= MOST_UNROLLED, f"{name} = {n}: 1 to {MOST_UNROLLED}")
         outer = len(analysis.loops(analysis.kept)) - 1
         require(not p.ragged or p.parts == 1, "ragged: of rows that are folded to one part")
-        most = _read_at_once(analysis, env, alignments)
+        most = read_at_once(analysis, env, alignments)
         require(
             p.runs == 0 or (p.parts <= 1 and power_of_two(p.runs) and p.runs <= most),
             f"runs = {p.runs}: 0, or a power of two of at most {most} elements here, of rows that are not in parts",
@@ -400,20 +400,6 @@ def _narrowed(analysis: Analysis, access: Access, elements: int, threads: int, l
     return narrowed(analysis, access, lanes)
 
 
-def _of_window(lanes: int, row: int, busy: bool, least: int, model: PointwiseModel) -> tuple[int, int]:
-    """The lanes of vectors, up to ``lanes``, where what is read for them overlaps, and how many a thread has; 0: as
-    many as have enough under way. ``row``: the elements of a folded row; 0: there is one. ``least``: the bytes of the
-    shortest type that is read."""
-    divides, long = min(lanes, row & -row), busy and row >= model.run
-    if row % lanes == 0:
-        return lanes, 1
-    if divides > 1 and not long:
-        return divides, model.most_narrow
-    if busy and least < 4 and row < model.run_of_eight:
-        return min(lanes, 4), 1
-    return lanes, int(long)
-
-
 def _busy(vectors: int) -> bool:
     """Whether a warp or several along a row leave few threads without a vector."""
     return -(-vectors // WARP) * WARP <= 1.25 * vectors
@@ -452,27 +438,6 @@ def _wide(analysis: Analysis, hint: str, env: Sizes, alignments: Alignments) -> 
     return of_slices(analysis, access_of(analysis, True, env, alignments, hint), env, alignments)
 
 
-def _read_at_once(analysis: Analysis, env: Sizes, alignments: Alignments) -> int:
-    """How many elements of a shorter type can be loaded at once where vectors are not aligned: inputs begin where such
-    are, and end where one does."""
-    inputs = [v for v in analysis.inputs if v.rank]
-    spans, strides = analysis.values(_spans, env), analysis.values(_input_strides, env)
-    if not inputs or min(strides, default=0) < 0:
-        return 1
-    sizes = [analysis.stored(v).bytes for v in inputs]
-    aligned = [alignments.get(v, WIDEST) // n for v, n in zip(inputs, sizes)]
-    together = functools.reduce(lambda a, b: a | b, (*spans, *aligned))
-    return min(together & -together, WIDEST // min(sizes))
-
-
-def _spans(analysis: Analysis) -> tuple:
-    return tuple(analysis.span(v) for v in analysis.inputs if v.rank)
-
-
-def _input_strides(analysis: Analysis) -> tuple:
-    return tuple(dict.fromkeys(s for v in analysis.inputs for s in analysis.strides[v]))
-
-
 def _column_share(analysis: Analysis) -> float:
     """The instructions, loads among them, whose results depend on the column alone, over those of each element."""
     loops = analysis.loops(analysis.kept)
@@ -504,23 +469,6 @@ def _that_share_columns(analysis: Analysis, p: Params, env: Sizes, machine: Mach
         return p
     access = p.access._replace(lanes=lanes, aligns=aligns)
     return Params(access, tx, ty, 1, model.shared_rows)
-
-
-def shifted_reads(analysis: Analysis) -> int:
-    """At how many places a value is read at most, for each of a result."""
-    return max(collections.Counter(op.operands[0] for op in analysis.ops if op.name == "slice").values(), default=0)
-
-
-def _rows_read(analysis: Analysis) -> int:
-    """Of how many rows a value is read at most, for each element of a result: slices of the results' rank begin at
-    different places along other dimensions than the innermost."""
-    inner, result = analysis.loops(analysis.kept)[-1][-1], analysis.outputs[0]
-    along = [inner in dim for dim in analysis.axes.dims(result)]
-    rows = collections.defaultdict(set)
-    for op in analysis.ops:
-        if op.name == "slice" and op.result.rank == result.rank:
-            rows[op.operands[0]].add(tuple(n for n, skipped in zip(op.attrs["start"], along) if not skipped))
-    return max(map(len, rows.values()), default=0)
 
 
 def _most_joined(analysis: Analysis) -> int:
