@@ -713,6 +713,13 @@ def _extract_bits(parts: list[str], x, start, count):
     return bits - ((bits >> (count - one)) << count) if x.dtype.kind == "i" else bits
 
 
+def _insert_bits(parts: list[str], x, into, start, count):
+    """The lowest bits of ``x`` in place of those of ``into``."""
+    one, start = x.dtype.type(1), start.astype(x.dtype)
+    mask = np.where(count < 8 * x.itemsize, (one << count.astype(x.dtype)) - one, ~x.dtype.type(0)) << start
+    return (into & ~mask) | ((x << start) & mask)
+
+
 def _permute(parts: list[str], x, y, selector):
     """Each half-byte of the selector names one of 8 bytes; its upper bit asks for that byte's sign instead. With .f4e,
     four bytes from the selector's on."""
@@ -778,6 +785,7 @@ ARITHMETIC = {
     "shr": _shift_right,
     "shf": _funnel,
     "bfe": _extract_bits,
+    "bfi": _insert_bits,
     "prmt": _permute,
 }
 WIDER = {"s16": "s32", "u16": "u32", "s32": "s64", "u32": "u64"}

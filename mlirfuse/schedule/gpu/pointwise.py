@@ -242,8 +242,9 @@ class Pointwise(GpuScheduler[Params]):
             access = _narrowed(analysis, access, columns * rows, spread, model.least_bytes)
         runs = 0
         wide = of_slices(analysis, access, env, alignments) if under and window else None
-        if wide and min(wide.lanes, model.lanes_under) > access.lanes and _busy(-(-columns // model.lanes_under)):
-            access = narrowed(analysis, wide, model.lanes_under)
+        lanes = min(wide.lanes, model.lanes_under) if wide else 1
+        if wide and lanes > access.lanes and _busy(-(-columns // lanes)):
+            access = narrowed(analysis, wide, lanes)
             runs = max(1, min(at_once, model.bytes_under // least))
         vectors = -(-columns // access.lanes)
 
