@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from mlirfuse.ir.effects import memory_order
@@ -58,10 +58,18 @@ class Units:
 
     def behind(self, unit: Any) -> set[Any]:
         """All units that come after one."""
+        return self._reached(unit, self.followers)
+
+    def before(self, unit: Any) -> set[Any]:
+        """All units that come before one."""
+        return self._reached(unit, self._pending)
+
+    @staticmethod
+    def _reached(unit: Any, steps: Mapping[Any, Iterable[Any]]) -> set[Any]:
         found: set[Any] = set()
         left = [unit]
         while left:
-            new = [follower for follower in self.followers[left.pop()] if follower not in found]
+            new = [other for other in steps[left.pop()] if other not in found]
             found.update(new)
             left += new
         return found

@@ -45,8 +45,8 @@ def in_order(block: Block, graph: Graph) -> list[Op]:
 
 
 def _waiting(units: Units, users: dict[Value, list[Op]], place: dict[object, float]) -> dict[object, object]:
-    """Ops outside of groups, and behind which other one each waits: behind one that reads the same value and for which
-    more is made alone, such as a padded weight, so that this does not lie beside the first one's result."""
+    """Ops outside of groups, and behind which other one each waits: behind that which reads the same value and for
+    which most is made alone, such as a padded weight, so that this does not lie beside the first one's result."""
     alone = {
         unit: sum(
             _bytes(_exchanged(set(units.members[u]), users)[1]) for u in _made_for(unit, units) if not _is_view(u)
@@ -54,13 +54,18 @@ def _waiting(units: Units, users: dict[Value, list[Op]], place: dict[object, flo
         for unit in units.members
         if isinstance(unit, Op) and unit.group is None and not _is_view(unit)
     }
+    readers: dict[Value, list[Op]] = {}
+    for unit in alone:
+        for value in dict.fromkeys(map(memory_of, uses(unit))):
+            if value.op in units.of:
+                readers.setdefault(value, []).append(unit)
     found: dict[object, object] = {}
-    for after in filter(alone.get, alone):
-        shared = {memory_of(v) for v in uses(after)}
-        readers = {units.of[op] for v in shared if v.op in units.of for op in _readers(v, users)}
-        for unit in readers & alone.keys() - units.behind(after):
-            if alone[unit] < alone[after] and place[unit] < place[after] and after not in units.behind(unit):
-                found[unit] = after
+    for reading in readers.values():
+        after = max(reading, key=lambda unit: alone[unit])
+        waiting = [unit for unit in reading if alone[unit] < alone[after] and place[unit] < place[after]]
+        if waiting:
+            depending = units.behind(after) | units.before(after)
+            found |= {unit: after for unit in waiting if unit not in depending}
     return found
 
 

@@ -735,6 +735,10 @@ OVERLAPPING = [
 ]
 
 
+def test_overlapping_reads_of_one_element():
+    check(lambda x: x[1:2, 1:2] - x[0:1, 0:1] * x[1:2, 0:1], normal(4, 4), candidates=4)
+
+
 @pytest.mark.parametrize("dtype", [np.int8, np.float16, np.float32, np.float64])
 @pytest.mark.parametrize("fn, shapes", OVERLAPPING)
 def test_overlapping_reads_by_several_elements_at_once(fn, shapes, dtype, monkeypatch):

@@ -108,3 +108,18 @@ def test_what_both_directions_pad_is_kept_padded(on_the_cpu):
     (want := logits(x64, table64)).backward(gradient.double())
     for a, b in zip(found, (want, x64.grad, table64.grad)):
         assert (a.double() - b).norm() <= 2e-2 * b.norm()
+
+
+def test_a_size_that_is_kept_and_pads():
+    """Of what is kept for the backward, sizes are no operands that are padded."""
+    import mlirfuse.torch  # noqa: F401 the back end
+
+    x, w = (torch.randn(4, 5, requires_grad=True), torch.randn(10, 3, requires_grad=True))
+
+    def fn(x, w):
+        return (torch.nn.functional.pad(x, (0, x.shape[1])) @ w).sin()
+
+    compiled = torch.compile(fn, backend="mlirfuse", dynamic=True, options={"fallback": False})
+    got = torch.autograd.grad(compiled(x, w).sum(), (x, w))
+    for a, b in zip(got, torch.autograd.grad(fn(x, w).sum(), (x, w))):
+        torch.testing.assert_close(a, b)

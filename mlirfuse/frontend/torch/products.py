@@ -43,7 +43,7 @@ def pad_both(forward: GraphModule, backward: GraphModule, given: int) -> None:
     for place in backward.graph.find_nodes(op="placeholder"):
         node, users = kept.get(place.name), list(place.users)
         how = [user.args[1:] for user in users if user.target is aten.constant_pad_nd.default]
-        if node is None or len(how) != len(users) or any(args != how[0] for args in how):
+        if node is None or not how or len(how) != len(users) or any(args != how[0] for args in how):
             continue
         same = (user for user in node.users if user.target is aten.constant_pad_nd.default and user.args[1:] == how[0])
         padded = next(same, None)

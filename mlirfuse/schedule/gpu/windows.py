@@ -20,7 +20,10 @@ def shifted_reads(analysis: Analysis) -> int:
 def rows_read(analysis: Analysis) -> int:
     """Of how many rows a value is read at most, for each element of a result: slices of the results' rank begin at
     different places along other dimensions than the innermost."""
-    inner, result = analysis.loops(analysis.kept)[-1][-1], analysis.outputs[0]
+    loops, result = analysis.loops(analysis.kept), analysis.outputs[0]
+    if not loops:
+        return 1
+    inner = loops[-1][-1]
     along = [inner in dim for dim in analysis.axes.dims(result)]
     rows = collections.defaultdict(set)
     for op in analysis.ops:
