@@ -735,6 +735,21 @@ OVERLAPPING = [
 ]
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("fn, shape", [
+    (lambda x: x + np.pad(x[:, 1:-1] + x[:, :-2], ((0, 0), (2, 0))), (64, 130)),
+    (lambda x: x + np.pad(x[:, 3:-1] + x[:, 1:-3], ((0, 0), (4, 0))), (64, 132)),
+    (lambda x: x[1] + 1, (3, 501, 21)),
+    (lambda x: x[0] + x[1], (2, 525)),
+    (lambda x: x[1:2] + 1, (3, 5001, 7)),
+])  # fmt: skip
+def test_what_is_read_elsewhere_too_is_not_aligned(fn, shape, dtype, monkeypatch):
+    """A tensor that lies as the result does, and is also read where vectors begin at any element."""
+    check(fn, normal(*shape, dtype=dtype), candidates=4)
+    fit(monkeypatch, "pointwise", spread=1 << 20, least_bytes=16)
+    check(fn, normal(*shape, dtype=dtype), candidates=4)
+
+
 def test_overlapping_reads_of_one_element():
     check(lambda x: x[1:2, 1:2] - x[0:1, 0:1] * x[1:2, 0:1], normal(4, 4), candidates=4)
 

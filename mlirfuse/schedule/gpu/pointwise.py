@@ -507,12 +507,13 @@ def _folded(
 
 def _in_one_line(analysis: Analysis) -> list[Value]:
     """The tensors whose memory runs through the two innermost loops, or the only one, as through one; none where that
-    is not so of all that is written."""
+    is not so of all that is written. Not what is read somewhere else, too, where vectors may begin at any element."""
     loops = analysis.loops(analysis.kept)
     if not loops:
         return []
     inner = loops[-1]
-    tensors = dict.fromkeys(analysis.inputs + analysis.outputs)
+    moved = {v for op in analysis.ops if op.row.indexed for v in op.operands}
+    tensors = dict.fromkeys([v for v in analysis.inputs if v not in moved] + analysis.outputs)
     wide = [v for v in tensors if analysis.axis_stride(v, inner[-1]) == 1]
     for middle in loops[-2:-1]:
         wide = [v for v in wide if analysis.axis_stride(v, middle[-1]) == size_of(inner)]
