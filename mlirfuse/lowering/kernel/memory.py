@@ -314,7 +314,7 @@ class Accesses(Indices):
         e, lanes, nbytes = self.e, low.lanes, low.dtype.bytes
         words, count = e.words(low) + e.words(high), lanes * nbytes // 4
         step = count // 2
-        while step * 4 >= max(1, divisor) * nbytes:
+        while step * 4 >= divisor * nbytes:
             far = e.cmp("ne", e.and_(start, step * 4 // nbytes), 0)
             words = [e.select(far, words[k + step], words[k]) for k in range(count + step)]
             step //= 2
@@ -366,7 +366,7 @@ class Accesses(Indices):
 
     def _whole(self, memory: Memory, start: Val | int, lanes: int) -> Val:
         """The vector that begins at an element that memory is aligned for."""
-        key = "whole", memory.pointer, self.e.sum_of(self.scalar(start))
+        key = "whole", memory.pointer, lanes, self.e.sum_of(self.scalar(start))
         aligned = replace(memory, align=lanes * memory.dtype.bytes)
         return self._once_loaded(key, lambda: self._load(aligned, Index(start, 1, lanes)))
 

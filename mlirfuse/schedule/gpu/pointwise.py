@@ -436,6 +436,7 @@ def _of_several_rows(analysis: Analysis, p: Params, env: Sizes, machine: Machine
 
 
 def _wide(analysis: Analysis, hint: str, env: Sizes, alignments: Alignments) -> Access | None:
+    """The access of rows that are not folded, where what they read begins anywhere."""
     return of_slices(analysis, access_of(analysis, True, env, alignments, hint), env, alignments)
 
 
