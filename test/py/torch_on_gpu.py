@@ -181,6 +181,40 @@ def test_streams_and_cuda_graphs():
         assert error(found, wanted) < 1e-5
 
 
+def test_what_is_saved_outlives_its_result_between_recordings():
+    """A generator's second forward is replayed, its result copied, and then another model recorded for the first time:
+    the memory of what the generator saved is not free, though only autograd holds it."""
+    make = torch.nn.Sequential(torch.nn.Linear(6, 32), torch.nn.Tanh(), torch.nn.Linear(32, 10), torch.nn.Tanh()).cuda()
+    judge = torch.nn.Sequential(torch.nn.Linear(10, 24), torch.nn.LeakyReLU(0.2), torch.nn.Linear(24, 1)).cuda()
+    making, judging = (compiled(model, mode="reduce-overhead") for model in (make, judge))
+    for _ in range(5):
+        noise, real = torch.randn(8, 6, device="cuda"), torch.randn(8, 10, device="cuda")
+        fake = making(noise).clone()  # held, with what its backward would need, until the next
+        (judging(real).mean() - judging(fake.detach()).mean()).backward()
+        judge.requires_grad_(False)
+        found = torch.autograd.grad(judging(making(noise).clone()).mean(), list(make.parameters()))
+        wanted = torch.autograd.grad(judge(make(noise)).mean(), list(make.parameters()))
+        judge.requires_grad_(True).zero_grad()
+        for a, b in zip(found, wanted, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
+
+
+def test_recorded_backwards_run_again():
+    """Replayed forwards whose backward runs twice, another model's recording between them, or once."""
+    model, other = (torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.Tanh()).cuda() for _ in range(2))
+    run, beside = (compiled(m, mode="reduce-overhead") for m in (model, other))
+    for step in range(8):
+        x = torch.randn(4, 16, device="cuda")
+        wanted = torch.autograd.grad(model(x).square().sum(), list(model.parameters()))
+        loss = run(x).square().sum()
+        for last in (False, True) if step % 2 else (True,):
+            found = [g.clone() for g in torch.autograd.grad(loss, list(model.parameters()), retain_graph=not last)]
+            if not last and step > 4:
+                beside(x)
+            for a, b in zip(found, wanted, strict=True):
+                torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
+
+
 def test_out_of_memory_and_on():
     """A call that needs more memory than there is raises torch's error; the next, smaller one is right, and what the
     failed one held is free. (Not while a CUDA graph is made: torch's ``cudagraph_trees`` then has to be reset.)"""

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+import weakref
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -63,11 +64,12 @@ def in_own_storages(run: Boxed) -> Boxed:
 
 class Seen(NamedTuple):
     """Of a graph: ``skip``, why it is not recorded; the places of its inputs that are ``fixed``, in the same memory in
-    each call, and of those that it writes, ``mutated``."""
+    each call, and of those that it writes, ``mutated``; how many of its outputs are ``visible``, not saved."""
 
     skip: str | None
     fixed: Sequence[int]
     mutated: set[int]
+    visible: int
 
 
 def _fixed(module: GraphModule, inputs: Sequence[Any], which: str, count: int) -> Sequence[int]:
@@ -95,13 +97,14 @@ class Recorder:
         self.count, self.every_size = count, every_size
         self.on = True
 
-    def look_at(self, module: GraphModule, inputs: Sequence[Any], which: str) -> Seen:
-        """What has to be known of a graph before it is lowered, which changes it."""
+    def look_at(self, module: GraphModule, inputs: Sequence[Any], which: str, visible: int | None) -> Seen:
+        """What has to be known of a graph before it is lowered, which changes it. ``visible``: how many outputs of a
+        forward are not saved."""
         fixed = _fixed(module, inputs, which, self.count)
         skip = cudagraphs.check_for_skip(module, len(inputs)) or _skip(module)  # inputs that are written: at each call
         if not self.every_size and any(isinstance(value, torch.SymInt) for value in inputs):
             skip = "its sizes change"
-        return Seen(skip or None, fixed, cudagraphs.find_input_mutations(module.graph))
+        return Seen(skip or None, fixed, cudagraphs.find_input_mutations(module.graph), visible or 0)
 
     def recorded(self, run: Boxed, module: GraphModule, inputs: Sequence[Any], which: str, seen: Seen) -> Boxed:
         """``run`` as a function that records and replays; itself, with a line in the log, for a graph that touches the
@@ -115,11 +118,12 @@ class Recorder:
             if not backward:
                 self.on = False
             return self._running_backward(run, module) if backward and self.on else run
+        device = cudagraphs.get_device_index(module)
         found = cudagraphify_impl(
             in_own_storages(run),
             [0 if isinstance(value, torch.SymInt) else value for value in inputs],  # one graph for each value of an int
             seen.fixed,
-            device_index=cudagraphs.get_device_index(module),
+            device_index=device,
             is_backward=backward,
             is_inference=which == "inference",
             stack_traces=cudagraphs.get_stack_traces(module),
@@ -127,7 +131,45 @@ class Recorder:
             mutated_input_idxs=seen.mutated,
         )
         found._boxed_call = True
-        return found
+        if backward:
+            return self._unless_kept(found, run)
+        return found if which == "inference" else self._with_witness(found, device, seen.visible)
+
+    @staticmethod
+    def _with_witness(run: Boxed, device: int, visible: int) -> Boxed:
+        """Of what a forward saves one tensor is made anew in each replay. ``cudagraph_trees`` keeps tensors from replay
+        to replay, and takes those that only autograd holds, as it does what is saved, for free: what is recorded
+        after that replay would be written over them. The new one tells it that they are not."""
+        from torch._inductor.cudagraph_trees import CUDAGraphNode, get_manager
+
+        told: weakref.WeakSet[CUDAGraphNode] = weakref.WeakSet()
+
+        def witnessed(args: list[Any]) -> list[Any]:
+            results: list[Any] = run(args)
+            node = get_manager(device, create_if_none_exists=False).current_node
+            if isinstance(node, CUDAGraphNode) and node not in told:  # just recorded
+                told.add(node)
+                kept = node.unaliased_in_all_paths
+                saved = [place for place in range(visible, len(kept)) if kept[place]]
+                for place in saved[:1]:
+                    kept[place] = False
+            return results
+
+        witnessed._boxed_call = True  # type: ignore[attr-defined]
+        return witnessed
+
+    @staticmethod
+    def _unless_kept(recorded: Boxed, run: Boxed) -> Boxed:
+        """A backward that will run again (``retain_graph=True``) is not replayed, as a replay may write over what is
+        saved for it, nor does it end the forward's generation of memory."""
+
+        def chosen(args: list[Any]) -> list[Any]:
+            kept = torch._C._autograd._get_current_graph_task_keep_graph()
+            results: list[Any] = run(args) if kept else recorded(args)
+            return results
+
+        chosen._boxed_call = True  # type: ignore[attr-defined]
+        return chosen
 
     @staticmethod
     def _running_backward(run: Boxed, module: GraphModule) -> Boxed:
