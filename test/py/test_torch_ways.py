@@ -587,8 +587,8 @@ def test_parameters_and_buffers_stay_where_they_are_in_recorded_graphs(training,
 
     looked = []
 
-    def look_at(self, module, inputs, which):
-        seen = see(self, module, inputs, which)
+    def look_at(self, module, inputs, which, visible):
+        seen = see(self, module, inputs, which, visible)
         looked.append((which, set(seen.fixed), len(inputs), seen.mutated))
         return seen
 
@@ -605,6 +605,29 @@ def test_parameters_and_buffers_stay_where_they_are_in_recorded_graphs(training,
     which, fixed, places, mutated = looked[0]
     assert which == ("forward" if training else "inference") and places - len(fixed) == 1  # the batch
     assert mutated <= fixed and bool(mutated) == training
+
+
+def test_a_backward_that_runs_again_is_not_replayed():
+    from mlirfuse.frontend.torch.cuda_graphs import Recorder
+
+    heard = []
+    chosen = Recorder._unless_kept(lambda args: heard.append("replayed"), lambda args: heard.append("run"))
+
+    class Same(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            chosen([])
+            return gradient
+
+    x = torch.ones(2, requires_grad=True)
+    y = Same.apply(x).sum()
+    for kept in (True, True, False):
+        y.backward(retain_graph=kept)
+    assert heard == ["run", "run", "replayed"]
 
 
 @pytest.mark.parametrize(
@@ -644,7 +667,7 @@ def test_which_graphs_are_recorded(mode, option, recorded, monkeypatch):
     for name, given in (("still", [torch.ones(3)]), ("changes", [size])):
         recorder.on = True
         plain = lambda args: args  # noqa: E731
-        seen = recorder.look_at(module, given, "inference")
+        seen = recorder.look_at(module, given, "inference", None)
         runs[name] = recorder.recorded(plain, module, given, "inference", seen) is not plain
     assert [name for name, on in runs.items() if on] == recorded
     assert len(heard) == len(recorded) and all(more["mutated_input_idxs"] == {0} for _, more in heard)
