@@ -140,6 +140,7 @@ class Axes:
         self._same: dict[Value, Value] = {}  # for copies of it
         self._around = around
         self._images: dict[Axis, Axis] = {}
+        self._used = {value for op in program for value in op.operands}
         for op in program:
             for value in op.operands:
                 if value not in self._dims:
@@ -182,8 +183,13 @@ class Axes:
     def adopt(self, value: Value, other: Value) -> None:
         """Gives ``value``, a contiguous input that only its reshape ``other`` is made of, the axes of that: its last
         dimension has them all, since a step along that one is a step in memory."""
-        last = max(d for d, n in enumerate(value.shape) if n != 1)
-        self._set(value, [self.flat(other) if d == last else [] for d in range(value.rank)])
+        self._set(value, self._in_memory(value, other))
+
+    def _in_memory(self, value: Value, other: Value) -> list[list[Axis]]:
+        """Dimensions of ``value`` with the axes of ``other``, whose elements it has in the same order, all in the last
+        one."""
+        last = max((d for d, n in enumerate(value.shape) if n != 1), default=-1)
+        return [self.flat(other) if d == last else [] for d in range(value.rank)]
 
     def share(self, value: Value, other: Value) -> None:
         """Gives ``value``, the result of a copy of the op that makes ``other``, the same axes."""
@@ -267,8 +273,11 @@ class Axes:
         self._set(op.result, [[parts], *kept])
 
     def _reshape(self, op: Op) -> None:
-        flat = self.flat(op.operands[0])
-        dims = _regroup(flat, op.result.shape)
+        (operand,) = op.operands
+        if op.result not in self._used and operand.op is not None and operand.op.name == "concatenate":
+            self._set(op.result, self._in_memory(op.result, operand))  # what is joined is not taken apart to be written
+            return
+        dims = _regroup(self.flat(operand), op.result.shape)
         if dims is None:
             self._fresh(op.result)
         else:

@@ -63,6 +63,7 @@ def _of_machine(machine: Host | Machine) -> list[str]:
         return ["fusion-dce"]
     return [
         "fusion-one-pass-variance",
+        "fusion-flatten-stacks",
         "fusion-dce",
         f"fusion-inner-outer{{parts={2 * machine.sm_count}}}",
     ]

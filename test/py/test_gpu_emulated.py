@@ -834,7 +834,8 @@ def test_vectors_of_short_rows_divide_them(shape, lanes, runs):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
-def test_vectors_that_divide_rows_read_once(dtype):
+def test_vectors_that_divide_rows_read_once(dtype, monkeypatch):
+    fit(monkeypatch, "pointwise", soon=0)
     check(taps, normal(8, 40, dtype=dtype), candidates=1, only=lambda p: p.runs and p.access.lanes == 2)
 
 

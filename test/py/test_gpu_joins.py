@@ -40,6 +40,15 @@ def beside(*parts):
     return np.concatenate(parts, -1) * 2
 
 
+def chosen(fn, *inputs, aligned=16):
+    """The parameters for the only kernel of ``fn``, whose first input begins at a multiple of so many bytes."""
+    lowered = mlirfuse.jit(fn, target="cuda:sm_90").lower(*inputs)
+    program = Program(lowered.segmented(), targets.of("cuda:sm_90"), lowered.env)
+    (step,) = program.steps
+    odd = {step.analysis.inputs[0]: aligned}
+    return SCHEDULERS.choose(step.analysis, lowered.env, odd, program.target.machine)
+
+
 def few_rows(p):
     """``p`` with as few rows a block as can be: some blocks have all of theirs."""
     return p._replace(rows=p.access.lanes, threads=64)
@@ -54,6 +63,21 @@ def runs(fn, *inputs, **options):
 def test_every_width(width):
     dtype = (bf16, f16)[width % 2]
     runs(beside, *parts((21, width), (21, 17), (21, 33 - width), dtype=dtype))
+
+
+@pytest.mark.parametrize("shape", [(21, 17), (9, 41), (3, 5, 9)])
+def test_stacks_before_the_last_dimension(shape):
+    runs(lambda x, y: np.stack([x, y * 2], -2), *parts(shape, shape))
+    runs(lambda x, y, z: np.stack([x, z + 1, y], -2) if x.ndim == 2 else np.stack([x, y, z], 2), *parts(*[shape] * 3))
+
+
+def test_what_is_only_written_is_held_as_it_is_written():
+    """Half as many bytes of shared memory, of as many rows, where nothing computes with what is joined."""
+    inputs = parts((64, 133), (64, 147))
+    kept, read = (
+        chosen(fn, *inputs) for fn in (lambda x, y: np.concatenate([x, y * 2], 1), lambda x, y: beside(x, y * 2))
+    )
+    assert is_joins(kept) and is_joins(read) and kept.rows * read.shared == 2 * read.rows * kept.shared
 
 
 @pytest.mark.parametrize("rows", [2, 7, 8, 9, 16, 31, 40])
@@ -103,11 +127,7 @@ def test_not_what_lies_otherwise_in_memory():
     vector, or that are vectors by themselves."""
 
     def taken(fn, *inputs, aligned=16):
-        lowered = mlirfuse.jit(fn, target="cuda:sm_90").lower(*inputs)
-        program = Program(lowered.segmented(), targets.of("cuda:sm_90"), lowered.env)
-        (step,) = program.steps
-        odd = {step.analysis.inputs[0]: aligned}
-        return is_joins(SCHEDULERS.choose(step.analysis, lowered.env, odd, program.target.machine))
+        return is_joins(chosen(fn, *inputs, aligned=aligned))
 
     x, y = parts((32, 19), (32, 9))
     assert taken(beside, x, y) and not taken(beside, x, y, aligned=2)

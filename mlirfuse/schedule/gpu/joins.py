@@ -30,7 +30,7 @@ from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu.access import WIDEST, Access, access_of, hint_of
 from mlirfuse.schedule.gpu.kernel import GpuBody
 from mlirfuse.schedule.gpu.models import model_of
-from mlirfuse.schedule.gpu.pieces import costly
+from mlirfuse.schedule.gpu.pieces import as_is, costly
 from mlirfuse.schedule.gpu.scan_body import power_from
 from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_threads
 from mlirfuse.schedule.scheduler import Alignments, Sizes, require
@@ -69,7 +69,9 @@ def _join(analysis: Analysis) -> Join | None:
     """The only join of a segment, if rows of its parts and of what is written follow each other in memory."""
     loops, dims = analysis.loops(analysis.kept), analysis.axes.dims
     moving = [op for op in analysis.ops if op.row.indexed and op.name != "iota"]
-    others = [op for op in analysis.ops if op.row.kind == "random" or op.name == "reshape"]
+    others = [
+        op for op in analysis.ops if op.row.kind == "random" or (op.name == "reshape" and not as_is(analysis, op))
+    ]
     if others or len(moving) != 1 or len(loops) != 2 or len(loops[1]) != 1:
         return None
     (op,), down, (along,) = moving, loops[0][-1], loops[1]
@@ -112,10 +114,13 @@ def _parts(op: Op, dim: int) -> list[Part]:
 
 
 def _held(analysis: Analysis) -> dt.DType:
-    """How shared memory holds what is joined: inputs as they are in memory, what is computed as it is computed."""
+    """How shared memory holds what is joined: inputs, and what is only written, as they are in memory, what is computed
+    with as it is computed."""
     join = analysis.once(_join)
     dtype, inputs = join.op.result.dtype, {*analysis.inputs, *(p.value for p in join.parts if not p.value.rank)}
-    return dtype if dtype is not dt.bool_ and inputs.issuperset(p.value for p in join.parts) else dtype.compute
+    kept = all(op.name == "reshape" for op in analysis.ops if join.op.result in op.operands)
+    kept = kept or inputs.issuperset(p.value for p in join.parts)
+    return dtype if dtype is not dt.bool_ and kept else dtype.compute
 
 
 class _Body(GpuBody):

@@ -187,6 +187,7 @@ class PointwiseModel:
     # 37 → 30 µs, f32 50 → 45.
     at_once: int = 4
     most_narrow: int = 2
+    soon: int = 4  # times `spread` elements, of fewer a thread has one vector: a stencil of 64×4096 f32 5.4 → 4.7 µs
     # Elements from which on rows that are read one under the other are not folded: a thread has several of them. A
     # stencil of 9 points, 6001×9000 bf16, 135 → 118 µs, of 5, 8000×8001 bf16 128 → 119, f32 194 → 191.
     rows_shared: int = 1 << 21
@@ -198,7 +199,9 @@ class PointwiseModel:
     # 122 → 103 µs, 8000×8001 f32 189 → 185; of float32 with so many vectors, and elements that are read at once.
     long_under: int = 1024
     of_three_rows: tuple[int, int] = (2, 2)
-    under_way_joined: int = 48  # of all parts of a join: 1001 and 500 columns f32 189 → 171 µs
+    # Of all parts of a join: 1001 and 500 columns f32 189 → 171 µs. Where vectors of 16 bytes divide rows, those of 8
+    # are faster: 16384×1024 f16 49 → 46.5 µs, stacked 131072×128 bf16 49 → 46.4.
+    under_way_joined: int = 48
     most_vectors: int = 4
     most_rows: int = 8  # of a thread, where vectors are narrow: up to `under_way` bytes
     # From this share on of what depends on the column alone, threads have rows that share it. Batch norm's backward

@@ -288,6 +288,8 @@ class Pointwise(GpuScheduler[Params]):
             runs = min(at_once, model.at_once) if window and (alone or (busy and row >= model.run)) else 0
             if runs and odd and least == 4:
                 several, runs = model.of_three_rows
+            if columns * rows < spread * model.soon:
+                several, runs = 1, 0  # what is soon done takes as long as its code
             written = access.lanes * max(analysis.stored(v).bytes for v in analysis.outputs)
             under_way = max(1, min(model.most_vectors, model.under_way // written))
             first = params(small // 2, 1 if several else under_way)
@@ -413,6 +415,10 @@ def _of_several_rows(analysis: Analysis, p: Params, env: Sizes, machine: Machine
     model, lanes = model_of(machine).pointwise, p.access.lanes
     columns, rows, read, elements = analysis.values(_work, env)
     written = max(analysis.stored(v).bytes for v in analysis.outputs)
+    parts = analysis.once(_most_joined)
+    if parts > 1 and lanes * written >= WIDEST:  # each thread loads of all parts: narrower vectors, and more of them
+        found = _of_several_rows(analysis, p._replace(access=narrowed(analysis, p.access, lanes // 2)), env, machine)
+        return found if found.unroll_rows > 1 else p
     if lanes * written >= WIDEST or lanes * read >= model.under_way * max(elements, 1):
         return p
     vectors = -(-columns // lanes)
@@ -423,7 +429,6 @@ def _of_several_rows(analysis: Analysis, p: Params, env: Sizes, machine: Machine
     fewest = min(idle, key=lambda tx: idle[tx], default=most)
     tx = next((tx for tx, share in idle.items() if share <= model.idle), fewest)
     ty = threads // tx if rows > 1 else 1
-    parts = analysis.once(_most_joined)
     under_way = model.under_way_joined if parts > 1 else model.under_way
     most_rows = model.most_rows // lanes if p.runs else model.most_rows
     wanted = min(most_rows, round(under_way * elements / max(1, lanes * read * parts)))
