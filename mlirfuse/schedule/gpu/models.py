@@ -426,6 +426,7 @@ class StripedScans:
 
     threads: int = 128  # of a row: three times as many have 15% less
     elements: int = 32  # numbers of states of a thread in a turn of a long row
+    reduced: int = 20  # of a row that is reduced first, so that registers hold it: of 24 one is spilled
     short: int = 16  # of a short row's, where a row has fewer threads
     block: int = 64  # threads of several rows
     # Threads of a multiprocessor that long rows shall have, if up to ``alone`` a row make as many: 16×8191 bf16

@@ -135,8 +135,9 @@ class ScanRows(GpuScheduler[Params]):
             if _striped_bytes(analysis, wide) > SHARED:
                 break
             first = wide
-        if first.looped and analysis.phases:
-            wider = [params(n * model.threads, elements_of(analysis, model.elements)) for n in (1, 2, 4)]
+        if analysis.phases and (first.looped or first.vectors > elements_of(analysis, model.reduced)):
+            held = (elements_of(analysis, n) for n in (model.reduced, model.elements))
+            wider = [params(n * model.threads, most) for most in held for n in (1, 2, 4)]
             first = min((p for p in wider if _striped_bytes(analysis, p) <= SHARED), key=lambda p: p.looped)
         if first.looped:
             of_links = scans.linked
