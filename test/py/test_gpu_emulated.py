@@ -834,6 +834,19 @@ def test_vectors_of_short_rows_divide_them(shape, lanes, runs):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("join", [np.concatenate, np.stack])
+def test_whole_parts_in_narrower_vectors(join, dtype):
+    """Four rows of a thread, some blocks with fewer."""
+
+    def narrower(p):
+        access = p.access._replace(lanes=p.access.lanes // 2, aligns=tuple(n // 2 for n in p.access.aligns))
+        return p._replace(access=access, tx=4, ty=2, unroll_columns=1, unroll_rows=4)
+
+    inputs = normal(27, 32, dtype=dtype), normal(27, 32, dtype=dtype)
+    check(lambda x, y: join([x, y * 2], 1), *inputs, candidates=1, changed=narrower)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
 def test_vectors_that_divide_rows_read_once(dtype, monkeypatch):
     fit(monkeypatch, "pointwise", soon=0)
     check(taps, normal(8, 40, dtype=dtype), candidates=1, only=lambda p: p.runs and p.access.lanes == 2)

@@ -199,9 +199,10 @@ class PointwiseModel:
     # 122 → 103 µs, 8000×8001 f32 189 → 185; of float32 with so many vectors, and elements that are read at once.
     long_under: int = 1024
     of_three_rows: tuple[int, int] = (2, 2)
-    # Of all parts of a join: 1001 and 500 columns f32 189 → 171 µs. Where vectors of 16 bytes divide rows, those of 8
-    # are faster: 16384×1024 f16 49 → 46.5 µs, stacked 131072×128 bf16 49 → 46.4.
-    under_way_joined: int = 48
+    under_way_joined: int = 48  # of all parts of a join: 1001 and 500 columns f32 189 → 171 µs
+    # Threads along rows that are joined of whole vectors of 16 bytes: each has `most_vectors` rows of half of that.
+    # 1024 columns beside 1024, 16384 rows f16 49 → 46.5 µs, f32 49 → 46.3; 512 and twice 256 f32 48.6 → 47.0.
+    whole_parts: int = 64
     most_vectors: int = 4
     most_rows: int = 8  # of a thread, where vectors are narrow: up to `under_way` bytes
     # From this share on of what depends on the column alone, threads have rows that share it. Batch norm's backward

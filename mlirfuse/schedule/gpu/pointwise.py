@@ -416,9 +416,8 @@ def _of_several_rows(analysis: Analysis, p: Params, env: Sizes, machine: Machine
     columns, rows, read, elements = analysis.values(_work, env)
     written = max(analysis.stored(v).bytes for v in analysis.outputs)
     parts = analysis.once(_most_joined)
-    if parts > 1 and lanes * written >= WIDEST:  # each thread loads of all parts: narrower vectors, and more of them
-        found = _of_several_rows(analysis, p._replace(access=narrowed(analysis, p.access, lanes // 2)), env, machine)
-        return found if found.unroll_rows > 1 else p
+    if parts > 1 and lanes * written >= WIDEST:
+        return _of_whole_parts(analysis, p, rows, columns, machine)
     if lanes * written >= WIDEST or lanes * read >= model.under_way * max(elements, 1):
         return p
     vectors = -(-columns // lanes)
@@ -438,6 +437,18 @@ def _of_several_rows(analysis: Analysis, p: Params, env: Sizes, machine: Machine
         down *= 2
     more = p.runs or down > p.unroll_columns * p.unroll_rows
     return p._replace(tx=tx, ty=ty, unroll_columns=1, unroll_rows=down) if more else p
+
+
+def _of_whole_parts(analysis: Analysis, p: Params, rows: int, columns: int, machine: Machine) -> Params:
+    """``p``, or where vectors of 16 bytes divide long rows that are joined, of all parts of which a thread loads, more
+    vectors of half as many."""
+    model, access = model_of(machine).pointwise, narrowed(analysis, p.access, p.access.lanes // 2)
+    tx, vectors = model.whole_parts, -(-columns // access.lanes)
+    ty, down = model.small_block // tx, 1
+    full = machine.sm_count * (machine.threads_per_sm // (tx * ty))
+    while down < model.most_vectors and -(-vectors // tx) * (rows // (ty * down * 2)) >= full:
+        down *= 2
+    return Params(access, tx, ty, 1, down) if down > 1 and vectors >= tx else p
 
 
 def _wide(analysis: Analysis, hint: str, env: Sizes, alignments: Alignments) -> Access | None:
