@@ -835,8 +835,9 @@ def test_vectors_of_short_rows_divide_them(shape, lanes, runs):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 @pytest.mark.parametrize("join", [np.concatenate, np.stack])
-def test_whole_parts_in_narrower_vectors(join, dtype):
+def test_whole_parts_in_narrower_vectors(join, dtype, monkeypatch):
     """Four rows of a thread, some blocks with fewer."""
+    fit(monkeypatch, "pointwise", least_bytes=16)
 
     def narrower(p):
         access = p.access._replace(lanes=p.access.lanes // 2, aligns=tuple(n // 2 for n in p.access.aligns))
