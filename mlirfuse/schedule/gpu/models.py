@@ -247,8 +247,9 @@ class JoinsModel:
     most_threads: int = 512
     bytes: int = 2  # of the widest type: elements of wider ones are as fast one by one
     # Vectors of a part, of those of a row: longer ones are computed piece by piece. Of 257 and 257 bf16 71 µs, piece by
-    # piece 74, with GELU 85 and 78; of 1001 and 500 both 84; of 77, 131 and 49 with GELU 130 and 130, without 108, 147.
-    mean: int = 48
+    # piece 74, with GELU 85 and 78; of 1001 and 500 both 84; of 77, 131 and 49 with GELU 130 and 130, without 108, 147;
+    # of three times 333, stacked, piece by piece 97% of a copy.
+    mean: int = 40
     mean_costly: int = 12
     least: int = 1 << 20  # elements
 
