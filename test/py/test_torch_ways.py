@@ -7,6 +7,7 @@ import importlib.metadata
 import random
 import subprocess
 import sys
+import types
 
 import pytest
 
@@ -605,6 +606,29 @@ def test_parameters_and_buffers_stay_where_they_are_in_recorded_graphs(training,
     which, fixed, places, mutated = looked[0]
     assert which == ("forward" if training else "inference") and places - len(fixed) == 1  # the batch
     assert mutated <= fixed and bool(mutated) == training
+
+
+def test_one_tensor_of_what_a_recorded_forward_saves_is_made_anew(monkeypatch):
+    """The first that is saved and made by the graph, of the node that was just recorded; without a GPU, of nodes that
+    recorded nothing."""
+    from torch._inductor import cudagraph_trees as trees
+
+    from mlirfuse.frontend.torch.cuda_graphs import Recorder
+
+    def node(model, kept):
+        made = object.__new__(trees.CUDAGraphNode)
+        made.wrapped_function, made.unaliased_in_all_paths = types.SimpleNamespace(model=model), list(kept)
+        return made
+
+    manager = types.SimpleNamespace(current_node=None)
+    monkeypatch.setattr(trees, "get_manager", lambda device, create_if_none_exists: manager)
+    model, other = (lambda args: args), (lambda args: args)
+    run = Recorder._with_witness(lambda args: ["results"], model, 0, 2)
+    recorded, another = node(model, [True, True, False, True, True]), node(other, [True] * 4)
+    for manager.current_node in (None, recorded, another, recorded):
+        assert run([]) == ["results"]
+    assert recorded.unaliased_in_all_paths == [True, True, False, False, True]
+    assert another.unaliased_in_all_paths == [True] * 4
 
 
 def test_a_backward_that_runs_again_is_not_replayed():

@@ -119,8 +119,9 @@ class Recorder:
                 self.on = False
             return self._running_backward(run, module) if backward and self.on else run
         device = cudagraphs.get_device_index(module)
+        owned = in_own_storages(run)
         found = cudagraphify_impl(
-            in_own_storages(run),
+            owned,
             [0 if isinstance(value, torch.SymInt) else value for value in inputs],  # one graph for each value of an int
             seen.fixed,
             device_index=device,
@@ -133,22 +134,26 @@ class Recorder:
         found._boxed_call = True
         if backward:
             return self._unless_kept(found, run)
-        return found if which == "inference" else self._with_witness(found, device, seen.visible)
+        return found if which == "inference" else self._with_witness(found, owned, device, seen.visible)
 
     @staticmethod
-    def _with_witness(run: Boxed, device: int, visible: int) -> Boxed:
+    def _with_witness(run: Boxed, model: Boxed, device: int, visible: int) -> Boxed:
         """Of what a forward saves one tensor is made anew in each replay. ``cudagraph_trees`` keeps tensors from replay
         to replay, and takes those that only autograd holds, as it does what is saved, for free: what is recorded
-        after that replay would be written over them. The new one tells it that they are not."""
+        after that replay would be written over them. The new one tells it that they are not. ``run`` records and
+        replays ``model``."""
         from torch._inductor.cudagraph_trees import CUDAGraphNode, get_manager
 
         told: weakref.WeakSet[CUDAGraphNode] = weakref.WeakSet()
 
         def witnessed(args: list[Any]) -> list[Any]:
             results: list[Any] = run(args)
-            node = get_manager(device, create_if_none_exists=False).current_node
-            if isinstance(node, CUDAGraphNode) and node not in told:  # just recorded
-                told.add(node)
+            manager = get_manager(device, create_if_none_exists=False)
+            node = None if manager is None else manager.current_node
+            if not isinstance(node, CUDAGraphNode) or node in told:
+                return results
+            told.add(node)
+            if node.wrapped_function.model is model:  # just recorded
                 kept = node.unaliased_in_all_paths
                 saved = [place for place in range(visible, len(kept)) if kept[place]]
                 for place in saved[:1]:
