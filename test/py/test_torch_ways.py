@@ -620,22 +620,30 @@ def test_one_tensor_of_what_a_recorded_forward_saves_is_made_anew(monkeypatch):
         made.wrapped_function, made.unaliased_in_all_paths = types.SimpleNamespace(model=model), list(kept)
         return made
 
-    manager = types.SimpleNamespace(current_node=None)
+    ended = []
+    manager = types.SimpleNamespace(current_node=None, set_to_running_backward=lambda: ended.append(1))
     monkeypatch.setattr(trees, "get_manager", lambda device, create_if_none_exists: manager)
     model, other = (lambda args: args), (lambda args: args)
-    run = Recorder._with_witness(lambda args: ["results"], model, 0, 2)
+    recorder = Recorder(0)
+    run = recorder._with_witness(lambda args: ["results"], model, 0, 2)
     recorded, another = node(model, [True, True, False, True, True]), node(other, [True] * 4)
     for manager.current_node in (None, recorded, another, recorded):
         assert run([]) == ["results"]
     assert recorded.unaliased_in_all_paths == [True, True, False, False, True]
     assert another.unaliased_in_all_paths == [True] * 4
+    assert not ended
+    recorder.kept = True  # its backward ran, and might have run again
+    run([])
+    run([])
+    assert len(ended) == 1
 
 
 def test_a_backward_that_runs_again_is_not_replayed():
     from mlirfuse.frontend.torch.cuda_graphs import Recorder
 
     heard = []
-    chosen = Recorder._unless_kept(lambda args: heard.append("replayed"), lambda args: heard.append("run"))
+    recorder = Recorder(0)
+    chosen = recorder._unless_kept(lambda args: heard.append("replayed"), lambda args: heard.append("run"))
 
     class Same(torch.autograd.Function):
         @staticmethod
@@ -651,6 +659,7 @@ def test_a_backward_that_runs_again_is_not_replayed():
     y = Same.apply(x).sum()
     for kept in (True, True, False):
         y.backward(retain_graph=kept)
+        assert recorder.kept == kept
     assert heard == ["run", "run", "replayed"]
 
 

@@ -213,6 +213,12 @@ def test_recorded_backwards_run_again():
                 beside(x)
             for a, b in zip(found, wanted, strict=True):
                 torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
+    reserved = set()
+    for _ in range(6):  # each might run again, none does: nothing more is recorded
+        loss = run(x).square().sum()
+        loss.backward(retain_graph=True)
+        reserved.add(torch.cuda.memory_reserved())
+    assert len(reserved) <= 2
 
 
 def test_out_of_memory_and_on():

@@ -96,6 +96,7 @@ class Recorder:
     def __init__(self, count: int, every_size: bool = True):
         self.count, self.every_size = count, every_size
         self.on = True
+        self.kept = False  # the last backward that ran is to run again
 
     def look_at(self, module: GraphModule, inputs: Sequence[Any], which: str, visible: int | None) -> Seen:
         """What has to be known of a graph before it is lowered, which changes it. ``visible``: how many outputs of a
@@ -136,19 +137,22 @@ class Recorder:
             return self._unless_kept(found, run)
         return found if which == "inference" else self._with_witness(found, owned, device, seen.visible)
 
-    @staticmethod
-    def _with_witness(run: Boxed, model: Boxed, device: int, visible: int) -> Boxed:
+    def _with_witness(self, run: Boxed, model: Boxed, device: int, visible: int) -> Boxed:
         """Of what a forward saves one tensor is made anew in each replay. ``cudagraph_trees`` keeps tensors from replay
         to replay, and takes those that only autograd holds, as it does what is saved, for free: what is recorded
         after that replay would be written over them. The new one tells it that they are not. ``run`` records and
-        replays ``model``."""
+        replays ``model``. A forward behind a backward that might have run again begins a new generation of memory."""
         from torch._inductor.cudagraph_trees import CUDAGraphNode, get_manager
 
         told: weakref.WeakSet[CUDAGraphNode] = weakref.WeakSet()
 
         def witnessed(args: list[Any]) -> list[Any]:
-            results: list[Any] = run(args)
             manager = get_manager(device, create_if_none_exists=False)
+            if self.kept and manager is not None:
+                manager.set_to_running_backward()
+            self.kept = False
+            results: list[Any] = run(args)
+            manager = manager or get_manager(device, create_if_none_exists=False)
             node = None if manager is None else manager.current_node
             if not isinstance(node, CUDAGraphNode) or node in told:
                 return results
@@ -163,14 +167,13 @@ class Recorder:
         witnessed._boxed_call = True  # type: ignore[attr-defined]
         return witnessed
 
-    @staticmethod
-    def _unless_kept(recorded: Boxed, run: Boxed) -> Boxed:
+    def _unless_kept(self, recorded: Boxed, run: Boxed) -> Boxed:
         """A backward that will run again (``retain_graph=True``) is not replayed, as a replay may write over what is
-        saved for it, nor does it end the forward's generation of memory."""
+        saved for it, nor does it end the forward's generation of memory: that the next forward does."""
 
         def chosen(args: list[Any]) -> list[Any]:
-            kept = torch._C._autograd._get_current_graph_task_keep_graph()
-            results: list[Any] = run(args) if kept else recorded(args)
+            self.kept = torch._C._autograd._get_current_graph_task_keep_graph()
+            results: list[Any] = run(args) if self.kept else recorded(args)
             return results
 
         chosen._boxed_call = True  # type: ignore[attr-defined]
