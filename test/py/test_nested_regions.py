@@ -60,6 +60,13 @@ BODIES = {
   %1 = "fusion.tanh"(%x) : (T) -> T
   %2, %3 = "fusion.split"(%1) {axis = 1 : i64, sizes = ["4", "4"]} : (T) -> (tensor<8x4xf32>, tensor<8x4xf32>)
   %r = "fusion.concatenate"(%3, %2) {axis = 1 : i64} : (tensor<8x4xf32>, tensor<8x4xf32>) -> T"""),
+    "fusion-flatten-stacks": ("fusion-group", """
+  %1 = "fusion.exp"(%y) : (T) -> T
+  %2 = "fusion.expand_dims"(%x) {axes = [1]} : (T) -> tensor<8x1x8xf32>
+  %3 = "fusion.expand_dims"(%1) {axes = [1]} : (T) -> tensor<8x1x8xf32>
+  %4 = "fusion.concatenate"(%2, %3) {axis = 1 : i64} : (tensor<8x1x8xf32>, tensor<8x1x8xf32>) -> tensor<8x2x8xf32>
+  %5 = "fusion.matmul"(%4, %x) : (tensor<8x2x8xf32>, T) -> tensor<8x2x8xf32>
+  %r = "fusion.sum"(%5) {axes = [1]} : (tensor<8x2x8xf32>) -> T"""),
     "fusion-one-pass-variance": ("fusion-decompose,fusion-group", """
   %1 = "fusion.var"(%x) {axes = [1], keepdims = true} : (T) -> tensor<8x1xf32>
   %r = "fusion.mul"(%x, %1) : (T, tensor<8x1xf32>) -> T"""),
