@@ -9,8 +9,8 @@ from mlirfuse.passes.base import Pass, blocks, register
 
 @register
 class FlattenStacks(Pass):
-    """Makes a stack along the last dimension but one, if it is only a result of its group, one row of each: the same
-    memory. What joins rows of any length then knows of it.
+    """Makes a stack along the last dimension but one, if it is only a result, rows that are joined, in its shape: the
+    same memory. What joins rows of any length then knows of it.
 
     Before::
 
