@@ -131,16 +131,23 @@ class Axes:
 
     ``around``: the axes of the whole program, for ops that are a part of it. Values then share the axes that they share
     there, though no op of the part connects them. ``arguments``: values that are known though no op uses them.
+    ``own``: results that lie in row-major memory of their own.
     """
 
-    def __init__(self, program: list[Op], around: Axes | None = None, arguments: Iterable[Value] = ()):
+    def __init__(
+        self,
+        program: list[Op],
+        around: Axes | None = None,
+        arguments: Iterable[Value] = (),
+        own: Iterable[Value] = (),
+    ):
         self._dims: dict[Value, list[list[Axis]]] = {}
         self._parts: dict[tuple, Axis] = {}
         self._first: dict[tuple, Value] = {}  # by what computes it
         self._same: dict[Value, Value] = {}  # for copies of it
         self._around = around
         self._images: dict[Axis, Axis] = {}
-        self._used = {value for op in program for value in op.operands}
+        self._written = set(own).difference(value for op in program for value in op.operands)
         for op in program:
             for value in op.operands:
                 if value not in self._dims:
@@ -274,7 +281,7 @@ class Axes:
 
     def _reshape(self, op: Op) -> None:
         (operand,) = op.operands
-        if op.result not in self._used and operand.op is not None and operand.op.name == "concatenate":
+        if op.result in self._written and operand.op is not None and operand.op.name == "concatenate":
             self._set(op.result, self._in_memory(op.result, operand))  # what is joined is not taken apart to be written
             return
         dims = _regroup(self.flat(operand), op.result.shape)

@@ -244,6 +244,11 @@ class Graph:
     def returns(self) -> list[Value]:
         return self.body.returns
 
+    @property
+    def own_results(self) -> set[Value]:
+        """The results that are not written into an argument."""
+        return set(self.returns) - {self.returns[k] for k in self.aliases}
+
     def labels(self) -> tuple[list[Group], list[Segment]]:
         """The groups and the segments, those in nested blocks too, in the order in which they stand."""
         groups: dict[Group, None] = {}

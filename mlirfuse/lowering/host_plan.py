@@ -97,7 +97,8 @@ class _Plan:
         """The steps of a block, and what it returns."""
         whole = block is self.graph.body
         written = [self.graph.args[k] for k in self.graph.aliases.values()] if whole else []
-        axes = Axes([op for op in block.ops if op.row.kind != "foreign"], arguments=written)
+        ops = [op for op in block.ops if op.row.kind != "foreign"]
+        axes = Axes(ops, arguments=written, own=self.graph.own_results)
         users = block.users()
         steps: list[Step] = []
         run: list[Op] = []

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Block, Graph, Op, Value
-from mlirfuse.passes.base import Pass, blocks, register
+from mlirfuse.passes.base import Pass, register
 
 
 @register
 class FlattenStacks(Pass):
-    """Makes a stack along the last dimension but one, if it is only a result, rows that are joined, in its shape: the
-    same memory. What joins rows of any length then knows of it.
+    """Makes a stack along the last dimension but one, if it is only a result, and in memory of its own, rows that are
+    joined, in its shape: the same memory. What joins rows of any length then knows of it.
 
     Before::
 
@@ -27,12 +27,11 @@ class FlattenStacks(Pass):
     name = "fusion-flatten-stacks"
 
     def run(self, graph: Graph) -> None:
-        for block in list(blocks(graph)):
-            users = block.users()
-            for op in list(block.ops):
-                rows = _rows(op)
-                if op.group is not None and rows is not None and op.result not in users:
-                    _flatten(block, op, rows)
+        written = graph.own_results.difference(graph.body.users())
+        for op in list(graph.ops):
+            rows = _rows(op)
+            if op.group is not None and rows is not None and op.result in written:
+                _flatten(graph.body, op, rows)
 
 
 def _rows(op: Op) -> list[Value] | None:

@@ -79,6 +79,7 @@ class SegmentPass(Pass):
     def run(self, graph: Graph) -> None:
         self.log: list[Decision] = []  # what was tried, for those who look at it after the pass
         self._layouts = {v: layout for v, layout in zip(graph.args, graph.layouts) if layout is not None}
+        self._own = graph.own_results
         self._block(graph.body, {graph.args[k] for k in graph.scalars}, {graph.args[k] for k in graph.aliases.values()})
         traffic.annotate(graph)
         graph.number()
@@ -92,7 +93,7 @@ class SegmentPass(Pass):
                 self._block(nested, scalars, written)
             if op.group is not None:
                 groups.setdefault(op.group, []).append(op)
-        axes = Axes(block.ops)  # of the whole block: a program's kernels are made with the same ones
+        axes = Axes(block.ops, own=self._own)  # of the whole block: a program's kernels are made with the same ones
         copies: dict[Op, list[Op]] = {}
         small: set[Op] = set()
         for group, members in groups.items():

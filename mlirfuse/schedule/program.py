@@ -114,7 +114,7 @@ class SegmentedProgram:
         self.pointer_args = [k for k in range(len(graph.args)) if k not in graph.scalars]
         self.outputs = list(dict.fromkeys(graph.returns))
         self.views = self._views()
-        self.axes = axes or Axes(graph.ops)
+        self.axes = axes or Axes(graph.ops, own=graph.own_results)
         self.steps = self._steps(hint)
         if self._overwrite_donated() | self._write_late():
             self.outputs = list(dict.fromkeys(graph.returns))

@@ -306,3 +306,30 @@ def test_results_that_share_memory_in_numpy_share_it(k):
                 side[write][...] = -3
             for a, b in zip(got, want):
                 np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: np.zeros((8, 2, 5), np.float32),
+        lambda: np.zeros((8, 4, 5), np.float32)[:, ::2],
+        lambda: np.zeros((8, 2, 10), np.float32)[:, :, ::2],
+        lambda: np.zeros((5, 2, 8), np.float32).T,
+        lambda: np.zeros((2, 8, 5), np.float32).transpose(1, 0, 2),
+    ],
+)
+@pytest.mark.parametrize(
+    "fn", [lambda x, y: np.concatenate([x, y * 2], 1).reshape(8, 2, 5), lambda x, y: np.stack([x, y * 2], 1)]
+)
+def test_joined_rows_in_another_shape_lie_as_the_argument(fn, make):
+    """The argument's memory, and its own where nobody gives any."""
+    x, y = (np.arange(40, dtype=np.float32).reshape(8, 5) + n for n in (0, 100))
+    out = make()
+
+    @mlirfuse.jit
+    def into(x, y, out):
+        out[...] = fn(x, y)
+
+    into(x, y, out)
+    np.testing.assert_array_equal(out, fn(x, y))
+    np.testing.assert_array_equal(mlirfuse.jit(fn)(x, y), fn(x, y))

@@ -44,3 +44,12 @@ func.func @first_and_last(%x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}) -> 
   %3 = "fusion.concatenate"(%2, %2) {axis = 2 : i64} : (tensor<?x?x1xf32>, tensor<?x?x1xf32>) -> tensor<?x?x2xf32>
   return %1, %3 : tensor<2x?x?xf32>, tensor<?x?x2xf32>
 }
+
+// What is written into an argument lies as that does.
+// CHECK-LABEL: func.func @into(
+// CHECK-NOT: fusion.reshape
+func.func @into(%x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}, %out: tensor<?x2x?xf32> {fusion.shape = ["s0", "2", "s1"]}) -> (tensor<?x2x?xf32> {fusion.alias = 1 : i64}) {
+  %1 = "fusion.expand_dims"(%x) {axes = [1]} : (tensor<?x?xf32>) -> tensor<?x1x?xf32>
+  %3 = "fusion.concatenate"(%1, %1) {axis = 1 : i64} : (tensor<?x1x?xf32>, tensor<?x1x?xf32>) -> tensor<?x2x?xf32>
+  return %3 : tensor<?x2x?xf32>
+}
