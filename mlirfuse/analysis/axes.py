@@ -148,6 +148,7 @@ class Axes:
         self._around = around
         self._images: dict[Axis, Axis] = {}
         self._written = set(own).difference(value for op in program for value in op.operands)
+        self._joined = {op.result for op in program if op.name == "concatenate"}
         for op in program:
             for value in op.operands:
                 if value not in self._dims:
@@ -215,7 +216,10 @@ class Axes:
     def _visit(self, op: Op) -> None:
         rule = getattr(self, f"_{op.name}", None)
         kind = op.row.kind
-        if op.row.may_be_copied and self._is_copy(op):
+        if op.name == "reshape" and op.result in self._written and op.operands[0] in self._joined:
+            # What is joined is not taken apart to be written. Copies that ops use have the dimensions' own axes.
+            self._set(op.result, self._in_memory(op.result, op.operands[0]))
+        elif op.row.may_be_copied and self._is_copy(op):
             self.share(op.result, self._same[op.result])
         elif rule is not None:
             rule(op)
@@ -280,11 +284,7 @@ class Axes:
         self._set(op.result, [[parts], *kept])
 
     def _reshape(self, op: Op) -> None:
-        (operand,) = op.operands
-        if op.result in self._written and operand.op is not None and operand.op.name == "concatenate":
-            self._set(op.result, self._in_memory(op.result, operand))  # what is joined is not taken apart to be written
-            return
-        dims = _regroup(self.flat(operand), op.result.shape)
+        dims = _regroup(self.flat(op.operands[0]), op.result.shape)
         if dims is None:
             self._fresh(op.result)
         else:

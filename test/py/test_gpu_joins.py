@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from fitted import fit
-from test_gpu_emulated import check, normal
+from test_gpu_emulated import check, normal, results_of
 
 import mlirfuse
 from mlirfuse import numpy as mnp
@@ -78,6 +78,20 @@ def test_what_is_only_written_is_held_as_it_is_written():
         chosen(fn, *inputs) for fn in (lambda x, y: np.concatenate([x, y * 2], 1), lambda x, y: beside(x, y * 2))
     )
     assert is_joins(kept) and is_joins(read) and kept.rows * read.shared == 2 * read.rows * kept.shared
+
+
+@pytest.mark.parametrize("join", [np.concatenate, np.stack])
+@pytest.mark.parametrize("moved", [lambda x: np.roll(x, 1, 0), lambda x: x[::-1] * 2])
+def test_rows_beside_others_of_the_same_tensor(join, moved):
+    """A part whose rows are others than those of the result is read where they are."""
+
+    def fn(x):
+        v = moved(x)
+        return np.maximum(v, 0), v, join([v, x], 1), v.sum(1)
+
+    (x,) = parts((16, 19), dtype=f16)
+    for got, want in zip(results_of(fn, x), fn(x.astype(np.float64)), strict=True):
+        np.testing.assert_allclose(got.astype(np.float64), want, rtol=2e-2, atol=2e-2)
 
 
 @pytest.mark.parametrize("rows", [2, 7, 8, 9, 16, 31, 40])

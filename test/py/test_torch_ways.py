@@ -618,6 +618,7 @@ def test_one_tensor_of_what_a_recorded_forward_saves_is_made_anew(monkeypatch):
     def node(model, kept):
         made = object.__new__(trees.CUDAGraphNode)
         made.wrapped_function, made.unaliased_in_all_paths = types.SimpleNamespace(model=model), list(kept)
+        made.cached_tensor_outputs = []
         return made
 
     ended = []

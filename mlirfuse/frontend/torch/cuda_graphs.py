@@ -157,7 +157,7 @@ class Recorder:
             if not isinstance(node, CUDAGraphNode) or node in told:
                 return results
             told.add(node)
-            if node.wrapped_function.model is model:  # just recorded
+            if node.wrapped_function.model is model and not node.cached_tensor_outputs:  # just recorded
                 kept = node.unaliased_in_all_paths
                 saved = [place for place in range(visible, len(kept)) if kept[place]]
                 for place in saved[:1]:

@@ -81,7 +81,8 @@ def _join(analysis: Analysis) -> Join | None:
     for part in parts:
         if part.value.rank:
             own = dims(part.value)[at[0]]
-            if len(own) != 1:
+            pairs = [pair for d, pair in enumerate(zip(dims(part.value), dims(op.result))) if d != at[0]]
+            if len(own) != 1 or any(a != b for a, b in pairs):  # rows have to be those of the result
                 return None
             rows[own[0]] = part.length
     both, in_line = dict.fromkeys(analysis.inputs + analysis.outputs), set()
