@@ -802,3 +802,20 @@ def test_the_packages_names():
         "import sys, mlirfuse; assert not any('definition' in m or m == 'torch' for m in sys.modules), 'imported early'"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def test_joined_rows_in_another_shape_that_another_kernel_computes_again():
+    """What is only written of a join need not be in the join's own order where a copy of it is computed with."""
+    x, y = np.random.default_rng(0).standard_normal((2, 5, 6)).astype(np.float32)
+    with FusionDefinition() as fd:
+        a, b = (fd.define_tensor([5, 6], contiguity=[True, True]) for _ in range(2))
+        joined = fd.ops.cat([a, b], 1)
+        pairs = fd.ops.reshape(joined, [5, 2, 6])
+        doubled = fd.ops.mul(joined, fd.define_scalar(2.0))
+        less = fd.ops.sub(pairs, fd.ops.max(pairs, [0], keepdim=True))
+        for output in (fd.ops.sum(joined, [1]), fd.ops.sum(doubled, [0]), less, pairs, joined):
+            fd.add_output(output)
+    c = np.concatenate([x, y], 1)
+    r = c.reshape(5, 2, 6)
+    for got, want in zip(fd.execute([x, y]), (c.sum(1), 2 * c.sum(0), r - r.max(0), r, c), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)

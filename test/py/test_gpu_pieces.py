@@ -48,6 +48,23 @@ def beside(*parts):
     return np.concatenate(parts, -1) * 2
 
 
+@pytest.mark.parametrize("dtype", [np.int16, np.int8, f16])
+def test_what_an_earlier_stage_passes_on(dtype):
+    """A smallest row, which is read at any element, as an argument is."""
+    x = np.random.default_rng(0).integers(-50, 50, (8, 37)).astype(dtype)
+
+    def less_the_least(x):
+        joined = np.concatenate([x, x[:, :21]], 1)
+        return joined - joined.min(0, keepdims=True)
+
+    def padded_less_the_least(x):
+        padded = np.pad(x, ((0, 0), (1, 2)))
+        return padded - padded.min(0, keepdims=True)
+
+    for fn in (less_the_least, padded_less_the_least):
+        check(fn, x, only=lambda p: is_pieces(getattr(p, "stages", [None])[-1]), candidates=2)
+
+
 @pytest.mark.parametrize("width", range(1, 41))
 def test_every_width(width):
     """Parts that are narrower than a vector, and wider ones, in all orders."""

@@ -61,10 +61,11 @@ class GpuBody:
         written, whole = set(analysis.outputs), set(analysis.domain)
         places = [slots.place(v) for v in [*(written - analysis.passed_on), *analysis.results]]
         for value, align in zip(analysis.inputs + analysis.outputs, access.aligns):
+            span = analysis.span(value) if value in analysis.inputs else None
             if value in analysis.passed_on:
                 dtype = analysis.stored(value)
                 pointer = self.args.temporary((value.op, "result"), sz.mul(value.numel, dtype.bytes))
-                memories[value] = Memory(pointer, analysis.strides[value], dtype, align)
+                memories[value] = Memory(pointer, analysis.strides[value], dtype, align, span=span)
             elif value not in memories:
                 read_only = (
                     value not in written
@@ -82,7 +83,7 @@ class GpuBody:
                     align,
                     read_only,
                     access.hint if hinted else "",
-                    analysis.span(value) if value in analysis.inputs else None,
+                    span,
                 )
         self.k = Kernel(
             self.e,
