@@ -30,7 +30,7 @@ from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu.access import WIDEST, Access, access_of, hint_of
 from mlirfuse.schedule.gpu.kernel import GpuBody
 from mlirfuse.schedule.gpu.models import model_of
-from mlirfuse.schedule.gpu.pieces import as_is, costly
+from mlirfuse.schedule.gpu.pieces import costly, numbers_elements
 from mlirfuse.schedule.gpu.scan_body import power_from
 from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_threads
 from mlirfuse.schedule.scheduler import Alignments, Sizes, require
@@ -69,10 +69,7 @@ def _join(analysis: Analysis) -> Join | None:
     """The only join of a segment, if rows of its parts and of what is written follow each other in memory."""
     loops, dims = analysis.loops(analysis.kept), analysis.axes.dims
     moving = [op for op in analysis.ops if op.row.indexed and op.name != "iota"]
-    others = [
-        op for op in analysis.ops if op.row.kind == "random" or (op.name == "reshape" and not as_is(analysis, op))
-    ]
-    if others or len(moving) != 1 or len(loops) != 2 or len(loops[1]) != 1:
+    if numbers_elements(analysis) or len(moving) != 1 or len(loops) != 2 or len(loops[1]) != 1:
         return None
     (op,), down, (along,) = moving, loops[0][-1], loops[1]
     at = [d for d, dim in enumerate(dims(op.result)) if list(dim) == [along]]

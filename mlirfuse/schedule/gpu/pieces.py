@@ -23,7 +23,7 @@ from mlirfuse.analysis.phases import Analysis, size_of
 from mlirfuse.core.machine import Machine
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
-from mlirfuse.ir.graph import Op, Value
+from mlirfuse.ir.graph import Value
 from mlirfuse.ir.sizes import Size
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index, Line
@@ -87,10 +87,7 @@ def _rows(analysis: Analysis) -> Rows | None:
     """The rows of a segment that can be computed piece by piece."""
     loops, outputs = analysis.loops(analysis.kept), analysis.outputs
     indexed = [op for op in analysis.ops if op.row.indexed and op.name != "iota"]
-    others = [
-        op for op in analysis.ops if op.row.kind == "random" or (op.name == "reshape" and not as_is(analysis, op))
-    ]
-    if not loops or not indexed or others or any(op.name not in MOVING for op in indexed):
+    if not loops or not indexed or numbers_elements(analysis) or any(op.name not in MOVING for op in indexed):
         return None
     line = [sz.product(a.size for a in analysis.kept[k + 1 :]) for k in range(len(analysis.kept))]
     whole = {a: s for a, s in zip(analysis.kept, line) if a.size != 1}
@@ -115,9 +112,15 @@ def _rows(analysis: Analysis) -> Rows | None:
     return Rows(loops[:-1], inner, inner[-1], pieces, size_of(inner), in_line)
 
 
-def as_is(analysis: Analysis, op: Op) -> bool:
-    """Whether the reshape ``op`` is only written, in the order of its operand's elements."""
-    return op.result in analysis.outputs and analysis.axes.flat(op.result) == analysis.axes.flat(op.operands[0])
+def numbers_elements(analysis: Analysis) -> bool:
+    """Whether ops need to know where their elements are among all: random numbers, and reshapes, but of what is only
+    written as it lies."""
+    flat = analysis.axes.flat
+    return any(
+        op.row.kind == "random"
+        or (op.name == "reshape" and (op.result not in analysis.outputs or flat(op.result) != flat(op.operands[0])))
+        for op in analysis.ops
+    )
 
 
 def _cuts(analysis: Analysis, axis: Axis) -> list[Size] | None:
