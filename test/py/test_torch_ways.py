@@ -608,60 +608,166 @@ def test_parameters_and_buffers_stay_where_they_are_in_recorded_graphs(training,
     assert mutated <= fixed and bool(mutated) == training
 
 
-def test_one_tensor_of_what_a_recorded_forward_saves_is_made_anew(monkeypatch):
-    """The first that is saved and made by the graph, of the node that was just recorded; without a GPU, of nodes that
-    recorded nothing."""
+class Manager:
+    """As much of cudagraph_trees' as decides what is replayed; nothing is recorded without a GPU."""
+
+    marked = running_forwards_with_pending_backwards = False
+    current_node: object = "of a first run"
+
+    def user_invoked_mark_step(self):
+        return self.marked
+
+    def set_to_running_backward(self):
+        self.running_forwards_with_pending_backwards = False
+
+
+class Recorded(torch.autograd.Function):
+    """A step of a recorded graph: ``heard`` tells which of its functions ran, replayed or as they are."""
+
+    @staticmethod
+    def forward(ctx, x, forward, backward):
+        result, *saved = forward([x])
+        ctx.save_for_backward(*saved)
+        ctx.backward = backward
+        return result
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return ctx.backward([gradient, *ctx.saved_tensors])[0], None, None
+
+
+@pytest.fixture
+def recorded(monkeypatch):
+    """Recorded graphs' stand-ins that share a manager: ``make()`` gives a function, ``heard`` what ran."""
     from torch._inductor import cudagraph_trees as trees
 
-    from mlirfuse.frontend.torch.cuda_graphs import Recorder
+    from mlirfuse.frontend.torch.cuda_graphs import Recorder, Witness
 
-    def node(model, kept):
+    manager, heard = Manager(), []
+    monkeypatch.setattr(trees, "get_manager", lambda device, create_if_none_exists: manager)
+
+    def ran(name, pending):
+        def call(args):
+            heard.append(name)
+            if pending is False:  # of a backward: no new generation before it
+                assert manager.running_forwards_with_pending_backwards
+            if pending is not None:
+                manager.running_forwards_with_pending_backwards = pending
+            return [args[0] + 1, args[0] * 2]
+
+        return call
+
+    def make(shared=False):
+        recorder = Recorder(0)
+        forward = recorder._forward(ran("replay", True), ran("run", None), None, 0, Witness(1, shared, False))
+        backward = recorder._backward(ran("replay back", False), ran("run back", None), 0)
+        return lambda: Recorded.apply(torch.ones(2, requires_grad=True), forward, backward).sum()
+
+    return types.SimpleNamespace(make=make, manager=manager, heard=heard)
+
+
+def test_graphs_are_replayed(recorded):
+    """Steps, and forwards whose backwards follow in turn; a result that is kept does not matter."""
+    first, second = recorded.make(), recorded.make()
+    for _ in range(3):
+        y = first()
+        y.backward()
+    a, b = first(), second()
+    (a + b).backward()
+    first().backward()
+    assert recorded.heard == ["replay", "replay back"] * 3 + ["replay"] * 2 + ["replay back"] * 2 + [
+        "replay",
+        "replay back",
+    ]
+
+
+def test_nothing_is_replayed_over_what_a_backward_will_read(recorded):
+    """Another model's step between a forward and its backward would begin a new generation of memory."""
+    first, second = recorded.make(), recorded.make()
+    y = first()
+    for _ in range(2):
+        second().backward()
+    y.backward()
+    second().backward()
+    steps = ["replay", "replay back"], ["run", "run back"], ["replay back"], ["replay", "replay back"]
+    assert recorded.heard == ["replay", *steps[0], *steps[1], *steps[2], *steps[3]]
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_backward_that_runs_again_is_not_replayed(recorded, shared):
+    """Nor is what runs before it does; where it does not, the next forward begins a new generation of memory."""
+    first, second = recorded.make(shared), recorded.make()
+    y = first()
+    y.backward(retain_graph=True)
+    second().backward()
+    y.backward()
+    assert recorded.heard == ["replay", "run back", "run", "run back", "replay back"]
+    recorded.heard.clear()
+    y = first()
+    y.backward(retain_graph=True)
+    del y
+    assert recorded.manager.running_forwards_with_pending_backwards
+    second()
+    assert recorded.heard == ["replay", "run back", "replay"]
+
+
+def test_a_step_that_the_user_marks_is_replayed(recorded):
+    y = recorded.make()()
+    y.backward(retain_graph=True)
+    recorded.manager.marked = True
+    recorded.make()()
+    assert recorded.heard == ["replay", "run back", "replay"]
+
+
+def test_one_tensor_of_what_a_recorded_forward_saves_is_made_anew(monkeypatch):
+    """Of the node that was just recorded; without a GPU, of nodes that recorded nothing."""
+    from torch._inductor import cudagraph_trees as trees
+
+    from mlirfuse.frontend.torch.cuda_graphs import Recorder, Witness
+
+    def node(model):
         made = object.__new__(trees.CUDAGraphNode)
-        made.wrapped_function, made.unaliased_in_all_paths = types.SimpleNamespace(model=model), list(kept)
+        made.wrapped_function, made.unaliased_in_all_paths = types.SimpleNamespace(model=model), [True] * 4
         made.cached_tensor_outputs = []
         return made
 
-    ended = []
-    manager = types.SimpleNamespace(current_node=None, set_to_running_backward=lambda: ended.append(1))
+    manager = Manager()
     monkeypatch.setattr(trees, "get_manager", lambda device, create_if_none_exists: manager)
     model, other = (lambda args: args), (lambda args: args)
-    recorder = Recorder(0)
-    run = recorder._with_witness(lambda args: ["results"], model, 0, 2)
-    recorded, another = node(model, [True, True, False, True, True]), node(other, [True] * 4)
-    for manager.current_node in (None, recorded, another, recorded):
-        assert run([]) == ["results"]
-    assert recorded.unaliased_in_all_paths == [True, True, False, False, True]
+    run = Recorder(0)._forward(
+        lambda args: [torch.ones(2) for _ in range(4)], model, model, 0, Witness(2, False, False)
+    )
+    made, another = node(model), node(other)
+    for manager.current_node in (None, made, another, made):
+        run([])
+    assert made.unaliased_in_all_paths == [True, True, False, True]
     assert another.unaliased_in_all_paths == [True] * 4
-    assert not ended
-    recorder.kept = True  # its backward ran, and might have run again
-    run([])
-    run([])
-    assert len(ended) == 1
 
 
-def test_a_backward_that_runs_again_is_not_replayed():
-    from mlirfuse.frontend.torch.cuda_graphs import Recorder
+@pytest.mark.parametrize(
+    ("model", "saved"),
+    [
+        (lambda x, w: torch.layer_norm(x @ w, (4,), x[0]), (False, False)),  # the mean of each row
+        (lambda x, w: (x @ w).exp(), (False, True)),  # the result, too, but x is copied in each replay
+        (lambda x, w: w.exp(), (True, False)),
+        (lambda x, w: w.t() * w, None),  # only w, where it is
+    ],
+)
+def test_which_saved_tensor_is_made_anew(model, saved):
+    from functorch.compile import aot_function, make_boxed_func
 
-    heard = []
-    recorder = Recorder(0)
-    chosen = recorder._unless_kept(lambda args: heard.append("replayed"), lambda args: heard.append("run"))
+    from mlirfuse.frontend.torch.cuda_graphs import _witness
 
-    class Same(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x.clone()
+    found = []
 
-        @staticmethod
-        def backward(ctx, gradient):
-            chosen([])
-            return gradient
+    def compiler(module, inputs):
+        fixed = [k for k, x in enumerate(inputs) if x.shape == (4, 4)]
+        found.append(_witness(module, fixed, 1))
+        return make_boxed_func(module)
 
-    x = torch.ones(2, requires_grad=True)
-    y = Same.apply(x).sum()
-    for kept in (True, True, False):
-        y.backward(retain_graph=kept)
-        assert recorder.kept == kept
-    assert heard == ["run", "run", "replayed"]
+    run = aot_function(model, fw_compiler=compiler, bw_compiler=lambda module, inputs: make_boxed_func(module))
+    run(torch.randn(3, 4, requires_grad=True), torch.randn(4, 4, requires_grad=True)).sum().backward()
+    assert saved == (None if found[0] is None else found[0][1:])
 
 
 @pytest.mark.parametrize(

@@ -200,7 +200,7 @@ def test_what_is_saved_outlives_its_result_between_recordings():
 
 
 def test_recorded_backwards_run_again():
-    """Replayed forwards whose backward runs twice, another model's recording between them, or once."""
+    """Replayed forwards whose backward runs twice, another model's forward between them, or once."""
     model, other = (torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.Tanh()).cuda() for _ in range(2))
     run, beside = (compiled(m, mode="reduce-overhead") for m in (model, other))
     for step in range(8):
@@ -219,6 +219,30 @@ def test_recorded_backwards_run_again():
         loss.backward(retain_graph=True)
         reserved.add(torch.cuda.memory_reserved())
     assert len(reserved) <= 2
+
+
+def test_other_steps_between_a_recorded_forward_and_its_backward():
+    """They run as they are, since replays would write over what the backward reads; once it has run, all is replayed."""
+    model, other = (torch.nn.Sequential(torch.nn.Linear(n, n), torch.nn.Tanh()).cuda() for n in (16, 24))
+    run, beside = (compiled(m, mode="reduce-overhead") for m in (model, other))
+
+    def step(between):
+        x = torch.randn(4, 16, device="cuda")
+        loss = run(x).square().sum()
+        for _ in range(between):
+            z = torch.randn(4, 24, device="cuda")
+            found = torch.autograd.grad(beside(z).square().sum(), list(other.parameters()))
+            wanted = torch.autograd.grad(other(z).square().sum(), list(other.parameters()))
+            torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-6)
+        found = torch.autograd.grad(loss, list(model.parameters()))
+        wanted = torch.autograd.grad(model(x).square().sum(), list(model.parameters()))
+        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-6)
+
+    for between in (0, 3, 0, 2, 3, 0, 0, 3, 0):
+        step(between)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        step(0)
+    assert sum(event.count for event in profile.key_averages() if event.key == "cudaGraphLaunch") == 2
 
 
 def test_out_of_memory_and_on():
