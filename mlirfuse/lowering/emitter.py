@@ -317,6 +317,9 @@ class Emitter:
     def select(self, condition: Val, a, b) -> Val:
         """``a`` where ``condition``, else ``b``, lane by lane."""
         a, b = self._pair(a, b)
+        narrow, other = self.narrow(a), self.narrow(b)
+        if narrow is not None and other is not None and narrow.dtype == other.dtype:  # one conversion for both
+            return self.cast(self.select(condition, narrow, other), a.dtype)
         lanes = max(condition.lanes, a.lanes)
         a, b, condition = self.splat(a, lanes), self.splat(b, lanes), self.splat(condition, lanes)
         if lanes == 1:

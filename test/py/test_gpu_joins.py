@@ -180,5 +180,7 @@ def test_the_choice(monkeypatch):
     assert chosen(beside, (9000, 77), (9000, 131), (9000, 49)) == "joins"
     assert chosen(beside, (9000, 277), (9000, 131), (9000, 149)) == "joins"
     assert chosen(gelu_beside, (9000, 277), (9000, 131), (9000, 149)) == "pieces"
-    assert chosen(beside, (9000, 777), (9000, 331)) == "pieces"
+    assert chosen(beside, (9000, 777), (9000, 331), (9000, 555)) == "pieces"
+    assert chosen(gelu_beside, (9000, 777), (9000, 331)) == "pieces"
+    assert chosen(beside, (9000, 777), (9000, 331)) == "pointwise"
     assert chosen(beside, (900, 77), (900, 131)) == "pointwise"

@@ -221,14 +221,13 @@ class PiecesModel:
 
     threads: int = 256
     threads_costly: int = 512  # GELU of three joined, 300000×257 bf16, 145 → 136 µs; of what is only copied no matter
-    fewest: int = 2  # pieces of a row: what is only sliced takes as many instructions folded
+    fewest: int = 3  # pieces of a row: folded, two parts take as long, 64×65536 bf16 17.9 → 16.9 µs, three longer
+    fewest_costly: int = 2  # GELU of two joined, 16384×2046 bf16, 62.2 → 55.4 µs
     most: int = 8  # each is code of its own
     bytes: int = 2  # of the widest type: elements of wider ones are loaded one by one here too
     reads: int = 1  # places at which a value is read: what several have in common is read once where rows are folded
     wide: int = 2  # vectors of a piece that has blocks of its own; others are computed with their neighbours
-    mean: int = (
-        16  # vectors of a piece, of those of a row: of 11 with GELU 172 → 145 µs, without 133 → 147, of 2 103 → 115
-    )
+    mean: int = 28  # vectors of a piece, of those of a row: three of 16 70 → 81 µs, of 24 53 → 54, of 32 69 → 63
     costly: int = (
         16  # instructions an element, from which on shorter ones are worth it: vectors across ends compute once
     )

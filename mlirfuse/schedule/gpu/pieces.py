@@ -325,22 +325,22 @@ class Pieces(GpuScheduler[Params]):
         return analysis.elementwise and analysis.once(_rows) is not None
 
     def candidates(self, analysis: Analysis, env: Sizes, alignments: Alignments, machine: Machine) -> Iterator[Params]:
-        model = model_of(machine).pieces
+        model, heavy = model_of(machine).pieces, costly(analysis, machine)
         found = _access(analysis, env, alignments, machine)
         lengths, sizes = analysis.values(_lengths, env), analysis.values(_sizes, env)
-        if found is None or not model.fewest <= len(lengths) <= model.most or sizes[0] * sizes[1] < model.least:
+        fewest = model.fewest_costly if heavy else model.fewest
+        if found is None or not fewest <= len(lengths) <= model.most or sizes[0] * sizes[1] < model.least:
             return
         if WIDEST // found.lanes > model.bytes or analysis.once(shifted_reads) > model.reads:
             return
         wide = tuple(k for k, n in enumerate(lengths) if n >= model.wide * found.lanes)
         if not wide or min(lengths) < 0:
             return
-        long = sum(lengths) >= model.mean * len(lengths) * found.lanes
-        if not long and not costly(analysis, machine):
+        if not heavy and sum(lengths) < model.mean * len(lengths) * found.lanes:
             return
         if not model.rolls and any(op.name == "roll" for op in analysis.ops):
             return
-        usual = model.threads_costly if costly(analysis, machine) else model.threads
+        usual = model.threads_costly if heavy else model.threads
         for threads in (usual, usual // 2, usual * 2):
             yield _of_rows(analysis, Params(found, threads, threads, wide), env)
 
