@@ -183,4 +183,5 @@ def test_the_choice(monkeypatch):
     assert chosen(beside, (9000, 777), (9000, 331), (9000, 555)) == "pieces"
     assert chosen(gelu_beside, (9000, 777), (9000, 331)) == "pieces"
     assert chosen(beside, (9000, 777), (9000, 331)) == "pointwise"
+    assert chosen(lambda x, y: np.concatenate([x, y * 2], 1), (9000, 777), (9000, 331)) == "pieces"
     assert chosen(beside, (900, 77), (900, 131)) == "pointwise"

@@ -222,7 +222,9 @@ class PiecesModel:
     threads: int = 256
     threads_costly: int = 512  # GELU of three joined, 300000×257 bf16, 145 → 136 µs; of what is only copied no matter
     fewest: int = 3  # pieces of a row: folded, two parts take as long, 64×65536 bf16 17.9 → 16.9 µs, three longer
-    fewest_costly: int = 2  # GELU of two joined, 16384×2046 bf16, 62.2 → 55.4 µs
+    # Where something is computed of a part, or much of what is joined: 32768 times 770 and 770, the second doubled,
+    # bf16, folded 82 µs, piece by piece 71; GELU of 16384×2046 62 and 55.
+    fewest_computed: int = 2
     most: int = 8  # each is code of its own
     bytes: int = 2  # of the widest type: elements of wider ones are loaded one by one here too
     reads: int = 1  # places at which a value is read: what several have in common is read once where rows are folded

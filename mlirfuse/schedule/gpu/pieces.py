@@ -328,7 +328,7 @@ class Pieces(GpuScheduler[Params]):
         model, heavy = model_of(machine).pieces, costly(analysis, machine)
         found = _access(analysis, env, alignments, machine)
         lengths, sizes = analysis.values(_lengths, env), analysis.values(_sizes, env)
-        fewest = model.fewest_costly if heavy else model.fewest
+        fewest = model.fewest if not heavy and analysis.once(_moved_as_loaded) else model.fewest_computed
         if found is None or not fewest <= len(lengths) <= model.most or sizes[0] * sizes[1] < model.least:
             return
         if WIDEST // found.lanes > model.bytes or analysis.once(shifted_reads) > model.reads:
@@ -366,6 +366,13 @@ class Pieces(GpuScheduler[Params]):
 def costly(analysis: Analysis, machine: Machine) -> bool:
     """Whether an element takes so many instructions that blocks shall have more threads to take turns."""
     return sum(op.row.cost for op in analysis.ops if not op.row.view) >= model_of(machine).pieces.costly
+
+
+def _moved_as_loaded(analysis: Analysis) -> bool:
+    """Whether what is joined or shifted is inputs, in the types that memory holds: nothing is computed before."""
+    made = {v: op for op in analysis.ops for v in op.results}
+    moving = [op for op in analysis.ops if op.name in MOVING]
+    return all(v not in made or made[v] in moving for op in moving for v in op.operands)
 
 
 def _of_rows(analysis: Analysis, p: Params, env: Sizes) -> Params:
