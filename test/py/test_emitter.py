@@ -166,6 +166,18 @@ def test_a_half_that_was_made_wider_is_there_still(half, target):
     assert e.cast(wide, other).dtype is other
 
 
+@pytest.mark.parametrize("target", ["cpu", "gpu"])
+@pytest.mark.parametrize(("source", "wide"), [(dt.bf16, dt.f32), (dt.f16, dt.f32), (dt.i8, dt.i32)], ids=str)
+def test_of_two_that_were_made_wider_the_narrow_one_is_selected(source, wide, target):
+    e = Emitter(target)
+    a, b, other = Val("%a", source, 8), Val("%b", source, 8), Val("%d", wide, 8)
+    condition = Val("%c", dt.bool_, 8)
+    chosen = e.select(condition, e.cast(a, wide), e.cast(b, wide))
+    assert chosen.dtype is wide and e.narrow(chosen).dtype is source
+    assert e.select(condition, chosen, e.cast(a, wide)).dtype is wide
+    assert e.narrow(e.select(condition, e.cast(a, wide), other)) is None
+
+
 @pytest.mark.parametrize("lanes", LANES)
 def test_between_the_half_types(lanes):
     x = np.arange(0, 2**16, dtype=np.uint32).astype(np.uint16)
