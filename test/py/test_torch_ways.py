@@ -612,22 +612,27 @@ class Manager:
     """As much of cudagraph_trees' as decides what is replayed; nothing is recorded without a GPU."""
 
     marked = running_forwards_with_pending_backwards = False
+    invocation_is_new = True
     current_node: object = "of a first run"
+    generations = 0
 
     def user_invoked_mark_step(self):
         return self.marked
+
+    def in_new_torch_compile_invocation(self):
+        return self.invocation_is_new
 
     def set_to_running_backward(self):
         self.running_forwards_with_pending_backwards = False
 
 
 class Recorded(torch.autograd.Function):
-    """A step of a recorded graph: ``heard`` tells which of its functions ran, replayed or as they are."""
+    """A step of a recorded graph as AOTAutograd makes it, whose result is saved."""
 
     @staticmethod
     def forward(ctx, x, forward, backward):
-        result, *saved = forward([x])
-        ctx.save_for_backward(*saved)
+        result, saved = forward([x])
+        ctx.save_for_backward(saved.detach() if saved._is_view() else saved)
         ctx.backward = backward
         return result
 
@@ -636,138 +641,195 @@ class Recorded(torch.autograd.Function):
         return ctx.backward([gradient, *ctx.saved_tensors])[0], None, None
 
 
-@pytest.fixture
-def recorded(monkeypatch):
-    """Recorded graphs' stand-ins that share a manager: ``make()`` gives a function, ``heard`` what ran."""
+@pytest.fixture(params=["first run", "replayed"])
+def recorded(request, monkeypatch):
+    """Recorded graphs' stand-ins that share a manager: ``make()`` gives a function, ``heard`` what ran. A replay gives
+    the same tensor in each call, as cudagraph_trees does, whose last users are told by the trees' own count."""
     from torch._inductor import cudagraph_trees as trees
 
-    from mlirfuse.frontend.torch.cuda_graphs import Recorder, Witness
+    from mlirfuse.frontend.torch.cuda_graphs import Recorder
+    from mlirfuse.frontend.torch.pending import Witness
 
     manager, heard = Manager(), []
     monkeypatch.setattr(trees, "get_manager", lambda device, create_if_none_exists: manager)
 
-    def ran(name, pending):
-        def call(args):
-            heard.append(name)
-            if pending is False:  # of a backward: no new generation before it
-                assert manager.running_forwards_with_pending_backwards
-            if pending is not None:
-                manager.running_forwards_with_pending_backwards = pending
-            return [args[0] + 1, args[0] * 2]
+    def make(exposed=False):
+        recorder, kept = Recorder(0), torch.zeros(2)
+        node = object.__new__(trees.CUDAGraphNode)
+        node.wrapped_function = types.SimpleNamespace(model=recorder)
 
-        return call
+        def replay(args):
+            heard.append("replay")
+            manager.generations += not manager.running_forwards_with_pending_backwards
+            manager.running_forwards_with_pending_backwards = True
+            if request.param == "replayed":
+                manager.current_node = node
+            return [args[0] + 1 if not exposed else kept.detach(), kept]
 
-    def make(shared=False):
-        recorder = Recorder(0)
-        forward = recorder._forward(ran("replay", True), ran("run", None), None, 0, Witness(1, shared, False))
-        backward = recorder._backward(ran("replay back", False), ran("run back", None), 0)
-        return lambda: Recorded.apply(torch.ones(2, requires_grad=True), forward, backward).sum()
+        def run(args):
+            heard.append("run")
+            result = args[0] + 1
+            return [result, result if exposed else args[0] * 2]
+
+        def replay_back(args):
+            heard.append("replay back")
+            assert manager.running_forwards_with_pending_backwards  # no new generation before it
+            manager.running_forwards_with_pending_backwards = False
+            return [args[0]]
+
+        def run_back(args):
+            heard.append("run back")
+            return [args[0]]
+
+        forward = recorder._forward(replay, run, recorder, 0, Witness(1, exposed))
+        backward = recorder._backward(replay_back, run_back)
+        return lambda: Recorded.apply(torch.ones(2, requires_grad=True), forward, backward)
 
     return types.SimpleNamespace(make=make, manager=manager, heard=heard)
 
 
-def test_graphs_are_replayed(recorded):
-    """Steps, and forwards whose backwards follow in turn; a result that is kept does not matter."""
-    first, second = recorded.make(), recorded.make()
+@pytest.mark.parametrize("exposed", [False, True])
+def test_graphs_are_replayed(recorded, exposed):
+    """Steps, and forwards whose backwards follow in turn; results that are kept do not matter."""
+    first, second = recorded.make(exposed), recorded.make(exposed)
+    results = []
     for _ in range(3):
-        y = first()
-        y.backward()
+        results.append(first())
+        results[-1].sum().backward()
     a, b = first(), second()
-    (a + b).backward()
-    first().backward()
-    assert recorded.heard == ["replay", "replay back"] * 3 + ["replay"] * 2 + ["replay back"] * 2 + [
-        "replay",
-        "replay back",
-    ]
+    (a + b).sum().backward()
+    first().sum().backward()
+    both = ["replay", "replay back"]
+    assert recorded.heard == both * 3 + ["replay"] * 2 + ["replay back"] * 2 + both
 
 
-def test_nothing_is_replayed_over_what_a_backward_will_read(recorded):
+@pytest.mark.parametrize("exposed", [False, True])
+def test_nothing_is_replayed_over_what_a_backward_will_read(recorded, exposed, caplog):
     """Another model's step between a forward and its backward would begin a new generation of memory."""
-    first, second = recorded.make(), recorded.make()
-    y = first()
-    for _ in range(2):
-        second().backward()
-    y.backward()
-    second().backward()
-    steps = ["replay", "replay back"], ["run", "run back"], ["replay back"], ["replay", "replay back"]
-    assert recorded.heard == ["replay", *steps[0], *steps[1], *steps[2], *steps[3]]
+    first, second = recorded.make(exposed), recorded.make(exposed)
+    loss = first().sum()
+    for _ in range(3):
+        second().sum().backward()
+    loss.backward()
+    second().sum().backward()
+    both, plain = ["replay", "replay back"], ["run", "run back"]
+    assert recorded.heard == ["replay", *both, *plain, *plain, "replay back", *both]
+    assert caplog.text.count("run as they are") == 1
 
 
-@pytest.mark.parametrize("shared", [False, True])
-def test_a_backward_that_runs_again_is_not_replayed(recorded, shared):
+@pytest.mark.parametrize("exposed", [False, True])
+def test_a_backward_that_runs_again_is_not_replayed(recorded, exposed):
     """Nor is what runs before it does; where it does not, the next forward begins a new generation of memory."""
-    first, second = recorded.make(shared), recorded.make()
-    y = first()
-    y.backward(retain_graph=True)
-    second().backward()
-    y.backward()
+    first, second = recorded.make(exposed), recorded.make()
+    loss = first().sum()
+    loss.backward(retain_graph=True)
+    second().sum().backward()
+    loss.backward()
     assert recorded.heard == ["replay", "run back", "run", "run back", "replay back"]
     recorded.heard.clear()
-    y = first()
-    y.backward(retain_graph=True)
-    del y
-    assert recorded.manager.running_forwards_with_pending_backwards
+    loss = first().sum()
+    loss.backward(retain_graph=True)
+    del loss
+    generations = recorded.manager.generations
     second()
     assert recorded.heard == ["replay", "run back", "replay"]
+    assert recorded.manager.generations == generations + 1
 
 
-def test_a_step_that_the_user_marks_is_replayed(recorded):
-    y = recorded.make()()
-    y.backward(retain_graph=True)
-    recorded.manager.marked = True
-    recorded.make()()
-    assert recorded.heard == ["replay", "run back", "replay"]
+def test_within_one_step_all_is_replayed(recorded):
+    """One that the user marks, or one call of a compiled function: no generation begins in it."""
+    loss = recorded.make()().sum()
+    loss.backward(retain_graph=True)
+    for name, value in (("marked", True), ("invocation_is_new", False)):
+        setattr(recorded.manager, name, value)
+        recorded.make()().sum().backward()
+        setattr(recorded.manager, name, not value)
+    assert recorded.heard == ["replay", "run back", *["replay", "replay back"] * 2]
 
 
-def test_one_tensor_of_what_a_recorded_forward_saves_is_made_anew(monkeypatch):
-    """Of the node that was just recorded; without a GPU, of nodes that recorded nothing."""
-    from torch._inductor import cudagraph_trees as trees
+def test_what_a_backward_computes_again_is_replayed(recorded):
+    """As checkpoints have it: the next layer's forward in the backward, where no generation may begin."""
+    inner = recorded.make()
+    outer = inner()  # its backward is still to come
 
-    from mlirfuse.frontend.torch.cuda_graphs import Recorder, Witness
+    class Again(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
 
-    def node(model):
-        made = object.__new__(trees.CUDAGraphNode)
-        made.wrapped_function, made.unaliased_in_all_paths = types.SimpleNamespace(model=model), [True] * 4
-        made.cached_tensor_outputs = []
-        return made
+        @staticmethod
+        def backward(ctx, gradient):
+            recorded.manager.running_forwards_with_pending_backwards = False
+            with torch.enable_grad():
+                inner().sum().backward()
+            return gradient
 
-    manager = Manager()
-    monkeypatch.setattr(trees, "get_manager", lambda device, create_if_none_exists: manager)
-    model, other = (lambda args: args), (lambda args: args)
-    run = Recorder(0)._forward(
-        lambda args: [torch.ones(2) for _ in range(4)], model, model, 0, Witness(2, False, False)
-    )
-    made, another = node(model), node(other)
-    for manager.current_node in (None, made, another, made):
-        run([])
-    assert made.unaliased_in_all_paths == [True, True, False, True]
-    assert another.unaliased_in_all_paths == [True] * 4
+    Again.apply(outer).sum().backward()
+    assert recorded.heard == ["replay"] * 2 + ["replay back"] * 2
+
+
+def test_what_was_saved_is_not_free_for_the_trees(recorded):
+    """By their own count of a tensor that they keep from replay to replay; and where nothing waits for it, it is."""
+    from torch._inductor.cudagraph_trees import StorageWeakRefWrapper
+
+    from mlirfuse.frontend.torch.pending import Witness, followed
+
+    kept = [torch.zeros(2)]
+
+    def only_ours():
+        return sys.getrefcount(kept[0]) == (3 if kept[0]._use_count() > 1 else 2)
+
+    seen = StorageWeakRefWrapper(kept[0], extra_ref_check=only_ours)
+    results = [None, kept[0]]
+    saved = followed(results, Witness(1, False), True)
+    result = Recorded.apply(torch.ones(2, requires_grad=True), lambda args: [args[0] + 1, results.pop()], list)
+    results.clear()
+    assert not seen.expired() and saved() is not None
+    result.sum().backward()
+    assert seen.expired() and saved() is None
+
+
+@pytest.mark.parametrize("shape", [(3, 4), (0, 4)])
+def test_what_users_may_write_into_is_copied(shape):
+    """Where no replay has done so: what is saved keeps its values; what cannot keep its strides is not copied."""
+    from mlirfuse.frontend.torch.pending import Witness, followed
+
+    x = torch.ones(shape).t()
+    for exposed, replayed, copied in ((True, False, True), (True, True, False), (False, False, False)):
+        results = [x]
+        assert followed(results, Witness(0, exposed), replayed)() is results[0] is not x
+        assert results[0].stride() == x.stride() and torch.equal(results[0], x)
+        assert shape[0] == 0 or (results[0].data_ptr() != x.data_ptr()) == copied
+    wide = torch.ones(4, 1).expand(4, 3)
+    results = [wide]
+    followed(results, Witness(0, True), False)
+    assert results[0].stride() == wide.stride() and torch.equal(results[0], wide)
 
 
 @pytest.mark.parametrize(
-    ("model", "saved"),
+    ("model", "exposed"),
     [
-        (lambda x, w: torch.layer_norm(x @ w, (4,), x[0]), (False, False)),  # the mean of each row
-        (lambda x, w: (x @ w).exp(), (False, True)),  # the result, too, but x is copied in each replay
-        (lambda x, w: w.exp(), (True, False)),
+        (lambda x, w: torch.layer_norm(x @ w, (4,), x[0]), False),  # the mean of each row
+        (lambda x, w: (x @ w).exp(), True),  # the result, or x, which is copied in each replay
+        (lambda x, w: w.exp(), True),
         (lambda x, w: w.t() * w, None),  # only w, where it is
     ],
 )
-def test_which_saved_tensor_is_made_anew(model, saved):
+def test_which_saved_tensor_is_followed(model, exposed):
     from functorch.compile import aot_function, make_boxed_func
 
-    from mlirfuse.frontend.torch.cuda_graphs import _witness
+    from mlirfuse.frontend.torch.pending import witness
 
     found = []
 
     def compiler(module, inputs):
         fixed = [k for k, x in enumerate(inputs) if x.shape == (4, 4)]
-        found.append(_witness(module, fixed, 1))
+        found.append(witness(module, fixed, 1))
         return make_boxed_func(module)
 
     run = aot_function(model, fw_compiler=compiler, bw_compiler=lambda module, inputs: make_boxed_func(module))
     run(torch.randn(3, 4, requires_grad=True), torch.randn(4, 4, requires_grad=True)).sum().backward()
-    assert saved == (None if found[0] is None else found[0][1:])
+    assert exposed == (None if found[0] is None else found[0].exposed)
 
 
 @pytest.mark.parametrize(

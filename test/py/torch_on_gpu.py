@@ -10,6 +10,7 @@ import warnings
 
 import pytest
 import torch
+import torch.utils.checkpoint
 import torch_training_programs
 from torch_models import Encoder, ResNet, error, gradients
 from torch_ops_harness import check, uncompiled
@@ -221,9 +222,11 @@ def test_recorded_backwards_run_again():
     assert len(reserved) <= 2
 
 
-def test_other_steps_between_a_recorded_forward_and_its_backward():
-    """They run as they are, since replays would write over what the backward reads; once it has run, all is replayed."""
-    model, other = (torch.nn.Sequential(torch.nn.Linear(n, n), torch.nn.Tanh()).cuda() for n in (16, 24))
+@pytest.mark.parametrize("last", [torch.nn.Tanh(), torch.nn.Softmax(-1)])
+def test_other_steps_between_a_recorded_forward_and_its_backward(last):
+    """They run as they are, since replays would write over what the backward reads; once it has run, all is replayed.
+    Of a softmax the result itself is saved."""
+    model, other = (torch.nn.Sequential(torch.nn.Linear(n, n), last).cuda() for n in (16, 24))
     run, beside = (compiled(m, mode="reduce-overhead") for m in (model, other))
 
     def step(between):
@@ -243,6 +246,20 @@ def test_other_steps_between_a_recorded_forward_and_its_backward():
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         step(0)
     assert sum(event.count for event in profile.key_averages() if event.key == "cudaGraphLaunch") == 2
+
+
+def test_recorded_layers_that_the_backward_computes_again():
+    layers = [torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.GELU(), torch.nn.LayerNorm(16)) for _ in range(3)]
+    model = torch.nn.Sequential(*layers).cuda()
+    run = [compiled(layer, mode="reduce-overhead") for layer in model]
+    for _ in range(5):
+        x = torch.randn(4, 16, device="cuda")
+        y = x
+        for layer in run:
+            y = torch.utils.checkpoint.checkpoint(layer, y, use_reentrant=False)
+        found = [g.clone() for g in torch.autograd.grad(y.square().sum(), list(model.parameters()))]
+        wanted = torch.autograd.grad(model(x).square().sum(), list(model.parameters()))
+        torch.testing.assert_close(found, list(wanted), rtol=1e-4, atol=1e-5)
 
 
 def test_out_of_memory_and_on():

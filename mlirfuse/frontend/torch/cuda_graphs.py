@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 import logging
-import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -13,11 +12,12 @@ from torch._dynamo.backends import cudagraphs
 from torch._guards import TracingContext
 from torch._inductor.cudagraph_utils import get_placeholder_info
 from torch._inductor.utils import count_tangents, num_fw_fixed_arguments
-from torch.fx import GraphModule, Node
-from torch.multiprocessing.reductions import StorageWeakRef
+from torch.fx import GraphModule
+from torch.utils.weak import TensorWeakRef
 
 from mlirfuse import _native
 from mlirfuse.core import threads
+from mlirfuse.frontend.torch import pending
 from mlirfuse.frontend.torch.execute import Boxed
 
 log = logging.getLogger("mlirfuse")
@@ -63,15 +63,6 @@ def in_own_storages(run: Boxed) -> Boxed:
     return owned
 
 
-class Witness(NamedTuple):
-    """The ``place`` of an output that is saved for the backward and lies in memory of the recorded graph's own:
-    ``shared`` with a result, or ``given``, an input that each replay copies."""
-
-    place: int
-    shared: bool
-    given: bool
-
-
 class Seen(NamedTuple):
     """Of a graph: ``skip``, why it is not recorded; the places of its inputs that are ``fixed``, in the same memory in
     each call, and of those that it writes, ``mutated``; its ``witness``, if it saves anything."""
@@ -79,71 +70,7 @@ class Seen(NamedTuple):
     skip: str | None
     fixed: Sequence[int]
     mutated: set[int]
-    witness: Witness | None
-
-
-def _storages(values: Iterable[Any]) -> set[StorageWeakRef]:
-    tensors = (value for value in values if isinstance(value, torch.Tensor) and torch._C._has_storage(value))
-    return {StorageWeakRef(value.untyped_storage()) for value in tensors}
-
-
-def _alive(refs: set[StorageWeakRef]) -> set[StorageWeakRef]:
-    return {ref for ref in refs if not ref.expired()}
-
-
-def _witness(module: GraphModule, fixed: Sequence[int], visible: int) -> Witness | None:
-    """Which output is shared with what the tensors tell that the graph was traced with. ``visible``: how many outputs
-    are results; those behind them are saved."""
-    nodes = list(module.graph.nodes)
-    inputs, outputs = [node for node in nodes if node.op == "placeholder"], nodes[-1].args[0]
-
-    def storages(found: Iterable[Any]) -> set[StorageWeakRef]:
-        return _storages(node.meta.get("val") for node in found if isinstance(node, Node))
-
-    still, given = storages(inputs[place] for place in fixed), storages(inputs)
-    results = storages(outputs[:visible])
-    saved = [
-        Witness(place, storage <= results, storage <= given)
-        for place, storage in enumerate(storages([output]) for output in outputs)
-        if place >= visible and storage - still
-    ]
-    return min(saved, key=lambda each: each[1:], default=None)
-
-
-class _Pending:
-    """What recorded forwards saved and their backwards may still read, of one of ``cudagraph_trees``' managers: one
-    tensor of each forward, by its storage, which ends when the backward has freed it. ``shared``: storages that results
-    have, too. ``kept``: of those whose backward ran and may run again (``retain_graph=True``)."""
-
-    def __init__(self) -> None:
-        self.saved: set[StorageWeakRef] = set()
-        self.shared: set[StorageWeakRef] = set()
-        self.kept: set[StorageWeakRef] = set()
-
-    def hold(self, manager: Any) -> bool:
-        """Whether the next graph has to run as it is, since a replay would begin a new generation of memory, and write
-        over what is still to be read. The user's own mark of a step overrules it."""
-        if manager.user_invoked_mark_step():
-            return False
-        kept = bool(self.kept)
-        self.saved, self.shared, self.kept = _alive(self.saved), _alive(self.shared), _alive(self.kept)
-        if kept and not self.kept and not self.saved:  # that backward did not run again
-            manager.set_to_running_backward()
-        return bool(self.kept or (self.saved and not manager.running_forwards_with_pending_backwards))
-
-    def keep(self, manager: Any, args: Sequence[Any]) -> None:
-        """A backward that reads ``args`` runs, and may run again."""
-        kept = (self.saved | self.shared) & _storages(args)
-        self.kept |= kept
-        if not kept:
-            manager.set_to_running_backward()
-
-
-_pending: weakref.WeakKeyDictionary[Any, _Pending] = weakref.WeakKeyDictionary()
-
-
-def _of(manager: Any) -> _Pending:
-    return _pending.setdefault(manager, _Pending())
+    witness: pending.Witness | None
 
 
 def _fixed(module: GraphModule, inputs: Sequence[Any], which: str, count: int) -> Sequence[int]:
@@ -170,7 +97,8 @@ class Recorder:
     def __init__(self, count: int, every_size: bool = True):
         self.count, self.every_size = count, every_size
         self.on = True
-        self.plain: set[StorageWeakRef] = set()  # what forwards saved that ran as they are
+        self.manager: Any = None  # ``cudagraph_trees``' own, of the thread that called first
+        self.plain: list[TensorWeakRef] = []  # what forwards saved that ran as they are
 
     def look_at(self, module: GraphModule, inputs: Sequence[Any], which: str, visible: int | None) -> Seen:
         """What has to be known of a graph before it is lowered, which changes it. ``visible``: how many outputs of a
@@ -179,7 +107,7 @@ class Recorder:
         skip = cudagraphs.check_for_skip(module, len(inputs)) or _skip(module)  # inputs that are written: at each call
         if not self.every_size and any(isinstance(value, torch.SymInt) for value in inputs):
             skip = "its sizes change"
-        witness = None if visible is None else _witness(module, fixed, visible)
+        witness = None if visible is None else pending.witness(module, fixed, visible)
         return Seen(skip or None, fixed, cudagraphs.find_input_mutations(module.graph), witness)
 
     def recorded(self, run: Boxed, module: GraphModule, inputs: Sequence[Any], which: str, seen: Seen) -> Boxed:
@@ -209,56 +137,46 @@ class Recorder:
         )
         found._boxed_call = True
         if backward:
-            return self._backward(found, run, device)
+            return self._backward(found, run)
         return self._forward(found, run, owned, device, seen.witness)
 
-    def _forward(self, recorded: Boxed, run: Boxed, model: Boxed, device: int, witness: Witness | None) -> Boxed:
-        """``recorded``, which records and replays ``model``; or ``run``, while what is saved has to be held.
-
-        Of what a forward saves one tensor is made anew in each replay. ``cudagraph_trees`` keeps tensors from replay
-        to replay, and takes those that only autograd holds, as it does what is saved, for free: what is recorded
-        after that replay would be written over them. The new one tells it, and us, that they are not."""
+    def _forward(
+        self, recorded: Boxed, run: Boxed, model: Boxed, device: int, witness: pending.Witness | None
+    ) -> Boxed:
+        """``recorded``, which records and replays ``model``; or ``run``, while what others saved is to be held."""
         from torch._inductor.cudagraph_trees import CUDAGraphNode, get_manager
 
-        told: weakref.WeakSet[CUDAGraphNode] = weakref.WeakSet()
-
         def forward(args: list[Any]) -> list[Any]:
-            manager = get_manager(device, create_if_none_exists=False)
-            held = manager is not None and _of(manager).hold(manager)
-            results: list[Any] = run(args) if held else recorded(args)
-            if witness is None:
+            manager = self.manager or get_manager(device, create_if_none_exists=False)
+            if manager is not None and torch._C._current_graph_task_id() != -1:  # a backward computes it again
+                manager.running_forwards_with_pending_backwards = True
+            held = manager is not None and pending.pending(manager).hold(manager)
+            results = list(run(args) if held else recorded(args))
+            self.manager = manager = manager or get_manager(device, create_if_none_exists=False)
+            if witness is None or manager is None:
                 return results
-            saved = _storages([results[witness.place]])
+            node = manager.current_node
+            replayed = not held and isinstance(node, CUDAGraphNode) and node.wrapped_function.model is model
+            saved = pending.followed(results, witness, replayed)
             if held:
-                self.plain = _alive(self.plain) | saved
-                return results
-            manager = manager or get_manager(device, create_if_none_exists=False)
-            node: Any = None if manager is None else manager.current_node
-            replayed = isinstance(node, CUDAGraphNode) and node.wrapped_function.model is model
-            if replayed and node not in told:
-                told.add(node)
-                if not node.cached_tensor_outputs:  # just recorded
-                    node.unaliased_in_all_paths[witness.place] = False
-            if node is not None and (replayed or not witness.given):
-                pending = _of(manager)
-                (pending.shared if witness.shared else pending.saved).update(saved)
+                self.plain = [*pending.alive(self.plain), saved]
+            else:
+                pending.pending(manager).saved.append(saved)
             return results
 
         forward._boxed_call = True  # type: ignore[attr-defined]
         return forward
 
-    def _backward(self, recorded: Boxed, run: Boxed, device: int) -> Boxed:
-        """``recorded``; or ``run``, for a backward whose forward ran as it is, or that will run again
+    def _backward(self, recorded: Boxed, run: Boxed) -> Boxed:
+        """``recorded``; or ``run``, for a backward whose forward ran as it is, or that may run again
         (``retain_graph=True``): a replay may write over what is saved for it."""
-        from torch._inductor.cudagraph_trees import get_manager
 
         def backward(args: list[Any]) -> list[Any]:
-            if self.plain and self.plain & _storages(args):
+            manager, kept = self.manager, torch._C._autograd._get_current_graph_task_keep_graph()
+            if self.plain and pending.among(self.plain, args):
                 return run(args)
-            manager = get_manager(device, create_if_none_exists=False)
-            kept = torch._C._autograd._get_current_graph_task_keep_graph()
             if manager is not None and kept:
-                _of(manager).keep(manager, args)
+                pending.pending(manager).keep(manager, args)
             elif manager is not None:  # no new generation before this: other forwards may have run meanwhile
                 manager.running_forwards_with_pending_backwards = True
             return run(args) if kept else recorded(args)
