@@ -613,7 +613,7 @@ class Manager:
 
     marked = running_forwards_with_pending_backwards = False
     invocation_is_new = True
-    current_node: object = "of a first run"
+    graph: object = "none, as nothing is recorded"
     generations = 0
 
     def user_invoked_mark_step(self):
@@ -641,10 +641,10 @@ class Recorded(torch.autograd.Function):
         return ctx.backward([gradient, *ctx.saved_tensors])[0], None, None
 
 
-@pytest.fixture(params=["first run", "replayed"])
-def recorded(request, monkeypatch):
+@pytest.fixture
+def recorded(monkeypatch):
     """Recorded graphs' stand-ins that share a manager: ``make()`` gives a function, ``heard`` what ran. A replay gives
-    the same tensor in each call, as cudagraph_trees does, whose last users are told by the trees' own count."""
+    the same tensor in each call, as cudagraph_trees does."""
     from torch._inductor import cudagraph_trees as trees
 
     from mlirfuse.frontend.torch.cuda_graphs import Recorder
@@ -653,18 +653,15 @@ def recorded(request, monkeypatch):
     manager, heard = Manager(), []
     monkeypatch.setattr(trees, "get_manager", lambda device, create_if_none_exists: manager)
 
-    def make(exposed=False):
+    def make(exposed=False, which="forward"):
         recorder, kept = Recorder(0), torch.zeros(2)
-        node = object.__new__(trees.CUDAGraphNode)
-        node.wrapped_function = types.SimpleNamespace(model=recorder)
 
         def replay(args):
             heard.append("replay")
             manager.generations += not manager.running_forwards_with_pending_backwards
-            manager.running_forwards_with_pending_backwards = True
-            if request.param == "replayed":
-                manager.current_node = node
-            return [args[0] + 1 if not exposed else kept.detach(), kept]
+            if which == "forward":
+                manager.running_forwards_with_pending_backwards = True
+            return [kept.detach() if exposed else args[0] + 1, kept]
 
         def run(args):
             heard.append("run")
@@ -673,16 +670,18 @@ def recorded(request, monkeypatch):
 
         def replay_back(args):
             heard.append("replay back")
-            assert manager.running_forwards_with_pending_backwards  # no new generation before it
-            manager.running_forwards_with_pending_backwards = False
+            used = trees.get_manager(0, create_if_none_exists=False)
+            assert used.running_forwards_with_pending_backwards  # no new generation before it
+            used.running_forwards_with_pending_backwards = False
             return [args[0]]
 
         def run_back(args):
             heard.append("run back")
             return [args[0]]
 
-        forward = recorder._forward(replay, run, recorder, 0, Witness(1, exposed))
-        backward = recorder._backward(replay_back, run_back)
+        witness = Witness(1, 0 if exposed else None) if which == "forward" else None
+        forward = recorder._forward(replay, run, 0, which, witness)
+        backward = recorder._backward(replay_back, run_back, 0)
         return lambda: Recorded.apply(torch.ones(2, requires_grad=True), forward, backward)
 
     return types.SimpleNamespace(make=make, manager=manager, heard=heard)
@@ -768,7 +767,73 @@ def test_what_a_backward_computes_again_is_replayed(recorded):
     assert recorded.heard == ["replay"] * 2 + ["replay back"] * 2
 
 
-def test_what_was_saved_is_not_free_for_the_trees(recorded):
+def test_what_a_hook_of_a_backward_calls_begins_no_generation(recorded):
+    """Such as a compiled optimizer's step; the next forward does, whose result is kept or not."""
+    model, update = recorded.make(), recorded.make(which="inference")
+    results = []
+    for step in range(3):
+        results.append(model())
+        leaf = results[-1].grad_fn.next_functions[0][0].variable
+        leaf.register_post_accumulate_grad_hook(lambda x: (update(), None)[1])
+        results[-1].sum().backward()
+        assert recorded.manager.generations == step + 1
+        assert not recorded.manager.running_forwards_with_pending_backwards
+    assert recorded.heard == ["replay", "replay back", "replay"] * 3
+
+
+def test_a_backward_runs_again_of_what_ran_as_it_is(recorded):
+    first, second = recorded.make(), recorded.make()
+    loss = first().sum()
+    second().sum().backward()
+    plain = second().sum()
+    plain.backward(retain_graph=True)
+    plain.backward()
+    loss.backward()
+    assert recorded.heard == ["replay", "replay", "replay back", "run", "run back", "run back", "replay back"]
+
+
+def test_recorded_graphs_that_are_thrown_away(recorded, monkeypatch):
+    """torch makes another manager, and what is held is held of that one."""
+    from torch._inductor import cudagraph_trees as trees
+
+    model, old, new = recorded.make(), recorded.manager, Manager()
+    loss = model().sum()
+    old.graph = None
+    monkeypatch.setattr(trees, "get_manager", lambda device, create_if_none_exists: new)
+    model()
+    loss.backward()
+    assert recorded.heard == ["replay", "replay", "replay back"]
+
+
+def test_tangents_are_not_replayed(recorded):
+    model = recorded.make(which="inference")
+    with forward_ad.dual_level(), torch.no_grad():
+        model()
+    with torch.no_grad():
+        model()
+    assert recorded.heard == ["run", "replay"]
+
+
+def test_what_is_saved_on_a_context_does_not_wait_for_ever(recorded):
+    """AOTAutograd leaves some of it there until the result goes, which is kept here."""
+    model = recorded.make()
+    results = []
+    for _ in range(3):
+        results.append(model())
+        results[-1].grad_fn.also = results[-1].grad_fn.saved_tensors
+        results[-1].sum().backward()
+    assert recorded.heard == ["replay", "replay back"] * 3
+
+
+def test_gradients_in_batches_are_not_replayed(recorded):
+    y = recorded.make()()
+    x = y.grad_fn.next_functions[0][0].variable
+    torch.autograd.grad(y, x, torch.eye(2), is_grads_batched=True)
+    assert recorded.heard == ["replay", "run back"]
+    assert not recorded.manager.running_forwards_with_pending_backwards
+
+
+def test_what_was_saved_is_not_free_for_the_trees():
     """By their own count of a tensor that they keep from replay to replay; and where nothing waits for it, it is."""
     from torch._inductor.cudagraph_trees import StorageWeakRefWrapper
 
@@ -781,7 +846,7 @@ def test_what_was_saved_is_not_free_for_the_trees(recorded):
 
     seen = StorageWeakRefWrapper(kept[0], extra_ref_check=only_ours)
     results = [None, kept[0]]
-    saved = followed(results, Witness(1, False), True)
+    saved = followed(results, Witness(1, None))
     result = Recorded.apply(torch.ones(2, requires_grad=True), lambda args: [args[0] + 1, results.pop()], list)
     results.clear()
     assert not seen.expired() and saved() is not None
@@ -789,33 +854,35 @@ def test_what_was_saved_is_not_free_for_the_trees(recorded):
     assert seen.expired() and saved() is None
 
 
-@pytest.mark.parametrize("shape", [(3, 4), (0, 4)])
-def test_what_users_may_write_into_is_copied(shape):
-    """Where no replay has done so: what is saved keeps its values; what cannot keep its strides is not copied."""
+@pytest.mark.parametrize("exposed", [False, True])
+@pytest.mark.parametrize("make", [lambda: torch.ones(3, 4).t(), lambda: torch.ones(0), lambda: torch.ones(4, 1).expand(4, 3),
+                                  lambda: torch.ones(3, dtype=torch.complex64).conj().imag])  # fmt: skip
+def test_what_is_followed_is_what_was_saved(make, exposed):
+    """As it lies, whatever that is; of a result its version too, which a replay's other tensors do not share."""
     from mlirfuse.frontend.torch.pending import Witness, followed
 
-    x = torch.ones(shape).t()
-    for exposed, replayed, copied in ((True, False, True), (True, True, False), (False, False, False)):
-        results = [x]
-        assert followed(results, Witness(0, exposed), replayed)() is results[0] is not x
-        assert results[0].stride() == x.stride() and torch.equal(results[0], x)
-        assert shape[0] == 0 or (results[0].data_ptr() != x.data_ptr()) == copied
-    wide = torch.ones(4, 1).expand(4, 3)
-    results = [wide]
-    followed(results, Witness(0, True), False)
-    assert results[0].stride() == wide.stride() and torch.equal(results[0], wide)
+    saved, result = make(), make()
+    results = [result, saved]
+    ref = followed(results, Witness(1, 0 if exposed else None))
+    assert ref() is results[1] is not saved and not results[1]._is_view()
+    assert results[1].stride() == saved.stride() and torch.equal(results[1], saved)
+    users = result if exposed else saved
+    version = results[1]._version
+    with torch.no_grad():
+        users[:1].add_(1) if users.numel() == 3 else users.data_ptr()
+    assert (results[1]._version > version) == (users.numel() == 3)
 
 
 @pytest.mark.parametrize(
-    ("model", "exposed"),
+    ("model", "followed"),
     [
-        (lambda x, w: torch.layer_norm(x @ w, (4,), x[0]), False),  # the mean of each row
-        (lambda x, w: (x @ w).exp(), True),  # the result, or x, which is copied in each replay
-        (lambda x, w: w.exp(), True),
+        (lambda x, w: torch.layer_norm(x @ w, (4,), x[0]), "own"),  # the mean of each row
+        (lambda x, w: (x @ w).exp(), "given"),  # x: each replay copies it
+        (lambda x, w: w.exp(), "result"),
         (lambda x, w: w.t() * w, None),  # only w, where it is
     ],
 )
-def test_which_saved_tensor_is_followed(model, exposed):
+def test_which_saved_tensor_is_followed(model, followed):
     from functorch.compile import aot_function, make_boxed_func
 
     from mlirfuse.frontend.torch.pending import witness
@@ -823,13 +890,17 @@ def test_which_saved_tensor_is_followed(model, exposed):
     found = []
 
     def compiler(module, inputs):
-        fixed = [k for k, x in enumerate(inputs) if x.shape == (4, 4)]
-        found.append(witness(module, fixed, 1))
+        which = witness(module, [k for k, x in enumerate(inputs) if x.shape == (4, 4)], 1)
+        if which is None:
+            found.append(None)
+        else:
+            node = module.graph.output_node().args[0][which.place]
+            found.append("result" if which.result == 0 else "given" if node.op == "placeholder" else "own")
         return make_boxed_func(module)
 
     run = aot_function(model, fw_compiler=compiler, bw_compiler=lambda module, inputs: make_boxed_func(module))
     run(torch.randn(3, 4, requires_grad=True), torch.randn(4, 4, requires_grad=True)).sum().backward()
-    assert exposed == (None if found[0] is None else found[0].exposed)
+    assert found == [followed]
 
 
 @pytest.mark.parametrize(

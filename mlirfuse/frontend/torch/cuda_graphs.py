@@ -19,6 +19,7 @@ from mlirfuse import _native
 from mlirfuse.core import threads
 from mlirfuse.frontend.torch import pending
 from mlirfuse.frontend.torch.execute import Boxed
+from mlirfuse.frontend.torch.uncompiled import transformed
 
 log = logging.getLogger("mlirfuse")
 
@@ -97,7 +98,7 @@ class Recorder:
     def __init__(self, count: int, every_size: bool = True):
         self.count, self.every_size = count, every_size
         self.on = True
-        self.manager: Any = None  # ``cudagraph_trees``' own, of the thread that called first
+        self.manager: Any = None
         self.plain: list[TensorWeakRef] = []  # what forwards saved that ran as they are
 
     def look_at(self, module: GraphModule, inputs: Sequence[Any], which: str, visible: int | None) -> Seen:
@@ -137,27 +138,32 @@ class Recorder:
         )
         found._boxed_call = True
         if backward:
-            return self._backward(found, run)
-        return self._forward(found, run, owned, device, seen.witness)
+            return self._backward(found, run, device)
+        return self._forward(found, run, device, which, seen.witness)
 
-    def _forward(
-        self, recorded: Boxed, run: Boxed, model: Boxed, device: int, witness: pending.Witness | None
-    ) -> Boxed:
-        """``recorded``, which records and replays ``model``; or ``run``, while what others saved is to be held."""
-        from torch._inductor.cudagraph_trees import CUDAGraphNode, get_manager
+    def _manager(self, device: int) -> Any:
+        """``cudagraph_trees``' own, of the thread that called first: what records and replays goes on with that. None
+        before anything is recorded, and where all of it was thrown away."""
+        from torch._inductor.cudagraph_trees import get_manager
+
+        if self.manager is None or self.manager.graph is None:
+            self.manager = get_manager(device, create_if_none_exists=False)
+        return self.manager
+
+    def _forward(self, recorded: Boxed, run: Boxed, device: int, which: str, witness: pending.Witness | None) -> Boxed:
+        """``recorded``, or ``run`` while what others saved is to be held."""
 
         def forward(args: list[Any]) -> list[Any]:
-            manager = self.manager or get_manager(device, create_if_none_exists=False)
-            if manager is not None and torch._C._current_graph_task_id() != -1:  # a backward computes it again
-                manager.running_forwards_with_pending_backwards = True
-            held = manager is not None and pending.pending(manager).hold(manager)
-            results = list(run(args) if held else recorded(args))
-            self.manager = manager = manager or get_manager(device, create_if_none_exists=False)
+            manager = self._manager(device)
+            if transformed(which):
+                return run(args)
+            with pending.in_backward(manager, which):
+                held = manager is not None and pending.pending(manager).hold(manager)
+                results = list(run(args) if held else recorded(args))
+            manager = self._manager(device)
             if witness is None or manager is None:
                 return results
-            node = manager.current_node
-            replayed = not held and isinstance(node, CUDAGraphNode) and node.wrapped_function.model is model
-            saved = pending.followed(results, witness, replayed)
+            saved = pending.followed(results, witness)
             if held:
                 self.plain = [*pending.alive(self.plain), saved]
             else:
@@ -167,19 +173,20 @@ class Recorder:
         forward._boxed_call = True  # type: ignore[attr-defined]
         return forward
 
-    def _backward(self, recorded: Boxed, run: Boxed) -> Boxed:
+    def _backward(self, recorded: Boxed, run: Boxed, device: int) -> Boxed:
         """``recorded``; or ``run``, for a backward whose forward ran as it is, or that may run again
         (``retain_graph=True``): a replay may write over what is saved for it."""
 
         def backward(args: list[Any]) -> list[Any]:
-            manager, kept = self.manager, torch._C._autograd._get_current_graph_task_keep_graph()
-            if self.plain and pending.among(self.plain, args):
+            again, manager = torch._C._autograd._get_current_graph_task_keep_graph(), self._manager(device)
+            plain, others = pending.split(self.plain, args) if self.plain else ([], [])
+            if plain:
+                self.plain = [*others, *plain] if again else others
                 return run(args)
-            if manager is not None and kept:
-                pending.pending(manager).keep(manager, args)
-            elif manager is not None:  # no new generation before this: other forwards may have run meanwhile
-                manager.running_forwards_with_pending_backwards = True
-            return run(args) if kept else recorded(args)
+            unrecorded = again or transformed("backward")
+            if manager is not None:
+                pending.pending(manager).read(manager, args, again, not unrecorded)
+            return run(args) if unrecorded else recorded(args)
 
         backward._boxed_call = True  # type: ignore[attr-defined]
         return backward

@@ -8,9 +8,10 @@ only autograd holds: while it lives, that backward is still to come.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -22,25 +23,34 @@ log = logging.getLogger("mlirfuse")
 
 
 class Witness(NamedTuple):
-    """The ``place`` of an output that is saved, in other memory in each call that is not replayed. ``exposed``: users
-    have it too, as an input or a result."""
+    """The ``place`` of an output that is saved for the backward, in other memory in each call; ``result``: that of the
+    result that it is, too."""
 
     place: int
-    exposed: bool
+    result: int | None
 
 
 def witness(module: GraphModule, fixed: Sequence[int], visible: int) -> Witness | None:
-    """What is followed of a forward graph, by the tensors that it was traced with. ``fixed``: the places of inputs in
-    the same memory in each call. ``visible``: how many outputs are results; those behind them are saved."""
+    """What is followed of a forward graph: what only it has, if there is such a tensor, by those that the graph was
+    traced with. ``fixed``: the places of inputs in the same memory in each call. ``visible``: how many outputs are
+    results; those behind them are saved."""
     nodes = list(module.graph.nodes)
     inputs, outputs = [node for node in nodes if node.op == "placeholder"], nodes[-1].args[0]
     still, exposed = _storages(inputs[place] for place in fixed), _storages([*inputs, *outputs[:visible]])
+    results = {_made_by(node): place for place, node in enumerate(outputs[:visible])}
     saved = [
-        Witness(place, storage <= exposed)
+        (storage <= exposed, place)
         for place, storage in enumerate(_storages([output]) for output in outputs)
         if place >= visible and storage - still
     ]
-    return min(saved, key=lambda each: each.exposed, default=None)
+    place = min(saved, default=(False, None))[1]
+    return None if place is None else Witness(place, results.get(_made_by(outputs[place])))
+
+
+def _made_by(node: Any) -> Any:
+    while isinstance(node, Node) and node.target is torch.ops.aten.detach.default:
+        node = node.args[0]
+    return node
 
 
 def _storages(nodes: Iterable[Any]) -> set[StorageWeakRef]:
@@ -49,26 +59,23 @@ def _storages(nodes: Iterable[Any]) -> set[StorageWeakRef]:
     return {StorageWeakRef(value.untyped_storage()) for value in tensors}
 
 
-def followed(results: list[Any], which: Witness, replayed: bool) -> TensorWeakRef:
-    """Puts an object of its own in the witness's place. What users have and may write into is copied, unless a replay
-    has done so. ``cudagraph_trees``, which keeps tensors from replay to replay and takes those that only autograd holds
-    for free, sees by it that what was saved is not."""
-    saved = results[which.place]
-    copied = saved.clone() if which.exposed and not replayed else saved
-    if copied is saved or copied.stride() != saved.stride():
-        copied = torch.empty(0, dtype=saved.dtype, device=saved.device)
-        copied.set_(saved.untyped_storage(), saved.storage_offset(), saved.size(), saved.stride())
-    results[which.place] = copied
-    return TensorWeakRef(copied)
+def followed(results: list[Any], which: Witness) -> TensorWeakRef:
+    """Puts an object of its own in the witness's place, whose version is that of what users have. ``cudagraph_trees``,
+    which keeps tensors from replay to replay and takes those that only autograd holds for free, sees by it that what
+    was saved is not."""
+    saved = results[which.place if which.result is None else which.result].detach()
+    results[which.place] = saved
+    return TensorWeakRef(saved)
 
 
 def alive(refs: Iterable[TensorWeakRef]) -> list[TensorWeakRef]:
     return [ref for ref in refs if ref() is not None]
 
 
-def among(refs: Iterable[TensorWeakRef], values: Sequence[Any]) -> list[TensorWeakRef]:
-    """Those whose tensors are among ``values``."""
-    return [ref for ref in refs if any(ref() is value for value in values)]
+def split(refs: Iterable[TensorWeakRef], values: Iterable[Any]) -> tuple[list[TensorWeakRef], list[TensorWeakRef]]:
+    """Those whose tensors are among ``values``, and the others that live."""
+    places, living = set(map(id, values)), alive(refs)
+    return [ref for ref in living if id(ref()) in places], [ref for ref in living if id(ref()) not in places]
 
 
 class Pending:
@@ -98,12 +105,34 @@ class Pending:
             )
         return held
 
-    def keep(self, manager: Any, read: Sequence[Any]) -> None:
-        """A backward that reads these runs, and may run again."""
-        kept = among(self.saved, read)
-        self.kept += kept
-        if not kept:
+    def read(self, manager: Any, args: Sequence[Any], again: bool, recorded: bool) -> None:
+        """A backward begins that reads ``args`` and may run ``again``. Before what is ``recorded`` no generation
+        begins, though other forwards may have run; behind what is not, one does."""
+        read, others = split(self.saved, args)
+        if again and read:
+            self.kept += read
+            return
+        self.saved, self.kept = others, split(self.kept, args)[1]
+        if recorded:
+            manager.running_forwards_with_pending_backwards = True
+        else:
             manager.set_to_running_backward()
+
+
+@contextlib.contextmanager
+def in_backward(manager: Any, which: str) -> Iterator[None]:
+    """Where a backward calls a forward, as checkpoints and hooks do, no generation begins: what both read lies in the
+    one before. Behind a graph without gradients all is as it was."""
+    if manager is None or torch._C._current_graph_task_id() == -1:
+        yield
+        return
+    before = manager.running_forwards_with_pending_backwards
+    manager.running_forwards_with_pending_backwards = True
+    try:
+        yield
+    finally:
+        if which == "inference":
+            manager.running_forwards_with_pending_backwards = before
 
 
 _of_managers: weakref.WeakKeyDictionary[Any, Pending] = weakref.WeakKeyDictionary()

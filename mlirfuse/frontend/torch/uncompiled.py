@@ -42,16 +42,20 @@ def op_by_op(module: GraphModule) -> Boxed:
     return run
 
 
+def transformed(which: str) -> bool:
+    """Whether torch transforms this call of a forward, backward or inference graph."""
+    return which in _TRANSFORMED and _TRANSFORMED[which]()
+
+
 def where_transformed(run: Boxed, module: Callable[[], GraphModule | None], which: str) -> Boxed:
     """``run``, and :func:`op_by_op` of what ``module`` gives in a call that torch transforms. Raises
     :class:`UnsupportedError` in such a call where that is None."""
-    transformed = _TRANSFORMED.get(which)
-    if transformed is None:  # torch refuses tangents for what trains
+    if which not in _TRANSFORMED:  # torch refuses tangents for what trains
         return run
     known: list[Boxed] = []
 
     def either(args: list[Any]) -> list[Any]:
-        if not transformed():
+        if not transformed(which):
             return run(args)
         if not known:
             found = module()
