@@ -581,6 +581,32 @@ def test_results_of_recorded_graphs_are_in_storages_of_torch(monkeypatch):
     assert len(made) == len(found)  # only what is recorded
 
 
+def test_compiled_autograd():
+    """The whole backward as one graph, whose inputs are in lists."""
+    model, x = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 2)), torch.randn(3, 4)
+    wanted = torch.autograd.grad(model(x).square().sum(), list(model.parameters()))
+    run = torch.compile(model, backend="mlirfuse")
+    torch._dynamo.utils.counters.clear()
+    with torch._dynamo.compiled_autograd._enable(torch.compile(backend="mlirfuse")):
+        for _ in range(2):
+            model.zero_grad()
+            run(x).square().sum().backward()
+    assert torch._dynamo.utils.counters["compiled_autograd"]["captures"] == 1
+    for parameter, gradient in zip(model.parameters(), wanted, strict=True):
+        torch.testing.assert_close(parameter.grad, gradient, rtol=1e-5, atol=1e-6)
+
+
+def test_fake_tensors_are_no_arguments_of_what_is_compiled():
+    from torch._subclasses import FakeTensorMode
+
+    run = torch.compile(lambda x: x.softmax(-1), backend="mlirfuse")
+    with FakeTensorMode():
+        x = torch.ones(3, 4, requires_grad=True)
+        with pytest.raises(ValueError, match="FakeTensor has no memory"):
+            run(x)
+    assert run(torch.ones(3, 4)).sum() == 3
+
+
 @pytest.mark.parametrize("training", [True, False])
 def test_parameters_and_buffers_stay_where_they_are_in_recorded_graphs(training, monkeypatch):
     """A replay reads and writes them in place, and copies the other inputs; without a GPU, so that nothing is recorded."""

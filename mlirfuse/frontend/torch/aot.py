@@ -19,12 +19,13 @@ from torch._dynamo.utils import counters, flatten_graph_inputs
 from torch._functorch.aot_autograd import aot_module_simplified
 from torch._logging._internal import LazyTraceHandler, log_state, trace_log
 from torch.fx import GraphModule
+from torch.nn import Module
 
 from mlirfuse.core import garbage, threads
 from mlirfuse.frontend.torch import equal_layers
 
 
-def compiled(module: GraphModule, inputs: Sequence[Any], compilers: dict[str, Any]) -> Callable[..., Any]:
+def compiled(module: Module, inputs: Sequence[Any], compilers: dict[str, Any]) -> Callable[..., Any]:
     """What runs ``module``; ``compilers``: by the names of ``aot_module_simplified``'s parameters, the backward's
     :func:`untraced`."""
     if os.environ.get("TORCH_COMPILE_DEBUG") == "1":

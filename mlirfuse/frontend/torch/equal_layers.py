@@ -200,9 +200,11 @@ def _fake_backward(name: str, call: int, tangents: Sequence[torch.Tensor]) -> li
 # ---- Dynamo's graph: which layers are equal
 
 
-def compiled(module: GraphModule, decompositions: Mapping[Any, Any], compile_: Callable[[], Any]) -> Any:
+def compiled(module: torch.nn.Module, decompositions: Mapping[Any, Any], compile_: Callable[[], Any]) -> Any:
     """What ``compile_`` gives, which compiles ``module`` by AOTAutograd and has :func:`put_back` called on each graph
-    that comes out. Meanwhile equal layers of ``module`` are calls."""
+    that comes out. Meanwhile equal layers of ``module``, if it is a graph of Dynamo's itself, are calls."""
+    if not isinstance(module, GraphModule):  # around one whose inputs are in lists
+        return compile_()
     whole, refused = module.graph, set[str]()
     outside = getattr(_local, "layers", {})  # of a graph whose compilation led to this one's
     while True:

@@ -1,5 +1,6 @@
 #include "leaves.h"
 
+#include <algorithm>
 #include <unordered_map>
 
 #include "cuda_driver.h"
@@ -235,6 +236,11 @@ bool Leaves::read_exchange(Leaf* leaf) {
   dlpack::Tensor tensor;
   if (leaf->array_type->api->dltensor_from_py_object_no_sync(leaf->object, &tensor) != 0) return false;
   set_tensor(tensor, leaf);
+  if (!tensor.data && std::find(tensor.shape, tensor.shape + tensor.ndim, 0) == tensor.shape + tensor.ndim) {
+    PyErr_Format(PyExc_ValueError, "a %s has no memory: what is compiled runs on real tensors",
+                 Py_TYPE(leaf->object)->tp_name);
+    return false;
+  }
   if (leaf->array_type->has_lazy_views && may_be_lazy_view(*leaf)) {
     static Name is_neg("is_neg"), is_conj("is_conj");
     leaf->lazy_view = ask(leaf->object, is_neg.get()) || ask(leaf->object, is_conj.get());
