@@ -679,7 +679,7 @@ def recorded(monkeypatch):
     manager, heard = Manager(), []
     monkeypatch.setattr(trees, "get_manager", lambda device, create_if_none_exists: manager)
 
-    def make(exposed=False, which="forward"):
+    def make(exposed=False, which="forward", backward_too=True):
         recorder, kept = Recorder(0), torch.zeros(2)
 
         def replay(args):
@@ -707,7 +707,7 @@ def recorded(monkeypatch):
 
         witness = Witness(1, 0 if exposed else None) if which == "forward" else None
         forward = recorder._forward(replay, run, 0, which, witness)
-        backward = recorder._backward(replay_back, run_back, 0)
+        backward = recorder._backward(replay_back if backward_too else None, run_back, 0)
         return lambda: Recorded.apply(torch.ones(2, requires_grad=True), forward, backward)
 
     return types.SimpleNamespace(make=make, manager=manager, heard=heard)
@@ -816,6 +816,18 @@ def test_a_backward_runs_again_of_what_ran_as_it_is(recorded):
     plain.backward()
     loss.backward()
     assert recorded.heard == ["replay", "replay", "replay back", "run", "run back", "run back", "replay back"]
+
+
+def test_a_backward_that_is_not_recorded_ends_its_generation(recorded):
+    """But where it may run again."""
+    model, other = recorded.make(backward_too=False), recorded.make()
+    model().sum().backward()
+    assert not recorded.manager.running_forwards_with_pending_backwards
+    loss = model().sum()
+    loss.backward(retain_graph=True)
+    other().sum().backward()
+    loss.backward()
+    assert recorded.heard == ["replay", "run back", "replay", "run back", "run", "run back", "run back"]
 
 
 def test_recorded_graphs_that_are_thrown_away(recorded, monkeypatch):

@@ -122,7 +122,9 @@ class Recorder:
                 log.warning("the %s graph is not recorded: %s", which, skip)
             if not backward:
                 self.on = False
-            return self._running_backward(run, module) if backward and self.on else run
+            if not (backward and self.on):
+                return run
+            return self._backward(None, run, cudagraphs.get_device_index(module))
         device = cudagraphs.get_device_index(module)
         owned = in_own_storages(run)
         found = cudagraphify_impl(
@@ -144,9 +146,9 @@ class Recorder:
     def _manager(self, device: int) -> Any:
         """``cudagraph_trees``' own, of the thread that called first: what records and replays goes on with that. None
         before anything is recorded, and where all of it was thrown away."""
-        from torch._inductor.cudagraph_trees import get_manager
-
         if self.manager is None or self.manager.graph is None:
+            from torch._inductor.cudagraph_trees import get_manager
+
             self.manager = get_manager(device, create_if_none_exists=False)
         return self.manager
 
@@ -173,8 +175,8 @@ class Recorder:
         forward._boxed_call = True  # type: ignore[attr-defined]
         return forward
 
-    def _backward(self, recorded: Boxed, run: Boxed, device: int) -> Boxed:
-        """``recorded``; or ``run``, for a backward whose forward ran as it is, or that may run again
+    def _backward(self, recorded: Boxed | None, run: Boxed, device: int) -> Boxed:
+        """``recorded``, if it is; or ``run``, for a backward whose forward ran as it is, or that may run again
         (``retain_graph=True``): a replay may write over what is saved for it."""
 
         def backward(args: list[Any]) -> list[Any]:
@@ -183,26 +185,10 @@ class Recorder:
             if plain:
                 self.plain = [*others, *plain] if again else others
                 return run(args)
-            unrecorded = again or transformed("backward")
+            chosen = run if recorded is None or again or transformed("backward") else recorded
             if manager is not None:
-                pending.pending(manager).read(manager, args, again, not unrecorded)
-            return run(args) if unrecorded else recorded(args)
+                pending.pending(manager).read(manager, args, again, chosen is recorded)
+            return chosen(args)
 
         backward._boxed_call = True  # type: ignore[attr-defined]
         return backward
-
-    @staticmethod
-    def _running_backward(run: Boxed, module: GraphModule) -> Boxed:
-        """A backward that runs as it is has to end the forward's generation of memory."""
-        from torch._inductor.cudagraph_trees import get_manager
-
-        device = cudagraphs.get_device_index(module)
-
-        def told(args: list[Any]) -> list[Any]:
-            manager = get_manager(device, create_if_none_exists=False)
-            if manager is not None:
-                manager.set_to_running_backward()
-            return run(args)
-
-        told._boxed_call = True  # type: ignore[attr-defined]
-        return told

@@ -139,4 +139,4 @@ _of_managers: weakref.WeakKeyDictionary[Any, Pending] = weakref.WeakKeyDictionar
 
 
 def pending(manager: Any) -> Pending:
-    return _of_managers.setdefault(manager, Pending())
+    return _of_managers.get(manager) or _of_managers.setdefault(manager, Pending())
